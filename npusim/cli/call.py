@@ -13,6 +13,7 @@ from typing import Any
 
 from npusim import devices, ops
 from npusim.cli.operators import is_list, is_tensor
+from npusim.data.arguments import Arguments
 from npusim.data.errors import shown
 from npusim.devices.schema import DeviceSpec
 from npusim.run.call import find
@@ -54,7 +55,7 @@ EXAMPLES = {"dtype": "qint8", "acl_format": "29"}
 
 def arguments(
     op: str, tensors: Iterable[str], attributes: Iterable[str], command: str = "run"
-) -> dict[str, Any]:
+) -> Arguments:
     """Arguments for *op* from the values of `-i` and `-a` of a *command*.
 
     Tensors that may be None can be left out, and a list of tensors is given one by one. Raises
@@ -64,7 +65,7 @@ def arguments(
     lists = {p.name for p in known if is_list(p)}
     words = _named(command, op, "-i", tensors, [p.name for p in known if is_tensor(p)], lists)
     settings = _named(command, op, "-a", attributes, [p.name for p in known if not is_tensor(p)])
-    found: dict[str, Any] = {name: attribute(word) for name, (word,) in settings.items()}
+    found: Arguments = {name: attribute(word) for name, (word,) in settings.items()}
     for parameter in known:
         name = parameter.name
         if name in words or name in found or parameter.default is not Parameter.empty:

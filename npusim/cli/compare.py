@@ -18,6 +18,7 @@ from npusim.cli.call import UsageError
 from npusim.cli.models import are_models, compare_models
 from npusim.cli.screen import json_text, show, table
 from npusim.data.dtypes import Array
+from npusim.data.json import Json
 from npusim.data.tensor import Tensor
 from npusim.explain.comparison import Comparison, Mismatch, compare
 from npusim.run.inputs import parse
@@ -116,13 +117,13 @@ def _errors(one: Mismatch) -> tuple[float | None, float | None]:
     return error, error / abs(b) if b else None
 
 
-def _facts(found: Comparison) -> dict[str, Any]:
+def _facts(found: Comparison) -> dict[str, object]:
     facts = _to_json(asdict(found))
     facts["worst"] = [_to_json(one) for one in facts["worst"]]
     return facts | {"accuracy_reached": found.is_reached}
 
 
-def _to_json(facts: dict[str, object]) -> dict[str, Any]:
+def _to_json(facts: dict[str, object]) -> Json:
     """*facts* with words for infinity and NaN, which JSON does not have."""
     return {
         key: str(value) if isinstance(value, float) and not math.isfinite(value) else value

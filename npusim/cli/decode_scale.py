@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import asdict
-from typing import Any
 
 import typer
 from rich.table import Table
@@ -128,7 +127,7 @@ def _lost(whole: float, read: float) -> str:
 # ---- as JSON ----
 
 
-def _facts(word: Word, packed: Encoded | None) -> dict[str, Any]:
+def _facts(word: Word, packed: Encoded | None) -> dict[str, object]:
     facts = asdict(word) | {"int64": word.int64, "hex": f"0x{word.bits:016X}"}
     if packed is not None:
         facts |= {

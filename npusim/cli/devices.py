@@ -40,7 +40,7 @@ def list_devices(as_json: bool) -> None:
     show(listing)
 
 
-def _facts(spec: DeviceSpec) -> dict[str, Any]:
+def _facts(spec: DeviceSpec) -> dict[str, object]:
     return {
         "name": spec.name,
         "aliases": list(spec.aliases),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
 
 import typer
 from rich.console import Group, RenderableType
@@ -130,7 +129,7 @@ def _lines(found: Explanation) -> Table:
     return listing
 
 
-def _facts(found: Explanation) -> dict[str, Any]:
+def _facts(found: Explanation) -> dict[str, object]:
     facts = asdict(found)
     for line in facts["lines"]:
         line["dtypes"] = {" + ".join(names): kinds for names, kinds in line["dtypes"].items()}

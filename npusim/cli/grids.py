@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import Any
 
 from npusim.cli.screen import json_text
+from npusim.data.json import Json
 from npusim.data.layout import Placement, Spot
 
 __all__ = ["FORMATS", "described", "facts"]
@@ -18,7 +18,7 @@ MAX_ELEMENTS = 1 << 20
 WAYS = {"Z": "row by row", "N": "column by column", "z": "row by row", "n": "column by column"}
 
 
-def facts(of: Placement) -> dict[str, Any]:
+def facts(of: Placement) -> Json:
     """What holds for all elements."""
     return {
         "shape": [of.rows, of.columns],

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import inspect
 from inspect import Parameter
-from typing import Any
 
 import typer
 from rich.text import Text
 
 from npusim import ops
 from npusim.cli.screen import json_text, show, table
+from npusim.data.json import Json
 
 __all__ = ["described", "is_list", "is_tensor", "list_operators"]
 
@@ -38,7 +38,7 @@ def _needed(name: str) -> str:
     return f"({', '.join(needed + ['...'] * (len(needed) < len(parameters)))})"
 
 
-def described(name: str) -> dict[str, Any]:
+def described(name: str) -> Json:
     """Signature, summary, tensors and attributes of the operator called *name*."""
     operator = ops.load(name)
     parameters = ops.signature(operator).parameters.values()

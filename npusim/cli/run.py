@@ -56,7 +56,7 @@ class _More:
         self._told = run.advice(progress) if advice and ran else []
         self._path = run.critical_path() if critical_path and ran else None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         found = {
             "advice": [asdict(each) for each in self._told],
             "critical_path": self._path.to_json() if self._path else None,

@@ -20,7 +20,7 @@ import unicodedata
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from pydantic import ValidationError
 
@@ -28,6 +28,7 @@ from npusim.data.errors import shown as in_a_line
 from npusim.devices.names import begun, likely, normalised, quoted, visible, whole
 from npusim.devices.problems import (
     Problem,
+    Tree,
     dotted,
     explain,
     has_key,
@@ -62,7 +63,7 @@ class Layer(NamedTuple):
     """One file of a chain of files that extend each other."""
 
     file: str
-    tree: dict[str, Any]
+    tree: Tree
 
 
 @cache
@@ -327,7 +328,7 @@ def _base(layer: Layer, where: Traversable) -> Traversable | None:
 
 def _build(layers: Sequence[Layer]) -> DeviceSpec:
     """Make the device that *layers*, the outermost first, describe together."""
-    tree: dict[str, Any] = {}
+    tree: Tree = {}
     for layer in reversed(layers):
         _refuse([layer], wrong_keys(layer.tree))
         tree = _merge(tree, layer.tree)
@@ -343,7 +344,7 @@ def _build(layers: Sequence[Layer]) -> DeviceSpec:
     return spec
 
 
-def _merge(base: dict[str, object], over: dict[str, object]) -> dict[str, Any]:
+def _merge(base: Tree, over: Tree) -> Tree:
     """Lay *over* on *base* table by table; a number of *over* brings its own source."""
     merged = dict(base)
     for key, value in over.items():

@@ -45,6 +45,8 @@ __all__ = [
 ]
 
 Key = tuple[str, ...]
+Tree = dict[str, Any]
+"""A table of a device file: key -> a value, or a table below it."""
 FIELDS = ("value", "source", "confidence")
 
 
@@ -60,7 +62,7 @@ class Problem(NamedTuple):
 # ---- numbers and their sources ----
 
 
-def split(tree: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Source], list[Problem]]:
+def split(tree: Tree) -> tuple[Tree, dict[str, Source], list[Problem]]:
     """Take *tree* apart into plain values, the source of each number, and what is wrong.
 
     >>> leaf = {"value": 2, "source": "ini: l2_size", "confidence": "vendor file"}
@@ -89,7 +91,7 @@ def _sourced(key: Key, value: object) -> list[str]:
     return [".".join(key)]
 
 
-def is_table(node: object) -> TypeGuard[dict[str, Any]]:
+def is_table(node: object) -> TypeGuard[Tree]:
     """Whether *node* holds entries; the inline table of a number counts as one number."""
     return isinstance(node, dict) and not any(field in node for field in FIELDS)
 
@@ -107,7 +109,7 @@ def ends(tree: dict[str, object], above: Key = ()) -> Iterator[tuple[Key, Any]]:
             yield (*above, name), node
 
 
-def _values(tree: dict[str, Any]) -> dict[str, Any]:
+def _values(tree: Tree) -> Tree:
     values = {}
     for name, node in tree.items():
         if is_table(node):
@@ -149,7 +151,7 @@ def _keys(text: str) -> tuple[list[str], str]:
     return (match[1].split(", "), text[match.end() :]) if match else ([], text)
 
 
-def _written_out(node: dict[str, Any], texts: dict[str, str]) -> str:
+def _written_out(node: Tree, texts: dict[str, str]) -> str:
     keys, rest = _keys(node["source"])
     whole = " and ".join(texts[key] for key in keys)
     return f"{whole}: {rest}" if keys else rest
@@ -203,7 +205,7 @@ def _schema(key: Key) -> Any:
 
 
 @cache
-def _entries(table: type[BaseModel]) -> dict[str, Any]:
+def _entries(table: type[BaseModel]) -> dict[str, object]:
     """The types of the entries of *table*, by name."""
     return get_type_hints(table, include_extras=True)
 
@@ -226,7 +228,7 @@ def _takes_number(kind: object) -> bool:
 
 def has_key(tree: dict[str, object], key: Key) -> bool:
     """Whether *tree* states something at *key*."""
-    node: Any = tree
+    node: object = tree
     for name in key:
         if not isinstance(node, dict) or name not in node:
             return False

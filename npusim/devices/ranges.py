@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 from annotated_types import BaseMetadata, Ge, GroupedMetadata, Le
 from pydantic import BeforeValidator
@@ -114,7 +114,7 @@ def written(value: float) -> str:
     return f"{value:.15g}"
 
 
-def _whole(value: object) -> Any:
+def _whole(value: object) -> object:
     """A float that is a whole number as that number: TOML has no other way to write `1.8e9`."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 

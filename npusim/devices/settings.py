@@ -15,13 +15,12 @@ import re
 from collections.abc import Collection, Mapping
 from difflib import get_close_matches
 from fractions import Fraction
-from typing import Any
 
 from pydantic import ValidationError
 
 from npusim.data.errors import shown
 from npusim.devices.names import NAME_LETTERS, quoted
-from npusim.devices.problems import dotted, ends, explain, range_at
+from npusim.devices.problems import Tree, dotted, ends, explain, range_at
 from npusim.devices.ranges import MISTAKEN, Within, written
 from npusim.devices.schema import DeviceSpec, Source
 
@@ -77,7 +76,7 @@ def _numbers(tree: dict[str, object]) -> dict[str, int | float]:
     }
 
 
-def _put(tree: dict[str, Any], key: str, value: float) -> None:
+def _put(tree: Tree, key: str, value: float) -> None:
     *above, last = key.split(".")
     for name in above:
         tree = tree[name]

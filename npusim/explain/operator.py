@@ -10,7 +10,6 @@ import warnings
 from dataclasses import asdict, dataclass, fields, replace
 from inspect import cleandoc
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 
@@ -18,6 +17,7 @@ from npusim import devices, ops
 from npusim.data.dtypes import DTYPES, INT4, INT32
 from npusim.data.errors import OpError
 from npusim.data.integers import ceil_div
+from npusim.data.json import Json
 from npusim.data.tensor import LAYOUTS, Tensor, TensorSpec
 from npusim.devices.schema import DeviceSpec
 
@@ -60,7 +60,7 @@ class Explanation:
     outputs: dict[str, TensorSpec]
     template: str | None
     reason: str | None
-    plan: dict[str, Any] | None
+    plan: Json | None
     """How the work is split; None if no kernel runs."""
     earlier: tuple[str, ...] = ()
     """Operators that torch_npu launches first, as kernels of their own."""
@@ -119,7 +119,7 @@ def explain(op: str, spec: DeviceSpec, arguments: dict[str, object]) -> Explanat
     )
 
 
-def _parts(plan: ops.Plan) -> dict[str, Any]:
+def _parts(plan: ops.Plan) -> dict[str, object]:
     """Fields of *plan*, without those of every plan that say nothing unusual."""
     usual = asdict(ops.Plan(block_dim=0, template=plan.template, reason=plan.reason))
     values = {field.name: getattr(plan, field.name) for field in fields(plan)}
@@ -130,7 +130,7 @@ def _parts(plan: ops.Plan) -> dict[str, Any]:
     }
 
 
-def _to_json(value: object) -> Any:
+def _to_json(value: object) -> object:
     """A number or a string as it is, anything else as its text."""
     return value if isinstance(value, int | float | str | None) else str(value)
 

@@ -136,7 +136,7 @@ def write_details(run: Result, path: Path) -> None:
 
 def details(
     run: Result, name: str, start_us: float, time_us: float, waited_us: float = 0.0
-) -> list[Any]:
+) -> list[object]:
     """The row of the kernel of *run* itself, which profilers call *name*."""
     assert run.plan is not None
     inputs = [spec for value in run.arguments.values() for spec in _specs(value)]

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from shutil import copyfile
-from typing import Any
 
 from npusim.exports.arrows import Arrow, Arrows
 from npusim.exports.listing import Event, Listing
@@ -34,7 +33,7 @@ ALL_CORES, ONE_CORE = 2, 1
 """Versions of the schema."""
 
 
-def _head(version: int, shown: Shown) -> dict[str, Any]:
+def _head(version: int, shown: Shown) -> dict[str, object]:
     head = {"displayTimeUnit": "ns", "profilingType": "op", "schemaVersion": version}
     return head if shown.is_whole else head | {"otherData": shown.facts}
 

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
+
+from npusim.data.json import Json
 
 __all__ = ["Clock", "Scale", "TraceFile", "quoted"]
 
@@ -57,7 +59,7 @@ class TraceFile:
     (Ascend/msinsight, JsonFileProcess). Every event has a `ph`, by which it cuts large files.
     """
 
-    def __init__(self, path: Path, head: dict[str, Any]) -> None:
+    def __init__(self, path: Path, head: Json) -> None:
         # The file is closed by __exit__: events come one by one, from the body of a `with`.
         self._file = path.open("w", encoding="utf-8", newline="\n")
         self._file.write(json.dumps(head, separators=(",", ":"))[:-1] + ',"traceEvents":[')

@@ -154,7 +154,7 @@ def _is_real(value: object) -> bool:
     return isinstance(value, float | np.integer | np.floating)
 
 
-_PLAIN: dict[Any, _Form] = {
+_PLAIN: dict[object, _Form] = {
     int: _integer(ADDRESS),
     float: _Form(_is_real, "a number"),
     bool: _Form(lambda value: type(value) is bool, "True or False"),

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from npusim.data.dtypes import DType
+from npusim.data.dtypes import Array, DType
 from npusim.data.integers import align_up, ceil_div
 from npusim.data.layout import FRACTAL_ROWS, c0
 from npusim.isa import BLOCK_BYTES, Local
@@ -139,7 +138,7 @@ class GmTiles(GmColumn):
     extent: Integers
     k: Integers
 
-    def select(self, chosen: NDArray[Any]) -> GmTiles:
+    def select(self, chosen: Array) -> GmTiles:
         """Those of some of them."""
         offset, extent, k = (x[chosen] for x in (self.offset_bytes, self.extent, self.k))
         return GmTiles(self.name, offset, extent, k)

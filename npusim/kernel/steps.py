@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from npusim.data.dtypes import DType
+from npusim.data.dtypes import Array, DType
 from npusim.kernel.queues import ProgramError
 from npusim.kernel.views import GmView, Shiftable
 
@@ -41,7 +41,7 @@ class Column(ABC):
 
     @property
     @abstractmethod
-    def keys(self) -> tuple[NDArray[Any], ...]:
+    def keys(self) -> tuple[Array, ...]:
         """What of it the body depends on, `(tiles,)` each."""
 
     @abstractmethod
@@ -154,10 +154,10 @@ class Choices(Column):
 class _Scalars(Column):
     """A number for each tile; the stage gets an int, a float or a bool."""
 
-    values: NDArray[Any]
+    values: Array
 
     @property
-    def keys(self) -> tuple[NDArray[Any], ...]:
+    def keys(self) -> tuple[Array, ...]:
         return (self.values,)
 
     def __len__(self) -> int:
@@ -263,8 +263,8 @@ class Step:
                 _, shape = np.unique(shape * values.size + index, return_inverse=True)
         return shape
 
-    def _keys(self) -> list[NDArray[Any]]:
-        keys: list[NDArray[Any]] = []
+    def _keys(self) -> list[Array]:
+        keys: list[Array] = []
         for each in self.columns:
             keys += each.keys if isinstance(each, Column) else ()
             if isinstance(each, GmColumn):
@@ -290,7 +290,7 @@ class Step:
         return found
 
 
-def _as_column(argument: Any, count: int) -> Any:
+def _as_column(argument: object, count: int) -> object:
     if isinstance(argument, np.ndarray):
         return _Scalars(argument)
     if isinstance(argument, Shiftable):

@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from math import lcm
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from npusim.data.dtypes import DType
+from npusim.data.dtypes import Array, DType
 from npusim.data.integers import align_up, ceil_div
 from npusim.kernel.launch import share
 from npusim.kernel.product import Product
@@ -205,7 +204,7 @@ class Pieces:
         others = self.matrix, self.row, self.column, self.rows, self.columns, self.inside
         return Pieces(cores[order], *(np.repeat(each, times)[order] for each in others))
 
-    def select(self, chosen: NDArray[Any]) -> Pieces:
+    def select(self, chosen: Array) -> Pieces:
         """Some of them: a mask, or their numbers."""
         return Pieces(*(getattr(self, each.name)[chosen] for each in fields(self)))
 

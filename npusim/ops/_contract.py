@@ -65,7 +65,7 @@ CASTABLE = (FLOAT32, FLOAT16, BFLOAT16, INT8, INT32)
 MAX_CAST_RANK = 6
 
 
-ARGUMENT: Final[Any] = object()
+ARGUMENT: Final = object()
 """Stands for the argument of that name."""
 
 
@@ -136,7 +136,7 @@ class Contract:
         """Say that the document excludes what is taken: *text*, at the line that called npusim."""
         warn(f"{self.op}: {text}", DocumentWarning, stacklevel=callers_level())
 
-    def operand(self, name: str, value: Any = ARGUMENT) -> Operand:
+    def operand(self, name: str, value: object = ARGUMENT) -> Operand:
         """A required tensor of one of its types with at most eight dimensions, row after row.
 
         A view is made contiguous first, as torch_npu does before it calls aclnn. *value* is in
@@ -147,7 +147,7 @@ class Contract:
             return found
         return Operand(name, replace(found.spec, transposed=False), found.array)
 
-    def matrix(self, name: str, value: Any = ARGUMENT) -> Operand:
+    def matrix(self, name: str, value: object = ARGUMENT) -> Operand:
         """A required tensor of one of its types and layouts with at least two dimensions.
 
         An array whose last two dimensions lie in memory the other way round is taken as a
@@ -170,7 +170,7 @@ class Contract:
             f"reshape it",
         )
 
-    def _supported(self, name: str, value: Any, *, is_matrix: bool = False) -> Operand:
+    def _supported(self, name: str, value: object, *, is_matrix: bool = False) -> Operand:
         """*value* as a tensor that a row of support takes, which keeps the rows that do."""
         narrowing, of = self._narrowing, _in_table(name)
         if value is not None:
@@ -193,7 +193,7 @@ class Contract:
         narrowing.note(name, Fact(of, "rank", (element, layout, rank)))
         return found
 
-    def _narrowed(self, admitted: Callable[[tuple[Row, ...], str], Any], name: str) -> str:
+    def _narrowed(self, admitted: Callable[[tuple[Row, ...], str], object], name: str) -> str:
         """What decides what *admitted* says of *name*; nothing if that is so in all rows."""
         now = admitted(self._narrowing.left, name)
         if all(admitted((row,), name) == now for row in self.support):
@@ -213,7 +213,7 @@ class Contract:
         narrowing.note(name, fact)
 
     def _tensor(
-        self, name: str, value: Any, dtypes: tuple[DType, ...], when: Callable[[], str]
+        self, name: str, value: object, dtypes: tuple[DType, ...], when: Callable[[], str]
     ) -> Operand:
         """*value* in whichever layout: an array, a Tensor or a TensorSpec of one of *dtypes*."""
         self.require(
@@ -291,7 +291,7 @@ class Contract:
             f"{operand.name} must have layout {listed(layouts)}{when}, not {layout}; {remedy}",
         )
 
-    def optional(self, name: str, value: Any = ARGUMENT) -> Operand | None:
+    def optional(self, name: str, value: object = ARGUMENT) -> Operand | None:
         """A tensor that may be None, where a row of support says so."""
         value = self.value(name) if value is ARGUMENT else value
         if value is None:
@@ -360,7 +360,7 @@ class Contract:
         """An attribute that is a whole number, one of the rows of support if they list some."""
         return int(self.one_of(name, self.whole(name, self.value(name))))
 
-    def whole(self, name: str, value: Any) -> int:
+    def whole(self, name: str, value: object) -> int:
         """*value* as a whole number of 64 bits; *name* is what refusals call it."""
         if isinstance(value, bool) or not isinstance(value, int | np.integer):
             self.fail(
@@ -399,7 +399,7 @@ class Contract:
             self.fail(f"{name} must be {listed(choices)}, not {shown(value)}; {remedy}")
         return value
 
-    def one_of(self, name: str, value: Any) -> Any:
+    def one_of(self, name: str, value: object) -> Any:
         """*value* of attribute *name* if a row of support has it; anything if none lists values."""
         narrowing = self._narrowing
         values = values_of(narrowing.left, name)
@@ -418,7 +418,7 @@ def _listed_types(dtypes: tuple[DType, ...]) -> str:
     return listed(tuple(dtype.name for dtype in dtypes))
 
 
-def _is_left_out(value: Any) -> bool:
+def _is_left_out(value: object) -> bool:
     """Whether *value*, a tensor or a list of them, is none: an empty list is like None."""
     return value is None or (isinstance(value, list | tuple) and not value)
 

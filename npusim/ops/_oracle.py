@@ -26,7 +26,7 @@ class Given:
     def __init__(
         self,
         op: str,
-        arguments: Mapping[str, Any],
+        arguments: Mapping[str, object],
         spec: DeviceSpec | None = None,
         cube_order: CubeOrder = "k16",
     ) -> None:
@@ -38,7 +38,7 @@ class Given:
         """In which order the cube adds: in blocks of 16 along k, or of 8, 4, 1."""
 
     @property
-    def arguments(self) -> Mapping[str, Any]:
+    def arguments(self) -> Mapping[str, object]:
         """All of them by name, as a check takes them."""
         return self._arguments
 

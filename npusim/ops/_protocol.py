@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from npusim.data.arguments import Arguments
 from npusim.data.dtypes import DTYPES, Array
 from npusim.data.product import CubeOrder
 from npusim.data.tensor import Operand, Tensor, TensorSpec
@@ -75,7 +76,7 @@ class Plan:
     """Tensors in global memory through which cores exchange data: name -> bytes."""
 
 
-EarlierCall = tuple[str, dict[str, Any]]
+EarlierCall = tuple[str, Arguments]
 """An operator and its arguments."""
 
 
@@ -83,15 +84,15 @@ KernelType = str | Callable[[DeviceSpec, Any, Any], str]
 """What CANN calls a kernel, or what finds it for a chip, a problem and its plan."""
 
 
-def _no_tile(_: DeviceSpec, __: Any) -> Plan | None:
+def _no_tile(_: DeviceSpec, __: object) -> Plan | None:
     return None
 
 
-def _nothing_first(_: Any, __: dict[str, Any]) -> tuple[EarlierCall, ...]:
+def _nothing_first(_: object, __: Arguments) -> tuple[EarlierCall, ...]:
     return ()
 
 
-def _no_build(_: DeviceSpec, __: Any, ___: Any) -> tuple[Block, ...]:
+def _no_build(_: DeviceSpec, __: object, ___: object) -> tuple[Block, ...]:
     return ()
 
 
@@ -127,7 +128,7 @@ class Operator:
     """Splits a problem as the vendor's kernel does; None where there is nothing to do."""
     build: Callable[[DeviceSpec, Any, Any], tuple[Block, ...]] = _no_build
     """Writes the programs of a problem and its plan, one block a core."""
-    earlier: Callable[[Any, dict[str, Any]], tuple[EarlierCall, ...]] = _nothing_first
+    earlier: Callable[[Any, Arguments], tuple[EarlierCall, ...]] = _nothing_first
     """What torch_npu launches first, for a problem and the call's arguments: kernels of their own,
     whose time a profiler lists apart and whose results `check` hands to the operator's kernel."""
     oracle: Callable[[Given], Array | Tensor | tuple[Array | Tensor, ...]]
@@ -234,14 +235,14 @@ class Operator:
     def _tensors(self) -> tuple[str, ...]:
         return tuple(each.name for each in self.parameters if each.is_tensor)
 
-    def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    def _bound(self, args: tuple[object, ...], kwargs: Arguments) -> Arguments:
         if not args and kwargs.keys() == self._names:
             return kwargs  # as a run gives them, which binds by itself
         bound = self.python_signature.bind(*args, **kwargs)
         bound.apply_defaults()
         return dict(bound.arguments)
 
-    def check(self, /, spec: DeviceSpec, *args: Any, **kwargs: Any) -> Problem:
+    def check(self, /, spec: DeviceSpec, *args: object, **kwargs: object) -> Problem:
         """Hold a call against the contract of the product line of *spec*; raises OpError."""
         arguments = self._bound(args, kwargs)
         return self._checked(Contract(self.name, spec, arguments=arguments, support=self.support))
@@ -259,10 +260,10 @@ class Operator:
     def reference(
         self,
         /,
-        *args: Any,
+        *args: object,
         spec: DeviceSpec | None = None,
         cube_order: CubeOrder = "k16",
-        **kwargs: Any,
+        **kwargs: object,
     ) -> Any:
         """The oracle's result for a call; *spec* is the chip, None an Atlas A2."""
         return self.oracle(Given(self.name, self._bound(args, kwargs), spec, cube_order))
@@ -288,7 +289,7 @@ def _parameter(own: inspect.Parameter) -> Parameter:
     return Parameter(own.name, inspect.formatannotation(own.annotation), own.default, by_name)
 
 
-def in_own_terms(operator: Operator, arguments: dict[str, Any]) -> dict[str, Any]:
+def in_own_terms(operator: Operator, arguments: Arguments) -> Arguments:
     """*arguments* with their dtypes by the names that *operator* knows.
 
     A dtype may be given by its name, as `torch.dtype` or as numpy's, and by any of the names that
@@ -304,7 +305,7 @@ def in_own_terms(operator: Operator, arguments: dict[str, Any]) -> dict[str, Any
     return found
 
 
-def _dtype_word(value: Any) -> Any:
+def _dtype_word(value: Any) -> object:
     """The name of a dtype of torch or of numpy; anything else as it is."""
     kind = type(value)
     # torch itself is not imported: npusim does without it.

@@ -15,7 +15,6 @@ from ast import literal_eval
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
 
 __all__ = ["NO_DEFAULT", "Parameter", "name_of", "parameters_of", "python_signature", "renamed"]
 
@@ -41,7 +40,7 @@ class Parameter:
     name: str
     type: str
     """As the schema has it: `Tensor`, `Tensor?`, `Tensor[]`, `int`, `str?`, ..."""
-    default: Any = NO_DEFAULT
+    default: object = NO_DEFAULT
     by_name: bool = False
     """Whether it can be given by name only."""
 
@@ -112,7 +111,7 @@ def _without_alias(kind: str) -> str:
     return head + rest.partition(")")[2] if bracket else kind
 
 
-def _value(text: str) -> Any:
+def _value(text: str) -> object:
     """A default; a list is a tuple, which nobody can change."""
     value = literal_eval(text)
     return tuple(value) if isinstance(value, list) else value

@@ -26,6 +26,7 @@ __all__ = [
     "EVERYWHERE",
     "MAX_RANK",
     "MAX_TENSORS",
+    "Entries",
     "Fact",
     "Narrowing",
     "Operands",
@@ -108,6 +109,10 @@ def required(*dtypes: DType, **more: Any) -> Operands:
     return Operands(dtypes, presence="required", **more)
 
 
+Entries = dict[str, Any]
+"""Arguments of a :class:`Row` that several rows share."""
+
+
 @dataclass(frozen=True, slots=True, init=False, eq=False)
 class Row:
     """A combination that is supported; two are the same only if they are one.
@@ -132,8 +137,8 @@ class Row:
         *,
         on: tuple[str, ...] = EVERYWHERE,
         template: str | None = None,
-        facts: Any = None,
-        **entries: Any,
+        facts: object = None,
+        **entries: object,
     ) -> None:
         object.__setattr__(self, "on", on)
         object.__setattr__(self, "template", template)
@@ -153,7 +158,7 @@ class Row:
         return entry
 
 
-def _entry(entry: Any) -> Any:
+def _entry(entry: object) -> object:
     if isinstance(entry, DType):
         return Operands((entry,))
     if isinstance(entry, tuple) and entry and all(isinstance(each, DType) for each in entry):
@@ -166,7 +171,7 @@ def alike(
     *names: str,
     on: tuple[str, ...] = EVERYWHERE,
     template: str | None = None,
-    **others: Any,
+    **others: object,
 ) -> tuple[Row, ...]:
     """A row for each of *dtypes*, which all tensors of *names* have; *others* are the same in all.
 
@@ -210,7 +215,7 @@ def check_support(who: str, support: tuple[Row, ...], parameters: tuple[Paramete
                 )
 
 
-def _check_entry(who: str, parameter: Parameter, entry: Any) -> None:
+def _check_entry(who: str, parameter: Parameter, entry: object) -> None:
     holds = isinstance(entry, Operands) if parameter.is_tensor else type(entry) is tuple and entry
     if not holds:
         must = "types or Operands" if parameter.is_tensor else "a tuple of values"
@@ -291,7 +296,7 @@ class Narrowing:
             self.seen.append((name, fact))
             self.left = left
 
-    def when(self, admitted: Callable[[tuple[Row, ...]], Any]) -> str:
+    def when(self, admitted: Callable[[tuple[Row, ...]], object]) -> str:
         """What narrows *admitted*, as `with x of float16 on Atlas A2`, for a refusal.
 
         Of the arguments that were looked at the fewest that explain it, early ones first.
@@ -310,7 +315,7 @@ class Narrowing:
         return tuple(row for row in self.rows if all(fact.holds(row) for _, fact in seen))
 
 
-def _unordered(found: Any) -> Any:
+def _unordered(found: Any) -> object:
     return frozenset(found) if isinstance(found, tuple) else found
 
 
@@ -343,7 +348,7 @@ def lengths_of(rows: tuple[Row, ...], name: str) -> int:
 
 
 @lru_cache(maxsize=4096)
-def values_of(rows: tuple[Row, ...], name: str) -> tuple[Any, ...] | None:
+def values_of(rows: tuple[Row, ...], name: str) -> tuple[object, ...] | None:
     """The values that the attribute called *name* may have; None is anything."""
     found: list[Any] = []
     for row in rows:

@@ -13,12 +13,16 @@ __all__ = ["Sizes", "TorchArguments", "TorchFunction", "TorchTensor", "columns_o
 INT4_PER_INT32 = 8
 
 
+Size = Any
+"""A size of a tensor: an int, or a symbol of torch while it traces."""
+
+
 @dataclass(frozen=True, slots=True)
 class TorchTensor:
     """A tensor of torch without its values; sizes may be torch's symbols."""
 
-    shape: tuple[Any, ...]
-    strides: tuple[Any, ...]
+    shape: tuple[Size, ...]
+    strides: tuple[Size, ...]
     dtype: str
     layout: str
     """ND or FRACTAL_NZ; ND where torch only traces."""
@@ -27,16 +31,16 @@ class TorchTensor:
 TorchArguments = Mapping[str, Any]
 """Parameter, by the operator's name -> a TorchTensor, a list of them, the name of a dtype, else the
 value."""
-Result = tuple[tuple[Any, ...], str]
+Result = tuple[tuple[Size, ...], str]
 """Shape and dtype."""
 
 
 class Sizes(Protocol):
     """What torch offers for sizes that may be symbols; the module `torch` itself."""
 
-    def broadcast_shapes(self, *shapes: Any) -> Any: ...
+    def broadcast_shapes(self, *shapes: Size) -> Size: ...
 
-    def sym_max(self, a: Any, b: Any) -> Any: ...
+    def sym_max(self, a: Size, b: Size) -> Size: ...
 
 
 def _never(_: TorchArguments) -> bool:
@@ -104,7 +108,7 @@ def quantised(x: TorchTensor, dtype: str | None) -> Result:
     return x.shape, "int8" if dtype is None else stored.get(dtype, dtype)
 
 
-def columns_of(weight: TorchTensor) -> Any:
+def columns_of(weight: TorchTensor) -> Size:
     """n of a `(k, n)` weight; int32 packs eight int4 along the contiguous axis."""
     columns = weight.shape[-1]
     rows, (outer, inner) = weight.shape[-2], weight.strides[-2:]

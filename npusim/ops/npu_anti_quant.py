@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 import numpy as np
 
@@ -30,6 +29,7 @@ from npusim.kernel import Block, GmView, Step, VectorCore
 from npusim.kernel.rectangles import rectangles
 from npusim.ops import _vocabulary as ops
 from npusim.ops._quant_parameters import QuantParameter
+from npusim.ops._support import Entries
 from npusim.ops._vocabulary import A2_A3, ATLAS_INFERENCE, Row, alike, present, same_shape_remedy
 
 INT4_PER_INT32 = 8
@@ -49,7 +49,7 @@ class Problem(ops.Problem):
     """All of x is one row if there is one scale for all."""
 
 
-FLOATS: dict[str, Any] = {"on": A2_A3, "dst_dtype": ("float16", "bfloat16")}
+FLOATS: Entries = {"on": A2_A3, "dst_dtype": ("float16", "bfloat16")}
 
 SUPPORT = (
     *alike((FLOAT32, BFLOAT16), "scale", "offset", x=INT8, src_dtype=("int8",), **FLOATS),
@@ -228,7 +228,7 @@ TORCH = ops.TorchFunction(
 )
 
 
-def _shape(x: ops.TorchTensor) -> tuple[Any, ...]:
+def _shape(x: ops.TorchTensor) -> tuple[object, ...]:
     """The shape of y, whose last dimension is eight times that of packed int4."""
     is_packed = x.dtype == "int32"
     return (*x.shape[:-1], INT4_PER_INT32 * x.shape[-1]) if is_packed else x.shape

@@ -25,7 +25,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import astuple, dataclass, replace
 from math import gcd, prod
-from typing import Any
 
 import numpy as np
 
@@ -40,7 +39,7 @@ from npusim.kernel import Block, GmView, GmViews, Step, VectorCore, pieces
 from npusim.ops import _vocabulary as ops
 from npusim.ops._vocabulary import A2_A3, ATLAS_INFERENCE, Operands, Row
 
-FORMATS: dict[Any, str] = {2: "ND", 29: "FRACTAL_NZ", "ND": "ND", "FRACTAL_NZ": "FRACTAL_NZ"}
+FORMATS: dict[object, str] = {2: "ND", 29: "FRACTAL_NZ", "ND": "ND", "FRACTAL_NZ": "FRACTAL_NZ"}
 """acl_format -> layout."""
 RANKS = (2, 6)
 """Of x."""

@@ -55,20 +55,18 @@ A block_table without values stands for blocks that follow each other; `run.plan
 
 from __future__ import annotations
 
-from typing import Any
-
 from npusim.data.dtypes import Array
 from npusim.ops._attention import ELSEWHERE, build, oracle_of, tile
 from npusim.ops._attention.check import INT8_PER_TOKEN, check, shapes_of
 from npusim.ops._attention.problem import LAYOUTS, TEMPLATES
 from npusim.ops._oracle import Given
 from npusim.ops._protocol import Operator
-from npusim.ops._torch import Sizes, TorchArguments, TorchFunction
+from npusim.ops._torch import Result, Sizes, TorchArguments, TorchFunction
 
 __all__ = ["OPERATOR", "outputs"]
 
 
-def outputs(given: TorchArguments, _: Sizes) -> tuple[tuple[tuple[Any, ...], str], ...]:
+def outputs(given: TorchArguments, _: Sizes) -> tuple[Result, ...]:
     """Shapes and dtypes of what comes out, for tensors without values."""
     query, heads, returns_lse = given["query"], given["num_heads"], given["softmax_lse_flag"]
     # A query of other dimensions, and a word that is no layout, are refused when it runs.

@@ -13,8 +13,6 @@ Source: op-plugin@517f2e7, op_plugin_functions.yaml; the schema is that of torch
 
 from __future__ import annotations
 
-from typing import Any
-
 from npusim.data.dtypes import Array
 from npusim.ops import npu_fused_infer_attention_score as first
 from npusim.ops._attention import ELSEWHERE, build, oracle_of, tile
@@ -23,7 +21,7 @@ from npusim.ops._attention.problem import TEMPLATES
 from npusim.ops._contract import Contract
 from npusim.ops._oracle import Given
 from npusim.ops._protocol import Operator
-from npusim.ops._torch import Sizes, TorchArguments, TorchFunction
+from npusim.ops._torch import Result, Sizes, TorchArguments, TorchFunction
 
 __all__ = ["NAMES", "OPERATOR"]
 
@@ -49,7 +47,7 @@ def check(contract: Contract) -> Problem:
     return check_as(contract, NAMES)
 
 
-def _outputs(given: TorchArguments, sizes: Sizes) -> tuple[tuple[tuple[Any, ...], str], ...]:
+def _outputs(given: TorchArguments, sizes: Sizes) -> tuple[Result, ...]:
     return first.outputs({**given, **{name: given[own] for name, own in NAMES.items()}}, sizes)
 
 

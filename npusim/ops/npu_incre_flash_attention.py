@@ -28,7 +28,7 @@ from npusim.ops._attention.check import INT8_BOTH, LARGEST_TOKENS, Problem, chec
 from npusim.ops._contract import Contract
 from npusim.ops._oracle import Given
 from npusim.ops._protocol import Operator
-from npusim.ops._torch import Sizes, TorchArguments, TorchFunction
+from npusim.ops._torch import Result, Sizes, TorchArguments, TorchFunction
 
 __all__ = ["OPERATOR"]
 
@@ -62,7 +62,7 @@ def oracle(given: Given) -> Any:
     return oracle_of(OPERATOR, given)[0]
 
 
-def _outputs(given: TorchArguments, sizes: Sizes) -> tuple[tuple[tuple[Any, ...], str], ...]:
+def _outputs(given: TorchArguments, sizes: Sizes) -> tuple[Result, ...]:
     return first.outputs({**given, "softmax_lse_flag": False}, sizes)[:1]
 
 

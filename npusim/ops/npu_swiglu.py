@@ -35,6 +35,7 @@ from npusim.kernel import BLOCK_BYTES, FLOATS_PER_BLOCK, Block, GmView, Step, Ve
 from npusim.kernel.steps import tiles
 from npusim.ops import _vocabulary as ops
 from npusim.ops._swish import exp_plus_1, exp_plus_1_of, invert
+from npusim.ops._torch import Result
 from npusim.ops._vocabulary import A2_A3, ATLAS_INFERENCE, Operands, Row
 
 SUPPORT = (
@@ -230,7 +231,7 @@ def oracle(given: ops.Given) -> Array:
         return given.rounded((a / below) * b, given.x.dtype)
 
 
-def _outputs(given: ops.TorchArguments, _: object) -> tuple[tuple[tuple[object, ...], str], ...]:
+def _outputs(given: ops.TorchArguments, _: object) -> tuple[Result, ...]:
     x, shape = given["x"], list(given["x"].shape)
     shape[given["dim"]] //= 2
     return ((tuple(shape), x.dtype),)

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import asdict, dataclass
 from itertools import pairwise
-from typing import Any
 
 from npusim.devices.schema import Pipe
 from npusim.isa import CrossCoreSetFlag, CrossCoreWaitFlag
@@ -76,7 +75,7 @@ class CriticalPath:
     us: float
     """How long it is: the time of the slowest core."""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """All but the single steps, as plain numbers, strings and lists."""
         return {
             "us": self.us,

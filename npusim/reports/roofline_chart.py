@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
-from typing import Any
 
 from npusim.data.dtypes import dtype_named
+from npusim.data.json import Json
 from npusim.devices.schema import DeviceSpec
 from npusim.reports import frame, style
 from npusim.reports.limits import Limit
@@ -58,7 +58,7 @@ def section(runs: Sequence[Timed], names: Sequence[str] = ()) -> str:
     )
 
 
-def payload(runs: Sequence[Timed], names: Sequence[str] = ()) -> dict[str, Any]:
+def payload(runs: Sequence[Timed], names: Sequence[str] = ()) -> Json:
     """What the page is given of *runs* and their *names*, as plain numbers and strings."""
     known = _Known()
     found = []
@@ -95,8 +95,8 @@ class _Known:
     """Chips and limits, each once, known by their numbers."""
 
     def __init__(self) -> None:
-        self.chips: list[dict[str, Any]] = []
-        self.limits: list[dict[str, Any]] = []
+        self.chips: list[Json] = []
+        self.limits: list[Json] = []
         self._specs: list[DeviceSpec] = []
         self._places: dict[tuple[int, Limit], int] = {}
 

@@ -7,6 +7,7 @@ from itertools import count, groupby, islice, product
 from string import ascii_uppercase
 from typing import Any, NamedTuple
 
+from npusim.data.json import Json
 from npusim.devices.ranges import written
 from npusim.devices.schema import DeviceSpec
 from npusim.devices.settings import MARK
@@ -174,19 +175,19 @@ def argument(value: object) -> str:
     return "none" if value is None else str(value)
 
 
-def _shape(value: dict[str, Any]) -> str:
+def _shape(value: Json) -> str:
     return "x".join(str(extent) for extent in value["shape"]) or "scalar"
 
 
 # ---- numbers of chips ----
 
 
-def numbers_of(device: DeviceSpec) -> dict[str, Any]:
+def numbers_of(device: DeviceSpec) -> dict[str, object]:
     """The dotted key of everything that a chip's file says -> its value."""
     return dict(_leaves(device.model_dump(mode="json", exclude={"sources"}, exclude_none=True)))
 
 
-def _leaves(tree: dict[str, Any], above: str = "") -> list[tuple[str, Any]]:
+def _leaves(tree: Json, above: str = "") -> list[tuple[str, Any]]:
     found = []
     for name, node in tree.items():
         is_table = isinstance(node, dict)

@@ -5,8 +5,6 @@ Micro-ops of a body that calls share stand there once; times are differences, wh
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -39,7 +37,7 @@ class _Words:
         return self.known.setdefault(word, len(self.known))
 
 
-def payload(trace: Trace, code: dict[Line, str], level: Level | None = None) -> dict[str, Any]:
+def payload(trace: Trace, code: dict[Line, str], level: Level | None = None) -> dict[str, object]:
     """The lanes of *trace* at *level*, the slowest of each kind before the others.
 
     By itself a summary is shown where there is no room for all.
@@ -148,7 +146,7 @@ class _Bodies:
 
 def _lane(
     lane: LaneTrace, cores: tuple[int, ...], summary: Summary | None, bodies: _Bodies
-) -> dict[str, Any]:
+) -> dict[str, object]:
     whole = Part(0, len(lane.program), len(lane.program.called), False)
     parts = (whole,) if summary is None else summary.parts(lane)
     joined: list[list[Joined]] = [[]] if summary is None else summary.joined(lane)

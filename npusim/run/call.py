@@ -9,12 +9,13 @@ from dataclasses import replace
 from difflib import get_close_matches
 from functools import partial
 from inspect import Parameter, Signature
-from typing import Any, get_args
+from typing import get_args
 
 import numpy as np
 
 from npusim import chip, devices, ops
 from npusim.chip import L2_STATES, L2State, Progress, engine_named
+from npusim.data.arguments import Arguments
 from npusim.data.dtypes import Array
 from npusim.data.errors import Code, OpError, TrapError, shown
 from npusim.data.tensor import GlobalTensor, Tensor, TensorSpec
@@ -88,7 +89,7 @@ def play(
     )
 
 
-def _described(bound: dict[str, Any], problem: ops.Problem) -> dict[str, Any]:
+def _described(bound: Arguments, problem: ops.Problem) -> Arguments:
     """*bound* without values; an array that the kernel takes as a transposed matrix is one."""
     found = {name: without_values(value) for name, value in bound.items()}
     for operand in problem.inputs:
@@ -158,7 +159,7 @@ def find(op: str | user_kernel.KernelFunction) -> ops.Operator:
 
 
 def _without_kernel(
-    operator: ops.Operator, problem: ops.Problem, bound: dict[str, Any]
+    operator: ops.Operator, problem: ops.Problem, bound: Arguments
 ) -> dict[str, Output]:
     """The values where no kernel runs: there is nothing to do, or the host does it."""
     if problem.is_empty:
@@ -201,7 +202,7 @@ MOST_SHOWN = 300
 
 def bind(
     operator: ops.Operator, args: tuple[object, ...], kwargs: dict[str, object]
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Parameter -> its argument in a call of *operator*; raises TypeError where they do not fit."""
     op = operator.name
     kwargs = _without_absent(operator, kwargs)
@@ -248,7 +249,7 @@ def _binding_remedy(wanted: Signature, args: tuple[object, ...], kwargs: dict[st
     return "add it"
 
 
-def _without_absent(operator: ops.Operator, kwargs: dict[str, object]) -> dict[str, Any]:
+def _without_absent(operator: ops.Operator, kwargs: dict[str, object]) -> dict[str, object]:
     """*kwargs* without the parameters that only other chips take, which must be None."""
     absent = {name for function in operator.torch for name in function.absent}
     for name in sorted(absent & set(kwargs)):

@@ -12,11 +12,11 @@ torch does, can spare all of them. The micro-ops compute the values, as in any r
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
 from npusim import chip, ops
+from npusim.data.arguments import Arguments
 from npusim.data.dtypes import INT4, Array
 from npusim.data.tensor import GlobalTensor, Operand, Tensor, TensorSpec, allocated_bytes
 from npusim.devices.schema import DeviceSpec
@@ -102,9 +102,9 @@ def prepared(op: str, spec: DeviceSpec, arguments: dict[str, object]) -> Prepare
     return Prepared(run, task, problem)
 
 
-def by_operand(arguments: Mapping[str, object]) -> dict[str, Any]:
+def by_operand(arguments: Mapping[str, object]) -> dict[str, object]:
     """*arguments*, the parts of a list by the names of their operands: `x[0]`, `x[1]`, ..."""
-    found: dict[str, Any] = {}
+    found: Arguments = {}
     for name, value in arguments.items():
         if not isinstance(value, list):
             found[name] = value

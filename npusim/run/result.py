@@ -14,8 +14,10 @@ from npusim import ops
 from npusim.accuracy import Accuracy, Kind, Sizes, accuracy_of, kind_of
 from npusim.check.hazards import HazardError
 from npusim.chip import L2State
+from npusim.data.arguments import Arguments
 from npusim.data.dtypes import Array
 from npusim.data.errors import OpError
+from npusim.data.json import Json
 from npusim.data.tensor import Tensor, TensorSpec
 from npusim.devices.schema import DeviceSpec, ICache, Pipe
 from npusim.kernel.program import QueueName
@@ -41,7 +43,7 @@ class Result:
 
     op: str
     device: DeviceSpec
-    arguments: dict[str, Any]
+    arguments: Arguments
     """Parameter -> what was given; arrays and tensors as their TensorSpec."""
     l2: L2State
     icache: ICache
@@ -167,7 +169,7 @@ class Result:
 
         return timeline(self, **options)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Everything but the values and the spans, as plain numbers, strings and lists."""
         return {
             "op": self.op,
@@ -233,7 +235,7 @@ class Call:
     op: str | KernelFunction
     operator: ops.Operator
     device: DeviceSpec
-    arguments: dict[str, Any]
+    arguments: Arguments
     """Parameter -> what was given; arrays and tensors as their TensorSpec, but for those whose
     values decide how the kernel is written."""
     options: Options

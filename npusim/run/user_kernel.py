@@ -22,7 +22,7 @@ from functools import lru_cache
 from importlib.util import module_from_spec, spec_from_file_location
 from inspect import Parameter, Signature
 from pathlib import Path
-from traceback import extract_tb
+from traceback import FrameSummary, extract_tb
 from types import ModuleType
 from typing import Any, cast
 
@@ -125,7 +125,7 @@ def _is_ours(error: Exception) -> bool:
     return Path(last.filename).resolve().is_relative_to(PACKAGE)
 
 
-def _same(frame: Any, path: Path) -> bool:
+def _same(frame: FrameSummary, path: Path) -> bool:
     return Path(frame.filename).resolve() == path.resolve()
 
 

@@ -143,7 +143,7 @@ class _Refused:
     device: str = ""
 
 
-def _several(value: Any) -> Sequence[Any]:
+def _several(value: Any) -> Sequence[object]:
     is_one = isinstance(value, str | int | float)
     return (value,) if is_one else tuple(value)
 
@@ -212,7 +212,7 @@ def _bare(spec: DeviceSpec, name: str) -> DeviceSpec:
 
 def _calls(
     call: Arguments | Callable[..., Arguments], over: Mapping[str, Sequence[object]]
-) -> list[tuple[dict[str, Any], dict[str, Any] | _Refused]]:
+) -> list[tuple[dict[str, object], dict[str, object] | _Refused]]:
     """The variables of every call with its arguments.
 
     Raises what *call* does first, if it always does.
@@ -256,7 +256,7 @@ def word(value: object) -> str:
     return str(value)
 
 
-def _frozen(value: object) -> Any:
+def _frozen(value: object) -> object:
     """*value* for :func:`npusim.run.memory_cache.key_of`: lists as tuples, tensors in parts."""
     if isinstance(value, Mapping):
         return {name: _frozen(part) for name, part in value.items()}

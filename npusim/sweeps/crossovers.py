@@ -15,7 +15,7 @@ __all__ = ["Crossover", "Line", "axis_of", "crossovers", "lines"]
 class Line:
     """Times over the axis, all else being the same."""
 
-    coordinates: dict[str, Any]
+    coordinates: dict[str, object]
     """What it may differ in from other lines."""
     times_us: dict[int | float, float]
     """Value of the axis -> the time there, in rising order; refused cells are left out."""
@@ -30,7 +30,7 @@ class Line:
 class Crossover:
     """Where, of lines that differ in one thing alone, another one becomes the fastest."""
 
-    among: dict[str, Any]
+    among: dict[str, object]
     """What they have in common."""
     along: str
     """What they differ in: device, template, the key of a setting, or a variable."""
@@ -116,7 +116,7 @@ def _all_numbers(sweep: Rows, name: str) -> bool:
     return all(_is_number(row, name) for row in sweep.rows)
 
 
-def _groups(every: tuple[Line, ...], along: str) -> Iterator[tuple[dict[str, Any], list[Line]]]:
+def _groups(every: tuple[Line, ...], along: str) -> Iterator[tuple[dict[str, object], list[Line]]]:
     """Lines that differ in *along* alone, with what they have in common."""
     found: dict[tuple[str, ...], tuple[dict[str, Any], list[Line]]] = {}
     for line in every:

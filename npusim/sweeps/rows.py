@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from npusim.sweeps.cells import Cell
 from npusim.sweeps.playing import Outcome
@@ -29,7 +28,7 @@ class Row:
         return self.outcome.error is not None and not self.cell.is_tried
 
     @property
-    def coordinates(self) -> dict[str, Any]:
+    def coordinates(self) -> dict[str, object]:
         """What it may differ in from other rows, by name: chip, template, settings, variables."""
         own = self.cell
         asked = VENDOR if own.asked is None else own.asked
@@ -58,6 +57,6 @@ class Rows:
         return tuple(name for name in found[0] if len({str(each[name]) for each in found}) > 1)
 
 
-def numbers_of(rows: Sequence[Row], name: str) -> list[Any]:
+def numbers_of(rows: Sequence[Row], name: str) -> list[object]:
     """The values of the coordinate *name*, each once, in the order of *rows*."""
     return list(dict.fromkeys(row.coordinates[name] for row in rows))

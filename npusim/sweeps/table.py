@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 from dataclasses import asdict, fields
 from io import StringIO
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from npusim.sweeps.cells import Cell
 from npusim.sweeps.crossovers import Crossover, crossovers
@@ -48,7 +48,7 @@ class Sweep(Rows):
             table.writerow("" if facts.get(name) is None else facts[name] for name in columns)
         return text.getvalue()
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """All rows as plain numbers and strings, and where their times cross."""
         return {
             "op": self.op,
@@ -78,7 +78,7 @@ class Sweep(Rows):
 
         return draw(self, ax=ax)
 
-    def _facts(self, row: Row) -> dict[str, Any]:
+    def _facts(self, row: Row) -> dict[str, object]:
         """Column -> what stands there."""
         own = row.cell
         labels = {"op": self.op, "device": own.device, "asked": own.asked}
@@ -91,6 +91,6 @@ class Sweep(Rows):
         return f"<sweep of {self.op}{varied}: {len(self.rows)} cells{bad}>"
 
 
-def _plain(value: object) -> Any:
+def _plain(value: object) -> object:
     """A number or a string as it is, anything else as its text."""
     return value if isinstance(value, int | float | str) else str(value)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from npusim.torch import allocator, npu, streams
@@ -30,11 +28,11 @@ def patch() -> None:
     torch.Tensor.record_stream = _record_stream
 
 
-def _class_of(name: str, other: type, own: type) -> Any:
+def _class_of(name: str, other: type, own: type) -> object:
     """A class that makes one of *own* unless it is asked for another device than npu."""
 
     class _Either(type):
-        def __call__(cls, device: object = None, *args: object, **kwargs: object) -> Any:
+        def __call__(cls, device: object = None, *args: object, **kwargs: object) -> object:
             if device is None or torch.device(device).type == "npu":
                 return own(*args, **kwargs) if name == "Event" else own(device, *args, **kwargs)
             return other(device, *args, **kwargs)

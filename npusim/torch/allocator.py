@@ -6,8 +6,8 @@ Nothing is kept for later use, so what is reserved is what is allocated.
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Any
 
+from npusim.data.json import Json
 from npusim.torch import card
 from npusim.torch.errors import device_number
 from npusim.torch.memory import memory
@@ -95,9 +95,9 @@ def memory_stats(device: object = None) -> OrderedDict[str, int]:
     return found
 
 
-def memory_stats_as_nested_dict(device: object = None) -> dict[str, Any]:
+def memory_stats_as_nested_dict(device: object = None) -> Json:
     """:func:`memory_stats`, a dict a part of the name."""
-    nested: dict[str, Any] = {}
+    nested: Json = {}
     for name, number in memory_stats(device).items():
         *above, last = name.split(".")
         inner = nested

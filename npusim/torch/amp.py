@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from npusim.torch.refusals import others_of
@@ -26,7 +24,7 @@ class autocast(torch.autocast):  # noqa: N801
 class GradScaler(torch.amp.GradScaler):
     """`torch.amp.GradScaler("npu")`."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: object, **kwargs: object) -> None:
         super().__init__("npu", *args, **kwargs)
 
 

@@ -48,12 +48,12 @@ def flag(x: torch.Tensor) -> Given | None:
     return {"x": x.view(torch.uint8)} if x.dtype == torch.bool else None
 
 
-def flags(x: Any, other: Any) -> Given | None:
+def flags(x: object, other: object) -> Given | None:
     """Two of them."""
     tensors = [each for each in (x, other) if isinstance(each, torch.Tensor)]
     if len(tensors) < 2 or any(each.dtype != torch.bool or not each.is_npu for each in tensors):
         return None
-    return {"x": x.view(torch.uint8), "other": other.view(torch.uint8)}
+    return {"x": tensors[0].view(torch.uint8), "other": tensors[1].view(torch.uint8)}
 
 
 def two(x: object, other: object) -> Given | None:
@@ -72,7 +72,10 @@ def quotient(x: object, other: object) -> Given | None:
 
 
 def _promoted(
-    x: Any, other: Any, mixes: tuple[torch.dtype, ...], known: tuple[torch.dtype, ...]
+    x: torch.Tensor | float,
+    other: Any,
+    mixes: tuple[torch.dtype, ...],
+    known: tuple[torch.dtype, ...],
 ) -> Given | None:
     """*x* and *other* of one type, one of *known*, or of two of *mixes*."""
     if not isinstance(x, torch.Tensor) or x.dtype not in REALS:
@@ -102,7 +105,7 @@ def as_type(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor | None:
     return cast(x, dtype) if is_plain(x) and x.dtype in REALS else None
 
 
-def number(value: Any) -> int | float | None:
+def number(value: torch.Tensor | float | None) -> int | float | None:
     """*value* if it is a number, or a tensor of the host that torch made of one; else None."""
     if isinstance(value, torch.Tensor):
         is_number = value.dim() == 0 and not value.is_npu
@@ -128,7 +131,7 @@ def bounded(x: torch.Tensor, low: object = None, high: object = None) -> Given |
     return {"x": x, "low": low, "high": high} if is_whole or x.dtype in FLOATS else None
 
 
-def where(condition: Any, x: Any, other: Any) -> Given | None:
+def where(condition: torch.Tensor, x: object, other: object) -> Given | None:
     if not condition.is_npu or condition.dtype != torch.bool:
         return None
     given = two(x, other)

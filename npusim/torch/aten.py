@@ -10,7 +10,7 @@ operations without a kernel do, and those with `out=`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -36,10 +36,10 @@ class CardOp(ABC):
 
     __slots__ = ("_host", "_name")
 
-    def __init__(self, op: Any, name: str) -> None:
+    def __init__(self, op: torch._ops.OpOverload, name: str) -> None:
         self._host, self._name = HostOp(op), name
 
-    def __call__(self, *args: object, **kwargs: object) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> object:
         found = None if is_on_host() else self.on_card(*args, **kwargs)
         return self._host(*args, **kwargs) if found is None else found
 
@@ -53,7 +53,7 @@ class KernelOp(CardOp):
 
     __slots__ = ("_take",)
 
-    def __init__(self, op: Any, name: str, take: Take) -> None:
+    def __init__(self, op: torch._ops.OpOverload, name: str, take: Take) -> None:
         super().__init__(op, name)
         self._take = take
 
@@ -74,7 +74,7 @@ def _launched(name: str, given: Given | None) -> torch.Tensor | None:
     return found.view(torch.bool) if name in GIVE_BOOL else found
 
 
-def _in_rows(value: object) -> Any:
+def _in_rows(value: object) -> object:
     if isinstance(value, torch.Tensor):
         return contiguous(value)
     return list(map(contiguous, value)) if isinstance(value, list) else value
@@ -87,7 +87,9 @@ class MultipleOp(KernelOp):
     ops-math).
     """
 
-    def on_card(self, x: Any, other: Any, *, alpha: Any = 1) -> Any:
+    def on_card(
+        self, x: torch.Tensor, other: torch.Tensor | float, *, alpha: float = 1
+    ) -> torch.Tensor | None:
         if alpha == 1:
             return _launched(self._name, self._take(x, other))
         given = arguments.two(x, other)
@@ -109,7 +111,12 @@ class ReductionOp(CardOp):
     """
 
     def on_card(
-        self, x: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+        self,
+        x: torch.Tensor,
+        dim: int | Sequence[int] | None = None,
+        keepdim: bool = False,
+        *,
+        dtype: torch.dtype | None = None,
     ) -> torch.Tensor | None:
         axes = _axes(x, dim)
         if not axes or axes != [*range(axes[0], axes[-1] + 1)] or not is_plain(x):
@@ -176,10 +183,10 @@ class InPlaceOp:
 
     __slots__ = ("_host", "_kernel")
 
-    def __init__(self, op: Any, kernel: CardOp) -> None:
+    def __init__(self, op: torch._ops.OpOverload, kernel: CardOp) -> None:
         self._host, self._kernel = HostOp(op), kernel
 
-    def __call__(self, x: Any, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, x: torch.Tensor, *args: Any, **kwargs: Any) -> object:
         others = [value for value in args if isinstance(value, torch.Tensor)]
         fits = x.is_contiguous() and all(_is_broadcast(other, x) for other in others)
         is_on_card = fits and not is_on_host()
@@ -208,12 +215,12 @@ class CopyOp:
     def __init__(self) -> None:
         self._host = HostOp(torch.ops.aten.clone.default)
 
-    def __call__(self, x: torch.Tensor, *, memory_format: object = None) -> Any:
+    def __call__(self, x: torch.Tensor, *, memory_format: object = None) -> object:
         found = None if is_on_host() else copied(x, memory_format)
         return self._host(x, memory_format=memory_format) if found is None else found
 
 
-def kernels() -> dict[str, Callable[..., Any]]:
+def kernels() -> dict[str, Callable[..., object]]:
     """Operation of aten -> its kernel for the card."""
     known: dict[str, CardOp] = {
         full: kind(_named(full), name, take)
@@ -222,7 +229,7 @@ def kernels() -> dict[str, Callable[..., Any]]:
     }
     known |= {full: ReductionOp(_named(full), name) for full, name in _REDUCTIONS.items()}
     known["cat"] = JoinOp(_named("cat"), "concat")
-    found: dict[str, Callable[..., Any]] = {**known, **products.kernels(), "clone": CopyOp()}
+    found: dict[str, Callable[..., object]] = {**known, **products.kernels(), "clone": CopyOp()}
     for full in _IN_PLACE:
         packet, dot, overload = full.partition(".")
         in_place = f"{packet}_{dot}{overload}"
@@ -230,7 +237,7 @@ def kernels() -> dict[str, Callable[..., Any]]:
     return found
 
 
-def _named(full: str) -> Any:
+def _named(full: str) -> torch._ops.OpOverload:
     packet, _, overload = full.partition(".")
     return getattr(getattr(torch.ops.aten, packet), overload or "default")
 

@@ -15,7 +15,6 @@ one. All else, and all on Atlas inference, is the products and the softmax that 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
@@ -99,7 +98,7 @@ def _masks(given: Given, mask: torch.Tensor) -> list[torch.Tensor]:
     return [mask.expand(1, 1, tokens, keys)[0, 0], each] if mask.shape[0] == 1 else [each]
 
 
-def _in_rows(value: object) -> Any:
+def _in_rows(value: object) -> object:
     return contiguous(value) if isinstance(value, torch.Tensor) else value
 
 

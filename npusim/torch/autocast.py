@@ -49,8 +49,10 @@ def _cast(value: object, dtype: torch.dtype) -> Any:
     return value
 
 
-def _in_precision(op: Any, precision: Callable[[], torch.dtype]) -> Callable[..., Any]:
-    def kernel(*args: Any, **kwargs: Any) -> Any:
+def _in_precision(
+    op: torch._ops.OpOverload, precision: Callable[[], torch.dtype]
+) -> Callable[..., object]:
+    def kernel(*args: object, **kwargs: object) -> object:
         with torch._C._ExcludeDispatchKeyGuard(_KEYS):
             dtype = precision()
             named = {key: _cast(value, dtype) for key, value in kwargs.items()}
@@ -59,10 +61,10 @@ def _in_precision(op: Any, precision: Callable[[], torch.dtype]) -> Callable[...
     return kernel
 
 
-def _with_result(op: Any) -> Callable[..., Any]:
+def _with_result(op: torch._ops.OpOverload) -> Callable[..., object]:
     place = [argument.name for argument in op._schema.arguments].index("dtype")
 
-    def kernel(*args: Any, dtype: Any = None, **kwargs: Any) -> Any:
+    def kernel(*args: Any, dtype: torch.dtype | None = None, **kwargs: Any) -> object:
         with torch._C._ExcludeDispatchKeyGuard(_KEYS):
             # The dispatcher fills in defaults by position where the schema lets it.
             dtype = args[place] if len(args) > place else dtype
@@ -82,12 +84,12 @@ def _single() -> torch.dtype:
     return torch.float32
 
 
-def _named(name: str) -> Any:
+def _named(name: str) -> torch._ops.OpOverload:
     packet, _, overload = name.partition(".")
     return getattr(getattr(torch.ops.aten, packet), overload or "default")
 
 
-KERNELS: dict[str, Callable[..., Any]] = {
+KERNELS: dict[str, Callable[..., object]] = {
     **{name: _in_precision(_named(name), _of_autocast) for name in LOWER.split()},
     **{name: _in_precision(_named(name), _single) for name in SINGLE.split()},
     **{name: _with_result(_named(name)) for name in SINGLE_RESULT.split()},

@@ -19,8 +19,8 @@ it says on a card: Could not run 'npu::npu_twice' with arguments from the 'CPU' 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import torch
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
@@ -34,7 +34,7 @@ from npusim.torch.storages import KERNELS, new_storage
 __all__ = ["Define", "check", "define", "register"]
 
 KEY = "PrivateUse1"
-_libraries: list[Any] = []
+_libraries: list[torch.library.Library] = []
 """Registrations live as long as their library."""
 
 
@@ -145,7 +145,9 @@ def _patch_torch() -> None:
 _inductor = torch._TorchCompileInductorWrapper.__call__
 
 
-def _refuse_inductor(self: Any, model: Any, inputs: Any, **kwargs: Any) -> Any:
+def _refuse_inductor(
+    self: object, model: object, inputs: Sequence[object], **kwargs: object
+) -> object:
     """Torch's default compiler writes code for no card, and would fail deep inside."""
     if any(isinstance(given, torch.Tensor) and given.is_npu for given in inputs):
         raise RuntimeError(

@@ -10,7 +10,6 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -96,10 +95,10 @@ _keepers: list[Calls] = []
 """Those that keep calls as they happen."""
 
 
-def noted(operator: str | None, run: Callable[..., object]) -> Callable[..., Any]:
+def noted(operator: str | None, run: Callable[..., object]) -> Callable[..., object]:
     """*run*, told to whoever keeps calls as *operator*; None: of the operation it is given."""
 
-    def call(*args: object, **kwargs: object) -> Any:
+    def call(*args: object, **kwargs: object) -> object:
         if not _keepers or clock.is_paused:
             return run(*args, **kwargs)
         name, given = (operator, args) if operator else (str(args[0]), args[1:])

@@ -59,7 +59,7 @@ def name() -> str:
     return next((alias for alias in chip.aliases if alias.startswith("Ascend")), chip.name)
 
 
-def run(op: str, *args: Any, **kwargs: Any) -> Result:
+def run(op: str, *args: object, **kwargs: Any) -> Result:
     """`npusim.run` on the card; the clock moves on by its time."""
     done = simulate(op, *args, device=spec(), values=computes_values(), **kwargs)
     clock.kernel(done)

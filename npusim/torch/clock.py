@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 from npusim.accuracy import Kind, accuracy_of
 from npusim.accuracy.kernels import SHORT_US
@@ -196,10 +196,10 @@ clock = Clock()
 """The clock of this process."""
 
 
-def launched_by(operator: str, call: Callable[..., object]) -> Callable[..., Any]:
+def launched_by(operator: str, call: Callable[..., object]) -> Callable[..., object]:
     """*call*, whose kernels are those of *operator* of torch, also where it calls others."""
 
-    def run(*args: object, **kwargs: object) -> Any:
+    def run(*args: object, **kwargs: object) -> object:
         outer = clock.operator
         clock.operator = outer or operator
         try:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Any
+from typing import ParamSpec, TypeVar
 
 import torch
 from torch.utils._pytree import tree_leaves
@@ -47,16 +47,18 @@ NO_KERNELS = frozenset(
 
 INTEGERS = frozenset({torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64})
 
+P = ParamSpec("P")
+R = TypeVar("R")
 
 _on_host: list[str] = []
 """Why operations are to run on the host, while they are."""
 
 
-def on_host(function: Callable[..., object]) -> Callable[..., Any]:
+def on_host(function: Callable[P, R]) -> Callable[P, R]:
     """*function*, whose operations on npu tensors take no time: torch prints tensors with them."""
 
     @wraps(function)
-    def run(*args: object, **kwargs: object) -> Any:
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
         _on_host.append(function.__name__)
         try:
             return function(*args, **kwargs)
@@ -89,7 +91,7 @@ class HostOp:
 
     __slots__ = ("is_kernel", "is_mutable", "mixes", "name", "op", "outs", "run", "tensors")
 
-    def __init__(self, op: Any) -> None:
+    def __init__(self, op: torch._ops.OpOverload) -> None:
         schema = op._schema
         self.op, self.name = op, str(op)
         self.outs = [argument.name for argument in schema.arguments if argument.is_out]
@@ -104,7 +106,7 @@ class HostOp:
         self.is_kernel = schema.name not in NO_KERNELS and not _is_view(schema)
         self.run = _draw_normal if op is torch.ops.aten.normal_.default else op
 
-    def __call__(self, *args: object, **kwargs: object) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> object:
         if not card.computes_values():
             return self._by_shapes(args, kwargs)
         # A call's state is a plain object: closures that refer to themselves would keep every
@@ -141,7 +143,7 @@ class HostOp:
         clock.host(self.name, is_work)
         return found
 
-    def _by_shapes(self, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
+    def _by_shapes(self, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         if self.op is torch.ops.aten._local_scalar_dense.default:
             shapes.refuse("the number in a tensor")
         run = self.op
@@ -154,7 +156,13 @@ class HostOp:
         clock.host(self.name, self.is_kernel and is_work and not _on_host)
         return found
 
-    def _run_mutable(self, run: Any, call: _Call, low: list[Any], named: dict[str, Any]) -> Any:
+    def _run_mutable(
+        self,
+        run: Callable[..., object],
+        call: _Call,
+        low: list[object],
+        named: dict[str, object],
+    ) -> object:
         call.renew_empty(named)
         try:
             return run(*low, **named)
@@ -180,7 +188,7 @@ class _Call:
         """Whether there is an element among the npu tensors, or none of these is given."""
         return not self.lent or any(lent.npu.numel() for lent in self.lent.values())
 
-    def down(self, value: object) -> Any:
+    def down(self, value: object) -> object:
         """An argument as the host takes it."""
         if isinstance(value, torch.Tensor):
             if not value.is_npu:
@@ -199,7 +207,7 @@ class _Call:
             return [self.down(part) for part in value]
         return value
 
-    def up(self, value: object) -> Any:
+    def up(self, value: object) -> object:
         """A result as the card gives it."""
         if isinstance(value, torch.Tensor):
             lent = self.lent.get(id(value))
@@ -222,7 +230,7 @@ class _Call:
         """Memory that came through DLPack cannot be resized: lend fresh outputs instead."""
         self._renew(named, lambda _: True)
 
-    def _renew(self, named: dict[str, Any], wanted: Any) -> None:
+    def _renew(self, named: dict[str, object], wanted: Callable[[torch.Tensor], bool]) -> None:
         for name in self.op.outs:
             lent = self.lent.get(id(named.get(name)))
             if lent is not None and wanted(lent.alias):
@@ -247,7 +255,7 @@ def _has_elements(found: object) -> bool:
     )
 
 
-def _is_view(schema: Any) -> bool:
+def _is_view(schema: torch.FunctionSchema) -> bool:
     """Whether the result shares memory with an argument that stays as it is."""
     return any(
         each.alias_info is not None and not each.alias_info.is_write for each in schema.returns
@@ -268,10 +276,10 @@ def _draw_normal(tensor: torch.Tensor, *args: object, **kwargs: object) -> torch
     return tensor.copy_(drawn)
 
 
-_known: dict[Any, HostOp] = {}
+_known: dict[torch._ops.OpOverload, HostOp] = {}
 
 
-def fallback(op: object, *args: object, **kwargs: object) -> Any:
+def fallback(op: object, *args: object, **kwargs: object) -> object:
     """Run *op* on the host."""
     host_op = _known.get(op)
     if host_op is None:

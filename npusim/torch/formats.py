@@ -12,7 +12,6 @@ import weakref
 from collections.abc import Callable
 from enum import IntEnum
 from functools import wraps
-from typing import Any
 
 import torch
 
@@ -69,14 +68,14 @@ def patch() -> None:
     deepcopy, reduce = torch.Tensor.__deepcopy__, torch.Tensor.__reduce_ex__
 
     @wraps(deepcopy)
-    def copied(tensor: torch.Tensor, memo: dict[int, object]) -> Any:
+    def copied(tensor: torch.Tensor, memo: dict[int, object]) -> torch.Tensor:
         found = deepcopy(tensor, memo)
         if tensor.is_npu and get(tensor) != ND:
             put(found, get(tensor))
         return found
 
     @wraps(reduce)
-    def reduced(tensor: torch.Tensor, protocol: object) -> Any:
+    def reduced(tensor: torch.Tensor, protocol: object) -> object:
         how = reduce(tensor, protocol)
         if not tensor.is_npu or get(tensor) == ND:
             return how
@@ -88,7 +87,9 @@ def patch() -> None:
     torch.serialization.add_safe_globals([_with_format])
 
 
-def _with_format(number: int, rebuild: Callable[..., torch.Tensor], args: Any) -> torch.Tensor:
+def _with_format(
+    number: int, rebuild: Callable[..., torch.Tensor], args: tuple[object, ...]
+) -> torch.Tensor:
     """What *rebuild* makes of *args*, in the format of that number where it lies on the card."""
     found = rebuild(*args)
     if found.is_npu:

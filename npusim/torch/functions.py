@@ -21,19 +21,22 @@ from npusim.torch.schemas import named_tensors
 
 __all__ = ["FUNCTIONS"]
 
+CallArguments = tuple[tuple[object, ...], dict[str, object]]
+"""The arguments of a call by position, and those by name."""
 
-def _quantize(args: tuple[object, ...], kwargs: dict[str, object]) -> tuple[Any, Any]:
+
+def _quantize(args: tuple[object, ...], kwargs: dict[str, object]) -> CallArguments:
     return args, {("self" if name == "input" else name): kwargs[name] for name in kwargs}
 
 
-def _quant_matmul(args: tuple[object, ...], kwargs: dict[str, object]) -> tuple[Any, Any]:
+def _quant_matmul(args: tuple[object, ...], kwargs: dict[str, object]) -> CallArguments:
     late = dict(zip(("offset", "bias"), args[3:], strict=False))
     if len(args) > 5 or late.keys() & kwargs.keys():
         return args, kwargs
     return args[:3], late | kwargs
 
 
-def _as_given(args: tuple[object, ...], kwargs: dict[str, object]) -> tuple[Any, Any]:
+def _as_given(args: tuple[object, ...], kwargs: dict[str, object]) -> CallArguments:
     return args, kwargs
 
 
@@ -41,13 +44,13 @@ AS_DOCUMENTED = {"npu_quantize": _quantize, "npu_quant_matmul": _quant_matmul}
 """Name -> the arguments of a document's call as the schema has them."""
 
 
-def _function(op: str, declared: ops.TorchFunction) -> Callable[..., Any]:
+def _function(op: str, declared: ops.TorchFunction) -> Callable[..., object]:
     """`torch_npu.X` for the function of torch_npu that runs the operator called *op*."""
     name = declared.name
     packet = getattr(torch.ops.npu, name)
     in_schema = AS_DOCUMENTED.get(name, _as_given)
 
-    def call(*args: object, **kwargs: object) -> Any:
+    def call(*args: object, **kwargs: object) -> object:
         args, kwargs = in_schema(args, kwargs)
         if torch.compiler.is_compiling():
             return packet(*args, **kwargs)
@@ -105,7 +108,9 @@ def _came(value: object) -> str:
     return shown(value)
 
 
-def _wanted(declared: ops.TorchFunction, argument: Any, value: Any) -> tuple[str, str] | None:
+def _wanted(
+    declared: ops.TorchFunction, argument: torch.Argument, value: Any
+) -> tuple[str, str] | None:
     """What *argument* takes, and what to pass, if *value* is not of that kind."""
     kind = str(argument.type)
     if value is None and (kind.startswith("Optional") or kind == "Tensor"):
@@ -144,7 +149,7 @@ def _is_int64(value: object) -> bool:
     return isinstance(value, int | np.integer) and -(2**63) <= int(value) < 2**63
 
 
-FUNCTIONS: dict[str, Callable[..., Any]] = {
+FUNCTIONS: dict[str, Callable[..., object]] = {
     declared.name: _function(op, declared)
     for op in ops.names()
     for declared in ops.load(op).torch

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from npusim.torch.errors import device_number
@@ -32,7 +30,7 @@ class _AnyGenerator(type(torch._C.Generator)):  # type: ignore[misc]
 class Generator(torch._C.Generator, metaclass=_AnyGenerator):
     """A generator for the card."""
 
-    def __new__(cls, device: object = "cpu") -> Any:
+    def __new__(cls, device: object = "cpu") -> torch.Generator:
         on_host = torch.device(device).type == "npu"
         return super().__new__(cls, "cpu" if on_host else device)
 

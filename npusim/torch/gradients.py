@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import NoReturn
 
 import torch
 
@@ -16,12 +16,17 @@ class _NoBackward(torch.autograd.Function):
     """An output, as a function of inputs that it has no derivative by."""
 
     @staticmethod
-    def forward(context: Any, name: str, output: torch.Tensor, *_: torch.Tensor) -> torch.Tensor:
+    def forward(
+        context: torch.autograd.function.FunctionCtx,
+        name: str,
+        output: torch.Tensor,
+        *_: torch.Tensor,
+    ) -> torch.Tensor:
         context.name = name
         return output
 
     @staticmethod
-    def backward(context: Any, *_: Any) -> Any:
+    def backward(context: torch.autograd.function.FunctionCtx, *_: torch.Tensor) -> NoReturn:
         name = context.name
         raise NotImplementedError(
             f"the derivative for '{name}' is not implemented.\n"
@@ -30,10 +35,10 @@ class _NoBackward(torch.autograd.Function):
         )
 
 
-def inference_only(name: str, op: Any) -> Callable[..., Any]:
+def inference_only(name: str, op: torch._ops.OpOverload) -> Callable[..., object]:
     """The autograd kernel of *op*: its floating outputs refuse to be differentiated."""
 
-    def kernel(*args: Any, **kwargs: Any) -> Any:
+    def kernel(*args: object, **kwargs: object) -> object:
         with torch._C._AutoDispatchBelowAutograd():
             outputs = op(*args, **kwargs)
         if not torch.is_grad_enabled():

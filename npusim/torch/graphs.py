@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import count
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -34,9 +34,9 @@ _pools = count(1)
 class _Step(NamedTuple):
     """One operation: what it was called with, and the tensors that it made."""
 
-    op: Any
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
+    op: torch._ops.OpOverload
+    args: tuple[object, ...]
+    kwargs: dict[str, object]
     made: list[torch.Tensor]
     module: str
     """The module that it was called in, if somebody records."""
@@ -50,8 +50,12 @@ class _Capture(TorchDispatchMode):
         self.steps: list[_Step] = []
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+        self,
+        func: torch._ops.OpOverload,
+        types: Sequence[type],
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
         named = kwargs or {}
         if func is torch.ops.aten._local_scalar_dense.default:
             raise RuntimeError(
@@ -158,10 +162,10 @@ class graph:  # noqa: N801
     def __init__(
         self,
         npu_graph: NPUGraph,
-        pool: Any = None,
-        stream: Any = None,
+        pool: object = None,
+        stream: object = None,
         capture_error_mode: str = "global",
-        **_: Any,
+        **_: object,
     ) -> None:
         self.npu_graph, self.capture_stream, self._pool = npu_graph, stream, pool
         self._error_mode = capture_error_mode
@@ -185,24 +189,26 @@ def is_current_stream_capturing() -> bool:
 
 
 def make_graphed_callables(
-    callables: Callable[..., Any] | tuple[Callable[..., Any], ...],
-    sample_args: Sequence[Any],
+    callables: Callable[..., object] | tuple[Callable[..., object], ...],
+    sample_args: Sequence[torch.Tensor] | Sequence[Sequence[torch.Tensor]],
     num_warmup_iters: int = 3,  # noqa: ARG001
     allow_unused_input: bool = False,  # noqa: ARG001
-    pool: Any = None,  # noqa: ARG001
-) -> Any:
+    pool: object = None,  # noqa: ARG001
+) -> object:
     """Each of *callables* as a graph for inputs like its *sample_args*, without gradients."""
     if isinstance(callables, tuple):
         return tuple(_graphed(one, args) for one, args in zip(callables, sample_args, strict=True))
     return _graphed(callables, sample_args)
 
 
-def _graphed(call: Callable[..., Any], sample_args: Sequence[Any]) -> Callable[..., Any]:
+def _graphed(
+    call: Callable[..., object], sample_args: Sequence[torch.Tensor]
+) -> Callable[..., object]:
     own, inputs = NPUGraph(), [arg.detach().clone() for arg in sample_args]
     with torch.no_grad(), graph(own):
         outputs = call(*inputs)
 
-    def replay(*args: torch.Tensor) -> Any:
+    def replay(*args: torch.Tensor) -> object:
         for static, given in zip(inputs, args, strict=True):
             static.copy_(given)
         own.replay()

@@ -69,11 +69,11 @@ def tensors_of(given: Given) -> list[torch.Tensor]:
     return found
 
 
-def _arguments(name: str, given: Given) -> dict[str, Any]:
+def _arguments(name: str, given: Given) -> dict[str, object]:
     return {key: _argument(name, key, value) for key, value in given.items()}
 
 
-def _argument(op: str, name: str, value: object) -> Any:
+def _argument(op: str, name: str, value: object) -> object:
     if isinstance(value, torch.Tensor):
         return argument(op, name, to_host(value), formats.get(value))
     if isinstance(value, list):
@@ -86,7 +86,7 @@ def _key(given: Given) -> Hashable:
     return tuple((name, _described(value)) for name, value in given.items())
 
 
-def _described(value: Any) -> Hashable:
+def _described(value: object) -> Hashable:
     if isinstance(value, torch.Tensor):
         return value.dtype, value.shape, value.stride(), formats.get(value)
     return tuple(map(_described, value)) if isinstance(value, list) else key_of(value)

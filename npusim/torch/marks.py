@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import count
-from typing import Any
 
 __all__ = ["mstx"]
 
@@ -32,6 +31,6 @@ class mstx:  # noqa: N801
         message: str,  # noqa: ARG004
         stream: object = None,  # noqa: ARG004
         domain: str = "default",  # noqa: ARG004
-    ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    ) -> Callable[[Callable[..., object]], Callable[..., object]]:
         """A decorator that makes each call a range."""
         return lambda call: call

@@ -13,7 +13,6 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -110,14 +109,14 @@ class GraphRun(torch.fx.Interpreter):
         super().__init__(graph)
         self._around = clock.module
 
-    def run(self, *args: object, **kwargs: object) -> Any:
+    def run(self, *args: object, **kwargs: object) -> object:
         """What the graph gives for *args*."""
         try:
             return super().run(*args, **kwargs)
         finally:
             clock.module = self._around
 
-    def run_node(self, n: torch.fx.Node) -> Any:
+    def run_node(self, n: torch.fx.Node) -> object:
         """What node *n* gives."""
         stack = n.meta.get("nn_module_stack") or {"": ("", None)}
         path, _ = list(stack.values())[-1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -50,7 +50,7 @@ class Properties:
 class device:  # noqa: N801
     """`with torch.npu.device(0)`: there is one card, so nothing changes."""
 
-    def __init__(self, device: Any) -> None:
+    def __init__(self, device: object) -> None:
         self.idx = device_number(device)
 
     def __enter__(self) -> None:

@@ -41,7 +41,9 @@ def register(define: Define) -> frozenset[str]:
     return frozenset(function.name for op in ops.names() for function in ops.load(op).torch)
 
 
-def _register(define: Define, library: Any, op: str, function: ops.TorchFunction) -> None:
+def _register(
+    define: Define, library: torch.library.Library, op: str, function: ops.TorchFunction
+) -> None:
     name, schema = function.name, torch._C.parse_schema(f"npu::{function.schema}")
     define(function.schema, real=_real(op, function, schema), fake=_fake(function, schema))
     full = function.schema.partition("(")[0]
@@ -51,7 +53,7 @@ def _register(define: Define, library: Any, op: str, function: ops.TorchFunction
         library.impl(full, inference_only(name, found), "AutogradPrivateUse1")
 
 
-_libraries: list[Any] = []
+_libraries: list[torch.library.Library] = []
 """Registrations live as long as their library."""
 
 
@@ -70,10 +72,10 @@ def _refusal(name: str) -> Callable[..., NoReturn]:
 # ---- the operators as torch calls them ----
 
 
-def _fake(function: ops.TorchFunction, schema: Any) -> Callable[..., Any]:
+def _fake(function: ops.TorchFunction, schema: torch.FunctionSchema) -> Callable[..., object]:
     """What comes out, as empty tensors."""
 
-    def fake(*args: Any, **kwargs: Any) -> Any:
+    def fake(*args: object, **kwargs: object) -> object:
         bound = bind(schema, args, kwargs)
         _, first = next(named_tensors(bound))
         if function.into:
@@ -99,13 +101,13 @@ def _fake(function: ops.TorchFunction, schema: Any) -> Callable[..., Any]:
     return fake
 
 
-def _returned(schema: Any, tensors: list[torch.Tensor]) -> Any:
+def _returned(schema: torch.FunctionSchema, tensors: list[torch.Tensor]) -> object:
     """What a function returns that writes to *tensors*: nothing, or as many of them as it says."""
     found = tuple(tensors[: len(schema.returns)])
     return found if len(found) > 1 else found[0] if found else None
 
 
-def _returns_list(schema: Any) -> bool:
+def _returns_list(schema: torch.FunctionSchema) -> bool:
     """Whether a function returns a list of tensors, be it of one."""
     return [str(each.type) for each in schema.returns] == ["List[Tensor]"]
 
@@ -115,10 +117,12 @@ def _shapes(known: Mapping[str, object]) -> str:
     return ", ".join(f"{name} {tuple(shape)}" for name, shape in shapes.items()) or "absent"
 
 
-def _real(op: str, function: ops.TorchFunction, schema: Any) -> Callable[..., Any]:
+def _real(
+    op: str, function: ops.TorchFunction, schema: torch.FunctionSchema
+) -> Callable[..., object]:
     """Runs *op*; in place, the tensor's own memory is exchanged for that of the result."""
 
-    def real(*args: Any, **kwargs: Any) -> Any:
+    def real(*args: object, **kwargs: object) -> object:
         bound = bind(schema, args, kwargs)
         own, first = arguments(function, bound), next(iter(bound.values()))
         layouts = {name: _LAYOUTS[formats.get(value)] for name, value in named_tensors(own)}
@@ -181,7 +185,7 @@ def _require_none(op: str, acl: str, name: str, value: object) -> None:
         raise as_on_card(OpError(Code.INVALID_PARAMETER, text), op, acl)
 
 
-def _taken(op: str, name: str, value: object) -> Any:
+def _taken(op: str, name: str, value: object) -> object:
     if isinstance(value, list | tuple):
         return [_taken(op, f"{name}[{place}]", part) for place, part in enumerate(value)]
     if not isinstance(value, torch.Tensor):

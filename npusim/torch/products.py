@@ -20,7 +20,6 @@ That a result is of the type of the first matrix, where the two differ, is assum
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
@@ -43,10 +42,12 @@ class ProductOp:
 
     __slots__ = ("_compute", "_host")
 
-    def __init__(self, op: Any, compute: Callable[..., torch.Tensor | None]) -> None:
+    def __init__(
+        self, op: torch._ops.OpOverload, compute: Callable[..., torch.Tensor | None]
+    ) -> None:
         self._host, self._compute = HostOp(op), compute
 
-    def __call__(self, *args: object, **kwargs: object) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> object:
         found = None if is_on_host() else self._compute(*args, **kwargs)
         return self._host(*args, **kwargs) if found is None else found
 

@@ -5,8 +5,6 @@ The card is there before any test module or conftest.py is imported.
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from npusim import torch as drop_in
@@ -17,7 +15,7 @@ __all__ = ["pytest_addoption", "pytest_load_initial_conftests", "pytest_report_h
 _names: list[str] = []
 
 
-def pytest_addoption(parser: Any) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the option `--npu-device`."""
     parser.getgroup("npusim").addoption(
         "--npu-device",
@@ -28,7 +26,7 @@ def pytest_addoption(parser: Any) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_load_initial_conftests(early_config: Any) -> None:
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     """Install the card."""
     try:
         _names[:] = [drop_in.install(early_config.known_args_namespace.npu_device)]

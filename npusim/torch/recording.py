@@ -6,10 +6,9 @@ A launch is reduced to a line at once: neither tensors nor programs are kept.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -153,7 +152,7 @@ def _asked_bytes(trace: Trace | None) -> tuple[int, int]:
     return by_pipe.total() - written, written
 
 
-def _described(values: dict[str, Any]) -> tuple[str, ...]:
+def _described(values: Mapping[str, object]) -> tuple[str, ...]:
     """Type and shape of each tensor among *values*, lists of them included."""
     return tuple(text for value in values.values() for text in _texts(value))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import torch
 
@@ -61,7 +61,7 @@ BETWEEN_CARDS = (
 )
 """Parts of names of operators that speak to other cards."""
 
-_libraries: list[Any] = []
+_libraries: list[torch.library.Library] = []
 """Registrations live as long as their library."""
 
 
@@ -82,23 +82,23 @@ def operator(name: str) -> Callable[..., NoReturn]:
     return _function(f"torch_npu.{name}", _why(name))
 
 
-def refusal(module: str, name: str) -> Any:
+def refusal(module: str, name: str) -> object:
     """*name* of *module*: a class where torch_npu has one, which refuses to be made."""
     full = f"{module}.{name}"
     if not name[0].isupper():
         return _function(full, _why(name))
 
-    def __init__(self: Any, *_: Any, **__: Any) -> None:  # noqa: N807, ARG001
+    def __init__(self: object, *_: object, **__: object) -> None:  # noqa: N807, ARG001
         raise _refused(full, _why(name))
 
     return type(name, (), {"__init__": __init__, "__module__": module})
 
 
-def others_of(module: str, *parts: ModuleType) -> Callable[[str], Any]:
+def others_of(module: str, *parts: ModuleType) -> Callable[[str], object]:
     """`__getattr__` of a module of ours that answers for *module*: what *parts* list in `__all__`
     is its own, and what torch_npu has there beside refuses when called."""
 
-    def find(name: str) -> Any:
+    def find(name: str) -> object:
         for part in parts:
             if name in part.__all__:
                 return getattr(part, name)

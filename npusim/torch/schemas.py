@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from npusim.data.arguments import Arguments
 from npusim.ops import TorchFunction, TorchTensor
 
 __all__ = ["arguments", "bind", "described", "dtype_name", "empty", "named_tensors"]
@@ -30,13 +31,15 @@ def dtype_name(number: int | None) -> str | None:
     return _NAMES[number] if 0 <= number < len(_NAMES) else str(number)
 
 
-def bind(schema: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+def bind(
+    schema: torch.FunctionSchema, args: tuple[object, ...], kwargs: dict[str, object]
+) -> Arguments:
     """The arguments of a call by the names of *schema*, defaults filled in."""
     bound = {argument.name: argument.default_value for argument in schema.arguments}
     return bound | dict(zip(bound, args, strict=False)) | kwargs
 
 
-def arguments(function: TorchFunction, bound: Mapping[str, Any]) -> dict[str, Any]:
+def arguments(function: TorchFunction, bound: Mapping[str, Any]) -> Arguments:
     """*bound* by the operator's own names of parameters and dtypes."""
     found = {}
     for name, value in bound.items():
@@ -51,7 +54,7 @@ def arguments(function: TorchFunction, bound: Mapping[str, Any]) -> dict[str, An
     return found
 
 
-def described(arguments: Mapping[str, object], layouts: Mapping[str, str]) -> dict[str, Any]:
+def described(arguments: Mapping[str, object], layouts: Mapping[str, str]) -> Arguments:
     """*arguments* with tensors as the declaration sees them; those not in *layouts* are ND.
 
     The tensors of a list go by its name and their place, as in `x[1]`.
@@ -66,7 +69,7 @@ def described(arguments: Mapping[str, object], layouts: Mapping[str, str]) -> di
     return {name: of(name, value) for name, value in arguments.items()}
 
 
-def named_tensors(arguments: Mapping[Any, Any]) -> Iterator[tuple[str, torch.Tensor]]:
+def named_tensors(arguments: Mapping[Any, object]) -> Iterator[tuple[str, torch.Tensor]]:
     """The tensors among *arguments*, those of lists too, by the names that `described` knows."""
     for name, value in arguments.items():
         if isinstance(value, list | tuple):

@@ -9,7 +9,7 @@ Whoever needs a value, to decide or to print, is refused with the line of the sc
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from math import prod
 from typing import Any, NoReturn
@@ -50,7 +50,7 @@ def refuse(what: str) -> NoReturn:
     )
 
 
-def untouched(shape: Any, stride: Any, dtype: torch.dtype) -> torch.Tensor:
+def untouched(shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     """A host tensor of that geometry, in memory that the system hands out when it is touched."""
     reach = sum((size - 1) * step for size, step in zip(shape, stride, strict=True)) + 1
     count = 1 if 0 in tuple(shape) else reach
@@ -90,11 +90,11 @@ def printed(to_text: Callable[..., str]) -> Callable[..., str]:
     return text
 
 
-def run(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def run(op: torch._ops.OpOverload, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
     """What *op* of torch gives for npu tensors, by its rule for shapes."""
     given: dict[int, torch.Tensor] = {}
 
-    def down(value: object) -> Any:
+    def down(value: object) -> object:
         if isinstance(value, torch.device):
             return torch.device("meta") if value.type == "npu" else value
         if not isinstance(value, torch.Tensor) or (value.dim() == 0 and not value.is_npu):
@@ -104,7 +104,7 @@ def run(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         _lent.append(meta)
         return meta
 
-    def up(value: object) -> Any:
+    def up(value: object) -> object:
         if not isinstance(value, torch.Tensor) or value.device.type != "meta":
             return value
         return given[id(value)] if id(value) in given else like(value)

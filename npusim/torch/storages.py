@@ -7,7 +7,7 @@ one tensor. `aten.alias` does that in C++ for every device, and `as_strided_` on
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -40,7 +40,12 @@ def _empty(
 
 
 def _empty_strided(
-    size: object, stride: object, *, dtype: object = None, device: object = None, **_: object
+    size: Sequence[int],
+    stride: Sequence[int],
+    *,
+    dtype: object = None,
+    device: object = None,
+    **_: object,
 ) -> torch.Tensor:
     _check(device)
     if not card.computes_values():
@@ -48,12 +53,12 @@ def _empty_strided(
     return to_npu(torch.empty_strided(size, stride, dtype=dtype, device="cpu"))
 
 
-def _check(device: Any) -> None:
+def _check(device: torch.device | None) -> None:
     if device is not None and device.index:
         raise invalid_device(device)
 
 
-def _order(memory_format: object) -> Any:
+def _order(memory_format: torch.memory_format | None) -> torch.memory_format:
     return torch.contiguous_format if memory_format is None else memory_format
 
 
@@ -64,10 +69,10 @@ def _as_strided(
     return aten.as_strided_(aten.alias(tensor), size, stride, offset)
 
 
-def _view_by_meta(op: Any) -> Callable[..., torch.Tensor]:
+def _view_by_meta(op: torch._ops.OpOverload) -> Callable[..., torch.Tensor]:
     """The kernel of a view whose geometry a meta tensor finds."""
 
-    def view(tensor: torch.Tensor, *args: Any) -> torch.Tensor:
+    def view(tensor: torch.Tensor, *args: object) -> torch.Tensor:
         meta = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
         seen = op(meta, *args)
         offset = tensor.storage_offset() + seen.storage_offset()
@@ -109,10 +114,10 @@ def _copy_from_and_resize(source: torch.Tensor, target: torch.Tensor) -> torch.T
 def _to_copy(
     tensor: torch.Tensor,
     *,
-    dtype: Any = None,
-    device: Any = None,
-    memory_format: Any = None,
-    **_: Any,
+    dtype: torch.dtype | None = None,
+    device: torch.device | None = None,
+    memory_format: torch.memory_format | None = None,
+    **_: object,
 ) -> torch.Tensor:
     """A copy of another type, or on another device: `.to()`, `.half()`, `.cpu()`."""
     if device is not None and device.type not in ("npu", "cpu"):
@@ -185,7 +190,9 @@ def _convolution(x: object, weight: object, bias: object, *rest: object) -> torc
     return to_npu(torch.convolution(to_host(x), to_host(weight), bias, *rest))
 
 
-def _convolution_backward(grad: Any, x: Any, weight: Any, *rest: Any) -> tuple[Any, ...]:
+def _convolution_backward(
+    grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, *rest: Any
+) -> tuple[torch.Tensor | None, ...]:
     clock.host("aten.convolution_backward.default")
     how, mask = rest[:-1], rest[-1]
     bias_sizes = [grad.shape[1]] if mask[2] else None
@@ -194,7 +201,7 @@ def _convolution_backward(grad: Any, x: Any, weight: Any, *rest: Any) -> tuple[A
     return tuple(None if part is None else to_npu(part) for part in parts)
 
 
-KERNELS: dict[str, Callable[..., Any]] = {
+KERNELS: dict[str, Callable[..., object]] = {
     "empty.memory_format": _empty,
     "empty_strided": _empty_strided,
     "_to_copy": _to_copy,
@@ -215,7 +222,7 @@ KERNELS: dict[str, Callable[..., Any]] = {
 _new_on_host = torch.UntypedStorage.__new__
 
 
-def new_storage(cls: object, *args: object, device: object = None, **kwargs: object) -> Any:
+def new_storage(cls: object, *args: object, device: object = None, **kwargs: object) -> object:
     """`torch.UntypedStorage(...)`: torch itself has no allocator for the card and would crash."""
     if device is None or torch.device(device).type != "npu":
         given = kwargs if device is None else kwargs | {"device": device}

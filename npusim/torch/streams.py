@@ -7,7 +7,6 @@ ends first, and everything has ended when the call that launched it returns.
 from __future__ import annotations
 
 from itertools import count
-from typing import Any
 
 from npusim.torch.clock import clock
 from npusim.torch.errors import device_number
@@ -75,7 +74,7 @@ class Stream:
 
     _numbers = count()
 
-    def __init__(self, device: Any = None, priority: int = 0, **_: Any) -> None:
+    def __init__(self, device: object = None, priority: int = 0, **_: object) -> None:
         self.device, self.priority = device, priority
         self.stream_id = next(self._numbers)
 

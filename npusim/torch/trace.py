@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from npusim.data import files
 from npusim.data.files import check_place
+from npusim.data.json import Json
 from npusim.torch.clock import Event
 
 __all__ = ["check", "trace_events", "write"]
@@ -38,15 +38,13 @@ def write(events: Iterable[Event], folder: Path, device: str, *, force: bool = F
     return path
 
 
-def trace_events(events: Iterable[Event], device: str) -> list[dict[str, Any]]:
+def trace_events(events: Iterable[Event], device: str) -> list[dict[str, object]]:
     """Events of the Chrome trace format: a row of kernels, and one of what is not simulated.
 
     Times are microseconds. What is not simulated lasts 0.
     """
     process = f"npu:0 {device}"
-    found: list[dict[str, Any]] = [
-        {"ph": "M", "name": "process_name", "pid": 0, "args": {"name": process}}
-    ]
+    found: list[Json] = [{"ph": "M", "name": "process_name", "pid": 0, "args": {"name": process}}]
     for row, name in enumerate(ROWS):
         found.append(
             {"ph": "M", "name": "thread_name", "pid": 0, "tid": row, "args": {"name": name}}
@@ -55,8 +53,8 @@ def trace_events(events: Iterable[Event], device: str) -> list[dict[str, Any]]:
     return found
 
 
-def _complete(event: Event) -> dict[str, Any]:
-    args: dict[str, Any] = {"graph": event.graph} if event.graph else {}
+def _complete(event: Event) -> dict[str, object]:
+    args: Json = {"graph": event.graph} if event.graph else {}
     if event.run is None:
         args["simulated"] = False
     else:

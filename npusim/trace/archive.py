@@ -10,13 +10,14 @@ import zlib
 from collections.abc import Iterable, Mapping
 from io import BytesIO
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 from zipfile import ZIP_DEFLATED, BadZipFile, ZipFile, ZipInfo
 
 import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
+from npusim.data.dtypes import Array
 from npusim.data.files import opened
 
 __all__ = ["Archive", "DamageError", "save"]
@@ -68,7 +69,7 @@ def _check_size(what: str, nbytes: int, most_bytes: int) -> None:
         )
 
 
-def _add(packed: ZipFile, name: str, array: NDArray[Any]) -> None:
+def _add(packed: ZipFile, name: str, array: Array) -> None:
     # As numpy.savez_compressed does, which holds all arrays at once.
     with packed.open(f"{name}.npy", "w", force_zip64=True) as member:
         npy.write_array(member, array, allow_pickle=False)
@@ -155,7 +156,7 @@ class Archive:
             raise DamageError(f"{info.filename} is cut short")
         return content
 
-    def _header(self, name: str, content: bytes) -> tuple[Any, tuple[int, ...], int]:
+    def _header(self, name: str, content: bytes) -> tuple[object, tuple[int, ...], int]:
         """Type, shape and where the numbers begin."""
         stream = BytesIO(content[:MAX_HEADER_BYTES])
         try:

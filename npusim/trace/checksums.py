@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -36,7 +36,9 @@ class Sealed:
     most_bytes: int
     """Tens of times what the largest have."""
 
-    def read(self, folder: Path, who: str, schema: type[Schema]) -> tuple[dict[str, Any], Schema]:
+    def read(
+        self, folder: Path, who: str, schema: type[Schema]
+    ) -> tuple[dict[str, object], Schema]:
         """The file as it stands in *folder*, and held against *schema*, for *who*.
 
         Raises RecordError.

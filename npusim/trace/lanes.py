@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -132,7 +131,7 @@ class LaneTrace:
 class LazyLaneTrace(LaneTrace):
     """A lane whose times are worked out when somebody asks, which a run alone does not."""
 
-    def __init__(self, tell_times: Callable[[], Cycles], last_end: int, **facts: Any) -> None:
+    def __init__(self, tell_times: Callable[[], Cycles], last_end: int, **facts: object) -> None:
         """*tell_times* gives start, free and end, `(3, ops)`; *facts* are all other fields."""
         self.__dict__.update(facts, tell_times=tell_times, last_end=last_end)
 

@@ -137,7 +137,7 @@ class ModelRun:
         """How many kernels of a card are missing from :attr:`time_us`."""
         return sum(each.count for each in self.not_timed)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """All of it as plain numbers, strings and lists."""
         kernels = _Numbers(self.kernels)
         operators = _Numbers(launch.operator for launch in self.launches)
@@ -168,7 +168,7 @@ class ModelRun:
 class _Numbers(dict[Any, int]):
     """Things, each once -> their numbers."""
 
-    def __init__(self, things: Iterable[Any]) -> None:
+    def __init__(self, things: Iterable[object]) -> None:
         super().__init__((thing, number) for number, thing in enumerate(dict.fromkeys(things)))
 
 

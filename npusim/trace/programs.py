@@ -13,6 +13,7 @@ import numpy as np
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from npusim.data.dtypes import BUFFER_DTYPES, DType
+from npusim.data.json import Json
 from npusim.isa import MICRO_OPS, Global, Local, MicroOp
 from npusim.kernel.program import Body, Call, Line, Program, short_line
 from npusim.trace.archive import DamageError
@@ -33,7 +34,7 @@ SIGNED = ("step_bytes", "stride_bytes", "pitch_bytes", "block_stride", "repeat_s
 """Fields of micro-ops that may be below zero; what a chip takes of them is up to its rules."""
 
 _DTYPES = {dtype.name: dtype for dtype in BUFFER_DTYPES}
-_KNOWN: dict[str, Any] = {kind.__name__: kind for kind in (*MICRO_OPS, Local, Global)}
+_KNOWN: Json = {kind.__name__: kind for kind in (*MICRO_OPS, Local, Global)}
 
 
 def named(text: str) -> str:
@@ -85,7 +86,7 @@ class Tree(_Row):
 
     clock_hz: Count
     gm_written_bytes: Count
-    bodies: list[tuple[list[Any], list[Any]]]
+    bodies: list[tuple[list[object], list[object]]]
     """Micro-ops, and which line of the kernel wrote each."""
     programs: list[ProgramRow]
     code: list[tuple[str, Count, str]]
@@ -96,14 +97,14 @@ class Tree(_Row):
 # ---- to JSON ----
 
 
-def described(trace: Trace) -> dict[str, Any]:
+def described(trace: Trace) -> Json:
     """Programs and lanes; bodies that calls share stand there once.
 
     Raises ValueError for a name that cannot be shown.
     """
     bodies: dict[Body, int] = {}
     written: list[Any] = []
-    programs: dict[Program, Any] = {}
+    programs: dict[Program, object] = {}
     lines: dict[Line, str] = {}
     for lane in trace.lanes:
         if lane.program in programs:
@@ -130,7 +131,7 @@ def described(trace: Trace) -> dict[str, Any]:
     }
 
 
-def lane_row(lane: LaneTrace, program: int) -> dict[str, Any]:
+def lane_row(lane: LaneTrace, program: int) -> dict[str, object]:
     """What a :class:`LaneRow` says of *lane*, whose program has the number *program*."""
     numbers = {
         name: getattr(lane, name)
@@ -148,7 +149,7 @@ def _text(line: Line) -> str:
     return linecache.getline(*line).strip()
 
 
-def _to_json(value: object) -> Any:
+def _to_json(value: object) -> object:
     """A micro-op, or a part of one, as lists that begin with their type."""
     if isinstance(value, DType):
         return ["DType", value.name]
@@ -199,7 +200,7 @@ def _micro_op(value: object) -> MicroOp:
     return found
 
 
-def _from_json(value: object) -> Any:
+def _from_json(value: object) -> object:
     """The other way round of `_to_json`."""
     match value:
         case ["DType", str(name)]:
@@ -216,7 +217,7 @@ def _from_json(value: object) -> Any:
             raise DamageError(f"a micro-op must be one that is known, not {_cut(value)}")
 
 
-def _made(name: str, parts: Sequence[Any]) -> Any:
+def _made(name: str, parts: Sequence[Any]) -> object:
     declared = _declared(name)
     if len(parts) != len(declared):
         raise DamageError(f"{name} must have {len(declared)} parts, not {len(parts)}")

@@ -13,7 +13,6 @@ import json
 import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +20,7 @@ from pydantic import ValidationError
 
 from npusim.accuracy import Accuracy
 from npusim.data.files import content
+from npusim.data.json import Json
 from npusim.devices.schema import DeviceSpec
 from npusim.kernel.program import Line
 from npusim.trace.archive import Archive, DamageError, save
@@ -51,7 +51,7 @@ Times = NDArray[np.int64]
 class Record:
     """A run as it was written."""
 
-    facts: dict[str, Any]
+    facts: Json
     """What `run.json` says."""
     device: DeviceSpec
     trace: Trace | None
@@ -145,7 +145,7 @@ class _Reader:
     def __init__(self, folder: Path, who: str) -> None:
         self._folder, self._who = folder, who
 
-    def facts(self) -> tuple[dict[str, Any], Facts]:
+    def facts(self) -> tuple[Json, Facts]:
         """`run.json` as it stands, and held against its schema."""
         return SEALED.read(self._folder, self._who, Facts)
 

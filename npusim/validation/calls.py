@@ -65,6 +65,7 @@ import numpy as np
 
 from npusim import devices, ops
 from npusim.chip import L2State
+from npusim.data.arguments import Arguments
 from npusim.data.dtypes import Array
 from npusim.data.integers import ceil_div
 from npusim.data.tensor import TensorSpec
@@ -126,7 +127,7 @@ class Call:
     device: str
     l2: L2State
     icache: ICache
-    options: dict[str, Any] = field(default_factory=dict)
+    options: Arguments = field(default_factory=dict)
 
     def time_us(self) -> float:
         """Task Duration; raises OpError if the operator refuses."""
@@ -191,7 +192,7 @@ def _quant_matmul(row: Row) -> tuple[Timed, ...]:
     scale = row.scale_dtype or "float32"
     if scale == "float32" and row.out_dtype == "float16" and not row.pertoken:
         scale = "int64"
-    options: dict[str, Any] = {"output_dtype": row.out_dtype}
+    options: Arguments = {"output_dtype": row.out_dtype}
     names = ["x2", "x1"]
     if row.pertoken:
         options["pertoken_scale"] = TensorSpec((m,), "float32")
@@ -221,7 +222,7 @@ def _grouped_matmul(row: Row) -> tuple[Timed, ...]:
             f"validate: row {row.id}: shape must be ends and where each of {experts} groups ends "
             f"for {row.op}, not {row.shape!r}; fix the cell"
         )
-    options: dict[str, Any] = {"group_list": np.array(list(map(int, ends)), np.int64)}
+    options: Arguments = {"group_list": np.array(list(map(int, ends)), np.int64)}
     options |= {"group_type": 0, "split_item": 3}
     told = dict(part.split() for part in row.variant.split(", ") if part)
     if "tuning" in told:
@@ -256,7 +257,7 @@ def _experts(row: Row) -> tuple[Timed, ...]:
     def product(k: int, n: int) -> Iterator[Call]:
         if is_int8:
             yield of_rows("npu_dynamic_quant", k)
-        options: dict[str, Any] = {"group_list": shares, "group_list_type": 1}
+        options: Arguments = {"group_list": shares, "group_list_type": 1}
         options |= {"group_type": 0, "split_item": 3}
         if is_int8:
             options |= {"scale": TensorSpec((experts, n), row.scale_dtype)}
@@ -288,7 +289,7 @@ def _weight_quant_matmul(row: Row) -> tuple[Timed, ...]:
     n = size(row, "n")
     weight = weight_of(row, "int8")
     channel = TensorSpec((n,), row.scale_dtype or row.x_dtype)
-    options: dict[str, Any] = {}
+    options: Arguments = {}
     if row.antiquant_offset:
         options["antiquant_offset"] = channel
     if row.bias:
@@ -344,7 +345,7 @@ def _dequant_swiglu_quant(row: Row) -> tuple[Timed, ...]:
     dtype, *_ = row.x_dtype.split("/")
     names = ("weight_scale", "activation_scale") if dtype == "int32" else ()
     given = dict(zip((*names, "quant_scale"), more, strict=False))
-    options: dict[str, Any] = {name: TensorSpec(shape, "float32") for name, shape in given.items()}
+    options: Arguments = {name: TensorSpec(shape, "float32") for name, shape in given.items()}
     x = TensorSpec(shape, dtype)
     return (
         Call(row.op, (x,), row.device, l2_of(row), icache_of(row), options | {"quant_mode": 1}),
@@ -356,7 +357,7 @@ def _attention(row: Row) -> tuple[Timed, ...]:
     (heads, width), (kv_heads, _) = shapes(row)
     requests, tokens, keys = size(row, "b"), size(row, "m"), size(row, "k")
     query = TensorSpec((requests * tokens, heads, width), row.x_dtype)
-    options: dict[str, Any] = {
+    options: Arguments = {
         "atten_mask": TensorSpec((MASK_EXTENT, MASK_EXTENT), "int8"),
         "actual_seq_lengths": [tokens * number for number in range(1, requests + 1)],
         "actual_seq_lengths_kv": [keys * number for number in range(1, requests + 1)],

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,7 +55,7 @@ class Family:
         """How many rows have a simulated time."""
         return self.long.rows + self.short.rows
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """As plain numbers and strings."""
         return asdict(self)
 

@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import as_completed
 from dataclasses import dataclass
-from typing import Any
 
 from npusim.data.errors import OpError
 from npusim.run.processes import processes
@@ -36,7 +35,7 @@ class Result:
             return None
         return self.off_us / self.row.nearest_us(self.time_us)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """As plain numbers and strings."""
         row = self.row
         sizes = {name: getattr(row, name) for name in ("m", "k", "n") if getattr(row, name)}

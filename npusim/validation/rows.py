@@ -279,7 +279,9 @@ TEXT = ("text", str)
 WORD = ("a name", _word)
 SIZE = ("a whole number above 0, or empty", _size)
 FLAG = ("True, False, unknown or empty", _flag)
-PARSERS: dict[str, tuple[str, Callable[[str], Any]]] = {field.name: TEXT for field in fields(Row)}
+PARSERS: dict[str, tuple[str, Callable[[str], object]]] = {
+    field.name: TEXT for field in fields(Row)
+}
 """Column -> what a cell must be, and the value that it means."""
 PARSERS |= dict.fromkeys(("id", "family", "op"), WORD)
 PARSERS |= dict.fromkeys(("b", "m", "k", "n"), SIZE)

@@ -40,7 +40,7 @@ from npusim.ops._attention.shapes import (
 )
 from npusim.ops._contract import Contract, listed
 from npusim.ops._protocol import present
-from npusim.ops._support import A2_A3, Row, required
+from npusim.ops._support import A2_A3, Entries, Row, required
 
 LARGEST_TOKENS = 2147483647
 """What pre_tokens and next_tokens are where they hide nothing."""
@@ -63,7 +63,7 @@ def _rows(key: Any, modes: Mapping[str, int], *scales: str) -> tuple[Row, ...]:
     """Rows with *key* and value of a type, None that of the query, and *scales* by their modes."""
     found = []
     for half in HALVES:
-        entries: dict[str, Any] = {"query": half, "key": key or half, "value": key or half}
+        entries: Entries = {"query": half, "key": key or half, "value": key or half}
         entries |= {"atten_mask": (INT8, UINT8), "block_table": INT32}
         for name in scales:
             entries[name] = required(FLOAT32 if modes.get(mode_of(name)) else half)

@@ -50,6 +50,7 @@ from npusim.devices.schema import DeviceSpec
 from npusim.kernel import BFLOAT16, FLOAT16, FLOAT32, Block, GmView
 from npusim.ops import _rms_norm as norm
 from npusim.ops import _vocabulary as ops
+from npusim.ops._torch import Result
 from npusim.ops.npu_add_rms_norm.templates import TEMPLATES
 
 __all__ = ["OPERATOR", "build", "check", "oracle", "tile"]
@@ -171,7 +172,7 @@ def oracle(given: ops.Given) -> tuple[Array, Array, Array]:
 # ---- torch ----
 
 
-def _outputs(given: ops.TorchArguments, _: object) -> tuple[tuple[tuple[object, ...], str], ...]:
+def _outputs(given: ops.TorchArguments, _: object) -> tuple[Result, ...]:
     x = given["x1"]
     return (x.shape, x.dtype), (norm.root_shape(x, given["gamma"]), "float32"), (x.shape, x.dtype)
 

@@ -50,7 +50,7 @@ from npusim.kernel import BFLOAT16, FLOAT16, FLOAT32, INT4, INT8, Block, DType, 
 from npusim.ops import _rms_norm as norm
 from npusim.ops import _vocabulary as ops
 from npusim.ops._row_quant import INT4_PER_INT32, LARGEST, clamped, packed
-from npusim.ops._torch import quantised
+from npusim.ops._torch import Result, quantised
 from npusim.ops.npu_add_rms_norm_dynamic_quant.templates import TEMPLATES, Output, Problem, padded
 
 __all__ = ["OPERATOR", "build", "check", "oracle", "tile"]
@@ -258,7 +258,7 @@ def _quantised(values: Array, smooth: Array | None, target: DType) -> tuple[Arra
     return packed(whole) if target is INT4 else whole, np.float32(1) / factor
 
 
-def _outputs(given: ops.TorchArguments, _: object) -> tuple[tuple[tuple[object, ...], str], ...]:
+def _outputs(given: ops.TorchArguments, _: object) -> tuple[Result, ...]:
     x, mask = given["x1"], given["output_mask"]
     shape, dtype = quantised(x, "quint4x2" if given["y_dtype"] == "int4" else given["y_dtype"])
     first, second = mask or (True, given["smooth_scale2"] is not None)

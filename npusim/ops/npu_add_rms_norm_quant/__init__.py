@@ -55,6 +55,7 @@ from npusim.kernel import BFLOAT16, FLOAT16, FLOAT32, INT8, INT32, Block, DType,
 from npusim.ops import _rms_norm as norm
 from npusim.ops import _vocabulary as ops
 from npusim.ops._row_quant import clamped
+from npusim.ops._torch import Result
 from npusim.ops.npu_add_rms_norm_quant.templates import TEMPLATES, OptionalVectors, Problem
 
 __all__ = ["OPERATOR", "build", "check", "oracle", "tile"]
@@ -240,7 +241,7 @@ def _quantised(t: Array, scales: Array, points: Array | None, *, divides: bool) 
     return clamped(v if points is None else v + points.astype(np.float32).reshape(-1))
 
 
-def _outputs(given: ops.TorchArguments, _: object) -> tuple[tuple[tuple[object, ...], str], ...]:
+def _outputs(given: ops.TorchArguments, _: object) -> tuple[Result, ...]:
     x = given["x1"]
     return (x.shape, "int8"), (x.shape, "int8"), (x.shape, x.dtype)
 

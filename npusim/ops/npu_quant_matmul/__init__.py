@@ -57,10 +57,12 @@ QuantMatmulKernelNpuOpApi.cpp:
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from typing import get_args
 
+from npusim.data.arguments import Arguments
 from npusim.ops import _vocabulary as ops
-from npusim.ops._torch import Sizes, TorchArguments, TorchFunction, TorchTensor, columns_of
+from npusim.ops._protocol import EarlierCall
+from npusim.ops._torch import Result, Sizes, TorchArguments, TorchFunction, TorchTensor, columns_of
 from npusim.ops.npu_quant_matmul.check import SUPPORT, Problem, Template, check
 from npusim.ops.npu_quant_matmul.kernel import build
 from npusim.ops.npu_quant_matmul.oracle import oracle
@@ -69,7 +71,7 @@ from npusim.ops.npu_quant_matmul.tiling import Plan, tile
 __all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "oracle", "tile"]
 
 
-def _torch_outputs(given: TorchArguments, sizes: Sizes) -> tuple[tuple[tuple[Any, ...], str]]:
+def _torch_outputs(given: TorchArguments, sizes: Sizes) -> tuple[Result]:
     x1, x2 = given["x1"], given["x2"]
     batch = sizes.broadcast_shapes(x1.shape[:-2], x2.shape[:-2])
     dtype = given["output_dtype"]
@@ -92,7 +94,7 @@ TORCH = TorchFunction(
 )
 
 
-def _earlier(p: Problem, arguments: dict[str, Any]) -> tuple[tuple[str, dict[str, Any]], ...]:
+def _earlier(p: Problem, arguments: Arguments) -> tuple[EarlierCall, ...]:
     if not p.packs_scale:
         return ()
     given = {"scale": arguments["scale"], "offset": arguments.get("offset")}

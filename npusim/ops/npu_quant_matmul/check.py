@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from npusim.ops._operands import (
     product_of,
     unpacked_remedy,
 )
+from npusim.ops._support import Entries
 from npusim.ops._vocabulary import A2_A3, ATLAS_INFERENCE, Operands, Row, listed, required
 
 LARGEST_INNER = 65535
@@ -75,18 +76,18 @@ def _matrix(dtype: DType, layouts: tuple[str, ...] = ("ND",)) -> Operands:
 PACKED = (INT64, UINT64)
 """The words of npu_trans_quant_param."""
 UNGROUPED, GROUPED = (0, 0, 0), (0, 0, GROUP_K)
-INT8S: dict[str, Any] = {"x1": _matrix(INT8), "x2": _matrix(INT8, LAYOUTS)}
-INT4S: dict[str, Any] = {"x1": _matrix(INT32), "x2": _matrix(INT32)}
-OF_FIXPIPE: dict[str, Any] = {"scale": (FLOAT32, *PACKED), "bias": INT32}
-TO_INT8: dict[str, Any] = {"output_dtype": ("int8",), "offset": FLOAT32, **OF_FIXPIPE}
-TO_FLOAT16: dict[str, Any] = {"output_dtype": ("float16",), **OF_FIXPIPE}
-TO_FLOAT16_BY_TOKEN: dict[str, Any] = {
+INT8S: Entries = {"x1": _matrix(INT8), "x2": _matrix(INT8, LAYOUTS)}
+INT4S: Entries = {"x1": _matrix(INT32), "x2": _matrix(INT32)}
+OF_FIXPIPE: Entries = {"scale": (FLOAT32, *PACKED), "bias": INT32}
+TO_INT8: Entries = {"output_dtype": ("int8",), "offset": FLOAT32, **OF_FIXPIPE}
+TO_FLOAT16: Entries = {"output_dtype": ("float16",), **OF_FIXPIPE}
+TO_FLOAT16_BY_TOKEN: Entries = {
     "output_dtype": ("float16",),
     "scale": FLOAT32,
     "pertoken_scale": required(FLOAT32),
     "bias": (INT32, FLOAT16, FLOAT32),
 }
-TO_BFLOAT16: dict[str, Any] = {
+TO_BFLOAT16: Entries = {
     "output_dtype": ("bfloat16",),
     "scale": (FLOAT32, BFLOAT16),
     "pertoken_scale": FLOAT32,
@@ -94,7 +95,7 @@ TO_BFLOAT16: dict[str, Any] = {
 }
 TO_INT32 = {"output_dtype": ("int32",), "scale": (FLOAT32, BFLOAT16), "bias": INT32}
 TO_FLOATS = (TO_FLOAT16, TO_FLOAT16_BY_TOKEN, TO_BFLOAT16)
-OF_VERSION_4: dict[str, Any] = {
+OF_VERSION_4: Entries = {
     "output_dtype": ("float16", "bfloat16"),
     "pertoken_scale": required(FLOAT32),
 }

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from npusim.data.dtypes import INT32, UINT64
+from npusim.data.dtypes import INT32, UINT64, Array
 from npusim.data.integers import align_up
 from npusim.data.layout import FRACTAL_ROWS
 from npusim.devices.schema import DeviceSpec
@@ -83,7 +83,7 @@ def _matmul(core: CubeCore, p: Problem, plan: Plan) -> Matmul:
     )
 
 
-def _first_k(cube: Matmul, p: Problem, plan: Plan, pieces: Pieces) -> Any:
+def _first_k(cube: Matmul, p: Problem, plan: Plan, pieces: Pieces) -> Array:
     """Where the core of each piece begins along k."""
     first = [cube.stagger(core, p.product.k) for core in range(plan.cube.cores)]
     return np.array(first)[pieces.core]

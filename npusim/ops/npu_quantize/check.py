@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
-from typing import Any, Literal
+from typing import Literal
 
 from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT4, INT8, INT32, UINT8, DType
 from npusim.data.errors import Code
 from npusim.data.tensor import Operand, Tensor, TensorSpec
 from npusim.ops import _vocabulary as ops
+from npusim.ops._support import Entries
 from npusim.ops._vocabulary import (
     A2_A3,
     ATLAS_INFERENCE,
@@ -43,9 +44,9 @@ class Problem(ops.Problem):
 
 
 HALVES, POINTS = (FLOAT16, BFLOAT16), (INT8, UINT8, INT32)
-DIVIDED: dict[str, Any] = {"div_mode": (True,), "dtype": ("qint8", "quint8", "int32", "qint32")}
-MULTIPLIED: dict[str, Any] = {"div_mode": (False,), "dtype": ("qint8", "quint4x2")}
-MULTIPLIED_310P: dict[str, Any] = {"div_mode": (False,), "dtype": ("qint8",)}
+DIVIDED: Entries = {"div_mode": (True,), "dtype": ("qint8", "quint8", "int32", "qint32")}
+MULTIPLIED: Entries = {"div_mode": (False,), "dtype": ("qint8", "quint4x2")}
+MULTIPLIED_310P: Entries = {"div_mode": (False,), "dtype": ("qint8",)}
 LIKE_SCALES = ("scales", "zero_points")
 
 SUPPORT = (

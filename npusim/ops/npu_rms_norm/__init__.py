@@ -57,6 +57,7 @@ from npusim.kernel import (
 )
 from npusim.ops import _rms_norm as norm
 from npusim.ops import _vocabulary as ops
+from npusim.ops._torch import Result
 from npusim.ops.npu_rms_norm.templates import TEMPLATES
 
 __all__ = ["OPERATOR", "build", "check", "oracle", "tile"]
@@ -191,7 +192,7 @@ def oracle(given: ops.Given) -> tuple[Array, Array]:
 # ---- torch ----
 
 
-def _outputs(given: ops.TorchArguments, _: object) -> tuple[tuple[tuple[object, ...], str], ...]:
+def _outputs(given: ops.TorchArguments, _: object) -> tuple[Result, ...]:
     x = given["x"]
     return (x.shape, x.dtype), (norm.root_shape(x, given["gamma"]), "float32")
 

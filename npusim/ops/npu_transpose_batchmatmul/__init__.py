@@ -40,10 +40,8 @@ TransposeBatchMatMulKernelNpuOpApi.cpp.
 
 from __future__ import annotations
 
-from typing import Any
-
 from npusim.ops import _vocabulary as ops
-from npusim.ops._torch import Sizes, TorchArguments, TorchFunction
+from npusim.ops._torch import Result, Sizes, TorchArguments, TorchFunction
 from npusim.ops.npu_transpose_batchmatmul.check import SUPPORT, Problem, check
 from npusim.ops.npu_transpose_batchmatmul.kernel import Plan, build, tile
 from npusim.ops.npu_transpose_batchmatmul.oracle import oracle
@@ -51,7 +49,7 @@ from npusim.ops.npu_transpose_batchmatmul.oracle import oracle
 __all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "oracle", "tile"]
 
 
-def _torch_outputs(given: TorchArguments, _: Sizes) -> tuple[tuple[tuple[Any, ...], str]]:
+def _torch_outputs(given: TorchArguments, _: Sizes) -> tuple[Result]:
     x, weight, split = given["input"], given["weight"], given["batch_split_factor"]
     is_turned, is_swapped = (
         given[name] is not None and list(given[name]) == wanted

@@ -73,12 +73,14 @@ from __future__ import annotations
 
 from importlib import import_module
 from types import ModuleType
-from typing import Any, get_args
+from typing import get_args
 
+from npusim.data.arguments import Arguments
 from npusim.devices.schema import DeviceSpec
 from npusim.kernel.program import Block
 from npusim.ops import _vocabulary as ops
-from npusim.ops._torch import columns_of
+from npusim.ops._protocol import EarlierCall
+from npusim.ops._torch import Result, columns_of
 from npusim.ops.npu_weight_quant_batchmatmul.check import SUPPORT, check
 from npusim.ops.npu_weight_quant_batchmatmul.choice import Choice, Template
 from npusim.ops.npu_weight_quant_batchmatmul.oracle import oracle
@@ -113,7 +115,7 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
     return blocks
 
 
-def _earlier(p: Problem, arguments: dict[str, Any]) -> tuple[tuple[str, dict[str, Any]], ...]:
+def _earlier(p: Problem, arguments: Arguments) -> tuple[EarlierCall, ...]:
     if not p.packs_scale:
         return ()
     given = {"scale": arguments["quant_scale"], "offset": arguments.get("quant_offset")}
@@ -130,7 +132,7 @@ def _warns_eager(given: ops.TorchArguments) -> str | None:
     )
 
 
-def _outputs(given: ops.TorchArguments, _: object) -> tuple[tuple[tuple[object, ...], str], ...]:
+def _outputs(given: ops.TorchArguments, _: object) -> tuple[Result, ...]:
     kind = given["x"].dtype if given["quant_scale"] is None else "int8"
     return (((given["x"].shape[0], columns_of(given["weight"])), kind),)
 

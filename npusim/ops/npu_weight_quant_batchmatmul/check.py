@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import prod
-from typing import Any
 
 import numpy as np
 
@@ -18,6 +17,7 @@ from npusim.data.tensor import LAYOUTS, Operand, TensorSpec
 from npusim.ops import _vocabulary as ops
 from npusim.ops import npu_trans_quant_param
 from npusim.ops._operands import INT4_PER_INT32, as_fractals, logical_shape, unpacked_remedy
+from npusim.ops._support import Entries
 from npusim.ops._vocabulary import A2_A3, ATLAS_INFERENCE, Contract, Operands, Row, listed
 from npusim.ops.npu_weight_quant_batchmatmul.choice import CallTraits, choose
 from npusim.ops.npu_weight_quant_batchmatmul.problem import Problem
@@ -35,7 +35,7 @@ IDENTITY = Operand("identity", TensorSpec((32, 32), "int8"), np.eye(32, dtype=np
 
 def _row(x: DType, scale: DType, offset: DType, bias: DType, *, quantises: bool = True) -> Row:
     """A row of Atlas A2 and A3; x may be FRACTAL_NZ only to be refused with what to do."""
-    more: dict[str, Any] = {}
+    more: Entries = {}
     if quantises:
         more = {"quant_scale": (FLOAT32, INT64), "quant_offset": FLOAT32}
     return Row(

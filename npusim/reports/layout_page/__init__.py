@@ -10,12 +10,12 @@ from __future__ import annotations
 import json
 import re
 from importlib.resources import files
-from typing import Any
 
 from npusim.check.rules import Place, RuleError, check
 from npusim.check.rules.matrix import OPERAND_DTYPES
 from npusim.check.rules.matrix import SUMS as MMAD_SUMS
 from npusim.data.dtypes import DTYPES, UINT8, DType
+from npusim.data.json import Json
 from npusim.data.layout import FRACTAL_ROWS, Placement, c0
 from npusim.data.layout.html import DARK_SHADES, SHADES
 from npusim.data.layout.placement import ORDERS, SUMS
@@ -53,7 +53,7 @@ def page(start: Placement, spec: DeviceSpec) -> str:
     return re.sub(r"/\*\{([\w.]+)\}\*/", lambda place: parts[place[1]], frame)
 
 
-def facts(start: Placement, spec: DeviceSpec) -> dict[str, Any]:
+def facts(start: Placement, spec: DeviceSpec) -> Json:
     """What the page is given of layouts and of the device, as JSON."""
     return {
         "start": {
@@ -96,7 +96,7 @@ def _refusal(spec: DeviceSpec) -> str | None:
     return None
 
 
-def _layout(name: str) -> dict[str, Any]:
+def _layout(name: str) -> dict[str, object]:
     """The order of axes of a layout, and its fractal for each type that it can hold."""
     order = ORDERS[name]
     dtypes = SUMS if name == "L0C" else DTYPES
@@ -106,7 +106,7 @@ def _layout(name: str) -> dict[str, Any]:
     }
 
 
-def _mmad(wanted: DType, spec: DeviceSpec) -> dict[str, Any]:
+def _mmad(wanted: DType, spec: DeviceSpec) -> dict[str, object]:
     """Where an Mmad has its operands, and the types it takes: *wanted* first if it is one."""
     dtypes = [dtype for dtype in OPERAND_DTYPES[spec.arch] if dtype.name in spec.cube.k_per_cycle]
     return {

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from html import escape
 from itertools import chain
-from typing import Any
 
 from npusim.reports import frame, overview
 from npusim.reports.model import tables
@@ -270,7 +269,7 @@ def _timelines(runs: Sequence[ModelRun], named: Sequence[Head]) -> str:
     return frame.columns(named, found, wide=True)
 
 
-def payload(run: ModelRun, full_us: float) -> dict[str, Any]:
+def payload(run: ModelRun, full_us: float) -> dict[str, object]:
     """The launches of *run* for a timeline that ends at *full_us*, as numbers and strings."""
     kernels = {kernel: number for number, kernel in enumerate(run.kernels)}
     names: dict[str, int] = {"": 0}

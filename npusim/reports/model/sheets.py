@@ -10,7 +10,6 @@ import io
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import astuple, dataclass, field
-from typing import Any
 
 from npusim.reports.model import tables
 from npusim.reports.model.tables import Total
@@ -63,7 +62,7 @@ class Sheet:
         writer.writerows(self.rows)
         return text.getvalue()
 
-    def to_json(self) -> list[dict[str, Any]]:
+    def to_json(self) -> list[dict[str, object]]:
         """A table for each row."""
         return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
+from npusim.data.arguments import Arguments
 from npusim.data.tensor import TensorSpec
 
 __all__ = ["Change", "resized"]
@@ -18,7 +18,7 @@ class Change:
     """What was found, in plain words."""
     change: str
     """What to do."""
-    arguments: dict[str, Any]
+    arguments: Arguments
     """Those that differ."""
     topic: str
     """Of several changes of one topic the best is told."""
@@ -26,7 +26,7 @@ class Change:
     """How many rows the call has, and how many it would have, where they differ."""
     most_us: float | None = None
     """How long it may take at most; changes of its topic that come after it take longer."""
-    once: tuple[tuple[str, dict[str, Any]], ...] = ()
+    once: tuple[tuple[str, Arguments], ...] = ()
     """Operators and their arguments that make what is passed, once for many calls."""
 
 

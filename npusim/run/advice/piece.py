@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
+from npusim.data.arguments import Arguments
 from npusim.kernel.program import QueueName
 
 __all__ = ["MIN_GAIN", "Advice"]
@@ -25,7 +26,7 @@ class Advice:
     after_us: float
     """The time of the changed call, which was simulated as any other."""
     kind: Literal["change", "what if"]
-    arguments: dict[str, Any] = field(default_factory=dict)
+    arguments: Arguments = field(default_factory=dict)
     """The arguments that differ, tensors as :class:`npusim.TensorSpec`; none for a what-if."""
     settings: dict[str, float] = field(default_factory=dict)
     """Of a what-if the numbers of the chip that differ, as `--set` takes them."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from npusim import ops
+from npusim.data.arguments import Arguments
 from npusim.data.tensor import TensorSpec
 from npusim.reports import style
 from npusim.reports.bounds import MIN_SHARE
@@ -93,7 +93,7 @@ def _has_rows(run: Result, call: Call) -> bool:
     return not tensors[0].transposed and all(axis in (-1, last) for axis in along)
 
 
-def _with_rows(call: Call, first: str, axis: int, other: int) -> Iterator[dict[str, Any]]:
+def _with_rows(call: Call, first: str, axis: int, other: int) -> Iterator[Arguments]:
     """The call with so many rows: of all tensors that have as many, or of the first one alone."""
     x = call.arguments[first]
     count = x.shape[axis]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
-from typing import Any
 
 from npusim import ops
+from npusim.data.arguments import Arguments
 from npusim.data.integers import align_up
 from npusim.data.tensor import LAYOUTS, TensorSpec
 from npusim.reports import style
@@ -128,7 +128,7 @@ def _fuller(size: int) -> list[int]:
     return [each for each in found if size < each <= size * (1 + MOST_PADDING)]
 
 
-def _padded(name: str, size: int, fuller: int, how: str, arguments: dict[str, Any]) -> Change:
+def _padded(name: str, size: int, fuller: int, how: str, arguments: Arguments) -> Change:
     unit = max(unit for unit in UNITS if fuller % unit == 0)
     return Change(
         text=f"{name} = {size} is no multiple of {unit}",

@@ -6,13 +6,13 @@ import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 import simpy
 from numpy.typing import NDArray
 
 from npusim.check.hazards import DeadlockError, deadlock
+from npusim.data.dtypes import Array
 from npusim.devices.schema import DeviceSpec
 from npusim.kernel.program import Block
 from npusim.timing.compiled import library
@@ -41,7 +41,7 @@ class _Run:
         self._programs = ProgramTables(list(dict.fromkeys(codes)))
         self._groups, self._codes = groups, codes
         self._problem = Problem()
-        self._tables: dict[str, NDArray[Any]] = {}
+        self._tables: dict[str, Array] = {}
         self._asked_lines: list[Numbers] = []
         self._error: BaseException | None = None
         self._programs_in()
@@ -49,7 +49,7 @@ class _Run:
         self._memory_in(cache, spec)
         self._results_out()
 
-    def _put(self, name: str, array: NDArray[Any]) -> NDArray[Any]:
+    def _put(self, name: str, array: Array) -> Array:
         array = np.ascontiguousarray(array)
         self._tables[name] = array
         setattr(self._problem, name, array.ctypes.data)

@@ -9,7 +9,7 @@ parameters lie is from the document, LinearWeightQuant.md.
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import NoReturn
 from warnings import warn
 
 import torch
@@ -53,14 +53,14 @@ class LinearWeightQuant(torch.nn.Module):
         in_features: int,
         out_features: int,
         bias: bool = True,
-        device: Any = None,
-        dtype: Any = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
         antiquant_offset: bool = False,
         quant_scale: bool = False,
         quant_offset: bool = False,
         antiquant_group_size: int = 0,
         inner_precise: int = 0,
-        weight_dtype: Any = None,
+        weight_dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
         self.in_features, self.out_features, self.dtype = in_features, out_features, dtype
@@ -122,7 +122,9 @@ class LinearWeightQuant(torch.nn.Module):
 # ---- integers times integers ----
 
 
-def _make_parameters(layer: Any, bias: bool, offset: bool, pertoken_scale: bool) -> None:
+def _make_parameters(
+    layer: torch.nn.Module, bias: bool, offset: bool, pertoken_scale: bool
+) -> None:
     """Those of LinearQuant and LinearA8W8Quant, on the host whatever device is asked for."""
     n, k = layer.out_features, layer.in_features
     layer.weight, layer.scale = _parameter(n, k), _parameter(n)
@@ -131,7 +133,7 @@ def _make_parameters(layer: Any, bias: bool, offset: bool, pertoken_scale: bool)
     layer.register_parameter("bias", _parameter(n, dtype=torch.int32) if bias else None)
 
 
-def _product(layer: Any, x: torch.Tensor) -> torch.Tensor:
+def _product(layer: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
     """*x* times the layer's weight; float32 scales for the fixpipe are packed before, by a launch.
 
     Raises ValueError unless both are int8, or both int4 packed in int32.
@@ -176,9 +178,9 @@ class LinearQuant(torch.nn.Module):
         bias: bool = True,
         offset: bool = False,
         pertoken_scale: bool = False,
-        device: Any = None,  # noqa: ARG002
-        dtype: Any = None,
-        output_dtype: Any = None,
+        device: torch.device | str | None = None,  # noqa: ARG002
+        dtype: torch.dtype | None = None,
+        output_dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
         self.in_features, self.out_features, self.dtype = in_features, out_features, dtype
@@ -203,9 +205,9 @@ class LinearA8W8Quant(torch.nn.Module):
         bias: bool = True,
         offset: bool = False,
         pertoken_scale: bool = False,
-        device: Any = None,  # noqa: ARG002
-        dtype: Any = None,
-        output_dtype: Any = None,
+        device: torch.device | str | None = None,  # noqa: ARG002
+        dtype: torch.dtype | None = None,
+        output_dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
         warn(
@@ -242,20 +244,20 @@ class QuantConv2d(torch.nn.Module):
         self,
         in_channels: int,
         out_channels: int,
-        kernel_size: Any,
-        output_dtype: Any,
-        stride: Any = 1,
-        padding: Any = 0,
-        dilation: Any = 1,
+        kernel_size: int | tuple[int, int],
+        output_dtype: torch.dtype,
+        stride: int | tuple[int, int] = 1,
+        padding: int | tuple[int, int] = 0,
+        dilation: int | tuple[int, int] = 1,
         groups: int = 1,
         bias: bool = True,
         offset: bool = False,
         offset_x: int = 0,
         round_mode: str = "rint",
-        input_dtype: Any = None,
-        weight_dtype: Any = None,
-        device: Any = None,  # noqa: ARG002
-        dtype: Any = None,
+        input_dtype: torch.dtype | None = None,
+        weight_dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,  # noqa: ARG002
+        dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
         if offset:

@@ -8,7 +8,7 @@ with a name that says so.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -21,7 +21,7 @@ from npusim.torch.graphs import NPUGraph
 __all__: list[str] = []
 
 
-def _on_npu(value: object) -> Any:
+def _on_npu(value: object) -> object:
     """*value* with npu in the place of cuda, if it names a device."""
     if isinstance(value, torch.device):
         return torch.device("npu", value.index) if value.type == "cuda" else value
@@ -34,17 +34,21 @@ class _CudaIsNpu(TorchFunctionMode):
     """Devices of torch functions."""
 
     def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+        self,
+        func: Callable[..., object],
+        types: Sequence[type],
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
         named = {name: _on_npu(value) for name, value in (kwargs or {}).items()}
         return func(*map(_on_npu, args), **named)
 
 
-def _mapped(call: Callable[..., object]) -> Callable[..., Any]:
+def _mapped(call: Callable[..., object]) -> Callable[..., object]:
     """*call*, which is no function of torch's dispatcher, with npu for cuda."""
 
     @functools.wraps(call)
-    def mapped(*args: object, **kwargs: object) -> Any:
+    def mapped(*args: object, **kwargs: object) -> object:
         named = {name: _on_npu(value) for name, value in kwargs.items()}
         return call(*map(_on_npu, args), **named)
 

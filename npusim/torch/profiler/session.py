@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-import torch
+from torch.profiler import ProfilerAction
 
 from npusim.data.errors import shown
 from npusim.devices.schema import DeviceSpec
@@ -20,13 +20,12 @@ from npusim.torch.profiler.timeline import write_timeline
 
 __all__ = ["ProfilerAction", "profile", "schedule"]
 
-ProfilerAction = torch.profiler.ProfilerAction
 KEPT = (ProfilerAction.RECORD, ProfilerAction.RECORD_AND_SAVE)
 
 
 def schedule(
     wait: int, active: int, warmup: int = 0, repeat: int = 0, skip_first: int = 0
-) -> Callable[[int], Any]:
+) -> Callable[[int], ProfilerAction]:
     """Step -> action: *skip_first* steps, then *repeat* times wait, warm up and keep; 0: always.
 
     Raises ValueError for steps that make no cycle.
@@ -41,7 +40,7 @@ def schedule(
         )
     cycle = wait + warmup + active
 
-    def planned(step: int) -> Any:
+    def planned(step: int) -> ProfilerAction:
         at = step - skip_first
         if at < 0 or (repeat and at >= repeat * cycle) or at % cycle < wait:
             return ProfilerAction.NONE
@@ -65,8 +64,8 @@ class profile:  # noqa: N801 (torch_npu's name)
         self,
         *,
         activities: Any = None,
-        schedule: Callable[[int], Any] | None = None,
-        on_trace_ready: Callable[[profile], Any] | None = None,
+        schedule: Callable[[int], ProfilerAction] | None = None,
+        on_trace_ready: Callable[[profile], object] | None = None,
         record_shapes: bool = False,
         profile_memory: bool = False,
         with_stack: bool = False,
@@ -172,7 +171,7 @@ class profile:  # noqa: N801 (torch_npu's name)
         """Note what the JSON text *value* says."""
         self.metadata[key] = json.loads(value)
 
-    def _planned(self) -> Any:
+    def _planned(self) -> ProfilerAction:
         if self.schedule is None:
             return ProfilerAction.RECORD
         return self.schedule(self.step_num)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
 from warnings import warn
 
 from npusim.data.errors import callers_level
@@ -106,11 +105,11 @@ class _ExperimentalConfig:
     data_simplification: bool = True
     record_op_args: bool = False
     op_attr: bool = False
-    host_sys: Any = None
+    host_sys: object = None
     sys_io: bool = False
     sys_interconnection: bool = False
     gc_detect_threshold: float | None = None
-    export_type: Any = ExportType.Text
+    export_type: object = ExportType.Text
 
     def __post_init__(self) -> None:
         wanted = self.export_type if isinstance(self.export_type, list) else [self.export_type]

@@ -11,8 +11,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
+from npusim.data.json import Json
 from npusim.torch.profiler.collected import TICK_US, Kept, Kernel
 from npusim.torch.profiler.tables import CALL_LINES, NO_MODEL, shapes_of
 
@@ -25,8 +25,6 @@ THREAD = 1
 COMPUTING, FREE = 1, 2
 NEXT_US = 0.0005
 """Half of what the last digit of a time shows: kernels that are no further apart follow."""
-
-Json = dict[str, Any]
 
 
 def timeline(kept: Kept) -> list[Json]:

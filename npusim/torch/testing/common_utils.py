@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import unittest
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
-from typing import Any
 
 import numpy as np
 import torch
@@ -24,29 +23,29 @@ def get_npu_device() -> str:
 
 
 def create_common_tensor(
-    item: Any,
+    item: tuple[np.typing.DTypeLike, int, Sequence[int]],
     minValue: float,  # noqa: N803
     maxValue: float,  # noqa: N803
-    device: Any = None,
+    device: torch.device | str | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The same random numbers on the CPU and on the card.
 
     *item*: numpy dtype, format and shape.
     """
     dtype, npu_format, shape = item
-    numbers = np.random.uniform(minValue, maxValue, shape).astype(dtype)
+    numbers = np.random.uniform(minValue, maxValue, size=shape).astype(dtype)
     on_cpu = torch.from_numpy(numbers)
     return on_cpu, _placed(on_cpu, npu_format, device)
 
 
 def create_dtype_tensor(
-    shape: Any,
+    shape: Sequence[int],
     dtype: torch.dtype,
     npu_format: int = -1,
     min_value: float = -5,
     max_value: float = 5,
     no_zero: bool = False,
-    device: Any = None,
+    device: torch.device | str | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The same, of a torch dtype; *no_zero* puts ones in the place of zeros."""
     if dtype == torch.bool:
@@ -68,13 +67,13 @@ def _placed(on_cpu: torch.Tensor, npu_format: int, device: object) -> torch.Tens
 class SupportedDevices:
     """Skips a test unless the card's name begins with one of those that are given."""
 
-    def __init__(self, supported_devices: Any) -> None:
+    def __init__(self, supported_devices: str | Sequence[str]) -> None:
         names = [supported_devices] if isinstance(supported_devices, str) else supported_devices
         self.names = tuple(names)
 
-    def __call__(self, test: Callable[..., object]) -> Callable[..., Any]:
+    def __call__(self, test: Callable[..., object]) -> Callable[..., object]:
         @wraps(test)
-        def only_there(*args: object, **kwargs: object) -> Any:
+        def only_there(*args: object, **kwargs: object) -> object:
             if not card.name().startswith(self.names):
                 known = ", ".join(self.names)
                 raise unittest.SkipTest(f"only for {known}; the card is {card.name()}")

@@ -15,10 +15,10 @@ class _Choices:
 
     parameter = ""
 
-    def __init__(self, *values: Any) -> None:
+    def __init__(self, *values: object) -> None:
         self.values = values
 
-    def __call__(self, test: Callable[..., object]) -> Any:
+    def __call__(self, test: Callable[..., object]) -> object:
         noted: Any = test
         noted.choices = vars(test).get("choices", {}) | {self.parameter: self.values}
         return noted
@@ -36,7 +36,7 @@ class Formats(_Choices):
     parameter = "npu_format"
 
 
-def instantiate_tests(cls: object) -> Any:
+def instantiate_tests(cls: object) -> object:
     """Replace each test of *cls* that has choices by one for each combination."""
     for name, test in list(vars(cls).items()):
         choices = getattr(test, "choices", None)

@@ -57,7 +57,7 @@ class _Options:
             raise AttributeError(name)
         return self._refuse(name)
 
-    def _refuse(self, name: str) -> Any:
+    def _refuse(self, name: str) -> object:
         known = ", ".join(key for key in vars(self) if not key.startswith("_"))
         raise AttributeError(
             f"torchair: an option of {self._path} must be one of {known}, not {name!r}; "
@@ -92,7 +92,7 @@ class CompilerConfig(_Options):
         )
 
 
-def _options() -> dict[str, dict[str, Any]]:
+def _options() -> dict[str, dict[str, object]]:
     """The groups of options, each with its options and their values, the default first."""
     path = "./", os.PathLike
     return {
@@ -144,7 +144,7 @@ def _options() -> dict[str, dict[str, Any]]:
     }
 
 
-def _debug() -> dict[str, Any]:
+def _debug() -> dict[str, object]:
     return {
         "graph_dump": _Options(
             "config.debug.graph_dump", type=(None, "txt", "pbtxt", "py"), path=("./", os.PathLike)
@@ -168,7 +168,7 @@ def _debug() -> dict[str, Any]:
     }
 
 
-def _experimental() -> dict[str, Any]:
+def _experimental() -> dict[str, object]:
     return {
         "cc_parallel_enable": OFF,
         "keep_inference_input_mutations": ON,

@@ -7,7 +7,6 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch._dynamo.backends.common import aot_autograd
@@ -24,7 +23,7 @@ _numbers = itertools.count(1)
 
 def get_npu_backend(
     *, compiler_config: CompilerConfig | None = None, custom_decompositions: object = None
-) -> Callable[..., Any]:
+) -> Callable[..., object]:
     """A backend for `torch.compile`. *compiler_config* is read when a model is compiled.
 
     Raises TypeError for another kind of config.
@@ -36,12 +35,12 @@ def get_npu_backend(
             f"{type(config).__name__}; pass torchair.CompilerConfig()"
         )
 
-    def compile_graph(graph: torch.fx.GraphModule, _inputs: object) -> Any:
+    def compile_graph(graph: torch.fx.GraphModule, _inputs: object) -> object:
         name = f"graph_{next(_numbers)}"
         if config.debug.graph_dump.type is not None:
             _dump(graph, name, config.debug.graph_dump.path, config.debug.graph_dump.type)
 
-        def play(*args: object) -> Any:
+        def play(*args: object) -> object:
             with clock.graph(name):
                 return GraphRun(graph).run(*args) if clock.is_recorded else graph(*args)
 
@@ -53,7 +52,7 @@ def get_npu_backend(
         keep_inference_input_mutations=True,
     )
 
-    def npu_backend(module: torch.fx.GraphModule, inputs: object) -> Any:
+    def npu_backend(module: torch.fx.GraphModule, inputs: object) -> object:
         return backend(module, inputs)
 
     return npu_backend

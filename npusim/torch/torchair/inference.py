@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import torch
 
@@ -28,11 +27,11 @@ def cache_compile(
     pp_rank: int | None = None,  # noqa: ARG001
     custom_decompositions: object = None,
     ge_cache: bool = False,  # noqa: ARG001
-) -> Callable[..., Any]:
+) -> Callable[..., object]:
     """*func* compiled as a whole. A card keeps what it compiled in *cache_dir*; nothing here takes
     long enough for that, so the folder stays as it is."""
     backend = get_npu_backend(compiler_config=config, custom_decompositions=custom_decompositions)
-    compiled: Callable[..., Any] = torch.compile(
+    compiled: Callable[..., object] = torch.compile(
         func, backend=backend, fullgraph=True, dynamic=dynamic
     )
     return compiled

@@ -13,7 +13,7 @@ from npusim.data.errors import shown
 from npusim.data.tensor import Operand, TensorSpec
 from npusim.ops import _protocol
 from npusim.ops._contract import MAX_RANK, Contract, listed
-from npusim.ops._support import A2_A3, ATLAS_INFERENCE, EVERYWHERE, Row
+from npusim.ops._support import A2_A3, ATLAS_INFERENCE, EVERYWHERE, Entries, Row
 from npusim.ops.families.elementwise.chain import Extent
 from npusim.ops.families.elementwise.expressions import EXPONENTS, EXPRESSIONS, Expression
 
@@ -64,7 +64,7 @@ def support(expression: Expression) -> tuple[Row, ...]:
                 (ATLAS_INFERENCE, tuple(each for each in known if each is not BFLOAT16)),
             )
         )
-    others: dict[str, Any] = {"condition": (UINT8, INT8), "approximate": ("none", "tanh")}
+    others: Entries = {"condition": (UINT8, INT8), "approximate": ("none", "tanh")}
     named = {name: entry for name, entry in others.items() if name in expression.parameters}
     if "other" not in expression.parameters:
         return tuple(Row(on=_lines(each), x=each, **named) for each in known)

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from npusim.devices.schema import DeviceSpec
 from npusim.kernel.program import Block
@@ -89,7 +88,7 @@ _BUILD: dict[type, Callable[..., tuple[Block, ...]]] = {
 }
 
 
-def _build(spec: DeviceSpec, p: Problem, plan: Any) -> tuple[Block, ...]:
+def _build(spec: DeviceSpec, p: Problem, plan: object) -> tuple[Block, ...]:
     return _BUILD[type(plan)](spec, p, plan)
 
 

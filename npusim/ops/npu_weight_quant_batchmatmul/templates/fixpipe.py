@@ -15,7 +15,7 @@ works while the cube does (ops-nn@e5c3fa9 matmul/weight_quant_batch_matmul_v2/op
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -150,7 +150,7 @@ def build(spec: DeviceSpec, p: Problem, plan: FixpipePlan) -> tuple[Block, ...]:
 
 def _arguments(
     p: Problem, x: GmMatrix, weight: GmMatrix, tiles: list[MatrixTile]
-) -> tuple[Any, ...]:
+) -> tuple[object, ...]:
     """What `multiply` gets for each of *tiles* of the output."""
     output, bias = p.output_view, p.column_view(p.bias)
     offset = p.column_view(p.antiquant_offset)
