@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from npusim.data.tensor import Tensor, TensorSpec
     from npusim.devices.schema import DeviceSpec
     from npusim.kernel.launch import Kernel
-    from npusim.run.result import Run
+    from npusim.run.runs import Run
     from npusim.sweeps import sweep
     from npusim.trace import Span, Trace
 
@@ -40,7 +40,7 @@ HOMES = {
     "DocumentWarning": "npusim.data.errors",
     "Kernel": "npusim.kernel.launch",
     "OpError": "npusim.data.errors",
-    "Run": "npusim.run.result",
+    "Run": "npusim.run.runs",
     "Span": "npusim.trace",
     "Tensor": "npusim.data.tensor",
     "TensorSpec": "npusim.data.tensor",

@@ -9,7 +9,7 @@ from typing import get_args
 from npusim.chip import Progress
 from npusim.cli.call import UsageError
 from npusim.exports import Format, Level, Scale, export
-from npusim.run.result import Run
+from npusim.run.result import Result
 
 __all__ = ["Writer", "formats"]
 
@@ -45,7 +45,7 @@ def formats(
 class Writer:
     """Writes what was asked for of a run."""
 
-    run: Run
+    run: Result
     chosen: list[Format]
     scale: Scale
     level: Level | None

@@ -10,7 +10,7 @@ import numpy as np
 from npusim.data import folders
 from npusim.data.folders import FolderError, Kind
 from npusim.data.tensor import Tensor
-from npusim.run.result import Run
+from npusim.run.result import Result
 from npusim.trace import record
 from npusim.trace.record import RECORD
 
@@ -20,7 +20,7 @@ RUN = Kind("run", RECORD, record.made)
 
 
 def write(
-    run: Run,
+    run: Result,
     folder: Path,
     typed: dict[str, list[str]],
     more: Callable[[Path], list[str]] = lambda _: [],
@@ -41,7 +41,7 @@ def write(
     return folders.write(fill, folder, RUN, force=force)
 
 
-def _fill(run: Run, folder: Path) -> list[str]:
+def _fill(run: Result, folder: Path) -> list[str]:
     names = []
     for name, output in run.outputs.items():
         values = output.storage if isinstance(output, Tensor) else output
@@ -65,7 +65,7 @@ def _check_name(output: str) -> None:
         )
 
 
-def _draw(run: Run, folder: Path) -> list[str]:
+def _draw(run: Result, folder: Path) -> list[str]:
     # Loading matplotlib takes longer than a small run; only pictures need it.
     from matplotlib.figure import Figure
 

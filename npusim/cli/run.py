@@ -21,7 +21,7 @@ from npusim.cli.screen import json_text, show
 from npusim.cli.summary import summary
 from npusim.data import folders
 from npusim.exports import Level, Scale
-from npusim.run.result import Run
+from npusim.run.runs import Run
 from npusim.trace.summary import WORDS
 
 __all__ = ["l2_state", "run_operator"]

@@ -15,7 +15,7 @@ from npusim.cli.screen import table
 from npusim.data.tensor import Tensor, TensorSpec
 from npusim.reports import bounds
 from npusim.reports.style import PIPES
-from npusim.run.result import Output, Run
+from npusim.run.result import Output, Result
 from npusim.trace import LaneTrace, Trace
 
 __all__ = ["summary"]
@@ -23,7 +23,7 @@ __all__ = ["summary"]
 FIRST_VALUES = 12
 
 
-def summary(run: Run, settings: Sequence[str] = ()) -> Group:
+def summary(run: Result, settings: Sequence[str] = ()) -> Group:
     """The lines that `npusim run` prints, and a table for each kind of core.
 
     *settings* are the numbers of the chip that were changed, as they were typed.
@@ -76,7 +76,7 @@ def _output(output: Output) -> str:
     return f"{described}: {first}{more}".rstrip()
 
 
-def _time(run: Run) -> str:
+def _time(run: Result) -> str:
     if run.time_us is None:
         return "not asked for"
     if run.trace is None:
@@ -87,7 +87,7 @@ def _time(run: Run) -> str:
     return f"{run.time_us:.2f} us = {_parts(run)}"
 
 
-def _parts(run: Run) -> str:
+def _parts(run: Result) -> str:
     """What the time of the operator's own kernel consists of."""
     own = run.launches[-1]
     assert own.time_us is not None

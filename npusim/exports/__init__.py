@@ -28,7 +28,7 @@ from npusim.exports.names import places
 from npusim.exports.shown import Shown
 from npusim.exports.tally import tallies
 from npusim.exports.writing import Scale
-from npusim.run.result import Run
+from npusim.run.result import Result
 from npusim.trace import Trace
 from npusim.trace.summary import Level
 
@@ -53,7 +53,7 @@ class Exported:
 
 
 def export(
-    run: Run,
+    run: Result,
     folder: Path,
     formats: Sequence[Format],
     *,
@@ -101,7 +101,7 @@ def export(
     return exported
 
 
-def _checked(run: Run, folder: Path, formats: Sequence[Format], scale: Scale) -> Trace:
+def _checked(run: Result, folder: Path, formats: Sequence[Format], scale: Scale) -> Trace:
     for word, value, known in (
         *(("a format", each, get_args(Format)) for each in formats),
         ("scale", scale, get_args(Scale)),
@@ -127,7 +127,7 @@ def _there(target: Path) -> ValueError:
 
 
 def _msprof(
-    run: Run,
+    run: Result,
     trace: Trace,
     listing: Listing,
     shown: Shown,

@@ -10,14 +10,14 @@ adds, and that kernels which no function of aclnn launches are called as their t
 from __future__ import annotations
 
 from npusim import ops
-from npusim.run.result import Run
+from npusim.run.result import Result
 
 __all__ = ["api_of", "kernel_name"]
 
 ACLNN = "aclnn"
 
 
-def api_of(run: Run) -> str:
+def api_of(run: Result) -> str:
     """The function of aclnn whose kernel *run* is; of torch's own operations by their name here."""
     functions = () if run.is_own_kernel else ops.load(run.op).torch
     if functions:
@@ -25,7 +25,7 @@ def api_of(run: Run) -> str:
     return ACLNN + "".join(word.capitalize() for word in run.op.split("_"))
 
 
-def kernel_name(run: Run, api: str | None = None) -> str:
+def kernel_name(run: Result, api: str | None = None) -> str:
     """The name of the kernel of *run*, launched by the function *api* of aclnn."""
     kind = run.kernel_type or run.op
     if run.is_own_kernel:

@@ -24,7 +24,7 @@ from npusim.exports.measures import Measures, measures
 from npusim.exports.names import Place
 from npusim.exports.tables import write_csv
 from npusim.exports.tally import Tally
-from npusim.run.result import Output, Run
+from npusim.run.result import Output, Result
 
 __all__ = ["DETAILS", "cores_of", "details", "profiled_dtype", "write_details", "write_profile"]
 
@@ -50,7 +50,7 @@ DTYPES = {"float32": "FLOAT", "bfloat16": "DT_BF16"}
 
 
 def write_profile(
-    run: Run, tallies: list[Tally], listing: Listing, places: dict[int, Place], folder: Path
+    run: Result, tallies: list[Tally], listing: Listing, places: dict[int, Place], folder: Path
 ) -> list[str]:
     """Write every table into *folder*; returns their names."""
     spec = run.device
@@ -94,7 +94,7 @@ def _cell(value: float | None) -> str:
     return str(int(value)) if value == int(value) else f"{value:.6f}"
 
 
-def _kinds(run: Run) -> str:
+def _kinds(run: Result) -> str:
     """Which kinds of core of A2 and A3 took part: cube, vector or mix; AiCore before them."""
     assert run.trace is not None
     kinds = {lane.kind for lane in run.trace.lanes}
@@ -103,7 +103,7 @@ def _kinds(run: Run) -> str:
     return "mix" if len(kinds) > 1 else "cube" if "aic" in kinds else "vector"
 
 
-def _basic(run: Run) -> list[str]:
+def _basic(run: Result) -> list[str]:
     assert run.plan is not None
     assert run.launches[-1].time_us is not None
     clock = _cell(run.device.clock_hz / 1e6)
@@ -123,7 +123,7 @@ def _basic(run: Run) -> list[str]:
     return [cells.get(name, MISSING) for name in BASIC[run.device.arch]]
 
 
-def write_details(run: Run, path: Path) -> None:
+def write_details(run: Result, path: Path) -> None:
     """Write `kernel_details.csv`: a row a kernel, the first from 0 on, none waits for another."""
     rows, start_us = [], 0.0
     for each in (*run.earlier, run):
@@ -135,7 +135,7 @@ def write_details(run: Run, path: Path) -> None:
 
 
 def details(
-    run: Run, name: str, start_us: float, time_us: float, waited_us: float = 0.0
+    run: Result, name: str, start_us: float, time_us: float, waited_us: float = 0.0
 ) -> list[Any]:
     """The row of the kernel of *run* itself, which profilers call *name*."""
     assert run.plan is not None
@@ -151,7 +151,7 @@ def details(
     return row
 
 
-def cores_of(run: Run) -> str:
+def cores_of(run: Result) -> str:
     """The profiler's word for the cores that took part."""
     return {"vector": "AI_VECTOR_CORE", "mix": "MIX_AIC"}.get(_kinds(run), "AI_CORE")
 

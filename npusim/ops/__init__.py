@@ -1,12 +1,13 @@
 """The operators, one module or folder each, named after the torch_npu function.
 
-An operator's module declares it: `OPERATOR = Operator(name=..., kernel_type=..., check=...,
-tile=..., build=..., reference=...)`, see :class:`Operator`; or, in the folder ``families``, as one
-row of several that a kernel serves. `check` holds a call against the contract of a product line and
-returns a :class:`Problem`, `tile` splits it over cores and buffers as the vendor's kernel does and
-returns a :class:`Plan`, `build` writes the programs, and `reference` computes the result on whole
-arrays in plain numpy; `kernel_type` is CANN's name of the kernel, and `torch` says how torch calls
-it. To add an operator, add its module: nothing else lists it.
+An operator's module declares it: `OPERATOR = Operator(torch=..., support=..., contract=...,
+tile=..., build=..., oracle=...)`, see :class:`Operator`; or, in the folder ``families``, as one
+row of several that a kernel serves. `torch` says how torch calls it, and so which parameters it
+has; the rows of `support` say which types go together on which product line, `contract` holds a
+call against what else must hold and returns a :class:`Problem`, `tile` splits it over cores and
+buffers as the vendor's kernel does and returns a :class:`Plan`, `build` writes the programs, and
+`oracle` computes the result on whole arrays in plain numpy; `kernel_type` is CANN's name of the
+kernel. To add an operator, add its module: nothing else lists it.
 """
 
 from __future__ import annotations
@@ -17,14 +18,20 @@ from importlib import import_module
 from pkgutil import iter_modules
 
 from npusim.data.errors import shown
+from npusim.ops._contract import Contract
+from npusim.ops._oracle import Given
 from npusim.ops._protocol import Operator, Plan, Problem, in_own_terms, signature
+from npusim.ops._support import Row
 from npusim.ops._torch import TorchFunction, TorchTensor
 
 __all__ = [
     "NOT_BUILT",
+    "Contract",
+    "Given",
     "Operator",
     "Plan",
     "Problem",
+    "Row",
     "TorchFunction",
     "TorchTensor",
     "in_own_terms",

@@ -1,5 +1,8 @@
 """What operators share when they check their arguments, and say what is wrong with them.
 
+A check asks for each argument by its name: `contract.operand("x")`. What it may be stands in the
+rows of support, see :mod:`npusim.ops._support`; code is left for what ties arguments together.
+
 Messages have the form *operator: what must hold, not what came; what to do*, and carry the code
 that CANN returns (op-plugin and ops-nn: 161001 for a missing tensor, 161002 for a wrong one).
 """
@@ -7,9 +10,9 @@ that CANN returns (op-plugin and ops-nn: 161001 for a missing tensor, 161002 for
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 from warnings import warn
 
 import numpy as np
@@ -31,11 +34,19 @@ from npusim.data.errors import Code, DocumentWarning, OpError, callers_level, sh
 from npusim.data.integers import ceil_div
 from npusim.data.tensor import Operand, Tensor, TensorSpec, is_transposed, lies_both_ways
 from npusim.devices.schema import DeviceSpec
+from npusim.ops._support import (
+    EVERYWHERE,
+    MAX_RANK,
+    Narrowing,
+    Row,
+    dtypes_of,
+    layouts_of,
+    listed,
+    ranks_of,
+    values_of,
+)
 
 __all__ = ["MAX_RANK", "Contract", "listed", "same_shape_remedy"]
-
-MAX_RANK = 8
-"""aclnn takes tensors of up to eight dimensions (ops-nn, aclnn parameter checks)."""
 
 MAX_TENSORS = 128
 """Of a list (aclnn_grouped_matmul.cpp)."""
@@ -53,13 +64,8 @@ CASTABLE = (FLOAT32, FLOAT16, BFLOAT16, INT8, INT32)
 MAX_CAST_RANK = 6
 
 
-def listed(names: tuple[str, ...], last: str = "or") -> str:
-    """Names as a sentence lists them.
-
-    >>> listed(("float32", "float16", "bfloat16"))
-    'float32, float16 or bfloat16'
-    """
-    return f" {last} ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+_BOUND: Final[Any] = object()
+"""Stands for the argument of that name. ADAPTER: goes when no check passes values itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +76,49 @@ class Contract:
     spec: DeviceSpec
     names: Mapping[str, str] = field(default_factory=dict)
     """Parameter, as refusals call it -> the operator's name of it, where that is another one."""
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    """Those of the call, by name; all are there."""
+    support: tuple[Row, ...] = ()
+    """The operator's rows, on all product lines."""
+    _narrowing: Narrowing = field(init=False)
+
+    def __post_init__(self) -> None:
+        rows = tuple(row for row in self.support if self.spec.series in row.on)
+        object.__setattr__(self, "_narrowing", Narrowing(self.spec.series, rows))
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """The rows of support that fit what has been asked for so far; one at least."""
+        return self._narrowing.left
+
+    def when(self, name: str) -> str:
+        """What decides the types of *name*, for a refusal: ` with x of int8 on Atlas A2`."""
+        return self._narrowing.when(lambda rows: dtypes_of(rows, _in_table(name)))
+
+    def value(self, name: str) -> Any:
+        """The argument called *name*, unchecked."""
+        if name not in self.arguments:
+            raise TypeError(
+                f"{self.op}: its contract must ask for one of {', '.join(self.arguments)}, not "
+                f"{name}; add it to the signature"
+            )
+        return self.arguments[name]
+
+    def require_series(self, elsewhere: str) -> None:
+        """Refuse a product line that no row of support is on; *elsewhere* says what to do there."""
+        has = tuple(s for s in EVERYWHERE if any(s in row.on for row in self.support))
+        self.require(
+            self.spec.series in has or not self.support,
+            f"the chip must be of {listed(has)}, not {self.spec.name} of {self.spec.series}, which "
+            f"has no such kernel; {elsewhere}",
+            Code.UNSUPPORTED,
+        )
+
+    def require_presence(self, tensors: tuple[str, ...]) -> None:
+        """Refuse what nobody asked for of *tensors*: given where no row takes it, or lacking."""
+        for name in tensors:
+            if self.rows and name not in self._narrowing.names:
+                self._presence(name, self.arguments[name])
 
     def fail(self, text: str, code: Code = Code.INVALID_PARAMETER) -> NoReturn:
         """Refuse: *text* says what must hold, what came, and what to do."""
@@ -86,42 +135,106 @@ class Contract:
         """Say that the document excludes what is taken: *text*, at the line that called npusim."""
         warn(f"{self.op}: {text}", DocumentWarning, stacklevel=callers_level())
 
-    def operand(self, name: str, value: Any, dtypes: tuple[DType, ...], when: str = "") -> Operand:
-        """A required tensor of one of *dtypes* with at most eight dimensions, row after row.
+    def operand(
+        self,
+        name: str,
+        value: Any = _BOUND,
+        dtypes: tuple[DType, ...] | None = None,
+        when: str = "",
+    ) -> Operand:
+        """A required tensor of one of its types with at most eight dimensions, row after row.
 
-        A view is made contiguous first, as torch_npu does before it calls aclnn. *when* says what
-        else asks for these types; without it that is the product line.
+        A view is made contiguous first, as torch_npu does before it calls aclnn.
         """
-        found = self._tensor(name, value, dtypes, when)
-        self._require_layout(found, ("ND",))
+        value = self.value(name) if value is _BOUND else value
+        if dtypes is None:
+            found = self._supported(name, value)
+        else:  # ADAPTER
+            found = self._tensor(name, value, dtypes, when)
+            self._require_layout(found, ("ND",))
         return Operand(name, replace(found.spec, transposed=False), found.array)
 
     def matrix(
         self,
         name: str,
-        value: Any,
-        dtypes: tuple[DType, ...],
+        value: Any = _BOUND,
+        dtypes: tuple[DType, ...] | None = None,
         when: str = "",
         layouts: tuple[str, ...] = ("ND",),
     ) -> Operand:
-        """A required tensor of one of *dtypes* with at least two dimensions, in one of *layouts*.
+        """A required tensor of one of its types and layouts with at least two dimensions.
 
         An array whose last two dimensions lie in memory the other way round is taken as a
         transposed one, see :func:`npusim.data.tensor.is_transposed`; a TensorSpec that is only a
         row or a column is what its array would be. The array of an operand in FRACTAL_NZ is its
         storage.
         """
-        found = self._tensor(name, value, dtypes, when)
-        self.require(
-            len(found.shape) >= 2,
-            f"{name} must have at least two dimensions, not {len(found.shape)}; reshape it",
-        )
-        self._require_layout(found, layouts)
+        value = self.value(name) if value is _BOUND else value
+        if dtypes is None:
+            found = self._supported(name, value, is_matrix=True)
+        else:  # ADAPTER
+            found = self._tensor(name, value, dtypes, when)
+            self._require_two_dimensions(found)
+            self._require_layout(found, layouts)
         if isinstance(value, np.ndarray):
             return replace(found, spec=replace(found.spec, transposed=is_transposed(value)))
         if lies_both_ways(found.spec):
             return replace(found, spec=replace(found.spec, transposed=False))
         return found
+
+    def _require_two_dimensions(self, operand: Operand) -> None:
+        self.require(
+            len(operand.shape) >= 2,
+            f"{operand.name} must have at least two dimensions, not {len(operand.shape)}; "
+            f"reshape it",
+        )
+
+    def _supported(self, name: str, value: Any, *, is_matrix: bool = False) -> Operand:
+        """*value* as a tensor that a row of support takes, which keeps the rows that do."""
+        narrowing, of = self._narrowing, _in_table(name)
+        if value is not None:
+            self._presence(of, value)
+        found = self._tensor(name, value, dtypes_of(narrowing.left, of), self.when(name))
+        element, layout, rank = found.element, found.spec.layout, len(found.shape)
+        narrowing.note(f"{name} of {element}", lambda row: element in row.operands(of).dtypes)
+        if is_matrix:
+            self._require_two_dimensions(found)
+        self._require_layout(found, layouts_of(narrowing.left, of), self._narrowed(layouts_of, of))
+        narrowing.note(f"{name} in {layout}", lambda row: layout in row.operands(of).layouts)
+        least, most = ranks_of(narrowing.left, of)
+        dimensions = f"{least} to {most} dimensions" if least < most else f"{most} dimensions"
+        self.require(
+            least <= rank <= most,
+            f"{name} must have {dimensions}{self._narrowed(ranks_of, of)}, not shape "
+            f"{found.shape}; reshape it",
+        )
+        narrowing.note(
+            f"{name} of rank {rank}",
+            lambda row: row.operands(of).takes(element, layout, rank),
+        )
+        return found
+
+    def _narrowed(self, admitted: Callable[[tuple[Row, ...], str], Any], name: str) -> str:
+        """What decides what *admitted* says of *name*; nothing if that is so in all rows."""
+        now = admitted(self._narrowing.left, name)
+        if all(admitted((row,), name) == now for row in self.support):
+            return ""
+        return self._narrowing.when(lambda rows: admitted(rows, name))
+
+    def _presence(self, name: str, value: Any) -> None:
+        """Refuse None or a tensor as *name* where no row that is left takes that."""
+        narrowing = self._narrowing
+        narrowing.names.add(name)
+        refused = "required" if value is None else "absent"
+        if all(row.operands(name).presence == refused for row in narrowing.left):
+            when = narrowing.when(
+                lambda rows: {row.operands(name).presence == refused for row in rows} == {True}
+            )
+            if value is None:
+                self.fail(f"{name} must be given{when}, not None; pass a tensor", Code.NULL_POINTER)
+            self.fail(f"{name} must be None{when}, not given; leave it out")
+        came = f"{name} given" if value is not None else f"no {name}"
+        narrowing.note(came, lambda row: row.operands(name).presence != refused)
 
     def _tensor(self, name: str, value: Any, dtypes: tuple[DType, ...], when: str) -> Operand:
         """*value* in whichever layout: an array, a Tensor or a TensorSpec of one of *dtypes*."""
@@ -190,26 +303,54 @@ class Contract:
             return "quantise it"
         return "convert it"
 
-    def _require_layout(self, operand: Operand, layouts: tuple[str, ...]) -> None:
+    def _require_layout(self, operand: Operand, layouts: tuple[str, ...], when: str = "") -> None:
         layout = operand.spec.layout
         can_cast = operand.element in CASTABLE and len(operand.shape) <= MAX_CAST_RANK
         remedy = "pass it through npu_format_cast(..., 2)" if can_cast else "make it in ND"
         self.require(
             layout in layouts,
-            f"{operand.name} must have layout {listed(layouts)}, not {layout}; {remedy}",
+            f"{operand.name} must have layout {listed(layouts)}{when}, not {layout}; {remedy}",
         )
 
     def optional(
-        self, name: str, value: Any, dtypes: tuple[DType, ...], when: str = ""
+        self,
+        name: str,
+        value: Any = _BOUND,
+        dtypes: tuple[DType, ...] | None = None,
+        when: str = "",
     ) -> Operand | None:
-        """A tensor that may be None."""
-        return None if value is None else self.operand(name, value, dtypes, when)
+        """A tensor that may be None, where a row of support says so."""
+        value = self.value(name) if value is _BOUND else value
+        if value is None:
+            if dtypes is None:
+                self._presence(name, value)
+            return None
+        return self.operand(name, value, dtypes, when)
 
-    def tensors(self, name: str, value: Any, most: int = MAX_TENSORS) -> list[tuple[str, Any]]:
+    def optional_matrix(self, name: str) -> Operand | None:
+        """A matrix that may be None, where a row of support says so."""
+        value = self.value(name)
+        if value is None:
+            self._presence(name, value)
+            return None
+        return self.matrix(name)
+
+    def operands(self, name: str, most: int = MAX_TENSORS) -> tuple[Operand, ...]:
+        """A list of one to *most* tensors, each as :meth:`operand` takes one."""
+        return tuple(self.operand(own, value) for own, value in self.tensors(name, most=most))
+
+    def matrices(self, name: str, most: int = MAX_TENSORS) -> tuple[Operand, ...]:
+        """A list of one to *most* tensors, each as :meth:`matrix` takes one."""
+        return tuple(self.matrix(own, value) for own, value in self.tensors(name, most=most))
+
+    def tensors(
+        self, name: str, value: Any = _BOUND, most: int = MAX_TENSORS
+    ) -> list[tuple[str, Any]]:
         """A list of one to *most* tensors, each with a name of its own; one tensor is a list of it.
 
         A list of several names each by its place, as in `x[1]`.
         """
+        value = self.value(name) if value is _BOUND else value
         self.require(
             value is not None,
             f"{name} must be given, not None; pass a list of tensors",
@@ -226,8 +367,9 @@ class Contract:
             return [(name, value[0])]
         return [(f"{name}[{place}]", one) for place, one in enumerate(value)]
 
-    def integer(self, name: str, value: Any) -> int:
-        """An attribute that is a whole number."""
+    def integer(self, name: str, value: Any = _BOUND) -> int:
+        """An attribute that is a whole number, one of the rows of support if they list some."""
+        value = self.value(name) if value is _BOUND else value
         if isinstance(value, bool) or not isinstance(value, int | np.integer):
             self.fail(
                 f"{name} must be an integer, not {shown(value)}; pass one without quotes or a point"
@@ -236,20 +378,51 @@ class Contract:
             -(2**63) <= int(value) < 2**63,
             f"{name} must fit into 64 bits, not be {shown(value)}; pass a smaller one",
         )
-        return int(value)
+        return int(self.one_of(name, int(value)))
 
-    def boolean(self, name: str, value: Any) -> bool:
-        """An attribute that is true or false."""
+    def boolean(self, name: str, value: Any = _BOUND) -> bool:
+        """An attribute that is true or false, as the rows of support have it."""
+        value = self.value(name) if value is _BOUND else value
         if not isinstance(value, bool | np.bool_):
             self.fail(f"{name} must be True or False, not {shown(value)}; pass one of them")
-        return bool(value)
+        return bool(self.one_of(name, bool(value)))
 
-    def choice(self, name: str, value: Any, choices: tuple[str, ...], when: str = "") -> str:
-        """An attribute that is one of a few names."""
+    def choice(
+        self,
+        name: str,
+        value: Any = _BOUND,
+        choices: tuple[str, ...] | None = None,
+        when: str = "",
+    ) -> str:
+        """An attribute that is one of a few names: *choices*, or those of the rows of support."""
+        if value is not _BOUND and isinstance(value, tuple) and choices is None:
+            value, choices = _BOUND, value  # choice("layout", ("BSND", "TND"))
+        value = self.value(name) if value is _BOUND else value
+        if choices is None:
+            return str(self.one_of(name, value))
         if not isinstance(value, str) or value not in choices:
             remedy = "choose one of these" if len(choices) > 1 else f"pass {choices[0]!r}"
             self.fail(f"{name} must be {listed(choices)}{when}, not {shown(value)}; {remedy}")
         return value
+
+    def one_of(self, name: str, value: Any) -> Any:
+        """*value* of attribute *name* if a row of support has it; anything if none lists values."""
+        narrowing = self._narrowing
+        values = values_of(narrowing.left, name)
+        if values is None or not narrowing.left:
+            return value
+        if not any(type(value) is type(each) and value == each for each in values):
+            words = listed(tuple(map(str, values)))
+            when = self._narrowed(values_of, name)
+            remedy = "choose one of these" if len(values) > 1 else f"pass {values[0]!r}"
+            self.fail(f"{name} must be {words}{when}, not {shown(value)}; {remedy}")
+        narrowing.note(f"{name} of {value}", lambda row: value in (row.values(name) or (value,)))
+        return value
+
+
+def _in_table(name: str) -> str:
+    """The parameter of the tensor called *name*: `x` for `x[1]`."""
+    return name.partition("[")[0]
 
 
 def same_shape_remedy(operand: Operand, like: Operand) -> str:

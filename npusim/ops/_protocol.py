@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import lru_cache
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -14,12 +14,14 @@ from npusim.data.dtypes import DTYPES, Array
 from npusim.data.tensor import Operand, Tensor, TensorSpec
 from npusim.devices.schema import DeviceSpec
 from npusim.kernel.program import Block
+from npusim.ops._contract import Contract
+from npusim.ops._oracle import Given
+from npusim.ops._own_parameters import adapted_contract, adapted_oracle, has_own, own_signature
+from npusim.ops._signature import Parameter, name_of, parameters_of, python_signature
+from npusim.ops._support import Row, check_support
 from npusim.ops._torch import TorchFunction
 
 __all__ = ["Operator", "Plan", "Problem", "in_own_terms", "present", "signature"]
-
-ORACLE_ONLY = ("spec", "cube_order")
-"""Parameters of a reference that the torch_npu function does not have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,19 +99,30 @@ def _no_build(_: DeviceSpec, __: Any, ___: Any) -> tuple[Block, ...]:
 class Operator:
     """The declaration of an operator: its functions, and whether the chip has a kernel for it.
 
-    Raises TypeError at definition where an operator of the chip has no kernel or no name for it, or
-    one of the host has either, and where a function of torch has parameters that the operator does
-    not have, or templates that no parameter names.
+    Its parameters are those of its first function of torch, or of its *signature*. Raises TypeError
+    at definition where it has neither, no oracle or no row of support, where a row does not fit the
+    parameters, where an operator of the chip has no kernel or no name for it, or one of the host
+    has either, and where a function of torch has parameters that the operator does not have.
     """
 
-    name: str
-    """The torch_npu function's."""
+    name: str = ""
+    """The torch_npu function's; without it the one of its schema."""
     document: str
     """A sentence, the formula, and what is accepted."""
+    signature: str | inspect.Signature = ""
+    """The schema of an operator without a function of torch, as in `"abs(Tensor x) -> Tensor"`."""
+    extras: str = ""
+    """Parameters that torch_npu does not have, as a schema has them: `"bool deterministic=False"`.
+    They are given by name. That of `templates` is not among them."""
     kernel_type: KernelType = ""
     """CANN's kernel, by the name that the vendor's profilers list as its type."""
-    check: Callable[..., Problem]
-    """Holds a call, `(spec, **arguments)`, against the contract of a product line."""
+    contract: Callable[..., Problem]
+    """`contract(contract) -> Problem`: holds the arguments of a :class:`Contract` against what ties
+    them together, and raises OpError."""
+    support: tuple[Row, ...] = ()
+    """What goes together: types, layouts, ranks, product lines, values of attributes."""
+    elsewhere: str = "run on Atlas A2 or A3"
+    """What to do on product lines that no row is on."""
     tile: Callable[[DeviceSpec, Any], Plan | None] = _no_tile
     """Splits a problem as the vendor's kernel does; None where there is nothing to do."""
     build: Callable[[DeviceSpec, Any, Any], tuple[Block, ...]] = _no_build
@@ -117,11 +130,11 @@ class Operator:
     earlier: Callable[[Any, dict[str, Any]], tuple[EarlierCall, ...]] = _nothing_first
     """What torch_npu launches first, for a problem and the call's arguments: kernels of their own,
     whose time a profiler lists apart and whose results `check` hands to the operator's kernel."""
-    reference: Callable[..., Array | Tensor | tuple[Array | Tensor, ...]]
-    """Computes the result on whole arrays in plain numpy. Its parameters are those of the torch_npu
-    function, in its order, with its defaults; `spec` and `cube_order` are the oracle's own."""
+    oracle: Callable[..., Array | Tensor | tuple[Array | Tensor, ...]]
+    """`oracle(given) -> result`: computes the result on whole arrays in plain numpy from the
+    arguments of a :class:`Given`."""
     on_host: bool = False
-    """Whether the reference's result is the result: the chip has no kernel for it, and it takes no
+    """Whether the oracle's result is the result: the chip has no kernel for it, and it takes no
     time, since a Task Duration leaves the host out."""
     flags_may_stay_up: bool = False
     """Whether its kernel may end with flags between cores that were set and not awaited, because
@@ -131,14 +144,34 @@ class Operator:
     """Operands whose values `tile` and `build` look at. Of all others they see the specs alone, so
     that calls which differ in nothing else share a kernel and its times."""
     templates: tuple[str, ...] = ()
-    """What its parameter `template` may name, on one chip or another: the vendor's kernels."""
+    """What its parameter `template` may name, on one chip or another: the vendor's kernels. An
+    operator without any has no such parameter."""
     torch: tuple[TorchFunction, ...] = ()
     """The functions of torch_npu that run it."""
 
     def __post_init__(self) -> None:
+        if not self.name:
+            schema = self.torch[0].schema if self.torch else self.signature
+            object.__setattr__(self, "name", name_of(schema) if isinstance(schema, str) else "")
+        self._check_declared()
         self._check_kernel()
-        self._check_templates()
         self._check_torch()
+
+    def _check_declared(self) -> None:
+        """Raise TypeError where what every operator has is lacking."""
+        if not callable(self.oracle):
+            raise TypeError(
+                f"{self.name or 'operator'}: an operator must have an oracle, a function of what "
+                f"is given, not {self.oracle!r}; write what it computes in plain numpy"
+            )
+        if has_own(self.oracle, "given") or has_own(self.contract, "contract"):  # ADAPTER
+            return
+        if not self.torch and not self.signature:
+            raise TypeError(
+                f"{self.name or 'operator'}: an operator must have a function of torch or a "
+                f'signature, not neither; declare for example signature="abs(Tensor x) -> Tensor"'
+            )
+        check_support(self.name, self.support, self.parameters)
 
     def _check_kernel(self) -> None:
         missing = [
@@ -163,15 +196,8 @@ class Operator:
                 f"kernel_type, but {came}; declare what CANN calls its kernel, if there is one"
             )
 
-    def _check_templates(self) -> None:
-        if self.templates and "template" not in signature(self).parameters:
-            raise TypeError(
-                f"{self.name}: an operator with templates must have a parameter template, not "
-                f"{', '.join(signature(self).parameters)}; add it"
-            )
-
     def _check_torch(self) -> None:
-        known = list(signature(self).parameters) if self.torch else []
+        known = [each.name for each in self.parameters]
         for function in self.torch:
             unknown = [name for name in function.parameters if name not in known]
             if unknown:
@@ -180,6 +206,65 @@ class Operator:
                     f"{', '.join(known)}, not {', '.join(unknown)}; give them their names, or say "
                     f"that they are absent"
                 )
+
+    @cached_property
+    def parameters(self) -> tuple[Parameter, ...]:
+        """What a call is given, in order: what torch has first, then what npusim adds."""
+        if isinstance(self.signature, inspect.Signature):
+            return tuple(map(_parameter, self.signature.parameters.values()))
+        if has_own(self.oracle, "given"):  # ADAPTER
+            return tuple(map(_parameter, own_signature(self.oracle).parameters.values()))
+        of_torch = self.torch[0].declared if self.torch and not self.signature else ()
+        template = "*, str? template=None" if self.templates else ""
+        extras = f"*, {self.extras}" if self.extras else ""
+        return of_torch + tuple(
+            parameter
+            for text in (self.signature, template, extras)
+            for parameter in parameters_of(text)
+        )
+
+    @cached_property
+    def python_signature(self) -> inspect.Signature:
+        """The same for `inspect`."""
+        if isinstance(self.signature, inspect.Signature):
+            return self.signature
+        if has_own(self.oracle, "given"):  # ADAPTER
+            return own_signature(self.oracle)
+        return python_signature(self.parameters)
+
+    @cached_property
+    def _tensors(self) -> tuple[str, ...]:
+        return tuple(each.name for each in self.parameters if each.is_tensor)
+
+    def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        bound = self.python_signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        return dict(bound.arguments)
+
+    def check(self, /, spec: DeviceSpec, *args: Any, **kwargs: Any) -> Problem:
+        """Hold a call against the contract of the product line of *spec*; raises OpError."""
+        return self.checked(Contract(self.name, spec, arguments=self._bound(args, kwargs)))
+
+    def checked(self, contract: Contract) -> Problem:
+        """Hold the arguments of *contract* against what is supported; raises OpError."""
+        contract = replace(contract, support=self.support)
+        contract.require_series(self.elsewhere)
+        problem: Problem = adapted_contract(self.contract)(contract)
+        contract.require_presence(self._tensors)
+        return problem
+
+    def reference(
+        self,
+        /,
+        *args: Any,
+        spec: DeviceSpec | None = None,
+        cube_order: str = "k16",
+        **kwargs: Any,
+    ) -> Any:
+        """The oracle's result for a call; *spec* is the chip, None an Atlas A2."""
+        arguments = self._bound(args, kwargs)
+        oracle = adapted_oracle(self.oracle, list(arguments))
+        return oracle(Given(self.name, arguments, spec, cube_order))
 
     def plan(self, spec: DeviceSpec, problem: Problem) -> Plan | None:
         """How *problem* is split; None where no kernel runs: on the host, or without elements."""
@@ -192,15 +277,14 @@ class Operator:
 
 
 def signature(operator: Operator) -> inspect.Signature:
-    """The parameters of the torch_npu function."""
-    return _signature_of(operator.reference)
+    """The parameters of *operator*: those of its torch_npu function and what npusim adds."""
+    return operator.python_signature
 
 
-@lru_cache(maxsize=256)  # of all operators and some kernels of one's own; each call asks for one
-def _signature_of(reference: Callable[..., Any]) -> inspect.Signature:
-    whole = inspect.signature(reference)
-    own = [p for p in whole.parameters.values() if p.name not in ORACLE_ONLY]
-    return whole.replace(parameters=own)
+def _parameter(own: inspect.Parameter) -> Parameter:
+    """A parameter of a Python function, whose type is that of its annotation."""
+    by_name = own.kind is own.KEYWORD_ONLY
+    return Parameter(own.name, inspect.formatannotation(own.annotation), own.default, by_name)
 
 
 def in_own_terms(operator: Operator, arguments: dict[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-__all__ = ["Given", "Sizes", "TorchFunction", "TorchTensor", "columns_of", "quantised"]
+from npusim.ops._signature import Parameter, name_of, parameters_of, renamed
+
+__all__ = ["Sizes", "TorchArguments", "TorchFunction", "TorchTensor", "columns_of", "quantised"]
 
 INT4_PER_INT32 = 8
 
@@ -22,7 +24,7 @@ class TorchTensor:
     """ND or FRACTAL_NZ; ND where torch only traces."""
 
 
-Given = Mapping[str, Any]
+TorchArguments = Mapping[str, Any]
 """Parameter, by the operator's name -> a TorchTensor, a list of them, the name of a dtype, else the
 value."""
 Result = tuple[tuple[Any, ...], str]
@@ -37,11 +39,11 @@ class Sizes(Protocol):
     def sym_max(self, a: Any, b: Any) -> Any: ...
 
 
-def _never(_: Given) -> bool:
+def _never(_: TorchArguments) -> bool:
     return False
 
 
-def _nothing(_: Given) -> str | None:
+def _nothing(_: TorchArguments) -> str | None:
     return None
 
 
@@ -52,9 +54,9 @@ class TorchFunction:
     schema: str
     """op-plugin's (op_plugin_functions.yaml): a dtype is an int there, and torch takes
     `torch.qint8` for one as well."""
-    aclnn: Callable[[Given], str]
+    aclnn: Callable[[TorchArguments], str]
     """The function of aclnn that torch_npu calls, which errors name."""
-    outputs: Callable[[Given, Sizes], tuple[Result, ...]]
+    outputs: Callable[[TorchArguments, Sizes], tuple[Result, ...]]
     """Shapes and dtypes of what comes out, for tensors without values; what else a call must
     fulfil is checked when it runs."""
     names: Mapping[str, str] = field(default_factory=dict)
@@ -68,15 +70,15 @@ class TorchFunction:
     to them in place."""
     absent: tuple[str, ...] = ()
     """Parameters that only chips after A3 take: None here."""
-    warns_eager: Callable[[Given], str | None] = _nothing
+    warns_eager: Callable[[TorchArguments], str | None] = _nothing
     """What the document says against a call outside of a compiled graph; None if nothing."""
-    is_done: Callable[[Given], bool] = _never
+    is_done: Callable[[TorchArguments], bool] = _never
     """Whether the first tensor is the result already, so that nothing runs."""
 
     @property
     def name(self) -> str:
         """Of the function in the namespace `npu`."""
-        return self.schema.partition("(")[0].partition(".")[0]
+        return name_of(self.schema)
 
     @property
     def overload(self) -> str:
@@ -84,12 +86,14 @@ class TorchFunction:
         return self.schema.partition("(")[0].partition(".")[2]
 
     @property
+    def declared(self) -> tuple[Parameter, ...]:
+        """The parameters of the schema that reach the operator, by the operator's names."""
+        return renamed(parameters_of(self.schema), self.names, self.absent)
+
+    @property
     def parameters(self) -> tuple[str, ...]:
         """Those of the schema that reach the operator, by the operator's names."""
-        inner = self.schema.partition("(")[2].rpartition(") ->")[0]
-        parts = [part.partition("=")[0] for part in inner.split(", ")]
-        names = [part.split()[-1] for part in parts if part != "*"]
-        return tuple(self.names.get(name, name) for name in names if name not in self.absent)
+        return tuple(each.name for each in self.declared)
 
 
 def quantised(x: TorchTensor, dtype: str | None) -> Result:

@@ -92,9 +92,9 @@ OPERATOR = Operator(
     name="index_select",
     kernel_type=_kernel_type,
     document=__doc__,
-    check=check,
+    contract=check,
     tile=tile,
     build=build,
-    reference=reference,
+    oracle=reference,
     seen_by_kernel=("index",),
 )

@@ -316,9 +316,9 @@ OPERATOR = Operator(
     name="npu_anti_quant",
     kernel_type="AscendAntiQuant",
     document=__doc__,
-    check=check,
+    contract=check,
     tile=tile,
     build=build,
-    reference=reference,
+    oracle=reference,
     torch=(TORCH,),
 )

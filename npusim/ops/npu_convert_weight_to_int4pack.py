@@ -94,8 +94,8 @@ TORCH = TorchFunction(
 OPERATOR = Operator(
     name="npu_convert_weight_to_int4pack",
     document=__doc__,
-    check=check,
-    reference=reference,
+    contract=check,
+    oracle=reference,
     on_host=True,
     torch=(TORCH,),
 )

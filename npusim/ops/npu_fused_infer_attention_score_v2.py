@@ -22,7 +22,7 @@ from npusim.devices.schema import DeviceSpec
 from npusim.ops import npu_fused_infer_attention_score as first
 from npusim.ops._contract import Contract
 from npusim.ops._protocol import Operator
-from npusim.ops._torch import Given, TorchFunction
+from npusim.ops._torch import TorchArguments, TorchFunction
 from npusim.ops.npu_fused_infer_attention_score import Problem
 
 __all__ = ["OPERATOR", "check", "reference"]
@@ -138,7 +138,7 @@ def reference(
     return first.reference(**{name: value for name, value in options.items() if name in known})
 
 
-def _outputs(given: Given, sizes: Any) -> tuple[tuple[tuple[Any, ...], str], ...]:
+def _outputs(given: TorchArguments, sizes: Any) -> tuple[tuple[tuple[Any, ...], str], ...]:
     return first.outputs(first.in_own_names(dict(given), NAMES), sizes)
 
 
@@ -166,10 +166,10 @@ OPERATOR = Operator(
     name=OP,
     kernel_type=first.OPERATOR.kernel_type,
     document=__doc__,
-    check=check,
+    contract=check,
     tile=first.tile,
     build=first.build,
-    reference=reference,
+    oracle=reference,
     templates=first.OPERATOR.templates,
     seen_by_kernel=("block_table",),
     torch=(TORCH,),

@@ -28,7 +28,7 @@ from npusim.devices.schema import DeviceSpec
 from npusim.ops import npu_fused_infer_attention_score as first
 from npusim.ops._contract import Contract
 from npusim.ops._protocol import Operator
-from npusim.ops._torch import Given, Sizes, TorchFunction
+from npusim.ops._torch import Sizes, TorchArguments, TorchFunction
 from npusim.ops.npu_fused_infer_attention_score import Problem
 
 __all__ = ["OPERATOR", "check", "reference"]
@@ -128,7 +128,7 @@ def reference(
     return first.reference(**options)[0]
 
 
-def _outputs(given: Given, sizes: Sizes) -> tuple[tuple[tuple[Any, ...], str], ...]:
+def _outputs(given: TorchArguments, sizes: Sizes) -> tuple[tuple[tuple[Any, ...], str], ...]:
     return first.outputs({**given, "softmax_lse_flag": False}, sizes)[:1]
 
 
@@ -148,10 +148,10 @@ OPERATOR = Operator(
     name=OP,
     document=__doc__,
     kernel_type="IncreFlashAttention",
-    check=check,
+    contract=check,
     tile=first.tile,
     build=first.build,
-    reference=reference,
+    oracle=reference,
     seen_by_kernel=("block_table",),
     torch=(TORCH,),
 )

@@ -86,10 +86,10 @@ OPERATOR = Operator(
     name="npu_reshape_and_cache",
     kernel_type="reshape_and_cache",
     document=__doc__,
-    check=check,
+    contract=check,
     tile=tile,
     build=build,
-    reference=reference,
+    oracle=reference,
     seen_by_kernel=("slot_indices",),
     torch=(TORCH,),
 )

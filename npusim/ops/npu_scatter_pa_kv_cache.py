@@ -99,10 +99,10 @@ OPERATOR = Operator(
     name="npu_scatter_pa_kv_cache",
     kernel_type="ScatterPaKvCache",
     document=__doc__,
-    check=check,
+    contract=check,
     tile=tile,
     build=build,
-    reference=reference,
+    oracle=reference,
     seen_by_kernel=("slot_mapping",),
     torch=(TORCH,),
 )

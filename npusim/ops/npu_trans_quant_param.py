@@ -40,7 +40,7 @@ from npusim.kernel.views import GmView, bindings
 from npusim.ops import _protocol
 from npusim.ops._contract import Contract
 from npusim.ops._protocol import Operator, present
-from npusim.ops._torch import Given, Sizes, TorchFunction
+from npusim.ops._torch import Sizes, TorchArguments, TorchFunction
 
 __all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "reference", "tile"]
 
@@ -231,7 +231,7 @@ def reference(scale: Array, offset: Array | None = None, round_mode: int = 0) ->
 # ---- torch ----
 
 
-def _torch_outputs(given: Given, sizes: Sizes) -> tuple[tuple[tuple[Any, ...], str]]:
+def _torch_outputs(given: TorchArguments, sizes: Sizes) -> tuple[tuple[tuple[Any, ...], str]]:
     scale, offset = given["scale"], given["offset"]
     if offset is None or len(scale.shape) != 1:
         return ((scale.shape, "int64"),)
@@ -250,9 +250,9 @@ OPERATOR = Operator(
     name="npu_trans_quant_param",
     kernel_type="TransQuantParamV2",
     document=__doc__,
-    check=check,
+    contract=check,
     tile=tile,
     build=build,
-    reference=reference,
+    oracle=reference,
     torch=(TORCH,),
 )

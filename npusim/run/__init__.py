@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -10,10 +11,14 @@ if TYPE_CHECKING:
     from npusim.chip import Engine, L2State, Progress
     from npusim.data.product import CubeOrder
     from npusim.devices.schema import DeviceSpec, ICache
-    from npusim.run.result import Output, Run
+    from npusim.run.result import Output
+    from npusim.run.runs import Run
     from npusim.run.user_kernel import KernelFunction
 
 __all__ = ["Output", "Run", "run"]
+
+HOMES = {"Output": "npusim.run.result", "Run": "npusim.run.runs"}
+"""Public name -> the module that defines it, which is loaded when the name is first used."""
 
 
 def run(
@@ -40,8 +45,7 @@ def run(
     *timing* turn either half off. *l2* says what lies in the L2 at launch: nothing ("cold"), inputs
     and outputs ("warm"), what earlier runs of the same left there ("repeat"), the inputs named in a
     tuple, or a share of each, as in `{"x": 1, "weight": 0.5}`; *icache* whether the instruction
-    caches hold the kernel ("warm") or not ("cold"), which they do unless told otherwise where the
-    same kernel ran before: with "warm" and "repeat".
+    caches hold the kernel ("warm") or not ("cold"); by default they do with "warm" and "repeat".
     *every_core* times each core on its own, and *byte_exact* keeps every byte of L1 and L0 and
     computes core after core: both give the same more slowly. *engine* is "simpy" or "compiled",
     which finds the same times sooner where a C compiler was there to build it; unless given, what
@@ -49,9 +53,8 @@ def run(
     and bf16 products: how many the cube adds up exactly before it rounds. *progress* is
     :data:`npusim.chip.Progress`.
 
-    Programs and times of earlier calls are kept, and found by all that they depend on: see
-    :mod:`npusim.run.kept`; times also for other processes, in the folder *cache* or the one that
-    NPUSIM_CACHE names: see :mod:`npusim.run.stored`. Of these *progress* hears nothing.
+    Programs and times of earlier calls are cached (:mod:`npusim.run.kept`), times also for other
+    processes in the folder *cache* or NPUSIM_CACHE (:mod:`npusim.run.stored`).
 
     Raises OpError, with the code CANN would give, when the operator refuses its arguments or traps;
     ValueError for an unknown operator or device; TypeError for arguments it does not have.
@@ -62,7 +65,9 @@ def run(
     array([[   0,    2, -128]], dtype=int8)
     """
     # The first call loads the simulator; the import of npusim alone does without it.
-    from npusim.run.call import Options, play
+    from npusim.run.call import play
+    from npusim.run.options import Options
+    from npusim.run.runs import Run
 
     options = Options(
         values=values,
@@ -75,15 +80,13 @@ def run(
         byte_exact=byte_exact,
         cube_order=cube_order,
     )
-    return play(op, args, kwargs, device, options, progress)
+    return Run.of(play(op, args, kwargs, device, options, progress))
 
 
 if not TYPE_CHECKING:  # mypy would take any name for one that there is
 
     def __getattr__(name: str) -> Any:
         """What a run gives back, loaded when it is first asked for (PEP 562)."""
-        if name not in __all__:
+        if name not in HOMES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from npusim.run import result
-
-        return getattr(result, name)
+        return getattr(import_module(HOMES[name]), name)

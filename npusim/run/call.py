@@ -5,47 +5,28 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from difflib import get_close_matches
+from functools import partial
 from inspect import Parameter, Signature
 from typing import Any, get_args
 
 import numpy as np
 
 from npusim import chip, devices, ops
-from npusim.chip import L2_STATES, Engine, L2State, Progress, engine_named
+from npusim.chip import L2_STATES, L2State, Progress, engine_named
 from npusim.data.dtypes import Array
 from npusim.data.errors import Code, OpError, TrapError, shown
-from npusim.data.product import CubeOrder
 from npusim.data.tensor import GlobalTensor, Tensor, TensorSpec
 from npusim.devices.schema import DeviceSpec, ICache
 from npusim.kernel.builder import deeper
-from npusim.kernel.program import QueueName
 from npusim.run import user_kernel
-from npusim.run.again import Call
-from npusim.run.result import Output, Run, without_values
+from npusim.run.options import Options
+from npusim.run.result import Call, Output, Result, without_values
 from npusim.run.stored import stored_in
 from npusim.run.task import Task, allocated, place
 
-__all__ = ["Options", "bind", "find", "play"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """How a call is to be run: the keyword parameters of :func:`npusim.run`, as they were given."""
-
-    values: bool = True
-    timing: bool = True
-    l2: L2State = "cold"
-    icache: ICache | None = None
-    every_core: bool = False
-    engine: Engine | None = None
-    cache: str | os.PathLike[str] | None = None
-    byte_exact: bool = False
-    cube_order: CubeOrder = "k16"
-    deeper: tuple[QueueName, ...] = ()
-    """Queues of the kernel that get a slot more than it declares, to see what that would give; no
-    parameter of :func:`npusim.run`."""
+__all__ = ["bind", "find", "play"]
 
 
 def play(
@@ -55,9 +36,9 @@ def play(
     device: str | os.PathLike[str] | DeviceSpec,
     options: Options,
     progress: Progress | None = None,
-) -> Run:
+) -> Result:
     """Run operator *op* on *device* with its own *args* and *kwargs*: see :func:`npusim.run`."""
-    _check_options(options, progress)
+    options.check(progress)
     engine = engine_named(options.engine)
     asked, operator, spec, l2 = op, find(op), devices.load(device), options.l2
     op, bound = operator.name, bind(operator, args, kwargs)
@@ -67,24 +48,43 @@ def play(
     with_values = options.values and all(each.array is not None for each in problem.inputs)
     arguments = _described(bound, problem)
     seen = {name: bound[name] for name in operator.seen_by_kernel if name in bound}
-    call = Call(asked, operator, spec, arguments | seen, options)
+    asked_again = Call(
+        op=asked,
+        operator=operator,
+        device=spec,
+        arguments=arguments | seen,
+        options=options,
+        play=play,
+    )
     task = Task(operator, spec, problem, progress, stored_in(options.cache), options.deeper)
     outputs: dict[str, Output] = dict(problem.outputs)
+    whole = partial(
+        Result,
+        op=op,
+        device=spec,
+        arguments=arguments,
+        l2=l2,
+        icache=icache,
+        timed=options.timing,
+    )
     if task.plan is None:
         if with_values:
             outputs = _without_kernel(operator, problem, bound)
-        return Run(op, spec, arguments, l2, icache, outputs, None, None, options.timing)
+        return whole(outputs=outputs, plan=None, trace=None)
     if with_values or not options.timing:
         task.check()
     with _traps_as_errors(op):
         if with_values:
             outputs = _computed(task, task.plan, problem, options)
         trace = task.trace(l2, options.every_core, engine) if options.timing else None
-    earlier = _earlier(operator, problem, spec, arguments, replace(options, icache=icache))
-    is_own = isinstance(problem, user_kernel.UserProblem)
-    return Run(
-        *(op, spec, arguments, l2, icache, outputs, task.plan, trace, options.timing),
-        *(earlier, is_own, operator.type_of(spec, problem, task.plan), call),
+    return whole(
+        outputs=outputs,
+        plan=task.plan,
+        trace=trace,
+        earlier=_earlier(operator, problem, spec, arguments, replace(options, icache=icache)),
+        is_own_kernel=isinstance(problem, user_kernel.UserProblem),
+        kernel_type=operator.type_of(spec, problem, task.plan),
+        call=asked_again,
     )
 
 
@@ -131,7 +131,7 @@ def _earlier(
     spec: DeviceSpec,
     arguments: dict[str, Any],
     options: Options,
-) -> tuple[Run, ...]:
+) -> tuple[Result, ...]:
     """What torch_npu launches before, for its time alone; of named inputs in the L2, its own."""
     found = []
     l2 = options.l2
@@ -197,29 +197,6 @@ def _icache(icache: ICache | None, l2: L2State) -> ICache:
 
 MOST_SHOWN = 300
 """Characters of parameters that an error repeats."""
-SWITCHES = ("values", "timing", "every_core", "byte_exact")
-
-
-def _check_options(options: Options, progress: object) -> None:
-    """Hold the options of a run against what they may be."""
-    cube_order: object = options.cube_order
-    switches = options.values, options.timing, options.every_core, options.byte_exact
-    orders = get_args(CubeOrder)
-    if not isinstance(cube_order, str) or cube_order not in orders:
-        raise ValueError(
-            f"run: cube_order must be one of {', '.join(orders)}, not {shown(cube_order)}; "
-            f"use one of these"
-        )
-    for name, value in zip(SWITCHES, switches, strict=True):
-        if not isinstance(value, bool | np.bool_):
-            raise TypeError(
-                f"run: {name} must be True or False, not {shown(value)}; pass one of them"
-            )
-    if progress is not None and not callable(progress):
-        raise TypeError(
-            f"run: progress must be a function of a stage and a share, not {shown(progress)}; "
-            f"leave it out"
-        )
 
 
 def bind(operator: ops.Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -15,13 +15,14 @@ from npusim.data.files import FileError, check_place, taken, write
 from npusim.data.tensor import TensorSpec
 from npusim.reports.subject import trace_of
 from npusim.run.advice import Advice, advise
-from npusim.run.again import REFUSALS
+from npusim.run.call import play
+from npusim.run.options import Options
+from npusim.run.result import REFUSALS, Result
 from npusim.trace import record
 from npusim.trace.record import Record
 
 if TYPE_CHECKING:
     from npusim.chip import Progress
-    from npusim.run.result import Run
 
 __all__ = ["MOST_MICRO_OPS", "advice_for", "recorded", "write_page"]
 
@@ -30,7 +31,7 @@ MOST_MICRO_OPS = 200_000
 about a minute."""
 
 
-def write_page(runs: Sequence[Run], path: str | os.PathLike[str], force: bool) -> Path:
+def write_page(runs: Sequence[Result], path: str | os.PathLike[str], force: bool) -> Path:
     """Write the page of *runs*, as `npusim report` does, with the advice for each."""
     from npusim.reports.html import report  # loads matplotlib
 
@@ -54,7 +55,7 @@ def _fill(text: str, path: Path) -> None:
     path.write_text(text, encoding="utf-8")
 
 
-def recorded(run: Run, folder: Path) -> Record:
+def recorded(run: Result, folder: Path) -> Record:
     """*run* as it is read back from a folder: alike wherever a page comes from."""
     folder.mkdir(parents=True)
     record.write(folder, run.device, run.trace)
@@ -99,10 +100,8 @@ def advice_for(
     return advise(run, progress)
 
 
-def _again(found: Record, arguments: dict[str, Any]) -> Run | None:
+def _again(found: Record, arguments: dict[str, Any]) -> Result | None:
     """The run that *found* tells of; None where this npusim refuses it."""
-    from npusim.run.call import Options, play
-
     l2 = found.facts["l2"]
     state = tuple(l2) if isinstance(l2, list) else l2
     options = Options(values=False, l2=state, icache=found.facts["icache"])

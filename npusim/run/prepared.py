@@ -20,8 +20,9 @@ from npusim import chip, ops
 from npusim.data.dtypes import INT4, Array
 from npusim.data.tensor import GlobalTensor, Operand, Tensor, TensorSpec, allocated_bytes
 from npusim.devices.schema import DeviceSpec
-from npusim.run.call import Options, bind, find, play
-from npusim.run.result import Run
+from npusim.run.call import bind, find, play
+from npusim.run.options import Options
+from npusim.run.result import Result
 from npusim.run.task import Task
 
 __all__ = ["Prepared", "by_operand", "prepared"]
@@ -30,7 +31,7 @@ __all__ = ["Prepared", "by_operand", "prepared"]
 class Prepared:
     """What calls of the same shapes, types and attributes share."""
 
-    def __init__(self, run: Run, task: Task, problem: ops.Problem) -> None:
+    def __init__(self, run: Result, task: Task, problem: ops.Problem) -> None:
         self.run = run
         """The run of each of them, its outputs as they are without values."""
         self._task, self._problem, self._replay = task, problem, task.replay()

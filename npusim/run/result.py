@@ -1,39 +1,42 @@
-"""What a run gives back: its outputs, its times, and how the work was split."""
+"""What a run gives back: its outputs, its times, how the work was split, and the call itself."""
 
 from __future__ import annotations
 
-import os
+import warnings
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from npusim import ops
 from npusim.accuracy import Accuracy, Kind, Sizes, accuracy_of, kind_of
-from npusim.chip import L2State, Progress
+from npusim.check.hazards import HazardError
+from npusim.chip import L2State
 from npusim.data.dtypes import Array
+from npusim.data.errors import OpError
 from npusim.data.tensor import Tensor, TensorSpec
 from npusim.devices.schema import DeviceSpec, ICache, Pipe
-from npusim.run.again import Call
+from npusim.kernel.program import QueueName
+from npusim.run.options import Options
+from npusim.run.user_kernel import KernelFunction
+from npusim.timing.compiled import is_built
 from npusim.trace import Launch, PipeCounter, Trace
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from npusim.reports.path import CriticalPath
-    from npusim.run.advice import Advice
 
-__all__ = ["Output", "Run", "without_values"]
+__all__ = ["REFUSALS", "Call", "Output", "Result", "without_values"]
 
 Output = Array | Tensor | TensorSpec
 """The values, or only their shape and type when a TensorSpec went in."""
 
 
-@dataclass(frozen=True, eq=False)
-class Run:
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Result:
     """What came out, how long it took, and why."""
 
     op: str
@@ -50,7 +53,7 @@ class Run:
     """When each micro-op ran; None without timing, or when no kernel ran."""
     timed: bool
     """Whether time was asked for."""
-    earlier: tuple[Run, ...] = ()
+    earlier: tuple[Result, ...] = ()
     """What torch_npu launches first, kernels of their own: their times are part of this one's.
 
     Plan, trace, cycles and counters are those of the operator's own kernel.
@@ -146,16 +149,6 @@ class Run:
         """Core -> pipe -> what it did."""
         return self.trace.counters() if self.trace else {}
 
-    def advice(self, progress: Progress | None = None) -> list[Advice]:
-        """What to change so that it is quicker, each piece tried: see :mod:`npusim.run.advice`.
-
-        It takes as long as some ten to thirty runs of the same. Raises ValueError for a run that
-        was not timed or had nothing to do.
-        """
-        from npusim.run.advice import advise
-
-        return advise(self, progress)
-
     def critical_path(self) -> CriticalPath:
         """What the end time hangs on: micro-ops, flags between cores, slack of pipes, last wave.
 
@@ -173,17 +166,6 @@ class Run:
         from npusim.reports.timeline import timeline  # loads matplotlib
 
         return timeline(self, **options)
-
-    def report(self, path: str | os.PathLike[str], *others: Run, force: bool = False) -> Path:
-        """Write the page that `npusim report` writes, of this run, compared with *others* if any.
-
-        An earlier page is replaced only if *force* says so. Returns where it lies. Raises
-        ValueError for a run that was not timed or had nothing to do, FileError for a *path* that
-        cannot be written.
-        """
-        from npusim.run.page import write_page
-
-        return write_page([self, *others], path, force)
 
     def to_json(self) -> dict[str, Any]:
         """Everything but the values and the spans, as plain numbers, strings and lists."""
@@ -225,6 +207,78 @@ class Run:
         several = len(self.launches) > 1 and self.time_us is not None
         took += f" in {len(self.launches)} launches" if several else ""
         return f"<{self.op} on {self.device.name}: {found}, {took}>"
+
+
+REFUSALS = OpError, HazardError, ValueError, TypeError
+"""What a call raises that an operator, a chip or a custom kernel does not take."""
+
+
+class Play(Protocol):
+    """Runs a call: :func:`npusim.run.call.play`."""
+
+    def __call__(
+        self,
+        op: str | KernelFunction,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        device: DeviceSpec,
+        options: Options,
+    ) -> Result: ...
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Call:
+    """What was asked of :func:`npusim.run`, which can be asked once more with a change."""
+
+    op: str | KernelFunction
+    operator: ops.Operator
+    device: DeviceSpec
+    arguments: dict[str, Any]
+    """Parameter -> what was given; arrays and tensors as their TensorSpec, but for those whose
+    values decide how the kernel is written."""
+    options: Options
+    play: Play
+    """What ran it, and runs it again."""
+
+    def __repr__(self) -> str:
+        return f"<call of {self.operator.name} on {self.device.name}>"
+
+    def timed(
+        self,
+        changes: Mapping[str, Any] | None = None,
+        device: DeviceSpec | None = None,
+        deeper: tuple[QueueName, ...] = (),
+    ) -> Result | None:
+        """The same for its time alone, with *changes* of its arguments or on another chip.
+
+        Queues that are *deeper* get a slot more than its kernel declares. None where such a call is
+        refused, or has nothing to do.
+        """
+        # Both engines find the same times.
+        engine = "compiled" if is_built() else self.options.engine
+        options = replace(self.options, values=False, timing=True, engine=engine, deeper=deeper)
+        arguments = self.arguments | dict(changes or {})
+        return self._played(self.op, arguments, device or self.device, options)
+
+    def other(self, op: str, arguments: dict[str, Any]) -> Result | None:
+        """Another call on the same chip, for its time alone, with nothing in the L2."""
+        options = replace(self.options, values=False, timing=True, l2="cold", icache=None)
+        return self._played(op, arguments, self.device, options)
+
+    def _played(
+        self,
+        op: str | KernelFunction,
+        arguments: dict[str, Any],
+        device: DeviceSpec,
+        options: Options,
+    ) -> Result | None:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                found = self.play(op, (), arguments, device, options)
+        except REFUSALS:
+            return None
+        return found if found.time_us else None
 
 
 def without_values(value: Any) -> Any:

@@ -29,7 +29,6 @@ from typing import TypeGuard
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-import npusim
 from npusim.data.dtypes import DType
 from npusim.data.files import opened, reason, taken, write
 from npusim.kernel.program import Block
@@ -242,7 +241,7 @@ def _pieces(value: object) -> Iterator[bytes]:
 
 def _is_own_function(value: object) -> TypeGuard[FunctionType]:
     """Whether *value* is a function of npusim that its name alone tells."""
-    if not isfunction(value) or value.__module__.partition(".")[0] != npusim.__name__:
+    if not isfunction(value) or value.__module__.partition(".")[0] != __name__.partition(".")[0]:
         return False
     return vars(sys.modules[value.__module__]).get(value.__qualname__) is value
 
@@ -255,7 +254,7 @@ def own_digest(*, with_built: bool = True) -> bytes:
     """
     known = SOURCES if with_built else SOURCES - BUILT
     found = sha256(version("npusim").encode())
-    above = Path(npusim.__file__).parent
+    above = Path(__file__).parents[1]
     for path in sorted(above.rglob("*")):
         if path.suffix in known and path.is_file():
             found.update(f"\0{path.relative_to(above).as_posix()}\0".encode())

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import lru_cache
 from importlib.util import module_from_spec, spec_from_file_location
-from inspect import Parameter
+from inspect import Parameter, Signature
 from pathlib import Path
 from traceback import extract_tb
 from types import ModuleType
@@ -28,7 +28,6 @@ from typing import Any, cast
 
 import numpy as np
 
-import npusim
 from npusim.check.bounds import check_inside
 from npusim.check.rules import check_blocks
 from npusim.data.dtypes import DTYPES, Array, dtype_of
@@ -39,13 +38,13 @@ from npusim.devices.schema import DeviceSpec
 from npusim.isa import global_operand, misfit, writes_global
 from npusim.kernel.launch import Kernel
 from npusim.kernel.program import Block
-from npusim.ops import Operator, Plan, Problem
+from npusim.ops import Contract, Given, Operator, Plan, Problem, Row
 
 __all__ = ["KernelError", "KernelFunction", "load", "operator"]
 
 KernelFunction = Callable[..., Kernel]
 """A function of a chip, its parameter `spec`, and of TensorSpecs and attributes, to a kernel."""
-PACKAGE = Path(npusim.__file__).resolve().parent
+PACKAGE = Path(__file__).resolve().parents[1]
 
 
 class KernelError(ValueError):
@@ -143,11 +142,19 @@ def operator(function: KernelFunction) -> Operator:
         name=kernel.name,
         document=inspect.getdoc(function) or "",
         kernel_type=kernel.name,
-        check=kernel.check,
+        signature=kernel.signature,
+        contract=kernel.check,
+        support=(Row(),),
         tile=kernel.tile,
         build=kernel.build,
-        # Its parameters are those of a call; values come of the kernel alone.
-        reference=cast(Callable[..., Array], function),
+        oracle=_no_oracle,
+    )
+
+
+def _no_oracle(given: Given) -> Array:
+    """Values come of the kernel alone."""
+    raise KernelError(
+        f"kernel: a custom kernel must be run, not asked for its oracle ({given}); call npusim.run"
     )
 
 
@@ -167,8 +174,16 @@ class UserKernel:
         self.name: str = function.__name__ if is_named else type(function).__name__
         _check_parameters(self.name, function)
 
-    def check(self, spec: DeviceSpec, **arguments: Any) -> UserProblem:
+    @property
+    def signature(self) -> Signature:
+        """The parameters of a call: those of the function without the chip."""
+        whole = inspect.signature(self.function)
+        kept = [each for each in whole.parameters.values() if each.name != "spec"]
+        return whole.replace(parameters=kept)
+
+    def check(self, contract: Contract) -> UserProblem:
         """Have the kernel written, and hold it against the tensors and the chip."""
+        spec, arguments = contract.spec, contract.arguments
         operands = {
             name: _operand(self.name, name, value)
             for name, value in arguments.items()
@@ -176,7 +191,7 @@ class UserKernel:
         }
         described = {name: operand.spec for name, operand in operands.items()}
         try:
-            kernel = self.function(spec=spec, **arguments | described)
+            kernel = self.function(spec=spec, **{**arguments, **described})
         except Exception as error:
             if isinstance(error, ValueError | RuntimeError) and _is_ours(error):
                 raise  # it says all that is needed

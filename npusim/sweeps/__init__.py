@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from npusim.data.errors import shown
 from npusim.devices.schema import DeviceSpec
-from npusim.run.call import Options
+from npusim.run.options import Options
 from npusim.sweeps.cells import Arguments, Cell, Chip, Settings, cells_of
 from npusim.sweeps.errors import SweepError
 from npusim.sweeps.journal import journal_at

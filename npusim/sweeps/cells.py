@@ -19,8 +19,9 @@ from npusim.data.errors import OpError, shown
 from npusim.data.files import content
 from npusim.data.tensor import Tensor, TensorSpec
 from npusim.devices.schema import DeviceSpec
-from npusim.run.call import Options, find
+from npusim.run.call import find
 from npusim.run.kept import device_key, key_of
+from npusim.run.options import Options
 from npusim.run.result import without_values
 from npusim.run.stored import digest_of
 from npusim.sweeps.errors import SweepError

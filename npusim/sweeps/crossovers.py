@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from npusim.sweeps.table import VENDOR
-
-if TYPE_CHECKING:
-    from npusim.sweeps.table import Sweep
+from npusim.sweeps.rows import VENDOR, Rows
 
 __all__ = ["Crossover", "Line", "axis_of", "crossovers", "lines"]
 
@@ -64,7 +61,7 @@ def _words(coordinates: dict[str, Any]) -> str:
     return ", ".join(parts)
 
 
-def axis_of(sweep: Sweep) -> str | None:
+def axis_of(sweep: Rows) -> str | None:
     """The variable of numbers with the most values, two at least; the first of several."""
     found: str | None = None
     most = 1
@@ -80,7 +77,7 @@ def _is_number(row: Any, name: str) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def lines(sweep: Sweep) -> tuple[Line, ...]:
+def lines(sweep: Rows) -> tuple[Line, ...]:
     """A line for each combination of what varies beside the axis, in the order of the rows."""
     axis = axis_of(sweep)
     found: dict[tuple[str, ...], Line] = {}
@@ -97,7 +94,7 @@ def lines(sweep: Sweep) -> tuple[Line, ...]:
     return tuple(line for line in found.values() if line.times_us)
 
 
-def crossovers(sweep: Sweep) -> tuple[Crossover, ...]:
+def crossovers(sweep: Rows) -> tuple[Crossover, ...]:
     """Every crossover of lines that differ in a chip, a template, a setting or a variable of words.
 
     The vendor's choice, one of the templates, does not compete with these.
@@ -115,7 +112,7 @@ def crossovers(sweep: Sweep) -> tuple[Crossover, ...]:
     return tuple(found)
 
 
-def _all_numbers(sweep: Sweep, name: str) -> bool:
+def _all_numbers(sweep: Rows, name: str) -> bool:
     return all(_is_number(row, name) for row in sweep.rows)
 
 

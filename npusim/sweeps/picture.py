@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from npusim.reports import style
 from npusim.sweeps.crossovers import Line, axis_of, crossovers, lines
-from npusim.sweeps.table import VENDOR, Row, Sweep
+from npusim.sweeps.rows import VENDOR, Row, Rows
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,7 +23,7 @@ WIDE = 12
 MOST_TICKS = 10
 
 
-def write(sweep: Sweep, folder: Path) -> str:
+def write(sweep: Rows, folder: Path) -> str:
     """Write the picture into *folder*; returns the name of the file."""
     from matplotlib.figure import Figure
 
@@ -37,7 +37,7 @@ def write(sweep: Sweep, folder: Path) -> str:
     return PICTURE
 
 
-def draw(sweep: Sweep, *, ax: Axes | None = None) -> Axes:
+def draw(sweep: Rows, *, ax: Axes | None = None) -> Axes:
     """Draw the times of *sweep* on *ax*, or on a figure of their own.
 
     Over the variable with the most numbers there is a line for all else that varies, and a ring
@@ -59,11 +59,11 @@ def draw(sweep: Sweep, *, ax: Axes | None = None) -> Axes:
     return ax
 
 
-def _timed(sweep: Sweep) -> list[Row]:
+def _timed(sweep: Rows) -> list[Row]:
     return [row for row in sweep.rows if row.outcome.time_us is not None]
 
 
-def _title(sweep: Sweep) -> str:
+def _title(sweep: Rows) -> str:
     same = {name: of for name, of in sweep.rows[0].coordinates.items() if name not in sweep.varied}
     if same.get("template") == VENDOR:
         del same["template"]
@@ -77,7 +77,7 @@ def _title(sweep: Sweep) -> str:
 # ---- lines ----
 
 
-def _lines(ax: Axes, sweep: Sweep, axis: str) -> None:
+def _lines(ax: Axes, sweep: Rows, axis: str) -> None:
     every = lines(sweep)
     for place, line in enumerate(every):
         _line(ax, line, place, has_label=len(every) > 1)
@@ -192,7 +192,7 @@ def _legend(ax: Axes, *, has_rings: bool) -> None:
 # ---- bars ----
 
 
-def _bars(ax: Axes, sweep: Sweep) -> None:
+def _bars(ax: Axes, sweep: Rows) -> None:
     timed = _timed(sweep)
     labels = [
         Line({name: of for name, of in row.coordinates.items() if name in sweep.varied}, {}).label

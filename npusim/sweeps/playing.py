@@ -16,7 +16,7 @@ from npusim.data.errors import DocumentWarning, OpError
 from npusim.reports.bounds import finding
 from npusim.run.call import play
 from npusim.run.processes import processes
-from npusim.run.result import Run
+from npusim.run.result import Result
 from npusim.run.stored import own_digest
 from npusim.sweeps.cells import Call
 from npusim.sweeps.errors import SweepError
@@ -71,7 +71,7 @@ def timed(call: Call) -> Answer:
     return own_digest(with_built=False), found
 
 
-def _outcome(run: Run) -> Outcome:
+def _outcome(run: Result) -> Outcome:
     return Outcome(
         time_us=run.time_us,
         launch_us=run.launch_us,

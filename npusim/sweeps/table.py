@@ -3,68 +3,26 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
-from functools import cached_property
+from dataclasses import asdict, fields
 from io import StringIO
 from typing import TYPE_CHECKING, Any
 
 from npusim.sweeps.cells import Cell
+from npusim.sweeps.crossovers import Crossover, crossovers
 from npusim.sweeps.playing import Outcome
+from npusim.sweeps.rows import VENDOR, Row, Rows
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from npusim.sweeps.crossovers import Crossover
-
-__all__ = ["LABELS", "OUTCOME", "Row", "Sweep"]
+__all__ = ["LABELS", "OUTCOME", "VENDOR", "Row", "Sweep"]
 
 LABELS = ("op", "device", "asked")
 OUTCOME = tuple(field.name for field in fields(Outcome))
-VENDOR = "the vendor's choice"
-"""What a template is called that was not named."""
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A cell, and what came of it."""
-
-    cell: Cell
-    outcome: Outcome
-
-    @property
-    def is_bad(self) -> bool:
-        """Whether it was refused, and not merely tried as one of all templates."""
-        return self.outcome.error is not None and not self.cell.is_tried
-
-    @property
-    def coordinates(self) -> dict[str, Any]:
-        """What it may differ in from other rows, by name: chip, template, settings, variables."""
-        own = self.cell
-        asked = VENDOR if own.asked is None else own.asked
-        return {"device": own.device, "template": asked, **own.settings, **own.variables}
-
-
-@dataclass(frozen=True, eq=False)
-class Sweep:
-    """All rows of a sweep, in the order of its chips, templates and variables."""
-
-    op: str
-    settings: tuple[str, ...]
-    """The keys of the numbers that were set."""
-    variables: tuple[str, ...]
-    rows: tuple[Row, ...]
-
-    @property
-    def bad(self) -> tuple[Row, ...]:
-        """The rows that were refused, but for templates that were merely tried."""
-        return tuple(row for row in self.rows if row.is_bad)
-
-    @cached_property
-    def varied(self) -> tuple[str, ...]:
-        """The coordinates that are not the same in all rows."""
-        found = [row.coordinates for row in self.rows]
-        return tuple(name for name in found[0] if len({str(each[name]) for each in found}) > 1)
+class Sweep(Rows):
+    """All rows of a sweep, as tables, with its crossovers and its picture."""
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -112,8 +70,6 @@ class Sweep:
 
     def crossovers(self) -> tuple[Crossover, ...]:
         """Where another chip, template or setting becomes the fastest: :mod:`.crossovers`."""
-        from npusim.sweeps.crossovers import crossovers
-
         return crossovers(self)
 
     def draw(self, *, ax: Axes | None = None) -> Axes:
@@ -138,8 +94,3 @@ class Sweep:
 def _plain(value: Any) -> Any:
     """A number or a string as it is, anything else as its text."""
     return value if isinstance(value, int | float | str) else str(value)
-
-
-def numbers_of(rows: Sequence[Row], name: str) -> list[Any]:
-    """The values of the coordinate *name*, each once, in the order of *rows*."""
-    return list(dict.fromkeys(row.coordinates[name] for row in rows))

@@ -14,12 +14,13 @@ from typing import Any
 
 import torch
 
-import npusim
 from npusim.torch.clock import Event, clock
 
 __all__ = ["Call", "Calls", "noted"]
 
-INNER = tuple(f"{Path(str(module.__file__)).parent}{os.sep}" for module in (npusim, torch))
+INNER = tuple(
+    f"{folder}{os.sep}" for folder in (Path(__file__).parents[1], Path(str(torch.__file__)).parent)
+)
 """Where the files lie whose frames a call stack leaves out."""
 
 

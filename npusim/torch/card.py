@@ -18,7 +18,7 @@ from npusim.devices.schema import DeviceSpec
 from npusim.run import run as simulate
 from npusim.run.kept import KEPT, device_key
 from npusim.run.prepared import by_operand, prepared
-from npusim.run.result import Run
+from npusim.run.result import Result
 from npusim.torch.clock import clock
 
 __all__ = ["computes_values", "insert", "known", "name", "run", "run_again", "spec"]
@@ -59,7 +59,7 @@ def name() -> str:
     return next((alias for alias in chip.aliases if alias.startswith("Ascend")), chip.name)
 
 
-def run(op: str, *args: Any, **kwargs: Any) -> Run:
+def run(op: str, *args: Any, **kwargs: Any) -> Result:
     """`npusim.run` on the card; the clock moves on by its time."""
     done = simulate(op, *args, device=spec(), values=computes_values(), **kwargs)
     clock.kernel(done)

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from npusim.accuracy import Kind, accuracy_of
 from npusim.accuracy.kernels import SHORT_US
 from npusim.data.text import counted, tally
-from npusim.run.result import Run
+from npusim.run.result import Result
 
 __all__ = ["Clock", "Event", "Keeper", "clock", "launched_by"]
 
@@ -32,7 +32,7 @@ class Event:
     """0 for what is not simulated."""
     launch_us: float = 0.0
     """How much of it is the cost of starting and ending the kernel."""
-    run: Run | None = None
+    run: Result | None = None
     """The kernel's run; None for what is not simulated."""
     graph: str | None = None
     """The compiled graph that it was part of."""
@@ -95,7 +95,7 @@ class Clock:
         """Whether somebody is told of events."""
         return bool(self._recordings)
 
-    def kernel(self, run: Run, name: str | None = None) -> None:
+    def kernel(self, run: Result, name: str | None = None) -> None:
         """Move on by the time of *run*, kernel by kernel; *name* is that of its own.
 
         In a graph the launch is paid once: a later kernel pays only what its own costs more.

@@ -17,7 +17,7 @@ from npusim.data.tensor import Tensor, TensorSpec
 from npusim.devices.schema import DeviceSpec
 from npusim.reports import model
 from npusim.reports.causes import bound_by
-from npusim.run.result import Run
+from npusim.run.result import Result
 from npusim.torch import card
 from npusim.torch.clock import Event, clock
 from npusim.torch.modules import Modules
@@ -98,7 +98,7 @@ class Recording:
             )
         )
 
-    def _kernel(self, event: Event, run: Run) -> Kernel:
+    def _kernel(self, event: Event, run: Result) -> Kernel:
         inputs, outputs = _described(run.arguments), _described(run.outputs)
         key = (id(run.trace), run.op, inputs, outputs, event.time_us, event.launch_us)
         if key not in self._kernels:
@@ -123,7 +123,7 @@ class _Alone:
     time_us: float | None
 
 
-def _kernel(event: Event, run: Run, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> Kernel:
+def _kernel(event: Event, run: Result, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> Kernel:
     trace, own = run.trace, run.launches[-1]
     own = replace(own, time_us=event.time_us, launch_us=event.launch_us)
     alone = _Alone(

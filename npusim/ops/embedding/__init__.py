@@ -28,9 +28,9 @@ OPERATOR = Operator(
     name="embedding",
     kernel_type="GatherV2",
     document=__doc__,
-    check=check,
+    contract=check,
     tile=tile,
     build=build,
-    reference=reference,
+    oracle=reference,
     seen_by_kernel=("indices",),
 )

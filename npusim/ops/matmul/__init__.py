@@ -67,9 +67,9 @@ OPERATOR = Operator(
     name="matmul",
     kernel_type=_kernel_type,
     document=__doc__,
-    check=check,
+    contract=check,
     tile=tile,
     build=build,
-    reference=reference,
+    oracle=reference,
     templates=get_args(Template),
 )

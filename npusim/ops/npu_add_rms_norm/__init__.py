@@ -30,7 +30,7 @@ operator's document says (torch_npu-npu_add_rms_norm.md):
 from __future__ import annotations
 
 from npusim.ops._protocol import Operator
-from npusim.ops._torch import Given, TorchFunction
+from npusim.ops._torch import TorchArguments, TorchFunction
 from npusim.ops.npu_add_rms_norm.choice import NAMED
 from npusim.ops.npu_add_rms_norm.contract import Problem, check
 from npusim.ops.npu_add_rms_norm.kernel import build
@@ -40,7 +40,7 @@ from npusim.ops.npu_add_rms_norm.tiling import Plan, tile
 __all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "reference", "tile"]
 
 
-def _outputs(given: Given, _: object) -> tuple[tuple[tuple[object, ...], str], ...]:
+def _outputs(given: TorchArguments, _: object) -> tuple[tuple[tuple[object, ...], str], ...]:
     x, rank = given["x1"], len(given["gamma"].shape)
     outer = x.shape[: len(x.shape) - rank]
     return (x.shape, x.dtype), ((*outer, *(1,) * rank), "float32"), (x.shape, x.dtype)
@@ -57,10 +57,10 @@ OPERATOR = Operator(
     name="npu_add_rms_norm",
     kernel_type="AddRmsNorm",
     document=__doc__,
-    check=check,
+    contract=check,
     tile=tile,
     build=build,
-    reference=reference,
+    oracle=reference,
     templates=NAMED,
     torch=(TORCH,),
 )

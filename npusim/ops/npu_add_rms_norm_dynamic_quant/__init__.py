@@ -32,7 +32,7 @@ what the operator's document says (torch_npu-npu_add_rms_norm_dynamic_quant.md),
 from __future__ import annotations
 
 from npusim.ops._protocol import Operator
-from npusim.ops._torch import Given, TorchFunction, quantised
+from npusim.ops._torch import TorchArguments, TorchFunction, quantised
 from npusim.ops.npu_add_rms_norm_dynamic_quant.choice import NAMED
 from npusim.ops.npu_add_rms_norm_dynamic_quant.contract import Problem, check
 from npusim.ops.npu_add_rms_norm_dynamic_quant.kernel import build
@@ -42,7 +42,7 @@ from npusim.ops.npu_add_rms_norm_dynamic_quant.tiling import Plan, tile
 __all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "reference", "tile"]
 
 
-def _outputs(given: Given, _: object) -> tuple[tuple[tuple[object, ...], str], ...]:
+def _outputs(given: TorchArguments, _: object) -> tuple[tuple[tuple[object, ...], str], ...]:
     x, mask = given["x1"], given["output_mask"]
     shape, dtype = quantised(x, "quint4x2" if given["y_dtype"] == "int4" else given["y_dtype"])
     first, second = mask or (True, given["smooth_scale2"] is not None)
@@ -69,10 +69,10 @@ OPERATOR = Operator(
     name="npu_add_rms_norm_dynamic_quant",
     kernel_type="AddRmsNormDynamicQuant",
     document=__doc__,
-    check=check,
+    contract=check,
     tile=tile,
     build=build,
-    reference=reference,
+    oracle=reference,
     templates=NAMED,
     torch=(TORCH,),
 )

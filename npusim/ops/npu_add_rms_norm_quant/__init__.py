@@ -34,7 +34,7 @@ What is accepted is what the operator's document says (torch_npu-npu_add_rms_nor
 from __future__ import annotations
 
 from npusim.ops._protocol import Operator
-from npusim.ops._torch import Given, TorchFunction
+from npusim.ops._torch import TorchArguments, TorchFunction
 from npusim.ops.npu_add_rms_norm_quant.choice import NAMED
 from npusim.ops.npu_add_rms_norm_quant.contract import Problem, check
 from npusim.ops.npu_add_rms_norm_quant.kernel import build
@@ -44,7 +44,7 @@ from npusim.ops.npu_add_rms_norm_quant.tiling import Plan, tile
 __all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "reference", "tile"]
 
 
-def _outputs(given: Given, _: object) -> tuple[tuple[tuple[object, ...], str], ...]:
+def _outputs(given: TorchArguments, _: object) -> tuple[tuple[tuple[object, ...], str], ...]:
     x = given["x1"]
     return (x.shape, "int8"), (x.shape, "int8"), (x.shape, x.dtype)
 
@@ -63,10 +63,10 @@ OPERATOR = Operator(
     name="npu_add_rms_norm_quant",
     kernel_type=lambda _, p, __: f"AddRmsNormQuant{'V2' if p.per_tensor else ''}",
     document=__doc__,
-    check=check,
+    contract=check,
     tile=tile,
     build=build,
-    reference=reference,
+    oracle=reference,
     templates=NAMED,
     torch=(TORCH,),
 )

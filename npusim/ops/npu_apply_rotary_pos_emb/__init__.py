@@ -43,9 +43,9 @@ OPERATOR = Operator(
     name="npu_apply_rotary_pos_emb",
     kernel_type="ApplyRotaryPosEmb",
     document=__doc__,
-    check=check,
+    contract=check,
     tile=tile,
     build=build,
-    reference=reference,
+    oracle=reference,
     torch=(TORCH,),
 )

@@ -44,7 +44,7 @@ operator's document says (torch_npu-npu_dynamic_quant.md), on Atlas A2 and A3. B
 from __future__ import annotations
 
 from npusim.ops._protocol import Operator
-from npusim.ops._torch import Given, TorchFunction, quantised
+from npusim.ops._torch import TorchArguments, TorchFunction, quantised
 from npusim.ops.npu_dynamic_quant.choice import NAMED
 from npusim.ops.npu_dynamic_quant.contract import Problem, check
 from npusim.ops.npu_dynamic_quant.kernel import build
@@ -54,7 +54,7 @@ from npusim.ops.npu_dynamic_quant.tiling import Plan, tile
 __all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "reference", "tile"]
 
 
-def _aclnn(given: Given) -> str:
+def _aclnn(given: TorchArguments) -> str:
     # Assumed: that a dst_type makes torch_npu call the second version.
     if given["quant_mode"] not in (None, "pertoken") or given["dst_type_max"]:
         return "aclnnDynamicQuantV4"
@@ -79,10 +79,10 @@ OPERATOR = Operator(
     name="npu_dynamic_quant",
     kernel_type="DynamicQuant",
     document=__doc__,
-    check=check,
+    contract=check,
     tile=tile,
     build=build,
-    reference=reference,
+    oracle=reference,
     templates=NAMED,
     seen_by_kernel=("group_index",),
     torch=(TORCH,),

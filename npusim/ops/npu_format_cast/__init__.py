@@ -25,7 +25,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from npusim.ops._protocol import Operator
-from npusim.ops._torch import Given, TorchFunction
+from npusim.ops._torch import TorchArguments, TorchFunction
 from npusim.ops.npu_format_cast.contract import FORMATS, Problem, check
 from npusim.ops.npu_format_cast.kernel import build
 from npusim.ops.npu_format_cast.reference import reference
@@ -34,7 +34,7 @@ from npusim.ops.npu_format_cast.tiling import Plan, tile
 __all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "reference", "tile"]
 
 
-def _is_done(given: Given) -> bool:
+def _is_done(given: TorchArguments) -> bool:
     return bool(FORMATS.get(given["acl_format"]) == given["x"].layout)
 
 
@@ -59,9 +59,9 @@ OPERATOR = Operator(
     name="npu_format_cast",
     kernel_type="TransData",
     document=__doc__,
-    check=check,
+    contract=check,
     tile=tile,
     build=build,
-    reference=reference,
+    oracle=reference,
     torch=(TORCH, IN_PLACE),
 )

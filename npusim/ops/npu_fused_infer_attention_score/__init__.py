@@ -58,7 +58,7 @@ from typing import Any
 
 from npusim.ops._attention.description import LAYOUTS
 from npusim.ops._protocol import Operator
-from npusim.ops._torch import Given, Sizes, TorchFunction
+from npusim.ops._torch import Sizes, TorchArguments, TorchFunction
 from npusim.ops.npu_fused_infer_attention_score.choice import TEMPLATES
 from npusim.ops.npu_fused_infer_attention_score.contract import (
     Problem,
@@ -83,7 +83,7 @@ __all__ = [
 ]
 
 
-def outputs(given: Given, _: Sizes) -> tuple[tuple[tuple[Any, ...], str], ...]:
+def outputs(given: TorchArguments, _: Sizes) -> tuple[tuple[tuple[Any, ...], str], ...]:
     """Shapes and dtypes of what comes out, for tensors without values."""
     query, heads = given["query"], given["num_heads"]
     # A query of other dimensions, and a word that is no layout, are refused when it runs.
@@ -123,10 +123,10 @@ OPERATOR = Operator(
     name="npu_fused_infer_attention_score",
     kernel_type="FusedInferAttentionScore",
     document=__doc__,
-    check=check,
+    contract=check,
     tile=tile,
     build=build,
-    reference=reference,
+    oracle=reference,
     templates=TEMPLATES,
     seen_by_kernel=("block_table",),
     torch=(TORCH,),

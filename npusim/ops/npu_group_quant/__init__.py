@@ -43,10 +43,10 @@ OPERATOR = Operator(
     name="npu_group_quant",
     kernel_type="GroupQuant",
     document=__doc__,
-    check=check,
+    contract=check,
     tile=tile,
     build=build,
-    reference=reference,
+    oracle=reference,
     seen_by_kernel=("group_index",),
     torch=(TORCH,),
 )

@@ -32,7 +32,7 @@ writes the products.
 from __future__ import annotations
 
 from npusim.ops._protocol import Operator
-from npusim.ops._torch import Given, TorchFunction
+from npusim.ops._torch import TorchArguments, TorchFunction
 from npusim.ops.npu_grouped_matmul.cases import TEMPLATES
 from npusim.ops.npu_grouped_matmul.contract import Problem, check
 from npusim.ops.npu_grouped_matmul.reference import reference
@@ -54,7 +54,7 @@ ACTIVATION = (
 DEFAULTS = {"split_item": 0, "group_list_type": 0, "act_type": 0}
 
 
-def _acl(given: Given) -> str:
+def _acl(given: TorchArguments) -> str:
     is_nz = given["weight"] and given["weight"][0].layout != "ND"
     return f"aclnnGroupedMatmul{'WeightNz' if is_nz else 'V5'}"
 
@@ -85,10 +85,10 @@ OPERATOR = Operator(
     name="npu_grouped_matmul",
     kernel_type="GroupedMatmul",
     document=__doc__,
-    check=check,
+    contract=check,
     tile=tile,
     build=build,
-    reference=reference,
+    oracle=reference,
     templates=TEMPLATES,
     flags_may_stay_up=True,
     seen_by_kernel=("group_list",),

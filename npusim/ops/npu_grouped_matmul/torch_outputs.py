@@ -5,14 +5,14 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
-from npusim.ops._torch import Given, Sizes, columns_of
+from npusim.ops._torch import Sizes, TorchArguments, columns_of
 
 __all__ = ["outputs_of"]
 
 Shapes = list[tuple[Any, ...]]
 
 
-def outputs_of(given: Given, _: Sizes) -> tuple[tuple[tuple[Any, ...], str], ...]:
+def outputs_of(given: TorchArguments, _: Sizes) -> tuple[tuple[tuple[Any, ...], str], ...]:
     """One output, or one for each group."""
     dtype = given["output_dtype"]
     dtype = given["x"][0].dtype if dtype is None else dtype
@@ -20,7 +20,7 @@ def outputs_of(given: Given, _: Sizes) -> tuple[tuple[tuple[Any, ...], str], ...
     return tuple((shape, dtype) for shape in shapes)
 
 
-def _along_m(given: Given) -> Shapes:
+def _along_m(given: TorchArguments) -> Shapes:
     xs, weights = given["x"], given["weight"]
     if given["split_item"] > 1:
         return [(sum(x.shape[0] for x in xs), columns_of(weights[0]))]
@@ -30,7 +30,7 @@ def _along_m(given: Given) -> Shapes:
     return [(count, columns_of(weight)) for count, weight in zip(rows, weights, strict=False)]
 
 
-def _along_k(given: Given) -> Shapes:
+def _along_k(given: TorchArguments) -> Shapes:
     (x, *_), weights = given["x"], given["weight"]
     if given["split_item"] > 1:
         return [(given["group_list"].shape[0], x.shape[0], columns_of(weights[0]))]

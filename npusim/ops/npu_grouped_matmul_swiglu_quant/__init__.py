@@ -62,10 +62,10 @@ OPERATOR = Operator(
     name="npu_grouped_matmul_swiglu_quant",
     kernel_type="GroupedMatmulSwigluQuant",
     document=__doc__,
-    check=check,
+    contract=check,
     tile=tile,
     build=build,
-    reference=reference,
+    oracle=reference,
     seen_by_kernel=("group_list",),
     torch=(TORCH,),
 )

@@ -23,7 +23,7 @@ reads elsewhere on a card: it is refused. Without values of the indices the rows
 from __future__ import annotations
 
 from npusim.ops._protocol import Operator
-from npusim.ops._torch import Given, Result, Sizes, TorchFunction
+from npusim.ops._torch import Result, Sizes, TorchArguments, TorchFunction
 from npusim.ops.npu_moe_finalize_routing.contract import Problem, check
 from npusim.ops.npu_moe_finalize_routing.kernel import build
 from npusim.ops.npu_moe_finalize_routing.reference import reference
@@ -32,7 +32,7 @@ from npusim.ops.npu_moe_finalize_routing.tiling import Plan, tile
 __all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "reference", "tile"]
 
 
-def _outputs(given: Given, _: Sizes) -> tuple[Result, ...]:
+def _outputs(given: TorchArguments, _: Sizes) -> tuple[Result, ...]:
     rows, where, scales = (
         given[name] for name in ("expanded_permuted_rows", "expanded_src_to_dst_row", "scales")
     )
@@ -52,10 +52,10 @@ OPERATOR = Operator(
     name="npu_moe_finalize_routing",
     kernel_type="MoeFinalizeRoutingV2",
     document=__doc__,
-    check=check,
+    contract=check,
     tile=tile,
     build=build,
-    reference=reference,
+    oracle=reference,
     seen_by_kernel=("expanded_src_to_dst_row", "export_for_source_row"),
     torch=(TORCH,),
 )

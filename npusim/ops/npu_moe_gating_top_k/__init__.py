@@ -24,7 +24,7 @@ and that groups of any size do as groups of 32 do.
 from __future__ import annotations
 
 from npusim.ops._protocol import Operator
-from npusim.ops._torch import Given, Result, Sizes, TorchFunction
+from npusim.ops._torch import Result, Sizes, TorchArguments, TorchFunction
 from npusim.ops.npu_moe_gating_top_k.contract import Problem, check
 from npusim.ops.npu_moe_gating_top_k.kernel import build
 from npusim.ops.npu_moe_gating_top_k.reference import reference
@@ -33,7 +33,7 @@ from npusim.ops.npu_moe_gating_top_k.tiling import Plan, tile
 __all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "reference", "tile"]
 
 
-def _outputs(given: Given, _: Sizes) -> tuple[Result, ...]:
+def _outputs(given: TorchArguments, _: Sizes) -> tuple[Result, ...]:
     x = given["x"]
     rows, chosen = x.shape[0], (x.shape[0], given["k"])
     return (chosen, x.dtype), (chosen, "int32"), ((rows, x.shape[1]), "float32")
@@ -53,9 +53,9 @@ OPERATOR = Operator(
     name="npu_moe_gating_top_k",
     kernel_type="MoeGatingTopK",
     document=__doc__,
-    check=check,
+    contract=check,
     tile=tile,
     build=build,
-    reference=reference,
+    oracle=reference,
     torch=(TORCH,),
 )

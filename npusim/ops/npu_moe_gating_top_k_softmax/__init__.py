@@ -20,7 +20,7 @@ what :mod:`npusim.ops.npu_moe_gating_top_k_softmax.kernel` says of the schedule.
 from __future__ import annotations
 
 from npusim.ops._protocol import Operator
-from npusim.ops._torch import Given, Result, Sizes, TorchFunction
+from npusim.ops._torch import Result, Sizes, TorchArguments, TorchFunction
 from npusim.ops.npu_moe_gating_top_k_softmax.contract import Problem, check
 from npusim.ops.npu_moe_gating_top_k_softmax.kernel import build
 from npusim.ops.npu_moe_gating_top_k_softmax.reference import reference
@@ -29,7 +29,7 @@ from npusim.ops.npu_moe_gating_top_k_softmax.tiling import Plan, tile
 __all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "reference", "tile"]
 
 
-def _outputs(given: Given, _: Sizes) -> tuple[Result, ...]:
+def _outputs(given: TorchArguments, _: Sizes) -> tuple[Result, ...]:
     x = given["x"]
     shape = (*x.shape[:-1], given["k"])
     return (shape, x.dtype), (shape, "int32"), (shape, "int32")
@@ -46,9 +46,9 @@ OPERATOR = Operator(
     name="npu_moe_gating_top_k_softmax",
     kernel_type="MoeGatingTopKSoftmax",
     document=__doc__,
-    check=check,
+    contract=check,
     tile=tile,
     build=build,
-    reference=reference,
+    oracle=reference,
     torch=(TORCH,),
 )

@@ -40,7 +40,7 @@ from math import prod
 from typing import Any
 
 from npusim.ops._protocol import Operator
-from npusim.ops._torch import Given, Result, Sizes, TorchFunction
+from npusim.ops._torch import Result, Sizes, TorchArguments, TorchFunction
 from npusim.ops.npu_moe_init_routing_v2.contract import PAIRS, Problem, check
 from npusim.ops.npu_moe_init_routing_v2.kernel import build
 from npusim.ops.npu_moe_init_routing_v2.reference import reference
@@ -49,7 +49,7 @@ from npusim.ops.npu_moe_init_routing_v2.tiling import Plan, tile
 __all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "reference", "tile"]
 
 
-def _outputs(given: Given, _: Sizes) -> tuple[Result, ...]:
+def _outputs(given: TorchArguments, _: Sizes) -> tuple[Result, ...]:
     x, where = given["x"], given["expert_idx"]
     rows = where.shape[0] * where.shape[1]
     active: Any = given["active_expert_range"]
@@ -80,10 +80,10 @@ OPERATOR = Operator(
     name="npu_moe_init_routing_v2",
     kernel_type="MoeInitRoutingV3",
     document=__doc__,
-    check=check,
+    contract=check,
     tile=tile,
     build=build,
-    reference=reference,
+    oracle=reference,
     seen_by_kernel=("expert_idx",),
     torch=(TORCH,),
 )

@@ -60,7 +60,7 @@ from __future__ import annotations
 from typing import Any, get_args
 
 from npusim.ops._protocol import Operator
-from npusim.ops._torch import Given, Sizes, TorchFunction, TorchTensor, columns_of
+from npusim.ops._torch import Sizes, TorchArguments, TorchFunction, TorchTensor, columns_of
 from npusim.ops.npu_quant_matmul.choice import Template
 from npusim.ops.npu_quant_matmul.contract import Problem, check
 from npusim.ops.npu_quant_matmul.kernel import build
@@ -70,7 +70,7 @@ from npusim.ops.npu_quant_matmul.tiling import Plan, tile
 __all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "reference", "tile"]
 
 
-def _torch_outputs(given: Given, sizes: Sizes) -> tuple[tuple[tuple[Any, ...], str]]:
+def _torch_outputs(given: TorchArguments, sizes: Sizes) -> tuple[tuple[tuple[Any, ...], str]]:
     x1, x2 = given["x1"], given["x2"]
     batch = sizes.broadcast_shapes(x1.shape[:-2], x2.shape[:-2])
     dtype = given["output_dtype"]
@@ -104,11 +104,11 @@ OPERATOR = Operator(
     name="npu_quant_matmul",
     kernel_type=lambda _, p, __: f"QuantBatchMatmulV{3 if p.form == 'plain' else 4}",
     document=__doc__,
-    check=check,
+    contract=check,
     earlier=_earlier,
     tile=tile,
     build=build,
-    reference=reference,
+    oracle=reference,
     templates=get_args(Template),
     flags_may_stay_up=True,
     torch=(TORCH,),

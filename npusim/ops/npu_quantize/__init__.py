@@ -50,9 +50,9 @@ OPERATOR = Operator(
     name="npu_quantize",
     kernel_type=lambda _, p, __: "Quantize" if p.divide else "AscendQuantV2",
     document=__doc__,
-    check=check,
+    contract=check,
     tile=tile,
     build=build,
-    reference=reference,
+    oracle=reference,
     torch=(TORCH,),
 )

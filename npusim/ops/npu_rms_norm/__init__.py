@@ -29,17 +29,17 @@ operator's document says (torch_npu-npu_rms_norm.md) and what the tiling refuses
 from __future__ import annotations
 
 from npusim.ops._protocol import Operator
-from npusim.ops._torch import Given, TorchFunction
+from npusim.ops._torch import TorchArguments, TorchFunction
 from npusim.ops.npu_rms_norm.choice import NAMED
-from npusim.ops.npu_rms_norm.contract import Problem, check
+from npusim.ops.npu_rms_norm.contract import SUPPORT, Problem, check
 from npusim.ops.npu_rms_norm.kernel import build
-from npusim.ops.npu_rms_norm.reference import reference
+from npusim.ops.npu_rms_norm.reference import oracle
 from npusim.ops.npu_rms_norm.tiling import Plan, tile
 
-__all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "reference", "tile"]
+__all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "oracle", "tile"]
 
 
-def _outputs(given: Given, _: object) -> tuple[tuple[tuple[object, ...], str], ...]:
+def _outputs(given: TorchArguments, _: object) -> tuple[tuple[tuple[object, ...], str], ...]:
     x, rank = given["x"], len(given["gamma"].shape)
     outer = x.shape[: len(x.shape) - rank]
     return (x.shape, x.dtype), ((*outer, *(1,) * rank), "float32")
@@ -53,13 +53,13 @@ TORCH = TorchFunction(
 )
 
 OPERATOR = Operator(
-    name="npu_rms_norm",
     kernel_type="RmsNorm",
     document=__doc__,
-    check=check,
+    support=SUPPORT,
+    contract=check,
     tile=tile,
     build=build,
-    reference=reference,
+    oracle=oracle,
     templates=NAMED,
     torch=(TORCH,),
 )

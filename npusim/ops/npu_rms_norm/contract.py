@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from npusim.data.errors import Code
 from npusim.data.tensor import Operand, TensorSpec
-from npusim.devices.schema import DeviceSpec
 from npusim.isa import BLOCK_BYTES
 from npusim.ops._contract import Contract
 from npusim.ops._protocol import present
 from npusim.ops._rms_norm import contract as shared
 from npusim.ops._rms_norm.contract import check_gamma, check_template, epsilon_of
 from npusim.ops._rms_norm.rows import Machine
+from npusim.ops._support import A2_A3, ATLAS_INFERENCE, Row, alike
 from npusim.ops.npu_rms_norm.choice import NAMED, unmet
 
-__all__ = ["Problem", "check"]
+__all__ = ["SUPPORT", "Problem", "check"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,21 +28,17 @@ class Problem(shared.Problem):
     """Whether merge_n spreads its numbers by block strides: few rows, gamma of one dimension."""
 
 
-def check(
-    spec: DeviceSpec,
-    x: Any,
-    gamma: Any,
-    epsilon: Any = 1e-6,
-    *,
-    template: Any = None,
-) -> Problem:
-    """Hold a call against the contract of this product line; raises OpError."""
-    contract, is_310p = Contract("npu_rms_norm", spec), spec.series == "Atlas inference"
-    kinds = (FLOAT16, FLOAT32) if is_310p else (FLOAT16, BFLOAT16, FLOAT32)
-    rows = contract.operand("x", x, kinds)
-    # fp32 beside 16 bits on A2 and A3 only
-    wide = () if is_310p or rows.element is FLOAT32 else (FLOAT32,)
-    weights = contract.operand("gamma", gamma, (rows.element, *wide), _gamma_when(rows, wide))
+SUPPORT = (
+    *alike((FLOAT16, BFLOAT16, FLOAT32), "x", "gamma", on=A2_A3),
+    Row(on=A2_A3, x=(FLOAT16, BFLOAT16), gamma=FLOAT32),
+    *alike((FLOAT16, FLOAT32), "x", "gamma", on=ATLAS_INFERENCE),
+)
+
+
+def check(contract: Contract) -> Problem:
+    """Hold a call against what ties its arguments together; raises OpError."""
+    spec, is_310p = contract.spec, contract.spec.series in ATLAS_INFERENCE
+    rows, weights = contract.operand("x"), contract.operand("gamma")
     check_gamma(contract, rows, weights)
     for operand in (rows, weights):
         contract.require(
@@ -65,14 +60,10 @@ def check(
         },
         x=rows,
         gamma=weights,
-        epsilon=epsilon_of(contract, epsilon),
-        asked=check_template(contract, template, NAMED, needs),
+        epsilon=epsilon_of(contract, contract.value("epsilon")),
+        asked=check_template(contract, contract.value("template"), NAMED, needs),
         is_small=is_310p or _is_small(rows, weights),
     )
-
-
-def _gamma_when(x: Operand, wide: tuple[object, ...]) -> str:
-    return "" if wide else f" beside an x of {x.spec.dtype}"
 
 
 def _check_blocks(contract: Contract, x: Operand) -> None:

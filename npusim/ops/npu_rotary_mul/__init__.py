@@ -54,10 +54,10 @@ OPERATOR = Operator(
     name="npu_rotary_mul",
     kernel_type="RotaryPositionEmbedding",
     document=__doc__,
-    check=check,
+    contract=check,
     earlier=_earlier,
     tile=tile,
     build=build,
-    reference=reference,
+    oracle=reference,
     torch=(TORCH,),
 )

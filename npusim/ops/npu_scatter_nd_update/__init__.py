@@ -23,7 +23,7 @@ Without values of *indices* they are taken to be spread evenly over the rows.
 from __future__ import annotations
 
 from npusim.ops._protocol import Operator
-from npusim.ops._torch import Given, Sizes, TorchFunction
+from npusim.ops._torch import Sizes, TorchArguments, TorchFunction
 from npusim.ops.npu_scatter_nd_update.contract import Problem, check
 from npusim.ops.npu_scatter_nd_update.kernel import build
 from npusim.ops.npu_scatter_nd_update.reference import reference
@@ -32,7 +32,7 @@ from npusim.ops.npu_scatter_nd_update.tiling import Plan, tile
 __all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "reference", "tile"]
 
 
-def _outputs(given: Given, _: Sizes) -> tuple[tuple[tuple[int, ...], str]]:
+def _outputs(given: TorchArguments, _: Sizes) -> tuple[tuple[tuple[int, ...], str]]:
     return ((given["self"].shape, given["self"].dtype),)
 
 
@@ -52,10 +52,10 @@ OPERATOR = Operator(
     name="npu_scatter_nd_update",
     kernel_type="ScatterNdUpdate",
     document=__doc__,
-    check=check,
+    contract=check,
     tile=tile,
     build=build,
-    reference=reference,
+    oracle=reference,
     seen_by_kernel=("indices",),
     torch=(FUNCTIONAL, IN_PLACE),
 )

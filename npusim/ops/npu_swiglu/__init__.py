@@ -22,16 +22,16 @@ takes float16 and float32 whose half rows are multiples of 64 bytes, and nothing
 from __future__ import annotations
 
 from npusim.ops._protocol import Operator
-from npusim.ops._torch import Given, TorchFunction
-from npusim.ops.npu_swiglu.contract import Problem, check
+from npusim.ops._torch import TorchArguments, TorchFunction
+from npusim.ops.npu_swiglu.contract import SUPPORT, Problem, check
 from npusim.ops.npu_swiglu.kernel import build
-from npusim.ops.npu_swiglu.reference import reference
+from npusim.ops.npu_swiglu.reference import oracle
 from npusim.ops.npu_swiglu.tiling import Plan, tile
 
-__all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "reference", "tile"]
+__all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "oracle", "tile"]
 
 
-def _halved(given: Given) -> tuple[object, ...]:
+def _halved(given: TorchArguments) -> tuple[object, ...]:
     shape, dim = list(given["x"].shape), given["dim"]
     shape[dim] = shape[dim] // 2
     return tuple(shape)
@@ -46,12 +46,12 @@ TORCH = TorchFunction(
 
 
 OPERATOR = Operator(
-    name="npu_swiglu",
     kernel_type="SwiGlu",
     document=__doc__,
-    check=check,
+    support=SUPPORT,
+    contract=check,
     tile=tile,
     build=build,
-    reference=reference,
+    oracle=oracle,
     torch=(TORCH,),
 )

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, DType
 from npusim.data.tensor import TensorSpec
-from npusim.devices.schema import DeviceSpec
 from npusim.ops import _protocol
 from npusim.ops._contract import Contract
+from npusim.ops._support import A2_A3, ATLAS_INFERENCE, Row
 
-__all__ = ["Problem", "check"]
+__all__ = ["SUPPORT", "Problem", "check"]
 
 HALF_ROW_BYTES_310P = 64
 """Half rows of Atlas inference are multiples of this (aclnn_swi_glu.cpp and its document)."""
@@ -29,14 +28,18 @@ class Problem(_protocol.Problem):
     """Half the product of *dim* and those behind it."""
 
 
-def check(spec: DeviceSpec, x: Any, dim: Any = -1) -> Problem:
-    """Hold a call against the contract of its product line; raises OpError."""
-    contract, is_310p = Contract("npu_swiglu", spec), spec.series == "Atlas inference"
-    dtypes = (FLOAT16, FLOAT32) if is_310p else (FLOAT16, BFLOAT16, FLOAT32)
-    numbers = contract.operand("x", x, dtypes)
-    shape, rank = numbers.shape, len(numbers.shape)
+SUPPORT = (
+    Row(on=A2_A3, x=(FLOAT16, BFLOAT16, FLOAT32)),
+    Row(on=ATLAS_INFERENCE, x=(FLOAT16, FLOAT32)),
+)
+
+
+def check(contract: Contract) -> Problem:
+    """Hold a call against what ties its arguments together; raises OpError."""
+    x = contract.operand("x")
+    shape, rank = x.shape, len(x.shape)
     contract.require(rank > 0, "x must have at least one dimension, not none; reshape it to (2,)")
-    axis = contract.integer("dim", dim)
+    axis = contract.integer("dim")
     contract.require(
         -rank <= axis < rank,
         f"dim must lie in [{-rank}, {rank - 1}] for x of shape {shape}, not {axis}; pass -1 for "
@@ -49,13 +52,13 @@ def check(spec: DeviceSpec, x: Any, dim: Any = -1) -> Problem:
         f"halves",
     )
     columns = prod(shape[axis:]) // 2
-    if is_310p:
-        _check_310p(contract, numbers.element, shape, columns)
+    if contract.spec.series in ATLAS_INFERENCE:
+        _check_310p(contract, x.element, shape, columns)
     halved = (*shape[:axis], shape[axis] // 2, *shape[axis + 1 :])
     return Problem(
-        inputs=(numbers,),
-        outputs={"output": TensorSpec(halved, numbers.spec.dtype)},
-        element=numbers.element,
+        inputs=(x,),
+        outputs={"output": TensorSpec(halved, x.spec.dtype)},
+        element=x.element,
         rows=prod(shape[:axis]),
         columns=columns,
     )

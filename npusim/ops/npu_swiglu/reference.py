@@ -5,14 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 from npusim.data.dtypes import Array
-from npusim.devices.schema import DeviceSpec
+from npusim.ops._oracle import Given
 
-__all__ = ["reference"]
+__all__ = ["oracle"]
 
 
-def reference(x: Array, dim: int = -1, *, spec: DeviceSpec | None = None) -> Array:
-    """Half of *x* along *dim*, in its type; *spec* tells whether fp16 has infinities, None: yes."""
-    first, second = np.split(x, 2, axis=dim)
+def oracle(given: Given) -> Array:
+    """Half of x along dim, in its type; the chip says whether fp16 has infinities."""
+    x, spec = given.x, given.spec
+    first, second = np.split(x, 2, axis=given.dim)
     with np.errstate(all="ignore"):
         a, b = first.astype(np.float32), second.astype(np.float32)
         # Rounded once: float64 is exact enough.

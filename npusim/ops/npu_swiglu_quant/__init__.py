@@ -27,7 +27,7 @@ function. Atlas inference has no such kernel.
 from __future__ import annotations
 
 from npusim.ops._protocol import Operator
-from npusim.ops._torch import Given, TorchFunction
+from npusim.ops._torch import TorchArguments, TorchFunction
 from npusim.ops.npu_swiglu_quant.contract import Problem, check
 from npusim.ops.npu_swiglu_quant.kernel import build
 from npusim.ops.npu_swiglu_quant.reference import reference
@@ -36,7 +36,7 @@ from npusim.ops.npu_swiglu_quant.tiling import Plan, tile
 __all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "reference", "tile"]
 
 
-def _shape(given: Given) -> tuple[object, ...]:
+def _shape(given: TorchArguments) -> tuple[object, ...]:
     *outer, columns = given["x"].shape
     return (*outer, columns // (4 if given["dst_type"] == "quint4x2" else 2))
 
@@ -58,10 +58,10 @@ OPERATOR = Operator(
     name="npu_swiglu_quant",
     kernel_type="SwiGluQuant",
     document=__doc__,
-    check=check,
+    contract=check,
     tile=tile,
     build=build,
-    reference=reference,
+    oracle=reference,
     seen_by_kernel=("group_index",),
     torch=(TORCH,),
 )

@@ -38,7 +38,7 @@ from __future__ import annotations
 from typing import Any
 
 from npusim.ops._protocol import Operator
-from npusim.ops._torch import Given, Sizes, TorchFunction
+from npusim.ops._torch import Sizes, TorchArguments, TorchFunction
 from npusim.ops.npu_transpose_batchmatmul.contract import Problem, check
 from npusim.ops.npu_transpose_batchmatmul.kernel import build
 from npusim.ops.npu_transpose_batchmatmul.reference import reference
@@ -47,7 +47,7 @@ from npusim.ops.npu_transpose_batchmatmul.tiling import Plan, tile
 __all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "reference", "tile"]
 
 
-def _torch_outputs(given: Given, _: Sizes) -> tuple[tuple[tuple[Any, ...], str]]:
+def _torch_outputs(given: TorchArguments, _: Sizes) -> tuple[tuple[tuple[Any, ...], str]]:
     x, weight, split = given["input"], given["weight"], given["batch_split_factor"]
     is_turned, is_swapped = (
         given[name] is not None and list(given[name]) == wanted
@@ -73,9 +73,9 @@ OPERATOR = Operator(
     name="npu_transpose_batchmatmul",
     kernel_type="TransposeBatchMatMul",
     document=__doc__,
-    check=check,
+    contract=check,
     tile=tile,
     build=build,
-    reference=reference,
+    oracle=reference,
     torch=(TORCH,),
 )

@@ -74,7 +74,7 @@ from __future__ import annotations
 from typing import Any, get_args
 
 from npusim.ops._protocol import Operator
-from npusim.ops._torch import Given, TorchFunction, columns_of
+from npusim.ops._torch import TorchArguments, TorchFunction, columns_of
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem, check
 from npusim.ops.npu_weight_quant_batchmatmul.kernel import build
 from npusim.ops.npu_weight_quant_batchmatmul.needs import Template
@@ -84,7 +84,7 @@ from npusim.ops.npu_weight_quant_batchmatmul.tiling import Plan, tile
 __all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "reference", "tile"]
 
 
-def _warns_eager(given: Given) -> str | None:
+def _warns_eager(given: TorchArguments) -> str | None:
     weight = given["weight"]
     if weight is None or weight.layout == "ND":
         return None
@@ -122,11 +122,11 @@ OPERATOR = Operator(
     name="npu_weight_quant_batchmatmul",
     kernel_type="WeightQuantBatchMatmulV2",
     document=__doc__,
-    check=check,
+    contract=check,
     earlier=_earlier,
     tile=tile,
     build=build,
-    reference=reference,
+    oracle=reference,
     templates=get_args(Template),
     flags_may_stay_up=True,
     torch=(TORCH,),

@@ -20,20 +20,20 @@ from npusim.run.advice.slots import is_same_work, slots
 from npusim.run.advice.together import together
 from npusim.run.advice.weights import layouts, sizes
 from npusim.run.advice.what_if import WhatIf, what_ifs
-from npusim.run.result import Run
+from npusim.run.result import Result
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from npusim.chip import Progress
-    from npusim.run.again import Call
+    from npusim.run.result import Call
 
 __all__ = ["MIN_GAIN", "Advice", "advise"]
 
 RULES = (launches, layouts, templates, sizes, scales, attributes, rows)
 
 
-def advise(run: Run, progress: Progress | None = None) -> list[Advice]:
+def advise(run: Result, progress: Progress | None = None) -> list[Advice]:
     """What would make *run* quicker, tried: changes of the call by what they gain, several of them
     at once, changes of its rows, what-ifs.
 
@@ -68,7 +68,7 @@ def advise(run: Run, progress: Progress | None = None) -> list[Advice]:
 
 
 def _best(
-    run: Run, call: Call, changes: list[Change], at: Callable[[int], None]
+    run: Result, call: Call, changes: list[Change], at: Callable[[int], None]
 ) -> dict[str, Advice]:
     """Of each topic the change that gains most, if one gains; *at* hears which is tried."""
     best: dict[str, tuple[Advice, Change]] = {}
@@ -92,7 +92,7 @@ def _best(
     }
 
 
-def _told(run: Run, change: Change, after: Run) -> Advice:
+def _told(run: Result, change: Change, after: Result) -> Advice:
     return Advice(
         *(change.text, change.change, run.time_us or 0.0, after.time_us or 0.0, "change"),
         arguments=change.arguments,
@@ -106,7 +106,7 @@ def _once(call: Call, change: Change) -> float | None:
     return sum(run.time_us or 0.0 for run in made if run is not None) if made else None
 
 
-def _supposed(run: Run, call: Call, other: WhatIf, known: Iterable[Advice]) -> list[Advice]:
+def _supposed(run: Result, call: Call, other: WhatIf, known: Iterable[Advice]) -> list[Advice]:
     """What *other* gives, if it gains beside what is *known*."""
     assert run.time_us is not None
     assert run.trace is not None

@@ -9,8 +9,7 @@ from npusim import ops
 from npusim.data.tensor import TensorSpec
 from npusim.reports import bounds, style
 from npusim.run.advice.change import Change
-from npusim.run.again import Call
-from npusim.run.result import Run, without_values
+from npusim.run.result import Call, Result, without_values
 
 __all__ = ["TEMPLATE", "attributes", "launches", "scales", "templates"]
 
@@ -19,7 +18,7 @@ TEMPLATE = "template"
 FLOATS = ("float16", "bfloat16", "float32")
 
 
-def templates(run: Run, call: Call) -> Iterator[Change]:
+def templates(run: Result, call: Call) -> Iterator[Change]:
     """Another of the vendor's kernels, where the operator has several."""
     for name in call.operator.templates:
         if name != run.template:
@@ -31,7 +30,7 @@ def templates(run: Run, call: Call) -> Iterator[Change]:
             )
 
 
-def launches(run: Run, call: Call) -> Iterator[Change]:
+def launches(run: Result, call: Call) -> Iterator[Change]:
     """What kernels launched before the operator's own return, made once and passed in."""
     made: dict[str, TensorSpec] = {}
     ways = []
@@ -62,7 +61,7 @@ def launches(run: Run, call: Call) -> Iterator[Change]:
         )
 
 
-def _written(earlier: Run, name: str) -> str:
+def _written(earlier: Result, name: str) -> str:
     """The call of *earlier* on tensor *name*, without what it takes by itself."""
     _, *others = ops.signature(ops.load(earlier.op)).parameters.values()
     given = ((each.name, earlier.arguments[each.name], each.default) for each in others)
@@ -74,7 +73,7 @@ def _written(earlier: Run, name: str) -> str:
     return f"{earlier.op}({name}{''.join(plain)})"
 
 
-def scales(_: Run, call: Call) -> Iterator[Change]:
+def scales(_: Result, call: Call) -> Iterator[Change]:
     """Another float for scales, where the contract allows one."""
     for name, value in call.arguments.items():
         if "scale" in name and isinstance(value, TensorSpec) and value.dtype in FLOATS:
@@ -88,7 +87,7 @@ def scales(_: Run, call: Call) -> Iterator[Change]:
                     )
 
 
-def attributes(run: Run, _: Call) -> Iterator[Change]:
+def attributes(run: Result, _: Call) -> Iterator[Change]:
     """Whole numbers that a kernel of one's own takes, such as the depth of its queues."""
     if not run.is_own_kernel:
         return
@@ -104,7 +103,7 @@ def attributes(run: Run, _: Call) -> Iterator[Change]:
                 )
 
 
-def _longest_wait(run: Run) -> str:
+def _longest_wait(run: Result) -> str:
     """Which pipe waits longest for a flag, and for what."""
     waits = [row for row in bounds.rows(run) if row.cause == "flag" and ": " in row.reason]
     if not waits:

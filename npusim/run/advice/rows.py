@@ -12,8 +12,7 @@ from npusim.reports.bounds import MIN_SHARE
 from npusim.reports.causes import causes
 from npusim.reports.finish import finishes
 from npusim.run.advice.change import Change, resized
-from npusim.run.again import Call
-from npusim.run.result import Run
+from npusim.run.result import Call, Result
 
 __all__ = ["rows"]
 
@@ -37,7 +36,7 @@ MOST_LEFT = 1 / 8
 """Of the rows: what may be left over for another call."""
 
 
-def rows(run: Run, call: Call) -> Iterator[Change]:
+def rows(run: Result, call: Call) -> Iterator[Change]:
     """Fewer rows, where few go over an edge, or as many more as take hardly longer."""
     first, *_ = ops.signature(call.operator).parameters
     x = call.arguments[first]
@@ -70,7 +69,7 @@ def rows(run: Run, call: Call) -> Iterator[Change]:
             )
 
 
-def _fewer(run: Run, count: int) -> Iterator[tuple[int, str]]:
+def _fewer(run: Result, count: int) -> Iterator[tuple[int, str]]:
     """Numbers of rows a little below *count*, the largest first, and why each may be quicker."""
     assert run.plan is not None
     cores = run.plan.block_dim
@@ -83,7 +82,7 @@ def _fewer(run: Run, count: int) -> Iterator[tuple[int, str]]:
             yield other, found[other]
 
 
-def _has_rows(run: Run, call: Call) -> bool:
+def _has_rows(run: Result, call: Call) -> bool:
     """Whether a call is of rows, tokens or requests that could as well be more or fewer."""
     name, given = call.operator.name, run.arguments
     if run.is_own_kernel or name not in (*MATRICES, *ROWS) or given.get("group_index") is not None:
@@ -114,7 +113,7 @@ def _with_rows(call: Call, first: str, axis: int, other: int) -> Iterator[dict[s
     yield alone
 
 
-def _shared(run: Run) -> str:
+def _shared(run: Result) -> str:
     """Why more rows may come for nothing."""
     launch = sum(each.share for each in causes(run) if each.cause == "launch")
     words = [f"launch and completion take {style.percent(launch)} of the time"]

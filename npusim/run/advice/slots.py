@@ -16,13 +16,13 @@ from npusim.isa import WaitFlag
 from npusim.kernel.program import Declared, Program, QueueName
 from npusim.reports import bounds, style
 from npusim.run.advice.what_if import MOST, WhatIf
-from npusim.run.result import Run
+from npusim.run.result import Result
 from npusim.trace import ORDERING, Trace
 
 __all__ = ["is_same_work", "slots"]
 
 
-def slots(run: Run) -> Iterator[WhatIf]:
+def slots(run: Result) -> Iterator[WhatIf]:
     """A slot more in the queues for whose room a pipe waits, for those that wait longest."""
     assert run.trace is not None
     lanes = {lane.kind: lane for lane in run.trace.slowest_of_kinds}
@@ -76,7 +76,7 @@ def _one_more(queues: list[Declared]) -> str:
     return f"{depth + 1} slots in place of {depth} in {where}"
 
 
-def _declared_in(run: Run, queues: list[Declared]) -> str:
+def _declared_in(run: Result, queues: list[Declared]) -> str:
     """Where the kernel declares *queues*, if it is one's own."""
     if not run.is_own_kernel:
         return ""

@@ -8,7 +8,7 @@ from typing import Any
 
 from npusim.data.tensor import TensorSpec
 from npusim.run.advice.piece import MIN_GAIN, Advice
-from npusim.run.again import Call
+from npusim.run.result import Call
 
 __all__ = ["merged", "together"]
 

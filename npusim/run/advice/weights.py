@@ -15,8 +15,7 @@ from npusim.reports.bounds import MIN_SHARE
 from npusim.reports.causes import causes
 from npusim.reports.path import path_of
 from npusim.run.advice.change import Change, resized
-from npusim.run.again import Call
-from npusim.run.result import Run
+from npusim.run.result import Call, Result
 
 __all__ = ["layouts", "sizes"]
 
@@ -41,7 +40,7 @@ def _operands(call: Call) -> tuple[str, str] | None:
     return first, second
 
 
-def layouts(run: Run, call: Call) -> Iterator[Change]:
+def layouts(run: Result, call: Call) -> Iterator[Change]:
     """The weight in FRACTAL_NZ, or stored as its transpose."""
     names = _operands(call)
     if names is None:
@@ -67,7 +66,7 @@ def layouts(run: Run, call: Call) -> Iterator[Change]:
         )
 
 
-def _found(run: Run, weight: str, now: TensorSpec) -> str:
+def _found(run: Result, weight: str, now: TensorSpec) -> str:
     """How *weight* lies, and what of the critical path goes into turning matrices."""
     name = "weight" if weight == "weight" else f"weight, {weight},"
     lies = f"the {name} lies in {now.layout}{', transposed' if now.transposed else ''}"
@@ -98,7 +97,7 @@ def _to_do(weight: str, now: TensorSpec, layout: str, turned: bool) -> str:
     return f"{', and '.join(ways)}, once, when the model is loaded"
 
 
-def sizes(_: Run, call: Call) -> Iterator[Change]:
+def sizes(_: Result, call: Call) -> Iterator[Change]:
     """k or n filled up with zeros to a multiple of what the chip moves and multiplies at once."""
     names = _operands(call)
     if names is None:

@@ -12,7 +12,7 @@ from npusim.devices.settings import changed
 from npusim.kernel.program import QueueName
 from npusim.reports import bounds, style
 from npusim.reports.causes import CAUSES, Bound, Known, causes
-from npusim.run.result import Run
+from npusim.run.result import Result
 
 __all__ = ["MOST", "TIMES", "WhatIf", "faster", "what_ifs"]
 
@@ -39,7 +39,7 @@ class WhatIf:
     """Those that have a slot more."""
 
 
-def what_ifs(run: Run) -> Iterator[WhatIf]:
+def what_ifs(run: Result) -> Iterator[WhatIf]:
     """For each of the causes that take most of the time of *run*."""
     told = [each for each in causes(run) if each.numbers and each.share >= bounds.MIN_SHARE][:MOST]
     for bound in told:
@@ -53,7 +53,7 @@ def _where(bound: Bound) -> str:
     return f", on {bound.where[0][1]} of {bound.where[0][0]}" if bound.where else ""
 
 
-def _waits(run: Run, bound: Bound) -> str:
+def _waits(run: Result, bound: Bound) -> str:
     """Who stands still for room that the pipe of *bound* has to make, most of all."""
     places = bound.where[:1]
     for row in sorted(bounds.rows(run), key=lambda row: -row.share):

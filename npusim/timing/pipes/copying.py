@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from enum import Enum, auto
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 from npusim.kernel.program import Block
 from npusim.timing.memory import Answer, Moved, Request, SharedMemory
 from npusim.timing.pipes.decode import Code
 
-if TYPE_CHECKING:
-    from npusim.timing.pipes.lane import Lane
-
-__all__ = ["Copying", "Member", "Stage", "Wanted"]
+__all__ = ["Copying", "CopyingLane", "Member", "Stage", "Wanted"]
 
 
 class Member(NamedTuple):
@@ -63,10 +60,24 @@ class Stage(Enum):
     """All members have the same of it."""
 
 
+class CopyingLane(Protocol):
+    """The pipes of cores that copy, which part where their copies fare differently."""
+
+    members: list[Member]
+
+    def part(self, groups: Sequence[Sequence[int]]) -> None:
+        """Make a lane of each of *groups* of members but the first."""
+
+    def moved(self, copying: Copying, moved: Moved) -> None:
+        """Go on: the bytes of *copying* have moved."""
+
+
 class Copying:
     """The copy that a pipe of a lane has come to."""
 
-    def __init__(self, lane: Lane, pipe: int, start: int, asked: int, wanted: list[Wanted]) -> None:
+    def __init__(
+        self, lane: CopyingLane, pipe: int, start: int, asked: int, wanted: list[Wanted]
+    ) -> None:
         """*asked* is the cycle at which the memory hears of it; *wanted* are in the order of the
         lane's members."""
         self.lanes = [lane]
@@ -79,7 +90,7 @@ class Copying:
 
     # ---- members that part ----
 
-    def of(self, lane: Lane, members: Sequence[int]) -> Copying:
+    def of(self, lane: CopyingLane, members: Sequence[int]) -> Copying:
         """What becomes of it for *lane*, with these of the members."""
         if self.stage is Stage.MOVING:
             self.lanes.append(lane)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from npusim import ops
 from npusim.exports.kernel_names import api_of
-from npusim.run.result import Run
+from npusim.run.result import Result
 
 __all__ = ["api"]
 
@@ -35,7 +35,7 @@ WITH_NUMBERS = ("add", "sub", "mul", "div")
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 
 
-def api(run: Run, operator: str) -> str:
+def api(run: Result, operator: str) -> str:
     """The function of aclnn by which *operator*, `aten.add.Tensor`, launched that of *run*."""
     if not operator.startswith("aten.") or run.is_own_kernel or ops.load(run.op).torch:
         return api_of(run)

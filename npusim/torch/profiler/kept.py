@@ -8,7 +8,7 @@ from functools import cached_property
 
 from npusim.exports.kernel_names import kernel_name
 from npusim.exports.profile import cores_of
-from npusim.run.result import Run
+from npusim.run.result import Result
 from npusim.torch.calls import Call
 from npusim.torch.clock import Event
 from npusim.torch.profiler.aclnn import api
@@ -35,7 +35,7 @@ class Kernel:
     """A kernel that ran."""
 
     event: Event
-    run: Run
+    run: Result
     call: int | None
     """The number of the operation that launched it."""
     step: int

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from npusim.torch.operator_names import named
 from npusim.torch.refusals import refusal
 
 __all__ = ["npu_create_tagged_event", "npu_print"]
@@ -21,6 +22,4 @@ def __getattr__(name: str) -> Any:
     """An operator of torch_npu by its second name."""
     if name.startswith("__"):
         raise AttributeError(name)
-    from npusim.torch import torch_npu
-
-    return getattr(torch_npu, name)
+    return named(name)

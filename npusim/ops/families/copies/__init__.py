@@ -43,10 +43,10 @@ def _operator(
             f"{name}: {caption}.\n\n.. code-block:: text\n\n    {formula}\n\n"
             f"The vendor's kernel is {kernel}."
         ),
-        check=CHECKS[name],
+        contract=CHECKS[name],
         tile=permute.tile if is_turn else tile,
         build=permute.build if is_turn else build,
-        reference=reference,
+        oracle=reference,
     )
 
 

@@ -11,18 +11,13 @@ import numpy as np
 from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT8, UINT8, DType
 from npusim.data.errors import shown
 from npusim.data.tensor import Operand, TensorSpec
-from npusim.devices.schema import DeviceSpec
 from npusim.ops import _protocol
 from npusim.ops._contract import MAX_RANK, Contract, listed
+from npusim.ops._support import A2_A3, ATLAS_INFERENCE, EVERYWHERE, Row
 from npusim.ops.families.elementwise.chain import Extent
-from npusim.ops.families.elementwise.expressions import (
-    EXPONENTS,
-    EXPRESSIONS,
-    Expression,
-    Parameters,
-)
+from npusim.ops.families.elementwise.expressions import EXPONENTS, EXPRESSIONS, Expression
 
-__all__ = ["Axes", "Axis", "Problem", "check"]
+__all__ = ["Axes", "Axis", "Problem", "check", "support"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,51 +53,65 @@ class Problem(_protocol.Problem):
         return EXPRESSIONS[self.name]
 
 
-def check(name: str, spec: DeviceSpec, **given: Any) -> Problem:
-    """Hold a call of operator *name* against what its kernel takes; raises OpError."""
-    expression, contract = EXPRESSIONS[name], Contract(name, spec)
-    known = tuple(dtype for dtype in expression.computed_in if _has(spec, dtype))
-    x = contract.operand("x", given["x"], known)
+def support(expression: Expression) -> tuple[Row, ...]:
+    """What an operator takes: all operands are of one type, unless it *mixes* two."""
+    known = expression.computed_in
+    if "str dtype" in expression.parameters:
+        return tuple(
+            Row(on=on, x=dtypes, dtype=tuple(each.name for each in dtypes if each.bits > BYTE_BITS))
+            for on, dtypes in (
+                (A2_A3, tuple(known)),
+                (ATLAS_INFERENCE, tuple(each for each in known if each is not BFLOAT16)),
+            )
+        )
+    others: dict[str, Any] = {"condition": (UINT8, INT8), "approximate": ("none", "tanh")}
+    named = {name: entry for name, entry in others.items() if name in expression.parameters}
+    if "other" not in expression.parameters:
+        return tuple(Row(on=_lines(each), x=each, **named) for each in known)
+    pairs = [(each, each) for each in known]
+    if expression.mixes:
+        pairs += [(FLOAT32, half) for half in (FLOAT16, BFLOAT16)]
+        pairs += [(half, FLOAT32) for half in (FLOAT16, BFLOAT16)]
+    return tuple(Row(on=_lines(x, other), x=x, other=other, **named) for x, other in pairs)
+
+
+BYTE_BITS = 8
+
+
+def _lines(*dtypes: DType) -> tuple[str, ...]:
+    """The product lines that have *dtypes* at all; Atlas inference has no bfloat16."""
+    return A2_A3 if BFLOAT16 in dtypes else EVERYWHERE
+
+
+def check(contract: Contract) -> Problem:
+    """Hold a call against what its kernel takes; raises OpError."""
+    expression, given = EXPRESSIONS[contract.op], contract.arguments
+    x = contract.operand("x")
     # What is filled gives its shape and type alone; a kernel does not read it.
-    operands = [_number_operand(contract, "value", given["value"], x)] if "value" in given else [x]
+    operands = [_number_operand(contract, "value", x)] if "value" in given else [x]
     if "other" in given:
-        operands.append(_other(contract, expression, x, given["other"]))
+        # The host uploads a number.
+        is_number = _is_number(given["other"])
+        other = _number_operand(contract, "other", x) if is_number else contract.operand("other")
+        operands.append(other)
     if "condition" in given:
-        flags = contract.operand("condition", given["condition"], (UINT8, INT8), " of 0 and 1")
-        operands.insert(0, flags)
+        operands.insert(0, contract.operand("condition"))
     shape = x.shape if "value" in given else _broadcast(contract, operands)
     if "shape" in given:
         shape = _target(contract, x, given["shape"])
     axes = _merged(shape, operands)
-    attributes = _attributes(contract, expression.parameters, x, given)
-    output = _output(contract, expression, x, given)
+    attributes = _attributes(contract, x)
+    output = _output(contract, expression, x)
     return Problem(
         inputs=tuple(operands),
         outputs={"output": TensorSpec(shape, FLOAT32.name if _is_mixed(operands) else output)},
-        name=name,
+        name=contract.op,
         axes=axes,
         extents=tuple(_extent(contract, axes, i, x) for i, x in enumerate(operands)),
         computed_in=FLOAT32 if _is_mixed(operands) else expression.computed_in[x.element],
         attributes=attributes,
         has_number=_is_number(given.get("other")),
     )
-
-
-def _has(spec: DeviceSpec, dtype: DType) -> bool:
-    """Whether the product line has *dtype* at all; Atlas inference has no bfloat16."""
-    return dtype is not BFLOAT16 or spec.series != "Atlas inference"
-
-
-def _other(contract: Contract, expression: Expression, x: Operand, other: Any) -> Operand:
-    """The second operand: a tensor of a type that goes with *x*, or a number, which the host
-    uploads."""
-    if _is_number(other):
-        return _number_operand(contract, "other", other, x)
-    if not expression.mixes or not x.element.is_float:
-        return contract.operand("other", other, (x.element,), " like x")
-    halves = tuple(dtype for dtype in (FLOAT16, BFLOAT16) if _has(contract.spec, dtype))
-    beside = halves if x.element is FLOAT32 else (FLOAT32,)
-    return contract.operand("other", other, (x.element, *beside), f" with x of {x.element}")
 
 
 def _is_mixed(operands: list[Operand]) -> bool:
@@ -114,14 +123,15 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool | np.generic)
 
 
-def _number_operand(contract: Contract, name: str, value: Any, x: Operand) -> Operand:
-    """A number as a tensor of one element of the type of *x*."""
-    number = _number(contract, name, value, x.element)
+def _number_operand(contract: Contract, name: str, x: Operand) -> Operand:
+    """The number *name* as a tensor of one element of the type of *x*."""
+    number = _number(contract, name, x.element)
     return Operand(name, TensorSpec((1,), x.spec.dtype), np.array([number], x.element.numpy))
 
 
-def _number(contract: Contract, name: str, value: Any, dtype: DType) -> float:
-    """*value* as a number that *dtype* has, rounded if that is a float."""
+def _number(contract: Contract, name: str, dtype: DType) -> float:
+    """The argument *name* as a number that *dtype* has, rounded if that is a float."""
+    value = contract.value(name)
     contract.require(
         isinstance(value, int | float) and not isinstance(value, bool),
         f"{name} must be a number, not {shown(value)}; pass one",
@@ -142,13 +152,12 @@ def _number(contract: Contract, name: str, value: Any, dtype: DType) -> float:
     return int(value)
 
 
-def _attributes(
-    contract: Contract, parameters: Parameters, x: Operand, given: dict[str, Any]
-) -> tuple[float | str | None, ...]:
+def _attributes(contract: Contract, x: Operand) -> tuple[float | str | None, ...]:
     """What the steps depend on besides types."""
-    if parameters == "x, other, alpha":
-        return (_number(contract, "alpha", given["alpha"], x.element),)
-    if parameters == "x, exponent":
+    given = contract.arguments
+    if "alpha" in given:
+        return (_number(contract, "alpha", x.element),)
+    if "exponent" in given:
         power = given["exponent"]
         is_number = isinstance(power, int | float) and not isinstance(power, bool)
         contract.require(
@@ -157,11 +166,14 @@ def _attributes(
             f"{shown(power)}: others are not simulated; choose one of these",
         )
         return (float(power),)
-    if parameters == "x, approximate":
-        return (contract.choice("approximate", given["approximate"], ("none", "tanh"), ""),)
-    if parameters != "x, low, high":
+    if "approximate" in given:
+        return (contract.choice("approximate"),)
+    if "low" not in given:
         return ()
-    low, high = (_bound(contract, x, bound, given.get(bound)) for bound in ("low", "high"))
+    low, high = (
+        None if given[bound] is None else _number(contract, bound, x.element)
+        for bound in ("low", "high")
+    )
     contract.require(
         low is not None or high is not None,
         "low or high must be given, not neither; pass one of them",
@@ -169,19 +181,11 @@ def _attributes(
     return low, high
 
 
-def _bound(contract: Contract, x: Operand, name: str, value: Any) -> float | None:
-    return None if value is None else _number(contract, name, value, x.element)
-
-
-def _output(contract: Contract, expression: Expression, x: Operand, given: dict[str, Any]) -> str:
+def _output(contract: Contract, expression: Expression, x: Operand) -> str:
     """The type of the result."""
     if expression.gives_bool:
         return UINT8.name
-    if "dtype" not in given:
-        return x.spec.dtype
-    targets = [t for t in (*expression.computed_in,) if _has(contract.spec, t) and t.bits > 8]
-    names = tuple(target.name for target in targets)
-    return contract.choice("dtype", given["dtype"], names, f" on {contract.spec.series}")
+    return contract.choice("dtype") if "dtype" in contract.arguments else x.spec.dtype
 
 
 def _broadcast(contract: Contract, operands: list[Operand]) -> tuple[int, ...]:

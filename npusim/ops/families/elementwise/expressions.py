@@ -11,13 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT8, INT32, UINT8, DType
 from npusim.isa import BinaryOp, CompareOp, UnaryOp
 from npusim.ops.families.elementwise.chain import Chain, Value
 
-__all__ = ["EXPRESSIONS", "Expression", "Parameters"]
+__all__ = ["EXPRESSIONS", "Expression"]
 
 FLOATS = (FLOAT32, FLOAT16, BFLOAT16)
 AS_IS = {FLOAT32: FLOAT32, FLOAT16: FLOAT16, BFLOAT16: FLOAT32}
@@ -28,18 +27,7 @@ WITH_BYTES = WITH_INT32 | {INT8: FLOAT16, UINT8: FLOAT16}
 
 UNCHANGED = {dtype: dtype for dtype in (*FLOATS, INT32)}
 
-Parameters = Literal[
-    "x",
-    "x, other",
-    "x, other, alpha",
-    "x, approximate",
-    "condition, x, other",
-    "x, low, high",
-    "x, dtype",
-    "x, shape",
-    "x, value",
-    "x, exponent",
-]
+ONE, TWO = "Tensor x", "Tensor x, Tensor|float other"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +40,8 @@ class Expression:
     caption: str
     """What it does, for a list."""
     formula: str
-    parameters: Parameters
+    parameters: str
+    """As a schema has them; one of torch has its own."""
     computed_in: dict[DType, DType]
     """Types that it takes -> the one in which it computes them."""
     write: Callable[..., Value]
@@ -205,7 +194,7 @@ def _of_one(
         kernel=kernel,
         caption=caption,
         formula=formula,
-        parameters="x",
+        parameters=ONE,
         computed_in=types,
         write=write,
     )
@@ -226,7 +215,7 @@ def _of_two(
         kernel=kernel,
         caption=caption,
         formula=formula,
-        parameters="x, other",
+        parameters=TWO,
         computed_in=types,
         write=_binary(op),
         mixes=mixes,
@@ -239,7 +228,7 @@ def _comparison(name: CompareOp, kernel: str, sign: str) -> Expression:
         kernel=kernel,
         caption=f"whether x {sign} other, element by element, as 0 or 1 in uint8",
         formula=f"y = x {sign} other",
-        parameters="x, other",
+        parameters=TWO,
         computed_in=AS_IS | {INT32: INT32} if name == "eq" else AS_IS,
         write=_compare(name),
         gives_bool=True,
@@ -344,7 +333,7 @@ TABLE = (
         kernel="Pows",
         caption="a power of each element: 2, 3, 0.5, -0.5, -1 or -2",
         formula="y = x * x, x * x * x, sqrt(x), or one over sqrt(x), x, x * x",
-        parameters="x, exponent",
+        parameters="Tensor x, float exponent",
         computed_in=WIDE,
         write=_power,
     ),
@@ -387,7 +376,7 @@ TABLE = (
         kernel="GeluV2",
         caption="each element times the chance of a smaller normal one, by a polynomial or by tanh",
         formula="y = x / (e ** (p(x1**2) x1) + 1), x1 = min(x, 5.75); by tanh as gelu",
-        parameters="x, approximate",
+        parameters="Tensor x, *, str approximate='none'",
         computed_in=WIDE,
         write=_npu_gelu,
     ),
@@ -398,7 +387,7 @@ TABLE = (
         kernel="Axpy",
         caption="a tensor and another one, times a number, added: what torch's add does with alpha",
         formula="y = x + alpha * other, int32 in float32",
-        parameters="x, other, alpha",
+        parameters="Tensor x, Tensor|float other, float alpha=1",
         computed_in={FLOAT32: FLOAT32, FLOAT16: FLOAT16, INT32: FLOAT32},
         write=_axpy,
     ),
@@ -407,7 +396,7 @@ TABLE = (
         kernel="SelectV2",
         caption="one of two elements each, as a condition says",
         formula="y = x where condition == 1, else other",
-        parameters="condition, x, other",
+        parameters="Tensor condition, Tensor x, Tensor|float other",
         computed_in=AS_IS,
         write=_where,
     ),
@@ -416,7 +405,7 @@ TABLE = (
         kernel="ClipByValueV2",
         caption="each element within bounds",
         formula="y = max(min(x, high), low)",
-        parameters="x, low, high",
+        parameters="Tensor x, float? low=None, float? high=None",
         computed_in=WITH_INT32,
         write=_clamp,
     ),
@@ -425,7 +414,7 @@ TABLE = (
         kernel="Cast",
         caption="each element as another type",
         formula="y = x as dtype, to nearest even, integers toward zero",
-        parameters="x, dtype",
+        parameters="Tensor x, str dtype",
         computed_in={dtype: dtype for dtype in (*FLOATS, INT32, INT8, UINT8)},
         write=lambda _, x: x,
     ),
@@ -434,7 +423,7 @@ TABLE = (
         kernel="BroadcastTo",
         caption="a tensor repeated along axes where it has one element",
         formula="y[i, j] = x[i, 0], for each set of such axes",
-        parameters="x, shape",
+        parameters="Tensor x, int[] shape",
         computed_in=UNCHANGED,
         write=lambda _, x: x,
     ),
@@ -443,7 +432,7 @@ TABLE = (
         kernel="Fill",
         caption="a tensor of the shape of x that is full of a number",
         formula="y = value",
-        parameters="x, value",
+        parameters="Tensor x, float value",
         computed_in=UNCHANGED,
         write=lambda _, value: value,
     ),

@@ -10,6 +10,7 @@ import numpy as np
 
 from npusim.data.dtypes import FLOAT16, INT32, Array, cast, dtype_named
 from npusim.devices.schema import DeviceSpec
+from npusim.ops._oracle import Given
 
 __all__ = ["compute"]
 
@@ -119,6 +120,8 @@ _WIDE: dict[str, Callable[..., Array]] = {
     "npu_gelu": _gelu_by_polynomial,
 }
 """Always in float32."""
+_ONE = (*_WIDE, "logical_not", "neg", "abs", "relu", "exp")
+"""Functions of one operand."""
 _COMPARE: dict[str, Callable[..., Array]] = {
     "eq": np.equal,
     "ne": np.not_equal,
@@ -129,48 +132,56 @@ _COMPARE: dict[str, Callable[..., Array]] = {
 }
 
 
-def compute(
-    name: str,
-    x: Array,
-    other: Any = None,
-    *,
-    condition: Array | None = None,
-    low: float | None = None,
-    high: float | None = None,
-    dtype: str | None = None,
-    alpha: float | None = None,
-    exponent: float | None = None,
-    spec: DeviceSpec | None = None,
-) -> Array:
-    """The result of operator *name*; *spec* says what overflow does, None is an Atlas A2 or A3."""
-    if other is not None and not isinstance(other, np.ndarray):
-        other = np.array(other, x.dtype)
+def compute(name: str, given: Given) -> Array:
+    """The result of operator *name*."""
+    x, spec = given.x, given.spec
+    if name == "broadcast_to":
+        return np.ascontiguousarray(np.broadcast_to(x, given.shape))
     with np.errstate(all="ignore"):
-        if name in ("gt", "lt") and spec is not None and spec.arch == "2002":
-            return _exceeds(x, other, spec) if name == "gt" else _exceeds(other, x, spec)
-        if name in _COMPARE:
-            return np.asarray(_COMPARE[name](x, other).astype(np.uint8))
-        if name == "where":
-            assert condition is not None
-            return np.where(condition == 1, x, other)
-        if alpha is not None:
-            return _axpy(x, other, alpha, spec)
-        if name == "silu":
-            return _rounded(_silu(x.astype(np.float32), spec), x.dtype, spec)
-        if name == "clamp":
-            return _rounded(_clamped(x, low, high), x.dtype, spec)
-        if name == "cast":
-            return _cast(x, dtype or "", spec)
-        if exponent is not None:
-            return _rounded(_power(x.astype(np.float32), exponent), x.dtype, spec)
-        if other is not None and other.dtype != x.dtype:
-            return np.asarray(_SAME[name](x.astype(np.float32), other.astype(np.float32)))
-        operands = (x,) if other is None else (x, other)
-        if name in _SAME and x.dtype != BF16:
-            return _rounded(np.asarray(_SAME[name](*operands)), x.dtype, spec)
-        wide = [operand.astype(np.float32) for operand in operands]
-        function = _SAME[name] if name in _SAME else _WIDE[name]
-        return _rounded(np.asarray(function(*wide)), x.dtype, spec)
+        match name:
+            case "fill":
+                return np.full(x.shape, np.array(given.value).astype(x.dtype))
+            case "silu":
+                return _rounded(_silu(x.astype(np.float32), spec), x.dtype, spec)
+            case "clamp":
+                return _rounded(_clamped(x, given.low, given.high), x.dtype, spec)
+            case "cast":
+                return _cast(x, given.dtype, spec)
+            case "pow":
+                return _rounded(_power(x.astype(np.float32), given.exponent), x.dtype, spec)
+            case "npu_gelu" if given.approximate == "tanh":
+                return _of_operands("gelu", [x], spec)
+            case _ if name in _ONE:
+                return _of_operands(name, [x], spec)
+            case _:
+                return _of_two(name, given)
+
+
+def _of_two(name: str, given: Given) -> Array:
+    """The result of an operator of two operands, of which the second may be a number."""
+    x, other, spec = given.x, given.other, given.spec
+    if not isinstance(other, np.ndarray):
+        other = np.array(other, x.dtype)
+    if name in ("gt", "lt") and spec is not None and spec.arch == "2002":
+        return _exceeds(x, other, spec) if name == "gt" else _exceeds(other, x, spec)
+    if name in _COMPARE:
+        return np.asarray(_COMPARE[name](x, other).astype(np.uint8))
+    if name == "where":
+        return np.asarray(np.where(given.condition == 1, x, other))
+    if name == "axpy":
+        return _axpy(x, other, given.alpha, spec)
+    if other.dtype != x.dtype:
+        return np.asarray(_SAME[name](x.astype(np.float32), other.astype(np.float32)))
+    return _of_operands(name, [x, other], spec)
+
+
+def _of_operands(name: str, operands: list[Array], spec: DeviceSpec | None) -> Array:
+    """What one function of numpy gives, in the type of the operands or in float32."""
+    dtype = operands[0].dtype
+    if name in _SAME and dtype != BF16:
+        return _rounded(np.asarray(_SAME[name](*operands)), dtype, spec)
+    function = _SAME[name] if name in _SAME else _WIDE[name]
+    return _rounded(np.asarray(function(*(x.astype(np.float32) for x in operands))), dtype, spec)
 
 
 def _clamped(x: Array, low: float | None, high: float | None) -> Array:

@@ -108,10 +108,10 @@ def _operator(name: str) -> Operator:
             f"The vendor's kernel is {vendor}; *dim* is any axis. {note}"
         ),
         kernel_type=vendor,
-        check=check_rows,
+        contract=check_rows,
         tile=_tile,
         build=_build,
-        reference=reference,
+        oracle=reference,
     )
 
 

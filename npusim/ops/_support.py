@@ -1,0 +1,260 @@
+"""Which inputs an operator supports: rows of a table.
+
+A row says which types, layouts and ranks of tensors, which values of attributes and which product
+lines go together. The rows are what refusals say, and what the operator's page shows.
+
+    support=(
+        Row(on=A2_A3, x=(FLOAT16, BFLOAT16, FLOAT32)),
+        Row(on=ATLAS_INFERENCE, x=(FLOAT16, FLOAT32)),
+    )
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from npusim.data.dtypes import DType
+from npusim.data.errors import shown
+from npusim.ops._signature import Parameter
+
+__all__ = [
+    "A2_A3",
+    "ATLAS_INFERENCE",
+    "EVERYWHERE",
+    "MAX_RANK",
+    "Narrowing",
+    "Operands",
+    "Presence",
+    "Row",
+    "alike",
+    "check_support",
+    "dtypes_of",
+    "layouts_of",
+    "listed",
+    "ranks_of",
+    "required",
+    "values_of",
+]
+
+A2_A3 = ("Atlas A2", "Atlas A3")
+ATLAS_INFERENCE = ("Atlas inference",)
+EVERYWHERE = (*A2_A3, *ATLAS_INFERENCE)
+"""Product lines, as devices name theirs."""
+
+MAX_RANK = 8
+"""aclnn takes tensors of up to eight dimensions (ops-nn, aclnn parameter checks)."""
+
+Presence = Literal["required", "optional", "absent"]
+
+
+def listed(names: tuple[str, ...], last: str = "or") -> str:
+    """Names as a sentence lists them.
+
+    >>> listed(("float32", "float16", "bfloat16"))
+    'float32, float16 or bfloat16'
+    """
+    return f" {last} ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+@dataclass(frozen=True, slots=True)
+class Operands:
+    """What a tensor, or each of a list of tensors, may be in a row."""
+
+    dtypes: tuple[DType, ...] = ()
+    layouts: tuple[str, ...] = ("ND",)
+    ranks: tuple[int, int] = (0, MAX_RANK)
+    """The fewest and the most dimensions."""
+    presence: Presence = "optional"
+    """Whether it must be given, where the signature lets it be None."""
+
+    def takes(self, dtype: DType, layout: str, rank: int) -> bool:
+        """Whether it may be such a tensor."""
+        least, most = self.ranks
+        return dtype in self.dtypes and layout in self.layouts and least <= rank <= most
+
+
+ABSENT = Operands(presence="absent")
+
+
+def required(*dtypes: DType, **more: Any) -> Operands:
+    """What must be given in a row, of one of *dtypes*, though the signature lets it be None."""
+    return Operands(dtypes, presence="required", **more)
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Row:
+    """A combination that is supported.
+
+    Each tensor is an :class:`Operands`, a type or a tuple of types; one that may be None and that
+    the row does not name must be None. An attribute that the row names has one of the values of
+    the tuple.
+    """
+
+    on: tuple[str, ...]
+    """Product lines."""
+    template: str | None
+    """The kernel that takes it, where types alone decide that."""
+    entries: Mapping[str, Any]
+    """Parameter -> an `Operands`, or the values that an attribute may have."""
+
+    def __init__(
+        self, *, on: tuple[str, ...] = EVERYWHERE, template: str | None = None, **entries: Any
+    ) -> None:
+        object.__setattr__(self, "on", on)
+        object.__setattr__(self, "template", template)
+        found = {name: _entry(entry) for name, entry in entries.items()}
+        object.__setattr__(self, "entries", found)
+
+    def operands(self, name: str) -> Operands:
+        """What the tensor called *name* may be."""
+        entry = self.entries.get(name, ABSENT)
+        assert isinstance(entry, Operands)
+        return entry
+
+    def values(self, name: str) -> tuple[Any, ...] | None:
+        """What the attribute called *name* may be; None is anything."""
+        entry: tuple[Any, ...] | None = self.entries.get(name)
+        return entry
+
+
+def _entry(entry: Any) -> Any:
+    if isinstance(entry, DType):
+        return Operands((entry,))
+    if isinstance(entry, tuple) and entry and all(isinstance(each, DType) for each in entry):
+        return Operands(entry)
+    return entry
+
+
+def alike(
+    dtypes: tuple[DType, ...],
+    *names: str,
+    on: tuple[str, ...] = EVERYWHERE,
+    template: str | None = None,
+    **others: Any,
+) -> tuple[Row, ...]:
+    """A row for each of *dtypes*, which all tensors of *names* have; *others* are the same in all.
+
+    >>> from npusim.data.dtypes import FLOAT16, FLOAT32
+    >>> [row.entries["gamma"].dtypes for row in alike((FLOAT16, FLOAT32), "x", "gamma")]
+    [(float16,), (float32,)]
+    """
+    return tuple(
+        Row(on=on, template=template, **dict.fromkeys(names, dtype), **others) for dtype in dtypes
+    )
+
+
+def check_support(who: str, support: tuple[Row, ...], parameters: tuple[Parameter, ...]) -> None:
+    """Raise TypeError unless the rows of operator *who* fit its *parameters*."""
+    if not support:
+        raise TypeError(
+            f"{who}: an operator must have at least one row of support, not none; say which types "
+            f"of its tensors go together, as in support=(Row(x=(FLOAT16, FLOAT32)),)"
+        )
+    known = {each.name: each for each in parameters}
+    for row in support:
+        strange = [series for series in row.on if series not in EVERYWHERE]
+        if strange or not row.on:
+            raise TypeError(
+                f"{who}: a row of support must be on {listed(EVERYWHERE)}, not on "
+                f"{', '.join(map(shown, strange)) or 'none'}; name product lines"
+            )
+        for name, entry in row.entries.items():
+            if name not in known:
+                raise TypeError(
+                    f"{who}: a row of support must name parameters of the operator, "
+                    f"{', '.join(known)}, not {name}; correct the name"
+                )
+            _check_entry(who, known[name], entry)
+        for each in parameters:
+            needs = each.is_tensor and not each.may_be_none
+            if needs and each.name not in row.entries:
+                raise TypeError(
+                    f"{who}: a row of support must name each tensor that must be given, but one "
+                    f"lacks {each.name}; add its types"
+                )
+
+
+def _check_entry(who: str, parameter: Parameter, entry: Any) -> None:
+    holds = isinstance(entry, Operands) if parameter.is_tensor else type(entry) is tuple and entry
+    if not holds:
+        must = "types or Operands" if parameter.is_tensor else "a tuple of values"
+        raise TypeError(
+            f"{who}: a row of support must give {parameter.name} {must}, not {shown(entry)}; "
+            f"correct it"
+        )
+
+
+Test = Callable[[Row], bool]
+
+
+@dataclass(slots=True)
+class Narrowing:
+    """The rows of support that still fit a call, while its arguments are looked at one by one."""
+
+    series: str
+    rows: tuple[Row, ...]
+    """Those of the product line."""
+    seen: list[tuple[str, Test]] = field(default_factory=list)
+    """What each argument that was looked at is, in words such as `x of float16`, and which rows
+    take that."""
+    names: set[str] = field(default_factory=set)
+    """Of the arguments that were looked at."""
+
+    @property
+    def left(self) -> tuple[Row, ...]:
+        """The rows that take all that was looked at."""
+        return self._left(self.seen)
+
+    def _left(self, seen: list[tuple[str, Test]]) -> tuple[Row, ...]:
+        return tuple(row for row in self.rows if all(test(row) for _, test in seen))
+
+    def note(self, words: str, test: Test) -> None:
+        """Keep the rows for which *test* holds, since an argument is what *words* say."""
+        if not all(test(row) for row in self.left):
+            self.seen.append((words, test))
+
+    def when(self, admitted: Callable[[tuple[Row, ...]], Any]) -> str:
+        """What narrows *admitted*, as `with x of float16 on Atlas A2`, for a refusal."""
+        now = admitted(self.left)
+        causes = [
+            words
+            for place, (words, _) in enumerate(self.seen)
+            if admitted(self._left([*self.seen[:place], *self.seen[place + 1 :]])) != now
+        ]
+        if not causes and admitted(self.rows) != now:
+            causes = [words for words, _ in self.seen]
+        beside = f" with {listed(tuple(causes), 'and')}" if causes else ""
+        return f"{beside} on {self.series}"
+
+
+# ---- what may be, over several rows ----
+
+
+def dtypes_of(rows: tuple[Row, ...], name: str) -> tuple[DType, ...]:
+    """The types that the tensor called *name* may have."""
+    return tuple(dict.fromkeys(each for row in rows for each in row.operands(name).dtypes))
+
+
+def layouts_of(rows: tuple[Row, ...], name: str) -> tuple[str, ...]:
+    """The layouts that the tensor called *name* may have."""
+    entries = (row.operands(name) for row in rows)
+    return tuple(dict.fromkeys(each for entry in entries for each in entry.layouts))
+
+
+def ranks_of(rows: tuple[Row, ...], name: str) -> tuple[int, int]:
+    """The fewest and the most dimensions that the tensor called *name* may have."""
+    ranks = [row.operands(name).ranks for row in rows]
+    return min(least for least, _ in ranks), max(most for _, most in ranks)
+
+
+def values_of(rows: tuple[Row, ...], name: str) -> tuple[Any, ...] | None:
+    """The values that the attribute called *name* may have; None is anything."""
+    found: list[Any] = []
+    for row in rows:
+        values = row.values(name)
+        if values is None:
+            return None
+        found += [value for value in values if value not in found]
+    return tuple(found)
