@@ -288,10 +288,11 @@ class Dequantiser:
         fp16 = self._upper_half(count) if self.fp16 is None else self.fp16[:count]
         core.cast(fp16, raw[:count], "none")
         self.raw_in.free(raw)
-        value = fp16
+        value, is_split = fp16, False
         if offset is not None and offset.dtype is FLOAT16:
             # Fractals cannot be split in place; the result's buffer is not in use yet.
-            value = out if self.is_nz else fp16
+            is_split = self.is_nz
+            value = out.as_dtype(FLOAT16) if is_split else fp16
             self._apply("add", layout, offset, fp16, value)
         # fp16 all the way: the product with the scale is the result, which ND makes in place.
         if self.fp32 is None:
@@ -303,7 +304,7 @@ class Dequantiser:
         # (count,) fp16 -> fp32, fractals split if they are not yet
         fp32 = self.fp32[:count]
         with core.independent():
-            for dst, src in layout.fp16_to_fp32(fp32, value, is_split=value is out):
+            for dst, src in layout.fp16_to_fp32(fp32, value, is_split=is_split):
                 core.cast(dst, src)
         if offset is not None and offset.dtype is FLOAT32:
             self._apply("add", layout, offset, fp32, fp32)

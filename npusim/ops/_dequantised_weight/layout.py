@@ -134,7 +134,7 @@ class TileLayout:
         """Columns of 16, a block of all rows a micro-op; of fp32 each row is two blocks."""
         dtype, axis, pitch = values.dtype, values.axis, values.pitch_blocks
         blocks = c0(FLOAT16) // c0(dtype)
-        is_split = dtype is FLOAT32 or src is dst
+        is_split = dtype is FLOAT32 or src.offset_bytes == dst.offset_bytes
         # Groups split the rows where k runs down them; values of rows and registers need no split.
         groups = list(self._groups(self.rows)) if axis == "columns" else [(0, 0, self.rows)]
         for column in range(self.count // (self.rows * c0(FLOAT16))):

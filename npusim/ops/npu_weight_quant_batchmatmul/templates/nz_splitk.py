@@ -13,8 +13,8 @@ from npusim.data.dtypes import BFLOAT16, FLOAT16
 from npusim.data.integers import align_up, ceil_div
 from npusim.devices.schema import DeviceSpec
 from npusim.kernel.program import Block
+from npusim.ops._dequantised_weight import Precision
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
-from npusim.ops.npu_weight_quant_batchmatmul.templates.dequantise.kernel import Precision
 from npusim.ops.npu_weight_quant_batchmatmul.templates.shared_k import kernel
 from npusim.ops.npu_weight_quant_batchmatmul.templates.shared_k.kernel import Numerics, SharedKPlan
 from npusim.ops.npu_weight_quant_batchmatmul.templates.shared_k.strip import StripTiles

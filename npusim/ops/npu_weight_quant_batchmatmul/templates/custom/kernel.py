@@ -15,7 +15,11 @@ from npusim.kernel.cube import CubeWriter, GmFeed, GmMatrix, GmTile, Tables
 from npusim.kernel.launch import mixed_launch
 from npusim.kernel.program import Block, Program
 from npusim.kernel.rows import pieces
+from npusim.kernel.vector_core import VectorCore
 from npusim.kernel.views import GmView, repeat
+from npusim.ops._dequantised_weight import (
+    Dequantiser,
+)
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
 from npusim.ops.npu_weight_quant_batchmatmul.templates.custom.tiling import (
     CustomPlan,
@@ -24,10 +28,7 @@ from npusim.ops.npu_weight_quant_batchmatmul.templates.custom.tiling import (
     slot_bytes,
     weight_tiles,
 )
-from npusim.ops.npu_weight_quant_batchmatmul.templates.dequantise.kernel import (
-    Dequantiser,
-    QuantisedWeight,
-)
+from npusim.ops.npu_weight_quant_batchmatmul.templates.weight import quantised_weight
 from npusim.ops.npu_weight_quant_batchmatmul.templates.workspaces import bindings
 
 __all__ = ["build"]
@@ -57,10 +58,10 @@ class _VectorKernel:
 
     def __init__(self, spec: DeviceSpec, p: Problem, plan: CustomPlan) -> None:
         self._plan = plan
-        self._builder = Builder("npu_weight_quant_batchmatmul", spec.cores["aiv"], spec.sync)
+        self._builder = VectorCore("npu_weight_quant_batchmatmul", spec)
         self._dequantiser = Dequantiser(
             self._builder,
-            QuantisedWeight.of(p),
+            quantised_weight(p),
             precision(p),
             plan.tile_rows,
             plan.tile_columns,

@@ -17,15 +17,16 @@ from npusim.data.layout import FRACTAL_ROWS, c0
 from npusim.devices.schema import Core, DeviceSpec
 from npusim.kernel.cube import BaseTile, GmMatrix
 from npusim.kernel.rows import pieces
-from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
-from npusim.ops.npu_weight_quant_batchmatmul.templates.dequantise.kernel import (
+from npusim.ops._dequantised_weight import (
     Dequantiser,
     Precision,
 )
+from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
 from npusim.ops.npu_weight_quant_batchmatmul.templates.plan import Plan
 from npusim.ops.npu_weight_quant_batchmatmul.templates.weight import (
     MatrixTile,
     gm_weight,
+    quantised_weight,
 )
 
 __all__ = ["CustomPlan", "precision", "ring_slot", "slot_bytes", "tile", "weight_tiles"]
@@ -174,7 +175,7 @@ def _weight_tile_sizes(spec: DeviceSpec, p: Problem) -> tuple[int, int]:
         case _:
             rows, columns = 64, 1024
     for fewer in range(rows, 0, -unit):
-        if Dequantiser.fits(spec, p, precision(p), fewer, columns):
+        if Dequantiser.fits(spec, quantised_weight(p), precision(p), fewer, columns):
             return fewer, columns
     raise OpError(
         Code.UNSUPPORTED,

@@ -15,9 +15,10 @@ from npusim.kernel.cube import GmMatrix, GmTile
 from npusim.kernel.launch import mixed_launch
 from npusim.kernel.program import Binding, Block, Program
 from npusim.kernel.rows import pieces
+from npusim.kernel.vector_core import VectorCore
 from npusim.kernel.views import GmView, repeat
+from npusim.ops._dequantised_weight import Precision
 from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
-from npusim.ops.npu_weight_quant_batchmatmul.templates.dequantise.kernel import Precision
 from npusim.ops.npu_weight_quant_batchmatmul.templates.plan import Plan
 from npusim.ops.npu_weight_quant_batchmatmul.templates.shared_k.ring import (
     Ring,
@@ -170,7 +171,7 @@ class _VectorKernel:
     def __init__(
         self, spec: DeviceSpec, p: Problem, plan: SharedKPlan, numerics: Numerics, ring: Ring
     ) -> None:
-        self._builder = builder = Builder(plan.template, spec.cores["aiv"], spec.sync)
+        self._builder = builder = VectorCore(plan.template, spec)
         precision, cores = numerics.precision, 2 * plan.block_dim
         self._writer = RingWriter(builder, p, precision, ring, plan.vector_n, plan.vector_k)
         self._depth = ring.depth

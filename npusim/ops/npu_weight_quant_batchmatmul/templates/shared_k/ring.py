@@ -13,18 +13,17 @@ from typing import Literal, NamedTuple
 from npusim.data.dtypes import DType
 from npusim.data.integers import align_up, ceil_div
 from npusim.data.layout import FRACTAL_ROWS
-from npusim.kernel.builder import Builder
 from npusim.kernel.cube import GmMatrix
 from npusim.kernel.program import Binding
 from npusim.kernel.rows import pieces
+from npusim.kernel.vector_core import VectorCore
 from npusim.kernel.views import repeat
-from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
-from npusim.ops.npu_weight_quant_batchmatmul.templates.dequantise.kernel import (
+from npusim.ops._dequantised_weight import (
     Dequantiser,
     Precision,
-    QuantisedWeight,
 )
-from npusim.ops.npu_weight_quant_batchmatmul.templates.weight import MatrixTile
+from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
+from npusim.ops.npu_weight_quant_batchmatmul.templates.weight import MatrixTile, quantised_weight
 
 __all__ = ["FILLED", "READ", "Ring", "RingWriter", "WeightBlock"]
 
@@ -79,13 +78,13 @@ class RingWriter:
     """Fills the ring, for one of the two vector cores."""
 
     def __init__(
-        self, builder: Builder, p: Problem, precision: Precision, ring: Ring, n: int, k: int
+        self, builder: VectorCore, p: Problem, precision: Precision, ring: Ring, n: int, k: int
     ) -> None:
         """*n* and *k* are how much is dequantised at a time; it must fit into the UB."""
         self._builder, self._ring, self._n, self._k = builder, ring, n, k
         self._k_is_first = not p.traits.trans_weight
         rows, columns = (k, n) if self._k_is_first else (n, k)
-        self._dequantiser = Dequantiser(builder, QuantisedWeight.of(p), precision, rows, columns)
+        self._dequantiser = Dequantiser(builder, quantised_weight(p), precision, rows, columns)
 
     def load_registers(self) -> None:
         """Load the numbers that all blocks of a program share."""
