@@ -11,16 +11,31 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from npusim.data.dtypes import FLOAT32, DType
+from npusim.data.integers import align_up
 from npusim.isa import BLOCK_BYTES, Binary, BinaryOp, Broadcast, Local, MulAddDst
 from npusim.kernel.builder import Builder
 from npusim.kernel.queues import ProgramError, Slot
+from npusim.kernel.vector_core import VectorCore
+from npusim.kernel.views import GmView
 
-__all__ = ["REPEAT", "Plane", "by_column", "by_row", "multiply_add", "outer", "spread_rows"]
+__all__ = [
+    "REPEAT",
+    "SPREAD",
+    "Plane",
+    "RowFactors",
+    "by_column",
+    "by_row",
+    "multiply_add",
+    "outer",
+    "spread_rows",
+]
 
 __kernel_vocabulary__ = True
 
 REPEAT = 64
 """float32 in a repeat of 256 bytes."""
+SPREAD = 8
+"""float32 in a block: the copies of a factor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,3 +154,43 @@ def spread_rows(builder: Builder, dst: Local, numbers: Local) -> None:
     # (rows,) -> (rows, 8)
     builder.emit(Broadcast(dst, numbers))
     builder.barrier("vector")
+
+
+class RowFactors:
+    """Float32 factors of rows out of global memory, each in a block of eight copies."""
+
+    def __init__(self, core: VectorCore, count: int) -> None:
+        """Claim room for *count* factors, filled up to eights."""
+        count = align_up(count, SPREAD)
+        self.core = core
+        self.factors_in = core.vecin(FLOAT32, count)
+        self._blocks = core.tile(FLOAT32, SPREAD * count)
+
+    def load(
+        self,
+        count: int,
+        *views: GmView,
+        pitch: int | None = None,
+        with_gaps: bool = False,
+        parts: int = 1,
+    ) -> None:
+        """Load *views* as `VectorCore.load_rows` does, and spread *count* factors *parts* times."""
+        loaded = self.core.load_rows(self.factors_in, *views, pitch=pitch, with_gaps=with_gaps)
+        for first in range(0, parts * count, count):
+            blocks = self._blocks.at(SPREAD * first, SPREAD * count)
+            spread_rows(self.core, blocks, loaded.at(first, count))
+        self.factors_in.free(loaded)
+
+    def of(self, index: int) -> Local:
+        """The block of factor number *index*, and those that follow."""
+        return self._blocks.at(SPREAD * index, SPREAD)
+
+    def multiply(self, plane: Plane, factors: GmView) -> None:
+        """`plane = plane * factor of the row`, *factors* `(rows,)`."""
+        self.load(align_up(factors.columns, SPREAD), factors)
+        by_column(self.core, "mul", plane, self.of(0))
+
+    def product(self, plane: Plane, factors: GmView, vector: Local) -> None:
+        """`plane = factor of the row * vector`, `(rows,)` by `(columns,)`."""
+        self.load(align_up(factors.columns, SPREAD), factors)
+        outer(self.core, plane, vector, self.of(0))

@@ -37,7 +37,7 @@ from npusim.kernel.cube import (
     Tables,
     l1_bytes,
 )
-from npusim.kernel.plane import REPEAT, Plane, by_column, by_row, outer, spread_rows
+from npusim.kernel.plane import REPEAT, Plane, RowFactors, by_row
 from npusim.kernel.queues import Slot
 from npusim.kernel.vector_core import VectorCore
 from npusim.kernel.views import GmView, repeat
@@ -52,7 +52,6 @@ __all__ = [
     "Epilogue",
     "GroupRuns",
     "HalfSums",
-    "RowFactors",
     "ScaledGroups",
     "digit_sums",
     "digits_of",
@@ -271,34 +270,6 @@ def _l1_bytes(feed: GmFeed, extent: int, k: int) -> int:
 
 
 # ---- vector cores: sums to the output ----
-
-
-class RowFactors:
-    """Float32 factors of up to *rows* rows of a plane, out of global memory."""
-
-    def __init__(self, core: VectorCore, rows: int) -> None:
-        padded = align_up(rows, 8)
-        self.core = core
-        self.factors_in = core.vecin(FLOAT32, padded)
-        self.blocks = core.tile(FLOAT32, 8 * padded)
-
-    def multiply(self, plane: Plane, factors: GmView) -> None:
-        """`plane = plane * factor of the row`, *factors* `(rows,)`."""
-        by_column(self.core, "mul", plane, self._spread(factors))
-
-    def product(self, plane: Plane, factors: GmView, vector: Local) -> None:
-        """`plane = factor of the row * vector`, `(rows,)` by `(columns,)`."""
-        outer(self.core, plane, vector, self._spread(factors))
-
-    def _spread(self, factors: GmView) -> Local:
-        """*factors* `(rows,)`, a block of eight copies for each row."""
-        count = align_up(factors.columns, 8)
-        loaded = self.core.load_rows(self.factors_in, factors)
-        # (rows,) -> (rows, 8)
-        blocks = self.blocks[: 8 * count]
-        spread_rows(self.core, blocks, loaded[:count])
-        self.factors_in.free(loaded)
-        return blocks
 
 
 class HalfSums:

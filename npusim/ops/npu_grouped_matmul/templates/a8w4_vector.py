@@ -21,12 +21,12 @@ from npusim.isa import Binary, BinaryScalar, Cast, Fixpipe, GatherMask
 from npusim.kernel.builder import Builder
 from npusim.kernel.chain import step
 from npusim.kernel.cube import CubeWriter, GmFeed, GmMatrix, GmTile
-from npusim.kernel.plane import REPEAT, Plane, by_row
+from npusim.kernel.plane import REPEAT, Plane, RowFactors, by_row
 from npusim.kernel.program import Program
 from npusim.kernel.rows import pieces
 from npusim.kernel.vector_core import VectorCore
 from npusim.kernel.views import GmView, load, repeat, store
-from npusim.ops._int4_matmul import FILLED, READ, RowFactors, part_of_k
+from npusim.ops._int4_matmul import FILLED, READ, part_of_k
 from npusim.ops.npu_grouped_matmul.int4 import GROUP_K, groups_of_k
 from npusim.ops.npu_grouped_matmul.operands import Matrices, Operands
 from npusim.ops.npu_grouped_matmul.problem import Problem

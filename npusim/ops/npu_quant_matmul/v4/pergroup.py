@@ -25,14 +25,14 @@ from npusim.kernel.builder import Builder
 from npusim.kernel.chain import step
 from npusim.kernel.cube import GmTile
 from npusim.kernel.launch import mixed_launch
-from npusim.kernel.plane import REPEAT, Plane, by_row, spread_rows
+from npusim.kernel.plane import REPEAT, Plane, RowFactors, by_row, spread_rows
 from npusim.kernel.program import Binding, Block, Program
 from npusim.kernel.rows import pieces
 from npusim.kernel.tiles import CubeTiles, Piece, work
 from npusim.kernel.vector_core import VectorCore
 from npusim.kernel.views import GmView, bindings, load, repeat, store
 from npusim.ops import _protocol
-from npusim.ops._int4_matmul import FILLED, READ, GroupRuns, RowFactors, part_of_k
+from npusim.ops._int4_matmul import FILLED, READ, GroupRuns, part_of_k
 from npusim.ops.npu_quant_matmul.basic import l2_tile
 from npusim.ops.npu_quant_matmul.problem import Problem
 
