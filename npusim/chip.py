@@ -19,6 +19,7 @@ from npusim.check.unwritten import Written
 from npusim.data.tensor import GlobalTensor
 from npusim.devices.schema import DeviceSpec
 from npusim.kernel.program import Binding, Block, Body, Program
+from npusim.kernel.table import LaunchTable
 from npusim.timing.engines import ENGINES, Engine, engine_named, simulate
 from npusim.timing.equivalence import equivalent_cores
 from npusim.timing.memory import L2, L2_STATES, L2State, at_launch
@@ -66,22 +67,24 @@ def verify(
     RuleError, RaceError, DeadlockError, FlagError or UnwrittenError.
     """
     check_blocks("chip", blocks)
-    found = Orders()
+    launch = LaunchTable.of(blocks)
+    found = Orders.of_launch(launch.bodies)
     orders: dict[Program, Sequence[int]] = {}
     written: dict[str, Written] = {}
-    seen: set[tuple[Program, str]] = set()
     accepted: dict[str, set[Body]] = {}
-    for number, block in enumerate(blocks):
+    first: dict[tuple[str, int], Block] = {}
+    """The first block of each kind and sequence: rules look at no other."""
+    for number, (block, sequence) in enumerate(zip(blocks, launch.sequences(), strict=True)):
         if progress:
             progress("checks", number / len(blocks))
-        if (block.program, block.kind) not in seen:
-            seen.add((block.program, block.kind))
+        like = first.setdefault((block.kind, sequence), block)
+        if like is block:
             check(block.program, Place(spec, block.kind), accepted.setdefault(block.kind, set()))
-        orders[block.program] = found.of_block(block)
+        orders[block.program] = found.of_block(block, like)
         if outputs is not None:
             if block.kind not in written:
                 written[block.kind] = Written(spec.cores[block.kind], found, outputs)
-            written[block.kind].check(block, orders[block.program])
+            written[block.kind].check(block, orders[block.program], like)
     check_order(blocks, found)
     if not flags_may_stay_up:
         check_left_over(blocks)
@@ -125,7 +128,7 @@ def time(
     """
     check_inside(blocks, tensors)
     alone = tuple((block,) for block in blocks)
-    groups = alone if every_core else equivalent_cores(blocks, tensors, spec)
+    groups = alone if every_core else equivalent_cores(blocks, spec)
     decoders = {block.kind: Decoder(block.kind, spec) for block in blocks}
     codes: dict[tuple[Program, str], Code] = {}
     for first, *_ in groups:

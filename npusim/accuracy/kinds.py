@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from npusim.data.tensor import TensorSpec
 
@@ -40,7 +40,7 @@ class Kind(NamedTuple):
         return ", ".join(word for word in (self.op, *self[2:], self.series) if word)
 
 
-def kind_of(op: str, series: str, arguments: Mapping[str, Any]) -> tuple[Kind, Sizes]:
+def kind_of(op: str, series: str, arguments: Mapping[str, object]) -> tuple[Kind, Sizes]:
     """The kind and the sizes of a call of operator *op*, whose *arguments* go by their names.
 
     They are in the order of its parameters, tensors as :class:`TensorSpec`.
@@ -60,7 +60,7 @@ def kind_of(op: str, series: str, arguments: Mapping[str, Any]) -> tuple[Kind, S
     return Kind(op, series, types, ", ".join(words)), _sizes(x.shape, weight.shape)
 
 
-def _first(value: Any) -> TensorSpec | None:
+def _first(value: object) -> TensorSpec | None:
     """The tensor of an argument, or the first one of a list; None of anything else."""
     first = value[0] if isinstance(value, list | tuple) and value else value
     return first if isinstance(first, TensorSpec) else None

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from npusim.data.tensor import SLACK_BYTES, GlobalTensor
 from npusim.isa import global_operand
 from npusim.kernel.program import Block, Body, Call, Program
+from npusim.kernel.table import LaunchTable
 
 __all__ = ["BoundsError", "check_inside"]
+
+FAR = 2**60
+"""Bytes: farther than any tensor reaches, and half of what an int64 holds."""
 
 
 class BoundsError(ValueError):
@@ -39,6 +46,9 @@ def check_inside(blocks: tuple[Block, ...], tensors: list[GlobalTensor]) -> None
 
     The same for a name that a block has not bound, or not to one of *tensors*.
     """
+    if _are_inside(LaunchTable.of(blocks), tensors):
+        return
+    # Something is not: the calls one by one, for a message that names the first.
     sizes = {tensor.name: tensor.nbytes for tensor in tensors}
     extents: dict[Program, dict[str, _Extent]] = {}
     bodies: dict[Body, dict[str, _Extent]] = {}
@@ -62,6 +72,44 @@ def check_inside(blocks: tuple[Block, ...], tensors: list[GlobalTensor]) -> None
                     f"{size} bytes of {bound.tensor}, not touch [{first}:{end}] as {op} does; "
                     f"fix the tiling or the binding"
                 )
+
+
+def _are_inside(launch: LaunchTable, tensors: list[GlobalTensor]) -> bool:
+    """Whether every row of every core stays inside; False also where a name is nobody's."""
+    sizes = {tensor.name: tensor.nbytes for tensor in tensors}
+    extents = _extents(launch.bodies, launch.names)
+    if extents is None or not launch.names or not np.diff(launch.first).all():
+        # Somebody's name means nothing to anybody, or a program is empty.
+        return False
+    low, high = extents
+    lows = np.minimum.reduceat(low[launch.body] + launch.shifts, launch.first[:-1])
+    highs = np.maximum.reduceat(high[launch.body] + launch.shifts, launch.first[:-1])
+    lows, highs = lows[launch.program] + launch.base, highs[launch.program] + launch.base
+    # The last is for names without a tensor, which have number -1.
+    room = np.array([*(sizes.get(name, -FAR) for name in launch.tensors), -FAR])
+    is_touched = highs > -FAR // 2
+    inside = (lows >= 0) & (highs <= room[launch.tensor] + SLACK_BYTES)
+    return bool(np.all(inside | ~is_touched))
+
+
+def _extents(
+    bodies: tuple[Body, ...], names: tuple[str, ...]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
+    """The first and the last byte that *bodies* touch of each of *names*, `(bodies, names)` each.
+
+    FAR and -FAR where a body touches none of it; None if one touches what is not among the names.
+    """
+    low = np.full((len(bodies), len(names)), FAR)
+    high, columns = -low, {name: number for number, name in enumerate(names)}
+    known: dict[Body, dict[str, _Extent]] = {}
+    for number, body in enumerate(bodies):
+        inner = body.calls
+        for name, extent in (_of_calls(inner, known) if inner else _of_leaf(body)).items():
+            if name not in columns:
+                return None
+            low[number, columns[name]] = extent.low
+            high[number, columns[name]] = extent.high
+    return low, high
 
 
 def _of_program(program: Program, bodies: dict[Body, dict[str, _Extent]]) -> dict[str, _Extent]:

@@ -14,25 +14,24 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from npusim.check.byte_ranges import (
+    Numbers,
+    Pieces,
+    Search,
+    is_read_elsewhere,
+    merged,
+    overlap,
+    pieces_of,
+    shifted,
+)
 from npusim.check.hazards import CrossCoreOrder, Moment, RaceError
 from npusim.check.hazards.record import Accesses
 from npusim.data.integers import ceil_div
-from npusim.isa import Global, MicroOp, added_dtype, global_operand, writes_global
-from npusim.kernel.program import Block, Body, Program, added
+from npusim.isa import MicroOp, added_dtype, global_operand, writes_global
+from npusim.kernel.program import Block, Body, added
 
-__all__ = [
-    "Ranges",
-    "Search",
-    "check_apart",
-    "check_tensors",
-    "is_read_elsewhere",
-    "overlap",
-    "shared_tensors",
-]
+__all__ = ["check_apart", "check_tensors", "shared_tensors"]
 
-Numbers = NDArray[np.int64]
-Pieces = tuple[Numbers, Numbers]
-"""Where byte ranges begin and end."""
 Touched = Sequence[tuple[dict[str, int], Accesses]]
 """Accesses, each with by how much its names are shifted."""
 FEW_PAIRS = 200
@@ -41,28 +40,17 @@ PAIRS = 2**20
 """Pairs that are held against each other at a time, some bytes of memory for each."""
 
 
-class Ranges(NamedTuple):
-    """Byte ranges of one tensor, ascending, and the block that each belongs to."""
-
-    starts: Numbers
-    ends: Numbers
-    owners: Numbers
-
-    def joined(self, owner: int) -> Ranges:
-        """The same bytes as those of one *owner*, ranges that touch or overlap joined."""
-        starts, ends = _merged([(self.starts, self.ends)])
-        return Ranges(starts, ends, np.full(starts.size, owner))
-
-
 def check_apart(blocks: tuple[Block, ...], order: CrossCoreOrder) -> None:
     """Raise RaceError, naming cores, tensor and bytes, if accesses of two blocks race."""
-    check_tensors(blocks, shared_tensors(blocks, Search()), order)
+    check_tensors(blocks, shared_tensors(blocks, Search(blocks)), order)
 
 
 def shared_tensors(blocks: tuple[Block, ...], ranges: Search) -> list[str]:
     """The tensors of which a block touches bytes that another one writes."""
     found = []
     for tensor in sorted({bound.tensor for block in blocks for bound in block.bindings.values()}):
+        if ranges.is_simple(tensor):
+            continue
         writes = ranges.of_tensor(blocks, tensor, True)
         if writes.starts.size and (
             overlap(writes) or is_read_elsewhere(writes, ranges.of_tensor(blocks, tensor, False))
@@ -79,109 +67,7 @@ def check_tensors(blocks: tuple[Block, ...], tensors: list[str], order: CrossCor
         _check_order(tensor, _shares(blocks, tensor, spans, shapes), blocks)
 
 
-# ---- whether cores share bytes that one of them writes ----
-
-
-def overlap(writes: Ranges) -> bool:
-    """Whether blocks write the same bytes; the ranges of each block are apart."""
-    shared = (writes.starts[1:] < writes.ends[:-1]) & (writes.owners[1:] != writes.owners[:-1])
-    return bool(np.any(shared))
-
-
-def is_read_elsewhere(writes: Ranges, reads: Ranges) -> bool:
-    """Whether blocks read what others write; the writes are apart."""
-    low = np.searchsorted(writes.ends, reads.starts, side="right")
-    high = np.searchsorted(writes.starts, reads.ends, side="left")
-    hit = np.flatnonzero(high > low)
-    low, high, owners = low[hit], high[hit], reads.owners[hit]
-    changes = np.concatenate(([0], np.cumsum(writes.owners[1:] != writes.owners[:-1])))
-    others = (writes.owners[low] != owners) | (changes[low] != changes[high - 1])
-    return bool(np.any(others))
-
-
-class Search:
-    """Byte ranges that blocks touch; bodies that calls share are searched once."""
-
-    def __init__(self) -> None:
-        self._places: dict[Body, dict[tuple[str, bool], Pieces]] = {}
-        self._programs: dict[tuple[Program, str, bool], Pieces] = {}
-
-    def of_tensor(self, blocks: tuple[Block, ...], tensor: str, is_write: bool) -> Ranges:
-        """What all blocks read or write of *tensor*."""
-        found: list[Ranges] = []
-        for owner, block in enumerate(blocks):
-            pieces = [
-                _shifted(self._of_program(block.program, name, is_write), bound.base_bytes)
-                for name, bound in sorted(block.bindings.items())
-                if bound.tensor == tensor
-            ]
-            starts, ends = _merged(pieces)
-            found.append(Ranges(starts, ends, np.full(starts.size, owner)))
-        starts, ends, owners = (np.concatenate(column) for column in zip(*found, strict=True))
-        by_start = np.argsort(starts, kind="stable")
-        return Ranges(starts[by_start], ends[by_start], owners[by_start])
-
-    def _of_program(self, program: Program, name: str, is_write: bool) -> Pieces:
-        key = program, name, is_write
-        if key not in self._programs:
-            pieces = []
-            shifts: dict[Body, list[int]] = {}
-            for call in program.calls:
-                shifts.setdefault(call.body, []).append(call.shifts.get(name, 0))
-            for body, moved in shifts.items():
-                found = self._of_body(body).get((name, is_write))
-                if found is not None:
-                    # (calls, pieces) -> (calls x pieces,)
-                    starts, ends = (edge + np.array(moved)[:, None] for edge in found)
-                    pieces.append((starts.reshape(-1), ends.reshape(-1)))
-            self._programs[key] = _merged(pieces)
-        return self._programs[key]
-
-    def _of_body(self, body: Body) -> dict[tuple[str, bool], Pieces]:
-        if body not in self._places:
-            found: dict[tuple[str, bool], list[Pieces]] = {}
-            for call in body.calls:
-                for (name, is_write), pieces in self._of_body(call.body).items():
-                    shifted = _shifted(pieces, call.shifts.get(name, 0))
-                    found.setdefault((name, is_write), []).append(shifted)
-            for op in () if body.calls else body:
-                place = global_operand(op)
-                if place is not None:
-                    found.setdefault((place.name, writes_global(op)), []).append(_pieces(place))
-            self._places[body] = {key: _merged(pieces) for key, pieces in found.items()}
-        return self._places[body]
-
-
-@lru_cache(maxsize=4096)
-def _pieces(place: Global) -> Pieces:
-    if place.bursts > 1 and 0 <= place.stride_bytes <= place.burst_bytes:
-        # Each touches the next one.
-        size = (place.bursts - 1) * place.stride_bytes + place.burst_bytes
-        return np.array([place.offset_bytes]), np.array([place.offset_bytes + size])
-    starts = place.offset_bytes + place.stride_bytes * np.arange(place.bursts)
-    return starts, starts + place.burst_bytes
-
-
-def _shifted(pieces: Pieces, nbytes: int) -> Pieces:
-    return pieces[0] + nbytes, pieces[1] + nbytes
-
-
-def _merged(pieces: list[Pieces]) -> Pieces:
-    """*pieces* in ascending order, those that touch or overlap joined."""
-    if len(pieces) == 1 and pieces[0][0].size == 1:
-        return pieces[0]
-    if not pieces:
-        return np.zeros(0, np.int64), np.zeros(0, np.int64)
-    start, end = (np.concatenate(column) for column in zip(*pieces, strict=True))
-    if not start.size:
-        return start, end
-    by_start = np.argsort(start, kind="stable")
-    start, furthest = start[by_start], np.maximum.accumulate(end[by_start])
-    first = np.flatnonzero(np.concatenate(([True], start[1:] > furthest[:-1])))
-    return start[first], furthest[np.append(first[1:] - 1, start.size - 1)]
-
-
-# ---- whether flags order those that do ----
+# ---- whether flags order those that share bytes ----
 
 
 class _Share(NamedTuple):
@@ -294,8 +180,8 @@ class _Shapes:
                 for name, kind, of_kind in self._of(accesses):
                     if name in bases:
                         shift_bytes = shifts.get(name, 0) + bases[name]
-                        pieces.setdefault(kind, []).append(_shifted(of_kind, shift_bytes))
-            found = self._together[key] = [(kind, _merged(x)) for kind, x in pieces.items()]
+                        pieces.setdefault(kind, []).append(shifted(of_kind, shift_bytes))
+            found = self._together[key] = [(kind, merged(x)) for kind, x in pieces.items()]
         return found
 
     def _of(self, accesses: Accesses) -> list[tuple[str, str, Pieces]]:
@@ -307,10 +193,10 @@ class _Shapes:
                 for op in ops:
                     place = global_operand(op)
                     if place is not None:
-                        moved = _shifted(_pieces(place), shifts.get(place.name, 0))
+                        moved = shifted(pieces_of(place), shifts.get(place.name, 0))
                         found.setdefault((place.name, _kind(op)), []).append(moved)
-            merged = [(*key, _merged(pieces)) for key, pieces in found.items()]
-            known = self._known[id(accesses)] = accesses, merged
+            of_kinds = [(*key, merged(pieces)) for key, pieces in found.items()]
+            known = self._known[id(accesses)] = accesses, of_kinds
         return known[1]
 
 

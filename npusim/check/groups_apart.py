@@ -11,15 +11,8 @@ from collections.abc import Hashable
 
 import numpy as np
 
-from npusim.check.cross_core_races import (
-    Ranges,
-    Search,
-    check_apart,
-    check_tensors,
-    is_read_elsewhere,
-    overlap,
-    shared_tensors,
-)
+from npusim.check.byte_ranges import Ranges, Search, is_read_elsewhere, overlap
+from npusim.check.cross_core_races import check_apart, check_tensors, shared_tensors
 from npusim.check.hazards import CrossCoreOrder, HazardError, Orders, Recorder
 from npusim.isa import CrossCoreSetFlag, CrossCoreWaitFlag
 from npusim.kernel.program import Block
@@ -31,7 +24,7 @@ Group = tuple[Block, ...]
 
 def check_order(blocks: tuple[Block, ...], orders: Orders) -> None:
     """Raise DeadlockError, FlagError or RaceError for what flags between cores leave open."""
-    groups, ranges, recorder = _groups(blocks), Search(), Recorder(orders)
+    groups, ranges, recorder = _groups(blocks), Search(blocks), Recorder(orders)
     is_apart = len(groups) > 1 and _have_only_own_flags(blocks)
     if not is_apart or _share_bytes(groups, ranges):
         check_apart(blocks, CrossCoreOrder(blocks, recorder))

@@ -122,7 +122,7 @@ def _facts(found: Comparison) -> dict[str, Any]:
     return facts | {"accuracy_reached": found.is_reached}
 
 
-def _to_json(facts: dict[str, Any]) -> dict[str, Any]:
+def _to_json(facts: dict[str, object]) -> dict[str, Any]:
     """*facts* with words for infinity and NaN, which JSON does not have."""
     return {
         key: str(value) if isinstance(value, float) and not math.isfinite(value) else value

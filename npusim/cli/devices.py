@@ -80,7 +80,7 @@ def show_device(name: str, sources: bool, settings: Sequence[str], as_json: bool
     show(listing)
 
 
-def _leaves(tree: dict[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+def _leaves(tree: dict[str, object], above: str = "") -> Iterator[tuple[str, Any]]:
     """Dotted key and value of every entry, the plain ones of a table before its tables."""
     for name, node in tree.items():
         if not isinstance(node, dict):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import typer
 from rich import box
@@ -49,7 +48,7 @@ def table(*headings: str) -> Table:
     return empty
 
 
-def json_text(value: Any) -> str:
+def json_text(value: object) -> str:
     """*value* as JSON text, the same bytes for the same value."""
     # The one control character that json leaves as it is.
     return json.dumps(value, indent=2, allow_nan=False).replace("\x7f", "\\u007f")

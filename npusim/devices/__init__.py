@@ -343,7 +343,7 @@ def _build(layers: Sequence[Layer]) -> DeviceSpec:
     return spec
 
 
-def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+def _merge(base: dict[str, object], over: dict[str, object]) -> dict[str, Any]:
     """Lay *over* on *base* table by table; a number of *over* brings its own source."""
     merged = dict(base)
     for key, value in over.items():

@@ -98,7 +98,7 @@ def _is_number(node: object) -> bool:
     return isinstance(node, dict) and not is_table(node)
 
 
-def ends(tree: dict[str, Any], above: Key = ()) -> Iterator[tuple[Key, Any]]:
+def ends(tree: dict[str, object], above: Key = ()) -> Iterator[tuple[Key, Any]]:
     """Every number and every other entry that is not a table, with its key."""
     for name, node in tree.items():
         if is_table(node):
@@ -117,7 +117,7 @@ def _values(tree: dict[str, Any]) -> dict[str, Any]:
     return values
 
 
-def wrong_keys(tree: dict[str, Any]) -> list[Problem]:
+def wrong_keys(tree: dict[str, object]) -> list[Problem]:
     """What is wrong with the table of source keys of one file."""
     texts = tree.get("sources", {})
     if not isinstance(texts, dict):
@@ -155,7 +155,7 @@ def _written_out(node: dict[str, Any], texts: dict[str, str]) -> str:
     return f"{whole}: {rest}" if keys else rest
 
 
-def _wrong_with(node: dict[str, Any], texts: dict[str, str]) -> str | None:
+def _wrong_with(node: dict[str, object], texts: dict[str, str]) -> str | None:
     """What is wrong with a number's own table, its value apart."""
     if set(node) != set(FIELDS):
         came = visible(", ".join(node))
@@ -224,7 +224,7 @@ def _takes_number(kind: object) -> bool:
     return range_of(kind) is not None
 
 
-def has_key(tree: dict[str, Any], key: Key) -> bool:
+def has_key(tree: dict[str, object], key: Key) -> bool:
     """Whether *tree* states something at *key*."""
     node: Any = tree
     for name in key:

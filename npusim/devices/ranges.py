@@ -114,7 +114,7 @@ def written(value: float) -> str:
     return f"{value:.15g}"
 
 
-def _whole(value: Any) -> Any:
+def _whole(value: object) -> Any:
     """A float that is a whole number as that number: TOML has no other way to write `1.8e9`."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 

@@ -68,7 +68,7 @@ def changed(spec: DeviceSpec, settings: Mapping[str, str | float]) -> DeviceSpec
         raise SettingError("\n".join(lines)) from None
 
 
-def _numbers(tree: dict[str, Any]) -> dict[str, int | float]:
+def _numbers(tree: dict[str, object]) -> dict[str, int | float]:
     """The dotted key of every number that the chip has -> the number."""
     return {
         ".".join(key): value

@@ -93,7 +93,7 @@ def _tidy(lines: list[str], indent: int) -> str:
     return "\n".join(kept).strip("\n")
 
 
-def explain(op: str, spec: DeviceSpec, arguments: dict[str, Any]) -> Explanation:
+def explain(op: str, spec: DeviceSpec, arguments: dict[str, object]) -> Explanation:
     """Explain the call of *op* with *arguments* on *spec*."""
     operator = ops.load(op)
     arguments = ops.in_own_terms(operator, arguments)
@@ -130,18 +130,18 @@ def _parts(plan: ops.Plan) -> dict[str, Any]:
     }
 
 
-def _to_json(value: Any) -> Any:
+def _to_json(value: object) -> Any:
     """A number or a string as it is, anything else as its text."""
     return value if isinstance(value, int | float | str | None) else str(value)
 
 
-def _checked(operator: ops.Operator, spec: DeviceSpec, arguments: dict[str, Any]) -> ops.Problem:
+def _checked(operator: ops.Operator, spec: DeviceSpec, arguments: dict[str, object]) -> ops.Problem:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return operator.check(spec, **arguments)
 
 
-def _line(operator: ops.Operator, spec: DeviceSpec, arguments: dict[str, Any]) -> Line:
+def _line(operator: ops.Operator, spec: DeviceSpec, arguments: dict[str, object]) -> Line:
     refusal = None
     try:
         _checked(operator, spec, arguments)
@@ -183,7 +183,7 @@ def _alike(kinds: dict[str, TensorSpec]) -> list[tuple[str, ...]]:
     return [(name,) for name in kinds] + [names for names in by_dtype.values() if len(names) > 1]
 
 
-def _spec_of(value: Any) -> TensorSpec | None:
+def _spec_of(value: object) -> TensorSpec | None:
     if isinstance(value, np.ndarray):
         return TensorSpec(value.shape, value.dtype.name)
     if isinstance(value, Tensor):
@@ -194,7 +194,7 @@ def _spec_of(value: Any) -> TensorSpec | None:
 def _taken(
     operator: ops.Operator,
     spec: DeviceSpec,
-    arguments: dict[str, Any],
+    arguments: dict[str, object],
     others: dict[str, dict[str, TensorSpec]],
 ) -> tuple[str, ...]:
     """Which of *others*, by name, the operator takes in place of those of the call."""

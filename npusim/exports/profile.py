@@ -161,7 +161,7 @@ def profiled_dtype(name: str) -> str:
     return DTYPES.get(name, name.upper())
 
 
-def _specs(value: Output | Any) -> list[TensorSpec]:
+def _specs(value: Output | object) -> list[TensorSpec]:
     """The tensors in an argument or an output, also those of a list."""
     if isinstance(value, tuple | list):
         return [spec for part in value for spec in _specs(part)]

@@ -10,7 +10,6 @@ import csv
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from shutil import copyfile
-from typing import Any
 
 from npusim.exports.listing import Listing
 from npusim.exports.names import Place, lane_of
@@ -22,7 +21,7 @@ INSTRUCTIONS = ("instr", "addr", "pipe", "call_count", "cycles", "running_time(u
 CODE = ("code", "call_count", "cycles", "running_time(us)")
 
 
-def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Write *rows* below *header*; cells that hold commas are quoted."""
     with path.open("w", encoding="utf-8", newline="") as file:
         table = csv.writer(file, lineterminator="\n")

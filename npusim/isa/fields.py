@@ -137,7 +137,7 @@ def _a(kind: type) -> str:
 def _integer(within: Range) -> _Form:
     low, high = within.low, within.high
 
-    def fits(value: Any) -> bool:
+    def fits(value: object) -> bool:
         if type(value) is int:
             return low <= value <= high
         # What numpy calculates with sizes are int64; narrower integers would overflow on the way.
@@ -147,7 +147,7 @@ def _integer(within: Range) -> _Form:
     return _Form(fits, wanted, remedy="pass an int that fits")
 
 
-def _is_real(value: Any) -> bool:
+def _is_real(value: object) -> bool:
     # A whole number that no float holds would be infinite.
     if type(value) is int:
         return abs(value) <= UNSIGNED_64.high
@@ -180,7 +180,7 @@ def _choice(known: tuple[str, ...]) -> _Form:
 def _union(forms: tuple[_Form, ...]) -> _Form:
     tests = tuple(form.fits for form in forms)
 
-    def parts(value: Any) -> Iterable[tuple[str, Any, _Form]]:
+    def parts(value: object) -> Iterable[tuple[str, Any, _Form]]:
         # A value is of one class, so that one form at most takes it to pieces.
         return next((found for form in forms if (found := tuple(form.parts(value)))), ())
 
@@ -189,10 +189,10 @@ def _union(forms: tuple[_Form, ...]) -> _Form:
 
 
 def _tuple(each: _Form) -> _Form:
-    def fits(value: Any) -> bool:
+    def fits(value: object) -> bool:
         return type(value) is tuple and all(map(each.fits, value))
 
-    def parts(value: Any) -> Iterable[tuple[str, Any, _Form]]:
+    def parts(value: object) -> Iterable[tuple[str, Any, _Form]]:
         if type(value) is tuple:
             yield from ((f"[{index}]", part, each) for index, part in enumerate(value))
 
@@ -200,12 +200,12 @@ def _tuple(each: _Form) -> _Form:
 
 
 def _dict(key: _Form, each: _Form) -> _Form:
-    def fits(value: Any) -> bool:
+    def fits(value: object) -> bool:
         if type(value) is not dict:
             return False
         return all(map(key.fits, value)) and all(map(each.fits, value.values()))
 
-    def parts(value: Any) -> Iterable[tuple[str, Any, _Form]]:
+    def parts(value: object) -> Iterable[tuple[str, Any, _Form]]:
         if type(value) is dict:
             for name, part in value.items():
                 yield ".keys()", name, key
@@ -229,7 +229,7 @@ def _form_of_class(kind: Any) -> _Form:
     # attrgetter gives a tuple for several names only.
     values_of = attrgetter(*names) if len(names) > 1 else None
 
-    def fits(value: Any) -> bool:
+    def fits(value: object) -> bool:
         # Of every micro-op of every body: a loop, which is quicker than all() of a generator.
         if type(value) is not kind:
             return False
@@ -239,7 +239,7 @@ def _form_of_class(kind: Any) -> _Form:
                 return False
         return True
 
-    def parts(value: Any) -> Iterable[tuple[str, Any, _Form]]:
+    def parts(value: object) -> Iterable[tuple[str, Any, _Form]]:
         if type(value) is kind:
             yield from ((f".{name}", getattr(value, name), form) for name, form in forms)
 

@@ -319,7 +319,7 @@ def _ranges(attributes: Iterable[str]) -> Callable[[MicroOp], tuple[Local, ...]]
     return several
 
 
-def _flat(found: tuple[Any, ...]) -> tuple[Local, ...]:
+def _flat(found: tuple[object, ...]) -> tuple[Local, ...]:
     """The ranges among *found*, in which some may be left out and others come several at once."""
     ranges: list[Local] = []
     for each in found:

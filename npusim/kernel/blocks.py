@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import Literal
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
 
 from npusim.data.dtypes import DType
 from npusim.data.tensor import Operand
 from npusim.kernel.builder import Builder
 from npusim.kernel.cube import BaseTile, CubeWriter, GmMatrix, GmTile
 from npusim.kernel.matmul import Product
-from npusim.kernel.tiles import CubeTiles, Piece
+from npusim.kernel.steps import GmViews, Step
+from npusim.kernel.tiles import CubeTiles, Piece, Pieces
 from npusim.kernel.views import GmView, repeat
 
-__all__ = ["base_tile", "columns_of", "gm_matrix_a", "gm_matrix_b", "output_of", "write_pieces"]
+__all__ = [
+    "base_tile",
+    "columns_of",
+    "columns_of_all",
+    "gm_matrix_a",
+    "gm_matrix_b",
+    "output_of",
+    "output_of_all",
+    "product_steps",
+    "write_pieces",
+]
 
 __kernel_vocabulary__ = True
 
@@ -44,6 +58,20 @@ def columns_of(p: Product, piece: Piece, vector: Operand) -> GmView:
     first = piece.column + (piece.matrix * p.n if vector.spec.size > p.n else 0)
     numbers = GmView.vector(vector.name, vector.element, vector.spec.size)
     return numbers[:, first : first + piece.columns]
+
+
+def output_of_all(p: Product, pieces: Pieces, dtype: DType) -> GmViews:
+    """The same for all of *pieces*."""
+    offset = ((pieces.matrix * p.m + pieces.row) * p.n + pieces.column) * dtype.bits // 8
+    return GmViews("output", dtype, pieces.rows, pieces.columns, p.n, offset)
+
+
+def columns_of_all(p: Product, pieces: Pieces, vector: Operand) -> GmViews:
+    """The part of *vector* that each of *pieces* needs, see :func:`columns_of`."""
+    first = pieces.column + pieces.matrix * p.n * (vector.spec.size > p.n)
+    offset = first * vector.element.bits // 8
+    one = np.ones_like(first)
+    return GmViews(vector.name, vector.element, one, pieces.columns, 0, offset)
 
 
 def base_tile(t: CubeTiles) -> BaseTile:
@@ -78,6 +106,28 @@ def write_pieces(
             repeat(builder, _fetch, writer, resident)
             kept = resident
         repeat(builder, stage, x1, x2, *arguments(index, piece))
+
+
+def product_steps(
+    writer: CubeWriter, p: Product, pieces: Pieces, stage: Callable[..., None], *arguments: Any
+) -> tuple[Step, ...]:
+    """`stage(x1, x2, *arguments)` for each of *pieces*, which are those of all cores.
+
+    Before a core's first tile of another resident operand comes a step that fetches it.
+    """
+    a, b = np.array(p.pairs, np.int64)[pieces.matrix].T
+    x1 = gm_matrix_a(p).tiles(pieces.row, pieces.rows, a)
+    x2 = gm_matrix_b(p).tiles(pieces.column, pieces.columns, b)
+    order = np.arange(pieces.core.size)
+    step = Step(stage, (x1, x2, *arguments), pieces.core, order)
+    if writer.tile.keep is None:
+        return (step,)
+    resident = x1 if writer.tile.keep == "a" else x2
+    here = np.stack([pieces.core, resident.offset_bytes, resident.extent])
+    is_new = np.concatenate([[True], (np.diff(here) != 0).any(axis=0)])
+    arguments = (resident.select(is_new),)
+    fetch = Step(partial(_fetch, writer), arguments, pieces.core[is_new], order[is_new])
+    return fetch, step
 
 
 def _fetch(writer: CubeWriter, tile: GmTile) -> None:

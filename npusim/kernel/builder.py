@@ -28,6 +28,7 @@ from npusim.isa import (
 )
 from npusim.kernel.program import Body, Call, Declared, Line, Program, QueueName, short_line
 from npusim.kernel.queues import ProgramError, Queue, QueueState, Slot
+from npusim.kernel.table import Calls, TabledProgram
 
 __all__ = ["MARK", "Builder", "deeper", "kernel_line", "watched"]
 
@@ -95,7 +96,7 @@ class Builder:
         self._queues: list[Queue] = []
         self._declared: list[Declared] = []
         """The same, as they were declared."""
-        self._bodies: dict[Hashable, tuple[Body, list[QueueState]]] = {}
+        self._bodies: dict[Hashable, tuple[Body, tuple[QueueState, ...]]] = {}
 
     def room_bytes(self, buffer: str) -> int:
         """Bytes of *buffer* that a kernel may use and has not claimed; raises ProgramError."""
@@ -243,14 +244,23 @@ class Builder:
     def _call(
         self, key: Hashable, shifts: dict[str, int], write: Callable[[], None], *, is_whole: bool
     ) -> None:
-        before = tuple([queue.state for queue in self._queues])
+        body = self.body(key, write, is_whole=is_whole)
+        self._ops.append(Call(body, shifts))
+        self._lines.append(kernel_line())
+
+    def body(self, key: Hashable, write: Callable[[], None], *, is_whole: bool = True) -> Body:
+        """The body of such a call, which leaves the queues as the call would; nothing is appended.
+
+        *is_whole* is what `call` asks for: the slots that *write* allocates are free at its end.
+        """
+        before = self.queue_states
         known = self._bodies.get((key, before))
         if known is None:
             outer, self._ops, self._lines = (self._ops, self._lines), [], []
             write()
             written = Body(tuple(self._ops), tuple(self._lines))
             self._ops, self._lines = outer
-            known = written, [queue.state for queue in self._queues]
+            known = written, self.queue_states
             if is_whole and _free(before) != _free(known[1]):
                 raise ProgramError(
                     f"{self.name}: a call must free the slots that it allocates, and no others; "
@@ -258,10 +268,18 @@ class Builder:
                 )
             self._bodies[key, before] = known
         else:
-            for queue, state in zip(self._queues, known[1], strict=True):
-                queue.state = state
-        self._ops.append(Call(known[0], shifts))
-        self._lines.append(kernel_line())
+            self.queue_states = known[1]
+        return known[0]
+
+    @property
+    def queue_states(self) -> tuple[QueueState, ...]:
+        """Where each queue stands, in the order in which they were declared."""
+        return tuple([queue.state for queue in self._queues])
+
+    @queue_states.setter
+    def queue_states(self, states: tuple[QueueState, ...]) -> None:
+        for queue, state in zip(self._queues, states, strict=True):
+            queue.state = state
 
     def barrier(self, pipe: Pipe | None = None) -> None:
         self.emit(Barrier(pipe))
@@ -285,14 +303,28 @@ class Builder:
         self._ops, self._lines = [], []
         for queue in self._queues:
             queue.rewind()
-        report = _watcher.get()
-        if report is not None:
-            report()
-        return program
+        return _reported(program)
+
+    def build_table(self, table: Calls) -> Program:
+        """The program that makes the calls of *table*, of bodies of this builder."""
+        claimed, declared = dict(self._peak_bytes), tuple(self._declared)
+        return _reported(TabledProgram(self.name, table, claimed, declared))
+
+    def drained(self) -> Body:
+        """The body that ends a program from where the queues stand now."""
+        return self.body("drain", self._drain)
 
     def _drain(self) -> None:
         for queue in self._queues:
             queue.drain()
+
+
+def _reported(program: Program) -> Program:
+    """*program*, of which whoever watches has heard."""
+    report = _watcher.get()
+    if report is not None:
+        report()
+    return program
 
 
 def _free(states: Iterable[QueueState]) -> list[set[int]]:

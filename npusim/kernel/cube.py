@@ -21,6 +21,9 @@ from functools import cached_property, partial
 from math import lcm
 from typing import Literal, NamedTuple, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from npusim.data.dtypes import FLOAT32, INT4, INT8, INT32, UINT64, DType
 from npusim.data.integers import align_up, ceil_div
 from npusim.data.layout import FRACTAL_ROWS, c0
@@ -38,6 +41,7 @@ from npusim.isa import (
 )
 from npusim.kernel.builder import Builder, kernel_line
 from npusim.kernel.queues import ProgramError, Queue, Slot
+from npusim.kernel.steps import GmColumn, Integers
 from npusim.kernel.views import GmView, Shiftable, load
 
 __all__ = [
@@ -48,6 +52,7 @@ __all__ = [
     "GmMatrix",
     "GmOperand",
     "GmTile",
+    "GmTiles",
     "L0Pair",
     "L1Operand",
     "MmadInit",
@@ -104,6 +109,13 @@ class GmMatrix:
         offset_bytes = matrix * self.matrix_bytes + self.shift(origin) + self.shift_k(k)
         return GmTile(self.name, offset_bytes, extent, k_extent - k if count is None else count)
 
+    def tiles(self, origin: Integers, extent: Integers, matrix: Integers) -> GmTiles:
+        """The same for all of k, and for many tiles at once."""
+        origins, index = np.unique(origin, return_inverse=True)
+        shifts = np.array([self.shift(each) for each in origins.tolist()], np.int64)
+        k = self.rows if self.k_is_first else self.columns
+        return GmTiles(self.name, shifts[index] + matrix * self.matrix_bytes, extent, k)
+
     @property
     def view(self) -> GmView:
         """ND: all of it, as rows and columns."""
@@ -135,6 +147,27 @@ class GmTile(Shiftable):
     def shifted_to(self, offset_bytes: int) -> GmTile:
         """The same tile, beginning at *offset_bytes* of the tensor."""
         return GmTile(self.name, offset_bytes, self.extent, self.k)
+
+
+@dataclass(frozen=True, eq=False)
+class GmTiles(GmColumn):
+    """Tiles of a :class:`GmMatrix`, one for each that a launch has."""
+
+    name: str
+    offset_bytes: Integers
+    extent: Integers
+    k: int
+
+    def select(self, chosen: NDArray[np.bool_]) -> GmTiles:
+        """Those of some of them."""
+        return replace(self, offset_bytes=self.offset_bytes[chosen], extent=self.extent[chosen])
+
+    def __getitem__(self, tile: int) -> GmTile:
+        return GmTile(self.name, int(self.offset_bytes[tile]), int(self.extent[tile]), self.k)
+
+    @property
+    def keys(self) -> tuple[Integers, ...]:
+        return (self.extent,)
 
 
 class Feed(Protocol):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
@@ -65,7 +65,7 @@ class Body:
     @cached_property
     def leaves(self) -> tuple[Body, ...]:
         """The bodies without calls that it is made of, each once, in order of appearance."""
-        return _leaves(self.calls) if self.calls else (self,)
+        return _leaves(call.body for call in self.calls) if self.calls else (self,)
 
     @cached_property
     def ops(self) -> tuple[MicroOp, ...]:
@@ -131,21 +131,19 @@ def _as_calls(parts: tuple[MicroOp | Call, ...], lines: tuple[Line, ...]) -> tup
     return tuple(found[:-1])
 
 
-def _leaves(calls: tuple[Call, ...]) -> tuple[Body, ...]:
-    bodies = dict.fromkeys(call.body for call in calls)
-    return tuple({leaf: None for body in bodies for leaf in body.leaves})
+def _leaves(bodies: Iterable[Body]) -> tuple[Body, ...]:
+    return tuple({leaf: None for body in dict.fromkeys(bodies) for leaf in body.leaves})
 
 
 def _find_first(
-    calls: tuple[Call, ...], start: int, found: dict[Body, int], known: set[Body]
+    called: Iterable[Body], start: int, found: dict[Body, int], known: set[Body]
 ) -> None:
-    """Add the first place of each body without calls; *calls* begin at *start*."""
-    for call in calls:
-        body = call.body
+    """Add the first place of each body without calls; those *called* begin at *start*."""
+    for body in called:
         if body not in known:
             known.add(body)
             if body.calls:
-                _find_first(body.calls, start, found, known)
+                _find_first((call.body for call in body.calls), start, found, known)
             else:
                 found[body] = start
         start += len(body)
@@ -206,20 +204,25 @@ class Program:
         return _as_calls(self.parts, self.lines)
 
     @cached_property
+    def called(self) -> tuple[Body, ...]:
+        """The body of each call, in order."""
+        return tuple([call.body for call in self.calls])
+
+    @cached_property
     def bodies(self) -> tuple[Body, ...]:
         """The bodies that the calls share, each once, in order of appearance."""
-        return tuple({call.body: None for call in self.calls})
+        return tuple(dict.fromkeys(self.called))
 
     @cached_property
     def leaves(self) -> tuple[Body, ...]:
         """The bodies without calls that all these are made of, each once, in the same order."""
-        return _leaves(self.calls)
+        return _leaves(self.bodies)
 
     @cached_property
     def first_leaves(self) -> tuple[tuple[int, Body], ...]:
         """Those, each with the number of its first micro-op."""
         found: dict[Body, int] = {}
-        _find_first(self.calls, 0, found, set())
+        _find_first(self.called, 0, found, set())
         return tuple((start, body) for body, start in found.items())
 
     @cached_property
@@ -258,7 +261,7 @@ class Program:
 
     def __len__(self) -> int:
         """How many micro-ops it has, calls written out."""
-        return sum(len(call.body) for call in self.calls)
+        return sum(map(len, self.called))
 
     def __str__(self) -> str:
         return "\n".join(f"{op.pipe:8} {op}" for op in self.ops)

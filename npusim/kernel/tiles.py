@@ -12,12 +12,15 @@ from dataclasses import dataclass
 from math import lcm
 from typing import Literal, NamedTuple
 
+import numpy as np
+
 from npusim.data.dtypes import DType
 from npusim.data.integers import ceil_div
 from npusim.kernel.launch import share
 from npusim.kernel.matmul import Product
+from npusim.kernel.steps import Integers
 
-__all__ = ["CubeTiles", "Order", "Piece", "work"]
+__all__ = ["CubeTiles", "Order", "Piece", "Pieces", "work"]
 
 __kernel_vocabulary__ = True
 
@@ -148,3 +151,23 @@ def _walk(order: Order, rows: int, columns: int) -> Iterator[tuple[int, int]]:
                 yield step % rows, step // rows
             case "diagonal":
                 yield step % rows, (step + step // lcm(rows, columns)) % columns
+
+
+@dataclass(frozen=True, eq=False)
+class Pieces:
+    """The pieces of all cores as columns, `(pieces,)` each."""
+
+    core: Integers
+    matrix: Integers
+    row: Integers
+    column: Integers
+    rows: Integers
+    columns: Integers
+
+    @staticmethod
+    def of(t: CubeTiles, p: Product) -> Pieces:
+        """What :func:`work` deals out, core after core."""
+        shares = work(t, p)
+        core = np.repeat(np.arange(len(shares)), [len(share) for share in shares])
+        found = np.array([piece for share in shares for piece in share], np.int64).reshape(-1, 5)
+        return Pieces(core, *found.T)

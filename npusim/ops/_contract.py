@@ -37,6 +37,7 @@ from npusim.devices.schema import DeviceSpec
 from npusim.ops._support import (
     EVERYWHERE,
     MAX_RANK,
+    MAX_TENSORS,
     Narrowing,
     Row,
     dtypes_of,
@@ -47,10 +48,6 @@ from npusim.ops._support import (
 )
 
 __all__ = ["MAX_RANK", "Contract", "listed", "same_shape_remedy"]
-
-MAX_TENSORS = 128
-"""Of a list (aclnn_grouped_matmul.cpp)."""
-
 
 PRODUCTS = ("npu_quant_matmul", "npu_weight_quant_batchmatmul", "npu_grouped_matmul")
 PACKABLE = ("scale", "antiquant_scale")
@@ -225,15 +222,17 @@ class Contract:
         """Refuse None or a tensor as *name* where no row that is left takes that."""
         narrowing = self._narrowing
         narrowing.names.add(name)
-        refused = "required" if value is None else "absent"
-        if all(row.operands(name).presence == refused for row in narrowing.left):
-            when = narrowing.when(
-                lambda rows: {row.operands(name).presence == refused for row in rows} == {True}
-            )
-            if value is None:
+        refused = "required" if _is_left_out(value) else "absent"
+
+        def is_refused(rows: tuple[Row, ...], of: str) -> bool:
+            return all(row.operands(of).presence == refused for row in rows)
+
+        if is_refused(narrowing.left, name):
+            when = self._narrowed(is_refused, name)
+            if refused == "required":
                 self.fail(f"{name} must be given{when}, not None; pass a tensor", Code.NULL_POINTER)
             self.fail(f"{name} must be None{when}, not given; leave it out")
-        came = f"{name} given" if value is not None else f"no {name}"
+        came = f"{name} given" if refused == "absent" else f"no {name}"
         narrowing.note(came, lambda row: row.operands(name).presence != refused)
 
     def _tensor(self, name: str, value: Any, dtypes: tuple[DType, ...], when: str) -> Operand:
@@ -335,13 +334,34 @@ class Contract:
             return None
         return self.matrix(name)
 
-    def operands(self, name: str, most: int = MAX_TENSORS) -> tuple[Operand, ...]:
-        """A list of one to *most* tensors, each as :meth:`operand` takes one."""
-        return tuple(self.operand(own, value) for own, value in self.tensors(name, most=most))
+    def operands(self, name: str) -> tuple[Operand, ...]:
+        """A list of tensors, each as :meth:`operand` takes one."""
+        return self._list(name, self.operand)
 
-    def matrices(self, name: str, most: int = MAX_TENSORS) -> tuple[Operand, ...]:
-        """A list of one to *most* tensors, each as :meth:`matrix` takes one."""
-        return tuple(self.matrix(own, value) for own, value in self.tensors(name, most=most))
+    def matrices(self, name: str) -> tuple[Operand, ...]:
+        """A list of tensors, each as :meth:`matrix` takes one."""
+        return self._list(name, self.matrix)
+
+    def optional_operands(self, name: str) -> tuple[Operand, ...]:
+        """A list of tensors that may be None or empty; empty where it is left out."""
+        if _is_left_out(self.value(name)):
+            self._presence(name, None)
+            return ()
+        return self.operands(name)
+
+    def _list(self, name: str, take: Callable[[str, Any], Operand]) -> tuple[Operand, ...]:
+        """Each tensor of a list as *take* does it, and as many as a row of support takes."""
+        found = tuple(take(own, value) for own, value in self.tensors(name))
+        most = max(row.operands(name).most for row in self.rows)
+        many = "one tensor" if most == 1 else f"at most {most} tensors"
+        when = self._narrowed(lambda rows, of: max(row.operands(of).most for row in rows), name)
+        self.require(
+            len(found) <= most, f"{name} must be {many}{when}, not {len(found)}; stack them"
+        )
+        self._narrowing.note(
+            f"{len(found)} tensors of {name}", lambda row: len(found) <= row.operands(name).most
+        )
+        return found
 
     def tensors(
         self, name: str, value: Any = _BOUND, most: int = MAX_TENSORS
@@ -370,6 +390,10 @@ class Contract:
     def integer(self, name: str, value: Any = _BOUND) -> int:
         """An attribute that is a whole number, one of the rows of support if they list some."""
         value = self.value(name) if value is _BOUND else value
+        return int(self.one_of(name, self.whole(name, value)))
+
+    def whole(self, name: str, value: Any) -> int:
+        """*value* as a whole number of 64 bits; *name* is what refusals call it."""
         if isinstance(value, bool) or not isinstance(value, int | np.integer):
             self.fail(
                 f"{name} must be an integer, not {shown(value)}; pass one without quotes or a point"
@@ -378,7 +402,7 @@ class Contract:
             -(2**63) <= int(value) < 2**63,
             f"{name} must fit into 64 bits, not be {shown(value)}; pass a smaller one",
         )
-        return int(self.one_of(name, int(value)))
+        return int(value)
 
     def boolean(self, name: str, value: Any = _BOUND) -> bool:
         """An attribute that is true or false, as the rows of support have it."""
@@ -418,6 +442,11 @@ class Contract:
             self.fail(f"{name} must be {words}{when}, not {shown(value)}; {remedy}")
         narrowing.note(f"{name} of {value}", lambda row: value in (row.values(name) or (value,)))
         return value
+
+
+def _is_left_out(value: Any) -> bool:
+    """Whether *value*, a tensor or a list of them, is none: an empty list is like None."""
+    return value is None or (isinstance(value, list | tuple) and not value)
 
 
 def _in_table(name: str) -> str:

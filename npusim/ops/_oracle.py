@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from npusim.devices.schema import DeviceSpec
+from npusim.data.product import CubeOrder
+from npusim.devices.schema import DeviceSpec
 
 __all__ = ["Given"]
 
@@ -25,7 +25,7 @@ class Given:
         op: str,
         arguments: Mapping[str, Any],
         spec: DeviceSpec | None = None,
-        cube_order: str = "k16",
+        cube_order: CubeOrder = "k16",
     ) -> None:
         self._op = op
         self._arguments = arguments

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from npusim.data.dtypes import DTYPES, Array
+from npusim.data.product import CubeOrder
 from npusim.data.tensor import Operand, Tensor, TensorSpec
 from npusim.devices.schema import DeviceSpec
 from npusim.kernel.program import Block
@@ -258,7 +259,7 @@ class Operator:
         /,
         *args: Any,
         spec: DeviceSpec | None = None,
-        cube_order: str = "k16",
+        cube_order: CubeOrder = "k16",
         **kwargs: Any,
     ) -> Any:
         """The oracle's result for a call; *spec* is the chip, None an Atlas A2."""

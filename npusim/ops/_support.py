@@ -24,6 +24,7 @@ __all__ = [
     "ATLAS_INFERENCE",
     "EVERYWHERE",
     "MAX_RANK",
+    "MAX_TENSORS",
     "Narrowing",
     "Operands",
     "Presence",
@@ -45,6 +46,8 @@ EVERYWHERE = (*A2_A3, *ATLAS_INFERENCE)
 
 MAX_RANK = 8
 """aclnn takes tensors of up to eight dimensions (ops-nn, aclnn parameter checks)."""
+MAX_TENSORS = 128
+"""Of a list (aclnn_grouped_matmul.cpp)."""
 
 Presence = Literal["required", "optional", "absent"]
 
@@ -68,6 +71,8 @@ class Operands:
     """The fewest and the most dimensions."""
     presence: Presence = "optional"
     """Whether it must be given, where the signature lets it be None."""
+    most: int = MAX_TENSORS
+    """Of a list: the most tensors."""
 
     def takes(self, dtype: DType, layout: str, rank: int) -> bool:
         """Whether it may be such a tensor."""
@@ -96,14 +101,22 @@ class Row:
     """Product lines."""
     template: str | None
     """The kernel that takes it, where types alone decide that."""
+    facts: Any
+    """What the operator's own code keeps of the row."""
     entries: Mapping[str, Any]
     """Parameter -> an `Operands`, or the values that an attribute may have."""
 
     def __init__(
-        self, *, on: tuple[str, ...] = EVERYWHERE, template: str | None = None, **entries: Any
+        self,
+        *,
+        on: tuple[str, ...] = EVERYWHERE,
+        template: str | None = None,
+        facts: Any = None,
+        **entries: Any,
     ) -> None:
         object.__setattr__(self, "on", on)
         object.__setattr__(self, "template", template)
+        object.__setattr__(self, "facts", facts)
         found = {name: _entry(entry) for name, entry in entries.items()}
         object.__setattr__(self, "entries", found)
 
@@ -216,17 +229,22 @@ class Narrowing:
             self.seen.append((words, test))
 
     def when(self, admitted: Callable[[tuple[Row, ...]], Any]) -> str:
-        """What narrows *admitted*, as `with x of float16 on Atlas A2`, for a refusal."""
-        now = admitted(self.left)
-        causes = [
-            words
-            for place, (words, _) in enumerate(self.seen)
-            if admitted(self._left([*self.seen[:place], *self.seen[place + 1 :]])) != now
-        ]
-        if not causes and admitted(self.rows) != now:
-            causes = [words for words, _ in self.seen]
-        beside = f" with {listed(tuple(causes), 'and')}" if causes else ""
-        return f"{beside} on {self.series}"
+        """What narrows *admitted*, as `with x of float16 on Atlas A2`, for a refusal.
+
+        Of the arguments that were looked at the fewest that explain it, early ones first.
+        """
+        now = _unordered(admitted(self.left))
+        causes = list(self.seen)
+        for each in reversed(self.seen):
+            others = [other for other in causes if other is not each]
+            if _unordered(admitted(self._left(others))) == now:
+                causes = others
+        words = listed(tuple(words for words, _ in causes), "and") if causes else ""
+        return f"{' with ' if words else ''}{words} on {self.series}"
+
+
+def _unordered(found: Any) -> Any:
+    return frozenset(found) if isinstance(found, tuple) else found
 
 
 # ---- what may be, over several rows ----

@@ -151,14 +151,14 @@ def _facts(run: Record) -> dict[str, Fact]:
     }
 
 
-def _parts(value: Any) -> tuple[str, ...]:
+def _parts(value: object) -> tuple[str, ...]:
     if isinstance(value, dict):
         order = "transposed" if value.get("transposed") else "as it stands"
         return value["dtype"], _shape(value), value["layout"], order
     return (argument(value),)
 
 
-def argument(value: Any) -> str:
+def argument(value: object) -> str:
     """An argument of `run.json` as people read it; tensors that follow each other are counted.
 
     >>> argument({"dtype": "int8", "shape": [2, 3], "layout": "ND"}), argument(None), argument(0.5)
@@ -194,5 +194,5 @@ def _leaves(tree: dict[str, Any], above: str = "") -> list[tuple[str, Any]]:
     return found
 
 
-def _number(value: Any) -> str:
+def _number(value: object) -> str:
     return written(value) if isinstance(value, int | float) else str(value)

@@ -8,7 +8,6 @@ import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from importlib.resources import files
-from typing import Any
 
 from npusim.reports.apart import Head
 from npusim.reports.policy import policy
@@ -72,7 +71,9 @@ KEYS = (
 """What can be done on a timeline, and the keys for it; letters where the timeline has the focus."""
 
 
-def timeline(number: int, data: dict[str, Any], about: str, search: str, controls: str = "") -> str:
+def timeline(
+    number: int, data: dict[str, object], about: str, search: str, controls: str = ""
+) -> str:
     """An interactive timeline of *about*, the *number*-th of the page; *data* are packed into it.
 
     *search* says what can be searched for; *controls* is markup that stands beside the search.
@@ -104,7 +105,7 @@ def keys(name: str, known: Iterable[tuple[str, Iterable[str]]]) -> str:
     return f'<p class="keys" id="{name}">{told}</p>'
 
 
-def packed(name: str, data: dict[str, Any]) -> str:
+def packed(name: str, data: dict[str, object]) -> str:
     """*data* in an element called *name*, which a script unpacks."""
     text = json.dumps(data, separators=(",", ":"))
     code = base64.b64encode(zlib.compress(text.encode(), 9)).decode()

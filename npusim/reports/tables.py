@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from html import escape
-from typing import Any
 
 from npusim.devices.schema import DeviceSpec
 from npusim.reports import bounds, costs, roofline, style
@@ -299,7 +298,7 @@ def _chips(runs: Sequence[Record]) -> list[tuple[str, DeviceSpec]]:
             for own, chip in found]  # fmt: skip
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     if isinstance(value, list):
         return ", ".join(map(str, value))
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

@@ -23,7 +23,7 @@ HOMES = {"Output": "npusim.run.result", "Run": "npusim.run.runs"}
 
 def run(
     op: str | KernelFunction,
-    *args: Any,
+    *args: object,
     device: str | os.PathLike[str] | DeviceSpec,
     values: bool = True,
     timing: bool = True,
@@ -35,7 +35,7 @@ def run(
     byte_exact: bool = False,
     cube_order: CubeOrder = "k16",
     progress: Progress | None = None,
-    **kwargs: Any,
+    **kwargs: object,
 ) -> Run:
     """Run operator *op* on *device*, with the parameters of the torch_npu function.
 

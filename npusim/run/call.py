@@ -31,8 +31,8 @@ __all__ = ["bind", "find", "play"]
 
 def play(
     op: str | user_kernel.KernelFunction,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    args: tuple[object, ...],
+    kwargs: dict[str, object],
     device: str | os.PathLike[str] | DeviceSpec,
     options: Options,
     progress: Progress | None = None,
@@ -116,7 +116,7 @@ def _traps_as_errors(op: str) -> Iterator[None]:
 
 
 def _checked(
-    operator: ops.Operator, spec: DeviceSpec, bound: dict[str, Any], l2: L2State
+    operator: ops.Operator, spec: DeviceSpec, bound: dict[str, object], l2: L2State
 ) -> ops.Problem:
     """What *operator* makes of its arguments, if they fit into the chip and *l2* fits them."""
     problem = operator.check(spec, **bound)
@@ -129,7 +129,7 @@ def _earlier(
     operator: ops.Operator,
     problem: ops.Problem,
     spec: DeviceSpec,
-    arguments: dict[str, Any],
+    arguments: dict[str, object],
     options: Options,
 ) -> tuple[Result, ...]:
     """What torch_npu launches before, for its time alone; of named inputs in the L2, its own."""
@@ -199,7 +199,9 @@ MOST_SHOWN = 300
 """Characters of parameters that an error repeats."""
 
 
-def bind(operator: ops.Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+def bind(
+    operator: ops.Operator, args: tuple[object, ...], kwargs: dict[str, object]
+) -> dict[str, Any]:
     """Parameter -> its argument in a call of *operator*; raises TypeError where they do not fit."""
     op = operator.name
     kwargs = _without_absent(operator, kwargs)
@@ -227,7 +229,7 @@ def _in_short(bare: Signature) -> str:
     return f"({', '.join(needed)}, ...)"
 
 
-def _binding_remedy(wanted: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+def _binding_remedy(wanted: Signature, args: tuple[object, ...], kwargs: dict[str, object]) -> str:
     """What to change in a call whose arguments do not fit the parameters *wanted*."""
     kinds = {name: parameter.kind for name, parameter in wanted.parameters.items()}
     by_place = [name for name, kind in kinds.items() if kind is not Parameter.KEYWORD_ONLY]
@@ -246,7 +248,7 @@ def _binding_remedy(wanted: Signature, args: tuple[Any, ...], kwargs: dict[str, 
     return "add it"
 
 
-def _without_absent(operator: ops.Operator, kwargs: dict[str, Any]) -> dict[str, Any]:
+def _without_absent(operator: ops.Operator, kwargs: dict[str, object]) -> dict[str, Any]:
     """*kwargs* without the parameters that only other chips take, which must be None."""
     absent = {name for function in operator.torch for name in function.absent}
     for name in sorted(absent & set(kwargs)):

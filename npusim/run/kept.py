@@ -142,7 +142,7 @@ def key_of(value: object) -> Hashable:
     )
 
 
-def unvalued(value: Any, seen: tuple[str, ...]) -> Any:
+def unvalued(value: object, seen: tuple[str, ...]) -> Any:
     """*value* with no array in any operand but those whose names are in *seen*.
 
     It may be an operand, or a tuple or record of such; anything else is returned as it is.

@@ -100,7 +100,7 @@ def advice_for(
     return advise(run, progress)
 
 
-def _again(found: Record, arguments: dict[str, Any]) -> Result | None:
+def _again(found: Record, arguments: dict[str, object]) -> Result | None:
     """The run that *found* tells of; None where this npusim refuses it."""
     l2 = found.facts["l2"]
     state = tuple(l2) if isinstance(l2, list) else l2
@@ -111,7 +111,7 @@ def _again(found: Record, arguments: dict[str, Any]) -> Result | None:
         return None
 
 
-def _argument(value: Any) -> Any:
+def _argument(value: object) -> Any:
     """An argument as it was, from what `run.json` has of it."""
     if isinstance(value, list):
         return [_argument(part) for part in value]

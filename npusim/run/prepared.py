@@ -81,7 +81,7 @@ class Prepared:
         }
 
 
-def prepared(op: str, spec: DeviceSpec, arguments: dict[str, Any]) -> Prepared | None:
+def prepared(op: str, spec: DeviceSpec, arguments: dict[str, object]) -> Prepared | None:
     """A call of operator *op*, whose check does not look at the values of its *arguments*.
 
     None where its kernel does, or is handed something else than the arrays of the call, where it
@@ -102,7 +102,7 @@ def prepared(op: str, spec: DeviceSpec, arguments: dict[str, Any]) -> Prepared |
     return Prepared(run, task, problem)
 
 
-def by_operand(arguments: Mapping[str, Any]) -> dict[str, Any]:
+def by_operand(arguments: Mapping[str, object]) -> dict[str, Any]:
     """*arguments*, the parts of a list by the names of their operands: `x[0]`, `x[1]`, ..."""
     found: dict[str, Any] = {}
     for name, value in arguments.items():
@@ -115,7 +115,7 @@ def by_operand(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _is_as_given(operand: Operand, bound: Mapping[str, Any]) -> bool:
+def _is_as_given(operand: Operand, bound: Mapping[str, object]) -> bool:
     """Whether *operand* is an array of the call, or made of an attribute."""
     given = by_operand(bound)
     if operand.name not in given:

@@ -219,8 +219,8 @@ class Play(Protocol):
     def __call__(
         self,
         op: str | KernelFunction,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
         device: DeviceSpec,
         options: Options,
     ) -> Result: ...
@@ -245,7 +245,7 @@ class Call:
 
     def timed(
         self,
-        changes: Mapping[str, Any] | None = None,
+        changes: Mapping[str, object] | None = None,
         device: DeviceSpec | None = None,
         deeper: tuple[QueueName, ...] = (),
     ) -> Result | None:
@@ -260,7 +260,7 @@ class Call:
         arguments = self.arguments | dict(changes or {})
         return self._played(self.op, arguments, device or self.device, options)
 
-    def other(self, op: str, arguments: dict[str, Any]) -> Result | None:
+    def other(self, op: str, arguments: dict[str, object]) -> Result | None:
         """Another call on the same chip, for its time alone, with nothing in the L2."""
         options = replace(self.options, values=False, timing=True, l2="cold", icache=None)
         return self._played(op, arguments, self.device, options)
@@ -268,7 +268,7 @@ class Call:
     def _played(
         self,
         op: str | KernelFunction,
-        arguments: dict[str, Any],
+        arguments: dict[str, object],
         device: DeviceSpec,
         options: Options,
     ) -> Result | None:
@@ -281,7 +281,7 @@ class Call:
         return found if found.time_us else None
 
 
-def without_values(value: Any) -> Any:
+def without_values(value: object) -> Any:
     """Arrays and tensors as their TensorSpec, also in tuples and lists; the rest as it is."""
     if isinstance(value, tuple):
         return tuple(without_values(part) for part in value)
@@ -299,7 +299,7 @@ def _describe(output: Output) -> str:
     return f"{spec.dtype} {spec.shape}" + ("" if spec.layout == "ND" else f" {spec.layout}")
 
 
-def _to_json(value: Any) -> Any:
+def _to_json(value: object) -> Any:
     """An argument, an output without values, or a part of a plan, as numbers, strings, lists and
     dictionaries."""
     if isinstance(value, dict):

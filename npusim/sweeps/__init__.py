@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from npusim.data.errors import shown
 from npusim.devices.schema import DeviceSpec
@@ -40,7 +40,7 @@ __all__ = ["Outcome", "Row", "Sweep", "SweepError", "sweep"]
 def sweep(
     op: str,
     call: Arguments | Callable[..., Arguments],
-    over: Mapping[str, Sequence[Any]] | None = None,
+    over: Mapping[str, Sequence[object]] | None = None,
     *,
     device: Chip | Sequence[Chip],
     template: str | Sequence[str] | None = None,
@@ -124,7 +124,7 @@ def _done(
     return done
 
 
-def _check(over: Mapping[str, Any], settings: Mapping[str, Any], jobs: int | None) -> None:
+def _check(over: Mapping[str, object], settings: Mapping[str, object], jobs: int | None) -> None:
     taken = (*LABELS, *settings, *OUTCOME)
     for name in over:
         if not str(name).isidentifier() or name in taken:

@@ -84,7 +84,7 @@ class Cell:
 def cells_of(
     op: str,
     call: Arguments | Callable[..., Arguments],
-    over: Mapping[str, Sequence[Any]],
+    over: Mapping[str, Sequence[object]],
     chips: Sequence[Chip],
     template: str | Sequence[str] | None,
     settings: Settings,
@@ -117,8 +117,8 @@ def _cell(
     asked: str | None,
     is_tried: bool,
     settings: dict[str, str | float],
-    variables: dict[str, Any],
-    arguments: dict[str, Any] | _Refused,
+    variables: dict[str, object],
+    arguments: dict[str, object] | _Refused,
     options: Options,
 ) -> Cell:
     device = spec.device if isinstance(spec, _Refused) else spec.name
@@ -211,7 +211,7 @@ def _bare(spec: DeviceSpec, name: str) -> DeviceSpec:
 
 
 def _calls(
-    call: Arguments | Callable[..., Arguments], over: Mapping[str, Sequence[Any]]
+    call: Arguments | Callable[..., Arguments], over: Mapping[str, Sequence[object]]
 ) -> list[tuple[dict[str, Any], dict[str, Any] | _Refused]]:
     """The variables of every call with its arguments.
 
@@ -235,7 +235,7 @@ def _calls(
 # ---- in words, and as keys ----
 
 
-def word(value: Any) -> str:
+def word(value: object) -> str:
     """An argument in the words of `npusim run`, its values left out.
 
     >>> word(TensorSpec((8, 16), "float16", "FRACTAL_NZ"))
@@ -256,7 +256,7 @@ def word(value: Any) -> str:
     return str(value)
 
 
-def _frozen(value: Any) -> Any:
+def _frozen(value: object) -> Any:
     """*value* as :func:`npusim.run.kept.key_of` takes it: lists as tuples, tensors in parts."""
     if isinstance(value, Mapping):
         return {name: _frozen(part) for name, part in value.items()}

@@ -52,7 +52,7 @@ class Crossover:
         )
 
 
-def _words(coordinates: dict[str, Any]) -> str:
+def _words(coordinates: dict[str, object]) -> str:
     """Chips and templates by their names, and what else there is behind its own."""
     named = "device", "template"
     parts = (
@@ -128,7 +128,7 @@ def _groups(every: tuple[Line, ...], along: str) -> Iterator[tuple[dict[str, Any
 
 
 def _of_group(
-    axis: str, along: str, among: dict[str, Any], group: list[Line]
+    axis: str, along: str, among: dict[str, object], group: list[Line]
 ) -> Iterator[Crossover]:
     leader: Line | None = None
     until: int | float = 0

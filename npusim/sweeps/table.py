@@ -91,6 +91,6 @@ class Sweep(Rows):
         return f"<sweep of {self.op}{varied}: {len(self.rows)} cells{bad}>"
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     """A number or a string as it is, anything else as its text."""
     return value if isinstance(value, int | float | str) else str(value)

@@ -12,25 +12,27 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from npusim.data.tensor import GlobalTensor, allocated_bytes
+from npusim.check.byte_ranges import (
+    Numbers,
+    Owned,
+    Pieces,
+    are_apart,
+    merged,
+    pieces_of,
+    rows_of_pieces,
+    shifted,
+)
 from npusim.devices.schema import DeviceSpec
-from npusim.isa import CrossCoreSetFlag, CrossCoreWaitFlag, Global, copied_place
+from npusim.isa import CrossCoreSetFlag, CrossCoreWaitFlag, copied_place
 from npusim.kernel.program import Block, Body, Program
-from npusim.timing.memory import touched_lines
+from npusim.kernel.table import LaunchTable
 
 __all__ = ["equivalent_cores", "has_cross_core_flags"]
 
-LineNumbers = NDArray[np.int64]
-_Place = tuple[Global, int]
-"""The global operand of a copy, and the bytes by which the call shifts it."""
 CROSS_CORE_FLAGS = (CrossCoreSetFlag, CrossCoreWaitFlag)
 
 
-def equivalent_cores(
-    blocks: tuple[Block, ...],
-    tensors: list[GlobalTensor],
-    spec: DeviceSpec,
-) -> tuple[tuple[Block, ...], ...]:
+def equivalent_cores(blocks: tuple[Block, ...], spec: DeviceSpec) -> tuple[tuple[Block, ...], ...]:
     """Sort *blocks* into classes whose members all have the times of the first."""
     line_bytes = spec.l2.line_bytes
     by_traits: dict[tuple[object, ...], list[Block]] = {}
@@ -48,14 +50,16 @@ def equivalent_cores(
     # The lines that blocks touch are the costly part: not looked for if no two could be equal.
     if len(by_traits) == len(blocks):
         return tuple((block,) for block in blocks)
-    lines = _Lines(line_bytes)
-    # Lines of all blocks count, also of those without a partner: they may share a line with one.
-    touched = {block: lines.of(block) for block in blocks}
-    counts = _touch_counts(touched, tensors, line_bytes)
+    launch = LaunchTable.of(blocks)
+    is_own = _own_lines(launch, line_bytes)
+    number = {block: core for core, block in enumerate(blocks)}
     groups: list[tuple[Block, ...]] = []
     for group in by_traits.values():
+        owned = np.all(is_own[[number[block] for block in group]], axis=0).tolist()
+        # What all find at the very same place is alike, too.
         if len(group) > 1 and all(
-            _alike(group, name, touched, counts) for name in touched[group[0]]
+            owned[launch.column(name)] or all(block.bindings[name] == bound for block in group)
+            for name, bound in group[0].bindings.items()
         ):
             groups.append(tuple(group))
         else:
@@ -63,80 +67,100 @@ def equivalent_cores(
     return tuple(sorted(groups, key=lambda group: group[0].core))
 
 
-class _Lines:
-    """Which lines of its tensors each block touches; blocks of one program share the search."""
+def _own_lines(launch: LaunchTable, line_bytes: int) -> NDArray[np.bool_]:
+    """Whether nobody else copies the lines that a core copies by a name, `(cores, names)`.
 
-    def __init__(self, line_bytes: int) -> None:
-        self._line_bytes = line_bytes
-        self._places: dict[Program, dict[str, list[_Place]]] = {}
-        self._cache: dict[tuple[Program, str, int], LineNumbers] = {}
-
-    def of(self, block: Block) -> dict[str, LineNumbers]:
-        """Name -> line numbers of its tensor, ascending, each once."""
-        program = block.program
-        if program not in self._places:
-            self._places[program] = _places(program)
-        numbers = {}
-        for name, places in sorted(self._places[program].items()):
-            first, phase = divmod(block.bindings[name].base_bytes, self._line_bytes)
-            if (program, name, phase) not in self._cache:
-                self._cache[program, name, phase] = self._search(places, phase)
-            numbers[name] = self._cache[program, name, phase] + first
-        return numbers
-
-    def _search(self, places: list[_Place], phase: int) -> LineNumbers:
-        runs: set[tuple[int, int]] = set()
-        scattered: list[LineNumbers] = []
-        for place, shift in places:
-            lines = touched_lines(place, phase + shift, self._line_bytes)
-            if isinstance(lines, slice):
-                runs.add((lines.start, lines.stop))
-            else:
-                scattered.append(lines)
-        return np.unique(np.concatenate([*(np.arange(*run) for run in sorted(runs)), *scattered]))
+    Another name that the same core has for them counts as somebody else.
+    """
+    is_own = np.ones(launch.tensor.shape, np.bool_)
+    copied = _Copied()
+    for tensor in range(len(launch.tensors)):
+        runs = [
+            _runs(launch, column, cores, line_bytes, copied)
+            for column, cores in enumerate((launch.tensor == tensor).T)
+            if cores.any()
+        ]
+        starts, ends, cells = map(np.concatenate, zip(*runs, strict=True))
+        if are_apart(starts, ends):
+            continue
+        by_start = np.argsort(starts, kind="stable")
+        starts, ends = starts[by_start], ends[by_start]
+        # Runs of one core and name are apart, so whoever overlaps is another one.
+        before = np.concatenate((starts[:1], np.maximum.accumulate(ends)[:-1]))
+        after = np.append(starts[1:], ends.max())
+        is_own.reshape(-1)[cells[by_start[(before > starts) | (after < ends)]]] = False
+    return is_own
 
 
-def _places(program: Program) -> dict[str, list[_Place]]:
-    """Name -> where *program* copies from or to."""
-    found: dict[str, list[_Place]] = {}
-    bodies = {body: _copied(body) for body in program.bodies}
-    for call in program.calls:
-        for place in bodies[call.body]:
-            found.setdefault(place.name, []).append((place, call.shifts.get(place.name, 0)))
-    return found
+def _runs(
+    launch: LaunchTable, column: int, cores: NDArray[np.bool_], line_bytes: int, copied: _Copied
+) -> tuple[Numbers, Numbers, Numbers]:
+    """Runs of lines that *cores* copy by the name of *column*: starts, ends, and whose each is.
+
+    That is the number of the core and the name, as of a cell of `(cores, names)`.
+    """
+    none = np.zeros(0, np.int64)
+    found = [(none, none, none)]
+    pieces = [copied.of(body).get(launch.names[column]) for body in launch.bodies]
+    rows = rows_of_pieces(launch, column, pieces)
+    first, phase = np.divmod(launch.base[:, column], line_bytes)
+    # Where a name begins within a line decides which lines a program copies.
+    for within in np.unique(phase[cores]).tolist():
+        if rows is None:
+            break
+        here = np.flatnonzero(cores & (phase == within))
+        lines = _lines(launch, rows, np.unique(launch.program[here]), within, line_bytes)
+        whose, which = lines.rows_of(launch.program[here])
+        core = here[whose]
+        cells = core * len(launch.names) + column
+        found.append((lines.starts[which] + first[core], lines.ends[which] + first[core], cells))
+    starts, ends, cells = map(np.concatenate, zip(*found, strict=True))
+    return starts, ends, cells
 
 
-def _copied(body: Body) -> list[Global]:
-    return [place for place in map(copied_place, body) if place is not None]
+def _lines(
+    launch: LaunchTable,
+    rows: tuple[Numbers, Numbers, Numbers],
+    programs: Numbers,
+    within: int,
+    line_bytes: int,
+) -> Owned:
+    """The runs of lines of each of *programs*, of a name that begins *within* bytes into a line.
+
+    *rows* is what all programs copy by it, see :func:`rows_of_pieces`.
+    """
+    starts, ends, row = rows
+    program = launch.program_of_row[row]
+    if programs.size < len(launch.programs):
+        chosen = np.isin(program, programs)
+        starts, ends, program = starts[chosen], ends[chosen], program[chosen]
+    if not starts.size:
+        return Owned.nothing(len(launch.programs))
+    low, high = (starts + within) // line_bytes, -(-(ends + within) // line_bytes)
+    return Owned.of(low, high, program, len(launch.programs))
+
+
+class _Copied:
+    """The bytes that bodies copy, each looked at once."""
+
+    def __init__(self) -> None:
+        self._known: dict[Body, dict[str, Pieces]] = {}
+
+    def of(self, body: Body) -> dict[str, Pieces]:
+        """Name -> the bytes that *body* copies from or to it."""
+        if body not in self._known:
+            found: dict[str, list[Pieces]] = {}
+            for call in body.calls:
+                for name, pieces in self.of(call.body).items():
+                    found.setdefault(name, []).append(shifted(pieces, call.shifts.get(name, 0)))
+            for op in () if body.calls else body:
+                place = copied_place(op)
+                if place is not None:
+                    found.setdefault(place.name, []).append(pieces_of(place))
+            self._known[body] = {name: merged(pieces) for name, pieces in found.items()}
+        return self._known[body]
 
 
 def has_cross_core_flags(program: Program) -> bool:
     """Whether *program* sets or awaits flags between cores, so that its blocks differ in time."""
     return any(isinstance(op, CROSS_CORE_FLAGS) for body in program.leaves for op in body)
-
-
-def _touch_counts(
-    touched: dict[Block, dict[str, LineNumbers]], tensors: list[GlobalTensor], line_bytes: int
-) -> dict[str, LineNumbers]:
-    """Tensor -> how many blocks touch each of its lines."""
-    counts = {
-        tensor.name: np.zeros(allocated_bytes(tensor.nbytes) // line_bytes + 1, np.int64)
-        for tensor in tensors
-    }
-    for block, names in touched.items():
-        for name, lines in names.items():
-            counts[block.bindings[name].tensor][lines] += 1
-    return counts
-
-
-def _alike(
-    group: list[Block],
-    name: str,
-    touched: dict[Block, dict[str, LineNumbers]],
-    counts: dict[str, LineNumbers],
-) -> bool:
-    """Whether the L2 treats all blocks of *group* the same where they use *name*."""
-    first = group[0].bindings[name]
-    if all(block.bindings[name] == first for block in group):
-        return True
-    return all(bool(np.all(counts[first.tensor][touched[block][name]] == 1)) for block in group)

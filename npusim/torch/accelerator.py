@@ -34,7 +34,7 @@ def _class_of(name: str, other: type, own: type) -> Any:
     """A class that makes one of *own* unless it is asked for another device than npu."""
 
     class _Either(type):
-        def __call__(cls, device: Any = None, *args: Any, **kwargs: Any) -> Any:
+        def __call__(cls, device: object = None, *args: object, **kwargs: object) -> Any:
             if device is None or torch.device(device).type == "npu":
                 return own(*args, **kwargs) if name == "Event" else own(device, *args, **kwargs)
             return other(device, *args, **kwargs)
@@ -45,5 +45,5 @@ def _class_of(name: str, other: type, own: type) -> Any:
     return _Either(name, (), {"__doc__": other.__doc__, "__module__": "torch"})
 
 
-def _record_stream(tensor: torch.Tensor, stream: Any) -> None:
+def _record_stream(tensor: torch.Tensor, stream: object) -> None:
     """Memory is given back when nothing refers to it, and all streams are one line of time."""

@@ -37,13 +37,13 @@ __all__ = [
 ]
 
 
-def memory_allocated(device: Any = None) -> int:
+def memory_allocated(device: object = None) -> int:
     """What living tensors take, in the allocator's blocks."""
     device_number(device)
     return memory.allocated_bytes
 
 
-def max_memory_allocated(device: Any = None) -> int:
+def max_memory_allocated(device: object = None) -> int:
     """The most that was allocated at a time."""
     device_number(device)
     return memory.peak_bytes
@@ -53,7 +53,7 @@ memory_reserved = memory_cached = memory_allocated
 max_memory_reserved = max_memory_cached = max_memory_allocated
 
 
-def reset_peak_memory_stats(device: Any = None) -> None:
+def reset_peak_memory_stats(device: object = None) -> None:
     """Count the peak from now on."""
     device_number(device)
     memory.peak_bytes = memory.allocated_bytes
@@ -62,20 +62,20 @@ def reset_peak_memory_stats(device: Any = None) -> None:
 reset_max_memory_allocated = reset_max_memory_cached = reset_peak_memory_stats
 
 
-def reset_accumulated_memory_stats(device: Any = None) -> None:
+def reset_accumulated_memory_stats(device: object = None) -> None:
     """Count what was allocated and freed in all from now on."""
     device_number(device)
     memory.taken_bytes = memory.freed_bytes = 0
 
 
-def mem_get_info(device: Any = None) -> tuple[int, int]:
+def mem_get_info(device: object = None) -> tuple[int, int]:
     """Free bytes, and all bytes."""
     device_number(device)
     total = card.spec().gm.capacity_bytes
     return total - memory.allocated_bytes, total
 
 
-def memory_stats(device: Any = None) -> OrderedDict[str, int]:
+def memory_stats(device: object = None) -> OrderedDict[str, int]:
     """Counts by the names of torch's allocators, of those that are counted here."""
     device_number(device)
     found: OrderedDict[str, int] = OrderedDict()
@@ -95,7 +95,7 @@ def memory_stats(device: Any = None) -> OrderedDict[str, int]:
     return found
 
 
-def memory_stats_as_nested_dict(device: Any = None) -> dict[str, Any]:
+def memory_stats_as_nested_dict(device: object = None) -> dict[str, Any]:
     """:func:`memory_stats`, a dict a part of the name."""
     nested: dict[str, Any] = {}
     for name, number in memory_stats(device).items():
@@ -107,7 +107,7 @@ def memory_stats_as_nested_dict(device: Any = None) -> dict[str, Any]:
     return nested
 
 
-def memory_summary(device: Any = None, abbreviated: bool = False) -> str:  # noqa: ARG001
+def memory_summary(device: object = None, abbreviated: bool = False) -> str:  # noqa: ARG001
     """The counts as a text."""
     free, total = mem_get_info(device)
     return (
@@ -127,13 +127,13 @@ def get_allocator_backend() -> str:
     return "native"
 
 
-def get_per_process_memory_fraction(device: Any = None) -> float:
+def get_per_process_memory_fraction(device: object = None) -> float:
     """The share of the card's memory that tensors may take."""
     device_number(device)
     return memory.fraction
 
 
-def set_per_process_memory_fraction(fraction: float, device: Any = None) -> None:
+def set_per_process_memory_fraction(fraction: float, device: object = None) -> None:
     """Let tensors take so much of the card's memory. Raises ValueError unless it is 0 to 1."""
     device_number(device)
     if not isinstance(fraction, float | int) or not 0 <= fraction <= 1:

@@ -39,7 +39,7 @@ MOST_SELECTED = 1 << 14
 """Rows that a kernel selects: it has a micro-op for each, so that more take seconds to write."""
 
 
-def one(x: torch.Tensor, **_: Any) -> Given | None:
+def one(x: torch.Tensor, **_: object) -> Given | None:
     return {"x": x} if x.dtype in REALS else None
 
 
@@ -56,17 +56,17 @@ def flags(x: Any, other: Any) -> Given | None:
     return {"x": x.view(torch.uint8), "other": other.view(torch.uint8)}
 
 
-def two(x: Any, other: Any) -> Given | None:
+def two(x: object, other: object) -> Given | None:
     """Both of the type to which torch promotes them."""
     return _promoted(x, other, (), REALS)
 
 
-def mixed(x: Any, other: Any) -> Given | None:
+def mixed(x: object, other: object) -> Given | None:
     """The same, but for float32 and a type of 16 bits, which one kernel takes."""
     return _promoted(x, other, FLOATS, REALS)
 
 
-def quotient(x: Any, other: Any) -> Given | None:
+def quotient(x: object, other: object) -> Given | None:
     """The same for a division: whole numbers become float32 first."""
     return _promoted(x, other, (), FLOATS)
 
@@ -111,7 +111,7 @@ def number(value: Any) -> int | float | None:
     return value if is_real else None
 
 
-def power(x: Any, exponent: Any) -> Given | None:
+def power(x: object, exponent: object) -> Given | None:
     """A power of floats; the operator says which exponents it takes."""
     value = number(exponent)
     if not isinstance(x, torch.Tensor) or value is None or x.dtype not in FLOATS:
@@ -119,7 +119,7 @@ def power(x: Any, exponent: Any) -> Given | None:
     return {"x": x, "exponent": float(value)}
 
 
-def bounded(x: torch.Tensor, low: Any = None, high: Any = None) -> Given | None:
+def bounded(x: torch.Tensor, low: object = None, high: object = None) -> Given | None:
     """Both bounds as torch promotes them: those of whole numbers must be whole too."""
     bounds = [number(bound) for bound in (low, high) if bound is not None]
     if x.dtype not in REALS or None in bounds:
@@ -140,7 +140,7 @@ def rows(x: torch.Tensor, dim: int, is_wider: bool) -> Given | None:
     return None if is_wider or x.dtype not in FLOATS else {"x": x, "dim": dim}
 
 
-def table(weight: torch.Tensor, indices: torch.Tensor, *_: Any, **__: Any) -> Given | None:
+def table(weight: torch.Tensor, indices: torch.Tensor, *_: object, **__: object) -> Given | None:
     """What else there is is about gradients."""
     is_known = weight.dtype in REALS and indices.dtype in (torch.int32, torch.int64)
     return {"weight": weight, "indices": indices} if is_known else None
@@ -152,7 +152,7 @@ def selected(x: torch.Tensor, dim: int, index: torch.Tensor) -> Given | None:
     return {"x": x, "dim": dim, "index": index} if is_known and is_few else None
 
 
-def filled(x: torch.Tensor, value: Any = 0) -> Given | None:
+def filled(x: torch.Tensor, value: object = 0) -> Given | None:
     found = number(value)
     is_real = x.dtype in FLOATS and found is not None
     return {"x": x, "value": found} if is_real or isinstance(found, int) else None

@@ -39,7 +39,7 @@ class CardOp(ABC):
     def __init__(self, op: Any, name: str) -> None:
         self._host, self._name = HostOp(op), name
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         found = None if is_on_host() else self.on_card(*args, **kwargs)
         return self._host(*args, **kwargs) if found is None else found
 
@@ -74,7 +74,7 @@ def _launched(name: str, given: Given | None) -> torch.Tensor | None:
     return found.view(torch.bool) if name in GIVE_BOOL else found
 
 
-def _in_rows(value: Any) -> Any:
+def _in_rows(value: object) -> Any:
     if isinstance(value, torch.Tensor):
         return contiguous(value)
     return list(map(contiguous, value)) if isinstance(value, list) else value
@@ -128,7 +128,7 @@ class ReductionOp(CardOp):
         return found.view(shape) if keepdim else found
 
 
-def _axes(x: torch.Tensor, dim: Any) -> list[int]:
+def _axes(x: torch.Tensor, dim: object) -> list[int]:
     """The axes that *dim* names, in order; all of them where it names none. A number has none."""
     if x.dim() == 0:
         return []
@@ -208,7 +208,7 @@ class CopyOp:
     def __init__(self) -> None:
         self._host = HostOp(torch.ops.aten.clone.default)
 
-    def __call__(self, x: torch.Tensor, *, memory_format: Any = None) -> Any:
+    def __call__(self, x: torch.Tensor, *, memory_format: object = None) -> Any:
         found = None if is_on_host() else copied(x, memory_format)
         return self._host(x, memory_format=memory_format) if found is None else found
 

@@ -99,7 +99,7 @@ def _masks(given: Given, mask: torch.Tensor) -> list[torch.Tensor]:
     return [mask.expand(1, 1, tokens, keys)[0, 0], each] if mask.shape[0] == 1 else [each]
 
 
-def _in_rows(value: Any) -> Any:
+def _in_rows(value: object) -> Any:
     return contiguous(value) if isinstance(value, torch.Tensor) else value
 
 
@@ -111,7 +111,7 @@ def _stencil() -> torch.Tensor:
     return to_npu(torch.ones((STENCIL, STENCIL), dtype=torch.bool).triu(1))
 
 
-def _above(*args: Any, **kwargs: Any) -> torch.Tensor:
+def _above(*args: object, **kwargs: object) -> torch.Tensor:
     """Gradients are those of the parts."""
     tensors = tensors_of({str(place): value for place, value in enumerate(args)} | kwargs)
     if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):

@@ -39,7 +39,7 @@ SINGLE_RESULT = """
 """Told to give float32, unless the caller names a type."""
 
 
-def _cast(value: Any, dtype: torch.dtype) -> Any:
+def _cast(value: object, dtype: torch.dtype) -> Any:
     """*value* with npu tensors of reals, other than float64, as *dtype*."""
     if isinstance(value, torch.Tensor):
         eligible = value.is_npu and value.is_floating_point() and value.dtype != torch.float64

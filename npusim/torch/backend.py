@@ -42,7 +42,7 @@ class Define(Protocol):
     """Defines the operator of *schema*, which begins with its name, in the namespace `npu`."""
 
     def __call__(
-        self, schema: str, *, real: Callable[..., Any], fake: Callable[..., Any]
+        self, schema: str, *, real: Callable[..., object], fake: Callable[..., object]
     ) -> None: ...
 
 
@@ -61,7 +61,7 @@ def register() -> None:
     _libraries.append(torch.library.Library("npu", "DEF"))
 
 
-def define(schema: str, *, real: Callable[..., Any], fake: Callable[..., Any]) -> None:
+def define(schema: str, *, real: Callable[..., object], fake: Callable[..., object]) -> None:
     """Define the operator `npu::name` of *schema* with its kernel and its fake."""
     library, name = _libraries[-1], schema.partition("(")[0]
     library.define(schema)

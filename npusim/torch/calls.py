@@ -69,7 +69,9 @@ class Calls:
         clock.stop(self.events)
         _keepers[:] = [other for other in _keepers if other is not self]
 
-    def enter(self, operator: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
+    def enter(
+        self, operator: str, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> Call | None:
         """A call of *operator* begins; None within another, which is how that one is written."""
         if self._is_inside:
             return None
@@ -94,10 +96,10 @@ _keepers: list[Calls] = []
 """Those that keep calls as they happen."""
 
 
-def noted(operator: str | None, run: Callable[..., Any]) -> Callable[..., Any]:
+def noted(operator: str | None, run: Callable[..., object]) -> Callable[..., Any]:
     """*run*, told to whoever keeps calls as *operator*; None: of the operation it is given."""
 
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: object, **kwargs: object) -> Any:
         if not _keepers or clock.is_paused:
             return run(*args, **kwargs)
         name, given = (operator, args) if operator else (str(args[0]), args[1:])
@@ -112,7 +114,7 @@ def noted(operator: str | None, run: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _tensors(values: Iterable[Any]) -> Iterator[torch.Tensor]:
+def _tensors(values: Iterable[object]) -> Iterator[torch.Tensor]:
     """The tensors among *values*, also in lists."""
     for value in values:
         if isinstance(value, torch.Tensor):

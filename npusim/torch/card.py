@@ -72,7 +72,7 @@ def known(key: Hashable, find: Callable[[], bool]) -> bool:
     return found
 
 
-def run_again(op: str, key: Hashable, arguments: Mapping[str, Any]) -> dict[str, Array] | None:
+def run_again(op: str, key: Hashable, arguments: Mapping[str, object]) -> dict[str, Array] | None:
     """The outputs of an operator that may have run on the card before; the clock moves on.
 
     *key* is all that *arguments* say but for the values of arrays, on which neither the operator's

@@ -196,10 +196,10 @@ clock = Clock()
 """The clock of this process."""
 
 
-def launched_by(operator: str, call: Callable[..., Any]) -> Callable[..., Any]:
+def launched_by(operator: str, call: Callable[..., object]) -> Callable[..., Any]:
     """*call*, whose kernels are those of *operator* of torch, also where it calls others."""
 
-    def run(*args: Any, **kwargs: Any) -> Any:
+    def run(*args: object, **kwargs: object) -> Any:
         outer = clock.operator
         clock.operator = outer or operator
         try:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from npusim.data.errors import Code, OpError
@@ -19,7 +17,7 @@ def invalid_device(device: object) -> RuntimeError:
     )
 
 
-def device_number(device: Any) -> int:
+def device_number(device: object) -> int:
     """The number of *device*: None, a number, or what `torch.device` takes. Only 0 exists."""
     if device is None:
         return 0

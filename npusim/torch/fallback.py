@@ -52,11 +52,11 @@ _on_host: list[str] = []
 """Why operations are to run on the host, while they are."""
 
 
-def on_host(function: Callable[..., Any]) -> Callable[..., Any]:
+def on_host(function: Callable[..., object]) -> Callable[..., Any]:
     """*function*, whose operations on npu tensors take no time: torch prints tensors with them."""
 
     @wraps(function)
-    def run(*args: Any, **kwargs: Any) -> Any:
+    def run(*args: object, **kwargs: object) -> Any:
         _on_host.append(function.__name__)
         try:
             return function(*args, **kwargs)
@@ -104,7 +104,7 @@ class HostOp:
         self.is_kernel = schema.name not in NO_KERNELS and not _is_view(schema)
         self.run = _draw_normal if op is torch.ops.aten.normal_.default else op
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         if not card.computes_values():
             return self._by_shapes(args, kwargs)
         # A call's state is a plain object: closures that refer to themselves would keep every
@@ -141,7 +141,7 @@ class HostOp:
         clock.host(self.name, is_work)
         return found
 
-    def _by_shapes(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _by_shapes(self, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
         if self.op is torch.ops.aten._local_scalar_dense.default:
             shapes.refuse("the number in a tensor")
         run = self.op
@@ -180,7 +180,7 @@ class _Call:
         """Whether there is an element among the npu tensors, or none of these is given."""
         return not self.lent or any(lent.npu.numel() for lent in self.lent.values())
 
-    def down(self, value: Any) -> Any:
+    def down(self, value: object) -> Any:
         """An argument as the host takes it."""
         if isinstance(value, torch.Tensor):
             if not value.is_npu:
@@ -199,7 +199,7 @@ class _Call:
             return [self.down(part) for part in value]
         return value
 
-    def up(self, value: Any) -> Any:
+    def up(self, value: object) -> Any:
         """A result as the card gives it."""
         if isinstance(value, torch.Tensor):
             lent = self.lent.get(id(value))
@@ -214,11 +214,11 @@ class _Call:
             return type(value)([self.up(part) for part in value])
         return value
 
-    def renew_empty(self, named: dict[str, Any]) -> None:
+    def renew_empty(self, named: dict[str, object]) -> None:
         """Before: composite functions of torch hand over outputs of size 0 to be resized."""
         self._renew(named, lambda out: out.numel() == 0)
 
-    def renew(self, named: dict[str, Any]) -> None:
+    def renew(self, named: dict[str, object]) -> None:
         """Memory that came through DLPack cannot be resized: lend fresh outputs instead."""
         self._renew(named, lambda _: True)
 
@@ -238,7 +238,7 @@ class _Call:
                 lent.npu.data = to_npu(lent.alias)
 
 
-def _has_elements(found: Any) -> bool:
+def _has_elements(found: object) -> bool:
     """Whether there is an element among the npu tensors of *found*."""
     return any(
         leaf.is_npu and leaf.numel() > 0
@@ -254,13 +254,13 @@ def _is_view(schema: Any) -> bool:
     )
 
 
-def _only_indices(args: tuple[Any, ...]) -> bool:
+def _only_indices(args: tuple[object, ...]) -> bool:
     """Whether all but the second argument, a list of indices, is on npu or a number."""
     tensors = (arg for arg in args if isinstance(arg, torch.Tensor))
     return all(tensor.is_npu or tensor.dim() == 0 for tensor in tensors)
 
 
-def _draw_normal(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+def _draw_normal(tensor: torch.Tensor, *args: object, **kwargs: object) -> torch.Tensor:
     """`normal_`, also for integers, which the CPU does not support: drawn in float32, cut off."""
     if tensor.dtype not in INTEGERS:
         return tensor.normal_(*args, **kwargs)
@@ -271,7 +271,7 @@ def _draw_normal(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tenso
 _known: dict[Any, HostOp] = {}
 
 
-def fallback(op: Any, *args: Any, **kwargs: Any) -> Any:
+def fallback(op: object, *args: object, **kwargs: object) -> Any:
     """Run *op* on the host."""
     host_op = _known.get(op)
     if host_op is None:

@@ -69,14 +69,14 @@ def patch() -> None:
     deepcopy, reduce = torch.Tensor.__deepcopy__, torch.Tensor.__reduce_ex__
 
     @wraps(deepcopy)
-    def copied(tensor: torch.Tensor, memo: dict[int, Any]) -> Any:
+    def copied(tensor: torch.Tensor, memo: dict[int, object]) -> Any:
         found = deepcopy(tensor, memo)
         if tensor.is_npu and get(tensor) != ND:
             put(found, get(tensor))
         return found
 
     @wraps(reduce)
-    def reduced(tensor: torch.Tensor, protocol: Any) -> Any:
+    def reduced(tensor: torch.Tensor, protocol: object) -> Any:
         how = reduce(tensor, protocol)
         if not tensor.is_npu or get(tensor) == ND:
             return how

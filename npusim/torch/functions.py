@@ -22,18 +22,18 @@ from npusim.torch.schemas import named_tensors
 __all__ = ["FUNCTIONS"]
 
 
-def _quantize(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+def _quantize(args: tuple[object, ...], kwargs: dict[str, object]) -> tuple[Any, Any]:
     return args, {("self" if name == "input" else name): kwargs[name] for name in kwargs}
 
 
-def _quant_matmul(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+def _quant_matmul(args: tuple[object, ...], kwargs: dict[str, object]) -> tuple[Any, Any]:
     late = dict(zip(("offset", "bias"), args[3:], strict=False))
     if len(args) > 5 or late.keys() & kwargs.keys():
         return args, kwargs
     return args[:3], late | kwargs
 
 
-def _as_given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+def _as_given(args: tuple[object, ...], kwargs: dict[str, object]) -> tuple[Any, Any]:
     return args, kwargs
 
 
@@ -47,7 +47,7 @@ def _function(op: str, declared: ops.TorchFunction) -> Callable[..., Any]:
     packet = getattr(torch.ops.npu, name)
     in_schema = AS_DOCUMENTED.get(name, _as_given)
 
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: object, **kwargs: object) -> Any:
         args, kwargs = in_schema(args, kwargs)
         if torch.compiler.is_compiling():
             return packet(*args, **kwargs)
@@ -69,7 +69,7 @@ def _function(op: str, declared: ops.TorchFunction) -> Callable[..., Any]:
 
 
 def _misfit(
-    declared: ops.TorchFunction, args: tuple[Any, ...], kwargs: dict[str, Any]
+    declared: ops.TorchFunction, args: tuple[object, ...], kwargs: dict[str, object]
 ) -> str | None:
     """What does not fit the schema, and what to do about it; None if everything fits."""
     schema = getattr(torch.ops.npu, declared.name).default._schema
@@ -99,7 +99,7 @@ def _misfit(
     return None
 
 
-def _came(value: Any) -> str:
+def _came(value: object) -> str:
     if isinstance(value, torch.Tensor):
         return f"one of layout {value.layout} on {value.device.type}"
     return shown(value)
@@ -140,7 +140,7 @@ def _wanted(declared: ops.TorchFunction, argument: Any, value: Any) -> tuple[str
     return None if fits else ("a list of whole numbers", "pass one")
 
 
-def _is_int64(value: Any) -> bool:
+def _is_int64(value: object) -> bool:
     return isinstance(value, int | np.integer) and -(2**63) <= int(value) < 2**63
 
 

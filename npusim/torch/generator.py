@@ -32,7 +32,7 @@ class _AnyGenerator(type(torch._C.Generator)):  # type: ignore[misc]
 class Generator(torch._C.Generator, metaclass=_AnyGenerator):
     """A generator for the card."""
 
-    def __new__(cls, device: Any = "cpu") -> Any:
+    def __new__(cls, device: object = "cpu") -> Any:
         on_host = torch.device(device).type == "npu"
         return super().__new__(cls, "cpu" if on_host else device)
 
@@ -55,13 +55,13 @@ def initial_seed() -> int:
     return int(torch.default_generator.initial_seed())
 
 
-def get_rng_state(device: Any = "npu") -> torch.Tensor:
+def get_rng_state(device: object = "npu") -> torch.Tensor:
     """The state of the generator, a CPU tensor of bytes."""
     device_number(device)
     return torch.get_rng_state()
 
 
-def set_rng_state(new_state: torch.Tensor, device: Any = "npu") -> None:
+def set_rng_state(new_state: torch.Tensor, device: object = "npu") -> None:
     device_number(device)
     torch.set_rng_state(new_state)
 

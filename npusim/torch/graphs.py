@@ -78,7 +78,7 @@ class NPUGraph:
         self._pool = next(_pools)
         self._capture: _Capture | None = None
 
-    def capture_begin(self, pool: Any = None, capture_error_mode: str = "global") -> None:  # noqa: ARG002
+    def capture_begin(self, pool: object = None, capture_error_mode: str = "global") -> None:  # noqa: ARG002
         """Note what runs until :meth:`capture_end`. Raises RuntimeError in another capture."""
         if _capturing:
             raise RuntimeError(
@@ -131,7 +131,9 @@ class NPUGraph:
             file.writelines(lines)
 
 
-def _made(result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+def _made(
+    result: object, args: tuple[object, ...], kwargs: dict[str, object]
+) -> list[torch.Tensor]:
     """The npu tensors of *result* that are none of the arguments."""
     given = {id(leaf) for leaf in tree_leaves((args, kwargs))}
     return [

@@ -73,7 +73,7 @@ def _arguments(name: str, given: Given) -> dict[str, Any]:
     return {key: _argument(name, key, value) for key, value in given.items()}
 
 
-def _argument(op: str, name: str, value: Any) -> Any:
+def _argument(op: str, name: str, value: object) -> Any:
     if isinstance(value, torch.Tensor):
         return argument(op, name, to_host(value), formats.get(value))
     if isinstance(value, list):

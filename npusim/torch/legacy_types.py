@@ -32,7 +32,7 @@ class _LegacyType(type):
             isinstance(instance, torch.Tensor) and instance.is_npu and (instance.dtype == cls.dtype)
         )
 
-    def __call__(cls, *args: Any) -> torch.Tensor:
+    def __call__(cls, *args: object) -> torch.Tensor:
         """Empty, of a shape given as numbers, or of a list of values."""
         if len(args) == 1 and not isinstance(args[0], int):
             return torch.tensor(args[0], dtype=cls.dtype, device="npu")

@@ -15,11 +15,11 @@ class mstx:  # noqa: N801
     _numbers = count(1)
 
     @staticmethod
-    def mark(message: str = "", stream: Any = None, domain: str = "default") -> None:
+    def mark(message: str = "", stream: object = None, domain: str = "default") -> None:
         """A moment."""
 
     @staticmethod
-    def range_start(message: str, stream: Any = None, domain: str = "default") -> int:  # noqa: ARG004
+    def range_start(message: str, stream: object = None, domain: str = "default") -> int:  # noqa: ARG004
         """The beginning of a range; returns its number."""
         return next(mstx._numbers)
 
@@ -30,7 +30,7 @@ class mstx:  # noqa: N801
     @staticmethod
     def mstx_range(
         message: str,  # noqa: ARG004
-        stream: Any = None,  # noqa: ARG004
+        stream: object = None,  # noqa: ARG004
         domain: str = "default",  # noqa: ARG004
     ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """A decorator that makes each call a range."""

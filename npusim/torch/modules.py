@@ -67,7 +67,7 @@ class Modules:
                     found[outer] = self._classes[outer]
         return found
 
-    def _enter(self, module: torch.nn.Module, _: Any) -> None:
+    def _enter(self, module: torch.nn.Module, _: object) -> None:
         # Dynamo takes hooks apart too; what it makes of modules knows them by itself.
         if torch.compiler.is_compiling() or clock.is_in_graph:
             return
@@ -75,7 +75,7 @@ class Modules:
         self._outer.append(clock.module)
         clock.module = self._named(module) if path is None else path
 
-    def _leave(self, module: torch.nn.Module, _: Any, __: Any) -> None:  # noqa: ARG002
+    def _leave(self, module: torch.nn.Module, _: object, __: object) -> None:  # noqa: ARG002
         if torch.compiler.is_compiling() or clock.is_in_graph:
             return
         # One whose forward was under way when this began was never entered.
@@ -110,7 +110,7 @@ class GraphRun(torch.fx.Interpreter):
         super().__init__(graph)
         self._around = clock.module
 
-    def run(self, *args: Any, **kwargs: Any) -> Any:
+    def run(self, *args: object, **kwargs: object) -> Any:
         """What the graph gives for *args*."""
         try:
             return super().run(*args, **kwargs)

@@ -85,18 +85,18 @@ def current_device() -> int:
     return 0
 
 
-def set_device(device: Any) -> None:
+def set_device(device: object) -> None:
     """Choose the one card there is."""
     device_number(device)
 
 
-def get_device_name(device: Any = None) -> str:
+def get_device_name(device: object = None) -> str:
     """The name of the chip, for example Ascend910B2."""
     device_number(device)
     return card.name()
 
 
-def get_device_properties(device: Any = None) -> Properties:
+def get_device_properties(device: object = None) -> Properties:
     """The chip's name, memory and cores."""
     device_number(device)
     spec = card.spec()
@@ -113,7 +113,7 @@ def get_device_properties(device: Any = None) -> Properties:
     )
 
 
-def synchronize(device: Any = None) -> None:
+def synchronize(device: object = None) -> None:
     """Wait for the card; every kernel has ended when its call returns."""
     device_number(device)
 
@@ -155,14 +155,14 @@ def set_autocast_dtype(dtype: torch.dtype) -> None:
     torch.set_autocast_dtype("npu", dtype)
 
 
-def can_device_access_peer(device: Any, peer_device: Any) -> bool:
+def can_device_access_peer(device: object, peer_device: object) -> bool:
     """Whether one card reaches another's memory: there is one."""
     device_number(device)
     device_number(peer_device)
     return False
 
 
-def get_device_capability(device: Any = None) -> None:
+def get_device_capability(device: object = None) -> None:
     """None, as on a card: capabilities are CUDA's."""
     device_number(device)
 

@@ -58,7 +58,7 @@ _libraries: list[Any] = []
 def _refusal(name: str) -> Callable[..., NoReturn]:
     """The error for CPU tensors; its first line is torch's."""
 
-    def refuse(*_: Any, **__: Any) -> NoReturn:
+    def refuse(*_: object, **__: object) -> NoReturn:
         raise NotImplementedError(
             f"Could not run 'npu::{name}' with arguments from the 'CPU' backend.\n"
             f"{name}: its tensors must lie on the npu, not on the cpu; move them with .npu()"
@@ -110,7 +110,7 @@ def _returns_list(schema: Any) -> bool:
     return [str(each.type) for each in schema.returns] == ["List[Tensor]"]
 
 
-def _shapes(known: Mapping[str, Any]) -> str:
+def _shapes(known: Mapping[str, object]) -> str:
     shapes = {name: value.shape for name, value in known.items() if isinstance(value, TorchTensor)}
     return ", ".join(f"{name} {tuple(shape)}" for name, shape in shapes.items()) or "absent"
 
@@ -155,7 +155,7 @@ def _real(op: str, function: ops.TorchFunction, schema: Any) -> Callable[..., An
 _LAYOUTS = {formats.ND: "ND", formats.NZ: "FRACTAL_NZ"}
 
 
-def _run(op: str, acl: str, **arguments: Any) -> Any:
+def _run(op: str, acl: str, **arguments: object) -> Any:
     """Run *op*, which torch_npu hands to the function *acl* of aclnn."""
     try:
         taken = {name: _taken(op, name, value) for name, value in arguments.items()}
@@ -174,14 +174,14 @@ def _on_npu(output: Output) -> torch.Tensor:
     return found
 
 
-def _require_none(op: str, acl: str, name: str, value: Any) -> None:
+def _require_none(op: str, acl: str, name: str, value: object) -> None:
     """Refuse a parameter that only other chips have."""
     if value is not None:
         text = f"{op}: {name} must be None on the chips that are simulated, not given; leave it out"
         raise as_on_card(OpError(Code.INVALID_PARAMETER, text), op, acl)
 
 
-def _taken(op: str, name: str, value: Any) -> Any:
+def _taken(op: str, name: str, value: object) -> Any:
     if isinstance(value, list | tuple):
         return [_taken(op, f"{name}[{place}]", part) for place, part in enumerate(value)]
     if not isinstance(value, torch.Tensor):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch.utils._device import _device_constructors
@@ -42,7 +41,7 @@ def patch() -> None:
 
 def _marking(make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     @functools.wraps(make)
-    def made(*args: Any, **kwargs: Any) -> torch.Tensor:
+    def made(*args: object, **kwargs: object) -> torch.Tensor:
         if not kwargs.pop("pin_memory", False):
             return make(*args, **kwargs)
         tensor = make(*args, **kwargs)
@@ -52,7 +51,7 @@ def _marking(make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     return made
 
 
-def _pin(tensor: torch.Tensor, device: Any = None) -> torch.Tensor:  # noqa: ARG001
+def _pin(tensor: torch.Tensor, device: object = None) -> torch.Tensor:  # noqa: ARG001
     """A copy in pinned memory; *tensor* itself if it is there already.
 
     Raises RuntimeError for a tensor on the card, as torch does.
@@ -64,7 +63,7 @@ def _pin(tensor: torch.Tensor, device: Any = None) -> torch.Tensor:  # noqa: ARG
     return copy
 
 
-def _is_pinned(tensor: torch.Tensor, device: Any = None) -> bool:  # noqa: ARG001
+def _is_pinned(tensor: torch.Tensor, device: object = None) -> bool:  # noqa: ARG001
     return tensor.untyped_storage()._cdata in _pinned
 
 

@@ -46,7 +46,7 @@ class ProductOp:
     def __init__(self, op: Any, compute: Callable[..., torch.Tensor | None]) -> None:
         self._host, self._compute = HostOp(op), compute
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         found = None if is_on_host() else self._compute(*args, **kwargs)
         return self._host(*args, **kwargs) if found is None else found
 

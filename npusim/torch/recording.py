@@ -158,7 +158,7 @@ def _described(values: dict[str, Any]) -> tuple[str, ...]:
     return tuple(text for value in values.values() for text in _texts(value))
 
 
-def _texts(value: Any) -> list[str]:
+def _texts(value: object) -> list[str]:
     if isinstance(value, list | tuple):
         return [text for part in value for text in _texts(part)]
     if not isinstance(value, np.ndarray | Tensor | TensorSpec):

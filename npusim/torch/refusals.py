@@ -113,7 +113,7 @@ def others_of(module: str, *parts: ModuleType) -> Callable[[str], Any]:
 
 
 def _function(full: str, why: str) -> Callable[..., NoReturn]:
-    def refuse(*_: Any, **__: Any) -> NoReturn:
+    def refuse(*_: object, **__: object) -> NoReturn:
         raise _refused(full, why)
 
     refuse.__name__ = refuse.__qualname__ = full.rpartition(".")[2]

@@ -51,13 +51,13 @@ def arguments(function: TorchFunction, bound: Mapping[str, Any]) -> dict[str, An
     return found
 
 
-def described(arguments: Mapping[str, Any], layouts: Mapping[str, str]) -> dict[str, Any]:
+def described(arguments: Mapping[str, object], layouts: Mapping[str, str]) -> dict[str, Any]:
     """*arguments* with tensors as the declaration sees them; those not in *layouts* are ND.
 
     The tensors of a list go by its name and their place, as in `x[1]`.
     """
 
-    def of(name: str, value: Any) -> Any:
+    def of(name: str, value: object) -> Any:
         if isinstance(value, list | tuple):
             return [of(f"{name}[{place}]", part) for place, part in enumerate(value)]
         is_tensor = isinstance(value, torch.Tensor)
@@ -81,6 +81,6 @@ def _described(tensor: torch.Tensor, layout: str) -> TorchTensor:
     return TorchTensor(tuple(tensor.shape), tuple(strides), dtype, layout)
 
 
-def empty(like: torch.Tensor, shape: tuple[Any, ...], dtype: str) -> torch.Tensor:
+def empty(like: torch.Tensor, shape: tuple[object, ...], dtype: str) -> torch.Tensor:
     """A tensor beside *like*; of int8 where *dtype* is none of torch's, which the run refuses."""
     return like.new_empty(shape, dtype=_DTYPES.get(dtype, torch.int8))

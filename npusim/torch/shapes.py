@@ -81,7 +81,7 @@ def printed(to_text: Callable[..., str]) -> Callable[..., str]:
     """*to_text*, which prints tensors, for those without values too: as torch's meta device."""
 
     @wraps(to_text)
-    def text(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> str:
+    def text(tensor: torch.Tensor, *args: object, **kwargs: object) -> str:
         if card.computes_values() or not tensor.is_npu:
             return to_text(tensor, *args, **kwargs)
         size, dtype = tuple(tensor.shape), tensor.dtype
@@ -94,7 +94,7 @@ def run(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What *op* of torch gives for npu tensors, by its rule for shapes."""
     given: dict[int, torch.Tensor] = {}
 
-    def down(value: Any) -> Any:
+    def down(value: object) -> Any:
         if isinstance(value, torch.device):
             return torch.device("meta") if value.type == "npu" else value
         if not isinstance(value, torch.Tensor) or (value.dim() == 0 and not value.is_npu):
@@ -104,7 +104,7 @@ def run(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         _lent.append(meta)
         return meta
 
-    def up(value: Any) -> Any:
+    def up(value: object) -> Any:
         if not isinstance(value, torch.Tensor) or value.device.type != "meta":
             return value
         return given[id(value)] if id(value) in given else like(value)

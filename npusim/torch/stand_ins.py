@@ -58,7 +58,7 @@ LEAST_TORCH = (2, 11)
 class _StandIns(MetaPathFinder, Loader):
     """Answers for the names above, and refuses other parts of the same packages."""
 
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:  # noqa: ARG002
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:  # noqa: ARG002
         if name.partition(".")[0] not in PACKAGES:
             return None
         own_name = _own_name(name)

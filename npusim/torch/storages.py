@@ -25,7 +25,12 @@ aten = torch.ops.aten
 
 
 def _empty(
-    size: Any, *, dtype: Any = None, device: Any = None, memory_format: Any = None, **_: Any
+    size: object,
+    *,
+    dtype: object = None,
+    device: object = None,
+    memory_format: object = None,
+    **_: object,
 ) -> torch.Tensor:
     _check(device)
     if not card.computes_values():
@@ -35,7 +40,7 @@ def _empty(
 
 
 def _empty_strided(
-    size: Any, stride: Any, *, dtype: Any = None, device: Any = None, **_: Any
+    size: object, stride: object, *, dtype: object = None, device: object = None, **_: object
 ) -> torch.Tensor:
     _check(device)
     if not card.computes_values():
@@ -48,12 +53,12 @@ def _check(device: Any) -> None:
         raise invalid_device(device)
 
 
-def _order(memory_format: Any) -> Any:
+def _order(memory_format: object) -> Any:
     return torch.contiguous_format if memory_format is None else memory_format
 
 
 def _as_strided(
-    tensor: torch.Tensor, size: Any, stride: Any, storage_offset: int | None = None
+    tensor: torch.Tensor, size: object, stride: object, storage_offset: int | None = None
 ) -> torch.Tensor:
     offset = tensor.storage_offset() if storage_offset is None else storage_offset
     return aten.as_strided_(aten.alias(tensor), size, stride, offset)
@@ -127,7 +132,7 @@ def _to_copy(
     return to_npu(on_host) if is_there else on_host
 
 
-def _converted(tensor: torch.Tensor, dtype: Any, memory_format: Any) -> torch.Tensor | None:
+def _converted(tensor: torch.Tensor, dtype: object, memory_format: object) -> torch.Tensor | None:
     """A copy on the card by its kernels; None where there are none. What crosses is none."""
     found = None
     if not is_on_host():
@@ -140,7 +145,7 @@ def _converted(tensor: torch.Tensor, dtype: Any, memory_format: Any) -> torch.Te
     return found
 
 
-def _resize(tensor: torch.Tensor, size: Any, *, memory_format: Any = None) -> torch.Tensor:
+def _resize(tensor: torch.Tensor, size: object, *, memory_format: object = None) -> torch.Tensor:
     """Adopt memory of the new size: that from DLPack cannot grow."""
     if not card.computes_values():
         order = _order(memory_format)
@@ -159,8 +164,8 @@ def _set_storage(
     tensor: torch.Tensor,
     storage: torch.UntypedStorage,
     storage_offset: int = 0,
-    size: Any = None,
-    stride: Any = (),
+    size: object = None,
+    stride: object = (),
 ) -> torch.Tensor:
     flat = torch.empty(0, dtype=tensor.dtype)
     whole = storage.nbytes() // tensor.element_size()
@@ -174,7 +179,7 @@ def _set_storage(
     return tensor
 
 
-def _convolution(x: Any, weight: Any, bias: Any, *rest: Any) -> torch.Tensor:
+def _convolution(x: object, weight: object, bias: object, *rest: object) -> torch.Tensor:
     clock.host("aten.convolution.default")
     bias = None if bias is None else to_host(bias)
     return to_npu(torch.convolution(to_host(x), to_host(weight), bias, *rest))
@@ -210,7 +215,7 @@ KERNELS: dict[str, Callable[..., Any]] = {
 _new_on_host = torch.UntypedStorage.__new__
 
 
-def new_storage(cls: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
+def new_storage(cls: object, *args: object, device: object = None, **kwargs: object) -> Any:
     """`torch.UntypedStorage(...)`: torch itself has no allocator for the card and would crash."""
     if device is None or torch.device(device).type != "npu":
         given = kwargs if device is None else kwargs | {"device": device}

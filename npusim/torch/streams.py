@@ -129,12 +129,12 @@ _current = [_default]
 """The streams in use, the current one last."""
 
 
-def current_stream(device: Any = None) -> Stream:
+def current_stream(device: object = None) -> Stream:
     device_number(device)
     return _current[-1]
 
 
-def default_stream(device: Any = None) -> Stream:
+def default_stream(device: object = None) -> Stream:
     device_number(device)
     return _default
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
 
@@ -129,7 +129,7 @@ def file_digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def own_digest(facts: dict[str, Any]) -> str:
+def own_digest(facts: dict[str, object]) -> str:
     """The same of *facts*, whatever their order and however they are written."""
     bare = {key: value for key, value in facts.items() if key != CHECKSUM}
     return digest(json.dumps(bare, sort_keys=True, separators=(",", ":")).encode())

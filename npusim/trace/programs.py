@@ -148,7 +148,7 @@ def _text(line: Line) -> str:
     return linecache.getline(*line).strip()
 
 
-def _to_json(value: Any) -> Any:
+def _to_json(value: object) -> Any:
     """A micro-op, or a part of one, as lists that begin with their type."""
     if isinstance(value, DType):
         return ["DType", value.name]
@@ -177,14 +177,14 @@ def programs_of(tree: Tree) -> list[Program]:
     return found
 
 
-def _body(ops: list[Any], lines: list[Any]) -> Body:
+def _body(ops: list[object], lines: list[object]) -> Body:
     micro_ops = tuple(map(_micro_op, ops))
     if lines and len(lines) != len(ops):
         raise DamageError("every micro-op of a body must have its line, or none")
     return Body(micro_ops, tuple(map(_line, lines)))
 
 
-def _line(value: Any) -> Line:
+def _line(value: object) -> Line:
     match value:
         case [str(file), int(number)]:
             return file, number
@@ -192,14 +192,14 @@ def _line(value: Any) -> Line:
             raise DamageError(f"a line of code must be a file and a number, not {_cut(value)}")
 
 
-def _micro_op(value: Any) -> MicroOp:
+def _micro_op(value: object) -> MicroOp:
     found = _from_json(value)
     if not isinstance(found, MicroOp):
         raise DamageError(f"a body must hold micro-ops, not {_cut(value)}")
     return found
 
 
-def _from_json(value: Any) -> Any:
+def _from_json(value: object) -> Any:
     """The other way round of `_to_json`."""
     match value:
         case ["DType", str(name)]:
@@ -257,6 +257,6 @@ def _fits(value: Any, kind: Any) -> bool:
     return isinstance(value, kind) if kind is not type(None) else value is None
 
 
-def _cut(value: Any) -> str:
+def _cut(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:60]}..."

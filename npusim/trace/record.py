@@ -108,7 +108,7 @@ def write(folder: Path, device: DeviceSpec, trace: Trace | None) -> list[str]:
     return [DEVICE, TRACE]
 
 
-def seal(folder: Path, facts: dict[str, Any]) -> str:
+def seal(folder: Path, facts: dict[str, object]) -> str:
     """Write `run.json`, the last file of *folder*: *facts*, and what the folder holds."""
     files = sorted(
         path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()

@@ -57,7 +57,6 @@ the library's.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -76,19 +75,25 @@ from npusim.ops._attention.description import MASK_EXTENT
 from npusim.ops.npu_dynamic_quant.choice import UB_BYTES, max_columns
 from npusim.run import run
 from npusim.timing.memory import WHOLE, kept
+from npusim.validation.columns import (
+    TRACED,
+    bias_dtype,
+    icache_of,
+    l2_of,
+    operands,
+    rows_of,
+    shapes,
+    size,
+    sizes,
+    weight_of,
+)
 from npusim.validation.routing import Draw
 from npusim.validation.rows import Row, RowError
 
 __all__ = ["KERNELS", "OTHER_KERNELS", "Call", "NotModelledError", "Timed", "timed"]
 
-COPIES = 6
-"""Of the weights, used in turn: hudingyi688/aiconfigurator-npu@90d7765, its benchmark."""
-TRACED = "docs/profiler_alignment"
-"""Its rows come from traces of a whole model, where other kernels run in between."""
 ROW_BY_ROW = (TRACED, "systems/data/ascend_910b/vllm-ascend/0.18.0")
 """Parts of hudingyi688/aiconfigurator-npu with an earlier release of npu_dynamic_quant."""
-TRANSPOSED = ("matmul_bf16_910b", "wqbmm_310p")
-"""Families whose notes do not say that the weight lies as `[N, K]`."""
 OTHER_KERNELS = ("matmul_pto_a3", "qmm_catlass_910b1")
 """Families measured with kernels that their sources wrote by hand."""
 
@@ -99,7 +104,6 @@ OPEN = 0.15
 be wrong by as much."""
 PAGE = 128
 """Keys of a block of the cache."""
-SHORT = {"fp16": "float16", "bf16": "bfloat16"}
 
 
 class NotModelledError(ValueError):
@@ -176,14 +180,14 @@ def timed(row: Row) -> tuple[Timed, ...]:
 
 
 def _matmul(row: Row) -> tuple[Timed, ...]:
-    weight = _weight(row, row.x_dtype)
-    args = _rows(row, "k", row.x_dtype), weight
-    return (Call("matmul", args, row.device, _l2(row, weight, "x2", "x1"), _icache(row)),)
+    weight = weight_of(row, row.x_dtype)
+    args = rows_of(row, "k", row.x_dtype), weight
+    return (Call("matmul", args, row.device, l2_of(row, weight, "x2", "x1"), icache_of(row)),)
 
 
 def _quant_matmul(row: Row) -> tuple[Timed, ...]:
-    m, _, n = _sizes(row)
-    weight = _weight(row, "int8")
+    m, _, n = sizes(row)
+    weight = weight_of(row, "int8")
     scale = row.scale_dtype or "float32"
     if scale == "float32" and row.out_dtype == "float16" and not row.pertoken:
         scale = "int64"
@@ -193,17 +197,24 @@ def _quant_matmul(row: Row) -> tuple[Timed, ...]:
         options["pertoken_scale"] = TensorSpec((m,), "float32")
         names.append("pertoken_scale")
     if row.bias:
-        options["bias"] = TensorSpec((n,), _bias_dtype(row))
-    args = _rows(row, "k", "int8"), weight, TensorSpec((n,), scale)
+        options["bias"] = TensorSpec((n,), bias_dtype(row))
+    args = rows_of(row, "k", "int8"), weight, TensorSpec((n,), scale)
     return (
-        Call("npu_quant_matmul", args, row.device, _l2(row, weight, *names), _icache(row), options),
+        Call(
+            "npu_quant_matmul",
+            args,
+            row.device,
+            l2_of(row, weight, *names),
+            icache_of(row),
+            options,
+        ),
     )
 
 
 def _grouped_matmul(row: Row) -> tuple[Timed, ...]:
     """Rows in groups, whose ends stand in the column shape."""
-    m, _, n = _sizes(row)
-    experts = _size(row, "b")
+    m, _, n = sizes(row)
+    experts = size(row, "b")
     word, *ends = row.shape.split() or [""]
     if word != "ends" or len(ends) != experts or not all(map(str.isdigit, ends)):
         raise RowError(
@@ -224,21 +235,23 @@ def _grouped_matmul(row: Row) -> tuple[Timed, ...]:
         options |= {"output_dtype": row.out_dtype}
     if row.pertoken:
         options["per_token_scale"] = TensorSpec((m,), "float32")
-    weight = _weight(row, row.x_dtype)
-    args = TensorSpec((m, _size(row, "k")), row.x_dtype), weight
-    return (Call(row.op, args, row.device, _l2(row, weight, "weight", "x"), _icache(row), options),)
+    weight = weight_of(row, row.x_dtype)
+    args = TensorSpec((m, size(row, "k")), row.x_dtype), weight
+    return (
+        Call(row.op, args, row.device, l2_of(row, weight, "weight", "x"), icache_of(row), options),
+    )
 
 
 def _experts(row: Row) -> tuple[Timed, ...]:
     """Products by both weights of each expert, and swiglu between them."""
-    m, hidden, inner = _sizes(row)
-    experts = _size(row, "b")
+    m, hidden, inner = sizes(row)
+    experts = size(row, "b")
     shares = _shares(row, m, experts)
     is_int8 = row.x_dtype == "int8"
 
     def of_rows(op: str, columns: int) -> Call:
         x = TensorSpec((m, columns), row.out_dtype)
-        return Call(op, (x,), row.device, "repeat", _icache(row))
+        return Call(op, (x,), row.device, "repeat", icache_of(row))
 
     def product(k: int, n: int) -> Iterator[Call]:
         if is_int8:
@@ -251,7 +264,7 @@ def _experts(row: Row) -> tuple[Timed, ...]:
             options |= {"output_dtype": row.out_dtype}
         weight = TensorSpec((experts, n, k), row.x_dtype).T
         args = TensorSpec((m, k), row.x_dtype), weight
-        yield Call("npu_grouped_matmul", args, row.device, ("x",), _icache(row), options)
+        yield Call("npu_grouped_matmul", args, row.device, ("x",), icache_of(row), options)
 
     return *product(hidden, 2 * inner), of_rows("npu_swiglu", 2 * inner), *product(inner, hidden)
 
@@ -272,38 +285,46 @@ def _shares(row: Row, m: int, experts: int) -> Array:
 
 
 def _weight_quant_matmul(row: Row) -> tuple[Timed, ...]:
-    n = _size(row, "n")
-    weight = _weight(row, "int8")
+    n = size(row, "n")
+    weight = weight_of(row, "int8")
     channel = TensorSpec((n,), row.scale_dtype or row.x_dtype)
     options: dict[str, Any] = {}
     if row.antiquant_offset:
         options["antiquant_offset"] = channel
     if row.bias:
-        options["bias"] = TensorSpec((n,), _bias_dtype(row))
-    args = _rows(row, "k", row.x_dtype), weight, channel
-    return (Call(row.op, args, row.device, _l2(row, weight, "weight", "x"), _icache(row), options),)
+        options["bias"] = TensorSpec((n,), bias_dtype(row))
+    args = rows_of(row, "k", row.x_dtype), weight, channel
+    return (
+        Call(row.op, args, row.device, l2_of(row, weight, "weight", "x"), icache_of(row), options),
+    )
 
 
 def _quantize(row: Row) -> tuple[Timed, ...]:
-    channel = TensorSpec((_size(row, "n"),), row.x_dtype)
-    x = _rows(row, "n", row.x_dtype)
+    channel = TensorSpec((size(row, "n"),), row.x_dtype)
+    x = rows_of(row, "n", row.x_dtype)
     return (
-        Call(row.op, (x, channel, channel, "qint8", -1, False), row.device, _l2(row), _icache(row)),
+        Call(
+            row.op,
+            (x, channel, channel, "qint8", -1, False),
+            row.device,
+            l2_of(row),
+            icache_of(row),
+        ),
     )
 
 
 def _dynamic_quant(row: Row, columns: str = "n") -> tuple[Timed, ...]:
-    x = _rows(row, columns, row.x_dtype)
+    x = rows_of(row, columns, row.x_dtype)
     is_earlier = any(source in row.source for source in ROW_BY_ROW)
     fits = x.shape[-1] <= max_columns("base", smooth=False, ub_bytes=UB_BYTES)
     options = {"template": "base"} if is_earlier and fits else {}
-    return (Call("npu_dynamic_quant", (x,), row.device, _l2(row), _icache(row), options),)
+    return (Call("npu_dynamic_quant", (x,), row.device, l2_of(row), icache_of(row), options),)
 
 
 def _norm(row: Row) -> tuple[Timed, ...]:
-    x, gamma = _rows(row, "n", row.x_dtype), TensorSpec((_size(row, "n"),), row.x_dtype)
+    x, gamma = rows_of(row, "n", row.x_dtype), TensorSpec((size(row, "n"),), row.x_dtype)
     added = (x,) if row.op == "npu_rms_norm" else (x, x)
-    return (Call(row.op, (*added, gamma), row.device, _l2(row), _icache(row)),)
+    return (Call(row.op, (*added, gamma), row.device, l2_of(row), icache_of(row)),)
 
 
 def _dynamic_quant_matmul(row: Row) -> tuple[Timed, ...]:
@@ -311,40 +332,44 @@ def _dynamic_quant_matmul(row: Row) -> tuple[Timed, ...]:
 
 
 def _swiglu(row: Row) -> tuple[Timed, ...]:
-    (shape,) = _shapes(row)
-    return (Call(row.op, (TensorSpec(shape, row.x_dtype),), row.device, _l2(row), _icache(row)),)
+    (shape,) = shapes(row)
+    return (
+        Call(row.op, (TensorSpec(shape, row.x_dtype),), row.device, l2_of(row), icache_of(row)),
+    )
 
 
 def _dequant_swiglu_quant(row: Row) -> tuple[Timed, ...]:
     """x; of int32 its scales by column and by row; and scales of y, if there are more shapes."""
-    shape, *more = _shapes(row)
+    shape, *more = shapes(row)
     dtype, *_ = row.x_dtype.split("/")
     names = ("weight_scale", "activation_scale") if dtype == "int32" else ()
     given = dict(zip((*names, "quant_scale"), more, strict=False))
-    options: dict[str, Any] = {name: TensorSpec(size, "float32") for name, size in given.items()}
+    options: dict[str, Any] = {name: TensorSpec(shape, "float32") for name, shape in given.items()}
     x = TensorSpec(shape, dtype)
-    return (Call(row.op, (x,), row.device, _l2(row), _icache(row), options | {"quant_mode": 1}),)
+    return (
+        Call(row.op, (x,), row.device, l2_of(row), icache_of(row), options | {"quant_mode": 1}),
+    )
 
 
 def _attention(row: Row) -> tuple[Timed, ...]:
     """b requests of m query tokens and k keys each; shape has heads and columns of q and of k."""
-    (heads, size), (kv_heads, _) = _shapes(row)
-    requests, tokens, keys = _size(row, "b"), _size(row, "m"), _size(row, "k")
-    query = TensorSpec((requests * tokens, heads, size), row.x_dtype)
+    (heads, width), (kv_heads, _) = shapes(row)
+    requests, tokens, keys = size(row, "b"), size(row, "m"), size(row, "k")
+    query = TensorSpec((requests * tokens, heads, width), row.x_dtype)
     options: dict[str, Any] = {
         "atten_mask": TensorSpec((MASK_EXTENT, MASK_EXTENT), "int8"),
         "actual_seq_lengths": [tokens * number for number in range(1, requests + 1)],
         "actual_seq_lengths_kv": [keys * number for number in range(1, requests + 1)],
         "num_heads": heads,
         "num_key_value_heads": kv_heads,
-        "scale": size**-0.5,
+        "scale": width**-0.5,
         "input_layout": "TND",
         "sparse_mode": 3,
     }
-    kv = TensorSpec((requests * keys, kv_heads, size), row.x_dtype)
+    kv = TensorSpec((requests * keys, kv_heads, width), row.x_dtype)
     if "pages" in row.note:
         blocks = ceil_div(keys, PAGE)
-        kv = TensorSpec((requests * blocks, PAGE, kv_heads * size), row.x_dtype)
+        kv = TensorSpec((requests * blocks, PAGE, kv_heads * width), row.x_dtype)
         options["block_table"] = TensorSpec((requests, blocks), "int32")
         options |= {"block_size": PAGE, "actual_seq_lengths_kv": [keys] * requests}
     # All come between two uses of one.
@@ -352,16 +377,16 @@ def _attention(row: Row) -> tuple[Timed, ...]:
     l2: L2State = (
         "repeat" if share == WHOLE else dict.fromkeys(("query", "key", "value"), share / WHOLE)
     )
-    return (Call(row.op, (query, kv, kv), row.device, l2, _icache(row), options),)
+    return (Call(row.op, (query, kv, kv), row.device, l2, icache_of(row), options),)
 
 
 def _cast(row: Row) -> tuple[Timed, ...]:
-    (x,) = _operands(row)
+    (x,) = operands(row)
     return (_elementwise(row, x, "float32"),)
 
 
 def _add(row: Row) -> tuple[Timed, ...]:
-    x, *others = _operands(row)
+    x, *others = operands(row)
     if others != [x]:
         raise NotModelledError("how the vendor adds operands of different shapes is closed")
     return (_elementwise(row, x, x),)
@@ -370,32 +395,16 @@ def _add(row: Row) -> tuple[Timed, ...]:
 def _maximum(row: Row) -> tuple[Timed, ...]:
     if row.x_dtype.startswith("int64"):
         raise NotModelledError("how the vendor compares int64 is closed")
-    return (_elementwise(row, *_operands(row)),)
+    return (_elementwise(row, *operands(row)),)
 
 
 def _of_one(row: Row) -> tuple[Timed, ...]:
-    (x,) = _operands(row)
+    (x,) = operands(row)
     return (_elementwise(row, x),)
 
 
-def _operands(row: Row) -> list[TensorSpec]:
-    dtype = row.x_dtype.partition("/")[0]
-    return [TensorSpec(shape, SHORT.get(dtype, dtype)) for shape in _shapes(row)]
-
-
 def _elementwise(row: Row, *args: TensorSpec | str) -> Call:
-    return Call(row.op, args, row.device, _l2(row), _icache(row))
-
-
-def _shapes(row: Row) -> tuple[tuple[int, ...], ...]:
-    """What stands in the column, `3x4 , 3x4` for two inputs; raises RowError."""
-    texts = row.shape.split(" , ")
-    if not all(re.fullmatch(r"\d+(x\d+)*", text) for text in texts):
-        raise RowError(
-            f"validate: row {row.id}: shape must be sizes such as 3x4 , 3x4 for {row.op}, "
-            f"not {row.shape!r}; fix the cell"
-        )
-    return tuple(tuple(int(size) for size in text.split("x")) for text in texts)
+    return Call(row.op, args, row.device, l2_of(row), icache_of(row))
 
 
 KERNELS: dict[str, Callable[[Row], tuple[Timed, ...]]] = {
@@ -434,71 +443,3 @@ ABSENT = {
     "as noted: ": "told in passing, as a sum or for a shape that is not exact",
 }
 """How the op of a row begins -> why it has no place in KERNELS."""
-
-
-# ---- what the columns mean ----
-
-
-def _size(row: Row, column: str) -> int:
-    size: int | None = getattr(row, column)
-    if size is None:
-        raise RowError(
-            f"validate: row {row.id}: {column} must be given for {row.op}, not empty; fill the cell"
-        )
-    return size
-
-
-def _sizes(row: Row) -> tuple[int, int, int]:
-    return _size(row, "m"), _size(row, "k"), _size(row, "n")
-
-
-def _batches(row: Row) -> tuple[int, ...]:
-    """The dimension before those of a matrix, if there are several."""
-    return () if row.b in (None, 1) else (_size(row, "b"),)
-
-
-def _rows(row: Row, columns: str, dtype: str) -> TensorSpec:
-    """The activations, `(m, columns)` a batch."""
-    return TensorSpec((*_batches(row), _size(row, "m"), _size(row, columns)), dtype)
-
-
-def _weight(row: Row, dtype: str) -> TensorSpec:
-    """The weight, `(k, n)` a batch to the operator."""
-    _, k, n = _sizes(row)
-    layout = "FRACTAL_NZ" if row.w_layout == "NZ" else "ND"
-    says = "[N,K]" in row.note or "[K,N]" in row.note
-    if "[N,K]" in row.note or (not says and row.family in TRANSPOSED):
-        return TensorSpec((*_batches(row), n, k), dtype, layout).T
-    return TensorSpec((*_batches(row), k, n), dtype, layout)
-
-
-def _bias_dtype(row: Row) -> str:
-    listed = row.note.rpartition(";")[2].strip().split("/")
-    if len(listed) < 2:
-        return "int32" if row.x_dtype == "int8" else row.x_dtype
-    return listed[-1]
-
-
-def _icache(row: Row) -> ICache:
-    """Whether the instruction caches hold the kernel: not where others run in between."""
-    return "cold" if TRACED in row.source or " + " in row.op else "warm"
-
-
-def _l2(row: Row, weight: TensorSpec | None = None, *names: str) -> L2State:
-    """What the L2 holds at launch; *names* are of the *weight* and of the activations, and without
-    a weight all there is are activations.
-    """
-    if row.l2 == "warm":
-        return "repeat"
-    if not row.l2.startswith("weights cold"):
-        return "cold"
-    if weight is None:
-        return "repeat"
-    name, *activations = names
-    share = 0
-    if row.l2 == "weights cold":
-        # All copies come between two uses of one.
-        share = kept(COPIES * weight.nbytes, devices.load(row.device))
-    if share == WHOLE:
-        return "warm"
-    return {name: share / WHOLE} | dict.fromkeys(activations, 1.0) if share else tuple(activations)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from npusim.data.dtypes import Array
-from npusim.data.product import int_product
+from npusim.data.int_product import int_product
 from npusim.isa import Global
 from npusim.values.matrices import Factor, Panels, joined
 

@@ -22,15 +22,14 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from npusim.data.dtypes import FLOAT32, INT4, INT32, Array, DType, pack_int4, unpack_int4
+from npusim.data.int_product import accumulate_int, int_product
 from npusim.data.integers import align_up, ceil_div
 from npusim.data.layout import FRACTAL_ROWS, NZ, Layout, c0, from_fractals, to_fractals
 from npusim.data.product import (
     CubeOrder,
     LeftFactor,
     RightFactor,
-    accumulate_int,
     add_float_product,
-    int_product,
 )
 from npusim.isa import BLOCK_BYTES
 from npusim.values.buffers import UNWRITTEN, LazyTile

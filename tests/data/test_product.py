@@ -14,12 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from npusim.data.dtypes import Array
+from npusim.data.int_product import accumulate_int, int_product
 from npusim.data.product import (
     CubeOrder,
     _restore_nonfinite,
-    accumulate_int,
     float_product,
-    int_product,
 )
 from npusim.ops._products import cube_product, exact_int
 

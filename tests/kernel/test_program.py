@@ -331,7 +331,9 @@ def test_calls_of_one_key_share_a_body_and_are_moved_each_on_its_own(tiny: Devic
     write = builder(tiny)
     slot = write.claim("ub", 64)
     for at in (0, 64):
-        write.call("tile", {"x": at}, lambda: write.data_copy(slot.of(UINT8, 64), Global("x", 8, 64)))
+        write.call(
+            "tile", {"x": at}, lambda: write.data_copy(slot.of(UINT8, 64), Global("x", 8, 64))
+        )
     first, second, drain = write.build().calls
     assert first.body is second.body
     assert len(first.lines) == len(first.ops) == len(first.body) == 1

@@ -21,7 +21,8 @@ from npusim.devices.schema import DeviceSpec
 from npusim.isa import Load, Local
 from npusim.kernel.builder import Builder
 from npusim.kernel.cube import CubeWriter
-from npusim.kernel.program import Block, Program
+from npusim.kernel.program import Block, Body, Program
+from npusim.kernel.steps import Step
 from npusim.kernel.views import GmView, repeat
 from npusim.ops.npu_weight_quant_batchmatmul.reference import TEMPLATES
 
@@ -101,6 +102,13 @@ ANTI_QUANT: list[Case] = [
     ("npu_anti_quant", SPLIT, {"x": spec("int8", 900, 40), "scale": spec("float32", 40)}),
     ("npu_anti_quant", COUPLED, {"x": spec("int8", 900, 40), "scale": spec("float32", 1)}),
 ]
+SWIGLU: list[Case] = [
+    ("npu_swiglu", chip, {"x": spec(dtype, *shape)})
+    for chip, dtype, shape in (
+        (SPLIT, "float16", (100, 30000)), (SPLIT, "bfloat16", (5000, 34)),
+        (SPLIT, "float32", (33, 9001 * 2)), (COUPLED, "float16", (3000, 320)),
+    )
+]  # fmt: skip
 GROUPS: list[Case] = [
     (
         "npu_group_quant", SPLIT,
@@ -188,7 +196,17 @@ def weights() -> list[Case]:
 
 
 CASES = [
-    *(*MATMULS, *LONG_K, *QUANT_MATMULS, *DYNAMIC, *QUANTIZE, *ANTI_QUANT, *GROUPS, *FORMATS),
+    *(
+        *MATMULS,
+        *LONG_K,
+        *QUANT_MATMULS,
+        *DYNAMIC,
+        *QUANTIZE,
+        *ANTI_QUANT,
+        *SWIGLU,
+        *GROUPS,
+        *FORMATS,
+    ),
     *weights(),
 ]
 
@@ -202,22 +220,20 @@ def blocks_of(op: str, chip: DeviceSpec, arguments: dict[str, Any]) -> tuple[Blo
 
 @contextmanager
 def every_body_written_anew() -> Iterator[None]:
-    """Let builders forget the bodies that they know before each call."""
+    """Let builders forget the bodies that they know before each call, and steps what is alike."""
+    plain = Builder.body
 
-    def anew(name: str) -> Callable[[Builder, Hashable, dict[str, int], Callable[[], None]], None]:
-        plain = getattr(Builder, name)
+    def anew(
+        self: Builder, key: Hashable, write: Callable[[], None], *, is_whole: bool = True
+    ) -> Body:
+        self._bodies.clear()
+        return plain(self, key, write, is_whole=is_whole)
 
-        def call(
-            self: Builder, key: Hashable, shifts: dict[str, int], write: Callable[[], None]
-        ) -> None:
-            self._bodies.clear()
-            plain(self, key, shifts, write)
-
-        return call
-
+    each = property(lambda step: np.arange(step.core.size))
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("call", "call_part"):
-            patch.setattr(Builder, name, anew(name))
+        patch.setattr(Builder, "body", anew)
+        patch.setattr(Step, "shape", each)
+        patch.setattr(Step, "examples", each)
         yield
 
 

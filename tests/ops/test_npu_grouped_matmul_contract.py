@@ -7,6 +7,7 @@ op_host/op_api/aclnn_grouped_matmul.cpp; op-plugin@517f2e7 GroupedMatmulKernelNp
 from __future__ import annotations
 
 import re
+from itertools import product
 from typing import Any
 
 import ml_dtypes
@@ -15,7 +16,8 @@ import pytest
 from op_calls import LINES, NEW
 
 from npusim import Code, OpError, Tensor, TensorSpec, devices, ops, run
-from npusim.ops.npu_grouped_matmul.cases import CASES
+from npusim.ops._support import A2_A3, Row
+from npusim.ops.npu_grouped_matmul.support import SUPPORT
 
 OP = "npu_grouped_matmul"
 BF16 = ml_dtypes.bfloat16
@@ -57,21 +59,23 @@ REFUSED: list[Any] = [
     ),
     (
         {"weight": ones(2, 32, 16, dtype=BF16)},
-        "weight must be float16, int8 or int32 with float16 x, not bfloat16; convert it",
+        "weight must be float16, int8 or int32 with x of float16 on {series}, not bfloat16; "
+        "convert it",
     ),
     (
         {"weight": ones(2, 32, 16, dtype=I8)},
-        "antiquant_scale must be given, not None; pass a list of tensors",
+        "antiquant_scale must be given with x of float16 and weight of int8 on {series}, not "
+        "None; pass a tensor",
         Code.NULL_POINTER,
     ),
     (
         {"weight": ones(2, 32, 16, dtype=F32)},
-        "weight must be float16, int8 or int32 with float16 x, not float32; convert it",
+        "weight must be float16, int8 or int32 with x of float16 on {series}, not float32; "
+        "convert it",
     ),
     (
         {"weight": [ones(32, 16), ones(32, 16, dtype=I8)]},
-        "weight[1] must be float16 in ND like weight[0], not int8 in ND; make all tensors of "
-        "weight alike",
+        "weight[1] must be float16 with weight[0] of float16 on {series}, not int8; convert it",
     ),
     (
         {"weight": [ones(32, 16), ones(16, 32).T]},
@@ -80,60 +84,70 @@ REFUSED: list[Any] = [
     ),
     (
         {"output_dtype": "int8"},
-        "output_dtype must be float16 with float16 x and float16 weight, not 'int8'; pass"
-        " 'float16'",
+        "output_dtype must be float16 with x of float16 on {series}, not 'int8'; pass 'float16'",
     ),
     (
         BYTES | {"output_dtype": "float32"},
-        "output_dtype must be int8, int32, bfloat16 or float16 with int8 x and int8 "
-        "weight, not 'float32'; choose one of these",
+        "output_dtype must be int8, int32, bfloat16 or float16 with x of int8 on {series}, not "
+        "'float32'; choose one of these",
     ),
-    (BYTES, "scale must be given, not None; pass a list of tensors", Code.NULL_POINTER),
+    (
+        BYTES,
+        "scale must be given with output_dtype of int8 on {series}, not None; pass a tensor",
+        Code.NULL_POINTER,
+    ),
     (
         STATIC | {"output_dtype": "bfloat16"},
-        "scale must be bfloat16 with int8 x, int8 weight and bfloat16 output, not int64; "
-        "pass the numbers that npu_trans_quant_param packed",
+        "scale must be bfloat16 with weight of int8, weight in ND and output_dtype of bfloat16 "
+        "on {series}, not int64; pass the numbers that npu_trans_quant_param packed",
     ),
     (
         HALF | {"output_dtype": "bfloat16"},
-        "scale must be bfloat16 with int8 x, int8 weight and bfloat16 output, not "
-        "float32; convert it",
+        "scale must be bfloat16 with weight of int8, weight in ND and output_dtype of bfloat16 "
+        "on {series}, not float32; convert it",
     ),
     (
         STATIC | {"per_token_scale": ones(6, dtype=F32)},
-        "per_token_scale must be None with int8 x, int8 weight and int8 output; leave it out",
+        "per_token_scale must be None with output_dtype of int8 on {series}, not given; leave "
+        "it out",
     ),
     (
         STATIC | {"weight": Tensor.of(ones(2, 32, 32, dtype=I8), "FRACTAL_NZ")},
-        "weight must have layout ND with int8 x, int8 weight and int8 output, not "
-        "FRACTAL_NZ; pass it through npu_format_cast",
+        "output_dtype must be int32, bfloat16 or float16 with weight in FRACTAL_NZ on {series},"
+        " not 'int8'; choose one of these",
     ),
     (
         HALF | {"output_dtype": "int32"},
-        "scale must be None with int8 x, int8 weight and int32 output; leave it out",
+        "scale must be None with output_dtype of int32 on {series}, not given; leave it out",
     ),
     (
         {"scale": ones(2, 16, dtype=F32)},
-        "scale must be None with float16 x, float16 weight and float16 output; leave it out",
+        "scale must be None with x of float16 on {series}, not given; leave it out",
     ),
     (
         {"antiquant_scale": ones(2, 16)},
-        "antiquant_scale must be None with float16 x, float16 weight and float16 output; "
-        "leave it out",
+        "antiquant_scale must be None with weight of float16 on {series}, not given; leave it out",
     ),
     (
         {"antiquant_offset": ones(2, 16)},
-        "antiquant_offset must be None with float16 x, float16 weight and float16 output;"
-        " leave it out",
+        "antiquant_offset must be None with weight of float16 on {series}, not given; leave it out",
     ),
-    ({"offset": ones(2, 16)}, "offset must be None; leave it out"),
-    ({"activation_input": [ones(1)]}, "activation_input must be None; leave it out"),
-    ({"activation_quant_scale": [ones(1)]}, "activation_quant_scale must be None; leave it out"),
-    ({"activation_quant_offset": [ones(1)]}, "activation_quant_offset must be None; leave it out"),
+    (
+        {"offset": ones(2, 16)},
+        "offset must be None with x of float16 on {series}, not given; leave it out",
+    ),
+    ({"activation_input": [ones(1)]}, "activation_input must be None, not given; leave it out"),
+    (
+        {"activation_quant_scale": [ones(1)]},
+        "activation_quant_scale must be None, not given; leave it out",
+    ),
+    (
+        {"activation_quant_offset": [ones(1)]},
+        "activation_quant_offset must be None, not given; leave it out",
+    ),
     (
         {"bias": ones(2, 16, dtype=F32)},
-        "bias must be float16 with float16 x, float16 weight and float16 output, not "
-        "float32; convert it",
+        "bias must be float16 with x of float16 on {series}, not float32; convert it",
     ),
     (
         {"bias": ones(16)},
@@ -160,18 +174,15 @@ REFUSED: list[Any] = [
     ),
     (
         {"act_type": 3},
-        "act_type must be one of 0 (none), 1 (relu), 2 (gelu_tanh), 4 (fast_gelu), 5 "
-        "(silu), not 3; apply another function to the output",
+        "act_type must be 0 with x of float16 on {series}, not 3; pass 0",
     ),
     (
         {"act_type": 1},
-        "act_type must be 0 with float16 x, float16 weight and float16 output, not 1; "
-        "apply the activation to the output",
+        "act_type must be 0 with x of float16 on {series}, not 1; pass 0",
     ),
     (
         HALF | {"act_type": 3},
-        "act_type must be one of 0 (none), 1 (relu), 2 (gelu_tanh), 4 (fast_gelu), 5 "
-        "(silu), not 3; apply another function to the output",
+        "act_type must be 0, 1, 2, 4 or 5 on {series}, not 3; choose one of these",
     ),
     (
         {"act_type": True},
@@ -188,10 +199,10 @@ REFUSED: list[Any] = [
         "group_type must be given unless group_list is a list of integers, not None; pass"
         " -1, 0 or 2",
     ),
-    ({"group_type": 1}, "group_type must be -1, 0 or 2, not 1; pass 0 to group the rows of x"),
+    ({"group_type": 1}, "group_type must be -1, 0 or 2 on {series}, not 1; choose one of these"),
     (
         STATIC | {"group_type": 2},
-        "group_type must be -1 or 0 with int8 x, int8 weight and int8 output, not 2; change it",
+        "group_type must be -1 or 0 with x of int8 on {series}, not 2; choose one of these",
     ),
     (STATIC | {"group_type": -1}, "group_list must be None with group_type=-1; leave it out"),
     ({"group_type": -1}, "group_list must be None with group_type=-1; leave it out"),
@@ -202,8 +213,7 @@ REFUSED: list[Any] = [
     ),
     (
         {"group_list_type": 2},
-        "group_list_type must be 0 or 1 with float16 x, float16 weight and float16 "
-        "output, not 2; list the ends or the rows of all experts",
+        "group_list_type must be 0 or 1 with x of float16 on {series}, not 2; choose one of these",
     ),
     (
         {"group_list": None},
@@ -431,19 +441,22 @@ REFUSED_BY_310P: list[tuple[dict[str, Any], str]] = [
     (BYTES, "x must be float16 on Atlas inference, not int8; convert it"),
     (
         {"weight": ones(2, 32, 16, dtype=I8)},
-        "weight must be float16 with float16 x, not int8; convert it",
+        "weight must be float16 on Atlas inference, not int8; convert it",
     ),
     (
         {"group_list": [2, 6], "group_type": None, "weight": [ones(32, 16)] * 2},
-        "group_list must be a tensor on Atlas inference, not a list of integers; pass one",
+        "weight must be one tensor on Atlas inference, not 2; stack them",
     ),
-    *(
-        (given, f"group_type must be 0 on Atlas inference, not {kind}; multiply each x with matmul")
-        for given, kind in ((EACH, -1), (ALONG, 2), ({"group_type": None}, None))
+    (EACH, "x must be one tensor on Atlas inference, not 2; stack them"),
+    (ALONG, "group_type must be 0 on Atlas inference, not 2; pass 0"),
+    (
+        {"group_type": None},
+        "group_type must be given unless group_list is a list of integers, not None; pass -1, 0 "
+        "or 2",
     ),
     (
         {"weight": [ones(32, 16)] * 2},
-        "x and weight must be one tensor each on Atlas inference, not 1 and 2; stack them",
+        "weight must be one tensor on Atlas inference, not 2; stack them",
     ),
     (
         {"weight": ones(2, 32, 24)},
@@ -474,32 +487,37 @@ def test_what_310p_takes(given: dict[str, Any]) -> None:
 # ---- what is accepted ----
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case.x.bits >= 8])
+FLOAT_ROWS = [row for row in SUPPORT if row.on == A2_A3 and row.facts.weight.bits >= 8]
+"""int4 comes packed."""
+
+
+@pytest.mark.parametrize("row", FLOAT_ROWS, ids=lambda row: row.facts.name)
 @pytest.mark.parametrize("series", NEW)
-def test_the_types_of_the_table_go_together(case: Any, series: str) -> None:
-    if case.weight.bits < 8:
-        pytest.skip("int4 comes packed")
-    call: dict[str, Any] = {"x": TensorSpec((6, 32), case.x.name)}
-    call |= {"output_dtype": case.output.name, "group_list": TensorSpec((2,), "int64")}
-    for name in ("antiquant_scale", "antiquant_offset") if case.has_antiquant else ():
-        call[name] = TensorSpec((2, 64), case.x.name)
-    if case.per_token == "required":
-        call["per_token_scale"] = TensorSpec((6,), "float32")
-    for layout in case.layouts:
-        call["weight"] = TensorSpec((2, 32, 64), case.weight.name, layout)
-        for bias in case.bias if case.needs_bias else (None, *case.bias):
-            for scale in case.scale or (None,):
-                given = {"bias": bias, "scale": scale}
-                numbers = {k: TensorSpec((2, 64), v.name) for k, v in given.items() if v}
-                problem = check(series, call | numbers)
-                assert problem.case is case
-                assert problem.output == TensorSpec((6, 64), case.output.name)
+def test_the_types_of_a_row_go_together(row: Row, series: str) -> None:
+    types = row.facts
+    call: dict[str, Any] = {"x": TensorSpec((6, 32), types.x.name)}
+    call |= {"output_dtype": types.output.name, "group_list": TensorSpec((2,), "int64")}
+    for name in ("antiquant_scale", "antiquant_offset", "per_token_scale"):
+        if row.operands(name).presence == "required":
+            shape = (6,) if name == "per_token_scale" else (2, 64)
+            call[name] = TensorSpec(shape, row.operands(name).dtypes[0].name)
+    choices = {
+        name: (*of.dtypes, *(() if of.presence == "required" else (None,)))
+        for name in ("bias", "scale")
+        for of in (row.operands(name),)
+    }
+    for layout in row.operands("weight").layouts:
+        call["weight"] = TensorSpec((2, 32, 64), types.weight.name, layout)
+        for bias, scale in product(choices["bias"], choices["scale"]):
+            given = {"bias": bias, "scale": scale}
+            numbers = {k: TensorSpec((2, 64), v.name) for k, v in given.items() if v}
+            problem = check(series, call | numbers)
+            assert problem.types is types
+            assert problem.output == TensorSpec((6, 64), types.output.name)
 
 
-def test_every_case_names_what_serves_it() -> None:
-    assert len({case.name for case in CASES}) == len(CASES)
-    for case in CASES:
-        assert set(case.group_types) <= {-1, 0, 2}
+def test_rows_have_names_of_their_own() -> None:
+    assert len({row.facts.name for row in SUPPORT}) == len(SUPPORT)
 
 
 @pytest.mark.parametrize(

@@ -74,11 +74,9 @@ def tensors_of(cores: int, apart: int = ROW) -> list[GlobalTensor]:
     return [GlobalTensor("x", size), GlobalTensor("y", size), GlobalTensor("scale", 2048)]
 
 
-def lanes(
-    blocks: tuple[Block, ...], tensors: list[GlobalTensor], spec: DeviceSpec
-) -> list[tuple[int, ...]]:
+def lanes(blocks: tuple[Block, ...], spec: DeviceSpec) -> list[tuple[int, ...]]:
     """The cores of each group."""
-    groups = equivalent_cores(blocks, tensors, spec)
+    groups = equivalent_cores(blocks, spec)
     return [tuple(block.core for block in group) for group in groups]
 
 
@@ -108,13 +106,13 @@ def assert_equal_times(
 
 
 def test_cores_with_lines_of_their_own_are_one_lane(tiny: DeviceSpec) -> None:
-    assert lanes(blocks_of(kernel(), 8), tensors_of(8), tiny) == [tuple(range(8))]
+    assert lanes(blocks_of(kernel(), 8), tiny) == [tuple(range(8))]
     assert_equal_times(blocks_of(kernel(), 8), tensors_of(8), tiny)
 
 
 def test_a_common_vector_keeps_them_together(tiny: DeviceSpec) -> None:
     blocks = blocks_of(kernel(common=256), 8)
-    assert lanes(blocks, tensors_of(8), tiny) == [tuple(range(8))]
+    assert lanes(blocks, tiny) == [tuple(range(8))]
     assert_equal_times(blocks, tensors_of(8), tiny)
     assert_equal_times(blocks, tensors_of(8), tiny, "warm")
 
@@ -123,14 +121,14 @@ def test_rows_that_share_a_line_keep_them_apart(tiny: DeviceSpec) -> None:
     # 576 bytes are four and a half lines: cores 0 and 1 meet in line 4, though both begin at the
     # same place within a line as the core after next.
     blocks = blocks_of(kernel(nbytes=576), 4, apart=576)
-    assert lanes(blocks, tensors_of(4), tiny) == [(0,), (1,), (2,), (3,)]
+    assert lanes(blocks, tiny) == [(0,), (1,), (2,), (3,)]
     assert_equal_times(blocks, tensors_of(4), tiny)
 
 
 def test_rows_that_begin_elsewhere_in_a_line_are_other_lanes(tiny: DeviceSpec) -> None:
     # Every second core begins in the middle of a line, and no two meet in one.
     blocks = blocks_of(kernel(nbytes=448), 4, apart=1024 + 64)
-    assert lanes(blocks, tensors_of(4, 1088), tiny) == [(0, 2), (1, 3)]
+    assert lanes(blocks, tiny) == [(0, 2), (1, 3)]
     assert_equal_times(blocks, tensors_of(4, 1088), tiny)
 
 
@@ -139,13 +137,13 @@ def test_only_the_cores_that_meet_keep_apart(tiny: DeviceSpec) -> None:
     blocks = blocks_of(program, 4)
     stray = Block(4, "aiv", short, {"x": Binding("x", 0), "y": Binding("y", 3 * ROW)})
     # The stray one reads what core 0 reads and writes what core 3 writes: all are taken apart.
-    assert lanes((*blocks, stray), tensors_of(5), tiny) == [(0,), (1,), (2,), (3,), (4,)]
+    assert lanes((*blocks, stray), tiny) == [(0,), (1,), (2,), (3,), (4,)]
     assert_equal_times((*blocks, stray), tensors_of(5), tiny)
 
 
 def test_two_programs_are_two_lanes(tiny: DeviceSpec) -> None:
     blocks = blocks_of(kernel(), 3) + blocks_of(kernel(nbytes=256), 6)[3:]
-    assert lanes(blocks, tensors_of(6), tiny) == [(0, 1, 2), (3, 4, 5)]
+    assert lanes(blocks, tiny) == [(0, 1, 2), (3, 4, 5)]
     assert_equal_times(blocks, tensors_of(6), tiny)
 
 
@@ -156,20 +154,20 @@ def test_two_kinds_of_core_are_two_lanes(tiny_2002: DeviceSpec) -> None:
         Block(block.core, kind, program, block.bindings)
         for block, kind in zip(blocks_of(program, 4), kinds, strict=True)
     )
-    assert lanes(blocks, tensors_of(4), tiny_2002) == [(0, 1), (2, 3)]
+    assert lanes(blocks, tiny_2002) == [(0, 1), (2, 3)]
     assert_equal_times(blocks, tensors_of(4), tiny_2002)
 
 
 def test_an_l2_too_small_for_the_tensors_treats_all_cores_alike(tiny: DeviceSpec) -> None:
     blocks = blocks_of(kernel(), 4)
     large = [GlobalTensor("x", 16384), GlobalTensor("y", 16384), GlobalTensor("scale", 2048)]
-    assert lanes(blocks, large, tiny) == [(0, 1, 2, 3)]
+    assert lanes(blocks, tiny) == [(0, 1, 2, 3)]
     for l2 in L2_STATES:
         assert_equal_times(blocks, large, tiny, l2)
 
 
 def test_a_single_core_is_left_alone(tiny: DeviceSpec) -> None:
-    assert lanes(blocks_of(kernel(), 1), tensors_of(1), tiny) == [(0,)]
+    assert lanes(blocks_of(kernel(), 1), tiny) == [(0,)]
 
 
 # ---- cores that do the same for a while ----
@@ -214,7 +212,7 @@ def test_cores_part_when_one_hits_where_another_misses(
     # their own, and core 4 reads what core 3 writes.
     blocks = bound(two_loads(), *[Binding("scale")] * 2, *(Binding("x", ROW * i) for i in (2, 3)))
     blocks += bound(two_loads(), *[Binding("y", 3 * ROW)] * 5)[4:]
-    assert lanes(blocks, tensors_of(5), tiny) == [(0, 1), (2,), (3,), (4,)]
+    assert lanes(blocks, tiny) == [(0, 1), (2,), (3,), (4,)]
     chip.time(blocks, tensors_of(5), tiny, engine="simpy")
     assert parted == [[[0], [1, 2, 3]]]
     assert_equal_times(blocks, tensors_of(5), tiny)
@@ -237,7 +235,7 @@ def test_cores_that_part_ask_in_their_own_name_for_what_they_had_in_common(
         Block(core, "aiv", program, {"y": Binding("y", place)} | past)
         for core, place in enumerate((0, ROW, 2 * ROW + 16))
     )
-    assert lanes(blocks, tensors_of(3), spec) == [(0, 1), (2,)]
+    assert lanes(blocks, spec) == [(0, 1), (2,)]
     chip.time(blocks, tensors_of(3), spec, engine="simpy")
     assert parted == [[[0], [1]]]
     assert_equal_times(blocks, tensors_of(3), spec)
@@ -399,7 +397,7 @@ def test_private_rows_fold_into_one_lane_with_equal_times(
 ) -> None:
     spec = tiny_spec(gm__read_bytes_per_s=77e9, l2__capacity_bytes=4096)
     blocks = blocks_of(kernel(2, 128, common, 128 + gap), cores)
-    assert lanes(blocks, tensors_of(cores), spec) == [tuple(range(cores))]
+    assert lanes(blocks, spec) == [tuple(range(cores))]
     assert_equal_times(blocks, tensors_of(cores), spec)
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 from npusim.isa import global_operand, writes_global
-from npusim.kernel.program import Block, Program
+from npusim.kernel.program import Block, Body, Program
 
 __all__ = ["NO_ALIASES", "Aliases", "Touched", "aliases", "touched"]
 
@@ -37,17 +38,24 @@ Touched = dict[str, tuple[frozenset[str], bool]]
 """Name of global memory -> the pipes that touch it, and whether it is written."""
 
 
+_TOUCHED: WeakKeyDictionary[Body, frozenset[tuple[str, str, bool]]] = WeakKeyDictionary()
+
+
 def touched(program: Program) -> Touched:
     """What *program* does to each name of global memory."""
     pipes: dict[str, set[str]] = {}
     written: set[str] = set()
     for body in program.leaves:
-        for op in body:
-            place = global_operand(op)
-            if place is not None:
-                pipes.setdefault(place.name, set()).add(op.pipe)
-                if writes_global(op):
-                    written.add(place.name)
+        if body not in _TOUCHED:
+            _TOUCHED[body] = frozenset(
+                (place.name, op.pipe, writes_global(op))
+                for op in body
+                if (place := global_operand(op)) is not None
+            )
+        for name, pipe, is_write in _TOUCHED[body]:
+            pipes.setdefault(name, set()).add(pipe)
+            if is_write:
+                written.add(name)
     return {name: (frozenset(found), name in written) for name, found in pipes.items()}
 
 

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
 
 from npusim.check.hazards.aliases import NO_ALIASES, Aliases, Touched, aliases, touched
+from npusim.check.hazards.envelopes import Envelopes
 from npusim.check.hazards.states import START, States
-from npusim.check.hazards.walk import shared_names, walk
+from npusim.check.hazards.walk import walk
 from npusim.devices.schema import Pipe
-from npusim.isa import Barrier, MicroOp, ScalarLoadGlobal
+from npusim.isa import Barrier, MicroOp, ScalarLoadGlobal, global_operand, writes_global
 from npusim.kernel.program import Block, Body, Call, Program
 
 __all__ = ["Orders", "order"]
 
-_Run = Body | tuple[MicroOp, ...]
+_Touch = tuple[str, Pipe, bool]
+"""A name of global memory, who touches it, and whether it is written."""
+_STAGES: WeakKeyDictionary[Body, tuple[frozenset[_Touch], ...]] = WeakKeyDictionary()
 EVERYTHING = (Barrier(),)
 """Micro-ops after which all pipes are done."""
 
@@ -53,6 +57,11 @@ class _Led:
             state = after
         return state
 
+    def passes(self, bodies: tuple[_Numbered, ...]) -> bool:
+        """Whether *bodies*, from the start on, go in program order and leave no flag up."""
+        state = self.after(START, bodies)
+        return state is not None and self.states.is_even(state)
+
 
 @dataclass(slots=True)
 class Orders:
@@ -67,9 +76,29 @@ class Orders:
     _pipes: dict[tuple[Body, frozenset[str]], frozenset[Pipe]] = field(default_factory=dict)
     """Body without calls, and names that pipes share -> the pipes that it uses."""
     _touched: dict[Program, Touched] = field(default_factory=dict)
+    _of_bodies: set[Program] = field(default_factory=set)
+    """Programs whose order follows from their bodies alone, wherever these are called."""
+    _envelopes: Envelopes = field(default_factory=Envelopes)
+    _standing: dict[Body, _Numbered] = field(default_factory=dict)
+    """Body -> what stands for it where only the order and the most bytes count."""
+    _standing_equal: dict[Hashable, _Numbered] = field(default_factory=dict)
+    _states_of_most: dict[frozenset[Pipe], _Led] = field(default_factory=dict)
+    """Pipes -> the states of programs that use these, with the most bytes."""
 
-    def of_block(self, block: Block) -> Sequence[int]:
-        """What :func:`order` says of the program of *block*, whose names may share a tensor."""
+    @staticmethod
+    def of_launch(bodies: Iterable[Body]) -> Orders:
+        """Those of programs that call *bodies*: of what these touch, the most is held first."""
+        return Orders(_envelopes=Envelopes.of(bodies))
+
+    def of_block(self, block: Block, like: Block | None = None) -> Sequence[int]:
+        """What :func:`order` says of the program of *block*, whose names may share a tensor.
+
+        *like* is a block of the same sequence (see :meth:`LaunchTable.sequences`) that was asked
+        for before: where its order follows from its bodies alone, it is that of *block* too.
+        """
+        if like is not None and like.program in self._of_bodies:
+            key = block.program, NO_ALIASES
+            return self._found.setdefault(key, self._found[like.program, NO_ALIASES])
         tensors = {bound.tensor for bound in block.bindings.values()}
         if len(tensors) == len(block.bindings):
             return self.of(block.program)
@@ -92,7 +121,7 @@ class Orders:
 
     def sequence(self, program: Program) -> tuple[int, ...]:
         """The bodies of *program*, equal ones by the same number."""
-        return tuple(self._numbered(call.body).number for call in program.calls)
+        return tuple([self._numbered(body).number for body in program.called])
 
     def _numbered(self, body: Body) -> _Numbered:
         numbered = self._by_body.get(body)
@@ -108,10 +137,24 @@ class Orders:
             self._by_body[body] = numbered
         return numbered
 
+    def _standing_for(self, body: Body) -> _Numbered:
+        """What stands for *body* where only the order and the most bytes count."""
+        found = self._standing.get(body)
+        if found is None:
+            calls = tuple(self._standing_for(call.body) for call in body.calls)
+            one = body if calls else self._envelopes.standing[body]
+            key: Hashable = tuple(call.number for call in calls) if calls else one
+            number = len(self._standing_equal)
+            found = self._standing_equal.setdefault(key, _Numbered(number, one, calls))
+            self._standing[body] = found
+        return found
+
     def _order(self, program: Program, aliases: Aliases) -> Sequence[int]:
-        is_long = len(program.calls) > 1 or any(call.body.calls for call in program.calls)
+        is_long = len(program.called) > 1 or any(body.calls for body in program.called)
         shared = _shared(program, aliases) if is_long else None
         if shared is not None and self._passes(program, shared):
+            if aliases is NO_ALIASES:
+                self._of_bodies.add(program)
             return range(len(program))
         found = walk(program, aliases)
         return range(len(found)) if found == list(range(len(found))) else tuple(found)
@@ -121,20 +164,29 @@ class Orders:
 
         *shared* are the names of global memory that several of its pipes touch.
         """
-        bodies = tuple(self._numbered(call.body) for call in program.calls)
         for body in program.leaves:
             if (body, shared) not in self._pipes:
                 self._pipes[body, shared] = frozenset(
                     op.pipe for op in body if not _leaves_no_trace(op, shared)
                 )
         pipes = frozenset[Pipe]().union(*(self._pipes[body, shared] for body in program.leaves))
+        if not shared and self._passes_with_most(program, pipes):
+            return True
         key = pipes, shared
         if key not in self._states:
             self._states[key] = _Led(States(pipes, shared))
-        led = self._states[key]
-        state = led.after(START, bodies)
         # The whole program says what is wrong, with its own numbers.
-        return state is not None and led.states.is_even(state)
+        return self._states[key].passes(tuple(map(self._numbered, program.called)))
+
+    def _passes_with_most(self, program: Program, pipes: frozenset[Pipe]) -> bool:
+        """The same where each body touches the most that any that it is like does."""
+        if not all(body in self._envelopes.standing for body in program.leaves):
+            return False
+        if pipes not in self._states_of_most:
+            states = States(pipes, touches=self._envelopes.touches)
+            self._states_of_most[pipes] = _Led(states)
+        bodies = tuple(map(self._standing_for, program.called))
+        return self._states_of_most[pipes].passes(bodies)
 
 
 def order(program: Program) -> Sequence[int]:
@@ -167,21 +219,30 @@ def _shared(program: Program, aliases: Aliases) -> frozenset[str] | None:
 
     None where a call moves one of them on, or where names stand for each other.
     """
-    segment: dict[_Run, None] = {}
-    stages: dict[Body, list[tuple[_Run, ...]]] = {}
+    segment: set[_Touch] = set()
     found: set[str] = set()
-    for call in program.calls:
-        if call.body not in stages:
-            stages[call.body] = _stages(call.body)
-        first, *others = stages[call.body]
-        segment |= dict.fromkeys(first)
+    for body in program.called:
+        first, *others = _stages(body)
+        segment |= first
         for stage in others:
-            found |= shared_names((op for run in segment for op in run), aliases)
-            segment = dict.fromkeys(stage)
-    found |= shared_names((op for run in segment for op in run), aliases)
+            found |= _clashing(segment, aliases)
+            segment = set(stage)
+    found |= _clashing(segment, aliases)
     if found and (aliases is not NO_ALIASES or found & _moved(program.calls, {})):
         return None
     return frozenset(found)
+
+
+def _clashing(touched: Iterable[_Touch], aliases: Aliases) -> set[str]:
+    """As :func:`shared_names`, of what micro-ops touch."""
+    pipes: dict[str, set[Pipe]] = {}
+    written: set[str] = set()
+    for tensor, pipe, is_write in touched:
+        name, _ = aliases.place(tensor)
+        pipes.setdefault(name, set()).add(pipe)
+        if is_write:
+            written.add(name)
+    return {name for name in written if len(pipes[name]) > 1}
 
 
 def _moved(calls: Iterable[Call], known: dict[Body, set[str]]) -> set[str]:
@@ -195,14 +256,27 @@ def _moved(calls: Iterable[Call], known: dict[Body, set[str]]) -> set[str]:
     return found
 
 
-def _stages(body: Body) -> list[tuple[_Run, ...]]:
-    """*body* from barrier to barrier of all pipes; where it makes calls, the last alone counts."""
-    if body.calls:
-        return [body.leaves, ()] if _ends(body) else [body.leaves]
-    ends = [index for index, op in enumerate(body, 1) if op in EVERYTHING]
-    if not ends:
-        return [(body,)]
-    return [(body.ops[a:b],) for a, b in zip([0, *ends], [*ends, len(body)], strict=True)]
+def _stages(body: Body) -> tuple[frozenset[_Touch], ...]:
+    """What *body* touches from barrier to barrier of all pipes.
+
+    Where it makes calls, the last barrier alone counts.
+    """
+    known = _STAGES.get(body)
+    if known is None:
+        if body.calls:
+            touched = frozenset[_Touch]().union(*(x for leaf in body.leaves for x in _stages(leaf)))
+            known = (touched, frozenset()) if _ends(body) else (touched,)
+        else:
+            stages: list[set[_Touch]] = [set()]
+            for op in body:
+                place = global_operand(op)
+                if op in EVERYTHING:
+                    stages.append(set())
+                elif place is not None:
+                    stages[-1].add((place.name, op.pipe, writes_global(op)))
+            known = tuple(map(frozenset, stages))
+        _STAGES[body] = known
+    return known
 
 
 def _ends(body: Body) -> bool:

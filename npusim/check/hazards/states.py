@@ -35,8 +35,15 @@ class States:
     of global memory, none of which is moved on by a call.
     """
 
-    def __init__(self, pipes: frozenset[Pipe], shared: frozenset[str] = frozenset()) -> None:
-        first = BodyWalk(tuple(pipe for pipe in PIPES if pipe in pipes), shared)
+    def __init__(
+        self,
+        pipes: frozenset[Pipe],
+        shared: frozenset[str] = frozenset(),
+        touches: dict[int, Touches] | None = None,
+    ) -> None:
+        """*touches* is what micro-ops touch, by their addresses, where that is known before."""
+        used = tuple(pipe for pipe in PIPES if pipe in pipes)
+        first = BodyWalk(used, shared, {} if touches is None else touches)
         self._walks = [first]
         self._numbers: dict[Hashable, int] = {first.state(): START}
 
@@ -66,20 +73,22 @@ class BodyWalk(Walk):
     Of accesses to global memory those to *shared* names count: no other ones have several pipes.
     """
 
-    def __init__(self, used: tuple[Pipe, ...], shared: frozenset[str]) -> None:
+    def __init__(
+        self, used: tuple[Pipe, ...], shared: frozenset[str], touches: dict[int, Touches]
+    ) -> None:
         super().__init__(Program("walk", ()), pipes=PIPES)
         self.shared = shared
         self._used = used
         """The pipes that what follows may be on."""
         self.ops: list[MicroOp] = []
         """The micro-ops of this walk and of those that it shares the list with."""
-        self._touches: dict[int, Touches] = {}
-        """What each of them touches, by its identity: the list keeps them all."""
+        self._touches = touches
+        """What each of them touches, by its address: the list keeps them all."""
 
     def copied(self) -> BodyWalk:
         """A walk that goes on from here without a trace in this one."""
-        other = BodyWalk(self._used, self.shared)
-        other.ops, other._touches = self.ops, self._touches
+        other = BodyWalk(self._used, self.shared, self._touches)
+        other.ops = self.ops
         other.go_on_from(self)
         return other
 

@@ -173,15 +173,21 @@ class Touches(NamedTuple):
             if name in shared:
                 area = areas.of_global(place, f"{GLOBAL}{name} ", base_bytes)
                 found.append((area, writes_global(op), added_dtype(op)))
-        # Everything clashes with writes of others, what is written here with their reads as well.
-        clashing = [
-            (key, number)
-            for of_writes in (True, False)
-            for number, (area, is_write, _) in enumerate(found)
-            if of_writes or is_write
-            for key in _keys(area.place, of_writes, area.start, area.end)
-        ]
-        return Touches(tuple(found), tuple(clashing))
+        return Touches(tuple(found), clashing(found))
+
+
+def clashing(touched: Sequence[tuple[Area, bool, DType | None]]) -> tuple[tuple[Key, int], ...]:
+    """Where accesses are found that may clash with those of *touched*, and with which of these.
+
+    Everything clashes with writes of others, what is written here with their reads as well.
+    """
+    return tuple(
+        (key, number)
+        for of_writes in (True, False)
+        for number, (area, is_write, _) in enumerate(touched)
+        if of_writes or is_write
+        for key in _keys(area.place, of_writes, area.start, area.end)
+    )
 
 
 @dataclass(slots=True)

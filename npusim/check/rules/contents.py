@@ -9,9 +9,12 @@ from __future__ import annotations
 from pathlib import Path
 from weakref import WeakSet
 
+import numpy as np
+
 from npusim.check.rules.rule import RuleError
 from npusim.isa import MicroOp, misfit
 from npusim.kernel.program import Block, Body, Call, Line, Program
+from npusim.kernel.table import Calls, TabledProgram
 
 __all__ = ["check_blocks", "check_program", "where"]
 
@@ -52,7 +55,10 @@ def _check_program(program: Program, bodies: set[Body]) -> None:
     """The same; *bodies* are those that were found good before."""
     if program in _known:
         return
-    for name, kind in (("name", str), ("parts", tuple), ("claimed_bytes", dict), ("lines", tuple)):
+    is_tabled = isinstance(program, TabledProgram)
+    # The calls of a table are no objects until somebody asks for them.
+    parts = () if is_tabled else (("parts", tuple),)
+    for name, kind in (("name", str), *parts, ("claimed_bytes", dict), ("lines", tuple)):
         if type(getattr(program, name)) is not kind:
             raise RuleError(
                 f"Program: {name} must be a {kind.__name__}, not {_shown(getattr(program, name))}; "
@@ -62,8 +68,35 @@ def _check_program(program: Program, bodies: set[Body]) -> None:
         raise RuleError(
             f"Program: name must be a printable string, not {program.name!r}; rename it"
         )
-    _check_parts(program.name, 0, program, bodies)
+    if isinstance(program, TabledProgram):
+        _check_table(program.name, program.table, bodies)
+    else:
+        _check_parts(program.name, 0, program, bodies)
     _known.add(program)
+
+
+def _check_table(name: str, table: Calls, bodies: set[Body]) -> None:
+    """The same of a program that is made of *table*."""
+    body, shifts = table.body, table.shifts
+    is_whole = body.ndim == 1 and shifts.shape == (body.size, len(table.names))
+    if not is_whole or not body.dtype == shifts.dtype == np.int64:
+        raise RuleError(
+            f"{name}: a table must hold int64 numbers: a body for each call, and a shift for each "
+            f"call and name, not {body.dtype} {body.shape} and {shifts.dtype} {shifts.shape}; "
+            f"take what launch gives"
+        )
+    if body.size and not 0 <= body.min() <= body.max() < len(table.bodies):
+        raise RuleError(
+            f"{name}: a table must name bodies 0 to {len(table.bodies) - 1}, not {body.min()} to "
+            f"{body.max()}; take what launch gives"
+        )
+    for each in table.bodies:
+        if each not in bodies:
+            _check_parts(name, 0, each, bodies)
+            bodies.add(each)
+    for edge in (shifts.min(axis=0), shifts.max(axis=0)) if body.size else ():
+        farthest = dict(zip(table.names, edge.tolist(), strict=True))
+        _check_call(name, Call(table.bodies[0], farthest))
 
 
 def _check_parts(name: str, start: int, owner: Program | Body, bodies: set[Body]) -> None:

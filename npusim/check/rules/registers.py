@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from weakref import WeakKeyDictionary
+
 from npusim.check.rules.contents import where
 from npusim.check.rules.rule import RuleError
 from npusim.isa import MICRO_OPS, Register, registers_read, registers_set
@@ -12,6 +14,7 @@ __all__ = ["check_registers"]
 
 Uses = tuple[dict[Register, int], set[Register]]
 """Registers that are read before they are set, with who does so; and all that are set."""
+_USES: WeakKeyDictionary[Body, Uses] = WeakKeyDictionary()
 _WITHOUT = {kind for kind in MICRO_OPS if all(role.memory != "register" for role in kind.roles)}
 """Micro-ops that have nothing to do with registers: most, and quick to tell."""
 
@@ -22,11 +25,9 @@ def check_registers(program: Program) -> None:
     The scalar unit hands a register's contents out with the micro-op, so program order counts.
     """
     known: set[Register] = set()
-    uses: dict[Body, Uses] = {}
     start = 0
-    for call in program.calls:
-        body = call.body
-        needed, left = _uses(body, uses)
+    for body in program.called:
+        needed, left = _uses(body)
         for register, index in needed.items():
             if register not in known:
                 line = body.lines[index] if body.lines else None
@@ -39,19 +40,20 @@ def check_registers(program: Program) -> None:
         start += len(body)
 
 
-def _uses(body: Body, known: dict[Body, Uses]) -> Uses:
-    """What *body* does, each of those in *known* being looked at once."""
-    if body not in known:
-        known[body] = _of_calls(body.calls, known) if body.calls else _of_leaf(body)
-    return known[body]
+def _uses(body: Body) -> Uses:
+    """What *body* does; each is looked at once."""
+    found = _USES.get(body)
+    if found is None:
+        found = _USES[body] = _of_calls(body.calls) if body.calls else _of_leaf(body)
+    return found
 
 
-def _of_calls(calls: tuple[Call, ...], known: dict[Body, Uses]) -> Uses:
+def _of_calls(calls: tuple[Call, ...]) -> Uses:
     needed: dict[Register, int] = {}
     left: set[Register] = set()
     start = 0
     for call in calls:
-        reads, sets = _uses(call.body, known)
+        reads, sets = _uses(call.body)
         for register, index in reads.items():
             if register not in left:
                 needed.setdefault(register, start + index)

@@ -61,15 +61,23 @@ class Written:
         self._after: dict[tuple[int, State], _Followed] = {}
         self._programs: dict[Program, list[dict[int, Numbers]]] = {}
         """For each call of a program what it lets out."""
+        self._in_order: set[Program] = set()
+        """Those that were followed in program order."""
 
-    def check(self, block: Block, order: Sequence[int]) -> None:
+    def check(self, block: Block, order: Sequence[int], like: Block | None = None) -> None:
         """Raise UnwrittenError if *block* leaves unwritten bytes, naming who read them first.
 
         *order* is one that the flags of its program allow; if that is free of races, any will do.
+        *like* is a block of the same sequence (see :meth:`LaunchTable.sequences`) that was checked
+        before: in program order it lets the same out.
         """
         program = block.program
+        if like is not None and isinstance(order, range) and like.program in self._in_order:
+            self._programs.setdefault(program, self._programs[like.program])
         if program not in self._programs:
             self._programs[program] = self._follow(program, order)
+        if isinstance(order, range):
+            self._in_order.add(program)
         if any(self._programs[program]):
             index = self._left(block, order, self._programs[program])
             if index is not None:
@@ -80,12 +88,12 @@ class Written:
         if not isinstance(order, range):
             found = self._run(state, order, program.ops)
             return [found.out]
-        if len(program.calls) == 1 and not program.calls[0].body.calls:
+        if len(program.called) == 1 and not program.called[0].calls:
             # A body that no other program can share is not worth a look at all of it.
             return [self._run(state, order, program.ops).out]
         outs = []
-        for call in program.calls:
-            followed = self._after_body(call.body, state)
+        for body in program.called:
+            followed = self._after_body(body, state)
             state = followed.state
             outs.append(followed.out)
         return outs

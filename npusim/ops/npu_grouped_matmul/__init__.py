@@ -20,26 +20,25 @@
 `template` names the kernel that the vendor would not take itself, where types have several.
 Atlas A2 and A3 run one kernel; see `templates.plan` for its tiles and the order of blocks.
 
-To add a combination of types: a row of `cases.CASES`, which names the types, what must be given
-beside them, a module of `templates` and one of `references`. The template has `tile(spec, p)`,
-which returns a `templates.plan.Plan` or one derived from it, and `build(spec, p, plan)`; the
-reference has `rows(x, numbers, call)` for the rows of one group. What the types and lists of the
-row do not say of shapes, a function in its field `limits` holds against the contract.
-`operands.Operands` tells where a block finds what it needs, and `templates.blocks.GroupedCube`
-writes the products.
+To add a combination of types: a row of `support.SUPPORT`, which says what goes together, and names
+a module of `templates` and one of `references`. The template has `tile(spec, p)`, which returns a
+`templates.plan.Plan` or one derived from it, and `build(spec, p, plan)`; the reference has
+`rows(x, numbers, call)` for the rows of one group. What the rows do not say of shapes, a function
+in `limits.LIMITS` holds against the contract. `operands.Operands` says where a block finds what it
+needs, and `templates.blocks.GroupedCube` writes the products.
 """
 
 from __future__ import annotations
 
 from npusim.ops._protocol import Operator
 from npusim.ops._torch import TorchArguments, TorchFunction
-from npusim.ops.npu_grouped_matmul.cases import TEMPLATES
 from npusim.ops.npu_grouped_matmul.contract import Problem, check
-from npusim.ops.npu_grouped_matmul.reference import reference
+from npusim.ops.npu_grouped_matmul.reference import oracle
+from npusim.ops.npu_grouped_matmul.support import SUPPORT, TEMPLATES
 from npusim.ops.npu_grouped_matmul.tiling import Plan, build, tile
 from npusim.ops.npu_grouped_matmul.torch_outputs import outputs_of
 
-__all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "reference", "tile"]
+__all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "oracle", "tile"]
 
 LISTS = (
     "Tensor[] x, Tensor[] weight, *, Tensor[]? bias=None, Tensor[]? scale=None, "
@@ -82,13 +81,13 @@ TORCH = (
 )
 
 OPERATOR = Operator(
-    name="npu_grouped_matmul",
     kernel_type="GroupedMatmul",
     document=__doc__,
+    support=SUPPORT,
     contract=check,
     tile=tile,
     build=build,
-    oracle=reference,
+    oracle=oracle,
     templates=TEMPLATES,
     flags_may_stay_up=True,
     seen_by_kernel=("group_list",),

@@ -60,12 +60,12 @@ class Operands:
         p, group = self.p, part.group
         rows, k = p.x_shape(group.x)
         x_size = (k, rows) if p.trans_x else (rows, k)
-        x = GmMatrix("x", p.case.x, *x_size, k_is_first=p.trans_x)
+        x = GmMatrix("x", p.types.x, *x_size, k_is_first=p.trans_x)
         wk, n = p.weight_shape(group.weight)
         weight_size = (n, wk) if p.trans_weight else (wk, n)
         past_l2 = part.is_alone if once is None else once
         weight = GmMatrix(
-            *(ONCE if past_l2 else "weight", p.case.weight, *weight_size),
+            *(ONCE if past_l2 else "weight", p.types.weight, *weight_size),
             k_is_first=not p.trans_weight,
             layout="FRACTAL_NZ" if p.is_nz else "ND",
         )

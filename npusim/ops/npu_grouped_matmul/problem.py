@@ -9,8 +9,8 @@ from npusim.data.tensor import Operand, TensorSpec
 from npusim.ops import _protocol
 from npusim.ops._lists import starts
 from npusim.ops._matrix import logical_shape
-from npusim.ops.npu_grouped_matmul.cases import Case, case_named
 from npusim.ops.npu_grouped_matmul.groups import Group, Listed, listed
+from npusim.ops.npu_grouped_matmul.support import Types
 
 __all__ = ["Problem"]
 
@@ -23,7 +23,7 @@ class Problem(_protocol.Problem):
     each other, `x_starts` and `weight_starts` say where. Outputs have a name each.
     """
 
-    case_name: str
+    types: Types
     x: tuple[Operand, ...]
     weight: tuple[Operand, ...]
     bias: tuple[Operand, ...]
@@ -41,11 +41,6 @@ class Problem(_protocol.Problem):
     """tuning_config: the rows that an expert is expected to have, and more."""
     asked: str | None = None
     """The kernel that the caller names, of those that its types have."""
-
-    @property
-    def case(self) -> Case:
-        """The combination of types."""
-        return case_named(self.case_name)
 
     @property
     def is_empty(self) -> bool:
@@ -87,16 +82,16 @@ class Problem(_protocol.Problem):
         return starts(self.weight)
 
     def x_shape(self, place: int) -> tuple[int, int]:
-        """Rows and k, in numbers, of tensor number *place*."""
-        *rows, k = logical_shape(self.x[place], self.case.x is INT4)
+        """Rows and k, in elements, of tensor number *place*."""
+        *rows, k = logical_shape(self.x[place], self.types.x is INT4)
         count = 1
         for size in rows:
             count *= size
         return count, k
 
     def weight_shape(self, place: int) -> tuple[int, int]:
-        """k and n, in numbers, of tensor number *place*, or of each of its matrices."""
-        k, n = logical_shape(self.weight[place], self.case.weight is INT4)[-2:]
+        """k and n, in elements, of tensor number *place*, or of each of its matrices."""
+        k, n = logical_shape(self.weight[place], self.types.weight is INT4)[-2:]
         return k, n
 
     @property

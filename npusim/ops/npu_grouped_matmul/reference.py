@@ -2,74 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
 import numpy as np
 
 from npusim.data.dtypes import Array, dtype_of
-from npusim.data.product import CubeOrder
-from npusim.data.tensor import Tensor
-from npusim.devices.schema import DeviceSpec
-from npusim.ops.npu_grouped_matmul.cases import CASES, Case
+from npusim.ops._oracle import Given
 from npusim.ops.npu_grouped_matmul.references.numbers import Call, Numbers
+from npusim.ops.npu_grouped_matmul.support import Types, types_of
 
-__all__ = ["reference"]
-
-Arrays = Sequence[Array | Tensor] | Array | Tensor
+__all__ = ["oracle"]
 
 
-def reference(
-    x: Sequence[Array | Tensor],
-    weight: Sequence[Array | Tensor],
-    *,
-    bias: Sequence[Array] | None = None,
-    scale: Sequence[Array] | None = None,
-    offset: Sequence[Array] | None = None,
-    antiquant_scale: Sequence[Array] | None = None,
-    antiquant_offset: Sequence[Array] | None = None,
-    per_token_scale: Sequence[Array] | None = None,
-    group_list: Array | Sequence[int] | None = None,
-    activation_input: Sequence[Array] | None = None,  # noqa: ARG001 (must be None)
-    activation_quant_scale: Sequence[Array] | None = None,  # noqa: ARG001 (must be None)
-    activation_quant_offset: Sequence[Array] | None = None,  # noqa: ARG001 (must be None)
-    split_item: int = 0,
-    group_type: int | None = None,
-    group_list_type: int = 0,
-    act_type: int = 0,
-    tuning_config: Sequence[int] | None = None,
-    output_dtype: str | None = None,
-    template: str | None = None,
-    cube_order: CubeOrder = "k16",
-    spec: DeviceSpec | None = None,
-) -> Array | tuple[Array, ...]:
-    """Multiply each group of *x* by its own of *weight*; one output, or a tuple of several.
+def oracle(given: Given) -> Array | tuple[Array, ...]:
+    """Multiply each group of x by its own of weight; one output, or a tuple of several.
 
-    *x* and *weight* are lists of arrays or Tensors, or one. Rows that no group has are zero, as the
-    allocator gives them. *template* names the kernel; *spec* and *cube_order* are what results may
-    depend on besides.
+    x and weight are lists of arrays or Tensors, or one. Rows that no group has are zero, as the
+    allocator gives them. template names the kernel; results may depend on the chip and the order
+    in which the cube adds.
     """
-    xs, weights = _several(x), _several(weight)
-    biases = _several(bias)
+    xs, weights, biases = _several(given.x), _several(given.weight), _several(given.bias)
     call = Call(
-        case=_case(xs[0], weights[0], biases, output_dtype),
+        types=_types(xs[0], weights[0], biases, given.output_dtype),
         xs=xs,
         weights=weights,
         bias=biases,
-        scale=_several(scale),
-        offset=_several(offset),
-        per_token_scale=_several(per_token_scale),
-        antiquant_scale=_several(antiquant_scale),
-        antiquant_offset=_several(antiquant_offset),
-        counts=_counts(group_list, group_list_type),
-        act_type=act_type,
-        tuning=tuple(tuning_config or ()),
-        order=cube_order,
-        spec=spec,
-        template=template,
+        scale=_several(given.scale),
+        offset=_several(given.offset),
+        per_token_scale=_several(given.per_token_scale),
+        antiquant_scale=_several(given.antiquant_scale),
+        antiquant_offset=_several(given.antiquant_offset),
+        counts=_counts(given.group_list, given.group_list_type),
+        act_type=given.act_type,
+        tuning=tuple(given.tuning_config or ()),
+        order=given.cube_order,
+        spec=given.spec,
+        template=given.template,
     )
-    found = _along_k(call) if group_type == 2 else _along_m(call, split_item < 2)
+    found = _along_k(call) if given.group_type == 2 else _along_m(call, given.split_item < 2)
     return found if len(found) > 1 else found[0]
 
 
@@ -80,13 +51,14 @@ def _several(value: Any) -> tuple[Any, ...]:
     return tuple(value) if isinstance(value, list | tuple) else (value,)
 
 
-def _case(x: Any, weight: Any, bias: tuple[Any, ...], output_dtype: str | None) -> Case:
-    """The combination of types."""
-    kinds = tuple(dtype_of(np.asarray(each)) for each in (x, weight))
-    name = str(np.asarray(x).dtype) if output_dtype is None else output_dtype
-    fitting = [case for case in CASES if case.stored == kinds and case.output.name == name]
-    element = dtype_of(np.asarray(bias[0])) if bias else None
-    return next((case for case in fitting if element in case.bias), fitting[0])
+def _types(x: Any, weight: Any, bias: tuple[Any, ...], output_dtype: str | None) -> Types:
+    """What the tensors hold."""
+    kinds = [dtype_of(np.asarray(each)) for each in (x, weight, *bias[:1])]
+    output = str(np.asarray(x).dtype) if output_dtype is None else output_dtype
+    of_x, of_weight, of_bias = (*kinds, None)[:3]
+    assert of_x is not None
+    assert of_weight is not None
+    return types_of(of_x, of_weight, output, of_bias)
 
 
 def _counts(group_list: Any, kind: int) -> tuple[tuple[int, int], ...] | None:
@@ -103,7 +75,7 @@ def _counts(group_list: Any, kind: int) -> tuple[tuple[int, int], ...] | None:
 
 
 def _rows(call: Call) -> Any:
-    return import_module(f"npusim.ops.npu_grouped_matmul.references.{call.case.reference}").rows
+    return import_module(f"npusim.ops.npu_grouped_matmul.references.{call.types.reference}").rows
 
 
 def _along_m(call: Call, is_split: bool) -> tuple[Array, ...]:

@@ -7,26 +7,24 @@ from types import ModuleType
 
 from npusim.devices.schema import DeviceSpec
 from npusim.kernel.program import Block
-from npusim.ops.npu_grouped_matmul.inference import INFERENCE
 from npusim.ops.npu_grouped_matmul.problem import Problem
 from npusim.ops.npu_grouped_matmul.templates.plan import Plan
 
 __all__ = ["Plan", "build", "tile"]
 
 
-def _module_of(spec: DeviceSpec, p: Problem) -> ModuleType:
-    """The module of the kernel that serves the types of *p* on the chip."""
-    name = "coupled" if spec.series == INFERENCE else p.case.template
-    return import_module(f"npusim.ops.npu_grouped_matmul.templates.{name}")
+def _module_of(p: Problem) -> ModuleType:
+    """The module of the kernel that serves the types of *p*."""
+    return import_module(f"npusim.ops.npu_grouped_matmul.templates.{p.types.template}")
 
 
 def tile(spec: DeviceSpec, p: Problem) -> Plan:
     """Split as the template that serves the types does."""
-    plan: Plan = _module_of(spec, p).tile(spec, p)
+    plan: Plan = _module_of(p).tile(spec, p)
     return plan
 
 
 def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
     """One block a core."""
-    blocks: tuple[Block, ...] = _module_of(spec, p).build(spec, p, plan)
+    blocks: tuple[Block, ...] = _module_of(p).build(spec, p, plan)
     return blocks

@@ -7,18 +7,23 @@ again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
 
 from npusim.data.dtypes import FLOAT32, RoundMode
-from npusim.data.integers import align_up, ceil_div
+from npusim.data.integers import align_up
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import BLOCK_BYTES, Binary, BinaryScalar, Cast, Duplicate, Local, Unary
 from npusim.kernel.builder import Builder
 from npusim.kernel.chain import step
-from npusim.kernel.program import Block, Program
+from npusim.kernel.launch import launch
+from npusim.kernel.program import Block
 from npusim.kernel.queues import Slot
 from npusim.kernel.rows import Writer, fill
-from npusim.kernel.views import GmView, bindings, repeat
+from npusim.kernel.steps import Step, tiles
+from npusim.kernel.views import GmView
 from npusim.ops.npu_swiglu.contract import Problem
 from npusim.ops.npu_swiglu.tiling import Plan
 
@@ -27,41 +32,19 @@ __all__ = ["build"]
 FLOATS_PER_BLOCK, FLOAT_LANES = 8, 64
 """fp32 numbers in a block of 32 bytes, and in a repeat."""
 
-Tile = tuple[GmView, GmView, GmView]
-"""Both halves of x, and y."""
-
 
 def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
-    """One block a core; cores whose tiles lie alike share their program."""
+    """Tiles of y and of both halves of x, row by row, go to the cores in turn."""
     kernel = SwiGlu(spec, p, plan)
-    programs: dict[tuple[Tile, ...], Program] = {}
-    blocks: list[Block] = []
-    for core in range(plan.block_dim):
-        tiles = list(_tiles_of(core, p, plan))
-        x, _, y = tiles[0]
-        # Names of global memory begin where the first tile does.
-        moved = tuple((_before(a, x), _before(b, x), _before(out, y)) for a, b, out in tiles)
-        if moved not in programs:
-            programs[moved] = kernel.program(moved)
-        blocks.append(Block(core, spec.vector_kinds[0], programs[moved], bindings(x, y)))
-    return tuple(blocks)
-
-
-def _before(view: GmView, first: GmView) -> GmView:
-    """*view*, counted from where *first* begins."""
-    return view.shifted_to(view.offset_bytes - first.offset_bytes)
-
-
-def _tiles_of(core: int, p: Problem, plan: Plan) -> Iterator[Tile]:
-    """Tiles of *core*; those of all cores follow each other row by row."""
     x = GmView.of("x", p.element, p.rows, 2 * p.columns)
-    halves = x[:, : p.columns], x[:, p.columns :]
     y = GmView.of("output", p.element, p.rows, p.columns)
-    across = ceil_div(p.columns, plan.column_step)
-    for number in range(core, plan.tiles(p), plan.block_dim):
-        row, column = number // across * plan.row_step, number % across * plan.column_step
-        here = slice(row, row + plan.row_step), slice(column, column + plan.column_step)
-        yield halves[0][here], halves[1][here], y[here]
+    a, b, out = (
+        tiles(view, plan.row_step, plan.column_step)
+        for view in (x[:, : p.columns], x[:, p.columns :], y)
+    )
+    number = np.arange(plan.tiles(p))
+    step = Step(kernel.tile, (a, b, out), number % plan.block_dim, number)
+    return launch(kernel.builder, spec.vector_kinds[0], step, begin=kernel.begin)
 
 
 class SwiGlu:
@@ -83,13 +66,11 @@ class SwiGlu:
         self.ones = claim("ub", BLOCK_BYTES) if self.in_float32 else self.work
         self.writer = Writer(self.builder, spec)
 
-    def program(self, tiles: tuple[Tile, ...]) -> Program:
-        """*tiles* of a core, one after the other."""
-        if self.in_float32:
-            step(self.builder, Duplicate(self.ones.of(FLOAT32, FLOATS_PER_BLOCK), 1.0))
-        for a, b, y in tiles:
-            repeat(self.builder, self.tile, a, b, y)
-        return self.builder.build()
+    @property
+    def begin(self) -> Callable[[], None] | None:
+        """What a core does before its first tile."""
+        ones = self.ones.of(FLOAT32, FLOATS_PER_BLOCK)
+        return partial(step, self.builder, Duplicate(ones, 1.0)) if self.in_float32 else None
 
     def tile(self, a: GmView, b: GmView, y: GmView) -> None:
         """*y* of *a* and *b*, all `(rows, columns)`."""

@@ -46,7 +46,7 @@ def together(call: Call, changes: Sequence[Advice]) -> Advice | None:
     )
 
 
-def _with(call: Call, some: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
+def _with(call: Call, some: dict[str, object], more: dict[str, object]) -> dict[str, Any]:
     """The arguments of both changes of *call*; raises ValueError where they exclude each other."""
     found = dict(some)
     for name, value in more.items():

@@ -51,6 +51,26 @@ class _Pattern(NamedTuple):
     """The numbers of the flags between cores that are set."""
 
 
+class _Bodies(NamedTuple):
+    """The bodies of a table, one after the other."""
+
+    sizes: Numbers
+    """Parts, runs and micro-ops of each, `(bodies, 3)`."""
+    first: Numbers
+    """Where those of each begin."""
+    parts: Numbers
+    shifts: Numbers
+    copies: Numbers
+    """How many copies each pipe makes, `(bodies, pipes)`."""
+
+
+def _spread(sizes: Numbers, first: Numbers) -> tuple[Numbers, Numbers]:
+    """For *sizes* rows from *first* on of each call: the call, and the row."""
+    ends = np.cumsum(sizes)
+    call = np.repeat(np.arange(sizes.size), sizes)
+    return call, np.arange(call.size) - np.repeat(ends - sizes - first, sizes)
+
+
 @dataclass
 class ProgramTables:
     """The programs of a launch and the decoders they came through."""
@@ -71,11 +91,12 @@ class ProgramTables:
         self._bodies: dict[int, tuple[Decoded, int]] = {}
         """Address of what is decoded -> it, and the number of its first stretch."""
         stretches = 0
-        every = {id(runs): runs for code in self.codes for runs in code.runs}
+        every = {id(runs): runs for code in self.codes for runs in code.runs_of_bodies}
         for run in chain.from_iterable(every.values()):
             if id(run.decoded) not in self._bodies:
                 self._bodies[id(run.decoded)] = run.decoded, stretches
                 stretches += len(run.decoded.stretches)
+        self._known: dict[tuple[int, int], _Bodies] = {}
         self._patterns = {key: self._pattern(runs) for key, runs in every.items()}
         """Address of what a body runs -> what each call of it has in common."""
 
@@ -147,27 +168,35 @@ class ProgramTables:
 
     def _parts_of(self, code: Code) -> tuple[Numbers, Numbers]:
         """The parts of *code* and the shifts of its runs: those of each call, moved on."""
-        calls = code.program.calls
-        patterns = [self._patterns[id(runs)] for runs in code.runs]
-        starts = [[len(found.parts), len(found.shifts), found.ops] for found in patterns]
+        table = code.calls
+        known = self._of_bodies(code)
         # Of each call its first part, its first run and its first micro-op: (calls, 3)
-        ends = np.cumsum(table(starts, 3), axis=0)
-        first = ends - table(starts, 3)
-        moved = self._shifts(call.shifts for call in calls)
-        total = ends[-1] if len(calls) else np.zeros(3, np.int64)
-        parts = np.zeros((total[0], 3), np.int64)
-        shifts = np.zeros((total[1], moved.shape[1]), np.int64)
-        numbers: dict[int, list[int]] = {}
-        for number, runs in enumerate(code.runs):
-            numbers.setdefault(id(runs), []).append(number)
-        for key, those in numbers.items():
-            pattern, at = self._patterns[key], first[those][:, None]
-            # (calls of this body, parts or runs of it, columns)
-            where = at[..., 0] + np.arange(len(pattern.parts))
-            parts[where] = pattern.parts + at * (0, 1, 1)
-            where = at[..., 1] + np.arange(len(pattern.shifts))
-            shifts[where] = pattern.shifts + moved[those][:, None]
-        return parts, shifts
+        sizes = known.sizes[table.body]
+        first = np.cumsum(sizes, axis=0) - sizes
+        moved = np.zeros((table.body.size, len(self.names) or 1), np.int64)
+        for column, name in enumerate(table.names):
+            if name in self.names:
+                moved[:, self.names[name]] = table.shifts[:, column]
+        call, where = _spread(sizes[:, 0], known.first[table.body, 0])
+        parts = known.parts[where] + first[call] * (0, 1, 1)
+        call, where = _spread(sizes[:, 1], known.first[table.body, 1])
+        return parts, known.shifts[where] + moved[call]
+
+    def _of_bodies(self, code: Code) -> _Bodies:
+        """What programs of one table of bodies have in common."""
+        key = id(code.calls.bodies), id(code.decoder)
+        if key not in self._known:
+            found = [self._patterns[id(runs)] for runs in code.runs_of_bodies]
+            rows = [[len(x.parts), len(x.shifts), x.ops] for x in found]
+            sizes = np.array(rows, np.int64).reshape(-1, 3)
+            self._known[key] = _Bodies(
+                sizes,
+                np.cumsum(sizes, axis=0) - sizes,
+                np.concatenate([table([], 3), *(x.parts for x in found)]),
+                np.concatenate([self._shifts([]), *(x.shifts for x in found)]),
+                table([x.copies.tolist() for x in found], len(PIPES)),
+            )
+        return self._known[key]
 
     def _pattern(self, runs: list[Run]) -> _Pattern:
         parts = []
@@ -190,8 +219,9 @@ class ProgramTables:
 
     def copies_of(self, code: Code) -> Numbers:
         """How many copies each pipe makes in *code*, `(pipes,)`."""
-        none = np.zeros(len(PIPES), np.int64)
-        return sum((self._patterns[id(runs)].copies for runs in code.runs), none)
+        often = np.bincount(code.calls.body, minlength=len(code.calls.bodies))
+        copies: Numbers = often @ self._of_bodies(code).copies
+        return copies
 
     def most_risen(self) -> int:
         """How often flags between cores rise for one core at most."""
@@ -199,8 +229,9 @@ class ProgramTables:
         most: Counter[CrossFlag] = Counter()
         for code in self.codes:
             sets: Counter[CrossFlag] = Counter()
-            for key, calls in Counter(map(id, code.runs)).items():
-                for number in self._patterns[key].cross_sets:
+            often = np.bincount(code.calls.body, minlength=len(code.calls.bodies)).tolist()
+            for runs, calls in zip(code.runs_of_bodies, often, strict=True):
+                for number in self._patterns[id(runs)].cross_sets if calls else ():
                     sets[code.decoder.cross_flags[number]] += calls
             most |= sets
         return most.total()

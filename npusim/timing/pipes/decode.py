@@ -29,6 +29,7 @@ from npusim.isa import (
     writes_global,
 )
 from npusim.kernel.program import Body, Program, added
+from npusim.kernel.table import Calls
 from npusim.timing.cost import charge, cost
 from npusim.timing.memory import PORT_UNITS, Lines, touched_lines, unaligned_lines
 
@@ -320,8 +321,15 @@ class Code:
 
     def __init__(self, program: Program, decoder: Decoder) -> None:
         self.program, self.decoder = program, decoder
-        self.runs = [decoder.runs(call.body) for call in program.calls]
+        self.calls = Calls.of(program)
+        # Whatever stands in a table is run by a program of it.
+        self.runs_of_bodies = [decoder.runs(body) for body in self.calls.bodies]
+        """What each body of the table runs."""
+
+    @cached_property
+    def runs(self) -> list[list[Run]]:
         """Of each call what its body runs; calls of one body share the list."""
+        return [self.runs_of_bodies[number] for number in self.calls.body.tolist()]
 
     @cached_property
     def parts(self) -> list[Part]:

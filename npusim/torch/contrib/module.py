@@ -22,7 +22,7 @@ from npusim.torch.refusals import others_of
 __all__ = ["LinearA8W8Quant", "LinearQuant", "LinearWeightQuant", "QuantConv2d"]
 
 
-def _parameter(*shape: int, **options: Any) -> torch.nn.Parameter:
+def _parameter(*shape: int, **options: object) -> torch.nn.Parameter:
     return torch.nn.Parameter(torch.empty(shape, **options), requires_grad=False)
 
 

@@ -21,7 +21,7 @@ from npusim.torch.graphs import NPUGraph
 __all__: list[str] = []
 
 
-def _on_npu(value: Any) -> Any:
+def _on_npu(value: object) -> Any:
     """*value* with npu in the place of cuda, if it names a device."""
     if isinstance(value, torch.device):
         return torch.device("npu", value.index) if value.type == "cuda" else value
@@ -40,11 +40,11 @@ class _CudaIsNpu(TorchFunctionMode):
         return func(*map(_on_npu, args), **named)
 
 
-def _mapped(call: Callable[..., Any]) -> Callable[..., Any]:
+def _mapped(call: Callable[..., object]) -> Callable[..., Any]:
     """*call*, which is no function of torch's dispatcher, with npu for cuda."""
 
     @functools.wraps(call)
-    def mapped(*args: Any, **kwargs: Any) -> Any:
+    def mapped(*args: object, **kwargs: object) -> Any:
         named = {name: _on_npu(value) for name, value in kwargs.items()}
         return call(*map(_on_npu, args), **named)
 

@@ -55,7 +55,7 @@ def _meta(what: str, pid: int, tid: int, name: str) -> Json:
 
 
 def _complete(
-    name: str, place: tuple[int, int], span_us: tuple[float, float], lead_us: float, **more: Any
+    name: str, place: tuple[int, int], span_us: tuple[float, float], lead_us: float, **more: object
 ) -> Json:
     start, end = (round(us + lead_us, 3) for us in span_us)
     times = {"ts": start, "dur": round(end - start, 3)}

@@ -58,7 +58,7 @@ def create_dtype_tensor(
     return on_cpu, _placed(on_cpu, npu_format, device)
 
 
-def _placed(on_cpu: torch.Tensor, npu_format: int, device: Any) -> torch.Tensor:
+def _placed(on_cpu: torch.Tensor, npu_format: int, device: object) -> torch.Tensor:
     placed = on_cpu.to(device or get_npu_device())
     if npu_format in AS_IT_IS:
         return placed
@@ -72,9 +72,9 @@ class SupportedDevices:
         names = [supported_devices] if isinstance(supported_devices, str) else supported_devices
         self.names = tuple(names)
 
-    def __call__(self, test: Callable[..., Any]) -> Callable[..., Any]:
+    def __call__(self, test: Callable[..., object]) -> Callable[..., Any]:
         @wraps(test)
-        def only_there(*args: Any, **kwargs: Any) -> Any:
+        def only_there(*args: object, **kwargs: object) -> Any:
             if not card.name().startswith(self.names):
                 known = ", ".join(self.names)
                 raise unittest.SkipTest(f"only for {known}; the card is {card.name()}")

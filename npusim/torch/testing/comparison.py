@@ -53,7 +53,7 @@ def difference(x: Any, y: Any, prec: float, prec16: float, convert: bool) -> str
     return _numbers(*found, prec, NEAR)
 
 
-def _array(name: str, value: Any) -> Array:
+def _array(name: str, value: object) -> Array:
     if isinstance(value, torch.Tensor):
         return np.asarray(value.detach().cpu().numpy())
     if isinstance(value, np.ndarray | np.generic | Number | list | tuple):

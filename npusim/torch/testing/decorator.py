@@ -18,7 +18,7 @@ class _Choices:
     def __init__(self, *values: Any) -> None:
         self.values = values
 
-    def __call__(self, test: Callable[..., Any]) -> Any:
+    def __call__(self, test: Callable[..., object]) -> Any:
         noted: Any = test
         noted.choices = vars(test).get("choices", {}) | {self.parameter: self.values}
         return noted
@@ -36,7 +36,7 @@ class Formats(_Choices):
     parameter = "npu_format"
 
 
-def instantiate_tests(cls: Any) -> Any:
+def instantiate_tests(cls: object) -> Any:
     """Replace each test of *cls* that has choices by one for each combination."""
     for name, test in list(vars(cls).items()):
         choices = getattr(test, "choices", None)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import random
 import unittest
-from typing import Any
 
 import numpy as np
 import torch
@@ -40,8 +39,8 @@ class TestCase(unittest.TestCase):
 
     def assertRtolEqual(  # noqa: N802
         self,
-        x: Any,
-        y: Any,
+        x: object,
+        y: object,
         prec: float = 1e-4,
         prec16: float = 1e-3,
         auto_trans_dtype: bool = False,
@@ -52,7 +51,7 @@ class TestCase(unittest.TestCase):
         if found is not None:
             self.fail(found if message is None else f"{message}: {found}")
 
-    def assertEqual(self, first: Any, second: Any, *rest: Any, **named: Any) -> None:  # noqa: N802
+    def assertEqual(self, first: object, second: object, *rest: object, **named: object) -> None:  # noqa: N802
         """Tensors: the same shape, NaN in the same places, elements no further apart than `prec`.
 
         Anything else is compared as unittest does. *rest*: prec and message, as torch_npu has them.

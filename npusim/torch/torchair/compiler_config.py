@@ -39,7 +39,7 @@ class _Options:
         for name, option in options.items():
             vars(self)[name] = option if isinstance(option, _Options) else option[0]
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         values: dict[str, tuple[Any, ...]] = vars(self)["_values"]
         if name not in values:
             self._refuse(name)
@@ -65,7 +65,7 @@ class _Options:
         )
 
 
-def _is_one_of(value: Any, allowed: tuple[Any, ...]) -> bool:
+def _is_one_of(value: object, allowed: tuple[object, ...]) -> bool:
     """Whether *value* is among those listed, of the same type, or of a kind that is taken."""
     if any(type(value) is type(one) and value == one for one in allowed):
         return True

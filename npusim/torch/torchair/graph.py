@@ -23,7 +23,7 @@ _numbers = itertools.count(1)
 
 
 def get_npu_backend(
-    *, compiler_config: CompilerConfig | None = None, custom_decompositions: Any = None
+    *, compiler_config: CompilerConfig | None = None, custom_decompositions: object = None
 ) -> Callable[..., Any]:
     """A backend for `torch.compile`. *compiler_config* is read when a model is compiled.
 
@@ -36,12 +36,12 @@ def get_npu_backend(
             f"{type(config).__name__}; pass torchair.CompilerConfig()"
         )
 
-    def compile_graph(graph: torch.fx.GraphModule, _inputs: Any) -> Any:
+    def compile_graph(graph: torch.fx.GraphModule, _inputs: object) -> Any:
         name = f"graph_{next(_numbers)}"
         if config.debug.graph_dump.type is not None:
             _dump(graph, name, config.debug.graph_dump.path, config.debug.graph_dump.type)
 
-        def play(*args: Any) -> Any:
+        def play(*args: object) -> Any:
             with clock.graph(name):
                 return GraphRun(graph).run(*args) if clock.is_recorded else graph(*args)
 
@@ -53,7 +53,7 @@ def get_npu_backend(
         keep_inference_input_mutations=True,
     )
 
-    def npu_backend(module: torch.fx.GraphModule, inputs: Any) -> Any:
+    def npu_backend(module: torch.fx.GraphModule, inputs: object) -> Any:
         return backend(module, inputs)
 
     return npu_backend

@@ -18,7 +18,7 @@ MOST_GEARS = 100
 
 
 def cache_compile(
-    func: Callable[..., Any],
+    func: Callable[..., object],
     *,
     config: CompilerConfig | None = None,
     dynamic: bool = True,
@@ -26,7 +26,7 @@ def cache_compile(
     global_rank: int | None = None,  # noqa: ARG001
     tp_rank: int | None = None,  # noqa: ARG001
     pp_rank: int | None = None,  # noqa: ARG001
-    custom_decompositions: Any = None,
+    custom_decompositions: object = None,
     ge_cache: bool = False,  # noqa: ARG001
 ) -> Callable[..., Any]:
     """*func* compiled as a whole. A card keeps what it compiled in *cache_dir*; nothing here takes

@@ -10,7 +10,7 @@ from npusim.torch.refusals import refusal
 __all__ = ["npu_create_tagged_event", "npu_print"]
 
 
-def npu_print(*args: Any, summarize_size: int = 3, tensor_detail: bool = False) -> None:  # noqa: ARG001
+def npu_print(*args: object, summarize_size: int = 3, tensor_detail: bool = False) -> None:  # noqa: ARG001
     """Print *args*, of tensors their values."""
     print(*args)
 

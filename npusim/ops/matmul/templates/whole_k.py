@@ -16,17 +16,18 @@ from npusim.devices.schema import DeviceSpec
 from npusim.isa import Fixpipe, Local, QuantMode
 from npusim.kernel.blocks import (
     base_tile,
-    columns_of,
+    columns_of_all,
     gm_matrix_a,
     gm_matrix_b,
-    output_of,
-    write_pieces,
+    output_of_all,
+    product_steps,
 )
 from npusim.kernel.builder import Builder
 from npusim.kernel.coupled import NdFeed, NdOut, RowTable
 from npusim.kernel.cube import CubeWriter, Feed, GmFeed, GmTile, Tables
+from npusim.kernel.launch import launch
 from npusim.kernel.program import Binding, Block
-from npusim.kernel.tiles import CubeTiles, Piece, work
+from npusim.kernel.tiles import CubeTiles, Pieces
 from npusim.kernel.views import GmView
 from npusim.ops.matmul.contract import Problem
 from npusim.ops.matmul.templates.plan import Plan
@@ -66,15 +67,11 @@ def build(spec: DeviceSpec, p: Problem, plan: WholeKPlan) -> tuple[Block, ...]:
     bindings = {name: Binding(name) for name in (*(x.name for x in p.inputs), "output")}
     bindings |= {name: Binding(name, is_cached=False) for name in plan.past_l2}
 
-    def arguments(_: int, piece: Piece) -> tuple[GmView | None, ...]:
-        bias = None if p.bias is None else columns_of(p.product, piece, p.bias)
-        return output_of(p.product, piece, p.output.element), bias
-
-    blocks = []
-    for core, pieces in enumerate(work(plan.cube, p.product)):
-        write_pieces(kernel.builder, kernel.writer, p.product, pieces, kernel.block, arguments)
-        blocks.append(Block(core, kind, kernel.builder.build(), bindings))
-    return tuple(blocks)
+    pieces = Pieces.of(plan.cube, p.product)
+    output = output_of_all(p.product, pieces, p.output.element)
+    bias = None if p.bias is None else columns_of_all(p.product, pieces, p.bias)
+    steps = product_steps(kernel.writer, p.product, pieces, kernel.block, output, bias)
+    return launch(kernel.builder, kind, *steps, bound=lambda _: bindings)
 
 
 class CubeMatmul:

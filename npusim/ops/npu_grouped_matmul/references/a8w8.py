@@ -26,7 +26,7 @@ def rows(x: Array, numbers: Numbers, call: Call) -> Array:
     if numbers.scale is None:
         return acc
     with np.errstate(all="ignore"):
-        if call.case.output.name == "int8":
+        if call.types.output.name == "int8":
             return _requantised(acc, numbers.scale)
         values = acc.astype(F32) * numbers.scale.astype(F32)
         if numbers.per_token_scale is not None or call.act_type:
@@ -36,7 +36,7 @@ def rows(x: Array, numbers: Numbers, call: Call) -> Array:
             values = values * numbers.per_token_scale[:, None]
         if late is not None:
             values = values + late
-        return np.asarray(activated(values, call.act_type).astype(call.case.output.numpy))
+        return np.asarray(activated(values, call.act_type).astype(call.types.output.numpy))
 
 
 def _requantised(acc: Array, words: Array) -> Array:

@@ -33,7 +33,7 @@ def rows(x: Array, numbers: Numbers, call: Call) -> Array:
         else:
             sums = scaled_groups(unpacked(x), weight, words).astype(F32)
         y = sums * numbers.per_token_scale[:, None]
-        return np.asarray(y.astype(call.case.output.numpy))
+        return np.asarray(y.astype(call.types.output.numpy))
 
 
 def _digit_sums(x: Array, weight: Array, words: Array, call: Call) -> Array:
@@ -65,12 +65,12 @@ def _is_unpacked(call: Call, words: Array) -> bool:
 def _unpacked_rows(x: Array, weight: Array, words: Array, tokens: Array, call: Call) -> Array:
     """Exact sums by scales; those for bfloat16 are rounded down to it."""
     scale = words.astype(np.uint64).astype(np.uint32).view(F32)
-    if call.case.output.name == "bfloat16":
-        near = scale.astype(call.case.output.numpy).astype(F32)
+    if call.types.output.name == "bfloat16":
+        near = scale.astype(call.types.output.numpy).astype(F32)
         bits = near.view(np.int32)
         below = np.where(bits >= 0, bits - 0x10000, bits + 0x10000).view(F32)
         below = np.where(near == 0, F32(-(2.0**-133)), below)
         scale = np.where(near > scale, below, near).astype(F32)
     acc = exact_int(x, weight).astype(F32)
     y = (acc * scale + F32(0)) * tokens[:, None]
-    return np.asarray(y.astype(call.case.output.numpy))
+    return np.asarray(y.astype(call.types.output.numpy))

@@ -10,7 +10,7 @@ import numpy as np
 from npusim.data.dtypes import Array
 from npusim.data.product import CubeOrder
 from npusim.devices.schema import DeviceSpec
-from npusim.ops.npu_grouped_matmul.cases import Case
+from npusim.ops.npu_grouped_matmul.support import Types
 
 __all__ = ["Call", "Numbers"]
 
@@ -39,7 +39,7 @@ class Numbers:
 class Call:
     """The whole call."""
 
-    case: Case
+    types: Types
     xs: tuple[Any, ...]
     weights: tuple[Any, ...]
     bias: tuple[Array, ...]

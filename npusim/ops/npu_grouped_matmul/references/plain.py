@@ -18,4 +18,4 @@ def rows(x: Array, numbers: Numbers, call: Call) -> Array:
         largest = np.finfo(np.float16).max
         total = np.clip(np.where(np.isnan(total), 0, total), -largest, largest)
     with np.errstate(over="ignore"):
-        return np.asarray(total.astype(call.case.output.numpy))
+        return np.asarray(total.astype(call.types.output.numpy))

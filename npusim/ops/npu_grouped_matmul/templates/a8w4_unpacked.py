@@ -26,6 +26,7 @@ from npusim.kernel.rows import pieces
 from npusim.kernel.views import GmView, load, repeat, store
 from npusim.ops.npu_grouped_matmul.operands import ONCE, bound
 from npusim.ops.npu_grouped_matmul.problem import Problem
+from npusim.ops.npu_grouped_matmul.support import types_of
 from npusim.ops.npu_grouped_matmul.templates import dequantise
 from npusim.ops.npu_grouped_matmul.templates.dequantise import SumsCube
 from npusim.ops.npu_grouped_matmul.templates.epilogue import Epilogue
@@ -64,7 +65,7 @@ def _as_int8(p: Problem) -> Problem:
     spec = TensorSpec((p.experts, k, n), "int8", weight.spec.layout)
     return replace(
         p,
-        case_name=f"a8w8_{'bf16' if p.output.element is BFLOAT16 else 'fp16'}",
+        types=types_of(INT8, INT8, p.output.dtype, None),
         weight=(Operand("weight", spec),),
         scale=(Operand("scale", TensorSpec((p.experts, n), kind)),),
         bias=(),

@@ -36,7 +36,7 @@ __all__ = ["build", "tile"]
 
 def tile(spec: DeviceSpec, p: Problem) -> Plan:
     """Blocks of a base tile each, dealt out to all cube cores."""
-    base = base_tile(spec, p.case.x, rows_of(p), table_bytes=table_bytes(p))
+    base = base_tile(spec, p.types.x, rows_of(p), table_bytes=table_bytes(p))
     return Plan(
         block_dim=cores_of(spec, p),
         template="plain",

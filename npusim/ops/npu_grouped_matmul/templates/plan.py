@@ -194,8 +194,8 @@ def cores_of(spec: DeviceSpec, p: Problem | None = None) -> int:
 
 def reason(p: Problem) -> str:
     """Why the kernel runs that is taken, and what was assumed."""
-    x, weight = p.case.stored
-    why = f"{x} x, {weight} weight and {p.case.output} output" if p.asked is None else "asked for"
+    x, weight = p.types.stored
+    why = f"{x} x, {weight} weight and {p.types.output} output" if p.asked is None else "asked for"
     if p.group_list is not None and p.group_list.array is None:
         why += "; group_list has no values, so every group is assumed to have an equal share"
     return why

@@ -249,7 +249,7 @@ class DigitRows:
 
     def __init__(self, builder: Builder, p: Problem, k: int, cores: int) -> None:
         self.builder, self.p, self.k, self.cores = builder, p, k, cores
-        element = p.case.x
+        element = p.types.x
         self.x = builder.queue("ub", element.nbytes(k), "mte2", "vector")
         self.values = builder.claim("ub", FLOAT32.nbytes(k))
         self.work = builder.claim("ub", FLOAT32.nbytes(k))
@@ -262,7 +262,7 @@ class DigitRows:
     def _views(self, item: Item) -> tuple[GmView, GmView, GmView, GmView, GmView, GmView]:
         """x, what is known of its part, and of the row, and its digits."""
         p = self.p
-        x = GmView.of("x", p.case.x, p.rows, self.k)[
+        x = GmView.of("x", p.types.x, p.rows, self.k)[
             item.row : item.row + 1, item.k : item.k + item.length
         ]
         most, total = (
@@ -400,7 +400,7 @@ class Finish:
         count = ROWS * width
         self.products = [builder.queue("ub", INT32.nbytes(count), "mte2", "vector") for _ in (0, 1)]
         self.work = builder.claim("ub", FLOAT32.nbytes(count))
-        self.out = builder.queue("ub", p.case.x.nbytes(count), "vector", "mte3", 2)
+        self.out = builder.queue("ub", p.types.x.nbytes(count), "vector", "mte3", 2)
         self.raw = builder.queue("ub", FLOAT32.nbytes(width), "mte2", "vector")
         self.numbers = [builder.claim("ub", FLOAT32.nbytes(width)) for _ in range(3)]
         self.rows = [builder.queue("ub", BLOCK_BYTES, "mte2", "scalar") for _ in (0, 1)]

@@ -47,7 +47,7 @@ def tile(spec: DeviceSpec, p: Problem) -> AntiquantPlan:
     # k lies inside a transposed weight; else the chunk is as wide as the tile.
     columns = UB_COLUMNS_OF_K if p.trans_weight else base.n
     cores = cores_of(spec)
-    place_bytes = p.case.x.nbytes(longest_k(p) * base.n)
+    place_bytes = p.types.x.nbytes(longest_k(p) * base.n)
     return AntiquantPlan(
         block_dim=cores,
         template="antiquant",
@@ -66,7 +66,7 @@ def build(spec: DeviceSpec, p: Problem, plan: AntiquantPlan) -> tuple[Block, ...
     """A cube core and one vector core a group."""
     cube, vector = _CubeCore(spec, p, plan), _VectorCore(spec, p, plan)
     shares = parts_of_cores(p, plan.tile.m, plan.single_n, plan.block_dim)
-    names, place_bytes = bound(p), p.case.x.nbytes(longest_k(p) * plan.round_n)
+    names, place_bytes = bound(p), p.types.x.nbytes(longest_k(p) * plan.round_n)
     return mixed_launch(
         len(shares),
         lambda core: names | {WORKSPACE: Binding(WORKSPACE, PLACES * core * place_bytes)},
@@ -83,7 +83,7 @@ class _CubeCore:
         self.p, self.plan = p, plan
         self.builder = Builder("npu_grouped_matmul", spec.cores["aic"], spec.sync)
         self.products = Products(self.builder, p, plan)
-        self.place_bytes = p.case.x.nbytes(longest_k(p) * plan.round_n)
+        self.place_bytes = p.types.x.nbytes(longest_k(p) * plan.round_n)
 
     def program(self, parts: tuple[Part, ...]) -> Program:
         """Compute *parts* one after the other."""
@@ -110,7 +110,7 @@ class _VectorCore:
         self.p, self.plan = p, plan
         self.builder = VectorCore("npu_grouped_matmul", spec)
         self.weights = WeightMaker(self.builder, p, plan)
-        self.place_bytes = p.case.x.nbytes(longest_k(p) * plan.round_n)
+        self.place_bytes = p.types.x.nbytes(longest_k(p) * plan.round_n)
 
     def program(self, parts: tuple[Part, ...]) -> Program:
         """Make the columns of *parts* one after the other."""
@@ -128,7 +128,7 @@ class _VectorCore:
         if number >= PLACES:
             repeat(builder, builder.cross_core_wait_flag, "group", "mte3", READ)
         k = part.group.k
-        whole = GmView.of(WORKSPACE, p.case.x, *((width, k) if p.trans_weight else (k, width)))
+        whole = GmView.of(WORKSPACE, p.types.x, *((width, k) if p.trans_weight else (k, width)))
         place = whole.shifted_to(number % PLACES * self.place_bytes)
         self.weights.write(part, range(k), place)
         repeat(builder, builder.cross_core_set_flag, "group", "mte3", FILLED)

@@ -65,7 +65,7 @@ def tile(spec: DeviceSpec, p: Problem) -> AntiquantPlan:
         template="antiquant_performance",
         reason=reason(p),
         is_mix=True,
-        workspaces={WORKSPACE: PLACES * p.case.x.nbytes(k * round_n)},
+        workspaces={WORKSPACE: PLACES * p.types.x.nbytes(k * round_n)},
         tile=base,
         single_n=base.n,
         ub_rows=ub_rows(spec, p, UB_COLUMNS),
@@ -113,7 +113,7 @@ class _Core:
 
     def start_bytes(self, one: Round) -> int:
         """Where the part of the workspace begins that has the columns of a round."""
-        return one.number % PLACES * self.p.case.x.nbytes(longest_k(self.p) * self.plan.round_n)
+        return one.number % PLACES * self.p.types.x.nbytes(longest_k(self.p) * self.plan.round_n)
 
 
 class _CubeCore(_Core):
@@ -169,7 +169,7 @@ class _VectorCore(_Core):
             if one.number >= PLACES:
                 repeat(builder, builder.cross_core_wait_flag, "group", "mte3", READ)
             k = one.group.k
-            place = GmView.of(WORKSPACE, p.case.x, k, plan.round_n)
+            place = GmView.of(WORKSPACE, p.types.x, k, plan.round_n)
             place = place.shifted_to(self.start_bytes(one))
             share = max(LEAST_ROWS, align_up(ceil_div(k, plan.block_dim), LEAST_ROWS))
             own = range(min(core * share, k), min((core + 1) * share, k))

@@ -78,7 +78,7 @@ def is_performance(spec: DeviceSpec, p: Problem) -> bool:
     k, n = (min(p.weight_shape(place)[axis] for place in range(len(p.weight))) for axis in (0, 1))
     base = cube_tile(spec, p)
     each = ceil_div(p.rows, p.experts)
-    blocks = ceil_div(each, base.m) * ceil_div(n, base.n) * (2 if p.case.x is BFLOAT16 else 1)
+    blocks = ceil_div(each, base.m) * ceil_div(n, base.n) * (2 if p.types.x is BFLOAT16 else 1)
     is_much = k * base.n * cores >= LEAST_K_OF_CORES
     return blocks >= int(LEAST_USE * cores) and is_much and not p.trans_weight
 
@@ -87,7 +87,7 @@ def cube_tile(spec: DeviceSpec, p: Problem) -> BaseTile:
     """The base tile; the end of L1, where messages of vector cores come, is not for operands."""
     core = spec.cores["aic"]
     messages_bytes = (core.l1_bytes or 0) - core.usable_bytes("l1")
-    return base_tile(spec, p.case.x, rows_of(p), table_bytes=table_bytes(p) + messages_bytes)
+    return base_tile(spec, p.types.x, rows_of(p), table_bytes=table_bytes(p) + messages_bytes)
 
 
 def longest_k(p: Problem) -> int:
@@ -96,7 +96,7 @@ def longest_k(p: Problem) -> int:
 
 def ub_rows(spec: DeviceSpec, p: Problem, columns: int) -> int:
     """Rows of a chunk of so many columns."""
-    each_bytes = BYTES_EACH[p.case.x, p.case.weight is INT4]
+    each_bytes = BYTES_EACH[p.types.x, p.types.weight is INT4]
     numbers = align_down((spec.cores["aiv"].ub_bytes or 0) // each_bytes, CHUNK)
     return max(8, align_down(numbers // columns, 8))
 
@@ -112,9 +112,9 @@ class WeightMaker:
         numbers = self._numbers(p.antiquant_offset, part), self._numbers(p.antiquant_scale, part)
         size = group_k(p, group.weight)
         weight = QuantisedWeight(matrix, group.k, group.n, size, *numbers)
-        is_half = p.case.x is FLOAT16
+        is_half = p.types.x is FLOAT16
         kind = FLOAT16 if is_half else FLOAT32
-        precision = Precision(kind, kind, p.case.x)
+        precision = Precision(kind, kind, p.types.x)
         sizes = plan.ub_rows, plan.ub_columns
         self.dequantiser = Dequantiser(builder, weight, precision, *sizes, depth=1)
 
@@ -187,7 +187,7 @@ class Products:
         """The columns in the workspace, of a weight of *k*."""
         p, width = self.p, self.plan.round_n
         sizes = (width, k) if p.trans_weight else (k, width)
-        return GmMatrix(WORKSPACE, p.case.x, *sizes, not p.trans_weight)
+        return GmMatrix(WORKSPACE, p.types.x, *sizes, not p.trans_weight)
 
     def arguments(
         self, part: Part, column: int, start_bytes: int

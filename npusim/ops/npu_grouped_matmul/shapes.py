@@ -1,141 +1,24 @@
-"""Which lists of tensors go with which way of grouping, and the shapes that follow.
+"""Shapes of x, weight and what goes with them, held against each other; and those of the outputs.
 
-ops-transformer@c29bc10 gmm/grouped_matmul/README.md, torch_npu-npu_grouped_matmul.md, and
-op-plugin@517f2e7, GroupedMatmulKernelNpuOpApi.cpp.
+ops-transformer@c29bc10 gmm/grouped_matmul/README.md, torch_npu-npu_grouped_matmul.md.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
-
 from npusim.data.layout import FRACTAL_ROWS, c0
 from npusim.data.tensor import Operand, TensorSpec
 from npusim.ops._contract import Contract, listed
-from npusim.ops.npu_grouped_matmul.cases import Case
 from npusim.ops.npu_grouped_matmul.problem import Problem
 
-__all__ = ["Form", "check_form", "check_shapes"]
+__all__ = ["check_parameters", "outputs_of"]
 
 LARGEST_INNER = 65535
 """Limit of the last dimension of each x and weight (aclnn_grouped_matmul.cpp)."""
 MAX_RANK = 6
 
 
-@dataclass(frozen=True, slots=True)
-class Form:
-    """How a call is grouped."""
-
-    group_type: int
-    """-1: each x by its weight; 0: rows of x; 2: along k."""
-    is_split: bool
-    """Whether there is an output for each group."""
-
-
-KNOWN: dict[tuple[int, bool], tuple[str, ...]] = {
-    (-1, True): ("n/n/n",),
-    (0, False): ("1/1/1", "1/n/1", "n/n/1"),
-    (2, False): ("1/1/1",),
-    (2, True): ("1/n/n",),
-}
-"""group_type, an output for each group -> tensors of x, of weight and of the output."""
-KNOWN_OF_INTS: dict[tuple[int, bool], tuple[str, ...]] = {
-    (-1, True): ("n/n/n",),
-    (0, True): ("1/n/n",),
-    (0, False): ("1/n/1", "n/n/1"),
-}
-"""The same where group_list is a list of integers, which is another function of aclnn."""
-SPLITS = {True: "0 or 1", False: "2 or 3"}
-
-
-def check_form(
-    contract: Contract,
-    case: Case,
-    lists: tuple[tuple[Operand, ...], tuple[Operand, ...]],
-    split_item: int,
-    group_type: Any,
-    group_list: Any,
-) -> Form:
-    """Hold the lengths of the lists against *group_type* and *split_item*."""
-    contract.require(
-        split_item in range(4),
-        f"split_item must be 0, 1, 2 or 3, not {split_item}; pass 0 or 1 for an output for each "
-        f"group, 2 or 3 for one",
-    )
-    is_split = split_item < 2
-    xs, weights = lists
-    is_of_ints = isinstance(group_list, list | tuple)
-    kind = _group_type(contract, case, group_type, is_of_ints, len(xs) > 1 and is_split)
-    contract.require(
-        kind != -1 or group_list is None or is_of_ints,
-        "group_list must be None with group_type=-1; leave it out",
-    )
-    contract.require(
-        not is_of_ints or len(weights[0].shape) == 2,
-        f"weight must be a list of (k, n) matrices if group_list is a list of integers, not of "
-        f"shape {weights[0].shape}; unbind it, or pass group_list as a tensor",
-    )
-    known = (KNOWN_OF_INTS if is_of_ints else KNOWN).get((kind, is_split), ())
-    if not known:
-        splits = tuple(SPLITS[s] for k, s in (KNOWN_OF_INTS if is_of_ints else KNOWN) if k == kind)
-        contract.fail(
-            f"split_item must be {listed(splits)} with group_type={kind}, not {split_item}; "
-            f"change it"
-        )
-    contract.require(
-        any(_fits(form, xs, weights) for form in known),
-        f"x and weight must be {listed(tuple(map(_words, known)))} with group_type={kind} and "
-        f"split_item={split_item}, not {len(xs)} and {len(weights)} tensors; change the lists",
-    )
-    contract.require(
-        not case.only_single or (len(xs), len(weights)) == (1, 1),
-        f"x and weight must be one tensor each with {case}, not {len(xs)} and {len(weights)}; "
-        f"stack them",
-    )
-    return Form(kind, is_split)
-
-
-def _fits(form: str, xs: tuple[Operand, ...], weights: tuple[Operand, ...]) -> bool:
-    """Whether the lists are as long as *form* says; one tensor is a list, too."""
-    x, weight, _ = form.split("/")
-    x_fits = len(xs) == (len(weights) if x == "n" else 1)
-    return x_fits and (weight == "n" or len(weights) == 1)
-
-
-def _words(form: str) -> str:
-    """The lengths of x and weight of *form*, as errors name them."""
-    x, weight, _ = form.split("/")
-    if (x, weight) == ("n", "n"):
-        return "as many tensors"
-    return "one tensor and several" if weight == "n" else "one tensor each"
-
-
-def _group_type(contract: Contract, case: Case, value: Any, is_of_ints: bool, is_each: bool) -> int:
-    if value is None:
-        contract.require(
-            is_of_ints,
-            "group_type must be given unless group_list is a list of integers, not None; pass -1, "
-            "0 or 2",
-        )
-        return -1 if is_each else 0
-    kind = contract.integer("group_type", value)
-    contract.require(
-        kind in (-1, 0, 2),
-        f"group_type must be -1, 0 or 2, not {kind}; pass 0 to group the rows of x",
-    )
-    known = tuple(str(each) for each in case.group_types)
-    contract.require(
-        kind in case.group_types,
-        f"group_type must be {listed(known)} with {case}, not {kind}; change it",
-    )
-    return kind
-
-
-# ---- shapes ----
-
-
-def check_shapes(contract: Contract, p: Problem, is_split: bool) -> dict[str, TensorSpec]:
-    """Hold the shapes of x and weight against each other; returns the outputs."""
+def outputs_of(contract: Contract, p: Problem, is_split: bool) -> dict[str, TensorSpec]:
+    """The outputs, once the shapes of x and weight fit each other; raises OpError."""
     for operand in (*p.x, *p.weight):
         contract.require(
             0 not in operand.shape,
@@ -232,7 +115,7 @@ def _check_along_k(contract: Contract, p: Problem) -> None:
 
 def _check_fractals(contract: Contract, p: Problem) -> None:
     """FRACTAL_NZ holds whole fractals only."""
-    inner, outer = c0(p.case.weight), FRACTAL_ROWS
+    inner, outer = c0(p.types.weight), FRACTAL_ROWS
     units = (inner, outer) if p.trans_weight else (outer, inner)
     for place, operand in enumerate(p.weight):
         sizes = p.weight_shape(place)
@@ -244,7 +127,7 @@ def _check_fractals(contract: Contract, p: Problem) -> None:
 
 
 def _outputs(p: Problem, is_split: bool) -> dict[str, TensorSpec]:
-    dtype = p.case.output.name
+    dtype = p.types.output.name
     shapes: list[tuple[int, ...]]
     if p.group_type == 2 and len(p.weight) == 1:
         shapes = [(p.experts, p.x_shape(0)[0], p.weight_shape(0)[1])]
@@ -258,3 +141,65 @@ def _outputs(p: Problem, is_split: bool) -> dict[str, TensorSpec]:
         shapes = [(p.rows, p.weight_shape(0)[1])]
     names = ["output", *(f"output{place}" for place in range(1, len(shapes)))]
     return {name: TensorSpec(shape, dtype) for name, shape in zip(names, shapes, strict=True)}
+
+
+# ---- scales and biases ----
+
+
+def check_parameters(contract: Contract, p: Problem) -> None:
+    """bias, scale and per_token_scale; scales of groups of k are checked with their template."""
+    _per_weight(contract, p, "bias", p.bias)
+    if not p.types.scale_of_groups:
+        _per_weight(contract, p, "scale", p.scale, p.types.one_scale)
+    _per_row(contract, p)
+    if p.tuning:
+        contract.require(
+            0 <= p.tuning[0] <= p.rows,
+            f"tuning_config[0] must lie in [0, {p.rows}], the rows of x, not {p.tuning[0]}; pass "
+            f"the rows that an expert is expected to have",
+        )
+
+
+def _per_weight(
+    contract: Contract, p: Problem, name: str, found: tuple[Operand, ...], one: bool = False
+) -> None:
+    """A number a column for each weight: `(e, n)` for one tensor of weight, else `(n,)` each.
+
+    With *one* also one number for all columns: `(e,)` or `(e, 1)`.
+    """
+    if not found:
+        return
+    contract.require(
+        len(found) == len(p.weight),
+        f"{name} must have as many tensors as weight, {len(p.weight)}, not {len(found)}; pass one "
+        f"for each",
+    )
+    for place, operand in enumerate(found):
+        n = p.weight_shape(place)[1]
+        shapes: tuple[tuple[int, ...], ...] = ((n,),)
+        if len(p.weight[place].shape) == 3:
+            shapes = ((p.experts, n), (p.experts,), (p.experts, 1)) if one else ((p.experts, n),)
+        contract.require(
+            operand.shape in shapes,
+            f"{operand.name} must have shape {listed(tuple(map(str, shapes)))} for "
+            f"{p.weight[place].name} of shape {p.weight[place].shape}, not {operand.shape}; pass a "
+            f"number a column",
+        )
+
+
+def _per_row(contract: Contract, p: Problem) -> None:
+    """A number a row of x."""
+    if not p.per_token_scale:
+        return
+    contract.require(
+        len(p.per_token_scale) == len(p.x),
+        f"per_token_scale must have as many tensors as x, {len(p.x)}, not "
+        f"{len(p.per_token_scale)}; pass one for each",
+    )
+    for place, operand in enumerate(p.per_token_scale):
+        rows = p.x_shape(place)[0]
+        contract.require(
+            operand.shape == (rows,),
+            f"{operand.name} must have shape ({rows},) for {p.x[place].name} of shape "
+            f"{p.x[place].shape}, not {operand.shape}; pass a number a row",
+        )

@@ -1,0 +1,237 @@
+"""Which byte ranges of global memory the cores of a launch touch, and whether they overlap."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from npusim.isa import Global, global_operand, writes_global
+from npusim.kernel.program import Block, Body
+from npusim.kernel.table import LaunchTable, spread
+
+__all__ = [
+    "Numbers",
+    "Owned",
+    "Pieces",
+    "Ranges",
+    "Search",
+    "are_apart",
+    "is_read_elsewhere",
+    "merged",
+    "overlap",
+    "pieces_of",
+    "rows_of_pieces",
+    "shifted",
+]
+
+Numbers = NDArray[np.int64]
+Pieces = tuple[Numbers, Numbers]
+"""Where byte ranges begin and end."""
+
+
+class Ranges(NamedTuple):
+    """Byte ranges of one tensor, ascending, and the block that each belongs to."""
+
+    starts: Numbers
+    ends: Numbers
+    owners: Numbers
+
+    def joined(self, owner: int) -> Ranges:
+        """The same bytes as those of one *owner*, ranges that touch or overlap joined."""
+        starts, ends = merged([(self.starts, self.ends)])
+        return Ranges(starts, ends, np.full(starts.size, owner))
+
+
+def overlap(writes: Ranges) -> bool:
+    """Whether blocks write the same bytes; the ranges of each block are apart."""
+    shared = (writes.starts[1:] < writes.ends[:-1]) & (writes.owners[1:] != writes.owners[:-1])
+    return bool(np.any(shared))
+
+
+def is_read_elsewhere(writes: Ranges, reads: Ranges) -> bool:
+    """Whether blocks read what others write; the writes are apart."""
+    low = np.searchsorted(writes.ends, reads.starts, side="right")
+    high = np.searchsorted(writes.starts, reads.ends, side="left")
+    hit = np.flatnonzero(high > low)
+    low, high, owners = low[hit], high[hit], reads.owners[hit]
+    changes = np.concatenate(([0], np.cumsum(writes.owners[1:] != writes.owners[:-1])))
+    others = (writes.owners[low] != owners) | (changes[low] != changes[high - 1])
+    return bool(np.any(others))
+
+
+class Owned(NamedTuple):
+    """Byte ranges of several owners, one owner after the other: ascending, and apart, for each."""
+
+    starts: Numbers
+    ends: Numbers
+    first: Numbers
+    """Where the ranges of each owner begin, and the end, `(owners + 1,)`."""
+
+    @staticmethod
+    def nothing(owners: int) -> Owned:
+        """No ranges at all."""
+        none = np.zeros(0, np.int64)
+        return Owned(none, none, np.zeros(owners + 1, np.int64))
+
+    @staticmethod
+    def of(starts: Numbers, ends: Numbers, owner: Numbers, owners: int) -> Owned:
+        """Ranges in any order, *owner* being the number of each one's, joined where they touch."""
+        # All owners at once, each in a stretch of the integers for itself.
+        apart = int(ends.max()) - int(starts.min()) + 2
+        by_start = np.argsort(starts + owner * apart, kind="stable")
+        owner = owner[by_start]
+        starts, ends = starts[by_start] + owner * apart, ends[by_start] + owner * apart
+        furthest = np.maximum.accumulate(ends)
+        first = np.flatnonzero(np.concatenate(([True], starts[1:] > furthest[:-1])))
+        owner = owner[first]
+        starts, ends = starts[first], furthest[np.append(first[1:] - 1, furthest.size - 1)]
+        moved = owner * apart
+        return Owned(starts - moved, ends - moved, np.searchsorted(owner, np.arange(owners + 1)))
+
+    def rows_of(self, owners: Numbers) -> tuple[Numbers, Numbers]:
+        """The ranges of *owners*, one owner after the other: whose each is, and which it is."""
+        return spread(self.first[owners + 1] - self.first[owners], self.first[owners])
+
+
+class Search:
+    """Byte ranges that the cores of a launch touch; bodies that calls share are searched once."""
+
+    def __init__(self, blocks: tuple[Block, ...]) -> None:
+        self._launch = LaunchTable.of(blocks)
+        self._core = {block: number for number, block in enumerate(blocks)}
+        self._places: dict[Body, dict[tuple[str, bool], Pieces]] = {}
+        self._of_cores: dict[tuple[str, bool], Owned] = {}
+        """Tensor, and whether it is written -> what each core touches."""
+        self._of_programs: dict[tuple[str, bool], Owned | None] = {}
+        """Name of global memory, and whether it is written -> what each program touches."""
+
+    def is_simple(self, tensor: str) -> bool:
+        """Whether *tensor* is only read, or only written, each byte once."""
+        written = self._touched(tensor, True)
+        if not written.starts.size:
+            return True
+        is_read = self._touched(tensor, False).starts.size
+        return not is_read and are_apart(written.starts, written.ends)
+
+    def of_tensor(self, blocks: tuple[Block, ...], tensor: str, is_write: bool) -> Ranges:
+        """What all *blocks*, some of the launch, read or write of *tensor*."""
+        found = self._touched(tensor, is_write)
+        cores = np.array([self._core[block] for block in blocks], np.int64)
+        owners, rows = found.rows_of(cores)
+        starts, ends = found.starts[rows], found.ends[rows]
+        by_start = np.argsort(starts, kind="stable")
+        return Ranges(starts[by_start], ends[by_start], owners[by_start])
+
+    def _touched(self, tensor: str, is_write: bool) -> Owned:
+        """What each core reads or writes of *tensor*."""
+        key = tensor, is_write
+        if key not in self._of_cores:
+            self._of_cores[key] = self._search(tensor, is_write)
+        return self._of_cores[key]
+
+    def _search(self, tensor: str, is_write: bool) -> Owned:
+        launch, number = self._launch, self._launch.tensors.index(tensor)
+        found = []
+        for column, name in enumerate(launch.names):
+            cores = np.flatnonzero(launch.tensor[:, column] == number)
+            known = self._of_name(name, is_write) if cores.size else None
+            if known is not None:
+                # The ranges of each core's program, from where its name begins.
+                whose, rows = known.rows_of(launch.program[cores])
+                base = launch.base[cores, column][whose]
+                found.append((known.starts[rows] + base, known.ends[rows] + base, cores[whose]))
+        if not found:
+            return Owned.nothing(launch.cores)
+        starts, ends, owner = map(np.concatenate, zip(*found, strict=True))
+        if len(found) > 1:
+            return Owned.of(starts, ends, owner, launch.cores)
+        return Owned(starts, ends, np.searchsorted(owner, np.arange(launch.cores + 1)))
+
+    def _of_name(self, name: str, is_write: bool) -> Owned | None:
+        """What each program touches of *name*; None if none touches it that way."""
+        key = name, is_write
+        if key not in self._of_programs:
+            launch = self._launch
+            pieces = [self._of_body(body).get(key) for body in launch.bodies]
+            found = rows_of_pieces(launch, launch.column(name), pieces)
+            programs = len(launch.programs)
+            self._of_programs[key] = None
+            if found is not None:
+                starts, ends, rows = found
+                self._of_programs[key] = Owned.of(
+                    starts, ends, launch.program_of_row[rows], programs
+                )
+        return self._of_programs[key]
+
+    def _of_body(self, body: Body) -> dict[tuple[str, bool], Pieces]:
+        if body not in self._places:
+            found: dict[tuple[str, bool], list[Pieces]] = {}
+            for call in body.calls:
+                for (name, is_write), pieces in self._of_body(call.body).items():
+                    moved = shifted(pieces, call.shifts.get(name, 0))
+                    found.setdefault((name, is_write), []).append(moved)
+            for op in () if body.calls else body:
+                place = global_operand(op)
+                if place is not None:
+                    found.setdefault((place.name, writes_global(op)), []).append(pieces_of(place))
+            self._places[body] = {key: merged(pieces) for key, pieces in found.items()}
+        return self._places[body]
+
+
+def are_apart(starts: Numbers, ends: Numbers) -> bool:
+    """Whether no two of these ranges overlap.
+
+    That is so where as many have ended as begin before the next one does.
+    """
+    return bool(np.all(np.sort(starts, kind="stable")[1:] >= np.sort(ends, kind="stable")[:-1]))
+
+
+def rows_of_pieces(
+    launch: LaunchTable, column: int, pieces: Sequence[Pieces | None]
+) -> tuple[Numbers, Numbers, Numbers] | None:
+    """*pieces* of each body, moved on by every row that calls it: starts, ends, and the row.
+
+    *column* is that of the name which they are of; None if no row calls a body with pieces.
+    """
+    size = np.array([0 if found is None else found[0].size for found in pieces], np.int64)
+    if not size[launch.body].any():
+        return None
+    starts, ends = map(np.concatenate, zip(*filter(None, pieces), strict=True))
+    row, where = spread(size[launch.body], (np.cumsum(size) - size)[launch.body])
+    shift = launch.shifts[row, column]
+    return starts[where] + shift, ends[where] + shift, row
+
+
+@lru_cache(maxsize=4096)
+def pieces_of(place: Global) -> Pieces:
+    """The bytes of *place* as ranges, a burst each where they are apart."""
+    if place.bursts > 1 and 0 <= place.stride_bytes <= place.burst_bytes:
+        # Each touches the next one.
+        size = (place.bursts - 1) * place.stride_bytes + place.burst_bytes
+        return np.array([place.offset_bytes]), np.array([place.offset_bytes + size])
+    starts = place.offset_bytes + place.stride_bytes * np.arange(place.bursts)
+    return starts, starts + place.burst_bytes
+
+
+def shifted(pieces: Pieces, nbytes: int) -> Pieces:
+    """*pieces*, *nbytes* further."""
+    return pieces[0] + nbytes, pieces[1] + nbytes
+
+
+def merged(pieces: list[Pieces]) -> Pieces:
+    """*pieces* in ascending order, those that touch or overlap joined."""
+    if len(pieces) == 1 and pieces[0][0].size == 1:
+        return pieces[0]
+    if not pieces:
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    start, end = (np.concatenate(column) for column in zip(*pieces, strict=True))
+    if not start.size:
+        return start, end
+    by_start = np.argsort(start, kind="stable")
+    start, furthest = start[by_start], np.maximum.accumulate(end[by_start])
+    first = np.flatnonzero(np.concatenate(([True], start[1:] > furthest[:-1])))
+    return start[first], furthest[np.append(first[1:] - 1, start.size - 1)]

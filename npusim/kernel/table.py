@@ -1,0 +1,249 @@
+"""A launch as one table: which core runs which body where.
+
+A row is a call of a body: the number of the body, and by how many bytes each name of global memory
+is moved on. The rows of a program follow each other, and cores that do the same at other places
+share them. So what depends on bodies alone is found once a body, what depends on their order once a
+distinct sequence, and what depends on places is arithmetic over the columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from weakref import WeakKeyDictionary, ref
+
+import numpy as np
+from numpy.typing import NDArray
+
+from npusim.isa import global_operand
+from npusim.kernel.program import Block, Body, Call, Declared, Program
+
+__all__ = ["Calls", "LaunchTable", "TabledProgram", "names_of", "spread"]
+
+__kernel_vocabulary__ = True
+
+Integers = NDArray[np.int64]
+
+
+def spread(sizes: Integers, first: Integers) -> tuple[Integers, Integers]:
+    """*sizes* rows from *first* on for each item: the item of each row, and the row itself.
+
+    >>> spread(np.array([2, 1]), np.array([5, 0]))
+    (array([0, 0, 1]), array([5, 6, 0]))
+    """
+    item = np.repeat(np.arange(sizes.size), sizes)
+    before = np.cumsum(sizes) - sizes
+    return item, np.arange(item.size) + (first - before)[item]
+
+
+def names_of(body: Body) -> frozenset[str]:
+    """The names of global memory that *body* touches."""
+    places = (global_operand(op) for leaf in body.leaves for op in leaf)
+    return frozenset(place.name for place in places if place is not None)
+
+
+@dataclass(frozen=True, eq=False)
+class Calls:
+    """Calls of bodies, a row each."""
+
+    bodies: tuple[Body, ...]
+    names: tuple[str, ...]
+    """Names of global memory, a column of *shifts* each."""
+    body: Integers
+    """Number of the body, `(calls,)`."""
+    shifts: Integers
+    """Bytes added to every offset into a name, `(calls, names)`."""
+
+    @staticmethod
+    def of(program: Program) -> Calls:
+        """The calls of *program*, which is made of a table or of objects."""
+        if isinstance(program, TabledProgram):
+            return program.table
+        bodies: dict[Body, int] = {}
+        names: dict[str, int] = {}
+        for call in program.calls:
+            bodies.setdefault(call.body, len(bodies))
+            for name in call.shifts:
+                names.setdefault(name, len(names))
+        body = np.array([bodies[call.body] for call in program.calls], np.int64)
+        shifts = np.zeros((len(program.calls), len(names)), np.int64)
+        for row, call in zip(shifts, program.calls, strict=True):
+            for name, nbytes in call.shifts.items():
+                row[names[name]] = nbytes
+        return Calls(tuple(bodies), tuple(names), body, shifts)
+
+    def as_objects(self) -> tuple[Call, ...]:
+        """A :class:`Call` for each row, with the shifts of the names that its body touches."""
+        columns = []
+        for body in self.bodies:
+            touched = names_of(body)
+            columns.append([(x, name) for x, name in enumerate(self.names) if name in touched])
+        rows = zip(self.body.tolist(), self.shifts.tolist(), strict=True)
+        return tuple(
+            Call(self.bodies[body], {name: shifts[x] for x, name in columns[body]})
+            for body, shifts in rows
+        )
+
+
+class TabledProgram(Program):
+    """A program whose calls are rows of a table; objects are made of them where they are read."""
+
+    table: Calls
+
+    def __init__(
+        self,
+        name: str,
+        table: Calls,
+        claimed_bytes: dict[str, int],
+        queues: tuple[Declared, ...] = (),
+    ) -> None:
+        vars(self).update(
+            name=name, table=table, claimed_bytes=claimed_bytes, lines=(), queues=queues
+        )
+
+    @cached_property
+    def parts(self) -> tuple[Call, ...]:
+        return self.table.as_objects()
+
+    @cached_property
+    def calls(self) -> tuple[Call, ...]:
+        return self.parts
+
+    @cached_property
+    def called(self) -> tuple[Body, ...]:
+        return tuple(map(self.table.bodies.__getitem__, self.table.body.tolist()))
+
+    @cached_property
+    def _length(self) -> int:
+        sizes = np.array([len(body) for body in self.table.bodies], np.int64)
+        return int(sizes[self.table.body].sum())
+
+    def __len__(self) -> int:
+        return self._length
+
+
+@dataclass(frozen=True, eq=False)
+class LaunchTable:
+    """The blocks of a launch as arrays; a core is the place of its block in the launch."""
+
+    programs: tuple[Program, ...]
+    """Each once; rows of one follow each other."""
+    program: Integers
+    """The number of each core's program, `(cores,)`."""
+    bodies: tuple[Body, ...]
+    names: tuple[str, ...]
+    first: Integers
+    """The first row of each program, and the end of the last, `(programs + 1,)`."""
+    body: Integers
+    """`(rows,)`."""
+    shifts: Integers
+    """`(rows, names)`."""
+    tensors: tuple[str, ...]
+    tensor: Integers
+    """The number of the tensor to which a core binds a name, or -1, `(cores, names)`."""
+    base: Integers
+    """Where in it the name begins, `(cores, names)`."""
+
+    @staticmethod
+    def of(blocks: tuple[Block, ...]) -> LaunchTable:
+        """The table of *blocks*, however they were written; made once, it lives with them."""
+        known = _KNOWN.get(blocks[0]) if blocks else None
+        if known is None or [each() for each in known[0]] != [*blocks]:
+            known = tuple(map(ref, blocks)), _table_of(blocks)
+            if blocks:
+                _KNOWN[blocks[0]] = known
+        return known[1]
+
+    @property
+    def cores(self) -> int:
+        """How many there are."""
+        return self.program.size
+
+    @cached_property
+    def program_of_row(self) -> Integers:
+        """The program of each row, `(rows,)`."""
+        return np.repeat(np.arange(len(self.programs)), np.diff(self.first))
+
+    def column(self, name: str) -> int:
+        """The column of *name*; raises ValueError."""
+        return self.names.index(name)
+
+    def sequences(self) -> list[int]:
+        """A number for each core, equal where its calls are the same but for how far they move.
+
+        They are the same bodies in order, and move the same names at all. A core that binds
+        several names to one tensor has a number of its own.
+        """
+        found: dict[Hashable, int] = {}
+        rows = [slice(*edges) for edges in zip(self.first, self.first[1:], strict=False)]
+        keys = [(self.body[x].tobytes(), self.shifts[x].any(axis=0).tobytes()) for x in rows]
+        in_order = np.sort(self.tensor, axis=1)
+        aliased = np.any((np.diff(in_order, axis=1) == 0) & (in_order[:, 1:] >= 0), axis=1)
+        return [
+            found.setdefault((keys[program], core if is_aliased else None), len(found))
+            for core, (program, is_aliased) in enumerate(
+                zip(self.program.tolist(), aliased.tolist(), strict=True)
+            )
+        ]
+
+
+_KNOWN: WeakKeyDictionary[Block, tuple[tuple[ref[Block], ...], LaunchTable]] = WeakKeyDictionary()
+"""First block of a launch -> all of them, and their table, which holds none of them."""
+
+
+def _table_of(blocks: tuple[Block, ...]) -> LaunchTable:
+    programs = tuple(dict.fromkeys(block.program for block in blocks))
+    number = {program: index for index, program in enumerate(programs)}
+    tables = [Calls.of(program) for program in programs]
+    names = dict.fromkeys(
+        (
+            *(name for each in dict.fromkeys(table.names for table in tables) for name in each),
+            *(name for block in blocks for name in block.bindings),
+        )
+    )
+    columns = {name: index for index, name in enumerate(names)}
+    bodies, body = _numbered(tables)
+    shifts = [np.zeros((table.body.size, len(names)), np.int64) for table in tables]
+    for own, table in zip(shifts, tables, strict=True):
+        own[:, [columns[name] for name in table.names]] = table.shifts
+    return LaunchTable(
+        programs,
+        np.array([number[block.program] for block in blocks], np.int64),
+        bodies,
+        tuple(names),
+        np.cumsum([0, *(table.body.size for table in tables)]),
+        body,
+        np.concatenate([np.zeros((0, len(names)), np.int64), *shifts]),
+        *_bound(blocks, columns),
+    )
+
+
+def _numbered(tables: Iterable[Calls]) -> tuple[tuple[Body, ...], Integers]:
+    """The bodies of all *tables*, each once, and the number of each row's, `(rows,)`."""
+    bodies: dict[Body, int] = {}
+    # Programs of one launch share one tuple of bodies: the very same, so its address stands for it.
+    numbers: dict[int, Integers] = {}
+    rows = [np.zeros(0, np.int64)]
+    for table in tables:
+        key = id(table.bodies)
+        if key not in numbers:
+            own = [bodies.setdefault(body, len(bodies)) for body in table.bodies]
+            numbers[key] = np.array(own, np.int64)
+        rows.append(numbers[key][table.body])
+    return tuple(bodies), np.concatenate(rows)
+
+
+def _bound(
+    blocks: tuple[Block, ...], columns: dict[str, int]
+) -> tuple[tuple[str, ...], Integers, Integers]:
+    """The tensors that *blocks* bind, and for each core and name which one, and from where on."""
+    tensors = dict.fromkeys(bound.tensor for block in blocks for bound in block.bindings.values())
+    number = {name: index for index, name in enumerate(tensors)}
+    tensor = np.full((len(blocks), len(columns)), -1, np.int64)
+    base = np.zeros((len(blocks), len(columns)), np.int64)
+    for core, block in enumerate(blocks):
+        for name, bound in block.bindings.items():
+            tensor[core, columns[name]] = number[bound.tensor]
+            base[core, columns[name]] = bound.base_bytes
+    return tuple(tensors), tensor, base
