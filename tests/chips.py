@@ -1,4 +1,4 @@
-"""The chips that tests run on: three of them, and all behind the mark `slow`."""
+"""The chips that tests run on: three of them, and all behind the mark `nightly`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ THREE = ("ascend310p3", "ascend910b2", "ascend910_9391")
 
 
 def every(names: Iterable[str], *rest: Any) -> list[Any]:
-    """A case for each chip of *names*, with *rest* if given; slow unless the chip is of THREE."""
+    """A case for each chip of *names*, with *rest* if given; nightly unless of THREE."""
     return [
-        pytest.param(name, *rest, marks=() if name in THREE else pytest.mark.slow) for name in names
+        pytest.param(name, *rest, marks=() if name in THREE else pytest.mark.nightly)
+        for name in names
     ]

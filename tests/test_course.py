@@ -13,6 +13,8 @@ from test_readme import shell
 ROOT = Path(__file__).parent.parent
 COURSE, PICTURES = ROOT / "docs" / "course", ROOT / "docs" / "pictures" / "course"
 PAGES = sorted(COURSE.glob("[01]*.md"))
+LONG = ("10_weights_in_int8", "11_planning_a_model")
+"""Lessons that take a minute."""
 MOST_PICTURE_BYTES = 100_000
 
 
@@ -33,7 +35,13 @@ def shown(page: Path) -> list[str]:
     )
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, id=page.stem, marks=pytest.mark.nightly if page.stem in LONG else ())
+        for page in PAGES
+    ],
+)
 def test_a_page_gives_what_it_shows_and_draws_its_pictures(page: Path, copy: Path) -> None:
     text = page.read_text(encoding="utf-8")
     lesson = doctest.DocTestParser().get_doctest(text, {}, page.name, None, 0)
@@ -101,7 +109,7 @@ def test_the_first_kernel_runs_on_the_command_line(copy: Path) -> None:
     assert {"pipes.png", "run.json", "timeline.png", "z.npy"} <= made
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_python_follows_the_pages_without_a_word(copy: Path) -> None:
     text = (COURSE / "README.md").read_text(encoding="utf-8")
     _, command = re.findall(r"^```sh\n(.*?)^```", text, re.DOTALL | re.MULTILINE)

@@ -40,6 +40,7 @@ def chain(device: str, product: list[str]) -> list[str]:
     ]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("device", "kind", "product", "most"),
     [
@@ -105,7 +106,7 @@ def test_a_refusal_is_the_operators_own(example: Any) -> None:
         layer.kernel("norms", NORM, None, None, None)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_large_layer_is_timed_as_the_readme_shows(
     example: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -23,7 +23,7 @@ def fuzzed(*words: str, first: str = "") -> tuple[int, str]:
     return ran.returncode, ran.stdout + ran.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_nothing_ends_but_in_a_result_or_a_refusal() -> None:
     code, said = fuzzed("--cases", "400", "--seed", "7")
     assert code == 0, said
@@ -51,7 +51,7 @@ def test_what_is_planted_is_found(planted: str, found: str) -> None:
     assert said.endswith("seed 0: 1 findings\n")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_case_is_drawn_again_by_its_number() -> None:
     words = ("--only", "programs", "--seed", "5", "--case", "11")
     assert fuzzed(*words) == fuzzed(*words)

@@ -42,7 +42,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_wheel_built_from_the_sdist_holds_every_file(built: Path) -> None:
     """All but the sources of the compiled engine, which are built there, and what comes of them."""
     (wheel,) = built.glob("*.whl")
@@ -59,7 +59,7 @@ def test_the_wheel_built_from_the_sdist_holds_every_file(built: Path) -> None:
     assert {top for top in tops if not top.endswith(".dist-info")} == {"npusim"}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_tests_of_the_sdist_pass_on_the_lowest_versions(built: Path, tmp_path: Path) -> None:
     (sdist,) = built.glob("*.tar.gz")
     with tarfile.open(sdist) as packed:

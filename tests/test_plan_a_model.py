@@ -76,6 +76,7 @@ NO_INT4 = (
 )
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("device", [A2, INFERENCE])
 @pytest.mark.parametrize("place", [0, 1])
 @pytest.mark.parametrize("step", ["decode", "prefill"])
@@ -159,7 +160,7 @@ def test_an_unknown_chip_is_refused(example: Any, capsys: pytest.CaptureFixture[
     assert "error: " in capsys.readouterr().err
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_readme_shows_what_it_prints(
     example: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], pytestconfig: pytest.Config
 ) -> None:

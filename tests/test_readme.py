@@ -185,7 +185,7 @@ def tracked_copy(folder: Path) -> Path:
     return copy
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_first_command_runs_on_a_fresh_clone(tmp_path: Path) -> None:
     copy = tracked_copy(tmp_path)
     printed = shell(MAIN, copy)
@@ -193,7 +193,7 @@ def test_the_first_command_runs_on_a_fresh_clone(tmp_path: Path) -> None:
     assert (copy / "out" / "timeline.png").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_benchmark_prints_its_ratios() -> None:
     assert BENCHMARK == ".venv/bin/python benchmarks/speed.py"
     printed = shell("python benchmarks/speed.py", ROOT)

@@ -17,7 +17,7 @@ pytest.importorskip("sphinx", reason="the extra docs is not installed")
 sys.path.insert(0, str(ROOT / "docs" / "site"))
 import notebooks
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 
 def cells(page: Path) -> list[str]:

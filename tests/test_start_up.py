@@ -71,6 +71,7 @@ def test_every_part_is_there_without_an_import_of_its_own() -> None:
     assert "npusim.timing.pipes" in loaded("import npusim; npusim.chip.verify; npusim.kernel.Queue")
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("name", npusim.__all__)
 def test_every_public_name_is_there(name: str) -> None:
     assert name in dir(npusim)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import pytest
-from hypothesis import given, settings
+from draws import draws
+from hypothesis import given
 from hypothesis import strategies as st
 from tiny import fewer_cores, log, play, tiny_spec
 
@@ -72,7 +73,7 @@ NBYTES = st.integers(1, 32).map(lambda sectors: 32 * sectors)
 
 
 @given(SPECS, st.lists(NBYTES, min_size=2, max_size=2), st.integers(1, 4), st.sampled_from(STATES))
-@settings(max_examples=60)
+@draws(60)
 def test_more_bytes_are_never_faster(
     spec: DeviceSpec, sizes: list[int], cores: int, l2: L2State
 ) -> None:
@@ -81,7 +82,7 @@ def test_more_bytes_are_never_faster(
 
 
 @given(SPECS, st.integers(1, 3), st.integers(1, 8), NBYTES, st.sampled_from(STATES))
-@settings(max_examples=60)
+@draws(60)
 def test_more_work_is_slower(
     spec: DeviceSpec, count: int, repeats: int, nbytes: int, l2: L2State
 ) -> None:
@@ -91,7 +92,7 @@ def test_more_work_is_slower(
 
 
 @given(SPECS, NBYTES, st.integers(1, 4), st.sampled_from(STATES))
-@settings(max_examples=60)
+@draws(60)
 def test_more_cores_with_as_much_each_are_never_faster(
     spec: DeviceSpec, nbytes: int, cores: int, l2: L2State
 ) -> None:
@@ -100,7 +101,7 @@ def test_more_cores_with_as_much_each_are_never_faster(
 
 
 @given(SPECS, NBYTES, st.integers(1, 4))
-@settings(max_examples=60)
+@draws(60)
 def test_a_warmer_l2_is_never_slower(spec: DeviceSpec, nbytes: int, cores: int) -> None:
     program = tiles(3, nbytes, 4)
     warm, half, cold = (cycles(spec, program, cores, l2) for l2 in ("warm", ("x",), ()))
@@ -243,7 +244,7 @@ SHAPES = st.tuples(st.integers(1, 130), st.integers(1, 6).map(lambda c0: 16 * c0
 
 
 @given(SHAPES, st.sampled_from(["matmul", "npu_quantize", "w8a16"]), st.sampled_from([A2, A3]))
-@settings(max_examples=40, deadline=None)
+@draws(40)
 def test_a_cold_l2_reads_at_least_what_is_asked_for(
     shape: tuple[int, int], op: str, device: str
 ) -> None:

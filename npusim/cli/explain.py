@@ -44,6 +44,7 @@ def explain_operator(
     caption, written, notes = formula(op)
     if as_json:
         facts = {"op": op, "summary": caption, "formula": written, "notes": notes}
+        facts["support"] = ops.support_text(ops.load(op)) if ops.load(op).support else ""
         typer.echo(json_text(facts | ({"call": _facts(found)} if found else {})))
         return
     parts: list[RenderableType] = [
@@ -52,10 +53,22 @@ def explain_operator(
         Text(_indented(written)),
     ]
     if found is None:
-        parts += [Text(f"\n{notes}"), Text("\nWith -i and -a it explains a call.")]
+        parts.append(Text(f"\n{notes}"))
+        if ops.load(op).support:  # ADAPTER
+            parts += [Text(), _support(op)]
+        parts += [Text("\nWith -i and -a it explains a call.")]
     else:
         parts += [Text(f"\nnpusim explain {op} says what the words mean."), *_call(found)]
     show(Group(*parts))
+
+
+def _support(op: str) -> Table:
+    """What goes together."""
+    header, *lines = ops.support_table(ops.load(op))
+    listing = table(*header)
+    for line in lines:
+        listing.add_row(*map(Text, line))
+    return listing
 
 
 def _indented(text: str) -> str:

@@ -45,6 +45,8 @@ from npusim.isa.micro_op import (
 from npusim.isa.mte import Load, Store
 from npusim.isa.operands import (
     BLOCK_BYTES,
+    FLOATS_PER_BLOCK,
+    FLOATS_PER_REPEAT,
     MAX_BURSTS,
     MAX_REPEATS,
     REPEAT_BYTES,
@@ -106,6 +108,8 @@ from npusim.isa.work import (
 
 __all__ = [
     "BLOCK_BYTES",
+    "FLOATS_PER_BLOCK",
+    "FLOATS_PER_REPEAT",
     "LONGEST_LIST",
     "MAX_BURSTS",
     "MAX_REPEATS",

@@ -12,6 +12,8 @@ from npusim.isa.fields import BYTES, COUNT, OneOf, Range
 __all__ = [
     "BLOCK_BYTES",
     "BUFFERS",
+    "FLOATS_PER_BLOCK",
+    "FLOATS_PER_REPEAT",
     "MAX_BURSTS",
     "MAX_REPEATS",
     "REPEAT_BYTES",
@@ -30,6 +32,8 @@ REPEAT_BLOCKS = Range(1, 8)
 """Blocks of an operand in a repeat: 256 bytes are the most that a vector instruction takes."""
 REPEAT_BYTES = REPEAT_BLOCKS.high * BLOCK_BYTES
 """Bytes of an operand in a whole repeat."""
+FLOATS_PER_BLOCK, FLOATS_PER_REPEAT = 8, 64
+"""fp32 elements in a block of 32 bytes, and in a repeat of 256."""
 MAX_REPEATS = 2**8 - 1
 """The repeat count of a vector instruction has 8 bits (asc-devkit, docs/zh/guide)."""
 MAX_BURSTS = 2**12 - 1
@@ -105,6 +109,10 @@ class Local:
             )
         start = where.start or 0
         return self.at(start, (self.count if where.stop is None else where.stop) - start)
+
+    def again(self, count: int) -> Local:
+        """*count* elements that are those of the first block again and again: strides of 0."""
+        return Local(self.buffer, self.offset_bytes, self.dtype, count, 0, 0)
 
     def as_dtype(self, dtype: DType, count: int | None = None) -> Local:
         """The same bytes read as another type."""

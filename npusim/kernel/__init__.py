@@ -80,6 +80,8 @@ from npusim.data.dtypes import (
 )
 from npusim.isa import (
     BLOCK_BYTES,
+    FLOATS_PER_BLOCK,
+    FLOATS_PER_REPEAT,
     Axpy,
     Barrier,
     Binary,
@@ -185,6 +187,13 @@ from npusim.kernel.repeats import (
 from npusim.kernel.rows import (
     pieces,
 )
+from npusim.kernel.steps import (
+    Choices,
+    GmViews,
+    Step,
+    column,
+    tiles,
+)
 from npusim.kernel.vector_core import (
     VectorCore,
 )
@@ -202,6 +211,8 @@ __all__ = [
     "BLOCK_BYTES",
     "FLOAT16",
     "FLOAT32",
+    "FLOATS_PER_BLOCK",
+    "FLOATS_PER_REPEAT",
     "INT4",
     "INT8",
     "INT32",
@@ -222,6 +233,7 @@ __all__ = [
     "Builder",
     "Call",
     "Cast",
+    "Choices",
     "ColumnVector",
     "Compare",
     "CompareScalar",
@@ -243,6 +255,7 @@ __all__ = [
     "GmMatrix",
     "GmTile",
     "GmView",
+    "GmViews",
     "Kernel",
     "L0Pair",
     "L1Operand",
@@ -271,6 +284,7 @@ __all__ = [
     "SetFlag",
     "Slot",
     "Sort32",
+    "Step",
     "Store",
     "Tables",
     "TileQueue",
@@ -283,6 +297,7 @@ __all__ = [
     "bindings",
     "by_column",
     "by_row",
+    "column",
     "fill",
     "in_reach",
     "load",
@@ -294,6 +309,7 @@ __all__ = [
     "step",
     "store",
     "sync_all",
+    "tiles",
     "to_float32",
     "to_quantised",
 ]

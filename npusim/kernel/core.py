@@ -20,12 +20,17 @@ one follows the block.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from npusim.data.dtypes import DType
 from npusim.devices.schema import DeviceSpec, Pipe
 from npusim.isa import Local, Register, ScalarAlu, ScalarLoad, ScalarStore
 from npusim.isa.scalar import AluOp
 from npusim.kernel.builder import Builder
+from npusim.kernel.launch import launch
+from npusim.kernel.program import Binding, Block
 from npusim.kernel.queues import ProgramError, Queue, Slot
+from npusim.kernel.steps import Step
 
 __all__ = ["Core", "TileQueue"]
 
@@ -98,6 +103,19 @@ class Core(Builder):
         """A queue of *depth* tiles of *count* elements, from pipe *src* to pipe *dst*."""
         queue = self.queue(buffer, dtype.nbytes(count), src, dst, depth)
         return TileQueue(queue, dtype, count)
+
+    def launch(
+        self,
+        *steps: Step,
+        begin: Callable[[], None] | None = None,
+        bound: Callable[[int], dict[str, Binding]] | None = None,
+        cached: Callable[[str], bool] = lambda _: True,
+        block_dim: int = 0,
+    ) -> tuple[Block, ...]:
+        """A block for each core that has a tile in *steps*: :func:`npusim.kernel.launch.launch`."""
+        return launch(
+            self, self.kind, *steps, begin=begin, bound=bound, cached=cached, block_dim=block_dim
+        )
 
     # ---- scalar unit ----
 

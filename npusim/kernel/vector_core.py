@@ -87,20 +87,26 @@ class VectorCore(Core):
     def load(
         self, queue: TileQueue, view: GmView, pitch: int | None = None, *, one_by_one: bool = False
     ) -> Local:
-        """Load *view* into a tile of *queue* with copies that the chip can make.
+        """Load *view* as `copy_in` does, and wait for it. Free the tile when it has been read."""
+        self.copy_in(queue, view, pitch, one_by_one=one_by_one)
+        return queue.deque()
 
-        Rows begin *pitch* elements apart, or at the next block of 32 bytes. Free the tile when it
-        has been read. For *one_by_one* see :func:`~npusim.kernel.rows.fill`.
+    def copy_in(
+        self, queue: TileQueue, view: GmView, pitch: int | None = None, *, one_by_one: bool = False
+    ) -> None:
+        """Load *view* into the next tile of *queue*, for a consumer who takes it by `deque`.
+
+        Rows begin *pitch* elements apart, or at the next block of 32 bytes. The copies are such as
+        the chip can make. For *one_by_one* see :func:`~npusim.kernel.rows.fill`.
         """
         tile = queue.alloc()
         self.fill(tile, view, pitch, one_by_one=one_by_one)
         queue.enque(tile)
-        return queue.deque()
 
     def fill(
         self, tile: Local, view: GmView, pitch: int | None = None, *, one_by_one: bool = False
     ) -> None:
-        """Load *view* into *tile*, as `load` does, without a flag for who reads it."""
+        """Load *view* into *tile*, as `copy_in` does, without a flag for who reads it."""
         pitch_bytes = None if pitch is None else view.dtype.nbytes(pitch)
         slot = Slot(tile.buffer, tile.offset_bytes, tile.nbytes, event=-1)
         rows.fill(self, self.spec, slot, view, pitch_bytes, one_by_one=one_by_one)

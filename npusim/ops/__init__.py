@@ -22,6 +22,7 @@ from npusim.ops._contract import Contract
 from npusim.ops._oracle import Given
 from npusim.ops._protocol import Operator, Plan, Problem, in_own_terms, signature
 from npusim.ops._support import Row
+from npusim.ops._support_table import support_table, support_text
 from npusim.ops._torch import TorchFunction, TorchTensor
 
 __all__ = [
@@ -39,6 +40,8 @@ __all__ = [
     "load",
     "names",
     "signature",
+    "support_table",
+    "support_text",
 ]
 
 

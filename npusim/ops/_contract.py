@@ -404,6 +404,16 @@ class Contract:
         )
         return int(value)
 
+    def axis(self, name: str, of: Operand) -> int:
+        """An attribute that is a dimension of *of*, counted from the first."""
+        rank, axis = len(of.shape), self.integer(name)
+        self.require(
+            -rank <= axis < rank,
+            f"{name} must lie in [{-rank}, {rank - 1}] for {of.name} of shape {of.shape}, not "
+            f"{axis}; pass -1 for the last dimension",
+        )
+        return axis % rank
+
     def boolean(self, name: str, value: Any = _BOUND) -> bool:
         """An attribute that is true or false, as the rows of support have it."""
         value = self.value(name) if value is _BOUND else value

@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any
 
+import numpy as np
+
+from npusim.data.dtypes import Array
 from npusim.data.product import CubeOrder
 from npusim.devices.schema import DeviceSpec
 
@@ -33,6 +36,17 @@ class Given:
         """The chip; None is an Atlas A2."""
         self.cube_order = cube_order
         """In which order the cube adds: in blocks of 16 along k, or of 8, 4, 1."""
+
+    def rounded(self, values: Array, dtype: np.dtype[Any]) -> Array:
+        """fp32 *values* as *dtype*, to nearest, ties to even.
+
+        A chip that has no infinities in fp16 gives the largest number for them, and 0 for NaN.
+        """
+        if dtype == np.float16 and self.spec is not None and self.spec.half_overflow == "saturate":
+            largest = np.float32(np.finfo(np.float16).max)
+            values = np.clip(np.where(np.isnan(values), np.float32(0), values), -largest, largest)
+        with np.errstate(over="ignore"):
+            return np.asarray(values.astype(dtype))
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):  # copying and pickling ask for such ones

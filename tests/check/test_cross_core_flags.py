@@ -7,7 +7,8 @@ from collections import defaultdict
 from dataclasses import replace
 
 import pytest
-from hypothesis import event, given, settings
+from draws import draws
+from hypothesis import event, given
 from hypothesis import strategies as st
 
 from npusim.check.cross_core_races import check_apart
@@ -333,7 +334,7 @@ def expected(blocks: list[Block]) -> str:
 
 
 @given(programs, programs, programs)
-@settings(max_examples=400)
+@draws(400)
 def test_verdicts_are_those_of_the_closure(
     a: tuple[MicroOp, ...], b: tuple[MicroOp, ...], c: tuple[MicroOp, ...]
 ) -> None:

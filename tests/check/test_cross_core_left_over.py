@@ -6,7 +6,8 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import event, given, settings
+from draws import draws
+from hypothesis import event, given
 from hypothesis import strategies as st
 from random_programs import DEVICE
 
@@ -188,7 +189,7 @@ def ways(error: FlagError) -> list[str]:
 
 
 @given(flags, flags, flags)
-@settings(max_examples=300)
+@draws(300)
 def test_whoever_follows_the_advice_has_a_launch_that_passes(
     cube: list[MicroOp], first: list[MicroOp], second: list[MicroOp]
 ) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given, settings
+from draws import draws
+from hypothesis import given
 from hypothesis import strategies as st
 
 from npusim.check import cross_core_races
@@ -85,7 +86,7 @@ places = st.tuples(
         max_size=4,
     )
 )
-@settings(max_examples=150)
+@draws(150)
 def test_whatever_comes_is_refused_when_bytes_are_shared(
     cores: list[tuple[list[tuple[bool, int, int, int, int]], int]],
 ) -> None:

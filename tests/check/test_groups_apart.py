@@ -87,6 +87,15 @@ def test_groups_that_share_bytes_are_checked_together(monkeypatch: pytest.Monkey
     assert f"RaceError: {caught.value}" == whole(blocks)
 
 
+def test_groups_that_write_the_same_bytes_race_though_nobody_reads_them() -> None:
+    writer, reader, _ = programs()
+    waits = Program("reader", reader.parts[:1])
+    blocks = launch(2, 32, *[(writer, waits, waits)] * 2)
+    with pytest.raises(RaceError) as caught:
+        check_order(blocks, Orders())
+    assert f"RaceError: {caught.value}" == whole(blocks)
+
+
 def test_a_race_within_a_group_is_told_as_of_all() -> None:
     blocks = launch(3, 64, programs(waits=False))
     with pytest.raises(RaceError) as caught:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tiny import builder
 
 from npusim import chip
-from npusim.check.hazards import DeadlockError, FlagError, RaceError, areas, order
+from npusim.check.hazards import DeadlockError, FlagError, Orders, RaceError, areas, order
 from npusim.chip import Binding, Block
 from npusim.data.dtypes import FLOAT16, FLOAT32, UINT8
 from npusim.data.tensor import GlobalTensor
@@ -154,6 +154,15 @@ def test_without_a_flag_or_with_half_a_unit_flag_there_is_a_race() -> None:
         names = f"#{last - 1} cube: {ops[-2]}", f"#{last} fixpipe: {ops[-1]}"
         with pytest.raises(RaceError, match=race(*names, "l0c[0:1024]")):
             walk(*ops)
+
+
+def test_an_mmad_right_behind_the_flag_is_not_taken_for_one_farther_behind() -> None:
+    """The same orders serve all programs of a launch: one that passes must not vouch for others."""
+    orders, fix = Orders(), Call(Body((out(),)))
+    near, far = (Call(Body((*sync("cube", "fixpipe"), *[mmad()] * count))) for count in (1, 2))
+    assert orders.of(Program("near", (near, fix))) == range(4)
+    with pytest.raises(RaceError):
+        orders.of(Program("far", (far, fix)))
 
 
 def test_an_older_set_is_what_a_wait_takes_first() -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given, settings
+from draws import draws
+from hypothesis import given
 from hypothesis import strategies as st
 
 from npusim.check.hazards import FlagError, HazardError, Orders, RaceError, order, rounds, states
@@ -235,7 +236,7 @@ tiles = st.one_of(bodies(1, 5), pipelines(), st.just(TILE))
     bodies(0, 3),
     st.integers(0, 1),
 )
-@settings(max_examples=600)
+@draws(600)
 def test_calls_get_the_verdict_of_what_they_do(
     before: tuple[MicroOp, ...],
     loops: list[tuple[MicroOp, ...]],

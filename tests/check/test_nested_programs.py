@@ -70,6 +70,7 @@ def told(program: Program) -> object:
     return found.flags, epochs
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("few_flags", [0, record.FEW_FLAGS])
 def test_nests_and_what_they_do_are_alike_to_other_cores(
     monkeypatch: pytest.MonkeyPatch, few_flags: int

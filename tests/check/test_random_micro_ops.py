@@ -11,7 +11,8 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import numpy as np
-from hypothesis import event, given, settings
+from draws import draws
+from hypothesis import event, given
 from hypothesis import strategies as st
 from tiny import tiny_spec
 
@@ -287,7 +288,7 @@ def play(op: MicroOp, kind: str) -> None:
         assert guard.untouched_but(start, end), name
 
 
-@settings(max_examples=600)
+@draws(600)
 @given(drawn=micro_ops())
 def test_a_changed_micro_op_is_refused_or_does_what_it_says(drawn: tuple[str, Any]) -> None:
     kind, op = drawn

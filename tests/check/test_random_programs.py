@@ -80,6 +80,6 @@ def test_whoever_follows_the_advice_of_one_race_after_the_other_comes_to_a_right
     assert followed > 20
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_every_fault_is_found_in_many_more() -> None:
     check(range(250, 10_000))

@@ -105,6 +105,14 @@ def test_a_store_of_what_nobody_wrote_is_refused() -> None:
     check(load(0, 256), store(0, 256))
 
 
+def test_bytes_that_were_stored_once_are_checked_again_after_a_loop_of_stores() -> None:
+    loop = ScalarLoop(9, (ScalarLoad("a", ub(512, 1), 4), ScalarStore(ub(0, 1), "a", 4)))
+    # The last round leaves something written in the register.
+    good = load(0, 32), store(0, 32), load(544, 32)
+    check(*good, load(512, 32), loop, store(0, 32))
+    leaves("ub[512:544]", *good, loop, store(0, 32))
+
+
 def test_an_accumulator_that_nobody_set_is_refused() -> None:
     add = Binary("add", ub(256, 64), ub(256, 64), ub(0, 64))
     refused(

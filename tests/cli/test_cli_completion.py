@@ -113,7 +113,7 @@ def typed(folder: Path, lines: Iterable[str]) -> str:
     return told.decode()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @needs_bash
 def test_bash_completes_words_that_it_splits(tmp_path: Path) -> None:
     command = tmp_path / "npusim"

@@ -189,7 +189,7 @@ def test_without_a_call_the_document_is_shown() -> None:
     assert "Sources: ops-nn@e5c3fa9" in out
     assert out.endswith("With -i and -a it explains a call.\n")
     assert set(json.loads(npusim_says("explain", "npu_dynamic_quant", "--json").out)) == {
-        "op", "summary", "formula", "notes",
+        "op", "summary", "formula", "notes", "support",
     }  # fmt: skip
 
 

@@ -333,6 +333,7 @@ main()
 """The command, whose processes start however little there is to do."""
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("number", "jobs"), [(signal.SIGINT, "2"), (signal.SIGTERM, "1"), (signal.SIGKILL, "2")]
 )

@@ -161,6 +161,7 @@ def all_values(src: DType) -> np.ndarray:
 by_half = pytest.mark.parametrize("src", [FLOAT16, BFLOAT16], ids=str)
 
 
+@pytest.mark.sample(5)
 @by_half
 @by_mode
 def test_every_half_becomes_the_same_integers_as_by_the_second_definition(
@@ -172,6 +173,7 @@ def test_every_half_becomes_the_same_integers_as_by_the_second_definition(
         np.testing.assert_array_equal(cast(all_values(src), dst, mode), expected, str(dst))
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize(("src", "dst"), [(FLOAT16, BFLOAT16), (BFLOAT16, FLOAT16)], ids=str)
 @by_mode
 def test_every_half_becomes_the_same_other_half(src: DType, dst: DType, mode: RoundMode) -> None:
@@ -180,6 +182,7 @@ def test_every_half_becomes_the_same_other_half(src: DType, dst: DType, mode: Ro
         assert_patterns(cast(all_values(src), dst, mode, overflow), expected)
 
 
+@pytest.mark.sample(5)
 @by_half
 @by_mode
 def test_every_half_is_exact_in_float32(src: DType, mode: RoundMode) -> None:
@@ -223,6 +226,7 @@ def test_float32_becomes_the_same_integers_as_by_the_second_definition(mode: Rou
         np.testing.assert_array_equal(cast(values, dst, mode), np.clip(wide, low, high), str(dst))
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("dst", [FLOAT16, BFLOAT16], ids=str)
 @by_mode
 def test_float32_becomes_the_same_halves(dst: DType, mode: RoundMode) -> None:
@@ -304,6 +308,7 @@ def int32_values() -> np.ndarray:
     return np.clip(values, -(2**31), 2**31 - 1).astype(np.int32)
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("dst", [FLOAT16, BFLOAT16, FLOAT32], ids=str)
 @by_mode
 def test_integers_become_the_nearest_float_whatever_the_mode(dst: DType, mode: RoundMode) -> None:

@@ -36,6 +36,7 @@ def small(name: str, dtype: DType) -> list[Placement]:
 CASES = [(name, dtype) for name in ORDERS for dtype in DTYPES if name != "L0C" or dtype in SUMS]
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize(("name", "dtype"), CASES, ids=str)
 def test_places_elements_and_bytes_say_the_same(name: str, dtype: DType) -> None:
     for of in small(name, dtype):

@@ -10,7 +10,8 @@ from typing import get_args
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from draws import draws
+from hypothesis import given
 from hypothesis import strategies as st
 
 from npusim.data.dtypes import Array
@@ -89,6 +90,7 @@ def spread(
     return np.clip(values, -limit, limit).astype(np.float32).astype(dtype)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("dtype", [FP16, BF16], ids=str)
 def test_products_equal_the_fractions(
@@ -172,7 +174,7 @@ def test_only_the_last_rounding_of_a_block_counts() -> None:
     assert found == {f"k{width}": 2.0**24 + (16 if width > 1 else 0) for width in (16, 8, 4, 1)}
 
 
-@settings(max_examples=60)
+@draws(60)
 @given(
     m=st.integers(1, 20),
     k=st.integers(0, 70),

@@ -226,6 +226,7 @@ def range_at(key: str) -> Within:
     return within
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("chip", devices.names())
 def test_ten_times_and_a_tenth_of_every_number_is_a_what_if(chip: str) -> None:
     spec = devices.load(chip).model_dump(exclude={"sources"})

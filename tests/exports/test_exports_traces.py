@@ -270,6 +270,7 @@ def summarised(
     return run, tmp_path
 
 
+@pytest.mark.sample(1)
 def test_a_summary_has_fewer_spans_and_says_so(summarised: tuple[Run, Path]) -> None:
     run, folder = summarised
     assert run.trace is not None
@@ -289,6 +290,7 @@ def test_a_summary_has_fewer_spans_and_says_so(summarised: tuple[Run, Path]) -> 
     assert sum(args.get("gm_bytes", 0) for args in spans) == sum(c.nbytes for c in counters)
 
 
+@pytest.mark.sample(1)
 def test_insight_shows_a_summary(summarised: tuple[Run, Path]) -> None:
     _, folder = summarised
     found = sorted((folder / "summary" / "msprof" / "simulator").rglob("trace.json"))
@@ -296,6 +298,7 @@ def test_insight_shows_a_summary(summarised: tuple[Run, Path]) -> None:
     assert {path: problems(path) for path in found} == {path: [] for path in found}
 
 
+@pytest.mark.sample(1)
 def test_all_else_is_that_of_the_whole_run(summarised: tuple[Run, Path]) -> None:
     _, folder = summarised
     files = [path.relative_to(folder / "full") for path in (folder / "full").rglob("*.csv")]
@@ -448,6 +451,7 @@ def looping(run: Run, rounds: int) -> Run:
     return replace(run, trace=Trace((many,), traced(run).clock_hz))
 
 
+@pytest.mark.nightly
 def test_memory_does_not_grow_with_what_is_written(tmp_path: Path) -> None:
     run = quantize("Atlas A2")
     few = peak_bytes(looping(run, 20), tmp_path / "few")

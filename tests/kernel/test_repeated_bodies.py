@@ -251,12 +251,14 @@ def repeats(blocks: tuple[Block, ...]) -> int:
     return len(calls) - len({call.body for call in calls})
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case[0])
 def test_bodies_are_reused_only_where_they_are_the_same(case: Case) -> None:
     assert repeats(blocks_of(*case)) > 0
     assert same_programs(lambda: [block.program for block in blocks_of(*case)])
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("case", LONG_K, ids=lambda case: case[0])
 def test_turns_of_a_product_are_what_a_plain_loop_over_k_writes(
     case: Case, monkeypatch: pytest.MonkeyPatch
@@ -336,7 +338,7 @@ def drawn(rng: np.random.Generator) -> Case:
     return "npu_quant_matmul", chip, {**call, "output_dtype": target}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("seed", range(30))
 def test_bodies_of_any_product_are_the_same(seed: int) -> None:
     case = drawn(np.random.default_rng(seed))
@@ -351,7 +353,7 @@ ON_EVERY_CHIP = [
 ]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("name", "case"), ON_EVERY_CHIP, ids=[f"{case[0]}-{name}" for name, case in ON_EVERY_CHIP]
 )

@@ -99,6 +99,7 @@ def test_product_multiplies_by_the_transpose(
     np.testing.assert_array_equal(found, expected.astype(np.float16))
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     "options",
     [

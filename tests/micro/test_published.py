@@ -29,6 +29,7 @@ def test_rows_and_pipes_are_those_of_measured_kernels() -> None:
         assert find(id_)
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize(
     ("pipe", "id_", "tolerance"),
     [

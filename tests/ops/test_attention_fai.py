@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 from attention_calls import OP, STENCIL, attention_call, float64_attention, specs_of
-from hypothesis import given, settings
+from draws import draws
+from hypothesis import given
 from hypothesis import strategies as st
 from op_calls import BF16, assert_all_same
 
@@ -83,7 +84,7 @@ LENGTHS: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
 """Query tokens and keys of each request."""
 
 
-@settings(max_examples=25, deadline=None)
+@draws(25)
 @given(
     lengths=st.sampled_from(LENGTHS),
     heads=st.sampled_from([(1, 1), (2, 1), (3, 3), (6, 2), (5, 1)]),
@@ -125,6 +126,7 @@ SPLIT: tuple[tuple[tuple[int, ...], tuple[int, ...], tuple[int, int], int], ...]
 )
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("dtype", [np.float16, BF16])
 @pytest.mark.parametrize("case", SPLIT)
 def test_split_keys_equal_the_reference(case: Any, dtype: Any) -> None:
@@ -139,6 +141,7 @@ def test_split_keys_equal_the_reference(case: Any, dtype: Any) -> None:
     assert np.abs(found.output[0].astype(np.float64) - truth).max() <= RELATIVE[dtype]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("keys", "heads", "head_size"),
     [
@@ -161,6 +164,7 @@ def test_several_heads_of_keys_in_a_task_equal_the_reference(
     assert np.abs(found.output[0].astype(np.float64) - truth).max() <= RELATIVE[BF16]
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("block_size", [0, 128])
 @pytest.mark.parametrize(
     ("queries", "keys", "heads", "before", "after"),
@@ -302,7 +306,7 @@ def test_where_pages_lie_does_not_change_the_program() -> None:
         assert len(lane.program.leaves) == len(another.program.leaves)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("lengths", "heads", "pages", "most_s"),
     [((3518,) * 7, (4, 1), False, 20.0), ((16384,) * 64, (32, 8), True, 10.0)],

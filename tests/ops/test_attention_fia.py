@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from attention_calls import OP, specs_of
 from attention_layouts import by_request, float64_rows, layout_call
-from hypothesis import given, settings
+from draws import draws
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from op_calls import BF16, assert_all_same
@@ -120,7 +121,7 @@ LENGTHS: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
 """Query tokens and keys of each request."""
 
 
-@settings(max_examples=20, deadline=None)
+@draws(20)
 @given(
     layout=st.sampled_from(LAYOUTS),
     lengths=st.sampled_from(LENGTHS),
@@ -155,7 +156,7 @@ def test_a_tiled_run_equals_the_reference(
         assert_near_float64(call, every, found[0], dtype)
 
 
-@settings(max_examples=10, deadline=None)
+@draws(10)
 @given(
     layout=st.sampled_from(["BSH", "BSND", "BNSD", "NTD"]),
     lengths=st.sampled_from([((1, 1), (700, 130)), ((9,), (300,)), ((40, 3), (100, 20))]),
@@ -196,6 +197,7 @@ SPLIT: tuple[tuple[str, tuple[int, ...], tuple[int, ...], tuple[int, int], int],
 )
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("dtype", [np.float16, BF16])
 @pytest.mark.parametrize("case", SPLIT)
 def test_rows_that_cores_share_equal_the_reference(case: Any, dtype: Any) -> None:
@@ -212,6 +214,7 @@ def test_rows_that_cores_share_equal_the_reference(case: Any, dtype: Any) -> Non
     assert_near_float64(call, every, found.output[0], dtype)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("block_size", [0, 16])
 def test_heads_so_wide_that_not_all_rows_stay_in_l1(block_size: int) -> None:
     call, every = layout_call(
@@ -391,7 +394,7 @@ def test_cores_take_heads_then_rows_then_tiles() -> None:
     ]
 
 
-@settings(max_examples=100, deadline=None)
+@draws(100)
 @given(
     heads=st.lists(
         st.lists(st.lists(st.integers(16, 300), max_size=6), min_size=1, max_size=5),
@@ -462,7 +465,7 @@ def test_keys_of_long_decoding_pass_the_l2_by() -> None:
     assert plan_of("BSND", 65536).streams_keys
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("heads", "pages"), [((4, 4), False), ((4, 1), True)])
 def test_large_calls_are_timed_soon(heads: tuple[int, int], pages: bool) -> None:
     from time import process_time

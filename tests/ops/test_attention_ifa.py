@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from attention_calls import OP, specs_of
 from attention_layouts import by_request, float64_rows, layout_call
-from hypothesis import given, settings
+from draws import draws
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from op_calls import BF16, NEW, Row, assert_accepted, assert_all_same, assert_refused, on_each_line
@@ -96,7 +97,7 @@ def assert_near_float64(call: dict[str, Any], real: Any, output: Array, dtype: A
 # ---- values ----
 
 
-@settings(max_examples=12, deadline=None)
+@draws(12)
 @given(
     layout=st.sampled_from(["BSH", "BSND", "BNSD"]),
     keys=st.sampled_from([(1,), (700, 0, 130), (300, 33), (1100,)]),
@@ -126,6 +127,7 @@ def test_a_tiled_run_equals_the_reference(
     assert_near_float64(call, real, found[0], dtype)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("layout", "heads"), [("BSND", (4, 1)), ("BNSD", (3, 3))])
 def test_rows_that_cores_share_equal_the_reference(
@@ -139,6 +141,7 @@ def test_rows_that_cores_share_equal_the_reference(
     assert_near_float64(call, real, found.output[0], F16)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("kind", ["channel", "token"])
 @pytest.mark.parametrize(("heads", "keys"), [((64, 1), 2100), ((128, 1), 300)])
 def test_many_heads_may_share_keys(heads: tuple[int, int], keys: int, kind: str) -> None:

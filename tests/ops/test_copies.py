@@ -8,8 +8,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from draws import draws
 from hypothesis import given as drawn
-from hypothesis import settings
 from hypothesis import strategies as st
 
 from npusim import OpError, TensorSpec, ops, run
@@ -20,6 +20,7 @@ DTYPES = (np.float16, np.float32, ml_dtypes.bfloat16, np.int8, np.uint8, np.int3
 SHAPES = ((4, 9, 17), (64, 40), (3, 9), (5, 9, 2000), (2, 32))
 
 
+@pytest.mark.sample(7)
 @pytest.mark.parametrize("device", CHIPS)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_no_bit_changes(dtype: Any, device: str, rng: np.random.Generator) -> None:
@@ -67,14 +68,14 @@ def assert_copied(name: str, device: str, expected: Any, *args: Any) -> None:
         assert found.tobytes() == expected.tobytes()
 
 
-@settings(max_examples=40, deadline=None)
+@draws(40)
 @drawn(data=st.data(), device=st.sampled_from(CHIPS))
 def test_any_tensor_is_cloned(data: st.DataObject, device: str) -> None:
     x = data.draw(operands(device))
     assert_copied("clone", device, x.copy(), x)
 
 
-@settings(max_examples=60, deadline=None)
+@draws(60)
 @drawn(data=st.data(), device=st.sampled_from(CHIPS))
 def test_any_part_along_any_axis(data: st.DataObject, device: str) -> None:
     x = data.draw(operands(device))
@@ -85,7 +86,7 @@ def test_any_part_along_any_axis(data: st.DataObject, device: str) -> None:
     assert_copied("narrow", device, expected, x, dim, start, length)
 
 
-@settings(max_examples=60, deadline=None)
+@draws(60)
 @drawn(data=st.data(), device=st.sampled_from(CHIPS))
 def test_any_tensors_behind_each_other(data: st.DataObject, device: str) -> None:
     x = data.draw(operands(device))

@@ -9,8 +9,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from draws import draws
 from hypothesis import given as drawn
-from hypothesis import settings
 from hypothesis import strategies as st
 
 from npusim import OpError, TensorSpec, devices, ops, run
@@ -72,6 +72,7 @@ def call(name: str, dtype: Any, shape: Any, other: Any, rng: np.random.Generator
     return given
 
 
+@pytest.mark.sample(35)
 @pytest.mark.parametrize("device", CHIPS)
 @pytest.mark.parametrize("name", EXPRESSIONS)
 def test_the_kernel_gives_the_bits_of_the_reference(
@@ -214,7 +215,7 @@ def test_a_number_is_rounded_to_the_type_of_the_tensor() -> None:
     assert_same(np.asarray(found), x * HALF(0.1))
 
 
-@settings(max_examples=15, deadline=None)
+@draws(15)
 @drawn(data=st.data(), device=st.sampled_from(CHIPS), seed=st.integers(0, 9))
 def test_any_shape_is_broadcast(data: st.DataObject, device: str, seed: int) -> None:
     shape = tuple(data.draw(st.lists(st.integers(1, 20), min_size=1, max_size=4)))
@@ -233,7 +234,7 @@ def test_rows_that_fill_the_buffer_leave_room_for_a_tail(device: str) -> None:
     np.testing.assert_array_equal(np.asarray(found.output), np.broadcast_to(x, (2, 131_072)))
 
 
-@settings(max_examples=25, deadline=None)
+@draws(25)
 @drawn(data=st.data(), device=st.sampled_from(CHIPS), seed=st.integers(0, 9))
 def test_any_expression_of_any_shape_and_stride(
     data: st.DataObject, device: str, seed: int

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from draws import draws
+from hypothesis import given
 from hypothesis import strategies as st
 from op_calls import BF16, OLD, Row, assert_accepted, assert_refused, assert_same, on_each_line
 
@@ -26,7 +27,7 @@ def test_a_row_for_each_index() -> None:
     assert found.tolist() == [[[5, 6], [1, 2]], [[5, 6], [5, 6]]]
 
 
-@settings(max_examples=40)
+@draws(40)
 @given(
     device=st.sampled_from([A2, A3, OLD_CHIP]),
     table=st.sampled_from([

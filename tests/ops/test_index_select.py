@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from draws import draws
+from hypothesis import given
 from hypothesis import strategies as st
 from op_calls import BF16, assert_same
 
@@ -25,7 +26,7 @@ def test_parts_along_each_axis() -> None:
         assert_same(found, np.take(x, index, axis=dim))
 
 
-@settings(max_examples=30, deadline=None)
+@draws(30)
 @given(data=st.data(), device=st.sampled_from([A2, A3, INFERENCE]), seed=st.integers(0, 99))
 def test_a_tiled_run_equals_the_reference(data: st.DataObject, device: str, seed: int) -> None:
     types = [np.float16, np.float32, np.int8, np.int64, *([BF16] if device != INFERENCE else [])]

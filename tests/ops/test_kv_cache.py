@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from draws import draws
+from hypothesis import given
 from hypothesis import strategies as st
 from op_calls import (
     BF16,
@@ -52,7 +53,7 @@ def test_in_fractals_a_token_is_spread_over_its_page() -> None:
     assert not found[:, :, :3].any()
 
 
-@settings(max_examples=30)
+@draws(30)
 @given(
     chip=st.sampled_from([(SCATTER, A2), (SCATTER, A3), (RESHAPE, A2), (RESHAPE, OLD_CHIP)]),
     tokens=st.sampled_from([0, 1, 5, 61, 1003]),

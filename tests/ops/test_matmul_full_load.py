@@ -16,6 +16,7 @@ from npusim.ops.matmul.templates.whole_k import WholeKPlan
 BOTH = ("bl1_full_load", "bl1_aligned_output")
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("template", BOTH)
 @pytest.mark.parametrize(
     ("m", "k", "n", "kind", "words"),

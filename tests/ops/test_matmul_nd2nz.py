@@ -19,6 +19,7 @@ from npusim.ops.matmul.traits import CallTraits, Chip
 BOTH = ("x1", "x2")
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("m", "k", "n", "kind", "words", "sides"),
     [

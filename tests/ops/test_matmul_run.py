@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 from chips import every
-from hypothesis import given, settings
+from draws import draws
+from hypothesis import given
 from matrix_calls import (
     CHIPS,
     COUPLED,
@@ -52,6 +53,7 @@ def test_one_core_makes_many_blocks(rng: np.random.Generator, device: str) -> No
     assert_like_reference("matmul", a, b, bias, device=one)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("batch", "m", "n"),
     [
@@ -102,6 +104,7 @@ def test_matrices_may_lie_in_any_way(
 KINDS = [(np.float16, np.float16), (np.float16, np.float32), (BF16, np.float32), (BF16, None)]
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     ("device", "kind", "bias_kind"),
     [case for kinds in KINDS for case in every(CHIPS if kinds[0] is np.float16 else SPLIT, *kinds)],
@@ -113,6 +116,7 @@ def test_kinds_of_bias(rng: np.random.Generator, device: str, kind: Any, bias_ki
         assert_like_reference("matmul", a, b, bias, device=device)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("device", "kind"), [case for kind in (np.float16, BF16) for case in every(SPLIT, kind)]
 )
@@ -231,16 +235,16 @@ def check_drawn(call: ProductCall, order: str, byte_exact: bool) -> None:
     assert_like_reference("matmul", *call.args, device=call.device, **order_and_more)
 
 
-@settings(max_examples=80)
+@draws(80)
 @given(call=matmul_calls())
 def test_any_call(call: ProductCall) -> None:
     check_drawn(call, "k16", byte_exact=False)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("byte_exact", [False, True])
-@settings(max_examples=30)
+@draws(30)
 @given(call=matmul_calls(500))
 def test_any_larger_call(order: str, byte_exact: bool, call: ProductCall) -> None:
     check_drawn(call, order, byte_exact)

@@ -88,6 +88,7 @@ def test_runs_of_chunks_are_added_in_the_order_of_the_cores() -> None:
 # ---- single_core_split_k ----
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("m", "k", "n", "kind", "words"),
     [
@@ -138,6 +139,7 @@ def test_how_a_single_core_cuts(call: CallTraits, cut: Any, chunk_k: int) -> Non
 # ---- deterministic_split_k ----
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("m", "k", "n", "kind", "words"),
     [

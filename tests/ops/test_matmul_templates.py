@@ -7,7 +7,8 @@ from typing import Any, NamedTuple, get_args
 import numpy as np
 import pytest
 from chips import every
-from hypothesis import given, settings
+from draws import draws
+from hypothesis import given
 from hypothesis import strategies as st
 from matrix_calls import SPLIT, gm_matrix, halves, sizes, turned, with_special
 from op_calls import BF16
@@ -52,21 +53,22 @@ def template_calls(draw: st.DrawFn) -> TemplateCall:
     return TemplateCall((x1, x2, bias), template)
 
 
-@settings(max_examples=60)
+@draws(60)
 @given(call=template_calls())
 def test_any_call(call: TemplateCall) -> None:
     assert_as_the_reference(*call.args, template=call.template, timing=False)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("byte_exact", [False, True])
-@settings(max_examples=150)
+@draws(150)
 @given(call=template_calls())
 def test_any_further_call(byte_exact: bool, call: TemplateCall) -> None:
     modes = {"timing": False, "byte_exact": byte_exact}
     assert_as_the_reference(*call.args, template=call.template, **modes)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("template", TEMPLATES)
 @pytest.mark.parametrize("device", every(SPLIT))
 def test_programs_of_large_products_hold(device: str, template: str) -> None:

@@ -10,7 +10,8 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pytest
-from hypothesis import given, settings
+from draws import draws
+from hypothesis import given
 from hypothesis import strategies as st
 
 from npusim import TensorSpec, devices
@@ -553,14 +554,14 @@ def quantised_calls(draw: st.DrawFn) -> Tiled:
     return Tiled(spec, problem, npu_quant_matmul.tile(spec, problem))
 
 
-@settings(max_examples=300)
+@draws(300)
 @given(halves_calls())
 def test_any_product_of_halves_fits_and_is_covered(tiled: Tiled) -> None:
     assert_fits(tiled)
     assert_covers(tiled)
 
 
-@settings(max_examples=400)
+@draws(400)
 @given(quantised_calls())
 def test_any_quantised_product_fits_and_is_covered(tiled: Tiled) -> None:
     assert_fits(tiled)

@@ -91,6 +91,7 @@ def test_fractals_and_views_are_the_same_matrix(rng: np.random.Generator) -> Non
         np.testing.assert_array_equal(reference(np.asfortranarray(a), same), expected)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("device", ["ascend910b2", "ascend910_9391"])
 @pytest.mark.parametrize(("transposed_a", "transposed_b"), [(0, 0), (0, 1), (1, 0), (1, 1)])
 @pytest.mark.parametrize("shape", [(5, 7, 3), (100, 33, 77), (130, 600, 270)])

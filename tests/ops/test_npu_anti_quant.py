@@ -9,7 +9,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 from chips import THREE
-from hypothesis import given, settings
+from draws import draws
+from hypothesis import given
 from hypothesis import strategies as st
 from op_calls import assert_same
 
@@ -67,7 +68,7 @@ def test_special_scales_give_special_numbers(name: str) -> None:
 SHAPES = st.lists(st.integers(1, 5), max_size=2).map(tuple)
 
 
-@settings(max_examples=40)
+@draws(40)
 @given(
     device=st.sampled_from(THREE),
     front=SHAPES,

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 from chips import THREE
-from hypothesis import given, settings
+from draws import draws
+from hypothesis import given
 from hypothesis import strategies as st
 from op_calls import (
     BF16,
@@ -62,7 +63,7 @@ def test_float16_rounds_each_step(device: str) -> None:
     assert words[32:36] == ["3d0a", "c037", "ae0c", "d450"]
 
 
-@settings(max_examples=30)
+@draws(30)
 @given(
     device=st.sampled_from(THREE),
     tokens=st.sampled_from([(1, 1), (2, 3), (1, 47), (3, 40), (1, 400)]),

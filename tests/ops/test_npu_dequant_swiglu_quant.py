@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 from chips import every
-from hypothesis import given, settings
+from draws import draws
+from hypothesis import given
 from hypothesis import strategies as st
 from op_calls import (
     A2,
@@ -296,7 +297,7 @@ def drawn(data: st.DataObject, groups: int, rows: int, width: int) -> tuple[Arra
     return x, given
 
 
-@settings(max_examples=30)
+@draws(30)
 @given(st.data())
 def test_rows_equal_the_reference(data: st.DataObject) -> None:
     rows, columns = data.draw(st.integers(1, 110)), data.draw(st.integers(1, 90))
@@ -304,7 +305,7 @@ def test_rows_equal_the_reference(data: st.DataObject) -> None:
     assert_as_reference(x, data.draw(st.sampled_from(A2 + A3)), **given)
 
 
-@settings(max_examples=30)
+@draws(30)
 @given(st.data())
 def test_groups_equal_the_reference(data: st.DataObject) -> None:
     rows, columns = data.draw(st.integers(1, 90)), data.draw(st.integers(1, 3)) * 64

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 from chips import every
-from hypothesis import given, settings
+from draws import draws
+from hypothesis import given
 from op_calls import (
     A2,
     A3,
@@ -121,7 +122,7 @@ def assert_as_reference(x: Array, device: str = "ascend910b2", **given: Any) -> 
         np.testing.assert_array_equal(bits(came), bits(wanted))
 
 
-@settings(max_examples=40)
+@draws(40)
 @given(dynamic_calls().filter(lambda call: call.device not in INFERENCE))
 def test_a_tiled_run_equals_the_reference(call: DynamicCall) -> None:
     assert_as_reference(call.x, call.device, **call.kwargs)

@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from draws import draws
+from hypothesis import given
 from hypothesis import strategies as st
 from op_calls import BF16, assert_all_same, assert_same
 
-from npusim import Code, OpError, TensorSpec, ops, run
+from npusim import Code, OpError, TensorSpec, devices, ops, run
 from npusim.data.dtypes import pack_int4
 
 OP = "npu_grouped_matmul"
@@ -64,7 +65,7 @@ def call_of(
 # ---- values ----
 
 
-@settings(max_examples=20)
+@draws(20)
 @given(
     device=st.sampled_from([A2, A3]),
     counts=st.lists(st.sampled_from([0, 1, 30, 140]), min_size=1, max_size=3).filter(any),
@@ -97,6 +98,7 @@ def test_a_tiled_run_equals_the_reference(
     assert_same(found.output, REFERENCE(**call))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("device", [A2, A3])
 @pytest.mark.parametrize(("bits", "groups"), [(8, 0), (4, 0), (4, 15)])
 def test_all_vector_cores_together_make_the_same_numbers(
@@ -157,7 +159,7 @@ def test_a_row_of_digits_worked_out_apart() -> None:
     assert set(found.output.ravel().tolist()) == {18.75}
 
 
-@settings(max_examples=12)
+@draws(12)
 @given(
     device=st.sampled_from([A2, A3]),
     counts=st.lists(st.sampled_from([0, 1, 2, 30]), min_size=1, max_size=16).filter(any),
@@ -194,6 +196,7 @@ def test_rows_longer_than_a_tree() -> None:
     assert_same(found.output, REFERENCE(**call))
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("m", "k", "n", "template"),
     [
@@ -257,12 +260,15 @@ WITH = " with float16 x, int8 weight and float16 output"
 OF = " with float16 x, int32 weight and float16 output"
 ROWS: list[tuple[dict[str, Any], dict[str, Any], str, Code]] = [
     *(
-        (INT8, {name: None}, f"{name} must be given, not None; pass a list of tensors",
+        (INT8, {name: None},
+         f"{name} must be given with x of float16 and weight of int8 on Atlas A2, not None; pass a "
+         f"tensor",
          Code.NULL_POINTER)
         for name in ("antiquant_scale", "antiquant_offset")
     ),
     (INT8, {"antiquant_scale": [np.ones((2, 48), F32)]},
-     f"antiquant_scale must be float16{WITH}, not float32; convert it", Code.INVALID_PARAMETER),
+     "antiquant_scale must be float16 with x of float16 on Atlas A2, not float32; convert it",
+     Code.INVALID_PARAMETER),
     (INT8, {"antiquant_scale": [np.ones((2, 2, 48), F16)]},
      f"antiquant_scale must have shape (2, 48){WITH}, not (2, 2, 48); pass a number a column",
      Code.INVALID_PARAMETER),
@@ -296,7 +302,8 @@ def test_what_is_checked_before_the_launch(
     base: dict[str, Any], wrong: dict[str, Any], message: str, code: Code
 ) -> None:
     for device in (A2, A3):
-        with pytest.raises(OpError, match=f"^{re.escape(f'{OP}: {message} [{code.value}]')}$"):
+        said = f"{OP}: {message} [{code.value}]".replace("Atlas A2", devices.load(device).series)
+        with pytest.raises(OpError, match=f"^{re.escape(said)}$"):
             run(OP, **base | wrong, device=device, timing=False)
     for right in (INT8, INT4):
         assert_same(run(OP, **right, device=A2, timing=False).output, REFERENCE(**right))

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from draws import draws
+from hypothesis import given
 from hypothesis import strategies as st
 from op_calls import (
     BF16,
@@ -80,7 +81,7 @@ def test_rows_without_a_group_and_rows_of_zeros_are_zero() -> None:
     assert not scales.any()
 
 
-@settings(max_examples=20)
+@draws(20)
 @given(
     device=st.sampled_from([A2, A3]),
     counts=st.lists(st.sampled_from([0, 1, 2, 30, 140]), min_size=1, max_size=5),
@@ -108,7 +109,7 @@ def test_a_tiled_run_equals_the_reference(
     assert_all_same(outputs(*args, device=device), REFERENCE(*args))
 
 
-@settings(max_examples=10)
+@draws(10)
 @given(
     device=st.sampled_from([A2, A3]),
     counts=st.lists(st.sampled_from([0, 1, 2, 70]), min_size=1, max_size=4).filter(any),
@@ -136,7 +137,7 @@ def test_weights_of_int4_equal_the_reference(
     assert_all_same(tuple(found.outputs.values()), REFERENCE(*args, bias=bias))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_chunks_equal_the_reference() -> None:
     """More than twice 32 MiB of sums: the vector cores begin before all of them are there."""
     rng = np.random.default_rng(1)

@@ -11,7 +11,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from draws import draws
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from op_calls import assert_all_same
@@ -109,6 +110,7 @@ LISTS = (
 )
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("weight", ["(k, n)", "turned", "fractals", "turned fractals", "list"])
@@ -139,7 +141,7 @@ def test_rows_of_floats_in_groups(weight: str, kind: str, device: str) -> None:
         )
 
 
-@settings(max_examples=12)
+@draws(12)
 @given(
     sizes=st.sampled_from([(1, 16, 16), (60, 96, 288), (300, 40, 272), (33, 300, 48)]),
     form=st.sampled_from(["(k, n)", "turned", "fractals"]),
@@ -190,6 +192,7 @@ def test_several_x_of_one_output() -> None:
     assert_runs("ascend910b2", x=xs, weight=ws, group_list=ends, group_type=0, split_item=3)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_groups_along_k(kind: str, device: str) -> None:
@@ -259,6 +262,7 @@ def test_int32_as_it_is(weight: str) -> None:
     assert_runs("ascend910b2", weight=weights()[weight], bias=BIAS, output_dtype="int32", **QUANT)
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("act_type", [0, 1, 2, 4, 5])
 @pytest.mark.parametrize("tokens", [False, True])
 @pytest.mark.parametrize("output", ["float16", "bfloat16"])
@@ -380,7 +384,7 @@ def test_arguments_are_kept_as_they_were_given() -> None:
 COUNTS = st.lists(st.sampled_from([0, 1, 15, 17, 130]), min_size=1, max_size=4).filter(any)
 
 
-@settings(max_examples=20, deadline=None)
+@draws(20)
 @given(
     device=st.sampled_from(DEVICES),
     kind=st.sampled_from(sorted(KINDS)),
@@ -408,7 +412,7 @@ def test_hostile_floats_of_any_shape(
     )
 
 
-@settings(max_examples=20, deadline=None)
+@draws(20)
 @given(
     device=st.sampled_from(DEVICES),
     output=st.sampled_from(["int8", "float16", "bfloat16"]),

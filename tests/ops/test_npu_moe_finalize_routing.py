@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from draws import draws
+from hypothesis import given
 from hypothesis import strategies as st
 from op_calls import (
     BF16,
@@ -98,7 +99,7 @@ def test_zero_is_added_where_there_is_no_bias(dtype: Any, sign: bool) -> None:
     assert bool(np.signbit(found.astype(np.float32))[0, 0]) is sign
 
 
-@settings(max_examples=40)
+@draws(40)
 @given(
     device=st.sampled_from([A2, A3]),
     sizes=st.sampled_from([(1, 1, 1), (7, 3, 40), (100, 4, 129), (49, 2, 16), (2, 2, 30001)]),

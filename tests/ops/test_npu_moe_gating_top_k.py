@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from draws import draws
+from hypothesis import given
 from hypothesis import strategies as st
 from op_calls import (
     BF16,
@@ -96,7 +97,7 @@ SHAPES: list[tuple[tuple[int, int], int, dict[str, Any]]] = [
 ]
 
 
-@settings(max_examples=40)
+@draws(40)
 @given(
     device=st.sampled_from([A2, A3]),
     call=st.sampled_from(SHAPES),

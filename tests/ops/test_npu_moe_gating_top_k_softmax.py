@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from hypothesis import given, settings
+from draws import draws
+from hypothesis import given
 from hypothesis import strategies as st
 from op_calls import (
     BF16,
@@ -70,7 +71,7 @@ def test_bfloat16_rounds_halves_away_from_zero() -> None:
     assert weights.view(np.uint16).tolist() == bits.tolist()
 
 
-@settings(max_examples=40)
+@draws(40)
 @given(
     device=st.sampled_from([A2, A3]),
     shape=st.sampled_from([(3, 256), (100, 7), (2, 3, 60), (2, 2048), (1, 4096), (2, 1)]),

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from draws import draws
+from hypothesis import given
 from hypothesis import strategies as st
 from op_calls import (
     BF16,
@@ -157,7 +158,7 @@ def test_what_capacities_leave_is_what_finalize_routing_takes() -> None:
     assert found.output.tolist() == [[20], [40], [30]]
 
 
-@settings(max_examples=15)
+@draws(15)
 @given(
     device=st.sampled_from([A2, A3]),
     sizes=st.sampled_from([(1, 16, 1), (7, 40, 3), (100, 129, 4), (3, 10000, 2)]),
@@ -195,7 +196,7 @@ def test_padded_runs_equal_the_reference(
     assert_all_same(tuple(found.outputs.values()), ops.load(OP).reference(**given))
 
 
-@settings(max_examples=20)
+@draws(20)
 @given(
     device=st.sampled_from([A2, A3]),
     sizes=st.sampled_from([(1, 16, 1), (7, 40, 3), (100, 129, 4), (64, 16, 8), (3, 100000, 2)]),
@@ -233,7 +234,7 @@ def test_a_tiled_run_equals_the_reference(
     assert_all_same(tuple(found.outputs.values()), ops.load(OP).reference(**given))
 
 
-@settings(max_examples=15)
+@draws(15)
 @given(
     device=st.sampled_from([A2, A3]),
     sizes=st.sampled_from([(1, 16, 1), (7, 40, 3), (60, 129, 4), (2, 8192, 2)]),
@@ -257,7 +258,7 @@ def test_quantised_rows_equal_the_reference(
     assert_all_same(tuple(found.outputs.values()), ops.load(OP).reference(**given))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_lists_beyond_one_core_are_merged() -> None:
     rng = np.random.default_rng(5)
     given: dict[str, Any] = {

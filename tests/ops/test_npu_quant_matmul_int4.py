@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from draws import draws
+from hypothesis import given
 from hypothesis import strategies as st
 from op_calls import NEW, Row, assert_accepted, assert_refused, assert_same, on_each_line
 from weight_calls import Kind, gm_matrix
@@ -103,7 +104,7 @@ def test_offsets_of_groups_leave_the_sum_of_a_row() -> None:
     assert set(y.astype(float).ravel()) == {-512.0}
 
 
-@settings(max_examples=25)
+@draws(25)
 @given(
     device=st.sampled_from([A2, A3]),
     m=st.sampled_from([1, 2, 17, 70]),
@@ -126,7 +127,7 @@ def test_int8_times_int4_equals_the_reference(
     assert_same(found.output, REFERENCE(**call))
 
 
-@settings(max_examples=15)
+@draws(15)
 @given(
     device=st.sampled_from([A2, A3]),
     m=st.sampled_from([1, 9, 40]),
@@ -146,6 +147,7 @@ def test_int8_times_int4_of_groups_equals_the_reference(
     assert found.output.shape == exact.shape
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("device", [A2, A3])
 @pytest.mark.parametrize(("m", "k", "n"), [(1, 1024, 256), (3, 2048, 512), (131, 1024, 512)])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 from chips import every
-from hypothesis import given, settings
+from draws import draws
+from hypothesis import given
 from matrix_calls import (
     CHIPS,
     COUPLED,
@@ -51,6 +52,7 @@ def output_of(*args: Any, device: str, **kwargs: Any) -> Any:
 # ---- where tiles end ----
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(("device", "target"), EACH)
 def test_every_edge_may_be_ragged(
     rng: np.random.Generator, device: str, target: str, subtests: pytest.Subtests
@@ -193,6 +195,7 @@ def test_matrices_may_lie_in_any_way(rng: np.random.Generator, device: str, targ
         assert_same(assert_like_reference(OP, x1, x2, scale, **call).output, plain)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(("device", "target"), EACH)
 def test_batches_broadcast(
     rng: np.random.Generator, device: str, target: str, subtests: pytest.Subtests
@@ -210,6 +213,7 @@ def test_batches_broadcast(
             assert_like_reference(OP, x1, x2, scales(rng, 48), None, bias, **call)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("device", every(SPLIT))
 @pytest.mark.parametrize("target", ["float16", "bfloat16"])
 def test_packed_int4(rng: np.random.Generator, device: str, target: str) -> None:
@@ -226,6 +230,7 @@ def test_packed_int4(rng: np.random.Generator, device: str, target: str) -> None
 # ---- parameters ----
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize(("device", "target"), EACH)
 @pytest.mark.parametrize("count", [1, 75])
 def test_kinds_of_scales_and_biases(
@@ -352,6 +357,7 @@ def test_nine_bits_come_before_the_offset(device: str) -> None:
 # ---- switches ----
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(("device", "target"), EACH)
 def test_switches_change_neither_values_nor_times(
     rng: np.random.Generator, device: str, target: str
@@ -372,15 +378,15 @@ def test_switches_change_neither_values_nor_times(
 # ---- anything ----
 
 
-@settings(max_examples=100)
+@draws(100)
 @given(call=quant_matmul_calls())
 def test_any_call(call: ProductCall) -> None:
     assert_like_reference(OP, *call.args, device=call.device, **call.kwargs)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("byte_exact", [False, True])
-@settings(max_examples=80)
+@draws(80)
 @given(call=quant_matmul_calls(500))
 def test_any_larger_call(byte_exact: bool, call: ProductCall) -> None:
     assert_like_reference(OP, *call.args, device=call.device, byte_exact=byte_exact, **call.kwargs)

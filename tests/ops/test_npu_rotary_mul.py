@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from draws import draws
+from hypothesis import given
 from hypothesis import strategies as st
 from op_calls import (
     BF16,
@@ -81,7 +82,7 @@ def shapes(layout: str, a: int, b: int, c: int, width: int) -> tuple[Any, Any]:
     return (a, b, c, width), (*lines[layout], width)
 
 
-@settings(max_examples=40)
+@draws(40)
 @given(
     device=st.sampled_from([A2, A3]),
     layout=LAYOUTS,
@@ -121,6 +122,7 @@ INTERLEAVED = {
 }
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("template", INTERLEAVED)
 @pytest.mark.parametrize("dtype", [np.float16, BF16, np.float32])
 def test_each_template_of_interleave_equals_the_reference(template: str, dtype: Any) -> None:
@@ -137,7 +139,7 @@ def test_each_template_of_interleave_equals_the_reference(template: str, dtype: 
         assert_same(found.output, ops.load(OP).reference(x, cos, sin, "interleave"))
 
 
-@settings(max_examples=25)
+@draws(25)
 @given(
     layout=st.sampled_from(["11SD", "1S1D", "S11D", "T1D"]),
     sizes=st.tuples(*[st.sampled_from([1, 2, 3, 7, 50])] * 3),

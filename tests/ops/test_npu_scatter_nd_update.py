@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from draws import draws
+from hypothesis import given
 from hypothesis import strategies as st
 from op_calls import (
     BF16,
@@ -37,7 +38,7 @@ def test_each_update_goes_to_its_index() -> None:
     assert not x.any()
 
 
-@settings(max_examples=30)
+@draws(30)
 @given(
     device=st.sampled_from([A2, A3]),
     shape=st.sampled_from([(7,), (300, 5), (9, 8, 16), (200, 300, 2), (4, 70000)]),

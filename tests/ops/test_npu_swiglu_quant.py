@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 from chips import every
-from hypothesis import given, settings
+from draws import draws
+from hypothesis import given
 from hypothesis import strategies as st
 from op_calls import (
     A2,
@@ -163,7 +164,7 @@ def assert_as_reference(x: Array, device: str = "ascend910b2", **given: Any) -> 
         np.testing.assert_array_equal(bits(came), bits(wanted))
 
 
-@settings(max_examples=40)
+@draws(40)
 @given(st.data())
 def test_a_tiled_run_equals_the_reference(data: st.DataObject) -> None:
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))

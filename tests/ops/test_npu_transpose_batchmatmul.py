@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from draws import draws
+from hypothesis import given
 from hypothesis import strategies as st
 from op_calls import (
     BF16,
@@ -53,7 +54,7 @@ def test_int8_is_fitted_into_nine_bits_before_the_offset() -> None:
     assert (y.dtype, y.shape, y.tolist()) == (np.int8, (1, 1, 1), [[[55]]])
 
 
-@settings(max_examples=40)
+@draws(40)
 @given(
     device=st.sampled_from([A2, A3]),
     sizes=st.tuples(*[st.sampled_from([1, 2, 5, 16, 30])] * 2),
@@ -90,6 +91,7 @@ def test_a_tiled_run_equals_the_reference(
     assert_same(found.output, REFERENCE(x, w, **more))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("device", [A2, A3])
 def test_a_weight_in_fractals_is_begun_elsewhere_by_each_core(device: str) -> None:
     rng = np.random.default_rng(3)

@@ -8,7 +8,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from draws import draws
+from hypothesis import given
 from hypothesis import strategies as st
 
 from npusim import OpError, TensorSpec, ops, run
@@ -33,7 +34,7 @@ def assert_moved(x: Array, dims: tuple[int, ...], device: str) -> None:
     assert np.asarray(ops.load("permute").reference(x, dims)).tobytes() == expected.tobytes()
 
 
-@settings(max_examples=60, deadline=None)
+@draws(60)
 @given(data=st.data(), device=st.sampled_from(CHIPS), seed=st.integers(0, 9))
 def test_any_order_of_axes(data: st.DataObject, device: str, seed: int) -> None:
     shape = tuple(data.draw(st.lists(st.integers(0, 20), min_size=1, max_size=4)))
@@ -50,6 +51,7 @@ def test_any_order_of_axes(data: st.DataObject, device: str, seed: int) -> None:
     assert_moved(x, dims, device)
 
 
+@pytest.mark.sample(7)
 @pytest.mark.parametrize("device", CHIPS)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_rows_are_moved_and_matrices_turned(dtype: Any, device: str) -> None:

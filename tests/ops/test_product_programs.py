@@ -60,6 +60,7 @@ def check_programs(name: str, seed: int, most: int) -> None:
     assert set(orders) == {block.program for block in blocks}
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("device", every(CHIPS))
 def test_any_size_gives_programs_that_hold(device: str, subtests: pytest.Subtests) -> None:
     for seed in range(FEW):
@@ -67,7 +68,7 @@ def test_any_size_gives_programs_that_hold(device: str, subtests: pytest.Subtest
             check_programs(device, seed, 3000)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("device", CHIPS)
 def test_any_large_size_gives_programs_that_hold(device: str, subtests: pytest.Subtests) -> None:
     for seed in range(FEW, MANY):

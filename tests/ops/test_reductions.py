@@ -8,8 +8,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from draws import draws
 from hypothesis import given as drawn
-from hypothesis import settings
 from hypothesis import strategies as st
 
 from npusim import OpError, TensorSpec, devices, ops, run
@@ -32,6 +32,7 @@ def assert_same(found: Any, expected: Any) -> None:
     np.testing.assert_array_equal(found.view(bits)[~nan], expected.view(bits)[~nan])
 
 
+@pytest.mark.sample(18)
 @pytest.mark.parametrize("device", CHIPS)
 @pytest.mark.parametrize("dtype", [FULL, HALF, BF16])
 @pytest.mark.parametrize("name", NAMES)
@@ -50,7 +51,7 @@ def test_the_kernel_gives_the_bits_of_the_reference(
         assert_same(found, ops.load(name).reference(x, spec=devices.load(device)))
 
 
-@settings(max_examples=40, deadline=None)
+@draws(40)
 @drawn(data=st.data(), device=st.sampled_from(CHIPS), seed=st.integers(0, 9))
 def test_any_axis_of_any_shape_and_stride(data: st.DataObject, device: str, seed: int) -> None:
     name = data.draw(st.sampled_from(NAMES))
@@ -106,6 +107,7 @@ def test_rows_beyond_the_buffer_are_walked_in_segments(
             assert expected.tolist() == [columns - 1, columns - 1, 0]
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("device", CHIPS)
 @pytest.mark.parametrize("dtype", [FULL, HALF, BF16])
 @pytest.mark.parametrize("name", ["argmax", "softmax", "log_softmax"])

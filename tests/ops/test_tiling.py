@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from chips import every
-from hypothesis import given, settings
+from draws import draws
+from hypothesis import given
 from hypothesis import strategies as st
 from op_calls import A2, A3, FLOATS, INFERENCE
 
@@ -263,7 +264,7 @@ def sizes(draw: st.DrawFn) -> tuple[int, int]:
     return draw(st.integers(1, max(1, min(3000, 3_000_000 // columns)))), columns
 
 
-@settings(max_examples=150)
+@draws(150)
 @given(st.data(), sizes(), st.sampled_from(devices.names()), st.booleans(), st.booleans())
 def test_every_plan_of_npu_quantize_fits(
     data: st.DataObject, size: tuple[int, int], device: str, divides: bool, offset: bool
@@ -298,7 +299,7 @@ def test_every_plan_of_npu_quantize_fits(
     assert all(a < b for a, b in pairwise(starts))
 
 
-@settings(max_examples=25)
+@draws(25)
 @given(
     sizes(),
     st.sampled_from(A2 + A3),
@@ -327,7 +328,7 @@ def test_every_plan_of_npu_group_quant_fits(
         )  # fmt: skip
 
 
-@settings(max_examples=100)
+@draws(100)
 @given(
     sizes() | st.tuples(st.integers(1, 400), st.sampled_from((4096, 5120, 10240, 128, 136, 12736))),
     st.sampled_from(A2 + A3),
@@ -349,7 +350,7 @@ def test_every_plan_of_npu_dynamic_quant_fits(
     assert_fits(tiled("npu_dynamic_quant", device, TensorSpec((rows, columns), dtype), **more))
 
 
-@settings(max_examples=60)
+@draws(60)
 @given(
     st.integers(1, 3000),
     st.integers(1, 160) | st.integers(1, 1000),

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from draws import draws
+from hypothesis import given
 from hypothesis import strategies as st
 from op_calls import BF16, Array
 from tiny import log, play, tiny_spec
@@ -75,6 +76,7 @@ SMALL = [
 ]
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize(("sizes", "kind"), SMALL)
 def test_tiles_are_the_whole(
     rng: np.random.Generator, sizes: tuple[int, int, int], kind: Kind
@@ -138,7 +140,7 @@ def calls(draw: st.DrawFn) -> dict[str, Any]:
     return weight_call(np.random.default_rng(draw(st.integers(0, 99))), m, k, n, kind)
 
 
-@settings(max_examples=25, deadline=None)
+@draws(25)
 @given(calls())
 def test_any_call(call: dict[str, Any]) -> None:
     assert_bits(custom(call), reference(**call, template="custom", spec=A2))

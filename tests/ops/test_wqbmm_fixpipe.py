@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from draws import draws
+from hypothesis import given
 from hypothesis import strategies as st
 from op_calls import Array, assert_same
 
@@ -43,6 +44,7 @@ def parts(
     return call
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("m", "k", "n"),
     [
@@ -61,7 +63,7 @@ def test_a_tiled_run_equals_the_reference(m: int, k: int, n: int) -> None:
             assert_same(fixpipe(call, byte_exact=byte_exact).output, expected)
 
 
-@settings(max_examples=12)
+@draws(12)
 @given(
     m=st.integers(1, 96),
     k=st.integers(1, 12),

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from draws import draws
+from hypothesis import given
 from hypothesis import strategies as st
 from op_calls import BF16, Array
 
@@ -80,6 +81,7 @@ def same(call: Call, template: str, device: str = "ascend910b2", **how: Any) -> 
     return found.output
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("template", BOTH)
 @pytest.mark.parametrize("inner_precise", [0, 1])
 @pytest.mark.parametrize("size", [64, 128])
@@ -106,12 +108,14 @@ def test_weights_of_layout_nz(template: str, byte_exact: bool) -> None:
     same(call_of(2, 256, 192, 64, weight="NZ"), template, byte_exact=byte_exact)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("template", BOTH)
 @pytest.mark.parametrize("parts", ["", "o", "b", "ob"])
 def test_offset_and_bias_may_be_missing(template: str, parts: str) -> None:
     same(call_of(2, 1152, 64, 64, parts=parts), template)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("template", BOTH)
 @pytest.mark.parametrize(
     ("m", "k", "n", "size"),
@@ -133,6 +137,7 @@ def test_many_columns(template: str, n: int) -> None:
     same(call_of(1, 128, n, 64), template)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("k", [14016, 26624])
 def test_msd_takes_what_is_too_long_for_msd_group(k: int) -> None:
     call = call_of(2, k, 64, 64)
@@ -149,6 +154,7 @@ def test_a_deterministic_call_rounds_otherwise() -> None:
     assert not np.array_equal(found.output, same(call, "msd_group"))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("template", BOTH)
 @pytest.mark.parametrize("kind", [HALF, BF16])
 @pytest.mark.parametrize("inner_precise", [0, 1])
@@ -167,6 +173,7 @@ def test_special_numbers(template: str, kind: Any, inner_precise: int) -> None:
         same({name: x for name, x in call.items() if name not in part}, template)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("inner_precise", [0, 1])
 def test_both_kernels_agree_where_one_core_has_all_of_k(inner_precise: int) -> None:
     call = call_of(2, 256, 26624, 64, parts="b") | {"inner_precise": inner_precise}
@@ -186,7 +193,7 @@ def test_digits_come_close_to_the_exact_product(template: str, weight: str) -> N
     assert 0 < np.abs(y - custom).max() < 2e-3 * np.abs(custom).max()
 
 
-@settings(max_examples=15)
+@draws(15)
 @given(
     size=st.sampled_from((64, 128)),
     m=st.integers(1, 16),
@@ -225,6 +232,7 @@ def test_any_call(
 # ---- the ring of msd per_group ----
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("half", [1, 2, 3])
 @pytest.mark.parametrize("m", [1, 5])
 def test_the_ring_is_filled_again_and_again(

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from draws import draws
+from hypothesis import given
 from hypothesis import strategies as st
 from op_calls import BF16, Array
 from tiny import log, play, tiny_spec
@@ -93,6 +94,7 @@ def test_rows_are_summed_and_divided_as_their_length_says(k: int) -> None:
     assert_as_reference(call_of(3, k, 32), "multicore")
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("weight", ["ND", "ND.T", "NZ", "NZ.T"])
 @pytest.mark.parametrize("kind", [HALF, BF16])
 def test_every_weight_that_multicore_takes(weight: str, kind: Any) -> None:
@@ -199,6 +201,7 @@ def test_a_round_is_a_strip_for_each_vector_core_and_all_cube_cores_share_it() -
     assert (plan.block_dim, plan.epilogue_cores_m) == (24, 1)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("half_rounds", [1, 2, 3])
 @pytest.mark.parametrize("weight", ["ND", "int4"])
 def test_the_ring_is_filled_again_and_again(half_rounds: int, weight: str) -> None:
@@ -238,6 +241,7 @@ def test_split_k_takes_many_rows_if_it_is_asked_to() -> None:
 # ---- numbers ----
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("weight", ["ND", "int4"])
 @pytest.mark.parametrize("kind", [HALF, BF16])
 @pytest.mark.parametrize("k", [96, 160])
@@ -275,7 +279,7 @@ def test_what_undoes_the_digits() -> None:
     assert words[FOUR_BITS].tolist() == [0x3E08B733, 0x3C120653, 0x3A1BF7B7]
 
 
-@settings(max_examples=25)
+@draws(25)
 @given(
     m=st.integers(1, 64),
     k=st.integers(1, 12).map(lambda x: 32 * x),
@@ -426,6 +430,7 @@ def loads_behind_the_vector_pipe(call: Call, *names: str) -> int:
 # ---- the vendor's tilings ----
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize(
     ("m", "k", "n", "weight", "parts", "device", "form", "cores"),
     [

@@ -238,6 +238,7 @@ def loop_cores(call: ReferenceInputs, row: int, column: int) -> Any:
     return y
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("kind", [HALF, BF16])
 @pytest.mark.parametrize("inner_precise", [0, 1])
 @pytest.mark.parametrize(("size", "k"), [(64, 2176), (128, 3584)])
@@ -385,6 +386,7 @@ def test_split_k_rounds_as_its_kernel_does(rng: np.random.Generator) -> None:
     assert not np.array_equal(y, with_custom)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("kind", [HALF, BF16])
 @pytest.mark.parametrize("has_bias", [True, False])
 @pytest.mark.parametrize("k", [512, 2112])

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from draws import draws
+from hypothesis import given
 from hypothesis import strategies as st
 from op_calls import BF16, SPECIAL, Array, assert_same
 
@@ -90,6 +91,7 @@ def plan_of(call: dict[str, Any], spec: DeviceSpec = A2) -> SharedKPlan:
 # ---- values ----
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("m", "k", "n", "kind", "more"),
     [
@@ -128,6 +130,7 @@ def test_x_that_does_not_stay(rng: np.random.Generator) -> None:
     assert_as_the_reference(call, one)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("device", ["ascend910b4", "ascend910_9391"])
 def test_whole_chips(rng: np.random.Generator, device: str) -> None:
     spec = devices.load(device)
@@ -135,7 +138,7 @@ def test_whole_chips(rng: np.random.Generator, device: str) -> None:
     assert_as_the_reference(grouped_call(rng, 24, 960, 1216), spec)
 
 
-@settings(max_examples=12, deadline=None)
+@draws(12)
 @given(data=st.data())
 def test_any_shape(data: st.DataObject) -> None:
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1), "seed"))

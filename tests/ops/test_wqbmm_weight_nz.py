@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from draws import draws
+from hypothesis import given
 from hypothesis import strategies as st
 from op_calls import Array, assert_same
 
@@ -61,6 +62,7 @@ def parts(
     return call
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("m", "k", "n", "transposed"),
     [
@@ -80,7 +82,7 @@ def test_a_tiled_run_equals_the_reference(m: int, k: int, n: int, transposed: bo
             assert_same(weight_nz(call, byte_exact=byte_exact).output, expected)
 
 
-@settings(max_examples=12)
+@draws(12)
 @given(
     m=st.integers(1, 150),
     k=st.integers(1, 600),
@@ -187,6 +189,7 @@ def spec_of(m: int, n: int, k: int) -> dict[str, Any]:
     }
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "shape", [(4, 11008, 4096), (512, 4096, 2048), (896, 4096, 2048), (14512, 3376, 48)]
 )
@@ -197,6 +200,7 @@ def test_shapes_of_the_table_fit_the_buffers(shape: tuple[int, int, int]) -> Non
     assert plan.block_dim == plan.tiles.cores_m * plan.tiles.cores_n
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("shape", [(1, 65535, 1), (1, 1, 6001), (2000, 15, 33), (513, 2048, 64)])
 def test_extreme_shapes_build(shape: tuple[int, int, int]) -> None:
     call = spec_of(*shape)

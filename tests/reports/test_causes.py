@@ -240,6 +240,7 @@ def test_every_cause_has_words_and_a_kernel_that_provokes_it() -> None:
     assert set(CAUSES) == {*KERNELS, "launch", "earlier"}
 
 
+@pytest.mark.sample(15)
 @pytest.mark.parametrize(("device", "cause"), CASES)
 def test_what_is_blamed_moves_the_time_and_nothing_else_does(device: str, cause: Cause) -> None:
     spec, kernel = devices.load(device), KERNELS[cause]
@@ -338,7 +339,7 @@ def test_loads_and_stores_are_blamed_each_for_what_they_take_of_one_link() -> No
         assert 1 - quick / run.time_us == pytest.approx(shares.get(cause, 0) / 2, abs=0.01)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_l2_is_not_blamed_for_a_product_that_the_cube_bounds() -> None:
     def product(spec: DeviceSpec) -> npusim.Run:
         return npusim.run("matmul", *[TensorSpec((4096, 4096), "float16")] * 2, device=spec)

@@ -47,6 +47,7 @@ CALLS: dict[str, tuple[Any, ...]] = {
 }
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("device", THREE)
 @pytest.mark.parametrize("call", CALLS)
 def test_steps_are_all_of_the_time_and_pipes_on_them_have_no_slack(call: str, device: str) -> None:

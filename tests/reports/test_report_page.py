@@ -151,6 +151,7 @@ def test_three_runs_are_held_against_the_first(three: list[Path], tmp_path: Path
     assert 'aria-label="timeline of C, npu_quantize on ascend310p3"' in page
 
 
+@pytest.mark.nightly
 def test_a_run_may_stand_there_twice(three: list[Path], small: Path, tmp_path: Path) -> None:
     out = tmp_path / "page.html"
 
@@ -166,6 +167,7 @@ def test_a_run_may_stand_there_twice(three: list[Path], small: Path, tmp_path: P
     assert len(found) == len(set(found))
 
 
+@pytest.mark.nightly
 def test_chips_of_one_name_have_the_letters_of_their_runs(small: Path, tmp_path: Path) -> None:
     slow = [written(tmp_path / by, "--set", f"gm.read_bytes_per_s={by}") for by in ("x0.5", "x2")]
     out = tmp_path / "page.html"
@@ -194,6 +196,7 @@ def test_pictures_alone_go_into_a_folder(kind: str, small: Path, tmp_path: Path)
     assert entries(tmp_path) == ["out"]
 
 
+@pytest.mark.nightly
 def test_pictures_of_several_runs_have_letters(three: list[Path], tmp_path: Path) -> None:
     out = tmp_path / "out"
     code, said, _ = says("report", *three, "-f", "svg", "-o", out)
@@ -885,7 +888,7 @@ def test_a_level_is_for_pages(small: Path, tmp_path: Path) -> None:
     assert not out.exists()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.skipif(CHROMIUM is None, reason=MISSING)
 def test_the_timeline_zooms_pans_and_tells(tmp_path: Path) -> None:
     mixes = [tmp_path / chip for chip in ("ascend910b2", "ascend910b4")]

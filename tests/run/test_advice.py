@@ -102,6 +102,7 @@ def advised(name: str) -> tuple[Run, list[Advice]]:
     return ADVISED[name]
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("name", CALLS)
 def test_every_piece_of_advice_comes_out_as_it_was_told(name: str) -> None:
     made, told = advised(name)
@@ -277,6 +278,7 @@ def test_a_run_without_times_has_no_advice() -> None:
     )
 
 
+@pytest.mark.usefixtures("nothing_kept")
 def test_progress_is_told() -> None:
     heard: list[tuple[str, float]] = []
     over_the_edge().advice(lambda stage, share: heard.append((stage, share)))

@@ -179,6 +179,7 @@ def test_a_deeper_kernel_computes_the_same_values() -> None:
     np.testing.assert_array_equal(changed.output, run.output)
 
 
+@pytest.mark.usefixtures("nothing_kept")
 def test_a_deeper_kernel_is_another_one_for_all_that_is_kept(tmp_path: Path) -> None:
     run = added()
     queues = deeper_queues(run)[0].queues

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 from chips import THREE
-from hypothesis import given, settings
+from draws import draws
+from hypothesis import given
 from hypothesis import strategies as st
 
 from npusim import DeviceSpec, DocumentWarning, OpError, Run, TensorSpec, devices, ops, run
@@ -20,6 +21,8 @@ from npusim.data.tensor import Operand
 from npusim.kernel import BinaryScalar, Block, Builder, Global, GmView, Kernel, bindings
 from npusim.run.kept import KEPT, Kept, forget, key_of, unvalued
 from npusim.trace import CopyTimes
+
+pytestmark = pytest.mark.usefixtures("nothing_kept")
 
 S = TensorSpec
 X, SCALES = S((64, 512), "float16"), S((512,), "float16")
@@ -73,6 +76,7 @@ def assert_same_run(a: Run, b: Run) -> None:
 # ---- the same as fresh ----
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("device", THREE)
 @pytest.mark.parametrize(("op", "args", "kwargs"), CALLS, ids=[call[0] for call in CALLS])
 def test_what_was_kept_is_what_would_be_computed(
@@ -97,7 +101,7 @@ DRAWN = st.tuples(
 )
 
 
-@settings(max_examples=15)
+@draws(15)
 @given(st.lists(DRAWN, min_size=2, max_size=4), st.data())
 def test_drawn_calls_that_push_each_other_out_are_as_fresh(
     drawn: list[tuple[str, int, int, int, str, str, bool]], data: st.DataObject

@@ -55,6 +55,7 @@ def test_matrices_go_in_as_they_lie(turned: tuple[str, ...], device: str) -> Non
         np.testing.assert_array_equal(again.outputs(call(seed))["output"], plain.output)
 
 
+@pytest.mark.sample(39)
 @pytest.mark.parametrize("device", CHIPS)
 @pytest.mark.parametrize("dtype", [HALF, FULL, ml_dtypes.bfloat16])
 @pytest.mark.parametrize("name", CALLS)

@@ -291,6 +291,7 @@ def test_a_warm_l2_is_not_slower(device: str) -> None:
         assert warm <= cold
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("device", THREE)
 @pytest.mark.parametrize(
     "shapes",

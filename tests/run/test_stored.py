@@ -22,6 +22,8 @@ from npusim.run.stored import MARK, VARIABLE, Stored, StoreError, digest_of
 from npusim.run.task import Task
 from npusim.trace import Trace
 
+pytestmark = pytest.mark.usefixtures("nothing_kept")
+
 X, SCALES = TensorSpec((64, 512), "float16"), TensorSpec((512,), "float16")
 
 
@@ -58,6 +60,7 @@ def files(folder: Path) -> list[Path]:
 # ---- the same as fresh ----
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("device", THREE)
 @pytest.mark.parametrize(("op", "args", "kwargs"), CALLS, ids=[call[0] for call in CALLS])
 def test_what_is_read_is_what_would_be_timed(

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from time import sleep
 from typing import Any
@@ -23,10 +24,11 @@ from npusim.sweeps import SweepError
 from npusim.sweeps import cluster as module
 from npusim.sweeps.cluster import cluster
 
-distributed = pytest.importorskip("distributed", reason="the extra dask is not installed")
-
-# Dask leaves sockets to the garbage collector.
-pytestmark = pytest.mark.filterwarnings("default")
+pytestmark = [
+    pytest.mark.skipif(find_spec("distributed") is None, reason="the extra dask is not installed"),
+    # Dask leaves sockets to the garbage collector.
+    pytest.mark.filterwarnings("default"),
+]
 OVER = {"m": range(1, 25)}
 PATIENCE_S = 60.0
 """For the first worker of a scheduler: as long as it takes to import npusim on a busy machine."""
@@ -34,7 +36,9 @@ PATIENCE_S = 60.0
 
 @pytest.fixture(scope="module")
 def workers() -> Iterator[Any]:
-    with distributed.LocalCluster(
+    from distributed import LocalCluster
+
+    with LocalCluster(
         n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0"
     ) as found:
         yield found
@@ -67,7 +71,7 @@ def started(*words: str) -> Iterator[subprocess.Popen[bytes]]:
             process.kill()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_lost_scheduler_is_told_and_what_is_done_is_kept(tmp_path: Path) -> None:
     expected = npusim.sweep(OP, call, OVER, device=CHIPS, jobs=1).to_csv()
     kept, told = tmp_path / "kept", tmp_path / "scheduler.json"
@@ -119,7 +123,9 @@ def test_workers_with_another_npusim_are_refused(
 
 
 def test_a_scheduler_without_workers_is_refused() -> None:
-    with distributed.LocalCluster(n_workers=0, processes=True, dashboard_address=":0") as found:
+    from distributed import LocalCluster
+
+    with LocalCluster(n_workers=0, processes=True, dashboard_address=":0") as found:
         address = found.scheduler_address
         with pytest.raises(SweepError) as caught, cluster(address, 0.5):
             pass

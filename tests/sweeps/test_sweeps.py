@@ -25,6 +25,8 @@ from npusim.sweeps.cells import word
 from npusim.sweeps.playing import timed
 from npusim.sweeps.table import VENDOR
 
+pytestmark = pytest.mark.usefixtures("nothing_kept")
+
 OVER = {"m": SIZES}
 
 

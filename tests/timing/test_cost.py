@@ -144,6 +144,7 @@ def test_each_vector_micro_op_has_its_class(classy: DeviceSpec, subtests: pytest
         (Cast(ub(0, FLOAT32, 128), ub(4096, FLOAT16, 128), "none"), 2 * 3),
         (Cast(ub(4096, INT8, 256), ub(0, FLOAT16, 256), "rint"), 2 * 2),
         (Cast(ub(4096, INT4, 256), ub(0, FLOAT16, 256), "rint"), 2 * 2),
+        (Copy(ub(4096, UINT8, 256), ub(0, UINT8, 256)), 2 * 2),
         # A broadcast fills its target, a reduction walks its source.
         (Broadcast(ub(0, FLOAT32, 128), ub(4096, FLOAT32, 16)), 2 * 3),
         (Reduce("min", ub(4096, FLOAT16, 1), ub(0, FLOAT16, 640)), 5 * 2),

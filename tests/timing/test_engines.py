@@ -86,6 +86,7 @@ def test_calls_in_calls_take_the_time_of_what_they_do(engine: Engine) -> None:
             assert one == other, seed
 
 
+@pytest.mark.sample(3)
 @needs_compiled
 @pytest.mark.parametrize("l2", ["cold", "warm", "repeat"])
 @pytest.mark.parametrize("device", every(devices.names()))
@@ -104,6 +105,7 @@ def test_engines_agree_on_ragged_calls(device: str, l2: chip.L2State) -> None:
         assert_equal_traces(simpy, built)
 
 
+@pytest.mark.usefixtures("nothing_kept")
 @needs_compiled
 def test_the_compiled_engine_works_single_times_out_when_somebody_asks(
     monkeypatch: pytest.MonkeyPatch,
@@ -120,6 +122,7 @@ def test_the_compiled_engine_works_single_times_out_when_somebody_asks(
         _ = built.trace.slowest.start
 
 
+@pytest.mark.usefixtures("nothing_kept")
 @needs_compiled
 def test_both_tell_how_far_they_are_and_stop_when_told() -> None:
     x = TensorSpec((256, 256), "float16")

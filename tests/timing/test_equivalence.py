@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from draws import draws
 from engine_times import assert_equal_traces
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tiny import tiny_spec
 
@@ -310,7 +311,7 @@ def programs(draw: st.DrawFn) -> Program:
     is_cached=st.booleans(),
     l2=st.sampled_from(["cold", "warm", "repeat", ("x",), ("scale",)]),
 )
-@settings(max_examples=120)
+@draws(120)
 def test_times_of_representatives_and_of_every_core_are_equal(
     several: list[tuple[Program, int]],
     apart: int,
@@ -359,7 +360,7 @@ def test_times_of_representatives_and_of_every_core_are_equal(
     apart_us=st.sampled_from([0.0, 0.05]),
     is_over=st.booleans(),
 )
-@settings(max_examples=120)
+@draws(120)
 def test_cores_that_go_on_differently_have_their_own_times(
     bodies: list[Program],
     cores: list[list[tuple[int, int]]],
@@ -391,7 +392,7 @@ def test_cores_that_go_on_differently_have_their_own_times(
 
 @given(st.integers(2, 16), st.sampled_from([0, 64, 640]), st.sampled_from([0, 128, 256]))
 @example(16, 256, 0)
-@settings(max_examples=40)
+@draws(40)
 def test_private_rows_fold_into_one_lane_with_equal_times(
     cores: int, common: int, gap: int
 ) -> None:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given, settings
+from draws import draws
+from hypothesis import given
 from hypothesis import strategies as st
 from tiny import builder, log, play, tiny_spec
 
@@ -408,7 +409,7 @@ def bodies(draw: st.DrawFn) -> tuple[MicroOp, ...]:
     calls=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 700)), max_size=6),
     dispatch=st.integers(0, 3),
 )
-@settings(max_examples=60)
+@draws(60)
 def test_calls_and_what_they_stand_for_take_the_same_time(
     known: list[tuple[MicroOp, ...]], calls: list[tuple[int, int]], dispatch: int
 ) -> None:

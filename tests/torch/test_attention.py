@@ -48,6 +48,7 @@ def some(*shape: int) -> Any:
     return mask
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("dtype", [HALF, BRAIN], ids=str)
 @pytest.mark.parametrize(
     ("heads", "tokens", "options", "kernels"),

@@ -113,6 +113,7 @@ def test_a_real_package_that_is_imported_is_not_replaced(monkeypatch: pytest.Mon
             stand_ins.check_free(shadow)
 
 
+@pytest.mark.nightly
 @NEEDS_TORCH
 def test_only_the_launcher_hides_a_real_package(tmp_path: Path) -> None:
     (tmp_path / "torch_npu.py").write_text(REAL)
@@ -189,6 +190,7 @@ def test_a_report_is_left_in_a_new_folder(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["net.py", "out"]
 
 
+@pytest.mark.nightly
 @NEEDS_TORCH
 def test_a_script_that_fails_leaves_what_it_did(tmp_path: Path) -> None:
     code = f"{MODEL}\nraise ValueError('enough')"
@@ -197,6 +199,7 @@ def test_a_script_that_fails_leaves_what_it_did(tmp_path: Path) -> None:
     assert len(model.read(tmp_path / "out").launches) == 2
 
 
+@pytest.mark.nightly
 @NEEDS_TORCH
 def test_a_module_of_the_same_packages_that_is_not_modelled_says_so() -> None:
     ran = python("-m", "npusim.torch", "-q", "-c", "import torch_npu.made_up")
@@ -207,6 +210,7 @@ def test_a_module_of_the_same_packages_that_is_not_modelled_says_so() -> None:
     ]
 
 
+@pytest.mark.nightly
 @NEEDS_TORCH
 def test_pytest_runs_on_the_card(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(

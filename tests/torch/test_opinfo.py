@@ -64,7 +64,7 @@ def _expected(op: Any, sample: Any) -> Any:
         return None
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("op", OPERATIONS, ids=lambda op: op.formatted_name)
 def test_an_operation_gives_what_the_cpu_gives(op: Any) -> None:

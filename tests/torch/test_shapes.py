@@ -130,6 +130,7 @@ def test_a_state_dict_is_taken_by_its_shapes() -> None:
         layer.load_state_dict(torch.nn.Linear(4, 9).state_dict())
 
 
+@pytest.mark.nightly
 def test_the_launcher_takes_shapes(tmp_path: Path) -> None:
     script = tmp_path / "large.py"
     script.write_text(

@@ -123,6 +123,7 @@ def twin_of(example: Any, model: Any, kind: str, largest: dict[str, float] | Non
     return found
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(("device", "name", "kind"), CASES)
 def test_a_model_is_as_exact_as_on_the_cpu(example: Any, device: str, name: str, kind: str) -> None:
     plain, prompts = made(example, device, name)
@@ -147,6 +148,7 @@ def prepared(example: Any, device: str, name: str, kind: str) -> tuple[Any, Any]
     return model, prompts.npu()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("device", "name", "kind"), CASES[1:-1:3])
 def test_it_writes_what_it_reads_best(example: Any, device: str, name: str, kind: str) -> None:
     """Word by word with a cache, as by reading everything anew for each word."""
@@ -160,6 +162,7 @@ def test_it_writes_what_it_reads_best(example: Any, device: str, name: str, kind
     assert bool((best - chosen <= 0.25 * logits.std()).all())
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("device", "name", "kind"), CASES[2:-1:3])
 def test_a_graph_of_a_token_is_one_launch_with_the_same_bits(
     example: Any, device: str, name: str, kind: str
@@ -182,7 +185,7 @@ def test_a_graph_of_a_token_is_one_launch_with_the_same_bits(
     assert (compiled, eager > 20, graph_us < eager_us / 2) == (1, True, True)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("device", "kinds"),
     [

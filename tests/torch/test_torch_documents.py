@@ -93,6 +93,7 @@ def test_npu_trans_quant_param(play: Play, name: str, device: str) -> None:
     assert output.tolist() == list(printed.WORDS)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("device", [A2, A3, INFERENCE])
 @pytest.mark.parametrize("name", ["trans_quant_param_graph", "first_edition_graph"])
 def test_npu_trans_quant_param_in_a_graph(

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+import calls
 import numpy as np
 import pytest
 from simulated_card import torch, torch_npu
@@ -50,27 +51,16 @@ def array(tensor: Any) -> Any:
 def on_npu(value: Any) -> Any:
     if isinstance(value, list):
         return [on_npu(part) for part in value]
+    if isinstance(value, npusim.Tensor):
+        return torch_npu.npu_format_cast(torch.from_numpy(value.numpy()).npu(), NZ)
     return value.npu() if isinstance(value, torch.Tensor) else value
 
 
-ENDS = torch.tensor([2, 2, 5])
 CALLS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
-    "words": ("npu_trans_quant_param", {"scale": torch.rand(20), "offset": torch.rand(1)}, {}),
-    "words, rounded": ("npu_trans_quant_param", {"scale": torch.rand(1, 20), "round_mode": 1}, {}),
-    "back to floats": (
-        "npu_anti_quant",
-        {"x": integers(3, 40), "scale": torch.rand(40), "offset": torch.rand(40)},
-        {},
-    ),
     "int4 back to bfloat16": (
         "npu_anti_quant",
         {"x": integers(3, 5, dtype=torch.int32), "scale": torch.rand(1).bfloat16()},
         {"dst_dtype": "bfloat16", "src_dtype": "quint4x2"},
-    ),
-    "divided": (
-        "npu_quantize",
-        {"input": half(3, 40), "scales": torch.rand(40), "zero_points": integers(40)},
-        {"dtype": "quint8"},
     ),
     "divided to int32": (
         "npu_quantize",
@@ -95,91 +85,8 @@ CALLS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     ),
     "groups": (
         "npu_group_quant",
-        {"x": half(5, 16), "scale": torch.rand(3, 16), "group_index": ENDS},
+        {"x": half(5, 16), "scale": torch.rand(3, 16), "group_index": torch.tensor([2, 2, 5])},
         {"dst_dtype": "quint4x2"},
-    ),
-    "groups by default": (
-        "npu_group_quant",
-        {
-            "x": half(5, 16),
-            "scale": torch.rand(3, 16),
-            "group_index": ENDS,
-            "offset": torch.tensor(0.5),
-        },
-        {},
-    ),
-    "dynamic": (
-        "npu_dynamic_quant",
-        {"input": half(4, 3, 32), "smooth_scales": half(32)},
-        {"dst_type": "int8"},
-    ),
-    "attention": (
-        "npu_fused_infer_attention_score",
-        {
-            "query": half(5, 4, 64),
-            "key": half(9, 2, 64),
-            "value": half(9, 2, 64),
-            "atten_mask": torch.triu(torch.ones(2048, 2048), 1).bool(),
-            "actual_seq_lengths": [2, 5],
-            "actual_seq_lengths_kv": [4, 9],
-            "num_heads": 4,
-            "num_key_value_heads": 2,
-            "scale": 0.125,
-            "input_layout": "TND",
-            "sparse_mode": 3,
-            "softmax_lse_flag": True,
-        },
-        {},
-    ),
-    "attention to pages": (
-        "npu_fused_infer_attention_score",
-        {
-            "query": half(2, 4, 64).bfloat16(),
-            "key": half(5, 16, 128).bfloat16(),
-            "value": half(5, 16, 128).bfloat16(),
-            "atten_mask": torch.triu(torch.ones(2048, 2048, dtype=torch.int8), 1),
-            "block_table": torch.tensor([[3, 1], [2, 4]], dtype=torch.int32),
-            "actual_seq_lengths": [1, 2],
-            "actual_seq_lengths_kv": [20, 17],
-            "num_heads": 4,
-            "num_key_value_heads": 2,
-            "scale": 0.125,
-            "input_layout": "TND",
-            "sparse_mode": 3,
-            "block_size": 16,
-        },
-        {},
-    ),
-    "attention to int8": (
-        "npu_incre_flash_attention",
-        {
-            "query": half(2, 1, 4 * 32),
-            "key": torch.randint(-128, 128, (2, 9, 2 * 32), dtype=torch.int8),
-            "value": torch.randint(-128, 128, (2, 9, 2 * 32), dtype=torch.int8),
-            "antiquant_scale": half(2, 2 * 32),
-            "actual_seq_lengths": [9, 7],
-            "num_heads": 4,
-            "num_key_value_heads": 2,
-            "scale_value": 0.125,
-        },
-        {},
-    ),
-    "attention to int8, scales of tokens": (
-        "npu_fused_infer_attention_score",
-        {
-            "query": half(2, 4, 1, 32),
-            "key": torch.randint(-128, 128, (2, 2, 9, 32), dtype=torch.int8),
-            "value": torch.randint(-128, 128, (2, 2, 9, 32), dtype=torch.int8),
-            "key_antiquant_scale": torch.rand(2, 9),
-            "value_antiquant_scale": torch.rand(2, 9),
-            "key_antiquant_mode": 1,
-            "value_antiquant_mode": 1,
-            "num_heads": 4,
-            "num_key_value_heads": 2,
-            "scale": 0.125,
-            "input_layout": "BNSD",
-        },
-        {},
     ),
     "attention, second version": (
         "npu_fused_infer_attention_score_v2",
@@ -215,24 +122,6 @@ CALLS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         },
         {},
     ),
-    "norm": ("npu_rms_norm", {"self": half(4, 3, 32), "gamma": half(32)}, {}),
-    "norm of a sum": (
-        "npu_add_rms_norm",
-        {"x1": half(4, 3, 32), "x2": half(4, 3, 32), "gamma": half(3, 32), "epsilon": 1e-5},
-        {},
-    ),
-    "norm, quantised": (
-        "npu_add_rms_norm_quant",
-        {
-            "x1": half(5, 32),
-            "x2": half(5, 32),
-            "gamma": half(32),
-            "scales1": torch.rand(32) + 0.1,
-            "zero_points1": integers(32, dtype=torch.int32),
-            "div_mode": False,
-        },
-        {"dst_type": "int8"},
-    ),
     "norm, quantised by rows": (
         "npu_add_rms_norm_dynamic_quant",
         {
@@ -244,20 +133,10 @@ CALLS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         },
         {"y_dtype": "quint4x2"},
     ),
-    "turned halves": (
-        "npu_rotary_mul",
-        {"self": half(2, 3, 5, 16), "r1": half(1, 1, 5, 16), "r2": half(1, 1, 5, 16)},
-        {},
-    ),
     "turned neighbours": (
         "npu_rotary_mul",
         {"self": half(2, 3, 16), "r1": torch.rand(2, 1, 16), "r2": torch.rand(2, 1, 16)}
         | {"rotary_mode": "interleave"},
-        {},
-    ),
-    "rows replaced": (
-        "npu_scatter_nd_update",
-        {"self": half(9, 16), "indices": torch.tensor([[5], [2]]), "updates": half(2, 16)},
         {},
     ),
     "rows by expert": (
@@ -274,150 +153,8 @@ CALLS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         },
         {},
     ),
-    "rows of experts with a capacity": (
-        "npu_moe_init_routing_v2",
-        {
-            "x": half(5, 48),
-            "expert_idx": integers(5, 2, low=0, high=8, dtype=torch.int32),
-            "scale": torch.rand(5),
-            "expert_num": 8,
-            "drop_pad_mode": 1,
-            "expert_capacity": 2,
-            "expert_tokens_num_flag": True,
-        },
-        {},
-    ),
-    "best experts by softmax": (
-        "npu_moe_gating_top_k_softmax",
-        {"x": half(3, 4, 64).bfloat16(), "finished": torch.rand(3, 4) > 0.5, "k": 3},
-        {},
-    ),
-    "best experts": (
-        "npu_moe_gating_top_k",
-        {"x": half(4, 64), "k": 3, "bias": half(64), "k_group": 2, "group_count": 4}
-        | {"norm_type": 1, "routed_scaling_factor": 2.5},
-        {},
-    ),
-    "rows of experts": (
-        "npu_moe_finalize_routing",
-        {
-            "expanded_permuted_rows": half(8, 16),
-            "skip1": half(4, 16),
-            "skip2": None,
-            "bias": half(3, 16),
-            "scales": half(4, 2),
-            "expanded_src_to_dst_row": torch.randperm(8).int(),
-            "export_for_source_row": integers(4, 2, low=0, high=3, dtype=torch.int32),
-        },
-        {},
-    ),
-    "a polynomial": ("npu_gelu", {"self": half(4, 32)}, {}),
     "by tanh": ("npu_gelu", {"self": torch.randn(4, 6), "approximate": "tanh"}, {}),
-    "halves": ("npu_swiglu", {"self": half(4, 3, 32)}, {}),
     "halves of rows": ("npu_swiglu", {"self": torch.randn(4, 6, 5).bfloat16(), "dim": 1}, {}),
-    "dequantised halves": (
-        "npu_dequant_swiglu_quant",
-        {
-            "x": integers(3, 20, 64, dtype=torch.int32),
-            "weight_scale": torch.rand(64),
-            "activation_scale": torch.rand(60, 1),
-            "quant_mode": 1,
-        },
-        {},
-    ),
-    "dequantised halves of groups": (
-        "npu_dequant_swiglu_quant",
-        {
-            "x": half(20, 128).bfloat16(),
-            "quant_scale": torch.rand(2),
-            "quant_offset": torch.rand(2),
-            "group_index": torch.tensor([8, 12]),
-            "activate_left": True,
-        },
-        {},
-    ),
-    "quantised halves": (
-        "npu_swiglu_quant",
-        {
-            "x": half(20, 64),
-            "smooth_scales": torch.rand(2, 32),
-            "group_index": torch.tensor([8, 20], dtype=torch.int32),
-            "quant_mode": 1,
-        },
-        {"dst_type": "quint4x2"},
-    ),
-    "dynamic with offsets": (
-        "npu_dynamic_quant_asymmetric",
-        {"input": half(4, 3, 32), "smooth_scales": half(32)},
-        {"dst_type": "quint4x2"},
-    ),
-    "groups of rows": (
-        "npu_grouped_matmul",
-        {
-            "x": [half(20, 64)],
-            "weight": [half(3, 64, 48)],
-            "bias": [half(3, 48)],
-            "group_list": torch.tensor([5, 5, 20]),
-            "group_type": 0,
-            "split_item": 3,
-        },
-        {},
-    ),
-    "groups of int8": (
-        "npu_grouped_matmul",
-        {
-            "x": [integers(20, 64)],
-            "weight": [integers(3, 48, 64).transpose(1, 2)],
-            "scale": [torch.rand(3, 48).bfloat16()],
-            "per_token_scale": [torch.rand(20)],
-            "group_list": torch.tensor([5, 0, 15]),
-            "group_type": 0,
-            "group_list_type": 1,
-            "split_item": 2,
-        },
-        {"output_dtype": "bfloat16"},
-    ),
-    "groups of a weight of int8": (
-        "npu_grouped_matmul",
-        {
-            "x": [half(20, 64)],
-            "weight": [integers(2, 64, 48)],
-            "antiquant_scale": [half(2, 48)],
-            "antiquant_offset": [half(2, 48)],
-            "group_list": torch.tensor([5, 20]),
-            "group_type": 0,
-            "split_item": 3,
-        },
-        {},
-    ),
-    "groups of int8 by int4": (
-        "npu_grouped_matmul",
-        {
-            "x": [integers(3, 256)],
-            "weight": [integers(2, 256, 8, dtype=torch.int32)],
-            "scale": [torch.ones(2, 1, 64, dtype=torch.int64) << 29],
-            "bias": [torch.rand(2, 64)],
-            "per_token_scale": [torch.rand(3)],
-            "group_list": torch.tensor([1, 2]),
-            "group_type": 0,
-            "group_list_type": 1,
-            "split_item": 3,
-        },
-        {"output_dtype": "float16"},
-    ),
-    "groups of int4": (
-        "npu_grouped_matmul",
-        {
-            "x": [integers(3, 8, dtype=torch.int32)],
-            "weight": [integers(2, 64, 8, dtype=torch.int32)],
-            "scale": [torch.ones(2, 64, dtype=torch.int64) << 29],
-            "per_token_scale": [torch.rand(3)],
-            "group_list": torch.tensor([1, 3]),
-            "group_type": 0,
-            "split_item": 3,
-        },
-        {"output_dtype": "bfloat16"},
-    ),
     "groups along k": (
         "npu_grouped_matmul",
         {
@@ -449,76 +186,12 @@ CALLS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         },
         {},
     ),
-    "int8 product": (
-        "npu_quant_matmul",
-        {
-            "x1": integers(3, 20, 64),
-            "x2": integers(48, 64).T,
-            "scale": torch.rand(48),
-            "offset": torch.rand(48),
-            "bias": integers(48, dtype=torch.int32),
-        },
-        {},
-    ),
-    "bfloat16 product": (
-        "npu_quant_matmul",
-        {
-            "x1": integers(20, 64),
-            "x2": integers(64, 48),
-            "scale": torch.rand(48).bfloat16(),
-            "pertoken_scale": torch.rand(20),
-            "group_sizes": [0, 0, 0],
-        },
-        {"output_dtype": "bfloat16"},
-    ),
-    "int4 product": (
-        "npu_quant_matmul",
-        {
-            "x1": integers(20, 8, low=-(2**31), high=2**31, dtype=torch.int32),
-            "x2": integers(64, 6, low=-(2**31), high=2**31, dtype=torch.int32),
-            "scale": torch.rand(48),
-        },
-        {"output_dtype": "float16"},
-    ),
     "int4 product, turned": (
         "npu_quant_matmul",
         {
             "x1": integers(20, 8, low=-(2**31), high=2**31, dtype=torch.int32),
             "x2": integers(48, 8, low=-(2**31), high=2**31, dtype=torch.int32).T,
             "scale": torch.rand(48),
-        },
-        {"output_dtype": "float16"},
-    ),
-    "floats times int8": (
-        "npu_weight_quant_batchmatmul",
-        {
-            "x": half(100, 64),
-            "weight": integers(32, 64).T,
-            "antiquant_scale": half(32),
-            "antiquant_offset": half(32),
-            "bias": half(32),
-        },
-        {},
-    ),
-    "floats times int4": (
-        "npu_weight_quant_batchmatmul",
-        {
-            "x": half(100, 128),
-            "weight": integers(128, 8, low=-(2**31), high=2**31, dtype=torch.int32),
-            "antiquant_scale": half(2, 64),
-            "quant_scale": torch.rand(64),
-            "antiquant_group_size": 64,
-        },
-        {},
-    ),
-    "int8 times int4": (
-        "npu_quant_matmul",
-        {
-            "x1": integers(3, 16),
-            "x2": integers(16, 1, dtype=torch.int32),
-            "scale": torch.ones(8, dtype=torch.int64) << 29,
-            "offset": torch.rand(8),
-            "pertoken_scale": torch.rand(3),
         },
         {"output_dtype": "float16"},
     ),
@@ -534,24 +207,16 @@ CALLS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         },
         {"output_dtype": "bfloat16"},
     ),
-    "heads": (
-        "npu_transpose_batchmatmul",
-        {"input": half(3, 5, 32), "weight": half(5, 32, 48), "perm_x1": [1, 0, 2]},
-        {},
-    ),
     "heads in two parts": (
         "npu_transpose_batchmatmul",
         {"input": half(4, 3, 32), "weight": half(4, 48, 32), "perm_x2": [0, 2, 1]}
         | {"batch_split_factor": 2},
         {},
     ),
-    "packed": (
-        "npu_convert_weight_to_int4pack",
-        {"weight": integers(8, 32, dtype=torch.int32)},
-        {},
-    ),
 }  # fmt: skip
 """What it is -> operator, tensors and attributes, and dtypes by npusim's names."""
+WITHOUT_ONE = {"npu_format_cast", "npu_reshape_and_cache", "npu_scatter_pa_kv_cache"}
+"""These give a format or write in place: they have tests of their own."""
 
 
 OWN_NAMES = {
@@ -564,6 +229,38 @@ OWN_NAMES = {
 """Operator and parameter of torch_npu -> npusim's name of it."""
 
 
+def as_torch(value: Any) -> Any:
+    """An array as a tensor of the CPU, whose floats are not all the same."""
+    if not isinstance(value, np.ndarray):
+        return value
+    tensor = torch.from_numpy(value.copy())
+    if tensor.is_floating_point():
+        return tensor * torch.randint(1, 4, tensor.shape)
+    return tensor.bool() if tensor.dtype == torch.uint8 else tensor
+
+
+def torch_call(op: str, given: dict[str, Any]) -> tuple[str, dict[str, Any], dict[str, Any]]:
+    """A call that arrays are passed to, with the names and the lists of torch_npu."""
+    dtypes = {name: value for name, value in given.items() if is_dtype(value)}
+    schema = getattr(torch.ops.npu, op).default._schema
+    lists = {each.name for each in schema.arguments if "List[Tensor]" in str(each.type)}
+    theirs = {own: name for (of, name), own in OWN_NAMES.items() if of == op}
+    named = {name: as_torch(value) for name, value in given.items() if name not in dtypes}
+    named = {name: [value] if name in lists else value for name, value in named.items()}
+    return op, {theirs.get(name, name): value for name, value in named.items()}, dtypes
+
+
+def is_dtype(value: Any) -> bool:
+    return isinstance(value, str) and isinstance(getattr(torch, value, None), torch.dtype)
+
+
+CALLS |= {
+    f"arrays: {call}": torch_call(op, given)
+    for call, (op, given) in calls.CALLS.items()
+    if op.startswith("npu_") and op not in WITHOUT_ONE
+}
+
+
 def torch_dtype(name: str) -> Any:
     return getattr(torch, name)
 
@@ -574,13 +271,15 @@ def plain_run(op: str, given: dict[str, Any], dtypes: dict[str, str]) -> npusim.
     return npusim.run(op, device=A2, **named)
 
 
+@pytest.mark.sample(28)
 @pytest.mark.parametrize("call", CALLS)
 def test_bits_and_time_are_those_of_run(call: str) -> None:
     op, given, dtypes = CALLS[call]
     run = plain_run(op, given, dtypes)
-    before = clock.now_us
     theirs = {name: torch_dtype(value) for name, value in dtypes.items()}
-    found = getattr(torch_npu, op)(**{n: on_npu(v) for n, v in given.items()}, **theirs)
+    theirs |= {name: on_npu(value) for name, value in given.items()}
+    before = clock.now_us
+    found = getattr(torch_npu, op)(**theirs)
     assert run.time_us is not None
     assert clock.now_us - before == pytest.approx(run.time_us)
     outputs = found if isinstance(found, tuple | list) else (found,)
@@ -644,6 +343,7 @@ def test_operators_are_exported() -> None:
         assert torch.equal(found, wanted)
 
 
+@pytest.mark.nightly
 def test_a_thousand_calls_leave_nothing_behind() -> None:
     x, scale = half(4, 16).npu(), torch.rand(1).npu()
     weight = torch_npu.npu_format_cast(integers(32, 32).npu(), NZ)
@@ -1132,8 +832,9 @@ def ends_badly(call: Any, op: str) -> str | None:
     return None
 
 
+@pytest.mark.sample(7)
 @pytest.mark.filterwarnings("ignore:npu_(dequant_)?swiglu_quant:UserWarning")
-@pytest.mark.parametrize("call", {op: call for call, (op, *_) in CALLS.items()}.values())
+@pytest.mark.parametrize("call", {op: call for call, (op, *_) in reversed(CALLS.items())}.values())
 def test_junk_ends_in_words_of_npusim(call: str) -> None:
     op, given, dtypes = CALLS[call]
     good = {name: on_npu(value) for name, value in given.items()}

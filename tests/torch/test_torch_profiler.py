@@ -547,7 +547,7 @@ def test_rows_of_the_timeline_are_nested(tmp_path: Path, inputs: Any) -> None:
 # ---- the vendor's own tools ----
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.skipif(
     shutil.which("msprof-analyze") is None, reason="msprof-analyze is not installed"
 )

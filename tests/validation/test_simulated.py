@@ -13,7 +13,7 @@ ROWS = read()
 FAMILIES = sorted({row.family for row in ROWS})
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("family", FAMILIES)
 def test_they_are_those_of_the_sample(family: str) -> None:
     """A case a family, each in one process, so that several workers share them."""

@@ -68,6 +68,7 @@ def computed(blocks: tuple[Block, ...], spec: DeviceSpec, alone: bool) -> bytes:
     return b"".join(each.tobytes() for each in data.values())
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("device", KINDS)
 def test_random_programs_give_the_same_side_by_side(device: str) -> None:
     played = 0

@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from cube import CubeBench, nd2nz
-from hypothesis import given, settings
+from draws import draws
+from hypothesis import given
 from hypothesis import strategies as st
 from tiny import tiny_spec
 
@@ -167,7 +168,7 @@ def same(held: CubeBench, byte_exact: CubeBench) -> None:
         np.testing.assert_array_equal(*data, name)
 
 
-@settings(max_examples=200)
+@draws(200)
 @given(ops=OPS, seed=st.integers(0, 3), is_tame=st.booleans())
 def test_holding_is_invisible(ops: list[MicroOp], seed: int, is_tame: bool) -> None:
     check(Program("any", tuple(ops)), Place(SPEC, "aic"))

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from draws import draws
+from hypothesis import given
 from hypothesis import strategies as st
 
 from npusim import devices
@@ -45,7 +46,7 @@ def at(block: int, count: int, dtype: DType = FLOAT32, **strides: Any) -> Local:
     return replace(Local("ub", block * 32, dtype, count), **strides)
 
 
-@settings(max_examples=200, deadline=None)
+@draws(200)
 @given(data=st.data(), seed=st.integers(0, 9))
 def test_any_micro_ops_that_go_on_by_the_same_steps(data: st.DataObject, seed: int) -> None:
     """Overlaps of every kind: most are not a run, and none may give anything else."""

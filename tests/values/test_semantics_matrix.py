@@ -263,6 +263,21 @@ def test_the_product_lies_in_l0c_as_nz(
     assert (cube.raw("l0c", 1024 + expected.size, 1024) == UNWRITTEN).all()
 
 
+@pytest.mark.parametrize("earlier", [(20, 32), (25, 16)])
+def test_a_product_is_added_to_a_tile_of_another_size(
+    cube: CubeBench, earlier: tuple[int, int], rng: np.random.Generator
+) -> None:
+    """Bytes of L0C are what it is added to, not the matrix that they were."""
+    dst = Local("l0c", 0, INT32, 32 * 32)
+    total = np.zeros((32, 32), np.int32)
+    for (m, n), init in ((earlier, "zero"), ((20, 16), "accumulate")):
+        a, b = numbers(rng, INT8, m, 64), numbers(rng, INT8, 64, n)
+        cube.run(Mmad(dst, *fill_l0(cube, a, b, INT8), m, n, 64, init))
+        total[:m, :n] += a.astype(np.int32) @ b.astype(np.int32)
+    found = cube.elements(dst).reshape(2, 32, 16).transpose(1, 0, 2).reshape(32, 32)
+    np.testing.assert_array_equal(found[:20, :16], total[:20, :16])
+
+
 def test_two_products_of_one_sum_are_rounded_as_one(
     cube: CubeBench, rng: np.random.Generator
 ) -> None:
