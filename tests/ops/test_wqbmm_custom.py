@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from op_calls import BF16, Array
 from tiny import log, play, tiny_spec
-from weight_calls import HALF, OP, Kind, assert_bits, weight_call
+from weight_calls import HALF, OP, Kind, assert_bits, check, reference, weight_call
 
 from npusim import TensorSpec, devices, ops, run
 from npusim.data.dtypes import FLOAT16
@@ -20,11 +20,10 @@ from npusim.kernel.cube import GmMatrix
 from npusim.kernel.vector_core import VectorCore
 from npusim.ops._dequantised_weight import (
     Dequantiser,
+    MatrixTile,
 )
-from npusim.ops.npu_weight_quant_batchmatmul import check, reference
-from npusim.ops.npu_weight_quant_batchmatmul.templates.custom import CustomPlan
-from npusim.ops.npu_weight_quant_batchmatmul.templates.custom.tiling import precision
-from npusim.ops.npu_weight_quant_batchmatmul.templates.weight import MatrixTile, quantised_weight
+from npusim.ops.npu_weight_quant_batchmatmul.plan import quantised_weight
+from npusim.ops.npu_weight_quant_batchmatmul.templates.custom import CustomPlan, precision
 from npusim.trace import Span
 
 A2 = devices.load("ascend910b2")

@@ -21,15 +21,12 @@ from npusim.kernel.rows import pieces
 from npusim.kernel.vector_core import VectorCore
 from npusim.ops._dequantised_weight import (
     Dequantiser,
-    Precision,
-)
-from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
-from npusim.ops.npu_weight_quant_batchmatmul.templates.weight import (
     MatrixTile,
-    gm_weight,
-    quantised_weight,
+    Precision,
     tile_view,
 )
+from npusim.ops.npu_weight_quant_batchmatmul.check import Problem
+from npusim.ops.npu_weight_quant_batchmatmul.plan import gm_weight, quantised_weight
 
 A2 = devices.load("ascend910b2")
 

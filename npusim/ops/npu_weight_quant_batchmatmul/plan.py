@@ -5,12 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from npusim.data.dtypes import INT4, INT8
-from npusim.data.integers import ceil_div
+from npusim.data.dtypes import FLOAT32, INT4, INT8
+from npusim.data.integers import align_up, ceil_div
 from npusim.data.tensor import Operand
+from npusim.isa import Duplicate
 from npusim.kernel.cube import GmMatrix
+from npusim.kernel.plane import REPEAT
 from npusim.kernel.program import Binding
-from npusim.kernel.views import GmView
+from npusim.kernel.rows import pieces
+from npusim.kernel.vector_core import VectorCore
+from npusim.kernel.views import GmView, repeat
 from npusim.ops import _protocol
 from npusim.ops._dequantised_weight import MatrixTile, QuantisedWeight
 from npusim.ops.npu_weight_quant_batchmatmul.check import Problem
@@ -19,6 +23,7 @@ __all__ = [
     "OP",
     "Plan",
     "RingSlot",
+    "Zeros",
     "bindings",
     "chosen",
     "gm_weight",
@@ -148,3 +153,33 @@ def rectangles(
         for left in range(0, shape[1], core[1])
         for bottom, right in [(min(top + core[0], shape[0]), min(left + core[1], shape[1]))]
     )
+
+
+# ---- sums that cores add up in global memory ----
+
+
+class Zeros:
+    """Fills float32 *name* of *count* elements with zeros: an even part for each of *cores*."""
+
+    def __init__(self, core: VectorCore, name: str, count: int, cores: int, max_bytes: int) -> None:
+        """*max_bytes* of zeros are stored at a time."""
+        self.core, self._sums = core, GmView.vector(name, FLOAT32, count)
+        # (count,) fp32, an equal part of whole repeats for each core
+        self._part = align_up(ceil_div(count, cores), REPEAT)
+        self._zeros = core.tile(FLOAT32, min(self._part, max_bytes // FLOAT32.nbytes(1)))
+
+    def write(self, index: int) -> None:
+        """Fill the part of vector core number *index*."""
+        part = self._sums[:, index * self._part : (index + 1) * self._part]
+        if part.columns:
+            repeat(self.core, self._fill)
+        # The same zeros are stored again and again: nothing overwrites them.
+        for first, count in pieces(part.columns, self._zeros.count):
+            repeat(self.core, self._store, part[:, first : first + count])
+
+    def _fill(self) -> None:
+        self.core.emit(Duplicate(self._zeros, 0.0))
+        self.core.sync("vector", "mte3")
+
+    def _store(self, sums: GmView) -> None:
+        self.core.data_copy(sums.operand, self._zeros[: sums.columns])

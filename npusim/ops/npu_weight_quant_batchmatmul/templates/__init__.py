@@ -1,1 +1,1 @@
-"""The kernels of npu_weight_quant_batchmatmul, one module each: `tile` and `build`."""
+"""The kernels of npu_weight_quant_batchmatmul: `tile` and `build` of each, and what they share."""
