@@ -22,7 +22,7 @@ from threadpoolctl import threadpool_limits
 
 import npusim
 from npusim.chip import Engine
-from npusim.run.kept import forget
+from npusim.run.memory_cache import forget
 from npusim.timing.compiled import is_built
 
 DEVICE = "ascend910b2"

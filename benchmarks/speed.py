@@ -33,7 +33,7 @@ from slow_calls import slow_calls
 from values import values
 
 import npusim
-from npusim.run.kept import forget
+from npusim.run.memory_cache import forget
 from npusim.timing.compiled import is_built
 
 SHAPE = (8192, 8192)

@@ -17,7 +17,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 import npusim
-from npusim.run.kept import forget
+from npusim.run.memory_cache import forget
 
 DEVICE = "ascend910b2"
 REPEATS = 5

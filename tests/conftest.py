@@ -23,7 +23,7 @@ from hypothesis import is_hypothesis_test  # noqa: E402
 from tiny import tiny_spec  # noqa: E402
 
 from npusim.devices.schema import DeviceSpec  # noqa: E402
-from npusim.run.kept import forget  # noqa: E402
+from npusim.run.memory_cache import forget  # noqa: E402
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

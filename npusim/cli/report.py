@@ -18,7 +18,7 @@ from npusim.cli.progress import shown
 from npusim.cli.screen import show
 from npusim.data import folders
 from npusim.data.files import check_place, write
-from npusim.reports.apart import heads, letters
+from npusim.reports.run_labels import heads, letters
 from npusim.reports.style import INK, TEXT_POINTS, plain
 from npusim.trace import record
 from npusim.trace.record import Record, RecordError

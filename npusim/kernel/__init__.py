@@ -192,7 +192,6 @@ from npusim.kernel.steps import (
     GmViews,
     Step,
     column,
-    tiles,
 )
 from npusim.kernel.vector_core import (
     VectorCore,
@@ -309,7 +308,6 @@ __all__ = [
     "step",
     "store",
     "sync_all",
-    "tiles",
     "to_float32",
     "to_quantised",
 ]

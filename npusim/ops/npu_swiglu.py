@@ -31,7 +31,8 @@ from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, Array
 from npusim.data.integers import align_down, align_up, ceil_div
 from npusim.data.tensor import TensorSpec
 from npusim.devices.schema import DeviceSpec
-from npusim.kernel import BLOCK_BYTES, FLOATS_PER_BLOCK, Block, GmView, Step, VectorCore, tiles
+from npusim.kernel import BLOCK_BYTES, FLOATS_PER_BLOCK, Block, GmView, Step, VectorCore
+from npusim.kernel.steps import tiles
 from npusim.ops import _vocabulary as ops
 from npusim.ops._swish import exp_plus_1, exp_plus_1_of, invert
 from npusim.ops._vocabulary import A2_A3, ATLAS_INFERENCE, Operands, Row

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from importlib.resources import files
 
-from npusim.reports.apart import Head
 from npusim.reports.policy import policy
+from npusim.reports.run_labels import Head
 
 __all__ = ["columns", "document", "keys", "packed", "sections", "text_of", "timeline"]
 

@@ -15,14 +15,14 @@ from html import escape
 from io import StringIO
 from typing import TYPE_CHECKING
 
-from npusim.reports import bounds, frame, glance, roofline, roofline_chart, timeline
+from npusim.reports import bounds, frame, overview, roofline, roofline_chart, timeline
 from npusim.reports.advice import Advised, section
-from npusim.reports.apart import Head, heads, titled
 from npusim.reports.frame import columns
 from npusim.reports.gallery import PICTURES, figures
-from npusim.reports.payload import payload
+from npusim.reports.run_labels import Head, heads, titled
 from npusim.reports.subject import Timed, longest_us, named, trace_of
 from npusim.reports.tables import bound, devices, facts, path, pipes, rooflines, waits
+from npusim.reports.timeline_data import payload
 from npusim.trace.record import Record
 from npusim.trace.summary import WORDS, Level
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["glimpse", "report"]
 
 SECTIONS = {
-    "glance": "At a glance",
+    "overview": "Overview",
     "advice": "What to change",
     "numbers": "Numbers",
     "timeline": "Timeline",
@@ -71,7 +71,7 @@ def report(
         trace_of(run)
     hear = progress or _unheard
     names = heads(runs)
-    sections = {"glance": glance.of_runs(runs, names)} if len(runs) > 1 else {}
+    sections = {"overview": overview.of_runs(runs, names)} if len(runs) > 1 else {}
     sections |= {"advice": columns(names, [section(own) for own in told])} if told else {}
     sections |= {
         "numbers": facts(runs),
@@ -81,7 +81,7 @@ def report(
         "tables": columns(names, [_tables(run) for run in runs]),
         "device": devices(runs),
     }
-    found = bounds.finding(runs[0]) if len(runs) == 1 else glance.finding(runs)
+    found = bounds.finding(runs[0]) if len(runs) == 1 else overview.finding(runs)
     shown = {key: (name, sections[key]) for key, name in SECTIONS.items() if key in sections}
     body = f'<p class="finding">{escape(found)}</p>{frame.sections(shown)}'
     script = "".join(frame.text_of(HERE, f"{name}.js") for name in SCRIPTS)

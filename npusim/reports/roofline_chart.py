@@ -13,9 +13,9 @@ from typing import Any
 from npusim.data.dtypes import dtype_named
 from npusim.devices.schema import DeviceSpec
 from npusim.reports import frame, style
-from npusim.reports.apart import letters
 from npusim.reports.limits import Limit
 from npusim.reports.roofline import TITLES, Row, rows, slug
+from npusim.reports.run_labels import letters
 from npusim.reports.subject import Timed, named
 
 __all__ = ["payload", "section"]

@@ -8,9 +8,9 @@ from html import escape
 
 from npusim.devices.schema import DeviceSpec
 from npusim.reports import bounds, costs, roofline, style
-from npusim.reports.apart import argument, letters, listed, numbers_of
 from npusim.reports.causes import Bound, causes
 from npusim.reports.path import CriticalPath, path_of
+from npusim.reports.run_labels import argument, letters, listed, numbers_of
 from npusim.reports.subject import slowest_lanes, trace_of
 from npusim.trace.record import Record
 

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 from npusim.devices.schema import Pipe
 from npusim.reports import style
 from npusim.reports.bars import STEPS, Bar, rows, window
+from npusim.reports.cross_core_waits import crossings
 from npusim.reports.flags import rows as rows_of_flags
-from npusim.reports.handed import crossings
 from npusim.reports.labels import Scale, labels
 from npusim.reports.picture import Picture
 from npusim.reports.subject import (

@@ -53,8 +53,8 @@ def run(
     and bf16 products: how many the cube adds up exactly before it rounds. *progress* is
     :data:`npusim.chip.Progress`.
 
-    Programs and times of earlier calls are cached (:mod:`npusim.run.kept`), times also for other
-    processes in the folder *cache* or NPUSIM_CACHE (:mod:`npusim.run.stored`).
+    Programs and times of earlier calls are cached: see :mod:`npusim.run.memory_cache`; times also
+    for other processes, in the folder *cache* or NPUSIM_CACHE: see :mod:`npusim.run.disk_cache`.
 
     Raises OpError, with the code CANN would give, when the operator refuses its arguments or traps;
     ValueError for an unknown operator or device; TypeError for arguments it does not have.

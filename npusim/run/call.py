@@ -21,9 +21,9 @@ from npusim.data.tensor import GlobalTensor, Tensor, TensorSpec
 from npusim.devices.schema import DeviceSpec, ICache
 from npusim.kernel.builder import deeper
 from npusim.run import user_kernel
+from npusim.run.disk_cache import stored_in
 from npusim.run.options import Options
 from npusim.run.result import Call, Output, Result, without_values
-from npusim.run.stored import stored_in
 from npusim.run.task import Task, allocated, place
 
 __all__ = ["bind", "find", "play"]

@@ -16,8 +16,8 @@ from npusim.devices.schema import CORES_OF_A_GROUP, DeviceSpec
 from npusim.kernel.builder import deeper, watched
 from npusim.kernel.program import Program, QueueName
 from npusim.kernel.queues import ProgramError
-from npusim.run.kept import KEPT, device_key, key_of, unvalued
-from npusim.run.stored import Stored
+from npusim.run.disk_cache import Stored
+from npusim.run.memory_cache import KEPT, device_key, key_of, unvalued
 from npusim.run.user_kernel import UserProblem
 from npusim.trace import Trace, copies_of
 from npusim.values.buffers import UNWRITTEN

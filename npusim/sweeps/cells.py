@@ -20,10 +20,10 @@ from npusim.data.files import content
 from npusim.data.tensor import Tensor, TensorSpec
 from npusim.devices.schema import DeviceSpec
 from npusim.run.call import find
-from npusim.run.kept import device_key, key_of
+from npusim.run.disk_cache import digest_of
+from npusim.run.memory_cache import device_key, key_of
 from npusim.run.options import Options
 from npusim.run.result import without_values
-from npusim.run.stored import digest_of
 from npusim.sweeps.errors import SweepError
 
 __all__ = ["ALL", "Arguments", "Call", "Cell", "Chip", "Settings", "cells_of", "word"]
@@ -257,7 +257,7 @@ def word(value: object) -> str:
 
 
 def _frozen(value: object) -> Any:
-    """*value* as :func:`npusim.run.kept.key_of` takes it: lists as tuples, tensors in parts."""
+    """*value* for :func:`npusim.run.memory_cache.key_of`: lists as tuples, tensors in parts."""
     if isinstance(value, Mapping):
         return {name: _frozen(part) for name, part in value.items()}
     if isinstance(value, list | tuple):

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from npusim.data.errors import shown
-from npusim.run.stored import own_digest
+from npusim.run.disk_cache import own_digest
 from npusim.sweeps.errors import SweepError
 
 __all__ = ["cluster"]

@@ -18,7 +18,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from npusim.data.files import content, opened, reason, taken, write
-from npusim.run.stored import own_digest
+from npusim.run.disk_cache import own_digest
 from npusim.sweeps.errors import SweepError
 from npusim.sweeps.playing import Outcome
 

@@ -15,9 +15,9 @@ from npusim.check.hazards import HazardError
 from npusim.data.errors import DocumentWarning, OpError
 from npusim.reports.bounds import finding
 from npusim.run.call import play
+from npusim.run.disk_cache import own_digest
 from npusim.run.processes import processes
 from npusim.run.result import Result
-from npusim.run.stored import own_digest
 from npusim.sweeps.cells import Call
 from npusim.sweeps.errors import SweepError
 

@@ -16,7 +16,7 @@ import numpy as np
 from npusim.data.dtypes import Array
 from npusim.devices.schema import DeviceSpec
 from npusim.run import run as simulate
-from npusim.run.kept import KEPT, device_key
+from npusim.run.memory_cache import KEPT, device_key
 from npusim.run.prepared import by_operand, prepared
 from npusim.run.result import Result
 from npusim.torch.clock import clock

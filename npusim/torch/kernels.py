@@ -17,7 +17,7 @@ import torch
 
 from npusim import ops
 from npusim.data.errors import OpError
-from npusim.run.kept import key_of
+from npusim.run.memory_cache import key_of
 from npusim.torch import card, formats
 from npusim.torch.relabel import to_host, to_npu
 from npusim.torch.values import argument, result

@@ -16,9 +16,9 @@ from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
+from npusim.trace.checksums import Sealed
 from npusim.trace.facts import CHECKSUM, Part, Us, own_digest
 from npusim.trace.programs import Count, Name
-from npusim.trace.sealed import Sealed
 
 __all__ = [
     "MODEL",

@@ -24,11 +24,11 @@ from npusim.data.files import content
 from npusim.devices.schema import DeviceSpec
 from npusim.kernel.program import Line
 from npusim.trace.archive import Archive, DamageError, save
+from npusim.trace.checksums import CHANGED, RecordError, Sealed, first_problem
 from npusim.trace.facts import CHECKSUM, Facts, digest, file_digest, own_digest
 from npusim.trace.lanes import Trace
 from npusim.trace.launch import Launch
 from npusim.trace.programs import LaneRow, Tree, described, programs_of
-from npusim.trace.sealed import CHANGED, RecordError, Sealed, first_problem
 from npusim.trace.times import arrays_of, lane_of, names_of
 
 __all__ = ["RECORD", "VERSION", "Record", "RecordError", "made", "read", "seal", "write"]

@@ -24,7 +24,7 @@ from npusim.isa import (
     Store,
     WaitFlag,
 )
-from npusim.reports import payload
+from npusim.reports import timeline_data
 from npusim.reports.critical_path import steps
 from npusim.reports.finish import finishes
 from npusim.reports.path import Crossing, path_of
@@ -169,7 +169,7 @@ def test_cores_that_are_done_stand_idle_in_the_last_wave() -> None:
 
 def test_the_page_knows_the_path() -> None:
     """Of each lane pipe, first cycle and last; what follows on one pipe is one stretch."""
-    found = payload.payload(trace(lane((0, 1), *CHAIN), lane((2,), CHAIN[0])), {})
+    found = timeline_data.payload(trace(lane((0, 1), *CHAIN), lane((2,), CHAIN[0])), {})
     pipes = found["pipes"]
     paths = {own["name"]: own["path"] for own in found["lanes"]}
     assert paths["core 2 (aiv)"] == []

@@ -21,7 +21,7 @@ import npusim
 from npusim import reports
 from npusim.cli import app
 from npusim.isa import CrossCoreSetFlag, CrossCoreWaitFlag, SetFlag, WaitFlag
-from npusim.reports import payload, style
+from npusim.reports import style, timeline_data
 from npusim.reports.tables import difference, table
 from npusim.trace.summary import WORDS
 
@@ -132,7 +132,7 @@ def test_three_runs_are_held_against_the_first(three: list[Path], tmp_path: Path
     title = "3 runs of npu_quantize on ascend910b2, ascend910b4 and ascend310p3"
     assert f"<title>npusim: {title}</title>" in page
     assert page.count('class="timeline"') == 3
-    assert page.index("<section") == page.index('<section id="glance"><h2>At a glance</h2>')
+    assert page.index("<section") == page.index('<section id="overview"><h2>Overview</h2>')
     chips = ("A</b> ascend910b2", "B</b> ascend910b4", "C</b> ascend310p3")
     assert re.findall(r'<p class="who"><b>(.*?)</p>', page) == list(chips)
     names = [chip.replace("</b>", ' <span class="soft">').replace('"> ', '">') for chip in chips]
@@ -355,7 +355,7 @@ def test_the_payload_is_the_trace() -> None:
     ready = SetFlag("mte2", "vector", 0)
     wait = WaitFlag("mte2", "vector", 0)
     played = trace(lane((0, 1), (ready, 0, 1, 5), (wait, 2, 6, 6)), lane((2,), (ready, 3, 4, 9)))
-    found = payload.payload(played, {})
+    found = timeline_data.payload(played, {})
     second, first = found["lanes"]  # the slowest comes first
 
     assert (first["name"], second["name"]) == ("cores 0-1 (aiv)", "core 2 (aiv)")
@@ -377,11 +377,11 @@ def test_flags_between_cores_are_those_that_cores_stood_still_for() -> None:
     played = trace(first, other, waiter)
 
     mte2, mte3 = style.PIPES.index("mte2"), style.PIPES.index("mte3")
-    found = payload.payload(played, {})
+    found = timeline_data.payload(played, {})
     names = [own["name"] for own in found["lanes"]]
     setter, waits = names.index("core 1 (aic)"), names.index("core 2 (aiv)")
     assert found["handed"] == [[setter, mte3, 25, waits, mte2, 26]]
-    assert payload.payload(played, {}, "summary")["handed"] == []
+    assert timeline_data.payload(played, {}, "summary")["handed"] == []
 
 
 def test_without_room_for_all_micro_ops_are_joined(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -389,8 +389,8 @@ def test_without_room_for_all_micro_ops_are_joined(monkeypatch: pytest.MonkeyPat
     ops = (LOAD, 0, 8, 9), (ready, 8, 9, 9), (LOAD, 9, 12, 19), (wait, 9, 12, 12), (MUL, 12, 15, 20)
     late = (MUL, 30, 35, 40)
     played = trace(lane((0, 1), *ops), lane((2,), *ops, late), lane((3,), *ops, (MUL, 15, 16, 25)))
-    monkeypatch.setattr(payload, "MOST_SPANS", 12)
-    found = payload.payload(played, {})
+    monkeypatch.setattr(timeline_data, "MOST_SPANS", 12)
+    found = timeline_data.payload(played, {})
 
     assert found["level"] == "summary"
     # The slowest comes first, and is shown one by one; of the others a pipe has one entry.
@@ -409,8 +409,8 @@ def test_without_room_for_all_micro_ops_are_joined(monkeypatch: pytest.MonkeyPat
         ("vector", "2 micro-ops", 0, 4),
         ("mte2", "2 micro-ops", 64, 11),
     ]
-    assert payload.payload(played, {}, "full")["level"] == "full"
-    assert len(payload.payload(trace(lane((0,), *ops)), {}, "summary")["lanes"]) == 1
+    assert timeline_data.payload(played, {}, "full")["level"] == "full"
+    assert len(timeline_data.payload(trace(lane((0,), *ops)), {}, "summary")["lanes"]) == 1
 
 
 def test_tables_escape_and_align() -> None:
@@ -562,7 +562,7 @@ def test_a_summary_says_so_and_tells_what_it_joins(tmp_path: Path) -> None:
     assert says(*words, "-a", "div_mode=false", "-o", tmp_path / "out")[0] == 0
     page = tmp_path / "page.html"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(payload, "MOST_SPANS", 200)
+        patch.setattr(timeline_data, "MOST_SPANS", 200)
         assert says("report", tmp_path / "out", "-o", page)[0] == 0
     assert f'<p class="note">This timeline is {WORDS}. --level full shows all.</p>' in (
         page.read_text()

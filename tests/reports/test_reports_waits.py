@@ -21,7 +21,7 @@ from npusim.isa import (
 )
 from npusim.kernel.program import Program
 from npusim.reports import bounds, costs, flags, subject, timeline
-from npusim.reports.handed import crossings
+from npusim.reports.cross_core_waits import crossings
 
 
 @pytest.fixture

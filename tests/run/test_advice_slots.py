@@ -19,7 +19,7 @@ from npusim.kernel.program import QueueName
 from npusim.kernel.queues import Slot
 from npusim.run.advice import MIN_GAIN, Advice
 from npusim.run.call import Options, play
-from npusim.run.kept import forget
+from npusim.run.memory_cache import forget
 
 A2, TILE, TILES = "ascend910b2", 2048, 24
 X = TensorSpec((TILE * TILES,), "float32")

@@ -12,8 +12,8 @@ import pytest
 from model_runs import small
 
 from npusim.trace import model
+from npusim.trace.checksums import RecordError
 from npusim.trace.facts import own_digest
-from npusim.trace.sealed import RecordError
 
 Facts = dict[str, Any]
 

@@ -14,12 +14,12 @@ from operator import and_
 from typing import TypeVar
 
 from npusim.data.text import counted, tally
-from npusim.reports.apart import Fact, Head, letters, told_apart
-from npusim.reports.glance import than
 from npusim.reports.model import tables
 from npusim.reports.model.headline import coverage, not_timed
 from npusim.reports.model.sheets import HEADINGS, Sheet, Value
 from npusim.reports.model.tables import Total
+from npusim.reports.overview import than
+from npusim.reports.run_labels import Fact, Head, letters, told_apart
 from npusim.reports.style import span_named
 from npusim.trace.model import ModelRun
 

@@ -11,14 +11,14 @@ from html import escape
 from itertools import chain
 from typing import Any
 
-from npusim.reports import frame, glance
-from npusim.reports.apart import Head, letters, listed
+from npusim.reports import frame, overview
 from npusim.reports.model import tables
 from npusim.reports.model.compare import below_root, compared, heads, missing
 from npusim.reports.model.headline import bounds, coverage, headline, not_timed
 from npusim.reports.model.sheets import Sheet, sheets
 from npusim.reports.model.tables import Total, by_work
 from npusim.reports.model.works import COLORS, WORKS, work_of
+from npusim.reports.run_labels import Head, letters, listed
 from npusim.reports.style import percent, span_named
 from npusim.reports.tables import table
 from npusim.trace.model import ModelRun
@@ -39,7 +39,7 @@ def page(runs: Sequence[ModelRun]) -> str:
     named = heads(runs)
     told = headline(runs[0])
     if len(runs) > 1:
-        told = [glance.ranked([run.time_us for run in runs]), *missing(runs)]
+        told = [overview.ranked([run.time_us for run in runs]), *missing(runs)]
     parts = _of_one(runs[0]) if len(runs) == 1 else _of_several(runs, named)
     first, *rest = (f'<p class="finding">{escape(line)}</p>' for line in told)
     body = first + "".join(rest) + frame.sections(parts)
@@ -63,10 +63,11 @@ def _titled(runs: Sequence[ModelRun]) -> str:
 def _of_one(run: ModelRun) -> dict[str, tuple[str, str]]:
     known = sheets(run)
     longest_us = run.time_us or 1.0
+    bar = overview.bar(_parts(by_work(run)), longest_us)
     return {
         "work": (
             "Kinds of work",
-            f"{_key([run])}{glance.bar(_parts(by_work(run)), longest_us)}{_shown(known['works'])}",
+            f"{_key([run])}{bar}{_shown(known['works'])}",
         ),
         "timeline": ("Timeline", _timelines([run], heads([run]))),
         "layers": ("Layers", _layers([run])),
@@ -81,7 +82,7 @@ def _of_several(runs: Sequence[ModelRun], named: Sequence[Head]) -> dict[str, tu
     held = compared(runs)
     kernels = [_shown(sheets(run)["kernels"]) for run in runs]
     return {
-        "glance": ("At a glance", _glance(runs, named)),
+        "overview": ("Overview", _overview(runs, named)),
         "work": ("Kinds of work", _shown(held["works"])),
         "timeline": ("Timelines", _timelines(runs, named)),
         "layers": ("Layers", _layers(runs)),
@@ -162,20 +163,20 @@ def _module(path: str, depth: int, *, has_more: bool) -> str:
 
 def _key(runs: Sequence[ModelRun]) -> str:
     there = {work_of(kernel.op) for run in runs for kernel in run.kernels}
-    return glance.key({work: COLORS[work] for work in WORKS if work in there})
+    return overview.key({work: COLORS[work] for work in WORKS if work in there})
 
 
-def _parts(works: Mapping[str, Total]) -> list[glance.Part]:
-    return [glance.Part(work, own.time_us, COLORS[work]) for work, own in works.items()]
+def _parts(works: Mapping[str, Total]) -> list[overview.Part]:
+    return [overview.Part(work, own.time_us, COLORS[work]) for work, own in works.items()]
 
 
-def _glance(runs: Sequence[ModelRun], named: Sequence[Head]) -> str:
+def _overview(runs: Sequence[ModelRun], named: Sequence[Head]) -> str:
     """A bar of kinds of work for each run, with what bounds it and how much is timed."""
     found = []
     for run, head in zip(runs, named, strict=True):
         told = f"{bounds(run)}; {coverage(run)}" if run.launches else coverage(run)
-        found.append(glance.Entry(head, run.time_us, tuple(_parts(by_work(run))), told))
-    return glance.section(found) + _key(runs)
+        found.append(overview.Entry(head, run.time_us, tuple(_parts(by_work(run))), told))
+    return overview.section(found) + _key(runs)
 
 
 # ---- layers ----
@@ -197,7 +198,7 @@ def _layers(runs: Sequence[ModelRun]) -> str:
         alike = f"{count} alike" if len(runs) == 1 else f"each of {count}"
         name = first if count == 1 else f"{first} to {last}, {alike}"
         told = f"{layers[0]} to {layers[-1]}" if count > 1 else layers[0]
-        bars = "".join(glance.bar(_parts(own or {}), longest_us) for own in works)
+        bars = "".join(overview.bar(_parts(own or {}), longest_us) for own in works)
         cells = _of_run(works[0] or {}, count, runs[0]) if len(runs) == 1 else _of_runs(works)
         numbers = "".join(f'<td class="number">{cell}</td>' for cell in cells)
         lines.append(

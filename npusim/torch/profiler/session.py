@@ -14,7 +14,7 @@ from npusim.devices.schema import DeviceSpec
 from npusim.torch import card
 from npusim.torch.calls import Calls
 from npusim.torch.clock import Event, clock
-from npusim.torch.profiler.kept import Kept, Step
+from npusim.torch.profiler.collected import Kept, Step
 from npusim.torch.profiler.settings import _ExperimentalConfig, left_out
 from npusim.torch.profiler.timeline import write_timeline
 

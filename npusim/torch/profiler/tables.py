@@ -16,7 +16,7 @@ from npusim.exports.profile import DETAILS, details
 from npusim.exports.tables import write_csv
 from npusim.torch.calls import Call
 from npusim.torch.profiler import counters
-from npusim.torch.profiler.kept import Kept, Kernel
+from npusim.torch.profiler.collected import Kept, Kernel
 from npusim.torch.profiler.settings import _ExperimentalConfig
 
 __all__ = [

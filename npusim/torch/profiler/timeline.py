@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from npusim.torch.profiler.kept import TICK_US, Kept, Kernel
+from npusim.torch.profiler.collected import TICK_US, Kept, Kernel
 from npusim.torch.profiler.tables import CALL_LINES, NO_MODEL, shapes_of
 
 __all__ = ["write_timeline"]

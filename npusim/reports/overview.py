@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from html import escape
 
 from npusim.reports import costs
-from npusim.reports.apart import Head, letters, listed
 from npusim.reports.bounds import MIN_SHARE
 from npusim.reports.causes import causes
+from npusim.reports.run_labels import Head, letters, listed
 from npusim.reports.style import percent, span_named
 from npusim.reports.subject import Timed
 

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 from chips import THREE
-from test_kept import CALLS, assert_same_run
+from test_memory_cache import CALLS, assert_same_run
 
 from npusim import Run, TensorSpec, run
 from npusim.chip import Block
 from npusim.data.errors import TrapError
-from npusim.run import stored
-from npusim.run.kept import forget, key_of
-from npusim.run.stored import MARK, VARIABLE, Stored, StoreError, digest_of
+from npusim.run import disk_cache
+from npusim.run.disk_cache import MARK, VARIABLE, Stored, StoreError, digest_of
+from npusim.run.memory_cache import forget, key_of
 from npusim.run.task import Task
 from npusim.trace import Trace
 
@@ -127,7 +127,7 @@ def test_another_npusim_times_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, timed: list[str]
 ) -> None:
     anew(cache=tmp_path)
-    monkeypatch.setattr(stored, "own_digest", lambda: b"of tomorrow")
+    monkeypatch.setattr(disk_cache, "own_digest", lambda: b"of tomorrow")
     anew(cache=tmp_path)
     assert len(timed) == len(files(tmp_path)) == 2
 
@@ -140,7 +140,9 @@ def test_digests_tell_keys_apart() -> None:
     digests = [digest_of(key if isinstance(key, type) else key_of(key)) for key in keys]
     assert len(set(digests)) == len(keys)
     # The same in every process, of the same npusim.
-    words = "from npusim.run.stored import digest_of; from npusim.run.kept import key_of"
+    words = (
+        "from npusim.run.disk_cache import digest_of; from npusim.run.memory_cache import key_of"
+    )
     code = f"{words}; print(digest_of(key_of(('ab', 1.5, True))))"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert told.stdout.strip() == digest_of(key_of(("ab", 1.5, True)))

@@ -8,9 +8,9 @@ import pytest
 
 import npusim
 from npusim.devices import changed, load
-from npusim.reports import glance
-from npusim.reports.apart import Head, argument, heads, letters, listed, titled
+from npusim.reports import overview
 from npusim.reports.html import report
+from npusim.reports.run_labels import Head, argument, heads, letters, listed, titled
 from npusim.run import Run
 from npusim.run.page import recorded
 from npusim.trace.record import Record
@@ -171,20 +171,20 @@ def test_many_names_are_counted() -> None:
     ],
 )
 def test_a_time_is_told_against_the_first(first: float, us: float, words: str) -> None:
-    assert glance.than(first, us) == words
+    assert overview.than(first, us) == words
 
 
 def test_the_quickest_and_the_slowest_are_named_with_what_bounds_them() -> None:
     small, large = product(16), product(4096, k=4096)
-    assert glance.finding([small, large, small]) == (
+    assert overview.finding([small, large, small]) == (
         f"A is the quickest: {small.time_us:.2f} us. B is the slowest: {large.time_us:.1f} us, "
         f"{large.time_us / small.time_us:.0f} times as long. A and C are bound by launch and "
         f"completion; B by turning rows into fractals."
     )
-    assert glance.finding([small, small]) == (
+    assert overview.finding([small, small]) == (
         f"Both take {small.time_us:.2f} us. Both are bound by launch and completion."
     )
-    assert glance.finding([small] * 3) == (
+    assert overview.finding([small] * 3) == (
         f"All 3 take {small.time_us:.2f} us. All are bound by launch and completion."
     )
 

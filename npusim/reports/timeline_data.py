@@ -14,8 +14,8 @@ from npusim.kernel.program import Body, Line
 from npusim.reports import style
 from npusim.reports.bars import alike
 from npusim.reports.critical_path import steps
+from npusim.reports.cross_core_waits import handed
 from npusim.reports.flags import NOBODY, matches, what
-from npusim.reports.handed import handed
 from npusim.reports.subject import slowest_lanes
 from npusim.reports.traffic import moved, path
 from npusim.trace import ORDERING, LaneTrace, Trace

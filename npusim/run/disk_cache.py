@@ -203,7 +203,7 @@ def _trace(head: Head, archive: Archive, blocks: Sequence[Block]) -> Trace:
 
 
 def digest_of(key: Hashable) -> str:
-    """A digest of *key*, as :func:`npusim.run.kept.key_of` makes them, and of npusim itself.
+    """A digest of *key* and of npusim itself; for keys see :mod:`npusim.run.memory_cache`.
 
     It is the same in every process. Raises TypeError for what has no such digest.
     """

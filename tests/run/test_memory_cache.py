@@ -19,7 +19,7 @@ from npusim import DeviceSpec, DocumentWarning, OpError, Run, TensorSpec, device
 from npusim.data.dtypes import INT8, INT32
 from npusim.data.tensor import Operand
 from npusim.kernel import BinaryScalar, Block, Builder, Global, GmView, Kernel, bindings
-from npusim.run.kept import KEPT, Kept, forget, key_of, unvalued
+from npusim.run.memory_cache import KEPT, Kept, forget, key_of, unvalued
 from npusim.trace import CopyTimes
 
 pytestmark = pytest.mark.usefixtures("nothing_kept")
