@@ -148,6 +148,11 @@ class DeviceSpec(Part):
         return tuple(kind for kind in CORE_KINDS[self.arch] if "vector" in self.cores[kind].pipes)
 
     @property
+    def cube_kind(self) -> str:
+        """The kind of core that multiplies matrices."""
+        return next(kind for kind in CORE_KINDS[self.arch] if "cube" in self.cores[kind].pipes)
+
+    @property
     def vector_cores(self) -> tuple[str, ...]:
         """The kind of every core that runs vector micro-ops, in launch order."""
         return tuple(kind for kind in self.vector_kinds for _ in range(self.cores[kind].count))

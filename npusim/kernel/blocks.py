@@ -1,33 +1,22 @@
-"""The blocks of a kernel that multiplies: each core writes its pieces of the output in turn."""
+"""The blocks of a kernel that multiplies: what each piece of the output needs of every tensor."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
-from functools import partial
+from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from npusim.data.dtypes import DType
 from npusim.data.tensor import Operand
-from npusim.kernel.builder import Builder
-from npusim.kernel.cube import BaseTile, CubeWriter, GmMatrix, GmTile
-from npusim.kernel.matmul import Product
+from npusim.kernel.matmul import BaseTile, Matmul
+from npusim.kernel.matrices import GmMatrix
+from npusim.kernel.product import Product
 from npusim.kernel.steps import GmViews, Step
-from npusim.kernel.tiles import CubeTiles, Piece, Pieces
-from npusim.kernel.views import GmView, repeat
+from npusim.kernel.tiles import CubeTiles, Pieces
 
-__all__ = [
-    "base_tile",
-    "columns_of",
-    "columns_of_all",
-    "gm_matrix_a",
-    "gm_matrix_b",
-    "output_of",
-    "output_of_all",
-    "product_steps",
-    "write_pieces",
-]
+__all__ = ["base_tile", "columns_of", "gm_matrix_a", "gm_matrix_b", "output_of", "product_steps"]
 
 __kernel_vocabulary__ = True
 
@@ -46,31 +35,18 @@ def gm_matrix_b(p: Product) -> GmMatrix:
     return GmMatrix("x2", p.element, rows, columns, not p.transposed_b, layout)
 
 
-def output_of(p: Product, piece: Piece, dtype: DType) -> GmView:
-    """The rows and columns of *piece* in `output` `(matrices, m, n)` of *dtype*."""
-    first = piece.matrix * p.m + piece.row
-    output = GmView.of("output", dtype, p.matrices * p.m, p.n)
-    return output[first : first + piece.rows, piece.column : piece.column + piece.columns]
-
-
-def columns_of(p: Product, piece: Piece, vector: Operand) -> GmView:
-    """The columns of *piece* in *vector*, `(n,)` for all matrices or `(matrices, 1, n)`."""
-    first = piece.column + (piece.matrix * p.n if vector.spec.size > p.n else 0)
-    numbers = GmView.vector(vector.name, vector.element, vector.spec.size)
-    return numbers[:, first : first + piece.columns]
-
-
-def output_of_all(p: Product, pieces: Pieces, dtype: DType) -> GmViews:
-    """The same for all of *pieces*."""
+def output_of(p: Product, pieces: Pieces, dtype: DType) -> GmViews:
+    """The rows and columns of *pieces* in `output` `(matrices, m, n)` of *dtype*."""
     offset = ((pieces.matrix * p.m + pieces.row) * p.n + pieces.column) * dtype.bits // 8
     return GmViews("output", dtype, pieces.rows, pieces.columns, p.n, offset)
 
 
-def columns_of_all(p: Product, pieces: Pieces, vector: Operand) -> GmViews:
-    """The part of *vector* that each of *pieces* needs, see :func:`columns_of`."""
+def columns_of(p: Product, pieces: Pieces, vector: Operand | None) -> GmViews | None:
+    """The columns of *pieces* in *vector*, `(n,)` for all matrices or `(matrices, 1, n)`."""
+    if vector is None:
+        return None
     first = pieces.column + pieces.matrix * p.n * (vector.spec.size > p.n)
-    offset = first * vector.element.bits // 8
-    one = np.ones_like(first)
+    offset, one = first * vector.element.bits // 8, np.ones_like(first)
     return GmViews(vector.name, vector.element, one, pieces.columns, 0, offset)
 
 
@@ -82,53 +58,30 @@ def base_tile(t: CubeTiles) -> BaseTile:
     return BaseTile(t.base_m, t.base_n, t.base_k, t.step_ka, t.step_kb, t.l0c_depth, keep)
 
 
-def write_pieces(
-    builder: Builder,
-    writer: CubeWriter,
-    p: Product,
-    pieces: tuple[Piece, ...],
-    stage: Callable[..., None],
-    arguments: Callable[[int, Piece], tuple[Hashable, ...]],
-) -> None:
-    """Write *pieces* one after the other: `stage(x1, x2, *arguments(index, piece))` of each.
-
-    x1 (rows, k) and x2 (k, columns) are tiles of the operands, *index* counts the pieces. See
-    :func:`~npusim.kernel.views.repeat` for what stages and arguments may be.
-    """
-    kept: GmTile | None = None
-    a, b = gm_matrix_a(p), gm_matrix_b(p)
-    for index, piece in enumerate(pieces):
-        matrix_a, matrix_b = p.pairs[piece.matrix]
-        x1 = a.tile(piece.row, piece.rows, matrix=matrix_a)
-        x2 = b.tile(piece.column, piece.columns, matrix=matrix_b)
-        resident = {"a": x1, "b": x2, None: None}[writer.tile.keep]
-        if resident is not None and resident != kept:
-            repeat(builder, _fetch, writer, resident)
-            kept = resident
-        repeat(builder, stage, x1, x2, *arguments(index, piece))
-
-
 def product_steps(
-    writer: CubeWriter, p: Product, pieces: Pieces, stage: Callable[..., None], *arguments: Any
+    cube: Matmul,
+    p: Product,
+    pieces: Pieces,
+    stage: Callable[..., None],
+    *arguments: Any,
+    begins: NDArray[np.bool_] | None = None,
 ) -> tuple[Step, ...]:
     """`stage(x1, x2, *arguments)` for each of *pieces*, which are those of all cores.
 
-    Before a core's first tile of another resident operand comes a step that fetches it.
+    x1 (rows, k) and x2 (k, columns) are tiles of the operands. Before a core's first tile of
+    another resident operand comes a step that fetches it, and wherever something *begins* anew.
     """
     a, b = np.array(p.pairs, np.int64)[pieces.matrix].T
     x1 = gm_matrix_a(p).tiles(pieces.row, pieces.rows, a)
     x2 = gm_matrix_b(p).tiles(pieces.column, pieces.columns, b)
     order = np.arange(pieces.core.size)
     step = Step(stage, (x1, x2, *arguments), pieces.core, order)
-    if writer.tile.keep is None:
+    if cube.tile.keep is None:
         return (step,)
-    resident = x1 if writer.tile.keep == "a" else x2
+    resident = x1 if cube.tile.keep == "a" else x2
     here = np.stack([pieces.core, resident.offset_bytes, resident.extent])
     is_new = np.concatenate([[True], (np.diff(here) != 0).any(axis=0)])
-    arguments = (resident.select(is_new),)
-    fetch = Step(partial(_fetch, writer), arguments, pieces.core[is_new], order[is_new])
-    return fetch, step
-
-
-def _fetch(writer: CubeWriter, tile: GmTile) -> None:
-    writer.fetch(tile.extent, tile.k)
+    if begins is not None:
+        is_new |= begins
+    chosen = (resident.select(is_new),)
+    return Step(cube.fetch, chosen, pieces.core[is_new], order[is_new]), step

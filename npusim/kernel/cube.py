@@ -1,4 +1,6 @@
-"""Products on the cube: operands through L1 and L0 into L0C, a base tile at a time.
+"""To go: what :mod:`npusim.kernel.matmul` and `cube_core` say of a core, for a builder.
+
+Products on the cube: operands through L1 and L0 into L0C, a base tile at a time.
 
 A *feed* loads pieces of an operand into L1 as Nz, :class:`L0Pair` loads parts of two such pieces
 into L0A and L0B and multiplies them, and :class:`CubeWriter` does this for base tiles, step after
@@ -19,10 +21,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from math import lcm
-from typing import Literal, NamedTuple, Protocol
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import NamedTuple, Protocol
 
 from npusim.data.dtypes import FLOAT32, INT4, INT8, INT32, UINT64, DType
 from npusim.data.integers import align_up, ceil_div
@@ -40,9 +39,11 @@ from npusim.isa import (
     Mmad,
 )
 from npusim.kernel.builder import Builder, kernel_line
+from npusim.kernel.cube_core import MmadInit
+from npusim.kernel.matmul import BaseTile
+from npusim.kernel.matrices import GmMatrix, GmTile, l1_bytes, l1_rows
 from npusim.kernel.queues import ProgramError, Queue, Slot
-from npusim.kernel.steps import GmColumn, Integers
-from npusim.kernel.views import GmView, Shiftable, load
+from npusim.kernel.views import GmView, load
 
 __all__ = [
     "BaseTile",
@@ -52,7 +53,6 @@ __all__ = [
     "GmMatrix",
     "GmOperand",
     "GmTile",
-    "GmTiles",
     "L0Pair",
     "L1Operand",
     "MmadInit",
@@ -63,111 +63,6 @@ __all__ = [
 ]
 
 __kernel_vocabulary__ = True
-
-MmadInit = Literal["zero", "bias", "accumulate"]
-"""What sums in L0C begin with: zero, a bias of each column, what is there."""
-
-
-@dataclass(frozen=True, slots=True)
-class GmMatrix:
-    """The layout of an operand of a product in global memory.
-
-    *rows* x *columns* is the matrix in memory. `k_is_first` says that k is its first axis, as in a
-    plain right operand (k, n) or a transposed left one (k, m).
-    """
-
-    name: str
-    dtype: DType
-    rows: int
-    columns: int
-    k_is_first: bool
-    layout: Literal["ND", "FRACTAL_NZ"] = "ND"
-
-    def _offset_bytes(self, row: int, column: int) -> int:
-        """Bytes before (*row*, *column*); in FRACTAL_NZ both must begin a fractal's row."""
-        if self.layout == "ND":
-            return self.dtype.nbytes(row * self.columns + column)
-        return (column // c0(self.dtype) * align_up(self.rows, FRACTAL_ROWS) + row) * BLOCK_BYTES
-
-    def shift(self, origin: int) -> int:
-        """Bytes to the tile that begins at *origin* along the axis that is not k."""
-        return self._offset_bytes(0, origin) if self.k_is_first else self._offset_bytes(origin, 0)
-
-    def shift_k(self, k: int) -> int:
-        """Bytes to position *k*."""
-        return self._offset_bytes(k, 0) if self.k_is_first else self._offset_bytes(0, k)
-
-    def tile(
-        self, origin: int, extent: int, k: int = 0, count: int | None = None, matrix: int = 0
-    ) -> GmTile:
-        """*extent* rows of a left operand, or columns of a right one, from *origin* on.
-
-        Of k *count* positions from *k* on, or all that follow; *matrix* is the number of the
-        matrix, where several follow each other.
-        """
-        k_extent = self.rows if self.k_is_first else self.columns
-        offset_bytes = matrix * self.matrix_bytes + self.shift(origin) + self.shift_k(k)
-        return GmTile(self.name, offset_bytes, extent, k_extent - k if count is None else count)
-
-    def tiles(self, origin: Integers, extent: Integers, matrix: Integers) -> GmTiles:
-        """The same for all of k, and for many tiles at once."""
-        origins, index = np.unique(origin, return_inverse=True)
-        shifts = np.array([self.shift(each) for each in origins.tolist()], np.int64)
-        k = self.rows if self.k_is_first else self.columns
-        return GmTiles(self.name, shifts[index] + matrix * self.matrix_bytes, extent, k)
-
-    @property
-    def view(self) -> GmView:
-        """ND: all of it, as rows and columns."""
-        return GmView.of(self.name, self.dtype, self.rows, self.columns)
-
-    @property
-    def matrix_bytes(self) -> int:
-        """Bytes from one matrix of a batch to the next."""
-        if self.layout == "ND":
-            return self.dtype.nbytes(self.rows * self.columns)
-        return ceil_div(self.columns, c0(self.dtype)) * self.nz_stride_bytes
-
-    @property
-    def nz_stride_bytes(self) -> int:
-        """FRACTAL_NZ: bytes from one column of fractals to the next."""
-        return align_up(self.rows, FRACTAL_ROWS) * BLOCK_BYTES
-
-
-@dataclass(frozen=True, slots=True)
-class GmTile(Shiftable):
-    """A tile of a :class:`GmMatrix`, as an argument of a stage: see :func:`~.views.repeat`."""
-
-    name: str
-    offset_bytes: int
-    extent: int
-    """Rows of a left operand, columns of a right one."""
-    k: int
-
-    def shifted_to(self, offset_bytes: int) -> GmTile:
-        """The same tile, beginning at *offset_bytes* of the tensor."""
-        return GmTile(self.name, offset_bytes, self.extent, self.k)
-
-
-@dataclass(frozen=True, eq=False)
-class GmTiles(GmColumn):
-    """Tiles of a :class:`GmMatrix`, one for each that a launch has."""
-
-    name: str
-    offset_bytes: Integers
-    extent: Integers
-    k: int
-
-    def select(self, chosen: NDArray[np.bool_]) -> GmTiles:
-        """Those of some of them."""
-        return replace(self, offset_bytes=self.offset_bytes[chosen], extent=self.extent[chosen])
-
-    def __getitem__(self, tile: int) -> GmTile:
-        return GmTile(self.name, int(self.offset_bytes[tile]), int(self.extent[tile]), self.k)
-
-    @property
-    def keys(self) -> tuple[Integers, ...]:
-        return (self.extent,)
 
 
 class Feed(Protocol):
@@ -228,40 +123,6 @@ class GmFeed(GmOperand):
         offset, stride = gm_matrix.shift_k(k) + gm_matrix.shift(origin), gm_matrix.nz_stride_bytes
         src = Global(gm_matrix.name, offset, rows * BLOCK_BYTES, blocks_n, stride)
         self._builder.emit(Load(dst, src, rows_padded * BLOCK_BYTES))
-
-
-def l1_rows(dtype: DType, rows: int, k_is_first: bool) -> int:
-    """Rows of the Nz matrix that holds a piece of *rows* rows in L1.
-
-    A matrix that is transposed on its way into L0 moves in squares of C0 x C0.
-    """
-    return align_up(rows, max(FRACTAL_ROWS, c0(dtype)) if k_is_first else FRACTAL_ROWS)
-
-
-def l1_bytes(dtype: DType, extent: int, count: int, k_is_first: bool) -> int:
-    """Bytes in L1 of *extent* x *count* (k) elements."""
-    rows, columns = (count, extent) if k_is_first else (extent, count)
-    elements = l1_rows(dtype, rows, k_is_first) * align_up(columns, c0(dtype))
-    return dtype.nbytes(elements)
-
-
-@dataclass(frozen=True, slots=True)
-class BaseTile:
-    """Sizes of the tiles of one core."""
-
-    m: int
-    n: int
-    k: int
-    """L0A gets m x k, L0B k x n, L0C m x n."""
-    steps_a: int = 1
-    steps_b: int = 1
-    """How many k of L0 a piece in L1 holds."""
-    l0c_depth: int = 1
-    keep: Literal["a", "b"] | None = None
-    """The operand that stays in L1, all of its k, until it is fetched anew."""
-    depth_a: int = 2
-    depth_b: int = 2
-    """Pieces in L1 at a time."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Annotated, NamedTuple
 
@@ -18,7 +18,7 @@ from npusim.kernel.queues import QueueState
 from npusim.kernel.steps import Integers, Step
 from npusim.kernel.table import Calls, names_of
 
-__all__ = ["Kernel", "launch", "mixed_launch", "share"]
+__all__ = ["Kernel", "grouped", "launch", "mixed_launch", "share"]
 
 __kernel_vocabulary__ = True
 
@@ -260,3 +260,13 @@ def _places(
     touches = touches.reshape(len(bodies), len(rows.names))
     # A body that does not touch a name has no place in it.
     return binding, np.where(touches[body], rows.offsets - origin[number], 0)
+
+
+def grouped(cube: tuple[Block, ...], vector: tuple[Block, ...]) -> tuple[Block, ...]:
+    """The blocks of cube cores, each followed by those of the vector cores of its group."""
+    each = len(vector) // len(cube)
+    return tuple(
+        replace(block, core=group * (1 + each) + place, group=group)
+        for group, of_cube in enumerate(cube)
+        for place, block in enumerate((of_cube, *vector[group * each : (group + 1) * each]))
+    )

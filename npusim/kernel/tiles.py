@@ -7,8 +7,8 @@ and L0B, which are double buffered. One load brings `step_ka` (`step_kb`) of the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from math import lcm
 from typing import Literal, NamedTuple
 
@@ -17,10 +17,10 @@ import numpy as np
 from npusim.data.dtypes import DType
 from npusim.data.integers import ceil_div
 from npusim.kernel.launch import share
-from npusim.kernel.matmul import Product
+from npusim.kernel.product import Product
 from npusim.kernel.steps import Integers
 
-__all__ = ["CubeTiles", "Order", "Piece", "Pieces", "work"]
+__all__ = ["CubeTiles", "Order", "Piece", "Pieces", "whole_edges", "work"]
 
 __kernel_vocabulary__ = True
 
@@ -155,7 +155,7 @@ def _walk(order: Order, rows: int, columns: int) -> Iterator[tuple[int, int]]:
 
 @dataclass(frozen=True, eq=False)
 class Pieces:
-    """The pieces of all cores as columns, `(pieces,)` each."""
+    """The pieces of all cores as columns, `(pieces,)` each, core after core."""
 
     core: Integers
     matrix: Integers
@@ -163,11 +163,42 @@ class Pieces:
     column: Integers
     rows: Integers
     columns: Integers
+    inside: Integers
+    """Rows of the block above it, where a block has more than one piece."""
 
     @staticmethod
     def of(t: CubeTiles, p: Product) -> Pieces:
-        """What :func:`work` deals out, core after core."""
-        shares = work(t, p)
+        """What :func:`work` deals out."""
+        return Pieces.dealt(work(t, p))
+
+    @staticmethod
+    def dealt(shares: Sequence[Sequence[Piece]]) -> Pieces:
+        """The pieces of each core, in order."""
         core = np.repeat(np.arange(len(shares)), [len(share) for share in shares])
         found = np.array([piece for share in shares for piece in share], np.int64).reshape(-1, 5)
-        return Pieces(core, *found.T)
+        matrix, row, column, rows, columns = found.T
+        return Pieces(core, matrix, row, column, rows, columns, np.zeros_like(core))
+
+    @property
+    def index(self) -> Integers:
+        """The number of each piece among those of its core."""
+        numbers: Integers = np.arange(self.core.size) - np.searchsorted(self.core, self.core)
+        return numbers
+
+    def halved(self, upper: Integers) -> Pieces:
+        """For the two vector cores of each cube core: *upper* rows of each piece, and the others.
+
+        Cores are numbered two a group; a half may have no rows.
+        """
+        both = replace(self, inside=upper).repeated(2)
+        upper, is_second = both.inside, both.core % 2 == 1
+        inside = np.where(is_second, upper, 0)
+        rows = np.where(is_second, both.rows - upper, upper)
+        return replace(both, row=both.row + inside, rows=rows, inside=inside)
+
+    def repeated(self, times: int) -> Pieces:
+        """All pieces of each core for *times* cores instead, the vector cores of its group."""
+        cores = np.repeat(self.core * times, times) + np.tile(np.arange(times), self.core.size)
+        order = np.argsort(cores, kind="stable")
+        others = self.matrix, self.row, self.column, self.rows, self.columns, self.inside
+        return Pieces(cores[order], *(np.repeat(each, times)[order] for each in others))

@@ -13,15 +13,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from npusim.data.dtypes import FLOAT16, FLOAT32, DType
+from npusim.data.dtypes import FLOAT16, DType
 from npusim.data.integers import align_up, ceil_div
-from npusim.data.layout import FRACTAL_ROWS
 from npusim.data.tensor import TensorSpec
 from npusim.devices.schema import DeviceSpec
-from npusim.isa import Fixpipe, QuantMode
-from npusim.kernel.builder import Builder
-from npusim.kernel.cube import BaseTile, CubeWriter, GmFeed, GmMatrix, GmTile
+from npusim.kernel.cube_core import CubeCore
 from npusim.kernel.launch import Kernel
+from npusim.kernel.matmul import BaseTile, Matmul
+from npusim.kernel.matrices import GmMatrix, GmTile
 from npusim.kernel.program import Block, Program
 from npusim.kernel.rows import pieces
 from npusim.kernel.views import GmView, bindings, repeat
@@ -79,7 +78,7 @@ def product(spec: DeviceSpec, shape: Shape, plan: Plan) -> Kernel:
     for core, parts in enumerate(_parts(m, n, plan)):
         row, column, *_ = parts[0]
         own = tuple(part.seen_from(row, column) for part in parts)
-        first_k = kernel.writer.stagger(core, k) if plan.staggered else 0
+        first_k = kernel.cube.stagger(core, k) if plan.staggered else 0
         if (own, first_k) not in programs:
             programs[own, first_k] = kernel.rectangles(own, first_k)
         x2 = kernel.x2.view
@@ -120,13 +119,12 @@ class ProductTiles:
     def __init__(self, spec: DeviceSpec, kind: str, shape: Shape, plan: Plan) -> None:
         m, n, k = shape
         self.plan = plan
-        self.builder = Builder("product", spec.cores[kind], spec.sync, alone=True)
+        self.core = CubeCore("product", spec, kind, alone=True)
         self.x1 = GmMatrix("x1", FLOAT16, m, k, False)
         rows, columns = (n, k) if plan.transposed_b else (k, n)
         self.x2 = GmMatrix("x2", FLOAT16, rows, columns, not plan.transposed_b)
         self.y = GmView.of("y", plan.dtype, m, n)
-        a, b = GmFeed(self.builder, self.x1), GmFeed(self.builder, self.x2)
-        self.writer = CubeWriter(self.builder, plan.tile, a, b, k, unit_flag=plan.unit_flag)
+        self.cube = Matmul(self.core, plan.tile, self.x1, self.x2, k, unit_flag=plan.unit_flag)
 
     def rectangles(self, parts: tuple[Rectangle, ...], first_k: int) -> Program:
         """*parts* of the output, a base tile after the other; sums begin at *first_k*."""
@@ -136,15 +134,11 @@ class ProductTiles:
                 for column, n in _tiles(part.column, part.columns, tile.n):
                     x1, x2 = self.x1.tile(row, m), self.x2.tile(column, n)
                     y = self.y[row : row + m, column : column + n]
-                    repeat(self.builder, self._base_tile, x1, x2, y, first_k)
-        return self.builder.build()
+                    repeat(self.core, self._base_tile, x1, x2, y, first_k)
+        return self.core.build()
 
     def _base_tile(self, x1: GmTile, x2: GmTile, y: GmView, first_k: int) -> None:
         """`y (m, n) = x1 (m, k) @ x2 (k, n)`."""
-        slot = self.writer.product(x1.extent, x2.extent, x1.k, first_k=first_k)
+        sums = self.cube.multiply(x1.extent, x2.extent, x1.k, first_k=first_k)
         # (n / 16, rows_padded, 16) fp32 in L0C -> (m, n)
-        rows_padded = align_up(y.rows, FRACTAL_ROWS)
-        sums = slot.of(FLOAT32, rows_padded * align_up(y.columns, FRACTAL_ROWS))
-        mode: QuantMode = "none" if y.dtype is FLOAT32 else "cast"
-        op = Fixpipe(y.operand, sums, y.rows, y.columns, rows_padded, y.dtype, mode)
-        self.writer.drain(slot, op)
+        self.cube.fixpipe(y, sums)

@@ -289,6 +289,8 @@ class Contract:
             inner = len(shape) - (2 if transposed else 1)
             packed = (*shape[:inner], ceil_div(shape[inner], 8), *shape[inner + 1 :])
             return f"pass them packed, eight to an int32, as {packed}: see {PACKING}"
+        if name in MATRICES and came == INT8.name and wanted == (INT32,):
+            return f"pack its numbers, as int32, with {PACKING}"
         if came == INT32.name and wanted == (INT8,):
             return "pass its numbers, which int32 holds packed, as int8"
         if (

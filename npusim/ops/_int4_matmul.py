@@ -22,23 +22,12 @@ import numpy as np
 
 from npusim.data.dtypes import FLOAT16, FLOAT32, INT4, INT8, INT16, INT32, Array, DType
 from npusim.data.integers import align_up
-from npusim.data.layout import FRACTAL_ROWS
-from npusim.isa import REPEAT_BYTES, Fixpipe, Local
-from npusim.kernel.builder import Builder
+from npusim.isa import REPEAT_BYTES, Local
 from npusim.kernel.core import TileQueue
-from npusim.kernel.cube import (
-    BaseTile,
-    CubeWriter,
-    GmFeed,
-    GmMatrix,
-    GmTile,
-    L0Pair,
-    L1Operand,
-    Tables,
-    l1_bytes,
-)
+from npusim.kernel.cube_core import CubeCore, L0Pair, ScaleTable
+from npusim.kernel.matmul import BaseTile, Matmul
+from npusim.kernel.matrices import GmMatrix, GmTile, l0c_elements
 from npusim.kernel.plane import REPEAT, Plane, RowFactors, by_row
-from npusim.kernel.queues import Slot
 from npusim.kernel.vector_core import VectorCore
 from npusim.kernel.views import GmView, repeat
 from npusim.ops._products import exact_int, scale_of_words
@@ -55,7 +44,6 @@ __all__ = [
     "ScaledGroups",
     "digit_sums",
     "digits_of",
-    "part_of_k",
     "scaled_groups",
     "unpacked",
 ]
@@ -133,7 +121,7 @@ class ScaledGroups:
 
     def __init__(
         self,
-        core: Builder,
+        core: CubeCore,
         tile: BaseTile,
         a: GmMatrix,
         b: GmMatrix,
@@ -144,9 +132,8 @@ class ScaledGroups:
         """*k* is that of a group; *signals* says whether each block sets the flag FILLED."""
         self.core, self.k, self.signals = core, k, signals
         self.a, self.b = a, b
-        self._feeds = GmFeed(core, a), GmFeed(core, b)
-        self._writer = CubeWriter(core, tile, *self._feeds, k)
-        self._tables = Tables(core, tile.n, scale=True)
+        self._cube = Matmul(core, tile, a, b, k)
+        self._scales = ScaleTable(core, tile.n)
 
     def block(
         self,
@@ -164,15 +151,14 @@ class ScaledGroups:
         have been read.
         """
         of_a, of_b = matrices or (self.a, self.b)
-        for feed, matrix in zip(self._feeds, (of_a, of_b), strict=True):
-            feed.gm_matrix = matrix
+        self._cube.use(of_a, of_b)
         for group in range(scale.rows):
             k = group * self.k
             repeat(
                 self.core,
                 self._group,
-                part_of_k(a, of_a, k, self.k),
-                part_of_k(b, of_b, k, self.k),
+                a.part_of_k(of_a, k, self.k),
+                b.part_of_k(of_b, k, self.k),
                 scale.row(group),
                 sums,
                 waits and group == 0,
@@ -193,23 +179,14 @@ class ScaledGroups:
         _: tuple[GmMatrix, GmMatrix],
     ) -> None:
         """*sums* `(rows, columns)`: scaled ones of one group, stored, or added to what is there."""
-        slot = self._writer.product(a.extent, b.extent, a.k)
-        words = self._tables.take_scale(scale)
+        total = self._cube.multiply(a.extent, b.extent, a.k)
+        words = self._scales.load(scale)
         if waits:
             self.core.cross_core_wait_flag("group", "fixpipe", READ)
-        rows_padded = align_up(sums.rows, FRACTAL_ROWS)
-        total = slot.of(INT32, rows_padded * align_up(sums.columns, FRACTAL_ROWS))
-        size = sums.rows, sums.columns, rows_padded
         # L0C (columns / 16, rows_padded, 16) int32 -> (rows, columns) fp16
-        op = Fixpipe(sums.operand, total, *size, FLOAT16, "deqf16", words, atomic=adds)
-        self._writer.drain(slot, op)
+        self._cube.fixpipe(sums, total, "deqf16", words, atomic=adds)
         if is_last:
             self.core.cross_core_set_flag("group", "fixpipe", FILLED)
-
-
-def part_of_k(tile: GmTile, matrix: GmMatrix, k: int, count: int) -> GmTile:
-    """*count* positions of k of *tile*, from *k* on."""
-    return GmTile(tile.name, tile.offset_bytes + matrix.shift_k(k), tile.extent, count)
 
 
 class GroupRuns:
@@ -220,53 +197,45 @@ class GroupRuns:
 
     def __init__(
         self,
-        core: Builder,
+        core: CubeCore,
         block: tuple[int, int],
         operands: tuple[GmMatrix, GmMatrix],
         group_k: int,
         groups: int,
     ) -> None:
         """Blocks of so many rows and columns; *groups* of *group_k* a load."""
-        self._group_k, self._k = group_k, groups * group_k
+        self.core, self.group_k, self.k = core, group_k, groups * group_k
         (m, n), (a, b) = block, operands
-        self._sides = tuple(
-            (feed, core.queue("l1", _l1_bytes(feed, extent, self._k), "mte2", "mte1", 2))
-            for feed, extent in ((GmFeed(core, a), m), (GmFeed(core, b), n))
-        )
+        self._sides = [(each, core.l1_queue(each, x, self.k)) for each, x in ((a, m), (b, n))]
         self._l0 = L0Pair(core, a.dtype, m, n, group_k)
-        nbytes = INT32.nbytes(align_up(m, FRACTAL_ROWS) * align_up(n, FRACTAL_ROWS))
-        self._l0c = core.queue("l0c", nbytes, "cube", "fixpipe")
+        self._sums = core.l0c_queue(INT32, m, n)
 
-    def run(self, m: int, n: int) -> Iterator[Slot]:
+    def run(self, m: int, n: int) -> Iterator[Local]:
         """The int32 sums of (m, k) times (k, n), a group after the other, in L0C.
 
-        The operands are those where their names of global memory begin. Give each slot back with
-        `free` when the fixpipe has read it.
+        The operands are those where their names of global memory begin. Give the sums back with
+        `free` when the fixpipe has read them.
         """
-        k, slots = self._k, []
-        for (feed, queue), extent in zip(self._sides, (m, n), strict=True):
-            slot = queue.alloc()
-            feed.load(slot, 0, k, extent)
-            queue.enque(slot)
-            slots.append(L1Operand(queue.deque(), feed, extent, k))
-        a, b = slots
-        for start in range(0, k, self._group_k):
-            total = self._l0c.alloc()
-            dst = total.of(INT32, align_up(m, FRACTAL_ROWS) * align_up(n, FRACTAL_ROWS))
+        pieces = []
+        for (matrix, queue), extent in zip(self._sides, (m, n), strict=True):
+            tile = queue.alloc()
+            pieces.append(self.core.load_matrix(tile, matrix, extent, self.k))
+            queue.enque(tile)
+            queue.deque()
+        a, b = pieces
+        for start in range(0, self.k, self.group_k):
+            sums = self._sums.alloc()[: l0c_elements(m, n)]
             # (m, group_k) @ (group_k, n) -> (m, n)
-            self._l0.multiply(dst, a.at_k(start), b.at_k(start), (m, n, self._group_k))
-            self._l0c.enque(total)
-            yield self._l0c.deque()
-        for (_, queue), operand in zip(self._sides, slots, strict=True):
-            queue.free(operand.slot)
+            self._l0.multiply(sums, a.at(start), b.at(start), (m, n, self.group_k))
+            self._sums.enque(sums)
+            self._sums.deque()
+            yield sums
+        for (_, queue), piece in zip(self._sides, pieces, strict=True):
+            queue.free(piece.tile)
 
-    def free(self, total: Slot) -> None:
+    def free(self, sums: Local) -> None:
         """L0C has been read."""
-        self._l0c.free(total)
-
-
-def _l1_bytes(feed: GmFeed, extent: int, k: int) -> int:
-    return l1_bytes(feed.dtype, extent, k, feed.k_is_first)
+        self._sums.free(sums)
 
 
 # ---- vector cores: sums to the output ----

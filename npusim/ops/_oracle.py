@@ -48,6 +48,11 @@ class Given:
         with np.errstate(over="ignore"):
             return np.asarray(values.astype(dtype))
 
+    @property
+    def arguments(self) -> Mapping[str, Any]:
+        """All of them by name, as a check takes them."""
+        return self._arguments
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):  # copying and pickling ask for such ones
             raise AttributeError(name)

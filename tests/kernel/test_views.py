@@ -11,8 +11,8 @@ from npusim.data.dtypes import FLOAT16, FLOAT32, INT4, DType
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import Global, Load, Local, Store
 from npusim.kernel.builder import Builder
-from npusim.kernel.cube import GmMatrix, GmTile
 from npusim.kernel.launch import mixed_launch, share
+from npusim.kernel.matrices import GmMatrix, GmTile
 from npusim.kernel.program import Binding, Call, Program
 from npusim.kernel.views import GmView, bindings, fill, load, repeat, store
 

@@ -20,7 +20,7 @@ from npusim.data.dtypes import BFLOAT16, FLOAT32, INT8, INT32, DType
 from npusim.data.tensor import TensorSpec
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import Binary, Load, LoadNd2Nz, Store, global_operand
-from npusim.kernel.cube import BaseTile
+from npusim.kernel.matmul import BaseTile
 from npusim.kernel.queues import ProgramError
 from npusim.micro import Kernel, compute, task_us, time
 from npusim.micro.add import add

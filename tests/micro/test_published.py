@@ -6,7 +6,7 @@ import pytest
 
 from npusim import devices
 from npusim.devices.schema import DeviceSpec, Pipe
-from npusim.kernel.cube import BaseTile
+from npusim.kernel.matmul import BaseTile
 from npusim.micro import time
 from npusim.micro.product import Plan, product
 from npusim.micro.published import PIPES_US, TABLES, find, mean_pipes_us

@@ -408,17 +408,17 @@ CASES = [
     ),
     Case(
         "npu_quant_matmul", "msd",
-        (TensorSpec((1, 512), "int8"), TensorSpec((512, 8), "int32"), TensorSpec((2, 64), "uint64"),
-         TensorSpec((64,), "float32")), ALL[1:2],
+        (TensorSpec((1, 512), "int8"), TensorSpec((512, 8), "int32"),
+         TensorSpec((2, 64), "uint64")), ALL[1:2],
         {"pertoken_scale": TensorSpec((1, 1), "float32"), "output_dtype": "float16"}
-        | {"group_sizes": [0, 0, 256]}, 3,
+        | {"offset": TensorSpec((64,), "float32"), "group_sizes": [0, 0, 256]}, 3,
     ),
     Case(
         "npu_quant_matmul", "pergroup",
         (TensorSpec((3, 128), "int32"), TensorSpec((256, 128), "int32").T,
-         TensorSpec((4, 256), "float32"), TensorSpec((4, 256), "float16")), ALL[1:2],
+         TensorSpec((4, 256), "float32")), ALL[1:2],
         {"pertoken_scale": TensorSpec((3, 1), "float32"), "output_dtype": "float16"}
-        | {"group_sizes": [0, 0, 256]},
+        | {"offset": TensorSpec((4, 256), "float16"), "group_sizes": [0, 0, 256]},
     ),
     Case(
         "npu_transpose_batchmatmul", "two_heads",

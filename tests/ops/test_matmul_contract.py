@@ -45,21 +45,19 @@ ROWS = [
     Row({"x1": ones(4, 16, dtype=F32)}, "x1 must be float16 on {series}, not float32; convert it",
         {}, OLD),
     Row(BRAIN, "x1 must be float16 on {series}, not bfloat16; convert it", {}, OLD),
-    Row({"x2": ones(16, 8, dtype=F32)}, "x2 must be float16 like x1, not float32; convert it", {}),
+    Row({"x2": ones(16, 8, dtype=F32)},
+        "x2 must be float16 on {series}, not float32; convert it", {}, OLD),
     Row({"x1": ones(4, 16, dtype=BF16)},
-        "x2 must be bfloat16 like x1, not float16; convert it", BRAIN, NEW),
+        "x2 must be bfloat16 with x1 of bfloat16 on {series}, not float16; convert it", BRAIN, NEW),
     *(
         Row({"bias": ones(8, dtype=kind)},
-            f"bias must be float16 or float32 with float16 matrices, not {np.dtype(kind)}; "
-            "convert it", {"bias": ones(8, dtype=right)})
+            f"bias must be float16 or float32 on {{series}}, not {np.dtype(kind)}; convert it",
+            {"bias": ones(8, dtype=right)})
         for kind, right in ((np.int32, F16), (BF16, F32), (np.float64, F32))
     ),
     Row(BRAIN | {"bias": ones(8, dtype=BF16)},
-        "bias must be float32 with bfloat16 matrices, not bfloat16; convert it",
+        "bias must be float32 with x1 of bfloat16 on {series}, not bfloat16; convert it",
         BRAIN | {"bias": ones(8, dtype=F32)}, NEW),
-    Row(SINGLE | {"bias": ones(8, dtype=F16)},
-        "bias must be float32 with float32 matrices, not float16; convert it",
-        SINGLE | {"bias": ones(8, dtype=F32)}, NEW),
     # shapes
     *(
         Row({name: ones(16)}, f"{name} must have at least two dimensions, not 1; reshape it", {})
@@ -124,8 +122,8 @@ ROWS = [
         "leave it out to get the vendor's choice", SINGLE, NEW),
     # layouts
     Row(SINGLE | {"x2": Tensor.of(ones(16, 8, dtype=F32), "FRACTAL_NZ")},
-        "x2 must have layout ND, not FRACTAL_NZ; pass it through npu_format_cast(..., 2)", SINGLE,
-        NEW),
+        "x2 must have layout ND with x1 of float32 on {series}, not FRACTAL_NZ; pass it through "
+        "npu_format_cast(..., 2)", SINGLE, NEW),
     Row({"x1": fractals(ones(4, 16))},
         "x1 must have layout ND, not FRACTAL_NZ; pass it through npu_format_cast(..., 2)",
         {"x2": fractals(ones(16, 8))}),

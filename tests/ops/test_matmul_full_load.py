@@ -9,10 +9,10 @@ import pytest
 from op_calls import BF16
 from test_matmul_split_k import HALF, SMALL, assert_as_the_reference, operands
 
-from npusim import TensorSpec, devices
-from npusim.ops import matmul
+from npusim import TensorSpec, devices, ops
 from npusim.ops.matmul.templates.whole_k import WholeKPlan
 
+MATMUL = ops.load("matmul")
 BOTH = ("bl1_full_load", "bl1_aligned_output")
 
 
@@ -65,7 +65,7 @@ def test_every_mode(rng: np.random.Generator, template: str) -> None:
 def test_tiles(template: str, shape: tuple[int, int, int], tile: Any) -> None:
     spec, (m, k, n) = devices.load("ascend910b2"), shape
     call = TensorSpec((m, k), "float16"), TensorSpec((k, n), "float16")
-    plan = matmul.tile(spec, matmul.check(spec, *call, template=template))
+    plan = MATMUL.tile(spec, MATMUL.check(spec, *call, template=template))
     assert isinstance(plan, WholeKPlan)
     cube = plan.cube
     assert (cube.base_m, cube.base_n, cube.base_k, cube.depth_a, cube.depth_b) == tile

@@ -10,12 +10,11 @@ from matrix_calls import assert_same_bits, halves
 from op_calls import BF16
 from test_matmul_split_k import HALF, SMALL, assert_as_the_reference, operands
 
-from npusim import TensorSpec, devices, run
-from npusim.ops import matmul
-from npusim.ops.matmul.nz_pass import turned
+from npusim import TensorSpec, devices, ops, run
 from npusim.ops.matmul.templates.nd2nz import RowTile, TurningPlan
-from npusim.ops.matmul.traits import CallTraits, Chip
+from npusim.ops.matmul.traits import CallTraits, Chip, turned
 
+MATMUL = ops.load("matmul")
 BOTH = ("x1", "x2")
 
 
@@ -68,7 +67,7 @@ def test_every_mode(rng: np.random.Generator) -> None:
 def test_tiles_of_the_pass(shape: tuple[int, int, int], tiles: Any) -> None:
     spec, (m, k, n) = devices.load("ascend910b2"), shape
     call = TensorSpec((m, k), "float16"), TensorSpec((k, n), "float16")
-    plan = matmul.tile(spec, matmul.check(spec, *call, template="nd2nz"))
+    plan = MATMUL.tile(spec, MATMUL.check(spec, *call, template="nd2nz"))
     assert isinstance(plan, TurningPlan)
     assert plan.turned == tiles
 

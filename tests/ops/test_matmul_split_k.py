@@ -10,14 +10,14 @@ from matrix_calls import assert_same_bits, gm_matrix, halves, turned, with_speci
 from numpy.typing import NDArray
 from op_calls import BF16
 
-from npusim import Run, TensorSpec, devices, run
+from npusim import Run, TensorSpec, devices, ops, run
 from npusim.devices.schema import DeviceSpec
-from npusim.ops import matmul
 from npusim.ops.matmul import k_split
-from npusim.ops.matmul.references.chunks import in_chunks, in_runs
+from npusim.ops.matmul.oracle import in_chunks, in_runs
 from npusim.ops.matmul.traits import CallTraits, Chip
 
 Array = NDArray[Any]
+MATMUL = ops.load("matmul")
 A2 = devices.load("ascend910b2")
 HALF = np.float16
 
@@ -51,7 +51,7 @@ def assert_as_the_reference(
     """The tiled run gives the bits of the reference."""
     result = run("matmul", *args, template=template, device=spec, **modes)
     with np.errstate(all="ignore"):
-        expected = matmul.reference(*args, template=template, spec=spec)
+        expected = MATMUL.reference(*args, template=template, spec=spec)
     assert_same_bits(np.asarray(result.output), expected)
     return result
 
@@ -263,6 +263,6 @@ def test_cores_along_k_have_a_chunk_each(k: int, cores: int) -> None:
 )
 def test_what_the_l2_keeps(template: str, m: int, cached: dict[str, bool]) -> None:
     call = TensorSpec((m, 3000), "float16"), TensorSpec((3000, 256), "float16")
-    problem = matmul.check(A2, *call, template=template)
-    bound = matmul.build(A2, problem, matmul.tile(A2, problem))[0].bindings
+    problem = MATMUL.check(A2, *call, template=template)
+    bound = MATMUL.build(A2, problem, MATMUL.tile(A2, problem))[0].bindings
     assert {name: bound[name].is_cached for name in cached} == cached

@@ -14,12 +14,11 @@ from matrix_calls import SPLIT, gm_matrix, halves, sizes, turned, with_special
 from op_calls import BF16
 from test_matmul_split_k import SMALL, assert_as_the_reference
 
-from npusim import TensorSpec, chip, devices
-from npusim.ops import matmul
-from npusim.ops.matmul.choice import Template
-from npusim.ops.matmul.needs import unmet
+from npusim import TensorSpec, chip, devices, ops
+from npusim.ops.matmul.choice import Template, unmet
 from npusim.ops.matmul.traits import Chip
 
+MATMUL = ops.load("matmul")
 TEMPLATES: tuple[str, ...] = get_args(Template)
 NZ = "FRACTAL_NZ"
 DEEP = ("al1_split_k", "single_core_split_k", "deterministic_split_k")
@@ -47,7 +46,7 @@ def template_calls(draw: st.DrawFn) -> TemplateCall:
     layout = draw(st.sampled_from(("ND", NZ)))
     x2 = gm_matrix(b, draw(st.booleans()), layout)
     bias = halves(rng, (n,), np.float32) if draw(st.booleans()) else None
-    plain = matmul.check(SMALL, x1, x2, bias, template="base")
+    plain = MATMUL.check(SMALL, x1, x2, bias, template="base")
     if any(unmet(template, plain.traits, Chip.of(SMALL))):
         template = "base"
     return TemplateCall((x1, x2, bias), template)
@@ -81,6 +80,6 @@ def test_programs_of_large_products_hold(device: str, template: str) -> None:
         x2 = TensorSpec((n, k) if is_turned else (k, n), "float16", layout)
         bias = TensorSpec((n,), "float32") if has_bias else None
         call = TensorSpec((m, k), "float16"), x2.T if is_turned else x2, bias
-        problem = matmul.check(spec, *call, template=template)
-        blocks = matmul.build(spec, problem, matmul.tile(spec, problem))
+        problem = MATMUL.check(spec, *call, template=template)
+        blocks = MATMUL.build(spec, problem, MATMUL.tile(spec, problem))
         assert set(chip.verify(blocks, spec)) == {block.program for block in blocks}

@@ -14,14 +14,15 @@ from draws import draws
 from hypothesis import given
 from hypothesis import strategies as st
 
-from npusim import TensorSpec, devices
+from npusim import TensorSpec, devices, ops
 from npusim.devices.schema import DeviceSpec
-from npusim.kernel.matmul import Product
+from npusim.kernel.product import Product
 from npusim.kernel.tiles import CubeTiles, Piece, work
-from npusim.ops import matmul, npu_quant_matmul
+from npusim.ops.npu_quant_matmul import Problem
 
 B2 = devices.load("ascend910b2")
 KIB = 1024
+MATMUL, QUANT_MATMUL = ops.load("matmul"), ops.load("npu_quant_matmul")
 
 
 class Tiled(NamedTuple):
@@ -67,15 +68,15 @@ def quantised(spec: DeviceSpec, m: int, k: int, n: int, kind: str = "nd", **more
         weight = TensorSpec((k, n), "int8", "FRACTAL_NZ")
         call |= {"pertoken_scale": TensorSpec((m,), "float32"), "output_dtype": "bfloat16"}
     call = {"x1": TensorSpec((m, k), "int8"), "x2": weight} | call | more
-    problem = npu_quant_matmul.check(spec, **call)
-    return Tiled(spec, problem, npu_quant_matmul.tile(spec, problem))
+    problem = QUANT_MATMUL.check(spec, **call)
+    return Tiled(spec, problem, QUANT_MATMUL.tile(spec, problem))
 
 
 def halves(spec: DeviceSpec, m: int, k: int, n: int, turned: bool = False, **more: Any) -> Tiled:
     """matmul of float16."""
     b = TensorSpec((n, k), "float16").T if turned else TensorSpec((k, n), "float16")
-    problem = matmul.check(spec, TensorSpec((m, k), "float16"), b, **more)
-    return Tiled(spec, problem, matmul.tile(spec, problem))
+    problem = MATMUL.check(spec, TensorSpec((m, k), "float16"), b, **more)
+    return Tiled(spec, problem, MATMUL.tile(spec, problem))
 
 
 # ---- npu_quant_matmul: published choices ----
@@ -310,8 +311,8 @@ def test_a_matrix_that_lies_the_other_way_turns_the_block(m: int, n: int, base: 
     assert halves(B2, m, 1024, n, turned=True, template="base").base[:2] == base
     fractal = TensorSpec((1024, n), "float16", "FRACTAL_NZ")
     x1 = TensorSpec((1024, m), "float16").T
-    problem = matmul.check(B2, x1, fractal, template="base")
-    assert Tiled(B2, problem, matmul.tile(B2, problem)).base[:2] == (128, 256)
+    problem = MATMUL.check(B2, x1, fractal, template="base")
+    assert Tiled(B2, problem, MATMUL.tile(B2, problem)).base[:2] == (128, 256)
 
 
 def test_middling_sizes_take_shorter_loads() -> None:
@@ -476,7 +477,7 @@ def assert_fits(tiled: Tiled) -> None:
     strips = cube.depth_a * high + cube.depth_b * wide
     start = getattr(tiled.problem, "start", tiled.problem.bias)
     parameters = n * start.element.bits // 8 if start else 0
-    if isinstance(tiled.problem, npu_quant_matmul.Problem) and tiled.problem.epilogue == "fixpipe":
+    if isinstance(tiled.problem, Problem) and tiled.problem.epilogue == "fixpipe":
         parameters += 8 * n
     assert product.element.nbytes(strips * deep) + parameters <= core.l1_bytes
     if start and spec.arch == "2201":
@@ -522,8 +523,8 @@ def halves_calls(draw: st.DrawFn) -> Tiled:
     x2 = flipped((k, n), "float16", draw(st.booleans()), layout)
     bias = draw(st.sampled_from([None, TensorSpec((n,), "float16"), TensorSpec((n,), "float32")]))
     template = draw(st.sampled_from(["v2", "base"])) if spec.arch == "2201" else "base"
-    problem = matmul.check(spec, x1, x2, bias, template=template)
-    return Tiled(spec, problem, matmul.tile(spec, problem))
+    problem = MATMUL.check(spec, x1, x2, bias, template=template)
+    return Tiled(spec, problem, MATMUL.tile(spec, problem))
 
 
 @st.composite
@@ -550,8 +551,8 @@ def quantised_calls(draw: st.DrawFn) -> Tiled:
         call["bias"] = TensorSpec((n,), "int32")
     if not is_310p and call["output_dtype"] in ("float16", "bfloat16") and draw(st.booleans()):
         call["pertoken_scale"] = TensorSpec((m,), "float32")
-    problem = npu_quant_matmul.check(spec, x1, x2, **call)
-    return Tiled(spec, problem, npu_quant_matmul.tile(spec, problem))
+    problem = QUANT_MATMUL.check(spec, x1, x2, **call)
+    return Tiled(spec, problem, QUANT_MATMUL.tile(spec, problem))
 
 
 @draws(300)

@@ -7,14 +7,16 @@ The tiny chip, its unified buffer without bank conflicts: a vector micro-op take
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import Mock
 
+import numpy as np
 import pytest
 from tiny import fewer_cores, tiny_spec
 
 from npusim import Run, TensorSpec, run
 from npusim.isa import CrossCoreWaitFlag, global_operand
-from npusim.kernel.tiles import Piece
-from npusim.ops.npu_quant_matmul.messages import rectangles
+from npusim.kernel.tiles import Piece, Pieces
+from npusim.ops.npu_quant_matmul.messages import places
 from npusim.trace import ORDERING, Span
 
 TINY = tiny_spec(banks__groups=256, banks__bank_bytes=32)
@@ -134,21 +136,16 @@ def test_the_next_row_of_blocks_starts_when_the_one_before_is_done() -> None:
         assert all(end <= load.start for end, load in zip(done, loads[1:], strict=True))
 
 
-class Places:
-    """What `rectangles` asks of a plan."""
-
-    def __init__(self, *, is_driven: bool, workspace_blocks: int) -> None:
-        self.is_driven, self.workspace_blocks = is_driven, workspace_blocks
-
-
 def test_a_rectangle_is_a_part_of_a_row_of_blocks() -> None:
     def piece(matrix: int, row: int, column: int) -> Piece:
         return Piece(matrix, 16 * row, 16 * column, 16, 16)
 
-    pieces = tuple(piece(0, row, column) for row in range(2) for column in range(3))
-    pieces += (piece(1, 1, 0),)
-    plan: Any = Places(is_driven=True, workspace_blocks=2)
-    assert [len(each) for each in rectangles(plan, pieces)] == [2, 1, 2, 1, 1]
-    assert sum(rectangles(plan, pieces), ()) == pieces
-    plan = Places(is_driven=False, workspace_blocks=2)
-    assert list(rectangles(plan, pieces)) == [pieces]
+    pieces = [piece(0, row, column) for row in range(2) for column in range(3)]
+    dealt = Pieces.dealt([[*pieces, piece(1, 1, 0)], pieces[:1]])
+    plan = Mock(is_driven=True, workspace_blocks=2)
+    place, begins = places(plan, dealt)
+    assert place.tolist() == [0, 1, 0, 0, 1, 0, 0, 0]
+    assert np.diff(np.flatnonzero(begins), append=8).tolist() == [2, 1, 2, 1, 1, 1]
+    place, begins = places(Mock(is_driven=False, workspace_blocks=2), dealt)
+    assert place.tolist() == [0, 1, 0, 1, 0, 1, 0, 0]
+    assert np.flatnonzero(begins).tolist() == [0, 7]

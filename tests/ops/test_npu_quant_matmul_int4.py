@@ -188,7 +188,8 @@ def test_the_blocks(m: int, k: int, n: int, grouped: bool, tile: tuple[int, int,
     spec, operator = devices.load(A2), ops.load(OP)
     problem = operator.check(
         spec, TensorSpec((m, k), "int8"), TensorSpec((k, n // 8), "int32"),
-        TensorSpec((k // 256, n) if grouped else (n,), "uint64"), TensorSpec((n,), "float32"),
+        TensorSpec((k // 256, n) if grouped else (n,), "uint64"),
+        offset=TensorSpec((n,), "float32"),
         pertoken_scale=TensorSpec((m, 1) if grouped else (m,), "float32"),
         output_dtype="bfloat16", group_sizes=[0, 0, 256 * grouped],
     )  # fmt: skip
@@ -206,6 +207,7 @@ MIXED = mixed_call(RNG, 3, 256, 64, "ND", grouped=False) | {"output_dtype": "flo
 IN_GROUPS = mixed_call(RNG, 3, 512, 64, "ND", grouped=True) | {"output_dtype": "float16"}
 INT4 = grouped_call(RNG, 3, 1024, 256) | {"output_dtype": "float16"}
 WITH = " with int8 times packed int4"
+MIXED_ON = " with x1 of int8 and x2 of int32 on {series}"
 OF = " with groups of int4"
 
 
@@ -215,12 +217,12 @@ def changed(base: dict[str, Any], message: str, right: dict[str, Any] | None = N
 
 
 ROWS = [
-    changed(MIXED, f"bias must be None{WITH}; leave it out", bias=np.zeros(64, F32)),
+    changed(MIXED, f"bias must be None{MIXED_ON}, not given; leave it out", bias=np.zeros(64, F32)),
     changed(MIXED, "pertoken_scale must be given, not None; pass a tensor", None,
             Code.NULL_POINTER, pertoken_scale=None),
     changed(MIXED, "offset must be given, not None; pass a tensor", None, Code.NULL_POINTER,
             offset=None),
-    changed(MIXED, f"scale must be int64 or uint64{WITH}, not float32; convert it",
+    changed(MIXED, f"scale must be int64 or uint64{MIXED_ON}, not float32; convert it",
             {"scale": MIXED["scale"].view(np.int64)}, scale=np.ones(64, F32)),
     changed(MIXED, "scale must have shape (64,), not (1, 64); reshape it",
             scale=MIXED["scale"].reshape(1, 64)),
@@ -232,9 +234,9 @@ ROWS = [
             "npu_trans_quant_param never does and that is not simulated; pack it with "
             "npu_trans_quant_param", None, Code.UNSUPPORTED,
             scale=np.full(64, 1 << 36, np.uint64)),
-    changed(MIXED, f"group_sizes must be [0, 0, 0] or [0, 0, 256]{WITH}, not [0, 0, 128]; pass "
-            "those of the scales", group_sizes=[0, 0, 128]),
-    changed(MIXED, "template must be msd on Atlas A2 and Atlas A3 with int8 times int4, not "
+    changed(MIXED, "group_sizes must be (0, 0, 0) or (0, 0, 256) on {series}, not (0, 0, 128); "
+            "choose one of these", group_sizes=[0, 0, 128]),
+    changed(MIXED, "template must be msd on Atlas A2 and Atlas A3 with int8 times packed int4, not "
             "'basic'; leave it out to get the vendor's choice", {"template": "msd"},
             template="basic"),
     changed(MIXED, "x2 must have as many rows as x1 has columns, 255, not 256; pass x1 as (m, k), "
@@ -252,14 +254,13 @@ ROWS = [
             "make it so", x2=np.ones((64, 64), np.int32).T),
     changed(IN_GROUPS, "scale must have shape (2, 64), not (64,); pass as many numbers",
             scale=MIXED["scale"]),
-    changed(INT4, f"scale must be float32{OF}, not uint64; pass the numbers that "
+    changed(INT4, "scale must be float32 with x1 of int32 and group_sizes of (0, 0, 256) on "
+            "{series}, not uint64; pass the numbers that "
             "npu_trans_quant_param packed", scale=np.ones((4, 256), np.uint64)),
-    changed(INT4, f"offset must be float16{OF}, not float32; convert it",
+    changed(INT4, "offset must be float16 with x1 of int32 on {series}, not float32; convert it",
             offset=np.ones((4, 256), F32)),
     changed(INT4, "offset must have shape (4, 256), not (256,); pass as many numbers",
             offset=np.ones(256, F16)),
-    changed(INT4, f"group_sizes must be [0, 0, 256]{OF}, not [0, 0, 32]; pass those of the scales",
-            group_sizes=[0, 0, 32]),
     changed(INT4, f"k must be a multiple of 1024 and n of 256{OF}, not 512 and 256; pad both "
             "matrices", x1=np.ones((3, 64), np.int32), x2=np.ones((256, 64), np.int32).T),
     changed(INT4, f"x2 must be the transposed view of (n, k / 8){OF}, not contiguous; turn it",

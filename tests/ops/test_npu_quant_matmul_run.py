@@ -100,7 +100,8 @@ def test_every_template(
     call: dict[str, Any] = {"output_dtype": "float16"}
     if "token" in more:
         call["pertoken_scale"] = rng.normal(0, 1, m).astype(np.float32)
-    args = (bytes_(rng, m, k), x2, scales(rng, n), None, bias)
+    call["bias"] = bias
+    args = (bytes_(rng, m, k), x2, scales(rng, n))
     assert assert_like_reference(OP, *args, device=device, **call).template == template
 
 
@@ -109,7 +110,7 @@ def test_pp_lets_each_mmad_end_before_the_next_one() -> None:
     gaps = {}
     for bias in (TensorSpec((64,), "int32"), None):
         x1 = TensorSpec((1024, 1024), "int8")
-        result = run(OP, x1, weight, scale, None, bias, output_dtype="float16", device=COUPLED)
+        result = run(OP, x1, weight, scale, bias=bias, output_dtype="float16", device=COUPLED)
         assert result.trace is not None
         sums = [x for x in result.trace.spans() if x.core == 0 and isinstance(x.op, Mmad)]
         gaps[result.template] = min(b.start - a.end for a, b in pairwise(sums))
@@ -128,7 +129,8 @@ def test_a_template_may_be_named(rng: np.random.Generator) -> None:
             (scale, whole, "float16"), (scale[:1], late, "float16"),
             (scale.astype(BF16), None, "bfloat16"),
         ):  # fmt: skip
-            args, call = (x1, x2, each, None, bias), {"template": template, "device": SPLIT[0]}
+            args = x1, x2, each
+            call: dict[str, Any] = {"bias": bias, "template": template, "device": SPLIT[0]}
             assert_like_reference(OP, *args, output_dtype="bfloat16", **call)
             found = assert_like_reference(
                 OP, *args, pertoken_scale=token, output_dtype=kind, **call
@@ -210,7 +212,7 @@ def test_batches_broadcast(
             batch = np.broadcast_shapes(batch_a, batch_b)
             shape = (48,) if len(batch) > 1 else (*batch, 1, 48)
             bias = rng.integers(-9999, 9999, shape).astype(np.int32)
-            assert_like_reference(OP, x1, x2, scales(rng, 48), None, bias, **call)
+            assert_like_reference(OP, x1, x2, scales(rng, 48), bias=bias, **call)
 
 
 @pytest.mark.sample(2)
@@ -258,7 +260,7 @@ def test_kinds_of_scales_and_biases(
     chosen = calls[target] + (tokens if device in SPLIT and target in TARGETS[1:3] else [])
     for s, o, bias, more in chosen:
         call: dict[str, Any] = {"device": device, "output_dtype": target, **more}
-        assert_like_reference(OP, x1, x2, s, o, bias, **call)
+        assert_like_reference(OP, x1, x2, s, offset=o, bias=bias, **call)
 
 
 @pytest.mark.parametrize("device", every(CHIPS))
@@ -281,7 +283,7 @@ def test_the_longest_sums_of_the_largest_products(device: str) -> None:
     assert output_of(x1, x2, ONE, **call).tolist() == [[k << 14] * 3] * 2
     top, bottom = 2**31 - 1, -(2**31)
     bias = np.int32([top, bottom, top - (k << 14)])
-    y = output_of(x1, x2, ONE, None, bias, **call)
+    y = output_of(x1, x2, ONE, bias=bias, **call)
     assert y.tolist() == [[top, bottom + (k << 14), top]] * 2
 
 
@@ -292,7 +294,7 @@ def test_310p_saturates_the_longest_sums() -> None:
     bias = np.int32([0, 2**31 - 1])
     scale = np.float32([2.0**-16])
     call: dict[str, Any] = {"device": COUPLED, "output_dtype": "float16"}
-    y = assert_like_reference(OP, x1, x2, scale, None, bias, **call)
+    y = assert_like_reference(OP, x1, x2, scale, bias=bias, **call)
     assert np.asarray(y.output).tolist() == [[16384.0, 32768.0]] * 2
 
 
@@ -327,7 +329,9 @@ def test_a_packed_scale_does_what_scale_and_offset_do(
     x1, x2 = bytes_(rng, 1, 256, 768), bytes_(rng, 31, 768, 16)
     scale, offset = scales(rng, 16) / 10, rng.normal(0, 30, 16).astype(np.float32)
     packed = run("npu_trans_quant_param", scale, offset, device=device).output
-    whole = assert_like_reference(OP, x1, x2, scale, offset, output_dtype="int8", device=device)
+    whole = assert_like_reference(
+        OP, x1, x2, scale, offset=offset, output_dtype="int8", device=device
+    )
     assert (whole.output.shape, len(np.unique(np.asarray(whole.output)))) == ((31, 256, 16), 256)
     assert_same(output_of(x1, x2, packed, device=device), np.asarray(whole.output))
 
@@ -350,7 +354,7 @@ def test_the_graph_example_with_its_bias(rng: np.random.Generator, device: str) 
 def test_nine_bits_come_before_the_offset(device: str) -> None:
     # 16129 saturates to 255, less 200 is 55; to -256, and 200 more is -56.
     x1, x2 = np.int8([[127]]), np.int8([[127, -127]])
-    y = output_of(x1, x2, ONE, np.float32([-200, 200]), device=device)
+    y = output_of(x1, x2, ONE, offset=np.float32([-200, 200]), device=device)
     assert y.tolist() == [[55, -56]]
 
 

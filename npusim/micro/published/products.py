@@ -19,7 +19,7 @@ from functools import partial
 from typing import Literal
 
 from npusim.data.dtypes import FLOAT32
-from npusim.kernel.cube import BaseTile
+from npusim.kernel.matmul import BaseTile
 from npusim.micro.product import Plan, Shape, product
 from npusim.micro.published.rows import Row, Table
 

@@ -12,7 +12,7 @@ from npusim.data.integers import align_up, ceil_div
 from npusim.data.layout import FRACTAL_ROWS, c0
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import Binary, BinaryScalar, Local
-from npusim.kernel.cube import GmMatrix
+from npusim.kernel.matrices import GmMatrix
 from npusim.kernel.queues import ProgramError
 from npusim.kernel.repeats import in_reach
 from npusim.kernel.vector_core import VectorCore

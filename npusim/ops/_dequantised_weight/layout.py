@@ -10,7 +10,7 @@ from npusim.data.dtypes import FLOAT16, FLOAT32, DType
 from npusim.data.integers import align_up, ceil_div
 from npusim.data.layout import FRACTAL_ROWS, c0
 from npusim.isa import BLOCK_BYTES, Local
-from npusim.kernel.cube import GmMatrix
+from npusim.kernel.matrices import GmMatrix
 from npusim.kernel.views import GmView
 
 __all__ = ["ROW", "Axis", "MatrixTile", "TileLayout", "Values", "tile_view"]

@@ -48,13 +48,12 @@ from typing import get_args
 
 from npusim.devices.schema import DeviceSpec
 from npusim.ops._protocol import Operator
+from npusim.ops.matmul.check import SUPPORT, Problem, check
 from npusim.ops.matmul.choice import Template
-from npusim.ops.matmul.contract import Problem, check
-from npusim.ops.matmul.kernel import build
-from npusim.ops.matmul.reference import reference
-from npusim.ops.matmul.tiling import Plan, tile
+from npusim.ops.matmul.oracle import oracle
+from npusim.ops.matmul.templates import Plan, build, tile
 
-__all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "reference", "tile"]
+__all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "oracle", "tile"]
 
 
 def _kernel_type(_: DeviceSpec, p: Problem, plan: Plan) -> str:
@@ -64,12 +63,14 @@ def _kernel_type(_: DeviceSpec, p: Problem, plan: Plan) -> str:
 
 
 OPERATOR = Operator(
-    name="matmul",
-    kernel_type=_kernel_type,
+    signature="matmul(Tensor x1, Tensor x2, Tensor? bias=None, *, str? output_dtype=None) "
+    "-> Tensor",
     document=__doc__,
+    kernel_type=_kernel_type,
+    support=SUPPORT,
     contract=check,
+    oracle=oracle,
     tile=tile,
     build=build,
-    oracle=reference,
     templates=get_args(Template),
 )

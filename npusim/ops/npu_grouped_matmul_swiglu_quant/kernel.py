@@ -15,6 +15,7 @@ from npusim.isa import Fixpipe, ScalarLoadGlobal
 from npusim.kernel.builder import Builder
 from npusim.kernel.cross_core import sync_all
 from npusim.kernel.cube import CubeWriter, GmFeed, GmMatrix, GmTile
+from npusim.kernel.cube_core import CubeCore
 from npusim.kernel.launch import mixed_launch
 from npusim.kernel.program import Binding, Block, Program
 from npusim.kernel.vector_core import VectorCore
@@ -73,7 +74,7 @@ class _CubeCore:
 
     def __init__(self, spec: DeviceSpec, p: Problem, plan: Plan) -> None:
         self.p, self.plan = p, plan
-        self.builder = Builder(OP, spec.cores["aic"], spec.sync)
+        self.builder = CubeCore(OP, spec)
         self.x = GmMatrix("x", INT8, p.m, p.k, k_is_first=False)
         self.feeds = GmFeed(self.builder, self.x), GmFeed(self.builder, self.weight("weight"))
         self.writer = CubeWriter(self.builder, TILE, *self.feeds, p.k)
@@ -129,7 +130,7 @@ class _DigitCubeCore(_CubeCore):
 
     def __init__(self, spec: DeviceSpec, p: Problem, plan: Plan) -> None:
         self.p, self.plan = p, plan
-        self.builder = Builder(OP, spec.cores["aic"], spec.sync)
+        self.builder = CubeCore(OP, spec)
         self.x = GmMatrix("digits", INT4, 2 * p.m, p.k, k_is_first=False)
         self.sums = ScaledGroups(
             *(self.builder, TILE_OF_INT4, self.x, self.weight("weight"), p.k // p.groups_of_k),

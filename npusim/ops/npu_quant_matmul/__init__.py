@@ -61,13 +61,12 @@ from typing import Any, get_args
 
 from npusim.ops._protocol import Operator
 from npusim.ops._torch import Sizes, TorchArguments, TorchFunction, TorchTensor, columns_of
-from npusim.ops.npu_quant_matmul.choice import Template
-from npusim.ops.npu_quant_matmul.contract import Problem, check
+from npusim.ops.npu_quant_matmul.check import SUPPORT, Problem, Template, check
 from npusim.ops.npu_quant_matmul.kernel import build
-from npusim.ops.npu_quant_matmul.reference import reference
+from npusim.ops.npu_quant_matmul.oracle import oracle
 from npusim.ops.npu_quant_matmul.tiling import Plan, tile
 
-__all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "reference", "tile"]
+__all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "oracle", "tile"]
 
 
 def _torch_outputs(given: TorchArguments, sizes: Sizes) -> tuple[tuple[tuple[Any, ...], str]]:
@@ -101,14 +100,14 @@ def _earlier(p: Problem, arguments: dict[str, Any]) -> tuple[tuple[str, dict[str
 
 
 OPERATOR = Operator(
-    name="npu_quant_matmul",
     kernel_type=lambda _, p, __: f"QuantBatchMatmulV{3 if p.form == 'plain' else 4}",
     document=__doc__,
+    support=SUPPORT,
     contract=check,
+    oracle=oracle,
     earlier=_earlier,
     tile=tile,
     build=build,
-    oracle=reference,
     templates=get_args(Template),
     flags_may_stay_up=True,
     torch=(TORCH,),

@@ -21,28 +21,41 @@ The vendor's kernel adds 0 where Muls 1 stands, and where float32 scales of colu
 multiplication takes as long, and keeps the sign of a zero, as the operator's documents say of the
 whole. That a bias alone needs the plane of the result too is assumed, as is that one scale for all
 columns goes the same way.
+
+In tbe_opt with scales of rows a plane of these is ready before the sums are: while the cube
+multiplies, the vector core fills a plane with the scales of the rows of a block, and multiplies it
+row by row; then each piece of sums takes a pass for every step. The vendor's kernel is told to
+multiply that plane by the scales of the columns, and so to save one pass of four; its golden values
+have the order above, which is kept: here the rows are multiplied by 1, which takes as long. Vector
+core 0 of a group does all of it (*_pertoken_opt.h). That vector core 1 answers the cube core's
+flags is assumed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import numpy as np
+
 from npusim.data.dtypes import FLOAT32, INT32
 from npusim.data.integers import align_up, ceil_div
 from npusim.devices.schema import DeviceSpec
-from npusim.isa import Binary, BinaryScalar, Cast, Copy, Local
+from npusim.isa import Local
 from npusim.kernel.blocks import columns_of, output_of
-from npusim.kernel.builder import Builder
-from npusim.kernel.chain import step
 from npusim.kernel.columns import ColumnVector
+from npusim.kernel.launch import launch
 from npusim.kernel.plane import REPEAT, Plane, by_row, spread_rows
-from npusim.kernel.program import Program
+from npusim.kernel.program import Binding, Block
 from npusim.kernel.rows import pieces as row_pieces
-from npusim.kernel.tiles import Piece
-from npusim.kernel.views import GmView, load, repeat, store
-from npusim.ops.npu_quant_matmul.contract import Problem
-from npusim.ops.npu_quant_matmul.messages import Outbox, rectangles
+from npusim.kernel.steps import GmViews, Integers, Step
+from npusim.kernel.tiles import Pieces
+from npusim.kernel.vector_core import VectorCore
+from npusim.kernel.views import GmView
+from npusim.ops.npu_quant_matmul.check import Problem
+from npusim.ops.npu_quant_matmul.messages import Outbox, places
 from npusim.ops.npu_quant_matmul.tiling import Plan
 
-__all__ = ["FILLED", "READ", "Epilogue", "workspace_of"]
+__all__ = ["FILLED", "READ", "Epilogue", "blocks_of", "workspace_of"]
 
 FILLED, READ = 0, 1
 """Flags between a cube core and its vector cores: a block is in the workspace; it was read."""
@@ -55,90 +68,84 @@ def workspace_of(plan: Plan, index: int) -> GmView:
     return blocks[index * plan.cube.base_m :, :]
 
 
+def blocks_of(plan: Plan, pieces: Pieces, group: Integers) -> GmViews:
+    """Where the sums of *pieces*, of cores of each *group*, are in the workspace."""
+    place, _ = places(plan, pieces)
+    row = (group * plan.workspace_blocks + place) * plan.cube.base_m + pieces.inside
+    return GmViews.of(workspace_of(plan, 0), row, 0, pieces.rows, pieces.columns)
+
+
 class Epilogue:
     """The kernel of a vector core beside a cube core."""
 
     def __init__(self, spec: DeviceSpec, p: Problem, plan: Plan) -> None:
         self.p, self.plan = p, plan
-        self.builder = Builder("npu_quant_matmul", spec.cores["aiv"], spec.sync)
+        self.core = core = VectorCore("npu_quant_matmul", spec)
         assert p.scale is not None
-        queue, claim = self.builder.queue, self.builder.claim
-        width = align_up(plan.cube.base_n, REPEAT)
-        self.scale = ColumnVector.claim(self.builder, p.scale.element, width)
-        self.widened = claim("ub", FLOAT32.nbytes(width))
+        has_token = p.pertoken_scale is not None
+        self.is_opt = plan.template == "tbe_opt" and has_token
         self.late = p.bias if p.start is None else None
         """A bias that is added here, after the scales."""
+        # Rows of a block that this core has to do with.
+        max_rows = ceil_div(plan.cube.base_m, plan.vector_cores)
+        width = align_up(plan.cube.base_n, REPEAT)
+        self.scale = ColumnVector.claim(core, p.scale.element, width)
+        self.widened = core.tile(FLOAT32, width)
         if self.late is not None:
-            self.bias = ColumnVector.claim(self.builder, self.late.element, width)
-        if p.pertoken_scale is not None:
-            max_rows = align_up(self._max_rows(), 8)
-            self.token = queue("ub", FLOAT32.nbytes(max_rows), "mte2", "vector")
-            self.token_blocks = claim("ub", FLOAT32.nbytes(8 * max_rows))
-        self.outbox = Outbox(self.builder) if plan.is_driven else None
-        self._claim_more(width)
-        out, planes = p.output.element, self._planes()
+            self.bias = ColumnVector.claim(core, self.late.element, width)
+        if has_token:
+            padded = align_up(max_rows, 8)
+            self.token = core.vecin(FLOAT32, padded)
+            self.token_blocks = core.tile(FLOAT32, 8 * padded)
+        self.outbox = Outbox(core) if plan.is_driven else None
+        if self.is_opt:
+            self.factors = core.claim("ub", FLOAT32.nbytes(max_rows * width))
+        # Planes of float32: of scaled sums, of the result, of the scales of the rows.
+        planes = 1 if self.is_opt else 1 + (has_token or self.late is not None) + has_token
         # Sums and results are double buffered.
+        out = p.output.element
         row_bytes = width * (2 * INT32.bits + 2 * out.bits + planes * FLOAT32.bits) // 8
-        fitting = self.builder.room_bytes("ub") // row_bytes
+        fitting = core.room_bytes("ub") // row_bytes
         self.step = max(1, min(fitting, plan.epilogue_rows))
         count = self.step * width
-        self.sums = queue("ub", INT32.nbytes(count), "mte2", "vector", 2)
-        self.results = queue("ub", out.nbytes(count), "vector", "mte3", 2)
-        self.planes = [claim("ub", FLOAT32.nbytes(count)) for _ in range(planes)]
+        self.sums = core.vecin(INT32, count, depth=2)
+        self.results = core.vecout(out, count, depth=2)
+        self.planes = [core.claim("ub", FLOAT32.nbytes(count)) for _ in range(planes)]
 
-    def _max_rows(self) -> int:
-        """Rows of a block that this core has to do with."""
-        return ceil_div(self.plan.cube.base_m, self.plan.vector_cores)
+    def blocks(
+        self, pieces: Pieces, bound: Callable[[int], dict[str, Binding]]
+    ) -> tuple[Block, ...]:
+        """Two blocks a group: each finishes half of the rows, or the first one all of them."""
+        p, product = self.p, self.p.product
+        halves = pieces.halved(pieces.rows // 2 if self.plan.vector_cores == 2 else pieces.rows)
+        token = None
+        if p.pertoken_scale is not None:
+            scales = GmView.vector("pertoken_scale", FLOAT32, product.m)
+            token = GmViews.of(scales, 0, halves.row, 1, halves.rows)
+        arguments = (
+            blocks_of(self.plan, halves, halves.core // 2),
+            output_of(product, halves, p.output.element),
+            token,
+            columns_of(product, halves, None if p.has_one_scale else p.scale),
+            columns_of(product, halves, self.late),
+        )
+        stage = self._block_of_opt if self.is_opt else self._block
+        steps = [Step(stage, arguments, halves.core, np.arange(halves.core.size))]
+        if self.outbox is not None:
+            _, begins = places(self.plan, halves)
+            steps.insert(0, self.outbox.send_step(halves, begins))
+        begin = self._begin if p.has_one_scale or self.outbox is not None else None
+        return launch(self.core, "aiv", *steps, begin=begin, bound=bound)
 
-    def _claim_more(self, width: int) -> None:
-        """Claim what a template needs for all rows of a block, each of *width* columns."""
-
-    def _planes(self) -> int:
-        """Planes of float32: of scaled sums, of the result, of the scales of the rows."""
-        has_token = self.p.pertoken_scale is not None
-        return 1 + (has_token or self.late is not None) + has_token
-
-    def program(self, pieces: tuple[Piece, ...], half: int) -> Program:
-        """Finish *pieces*, of each the first or the second *half* of the rows."""
+    def _begin(self) -> None:
+        """Load the one scale of all columns into a register, and fill the buffer of messages."""
         p = self.p
         assert p.scale is not None
-        if p.scale.spec.size == 1:
+        if p.has_one_scale:
             self.scale.take_number(GmView.vector("scale", p.scale.element, 1), "scale")
             self.scale.drop()
         if self.outbox is not None:
             self.outbox.prepare()
-        for rectangle in rectangles(self.plan, pieces):
-            if self.outbox is not None:
-                self.outbox.send(half)
-            for index, piece in enumerate(rectangle):
-                self._piece(index % self.plan.workspace_blocks, piece, half)
-        return self.builder.build()
-
-    def _piece(self, place: int, piece: Piece, half: int) -> None:
-        """Finish the rows of *half* of *piece*, which is at *place* in the workspace."""
-        p, own = self.p, self._own(piece, half)
-        assert p.scale is not None
-        repeat(
-            self.builder,
-            self._block,
-            workspace_of(self.plan, place)[: piece.rows, : piece.columns][own, :],
-            output_of(p.product, piece, p.output.element)[own, :],
-            self._token_of(piece, own),
-            None if p.scale.spec.size == 1 else columns_of(p.product, piece, p.scale),
-            None if self.late is None else columns_of(p.product, piece, self.late),
-        )
-
-    def _own(self, piece: Piece, half: int) -> slice:
-        """The rows of *piece* that vector core *half* finishes, which may be none."""
-        upper = piece.rows // 2 if self.plan.vector_cores == 2 else piece.rows
-        return slice(0, upper) if half == 0 else slice(upper, piece.rows)
-
-    def _token_of(self, piece: Piece, own: slice) -> GmView | None:
-        """The scales of those rows of *piece*."""
-        if self.p.pertoken_scale is None:
-            return None
-        scales = GmView.vector("pertoken_scale", FLOAT32, self.p.product.m)
-        return scales[:, piece.row : piece.row + piece.rows][:, own]
 
     def _block(
         self,
@@ -149,13 +156,13 @@ class Epilogue:
         bias: GmView | None,
     ) -> None:
         """Make *output* `(rows, columns)` of int32 *sums*; the half of a row may be none."""
-        self.builder.cross_core_wait_flag("group", "mte2", FILLED)
+        self.core.cross_core_wait_flag("group", "mte2", FILLED)
         for row, count in row_pieces(output.rows, self.step):
             rows = slice(row, row + count)
             own = None if token is None else token[:, rows]
             self._rows(sums[rows, :], output[rows, :], own, scale, bias)
         if not self.plan.is_driven:
-            self.builder.cross_core_set_flag("group", "mte2", READ)
+            self.core.cross_core_set_flag("group", "mte2", READ)
 
     def _rows(
         self,
@@ -166,65 +173,99 @@ class Epilogue:
         bias: GmView | None,
     ) -> None:
         """Make some rows of a block, *output* `(count, columns)`; *token* is `(count,)`."""
-        builder = self.builder
-        shape = output.rows, align_up(output.columns, REPEAT)
-        slot = load(builder, self.sums, sums, pitch=shape[1])
+        core, shape = self.core, (output.rows, align_up(output.columns, REPEAT))
+        loaded = core.load_rows(self.sums, sums, pitch=shape[1])
         late = None if bias is None else self.bias.take(bias)
-        numbers = None if scale is None else self._widen(scale)
-        # (count, columns_padded), int32 -> float32
+        factors = None if scale is None else self._widen(scale)
         plane = Plane(self.planes[0], *shape)
-        step(builder, Cast(plane.whole(), slot.of(INT32, shape[0] * shape[1]), "none"))
-        self._scale(plane, numbers)
-        self.sums.free(slot)
+        # (count, columns_padded), int32 -> float32
+        core.cast(plane.whole(), loaded[: shape[0] * shape[1]], "none")
+        self._multiply(plane, factors)
+        self.sums.free(loaded)
         if len(self.planes) > 1:
             scaled, plane = plane, Plane(self.planes[1], *shape)
-            step(builder, BinaryScalar("mul", plane.whole(), scaled.whole(), 1.0))
+            core.mul(plane.whole(), scaled.whole(), 1.0)
         if token is not None:
-            factors = self._spread(token, Plane(self.planes[2], *shape))
-            step(builder, Binary("mul", plane.whole(), plane.whole(), factors.whole()))
+            tokens = self._spread(token, Plane(self.planes[2], *shape))
+            core.mul(plane.whole(), plane.whole(), tokens.whole())
         self._finish(plane, output, late)
         if late is not None:
             self.bias.drop()
 
+    def _block_of_opt(
+        self,
+        sums: GmView,
+        output: GmView,
+        token: GmView | None,
+        scale: GmView | None,
+        bias: GmView | None,
+    ) -> None:
+        """The same in tbe_opt with scales of rows."""
+        core, width = self.core, align_up(output.columns, REPEAT)
+        late = factors = None
+        if token is not None and output.rows:
+            late = None if bias is None else self.bias.take(bias)
+            spread = self._spread(token, Plane(self.factors, token.columns, width))
+            factors = None if scale is None else self._widen(scale)
+            with core.independent():
+                for row in range(spread.rows):
+                    here = spread.row(row, output.columns)
+                    core.mul(here, here, 1.0)
+        core.cross_core_wait_flag("group", "mte2", FILLED)
+        for row, count in row_pieces(output.rows, self.step):
+            rows = slice(row, row + count)
+            loaded = core.load_rows(self.sums, sums[rows, :], pitch=width)
+            plane = Plane(self.planes[0], count, width)
+            # (count, columns_padded), int32 -> float32
+            core.cast(plane.whole(), loaded[: count * width], "none")
+            self.sums.free(loaded)
+            self._multiply(plane, factors)
+            tokens = Plane(self.factors, count, width, FLOAT32.nbytes(row * width))
+            core.mul(plane.whole(), plane.whole(), tokens.whole())
+            self._finish(plane, output[rows, :], late)
+        if late is not None:
+            self.bias.drop()
+        core.cross_core_set_flag("group", "mte2", READ)
+
     def _widen(self, scale: GmView) -> Local:
         """The scales of the columns as float32: cast, or multiplied by 1."""
-        numbers = self.scale.take(scale)
+        factors = self.scale.take(scale)
         if scale.dtype is FLOAT32:
-            widened = self.widened.of(FLOAT32, scale.columns)
-            step(self.builder, BinaryScalar("mul", widened, numbers, 1.0))
-            numbers = widened
+            widened = self.widened[: scale.columns]
+            self.core.mul(widened, factors, 1.0)
+            factors = widened
         self.scale.drop()
-        return numbers
+        return factors
 
-    def _scale(self, plane: Plane, numbers: Local | None) -> None:
+    def _multiply(self, plane: Plane, factors: Local | None) -> None:
         """Multiply *plane* by the scales of the columns, or the one in the register "scale"."""
-        if numbers is not None:
-            by_row(self.builder, "mul", plane, numbers)
+        if factors is not None:
+            by_row(self.core, "mul", plane, factors)
         else:
-            step(self.builder, BinaryScalar("mul", plane.whole(), plane.whole(), "scale"))
+            self.core.mul(plane.whole(), plane.whole(), "scale")
 
     def _spread(self, token: GmView, plane: Plane) -> Plane:
-        """Load *token* `(rows,)` and fill each row of *plane* with its number."""
-        slot = load(self.builder, self.token, token)
-        count = align_up(token.columns, 8)
-        blocks = self.token_blocks.of(FLOAT32, 8 * count)
+        """Load *token* `(rows,)` and fill each row of *plane* with its element."""
+        core, count = self.core, align_up(token.columns, 8)
+        loaded = core.load_rows(self.token, token)
+        blocks = self.token_blocks[: 8 * count]
         # (rows,) -> (rows, 8) -> (rows, columns)
-        spread_rows(self.builder, blocks, slot.of(FLOAT32, count))
-        self.token.free(slot)
-        for index in plane.pieces:
-            self.builder.emit(Copy(plane.piece(index), plane.blocks_piece(blocks, index, 1)))
-        self.builder.barrier("vector")
+        spread_rows(core, blocks, loaded[:count])
+        self.token.free(loaded)
+        with core.independent():
+            for index in plane.pieces:
+                core.copy(plane.piece(index), plane.blocks_piece(blocks, index, 1))
         return plane
 
     def _finish(self, plane: Plane, output: GmView, late: Local | None) -> None:
         """Add the bias *late*, row by row, and store *plane* as *output*."""
-        builder, out = self.builder, output.dtype
+        core = self.core
         if late is not None:
-            for row in range(plane.rows):
-                here = plane.row(row, output.columns)
-                builder.emit(Binary("add", here, here, late))
-            builder.barrier("vector")
+            with core.independent():
+                for row in range(plane.rows):
+                    here = plane.row(row, output.columns)
+                    core.add(here, here, late)
         result = self.results.alloc()
         # (count, columns_padded) fp32 -> the output's type, ties to even
-        step(builder, Cast(result.of(out, plane.rows * plane.columns), plane.whole(), "rint"))
-        store(builder, self.results, result, output, pitch=plane.columns)
+        core.cast(result[: plane.rows * plane.columns], plane.whole(), "rint")
+        core.store_rows(self.results, result, output, pitch=plane.columns)

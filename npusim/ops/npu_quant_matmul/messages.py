@@ -14,81 +14,85 @@ the one before it kept in L1, and that both vector cores finish half of a block 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import numpy as np
+from numpy.typing import NDArray
 
 from npusim.data.dtypes import INT32
-from npusim.isa import Duplicate, Load
-from npusim.kernel.builder import Builder
-from npusim.kernel.tiles import Piece
-from npusim.kernel.views import GmView, repeat
+from npusim.isa import Duplicate
+from npusim.kernel.cube_core import CubeCore
+from npusim.kernel.steps import GmViews, Integers, Step
+from npusim.kernel.tiles import Pieces
+from npusim.kernel.vector_core import VectorCore
+from npusim.kernel.views import GmView
 from npusim.ops.npu_quant_matmul.tiling import MESSAGE_BYTES, Plan
 
-__all__ = ["Inbox", "Outbox", "message_of", "rectangles"]
+__all__ = ["Outbox", "message_to", "places", "receive_step"]
 
 MESSAGE = 2
 """The flag that vector cores set when they have written a message."""
+COUNT = MESSAGE_BYTES * 8 // INT32.bits
 
 
-def rectangles(plan: Plan, pieces: tuple[Piece, ...]) -> Iterator[tuple[Piece, ...]]:
-    """*pieces* as they are started: all at once, or a rectangle after the other."""
+def places(plan: Plan, pieces: Pieces) -> tuple[Integers, NDArray[np.bool_]]:
+    """The place of each piece in its core's part of the workspace, and where rectangles begin.
+
+    Unless vector cores start the cube cores, all pieces of a core are one rectangle.
+    """
     if not plan.is_driven:
-        yield pieces
-        return
-    rectangle: list[Piece] = []
-    for piece in pieces:
-        is_full = len(rectangle) == plan.workspace_blocks
-        if rectangle and (is_full or rectangle[-1][:2] != piece[:2]):
-            # Another matrix, or another row of blocks.
-            yield tuple(rectangle)
-            rectangle = []
-        rectangle.append(piece)
-    yield tuple(rectangle)
+        return pieces.index % plan.workspace_blocks, pieces.index == 0
+    # A rectangle is of one matrix and one row of blocks.
+    here = np.stack([pieces.core, pieces.matrix, pieces.row - pieces.inside])
+    is_new = np.concatenate([[True], (np.diff(here) != 0).any(axis=0)])
+    first = np.flatnonzero(is_new)[np.cumsum(is_new) - 1]
+    place = (np.arange(first.size) - first) % plan.workspace_blocks
+    return place, place == 0
 
 
-def message_of(plan: Plan, core: int) -> GmView:
-    """The message to cube core number *core*, and those behind it."""
-    messages = GmView.vector("messages", INT32, plan.cube.cores * MESSAGE_BYTES // 4)
-    return messages[:, core * MESSAGE_BYTES // 4 :]
+def message_to(plan: Plan, group: int) -> GmView:
+    """The message to cube core number *group*, and those behind it."""
+    messages = GmView.vector("messages", INT32, plan.cube.cores * COUNT)
+    return messages[:, group * COUNT :]
+
+
+def _messages(group: Integers) -> GmViews:
+    """The messages to the cube cores of each *group*."""
+    one = np.ones_like(group)
+    return GmViews("messages", INT32, one, one * COUNT, 0, group * MESSAGE_BYTES)
+
+
+def receive_step(core: CubeCore, pieces: Pieces, begins: NDArray[np.bool_]) -> Step:
+    """A cube core waits for a message and reads it; nothing that follows is issued before."""
+    inbox = core.tile(INT32, COUNT, "l1")
+
+    def receive(message: GmView) -> None:
+        core.cross_core_wait_flag("group", "scalar", MESSAGE)
+        core.data_copy(inbox[: message.columns], message.operand)
+        core.sync("mte2", "scalar")
+
+    group = pieces.core[begins]
+    return Step(receive, (_messages(group),), group, np.flatnonzero(begins))
 
 
 class Outbox:
     """Messages of a vector core; of the two beside a cube core only the first one writes them."""
 
-    def __init__(self, builder: Builder) -> None:
-        self._builder = builder
-        self._slot = builder.claim("ub", MESSAGE_BYTES)
+    def __init__(self, core: VectorCore) -> None:
+        self._core, self._message = core, core.tile(INT32, COUNT)
 
     def prepare(self) -> None:
         """Fill the buffer, once."""
-        self._builder.emit(Duplicate(self._slot.of(INT32, MESSAGE_BYTES // 4), 1))
-        self._builder.sync("vector", "mte3")
+        self._core.emit(Duplicate(self._message, 1))
+        self._core.sync("vector", "mte3")
 
-    def send(self, half: int) -> None:
-        """Start the cube core once all stores so far are on their way."""
-        repeat(
-            self._builder, self._send, GmView.vector("messages", INT32, MESSAGE_BYTES // 4), half
-        )
+    def send_step(self, halves: Pieces, begins: NDArray[np.bool_]) -> Step:
+        """Before each rectangle: start the cube core once all stores so far are on their way."""
+        chosen = halves.core[begins]
+        arguments = _messages(chosen // 2), chosen % 2
+        return Step(self._send, arguments, chosen, np.flatnonzero(begins))
 
     def _send(self, message: GmView, half: int) -> None:
         # A core without rows has no stores that would come behind the blocks it has awaited.
-        self._builder.sync("mte2", "mte3")
+        self._core.sync("mte2", "mte3")
         if half == 0:
-            self._builder.data_copy(message.operand, self._slot.of(INT32, message.columns))
-        self._builder.cross_core_set_flag("group", "mte3", MESSAGE)
-
-
-class Inbox:
-    """Messages to a cube core."""
-
-    def __init__(self, builder: Builder) -> None:
-        self._builder = builder
-        self._slot = builder.claim("l1", MESSAGE_BYTES)
-
-    def receive(self) -> None:
-        """Wait for a message and read it; nothing that follows is handed out before."""
-        repeat(self._builder, self._receive, GmView.vector("messages", INT32, MESSAGE_BYTES // 4))
-
-    def _receive(self, message: GmView) -> None:
-        self._builder.cross_core_wait_flag("group", "scalar", MESSAGE)
-        self._builder.emit(Load(self._slot.of(INT32, message.columns), message.operand))
-        self._builder.sync("mte2", "scalar")
+            self._core.data_copy(message.operand, self._message[: message.columns])
+        self._core.cross_core_set_flag("group", "mte3", MESSAGE)

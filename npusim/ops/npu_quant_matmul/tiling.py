@@ -9,14 +9,15 @@ from npusim.data.integers import align_down, align_up, ceil_div
 from npusim.devices.schema import Core, DeviceSpec
 from npusim.kernel.tiles import CubeTiles
 from npusim.ops import _protocol
-from npusim.ops.npu_quant_matmul.basic import basic_tiles, is_basic
-from npusim.ops.npu_quant_matmul.choice import Template
-from npusim.ops.npu_quant_matmul.contract import Problem
-from npusim.ops.npu_quant_matmul.coupled import coupled_tiles, is_pp
-from npusim.ops.npu_quant_matmul.grid import few_rows_tiles, grid_tiles
-from npusim.ops.npu_quant_matmul.v4 import msd, pergroup
-from npusim.ops.npu_quant_matmul.v4.msd import MsdPlan
-from npusim.ops.npu_quant_matmul.v4.pergroup import PerGroupPlan
+from npusim.ops.npu_quant_matmul import msd, pergroup
+from npusim.ops.npu_quant_matmul.check import Problem, Template
+from npusim.ops.npu_quant_matmul.tiles_basic import basic_tiles, is_basic
+from npusim.ops.npu_quant_matmul.tiles_grid import (
+    coupled_tiles,
+    few_rows_tiles,
+    grid_tiles,
+    is_pp,
+)
 
 __all__ = ["Plan", "tile"]
 
@@ -45,16 +46,16 @@ MESSAGE_BYTES = 64
 """A line of the scalar unit's cache (assumed); see `messages`."""
 
 
-def tile(spec: DeviceSpec, p: Problem) -> Plan | MsdPlan | PerGroupPlan:
+def tile(spec: DeviceSpec, p: Problem) -> _protocol.Plan:
     """Split as the vendor does, as far as its rules are public.
 
     ops-nn@e5c3fa9 matmul/quant_batch_matmul_v3/op_host/op_tiling: the basic template where its
-    conditions hold, else the older library's; 310P has rules of its own. See `basic`, `grid`,
-    `coupled` and `v4` for what is followed and what is not.
+    conditions hold, else the older library's; 310P has other rules. See `tiles_basic`,
+    `tiles_grid`, `msd` and `pergroup` for what is followed and what is not.
     """
-    if p.form == "int8 times int4":
+    if p.form == "msd":
         return msd.tile(spec, p)
-    if p.form == "groups of int4":
+    if p.form == "pergroup":
         return pergroup.tile(spec, p)
     if spec.arch == "2002":
         cube = coupled_tiles(spec, p)

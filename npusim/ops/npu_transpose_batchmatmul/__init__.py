@@ -29,6 +29,11 @@ the core, and are those of our tiling.
 * With a scale op-plugin allocates the output in the type of input, which the document and the
   kernel contradict: int8 is taken, as they say.
 
+Heads that are large matrices of 16 bits get the tiles of MatMulV3's base kernel; others get sides
+that are powers of two. How these are weighed against ones of half as many rows, and how cores that
+are left over share the columns of a head, is assumed in detail, as are the tiles of large heads of
+float32. No vector core starts.
+
 Sources: ops-nn@e5c3fa9 matmul/transpose_batch_mat_mul, op_host and op_kernel; op-plugin@517f2e7,
 TransposeBatchMatMulKernelNpuOpApi.cpp.
 """
@@ -39,12 +44,11 @@ from typing import Any
 
 from npusim.ops._protocol import Operator
 from npusim.ops._torch import Sizes, TorchArguments, TorchFunction
-from npusim.ops.npu_transpose_batchmatmul.contract import Problem, check
-from npusim.ops.npu_transpose_batchmatmul.kernel import build
-from npusim.ops.npu_transpose_batchmatmul.reference import reference
-from npusim.ops.npu_transpose_batchmatmul.tiling import Plan, tile
+from npusim.ops.npu_transpose_batchmatmul.check import SUPPORT, Problem, check
+from npusim.ops.npu_transpose_batchmatmul.kernel import Plan, build, tile
+from npusim.ops.npu_transpose_batchmatmul.oracle import oracle
 
-__all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "reference", "tile"]
+__all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "oracle", "tile"]
 
 
 def _torch_outputs(given: TorchArguments, _: Sizes) -> tuple[tuple[tuple[Any, ...], str]]:
@@ -70,12 +74,13 @@ TORCH = TorchFunction(
 
 
 OPERATOR = Operator(
-    name="npu_transpose_batchmatmul",
     kernel_type="TransposeBatchMatMul",
     document=__doc__,
+    support=SUPPORT,
+    elsewhere="use matmul",
     contract=check,
+    oracle=oracle,
     tile=tile,
     build=build,
-    oracle=reference,
     torch=(TORCH,),
 )

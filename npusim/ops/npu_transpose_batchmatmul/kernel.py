@@ -1,101 +1,217 @@
-"""The program of a cube core for npu_transpose_batchmatmul.
-
-A block of a head's output after the other: (rows, k) of input times (k, columns) of weight, summed
-in fp32 in L0C, and stored by the fixpipe between the columns of other heads. No vector core starts.
-"""
+"""How npu_transpose_batchmatmul is split over cores and buffers, and what a cube core runs."""
 
 from __future__ import annotations
 
-from typing import Literal
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from npusim.data.dtypes import FLOAT32, UINT64
-from npusim.data.integers import align_up
-from npusim.data.layout import FRACTAL_ROWS
-from npusim.devices.schema import DeviceSpec
-from npusim.isa import Fixpipe, QuantMode
-from npusim.kernel.blocks import base_tile
-from npusim.kernel.builder import Builder
-from npusim.kernel.cube import CubeWriter, GmFeed, GmMatrix, GmTile, Tables
-from npusim.kernel.program import Binding, Block, Program
-from npusim.kernel.tiles import Piece
-from npusim.kernel.views import GmView, repeat
-from npusim.ops.npu_transpose_batchmatmul.contract import Problem
-from npusim.ops.npu_transpose_batchmatmul.tiling import Plan, shares, starts_elsewhere
+from npusim.data.integers import align_down, align_up, ceil_div
+from npusim.devices.schema import Core, DeviceSpec
+from npusim.kernel.blocks import base_tile, gm_matrix_b
+from npusim.kernel.cube_core import CubeCore, ScaleTable
+from npusim.kernel.launch import launch
+from npusim.kernel.matmul import Matmul
+from npusim.kernel.matrices import GmMatrix, GmTile, GmTiles
+from npusim.kernel.product import Product
+from npusim.kernel.program import Binding, Block
+from npusim.kernel.steps import GmViews, Step
+from npusim.kernel.tiles import CubeTiles, Pieces
+from npusim.kernel.views import GmView
+from npusim.ops import _protocol
+from npusim.ops._base_tiles import diagonal_tiles
+from npusim.ops.npu_transpose_batchmatmul.check import Problem
 
-__all__ = ["build"]
+__all__ = ["Plan", "build", "tile", "tiles_of"]
+
+# ---- tiles ----
+
+Pair = tuple[int, int]
+"""Rows and columns of a block."""
+
+LARGE = 256
+"""Rows, and columns, of a head that is large."""
+BLOCK = 32768
+"""Numbers of a block that fill L0C."""
+PIECE_BYTES = 32768
+"""Half of L0A or L0B."""
+MOST = 1024
+"""Rows or columns of a block."""
+MOST_WITH_SCALE = 512
+"""Columns of a block whose words the fixpipe buffer holds."""
+LEAST_USE = 0.6
+"""The share of cores below which blocks of half as many rows are taken."""
+WORD_BYTES = 8
 
 
-def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
-    """One block for each cube core that has work."""
-    kernel = Heads(spec, p, plan)
-    bound = {name: Binding(name) for name in (*(x.name for x in p.inputs), "output")}
-    return tuple(
-        Block(core, "aic", kernel.program(core, pieces), bound)
-        for core, pieces in enumerate(shares(plan.cube, p.product))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan(_protocol.Plan):
+    """The cube's tiles; every cube core is started, with work or without."""
+
+    cube: CubeTiles
+
+
+def tile(spec: DeviceSpec, p: Problem) -> Plan:
+    """Split as the vendor's base template does."""
+    return Plan(block_dim=spec.cores["aic"].count, cube=tiles_of(spec, p))
+
+
+def tiles_of(spec: DeviceSpec, p: Problem) -> CubeTiles:
+    """The blocks of all heads, dealt out to the cores one after the other."""
+    core, pr, has_scale = spec.cores["aic"], p.product, p.scale is not None
+    is_large = pr.m >= LARGE and pr.n > LARGE and not has_scale and pr.element is not FLOAT32
+    if is_large:
+        cube = diagonal_tiles(spec, p)
+        if {cube.base_m, cube.base_n} <= {128, 256}:
+            return _dealt(pr, core, cube)
+    bm, bn = _block(core, pr, has_scale)
+    base_k = align_down(PIECE_BYTES * 8 // pr.element.bits // max(bm, bn), 16)
+    base_k = min(base_k, align_up(pr.k, 16))
+    room = (core.l1_bytes or 0) - (WORD_BYTES * bn if has_scale else 0)
+    pieces = ceil_div(pr.k, base_k)
+    step_a, step_b = (
+        min(max(1, align_down(room // 2 // pr.element.nbytes(side * base_k), 4) // 2), pieces)
+        for side in (bm, bn)
+    )
+    step_a, step_b = _multiples(step_a, step_b)
+    return _dealt(
+        pr,
+        core,
+        CubeTiles(
+            *(bm, bn, base_k, step_a, step_b, 2 * step_a, 2 * step_b),
+            l0c_depth=2 if 2 * bm * bn <= BLOCK else 1,
+            cores=1,
+            schedule="round_robin",
+            order="row",
+            l2_m=1,
+            l2_n=1,
+        ),
     )
 
 
-class Heads:
-    """The kernel of a cube core."""
+def _multiples(step_a: int, step_b: int) -> Pair:
+    """The longer step cut to a multiple of the shorter one."""
+    if step_a > step_b:
+        return step_a // step_b * step_b, step_b
+    return step_a, step_b // step_a * step_a
 
-    def __init__(self, spec: DeviceSpec, p: Problem, plan: Plan) -> None:
-        self.p, pr, tile = p, p.product, base_tile(plan.cube)
-        self.builder = Builder(
-            "npu_transpose_batchmatmul", spec.cores["aic"], spec.sync, alone=True
-        )
-        # (M, B * K), or (M, K) of each head
-        row = pr.matrices * pr.k if p.heads_inside else pr.k
-        self.x = GmMatrix("input", pr.element, pr.m, row, k_is_first=False)
-        rows, columns = (pr.n, pr.k) if pr.transposed_b else (pr.k, pr.n)
-        layout: Literal["ND", "FRACTAL_NZ"] = "FRACTAL_NZ" if pr.fractal_b else "ND"
-        self.weight = GmMatrix("weight", pr.element, rows, columns, not pr.transposed_b, layout)
-        a, b = GmFeed(self.builder, self.x), GmFeed(self.builder, self.weight)
-        # That the fixpipe stores behind the last Mmad of a block, as in matmul, is assumed.
-        self.writer = CubeWriter(self.builder, tile, a, b, pr.k, unit_flag=True)
-        self.tables = Tables(self.builder, tile.n, scale=p.scale is not None)
 
-    def program(self, core: int, pieces: tuple[Piece, ...]) -> Program:
-        """Compute *pieces* one after the other, as core number *core*."""
-        pr = self.p.product
-        first_k = self.writer.stagger(core, pr.k) if starts_elsewhere(pr) else 0
-        for piece in pieces:
-            repeat(self.builder, self.block, *self._operands(piece), first_k)
-        return self.builder.build()
+def _dealt(pr: Product, core: Core, cube: CubeTiles) -> CubeTiles:
+    """*cube* with all blocks of a head in one tile of the L2, row after row."""
+    blocks_m, blocks_n = ceil_div(pr.m, cube.base_m), ceil_div(pr.n, cube.base_n)
+    cores = min(core.count, blocks_m * blocks_n * pr.matrices)
+    return replace(
+        cube, cores=cores, schedule="round_robin", order="row", l2_m=blocks_m, l2_n=blocks_n
+    )
 
-    def _operands(self, piece: Piece) -> tuple[GmTile, GmTile, GmView, GmView | None]:
-        """The tiles of a block, where it goes, and its words."""
-        p, pr, head = self.p, self.p.product, piece.matrix
-        if p.heads_inside:
-            x = self.x.tile(piece.row, piece.rows, head * pr.k, pr.k)
-        else:
-            x = self.x.tile(piece.row, piece.rows, matrix=head)
-        weight = self.weight.tile(piece.column, piece.columns, matrix=head)
-        # (slices x M, heads of a slice x N)
-        part, place = divmod(head, pr.matrices // p.slices)
-        width = pr.matrices // p.slices * pr.n
-        output = GmView.of("output", p.output.element, p.slices * pr.m, width)
-        row, column = part * pr.m + piece.row, place * pr.n + piece.column
-        rows, columns = slice(row, row + piece.rows), slice(column, column + piece.columns)
-        scale = None
-        if p.scale is not None:
-            scale = GmView.vector("scale", UINT64, pr.matrices * pr.n)[:, columns]
-        return x, weight, output[rows, columns], scale
+
+def _block(core: Core, pr: Product, has_scale: bool) -> Pair:
+    """Rows and columns that are powers of two, unless left-over cores share the columns."""
+    rows = min(_power(pr.m), MOST)
+    full, half = (_with_columns(pr, side, has_scale) for side in (rows, max(16, rows // 2)))
+    block = full
+    if _use(core, pr, full) < LEAST_USE or _traffic(pr, half) < _traffic(pr, full):
+        block = half
+    bm, bn = block
+    blocks_m, blocks_n = ceil_div(pr.m, bm), ceil_div(pr.n, bn)
+    if blocks_m * blocks_n * pr.matrices < core.count:
+        parts = core.count // pr.matrices // blocks_m
+        bn = align_up(ceil_div(pr.n, max(parts, blocks_n)), pr.unit_n)
+    return bm, bn
+
+
+def _power(extent: int) -> int:
+    """The least power of two that is *extent* or more, from 16 on."""
+    return max(16, 1 << (extent - 1).bit_length())
+
+
+def _with_columns(pr: Product, rows: int, has_scale: bool) -> Pair:
+    most = MOST_WITH_SCALE if has_scale else MOST
+    return rows, min(BLOCK // rows, most, _power(pr.n))
+
+
+def _use(core: Core, pr: Product, block: Pair) -> float:
+    """The share of cores that have work, over all rounds."""
+    blocks = ceil_div(pr.m, block[0]) * ceil_div(pr.n, block[1]) * pr.matrices
+    return blocks / align_up(blocks, core.count)
+
+
+def _traffic(pr: Product, block: Pair) -> int:
+    """Rows and columns that all blocks of a head load."""
+    return pr.m * ceil_div(pr.n, block[1]) + pr.n * ceil_div(pr.m, block[0])
+
+
+# ---- programs ----
+
+
+def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
+    """One block for each cube core that has work.
+
+    It makes a block of a head's output after the other: (rows, k) of input times (k, columns) of
+    weight, summed in fp32 in L0C, and stored by the fixpipe between the columns of other heads.
+    """
+    core, pr = CubeCore("npu_transpose_batchmatmul", spec, alone=True), p.product
+    # (M, B * K), or (M, K) of each head
+    row = pr.matrices * pr.k if p.heads_inside else pr.k
+    x = GmMatrix("input", pr.element, pr.m, row, k_is_first=False)
+    weight = replace(gm_matrix_b(pr), name="weight")
+    # That the fixpipe stores behind the last Mmad of a block, as in matmul, is assumed.
+    tiling = base_tile(plan.cube)
+    cube = Matmul(core, tiling, x, weight, pr.k, unit_flag=True)
+    scales = None if p.scale is None else ScaleTable(core, tiling.n)
 
     def block(
-        self, x: GmTile, weight: GmTile, output: GmView, scale: GmView | None, first_k: int
+        x: GmTile, weight: GmTile, output: GmView, scale: GmView | None, first_k: int
     ) -> None:
         """`output (rows, columns) = x (rows, k) @ weight (k, columns)`, times *scale* `(columns,)`.
 
         Sums begin at *first_k*.
         """
         # (rows, k) @ (k, columns), fp32 sums that start from zero
-        slot = self.writer.product(x.extent, weight.extent, x.k, first_k=first_k)
-        words = None if scale is None else self.tables.take_scale(scale)
-        # L0C holds (columns / 16, rows_padded, 16) in fp32.
-        rows_padded = align_up(output.rows, FRACTAL_ROWS)
-        sums = slot.of(FLOAT32, rows_padded * align_up(output.columns, FRACTAL_ROWS))
-        size = output.rows, output.columns, rows_padded
-        mode: QuantMode = "none" if output.dtype is FLOAT32 else "cast"
-        mode = mode if words is None else "qf322b8"
-        op = Fixpipe(output.operand, sums, *size, output.dtype, mode, words)
-        self.writer.drain(slot, op)
+        sums = cube.multiply(x.extent, weight.extent, x.k, first_k=first_k)
+        if scales is None or scale is None:
+            cube.fixpipe(output, sums)
+        else:
+            cube.fixpipe(output, sums, "qf322b8", scales.load(scale))
+
+    pieces = Pieces.of(plan.cube, pr)
+    head = pieces.matrix
+    # With a weight in FRACTAL_NZ each core begins at another piece of k.
+    first_k = [cube.stagger(core, pr.k) * pr.fractal_b for core in range(plan.cube.cores)]
+    arguments = (
+        _rows_of(x, pieces, p),
+        weight.tiles(pieces.column, pieces.columns, head),
+        _output_of(p, pieces),
+        _scale_of(p, pieces),
+        np.array(first_k)[pieces.core],
+    )
+    bound = {name: Binding(name) for name in (*(each.name for each in p.inputs), "output")}
+    return launch(core, "aic", Step(block, arguments, pieces.core), bound=lambda _: bound)
+
+
+def _rows_of(x: GmMatrix, pieces: Pieces, p: Problem) -> GmTiles:
+    """The rows of input that each piece multiplies, of its head."""
+    if not p.heads_inside:
+        return x.tiles(pieces.row, pieces.rows, pieces.matrix)
+    found, k = x.tiles(pieces.row, pieces.rows), p.product.k
+    offset_bytes = found.offset_bytes + pieces.matrix * x.dtype.nbytes(k)
+    return replace(found, offset_bytes=offset_bytes, k=k)
+
+
+def _output_of(p: Problem, pieces: Pieces) -> GmViews:
+    """Where each piece goes: of (slices x M, heads of a slice x N)."""
+    pr, heads = p.product, p.product.matrices // p.slices
+    part, place = np.divmod(pieces.matrix, heads)
+    output = GmView.of("output", p.output.element, p.slices * pr.m, heads * pr.n)
+    row, column = part * pr.m + pieces.row, place * pr.n + pieces.column
+    return GmViews.of(output, row, column, pieces.rows, pieces.columns)
+
+
+def _scale_of(p: Problem, pieces: Pieces) -> GmViews | None:
+    """The words of each piece."""
+    if p.scale is None:
+        return None
+    words = GmView.vector("scale", UINT64, p.product.matrices * p.product.n)
+    first = pieces.matrix * p.product.n + pieces.column
+    return GmViews.of(words, 0, first, 1, pieces.columns)

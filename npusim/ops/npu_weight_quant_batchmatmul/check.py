@@ -17,7 +17,7 @@ from npusim.data.integers import ceil_div
 from npusim.data.tensor import LAYOUTS, Operand, TensorSpec
 from npusim.ops import _vocabulary as ops
 from npusim.ops import npu_trans_quant_param
-from npusim.ops._matrix import INT4_PER_INT32, as_fractals, logical_shape, unpacked_remedy
+from npusim.ops._operands import INT4_PER_INT32, as_fractals, logical_shape, unpacked_remedy
 from npusim.ops._vocabulary import A2_A3, ATLAS_INFERENCE, Contract, Operands, Row, listed
 from npusim.ops.npu_weight_quant_batchmatmul.choice import CallTraits, Choice, choose
 

@@ -9,7 +9,7 @@ from npusim.data.dtypes import FLOAT32, INT4, INT8
 from npusim.data.integers import align_up, ceil_div
 from npusim.data.tensor import Operand
 from npusim.isa import Duplicate
-from npusim.kernel.cube import GmMatrix
+from npusim.kernel.matrices import GmMatrix
 from npusim.kernel.plane import REPEAT
 from npusim.kernel.program import Binding
 from npusim.kernel.rows import pieces

@@ -10,21 +10,28 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from npusim.data.integers import align_down, align_up, ceil_div
 from npusim.data.layout import FRACTAL_ROWS
 from npusim.devices.schema import DeviceSpec
-from npusim.kernel.blocks import columns_of, write_pieces
-from npusim.kernel.builder import Builder
-from npusim.kernel.cube import GmTile
-from npusim.kernel.launch import mixed_launch
-from npusim.kernel.program import Binding, Block, Program
+from npusim.kernel.blocks import columns_of, output_of, product_steps
+from npusim.kernel.cube_core import CubeCore
+from npusim.kernel.launch import grouped, launch
+from npusim.kernel.matrices import GmTile
+from npusim.kernel.program import Binding, Block
 from npusim.kernel.rows import pieces
-from npusim.kernel.tiles import Piece
-from npusim.kernel.views import GmView, fill, repeat, store
-from npusim.ops.matmul.contract import Problem
-from npusim.ops.matmul.templates import base
-from npusim.ops.matmul.templates.bl1_full_load import resident_columns
-from npusim.ops.matmul.templates.whole_k import CubeMatmul, WholeKPlan
+from npusim.kernel.steps import GmViews, Integers, Step
+from npusim.kernel.tiles import Piece, Pieces
+from npusim.kernel.vector_core import VectorCore
+from npusim.kernel.views import GmView, fill
+from npusim.ops.matmul.check import Problem
+from npusim.ops.matmul.templates.whole_k import (
+    WholeKPlan,
+    on_cube_core,
+    resident_columns,
+    tile_base,
+)
 
 __all__ = ["build", "tile"]
 
@@ -40,7 +47,7 @@ ROWS, MOST_ROWS = 128, 1024
 
 def tile(spec: DeviceSpec, p: Problem) -> WholeKPlan:
     """Blocks of all columns; that a vector core's share fits its buffer limits rows: assumed."""
-    plan, pr = base.tile(spec, p), p.product
+    plan, pr = tile_base(spec, p), p.product
     columns = align_up(pr.n, FRACTAL_ROWS)
     size = p.output.element.nbytes(1)
     room = spec.cores["aiv"].usable_bytes("ub") // 4 // size
@@ -61,86 +68,71 @@ def tile(spec: DeviceSpec, p: Problem) -> WholeKPlan:
 
 def build(spec: DeviceSpec, p: Problem, plan: WholeKPlan) -> tuple[Block, ...]:
     """Three blocks a group: a cube core and its two vector cores."""
-    names = (*(operand.name for operand in p.inputs), "output", "padded")
-    bindings = {name: Binding(name) for name in names}
+    bound = {name: Binding(name) for name in (*p.names, "padded")}
     rows = pieces(p.product.m, plan.cube.base_m)
     blocks = [Piece(0, row, 0, count, p.product.n) for row, count in rows]
-    shares = [tuple(blocks[core :: plan.block_dim]) for core in range(plan.block_dim)]
-    cube, vector = _CubeKernel(spec, p, plan), _VectorKernel(spec, p, plan)
-    return mixed_launch(
-        plan.block_dim,
-        lambda _: bindings,
-        lambda group: cube.program(shares[group], group),
-        lambda group, half: vector.program(shares[group], group, half),
+    dealt = Pieces.dealt([blocks[core :: plan.block_dim] for core in range(plan.block_dim)])
+    cube, steps = _cube_core(spec, p, plan, dealt)
+    vector, step = _vector_core(spec, p, plan, dealt)
+    return grouped(
+        launch(cube, "aic", *steps, bound=lambda _: bound),
+        launch(vector, "aiv", step, bound=lambda _: bound),
     )
 
 
-def _slot(p: Problem, plan: WholeKPlan, group: int, index: int, rows: int) -> GmView:
-    """*rows* of the slot of block number *index* of *group*."""
+def _slots(p: Problem, plan: WholeKPlan, group: Integers, dealt: Pieces) -> GmViews:
+    """Where the rows of *dealt* are in the two slots of their *group*."""
     dtype = p.output.element
     height, width = SLOTS * plan.block_dim * plan.cube.base_m, ROW_BYTES * 8 // dtype.bits
-    first = (group * SLOTS + index % SLOTS) * plan.cube.base_m
-    return GmView.of("padded", dtype, height, width)[first : first + rows, : p.product.n]
+    first = (group * SLOTS + dealt.index % SLOTS) * plan.cube.base_m + dealt.inside
+    padded = GmView.of("padded", dtype, height, width)
+    return GmViews.of(padded, first, 0, dealt.rows, p.product.n)
 
 
-class _CubeKernel:
+def _cube_core(
+    spec: DeviceSpec, p: Problem, plan: WholeKPlan, dealt: Pieces
+) -> tuple[CubeCore, tuple[Step, ...]]:
     """What a cube core does: its blocks, into its two slots."""
+    core = CubeCore("matmul", spec, alone=True)
+    cube, multiply = on_cube_core(core, p, plan.cube)
 
-    def __init__(self, spec: DeviceSpec, p: Problem, plan: WholeKPlan) -> None:
-        self._p, self._plan, self._kernel = p, plan, CubeMatmul(spec, p, plan)
-
-    def program(self, share: tuple[Piece, ...], group: int) -> Program:
-        kernel, p = self._kernel, self._p
-
-        def arguments(index: int, piece: Piece) -> tuple[GmView | bool | None, ...]:
-            bias = None if p.bias is None else columns_of(p.product, piece, p.bias)
-            return _slot(p, self._plan, group, index, piece.rows), bias, index >= SLOTS
-
-        write_pieces(kernel.builder, kernel.writer, p.product, share, self._block, arguments)
-        return kernel.builder.build()
-
-    def _block(
-        self, x1: GmTile, x2: GmTile, slot: GmView, bias: GmView | None, waits: bool
-    ) -> None:
+    def block(x1: GmTile, x2: GmTile, slot: GmView, bias: GmView | None, waits: bool) -> None:
         """A block to *slot*, once it was read if it *waits*."""
-        builder = self._kernel.builder
         if waits:
-            builder.cross_core_wait_flag("group", "fixpipe", READ)
-        self._kernel.block(x1, x2, slot, bias)
-        builder.cross_core_set_flag("group", "fixpipe", FILLED)
+            core.cross_core_wait_flag("group", "fixpipe", READ)
+        multiply(x1, x2, slot, bias)
+        core.cross_core_set_flag("group", "fixpipe", FILLED)
+
+    slots, bias = _slots(p, plan, dealt.core, dealt), columns_of(p.product, dealt, p.bias)
+    waits = dealt.index >= SLOTS
+    return core, product_steps(cube, p.product, dealt, block, slots, bias, waits)
 
 
-class _VectorKernel:
+def _vector_core(
+    spec: DeviceSpec, p: Problem, plan: WholeKPlan, dealt: Pieces
+) -> tuple[VectorCore, Step]:
     """What a vector core does: it moves half of the rows of each block."""
+    core = VectorCore(plan.template, spec)
+    # Half of the rows of a block, each filled up to whole blocks of 32 bytes.
+    width = align_up(p.product.n, FRACTAL_ROWS)
+    count = ceil_div(plan.cube.base_m, 2) * width
+    rows = core.tiles(p.output.element, count, "mte2", "mte3", 2)
 
-    def __init__(self, spec: DeviceSpec, p: Problem, plan: WholeKPlan) -> None:
-        self._p, self._plan = p, plan
-        self._builder = Builder(plan.template, spec.cores["aiv"], spec.sync)
-        # Half of the rows of a block, each filled up to whole blocks of 32 bytes.
-        row_bytes = p.output.element.nbytes(align_up(p.product.n, FRACTAL_ROWS))
-        nbytes = ceil_div(plan.cube.base_m, 2) * row_bytes
-        self._rows = self._builder.queue("ub", nbytes, "mte2", "mte3", 2)
-
-    def program(self, share: tuple[Piece, ...], group: int, half: int) -> Program:
-        p, builder = self._p, self._builder
-        output = GmView.of("output", p.output.element, p.product.m, p.product.n)
-        for index, piece in enumerate(share):
-            upper = ceil_div(piece.rows, 2)
-            rows = slice(0, upper) if half == 0 else slice(upper, piece.rows)
-            slot = _slot(p, self._plan, group, index, piece.rows)[rows, :]
-            here = output[piece.row : piece.row + piece.rows, :][rows, :]
-            repeat(builder, self._move, slot, here, index + SLOTS < len(share))
-        return builder.build()
-
-    def _move(self, slot: GmView, output: GmView, releases: bool) -> None:
+    def move(slot: GmView, output: GmView, releases: bool) -> None:
         """Rows of *slot* to *output*; it is filled again if this *releases* it."""
-        builder = self._builder
-        builder.cross_core_wait_flag("group", "mte2", FILLED)
+        core.cross_core_wait_flag("group", "mte2", FILLED)
         # A block of one row leaves nothing to the second vector core.
-        rows = self._rows.alloc() if slot.rows else None
-        if rows is not None:
-            fill(builder, rows, slot)
+        tile = rows.alloc() if slot.rows else None
+        if tile is not None:
+            fill(core, rows.slot(tile), slot)
         if releases:
-            builder.cross_core_set_flag("group", "mte2", READ)
-        if rows is not None:
-            store(builder, self._rows, rows, output)
+            core.cross_core_set_flag("group", "mte2", READ)
+        if tile is not None:
+            core.store_rows(rows, tile, output)
+
+    halves = dealt.halved((dealt.rows + 1) // 2)
+    blocks = np.bincount(dealt.core)[halves.core // 2]
+    slots = _slots(p, plan, halves.core // 2, halves)
+    output = output_of(p.product, halves, p.output.element)
+    releases = halves.index + SLOTS < blocks
+    return core, Step(move, (slots, output, releases), halves.core)

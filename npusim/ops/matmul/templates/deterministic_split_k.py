@@ -13,25 +13,21 @@ turned into NZ first; partial sums kept in NZ, where n is no multiple of 16.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
-from npusim.data.dtypes import FLOAT32, DType
+from npusim.data.dtypes import FLOAT32
 from npusim.data.integers import align_down, align_up, ceil_div
 from npusim.devices.schema import DeviceSpec
-from npusim.isa import Binary, Cast
-from npusim.kernel.blocks import columns_of, gm_matrix_a, gm_matrix_b
-from npusim.kernel.builder import Builder
-from npusim.kernel.chain import step
 from npusim.kernel.cross_core import sync_all
+from npusim.kernel.cube_core import CubeCore
 from npusim.kernel.launch import mixed_launch, share
-from npusim.kernel.matmul import Product
 from npusim.kernel.plane import REPEAT
 from npusim.kernel.program import Binding, Block, Program
 from npusim.kernel.rows import pieces
-from npusim.kernel.tiles import Piece
-from npusim.kernel.views import GmView, load, repeat, store
+from npusim.kernel.vector_core import VectorCore
+from npusim.kernel.views import GmView, repeat
 from npusim.ops.matmul import k_split
-from npusim.ops.matmul.contract import Problem
+from npusim.ops.matmul.check import Problem
 from npusim.ops.matmul.k_split import BASE, STRIP
 from npusim.ops.matmul.templates.plan import Plan
 from npusim.ops.matmul.templates.strips import StripTiles, StripWriter
@@ -59,13 +55,12 @@ class SharedKPlan(Plan):
 def tile(spec: DeviceSpec, p: Problem) -> SharedKPlan:
     """Runs of chunks for as many cores as there are chunks for."""
     f, chip = p.traits, Chip.of(spec)
-    chunks, cores = ceil_div(f.k, STRIP), k_split.cores_along_k(f, chip)
+    cores = k_split.cores_along_k(f, chip)
     is_wide = k_split.holds_columns(f)
     rows, columns = (f.m, STRIP) if is_wide else (STRIP, f.n)
     slice_bytes = FLOAT32.nbytes(min(rows, f.m) * min(columns, f.n))
     return SharedKPlan(
-        template=p.choice.template,
-        reason=p.choice.reason,
+        **asdict(p.choice),
         block_dim=cores,
         is_mix=True,
         workspaces={"sums": SLOTS * cores * slice_bytes},
@@ -78,147 +73,132 @@ def tile(spec: DeviceSpec, p: Problem) -> SharedKPlan:
             chunk_k=STRIP,
             piece_k=STRIP,
         ),
-        chunks=chunks,
+        chunks=ceil_div(f.k, STRIP),
     )
 
 
 def build(spec: DeviceSpec, p: Problem, plan: SharedKPlan) -> tuple[Block, ...]:
     """Three blocks a group: a cube core and its two vector cores."""
-    names = (*(operand.name for operand in p.inputs), "output", "sums")
-    bindings = {name: Binding(name) for name in names}
-    strips = _strips(p.product, plan)
-    cube, vector = _CubeKernel(spec, p, plan), _VectorKernel(spec, p, plan)
+    bound = {name: Binding(name) for name in (*p.names, "sums")}
+    # No messages go to the vector cores, only flags: all of L1 is free.
+    cube = CubeCore(plan.template, spec, alone=True)
+    writer = StripWriter(cube, p, plan.tiles)
+    vector = VectorCore(plan.template, spec)
+    adder = _Adder(vector, p)
     return mixed_launch(
         plan.block_dim,
-        lambda _: bindings,
-        lambda group: cube.program(strips, group),
-        lambda group, half: vector.program(strips, 2 * group + half),
+        lambda _: bound,
+        lambda group: _cube_program(cube, writer, p, plan, group),
+        lambda group, half: _vector_program(vector, adder, p, plan, 2 * group + half),
     )
 
 
-def _strips(pr: Product, plan: SharedKPlan) -> tuple[Piece, ...]:
-    """The parts of the output in the order in which all cores make them."""
+def _strips(p: Problem, plan: SharedKPlan, whole: GmView) -> list[GmView]:
+    """The parts of *whole*, the output, in the order in which all cores make them."""
+    pr = p.product
     if plan.tiles.held == "b":
-        return tuple(Piece(0, 0, n, pr.m, columns) for n, columns in pieces(pr.n, STRIP))
-    return tuple(Piece(0, m, 0, rows, pr.n) for m, rows in pieces(pr.m, STRIP))
+        return [whole[:, n : n + columns] for n, columns in pieces(pr.n, STRIP)]
+    return [whole[m : m + rows, :] for m, rows in pieces(pr.m, STRIP)]
 
 
-class _Slices:
-    """The sums of the cores in global memory: `(2, cores, rows, columns)` in fp32."""
-
-    def __init__(self, strips: tuple[Piece, ...], cores: int) -> None:
-        self._cores = cores
-        # The first strip is the largest.
-        self._rows, self._columns = strips[0].rows, strips[0].columns
-
-    def of(self, core: int, index: int, strip: Piece) -> GmView:
-        """What *core* sums up of *strip*, number *index*."""
-        first = (index % SLOTS * self._cores + core) * self._rows
-        sums = GmView.of("sums", FLOAT32, SLOTS * self._cores * self._rows, self._columns)
-        return sums[first : first + strip.rows, : strip.columns]
+def _output(p: Problem) -> GmView:
+    return GmView.of("output", p.output.element, p.product.m, p.product.n)
 
 
-class _CubeKernel:
-    """What a cube core does: all strips, with its own chunks of k."""
-
-    def __init__(self, spec: DeviceSpec, p: Problem, plan: SharedKPlan) -> None:
-        self._p, self._plan = p, plan
-        # No messages go to the vector cores, only flags: all of L1 is free.
-        self._builder = Builder(plan.template, spec.cores["aic"], spec.sync, alone=True)
-        self._writer = StripWriter(self._builder, p, plan.tiles, p.product.k)
-
-    def program(self, strips: tuple[Piece, ...], core: int) -> Program:
-        builder, slices = self._builder, _Slices(strips, self._plan.block_dim)
-        chunks = share(self._plan.chunks, self._plan.block_dim, core)
-        for index, strip in enumerate(strips):
-            if index >= SLOTS:
-                # Whoever reads this core's slice is a vector core of any group.
-                repeat(builder, builder.cross_core_wait_flag, "group", "fixpipe", READ)
-                repeat(builder, sync_all, builder, "fixpipe", "fixpipe", ALL_CORES)
-            for chunk in chunks:
-                out = slices.of(core, index, strip)
-                self._write(strip, chunk * STRIP, out, is_added=chunk > chunks.start)
-            repeat(builder, builder.cross_core_set_flag, "group", "fixpipe", SUMMED)
-        return builder.build()
-
-    def _write(self, strip: Piece, k: int, out: GmView, is_added: bool) -> None:
-        """The chunk that begins at *k*, of *strip*."""
-        pr, bias = self._p.product, self._p.bias
-        count = min(STRIP, pr.k - k)
-        x1 = gm_matrix_a(pr).tile(strip.row, strip.rows, k, count)
-        x2 = gm_matrix_b(pr).tile(strip.column, strip.columns, k, count)
-        start = None if bias is None or k else columns_of(pr, strip, bias)
-        held, passing = (x1, x2) if self._plan.tiles.held == "a" else (x2, x1)
-        self._writer.write(held, passing, out, start, is_added)
+def _slice(p: Problem, plan: SharedKPlan, core: int, index: int) -> GmView:
+    """What *core* sums up of strip number *index*: of `(2, cores, rows, columns)` in fp32."""
+    strips = _strips(p, plan, _output(p))
+    # The first strip is the largest.
+    rows, columns = strips[0].rows, strips[0].columns
+    first = (index % SLOTS * plan.block_dim + core) * rows
+    sums = GmView.of("sums", FLOAT32, SLOTS * plan.block_dim * rows, columns)
+    return sums[first : first + strips[index].rows, : strips[index].columns]
 
 
-class _VectorKernel:
-    """What a vector core does: its rows of every strip, summed over the cores and rounded."""
+def _cube_program(
+    core: CubeCore, writer: StripWriter, p: Problem, plan: SharedKPlan, number: int
+) -> Program:
+    """What cube core *number* does: all strips, with its own chunks of k."""
+    pr, is_wide = p.product, plan.tiles.held == "b"
+    chunks = share(plan.chunks, plan.block_dim, number)
+    for index, (start, extent) in enumerate(pieces(pr.n if is_wide else pr.m, STRIP)):
+        if index >= SLOTS:
+            # Whoever reads this core's slice is a vector core of any group.
+            repeat(core, core.cross_core_wait_flag, "group", "fixpipe", READ)
+            repeat(core, sync_all, core, "fixpipe", "fixpipe", ALL_CORES)
+        (m, rows), (n, columns) = (0, pr.m), (0, pr.n)
+        if is_wide:
+            n, columns = start, extent
+        else:
+            m, rows = start, extent
+        out = _slice(p, plan, number, index)
+        for chunk in chunks:
+            k, bias = chunk * STRIP, None
+            count = min(STRIP, pr.k - k)
+            if p.bias_type is not None and k == 0:
+                bias = GmView.vector("bias", p.bias_type, pr.n)[:, n : n + columns]
+            x1, x2 = writer.a.tile(m, rows, k, count), writer.b.tile(n, columns, k, count)
+            writer.write(x1, x2, out, bias, is_added=chunk > chunks.start)
+        repeat(core, core.cross_core_set_flag, "group", "fixpipe", SUMMED)
+    return core.build()
 
-    def __init__(self, spec: DeviceSpec, p: Problem, plan: SharedKPlan) -> None:
-        self._p, self._cores = p, plan.block_dim
-        self._builder = Builder(plan.template, spec.cores["aiv"], spec.sync)
-        self._adder = _Adder(self._builder, p.output.element)
 
-    def program(self, strips: tuple[Piece, ...], core: int) -> Program:
-        builder, pr, slices = self._builder, self._p.product, _Slices(strips, self._cores)
-        output = GmView.of("output", self._p.output.element, pr.m, pr.n)
-        for index, strip in enumerate(strips):
-            repeat(builder, builder.cross_core_wait_flag, "group", "mte2", SUMMED)
-            repeat(builder, sync_all, builder, "mte2", "mte2", ALL_CORES)
-            # An even share of the rows a vector core.
-            each = ceil_div(strip.rows, 2 * self._cores)
-            rows = slice(core * each, (core + 1) * each)
-            down = slice(strip.row, strip.row + strip.rows)
-            own = output[down, strip.column : strip.column + strip.columns][rows, :]
-            if own.rows:
-                sums = slices.of(0, index, strip)[rows, :]
-                slice_bytes = slices.of(1, index, strip).offset_bytes
-                slice_bytes -= slices.of(0, index, strip).offset_bytes
-                self._adder.write(sums, slice_bytes, self._cores, own)
-            if index + SLOTS < len(strips):
-                repeat(builder, builder.cross_core_set_flag, "group", "mte2", READ)
-        return builder.build()
+def _vector_program(
+    core: VectorCore, adder: _Adder, p: Problem, plan: SharedKPlan, number: int
+) -> Program:
+    """What vector core *number* does: its rows of every strip, summed over the cores, rounded."""
+    strips = _strips(p, plan, _output(p))
+    for index, strip in enumerate(strips):
+        repeat(core, core.cross_core_wait_flag, "group", "mte2", SUMMED)
+        repeat(core, sync_all, core, "mte2", "mte2", ALL_CORES)
+        # An even share of the rows a vector core.
+        each = ceil_div(strip.rows, 2 * plan.block_dim)
+        rows = slice(number * each, (number + 1) * each)
+        own = strip[rows, :]
+        if own.rows:
+            slices = [_slice(p, plan, other, index)[rows, :] for other in range(plan.block_dim)]
+            adder.write(slices, own)
+        if index + SLOTS < len(strips):
+            repeat(core, core.cross_core_set_flag, "group", "mte2", READ)
+    return core.build()
 
 
 class _Adder:
     """Adds up tiles of all slices; a quarter of the unified buffer each is for the sums so far,
     for the results, and for either of the tiles that are loaded in turn."""
 
-    def __init__(self, builder: Builder, element: DType) -> None:
-        self._builder, quarter = builder, builder.room_bytes("ub") // 4
-        self._count = align_down(quarter // FLOAT32.nbytes(1), REPEAT)
-        nbytes = FLOAT32.nbytes(self._count)
-        self._tiles = builder.queue("ub", nbytes, "mte2", "vector", 2)
-        self._sums = builder.claim("ub", nbytes)
-        self._results = builder.queue("ub", element.nbytes(self._count), "vector", "mte3", 2)
+    def __init__(self, core: VectorCore, p: Problem) -> None:
+        self._core = core
+        self._count = align_down(core.room_bytes("ub") // 4 // FLOAT32.nbytes(1), REPEAT)
+        self._tiles = core.vecin(FLOAT32, self._count, depth=2)
+        self._sums = core.tile(FLOAT32, self._count)
+        self._results = core.vecout(p.output.element, self._count, depth=2)
 
-    def write(self, sums: GmView, slice_bytes: int, cores: int, output: GmView) -> None:
-        """Round the sum of *cores* slices, *slice_bytes* apart, to *output* `(rows, columns)`."""
-        slices = [sums.shifted_to(sums.offset_bytes + core * slice_bytes) for core in range(cores)]
+    def write(self, slices: list[GmView], output: GmView) -> None:
+        """Round the sum of *slices* to *output*, all of them `(rows, columns)`."""
         for column, columns in pieces(output.columns, self._count):
             rows_each = self._count // align_up(columns, REPEAT)
             for row, rows in pieces(output.rows, rows_each):
                 here = slice(row, row + rows), slice(column, column + columns)
                 parts = (part[here] for part in slices)
-                repeat(self._builder, self._add, output[here], *parts)
+                repeat(self._core, self._add, output[here], *parts)
 
     def _add(self, output: GmView, *slices: GmView) -> None:
-        builder, columns = self._builder, align_up(output.columns, REPEAT)
+        core, columns = self._core, align_up(output.columns, REPEAT)
         count = output.rows * columns
         # (rows, columns) fp32 of each core, rows filled up to whole repeats
-        first = load(builder, self._tiles, slices[0], pitch=columns)
-        total = first.of(FLOAT32, count)
+        first = core.load_rows(self._tiles, slices[0], pitch=columns)
+        total = first[:count]
         for part in slices[1:]:
-            slot = load(builder, self._tiles, part, pitch=columns)
-            so_far, total = total, self._sums.of(FLOAT32, count)
-            step(builder, Binary("add", total, so_far, slot.of(FLOAT32, count)))
+            loaded = core.load_rows(self._tiles, part, pitch=columns)
+            so_far, total = total, self._sums[:count]
+            core.add(total, so_far, loaded[:count])
             if part is slices[1]:
                 self._tiles.free(first)
-            self._tiles.free(slot)
+            self._tiles.free(loaded)
         # fp32 -> the type of the output
         result = self._results.alloc()
-        step(builder, Cast(result.of(output.dtype, count), total, "rint"))
+        core.cast(result[:count], total, "rint")
         if len(slices) == 1:
             self._tiles.free(first)
-        store(builder, self._results, result, output, pitch=columns)
+        core.store_rows(self._results, result, output, pitch=columns)

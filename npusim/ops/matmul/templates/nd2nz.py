@@ -8,31 +8,31 @@ mat_mul_unaligned_base_kernel.h).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+
+import numpy as np
 
 from npusim.data.dtypes import FLOAT16, UINT8
 from npusim.data.integers import align_down, align_up, ceil_div
 from npusim.data.layout import FRACTAL_ROWS, c0
 from npusim.devices.schema import DeviceSpec
-from npusim.isa import BLOCK_BYTES, Copy, Duplicate, Local
-from npusim.kernel.blocks import columns_of, gm_matrix_a, gm_matrix_b, output_of, write_pieces
-from npusim.kernel.builder import Builder
-from npusim.kernel.chain import step
+from npusim.isa import BLOCK_BYTES, Copy, Local
+from npusim.kernel.blocks import columns_of, gm_matrix_a, gm_matrix_b, output_of, product_steps
 from npusim.kernel.cross_core import sync_all
-from npusim.kernel.cube import GmMatrix
-from npusim.kernel.launch import mixed_launch
-from npusim.kernel.program import Binding, Block, Program
-from npusim.kernel.rows import pieces
-from npusim.kernel.tiles import Piece, work
-from npusim.kernel.views import GmView, load, repeat, store
-from npusim.ops.matmul.contract import Problem
-from npusim.ops.matmul.nz_pass import Side, conflicts, turned
-from npusim.ops.matmul.templates import base
-from npusim.ops.matmul.templates.whole_k import CubeMatmul, WholeKPlan
-from npusim.ops.matmul.traits import Chip
+from npusim.kernel.cube_core import CubeCore
+from npusim.kernel.launch import grouped, launch
+from npusim.kernel.matrices import GmMatrix
+from npusim.kernel.program import Binding, Block
+from npusim.kernel.steps import GmViews, Step, tiles
+from npusim.kernel.tiles import Pieces
+from npusim.kernel.vector_core import VectorCore
+from npusim.kernel.views import GmView, load, store
+from npusim.ops.matmul.check import Problem
+from npusim.ops.matmul.templates.whole_k import WholeKPlan, on_cube_core, tile_base
+from npusim.ops.matmul.traits import Chip, Side, conflicts, turned
 
-__all__ = ["TurningPlan", "build", "tile"]
+__all__ = ["RowTile", "TurningPlan", "build", "tile"]
 
 TURNED, ALL_VECTOR_CORES = 0, 1
 """Flags: to the cube core of a group, and among the vector cores."""
@@ -61,26 +61,23 @@ class TurningPlan(WholeKPlan):
 
 def tile(spec: DeviceSpec, p: Problem) -> TurningPlan:
     """As base, with the tiles of the pass; whole fractals of rows are assumed."""
-    plan = base.tile(spec, p)
+    plan = tile_base(spec, p)
     chip, vector_cores = Chip.of(spec), 2 * plan.block_dim
     room_bytes = (spec.cores["aiv"].ub_bytes or 0) // 2
-    tiles: dict[Side, RowTile] = {}
+    found: dict[Side, RowTile] = {}
     for side in turned(p.traits, chip):
-        matrix = _matrix(p, side)
         if side == "x2" and conflicts(p.traits, chip):
-            tiles[side] = RowTile(*CONFLICT_TILE)
+            found[side] = RowTile(*CONFLICT_TILE)
         else:
-            tiles[side] = _row_tile(matrix, room_bytes, vector_cores)
+            found[side] = _row_tile(_matrix(p, side), room_bytes, vector_cores)
     return TurningPlan(
         block_dim=plan.block_dim,
-        template=plan.template,
-        reason=plan.reason,
+        **asdict(p.choice),
         is_mix=True,
-        workspaces={f"{side}_nz": _nz_bytes(_matrix(p, side)) for side in tiles},
+        workspaces={f"{side}_nz": _as_nz(_matrix(p, side)).matrix_bytes for side in found},
         cube=plan.cube,
-        out_rows=plan.out_rows,
-        past_l2=tuple(name for name in plan.past_l2 if name not in tiles),
-        turned=tiles,
+        past_l2=tuple(name for name in plan.past_l2 if name not in found),
+        turned=found,
     )
 
 
@@ -88,8 +85,8 @@ def _matrix(p: Problem, side: Side) -> GmMatrix:
     return gm_matrix_a(p.product) if side == "x1" else gm_matrix_b(p.product)
 
 
-def _nz_bytes(matrix: GmMatrix) -> int:
-    return replace(matrix, layout="FRACTAL_NZ").matrix_bytes
+def _as_nz(matrix: GmMatrix) -> GmMatrix:
+    return replace(matrix, layout="FRACTAL_NZ")
 
 
 def _row_tile(matrix: GmMatrix, room_bytes: int, vector_cores: int) -> RowTile:
@@ -118,105 +115,75 @@ def _row_tile(matrix: GmMatrix, room_bytes: int, vector_cores: int) -> RowTile:
 
 def build(spec: DeviceSpec, p: Problem, plan: TurningPlan) -> tuple[Block, ...]:
     """Three blocks a group: a cube core and its two vector cores."""
-    bindings = {name: Binding(name) for name in (*(x.name for x in p.inputs), "output")}
+    bound = {name: Binding(name) for name in p.names}
     for side in plan.turned:
         # The cube knows the NZ of an operand by the operand's name, vector cores its rows by _nd.
-        bindings |= {f"{side}_nd": Binding(side), side: Binding(f"{side}_nz")}
-    bindings |= {name: Binding(name, is_cached=False) for name in plan.past_l2}
+        bound |= {f"{side}_nd": Binding(side), side: Binding(f"{side}_nz")}
+    bound |= {name: Binding(name, is_cached=False) for name in plan.past_l2}
     nz = replace(
         p.product,
         fractal_a="x1" in plan.turned,
         fractal_b=p.product.fractal_b or "x2" in plan.turned,
     )
-    cube, vector = _CubeKernel(spec, replace(p, product=nz), plan), _VectorKernel(spec, p, plan)
-    shares = work(plan.cube, nz)
-    return mixed_launch(
-        plan.block_dim,
-        lambda _: bindings,
-        lambda group: cube.program(shares[group]),
-        lambda group, half: vector.program(2 * group + half),
+    core = CubeCore("matmul", spec, alone=True)
+    cube, stage = on_cube_core(core, replace(p, product=nz), plan.cube)
+    dealt = Pieces.of(plan.cube, nz)
+    output, bias = output_of(nz, dealt, p.output.element), columns_of(nz, dealt, p.bias)
+    steps = product_steps(cube, nz, dealt, stage, output, bias)
+    wait = partial(core.cross_core_wait_flag, "group", "mte2", TURNED)
+    vector, turning = _vector_core(spec, p, plan)
+    return grouped(
+        launch(core, "aic", *steps, begin=wait, bound=lambda _: bound),
+        launch(vector, "aiv", *turning, bound=lambda _: bound),
     )
 
 
-class _CubeKernel:
-    """What a cube core does: its blocks, when both operands are there."""
-
-    def __init__(self, spec: DeviceSpec, p: Problem, plan: TurningPlan) -> None:
-        self._p, self._kernel = p, CubeMatmul(spec, p, plan)
-
-    def program(self, share: tuple[Piece, ...]) -> Program:
-        kernel, p = self._kernel, self._p
-        builder = kernel.builder
-        repeat(builder, builder.cross_core_wait_flag, "group", "mte2", TURNED)
-
-        def arguments(_: int, piece: Piece) -> tuple[GmView | None, ...]:
-            bias = None if p.bias is None else columns_of(p.product, piece, p.bias)
-            return output_of(p.product, piece, p.output.element), bias
-
-        write_pieces(builder, kernel.writer, p.product, share, kernel.block, arguments)
-        return builder.build()
-
-
-class _VectorKernel:
+def _vector_core(
+    spec: DeviceSpec, p: Problem, plan: TurningPlan
+) -> tuple[VectorCore, tuple[Step, ...]]:
     """What a vector core does: its tiles of the operands that are turned."""
+    # No messages go to the cube core, only a flag: the whole buffer, in two halves.
+    core = VectorCore(plan.template, spec, alone=True)
+    half_bytes = core.room_bytes("ub") // 2
+    rows_in = core.queue("ub", half_bytes, "mte2", "vector")
+    nz_out = core.queue("ub", half_bytes, "vector", "mte3")
 
-    def __init__(self, spec: DeviceSpec, p: Problem, plan: TurningPlan) -> None:
-        self._p, self._plan = p, plan
-        # No messages go to the cube core, only a flag: the whole buffer, in two halves.
-        self._builder = Builder(plan.template, spec.cores["aiv"], spec.sync, alone=True)
-        half_bytes = self._builder.room_bytes("ub") // 2
-        self._rows = self._builder.queue("ub", half_bytes, "mte2", "vector")
-        self._nz = self._builder.queue("ub", half_bytes, "vector", "mte3")
-
-    def program(self, core: int) -> Program:
-        builder = self._builder
-        for side, size in self._plan.turned.items():
-            matrix = _matrix(self._p, side)
-            for nd, nz in _tiles(matrix, size, core, 2 * self._plan.block_dim):
-                repeat(builder, self._turn, nd, nz)
-        repeat(builder, sync_all, builder, "mte3", "mte3", ALL_VECTOR_CORES, TURNED)
-        return builder.build()
-
-    def _turn(self, nd: GmView, nz: GmView) -> None:
+    def turn(nd: GmView, nz: GmView) -> None:
         """*nd* `(rows, columns)` to *nz* `(blocks, rows_padded x 32)` bytes."""
-        builder, blocks = self._builder, nz.rows
-        rows_padded, pitch = align_up(nd.rows, FRACTAL_ROWS), blocks
-        slot = load(builder, self._rows, nd, pitch=pitch * c0(nd.dtype))
+        pitch, rows_padded = nz.rows, align_up(nd.rows, FRACTAL_ROWS)
+        slot = load(core, rows_in, nd, pitch=pitch * c0(nd.dtype))
         if rows_padded > nd.rows:
             # Rows that fill the last fractal are zero.
             count = (rows_padded - nd.rows) * pitch * BLOCK_BYTES // 2
-            below = slot.of(FLOAT16, count, nd.rows * pitch * BLOCK_BYTES)
-            step(builder, Duplicate(below, 0.0))
-        out = self._nz.alloc()
+            core.duplicate(slot.of(FLOAT16, count, nd.rows * pitch * BLOCK_BYTES), 0.0)
+        out = nz_out.alloc()
         # (rows_padded, blocks) blocks of 32 bytes -> (blocks, rows_padded), a column a Copy
-        for block in range(blocks):
+        for block in range(nz.rows):
             count = rows_padded * BLOCK_BYTES // 2
             offset = slot.offset_bytes + block * BLOCK_BYTES
             column = Local("ub", offset, FLOAT16, count, pitch, 8 * pitch)
-            builder.emit(Copy(out.of(FLOAT16, count, block * rows_padded * BLOCK_BYTES), column))
-        self._rows.free(slot)
-        store(builder, self._nz, out, nz)
+            core.emit(Copy(out.of(FLOAT16, count, block * rows_padded * BLOCK_BYTES), column))
+        rows_in.free(slot)
+        store(core, nz_out, out, nz)
+
+    cores, steps = 2 * plan.block_dim, []
+    for number, (side, size) in enumerate(plan.turned.items()):
+        nd, nz = _tiles(_matrix(p, side), size)
+        # They are dealt out in turn, those of the first rows first, one operand after the other.
+        index = np.arange(len(nd))
+        steps.append(Step(turn, (nd, nz), index % cores, np.full(len(nd), number)))
+    done = partial(sync_all, core, "mte3", "mte3", ALL_VECTOR_CORES, TURNED)
+    steps.append(Step(done, (), np.arange(cores), np.full(cores, len(steps))))
+    return core, tuple(steps)
 
 
-def _tiles(
-    matrix: GmMatrix, size: RowTile, core: int, cores: int
-) -> Iterator[tuple[GmView, GmView]]:
-    """The tiles of *matrix* that *core* of *cores* turns, as rows and as NZ.
-
-    They are dealt out in turn, those of the first rows first.
-    """
-    fractals = replace(matrix, layout="FRACTAL_NZ")
-    nd = GmView.of(f"{matrix.name}_nd", matrix.dtype, matrix.rows, matrix.columns)
-    column_bytes = fractals.nz_stride_bytes
-    blocks = ceil_div(matrix.columns, c0(matrix.dtype))
-    nz = GmView.of(matrix.name, UINT8, blocks, column_bytes)
-    tiles_down, tiles_across = (
-        tuple(pieces(extent, step))
-        for extent, step in ((matrix.rows, size.rows), (matrix.columns, size.columns))
-    )
-    for index in range(core, len(tiles_down) * len(tiles_across), cores):
-        row, rows = tiles_down[index // len(tiles_across)]
-        column, columns = tiles_across[index % len(tiles_across)]
-        down = slice(row * BLOCK_BYTES, (row + align_up(rows, FRACTAL_ROWS)) * BLOCK_BYTES)
-        first, last = column // c0(matrix.dtype), ceil_div(column + columns, c0(matrix.dtype))
-        yield nd[row : row + rows, column : column + columns], nz[first:last, down]
+def _tiles(matrix: GmMatrix, size: RowTile) -> tuple[GmViews, GmViews]:
+    """The tiles of *matrix* that are turned, as rows and as NZ."""
+    nd = tiles(replace(matrix.view, name=f"{matrix.name}_nd"), size.rows, size.columns)
+    # NZ: (blocks, rows_padded x 32) bytes
+    column_bytes, width = _as_nz(matrix).nz_stride_bytes, c0(matrix.dtype)
+    nz = GmView.of(matrix.name, UINT8, ceil_div(matrix.columns, width), column_bytes)
+    row, column = np.divmod(nd.offset_bytes * 8 // matrix.dtype.bits, matrix.columns)
+    down = -(-nd.rows // FRACTAL_ROWS) * FRACTAL_ROWS * BLOCK_BYTES
+    blocks = -(-(column + nd.columns) // width) - column // width
+    return nd, GmViews.of(nz, column // width, row * BLOCK_BYTES, blocks, down)

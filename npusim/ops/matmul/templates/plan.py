@@ -11,7 +11,7 @@ __all__ = ["Plan"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan(_protocol.Plan):
-    """Which kernel runs, why, and on how many cores; each template adds its own numbers."""
+    """Which kernel runs, why, and on how many cores; each template adds sizes of its tiles."""
 
     template: str
     reason: str

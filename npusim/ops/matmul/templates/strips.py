@@ -20,16 +20,13 @@ from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from npusim.data.dtypes import FLOAT32
-from npusim.data.integers import align_up
-from npusim.data.layout import FRACTAL_ROWS
-from npusim.isa import Fixpipe, Local, QuantMode
+from npusim.isa import Local
 from npusim.kernel.blocks import gm_matrix_a, gm_matrix_b
-from npusim.kernel.builder import Builder
-from npusim.kernel.cube import GmFeed, GmTile, L0Pair, L1Operand, MmadInit, Tables, l1_bytes
-from npusim.kernel.queues import Slot
+from npusim.kernel.cube_core import BiasTable, CubeCore, L0Pair, MmadInit
+from npusim.kernel.matrices import GmTile, L1Matrix, l0c_elements
 from npusim.kernel.rows import pieces
 from npusim.kernel.views import GmView, repeat
-from npusim.ops.matmul.contract import Problem
+from npusim.ops.matmul.check import Problem
 
 __all__ = ["StripTiles", "StripWriter"]
 
@@ -76,72 +73,67 @@ class StripTiles:
 class StripWriter:
     """Writes chunks of strips for one cube core."""
 
-    def __init__(self, builder: Builder, p: Problem, tiles: StripTiles, max_k: int) -> None:
-        """*max_k* is the longest product. Raises ProgramError where buffers do not fit."""
-        self._builder, self._tiles = builder, tiles
-        a, b = GmFeed(builder, gm_matrix_a(p.product)), GmFeed(builder, gm_matrix_b(p.product))
-        self._holder, self._passer = (a, b) if tiles.held == "a" else (b, a)
-        dtype, chunk_k = a.dtype, min(tiles.chunk_k, max_k)
+    def __init__(self, core: CubeCore, p: Problem, tiles: StripTiles) -> None:
+        """Claim the buffers; raises ProgramError where they do not fit."""
+        self._core, self._tiles = core, tiles
+        self.a, self.b = gm_matrix_a(p.product), gm_matrix_b(p.product)
+        self._holder, self._passer = (self.a, self.b) if tiles.held == "a" else (self.b, self.a)
+        chunk_k = min(tiles.chunk_k, p.product.k)
         # L1: (strip, chunk) of one operand; twice (base, piece) of the other
-        nbytes = l1_bytes(dtype, tiles.strip, chunk_k, self._holder.k_is_first)
-        self._held = builder.claim("l1", nbytes)
-        nbytes = l1_bytes(
-            dtype, tiles.passing_base, min(tiles.piece_k, chunk_k), self._passer.k_is_first
-        )
-        self._passing = builder.queue("l1", nbytes, "mte2", "mte1", 2)
-        self._l0 = L0Pair(builder, dtype, tiles.m, tiles.n, tiles.k)
-        nbytes = FLOAT32.nbytes(_padded(tiles.m, tiles.n))
-        self._l0c = builder.queue("l0c", nbytes, "cube", "fixpipe", tiles.l0c_depth)
-        self._tables = Tables(builder, tiles.n, None if p.bias is None else p.bias.element)
+        self._held = core.l1_tile(self._holder, tiles.strip, chunk_k)
+        piece_k = min(tiles.piece_k, chunk_k)
+        self._passing = core.l1_queue(self._passer, tiles.passing_base, piece_k)
+        self._l0 = L0Pair(core, self.a.dtype, tiles.m, tiles.n, tiles.k)
+        self._l0c = core.l0c_queue(FLOAT32, tiles.m, tiles.n, tiles.l0c_depth)
+        self._table = None if p.bias_type is None else BiasTable(core, tiles.n, p.bias_type)
 
     def write(
-        self, held: GmTile, passing: GmTile, out: GmView, bias: GmView | None, is_added: bool
+        self, x1: GmTile, x2: GmTile, out: GmView, bias: GmView | None, is_added: bool
     ) -> None:
         """Store `x1 @ x2 + bias` of one chunk to *out* `(rows, columns)`, or add it there.
 
-        *held* is the strip's part of the chunk, *passing* that of all it is multiplied by; *bias*
-        has the columns of *out*.
+        The held one of *x1* and *x2* is the strip's part of the chunk, the other one all that it is
+        multiplied by; *bias* has the columns of *out*.
         """
-        repeat(self._builder, self._fetch, held)
-        shift = self._passer.gm_matrix.shift
+        held, passing = (x1, x2) if self._tiles.held == "a" else (x2, x1)
+        repeat(self._core, self._fetch, held)
         for origin, extent in pieces(passing.extent, self._tiles.passing_base):
             # A tile begins *origin* rows or columns behind the first that passes.
-            tile = replace(
-                passing, offset_bytes=passing.offset_bytes + shift(origin), extent=extent
-            )
+            offset_bytes = passing.offset_bytes + self._passer.shift(origin)
+            tile = replace(passing, offset_bytes=offset_bytes, extent=extent)
             part = slice(origin, origin + extent)
             if self._tiles.held == "a":
                 here, columns = out[:, part], None if bias is None else bias[:, part]
             else:
                 here, columns = out[part, :], bias
-            repeat(self._builder, self._multiply, held.extent, tile, here, columns, is_added)
+            repeat(self._core, self._multiply, held.extent, tile, here, columns, is_added)
 
     def _fetch(self, held: GmTile) -> None:
         """Load a strip in the place of the one before."""
-        self._builder.sync("mte1", "mte2")
-        self._holder.load(self._held, 0, held.k, held.extent)
-        self._builder.sync("mte2", "mte1")
+        self._core.sync("mte1", "mte2")
+        self._core.load_matrix(self._held, self._holder, held.extent, held.k)
+        self._core.sync("mte2", "mte1")
 
     def _multiply(
         self, extent: int, tile: GmTile, out: GmView, bias: GmView | None, is_added: bool
     ) -> None:
         """Multiply the *extent* rows (or columns) of the strip by *tile*, for *out*."""
         blocks = tuple(self._blocks(extent, out, bias))
-        sums: dict[int, Slot] = {}
-        # sums: the L0C slot of each base tile, from its first piece of k to its last
+        held = L1Matrix(self._held, extent, tile.k, self._holder.k_is_first)
+        sums: dict[int, Local] = {}
+        # sums: those of each base tile in L0C, from its first piece of k to its last
         for k, count in pieces(tile.k, self._tiles.piece_k):
-            slot = self._passing.alloc()
-            self._passer.load(slot, k, count, tile.extent)
-            self._passing.enque(slot)
-            passing = L1Operand(self._passing.deque(), self._passer, tile.extent, count)
-            held = L1Operand(self._held, self._holder, extent, tile.k, k=k)
+            piece = self._passing.alloc()
+            passing = self._core.load_matrix(piece, self._passer, tile.extent, count, k)
+            self._passing.enque(piece)
+            self._passing.deque()
             for block in blocks:
                 if k == 0:
                     sums[block.origin] = self._l0c.alloc()
-                self._add(block, sums[block.origin], replace(held, origin=block.origin), passing)
+                self._add(block, sums[block.origin], held.at(k, block.origin), passing)
                 if k + count == tile.k:
-                    self._drain(sums[block.origin], block.out, is_added)
-            self._passing.free(passing.slot)
+                    self._store(sums[block.origin], block.out, is_added)
+            self._passing.free(piece)
 
     def _blocks(self, extent: int, out: GmView, bias: GmView | None) -> Iterator[_Block]:
         """The base tiles that a strip of *extent* makes with one tile of the other operand."""
@@ -152,33 +144,26 @@ class StripWriter:
             else:
                 yield _Block(origin, out[:, part], None if bias is None else bias[:, part])
 
-    def _add(self, block: _Block, sums: Slot, held: L1Operand, passing: L1Operand) -> None:
+    def _add(self, block: _Block, sums: Local, held: L1Matrix, passing: L1Matrix) -> None:
         """Add the product over a piece of k; the first one begins with the bias, or with zero."""
         rows, columns = block.out.rows, block.out.columns
-        total = sums.of(FLOAT32, _padded(rows, columns))
+        total = sums[: l0c_elements(rows, columns)]
         start: Local | None = None
-        if held.k == 0 and block.bias is not None:
-            start = self._tables.take_bias(block.bias)
+        if held.k == 0 and block.bias is not None and self._table is not None:
+            start = self._table.take(block.bias)
         for k, depth in pieces(passing.count, self._tiles.k):
             init: MmadInit = "accumulate" if held.k + k else "bias" if start else "zero"
-            pair = held.at_k(k), passing.at_k(k)
+            pair = held.at(k), passing.at(k)
             a, b = pair if self._tiles.held == "a" else pair[::-1]
             # (rows, depth) @ (depth, columns) -> (rows, columns)
             shape = rows, columns, depth
             self._l0.multiply(total, a, b, shape, init, start if init == "bias" else None)
-        self._tables.drop_bias()
+        if start is not None and self._table is not None:
+            self._table.drop(start)
 
-    def _drain(self, sums: Slot, out: GmView, is_added: bool) -> None:
+    def _store(self, sums: Local, out: GmView, is_added: bool) -> None:
         """`(columns / 16, rows, 16)` fp32 in L0C to *out* `(rows, columns)`."""
         self._l0c.enque(sums)
         sums = self._l0c.deque()
-        total = sums.of(FLOAT32, _padded(out.rows, out.columns))
-        size = out.rows, out.columns, align_up(out.rows, FRACTAL_ROWS)
-        mode: QuantMode = "none" if out.dtype is FLOAT32 else "cast"
-        self._builder.emit(Fixpipe(out.operand, total, *size, out.dtype, mode, atomic=is_added))
+        self._core.fixpipe(out, sums, atomic=is_added)
         self._l0c.free(sums)
-
-
-def _padded(m: int, n: int) -> int:
-    """Elements of whole fractals in L0C."""
-    return align_up(m, FRACTAL_ROWS) * align_up(n, FRACTAL_ROWS)

@@ -14,9 +14,9 @@ from npusim.data.dtypes import FLOAT16, FLOAT32, INT4, INT8
 from npusim.data.integers import align_up
 from npusim.data.layout import FRACTAL_ROWS
 from npusim.devices.schema import DeviceSpec
-from npusim.kernel.builder import Builder
 from npusim.kernel.cross_core import sync_all
 from npusim.kernel.cube import BaseTile, GmMatrix
+from npusim.kernel.cube_core import CubeCore
 from npusim.kernel.launch import mixed_launch
 from npusim.kernel.program import Binding, Block, Program
 from npusim.kernel.vector_core import VectorCore
@@ -89,7 +89,7 @@ def build(spec: DeviceSpec, p: Problem, plan: MixedPlan) -> tuple[Block, ...]:
     k = p.x_shape(0)[1]
     digits = GmMatrix("digits", INT4, 2 * p.rows, k, k_is_first=False)
     cube_of = GroupCube if is_vector(p) else HalfCube
-    cube = cube_of(Builder("npu_grouped_matmul", spec.cores["aic"], spec.sync), p, plan, digits)
+    cube = cube_of(CubeCore("npu_grouped_matmul", spec), p, plan, digits)
     vector = _VectorCore(spec, p, plan)
     shares = parts_of_cores(p, plan.tile.m // 2, plan.single_n, plan.block_dim)
     written = [name for name in plan.workspaces if name != "workspace"]

@@ -11,8 +11,8 @@ from __future__ import annotations
 from itertools import count
 
 from npusim.data.dtypes import FLOAT16, UINT64
-from npusim.kernel.builder import Builder
 from npusim.kernel.cube import BaseTile, GmMatrix
+from npusim.kernel.cube_core import CubeCore
 from npusim.kernel.program import Program
 from npusim.kernel.rows import pieces
 from npusim.kernel.vector_core import VectorCore
@@ -37,7 +37,7 @@ class HalfCube:
     """The kernel of a cube core; with *digits* each row of x is two of that matrix."""
 
     def __init__(
-        self, builder: Builder, p: Problem, plan: MixedPlan, digits: GmMatrix | None = None
+        self, builder: CubeCore, p: Problem, plan: MixedPlan, digits: GmMatrix | None = None
     ) -> None:
         self.builder, self.p, self.plan, self.operands = builder, p, plan, Operands(p)
         self.digits = digits

@@ -25,13 +25,12 @@ from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, UINT64
 from npusim.data.errors import Code, OpError
 from npusim.data.integers import align_down, align_up, ceil_div
 from npusim.data.layout import FRACTAL_ROWS, c0
-from npusim.devices.schema import Core as CoreSpec
-from npusim.devices.schema import DeviceSpec
-from npusim.isa import Fixpipe, Local, QuantMode
-from npusim.kernel.core import Core
+from npusim.devices.schema import Core, DeviceSpec
 from npusim.kernel.cross_core import sync_all
-from npusim.kernel.cube import BaseTile, CubeWriter, GmFeed, GmMatrix, GmTile, Tables
+from npusim.kernel.cube_core import CubeCore, ScaleTable
 from npusim.kernel.launch import mixed_launch
+from npusim.kernel.matmul import BaseTile, Matmul
+from npusim.kernel.matrices import GmMatrix, GmTile
 from npusim.kernel.program import Block, Program
 from npusim.kernel.rows import pieces
 from npusim.kernel.vector_core import VectorCore
@@ -154,7 +153,7 @@ def _grids(cores: int, m: int, n: int) -> list[tuple[int, int, tuple[int, int, i
     return grids
 
 
-def _base_tile(core: CoreSpec, p: Problem, base_m: int, base_n: int) -> BaseTile:
+def _base_tile(core: Core, p: Problem, base_m: int, base_n: int) -> BaseTile:
     """k of a piece in L0, and how many such pieces a load copies to L1, of x and of the weight.
 
     Half of L1 for each operand, double buffered, less for the smaller one if tables need room;
@@ -293,7 +292,7 @@ def _vector(spec: DeviceSpec, p: Problem, plan: CustomPlan) -> Callable[[int, in
 
 def _cube(spec: DeviceSpec, p: Problem, plan: CustomPlan) -> Callable[[int], Program]:
     """What a cube core does: x times each round's columns, a base tile at a time."""
-    core, f, base = Core(OP, spec, "aic"), p.traits, plan.base
+    core, f, base = CubeCore(OP, spec), p.traits, plan.base
     multiply = _Multiply(core, p, plan)
     core_m = ceil_div(ceil_div(f.m, base.m), plan.cores_m) * base.m
     slot_bytes = _slot_bytes(p, plan)
@@ -322,30 +321,27 @@ def _cube(spec: DeviceSpec, p: Problem, plan: CustomPlan) -> Callable[[int], Pro
 class _Multiply:
     """The buffers of a cube core, and how it makes a base tile of the output."""
 
-    def __init__(self, core: Core, p: Problem, plan: CustomPlan) -> None:
+    def __init__(self, core: CubeCore, p: Problem, plan: CustomPlan) -> None:
         self.core, f = core, p.traits
         rows, columns = (f.k, f.m) if f.trans_x else (f.m, f.k)
         self.x = GmMatrix("x", p.x.element, rows, columns, f.trans_x)
-        self.ring, self.k = _ring_slot(p, plan), f.k
-        feeds = GmFeed(core, self.x), GmFeed(core, self.ring)
-        self.writer = CubeWriter(core, plan.base, *feeds, f.k)
-        quant, self.output = p.quant_scale, output_view(p)
-        self.bias = vector_view(p, p.bias)
-        bias_dtype = None if p.bias is None else p.bias.element
-        self.tables = Tables(core, plan.base.n, bias_dtype, quant is not None)
-        self.has_quant = quant is not None
-        is_single = quant is not None and quant.spec.size == 1
-        self.single = GmView.vector("quant_scale", UINT64, 1) if is_single else None
-        self.quant: GmView | None = None
-        """A scale a column, if there is more than one."""
-        if quant is not None and not is_single:
-            self.quant = GmView.vector("quant_scale", UINT64, f.n)
-        self.single_scale: Local | None = None
+        self.ring, self.k, self.output = _ring_slot(p, plan), f.k, output_view(p)
+        bias, quant = None if p.bias is None else p.bias.element, p.quant_scale
+        self.cube = Matmul(core, plan.base, self.x, self.ring, f.k, bias=bias)
+        self.bias, self.quant = vector_view(p, p.bias), None
+        self.scales = None if quant is None else ScaleTable(core, plan.base.n)
+        """Those of int8 outputs."""
+        self.single = None
+        """The one of all columns, if it is one."""
+        if quant is not None and quant.spec.size == 1:
+            self.single = GmView.vector(quant.name, UINT64, 1)
+        elif quant is not None:
+            self.quant = GmView.vector(quant.name, UINT64, f.n)
 
     def load_single_scale(self) -> None:
         """Load the scale of all columns, if there is one."""
-        if self.single is not None:
-            self.single_scale = self.tables.take_scale(self.single)
+        if self.scales is not None and self.single is not None:
+            self.scales.load(self.single)
 
     def write(self, rows: slice, columns: slice, origin: int, slot_bytes: int) -> None:
         """Make *rows* x *columns* of the output; these begin at *origin* of the ring's slot."""
@@ -364,20 +360,11 @@ class _Multiply:
     def _write(
         self, _x: GmTile, _weight: GmTile, output: GmView, bias: GmView | None, quant: GmView | None
     ) -> None:
-        """`output = x @ weight + bias`, (m, k) @ (k, n), scaled to int8 with a quant_scale.
-
-        The feeds load x and the weight, from where these tiles begin.
-        """
-        tables, m, n = self.tables, output.rows, output.columns
-        start = None if bias is None else tables.take_bias(bias)
+        """`output = x @ weight + bias`, (m, k) @ (k, n), scaled to int8 with a quant_scale."""
         # (m, k) @ (k, n) of the ring's slot, fp32 sums that start from the bias or from zero
-        slot = self.writer.product(m, n, self.k, bias=start)
-        tables.drop_bias()
-        scale = self.single_scale if quant is None else tables.take_scale(quant)
-        # (n / 16, m, 16) fp32 in L0C -> (m, n)
-        rows_padded = align_up(m, FRACTAL_ROWS)
-        total = slot.of(FLOAT32, rows_padded * align_up(n, FRACTAL_ROWS))
-        shape = m, n, rows_padded
-        mode: QuantMode = "qf322b8" if self.has_quant else "cast"
-        self.core.emit(Fixpipe(output.operand, total, *shape, output.dtype, mode, scale))
-        self.writer.release(slot)
+        sums = self.cube.multiply(output.rows, output.columns, self.k, bias=bias)
+        if self.scales is None:
+            self.cube.fixpipe(output, sums)
+            return
+        scale = self.scales.loaded(1) if quant is None else self.scales.load(quant)
+        self.cube.fixpipe(output, sums, "qf322b8", scale)

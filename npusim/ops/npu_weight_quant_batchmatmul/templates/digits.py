@@ -23,9 +23,10 @@ from npusim.data.dtypes import FLOAT16, FLOAT32, INT4, INT8, INT32, DType
 from npusim.data.integers import align_up, ceil_div
 from npusim.data.layout import FRACTAL_ROWS
 from npusim.devices.schema import DeviceSpec
-from npusim.isa import BLOCK_BYTES, Binary, BinaryOp, BlockReduce, Fixpipe, Local
-from npusim.kernel.builder import Builder
-from npusim.kernel.cube import BaseTile, CubeWriter, GmFeed, GmMatrix, GmTile, l1_bytes
+from npusim.isa import BLOCK_BYTES, Binary, BinaryOp, BlockReduce, Local
+from npusim.kernel.cube_core import CubeCore
+from npusim.kernel.matmul import BaseTile, Matmul
+from npusim.kernel.matrices import GmMatrix, GmTile, l1_bytes
 from npusim.kernel.plane import REPEAT, Plane, by_column, spread_rows
 from npusim.kernel.repeats import in_reach
 from npusim.kernel.rows import pieces
@@ -303,12 +304,11 @@ def digits_tile(spec: DeviceSpec, p: Problem, k: int, columns: int, keeps: bool)
 class DigitCube:
     """Writes the products of one cube core into a workspace, int32."""
 
-    def __init__(self, core: Builder, p: Problem, tile: BaseTile, max_k: int) -> None:
+    def __init__(self, core: CubeCore, p: Problem, tile: BaseTile, max_k: int) -> None:
         """*max_k* is the longest product."""
         self.core, self.tile = core, tile
         self.digits, self.weight = gm_digits(p.traits), gm_weight(p)
-        a, b = GmFeed(core, self.digits), GmFeed(core, self.weight)
-        self._writer = CubeWriter(core, tile, a, b, max_k)
+        self._cube = Matmul(core, tile, self.digits, self.weight, max_k)
 
     def prefetch_l2(self, start: int, k: int, column: int, columns: int, max_pieces: int) -> None:
         """Load the first pieces of a weight, at most *max_pieces*, and throw them away."""
@@ -324,7 +324,7 @@ class DigitCube:
         digits, tile = self.digits, self.tile
         # (terms x m, k) of digits, once for all tiles of columns
         if tile.keep:
-            repeat(self.core, self._fetch, digits.tile(0, digits.rows, start, k))
+            repeat(self.core, self._cube.fetch, digits.tile(0, digits.rows, start, k))
         for left, width in pieces(products.columns, tile.n):
             for top, rows in pieces(products.rows, tile.m):
                 repeat(
@@ -336,21 +336,13 @@ class DigitCube:
                 )
 
     def _prefetch_l2(self, weight: GmTile, count: int) -> None:
-        self._writer.prefetch_l2(weight.extent, weight.k, count)
-
-    def _fetch(self, digits: GmTile) -> None:
-        self._writer.fetch(digits.extent, digits.k)
+        self._cube.prefetch_l2(weight.extent, weight.k, count)
 
     def _base_tile(self, digits: GmTile, weight: GmTile, products: GmView) -> None:
         """(rows, k) @ (k, columns) -> (rows, columns)."""
-        rows, columns = products.rows, products.columns
-        rows_padded = align_up(rows, FRACTAL_ROWS)
         # int8 or int4 digits x weight -> int32 sums, exact
-        slot = self._writer.product(digits.extent, weight.extent, digits.k)
-        # L0C (columns / 16, rows_padded, 16) int32 -> (rows, columns) int32
-        total = slot.of(INT32, rows_padded * align_up(columns, FRACTAL_ROWS))
-        self.core.emit(Fixpipe(products.operand, total, rows, columns, rows_padded, INT32))
-        self._writer.release(slot)
+        sums = self._cube.multiply(digits.extent, weight.extent, digits.k)
+        self._cube.fixpipe(products, sums)
 
 
 # ---- vector cores: parameters of columns ----

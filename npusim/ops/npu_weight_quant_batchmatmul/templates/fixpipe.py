@@ -14,21 +14,21 @@ works while the cube does (ops-nn@e5c3fa9 matmul/weight_quant_batch_matmul_v2/op
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
-from npusim.data.dtypes import FLOAT16, FLOAT32, INT8, INT32, UINT64, DType
+from npusim.data.dtypes import FLOAT16, INT8, INT32, UINT64, DType
 from npusim.data.errors import Code, OpError
 from npusim.data.integers import align_up, ceil_div
 from npusim.data.layout import FRACTAL_ROWS
 from npusim.devices.schema import DeviceSpec, Pipe
-from npusim.isa import Fixpipe, LoadData, LoadNd2Nz, Local, Mmad
-from npusim.kernel.core import Core
-from npusim.kernel.cube import BaseTile, CubeWriter, GmFeed, GmMatrix, GmTile, Tables, l1_bytes
+from npusim.isa import LoadData, Local
+from npusim.kernel.cube_core import BiasTable, CubeCore, ScaleTable
+from npusim.kernel.matmul import BaseTile, Matmul
+from npusim.kernel.matrices import GmMatrix, GmTile, L1Matrix
 from npusim.kernel.program import Block
-from npusim.kernel.queues import Slot
 from npusim.kernel.rows import pieces
 from npusim.kernel.steps import Step
 from npusim.kernel.views import GmView
@@ -108,16 +108,17 @@ def _base_k(spec: DeviceSpec, m: int, n: int) -> int:
 
 def build(spec: DeviceSpec, p: Problem, plan: FixpipePlan) -> tuple[Block, ...]:
     """Base tiles of a core are all of the same rows."""
-    core, f = Core(plan.template, spec, "aic", alone=True), p.traits
+    core, f = CubeCore(plan.template, spec, alone=True), p.traits
     x, weight = GmMatrix("x", FLOAT16, f.m, f.k, k_is_first=False), gm_weight(p)
     keep: Literal["a"] | None = "a" if plan.keeps_x else None
     steps_a, steps_b = (k // plan.base_k for k in (LOADED_K, DEQUANTISED_K))
     base = BaseTile(plan.core_m, plan.base_n, plan.base_k, steps_a, steps_b, keep=keep)
     feed = _DequantisedFeed(core, weight, plan.base_n)
-    writer = CubeWriter(core, base, GmFeed(core, x), feed, f.k)
-    # Two tables: the strips begin with the offset, the product with the bias.
-    strip_tables = Tables(core, plan.base_n, INT32 if f.has_offset else None, scale=True)
-    bias_table = Tables(core, plan.base_n, FLOAT16 if f.has_bias else None)
+    cube = Matmul(core, base, x, feed, f.k)
+    # Two tables of vectors: the strips begin with the offset, the product with the bias.
+    offsets = BiasTable(core, plan.base_n, INT32) if f.has_offset else None
+    scales = ScaleTable(core, plan.base_n)
+    biases = BiasTable(core, plan.base_n, FLOAT16) if f.has_bias else None
 
     def multiply(
         x: GmTile,
@@ -131,26 +132,24 @@ def build(spec: DeviceSpec, p: Problem, plan: FixpipePlan) -> tuple[Block, ...]:
 
         The feeds load x and the weight, from where these tiles begin.
         """
-        m, n = output.rows, output.columns
         # (n,) 64-bit scales in the fixpipe buffer, (n,) int32 offsets in the bias table
-        feed.scale = strip_tables.take_scale(scale)
-        feed.offset = None if offset is None else strip_tables.take_bias(offset)
-        start = None if bias is None else bias_table.take_bias(bias)
+        feed.scale = scales.load(scale)
+        feed.offset = offsets.take(offset) if offsets and offset else None
+        start = biases.take(bias) if biases and bias else None
         # (m, k) fp16 @ (k, n) fp16: the feed dequantises the weight piece by piece
-        slot = writer.product(m, n, x.k, bias=start)
-        strip_tables.drop_bias()
-        bias_table.drop_bias()
+        sums = cube.multiply(output.rows, output.columns, x.k, bias=start)
+        if offsets and feed.offset:
+            offsets.drop(feed.offset)
+        if biases and start:
+            biases.drop(start)
         # (n / 16, m, 16) fp32 in L0C -> (m, n) fp16
-        rows_padded = align_up(m, FRACTAL_ROWS)
-        total = slot.of(FLOAT32, rows_padded * n)
-        core.emit(Fixpipe(output.operand, total, m, n, rows_padded, FLOAT16, "cast"))
-        writer.release(slot)
+        cube.fixpipe(output, sums)
 
     shares = rectangles((f.m, f.n), (plan.core_m, plan.core_n), (plan.core_m, plan.base_n))
     first, cores = [share[0] for share in shares], np.arange(len(shares))
     kept = [x.tile(each.row, each.rows) for each in first]
     prepare = [
-        *[Step(lambda x: writer.fetch(x.extent, x.k), (kept,), cores, cores * 0)] * plan.keeps_x,
+        *[Step(cube.fetch, (kept,), cores, cores * 0)] * plan.keeps_x,
         Step(feed.load_identity, (), cores, cores * 0),
     ]
     arguments = _arguments(p, x, weight, [each for share in shares for each in share])
@@ -186,16 +185,14 @@ class _DequantisedFeed:
     k_is_first = True
     dtype: DType = FLOAT16
 
-    def __init__(self, core: Core, weight: GmMatrix, n: int) -> None:
+    def __init__(self, core: CubeCore, weight: GmMatrix, n: int) -> None:
         """Claim room for *n* columns of *weight*, which is stored as `(n, k)`."""
         self.core, self.weight, self.rows = core, weight, align_up(n, STRIP)
-        nbytes = l1_bytes(INT8, self.rows, min(LOADED_K, weight.columns), k_is_first=False)
-        self.int8 = core.queue("l1", nbytes, "mte2", "mte1", 2)
-        self.strips = core.queue("l0a", DEQUANTISED_K * STRIP, "mte1", "cube", 2)
+        self.int8 = core.l1_queue(weight, self.rows, min(LOADED_K, weight.columns))
+        self.strips = core.tiles(INT8, DEQUANTISED_K * STRIP, "mte1", "cube", 2, "l0a")
         self.identity = core.tile(INT8, STRIP * STRIP, "l0b")
-        nbytes = INT32.nbytes(DEQUANTISED_K * STRIP)
-        self.sums = core.queue("l0c", nbytes, "cube", "fixpipe", 2)
-        self.loaded: Slot | None = None
+        self.sums = core.l0c_queue(INT32, DEQUANTISED_K, STRIP, 2)
+        self.loaded: Local | None = None
         self.scale: Local | None = None
         """A value a column, in the fixpipe buffer."""
         self.offset: Local | None = None
@@ -203,62 +200,54 @@ class _DequantisedFeed:
 
     def load_identity(self) -> None:
         """Load the identity `(32, 32)` into L0B, where it stays."""
-        slot = self.int8.alloc()
-        # (32, 32) int8 goes through a slot of the weight in L1.
-        matrix, identity = slot.of(INT8, STRIP * STRIP), GmView.of("identity", INT8, STRIP, STRIP)
-        self.core.emit(LoadNd2Nz(matrix, identity.operand, STRIP))
-        self.int8.enque(slot)
-        slot = self.int8.deque()
-        self.core.emit(LoadData(self.identity, matrix, STRIP, 0, 0, STRIP, STRIP))
-        self.int8.free(slot)
+        # (32, 32) int8 goes through a tile of the weight in L1.
+        tile = self._load(GmView.of("identity", INT8, STRIP, STRIP), STRIP)
+        self.core.load_data(self.identity, L1Matrix(tile, STRIP, STRIP), STRIP, STRIP)
+        self.int8.free(tile)
 
-    def load(self, slot: Slot, k: int, count: int, extent: int) -> None:
-        """Write positions [k, k + count) of *extent* columns of the product into *slot*."""
+    def load(self, tile: Local, k: int, count: int, extent: int) -> None:
+        """Write positions [k, k + count) of *extent* columns of the product into *tile*."""
         # 512 of k are loaded at once, and dequantised in two parts of 256.
         if k % LOADED_K == 0:
-            self.loaded = self._load_int8(k, extent)
+            piece = tile_view(self.weight, MatrixTile(0, k, extent, LOADED_K))
+            self.loaded = self._load(piece, self.rows)
         assert self.loaded is not None
-        loaded_k = min(LOADED_K, self.weight.columns - k // LOADED_K * LOADED_K)
-        source = self.loaded.of(INT8, self.rows * loaded_k)
         # (columns, count) int8 of each strip -> (count, columns) fp16
         for column, columns in pieces(extent, STRIP):
-            self._dequantise(slot, source, k % LOADED_K, count, column, columns)
+            part = tile.at(column * count, columns * count)
+            self._dequantise(part, self.loaded, k % LOADED_K, count, column, columns)
         # The last part of these 512 has been read.
         if (k + count) % LOADED_K == 0 or k + count == self.weight.columns:
             self.int8.free(self.loaded)
 
-    def _load_int8(self, k: int, extent: int) -> Slot:
-        """The int8 weight `(extent, 512 of k)` from *k* on into L1."""
-        piece = tile_view(self.weight, MatrixTile(0, k, extent, LOADED_K))
-        slot = self.int8.alloc()
-        dst = slot.of(INT8, self.rows * piece.columns)
-        self.core.emit(LoadNd2Nz(dst, piece.operand, self.rows))
-        self.int8.enque(slot)
-        return self.int8.deque()
+    def _load(self, piece: GmView, rows: int) -> Local:
+        """Load int8 *piece* into L1 as Nz of *rows* rows."""
+        tile = self.int8.alloc()
+        self.core.load_nd2nz(tile[: rows * piece.columns], piece, rows)
+        self.int8.enque(tile)
+        return self.int8.deque()[: rows * piece.columns]
 
     def _dequantise(
-        self, slot: Slot, source: Local, k: int, count: int, column: int, columns: int
+        self, out: Local, int8: Local, k: int, count: int, column: int, columns: int
     ) -> None:
-        """*count* of k of a strip, from *k* on of what is in L1, into *slot*."""
+        """*count* of k of a strip, from *k* on of what is in L1, into *out*."""
         core, left = self.core, self.strips.alloc()
         # (columns, count) int8 in L1 -> (count, columns) in L0A
-        a = left.of(INT8, count * STRIP)
-        core.emit(LoadData(a, source, self.rows, column, k, columns, count, transpose=True))
+        a = left[: count * STRIP]
+        core.emit(LoadData(a, int8, self.rows, column, k, columns, count, transpose=True))
         self.strips.enque(left)
-        left, total = self.strips.deque(), self.sums.alloc()
+        left, sums = self.strips.deque(), self.sums.alloc()
         # In L0C int32: (count, columns) @ identity + offset (columns,)
-        sums = total.of(INT32, count * columns)
-        product = Mmad(sums, a, self.identity, count, columns, columns)
-        if self.offset is not None:
-            product = replace(product, init="bias", bias=self.offset.at(column, columns))
-        core.emit(product)
+        total, shape = sums[: count * columns], (count, columns, columns)
+        if self.offset is None:
+            core.mmad(total, a, self.identity, shape)
+        else:
+            core.mmad(total, a, self.identity, shape, "bias", self.offset.at(column, columns))
         self.strips.free(left)
-        self.sums.enque(total)
-        total = self.sums.deque()
+        self.sums.enque(sums)
+        sums = self.sums.deque()
         # (columns / 16, count, 16) int32 -> fp16 in L1
         assert self.scale is not None
-        out = slot.of(FLOAT16, count * columns, column * FLOAT16.nbytes(count))
         scale = self.scale.at(column, columns)
-        shape = count, columns, count
-        core.emit(Fixpipe(out, sums, *shape, FLOAT16, "deqf16", scale, dst_rows=count))
-        self.sums.free(total)
+        core.fixpipe_to_l1(out, total, (count, columns), count, "deqf16", scale)
+        self.sums.free(sums)

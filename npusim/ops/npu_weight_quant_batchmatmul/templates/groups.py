@@ -15,12 +15,11 @@ from dataclasses import dataclass
 from npusim.data.dtypes import FLOAT16, FLOAT32, INT32, DType
 from npusim.data.integers import align_up
 from npusim.data.layout import FRACTAL_ROWS
-from npusim.isa import Axpy, Fixpipe, Local, Mmad
+from npusim.isa import Axpy, Local
 from npusim.kernel import views
-from npusim.kernel.builder import Builder
-from npusim.kernel.cube import GmFeed, load_data
+from npusim.kernel.cube_core import CubeCore
+from npusim.kernel.matrices import L1Matrix, l0c_elements
 from npusim.kernel.plane import SPREAD, Plane, RowFactors, by_row, multiply_add
-from npusim.kernel.queues import Slot
 from npusim.kernel.rows import pieces
 from npusim.kernel.vector_core import VectorCore
 from npusim.kernel.views import GmView, repeat
@@ -160,85 +159,71 @@ ONE = 0x3F80_0000
 class GroupCube:
     """The buffers of a cube core, and how it multiplies the groups of a pack."""
 
-    def __init__(self, core: Builder, p: Problem, columns: int, max_k: int, depth: int) -> None:
+    def __init__(self, core: CubeCore, p: Problem, columns: int, max_k: int, depth: int) -> None:
         """Load *columns* of the weight at a time; L1 holds digits of *max_k*, *depth* times.
 
         Raises ProgramError where they do not fit.
         """
-        self.core, self._products = core, GroupProducts.of(p)
-        self._size = size = p.traits.group_size
+        self.core, self._products, size = core, GroupProducts.of(p), p.traits.group_size
+        self._size = size
         self.digits, self.weight = gm_digits(p.traits), gm_weight(p)
-        self._digits, self._weight = GmFeed(core, self.digits), GmFeed(core, self.weight)
-        dtype, queue = self.digits.dtype, core.queue
-        self._rows_padded = rows = align_up(self._products.digit_rows, FRACTAL_ROWS)
+        dtype, rows = self.digits.dtype, align_up(self._products.digit_rows, FRACTAL_ROWS)
         base_n = min(columns, BASE_N)
         # L1: digits (rows, max_k), and two pieces (group size, columns) of the weight. Two each of
         # L0A (rows, group size), L0B (group size, base_n) and, if they fit, L0C (rows, base_n).
-        self._packs = queue("l1", dtype.nbytes(rows * max_k), "mte2", "mte1", depth)
-        self._pieces = queue("l1", dtype.nbytes(size * columns), "mte2", "mte1", 2)
-        self._left = queue("l0a", dtype.nbytes(rows * size), "mte1", "cube", 2)
-        self._right = queue("l0b", dtype.nbytes(size * base_n), "mte1", "cube", 2)
-        total_bytes = INT32.nbytes(rows * base_n)
-        l0c_depth = 2 if 2 * total_bytes <= core.room_bytes("l0c") else 1
-        self._totals = queue("l0c", total_bytes, "cube", "fixpipe", l0c_depth)
+        self.packs = core.tiles(dtype, rows * max_k, "mte2", "mte1", depth, "l1")
+        self._pieces = core.tiles(dtype, size * columns, "mte2", "mte1", 2, "l1")
+        self._left = core.tiles(dtype, rows * size, "mte1", "cube", 2, "l0a")
+        self._right = core.tiles(dtype, size * base_n, "mte1", "cube", 2, "l0b")
+        fits_twice = 2 * INT32.nbytes(rows * base_n) <= core.room_bytes("l0c")
+        self._sums = core.l0c_queue(INT32, rows, base_n, 2 if fits_twice else 1)
 
-    def load_digits(self, k: int) -> Slot:
-        """Load *k* columns of digits into L1; free them with `release`."""
+    def load_digits(self, k: int) -> L1Matrix:
+        """Load *k* columns of digits into L1; free them in `packs` when they are multiplied."""
         # (terms x m, k) of global memory -> Nz in L1
-        slot = self._packs.alloc()
-        self._digits.load(slot, 0, k, self._products.digit_rows)
-        self._packs.enque(slot)
-        return self._packs.deque()
+        tile, rows = self.packs.alloc(), self._products.digit_rows
+        piece = self.core.load_matrix(tile, self.digits, rows, k)
+        self.packs.enque(tile)
+        self.packs.deque()
+        return piece
 
-    def release(self, digits: Slot) -> None:
-        """The digits have been multiplied."""
-        self._packs.free(digits)
-
-    def multiply(self, digits: Slot, k: int, group: int, column: int, products: GmView) -> None:
-        """Multiply group *group* of *digits*, *k* columns, by the same group of the weight.
+    def multiply(self, digits: L1Matrix, group: int, column: int, products: GmView) -> None:
+        """Multiply group *group* of *digits* by the same group of the weight.
 
         Columns from *column* on are written to *products* `(terms x m, columns)`.
         """
-        rows, size = products.rows, self._size
+        core, rows, size = self.core, products.rows, self._size
         # (k, n) -> (group size, columns) of the weight in L1
-        piece = self._pieces.alloc()
-        self._weight.load(piece, group * size, size, products.columns, column)
-        self._pieces.enque(piece)
-        piece, left = self._pieces.deque(), self._left.alloc()
+        tile, first = self._pieces.alloc(), group * size
+        weight = core.load_matrix(tile, self.weight, products.columns, size, first, column)
+        self._pieces.enque(tile)
+        self._pieces.deque()
         # (rows, k) -> (rows, group size) of the digits in L0A
-        in_l1, origin = (rows, k), (0, group * size)
-        load_data(self.core, left, digits, self._digits, in_l1, origin, (rows, size))
+        left = self._left.alloc()
+        a = core.load_data(left, digits.at(k=first), rows, size)
         self._left.enque(left)
-        left = self._left.deque()
+        self._left.deque()
         for start, count in pieces(products.columns, BASE_N):
             # (group size, columns) -> (group size, count) of the weight in L0B
             right = self._right.alloc()
-            in_l1, origin = (products.columns, size), (start, 0)
-            load_data(self.core, right, piece, self._weight, in_l1, origin, (count, size))
+            b = core.load_data(right, weight.at(origin=start), count, size)
             self._right.enque(right)
-            self._base_tile(left, self._right.deque(), products[:, start : start + count])
+            self._base_tile(a, b, self._right.deque(), products[:, start : start + count])
         self._left.free(left)
-        self._pieces.free(piece)
+        self._pieces.free(tile)
 
-    def _base_tile(self, left: Slot, right: Slot, products: GmView) -> None:
+    def _base_tile(self, a: Local, b: Local, right: Local, products: GmView) -> None:
         """(rows, group size) @ (group size, columns) -> (rows, columns), to global memory."""
-        dtype, size = self.digits.dtype, self._size
-        rows, columns, rows_padded = products.rows, products.columns, self._rows_padded
-        a, b = left.of(dtype, rows_padded * size), right.of(dtype, size * columns)
-        slot = self._totals.alloc()
-        total = slot.of(INT32, rows_padded * columns)
-        self.core.emit(Mmad(total, a, b, rows, columns, size))
+        core, sums = self.core, self._sums.alloc()
+        here = sums[: l0c_elements(products.rows, products.columns)]
+        core.mmad(here, a, b, (products.rows, products.columns, self._size))
         self._right.free(right)
-        self._totals.enque(slot)
-        slot = self._totals.deque()
-        dst, shape = products.operand, (rows, columns, rows_padded)
+        self._sums.enque(sums)
+        self._sums.deque()
         # int32 -> fp16 as it is: the scale of the conversion is one
-        if self._products.is_half:
-            op = Fixpipe(dst, total, *shape, FLOAT16, "deqf16", ONE)
-        else:
-            op = Fixpipe(dst, total, *shape, INT32)
-        self.core.emit(op)
-        self._totals.free(slot)
+        is_half = self._products.is_half
+        core.fixpipe(products, here, "deqf16" if is_half else None, ONE if is_half else None)
+        self._sums.free(sums)
 
 
 # ---- vector cores: products of digits to sums ----

@@ -26,10 +26,10 @@ from npusim.data.dtypes import FLOAT32
 from npusim.data.integers import ceil_div
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import Store
-from npusim.kernel.core import Core
 from npusim.kernel.cross_core import sync_all
-from npusim.kernel.cube import GmTile
+from npusim.kernel.cube_core import CubeCore
 from npusim.kernel.launch import mixed_launch
+from npusim.kernel.matrices import GmTile
 from npusim.kernel.plane import SPREAD, Plane, by_column, by_row
 from npusim.kernel.program import Binding, Block, Program
 from npusim.kernel.rows import pieces
@@ -149,7 +149,7 @@ def build(spec: DeviceSpec, p: Problem, plan: MsdGroupPlan) -> tuple[Block, ...]
 
 def _cube(spec: DeviceSpec, p: Problem, plan: MsdGroupPlan) -> Callable[[int], Program]:
     """What a cube core does: the groups of its share one after the other."""
-    core, f, slots = Core(plan.template, spec, "aic"), p.traits, _slots(p)
+    core, f, slots = CubeCore(plan.template, spec), p.traits, _slots(p)
     rows = GroupProducts.of(p).digit_rows
     cube = GroupCube(core, p, plan.core_n, min(plan.core_k, f.k), depth=1)
 
@@ -162,9 +162,9 @@ def _cube(spec: DeviceSpec, p: Problem, plan: MsdGroupPlan) -> Callable[[int], P
             if group >= SLOTS:
                 core.cross_core_wait_flag("group", "fixpipe", PRODUCTS_READ)
             top = group % SLOTS * rows
-            cube.multiply(in_l1, digits.k, group, 0, slots[top : top + rows, : weight.extent])
+            cube.multiply(in_l1, group, 0, slots[top : top + rows, : weight.extent])
             core.cross_core_set_flag("group", "fixpipe", PRODUCTS_READY)
-        cube.release(in_l1)
+        cube.packs.free(in_l1.tile)
 
     def program(index: int) -> Program:
         share = _share(p, plan, index)

@@ -25,10 +25,10 @@ from npusim.data.dtypes import FLOAT32, INT32
 from npusim.data.integers import align_down, align_up, ceil_div
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import Local
-from npusim.kernel.core import Core
 from npusim.kernel.cross_core import sync_all
-from npusim.kernel.cube import BaseTile
+from npusim.kernel.cube_core import CubeCore
 from npusim.kernel.launch import mixed_launch
+from npusim.kernel.matmul import BaseTile
 from npusim.kernel.plane import REPEAT, Plane, RowFactors, by_column, by_row, outer
 from npusim.kernel.program import Block, Program
 from npusim.kernel.rows import balanced, pieces
@@ -143,7 +143,7 @@ def build(spec: DeviceSpec, p: Problem, plan: MulticorePlan) -> tuple[Block, ...
 
 def _cube(spec: DeviceSpec, p: Problem, plan: MulticorePlan) -> Callable[[int], Program]:
     """What a cube core does: all of k for its columns."""
-    core, f = Core(OP, spec, "aic"), p.traits
+    core, f = CubeCore(OP, spec), p.traits
     cube = DigitCube(core, p, plan.cube, f.k)
 
     def program(group: int) -> Program:

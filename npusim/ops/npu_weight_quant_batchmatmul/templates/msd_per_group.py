@@ -26,10 +26,10 @@ from typing import NamedTuple
 from npusim.data.dtypes import FLOAT32
 from npusim.data.integers import align_up, ceil_div
 from npusim.devices.schema import DeviceSpec
-from npusim.kernel.core import Core
 from npusim.kernel.cross_core import sync_all
-from npusim.kernel.cube import GmTile
+from npusim.kernel.cube_core import CubeCore
 from npusim.kernel.launch import mixed_launch, share
+from npusim.kernel.matrices import GmTile
 from npusim.kernel.plane import Plane, by_row, multiply_add
 from npusim.kernel.program import Block, Program
 from npusim.kernel.rows import pieces
@@ -191,12 +191,12 @@ def _cube(
     spec: DeviceSpec, p: Problem, plan: PerGroupPlan, every: tuple[Step, ...]
 ) -> Callable[[int], Program]:
     """What a cube core does: its share of the products of each step."""
-    core, size = Core(plan.template, spec, "aic"), p.traits.group_size
+    core, size = CubeCore(plan.template, spec), p.traits.group_size
     rows = GroupProducts.of(p).digit_rows
     cube = GroupCube(core, p, min(BLOCK_N, plan.round_n), plan.pack_groups * size, depth=2)
 
     def multiply(
-        tasks: tuple[Task, ...], waits: bool, digits: GmTile, weight: GmTile, products: GmView
+        tasks: tuple[Task, ...], waits: bool, digits: GmTile, _weight: GmTile, products: GmView
     ) -> None:
         """(terms x m, k) digits @ (k, columns) of the weight, group by group: see `Step`."""
         if waits:
@@ -207,8 +207,8 @@ def _cube(
             for group, column, columns in tasks:
                 # (terms x m, columns) of the group in the slot
                 of_group = products[group * rows : (group + 1) * rows, column : column + columns]
-                cube.multiply(in_l1, weight.k, group, column, of_group)
-            cube.release(in_l1)
+                cube.multiply(in_l1, group, column, of_group)
+            cube.packs.free(in_l1.tile)
         sync_all(core, "fixpipe", "fixpipe", event=ALL_CUBES, group_event=PRODUCTS_READY)
 
     def program(group: int) -> Program:

@@ -25,10 +25,10 @@ from dataclasses import dataclass
 from npusim.data.dtypes import FLOAT32, INT32
 from npusim.data.integers import align_down, align_up, ceil_div
 from npusim.devices.schema import DeviceSpec
-from npusim.kernel.core import Core
 from npusim.kernel.cross_core import sync_all
-from npusim.kernel.cube import BaseTile
+from npusim.kernel.cube_core import CubeCore
 from npusim.kernel.launch import mixed_launch, share
+from npusim.kernel.matmul import BaseTile
 from npusim.kernel.plane import REPEAT, Plane, RowFactors, by_row, multiply_add
 from npusim.kernel.program import Block, Program
 from npusim.kernel.rows import balanced, pieces
@@ -175,7 +175,7 @@ def build(spec: DeviceSpec, p: Problem, plan: SplitKPlan) -> tuple[Block, ...]:
 
 def _cube(spec: DeviceSpec, p: Problem, plan: SplitKPlan) -> Callable[[int], Program]:
     """What a cube core does: its tasks of each round."""
-    core, f = Core(OP, spec, "aic"), p.traits
+    core, f = CubeCore(OP, spec), p.traits
     rounds, rows = _rounds(f, plan), scheme_of(f).terms * f.m
     cube = DigitCube(core, p, plan.cube, min(plan.block_k, f.k))
 

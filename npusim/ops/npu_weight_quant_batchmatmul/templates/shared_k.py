@@ -27,10 +27,10 @@ from npusim.data.dtypes import FLOAT32
 from npusim.data.integers import align_up, ceil_div
 from npusim.data.layout import FRACTAL_ROWS
 from npusim.devices.schema import DeviceSpec
-from npusim.kernel.core import Core
 from npusim.kernel.cross_core import sync_all
-from npusim.kernel.cube import GmMatrix, GmTile
+from npusim.kernel.cube_core import CubeCore
 from npusim.kernel.launch import mixed_launch
+from npusim.kernel.matrices import GmMatrix, GmTile
 from npusim.kernel.plane import REPEAT, Plane, by_row
 from npusim.kernel.program import Binding, Block, Program
 from npusim.kernel.rows import pieces
@@ -145,7 +145,7 @@ def _cube(
     spec: DeviceSpec, p: Problem, plan: SharedKPlan, ring: Ring
 ) -> Callable[[tuple[_Strip, ...]], Program]:
     """What a cube core does: its strips, one after the other."""
-    core, f = Core(plan.template, spec, "aic"), p.traits
+    core, f = CubeCore(plan.template, spec), p.traits
     x = GmMatrix("x", p.x.element, f.m, f.k, k_is_first=False)
     out = GmView.of("sums", FLOAT32, f.m, f.n) if plan.is_added else output_view(p)
     writer = StripWriter(core, plan.tiles, x, ring, min(plan.core_k, f.k))

@@ -17,7 +17,7 @@ from __future__ import annotations
 from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from npusim.data.integers import align_up, ceil_div
 from npusim.devices.schema import DeviceSpec
-from npusim.kernel.cube import l1_bytes
+from npusim.kernel.matrices import l1_bytes
 from npusim.kernel.program import Block
 from npusim.ops._dequantised_weight import Precision
 from npusim.ops.npu_weight_quant_batchmatmul.check import Problem

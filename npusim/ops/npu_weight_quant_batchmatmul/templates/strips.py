@@ -8,17 +8,14 @@ weight_quant_batch_matmul_v2/op_kernel, *_custom_nz_splitk.h, *_custom_mix_split
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from npusim.data.dtypes import FLOAT32, DType
-from npusim.data.integers import align_up
-from npusim.data.layout import FRACTAL_ROWS
-from npusim.isa import Fixpipe, Local
-from npusim.kernel.core import Core
-from npusim.kernel.cube import GmFeed, GmMatrix, GmTile, L0Pair, L1Operand, MmadInit, l1_bytes
+from npusim.isa import Local
+from npusim.kernel.cube_core import CubeCore, L0Pair, MmadInit
+from npusim.kernel.matrices import GmMatrix, GmTile, L1Matrix, l0c_elements
 from npusim.kernel.program import Binding
-from npusim.kernel.queues import Slot
 from npusim.kernel.rows import pieces
 from npusim.kernel.views import GmView
 from npusim.ops._dequantised_weight import MatrixTile
@@ -94,25 +91,24 @@ class Ring:
 class StripWriter:
     """Writes strips for one cube core."""
 
-    def __init__(self, core: Core, tiles: StripTiles, x: GmMatrix, ring: Ring, max_k: int) -> None:
+    def __init__(
+        self, core: CubeCore, tiles: StripTiles, x: GmMatrix, ring: Ring, max_k: int
+    ) -> None:
         """*max_k* is the largest share of a core. Raises ProgramError where buffers do not fit."""
-        self.core, self.tiles, self.ring, self.x = core, tiles, ring, GmFeed(core, x)
-        self.weights = [GmFeed(core, ring.gm_matrix(f"ring{slot}")) for slot in range(ring.slots)]
+        self.core, self.tiles, self.ring, self.x = core, tiles, ring, x
+        self.weights = [ring.gm_matrix(f"ring{slot}") for slot in range(ring.slots)]
         # L1: x (rows, max_k) or two pieces (m, load_k); two pieces (load_n, load_k) of the weight
         if tiles.is_resident:
-            self.resident = core.claim("l1", l1_bytes(x.dtype, tiles.rows, max_k, False))
+            self.resident = core.l1_tile(x, tiles.rows, max_k)
         else:
-            nbytes = l1_bytes(x.dtype, tiles.m, tiles.load_k, False)
-            self.left = core.queue("l1", nbytes, "mte2", "mte1", 2)
-        nbytes = l1_bytes(x.dtype, tiles.load_n, tiles.load_k, ring.layout == "ND")
-        self.right = core.queue("l1", nbytes, "mte2", "mte1", 2)
+            self.left = core.l1_queue(x, tiles.m, tiles.load_k)
+        self.right = core.l1_queue(self.weights[0], tiles.load_n, tiles.load_k)
         self.l0 = L0Pair(core, x.dtype, tiles.m, tiles.n, tiles.k)
-        nbytes = FLOAT32.nbytes(_padded(tiles.m, tiles.n))
-        self.l0c = core.queue("l0c", nbytes, "cube", "fixpipe", tiles.l0c_depth)
+        self.l0c = core.l0c_queue(FLOAT32, tiles.m, tiles.n, tiles.l0c_depth)
 
     def fetch(self, x: GmTile) -> None:
         """Load the x that stays in L1."""
-        self.x.load(self.resident, 0, x.k, x.extent)
+        self.core.load_matrix(self.resident, self.x, x.extent, x.k)
         self.core.sync("mte2", "mte1")
 
     def write(self, x: GmTile, out: GmView, first_k: int, k: int, slot: int) -> None:
@@ -121,10 +117,10 @@ class StripWriter:
         *x* is all that L1 holds if x stays there; the strip's k begins at its *first_k*. The
         first block of the weight is in *slot* of the ring.
         """
-        sums: dict[MatrixTile, Slot] = {}
-        # sums: the L0C slot of each tile (m, n), open from its first k to its last
+        sums: dict[MatrixTile, Local] = {}
+        # sums: the L0C of each tile (m, n), open from its first k to its last
         for index, (block_k, depth) in enumerate(pieces(k, self.ring.depth)):
-            feed = self.weights[(slot + index) % self.ring.slots]
+            matrix = self.weights[(slot + index) % self.ring.slots]
             self.core.cross_core_wait_flag("group", "mte2", FILLED)
             # (depth, columns) of a block -> pieces (load_k, load_n) for L1
             parts = [
@@ -133,19 +129,19 @@ class StripWriter:
                 for n, columns in pieces(out.columns, self.tiles.load_n)
             ]
             for part in parts:
-                weight = self._load_weight(feed, part, is_last=part is parts[-1])
+                weight = self._load_weight(matrix, part, is_last=part is parts[-1])
                 here = part._replace(k=block_k + part.k)
                 self._multiply_rows(x, first_k, weight, here, out, sums, k)
-                self.right.free(weight.slot)
+                self.right.free(weight.tile)
 
     def _multiply_rows(
         self,
         x: GmTile,
         first_k: int,
-        weight: L1Operand,
+        weight: L1Matrix,
         part: WeightBlock,
         out: GmView,
-        sums: dict[MatrixTile, Slot],
+        sums: dict[MatrixTile, Local],
         k: int,
     ) -> None:
         """Multiply every row tile of the strip by *part* of its weight, which is in L1."""
@@ -155,55 +151,45 @@ class StripWriter:
                 tile = MatrixTile(row, part.n + n, rows, columns)
                 # The first piece of k opens the tile's sums, the last one stores them.
                 if part.k == 0:
-                    sums[tile] = self.l0c.alloc()
-                total = sums[tile].of(FLOAT32, _padded(rows, columns))
+                    sums[tile] = self.l0c.alloc()[: l0c_elements(rows, columns)]
                 # (rows, depth) @ (depth, columns) += (rows, columns)
-                right = replace(weight, origin=n)
                 for start, depth in pieces(part.depth, self.tiles.k):
                     init: MmadInit = "zero" if part.k + start == 0 else "accumulate"
-                    shape = rows, columns, depth
-                    self.l0.multiply(total, left.at_k(start), right.at_k(start), shape, init)
+                    a, b = left.at(k=start), weight.at(k=start, origin=n)
+                    self.l0.multiply(sums[tile], a, b, (rows, columns, depth), init)
                 if part.k + part.depth == k:
-                    self._drain(sums[tile], total, tile, out)
+                    self._drain(sums[tile], tile, out)
             if not self.tiles.is_resident:
-                self.left.free(left.slot)
+                self.left.free(left.tile)
 
-    def _load_weight(self, feed: GmFeed, part: WeightBlock, is_last: bool) -> L1Operand:
+    def _load_weight(self, matrix: GmMatrix, part: WeightBlock, is_last: bool) -> L1Matrix:
         """*part* of a block into L1; after the last one the slot of the ring may be refilled."""
-        slot = self.right.alloc()
+        tile = self.right.alloc()
         # (depth, columns) of the ring -> Nz in L1
-        feed.load(slot, part.k, part.depth, part.columns, part.n)
+        piece = self.core.load_matrix(tile, matrix, part.columns, part.depth, part.k, part.n)
         if is_last:
             self.core.cross_core_set_flag("group", "mte2", READ)
-        self.right.enque(slot)
-        return L1Operand(self.right.deque(), feed, part.columns, part.depth)
+        self.right.enque(tile)
+        self.right.deque()
+        return piece
 
-    def _load_x(self, x: GmTile, row: int, rows: int, k: int, count: int) -> L1Operand:
+    def _load_x(self, x: GmTile, row: int, rows: int, k: int, count: int) -> L1Matrix:
         """*rows* of x and *count* of their k in L1, `(rows, count)`."""
         # x (rows, k of this core) is in L1: the part begins at row and k.
         if self.tiles.is_resident:
-            return L1Operand(self.resident, self.x, x.extent, x.k, row, k)
-        slot = self.left.alloc()
-        self.x.load(slot, k, count, rows, row)
-        self.left.enque(slot)
-        return L1Operand(self.left.deque(), self.x, rows, count)
+            return L1Matrix(self.resident, x.extent, x.k, origin=row, k=k)
+        tile = self.left.alloc()
+        piece = self.core.load_matrix(tile, self.x, rows, count, k, row)
+        self.left.enque(tile)
+        self.left.deque()
+        return piece
 
-    def _drain(self, slot: Slot, total: Local, tile: MatrixTile, out: GmView) -> None:
+    def _drain(self, sums: Local, tile: MatrixTile, out: GmView) -> None:
         """`(n / 16, m, 16)` fp32 in L0C to (m, n) of *out*."""
-        self.l0c.enque(slot)
-        slot = self.l0c.deque()
+        self.l0c.enque(sums)
+        self.l0c.deque()
         row, column, rows, columns = tile
-        dst = out[row : row + rows, column : column + columns].operand
-        shape = rows, columns, align_up(rows, FRACTAL_ROWS)
         # fp32 sums of several cores are added in global memory; a lone core stores its output.
-        if out.dtype is FLOAT32:
-            op = Fixpipe(dst, total, *shape, FLOAT32, "none", atomic=True)
-        else:
-            op = Fixpipe(dst, total, *shape, out.dtype, "cast")
-        self.core.emit(op)
-        self.l0c.free(slot)
-
-
-def _padded(m: int, n: int) -> int:
-    """Elements of whole fractals in L0C."""
-    return align_up(m, FRACTAL_ROWS) * align_up(n, FRACTAL_ROWS)
+        here = out[row : row + rows, column : column + columns]
+        self.core.fixpipe(here, sums, atomic=out.dtype is FLOAT32)
+        self.l0c.free(sums)

@@ -31,30 +31,19 @@ from npusim.isa import (
     BLOCK_BYTES,
     Binary,
     BinaryOp,
-    BroadcastToL0c,
     Cast,
     Copy,
-    CopyL0c,
-    CopyToL1,
     Local,
 )
 from npusim.kernel import views
-from npusim.kernel.coupled import NdFeed
-from npusim.kernel.cube import (
-    GmMatrix,
-    GmTile,
-    L0Pair,
-    L1Operand,
-    MmadInit,
-    l1_bytes,
-    l1_rows,
-)
+from npusim.kernel.ai_core import AiCore, NdFeed
+from npusim.kernel.cube_core import L0Pair, MmadInit
+from npusim.kernel.matrices import GmMatrix, GmTile, L1Matrix, l0c_elements, l1_elements, l1_rows
 from npusim.kernel.program import Block
 from npusim.kernel.queues import Slot
 from npusim.kernel.rows import pieces
 from npusim.kernel.steps import Step
 from npusim.kernel.tiles import whole_edges
-from npusim.kernel.vector_core import VectorCore
 from npusim.kernel.views import GmView
 from npusim.ops._dequantised_weight import MatrixTile, tile_view
 from npusim.ops.npu_weight_quant_batchmatmul.check import Problem
@@ -197,14 +186,14 @@ class _Kernel:
 
     def __init__(self, spec: DeviceSpec, p: Problem, plan: WeightNzPlan) -> None:
         f, self.t = p.traits, plan.tiles
-        t, self.core = self.t, VectorCore(plan.template, spec)
+        t, self.core = self.t, AiCore(plan.template, spec)
         core = self.core
         rows, columns = (f.k, f.m) if f.trans_x else (f.m, f.k)
         self.x, self.weight = GmMatrix("x", FLOAT16, rows, columns, f.trans_x), gm_weight(p)
         # In the unified buffer: the weight and the output on top of it, x, parameters, the bias.
         self.b = _WeightFeed(core, self.weight, f.has_offset, t.base_n, t.part_k)
         part = (t.part_x_k, t.part_m) if f.trans_x else (t.part_m, t.part_x_k)
-        self.a = NdFeed(core, spec, self.x, part)
+        self.a = NdFeed(core, self.x, part)
         self.out = _BlockOut(core, t.base_m, t.base_n, self.b.first)
         self.b.claim_parameters(t.base_n)
         columns_padded = align_up(t.base_n, FRACTAL_ROWS)
@@ -213,15 +202,11 @@ class _Kernel:
             self.bias_row = core.tile(FLOAT32, columns_padded)
         # One piece of each operand in L1, and one event for both.
         longest = min(t.l1_k, align_up(f.k, FRACTAL_ROWS))
-        a_bytes, b_bytes = (
-            l1_bytes(FLOAT16, extent, longest, feed.k_is_first)
-            for feed, extent in ((self.a, t.base_m), (self.b, t.base_n))
-        )
-        self.l1 = core.queue("l1", b_bytes, "mte3", "mte1")
-        self.l1_a = core.claim("l1", a_bytes)
+        count = l1_elements(FLOAT16, t.base_n, longest, self.b.k_is_first)
+        self.l1_b = core.tiles(FLOAT16, count, "mte3", "mte1", 1, "l1")
+        self.l1_a = core.l1_tile(self.x, t.base_m, longest)
         self.l0 = L0Pair(core, FLOAT16, t.base_m, t.base_n, t.base_k)
-        sums = align_up(t.base_m, FRACTAL_ROWS) * columns_padded
-        self.l0c = core.queue("l0c", FLOAT32.nbytes(sums), "cube", "vector", t.l0c_depth)
+        self.l0c = core.l0c_queue(FLOAT32, t.base_m, t.base_n, t.l0c_depth, drain="vector")
 
     def block(
         self, x: GmTile, _weight: GmTile, output: GmView, bias: GmView | None, *parameters: GmView
@@ -233,30 +218,29 @@ class _Kernel:
         core, m, n = self.core, output.rows, output.columns
         # (n,) fp16 scale and offset, for all k of the block
         self.b.load_parameters(parameters)
-        slot = self.l0c.alloc()
         # (n / 16, m, 16) fp32 sums
-        sums = slot.of(FLOAT32, align_up(m, FRACTAL_ROWS) * align_up(n, FRACTAL_ROWS))
+        sums = self.l0c.alloc()[: l0c_elements(m, n)]
         for k, count in pieces(x.k, self.t.l1_k):
-            piece = self.l1.alloc()
+            piece = self.l1_b.alloc()
             self.b.load(piece, k, count, n)
             self.a.load(self.l1_a, k, count, m)
             if bias is not None:
                 self._start_from(bias, sums, m, is_first=k == 0)
-            self.l1.enque(piece)
-            piece = self.l1.deque()
-            a, b = L1Operand(self.l1_a, self.a, m, count), L1Operand(piece, self.b, n, count)
+            self.l1_b.enque(piece)
+            piece = self.l1_b.deque()
+            a, b = L1Matrix(self.l1_a, m, count, self.a.k_is_first), L1Matrix(piece, n, count)
             for start, step_k in pieces(count, self.t.base_k):
                 # (m, step_k) @ (step_k, n); only the first step of all starts the sums.
                 starts = k == start == 0 and bias is None
                 init: MmadInit = "zero" if starts else "accumulate"
-                self.l0.multiply(sums, a.at_k(start), b.at_k(start), (m, n, step_k), init)
-            self.l1.free(piece)
+                self.l0.multiply(sums, a.at(start), b.at(start), (m, n, step_k), init)
+            self.l1_b.free(piece)
             # Only then may the next weight be loaded.
             core.sync("mte3", "mte2")
-        self.l0c.enque(slot)
-        slot = self.l0c.deque()
+        self.l0c.enque(sums)
+        self.l0c.deque()
         self.out.drain(sums, output)
-        self.l0c.free(slot)
+        self.l0c.free(sums)
         # The next weight goes where the output was.
         core.sync("mte3", "mte2")
 
@@ -268,7 +252,7 @@ class _Kernel:
         core.cast(row, self.bias_half[:columns])
         if is_first:
             # (n,) -> (n / 16, m, 16), the same values in each row
-            core.step(BroadcastToL0c(sums, row, align_up(m, FRACTAL_ROWS)))
+            core.broadcast_to_l0c(sums, row, align_up(m, FRACTAL_ROWS))
             core.sync("vector", "cube")
 
 
@@ -293,7 +277,7 @@ class _WeightFeed:
     dtype: DType = FLOAT16
 
     def __init__(
-        self, core: VectorCore, weight: GmMatrix, has_offset: bool, n: int, part_k: int
+        self, core: AiCore, weight: GmMatrix, has_offset: bool, n: int, part_k: int
     ) -> None:
         """Claim room to dequantise *part_k* of k at a time, of *n* columns at most."""
         self.core, self.weight, self.part_k = core, weight, part_k
@@ -326,8 +310,8 @@ class _WeightFeed:
                 columns = align_up(view.columns, FRACTAL_ROWS)
                 core.brcb(blocks[: c0(FLOAT16) * columns], vector[:columns])
 
-    def load(self, slot: Slot, k: int, count: int, extent: int) -> None:
-        """Write positions [k, k + count) of *extent* columns of the product into *slot*."""
+    def load(self, l1: Local, k: int, count: int, extent: int) -> None:
+        """Write positions [k, k + count) of *extent* columns of the product into *l1*."""
         l1_pitch = l1_rows(FLOAT16, extent, self.k_is_first) * BLOCK_BYTES
         for column, columns in pieces(extent, self.part_n):
             rows = align_up(columns, FRACTAL_ROWS)
@@ -341,9 +325,9 @@ class _WeightFeed:
                 blocks_k, nbytes = ceil_div(depth, c0(FLOAT16)), rows * BLOCK_BYTES
                 offset_bytes = start // c0(FLOAT16) * l1_pitch + column * BLOCK_BYTES
                 extent_bytes = (blocks_k - 1) * l1_pitch + nbytes
-                dst = slot.of(UINT8, extent_bytes, offset_bytes)
+                dst = l1.as_dtype(UINT8).at(offset_bytes, extent_bytes)
                 src = out.as_dtype(UINT8, nbytes * blocks_k)
-                self.core.emit(CopyToL1(dst, src, nbytes, blocks_k, nbytes, l1_pitch))
+                self.core.copy_to_l1(dst, src, nbytes, blocks_k, nbytes, l1_pitch)
                 self.fp16[turn].free(out)
 
     def _dequantise(self, tile: MatrixTile, turn: int) -> Local:
@@ -401,7 +385,7 @@ REPEAT_BLOCKS = 8
 class _BlockOut:
     """L0C to fp16 rows: converted into the buffer as Nz, turned into ND, stored."""
 
-    def __init__(self, core: VectorCore, m: int, n: int, under: Slot) -> None:
+    def __init__(self, core: AiCore, m: int, n: int, under: Slot) -> None:
         """Claim room for blocks of *m* x *n* on top of *under*."""
         self.core = core
         core.claim_tails()
@@ -419,7 +403,7 @@ class _BlockOut:
         for column, columns in pieces(output.columns, self.max_columns, c0(FLOAT16)):
             count = rows_padded * align_up(columns, FRACTAL_ROWS)
             part = src.at(rows_padded * column, count)
-            self.core.step(CopyL0c(self.nz[:count], part, "cast", None, rows_padded))
+            self.core.copy_l0c(self.nz[:count], part, rows_padded, "cast")
             self._store(output[:, column : column + columns])
             self.core.barrier("vector")
 

@@ -1,11 +1,12 @@
-"""A grid of cores over the product, each with a rectangle of it: the vendor's older tiling.
+"""A grid of cores over the product, each with a rectangle of it, and the tiles of 310P.
 
-A published edition of the tiling library (cache tiling, cache_tiling_basic_block*.cc) tries a list
-of blocks and takes the one that its estimator likes best. Of the estimator only this is followed:
-a load takes as long as the busiest core's does at 128 bytes a cycle, or as that of all cores does
-at 2550, whichever is longer. Of the blocks with which it is shortest, give or take a fifth, the
-largest is used, with the least for the busiest core, on the fewest cores, the squarest of equally
-large ones (inferred). Several matrices are shared out to groups of cores first (assumed).
+**The vendor's older tiling.** A published edition of the tiling library (cache tiling,
+cache_tiling_basic_block*.cc) tries a list of blocks and takes the one that its estimator likes
+best. Of the estimator only this is followed: a load takes as long as the busiest core's does at 128
+bytes a cycle, or as that of all cores does at 2550, whichever is longer. Of the blocks with which
+it is shortest, give or take a fifth, the largest is used, with the least for the busiest core, on
+the fewest cores, the squarest of equally large ones (inferred). Several matrices are shared out to
+groups of cores first (assumed).
 
 The fifth is read off measured times (validation rows of npu_dynamic_quant and npu_quant_matmul).
 From k = 4096 to 16384, (512, k, 1024) grows by 3.9 us a 1024 of k and (1024, k, 512) by 4.8, of
@@ -13,16 +14,22 @@ which quantising the rows takes 0.8 and 1.5. In the 3.2 that are left, 16 cores 
 with blocks of 256 x 128, 120 bytes a ns as with other shapes; 24 cores with 192 x 128 would load
 320 KiB, at a rate that is a sixth lower. (64, k, 1024) grows by 0.9, 140 bytes a ns with 64 x 64,
 and would load a quarter more with 64 x 96.
+
+**310P** (ops-nn@e5c3fa9 matmul/quant_batch_matmul_v3, PpMatmul): powers of two with the least
+traffic, in bands that share most. Loads carry up to 128 KiB.
 """
 
 from __future__ import annotations
 
-from npusim.data.integers import align_down, align_up, ceil_div
-from npusim.devices.schema import Core
-from npusim.kernel.tiles import CubeTiles
-from npusim.ops.npu_quant_matmul.contract import Problem
+from collections.abc import Iterator
 
-__all__ = ["few_rows_tiles", "grid_tiles"]
+from npusim.data.integers import align_down, align_up, ceil_div
+from npusim.devices.schema import Core, DeviceSpec
+from npusim.isa import BLOCK_BYTES
+from npusim.kernel.tiles import CubeTiles, whole_edges
+from npusim.ops.npu_quant_matmul.check import Problem
+
+__all__ = ["coupled_tiles", "few_rows_tiles", "grid_tiles", "is_pp"]
 
 BLOCKS = (
     *((64, 64), (64, 128), (64, 256), (128, 64), (128, 128), (256, 64), (96, 320), (128, 192)),
@@ -177,3 +184,92 @@ def _is_few_rows(core: Core, p: Problem) -> bool:
     is_shape = pr.m <= 256 and pr.k >= 4096 and pr.n >= 7168 and pr.matrices == 1
     is_kind = p.pertoken_scale is not None and p.output.dtype == "bfloat16" and pr.fractal_b
     return is_shape and is_kind and p.bias is None and core.count in (16, 24)
+
+
+# ---- 310P ----
+
+PP_STRIP_BYTES = 131072
+"""Both operands of one load; L1 holds two of them (ops-nn, pp_matmul)."""
+LONGEST = 256
+
+
+def is_pp(p: Problem) -> bool:
+    """Whether the vendor uses PpMatmul; else its choice is closed, and the same rule is used.
+
+    What PpMatmul reads and writes is FRACTAL_NZ, which TransData makes of an ND x1 before it and
+    turns into ND after it. Here the kernel does both itself.
+    """
+    pr = p.product
+    return pr.m >= 1024 and p.bias is not None and not pr.transposed_a
+
+
+def coupled_tiles(spec: DeviceSpec, p: Problem) -> CubeTiles:
+    """The tiles of 310P."""
+    core, pr = spec.cores["ai_core"], p.product
+    bm, bn = _base(spec, core, p)
+    bn = whole_edges(bn, pr.n, p.output.element)
+    k = align_up(pr.k, 32)
+    strip = PP_STRIP_BYTES // (bm + bn)
+    strip = min(k, align_down(strip, 256) if strip >= 256 else align_down(strip, 32))
+    base_k = min(strip, PIECE_BYTES // max(bm, bn) // 32 * 32)
+    step = max(1, strip // base_k)
+    blocks_m, blocks_n = ceil_div(pr.m, bm), ceil_div(pr.n, bn)
+    cores = min(core.count, blocks_m * blocks_n * pr.matrices)
+    if p.output.element.nbytes(pr.n) < BLOCK_BYTES:
+        # A store spills into the next row, which must come later.
+        cores = 1
+    by_column, width = _band(p, bm, bn, min(cores, blocks_m * blocks_n))
+    return CubeTiles(
+        *(bm, bn, base_k, step, step, 2 * step, 2 * step),
+        l0c_depth=2 if 2 * 4 * bm * bn <= (core.l0c_bytes or 0) else 1,
+        cores=cores,
+        schedule="round_robin",
+        order="row" if by_column else "column",
+        l2_m=blocks_m if by_column else width,
+        l2_n=width if by_column else blocks_n,
+    )
+
+
+def _sizes(extent: int, size: int) -> Iterator[int]:
+    """*size* and its doubles, up to the first that holds *extent*."""
+    while size < extent and size < LONGEST:
+        yield size
+        size *= 2
+    yield size
+
+
+def _base(spec: DeviceSpec, core: Core, p: Problem) -> tuple[int, int]:
+    pr = p.product
+    ratio = spec.l2.read_bytes_per_s / spec.gm.read_bytes_per_s
+    best, least = (16, 16), float("inf")
+    for m in _sizes(pr.m, pr.unit_m):
+        for n in _sizes(pr.n, pr.unit_n):
+            if 4 * m * n > (core.l0c_bytes or 0):
+                continue
+            blocks_n = ceil_div(pr.n, n)
+            wave_m = min(pr.m, ceil_div(core.count, blocks_n) * m)
+            wave_n = min(pr.n, core.count * n)
+            a = ratio if wave_m * pr.k > spec.l2.capacity_bytes else 1
+            b = ratio if wave_n * pr.k > spec.l2.capacity_bytes else 1
+            cost = a / n + b / m
+            if cost < least:
+                best, least = (m, n), cost
+    m, n = best
+    last = ceil_div(pr.n, n) % core.count
+    if pr.m <= m and 0 < last < 0.75 * core.count:
+        share = ceil_div(pr.n, core.count)
+        n = align_up(ceil_div(share, ceil_div(share, LONGEST)), 16)
+    return m, n
+
+
+def _band(p: Problem, bm: int, bn: int, cores: int) -> tuple[bool, int]:
+    """Whether bands are of columns or rows, and their width: a wave then loads least."""
+    pr = p.product
+    best, least = (False, 1), float("inf")
+    for cores_n in range(1, cores + 1):
+        cores_m = ceil_div(cores, cores_n)
+        cost = cores_n * bn + cores_m * bm
+        if cost < least:
+            by_column = cores_n * bn + pr.m < cores_m * bm + pr.n
+            best, least = (by_column, cores_n if by_column else cores_m), cost
+    return best

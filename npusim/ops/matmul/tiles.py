@@ -1,9 +1,9 @@
-"""The template v2: how MatMulV2 splits a product over cores and buffers.
+"""How MatMulV2, and the kernel of 310P, split a product over cores and buffers.
 
-Its tiling is closed. What follows is read off times of products of bfloat16 whose x2 lies as (n, k)
-(hudingyi688/aiconfigurator-npu@90d7765, MatMulV2.csv: 24 cores, k and n powers of two from 256 to
-16384, and 7168 and 12288), by how they grow with k: a core's rows of x1 and x2 take a fixed time
-each. All of it is assumed, more so between the sizes that were measured:
+The tiling of MatMulV2 is closed. What follows is read off times of products of bfloat16 whose x2
+lies as (n, k) (hudingyi688/aiconfigurator-npu@90d7765, MatMulV2.csv: 24 cores, k and n powers of
+two from 256 to 16384, and 7168 and 12288), by how they grow with k: a core's rows of x1 and x2 take
+a fixed time each. All of it is assumed, more so between the sizes that were measured:
 
 * a power of two of cores, 16 of 24, makes one block each where that is enough: 32, 64 or 128 rows
   by 32 to 256 columns, as many blocks as there are cores for, the squarest of them;
@@ -33,16 +33,20 @@ from typing import NamedTuple
 from npusim.data.integers import align_down, align_up, ceil_div
 from npusim.data.layout import FRACTAL_ROWS
 from npusim.devices.schema import Core, DeviceSpec
-from npusim.kernel.tiles import CubeTiles
-from npusim.ops.matmul.contract import Problem
-from npusim.ops.matmul.templates.base import diagonal_tiles
-from npusim.ops.matmul.templates.buffers import BIAS_BYTES, l0c_depth, longest_k
-from npusim.ops.matmul.templates.whole_k import WholeKPlan, build, whole_k_plan
+from npusim.isa import BLOCK_BYTES
+from npusim.kernel.tiles import CubeTiles, whole_edges
+from npusim.ops._base_tiles import (
+    BIAS_BYTES,
+    K_BYTES,
+    Block,
+    base_block,
+    diagonal_tiles,
+    l0c_depth,
+    longest_k,
+)
+from npusim.ops.matmul.check import Problem
 
-__all__ = ["build", "tile"]
-
-Block = tuple[int, int]
-"""Rows and columns."""
+__all__ = ["coupled_tiles", "past_l2_of_v2", "v2_tiles"]
 
 LARGE_BLOCKS = (128, 256), (256, 128)
 ROWS = 32, 64, 128
@@ -65,15 +69,14 @@ LINE = 256
 """k of a line of 512 bytes, a multiple of which is loaded, and the most of it in L0."""
 
 
-def tile(spec: DeviceSpec, p: Problem) -> WholeKPlan:
-    """Split as the measured times say."""
-    cube = _tiles(spec, p)
+def past_l2_of_v2(p: Problem, cube: CubeTiles) -> tuple[str, ...]:
+    """The operands that the L2 does not keep, as the measured times say."""
     has_few_rows = cube.base_m < p.product.m <= PAST_L2_ROWS
-    is_past = has_few_rows and p.x2.spec.nbytes > KEPT_X2_BYTES
-    return whole_k_plan(p, cube, ("x2",) if is_past else ())
+    return ("x2",) if has_few_rows and p.x2.spec.nbytes > KEPT_X2_BYTES else ()
 
 
-def _tiles(spec: DeviceSpec, p: Problem) -> CubeTiles:
+def v2_tiles(spec: DeviceSpec, p: Problem) -> CubeTiles:
+    """Split as the measured times say."""
     core, pr = spec.cores["aic"], p.product
     if pr.matrices > 1:
         return diagonal_tiles(spec, p)
@@ -232,3 +235,30 @@ def _step(core: Core, p: Problem, block: Block, base_k: int) -> int:
     k = room * 8 // p.product.element.bits // (2 * sum(block))
     most = ceil_div(p.product.k, base_k)
     return min(max(1, (align_down(k, LINE) or k) // base_k), most)
+
+
+# ---- 310P ----
+
+
+def coupled_tiles(spec: DeviceSpec, p: Problem) -> CubeTiles:
+    """310P: loads of three pieces of k."""
+    core, pr = spec.cores["ai_core"], p.product
+    bm, bn = base_block(core, p)
+    bn = whole_edges(bn, pr.n, p.output.element)
+    blocks_m, blocks_n = ceil_div(pr.m, bm), ceil_div(pr.n, bn)
+    base_k = longest_k(p, (bm, bn), K_BYTES * 8 // pr.element.bits)
+    cores = min(core.count, blocks_m * blocks_n * pr.matrices)
+    if p.output.element.nbytes(pr.n) < BLOCK_BYTES:
+        # A store spills into the next row, which must come later.
+        cores = 1
+    return CubeTiles(
+        *(bm, bn, base_k, 3, 3, 6, 6),
+        l0c_depth=l0c_depth(core, p, (bm, bn)),
+        cores=cores,
+        schedule="round_robin",
+        order="diagonal",
+        l2_m=min(max(1, core.count // 2), blocks_m),
+        l2_n=min(2, blocks_n),
+        resident_a=3 * base_k >= pr.k,
+        resident_b=3 * base_k >= pr.k,
+    )

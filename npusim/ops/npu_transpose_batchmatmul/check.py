@@ -10,20 +10,30 @@ import numpy as np
 from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT8, INT64, UINT64
 from npusim.data.errors import Code, shown
 from npusim.data.tensor import LAYOUTS, Operand, TensorSpec
-from npusim.devices.schema import DeviceSpec
-from npusim.kernel.matmul import Product
+from npusim.kernel.product import Product
 from npusim.ops import _protocol
 from npusim.ops._contract import Contract, listed
+from npusim.ops._operands import fixpipe_words
 from npusim.ops._protocol import present
-from npusim.ops._words import fixpipe_words
+from npusim.ops._support import A2_A3, Operands, Row
 
-__all__ = ["Problem", "check"]
+__all__ = ["PLAIN", "SUPPORT", "Problem", "check"]
 
 Order = tuple[int, ...]
 """Which axis of a tensor is which of the product."""
 PLAIN, TURNED, SWAPPED = (0, 1, 2), (1, 0, 2), (0, 2, 1)
 LARGEST = 65535
 """Of N and B, of B * N with a scale, and of a row of input that holds all heads."""
+
+SUPPORT = tuple(
+    Row(
+        on=A2_A3,
+        input=Operands((dtype,), ranks=(3, 3)),
+        weight=Operands((dtype,), LAYOUTS if dtype is not FLOAT32 else ("ND",), ranks=(3, 3)),
+        scale=(INT64, UINT64) if dtype is FLOAT16 else Operands(presence="absent"),
+    )
+    for dtype in (FLOAT16, BFLOAT16, FLOAT32)
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,41 +51,28 @@ class Problem(_protocol.Problem):
     slices: int
     """Into how many parts the output splits the heads."""
 
-    @property
-    def heads(self) -> int:
-        return self.product.matrices
+    bias: None = None
+    """There is none, for tiles that depend on it."""
 
 
-def check(
-    spec: DeviceSpec,
-    input: Any,
-    weight: Any,
-    *,
-    bias: Any = None,
-    scale: Any = None,
-    perm_x1: Any = None,
-    perm_x2: Any = None,
-    perm_y: Any = None,
-    batch_split_factor: Any = 1,
-) -> Problem:
-    """Hold a call against the contract of its product line; raises OpError."""
-    contract = Contract("npu_transpose_batchmatmul", spec)
-    contract.require(
-        spec.series != "Atlas inference",
-        f"the chip must be of Atlas A2 or Atlas A3, not {spec.name} of {spec.series}, which has "
-        f"no such kernel; use matmul",
-        Code.UNSUPPORTED,
-    )
-    x, w = _matrices(contract, input, weight)
-    contract.require(
-        bias is None, "bias must be None, for the kernel takes none; leave it out, and add it"
-    )
-    of_x = _order(contract, "perm_x1", perm_x1, (PLAIN, TURNED), PLAIN)
-    of_w = _order(contract, "perm_x2", perm_x2, (PLAIN, SWAPPED), PLAIN)
-    _order(contract, "perm_y", perm_y, (TURNED,), TURNED)
+def check(contract: Contract) -> Problem:
+    """Hold a call against what ties its arguments together; raises OpError."""
+    x, w = contract.operand("input"), contract.matrix("weight")
+    if w.spec.layout == "ND":
+        # torch_npu makes a view contiguous.
+        w = replace(w, spec=replace(w.spec, transposed=False))
+    for operand in (x, w):
+        contract.require(
+            0 not in operand.shape,
+            f"{operand.name} must not be empty, not of shape {operand.shape}; leave the call out",
+        )
+    contract.optional("bias")
+    of_x = _order(contract, "perm_x1", (PLAIN, TURNED), PLAIN)
+    of_w = _order(contract, "perm_x2", (PLAIN, SWAPPED), PLAIN)
+    _order(contract, "perm_y", (TURNED,), TURNED)
     product = _product(contract, x, w, of_x, of_w)
-    slices = _slices(contract, batch_split_factor, product.matrices)
-    words = _words(contract, scale, x, product, slices)
+    slices = _slices(contract, product.matrices)
+    words = _words(contract, product, slices)
     _check_kernel(contract, product, of_x, w, plain=words is None and slices == 1)
     m, heads, n = product.m, product.matrices, product.n
     shape = (m, heads, n) if slices == 1 else (slices, m, heads // slices * n)
@@ -94,29 +91,9 @@ def check(
     )
 
 
-def _matrices(contract: Contract, x: Any, weight: Any) -> tuple[Operand, Operand]:
-    kinds = FLOAT16, BFLOAT16, FLOAT32
-    a = contract.operand("input", x, kinds)
-    b = contract.matrix("weight", weight, (a.element,), " like input", LAYOUTS)
-    if b.spec.layout == "ND":
-        # torch_npu makes a view contiguous.
-        b = replace(b, spec=replace(b.spec, transposed=False))
-    for operand in (a, b):
-        contract.require(
-            len(operand.shape) == 3,
-            f"{operand.name} must have three dimensions, not {len(operand.shape)}; reshape it",
-        )
-        contract.require(
-            0 not in operand.shape,
-            f"{operand.name} must not be empty, not of shape {operand.shape}; leave the call out",
-        )
-    return a, b
-
-
-def _order(
-    contract: Contract, name: str, value: Any, orders: tuple[Order, ...], default: Order
-) -> Order:
-    """*value* as one of *orders*."""
+def _order(contract: Contract, name: str, orders: tuple[Order, ...], default: Order) -> Order:
+    """The argument called *name* as one of *orders*."""
+    value = contract.value(name)
     if value is None:
         return default
     is_list = isinstance(value, list | tuple)
@@ -148,11 +125,6 @@ def _product(contract: Contract, x: Operand, w: Operand, of_x: Order, of_w: Orde
         )
     is_nz = w.spec.layout == "FRACTAL_NZ"
     contract.require(
-        not is_nz or x.element is not FLOAT32,
-        "weight must have layout ND with float32, not FRACTAL_NZ; pass it through "
-        "npu_format_cast(..., 2)",
-    )
-    contract.require(
         not is_nz or (of_x == TURNED and of_w == PLAIN and not w.spec.transposed),
         f"weight in FRACTAL_NZ must come as (B, K, N), with perm_x1 {TURNED} and perm_x2 {PLAIN}, "
         f"not with {of_x} and {of_w}{', transposed' if w.spec.transposed else ''}; pass it through "
@@ -178,8 +150,8 @@ def _named(order: Order, names: str) -> str:
     return f"({', '.join(name for _, name in places)})"
 
 
-def _slices(contract: Contract, factor: Any, heads: int) -> int:
-    count = contract.integer("batch_split_factor", factor)
+def _slices(contract: Contract, heads: int) -> int:
+    count = contract.integer("batch_split_factor")
     contract.require(
         count >= 1 and heads % count == 0,
         f"batch_split_factor must divide the number of heads, {heads}, not be {count}; pass 1",
@@ -187,17 +159,11 @@ def _slices(contract: Contract, factor: Any, heads: int) -> int:
     return count
 
 
-def _words(
-    contract: Contract, scale: Any, x: Operand, product: Product, slices: int
-) -> Operand | None:
+def _words(contract: Contract, product: Product, slices: int) -> Operand | None:
     """The parameters of the fixpipe, one for each head and column."""
-    if scale is None:
+    words = contract.optional("scale")
+    if words is None:
         return None
-    contract.require(
-        x.element is FLOAT16,
-        f"input must be float16 with a scale, not {x.element}; convert both matrices",
-    )
-    words = contract.operand("scale", scale, (INT64, UINT64))
     columns = product.matrices * product.n
     contract.require(
         words.shape == (columns,),

@@ -8,17 +8,25 @@ from __future__ import annotations
 
 from npusim.data.integers import align_up, ceil_div
 from npusim.devices.schema import Core, DeviceSpec
+from npusim.kernel.launch import share
 from npusim.kernel.tiles import CubeTiles, Order
-from npusim.ops.npu_quant_matmul.contract import Problem
-from npusim.ops.npu_quant_matmul.search import BLOCK, first_blocks, search
+from npusim.ops.npu_quant_matmul.check import Problem
 
 __all__ = ["basic_tiles", "is_basic", "l2_tile"]
+
+Pair = tuple[int, int]
+"""Rows and columns of a block."""
 
 K_BYTES = (1024, 512, 256, 128, 64, 32)
 MAX_CUTS = 64
 """L2 tiles along either axis; a product that needs more is not split."""
 PIECE_BYTES = 32768
 """Half of L0A or L0B."""
+SIZES = (64, 80, 96, 128, 192, 256, 320, 384, 512)
+SIZES_OF_FRACTALS = (64, 96, 128, 160, 192, 256, 320, 384, 512)
+SIZES_OF_ROWS = (128, 256, 512, 1024)
+BLOCK = 32768
+"""Elements of a block that fill L0C."""
 
 
 def is_basic(spec: DeviceSpec, p: Problem) -> bool:
@@ -62,7 +70,7 @@ def _decodes(p: Problem) -> bool:
 def basic_tiles(spec: DeviceSpec, p: Problem) -> CubeTiles:
     """Blocks by load and reuse, shared out in runs."""
     core, pr = spec.cores["aic"], p.product
-    bm, bn = _decode(core, p) if _decodes(p) else search(core, p)
+    bm, bn = _decode(core, p) if _decodes(p) else _search(core, p)
     bm, bn = min(bm, align_up(pr.m, pr.unit_m)), min(bn, align_up(pr.n, pr.unit_n))
     base_k = min(_base_k(p, bm, bn), align_up(pr.k, 256 // pr.element.bits))
     room_for_two = bm * bn <= BLOCK // 2 and (p.epilogue == "vector" or bn <= 128)
@@ -148,7 +156,7 @@ def _order(core: Core, p: Problem, bm: int, bn: int) -> Order:
     blocks_m, blocks_n = ceil_div(pr.m, bm), ceil_div(pr.n, bn)
     if pr.n > 5 * pr.m:
         return "column"
-    by_row, by_column = (first_blocks(core, p, (bm, bn), order)[1] for order in ("row", "column"))
+    by_row, by_column = (_first_blocks(core, p, (bm, bn), order)[1] for order in ("row", "column"))
     half = max(1, core.count // 2)
     if blocks_m % half == 0 and by_column < by_row:
         return "column"
@@ -178,3 +186,89 @@ def l2_tile(spec: DeviceSpec, p: Problem, bm: int, bn: int) -> tuple[int, int]:
         if nbytes < limit and tails and m * n <= 625:
             return m, n
     return blocks_m, blocks_n
+
+
+# ---- the search for a block ----
+
+
+def _candidates(p: Problem) -> list[Pair]:
+    pr = p.product
+    sizes_n = SIZES if pr.transposed_b else SIZES_OF_FRACTALS if pr.fractal_b else SIZES_OF_ROWS
+    sizes_m = SIZES_OF_ROWS if pr.transposed_a else SIZES
+    # The fixpipe buffer and the bias table bound the columns, L0 the rows.
+    most_n = 256 if p.start else 512
+    return [
+        (m, n)
+        for m in sizes_m
+        for n in sizes_n
+        if m * n <= BLOCK
+        and n <= most_n
+        and m <= 512
+        and not (n in (160, 192, 320) and pr.k <= 2048)
+    ]
+
+
+def _search(core: Core, p: Problem) -> Pair:
+    """Take candidates in order; each replaces the best so far if it is better by rule."""
+    pr, cores = p.product, core.count
+
+    def blocks(pair: Pair) -> int:
+        return ceil_div(pr.m, pair[0]) * ceil_div(pr.n, pair[1])
+
+    best = (min(128, align_up(pr.m, pr.unit_m)), min(256, align_up(pr.n, pr.unit_n)))
+    few = min(blocks((128, 256)), blocks((256, 128))) <= cores // 2
+    if (pr.transposed_b or pr.fractal_b) and pr.k >= 512 and few:
+        fitting = [pair for pair in _candidates(p) if blocks(pair) <= cores]
+        return max(fitting, key=lambda pair: (blocks(pair), pair[1])) if fitting else best
+    for pair in _candidates(p):
+        if _is_better(core, p, pair, best):
+            best = pair
+    return best
+
+
+def _is_better(core: Core, p: Problem, new: Pair, old: Pair) -> bool:
+    pr, cores = p.product, core.count
+
+    def load(pair: Pair) -> int:
+        return pr.m * ceil_div(pr.n, pair[1]) + pr.n * ceil_div(pr.m, pair[0])
+
+    def rounds(pair: Pair) -> int:
+        return ceil_div(ceil_div(pr.m, pair[0]) * ceil_div(pr.n, pair[1]), cores)
+
+    if 0.9 * load(new) > load(old):
+        return False
+    if 0.9 * load(old) > load(new):
+        return True
+    is_long = rounds(new) >= 5
+    if is_long and min(new) >= 128 and 0.95 * load(old) > load(new):
+        return True
+    if not (pr.transposed_b or pr.fractal_b):
+        if new[1] == 256:
+            return True
+        if new[1] == 512 and load(new) < load(old):
+            return True
+        if new[1] < old[1]:
+            return False
+    areas = [pair[0] * pair[1] * rounds(pair) for pair in (new, old)]
+    if areas[0] != areas[1]:
+        return areas[0] < 0.9 * areas[1]
+    if is_long and new[0] * new[1] * sum(old) > old[0] * old[1] * sum(new):
+        return True
+    if sum(new) != sum(old):
+        return False
+    max_clash = 8 if p.epilogue == "vector" else 6
+    touched, clash = _first_blocks(core, p, new)
+    if _first_blocks(core, p, old)[0] >= 1.3 * touched and clash <= max_clash:
+        return True
+    return new[0] < new[1] and abs(pr.m - pr.n) < 0.1 * pr.n
+
+
+def _first_blocks(core: Core, p: Problem, pair: Pair, order: Order = "row") -> tuple[int, int]:
+    """Rows and columns that all cores load for their first block; how many share one of them."""
+    blocks_m, blocks_n = ceil_div(p.product.m, pair[0]), ceil_div(p.product.n, pair[1])
+    blocks = blocks_m * blocks_n
+    first = [share(blocks, core.count, i).start for i in range(min(core.count, blocks))]
+    rows = [i // blocks_n if order == "row" else i % blocks_m for i in first]
+    columns = [i % blocks_n if order == "row" else i // blocks_m for i in first]
+    clash = max(max(map(x.count, set(x))) for x in (rows, columns))
+    return len(set(rows)) * pair[0] + len(set(columns)) * pair[1], clash

@@ -1,4 +1,4 @@
-"""What matmul accepts, per product line."""
+"""What matmul accepts, per product line, and the checked call."""
 
 from __future__ import annotations
 
@@ -8,23 +8,24 @@ from typing import Any
 from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, DType
 from npusim.data.errors import shown
 from npusim.data.tensor import LAYOUTS, Operand, TensorSpec
-from npusim.devices.schema import DeviceSpec
-from npusim.kernel.matmul import Product
+from npusim.kernel.product import Product
 from npusim.ops import _protocol
 from npusim.ops._contract import Contract
-from npusim.ops._matrix import product_of
+from npusim.ops._operands import product_of
 from npusim.ops._protocol import present
+from npusim.ops._support import A2_A3, ATLAS_INFERENCE, Operands, Row
 from npusim.ops.matmul.choice import Choice, choose
 from npusim.ops.matmul.traits import CallTraits
 
-__all__ = ["Problem", "check"]
+__all__ = ["SUPPORT", "Problem", "check"]
 
-BIASES: dict[DType, tuple[DType, ...]] = {
-    FLOAT16: (FLOAT16, FLOAT32),
-    BFLOAT16: (FLOAT32,),
-    FLOAT32: (FLOAT32,),
-}
-"""Type of the matrices -> types of the bias."""
+HALVES = Operands((FLOAT16,), LAYOUTS)
+SUPPORT = (
+    Row(on=A2_A3, x1=FLOAT16, x2=HALVES, bias=(FLOAT16, FLOAT32)),
+    Row(on=A2_A3, x1=BFLOAT16, x2=Operands((BFLOAT16,), LAYOUTS), bias=FLOAT32),
+    Row(on=A2_A3, x1=FLOAT32, x2=FLOAT32, bias=FLOAT32),
+    Row(on=ATLAS_INFERENCE, x1=FLOAT16, x2=HALVES, bias=(FLOAT16, FLOAT32)),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,47 +39,45 @@ class Problem(_protocol.Problem):
     traits: CallTraits
     choice: Choice
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The tensors of every kernel of it, by the names that programs use."""
+        return (*(operand.name for operand in self.inputs), "output")
 
-def check(
-    spec: DeviceSpec,
-    x1: Any,
-    x2: Any,
-    bias: Any = None,
-    *,
-    output_dtype: Any = None,
-    template: Any = None,
-) -> Problem:
-    """Hold a call against the contract of this product line; raises OpError."""
-    contract = Contract("matmul", spec)
-    a = contract.matrix("x1", x1, tuple(BIASES) if spec.arch != "2002" else (FLOAT16,))
-    layouts = ("ND",) if a.element is FLOAT32 else LAYOUTS
-    b = contract.matrix("x2", x2, (a.element,), " like x1", layouts)
+    @property
+    def bias_type(self) -> DType | None:
+        """The element type of the bias, if there is one."""
+        return None if self.bias is None else self.bias.element
+
+
+def check(contract: Contract) -> Problem:
+    """Hold a call against what ties its arguments together; raises OpError."""
+    a, b = contract.matrix("x1"), contract.matrix("x2")
     product = product_of(contract, a, b, a.element, packed=False)
-    c = contract.optional("bias", bias, BIASES[a.element], f" with {a.element} matrices")
-    if c is not None:
+    bias = contract.optional("bias")
+    if bias is not None:
         n = product.n
         contract.require(
-            c.shape in ((n,), (1, n)),
-            f"bias must have shape ({n},) or (1, {n}), not {c.shape}; pass a number a column",
+            bias.shape in ((n,), (1, n)),
+            f"bias must have shape ({n},) or (1, {n}), not {bias.shape}; pass a number a column",
         )
-    out = _output_type(contract, a.element, output_dtype)
+    out = _output_type(contract, a.element, contract.value("output_dtype"))
+    template = contract.value("template")
     if template is not None and not isinstance(template, str):
         contract.fail(f"template must be a name or None, not {shown(template)}; leave it out")
     # A batch of x1 is further rows to aclnnMatmul (aclnn_matmul.cpp), if x2 is one matrix.
     batch, m = product.batch, product.m
     product = product.as_rows
-    traits = _traits(product, c is not None, out)
-    choice = choose(traits, spec, template)
-    output = TensorSpec((*batch, m, product.n), out)
+    traits = _traits(product, bias is not None, out)
     return Problem(
-        inputs=present(a, b, c),
-        outputs={"output": output},
+        inputs=present(a, b, bias),
+        outputs={"output": TensorSpec((*batch, m, product.n), out)},
         x1=a,
         x2=b,
-        bias=c,
+        bias=bias,
         product=product,
         traits=traits,
-        choice=choice,
+        choice=choose(traits, contract.spec, template),
     )
 
 

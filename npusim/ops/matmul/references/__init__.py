@@ -1,1 +1,0 @@
-"""matmul on whole arrays in plain numpy, where a template's order of sums is its own."""
