@@ -22,7 +22,6 @@ from npusim.ops._dequantised_weight import (
     Dequantiser,
     MatrixTile,
 )
-from npusim.ops.npu_weight_quant_batchmatmul.plan import quantised_weight
 from npusim.ops.npu_weight_quant_batchmatmul.templates.custom import CustomPlan, precision
 from npusim.trace import Span
 
@@ -227,7 +226,7 @@ def test_fp16_is_copied_to_where_it_is_stored_from() -> None:
     }
     p, spec = check(A2, **call, template="custom"), tiny_spec(l2__capacity_bytes=1 << 20)
     builder = VectorCore("dequantise", spec)
-    kernel = Dequantiser(builder, quantised_weight(p), precision(p), 4, 128)
+    kernel = Dequantiser(builder, p.quantised_weight, precision(p), 4, 128)
     kernel.write(MatrixTile(0, 0, 4, 128), GmMatrix("out", FLOAT16, 4, 128, True), 0, 0)
     sizes = dict.fromkeys(("weight", "antiquant_scale", "out"), 4096)
     trace = play(spec, builder.build(), sizes=sizes, l2="warm")

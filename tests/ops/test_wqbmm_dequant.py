@@ -25,17 +25,16 @@ from npusim.ops._dequantised_weight import (
     Precision,
     tile_view,
 )
-from npusim.ops.npu_weight_quant_batchmatmul.check import Problem
-from npusim.ops.npu_weight_quant_batchmatmul.plan import gm_weight, quantised_weight
+from npusim.ops.npu_weight_quant_batchmatmul.problem import Problem
 
 A2 = devices.load("ascend910b2")
 
 
 def dequantised(p: Problem, precision: Precision, rows: int, columns: int) -> Array:
     """What a kernel of one vector core writes, as it lies in memory without what fills edges."""
-    gm_matrix = gm_weight(p)
+    gm_matrix = p.gm_weight
     builder = VectorCore("dequant", A2)
-    kernel = Dequantiser(builder, quantised_weight(p), precision, rows, columns)
+    kernel = Dequantiser(builder, p.quantised_weight, precision, rows, columns)
     kernel.load_registers()
     is_nz, width, high = p.traits.is_nz, gm_matrix.columns, gm_matrix.rows
     if is_nz:

@@ -79,10 +79,10 @@ from npusim.devices.schema import DeviceSpec
 from npusim.kernel.program import Block
 from npusim.ops import _vocabulary as ops
 from npusim.ops._torch import columns_of
-from npusim.ops.npu_weight_quant_batchmatmul.check import SUPPORT, Problem, check
+from npusim.ops.npu_weight_quant_batchmatmul.check import SUPPORT, check
 from npusim.ops.npu_weight_quant_batchmatmul.choice import Choice, Template
 from npusim.ops.npu_weight_quant_batchmatmul.oracle import oracle
-from npusim.ops.npu_weight_quant_batchmatmul.plan import Plan
+from npusim.ops.npu_weight_quant_batchmatmul.problem import Plan, Problem
 
 __all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "oracle", "tile"]
 

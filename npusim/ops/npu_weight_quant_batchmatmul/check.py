@@ -5,7 +5,7 @@ Sources: torch_npu.contrib LinearWeightQuant, and aclnn_weight_quant_batch_matmu
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -19,9 +19,8 @@ from npusim.ops import _vocabulary as ops
 from npusim.ops import npu_trans_quant_param
 from npusim.ops._operands import INT4_PER_INT32, as_fractals, logical_shape, unpacked_remedy
 from npusim.ops._vocabulary import A2_A3, ATLAS_INFERENCE, Contract, Operands, Row, listed
-from npusim.ops.npu_weight_quant_batchmatmul.choice import CallTraits, Choice, choose
-
-__all__ = ["SUPPORT", "Problem", "check"]
+from npusim.ops.npu_weight_quant_batchmatmul.choice import CallTraits, choose
+from npusim.ops.npu_weight_quant_batchmatmul.problem import Problem
 
 MAX_SIZE = 65535
 """Largest k and n, and largest m of a transposed x."""
@@ -63,27 +62,6 @@ SUPPORT = (
         bias=FLOAT16,
     ),
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Problem(ops.Problem):
-    """A checked call: x `(m, k)` times the weight `(k, n)`, as the kernel gets them."""
-
-    x: Operand
-    weight: Operand
-    """int8 `(k, n)`, or int32 that holds eight int4 along the last dimension in memory."""
-    antiquant_scale: Operand
-    antiquant_offset: Operand | None
-    quant_scale: Operand | None
-    """int64: scale and offset as the fixpipe reads them, `(1,)`, `(n,)` or `(1, n)`."""
-    packs_scale: bool
-    """Whether torch_npu makes these words, of a float32 quant_scale, by a launch of
-    npu_trans_quant_param (op-plugin@517f2e7, WeightQuantBatchMatmulV2KernelNpuOpApi.cpp)."""
-    bias: Operand | None
-    """`(n,)` or `(1, n)`."""
-    traits: CallTraits
-    choice: Choice
-    inner_precise: int
 
 
 def check(contract: Contract) -> Problem:

@@ -24,8 +24,6 @@ from npusim.ops._products import cube_product, exact_int, fixpipe_int8, scale_of
 from npusim.ops._vocabulary import Given
 from npusim.ops.npu_weight_quant_batchmatmul.choice import CallTraits, Choice, choose, k_step
 
-__all__ = ["TEMPLATES", "Inputs", "oracle"]
-
 F32 = np.float32
 
 

@@ -36,19 +36,7 @@ from npusim.kernel.rows import pieces
 from npusim.kernel.vector_core import VectorCore
 from npusim.kernel.views import GmView, repeat
 from npusim.ops._dequantised_weight import Dequantiser, MatrixTile, Precision
-from npusim.ops.npu_weight_quant_batchmatmul.check import Problem
-from npusim.ops.npu_weight_quant_batchmatmul.plan import (
-    OP,
-    Plan,
-    bindings,
-    chosen,
-    gm_weight,
-    output_view,
-    quantised_weight,
-    vector_view,
-)
-
-__all__ = ["CustomPlan", "build", "precision", "tile"]
+from npusim.ops.npu_weight_quant_batchmatmul.problem import OP, Plan, Problem
 
 VECTORS_DONE, CUBES_DONE, FILLED, READ = 6, 7, 8, 9
 """Flags between cores, as the kernel numbers them: of all cores of a kind, then of a group."""
@@ -113,7 +101,7 @@ def tile(spec: DeviceSpec, p: Problem) -> CustomPlan:
     rounds = ceil_div(blocks_n, cores_n)
     tile_rows, tile_columns = _weight_tile_sizes(spec, p)
     plan = CustomPlan(
-        **chosen(p),
+        **p.chosen,
         block_dim=0,
         is_mix=True,
         workspaces={},
@@ -196,7 +184,7 @@ def _weight_tile_sizes(spec: DeviceSpec, p: Problem) -> tuple[int, int]:
         case _:
             rows, columns = 64, 1024
     for fewer in range(rows, 0, -unit):
-        if Dequantiser.fits(spec, quantised_weight(p), precision(p), fewer, columns):
+        if Dequantiser.fits(spec, p.quantised_weight, precision(p), fewer, columns):
             return fewer, columns
     raise OpError(
         Code.UNSUPPORTED,
@@ -220,7 +208,7 @@ def _weight_tiles(p: Problem, plan: CustomPlan, number: int) -> list[MatrixTile]
 
 def _ring_slot(p: Problem, plan: CustomPlan) -> GmMatrix:
     """A slot: all of k of the columns of a round, in the weight's own orientation and layout."""
-    weight, dtype, f = gm_weight(p), p.x.element, p.traits
+    weight, dtype, f = p.gm_weight, p.x.element, p.traits
     if weight.k_is_first:
         # As (k, columns) in memory.
         columns = align_up(plan.round_n, c0(weight.dtype)) if f.is_nz else plan.round_n
@@ -241,7 +229,7 @@ def _slot_bytes(p: Problem, plan: CustomPlan) -> int:
 
 def build(spec: DeviceSpec, p: Problem, plan: CustomPlan) -> tuple[Block, ...]:
     """Three blocks a group: a cube core and its two vector cores."""
-    bound = bindings(p, plan)
+    bound = plan.bindings(p)
     cube, vector = _cube(spec, p, plan), _vector(spec, p, plan)
     return mixed_launch(plan.block_dim, lambda _: bound, cube, vector)
 
@@ -250,7 +238,7 @@ def _vector(spec: DeviceSpec, p: Problem, plan: CustomPlan) -> Callable[[int, in
     """What a vector core does: its share of each round's tiles of the weight, into the ring."""
     core, cores = VectorCore(OP, spec), 2 * plan.block_dim
     sizes = plan.tile_rows, plan.tile_columns
-    dequantiser = Dequantiser(core, quantised_weight(p), precision(p), *sizes)
+    dequantiser = Dequantiser(core, p.quantised_weight, precision(p), *sizes)
     ring, slot_bytes = _ring_slot(p, plan), _slot_bytes(p, plan)
     rounds = [_weight_tiles(p, plan, number) for number in range(plan.rounds)]
 
@@ -325,10 +313,10 @@ class _Multiply:
         self.core, f = core, p.traits
         rows, columns = (f.k, f.m) if f.trans_x else (f.m, f.k)
         self.x = GmMatrix("x", p.x.element, rows, columns, f.trans_x)
-        self.ring, self.k, self.output = _ring_slot(p, plan), f.k, output_view(p)
+        self.ring, self.k, self.output = _ring_slot(p, plan), f.k, p.output_view
         bias, quant = None if p.bias is None else p.bias.element, p.quant_scale
         self.cube = Matmul(core, plan.base, self.x, self.ring, f.k, bias=bias)
-        self.bias, self.quant = vector_view(p, p.bias), None
+        self.bias, self.quant = p.column_view(p.bias), None
         self.scales = None if quant is None else ScaleTable(core, plan.base.n)
         """Those of int8 outputs."""
         self.single = None

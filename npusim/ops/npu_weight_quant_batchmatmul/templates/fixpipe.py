@@ -33,19 +33,8 @@ from npusim.kernel.rows import pieces
 from npusim.kernel.steps import Step
 from npusim.kernel.views import GmView
 from npusim.ops._dequantised_weight import MatrixTile, tile_view
-from npusim.ops.npu_weight_quant_batchmatmul.check import Problem
-from npusim.ops.npu_weight_quant_batchmatmul.plan import (
-    OP,
-    Plan,
-    bindings,
-    chosen,
-    gm_weight,
-    output_view,
-    rectangles,
-    vector_view,
-)
-
-__all__ = ["FixpipePlan", "build", "tile"]
+from npusim.ops.npu_weight_quant_batchmatmul.problem import OP, Plan, Problem
+from npusim.ops.npu_weight_quant_batchmatmul.templates import rectangles
 
 STRIP = 32
 """Columns of the weight that go through the cube at a time: one fractal of int8."""
@@ -77,7 +66,7 @@ def tile(spec: DeviceSpec, p: Problem) -> FixpipePlan:
     core_m = align_up(ceil_div(f.m, cores // cores_n), FRACTAL_ROWS)
     base_n = min(core_n, MAX_N)
     return FixpipePlan(
-        **chosen(p),
+        **p.chosen,
         block_dim=cores_n * ceil_div(f.m, core_m),
         is_mix=False,
         workspaces={},
@@ -109,7 +98,7 @@ def _base_k(spec: DeviceSpec, m: int, n: int) -> int:
 def build(spec: DeviceSpec, p: Problem, plan: FixpipePlan) -> tuple[Block, ...]:
     """Base tiles of a core are all of the same rows."""
     core, f = CubeCore(plan.template, spec, alone=True), p.traits
-    x, weight = GmMatrix("x", FLOAT16, f.m, f.k, k_is_first=False), gm_weight(p)
+    x, weight = GmMatrix("x", FLOAT16, f.m, f.k, k_is_first=False), p.gm_weight
     keep: Literal["a"] | None = "a" if plan.keeps_x else None
     steps_a, steps_b = (k // plan.base_k for k in (LOADED_K, DEQUANTISED_K))
     base = BaseTile(plan.core_m, plan.base_n, plan.base_k, steps_a, steps_b, keep=keep)
@@ -155,7 +144,7 @@ def build(spec: DeviceSpec, p: Problem, plan: FixpipePlan) -> tuple[Block, ...]:
     arguments = _arguments(p, x, weight, [each for share in shares for each in share])
     core_of = np.repeat(cores, [len(share) for share in shares])
     main = Step(multiply, arguments, core_of, np.arange(len(core_of)) + 1)
-    bound = bindings(p, plan)
+    bound = plan.bindings(p)
     return core.launch(*prepare, main, bound=lambda _: bound)
 
 
@@ -163,8 +152,8 @@ def _arguments(
     p: Problem, x: GmMatrix, weight: GmMatrix, tiles: list[MatrixTile]
 ) -> tuple[Any, ...]:
     """What `multiply` gets for each of *tiles* of the output."""
-    output, bias = output_view(p), vector_view(p, p.bias)
-    offset = vector_view(p, p.antiquant_offset)
+    output, bias = p.output_view, p.column_view(p.bias)
+    offset = p.column_view(p.antiquant_offset)
     scale = GmView.vector("antiquant_scale", UINT64, p.traits.n)
     columns = [slice(each.column, each.column + each.columns) for each in tiles]
     return (

@@ -35,29 +35,9 @@ from npusim.kernel.program import Binding, Block, Program
 from npusim.kernel.rows import pieces
 from npusim.kernel.vector_core import VectorCore
 from npusim.kernel.views import GmView, repeat
-from npusim.ops.npu_weight_quant_batchmatmul.check import Problem
 from npusim.ops.npu_weight_quant_batchmatmul.choice import CallTraits, k_cores, k_step
-from npusim.ops.npu_weight_quant_batchmatmul.plan import (
-    Plan,
-    Zeros,
-    bindings,
-    chosen,
-    workspace_bytes,
-)
-from npusim.ops.npu_weight_quant_batchmatmul.templates.groups import (
-    ALL_VECTORS,
-    DIGITS_READY,
-    PRODUCTS_READ,
-    PRODUCTS_READY,
-    GroupCube,
-    GroupEpilogue,
-    GroupOperands,
-    GroupProducts,
-    GroupSplitter,
-    group_views,
-)
-
-__all__ = ["MsdGroupPlan", "build", "tile"]
+from npusim.ops.npu_weight_quant_batchmatmul.problem import Plan, Problem, workspace_bytes
+from npusim.ops.npu_weight_quant_batchmatmul.templates import Zeros, msd_groups
 
 # ---- how the work is split ----
 
@@ -86,15 +66,15 @@ class MsdGroupPlan(Plan):
 
 def tile(spec: DeviceSpec, p: Problem) -> MsdGroupPlan:
     """Split n by 2048, and k into whole groups, so that every share has a core of its own."""
-    f, aic, products = p.traits, spec.cores["aic"].count, GroupProducts.of(p)
+    f, aic, products = p.traits, spec.cores["aic"].count, msd_groups.GroupProducts.of(p)
     cores_k, cores_n = k_cores(f, aic), ceil_div(f.n, CORE_N)
     block_dim, core_n = cores_k * cores_n, min(CORE_N, f.n)
     row_bytes = products.dtype.nbytes(products.terms * min(core_n, CORE_N // 2))
     return MsdGroupPlan(
-        **chosen(p),
+        **p.chosen,
         block_dim=block_dim,
         is_mix=True,
-        workspaces=workspace_bytes(*group_views(f), *block_dim * [_slots(p)], _total(f)),
+        workspaces=workspace_bytes(*msd_groups.group_views(f), *block_dim * [_slots(p)], _total(f)),
         cores_k=cores_k,
         cores_n=cores_n,
         core_k=k_step(f, aic),
@@ -105,7 +85,7 @@ def tile(spec: DeviceSpec, p: Problem) -> MsdGroupPlan:
 
 def _slots(p: Problem) -> GmView:
     """Room for the products of two groups of one cube core, `(2 x terms x m, columns)`."""
-    products = GroupProducts.of(p)
+    products = msd_groups.GroupProducts.of(p)
     rows, columns = SLOTS * products.digit_rows, min(CORE_N, p.traits.n)
     return GmView.of("products", products.dtype, rows, columns)
 
@@ -138,7 +118,7 @@ def _share(p: Problem, plan: MsdGroupPlan, index: int) -> Share:
 
 def build(spec: DeviceSpec, p: Problem, plan: MsdGroupPlan) -> tuple[Block, ...]:
     """Three blocks a share: a cube core and its two vector cores."""
-    bound, slots_bytes = bindings(p, plan), _slots(p).nbytes
+    bound, slots_bytes = plan.bindings(p), _slots(p).nbytes
     return mixed_launch(
         plan.block_dim,
         lambda index: bound | {"products": Binding("products", index * slots_bytes)},
@@ -150,20 +130,20 @@ def build(spec: DeviceSpec, p: Problem, plan: MsdGroupPlan) -> tuple[Block, ...]
 def _cube(spec: DeviceSpec, p: Problem, plan: MsdGroupPlan) -> Callable[[int], Program]:
     """What a cube core does: the groups of its share one after the other."""
     core, f, slots = CubeCore(plan.template, spec), p.traits, _slots(p)
-    rows = GroupProducts.of(p).digit_rows
-    cube = GroupCube(core, p, plan.core_n, min(plan.core_k, f.k), depth=1)
+    rows = msd_groups.GroupProducts.of(p).digit_rows
+    cube = msd_groups.GroupCube(core, p, plan.core_n, min(plan.core_k, f.k), depth=1)
 
     def multiply(digits: GmTile, weight: GmTile, groups: int) -> None:
         """(terms x m, k) digits @ (k, columns) of the weight, group by group."""
-        core.cross_core_wait_flag("group", "mte2", DIGITS_READY)
+        core.cross_core_wait_flag("group", "mte2", msd_groups.DIGITS_READY)
         in_l1 = cube.load_digits(digits.k)
         for group in range(groups):
             # The slot was used before: both vector cores must have read it.
             if group >= SLOTS:
-                core.cross_core_wait_flag("group", "fixpipe", PRODUCTS_READ)
+                core.cross_core_wait_flag("group", "fixpipe", msd_groups.PRODUCTS_READ)
             top = group % SLOTS * rows
             cube.multiply(in_l1, group, 0, slots[top : top + rows, : weight.extent])
-            core.cross_core_set_flag("group", "fixpipe", PRODUCTS_READY)
+            core.cross_core_set_flag("group", "fixpipe", msd_groups.PRODUCTS_READY)
         cube.packs.free(in_l1.tile)
 
     def program(index: int) -> Program:
@@ -184,14 +164,14 @@ def _vector(spec: DeviceSpec, p: Problem, plan: MsdGroupPlan) -> Callable[[int, 
     """
     core, f, cores = VectorCore(plan.template, spec), p.traits, 2 * plan.block_dim
     columns = min(plan.core_n, CORE_N // 2)
-    splitter = GroupSplitter(core, p, f.k // f.group_size)
+    splitter = msd_groups.GroupSplitter(core, p, f.k // f.group_size)
     core.reset_buffers()
     zeros = Zeros(core, "total", f.m * f.n, cores, MAX_ZEROS_BYTES)
     core.reset_buffers()
     sums = _GroupSums(core, p, plan, columns)
     core.reset_buffers()
     total_in = core.vecin(FLOAT32, f.m * columns)
-    epilogue = GroupEpilogue(core, p, f.m, columns)
+    epilogue = msd_groups.GroupEpilogue(core, p, f.m, columns)
 
     def finish(total: GmView, output: GmView, bias: GmView | None) -> None:
         loaded = core.load_rows(total_in, total, pitch=total.columns)
@@ -205,7 +185,9 @@ def _vector(spec: DeviceSpec, p: Problem, plan: MsdGroupPlan) -> Callable[[int, 
             splitter.write(row, 0, f.k // f.group_size)
         core.end_stage()
         zeros.write(index)
-        sync_all(core, "mte3", "mte2", event=ALL_VECTORS, group_event=DIGITS_READY)
+        sync_all(
+            core, "mte3", "mte2", event=msd_groups.ALL_VECTORS, group_event=msd_groups.DIGITS_READY
+        )
         core.end_stage()
         start, stop = half * (CORE_N // 2), min((half + 1) * (CORE_N // 2), share.columns)
         here = slice(share.column + start, share.column + stop)
@@ -213,7 +195,7 @@ def _vector(spec: DeviceSpec, p: Problem, plan: MsdGroupPlan) -> Callable[[int, 
             sums.add_groups(share, slice(start, stop), here)
         else:
             repeat(core, sums.idle, share.groups)
-        sync_all(core, "mte3", "mte2", event=ALL_VECTORS)
+        sync_all(core, "mte3", "mte2", msd_groups.ALL_VECTORS)
         core.end_stage()
         if start < stop and share.group == 0:
             # Only the first core along k: one writer for each element of y.
@@ -231,9 +213,9 @@ class _GroupSums:
 
     def __init__(self, core: VectorCore, p: Problem, plan: MsdGroupPlan, columns: int) -> None:
         self.core, self.f, self.max_rows, self.slots = core, p.traits, plan.rows, _slots(p)
-        self.rows = GroupProducts.of(p).digit_rows
+        self.rows = msd_groups.GroupProducts.of(p).digit_rows
         self.sums = core.tile(FLOAT32, p.traits.m * columns)
-        self.operands = GroupOperands(
+        self.operands = msd_groups.GroupOperands(
             core,
             p,
             max_rows=p.traits.m,
@@ -246,7 +228,7 @@ class _GroupSums:
     def idle(self, groups: int) -> None:
         """For cores that have no columns: the cube core waits for both of its vector cores."""
         for _ in range(groups):
-            self.core.cross_core_wait_flag("group", "mte2", PRODUCTS_READY)
+            self.core.cross_core_wait_flag("group", "mte2", msd_groups.PRODUCTS_READY)
             self._set_products_read()
 
     def add_groups(self, share: Share, inside: slice, columns: slice) -> None:
@@ -281,7 +263,7 @@ class _GroupSums:
             # (1, columns) scale and offset of the group, sums += row sum x scale x offset
             operands.load_scales(scale[here, :], offset and offset[here, :])
             operands.add_offset(sums, group, 0)
-            self.core.cross_core_wait_flag("group", "mte2", PRODUCTS_READY)
+            self.core.cross_core_wait_flag("group", "mte2", msd_groups.PRODUCTS_READY)
             for row, count in pieces(m, self.max_rows):
                 self._add_rows(slots[top : top + rows, :], group, row, count)
 
@@ -301,7 +283,7 @@ class _GroupSums:
         operands.products_in.free(loaded)
 
     def _set_products_read(self) -> None:
-        self.core.cross_core_set_flag("group", "mte2", PRODUCTS_READ)
+        self.core.cross_core_set_flag("group", "mte2", msd_groups.PRODUCTS_READ)
 
     def _add_to_total(self, total: GmView) -> None:
         self.core.sync("vector", "mte3")

@@ -34,28 +34,9 @@ from npusim.kernel.program import Block, Program
 from npusim.kernel.rows import balanced, pieces
 from npusim.kernel.vector_core import VectorCore
 from npusim.kernel.views import GmView, repeat
-from npusim.ops.npu_weight_quant_batchmatmul.check import Problem
 from npusim.ops.npu_weight_quant_batchmatmul.choice import CallTraits
-from npusim.ops.npu_weight_quant_batchmatmul.plan import (
-    OP,
-    Plan,
-    bindings,
-    chosen,
-    output_view,
-    workspace_bytes,
-)
-from npusim.ops.npu_weight_quant_batchmatmul.templates.digits import (
-    EIGHT_BITS,
-    ColumnParameters,
-    DigitCube,
-    DigitSplitter,
-    core_columns,
-    digit_views,
-    digits_tile,
-    row_views,
-)
-
-__all__ = ["MulticorePlan", "build", "tile"]
+from npusim.ops.npu_weight_quant_batchmatmul.problem import OP, Plan, Problem, workspace_bytes
+from npusim.ops.npu_weight_quant_batchmatmul.templates import msd
 
 ALL_SPLIT, DIGITS_READY, PRODUCTS_READY = range(3)
 """Flags between cores: where all vector cores wait for each other; then those of a group."""
@@ -96,17 +77,17 @@ def tile(spec: DeviceSpec, p: Problem) -> MulticorePlan:
     """Split as the vendor does where its rules are open."""
     f = p.traits
     split_cores = balanced(f.m, spec.cores["aiv"].count)
-    core_n = core_columns(f, spec.cores["aic"].count)
+    core_n = msd.core_columns(f, spec.cores["aic"].count)
     cube_cores = ceil_div(f.n, core_n)
-    cube = digits_tile(spec, p, f.k, min(core_n, f.n), keeps=True)
+    cube = msd.digits_tile(spec, p, f.k, min(core_n, f.n), keeps=True)
     columns = min(core_n, f.n, MAX_EPILOGUE_COLUMNS)
     fewer = FEWER_PRELOADS if f.trans_weight and not f.has_bias else {}
     preloads = fewer.get((f.m, f.k, f.n), min(PRELOADS, f.k // (cube.k * cube.steps_b)))
     return MulticorePlan(
-        **chosen(p),
+        **p.chosen,
         block_dim=max(cube_cores, ceil_div(split_cores, 2)),
         is_mix=True,
-        workspaces=workspace_bytes(*digit_views(f), *row_views(f), _products(f)),
+        workspaces=workspace_bytes(*msd.digit_views(f), *msd.row_views(f), _products(f)),
         split_cores=split_cores,
         split_rows=ceil_div(f.m, split_cores),
         cube_cores=cube_cores,
@@ -136,7 +117,7 @@ def _products(f: CallTraits) -> GmView:
 
 def build(spec: DeviceSpec, p: Problem, plan: MulticorePlan) -> tuple[Block, ...]:
     """A cube core and its two vector cores for each group that is launched."""
-    bound = bindings(p, plan)
+    bound = plan.bindings(p)
     cube, vector = _cube(spec, p, plan), _vector(spec, p, plan)
     return mixed_launch(plan.block_dim, lambda _: bound, cube, vector)
 
@@ -144,7 +125,7 @@ def build(spec: DeviceSpec, p: Problem, plan: MulticorePlan) -> tuple[Block, ...
 def _cube(spec: DeviceSpec, p: Problem, plan: MulticorePlan) -> Callable[[int], Program]:
     """What a cube core does: all of k for its columns."""
     core, f = CubeCore(OP, spec), p.traits
-    cube = DigitCube(core, p, plan.cube, f.k)
+    cube = msd.DigitCube(core, p, plan.cube, f.k)
 
     def program(group: int) -> Program:
         column = group * plan.core_n
@@ -172,7 +153,7 @@ def _vector(spec: DeviceSpec, p: Problem, plan: MulticorePlan) -> Callable[[int,
         first = (2 * group + half) * plan.split_rows
         for row in range(first, min(first + plan.split_rows, f.m)):
             splitter.write(row)
-        sync_all(core, "mte3", "mte2", event=ALL_SPLIT, group_event=DIGITS_READY)
+        sync_all(core, "mte3", "mte2", ALL_SPLIT, DIGITS_READY)
         if group < plan.cube_cores:
             core.end_stage()
             column = group * plan.core_n
@@ -210,13 +191,13 @@ class _RowSplitter:
         self.x = GmView.of("x", p.x.element, p.traits.m, p.traits.k)
         self.is_precise = p.choice.form == "multicore_hp"
         columns = align_up(p.traits.k, REPEAT)
-        self.splitter = DigitSplitter(core, p.x.element, EIGHT_BITS, 1, columns)
+        self.splitter = msd.DigitSplitter(core, p.x.element, msd.EIGHT_BITS, 1, columns)
         self.first_sum = core.tile(FLOAT32, 8)
 
     def write(self, row: int) -> None:
         """Split row number *row*."""
-        digits = (digit.row(row) for digit in digit_views(self.f))
-        of_row = (view.row(0)[:, row : row + 1] for view in row_views(self.f))
+        digits = (digit.row(row) for digit in msd.digit_views(self.f))
+        of_row = (view.row(0)[:, row : row + 1] for view in msd.row_views(self.f))
         repeat(self.core, self._row, self.x.row(row), *digits, *of_row)
 
     def _row(self, x: GmView, first: GmView, second: GmView, absmax: GmView, sums: GmView) -> None:
@@ -296,11 +277,11 @@ class Epilogue:
 
     def __init__(self, core: VectorCore, p: Problem, max_rows: int, max_columns: int) -> None:
         """Claim room for *max_rows* x *max_columns* at a time."""
-        self.core, self.f, self.output = core, p.traits, output_view(p)
+        self.core, self.f, self.output = core, p.traits, p.output_view
         self.max_rows, self.max_columns = max_rows, max_columns
         width = align_up(max_columns, REPEAT)
         count, self.rows_padded = max_rows * width, align_up(max_rows, 8)
-        self.parameters = ColumnParameters(core, p, width)
+        self.parameters = msd.ColumnParameters(core, p, width)
         self.factors = RowFactors(core, 2 * self.rows_padded)
         self.products_in = [core.vecin(INT32, count) for _ in range(2)]
         self.planes = [core.tile(FLOAT32, count) for _ in range(2)]
@@ -320,7 +301,7 @@ class Epilogue:
         columns = self.parameters.views(here.columns)
         if here.rows.start == 0:
             repeat(self.core, self.parameters.load, *columns)
-        of_rows = (view.row(0)[:, here.rows] for view in row_views(self.f))
+        of_rows = (view.row(0)[:, here.rows] for view in msd.row_views(self.f))
         repeat(self.core, self._spread, columns[0].columns, *of_rows)
 
     def _spread(self, columns: int, absmax: GmView, sums: GmView) -> None:

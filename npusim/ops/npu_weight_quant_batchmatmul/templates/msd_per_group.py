@@ -35,28 +35,8 @@ from npusim.kernel.program import Block, Program
 from npusim.kernel.rows import pieces
 from npusim.kernel.vector_core import VectorCore
 from npusim.kernel.views import GmView, repeat
-from npusim.ops.npu_weight_quant_batchmatmul.check import Problem
-from npusim.ops.npu_weight_quant_batchmatmul.plan import (
-    Plan,
-    bindings,
-    chosen,
-    ring_slot,
-    workspace_bytes,
-)
-from npusim.ops.npu_weight_quant_batchmatmul.templates.groups import (
-    ALL_VECTORS,
-    DIGITS_READY,
-    PRODUCTS_READ,
-    PRODUCTS_READY,
-    GroupCube,
-    GroupEpilogue,
-    GroupOperands,
-    GroupProducts,
-    GroupSplitter,
-    group_views,
-)
-
-__all__ = ["PerGroupPlan", "build", "steps", "tile"]
+from npusim.ops.npu_weight_quant_batchmatmul.problem import Plan, Problem, workspace_bytes
+from npusim.ops.npu_weight_quant_batchmatmul.templates import msd_groups, ring_slot
 
 ALL_CUBES = 4
 """Flag at which all cube cores wait for each other."""
@@ -97,7 +77,7 @@ class PerGroupPlan(Plan):
 
 def tile(spec: DeviceSpec, p: Problem) -> PerGroupPlan:
     """Split a call on *spec*."""
-    f, products = p.traits, GroupProducts.of(p)
+    f, products = p.traits, msd_groups.GroupProducts.of(p)
     aic, groups = spec.cores["aic"].count, f.k // f.group_size
     round_n = min(STRIP_N * 2 * aic, f.n)
     pack = min(PACK_K // f.group_size, groups)
@@ -112,10 +92,10 @@ def tile(spec: DeviceSpec, p: Problem) -> PerGroupPlan:
     ring = GmView.of("products", products.dtype, 2 * half_ring * slot_rows, round_n)
     group_bytes = products.dtype.nbytes(products.terms * strip_m * strip_n)
     return PerGroupPlan(
-        **chosen(p),
+        **p.chosen,
         block_dim=block_dim,
         is_mix=True,
-        workspaces=workspace_bytes(*group_views(f), ring),
+        workspaces=workspace_bytes(*msd_groups.group_views(f), ring),
         digits_k=_digits_k(f.k, f.n),
         round_n=round_n,
         pack_groups=pack,
@@ -151,7 +131,7 @@ class Step(NamedTuple):
 
 def steps(p: Problem, plan: PerGroupPlan) -> Iterator[Step]:
     """All steps, a round after the other."""
-    f, products = p.traits, GroupProducts.of(p)
+    f, products = p.traits, msd_groups.GroupProducts.of(p)
     ring_rows = plan.ring_slots * plan.pack_groups * products.digit_rows
     ring = GmView.of("products", products.dtype, ring_rows, plan.round_n)
     packs = tuple(pieces(f.k // f.group_size, plan.pack_groups))
@@ -177,7 +157,7 @@ def steps(p: Problem, plan: PerGroupPlan) -> Iterator[Step]:
 
 def build(spec: DeviceSpec, p: Problem, plan: PerGroupPlan) -> tuple[Block, ...]:
     """Three blocks a group: a cube core and its two vector cores."""
-    every, bound = tuple(steps(p, plan)), bindings(p, plan)
+    every, bound = tuple(steps(p, plan)), plan.bindings(p)
     cube, vector = _cube(spec, p, plan, every), _vector(spec, p, plan, every)
     return mixed_launch(plan.block_dim, lambda _: bound, cube, vector)
 
@@ -192,15 +172,17 @@ def _cube(
 ) -> Callable[[int], Program]:
     """What a cube core does: its share of the products of each step."""
     core, size = CubeCore(plan.template, spec), p.traits.group_size
-    rows = GroupProducts.of(p).digit_rows
-    cube = GroupCube(core, p, min(BLOCK_N, plan.round_n), plan.pack_groups * size, depth=2)
+    rows = msd_groups.GroupProducts.of(p).digit_rows
+    cube = msd_groups.GroupCube(
+        core, p, min(BLOCK_N, plan.round_n), plan.pack_groups * size, depth=2
+    )
 
     def multiply(
         tasks: tuple[Task, ...], waits: bool, digits: GmTile, _weight: GmTile, products: GmView
     ) -> None:
         """(terms x m, k) digits @ (k, columns) of the weight, group by group: see `Step`."""
         if waits:
-            core.cross_core_wait_flag("group", "fixpipe", PRODUCTS_READ)
+            core.cross_core_wait_flag("group", "fixpipe", msd_groups.PRODUCTS_READ)
         if tasks:
             # (terms x m, k of the pack) of digits, for all tasks of the step
             in_l1 = cube.load_digits(digits.k)
@@ -209,10 +191,10 @@ def _cube(
                 of_group = products[group * rows : (group + 1) * rows, column : column + columns]
                 cube.multiply(in_l1, group, column, of_group)
             cube.packs.free(in_l1.tile)
-        sync_all(core, "fixpipe", "fixpipe", event=ALL_CUBES, group_event=PRODUCTS_READY)
+        sync_all(core, "fixpipe", "fixpipe", ALL_CUBES, msd_groups.PRODUCTS_READY)
 
     def program(group: int) -> Program:
-        core.cross_core_wait_flag("group", "mte2", DIGITS_READY)
+        core.cross_core_wait_flag("group", "mte2", msd_groups.DIGITS_READY)
         for step in every:
             k, groups = step.groups.start * size, step.groups.stop - step.groups.start
             columns = step.products.columns
@@ -245,7 +227,7 @@ def _vector(
     """
     core, f = VectorCore(plan.template, spec), p.traits
     max_groups = min(plan.digits_k, f.k) // f.group_size
-    splitter = GroupSplitter(core, p, max_groups, loads_ahead=False)
+    splitter = msd_groups.GroupSplitter(core, p, max_groups, loads_ahead=False)
     core.reset_buffers()
     sums = _StripSums(core, p, plan)
     parts = [
@@ -260,7 +242,9 @@ def _vector(
         for part in parts[index * run : (index + 1) * run]:
             splitter.write(*part)
         core.end_stage()
-        sync_all(core, "mte3", "mte2", event=ALL_VECTORS, group_event=DIGITS_READY)
+        sync_all(
+            core, "mte3", "mte2", event=msd_groups.ALL_VECTORS, group_event=msd_groups.DIGITS_READY
+        )
         # A strip of columns of each round, and a part of its rows
         part_m, strip = divmod(index, ceil_div(plan.round_n, plan.strip_n))
         row, left = part_m * plan.strip_m, strip * plan.strip_n
@@ -282,11 +266,16 @@ class _StripSums:
     """Adds up the groups of a strip of columns, and makes the output of it."""
 
     def __init__(self, core: VectorCore, p: Problem, plan: PerGroupPlan) -> None:
-        self.core, self.f, self.plan, self.terms = core, p.traits, plan, GroupProducts.of(p).terms
+        self.core, self.f, self.plan, self.terms = (
+            core,
+            p.traits,
+            plan,
+            msd_groups.GroupProducts.of(p).terms,
+        )
         count = plan.strip_m * plan.strip_n
         self.sums = core.tile(FLOAT32, count)
-        self.epilogue = GroupEpilogue(core, p, plan.strip_m, plan.strip_n)
-        self.operands = GroupOperands(
+        self.epilogue = msd_groups.GroupEpilogue(core, p, plan.strip_m, plan.strip_n)
+        self.operands = msd_groups.GroupOperands(
             core,
             p,
             max_rows=plan.strip_m,
@@ -314,13 +303,19 @@ class _StripSums:
 
     def idle(self, releases: bool) -> None:
         """A step of a core that has no part of its columns or rows."""
-        self.core.cross_core_wait_flag("group", "mte2", PRODUCTS_READY)
+        self.core.cross_core_wait_flag("group", "mte2", msd_groups.PRODUCTS_READY)
         if releases:
             self._release_half()
 
     def _release_half(self) -> None:
         """Let cube cores write half of the ring again, once all vector cores have read it."""
-        sync_all(self.core, "mte2", "mte2", event=ALL_VECTORS, group_event=PRODUCTS_READ)
+        sync_all(
+            self.core,
+            "mte2",
+            "mte2",
+            event=msd_groups.ALL_VECTORS,
+            group_event=msd_groups.PRODUCTS_READ,
+        )
 
     def _add(
         self,
@@ -346,7 +341,7 @@ class _StripSums:
         # All offsets of the pack come before its products.
         for group in range(groups):
             operands.add_offset(sums, group, group)
-        core.cross_core_wait_flag("group", "mte2", PRODUCTS_READY)
+        core.cross_core_wait_flag("group", "mte2", msd_groups.PRODUCTS_READY)
         for group, count in pieces(groups, self.plan.joint_groups):
             is_read = releases and group + count == groups
             self._add_products(sums, products, group, count, is_read)

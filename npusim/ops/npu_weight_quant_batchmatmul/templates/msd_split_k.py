@@ -34,30 +34,9 @@ from npusim.kernel.program import Block, Program
 from npusim.kernel.rows import balanced, pieces
 from npusim.kernel.vector_core import VectorCore
 from npusim.kernel.views import GmView, repeat
-from npusim.ops.npu_weight_quant_batchmatmul.check import Problem
 from npusim.ops.npu_weight_quant_batchmatmul.choice import CallTraits
-from npusim.ops.npu_weight_quant_batchmatmul.plan import (
-    OP,
-    Plan,
-    RingSlot,
-    bindings,
-    chosen,
-    output_view,
-    ring_slot,
-    workspace_bytes,
-)
-from npusim.ops.npu_weight_quant_batchmatmul.templates.digits import (
-    ColumnParameters,
-    DigitCube,
-    DigitSplitter,
-    core_columns,
-    digit_views,
-    digits_tile,
-    row_views,
-    scheme_of,
-)
-
-__all__ = ["SplitKPlan", "build", "tile"]
+from npusim.ops.npu_weight_quant_batchmatmul.problem import OP, Plan, Problem, workspace_bytes
+from npusim.ops.npu_weight_quant_batchmatmul.templates import RingSlot, msd, ring_slot
 
 ALL_SPLIT, DIGITS_READY, ALL_MULTIPLIED, PRODUCTS_READY, ALL_READ, PRODUCTS_READ = range(6)
 """Flags between cores: one at which all cores of a kind wait for each other, and the one that they
@@ -107,7 +86,7 @@ def tile(spec: DeviceSpec, p: Problem) -> SplitKPlan:
     k_blocks = ceil_div(f.k, block_k)
     cubes, vectors = spec.cores["aic"].count, spec.cores["aiv"].count
     # Rows of a round of int32 sums: of all blocks, all digits.
-    sum_rows = k_blocks * scheme_of(f).terms * f.m
+    sum_rows = k_blocks * msd.scheme_of(f).terms * f.m
     max_round_n = align_down(ROUND_BYTES // INT32.nbytes(sum_rows), 256)
     round_n = min(max_round_n, STRIP_N * vectors, f.n)
     half_rounds = max(1, min(RING_ELEMENTS // (sum_rows * round_n), MAX_HALF_ROUNDS))
@@ -115,25 +94,25 @@ def tile(spec: DeviceSpec, p: Problem) -> SplitKPlan:
         # More rounds than a flag counts to: the halves of the ring must be small enough.
         half_rounds = min(half_rounds, MAX_FLAGS // 2)
     even_n = align_up(ceil_div(round_n, cubes), 32)
-    task_n = min(even_n if f.trans_weight else core_columns(f, cubes), round_n)
+    task_n = min(even_n if f.trans_weight else msd.core_columns(f, cubes), round_n)
     tasks, strips = ceil_div(round_n, task_n) * k_blocks, ceil_div(round_n, STRIP_N)
     block_dim = max(balanced(tasks, cubes), ceil_div(strips, 2))
-    streamed = digits_tile(spec, p, block_k, task_n, keeps=False)
+    streamed = msd.digits_tile(spec, p, block_k, task_n, keeps=False)
     # Digits that are multiplied by several tiles of the weight stay in L1.
     keeps = task_n > streamed.n
     products = GmView.of("products", INT32, 2 * half_rounds * sum_rows, round_n)
     return SplitKPlan(
-        **chosen(p),
+        **p.chosen,
         block_dim=block_dim,
         is_mix=True,
-        workspaces=workspace_bytes(*digit_views(f), *row_views(f, k_blocks), products),
+        workspaces=workspace_bytes(*msd.digit_views(f), *msd.row_views(f, k_blocks), products),
         block_k=block_k,
         k_blocks=k_blocks,
         split_rows=min(8, MAX_BLOCK_K // block_k),
         round_n=round_n,
         half_rounds=half_rounds,
         task_n=task_n,
-        cube=digits_tile(spec, p, block_k, task_n, keeps) if keeps else streamed,
+        cube=msd.digits_tile(spec, p, block_k, task_n, keeps) if keeps else streamed,
         preloads=PRELOADS,
         epilogue_cores_m=2 * block_dim // strips,
     )
@@ -154,7 +133,7 @@ int32 `(blocks x terms x m, columns)`."""
 
 def _rounds(f: CallTraits, plan: SplitKPlan) -> tuple[Round, ...]:
     """All rounds, on which cube cores and vector cores agree."""
-    slots, rows = 2 * plan.half_rounds, plan.k_blocks * scheme_of(f).terms * f.m
+    slots, rows = 2 * plan.half_rounds, plan.k_blocks * msd.scheme_of(f).terms * f.m
     ring = GmView.of("products", INT32, slots * rows, plan.round_n)
     count, found = ceil_div(f.n, plan.round_n), []
     for index, (column, columns) in enumerate(pieces(f.n, plan.round_n)):
@@ -168,7 +147,7 @@ def _rounds(f: CallTraits, plan: SplitKPlan) -> tuple[Round, ...]:
 
 def build(spec: DeviceSpec, p: Problem, plan: SplitKPlan) -> tuple[Block, ...]:
     """A cube core and its two vector cores for each group that is launched."""
-    bound = bindings(p, plan)
+    bound = plan.bindings(p)
     cube, vector = _cube(spec, p, plan), _vector(spec, p, plan)
     return mixed_launch(plan.block_dim, lambda _: bound, cube, vector)
 
@@ -176,8 +155,8 @@ def build(spec: DeviceSpec, p: Problem, plan: SplitKPlan) -> tuple[Block, ...]:
 def _cube(spec: DeviceSpec, p: Problem, plan: SplitKPlan) -> Callable[[int], Program]:
     """What a cube core does: its tasks of each round."""
     core, f = CubeCore(OP, spec), p.traits
-    rounds, rows = _rounds(f, plan), scheme_of(f).terms * f.m
-    cube = DigitCube(core, p, plan.cube, min(plan.block_k, f.k))
+    rounds, rows = _rounds(f, plan), msd.scheme_of(f).terms * f.m
+    cube = msd.DigitCube(core, p, plan.cube, min(plan.block_k, f.k))
 
     def tasks(each: Round, group: int) -> list[tuple[int, int, int, GmView]]:
         """First k, k, column and products of the core's tasks: all blocks of its columns first."""
@@ -202,7 +181,7 @@ def _cube(spec: DeviceSpec, p: Problem, plan: SplitKPlan) -> Callable[[int], Pro
                 core.cross_core_wait_flag("group", "fixpipe", PRODUCTS_READ)
             for task in tasks(each, group):
                 cube.multiply(*task)
-            sync_all(core, "fixpipe", "fixpipe", event=ALL_MULTIPLIED, group_event=PRODUCTS_READY)
+            sync_all(core, "fixpipe", "fixpipe", ALL_MULTIPLIED, PRODUCTS_READY)
         return core.build()
 
     return program
@@ -221,7 +200,7 @@ def _vector(spec: DeviceSpec, p: Problem, plan: SplitKPlan) -> Callable[[int, in
         index = 2 * group + half
         for task in share(plan.k_blocks * row_pieces, 2 * plan.block_dim, index):
             split(*divmod(task, row_pieces))
-        sync_all(core, "mte3", "mte2", event=ALL_SPLIT, group_event=DIGITS_READY)
+        sync_all(core, "mte3", "mte2", ALL_SPLIT, DIGITS_READY)
         core.end_stage()
         strip, part = divmod(index, plan.epilogue_cores_m)
         rows = slice(part * core_m, min((part + 1) * core_m, f.m))
@@ -231,7 +210,7 @@ def _vector(spec: DeviceSpec, p: Problem, plan: SplitKPlan) -> Callable[[int, in
             if rows.start < rows.stop and products.columns > 0:
                 epilogue.write(rows, column + strip * STRIP_N, products)
             if slot.releases:
-                sync_all(core, "mte2", "mte2", event=ALL_READ, group_event=PRODUCTS_READ)
+                sync_all(core, "mte2", "mte2", ALL_READ, PRODUCTS_READ)
         return core.build()
 
     return program
@@ -241,7 +220,7 @@ def _splitter(core: VectorCore, p: Problem, plan: SplitKPlan) -> Callable[[int, 
     """What splits piece number *piece* of the rows of block number *block* of k."""
     f, x = p.traits, GmView.of("x", p.x.element, p.traits.m, p.traits.k)
     sizes = plan.split_rows, plan.block_k
-    splitter = DigitSplitter(core, p.x.element, scheme_of(f), *sizes, loads_ahead=False)
+    splitter = msd.DigitSplitter(core, p.x.element, msd.scheme_of(f), *sizes, loads_ahead=False)
 
     def split_rows(x: GmView, absmax: GmView, sums: GmView | None, *digits: GmView) -> None:
         """x (rows, k of the block) -> digits of the same shape, two values for each row."""
@@ -261,8 +240,8 @@ def _splitter(core: VectorCore, p: Problem, plan: SplitKPlan) -> Callable[[int, 
             slice(top, min(top + plan.split_rows, f.m)),
             slice(start, start + plan.block_k),
         )
-        absmax, sums = (view.row(block)[:, rows] for view in row_views(f, plan.k_blocks))
-        digits = (digit[rows, columns] for digit in digit_views(f))
+        absmax, sums = (view.row(block)[:, rows] for view in msd.row_views(f, plan.k_blocks))
+        digits = (digit[rows, columns] for digit in msd.digit_views(f))
         repeat(core, split_rows, x[rows, columns], absmax, sums if f.has_offset else None, *digits)
 
     return split
@@ -277,11 +256,11 @@ class Epilogue:
     def __init__(self, core: VectorCore, p: Problem, plan: SplitKPlan, max_rows: int) -> None:
         """Claim room for *max_rows* x 128 at a time, or fewer columns if a round has fewer."""
         self.core, self.f, self.k_blocks, self.max_rows = core, p.traits, plan.k_blocks, max_rows
-        self.scheme, self.output = scheme_of(p.traits), output_view(p)
+        self.scheme, self.output = msd.scheme_of(p.traits), p.output_view
         columns = min(STRIP_N, align_up(plan.round_n, REPEAT))
         self.kinds = 1 + p.traits.has_offset
         """Largest magnitudes, and sums of x where there is an offset."""
-        self.parameters = ColumnParameters(core, p, columns)
+        self.parameters = msd.ColumnParameters(core, p, columns)
         self.scaled_offset = core.tile(FLOAT32, columns)
         self.rows_padded = align_up(max_rows, 8)
         self.factors = RowFactors(core, self.kinds * plan.k_blocks * self.rows_padded)
@@ -299,7 +278,7 @@ class Epilogue:
             here = slice(rows.start + start, rows.start + start + count)
             # From these rows of the first digit of the first block to those of the last.
             span = slice(here.start, here.stop + products.rows - self.f.m)
-            of_rows = row_views(self.f, self.k_blocks)[: self.kinds]
+            of_rows = msd.row_views(self.f, self.k_blocks)[: self.kinds]
             repeat(
                 self.core,
                 self._tile,

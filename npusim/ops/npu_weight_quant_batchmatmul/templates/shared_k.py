@@ -37,14 +37,8 @@ from npusim.kernel.rows import pieces
 from npusim.kernel.vector_core import VectorCore
 from npusim.kernel.views import GmView, repeat
 from npusim.ops._dequantised_weight import Dequantiser, MatrixTile, Precision
-from npusim.ops.npu_weight_quant_batchmatmul.check import Problem
-from npusim.ops.npu_weight_quant_batchmatmul.plan import (
-    Plan,
-    Zeros,
-    output_view,
-    quantised_weight,
-    vector_view,
-)
+from npusim.ops.npu_weight_quant_batchmatmul.problem import Plan, Problem
+from npusim.ops.npu_weight_quant_batchmatmul.templates import Zeros
 from npusim.ops.npu_weight_quant_batchmatmul.templates.strips import (
     FILLED,
     READ,
@@ -53,8 +47,6 @@ from npusim.ops.npu_weight_quant_batchmatmul.templates.strips import (
     StripWriter,
     WeightBlock,
 )
-
-__all__ = ["SharedKPlan", "build_shared_k"]
 
 ZEROED, DONE = 2, 3
 """Flags between a cube core and its vector cores: sums may be added, and all have been."""
@@ -147,7 +139,7 @@ def _cube(
     """What a cube core does: its strips, one after the other."""
     core, f = CubeCore(plan.template, spec), p.traits
     x = GmMatrix("x", p.x.element, f.m, f.k, k_is_first=False)
-    out = GmView.of("sums", FLOAT32, f.m, f.n) if plan.is_added else output_view(p)
+    out = GmView.of("sums", FLOAT32, f.m, f.n) if plan.is_added else p.output_view
     writer = StripWriter(core, plan.tiles, x, ring, min(plan.core_k, f.k))
 
     def program(strips: tuple[_Strip, ...]) -> Program:
@@ -192,7 +184,7 @@ def _vector(
     """What a vector core does: zeros, the weight, the output, each with the whole UB."""
     core, f, cores = VectorCore(plan.template, spec), p.traits, 2 * plan.block_dim
     sizes = (plan.vector_n, plan.vector_k) if f.trans_weight else (plan.vector_k, plan.vector_n)
-    dequantiser = Dequantiser(core, quantised_weight(p), precision, *sizes)
+    dequantiser = Dequantiser(core, p.quantised_weight, precision, *sizes)
     if plan.is_added:
         core.reset_buffers()
         zeros = Zeros(core, "sums", f.m * f.n, cores, MAX_ZEROS_BYTES)
@@ -271,12 +263,12 @@ class _Epilogue:
     ) -> None:
         """*scaled* says that the scale is applied only now."""
         self.core, self.rounding, f, out = core, rounding, p.traits, p.output.element
-        self.sums, self.output = GmView.of("sums", FLOAT32, f.m, f.n), output_view(p)
+        self.sums, self.output = GmView.of("sums", FLOAT32, f.m, f.n), p.output_view
         # (m, n): all rows of an equal part of the columns for each core
         self.part = align_up(ceil_div(f.n, cores), REPEAT)
         columns = min(self.part, MAX_COLUMNS)
-        scale = vector_view(p, p.antiquant_scale if scaled else None)
-        bias = vector_view(p, p.bias)
+        scale = p.column_view(p.antiquant_scale if scaled else None)
+        bias = p.column_view(p.bias)
         self.vectors = [
             *([] if scale is None else [_RowVector(core, "mul", scale, columns)]),
             *([] if bias is None else [_RowVector(core, "add", bias, columns)]),

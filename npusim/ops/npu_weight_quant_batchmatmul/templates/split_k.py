@@ -20,13 +20,10 @@ from npusim.devices.schema import DeviceSpec
 from npusim.kernel.matrices import l1_bytes
 from npusim.kernel.program import Block
 from npusim.ops._dequantised_weight import Precision
-from npusim.ops.npu_weight_quant_batchmatmul.check import Problem
 from npusim.ops.npu_weight_quant_batchmatmul.choice import k_cores, k_step
-from npusim.ops.npu_weight_quant_batchmatmul.plan import chosen
+from npusim.ops.npu_weight_quant_batchmatmul.problem import Problem
 from npusim.ops.npu_weight_quant_batchmatmul.templates.shared_k import SharedKPlan, build_shared_k
 from npusim.ops.npu_weight_quant_batchmatmul.templates.strips import StripTiles
-
-__all__ = ["build", "tile"]
 
 SLOTS = 4
 """Blocks in the ring of a cube core."""
@@ -68,7 +65,7 @@ def _split_k(spec: DeviceSpec, p: Problem) -> SharedKPlan:
     x_bytes = l1_bytes(BFLOAT16, f.m, min(core_k, f.k), False)
     ring_bytes = cores_k * cores_n * SLOTS * BFLOAT16.nbytes(BLOCK_N * GROUP)
     return SharedKPlan(
-        **chosen(p),
+        **p.chosen,
         block_dim=core.count,
         is_mix=True,
         workspaces={"ring": ring_bytes, "sums": FLOAT32.nbytes(f.m * f.n)},
@@ -109,7 +106,7 @@ def _nz_splitk(spec: DeviceSpec, p: Problem) -> SharedKPlan:
     if is_added:
         workspaces["sums"] = FLOAT32.nbytes(f.m * f.n)
     return SharedKPlan(
-        **chosen(p),
+        **p.chosen,
         block_dim=aic if is_added else used,
         is_mix=True,
         workspaces=workspaces,

@@ -20,8 +20,6 @@ from npusim.kernel.rows import pieces
 from npusim.kernel.views import GmView
 from npusim.ops._dequantised_weight import MatrixTile
 
-__all__ = ["FILLED", "READ", "Ring", "StripTiles", "StripWriter", "WeightBlock"]
-
 FILLED, READ = 0, 1
 """Flags between a cube core and its vector cores: a block is in the ring; it was read."""
 

@@ -46,18 +46,8 @@ from npusim.kernel.steps import Step
 from npusim.kernel.tiles import whole_edges
 from npusim.kernel.views import GmView
 from npusim.ops._dequantised_weight import MatrixTile, tile_view
-from npusim.ops.npu_weight_quant_batchmatmul.check import Problem
-from npusim.ops.npu_weight_quant_batchmatmul.plan import (
-    Plan,
-    bindings,
-    chosen,
-    gm_weight,
-    output_view,
-    rectangles,
-    vector_view,
-)
-
-__all__ = ["SHAPES", "WeightNzPlan", "build", "tile"]
+from npusim.ops.npu_weight_quant_batchmatmul.problem import Plan, Problem
+from npusim.ops.npu_weight_quant_batchmatmul.templates import rectangles
 
 # ---- how the work is split ----
 
@@ -126,7 +116,7 @@ def tile(spec: DeviceSpec, p: Problem) -> WeightNzPlan:
     core_m = ceil_div(ceil_div(f.m, tiles.base_m), tiles.cores_m) * tiles.base_m
     core_n = ceil_div(ceil_div(f.n, tiles.base_n), tiles.cores_n) * tiles.base_n
     return WeightNzPlan(
-        **chosen(p),
+        **p.chosen,
         block_dim=ceil_div(f.m, core_m) * ceil_div(f.n, core_n),
         is_mix=False,
         workspaces={},
@@ -161,8 +151,8 @@ def build(spec: DeviceSpec, p: Problem, plan: WeightNzPlan) -> tuple[Block, ...]
     shares = rectangles((f.m, f.n), (plan.core_m, plan.core_n), (t.base_m, t.base_n))
     tiles = [each for share in shares for each in share]
     columns = [slice(each.column, each.column + each.columns) for each in tiles]
-    output, operands = output_view(p), (p.bias, p.antiquant_offset, p.antiquant_scale)
-    bias, *parameters = (vector_view(p, operand) for operand in operands)
+    output, operands = p.output_view, (p.bias, p.antiquant_offset, p.antiquant_scale)
+    bias, *parameters = (p.column_view(operand) for operand in operands)
     step = Step(
         kernel.block,
         (
@@ -177,7 +167,7 @@ def build(spec: DeviceSpec, p: Problem, plan: WeightNzPlan) -> tuple[Block, ...]
         ),
         np.repeat(np.arange(len(shares)), [len(share) for share in shares]),
     )
-    bound = bindings(p, plan)
+    bound = plan.bindings(p)
     return kernel.core.launch(step, bound=lambda _: bound)
 
 
@@ -189,7 +179,7 @@ class _Kernel:
         t, self.core = self.t, AiCore(plan.template, spec)
         core = self.core
         rows, columns = (f.k, f.m) if f.trans_x else (f.m, f.k)
-        self.x, self.weight = GmMatrix("x", FLOAT16, rows, columns, f.trans_x), gm_weight(p)
+        self.x, self.weight = GmMatrix("x", FLOAT16, rows, columns, f.trans_x), p.gm_weight
         # In the unified buffer: the weight and the output on top of it, x, parameters, the bias.
         self.b = _WeightFeed(core, self.weight, f.has_offset, t.base_n, t.part_k)
         part = (t.part_x_k, t.part_m) if f.trans_x else (t.part_m, t.part_x_k)

@@ -23,29 +23,9 @@ from npusim.kernel.plane import SPREAD, Plane, RowFactors, by_row, multiply_add
 from npusim.kernel.rows import pieces
 from npusim.kernel.vector_core import VectorCore
 from npusim.kernel.views import GmView, repeat
-from npusim.ops.npu_weight_quant_batchmatmul.check import Problem
 from npusim.ops.npu_weight_quant_batchmatmul.choice import CallTraits
-from npusim.ops.npu_weight_quant_batchmatmul.plan import gm_weight, output_view, vector_view
-from npusim.ops.npu_weight_quant_batchmatmul.templates.digits import (
-    DigitSplitter,
-    Scheme,
-    digit_views,
-    gm_digits,
-    scheme_of,
-)
-
-__all__ = [
-    "ALL_VECTORS",
-    "DIGITS_READY",
-    "PRODUCTS_READ",
-    "PRODUCTS_READY",
-    "GroupCube",
-    "GroupEpilogue",
-    "GroupOperands",
-    "GroupProducts",
-    "GroupSplitter",
-    "group_views",
-]
+from npusim.ops.npu_weight_quant_batchmatmul.problem import Problem
+from npusim.ops.npu_weight_quant_batchmatmul.templates import msd
 
 DIGITS_READY, PRODUCTS_READY, PRODUCTS_READ = 0, 1, 2
 """Flags between a cube core and its vector cores."""
@@ -57,7 +37,7 @@ ALL_VECTORS = 3
 class GroupProducts:
     """What the cube makes of the digits of one group: `(terms x m, n)` in fp16 or int32."""
 
-    scheme: Scheme
+    scheme: msd.Scheme
     rows: int
     """Rows of x."""
     is_half: bool
@@ -67,7 +47,7 @@ class GroupProducts:
     def of(p: Problem) -> GroupProducts:
         """Those of a call."""
         is_half = p.traits.weight == "int4" and p.inner_precise == 1
-        return GroupProducts(scheme_of(p.traits), p.traits.m, is_half)
+        return GroupProducts(msd.scheme_of(p.traits), p.traits.m, is_half)
 
     @property
     def terms(self) -> int:
@@ -99,7 +79,7 @@ def _sums_view(f: CallTraits) -> GmView | None:
 
 def group_views(f: CallTraits) -> tuple[GmView | None, ...]:
     """Digits, largest magnitudes and, where they are needed, sums: what a GroupSplitter writes."""
-    return (*digit_views(f), _absmax_view(f), _sums_view(f))
+    return (*msd.digit_views(f), _absmax_view(f), _sums_view(f))
 
 
 class GroupSplitter:
@@ -108,12 +88,13 @@ class GroupSplitter:
     def __init__(
         self, core: VectorCore, p: Problem, max_groups: int, *, loads_ahead: bool = True
     ) -> None:
-        """Claim room for *max_groups* at a time; *loads_ahead* as of :class:`DigitSplitter`."""
+        """Claim room for *max_groups* at a time; *loads_ahead* as of :class:`msd.DigitSplitter`."""
         self.core, self.f = core, p.traits
         self._x = GmView.of("x", p.x.element, p.traits.m, p.traits.k)
         sizes = max_groups, p.traits.group_size
-        scheme = scheme_of(p.traits)
-        self._splitter = DigitSplitter(core, p.x.element, scheme, *sizes, loads_ahead=loads_ahead)
+        scheme = msd.scheme_of(p.traits)
+        ahead = loads_ahead
+        self._splitter = msd.DigitSplitter(core, p.x.element, scheme, *sizes, loads_ahead=ahead)
 
     def write(self, row: int, group: int, groups: int) -> None:
         """Write *groups* groups of *row* from *group* on: a plane of groups x group size."""
@@ -128,7 +109,7 @@ class GroupSplitter:
             groups,
             _absmax_view(f).row(row)[:, of_groups],
             None if sums is None else sums.row(row)[:, of_groups],
-            *(digit.row(row)[:, here] for digit in digit_views(f)),
+            *(digit.row(row)[:, here] for digit in msd.digit_views(f)),
         )
 
     def _groups(
@@ -166,7 +147,7 @@ class GroupCube:
         """
         self.core, self._products, size = core, GroupProducts.of(p), p.traits.group_size
         self._size = size
-        self.digits, self.weight = gm_digits(p.traits), gm_weight(p)
+        self.digits, self.weight = msd.gm_digits(p.traits), p.gm_weight
         dtype, rows = self.digits.dtype, align_up(self._products.digit_rows, FRACTAL_ROWS)
         base_n = min(columns, BASE_N)
         # L1: digits (rows, max_k), and two pieces (group size, columns) of the weight. Two each of
@@ -383,7 +364,7 @@ class GroupEpilogue:
 
     def __init__(self, core: VectorCore, p: Problem, max_rows: int, max_columns: int) -> None:
         """Claim room for *max_rows* x *max_columns*."""
-        self.core, self._output, self._bias = core, output_view(p), vector_view(p, p.bias)
+        self.core, self._output, self._bias = core, p.output_view, p.column_view(p.bias)
         self.out = core.vecout(p.output.element, max_rows * max_columns)
         if p.bias is not None:
             self.bias_in = core.vecin(p.bias.element, max_columns)

@@ -32,24 +32,8 @@ from npusim.kernel.repeats import in_reach
 from npusim.kernel.rows import pieces
 from npusim.kernel.vector_core import VectorCore
 from npusim.kernel.views import GmView, repeat
-from npusim.ops.npu_weight_quant_batchmatmul.check import Problem
 from npusim.ops.npu_weight_quant_batchmatmul.choice import CallTraits
-from npusim.ops.npu_weight_quant_batchmatmul.plan import gm_weight, vector_view
-
-__all__ = [
-    "EIGHT_BITS",
-    "FOUR_BITS",
-    "ColumnParameters",
-    "DigitCube",
-    "DigitSplitter",
-    "Scheme",
-    "core_columns",
-    "digit_views",
-    "digits_tile",
-    "gm_digits",
-    "row_views",
-    "scheme_of",
-]
+from npusim.ops.npu_weight_quant_batchmatmul.problem import Problem
 
 # ---- digits in global memory ----
 
@@ -282,7 +266,7 @@ def digits_tile(spec: DeviceSpec, p: Problem, k: int, columns: int, keeps: bool)
     For ND weights `(k, n)` and NZ ones `(n, k)` the vendor looks its tile up in closed tables first
     or asks a general tiling: they are taken to give the same tile (assumed).
     """
-    digits, weight, f = gm_digits(p.traits), gm_weight(p), p.traits
+    digits, weight, f = gm_digits(p.traits), p.gm_weight, p.traits
     m = min(MAX_M, align_up(digits.rows, FRACTAL_ROWS))
     n = min(MAX_N, align_up(columns, FRACTAL_ROWS))
     base_k = L0_BYTES * 8 // weight.dtype.bits
@@ -307,7 +291,7 @@ class DigitCube:
     def __init__(self, core: CubeCore, p: Problem, tile: BaseTile, max_k: int) -> None:
         """*max_k* is the longest product."""
         self.core, self.tile = core, tile
-        self.digits, self.weight = gm_digits(p.traits), gm_weight(p)
+        self.digits, self.weight = gm_digits(p.traits), p.gm_weight
         self._cube = Matmul(core, tile, self.digits, self.weight, max_k)
 
     def prefetch_l2(self, start: int, k: int, column: int, columns: int, max_pieces: int) -> None:
@@ -355,7 +339,7 @@ class ColumnParameters:
         """Claim room for *max_columns*, a multiple of 64."""
         self.core = core
         operands = (p.antiquant_scale, p.antiquant_offset, p.bias)
-        self._views = [view for each in operands if (view := vector_view(p, each)) is not None]
+        self._views = [view for each in operands if (view := p.column_view(each)) is not None]
         raw_bytes = sum(
             align_up(view.dtype.nbytes(max_columns), BLOCK_BYTES) for view in self._views
         )
