@@ -12,41 +12,40 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from warnings import catch_warnings, simplefilter
 
 import numpy as np
 
-from npusim.data.dtypes import BFLOAT16, FLOAT16, Array, cast, unpack_int4
+from npusim import devices
+from npusim.data.dtypes import BFLOAT16, FLOAT16, Array, cast
+from npusim.data.errors import DocumentWarning
 from npusim.data.integers import align_up, ceil_div
-from npusim.data.tensor import Tensor, is_transposed
-from npusim.ops import npu_trans_quant_param
-from npusim.ops._products import cube_product, exact_int, fixpipe_int8, scale_of_words
-from npusim.ops._vocabulary import Given
-from npusim.ops.npu_weight_quant_batchmatmul.choice import CallTraits, Choice, choose, k_step
+from npusim.data.tensor import Operand, is_transposed
+from npusim.ops._int4_matmul import unpacked
+from npusim.ops._matmul_oracle import cube_product, exact_int, fixpipe_int8, scale_of_words
+from npusim.ops._vocabulary import Contract, Given
+from npusim.ops.npu_weight_quant_batchmatmul.check import SUPPORT, check
+from npusim.ops.npu_weight_quant_batchmatmul.choice import OP, CallTraits, Choice, k_step
 
 F32 = np.float32
+DEFAULT = "ascend910b2"
+"""The chip that chooses a kernel where none is named: an Atlas A2 with 24 cube cores."""
 
 
 def oracle(given: Given) -> Array:
     """Multiply x `(m, k)` by the dequantised weight `(k, n)` as the template does.
 
-    The chip decides which template is taken, how many cores share k, and what overflow does; None
-    is an Atlas A2 with 24 cube cores. The weight is an array or a Tensor; that of 310P may be ND.
+    The chip decides which template is taken, how many cores share k, and what overflow does.
     """
-    call, spec = Inputs.of(given), given.spec
-    if spec is not None and spec.arch == "2002":
-        # Its only kernel; aclnn converts the weight to the form that it needs.
-        choice = Choice("weight_nz", "", "")
-    else:
-        choice = choose(call.traits, spec, given.template)
+    call = Inputs.of(given)
     with np.errstate(all="ignore"):
-        y = TEMPLATES[choice.template, choice.form](call)
-        return call.round_to_x(y) if choice.template in ("msd", "msd_group") else y
+        y = TEMPLATES[call.choice.template, call.choice.form](call)
+        return call.round_to_x(y) if call.choice.template in ("msd", "msd_group") else y
 
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """The elements of a call in plain layouts."""
+    """The elements of a call in plain layouts, and which kernel takes it."""
 
     x: Array
     """`(m, k)`, fp16 or bf16."""
@@ -61,53 +60,40 @@ class Inputs:
     bias: Array | None
     """`(n,)` float32."""
     traits: CallTraits
+    choice: Choice
+    cube_cores: int
     given: Given
 
     @staticmethod
     def of(given: Given) -> Inputs:
         """Those of a call, whatever layout they came in."""
-        trans_weight = is_transposed(given.weight)
-        plain, weight = np.asarray(given.x), np.asarray(given.weight)
-        is_int4 = weight.dtype == np.int32
-        if is_int4:
-            stored = np.ascontiguousarray(weight.T if trans_weight else weight)
-            elements = unpack_int4(stored.view(np.uint8))
-            weight = elements.T if trans_weight else elements
-        quant, size = given.quant_scale, given.antiquant_group_size
-        if quant is not None and quant.dtype == np.float32:
-            quant = npu_trans_quant_param.reference(quant, given.quant_offset)
-        (m, k), n, scale = plain.shape, weight.shape[1], np.asarray(given.antiquant_scale)
-        traits = CallTraits(
-            *(m, k, n),
-            x=plain.dtype.name,
-            weight="int4" if is_int4 else "int8",
-            trans_x=is_transposed(given.x),
-            trans_weight=trans_weight,
-            is_nz=isinstance(given.weight, Tensor) and given.weight.layout != "ND",
-            scaling="group" if size else "tensor" if scale.size == 1 else "channel",
-            group_size=size,
-            has_offset=given.antiquant_offset is not None,
-            has_bias=given.bias is not None,
-            has_quant=quant is not None,
-            is_packed=scale.dtype == np.int64,
-            deterministic=given.deterministic,
-        )
+        spec = given.spec or devices.load(DEFAULT)
+        with catch_warnings():
+            simplefilter("ignore", DocumentWarning)
+            p = check(Contract(OP, spec, arguments=given.arguments, support=SUPPORT))
+        weight, n = np.asarray(given.weight), p.traits.n
+        if weight.dtype == np.int32:
+            weight = unpacked(weight, is_transposed(given.weight))
+
+        def spread(operand: Operand) -> Array:
+            """One value, `(n,)` or `(groups, n)` as `(groups, n)`."""
+            array = np.asarray(operand.array)
+            if array.size == 1:
+                return np.full((1, n), array.reshape(())[()], array.dtype)
+            return array.reshape(-1, n)
+
         return Inputs(
-            plain,
+            np.asarray(given.x),
             weight,
-            _spread(scale, n),
-            None if given.antiquant_offset is None else _spread(given.antiquant_offset, n),
-            None if quant is None else _spread(quant, n)[0],
-            None if given.bias is None else _spread(given.bias, n)[0].astype(F32),
-            traits,
+            spread(p.antiquant_scale),
+            None if p.antiquant_offset is None else spread(p.antiquant_offset),
+            None if p.quant_scale is None else spread(p.quant_scale)[0],
+            None if p.bias is None else spread(p.bias)[0].astype(F32),
+            p.traits,
+            p.choice,
+            spec.cores["aic"].count if "aic" in spec.cores else 0,
             given,
         )
-
-    @property
-    def cube_cores(self) -> int:
-        """Those of the chip; 24 unless it is an Atlas A2 or A3."""
-        spec = self.given.spec
-        return spec.cores["aic"].count if spec is not None and spec.arch == "2201" else 24
 
     def half(self, values: Array) -> Array:
         """float32 *values* rounded to fp16, ties to even."""
@@ -136,14 +122,6 @@ class Inputs:
     def zeros(self) -> Array:
         """`(m, n)` float32."""
         return np.zeros((self.traits.m, self.traits.n), F32)
-
-
-def _spread(parameter: Any, n: int) -> Array:
-    """One value, `(n,)` or `(groups, n)` as `(groups, n)`."""
-    array = np.asarray(parameter)
-    if array.size == 1:
-        return np.full((1, n), array.reshape(())[()], array.dtype)
-    return array.reshape(-1, n)
 
 
 # ---- templates that dequantise the weight and multiply floats ----
@@ -245,10 +223,10 @@ class Digits:
     weights: tuple[np.float32, ...]
 
     @staticmethod
-    def of(call: Inputs) -> Digits:
+    def of(traits: CallTraits) -> Digits:
         """Two digits for an int8 weight, three for int4."""
         one = F32(1)
-        if call.traits.weight == "int8":
+        if traits.weight == "int8":
             f, g = F32(127), F32(254)
             return Digits((f, g), (one / f, one / (f * g)))
         f, g = F32(7.49), F32(14.98)
@@ -356,7 +334,7 @@ def block_depth(f: CallTraits) -> int:
 
 def msd_split_k(call: Inputs) -> Array:
     """`(m, n)` float32 before it is rounded, of blocks of k that each have their digits."""
-    depth, digits, f = block_depth(call.traits), Digits.of(call), call.traits
+    depth, digits, f = block_depth(call.traits), Digits.of(call.traits), call.traits
     scale, starts = call.scale.astype(F32), range(0, f.k, depth)
     x = np.pad(call.x.astype(F32), ((0, 0), (0, len(starts) * depth - f.k)))
     y = call.zeros()
@@ -434,7 +412,7 @@ def _group_product(call: Inputs, group: int) -> Array:
 
     With inner_precise=1 the cube stores fp16 and the digits of int4 are combined in fp16.
     """
-    size, digits, x = call.traits.group_size, Digits.of(call), _group_x(call, group)
+    size, digits, x = call.traits.group_size, Digits.of(call.traits), _group_x(call, group)
     weight = call.weight[group * size : (group + 1) * size]
     products = [exact_int(a, weight).astype(F32) for a in digits.split(x, absmax(x))]
     if call.given.inner_precise and call.traits.weight == "int4":
