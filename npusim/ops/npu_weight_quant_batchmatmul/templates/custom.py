@@ -281,7 +281,7 @@ def _vector(spec: DeviceSpec, p: Problem, plan: CustomPlan) -> Callable[[int, in
 def _cube(spec: DeviceSpec, p: Problem, plan: CustomPlan) -> Callable[[int], Program]:
     """What a cube core does: x times each round's columns, a base tile at a time."""
     core, f, base = CubeCore(OP, spec), p.traits, plan.base
-    multiply = _Multiply(core, p, plan)
+    load_scale, multiply = _multiply(core, p, plan)
     core_m = ceil_div(ceil_div(f.m, base.m), plan.cores_m) * base.m
     slot_bytes = _slot_bytes(p, plan)
 
@@ -290,7 +290,7 @@ def _cube(spec: DeviceSpec, p: Problem, plan: CustomPlan) -> Callable[[int], Pro
         i, j = divmod(group, plan.cores_n)
         top, bottom = i * core_m, min((i + 1) * core_m, f.m)
         if top < bottom:
-            multiply.load_single_scale()
+            load_scale()
         # Every cube core takes part in all rounds, even with nothing to multiply: all wait for all.
         for number in range(plan.rounds):
             repeat(core, core.cross_core_wait_flag, "group", "mte2", FILLED)
@@ -299,60 +299,50 @@ def _cube(spec: DeviceSpec, p: Problem, plan: CustomPlan) -> Callable[[int], Pro
             slot = number % plan.slots * slot_bytes
             for row, rows in pieces(max(0, bottom - top) if column < f.n else 0, base.m):
                 here = slice(top + row, top + row + rows)
-                multiply.write(here, columns, column - number * plan.round_n, slot)
+                multiply(here, columns, column - number * plan.round_n, slot)
             repeat(core, sync_all, core, "fixpipe", "fixpipe", CUBES_DONE, READ)
         return core.build()
 
     return program
 
 
-class _Multiply:
-    """The buffers of a cube core, and how it makes a base tile of the output."""
+def _multiply(
+    core: CubeCore, p: Problem, plan: CustomPlan
+) -> tuple[Callable[[], None], Callable[[slice, slice, int, int], None]]:
+    """What loads the one scale of all columns, if it is one, and what makes a base tile."""
+    f, quant = p.traits, p.quant_scale
+    rows, columns = (f.k, f.m) if f.trans_x else (f.m, f.k)
+    x, ring = GmMatrix("x", p.x.element, rows, columns, f.trans_x), _ring_slot(p, plan)
+    bias_dtype = None if p.bias is None else p.bias.element
+    cube = Matmul(core, plan.base, x, ring, f.k, bias=bias_dtype)
+    scales = None if quant is None else ScaleTable(core, plan.base.n)
+    words = None if quant is None else GmView.vector(quant.name, UINT64, quant.spec.size)
+    is_single = words is not None and words.columns == 1
+    whole, start = p.output_view, p.column_view(p.bias)
 
-    def __init__(self, core: CubeCore, p: Problem, plan: CustomPlan) -> None:
-        self.core, f = core, p.traits
-        rows, columns = (f.k, f.m) if f.trans_x else (f.m, f.k)
-        self.x = GmMatrix("x", p.x.element, rows, columns, f.trans_x)
-        self.ring, self.k, self.output = _ring_slot(p, plan), f.k, p.output_view
-        bias, quant = None if p.bias is None else p.bias.element, p.quant_scale
-        self.cube = Matmul(core, plan.base, self.x, self.ring, f.k, bias=bias)
-        self.bias, self.quant = p.column_view(p.bias), None
-        self.scales = None if quant is None else ScaleTable(core, plan.base.n)
-        """Those of int8 outputs."""
-        self.single = None
-        """The one of all columns, if it is one."""
-        if quant is not None and quant.spec.size == 1:
-            self.single = GmView.vector(quant.name, UINT64, 1)
-        elif quant is not None:
-            self.quant = GmView.vector(quant.name, UINT64, f.n)
+    def load_scale() -> None:
+        if scales is not None and words is not None and is_single:
+            scales.load(words)
 
-    def load_single_scale(self) -> None:
-        """Load the scale of all columns, if there is one."""
-        if self.scales is not None and self.single is not None:
-            self.scales.load(self.single)
-
-    def write(self, rows: slice, columns: slice, origin: int, slot_bytes: int) -> None:
-        """Make *rows* x *columns* of the output; these begin at *origin* of the ring's slot."""
-        output = self.output[rows, columns]
-        weight = self.ring.tile(origin, output.columns)
-        repeat(
-            self.core,
-            self._write,
-            self.x.tile(rows.start, output.rows),
-            weight.shifted_to(weight.offset_bytes + slot_bytes),
-            output,
-            self.bias and self.bias[:, columns],
-            self.quant and self.quant[:, columns],
-        )
-
-    def _write(
-        self, _x: GmTile, _weight: GmTile, output: GmView, bias: GmView | None, quant: GmView | None
+    def tile(
+        _x: GmTile, _weight: GmTile, output: GmView, bias: GmView | None, scale: GmView | None
     ) -> None:
         """`output = x @ weight + bias`, (m, k) @ (k, n), scaled to int8 with a quant_scale."""
         # (m, k) @ (k, n) of the ring's slot, fp32 sums that start from the bias or from zero
-        sums = self.cube.multiply(output.rows, output.columns, self.k, bias=bias)
-        if self.scales is None:
-            self.cube.fixpipe(output, sums)
-            return
-        scale = self.scales.loaded(1) if quant is None else self.scales.load(quant)
-        self.cube.fixpipe(output, sums, "qf322b8", scale)
+        sums = cube.multiply(output.rows, output.columns, f.k, bias=bias)
+        if scales is None:
+            cube.fixpipe(output, sums)
+        else:
+            loaded = scales.loaded(1) if scale is None else scales.load(scale)
+            cube.fixpipe(output, sums, "qf322b8", loaded)
+
+    def multiply(rows: slice, columns: slice, origin: int, slot_bytes: int) -> None:
+        """Make *rows* x *columns* of the output; these begin at *origin* of the ring's slot."""
+        output = whole[rows, columns]
+        weight = ring.tile(origin, output.columns)
+        weight = weight.shifted_to(weight.offset_bytes + slot_bytes)
+        bias, scale = start and start[:, columns], None if is_single else words
+        of_x = x.tile(rows.start, output.rows)
+        repeat(core, tile, of_x, weight, output, bias, scale and scale[:, columns])
+
+    return load_scale, multiply

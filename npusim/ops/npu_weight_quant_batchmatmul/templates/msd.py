@@ -148,6 +148,32 @@ class DigitSplitter:
         self.digits_out = core.vecout(scheme.dtype, size)
         self.values_out = core.vecout(FLOAT32, rows_padded, depth=2)
 
+    def write(
+        self,
+        sums_first: bool,
+        x: GmView,
+        rows: int,
+        absmax: GmView,
+        sums: GmView | None,
+        *digits: GmView,
+    ) -> None:
+        """Write the digits of *x*, a plane of *rows* rows, and two values of each row.
+
+        Sums are those of x itself, so they come before the division, and with *sums_first* also
+        before the largest magnitudes.
+        """
+        # (rows, columns) fp16 or bf16 -> fp32
+        plane = self.load(x, rows)
+        if sums is not None and sums_first:
+            self.store_values(self.row_sums(plane), sums)
+        largest = self.absmax(plane)
+        if sums is not None and not sums_first:
+            self.store_values(self.row_sums(plane), sums)
+        self.divide(plane, largest)
+        self.store_values(largest, absmax)
+        # (rows, columns) in [-1, 1] -> two or three digits
+        self.split(plane, *digits)
+
     def load(self, x: GmView, rows: int) -> Plane:
         """*x* as a plane of *rows* rows in float32, each filled up with zeros.
 

@@ -37,7 +37,7 @@ from npusim.kernel.vector_core import VectorCore
 from npusim.kernel.views import GmView, repeat
 from npusim.ops.npu_weight_quant_batchmatmul.choice import CallTraits, k_cores, k_step
 from npusim.ops.npu_weight_quant_batchmatmul.problem import Plan, Problem, workspace_bytes
-from npusim.ops.npu_weight_quant_batchmatmul.templates import Zeros, msd_groups
+from npusim.ops.npu_weight_quant_batchmatmul.templates import Zeros, msd, msd_groups
 
 # ---- how the work is split ----
 
@@ -66,10 +66,10 @@ class MsdGroupPlan(Plan):
 
 def tile(spec: DeviceSpec, p: Problem) -> MsdGroupPlan:
     """Split n by 2048, and k into whole groups, so that every share has a core of its own."""
-    f, aic, products = p.traits, spec.cores["aic"].count, msd_groups.GroupProducts.of(p)
+    f, aic, terms = p.traits, spec.cores["aic"].count, msd.scheme_of(p.traits).terms
     cores_k, cores_n = k_cores(f, aic), ceil_div(f.n, CORE_N)
     block_dim, core_n = cores_k * cores_n, min(CORE_N, f.n)
-    row_bytes = products.dtype.nbytes(products.terms * min(core_n, CORE_N // 2))
+    row_bytes = msd_groups.product_dtype(p).nbytes(terms * min(core_n, CORE_N // 2))
     return MsdGroupPlan(
         **p.chosen,
         block_dim=block_dim,
@@ -85,9 +85,8 @@ def tile(spec: DeviceSpec, p: Problem) -> MsdGroupPlan:
 
 def _slots(p: Problem) -> GmView:
     """Room for the products of two groups of one cube core, `(2 x terms x m, columns)`."""
-    products = msd_groups.GroupProducts.of(p)
-    rows, columns = SLOTS * products.digit_rows, min(CORE_N, p.traits.n)
-    return GmView.of("products", products.dtype, rows, columns)
+    rows, columns = SLOTS * msd_groups.product_rows(p.traits), min(CORE_N, p.traits.n)
+    return GmView.of("products", msd_groups.product_dtype(p), rows, columns)
 
 
 def _total(f: CallTraits) -> GmView:
@@ -130,7 +129,7 @@ def build(spec: DeviceSpec, p: Problem, plan: MsdGroupPlan) -> tuple[Block, ...]
 def _cube(spec: DeviceSpec, p: Problem, plan: MsdGroupPlan) -> Callable[[int], Program]:
     """What a cube core does: the groups of its share one after the other."""
     core, f, slots = CubeCore(plan.template, spec), p.traits, _slots(p)
-    rows = msd_groups.GroupProducts.of(p).digit_rows
+    rows = msd_groups.product_rows(p.traits)
     cube = msd_groups.GroupCube(core, p, plan.core_n, min(plan.core_k, f.k), depth=1)
 
     def multiply(digits: GmTile, weight: GmTile, groups: int) -> None:
@@ -213,7 +212,7 @@ class _GroupSums:
 
     def __init__(self, core: VectorCore, p: Problem, plan: MsdGroupPlan, columns: int) -> None:
         self.core, self.f, self.max_rows, self.slots = core, p.traits, plan.rows, _slots(p)
-        self.rows = msd_groups.GroupProducts.of(p).digit_rows
+        self.rows = msd_groups.product_rows(p.traits)
         self.sums = core.tile(FLOAT32, p.traits.m * columns)
         self.operands = msd_groups.GroupOperands(
             core,

@@ -10,7 +10,6 @@ output once they are complete. See the docstring of the operator for the arithme
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 from npusim.data.dtypes import FLOAT16, FLOAT32, INT32, DType
 from npusim.data.integers import align_up
@@ -33,35 +32,14 @@ ALL_VECTORS = 3
 """Flag at which all vector cores wait for each other."""
 
 
-@dataclass(frozen=True, slots=True)
-class GroupProducts:
-    """What the cube makes of the digits of one group: `(terms x m, n)` in fp16 or int32."""
+def product_rows(f: CallTraits) -> int:
+    """Rows of the matrix of digits, and of a product: those of all digits of x."""
+    return msd.scheme_of(f).terms * f.m
 
-    scheme: msd.Scheme
-    rows: int
-    """Rows of x."""
-    is_half: bool
-    """Whether products are stored as fp16, as inner_precise=1 asks for with int4."""
 
-    @staticmethod
-    def of(p: Problem) -> GroupProducts:
-        """Those of a call."""
-        is_half = p.traits.weight == "int4" and p.inner_precise == 1
-        return GroupProducts(msd.scheme_of(p.traits), p.traits.m, is_half)
-
-    @property
-    def terms(self) -> int:
-        return self.scheme.terms
-
-    @property
-    def digit_rows(self) -> int:
-        """Rows of the matrix of digits, and of a product."""
-        return self.terms * self.rows
-
-    @property
-    def dtype(self) -> DType:
-        """Of a product in global memory."""
-        return FLOAT16 if self.is_half else INT32
+def product_dtype(p: Problem) -> DType:
+    """Of a product in global memory: fp16 as inner_precise=1 asks for with int4, or int32."""
+    return FLOAT16 if p.traits.weight == "int4" and p.inner_precise == 1 else INT32
 
 
 # ---- vector cores: x in digits ----
@@ -97,36 +75,21 @@ class GroupSplitter:
         self._splitter = msd.DigitSplitter(core, p.x.element, scheme, *sizes, loads_ahead=ahead)
 
     def write(self, row: int, group: int, groups: int) -> None:
-        """Write *groups* groups of *row* from *group* on: a plane of groups x group size."""
+        """Write *groups* groups of *row* from *group* on: each is a row of a plane."""
         f = self.f
         of_groups = slice(group, group + groups)
         here = slice(group * f.group_size, (group + groups) * f.group_size)
         sums = _sums_view(f)
         repeat(
             self.core,
-            self._groups,
+            self._splitter.write,
+            True,
             self._x.row(row)[:, here],
             groups,
             _absmax_view(f).row(row)[:, of_groups],
             None if sums is None else sums.row(row)[:, of_groups],
             *(digit.row(row)[:, here] for digit in msd.digit_views(f)),
         )
-
-    def _groups(
-        self, x: GmView, groups: int, absmax: GmView, sums: GmView | None, *digits: GmView
-    ) -> None:
-        """x (1, groups x group size) -> digits of the same shape, two values for each group."""
-        splitter = self._splitter
-        # (1, groups x group size) -> (groups, group size) fp32: a group is a row of the plane
-        plane = splitter.load(x, groups)
-        # The sum is that of x itself, so it comes before the division.
-        if sums is not None:
-            splitter.store_values(splitter.row_sums(plane), sums)
-        # (groups,) each
-        largest = splitter.absmax(plane)
-        splitter.divide(plane, largest)
-        splitter.store_values(largest, absmax)
-        splitter.split(plane, *digits)
 
 
 # ---- cube cores: digits of a group times the weight ----
@@ -145,10 +108,10 @@ class GroupCube:
 
         Raises ProgramError where they do not fit.
         """
-        self.core, self._products, size = core, GroupProducts.of(p), p.traits.group_size
-        self._size = size
+        self.core, self._rows, size = core, product_rows(p.traits), p.traits.group_size
+        self._size, self._is_half = size, product_dtype(p) is FLOAT16
         self.digits, self.weight = msd.gm_digits(p.traits), p.gm_weight
-        dtype, rows = self.digits.dtype, align_up(self._products.digit_rows, FRACTAL_ROWS)
+        dtype, rows = self.digits.dtype, align_up(self._rows, FRACTAL_ROWS)
         base_n = min(columns, BASE_N)
         # L1: digits (rows, max_k), and two pieces (group size, columns) of the weight. Two each of
         # L0A (rows, group size), L0B (group size, base_n) and, if they fit, L0C (rows, base_n).
@@ -162,8 +125,8 @@ class GroupCube:
     def load_digits(self, k: int) -> L1Matrix:
         """Load *k* columns of digits into L1; free them in `packs` when they are multiplied."""
         # (terms x m, k) of global memory -> Nz in L1
-        tile, rows = self.packs.alloc(), self._products.digit_rows
-        piece = self.core.load_matrix(tile, self.digits, rows, k)
+        tile = self.packs.alloc()
+        piece = self.core.load_matrix(tile, self.digits, self._rows, k)
         self.packs.enque(tile)
         self.packs.deque()
         return piece
@@ -202,8 +165,10 @@ class GroupCube:
         self._sums.enque(sums)
         self._sums.deque()
         # int32 -> fp16 as it is: the scale of the conversion is one
-        is_half = self._products.is_half
-        core.fixpipe(products, here, "deqf16" if is_half else None, ONE if is_half else None)
+        if self._is_half:
+            core.fixpipe(products, here, "deqf16", ONE)
+        else:
+            core.fixpipe(products, here)
         self._sums.free(sums)
 
 
@@ -232,7 +197,7 @@ class GroupOperands:
 
         *max_products* elements of a digit's products are combined at a time.
         """
-        self.core, self.f, self._products = core, p.traits, GroupProducts.of(p)
+        self.core, self.f, self._scheme = core, p.traits, msd.scheme_of(p.traits)
         self._parameters = [
             None if x is None else GmView.of(x.name, x.element, *p.antiquant_scale.shape)
             for x in (p.antiquant_scale, p.antiquant_offset)
@@ -244,9 +209,9 @@ class GroupOperands:
         self.pitch = align_up(factor_groups, SPREAD)
         self._absmax = RowFactors(core, max_rows * self.pitch)
         self._row_sums = RowFactors(core, max_rows * self.pitch) if has_offset else None
-        terms, dtype = self._products.terms, self._products.dtype
-        self.products_in = core.vecin(dtype, terms * max_products, depth=2)
-        self._wide = core.tile(FLOAT32, max_products) if self._products.is_half else None
+        dtype = product_dtype(p)
+        self.products_in = core.vecin(dtype, self._scheme.terms * max_products, depth=2)
+        self._wide = core.tile(FLOAT32, max_products) if dtype is FLOAT16 else None
 
     def views(self, rows: slice, groups: slice, columns: slice) -> tuple[GmView | None, ...]:
         """Scale, offset, largest magnitudes and sums in global memory, None where there is none."""
@@ -321,7 +286,7 @@ class GroupOperands:
 
         int32 products are combined in place, in float32; fp16 ones in fp16, then widened.
         """
-        core, terms, scheme = self.core, self._products.terms, self._products.scheme
+        core, scheme, terms = self.core, self._scheme, self._scheme.terms
         count = rows * columns
         raw = tile[: groups * terms * count]
         firsts = [slice(start, start + count) for start in range(0, raw.count, terms * count)]

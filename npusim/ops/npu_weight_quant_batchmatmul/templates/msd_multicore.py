@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
@@ -261,11 +260,8 @@ class _RowSplitter:
 # ---- the last stage: products of digits to y ----
 
 
-class _Tile(NamedTuple):
-    """Some rows and columns of the output."""
-
-    rows: slice
-    columns: slice
+Tile = tuple[slice, slice]
+"""Some rows and columns of the output."""
 
 
 class Epilogue:
@@ -288,20 +284,20 @@ class Epilogue:
         self.offsets = core.tile(FLOAT32, count) if p.traits.has_offset else None
         self.out = core.vecout(p.output.element, count)
 
-    def tiles(self, column: int, count: int) -> list[_Tile]:
+    def tiles(self, column: int, count: int) -> list[Tile]:
         """All rows of *count* columns from *column* on."""
         return [
-            _Tile(slice(top, top + rows), slice(column + left, column + left + columns))
+            (slice(top, top + rows), slice(column + left, column + left + columns))
             for left, columns in pieces(count, self.max_columns)
             for top, rows in pieces(self.f.m, self.max_rows)
         ]
 
-    def prepare(self, here: _Tile) -> None:
+    def prepare(self, here: Tile) -> None:
         """Load the parameters of new columns, the factors of rows, and form their offsets."""
-        columns = self.parameters.views(here.columns)
-        if here.rows.start == 0:
+        rows, columns = here[0], self.parameters.views(here[1])
+        if rows.start == 0:
             repeat(self.core, self.parameters.load, *columns)
-        of_rows = (view.row(0)[:, here.rows] for view in msd.row_views(self.f))
+        of_rows = (view.row(0)[:, rows] for view in msd.row_views(self.f))
         repeat(self.core, self._spread, columns[0].columns, *of_rows)
 
     def _spread(self, columns: int, absmax: GmView, sums: GmView) -> None:
@@ -314,7 +310,7 @@ class Epilogue:
             offset = self.parameters.of(columns)["antiquant_offset"]
             outer(self.core, plane, offset, self.factors.of(self.rows_padded))
 
-    def write(self, here: _Tile) -> None:
+    def write(self, here: Tile) -> None:
         """Make the output of a tile that is prepared."""
         (rows, columns), products, m = here, _products(self.f), self.f.m
         second = products[m + rows.start : m + rows.stop, columns]

@@ -36,7 +36,7 @@ from npusim.kernel.rows import pieces
 from npusim.kernel.vector_core import VectorCore
 from npusim.kernel.views import GmView, repeat
 from npusim.ops.npu_weight_quant_batchmatmul.problem import Plan, Problem, workspace_bytes
-from npusim.ops.npu_weight_quant_batchmatmul.templates import msd_groups, ring_slot
+from npusim.ops.npu_weight_quant_batchmatmul.templates import msd, msd_groups, ring_slot
 
 ALL_CUBES = 4
 """Flag at which all cube cores wait for each other."""
@@ -77,7 +77,7 @@ class PerGroupPlan(Plan):
 
 def tile(spec: DeviceSpec, p: Problem) -> PerGroupPlan:
     """Split a call on *spec*."""
-    f, products = p.traits, msd_groups.GroupProducts.of(p)
+    f, rows, dtype = p.traits, msd_groups.product_rows(p.traits), msd_groups.product_dtype(p)
     aic, groups = spec.cores["aic"].count, f.k // f.group_size
     round_n = min(STRIP_N * 2 * aic, f.n)
     pack = min(PACK_K // f.group_size, groups)
@@ -87,10 +87,10 @@ def tile(spec: DeviceSpec, p: Problem) -> PerGroupPlan:
     parts = max(1, 2 * block_dim // ceil_div(round_n, strip_n))
     strip_m = ceil_div(f.m, parts)
     # A slot of the ring: (pack groups x terms x m, round_n)
-    slot_rows = pack * products.digit_rows
+    slot_rows = pack * rows
     half_ring = min(max(RING_ELEMENTS // (slot_rows * round_n), 1), MAX_HALF_RING)
-    ring = GmView.of("products", products.dtype, 2 * half_ring * slot_rows, round_n)
-    group_bytes = products.dtype.nbytes(products.terms * strip_m * strip_n)
+    ring = GmView.of("products", dtype, 2 * half_ring * slot_rows, round_n)
+    group_bytes = dtype.nbytes(msd.scheme_of(f).terms * strip_m * strip_n)
     return PerGroupPlan(
         **p.chosen,
         block_dim=block_dim,
@@ -131,9 +131,9 @@ class Step(NamedTuple):
 
 def steps(p: Problem, plan: PerGroupPlan) -> Iterator[Step]:
     """All steps, a round after the other."""
-    f, products = p.traits, msd_groups.GroupProducts.of(p)
-    ring_rows = plan.ring_slots * plan.pack_groups * products.digit_rows
-    ring = GmView.of("products", products.dtype, ring_rows, plan.round_n)
+    f, rows = p.traits, msd_groups.product_rows(p.traits)
+    ring_rows = plan.ring_slots * plan.pack_groups * rows
+    ring = GmView.of("products", msd_groups.product_dtype(p), ring_rows, plan.round_n)
     packs = tuple(pieces(f.k // f.group_size, plan.pack_groups))
     count = len(packs) * ceil_div(f.n, plan.round_n)
     index = 0
@@ -143,7 +143,7 @@ def steps(p: Problem, plan: PerGroupPlan) -> Iterator[Step]:
             yield Step(
                 groups=slice(group, group + groups),
                 columns=slice(column, column + columns),
-                products=slot.view[: groups * products.digit_rows, :columns],
+                products=slot.view[: groups * rows, :columns],
                 is_first=group == 0,
                 is_last=group == packs[-1][0],
                 waits=slot.waits,
@@ -172,7 +172,7 @@ def _cube(
 ) -> Callable[[int], Program]:
     """What a cube core does: its share of the products of each step."""
     core, size = CubeCore(plan.template, spec), p.traits.group_size
-    rows = msd_groups.GroupProducts.of(p).digit_rows
+    rows = msd_groups.product_rows(p.traits)
     cube = msd_groups.GroupCube(
         core, p, min(BLOCK_N, plan.round_n), plan.pack_groups * size, depth=2
     )
@@ -266,12 +266,8 @@ class _StripSums:
     """Adds up the groups of a strip of columns, and makes the output of it."""
 
     def __init__(self, core: VectorCore, p: Problem, plan: PerGroupPlan) -> None:
-        self.core, self.f, self.plan, self.terms = (
-            core,
-            p.traits,
-            plan,
-            msd_groups.GroupProducts.of(p).terms,
-        )
+        self.core, self.f, self.plan = core, p.traits, plan
+        self.terms = msd.scheme_of(p.traits).terms
         count = plan.strip_m * plan.strip_n
         self.sums = core.tile(FLOAT32, count)
         self.epilogue = msd_groups.GroupEpilogue(core, p, plan.strip_m, plan.strip_n)

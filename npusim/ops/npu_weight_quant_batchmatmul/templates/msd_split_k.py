@@ -222,18 +222,6 @@ def _splitter(core: VectorCore, p: Problem, plan: SplitKPlan) -> Callable[[int, 
     sizes = plan.split_rows, plan.block_k
     splitter = msd.DigitSplitter(core, p.x.element, msd.scheme_of(f), *sizes, loads_ahead=False)
 
-    def split_rows(x: GmView, absmax: GmView, sums: GmView | None, *digits: GmView) -> None:
-        """x (rows, k of the block) -> digits of the same shape, two values for each row."""
-        # (rows, k of the block) fp16 or bf16 -> fp32
-        plane = splitter.load(x, x.rows)
-        largest = splitter.absmax(plane)
-        if sums is not None:
-            splitter.store_values(splitter.row_sums(plane), sums)
-        splitter.divide(plane, largest)
-        splitter.store_values(largest, absmax)
-        # (rows, k of the block) in [-1, 1] -> two or three digits
-        splitter.split(plane, *digits)
-
     def split(block: int, piece: int) -> None:
         top, start = piece * plan.split_rows, block * plan.block_k
         rows, columns = (
@@ -242,7 +230,8 @@ def _splitter(core: VectorCore, p: Problem, plan: SplitKPlan) -> Callable[[int, 
         )
         absmax, sums = (view.row(block)[:, rows] for view in msd.row_views(f, plan.k_blocks))
         digits = (digit[rows, columns] for digit in msd.digit_views(f))
-        repeat(core, split_rows, x[rows, columns], absmax, sums if f.has_offset else None, *digits)
+        piece_of_x, of_sums = x[rows, columns], sums if f.has_offset else None
+        repeat(core, splitter.write, False, piece_of_x, piece_of_x.rows, absmax, of_sums, *digits)
 
     return split
 
