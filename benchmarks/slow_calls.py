@@ -66,7 +66,49 @@ def batch(count: int, size: int) -> Run:
     return run("npu_quant_matmul", x, x, TensorSpec((1,), "float32"), output_dtype="bfloat16")
 
 
+def swiglu(rows: int, columns: int) -> Run:
+    """npu_swiglu of fp16."""
+    return run("npu_swiglu", TensorSpec((rows, columns), "float16"))
+
+
+def experts(count: int, tokens: int) -> Run:
+    """npu_grouped_matmul of bf16: *tokens* rows in ragged groups, one for each expert."""
+    ends = np.sort(np.random.default_rng(0).integers(0, tokens, count - 1))
+    return run(
+        "npu_grouped_matmul",
+        *([TensorSpec((tokens, 2048), "bfloat16")], [TensorSpec((count, 2048, 1024), "bfloat16")]),
+        group_list=np.array([*ends, tokens], np.int64),
+        group_type=0,
+        split_item=3,
+    )
+
+
+def routing(tokens: int, experts_a_token: int = 8, count: int = 128) -> Run:
+    """npu_moe_init_routing_v2 of bf16 tokens of 2048."""
+    return run(
+        "npu_moe_init_routing_v2",
+        *(TensorSpec((tokens, 2048), "bfloat16"), TensorSpec((tokens, experts_a_token), "int32")),
+        active_num=tokens * experts_a_token,
+        expert_num=count,
+        expert_tokens_num_type=1,
+        expert_tokens_num_flag=True,
+        active_expert_range=[0, count],
+        quant_mode=-1,
+    )
+
+
+def prefill(heads: int, tokens: int) -> Run:
+    """npu_fused_infer_attention_score of fp16, heads of 128, without a mask."""
+    x = TensorSpec((1, heads, tokens, 128), "float16")
+    given = {"num_heads": heads, "scale": 128**-0.5, "input_layout": "BNSD"}
+    return run("npu_fused_infer_attention_score", x, x, x, **given)
+
+
 CALLS = {
+    "npu_swiglu 65536 x 8192": lambda: swiglu(65536, 8192),
+    "grouped product of 128 experts": lambda: experts(128, 4096),
+    "routing of 4096 tokens": lambda: routing(4096),
+    "attention, prefill 32 x 4096 x 128": lambda: prefill(32, 4096),
     "npu_quantize 65536 x 8192": lambda: quantize(65536, 8192),
     "npu_quantize 20000 x 12, 310P": lambda: quantize(20000, 12, device="ascend310p3"),
     "npu_quantize 16000 x 33 by row": lambda: quantize(16000, 33, axis=0),

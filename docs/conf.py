@@ -17,10 +17,11 @@ sys.path.insert(0, str(Path(__file__).parent / "site"))
 
 import languages
 import notebooks
+import operators
 import reach
 import readme
 
-import examples  # of docs/site, as the four above
+import examples  # of docs/site, as the five above
 
 project = "npusim"
 extensions = ["myst_parser", "sphinx.ext.autodoc"]
@@ -38,10 +39,12 @@ autodoc_member_order = "bysource"
 
 
 def setup(app: Any) -> None:
-    """Take README.md as a page, run the examples, make notebooks; name languages and mend pages."""
+    """Take README.md as a page, list the operators, run the examples, make notebooks; name
+    languages and mend pages."""
     app.add_directive("examples", examples.Examples)
     app.connect("source-read", readme.include)
     app.connect("source-read", notebooks.offer)
+    app.connect("source-read", operators.write)
     app.connect("html-page-context", languages.name)
     app.connect("build-finished", notebooks.write)
     app.connect("build-finished", reach.mend)

@@ -16,6 +16,7 @@ from npusim.check.groups_apart import check_order
 from npusim.check.hazards import Orders
 from npusim.check.rules import Place, check, check_blocks
 from npusim.check.unwritten import Written
+from npusim.data.garbage import uncollected
 from npusim.data.tensor import GlobalTensor
 from npusim.devices.schema import DeviceSpec
 from npusim.kernel.program import Binding, Block, Body, Program
@@ -51,6 +52,7 @@ some 20,000 of them a second.
 """
 
 
+@uncollected()
 def verify(
     blocks: tuple[Block, ...],
     spec: DeviceSpec,

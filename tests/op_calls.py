@@ -244,9 +244,18 @@ class Row(NamedTuple):
 
 
 def on_each_line(rows: list[Row]) -> Any:
-    """Parametrise a test with a *series* and the *rows* of its chips: a case a product line."""
-    held = {series: [row for row in rows if series in row.lines] for series in LINES}
-    cases = [pytest.param(*case, id=case[0]) for case in held.items() if case[1]]
+    """Parametrise a test with a *series* and the *rows* of its chips: a case a product line.
+
+    A line of which the same holds as of one before it is nightly.
+    """
+    cases, before = [], list[list[int]]()
+    for series in LINES:
+        places = [place for place, row in enumerate(rows) if series in row.lines]
+        marks = pytest.mark.nightly if places in before else ()
+        if places:
+            before.append(places)
+            own = [rows[place] for place in places]
+            cases.append(pytest.param(series, own, id=series, marks=marks))
     return pytest.mark.parametrize(("series", "rows"), cases)
 
 

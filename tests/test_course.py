@@ -13,8 +13,8 @@ from test_readme import shell
 ROOT = Path(__file__).parent.parent
 COURSE, PICTURES = ROOT / "docs" / "course", ROOT / "docs" / "pictures" / "course"
 PAGES = sorted(COURSE.glob("[01]*.md"))
-LONG = ("10_weights_in_int8", "11_planning_a_model")
-"""Lessons that take a minute."""
+LONG = ("09_norms_and_dynamic_quantisation", "10_weights_in_int8", "11_planning_a_model")
+"""Lessons that take from five seconds to a minute."""
 MOST_PICTURE_BYTES = 100_000
 
 

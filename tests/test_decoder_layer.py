@@ -40,7 +40,7 @@ def chain(device: str, product: list[str]) -> list[str]:
     ]
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("device", "kind", "product", "most"),
     [

@@ -96,7 +96,7 @@ def kind_of(outcome: Outcome) -> str:
         return "too long"
     if "error" not in outcome:
         return "run"
-    return "refused" if outcome["code"] is not None else "rejected"
+    return "refused" if outcome.get("code") is not None else "rejected"
 
 
 def show_coverage(calls: Sequence[Call], outcomes: Sequence[Outcome]) -> None:

@@ -16,8 +16,6 @@ def _causal(draw: Draw, dtype: str = "int8") -> object:
 
 def _behind_each_other(draw: Draw) -> Arguments:
     """Tokens of all requests in TND, their keys in pages or not."""
-    if draw.chance(0.12):
-        return _decoding(draw)
     is_decoding = draw.chance(0.35)
     heads, group = draw.pick(1, 2), draw.pick(1, 2, 3, 4)
     size, dtype = draw.pick(16, 32, 64, 128, 256), draw.half()
@@ -162,7 +160,9 @@ def _of_int8(draw: Draw) -> Arguments:
 
 @recipe("npu_fused_infer_attention_score")
 def fused_infer_attention(draw: Draw) -> Arguments:
-    found = draw.pick(_behind_each_other, _behind_each_other, _in_a_layout, _of_int8)(draw)
+    found = draw.in_turn(_behind_each_other, _in_a_layout, _decoding, _of_int8, _behind_each_other)(
+        draw
+    )
     if draw.chance(0.15):
         found["template"] = draw.pick(*TEMPLATES)
     return found
@@ -177,7 +177,7 @@ V2 = {
 
 @recipe("npu_fused_infer_attention_score_v2")
 def fused_infer_attention_v2(draw: Draw) -> Arguments:
-    found = draw.pick(_behind_each_other, _in_a_layout)(draw)
+    found = draw.in_turn(_behind_each_other, _in_a_layout, _decoding, _behind_each_other)(draw)
     if draw.chance(0.15):
         found["template"] = draw.pick(*TEMPLATES)
     return {V2.get(name, name): value for name, value in found.items()}
@@ -202,8 +202,8 @@ def rotary_mul(draw: Draw) -> Arguments:
     dtype, mode = draw.floating(), draw.pick("half", "half", "interleave")
     b, n, s = draw.integer(1, 4), draw.integer(1, 5), draw.size(40)
     d = 2 * draw.integer(2, 64) if draw.chance(0.7) else 64
-    if mode == "interleave" and draw.chance(0.4):
-        b, n, s, d = draw.pick((13, 1, 1, 894), (1, 1, 13, 894), (1, 1, 2, 128), (2, 3, 7, 128))
+    if mode == "interleave" and draw.chance(0.6):
+        b, n, s, d = draw.in_turn((13, 1, 1, 894), (1, 1, 13, 894), (1, 1, 2, 128))
         kind = draw.half()
         turns = {name: draw.tensor((1, 1, 1, d), kind) for name in ("r1", "r2")}
         return {"self": draw.numbers((b, n, s, d), kind, 4), **turns, "rotary_mode": mode}

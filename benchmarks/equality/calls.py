@@ -24,13 +24,16 @@ FAMILIES = (attention, elementwise, experts, products, quantising, routing, weig
 """The modules whose recipes are in RECIPES."""
 SHARES = {
     "npu_weight_quant_batchmatmul": 12, "npu_grouped_matmul": 12, "npu_quant_matmul": 8,
-    "npu_fused_infer_attention_score": 9, "npu_fused_infer_attention_score_v2": 4, "matmul": 13,
+    "npu_fused_infer_attention_score": 9, "npu_fused_infer_attention_score_v2": 6, "matmul": 13,
     "npu_dynamic_quant": 8, "npu_dynamic_quant_asymmetric": 5, "npu_add_rms_norm": 6,
     "npu_add_rms_norm_quant": 5, "npu_add_rms_norm_dynamic_quant": 5, "npu_rms_norm": 6,
-    "npu_dequant_swiglu_quant": 5, "npu_moe_init_routing_v2": 4, "npu_rotary_mul": 3,
+    "npu_dequant_swiglu_quant": 7, "npu_moe_init_routing_v2": 5, "npu_rotary_mul": 5,
     "npu_quantize": 4, "npu_swiglu_quant": 3, "npu_moe_finalize_routing": 3,
     "npu_moe_gating_top_k": 3, "npu_grouped_matmul_swiglu_quant": 3, "permute": 3,
-    "npu_incre_flash_attention": 3, "npu_transpose_batchmatmul": 4, "embedding": 3,
+    "npu_incre_flash_attention": 3, "npu_transpose_batchmatmul": 4, "embedding": 5,
+    "index_select": 3, "npu_apply_rotary_pos_emb": 3,
+    "npu_format_cast": 2, "npu_reshape_and_cache": 2, "npu_scatter_pa_kv_cache": 2,
+    "npu_trans_quant_param": 2,
     "npu_group_quant": 3, "npu_anti_quant": 2, "npu_scatter_nd_update": 3, "npu_swiglu": 3,
     "npu_moe_gating_top_k_softmax": 2, "softmax": 2, "log_softmax": 2, "sum": 2, "argmax": 2,
 }  # fmt: skip
@@ -87,8 +90,8 @@ def _call(operator: str, number: int, seed: int) -> Call:
     rng = np.random.default_rng([seed, zlib.crc32(operator.encode()), number])
     share = RARE_OLD_SHARE if operator in HAVE_NO_KERNEL_ON_310P else OLD_SHARE
     is_old = rng.random() < share
-    device = DEVICES[2] if is_old else DEVICES[int(rng.integers(2))]
-    draw = Draw(rng, device, bool(rng.random() < TIMES_SHARE))
+    device = DEVICES[2] if is_old else DEVICES[number % 2]
+    draw = Draw(rng, number, device, bool(rng.random() < TIMES_SHARE))
     arguments = RECIPES[operator](draw)
     if draw.chance(WRONG_SHARE):
         _spoil(draw, arguments)
@@ -138,7 +141,8 @@ def _other(draw: Draw, tensor: Drawn) -> Drawn:
         case _:
             is_matrix = len(shape) > 1
             return replace(tensor, layout="FRACTAL_NZ") if is_matrix else _retyped(draw, tensor)
-    how = tensor.how if tensor.how in ("spec", "normal", "integers", "rows") else "normal"
+    kept = ("spec", "integers", *(("rows",) if shape else ()))
+    how = tensor.how if tensor.how in kept else "normal"
     return replace(tensor, shape=tuple(shape), how=how, listed=())
 
 

@@ -103,8 +103,9 @@ class Cache:
         return self.found.get(self.key(call)) if self.found else None
 
     def add(self, call: Call, outcome: Outcome) -> None:
-        """Keep *outcome*, in one write, so that several processes may share the file."""
-        if self.path is not None and self.version is not None:
+        """Keep *outcome* of a call that ended, in one write: several processes share the file."""
+        is_whole = "outputs" in outcome or "message" in outcome
+        if self.path is not None and self.version is not None and is_whole:
             with self.path.open("a") as to:
                 to.write(json.dumps([self.key(call), outcome]) + "\n")
 

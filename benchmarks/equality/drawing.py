@@ -23,8 +23,12 @@ MOST_ELEMENTS = 1 << 16
 class Draw:
     """A source of random arguments for one call."""
 
-    def __init__(self, rng: np.random.Generator, device: str, only_times: bool) -> None:
+    def __init__(
+        self, rng: np.random.Generator, number: int, device: str, only_times: bool
+    ) -> None:
         self.rng = rng
+        self.number = number
+        """Which call of its operator this is."""
         self.device = device
         self.only_times = only_times
         """Whether tensors are given without values."""
@@ -41,6 +45,10 @@ class Draw:
     def pick(self, *options: T) -> T:
         """One of *options*."""
         return options[int(self.rng.integers(len(options)))]
+
+    def in_turn(self, *options: T) -> T:
+        """One of *options* after the other, from call to call, two calls each."""
+        return options[self.number // 2 % len(options)]
 
     def integer(self, low: int, high: int) -> int:
         """From *low* to *high*, both included."""

@@ -175,10 +175,10 @@ def concat(draw: Draw) -> Arguments:
 
 @recipe("embedding")
 def embedding(draw: Draw) -> Arguments:
-    rows = draw.integer(5000, 20000) if draw.chance(0.3) else draw.size(200)
-    columns = draw.pick(8, 16, 32, draw.size(60), draw.size(400))
+    rows = draw.integer(5000, 20000) if draw.chance(0.4) else draw.size(200)
+    columns = draw.in_turn(8, draw.size(60), 32, draw.size(400), 16)
     columns = min(columns, max(1, 300_000 // rows))
-    if draw.only_times and draw.chance(0.15):
+    if draw.only_times and draw.chance(0.25):
         rows, columns = 2, draw.integer(50000, 70000)
     # Each index is a piece of work of its own: a few hundred show all that many do.
     count = draw.pick(draw.integer(1, 60), draw.integer(1, 400))

@@ -14,10 +14,10 @@ VECTOR_DEQUANTISED = 1, 16, 256, 512
 def grouped_matmul(draw: Draw) -> Arguments:
     if draw.is_old:
         return _coupled_experts(draw)
-    if draw.chance(0.03):
-        return _scaled_by_vector_cores(draw)
-    return draw.pick(_plain_experts, _int8_experts, _int8_experts, _antiquant, _antiquant, _a4w4,
-                     _a8w4)(draw)  # fmt: skip
+    return draw.in_turn(
+        _plain_experts, _int8_experts, _antiquant, _a4w4, _a8w4, _int8_experts, _antiquant,
+        _plain_experts, _scaled_by_vector_cores,
+    )(draw)  # fmt: skip
 
 
 def _groups(draw: Draw, rows: int, experts: int) -> Arguments:
@@ -116,7 +116,7 @@ def _antiquant(draw: Draw) -> Arguments:
     rows, experts = draw.size(150), draw.integer(1, 4)
     k, n = draw.pick(32, 136, 288), 8 * draw.integer(1, 40)
     turned = draw.chance(0.3)
-    if draw.chance(0.35):
+    if draw.chance(0.5):
         rows, experts, k, n = draw.integer(1, 10), draw.integer(1, 2), 128, 512 * draw.integer(1, 3)
         bits, turned = 8, False
     groups = draw.pick(0, 0, 1, 4) if bits == 4 else 0

@@ -15,7 +15,7 @@ TARGETS = ("int8", "float16", "bfloat16", "int32")
 
 @recipe("matmul")
 def matmul(draw: Draw) -> Arguments:
-    if not draw.is_old and draw.chance(0.4):
+    if not draw.is_old and draw.chance(0.5):
         return _matmul_by_name(draw)
     m, k, n = _matmul_sizes(draw)
     dtype = draw.half() if draw.is_old or draw.chance(0.8) else "float32"
@@ -34,7 +34,7 @@ def matmul(draw: Draw) -> Arguments:
 
 def _matmul_by_name(draw: Draw) -> Arguments:
     """A call that names its template, most of which have what that needs."""
-    template = draw.pick(*MATMUL)
+    template = draw.in_turn(*MATMUL)
     m, k, n = draw.size(200), draw.integer(385, 1300), draw.size(200)
     dtype, layout = draw.half(), draw.pick("ND", "ND", "FRACTAL_NZ")
     if template.startswith("bl1"):
@@ -140,7 +140,7 @@ def quant_matmul(draw: Draw) -> Arguments:
     found |= _bias_of(draw, target, n, is_token)
     if draw.chance(0.35):
         own = ("pp", "coupled") if draw.is_old else ("basic", "tbe", "tbe_opt")
-        found["template"] = draw.pick(*own)
+        found["template"] = draw.in_turn(*own)
     return found
 
 

@@ -115,7 +115,7 @@ def _dynamic(draw: Draw, shape: tuple[int, ...], templates: tuple[str, ...]) -> 
             found |= _in_groups(draw, prod(shape[:-1]), shape[-1], kind)
             templates = ("moe", "moe_large")
     if draw.chance(0.4):
-        found["template"] = draw.pick(*templates)
+        found["template"] = draw.in_turn(*templates)
     return found
 
 
@@ -226,7 +226,7 @@ def swiglu_quant(draw: Draw) -> Arguments:
 def dequant_swiglu_quant(draw: Draw) -> Arguments:
     rows, half, mode = draw.size(60), draw.size(120), draw.pick(0, 1, 1)
     if draw.chance(0.2):
-        rows, half = draw.integer(1, 3), draw.integer(4000, 10000)
+        rows, half = draw.integer(1, 3), draw.integer(7000, 10000)
     elif draw.chance(0.5):
         return _dequant_in_groups(draw)
     dtype = draw.pick("int32", "float16", "bfloat16")
@@ -301,7 +301,7 @@ def _epsilon(draw: Draw) -> Arguments:
 
 def _template(draw: Draw, *names: str) -> Arguments:
     is_free = draw.is_old or draw.chance(0.55)
-    return {} if is_free else {"template": draw.pick(*names)}
+    return {} if is_free else {"template": draw.in_turn(*names)}
 
 
 def _norm_shapes(draw: Draw) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -336,6 +336,10 @@ def rms_norm(draw: Draw) -> Arguments:
 def add_rms_norm(draw: Draw) -> Arguments:
     dtype = draw.floating()
     shape, own = _norm_shapes(draw)
+    if draw.chance(0.15):
+        # Rows of which a core takes several at a time.
+        dtype, own = "float16", (16 * draw.integer(1, 40),)
+        shape = (draw.integer(49, 120), *own)
     how = "normal" if draw.is_old else draw.pick("normal", "rows")
     return {
         "x1": draw.tensor(shape, dtype, how), "x2": draw.tensor(shape, dtype, how),

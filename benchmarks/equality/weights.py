@@ -18,7 +18,9 @@ def weight_quant_batchmatmul(draw: Draw) -> Arguments:
             draw, m, k, n, layout="FRACTAL_NZ", turned=True, x="float16",
             size=0 if draw.chance(0.9) else 32 * draw.integer(1, 4),
         )  # fmt: skip
-    template = draw.pick("split_k", "msd_group", "msd", "msd", "nz_splitk", "custom", "fixpipe", "")
+    template = draw.in_turn(
+        "split_k", "msd_group", "msd", "msd", "nz_splitk", "custom", "fixpipe", ""
+    )
     found = WEIGHT_CALLS[template](draw)
     if template and draw.chance(0.6):
         found["template"] = template

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from npusim.isa import Global, global_operand, writes_global
-from npusim.kernel.program import Block, Body
+from npusim.check import bursts
+from npusim.check.bursts import Bursts, BurstsOfBodies, bursts_of_cores, written_out
+from npusim.isa import Global, MicroOp, global_operand, writes_global
+from npusim.kernel.program import Block
 from npusim.kernel.table import LaunchTable, spread
 
 __all__ = [
@@ -103,7 +104,9 @@ class Search:
     def __init__(self, blocks: tuple[Block, ...]) -> None:
         self._launch = LaunchTable.of(blocks)
         self._core = {block: number for number, block in enumerate(blocks)}
-        self._places: dict[Body, dict[tuple[str, bool], Pieces]] = {}
+        self._bodies = {
+            is_write: BurstsOfBodies(partial(_accessed, is_write)) for is_write in (False, True)
+        }
         self._of_cores: dict[tuple[str, bool], Owned] = {}
         """Tensor, and whether it is written -> what each core touches."""
         self._of_programs: dict[tuple[str, bool], Owned | None] = {}
@@ -111,11 +114,14 @@ class Search:
 
     def is_simple(self, tensor: str) -> bool:
         """Whether *tensor* is only read, or only written, each byte once."""
-        written = self._touched(tensor, True)
-        if not written.starts.size:
+        number = self._launch.tensors.index(tensor)
+        written = bursts_of_cores(self._launch, number, self._bodies[True])
+        if not written.size:
             return True
-        is_read = self._touched(tensor, False).starts.size
-        return not is_read and are_apart(written.starts, written.ends)
+        if bursts_of_cores(self._launch, number, self._bodies[False]).size:
+            return False
+        found = self._touched(tensor, True) if not bursts.are_apart(written) else None
+        return found is None or are_apart(found.starts, found.ends)
 
     def of_tensor(self, blocks: tuple[Block, ...], tensor: str, is_write: bool) -> Ranges:
         """What all *blocks*, some of the launch, read or write of *tensor*."""
@@ -156,8 +162,7 @@ class Search:
         key = name, is_write
         if key not in self._of_programs:
             launch = self._launch
-            pieces = [self._of_body(body).get(key) for body in launch.bodies]
-            found = rows_of_pieces(launch, launch.column(name), pieces)
+            found = rows_of_pieces(launch, name, self._bodies[is_write])
             programs = len(launch.programs)
             self._of_programs[key] = None
             if found is not None:
@@ -166,20 +171,6 @@ class Search:
                     starts, ends, launch.program_of_row[rows], programs
                 )
         return self._of_programs[key]
-
-    def _of_body(self, body: Body) -> dict[tuple[str, bool], Pieces]:
-        if body not in self._places:
-            found: dict[tuple[str, bool], list[Pieces]] = {}
-            for call in body.calls:
-                for (name, is_write), pieces in self._of_body(call.body).items():
-                    moved = shifted(pieces, call.shifts.get(name, 0))
-                    found.setdefault((name, is_write), []).append(moved)
-            for op in () if body.calls else body:
-                place = global_operand(op)
-                if place is not None:
-                    found.setdefault((place.name, writes_global(op)), []).append(pieces_of(place))
-            self._places[body] = {key: merged(pieces) for key, pieces in found.items()}
-        return self._places[body]
 
 
 def are_apart(starts: Numbers, ends: Numbers) -> bool:
@@ -191,19 +182,27 @@ def are_apart(starts: Numbers, ends: Numbers) -> bool:
 
 
 def rows_of_pieces(
-    launch: LaunchTable, column: int, pieces: Sequence[Pieces | None]
+    launch: LaunchTable, name: str, bodies: BurstsOfBodies
 ) -> tuple[Numbers, Numbers, Numbers] | None:
-    """*pieces* of each body, moved on by every row that calls it: starts, ends, and the row.
-
-    *column* is that of the name which they are of; None if no row calls a body with pieces.
-    """
-    size = np.array([0 if found is None else found[0].size for found in pieces], np.int64)
+    """What each row touches of *name*: starts, ends, and the row; None if no row touches it."""
+    pieces = [_pieces(bodies.of(body).get(name)) for body in launch.bodies]
+    size = np.array([starts.size for starts, _ in pieces], np.int64)
     if not size[launch.body].any():
         return None
-    starts, ends = map(np.concatenate, zip(*filter(None, pieces), strict=True))
+    starts, ends = map(np.concatenate, zip(*pieces, strict=True))
     row, where = spread(size[launch.body], (np.cumsum(size) - size)[launch.body])
-    shift = launch.shifts[row, column]
+    shift = launch.shifts[row, launch.column(name)]
     return starts[where] + shift, ends[where] + shift, row
+
+
+def _pieces(found: Bursts | None) -> Pieces:
+    return merged([] if found is None else [written_out(found)])
+
+
+def _accessed(is_write: bool, op: MicroOp) -> Global | None:
+    """Where *op* writes global memory, or reads it."""
+    place = global_operand(op)
+    return place if place is not None and writes_global(op) is is_write else None
 
 
 @lru_cache(maxsize=4096)

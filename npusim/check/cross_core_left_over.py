@@ -9,7 +9,7 @@ matter of numbers alone, in whatever order the cores get there.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import islice
 
@@ -17,7 +17,7 @@ from npusim.check.cross_core_flags import awaits
 from npusim.check.hazards import FlagError
 from npusim.check.rules.contents import where
 from npusim.isa import CrossCoreSetFlag, CrossCoreWaitFlag, CrossMode
-from npusim.kernel.program import Block, Body, Call, Program
+from npusim.kernel.program import Block, Body, Program
 
 __all__ = ["check_left_over"]
 
@@ -32,7 +32,7 @@ def check_left_over(blocks: tuple[Block, ...]) -> None:
     No wait may be without end; ``hazards.CrossCoreOrder`` says so of one that is.
     """
     bodies: dict[Body, Uses] = {}
-    programs = {block.program: _uses(block.program.calls, bodies) for block in blocks}
+    programs = {block.program: _uses(block.program.called, bodies) for block in blocks}
     known: set[tuple[Flag, str, int | None]] = set()
     for block in blocks:
         for kind, (mode, event) in programs[block.program]:
@@ -44,12 +44,12 @@ def check_left_over(blocks: tuple[Block, ...]) -> None:
                     raise FlagError(found.text())
 
 
-def _uses(calls: tuple[Call, ...], bodies: dict[Body, Uses]) -> Uses:
-    """What *calls* use; *bodies* are those seen before."""
+def _uses(called: Iterable[Body], bodies: dict[Body, Uses]) -> Uses:
+    """What the bodies *called* use; *bodies* are those seen before."""
     found: Uses = Counter()
-    for body, often in Counter(call.body for call in calls).items():
+    for body, often in Counter(called).items():
         if body not in bodies and body.calls:
-            bodies[body] = _uses(body.calls, bodies)
+            bodies[body] = _uses((call.body for call in body.calls), bodies)
         elif body not in bodies:
             kinds = CrossCoreSetFlag, CrossCoreWaitFlag
             used = ((type(op), (op.mode, op.event)) for op in body if isinstance(op, kinds))

@@ -7,8 +7,8 @@ type. (``check/hazards`` checks the order within one block.)
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -29,11 +29,10 @@ from npusim.check.hazards.record import Accesses
 from npusim.data.integers import ceil_div
 from npusim.isa import MicroOp, added_dtype, global_operand, writes_global
 from npusim.kernel.program import Block, Body, added
+from npusim.kernel.table import Calls
 
 __all__ = ["check_apart", "check_tensors", "shared_tensors"]
 
-Touched = Sequence[tuple[dict[str, int], Accesses]]
-"""Accesses, each with by how much its names are shifted."""
 FEW_PAIRS = 200
 """Pairs of accesses that are held against each other as quickly as the bytes of two are."""
 PAIRS = 2**20
@@ -61,10 +60,10 @@ def shared_tensors(blocks: tuple[Block, ...], ranges: Search) -> list[str]:
 
 def check_tensors(blocks: tuple[Block, ...], tensors: list[str], order: CrossCoreOrder) -> None:
     """As :func:`check_apart`, for *tensors* alone."""
-    shapes = _Shapes()
-    spans = [_spans(block, order, shapes) for block in blocks] if tensors else []
-    for tensor in tensors:
-        _check_order(tensor, _shares(blocks, tensor, spans, shapes), blocks)
+    if tensors:
+        touched = _Touched(blocks, order)
+        for tensor in tensors:
+            _check_order(tensor, touched.shares(tensor), blocks)
 
 
 # ---- whether flags order those that share bytes ----
@@ -92,38 +91,109 @@ def _common(pieces: Pieces, other: Pieces) -> tuple[int, int] | None:
     return max(int(starts[a]), int(others[b])), min(int(ends[a]), int(other_ends[b]))
 
 
-_ByName = dict[str, list[tuple[dict[str, int], Accesses]]]
-"""Name of global memory -> the accesses that touch it, each with by how much it is shifted."""
-_Span = tuple[Moment | None, _ByName]
-"""What a block does between two flags, or in all."""
+class _Touched:
+    """What blocks access, and when: columns with an entry for each access that a call makes."""
 
+    def __init__(self, blocks: tuple[Block, ...], order: CrossCoreOrder) -> None:
+        names = dict.fromkeys(name for block in blocks for name in block.bindings)
+        self._blocks, self._columns = blocks, {name: x for x, name in enumerate(names)}
+        self._moments: list[tuple[int, Moment | None]] = []
+        """All moments, block after block, each with the number of its block."""
+        self._pieces: dict[tuple[str, str], dict[int, Pieces]] = {}
+        """Name of global memory and kind -> number of accesses -> their bytes."""
+        self._accesses = 0
+        self._first: dict[int, tuple[tuple[Accesses, ...], int]] = {}
+        """Address of what a body accesses -> it, and the number of its first accesses."""
+        rows = [self._rows(owner, block, order) for owner, block in enumerate(blocks)]
+        self._moment, self._access, self._offset = map(np.concatenate, zip(*rows, strict=True))
+        """The moment and the number of each entry, and where each name begins, `(rows, names)`."""
+        self._owner = np.array([owner for owner, _ in self._moments], np.int64)[self._moment]
 
-def _spans(block: Block, order: CrossCoreOrder, shapes: _Shapes) -> list[_Span]:
-    """What *block* does, one span for what lies between the same flags between cores."""
-    moments = order.of(block)
-    if moments is None:
-        calls = block.program.calls
-        return [(None, shapes.by_name([(call.shifts, _accesses(call.body)) for call in calls]))]
-    return [(moment, shapes.by_name(moment.accesses)) for moment in moments]
+    def _rows(
+        self, owner: int, block: Block, order: CrossCoreOrder
+    ) -> tuple[Numbers, Numbers, Numbers]:
+        first, found = len(self._moments), order.of(block)
+        if found is None:
+            calls = Calls.of(block.program)
+            of_bodies = [self._number((_accesses(body),)) for body in calls.bodies]
+            access = np.array(of_bodies, np.int64)[calls.body]
+            moment, names, shifts = np.full(access.size, first), calls.names, calls.shifts
+            self._moments.append((owner, None))
+        else:
+            moments, called = found
+            sizes = [len(each.touched) for each in moments]
+            touched = np.array([x for each in moments for x in each.touched], np.int64)
+            call, number = touched.reshape(-1, 2).T
+            access = np.array([self._number(x) for x in called.accesses], np.int64)[call] + number
+            moment = np.repeat(np.arange(first, first + len(moments)), sizes)
+            names, shifts = called.names, called.shifts[call]
+            self._moments += [(owner, each) for each in moments]
+        offset = np.zeros((access.size, len(self._columns)), np.int64)
+        for column, name in enumerate(names):
+            if name in self._columns:
+                offset[:, self._columns[name]] = shifts[:, column]
+        for name, bound in block.bindings.items():
+            offset[:, self._columns[name]] += bound.base_bytes
+        return moment, access, offset
 
+    def _number(self, accesses: tuple[Accesses, ...]) -> int:
+        """The number of the first of *accesses*; those of the others follow."""
+        known = self._first.get(id(accesses[0]) if accesses else 0)
+        if known is None:
+            known = accesses, self._accesses
+            self._accesses += len(accesses)
+            if accesses:
+                self._first[id(accesses[0])] = known
+            for number, each in enumerate(accesses, known[1]):
+                for key, pieces in _by_kind(each).items():
+                    self._pieces.setdefault(key, {})[number] = pieces
+        return known[1]
 
-def _shares(
-    blocks: tuple[Block, ...], tensor: str, spans: list[list[_Span]], shapes: _Shapes
-) -> list[_Share]:
-    """All accesses to *tensor*, a share for each of the *spans* of the blocks."""
-    found = []
-    for owner, (block, own) in enumerate(zip(blocks, spans, strict=True)):
-        bases = {
-            name: bound.base_bytes
-            for name, bound in block.bindings.items()
-            if bound.tensor == tensor
-        }
-        for moment, by_name in own if bases else ():
-            touched = [each for name in bases for each in by_name.get(name, ())]
-            if touched:
-                places = shapes.together(touched, bases)
-                found += [_Share(owner, *place, moment) for place in places]
-    return found
+    def shares(self, tensor: str) -> list[_Share]:
+        """All accesses to *tensor*, a share for each moment and kind."""
+        kinds, places = dict[str, int](), list[Pieces]()
+        entries = [
+            (*found, np.full(found[0].size, kinds.setdefault(kind, len(kinds))))
+            for (name, kind), pieces in self._pieces.items()
+            for found in [self._of_name(tensor, name, pieces, places)]
+        ]
+        moment, place, which = map(np.concatenate, zip(*entries, strict=True))
+        order = np.lexsort((which, moment))
+        moment, place, which = moment[order], place[order], which[order]
+        is_first = np.append(True, (np.diff(moment) != 0) | (np.diff(which) != 0))
+        edges = [*np.flatnonzero(is_first).tolist(), moment.size] if moment.size else []
+        together: dict[bytes, Pieces] = {}
+        names, shares = [*kinds], []
+        for start, end in pairwise(edges):
+            # Moments often touch the very same, round after round.
+            key = place[start:end].tobytes()
+            if key not in together:
+                together[key] = merged([places[x] for x in place[start:end].tolist()])
+            owner, when = self._moments[moment[start]]
+            shares.append(_Share(owner, names[which[start]], together[key], when))
+        return shares
+
+    def _of_name(
+        self, tensor: str, name: str, pieces: dict[int, Pieces], places: list[Pieces]
+    ) -> tuple[Numbers, Numbers]:
+        """The entries that touch *pieces* of *name*, where it is bound to *tensor*.
+
+        That is the moment of each, and the number of what it touches among *places*, which grow.
+        """
+        column = self._columns[name]
+        is_of = np.zeros(self._accesses, np.bool_)
+        is_of[[*pieces]] = True
+        bound = [
+            x.bindings[name].tensor == tensor if name in x.bindings else False for x in self._blocks
+        ]
+        rows = np.flatnonzero(np.array(bound)[self._owner] & is_of[self._access])
+        offsets, offset = np.unique(self._offset[rows, column], return_inverse=True)
+        keys, place = np.unique(self._access[rows] * offsets.size + offset, return_inverse=True)
+        first = len(places)
+        for key in keys.tolist():
+            access, at = divmod(key, offsets.size)
+            places.append(shifted(pieces[access], int(offsets[at])))
+        return self._moment[rows], place + first
 
 
 @lru_cache(maxsize=4096)
@@ -138,66 +208,16 @@ def _accesses(body: Body) -> Accesses:
     )
 
 
-class _Shapes:
-    """The bytes of accesses to a tensor, each found once."""
-
-    def __init__(self) -> None:
-        self._known: dict[int, tuple[Accesses, list[tuple[str, str, Pieces]]]] = {}
-        """Address of accesses -> them, and their bytes by name and kind."""
-        self._together: dict[tuple[tuple[int, str, int], ...], list[tuple[str, Pieces]]] = {}
-        """Addresses of accesses, names and how far they are shifted -> kinds and bytes of all."""
-        self._names_of: dict[int, tuple[str, ...]] = {}
-        """Address of accesses -> the names that they touch."""
-
-    def by_name(self, touched: Iterable[tuple[dict[str, int], Accesses]]) -> _ByName:
-        """*touched* by the names of global memory that they touch."""
-        found: _ByName = {}
-        for each in touched:
-            for name in self._names(each[1]):
-                found.setdefault(name, []).append(each)
-        return found
-
-    def _names(self, accesses: Accesses) -> tuple[str, ...]:
-        known = self._names_of.get(id(accesses))
-        if known is None:
-            names = dict.fromkeys(name for name, _, _ in self._of(accesses))
-            known = self._names_of[id(accesses)] = tuple(names)
-        return known
-
-    def together(self, touched: Touched, bases: dict[str, int]) -> list[tuple[str, Pieces]]:
-        """Kinds and bytes of all of *touched*; names of the tensor begin at *bases* of it."""
-        key = tuple(
-            [
-                (id(accesses), name, shifts.get(name, 0) + base_bytes)
-                for shifts, accesses in touched
-                for name, base_bytes in bases.items()
-            ]
-        )
-        found = self._together.get(key)
-        if found is None:
-            pieces: dict[str, list[Pieces]] = {}
-            for shifts, accesses in touched:
-                for name, kind, of_kind in self._of(accesses):
-                    if name in bases:
-                        shift_bytes = shifts.get(name, 0) + bases[name]
-                        pieces.setdefault(kind, []).append(shifted(of_kind, shift_bytes))
-            found = self._together[key] = [(kind, merged(x)) for kind, x in pieces.items()]
-        return found
-
-    def _of(self, accesses: Accesses) -> list[tuple[str, str, Pieces]]:
-        """The bytes of *accesses* by name of global memory and kind."""
-        known = self._known.get(id(accesses))
-        if known is None:
-            found: dict[tuple[str, str], list[Pieces]] = {}
-            for shifts, ops in accesses:
-                for op in ops:
-                    place = global_operand(op)
-                    if place is not None:
-                        moved = shifted(pieces_of(place), shifts.get(place.name, 0))
-                        found.setdefault((place.name, _kind(op)), []).append(moved)
-            of_kinds = [(*key, merged(pieces)) for key, pieces in found.items()]
-            known = self._known[id(accesses)] = accesses, of_kinds
-        return known[1]
+def _by_kind(accesses: Accesses) -> dict[tuple[str, str], Pieces]:
+    """The bytes of *accesses* by name of global memory and kind."""
+    found: dict[tuple[str, str], list[Pieces]] = {}
+    for shifts, ops in accesses:
+        for op in ops:
+            place = global_operand(op)
+            if place is not None:
+                moved = shifted(pieces_of(place), shifts.get(place.name, 0))
+                found.setdefault((place.name, _kind(op)), []).append(moved)
+    return {key: merged(pieces) for key, pieces in found.items()}
 
 
 def _kind(op: MicroOp) -> str:

@@ -1,52 +1,52 @@
-"""What kernels are written with: everything that a kernel of one's own imports is here.
+"""What kernels are written with: everything that a custom kernel imports is here.
 
 A kernel is a function of a chip and of the specs of its tensors, which returns a
 :class:`~npusim.kernel.launch.Kernel`: what each core does. ``npusim.run`` runs it as it runs an
-operator. This one doubles `(rows, columns)`, a row at a time, on the first vector core:
+operator. This one doubles `(rows, columns)`, a row at a time, on all vector cores in turn:
 
 >>> import numpy as np
 >>> import npusim
->>> from npusim.kernel import BinaryScalar, Block, Builder, GmView, Kernel
->>> from npusim.kernel import bindings, load, repeat, store
+>>> from npusim.kernel import GmView, Kernel, Step, VectorCore
+>>> from npusim.kernel.steps import tiles
 >>> def double(spec, x):
-...     kind, (rows, columns) = spec.vector_kinds[0], x.shape
-...     builder = Builder("double", spec.cores[kind], spec.sync)
-...     loaded = builder.queue("ub", x.element.nbytes(columns), "mte2", "vector", depth=2)
-...     computed = builder.queue("ub", x.element.nbytes(columns), "vector", "mte3", depth=2)
-...     x_gm, y_gm = (GmView.of(name, x.element, rows, columns) for name in "xy")
+...     core, (rows, columns) = VectorCore("double", spec), x.shape
+...     loaded, computed = (queue(x.element, columns, 2) for queue in (core.vecin, core.vecout))
+...     core.claim_tails()
 ...     def row(x, y):
-...         slot = load(builder, loaded, x)  # mte2, then the vector pipe may go on
-...         out = computed.alloc()
-...         source, target = (buffer.of(x.dtype, columns) for buffer in (slot, out))
-...         builder.emit(BinaryScalar("mul", target, source, 2.0))
-...         loaded.free(slot)
-...         store(builder, computed, out, y)  # mte3, once the vector pipe is done
-...     for index in range(rows):
-...         here = slice(index, index + 1)
-...         repeat(builder, row, x_gm[here, :], y_gm[here, :])
-...     block = Block(0, kind, builder.build(), bindings(x_gm, y_gm))
-...     return Kernel("double", (block,), {"x": x}, {"y": x})
+...         tile, out = core.load(loaded, x), computed.alloc()  # mte2, then the vector pipe
+...         core.mul(out, tile, 2.0)
+...         loaded.free(tile)
+...         core.store(computed, out, y)  # mte3, once the vector pipe is done
+...     views = [tiles(GmView.of(name, x.element, rows, columns), 1, columns) for name in "xy"]
+...     blocks = core.launch(Step(row, views, np.arange(rows) % spec.cores[core.kind].count))
+...     return Kernel("double", blocks, {"x": x}, {"y": x})
 >>> x = np.arange(96, dtype=np.float32).reshape(3, 32)
 >>> bool((npusim.run(double, x, device="Atlas A2").output == 2 * x).all())
 True
 
-**Builder and queues.** As in Ascend C, a queue carries buffers from one pipe to another, and sets
-and awaits the flags as TPipe and TQue do:
+**Cores.** A :class:`VectorCore` has the verbs of Ascend C's vector unit, each a micro-op and the
+barrier that lets the next one read its result. Their operands are tiles, :class:`Local`, which are
+cut like arrays: `tile[:n]`. As in Ascend C, a queue carries tiles from one pipe to another, and
+sets and awaits the flags as TPipe and TQue do:
 
 ====================  ===========================================================
-``slot = q.alloc()``  a free buffer; waits until its last reader is done with it
-``q.enque(slot)``     the producer is done: raise the flag
-``slot = q.deque()``  the consumer waits for that flag
-``q.free(slot)``      the consumer is done: the buffer may be filled again
+``tile = q.alloc()``  a free tile; waits until its last reader is done with it
+``q.enque(tile)``     the producer is done: raise the flag
+``tile = q.deque()``  the consumer waits for that flag
+``q.free(tile)``      the consumer is done: the tile may be filled again
 ====================  ===========================================================
 
-With depth 1 the producer waits for the consumer each time; with depth 2 it fills one buffer while
-the other is read. Flags can also be written explicitly, right or wrong (``Builder.set_flag``,
-``Builder.wait_flag``).
+With depth 1 the producer waits for the consumer each time; with depth 2 it fills one tile while
+the other is read. Flags can also be written explicitly, right or wrong (``core.set_flag``,
+``core.wait_flag``).
 
-**Views.** A :class:`GmView` is a part of a tensor, cut as numpy cuts arrays; :func:`load` and
-:func:`store` copy it and own the four calls above; :func:`repeat` writes a stage of a kernel once
-for all places, as a loop on the chip moves its addresses. :func:`pieces` cuts an extent into steps.
+**Views.** A :class:`GmView` is a part of a tensor, cut as numpy cuts arrays; ``core.load`` and
+``core.store`` copy it and own the four calls above. :func:`pieces` cuts an extent into steps.
+
+**Launches are tables.** A :class:`Step` is a stage, a function of views and sizes, with columns of
+arguments and the core that runs each tile. ``core.launch`` writes the stage once for each distinct
+shape of its arguments, as a loop on the chip moves its addresses; :func:`repeat` does it tile by
+tile.
 
 **Launches.** A :class:`Block` is what one core does: a :class:`Program`, and where its names of
 global memory begin (:func:`bindings`). :func:`share` splits work into runs, :func:`mixed_launch`
@@ -57,9 +57,11 @@ starts cube cores with their vector cores, whose cores wait for each other by :f
 in the unified buffer, with what goes along rows or columns; a :class:`ColumnVector` is a vector
 along n as float32.
 
-**Products.** A :class:`GmMatrix` is an operand in global memory, a :class:`GmFeed` loads it into
-L1, a :class:`CubeWriter` multiplies base tiles, :class:`Tables` hold bias and scales. Below them,
-:class:`L0Pair` multiplies parts of two pieces in L1.
+**Products.** A :class:`GmMatrix` is an operand in global memory, a :class:`Matmul` on a
+:class:`CubeCore` multiplies base tiles of two of them, a :class:`ScaleTable` holds quantisation
+parameters of the columns. Below it, :class:`L0Pair` multiplies parts of two pieces in L1, each an
+:class:`L1Matrix`. An :class:`AiCore` has both units: an :class:`NdFeed` brings operands to its L1,
+an :class:`NdOut` stores sums. A :class:`Product` is cut into :class:`Pieces` for the cores.
 
 **Micro-ops** are what ``builder.emit(...)`` takes: ``Binary("add", dst, a, b)``, ``Cast``,
 ``Mmad``, ``Fixpipe`` and all others of :mod:`npusim.isa`. They work on :class:`Local` ranges of
@@ -129,6 +131,16 @@ from npusim.isa import (
     WaitFlag,
     WholeReduce,
 )
+from npusim.kernel.ai_core import (
+    AiCore,
+    NdFeed,
+    NdOut,
+    RowTable,
+)
+from npusim.kernel.blocks import (
+    base_tile,
+    product_steps,
+)
 from npusim.kernel.builder import (
     Builder,
 )
@@ -147,26 +159,37 @@ from npusim.kernel.core import (
 from npusim.kernel.cross_core import (
     sync_all,
 )
-from npusim.kernel.cube import (
-    BaseTile,
-    CubeWriter,
-    GmFeed,
-    GmMatrix,
-    GmTile,
+from npusim.kernel.cube_core import (
+    BiasTable,
+    CubeCore,
     L0Pair,
-    L1Operand,
-    Tables,
+    MmadInit,
+    ScaleTable,
 )
 from npusim.kernel.launch import (
     Kernel,
+    grouped,
     mixed_launch,
     share,
+)
+from npusim.kernel.matmul import (
+    BaseTile,
+    Matmul,
+)
+from npusim.kernel.matrices import (
+    GmMatrix,
+    GmTile,
+    GmTiles,
+    L1Matrix,
 )
 from npusim.kernel.plane import (
     Plane,
     by_column,
     by_row,
     spread_rows,
+)
+from npusim.kernel.product import (
+    Product,
 )
 from npusim.kernel.program import (
     Binding,
@@ -193,6 +216,11 @@ from npusim.kernel.steps import (
     Step,
     column,
 )
+from npusim.kernel.tiles import (
+    CubeTiles,
+    Piece,
+    Pieces,
+)
 from npusim.kernel.vector_core import (
     VectorCore,
 )
@@ -218,9 +246,11 @@ __all__ = [
     "INT64",
     "UINT8",
     "UINT64",
+    "AiCore",
     "Axpy",
     "Barrier",
     "BaseTile",
+    "BiasTable",
     "Binary",
     "BinaryScalar",
     "Binding",
@@ -242,7 +272,8 @@ __all__ = [
     "Core",
     "CrossCoreSetFlag",
     "CrossCoreWaitFlag",
-    "CubeWriter",
+    "CubeCore",
+    "CubeTiles",
     "DType",
     "Duplicate",
     "Fixpipe",
@@ -250,42 +281,50 @@ __all__ = [
     "Gather",
     "GatherMask",
     "Global",
-    "GmFeed",
     "GmMatrix",
     "GmTile",
+    "GmTiles",
     "GmView",
     "GmViews",
     "Kernel",
     "L0Pair",
-    "L1Operand",
+    "L1Matrix",
     "Line",
     "Load",
     "LoadData",
     "LoadNd2Nz",
     "LoadTable",
     "Local",
+    "Matmul",
     "MicroOp",
     "Mmad",
+    "MmadInit",
     "MrgSort",
     "MulAddDst",
+    "NdFeed",
+    "NdOut",
+    "Piece",
+    "Pieces",
     "Plane",
+    "Product",
     "Program",
     "ProgramError",
     "Queue",
     "Reduce",
     "Register",
+    "RowTable",
     "ScalarAlu",
     "ScalarLoad",
     "ScalarLoadGlobal",
     "ScalarLoop",
     "ScalarStore",
+    "ScaleTable",
     "Select",
     "SetFlag",
     "Slot",
     "Sort32",
     "Step",
     "Store",
-    "Tables",
     "TileQueue",
     "Transpose",
     "Trap",
@@ -293,15 +332,18 @@ __all__ = [
     "VectorCore",
     "WaitFlag",
     "WholeReduce",
+    "base_tile",
     "bindings",
     "by_column",
     "by_row",
     "column",
     "fill",
+    "grouped",
     "in_reach",
     "load",
     "mixed_launch",
     "pieces",
+    "product_steps",
     "repeat",
     "share",
     "spread_rows",

@@ -22,6 +22,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
+
 from npusim.data.dtypes import DType
 from npusim.devices.schema import DeviceSpec, Pipe
 from npusim.isa import Local, Register, ScalarAlu, ScalarLoad, ScalarStore
@@ -62,6 +64,17 @@ class TileQueue:
         """The consumer has read the tile, which may be filled again."""
         self.queue.free(self.slot(tile))
 
+    @property
+    def only(self) -> Local:
+        """The tile of a queue of depth 1, whoever uses it."""
+        (slot,) = self.queue.slots
+        return self._tile(slot)
+
+    @property
+    def in_use(self) -> list[Local]:
+        """Tiles that the producer fills, or the consumer reads."""
+        return [self._tile(slot) for slot in self.queue.in_use]
+
     def slot(self, tile: Local) -> Slot:
         """The buffer that *tile* begins in; raises ProgramError where it is not of this queue."""
         found = self._slots.get(tile.offset_bytes)
@@ -87,6 +100,8 @@ class Core(Builder):
         super().__init__(name, spec.cores[kind], spec.sync, alone=alone)
         self.spec = spec
         self.kind = kind
+        self.kinds: str | tuple[str, ...] = kind
+        """The kind of each core that a launch starts, by number, or of all of them."""
 
     @property
     def is_310p(self) -> bool:
@@ -114,7 +129,7 @@ class Core(Builder):
     ) -> tuple[Block, ...]:
         """A block for each core that has a tile in *steps*: :func:`npusim.kernel.launch.launch`."""
         return launch(
-            self, self.kind, *steps, begin=begin, bound=bound, cached=cached, block_dim=block_dim
+            self, self.kinds, *steps, begin=begin, bound=bound, cached=cached, block_dim=block_dim
         )
 
     # ---- scalar unit ----
@@ -131,9 +146,16 @@ class Core(Builder):
         self,
         op: AluOp,
         dst: Register,
-        a: Register | int,
-        b: Register | int = 0,
-        c: Register | int = 0,
+        a: Register | float,
+        b: Register | float = 0,
+        c: Register | float = 0,
     ) -> None:
-        """`dst = op(a, b, c)` on registers of the scalar unit."""
-        self.emit(ScalarAlu(op, dst, a, b, c))
+        """`dst = op(a, b, c)` on registers and numbers; a float stands for its bits in fp32."""
+        self.emit(ScalarAlu(op, dst, _in_register(a), _in_register(b), _in_register(c)))
+
+
+def _in_register(operand: Register | float) -> Register | int:
+    """*operand* as the scalar unit reads it: floats by the bits of fp32."""
+    if isinstance(operand, float):
+        return int(np.float32(operand).view(np.uint32))
+    return operand

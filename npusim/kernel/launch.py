@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Annotated, NamedTuple
@@ -16,9 +16,17 @@ from npusim.kernel.builder import Builder
 from npusim.kernel.program import Binding, Block, Body, Program
 from npusim.kernel.queues import QueueState
 from npusim.kernel.steps import Integers, Step
-from npusim.kernel.table import Calls, names_of
+from npusim.kernel.table import Calls
 
-__all__ = ["Kernel", "grouped", "launch", "mixed_launch", "share"]
+__all__ = [
+    "CoreSteps",
+    "Kernel",
+    "grouped",
+    "launch",
+    "launch_mixed",
+    "mixed_launch",
+    "share",
+]
 
 __kernel_vocabulary__ = True
 
@@ -86,7 +94,7 @@ def share(count: int, parts: int, index: int) -> range:
 
 def launch(
     builder: Builder,
-    kind: str,
+    kind: str | Sequence[str],
     *steps: Step,
     begin: Callable[[], None] | None = None,
     bound: Callable[[int], dict[str, Binding]] | None = None,
@@ -95,10 +103,12 @@ def launch(
 ) -> tuple[Block, ...]:
     """A block for each core of *kind* that has a tile in *steps*, and for each below *block_dim*.
 
+    A sequence says the kind of each core, by its number.
     Each core runs what *begin* writes, the stages of its tiles, and what drains its queues. A stage
     is written once for each shape of its arguments and state of the queues. Names of global memory
     begin where a core's first tile does, and the L2 keeps those that are *cached*, unless *bound*
-    says what they mean to each core. Cores that do the same from there on share their program.
+    says what they mean to each core: then tiles lie in them as they lie in the names of a program.
+    Cores that do the same from there on share their program.
     """
     rows = _Rows.of(steps, begin is not None, block_dim)
     writing = _Writing(builder, steps, begin)
@@ -113,7 +123,50 @@ def launch(
         if key not in programs:
             table = Calls(bodies, rows.names, body[here], shifts[here])
             programs[key] = builder.build_table(table)
-        blocks.append(Block(core, kind, programs[key], binding[number]))
+        own = kind if isinstance(kind, str) else kind[core]
+        blocks.append(Block(core, own, programs[key], binding[number]))
+    return tuple(blocks)
+
+
+@dataclass(frozen=True, eq=False)
+class CoreSteps:
+    """What the cores of one kind run, see :func:`launch`."""
+
+    builder: Builder
+    steps: tuple[Step, ...]
+    begin: Callable[[], None] | None = None
+
+    def launch(
+        self, kind: str, bound: Callable[[int], dict[str, Binding]] | None, block_dim: int
+    ) -> tuple[Block, ...]:
+        """Their blocks."""
+        return launch(
+            self.builder, kind, *self.steps, begin=self.begin, bound=bound, block_dim=block_dim
+        )
+
+
+def launch_mixed(
+    groups: int,
+    cube: CoreSteps,
+    vector: CoreSteps,
+    bound: Callable[[int], dict[str, Binding]] | None = None,
+    vector_cores: int = VECTOR_CORES_OF_A_GROUP,
+) -> tuple[Block, ...]:
+    """The blocks of cube cores with their vector cores, group by group, as of `mixed_launch`.
+
+    Steps of *cube* name the group as their core; those of *vector* name vector core number *half*
+    of a group `vector_cores * group + half`. *bound* says what names mean to a group.
+    """
+    cubes = cube.launch("aic", bound, groups)
+    of_core = None if bound is None else lambda core: bound(core // vector_cores)
+    vectors = vector.launch("aiv", of_core, groups * vector_cores)
+    blocks = []
+    for group, block in enumerate(cubes):
+        first = CORES_OF_A_GROUP * group
+        blocks.append(replace(block, core=first, group=group))
+        for half in range(vector_cores):
+            block = vectors[vector_cores * group + half]
+            blocks.append(replace(block, core=first + 1 + half, group=group))
     return tuple(blocks)
 
 
@@ -237,7 +290,7 @@ def _places(
     cached: Callable[[str], bool],
 ) -> tuple[list[dict[str, Binding]], Integers]:
     """What names mean to each core, and by how much each row moves them on, `(rows, names)`."""
-    touched = [names_of(each) for each in bodies]
+    touched = [each.names for each in bodies]
     cores = rows.core[rows.first[:-1]].tolist()
     number = np.repeat(np.arange(len(cores)), np.diff(rows.first))
     origin = np.zeros((len(cores), len(rows.names)), np.int64)
@@ -254,8 +307,6 @@ def _places(
         ]
     else:
         binding = [bound(core) for core in cores]
-        for places, of_core in zip(origin, binding, strict=True):
-            places[:] = [of_core[x].base_bytes if x in of_core else 0 for x in rows.names]
     touches = np.array([[x in names for x in rows.names] for names in touched], np.bool_)
     touches = touches.reshape(len(bodies), len(rows.names))
     # A body that does not touch a name has no place in it.

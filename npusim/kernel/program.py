@@ -68,6 +68,13 @@ class Body:
         return _leaves(call.body for call in self.calls) if self.calls else (self,)
 
     @cached_property
+    def names(self) -> frozenset[str]:
+        """The names of global memory that it touches."""
+        if self.calls:
+            return frozenset[str]().union(*(leaf.names for leaf in self.leaves))
+        return frozenset(place.name for op in self for place in [global_operand(op)] if place)
+
+    @cached_property
     def ops(self) -> tuple[MicroOp, ...]:
         """Every micro-op, those of its calls moved on by their shifts.
 

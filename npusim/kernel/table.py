@@ -16,10 +16,9 @@ from weakref import WeakKeyDictionary, ref
 import numpy as np
 from numpy.typing import NDArray
 
-from npusim.isa import global_operand
 from npusim.kernel.program import Block, Body, Call, Declared, Program
 
-__all__ = ["Calls", "LaunchTable", "TabledProgram", "names_of", "spread"]
+__all__ = ["Calls", "LaunchTable", "TabledProgram", "spread"]
 
 __kernel_vocabulary__ = True
 
@@ -35,12 +34,6 @@ def spread(sizes: Integers, first: Integers) -> tuple[Integers, Integers]:
     item = np.repeat(np.arange(sizes.size), sizes)
     before = np.cumsum(sizes) - sizes
     return item, np.arange(item.size) + (first - before)[item]
-
-
-def names_of(body: Body) -> frozenset[str]:
-    """The names of global memory that *body* touches."""
-    places = (global_operand(op) for leaf in body.leaves for op in leaf)
-    return frozenset(place.name for place in places if place is not None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,8 +70,7 @@ class Calls:
         """A :class:`Call` for each row, with the shifts of the names that its body touches."""
         columns = []
         for body in self.bodies:
-            touched = names_of(body)
-            columns.append([(x, name) for x, name in enumerate(self.names) if name in touched])
+            columns.append([(x, name) for x, name in enumerate(self.names) if name in body.names])
         rows = zip(self.body.tolist(), self.shifts.tolist(), strict=True)
         return tuple(
             Call(self.bodies[body], {name: shifts[x] for x, name in columns[body]})

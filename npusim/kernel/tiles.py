@@ -29,7 +29,7 @@ Order = Literal["row", "column", "diagonal"]
 
 @dataclass(frozen=True, slots=True)
 class CubeTiles:
-    """The numbers of one tiling; counts of elements unless the name says otherwise."""
+    """One tiling; counts of elements unless the name says otherwise."""
 
     base_m: int
     base_n: int

@@ -62,6 +62,9 @@ class VectorCore(Core):
     ) -> None:
         """*kind* None is the first kind of core of *spec* that has a vector pipe."""
         super().__init__(name, spec, kind or spec.vector_kinds[0], alone=alone)
+        if kind is None:
+            # 310P has vector cores beyond its AI cores, which run the same programs.
+            self.kinds = spec.vector_cores
         self._writer: rows.Writer | None = None
         self._is_independent = False
 
@@ -204,6 +207,10 @@ class VectorCore(Core):
     def min(self, dst: Local, a: Local, b: Local | Register | float) -> None:
         """`dst` = the smaller of a and b (Min, Mins)."""
         self._binary("min", dst, a, b)
+
+    def apply(self, op: BinaryOp, dst: Local, a: Local, b: Local | Register | float) -> None:
+        """`dst = a op b`, where which operation it is depends on the call."""
+        self._binary(op, dst, a, b)
 
     def bitwise(self, op: BitwiseOp, dst: Local, a: Local, b: Local) -> None:
         """`dst = a op b`, bit by bit (And, Or)."""

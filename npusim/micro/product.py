@@ -17,13 +17,20 @@ from npusim.data.dtypes import FLOAT16, DType
 from npusim.data.integers import align_up, ceil_div
 from npusim.data.tensor import TensorSpec
 from npusim.devices.schema import DeviceSpec
-from npusim.kernel.cube_core import CubeCore
-from npusim.kernel.launch import Kernel
-from npusim.kernel.matmul import BaseTile, Matmul
-from npusim.kernel.matrices import GmMatrix, GmTile
-from npusim.kernel.program import Block, Program
-from npusim.kernel.rows import pieces
-from npusim.kernel.views import GmView, bindings, repeat
+from npusim.kernel import (
+    BaseTile,
+    Block,
+    CubeCore,
+    GmMatrix,
+    GmTile,
+    GmView,
+    Kernel,
+    Matmul,
+    Program,
+    bindings,
+    pieces,
+    repeat,
+)
 from npusim.micro.shares import cores_of
 
 __all__ = ["Plan", "Shape", "product"]

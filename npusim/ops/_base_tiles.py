@@ -13,19 +13,7 @@ from typing import Protocol
 from npusim.data.integers import align_down, align_up, ceil_div
 from npusim.data.tensor import Operand
 from npusim.devices.schema import Core, DeviceSpec
-from npusim.kernel.product import Product
-from npusim.kernel.tiles import CubeTiles
-
-__all__ = [
-    "BIAS_BYTES",
-    "K_BYTES",
-    "Block",
-    "Factors",
-    "base_block",
-    "diagonal_tiles",
-    "l0c_depth",
-    "longest_k",
-]
+from npusim.kernel import CubeTiles, Product
 
 
 class Factors(Protocol):
@@ -93,7 +81,7 @@ def base_block(core: Core, p: Factors) -> Block:
     if blocks < cores or pr.m < 256 or pr.n < 256:
         bm, bn = _fitted(core, *_small_block(core, p))
     elif (bm, bn) == (128, 256) and not pr.transposed_a and waves < 4:
-        # Whole waves: as many rows of blocks as the cores can take beside each other.
+        # Whole waves: as many rows of blocks as the cores can take at a time.
         rows = waves * cores // (ceil_div(pr.n, bn) * pr.matrices)
         bm = align_up(ceil_div(pr.m, rows), 16)
     elif (bm, bn) == (128, 256) and not pr.transposed_a and pr.m <= 672:
@@ -122,9 +110,9 @@ def _small_block(core: Core, p: Factors) -> Block:
     pr = p.product
     cores = max(1, core.count // pr.matrices)
 
-    def share(extent: int, beside: int, most: int) -> int:
-        """Of *extent* what a core gets where *beside* blocks already occupy some."""
-        return min(align_up(max(1, extent // max(1, cores // beside)), 16), most)
+    def share(extent: int, others: int, most: int) -> int:
+        """Of *extent* what a core gets where *others* blocks already occupy some."""
+        return min(align_up(max(1, extent // max(1, cores // others)), 16), most)
 
     pairs = []
     if pr.transposed_b:

@@ -40,6 +40,7 @@ from npusim.ops._support import (
     MAX_TENSORS,
     Narrowing,
     Row,
+    dimensions,
     dtypes_of,
     layouts_of,
     listed,
@@ -199,10 +200,9 @@ class Contract:
         self._require_layout(found, layouts_of(narrowing.left, of), self._narrowed(layouts_of, of))
         narrowing.note(f"{name} in {layout}", lambda row: layout in row.operands(of).layouts)
         least, most = ranks_of(narrowing.left, of)
-        dimensions = f"{least} to {most} dimensions" if least < most else f"{most} dimensions"
         self.require(
             least <= rank <= most,
-            f"{name} must have {dimensions}{self._narrowed(ranks_of, of)}, not shape "
+            f"{name} must have {dimensions(least, most)}{self._narrowed(ranks_of, of)}, not shape "
             f"{found.shape}; reshape it",
         )
         narrowing.note(
@@ -307,7 +307,8 @@ class Contract:
     def _require_layout(self, operand: Operand, layouts: tuple[str, ...], when: str = "") -> None:
         layout = operand.spec.layout
         can_cast = operand.element in CASTABLE and len(operand.shape) <= MAX_CAST_RANK
-        remedy = "pass it through npu_format_cast(..., 2)" if can_cast else "make it in ND"
+        number = 2 if "ND" in layouts else 29
+        remedy = f"pass it through npu_format_cast(..., {number})" if can_cast else "make it in ND"
         self.require(
             layout in layouts,
             f"{operand.name} must have layout {listed(layouts)}{when}, not {layout}; {remedy}",
@@ -355,10 +356,13 @@ class Contract:
         """Each tensor of a list as *take* does it, and as many as a row of support takes."""
         found = tuple(take(own, value) for own, value in self.tensors(name))
         most = max(row.operands(name).most for row in self.rows)
-        many = "one tensor" if most == 1 else f"at most {most} tensors"
+        many, remedy = (
+            ("one tensor", "stack them") if most == 1 else (f"at most {most} tensors", "")
+        )
         when = self._narrowed(lambda rows, of: max(row.operands(of).most for row in rows), name)
         self.require(
-            len(found) <= most, f"{name} must be {many}{when}, not {len(found)}; stack them"
+            len(found) <= most,
+            f"{name} must be {many}{when}, not {len(found)}; {remedy}",
         )
         self._narrowing.note(
             f"{len(found)} tensors of {name}", lambda row: len(found) <= row.operands(name).most
@@ -452,7 +456,7 @@ class Contract:
             when = self._narrowed(values_of, name)
             remedy = "choose one of these" if len(values) > 1 else f"pass {values[0]!r}"
             self.fail(f"{name} must be {words}{when}, not {shown(value)}; {remedy}")
-        narrowing.note(f"{name} of {value}", lambda row: value in (row.values(name) or (value,)))
+        narrowing.note(f"{name}={value}", lambda row: value in (row.values(name) or (value,)))
         return value
 
 

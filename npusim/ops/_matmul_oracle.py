@@ -11,9 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from npusim.data.dtypes import Array
-from npusim.devices.schema import DeviceSpec
 
-__all__ = ["cube_product", "exact_int", "fixpipe_int8", "narrowed", "scale_of_words"]
+__all__ = ["cube_product", "exact_int", "fixpipe_int8", "scale_of_words"]
 
 Double = NDArray[np.float64]
 
@@ -63,22 +62,6 @@ def fixpipe_int8(y: Array, words: Array) -> Array:
     offset = ((words >> 37) & 0x1FF) ^ 0x100
     fitted: Array = np.clip(nine + offset - 0x100, -128, 127)
     return fitted.astype(np.int8)
-
-
-LARGEST = {"float16": 65504.0, "bfloat16": (2 - 2.0**-7) * 2.0**127}
-
-
-def narrowed(values: Array, kind: np.dtype[Any], spec: DeviceSpec | None) -> Array:
-    """float32 *values* rounded to *kind*, ties to even.
-
-    Out of range they become infinite, or the largest number where *spec* saturates, which makes 0
-    of NaN as well.
-    """
-    if spec is not None and spec.half_overflow == "saturate":
-        largest = LARGEST[kind.name]
-        values = np.clip(np.where(np.isnan(values), 0, values), -largest, largest)
-    with np.errstate(over="ignore"):
-        return np.asarray(values.astype(kind))
 
 
 def _two_sum(x: Double, y: Double) -> tuple[Double, Double]:

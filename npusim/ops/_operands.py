@@ -10,7 +10,7 @@ from npusim.data.dtypes import INT8, DType
 from npusim.data.errors import Code
 from npusim.data.layout import FRACTAL_ROWS, NZ, c0, to_fractals
 from npusim.data.tensor import Operand, TensorSpec
-from npusim.kernel.product import Product
+from npusim.kernel import Product
 from npusim.ops._contract import Contract
 
 __all__ = [
@@ -19,7 +19,6 @@ __all__ = [
     "fixpipe_words",
     "logical_shape",
     "product_of",
-    "require_nd",
     "unpacked_remedy",
 ]
 
@@ -28,17 +27,8 @@ SIGNED_BIT, SHIFT_BIT = 1 << 46, 1 << 36
 """Of the 64-bit words that npu_trans_quant_param packs, as the fixpipe reads them."""
 
 
-def require_nd(contract: Contract, operand: Operand) -> None:
-    """Refuse FRACTAL_NZ for *operand*."""
-    contract.require(
-        operand.spec.layout == "ND",
-        f"{operand.name} must have layout ND, not {operand.spec.layout}; "
-        f"pass it through npu_format_cast(..., 2)",
-    )
-
-
 def unpacked_remedy(name: str) -> str:
-    """What to do with int32 numbers that are meant to be one int4 each."""
+    """What to do with int32 elements that are meant to be one int4 each."""
     return (
         f"an int32 of {name} holds eight int4: pack those that hold one with "
         f"npu_convert_weight_to_int4pack"
@@ -46,7 +36,7 @@ def unpacked_remedy(name: str) -> str:
 
 
 def logical_shape(operand: Operand, packed: bool) -> tuple[int, ...]:
-    """The shape in numbers; *packed*: each int32 is eight of them, along the contiguous axis."""
+    """The shape in elements; *packed*: each int32 is eight of them, along the contiguous axis."""
     shape = list(operand.shape)
     if packed:
         shape[-2 if operand.spec.transposed else -1] *= INT4_PER_INT32
@@ -93,7 +83,7 @@ def product_of(
 
 
 def _inner_remedy(a: tuple[int, ...], b: tuple[int, ...], packed: bool, packs_x2: bool) -> str:
-    """What to change where k of x1 and of x2, of shapes *a* and *b* in numbers, differ."""
+    """What to change where k of x1 and of x2, of shapes *a* and *b* in elements, differ."""
     if packed and a[-1] == INT4_PER_INT32 * b[-2]:
         return unpacked_remedy("x1")
     if packs_x2 and b[-2] == INT4_PER_INT32 * a[-1]:

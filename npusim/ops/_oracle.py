@@ -37,6 +37,11 @@ class Given:
         self.cube_order = cube_order
         """In which order the cube adds: in blocks of 16 along k, or of 8, 4, 1."""
 
+    @property
+    def arguments(self) -> Mapping[str, Any]:
+        """All of them by name, as a check takes them."""
+        return self._arguments
+
     def rounded(self, values: Array, dtype: np.dtype[Any]) -> Array:
         """fp32 *values* as *dtype*, to nearest, ties to even.
 
@@ -47,11 +52,6 @@ class Given:
             values = np.clip(np.where(np.isnan(values), np.float32(0), values), -largest, largest)
         with np.errstate(over="ignore"):
             return np.asarray(values.astype(dtype))
-
-    @property
-    def arguments(self) -> Mapping[str, Any]:
-        """All of them by name, as a check takes them."""
-        return self._arguments
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):  # copying and pickling ask for such ones

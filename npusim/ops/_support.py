@@ -31,6 +31,7 @@ __all__ = [
     "Row",
     "alike",
     "check_support",
+    "dimensions",
     "dtypes_of",
     "layouts_of",
     "listed",
@@ -59,6 +60,22 @@ def listed(names: tuple[str, ...], last: str = "or") -> str:
     'float32, float16 or bfloat16'
     """
     return f" {last} ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def dimensions(least: int, most: int) -> str:
+    """So many dimensions, in words.
+
+    >>> [dimensions(*ranks) for ranks in ((1, 8), (0, 7), (2, 2), (2, 6))]
+    ['at least one dimension', 'at most 7 dimensions', 'two dimensions', '2 to 6 dimensions']
+    """
+    if least == most:
+        return f"{_WORDS.get(most, most)} dimension{'s' * (most > 1)}"
+    if most == MAX_RANK:
+        return f"at least {_WORDS.get(least, least)} dimension{'s' * (least > 1)}"
+    return f"{least} to {most} dimensions" if least else f"at most {most} dimensions"
+
+
+_WORDS = {1: "one", 2: "two", 3: "three", 4: "four"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +125,7 @@ class Row:
 
     def __init__(
         self,
+        /,
         *,
         on: tuple[str, ...] = EVERYWHERE,
         template: str | None = None,

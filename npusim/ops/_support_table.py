@@ -7,7 +7,7 @@ from typing import Any
 
 from npusim.ops._protocol import Operator
 from npusim.ops._signature import Parameter
-from npusim.ops._support import MAX_RANK, Operands, Row, listed
+from npusim.ops._support import MAX_RANK, Operands, Row, dimensions, listed
 
 __all__ = ["support_table", "support_text"]
 
@@ -53,8 +53,7 @@ def _cell(entry: Any, parameter: Parameter) -> str:
     if entry.layouts != ("ND",):
         words += f" as {listed(entry.layouts)}"
     if entry.ranks != (0, MAX_RANK):
-        least, most = entry.ranks
-        words += f" of {least} to {most} dimensions" if least < most else f" of {most} dimensions"
+        words += f" of {dimensions(*entry.ranks)}"
     if parameter.is_list and entry.most == 1:
         words += ", one"
     must = entry.presence == "required" or not parameter.may_be_none

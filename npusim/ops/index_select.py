@@ -18,7 +18,6 @@ refused. Without values of *index* the rows are taken in turn, again and again.
 from __future__ import annotations
 
 from math import prod
-from typing import Any
 
 import numpy as np
 
@@ -26,31 +25,29 @@ from npusim.data.dtypes import INT32, INT64, Array
 from npusim.data.tensor import TensorSpec
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import BLOCK_BYTES
-from npusim.ops._contract import Contract
+from npusim.ops._contract import MAX_RANK, Contract
+from npusim.ops._oracle import Given
 from npusim.ops._protocol import Operator
-from npusim.ops.embedding.contract import Problem, known_types, require_in_range
+from npusim.ops._support import A2_A3, ATLAS_INFERENCE, Operands, Row
+from npusim.ops.embedding.contract import TYPES, TYPES_310P, Problem, require_in_range
 from npusim.ops.embedding.kernel import build
 from npusim.ops.embedding.tiling import Plan, tile
 
-__all__ = ["OPERATOR", "check", "reference"]
+__all__ = ["OPERATOR", "check", "oracle"]
 
 
-def check(spec: DeviceSpec, x: Any, dim: Any, index: Any) -> Problem:
-    """Hold a call against what its kernel takes; raises OpError."""
-    contract = Contract("index_select", spec)
-    table = contract.operand("x", x, known_types(spec))
-    where = contract.operand("index", index, (INT32, INT64))
-    shape, rank = table.shape, len(table.shape)
-    contract.require(rank > 0, "x must have a dimension at least, not none; reshape it")
-    contract.require(
-        len(where.shape) == 1,
-        f"index must have one dimension, not shape {where.shape}; reshape it",
-    )
-    axis = contract.integer("dim", dim)
-    contract.require(
-        -rank <= axis < rank, f"dim must lie in [{-rank}, {rank - 1}], not {axis}; pass another"
-    )
-    axis %= rank
+INDEX = Operands((INT32, INT64), ranks=(1, 1))
+
+SUPPORT = (
+    Row(on=A2_A3, x=Operands(TYPES, ranks=(1, MAX_RANK)), index=INDEX),
+    Row(on=ATLAS_INFERENCE, x=Operands(TYPES_310P, ranks=(1, MAX_RANK)), index=INDEX),
+)
+
+
+def check(contract: Contract) -> Problem:
+    """Hold a call against what ties its arguments together; raises OpError."""
+    table, where = contract.operand("x"), contract.operand("index")
+    shape, axis = table.shape, contract.axis("dim", table)
     rows, tables, width = shape[axis], prod(shape[:axis]), prod(shape[axis + 1 :])
     (count,) = where.shape
     row_bytes = table.element.nbytes(width)
@@ -69,7 +66,6 @@ def check(spec: DeviceSpec, x: Any, dim: Any, index: Any) -> Problem:
     return Problem(
         inputs=(table, where),
         outputs={"output": output},
-        name="index_select",
         rows=rows,
         row_bytes=row_bytes,
         count=tables * count,
@@ -79,9 +75,9 @@ def check(spec: DeviceSpec, x: Any, dim: Any, index: Any) -> Problem:
     )
 
 
-def reference(x: Array, dim: int, index: Array) -> Array:
-    """The part of *x* along axis *dim* for each of *index* `(count,)`."""
-    return np.take(x, index, axis=dim)
+def oracle(given: Given) -> Array:
+    """The part of x along axis dim for each of index `(count,)`."""
+    return np.asarray(np.take(given.x, given.index, axis=given.dim))
 
 
 def _kernel_type(spec: DeviceSpec, _: Problem, __: Plan) -> str:
@@ -89,12 +85,13 @@ def _kernel_type(spec: DeviceSpec, _: Problem, __: Plan) -> str:
 
 
 OPERATOR = Operator(
-    name="index_select",
+    signature="index_select(Tensor x, int dim, Tensor index) -> Tensor",
     kernel_type=_kernel_type,
     document=__doc__,
+    support=SUPPORT,
     contract=check,
     tile=tile,
     build=build,
-    oracle=reference,
+    oracle=oracle,
     seen_by_kernel=("index",),
 )

@@ -22,33 +22,14 @@ from typing import Any
 
 import numpy as np
 
-from npusim.data.dtypes import (
-    BFLOAT16,
-    FLOAT32,
-    INT4,
-    INT8,
-    INT32,
-    Array,
-    DType,
-    RoundMode,
-    dtype_named,
-)
+from npusim.data.dtypes import BFLOAT16, FLOAT32, INT4, INT8, INT32, Array, DType, dtype_named
 from npusim.data.integers import align_down, align_up, ceil_div
 from npusim.data.tensor import Operand, TensorSpec
 from npusim.devices.schema import DeviceSpec
-from npusim.isa import Binary, BinaryOp, BinaryScalar, Cast, Local
-from npusim.kernel.builder import Builder
-from npusim.kernel.chain import step, to_float32
-from npusim.kernel.columns import ColumnVector
-from npusim.kernel.program import Block, Program
-from npusim.kernel.rows import BODY_ROWS, Writer, load, pieces
-from npusim.kernel.views import GmView, bindings, repeat
-from npusim.ops import _protocol
-from npusim.ops._contract import Contract, same_shape_remedy
-from npusim.ops._protocol import Operator, present
-from npusim.ops._torch import TorchFunction, TorchTensor
-
-__all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "reference", "tile"]
+from npusim.kernel import Block, GmView, Step, VectorCore
+from npusim.ops import _vocabulary as ops
+from npusim.ops._quant_parameters import QuantParameter, rectangles
+from npusim.ops._vocabulary import A2_A3, ATLAS_INFERENCE, Row, alike, present, same_shape_remedy
 
 INT4_PER_INT32 = 8
 
@@ -57,7 +38,7 @@ INT4_PER_INT32 = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Problem(_protocol.Problem):
+class Problem(ops.Problem):
     """A checked call: x as a matrix of numbers, of which scale and offset take the columns."""
 
     element: DType
@@ -67,20 +48,27 @@ class Problem(_protocol.Problem):
     """All of x is one row if there is one scale for all."""
 
 
-def check(
-    spec: DeviceSpec,
-    x: Any,
-    scale: Any,
-    *,
-    offset: Any = None,
-    dst_dtype: Any = None,
-    src_dtype: Any = None,
-) -> Problem:
-    """Hold a call against the contract of its product line; raises OpError."""
-    contract, is_310p = Contract("npu_anti_quant", spec), spec.series == "Atlas inference"
-    numbers = contract.operand("x", x, (INT8,) if is_310p else (INT8, INT32))
+FLOATS: dict[str, Any] = {"on": A2_A3, "dst_dtype": ("float16", "bfloat16")}
+
+SUPPORT = (
+    *alike((FLOAT32, BFLOAT16), "scale", "offset", x=INT8, src_dtype=("int8",), **FLOATS),
+    *alike((FLOAT32, BFLOAT16), "scale", "offset", x=INT32, src_dtype=("quint4x2",), **FLOATS),
+    Row(
+        on=ATLAS_INFERENCE,
+        x=INT8,
+        scale=FLOAT32,
+        offset=FLOAT32,
+        dst_dtype=("float16",),
+        src_dtype=("int8",),
+    ),
+)
+
+
+def check(contract: ops.Contract) -> Problem:
+    """Hold a call against what ties its arguments together; raises OpError."""
+    numbers = contract.operand("x")
     element, shape = _numbers_of(contract, numbers)
-    s = contract.operand("scale", scale, (FLOAT32,) if is_310p else (FLOAT32, BFLOAT16))
+    s = contract.operand("scale")
     n = shape[-1] if shape else 1
     wanted = "(1,)" if n == 1 else f"(1,) or ({n},)"
     contract.require(
@@ -88,18 +76,16 @@ def check(
         f"scale must have shape {wanted} for an output of shape {shape}, not {s.shape}; "
         f"pass one scale, or one for each number of the last dimension",
     )
-    o = contract.optional("offset", offset, (s.element,), " like scale")
+    o = contract.optional("offset")
     contract.require(
         o is None or o.shape == s.shape,
         f"offset must have the shape of scale, {s.shape}, not {o.shape if o else None}; "
         f"{same_shape_remedy(o, s) if o else 'leave it out'}",
     )
-    choices = ("float16",) if is_310p else ("float16", "bfloat16")
-    target = "float16" if dst_dtype is None else dst_dtype
-    name = contract.choice("dst_dtype", target, choices, f" on {spec.series}")
-    kind = "int8" if element is INT8 else "quint4x2"
-    source = kind if src_dtype is None else src_dtype
-    contract.choice("src_dtype", source, (kind,), f" for {numbers.spec.dtype} numbers")
+    target, source = contract.value("dst_dtype"), contract.value("src_dtype")
+    name = contract.one_of("dst_dtype", "float16" if target is None else target)
+    if source is not None:
+        contract.one_of("src_dtype", source)
     columns = prod(shape) if s.spec.size == 1 else n
     return Problem(
         inputs=present(numbers, s, o),
@@ -110,7 +96,7 @@ def check(
     )
 
 
-def _numbers_of(contract: Contract, x: Operand) -> tuple[DType, tuple[int, ...]]:
+def _numbers_of(contract: ops.Contract, x: Operand) -> tuple[DType, tuple[int, ...]]:
     """What x holds, and the shape of y: int4 packed in int32 becomes eight times as many."""
     if x.element is INT8:
         return INT8, x.shape
@@ -124,11 +110,11 @@ def _numbers_of(contract: Contract, x: Operand) -> tuple[DType, tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan(_protocol.Plan):
+class Plan(ops.Plan):
     """A rectangle for each core, a row or a part of a row at a time."""
 
-    rows_per_core: int
-    columns_per_core: int
+    per_core: tuple[int, int]
+    """Rows and columns of its rectangle."""
     column_step: int
 
 
@@ -161,143 +147,78 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
     rows, columns = shape
     return Plan(
         block_dim=ceil_div(p.rows, rows) * ceil_div(p.columns, columns),
-        rows_per_core=rows,
-        columns_per_core=columns,
+        per_core=shape,
         column_step=min(step_columns, align_up(columns, BLOCK_ELEMENTS)),
     )
 
 
-# ---- program ----
+# ---- kernel ----
 
 
 def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
-    """One block a core; cores with rectangles of the same size share their program."""
-    kernel = AntiQuant(spec, p, plan)
-    programs: dict[tuple[int, int], Program] = {}
-    blocks: list[Block] = []
-    x, y = _matrices(p)
-    for row, rows in pieces(p.rows, plan.rows_per_core):
-        for column, columns in pieces(p.columns, plan.columns_per_core):
-            if (rows, columns) not in programs:
-                programs[rows, columns] = kernel.program(rows, columns)
-            core, bound = len(blocks), bindings(x[row:, column:], y[row:, column:], *_vectors(p))
-            blocks.append(Block(core, spec.vector_cores[core], programs[rows, columns], bound))
-    return tuple(blocks)
+    """Each core has a rectangle: for each piece of its columns the parameters, then row by row."""
+    core, width = VectorCore("npu_anti_quant", spec), plan.column_step
+    x_in, y_out = core.vecin(p.element, width, 2), core.vecout(p.output.element, width, 2)
+    work, is_single = core.tile(FLOAT32, width), p.inputs[1].spec.size == 1
+    vectors = {x.name: QuantParameter(core, x, min(width, x.spec.size)) for x in p.inputs[1:]}
+    core.claim_tails()
 
+    def begin() -> None:
+        for name, vector in vectors.items():
+            vector.take_number(name)
+            vector.drop()
 
-def _matrices(p: Problem) -> tuple[GmView, GmView]:
-    """x and y as matrices `(rows, columns)` of numbers."""
-    x = GmView.of("x", p.element, p.rows, p.columns)
-    return x, GmView.of("output", p.output.element, p.rows, p.columns)
+    def take(*views: GmView) -> None:
+        for vector, view in zip(vectors.values(), views, strict=True):
+            vector.take(view)
 
+    def drop() -> None:
+        for vector in vectors.values():
+            vector.drop()
 
-def _vectors(p: Problem) -> list[GmView]:
-    return [GmView.vector(x.name, x.element, x.spec.size) for x in p.inputs[1:]]
-
-
-class AntiQuant:
-    """The kernel of one core, while it is written."""
-
-    def __init__(self, spec: DeviceSpec, p: Problem, plan: Plan) -> None:
-        self.spec, self.p, self.plan = spec, p, plan
-        self.builder = builder = Builder(
-            "npu_anti_quant", spec.cores[spec.vector_kinds[0]], spec.sync
-        )
-        width = plan.column_step
-        self.x = builder.queue("ub", p.element.nbytes(width), "mte2", "vector", 2)
-        self.y = builder.queue("ub", p.output.element.nbytes(width), "vector", "mte3", 2)
-        self.work = builder.claim("ub", FLOAT32.nbytes(width))
-        self.is_single = p.inputs[1].spec.size == 1
-        self.vectors = {
-            view.name: ColumnVector.claim(builder, view.dtype, min(width, view.columns), spec=spec)
-            for view in _vectors(p)
-        }
-        self.numbers: dict[str, Local] = {}
-        """Numbers along the columns; where there is one for all, it is in a register instead."""
-        self.writer = Writer(builder, spec)
-
-    def program(self, rows: int, columns: int) -> Program:
-        """*rows* x *columns*, from where the block's tensors begin."""
-        x, y = _matrices(self.p)
-        if self.is_single:
-            for view in _vectors(self.p):
-                self.vectors[view.name].take_number(view, view.name)
-                self.vectors[view.name].drop()
-        for column, width in pieces(columns, self.plan.column_step):
-            here = slice(column, column + width)
-            if not self.is_single:
-                for view in _vectors(self.p):
-                    self.numbers[view.name] = self.vectors[view.name].take(view[:, here])
-            for row, count in pieces(rows, BODY_ROWS):
-                some = slice(row, row + count), here
-                # Where the numbers are depends on the width alone: they have one buffer each.
-                repeat(self.builder, self.rows, x[some], y[some])
-            for vector in self.vectors.values():
-                vector.drop()
-        return self.builder.build()
-
-    def rows(self, x: GmView, y: GmView) -> None:
-        """*x* to *y*, both `(rows, width)`, one after the other."""
-        for row in range(x.rows):
-            here = slice(row, row + 1), slice(None)
-            self.row(x[here], y[here])
-
-    def row(self, x: GmView, y: GmView) -> None:
+    def row(x: GmView, y: GmView) -> None:
         """*x* to *y*, both `(1, width)`."""
+        loaded, values = core.load(x_in, x), work[: x.columns]
         # (width,) int8 or int4 -> fp16 -> fp32: both steps are exact.
-        slot = load(self.builder, self.spec, self.x, x)
-        values = self.work.of(FLOAT32, x.columns)
-        to_float32(self.builder, values, slot.of(x.dtype, x.columns))
-        self.x.free(slot)
-        if "offset" in self.vectors:
-            self.apply("add", "offset", values)
-        self.apply("mul", "scale", values)
-        # 310P has one conversion to fp16, and that rounds to nearest even as well.
-        rounding: RoundMode = "none" if self.spec.arch == "2002" else "rint"
-        out = self.y.alloc()
-        step(self.builder, Cast(out.of(y.dtype, y.columns), values, rounding))
-        self.writer.store(self.y, out, y)
+        core.widen(values, loaded[: x.columns])
+        x_in.free(loaded)
+        for name, apply in (("offset", core.add), ("scale", core.mul)):
+            if name in vectors:
+                apply(values, values, name if is_single else vectors[name].wide[: x.columns])
+        out = y_out.alloc()
+        core.cast(out[: x.columns], values)
+        core.store(y_out, out, y)
 
-    def apply(self, op: BinaryOp, name: str, values: Local) -> None:
-        """`values = values op number`, the number of each column or that of the register *name*."""
-        if self.is_single:
-            step(self.builder, BinaryScalar(op, values, values, name))
-        else:
-            step(self.builder, Binary(op, values, values, self.numbers[name].at(0, values.count)))
-
-
-# ---- reference ----
+    matrix = GmView.of("x", p.element, p.rows, p.columns)
+    output = GmView.of("output", p.output.element, p.rows, p.columns)
+    parts = rectangles(p.rows, p.columns, plan.per_core, width)
+    rows = parts.cut(1)
+    step = Step(row, (rows.views(matrix), rows.views(output)), rows.core, rows.order)
+    if is_single:
+        return core.launch(step, begin=begin)
+    views = tuple(parts.views(vector.view) for vector in vectors.values())
+    fetch = Step(take, views, parts.core, parts.order, keeps_slots=True)
+    return core.launch(fetch, step, Step(drop, (), parts.core, parts.order + 2, keeps_slots=True))
 
 
-def reference(
-    x: Array,
-    scale: Array,
-    *,
-    offset: Array | None = None,
-    dst_dtype: str | None = None,
-    src_dtype: str | None = None,  # noqa: ARG001
-    spec: DeviceSpec | None = None,
-) -> Array:
-    """Whole arrays in plain numpy: y `(..., n)` of *dst_dtype*, float16 unless told otherwise.
+# ---- oracle ----
 
-    *spec* says what overflow does; None is an Atlas A2 or A3.
-    """
+
+def oracle(given: ops.Given) -> Array:
+    """Numbers as floats, on whole arrays; the chip says what float16 does with large ones."""
+    x, scale, offset = given.x, given.scale, given.offset
     if x.dtype == np.int32:
         nibbles = (x[..., None] >> np.arange(0, 32, 4, dtype=np.int32)) & 0xF
         x = ((nibbles ^ 8) - 8).reshape(*x.shape[:-1], -1)
-    target = dtype_named(dst_dtype or "float16")
     with np.errstate(over="ignore", invalid="ignore"):
         values = x.astype(np.float32)
         if offset is not None:
             values = values + offset.astype(np.float32)
         values = values * scale.astype(np.float32)
-        if spec is not None and spec.half_overflow == "saturate":
-            largest = float(np.finfo(np.float16).max)
-            values = np.clip(np.where(np.isnan(values), 0, values), -largest, largest)
-        return np.asarray(values.astype(target.numpy))
+        return given.rounded(values, dtype_named(given.dst_dtype or "float16").numpy)
 
 
-TORCH = TorchFunction(
+TORCH = ops.TorchFunction(
     schema="npu_anti_quant(Tensor x, Tensor scale, *, Tensor? offset=None, "
     "int? dst_dtype=None, int? src_dtype=None) -> Tensor",
     aclnn=lambda _: "aclnnAscendAntiQuant",
@@ -306,19 +227,19 @@ TORCH = TorchFunction(
 )
 
 
-def _shape(x: TorchTensor) -> tuple[Any, ...]:
+def _shape(x: ops.TorchTensor) -> tuple[Any, ...]:
     """The shape of y, whose last dimension is eight times that of packed int4."""
     is_packed = x.dtype == "int32"
     return (*x.shape[:-1], INT4_PER_INT32 * x.shape[-1]) if is_packed else x.shape
 
 
-OPERATOR = Operator(
-    name="npu_anti_quant",
+OPERATOR = ops.Operator(
     kernel_type="AscendAntiQuant",
     document=__doc__,
+    support=SUPPORT,
     contract=check,
     tile=tile,
     build=build,
-    oracle=reference,
+    oracle=oracle,
     torch=(TORCH,),
 )

@@ -17,20 +17,19 @@ What is accepted follows the same source: int32 (float32 is for chips after A3),
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from npusim.data.dtypes import INT32, Array
-from npusim.data.errors import Code
 from npusim.data.tensor import LAYOUTS, Operand, Tensor, TensorSpec
-from npusim.devices.schema import DeviceSpec
 from npusim.ops import _protocol
 from npusim.ops._contract import Contract
+from npusim.ops._oracle import Given
 from npusim.ops._protocol import Operator
+from npusim.ops._support import A2_A3, Operands, Row
 from npusim.ops._torch import TorchFunction
 
-__all__ = ["OPERATOR", "Problem", "check", "reference"]
+__all__ = ["OPERATOR", "Problem", "check", "oracle"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,19 +39,12 @@ class Problem(_protocol.Problem):
     weight: Operand
 
 
-def check(spec: DeviceSpec, weight: Any, inner_k_tiles: Any = 0) -> Problem:
-    """Hold a call against the contract of this product line; raises OpError."""
-    contract = Contract("npu_convert_weight_to_int4pack", spec)
-    contract.require(
-        spec.series != "Atlas inference",
-        f"the chip must be of Atlas A2 or Atlas A3, not {spec.name} of {spec.series}, which "
-        f"multiplies no packed weights; use int8 weights",
-        Code.UNSUPPORTED,
-    )
-    w = contract.matrix("weight", weight, (INT32,), layouts=LAYOUTS)
-    contract.require(
-        len(w.shape) == 2, f"weight must have two dimensions, not {len(w.shape)}; pass a matrix"
-    )
+SUPPORT = (Row(on=A2_A3, weight=Operands((INT32,), LAYOUTS, ranks=(2, 2))),)
+
+
+def check(contract: Contract) -> Problem:
+    """Hold a call against what ties its arguments together; raises OpError."""
+    weight, w = contract.value("weight"), contract.matrix("weight")
     strided = isinstance(weight, np.ndarray) and not weight.flags.c_contiguous
     contract.require(
         not (strided or w.spec.transposed),
@@ -62,13 +54,14 @@ def check(spec: DeviceSpec, weight: Any, inner_k_tiles: Any = 0) -> Problem:
         w.shape[1] % 8 == 0,
         f"the last dimension of weight must be a multiple of 8, not {w.shape[1]}; pad it",
     )
-    contract.integer("inner_k_tiles", inner_k_tiles)
+    contract.integer("inner_k_tiles")
     output = TensorSpec((w.shape[0], w.shape[1] // 8), "int32", w.spec.layout)
     return Problem(inputs=(w,), outputs={"output": output}, weight=w)
 
 
-def reference(weight: Array | Tensor, inner_k_tiles: int = 0) -> Array | Tensor:  # noqa: ARG001
-    """Pack *weight*, int32 `(k, n)`, into int32 `(k, n / 8)` of the same layout."""
+def oracle(given: Given) -> Array | Tensor:
+    """Pack weight, int32 `(k, n)`, into int32 `(k, n / 8)` of the same layout."""
+    weight = given.weight
     if isinstance(weight, Tensor):
         return Tensor.of(_packed(weight.numpy()), weight.layout)
     return _packed(weight)
@@ -92,10 +85,11 @@ TORCH = TorchFunction(
 
 
 OPERATOR = Operator(
-    name="npu_convert_weight_to_int4pack",
     document=__doc__,
+    support=SUPPORT,
+    elsewhere="use int8 weights",
     contract=check,
-    oracle=reference,
+    oracle=oracle,
     on_host=True,
     torch=(TORCH,),
 )

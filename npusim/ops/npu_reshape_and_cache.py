@@ -23,51 +23,55 @@ ND must be whole blocks of 32 bytes.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from npusim.data.dtypes import BFLOAT16, FLOAT16, INT8, Array
 from npusim.data.tensor import Tensor
-from npusim.devices.schema import DeviceSpec
 from npusim.isa import BLOCK_BYTES
 from npusim.ops._contract import Contract
-from npusim.ops._kv_cache.contract import Problem, caches_of, checked, tokens_of
+from npusim.ops._kv_cache.contract import (
+    Problem,
+    caches_of,
+    checked,
+    support_of,
+    tokens_of,
+)
 from npusim.ops._kv_cache.kernel import build
 from npusim.ops._kv_cache.oracle import with_tokens
 from npusim.ops._kv_cache.tiling import Plan, tile
+from npusim.ops._oracle import Given
 from npusim.ops._protocol import Operator
+from npusim.ops._support import A2_A3, ATLAS_INFERENCE
 from npusim.ops._torch import TorchFunction
 
-__all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "reference", "tile"]
+__all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "oracle", "tile"]
 
 
-def check(
-    spec: DeviceSpec, key: Any, value: Any, key_cache: Any, value_cache: Any, slot_indices: Any
-) -> Problem:
-    """Hold a call against the contract of its product line; raises OpError."""
-    contract, is_310p = Contract("npu_reshape_and_cache", spec), spec.arch == "2002"
-    dtypes = (FLOAT16, INT8) if is_310p else (FLOAT16, BFLOAT16, INT8)
-    tokens = tokens_of(contract, key, value, dtypes)
-    caches = caches_of(contract, key_cache, value_cache, tokens[0].element)
+SUPPORT = (
+    *support_of((FLOAT16, BFLOAT16, INT8), "slot_indices", nz=True, on=A2_A3),
+    *support_of((FLOAT16, INT8), "slot_indices", nz=True, on=ATLAS_INFERENCE),
+)
+
+
+def check(contract: Contract) -> Problem:
+    """Hold a call against what ties its arguments together; raises OpError."""
+    tokens, caches = tokens_of(contract), caches_of(contract)
     is_nz = caches[0].spec.layout == "FRACTAL_NZ"
-    problem = checked(contract, tokens, caches, slot_indices, "slot_indices", is_nz=is_nz)
+    problem = checked(contract, tokens, caches, "slot_indices", is_nz=is_nz)
     for side in problem.sides:
         nbytes = problem.token_bytes(side)
         contract.require(
-            not is_310p or nbytes % BLOCK_BYTES == 0,
+            contract.spec.series not in ATLAS_INFERENCE or nbytes % BLOCK_BYTES == 0,
             f"{side.name} must have tokens of whole blocks of {BLOCK_BYTES} bytes on "
-            f"{spec.series}, not {nbytes} bytes; pad the width",
+            f"{contract.spec.series}, not {nbytes} bytes; pad the width",
         )
     return problem
 
 
-def reference(
-    key: Array, value: Array, key_cache: Array, value_cache: Array, slot_indices: Array
-) -> tuple[Array | Tensor, Array | Tensor]:
+def oracle(given: Given) -> tuple[Array | Tensor, Array | Tensor]:
     """Whole arrays in plain numpy: both caches with the tokens in their slots."""
-    pairs = (key_cache, key), (value_cache, value)
-    slots = np.asarray(slot_indices)
+    pairs = (given.key_cache, given.key), (given.value_cache, given.value)
+    slots = np.asarray(given.slot_indices)
     found = [with_tokens(cache, x, slots, is_nz=isinstance(cache, Tensor)) for cache, x in pairs]
     return found[0], found[1]
 
@@ -86,10 +90,11 @@ OPERATOR = Operator(
     name="npu_reshape_and_cache",
     kernel_type="reshape_and_cache",
     document=__doc__,
+    support=SUPPORT,
     contract=check,
     tile=tile,
     build=build,
-    oracle=reference,
+    oracle=oracle,
     seen_by_kernel=("slot_indices",),
     torch=(TORCH,),
 )

@@ -20,65 +20,52 @@ card and refused here. Without values of slot_mapping the tokens take the first 
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from npusim.data.dtypes import BFLOAT16, FLOAT16, INT8, Array
-from npusim.data.errors import Code
 from npusim.data.tensor import Tensor
-from npusim.devices.schema import DeviceSpec
 from npusim.ops._contract import Contract
-from npusim.ops._kv_cache.contract import Problem, caches_of, checked, tokens_of
+from npusim.ops._kv_cache.contract import (
+    Problem,
+    caches_of,
+    checked,
+    support_of,
+    tokens_of,
+)
 from npusim.ops._kv_cache.kernel import build
 from npusim.ops._kv_cache.oracle import with_tokens
 from npusim.ops._kv_cache.tiling import Plan, tile
+from npusim.ops._oracle import Given
 from npusim.ops._protocol import Operator
+from npusim.ops._support import A2_A3
 from npusim.ops._torch import TorchFunction
 
-__all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "reference", "tile"]
+__all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "oracle", "tile"]
 
 NORM, PA_NZ = "Norm", "PA_NZ"
 
 
-def check(
-    spec: DeviceSpec,
-    key: Any,
-    value: Any,
-    key_cache: Any,
-    value_cache: Any,
-    slot_mapping: Any,
-    *,
-    cache_mode: Any = PA_NZ,
-) -> Problem:
-    """Hold a call against the contract of its product line; raises OpError."""
-    contract = Contract("npu_scatter_pa_kv_cache", spec)
-    contract.require(
-        spec.series != "Atlas inference",
-        f"the chip must have the kernel ScatterPaKvCache, not be one of {spec.series}; "
-        f"run npu_reshape_and_cache, or on Atlas A2 or A3",
-        Code.UNSUPPORTED,
-    )
-    tokens = tokens_of(contract, key, value, (FLOAT16, BFLOAT16, INT8))
-    is_nz = contract.choice("cache_mode", cache_mode, (NORM, PA_NZ)) == PA_NZ
-    layouts = ("ND", "FRACTAL_NZ") if is_nz else ("ND",)
-    caches = caches_of(contract, key_cache, value_cache, tokens[0].element, layouts)
-    return checked(contract, tokens, caches, slot_mapping, "slot_mapping", is_nz=is_nz)
+TYPES = (FLOAT16, BFLOAT16, INT8)
+
+SUPPORT = (
+    *support_of(TYPES, "slot_mapping", nz=False, on=A2_A3, cache_mode=(NORM,)),
+    *support_of(TYPES, "slot_mapping", nz=True, on=A2_A3, cache_mode=(PA_NZ,)),
+)
 
 
-def reference(
-    key: Array,
-    value: Array,
-    key_cache: Array | Tensor,
-    value_cache: Array | Tensor,
-    slot_mapping: Array,
-    *,
-    cache_mode: str = PA_NZ,
-) -> tuple[Array | Tensor, Array | Tensor]:
+def check(contract: Contract) -> Problem:
+    """Hold a call against what ties its arguments together; raises OpError."""
+    tokens = tokens_of(contract)
+    is_nz = contract.choice("cache_mode") == PA_NZ
+    caches = caches_of(contract)
+    return checked(contract, tokens, caches, "slot_mapping", is_nz=is_nz)
+
+
+def oracle(given: Given) -> tuple[Array | Tensor, Array | Tensor]:
     """Whole arrays in plain numpy: both caches with the tokens in their slots."""
-    pairs = (key_cache, key), (value_cache, value)
-    slots = np.asarray(slot_mapping)
-    found = [with_tokens(cache, x, slots, is_nz=cache_mode == PA_NZ) for cache, x in pairs]
+    pairs = (given.key_cache, given.key), (given.value_cache, given.value)
+    slots, is_nz = np.asarray(given.slot_mapping), given.cache_mode == PA_NZ
+    found = [with_tokens(cache, x, slots, is_nz=is_nz) for cache, x in pairs]
     return found[0], found[1]
 
 
@@ -96,13 +83,14 @@ TORCH = TorchFunction(
 )
 
 OPERATOR = Operator(
-    name="npu_scatter_pa_kv_cache",
     kernel_type="ScatterPaKvCache",
     document=__doc__,
+    support=SUPPORT,
+    elsewhere="run npu_reshape_and_cache, or on Atlas A2 or A3",
     contract=check,
     tile=tile,
     build=build,
-    oracle=reference,
+    oracle=oracle,
     seen_by_kernel=("slot_mapping",),
     torch=(TORCH,),
 )

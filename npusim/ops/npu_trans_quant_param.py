@@ -39,10 +39,12 @@ from npusim.kernel.rows import Writer, load, pieces
 from npusim.kernel.views import GmView, bindings
 from npusim.ops import _protocol
 from npusim.ops._contract import Contract
+from npusim.ops._oracle import Given
 from npusim.ops._protocol import Operator, present
+from npusim.ops._support import Row
 from npusim.ops._torch import Sizes, TorchArguments, TorchFunction
 
-__all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "reference", "tile"]
+__all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "oracle", "tile"]
 
 
 # ---- contract ----
@@ -57,22 +59,20 @@ class Problem(_protocol.Problem):
     round_mode: int
 
 
-def check(spec: DeviceSpec, scale: Any, offset: Any = None, round_mode: Any = 0) -> Problem:
-    """Hold a call against the contract, the same on every product line; raises OpError."""
-    contract = Contract("npu_trans_quant_param", spec)
-    s = contract.operand("scale", scale, (FLOAT32,))
+SUPPORT = (Row(scale=FLOAT32, offset=FLOAT32, round_mode=(0, 1)),)
+
+
+def check(contract: Contract) -> Problem:
+    """Hold a call against what ties its arguments together; raises OpError."""
+    s = contract.operand("scale")
     contract.require(
         len(s.shape) in (1, 2) and 0 not in s.shape,
         f"scale must have one or two dimensions, none of them 0, not shape {s.shape}; "
         f"pass (n,) or (1, n)",
     )
-    o = contract.optional("offset", offset, (FLOAT32,))
+    o = contract.optional("offset")
     shape = s.shape if o is None else _joint_shape(contract, s.shape, o.shape)
-    mode = contract.integer("round_mode", round_mode)
-    contract.require(
-        mode in (0, 1),
-        f"round_mode must be 0 or 1, not {mode}; 0 cuts the scale's low bits off, 1 rounds them",
-    )
+    mode = contract.integer("round_mode")
     return Problem(
         inputs=present(s, o),
         outputs={"output": TensorSpec(shape, "int64")},
@@ -228,6 +228,11 @@ def reference(scale: Array, offset: Array | None = None, round_mode: int = 0) ->
     return np.asarray(words)
 
 
+def oracle(given: Given) -> Array:
+    """The words of a whole scale."""
+    return reference(given.scale, given.offset, given.round_mode)
+
+
 # ---- torch ----
 
 
@@ -247,12 +252,12 @@ TORCH = TorchFunction(
 
 
 OPERATOR = Operator(
-    name="npu_trans_quant_param",
     kernel_type="TransQuantParamV2",
     document=__doc__,
+    support=SUPPORT,
     contract=check,
     tile=tile,
     build=build,
-    oracle=reference,
+    oracle=oracle,
     torch=(TORCH,),
 )

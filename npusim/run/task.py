@@ -11,6 +11,7 @@ import numpy as np
 from npusim import chip, ops
 from npusim.chip import Block, Engine, L2State, Progress
 from npusim.data.errors import Code, OpError
+from npusim.data.garbage import uncollected
 from npusim.data.tensor import GlobalTensor, allocate
 from npusim.devices.schema import CORES_OF_A_GROUP, DeviceSpec
 from npusim.kernel.builder import deeper, watched
@@ -173,7 +174,7 @@ class Task:
     def _built(self) -> tuple[Block, ...]:
         """The program of each core; refuses a chip that does not hold an operator's tiles."""
         try:
-            with deeper(self._queues):
+            with deeper(self._queues), uncollected():
                 return self._operator.build(self._spec, self._problem, self._split)
         except ProgramError as error:
             if isinstance(self._problem, UserProblem):

@@ -12,19 +12,12 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from npusim.check.byte_ranges import (
-    Numbers,
-    Owned,
-    Pieces,
-    are_apart,
-    merged,
-    pieces_of,
-    rows_of_pieces,
-    shifted,
-)
+from npusim.check import bursts
+from npusim.check.bursts import BurstsOfBodies, bursts_of_cores
+from npusim.check.byte_ranges import Numbers, Owned, are_apart, rows_of_pieces
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import CrossCoreSetFlag, CrossCoreWaitFlag, copied_place
-from npusim.kernel.program import Block, Body, Program
+from npusim.kernel.program import Block, Program
 from npusim.kernel.table import LaunchTable
 
 __all__ = ["equivalent_cores", "has_cross_core_flags"]
@@ -73,8 +66,11 @@ def _own_lines(launch: LaunchTable, line_bytes: int) -> NDArray[np.bool_]:
     Another name that the same core has for them counts as somebody else.
     """
     is_own = np.ones(launch.tensor.shape, np.bool_)
-    copied = _Copied()
+    copied = BurstsOfBodies(copied_place)
     for tensor in range(len(launch.tensors)):
+        copies = bursts_of_cores(launch, tensor, copied)
+        if not copies.size or bursts.are_apart(copies, line_bytes):
+            continue
         runs = [
             _runs(launch, column, cores, line_bytes, copied)
             for column, cores in enumerate((launch.tensor == tensor).T)
@@ -93,7 +89,11 @@ def _own_lines(launch: LaunchTable, line_bytes: int) -> NDArray[np.bool_]:
 
 
 def _runs(
-    launch: LaunchTable, column: int, cores: NDArray[np.bool_], line_bytes: int, copied: _Copied
+    launch: LaunchTable,
+    column: int,
+    cores: NDArray[np.bool_],
+    line_bytes: int,
+    copied: BurstsOfBodies,
 ) -> tuple[Numbers, Numbers, Numbers]:
     """Runs of lines that *cores* copy by the name of *column*: starts, ends, and whose each is.
 
@@ -101,8 +101,7 @@ def _runs(
     """
     none = np.zeros(0, np.int64)
     found = [(none, none, none)]
-    pieces = [copied.of(body).get(launch.names[column]) for body in launch.bodies]
-    rows = rows_of_pieces(launch, column, pieces)
+    rows = rows_of_pieces(launch, launch.names[column], copied)
     first, phase = np.divmod(launch.base[:, column], line_bytes)
     # Where a name begins within a line decides which lines a program copies.
     for within in np.unique(phase[cores]).tolist():
@@ -138,27 +137,6 @@ def _lines(
         return Owned.nothing(len(launch.programs))
     low, high = (starts + within) // line_bytes, -(-(ends + within) // line_bytes)
     return Owned.of(low, high, program, len(launch.programs))
-
-
-class _Copied:
-    """The bytes that bodies copy, each looked at once."""
-
-    def __init__(self) -> None:
-        self._known: dict[Body, dict[str, Pieces]] = {}
-
-    def of(self, body: Body) -> dict[str, Pieces]:
-        """Name -> the bytes that *body* copies from or to it."""
-        if body not in self._known:
-            found: dict[str, list[Pieces]] = {}
-            for call in body.calls:
-                for name, pieces in self.of(call.body).items():
-                    found.setdefault(name, []).append(shifted(pieces, call.shifts.get(name, 0)))
-            for op in () if body.calls else body:
-                place = copied_place(op)
-                if place is not None:
-                    found.setdefault(place.name, []).append(pieces_of(place))
-            self._known[body] = {name: merged(pieces) for name, pieces in found.items()}
-        return self._known[body]
 
 
 def has_cross_core_flags(program: Program) -> bool:

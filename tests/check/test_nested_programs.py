@@ -28,9 +28,11 @@ def verdict(blocks: tuple[Block, ...]) -> str:
     return "right"
 
 
-def test_nests_get_the_verdict_of_what_they_do(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("first", [0, 200])
+def test_nests_get_the_verdict_of_what_they_do(monkeypatch: pytest.MonkeyPatch, first: int) -> None:
     said: Counter[str] = Counter()
-    for seed in range(400):
+    for seed in range(first, first + 200):
         program = random_program(seed)
         wanted = verdict(flat(program.blocks))
         assert verdict(nested(program.blocks, seed)) == wanted, program
@@ -41,7 +43,7 @@ def test_nests_get_the_verdict_of_what_they_do(monkeypatch: pytest.MonkeyPatch) 
             limits.setattr(cross_core_races, "PAIRS", 1)
             assert verdict(nested(program.blocks, seed)) == wanted, program
         said[wanted] += 1
-    assert 50 < said["right"] < 350
+    assert 25 < said["right"] < 175
 
 
 def test_nests_hold_the_micro_ops_that_went_into_them() -> None:
@@ -72,16 +74,17 @@ def told(program: Program) -> object:
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("few_flags", [0, record.FEW_FLAGS])
+@pytest.mark.parametrize("first", [0, 200, 400])
 def test_nests_and_what_they_do_are_alike_to_other_cores(
-    monkeypatch: pytest.MonkeyPatch, few_flags: int
+    monkeypatch: pytest.MonkeyPatch, first: int, few_flags: int
 ) -> None:
     monkeypatch.setattr(record, "FEW_FLAGS", few_flags)
     compared = 0
-    for seed in range(600):
+    for seed in range(first, first + 200):
         blocks = random_program(seed).blocks
         if len(blocks) == 1 or verdict(flat(blocks)) != "right":
             continue
         for one, other in zip(flat(blocks), nested(blocks, seed), strict=True):
             assert told(one.program) == told(other.program), seed
             compared += 1
-    assert compared > 150
+    assert compared > 50

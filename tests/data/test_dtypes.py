@@ -218,6 +218,7 @@ def float32_sample() -> tuple[np.ndarray, tuple[Number, ...]]:
     return patterns.view(np.float32), tuple(decode(int(p), FORMATS[FLOAT32]) for p in patterns)
 
 
+@pytest.mark.sample(3)
 @by_mode
 def test_float32_becomes_the_same_integers_as_by_the_second_definition(mode: RoundMode) -> None:
     values, numbers = float32_sample()

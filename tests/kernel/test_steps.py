@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -9,9 +10,18 @@ import pytest
 
 from npusim.data.dtypes import FLOAT32, INT4
 from npusim.devices.schema import DeviceSpec
-from npusim.isa import BLOCK_BYTES, Binary, BinaryScalar, Duplicate, MicroOp, global_operand, moved
+from npusim.isa import (
+    BLOCK_BYTES,
+    Binary,
+    BinaryScalar,
+    Duplicate,
+    Fixpipe,
+    MicroOp,
+    global_operand,
+    moved,
+)
 from npusim.kernel.builder import Builder, watched
-from npusim.kernel.launch import launch
+from npusim.kernel.launch import CoreSteps, launch, launch_mixed, mixed_launch
 from npusim.kernel.program import Binding, Block, Program
 from npusim.kernel.queues import ProgramError, Queue
 from npusim.kernel.steps import Choices, GmViews, Step, column, tiles
@@ -136,18 +146,16 @@ def test_cores_whose_tiles_lie_alike_share_their_program(tiny: DeviceSpec) -> No
     assert all(block.bindings is bound for block in blocks)
 
 
-def test_shifts_count_from_where_the_caller_binds_a_name(tiny: DeviceSpec) -> None:
-    rows = np.arange(6)
-    a, b = (GmViews.of(view, rows, 0, 1, 20) for view in (X, Y))
-    kernel = Doubled(tiny)
-    step = Step(kernel.tile, (a, b), rows // 3)
-    expected = absolute(launch(kernel.builder, "aiv", step))
-    for base_bytes in (0, 160):
-        kernel = Doubled(tiny)
-        bound = {name: Binding(name, base_bytes) for name in "xy"}
-        step = Step(kernel.tile, (a, b), rows // 3)
-        blocks = launch(kernel.builder, "aiv", step, bound=[bound, bound].__getitem__)
-        assert absolute(blocks) == expected
+def test_tiles_lie_in_the_names_that_the_caller_binds(tiny: DeviceSpec) -> None:
+    kernel, row = Doubled(tiny), np.arange(6)
+    a, b = (GmViews.of(view, row % 3, 0, 1, 20) for view in (X, Y))
+    bound = [{n: Binding("ws", base) for n in "xy"} for base in (64, 640)]
+    step = Step(kernel.tile, (a, b), row // 3)
+    blocks = launch(kernel.builder, "aiv", step, bound=bound.__getitem__)
+    assert [block.bindings for block in blocks] == bound
+    assert blocks[0].program is blocks[1].program
+    calls = blocks[0].program.calls[:-1]
+    assert [call.shifts for call in calls] == [{"x": 80 * x, "y": 80 * x} for x in range(3)]
 
 
 def test_the_l2_keeps_what_the_caller_says(tiny: DeviceSpec) -> None:
@@ -304,3 +312,82 @@ def test_tiles_are_the_slices_of_a_view() -> None:
     cut = [view[0:3, 30:31], view[4:7, 30:120], view[9:12, 30:120]]
     assert [far[tile] for tile in range(3)] == cut
     assert [GmViews.row(view, np.array([3]))[0]] == [view.row(3)]
+
+
+# ---- cube cores with vector cores ----
+
+
+class Handed:
+    """Cube cores write tiles to a workspace of two places, from where vector cores take halves."""
+
+    def __init__(self, spec: DeviceSpec) -> None:
+        self.cube = Builder("handed", spec.cores["aic"], spec.sync)
+        self.vector = Builder("handed", spec.cores["aiv"], spec.sync)
+        self.part = self.cube.claim("l0c", 1024)
+        self.taken = self.vector.queue("ub", 1024, "mte2", "mte3", 2)
+
+    def fill(self, place: GmView, is_again: bool) -> None:
+        if is_again:
+            self.cube.cross_core_wait_flag("group", "fixpipe", 1)
+        self.cube.emit(Fixpipe(place.operand, self.part.of(FLOAT32, 256), 16, 16, 16, FLOAT32))
+        self.cube.cross_core_set_flag("group", "fixpipe", 0)
+
+    def take(self, place: GmView, y: GmView, is_read: bool) -> None:
+        self.vector.cross_core_wait_flag("group", "mte2", 0)
+        slot = load(self.vector, self.taken, place)
+        self.vector.data_copy(y.operand, slot.of(FLOAT32, 128))
+        self.taken.free(slot)
+        if is_read:
+            self.vector.cross_core_set_flag("group", "mte2", 1)
+
+
+def bound_of(group: int) -> dict[str, Binding]:
+    return {"ws": Binding("ws", group * 2048), "y": Binding("y")}
+
+
+WS, OUT = GmView.of("ws", FLOAT32, 2, 256), GmView.of("y", FLOAT32, 8, 256)
+
+
+def test_a_mixed_launch_is_the_programs_of_each_core(tiny: DeviceSpec) -> None:
+    kernel, number = Handed(tiny), np.arange(8)
+    group, turn = number % 2, number // 2
+    fill = Step(kernel.fill, (GmViews.of(WS, turn % 2, 0, 1, 256), turn >= 2), group)
+    takes = []
+    for half in range(2):
+        views = (GmViews.of(v, r, 128 * half, 1, 128) for v, r in ((WS, turn % 2), (OUT, number)))
+        takes.append(Step(kernel.take, (*views, turn < 2), 2 * group + half, number))
+    cube, vector = CoreSteps(kernel.cube, (fill,)), CoreSteps(kernel.vector, tuple(takes))
+    blocks = launch_mixed(2, cube, vector, bound_of)
+    other = Handed(tiny)
+
+    def of_cube(_: int) -> Program:
+        for turn in range(4):
+            repeat(other.cube, other.fill, WS[turn % 2 : turn % 2 + 1, :], turn >= 2)
+        return other.cube.build()
+
+    def of_vector(group: int, half: int) -> Program:
+        here = slice(128 * half, 128 * half + 128)
+        for turn in range(4):
+            place, row = turn % 2, 2 * turn + group
+            views = WS[place : place + 1, here], OUT[row : row + 1, here]
+            repeat(other.vector, other.take, *views, turn < 2)
+        return other.vector.build()
+
+    plain = mixed_launch(2, bound_of, of_cube, of_vector)
+    for block, like in zip(blocks, plain, strict=True):
+        assert (block.core, block.kind, block.group) == (like.core, like.kind, like.group)
+        assert block.bindings == like.bindings
+        assert block.program.ops == like.program.ops
+    assert blocks[0].program is blocks[3].program
+
+
+def test_a_group_without_tiles_starts_all_the_same(tiny: DeviceSpec) -> None:
+    kernel, none = Handed(tiny), np.zeros(0, np.int64)
+    cube = CoreSteps(kernel.cube, (Step(kernel.fill, (WS, False), none),))
+    begin = partial(kernel.vector.barrier)
+    vector = CoreSteps(kernel.vector, (Step(kernel.take, (WS, OUT, False), none),), begin)
+    blocks = launch_mixed(2, cube, vector, vector_cores=1)
+    assert [(x.core, x.kind, x.group, len(x.program)) for x in blocks] == [
+        *((0, "aic", 0, 0), (1, "aiv", 0, 1)),
+        *((3, "aic", 1, 0), (4, "aiv", 1, 1)),
+    ]

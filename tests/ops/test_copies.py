@@ -120,16 +120,18 @@ REFUSED = [
      "clone: x must be float32, float16, bfloat16, int32, int64, int8 or uint8 on Atlas A2, not "
      "int16; convert it"),
     ("narrow", ("ascend910b2", np.ones((4, 4)).astype(np.float32), 2, 0, 1),
-     "narrow: dim must lie in [-2, 1], not 2; pass another"),
+     "narrow: dim must lie in [-2, 1] for x of shape (4, 4), not 2; pass -1 for the last "
+     "dimension"),
     ("narrow", ("ascend910b2", np.ones((4, 4), np.float32), 0, 3, 2),
      "narrow: start and length must name a part of the 4 along dim, not [3, 5); cut it"),
     ("concat", ("ascend910b2", [np.ones((4, 4), np.float32), np.ones((3, 4), np.float32)], 1),
      "concat: tensors must have the same sizes but along dim, not (4, 4), (3, 4); reshape one of "
      "them"),
     ("concat", ("ascend910b2", [np.ones(4, np.float32), np.ones(4, np.float16)]),
-     "concat: tensors[1] must be float32 like tensors[0], not float16; convert it"),
+     "concat: tensors[1] must be float32 with tensors[0] of float32 on Atlas A2, not float16; "
+     "convert it"),
     ("concat", ("ascend910b2", [np.ones(4, np.float32)] * 33),
-     "concat: tensors must be a list of 1 to 32 tensors, not of 33; split the call"),
+     "concat: tensors must be at most 32 tensors, not 33; split the call"),
     ("concat", ("ascend310p3", [np.ones((4, 4), np.float32), np.ones((4, 8), np.float32)], 1),
      "concat: tensors must have whole blocks of 32 bytes from dim on on Atlas inference, not "
      "(4, 4), (4, 8): others are not simulated; pad them"),

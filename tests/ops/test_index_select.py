@@ -57,8 +57,10 @@ def test_without_values_rows_are_taken_in_turn() -> None:
 
 
 REFUSED = [
-    ({"dim": 2}, "dim must lie in [-2, 1], not 2; pass another"),
-    ({"x": np.ones((), np.float16)}, "x must have a dimension at least, not none; reshape it"),
+    ({"dim": 2},
+        "dim must lie in [-2, 1] for x of shape (4, 2), not 2; pass -1 for the last dimension"),
+    ({"x": np.ones((), np.float16)},
+        "x must have at least one dimension, not shape (); reshape it"),
     ({"dim": 1},
      "x must have 32 bytes behind dim at least where axes come before it, not 2: shorter rows are "
      "not simulated; transpose x first"),

@@ -234,8 +234,8 @@ REFUSALS = [
             "npu_quantize", ones(4, 16), ones(1, dtype=FULL), None, None, device="Atlas A2"
         ),
         OpError,
-        "npu_quantize: dtype must be qint8, quint8, int32 or qint32 with div_mode=True, not None; "
-        "choose one of these [161002]",
+        "npu_quantize: dtype must be qint8, quint8, int32 or qint32 with div_mode=True on Atlas "
+        "A2, not None; choose one of these [161002]",
     ),
     (
         lambda: TensorSpec((3, 4), [1]),  # type: ignore[arg-type]

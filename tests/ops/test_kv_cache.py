@@ -99,6 +99,7 @@ def plain(cache: Any) -> Any:
     return cache.numpy() if isinstance(cache, Tensor) else cache
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("tokens", "width", "mode", "template"),
     [
@@ -141,8 +142,9 @@ OPEN = "which token is kept is open on a card; leave one of the tokens out with 
 KEY_16 = "(blocks, block_size, 1, 16) for key of shape (2, 1, 16)"
 
 ROWS = [
-    Row({}, "the chip must have the kernel ScatterPaKvCache, not be one of {series}; run "
-        "npu_reshape_and_cache, or on Atlas A2 or A3", {}, OLD, Code.UNSUPPORTED),
+    Row({}, "the chip must be of Atlas A2 or Atlas A3, not ascend310p3 of Atlas inference, which "
+        "has no such kernel; run npu_reshape_and_cache, or on Atlas A2 or A3",
+        {}, OLD, Code.UNSUPPORTED),
     Row({"key": ones(2, 16)}, "key must have three dimensions, (tokens, heads, width), not shape "
         "(2, 16); reshape it", {}, NEW),
     Row({"key": ones(2, 0, 16)}, "key must have heads and a width, not shape (2, 0, 16); leave "
@@ -150,14 +152,15 @@ ROWS = [
     Row({"value": ones(3, 1, 16)}, "value must have the tokens and heads of key, (2, 1), not "
         "(3, 1); pass the same tokens", {}, NEW),
     Row({"value": ones(2, 1, 16, dtype=np.int8)},
-        "value must be float16 like key, float16, not int8; convert it", {}, NEW),
+        "value must be float16 with key of float16 on {series}, not int8; convert it", {}, NEW),
     Row({"key_cache": ones(2, 4, 16)}, f"key_cache must have shape {KEY_16}, not (2, 4, 16); "
         "make it so", {}, NEW),
     Row({"value_cache": ones(2, 5, 1, 16)}, "value_cache must have the blocks of key_cache, 2 of "
         "4 tokens, not 2 of 5; make both alike", {}, NEW),
     Row({"cache_mode": "PA_NZ"}, "key_cache must have shape (blocks, 1, block_size, 16) for key of "
         "shape (2, 1, 16), not (2, 4, 1, 16); make it so", {}, NEW),
-    Row({"cache_mode": "nd"}, "cache_mode must be Norm or PA_NZ, not 'nd'; choose one of these",
+    Row({"cache_mode": "nd"},
+        "cache_mode must be Norm or PA_NZ on {series}, not 'nd'; choose one of these",
         {}, NEW),
     Row({"slot_mapping": slots(0)}, "slot_mapping must have shape (2,), a slot for each token, not "
         "(1,); pass one for each", {}, NEW),

@@ -118,7 +118,7 @@ ROWS = [
         for template in ("v2", "bl1_full_load", "al1_split_k")
     ),
     Row(SINGLE | {"template": "nd2nz"},
-        "template 'nd2nz' can run only if rows of x1 or x2 have more than 65535 numbers; "
+        "template 'nd2nz' can run only if rows of x1 or x2 have more than 65535 elements; "
         "leave it out to get the vendor's choice", SINGLE, NEW),
     # layouts
     Row(SINGLE | {"x2": Tensor.of(ones(16, 8, dtype=F32), "FRACTAL_NZ")},

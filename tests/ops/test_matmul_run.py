@@ -89,6 +89,7 @@ def test_batches_broadcast(
             assert_like_reference("matmul", a, turned(b), device=device)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("device", every(CHIPS))
 def test_matrices_may_lie_in_any_way(
     rng: np.random.Generator, device: str, subtests: pytest.Subtests

@@ -174,6 +174,7 @@ def test_deterministic_in_every_mode(rng: np.random.Generator) -> None:
 # ---- al1_split_k ----
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("m", "k", "n", "kind", "words"),
     [

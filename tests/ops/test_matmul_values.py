@@ -62,6 +62,7 @@ def test_the_accumulator_starts_from_the_bias() -> None:
     assert reference(ones, parts).tolist() == [[4.0]]
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("device", ["ascend910b2", "ascend910_9391"])
 @pytest.mark.parametrize(("transposed_a", "transposed_b"), [(0, 0), (0, 1), (1, 0), (1, 1)])
 @pytest.mark.parametrize("shape", [(5, 7, 3), (100, 33, 77), (130, 600, 270)])

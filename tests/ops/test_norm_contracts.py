@@ -37,9 +37,11 @@ def hold(op: str, base: dict[str, Any], series: str, rows: list[Row]) -> None:
 
 
 NULL, TILING = Code.NULL_POINTER, Code.TILING_ERROR
-NO_TENSOR = "must be given, not None; pass a tensor"
-FLOATS = "must be float16, bfloat16 or float32 on {series}, not"
 EPSILON = "pass one such as 1e-6"
+UNFIT = (
+    "template must name a kernel that can take the call, not {!r} ({}); leave it out to get the "
+    "vendor's choice"
+)
 TEMPLATE_310P = Row(
     {"template": "normal"},
     "template must be None on Atlas inference, where rows and types decide, not 'normal'; leave it "
@@ -50,8 +52,7 @@ TEMPLATE_310P = Row(
 
 NORM_BASE = {"x": ones(3, 2, 64), "gamma": ones(64)}
 NORM_ROWS = [
-    *(Row({name: None}, f"{name} {NO_TENSOR}", {}, code=NULL) for name in NORM_BASE),
-    Row({"x": ones(3, 64, dtype=np.int8)}, f"x {FLOATS} int8; convert it", {}, NEW),
+    Row({"x": None}, "x must be given, not None; pass a tensor", {}, code=NULL),
     Row({"x": ones(3, 64, dtype=BF16)},
         "x must be float16 or float32 on {series}, not bfloat16; convert it", {}, OLD),
     Row({"gamma": ones(64, dtype=F32)},
@@ -59,9 +60,6 @@ NORM_ROWS = [
     Row({"gamma": ones(64, dtype=BF16)},
         "gamma must be float16 or float32 with x of float16 on {series}, not bfloat16; convert it",
         {"gamma": ones(64, dtype=F32)}, NEW),
-    Row({"x": ones(3, 64, dtype=F32)},
-        "gamma must be float32 with x of float32 on {series}, not float16; convert it",
-        {"x": ones(3, 64, dtype=F32), "gamma": ones(64, dtype=F32)}, NEW),
     Row({"gamma": ones(1, 3, 2, 64)},
         "gamma must have 1 to 3 dimensions like x, not shape (1, 3, 2, 64); reshape it",
         {"gamma": ones(3, 2, 64)}),
@@ -80,12 +78,10 @@ NORM_ROWS = [
         "template must be merge_n, normal, single_row or split_d on Atlas A2 and Atlas A3, not "
         "'large'; leave it out to get the vendor's choice", {"template": "normal"}, NEW),
     Row({"template": "single_row"},
-        "template 'single_row' can run only if gamma is float32 beside an x of 16 bits; leave it "
-        "out to get the vendor's choice",
+        UNFIT.format("single_row", "gamma in float32, x of 16 bits"),
         {"gamma": ones(64, dtype=F32), "template": "single_row"}, NEW),
     Row({"x": ones(2, 2001), "gamma": ones(2001), "template": "merge_n"},
-        "template 'merge_n' can run only if rows have at most 2000 elements; leave it out to get "
-        "the vendor's choice",
+        UNFIT.format("merge_n", "rows of at most 2000 elements"),
         {"x": ones(2, 2000), "gamma": ones(2000), "template": "merge_n"}, NEW),
     TEMPLATE_310P,
 ]  # fmt: skip
@@ -98,12 +94,8 @@ def test_npu_rms_norm(series: str, rows: list[Row]) -> None:
 
 ADD_BASE = {"x1": ones(3, 64), "x2": ones(3, 64), "gamma": ones(64)}
 ADD_ROWS = [
-    *(Row({name: None}, f"{name} {NO_TENSOR}", {}, code=NULL) for name in ADD_BASE),
-    Row({"x1": ones(3, 64, dtype=BF16)},
-        "x1 must be float16 or float32 on {series}, not bfloat16; convert it", {}, OLD),
-    Row({"x2": ones(3, 64, dtype=F32)}, "x2 must be float16 like x1, not float32; convert it", {}),
-    Row({"gamma": ones(64, dtype=F32)}, "gamma must be float16 like x1, not float32; convert it",
-        {}),
+    Row({"x2": ones(3, 64, dtype=F32)},
+        "x2 must be float16 with x1 of float16 on {series}, not float32; convert it", {}),
     Row({"x1": ones(), "x2": ones()},
         "x1 must have at least one dimension, not shape (); reshape it",
         {"x1": ones(64), "x2": ones(64)}),
@@ -112,15 +104,11 @@ ADD_ROWS = [
     Row({"gamma": ones(32)},
         "gamma must have the shape of the last dimensions of x1, (64,), not (32,); pass a number "
         "for each of their elements", {}, code=TILING),
-    Row({"epsilon": -1.0}, f"epsilon must be >= 0, not -1.0; {EPSILON}", {"epsilon": 0.0},
-        code=TILING),
     Row({"template": "multi_n", "x1": ones(3, 65), "x2": ones(3, 65), "gamma": ones(65)},
-        "template 'multi_n' can run only if rows have a multiple of 16 fp16 elements and fit "
-        "twice; leave it out to get the vendor's choice", {"template": "multi_n"}, NEW),
+        UNFIT.format("multi_n", "rows of fp16, a multiple of 16 elements"), {"template": "multi_n"},
+        NEW),
     Row({"template": "single_n", "x1": ones(49, 64), "x2": ones(49, 64)},
-        "template 'single_n' can run only if there are at most 48 rows, one a core; leave it out "
-        "to get the vendor's choice", {"template": "merge_n"}, NEW),
-    TEMPLATE_310P,
+        UNFIT.format("single_n", "no more rows than the 48 cores"), {"template": "merge_n"}, NEW),
 ]  # fmt: skip
 
 
@@ -135,20 +123,17 @@ QUANT_BASE = ADD_BASE | {
 }
 VECTOR = "must have the shape of gamma, (64,), not (1,); pass a number for each of its elements"
 QUANT_ROWS = [
-    Row({"scales1": None}, f"scales1 {NO_TENSOR}", {"zero_points1": None}, code=NULL),
-    Row({"x1": ones(3, 64, dtype=F32)},
-        "x1 must be float16 or bfloat16 on {series}, not float32; convert it", {}, NEW),
-    Row({"x1": ones(3, 64, dtype=F32)},
-        "x1 must be float16 on {series}, not float32; convert it", {}, OLD),
+    Row({"x1": ones(3, 64, dtype=BF16)},
+        "x1 must be float16 on {series}, not bfloat16; convert it", {}, OLD),
     Row({"scales1": ones(64)},
-        "scales1 must be float32 beside an x1 of float16, not float16; convert it", {}),
+        "scales1 must be float32 with x1 of float16 on {series}, not float16; convert it", {}, NEW),
     Row({"zero_points1": ones(64, dtype=F32)},
-        "zero_points1 must be int32 beside scales of float32, not float32; convert it", {}),
+        "zero_points1 must be int32 with x1 of float16 on {series}, not float32; convert it", {},
+        NEW),
     Row({"scales1": ones(1, dtype=F32), "zero_points1": None}, f"scales1 {VECTOR}",
         {"scales1": ones(1, dtype=F32), "zero_points1": ones(1, dtype=np.int32),
          "beta": ones(64)}),
     Row({"beta": ones(1)}, f"beta {VECTOR}", {"beta": ones(64)}),
-    Row({"scales2": ones(1, dtype=F32)}, f"scales2 {VECTOR}", {"scales2": ones(64, dtype=F32)}),
     Row({"zero_points2": ones(1, dtype=np.int32)}, f"zero_points2 {VECTOR}",
         {"zero_points2": ones(64, dtype=np.int32)}),
     Row({"gamma": ones(32)},
@@ -163,10 +148,6 @@ QUANT_ROWS = [
             ("x1", (3,), F16), ("x2", (3,), F16), ("gamma", (), F16), ("scales1", (), F32),
             ("zero_points1", (), np.int32))},
         "gamma must have at least 32 elements on {series}, not 16; pad it", {}, OLD),
-    Row({"template": "large"},
-        "template must be single_n, split_d or normal on Atlas A2 and Atlas A3, not 'large'; leave "
-        "it out to get the vendor's choice", {"template": "split_d", "epsilon": 0.5}, NEW),
-    TEMPLATE_310P,
 ]  # fmt: skip
 
 
@@ -189,10 +170,8 @@ SCALE = {"smooth_scale1": ones(64)}
 BOTH = SCALE | {"smooth_scale2": ones(64)}
 COLUMN = "must have shape (64,) like the last dimension of x1, not"
 DYNAMIC_ROWS = [
-    Row({"x1": ones(3, 64, dtype=F32)},
-        "x1 must be float16 or bfloat16 on {series}, not float32; convert it", {}, NEW),
     Row({"x1": ones(64), "x2": ones(64)},
-        "x1 must have 2 to 8 dimensions, not shape (64,); reshape it", {}, NEW),
+        "x1 must have at least two dimensions, not shape (64,); reshape it", {}, NEW),
     Row({"gamma": ones(3, 64)}, f"gamma {COLUMN} (3, 64); pass a number for each column", {}, NEW,
         TILING),
     Row({"smooth_scale1": ones(1)}, f"smooth_scale1 {COLUMN} (1,); pass a number for each column",
@@ -218,8 +197,8 @@ DYNAMIC_ROWS = [
         {"y_dtype": "int8"}, NEW),
     Row({"template": "single_row", "x1": ones(3, 12200), "x2": ones(3, 12200),
          "gamma": ones(12200)},
-        "template 'single_row' can run only if a row fits into the unified buffer; leave it out to "
-        "get the vendor's choice", {"template": "single_row"}, NEW),
+        UNFIT.format("single_row", "a row fits, but not with its vectors"),
+        {"template": "single_row"}, NEW),
 ]  # fmt: skip
 
 
@@ -231,7 +210,8 @@ def test_npu_add_rms_norm_dynamic_quant(series: str, rows: list[Row]) -> None:
 def test_310p_has_no_dynamic_quantisation() -> None:
     message = (
         r"^npu_add_rms_norm_dynamic_quant: the chip must be of Atlas A2 or Atlas A3, not "
-        r"ascend310p3 of Atlas inference; choose another device \[361001\]$"
+        r"ascend310p3 of Atlas inference, which has no such kernel; run on Atlas A2 or A3 "
+        r"\[361001\]$"
     )
     with pytest.raises(OpError, match=message):
         run("npu_add_rms_norm_dynamic_quant", **ADD_BASE, device="ascend310p3")

@@ -185,7 +185,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (
         "ascend910b2",
         {"offset": SPEC((1,), "bfloat16")},
-        "offset must be float32 like scale, not bfloat16; convert it",
+        "offset must be float32 with scale of float32 on Atlas A2, not bfloat16; convert it",
     ),
     (
         "ascend910b2",
@@ -205,7 +205,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (
         "ascend910b2",
         {"src_dtype": "quint4x2"},
-        "src_dtype must be int8 for int8 numbers, not 'quint4x2'; pass 'int8'",
+        "src_dtype must be int8 with x of int8 on Atlas A2, not 'quint4x2'; pass 'int8'",
     ),
 ]
 

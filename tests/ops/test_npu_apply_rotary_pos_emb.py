@@ -132,7 +132,7 @@ ROWS = [
     Row({"query": ones(2, 3, 4, 64, dtype=BF16)},
         "query must be float16 or float32 on {series}, not bfloat16; convert it", {}, OLD),
     Row({"sin": ones(2, 3, 1, 64, dtype=np.float32)},
-        "sin must be float16 like query, float16, not float32; convert it", {}),
+        "sin must be float16 with query of float16 on {series}, not float32; convert it", {}),
     Row({"layout": "SBND"}, "layout must be BSND or TND, not 'SBND'; choose one of these",
         {"layout": "BSND"}),
     Row({"rotary_mode": "quarter"}, "rotary_mode must be half, not 'quarter'; pass 'half'", {}),

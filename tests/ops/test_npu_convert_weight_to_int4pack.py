@@ -83,7 +83,7 @@ ROWS = [
     ),
     Row(
         {"weight": TensorSpec((2, 8, 8), "int32")},
-        "weight must have two dimensions, not 3; pass a matrix",
+        "weight must have two dimensions, not shape (2, 8, 8); reshape it",
         {"weight": TensorSpec((16, 8), "int32")},
         NEW,
     ),
@@ -124,8 +124,8 @@ def test_a_broken_constraint_is_refused_and_the_nearest_call_is_not(
 
 def test_310p_multiplies_no_packed_weights() -> None:
     message = (
-        "the chip must be of Atlas A2 or Atlas A3, not ascend310p3 of Atlas inference, which "
-        "multiplies no packed weights; use int8 weights"
+        "the chip must be of Atlas A2 or Atlas A3, not ascend310p3 of Atlas inference, which has"
+        " no such kernel; use int8 weights"
     )
     row = Row({}, message, {}, code=Code.UNSUPPORTED)
     assert_refused(OP, {"weight": ALL}, row, "Atlas inference")

@@ -117,7 +117,8 @@ ROWS = [
         "quant_offset must have the shape of quant_scale, (64,), not (1,); pass one for each scale",
         {"quant_scale": ones(1), "quant_offset": ones(1)}, NEW, TILING),
     Row(STATIC | {"quant_scale": ones(64, dtype=np.float16)},
-        "quant_scale must be float32 on {series}, not float16; convert it", STATIC, NEW),
+        "quant_scale must be float32 with no group_index on {series}, not float16; convert it",
+        STATIC, NEW),
     Row({"quant_mode": 1, "quant_scale": ones(128)},
         "quant_scale must have shape (64,) or (1, 64) or (1,), not (128,); pass a scale for each "
         "column of y", {"quant_mode": 1, "quant_scale": ones(1, 64)}, NEW, TILING),

@@ -60,10 +60,10 @@ ROWS = [
         for kind in ("float32", "float64", "int8", "object", ">f2")
     ),
     Row({"smooth_scales": ones(4, dtype=np.float32)},
-        "smooth_scales must be float16 like x, not float32; convert it",
+        "smooth_scales must be float16 with x of float16 on {series}, not float32; convert it",
         {"smooth_scales": ones(4)}, NEW),
     Row({"x": ones(6, 4, dtype=BF16), "smooth_scales": ones(4)},
-        "smooth_scales must be bfloat16 like x, not float16; convert it",
+        "smooth_scales must be bfloat16 with x of bfloat16 on {series}, not float16; convert it",
         {"x": ones(6, 4, dtype=BF16), "smooth_scales": ones(4, dtype=BF16)}, NEW),
     # shapes
     *(

@@ -251,6 +251,7 @@ def test_the_reference_equals_exact_fractions(kind: Any, is_smooth: bool, column
         np.testing.assert_array_equal(scale[row], np.float32(expected))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("columns", [100, 512, 4096, 20000])
 def test_the_golden_of_ops_nn_is_off_by_one_at_most(columns: int) -> None:
     """ops-nn, tests/assets/golden.py divides by the scale, which is rounded once more."""
@@ -393,6 +394,7 @@ PATCHED = [
 ]  # fmt: skip
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize(("rows", "columns", "template"), PATCHED)
 def test_every_template_of_310p_equals_the_reference(
     rows: int, columns: int, template: str

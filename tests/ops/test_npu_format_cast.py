@@ -248,7 +248,7 @@ ROWS = [
     ),
     Row(
         {"x": TensorSpec((1,) * 7, "int8")},
-        "x must have at most 6 dimensions, not 7; reshape it",
+        "x must have 2 to 6 dimensions, not shape (1, 1, 1, 1, 1, 1, 1); reshape it",
         {"x": TensorSpec((1,) * 6, "int8")},
     ),
     *(

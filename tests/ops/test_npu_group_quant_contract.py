@@ -66,9 +66,10 @@ ROWS = [
         for kind in ("float32", "uint8", "int16", "uint64", "bool", ">i4")
     ),
     Row({"offset": ones(1, dtype=np.float16)},
-        "offset must be float32 like scale, not float16; convert it", {"offset": ones(1)}, NEW),
+        "offset must be float32 with scale of float32 on {series}, not float16; convert it",
+        {"offset": ones(1)}, NEW),
     Row({"scale": ones(4, 4, dtype=BF16), "offset": ones(1)},
-        "offset must be bfloat16 like scale, not float32; convert it",
+        "offset must be bfloat16 with scale of bfloat16 on {series}, not float32; convert it",
         {"scale": ones(4, 4, dtype=BF16), "offset": ones(1, dtype=BF16)}, NEW),
     # shapes
     *(

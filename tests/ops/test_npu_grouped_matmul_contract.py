@@ -93,23 +93,22 @@ REFUSED: list[Any] = [
     ),
     (
         BYTES,
-        "scale must be given with output_dtype of int8 on {series}, not None; pass a tensor",
+        "scale must be given with output_dtype=int8 on {series}, not None; pass a tensor",
         Code.NULL_POINTER,
     ),
     (
         STATIC | {"output_dtype": "bfloat16"},
-        "scale must be bfloat16 with weight of int8, weight in ND and output_dtype of bfloat16 "
-        "on {series}, not int64; pass the numbers that npu_trans_quant_param packed",
+        "scale must be bfloat16 with weight of int8, weight in ND and output_dtype=bfloat16 on "
+        "{series}, not int64; pass the numbers that npu_trans_quant_param packed",
     ),
     (
         HALF | {"output_dtype": "bfloat16"},
-        "scale must be bfloat16 with weight of int8, weight in ND and output_dtype of bfloat16 "
-        "on {series}, not float32; convert it",
+        "scale must be bfloat16 with weight of int8, weight in ND and output_dtype=bfloat16 on "
+        "{series}, not float32; convert it",
     ),
     (
         STATIC | {"per_token_scale": ones(6, dtype=F32)},
-        "per_token_scale must be None with output_dtype of int8 on {series}, not given; leave "
-        "it out",
+        "per_token_scale must be None with output_dtype=int8 on {series}, not given; leave it out",
     ),
     (
         STATIC | {"weight": Tensor.of(ones(2, 32, 32, dtype=I8), "FRACTAL_NZ")},
@@ -118,7 +117,7 @@ REFUSED: list[Any] = [
     ),
     (
         HALF | {"output_dtype": "int32"},
-        "scale must be None with output_dtype of int32 on {series}, not given; leave it out",
+        "scale must be None with output_dtype=int32 on {series}, not given; leave it out",
     ),
     (
         {"scale": ones(2, 16, dtype=F32)},

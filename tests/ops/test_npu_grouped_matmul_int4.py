@@ -139,6 +139,7 @@ def test_int4_of_few_columns_becomes_int8(
     assert_same(found.output, REFERENCE(**call))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("groups", [0, 1])
 def test_a_small_product_has_scales_of_float32(groups: int, dtype: str) -> None:
@@ -297,7 +298,7 @@ ROWS: list[tuple[dict[str, Any], dict[str, Any], str, Code]] = [
      f"offset must be one tensor of shape (1, 1, 7168){WITH}, not [(1, 7168)]; pass a number a "
      "column", Code.INVALID_PARAMETER),
     (WIDE, {"offset": [np.ones((1, 1, 7168), F32)], "output_dtype": "bfloat16"},
-     "offset must be None with output_dtype of bfloat16 on Atlas A2, not given; leave it out",
+     "offset must be None with output_dtype=bfloat16 on Atlas A2, not given; leave it out",
      Code.INVALID_PARAMETER),
     (INT4, {"scale": [words(RNG, 2, 3, 64)]},
      f"k of a group must be a whole, even number{OF}, not 512 / 3; change the groups of scale",

@@ -216,10 +216,12 @@ ROWS = [
             Code.NULL_POINTER)
         for name in BASE
     ),
-    Row({"bias": ones(1, dtype=F32)}, "bias must be None with an int8 weight; leave it out", {},
+    Row({"bias": ones(1, dtype=F32)},
+        "bias must be None with weight of int8 on {series}, not given; leave it out", {},
         NEW),
-    Row({"offset": ones(1, dtype=F32)}, "offset must be None; leave it out", {}, NEW),
-    Row(INT4 | {"bias": None}, "bias must be given, not None; pass a tensor", INT4, NEW,
+    Row({"offset": ones(1, dtype=F32)}, "offset must be None, not given; leave it out", {}, NEW),
+    Row(INT4 | {"bias": None},
+        "bias must be given with weight of int32 on {series}, not None; pass a tensor", INT4, NEW,
         Code.NULL_POINTER),
     Row(INT4 | {"bias": ones(2, 32, dtype=F32)},
         "bias must have shape (2, 64), not (2, 32); pass 8 times the sums of the scaled columns",
@@ -228,7 +230,8 @@ ROWS = [
         "weight_scale must have shape (2, 1, 64) with int4 and k = 32, not (2, 2, 64); pass a word "
         "for each 256 of k, or for all", INT4, NEW),
     Row(INT4 | {"weight_scale": ones(2, 64, dtype=F32)},
-        "weight_scale must be int64 or uint64 with int4, not float32; convert it", INT4, NEW),
+        "weight_scale must be int64 or uint64 with weight of int32 on {series}, not float32; "
+        "convert it", INT4, NEW),
     Row(INT4 | {"weight": Tensor.of(ones(2, 32, 12, dtype=np.int32), "FRACTAL_NZ")},
         "k must be a multiple of 16 and n of 64, not 32 and 96; pad both matrices", INT4, NEW),
     Row({"x": ones(3, 32, dtype=F32)}, "x must be int8 on {series}, not float32; convert it", {},
@@ -239,10 +242,10 @@ ROWS = [
     Row({"weight": fractals(ones(2, 64, 32)).T},
         "weight must be contiguous, not a transposed view; cast the contiguous matrices with "
         "npu_format_cast(..., 29)", {}, NEW),
-    Row({"x": ones(2, 3, 32)}, "x must have the shape (m, k), not shape (2, 3, 32); reshape it", {},
+    Row({"x": ones(2, 3, 32)}, "x must have two dimensions, not shape (2, 3, 32); reshape it", {},
         NEW),
     Row({"weight": fractals(ones(32, 64))},
-        "weight must have the shape (e, k, n), not shape (32, 64); reshape it", {}, NEW),
+        "weight must have three dimensions, not shape (32, 64); reshape it", {}, NEW),
     Row({"x": ones(0, 32)}, "x must not be empty, not of shape (0, 32); leave the call out", {},
         NEW),
     Row({"x": ones(3, 64)},

@@ -168,9 +168,9 @@ BASE = {
 }
 PADDED = {"expanded_permuted_rows": ones(2, 3, 16), "drop_pad_mode": 3}
 ROWS = [
-    Row({}, "the chip must have the kernel MoeFinalizeRouting of Atlas A2, not be one of {series}; "
-        "run on Atlas A2 or A3", {}, OLD, Code.UNSUPPORTED),
-    Row({"drop_pad_mode": 4}, "drop_pad_mode must be 0, 1, 2 or 3, not 4; pass 0",
+    Row({}, "the chip must be of Atlas A2 or Atlas A3, not ascend310p3 of Atlas inference, which "
+        "has no such kernel; run on Atlas A2 or A3", {}, OLD, Code.UNSUPPORTED),
+    Row({"drop_pad_mode": 4}, "drop_pad_mode must be 0, 1, 2 or 3, not 4; choose one of these",
         {"drop_pad_mode": 2}, NEW),
     Row({"expanded_permuted_rows": ones(2, 3, 16)},
         "expanded_permuted_rows must have two dimensions, (rows, width) for drop_pad_mode=0, not "
@@ -233,7 +233,8 @@ ROWS = [
         "export_for_source_row must name experts in [0, 4) of bias, not 4; a card would read "
         "elsewhere: correct them", {"bias": ones(4, 16)}, NEW),
     Row({"scales": ones(3, 2, dtype=np.float32)},
-        "scales must be float16 like expanded_permuted_rows, float16, not float32; convert it",
+        "scales must be float16 with expanded_permuted_rows of float16 on {series}, not float32;"
+        " convert it",
         {}, NEW),
 ]  # fmt: skip
 

@@ -165,8 +165,8 @@ def test_groups_of_32_are_sorted_at_once_and_four_are_merged() -> None:
 
 BASE = {"x": np.zeros((4, 64), np.float16), "k": 4}
 ROWS = [
-    Row({}, "the chip must have the kernel MoeGatingTopK of Atlas A2, not be one of {series}; run "
-        "on Atlas A2 or A3", {}, OLD, Code.UNSUPPORTED),
+    Row({}, "the chip must be of Atlas A2 or Atlas A3, not ascend310p3 of Atlas inference, which "
+        "has no such kernel; run on Atlas A2 or A3", {}, OLD, Code.UNSUPPORTED),
     Row({"x": np.zeros((2, 4, 64), np.float16)},
         "x must have shape (rows, experts) with 1 to 2048 experts, not (2, 4, 64); reshape it",
         {}, NEW),
@@ -177,11 +177,12 @@ ROWS = [
         "bias must have shape (64,), a number for each expert, not (63,); pass as many numbers as "
         "x has columns", {"bias": np.zeros(64, np.float16)}, NEW),
     Row({"bias": np.zeros(64, np.float32)},
-        "bias must be float16 like x, float16, not float32; convert it", {}, NEW),
-    Row({"group_select_mode": 2}, "group_select_mode must be 0 or 1, not 2; pass 0",
+        "bias must be float16 with x of float16 on {series}, not float32; convert it", {}, NEW),
+    Row({"group_select_mode": 2}, "group_select_mode must be 0 or 1, not 2; choose one of these",
         {"group_select_mode": 1}, NEW),
     Row({"renorm": 1}, "renorm must be 0, not 1; pass 0", {}, NEW),
-    Row({"norm_type": -1}, "norm_type must be 0 or 1, not -1; pass 0", {"norm_type": 1}, NEW),
+    Row({"norm_type": -1}, "norm_type must be 0 or 1, not -1; choose one of these",
+    {"norm_type": 1}, NEW),
     Row({"group_count": 6},
         "group_count must divide the 64 experts of x, not be 6; choose a divisor",
         {"group_count": 4}, NEW),

@@ -318,15 +318,15 @@ QUANT = {"quant_mode": 1}
 PADDED = {"drop_pad_mode": 1, "expert_capacity": 3}
 PAIRS = {"expert_tokens_num_type": 2, "expert_tokens_num_flag": True}
 ROWS = [
-    Row({}, "the chip must have the kernel MoeInitRoutingV3 of Atlas A2, not be one of {series}; "
-        "run on Atlas A2 or A3", {}, OLD, Code.UNSUPPORTED),
+    Row({}, "the chip must be of Atlas A2 or Atlas A3, not ascend310p3 of Atlas inference, which "
+        "has no such kernel; run on Atlas A2 or A3", {}, OLD, Code.UNSUPPORTED),
     Row({"quant_mode": 0},
         "quant_mode must be -1 or 1, not 0, whose rounding no source tells; pass -1, and the rows "
         "to npu_quantize", {}, NEW, Code.UNSUPPORTED),
     Row({"quant_mode": 2},
-        "quant_mode must be -1 or 1, not 2; pass -1", QUANT, NEW),
+        "quant_mode must be -1 or 1 on {series}, not 2; choose one of these", QUANT, NEW),
     Row({"drop_pad_mode": 2},
-        "drop_pad_mode must be 0 or 1, not 2; pass 0", {}, NEW),
+        "drop_pad_mode must be 0 or 1, not 2; choose one of these", {}, NEW),
     Row({"active_num": 4},
         "active_num must be -1, 0 or at least the 8 choices, not 4, whose index is not known; pass "
         "-1", {"active_num": 8}, NEW, Code.UNSUPPORTED),
@@ -340,10 +340,10 @@ ROWS = [
         "row_idx_type must be 0 for drop_pad_mode=1, not 1: rows that are filled up come from "
         "nowhere; pass 0", PADDED, NEW),
     Row({"expert_tokens_num_type": 3},
-        "expert_tokens_num_type must be 0, 1 or 2, not 3; pass 0",
+        "expert_tokens_num_type must be 0, 1 or 2, not 3; choose one of these",
         {"expert_tokens_num_type": 2}, NEW),
     Row({"row_idx_type": 2},
-        "row_idx_type must be 0 or 1, not 2; pass 0",
+        "row_idx_type must be 0 or 1, not 2; choose one of these",
         {"row_idx_type": 1}, NEW),
     Row({"x": np.ones(4, np.float16)}, "x must have shape (tokens, width), not (4,); reshape it",
         {}, NEW),

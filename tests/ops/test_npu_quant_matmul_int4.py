@@ -226,7 +226,7 @@ ROWS = [
             {"scale": MIXED["scale"].view(np.int64)}, scale=np.ones(64, F32)),
     changed(MIXED, "scale must have shape (64,), not (1, 64); reshape it",
             scale=MIXED["scale"].reshape(1, 64)),
-    changed(MIXED, "offset must have shape (64,), not (1,); pass as many numbers",
+    changed(MIXED, "offset must have shape (64,), not (1,); pass as many elements",
             offset=np.ones(1, F32)),
     changed(MIXED, "pertoken_scale must have shape (3,), not (3, 1); reshape it",
             pertoken_scale=np.ones((3, 1), F32)),
@@ -252,14 +252,14 @@ ROWS = [
             "matrices", x1=np.ones((3, 500), np.int8), x2=np.ones((500, 8), np.int32)),
     changed(IN_GROUPS, f"x2 must be (k, n / 8) in ND{WITH} and scales of groups, not transposed; "
             "make it so", x2=np.ones((64, 64), np.int32).T),
-    changed(IN_GROUPS, "scale must have shape (2, 64), not (64,); pass as many numbers",
+    changed(IN_GROUPS, "scale must have shape (2, 64), not (64,); pass as many elements",
             scale=MIXED["scale"]),
     changed(INT4, "scale must be float32 with x1 of int32 and group_sizes of (0, 0, 256) on "
             "{series}, not uint64; pass the numbers that "
             "npu_trans_quant_param packed", scale=np.ones((4, 256), np.uint64)),
     changed(INT4, "offset must be float16 with x1 of int32 on {series}, not float32; convert it",
             offset=np.ones((4, 256), F32)),
-    changed(INT4, "offset must have shape (4, 256), not (256,); pass as many numbers",
+    changed(INT4, "offset must have shape (4, 256), not (256,); pass as many elements",
             offset=np.ones(256, F16)),
     changed(INT4, f"k must be a multiple of 1024 and n of 256{OF}, not 512 and 256; pad both "
             "matrices", x1=np.ones((3, 64), np.int32), x2=np.ones((256, 64), np.int32).T),

@@ -185,6 +185,7 @@ def test_one_core_makes_many_blocks(rng: np.random.Generator, target: str) -> No
 # ---- how the matrices lie ----
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(("device", "target"), EACH)
 def test_matrices_may_lie_in_any_way(rng: np.random.Generator, device: str, target: str) -> None:
     a, b, scale = bytes_(rng, 50, 210), bytes_(rng, 210, 70), scales(rng, 70)
@@ -322,6 +323,7 @@ def test_twice_the_product_of_the_fixpipe_examples(device: str) -> None:
     assert_same(y, twice.astype(np.float16))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("device", every(CHIPS))
 def test_a_packed_scale_does_what_scale_and_offset_do(
     rng: np.random.Generator, device: str

@@ -141,30 +141,34 @@ MULTIPLYING = [
         "scales must be float32, float16 or bfloat16 on {series}, not float64; convert it",
         {"scales": ones(8, dtype=BF16)}, NEW),
     Row({**HALF, "scales": ones(8)},
-        "scales must be float16 with a float16 input, not float32; convert it", HALF),
+        "scales must be float16 with input of float16 and div_mode=False on {series}, not "
+        "float32; convert it", HALF),
     Row({**HALF, "scales": ones(8, dtype=BF16)},
-        "scales must be float16 with a float16 input, not bfloat16; convert it", HALF),
+        "scales must be float16 with input of float16 and div_mode=False on {series}, not "
+        "bfloat16; convert it", HALF),
     Row({**BRAIN, "scales": ones(8)},
-        "scales must be bfloat16 with a bfloat16 input, not float32; convert it", BRAIN, NEW),
+        "scales must be bfloat16 with input of bfloat16 and div_mode=False on {series}, not "
+        "float32; convert it", BRAIN, NEW),
     Row({"zero_points": ones(8, dtype=np.float16)},
-        "zero_points must be float32 like scales, not float16; convert it",
+        "zero_points must be float32 with div_mode=False and scales of float32 on {series}, "
+        "not float16; convert it",
         {"zero_points": ones(8)}),
     Row({**HALF, "zero_points": ones(8, dtype=np.int8)},
-        "zero_points must be float16 like scales, not int8; convert it",
+        "zero_points must be float16 with input of float16 and div_mode=False on {series}, "
+        "not int8; convert it",
         {**HALF, "zero_points": HALF["scales"]}),
     # dtype
     Row({"dtype": "quint8"},
         "dtype must be qint8 or quint4x2 with div_mode=False on {series}, not 'quint8'; "
         "choose one of these", {"dtype": "quint4x2"}, NEW),
     Row({"dtype": "quint4x2"},
-        "dtype must be qint8 with div_mode=False on {series}, not 'quint4x2'; "
-        "pass 'qint8'", {}, OLD),
+        "dtype must be qint8 with div_mode=False on {series}, not 'quint4x2'; pass 'qint8'",
+        {}, OLD),
     Row({"dtype": "int32"},
-        "dtype must be qint8 with div_mode=False on {series}, not 'int32'; "
-        "pass 'qint8'", {}, OLD),
+        "dtype must be qint8 with div_mode=False on {series}, not 'int32'; pass 'qint8'", {}, OLD),
     Row({"dtype": None},
-        "dtype must be qint8 or quint4x2 with div_mode=False on {series}, not None; "
-        "choose one of these", {}, NEW),
+        "dtype must be qint8 or quint4x2 with div_mode=False on {series}, not None; choose "
+        "one of these", {}, NEW),
     Row({"dtype": "quint4x2", "input": ones(4, 12), "scales": ones(12)},
         "the last dimension of input must be a multiple of 8 with dtype='quint4x2', not 12; "
         "pad it, and scales and zero_points along it",
@@ -231,37 +235,44 @@ def test_with_div_mode_false(series: str, rows: list[Row], subtests: pytest.Subt
 
 # ---- div_mode=True ----
 
-CHOICES = "dtype must be qint8, quint8, int32 or qint32 with div_mode=True, not "
+CHOICES = "dtype must be qint8, quint8, int32 or qint32"
 THREE = {**BRAIN, "zero_points": ones(8, dtype=BF16)}
 
 DIVIDING = [
     # types
     Row({"scales": ones(8, dtype=np.float16)},
-        "scales must be float32 on {series}, not float16; convert it", {}, OLD),
+        "scales must be float32 with div_mode=True on {series}, not float16; convert it", {}, OLD),
     Row({"scales": ones(8, dtype=BF16)},
-        "scales must be float32 on {series}, not bfloat16; convert it", {}, OLD),
+        "scales must be float32 with div_mode=True on {series}, not bfloat16; convert it", {}, OLD),
     Row({**HALF},
-        "scales must be float32 or bfloat16 on {series}, not float16; convert it",
+        "scales must be float32 with input of float16 and div_mode=True on {series}, not "
+        "float16; convert it",
         {**HALF, "scales": ones(8)}, NEW),
     Row({"zero_points": ones(8)},
-        "zero_points must be int8, uint8 or int32 on {series}, not float32; convert it",
+        "zero_points must be int8, uint8 or int32 with div_mode=True on {series}, not "
+        "float32; convert it",
         {"zero_points": ones(8, dtype=np.uint8)}, OLD),
     Row({"zero_points": ones(8, dtype=np.int64)},
-        "zero_points must be int8, uint8, int32 or bfloat16 on {series}, not int64; convert it",
+        "zero_points must be int8, uint8 or int32 with input of float32 and div_mode=True on "
+        "{series}, not int64; convert it",
         {"zero_points": ones(8, dtype=np.int32)}, NEW),
     Row({"scales": ones(8, dtype=BF16)},
-        "input and scales must all be bfloat16 if scales or zero_points are, "
-        "not float32 and bfloat16; convert the others", BRAIN, NEW),
+        "scales must be float32 with input of float32 and div_mode=True on {series}, not "
+        "bfloat16; convert it", BRAIN, NEW),
     Row({**THREE, "zero_points": ones(8, dtype=np.int8)},
-        "input, scales and zero_points must all be bfloat16 if scales or zero_points are, "
-        "not bfloat16, bfloat16 and int8; convert the others", THREE, NEW),
+        "zero_points must be bfloat16 with scales of bfloat16 on {series}, not int8; convert it",
+        THREE, NEW),
     Row({**THREE, "scales": ones(8)},
-        "input, scales and zero_points must all be bfloat16 if scales or zero_points are, "
-        "not bfloat16, float32 and bfloat16; convert the others",
+        "zero_points must be int8, uint8 or int32 with input of bfloat16 and scales of float32 "
+        "on {series}, not bfloat16; convert it",
         {**BRAIN, "scales": ones(8), "zero_points": ones(8, dtype=np.int8)}, NEW),
     # dtype
     *(
-        Row({"dtype": dtype}, f"{CHOICES}{dtype!r}; choose one of these", {"dtype": right})
+        Row({"dtype": dtype},
+            f"{CHOICES}{when} on {{series}}, not {dtype!r}; choose one of these",
+            {"dtype": right}, lines)
+        # All that Atlas inference has goes with div_mode=True.
+        for lines, when in ((NEW, " with div_mode=True"), (OLD, ""))
         for dtype, right in (
             ("quint4x2", "qint8"), ("int16", "quint8"), ("QINT8", "qint8"), ("", "int32"),
             (None, "qint32"), (1, "int32"), (int, "qint8"),

@@ -221,6 +221,7 @@ def test_div_mode_false_equals_the_golden_of_op_plugin(device: str) -> None:
     assert_same(quantize(device, x, s, z, "qint8", 1, False), golden)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("device", THREE)
 @pytest.mark.parametrize(
     ("dtype", "point"), [("qint8", np.int8), ("quint8", np.uint8), ("int32", np.int32)]

@@ -196,10 +196,11 @@ ROWS = [
     Row({"self": ones(2, 3, 5, 8, dtype=np.int8)},
         "self must be float16, bfloat16 or float32 on {series}, not int8; convert it", {}, NEW),
     Row({"r1": ones(1, 1, 5, 8, dtype=BF16)},
-        "r1 must be float16 or float32 for self of float16, not bfloat16; convert it",
+        "r1 must be float16 or float32 with self of float16 on {series}, not bfloat16; convert "
+        "it",
         {name: ones(1, 1, 5, 8, dtype=np.float32) for name in ("r1", "r2")}, NEW),
     Row({"r2": ones(1, 1, 5, 8, dtype=np.float32)},
-        "r2 must be float16 like r1, float16, not float32; convert it", {}, NEW),
+        "r2 must be float16 with r1 of float16 on {series}, not float32; convert it", {}, NEW),
     Row({"rotary_mode": "quarter"},
         "rotary_mode must be half or interleave, not 'quarter'; choose one of these",
         {"rotary_mode": "interleave"}, NEW),
@@ -224,8 +225,9 @@ ROWS = [
         Row({"r1": ones(*shape), "r2": ones(*shape)}, FITS.format(shape), {}, NEW)
         for shape in ((1, 1, 4, 8), (1, 3, 5, 8), (1, 1, 5, 4), (5, 8))
     ),
-    Row({}, "the chip must have the kernel RotaryPositionEmbedding, not be one of {series}; run "
-        "npu_apply_rotary_pos_emb, or on Atlas A2 or A3", {}, OLD, Code.UNSUPPORTED),
+    Row({}, "the chip must be of Atlas A2 or Atlas A3, not ascend310p3 of Atlas inference, which "
+        "has no such kernel; run npu_apply_rotary_pos_emb, or on Atlas A2 or A3",
+        {}, OLD, Code.UNSUPPORTED),
 ]  # fmt: skip
 
 

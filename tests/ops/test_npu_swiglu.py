@@ -65,7 +65,7 @@ ROWS = [
     ),
     Row({"x": ones(3, 64, dtype=BF16)},
         "x must be float16 or float32 on {series}, not bfloat16; convert it", {}, OLD),
-    Row({"x": ones()}, "x must have 1 to 8 dimensions, not shape (); reshape it",
+    Row({"x": ones()}, "x must have at least one dimension, not shape (); reshape it",
         {"x": ones(64)}),
     Row({"x": ones(*[1] * 8, 64)}, "x must have at most 8 dimensions, not 9; reshape it",
         {"x": ones(*[1] * 7, 64)}),

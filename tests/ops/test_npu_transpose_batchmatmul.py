@@ -215,8 +215,8 @@ ROWS = [
         f"perm_x2 must be (0, 1, 2) with perm_x1 (1, 0, 2), not (0, 2, 1), {WHY}; transpose weight",
         TURNED | {"input": ones(3, 2, 16)}, NEW, Code.UNSUPPORTED),
     Row(TURNED | {"input": ones(1, 2, 32768), "weight": ones(2, 32768, 1)},
-        f"a row of input, B * K, must have at most 65535 numbers, not 65536, {WHY}; permute input, "
-        "and pass perm_x1=(0, 1, 2)", {}, NEW, Code.UNSUPPORTED),
+        f"a row of input, B * K, must have at most 65535 elements, not 65536, {WHY}; permute "
+        "input, and pass perm_x1=(0, 1, 2)", {}, NEW, Code.UNSUPPORTED),
     # slices and scales
     *(
         Row({"batch_split_factor": factor},

@@ -255,7 +255,7 @@ def test_every_function_of_torch_npu_is_declared_by_its_operator(name: str) -> N
         assert set(function.parameters) <= set(ops.signature(ops.load(name)).parameters)
 
 
-def test_a_function_of_torch_hands_on_parameters_that_there_are() -> None:
+def test_every_function_of_torch_hands_on_parameters_that_there_are() -> None:
     (function,) = QUANTIZE.torch
     assert function.parameters == ("input", "scales", "zero_points", "dtype", "axis", "div_mode")
     message = (
@@ -264,7 +264,7 @@ def test_a_function_of_torch_hands_on_parameters_that_there_are() -> None:
         "absent"
     )
     with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
-        replace(QUANTIZE, torch=(replace(function, names={}),))
+        replace(QUANTIZE, torch=(function, replace(function, names={})))
 
 
 def test_operators_are_declared_without_torch() -> None:

@@ -463,10 +463,10 @@ OTHER_ROWS = [
     ),
     Remedy(
         "npu_quantize",
-        DIVIDE | {"scales": ones(16, dtype=BF16), "zero_points": ones(16, dtype=BF16)},
-        "input, scales and zero_points must all be bfloat16 if scales or zero_points are, not "
-        "float16, bfloat16 and bfloat16; convert the others",
-        ({"input": ones(4, 16).astype(BF16)},),
+        DIVIDE | {"scales": ones(16, dtype=BF16), "zero_points": None},
+        "scales must be float32 with input of float16 and div_mode=True on Atlas A2, not bfloat16; "
+        "convert it",
+        ({"scales": ones(16, dtype=FULL)}, {"input": ones(4, 16).astype(BF16)}),
     ),
     Remedy(
         "npu_quantize",
@@ -601,7 +601,7 @@ def test_another_operator_that_is_advised_takes_the_tensors() -> None:
     run("npu_quantize", found, QUANT["quant_scale"], None, "qint8", -1, device=OLD, timing=False)
     message = (
         "npu_convert_weight_to_int4pack: the chip must be of Atlas A2 or Atlas A3, not ascend310p3 "
-        "of Atlas inference, which multiplies no packed weights; use int8 weights [361001]"
+        "of Atlas inference, which has no such kernel; use int8 weights [361001]"
     )
     with pytest.raises(OpError) as caught:
         run("npu_convert_weight_to_int4pack", int32(64, 128), device=OLD)

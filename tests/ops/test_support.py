@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -118,11 +119,15 @@ def test_rows_of_one_type_each() -> None:
 
 
 def test_the_table_has_a_line_a_row_and_says_what_may_be_left_out() -> None:
-    assert ops.support_text(ops.load("npu_swiglu")).splitlines() == [
-        "| product lines      | x                          |",
-        "| ------------------ | -------------------------- |",
-        "| Atlas A2, Atlas A3 | float16, bfloat16, float32 |",
-        "| Atlas inference    | float16, float32           |",
+    rows = (
+        Row(on=A2_A3, x=Operands((FLOAT16, BFLOAT16), ranks=(1, 8))),
+        *(Row(on=ATLAS_INFERENCE, x=dtype) for dtype in (FLOAT16, FLOAT32)),
+    )
+    assert ops.support_text(replace(ops.load("npu_swiglu"), support=rows)).splitlines() == [
+        "| product lines      | x                                           |",
+        "| ------------------ | ------------------------------------------- |",
+        "| Atlas A2, Atlas A3 | float16, bfloat16 of at least one dimension |",
+        "| Atlas inference    | float16, float32                            |",
     ]
     header, *lines = ops.support_table(ops.load("npu_grouped_matmul"))
     facts = dict(zip(header, lines[-1], strict=True))

@@ -89,6 +89,7 @@ WIDE = 3 * 24 * 256 + 300
 """Columns of four rounds, one more than the ring has slots; the last one is for two cores."""
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("k", "kind"),
     [

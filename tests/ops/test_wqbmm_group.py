@@ -105,7 +105,7 @@ def test_offset_and_bias_may_be_missing(template: str, parts: str) -> None:
     same(call_of(2, 1152, 64, 64, parts=parts), template)
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("template", BOTH)
 @pytest.mark.parametrize(
     ("m", "k", "n", "size"),

@@ -106,6 +106,7 @@ def test_offset_and_bias_may_be_missing(parts: str) -> None:
     assert_as_reference(call_of(2, 160, 64, parts=parts, weight="int4"), "split_k")
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("m", "n", "device"),
     [(1, 32, "ascend910b2"), (64, 1568, "ascend910_9391"), (41, 352, "ascend910b4")],

@@ -110,6 +110,7 @@ def test_fractals(rng: np.random.Generator, m: int, k: int, n: int, kind: Any, m
     assert_as_the_reference(call, SMALL, modes=(False, True))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("kind", "more"), [(HALF, "offset"), (BF16, "offset bias")])
 def test_fractals_of_int4(rng: np.random.Generator, kind: Any, more: str) -> None:
     call = fractal_call(rng, 70, 1096, 90, kind, more, "int4")

@@ -240,7 +240,7 @@ def test_every_cause_has_words_and_a_kernel_that_provokes_it() -> None:
     assert set(CAUSES) == {*KERNELS, "launch", "earlier"}
 
 
-@pytest.mark.sample(15)
+@pytest.mark.sample(9)
 @pytest.mark.parametrize(("device", "cause"), CASES)
 def test_what_is_blamed_moves_the_time_and_nothing_else_does(device: str, cause: Cause) -> None:
     spec, kernel = devices.load(device), KERNELS[cause]

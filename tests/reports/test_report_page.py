@@ -177,6 +177,7 @@ def test_chips_of_one_name_have_the_letters_of_their_runs(small: Path, tmp_path:
     assert "".join(f"<th>{head}</th><th>its source</th>" for head in heads) in page
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", ["png", "svg"])
 def test_pictures_alone_go_into_a_folder(kind: str, small: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"

@@ -102,7 +102,7 @@ def advised(name: str) -> tuple[Run, list[Advice]]:
     return ADVISED[name]
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("name", CALLS)
 def test_every_piece_of_advice_comes_out_as_it_was_told(name: str) -> None:
     made, told = advised(name)

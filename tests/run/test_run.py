@@ -254,6 +254,7 @@ def quantize_time(shape: tuple[int, ...], device: str, **kwargs: Any) -> Run:
 SHAPES = [(2, 40), (48, 48), (47, 333), (7, 31), (3, 4096), (300, 1024), (1, 90001)]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("l2", ["cold", "warm"])
 @pytest.mark.parametrize(
     "device", every(("ascend310p1", "ascend310p3", "ascend910b2", "ascend910_9362"))

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from typing import Any
 
 import pytest
 from dispatched import Dispatched
+from hypothesis import settings
 from simulated_card import torch
-from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils._pytree import tree_map
+
+# Torch's samples come with a profile of hypothesis, which must be the one that there is.
+os.environ["PYTORCH_HYPOTHESIS_PROFILE"] = settings.get_current_profile_name()
+from torch.testing._internal.common_methods_invocations import op_db
 
 NO_KERNEL = "torch has no kernel for sparse tensors of another device"
 UNWRITTEN = "its result is memory that nobody has written"

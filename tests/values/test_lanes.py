@@ -131,6 +131,7 @@ CALLS["specials"] = (
 )
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("device", KINDS)
 @pytest.mark.parametrize("name", CALLS)
 def test_operators_give_the_same_side_by_side(name: str, device: str) -> None:
@@ -329,6 +330,7 @@ def test_a_cast_reads_what_lies_there_and_not_what_a_cast_put_there(
 # ---- cores that meet ----
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("device", ["ascend910b2", "ascend910_9391"])
 @pytest.mark.parametrize("shape", [(700, 300, 900), (130, 65, 257)], ids=str)
 def test_vector_cores_that_wait_for_their_cubes_give_the_same_side_by_side(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import get_args
 
@@ -17,11 +18,11 @@ from numpy.typing import NDArray
 from npusim.check.cross_core_flags import awaits
 from npusim.check.hazards.errors import DeadlockError, FlagError
 from npusim.check.hazards.record import (
-    Accesses,
     Called,
     Epoch,
     Record,
     Recorder,
+    Touched,
     has_cross_core_flags,
 )
 from npusim.devices.schema import Pipe
@@ -52,12 +53,16 @@ slots as the vendor's (ops-nn, weight_quant_batch_matmul_v2, *_msd_split_k.h), s
 """
 
 
+_NO_RECORD = Record(), Called([], (), np.zeros((0, 0), np.int64))
+"""Of a program without flags between cores."""
+
+
 @dataclass(frozen=True, slots=True)
 class Moment:
     """When a core makes some accesses, seen from other cores."""
 
-    accesses: tuple[tuple[dict[str, int], Accesses], ...]
-    """Each with by how much its call shifts the names."""
+    touched: Sequence[Touched]
+    """Which, among those that the calls of its program make."""
     after: tuple[SetOf, ...]
     """Of each setter of its core, the first set that comes after it."""
     before: Clock
@@ -79,7 +84,7 @@ class CrossCoreOrder:
     """
 
     def __init__(self, blocks: tuple[Block, ...], recorder: Recorder) -> None:
-        records: dict[Program, tuple[_Uses, list[Called]]] = {}
+        records: dict[Program, tuple[_Uses, Called]] = {}
         counted: dict[int, tuple[Record, _Uses]] = {}
         self._cores: dict[Block, _Core] = {}
         programs = {block.program: None for block in blocks}
@@ -88,7 +93,7 @@ class CrossCoreOrder:
         for block in blocks if flagged else ():
             if block.program not in records:
                 is_flagged = block.program in flagged
-                found, calls = recorder.record(block.program) if is_flagged else (Record(), [])
+                found, calls = recorder.record(block.program) if is_flagged else _NO_RECORD
                 if id(found) not in counted:
                     counted[id(found)] = found, _Uses(found)
                 records[block.program] = counted[id(found)][1], calls
@@ -102,17 +107,20 @@ class CrossCoreOrder:
         self._go()
         self._check_counts()
 
-    def of(self, block: Block) -> list[Moment] | None:
-        """The accesses of *block* to global memory; None if it has no flags between cores."""
+    def of(self, block: Block) -> tuple[list[Moment], Called] | None:
+        """When *block* makes accesses to global memory, and what its calls access.
+
+        None if it has no flags between cores.
+        """
         core = self._cores.get(block)
         if core is None or not core.uses.flags:
             return None
         if core.moments is None:
             core.moments = [
-                Moment(core.accesses(epoch), core.first_sets(sets), self._known(core, waits))
+                Moment(epoch.touched, core.first_sets(sets), self._known(core, waits))
                 for epoch, waits, sets in core.uses.epochs
             ]
-        return core.moments
+        return core.moments, core.called
 
     def _known(self, core: _Core, waits: Counts) -> Clock:
         """The sets that come before the end of *waits* of *core*."""
@@ -175,8 +183,9 @@ class CrossCoreOrder:
         return {mode: [x for x in cores if awaits(block, mode, x.block)] for mode in modes}
 
     def _step(self, core: _Core, use: _Use, sources: dict[CrossMode, list[_Core]]) -> bool:
-        if any(count > len(learnt) for count, learnt in zip(use.waits, core.learnt, strict=True)):
-            return False
+        for pipe, count in use.needs:
+            if count > len(core.learnt[pipe]):
+                return False
         place = PIPES.index(use.op.pipe)
         if isinstance(use.op, CrossCoreSetFlag):
             self._heard[core.setters[place]].append(self._known(core, use.waits))
@@ -240,6 +249,8 @@ class _Use:
     index: int
     waits: Counts
     """How many waits of each pipe of its core come before it."""
+    needs: tuple[tuple[int, int], ...]
+    """Those that are not 0, each with the place of its pipe among PIPES."""
     number: int
     """Among the sets, or the waits, of its pipe."""
 
@@ -260,10 +271,11 @@ class _Uses:
             of_pipe[use.op.pipe] |= 1 << use.number
         waits = tuple(masks[CrossCoreWaitFlag].values())
         sets = tuple(masks[CrossCoreSetFlag].values())
-        self.flags = [
-            _Use(use.op, use.index, _counts(use.waits, waits), number)
-            for use, number in zip(found.flags, numbers, strict=True)
-        ]
+        self.flags = []
+        for use, number in zip(found.flags, numbers, strict=True):
+            counts = _counts(use.waits, waits)
+            needs = tuple([(place, count) for place, count in enumerate(counts) if count])
+            self.flags.append(_Use(use.op, use.index, counts, needs, number))
         self.epochs: list[tuple[Epoch, Counts, Counts]] = [
             (epoch, _counts(epoch.waits, waits), _counts(~epoch.sets, sets))
             for epoch in found.epochs
@@ -278,8 +290,8 @@ def _counts(bits: int, masks: tuple[int, ...]) -> Counts:
 class _Core:
     """A core of the launch: the flags that it still has to set or await, and what it has learnt."""
 
-    def __init__(self, block: Block, uses: _Uses, calls: list[Called], first_setter: int) -> None:
-        self.block, self.uses, self._calls = block, uses, calls
+    def __init__(self, block: Block, uses: _Uses, called: Called, first_setter: int) -> None:
+        self.block, self.uses, self.called = block, uses, called
         self.lanes: dict[str, deque[_Use]] = {}
         self.setters: dict[int, int] = {}
         """Place of a pipe that sets flags among PIPES -> its number among the setters."""
@@ -307,14 +319,6 @@ class _Core:
         """The same of several waits at once."""
         self.moments: list[Moment] | None = None
         self._waits_of_sets: dict[tuple[int, int], list[int]] = {}
-
-    def accesses(self, epoch: Epoch) -> tuple[tuple[dict[str, int], Accesses], ...]:
-        """What it touches in *epoch*."""
-        touched = []
-        for call, number in epoch.touched:
-            shifts, accesses = self._calls[call]
-            touched.append((shifts, accesses[number]))
-        return tuple(touched)
 
     def first_sets(self, counts: Counts) -> tuple[SetOf, ...]:
         """The sets that follow *counts* of each pipe, of each setter that has one."""
@@ -345,13 +349,9 @@ class _Core:
 
 def _joined(a: Clock, b: Clock) -> Clock:
     """The later of each; one of the two where it is the later throughout."""
-    if a is b:
-        return a
-    joined = np.maximum(a, b)
-    for known in (b, a):
-        if np.array_equal(joined, known):
-            return known
-    return joined
+    if a is b or bool((b >= a).all()):
+        return b
+    return a if bool((a >= b).all()) else np.maximum(a, b)
 
 
 def _too_many(source: _Core, index: int, core: _Core) -> str:

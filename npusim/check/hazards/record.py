@@ -24,6 +24,9 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, get_args
 
+import numpy as np
+from numpy.typing import NDArray
+
 from npusim.check.hazards.rounds import Orders
 from npusim.check.hazards.walk import Flag, awaited, raised
 from npusim.devices.schema import Pipe
@@ -37,18 +40,42 @@ from npusim.isa import (
     global_operand,
 )
 from npusim.kernel.program import Body, Call, Program, added
+from npusim.kernel.table import Calls, spread
 
-__all__ = ["Accesses", "Called", "Epoch", "FlagUse", "Record", "Recorder", "has_cross_core_flags"]
+__all__ = [
+    "Accesses",
+    "Called",
+    "Epoch",
+    "FlagUse",
+    "Record",
+    "Recorder",
+    "Touched",
+    "has_cross_core_flags",
+]
 
 PIPES: tuple[Pipe, ...] = get_args(Pipe)
 Past = tuple[int, int]
 """What came before: waits, and accesses, a bit each."""
 Accesses = tuple[tuple[dict[str, int], tuple[MicroOp, ...]], ...]
 """Micro-ops that touch global memory, and by how much their names are shifted."""
-Called = tuple[dict[str, int], tuple[Accesses, ...]]
-"""The shifts of a call, and the accesses of its body."""
 Touched = tuple[int, int]
 """Accesses of a program: the number of the call, and their number in its body."""
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """The calls of a program, or of its bodies that have many flags, a row each."""
+
+    accesses: list[tuple[Accesses, ...]]
+    """What the body of each accesses."""
+    names: tuple[str, ...]
+    shifts: NDArray[np.int64]
+    """By how much a call shifts each of *names*, `(calls, names)`."""
+
+    def __getitem__(self, call: int) -> tuple[dict[str, int], tuple[Accesses, ...]]:
+        """The shifts of a call, and the accesses of its body."""
+        row = self.shifts[call].tolist()
+        return dict(zip(self.names, row, strict=True)), self.accesses[call]
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,22 +168,28 @@ class Recorder:
         self._orders = orders
         self._known: dict[tuple[int, Hashable], _Followed] = {}
         self._numbers: dict[_Effect, int] = {}
+        self._ups: dict[Hashable, int] = {(): 0}
+        """Flags that are up, and how often -> their number."""
+        self._up_of: list[dict[Flag, int]] = [{}]
+        self._moves: dict[tuple[int, Body], tuple[_Followed, int]] = {}
+        """Number of such flags, and a body -> what it does, and the number that it leads to."""
         self._awaited: dict[Body, tuple[Flag, ...]] = {}
         self._cross_core: dict[Body, int] = {}
         self._records: dict[Hashable, Record] = {}
 
-    def record(self, program: Program) -> tuple[Record, list[Called]]:
+    def record(self, program: Program) -> tuple[Record, Called]:
         """What *program* does, in an order that its flags allow, and what each call accesses."""
         order = self._orders.of(program)
         if not isinstance(order, range):
             return _recorded_in(order, program.ops)
-        up: dict[Flag, int] = {}
-        called = []
-        calls = [x for call in program.calls for x in self._with_few_flags(call)]
-        for call in calls:
-            called.append(self._followed(call.body, up))
-            for flag, taken, pasts in called[-1].effect.flags:
-                up[flag] = up.get(flag, 0) - taken + len(pasts)
+        bodies, names, shifts = self._with_few_flags(program)
+        called, up = [], 0
+        for body in bodies:
+            move = self._moves.get((up, body))
+            if move is None:
+                move = self._moves[up, body] = self._move(up, body)
+            called.append(move[0])
+            up = move[1]
         key = tuple([followed.number for followed in called])
         if key not in self._records:
             state = _State(0, {})
@@ -164,17 +197,51 @@ class Recorder:
                 touched = [(number, index) for index in range(len(followed.accesses))]
                 state.call(followed.effect, touched)
             self._records[key] = state.record()
-        pairs = zip(calls, called, strict=True)
-        return self._records[key], [(call.shifts, followed.accesses) for call, followed in pairs]
+        accesses = [followed.accesses for followed in called]
+        return self._records[key], Called(accesses, names, shifts)
 
-    def _with_few_flags(self, call: Call) -> Iterator[Call]:
+    def _move(self, number: int, body: Body) -> tuple[_Followed, int]:
+        """What *body* does where flags of that *number* are up, and which are up then."""
+        up = self._up_of[number].copy()
+        followed = self._followed(body, up)
+        for flag, taken, pasts in followed.effect.flags:
+            up[flag] = up.get(flag, 0) - taken + len(pasts)
+        after = tuple(sorted((flag, count) for flag, count in up.items() if count))
+        if after not in self._ups:
+            self._ups[after] = len(self._up_of)
+            self._up_of.append(dict(after))
+        return followed, self._ups[after]
+
+    def _with_few_flags(
+        self, program: Program
+    ) -> tuple[tuple[Body, ...], tuple[str, ...], NDArray[np.int64]]:
+        """The bodies that *program* calls, and by how much each shifts which names.
+
+        In place of a body with more than a few flags between cores come those that it calls.
+        """
+        calls = Calls.of(program)
+        if all(self._has_few_flags(body) for body in calls.bodies):
+            return program.called, calls.names, calls.shifts
+        inner = [tuple(self._inner(Call(body))) for body in calls.bodies]
+        size = np.array([len(each) for each in inner], np.int64)
+        row, where = spread(size[calls.body], (np.cumsum(size) - size)[calls.body])
+        flat = [call for each in inner for call in each]
+        names = dict.fromkeys((*calls.names, *(name for call in flat for name in call.shifts)))
+        own = np.array([[call.shifts.get(x, 0) for x in names] for call in flat], np.int64)
+        shifts = own.reshape(-1, len(names))[where]
+        shifts[:, : len(calls.names)] += calls.shifts[row]
+        return tuple([flat[x].body for x in where.tolist()]), tuple(names), shifts
+
+    def _has_few_flags(self, body: Body) -> bool:
+        return not body.calls or self._flags_in(body) <= FEW_FLAGS
+
+    def _inner(self, call: Call) -> Iterator[Call]:
         """*call*, or the calls of its body where flags between cores are more than a few."""
-        if not call.body.calls or self._flags_in(call.body) <= FEW_FLAGS:
+        if self._has_few_flags(call.body):
             yield call
             return
         for inner in call.body.calls:
-            shifted = Call(inner.body, added(inner.shifts, call.shifts))
-            yield from self._with_few_flags(shifted)
+            yield from self._inner(Call(inner.body, added(inner.shifts, call.shifts)))
 
     def _flags_in(self, body: Body) -> int:
         """How many flags between cores *body* sets and awaits."""
@@ -227,12 +294,12 @@ class Recorder:
         return self._awaited[body]
 
 
-def _recorded_in(order: Sequence[int], ops: tuple[MicroOp, ...]) -> tuple[Record, list[Called]]:
+def _recorded_in(order: Sequence[int], ops: tuple[MicroOp, ...]) -> tuple[Record, Called]:
     """The same of *ops* that are executed in *order*, as accesses of one call."""
     state = _State(0, {})
     played = ((index, ops[index]) for index in order)
     accesses = state.play(played, follows_dispatch=False)
-    return state.record(), [({}, tuple(accesses))]
+    return state.record(), Called([tuple(accesses)], (), np.zeros((1, 0), np.int64))
 
 
 class _State:
@@ -302,6 +369,9 @@ class _State:
         found = self._find(effect)
         pasts = []
         for numbers, waits, accesses in effect.unions:
+            if len(numbers) == 1 and not waits and not accesses:
+                pasts.append(found[numbers[0]])
+                continue
             waits, accesses = waits << self._waits, accesses << len(self._touched)
             for number in numbers:
                 past = found[number]

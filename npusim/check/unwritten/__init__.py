@@ -142,12 +142,11 @@ class Written:
         return _Followed(after, outs)
 
     def _number(self, marks: Array) -> int:
-        # What nobody wrote at the end of the buffer is left out.
-        size = int(marks.size - np.argmin(marks[::-1])) if not marks.all() else 0
-        raw = marks[:size].tobytes()
+        # A bit for each byte; what nobody wrote at the end of the buffer is left out.
+        raw = np.packbits(marks).tobytes().rstrip(b"\xff")
         number = self._numbers.setdefault(raw, len(self._contents))
         if number == len(self._contents):
-            self._contents.append(np.frombuffer(raw, np.uint8))
+            self._contents.append(np.unpackbits(np.frombuffer(raw, np.uint8)))
         return number
 
     def _left(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -326,8 +327,8 @@ def _padded(matrix: Array, fractal: tuple[int, int]) -> Array:
     return padded
 
 
-def _put_from(local: Local, elements: Array, marks: Marks) -> None:
-    raw = _bytes_of(elements.reshape(-1), local.dtype)
+def _put_raw(local: Local, raw: Array, marks: Marks) -> None:
+    """Make *raw* the marks of the bytes that *local* begins with."""
     start = local.offset_bytes
     view = marks.bytes[local.buffer][start : start + raw.size]
     marks.put_bytes(local.buffer, view, raw)
@@ -347,43 +348,108 @@ def _nz(local: Local, first_block: int, nz_rows: int, size: tuple[int, int], mar
     return elements.reshape(rows, -1)[:, :columns]
 
 
+def _nz_is_written(
+    local: Local, first_block: int, nz_rows: int, size: tuple[int, int], marks: Marks
+) -> bool:
+    """Whether all elements of such a matrix are WRITTEN."""
+    rows, columns = size
+    width = FRACTAL_ROWS if local.buffer == "l0c" else c0(local.dtype)
+    row_bytes = local.dtype.nbytes(width)
+    blocks, left = divmod(columns, width)
+    offset = local.offset_bytes + first_block * row_bytes
+    block_bytes = nz_rows * row_bytes
+    whole = marks.rows(local.buffer, offset, rows * row_bytes, blocks, block_bytes)
+    if not left:
+        return not whole.any()
+    where = local.buffer, offset + blocks * block_bytes, local.dtype.nbytes(left), rows, row_bytes
+    return not whole.any() and not marks.rows(*where).any()
+
+
 def _load_data(op: LoadData, marks: Marks) -> Sink:
     first = op.column // c0(op.src.dtype) * op.src_rows + op.row
-    piece = _nz(op.src, first, op.src_rows, (op.rows, op.columns), marks)
-    is_left = op.dst.buffer == "l0a"
-    matrix = piece.T if op.transpose is is_left else piece
-    fractal, layout = _l0(op.dst)
-    _put_from(op.dst, to_fractals(_padded(matrix, fractal), layout, fractal), marks)
+    where = op.src, first, op.src_rows, (op.rows, op.columns), marks
+    is_turned = op.transpose is (op.dst.buffer == "l0a")
+    if _nz_is_written(*where):
+        shape = (op.columns, op.rows) if is_turned else (op.rows, op.columns)
+        _put_raw(op.dst, _raw_l0(op.dst.buffer, op.dst.dtype, shape), marks)
+        return None
+    piece = _nz(*where)
+    _put_raw(op.dst, _as_l0(op.dst.buffer, op.dst.dtype, piece.T if is_turned else piece), marks)
     return None
 
 
-def _l0(local: Local) -> tuple[tuple[int, int], Any]:
-    width = c0(local.dtype)
-    if local.buffer == "l0a":
+def _as_l0(buffer: str, dtype: DType, matrix: Array) -> Array:
+    """The bytes of *matrix* in L0A or L0B."""
+    fractal, layout = _l0(buffer, dtype)
+    return _bytes_of(to_fractals(_padded(matrix, fractal), layout, fractal).reshape(-1), dtype)
+
+
+@lru_cache(maxsize=1024)
+def _raw_l0(buffer: str, dtype: DType, shape: tuple[int, int]) -> Array:
+    """Those of a matrix of *shape* that is WRITTEN."""
+    return _as_l0(buffer, dtype, np.full(shape, WRITTEN, np.uint8))
+
+
+def _l0(buffer: str, dtype: DType) -> tuple[tuple[int, int], Any]:
+    width = c0(dtype)
+    if buffer == "l0a":
         return (FRACTAL_ROWS, width), ZZ
     return (width, FRACTAL_ROWS), ZN
 
 
 def _factor(local: Local, shape: tuple[int, int], marks: Marks) -> Array:
     """The matrix of *shape* that *local* begins with, in L0A or L0B."""
-    fractal, layout = _l0(local)
+    fractal, layout = _l0(local.buffer, local.dtype)
     fractals = layout.array_shape(*shape, fractal)
     nbytes = local.dtype.nbytes(int(np.prod(fractals)))
     raw = marks.bytes[local.buffer][local.offset_bytes : local.offset_bytes + nbytes]
     return from_fractals(_elements_of(raw, local.dtype).reshape(fractals), layout, shape)
 
 
+def _factor_is_written(local: Local, shape: tuple[int, int], marks: Marks) -> bool:
+    """Whether all elements of that matrix are WRITTEN."""
+    padding = _raw_l0(local.buffer, local.dtype, shape)
+    raw = marks.bytes[local.buffer][local.offset_bytes : local.offset_bytes + padding.size]
+    # Marks that are larger than those of a matrix that is.
+    return not np.greater(raw, padding).any() if raw.dtype == np.uint8 else False
+
+
 def _mmad(op: Mmad, marks: Marks) -> Sink:
+    size = op.m, op.n
+    before = op.dst, 0, align_up(op.m, FRACTAL_ROWS), size, marks
+    if (
+        _factor_is_written(op.a, (op.m, op.k), marks)
+        and _factor_is_written(op.b, (op.k, op.n), marks)
+        and (op.init != "accumulate" or _nz_is_written(*before))
+        and (op.init == "accumulate" or op.bias is None or not _bias(op, marks).any())
+    ):
+        _put_raw(op.dst, _raw_product(op.dst.dtype, size), marks)
+        return None
     rows = _factor(op.a, (op.m, op.k), marks).max(axis=1, keepdims=True)
     columns = _factor(op.b, (op.k, op.n), marks).max(axis=0, keepdims=True)
     total = np.maximum(rows, columns)
     if op.init == "accumulate":
-        before = _nz(op.dst, 0, align_up(op.m, FRACTAL_ROWS), (op.m, op.n), marks)
-        total = np.maximum(total, before)
+        total = np.maximum(total, _nz(*before))
     elif op.bias is not None:
-        total = np.maximum(total, marks.elements(op.bias)[: op.n])
-    _put_from(op.dst, to_fractals(_padded(total, SQUARE), NZ, SQUARE), marks)
+        total = np.maximum(total, _bias(op, marks))
+    _put_raw(op.dst, _as_product(op.dst.dtype, total), marks)
     return None
+
+
+def _bias(op: Mmad, marks: Marks) -> Array:
+    assert op.bias is not None
+    return marks.elements(op.bias)[: op.n]
+
+
+def _as_product(dtype: DType, total: Array) -> Array:
+    """The bytes of *total* in L0C."""
+    return _bytes_of(to_fractals(_padded(total, SQUARE), NZ, SQUARE).reshape(-1), dtype)
+
+
+@lru_cache(maxsize=1024)
+def _raw_product(dtype: DType, shape: tuple[int, int]) -> Array:
+    """Those of a product of *shape* that is WRITTEN."""
+    return _as_product(dtype, np.full(shape, WRITTEN, np.uint8))
 
 
 def _of_scale(scale: Local | int | None, count: int, marks: Marks) -> Array | int:
@@ -393,8 +459,11 @@ def _of_scale(scale: Local | int | None, count: int, marks: Marks) -> Array | in
 
 
 def _fixpipe(op: Fixpipe, marks: Marks) -> Sink:
-    values = _nz(op.src, 0, op.src_rows, (op.m, op.n), marks)
-    values = np.maximum(values, _of_scale(op.scale, op.n, marks))
+    product = op.src, 0, op.src_rows, (op.m, op.n), marks
+    scale = _of_scale(op.scale, op.n, marks)
+    if isinstance(op.dst, Global) and not np.any(scale) and _nz_is_written(*product):
+        return None
+    values = np.maximum(_nz(*product), scale)
     if isinstance(op.dst, Global):
         return values
     width = c0(op.dtype)

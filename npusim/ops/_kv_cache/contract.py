@@ -14,10 +14,9 @@ from npusim.data.tensor import Operand
 from npusim.isa import BLOCK_BYTES
 from npusim.ops import _protocol
 from npusim.ops._contract import Contract
+from npusim.ops._support import Operands, Row
 
-__all__ = ["Problem", "Side", "caches_of", "checked", "tokens_of"]
-
-KINDS = ("key", "value")
+__all__ = ["Problem", "Side", "caches_of", "checked", "support_of", "tokens_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +58,25 @@ class Problem(_protocol.Problem):
         return self.element.nbytes(side.numbers)
 
 
-def tokens_of(
-    contract: Contract, key: Any, value: Any, dtypes: tuple[DType, ...]
-) -> tuple[Operand, Operand]:
+def support_of(dtypes: tuple[DType, ...], slots: str, *, nz: bool, **more: Any) -> tuple[Row, ...]:
+    """Rows of tokens and caches of one type each; caches in fractals too if *nz* says so."""
+    layouts = ("ND", "FRACTAL_NZ") if nz else ("ND",)
+    more[slots] = INT32
+    return tuple(
+        Row(
+            key=dtype,
+            value=dtype,
+            key_cache=Operands((dtype,), layouts),
+            value_cache=Operands((dtype,), layouts),
+            **more,
+        )
+        for dtype in dtypes
+    )
+
+
+def tokens_of(contract: Contract) -> tuple[Operand, Operand]:
     """key and value, `(tokens, heads, width)` of one type; their widths may differ."""
-    k = contract.operand("key", key, dtypes)
-    v = contract.operand("value", value, (k.element,), f" like key, {k.spec.dtype}")
+    k, v = contract.operand("key"), contract.operand("value")
     for operand in (k, v):
         contract.require(
             len(operand.shape) == 3,
@@ -84,19 +96,9 @@ def tokens_of(
     return k, v
 
 
-def caches_of(
-    contract: Contract,
-    key_cache: Any,
-    value_cache: Any,
-    element: DType,
-    layouts: tuple[str, ...] = ("ND", "FRACTAL_NZ"),
-) -> tuple[Operand, Operand]:
-    """Both caches, of the type of the tokens and in one layout of *layouts*."""
-    given = (("key_cache", key_cache), ("value_cache", value_cache))
-    k, v = (
-        contract.matrix(name, cache, (element,), f" like key, {element.name}", layouts)
-        for name, cache in given
-    )
+def caches_of(contract: Contract) -> tuple[Operand, Operand]:
+    """Both caches, of the type of the tokens and in one layout."""
+    k, v = contract.matrix("key_cache"), contract.matrix("value_cache")
     contract.require(
         k.spec.layout == v.spec.layout,
         f"value_cache must have the layout of key_cache, {k.spec.layout}, not {v.spec.layout}; "
@@ -116,7 +118,6 @@ def checked(
     contract: Contract,
     tokens: tuple[Operand, Operand],
     caches: tuple[Operand, Operand],
-    slot_mapping: Any,
     name: str,
     *,
     is_nz: bool,
@@ -134,7 +135,7 @@ def checked(
         f"not {pages[1][0]} of {pages[1][1]}; make both alike",
     )
     blocks, block_size = pages[0]
-    where = contract.operand(name, slot_mapping, (INT32,))
+    where = contract.operand(name)
     contract.require(
         where.shape == (count,),
         f"{name} must have shape ({count},), a slot for each token, not {where.shape}; "

@@ -17,20 +17,21 @@ values of *indices* the rows are taken in turn, again and again.
 from __future__ import annotations
 
 from npusim.ops._protocol import Operator
-from npusim.ops.embedding.contract import Problem, check
+from npusim.ops.embedding.contract import SUPPORT, Problem, check
 from npusim.ops.embedding.kernel import build
-from npusim.ops.embedding.reference import reference
+from npusim.ops.embedding.reference import oracle
 from npusim.ops.embedding.tiling import Plan, tile
 
-__all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "reference", "tile"]
+__all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "oracle", "tile"]
 
 OPERATOR = Operator(
-    name="embedding",
+    signature="embedding(Tensor weight, Tensor indices) -> Tensor",
     kernel_type="GatherV2",
     document=__doc__,
+    support=SUPPORT,
     contract=check,
     tile=tile,
     build=build,
-    oracle=reference,
+    oracle=oracle,
     seen_by_kernel=("indices",),
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 import numpy as np
 
@@ -19,13 +18,16 @@ from npusim.data.dtypes import (
     DType,
 )
 from npusim.data.tensor import Operand, TensorSpec
-from npusim.devices.schema import DeviceSpec
 from npusim.ops import _protocol
 from npusim.ops._contract import MAX_RANK, Contract
+from npusim.ops._support import A2_A3, ATLAS_INFERENCE, Operands, Row
 
-__all__ = ["Problem", "check", "known_types", "require_in_range"]
+__all__ = ["SUPPORT", "TYPES", "TYPES_310P", "Problem", "check", "require_in_range"]
 
 TYPES = (FLOAT32, FLOAT16, BFLOAT16, INT8, UINT8, INT32, INT64)
+TYPES_310P = tuple(dtype for dtype in TYPES if dtype is not BFLOAT16)
+"""What a table may hold."""
+INDICES = Operands((INT32, INT64), ranks=(0, MAX_RANK - 1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,19 +65,15 @@ class Problem(_protocol.Problem):
         return table * self.rows + row
 
 
-def check(spec: DeviceSpec, weight: Any, indices: Any) -> Problem:
-    """Hold a call against the contract of its product line; raises OpError."""
-    contract = Contract("embedding", spec)
-    table = contract.operand("weight", weight, known_types(spec))
-    contract.require(
-        len(table.shape) == 2,
-        f"weight must have two dimensions, (rows, width), not shape {table.shape}; reshape it",
-    )
-    where = contract.operand("indices", indices, (INT32, INT64))
-    contract.require(
-        len(where.shape) < MAX_RANK,
-        f"indices must have at most {MAX_RANK - 1} dimensions, not {len(where.shape)}; reshape it",
-    )
+SUPPORT = (
+    Row(on=A2_A3, weight=Operands(TYPES, ranks=(2, 2)), indices=INDICES),
+    Row(on=ATLAS_INFERENCE, weight=Operands(TYPES_310P, ranks=(2, 2)), indices=INDICES),
+)
+
+
+def check(contract: Contract) -> Problem:
+    """Hold a call against what ties its arguments together; raises OpError."""
+    table, where = contract.operand("weight"), contract.operand("indices")
     rows, width = table.shape
     contract.require(
         rows > 0 or where.spec.size == 0,
@@ -92,12 +90,6 @@ def check(spec: DeviceSpec, weight: Any, indices: Any) -> Problem:
         index_type=where.element,
         indices=None if where.array is None else tuple(where.array.ravel().tolist()),
     )
-
-
-def known_types(spec: DeviceSpec) -> tuple[DType, ...]:
-    """The types that a table may have."""
-    has_bf16 = spec.series != "Atlas inference"
-    return tuple(dtype for dtype in TYPES if has_bf16 or dtype is not BFLOAT16)
 
 
 def require_in_range(contract: Contract, where: Operand, rows: int, table: str) -> None:

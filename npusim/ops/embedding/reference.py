@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from npusim.data.dtypes import Array
+from npusim.ops._oracle import Given
 
-__all__ = ["reference"]
+__all__ = ["oracle"]
 
 
-def reference(weight: Array, indices: Array) -> Array:
-    """Rows of *weight* `(rows, width)`, one for each of *indices*: `(*indices.shape, width)`."""
-    return np.take(weight, indices, axis=0)
+def oracle(given: Given) -> Array:
+    """Rows of weight `(rows, width)`, one for each of indices: `(*indices.shape, width)`."""
+    return np.asarray(np.take(given.weight, given.indices, axis=0))

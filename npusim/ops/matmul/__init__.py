@@ -44,16 +44,46 @@ What is accepted:
 
 from __future__ import annotations
 
-from typing import get_args
+from collections.abc import Callable
+from typing import Any
 
 from npusim.devices.schema import DeviceSpec
-from npusim.ops._protocol import Operator
-from npusim.ops.matmul.check import SUPPORT, Problem, check
+from npusim.kernel import Block
+from npusim.ops import _vocabulary as ops
+from npusim.ops.matmul.check import SUPPORT, Plan, Problem, check
 from npusim.ops.matmul.choice import Template
 from npusim.ops.matmul.oracle import oracle
-from npusim.ops.matmul.templates import Plan, build, tile
+from npusim.ops.matmul.templates import (
+    bl1_aligned_output,
+    deterministic_split_k,
+    nd2nz,
+    split_k,
+    whole_k,
+)
 
-__all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "oracle", "tile"]
+Tile = Callable[[DeviceSpec, Problem], Plan]
+Build = Callable[[DeviceSpec, Problem, Any], tuple[Block, ...]]
+
+KERNELS: dict[Template, tuple[Tile, Build]] = {
+    "bl1_aligned_output": (bl1_aligned_output.tile, bl1_aligned_output.build),
+    "al1_split_k": (split_k.tile_al1, split_k.build),
+    "bl1_full_load": (whole_k.tile_full_load, whole_k.build),
+    "single_core_split_k": (split_k.tile_single_core, split_k.build),
+    "deterministic_split_k": (deterministic_split_k.tile, deterministic_split_k.build),
+    "v2": (whole_k.tile_v2, whole_k.build),
+    "nd2nz": (nd2nz.tile, nd2nz.build),
+    "base": (whole_k.tile_base, whole_k.build),
+}
+
+
+def tile(spec: DeviceSpec, p: Problem) -> Plan:
+    """Split as the template that takes the call does."""
+    return KERNELS[p.choice.template][0](spec, p)
+
+
+def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
+    """One block a core."""
+    return KERNELS[p.choice.template][1](spec, p, plan)
 
 
 def _kernel_type(_: DeviceSpec, p: Problem, plan: Plan) -> str:
@@ -62,7 +92,7 @@ def _kernel_type(_: DeviceSpec, p: Problem, plan: Plan) -> str:
     return f"{'Batch' if is_batch else ''}MatMul{'V2' if plan.template == 'v2' else 'V3'}"
 
 
-OPERATOR = Operator(
+OPERATOR = ops.Operator(
     signature="matmul(Tensor x1, Tensor x2, Tensor? bias=None, *, str? output_dtype=None) "
     "-> Tensor",
     document=__doc__,
@@ -72,5 +102,5 @@ OPERATOR = Operator(
     oracle=oracle,
     tile=tile,
     build=build,
-    templates=get_args(Template),
+    templates=tuple(KERNELS),
 )

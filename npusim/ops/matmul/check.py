@@ -8,16 +8,12 @@ from typing import Any
 from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, DType
 from npusim.data.errors import shown
 from npusim.data.tensor import LAYOUTS, Operand, TensorSpec
-from npusim.kernel.product import Product
-from npusim.ops import _protocol
-from npusim.ops._contract import Contract
+from npusim.kernel import Product
+from npusim.ops import _vocabulary as ops
 from npusim.ops._operands import product_of
-from npusim.ops._protocol import present
-from npusim.ops._support import A2_A3, ATLAS_INFERENCE, Operands, Row
+from npusim.ops._vocabulary import A2_A3, ATLAS_INFERENCE, Operands, Row
 from npusim.ops.matmul.choice import Choice, choose
 from npusim.ops.matmul.traits import CallTraits
-
-__all__ = ["SUPPORT", "Problem", "check"]
 
 HALVES = Operands((FLOAT16,), LAYOUTS)
 SUPPORT = (
@@ -29,7 +25,7 @@ SUPPORT = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Problem(_protocol.Problem):
+class Problem(ops.Problem):
     """A checked call."""
 
     x1: Operand
@@ -50,7 +46,15 @@ class Problem(_protocol.Problem):
         return None if self.bias is None else self.bias.element
 
 
-def check(contract: Contract) -> Problem:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan(ops.Plan):
+    """Which kernel runs, why, and on how many cores; each template adds sizes of its tiles."""
+
+    template: str
+    reason: str
+
+
+def check(contract: ops.Contract) -> Problem:
     """Hold a call against what ties its arguments together; raises OpError."""
     a, b = contract.matrix("x1"), contract.matrix("x2")
     product = product_of(contract, a, b, a.element, packed=False)
@@ -70,7 +74,7 @@ def check(contract: Contract) -> Problem:
     product = product.as_rows
     traits = _traits(product, bias is not None, out)
     return Problem(
-        inputs=present(a, b, bias),
+        inputs=ops.present(a, b, bias),
         outputs={"output": TensorSpec((*batch, m, product.n), out)},
         x1=a,
         x2=b,
@@ -81,7 +85,7 @@ def check(contract: Contract) -> Problem:
     )
 
 
-def _output_type(contract: Contract, element: DType, name: Any) -> str:
+def _output_type(contract: ops.Contract, element: DType, name: Any) -> str:
     """The type of the result: that of the matrices, or float32 where the fixpipe can store sums."""
     types: tuple[str, ...] = (element.name,)
     if contract.spec.arch != "2002" and element is not FLOAT32:

@@ -10,7 +10,7 @@ single_core_split_k    MatMulV3: each core sums up chunks of k in global memory,
 deterministic_split_k  MatMulV3: cores share k, vector cores add their sums in the cores' order
 v2                     MatMulV2: blocks of the output, all of k summed in L0C
 nd2nz                  MatMulV3: base, when vector cores have turned operands into FRACTAL_NZ
-base                   MatMulV3's base kernel: the same with tiles of its own
+base                   MatMulV3's base kernel: the same with other tiles
 =====================  =============================================================================
 
 Sources: ops-nn@e5c3fa9 matmul/mat_mul_v3, matmul_v3_base_tiling.cpp for the predicates, op_api/
@@ -38,8 +38,6 @@ from npusim.data.integers import ceil_div
 from npusim.devices.schema import DeviceSpec
 from npusim.ops.matmul import k_split
 from npusim.ops.matmul.traits import LONGEST_ROW, SHORT_ROWS_BYTES, CallTraits, Chip, turned
-
-__all__ = ["Choice", "Template", "choose", "unmet"]
 
 Template = Literal[
     "bl1_aligned_output",
@@ -108,7 +106,7 @@ def unmet(template: str, f: CallTraits, chip: Chip) -> Iterator[str]:
     """The needs of *template* that the call does not fulfil, in words."""
     ragged = "rows of x1 or x2 in ND are ragged: no multiples of 256 bytes"
     if f.is_single:
-        ragged = f"rows of x1 or x2 have more than {LONGEST_ROW} numbers"
+        ragged = f"rows of x1 or x2 have more than {LONGEST_ROW} elements"
     few_k = ("bl1_full_load", "bl1_aligned_output")
     rows = (
         (template not in WIDE, not f.is_wide, "output_dtype is that of x1"),
@@ -196,7 +194,7 @@ def _is_bound_by_stores(f: CallTraits, chip: Chip) -> bool:
 
 
 def _is_tall(f: CallTraits, chip: Chip) -> bool:
-    """Whether bl1_full_load is wanted: n is one of the listed numbers of bytes, as elements."""
+    """Whether bl1_full_load is wanted: n is one of the listed sizes in bytes, as elements."""
     is_long = f.m > 16 * max(f.k, f.n) and f.k <= 256
     return is_long and f.n in SHORT_ROWS_BYTES and "x2" not in turned(f, chip)
 

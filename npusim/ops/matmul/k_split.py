@@ -10,20 +10,6 @@ from typing import NamedTuple
 from npusim.data.integers import align_down, align_up, ceil_div
 from npusim.ops.matmul.traits import CallTraits, Chip
 
-__all__ = [
-    "BASE",
-    "MOST_ROWS",
-    "STRIP",
-    "Cut",
-    "ResidentTiles",
-    "cores_along_k",
-    "holds_columns",
-    "is_flat",
-    "rectangles",
-    "resident_tiles",
-    "single_core_chunk_k",
-]
-
 BASE = 128
 """Rows, columns and k (256 bytes) of a tile in L0."""
 STRIP = 3 * BASE
@@ -59,7 +45,7 @@ def rectangles(f: CallTraits, chip: Chip) -> Cut:
     """The output of single_core_split_k as the cores get it.
 
     That left-over cores are found by trying ever more shares of the columns is read in the source,
-    that all such numbers are tried is assumed.
+    that all of them are tried is assumed.
     """
     parts_m, parts_n = ceil_div(f.m, STRIP), _parts_n(f, chip)
     columns = align_up(ceil_div(f.n, parts_n), BASE)
@@ -93,7 +79,7 @@ def cores_along_k(f: CallTraits, chip: Chip) -> int:
 def holds_columns(f: CallTraits) -> bool:
     """Whether strips of deterministic_split_k are columns of x2 instead of rows of x1 ("NK").
 
-    n in whole blocks of 32 bytes and so on are bytes of 16-bit numbers.
+    n in whole blocks of 32 bytes and so on are bytes of 16-bit elements.
     """
     is_whole_m, is_whole_n = f.m % BASE == 0, f.n % BASE == 0
     return (

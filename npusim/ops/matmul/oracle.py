@@ -14,32 +14,29 @@ from npusim import devices
 from npusim.data.dtypes import Array
 from npusim.data.integers import ceil_div
 from npusim.data.product import CubeOrder
-from npusim.ops._contract import Contract
-from npusim.ops._matmul_oracle import cube_product, narrowed
-from npusim.ops._oracle import Given
+from npusim.ops import _vocabulary as ops
+from npusim.ops._matmul_oracle import cube_product
 from npusim.ops.matmul import k_split
 from npusim.ops.matmul.check import SUPPORT, Problem, check
 from npusim.ops.matmul.traits import Chip
-
-__all__ = ["in_chunks", "in_runs", "oracle"]
 
 DEFAULT = "ascend910b2"
 """The chip that chooses a kernel where none is named: an Atlas A2 with 24 cube cores."""
 
 
-def oracle(given: Given) -> Array:
+def oracle(given: ops.Given) -> Array:
     """`x1 (..., m, k) @ x2 (..., k, n) + bias (n,)`, batches broadcast, in the type of x1.
 
     x2 may be a Tensor of any layout; output_dtype "float32" leaves the last rounding out.
     """
     spec = given.spec or devices.load(DEFAULT)
-    p = check(Contract("matmul", spec, arguments=given.arguments, support=SUPPORT))
+    p = check(ops.Contract("matmul", spec, arguments=given.arguments, support=SUPPORT))
     a, b = np.asarray(given.x1), np.asarray(given.x2)
     if p.traits.matrices == 1:
         a, b = a.reshape(-1, a.shape[-1]), b.reshape(b.shape[-2:])
     total = _sums(p, Chip.of(spec), (a, b, given.bias, given.cube_order))
     total = total.reshape(p.output.shape)
-    return total if p.traits.is_wide else narrowed(total, a.dtype, given.spec)
+    return total if p.traits.is_wide else given.rounded(total, a.dtype)
 
 
 Call = tuple[Array, Array, Array | None, CubeOrder]

@@ -33,8 +33,8 @@ from typing import NamedTuple
 from npusim.data.integers import align_down, align_up, ceil_div
 from npusim.data.layout import FRACTAL_ROWS
 from npusim.devices.schema import Core, DeviceSpec
-from npusim.isa import BLOCK_BYTES
-from npusim.kernel.tiles import CubeTiles, whole_edges
+from npusim.kernel import BLOCK_BYTES, CubeTiles
+from npusim.kernel.tiles import whole_edges
 from npusim.ops._base_tiles import (
     BIAS_BYTES,
     K_BYTES,
@@ -45,8 +45,6 @@ from npusim.ops._base_tiles import (
     longest_k,
 )
 from npusim.ops.matmul.check import Problem
-
-__all__ = ["coupled_tiles", "past_l2_of_v2", "v2_tiles"]
 
 LARGE_BLOCKS = (128, 256), (256, 128)
 ROWS = 32, 64, 128
@@ -60,7 +58,7 @@ LONG_COLUMNS = {16: 512, 33: 1024, 65: 256}
 """Below so many of these rows, up to so many columns are cut so. Measured were 1 to 8, 16, 32 and
 64 rows; below 16 rows 1024 columns are cut otherwise."""
 CORES_ALONG = 8
-"""Cores beside each other where rows are cut in thirds."""
+"""Cores along n where rows are cut in thirds."""
 KEPT_X2_BYTES = 32 * 2**20
 """An x2 of up to that is kept by the L2. Measured were 29 MB, kept, and 50 MB, not kept."""
 PAST_L2_ROWS = 768
@@ -101,7 +99,7 @@ def v2_tiles(spec: DeviceSpec, p: Problem) -> CubeTiles:
 
 
 def _long_rows(core: Core, p: Problem) -> Block | None:
-    """The block where L1 has no room for all k of x1 beside anything else, and x1 is small."""
+    """The block where L1 has no room for all k of x1 and anything else, and x1 is small."""
     pr = p.product
     rows = align_up(pr.m, 16)
     fits = rows * pr.k * pr.element.bits // 8 < (core.l1_bytes or 0)

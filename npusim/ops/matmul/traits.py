@@ -7,8 +7,6 @@ from typing import Literal
 
 from npusim.devices.schema import DeviceSpec
 
-__all__ = ["LONGEST_ROW", "SHORT_ROWS_BYTES", "CallTraits", "Chip", "Side", "conflicts", "turned"]
-
 
 @dataclass(frozen=True, slots=True)
 class CallTraits:
@@ -29,7 +27,7 @@ class CallTraits:
     """Whether x2 is FRACTAL_NZ."""
     has_bias: bool = False
     is_wide: bool = False
-    """Whether sums of 16-bit numbers come out as float32."""
+    """Whether sums of 16-bit elements come out as float32."""
 
     @property
     def is_single(self) -> bool:
@@ -90,7 +88,7 @@ def turned(f: CallTraits, chip: Chip) -> tuple[Side, ...]:
 
 
 def _is_slow(inner: int, outer: int) -> bool:
-    """Whether mte2 is slow to turn *outer* rows of *inner* 16-bit numbers."""
+    """Whether mte2 is slow to turn *outer* rows of *inner* 16-bit elements."""
     row_bytes = 2 * inner
     if row_bytes in SHORT_ROWS_BYTES:
         # 32 bytes are one block; the others are still narrow.

@@ -22,12 +22,12 @@ from __future__ import annotations
 
 from npusim.ops._protocol import Operator
 from npusim.ops._torch import TorchFunction
-from npusim.ops.npu_apply_rotary_pos_emb.contract import Problem, check
+from npusim.ops.npu_apply_rotary_pos_emb.contract import SUPPORT, Problem, check
 from npusim.ops.npu_apply_rotary_pos_emb.kernel import build
-from npusim.ops.npu_apply_rotary_pos_emb.reference import reference
+from npusim.ops.npu_apply_rotary_pos_emb.reference import oracle
 from npusim.ops.npu_apply_rotary_pos_emb.tiling import Plan, tile
 
-__all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "reference", "tile"]
+__all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "oracle", "tile"]
 
 TORCH = TorchFunction(
     schema="npu_apply_rotary_pos_emb(Tensor query, Tensor key, Tensor cos, Tensor sin, "
@@ -40,12 +40,12 @@ TORCH = TorchFunction(
 )
 
 OPERATOR = Operator(
-    name="npu_apply_rotary_pos_emb",
     kernel_type="ApplyRotaryPosEmb",
     document=__doc__,
+    support=SUPPORT,
     contract=check,
     tile=tile,
     build=build,
-    oracle=reference,
+    oracle=oracle,
     torch=(TORCH,),
 )

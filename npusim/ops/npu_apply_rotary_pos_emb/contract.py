@@ -8,18 +8,16 @@ from typing import Any
 
 from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, DType
 from npusim.data.tensor import Operand
-from npusim.devices.schema import DeviceSpec
 from npusim.ops import _protocol
 from npusim.ops._contract import Contract, listed
+from npusim.ops._support import A2_A3, ATLAS_INFERENCE, alike
 
-__all__ = ["Problem", "check"]
+__all__ = ["SUPPORT", "Problem", "check"]
 
 WIDTHS = (64, 128)
 """Of vectors: 128 in ops-transformer@c29bc10, 64 too in its successor @05c401f9."""
 LAYOUTS = {"BSND": 4, "TND": 3}
 """Layout -> dimensions."""
-DTYPES: tuple[DType, ...] = (FLOAT16, BFLOAT16, FLOAT32)
-DTYPES_310P: tuple[DType, ...] = (FLOAT16, FLOAT32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,23 +59,21 @@ class Problem(_protocol.Problem):
         return self.computed_in.nbytes(2 * self.heads * self.width) + lines + self.computed_bytes
 
 
-def check(
-    spec: DeviceSpec,
-    query: Any,
-    key: Any,
-    cos: Any,
-    sin: Any,
-    layout: Any = "BSND",
-    rotary_mode: Any = "half",
-) -> Problem:
-    """Hold a call against the contract of its product line; raises OpError."""
-    contract = Contract("npu_apply_rotary_pos_emb", spec)
-    q = contract.operand("query", query, DTYPES_310P if spec.arch == "2002" else DTYPES)
-    like = f" like query, {q.spec.dtype}"
-    others = {"key": key, "cos": cos, "sin": sin}
-    k, c, s = (contract.operand(name, x, (q.element,), like) for name, x in others.items())
-    layout = contract.choice("layout", layout, tuple(LAYOUTS))
-    contract.choice("rotary_mode", rotary_mode, ("half",))
+TENSORS = ("query", "key", "cos", "sin")
+ATTRIBUTES: dict[str, Any] = {"layout": tuple(LAYOUTS), "rotary_mode": ("half",)}
+
+SUPPORT = (
+    *alike((FLOAT16, BFLOAT16, FLOAT32), *TENSORS, on=A2_A3, **ATTRIBUTES),
+    *alike((FLOAT16, FLOAT32), *TENSORS, on=ATLAS_INFERENCE, **ATTRIBUTES),
+)
+
+
+def check(contract: Contract) -> Problem:
+    """Hold a call against what ties its arguments together; raises OpError."""
+    spec = contract.spec
+    q, k, c, s = map(contract.operand, TENSORS)
+    layout = contract.choice("layout")
+    contract.choice("rotary_mode")
     for operand in (q, k, c, s):
         contract.require(
             len(operand.shape) == LAYOUTS[layout],

@@ -6,26 +6,16 @@ import ml_dtypes
 import numpy as np
 
 from npusim.data.dtypes import Array
-from npusim.devices.schema import DeviceSpec
+from npusim.ops._oracle import Given
 
-__all__ = ["reference"]
+__all__ = ["oracle"]
 
 
-def reference(
-    query: Array,
-    key: Array,
-    cos: Array,
-    sin: Array,
-    layout: str = "BSND",  # noqa: ARG001
-    rotary_mode: str = "half",  # noqa: ARG001
-    spec: DeviceSpec | None = None,
-) -> tuple[Array, Array]:
-    """*query* and *key* `(..., heads, width)` turned by *cos* and *sin* `(..., 1, width)`.
-
-    *spec* says what overflow of float16 does; None is an Atlas A2 or A3.
-    """
+def oracle(given: Given) -> tuple[Array, Array]:
+    """query and key `(..., heads, width)` turned by cos and sin `(..., 1, width)`."""
+    cos, sin, spec = given.cos, given.sin, given.spec
     saturates = spec is not None and spec.half_overflow == "saturate"
-    return _turned(query, cos, sin, saturates), _turned(key, cos, sin, saturates)
+    return _turned(given.query, cos, sin, saturates), _turned(given.key, cos, sin, saturates)
 
 
 def _turned(x: Array, cos: Array, sin: Array, saturates: bool) -> Array:

@@ -36,12 +36,12 @@ from __future__ import annotations
 
 from npusim.ops._protocol import Operator
 from npusim.ops._torch import TorchArguments, TorchFunction
-from npusim.ops.npu_dequant_swiglu_quant.contract import Problem, check
+from npusim.ops.npu_dequant_swiglu_quant.contract import SUPPORT, Problem, check
 from npusim.ops.npu_dequant_swiglu_quant.kernel import build
-from npusim.ops.npu_dequant_swiglu_quant.reference import reference
+from npusim.ops.npu_dequant_swiglu_quant.reference import oracle
 from npusim.ops.npu_dequant_swiglu_quant.tiling import Plan, tile
 
-__all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "reference", "tile"]
+__all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "oracle", "tile"]
 
 
 def _halved(given: TorchArguments) -> tuple[object, ...]:
@@ -67,13 +67,14 @@ TORCH = TorchFunction(
 
 
 OPERATOR = Operator(
-    name="npu_dequant_swiglu_quant",
     kernel_type="DequantSwigluQuant",
     document=__doc__,
+    support=SUPPORT,
+    elsewhere="use npu_swiglu and npu_dynamic_quant",
     contract=check,
     tile=tile,
     build=build,
-    oracle=reference,
+    oracle=oracle,
     seen_by_kernel=("group_index",),
     torch=(TORCH,),
 )

@@ -11,12 +11,12 @@ import numpy as np
 from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT32, INT64
 from npusim.data.errors import Code, shown
 from npusim.data.tensor import Operand, TensorSpec
-from npusim.devices.schema import DeviceSpec
 from npusim.ops import _protocol
 from npusim.ops._contract import Contract
 from npusim.ops._protocol import present
+from npusim.ops._support import A2_A3, Row, alike, required
 
-__all__ = ["Problem", "check", "max_columns"]
+__all__ = ["SUPPORT", "Problem", "check", "max_columns"]
 
 FLOATS = (FLOAT32, FLOAT16, BFLOAT16)
 LARGEST = float(np.finfo(np.float32).max)
@@ -94,44 +94,44 @@ def max_columns(ub_bytes: int, *, bias: bool, is_static: bool, interleaved: bool
     return (ub_bytes - KEPT_BYTES) // each // 32 * 32
 
 
-def check(
-    spec: DeviceSpec,
-    x: Any,
-    *,
-    weight_scale: Any = None,
-    activation_scale: Any = None,
-    bias: Any = None,
-    quant_scale: Any = None,
-    quant_offset: Any = None,
-    group_index: Any = None,
-    activate_left: Any = False,
-    quant_mode: Any = 0,
-    dst_type: Any = None,
-    round_mode: Any = None,
-    activate_dim: Any = None,
-    swiglu_mode: Any = 0,
-    clamp_limit: Any = 7.0,
-    glu_alpha: Any = 1.702,
-    glu_bias: Any = 1.0,
-) -> Problem:
-    """Hold a call against the contract of its product line; raises OpError."""
-    contract = Contract("npu_dequant_swiglu_quant", spec)
-    _require_chip(contract)
-    tokens = contract.operand("x", x, (INT32, FLOAT16, BFLOAT16))
-    left = contract.boolean("activate_left", activate_left)
-    mode = _one_of(contract, "quant_mode", quant_mode, 2)
-    gate = _gate(contract, swiglu_mode, clamp_limit, glu_alpha, glu_bias)
-    _warn_of_unread(contract, dst_type=dst_type, round_mode=round_mode, activate_dim=activate_dim)
-    index = contract.optional("group_index", group_index, (INT64,))
+INTEGERS: dict[str, Any] = {
+    "x": INT32,
+    "weight_scale": FLOAT32,
+    "activation_scale": FLOAT32,
+    "bias": (INT32, *FLOATS),
+}
+DEQUANTISED: dict[str, Any] = {"x": (FLOAT16, BFLOAT16)}
+MODES: dict[str, Any] = {"quant_mode": (0, 1), "swiglu_mode": (0, 1, 2)}
+
+SUPPORT = tuple(
+    row
+    for x in (INTEGERS, DEQUANTISED)
+    for row in (
+        Row(on=A2_A3, quant_scale=FLOAT32, quant_offset=FLOAT32, **x, **MODES),
+        *alike(
+            FLOATS,
+            *("quant_scale", "quant_offset"),
+            on=A2_A3,
+            group_index=required(INT64),
+            **x,
+            **MODES,
+        ),
+    )
+)
+
+
+def check(contract: Contract) -> Problem:
+    """Hold a call against what ties its arguments together; raises OpError."""
+    tokens, left = contract.operand("x"), contract.boolean("activate_left")
+    mode, gate = contract.integer("quant_mode"), _gate(contract)
+    _warn_of_unread(contract)
+    index = contract.optional("group_index")
     if index is not None:
         _check_index(contract, index)
     _check_rows(contract, tokens)
-    weight = contract.optional("weight_scale", weight_scale, (FLOAT32,))
-    act = contract.optional("activation_scale", activation_scale, (FLOAT32,))
-    point = contract.optional("bias", bias, (INT32, *FLOATS))
-    scale = contract.optional("quant_scale", quant_scale, FLOATS if index else (FLOAT32,))
-    kinds = (scale.element,) if scale else FLOATS
-    offset = contract.optional("quant_offset", quant_offset, kinds, " like quant_scale")
+    weight, act = contract.optional("weight_scale"), contract.optional("activation_scale")
+    point = contract.optional("bias")
+    scale, offset = contract.optional("quant_scale"), contract.optional("quant_offset")
     p = Problem(
         inputs=present(tokens, weight, act, point, scale, offset, index),
         outputs=_outputs(tokens),
@@ -153,34 +153,16 @@ def check(
     return p
 
 
-def _require_chip(contract: Contract) -> None:
-    spec = contract.spec
-    contract.require(
-        spec.series != "Atlas inference",
-        f"the chip must be of Atlas A2 or Atlas A3, not {spec.name} of {spec.series}, which has "
-        f"no such kernel; use npu_swiglu and npu_dynamic_quant",
-        Code.UNSUPPORTED,
-    )
-
-
 def _outputs(x: Operand) -> dict[str, TensorSpec]:
     *outer, width = x.shape
     y = TensorSpec((*outer, width // 2), "int8")
     return {"output": y, "scale": TensorSpec(tuple(outer), "float32")}
 
 
-def _one_of(contract: Contract, name: str, value: Any, count: int) -> int:
-    number = contract.integer(name, value)
-    known = ", ".join(map(str, range(count - 1))) + f" or {count - 1}"
-    contract.require(
-        0 <= number < count, f"{name} must be {known}, not {number}; choose one of these"
-    )
-    return number
-
-
-def _gate(contract: Contract, mode: Any, *values: Any) -> Gate:
-    number = _one_of(contract, "swiglu_mode", mode, 3)
+def _gate(contract: Contract) -> Gate:
+    number = contract.integer("swiglu_mode")
     names = ("clamp_limit", "glu_alpha", "glu_bias")
+    values = tuple(map(contract.value, names))
     for name, value in zip(names, values, strict=True):
         is_number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
         is_limit = name == "clamp_limit"
@@ -202,9 +184,10 @@ def _unread(contract: Contract, gate: Gate) -> Gate:
     return gate._replace(mode=0)
 
 
-def _warn_of_unread(contract: Contract, **values: Any) -> None:
+def _warn_of_unread(contract: Contract) -> None:
     """Only chips after A3 look at these; before, it is int8, to nearest, along the last axis."""
-    for name, value in values.items():
+    for name in ("dst_type", "round_mode", "activate_dim"):
+        value = contract.value(name)
         if value is not None:
             contract.warn(
                 f"{name} should be None on {contract.spec.series}, where no kernel reads it, not "
@@ -245,13 +228,6 @@ def _check_dequantisation(contract: Contract, p: Problem) -> None:
         "weight_scale must be given with x of int32, not None; pass a scale for each column",
         Code.TILING_ERROR,
     )
-    if not is_int32:
-        for operand in (p.weight_scale, p.activation_scale, p.bias):
-            contract.require(
-                operand is None,
-                f"{operand.name if operand else ''} must be None with x of {p.x.element}, which is "
-                f"dequantised already, not given; leave it out",
-            )
     whole = [(p.groups, width)] if p.group_index is not None else []
     for operand in present(p.weight_scale, p.bias):
         one_row = [(width,), (1, width)] if p.groups <= 1 else []

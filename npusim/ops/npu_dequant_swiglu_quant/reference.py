@@ -7,35 +7,20 @@ from functools import partial
 import numpy as np
 
 from npusim.data.dtypes import Array
+from npusim.ops._oracle import Given
 
-__all__ = ["reference"]
+__all__ = ["oracle"]
 
 F32 = np.float32
 
 
-def reference(
-    x: Array,
-    *,
-    weight_scale: Array | None = None,
-    activation_scale: Array | None = None,
-    bias: Array | None = None,
-    quant_scale: Array | None = None,
-    quant_offset: Array | None = None,
-    group_index: Array | None = None,
-    activate_left: bool = False,
-    quant_mode: int = 0,
-    dst_type: str | None = None,  # noqa: ARG001 (int8 on these chips)
-    round_mode: int | None = None,  # noqa: ARG001 (to nearest)
-    activate_dim: int | None = None,  # noqa: ARG001 (the last)
-    swiglu_mode: int = 0,
-    clamp_limit: float = 7.0,
-    glu_alpha: float = 1.702,
-    glu_bias: float = 1.0,
-) -> tuple[Array, Array]:
-    """int8 `(..., columns)` of *x* `(..., 2 x columns)`, and scales `(...)`, float32.
+def oracle(given: Given) -> tuple[Array, Array]:
+    """int8 `(..., columns)` of x `(..., 2 x columns)`, and scales `(...)`, float32.
 
-    What no kernel writes is zero: scales with *quant_mode* 0, and rows that no group counts.
+    What no kernel writes is zero: scales with quant_mode 0, and rows that no group counts.
     """
+    x, group_index, swiglu_mode = given.x, given.group_index, given.swiglu_mode
+    activation_scale = given.activation_scale
     *outer, width = x.shape
     rows = x.reshape(-1, width)
     group, is_counted = _groups(group_index, rows.shape[0])
@@ -43,21 +28,21 @@ def reference(
     of_rows = partial(_of_rows, group, 1 if group_index is None else group_index.shape[0])
     with np.errstate(all="ignore"):
         act = None if activation_scale is None else activation_scale.reshape(-1, 1)
-        values = _dequantised(rows, of_rows(weight_scale), act, of_rows(bias))
+        values = _dequantised(rows, of_rows(given.weight_scale), act, of_rows(given.bias))
         first, second = np.split(values, 2, axis=1)
-        a, b = (first, second) if activate_left else (second, first)
+        a, b = (first, second) if given.activate_left else (second, first)
         if swiglu_mode == 1 and in_groups:
             a, b = values[:, 0::2], values[:, 1::2]
         if swiglu_mode and in_groups:
-            z = _gated(a, b, F32(clamp_limit), F32(glu_alpha), F32(glu_bias))
+            z = _gated(a, b, F32(given.clamp_limit), F32(given.glu_alpha), F32(given.glu_bias))
         else:
             z = (a / _exp_plus_1(a, F32(-1))) * b
-        factors = of_rows(quant_scale)
-        if quant_mode == 1:
+        factors = of_rows(given.quant_scale)
+        if given.quant_mode == 1:
             z = z if factors is None else z * factors.astype(F32)
             scaled, scale = _dynamic(z, by_division=in_groups)
         else:
-            scaled = _static(z, factors, of_rows(quant_offset), in_groups=in_groups)
+            scaled = _static(z, factors, of_rows(given.quant_offset), in_groups=in_groups)
             scale = np.zeros(len(rows), F32)
         whole = np.rint(scaled)
         y = np.clip(np.where(np.isnan(whole), 0, whole), -128, 127).astype(np.int8)

@@ -46,12 +46,12 @@ from __future__ import annotations
 from npusim.ops._protocol import Operator
 from npusim.ops._torch import TorchArguments, TorchFunction, quantised
 from npusim.ops.npu_dynamic_quant.choice import NAMED
-from npusim.ops.npu_dynamic_quant.contract import Problem, check
+from npusim.ops.npu_dynamic_quant.contract import SUPPORT, Problem, check
 from npusim.ops.npu_dynamic_quant.kernel import build
-from npusim.ops.npu_dynamic_quant.reference import reference
+from npusim.ops.npu_dynamic_quant.reference import oracle
 from npusim.ops.npu_dynamic_quant.tiling import Plan, tile
 
-__all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "reference", "tile"]
+__all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "oracle", "tile"]
 
 
 def _aclnn(given: TorchArguments) -> str:
@@ -76,13 +76,13 @@ TORCH = TorchFunction(
 
 
 OPERATOR = Operator(
-    name="npu_dynamic_quant",
     kernel_type="DynamicQuant",
     document=__doc__,
+    support=SUPPORT,
     contract=check,
     tile=tile,
     build=build,
-    oracle=reference,
+    oracle=oracle,
     templates=NAMED,
     seen_by_kernel=("group_index",),
     torch=(TORCH,),

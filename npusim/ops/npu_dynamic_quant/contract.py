@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 import numpy as np
 
 from npusim.data.dtypes import BFLOAT16, FLOAT16, INT4, INT8, INT32, Array, DType
 from npusim.data.errors import Code, shown
 from npusim.data.tensor import Operand, TensorSpec
-from npusim.devices.schema import DeviceSpec
 from npusim.ops import _protocol
 from npusim.ops._contract import Contract
 from npusim.ops._protocol import present
+from npusim.ops._support import A2_A3, ATLAS_INFERENCE, Row, alike
 from npusim.ops.npu_dynamic_quant.choice import Template, asked_for
 
-__all__ = ["Problem", "check", "checked"]
+__all__ = ["SUPPORT", "Problem", "check"]
 
 TARGETS = {"int8": INT8, "quint4x2": INT4}
 LARGEST = {INT8: 127, INT4: 7}
@@ -79,49 +78,39 @@ class Problem(_protocol.Problem):
         return np.asarray(np.searchsorted(ends, rows, side="right"))
 
 
-def check(
-    spec: DeviceSpec,
-    x: Any,
-    *,
-    smooth_scales: Any = None,
-    group_index: Any = None,
-    dst_type: Any = None,
-    quant_mode: Any = "pertoken",
-    dst_type_max: Any = 0.0,
-    template: Any = None,
-) -> Problem:
-    """Hold a call against the contract of this product line; raises OpError."""
-    contract = Contract("npu_dynamic_quant", spec)
-    given = x, smooth_scales, group_index, dst_type, quant_mode, dst_type_max, template
-    return checked(contract, *given)
+SUPPORT = (
+    *alike(
+        (FLOAT16, BFLOAT16),
+        *("x", "smooth_scales"),
+        on=A2_A3,
+        group_index=INT32,
+        dst_type=("int8", "quint4x2"),
+    ),
+    Row(
+        on=ATLAS_INFERENCE,
+        x=FLOAT16,
+        smooth_scales=FLOAT16,
+        group_index=INT32,
+        dst_type=("int8",),
+    ),
+)
 
 
-def checked(
-    contract: Contract,
-    x: Any,
-    smooth_scales: Any,
-    group_index: Any,
-    dst_type: Any,
-    quant_mode: Any,
-    dst_type_max: Any,
-    template: Any,
-    *,
-    is_symmetric: bool = True,
-) -> Problem:
-    """What :func:`check` does, for the operator of *contract*."""
-    is_310p = contract.spec.series == "Atlas inference"
-    tokens = contract.operand("x", x, (FLOAT16,) if is_310p else (FLOAT16, BFLOAT16))
-    smooth = contract.optional("smooth_scales", smooth_scales, (tokens.element,), " like x")
-    index = contract.optional("group_index", group_index, (INT32,))
+def check(contract: Contract) -> Problem:
+    """Hold a call against what ties its arguments together; raises OpError."""
+    is_symmetric = contract.op == "npu_dynamic_quant"
+    is_310p = contract.spec.series in ATLAS_INFERENCE
+    tokens, smooth = contract.operand("x"), contract.optional("smooth_scales")
+    index = contract.optional("group_index")
     _check_rows(contract, tokens)
-    _check_modes(contract, quant_mode, dst_type_max)
+    _check_modes(contract)
     if is_310p:
         _warn_of_unread(contract, smooth, index)
         smooth = index = None
     _check_smooth(contract, tokens, smooth, index)
     if index is not None:
         _check_index(contract, tokens, index)
-    target, output = _check_target(contract, tokens, dst_type)
+    target, output = _check_target(contract, tokens)
     groups = index.shape[0] if index is not None else 0
     traits = tokens.shape[-1], smooth is not None, target is INT4, groups
     numbers = ("scale",) if is_symmetric else ("scale", "offset")
@@ -133,7 +122,7 @@ def checked(
         smooth_scales=smooth,
         group_index=index,
         target=target,
-        asked=asked_for(contract, template, *traits, is_symmetric=is_symmetric),
+        asked=asked_for(contract, contract.value("template"), *traits, is_symmetric=is_symmetric),
         is_symmetric=is_symmetric,
     )
 
@@ -143,7 +132,7 @@ def _check_rows(contract: Contract, x: Operand) -> None:
         len(x.shape) >= 2,
         f"x must have at least two dimensions, not shape {x.shape}; reshape it",
     )
-    columns, is_310p = x.shape[-1], contract.spec.series == "Atlas inference"
+    columns, is_310p = x.shape[-1], contract.spec.series in ATLAS_INFERENCE
     contract.require(
         columns > 0 or prod(x.shape[:-1]) == 0,
         f"the last dimension of x must not be empty where x has rows, not shape {x.shape}; "
@@ -157,11 +146,12 @@ def _check_rows(contract: Contract, x: Operand) -> None:
     )
 
 
-def _check_modes(contract: Contract, quant_mode: Any, dst_type_max: Any) -> None:
+def _check_modes(contract: Contract) -> None:
     """Newer parameters, which only later chips have a use for."""
+    quant_mode, dst_type_max = contract.value("quant_mode"), contract.value("dst_type_max")
     modes = ("pertoken", "pertensor", "perchannel")
     if quant_mode is not None:
-        contract.choice("quant_mode", quant_mode, modes)
+        contract.choice("quant_mode", modes)
     contract.require(
         quant_mode in (None, "pertoken"),
         f"quant_mode must be pertoken, not {quant_mode!r}, which only Ascend950 has; leave it out",
@@ -233,13 +223,9 @@ def _check_index(contract: Contract, x: Operand, index: Operand) -> None:
         )
 
 
-def _check_target(contract: Contract, x: Operand, dst_type: Any) -> tuple[DType, TensorSpec]:
+def _check_target(contract: Contract, x: Operand) -> tuple[DType, TensorSpec]:
     """What comes out, and its tensor: int4 is packed eight to an int32."""
-    is_310p = contract.spec.series == "Atlas inference"
-    choices, when = tuple(TARGETS), ""
-    if is_310p:
-        choices, when = ("int8",), f" on {contract.spec.series}"
-    name = "int8" if dst_type is None else contract.choice("dst_type", dst_type, choices, when)
+    name = "int8" if contract.value("dst_type") is None else contract.choice("dst_type")
     if TARGETS[name] is INT8:
         return INT8, TensorSpec(x.shape, "int8")
     contract.require(

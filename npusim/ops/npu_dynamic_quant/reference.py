@@ -7,7 +7,7 @@ from math import prod
 import numpy as np
 
 from npusim.data.dtypes import Array
-from npusim.devices.schema import DeviceSpec
+from npusim.ops._oracle import Given
 from npusim.ops.npu_dynamic_quant.choice import (
     BY_SCALAR,
     IN_PARTS,
@@ -16,41 +16,32 @@ from npusim.ops.npu_dynamic_quant.choice import (
     choose,
 )
 
-__all__ = ["reference"]
+__all__ = ["oracle"]
 
 LARGEST_HALF = np.float32(65504)
 
 
-def reference(
-    x: Array,
-    *,
-    smooth_scales: Array | None = None,
-    group_index: Array | None = None,
-    dst_type: str | None = None,
-    quant_mode: str | None = "pertoken",  # noqa: ARG001 (there is no other on these chips)
-    dst_type_max: float | None = 0.0,  # noqa: ARG001 (nor another largest number)
-    template: str | None = None,
-    spec: DeviceSpec | None = None,
-) -> tuple[Array, Array]:
-    """Quantise each row of *x* `(..., columns)`; returns that and scales `(...)`, float32.
+def oracle(given: Given) -> tuple[Array, Array]:
+    """Quantise each row of x `(..., columns)`; returns that and scales `(...)`, float32.
 
-    The first has the shape of *x*, int8, or with 'quint4x2' one int32 for eight columns. *template*
-    names the kernel; without it *spec* decides by its series, and by the size of its unified
-    buffer, and None is an Atlas A2. On 310P *smooth_scales* and *group_index* are not read.
+    The first has the shape of x, int8, or with 'quint4x2' one int32 for eight columns. template
+    names the kernel; without it the chip decides by its series, and by the size of its unified
+    buffer. On 310P smooth_scales and group_index are not read.
     """
+    x, spec, group_index = given.x, given.spec, given.group_index
     if spec is not None and spec.arch == "2002":
         return _in_half(x)
     ub_bytes = spec.cores[spec.vector_kinds[0]].usable_bytes("ub") if spec else UB_BYTES
-    is_int4 = dst_type == "quint4x2"
+    is_int4 = given.dst_type == "quint4x2"
     top, rows, columns = np.float32(7 if is_int4 else 127), prod(x.shape[:-1]), x.shape[-1]
     groups = 0 if group_index is None else group_index.shape[0]
-    smooth = smooth_scales is not None
+    smooth = given.smooth_scales is not None
     choice = choose(rows, columns, smooth, ub_bytes, is_int4=is_int4, groups=groups)
-    taken = template or choice.template
+    taken = given.template or choice.template
     with np.errstate(all="ignore"):
         values = x.astype(np.float32)
-        if smooth_scales is not None:
-            factors = smooth_scales.astype(np.float32)
+        if smooth:
+            factors = given.smooth_scales.astype(np.float32)
             if group_index is not None:
                 # The first group whose end lies behind the row.
                 behind = np.arange(rows)[:, None] < group_index[None, :]

@@ -30,11 +30,11 @@ from npusim.ops._torch import TorchFunction, quantised
 from npusim.ops.npu_dynamic_quant.choice import NAMED, SEVERAL_ROWS
 from npusim.ops.npu_dynamic_quant.contract import Problem
 from npusim.ops.npu_dynamic_quant.tiling import Plan, tile
-from npusim.ops.npu_dynamic_quant_asymmetric.contract import check
+from npusim.ops.npu_dynamic_quant_asymmetric.contract import SUPPORT, check
 from npusim.ops.npu_dynamic_quant_asymmetric.kernel import build
-from npusim.ops.npu_dynamic_quant_asymmetric.reference import reference
+from npusim.ops.npu_dynamic_quant_asymmetric.reference import oracle
 
-__all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "reference", "tile"]
+__all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "oracle", "tile"]
 
 
 TORCH = TorchFunction(
@@ -57,13 +57,14 @@ TORCH = TorchFunction(
 
 
 OPERATOR = Operator(
-    name="npu_dynamic_quant_asymmetric",
     kernel_type="DynamicQuantV2",
     document=__doc__,
+    support=SUPPORT,
+    elsewhere="use npu_dynamic_quant",
     contract=check,
     tile=tile,
     build=build,
-    oracle=reference,
+    oracle=oracle,
     templates=tuple(name for name in NAMED if name not in SEVERAL_ROWS),
     seen_by_kernel=("group_index",),
     torch=(TORCH,),

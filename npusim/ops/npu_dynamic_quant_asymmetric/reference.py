@@ -8,46 +8,37 @@ from typing import Any
 import numpy as np
 
 from npusim.data.dtypes import Array
-from npusim.devices.schema import DeviceSpec
+from npusim.ops._oracle import Given
 from npusim.ops.npu_dynamic_quant.choice import IN_PARTS, PART_COLUMNS, UB_BYTES, choose
 
-__all__ = ["reference"]
+__all__ = ["oracle"]
 
 F32 = np.float32
 
 
-def reference(
-    x: Array,
-    *,
-    smooth_scales: Array | None = None,
-    group_index: Array | None = None,
-    dst_type: str | None = None,
-    quant_mode: str | None = "pertoken",  # noqa: ARG001 (there is no other on these chips)
-    dst_type_max: float | None = 0.0,  # noqa: ARG001 (nor another largest number)
-    template: str | None = None,
-    spec: DeviceSpec | None = None,
-) -> tuple[Array, Array, Array]:
-    """Quantise each row of *x* `(..., columns)`; returns that, scales and offsets `(...)`, float32.
+def oracle(given: Given) -> tuple[Array, Array, Array]:
+    """Quantise each row of x `(..., columns)`; returns that, scales and offsets `(...)`, float32.
 
-    The first has the shape of *x*, int8, or with 'quint4x2' one int32 for eight columns. *template*
-    names the kernel; without it the size of the unified buffer of *spec* decides.
+    The first has the shape of x, int8, or with 'quint4x2' one int32 for eight columns. template
+    names the kernel; without it the size of the chip's unified buffer decides.
     """
-    is_int4 = dst_type == "quint4x2"
+    x, spec, group_index = given.x, given.spec, given.group_index
+    is_int4 = given.dst_type == "quint4x2"
     rows, columns = prod(x.shape[:-1]), x.shape[-1]
     groups = 0 if group_index is None else group_index.shape[0]
     ub_bytes = spec.cores[spec.vector_kinds[0]].usable_bytes("ub") if spec else UB_BYTES
-    smooth = smooth_scales is not None
+    smooth = given.smooth_scales is not None
     choice = choose(rows, columns, smooth, ub_bytes, groups=groups, is_symmetric=False)
     with np.errstate(all="ignore"):
         values = x.astype(F32)
-        if smooth_scales is not None:
-            factors = smooth_scales.astype(F32)
+        if smooth:
+            factors = given.smooth_scales.astype(F32)
             if group_index is not None:
                 # The first group whose end lies behind the row.
                 behind = np.arange(rows)[:, None] < group_index[None, :]
                 factors = factors[behind.argmax(1)].reshape(x.shape)
             values = values * factors
-        in_parts = (template or choice.template) in IN_PARTS
+        in_parts = (given.template or choice.template) in IN_PARTS
         most, least = (_extreme(values, f, in_parts) for f in (np.maximum, np.minimum))
         top, span = F32(7 if is_int4 else 127), F32(15 if is_int4 else 255)
         scale = (most - least) / span

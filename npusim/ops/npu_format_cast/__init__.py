@@ -26,12 +26,12 @@ from dataclasses import replace
 
 from npusim.ops._protocol import Operator
 from npusim.ops._torch import TorchArguments, TorchFunction
-from npusim.ops.npu_format_cast.contract import FORMATS, Problem, check
+from npusim.ops.npu_format_cast.contract import FORMATS, SUPPORT, Problem, check
 from npusim.ops.npu_format_cast.kernel import build
-from npusim.ops.npu_format_cast.reference import reference
+from npusim.ops.npu_format_cast.reference import oracle
 from npusim.ops.npu_format_cast.tiling import Plan, tile
 
-__all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "reference", "tile"]
+__all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "oracle", "tile"]
 
 
 def _is_done(given: TorchArguments) -> bool:
@@ -56,12 +56,12 @@ IN_PLACE = replace(
 
 
 OPERATOR = Operator(
-    name="npu_format_cast",
     kernel_type="TransData",
     document=__doc__,
+    support=SUPPORT,
     contract=check,
     tile=tile,
     build=build,
-    oracle=reference,
+    oracle=oracle,
     torch=(TORCH, IN_PLACE),
 )

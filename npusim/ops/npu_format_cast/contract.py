@@ -13,16 +13,17 @@ from npusim.data.errors import shown
 from npusim.data.integers import ceil_div
 from npusim.data.layout import FRACTAL_ROWS
 from npusim.data.tensor import LAYOUTS, Operand
-from npusim.devices.schema import DeviceSpec
 from npusim.isa import BLOCK_BYTES
 from npusim.ops import _protocol
 from npusim.ops._contract import Contract
+from npusim.ops._support import A2_A3, ATLAS_INFERENCE, Operands, Row
 
-__all__ = ["FORMATS", "Problem", "check"]
+__all__ = ["FORMATS", "SUPPORT", "Problem", "check"]
 
 FORMATS: dict[Any, str] = {2: "ND", 29: "FRACTAL_NZ", "ND": "ND", "FRACTAL_NZ": "FRACTAL_NZ"}
 """acl_format -> layout."""
-MAX_DIMENSIONS = 6
+RANKS = (2, 6)
+"""Of x."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,15 +64,15 @@ class Problem(_protocol.Problem):
         return ceil_div(self.row_bytes, BLOCK_BYTES)
 
 
-def check(spec: DeviceSpec, x: Any, acl_format: Any) -> Problem:
-    """Hold a call against the contract of this product line; raises OpError."""
-    contract = Contract("npu_format_cast", spec)
-    bf16 = () if spec.series == "Atlas inference" else (BFLOAT16,)
-    found = contract.matrix("x", x, (FLOAT16, *bf16, FLOAT32, INT8, INT32), layouts=LAYOUTS)
-    contract.require(
-        len(found.shape) <= MAX_DIMENSIONS,
-        f"x must have at most {MAX_DIMENSIONS} dimensions, not {len(found.shape)}; reshape it",
-    )
+SUPPORT = (
+    Row(on=A2_A3, x=Operands((FLOAT16, BFLOAT16, FLOAT32, INT8, INT32), LAYOUTS, RANKS)),
+    Row(on=ATLAS_INFERENCE, x=Operands((FLOAT16, FLOAT32, INT8, INT32), LAYOUTS, RANKS)),
+)
+
+
+def check(contract: Contract) -> Problem:
+    """Hold a call against what ties its arguments together; raises OpError."""
+    found, acl_format = contract.matrix("x"), contract.value("acl_format")
     is_known = isinstance(acl_format, int | np.integer | str) and acl_format in FORMATS
     contract.require(
         is_known and not isinstance(acl_format, bool),

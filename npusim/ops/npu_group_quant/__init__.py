@@ -23,12 +23,12 @@ from __future__ import annotations
 
 from npusim.ops._protocol import Operator
 from npusim.ops._torch import TorchFunction, quantised
-from npusim.ops.npu_group_quant.contract import Problem, check
+from npusim.ops.npu_group_quant.contract import SUPPORT, Problem, check
 from npusim.ops.npu_group_quant.kernel import build
-from npusim.ops.npu_group_quant.reference import reference
+from npusim.ops.npu_group_quant.reference import oracle
 from npusim.ops.npu_group_quant.tiling import Plan, tile
 
-__all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "reference", "tile"]
+__all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "oracle", "tile"]
 
 TORCH = TorchFunction(
     schema="npu_group_quant(Tensor x, Tensor scale, Tensor group_index, *, Tensor? offset=None, "
@@ -40,13 +40,14 @@ TORCH = TorchFunction(
 
 
 OPERATOR = Operator(
-    name="npu_group_quant",
     kernel_type="GroupQuant",
     document=__doc__,
+    support=SUPPORT,
+    elsewhere="use npu_quantize with div_mode=False for each group",
     contract=check,
     tile=tile,
     build=build,
-    oracle=reference,
+    oracle=oracle,
     seen_by_kernel=("group_index",),
     torch=(TORCH,),
 )

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT4, INT8, INT32, INT64, Array, DType
-from npusim.data.errors import Code
 from npusim.data.tensor import Operand, TensorSpec
-from npusim.devices.schema import DeviceSpec
 from npusim.ops import _protocol
 from npusim.ops._contract import Contract
 from npusim.ops._protocol import present
+from npusim.ops._support import A2_A3, alike
 
-__all__ = ["Problem", "check"]
+__all__ = ["SUPPORT", "Problem", "check"]
 
 FLOATS = (FLOAT32, FLOAT16, BFLOAT16)
 TARGETS = {"int8": INT8, "qint8": INT8, "quint4x2": INT4}
@@ -63,31 +61,23 @@ class Problem(_protocol.Problem):
         return f"{must}, not be [{came}]; pass the end row of each group, in order"
 
 
-def check(
-    spec: DeviceSpec,
-    x: Any,
-    scale: Any,
-    group_index: Any,
-    *,
-    offset: Any = None,
-    dst_dtype: Any = None,
-) -> Problem:
-    """Hold a call against the contract of this product line; raises OpError."""
-    contract = Contract("npu_group_quant", spec)
-    contract.require(
-        spec.series != "Atlas inference",
-        f"the chip must be of Atlas A2 or Atlas A3, not {spec.name} of {spec.series}, which has "
-        f"no such kernel; use npu_quantize with div_mode=False for each group",
-        Code.UNSUPPORTED,
-    )
-    tokens = contract.operand("x", x, FLOATS)
-    scales = contract.operand("scale", scale, FLOATS)
-    index = contract.operand("group_index", group_index, (INT32, INT64))
-    point = contract.optional("offset", offset, (scales.element,), " like scale")
+SUPPORT = alike(
+    FLOATS,
+    *("scale", "offset"),
+    on=A2_A3,
+    x=FLOATS,
+    group_index=(INT32, INT64),
+    dst_dtype=tuple(TARGETS),
+)
+
+
+def check(contract: Contract) -> Problem:
+    """Hold a call against what ties its arguments together; raises OpError."""
+    tokens, scales = contract.operand("x"), contract.operand("scale")
+    index, point = contract.operand("group_index"), contract.optional("offset")
     _check_shapes(contract, tokens, scales, index, point)
-    target = INT8
-    if dst_dtype is not None:
-        target = TARGETS[contract.choice("dst_dtype", dst_dtype, tuple(TARGETS))]
+    dtype = contract.value("dst_dtype")
+    target = INT8 if dtype is None else TARGETS[contract.choice("dst_dtype")]
     output = TensorSpec(tokens.shape, "int8")
     if target is INT4:
         contract.require(

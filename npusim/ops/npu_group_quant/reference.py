@@ -5,23 +5,19 @@ from __future__ import annotations
 import numpy as np
 
 from npusim.data.dtypes import Array
+from npusim.ops._oracle import Given
 
-__all__ = ["reference"]
+__all__ = ["oracle"]
 
 
-def reference(
-    x: Array,
-    scale: Array,
-    group_index: Array,
-    *,
-    offset: Array | None = None,
-    dst_dtype: str | None = None,
-) -> Array:
-    """Quantise *x* `(rows, columns)` with the scales of each row's group.
+def oracle(given: Given) -> Array:
+    """Quantise x `(rows, columns)` with the scales of each row's group.
 
-    The result has the shape of *x*, with 'quint4x2' one int32 for eight columns. *group_index* must
-    be good: the rows of a bad one belong to nobody.
+    The result has the shape of x, with 'quint4x2' one int32 for eight columns. group_index must be
+    good: the rows of a bad one belong to nobody.
     """
+    x, scale, offset = given.x, given.scale, given.offset
+    group_index, dst_dtype = given.group_index, given.dst_dtype
     group = np.searchsorted(group_index, np.arange(x.shape[0]), side="right")
     with np.errstate(all="ignore"):
         values = x.astype(np.float32) * scale.astype(np.float32)[group]

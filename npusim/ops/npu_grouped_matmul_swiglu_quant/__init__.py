@@ -38,12 +38,12 @@ from __future__ import annotations
 
 from npusim.ops._protocol import Operator
 from npusim.ops._torch import TorchFunction
-from npusim.ops.npu_grouped_matmul_swiglu_quant.contract import Problem, check
+from npusim.ops.npu_grouped_matmul_swiglu_quant.contract import SUPPORT, Problem, check
 from npusim.ops.npu_grouped_matmul_swiglu_quant.kernel import build
-from npusim.ops.npu_grouped_matmul_swiglu_quant.reference import reference
+from npusim.ops.npu_grouped_matmul_swiglu_quant.reference import oracle
 from npusim.ops.npu_grouped_matmul_swiglu_quant.tiling import Plan, tile
 
-__all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "reference", "tile"]
+__all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "oracle", "tile"]
 
 TORCH = TorchFunction(
     schema="npu_grouped_matmul_swiglu_quant(Tensor x, Tensor weight, Tensor group_list, "
@@ -59,13 +59,14 @@ TORCH = TorchFunction(
 
 
 OPERATOR = Operator(
-    name="npu_grouped_matmul_swiglu_quant",
     kernel_type="GroupedMatmulSwigluQuant",
     document=__doc__,
+    support=SUPPORT,
+    elsewhere="multiply each group with npu_quant_matmul",
     contract=check,
     tile=tile,
     build=build,
-    oracle=reference,
+    oracle=oracle,
     seen_by_kernel=("group_list",),
     torch=(TORCH,),
 )

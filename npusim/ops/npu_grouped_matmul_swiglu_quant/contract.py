@@ -18,19 +18,18 @@ from npusim.data.dtypes import (
     UINT64,
     DType,
 )
-from npusim.data.errors import Code
 from npusim.data.layout import FRACTAL_ROWS, c0
-from npusim.data.tensor import LAYOUTS, Operand, TensorSpec
-from npusim.devices.schema import DeviceSpec
+from npusim.data.tensor import Operand, TensorSpec
 from npusim.kernel.launch import share
 from npusim.ops import _protocol
 from npusim.ops._contract import Contract, listed
 from npusim.ops._int4_matmul import MAX_ROW
 from npusim.ops._matrix import logical_shape
 from npusim.ops._protocol import present
+from npusim.ops._support import A2_A3, Operands, Row, required
 from npusim.ops._words import fixpipe_words
 
-__all__ = ["Group", "Problem", "check"]
+__all__ = ["SUPPORT", "Group", "Problem", "check"]
 
 LARGEST_K = 65535
 LARGEST_N = 10240
@@ -110,40 +109,40 @@ class Problem(_protocol.Problem):
         return last.first + last.rows
 
 
-def check(
-    spec: DeviceSpec,
-    x: Any,
-    weight: Any,
-    group_list: Any,
-    weight_scale: Any,
-    x_scale: Any,
-    *,
-    bias: Any = None,
-    offset: Any = None,
-) -> Problem:
-    """Hold a call against the contract of its product line; raises OpError."""
-    contract = Contract("npu_grouped_matmul_swiglu_quant", spec)
-    contract.require(
-        spec.series != "Atlas inference",
-        f"the chip must be of Atlas A2 or Atlas A3, not {spec.name} of {spec.series}, which has "
-        f"no such kernel; multiply each group with npu_quant_matmul",
-        Code.UNSUPPORTED,
-    )
-    contract.require(offset is None, "offset must be None; leave it out")
-    a = contract.operand("x", x, (INT8,))
-    w = contract.matrix("weight", weight, (INT8, INT32), layouts=LAYOUTS)
+def fractals(dtype: DType) -> Operands:
+    """A weight `(e, k, n)` of *dtype* in FRACTAL_NZ."""
+    return Operands((dtype,), ("FRACTAL_NZ",), (3, 3))
+
+
+EVERY_ROW: dict[str, Any] = {
+    "on": A2_A3,
+    "x": Operands((INT8,), ranks=(2, 2)),
+    "group_list": Operands((INT64,), ranks=(1, 1)),
+    "x_scale": Operands((FLOAT32,), ranks=(1, 1)),
+}
+SUPPORT = (
+    Row(weight=fractals(INT8), weight_scale=(FLOAT32, FLOAT16, BFLOAT16), **EVERY_ROW),
+    # int4 comes eight to an int32.
+    Row(
+        weight=fractals(INT32),
+        weight_scale=(INT64, UINT64),
+        bias=required(FLOAT32),
+        **EVERY_ROW,
+    ),
+)
+
+
+def check(contract: Contract) -> Problem:
+    """Hold a call against what ties its arguments together; raises OpError."""
+    a, w = contract.operand("x"), contract.matrix("weight")
     element = INT4 if w.element is INT32 else INT8
-    contract.require(
-        bias is None or element is INT4, "bias must be None with an int8 weight; leave it out"
-    )
     _check_shapes(contract, a, w, element)
-    sizes = experts, _, n = logical_shape(w, element is INT4)
+    sizes = experts, _, n = _sizes_of(w, element)
     m = a.shape[0]
-    groups = contract.operand("group_list", group_list, (INT64,))
-    xs = contract.operand("x_scale", x_scale, (FLOAT32,))
+    groups, xs = contract.operand("group_list"), contract.operand("x_scale")
     _require_shape(contract, groups, (experts,), "pass the end of each group")
     _require_shape(contract, xs, (m,), "pass a number a row")
-    ws, added = _numbers(contract, weight_scale, bias, sizes, is_int4=element is INT4)
+    ws, added = _parameters(contract, sizes, is_int4=element is INT4)
     _check_ends(contract, groups, m)
     outputs = {
         "output": TensorSpec((m, n // 2), "int8"),
@@ -162,27 +161,29 @@ def check(
     )
 
 
-def _numbers(
-    contract: Contract,
-    weight_scale: Any,
-    bias: Any,
-    sizes: tuple[int, ...],
-    *,
-    is_int4: bool,
+def _sizes_of(weight: Operand, element: DType) -> tuple[int, int, int]:
+    """Experts, k and n."""
+    experts, k, n = logical_shape(weight, element is INT4)
+    return experts, k, n
+
+
+def _parameters(
+    contract: Contract, sizes: tuple[int, int, int], *, is_int4: bool
 ) -> tuple[Operand, Operand | None]:
     """The scales of the columns of a weight of so many experts, k and n, and with int4 a bias."""
     experts, k, n = sizes
-    if not is_int4:
-        scale = contract.operand("weight_scale", weight_scale, (FLOAT32, FLOAT16, BFLOAT16))
+    scale = contract.operand("weight_scale")
+    if is_int4:
+        _check_words(contract, scale, (experts, k, n))
+        scale = fixpipe_words(contract, scale, FLOAT16)
+    else:
         remedy = "pass a number for each expert and column"
         _require_shape(contract, scale, (experts, n), remedy)
-        return scale, None
-    words = contract.operand("weight_scale", weight_scale, (INT64, UINT64), " with int4")
-    _check_words(contract, words, (experts, k, n))
-    added = contract.operand("bias", bias, (FLOAT32,), " with an int4 weight")
-    remedy = "pass 8 times the sums of the scaled columns"
-    _require_shape(contract, added, (experts, n), remedy)
-    return fixpipe_words(contract, words, FLOAT16), added
+    added = contract.optional("bias")
+    if added is not None:
+        remedy = "pass 8 times the sums of the scaled columns"
+        _require_shape(contract, added, (experts, n), remedy)
+    return scale, added
 
 
 def _require_shape(
@@ -207,16 +208,7 @@ def _check_words(contract: Contract, words: Operand, sizes: tuple[int, int, int]
 
 
 def _check_shapes(contract: Contract, x: Operand, weight: Operand, element: DType) -> None:
-    contract.require(
-        weight.spec.layout == "FRACTAL_NZ",
-        f"weight must have layout FRACTAL_NZ, not {weight.spec.layout}; pass it through "
-        f"npu_format_cast(..., 29)",
-    )
-    for operand, rank, what in ((x, 2, "(m, k)"), (weight, 3, "(e, k, n)")):
-        contract.require(
-            len(operand.shape) == rank,
-            f"{operand.name} must have the shape {what}, not shape {operand.shape}; reshape it",
-        )
+    for operand in (x, weight):
         contract.require(
             0 not in operand.shape,
             f"{operand.name} must not be empty, not of shape {operand.shape}; leave the call out",
@@ -226,7 +218,7 @@ def _check_shapes(contract: Contract, x: Operand, weight: Operand, element: DTyp
         "weight must be contiguous, not a transposed view; cast the contiguous matrices with "
         "npu_format_cast(..., 29)",
     )
-    _, k, n = logical_shape(weight, element is INT4)
+    _, k, n = _sizes_of(weight, element)
     contract.require(
         k == x.shape[1],
         f"weight must have as many rows as x has columns, {x.shape[1]}, not {k}; pass x as (m, k) "

@@ -5,39 +5,31 @@ from __future__ import annotations
 import numpy as np
 
 from npusim.data.dtypes import Array
-from npusim.data.tensor import Tensor
 from npusim.ops._int4_matmul import digit_sums, unpacked
+from npusim.ops._oracle import Given
 from npusim.ops._products import exact_int
 
-__all__ = ["reference"]
+__all__ = ["oracle"]
 
 F32 = np.float32
 
 
-def reference(
-    x: Array,
-    weight: Array | Tensor,
-    group_list: Array,
-    weight_scale: Array,
-    x_scale: Array,
-    *,
-    bias: Array | None = None,
-    offset: None = None,  # noqa: ARG001 (the kernel takes none)
-) -> tuple[Array, Array, Array]:
+def oracle(given: Given) -> tuple[Array, Array, Array]:
     """int8 `(m, n / 2)`, scales `(m,)` and an offset that no kernel makes, `()`.
 
-    *weight* `(e, k, n)` is in any layout; int32 holds eight int4. Rows that no group has, and
-    the offset, are zero.
+    weight `(e, k, n)` is in any layout; int32 holds eight int4. Rows that no group has, and the
+    offset, are zero.
     """
-    whole = np.asarray(weight)
+    x, bias, weight_scale = given.x, given.bias, given.weight_scale
+    whole = np.asarray(given.weight)
     if whole.dtype == np.int32:
         whole = unpacked(whole)
     y = np.zeros((x.shape[0], whole.shape[2] // 2), np.int8)
     scales, start = np.zeros(x.shape[0], F32), 0
-    for expert, end in enumerate(group_list.tolist()):
+    for expert, end in enumerate(given.group_list.tolist()):
         rows = slice(start, end)
         if end > start:
-            tokens = x_scale[rows, None]
+            tokens = given.x_scale[rows, None]
             with np.errstate(all="ignore"):
                 if bias is None:
                     acc = exact_int(x[rows], whole[expert]).astype(F32)

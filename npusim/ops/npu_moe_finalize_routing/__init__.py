@@ -24,12 +24,12 @@ from __future__ import annotations
 
 from npusim.ops._protocol import Operator
 from npusim.ops._torch import Result, Sizes, TorchArguments, TorchFunction
-from npusim.ops.npu_moe_finalize_routing.contract import Problem, check
+from npusim.ops.npu_moe_finalize_routing.contract import SUPPORT, Problem, check
 from npusim.ops.npu_moe_finalize_routing.kernel import build
-from npusim.ops.npu_moe_finalize_routing.reference import reference
+from npusim.ops.npu_moe_finalize_routing.reference import oracle
 from npusim.ops.npu_moe_finalize_routing.tiling import Plan, tile
 
-__all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "reference", "tile"]
+__all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "oracle", "tile"]
 
 
 def _outputs(given: TorchArguments, _: Sizes) -> tuple[Result, ...]:
@@ -49,13 +49,13 @@ TORCH = TorchFunction(
 )
 
 OPERATOR = Operator(
-    name="npu_moe_finalize_routing",
     kernel_type="MoeFinalizeRoutingV2",
     document=__doc__,
+    support=SUPPORT,
     contract=check,
     tile=tile,
     build=build,
-    oracle=reference,
+    oracle=oracle,
     seen_by_kernel=("expanded_src_to_dst_row", "export_for_source_row"),
     torch=(TORCH,),
 )

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 import numpy as np
 
 from npusim.data.dtypes import INT32, Array, DType
 from npusim.data.tensor import Operand, TensorSpec
-from npusim.devices.schema import DeviceSpec
 from npusim.ops import _protocol
 from npusim.ops._contract import Contract
-from npusim.ops._moe.contract import FLOATS, one_of, require_series
+from npusim.ops._moe.contract import FLOATS
 from npusim.ops._protocol import present
+from npusim.ops._support import A2_A3, alike
 
-__all__ = ["DROPPED", "Problem", "check"]
+__all__ = ["DROPPED", "SUPPORT", "Problem", "check"]
 
-OP = "npu_moe_finalize_routing"
 MODES = (0, 1, 2, 3)
 MOST_CHOICES = 1024
 """As many as npu_moe_gating_top_k_softmax chooses; the bound of this kernel is not known."""
@@ -60,35 +58,28 @@ class Problem(_protocol.Problem):
         return number % experts if self.experts is None else self.experts[number]
 
 
-def check(
-    spec: DeviceSpec,
-    expanded_permuted_rows: Any,
-    skip1: Any,
-    skip2: Any,
-    bias: Any,
-    scales: Any,
-    expanded_src_to_dst_row: Any,
-    export_for_source_row: Any,
-    drop_pad_mode: Any = 0,
-    k: Any = 1,
-) -> Problem:
-    """Hold a call against the contract of its product line; raises OpError."""
-    contract = Contract(OP, spec)
-    require_series(contract, "MoeFinalizeRouting")
-    mode = one_of(contract, "drop_pad_mode", drop_pad_mode, MODES)
-    rows = contract.operand("expanded_permuted_rows", expanded_permuted_rows, FLOATS)
+SUPPORT = alike(
+    FLOATS,
+    *("expanded_permuted_rows", "skip1", "skip2", "bias", "scales"),
+    on=A2_A3,
+    expanded_src_to_dst_row=INT32,
+    export_for_source_row=INT32,
+    drop_pad_mode=MODES,
+)
+
+
+def check(contract: Contract) -> Problem:
+    """Hold a call against what ties its arguments together; raises OpError."""
+    mode = contract.integer("drop_pad_mode")
+    rows = contract.operand("expanded_permuted_rows")
     _require_rank(contract, rows, mode)
-    where = contract.operand("expanded_src_to_dst_row", expanded_src_to_dst_row, (INT32,))
-    like = f" like expanded_permuted_rows, {rows.spec.dtype}"
-    weights = contract.optional("scales", scales, (rows.element,), like)
-    choices = _choices(contract, where, weights, k)
+    where = contract.operand("expanded_src_to_dst_row")
+    weights = contract.optional("scales")
+    choices = _choices(contract, where, weights)
     tokens, width = where.spec.size // choices, rows.shape[-1]
-    of_expert = contract.optional("bias", bias, (rows.element,), like)
-    skips = [
-        contract.optional(name, value, (rows.element,), like)
-        for name, value in (("skip1", skip1), ("skip2", skip2))
-    ]
-    experts = contract.optional("export_for_source_row", export_for_source_row, (INT32,))
+    of_expert = contract.optional("bias")
+    skips = [contract.optional(name) for name in ("skip1", "skip2")]
+    experts = contract.optional("export_for_source_row")
     _require_rows(contract, rows, mode, tokens * choices)
     _require_skips(contract, skips, (tokens, width))
     _require_bias(contract, of_expert, experts, rows, (tokens, choices))
@@ -120,13 +111,13 @@ def _require_rank(contract: Contract, rows: Operand, mode: int) -> None:
     )
 
 
-def _choices(contract: Contract, where: Operand, weights: Operand | None, k: Any) -> int:
+def _choices(contract: Contract, where: Operand, weights: Operand | None) -> int:
     """How many experts each token has."""
     contract.require(
         len(where.shape) == 1,
         f"expanded_src_to_dst_row must have one dimension, not {len(where.shape)}; flatten it",
     )
-    count = contract.integer("k", k)
+    count = contract.integer("k")
     if weights is None:
         contract.require(
             count > 0 and where.spec.size % count == 0,

@@ -5,30 +5,23 @@ from __future__ import annotations
 import numpy as np
 
 from npusim.data.dtypes import Array
+from npusim.ops._oracle import Given
 from npusim.ops.npu_moe_finalize_routing.contract import DROPPED
 
-__all__ = ["reference"]
+__all__ = ["oracle"]
 
 
-def reference(
-    expanded_permuted_rows: Array,
-    skip1: Array | None,
-    skip2: Array | None,
-    bias: Array | None,
-    scales: Array | None,
-    expanded_src_to_dst_row: Array,
-    export_for_source_row: Array | None,
-    drop_pad_mode: int = 0,
-    k: int = 1,
-) -> Array:
-    """`(tokens, width)` of the type of *expanded_permuted_rows*."""
+def oracle(given: Given) -> Array:
+    """`(tokens, width)` of the type of expanded_permuted_rows."""
+    expanded_permuted_rows, experts = given.expanded_permuted_rows, given.export_for_source_row
+    skip1, skip2, bias, scales = given.skip1, given.skip2, given.bias, given.scales
     dtype = expanded_permuted_rows.dtype
     # float16 and float32 are calculated in their own type, bfloat16 in float32.
     wide = dtype if dtype in (np.float16, np.float32) else np.dtype(np.float32)
     rows = expanded_permuted_rows.reshape(-1, expanded_permuted_rows.shape[-1]).astype(wide)
-    choices = k if scales is None else scales.shape[1]
-    where = expanded_src_to_dst_row
-    if drop_pad_mode in (0, 1):
+    choices = given.k if scales is None else scales.shape[1]
+    where = given.expanded_src_to_dst_row
+    if given.drop_pad_mode in (0, 1):
         where = where.reshape(choices, -1).T
     where = where.reshape(-1, choices)
     total: Array | None = None
@@ -39,8 +32,8 @@ def reference(
         for choice in range(choices):
             # Rows of all tokens, (tokens, width).
             term = rows[where[:, choice]]
-            if bias is not None and export_for_source_row is not None:
-                term = term + bias.astype(wide)[export_for_source_row[:, choice]]
+            if bias is not None:
+                term = term + bias.astype(wide)[experts[:, choice]]
             elif wide == dtype:
                 term = term + wide.type(0)
             if scales is not None:

@@ -25,12 +25,12 @@ from __future__ import annotations
 
 from npusim.ops._protocol import Operator
 from npusim.ops._torch import Result, Sizes, TorchArguments, TorchFunction
-from npusim.ops.npu_moe_gating_top_k.contract import Problem, check
+from npusim.ops.npu_moe_gating_top_k.contract import SUPPORT, Problem, check
 from npusim.ops.npu_moe_gating_top_k.kernel import build
-from npusim.ops.npu_moe_gating_top_k.reference import reference
+from npusim.ops.npu_moe_gating_top_k.reference import oracle
 from npusim.ops.npu_moe_gating_top_k.tiling import Plan, tile
 
-__all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "reference", "tile"]
+__all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "oracle", "tile"]
 
 
 def _outputs(given: TorchArguments, _: Sizes) -> tuple[Result, ...]:
@@ -50,12 +50,12 @@ TORCH = TorchFunction(
 )
 
 OPERATOR = Operator(
-    name="npu_moe_gating_top_k",
     kernel_type="MoeGatingTopK",
     document=__doc__,
+    support=SUPPORT,
     contract=check,
     tile=tile,
     build=build,
-    oracle=reference,
+    oracle=oracle,
     torch=(TORCH,),
 )

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from npusim.data.dtypes import DType
 from npusim.data.errors import shown
 from npusim.data.tensor import Operand, TensorSpec
-from npusim.devices.schema import DeviceSpec
 from npusim.isa import SORTED_AT_ONCE
 from npusim.ops import _protocol
 from npusim.ops._contract import Contract
-from npusim.ops._moe.contract import FLOATS, one_of, require_series
+from npusim.ops._moe.contract import FLOATS
 from npusim.ops._moe.sorting import padded
 from npusim.ops._protocol import present
+from npusim.ops._support import A2_A3, alike
 
-__all__ = ["MOST_EXPERTS", "Problem", "check"]
+__all__ = ["MOST_EXPERTS", "SUPPORT", "Problem", "check"]
 
-OP = "npu_moe_gating_top_k"
 MOST_EXPERTS = 2048
 """Groups filled up to multiples of 32 included (moe_gating_top_k, op_host)."""
 LARGEST_FACTOR = 3.4028234663852886e38
@@ -66,37 +64,31 @@ class Problem(_protocol.Problem):
         return self.lists * padded(self.list_experts)
 
 
-def check(
-    spec: DeviceSpec,
-    x: Any,
-    k: Any,
-    *,
-    bias: Any = None,
-    k_group: Any = 1,
-    group_count: Any = 1,
-    group_select_mode: Any = 0,
-    renorm: Any = 0,
-    norm_type: Any = 0,
-    out_flag: Any = False,
-    routed_scaling_factor: Any = 1.0,
-    eps: Any = 1e-20,
-) -> Problem:
-    """Hold a call against the contract of its product line; raises OpError."""
-    contract = Contract(OP, spec)
-    require_series(contract, "MoeGatingTopK")
-    scores = contract.operand("x", x, FLOATS)
+SUPPORT = alike(
+    FLOATS,
+    *("x", "bias"),
+    on=A2_A3,
+    group_select_mode=(0, 1),
+    renorm=(0,),
+    norm_type=(0, 1),
+)
+
+
+def check(contract: Contract) -> Problem:
+    """Hold a call against what ties its arguments together; raises OpError."""
+    scores = contract.operand("x")
     contract.require(
         len(scores.shape) == 2 and scores.shape[1] in range(1, MOST_EXPERTS + 1),
         f"x must have shape (rows, experts) with 1 to {MOST_EXPERTS} experts, not "
         f"{scores.shape}; reshape it",
     )
     rows, experts = scores.shape
-    added = _bias(contract, bias, scores)
-    mode = one_of(contract, "group_select_mode", group_select_mode, (0, 1))
-    one_of(contract, "renorm", renorm, (0,))
-    kind = one_of(contract, "norm_type", norm_type, (0, 1))
-    groups, kept = _groups(contract, experts, group_count, k_group, mode)
-    best = contract.integer("k", k)
+    added = _bias(contract, scores)
+    mode = contract.integer("group_select_mode")
+    contract.integer("renorm")
+    kind = contract.integer("norm_type")
+    groups, kept = _groups(contract, experts, mode)
+    best = contract.integer("k")
     contract.require(
         1 <= best <= kept * (experts // groups),
         f"k must be from 1 to {kept * (experts // groups)}, the experts of {kept} groups, not "
@@ -118,16 +110,16 @@ def check(
         sums_two=mode == 1,
         is_sigmoid=kind == 1,
         has_bias=added is not None,
-        writes_all=contract.boolean("out_flag", out_flag),
-        factor=_number(contract, "routed_scaling_factor", routed_scaling_factor),
-        epsilon=_number(contract, "eps", eps),
+        writes_all=contract.boolean("out_flag"),
+        factor=_number(contract, "routed_scaling_factor"),
+        epsilon=_number(contract, "eps"),
     )
 
 
-def _bias(contract: Contract, bias: Any, scores: Operand) -> Operand | None:
+def _bias(contract: Contract, scores: Operand) -> Operand | None:
     """What is added to the numbers of each expert before it may be chosen."""
     experts = scores.shape[1]
-    added = contract.optional("bias", bias, (scores.element,), f" like x, {scores.spec.dtype}")
+    added = contract.optional("bias")
     contract.require(
         added is None or added.shape == (experts,),
         f"bias must have shape ({experts},), a number for each expert, not "
@@ -136,14 +128,9 @@ def _bias(contract: Contract, bias: Any, scores: Operand) -> Operand | None:
     return added
 
 
-def _groups(
-    contract: Contract, experts: int, group_count: Any, k_group: Any, mode: int
-) -> tuple[int, int]:
+def _groups(contract: Contract, experts: int, mode: int) -> tuple[int, int]:
     """How many groups there are, and how many are kept."""
-    groups, kept = (
-        contract.integer("group_count", group_count),
-        contract.integer("k_group", k_group),
-    )
+    groups, kept = contract.integer("group_count"), contract.integer("k_group")
     contract.require(
         groups > 0 and experts % groups == 0,
         f"group_count must divide the {experts} experts of x, not be {groups}; choose a divisor",
@@ -166,7 +153,8 @@ def _groups(
     return groups, kept
 
 
-def _number(contract: Contract, name: str, value: Any) -> float:
+def _number(contract: Contract, name: str) -> float:
+    value = contract.value(name)
     if isinstance(value, bool) or not isinstance(value, int | float):
         contract.fail(f"{name} must be a number, not {shown(value)}; pass one without quotes")
     contract.require(

@@ -5,40 +5,29 @@ from __future__ import annotations
 import numpy as np
 
 from npusim.data.dtypes import Array
+from npusim.ops._oracle import Given
 
-__all__ = ["descending", "in_order", "reference", "row_sums"]
+__all__ = ["descending", "in_order", "oracle", "row_sums"]
 
 LANES = 64
 """fp32 numbers of a repeat."""
 
 
-def reference(
-    x: Array,
-    k: int,
-    *,
-    bias: Array | None = None,
-    k_group: int = 1,
-    group_count: int = 1,
-    group_select_mode: int = 0,
-    renorm: int = 0,
-    norm_type: int = 0,
-    out_flag: bool = False,
-    routed_scaling_factor: float = 1.0,
-    eps: float = 1e-20,
-) -> tuple[Array, Array, Array]:
+def oracle(given: Given) -> tuple[Array, Array, Array]:
     """Weights `(rows, k)`, the experts that they are of, and what all experts got."""
-    _ = renorm
+    x, bias, is_sigmoid = given.x, given.bias, given.norm_type == 1
+    groups = given.k_group, given.group_count, given.group_select_mode
     with np.errstate(all="ignore"):
         wide = x.astype(np.float32)
-        scores = _sigmoid(wide) if norm_type == 1 else _softmax(wide)
+        scores = _sigmoid(wide) if is_sigmoid else _softmax(wide)
         keys = scores if bias is None else scores + bias.astype(np.float32)
-        ranks = _kept(in_order(keys), keys, k_group, group_count, group_select_mode)
-        chosen = descending(ranks)[:, :k]
+        ranks = _kept(in_order(keys), keys, *groups)
+        chosen = descending(ranks)[:, : given.k]
         weights = np.take_along_axis(scores, chosen, axis=1)
-        if norm_type == 1:
-            weights = weights / (row_sums(weights) + np.float32(eps))[:, None]
-        weights = weights * np.float32(routed_scaling_factor)
-        every = scores if out_flag else np.zeros_like(scores)
+        if is_sigmoid:
+            weights = weights / (row_sums(weights) + np.float32(given.eps))[:, None]
+        weights = weights * np.float32(given.routed_scaling_factor)
+        every = scores if given.out_flag else np.zeros_like(scores)
         return weights.astype(x.dtype), chosen.astype(np.int32), every
 
 

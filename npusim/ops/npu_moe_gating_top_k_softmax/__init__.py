@@ -21,12 +21,12 @@ from __future__ import annotations
 
 from npusim.ops._protocol import Operator
 from npusim.ops._torch import Result, Sizes, TorchArguments, TorchFunction
-from npusim.ops.npu_moe_gating_top_k_softmax.contract import Problem, check
+from npusim.ops.npu_moe_gating_top_k_softmax.contract import SUPPORT, Problem, check
 from npusim.ops.npu_moe_gating_top_k_softmax.kernel import build
-from npusim.ops.npu_moe_gating_top_k_softmax.reference import reference
+from npusim.ops.npu_moe_gating_top_k_softmax.reference import oracle
 from npusim.ops.npu_moe_gating_top_k_softmax.tiling import Plan, tile
 
-__all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "reference", "tile"]
+__all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "oracle", "tile"]
 
 
 def _outputs(given: TorchArguments, _: Sizes) -> tuple[Result, ...]:
@@ -43,12 +43,12 @@ TORCH = TorchFunction(
 )
 
 OPERATOR = Operator(
-    name="npu_moe_gating_top_k_softmax",
     kernel_type="MoeGatingTopKSoftmax",
     document=__doc__,
+    support=SUPPORT,
     contract=check,
     tile=tile,
     build=build,
-    oracle=reference,
+    oracle=oracle,
     torch=(TORCH,),
 )

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 from npusim.data.dtypes import UINT8, DType
 from npusim.data.tensor import TensorSpec
-from npusim.devices.schema import DeviceSpec
 from npusim.ops import _protocol
 from npusim.ops._contract import Contract
-from npusim.ops._moe.contract import FLOATS, require_series
+from npusim.ops._moe.contract import FLOATS
 from npusim.ops._protocol import present
+from npusim.ops._support import A2_A3, Row
 
-__all__ = ["Problem", "check"]
+__all__ = ["SUPPORT", "Problem", "check"]
 
 MOST_CHOSEN = 1024
 """moe_gating_top_k_softmax, op_host."""
@@ -33,11 +32,12 @@ class Problem(_protocol.Problem):
     has_finished: bool
 
 
-def check(spec: DeviceSpec, x: Any, finished: Any = None, k: Any = 1) -> Problem:
-    """Hold a call against the contract of its product line; raises OpError."""
-    contract = Contract("npu_moe_gating_top_k_softmax", spec)
-    require_series(contract, "MoeGatingTopKSoftmax")
-    scores = contract.operand("x", x, FLOATS)
+SUPPORT = (Row(on=A2_A3, x=FLOATS, finished=UINT8),)
+
+
+def check(contract: Contract) -> Problem:
+    """Hold a call against what ties its arguments together; raises OpError."""
+    scores = contract.operand("x")
     contract.require(
         len(scores.shape) in (2, 3),
         f"x must have two or three dimensions, not {len(scores.shape)}; reshape it",
@@ -48,13 +48,13 @@ def check(spec: DeviceSpec, x: Any, finished: Any = None, k: Any = 1) -> Problem
         f"x must have 1 to {MOST_EXPERTS} columns, not {experts}; longer rows are not simulated: "
         f"split them",
     )
-    done = contract.optional("finished", finished, (UINT8,))
+    done = contract.optional("finished")
     contract.require(
         done is None or done.shape == tuple(leading),
         f"finished must have the shape {tuple(leading)} of the rows of x, not "
         f"{done.shape if done else None}; pass 1 or 0 for each row",
     )
-    best, most = contract.integer("k", k), min(experts, MOST_CHOSEN)
+    best, most = contract.integer("k"), min(experts, MOST_CHOSEN)
     contract.require(
         1 <= best <= most, f"k must be from 1 to {most}, not {best}; choose fewer of the experts"
     )

@@ -5,15 +5,17 @@ from __future__ import annotations
 import numpy as np
 
 from npusim.data.dtypes import Array
+from npusim.ops._oracle import Given
 
-__all__ = ["reference"]
+__all__ = ["oracle"]
 
 REPEAT_BYTES = 256
 """What is added up as a tree; one after the other beyond that."""
 
 
-def reference(x: Array, finished: Array | None = None, k: int = 1) -> tuple[Array, Array, Array]:
+def oracle(given: Given) -> tuple[Array, Array, Array]:
     """Weights, experts and the places of the rows that go to them, each `(..., k)`."""
+    x, finished, k = given.x, given.finished, given.k
     shape = (*x.shape[:-1], k)
     wide = x.reshape(-1, x.shape[-1])
     if x.dtype != np.float16:

@@ -41,12 +41,12 @@ from typing import Any
 
 from npusim.ops._protocol import Operator
 from npusim.ops._torch import Result, Sizes, TorchArguments, TorchFunction
-from npusim.ops.npu_moe_init_routing_v2.contract import PAIRS, Problem, check
+from npusim.ops.npu_moe_init_routing_v2.contract import PAIRS, SUPPORT, Problem, check
 from npusim.ops.npu_moe_init_routing_v2.kernel import build
-from npusim.ops.npu_moe_init_routing_v2.reference import reference
+from npusim.ops.npu_moe_init_routing_v2.reference import oracle
 from npusim.ops.npu_moe_init_routing_v2.tiling import Plan, tile
 
-__all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "reference", "tile"]
+__all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "oracle", "tile"]
 
 
 def _outputs(given: TorchArguments, _: Sizes) -> tuple[Result, ...]:
@@ -77,13 +77,13 @@ TORCH = TorchFunction(
 )
 
 OPERATOR = Operator(
-    name="npu_moe_init_routing_v2",
     kernel_type="MoeInitRoutingV3",
     document=__doc__,
+    support=SUPPORT,
     contract=check,
     tile=tile,
     build=build,
-    oracle=reference,
+    oracle=oracle,
     seen_by_kernel=("expert_idx",),
     torch=(TORCH,),
 )

@@ -11,13 +11,13 @@ import numpy as np
 from npusim.data.dtypes import BFLOAT16, FLOAT32, INT8, INT32, Array, DType
 from npusim.data.errors import Code, shown
 from npusim.data.tensor import Operand, TensorSpec
-from npusim.devices.schema import DeviceSpec
 from npusim.ops import _protocol
 from npusim.ops._contract import Contract, listed
-from npusim.ops._moe.contract import FLOATS, one_of, require_series
+from npusim.ops._moe.contract import FLOATS
 from npusim.ops._protocol import present
+from npusim.ops._support import A2_A3, Row
 
-__all__ = ["CUMULATIVE", "MOST_QUANTISED", "NOWHERE", "PAIRS", "Problem", "check"]
+__all__ = ["CUMULATIVE", "MOST_QUANTISED", "NOWHERE", "PAIRS", "SUPPORT", "Problem", "check"]
 
 CUMULATIVE, COUNTS, PAIRS = range(3)
 """What expert_tokens_num_type stands for."""
@@ -93,41 +93,41 @@ class Problem(_protocol.Problem):
         return np.where(is_active, chosen, self.experts)
 
 
-def check(
-    spec: DeviceSpec,
-    x: Any,
-    expert_idx: Any,
-    *,
-    scale: Any = None,
-    active_num: Any = -1,
-    expert_capacity: Any = -1,
-    expert_num: Any = -1,
-    drop_pad_mode: Any = 0,
-    expert_tokens_num_type: Any = 0,
-    expert_tokens_num_flag: Any = False,
-    quant_mode: Any = -1,
-    active_expert_range: Any = (),
-    row_idx_type: Any = 0,
-) -> Problem:
-    """Hold a call against the contract of its product line; raises OpError."""
-    contract = Contract("npu_moe_init_routing_v2", spec)
-    require_series(contract, "MoeInitRoutingV3")
-    quantises = _quantises(contract, quant_mode)
-    tokens = contract.operand("x", x, FLOATS if quantises else (*FLOATS, INT8))
-    where = contract.operand("expert_idx", expert_idx, (INT32,))
+MODES: dict[str, Any] = {
+    "expert_tokens_num_type": (CUMULATIVE, COUNTS, PAIRS),
+    "row_idx_type": (0, 1),
+    "drop_pad_mode": (DROPLESS, DROP_PAD),
+}
+SUPPORT = (
+    Row(
+        on=A2_A3,
+        x=(*FLOATS, INT8),
+        expert_idx=INT32,
+        scale=FLOAT32,
+        quant_mode=(NO_QUANT,),
+        **MODES,
+    ),
+    Row(on=A2_A3, x=FLOATS, expert_idx=INT32, scale=FLOAT32, quant_mode=(DYNAMIC,), **MODES),
+)
+
+
+def check(contract: Contract) -> Problem:
+    """Hold a call against what ties its arguments together; raises OpError."""
+    quantises = _quantises(contract)
+    tokens, where = contract.operand("x"), contract.operand("expert_idx")
     _require_shapes(contract, tokens, where, quantises)
     (count, width), rows = tokens.shape, where.spec.size
-    kind = one_of(contract, "expert_tokens_num_type", expert_tokens_num_type, (0, 1, 2))
-    experts = _experts(contract, expert_num, kind, quantises)
-    active = _active(contract, active_expert_range, experts)
-    by_source = one_of(contract, "row_idx_type", row_idx_type, (0, 1)) == 0
-    is_padded = one_of(contract, "drop_pad_mode", drop_pad_mode, (DROPLESS, DROP_PAD)) == DROP_PAD
-    _require_all(contract, active_num, rows)
-    capacity = contract.integer("expert_capacity", expert_capacity)
+    kind = contract.integer("expert_tokens_num_type")
+    experts = _experts(contract, kind, quantises)
+    active = _active(contract, experts)
+    by_source = contract.integer("row_idx_type") == 0
+    is_padded = contract.integer("drop_pad_mode") == DROP_PAD
+    _require_all(contract, rows)
+    capacity = contract.integer("expert_capacity")
     if is_padded:
         _require_padding(contract, capacity, active == range(experts), by_source)
     shapes = ((1, width), (len(active), width)) if quantises else ((count,),)
-    factors = _scale(contract, scale, quantises, shapes)
+    factors = _scale(contract, quantises, shapes)
     places: tuple[int, ...] = (experts, capacity) if is_padded else (rows,)
     return Problem(
         inputs=present(tokens, where, factors),
@@ -149,24 +149,24 @@ def check(
         quantises=quantises,
         capacity=capacity if is_padded else None,
         counts=kind,
-        has_counts=contract.boolean("expert_tokens_num_flag", expert_tokens_num_flag),
+        has_counts=contract.boolean("expert_tokens_num_flag"),
         by_source=by_source,
         chosen=_chosen(contract, where, experts),
     )
 
 
-def _quantises(contract: Contract, quant_mode: Any) -> bool:
+def _quantises(contract: Contract) -> bool:
     contract.require(
-        contract.integer("quant_mode", quant_mode) != STATIC,
+        contract.whole("quant_mode", contract.value("quant_mode")) != STATIC,
         "quant_mode must be -1 or 1, not 0, whose rounding no source tells; pass -1, and the rows "
         "to npu_quantize",
         Code.UNSUPPORTED,
     )
-    return one_of(contract, "quant_mode", quant_mode, (NO_QUANT, DYNAMIC)) == DYNAMIC
+    return contract.integer("quant_mode") == DYNAMIC
 
 
-def _experts(contract: Contract, expert_num: Any, kind: int, quantises: bool) -> int:
-    experts = contract.integer("expert_num", expert_num)
+def _experts(contract: Contract, kind: int, quantises: bool) -> int:
+    experts = contract.integer("expert_num")
     most, when = MOST_EXPERTS, ""
     if kind == PAIRS:
         most, when = MOST_OF_PAIRS, f" for expert_tokens_num_type={PAIRS}"
@@ -179,9 +179,9 @@ def _experts(contract: Contract, expert_num: Any, kind: int, quantises: bool) ->
     return experts
 
 
-def _require_all(contract: Contract, active_num: Any, rows: int) -> None:
+def _require_all(contract: Contract, rows: int) -> None:
     """Refuse less rows than choices: what becomes of the index then, no source tells."""
-    number = contract.integer("active_num", active_num)
+    number = contract.integer("active_num")
     contract.require(
         number in (-1, 0) or number >= rows,
         f"active_num must be -1, 0 or at least the {rows} choices, not {number}, whose index is "
@@ -226,14 +226,15 @@ def _require_shapes(contract: Contract, x: Operand, where: Operand, quantises: b
     )
 
 
-def _active(contract: Contract, given: Any, experts: int) -> range:
+def _active(contract: Contract, experts: int) -> range:
+    given = contract.value("active_expert_range")
     is_list = isinstance(given, list | tuple)
     if not is_list or len(given) not in (0, 2):
         contract.fail(
             f"active_expert_range must be empty or two numbers, not {shown(given)}; pass the first "
             f"expert and the one behind the last"
         )
-    first, last = (contract.integer("active_expert_range", each) for each in given or (0, experts))
+    first, last = (contract.whole("active_expert_range", each) for each in given or (0, experts))
     contract.require(
         0 <= first < last <= experts,
         f"active_expert_range must name experts in [0, {experts}), not [{first}, {last}); correct "
@@ -243,9 +244,9 @@ def _active(contract: Contract, given: Any, experts: int) -> range:
 
 
 def _scale(
-    contract: Contract, scale: Any, quantises: bool, shapes: tuple[tuple[int, ...], ...]
+    contract: Contract, quantises: bool, shapes: tuple[tuple[int, ...], ...]
 ) -> Operand | None:
-    factors = contract.optional("scale", scale, (FLOAT32,))
+    factors = contract.optional("scale")
     if factors is None:
         return None
     known = listed(tuple(dict.fromkeys(map(str, shapes))))

@@ -2,46 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from npusim.data.dtypes import Array
+from npusim.ops._oracle import Given
 
-__all__ = ["reference"]
+__all__ = ["oracle"]
 
 
-def reference(
-    x: Array,
-    expert_idx: Array,
-    *,
-    scale: Array | None = None,
-    active_num: int = -1,
-    expert_capacity: int = -1,
-    expert_num: int = -1,
-    drop_pad_mode: int = 0,
-    expert_tokens_num_type: int = 0,
-    expert_tokens_num_flag: bool = False,
-    quant_mode: int = -1,
-    active_expert_range: Sequence[int] = (),
-    row_idx_type: int = 0,
-) -> tuple[Array, Array, Array, Array]:
+def oracle(given: Given) -> tuple[Array, Array, Array, Array]:
     """The rows of each expert behind each other, where they are, their counts and their scales."""
-    _ = active_num
-    first, last = active_expert_range or (0, expert_num)
+    x, expert_idx, scale, expert_num = given.x, given.expert_idx, given.scale, given.expert_num
+    is_padded, kind = given.drop_pad_mode == 1, given.expert_tokens_num_type
+    first, last = given.active_expert_range or (0, expert_num)
     experts, k = expert_idx.ravel(), expert_idx.shape[1]
     is_active = (experts >= first) & (experts < last)
     order = np.argsort(np.where(is_active, experts, expert_num), kind="stable")
     places, coming = np.arange(is_active.sum()), order[: is_active.sum()]
     shape: tuple[int, ...] = (len(order),)
-    if drop_pad_mode == 1:
-        places, coming = _padded(experts, expert_num, expert_capacity)
-        shape = expert_num, expert_capacity
+    if is_padded:
+        places, coming = _padded(experts, expert_num, given.expert_capacity)
+        shape = expert_num, given.expert_capacity
     new = x[coming // k]
     scales = np.zeros(np.prod(shape), np.float32)
-    if quant_mode == 1:
+    if given.quant_mode == 1:
         is_one_token = _is_one_token(x, expert_idx, scale, (first, last)) and (
-            expert_tokens_num_flag and expert_tokens_num_type == 2 and drop_pad_mode == 0
+            given.expert_tokens_num_flag and kind == 2 and not is_padded
         )
         factors = None if scale is None else scale[(experts[coming] - first) % len(scale)]
         new, scales[places] = _quantise(new, factors, is_one_token)
@@ -51,12 +37,12 @@ def reference(
     rows[places] = new
     rows = rows.reshape(*shape, x.shape[1])
     index = order.astype(np.int32)
-    if row_idx_type == 0:
+    if given.row_idx_type == 0:
         index = np.full_like(index, -1)
         index[coming] = places
     numbers = np.bincount(experts[is_active] - first, minlength=last - first).astype(np.int64)
-    counts = _counts(numbers, expert_tokens_num_type, first, expert_num)
-    return rows, index, counts if expert_tokens_num_flag else np.zeros_like(counts), scales
+    counts = _counts(numbers, kind, first, expert_num)
+    return rows, index, counts if given.expert_tokens_num_flag else np.zeros_like(counts), scales
 
 
 def _padded(experts: Array, expert_num: int, capacity: int) -> tuple[Array, Array]:

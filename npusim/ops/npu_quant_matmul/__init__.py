@@ -36,7 +36,7 @@ QuantMatmulKernelNpuOpApi.cpp:
 * A float32 scale for an int8 output, or for float16 without pertoken_scale, goes through
   npu_trans_quant_param with the offset, and so loses 13 bits: torch_npu launches that first, and
   its time is part of the call's. int64 and uint64 scales are taken as such words, in one launch.
-  The kernel never reads the offset itself: beside a packed scale it has no effect.
+  The kernel never reads the offset itself: with a packed scale it has no effect.
 * Packed scales may also be (1, n), as torch_npu-npu_trans_quant_param.md says of its result.
 * Words that ask for a shift (bit 36), and for int8 those without the sign bit (46), are refused.
 * int32 matrices hold int4, eight an element, the lowest bits first: x1 (m, k/8); x2 (k, n/8), or
@@ -59,7 +59,7 @@ from __future__ import annotations
 
 from typing import Any, get_args
 
-from npusim.ops._protocol import Operator
+from npusim.ops import _vocabulary as ops
 from npusim.ops._torch import Sizes, TorchArguments, TorchFunction, TorchTensor, columns_of
 from npusim.ops.npu_quant_matmul.check import SUPPORT, Problem, Template, check
 from npusim.ops.npu_quant_matmul.kernel import build
@@ -99,7 +99,7 @@ def _earlier(p: Problem, arguments: dict[str, Any]) -> tuple[tuple[str, dict[str
     return (("npu_trans_quant_param", given),)
 
 
-OPERATOR = Operator(
+OPERATOR = ops.Operator(
     kernel_type=lambda _, p, __: f"QuantBatchMatmulV{3 if p.form == 'plain' else 4}",
     document=__doc__,
     support=SUPPORT,

@@ -17,9 +17,9 @@ from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT4, INT8, INT32, IN
 from npusim.data.errors import Code, shown
 from npusim.data.tensor import LAYOUTS, Operand, TensorSpec
 from npusim.isa.matrix import QuantMode
-from npusim.kernel.product import Product
-from npusim.ops import _protocol, npu_trans_quant_param
-from npusim.ops._contract import Contract, listed
+from npusim.kernel import Product
+from npusim.ops import _vocabulary as ops
+from npusim.ops import npu_trans_quant_param
 from npusim.ops._int4_matmul import MAX_ROW
 from npusim.ops._operands import (
     INT4_PER_INT32,
@@ -28,10 +28,7 @@ from npusim.ops._operands import (
     product_of,
     unpacked_remedy,
 )
-from npusim.ops._protocol import present
-from npusim.ops._support import A2_A3, ATLAS_INFERENCE, Operands, Row, required
-
-__all__ = ["SUPPORT", "Form", "Problem", "Template", "check"]
+from npusim.ops._vocabulary import A2_A3, ATLAS_INFERENCE, Operands, Row, listed, required
 
 LARGEST_INNER = 65535
 """Limit of k and of the last dimension in memory (torch_npu-npu_quant_matmul.md). It also keeps
@@ -137,7 +134,7 @@ SUPPORT = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Problem(_protocol.Problem):
+class Problem(ops.Problem):
     """A checked call, and where its epilogue runs."""
 
     scale: Operand | None
@@ -155,7 +152,7 @@ class Problem(_protocol.Problem):
     offset: Operand | None = None
     """msd: what is added to each column. pergroup: `(groups, n)` of x2."""
     group_k: int = 0
-    """k of what has scales of its own, with the kernels of version 4."""
+    """k of what has other scales, with the kernels of version 4."""
     packs_scale: bool = False
     """Whether torch_npu makes the words of a float32 scale, by a launch of npu_trans_quant_param
     (op-plugin@517f2e7, QuantMatmulKernelNpuOpApi.cpp)."""
@@ -176,7 +173,7 @@ class Problem(_protocol.Problem):
         return (*(operand.name for operand in self.inputs), "output")
 
 
-def check(contract: Contract) -> Problem:
+def check(contract: ops.Contract) -> Problem:
     """Hold a call against what ties its arguments together; raises OpError."""
     a, b = _matrices(contract)
     name = contract.value("output_dtype")
@@ -188,7 +185,7 @@ def check(contract: Contract) -> Problem:
     return _check_plain(contract, a, b, target)
 
 
-def _matrices(contract: Contract) -> tuple[Operand, Operand]:
+def _matrices(contract: ops.Contract) -> tuple[Operand, Operand]:
     a, b = contract.matrix("x1"), contract.matrix("x2")
     if a.element is INT32:
         if 1 in a.shape[-2:]:
@@ -207,8 +204,8 @@ def _matrices(contract: Contract) -> tuple[Operand, Operand]:
     return a, b
 
 
-def _group_sizes(contract: Contract, x1: DType, x2: DType) -> tuple[int, int, int]:
-    """Rows, columns and k of what has a scale of its own, as the rows of support have them."""
+def _group_sizes(contract: ops.Contract, x1: DType, x2: DType) -> tuple[int, int, int]:
+    """Rows, columns and k of a group, which has a scale, as the rows of support have them."""
     value = contract.value("group_sizes")
     if value is None:
         value = UNGROUPED
@@ -235,7 +232,7 @@ def _group_sizes(contract: Contract, x1: DType, x2: DType) -> tuple[int, int, in
     return found
 
 
-def _asked_for(contract: Contract, epilogue: str, form: Form) -> Template | None:
+def _asked_for(contract: ops.Contract, epilogue: str, form: Form) -> Template | None:
     """The template held against the product line, the types, and the *epilogue* that they need."""
     template = contract.value("template")
     is_310p = contract.spec.arch == "2002"
@@ -260,7 +257,7 @@ def _asked_for(contract: Contract, epilogue: str, form: Form) -> Template | None
 # ---- version 3 ----
 
 
-def _check_plain(contract: Contract, a: Operand, b: Operand, target: str) -> Problem:
+def _check_plain(contract: ops.Contract, a: Operand, b: Operand, target: str) -> Problem:
     is_packed = a.element is INT32
     tokens, scale = contract.optional("pertoken_scale"), contract.operand("scale")
     contract.require(
@@ -279,7 +276,7 @@ def _check_plain(contract: Contract, a: Operand, b: Operand, target: str) -> Pro
     if contract.spec.arch == "2002":
         b, product = as_fractals(b), replace(product, transposed_b=True, fractal_b=True)
     return Problem(
-        inputs=present(a, b, words, bias, tokens),
+        inputs=ops.present(a, b, words, bias, tokens),
         outputs={"output": output},
         scale=words,
         bias=bias,
@@ -292,7 +289,7 @@ def _check_plain(contract: Contract, a: Operand, b: Operand, target: str) -> Pro
     )
 
 
-def _check_product(contract: Contract, product: Product) -> None:
+def _check_product(contract: ops.Contract, product: Product) -> None:
     inner_a = product.m if product.transposed_a else product.k
     inner_b = product.k if product.transposed_b else product.n
     for name, size in (("k", product.k), ("x1", inner_a), ("x2", inner_b)):
@@ -309,7 +306,7 @@ def _check_product(contract: Contract, product: Product) -> None:
 
 
 def _check_vectors(
-    contract: Contract,
+    contract: ops.Contract,
     product: Product,
     scale: Operand,
     offset: Operand | None,
@@ -343,7 +340,7 @@ def _check_vectors(
 
 
 def _kernel_scale(
-    contract: Contract, scale: Operand, offset: Operand | None, target: str, is_vector: bool
+    contract: ops.Contract, scale: Operand, offset: Operand | None, target: str, is_vector: bool
 ) -> tuple[Operand | None, QuantMode]:
     """The scale as the kernel reads it, None if it reads none, and what L0C's way out does."""
     if target == "int32":
@@ -366,7 +363,7 @@ def _kernel_scale(
 
 
 def _check_version_4(
-    contract: Contract, a: Operand, b: Operand, form: Form, groups: tuple[int, int, int]
+    contract: ops.Contract, a: Operand, b: Operand, form: Form, groups: tuple[int, int, int]
 ) -> Problem:
     contract.optional("bias")
     product = product_of(contract, a, b, INT4, packed=a.element is INT32, packed_x2=True)
@@ -381,7 +378,7 @@ def _check_version_4(
         (offset, (n,) if form == "msd" else of_groups),
     )
     for operand, shape in wanted:
-        remedy = "reshape it" if operand.spec.size == prod(shape) else "pass as many numbers"
+        remedy = "reshape it" if operand.spec.size == prod(shape) else "pass as many elements"
         contract.require(
             operand.shape == shape,
             f"{operand.name} must have shape {shape}, not {operand.shape}; {remedy}",
@@ -390,7 +387,7 @@ def _check_version_4(
     if form == "msd":
         scale = fixpipe_words(contract, scale, output.element)
     return Problem(
-        inputs=present(a, b, scale, offset, tokens),
+        inputs=ops.present(a, b, scale, offset, tokens),
         outputs={"output": output},
         scale=scale,
         pertoken_scale=tokens,
@@ -403,9 +400,9 @@ def _check_version_4(
 
 
 def _check_sizes(
-    contract: Contract, product: Product, form: Form, groups: tuple[int, int, int]
+    contract: ops.Contract, product: Product, form: Form, groups: tuple[int, int, int]
 ) -> int:
-    """The k of what has scales of its own: a group, or all."""
+    """The k that scales are for: that of a group, or all."""
     what, (k, n) = WORDS[form], (product.k, product.n)
     contract.require(
         product.batch == (), f"x1 and x2 must have two dimensions{what}; pass matrix by matrix"

@@ -24,7 +24,7 @@ columns goes the same way.
 
 In tbe_opt with scales of rows a plane of these is ready before the sums are: while the cube
 multiplies, the vector core fills a plane with the scales of the rows of a block, and multiplies it
-row by row; then each piece of sums takes a pass for every step. The vendor's kernel is told to
+row by row; then each piece of sums takes a pass for every step. The vendor's kernel is asked to
 multiply that plane by the scales of the columns, and so to save one pass of four; its golden values
 have the order above, which is kept: here the rows are multiplied by 1, which takes as long. Vector
 core 0 of a group does all of it (*_pertoken_opt.h). That vector core 1 answers the cube core's
@@ -40,22 +40,28 @@ import numpy as np
 from npusim.data.dtypes import FLOAT32, INT32
 from npusim.data.integers import align_up, ceil_div
 from npusim.devices.schema import DeviceSpec
-from npusim.isa import Local
+from npusim.kernel import (
+    Binding,
+    Block,
+    ColumnVector,
+    GmView,
+    GmViews,
+    Local,
+    Pieces,
+    Plane,
+    Step,
+    VectorCore,
+    by_row,
+    spread_rows,
+)
 from npusim.kernel.blocks import columns_of, output_of
-from npusim.kernel.columns import ColumnVector
 from npusim.kernel.launch import launch
-from npusim.kernel.plane import REPEAT, Plane, by_row, spread_rows
-from npusim.kernel.program import Binding, Block
+from npusim.kernel.plane import REPEAT
 from npusim.kernel.rows import pieces as row_pieces
-from npusim.kernel.steps import GmViews, Integers, Step
-from npusim.kernel.tiles import Pieces
-from npusim.kernel.vector_core import VectorCore
-from npusim.kernel.views import GmView
+from npusim.kernel.steps import Integers
 from npusim.ops.npu_quant_matmul.check import Problem
 from npusim.ops.npu_quant_matmul.messages import Outbox, places
 from npusim.ops.npu_quant_matmul.tiling import Plan
-
-__all__ = ["FILLED", "READ", "Epilogue", "blocks_of", "workspace_of"]
 
 FILLED, READ = 0, 1
 """Flags between a cube core and its vector cores: a block is in the workspace; it was read."""
@@ -76,7 +82,7 @@ def blocks_of(plan: Plan, pieces: Pieces, group: Integers) -> GmViews:
 
 
 class Epilogue:
-    """The kernel of a vector core beside a cube core."""
+    """The kernel of a vector core that finishes what a cube core sums up."""
 
     def __init__(self, spec: DeviceSpec, p: Problem, plan: Plan) -> None:
         self.p, self.plan = p, plan

@@ -18,29 +18,31 @@ from npusim.data.dtypes import INT32, UINT64
 from npusim.data.integers import align_up
 from npusim.data.layout import FRACTAL_ROWS
 from npusim.devices.schema import DeviceSpec
-from npusim.kernel.ai_core import AiCore, NdFeed, NdOut, RowTable
-from npusim.kernel.blocks import (
+from npusim.kernel import (
+    AiCore,
+    Binding,
+    Block,
+    CubeCore,
+    GmTile,
+    GmView,
+    Matmul,
+    NdFeed,
+    NdOut,
+    Pieces,
+    RowTable,
+    ScaleTable,
     base_tile,
-    columns_of,
-    gm_matrix_a,
-    gm_matrix_b,
-    output_of,
+    bindings,
+    grouped,
     product_steps,
 )
-from npusim.kernel.cube_core import CubeCore, ScaleTable
-from npusim.kernel.launch import grouped, launch
-from npusim.kernel.matmul import Matmul
-from npusim.kernel.matrices import GmTile
-from npusim.kernel.program import Binding, Block
-from npusim.kernel.tiles import Pieces
-from npusim.kernel.views import GmView, bindings
+from npusim.kernel.blocks import columns_of, gm_matrix_a, gm_matrix_b, output_of
+from npusim.kernel.launch import launch
 from npusim.ops.npu_quant_matmul import msd, pergroup
 from npusim.ops.npu_quant_matmul.check import Problem
 from npusim.ops.npu_quant_matmul.epilogue import FILLED, READ, Epilogue, blocks_of, workspace_of
 from npusim.ops.npu_quant_matmul.messages import message_to, places, receive_step
 from npusim.ops.npu_quant_matmul.tiling import Plan
-
-__all__ = ["build"]
 
 
 def build(spec: DeviceSpec, p: Problem, plan: Any) -> tuple[Block, ...]:

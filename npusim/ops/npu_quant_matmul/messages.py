@@ -1,7 +1,7 @@
 """How vector cores start cube cores in tbe: by messages in global memory, one a rectangle.
 
 The kernel is written for the vector core, whose calls of the Matmul API become messages to the cube
-core beside it. That one multiplies a rectangle, block after block, each into a place of its own in
+core of its group. That one multiplies a rectangle, block after block, each into another place of
 the workspace; the vector cores take the blocks as they come, and send the next message when they
 are done with all (ops-nn@e5c3fa9 matmul/quant_batch_matmul_v3/op_kernel, *_bf16.h and *_pertoken.h:
 class Matmul, `Iterate<false>`). A rectangle is what a core has of a row of blocks, as far as it
@@ -18,15 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from npusim.data.dtypes import INT32
-from npusim.isa import Duplicate
-from npusim.kernel.cube_core import CubeCore
-from npusim.kernel.steps import GmViews, Integers, Step
-from npusim.kernel.tiles import Pieces
-from npusim.kernel.vector_core import VectorCore
-from npusim.kernel.views import GmView
+from npusim.kernel import CubeCore, Duplicate, GmView, GmViews, Pieces, Step, VectorCore
+from npusim.kernel.steps import Integers
 from npusim.ops.npu_quant_matmul.tiling import MESSAGE_BYTES, Plan
-
-__all__ = ["Outbox", "message_to", "places", "receive_step"]
 
 MESSAGE = 2
 """The flag that vector cores set when they have written a message."""
@@ -74,7 +68,7 @@ def receive_step(core: CubeCore, pieces: Pieces, begins: NDArray[np.bool_]) -> S
 
 
 class Outbox:
-    """Messages of a vector core; of the two beside a cube core only the first one writes them."""
+    """Messages of a vector core; of the two of a group only the first one writes them."""
 
     def __init__(self, core: VectorCore) -> None:
         self._core, self._message = core, core.tile(INT32, COUNT)

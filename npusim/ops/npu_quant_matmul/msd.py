@@ -24,25 +24,32 @@ import numpy as np
 from npusim.data.dtypes import FLOAT16, FLOAT32, INT4, INT8, UINT64
 from npusim.data.integers import align_up, ceil_div
 from npusim.devices.schema import DeviceSpec
-from npusim.kernel.blocks import base_tile, gm_matrix_b
-from npusim.kernel.cross_core import sync_all
-from npusim.kernel.cube_core import CubeCore
-from npusim.kernel.launch import grouped, launch
-from npusim.kernel.matmul import BaseTile
-from npusim.kernel.matrices import GmMatrix
+from npusim.kernel import (
+    BaseTile,
+    Binding,
+    Block,
+    CubeCore,
+    CubeTiles,
+    GmMatrix,
+    GmView,
+    GmViews,
+    Pieces,
+    Step,
+    VectorCore,
+    base_tile,
+    bindings,
+    grouped,
+    pieces,
+    sync_all,
+)
+from npusim.kernel.blocks import gm_matrix_b
+from npusim.kernel.launch import launch
 from npusim.kernel.plane import REPEAT
-from npusim.kernel.program import Binding, Block
-from npusim.kernel.rows import pieces
-from npusim.kernel.steps import GmViews, Integers, Step
-from npusim.kernel.tiles import CubeTiles, Pieces
-from npusim.kernel.vector_core import VectorCore
-from npusim.kernel.views import GmView, bindings
-from npusim.ops import _protocol
+from npusim.kernel.steps import Integers
+from npusim.ops import _vocabulary as ops
 from npusim.ops._int4_matmul import FILLED, READ, DigitSplitter, Epilogue, ScaledGroups, digits_of
 from npusim.ops.npu_quant_matmul.check import Problem
 from npusim.ops.npu_quant_matmul.tiles_basic import basic_tiles
-
-__all__ = ["MsdPlan", "build", "tile"]
 
 SPLIT, ALL_VECTORS = 2, 3
 """Flags: the digits are in global memory; all vector cores wait for each other."""
@@ -57,7 +64,7 @@ COLUMNS = (64, 128, 256, 512)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MsdPlan(_protocol.Plan):
+class MsdPlan(ops.Plan):
     """The tiles of the cube, whose rows are digits, and what a vector core makes at a time."""
 
     cube: CubeTiles

@@ -9,11 +9,9 @@ import numpy as np
 
 from npusim.data.dtypes import Array
 from npusim.data.tensor import is_transposed
+from npusim.ops import _vocabulary as ops
 from npusim.ops._int4_matmul import digit_sums, unpacked
-from npusim.ops._matmul_oracle import exact_int, narrowed
-from npusim.ops._oracle import Given
-
-__all__ = ["oracle"]
+from npusim.ops._matmul_oracle import exact_int
 
 KINDS: dict[str, np.dtype[Any]] = {
     "float16": np.dtype(np.float16),
@@ -21,7 +19,7 @@ KINDS: dict[str, np.dtype[Any]] = {
 }
 
 
-def oracle(given: Given) -> Array:
+def oracle(given: ops.Given) -> Array:
     """Multiply x1 `(..., m, k)` by x2 `(..., k, n)` and rescale.
 
     x2 may be a Tensor of any layout; int32 matrices hold eight int4 an element, x2 along n, or
@@ -34,7 +32,7 @@ def oracle(given: Given) -> Array:
     if is_int4 and (given.x1.dtype == np.int8 or is_grouped):
         make = _int8_times_int4 if given.x1.dtype == np.int8 else _groups_of_int4
         y = make(x1, x2, scale, given.offset, tokens.reshape(-1, 1))
-        return narrowed(y, KINDS[target], given.spec)
+        return given.rounded(y, KINDS[target])
     acc, late = exact_int(x1, x2), None
     if given.bias is not None and given.bias.dtype == np.int32:
         acc = acc + given.bias
@@ -49,11 +47,11 @@ def oracle(given: Given) -> Array:
             values = values * scale.astype(np.float32)
             values = values if tokens is None else values * tokens[:, None]
             values = values if late is None else values + late
-            return narrowed(values, KINDS[target], given.spec)
+            return given.rounded(values, KINDS[target])
         factor, point = _parameters(scale, given.offset)
         values = values * factor
         if target == "float16":
-            return narrowed(values, KINDS["float16"], given.spec)
+            return given.rounded(values, KINDS["float16"])
         # Nine bits first, then the offset: a large product minus 200 is 55, not 127.
         nine = np.rint(np.clip(np.where(np.isnan(values), 0, values), -256, 255)).astype(np.int32)
         return np.asarray(np.clip(nine + point, -128, 127).astype(np.int8))

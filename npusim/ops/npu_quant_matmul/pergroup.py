@@ -8,7 +8,7 @@
 
 Blocks are 128 x 256. The two vector cores of a group take half of the rows of a block each, whose D
 stays in their buffer; each piece of rows ends with all pipes waiting for each other. How many rows
-a piece has is assumed: as many as fit beside D.
+a piece has is assumed: as many as fit with D.
 
 ops-nn@e5c3fa9 matmul/quant_batch_matmul_v4, op_host/op_tiling and op_kernel.
 """
@@ -21,24 +21,33 @@ from npusim.data.dtypes import FLOAT16, FLOAT32, INT4, INT32
 from npusim.data.integers import align_down, align_up, ceil_div
 from npusim.data.layout import FRACTAL_ROWS
 from npusim.devices.schema import DeviceSpec
-from npusim.isa import Local
+from npusim.kernel import (
+    Binding,
+    Block,
+    CubeCore,
+    CubeTiles,
+    GmTile,
+    GmView,
+    GmViews,
+    Local,
+    Pieces,
+    Plane,
+    Step,
+    VectorCore,
+    bindings,
+    by_row,
+    grouped,
+    pieces,
+    repeat,
+    spread_rows,
+)
 from npusim.kernel.blocks import gm_matrix_a, gm_matrix_b, output_of
-from npusim.kernel.cube_core import CubeCore
-from npusim.kernel.launch import grouped, launch
-from npusim.kernel.matrices import GmTile
-from npusim.kernel.plane import REPEAT, Plane, RowFactors, by_row, spread_rows
-from npusim.kernel.program import Binding, Block
-from npusim.kernel.rows import pieces
-from npusim.kernel.steps import GmViews, Step
-from npusim.kernel.tiles import CubeTiles, Pieces
-from npusim.kernel.vector_core import VectorCore
-from npusim.kernel.views import GmView, bindings, repeat
-from npusim.ops import _protocol
+from npusim.kernel.launch import launch
+from npusim.kernel.plane import REPEAT, RowFactors
+from npusim.ops import _vocabulary as ops
 from npusim.ops._int4_matmul import FILLED, READ, GroupRuns
 from npusim.ops.npu_quant_matmul.check import Problem
 from npusim.ops.npu_quant_matmul.tiles_basic import l2_tile
-
-__all__ = ["PerGroupPlan", "build", "tile"]
 
 BASE_M, BASE_N = 128, 256
 STEPS = 4
@@ -48,7 +57,7 @@ RING = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PerGroupPlan(_protocol.Plan):
+class PerGroupPlan(ops.Plan):
     """The tiles of the cube; a piece of k in L0 is a group."""
 
     cube: CubeTiles
@@ -252,7 +261,7 @@ class _VectorCore:
         """The sum of each row of *x1* `(rows, k)`, eight times: `(rows, 8)`."""
         core, rows, count = self.core, x1.rows, x1.rows * x1.columns
         loaded, half = core.load_rows(self.x1, x1), self.half[:count]
-        # (rows, k) int4 -> fp16 -> fp32, whole numbers in any order
+        # (rows, k) int4 -> fp16 -> fp32, integers in any order
         core.cast(half, loaded[:count], "none")
         self.x1.free(loaded)
         wide = Plane(self.wide, rows, x1.columns)

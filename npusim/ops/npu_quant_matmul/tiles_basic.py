@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from npusim.data.integers import align_up, ceil_div
 from npusim.devices.schema import Core, DeviceSpec
-from npusim.kernel.launch import share
-from npusim.kernel.tiles import CubeTiles, Order
+from npusim.kernel import CubeTiles, share
+from npusim.kernel.tiles import Order
 from npusim.ops.npu_quant_matmul.check import Problem
-
-__all__ = ["basic_tiles", "is_basic", "l2_tile"]
 
 Pair = tuple[int, int]
 """Rows and columns of a block."""
@@ -61,7 +59,7 @@ def is_basic(spec: DeviceSpec, p: Problem) -> bool:
 
 
 def _decodes(p: Problem) -> bool:
-    """Whether few rows are multiplied by weights in FRACTAL_NZ, which has a rule of its own."""
+    """Whether few rows are multiplied by weights in FRACTAL_NZ, which has a special rule."""
     pr = p.product
     is_plain = not pr.transposed_a and not pr.transposed_b
     return pr.fractal_b and is_plain and pr.m <= 64 and pr.k % 128 == 0

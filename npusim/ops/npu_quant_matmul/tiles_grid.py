@@ -25,11 +25,9 @@ from collections.abc import Iterator
 
 from npusim.data.integers import align_down, align_up, ceil_div
 from npusim.devices.schema import Core, DeviceSpec
-from npusim.isa import BLOCK_BYTES
-from npusim.kernel.tiles import CubeTiles, whole_edges
+from npusim.kernel import BLOCK_BYTES, CubeTiles
+from npusim.kernel.tiles import whole_edges
 from npusim.ops.npu_quant_matmul.check import Problem
-
-__all__ = ["coupled_tiles", "few_rows_tiles", "grid_tiles", "is_pp"]
 
 BLOCKS = (
     *((64, 64), (64, 128), (64, 256), (128, 64), (128, 128), (256, 64), (96, 320), (128, 192)),

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from npusim.data.dtypes import INT32
 from npusim.data.integers import align_down, align_up, ceil_div
 from npusim.devices.schema import Core, DeviceSpec
-from npusim.kernel.tiles import CubeTiles
-from npusim.ops import _protocol
+from npusim.kernel import CubeTiles
+from npusim.ops import _vocabulary as ops
 from npusim.ops.npu_quant_matmul import msd, pergroup
 from npusim.ops.npu_quant_matmul.check import Problem, Template
 from npusim.ops.npu_quant_matmul.tiles_basic import basic_tiles, is_basic
@@ -19,11 +19,9 @@ from npusim.ops.npu_quant_matmul.tiles_grid import (
     is_pp,
 )
 
-__all__ = ["Plan", "tile"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan(_protocol.Plan):
+class Plan(ops.Plan):
     """The cube's tiles, and the pieces in which vector cores turn int32 into the output."""
 
     template: Template
@@ -46,7 +44,7 @@ MESSAGE_BYTES = 64
 """A line of the scalar unit's cache (assumed); see `messages`."""
 
 
-def tile(spec: DeviceSpec, p: Problem) -> _protocol.Plan:
+def tile(spec: DeviceSpec, p: Problem) -> ops.Plan:
     """Split as the vendor does, as far as its rules are public.
 
     ops-nn@e5c3fa9 matmul/quant_batch_matmul_v3/op_host/op_tiling: the basic template where its

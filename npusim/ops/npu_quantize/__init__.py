@@ -26,16 +26,47 @@ What is accepted is what the operator's document says (torch_npu-npu_quantize.md
 
 from __future__ import annotations
 
-from npusim.ops._protocol import Operator
-from npusim.ops._torch import TorchFunction, quantised
-from npusim.ops.npu_quantize.contract import Problem, check
+import numpy as np
+
+from npusim.data.dtypes import INT4, INT8, Array
+from npusim.ops import _vocabulary as ops
+from npusim.ops._row_quant import clamped, packed
+from npusim.ops._torch import quantised
+from npusim.ops.npu_quantize.check import SUPPORT, check
 from npusim.ops.npu_quantize.kernel import build
-from npusim.ops.npu_quantize.reference import reference
-from npusim.ops.npu_quantize.tiling import Plan, tile
+from npusim.ops.npu_quantize.tiling import tile
 
-__all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "reference", "tile"]
 
-TORCH = TorchFunction(
+def oracle(given: ops.Given) -> Array:
+    """Quantise input on whole arrays.
+
+    input has any shape, scales one element or as many as the scaled dimension; the result has the
+    shape of input, with 'quint4x2' one int32 for eight elements of the last dimension.
+    """
+    tensor, scales, zero_points = given.input, given.scales, given.zero_points
+    axis, div_mode, dtype = given.axis, given.div_mode, given.dtype
+    if div_mode:
+        position = axis % tensor.ndim if scales.size > 1 else 0
+    else:
+        position = tensor.ndim - 2 if axis == -2 else tensor.ndim - 1
+    along = [1] * tensor.ndim
+    along[position] = -1
+    x, s = tensor.astype(np.float32), scales.astype(np.float32).reshape(along)
+    with np.errstate(all="ignore"):
+        values = x / s if div_mode else x * s
+        if zero_points is not None:
+            values = values + zero_points.astype(np.float32).reshape(along)
+    if dtype == "quint4x2":
+        return packed(clamped(values, INT4))
+    if dtype == "qint8":
+        return clamped(values, INT8)
+    # The limits of int32 are no fp32 numbers, so they are applied as float64.
+    low, high, kind = (0, 255, np.uint8) if dtype == "quint8" else (-(2**31), 2**31 - 1, np.int32)
+    exact = np.rint(values).astype(np.float64)
+    return np.clip(np.where(np.isnan(exact), 0, exact), low, high).astype(kind)
+
+
+TORCH = ops.TorchFunction(
     schema="npu_quantize(Tensor self, Tensor scales, Tensor? zero_points, int dtype, int axis=1, "
     "bool div_mode=True) -> Tensor",
     aclnn=lambda given: "aclnnQuantize" if given["div_mode"] else "aclnnAscendQuantV3",
@@ -46,13 +77,13 @@ TORCH = TorchFunction(
 )
 
 
-OPERATOR = Operator(
-    name="npu_quantize",
+OPERATOR = ops.Operator(
     kernel_type=lambda _, p, __: "Quantize" if p.divide else "AscendQuantV2",
     document=__doc__,
+    support=SUPPORT,
     contract=check,
     tile=tile,
     build=build,
-    oracle=reference,
+    oracle=oracle,
     torch=(TORCH,),
 )

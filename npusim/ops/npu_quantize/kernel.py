@@ -8,271 +8,215 @@ the next one begins (ops-nn@e5c3fa9 quant/ascend_quant_v2/op_kernel/ascend_quant
 
 from __future__ import annotations
 
+import numpy as np
+
 from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, UINT8
 from npusim.data.tensor import Operand
 from npusim.devices.schema import DeviceSpec, Pipe
-from npusim.isa import Binary, BinaryOp, BinaryScalar, Local, ScalarAlu, ScalarLoad
-from npusim.kernel.builder import Builder
-from npusim.kernel.chain import step, to_float32, to_quantised
-from npusim.kernel.columns import ColumnVector
-from npusim.kernel.program import Block, Program
-from npusim.kernel.queues import Slot
-from npusim.kernel.rows import Writer, fill, load, pieces
-from npusim.kernel.views import GmView, bindings, repeat
-from npusim.kernel.views import load as load_typed
-from npusim.ops.npu_quantize.contract import Problem
+from npusim.isa import BinaryOp, Local
+from npusim.kernel import Block, GmView, GmViews, Step, VectorCore
+from npusim.ops._quant_parameters import QuantParameter, Rectangles, rectangles
+from npusim.ops.npu_quantize.check import Problem
 from npusim.ops.npu_quantize.tiling import SCALE_CHUNK, Plan, least_columns, pitch_columns
 
 __all__ = ["build"]
 
 
 def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
-    """One block a core; cores with rectangles of the same size share their program."""
-    kernel = Quantize(spec, p, plan)
-    programs: dict[tuple[int, int, int], Program] = {}
-    blocks: list[Block] = []
-    kinds = spec.vector_cores
-    x, output = _matrices(p)
-    for row, rows in pieces(p.rows, plan.rows_per_core):
-        for column, columns in pieces(p.columns, plan.columns_per_core, least_columns(spec, p)):
-            # Scaled by row, a rectangle's first row decides which scale comes first.
-            phase, start = 0, column if p.scaling == "column" else 0
-            if p.scaling == "row":
-                phase, start = _first_scale(p, row, rows)
-            key = (rows, columns, phase)
-            if key not in programs:
-                programs[key] = kernel.program(rows, columns, phase)
-            vectors = [_vector(operand)[:, start:] for operand in p.inputs[1:]]
-            bound = bindings(x[row:, column:], output[row:, column:], *vectors)
-            blocks.append(Block(len(blocks), kinds[len(blocks)], programs[key], bound))
-    return tuple(blocks)
-
-
-def _first_scale(p: Problem, row: int, rows: int) -> tuple[int, int]:
-    """Scaled by row: which scale *row* takes, from the one on that the tensor is bound from.
-
-    That is the first of its chunk where this and all that *rows* take are whole.
-    """
-    phase = row % p.period
-    if phase + rows > p.period - p.period % SCALE_CHUNK:
-        return phase, 0
-    return phase % SCALE_CHUNK, phase - phase % SCALE_CHUNK
-
-
-def _matrices(p: Problem) -> tuple[GmView, GmView]:
-    """The input and the output as matrices `(rows, columns)`."""
+    """For each piece of columns of a rectangle its parameters, then piece after piece of rows."""
+    core = VectorCore("npu_quantize", spec)
+    quantize = Quantize(core, p, plan)
+    shape = plan.rows_per_core, plan.columns_per_core
+    parts = rectangles(p.rows, p.columns, shape, plan.column_step, least_columns(spec, p))
+    tiles = parts.cut(plan.row_step)
     x = GmView.of("input", p.input.element, p.rows, p.columns)
-    return x, GmView.of("output", p.target, p.rows, p.columns)
-
-
-def _vector(operand: Operand) -> GmView:
-    return GmView.vector(operand.name, operand.element, operand.spec.size)
+    output = GmView.of("output", p.target, p.rows, p.columns)
+    views = tiles.views(x), tiles.views(output)
+    cores = np.unique(tiles.core)
+    begin, end = (np.full(cores.size, order) for order in (-1, tiles.order.max() + 1))
+    drop = Step(quantize.drop, (), cores, end, keeps_slots=True)
+    if p.scaling == "row":
+        scales = quantize.scales_of_rows(tiles)
+        rows = Step(quantize.scaled_rows, (*views, *scales), tiles.core, tiles.order, True)
+        return core.launch(rows, drop)
+    step = Step(quantize.tile, views, tiles.core, tiles.order)
+    if quantize.is_read_anew:
+        return core.launch(Step(quantize.read, (), parts.core, parts.order), step)
+    if p.scaling == "tensor":
+        return core.launch(Step(quantize.take_numbers, (), cores, begin, True), step, drop)
+    vectors = tuple(parts.views(vector.view) for vector in quantize.parameters)
+    return core.launch(Step(quantize.take, vectors, parts.core, parts.order, True), step, drop)
 
 
 class Quantize:
-    """The kernel of one core."""
+    """The buffers of a core, and its stages."""
 
-    def __init__(self, spec: DeviceSpec, p: Problem, plan: Plan) -> None:
-        self.spec, self.p, self.plan = spec, p, plan
-        self.builder = Builder("npu_quantize", spec.cores[spec.vector_kinds[0]], spec.sync)
+    def __init__(self, core: VectorCore, p: Problem, plan: Plan) -> None:
+        self.core, self.p = core, p
         pitch = pitch_columns(p, plan.column_step)
-        x_bytes = plan.row_step * p.input.element.nbytes(pitch)
-        y_bytes = plan.row_step * p.target.nbytes(pitch)
-        self.x = self.builder.queue("ub", x_bytes, "mte2", "vector", plan.depth)
-        self.y = self.builder.queue("ub", y_bytes, "vector", "mte3", plan.depth)
-        self.work: Slot | None = None
+        size = plan.row_step * pitch
+        self.x = core.vecin(p.input.element, size, plan.depth)
+        self.y = core.vecout(p.target, size, plan.depth)
+        self.work: Local | None = None
         """A row in float32; float32 rows are worked on where they were loaded."""
         if p.input.element.bits == 16:
-            self.work = self.builder.claim("ub", FLOAT32.nbytes(pitch))
+            self.work = core.tile(FLOAT32, pitch)
+        self.is_read_anew = p.scaling == "tensor" and not core.is_310p and not p.divide
+        """Whether the scalar unit reads and widens the numbers of the tensor before each piece of
+        columns (ops-nn@e5c3fa9 quant/ascend_quant_v2/op_kernel, the kernel of bf16; assumed of the
+        others too)."""
         count = {"tensor": 1, "column": pitch, "row": SCALE_CHUNK}[p.scaling]
-        self.factors: list[Factor | Number]
-        if p.scaling == "tensor" and spec.arch == "2201" and not p.divide:
-            self.factors = [Number(self.builder, operand) for operand in p.inputs[1:]]
-        else:
-            self.factors = [Factor(self.builder, spec, p, each, count) for each in p.inputs[1:]]
-        self.one_by_one = spec.arch == "2002" and not p.divide
-        self.writer = Writer(self.builder, spec, one_by_one=self.one_by_one)
+        self.parameters = [
+            QuantParameter(
+                core, each, count, reader=self._reader(each), widens=not self.is_read_anew
+            )
+            for each in p.inputs[1:]
+        ]
+        self.one_by_one = core.is_310p and not p.divide
+        core.claim_tails(one_by_one=self.one_by_one)
 
-    def program(self, rows: int, columns: int, phase: int) -> Program:
-        """*rows* x *columns*, the first row taking scale *phase* when scaled by row."""
-        p, plan, (x, output) = self.p, self.plan, _matrices(self.p)
-        for factor in self.factors:
-            factor.begin()
-        for column, width in pieces(columns, plan.column_step, least_columns(self.spec, p)):
-            here = slice(column, column + width)
-            for factor in self.factors:
-                factor.begin_columns(here)
-            for row, count in pieces(rows, plan.row_step):
-                piece = slice(row, row + count), here
-                if count == 1 and p.scaling != "row":
-                    repeat(self.builder, self._row_alone, x[piece], output[piece])
-                else:
-                    self._piece(x[piece], output[piece], phase + row)
-        for factor in self.factors:
-            factor.drop()
-        return self.builder.build()
+    def _reader(self, operand: Operand) -> Pipe:
+        is_read = operand.element is FLOAT32 and self.p.scaling != "column"
+        return "scalar" if is_read or self.is_read_anew else "vector"
 
-    def _row_alone(self, x: GmView, output: GmView) -> None:
-        """*x* to *output*, both `(1, width)`, by what the factors took for these columns."""
-        slot = load(self.builder, self.spec, self.x, x, one_by_one=self.one_by_one)
-        out = self.y.alloc()
-        self._row(slot.of(x.dtype, x.columns), out.of(output.dtype, x.columns))
-        self.x.free(slot)
-        self.writer.store(self.y, out, output)
+    # ---- parameters ----
 
-    def _piece(self, x: GmView, output: GmView, phase: int) -> None:
-        """*x* to *output*, both `(rows, width)`; the first row takes scale *phase*.
+    def take(self, *views: GmView) -> None:
+        """Load what serves the columns of *views* `(width,)`; float32 stays until the next."""
+        for vector, view in zip(self.parameters, views, strict=True):
+            vector.drop()
+            vector.take(view)
+            if not vector.is_wide:
+                vector.drop()
 
-        The copies and the rows of a piece are bodies of their own, which those of the next piece
-        call again, whatever flags its buffers wait for.
-        """
-        builder, pitch = self.builder, pitch_columns(self.p, x.columns)
-        slot = self.x.alloc()
-        repeat(builder, self._fill, slot, x, x.dtype.nbytes(pitch))
-        self.x.enque(slot)
-        slot = self.x.deque()
-        out = self.y.alloc()
-        if self.p.scaling == "row":
-            self._rows(slot, out, x.rows, x.columns, phase)
-        else:
-            repeat(builder, self._rows, slot, out, x.rows, x.columns, 0)
-        self.x.free(slot)
-        self.y.enque(out)
-        out = self.y.deque()
-        repeat(builder, self.writer.copy, out, output, output.dtype.nbytes(pitch))
-        self.y.free(out)
+    def drop(self) -> None:
+        """The last parameters have been used."""
+        for vector in self.parameters:
+            vector.drop()
 
-    def _fill(self, slot: Slot, x: GmView, pitch_bytes: int) -> None:
-        fill(self.builder, self.spec, slot, x, pitch_bytes, one_by_one=self.one_by_one)
+    def take_numbers(self) -> None:
+        """Load the number of each parameter into its register; float32 stays in the buffer."""
+        for vector in self.parameters:
+            vector.take(vector.view)
+            self._widened(vector)
+            self.core.get_value(vector.name, vector.wide[:1])
 
-    def _rows(self, slot: Slot, out: Slot, rows: int, width: int, phase: int) -> None:
-        """*rows* of *slot* to *out*, `(rows, width)` each; the first row takes scale *phase*."""
-        p, pitch = self.p, pitch_columns(self.p, width)
-        x, y = p.input.element, p.target
-        for row in range(rows):
-            for factor in self.factors:
-                factor.begin_row((phase + row) % p.period)
-            # (width,) of one row
-            source = slot.of(x, width, row * x.nbytes(pitch))
-            self._row(source, out.of(y, width, row * y.nbytes(pitch)))
+    def _widened(self, vector: QuantParameter) -> None:
+        """The scalar unit goes on with what the vector pipe has widened."""
+        if not vector.is_wide:
+            vector.drop()
+            self.core.sync("vector", "scalar")
+
+    def read(self) -> None:
+        """Load the number of each parameter into its register, and widen it there."""
+        for vector in self.parameters:
+            core, dtype, name = self.core, vector.view.dtype, vector.name
+            tile = core.load_rows(vector.loaded, vector.view)
+            core.get_value(name, tile)
+            if dtype is BFLOAT16:
+                # The upper half of an fp32.
+                core.alu("shl", name, name, 16)
+            elif dtype is FLOAT16:
+                core.alu("f16_to_f32", name, name)
+            vector.loaded.free(tile)
+
+    # ---- tiles ----
+
+    def tile(self, x: GmView, output: GmView) -> None:
+        """*x* to *output*, both `(rows, width)`, by the parameters that were taken."""
+        if x.rows == 1:
+            loaded, out = self._load(x, None), self.y.alloc()
+            self._row(loaded[: x.columns], out[: x.columns])
+            self.x.free(loaded)
+            self.core.store(self.y, out, output)
+            return
+        pitch = pitch_columns(self.p, x.columns)
+        loaded, out = self._load(x, pitch), self.y.alloc()
+        for row in range(x.rows):
+            here = slice(row * pitch, row * pitch + x.columns)
+            self._row(loaded[here], out[here])
+        self.x.free(loaded)
+        self.core.store(self.y, out, output, pitch)
+
+    def _load(self, x: GmView, pitch: int | None) -> Local:
+        return self.core.load(self.x, x, pitch, one_by_one=self.one_by_one)
 
     def _row(self, x: Local, y: Local) -> None:
         """Quantise *x* into *y*, both `(width,)`."""
-        values = x if self.work is None else self.work.of(FLOAT32, x.count)
+        core = self.core
+        values = x if self.work is None else self.work[: x.count]
         if self.work is not None:
-            to_float32(self.builder, values, x)
+            core.widen(values, x)
         # (width,) fp32: x / scale or x * scale, then + zero point
-        self.factors[0].apply("div" if self.p.divide else "mul", values)
-        if len(self.factors) > 1:
-            self.factors[1].apply("add", values)
+        steps: tuple[BinaryOp, BinaryOp] = ("div" if self.p.divide else "mul", "add")
+        for vector, op in zip(self.parameters, steps, strict=False):
+            by_column = self.p.scaling == "column"
+            core.apply(op, values, values, vector.wide[: x.count] if by_column else vector.name)
         if self.p.target is UINT8:
-            step(self.builder, BinaryScalar("max", values, values, 0.0))
-            step(self.builder, BinaryScalar("min", values, values, 255.0))
+            core.max(values, values, 0.0)
+            core.min(values, values, 255.0)
         # (width,) fp32 -> the output's type, ties to even
-        to_quantised(self.builder, self.spec, y, values)
+        core.quantize(y, values)
 
+    # ---- a scale for each row ----
 
-class Number:
-    """The scale or the zero point of a whole tensor, in a register.
+    def scales_of_rows(self, tiles: Rectangles) -> tuple[object, ...]:
+        """The scales of a core, of which each tile's first row takes one, and which are loaded.
 
-    It is loaded anew for each piece of columns, and the scalar unit reads and widens it, before
-    anything else is asked for (ops-nn@e5c3fa9 quant/ascend_quant_v2/op_kernel, the kernel of bf16;
-    assumed of the others too).
-    """
+        A core's scales begin with the first chunk of those that it takes, if these and all of its
+        rows' are whole.
+        """
+        period, count = self.p.period, tiles.core.size
+        first, rows = (np.zeros(tiles.core.max() + 1, np.int64) for _ in range(2))
+        first[tiles.core[::-1]] = tiles.top[::-1]
+        np.maximum.at(rows, tiles.core, tiles.top + tiles.rows)
+        rows -= first
+        phase = first % period
+        is_whole = phase + rows <= period - period % SCALE_CHUNK
+        start = np.where(is_whole, phase - phase % SCALE_CHUNK, 0)[tiles.core]
+        # Of each tile the place of its first row among those of the core, and of the row before.
+        row = tiles.top - first[tiles.core]
+        before = np.where(row == 0, rows[tiles.core], row) - 1
+        origin = np.where(is_whole, phase % SCALE_CHUNK, phase)[tiles.core]
+        at, chunk = origin + row, (origin + before) % period // SCALE_CHUNK
+        chunk[(row == 0) & (tiles.order == 1)] = -1
+        one = np.ones(count, np.int64)
+        return (
+            at,
+            chunk,
+            *(
+                GmViews.of(vector.view, 0 * start, start, one, period - start)
+                for vector in self.parameters
+            ),
+        )
 
-    def __init__(self, builder: Builder, operand: Operand) -> None:
-        self.builder, self.name, self.tensor = builder, operand.name, _vector(operand)
-        self.queue = builder.queue("ub", operand.element.nbytes(1), "mte2", "scalar")
-
-    def begin(self) -> None:
-        """Nothing is taken before the first piece."""
-
-    def begin_columns(self, columns: slice) -> None:  # noqa: ARG002 (one for all columns)
-        """Load the number and widen it."""
-        slot, dtype = load_typed(self.builder, self.queue, self.tensor), self.tensor.dtype
-        self.builder.emit(ScalarLoad(self.name, slot.of(dtype, 1)))
-        if dtype is BFLOAT16:
-            # The upper half of an fp32.
-            self.builder.emit(ScalarAlu("shl", self.name, self.name, 16))
-        elif dtype is FLOAT16:
-            self.builder.emit(ScalarAlu("f16_to_f32", self.name, self.name))
-        self.queue.free(slot)
-
-    def begin_row(self, index: int) -> None:
-        """One for all rows."""
-
-    def drop(self) -> None:
-        """Nothing stays in the buffer."""
-
-    def apply(self, op: BinaryOp, values: Local) -> None:
-        """`values = values op number`."""
-        step(self.builder, BinaryScalar(op, values, values, self.name))
-
-
-class Factor:
-    """The scales or the zero points: float32 along the columns, or one at a time in a register."""
-
-    def __init__(
-        self, builder: Builder, spec: DeviceSpec, p: Problem, operand: Operand, count: int
+    def scaled_rows(
+        self, x: GmView, output: GmView, first: int, loaded_chunk: int, *scales: GmView
     ) -> None:
-        """Claim room for *count* elements of *operand* at a time."""
-        self.builder, self.name, self.tensor = builder, operand.name, _vector(operand)
-        self.is_row, self.is_float32 = p.scaling == "row", operand.element is FLOAT32
-        self.is_tensor = p.scaling == "tensor"
-        self.is_column = p.scaling == "column"
-        reader: Pipe = "scalar" if self.is_float32 and not self.is_column else "vector"
-        self.vector = ColumnVector.claim(builder, operand.element, count, reader=reader, spec=spec)
-        self.numbers: Local | None = None
-        """What is in the buffer, as float32."""
-        self.chunk = -1
-        """Which chunk of numbers that is, unless it is applied along the columns."""
+        """*x* to *output*, both `(rows, width)`; the first row takes number *first* of *scales*.
 
-    def begin(self) -> None:
-        """Begin a program: take what serves all rows and columns."""
-        self.chunk = -1
-        if self.is_tensor:
-            self._take_scalar(0)
+        Scales are loaded a chunk at a time and read one by one; *loaded_chunk* is in the buffer.
+        """
+        pitch = pitch_columns(self.p, x.columns)
+        loaded, out = self._load(x, pitch), self.y.alloc()
+        for row in range(x.rows):
+            chunk, number = divmod((first + row) % self.p.period, SCALE_CHUNK)
+            for vector, view in zip(self.parameters, scales, strict=True):
+                if chunk != loaded_chunk:
+                    start = chunk * SCALE_CHUNK
+                    self._take_chunk(vector, view[:, start : start + SCALE_CHUNK])
+                self.core.get_value(vector.name, vector.wide[number : number + 1])
+            loaded_chunk = chunk
+            here = slice(row * pitch, row * pitch + x.columns)
+            self._row(loaded[here], out[here])
+        self.x.free(loaded)
+        self.core.store(self.y, out, output, pitch)
 
-    def begin_columns(self, columns: slice) -> None:
-        """Take what serves *columns*."""
-        if self.is_column:
-            self._take(self.tensor[:, columns])
-
-    def begin_row(self, index: int) -> None:
-        """Take what serves a row, element *index*."""
-        if self.is_row:
-            self._take_scalar(index)
-
-    def _take_scalar(self, index: int) -> None:
-        """Apply element *index* from now on: load it into the register of the operand's name."""
-        chunk, index_in_chunk = divmod(index, SCALE_CHUNK)
-        # Scales of rows are loaded a chunk at a time and read one by one.
-        if chunk != self.chunk:
-            self._take(self.tensor[:, chunk * SCALE_CHUNK : (chunk + 1) * SCALE_CHUNK])
-            self.chunk = chunk
-        assert self.numbers is not None
-        self.builder.emit(ScalarLoad(self.name, self.numbers.at(index_in_chunk, 1)))
-
-    def _take(self, view: GmView) -> None:
-        self.drop()
-        self.vector.load(view)
-        if self.is_row and not self.is_float32:
+    def _take_chunk(self, vector: QuantParameter, view: GmView) -> None:
+        vector.drop()
+        vector.load(view)
+        if not vector.is_wide:
             # The scalar unit may still be reading the chunk before.
-            self.builder.sync("scalar", "vector")
-        self.numbers = self.vector.widen()
-        if not self.is_float32:
-            self.drop()
-            if not self.is_column:
-                self.builder.sync("vector", "scalar")
-
-    def drop(self) -> None:
-        """Give the buffer back, if what was loaded is used as it is."""
-        self.vector.drop()
-
-    def apply(self, op: BinaryOp, values: Local) -> None:
-        """`values = values op factor`."""
-        if self.is_column:
-            assert self.numbers is not None
-            step(self.builder, Binary(op, values, values, self.numbers))
-        else:
-            step(self.builder, BinaryScalar(op, values, values, self.name))
+            self.core.sync("scalar", "vector")
+        vector.widen(view.columns)
+        self._widened(vector)

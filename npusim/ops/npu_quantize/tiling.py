@@ -8,14 +8,14 @@ from npusim.data.dtypes import FLOAT32
 from npusim.data.integers import align_up, ceil_div
 from npusim.devices.schema import DeviceSpec
 from npusim.kernel.rows import balanced, pieces
-from npusim.ops import _protocol
-from npusim.ops.npu_quantize.contract import Problem
+from npusim.ops import _vocabulary as ops
+from npusim.ops.npu_quantize.check import Problem
 
 __all__ = ["SCALE_CHUNK", "Plan", "least_columns", "pitch_columns", "tile"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan(_protocol.Plan):
+class Plan(ops.Plan):
     """Who works on what: a grid of cores over the matrix, and pieces that fit the buffer."""
 
     rows_per_core: int

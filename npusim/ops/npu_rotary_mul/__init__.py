@@ -25,12 +25,12 @@ from typing import Any
 
 from npusim.ops._protocol import Operator
 from npusim.ops._torch import TorchFunction
-from npusim.ops.npu_rotary_mul.contract import Problem, check
+from npusim.ops.npu_rotary_mul.contract import SUPPORT, Problem, check
 from npusim.ops.npu_rotary_mul.kernel import build
-from npusim.ops.npu_rotary_mul.reference import reference
+from npusim.ops.npu_rotary_mul.reference import oracle
 from npusim.ops.npu_rotary_mul.tiling import Plan, tile
 
-__all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "reference", "tile"]
+__all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "oracle", "tile"]
 
 
 def _earlier(p: Problem, arguments: dict[str, Any]) -> tuple[tuple[str, dict[str, Any]], ...]:
@@ -51,13 +51,14 @@ TORCH = TorchFunction(
 )
 
 OPERATOR = Operator(
-    name="npu_rotary_mul",
     kernel_type="RotaryPositionEmbedding",
     document=__doc__,
+    support=SUPPORT,
+    elsewhere="run npu_apply_rotary_pos_emb, or on Atlas A2 or A3",
     contract=check,
     earlier=_earlier,
     tile=tile,
     build=build,
-    oracle=reference,
+    oracle=oracle,
     torch=(TORCH,),
 )

@@ -8,18 +8,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 import numpy as np
 
 from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, DType
-from npusim.data.errors import Code
 from npusim.data.tensor import Operand, TensorSpec
-from npusim.devices.schema import DeviceSpec
 from npusim.ops import _protocol
 from npusim.ops._contract import Contract
+from npusim.ops._support import A2_A3, alike
 
-__all__ = ["Heads", "Problem", "check"]
+__all__ = ["SUPPORT", "Heads", "Problem", "check"]
 
 MAX_WIDTH = 896
 """Longest vector: the tiling refuses longer ones (rope_rotate_half_tiling.cpp). The document
@@ -82,20 +80,24 @@ class _Axes:
     *outer.count* runs, of *inner.count* vectors each."""
 
 
-def check(spec: DeviceSpec, self: Any, r1: Any, r2: Any, rotary_mode: Any = "half") -> Problem:
-    """Hold a call against the contract of its product line; raises OpError."""
-    contract = Contract("npu_rotary_mul", spec)
-    contract.require(
-        spec.series != "Atlas inference",
-        f"the chip must have the kernel RotaryPositionEmbedding, not be one of {spec.series}; "
-        f"run npu_apply_rotary_pos_emb, or on Atlas A2 or A3",
-        Code.UNSUPPORTED,
+SUPPORT = tuple(
+    row
+    for dtype in (FLOAT16, BFLOAT16, FLOAT32)
+    # The kernel gets r1 and r2 in the type of self: another one casts them first.
+    for row in alike(
+        tuple(dict.fromkeys((dtype, FLOAT32))),
+        *("r1", "r2"),
+        on=A2_A3,
+        self=dtype,
+        rotary_mode=MODES,
     )
-    x = contract.operand("self", self, (FLOAT16, BFLOAT16, FLOAT32))
-    kinds = dict.fromkeys((x.element, FLOAT32))
-    cos = contract.operand("r1", r1, tuple(kinds), f" for self of {x.spec.dtype}")
-    sin = contract.operand("r2", r2, (cos.element,), f" like r1, {cos.spec.dtype}")
-    mode = contract.choice("rotary_mode", rotary_mode, MODES)
+)
+
+
+def check(contract: Contract) -> Problem:
+    """Hold a call against what ties its arguments together; raises OpError."""
+    x, cos, sin = contract.operand("self"), contract.operand("r1"), contract.operand("r2")
+    mode = contract.choice("rotary_mode")
     contract.require(
         len(x.shape) in (3, 4),
         f"self must have three or four dimensions, not {len(x.shape)}; reshape it",

@@ -24,12 +24,12 @@ from __future__ import annotations
 
 from npusim.ops._protocol import Operator
 from npusim.ops._torch import Sizes, TorchArguments, TorchFunction
-from npusim.ops.npu_scatter_nd_update.contract import Problem, check
+from npusim.ops.npu_scatter_nd_update.contract import SUPPORT, Problem, check
 from npusim.ops.npu_scatter_nd_update.kernel import build
-from npusim.ops.npu_scatter_nd_update.reference import reference
+from npusim.ops.npu_scatter_nd_update.reference import oracle
 from npusim.ops.npu_scatter_nd_update.tiling import Plan, tile
 
-__all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "reference", "tile"]
+__all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "oracle", "tile"]
 
 
 def _outputs(given: TorchArguments, _: Sizes) -> tuple[tuple[tuple[int, ...], str]]:
@@ -49,13 +49,13 @@ FUNCTIONAL = TorchFunction(
 )
 
 OPERATOR = Operator(
-    name="npu_scatter_nd_update",
     kernel_type="ScatterNdUpdate",
     document=__doc__,
+    support=SUPPORT,
     contract=check,
     tile=tile,
     build=build,
-    oracle=reference,
+    oracle=oracle,
     seen_by_kernel=("indices",),
     torch=(FUNCTIONAL, IN_PLACE),
 )

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 import numpy as np
 
 from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT8, INT32, INT64, Array, DType
-from npusim.data.errors import Code
 from npusim.data.tensor import Operand
-from npusim.devices.schema import DeviceSpec
 from npusim.ops import _protocol
 from npusim.ops._contract import Contract
+from npusim.ops._support import A2_A3, alike
 
-__all__ = ["Problem", "check"]
+__all__ = ["SUPPORT", "Problem", "check"]
 
 TYPES = (FLOAT32, FLOAT16, BFLOAT16, INT64, INT8)
 """Of the document bool is left out, which npusim has no name for."""
@@ -40,17 +38,12 @@ class Problem(_protocol.Problem):
         return update * self.rows // self.count if self.places is None else self.places[update]
 
 
-def check(spec: DeviceSpec, self: Any, indices: Any, updates: Any) -> Problem:
-    """Hold a call against the contract of its product line; raises OpError."""
-    contract = Contract("npu_scatter_nd_update", spec)
-    contract.require(
-        spec.series != "Atlas inference",
-        f"the chip must have the kernel ScatterNdUpdate of Atlas A2, not be one of {spec.series}; "
-        f"run on Atlas A2 or A3",
-        Code.UNSUPPORTED,
-    )
-    x = contract.operand("self", self, TYPES)
-    where = contract.operand("indices", indices, (INT32, INT64))
+SUPPORT = alike(TYPES, "self", "updates", on=A2_A3, indices=(INT32, INT64))
+
+
+def check(contract: Contract) -> Problem:
+    """Hold a call against what ties its arguments together; raises OpError."""
+    x, where = contract.operand("self"), contract.operand("indices")
     contract.require(
         len(where.shape) >= 2,
         f"indices must have at least two dimensions, not {len(where.shape)}; reshape it",
@@ -61,7 +54,7 @@ def check(spec: DeviceSpec, self: Any, indices: Any, updates: Any) -> Problem:
         f"indices must have a last dimension in [1, {len(x.shape)}], the dimensions of self, not "
         f"{depth}; index no more than there are",
     )
-    y = contract.operand("updates", updates, (x.element,), f" like self, {x.spec.dtype}")
+    y = contract.operand("updates")
     wanted = (*where.shape[:-1], *x.shape[depth:])
     contract.require(
         y.shape == wanted,

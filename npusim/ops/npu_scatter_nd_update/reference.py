@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from npusim.data.dtypes import Array
+from npusim.ops._oracle import Given
 
-__all__ = ["reference"]
+__all__ = ["oracle"]
 
 
-def reference(self: Array, indices: Array, updates: Array) -> Array:
-    """*self* with *updates*, `(*indices.shape[:-1], *self.shape[a:])`, at *indices* `(..., a)`."""
-    result = np.array(self)
-    result[tuple(np.moveaxis(indices, -1, 0))] = updates
+def oracle(given: Given) -> Array:
+    """self with updates, `(*indices.shape[:-1], *self.shape[a:])`, at indices `(..., a)`."""
+    result = np.array(given.self)
+    result[tuple(np.moveaxis(given.indices, -1, 0))] = given.updates
     return result

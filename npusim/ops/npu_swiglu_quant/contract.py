@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 import numpy as np
 
 from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT4, INT8, INT32, Array, DType
 from npusim.data.errors import Code
 from npusim.data.tensor import Operand, TensorSpec
-from npusim.devices.schema import DeviceSpec
 from npusim.ops import _protocol
 from npusim.ops._contract import Contract
 from npusim.ops._protocol import present
+from npusim.ops._support import A2_A3, Row, required
 
-__all__ = ["Problem", "check"]
+__all__ = ["SUPPORT", "Problem", "check"]
 
 TARGETS = {"int8": INT8, "quint4x2": INT4}
 LARGEST = {INT8: 127, INT4: 7}
@@ -24,6 +23,10 @@ LARGEST = {INT8: 127, INT4: 7}
 MAX_COLUMNS = 8192
 """Of x (op-plugin, and the document of aclnn)."""
 MAX_GROUPS = 1024
+STATIC, DYNAMIC = 0, 1
+"""quant_mode."""
+ENDS, COUNTS = 0, 1
+"""group_list_type."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,32 +79,28 @@ class Problem(_protocol.Problem):
         return np.asarray(np.searchsorted(np.maximum.accumulate(ends), rows, side="right"))
 
 
-def check(
-    spec: DeviceSpec,
-    x: Any,
-    *,
-    smooth_scales: Any = None,
-    offsets: Any = None,
-    group_index: Any = None,
-    activate_left: Any = False,
-    quant_mode: Any = 0,
-    group_list_type: Any = 0,
-    dst_type: Any = None,
-) -> Problem:
-    """Hold a call against the contract of its product line; raises OpError."""
-    contract = Contract("npu_swiglu_quant", spec)
-    contract.require(
-        spec.series != "Atlas inference",
-        f"the chip must be of Atlas A2 or Atlas A3, not {spec.name} of {spec.series}, which has "
-        f"no such kernel; use npu_swiglu and npu_dynamic_quant",
-        Code.UNSUPPORTED,
-    )
-    tokens = contract.operand("x", x, (FLOAT16, BFLOAT16, FLOAT32))
+SUPPORT = (
+    Row(
+        on=A2_A3,
+        x=(FLOAT16, BFLOAT16, FLOAT32),
+        # The kernel reads an address that is not there without them.
+        smooth_scales=required(FLOAT32),
+        offsets=FLOAT32,
+        group_index=INT32,
+        quant_mode=(STATIC, DYNAMIC),
+        group_list_type=(ENDS, COUNTS),
+        dst_type=tuple(TARGETS),
+    ),
+)
+
+
+def check(contract: Contract) -> Problem:
+    """Hold a call against what ties its arguments together; raises OpError."""
+    tokens = contract.operand("x")
     _check_columns(contract, tokens)
-    mode = _zero_or_one(contract, "quant_mode", quant_mode, "(static) or 1 (dynamic)")
-    kind = _zero_or_one(contract, "group_list_type", group_list_type, "(ends) or 1 (counts)")
-    left = contract.boolean("activate_left", activate_left)
-    name = "int8" if dst_type is None else contract.choice("dst_type", dst_type, tuple(TARGETS))
+    mode, kind = contract.integer("quant_mode"), contract.integer("group_list_type")
+    left = contract.boolean("activate_left")
+    name = "int8" if contract.value("dst_type") is None else contract.choice("dst_type")
     target = TARGETS[name]
     columns = tokens.shape[-1] // 2
     contract.require(
@@ -109,14 +108,12 @@ def check(
         f"the last dimension of x must be a multiple of 4 with dst_type='quint4x2', not "
         f"{2 * columns}; pad both halves",
     )
-    # The kernel reads an address that is not there without them.
-    smooth = contract.operand("smooth_scales", smooth_scales, (FLOAT32,))
-    points = contract.optional("offsets", offsets, (FLOAT32,))
-    index = contract.optional("group_index", group_index, (INT32,))
+    smooth, points = contract.operand("smooth_scales"), contract.optional("offsets")
+    index = contract.optional("group_index")
     _check_index(contract, index)
-    _check_smooth(contract, tokens, smooth, index, is_dynamic=mode == 1)
-    _check_offsets(contract, smooth, points, is_dynamic=mode == 1)
-    points = None if mode == 1 else points
+    _check_smooth(contract, tokens, smooth, index, is_dynamic=mode == DYNAMIC)
+    _check_offsets(contract, smooth, points, is_dynamic=mode == DYNAMIC)
+    points = None if mode == DYNAMIC else points
     whole = (*tokens.shape[:-1], columns if target is INT8 else columns // 2)
     return Problem(
         inputs=present(tokens, smooth, points, index),
@@ -130,17 +127,9 @@ def check(
         group_index=index,
         target=target,
         activate_left=left,
-        is_dynamic=mode == 1,
-        holds_counts=kind == 1,
+        is_dynamic=mode == DYNAMIC,
+        holds_counts=kind == COUNTS,
     )
-
-
-def _zero_or_one(contract: Contract, name: str, value: Any, words: str) -> int:
-    number = contract.integer(name, value)
-    contract.require(
-        number in (0, 1), f"{name} must be 0 {words}, not {number}; choose one of these"
-    )
-    return number
 
 
 def _check_columns(contract: Contract, x: Operand) -> None:

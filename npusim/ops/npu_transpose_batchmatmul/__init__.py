@@ -18,7 +18,7 @@ the pieces, and goes round, so that cores read different pieces at a time: its l
 the core, and are those of our tiling.
 
 * A2 and A3. float16, bfloat16 and float32, whose products are added up as those of 16 bits are, and
-  which torch_npu multiplies as they are unless it is told otherwise (HF32, not simulated). A scale
+  which torch_npu multiplies as they are unless it is set otherwise (HF32, not simulated). A scale
   asks for float16 (assumed), and its words are those of npu_trans_quant_param.
 * There is no bias: the kernel refuses one.
 * N and B are below 65536, and so are B * N with a scale and a row of input, B * K, with perm_x1
@@ -42,7 +42,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from npusim.ops._protocol import Operator
+from npusim.ops import _vocabulary as ops
 from npusim.ops._torch import Sizes, TorchArguments, TorchFunction
 from npusim.ops.npu_transpose_batchmatmul.check import SUPPORT, Problem, check
 from npusim.ops.npu_transpose_batchmatmul.kernel import Plan, build, tile
@@ -73,7 +73,7 @@ TORCH = TorchFunction(
 )
 
 
-OPERATOR = Operator(
+OPERATOR = ops.Operator(
     kernel_type="TransposeBatchMatMul",
     document=__doc__,
     support=SUPPORT,

@@ -10,14 +10,10 @@ import numpy as np
 from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT8, INT64, UINT64
 from npusim.data.errors import Code, shown
 from npusim.data.tensor import LAYOUTS, Operand, TensorSpec
-from npusim.kernel.product import Product
-from npusim.ops import _protocol
-from npusim.ops._contract import Contract, listed
+from npusim.kernel import Product
+from npusim.ops import _vocabulary as ops
 from npusim.ops._operands import fixpipe_words
-from npusim.ops._protocol import present
-from npusim.ops._support import A2_A3, Operands, Row
-
-__all__ = ["PLAIN", "SUPPORT", "Problem", "check"]
+from npusim.ops._vocabulary import A2_A3, Operands, Row, listed
 
 Order = tuple[int, ...]
 """Which axis of a tensor is which of the product."""
@@ -37,7 +33,7 @@ SUPPORT = tuple(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Problem(_protocol.Problem):
+class Problem(ops.Problem):
     """A checked call."""
 
     input: Operand
@@ -55,7 +51,7 @@ class Problem(_protocol.Problem):
     """There is none, for tiles that depend on it."""
 
 
-def check(contract: Contract) -> Problem:
+def check(contract: ops.Contract) -> Problem:
     """Hold a call against what ties its arguments together; raises OpError."""
     x, w = contract.operand("input"), contract.matrix("weight")
     if w.spec.layout == "ND":
@@ -80,7 +76,7 @@ def check(contract: Contract) -> Problem:
     if words is not None:
         output = TensorSpec((m, 1, heads * n), "int8")
     return Problem(
-        inputs=present(x, w, words),
+        inputs=ops.present(x, w, words),
         outputs={"output": output},
         input=x,
         weight=w,
@@ -91,7 +87,7 @@ def check(contract: Contract) -> Problem:
     )
 
 
-def _order(contract: Contract, name: str, orders: tuple[Order, ...], default: Order) -> Order:
+def _order(contract: ops.Contract, name: str, orders: tuple[Order, ...], default: Order) -> Order:
     """The argument called *name* as one of *orders*."""
     value = contract.value(name)
     if value is None:
@@ -113,7 +109,7 @@ def _is_order(value: Any, order: Order) -> bool:
     )
 
 
-def _product(contract: Contract, x: Operand, w: Operand, of_x: Order, of_w: Order) -> Product:
+def _product(contract: ops.Contract, x: Operand, w: Operand, of_x: Order, of_w: Order) -> Product:
     """The product of all heads; raises OpError unless the shapes fit each other."""
     heads, m, k = (x.shape[axis] for axis in of_x)
     heads_w, k_w, n = (w.shape[axis] for axis in of_w)
@@ -150,7 +146,7 @@ def _named(order: Order, names: str) -> str:
     return f"({', '.join(name for _, name in places)})"
 
 
-def _slices(contract: Contract, heads: int) -> int:
+def _slices(contract: ops.Contract, heads: int) -> int:
     count = contract.integer("batch_split_factor")
     contract.require(
         count >= 1 and heads % count == 0,
@@ -159,7 +155,7 @@ def _slices(contract: Contract, heads: int) -> int:
     return count
 
 
-def _words(contract: Contract, product: Product, slices: int) -> Operand | None:
+def _words(contract: ops.Contract, product: Product, slices: int) -> Operand | None:
     """The parameters of the fixpipe, one for each head and column."""
     words = contract.optional("scale")
     if words is None:
@@ -181,7 +177,9 @@ def _words(contract: Contract, product: Product, slices: int) -> Operand | None:
     return fixpipe_words(contract, words, INT8)
 
 
-def _check_kernel(contract: Contract, p: Product, of_x: Order, w: Operand, *, plain: bool) -> None:
+def _check_kernel(
+    contract: ops.Contract, p: Product, of_x: Order, w: Operand, *, plain: bool
+) -> None:
     """Refuse what the vendor's other kernel takes, which is for rows of all heads."""
     if of_x != TURNED:
         return
@@ -202,7 +200,7 @@ def _check_kernel(contract: Contract, p: Product, of_x: Order, w: Operand, *, pl
         remedy = "split the call"
     contract.require(
         row <= LARGEST,
-        f"a row of input, B * K, must have at most {LARGEST} numbers, not {row}"
+        f"a row of input, B * K, must have at most {LARGEST} elements, not {row}"
         f"{', ' + why if plain else ''}; {remedy}",
         Code.UNSUPPORTED if plain else Code.INVALID_PARAMETER,
     )

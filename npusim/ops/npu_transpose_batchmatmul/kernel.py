@@ -9,21 +9,28 @@ import numpy as np
 from npusim.data.dtypes import FLOAT32, UINT64
 from npusim.data.integers import align_down, align_up, ceil_div
 from npusim.devices.schema import Core, DeviceSpec
-from npusim.kernel.blocks import base_tile, gm_matrix_b
-from npusim.kernel.cube_core import CubeCore, ScaleTable
+from npusim.kernel import (
+    Binding,
+    Block,
+    CubeCore,
+    CubeTiles,
+    GmMatrix,
+    GmTile,
+    GmTiles,
+    GmView,
+    GmViews,
+    Matmul,
+    Pieces,
+    Product,
+    ScaleTable,
+    Step,
+    base_tile,
+)
+from npusim.kernel.blocks import gm_matrix_b
 from npusim.kernel.launch import launch
-from npusim.kernel.matmul import Matmul
-from npusim.kernel.matrices import GmMatrix, GmTile, GmTiles
-from npusim.kernel.product import Product
-from npusim.kernel.program import Binding, Block
-from npusim.kernel.steps import GmViews, Step
-from npusim.kernel.tiles import CubeTiles, Pieces
-from npusim.kernel.views import GmView
-from npusim.ops import _protocol
+from npusim.ops import _vocabulary as ops
 from npusim.ops._base_tiles import diagonal_tiles
 from npusim.ops.npu_transpose_batchmatmul.check import Problem
-
-__all__ = ["Plan", "build", "tile", "tiles_of"]
 
 # ---- tiles ----
 
@@ -46,7 +53,7 @@ WORD_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan(_protocol.Plan):
+class Plan(ops.Plan):
     """The cube's tiles; every cube core is started, with work or without."""
 
     cube: CubeTiles

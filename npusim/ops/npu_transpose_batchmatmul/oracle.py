@@ -11,20 +11,17 @@ from npusim.data.dtypes import Array
 from npusim.data.integers import ceil_div
 from npusim.data.tensor import Tensor
 from npusim.kernel.tiles import work
-from npusim.ops._contract import Contract
-from npusim.ops._matmul_oracle import cube_product, fixpipe_int8, narrowed
-from npusim.ops._oracle import Given
+from npusim.ops import _vocabulary as ops
+from npusim.ops._matmul_oracle import cube_product, fixpipe_int8
 from npusim.ops.npu_transpose_batchmatmul.check import PLAIN, SUPPORT, check
 from npusim.ops.npu_transpose_batchmatmul.kernel import tiles_of
-
-__all__ = ["oracle"]
 
 NAME = "npu_transpose_batchmatmul"
 DEFAULT = "ascend910b2"
 """Whose cores share the blocks, where nobody says otherwise."""
 
 
-def oracle(given: Given) -> Array:
+def oracle(given: ops.Given) -> Array:
     """`(M, B, N)` of input and weight, in the type of input; int8 with a scale.
 
     weight may be a Tensor of any layout. The chip says which cores begin where in k, if it is in
@@ -43,15 +40,15 @@ def oracle(given: Given) -> Array:
         rows = total.transpose(1, 0, 2).reshape(m, 1, heads * n)
         with np.errstate(all="ignore"):
             return fixpipe_int8(rows, given.scale.astype(np.int64))
-    y, f = narrowed(total, a.dtype, None), given.batch_split_factor
+    y, f = given.rounded(total, a.dtype), given.batch_split_factor
     parts = y.reshape(f, heads // f, m, n).transpose(0, 2, 1, 3)
     return np.ascontiguousarray(parts).reshape((m, heads, n) if f == 1 else (f, m, heads // f * n))
 
 
-def _from_everywhere(given: Given, a: Array, b: Array) -> Array:
+def _from_everywhere(given: ops.Given, a: Array, b: Array) -> Array:
     """The product, with sums of each block from where its core begins, round to that again."""
     chip = given.spec or devices.load(DEFAULT)
-    p = check(Contract(NAME, chip, arguments=given.arguments, support=SUPPORT))
+    p = check(ops.Contract(NAME, chip, arguments=given.arguments, support=SUPPORT))
     pr, cube = p.product, tiles_of(chip, p)
     total = np.zeros((pr.matrices, pr.m, pr.n), np.float32)
     # Whole fractals of k, so that turning it round cuts none of them.

@@ -5,18 +5,26 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import accumulate
 from math import prod
-from typing import Any
 
 from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT8, INT32, INT64, UINT8
-from npusim.data.tensor import Operand, TensorSpec
-from npusim.devices.schema import DeviceSpec
+from npusim.data.tensor import TensorSpec
 from npusim.kernel.views import GmView
 from npusim.ops import _protocol
-from npusim.ops._contract import Contract
+from npusim.ops._contract import MAX_RANK, Contract
+from npusim.ops._support import A2_A3, ATLAS_INFERENCE, EVERYWHERE, Operands, Row
 
-__all__ = ["Move", "Problem", "check_clone", "check_concat", "check_narrow", "known_operand"]
+__all__ = [
+    "Move",
+    "Problem",
+    "check_clone",
+    "check_concat",
+    "check_narrow",
+    "joined_rows",
+    "rows_of",
+]
 
 KNOWN = (FLOAT32, FLOAT16, BFLOAT16, INT32, INT64, INT8, UINT8)
+KNOWN_310P = tuple(dtype for dtype in KNOWN if dtype is not BFLOAT16)
 MOST_JOINED = 32
 """Tensors that one ConcatD takes: from 33 on there are other kernels, or groups (aclnn_cat.cpp)."""
 
@@ -37,38 +45,39 @@ class Problem(_protocol.Problem):
     moves: tuple[Move, ...]
 
 
-def known_operand(contract: Contract, name: str, value: Any) -> Operand:
-    """A tensor of a type that copies take."""
-    is_inference = contract.spec.series == "Atlas inference"
-    known = tuple(dtype for dtype in KNOWN if not (is_inference and dtype is BFLOAT16))
-    return contract.operand(name, value, known)
-
-
-def _axis(contract: Contract, x: Operand, dim: Any) -> int:
-    """*dim* counted from the first axis of *x*."""
-    axis, rank = contract.integer("dim", dim), len(x.shape)
-    contract.require(rank > 0, "x must have a dimension at least, not none; reshape it")
-    contract.require(
-        -rank <= axis < rank, f"dim must lie in [{-rank}, {rank - 1}], not {axis}; pass another"
+def rows_of(ranks: tuple[int, int] = (0, MAX_RANK)) -> tuple[Row, ...]:
+    """What x may be, with dimensions in *ranks*."""
+    return (
+        Row(on=A2_A3, x=Operands(KNOWN, ranks=ranks)),
+        Row(on=ATLAS_INFERENCE, x=Operands(KNOWN_310P, ranks=ranks)),
     )
-    return axis % rank
 
 
-def check_clone(spec: DeviceSpec, x: Any) -> Problem:
+def joined_rows() -> tuple[Row, ...]:
+    """What tensors may be that are joined: of one type."""
+    return tuple(
+        Row(
+            on=EVERYWHERE if dtype in KNOWN_310P else A2_A3,
+            tensors=Operands((dtype,), ranks=(1, MAX_RANK), most=MOST_JOINED),
+        )
+        for dtype in KNOWN
+    )
+
+
+def check_clone(contract: Contract) -> Problem:
     """Hold a call against what the kernel takes; raises OpError."""
-    operand = known_operand(Contract("clone", spec), "x", x)
+    operand = contract.operand("x")
     element, size = operand.element, operand.spec.size
     move = Move(GmView.vector("x", element, size), GmView.vector("output", element, size))
     output = TensorSpec(operand.shape, operand.spec.dtype)
     return Problem(inputs=(operand,), outputs={"output": output}, name="clone", moves=(move,))
 
 
-def check_narrow(spec: DeviceSpec, x: Any, dim: Any, start: Any, length: Any) -> Problem:
+def check_narrow(contract: Contract) -> Problem:
     """Hold a call against what the kernel takes; raises OpError."""
-    contract = Contract("narrow", spec)
-    operand = known_operand(contract, "x", x)
-    axis = _axis(contract, operand, dim)
-    first, count = contract.integer("start", start), contract.integer("length", length)
+    operand = contract.operand("x")
+    axis = contract.axis("dim", operand)
+    first, count = contract.integer("start"), contract.integer("length")
     size = operand.shape[axis]
     contract.require(
         0 <= first <= first + count <= size and count >= 0,
@@ -85,14 +94,11 @@ def check_narrow(spec: DeviceSpec, x: Any, dim: Any, start: Any, length: Any) ->
     return Problem(inputs=(operand,), outputs={"output": output}, name="narrow", moves=moves)
 
 
-def check_concat(spec: DeviceSpec, tensors: Any, dim: Any = 0) -> Problem:
+def check_concat(contract: Contract) -> Problem:
     """Hold a call against what the kernel takes; raises OpError."""
-    contract = Contract("concat", spec)
-    given = contract.tensors("tensors", tensors, MOST_JOINED)
-    first = known_operand(contract, *given[0])
-    rest = (contract.operand(*each, (first.element,), f" like {first.name}") for each in given[1:])
-    operands = [first, *rest]
-    axis = _axis(contract, first, dim)
+    spec, operands = contract.spec, contract.operands("tensors")
+    first = operands[0]
+    axis = contract.axis("dim", first)
     shapes = ", ".join(str(x.shape) for x in operands)
     contract.require(
         len({(*x.shape[:axis], -1, *x.shape[axis + 1 :]) for x in operands}) == 1,
@@ -115,7 +121,7 @@ def check_concat(spec: DeviceSpec, tensors: Any, dim: Any = 0) -> Problem:
     length = sum(x.shape[axis] for x in operands)
     shape = (*first.shape[:axis], length, *first.shape[axis + 1 :])
     return Problem(
-        inputs=tuple(operands),
+        inputs=operands,
         outputs={"output": TensorSpec(shape, first.spec.dtype)},
         name="concat",
         moves=tuple(move for move in moves if move.src.nbytes),

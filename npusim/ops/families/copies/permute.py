@@ -29,7 +29,7 @@ from npusim.kernel.rows import Writer, load, pieces
 from npusim.kernel.views import GmView, bindings, repeat
 from npusim.ops import _protocol
 from npusim.ops._contract import Contract
-from npusim.ops.families.copies.contract import Move, known_operand
+from npusim.ops.families.copies.contract import Move
 
 __all__ = ["Plan", "Problem", "build", "check", "tile"]
 
@@ -82,11 +82,10 @@ class Plan(_protocol.Plan):
 # ---- contract ----
 
 
-def check(spec: DeviceSpec, x: Any, dims: Any) -> Problem:
+def check(contract: Contract) -> Problem:
     """Hold a call against what the kernel takes; raises OpError."""
-    contract = Contract("permute", spec)
-    operand = known_operand(contract, "x", x)
-    order = _order(contract, operand, dims)
+    spec, operand = contract.spec, contract.operand("x")
+    order = _order(contract, operand)
     shape = tuple(operand.shape[axis] for axis in order)
     axes = _merged(operand.shape, order)
     p = Problem(
@@ -105,15 +104,15 @@ def check(spec: DeviceSpec, x: Any, dims: Any) -> Problem:
     return p
 
 
-def _order(contract: Contract, x: Operand, dims: Any) -> tuple[int, ...]:
-    """*dims* counted from the first axis of *x*."""
-    rank = len(x.shape)
+def _order(contract: Contract, x: Operand) -> tuple[int, ...]:
+    """dims counted from the first axis of *x*."""
+    dims, rank = contract.value("dims"), len(x.shape)
     wanted = f"dims must name each of the {rank} axes of x once, not be"
     contract.require(
         isinstance(dims, tuple | list) and len(dims) == rank,
         f"{wanted} {shown(dims)}; pass a tuple of them",
     )
-    order = tuple(contract.integer("dims", dim) for dim in dims)
+    order = tuple(contract.whole("dims", dim) for dim in dims)
     contract.require(
         sorted(dim % rank if -rank <= dim < rank else rank for dim in order) == [*range(rank)],
         f"{wanted} {order}; pass a tuple of them",

@@ -15,15 +15,15 @@ bit for bit those of a card are not claimed.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from npusim.data.dtypes import Array
 from npusim.devices.schema import DeviceSpec
 from npusim.kernel.program import Block
 from npusim.ops import _protocol
 from npusim.ops._protocol import Operator
 from npusim.ops.families.reductions import column_softmax, columns, kernel, segments
-from npusim.ops.families.reductions.contract import Problem, check
+from npusim.ops.families.reductions.contract import SUPPORT, Problem, check
 from npusim.ops.families.reductions.kernel import Plan
 from npusim.ops.families.reductions.reference import compute
 
@@ -94,24 +94,19 @@ def _build(spec: DeviceSpec, p: Problem, plan: Any) -> tuple[Block, ...]:
 
 
 def _operator(name: str) -> Operator:
-    def check_rows(spec: DeviceSpec, x: Any, dim: Any = -1) -> Problem:
-        return check(name, spec, x, dim)
-
-    def reference(x: Array, dim: int = -1, *, spec: DeviceSpec | None = None) -> Array:
-        return compute(name, x, dim, spec)
-
     vendor, caption, formula, note = TABLE[name]
     return Operator(
-        name=name,
+        signature=f"{name}(Tensor x, int dim=-1) -> Tensor",
         document=(
             f"{name}: {caption}.\n\n.. code-block:: text\n\n    {formula}\n\n"
             f"The vendor's kernel is {vendor}; *dim* is any axis. {note}"
         ),
         kernel_type=vendor,
-        contract=check_rows,
+        support=SUPPORT,
+        contract=check,
         tile=_tile,
         build=_build,
-        oracle=reference,
+        oracle=partial(compute, name),
     )
 
 

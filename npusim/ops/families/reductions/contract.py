@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT32
 from npusim.data.tensor import TensorSpec
-from npusim.devices.schema import DeviceSpec
 from npusim.ops import _protocol
-from npusim.ops._contract import Contract
+from npusim.ops._contract import MAX_RANK, Contract
+from npusim.ops._support import A2_A3, ATLAS_INFERENCE, Operands, Row
 
-__all__ = ["Problem", "check"]
+__all__ = ["SUPPORT", "Problem", "check"]
 
 KEEPS_SHAPE = ("softmax", "log_softmax")
 """Operators that give a number for each element, not one a row."""
@@ -37,18 +36,16 @@ class Problem(_protocol.Problem):
         return self.name in KEEPS_SHAPE
 
 
-def check(name: str, spec: DeviceSpec, x: Any, dim: Any) -> Problem:
-    """Hold a call of operator *name* against what its kernel takes; raises OpError."""
-    contract = Contract(name, spec)
-    has_bf16 = spec.series != "Atlas inference"
-    known = (FLOAT32, FLOAT16, BFLOAT16) if has_bf16 else (FLOAT32, FLOAT16)
-    operand = contract.operand("x", x, known)
-    rank, axis = len(operand.shape), contract.integer("dim", dim)
-    contract.require(rank > 0, "x must have a dimension at least, not none; reshape it")
-    contract.require(
-        -rank <= axis < rank, f"dim must lie in [{-rank}, {rank - 1}], not {axis}; pass another"
-    )
-    axis %= rank
+SUPPORT = (
+    Row(on=A2_A3, x=Operands((FLOAT32, FLOAT16, BFLOAT16), ranks=(1, MAX_RANK))),
+    Row(on=ATLAS_INFERENCE, x=Operands((FLOAT32, FLOAT16), ranks=(1, MAX_RANK))),
+)
+
+
+def check(contract: Contract) -> Problem:
+    """Hold a call against what its kernel takes; raises OpError."""
+    name, operand = contract.op, contract.operand("x")
+    axis = contract.axis("dim", operand)
     outer, columns, rest = operand.shape[:axis], operand.shape[axis], operand.shape[axis + 1 :]
     contract.require(columns > 0, f"x must have elements along dim, not {operand.shape}; give some")
     contract.require(

@@ -9,6 +9,7 @@ import numpy as np
 
 from npusim.data.dtypes import Array
 from npusim.devices.schema import DeviceSpec
+from npusim.ops._oracle import Given
 
 __all__ = ["compute"]
 
@@ -17,9 +18,10 @@ LANES = 64
 """Of float32 that one instruction reduces."""
 
 
-def compute(name: str, x: Array, dim: int, spec: DeviceSpec | None) -> Array:
-    """The result of operator *name* along axis *dim* of *x*."""
-    dim %= x.ndim
+def compute(name: str, given: Given) -> Array:
+    """The result of operator *name* along axis dim of x."""
+    x, spec = given.x, given.spec
+    dim = given.dim % x.ndim
     if prod(x.shape[dim + 1 :]) > 1:
         return _by_rows(name, x, dim, spec)
     x = np.moveaxis(x, dim, -1)

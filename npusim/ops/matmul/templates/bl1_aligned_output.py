@@ -15,16 +15,25 @@ import numpy as np
 from npusim.data.integers import align_down, align_up, ceil_div
 from npusim.data.layout import FRACTAL_ROWS
 from npusim.devices.schema import DeviceSpec
-from npusim.kernel.blocks import columns_of, output_of, product_steps
-from npusim.kernel.cube_core import CubeCore
-from npusim.kernel.launch import grouped, launch
-from npusim.kernel.matrices import GmTile
-from npusim.kernel.program import Binding, Block
-from npusim.kernel.rows import pieces
-from npusim.kernel.steps import GmViews, Integers, Step
-from npusim.kernel.tiles import Piece, Pieces
-from npusim.kernel.vector_core import VectorCore
-from npusim.kernel.views import GmView, fill
+from npusim.kernel import (
+    Binding,
+    Block,
+    CubeCore,
+    GmTile,
+    GmView,
+    GmViews,
+    Piece,
+    Pieces,
+    Step,
+    VectorCore,
+    fill,
+    grouped,
+    pieces,
+    product_steps,
+)
+from npusim.kernel.blocks import columns_of, output_of
+from npusim.kernel.launch import launch
+from npusim.kernel.steps import Integers
 from npusim.ops.matmul.check import Problem
 from npusim.ops.matmul.templates.whole_k import (
     WholeKPlan,
@@ -32,8 +41,6 @@ from npusim.ops.matmul.templates.whole_k import (
     resident_columns,
     tile_base,
 )
-
-__all__ = ["build", "tile"]
 
 FILLED, READ = 0, 1
 """Flags between a cube core and its vector cores: a block is in its slot; it was read."""

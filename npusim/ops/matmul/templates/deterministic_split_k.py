@@ -1,11 +1,11 @@
 """deterministic_split_k: the cores share k, and vector cores add their sums in the cores' order.
 
 The chunks of k go to the cores in runs. All cores make the same 384 rows (or columns) of the output
-at a time, each with its own chunks, into a slice of memory of its own: the first chunk's sums are
-stored, the others added. When all cores are there, every vector core adds up some rows of all
-slices, core after core, and rounds them. Slices are double buffered, so that the cube cores work on
-the next rows meanwhile (ops-nn@e5c3fa9 matmul/mat_mul_v3, matmul_v3_base_tiling.cpp and
-mat_mul_deterministic_splitk_kernel.h).
+at a time, each with its own chunks, into a slice of memory that no other core writes: the first
+chunk's sums are stored, the others added. When all cores are there, every vector core adds up some
+rows of all slices, core after core, and rounds them. Slices are double buffered, so that the cube
+cores work on the next rows meanwhile (ops-nn@e5c3fa9 matmul/mat_mul_v3, matmul_v3_base_tiling.cpp
+and mat_mul_deterministic_splitk_kernel.h).
 
 Left out: slices that hold part of the columns, for which the L2 tiles are cut; operands that are
 turned into NZ first; partial sums kept in NZ, where n is no multiple of 16.
@@ -18,22 +18,26 @@ from dataclasses import asdict, dataclass
 from npusim.data.dtypes import FLOAT32
 from npusim.data.integers import align_down, align_up, ceil_div
 from npusim.devices.schema import DeviceSpec
-from npusim.kernel.cross_core import sync_all
-from npusim.kernel.cube_core import CubeCore
-from npusim.kernel.launch import mixed_launch, share
+from npusim.kernel import (
+    Binding,
+    Block,
+    CubeCore,
+    GmView,
+    Piece,
+    Program,
+    VectorCore,
+    mixed_launch,
+    pieces,
+    repeat,
+    share,
+    sync_all,
+)
 from npusim.kernel.plane import REPEAT
-from npusim.kernel.program import Binding, Block, Program
-from npusim.kernel.rows import pieces
-from npusim.kernel.vector_core import VectorCore
-from npusim.kernel.views import GmView, repeat
 from npusim.ops.matmul import k_split
-from npusim.ops.matmul.check import Problem
+from npusim.ops.matmul.check import Plan, Problem
 from npusim.ops.matmul.k_split import BASE, STRIP
-from npusim.ops.matmul.templates.plan import Plan
-from npusim.ops.matmul.templates.strips import StripTiles, StripWriter
+from npusim.ops.matmul.templates.strips import StripTiles, StripWriter, output_of, part_of
 from npusim.ops.matmul.traits import Chip
-
-__all__ = ["SharedKPlan", "build", "tile"]
 
 SUMMED, READ = 0, 1
 """Flags between a cube core and its vector cores: its slice is complete; slices were read."""
@@ -93,21 +97,17 @@ def build(spec: DeviceSpec, p: Problem, plan: SharedKPlan) -> tuple[Block, ...]:
     )
 
 
-def _strips(p: Problem, plan: SharedKPlan, whole: GmView) -> list[GmView]:
-    """The parts of *whole*, the output, in the order in which all cores make them."""
+def _strips(p: Problem, plan: SharedKPlan) -> list[Piece]:
+    """The parts of the output in the order in which all cores make them."""
     pr = p.product
     if plan.tiles.held == "b":
-        return [whole[:, n : n + columns] for n, columns in pieces(pr.n, STRIP)]
-    return [whole[m : m + rows, :] for m, rows in pieces(pr.m, STRIP)]
-
-
-def _output(p: Problem) -> GmView:
-    return GmView.of("output", p.output.element, p.product.m, p.product.n)
+        return [Piece(0, 0, n, pr.m, columns) for n, columns in pieces(pr.n, STRIP)]
+    return [Piece(0, m, 0, rows, pr.n) for m, rows in pieces(pr.m, STRIP)]
 
 
 def _slice(p: Problem, plan: SharedKPlan, core: int, index: int) -> GmView:
     """What *core* sums up of strip number *index*: of `(2, cores, rows, columns)` in fp32."""
-    strips = _strips(p, plan, _output(p))
+    strips = _strips(p, plan)
     # The first strip is the largest.
     rows, columns = strips[0].rows, strips[0].columns
     first = (index % SLOTS * plan.block_dim + core) * rows
@@ -119,26 +119,16 @@ def _cube_program(
     core: CubeCore, writer: StripWriter, p: Problem, plan: SharedKPlan, number: int
 ) -> Program:
     """What cube core *number* does: all strips, with its own chunks of k."""
-    pr, is_wide = p.product, plan.tiles.held == "b"
     chunks = share(plan.chunks, plan.block_dim, number)
-    for index, (start, extent) in enumerate(pieces(pr.n if is_wide else pr.m, STRIP)):
+    for index, strip in enumerate(_strips(p, plan)):
         if index >= SLOTS:
             # Whoever reads this core's slice is a vector core of any group.
             repeat(core, core.cross_core_wait_flag, "group", "fixpipe", READ)
             repeat(core, sync_all, core, "fixpipe", "fixpipe", ALL_CORES)
-        (m, rows), (n, columns) = (0, pr.m), (0, pr.n)
-        if is_wide:
-            n, columns = start, extent
-        else:
-            m, rows = start, extent
         out = _slice(p, plan, number, index)
         for chunk in chunks:
-            k, bias = chunk * STRIP, None
-            count = min(STRIP, pr.k - k)
-            if p.bias_type is not None and k == 0:
-                bias = GmView.vector("bias", p.bias_type, pr.n)[:, n : n + columns]
-            x1, x2 = writer.a.tile(m, rows, k, count), writer.b.tile(n, columns, k, count)
-            writer.write(x1, x2, out, bias, is_added=chunk > chunks.start)
+            k, is_added = chunk * STRIP, chunk > chunks.start
+            writer.write(strip, k, min(STRIP, p.product.k - k), out, is_added=is_added)
         repeat(core, core.cross_core_set_flag, "group", "fixpipe", SUMMED)
     return core.build()
 
@@ -147,14 +137,14 @@ def _vector_program(
     core: VectorCore, adder: _Adder, p: Problem, plan: SharedKPlan, number: int
 ) -> Program:
     """What vector core *number* does: its rows of every strip, summed over the cores, rounded."""
-    strips = _strips(p, plan, _output(p))
+    strips = _strips(p, plan)
     for index, strip in enumerate(strips):
         repeat(core, core.cross_core_wait_flag, "group", "mte2", SUMMED)
         repeat(core, sync_all, core, "mte2", "mte2", ALL_CORES)
         # An even share of the rows a vector core.
         each = ceil_div(strip.rows, 2 * plan.block_dim)
         rows = slice(number * each, (number + 1) * each)
-        own = strip[rows, :]
+        own = part_of(output_of(p), strip)[rows, :]
         if own.rows:
             slices = [_slice(p, plan, other, index)[rows, :] for other in range(plan.block_dim)]
             adder.write(slices, own)

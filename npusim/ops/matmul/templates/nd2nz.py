@@ -17,22 +17,31 @@ from npusim.data.dtypes import FLOAT16, UINT8
 from npusim.data.integers import align_down, align_up, ceil_div
 from npusim.data.layout import FRACTAL_ROWS, c0
 from npusim.devices.schema import DeviceSpec
-from npusim.isa import BLOCK_BYTES, Copy, Local
-from npusim.kernel.blocks import columns_of, gm_matrix_a, gm_matrix_b, output_of, product_steps
-from npusim.kernel.cross_core import sync_all
-from npusim.kernel.cube_core import CubeCore
-from npusim.kernel.launch import grouped, launch
-from npusim.kernel.matrices import GmMatrix
-from npusim.kernel.program import Binding, Block
-from npusim.kernel.steps import GmViews, Step, tiles
-from npusim.kernel.tiles import Pieces
-from npusim.kernel.vector_core import VectorCore
-from npusim.kernel.views import GmView, load, store
+from npusim.kernel import (
+    BLOCK_BYTES,
+    Binding,
+    Block,
+    Copy,
+    CubeCore,
+    GmMatrix,
+    GmView,
+    GmViews,
+    Local,
+    Pieces,
+    Step,
+    VectorCore,
+    grouped,
+    load,
+    product_steps,
+    store,
+    sync_all,
+)
+from npusim.kernel.blocks import columns_of, gm_matrix_a, gm_matrix_b, output_of
+from npusim.kernel.launch import launch
+from npusim.kernel.steps import tiles
 from npusim.ops.matmul.check import Problem
 from npusim.ops.matmul.templates.whole_k import WholeKPlan, on_cube_core, tile_base
 from npusim.ops.matmul.traits import Chip, Side, conflicts, turned
-
-__all__ = ["RowTile", "TurningPlan", "build", "tile"]
 
 TURNED, ALL_VECTOR_CORES = 0, 1
 """Flags: to the cube core of a group, and among the vector cores."""

@@ -23,22 +23,25 @@ from npusim.data.dtypes import FLOAT32
 from npusim.data.integers import align_down, align_up, ceil_div
 from npusim.data.layout import FRACTAL_ROWS
 from npusim.devices.schema import DeviceSpec
-from npusim.kernel.cube_core import CubeCore
-from npusim.kernel.launch import mixed_launch, share
+from npusim.kernel import (
+    Binding,
+    Block,
+    CubeCore,
+    GmView,
+    Piece,
+    Program,
+    VectorCore,
+    mixed_launch,
+    pieces,
+    repeat,
+    share,
+)
 from npusim.kernel.plane import REPEAT
-from npusim.kernel.program import Binding, Block, Program
-from npusim.kernel.rows import pieces
-from npusim.kernel.tiles import Piece
-from npusim.kernel.vector_core import VectorCore
-from npusim.kernel.views import GmView, repeat
 from npusim.ops.matmul import k_split
-from npusim.ops.matmul.check import Problem
+from npusim.ops.matmul.check import Plan, Problem
 from npusim.ops.matmul.k_split import BASE
-from npusim.ops.matmul.templates.plan import Plan
-from npusim.ops.matmul.templates.strips import StripTiles, StripWriter
+from npusim.ops.matmul.templates.strips import StripTiles, StripWriter, output_of, part_of
 from npusim.ops.matmul.traits import Chip
-
-__all__ = ["SplitKPlan", "build", "tile_al1", "tile_single_core"]
 
 SUMMED = 0
 """Flag from a cube core to its vector cores: a part of the output is complete."""
@@ -147,16 +150,6 @@ def _strips(p: Problem, plan: SplitKPlan, core: int) -> list[Piece]:
     return strips
 
 
-def _part(whole: GmView, piece: Piece) -> GmView:
-    """The rows and columns of *piece* in *whole*, which has all of them."""
-    rows = slice(piece.row, piece.row + piece.rows)
-    return whole[rows, piece.column : piece.column + piece.columns]
-
-
-def _output(p: Problem) -> GmView:
-    return GmView.of("output", p.output.element, p.product.m, p.product.n)
-
-
 def _sums(p: Problem, plan: SplitKPlan) -> GmView:
     """The fp32 sums in global memory."""
     return GmView.of("sums", FLOAT32, p.product.m, plan.sums_columns)
@@ -166,16 +159,10 @@ def _cube_program(
     core: CubeCore, writer: StripWriter, p: Problem, plan: SplitKPlan, strips: list[Piece]
 ) -> Program:
     """What a cube core does: its strips, chunk after chunk."""
-    whole = _sums(p, plan) if plan.is_mix else _output(p)
+    whole = _sums(p, plan) if plan.is_mix else output_of(p)
     for piece in strips:
-        bias = None
-        if p.bias_type is not None:
-            columns = slice(piece.column, piece.column + piece.columns)
-            bias = GmView.vector("bias", p.bias_type, p.product.n)[:, columns]
         for k, count in pieces(p.product.k, plan.tiles.chunk_k):
-            x1 = writer.a.tile(piece.row, piece.rows, k, count)
-            x2 = writer.b.tile(piece.column, piece.columns, k, count)
-            writer.write(x1, x2, _part(whole, piece), None if k else bias, is_added=k > 0)
+            writer.write(piece, k, count, part_of(whole, piece), is_added=k > 0)
         if plan.is_mix:
             repeat(core, core.cross_core_set_flag, "group", "fixpipe", SUMMED)
     return core.build()
@@ -194,9 +181,9 @@ def _vector_program(
         repeat(core, core.cross_core_wait_flag, "group", "mte2", SUMMED)
         upper = ceil_div(piece.rows, 2)
         rows = slice(0, upper) if half == 0 else slice(upper, piece.rows)
-        sums = _part(_sums(p, plan), piece)[rows, :]
+        sums = part_of(_sums(p, plan), piece)[rows, :]
         if sums.rows:
-            rounder.write(sums, _part(_output(p), piece)[rows, :])
+            rounder.write(sums, part_of(output_of(p), piece)[rows, :])
     return core.build()
 
 

@@ -20,15 +20,22 @@ from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from npusim.data.dtypes import FLOAT32
-from npusim.isa import Local
+from npusim.kernel import (
+    BiasTable,
+    CubeCore,
+    GmTile,
+    GmView,
+    L0Pair,
+    L1Matrix,
+    Local,
+    MmadInit,
+    Piece,
+    pieces,
+    repeat,
+)
 from npusim.kernel.blocks import gm_matrix_a, gm_matrix_b
-from npusim.kernel.cube_core import BiasTable, CubeCore, L0Pair, MmadInit
-from npusim.kernel.matrices import GmTile, L1Matrix, l0c_elements
-from npusim.kernel.rows import pieces
-from npusim.kernel.views import GmView, repeat
+from npusim.kernel.matrices import l0c_elements
 from npusim.ops.matmul.check import Problem
-
-__all__ = ["StripTiles", "StripWriter"]
 
 
 class _Block(NamedTuple):
@@ -76,25 +83,31 @@ class StripWriter:
     def __init__(self, core: CubeCore, p: Problem, tiles: StripTiles) -> None:
         """Claim the buffers; raises ProgramError where they do not fit."""
         self._core, self._tiles = core, tiles
-        self.a, self.b = gm_matrix_a(p.product), gm_matrix_b(p.product)
-        self._holder, self._passer = (self.a, self.b) if tiles.held == "a" else (self.b, self.a)
+        self._a, self._b = gm_matrix_a(p.product), gm_matrix_b(p.product)
+        pair = self._a, self._b
+        self._holder, self._passer = pair if tiles.held == "a" else pair[::-1]
         chunk_k = min(tiles.chunk_k, p.product.k)
         # L1: (strip, chunk) of one operand; twice (base, piece) of the other
         self._held = core.l1_tile(self._holder, tiles.strip, chunk_k)
         piece_k = min(tiles.piece_k, chunk_k)
         self._passing = core.l1_queue(self._passer, tiles.passing_base, piece_k)
-        self._l0 = L0Pair(core, self.a.dtype, tiles.m, tiles.n, tiles.k)
+        self._l0 = L0Pair(core, self._a.dtype, tiles.m, tiles.n, tiles.k)
         self._l0c = core.l0c_queue(FLOAT32, tiles.m, tiles.n, tiles.l0c_depth)
-        self._table = None if p.bias_type is None else BiasTable(core, tiles.n, p.bias_type)
+        self._table = self._bias = None
+        if p.bias_type is not None:
+            self._table = BiasTable(core, tiles.n, p.bias_type)
+            self._bias = GmView.vector("bias", p.bias_type, p.product.n)
 
-    def write(
-        self, x1: GmTile, x2: GmTile, out: GmView, bias: GmView | None, is_added: bool
-    ) -> None:
-        """Store `x1 @ x2 + bias` of one chunk to *out* `(rows, columns)`, or add it there.
+    def write(self, piece: Piece, k: int, count: int, out: GmView, *, is_added: bool) -> None:
+        """Store the sums of a chunk of *piece* to *out* `(rows, columns)`, or add them there.
 
-        The held one of *x1* and *x2* is the strip's part of the chunk, the other one all that it is
-        multiplied by; *bias* has the columns of *out*.
+        The chunk is *count* of k from *k* on; the first one begins with the bias.
         """
+        x1 = self._a.tile(piece.row, piece.rows, k, count)
+        x2 = self._b.tile(piece.column, piece.columns, k, count)
+        bias = None
+        if self._bias is not None and k == 0:
+            bias = self._bias[:, piece.column : piece.column + piece.columns]
         held, passing = (x1, x2) if self._tiles.held == "a" else (x2, x1)
         repeat(self._core, self._fetch, held)
         for origin, extent in pieces(passing.extent, self._tiles.passing_base):
@@ -167,3 +180,14 @@ class StripWriter:
         sums = self._l0c.deque()
         self._core.fixpipe(out, sums, atomic=is_added)
         self._l0c.free(sums)
+
+
+def part_of(whole: GmView, piece: Piece) -> GmView:
+    """The rows and columns of *piece* in *whole*, which has those of all pieces."""
+    rows = slice(piece.row, piece.row + piece.rows)
+    return whole[rows, piece.column : piece.column + piece.columns]
+
+
+def output_of(p: Problem) -> GmView:
+    """All of the output."""
+    return GmView.of("output", p.output.element, p.product.m, p.product.n)

@@ -17,38 +17,29 @@ from npusim.data.dtypes import FLOAT32
 from npusim.data.integers import align_down, align_up, ceil_div
 from npusim.data.layout import FRACTAL_ROWS
 from npusim.devices.schema import DeviceSpec
-from npusim.kernel.ai_core import AiCore, NdFeed, NdOut, RowTable
-from npusim.kernel.blocks import (
+from npusim.kernel import (
+    AiCore,
+    Binding,
+    Block,
+    CubeCore,
+    CubeTiles,
+    GmTile,
+    GmView,
+    Matmul,
+    NdFeed,
+    NdOut,
+    Piece,
+    Pieces,
+    RowTable,
     base_tile,
-    columns_of,
-    gm_matrix_a,
-    gm_matrix_b,
-    output_of,
+    pieces,
     product_steps,
 )
-from npusim.kernel.cube_core import CubeCore
+from npusim.kernel.blocks import columns_of, gm_matrix_a, gm_matrix_b, output_of
 from npusim.kernel.launch import launch
-from npusim.kernel.matmul import Matmul
-from npusim.kernel.matrices import GmTile
-from npusim.kernel.program import Binding, Block
-from npusim.kernel.rows import pieces
-from npusim.kernel.tiles import CubeTiles, Piece, Pieces
-from npusim.kernel.views import GmView
 from npusim.ops._base_tiles import diagonal_tiles
-from npusim.ops.matmul.check import Problem
-from npusim.ops.matmul.templates.plan import Plan
+from npusim.ops.matmul.check import Plan, Problem
 from npusim.ops.matmul.tiles import coupled_tiles, past_l2_of_v2, v2_tiles
-
-__all__ = [
-    "Stage",
-    "WholeKPlan",
-    "build",
-    "on_cube_core",
-    "resident_columns",
-    "tile_base",
-    "tile_full_load",
-    "tile_v2",
-]
 
 L0_BYTES = 32768
 """Half of L0A or L0B."""

@@ -9,19 +9,25 @@ from typing import Any, Literal
 from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT4, INT8, INT32, UINT8, DType
 from npusim.data.errors import Code
 from npusim.data.tensor import Operand, Tensor, TensorSpec
-from npusim.devices.schema import DeviceSpec
-from npusim.ops import _protocol
-from npusim.ops._contract import Contract, listed, same_shape_remedy
-from npusim.ops._protocol import present
+from npusim.ops import _vocabulary as ops
+from npusim.ops._vocabulary import (
+    A2_A3,
+    ATLAS_INFERENCE,
+    Row,
+    alike,
+    listed,
+    present,
+    same_shape_remedy,
+)
 
-__all__ = ["Problem", "check"]
+__all__ = ["SUPPORT", "Problem", "check"]
 
 TARGETS = {"qint8": INT8, "quint8": UINT8, "int32": INT32, "qint32": INT32, "quint4x2": INT4}
 Scaling = Literal["tensor", "column", "row"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Problem(_protocol.Problem):
+class Problem(ops.Problem):
     """A checked call, as a matrix of rows that is scaled as a whole, by column, or by row."""
 
     input: Operand
@@ -36,51 +42,55 @@ class Problem(_protocol.Problem):
     """Scaled by row: how many scales there are; row r takes scale r mod period."""
 
 
-def _floats(spec: DeviceSpec) -> tuple[DType, ...]:
-    has_bf16 = spec.series != "Atlas inference"
-    return (FLOAT32, FLOAT16, BFLOAT16) if has_bf16 else (FLOAT32, FLOAT16)
+HALVES, POINTS = (FLOAT16, BFLOAT16), (INT8, UINT8, INT32)
+DIVIDED: dict[str, Any] = {"div_mode": (True,), "dtype": ("qint8", "quint8", "int32", "qint32")}
+MULTIPLIED: dict[str, Any] = {"div_mode": (False,), "dtype": ("qint8", "quint4x2")}
+MULTIPLIED_310P: dict[str, Any] = {"div_mode": (False,), "dtype": ("qint8",)}
+LIKE_SCALES = ("scales", "zero_points")
+
+SUPPORT = (
+    Row(on=A2_A3, input=(FLOAT32, *HALVES), scales=FLOAT32, zero_points=POINTS, **DIVIDED),
+    Row(on=A2_A3, input=BFLOAT16, scales=BFLOAT16, zero_points=BFLOAT16, **DIVIDED),
+    Row(
+        on=ATLAS_INFERENCE,
+        input=(FLOAT32, FLOAT16),
+        scales=FLOAT32,
+        zero_points=POINTS,
+        **DIVIDED,
+    ),
+    *alike((FLOAT32, *HALVES), *LIKE_SCALES, on=A2_A3, input=FLOAT32, **MULTIPLIED),
+    *alike(HALVES, "input", *LIKE_SCALES, on=A2_A3, **MULTIPLIED),
+    *alike((FLOAT32, FLOAT16), *LIKE_SCALES, on=ATLAS_INFERENCE, input=FLOAT32, **MULTIPLIED_310P),
+    *alike((FLOAT16,), "input", *LIKE_SCALES, on=ATLAS_INFERENCE, **MULTIPLIED_310P),
+)
 
 
-def check(
-    spec: DeviceSpec,
-    input: Any,
-    scales: Any,
-    zero_points: Any,
-    dtype: Any,
-    axis: Any = 1,
-    div_mode: Any = True,
-) -> Problem:
-    """Hold a call against the contract of this product line; raises OpError."""
-    contract = Contract("npu_quantize", spec)
+def check(contract: ops.Contract) -> Problem:
+    """Hold a call against what ties its arguments together; raises OpError."""
+    given, dtype = contract.value("input"), contract.value("dtype")
     contract.require(
-        not (isinstance(input, Tensor | TensorSpec) and input.layout == "FRACTAL_NZ")
-        or (input.dtype, dtype) != ("float32", "quint4x2")
-        or spec.series == "Atlas inference",
+        not (isinstance(given, Tensor | TensorSpec) and given.layout == "FRACTAL_NZ")
+        or (given.dtype, dtype) != ("float32", "quint4x2")
+        or contract.spec.series in ATLAS_INFERENCE,
         "input must have layout ND with dtype='quint4x2', not FRACTAL_NZ, whose kernel is not "
         "simulated; pass it through npu_format_cast(..., 2)",
         Code.UNSUPPORTED,
     )
-    x = contract.operand("input", input, _floats(spec))
+    x = contract.operand("input")
     contract.require(
         len(x.shape) > 0, "input must have at least one dimension, not none; reshape it to (1,)"
     )
-    axis = contract.integer("axis", axis)
-    if contract.boolean("div_mode", div_mode):
-        return _check_divide(contract, x, scales, zero_points, dtype, axis)
-    return _check_multiply(contract, x, scales, zero_points, dtype, axis)
+    axis = contract.integer("axis")
+    divide = contract.boolean("div_mode")
+    target = TARGETS[contract.choice("dtype")]
+    if divide:
+        return _check_divide(contract, x, target, axis)
+    return _check_multiply(contract, x, target, axis)
 
 
-def _check_multiply(
-    contract: Contract, x: Operand, scales: Any, zero_points: Any, dtype: Any, axis: int
-) -> Problem:
-    is_310p = contract.spec.series == "Atlas inference"
-    choices = ("qint8",) if is_310p else ("qint8", "quint4x2")
-    when = f" with div_mode=False on {contract.spec.series}"
-    target = TARGETS[contract.choice("dtype", dtype, choices, when)]
-    if x.element is FLOAT32:
-        s = contract.operand("scales", scales, _floats(contract.spec))
-    else:
-        s = contract.operand("scales", scales, (x.element,), f" with a {x.element} input")
+def _check_multiply(contract: ops.Contract, x: Operand, target: DType, axis: int) -> Problem:
+    is_310p = contract.spec.series in ATLAS_INFERENCE
+    s = contract.operand("scales")
     rank = len(x.shape)
     contract.require(
         not (is_310p and axis == -2),
@@ -96,13 +106,7 @@ def _check_multiply(
     )
     position = rank - 2 if axis == -2 else rank - 1
     _check_scale_shape(contract, x, s, position)
-    z = contract.optional("zero_points", zero_points, (s.element,), " like scales")
-    if z is not None:
-        contract.require(
-            z.shape == s.shape,
-            f"zero_points must have the shape of scales, {s.shape}, not {z.shape}; "
-            f"{same_shape_remedy(z, s)}",
-        )
+    z = _zero_points(contract, s)
     output = TensorSpec(x.shape, "int8")
     if target is INT4:
         contract.require(
@@ -115,7 +119,7 @@ def _check_multiply(
     return _problem(x, s, z, target, False, position, output)
 
 
-def _check_scale_shape(contract: Contract, x: Operand, s: Operand, position: int) -> None:
+def _check_scale_shape(contract: ops.Contract, x: Operand, s: Operand, position: int) -> None:
     rank, size = len(x.shape), x.shape[position]
     full = tuple(size if index == position else 1 for index in range(rank))
     # Each once: they coincide for an input of one dimension, or of size one along *position*.
@@ -128,15 +132,19 @@ def _check_scale_shape(contract: Contract, x: Operand, s: Operand, position: int
     )
 
 
-def _check_divide(
-    contract: Contract, x: Operand, scales: Any, zero_points: Any, dtype: Any, axis: int
-) -> Problem:
-    is_310p = contract.spec.series == "Atlas inference"
-    choices = ("qint8", "quint8", "int32", "qint32")
-    target = TARGETS[contract.choice("dtype", dtype, choices, " with div_mode=True")]
-    s = contract.operand("scales", scales, (FLOAT32,) if is_310p else (FLOAT32, BFLOAT16))
-    points = (INT8, UINT8, INT32) if is_310p else (INT8, UINT8, INT32, BFLOAT16)
-    z = contract.optional("zero_points", zero_points, points)
+def _zero_points(contract: ops.Contract, s: Operand) -> Operand | None:
+    z = contract.optional("zero_points")
+    if z is not None:
+        contract.require(
+            z.shape == s.shape,
+            f"zero_points must have the shape of scales, {s.shape}, not {z.shape}; "
+            f"{same_shape_remedy(z, s)}",
+        )
+    return z
+
+
+def _check_divide(contract: ops.Contract, x: Operand, target: DType, axis: int) -> Problem:
+    s = contract.operand("scales")
     contract.require(
         len(s.shape) == 1,
         f"scales must be one-dimensional with div_mode=True, not of shape {s.shape}; flatten them",
@@ -155,20 +163,7 @@ def _check_divide(
         f"scales must have shape {wanted} for an input of shape {x.shape} scaled along "
         f"dimension {position}, not {s.shape}; pass one scale, or one for each position",
     )
-    if z is not None:
-        contract.require(
-            z.shape == s.shape,
-            f"zero_points must have the shape of scales, {s.shape}, not {z.shape}; "
-            f"{same_shape_remedy(z, s)}",
-        )
-    given = [operand for operand in (x, s, z) if operand is not None]
-    halves = [operand.element is BFLOAT16 for operand in given]
-    contract.require(
-        not any(halves[1:]) or all(halves),
-        f"{listed(tuple(operand.name for operand in given), 'and')} must all be bfloat16 if scales "
-        f"or zero_points are, not {listed(tuple(operand.spec.dtype for operand in given), 'and')}; "
-        f"convert the others",
-    )
+    z = _zero_points(contract, s)
     return _problem(x, s, z, target, True, position, TensorSpec(x.shape, target.name))
 
 

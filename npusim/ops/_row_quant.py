@@ -1,0 +1,118 @@
+"""Rows that are quantised by their largest magnitude: steps of several kernels, and the oracle's.
+
+.. code-block:: text
+
+    q = 127 / max|z|        of a row z; int4: 7 for 127
+    y = fit(rint(z * q))    saturates, and turns NaN into 0
+    scale = 1 / q           or max|z| * fp32(1 / 127): as the vendor's kernel computes it
+
+Sources: ops-nn@e5c3fa9 quant/dynamic_quant and norm/add_rms_norm_dynamic_quant, op_kernel.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from npusim.data.dtypes import INT16, Array
+from npusim.kernel import FLOAT16, INT4, INT8, DType, Local, Register, VectorCore
+
+__all__ = [
+    "INT4_PER_INT32",
+    "LARGEST",
+    "clamped",
+    "find_absmax",
+    "find_factor",
+    "find_max",
+    "fold_max",
+    "packed",
+    "repeat_block",
+    "round_by_int16",
+]
+
+LARGEST = {INT8: 127, INT4: 7}
+"""What the largest magnitude of a row becomes."""
+INT4_PER_INT32 = 8
+
+
+# ---- the largest magnitude of a row, and the factor ----
+
+
+def fold_max(core: VectorCore, row: Local) -> Local:
+    """Bring the largest elements of *row* `(width,)` into its first repeat, which is returned."""
+    lanes = row.repeat_elements
+    repeats, left = divmod(row.count, lanes)
+    if repeats == 0:
+        return row
+    first = row[:lanes]
+    if left:
+        core.max(row[:left], row[:left], row[repeats * lanes :])
+    if repeats > 1:
+        core.fold("max", first, row[lanes : repeats * lanes])
+    return first
+
+
+def find_max(core: VectorCore, result: Local, row: Local) -> None:
+    """The largest element of *row* `(width,)`, which is overwritten, to *result* `(1,)`."""
+    core.whole_reduce("max", result, fold_max(core, row))
+
+
+def find_absmax(core: VectorCore, result: Local, work: Local, values: Local) -> None:
+    """The largest magnitude of *values* `(width,)` to *result* `(1,)`, by way of *work*."""
+    core.abs(work, values)
+    find_max(core, result, work)
+
+
+def find_factor(core: VectorCore, absmax: Register, largest: int, scale: Local) -> None:
+    """Divide on the scalar unit: `largest / absmax` to register `factor`, its inverse to *scale*.
+
+    *scale* is `(1,)`. The scalar unit must have *absmax*, and the vector pipe must wait for it.
+    """
+    core.alu("f32_div", "factor", float(largest), absmax)
+    core.alu("f32_div", "scale", 1.0, "factor")
+    core.set_value(scale, "scale")
+
+
+# ---- one number for many elements, and rounding ----
+
+
+def repeat_block(core: VectorCore, dst: Local, block: Local) -> None:
+    """Fill the row *dst* `(width,)` with the elements of *block*, again and again.
+
+    The kernels fill all rows with one Copy, whose mask counts the elements of a row; a Copy a row
+    in an ``independent()`` block takes as long.
+    """
+    whole = dst.count // dst.repeat_elements * dst.repeat_elements
+    with core.independent():
+        for part in (dst[:whole], dst[whole:]):
+            if part.count:
+                core.copy(part, block.again(part.count))
+
+
+def round_by_int16(core: VectorCore, values: Local, dst: Local | None = None) -> Local:
+    """*values* as integers in fp16, ties to even, by way of int16 in their place.
+
+    The result lies where *dst* does, or in the place of *values* too.
+    """
+    whole = values.as_dtype(INT16, values.count)
+    halves = (dst or values).as_dtype(FLOAT16, values.count)
+    core.cast(whole, values, "rint")
+    core.cast(halves, whole, "round")
+    return halves
+
+
+# ---- the oracle ----
+
+
+def clamped(values: Array, dtype: DType = INT8) -> Array:
+    """fp32 *values* rounded to nearest even to fit *dtype*, int8 or int4; NaN gives 0."""
+    whole = np.rint(np.where(np.isnan(values), np.float32(0), values))
+    return np.clip(whole, -LARGEST[dtype] - 1, LARGEST[dtype]).astype(np.int8)
+
+
+def packed(whole: Array) -> Array:
+    """int4 elements `(..., columns)`, eight to an int32, the first in the lowest bits."""
+    *outer, columns = whole.shape
+    nibbles = whole.reshape(*outer, columns // INT4_PER_INT32, INT4_PER_INT32)
+    places = np.arange(0, 32, 4, dtype=np.uint32)
+    words: Array = ((nibbles.astype(np.uint32) & 0xF) << places).sum(-1, dtype=np.uint32)
+    return words.view(np.int32)
