@@ -7,11 +7,37 @@ from typing import Any, NamedTuple
 import numpy as np
 from op_calls import Array
 
-from npusim import Tensor
+from npusim import Tensor, chip, ops
 from npusim.data.dtypes import pack_int4
+from npusim.data.tensor import GlobalTensor, allocate
+from npusim.devices.schema import DeviceSpec
+from npusim.ops._vocabulary import Given
+from npusim.ops.npu_weight_quant_batchmatmul.oracle import Inputs
 
 HALF, F32 = np.float16, np.float32
 OP = "npu_weight_quant_batchmatmul"
+OPERATOR = ops.load(OP)
+check, reference, tile, build = (
+    OPERATOR.check, OPERATOR.reference, OPERATOR.tile, OPERATOR.build
+)  # fmt: skip
+
+
+def inputs_of(**call: Any) -> Inputs:
+    """What the oracle makes of a call."""
+    arguments = {each.name: each.default for each in OPERATOR.parameters}
+    return Inputs.of(Given(OP, arguments | call))
+
+
+def played(spec: DeviceSpec, p: Any, plan: Any) -> Array:
+    """What the programs of *plan* compute, in workspaces that are not zero before."""
+    blocks = build(spec, p, plan)
+    tensors = [allocate("output", p.output, True), *(x.place() for x in p.inputs)]
+    for name, nbytes in plan.workspaces.items():
+        tensors.append(GlobalTensor(name, nbytes, np.full(nbytes, 0x7B, np.uint8)))
+    chip.compute(blocks, tensors, spec, chip.verify(blocks, spec))
+    assert tensors[0].data is not None
+    raw = tensors[0].data[: p.output.nbytes].view(p.output.element.numpy)
+    return np.asarray(raw.reshape(p.output.shape))
 
 
 class Kind(NamedTuple):

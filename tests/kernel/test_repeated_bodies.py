@@ -24,7 +24,7 @@ from npusim.kernel.cube import CubeWriter
 from npusim.kernel.program import Block, Body, Program
 from npusim.kernel.steps import Step
 from npusim.kernel.views import GmView, repeat
-from npusim.ops.npu_weight_quant_batchmatmul.reference import TEMPLATES
+from npusim.ops.npu_weight_quant_batchmatmul.oracle import TEMPLATES
 
 SPLIT = fewer_cores("ascend910b2", aic=2, aiv=4)
 """So few cores that each has several pieces of small tensors."""

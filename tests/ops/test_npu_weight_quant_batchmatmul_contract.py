@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 from op_calls import BF16, LINES, NEW, OLD, Row, on_each_line
+from weight_calls import check
 
-from npusim import Code, DocumentWarning, OpError, Tensor, TensorSpec, devices, ops
+from npusim import Code, DocumentWarning, OpError, Tensor, TensorSpec, devices
 from npusim.data.layout import NZ, c0, to_fractals
-from npusim.ops.npu_weight_quant_batchmatmul import Problem, check
+from npusim.ops.npu_weight_quant_batchmatmul import Problem
 
 OP = "npu_weight_quant_batchmatmul"
 HALF, FULL = np.float16, np.float32
@@ -89,30 +90,33 @@ TENSORS = [
         "weight must be int8 on {series}, not int32; pass its numbers, which int32 holds packed, "
         "as int8", {}, OLD),
     Row({"antiquant_scale": ones(128, dtype=FULL)},
-        "antiquant_scale must be float16 or int64 with a float16 x on {series}, not float32; "
+        "antiquant_scale must be float16 or int64 with x of float16 on {series}, not float32; "
         "convert it", PACKED, NEW),
     Row({"antiquant_scale": PACKED["antiquant_scale"]},
-        "antiquant_scale must be float16 with a float16 x on {series}, not int64; "
+        "antiquant_scale must be float16 on {series}, not int64; "
         f"{NUMBERS}",
         {}, OLD),
     Row(BRAIN | {"antiquant_scale": ones(128)},
-        "antiquant_scale must be bfloat16 with a bfloat16 x on {series}, not float16; convert it",
+        "antiquant_scale must be bfloat16 with x of bfloat16 on {series}, not float16; convert it",
         BRAIN, NEW),
     Row(BRAIN | {"antiquant_scale": PACKED["antiquant_scale"]},
-        "antiquant_scale must be bfloat16 with a bfloat16 x on {series}, not int64; "
+        "antiquant_scale must be bfloat16 with x of bfloat16 on {series}, not int64; "
         f"{NUMBERS}",
         BRAIN, NEW),
     Row({"antiquant_offset": ones(128, dtype=np.int32)},
-        "antiquant_offset must be float16 with an antiquant_scale of float16, not int32; "
-        "convert it",
-        {"antiquant_offset": ones(128)}),
+        "antiquant_offset must be float16 with antiquant_scale of float16 on {series}, not int32; "
+        "convert it", {"antiquant_offset": ones(128)}, NEW),
     Row(PACKED | {"antiquant_offset": ones(128)},
-        "antiquant_offset must be int32 with an antiquant_scale of int64, not float16; convert it",
+        "antiquant_offset must be int32 with antiquant_scale of int64 on {series}, not float16; "
+        "convert it",
         PACKED | {"antiquant_offset": int32(128)}, NEW),
     Row({"bias": ones(128, dtype=FULL)},
-        "bias must be float16 with a float16 x, not float32; convert it", {"bias": ones(128)}),
+        "bias must be float16 with x of float16 on {series}, not float32; convert it",
+        {"bias": ones(128)}, NEW),
+    Row({"bias": ones(128, dtype=FULL)},
+        "bias must be float16 on {series}, not float32; convert it", {"bias": ones(128)}, OLD),
     Row(BRAIN | {"bias": ones(128)},
-        "bias must be float32 with a bfloat16 x, not float16; convert it",
+        "bias must be float32 with x of bfloat16 on {series}, not float16; convert it",
         BRAIN | {"bias": ones(128, dtype=FULL)}, NEW),
     Row({"quant_scale": ones(128)},
         "quant_scale must be float32 or int64 on {series}, not float16; convert it", QUANT, NEW),
@@ -121,8 +125,8 @@ TENSORS = [
         QUANT | {"quant_offset": ones(128, dtype=FULL)}, NEW),
 ]  # fmt: skip
 
-RESHAPE, ONE_OR_N = "reshape it", "pass one number, or one for each column"
-EACH = "pass a number for each group and column"
+RESHAPE, ONE_OR_N = "reshape it", "pass one value, or one for each column"
+EACH = "pass a scale for each group and column"
 PAIR_T = {"antiquant_scale": ones(128, 2).T, "antiquant_group_size": 32}
 SHAPES = [
     Row({"x": ones(64)}, "x must have at least two dimensions, not 1; reshape it", {}),
@@ -254,14 +258,14 @@ ATTRIBUTES = [
         "quant_offset must be None without quant_scale; pass both, or neither",
         QUANT | {"quant_offset": ones(128, dtype=FULL)}, NEW),
     Row({"quant_offset": ones(128, dtype=FULL)},
-        "quant_offset must be None without quant_scale; leave it out", {}, OLD),
+        "quant_offset must be None on {series}, not given; leave it out", {}, OLD),
     Row(PACKED | {"quant_offset": ones(128, dtype=FULL)},
-        "quant_offset must be None without quant_scale; leave it out", PACKED, NEW),
+        "quant_offset must be None with antiquant_scale of int64 on {series}, not given; leave it "
+        "out", PACKED, NEW),
     Row(PACKED | QUANT,
-        "quant_scale must be None with an int64 antiquant_scale; leave it out, or pass a float16 "
-        "antiquant_scale", PACKED, NEW),
-    Row(QUANT, "quant_scale must be None on {series}; leave it out, and quantise the output with "
-        "npu_quantize", {}, OLD),
+        "quant_scale must be None with antiquant_scale of int64 on {series}, not given; leave it "
+        "out", PACKED, NEW),
+    Row(QUANT, "quant_scale must be None on {series}, not given; leave it out", {}, OLD),
     *(
         Row({"quant_scale": np.full(128, word, np.int64)},
             f"quant_scale must come from npu_trans_quant_param if it is int64, not be {word}; "
@@ -299,7 +303,7 @@ COMBINATIONS = [
         "with an int64 antiquant_scale, weight must be the transposed view of an (n, k) matrix, "
         f"not of (k, n); {OR_FLOAT}", PACKED, NEW),
     Row(PACKED | {"antiquant_scale": np.full(1, WORD, np.int64)},
-        "with an int64 antiquant_scale, antiquant_scale must have a number for each column, not "
+        "with an int64 antiquant_scale, antiquant_scale must have a value for each column, not "
         f"one for all; {OR_FLOAT}", PACKED, NEW),
     Row(PACKED | {"x": ones(97, 64)},
         f"with an int64 antiquant_scale, m must be at most 96, not 97; {OR_FLOAT}",
@@ -312,10 +316,10 @@ COMBINATIONS = [
         f"{OR_FLOAT}", PACKED, NEW),
     # an int8 weight in FRACTAL_NZ
     Row(INT8_NZ | {"antiquant_scale": ones(1)},
-        "with an int8 FRACTAL_NZ weight, antiquant_scale must have a number for each column, not "
+        "with an int8 FRACTAL_NZ weight, antiquant_scale must have a value for each column, not "
         f"one for all; {AND_NZ}", INT8_NZ, NEW),
     Row(INT8_NZ | GROUP,
-        "with an int8 FRACTAL_NZ weight, antiquant_scale must have a number for each column, not "
+        "with an int8 FRACTAL_NZ weight, antiquant_scale must have a value for each column, not "
         f"one for each group of 32; {AND_NZ}", GROUP, NEW),
     Row(INT8_NZ | {"x": ones(64, 4).T},
         f"with an int8 FRACTAL_NZ weight, x must not be transposed; {AND_NZ}", INT8_NZ, NEW),
@@ -323,7 +327,7 @@ COMBINATIONS = [
     Row(INT4_NZ | QUANT,
         f"with an int32 FRACTAL_NZ weight, quant_scale must be None; {AND_NZ}", INT4_NZ, NEW),
     Row(INT4_NZ | {"antiquant_scale": ones(1)},
-        "with an int32 FRACTAL_NZ weight, antiquant_scale must have a number for each column, not "
+        "with an int32 FRACTAL_NZ weight, antiquant_scale must have a value for each column, not "
         f"one for all; {AND_NZ}", INT4_NZ, NEW),
     Row({"weight": fractal(int32(64, 16))},
         "with an int32 FRACTAL_NZ weight, weight must be the transposed view of an (n, k) matrix "
@@ -342,7 +346,7 @@ COMBINATIONS = [
         INT4_GROUP_NZ, NEW),
     # Atlas inference
     Row({"antiquant_scale": ones(1)},
-        "antiquant_scale must have one number for each of 128 columns on {series}, not one for "
+        "antiquant_scale must have a value for each of 128 columns on {series}, not one for "
         "all; repeat it", {}, OLD),
     Row(BIG | {"x": spec(12801, 40000), "weight": spec(40000, 1, dtype="int8")},
         "m x k must be at most 512000000 with one scale for all on {series}, not 512040000; "
@@ -472,9 +476,3 @@ def test_310p_gets_the_weight_in_fractals() -> None:
 def test_facts_are_read_off(call: dict[str, Any], traits: dict[str, Any]) -> None:
     found = checked(BASE | call, "Atlas A3").traits
     assert {name: getattr(found, name) for name in traits} == traits
-
-
-def test_the_module_offers_what_operators_do() -> None:
-    operator = ops.load(OP)
-    for name in ("check", "tile", "build", "reference"):
-        assert callable(getattr(operator, name))

@@ -175,32 +175,31 @@ WEIGHT_QUANT_ROWS = [
     ),
     weight_quant(
         OFFSET,
-        "quant_offset must be None without quant_scale; leave it out",
+        "quant_offset must be None on Atlas inference, not given; leave it out",
         {"quant_offset": None},
         device=OLD,
     ),
     weight_quant(
         WORDS | OFFSET,
-        "quant_offset must be None without quant_scale; leave it out",
+        "quant_offset must be None with antiquant_scale of int64 on Atlas A2, not given; leave it "
+        "out",
         {"quant_offset": None},
     ),
     weight_quant(
         WORDS | QUANT,
-        "quant_scale must be None with an int64 antiquant_scale; leave it out, or pass a float16 "
-        "antiquant_scale",
+        "quant_scale must be None with antiquant_scale of int64 on Atlas A2, not given; leave it "
+        "out",
         {"quant_scale": None},
-        FLOAT_SCALE,
     ),
     weight_quant(
         QUANT,
-        "quant_scale must be None on Atlas inference; leave it out, and quantise the output with "
-        "npu_quantize",
+        "quant_scale must be None on Atlas inference, not given; leave it out",
         {"quant_scale": None},
         device=OLD,
     ),
     weight_quant(
         {"x": ones(4, 64, dtype=BF16), "antiquant_scale": WORDS["antiquant_scale"]},
-        "antiquant_scale must be bfloat16 with a bfloat16 x on Atlas A2, not int64; "
+        "antiquant_scale must be bfloat16 with x of bfloat16 on Atlas A2, not int64; "
         "pass the numbers that npu_trans_quant_param packed",
         {"antiquant_scale": ones(128, dtype=BF16)},
     ),
@@ -221,8 +220,8 @@ WEIGHT_QUANT_ROWS = [
     ),
     weight_quant(
         {"antiquant_scale": ones(1)},
-        "antiquant_scale must have one number for each of 128 columns on Atlas inference, not one "
-        "for all; repeat it",
+        "antiquant_scale must have a value for each of 128 columns on Atlas inference, not one for "
+        "all; repeat it",
         {"antiquant_scale": np.repeat(ones(1), 128)},
         device=OLD,
     ),
@@ -265,7 +264,7 @@ WEIGHT_QUANT_ROWS = [
     ),
     weight_quant(
         NZ8 | {"x": ones(64, 4).T, "antiquant_scale": ones(1)},
-        "with an int8 FRACTAL_NZ weight, antiquant_scale must have a number for each column, not "
+        "with an int8 FRACTAL_NZ weight, antiquant_scale must have a value for each column, not "
         f"one for all and x must not be transposed; {OR_ND}",
         {"x": ones(4, 64), "antiquant_scale": ones(128)},
         {"weight": cast(NZ8["weight"], 2)},
@@ -278,7 +277,7 @@ WEIGHT_QUANT_ROWS = [
     ),
     weight_quant(
         NZ4 | {"antiquant_scale": ones(1)},
-        "with an int32 FRACTAL_NZ weight, antiquant_scale must have a number for each column, not "
+        "with an int32 FRACTAL_NZ weight, antiquant_scale must have a value for each column, not "
         f"one for all; {OR_ND}",
         {"antiquant_scale": ones(128)},
         NZ4_BACK,

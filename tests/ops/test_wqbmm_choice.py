@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from npusim import Code, OpError, devices
-from npusim.ops.npu_weight_quant_batchmatmul.choice import choose
-from npusim.ops.npu_weight_quant_batchmatmul.traits import CallTraits, k_cores, k_step
+from npusim.ops.npu_weight_quant_batchmatmul.choice import CallTraits, choose, k_cores, k_step
 
 CHIPS = {20: devices.load("ascend910b4"), 24: devices.load("ascend910_9391")}
 ONLY_310P = devices.load("ascend310p3")

@@ -11,21 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from op_calls import BF16, Array
 from tiny import log, play, tiny_spec
-from weight_calls import HALF, OP, Kind, assert_bits, weight_call
+from weight_calls import HALF, OP, Kind, assert_bits, check, reference, weight_call
 
 from npusim import TensorSpec, devices, ops, run
 from npusim.data.dtypes import FLOAT16
 from npusim.isa import CrossCoreSetFlag, CrossCoreWaitFlag, Load, Store
-from npusim.kernel.builder import Builder
 from npusim.kernel.cube import GmMatrix
-from npusim.ops.npu_weight_quant_batchmatmul import check, reference
-from npusim.ops.npu_weight_quant_batchmatmul.templates.custom import CustomPlan
-from npusim.ops.npu_weight_quant_batchmatmul.templates.custom.tiling import precision
-from npusim.ops.npu_weight_quant_batchmatmul.templates.dequantise.kernel import (
+from npusim.kernel.vector_core import VectorCore
+from npusim.ops._dequantised_weight import (
     Dequantiser,
-    QuantisedWeight,
+    MatrixTile,
 )
-from npusim.ops.npu_weight_quant_batchmatmul.templates.weight import MatrixTile
+from npusim.ops.npu_weight_quant_batchmatmul.templates.custom import CustomPlan, precision
 from npusim.trace import Span
 
 A2 = devices.load("ascend910b2")
@@ -229,8 +226,8 @@ def test_fp16_is_copied_to_where_it_is_stored_from() -> None:
         "antiquant_scale": TensorSpec((128,), "float16"),
     }
     p, spec = check(A2, **call, template="custom"), tiny_spec(l2__capacity_bytes=1 << 20)
-    builder = Builder("dequantise", spec.cores["aiv"], spec.sync)
-    kernel = Dequantiser(builder, QuantisedWeight.of(p), precision(p), 4, 128)
+    builder = VectorCore("dequantise", spec)
+    kernel = Dequantiser(builder, p.quantised_weight, precision(p), 4, 128)
     kernel.write(MatrixTile(0, 0, 4, 128), GmMatrix("out", FLOAT16, 4, 128, True), 0, 0)
     sizes = dict.fromkeys(("weight", "antiquant_scale", "out"), 4096)
     trace = play(spec, builder.build(), sizes=sizes, l2="warm")

@@ -15,30 +15,26 @@ from npusim.data.integers import align_up
 from npusim.data.layout import NZ, c0, from_fractals
 from npusim.data.tensor import GlobalTensor
 from npusim.isa import Global
-from npusim.kernel.builder import Builder
 from npusim.kernel.cube import GmMatrix
 from npusim.kernel.program import Binding, Block
 from npusim.kernel.rows import pieces
-from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
-from npusim.ops.npu_weight_quant_batchmatmul.templates.dequantise.kernel import (
+from npusim.kernel.vector_core import VectorCore
+from npusim.ops._dequantised_weight import (
     Dequantiser,
-    Precision,
-    QuantisedWeight,
-)
-from npusim.ops.npu_weight_quant_batchmatmul.templates.weight import (
     MatrixTile,
-    gm_weight,
+    Precision,
     tile_view,
 )
+from npusim.ops.npu_weight_quant_batchmatmul.problem import Problem
 
 A2 = devices.load("ascend910b2")
 
 
 def dequantised(p: Problem, precision: Precision, rows: int, columns: int) -> Array:
     """What a kernel of one vector core writes, as it lies in memory without what fills edges."""
-    gm_matrix = gm_weight(p)
-    builder = Builder("dequant", A2.cores["aiv"], A2.sync)
-    kernel = Dequantiser(builder, QuantisedWeight.of(p), precision, rows, columns)
+    gm_matrix = p.gm_weight
+    builder = VectorCore("dequant", A2)
+    kernel = Dequantiser(builder, p.quantised_weight, precision, rows, columns)
     kernel.load_registers()
     is_nz, width, high = p.traits.is_nz, gm_matrix.columns, gm_matrix.rows
     if is_nz:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -11,16 +12,12 @@ from draws import draws
 from hypothesis import given
 from hypothesis import strategies as st
 from op_calls import BF16, Array
+from weight_calls import F32, HALF, OP, assert_bits, build, check, played, reference, tile
 
-from npusim import Tensor, TensorSpec, chip, devices, run
-from npusim.data.tensor import GlobalTensor, allocate
-from npusim.ops.npu_weight_quant_batchmatmul import build, check, reference, tile
-from npusim.ops.npu_weight_quant_batchmatmul.references import groups
-from npusim.ops.npu_weight_quant_batchmatmul.templates.msd.per_group import PerGroupPlan, steps
+from npusim import Tensor, TensorSpec, devices, run
 from npusim.ops.npu_weight_quant_batchmatmul.templates.msd_group import MsdGroupPlan
+from npusim.ops.npu_weight_quant_batchmatmul.templates.msd_per_group import PerGroupPlan, steps
 
-OP = "npu_weight_quant_batchmatmul"
-HALF, F32 = np.float16, np.float32
 A2 = devices.load("ascend910b2")
 BOTH = ("msd_group", "msd")
 Call = dict[str, Any]
@@ -57,13 +54,6 @@ def call_of(
     if "b" in parts:
         call["bias"] = rng.standard_normal(n).astype(HALF if kind is HALF else F32)
     return call
-
-
-def assert_bits(output: Any, expected: Array) -> None:
-    """The same bits, signs of zeros included; any NaN is like any other."""
-    assert (output.dtype, output.shape) == (expected.dtype, expected.shape)
-    words = [np.where(np.isnan(y), 0x7FFF, y.view(np.uint16)) for y in (output, expected)]
-    np.testing.assert_array_equal(*words)
 
 
 def expected_of(call: Call, device: str = "ascend910b2") -> Array:
@@ -256,14 +246,8 @@ def test_the_ring_is_filled_again_and_again(
     )
     every = list(steps(p, plan))
     assert sum(step.waits for step in every) == sum(step.releases for step in every) > 0
-    blocks = build(A2, p, plan)
-    tensors = [allocate("output", p.output, True), *(x.place() for x in p.inputs)]
-    for name, nbytes in plan.workspaces.items():
-        tensors.append(GlobalTensor(name, nbytes, np.full(nbytes, 0x7B, np.uint8)))
-    chip.compute(blocks, tensors, A2, chip.verify(blocks, A2))
-    assert tensors[0].data is not None
-    raw = tensors[0].data[: p.output.nbytes].view(HALF).reshape(p.output.shape)
-    monkeypatch.setattr(groups, "PACK_DEPTH", 4 * 64)
+    raw = played(A2, p, plan)
+    monkeypatch.setattr(import_module(f"npusim.ops.{OP}.oracle"), "PACK_DEPTH", 4 * 64)
     assert_bits(raw, expected_of(call))
 
 

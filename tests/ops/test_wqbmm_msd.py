@@ -12,29 +12,32 @@ from hypothesis import given
 from hypothesis import strategies as st
 from op_calls import BF16, Array
 from tiny import log, play, tiny_spec
+from weight_calls import (
+    F32,
+    HALF,
+    OP,
+    assert_bits,
+    check,
+    inputs_of,
+    played,
+    reference,
+    tile,
+)
 
 from npusim import Tensor, TensorSpec, chip, devices, ops, run
 from npusim.data.dtypes import FLOAT16, INT32
-from npusim.data.tensor import GlobalTensor, allocate
 from npusim.isa import Cast, CrossCoreWaitFlag, Load
-from npusim.kernel.builder import Builder
 from npusim.kernel.program import Program
+from npusim.kernel.vector_core import VectorCore
 from npusim.kernel.views import GmView
-from npusim.ops.npu_weight_quant_batchmatmul import build, check, reference, tile
-from npusim.ops.npu_weight_quant_batchmatmul.references import channels
-from npusim.ops.npu_weight_quant_batchmatmul.references import inputs as plain
-from npusim.ops.npu_weight_quant_batchmatmul.templates.digits.scheme import (
-    EIGHT_BITS,
-    FOUR_BITS,
-    Scheme,
-)
-from npusim.ops.npu_weight_quant_batchmatmul.templates.msd import multicore, split_k
-from npusim.ops.npu_weight_quant_batchmatmul.templates.msd.multicore import MulticorePlan
-from npusim.ops.npu_weight_quant_batchmatmul.templates.msd.split_k import SplitKPlan
+from npusim.ops.npu_weight_quant_batchmatmul.oracle import msd_split_k, multicore
+from npusim.ops.npu_weight_quant_batchmatmul.templates import msd_multicore
+from npusim.ops.npu_weight_quant_batchmatmul.templates import msd_split_k as split_k
+from npusim.ops.npu_weight_quant_batchmatmul.templates.msd import EIGHT_BITS, FOUR_BITS, Scheme
+from npusim.ops.npu_weight_quant_batchmatmul.templates.msd_multicore import MulticorePlan
+from npusim.ops.npu_weight_quant_batchmatmul.templates.msd_split_k import SplitKPlan
 from npusim.trace import Span
 
-OP = "npu_weight_quant_batchmatmul"
-HALF, F32 = np.float16, np.float32
 A2 = devices.load("ascend910b2")
 Call = dict[str, Any]
 
@@ -69,13 +72,6 @@ def weight_of(rng: np.random.Generator, k: int, n: int, form: str) -> Any:
     whole = rng.integers(-128, 128, (k, n)).astype(np.int8)
     layout = "FRACTAL_NZ" if form.startswith("NZ") else "ND"
     return Tensor.of(whole, layout, transposed=form.endswith("T"))
-
-
-def assert_bits(output: Any, expected: Array) -> None:
-    """The same bits, signs of zeros included; any NaN is like any other."""
-    assert (output.dtype, output.shape) == (expected.dtype, expected.shape)
-    words = [np.where(np.isnan(y), 0x7FFF, y.view(np.uint16)) for y in (output, expected)]
-    np.testing.assert_array_equal(*words)
 
 
 def assert_as_reference(call: Call, form: str, device: str = "ascend910b2", **how: Any) -> None:
@@ -132,29 +128,13 @@ def precise(call: Call, form: str) -> Array:
     """What the kernel of *form* makes of *call*, whatever form the call would get."""
     p = check(A2, **call)
     p = replace(p, choice=replace(p.choice, form=form))
-    return played(p, tile(A2, p))
-
-
-def played(p: Any, plan: Any) -> Array:
-    blocks = build(A2, p, plan)
-    tensors = [allocate("output", p.output, True), *(x.place() for x in p.inputs)]
-    for name, nbytes in plan.workspaces.items():
-        tensors.append(GlobalTensor(name, nbytes, np.full(nbytes, 0x7B, np.uint8)))
-    chip.compute(blocks, tensors, A2, chip.verify(blocks, A2))
-    assert tensors[0].data is not None
-    raw = tensors[0].data[: p.output.nbytes].view(p.output.element.numpy)
-    return raw.reshape(p.output.shape)
+    return played(A2, p, tile(A2, p))
 
 
 def test_the_precise_form_sums_the_digits() -> None:
     call = call_of(3, 4224, 64, parts="o", weight="ND.T")
-    expected = channels.multicore_hp(
-        plain.reference_inputs(
-            call["x"], call["weight"], call["antiquant_scale"], call["antiquant_offset"],
-            None, None, 0, False,
-            inner_precise=0, aic=24, overflow="inf_nan", cube_order="k16",
-        )
-    )  # fmt: skip
+    inputs = inputs_of(**call)
+    expected = inputs.round_to_x(multicore(inputs, precise=True))
     assert_bits(precise(call, "multicore_hp"), expected)
     assert not np.array_equal(precise(call, "multicore"), expected)
 
@@ -220,14 +200,9 @@ def test_the_ring_is_filled_again_and_again(half_rounds: int, weight: str) -> No
         epilogue_cores_m=2,
         workspaces=plan.workspaces | {"products": products},
     )
-    expected = channels.split_k(
-        plain.reference_inputs(
-            call["x"], call["weight"], call["antiquant_scale"], call["antiquant_offset"],
-            None, call["bias"], 0, False,
-            inner_precise=0, aic=24, overflow="inf_nan", cube_order="k16",
-        )
-    )  # fmt: skip
-    assert_bits(played(p, plan), expected)
+    inputs = inputs_of(**call)
+    expected = inputs.round_to_x(msd_split_k(inputs))
+    assert_bits(played(A2, p, plan), expected)
 
 
 def scheme_of(weight: str) -> Scheme:
@@ -337,10 +312,11 @@ def copies(epilogue: Program, *names: str) -> list[tuple[int, int]]:
 
 def test_the_next_products_come_when_those_of_this_tile_are_cast() -> None:
     p, spec = check(A2, **spec_call(2, 32, 64, "ND")), tiny_spec()
-    builder = Builder("epilogue", spec.cores["aiv"], spec.sync)
-    epilogue = multicore.Epilogue(builder, p, max_rows=1, max_columns=64)
-    epilogue.prepare(0, 64)
-    epilogue.write()
+    core = VectorCore("epilogue", spec, "aiv")
+    epilogue = msd_multicore.Epilogue(core, p, max_rows=1, max_columns=64)
+    for here in epilogue.tiles(0, 64):
+        epilogue.prepare(here)
+        epilogue.write(here)
 
     names = "antiquant_scale", "most", "sums", "products", "output"
     # 64 B a cycle and 2 of latency; a vector micro-op of one repeat takes 6, or 7 where two of its
@@ -352,7 +328,7 @@ def test_the_next_products_come_when_those_of_this_tile_are_cast() -> None:
     second = [(17, 21), (19, 23), (23, 29), (35, 41)]
     # Nine vector micro-ops after the first store began: 68 + 7 + 6 x 4 + 7 x 3 + 6.
     expected = [*first, stored, *second, (126, 134)]
-    assert copies(builder.build(), *names) == expected
+    assert copies(core.build(), *names) == expected
 
 
 def test_offsets_of_the_first_tile_are_made_while_the_cube_multiplies() -> None:
@@ -388,14 +364,14 @@ def test_split_k_loads_nothing_ahead() -> None:
     p, spec = check(A2, **spec_call(1, 13728, 64, "ND")), tiny_spec()
     plan = tile(A2, p)
     assert isinstance(plan, SplitKPlan)
-    builder = Builder("epilogue", spec.cores["aiv"], spec.sync)
-    epilogue = split_k.Epilogue(builder, p, replace(plan, k_blocks=1), 1)
-    epilogue.write(0, 1, 0, GmView.of("products", INT32, 2, 64))
+    core = VectorCore("epilogue", spec, "aiv")
+    epilogue = split_k.Epilogue(core, p, replace(plan, k_blocks=1), 1)
+    epilogue.write(slice(0, 1), 0, GmView.of("products", INT32, 2, 64))
     names = "antiquant_scale", "most", "products", "output"
     # The scale is cast by 10; the row's number is spread by 19 and two planes are cleared by 31;
     # each product is cast and added in 6 + 7 cycles; after the last one there are 7 + 8 + 6 more.
     expected = [(0, 4), (10, 13), (31, 37), (50, 56), (90, 98)]
-    assert copies(builder.build(), *names) == expected
+    assert copies(core.build(), *names) == expected
 
 
 @pytest.mark.parametrize("weight", ["ND", "int4"])

@@ -12,17 +12,26 @@ from typing import Any
 import numpy as np
 import pytest
 from op_calls import BF16, Array
+from weight_calls import F32, HALF, inputs_of, reference
 
 from npusim import Tensor, TensorSpec, devices, ops
 from npusim.data.layout import NZ, c0, to_fractals
-from npusim.ops.npu_weight_quant_batchmatmul import check, reference
-from npusim.ops.npu_weight_quant_batchmatmul.references import channels, digits, groups
-from npusim.ops.npu_weight_quant_batchmatmul.references.inputs import (
-    ReferenceInputs,
-    reference_inputs,
+from npusim.ops.npu_weight_quant_batchmatmul.oracle import (
+    FIRST,
+    SECOND,
+    Digits,
+    Inputs,
+    absmax,
+    away,
+    block_depth,
+    halving_sum,
+    lanes_sum,
+    msd_group,
+    msd_per_group,
+    msd_split_k,
+    multicore,
 )
 
-HALF, F32 = np.float16, np.float32
 A2, B4, ONLY_310P = (devices.load(name) for name in ("ascend910b2", "ascend910b4", "ascend310p3"))
 
 
@@ -44,15 +53,6 @@ def fractal(matrix: Array) -> Tensor:
     return Tensor(wanted, to_fractals(matrix, NZ, (16, c0(wanted.element))))
 
 
-def laid_out(
-    inner_precise: int = 0, bias: Any = None, group_size: int = 0, **call: Any
-) -> ReferenceInputs:
-    return reference_inputs(
-        call["x"], call["weight"], call["scale"], call.get("offset"), None, bias, group_size,
-        False, inner_precise=inner_precise, aic=24, overflow="inf_nan", cube_order="k16",
-    )  # fmt: skip
-
-
 # ---- the vector set ----
 
 K, N = np.arange(160)[:, None], np.arange(32)
@@ -61,31 +61,30 @@ WEIGHT = (((31 * K + 17 * N) % 256) - 128).astype(np.int8)
 NIBBLES = (((5 * K + 3 * N) % 16) - 8).astype(np.int8)
 SCALE, OFFSET = ((N % 7 + 1) / 512).astype(HALF), (N % 5 - 2).astype(HALF)
 BIAS = (0.5 * (N % 3)).astype(HALF)
-VECTORS = {"x": X, "scale": SCALE, "offset": OFFSET, "bias": BIAS}
+VECTORS = {"x": X, "antiquant_scale": SCALE, "antiquant_offset": OFFSET, "bias": BIAS}
 
 
 def test_constants() -> None:
     one = F32(1)
-    numbers = [channels.FIRST, channels.SECOND, one / channels.FIRST, one / channels.SECOND]
+    numbers = [FIRST, SECOND, one / FIRST, one / SECOND]
     assert words(np.array([numbers]), 4) == ["42FEFF7D", "46FDFFFB", "3C0080C3", "38010207"]
-    call = laid_out(weight=WEIGHT, **VECTORS)
-    assert words(np.array([digits.Digits.of(call).weights]), 2) == ["3C010204", "38020610"]
-    call = replace(call, traits=replace(call.traits, weight="int4"))
-    weights = digits.Digits.of(call).weights
+    traits = inputs_of(weight=WEIGHT, **VECTORS).traits
+    assert words(np.array([Digits.of(traits).weights]), 2) == ["3C010204", "38020610"]
+    weights = Digits.of(replace(traits, weight="int4")).weights
     assert words(np.array([weights]), 3) == ["3E08B733", "3C120653", "3A1BF7B7"]
     assert words(np.array([[1 / 14.98, 1 / 14.98**2]], HALF), 2) == ["2C46", "1C90"]
 
 
 def test_multicore() -> None:
-    call = laid_out(weight=WEIGHT, **VECTORS)
-    assert digits.absmax(X.astype(F32))[0] == 3.125
-    assert digits.lanes_sum(X.astype(F32)).tolist() == [[-2.5625], [0.125]]
+    call = inputs_of(weight=WEIGHT, **VECTORS)
+    assert absmax(X.astype(F32))[0] == 3.125
+    assert lanes_sum(X.astype(F32)).tolist() == [[-2.5625], [0.125]]
     q = X.astype(F32) * (F32(1) / F32(3.125))
-    first = digits.away(q * channels.FIRST)
-    second = digits.away((q - first * (F32(1) / channels.FIRST)) * channels.SECOND)
+    first = away(q * FIRST)
+    second = away((q - first * (F32(1) / FIRST)) * SECOND)
     assert first[0, :8].tolist() == [-127, -33, 61, -102, -8, 87, -76, 18]
     assert second[0, :8].tolist() == [-127, -38, 51, 0, 89, -77, -127, -38]
-    total = channels.multicore_sum(call, precise=False)
+    total = multicore(call)
     assert words(total, 4) == ["3F258F83", "4112D016", "413964EA", "C19AF419"]
     # A weight of (k, n) and 2 rows: the vendor takes this template by itself.
     y = reference(X, WEIGHT, SCALE, OFFSET, bias=BIAS)
@@ -93,19 +92,19 @@ def test_multicore() -> None:
 
 
 def test_split_k_of_int8() -> None:
-    call = laid_out(weight=WEIGHT.T.copy().T, **VECTORS)
-    assert channels.block_depth(call) == 512
-    total = channels.split_k_sum(call)
+    call = inputs_of(weight=WEIGHT.T.copy().T, **VECTORS)
+    assert block_depth(call.traits) == 512
+    total = msd_split_k(call)
     assert words(total, 4) == ["3F2591FA", "4112D07D", "413964EF", "C19AF3E6"]
-    y = channels.split_k(call)
+    y = call.round_to_x(msd_split_k(call))
     assert words(y, 8) == ["392D", "4897", "49CB", "CCD8", "D00E", "C8EE", "4882", "4005"]
 
 
 def test_split_k_of_int4() -> None:
     weight = pack(NIBBLES.T).T
-    call = laid_out(weight=weight, **VECTORS)
+    call = inputs_of(weight=weight, **VECTORS)
     np.testing.assert_array_equal(call.weight, NIBBLES)
-    total = channels.split_k_sum(call)
+    total = msd_split_k(call)
     assert words(total, 4) == ["BB2C74B0", "3F3359D1", "3FB79ABD", "BF123028"]
     # n is less than 2 m or not, k and n are multiples of 32: chosen by the vendor, too.
     y = reference(X, weight, SCALE, OFFSET, bias=BIAS)
@@ -135,9 +134,9 @@ def test_the_vendors_example() -> None:
     ],
 )  # fmt: skip
 def test_blocks_of_k(k: int, n: int, trans: bool, kind: Any, depth: int) -> None:
-    call = laid_out(weight=WEIGHT, **VECTORS)
+    call = inputs_of(weight=WEIGHT, **VECTORS)
     traits = replace(call.traits, k=k, n=n, trans_weight=trans, weight=kind)
-    assert channels.block_depth(replace(call, traits=traits)) == depth
+    assert block_depth(traits) == depth
 
 
 def loop_sum(row: Array, halving: bool) -> Any:
@@ -162,13 +161,13 @@ def test_row_sums(rng: np.random.Generator, halving: bool, subtests: pytest.Subt
     for k in [32, 64, 96, 128, 160, 192, 224, 2048, 4064, 4096, 4128, 4544]:
         with subtests.test(k=k):
             row = (rng.normal(size=k) * 10.0 ** rng.integers(-4, 4, k)).astype(F32)
-            total = digits.halving_sum(row) if halving and k >= 64 else digits.lanes_sum(row)
+            total = halving_sum(row) if halving and k >= 64 else lanes_sum(row)
             assert total.item() == loop_sum(row, halving).item()
 
 
 def test_halves_go_away_from_zero() -> None:
     values = np.array([0.5, -0.5, 1.5, 2.5, -2.5, 0.49999997, 8388607.5], F32)
-    assert digits.away(values).tolist() == [1, -1, 2, 3, -3, 0, 8388608]
+    assert away(values).tolist() == [1, -1, 2, 3, -3, 0, 8388608]
 
 
 # ---- groups, in plain loops ----
@@ -180,13 +179,13 @@ def group_call(rng: np.random.Generator, size: int, k: int, kind: Any = HALF) ->
     return {
         "x": rng.normal(size=(2, k)).astype(kind),
         "weight": pack(rng.integers(-8, 8, (k, 64))),
-        "scale": rng.uniform(0.01, 0.02, (count, 64)).astype(kind),
-        "offset": rng.integers(-3, 4, (count, 64)).astype(kind),
-        "group_size": size,
+        "antiquant_scale": rng.uniform(0.01, 0.02, (count, 64)).astype(kind),
+        "antiquant_offset": rng.integers(-3, 4, (count, 64)).astype(kind),
+        "antiquant_group_size": size,
     }
 
 
-def loop_group(call: ReferenceInputs, group: int, row: int, column: int) -> tuple[Any, Any, Any]:
+def loop_group(call: Inputs, group: int, row: int, column: int) -> tuple[Any, Any, Any]:
     """Of one group: the offset's share, the scaled product, and the largest magnitude."""
     size = call.traits.group_size
     span = slice(group * size, (group + 1) * size)
@@ -200,7 +199,7 @@ def loop_group(call: ReferenceInputs, group: int, row: int, column: int) -> tupl
         rest = [(p - r) * F32(14.98) for p, r in zip(rest, rounded, strict=True)]
     undo = [F32(1) / F32(7.49), F32(1) / (F32(7.49) * F32(14.98))]
     undo.append(F32(1) / (F32(7.49) * F32(14.98) * F32(14.98)))
-    if call.inner_precise:
+    if call.given.inner_precise:
         h1, h2, h3 = (HALF(product) for product in products)
         half = HALF(HALF(h3 * HALF(1 / 14.98**2)) + HALF(HALF(h2 * HALF(1 / 14.98)) + h1))
         u = F32(half) * undo[0]
@@ -214,7 +213,7 @@ def loop_group(call: ReferenceInputs, group: int, row: int, column: int) -> tupl
     return share, u * scale, most
 
 
-def loop_packs(call: ReferenceInputs, row: int, column: int) -> Any:
+def loop_packs(call: Inputs, row: int, column: int) -> Any:
     found = [loop_group(call, g, row, column) for g in range(call.scale.shape[0])]
     step, y = 1024 // call.traits.group_size, F32(0)
     for first in range(0, len(found), step):
@@ -225,10 +224,10 @@ def loop_packs(call: ReferenceInputs, row: int, column: int) -> Any:
     return y
 
 
-def loop_cores(call: ReferenceInputs, row: int, column: int) -> Any:
+def loop_cores(call: Inputs, row: int, column: int) -> Any:
     found = [loop_group(call, g, row, column) for g in range(call.scale.shape[0])]
     # One part of n, so that all cores share k.
-    step, y = -(-call.traits.k // call.aic // call.traits.group_size), F32(0)
+    step, y = -(-call.traits.k // call.cube_cores // call.traits.group_size), F32(0)
     for first in range(0, len(found), step):
         total = None
         for share, u, most in found[first : first + step]:
@@ -242,33 +241,35 @@ def loop_cores(call: ReferenceInputs, row: int, column: int) -> Any:
 @pytest.mark.parametrize("kind", [HALF, BF16])
 @pytest.mark.parametrize("inner_precise", [0, 1])
 @pytest.mark.parametrize(("size", "k"), [(64, 2176), (128, 3584)])
-@pytest.mark.parametrize(
-    ("whole", "loop"), [(groups.per_group, loop_packs), (groups.msd_group, loop_cores)]
-)
+@pytest.mark.parametrize(("whole", "loop"), [(msd_per_group, loop_packs), (msd_group, loop_cores)])
 def test_groups(
-    rng: np.random.Generator, whole: Callable[[ReferenceInputs], Array], loop: Any,
+    rng: np.random.Generator, whole: Callable[[Inputs], Array], loop: Any,
     size: int, k: int,
     inner_precise: int, kind: Any,
 ) -> None:  # fmt: skip
-    call = laid_out(inner_precise, **group_call(rng, size, k, kind))
+    call = inputs_of(inner_precise=inner_precise, **group_call(rng, size, k, kind))
     expected = [loop(call, row, column) for row in (0, 1) for column in (0, 5, 63)]
-    assert whole(call)[:, [0, 5, 63]].tolist() == (
-        call.round_to_x(np.array(expected, F32)).reshape(2, 3).tolist()
-    )
+    assert whole(call)[:, [0, 5, 63]].tolist() == np.array(expected, F32).reshape(2, 3).tolist()
 
 
 def cancelling(rng: np.random.Generator) -> tuple[Any, ...]:
     """A call whose true result is 0, so that what comes out is the rounding errors."""
     call = group_call(rng, 64, 4096)
     x, nibbles = call["x"], call["weight"]
-    parameters = (np.vstack([values, values]) for values in (call["scale"], call["offset"]))
+    parameters = (
+        np.vstack([values, values])
+        for values in (call["antiquant_scale"], call["antiquant_offset"])
+    )
     return np.hstack([x, -x]), np.vstack([nibbles, nibbles]), *parameters
 
 
 def test_deterministic_calls_take_another_kernel(rng: np.random.Generator) -> None:
     x, weight, scale, offset = cancelling(rng)
     for inner in (0, 1):
-        call = laid_out(inner, None, 64, x=x, weight=weight, scale=scale, offset=offset)
+        call = inputs_of(
+            x=x, weight=weight, antiquant_scale=scale, antiquant_offset=offset,
+            antiquant_group_size=64, inner_precise=inner,
+        )  # fmt: skip
         loose, fixed = (
             reference(
                 x, weight, scale, offset, antiquant_group_size=64, inner_precise=inner,
@@ -276,14 +277,14 @@ def test_deterministic_calls_take_another_kernel(rng: np.random.Generator) -> No
             )
             for deterministic in (False, True)
         )  # fmt: skip
-        np.testing.assert_array_equal(loose, groups.msd_group(call))
-        np.testing.assert_array_equal(fixed, groups.per_group(call))
+        np.testing.assert_array_equal(loose, call.round_to_x(msd_group(call)))
+        np.testing.assert_array_equal(fixed, call.round_to_x(msd_per_group(call)))
         assert not np.array_equal(loose, fixed)
 
 
 def test_inner_precise_1_is_near_0(rng: np.random.Generator) -> None:
     call = group_call(rng, 128, 2048)
-    args = (call["x"], call["weight"], call["scale"], call["offset"])
+    args = (call["x"], call["weight"], call["antiquant_scale"], call["antiquant_offset"])
     for deterministic in (False, True):
         precise, fast = (
             reference(
@@ -331,16 +332,13 @@ def test_msd_is_near_custom(rng: np.random.Generator, k: int, kind: Any, share: 
 
 def test_high_precision_differs_in_the_row_sum_alone(rng: np.random.Generator) -> None:
     x, weight, scale, offset = numbers(rng, 3, 8192, 32)
-    call = laid_out(x=x, weight=weight, scale=scale, offset=offset)
-    precise, plain = (channels.multicore_sum(call, precise) for precise in (True, False))
+    call = inputs_of(x=x, weight=weight, antiquant_scale=scale, antiquant_offset=offset)
+    precise, plain = (multicore(call, precise=precise) for precise in (True, False))
     assert not np.array_equal(precise, plain)
     # The digits miss up to 2^-15 of the largest number of each row, and the sum of x does not.
     near(precise, exact(x, weight, scale, offset), 1e-4)
     without = replace(call, offset=None)
-    np.testing.assert_array_equal(
-        channels.multicore_sum(without, True), channels.multicore_sum(without, False)
-    )
-    np.testing.assert_array_equal(channels.multicore_hp(call), call.round_to_x(precise))
+    np.testing.assert_array_equal(multicore(without, precise=True), multicore(without))
 
 
 def test_long_k_is_split(rng: np.random.Generator) -> None:
@@ -488,33 +486,13 @@ def test_layouts_do_not_change_values(rng: np.random.Generator) -> None:
         np.testing.assert_array_equal(other, y)
 
 
-def test_the_oracle_reads_a_call_as_the_contract_does() -> None:
-    x, weight, nibbles = np.ones((4, 64), HALF), np.ones((64, 128), np.int8), np.ones((64, 128))
-    one, each = np.ones(1, HALF), np.ones(128, HALF)
-    down, packed = pack(nibbles.T), np.ones(128, np.int64)
-    calls: list[tuple[Any, ...]] = [
-        (x, weight, each), (np.asfortranarray(x), weight, one), (x, fractal(weight), each, each),
-        (x, np.asfortranarray(weight), packed), (x, weight, each[None], None, packed | 1 << 46),
-        (x, fractal(weight.T.copy()).T, each), (x, pack(nibbles), each), (x, down.T, each, each),
-        (x, fractal(down).T, each, None, None, None, each),
-        (x, weight, np.ones((2, 128), HALF), None, None, None, None, 32),
-    ]  # fmt: skip
-    for call in calls:
-        x_, w_, scale, offset, quant, _, bias, size = (*call, *(None,) * (8 - len(call)))
-        seen = reference_inputs(
-            x_, w_, scale, offset, quant, bias, size or 0, True, inner_precise=0, aic=24,
-            overflow="inf_nan", cube_order="k16",
-        )  # fmt: skip
-        assert seen.traits == check(A2, *call, deterministic=True).traits
-
-
 def test_int4_layouts_do_not_change_values(rng: np.random.Generator) -> None:
     nibbles = rng.integers(-8, 8, (64, 128)).astype(np.int8)
     x = rng.normal(size=(65, 64)).astype(HALF)
     scale = rng.uniform(0.01, 0.02, 128).astype(HALF)
     wide = reference(x, nibbles, scale, template="custom")
     down = pack(nibbles.T)
-    for packed in (pack(nibbles), down.T, fractal(pack(nibbles)), fractal(down).T):
+    for packed in (pack(nibbles), down.T, fractal(down).T):
         np.testing.assert_array_equal(reference(x, packed, scale), wide)
 
 
@@ -541,7 +519,7 @@ def test_tiny_rows_saturate_in_their_digits() -> None:
     # The reciprocal of 2^-130 is infinite in fp32: the first digit is 127, the second 0.
     x = np.full((1, 128), 2.0**-130).astype(BF16)
     y = reference(x, np.ones((128, 32), np.int8), np.ones(32, BF16))
-    first = F32(127 * 128) * (F32(1) / channels.FIRST) * F32(2.0**-130)
+    first = F32(127 * 128) * (F32(1) / FIRST) * F32(2.0**-130)
     assert float(y[0, 0]) == bits16(first)
 
 

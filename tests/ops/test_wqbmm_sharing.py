@@ -14,7 +14,7 @@ from op_calls import BF16, SPECIAL, Array, assert_same
 from npusim import Tensor, TensorSpec, chip, devices, ops, run
 from npusim.data.dtypes import pack_int4
 from npusim.devices.schema import DeviceSpec
-from npusim.ops.npu_weight_quant_batchmatmul.templates.shared_k.kernel import SharedKPlan
+from npusim.ops.npu_weight_quant_batchmatmul.templates.shared_k import SharedKPlan
 
 OP = "npu_weight_quant_batchmatmul"
 A2 = devices.load("ascend910b2")

@@ -15,7 +15,7 @@ from npusim import Run, Tensor, TensorSpec, devices, ops, run
 from npusim.data.dtypes import INT8
 from npusim.data.layout import NZ, to_fractals
 from npusim.isa import Barrier, Cast, CopyToL1, Load, LoadData, Mmad
-from npusim.ops.npu_weight_quant_batchmatmul.templates.weight_nz.tiling import SHAPES, WeightNzPlan
+from npusim.ops.npu_weight_quant_batchmatmul.templates.weight_nz import SHAPES, WeightNzPlan
 
 OP = "npu_weight_quant_batchmatmul"
 DEVICE = "ascend310p3"

@@ -23,8 +23,8 @@ from npusim.data.tensor import Operand, TensorSpec
 from npusim.kernel.launch import share
 from npusim.ops import _protocol
 from npusim.ops._contract import Contract, listed
+from npusim.ops._int4_matmul import MAX_ROW
 from npusim.ops._matrix import logical_shape
-from npusim.ops._nibbles.split import LONGEST
 from npusim.ops._protocol import present
 from npusim.ops._support import A2_A3, Operands, Row, required
 from npusim.ops._words import fixpipe_words
@@ -224,7 +224,7 @@ def _check_shapes(contract: Contract, x: Operand, weight: Operand, element: DTyp
         f"weight must have as many rows as x has columns, {x.shape[1]}, not {k}; pass x as (m, k) "
         f"and weight as (e, k, n)",
     )
-    longest = LONGEST if element is INT4 else LARGEST_K
+    longest = MAX_ROW if element is INT4 else LARGEST_K
     contract.require(
         k <= longest and n <= LARGEST_N,
         f"k must be at most {longest} and n at most {LARGEST_N}, not {k} and {n}; call "

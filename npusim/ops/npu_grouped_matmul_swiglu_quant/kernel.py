@@ -15,11 +15,12 @@ from npusim.isa import Fixpipe, ScalarLoadGlobal
 from npusim.kernel.builder import Builder
 from npusim.kernel.cross_core import sync_all
 from npusim.kernel.cube import CubeWriter, GmFeed, GmMatrix, GmTile
+from npusim.kernel.cube_core import CubeCore
 from npusim.kernel.launch import mixed_launch
 from npusim.kernel.program import Binding, Block, Program
+from npusim.kernel.vector_core import VectorCore
 from npusim.kernel.views import GmView, repeat
-from npusim.ops._nibbles.cube import ScaledGroups
-from npusim.ops._nibbles.split import NibbleSplitter, digits_of
+from npusim.ops._int4_matmul import DigitSplitter, ScaledGroups, digits_of
 from npusim.ops.npu_grouped_matmul_swiglu_quant.contract import Problem
 from npusim.ops.npu_grouped_matmul_swiglu_quant.rows import RowKernel
 from npusim.ops.npu_grouped_matmul_swiglu_quant.tiling import (
@@ -73,7 +74,7 @@ class _CubeCore:
 
     def __init__(self, spec: DeviceSpec, p: Problem, plan: Plan) -> None:
         self.p, self.plan = p, plan
-        self.builder = Builder(OP, spec.cores["aic"], spec.sync)
+        self.builder = CubeCore(OP, spec)
         self.x = GmMatrix("x", INT8, p.m, p.k, k_is_first=False)
         self.feeds = GmFeed(self.builder, self.x), GmFeed(self.builder, self.weight("weight"))
         self.writer = CubeWriter(self.builder, TILE, *self.feeds, p.k)
@@ -129,7 +130,7 @@ class _DigitCubeCore(_CubeCore):
 
     def __init__(self, spec: DeviceSpec, p: Problem, plan: Plan) -> None:
         self.p, self.plan = p, plan
-        self.builder = Builder(OP, spec.cores["aic"], spec.sync)
+        self.builder = CubeCore(OP, spec)
         self.x = GmMatrix("digits", INT4, 2 * p.m, p.k, k_is_first=False)
         self.sums = ScaledGroups(
             *(self.builder, TILE_OF_INT4, self.x, self.weight("weight"), p.k // p.groups_of_k),
@@ -165,13 +166,13 @@ class _VectorCore:
 
     def __init__(self, spec: DeviceSpec, p: Problem, plan: Plan) -> None:
         self.p, self.plan = p, plan
-        self.builder = Builder(OP, spec.cores["aiv"], spec.sync)
-        self.splitter = NibbleSplitter(self.builder, p.k) if p.is_int4 else None
+        self.builder = VectorCore(OP, spec)
+        self.splitter = DigitSplitter(self.builder, p.k) if p.is_int4 else None
         self.builder.reset_buffers()
         self.rows = RowKernel(self.builder, p, plan)
 
     def program(self, core: int) -> Program:
-        """Finish the rows of core number *core*, a chunk after the other."""
+        """Epilogue the rows of core number *core*, a chunk after the other."""
         builder, p, plan = self.builder, self.p, self.plan
         every = chunks(p, plan)
         if self.splitter is not None:

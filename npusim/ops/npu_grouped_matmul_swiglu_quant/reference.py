@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from npusim.data.dtypes import Array
-from npusim.ops._nibbles.oracle import digit_sums, unpacked
+from npusim.ops._int4_matmul import digit_sums, unpacked
 from npusim.ops._oracle import Given
 from npusim.ops._products import exact_int
 

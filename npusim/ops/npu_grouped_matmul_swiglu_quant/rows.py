@@ -26,14 +26,14 @@ from npusim.isa import (
     ScalarStore,
     Unary,
 )
-from npusim.kernel.builder import Builder
 from npusim.kernel.chain import step
 from npusim.kernel.launch import share
 from npusim.kernel.queues import Slot
 from npusim.kernel.reduction import Reduction
 from npusim.kernel.rows import pieces
+from npusim.kernel.vector_core import VectorCore
 from npusim.kernel.views import GmView, load, repeat, store
-from npusim.ops._nibbles.sums import DigitSums
+from npusim.ops._int4_matmul import DigitSums
 from npusim.ops.npu_dynamic_quant.row_steps import float_bits
 from npusim.ops.npu_grouped_matmul_swiglu_quant.contract import Problem
 from npusim.ops.npu_grouped_matmul_swiglu_quant.tiling import Chunk, Plan
@@ -56,7 +56,7 @@ class Run(NamedTuple):
 class RowKernel:
     """Buffers of a vector core, and what it does with the rows of a chunk."""
 
-    def __init__(self, builder: Builder, p: Problem, plan: Plan) -> None:
+    def __init__(self, builder: VectorCore, p: Problem, plan: Plan) -> None:
         self.builder, self.p, self.plan = builder, p, plan
         queue, claim = builder.queue, builder.claim
         rows, n, half = plan.loaded_rows, p.n, p.n // 2

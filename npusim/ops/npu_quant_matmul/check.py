@@ -20,7 +20,7 @@ from npusim.isa.matrix import QuantMode
 from npusim.kernel import Product
 from npusim.ops import _vocabulary as ops
 from npusim.ops import npu_trans_quant_param
-from npusim.ops._nibbles.split import LONGEST
+from npusim.ops._int4_matmul import MAX_ROW
 from npusim.ops._operands import (
     INT4_PER_INT32,
     as_fractals,
@@ -428,8 +428,8 @@ def _check_sizes(
         )
         return GROUP_K
     contract.require(
-        k % 2 == 0 and k <= LONGEST and n % 2 == 0,
-        f"k and n must be even and k at most {LONGEST}{what}, not {k} and {n}; pad the matrices, "
+        k % 2 == 0 and k <= MAX_ROW and n % 2 == 0,
+        f"k and n must be even and k at most {MAX_ROW}{what}, not {k} and {n}; pad the matrices, "
         f"or split them",
     )
     if not groups[2]:

@@ -47,9 +47,7 @@ from npusim.kernel.launch import launch
 from npusim.kernel.plane import REPEAT
 from npusim.kernel.steps import Integers
 from npusim.ops import _vocabulary as ops
-from npusim.ops._nibbles.cube import FILLED, READ, ScaledGroups
-from npusim.ops._nibbles.finish import Finish
-from npusim.ops._nibbles.split import NibbleSplitter, digits_of
+from npusim.ops._int4_matmul import FILLED, READ, DigitSplitter, Epilogue, ScaledGroups, digits_of
 from npusim.ops.npu_quant_matmul.check import Problem
 from npusim.ops.npu_quant_matmul.tiles_basic import basic_tiles
 
@@ -182,9 +180,9 @@ def _vector_core(
 ) -> tuple[VectorCore, tuple[Step, ...]]:
     """What a vector core does: it splits rows of x1, then makes output of its group's blocks."""
     core, pr, out = VectorCore("npu_quant_matmul", spec), p.product, p.output.element
-    splitter = NibbleSplitter(core, pr.k)
+    splitter = DigitSplitter(core, pr.k)
     core.reset_buffers()
-    finish = Finish(core, (plan.chunk_rows, plan.cube.base_n), out, digits=True, offset=True)
+    finish = Epilogue(core, (plan.chunk_rows, plan.cube.base_n), out, digits=True, offset=True)
     x1, digits, cores = GmView.of("x1", INT8, pr.m, pr.k), digits_of(pr.m, pr.k), 2 * plan.block_dim
 
     def split(number: int) -> None:

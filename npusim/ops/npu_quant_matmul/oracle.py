@@ -10,8 +10,8 @@ import numpy as np
 from npusim.data.dtypes import Array
 from npusim.data.tensor import is_transposed
 from npusim.ops import _vocabulary as ops
+from npusim.ops._int4_matmul import digit_sums, unpacked
 from npusim.ops._matmul_oracle import exact_int
-from npusim.ops._nibbles.oracle import digit_sums, unpacked
 
 KINDS: dict[str, np.dtype[Any]] = {
     "float16": np.dtype(np.float16),

@@ -43,12 +43,9 @@ from npusim.kernel import (
 )
 from npusim.kernel.blocks import gm_matrix_a, gm_matrix_b, output_of
 from npusim.kernel.launch import launch
-from npusim.kernel.matrices import l0c_elements
-from npusim.kernel.plane import REPEAT
+from npusim.kernel.plane import REPEAT, RowFactors
 from npusim.ops import _vocabulary as ops
-from npusim.ops._nibbles.cube import FILLED, READ
-from npusim.ops._nibbles.row_numbers import RowNumbers
-from npusim.ops._nibbles.runs import GroupRuns
+from npusim.ops._int4_matmul import FILLED, READ, GroupRuns
 from npusim.ops.npu_quant_matmul.check import Problem
 from npusim.ops.npu_quant_matmul.tiles_basic import l2_tile
 
@@ -129,14 +126,14 @@ def _cube_core(
 
     def run(a: GmTile, b: GmTile, ring: GmView, was_used: bool) -> None:
         """The int32 sums of four groups, to the two places of *ring* in turn."""
-        for index, slot in enumerate(runs.run(a.extent, b.extent)):
+        for index, sums in enumerate(runs.run(a.extent, b.extent)):
             first = index % RING * base_m
             place = ring[first : first + a.extent, : b.extent]
             if was_used or index >= RING:
                 core.cross_core_wait_flag("group", "fixpipe", READ)
             # L0C (columns / 16, rows_padded, 16) int32 -> (rows, columns) int32
-            core.fixpipe(place, slot.of(INT32, l0c_elements(place.rows, place.columns)))
-            runs.free(slot)
+            core.fixpipe(place, sums)
+            runs.free(sums)
             core.cross_core_set_flag("group", "fixpipe", FILLED)
 
     arguments = (
@@ -159,7 +156,7 @@ class _VectorCore:
         self.scale = core.vecin(FLOAT32, BASE_N)
         self.offset = core.vecin(FLOAT16, BASE_N)
         self.points = core.tile(FLOAT32, BASE_N)
-        self.tokens = RowNumbers(core, self.half_rows)
+        self.tokens = RowFactors(core, self.half_rows)
         size, out = p.group_k, p.output.element
         row_bits = INT4.bits * size + FLOAT16.bits * size + FLOAT32.bits * (2 * size + 10)
         row_bits += (INT32.bits + FLOAT32.bits + out.bits) * BASE_N

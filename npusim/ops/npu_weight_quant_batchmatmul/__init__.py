@@ -49,7 +49,7 @@ What is accepted is what the document of torch_npu.contrib.module.LinearWeightQu
 tensors that the operator gets, so scales are `(1,)`, `(n,)`, `(1, n)` or `(ceil(k / group), n)`.
 Beyond it:
 
-* `(1, 1)` scales are taken (aclnn_weight_quant_batch_matmul_v2.cpp); a bias of one number is spread
+* `(1, 1)` scales are taken (aclnn_weight_quant_batch_matmul_v2.cpp); a bias of one value is spread
   over the columns, as the document allows it, though aclnn refuses it;
 * scales and offsets of groups may lie in memory either way: they are transposed as the weight is
   before the kernel starts (inferred from what aclnn does on Atlas inference);
@@ -71,44 +71,46 @@ Beyond it:
 
 from __future__ import annotations
 
+from importlib import import_module
+from types import ModuleType
 from typing import Any, get_args
 
-from npusim.ops._protocol import Operator
-from npusim.ops._torch import TorchArguments, TorchFunction, columns_of
-from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem, check
-from npusim.ops.npu_weight_quant_batchmatmul.kernel import build
-from npusim.ops.npu_weight_quant_batchmatmul.needs import Template
-from npusim.ops.npu_weight_quant_batchmatmul.reference import reference
-from npusim.ops.npu_weight_quant_batchmatmul.tiling import Plan, tile
+from npusim.devices.schema import DeviceSpec
+from npusim.kernel.program import Block
+from npusim.ops import _vocabulary as ops
+from npusim.ops._torch import columns_of
+from npusim.ops.npu_weight_quant_batchmatmul.check import SUPPORT, check
+from npusim.ops.npu_weight_quant_batchmatmul.choice import Choice, Template
+from npusim.ops.npu_weight_quant_batchmatmul.oracle import oracle
+from npusim.ops.npu_weight_quant_batchmatmul.problem import Plan, Problem
 
-__all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "reference", "tile"]
+__all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "oracle", "tile"]
+
+MODULES = {
+    ("msd", "multicore"): "msd_multicore",
+    ("msd", "multicore_hp"): "msd_multicore",
+    ("msd", "split_k"): "msd_split_k",
+    ("msd", "per_group"): "msd_per_group",
+    ("nz_splitk", ""): "split_k",
+}
+"""Template and form -> the module of the kernel; the others bear their template's name."""
 
 
-def _warns_eager(given: TorchArguments) -> str | None:
-    weight = given["weight"]
-    if weight is None or weight.layout == "ND":
-        return None
-    return (
-        "the document of LinearWeightQuant takes weights in FRACTAL_NZ in graph mode only; it is "
-        "taken; compile with torchair's backend, or leave the weight in ND"
-    )
+def _module_of(choice: Choice) -> ModuleType:
+    name = MODULES.get((choice.template, choice.form), choice.template)
+    return import_module(f"{__name__}.templates.{name}")
 
 
-TORCH = TorchFunction(
-    schema="npu_weight_quant_batchmatmul(Tensor x, Tensor weight, Tensor antiquant_scale, "
-    "Tensor? antiquant_offset=None, Tensor? quant_scale=None, Tensor? quant_offset=None, "
-    "Tensor? bias=None, int antiquant_group_size=0, int inner_precise=0, "
-    "int? weight_dtype=None) -> Tensor",
-    aclnn=lambda given: f"aclnnWeightQuantBatchMatmulV{3 if given['inner_precise'] == 1 else 2}",
-    outputs=lambda given, _: (
-        (
-            (given["x"].shape[0], columns_of(given["weight"])),
-            given["x"].dtype if given["quant_scale"] is None else "int8",
-        ),
-    ),
-    absent=("weight_dtype",),
-    warns_eager=_warns_eager,
-)
+def tile(spec: DeviceSpec, p: Problem) -> Plan:
+    """Split as the template that takes the call does."""
+    plan: Plan = _module_of(p.choice).tile(spec, p)
+    return plan
+
+
+def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
+    """One block a core, of the kernel of the template."""
+    blocks: tuple[Block, ...] = _module_of(p.choice).build(spec, p, plan)
+    return blocks
 
 
 def _earlier(p: Problem, arguments: dict[str, Any]) -> tuple[tuple[str, dict[str, Any]], ...]:
@@ -118,16 +120,45 @@ def _earlier(p: Problem, arguments: dict[str, Any]) -> tuple[tuple[str, dict[str
     return (("npu_trans_quant_param", given),)
 
 
-OPERATOR = Operator(
-    name="npu_weight_quant_batchmatmul",
+def _warns_eager(given: ops.TorchArguments) -> str | None:
+    weight = given["weight"]
+    if weight is None or weight.layout == "ND":
+        return None
+    return (
+        "the document of LinearWeightQuant takes weights in FRACTAL_NZ in graph mode only; it is "
+        "taken; compile with torchair's backend, or leave the weight in ND"
+    )
+
+
+def _outputs(given: ops.TorchArguments, _: object) -> tuple[tuple[tuple[object, ...], str], ...]:
+    kind = given["x"].dtype if given["quant_scale"] is None else "int8"
+    return (((given["x"].shape[0], columns_of(given["weight"])), kind),)
+
+
+OPERATOR = ops.Operator(
     kernel_type="WeightQuantBatchMatmulV2",
     document=__doc__,
+    support=SUPPORT,
     contract=check,
     earlier=_earlier,
     tile=tile,
     build=build,
-    oracle=reference,
+    oracle=oracle,
     templates=get_args(Template),
+    extras="bool deterministic=False",
     flags_may_stay_up=True,
-    torch=(TORCH,),
+    torch=(
+        ops.TorchFunction(
+            schema="npu_weight_quant_batchmatmul(Tensor x, Tensor weight, Tensor antiquant_scale, "
+            "Tensor? antiquant_offset=None, Tensor? quant_scale=None, Tensor? quant_offset=None, "
+            "Tensor? bias=None, int antiquant_group_size=0, int inner_precise=0, "
+            "int? weight_dtype=None) -> Tensor",
+            aclnn=lambda given: (
+                f"aclnnWeightQuantBatchMatmulV{3 if given['inner_precise'] == 1 else 2}"
+            ),
+            outputs=_outputs,
+            absent=("weight_dtype",),
+            warns_eager=_warns_eager,
+        ),
+    ),
 )

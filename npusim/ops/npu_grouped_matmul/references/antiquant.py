@@ -6,7 +6,7 @@ import numpy as np
 
 from npusim.data.dtypes import Array
 from npusim.data.tensor import is_transposed
-from npusim.ops._nibbles.oracle import unpacked
+from npusim.ops._int4_matmul import unpacked
 from npusim.ops._products import cube_product
 from npusim.ops.npu_grouped_matmul.msd import takes_msd
 from npusim.ops.npu_grouped_matmul.references import msd

@@ -6,7 +6,7 @@ import numpy as np
 
 from npusim.data.dtypes import Array
 from npusim.data.tensor import Tensor, is_transposed
-from npusim.ops._nibbles.oracle import digit_sums, scaled_groups, unpacked
+from npusim.ops._int4_matmul import digit_sums, scaled_groups, unpacked
 from npusim.ops._products import exact_int
 from npusim.ops.npu_grouped_matmul import int4
 from npusim.ops.npu_grouped_matmul.references.numbers import Call, Numbers

@@ -9,9 +9,10 @@ from dataclasses import replace
 
 from npusim.data.dtypes import FLOAT16, INT4
 from npusim.devices.schema import DeviceSpec
-from npusim.kernel.builder import Builder
+from npusim.kernel.cube_core import CubeCore
 from npusim.kernel.launch import mixed_launch
 from npusim.kernel.program import Block, Program
+from npusim.kernel.vector_core import VectorCore
 from npusim.ops.npu_grouped_matmul.operands import bound
 from npusim.ops.npu_grouped_matmul.problem import Problem
 from npusim.ops.npu_grouped_matmul.templates.half_sums import (
@@ -61,8 +62,8 @@ def tile(spec: DeviceSpec, p: Problem) -> MixedPlan:
 
 def build(spec: DeviceSpec, p: Problem, plan: MixedPlan) -> tuple[Block, ...]:
     """A cube core and two vector cores a group."""
-    cube = HalfCube(Builder("npu_grouped_matmul", spec.cores["aic"], spec.sync), p, plan)
-    builder = Builder("npu_grouped_matmul", spec.cores["aiv"], spec.sync)
+    cube = HalfCube(CubeCore("npu_grouped_matmul", spec), p, plan)
+    builder = VectorCore("npu_grouped_matmul", spec)
     vector = HalfEpilogue(builder, p, plan, digits=False)
     shares = parts_of_cores(p, plan.tile.m, plan.single_n, plan.block_dim)
     names = bound(p)

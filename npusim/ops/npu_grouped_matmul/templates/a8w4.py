@@ -14,13 +14,14 @@ from npusim.data.dtypes import FLOAT16, FLOAT32, INT4, INT8
 from npusim.data.integers import align_up
 from npusim.data.layout import FRACTAL_ROWS
 from npusim.devices.schema import DeviceSpec
-from npusim.kernel.builder import Builder
 from npusim.kernel.cross_core import sync_all
 from npusim.kernel.cube import BaseTile, GmMatrix
+from npusim.kernel.cube_core import CubeCore
 from npusim.kernel.launch import mixed_launch
 from npusim.kernel.program import Binding, Block, Program
+from npusim.kernel.vector_core import VectorCore
 from npusim.kernel.views import GmView
-from npusim.ops._nibbles.split import NibbleSplitter, digits_of
+from npusim.ops._int4_matmul import DigitSplitter, digits_of
 from npusim.ops.npu_grouped_matmul.int4 import is_unpacked, is_vector
 from npusim.ops.npu_grouped_matmul.operands import bound
 from npusim.ops.npu_grouped_matmul.problem import Problem
@@ -88,7 +89,7 @@ def build(spec: DeviceSpec, p: Problem, plan: MixedPlan) -> tuple[Block, ...]:
     k = p.x_shape(0)[1]
     digits = GmMatrix("digits", INT4, 2 * p.rows, k, k_is_first=False)
     cube_of = GroupCube if is_vector(p) else HalfCube
-    cube = cube_of(Builder("npu_grouped_matmul", spec.cores["aic"], spec.sync), p, plan, digits)
+    cube = cube_of(CubeCore("npu_grouped_matmul", spec), p, plan, digits)
     vector = _VectorCore(spec, p, plan)
     shares = parts_of_cores(p, plan.tile.m // 2, plan.single_n, plan.block_dim)
     written = [name for name in plan.workspaces if name != "workspace"]
@@ -106,8 +107,8 @@ class _VectorCore:
 
     def __init__(self, spec: DeviceSpec, p: Problem, plan: MixedPlan) -> None:
         self.p, self.plan = p, plan
-        self.builder = builder = Builder("npu_grouped_matmul", spec.cores["aiv"], spec.sync)
-        self.splitter = NibbleSplitter(builder, p.x_shape(0)[1])
+        self.builder = builder = VectorCore("npu_grouped_matmul", spec)
+        self.splitter = DigitSplitter(builder, p.x_shape(0)[1])
         self.sums = RowSums(builder, p.x_shape(0)[1]) if p.offset else None
         builder.reset_buffers()
         self.epilogue: HalfEpilogue | GroupEpilogue

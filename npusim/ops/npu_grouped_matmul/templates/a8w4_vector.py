@@ -18,15 +18,15 @@ from npusim.data.dtypes import FLOAT16, FLOAT32, INT32, UINT64
 from npusim.data.integers import align_up
 from npusim.data.layout import FRACTAL_ROWS
 from npusim.isa import Binary, BinaryScalar, Cast, Fixpipe, GatherMask
-from npusim.kernel.builder import Builder
 from npusim.kernel.chain import step
 from npusim.kernel.cube import CubeWriter, GmFeed, GmMatrix, GmTile
-from npusim.kernel.plane import REPEAT, Plane, by_row
+from npusim.kernel.cube_core import CubeCore
+from npusim.kernel.plane import REPEAT, Plane, RowFactors, by_row
 from npusim.kernel.program import Program
 from npusim.kernel.rows import pieces
+from npusim.kernel.vector_core import VectorCore
 from npusim.kernel.views import GmView, load, repeat, store
-from npusim.ops._nibbles.cube import FILLED, READ, part_of_k
-from npusim.ops._nibbles.row_numbers import RowNumbers
+from npusim.ops._int4_matmul import FILLED, READ
 from npusim.ops.npu_grouped_matmul.int4 import GROUP_K, groups_of_k
 from npusim.ops.npu_grouped_matmul.operands import Matrices, Operands
 from npusim.ops.npu_grouped_matmul.problem import Problem
@@ -45,7 +45,7 @@ SPLIT = 16.0
 class GroupCube:
     """The kernel of a cube core: each row of x is two of the matrix *digits*."""
 
-    def __init__(self, builder: Builder, p: Problem, plan: MixedPlan, digits: GmMatrix) -> None:
+    def __init__(self, builder: CubeCore, p: Problem, plan: MixedPlan, digits: GmMatrix) -> None:
         self.builder = builder
         self.p, self.plan, self.operands, self.digits = p, plan, Operands(p), digits
         first = p.groups[0]
@@ -70,8 +70,8 @@ class GroupCube:
             repeat(
                 self.builder,
                 self._group,
-                part_of_k(a, self.digits, group * GROUP_K, GROUP_K),
-                part_of_k(b, weight, group * GROUP_K, GROUP_K),
+                a.part_of_k(self.digits, group * GROUP_K, GROUP_K),
+                b.part_of_k(weight, group * GROUP_K, GROUP_K),
                 place_of(self.plan, number, rows, part.columns, FLOAT16),
                 number >= self.plan.ring,
                 (self.digits, weight),
@@ -97,7 +97,7 @@ class GroupCube:
 class GroupEpilogue:
     """The kernel of a vector core, which has every other chunk of a tile: one."""
 
-    def __init__(self, builder: Builder, p: Problem, plan: MixedPlan) -> None:
+    def __init__(self, builder: VectorCore, p: Problem, plan: MixedPlan) -> None:
         self.builder, self.p, self.plan, self.operands = builder, p, plan, Operands(p)
         rows, width = plan.chunk_rows, align_up(plan.tile.n, REPEAT)
         # Of a tile of digits each of both cores has one chunk at most.
@@ -112,7 +112,7 @@ class GroupEpilogue:
         self.words = builder.queue("ub", UINT64.nbytes(width), "mte2", "vector")
         self.scale = builder.claim("ub", FLOAT32.nbytes(width))
         self.bias = builder.queue("ub", FLOAT32.nbytes(width), "mte2", "vector")
-        self.tokens = RowNumbers(builder, rows)
+        self.tokens = RowFactors(builder, rows)
         self.results = builder.queue("ub", self.out.nbytes(numbers), "vector", "mte3", 2)
 
     def write(self, parts: tuple[Part, ...], half: int) -> None:

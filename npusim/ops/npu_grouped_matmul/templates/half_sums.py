@@ -11,13 +11,13 @@ from __future__ import annotations
 from itertools import count
 
 from npusim.data.dtypes import FLOAT16, UINT64
-from npusim.kernel.builder import Builder
 from npusim.kernel.cube import BaseTile, GmMatrix
+from npusim.kernel.cube_core import CubeCore
 from npusim.kernel.program import Program
 from npusim.kernel.rows import pieces
+from npusim.kernel.vector_core import VectorCore
 from npusim.kernel.views import GmView, repeat
-from npusim.ops._nibbles.cube import FILLED, READ, ScaledGroups
-from npusim.ops._nibbles.finish import Finish
+from npusim.ops._int4_matmul import FILLED, READ, Epilogue, ScaledGroups
 from npusim.ops.npu_grouped_matmul.int4 import groups_of_k
 from npusim.ops.npu_grouped_matmul.operands import Operands
 from npusim.ops.npu_grouped_matmul.problem import Problem
@@ -37,7 +37,7 @@ class HalfCube:
     """The kernel of a cube core; with *digits* each row of x is two of that matrix."""
 
     def __init__(
-        self, builder: Builder, p: Problem, plan: MixedPlan, digits: GmMatrix | None = None
+        self, builder: CubeCore, p: Problem, plan: MixedPlan, digits: GmMatrix | None = None
     ) -> None:
         self.builder, self.p, self.plan, self.operands = builder, p, plan, Operands(p)
         self.digits = digits
@@ -84,11 +84,11 @@ class HalfCube:
 class HalfEpilogue:
     """The kernel of a vector core."""
 
-    def __init__(self, builder: Builder, p: Problem, plan: MixedPlan, *, digits: bool) -> None:
+    def __init__(self, builder: VectorCore, p: Problem, plan: MixedPlan, *, digits: bool) -> None:
         self.builder, self.p, self.plan, self.operands = builder, p, plan, Operands(p)
         self.rows_each = 2 if digits else 1
         block, out = (plan.chunk_rows, plan.tile.n), p.output.element
-        self.finish = Finish(builder, block, out, digits=digits, offset=bool(p.bias))
+        self.finish = Epilogue(builder, block, out, digits=digits, offset=bool(p.bias))
 
     def write(self, parts: tuple[Part, ...], half: int) -> None:
         """Finish *parts* as vector core number *half* of its group."""

@@ -9,32 +9,32 @@ Strips of 32 columns of the weight, 256 of k at a time, go through the cube twic
     x (m, k) @ that (k, n) + bias (n,)                       in L0C, by the fixpipe to fp16
 
 The strips of the next 256 of k are computed before the product of this one, so that the fixpipe
-works beside the cube (ops-nn@e5c3fa9 matmul/weight_quant_batch_matmul_v2/op_kernel/fixpipe).
+works while the cube does (ops-nn@e5c3fa9 matmul/weight_quant_batch_matmul_v2/op_kernel/fixpipe).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any, Literal
 
-from npusim.data.dtypes import FLOAT16, FLOAT32, INT8, INT32, UINT64, DType
+import numpy as np
+
+from npusim.data.dtypes import FLOAT16, INT8, INT32, UINT64, DType
 from npusim.data.errors import Code, OpError
 from npusim.data.integers import align_up, ceil_div
 from npusim.data.layout import FRACTAL_ROWS
 from npusim.devices.schema import DeviceSpec, Pipe
-from npusim.isa import Fixpipe, LoadData, LoadNd2Nz, Local, Mmad
-from npusim.kernel.builder import Builder
-from npusim.kernel.cube import BaseTile, CubeWriter, GmFeed, GmMatrix, GmTile, Tables, l1_bytes
-from npusim.kernel.program import Block, Program
-from npusim.kernel.queues import Slot
+from npusim.isa import LoadData, Local
+from npusim.kernel.cube_core import BiasTable, CubeCore, ScaleTable
+from npusim.kernel.matmul import BaseTile, Matmul
+from npusim.kernel.matrices import GmMatrix, GmTile, L1Matrix
+from npusim.kernel.program import Block
 from npusim.kernel.rows import pieces
-from npusim.kernel.views import GmView, repeat
-from npusim.ops.npu_weight_quant_batchmatmul.contract import Problem
-from npusim.ops.npu_weight_quant_batchmatmul.templates.grid import rectangles
-from npusim.ops.npu_weight_quant_batchmatmul.templates.plan import Plan
-from npusim.ops.npu_weight_quant_batchmatmul.templates.weight import MatrixTile, tile_view
-from npusim.ops.npu_weight_quant_batchmatmul.templates.workspaces import bindings
-
-__all__ = ["FixpipePlan", "build", "tile"]
+from npusim.kernel.steps import Step
+from npusim.kernel.views import GmView
+from npusim.ops._dequantised_weight import MatrixTile, tile_view
+from npusim.ops.npu_weight_quant_batchmatmul.problem import OP, Plan, Problem
+from npusim.ops.npu_weight_quant_batchmatmul.templates import rectangles
 
 STRIP = 32
 """Columns of the weight that go through the cube at a time: one fractal of int8."""
@@ -66,9 +66,7 @@ def tile(spec: DeviceSpec, p: Problem) -> FixpipePlan:
     core_m = align_up(ceil_div(f.m, cores // cores_n), FRACTAL_ROWS)
     base_n = min(core_n, MAX_N)
     return FixpipePlan(
-        template="fixpipe",
-        form="",
-        reason=p.choice.reason,
+        **p.chosen,
         block_dim=cores_n * ceil_div(f.m, core_m),
         is_mix=False,
         workspaces={},
@@ -81,9 +79,9 @@ def tile(spec: DeviceSpec, p: Problem) -> FixpipePlan:
 
 
 def _base_k(spec: DeviceSpec, m: int, n: int) -> int:
-    """The largest part of 256 of which L0 holds two pieces beside the strips and the identity."""
+    """The largest part of 256 of which L0 holds two pieces next to the strips and the identity."""
     core = spec.cores["aic"]
-    # Beside two strips (256, 32) of int8 in L0A, and the identity (32, 32) in L0B.
+    # Next to two strips (256, 32) of int8 in L0A, and the identity (32, 32) in L0B.
     left = (core.l0a_bytes or 0) - 2 * DEQUANTISED_K * STRIP
     right = (core.l0b_bytes or 0) - STRIP * STRIP
     for k in (256, 128, 64, 32, 16):
@@ -91,76 +89,27 @@ def _base_k(spec: DeviceSpec, m: int, n: int) -> int:
             return k
     raise OpError(
         Code.UNSUPPORTED,
-        f"npu_weight_quant_batchmatmul: its tiles of {m} x 16 and 16 x {n} must fit twice into "
-        f"L0A and L0B of {spec.name}, of which {left} and {right} bytes are left beside weights, "
-        "not need more; give the chip larger ones",
+        f"{OP}: its tiles of {m} x 16 and 16 x {n} must fit twice into L0A and L0B of {spec.name}, "
+        f"of which {left} and {right} bytes are left next to weights, not need more; give the chip "
+        f"larger ones",
     )
 
 
 def build(spec: DeviceSpec, p: Problem, plan: FixpipePlan) -> tuple[Block, ...]:
-    """One block a cube core; cores share the bodies of their programs."""
-    kernel = _Kernel(spec, p, plan)
-    bound = bindings(p, plan)
-    f = p.traits
-    shares = rectangles((f.m, f.n), (plan.core_m, plan.core_n), (plan.core_m, plan.base_n))
-    return tuple(
-        Block(core, "aic", kernel.program(share), bound) for core, share in enumerate(shares)
-    )
+    """Base tiles of a core are all of the same rows."""
+    core, f = CubeCore(plan.template, spec, alone=True), p.traits
+    x, weight = GmMatrix("x", FLOAT16, f.m, f.k, k_is_first=False), p.gm_weight
+    keep: Literal["a"] | None = "a" if plan.keeps_x else None
+    steps_a, steps_b = (k // plan.base_k for k in (LOADED_K, DEQUANTISED_K))
+    base = BaseTile(plan.core_m, plan.base_n, plan.base_k, steps_a, steps_b, keep=keep)
+    feed = _DequantisedFeed(core, weight, plan.base_n)
+    cube = Matmul(core, base, x, feed, f.k)
+    # Two tables of vectors: the strips begin with the offset, the product with the bias.
+    offsets = BiasTable(core, plan.base_n, INT32) if f.has_offset else None
+    scales = ScaleTable(core, plan.base_n)
+    biases = BiasTable(core, plan.base_n, FLOAT16) if f.has_bias else None
 
-
-class _Kernel:
-    """What a cube core does."""
-
-    def __init__(self, spec: DeviceSpec, p: Problem, plan: FixpipePlan) -> None:
-        self._p, self._plan, f = p, plan, p.traits
-        self._builder = Builder(p.choice.template, spec.cores["aic"], spec.sync, alone=True)
-        self._x = GmMatrix("x", FLOAT16, f.m, f.k, k_is_first=False)
-        self._weight = GmMatrix("weight", INT8, f.n, f.k, k_is_first=False)
-        self._output = GmView.of("output", FLOAT16, f.m, f.n)
-        self._scale = GmView.vector("antiquant_scale", UINT64, f.n)
-        self._offset = GmView.vector("antiquant_offset", INT32, f.n) if f.has_offset else None
-        self._bias = GmView.vector("bias", FLOAT16, f.n) if f.has_bias else None
-        base = BaseTile(
-            plan.core_m,
-            plan.base_n,
-            plan.base_k,
-            steps_a=LOADED_K // plan.base_k,
-            steps_b=DEQUANTISED_K // plan.base_k,
-            keep="a" if plan.keeps_x else None,
-        )
-        self._feed = _DequantisedFeed(self._builder, self._weight, plan.base_n)
-        x_feed = GmFeed(self._builder, self._x)
-        self._writer = CubeWriter(self._builder, base, x_feed, self._feed, f.k)
-        # Two tables: the strips begin with the offset, the product with the bias.
-        offset, bias = INT32 if f.has_offset else None, FLOAT16 if f.has_bias else None
-        self._strip_tables = Tables(self._builder, plan.base_n, offset, scale=True)
-        self._bias_table = Tables(self._builder, plan.base_n, bias)
-
-    def program(self, share: tuple[MatrixTile, ...]) -> Program:
-        """Make the tiles of *share*, all of the same rows."""
-        builder = self._builder
-        if self._plan.keeps_x:
-            repeat(builder, self._fetch, self._x.tile(share[0].row, share[0].rows))
-        repeat(builder, self._feed.load_identity)
-        for row, column, m, n in share:
-            rows, columns = slice(row, row + m), slice(column, column + n)
-            repeat(
-                builder,
-                self._multiply,
-                self._x.tile(row, m),
-                self._weight.tile(column, n),
-                self._output[rows, columns],
-                self._scale[:, columns],
-                None if self._offset is None else self._offset[:, columns],
-                None if self._bias is None else self._bias[:, columns],
-            )
-        return builder.build()
-
-    def _fetch(self, x: GmTile) -> None:
-        self._writer.fetch(x.extent, x.k)
-
-    def _multiply(
-        self,
+    def multiply(
         x: GmTile,
         _weight: GmTile,
         output: GmView,
@@ -172,21 +121,50 @@ class _Kernel:
 
         The feeds load x and the weight, from where these tiles begin.
         """
-        m, n = output.rows, output.columns
-        strips = self._strip_tables
         # (n,) 64-bit scales in the fixpipe buffer, (n,) int32 offsets in the bias table
-        self._feed.scale = strips.take_scale(scale)
-        self._feed.offset = None if offset is None else strips.take_bias(offset)
-        start = None if bias is None else self._bias_table.take_bias(bias)
-        # (m, k) fp16 @ (k, n) fp16: `load` below dequantises the weight piece by piece
-        slot = self._writer.product(m, n, x.k, bias=start)
-        strips.drop_bias()
-        self._bias_table.drop_bias()
+        feed.scale = scales.load(scale)
+        feed.offset = offsets.take(offset) if offsets and offset else None
+        start = biases.take(bias) if biases and bias else None
+        # (m, k) fp16 @ (k, n) fp16: the feed dequantises the weight piece by piece
+        sums = cube.multiply(output.rows, output.columns, x.k, bias=start)
+        if offsets and feed.offset:
+            offsets.drop(feed.offset)
+        if biases and start:
+            biases.drop(start)
         # (n / 16, m, 16) fp32 in L0C -> (m, n) fp16
-        rows_padded = align_up(m, FRACTAL_ROWS)
-        total = slot.of(FLOAT32, rows_padded * n)
-        self._builder.emit(Fixpipe(output.operand, total, m, n, rows_padded, FLOAT16, "cast"))
-        self._writer.release(slot)
+        cube.fixpipe(output, sums)
+
+    shares = rectangles((f.m, f.n), (plan.core_m, plan.core_n), (plan.core_m, plan.base_n))
+    first, cores = [share[0] for share in shares], np.arange(len(shares))
+    kept = [x.tile(each.row, each.rows) for each in first]
+    prepare = [
+        *[Step(cube.fetch, (kept,), cores, cores * 0)] * plan.keeps_x,
+        Step(feed.load_identity, (), cores, cores * 0),
+    ]
+    arguments = _arguments(p, x, weight, [each for share in shares for each in share])
+    core_of = np.repeat(cores, [len(share) for share in shares])
+    main = Step(multiply, arguments, core_of, np.arange(len(core_of)) + 1)
+    bound = plan.bindings(p)
+    return core.launch(*prepare, main, bound=lambda _: bound)
+
+
+def _arguments(
+    p: Problem, x: GmMatrix, weight: GmMatrix, tiles: list[MatrixTile]
+) -> tuple[Any, ...]:
+    """What `multiply` gets for each of *tiles* of the output."""
+    output, bias = p.output_view, p.column_view(p.bias)
+    offset = p.column_view(p.antiquant_offset)
+    scale = GmView.vector("antiquant_scale", UINT64, p.traits.n)
+    columns = [slice(each.column, each.column + each.columns) for each in tiles]
+    return (
+        [x.tile(each.row, each.rows) for each in tiles],
+        [weight.tile(each.column, each.columns) for each in tiles],
+        [
+            output[each.row : each.row + each.rows, here]
+            for each, here in zip(tiles, columns, strict=True)
+        ],
+        *(view and [view[:, here] for here in columns] for view in (scale, offset, bias)),
+    )
 
 
 class _DequantisedFeed:
@@ -196,81 +174,69 @@ class _DequantisedFeed:
     k_is_first = True
     dtype: DType = FLOAT16
 
-    def __init__(self, builder: Builder, weight: GmMatrix, n: int) -> None:
+    def __init__(self, core: CubeCore, weight: GmMatrix, n: int) -> None:
         """Claim room for *n* columns of *weight*, which is stored as `(n, k)`."""
-        self._builder, self._weight = builder, weight
-        self._rows = align_up(n, STRIP)
-        nbytes = l1_bytes(INT8, self._rows, min(LOADED_K, weight.columns), k_is_first=False)
-        self._int8 = builder.queue("l1", nbytes, "mte2", "mte1", 2)
-        self._strips = builder.queue("l0a", DEQUANTISED_K * STRIP, "mte1", "cube", 2)
-        self._identity = builder.claim("l0b", STRIP * STRIP).of(INT8, STRIP * STRIP)
-        nbytes = INT32.nbytes(DEQUANTISED_K * STRIP)
-        self._sums = builder.queue("l0c", nbytes, "cube", "fixpipe", 2)
-        self._loaded: Slot | None = None
+        self.core, self.weight, self.rows = core, weight, align_up(n, STRIP)
+        self.int8 = core.l1_queue(weight, self.rows, min(LOADED_K, weight.columns))
+        self.strips = core.tiles(INT8, DEQUANTISED_K * STRIP, "mte1", "cube", 2, "l0a")
+        self.identity = core.tile(INT8, STRIP * STRIP, "l0b")
+        self.sums = core.l0c_queue(INT32, DEQUANTISED_K, STRIP, 2)
+        self.loaded: Local | None = None
         self.scale: Local | None = None
-        """A number a column, in the fixpipe buffer."""
+        """A value a column, in the fixpipe buffer."""
         self.offset: Local | None = None
-        """A number a column, in the bias table."""
+        """A value a column, in the bias table."""
 
     def load_identity(self) -> None:
         """Load the identity `(32, 32)` into L0B, where it stays."""
-        slot = self._int8.alloc()
-        # (32, 32) int8 goes through a slot of the weight in L1.
-        matrix, identity = slot.of(INT8, STRIP * STRIP), GmView.of("identity", INT8, STRIP, STRIP)
-        self._builder.emit(LoadNd2Nz(matrix, identity.operand, STRIP))
-        self._int8.enque(slot)
-        slot = self._int8.deque()
-        self._builder.emit(LoadData(self._identity, matrix, STRIP, 0, 0, STRIP, STRIP))
-        self._int8.free(slot)
+        # (32, 32) int8 goes through a tile of the weight in L1.
+        tile = self._load(GmView.of("identity", INT8, STRIP, STRIP), STRIP)
+        self.core.load_data(self.identity, L1Matrix(tile, STRIP, STRIP), STRIP, STRIP)
+        self.int8.free(tile)
 
-    def load(self, slot: Slot, k: int, count: int, extent: int) -> None:
-        """As :class:`~npusim.kernel.cube.Feed` says: *extent* columns of the product."""
+    def load(self, tile: Local, k: int, count: int, extent: int) -> None:
+        """Write positions [k, k + count) of *extent* columns of the product into *tile*."""
         # 512 of k are loaded at once, and dequantised in two parts of 256.
         if k % LOADED_K == 0:
-            self._loaded = self._load_int8(k, extent)
-        assert self._loaded is not None
-        loaded_k = min(LOADED_K, self._weight.columns - k // LOADED_K * LOADED_K)
-        source = self._loaded.of(INT8, self._rows * loaded_k)
+            piece = tile_view(self.weight, MatrixTile(0, k, extent, LOADED_K))
+            self.loaded = self._load(piece, self.rows)
+        assert self.loaded is not None
         # (columns, count) int8 of each strip -> (count, columns) fp16
         for column, columns in pieces(extent, STRIP):
-            self._dequantise(slot, source, k % LOADED_K, count, column, columns)
+            part = tile.at(column * count, columns * count)
+            self._dequantise(part, self.loaded, k % LOADED_K, count, column, columns)
         # The last part of these 512 has been read.
-        if (k + count) % LOADED_K == 0 or k + count == self._weight.columns:
-            self._int8.free(self._loaded)
+        if (k + count) % LOADED_K == 0 or k + count == self.weight.columns:
+            self.int8.free(self.loaded)
 
-    def _load_int8(self, k: int, extent: int) -> Slot:
-        """The int8 weight `(extent, 512 of k)` from *k* on into L1."""
-        piece = tile_view(self._weight, MatrixTile(0, k, extent, LOADED_K))
-        slot = self._int8.alloc()
-        dst = slot.of(INT8, self._rows * piece.columns)
-        self._builder.emit(LoadNd2Nz(dst, piece.operand, self._rows))
-        self._int8.enque(slot)
-        return self._int8.deque()
+    def _load(self, piece: GmView, rows: int) -> Local:
+        """Load int8 *piece* into L1 as Nz of *rows* rows."""
+        tile = self.int8.alloc()
+        self.core.load_nd2nz(tile[: rows * piece.columns], piece, rows)
+        self.int8.enque(tile)
+        return self.int8.deque()[: rows * piece.columns]
 
     def _dequantise(
-        self, slot: Slot, source: Local, k: int, count: int, column: int, columns: int
+        self, out: Local, int8: Local, k: int, count: int, column: int, columns: int
     ) -> None:
-        """*count* of k of a strip, from *k* on of what is in L1, into *slot*."""
-        builder, left = self._builder, self._strips.alloc()
+        """*count* of k of a strip, from *k* on of what is in L1, into *out*."""
+        core, left = self.core, self.strips.alloc()
         # (columns, count) int8 in L1 -> (count, columns) in L0A
-        a = left.of(INT8, count * STRIP)
-        builder.emit(LoadData(a, source, self._rows, column, k, columns, count, transpose=True))
-        self._strips.enque(left)
-        left, total = self._strips.deque(), self._sums.alloc()
+        a = left[: count * STRIP]
+        core.emit(LoadData(a, int8, self.rows, column, k, columns, count, transpose=True))
+        self.strips.enque(left)
+        left, sums = self.strips.deque(), self.sums.alloc()
         # In L0C int32: (count, columns) @ identity + offset (columns,)
-        sums = total.of(INT32, count * columns)
-        product = Mmad(sums, a, self._identity, count, columns, columns)
-        if self.offset is not None:
-            product = replace(product, init="bias", bias=self.offset.at(column, columns))
-        builder.emit(product)
-        self._strips.free(left)
-        self._sums.enque(total)
-        total = self._sums.deque()
+        total, shape = sums[: count * columns], (count, columns, columns)
+        if self.offset is None:
+            core.mmad(total, a, self.identity, shape)
+        else:
+            core.mmad(total, a, self.identity, shape, "bias", self.offset.at(column, columns))
+        self.strips.free(left)
+        self.sums.enque(sums)
+        sums = self.sums.deque()
         # (columns / 16, count, 16) int32 -> fp16 in L1
         assert self.scale is not None
-        out = slot.of(FLOAT16, count * columns, column * FLOAT16.nbytes(count))
         scale = self.scale.at(column, columns)
-        builder.emit(
-            Fixpipe(out, sums, count, columns, count, FLOAT16, "deqf16", scale, dst_rows=count)
-        )
-        self._sums.free(total)
+        core.fixpipe_to_l1(out, total, (count, columns), count, "deqf16", scale)
+        self.sums.free(sums)

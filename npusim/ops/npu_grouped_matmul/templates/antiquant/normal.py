@@ -12,6 +12,7 @@ from npusim.devices.schema import DeviceSpec
 from npusim.kernel.builder import Builder
 from npusim.kernel.launch import mixed_launch
 from npusim.kernel.program import Binding, Block, Program
+from npusim.kernel.vector_core import VectorCore
 from npusim.kernel.views import GmView, repeat
 from npusim.ops.npu_grouped_matmul.operands import bound
 from npusim.ops.npu_grouped_matmul.problem import Problem
@@ -107,7 +108,7 @@ class _VectorCore:
 
     def __init__(self, spec: DeviceSpec, p: Problem, plan: AntiquantPlan) -> None:
         self.p, self.plan = p, plan
-        self.builder = Builder("npu_grouped_matmul", spec.cores["aiv"], spec.sync)
+        self.builder = VectorCore("npu_grouped_matmul", spec)
         self.weights = WeightMaker(self.builder, p, plan)
         self.place_bytes = p.types.x.nbytes(longest_k(p) * plan.round_n)
 

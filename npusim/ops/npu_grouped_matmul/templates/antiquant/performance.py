@@ -18,6 +18,7 @@ from npusim.kernel.cross_core import sync_all
 from npusim.kernel.launch import mixed_launch
 from npusim.kernel.program import Binding, Block, Program
 from npusim.kernel.rows import pieces
+from npusim.kernel.vector_core import VectorCore
 from npusim.kernel.views import GmView, repeat
 from npusim.ops.npu_grouped_matmul.groups import Group
 from npusim.ops.npu_grouped_matmul.operands import bound
@@ -156,7 +157,7 @@ class _VectorCore(_Core):
 
     def __init__(self, spec: DeviceSpec, p: Problem, plan: AntiquantPlan) -> None:
         super().__init__(p, plan)
-        self.builder = Builder("npu_grouped_matmul", spec.cores["aiv"], spec.sync)
+        self.builder = VectorCore("npu_grouped_matmul", spec)
         self.weights = WeightMaker(self.builder, p, plan)
 
     def program(self, core: int, half: int) -> Program:

@@ -12,17 +12,18 @@ from npusim.isa import Fixpipe
 from npusim.kernel.builder import Builder
 from npusim.kernel.cube import BaseTile, CubeWriter, GmFeed, GmMatrix, GmTile, Tables
 from npusim.kernel.rows import pieces
+from npusim.kernel.vector_core import VectorCore
 from npusim.kernel.views import GmView
+from npusim.ops._dequantised_weight import (
+    Dequantiser,
+    Precision,
+    QuantisedWeight,
+)
 from npusim.ops.npu_grouped_matmul.antiquant import group_k
 from npusim.ops.npu_grouped_matmul.operands import Matrices, Operands
 from npusim.ops.npu_grouped_matmul.problem import Problem
 from npusim.ops.npu_grouped_matmul.templates.blocks import sums_of
 from npusim.ops.npu_grouped_matmul.templates.plan import Part, Plan, base_tile, rows_of, table_bytes
-from npusim.ops.npu_weight_quant_batchmatmul.templates.dequantise.kernel import (
-    Dequantiser,
-    Precision,
-    QuantisedWeight,
-)
 
 __all__ = [
     "FILLED",
@@ -103,7 +104,7 @@ def ub_rows(spec: DeviceSpec, p: Problem, columns: int) -> int:
 class WeightMaker:
     """Dequantises parts of the weights of groups, on a vector core."""
 
-    def __init__(self, builder: Builder, p: Problem, plan: AntiquantPlan) -> None:
+    def __init__(self, builder: VectorCore, p: Problem, plan: AntiquantPlan) -> None:
         self.p, self.plan, self.operands = p, plan, Operands(p)
         group = max(p.groups, key=lambda g: g.k)
         part = Part(group, 0, 0, group.m, group.n)

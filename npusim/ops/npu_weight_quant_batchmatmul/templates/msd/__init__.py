@@ -1,1 +1,0 @@
-"""Template msd: x in digits, times the weight as it is. Each form has its module."""
