@@ -44,19 +44,25 @@ class GmMatrix:
     k_is_first: bool
     layout: Literal["ND", "FRACTAL_NZ"] = "ND"
 
-    def _offset_bytes(self, row: int, column: int) -> int:
-        """Bytes before (*row*, *column*); in FRACTAL_NZ both must begin a fractal's row."""
+    def _offset_bytes(self, row: Any, column: Any) -> Any:
+        """Bytes before (*row*, *column*), ints or arrays of them.
+
+        In FRACTAL_NZ both must begin a fractal's row.
+        """
         if self.layout == "ND":
             return self.dtype.nbytes(row * self.columns + column)
         return (column // c0(self.dtype) * align_up(self.rows, FRACTAL_ROWS) + row) * BLOCK_BYTES
 
     def shift(self, origin: int) -> int:
         """Bytes to the tile that begins at *origin* along the axis that is not k."""
-        return self._offset_bytes(0, origin) if self.k_is_first else self._offset_bytes(origin, 0)
+        return int(self._shift(origin, 0))
 
     def shift_k(self, k: int) -> int:
         """Bytes to position *k*."""
-        return self._offset_bytes(k, 0) if self.k_is_first else self._offset_bytes(0, k)
+        return int(self._shift(0, k))
+
+    def _shift(self, origin: Any, k: Any) -> Any:
+        return self._offset_bytes(*((k, origin) if self.k_is_first else (origin, k)))
 
     def tile(
         self, origin: int, extent: int, k: int = 0, count: int | None = None, matrix: int = 0
@@ -70,12 +76,19 @@ class GmMatrix:
         offset_bytes = matrix * self.matrix_bytes + self.shift(origin) + self.shift_k(k)
         return GmTile(self.name, offset_bytes, extent, k_extent - k if count is None else count)
 
-    def tiles(self, origin: Integers, extent: Integers, matrix: Integers | int = 0) -> GmTiles:
-        """The same for all of k, and for many tiles at once."""
-        origins, index = np.unique(origin, return_inverse=True)
-        shifts = np.array([self.shift(each) for each in origins.tolist()], np.int64)
-        k = self.rows if self.k_is_first else self.columns
-        return GmTiles(self.name, shifts[index] + matrix * self.matrix_bytes, extent, k)
+    def tiles(
+        self,
+        origin: Integers,
+        extent: Integers,
+        matrix: Integers | int = 0,
+        k: Integers | int = 0,
+        count: Integers | int | None = None,
+    ) -> GmTiles:
+        """The same for many tiles at once."""
+        k_extent = self.rows if self.k_is_first else self.columns
+        shift = self._shift(origin, 0) + self._shift(0, k)
+        counts = np.broadcast_to(k_extent - k if count is None else count, origin.shape)
+        return GmTiles(self.name, matrix * self.matrix_bytes + shift, extent, counts)
 
     @property
     def view(self) -> GmView:
@@ -121,18 +134,20 @@ class GmTiles(GmColumn):
     name: str
     offset_bytes: Integers
     extent: Integers
-    k: int
+    k: Integers
 
     def select(self, chosen: NDArray[Any]) -> GmTiles:
         """Those of some of them."""
-        return replace(self, offset_bytes=self.offset_bytes[chosen], extent=self.extent[chosen])
+        offset, extent, k = (each[chosen] for each in (self.offset_bytes, self.extent, self.k))
+        return replace(self, offset_bytes=offset, extent=extent, k=k)
 
     def __getitem__(self, tile: int) -> GmTile:
-        return GmTile(self.name, int(self.offset_bytes[tile]), int(self.extent[tile]), self.k)
+        sizes = self.offset_bytes[tile], self.extent[tile], self.k[tile]
+        return GmTile(self.name, *map(int, sizes))
 
     @property
     def keys(self) -> tuple[Integers, ...]:
-        return (self.extent,)
+        return self.extent, self.k
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from op_calls import assert_same
 
 from npusim import Code, OpError, Tensor, TensorSpec, devices, ops, run
 from npusim.data.dtypes import pack_int4
-from npusim.ops.npu_grouped_matmul import int4
+from npusim.ops.npu_grouped_matmul import choice
 
 OP = "npu_grouped_matmul"
 A2, A3 = "ascend910b2", "ascend910_9391"
@@ -163,7 +163,7 @@ def test_scaled_groups_are_added_up_in_float32(
 ) -> None:
     """The other shape that has this kernel holds 2 GiB: here are smaller ones."""
     known = (len(counts), sum(counts), 1024, 1088)
-    monkeypatch.setattr(int4, "VECTOR_DEQUANTISED", (known,))
+    monkeypatch.setattr(choice, "VECTOR_DEQUANTISED", (known,))
     call = call_of(np.random.default_rng(7), counts, (1024, 1088), 4, layout="NZ")
     found = run(OP, **call, device=A3, timing=False)
     assert found.template == "a8w4_vector"

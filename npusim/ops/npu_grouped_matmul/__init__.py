@@ -32,13 +32,13 @@ from __future__ import annotations
 
 from npusim.ops._protocol import Operator
 from npusim.ops._torch import TorchArguments, TorchFunction
-from npusim.ops.npu_grouped_matmul.contract import Problem, check
-from npusim.ops.npu_grouped_matmul.reference import oracle
+from npusim.ops.npu_grouped_matmul.check import check
+from npusim.ops.npu_grouped_matmul.oracle import oracle
+from npusim.ops.npu_grouped_matmul.shapes import torch_outputs_of
 from npusim.ops.npu_grouped_matmul.support import SUPPORT, TEMPLATES
-from npusim.ops.npu_grouped_matmul.tiling import Plan, build, tile
-from npusim.ops.npu_grouped_matmul.torch_outputs import outputs_of
+from npusim.ops.npu_grouped_matmul.templates import build, tile
 
-__all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "oracle", "tile"]
+__all__ = ["OPERATOR"]
 
 LISTS = (
     "Tensor[] x, Tensor[] weight, *, Tensor[]? bias=None, Tensor[]? scale=None, "
@@ -65,7 +65,7 @@ TORCH = (
         f"int? weight_dtype=None, int? scale_dtype=None, int? per_token_scale_dtype=None) "
         f"-> Tensor[]",
         aclnn=_acl,
-        outputs=outputs_of,
+        outputs=torch_outputs_of,
         dtypes={"output_dtype": {}},
         defaults=DEFAULTS,
         absent=("x_dtype", "weight_dtype", "scale_dtype", "per_token_scale_dtype"),
@@ -74,7 +74,7 @@ TORCH = (
         schema=f"npu_grouped_matmul.List({LISTS}, int[]? group_list=None, {ACTIVATION}, "
         f"int? output_dtype=None) -> Tensor[]",
         aclnn=lambda _: "aclnnGroupedMatmul",
-        outputs=outputs_of,
+        outputs=torch_outputs_of,
         dtypes={"output_dtype": {}},
         defaults=DEFAULTS,
     ),

@@ -23,10 +23,22 @@ from npusim.data.dtypes import (
     DType,
 )
 from npusim.ops._support import A2_A3, ATLAS_INFERENCE, Operands, Row, required
-from npusim.ops.npu_grouped_matmul.activations import NUMBERS
 
-__all__ = ["PACKED", "SUPPORT", "TEMPLATES", "Types", "types_of"]
+__all__ = [
+    "FAST_GELU",
+    "GELU_TANH",
+    "NONE",
+    "PACKED",
+    "RELU",
+    "SILU",
+    "SUPPORT",
+    "TEMPLATES",
+    "Types",
+    "types_of",
+]
 
+NONE, RELU, GELU_TANH, FAST_GELU, SILU = 0, 1, 2, 4, 5
+"""act_type; 3, the exact gelu, is refused (aclnn_grouped_matmul.cpp)."""
 PACKED = (INT64, UINT64)
 """The words of npu_trans_quant_param."""
 EITHER_LAYOUT = ("ND", "FRACTAL_NZ")
@@ -95,7 +107,7 @@ def _row(
         group_list=INT64,
         group_type=group_types,
         group_list_type=(0, 1, 2) if pairs else (0, 1),
-        act_type=tuple(NUMBERS) if activations else (0,),
+        act_type=(NONE, RELU, GELU_TANH, FAST_GELU, SILU) if activations else (NONE,),
         **lists,
     )
 

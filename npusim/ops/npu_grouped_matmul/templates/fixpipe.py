@@ -9,27 +9,26 @@ block are loaded anew for each is assumed.
 
 from __future__ import annotations
 
-from npusim.data.dtypes import INT32
+from typing import Any
+
 from npusim.devices.schema import DeviceSpec
-from npusim.isa import Fixpipe
-from npusim.isa.matrix import QuantMode
-from npusim.kernel.builder import Builder
-from npusim.kernel.cube import GmTile
-from npusim.kernel.program import Block, Program
-from npusim.kernel.views import GmView
-from npusim.ops.npu_grouped_matmul.operands import Matrices, bound
+from npusim.kernel import Block, CubeCore, GmTile, GmView, ScaleTable
+from npusim.ops.npu_grouped_matmul.parts import (
+    Matrices,
+    Parts,
+    bound,
+    matmul_of,
+    read_list,
+    staggered,
+)
 from npusim.ops.npu_grouped_matmul.problem import Problem
-from npusim.ops.npu_grouped_matmul.templates.blocks import GroupedCube, sums_of
-from npusim.ops.npu_grouped_matmul.templates.plan import (
-    Part,
+from npusim.ops.npu_grouped_matmul.tiling import (
     Plan,
     cores_of,
     int8_tile,
-    parts_of_cores,
     reason,
     single_columns,
 )
-from npusim.ops.npu_grouped_matmul.templates.ring import tiles_of
 
 __all__ = ["build", "tile"]
 
@@ -48,41 +47,12 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
 
 def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
     """One block a cube core."""
-    kernel = FixpipeCube(spec, p, plan)
-    shares = parts_of_cores(p, plan.tile.m, plan.single_n, plan.block_dim)
-    names = bound(p)
-    return tuple(
-        Block(core, "aic", kernel.program(core, parts), names) for core, parts in enumerate(shares)
-    )
+    core = CubeCore("npu_grouped_matmul", spec, alone=True)
+    bias_type = p.bias[0].element if p.bias else None
+    cube = matmul_of(core, p, plan.tile, bias=bias_type, unit_flag=True)
+    scales = ScaleTable(core, plan.tile.n) if p.scale else None
 
-
-class FixpipeCube:
-    """The kernel of a cube core."""
-
-    def __init__(self, spec: DeviceSpec, p: Problem, plan: Plan) -> None:
-        self.p, self.plan = p, plan
-        self.builder = Builder("npu_grouped_matmul", spec.cores["aic"], spec.sync, alone=True)
-        bias = p.bias[0].element if p.bias else None
-        self.cube = GroupedCube(
-            self.builder, p, plan, bias=bias, words=bool(p.scale), unit_flag=True
-        )
-        self.mode: QuantMode = "req8" if p.scale else "none"
-
-    def program(self, core: int, parts: tuple[Part, ...]) -> Program:
-        """Compute *parts* one after the other, as core number *core*."""
-        p, operands = self.p, self.cube.operands
-
-        def arguments(_: int, part: Part) -> tuple[GmView | int | None, ...]:
-            bias, scale = operands.columns(p.bias, part), operands.columns(p.scale, part)
-            first_k = self.cube.writer.stagger(core, part.group.k)
-            return operands.output(part), first_k, bias, scale
-
-        tiles = tuple(tile for part in parts for tile in tiles_of(self.plan, part))
-        self.cube.write(tiles, self._block, arguments)
-        return self.builder.build()
-
-    def _block(
-        self,
+    def block(
         x: GmTile,
         weight: GmTile,
         matrices: Matrices,
@@ -91,11 +61,20 @@ class FixpipeCube:
         bias: GmView | None,
         scale: GmView | None,
     ) -> None:
-        """Make *output* `(rows, columns)` of int32 sums, *bias* and *scale* `(columns,)`."""
-        slot = self.cube.product(x, weight, matrices, bias, first_k)
-        words = None if scale is None else self.cube.tables.take_scale(scale)
-        # L0C (columns / 16, rows_padded, 16) int32 -> (rows, columns) of the output's type
-        rows_padded, sums = sums_of(slot, INT32, output)
-        size = output.rows, output.columns, rows_padded
-        op = Fixpipe(output.operand, sums, *size, output.dtype, self.mode, words)
-        self.cube.writer.drain(slot, op)
+        # (rows, k) @ (k, columns), int32 sums; the columns' scales make them int8
+        cube.use(*matrices)
+        sums = cube.multiply(x.extent, weight.extent, x.k, bias=bias, first_k=first_k)
+        if scales is None or scale is None:
+            cube.fixpipe(output, sums)
+        else:
+            cube.fixpipe(output, sums, "req8", scales.load(scale))
+
+    def arguments(own: Parts) -> tuple[Any, ...]:
+        first_k = staggered(cube, own)
+        tables = own.of_columns(p.bias), own.of_columns(p.scale)
+        return own.x, own.weight, own.matrices, own.output, first_k, *tables
+
+    cores, names = plan.block_dim, bound(p)
+    parts = Parts.dealt(p, plan.tile.m, plan.single_n, cores, plan.tile.n)
+    steps = read_list(p, core, cores, parts), *parts.steps(block, arguments)
+    return core.launch(*steps, bound=lambda _: names, block_dim=cores)

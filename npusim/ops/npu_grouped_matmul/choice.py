@@ -1,19 +1,87 @@
-"""Float rows by int8, written in two digits of int8: when the vendor does so, and how it is cut.
+"""Which of its kernels takes a call of int8 or int4 weights, as the oracle must know, too.
 
-What of it enters the bits is which cores add up which part of a row, so kernel and oracle share
-it (ops-transformer@c29bc10 gmm/grouped_matmul, op_host/op_tiling/grouped_matmul_tiling.cpp and
-op_kernel/grouped_matmul_antiquant_a16w8_msd.h). That the cores are dealt out evenly to the groups
-of a batch is assumed.
+ops-transformer@c29bc10 gmm/grouped_matmul, README.md, op_host/op_api/aclnn_grouped_matmul.cpp,
+op_host/op_tiling/grouped_matmul_tiling.cpp, op_kernel/grouped_matmul_antiquant_a16w8_msd.h.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+from npusim.data.dtypes import INT8
 from npusim.data.integers import align_up, ceil_div
 from npusim.kernel.launch import share
+from npusim.ops.npu_grouped_matmul.problem import Problem
 
-__all__ = ["LONGEST_K", "UNIT", "Blocks", "Split", "blocks_of", "fits_msd", "splits", "takes_msd"]
+__all__ = [
+    "GROUP_K",
+    "LONGEST_K",
+    "UNIT",
+    "VECTOR_DEQUANTISED",
+    "Blocks",
+    "Split",
+    "blocks_of",
+    "fits_msd",
+    "group_k",
+    "groups_of_k",
+    "in_digits",
+    "is_unpacked",
+    "is_vector",
+    "splits",
+    "takes_msd",
+]
+
+# ---- int4 weights by integers ----
+
+GROUP_K = 256
+"""k of a group with int8 x."""
+VECTOR_DEQUANTISED = ((1, 16, 256, 512), (256, 1024, 512, 32768))
+"""(e, m, k, n) of calls with FRACTAL_NZ whose groups vector cores scale, in fp32."""
+FEW_COLUMNS = 4
+"""n of each row of an expert up to which the weight is unpacked to int8, without groups of k."""
+
+
+def groups_of_k(p: Problem) -> int:
+    """How many groups of k have scales of their own."""
+    shape = p.scale[0].shape
+    return shape[1] if len(shape) == 3 else 1
+
+
+def is_vector(p: Problem) -> bool:
+    """Whether vector cores scale the groups of k, all of 256."""
+    k, n = p.weight_shape(0)
+    is_listed = p.is_nz and (p.experts, p.rows, k, n) in VECTOR_DEQUANTISED
+    return is_listed and not p.offset and groups_of_k(p) * GROUP_K == k
+
+
+def is_unpacked(p: Problem) -> bool:
+    """Whether a weight of int4 becomes int8 before rows of int8 are multiplied by it."""
+    is_plain = groups_of_k(p) == 1 and not p.offset
+    return is_plain and p.weight_shape(0)[1] * p.experts <= FEW_COLUMNS * p.rows
+
+
+# ---- int8 or int4 weights by floats ----
+
+
+def group_k(p: Problem, weight: int) -> int:
+    """k of a group with scales of its own, of weight number *weight*: all of it without groups."""
+    k = p.weight_shape(weight)[0]
+    shape = p.antiquant_scale[weight].shape
+    has_groups = len(shape) == len(p.weight[weight].shape)
+    return k // shape[-2] if has_groups else k
+
+
+def in_digits(p: Problem) -> bool:
+    """Whether x is written in two digits of int8."""
+    if p.asked is not None:
+        return p.asked == "msd"
+    is_int8 = p.types.weight is INT8
+    sizes = p.experts, p.rows, *p.weight_shape(0)
+    return takes_msd(*sizes, int8=is_int8, single=p.is_single, of_rows=p.group_type == 0)
+
+
+# What of the digits enters the bits is which cores add up which part of a row. That the cores are
+# dealt out evenly to the groups of a batch is assumed.
 
 UNIT, LONGEST_K, LEAST_N, MOST_ROWS = 128, 12288, 1024, 64
 WIDE_N, WIDTH, WIDTH_OF_WIDE = 2048, 256, 512
