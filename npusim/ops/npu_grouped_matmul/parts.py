@@ -31,7 +31,7 @@ from npusim.kernel import (
     Step,
 )
 from npusim.kernel.core import Core
-from npusim.kernel.steps import Integers
+from npusim.kernel.steps import Integers, spread
 from npusim.ops.npu_grouped_matmul.problem import PAIRS, Problem, starts
 
 __all__ = [
@@ -42,7 +42,6 @@ __all__ = [
     "matmul_of",
     "matrices_of",
     "read_list",
-    "spread",
     "staggered",
 ]
 
@@ -94,16 +93,6 @@ def staggered(cube: Matmul, parts: Parts) -> Integers:
     """Where along k the core of each part begins, so that those who read the same do not meet."""
     pairs = zip(parts.core.tolist(), parts.p.groups.k[parts.group].tolist(), strict=True)
     return np.array([cube.stagger(core, k) for core, k in pairs], np.int64)
-
-
-def spread(counts: Integers) -> tuple[Integers, Integers]:
-    """Of so many items of each of several: which one each belongs to, and its number there.
-
-    >>> spread(np.array([2, 0, 1]))
-    (array([0, 0, 2]), array([0, 1, 0]))
-    """
-    owner = np.repeat(np.arange(counts.size), counts)
-    return owner, np.arange(owner.size) - (np.cumsum(counts) - counts)[owner]
 
 
 @dataclass(frozen=True, eq=False)

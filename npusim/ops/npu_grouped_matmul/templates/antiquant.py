@@ -43,7 +43,7 @@ from npusim.kernel import (
     sync_all,
 )
 from npusim.kernel.launch import CoreSteps, launch_mixed
-from npusim.kernel.steps import Integers
+from npusim.kernel.steps import Integers, spread
 from npusim.ops._dequantised_weight import Dequantiser, Precision, QuantisedWeight
 from npusim.ops.npu_grouped_matmul.choice import group_k
 from npusim.ops.npu_grouped_matmul.parts import (
@@ -52,7 +52,6 @@ from npusim.ops.npu_grouped_matmul.parts import (
     bound,
     matrices_of,
     read_list,
-    spread,
 )
 from npusim.ops.npu_grouped_matmul.problem import Problem
 from npusim.ops.npu_grouped_matmul.tiling import (

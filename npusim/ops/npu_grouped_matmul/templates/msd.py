@@ -46,7 +46,7 @@ from npusim.kernel import (
 )
 from npusim.kernel.launch import CoreSteps, launch_mixed
 from npusim.kernel.plane import REPEAT
-from npusim.kernel.steps import Integers
+from npusim.kernel.steps import Integers, spread
 from npusim.ops.npu_grouped_matmul.choice import Split, blocks_of, splits
 from npusim.ops.npu_grouped_matmul.parts import (
     Matrices,
@@ -54,7 +54,6 @@ from npusim.ops.npu_grouped_matmul.parts import (
     bound,
     matrices_of,
     read_list,
-    spread,
 )
 from npusim.ops.npu_grouped_matmul.problem import Problem
 from npusim.ops.npu_grouped_matmul.tiling import Plan, base_tile, cores_of, reason
