@@ -20,8 +20,6 @@ from npusim.ops.npu_grouped_matmul.problem import ENDS, PAIRS, ROWS, Problem, jo
 from npusim.ops.npu_grouped_matmul.shapes import check_limits, check_parameters, outputs_of
 from npusim.ops.npu_grouped_matmul.support import PACKED, Types
 
-__all__ = ["check"]
-
 MOST_GROUPS = 1024
 MOST_OF_LISTS = 128
 """Groups of one weight tensor, and of several (torch_npu-npu_grouped_matmul.md)."""

@@ -13,24 +13,6 @@ from npusim.data.integers import align_up, ceil_div
 from npusim.kernel.launch import share
 from npusim.ops.npu_grouped_matmul.problem import Problem
 
-__all__ = [
-    "GROUP_K",
-    "LONGEST_K",
-    "UNIT",
-    "VECTOR_DEQUANTISED",
-    "Blocks",
-    "Split",
-    "blocks_of",
-    "fits_msd",
-    "group_k",
-    "groups_of_k",
-    "in_digits",
-    "is_unpacked",
-    "is_vector",
-    "splits",
-    "takes_msd",
-]
-
 # ---- int4 weights by integers ----
 
 GROUP_K = 256

@@ -17,8 +17,6 @@ from npusim.ops.npu_grouped_matmul import choice
 from npusim.ops.npu_grouped_matmul.problem import entries_of
 from npusim.ops.npu_grouped_matmul.support import Types, types_of
 
-__all__ = ["oracle"]
-
 F32, F16 = np.float32, np.float16
 CORES = 24
 """Cube cores of an Atlas A2, where nobody says otherwise."""

@@ -34,17 +34,6 @@ from npusim.kernel.core import Core
 from npusim.kernel.steps import Integers, spread
 from npusim.ops.npu_grouped_matmul.problem import PAIRS, Problem, starts
 
-__all__ = [
-    "ONCE",
-    "Matrices",
-    "Parts",
-    "bound",
-    "matmul_of",
-    "matrices_of",
-    "read_list",
-    "staggered",
-]
-
 ONCE = "weight_once"
 """The weight as groups know it that read it once only, and so past the L2."""
 LINE_BYTES = 64
@@ -114,11 +103,19 @@ class Parts:
 
     @staticmethod
     def dealt(
-        p: Problem, m: int, n: int, cores: int, width: int | None = None, *, by_row: bool = False
+        p: Problem,
+        m: int,
+        n: int,
+        cores: int,
+        width: int | None = None,
+        *,
+        by_row: bool = False,
+        batch: Integers | None = None,
     ) -> Parts:
         """The blocks of up to *m* x *n* that each core makes, as tiles of up to *width* columns.
 
         *by_row* says that those of a group follow each other row after row, however many there are.
+        The first core begins anew with each *batch* of groups, whose number each group has.
         """
         groups, width = p.groups, width or n
         with_k = np.flatnonzero(groups.k).tolist()
@@ -128,13 +125,16 @@ class Parts:
         group = np.repeat(with_k, [each.shape[1] for each in blocks]).astype(np.int64)
         i, j = np.concatenate([np.zeros((2, 0), np.int64), *blocks], axis=1)
         left = np.minimum(n, groups.n[group] - j * n)
+        core = np.arange(group.size)
+        if batch is not None:
+            core -= np.searchsorted(batch[group], batch[group])
         # A block is one tile after the other, side by side.
         block, inside = spread(-(-left // width))
         inside = inside * width
         group, row = group[block], i[block] * m
         found = Parts(
             p,
-            core=block % cores,
+            core=core[block] % cores,
             order=2 * np.arange(block.size) + 1,
             turn=np.zeros_like(block),
             group=group,

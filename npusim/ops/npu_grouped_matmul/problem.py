@@ -27,8 +27,6 @@ from npusim.ops import _protocol
 from npusim.ops._operands import logical_shape
 from npusim.ops.npu_grouped_matmul.support import Types
 
-__all__ = ["ENDS", "PAIRS", "ROWS", "Groups", "Problem", "entries_of", "joined", "starts"]
-
 ENDS, ROWS, PAIRS = 0, 1, 2
 """group_list_type."""
 

@@ -19,8 +19,6 @@ from npusim.ops.npu_grouped_matmul.choice import GROUP_K, UNIT, fits_msd, group_
 from npusim.ops.npu_grouped_matmul.choice import LONGEST_K as LONGEST_K_OF_DIGITS
 from npusim.ops.npu_grouped_matmul.problem import ROWS, Problem
 
-__all__ = ["check_limits", "check_parameters", "outputs_of", "torch_outputs_of"]
-
 LARGEST_INNER = 65535
 """Limit of the last dimension of each x and weight (aclnn_grouped_matmul.cpp)."""
 MAX_RANK = 6

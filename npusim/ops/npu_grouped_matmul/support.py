@@ -24,19 +24,6 @@ from npusim.data.dtypes import (
 )
 from npusim.ops._support import A2_A3, ATLAS_INFERENCE, Operands, Row, required
 
-__all__ = [
-    "FAST_GELU",
-    "GELU_TANH",
-    "NONE",
-    "PACKED",
-    "RELU",
-    "SILU",
-    "SUPPORT",
-    "TEMPLATES",
-    "Types",
-    "types_of",
-]
-
 NONE, RELU, GELU_TANH, FAST_GELU, SILU = 0, 1, 2, 4, 5
 """act_type; 3, the exact gelu, is refused (aclnn_grouped_matmul.cpp)."""
 PACKED = (INT64, UINT64)

@@ -22,25 +22,6 @@ from npusim.kernel.steps import Integers
 from npusim.ops import _protocol
 from npusim.ops.npu_grouped_matmul.problem import Problem
 
-__all__ = [
-    "FILLED",
-    "READ",
-    "MixedPlan",
-    "Plan",
-    "base_tile",
-    "bound_ring",
-    "cores_of",
-    "int8_tile",
-    "laid_out",
-    "places_of",
-    "reason",
-    "ring_bytes",
-    "rows_of",
-    "single_columns",
-    "table_bytes",
-    "whole_steps",
-]
-
 WIDTH = 256
 """Columns of a base tile."""
 PIECE_BYTES = 32768

@@ -27,8 +27,6 @@ from npusim.ops import _vocabulary as ops
 from npusim.ops._int4_matmul import MAX_ROW
 from npusim.ops._operands import fixpipe_words, logical_shape
 
-__all__ = ["SUPPORT", "Problem", "check"]
-
 LARGEST_K = 65535
 LARGEST_N = 10240
 GROUP_K = 256

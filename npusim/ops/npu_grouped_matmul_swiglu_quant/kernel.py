@@ -47,8 +47,6 @@ from npusim.ops._int4_matmul import DigitSplitter, DigitSums, ScaledGroups, digi
 from npusim.ops._swish import exp_plus_1
 from npusim.ops.npu_grouped_matmul_swiglu_quant.check import Problem
 
-__all__ = ["Plan", "build", "tile"]
-
 OP = "npu_grouped_matmul_swiglu_quant"
 TILE, TILE_OF_INT4 = BaseTile(128, 256, 128, 4, 4), BaseTile(128, 256, 256, 4, 4)
 CHUNK_BYTES = 32 * 2**20

@@ -18,8 +18,6 @@ from npusim.ops.npu_grouped_matmul.templates import (
 )
 from npusim.ops.npu_grouped_matmul.tiling import Plan
 
-__all__ = ["build", "tile"]
-
 MODULES = {
     "plain": plain,
     "fixpipe": fixpipe,

@@ -38,8 +38,6 @@ from npusim.ops.npu_grouped_matmul.support import types_of
 from npusim.ops.npu_grouped_matmul.templates import dequantise
 from npusim.ops.npu_grouped_matmul.tiling import MixedPlan, bound_ring, reason
 
-__all__ = ["build", "tile"]
-
 UNPACKED, ALL_VECTORS = 2, 3
 """Flags: the weight is in global memory; all vector cores wait for each other."""
 BYTES, SCALES = "unpacked", "scales"

@@ -37,8 +37,6 @@ from npusim.ops.npu_grouped_matmul.parts import Matrices, Parts, matrices_of
 from npusim.ops.npu_grouped_matmul.problem import Problem
 from npusim.ops.npu_grouped_matmul.tiling import MixedPlan, laid_out, places_of
 
-__all__ = ["cube_steps", "vector_steps"]
-
 ONE = int(np.float32(1).view(np.uint32))
 """The scale of the fixpipe."""
 SPLIT = 16.0

@@ -17,8 +17,9 @@ share its blocks. Of two parts of the workspace one is filled while the other is
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any, cast
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -29,7 +30,6 @@ from npusim.kernel import (
     BaseTile,
     Binding,
     Block,
-    Choices,
     CubeCore,
     GmMatrix,
     GmTile,
@@ -62,8 +62,6 @@ from npusim.ops.npu_grouped_matmul.tiling import (
     rows_of,
     table_bytes,
 )
-
-__all__ = ["AntiquantPlan", "build", "tile"]
 
 FILLED, READ, ALL_VECTORS, ALL_CUBES = range(4)
 """Flags between a cube core and its vector cores: columns are in the workspace; they were read. All
@@ -164,350 +162,220 @@ def _ub_rows(spec: DeviceSpec, p: Problem, columns: int) -> int:
 
 def build(spec: DeviceSpec, p: Problem, plan: AntiquantPlan) -> tuple[Block, ...]:
     """A cube core and one or two vector cores a group."""
+    is_shared, cores = plan.template == "antiquant_performance", plan.block_dim
+    place_bytes = p.types.x.nbytes(int(p.groups.k.max()) * plan.round_n)
+    products: Callable[..., tuple[Step, ...]]
+    if is_shared:
+        parts, vector_cores, of_core = _rounds(p, plan), 2, 0
+        of_vectors, products = parts.repeated(vector_cores * cores), _shared_products
+    else:
+        parts = Parts.dealt(p, plan.tile.m, plan.single_n, cores)
+        vector_cores, of_core = 1, PLACES * place_bytes
+        of_vectors, products = parts, _products
     cube, vector = CubeCore("npu_grouped_matmul", spec), VectorCore("npu_grouped_matmul", spec)
+    # Where cores work together they have read all of the list before.
+    read = None if is_shared else parts
+    cube_steps = products(cube, p, plan, parts, place_bytes)
+    vector_steps = _dequantised(vector, p, plan, of_vectors, place_bytes)
     names = bound(p)
-    if plan.template == "antiquant_performance":
-        names[WORKSPACE] = Binding(WORKSPACE)
-        rounds = _Rounds.of(p, plan)
-        steps = _shared_cube_steps(cube, p, plan, rounds)
-        of_vectors = _shared_vector_steps(vector, p, plan, rounds)
-        return launch_mixed(
-            plan.block_dim, CoreSteps(cube, steps), CoreSteps(vector, of_vectors), lambda _: names
-        )
-    parts = Parts.dealt(p, plan.tile.m, plan.single_n, plan.block_dim)
-    each_bytes = PLACES * _place_bytes(p, plan)
     return launch_mixed(
-        plan.block_dim,
-        CoreSteps(cube, _cube_steps(cube, p, plan, parts)),
-        CoreSteps(vector, _vector_steps(vector, p, plan, parts)),
-        lambda core: names | {WORKSPACE: Binding(WORKSPACE, core * each_bytes)},
-        vector_cores=1,
+        cores,
+        CoreSteps(cube, (read_list(p, cube, cores, read), *cube_steps)),
+        CoreSteps(vector, (read_list(p, vector, vector_cores * cores, read), *vector_steps)),
+        lambda core: names | {WORKSPACE: Binding(WORKSPACE, core * of_core)},
+        vector_cores,
     )
 
 
-def _place_bytes(p: Problem, plan: AntiquantPlan) -> int:
-    """A part of the workspace."""
-    return p.types.x.nbytes(int(p.groups.k.max()) * plan.round_n)
+def _rounds(p: Problem, plan: AntiquantPlan) -> Parts:
+    """Columns of all groups with rows that are in the workspace together, in order."""
+    groups = p.groups
+    every = np.flatnonzero((groups.m > 0) & (groups.k > 0))
+    which, number = spread(-(-groups.n[every] // plan.round_n))
+    group, column, order = every[which], number * plan.round_n, np.arange(which.size)
+    columns, none = np.minimum(plan.round_n, groups.n[group] - column), np.zeros_like(order)
+    return Parts(p, none, order, order, group, none, column, groups.m[group], columns)
 
 
-def _cube_steps(core: CubeCore, p: Problem, plan: AntiquantPlan, parts: Parts) -> tuple[Step, ...]:
+# ---- cube cores ----
+
+
+def _products(
+    core: CubeCore, p: Problem, plan: AntiquantPlan, parts: Parts, place_bytes: int
+) -> tuple[Step, ...]:
     """antiquant: each block when its columns are there."""
-    products, place_bytes = _Products(core, p, plan), _place_bytes(p, plan)
+    product = _product(core, p, plan)
 
     def block(*arguments: Any) -> None:
         core.cross_core_wait_flag("group", "mte2", FILLED)
-        products.block(*arguments)
+        product(*arguments)
         core.cross_core_set_flag("group", "fixpipe", READ)
 
     def arguments(own: Parts) -> tuple[Any, ...]:
-        return products.arguments(own, own.turn % PLACES * place_bytes)
+        return _arguments(own, own.turn % PLACES * place_bytes)
 
-    return read_list(p, core, plan.block_dim, parts), *parts.steps(block, arguments)
-
-
-def _vector_steps(
-    core: VectorCore, p: Problem, plan: AntiquantPlan, parts: Parts
-) -> tuple[Step, ...]:
-    """antiquant: the columns of each block, as soon as a part of the workspace is free."""
-
-    def wait() -> None:
-        core.cross_core_wait_flag("group", "mte3", READ)
-
-    def set_filled() -> None:
-        core.cross_core_set_flag("group", "mte3", FILLED)
-
-    none, k = np.zeros_like(parts.core), p.groups.k[parts.group]
-    reused = parts.select(parts.turn >= PLACES)
-    start_bytes = parts.turn % PLACES * _place_bytes(p, plan)
-    return (
-        read_list(p, core, plan.block_dim, parts),
-        Step(wait, (), reused.core, reused.order),
-        *_dequantised(core, p, plan, parts, none, k, start_bytes),
-        Step(set_filled, (), parts.core, parts.order),
-    )
+    return parts.steps(block, arguments)
 
 
-@dataclass(frozen=True, eq=False)
-class _Rounds:
-    """Columns of groups that are in the workspace together, `(rounds,)` each, in order."""
-
-    group: Integers
-    column: Integers
-    columns: Integers
-
-    @staticmethod
-    def of(p: Problem, plan: AntiquantPlan) -> _Rounds:
-        """Those of all groups with rows."""
-        groups = p.groups
-        every = np.flatnonzero((groups.m > 0) & (groups.k > 0))
-        which, number = spread(-(-groups.n[every] // plan.round_n))
-        group, column = every[which], number * plan.round_n
-        return _Rounds(group, column, np.minimum(plan.round_n, groups.n[group] - column))
-
-    def start_bytes(self, p: Problem, plan: AntiquantPlan) -> Integers:
-        """Where in the workspace each begins."""
-        return np.arange(self.group.size) % PLACES * _place_bytes(p, plan)
-
-    def step(
-        self, stage: Callable[[], None], cores: int, first: int = 0, last: int | None = None
-    ) -> Step:
-        """*stage* on all cores, for each of rounds [*first*, *last*), whose number is the order."""
-        end = self.group.size if last is None else last
-        order, core = np.mgrid[first : max(first, end), :cores]
-        return Step(stage, (), core.reshape(-1), order.reshape(-1))
-
-
-def _shared_cube_steps(
-    core: CubeCore, p: Problem, plan: AntiquantPlan, rounds: _Rounds
+def _shared_products(
+    core: CubeCore, p: Problem, plan: AntiquantPlan, rounds: Parts, place_bytes: int
 ) -> tuple[Step, ...]:
     """antiquant_performance: the blocks of each round, row after row, when it is filled."""
-    products, base, cores = _Products(core, p, plan), plan.tile, plan.block_dim
-    start_bytes = rounds.start_bytes(p, plan)
-    m = p.groups.m[rounds.group]
+    base, cores = plan.tile, plan.block_dim
     across = -(-rounds.columns // base.n)
-    order, number = spread(-(-m // base.m) * across)
-    row, column = (number // across[order] * base.m, number % across[order] * base.n)
-    parts = Parts(
-        p,
+    order, number = spread(-(-rounds.rows // base.m) * across)
+    of_round = rounds.select(order)
+    row, column = number // across[order] * base.m, number % across[order] * base.n
+    parts = replace(
+        of_round,
         core=number % cores,
-        order=order,
-        turn=np.zeros_like(order),
-        group=rounds.group[order],
         row=row,
-        column=rounds.column[order] + column,
-        rows=np.minimum(base.m, m[order] - row),
-        columns=np.minimum(base.n, rounds.columns[order] - column),
+        column=of_round.column + column,
+        rows=np.minimum(base.m, of_round.rows - row),
+        columns=np.minimum(base.n, of_round.columns - column),
     )
 
     def arguments(own: Parts) -> tuple[Any, ...]:
-        inside = own.column - rounds.column[own.order]
-        return products.arguments(own, start_bytes[own.order] + p.types.x.nbytes(1) * inside)
+        inside = own.column - rounds.column[own.turn]
+        return _arguments(own, own.turn % PLACES * place_bytes + p.types.x.nbytes(1) * inside)
 
-    def wait() -> None:
-        core.cross_core_wait_flag("group", "mte2", FILLED)
-
-    def free() -> None:
-        sync_all(core, "fixpipe", "fixpipe", ALL_CUBES, READ)
-
+    every = rounds.repeated(cores)
+    reused = every.select(every.turn < rounds.core.size - PLACES)
+    wait = partial(core.cross_core_wait_flag, "group", "mte2", FILLED)
+    free = partial(sync_all, core, "fixpipe", "fixpipe", ALL_CUBES, READ)
     return (
-        read_list(p, core, cores),
-        rounds.step(wait, cores),
-        *parts.steps(products.block, arguments),
-        rounds.step(free, cores, last=rounds.group.size - PLACES),
+        Step(wait, (), every.core, every.order),
+        *parts.steps(_product(core, p, plan), arguments),
+        Step(free, (), reused.core, reused.order),
     )
 
 
-def _shared_vector_steps(
-    core: VectorCore, p: Problem, plan: AntiquantPlan, rounds: _Rounds
-) -> tuple[Step, ...]:
-    """antiquant_performance: a share of k of each round, then all wait for each other."""
-    cores, groups = 2 * plan.block_dim, p.groups
-
-    def wait() -> None:
-        core.cross_core_wait_flag("group", "mte3", READ)
-
-    def all_filled() -> None:
-        sync_all(core, "mte3", "mte3", ALL_VECTORS, FILLED)
-
-    chunks = {k: _chunks_of_k(k, plan) for k in set(groups.k[rounds.group].tolist())}
-    own = [chunks[k] for k in groups.k[rounds.group].tolist()]
-    order = np.repeat(np.arange(rounds.group.size), [each.shape[1] for each in own])
-    owner, first, stop = np.concatenate([np.zeros((3, 0), np.int64), *own], axis=1)
-    group = rounds.group[order]
-    parts = Parts(
-        *(p, owner, order, np.zeros_like(order), group, np.zeros_like(order)),
-        column=rounds.column[order],
-        rows=groups.m[group],
-        columns=rounds.columns[order],
-    )
-    start_bytes = rounds.start_bytes(p, plan)[order]
-    return (
-        read_list(p, core, cores),
-        rounds.step(wait, cores, first=PLACES),
-        *_dequantised(core, p, plan, parts, first, stop, start_bytes),
-        rounds.step(all_filled, cores),
-    )
+def _arguments(own: Parts, start_bytes: Integers) -> tuple[Any, ...]:
+    """What the product of blocks gets, whose columns begin *start_bytes* into the workspace."""
+    x = own.x
+    weight = GmTiles(WORKSPACE, start_bytes, own.columns, x.k)
+    return x, weight, own.matrices, own.output, own.of_columns(own.p.bias)
 
 
-def _chunks_of_k(k: int, plan: AntiquantPlan) -> Integers:
-    """The chunks of all vector cores, `(3, chunks)`: core, first position of k, and the end."""
-    cores, found = plan.block_dim, []
-    share = max(LEAST_ROWS, align_up(ceil_div(k, cores), LEAST_ROWS))
-    for core in range(cores):
-        own = range(min(core * share, k), min((core + 1) * share, k))
-        for index, (first, rows) in enumerate(pieces(len(own), plan.ub_rows)):
-            start = own.start + first
-            found.append((2 * core + index % 2, start, start + rows))
-    return np.array(found, np.int64).T
+def _product(core: CubeCore, p: Problem, plan: AntiquantPlan) -> Callable[..., None]:
+    """The stage of a block: rows of x by dequantised columns."""
+
+    def dequantised(k: int) -> GmMatrix:
+        """The columns in the workspace, of a weight of *k*."""
+        sizes = (plan.round_n, k) if p.trans_weight else (k, plan.round_n)
+        return GmMatrix(WORKSPACE, p.types.x, *sizes, not p.trans_weight)
+
+    longest = int(p.groups.k.argmax())
+    k, bias_type = int(p.groups.k[longest]), p.bias[0].element if p.bias else None
+    of_x, _ = matrices_of(p, int(p.groups.x[longest]), int(p.groups.weight[longest]))
+    cube = Matmul(core, plan.tile, of_x, dequantised(k), k, bias=bias_type, unit_flag=True)
+
+    def product(
+        x: GmTile, weight: GmTile, matrices: Matrices, output: GmView, bias: GmView | None
+    ) -> None:
+        # (rows, k) @ (k, columns), fp32 sums that start from the bias or from zero
+        cube.use(matrices[0], dequantised(x.k))
+        cube.fixpipe(output, cube.multiply(x.extent, weight.extent, x.k, bias=bias))
+
+    return product
 
 
-# ---- the dequantised weight ----
+# ---- vector cores ----
 
 
 def _dequantised(
-    core: VectorCore,
-    p: Problem,
-    plan: AntiquantPlan,
-    parts: Parts,
-    first: Integers,
-    stop: Integers,
-    start_bytes: Integers,
-) -> tuple[Step, ...]:
-    """Write positions [*first*, *stop*) of k of the weight, for the columns of *parts*.
-
-    They go to the part of the workspace that begins *start_bytes* into it.
-    """
-    dequantiser = _dequantiser(core, p, plan)
-
-    def chunk(
-        weight: GmView, output: GmView, ends: tuple[int, ...], offset: GmView, scale: GmView
-    ) -> None:
-        dequantiser.write_views(weight, output, ends, offset, scale)
-
-    k_step, n_step = plan.ub_rows, plan.ub_columns
-    if p.trans_weight:
-        k_step, n_step = n_step, k_step
-    # Pieces begin at multiples of the step but for the first.
-    part, number = spread(-(-stop // k_step) - first // k_step)
-    edge = (first[part] // k_step + number) * k_step
-    k, end = np.maximum(first[part], edge), np.minimum(stop[part], edge + k_step)
-    piece, number = spread(-(-parts.columns[part] // n_step))
-    part, k, k_count, column = part[piece], k[piece], (end - k)[piece], number * n_step
-    chunks = _Chunks(
-        parts.select(part),
-        k,
-        k_count,
-        column,
-        np.minimum(n_step, parts.columns[part] - column),
-        start_bytes[part],
-    )
-    steps = []
-    for own in map(chunks.select, chunks.of_weights()):
-        steps.append(Step(chunk, own.arguments(plan), own.parts.core, own.parts.order))
-    return tuple(steps)
+    core: VectorCore, p: Problem, plan: AntiquantPlan, parts: Parts, place_bytes: int
+) -> list[Step]:
+    """Dequantise the columns of *parts*, when their part of the workspace is free."""
+    stage, found = _writer(core, p, plan), []
+    of_weight = p.groups.weight[parts.group]
+    for place in np.unique(of_weight).tolist():
+        # Rows of one tensor of weight lie equally far apart.
+        own, (k, n) = parts.select(of_weight == place), p.weight_shape(place)
+        size, weight = group_k(p, place), own.weight_called("weight")
+        start_bytes = own.turn % PLACES * place_bytes
+        parameters = own.of_columns(p.antiquant_offset), own.of_columns(p.antiquant_scale)
+        views = [
+            ("weight", p.types.weight, weight.offset_bytes, k, n),
+            (WORKSPACE, p.types.x, start_bytes, k, plan.round_n),
+            *((x.name, x.dtype, x.offset_bytes, k // size, n) for x in parameters if x is not None),
+        ]
+        given: list[Any] = []
+        for name, dtype, offset, rows, pitch in views:
+            shape = np.full_like(own.columns, rows), own.columns
+            if p.trans_weight:
+                given.append(GmViews(name, dtype, *shape[::-1], rows, offset))
+            else:
+                given.append(GmViews(name, dtype, *shape, pitch, offset))
+        number = 0 if plan.template == "antiquant" else own.core
+        given += [size, number, own.turn >= PLACES]
+        found.append(Step(stage, tuple(given), own.core, own.order))
+    return found
 
 
-def _dequantiser(core: VectorCore, p: Problem, plan: AntiquantPlan) -> Dequantiser:
-    """The buffers of a vector core."""
-    groups = p.groups
+def _writer(core: VectorCore, p: Problem, plan: AntiquantPlan) -> Callable[..., None]:
+    """The stage of a vector core for columns of a block or round."""
+    groups, steps = p.groups, (plan.ub_rows, plan.ub_columns)
+    k_step, n_step = steps[::-1] if p.trans_weight else steps
     longest = int(groups.k.argmax())
     place, k, n = (int(each[longest]) for each in (groups.weight, groups.k, groups.n))
-    size = group_k(p, place)
-    shape = (n, 1) if p.trans_weight else (k // size, n)
-    offset, scale = (
-        GmView.of(name, p.types.x, *shape) for name in ("antiquant_offset", "antiquant_scale")
-    )
-    weight = QuantisedWeight(matrices_of(p, 0, place)[1], k, n, size, offset, scale)
-    dtype = FLOAT16 if p.types.x is FLOAT16 else FLOAT32
+    shape = (n, 1) if p.trans_weight else (k // group_k(p, place), n)
+    names = "antiquant_offset", "antiquant_scale"
+    offset, scale = (GmView.of(name, p.types.x, *shape) for name in names)
+    matrix, dtype = matrices_of(p, 0, place)[1], FLOAT16 if p.types.x is FLOAT16 else FLOAT32
+    weight = QuantisedWeight(matrix, k, n, group_k(p, place), offset, scale)
     precision = Precision(dtype, dtype, p.types.x)
-    return Dequantiser(core, weight, precision, plan.ub_rows, plan.ub_columns, depth=1)
+    dequantiser = Dequantiser(core, weight, precision, *steps, depth=1)
 
+    def part(view: GmView, of_k: slice, of_n: slice) -> GmView:
+        return view[of_n, of_k] if p.trans_weight else view[of_k, of_n]
 
-@dataclass(frozen=True, eq=False)
-class _Chunks:
-    """What is dequantised at a time, `(chunks,)` each: some k of some columns of a part."""
+    def write(views: tuple[GmView, ...], size: int, first: int, stop: int) -> None:
+        """Positions [first, stop) of k of all columns, a piece that the buffers hold at a time."""
+        weight, output, offset, scale = views
+        for start in range(first // k_step * k_step, stop, k_step):
+            of_k = slice(max(start, first), min(start + k_step, stop))
+            # Where groups of k end within this piece, the last one with it.
+            count, group = of_k.stop - of_k.start, of_k.start // size
+            ends = *range(size - of_k.start % size, count, size), count
+            of_groups = slice(group, group + len(ends))
+            for column, width in pieces(weight.rows if p.trans_weight else weight.columns, n_step):
+                of_n = slice(column, column + width)
+                areas = part(weight, of_k, of_n), part(output, of_k, of_n)
+                parameters = (part(each, of_groups, of_n) for each in (offset, scale))
+                dequantiser.write_views(*areas, ends, *parameters)
 
-    parts: Parts
-    k: Integers
-    k_count: Integers
-    column: Integers
-    columns: Integers
-    start_bytes: Integers
-
-    def select(self, chosen: Any) -> _Chunks:
-        """Some of them."""
-        others = self.k, self.k_count, self.column, self.columns, self.start_bytes
-        return _Chunks(self.parts.select(chosen), *(each[chosen] for each in others))
-
-    def of_weights(self) -> Iterator[Any]:
-        """The chunks of each tensor of weight, as a mask."""
-        weight = self.parts.p.groups.weight[self.parts.group]
-        for number in np.unique(weight).tolist():
-            yield weight == number
-
-    def arguments(self, plan: AntiquantPlan) -> tuple[Any, ...]:
-        """The weight, where it goes, ends of groups of k, offsets, scales: of one tensor."""
-        p, parts = self.parts.p, self.parts
-        place = int(p.groups.weight[parts.group[0]])
-        size, (k, n) = group_k(p, place), p.weight_shape(place)
-        # Where groups of k end within a chunk, the last one with it.
-        shapes, index = np.unique(
-            np.stack([self.k % size, self.k_count]), axis=1, return_inverse=True
-        )
-        ends = tuple((*range(size - at, count, size), count) for at, count in shapes.T.tolist())
-        index = index.reshape(-1)
-        groups = np.array([len(each) for each in ends], np.int64)[index]
-        of = p.antiquant_offset, p.antiquant_scale
-        vectors = [found for found in map(parts.of_columns, of) if found is not None]
-        if p.trans_weight:
-            parameters = [
-                self._views(each, self.columns, np.ones_like(groups), 1, self.column)
-                for each in vectors
-            ]
-        else:
-            first = self.k // size * n + self.column
-            parameters = [self._views(each, groups, self.columns, n, first) for each in vectors]
-        weight = parts.weight_called("weight")
-        output = GmTiles(WORKSPACE, self.start_bytes, weight.extent, weight.k)
-        matrices = (
-            self._matrix(weight, p.types.weight, k if p.trans_weight else n),
-            self._matrix(output, p.types.x, k if p.trans_weight else plan.round_n),
-        )
-        return *matrices, Choices(ends, index), *parameters
-
-    def _matrix(self, tiles: GmTiles, dtype: DType, pitch: int) -> GmViews:
-        """The chunks of a matrix, whose parts begin where *tiles* do."""
-        if self.parts.p.trans_weight:
-            rows, columns, first = self.columns, self.k_count, self.column * pitch + self.k
-        else:
-            rows, columns, first = self.k_count, self.columns, self.k * pitch + self.column
-        offset = tiles.offset_bytes + first * dtype.bits // 8
-        return GmViews(tiles.name, dtype, rows, columns, pitch, offset)
-
-    def _views(
-        self, vectors: GmViews, rows: Integers, columns: Integers, pitch: int, first: Integers
-    ) -> GmViews:
-        """*rows* x *columns* of a list of parameters, from element *first* of its part on."""
-        offset = vectors.offset_bytes + first * vectors.dtype.bits // 8
-        return GmViews(vectors.name, vectors.dtype, rows, columns, pitch, offset)
-
-
-# ---- products ----
-
-
-class _Products:
-    """The products of a cube core: rows of x by dequantised columns."""
-
-    def __init__(self, core: CubeCore, p: Problem, plan: AntiquantPlan) -> None:
-        self.p, self.plan = p, plan
-        longest = int(p.groups.k.argmax())
-        k, bias = int(p.groups.k[longest]), p.bias[0].element if p.bias else None
-        x, _ = matrices_of(p, int(p.groups.x[longest]), int(p.groups.weight[longest]))
-        of_k = self._dequantised(k)
-        self._cube = Matmul(core, plan.tile, x, of_k, k, bias=bias, unit_flag=True)
-
-    def _dequantised(self, k: int) -> GmMatrix:
-        """The columns in the workspace, of a weight of *k*."""
-        p, width = self.p, self.plan.round_n
-        sizes = (width, k) if p.trans_weight else (k, width)
-        return GmMatrix(WORKSPACE, p.types.x, *sizes, not p.trans_weight)
-
-    def arguments(self, own: Parts, start_bytes: Integers) -> tuple[Any, ...]:
-        """What `block` gets: the columns of parts begin *start_bytes* into the workspace."""
-        x, found = own.x, own.matrices
-        weight = GmTiles(WORKSPACE, start_bytes, own.columns, x.k)
-        options: list[Matrices] = []
-        for of_x, of_weight in cast(tuple[Matrices, ...], found.options):
-            k = of_weight.rows if of_weight.k_is_first else of_weight.columns
-            options.append((of_x, self._dequantised(k)))
-        matrices = Choices(tuple(options), found.index)
-        return x, weight, matrices, own.output, own.of_columns(self.p.bias)
-
-    def block(
-        self, x: GmTile, weight: GmTile, matrices: Matrices, output: GmView, bias: GmView | None
+    def stage(
+        weight: GmView,
+        output: GmView,
+        offset: GmView,
+        scale: GmView,
+        size: int,
+        number: int,
+        is_reused: bool,
     ) -> None:
-        """`output (rows, columns) = x (rows, k) @ weight (k, columns) + bias (columns,)`."""
-        self._cube.use(*matrices)
-        sums = self._cube.multiply(x.extent, weight.extent, x.k, bias=bias)
-        # L0C (columns / 16, rows_padded, 16) fp32 -> (rows, columns) of the output's type
-        self._cube.fixpipe(output, sums)
+        """*size* is that of a group of k with an offset and a scale of its own."""
+        if is_reused:
+            core.cross_core_wait_flag("group", "mte3", READ)
+        k = weight.columns if p.trans_weight else weight.rows
+        for first, stop in _own_k(k, plan, number):
+            write((weight, output, offset, scale), size, first, stop)
+        if plan.template == "antiquant":
+            core.cross_core_set_flag("group", "mte3", FILLED)
+        else:
+            sync_all(core, "mte3", "mte3", ALL_VECTORS, FILLED)
+
+    return stage
+
+
+def _own_k(k: int, plan: AntiquantPlan, number: int) -> Iterator[tuple[int, int]]:
+    """Which positions of k are for vector core *number*: all, or every other chunk of a share."""
+    if plan.template == "antiquant":
+        yield 0, k
+        return
+    core, half = divmod(number, 2)
+    share = max(LEAST_ROWS, align_up(ceil_div(k, plan.block_dim), LEAST_ROWS))
+    begin, end = min(core * share, k), min((core + 1) * share, k)
+    for index, (first, rows) in enumerate(pieces(end - begin, plan.ub_rows)):
+        if index % 2 == half:
+            yield begin + first, begin + first + rows

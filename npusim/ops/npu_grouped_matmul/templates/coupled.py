@@ -31,8 +31,6 @@ from npusim.ops.npu_grouped_matmul.parts import Matrices, Parts, bound, matrices
 from npusim.ops.npu_grouped_matmul.problem import Problem
 from npusim.ops.npu_grouped_matmul.tiling import Plan, reason, rows_of, whole_steps
 
-__all__ = ["build", "tile"]
-
 ROWS, COLUMNS, PIECE_K = 256, 256, 64
 X_BYTES, WEIGHT_BYTES = 131072, 262144
 """Parts of L1."""

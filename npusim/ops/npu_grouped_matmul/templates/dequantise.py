@@ -75,8 +75,6 @@ from npusim.ops.npu_grouped_matmul.tiling import (
     single_columns,
 )
 
-__all__ = ["build", "cube_steps", "tile", "vector_steps"]
-
 RING = 4
 """Places of the ring."""
 MANY_ROWS = 128

@@ -30,8 +30,6 @@ from npusim.ops.npu_grouped_matmul.tiling import (
     single_columns,
 )
 
-__all__ = ["build", "tile"]
-
 
 def tile(spec: DeviceSpec, p: Problem) -> Plan:
     """Blocks of a base tile each, dealt out to all cube cores."""

@@ -61,8 +61,6 @@ from npusim.ops.npu_grouped_matmul.tiling import (
     table_bytes,
 )
 
-__all__ = ["build", "tile"]
-
 RING, VECTOR_CORES = 4, 2
 CHUNK = 8192
 """Elements of the output that a vector core makes at a time."""

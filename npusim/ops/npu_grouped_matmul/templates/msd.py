@@ -18,16 +18,16 @@ ops-transformer@c29bc10 gmm/grouped_matmul/op_kernel/grouped_matmul_antiquant_a1
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 
 from npusim.data.dtypes import FLOAT16, FLOAT32, INT8, INT32
-from npusim.data.integers import align_up
-from npusim.devices.schema import DeviceSpec, Pipe
+from npusim.data.integers import align_up, ceil_div
+from npusim.devices.schema import DeviceSpec
 from npusim.isa import Local
 from npusim.kernel import (
     FLOATS_PER_BLOCK,
@@ -46,7 +46,7 @@ from npusim.kernel import (
 )
 from npusim.kernel.launch import CoreSteps, launch_mixed
 from npusim.kernel.plane import REPEAT
-from npusim.kernel.steps import Integers, spread
+from npusim.kernel.steps import Integers
 from npusim.ops.npu_grouped_matmul.choice import Split, blocks_of, splits
 from npusim.ops.npu_grouped_matmul.parts import (
     Matrices,
@@ -57,8 +57,6 @@ from npusim.ops.npu_grouped_matmul.parts import (
 )
 from npusim.ops.npu_grouped_matmul.problem import Problem
 from npusim.ops.npu_grouped_matmul.tiling import Plan, base_tile, cores_of, reason
-
-__all__ = ["build", "tile"]
 
 FILLED, READ, SPLIT, ALL_VECTORS = range(4)
 """Flags: a block of products is there; it was read; the digits are; all vector cores wait."""
@@ -95,132 +93,54 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
 
 def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
     """A cube core and one vector core a group."""
-    k, n = p.weight_shape(0)
+    (k, n), cores = p.weight_shape(0), plan.block_dim
     blocks = blocks_of(p.rows, k, n, turned=p.trans_weight)
-    of_groups = splits(tuple(p.groups.m.tolist()), k, n, blocks, plan.block_dim)
-    blocks_of_cores = _Blocks.of(p, plan, of_groups)
+    of_groups = splits(tuple(p.groups.m.tolist()), k, n, blocks, cores)
+    batch = np.array([split.batch for split in of_groups], np.int64)
+    sizes = plan.tile.m // 2, plan.single_n, cores, plan.tile.n
+    parts = Parts.dealt(p, *sizes, by_row=True, batch=batch)
+    parts = replace(parts, order=_order(batch[parts.group], 4, parts.number))
     cube, vector = CubeCore("npu_grouped_matmul", spec), VectorCore("npu_grouped_matmul", spec)
+    every = np.mgrid[: 1 + batch.max(initial=-1), :cores].reshape(2, -1)
     names = bound(p, *plan.workspaces)
     return launch_mixed(
-        plan.block_dim,
-        CoreSteps(cube, _cube_steps(cube, p, plan, blocks_of_cores)),
-        CoreSteps(vector, _vector_steps(vector, p, plan, blocks_of_cores, of_groups)),
+        cores,
+        CoreSteps(cube, _cube_steps(cube, p, plan, parts, every)),
+        CoreSteps(vector, _vector_steps(vector, p, plan, parts, every, _items(p, of_groups))),
         lambda _: names,
         vector_cores=1,
     )
 
 
-# ---- who does what ----
-
-
-@dataclass(frozen=True, eq=False)
-class _Blocks:
-    """Base tiles of the blocks of all cores, a batch of groups after the other."""
-
-    parts: Parts
-    begins: Any
-    """Whether each is the first of its block, and the last, as masks."""
-    ends: Any
-    batches: int
-
-    @staticmethod
-    def of(p: Problem, plan: Plan, of_groups: tuple[Split, ...]) -> _Blocks:
-        """Those of each batch are numbered through all of its groups, row after row."""
-        groups, rows = p.groups, plan.tile.m // 2
-        every = np.flatnonzero(groups.m)
-        across = -(-groups.n // plan.single_n)
-        which, number = spread((-(-groups.m // rows) * across)[every])
-        group = every[which]
-        batch = np.array([split.batch for split in of_groups], np.int64)[group]
-        core = (np.arange(group.size) - np.searchsorted(batch, batch)) % plan.block_dim
-        by_core = np.argsort(core, kind="stable")
-        turn = np.zeros_like(core)
-        turn[by_core] = np.arange(core.size) - np.searchsorted(core[by_core], core[by_core])
-        row = number // across[group] * rows
-        column = number % across[group] * plan.single_n
-        columns = np.minimum(plan.single_n, groups.n[group] - column)
-        block, inside = spread(-(-columns // plan.tile.n))
-        parts = Parts(
-            *(p, core[block], _order(batch[block], 4, block), turn[block], group[block]),
-            row=row[block],
-            column=column[block] + inside * plan.tile.n,
-            rows=np.minimum(rows, groups.m[group] - row)[block],
-            columns=np.minimum(plan.tile.n, columns[block] - inside * plan.tile.n),
-        )
-        ends = np.diff(block, append=-1) != 0
-        return _Blocks(parts, inside == 0, ends, 1 + int(batch.max(initial=-1)))
-
-    def first(self, from_turn: int = 0) -> tuple[Integers, Integers]:
-        """Core and order of each block but the first ones of each core."""
-        found = self.parts.select(self.begins & (self.parts.turn >= from_turn))
-        return found.core, found.order
-
-    def last(self) -> tuple[Integers, Integers]:
-        """Core and order of each block."""
-        found = self.parts.select(self.ends)
-        return found.core, found.order
-
-    def every(self, cores: int, phase: int) -> tuple[Integers, Integers]:
-        """All cores for each batch: the core, and the order of *phase*."""
-        batch, core = np.mgrid[: self.batches, :cores].reshape(2, -1)
-        return core, _order(batch, phase, 0)
-
-
-def _order(batch: Integers, phase: int, place: Integers | int) -> Integers:
+def _order(batch: Integers, phase: int, place: Integers | int = 0) -> Integers:
     """The order of what belongs to a *phase* of a batch, by its *place* there."""
     return (batch * 8 + phase) * 2**32 + place
 
 
-@dataclass(frozen=True, eq=False)
-class _Items:
-    """Parts of rows of x, `(items,)` each, and the vector cores that write their digits."""
+def _items(p: Problem, of_groups: tuple[Split, ...]) -> Integers:
+    """Who writes the digits of which parts of rows of x, `(7, items)`.
 
-    batch: Integers
-    core: Integers
-    row: Integers
-    k: Integers
-    part: Integers
-    """Its number, of so many *parts* of the row."""
-    parts: Integers
-    length: Integers
-
-    @staticmethod
-    def of(p: Problem, of_groups: tuple[Split, ...]) -> _Items:
-        """Rows of groups, evenly shared; all of them in parts where there are more cores."""
-        k, found = p.weight_shape(0)[0], [np.zeros((7, 0), np.int64)]
-        pairs = zip(of_groups, p.groups.m.tolist(), p.groups.row.tolist(), strict=True)
-        for split, m, first in pairs:
-            if not m:
-                continue
-            places = np.arange(len(split.cores))
-            if split.piece_k == k:
-                place = np.repeat(
-                    places, [len(share(m, places.size, each)) for each in range(places.size)]
-                )
-                row, part = np.arange(m), np.zeros(m, np.int64)
-            else:
-                places = places[places * split.piece_k < k]
-                place, row = np.mgrid[: places.size, :m].reshape(2, -1)
-                part = place
-            start = part * split.piece_k
-            found.append(
-                np.stack(
-                    np.broadcast_arrays(
-                        *(split.batch, split.cores.start + place, first + row, start, part),
-                        -(-k // split.piece_k),
-                        np.minimum(split.piece_k, k - start),
-                    )
-                )
-            )
-        return _Items(*np.concatenate(found, axis=1))
+    The batch and the vector core; the row, first k and length of the part; its number, of so many.
+    """
+    k, found = p.weight_shape(0)[0], []
+    for split, m, top in zip(of_groups, p.groups.m.tolist(), p.groups.row.tolist(), strict=True):
+        for place, core in enumerate(split.cores):
+            rows, first, parts = range(m), place * split.piece_k, ceil_div(k, split.piece_k)
+            if parts == 1:
+                rows, first, place = share(m, len(split.cores), place), 0, 0
+            length = min(split.piece_k, k - first)
+            if length > 0:
+                found += [(split.batch, core, top + x, first, length, place, parts) for x in rows]
+    return np.array(found, np.int64).reshape(-1, 7).T
 
 
-def _cube_steps(core: CubeCore, p: Problem, plan: Plan, blocks: _Blocks) -> tuple[Step, ...]:
+def _cube_steps(
+    core: CubeCore, p: Problem, plan: Plan, parts: Parts, every: Integers
+) -> tuple[Step, ...]:
     """Cube cores multiply the blocks of each batch, once its digits are there."""
     k, n = p.weight_shape(0)
     digits, weight = GmMatrix("digits", INT8, 2 * p.rows, k, False), matrices_of(p, 0, 0)[1]
     cube = Matmul(core, plan.tile, digits, weight, k)
-
     products = GmView.of("products", INT32, 2 * p.rows, n)
 
     def tile(a: GmTile, b: GmTile, products: GmView, matrices: Matrices) -> None:
@@ -233,44 +153,52 @@ def _cube_steps(core: CubeCore, p: Problem, plan: Plan, blocks: _Blocks) -> tupl
         here = GmViews.of(products, top, own.column, 2 * own.rows, own.columns)
         return own.digits(digits), own.weight, here, own.matrices
 
+    first, last = _edges(parts, plan)
+    block = np.cumsum(first)
+    ahead = first & (block - block[np.searchsorted(parts.core, parts.core)] >= AHEAD)
+    batch, cores = every
+    wait_digits = partial(core.cross_core_wait_flag, "group", "mte2", SPLIT)
+    wait_read = partial(core.cross_core_wait_flag, "group", "fixpipe", READ)
+    set_filled = partial(core.cross_core_set_flag, "group", "fixpipe", FILLED)
     return (
         read_list(p, core, plan.block_dim),
-        _flag(core.cross_core_wait_flag, "mte2", SPLIT, blocks.every(plan.block_dim, 0)),
-        _flag(core.cross_core_wait_flag, "fixpipe", READ, blocks.first(from_turn=AHEAD)),
-        *blocks.parts.steps(tile, arguments),
-        _flag(core.cross_core_set_flag, "fixpipe", FILLED, blocks.last()),
+        Step(wait_digits, (), cores, _order(batch, 0)),
+        Step(wait_read, (), parts.core[ahead], parts.order[ahead]),
+        *parts.steps(tile, arguments),
+        Step(set_filled, (), parts.core[last], parts.order[last]),
     )
 
 
-def _flag(
-    verb: Callable[..., None], pipe: Pipe, event: int, where: tuple[Integers, Integers]
-) -> Step:
-    """Set or await a flag of the group on some cores, at some places of their order."""
-    return Step(partial(verb, "group", pipe, event), (), *where)
+def _edges(parts: Parts, plan: Plan) -> tuple[Any, Any]:
+    """Whether each tile is the first of its block, and the last, as masks."""
+    end = parts.column + parts.columns
+    is_last = (end % plan.single_n == 0) | (end == parts.p.groups.n[parts.group])
+    return parts.column % plan.single_n == 0, is_last
 
 
 def _vector_steps(
-    core: VectorCore, p: Problem, plan: Plan, blocks: _Blocks, of_groups: tuple[Split, ...]
+    core: VectorCore, p: Problem, plan: Plan, parts: Parts, every: Integers, items: Integers
 ) -> tuple[Step, ...]:
     """The digits of each batch, then the output of each core's blocks of it."""
-    rows, cores = _DigitRows(core, p), plan.block_dim
+    rows, cores, (k, n) = _DigitRows(core, p), plan.block_dim, p.weight_shape(0)
     core.reset_buffers()
     finish = _Finish(core, p, plan)
-    items, k = _Items.of(p, of_groups), p.weight_shape(0)[0]
-    x, row = GmView.of("x", p.types.x, p.rows, k), items.row
-    pieces_of_x = GmViews.of(x, row, items.k, 1, items.length)
+    batch, owner, row, first_k, length, part, count = items
+    x = GmViews.of(GmView.of("x", p.types.x, p.rows, k), row, first_k, 1, length)
     of_parts = [GmView.of(name, FLOAT32, p.rows, cores) for name in ("most_parts", "sum_parts")]
     of_rows = [GmView.vector(name, FLOAT32, p.rows) for name in ("most", "sum")]
-    digits = GmView.of("digits", INT8, 2 * p.rows, k)
-    measured = (GmViews.of(view, row, items.part, 1, 1) for view in of_parts)
-    written = (
-        *(GmViews.of(view, row, 0, 1, items.parts) for view in of_parts),
-        *(GmViews.of(view, 0, row, 1, 1) for view in of_rows),
-        GmViews.of(digits, 2 * row, items.k, 2, items.length),
+    digits, products = (
+        GmView.of(name, dtype, 2 * p.rows, width)
+        for name, dtype, width in (("digits", INT8, k), ("products", INT32, n))
     )
-
-    def wait_for_all() -> None:
-        sync_all(core, "mte3", "mte2", ALL_VECTORS)
+    measured = x, *(GmViews.of(view, row, part, 1, 1) for view in of_parts)
+    written = (
+        x,
+        *(GmViews.of(view, row, 0, 1, count) for view in of_parts),
+        *(GmViews.of(view, 0, row, 1, 1) for view in of_rows),
+        GmViews.of(digits, 2 * row, first_k, 2, length),
+        part == 0,
+    )
 
     def signal_digits() -> None:
         core.end_stage()
@@ -278,30 +206,27 @@ def _vector_steps(
 
     def arguments(own: Parts) -> tuple[Any, ...]:
         top = p.groups.row[own.group] + own.row
-        products = GmView.of("products", INT32, 2 * p.rows, p.weight_shape(0)[1])
-        lists = p.antiquant_offset, p.antiquant_scale, p.bias
         return (
             GmViews.of(products, 2 * top, own.column, 2 * own.rows, own.columns),
             own.output,
             *(GmViews.of(view, 0, top, 1, own.rows) for view in of_rows),
-            *map(own.of_columns, lists),
+            *map(own.of_columns, (p.antiquant_offset, p.antiquant_scale, p.bias)),
         )
 
+    first, last = _edges(parts, plan)
+    wait_filled = partial(core.cross_core_wait_flag, "group", "mte2", FILLED)
+    set_read = partial(core.cross_core_set_flag, "group", "mte2", READ)
+    wait_for_all = partial(sync_all, core, "mte3", "mte2", ALL_VECTORS)
     return (
         read_list(p, core, cores),
-        Step(rows.measure, (pieces_of_x, *measured), items.core, _order(items.batch, 0, 0)),
-        Step(wait_for_all, (), *blocks.every(cores, 1)),
-        Step(
-            rows.write,
-            (pieces_of_x, *written, items.part == 0),
-            items.core,
-            _order(items.batch, 2, 0),
-        ),
-        Step(signal_digits, (), *blocks.every(cores, 3)),
-        _flag(core.cross_core_wait_flag, "mte2", FILLED, blocks.first()),
-        *blocks.parts.steps(finish.columns, arguments),
-        _flag(core.cross_core_set_flag, "mte2", READ, blocks.last()),
-        Step(core.end_stage, (), *blocks.every(cores, 5)),
+        Step(rows.measure, measured, owner, _order(batch, 0)),
+        Step(wait_for_all, (), every[1], _order(every[0], 1)),
+        Step(rows.write, written, owner, _order(batch, 2)),
+        Step(signal_digits, (), every[1], _order(every[0], 3)),
+        Step(wait_filled, (), parts.core[first], parts.order[first]),
+        *parts.steps(finish.columns, arguments),
+        Step(set_read, (), parts.core[last], parts.order[last]),
+        Step(core.end_stage, (), every[1], _order(every[0], 5)),
     )
 
 

@@ -28,8 +28,6 @@ from npusim.ops.npu_grouped_matmul.tiling import (
     table_bytes,
 )
 
-__all__ = ["build", "tile"]
-
 ZERO_BYTES = 32768
 """Zeros that are stored at a time (assumed)."""
 
