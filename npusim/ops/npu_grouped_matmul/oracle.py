@@ -8,38 +8,108 @@ from typing import Any
 
 import numpy as np
 
-from npusim.data.dtypes import Array, dtype_of
-from npusim.data.tensor import Tensor, is_transposed
+from npusim import devices
+from npusim.data.dtypes import BFLOAT16, INT4, INT8, Array
+from npusim.data.tensor import is_transposed
+from npusim.ops._contract import Contract
 from npusim.ops._int4_matmul import digit_sums, scaled_groups, unpacked
 from npusim.ops._oracle import Given
 from npusim.ops._products import cube_product, exact_int
-from npusim.ops.npu_grouped_matmul import choice
-from npusim.ops.npu_grouped_matmul.problem import entries_of
-from npusim.ops.npu_grouped_matmul.support import Types, types_of
+from npusim.ops._swish import exp_plus_1_of
+from npusim.ops.npu_grouped_matmul import choice, support
+from npusim.ops.npu_grouped_matmul.check import check
+from npusim.ops.npu_grouped_matmul.problem import Problem
 
 F32, F16 = np.float32, np.float16
-CORES = 24
-"""Cube cores of an Atlas A2, where nobody says otherwise."""
-LISTS = "bias", "scale", "offset", "per_token_scale", "antiquant_scale", "antiquant_offset"
+OF_EXPERTS = "bias", "scale", "offset", "antiquant_scale", "antiquant_offset"
+DEFAULT = "ascend910b2"
+"""The chip that chooses a kernel where none is named: an Atlas A2 with 24 cube cores."""
 
 
 def oracle(given: Given) -> Array | tuple[Array, ...]:
     """Multiply each group of x by its own of weight; one output, or a tuple of several.
 
-    x and weight are lists of arrays or Tensors, or one. Rows that no group has are zero, as the
-    allocator gives them. template names the kernel; results may depend on the chip and the order
-    in which the cube adds.
+    Rows that no group has are zero, as the allocator gives them. template names the kernel; results
+    may depend on the chip and the order in which the cube adds.
     """
-    xs, weights = _several(given.x), _several(given.weight)
-    lists = {name: _several(given.arguments[name]) for name in LISTS}
-    entries = None
-    if given.group_list is not None:
-        every = entries_of(np.asarray(given.group_list), given.group_list_type).tolist()
-        entries = [(expert, max(size, 0)) for expert, size in every]
-    types = _types(xs[0], weights[0], lists["bias"], given.output_dtype)
-    call = _Call(given, types, xs, weights, lists, entries)
-    found = _along_k(call) if given.group_type == 2 else _along_m(call)
-    return tuple(found) if len(found) > 1 else found[0]
+    spec = given.spec or devices.load(DEFAULT)
+    contract = Contract(
+        "npu_grouped_matmul", spec, arguments=given.arguments, support=support.SUPPORT
+    )
+    p, cores = check(contract), spec.cores[spec.cube_kind].count
+    rows, groups = ROWS[p.types.reference], p.groups
+    outputs = [np.zeros(x.shape, p.types.output.numpy) for x in p.outputs.values()]
+    for number in range(groups.m.size):
+        call = _Group.of(given, p, number, cores)
+        if call.x.size:
+            top = int(groups.output_row[number])
+            flat = outputs[groups.output[number]].reshape(-1, call.weight.shape[1])
+            flat[top : top + len(call.x)] = rows(call)
+    return tuple(outputs) if len(outputs) > 1 else outputs[0]
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """What a group has of each list: of its expert, and of its rows."""
+
+    given: Given
+    p: Problem
+    number: int
+    cores: int
+    """Cube cores of the chip."""
+    x: Array
+    """`(rows, k)`."""
+    weight: Array
+    """`(k, n)`; of int4 in int8."""
+    bias: Array | None
+    """`(n,)`."""
+    scale: Any
+    """`(n,)`, `(1,)`, or `(groups of k, n)`."""
+    offset: Array | None
+    """`(1, n)`."""
+    per_token_scale: Any
+    """`(rows,)`."""
+    antiquant_scale: Any
+    antiquant_offset: Any
+
+    @staticmethod
+    def of(given: Given, p: Problem, number: int, cores: int) -> _Group:
+        """That of group *number*."""
+        groups = p.groups
+        m, k, place, row, first, weight, matrix, weight_k = (
+            int(each[number])
+            for each in (
+                *(groups.m, groups.k, groups.x, groups.x_row, groups.x_k),
+                *(groups.weight, groups.matrix, groups.weight_k),
+            )
+        )
+
+        def own(name: str) -> Any:
+            """A tensor of the list of an expert, or a part of the only one."""
+            found = _several(given.arguments[name])
+            if not found:
+                return None
+            whole = np.asarray(found[weight])
+            return np.atleast_1d(whole[matrix]) if len(p.weight[0].shape) == 3 else whole
+
+        x, matrix_of = np.asarray(_several(given.x)[place]), own("weight")
+        x = x.reshape(-1, x.shape[-1])[row : row + m]
+        if p.types.weight is INT4:
+            x = unpacked(x) if p.types.x is INT4 else x
+            matrix_of = unpacked(matrix_of, is_transposed(_several(given.weight)[weight]))
+        tokens = _several(given.per_token_scale)
+        return _Group(
+            *(given, p, number, cores),
+            x=x[:, first : first + k],
+            weight=matrix_of[weight_k : weight_k + k],
+            per_token_scale=np.asarray(tokens[place])[row : row + m] if tokens else None,
+            **{name: own(name) for name in OF_EXPERTS},
+        )
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """That of the output."""
+        return self.p.types.output.numpy
 
 
 def _several(value: Any) -> tuple[Any, ...]:
@@ -49,113 +119,18 @@ def _several(value: Any) -> tuple[Any, ...]:
     return tuple(value) if isinstance(value, list | tuple) else (value,)
 
 
-def _types(x: Any, weight: Any, bias: tuple[Any, ...], output_dtype: str | None) -> Types:
-    """What the tensors hold."""
-    kinds = [dtype_of(np.asarray(each)) for each in (x, weight, *bias[:1])]
-    output = str(np.asarray(x).dtype) if output_dtype is None else output_dtype
-    of_x, of_weight, of_bias = (*kinds, None)[:3]
-    assert of_x is not None
-    assert of_weight is not None
-    return types_of(of_x, of_weight, output, of_bias)
-
-
-@dataclass(frozen=True, slots=True)
-class _Call:
-    """The whole call."""
-
-    given: Given
-    types: Types
-    xs: tuple[Any, ...]
-    weights: tuple[Any, ...]
-    lists: dict[str, tuple[Array, ...]]
-    entries: list[tuple[int, int]] | None
-    """Experts and their rows, or positions of k; None where no list says."""
-
-    def group(self, expert: int, start: int, count: int) -> _Group:
-        """What *expert* has of each list, and *count* rows from *start* on."""
-        tokens = None
-        if self.lists["per_token_scale"]:
-            tokens = np.concatenate(self.lists["per_token_scale"])[start : start + count]
-        stacked = len(self.weights) == 1 and len(self.weights[0].shape) == 3
-
-        def own(several: tuple[Any, ...]) -> Any:
-            """A tensor of the list, or a part of the only one."""
-            if not several:
-                return None
-            whole = np.asarray(several[0 if stacked else expert])
-            return np.atleast_1d(whole[expert]) if stacked else whole
-
-        lists = {name: own(self.lists[name]) for name in LISTS if name != "per_token_scale"}
-        return _Group(own(self.weights), expert, per_token_scale=tokens, **lists)
-
-
-@dataclass(frozen=True, slots=True)
-class _Group:
-    """What a group has of each list: of its expert, and of its rows."""
-
-    weight: Array
-    """`(k, n)`; of int4 as it is stored."""
-    expert: int = 0
-    bias: Array | None = None
-    """`(n,)`."""
-    scale: Any = None
-    """`(n,)`, `(1,)`, or `(groups of k, n)`."""
-    offset: Array | None = None
-    """`(1, n)`."""
-    per_token_scale: Any = None
-    """`(rows,)`."""
-    antiquant_scale: Any = None
-    antiquant_offset: Any = None
-
-
-def _along_m(call: _Call) -> list[Array]:
-    """Rows of x by the weight of their group."""
-    xs = [np.asarray(x) for x in call.xs]
-    flat = [x.reshape(-1, x.shape[-1]) for x in xs]
-    entries = call.entries
-    if len(xs) > 1 or entries is None:
-        entries = [(place, len(x)) for place, x in enumerate(flat)]
-    whole = np.concatenate(flat) if len({x.shape[1] for x in flat}) == 1 else None
-    found, start, rows = [], 0, ROWS[call.types.reference]
-    for place, (expert, count) in enumerate(entries):
-        x = flat[place] if whole is None else whole[start : start + count]
-        found.append(rows(x, call.group(expert, start, count), call))
-        start += count
-    if call.given.split_item < 2:
-        if len(xs) < len(found):
-            return found
-        return [y.reshape(*x.shape[:-1], y.shape[1]) for x, y in zip(xs, found, strict=True)]
-    output = np.zeros((sum(map(len, flat)), found[0].shape[1]), found[0].dtype)
-    done = np.concatenate(found)
-    output[: len(done)] = done
-    return [output]
-
-
-def _along_k(call: _Call) -> list[Array]:
-    """Columns of x by the rows of weight of their group."""
-    x, rows = np.asarray(call.xs[0]), ROWS[call.types.reference]
-    weights = [np.asarray(weight) for weight in call.weights]
-    entries = call.entries or [(place, len(weight)) for place, weight in enumerate(weights)]
-    found, start = [], 0
-    for place, (_, count) in enumerate(entries):
-        weight = weights[0][start : start + count] if len(weights) == 1 else weights[place]
-        found.append(rows(x[:, start : start + count], _Group(weight), call))
-        start += count
-    return [np.stack(found)] if len(weights) == 1 else found
-
-
 # ---- rows `(rows, k)` of a group, by kernel ----
 
 
-def _plain(x: Array, group: _Group, call: _Call) -> Array:
-    """*x* `(rows, k)` times the weight `(k, n)` plus the bias `(n,)`, in the type of the output."""
-    total = cube_product(x, group.weight, group.bias, call.given.cube_order)
-    return call.given.rounded(total, call.types.output.numpy)
+def _plain(group: _Group) -> Array:
+    """x `(rows, k)` times the weight `(k, n)` plus the bias `(n,)`, in the type of the output."""
+    total = cube_product(group.x, group.weight, group.bias, group.given.cube_order)
+    return group.given.rounded(total, group.dtype)
 
 
-def _a8w8(x: Array, group: _Group, call: _Call) -> Array:
-    """*x* `(rows, k)` times the weight `(k, n)`, in the type of the output."""
-    acc = exact_int(x, group.weight)
+def _a8w8(group: _Group) -> Array:
+    """x `(rows, k)` times the weight `(k, n)`, in the type of the output."""
+    acc = exact_int(group.x, group.weight)
     late = None
     if group.bias is not None and group.bias.dtype == np.int32:
         acc = acc + group.bias
@@ -165,17 +140,17 @@ def _a8w8(x: Array, group: _Group, call: _Call) -> Array:
     if group.scale is None:
         return acc
     with np.errstate(all="ignore"):
-        if call.types.output.name == "int8":
+        if group.p.types.output is INT8:
             return _requantised(acc, group.scale)
         values = acc.astype(F32) * group.scale.astype(F32)
-        if group.per_token_scale is not None or call.given.act_type:
+        if group.per_token_scale is not None or group.p.act_type:
             # A zero of either sign becomes a positive one here.
             values = values + F32(0)
         if group.per_token_scale is not None:
             values = values * group.per_token_scale[:, None]
         if late is not None:
             values = values + late
-        return np.asarray(_activated(values, call.given.act_type).astype(call.types.output.numpy))
+        return np.asarray(_activated(values, group.p.act_type).astype(group.dtype))
 
 
 def _requantised(acc: Array, words: Array) -> Array:
@@ -191,16 +166,15 @@ def _requantised(acc: Array, words: Array) -> Array:
 def _activated(x: Array, act_type: int) -> Array:
     """*x*, fp32, or its activation; each operation rounds once."""
     match act_type:
-        case 1:
-            return np.asarray(np.where(x <= 0, F32(0), x))
-        case 2:
+        case support.RELU:
+            return np.where(x <= 0, F32(0), x)
+        case support.GELU_TANH:
             y = (x + (x * (x * x)) * F32(0.044715)) * F32(1.5957691)
-            below = _exp(np.abs(y) * F32(-1)) + F32(1)
-            return np.asarray((x / below) * _exp(np.minimum(y, F32(0))))
-        case 4:
-            return np.asarray(x / (_exp(x * F32(-1.702)) + F32(1)))
-        case 5:
-            return np.asarray(x / (_exp(x * F32(-1)) + F32(1)))
+            return (x / exp_plus_1_of(np.abs(y))) * _exp(np.minimum(y, F32(0)))
+        case support.FAST_GELU:
+            return x / (_exp(x * F32(-1.702)) + F32(1))
+        case support.SILU:
+            return x / exp_plus_1_of(x)
     return x
 
 
@@ -212,16 +186,11 @@ def _exp(x: Array) -> Array:
 # ---- int8 or int4 by floats ----
 
 
-def _antiquant(x: Array, group: _Group, call: _Call) -> Array:
-    """*x* `(rows, k)` times the weight `(k, n)` plus the bias `(n,)`, in the type of x."""
-    if _takes_msd(call):
-        return _msd(x, group, call)
-    weight = group.weight
-    if weight.dtype == np.int32:
-        weight = unpacked(weight, is_transposed(call.weights[0]))
-    k, n = weight.shape
-    assert group.antiquant_scale is not None
-    assert group.antiquant_offset is not None
+def _antiquant(group: _Group) -> Array:
+    """x `(rows, k)` times the weight `(k, n)` plus the bias `(n,)`, in the type of x."""
+    if choice.in_digits(group.p):
+        return _msd(group)
+    x, weight, (k, n) = group.x, group.weight, group.weight.shape
     scale, offset = (
         np.repeat(each.reshape(-1, n), k // each.reshape(-1, n).shape[0], axis=0)
         for each in (group.antiquant_scale, group.antiquant_offset)
@@ -232,48 +201,28 @@ def _antiquant(x: Array, group: _Group, call: _Call) -> Array:
         else:
             wide = (weight.astype(F32) + offset.astype(F32)) * scale.astype(F32)
             floats = wide.astype(x.dtype)
-        total = cube_product(x, floats, group.bias, call.given.cube_order)
-        return np.asarray(total.astype(x.dtype))
+        return cube_product(x, floats, group.bias, group.given.cube_order).astype(x.dtype)
 
 
-def _takes_msd(call: _Call) -> bool:
-    if call.given.template is not None:
-        return bool(call.given.template == "msd")
-    x, weight = call.xs[0], call.weights[0]
-    if call.entries is None or len(weight.shape) != 3:
-        return False
-    experts, k, n = weight.shape
-    is_int8 = np.asarray(weight).dtype == np.int8
-    return choice.takes_msd(
-        experts, len(x), k, n, int8=is_int8, single=len(call.xs) == 1, of_rows=True
-    )
-
-
-def _msd(x: Array, group: _Group, call: _Call) -> Array:
-    """*x* `(rows, k)` times the weight `(k, n)`, in the type of x."""
-    k, n = group.weight.shape
-    if not len(x):
-        return np.zeros((0, n), x.dtype)
-    cores = CORES if call.given.spec is None else call.given.spec.cores["aic"].count
-    blocks = choice.blocks_of(len(call.xs[0]), k, n, turned=is_transposed(call.weights[0]))
-    assert call.entries is not None
-    counts = tuple(count for _, count in call.entries)
-    piece_k = choice.splits(counts, k, n, blocks, cores)[group.expert].piece_k
-    assert group.antiquant_scale is not None
-    assert group.antiquant_offset is not None
-    wide = x.astype(F32)
+def _msd(group: _Group) -> Array:
+    """x `(rows, k)` times the weight `(k, n)`, in the type of x."""
+    p, (k, n) = group.p, group.weight.shape
+    blocks = choice.blocks_of(p.rows, k, n, turned=p.trans_weight)
+    counts = tuple(p.groups.m.tolist())
+    piece_k = choice.splits(counts, k, n, blocks, group.cores)[group.number].piece_k
+    wide = group.x.astype(F32)
     with np.errstate(all="ignore"):
         most = np.abs(wide).max(axis=1, keepdims=True)
-        p = wide * (F32(127) / most)
-        first = _away(p)
-        second = _away((p - first) * F32(254))
+        scaled = wide * (F32(127) / most)
+        first = _away(scaled)
+        second = _away((scaled - first) * F32(254))
         c1, c2 = (exact_int(_int8(d), group.weight).astype(F32) for d in (first, second))
         c = (c1 + c2 * F32(1 / 254)) * (most / F32(127))
         c = c + group.antiquant_offset.astype(F32) * _sums(wide, piece_k)[:, None]
         c = c * group.antiquant_scale.astype(F32)
         if group.bias is not None:
             c = c + group.bias.astype(F32)
-        return np.asarray(c.astype(x.dtype))
+        return np.asarray(c.astype(group.dtype))
 
 
 def _away(values: Array) -> Array:
@@ -308,67 +257,56 @@ def _tree(values: Array) -> Array:
 # ---- int4 by integers ----
 
 
-def _int4(x: Array, group: _Group, call: _Call) -> Array:
-    """*x* `(rows, k)` times the weight `(k, n)`, int4 in int32, in the type of the output."""
-    weight = unpacked(group.weight, is_transposed(call.weights[0]))
-    assert group.scale is not None
-    assert group.per_token_scale is not None
+def _int4(group: _Group) -> Array:
+    """x `(rows, k)` times the weight `(k, n)`, in the type of the output."""
+    p, x, weight = group.p, group.x, group.weight
     words = group.scale.reshape(-1, weight.shape[1])
     with np.errstate(all="ignore"):
-        if x.dtype == np.int8 and group.offset is None and _is_unpacked(call, words):
-            return _unpacked_rows(x, weight, words[0], group.per_token_scale, call)
-        if x.dtype == np.int8:
-            assert group.bias is not None
-            sums = _digit_sums(x, weight, words, call) + group.bias
+        if p.types.x is INT4:
+            sums = scaled_groups(x, weight, words).astype(F32)
+        elif choice.is_unpacked(p):
+            sums = exact_int(x, weight).astype(F32) * _unpacked_scale(group, words[0]) + F32(0)
+        else:
+            of_digits = _scaled_digits if choice.is_vector(p) else digit_sums
+            sums = of_digits(x, weight, words) + group.bias
             if group.offset is not None:
                 sums = x.sum(axis=1, dtype=F32)[:, None] * group.offset + sums
-        else:
-            sums = scaled_groups(unpacked(x), weight, words).astype(F32)
-        y = sums * group.per_token_scale[:, None]
-        return np.asarray(y.astype(call.types.output.numpy))
+        return np.asarray((sums * group.per_token_scale[:, None]).astype(group.dtype))
 
 
-def _digit_sums(x: Array, weight: Array, words: Array, call: _Call) -> Array:
-    """`f32(lo) + f32(hi) * 16`; of two shapes groups of k are scaled and added up in float32."""
-    (whole,), rows = call.weights, sum(len(x) for x in call.xs)
-    sizes = whole.shape[0], rows, *weight.shape
-    is_nz = isinstance(whole, Tensor) and whole.spec.layout == "FRACTAL_NZ"
-    is_listed = is_nz and sizes in choice.VECTOR_DEQUANTISED
-    if not (is_listed and len(words) * 256 == weight.shape[0] and not call.lists["offset"]):
-        return digit_sums(x, weight, words)
+def _scaled_digits(x: Array, weight: Array, words: Array) -> Array:
+    """`f32(lo) + f32(hi) * 16`: groups of k are scaled and added up in float32."""
     scale = words.astype(np.uint64).astype(np.uint32).view(F32)
-    total: dict[str, Array] = {}
-    for name, digit in (("hi", np.floor_divide(x, 16)), ("lo", (x & 15) - 8)):
-        for group, factors in enumerate(scale):
-            ks = slice(256 * group, 256 * (group + 1))
-            # Whole numbers lose bits above 2048.
-            half = exact_int(digit[:, ks].astype(np.int8), weight[ks]).astype(np.float16)
-            scaled = half.astype(F32) * factors
-            total[name] = scaled if group == 0 else scaled + total[name]
-    return total["lo"] + total["hi"] * F32(16)
+    low, high = (
+        _scaled_groups(digit.astype(np.int8), weight, scale)
+        for digit in ((x & 15) - 8, np.floor_divide(x, 16))
+    )
+    return low + high * F32(16)
 
 
-def _is_unpacked(call: _Call, words: Array) -> bool:
-    """Whether the weight becomes int8: one scale a column, at most four columns a row."""
-    experts, rows = len(np.asarray(call.weights[0])), sum(len(x) for x in call.xs)
-    return len(words) == 1 and words.shape[1] * experts <= 4 * rows
+def _scaled_groups(digit: Array, weight: Array, scale: Array) -> Array:
+    total: Any = None
+    for group, factors in enumerate(scale):
+        ks = slice(choice.GROUP_K * group, choice.GROUP_K * (group + 1))
+        # Whole numbers lose bits above 2048.
+        scaled = exact_int(digit[:, ks], weight[ks]).astype(F16).astype(F32) * factors
+        total = scaled if group == 0 else scaled + total
+    return np.asarray(total)
 
 
-def _unpacked_rows(x: Array, weight: Array, words: Array, tokens: Array, call: _Call) -> Array:
-    """Exact sums by scales; those for bfloat16 are rounded down to it."""
+def _unpacked_scale(group: _Group, words: Array) -> Array:
+    """The scales of the columns, for bfloat16 rounded down to it."""
     scale = words.astype(np.uint64).astype(np.uint32).view(F32)
-    if call.types.output.name == "bfloat16":
-        near = scale.astype(call.types.output.numpy).astype(F32)
-        bits = near.view(np.int32)
-        below = np.where(bits >= 0, bits - 0x10000, bits + 0x10000).view(F32)
-        below = np.where(near == 0, F32(-(2.0**-133)), below)
-        scale = np.where(near > scale, below, near).astype(F32)
-    acc = exact_int(x, weight).astype(F32)
-    y = (acc * scale + F32(0)) * tokens[:, None]
-    return np.asarray(y.astype(call.types.output.numpy))
+    if group.p.types.output is not BFLOAT16:
+        return scale
+    near = scale.astype(group.dtype).astype(F32)
+    bits = near.view(np.int32)
+    below = np.where(bits >= 0, bits - 0x10000, bits + 0x10000).view(F32)
+    below = np.where(near == 0, F32(-(2.0**-133)), below)
+    return np.where(near > scale, below, near).astype(F32)
 
 
-ROWS: dict[str, Callable[[Array, _Group, _Call], Array]] = {
+ROWS: dict[str, Callable[[_Group], Array]] = {
     "plain": _plain,
     "a8w8": _a8w8,
     "antiquant": _antiquant,

@@ -52,18 +52,10 @@ class Plan(_protocol.Plan):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MixedPlan(Plan):
-    """Tiles, and who makes the output of them."""
+    """Tiles whose output vector cores make."""
 
-    ring: int
-    """Tiles that a cube core may be ahead."""
-    vector_cores: int
-    """Of each group."""
     chunk_rows: int
     """Rows of a tile in the unified buffer at a time."""
-    unit_flag: bool
-    """Whether the fixpipe follows the cube by unit flags."""
-    staggers_k: bool
-    """Whether cores begin at different pieces of k."""
 
 
 def base_tile(
@@ -187,13 +179,15 @@ def reason(p: Problem) -> str:
 
 # ---- the ring ----
 
+RING = 4
+"""Places of the ring: tiles that a cube core may be ahead."""
 FILLED, READ = 0, 1
 """Flags between a cube core and its vector cores: a tile is in its place; it was read."""
 
 
 def ring_bytes(plan: MixedPlan, element: DType = INT32) -> int:
     """The workspace of all cores."""
-    return plan.ring * plan.block_dim * _place_bytes(plan, element)
+    return RING * plan.block_dim * _place_bytes(plan, element)
 
 
 def _place_bytes(plan: MixedPlan, element: DType) -> int:
@@ -207,7 +201,7 @@ def bound_ring(plan: MixedPlan, core: int, element: DType = INT32) -> dict[str, 
 
 def places_of(plan: MixedPlan, turn: Integers, element: DType = INT32) -> GmViews:
     """Where tile number *turn* of a core goes, see :func:`laid_out`."""
-    offset = turn % plan.ring * plan.block_dim * _place_bytes(plan, element)
+    offset = turn % RING * plan.block_dim * _place_bytes(plan, element)
     one = np.ones_like(turn)
     return GmViews("workspace", element, one, plan.tile.m * plan.tile.n * one, 0, offset)
 

@@ -36,7 +36,8 @@ from npusim.ops.npu_grouped_matmul.parts import ONCE, bound
 from npusim.ops.npu_grouped_matmul.problem import Problem
 from npusim.ops.npu_grouped_matmul.support import types_of
 from npusim.ops.npu_grouped_matmul.templates import dequantise
-from npusim.ops.npu_grouped_matmul.tiling import MixedPlan, bound_ring, reason
+from npusim.ops.npu_grouped_matmul.templates.dequantise import DequantisePlan
+from npusim.ops.npu_grouped_matmul.tiling import bound_ring, reason
 
 UNPACKED, ALL_VECTORS = 2, 3
 """Flags: the weight is in global memory; all vector cores wait for each other."""
@@ -50,7 +51,7 @@ CHUNK = 16384
 WORDS_AT_ONCE = 2048
 
 
-def tile(spec: DeviceSpec, p: Problem) -> MixedPlan:
+def tile(spec: DeviceSpec, p: Problem) -> DequantisePlan:
     """As the template dequantise splits int8 by int8, with one vector core a cube core."""
     q = _as_int8(p)
     k, n = p.weight_shape(0)
@@ -76,7 +77,7 @@ def _as_int8(p: Problem) -> Problem:
     )
 
 
-def build(spec: DeviceSpec, p: Problem, plan: MixedPlan) -> tuple[Block, ...]:
+def build(spec: DeviceSpec, p: Problem, plan: DequantisePlan) -> tuple[Block, ...]:
     """A cube core and a vector core a group."""
     q, vector_core = _as_int8(p), VectorCore("npu_grouped_matmul", spec)
     cube_core = CubeCore("npu_grouped_matmul", spec)

@@ -35,7 +35,7 @@ from npusim.ops._int4_matmul import FILLED, READ
 from npusim.ops.npu_grouped_matmul.choice import GROUP_K, groups_of_k
 from npusim.ops.npu_grouped_matmul.parts import Matrices, Parts, matrices_of
 from npusim.ops.npu_grouped_matmul.problem import Problem
-from npusim.ops.npu_grouped_matmul.tiling import MixedPlan, laid_out, places_of
+from npusim.ops.npu_grouped_matmul.tiling import RING, MixedPlan, laid_out, places_of
 
 ONE = int(np.float32(1).view(np.uint32))
 """The scale of the fixpipe."""
@@ -71,7 +71,7 @@ def cube_steps(core: CubeCore, p: Problem, plan: MixedPlan, parts: Parts) -> tup
         a = digits.tiles(row, 2 * own.rows, k=k, count=GROUP_K)
         whole, part = own.weight, weight.tiles(np.zeros_like(k), own.columns, k=k, count=GROUP_K)
         b = replace(part, name=whole.name, offset_bytes=whole.offset_bytes + part.offset_bytes)
-        return a, b, places_of(plan, own.turn, FLOAT16), own.turn >= plan.ring, own.matrices
+        return a, b, places_of(plan, own.turn, FLOAT16), own.turn >= RING, own.matrices
 
     return _of_groups(p, parts).steps(group, arguments)
 

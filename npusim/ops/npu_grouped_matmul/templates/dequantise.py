@@ -26,7 +26,7 @@ fill them up to 16 (assumed to take as long).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -64,6 +64,7 @@ from npusim.ops.npu_grouped_matmul.support import FAST_GELU, GELU_TANH, RELU, SI
 from npusim.ops.npu_grouped_matmul.tiling import (
     FILLED,
     READ,
+    RING,
     MixedPlan,
     bound_ring,
     cores_of,
@@ -75,8 +76,6 @@ from npusim.ops.npu_grouped_matmul.tiling import (
     single_columns,
 )
 
-RING = 4
-"""Places of the ring."""
 MANY_ROWS = 128
 """Rows an expert, as tuning_config tells them, from which both vector cores may work."""
 SHORT_K, LONG_K = 1024, 2048
@@ -95,21 +94,31 @@ STATIC_K = 8192
 """Up to this k plain calls run a form whose tiles the compiler knew."""
 
 
-def tile(spec: DeviceSpec, p: Problem) -> MixedPlan:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DequantisePlan(MixedPlan):
+    """How the cores of a group work."""
+
+    vector_cores: int
+    unit_flag: bool
+    """Whether the fixpipe follows the cube by unit flags."""
+    staggers_k: bool
+    """Whether cores begin at different pieces of k."""
+
+
+def tile(spec: DeviceSpec, p: Problem) -> DequantisePlan:
     """Base tiles, and the chunks in which vector cores take them."""
     base = int8_tile(spec, p)
     vector_cores = _vector_cores(p)
     k = int(p.groups.k.max())
     is_plain = not p.bias and p.act_type == 0 and vector_cores == 1
     is_static = base.m == MANY_ROWS and k <= STATIC_K and is_plain
-    plan = MixedPlan(
+    plan = DequantisePlan(
         block_dim=cores_of(spec, p),
         template="dequantise",
         reason=reason(p),
         is_mix=True,
         tile=base,
         single_n=single_columns(p, base, cores_of(spec, p)),
-        ring=RING,
         vector_cores=vector_cores,
         chunk_rows=_chunk_rows(spec, p, base.m, base.n),
         unit_flag=is_static or p.is_nz,
@@ -134,7 +143,7 @@ def _chunk_rows(spec: DeviceSpec, p: Problem, rows: int, columns: int) -> int:
     return max(1, align_down(room // each_bytes, CHUNK) // columns)
 
 
-def build(spec: DeviceSpec, p: Problem, plan: MixedPlan) -> tuple[Block, ...]:
+def build(spec: DeviceSpec, p: Problem, plan: DequantisePlan) -> tuple[Block, ...]:
     """A cube core and one or two vector cores a group."""
     names = bound(p)
     return launch_mixed(
@@ -146,12 +155,12 @@ def build(spec: DeviceSpec, p: Problem, plan: MixedPlan) -> tuple[Block, ...]:
     )
 
 
-def _parts(p: Problem, plan: MixedPlan) -> Parts:
+def _parts(p: Problem, plan: DequantisePlan) -> Parts:
     """The base tiles of blocks."""
     return Parts.dealt(p, plan.tile.m, plan.single_n, plan.block_dim, plan.tile.n)
 
 
-def cube_steps(core: CubeCore, p: Problem, plan: MixedPlan) -> CoreSteps:
+def cube_steps(core: CubeCore, p: Problem, plan: DequantisePlan) -> CoreSteps:
     """Cube cores write int32 sums to the ring."""
     is_start = bool(p.bias) and p.bias[0].element is INT32
     bias_type = INT32 if is_start else None
@@ -179,14 +188,14 @@ def cube_steps(core: CubeCore, p: Problem, plan: MixedPlan) -> CoreSteps:
         first_k = staggered(cube, own) if plan.staggers_k else 0
         bias = own.of_columns(p.bias) if is_start else None
         place = places_of(plan, own.turn)
-        return own.x, own.weight, own.matrices, place, first_k, bias, own.turn >= plan.ring
+        return own.x, own.weight, own.matrices, place, first_k, bias, own.turn >= RING
 
     parts = _parts(p, plan)
     read = read_list(p, core, plan.block_dim, parts)
     return CoreSteps(core, (read, *parts.steps(tile, arguments)))
 
 
-def vector_steps(core: VectorCore, p: Problem, plan: MixedPlan) -> CoreSteps:
+def vector_steps(core: VectorCore, p: Problem, plan: DequantisePlan) -> CoreSteps:
     """Vector cores make the output of the sums."""
     epilogue, vector_cores = _Epilogue(core, p, plan), plan.vector_cores
     parts = _parts(p, plan)
@@ -213,7 +222,7 @@ def vector_steps(core: VectorCore, p: Problem, plan: MixedPlan) -> CoreSteps:
 class _Epilogue:
     """The buffers of a vector core, and what it does with a tile of sums."""
 
-    def __init__(self, core: VectorCore, p: Problem, plan: MixedPlan) -> None:
+    def __init__(self, core: VectorCore, p: Problem, plan: DequantisePlan) -> None:
         self.core, self.p, self.plan = core, p, plan
         width, scale = align_up(plan.tile.n, REPEAT), p.scale[0].element
         size = plan.chunk_rows * width

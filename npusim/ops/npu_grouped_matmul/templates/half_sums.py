@@ -49,6 +49,7 @@ from npusim.ops.npu_grouped_matmul.parts import Matrices, Parts, bound, matrices
 from npusim.ops.npu_grouped_matmul.problem import Problem
 from npusim.ops.npu_grouped_matmul.templates import a8w4_vector
 from npusim.ops.npu_grouped_matmul.tiling import (
+    RING,
     MixedPlan,
     base_tile,
     bound_ring,
@@ -61,7 +62,8 @@ from npusim.ops.npu_grouped_matmul.tiling import (
     table_bytes,
 )
 
-RING, VECTOR_CORES = 4, 2
+VECTOR_CORES = 2
+"""Of a group."""
 CHUNK = 8192
 """Elements of the output that a vector core makes at a time."""
 WIDTH, WIDTH_OF_MANY = 512, 256
@@ -89,11 +91,7 @@ def tile(spec: DeviceSpec, p: Problem) -> MixedPlan:
         is_mix=True,
         tile=base,
         single_n=base.n,
-        ring=RING,
-        vector_cores=VECTOR_CORES,
         chunk_rows=CHUNK // base.n,
-        unit_flag=False,
-        staggers_k=False,
     )
     workspaces = {"workspace": ring_bytes(plan, FLOAT16)}
     if p.types.x is INT8:
