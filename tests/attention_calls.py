@@ -5,13 +5,39 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["OP", "STENCIL", "attention_call", "float64_attention", "specs_of"]
+from npusim import TensorSpec, devices, ops, run
+
+__all__ = [
+    "A2",
+    "A3",
+    "KNOWN",
+    "KNOWN_LSE",
+    "OP",
+    "RELATIVE",
+    "STENCIL",
+    "attention_call",
+    "float64_attention",
+    "known_tensors",
+    "reference",
+    "specs_of",
+    "values",
+]
 
 Array = NDArray[Any]
 OP = "npu_fused_infer_attention_score"
+A2, A3 = "ascend910b2", "ascend910_9391"
+RELATIVE = {np.float16: 1e-3, ml_dtypes.bfloat16: 1e-2}
+"""The vendor's own test compares with 1e-3 (op-plugin, its test of fp16); bf16 has 8 bits."""
+KNOWN = {
+    np.float16: ("8A79 96DC 0FE7 1260 91F7 91EC", "9031 8CFD 17E9 1034 103B 10D7"),
+    ml_dtypes.bfloat16: ("B950 BADB 39FE 3A4D BA3F BA3E", "BA05 B99F 3AFD 3A07 3A07 3A1C"),
+}
+"""The first six columns of both heads of `known_tensors`, found step by step in numpy."""
+KNOWN_LSE = np.float32([6.4466305, 6.448041]).tolist()
 STENCIL = np.triu(np.ones((2048, 2048), np.int8), 1)
 
 
@@ -99,9 +125,26 @@ def float64_attention(
 
 def specs_of(call: dict[str, Any]) -> dict[str, Any]:
     """The same call without values."""
-    from npusim import TensorSpec
-
     return {
         name: TensorSpec(value.shape, value.dtype.name) if isinstance(value, np.ndarray) else value
         for name, value in call.items()
     }
+
+
+def known_tensors(dtype: Any) -> tuple[Array, Array, Array]:
+    """Two query heads of one token `(2, 16)`, and 600 keys and values `(600, 16)`."""
+    h, d = np.meshgrid(range(2), range(16), indexing="ij")
+    query = ((3 * h + 5 * d) % 11 - 5) / 4
+    t, d = np.meshgrid(range(600), range(16), indexing="ij")
+    key, value = ((7 * t + 2 * d) % 13 - 6) / 8, ((5 * t + 3 * d) % 17 - 8) / 16
+    return query.astype(dtype), key.astype(dtype), value.astype(dtype)
+
+
+def reference(call: dict[str, Any], device: str = A2) -> Any:
+    """The oracle's output and softmax_lse."""
+    return ops.load(OP).reference(**call, spec=devices.load(device))
+
+
+def values(call: dict[str, Any], device: str = A2) -> Any:
+    """Those of a tiled run."""
+    return run(OP, **call, device=device, timing=False).output

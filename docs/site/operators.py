@@ -29,6 +29,6 @@ def section(name: str) -> str:
         f"```python\n{name}{bare}\n```",
         f"```text\n{written}\n```",
         f"```{{eval-rst}}\n{notes}\n```",
-        ops.support_text(ops.load(name)) if ops.load(name).support else "",
+        ops.support_text(ops.load(name)),
     ]
-    return "\n\n".join(filter(None, parts)) + "\n"
+    return "\n\n".join(parts) + "\n"

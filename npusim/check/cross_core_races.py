@@ -25,7 +25,7 @@ from npusim.check.byte_ranges import (
     shifted,
 )
 from npusim.check.hazards import CrossCoreOrder, Moment, RaceError
-from npusim.check.hazards.record import Accesses
+from npusim.check.hazards.pasts import Accesses
 from npusim.data.integers import ceil_div
 from npusim.isa import MicroOp, added_dtype, global_operand, writes_global
 from npusim.kernel.program import Block, Body, added
@@ -151,34 +151,44 @@ class _Touched:
 
     def shares(self, tensor: str) -> list[_Share]:
         """All accesses to *tensor*, a share for each moment and kind."""
-        kinds, places = dict[str, int](), list[Pieces]()
+        kinds, places = dict[str, int](), list[tuple[Pieces, int]]()
         entries = [
             (*found, np.full(found[0].size, kinds.setdefault(kind, len(kinds))))
             for (name, kind), pieces in self._pieces.items()
+            # A name that nobody binds is for the check of bounds.
+            if name in self._columns
             for found in [self._of_name(tensor, name, pieces, places)]
         ]
         moment, place, which = map(np.concatenate, zip(*entries, strict=True))
         order = np.lexsort((which, moment))
         moment, place, which = moment[order], place[order], which[order]
         is_first = np.append(True, (np.diff(moment) != 0) | (np.diff(which) != 0))
-        edges = [*np.flatnonzero(is_first).tolist(), moment.size] if moment.size else []
+        first = np.flatnonzero(is_first) if moment.size else moment
         together: dict[bytes, Pieces] = {}
         names, shares = [*kinds], []
-        for start, end in pairwise(edges):
+        edges = pairwise([*first.tolist(), moment.size])
+        rows = zip(edges, moment[first].tolist(), which[first].tolist(), strict=True)
+        for (start, end), number, kind in rows:
             # Moments often touch the very same, round after round.
             key = place[start:end].tobytes()
             if key not in together:
-                together[key] = merged([places[x] for x in place[start:end].tolist()])
-            owner, when = self._moments[moment[start]]
-            shares.append(_Share(owner, names[which[start]], together[key], when))
+                each = place[start:end].tolist()
+                together[key] = merged([shifted(*places[x]) for x in each])
+            owner, when = self._moments[number]
+            shares.append(_Share(owner, names[kind], together[key], when))
         return shares
 
     def _of_name(
-        self, tensor: str, name: str, pieces: dict[int, Pieces], places: list[Pieces]
+        self,
+        tensor: str,
+        name: str,
+        pieces: dict[int, Pieces],
+        places: list[tuple[Pieces, int]],
     ) -> tuple[Numbers, Numbers]:
         """The entries that touch *pieces* of *name*, where it is bound to *tensor*.
 
-        That is the moment of each, and the number of what it touches among *places*, which grow.
+        That is the moment of each, and the number of what it touches among *places*, which grow:
+        pieces, and by how many bytes they are moved on.
         """
         column = self._columns[name]
         is_of = np.zeros(self._accesses, np.bool_)
@@ -192,7 +202,7 @@ class _Touched:
         first = len(places)
         for key in keys.tolist():
             access, at = divmod(key, offsets.size)
-            places.append(shifted(pieces[access], int(offsets[at])))
+            places.append((pieces[access], int(offsets[at])))
         return self._moment[rows], place + first
 
 

@@ -44,7 +44,7 @@ def explain_operator(
     caption, written, notes = formula(op)
     if as_json:
         facts = {"op": op, "summary": caption, "formula": written, "notes": notes}
-        facts["support"] = ops.support_text(ops.load(op)) if ops.load(op).support else ""
+        facts["support"] = ops.support_text(ops.load(op))
         typer.echo(json_text(facts | ({"call": _facts(found)} if found else {})))
         return
     parts: list[RenderableType] = [
@@ -53,9 +53,7 @@ def explain_operator(
         Text(_indented(written)),
     ]
     if found is None:
-        parts.append(Text(f"\n{notes}"))
-        if ops.load(op).support:  # ADAPTER
-            parts += [Text(), _support(op)]
+        parts += [Text(f"\n{notes}\n"), _support(op)]
         parts += [Text("\nWith -i and -a it explains a call.")]
     else:
         parts += [Text(f"\nnpusim explain {op} says what the words mean."), *_call(found)]

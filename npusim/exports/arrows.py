@@ -137,15 +137,15 @@ def _for_all(lane: LaneTrace) -> Iterator[tuple[int, CrossCoreSetFlag]]:
     """Numbers of the sets of flags of mode "all", in program order."""
     known: dict[Body, list[tuple[int, CrossCoreSetFlag]]] = {}
     begin = 0
-    for call in lane.program.calls:
-        if call.body not in known:
-            known[call.body] = [
+    for body in lane.program.called:
+        if body not in known:
+            known[body] = [
                 (index, op)
-                for index, op in enumerate(call.body)
+                for index, op in enumerate(body)
                 if isinstance(op, CrossCoreSetFlag) and _is_for_all(op)
             ]
-        yield from ((begin + index, op) for index, op in known[call.body])
-        begin += len(call.body)
+        yield from ((begin + index, op) for index, op in known[body])
+        begin += len(body)
 
 
 def _is_for_all(op: MicroOp) -> bool:

@@ -90,11 +90,11 @@ class Listing:
         """Body -> its first line, and the one past its last."""
         same: dict[tuple[MicroOp, ...], tuple[int, int]] = {}
         for lane in sorted(trace.lanes, key=lambda lane: lane.cores[0]):
-            for call in lane.program.calls:
-                if call.body not in self._known:
-                    if call.ops not in same:
-                        same[call.ops] = self._add(call.ops)
-                    self._known[call.body] = same[call.ops]
+            for body in lane.program.bodies:
+                if body not in self._known:
+                    if body.ops not in same:
+                        same[body.ops] = self._add(body.ops)
+                    self._known[body] = same[body.ops]
         self.orders = np.array([isinstance(line.op, ORDERING) for line in self.lines])
         """`(lines,)`: which of them order others and do no work of their own."""
 

@@ -167,8 +167,9 @@ from npusim.kernel.cube_core import (
     ScaleTable,
 )
 from npusim.kernel.launch import (
+    CoreSteps,
     Kernel,
-    grouped,
+    launch_mixed,
     mixed_launch,
     share,
 )
@@ -270,6 +271,7 @@ __all__ = [
     "CopyL0c",
     "CopyToL1",
     "Core",
+    "CoreSteps",
     "CrossCoreSetFlag",
     "CrossCoreWaitFlag",
     "CubeCore",
@@ -338,8 +340,8 @@ __all__ = [
     "by_row",
     "column",
     "fill",
-    "grouped",
     "in_reach",
+    "launch_mixed",
     "load",
     "mixed_launch",
     "pieces",

@@ -21,7 +21,6 @@ from npusim.kernel.table import Calls
 __all__ = [
     "CoreSteps",
     "Kernel",
-    "grouped",
     "launch",
     "launch_mixed",
     "mixed_launch",
@@ -311,13 +310,3 @@ def _places(
     touches = touches.reshape(len(bodies), len(rows.names))
     # A body that does not touch a name has no place in it.
     return binding, np.where(touches[body], rows.offsets - origin[number], 0)
-
-
-def grouped(cube: tuple[Block, ...], vector: tuple[Block, ...]) -> tuple[Block, ...]:
-    """The blocks of cube cores, each followed by those of the vector cores of its group."""
-    each = len(vector) // len(cube)
-    return tuple(
-        replace(block, core=group * (1 + each) + place, group=group)
-        for group, of_cube in enumerate(cube)
-        for place, block in enumerate((of_cube, *vector[group * each : (group + 1) * each]))
-    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -44,25 +45,19 @@ class GmMatrix:
     k_is_first: bool
     layout: Literal["ND", "FRACTAL_NZ"] = "ND"
 
-    def _offset_bytes(self, row: Any, column: Any) -> Any:
-        """Bytes before (*row*, *column*), ints or arrays of them.
-
-        In FRACTAL_NZ both must begin a fractal's row.
-        """
+    def _offset_bytes(self, row: int, column: int) -> int:
+        """Bytes before (*row*, *column*); in FRACTAL_NZ both must begin a fractal's row."""
         if self.layout == "ND":
             return self.dtype.nbytes(row * self.columns + column)
         return (column // c0(self.dtype) * align_up(self.rows, FRACTAL_ROWS) + row) * BLOCK_BYTES
 
     def shift(self, origin: int) -> int:
         """Bytes to the tile that begins at *origin* along the axis that is not k."""
-        return int(self._shift(origin, 0))
+        return self._offset_bytes(0, origin) if self.k_is_first else self._offset_bytes(origin, 0)
 
     def shift_k(self, k: int) -> int:
         """Bytes to position *k*."""
-        return int(self._shift(0, k))
-
-    def _shift(self, origin: Any, k: Any) -> Any:
-        return self._offset_bytes(*((k, origin) if self.k_is_first else (origin, k)))
+        return self._offset_bytes(k, 0) if self.k_is_first else self._offset_bytes(0, k)
 
     def tile(
         self, origin: int, extent: int, k: int = 0, count: int | None = None, matrix: int = 0
@@ -81,14 +76,16 @@ class GmMatrix:
         origin: Integers,
         extent: Integers,
         matrix: Integers | int = 0,
+        *,
         k: Integers | int = 0,
         count: Integers | int | None = None,
     ) -> GmTiles:
         """The same for many tiles at once."""
         k_extent = self.rows if self.k_is_first else self.columns
-        shift = self._shift(origin, 0) + self._shift(0, k)
-        counts = np.broadcast_to(k_extent - k if count is None else count, origin.shape)
-        return GmTiles(self.name, matrix * self.matrix_bytes + shift, extent, counts)
+        offset = _each(self.shift, origin) + _each(self.shift_k, np.asarray(k))
+        depth = k_extent - np.asarray(k) if count is None else np.asarray(count)
+        depth = np.broadcast_to(depth, extent.shape)
+        return GmTiles(self.name, offset + matrix * self.matrix_bytes, extent, depth)
 
     @property
     def view(self) -> GmView:
@@ -127,6 +124,12 @@ class GmTile(Shiftable):
         return GmTile(self.name, self.offset_bytes + matrix.shift_k(k), self.extent, count)
 
 
+def _each(shift: Callable[[int], int], places: Integers) -> Integers:
+    """*shift* of each of *places*."""
+    values, index = np.unique(places, return_inverse=True)
+    return np.array([shift(value) for value in values.tolist()], np.int64)[index]
+
+
 @dataclass(frozen=True, eq=False)
 class GmTiles(GmColumn):
     """Tiles of a :class:`GmMatrix`, one for each that a launch has."""
@@ -138,12 +141,12 @@ class GmTiles(GmColumn):
 
     def select(self, chosen: NDArray[Any]) -> GmTiles:
         """Those of some of them."""
-        offset, extent, k = (each[chosen] for each in (self.offset_bytes, self.extent, self.k))
-        return replace(self, offset_bytes=offset, extent=extent, k=k)
+        offset, extent, k = (x[chosen] for x in (self.offset_bytes, self.extent, self.k))
+        return GmTiles(self.name, offset, extent, k)
 
     def __getitem__(self, tile: int) -> GmTile:
-        sizes = self.offset_bytes[tile], self.extent[tile], self.k[tile]
-        return GmTile(self.name, *map(int, sizes))
+        offset, extent, k = (int(x[tile]) for x in (self.offset_bytes, self.extent, self.k))
+        return GmTile(self.name, offset, extent, k)
 
     @property
     def keys(self) -> tuple[Integers, ...]:

@@ -53,6 +53,12 @@ class Calls:
         """The calls of *program*, which is made of a table or of objects."""
         if isinstance(program, TabledProgram):
             return program.table
+        if program not in _CALLS:
+            _CALLS[program] = Calls._of_objects(program)
+        return _CALLS[program]
+
+    @staticmethod
+    def _of_objects(program: Program) -> Calls:
         bodies: dict[Body, int] = {}
         names: dict[str, int] = {}
         for call in program.calls:
@@ -76,6 +82,10 @@ class Calls:
             Call(self.bodies[body], {name: shifts[x] for x, name in columns[body]})
             for body, shifts in rows
         )
+
+
+_CALLS: WeakKeyDictionary[Program, Calls] = WeakKeyDictionary()
+"""Programs that are made of objects -> their calls, which do not keep them."""
 
 
 class TabledProgram(Program):

@@ -8,16 +8,18 @@ and L0B, which are double buffered. One load brings `step_ka` (`step_kb`) of the
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from math import lcm
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from npusim.data.dtypes import DType
-from npusim.data.integers import ceil_div
+from npusim.data.integers import align_up, ceil_div
 from npusim.kernel.launch import share
 from npusim.kernel.product import Product
+from npusim.kernel.rows import pieces
 from npusim.kernel.steps import Integers
 
 __all__ = ["CubeTiles", "Order", "Piece", "Pieces", "whole_edges", "work"]
@@ -202,3 +204,26 @@ class Pieces:
         order = np.argsort(cores, kind="stable")
         others = self.matrix, self.row, self.column, self.rows, self.columns, self.inside
         return Pieces(cores[order], *(np.repeat(each, times)[order] for each in others))
+
+    def select(self, chosen: NDArray[Any]) -> Pieces:
+        """Some of them: a mask, or their numbers."""
+        return Pieces(*(getattr(self, each.name)[chosen] for each in fields(self)))
+
+    def cut(self, most: int, unit: int) -> tuple[Pieces, Integers]:
+        """Tiles of each piece, and the number of its piece.
+
+        A tile has as many whole rows as *most* elements hold, each filled up to whole *unit*; of
+        longer rows it has *most* columns of one.
+        """
+        found = [
+            (number, row, column, rows, columns)
+            for number, (height, width) in enumerate(zip(self.rows, self.columns, strict=True))
+            for column, columns in pieces(int(width), most)
+            for row, rows in pieces(int(height), most // align_up(columns, unit))
+        ]
+        number, row, column, rows, columns = np.array(found, np.int64).reshape(-1, 5).T
+        own = self.select(number)
+        tiles = replace(
+            own, row=own.row + row, column=own.column + column, rows=rows, columns=columns
+        )
+        return tiles, number

@@ -259,15 +259,15 @@ class VectorCore(Core):
     # ---- types and places ----
 
     def cast(self, dst: Local, src: Local, mode: RoundMode | None = None) -> None:
-        """*src* in the type of *dst* (Cast); *mode* None rounds to nearest, ties to even.
-
-        What widens to fp32 is not rounded. 310P has one conversion to fp16, which rounds to
-        nearest even as well.
-        """
-        if mode is None:
-            is_plain = dst.dtype is FLOAT32 or (dst.dtype is FLOAT16 and self.is_310p)
-            mode = "none" if is_plain else "rint"
+        """*src* in the type of *dst* (Cast); *mode* None is that of `rounding`."""
+        mode = self.rounding(dst.dtype) if mode is None else mode
         self.step(Cast(dst, src, mode))
+
+    def rounding(self, target: DType) -> RoundMode:
+        """How `cast` rounds to *target*, to nearest even: what widens to fp32 is not rounded."""
+        # 310P has one conversion to fp16, and that rounds to nearest even as well.
+        is_plain = target is FLOAT32 or (target is FLOAT16 and self.is_310p)
+        return "none" if is_plain else "rint"
 
     def widen(self, dst: Local, src: Local) -> None:
         """*src* in fp32; int8, uint8 and int4 go by way of fp16, in the upper half of *dst*."""

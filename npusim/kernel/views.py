@@ -140,19 +140,31 @@ def repeat(
 ) -> None:
     """Call `stage(*arguments)`, written once for calls that differ in their views' offsets only.
 
-    Several views of one tensor are shifted together, by the offset of the first. A stage that
-    *keeps_slots* leaves some in use that the next one asks its queues for: a load ahead.
+    Views may stand in tuples, too. Several of one tensor are shifted together, by the offset of the
+    first. A stage that *keeps_slots* leaves some in use that the next one asks its queues for: a
+    load ahead.
     """
     shifts: dict[str, int] = {}
-    plain: list[Any] = []
-    for argument in arguments:
-        if isinstance(argument, Shiftable):
-            first = shifts.setdefault(argument.name, argument.offset_bytes)
-            plain.append(argument.shifted_to(argument.offset_bytes - first))
-        else:
-            plain.append(argument)
+    plain = [_relative(argument, shifts) for argument in arguments]
     call = builder.call_part if keeps_slots else builder.call
     call((stage, *plain), shifts, partial(stage, *plain))
+
+
+PLAIN = (int, bool, float, str, type(None))
+"""Types of arguments that have no views; asked for first, since most are such ones."""
+
+
+def _relative(argument: Any, shifts: dict[str, int]) -> Any:
+    """*argument* with its views counted from the first of their tensor, which *shifts* has."""
+    if type(argument) in PLAIN or argument == ():
+        return argument
+    if isinstance(argument, Shiftable):
+        first = shifts.setdefault(argument.name, argument.offset_bytes)
+        return argument.shifted_to(argument.offset_bytes - first)
+    if not isinstance(argument, tuple):
+        return argument
+    items = [_relative(each, shifts) for each in argument]
+    return tuple(items) if type(argument) is tuple else type(argument)(*items)
 
 
 def load(

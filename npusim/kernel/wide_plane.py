@@ -9,27 +9,16 @@ softmax library cuts its rows so is assumed).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from npusim.data.dtypes import FLOAT32
 from npusim.data.integers import align_up, ceil_div
-from npusim.isa import (
-    BLOCK_BYTES,
-    Binary,
-    BinaryOp,
-    BlockReduce,
-    Copy,
-    Fold,
-    Local,
-    WholeReduce,
-)
-from npusim.kernel.builder import Builder
-from npusim.kernel.chain import step
-from npusim.kernel.queues import Slot
+from npusim.isa import Binary, BinaryOp, Local
 from npusim.kernel.repeats import STRIDE_BLOCKS
+from npusim.kernel.vector_core import VectorCore
 
-__all__ = ["LANES", "WidePlane", "by_rows", "reduce_rows"]
+__all__ = ["LANES", "WidePlane", "by_rows", "padded", "reduce_by_64", "reduce_rows", "spread"]
 
 __kernel_vocabulary__ = True
 
@@ -43,157 +32,200 @@ TREE_COLUMNS = 512
 
 @dataclass(frozen=True, slots=True)
 class WidePlane:
-    """*rows* x *columns* of float32 in a slot, rows *pitch* (a multiple of 8) apart."""
+    """*rows* x *columns* of float32 in *tile*, rows *pitch* (a multiple of 8) apart."""
 
-    slot: Slot
+    tile: Local
     rows: int
     columns: int
     pitch: int
+    takes_rows: bool = True
+    """Whether a step may take one row at a time, where rows are few."""
 
     @property
     def whole(self) -> Local:
         """Everything, with what lies between rows."""
-        return self.slot.of(FLOAT32, self.rows * self.pitch)
+        return self.tile.at(0, self.rows * self.pitch)
 
     @property
     def by_row(self) -> bool:
         """Whether a step takes one row at a time."""
-        chunks = self.columns // LANES
         is_far = self.rows > 1 and self.pitch > STRIDE_BLOCKS * BLOCK
-        return is_far or self.rows < chunks
+        return self.takes_rows and (is_far or self.rows < self.columns // LANES)
 
     def row(self, index: int, first: int, count: int) -> Local:
         """Columns [first, first + count) of a row."""
-        return self.slot.of(FLOAT32, count, FLOAT32.nbytes(index * self.pitch + first))
+        return self.tile.at(index * self.pitch + first, count)
 
     def block(self, first: int, count: int) -> Local:
         """Columns [first, first + count) of all rows, a repeat a row; at most 64, whole blocks."""
-        offset = self.slot.offset_bytes + FLOAT32.nbytes(first)
-        pitch, blocks = self.pitch // BLOCK, count // BLOCK
-        return Local(self.slot.buffer, offset, FLOAT32, self.rows * count, 1, pitch, blocks)
+        offset = self.tile.offset_bytes + FLOAT32.nbytes(first)
+        pitch, blocks = self.pitch // BLOCK, ceil_div(count, BLOCK)
+        return Local(
+            self.tile.buffer, offset, FLOAT32, self.rows * blocks * BLOCK, 1, pitch, blocks
+        )
+
+    def reachable(self) -> Iterator[tuple[int, WidePlane]]:
+        """The rows that an instruction reaches, all or one at a time, each with its first row."""
+        if self.pitch <= STRIDE_BLOCKS * BLOCK:
+            yield 0, self
+            return
+        for row in range(self.rows):
+            yield row, replace(self, tile=self.tile[row * self.pitch :], rows=1)
 
 
-def by_rows(builder: Builder, op: BinaryOp, plane: WidePlane, blocks: Local) -> None:
+def padded(column: Local) -> Local:
+    """*column* `(rows,)` with what fills its last block."""
+    return replace(column, count=align_up(column.count, BLOCK))
+
+
+def spread(core: VectorCore, blocks: Local, column: Local) -> Local:
+    """Each element of *column* `(rows,)` as a block of eight in *blocks*: `(rows, 8)`."""
+    column = padded(column)
+    found = blocks[: BLOCK * column.count]
+    core.brcb(found, column)
+    return found
+
+
+def by_rows(core: VectorCore, op: BinaryOp, plane: WidePlane, blocks: Local) -> None:
     """`plane = plane op number of the row`; *blocks* holds each row's number eight times."""
+    with core.independent():
+        for first, count in _spans(plane):
+            if plane.by_row and count > LANES:
+                for row in range(plane.rows):
+                    here = plane.row(row, first, count)
+                    number = replace(blocks.at(row * BLOCK, BLOCK), count=count)
+                    number = replace(number, block_stride=0, repeat_stride=0)
+                    core.step(Binary(op, here, here, number))
+                continue
+            for row, part in plane.reachable():
+                here = part.block(first, count)
+                number = replace(here, buffer=blocks.buffer, block_stride=0, repeat_stride=1)
+                offset = blocks.at(row * BLOCK, BLOCK).offset_bytes
+                core.step(Binary(op, here, here, replace(number, offset_bytes=offset)))
+
+
+def _spans(plane: WidePlane) -> Iterator[tuple[int, int]]:
+    """First column and columns of each step: all lanes at once, or 64 at a time, then the rest."""
     main = plane.columns // LANES * LANES
-    rest = align_up(plane.columns - main, BLOCK)
-    for first, count in _spans(main, rest, plane.by_row):
-        if plane.by_row and count > LANES:
-            for row in range(plane.rows):
-                here = plane.row(row, first, count)
-                offset = blocks.offset_bytes + row * BLOCK_BYTES
-                number = Local(blocks.buffer, offset, FLOAT32, count, 0, 0)
-                builder.emit(Binary(op, here, here, number))
-            continue
-        for row, rows in _reachable(plane):
-            part = WidePlane(plane.slot, rows, plane.columns, plane.pitch)
-            here = part.block(row * plane.pitch + first, count)
-            offset = blocks.offset_bytes + row * BLOCK_BYTES
-            number = Local(blocks.buffer, offset, FLOAT32, rows * count, 0, 1, count // BLOCK)
-            builder.emit(Binary(op, here, here, number))
-    builder.barrier("vector")
-
-
-def _spans(main: int, rest: int, by_row: bool) -> Iterator[tuple[int, int]]:
-    """First column and columns of each step: all of *main* at once, or 64 at a time."""
-    if main:
-        each = main if by_row else LANES
-        for first in range(0, main, each):
-            yield first, each
-    if rest:
-        yield main, rest
-
-
-def _reachable(plane: WidePlane) -> Iterator[tuple[int, int]]:
-    """Rows that an instruction reaches: all, or one at a time."""
-    if plane.pitch <= STRIDE_BLOCKS * BLOCK:
-        yield 0, plane.rows
-    else:
-        for row in range(plane.rows):
-            yield row, 1
+    step = main if plane.by_row else LANES
+    for first in range(0, main, step or LANES):
+        yield first, step
+    if plane.columns > main:
+        yield main, align_up(plane.columns - main, BLOCK)
 
 
 def reduce_rows(
-    builder: Builder, op: Literal["sum", "max"], result: Local, plane: WidePlane, lanes: Slot
+    core: VectorCore, op: Literal["sum", "max"], result: Local, plane: WidePlane, lanes: Local
 ) -> None:
     """The sum or the largest number of each row to *result* `(rows,)`.
 
-    *lanes* has room for 64 running numbers a row. For the order of sums see `oracle.row_sums`.
+    *lanes* has room for 64 running values a row. For the order of sums see `oracle.row_sums`.
     """
     rows, columns = plane.rows, plane.columns
-    if columns < LANES:
-        blocks = ceil_div(columns, BLOCK)
-        for row, count in _reachable(plane):
-            part = WidePlane(plane.slot, count, columns, plane.pitch)
-            src = part.block(row * plane.pitch, blocks * BLOCK)
-            step(builder, WholeReduce(op, result.at(row, count), src, columns))
-        return
-    if columns == LANES:
-        for row, count in _reachable(plane):
-            part = WidePlane(plane.slot, count, columns, plane.pitch)
-            src = part.block(row * plane.pitch, LANES)
-            step(builder, WholeReduce(op, result.at(row, count), src))
+    if columns <= LANES:
+        mask = columns if columns < LANES else None
+        for row, part in plane.reachable():
+            core.whole_reduce(op, result.at(row, part.rows), part.block(0, columns), mask)
         return
     running = WidePlane(lanes, rows, LANES, LANES)
-    _run_lanes(builder, op, running, plane)
-    step(builder, WholeReduce(op, result, running.whole))
+    _run_lanes(core, op, running, plane)
+    core.whole_reduce(op, result, running.whole)
 
 
 def _run_lanes(
-    builder: Builder, op: Literal["sum", "max"], running: WidePlane, plane: WidePlane
+    core: VectorCore, op: Literal["sum", "max"], running: WidePlane, plane: WidePlane
 ) -> None:
-    """64 running sums, or largest numbers, of each row of *plane*."""
+    """64 running sums, or largest values, of each row of *plane*."""
     join: Literal["add", "max"] = "add" if op == "sum" else "max"
-    start = _begin(builder, op, join, running, plane)
+    start = _begin(core, op, join, running, plane)
     main = plane.columns // LANES * LANES
     if start < main and plane.by_row:
-        for row in range(plane.rows):
-            more = plane.row(row, start, main - start)
-            builder.emit(Fold(join, running.row(row, 0, LANES), more))
-        builder.barrier("vector")
+        with core.independent():
+            for row in range(plane.rows):
+                core.fold(join, running.row(row, 0, LANES), plane.row(row, start, main - start))
     elif start < main:
         for first in range(start, main, LANES):
             there = plane.block(first, LANES)
-            step(builder, Binary(join, running.whole, running.whole, there))
+            core.step(Binary(join, running.whole, running.whole, there))
     rest = plane.columns - main
     if rest and (rest % BLOCK or plane.by_row):
-        for row in range(plane.rows):
-            here = running.row(row, 0, rest)
-            builder.emit(Binary(join, here, here, plane.row(row, main, rest)))
-        builder.barrier("vector")
+        with core.independent():
+            for row in range(plane.rows):
+                here = running.row(row, 0, rest)
+                core.step(Binary(join, here, here, plane.row(row, main, rest)))
     elif rest:
         here = running.block(0, rest)
-        step(builder, Binary(join, here, here, plane.block(main, rest)))
+        core.step(Binary(join, here, here, plane.block(main, rest)))
 
 
 def _begin(
-    builder: Builder,
+    core: VectorCore,
     op: Literal["sum", "max"],
     join: Literal["add", "max"],
     running: WidePlane,
     plane: WidePlane,
 ) -> int:
-    """Write the first running numbers; how many columns they have taken."""
+    """Write the first running values; how many columns they have taken."""
     rows, columns = plane.rows, plane.columns
     if op == "sum" and columns >= TREE_COLUMNS:
         if plane.pitch == TREE_COLUMNS:
-            step(builder, BlockReduce("sum", running.whole, plane.whole))
+            core.block_reduce("sum", running.whole, plane.whole)
             return TREE_COLUMNS
-        for row in range(rows):
-            src = plane.row(row, 0, TREE_COLUMNS)
-            builder.emit(BlockReduce("sum", running.row(row, 0, LANES), src))
-        builder.barrier("vector")
+        with core.independent():
+            for row in range(rows):
+                lanes = running.row(row, 0, LANES)
+                core.block_reduce("sum", lanes, plane.row(row, 0, TREE_COLUMNS))
         return TREE_COLUMNS
     taken = 2 * LANES if columns >= 2 * LANES else LANES
     if plane.by_row:
-        for row in range(rows):
-            here, a = running.row(row, 0, LANES), plane.row(row, 0, LANES)
-            second = plane.row(row, LANES, LANES) if taken > LANES else None
-            builder.emit(Copy(here, a) if second is None else Binary(join, here, a, second))
-        builder.barrier("vector")
+        with core.independent():
+            for row in range(rows):
+                here, first = running.row(row, 0, LANES), plane.row(row, 0, LANES)
+                if taken == LANES:
+                    core.copy(here, first)
+                else:
+                    core.step(Binary(join, here, first, plane.row(row, LANES, LANES)))
     elif taken > LANES:
         first, second = plane.block(0, LANES), plane.block(LANES, LANES)
-        step(builder, Binary(join, running.whole, first, second))
+        core.step(Binary(join, running.whole, first, second))
     else:
-        step(builder, Copy(running.whole, plane.block(0, LANES)))
+        core.copy(running.whole, plane.block(0, LANES))
     return taken
+
+
+def reduce_by_64(
+    core: VectorCore, op: Literal["sum", "max"], result: Local, plane: WidePlane, scratch: Local
+) -> None:
+    """The sum or the largest of each row to *result* `(rows,)`, eight rows at least.
+
+    512 and 256 columns are a tree of neighbours; of others it is each 64, one after the other.
+    *scratch* has room for twice an eighth of the columns of each row.
+    """
+    target = padded(result)
+    whole, count = replace(plane, rows=target.count), target.count
+    if plane.columns in (512, 256):
+        # (rows, columns) -> (rows, columns / 8)
+        eighths = scratch[: count * plane.columns // BLOCK]
+        core.block_reduce(op, eighths, whole.whole)
+        if plane.columns == 256:
+            core.whole_reduce(op, target, replace(eighths, repeat_stride=4, repeat_blocks=4))
+            return
+        # (rows, 64) -> (rows, 8) -> (rows,)
+        fewer = scratch[eighths.count :][: BLOCK * count]
+        core.block_reduce(op, fewer, eighths)
+        core.block_reduce(op, target, fewer)
+        return
+    partial = scratch[scratch.count // 2 :][:count]
+    for start in range(0, plane.columns, LANES):
+        columns = min(LANES, plane.columns - start)
+        here, source = (partial if start else target), whole.block(start, columns)
+        if columns == LANES:
+            # (rows, 64) -> (rows, 8) -> (rows,)
+            eighths = scratch[: BLOCK * count]
+            core.block_reduce(op, eighths, source)
+            core.block_reduce(op, here, eighths)
+        else:
+            core.whole_reduce(op, here, source, columns if columns % BLOCK else None)
+        if start:
+            merge: BinaryOp = "add" if op == "sum" else "max"
+            core.step(Binary(merge, result, result, partial[: result.count]))

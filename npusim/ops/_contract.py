@@ -38,13 +38,16 @@ from npusim.ops._support import (
     EVERYWHERE,
     MAX_RANK,
     MAX_TENSORS,
+    Fact,
     Narrowing,
     Row,
     dimensions,
     dtypes_of,
     layouts_of,
+    lengths_of,
     listed,
     ranks_of,
+    rows_with,
     values_of,
 )
 
@@ -62,8 +65,8 @@ CASTABLE = (FLOAT32, FLOAT16, BFLOAT16, INT8, INT32)
 MAX_CAST_RANK = 6
 
 
-_BOUND: Final[Any] = object()
-"""Stands for the argument of that name. ADAPTER: goes when no check passes values itself."""
+ARGUMENT: Final[Any] = object()
+"""Stands for the argument of that name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +85,7 @@ class Contract:
 
     def __post_init__(self) -> None:
         rows = tuple(row for row in self.support if self.spec.series in row.on)
-        object.__setattr__(self, "_narrowing", Narrowing(self.spec.series, rows))
+        object.__setattr__(self, "_narrowing", Narrowing(self.spec.series, rows, rows))
 
     @property
     def rows(self) -> tuple[Row, ...]:
@@ -133,33 +136,18 @@ class Contract:
         """Say that the document excludes what is taken: *text*, at the line that called npusim."""
         warn(f"{self.op}: {text}", DocumentWarning, stacklevel=callers_level())
 
-    def operand(
-        self,
-        name: str,
-        value: Any = _BOUND,
-        dtypes: tuple[DType, ...] | None = None,
-        when: str = "",
-    ) -> Operand:
+    def operand(self, name: str, value: Any = ARGUMENT) -> Operand:
         """A required tensor of one of its types with at most eight dimensions, row after row.
 
-        A view is made contiguous first, as torch_npu does before it calls aclnn.
+        A view is made contiguous first, as torch_npu does before it calls aclnn. *value* is in
+        place of the argument, or a part of it.
         """
-        value = self.value(name) if value is _BOUND else value
-        if dtypes is None:
-            found = self._supported(name, value)
-        else:  # ADAPTER
-            found = self._tensor(name, value, dtypes, when)
-            self._require_layout(found, ("ND",))
+        found = self._supported(name, self.value(name) if value is ARGUMENT else value)
+        if not found.spec.transposed:
+            return found
         return Operand(name, replace(found.spec, transposed=False), found.array)
 
-    def matrix(
-        self,
-        name: str,
-        value: Any = _BOUND,
-        dtypes: tuple[DType, ...] | None = None,
-        when: str = "",
-        layouts: tuple[str, ...] = ("ND",),
-    ) -> Operand:
+    def matrix(self, name: str, value: Any = ARGUMENT) -> Operand:
         """A required tensor of one of its types and layouts with at least two dimensions.
 
         An array whose last two dimensions lie in memory the other way round is taken as a
@@ -167,13 +155,8 @@ class Contract:
         row or a column is what its array would be. The array of an operand in FRACTAL_NZ is its
         storage.
         """
-        value = self.value(name) if value is _BOUND else value
-        if dtypes is None:
-            found = self._supported(name, value, is_matrix=True)
-        else:  # ADAPTER
-            found = self._tensor(name, value, dtypes, when)
-            self._require_two_dimensions(found)
-            self._require_layout(found, layouts)
+        value = self.value(name) if value is ARGUMENT else value
+        found = self._supported(name, value, is_matrix=True)
         if isinstance(value, np.ndarray):
             return replace(found, spec=replace(found.spec, transposed=is_transposed(value)))
         if lies_both_ways(found.spec):
@@ -192,23 +175,22 @@ class Contract:
         narrowing, of = self._narrowing, _in_table(name)
         if value is not None:
             self._presence(of, value)
-        found = self._tensor(name, value, dtypes_of(narrowing.left, of), self.when(name))
+        found = self._tensor(name, value, dtypes_of(narrowing.left, of), lambda: self.when(name))
         element, layout, rank = found.element, found.spec.layout, len(found.shape)
-        narrowing.note(f"{name} of {element}", lambda row: element in row.operands(of).dtypes)
+        narrowing.note(name, Fact(of, "type", element))
         if is_matrix:
             self._require_two_dimensions(found)
-        self._require_layout(found, layouts_of(narrowing.left, of), self._narrowed(layouts_of, of))
-        narrowing.note(f"{name} in {layout}", lambda row: layout in row.operands(of).layouts)
+        layouts = layouts_of(narrowing.left, of)
+        if layout not in layouts:
+            self._require_layout(found, layouts, self._narrowed(layouts_of, of))
+        narrowing.note(name, Fact(of, "layout", layout))
         least, most = ranks_of(narrowing.left, of)
-        self.require(
-            least <= rank <= most,
-            f"{name} must have {dimensions(least, most)}{self._narrowed(ranks_of, of)}, not shape "
-            f"{found.shape}; reshape it",
-        )
-        narrowing.note(
-            f"{name} of rank {rank}",
-            lambda row: row.operands(of).takes(element, layout, rank),
-        )
+        if not least <= rank <= most:
+            self.fail(
+                f"{name} must have {dimensions(least, most)}{self._narrowed(ranks_of, of)}, not "
+                f"shape {found.shape}; reshape it"
+            )
+        narrowing.note(name, Fact(of, "rank", (element, layout, rank)))
         return found
 
     def _narrowed(self, admitted: Callable[[tuple[Row, ...], str], Any], name: str) -> str:
@@ -220,30 +202,25 @@ class Contract:
 
     def _presence(self, name: str, value: Any) -> None:
         """Refuse None or a tensor as *name* where no row that is left takes that."""
-        narrowing = self._narrowing
+        narrowing, is_out = self._narrowing, _is_left_out(value)
         narrowing.names.add(name)
-        refused = "required" if _is_left_out(value) else "absent"
-
-        def is_refused(rows: tuple[Row, ...], of: str) -> bool:
-            return all(row.operands(of).presence == refused for row in rows)
-
-        if is_refused(narrowing.left, name):
-            when = self._narrowed(is_refused, name)
-            if refused == "required":
+        fact = Fact(name, "left out" if is_out else "given")
+        if not rows_with(narrowing.left, fact):
+            when = self._narrowed(lambda rows, _: not rows_with(rows, fact), name)
+            if is_out:
                 self.fail(f"{name} must be given{when}, not None; pass a tensor", Code.NULL_POINTER)
             self.fail(f"{name} must be None{when}, not given; leave it out")
-        came = f"{name} given" if refused == "absent" else f"no {name}"
-        narrowing.note(came, lambda row: row.operands(name).presence != refused)
+        narrowing.note(name, fact)
 
-    def _tensor(self, name: str, value: Any, dtypes: tuple[DType, ...], when: str) -> Operand:
+    def _tensor(
+        self, name: str, value: Any, dtypes: tuple[DType, ...], when: Callable[[], str]
+    ) -> Operand:
         """*value* in whichever layout: an array, a Tensor or a TensorSpec of one of *dtypes*."""
         self.require(
             value is not None,
             f"{name} must be given, not None; pass a tensor",
             Code.NULL_POINTER,
         )
-        known = listed(tuple(dtype.name for dtype in dtypes))
-        known += when or f" on {self.spec.series}"
         array: Array | None = None
         if isinstance(value, TensorSpec):
             spec = value
@@ -253,23 +230,23 @@ class Contract:
             self.fail(f"{name} must be an array without a mask, not a MaskedArray; fill it first")
         elif isinstance(value, np.ndarray):
             dtype = dtype_of(value)
-            self.require(
-                dtype in dtypes,
-                f"{name} must be {known}, not {value.dtype}; "
-                f"{self._dtype_remedy(name, value.dtype.name, value.shape, dtypes)}",
-            )
-            assert dtype is not None
+            if dtype is None or dtype not in dtypes:
+                came, shape = value.dtype, value.shape
+                self.fail(
+                    f"{name} must be {_listed_types(dtypes)}{when()}, not {came}; "
+                    f"{self._dtype_remedy(name, came.name, shape, dtypes)}"
+                )
             spec, array = TensorSpec(value.shape, dtype.name), value
         else:
             self.fail(
                 f"{name} must be a numpy array or a TensorSpec, not {type(value).__name__}; "
                 f"make it one of them"
             )
-        self.require(
-            spec.element in dtypes,
-            f"{name} must be {known}, not {spec.dtype}; "
-            f"{self._dtype_remedy(name, spec.dtype, spec.shape, dtypes, spec.transposed)}",
-        )
+        if spec.element not in dtypes:
+            self.fail(
+                f"{name} must be {_listed_types(dtypes)}{when()}, not {spec.dtype}; "
+                f"{self._dtype_remedy(name, spec.dtype, spec.shape, dtypes, spec.transposed)}"
+            )
         self.require(
             len(spec.shape) <= MAX_RANK,
             f"{name} must have at most {MAX_RANK} dimensions, not {len(spec.shape)}; reshape it",
@@ -314,20 +291,13 @@ class Contract:
             f"{operand.name} must have layout {listed(layouts)}{when}, not {layout}; {remedy}",
         )
 
-    def optional(
-        self,
-        name: str,
-        value: Any = _BOUND,
-        dtypes: tuple[DType, ...] | None = None,
-        when: str = "",
-    ) -> Operand | None:
+    def optional(self, name: str, value: Any = ARGUMENT) -> Operand | None:
         """A tensor that may be None, where a row of support says so."""
-        value = self.value(name) if value is _BOUND else value
+        value = self.value(name) if value is ARGUMENT else value
         if value is None:
-            if dtypes is None:
-                self._presence(name, value)
+            self._presence(name, value)
             return None
-        return self.operand(name, value, dtypes, when)
+        return self.operand(name, value)
 
     def optional_matrix(self, name: str) -> Operand | None:
         """A matrix that may be None, where a row of support says so."""
@@ -355,28 +325,21 @@ class Contract:
     def _list(self, name: str, take: Callable[[str, Any], Operand]) -> tuple[Operand, ...]:
         """Each tensor of a list as *take* does it, and as many as a row of support takes."""
         found = tuple(take(own, value) for own, value in self.tensors(name))
-        most = max(row.operands(name).most for row in self.rows)
-        many, remedy = (
-            ("one tensor", "stack them") if most == 1 else (f"at most {most} tensors", "")
-        )
-        when = self._narrowed(lambda rows, of: max(row.operands(of).most for row in rows), name)
-        self.require(
-            len(found) <= most,
-            f"{name} must be {many}{when}, not {len(found)}; {remedy}",
-        )
-        self._narrowing.note(
-            f"{len(found)} tensors of {name}", lambda row: len(found) <= row.operands(name).most
-        )
+        most = lengths_of(self.rows, name)
+        if len(found) > most:
+            many = "one tensor" if most == 1 else f"at most {most} tensors"
+            remedy = "stack them" if most == 1 else "split the call"
+            when = self._narrowed(lengths_of, name)
+            self.fail(f"{name} must be {many}{when}, not {len(found)}; {remedy}")
+        self._narrowing.note(name, Fact(name, "length", len(found)))
         return found
 
-    def tensors(
-        self, name: str, value: Any = _BOUND, most: int = MAX_TENSORS
-    ) -> list[tuple[str, Any]]:
-        """A list of one to *most* tensors, each with a name of its own; one tensor is a list of it.
+    def tensors(self, name: str) -> list[tuple[str, Any]]:
+        """A list of tensors, each with a name of its own; one tensor is a list of it.
 
         A list of several names each by its place, as in `x[1]`.
         """
-        value = self.value(name) if value is _BOUND else value
+        value = self.value(name)
         self.require(
             value is not None,
             f"{name} must be given, not None; pass a list of tensors",
@@ -385,18 +348,17 @@ class Contract:
         if not isinstance(value, list | tuple):
             return [(name, value)]
         self.require(
-            0 < len(value) <= most,
-            f"{name} must be a list of 1 to {most} tensors, not of {len(value)}; "
+            0 < len(value) <= MAX_TENSORS,
+            f"{name} must be a list of 1 to {MAX_TENSORS} tensors, not of {len(value)}; "
             f"{'pass a tensor' if not value else 'split the call'}",
         )
         if len(value) == 1:
             return [(name, value[0])]
         return [(f"{name}[{place}]", one) for place, one in enumerate(value)]
 
-    def integer(self, name: str, value: Any = _BOUND) -> int:
+    def integer(self, name: str) -> int:
         """An attribute that is a whole number, one of the rows of support if they list some."""
-        value = self.value(name) if value is _BOUND else value
-        return int(self.one_of(name, self.whole(name, value)))
+        return int(self.one_of(name, self.whole(name, self.value(name))))
 
     def whole(self, name: str, value: Any) -> int:
         """*value* as a whole number of 64 bits; *name* is what refusals call it."""
@@ -420,29 +382,21 @@ class Contract:
         )
         return axis % rank
 
-    def boolean(self, name: str, value: Any = _BOUND) -> bool:
+    def boolean(self, name: str) -> bool:
         """An attribute that is true or false, as the rows of support have it."""
-        value = self.value(name) if value is _BOUND else value
+        value = self.value(name)
         if not isinstance(value, bool | np.bool_):
             self.fail(f"{name} must be True or False, not {shown(value)}; pass one of them")
         return bool(self.one_of(name, bool(value)))
 
-    def choice(
-        self,
-        name: str,
-        value: Any = _BOUND,
-        choices: tuple[str, ...] | None = None,
-        when: str = "",
-    ) -> str:
+    def choice(self, name: str, choices: tuple[str, ...] | None = None) -> str:
         """An attribute that is one of a few names: *choices*, or those of the rows of support."""
-        if value is not _BOUND and isinstance(value, tuple) and choices is None:
-            value, choices = _BOUND, value  # choice("layout", ("BSND", "TND"))
-        value = self.value(name) if value is _BOUND else value
+        value = self.value(name)
         if choices is None:
             return str(self.one_of(name, value))
         if not isinstance(value, str) or value not in choices:
             remedy = "choose one of these" if len(choices) > 1 else f"pass {choices[0]!r}"
-            self.fail(f"{name} must be {listed(choices)}{when}, not {shown(value)}; {remedy}")
+            self.fail(f"{name} must be {listed(choices)}, not {shown(value)}; {remedy}")
         return value
 
     def one_of(self, name: str, value: Any) -> Any:
@@ -456,8 +410,12 @@ class Contract:
             when = self._narrowed(values_of, name)
             remedy = "choose one of these" if len(values) > 1 else f"pass {values[0]!r}"
             self.fail(f"{name} must be {words}{when}, not {shown(value)}; {remedy}")
-        narrowing.note(f"{name}={value}", lambda row: value in (row.values(name) or (value,)))
+        narrowing.note(name, Fact(name, "value", value))
         return value
+
+
+def _listed_types(dtypes: tuple[DType, ...]) -> str:
+    return listed(tuple(dtype.name for dtype in dtypes))
 
 
 def _is_left_out(value: Any) -> bool:

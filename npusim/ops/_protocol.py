@@ -17,7 +17,6 @@ from npusim.devices.schema import DeviceSpec
 from npusim.kernel.program import Block
 from npusim.ops._contract import Contract
 from npusim.ops._oracle import Given
-from npusim.ops._own_parameters import adapted_contract, adapted_oracle, has_own, own_signature
 from npusim.ops._signature import Parameter, name_of, parameters_of, python_signature
 from npusim.ops._support import Row, check_support
 from npusim.ops._torch import TorchFunction
@@ -117,9 +116,9 @@ class Operator:
     They are given by name. That of `templates` is not among them."""
     kernel_type: KernelType = ""
     """CANN's kernel, by the name that the vendor's profilers list as its type."""
-    contract: Callable[..., Problem]
-    """`contract(contract) -> Problem`: holds the arguments of a :class:`Contract` against what ties
-    them together, and raises OpError."""
+    contract: Callable[[Contract], Problem]
+    """Holds the arguments of a :class:`Contract` against what ties them together, and raises
+    OpError."""
     support: tuple[Row, ...] = ()
     """What goes together: types, layouts, ranks, product lines, values of attributes."""
     elsewhere: str = "run on Atlas A2 or A3"
@@ -131,9 +130,9 @@ class Operator:
     earlier: Callable[[Any, dict[str, Any]], tuple[EarlierCall, ...]] = _nothing_first
     """What torch_npu launches first, for a problem and the call's arguments: kernels of their own,
     whose time a profiler lists apart and whose results `check` hands to the operator's kernel."""
-    oracle: Callable[..., Array | Tensor | tuple[Array | Tensor, ...]]
-    """`oracle(given) -> result`: computes the result on whole arrays in plain numpy from the
-    arguments of a :class:`Given`."""
+    oracle: Callable[[Given], Array | Tensor | tuple[Array | Tensor, ...]]
+    """Computes the result on whole arrays in plain numpy from the arguments of a
+    :class:`Given`."""
     on_host: bool = False
     """Whether the oracle's result is the result: the chip has no kernel for it, and it takes no
     time, since a Task Duration leaves the host out."""
@@ -165,8 +164,6 @@ class Operator:
                 f"{self.name or 'operator'}: an operator must have an oracle, a function of what "
                 f"is given, not {self.oracle!r}; write what it computes in plain numpy"
             )
-        if has_own(self.oracle, "given") or has_own(self.contract, "contract"):  # ADAPTER
-            return
         if not self.torch and not self.signature:
             raise TypeError(
                 f"{self.name or 'operator'}: an operator must have a function of torch or a "
@@ -213,8 +210,6 @@ class Operator:
         """What a call is given, in order: what torch has first, then what npusim adds."""
         if isinstance(self.signature, inspect.Signature):
             return tuple(map(_parameter, self.signature.parameters.values()))
-        if has_own(self.oracle, "given"):  # ADAPTER
-            return tuple(map(_parameter, own_signature(self.oracle).parameters.values()))
         of_torch = self.torch[0].declared if self.torch and not self.signature else ()
         template = "*, str? template=None" if self.templates else ""
         extras = f"*, {self.extras}" if self.extras else ""
@@ -229,28 +224,35 @@ class Operator:
         """The same for `inspect`."""
         if isinstance(self.signature, inspect.Signature):
             return self.signature
-        if has_own(self.oracle, "given"):  # ADAPTER
-            return own_signature(self.oracle)
         return python_signature(self.parameters)
+
+    @cached_property
+    def _names(self) -> frozenset[str]:
+        return frozenset(each.name for each in self.parameters)
 
     @cached_property
     def _tensors(self) -> tuple[str, ...]:
         return tuple(each.name for each in self.parameters if each.is_tensor)
 
     def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        if not args and kwargs.keys() == self._names:
+            return kwargs  # as a run gives them, which binds by itself
         bound = self.python_signature.bind(*args, **kwargs)
         bound.apply_defaults()
         return dict(bound.arguments)
 
     def check(self, /, spec: DeviceSpec, *args: Any, **kwargs: Any) -> Problem:
         """Hold a call against the contract of the product line of *spec*; raises OpError."""
-        return self.checked(Contract(self.name, spec, arguments=self._bound(args, kwargs)))
+        arguments = self._bound(args, kwargs)
+        return self._checked(Contract(self.name, spec, arguments=arguments, support=self.support))
 
     def checked(self, contract: Contract) -> Problem:
         """Hold the arguments of *contract* against what is supported; raises OpError."""
-        contract = replace(contract, support=self.support)
+        return self._checked(replace(contract, support=self.support))
+
+    def _checked(self, contract: Contract) -> Problem:
         contract.require_series(self.elsewhere)
-        problem: Problem = adapted_contract(self.contract)(contract)
+        problem = self.contract(contract)
         contract.require_presence(self._tensors)
         return problem
 
@@ -263,9 +265,7 @@ class Operator:
         **kwargs: Any,
     ) -> Any:
         """The oracle's result for a call; *spec* is the chip, None an Atlas A2."""
-        arguments = self._bound(args, kwargs)
-        oracle = adapted_oracle(self.oracle, list(arguments))
-        return oracle(Given(self.name, arguments, spec, cube_order))
+        return self.oracle(Given(self.name, self._bound(args, kwargs), spec, cube_order))
 
     def plan(self, spec: DeviceSpec, problem: Problem) -> Plan | None:
         """How *problem* is split; None where no kernel runs: on the host, or without elements."""

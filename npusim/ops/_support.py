@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple
 
 from npusim.data.dtypes import DType
 from npusim.data.errors import shown
@@ -25,6 +26,7 @@ __all__ = [
     "EVERYWHERE",
     "MAX_RANK",
     "MAX_TENSORS",
+    "Fact",
     "Narrowing",
     "Operands",
     "Presence",
@@ -34,6 +36,7 @@ __all__ = [
     "dimensions",
     "dtypes_of",
     "layouts_of",
+    "lengths_of",
     "listed",
     "ranks_of",
     "required",
@@ -105,9 +108,9 @@ def required(*dtypes: DType, **more: Any) -> Operands:
     return Operands(dtypes, presence="required", **more)
 
 
-@dataclass(frozen=True, slots=True, init=False)
+@dataclass(frozen=True, slots=True, init=False, eq=False)
 class Row:
-    """A combination that is supported.
+    """A combination that is supported; two are the same only if they are one.
 
     Each tensor is an :class:`Operands`, a type or a tuple of types; one that may be None and that
     the row does not name must be None. An attribute that the row names has one of the values of
@@ -217,7 +220,54 @@ def _check_entry(who: str, parameter: Parameter, entry: Any) -> None:
         )
 
 
-Test = Callable[[Row], bool]
+class Fact(NamedTuple):
+    """What an argument of a call turned out to be."""
+
+    parameter: str
+    kind: Literal["type", "layout", "rank", "length", "given", "left out", "value"]
+    value: Any = None
+    """The type, ...; of a rank `(type, layout, dimensions)`, of a length tensors of a list."""
+
+    def holds(self, row: Row) -> bool:
+        """Whether *row* takes it."""
+        name, value = self.parameter, self.value
+        match self.kind:
+            case "type":
+                return value in row.operands(name).dtypes
+            case "layout":
+                return value in row.operands(name).layouts
+            case "rank":
+                return row.operands(name).takes(*value)
+            case "length":
+                return bool(value <= row.operands(name).most)
+            case "given":
+                return row.operands(name).presence != "absent"
+            case "left out":
+                return row.operands(name).presence != "required"
+        return value in (row.values(name) or (value,))
+
+    def told(self, name: str) -> str:
+        """It in words, of a tensor called *name*: `x of float16`."""
+        match self.kind:
+            case "type":
+                return f"{name} of {self.value}"
+            case "layout":
+                return f"{name} in {self.value}"
+            case "rank":
+                return f"{name} of {dimensions(self.value[2], self.value[2])}"
+            case "length":
+                return f"{self.value} tensors of {name}"
+            case "given":
+                return f"{name} given"
+            case "left out":
+                return f"no {name}"
+        return f"{name}={self.value}"
+
+
+@lru_cache(maxsize=4096)  # a few for each tensor of each operator; every call asks again
+def rows_with(rows: tuple[Row, ...], fact: Fact) -> tuple[Row, ...]:
+    """Those of *rows* that take *fact*."""
+    return tuple(row for row in rows if fact.holds(row))
 
 
 @dataclass(slots=True)
@@ -227,24 +277,19 @@ class Narrowing:
     series: str
     rows: tuple[Row, ...]
     """Those of the product line."""
-    seen: list[tuple[str, Test]] = field(default_factory=list)
-    """What each argument that was looked at is, in words such as `x of float16`, and which rows
-    take that."""
+    left: tuple[Row, ...]
+    """The rows that take all that was looked at."""
+    seen: list[tuple[str, Fact]] = field(default_factory=list)
+    """What narrowed them, and what the argument is called: `x[1]` of a list."""
     names: set[str] = field(default_factory=set)
     """Of the arguments that were looked at."""
 
-    @property
-    def left(self) -> tuple[Row, ...]:
-        """The rows that take all that was looked at."""
-        return self._left(self.seen)
-
-    def _left(self, seen: list[tuple[str, Test]]) -> tuple[Row, ...]:
-        return tuple(row for row in self.rows if all(test(row) for _, test in seen))
-
-    def note(self, words: str, test: Test) -> None:
-        """Keep the rows for which *test* holds, since an argument is what *words* say."""
-        if not all(test(row) for row in self.left):
-            self.seen.append((words, test))
+    def note(self, name: str, fact: Fact) -> None:
+        """Keep the rows that take *fact*, what an argument called *name* is."""
+        left = rows_with(self.left, fact)
+        if len(left) < len(self.left):
+            self.seen.append((name, fact))
+            self.left = left
 
     def when(self, admitted: Callable[[tuple[Row, ...]], Any]) -> str:
         """What narrows *admitted*, as `with x of float16 on Atlas A2`, for a refusal.
@@ -257,8 +302,12 @@ class Narrowing:
             others = [other for other in causes if other is not each]
             if _unordered(admitted(self._left(others))) == now:
                 causes = others
-        words = listed(tuple(words for words, _ in causes), "and") if causes else ""
-        return f"{' with ' if words else ''}{words} on {self.series}"
+        words = tuple(fact.told(name) for name, fact in causes)
+        beside = f" with {listed(words, 'and')}" if words else ""
+        return f"{beside} on {self.series}"
+
+    def _left(self, seen: list[tuple[str, Fact]]) -> tuple[Row, ...]:
+        return tuple(row for row in self.rows if all(fact.holds(row) for _, fact in seen))
 
 
 def _unordered(found: Any) -> Any:
@@ -268,23 +317,32 @@ def _unordered(found: Any) -> Any:
 # ---- what may be, over several rows ----
 
 
+@lru_cache(maxsize=4096)
 def dtypes_of(rows: tuple[Row, ...], name: str) -> tuple[DType, ...]:
     """The types that the tensor called *name* may have."""
     return tuple(dict.fromkeys(each for row in rows for each in row.operands(name).dtypes))
 
 
+@lru_cache(maxsize=4096)
 def layouts_of(rows: tuple[Row, ...], name: str) -> tuple[str, ...]:
     """The layouts that the tensor called *name* may have."""
     entries = (row.operands(name) for row in rows)
     return tuple(dict.fromkeys(each for entry in entries for each in entry.layouts))
 
 
+@lru_cache(maxsize=4096)
 def ranks_of(rows: tuple[Row, ...], name: str) -> tuple[int, int]:
     """The fewest and the most dimensions that the tensor called *name* may have."""
     ranks = [row.operands(name).ranks for row in rows]
     return min(least for least, _ in ranks), max(most for _, most in ranks)
 
 
+def lengths_of(rows: tuple[Row, ...], name: str) -> int:
+    """The most tensors that the list called *name* may have."""
+    return max(row.operands(name).most for row in rows)
+
+
+@lru_cache(maxsize=4096)
 def values_of(rows: tuple[Row, ...], name: str) -> tuple[Any, ...] | None:
     """The values that the attribute called *name* may have; None is anything."""
     found: list[Any] = []

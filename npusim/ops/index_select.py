@@ -6,7 +6,7 @@
 
 The bits come out as they went in. Torch runs it for `torch.index_select` on the card. What lies
 behind the axis is a row, what lies before it counts tables, from each of which the same rows are
-taken, as :mod:`npusim.ops.embedding.kernel` takes those of one.
+taken, as :mod:`npusim.ops._gather` takes those of one.
 
 Sources: ops-nn@e5c3fa9 index/gather_v2/op_api/aclnn_index_select.cpp. On A2 and A3 it calls
 GatherV3, whose tiling library is closed, and GatherV2 for types that this one does not take. That
@@ -26,15 +26,10 @@ from npusim.data.tensor import TensorSpec
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import BLOCK_BYTES
 from npusim.ops._contract import MAX_RANK, Contract
+from npusim.ops._gather import TYPES, TYPES_310P, Plan, Problem, build, require_in_range, tile
 from npusim.ops._oracle import Given
 from npusim.ops._protocol import Operator
 from npusim.ops._support import A2_A3, ATLAS_INFERENCE, Operands, Row
-from npusim.ops.embedding.contract import TYPES, TYPES_310P, Problem, require_in_range
-from npusim.ops.embedding.kernel import build
-from npusim.ops.embedding.tiling import Plan, tile
-
-__all__ = ["OPERATOR", "check", "oracle"]
-
 
 INDEX = Operands((INT32, INT64), ranks=(1, 1))
 

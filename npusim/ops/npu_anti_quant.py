@@ -27,8 +27,9 @@ from npusim.data.integers import align_down, align_up, ceil_div
 from npusim.data.tensor import Operand, TensorSpec
 from npusim.devices.schema import DeviceSpec
 from npusim.kernel import Block, GmView, Step, VectorCore
+from npusim.kernel.rectangles import rectangles
 from npusim.ops import _vocabulary as ops
-from npusim.ops._quant_parameters import QuantParameter, rectangles
+from npusim.ops._quant_parameters import QuantParameter
 from npusim.ops._vocabulary import A2_A3, ATLAS_INFERENCE, Row, alike, present, same_shape_remedy
 
 INT4_PER_INT32 = 8

@@ -149,7 +149,7 @@ class _Bodies:
 def _lane(
     lane: LaneTrace, cores: tuple[int, ...], summary: Summary | None, bodies: _Bodies
 ) -> dict[str, Any]:
-    whole = Part(0, len(lane.program), len(lane.program.calls), False)
+    whole = Part(0, len(lane.program), len(lane.program.called), False)
     parts = (whole,) if summary is None else summary.parts(lane)
     joined: list[list[Joined]] = [[]] if summary is None else summary.joined(lane)
     calls: list[list[int]] = []

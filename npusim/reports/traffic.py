@@ -94,8 +94,8 @@ def _counted(trace: Trace) -> Iterator[tuple[MicroOp, int]]:
     """Every micro-op of a body, and how often all cores ran it."""
     counts: dict[Body, int] = {}
     for lane in trace.lanes:
-        for call in lane.program.calls:
-            counts[call.body] = counts.get(call.body, 0) + len(lane.cores)
+        for body in lane.program.called:
+            counts[body] = counts.get(body, 0) + len(lane.cores)
     for body, times in counts.items():
         for op in body:
             yield op, times

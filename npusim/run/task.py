@@ -17,6 +17,7 @@ from npusim.devices.schema import CORES_OF_A_GROUP, DeviceSpec
 from npusim.kernel.builder import deeper, watched
 from npusim.kernel.program import Program, QueueName
 from npusim.kernel.queues import ProgramError
+from npusim.kernel.table import TabledProgram
 from npusim.run.disk_cache import Stored
 from npusim.run.memory_cache import KEPT, device_key, key_of, unvalued
 from npusim.run.user_kernel import UserProblem
@@ -243,5 +244,8 @@ def _written_bytes(programs: Iterable[Program]) -> int:
     found = list(programs)
     bodies = {body for program in found for body in program.bodies}
     leaves = {leaf for program in found for leaf in program.leaves}
-    calls = sum(len(program.calls) for program in found) + sum(len(body.calls) for body in bodies)
-    return WRITTEN_BYTES * (sum(map(len, leaves)) + calls)
+    calls = sum(len(program.calls) for program in found if not isinstance(program, TabledProgram))
+    calls += sum(len(body.calls) for body in bodies)
+    tables = [program.table for program in found if isinstance(program, TabledProgram)]
+    rows = sum(table.body.nbytes + table.shifts.nbytes for table in tables)
+    return WRITTEN_BYTES * (sum(map(len, leaves)) + calls) + rows

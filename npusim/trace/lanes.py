@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from npusim.devices.schema import Pipe
 from npusim.isa import ORDERING, MicroOp, copied_place
-from npusim.kernel.program import Body, Call, Program
+from npusim.kernel.program import Body, Program
 from npusim.trace.copies import CopyTimes
 
 __all__ = ["ORDERING", "LaneTrace", "LazyLaneTrace", "PipeCounter", "Span", "Trace"]
@@ -118,7 +118,7 @@ class LaneTrace:
 
     def _work(self, known: dict[Body, Work]) -> Work:
         """Pipe -> the micro-ops that do work there, and how many bytes they copy."""
-        work = _work_of_calls(self.program.calls, known)
+        work = _work_of_all(self.program.called, known)
         return {pipe: work[pipe] for pipe in sorted(work)}
 
     def _count(self, rows: Rows, nbytes: int) -> PipeCounter:
@@ -159,15 +159,15 @@ class LazyLaneTrace(LaneTrace):
         return self._times[2]
 
 
-def _work_of_calls(calls: tuple[Call, ...], known: dict[Body, Work]) -> Work:
-    """The same of *calls*; *known* are the bodies seen before."""
+def _work_of_all(called: Iterable[Body], known: dict[Body, Work]) -> Work:
+    """The same of bodies, *called* one after the other; *known* are those seen before."""
     rows: dict[Pipe, list[Rows]] = {}
     nbytes: dict[Pipe, int] = {}
     count = 0
-    for call in calls:
-        body = call.body
+    for body in called:
         if body not in known:
-            known[body] = _work_of_calls(body.calls, known) if body.calls else _work(body)
+            inner = [call.body for call in body.calls]
+            known[body] = _work_of_all(inner, known) if inner else _work(body)
         for pipe, (places, moved) in known[body].items():
             rows.setdefault(pipe, []).append(places + count)
             nbytes[pipe] = nbytes.get(pipe, 0) + moved

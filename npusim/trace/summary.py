@@ -175,7 +175,7 @@ def _parts(lane: LaneTrace, joined_ops: int, shown_ops: int) -> tuple[Part, ...]
     """
     count = len(lane.program)
     if count <= shown_ops:
-        return (Part(0, count, len(lane.program.calls), False),)
+        return (Part(0, count, len(lane.program.called), False),)
     bounds = _bounds(lane)
     each_ops = shown_ops // SHOWN_STRETCHES
     cuts = _cuts(bounds, min(MOST_OPS, each_ops) if each_ops else MOST_OPS)
@@ -201,7 +201,7 @@ def _parts(lane: LaneTrace, joined_ops: int, shown_ops: int) -> tuple[Part, ...]
 
 def _bounds(lane: LaneTrace) -> list[int]:
     """Where calls begin and end, from 0 to all micro-ops of *lane*, ascending."""
-    lengths = [len(call.body) for call in lane.program.calls if len(call.body)]
+    lengths = [len(body) for body in lane.program.called if len(body)]
     return [0, *np.cumsum(lengths).tolist()]
 
 

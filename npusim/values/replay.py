@@ -90,7 +90,7 @@ class Replay:
         orders: Mapping[Program, Sequence[int]],
     ) -> Replay | None:
         """None for a launch that is not small, or whose blocks meet, trap or use the cube."""
-        bodies = {call.body for block in blocks for call in block.program.calls}
+        bodies = {body for block in blocks for body in block.program.bodies}
         if len(blocks) > MOST_BLOCKS or any(map(_is_more, map(facts_of, bodies))):
             return None
         return cls(blocks, spec, orders)

@@ -263,7 +263,8 @@ def test_three_operators_end_as_the_vendors_kernels_do() -> None:
         output_dtype="bfloat16",
     )
     blocks = operator.build(A2, problem, operator.tile(A2, problem))
-    with pytest.raises(FlagError, match=r"^npu_quant_matmul #\d+ \(line \d+ of opt.py\) mte2: "):
+    where = r"^npu_quant_matmul #\d+ \(line \d+ of epilogue.py\) mte2: "
+    with pytest.raises(FlagError, match=where):
         chip.verify(blocks, A2)
     assert chip.verify(blocks, A2, flags_may_stay_up=True)
 

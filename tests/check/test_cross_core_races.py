@@ -56,6 +56,12 @@ def test_a_core_must_not_read_what_another_one_writes() -> None:
     check_apart((block(7, 0, store(32, 32)), block(2, 0, load(64, 32), **same)))
 
 
+def test_a_name_that_nobody_binds_is_left_to_the_check_of_bounds() -> None:
+    stray = Load(UB, Global("nobody", 0, 32), 32)
+    refused("0 and 1", "y[0:32]", block(0, 0, store(0, 32), stray), block(1, 0, store(0, 32)))
+    check_apart((block(0, 0, store(0, 32), stray), block(1, 32, store(0, 32), stray)))
+
+
 def test_two_cores_may_read_the_same_bytes() -> None:
     check_apart((block(0, 0, load(0, 64)), block(1, 0, load(0, 64))))
 

@@ -12,6 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from attention_calls import OP as FUSED_ATTENTION
+from attention_calls import attention_call, specs_of
+from attention_layouts import layout_call
 from tiny import fewer_cores
 from weight_calls import HALF, Kind, weight_call
 
@@ -21,6 +24,7 @@ from npusim.devices.schema import DeviceSpec
 from npusim.isa import Load, Local
 from npusim.kernel.builder import Builder
 from npusim.kernel.cube import CubeWriter
+from npusim.kernel.matmul import Matmul
 from npusim.kernel.program import Block, Body, Program
 from npusim.kernel.steps import Step
 from npusim.kernel.views import GmView, repeat
@@ -130,6 +134,21 @@ FORMATS: list[Case] = [
         (spec("int8", 3000, 6000, layout="FRACTAL_NZ"), 2),
     )
 ]
+RNG = np.random.default_rng(0)
+ATTENTION: list[Case] = [
+    (FUSED_ATTENTION, SPLIT, specs_of(call))
+    for call in (
+        attention_call(RNG, (200, 5, 1), (900, 5, 700), (4, 2), 64, np.float16, 48),
+        attention_call(RNG, (3, 1), (1500, 2100), (4, 2), 256, np.float16, 128, template="FAI-FD"),
+        layout_call(RNG, "NTD", ((70, 3), (1100, 30)), (4, 2), 80, np.float16, sparse_mode=3)[0],
+        layout_call(RNG, "BSH", ((1, 1), (9000, 20)), (8, 2), 64, np.float16, block_size=128)[0],
+        {
+            "query": np.ones((3, 1, 256), np.float16), "num_heads": 8, "num_key_value_heads": 4,
+            "key": np.ones((3, 700, 128), np.int8), "value": np.ones((3, 700, 128), np.int8),
+            "antiquant_scale": np.ones(2, np.float16), "actual_seq_lengths_kv": [700, 650, 33],
+        },
+    )
+]  # fmt: skip
 WEIGHTS: list[tuple[DeviceSpec, tuple[int, int, int], Kind, dict[str, Any]]] = [
     (SPLIT, (16, 128, 600), Kind(layout="NDT", bias=True, offset=True), {}),
     (SPLIT, (16, 128, 640), Kind(), {}),
@@ -206,6 +225,7 @@ CASES = [
         *SWIGLU,
         *GROUPS,
         *FORMATS,
+        *ATTENTION,
     ),
     *weights(),
 ]
@@ -267,7 +287,8 @@ def test_turns_of_a_product_are_what_a_plain_loop_over_k_writes(
     bodies = {body for block in blocks for body in block.program.bodies}
     called = [call.body for body in bodies for call in body.calls]
     assert len(called) > len(set(called))
-    monkeypatch.setattr(CubeWriter, "_turns", lambda _, first_k, k: [(first_k, k)])
+    for each in (CubeWriter, Matmul):
+        monkeypatch.setattr(each, "_turns", lambda _, first_k, k: [(first_k, k)])
     for block, plain in zip(blocks, blocks_of(*case), strict=True):
         assert not any(body.calls for body in plain.program.bodies)
         assert block.program.ops == plain.program.ops
@@ -321,6 +342,26 @@ def test_a_stage_that_depends_on_what_another_left_behind_is_seen(tiny: DeviceSp
         return [builder.build()]
 
     assert not same_programs(write)
+
+
+def test_views_in_tuples_move_the_call(tiny: DeviceSpec) -> None:
+    builder = Builder("tuples", tiny.cores["aiv"], tiny.sync)
+    x, y = (GmView.of(name, FLOAT16, 8, 16) for name in "xy")
+
+    def stage(parts: tuple[tuple[int, GmView], ...], other: GmView) -> None:
+        for size, part in parts:
+            builder.emit(Load(Local("ub", 0, FLOAT16, size), part.operand))
+        builder.emit(Load(Local("ub", 0, FLOAT16, 16), other.operand))
+
+    for row in (0, 4):
+        views = ((16, x[row : row + 1, :]), (8, x[row + 2 : row + 3, :8]))
+        repeat(builder, stage, views, y[row : row + 1, :])
+    program = builder.build()
+    first, second, _ = program.calls
+    assert first.body is second.body
+    assert (first.shifts, second.shifts) == ({"x": 0, "y": 0}, {"x": 128, "y": 128})
+    places = [op.src.offset_bytes for op in program.ops if isinstance(op, Load)]
+    assert places == [0, 64, 0, 128, 192, 128]
 
 
 def drawn(rng: np.random.Generator) -> Case:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,8 @@ from attention_calls import OP, STENCIL, attention_call, specs_of
 from op_calls import NEW, OLD, Row, assert_accepted, assert_all_same, assert_refused, on_each_line
 
 from npusim import Code, OpError, TensorSpec, devices, ops, run
-from npusim.ops.npu_fused_infer_attention_score.contract import MODES, SIMULATED_OPTIONS
+from npusim.ops._attention.check import ATTRIBUTES
+from npusim.ops._attention.problem import choose
 from npusim.ops.npu_fused_infer_attention_score_v2 import NAMES
 
 A2, V2 = "ascend910b2", f"{OP}_v2"
@@ -31,19 +32,20 @@ def of_pages(**wrong: Any) -> dict[str, Any]:
 
 
 ROWS = [
-    Row({}, "the chip must have the kernel FusedInferAttentionScore of Atlas A2 and A3, not be one "
-        "of {series}, which has those of npu_prompt_flash_attention and npu_incre_flash_attention "
-        "only, and these are not simulated; run it on Atlas A2 or A3", {}, OLD, Code.UNSUPPORTED),
+    Row({}, "the chip must be of Atlas A2 or Atlas A3, not ascend310p3 of {series}, which has no "
+        "such kernel; run it on Atlas A2 or A3: the kernels of npu_prompt_flash_attention and "
+        "npu_incre_flash_attention on Atlas inference are not simulated", {}, OLD,
+        Code.UNSUPPORTED),
     Row({"pse_shift": HALF}, "pse_shift must be None, not an array of float16 (5, 4, 32): "
         "offsets of keys, quantised queries and outputs, offsets of scores, prefixes and rotated "
         "parts of a head are not simulated; leave it out", {}, NEW, Code.UNSUPPORTED),
-    Row({"antiquant_mode": 1}, "antiquant_mode must be 0 without antiquant_scale, not 1; pass "
-        "antiquant_scale too", {}, NEW),
+    Row({"antiquant_mode": 1}, "antiquant_mode must be 0 with no antiquant_scale on {series}, not "
+        "1; pass 0", {}, NEW),
     Row({"query": HALF.astype(np.float32)},
         "query must be float16 or bfloat16 on {series}, not float32; convert it", {}, NEW),
     Row({"key": ones(9, 2, 32, dtype=np.int8)},
-        "key must be float16 like query, float16, unless antiquant_scale is given, not int8; "
-        "convert it", {}, NEW),
+        "key must be float16 with query of float16, no antiquant_scale and no key_antiquant_scale "
+        "on {series}, not int8; convert it", {}, NEW),
     Row({"value": ones(9, 2, 16)}, "value must have the shape of key, (9, 2, 32), not (9, 2, 16); "
         "pass as many columns", {}, NEW),
     Row({"input_layout": "SBH"}, "input_layout must be BSH, BSND, BNSD, BNSD_BSND, TND, NTD or "
@@ -152,16 +154,12 @@ def test_each_constraint_of_pages(series: str, rows: list[Row]) -> None:
     assert_accepted(OP, PAGED, series)
 
 
-def test_every_parameter_is_simulated_or_must_be_left_out() -> None:
-    parameters = ops.signature(ops.load(OP)).parameters
-    optional = {name: p.default for name, p in parameters.items() if p.default is not p.empty}
-    modes = {name: value for name, value in MODES.items() if name in optional}
-    assert {name: optional[name] for name in modes} == modes
-    others = set(optional) - set(SIMULATED_OPTIONS) - set(MODES)
-    assert set(SIMULATED_OPTIONS) <= set(optional)
-    assert all(optional[name] is None for name in others)
-    kinds = {parameter.kind for name, parameter in parameters.items() if name in optional}
-    assert kinds == {inspect.Parameter.KEYWORD_ONLY}
+def test_what_is_not_simulated_may_be_left_out() -> None:
+    operator = ops.load(OP)
+    known = {*ATTRIBUTES, *(name for row in operator.support for name in row.entries)}
+    others = [each for each in operator.parameters if each.name not in known]
+    assert len(others) == 17
+    assert {(each.default, each.by_name) for each in others} == {(None, True)}
 
 
 # ---- choice ----
@@ -202,11 +200,7 @@ def test_keys_are_split_for_few_tasks(
     ],
 )
 def test_what_fai_does_not_take_goes_to_fia(changed: dict[str, Any], reason: str) -> None:
-    from npusim.ops.npu_fused_infer_attention_score.choice import choose
-
     a = ops.load(OP).check(devices.load(A2), **specs_of(BASE)).attention
-    from dataclasses import replace
-
     fields = {"layout" if name == "input_layout" else name: x for name, x in changed.items()}
     found = choose(replace(a, **fields), 24)
     assert (found.template, found.reason) == ("FIA", f"FAI takes calls only if {reason}")

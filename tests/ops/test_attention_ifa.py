@@ -7,7 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from attention_calls import OP, specs_of
+from attention_calls import (
+    A2,
+    A3,
+    OP,
+    reference,
+    specs_of,
+    values,
+)
 from attention_layouts import by_request, float64_rows, layout_call
 from draws import draws
 from hypothesis import given
@@ -15,9 +22,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from op_calls import BF16, NEW, Row, assert_accepted, assert_all_same, assert_refused, on_each_line
 
-from npusim import Code, OpError, TensorSpec, devices, ops, run
+from npusim import Code, OpError, TensorSpec, run
 
-A2, A3 = "ascend910b2", "ascend910_9391"
 F16 = np.float16
 KINDS = ("tensor", "channel", "token")
 Array = NDArray[Any]
@@ -74,14 +80,6 @@ def int8_call(
 
 def whole(x: Array) -> Array:
     return np.clip(np.rint(x.astype(np.float32) * 50), -128, 127).astype(np.int8)
-
-
-def values(call: dict[str, Any], device: str = A2) -> Any:
-    return run(OP, **call, device=device, timing=False).output
-
-
-def reference(call: dict[str, Any], device: str = A2) -> Any:
-    return ops.load(OP).reference(**call, spec=devices.load(device))
 
 
 def assert_near_float64(call: dict[str, Any], real: Any, output: Array, dtype: Any) -> None:
@@ -239,20 +237,18 @@ ROWS = [
         "key_antiquant_scale and value_antiquant_scale together, not antiquant_scale, "
         "key_antiquant_scale and value_antiquant_scale; leave the others out, or pass what is "
         "missing", {"antiquant_scale": np.stack([SCALE, SCALE])} | ONE, NEW),
-    Row({"antiquant_mode": 1}, "antiquant_mode must be 0 without antiquant_scale, not 1; pass "
-        "antiquant_scale too", {}, NEW),
     Row({"key_antiquant_mode": 2}, "key_antiquant_mode must be 0, one scale or one for each "
         "column, or 1, one for each token, not 2: others are not simulated; choose one of these",
         {}, NEW, Code.UNSUPPORTED),
-    Row({"key_antiquant_mode": 1}, "value_antiquant_mode must be 1 with key_antiquant_mode 1, not "
-        "0; pass a scale for each token",
+    Row({"key_antiquant_mode": 1, "key_antiquant_scale": np.ones((2, 9), np.float32)},
+        "value_antiquant_mode must be 1 with key_antiquant_mode=1 on {series}, not 0; pass 1",
         TOKENS | {f"{x}_antiquant_scale": np.ones((2, 9), np.float32) for x in ("key", "value")},
         NEW),
     Row({"value_antiquant_mode": 1}, "value_antiquant_scale must be float32 with "
-        "value_antiquant_mode 1 and a query of float16, not float16; convert it",
+        "value_antiquant_mode=1 on {series}, not float16; convert it",
         {"value_antiquant_mode": 1, "value_antiquant_scale": np.ones((1, 2, 9), np.float32)}, NEW),
     Row({"key_antiquant_scale": SCALE.astype(BF16)}, "key_antiquant_scale must be float16 with "
-        "key_antiquant_mode 0 and a query of float16, not bfloat16; convert it", {}, NEW),
+        "query of float16 and key_antiquant_mode=0 on {series}, not bfloat16; convert it", {}, NEW),
     Row({"key_antiquant_scale": SCALE.T.copy()}, "key_antiquant_scale must have shape (1,), (1, 2, "
         "32) or (2, 32) with key_antiquant_mode 0 and input_layout BSND, not (32, 2); reshape it",
         {}, NEW),
@@ -261,8 +257,8 @@ ROWS = [
     Row(TOKENS | {f"{x}_antiquant_scale": np.ones((2, 8), np.float32) for x in ("key", "value")},
         "key_antiquant_scale must have shape (1, 2, 9) or (2, 9) with key_antiquant_mode 1 and "
         "input_layout BSND, not (2, 8); reshape it", {}, NEW),
-    Row({"key": BASE["key"].astype(F16)}, "key must be int8 with key_antiquant_scale, not float16; "
-        "convert it", {}, NEW),
+    Row({"key": BASE["key"].astype(F16)}, "key must be int8 with key_antiquant_scale "
+        "given on {series}, not float16; convert it", {}, NEW),
     Row({"key_antiquant_offset": SCALE}, "key_antiquant_offset must be None, not an array of "
         "float16 (2, 32): offsets of keys, quantised queries and outputs, offsets of scores, "
         "prefixes and rotated parts of a head are not simulated; leave it out", {}, NEW,
@@ -307,6 +303,6 @@ def test_the_second_version_takes_no_int8() -> None:
     other = f"{OP}_v2"
     call = {"num_query_heads": 4, "num_key_value_heads": 2, "input_layout": "BSND"}
     call |= {name: BASE[name] for name in ("query", "key", "value")}
-    message = "key must be float16 like query, float16, not int8; convert it"
+    message = "key must be float16 with query of float16 on Atlas A2, not int8; convert it"
     with pytest.raises(OpError, match=rf"^{other}: {re.escape(message)} \[\d+\]$"):
         run(other, **call, device=A2)

@@ -100,8 +100,8 @@ ROWS = [
         "shape (6, 1)", {"activation_scale": ones(6, 1)}, NEW, TILING),
     *(
         Row(HALF | {name: value},
-            f"{name} must be None with x of float16, which is dequantised already, not given; "
-            f"leave it out", HALF, NEW)
+            f"{name} must be None with x of float16 on {{series}}, not given; leave it out", HALF,
+            NEW)
         for name, value in (
             ("weight_scale", ones(128)), ("activation_scale", ones(6)), ("bias", ones(128)),
         )

@@ -119,7 +119,7 @@ ROWS = [
     # dst_type
     *(
         Row({"dst_type": dtype},
-            f"dst_type must be int8 or quint4x2, not {dtype!r}; choose one of these",
+            f"dst_type must be int8 or quint4x2 on {{series}}, not {dtype!r}; choose one of these",
             {"dst_type": right}, NEW)
         for dtype, right in (("int4", "int8"), ("quint8", None), (1, "int8"), (int, "int8"))
     ),

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from op_calls import BF16, INFERENCE, LINES, NEW, OLD, Array, Row, assert_refused, on_each_line
 
 from npusim import OpError, Tensor, TensorSpec, devices, ops, run
-from npusim.ops.npu_format_cast.tiling import pieces_of_cores
+from npusim.ops.npu_format_cast import pieces_of_cores
 
 OP = "npu_format_cast"
 KINDS = (np.float16, BF16, np.float32, np.int8, np.int32)

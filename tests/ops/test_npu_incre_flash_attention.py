@@ -44,16 +44,16 @@ OTHERS = (
     "of a head are not simulated; leave it out"
 )
 ROWS = [
-    Row({}, "the chip must be one of Atlas A2 or A3, not of {series}, whose kernel is not "
-        "simulated; run it on Atlas A2 or A3", {}, OLD, Code.UNSUPPORTED),
+    Row({}, "the chip must be of Atlas A2 or Atlas A3, not ascend310p3 of {series}, which has no "
+        "such kernel; run it on Atlas A2 or A3", {}, OLD, Code.UNSUPPORTED),
     Row({"antiquant_scale": None, "key": KEYS[0].astype(F16), "value": KEYS[1].astype(F16)},
         "antiquant_scale must be given, with key and value of int8, not None: the kernel for other "
         "keys is not simulated; call npu_fused_infer_attention_score, which has others", {}, NEW,
         Code.UNSUPPORTED),
     Row({"antiquant_scale": np.ones(3, F16)}, "antiquant_scale must have shape (2,) or (2, 2, 32) "
         "with input_layout BSND, not (3,); reshape it", {"antiquant_scale": np.ones(2, F16)}, NEW),
-    Row({"antiquant_scale": np.ones(2, np.float32)}, "antiquant_scale must be float16 with a query "
-        "of float16, not float32; convert it", {}, NEW),
+    Row({"antiquant_scale": np.ones(2, np.float32)}, "antiquant_scale must be float16 with query "
+        "of float16 on {series}, not float32; convert it", {}, NEW),
     Row({"antiquant_offset": np.ones(2, F16)}, f"antiquant_offset must be None, not an array of "
         f"float16 (2,): {OTHERS}", {}, NEW, Code.UNSUPPORTED),
     Row({"actual_seq_lengths": [1, 2, 3]}, "actual_seq_lengths must have 1 or 2 entries, one for "

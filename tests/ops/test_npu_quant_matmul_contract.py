@@ -118,34 +118,34 @@ ROWS += [
         for kind in (None, "int8")
     ),
     Row({"scale": ones(8, dtype=F16)},
-        "scale must be float32, int64 or uint64 with output_dtype of int8 on {series}, "
+        "scale must be float32, int64 or uint64 with output_dtype=int8 on {series}, "
         "not float16; convert it", {"scale": WORDS.view(U64)}, NEW),
     Row({"scale": ones(8, dtype=F16)} | HALF,
         "scale must be float32, int64 or uint64 on {series}, not float16; convert it",
         {"scale": WORDS} | HALF, OLD),
     Row({"scale": WORDS} | WHOLE,
-        f"scale must be float32 or bfloat16 with output_dtype of int32 on {{series}}, not int64; "
+        f"scale must be float32 or bfloat16 with output_dtype=int32 on {{series}}, not int64; "
         f"{PACKED_WORDS}", {"scale": ones(8, dtype=BF16)} | WHOLE, NEW),
     Row({"scale": WORDS} | HALF | TOKENS,
-        "scale must be float32 with x2 of int8, output_dtype of float16 and pertoken_scale given "
+        "scale must be float32 with x2 of int8, output_dtype=float16 and pertoken_scale given "
         f"on {{series}}, not int64; {PACKED_WORDS}", HALF | TOKENS, NEW),
     Row({"offset": ones(8)} | WHOLE,
-        "offset must be None with output_dtype of int32 on {series}, not given; leave it out",
+        "offset must be None with output_dtype=int32 on {series}, not given; leave it out",
         {"offset": ones(8)}, NEW),
     Row({"offset": ones(8)} | HALF,
-        "offset must be None with output_dtype of float16 on {series}, not given; leave it out",
+        "offset must be None with output_dtype=float16 on {series}, not given; leave it out",
         {"offset": ones(8)}, OLD),
     Row({"offset": ones(8, dtype=I32)},
         "offset must be float32 with x1 of int8 on {series}, not int32; convert it",
         {"offset": ones(8)}, NEW),
     Row({"bias": ones(8, dtype=F16)} | HALF,
-        "bias must be int32 with output_dtype of float16 and no pertoken_scale on {series}, "
+        "bias must be int32 with output_dtype=float16 and no pertoken_scale on {series}, "
         "not float16; convert it", {"bias": ones(8, dtype=F16)} | HALF | TOKENS, NEW),
     Row({"bias": ones(8, dtype=F16)} | BRAIN,
-        "bias must be int32, bfloat16 or float32 with output_dtype of bfloat16 on {series}, "
+        "bias must be int32, bfloat16 or float32 with output_dtype=bfloat16 on {series}, "
         "not float16; convert it", {"bias": ones(8, dtype=BF16)} | BRAIN | TOKENS, NEW),
     Row(TOKENS,
-        "pertoken_scale must be None with output_dtype of int8 on {series}, not given; "
+        "pertoken_scale must be None with output_dtype=int8 on {series}, not given; "
         "leave it out", TOKENS | BRAIN, NEW),
     Row(TOKENS | HALF, "pertoken_scale must be None on {series}, not given; leave it out", HALF,
         OLD),
@@ -288,7 +288,7 @@ RANK = (
     "(1, 8); pass one number, or one a column, or group_sizes=[0, 0, 256]"
 )
 NO_OFFSET = (
-    "offset must be None with x1 of int32 and group_sizes of (0, 0, 0) on {series}, not given; "
+    "offset must be None with x1 of int32 and group_sizes=(0, 0, 0) on {series}, not given; "
     "leave it out"
 )
 ROWS += [

@@ -25,7 +25,7 @@ def ones(*shape: int, dtype: Any = np.float32) -> Any:
 BASE = {"scale": ones(4)}
 ONE_OR_EACH = "pass one number, or one for each of scale"
 NOT_A_TENSOR = "must be a numpy array or a TensorSpec, not"
-BITS = "0 cuts the scale's low bits off, 1 rounds them"
+REMEDY = "choose one of these"
 
 ROWS = [
     # tensors and types
@@ -80,7 +80,7 @@ ROWS = [
     ),
     # round_mode
     *(
-        Row({"round_mode": mode}, f"round_mode must be 0 or 1, not {mode}; {BITS}",
+        Row({"round_mode": mode}, f"round_mode must be 0 or 1, not {mode}; {REMEDY}",
             {"round_mode": right})
         for mode, right in ((-1, 0), (2, 1), (2**62, np.int64(1)))
     ),

@@ -176,7 +176,7 @@ ROWS = [
     Row({"weight": ones(2, 16, 32, dtype=BF16)},
         "weight must be float16 with input of float16 on {series}, not bfloat16; convert it",
         {"weight": ones(2, 16, 32, dtype=BF16), "input": ones(2, 3, 16, dtype=BF16)}, NEW),
-    Row({"input": ones(3, 16)}, "input must have 3 dimensions, not shape (3, 16); reshape it",
+    Row({"input": ones(3, 16)}, "input must have three dimensions, not shape (3, 16); reshape it",
         {"input": ones(2, 1, 16)}, NEW),
     Row({"weight": ones(2, 16, 0)},
         "weight must not be empty, not of shape (2, 16, 0); leave the call out", {}, NEW),

@@ -311,13 +311,13 @@ def product(wrong: Call, message: str, *changes: Call, **rest: Any) -> Remedy:
 PRODUCT_ROWS = [
     product(
         {"x1": int32(4, 2)},
-        "x2 must be int32 like x1, not int8; pack its numbers, as int32, with "
+        "x2 must be int32 with x1 of int32 on Atlas A2, not int8; pack its numbers, as int32, with "
         "npu_convert_weight_to_int4pack",
         {"x2": packed(int8(16, 8).astype(np.int32)), "output_dtype": "float16"},
     ),
     product(
         {"x2": int32(16, 1)},
-        "output_dtype must be float16 or bfloat16 with packed int4 matrices, not 'int8'; "
+        "output_dtype must be float16 or bfloat16 with x2 of int32 on Atlas A2, not 'int8'; "
         "choose one of these",
         {"output_dtype": "float16", "scale": np.ones(8, np.uint64)}
         | {"offset": ones(8, dtype=FULL), "pertoken_scale": ones(4, dtype=FULL)},
@@ -366,29 +366,25 @@ PRODUCT_ROWS = [
     ),
     product(
         TOKENS,
-        "pertoken_scale must be None with output_dtype='int8'; leave it out, or pass "
-        "output_dtype='float16' or 'bfloat16'",
+        "pertoken_scale must be None with output_dtype=int8 on Atlas A2, not given; leave it out",
         {"pertoken_scale": None},
-        {"output_dtype": "float16"},
-        {"output_dtype": "bfloat16"},
     ),
     product(
         TOKENS | {"output_dtype": "float16"},
-        "pertoken_scale must be None on Atlas inference; leave it out",
+        "pertoken_scale must be None on Atlas inference, not given; leave it out",
         {"pertoken_scale": None},
         device=OLD,
     ),
     product(
         {"offset": ones(8, dtype=FULL), "output_dtype": "float16"},
-        "offset must be None with output_dtype='float16'; leave it out, for only an int8 output "
-        "takes one",
+        "offset must be None with x2 of int8 and output_dtype=float16 on Atlas A2, not given; "
+        "leave it out",
         {"offset": None},
-        {"output_dtype": "int8"},
     ),
     product(
         {"scale": words(ones(8, dtype=FULL)), "output_dtype": "bfloat16"},
-        "scale must be float32 or bfloat16 with output_dtype='bfloat16', not int64; "
-        "pass the numbers that npu_trans_quant_param packed",
+        "scale must be float32 or bfloat16 with x2 of int8 and output_dtype=bfloat16 on Atlas "
+        "A2, not int64; pass the numbers that npu_trans_quant_param packed",
         {"scale": ones(8, dtype=FULL)},
     ),
     product(
@@ -413,7 +409,7 @@ PRODUCT_ROWS = [
     ),
     product(
         INT4 | {"output_dtype": None},
-        "output_dtype must be float16 or bfloat16 with packed int4 matrices, not 'int8'; "
+        "output_dtype must be float16 or bfloat16 with x1 of int32 on Atlas A2, not 'int8'; "
         "choose one of these",
         {"output_dtype": "float16"},
         {"output_dtype": "bfloat16"},

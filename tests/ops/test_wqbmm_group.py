@@ -12,9 +12,21 @@ from draws import draws
 from hypothesis import given
 from hypothesis import strategies as st
 from op_calls import BF16, Array
-from weight_calls import F32, HALF, OP, assert_bits, build, check, played, reference, tile
+from weight_calls import (
+    F32,
+    HALF,
+    OP,
+    Kind,
+    assert_bits,
+    build,
+    check,
+    played,
+    reference,
+    tile,
+    weight_call,
+)
 
-from npusim import Tensor, TensorSpec, devices, run
+from npusim import TensorSpec, devices, run
 from npusim.ops.npu_weight_quant_batchmatmul.templates.msd_group import MsdGroupPlan
 from npusim.ops.npu_weight_quant_batchmatmul.templates.msd_per_group import PerGroupPlan, steps
 
@@ -38,22 +50,10 @@ def call_of(
     seed: int = 0,
 ) -> Call:
     """*weight*: int4, NZ (of int4) or int8; *parts*: o for offsets, b for a bias."""
-    rng = np.random.default_rng(seed)
-    shape = k // size, n
-    whole: Any = rng.integers(-128, 128, (k, n)).astype(np.int8)
-    if weight != "int8":
-        whole = rng.integers(-(2**31), 2**31, (k, n // 8)).astype(np.int32)
-    call: Call = {
-        "x": rng.standard_normal((m, k)).astype(kind),
-        "weight": Tensor.of(whole, "FRACTAL_NZ") if weight == "NZ" else whole,
-        "antiquant_scale": rng.uniform(-0.02, 0.02, shape).astype(kind),
-        "antiquant_group_size": size,
-    }
-    if "o" in parts:
-        call["antiquant_offset"] = rng.integers(-20, 20, shape).astype(kind)
-    if "b" in parts:
-        call["bias"] = rng.standard_normal(n).astype(HALF if kind is HALF else F32)
-    return call
+    kinds = "int8" if weight == "int8" else "int4", "NZ" if weight == "NZ" else "ND"
+    how = Kind(kind, *kinds, size, offset="o" in parts, bias="b" in parts)
+    call = weight_call(np.random.default_rng(seed), m, k, n, how)
+    return {name: value for name, value in call.items() if value is not None}
 
 
 def expected_of(call: Call, device: str = "ascend910b2") -> Array:

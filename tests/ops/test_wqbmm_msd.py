@@ -16,15 +16,17 @@ from weight_calls import (
     F32,
     HALF,
     OP,
+    Kind,
     assert_bits,
     check,
     inputs_of,
     played,
     reference,
     tile,
+    weight_call,
 )
 
-from npusim import Tensor, TensorSpec, chip, devices, ops, run
+from npusim import TensorSpec, chip, devices, ops, run
 from npusim.data.dtypes import FLOAT16, INT32
 from npusim.isa import Cast, CrossCoreWaitFlag, Load
 from npusim.kernel.program import Program
@@ -53,25 +55,15 @@ def call_of(
     seed: int = 0,
 ) -> Call:
     """*weight*: ND, ND.T, NZ, NZ.T or int4; *parts*: o for an offset, b for a bias."""
-    rng = np.random.default_rng(seed)
-    call: Call = {
-        "x": rng.standard_normal((m, k)).astype(kind),
-        "weight": weight_of(rng, k, n, weight),
-        "antiquant_scale": rng.uniform(-0.02, 0.02, n).astype(kind),
-    }
-    if "o" in parts:
-        call["antiquant_offset"] = rng.integers(-20, 20, n).astype(kind)
-    if "b" in parts:
-        call["bias"] = rng.standard_normal(n).astype(HALF if kind is HALF else F32)
-    return call
-
-
-def weight_of(rng: np.random.Generator, k: int, n: int, form: str) -> Any:
-    if form == "int4":
-        return rng.integers(-(2**31), 2**31, (n, k // 8)).astype(np.int32).T
-    whole = rng.integers(-128, 128, (k, n)).astype(np.int8)
-    layout = "FRACTAL_NZ" if form.startswith("NZ") else "ND"
-    return Tensor.of(whole, layout, transposed=form.endswith("T"))
+    layout = "NDT" if weight == "int4" else weight.replace(".", "")
+    how = Kind(
+        kind, "int4" if weight == "int4" else "int8", layout, offset="o" in parts, bias="b" in parts
+    )
+    call = weight_call(np.random.default_rng(seed), m, k, n, how)
+    call["antiquant_scale"] = call["antiquant_scale"][0]
+    if how.offset:
+        call["antiquant_offset"] = call["antiquant_offset"][0]
+    return {name: value for name, value in call.items() if value is not None}
 
 
 def assert_as_reference(call: Call, form: str, device: str = "ascend910b2", **how: Any) -> None:

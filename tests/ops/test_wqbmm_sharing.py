@@ -9,16 +9,14 @@ import pytest
 from draws import draws
 from hypothesis import given
 from hypothesis import strategies as st
-from op_calls import BF16, SPECIAL, Array, assert_same
+from op_calls import BF16, SPECIAL, assert_same
+from weight_calls import HALF, OP, Kind, assert_bits, build, check, reference, tile, weight_call
 
-from npusim import Tensor, TensorSpec, chip, devices, ops, run
-from npusim.data.dtypes import pack_int4
+from npusim import TensorSpec, chip, devices, run
 from npusim.devices.schema import DeviceSpec
 from npusim.ops.npu_weight_quant_batchmatmul.templates.shared_k import SharedKPlan
 
-OP = "npu_weight_quant_batchmatmul"
 A2 = devices.load("ascend910b2")
-HALF = np.float16
 
 
 def with_cores(count: int) -> DeviceSpec:
@@ -32,58 +30,31 @@ def with_cores(count: int) -> DeviceSpec:
 SMALL = with_cores(3)
 
 
-def floats(rng: np.random.Generator, kind: Any, *shape: int, size: float = 1.0) -> Array:
-    return (rng.standard_normal(shape) * size).astype(np.float32).astype(kind)
-
-
 def fractal_call(
     rng: np.random.Generator, m: int, k: int, n: int, kind: Any, more: str, weight: str = "int8"
 ) -> dict[str, Any]:
     """Arguments for nz_splitk; *more* names what is given: offset, bias."""
-    limit = 128 if weight == "int8" else 8
-    numbers = rng.integers(-limit, limit, (n, k)).astype(np.int8)
-    if weight == "int4":
-        numbers = pack_int4(numbers).view(np.int32).reshape(n, -1)
-    return {
-        "x": floats(rng, kind, m, k),
-        "weight": Tensor.of(numbers, "FRACTAL_NZ").T,
-        "antiquant_scale": floats(rng, kind, n, size=0.01),
-        "antiquant_offset": floats(rng, kind, n, size=9) if "offset" in more else None,
-        "bias": floats(rng, HALF if kind is HALF else np.float32, n) if "bias" in more else None,
-        "template": "nz_splitk",
-    }
+    how = Kind(kind, weight, "NZT", offset="offset" in more, bias="bias" in more)
+    return weight_call(rng, m, k, n, how) | {"template": "nz_splitk"}
 
 
 def grouped_call(rng: np.random.Generator, m: int, k: int, n: int) -> dict[str, Any]:
     """Arguments for split_k."""
-    return {
-        "x": floats(rng, BF16, m, k),
-        "weight": rng.integers(-128, 128, (k, n)).astype(np.int8),
-        "antiquant_scale": floats(rng, BF16, k // 64, n, size=0.01),
-        "antiquant_offset": floats(rng, BF16, k // 64, n, size=9),
-        "antiquant_group_size": 64,
-        "template": "split_k",
-    }
+    return weight_call(rng, m, k, n, Kind(BF16, size=64, offset=True)) | {"template": "split_k"}
 
 
 def assert_as_the_reference(
     call: dict[str, Any], spec: DeviceSpec, *, modes: tuple[bool, ...] = (False,)
 ) -> None:
     """The reference's bits come out; *modes* are those of `byte_exact`."""
-    expected = ops.load(OP).reference(**call, spec=spec)
-    # NumPy takes a NaN for what it is in its own types only.
-    wide, known = expected.astype(np.float32), ~np.isnan(expected.astype(np.float32))
+    expected = reference(**call, spec=spec)
     for byte_exact in modes:
         output = run(OP, **call, device=spec, timing=False, byte_exact=byte_exact).output
-        assert isinstance(output, np.ndarray)
-        assert output.dtype == expected.dtype
-        assert_same(output.astype(np.float32), wide)
-        np.testing.assert_array_equal(np.signbit(output[known]), np.signbit(expected[known]))
+        assert_bits(output, expected)
 
 
 def plan_of(call: dict[str, Any], spec: DeviceSpec = A2) -> SharedKPlan:
-    operator = ops.load(OP)
-    plan = operator.tile(spec, operator.check(spec, **call))
+    plan = tile(spec, check(spec, **call))
     assert isinstance(plan, SharedKPlan)
     return plan
 
@@ -176,7 +147,7 @@ def test_one_core_along_k_gives_what_custom_gives(rng: np.random.Generator) -> N
     call = fractal_call(rng, 70, 900, 130, HALF, "offset")
     alone = run(OP, **call, device=SMALL, timing=False).output
     assert isinstance(alone, np.ndarray)
-    assert_same(alone, ops.load(OP).reference(**call | {"template": "custom"}, spec=SMALL))
+    assert_same(alone, reference(**call | {"template": "custom"}, spec=SMALL))
 
 
 # ---- how the work is split ----
@@ -230,9 +201,6 @@ def test_the_split_of_groups(m: int, k: int, n: int, cores: tuple[int, int]) -> 
 
 
 def test_large_calls_are_legal() -> None:
-    operator = ops.load(OP)
     for call in (fractal_shapes(96, 65535, 514), fractal_shapes(2000, 700, 4000, "bfloat16")):
-        problem = operator.check(A2, **call)
-        chip.verify(
-            operator.build(A2, problem, operator.tile(A2, problem)), A2, flags_may_stay_up=True
-        )
+        problem = check(A2, **call)
+        chip.verify(build(A2, problem, tile(A2, problem)), A2, flags_may_stay_up=True)

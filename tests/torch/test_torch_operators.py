@@ -551,8 +551,8 @@ def test_a_wrong_dtype_is_told_as_on_a_card() -> None:
         lambda: torch_npu.npu_quant_matmul(x, w, scale),
         "npu_quant_matmul: NPU function error: call aclnnQuantMatmulV5 failed, error code is "
         "161002\n"
-        "npu_quant_matmul: scale must be float32, int64 or uint64 with output_dtype='int8', not "
-        "float16; convert it [161002]",
+        "npu_quant_matmul: scale must be float32, int64 or uint64 with output_dtype=int8 on Atlas "
+        "A2, not float16; convert it [161002]",
     )
 
 

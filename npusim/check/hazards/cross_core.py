@@ -17,14 +17,8 @@ from numpy.typing import NDArray
 
 from npusim.check.cross_core_flags import awaits
 from npusim.check.hazards.errors import DeadlockError, FlagError
-from npusim.check.hazards.record import (
-    Called,
-    Epoch,
-    Record,
-    Recorder,
-    Touched,
-    has_cross_core_flags,
-)
+from npusim.check.hazards.pasts import Epoch, Record, Touched
+from npusim.check.hazards.record import Called, Recorder, has_cross_core_flags
 from npusim.devices.schema import Pipe
 from npusim.isa import CrossCoreSetFlag, CrossCoreWaitFlag, CrossMode
 from npusim.kernel.program import Block, Program

@@ -12,7 +12,8 @@ from npusim.check.hazards.states import START, States
 from npusim.check.hazards.walk import walk
 from npusim.devices.schema import Pipe
 from npusim.isa import Barrier, MicroOp, ScalarLoadGlobal, global_operand, writes_global
-from npusim.kernel.program import Block, Body, Call, Program
+from npusim.kernel.program import Block, Body, Program
+from npusim.kernel.table import Calls
 
 __all__ = ["Orders", "order"]
 
@@ -228,7 +229,7 @@ def _shared(program: Program, aliases: Aliases) -> frozenset[str] | None:
             found |= _clashing(segment, aliases)
             segment = set(stage)
     found |= _clashing(segment, aliases)
-    if found and (aliases is not NO_ALIASES or found & _moved(program.calls, {})):
+    if found and (aliases is not NO_ALIASES or found & _moved(program)):
         return None
     return frozenset(found)
 
@@ -245,14 +246,18 @@ def _clashing(touched: Iterable[_Touch], aliases: Aliases) -> set[str]:
     return {name for name in written if len(pipes[name]) > 1}
 
 
-def _moved(calls: Iterable[Call], known: dict[Body, set[str]]) -> set[str]:
-    """The names that some of *calls*, or some that these make, move on."""
-    found: set[str] = set()
-    for call in calls:
-        found.update(name for name, nbytes in call.shifts.items() if nbytes)
-        if call.body not in known:
-            known[call.body] = _moved(call.body.calls, known)
-        found |= known[call.body]
+def _moved(program: Program) -> set[str]:
+    """The names that some call moves on."""
+    calls = Calls.of(program)
+    found = {name for name, shifts in zip(calls.names, calls.shifts.T, strict=True) if shifts.any()}
+    left, seen = [*program.bodies], set[Body]()
+    while left:
+        body = left.pop()
+        if body not in seen:
+            seen.add(body)
+            left += [call.body for call in body.calls]
+            moved = (call.shifts.items() for call in body.calls)
+            found.update(name for shifts in moved for name, nbytes in shifts if nbytes)
     return found
 
 

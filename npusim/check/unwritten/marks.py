@@ -13,9 +13,11 @@ from npusim.data.integers import ceil_div
 from npusim.devices.schema import Core
 from npusim.isa import BLOCK_BYTES, Local
 
-__all__ = ["NOBODY", "WRITTEN", "Array", "Marks"]
+__all__ = ["NOBODY", "WRITTEN", "Array", "Marks", "Sink"]
 
 Array = NDArray[np.integer]
+Sink = Array | None
+"""The marks of what a micro-op lets out of its core; None if it lets nothing out."""
 WRITTEN = 0
 NOBODY = 1
 """The mark of a byte that nobody wrote. Larger ones tell which micro-op read such bytes first."""

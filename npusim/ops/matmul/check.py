@@ -90,7 +90,7 @@ def _output_type(contract: ops.Contract, element: DType, name: Any) -> str:
     types: tuple[str, ...] = (element.name,)
     if contract.spec.arch != "2002" and element is not FLOAT32:
         types += (FLOAT32.name,)
-    return element.name if name is None else contract.choice("output_dtype", name, types)
+    return element.name if name is None else contract.choice("output_dtype", types)
 
 
 def _traits(p: Product, has_bias: bool, output: str) -> CallTraits:

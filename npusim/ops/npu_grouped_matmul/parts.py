@@ -237,7 +237,7 @@ class Parts:
         for number, matrices in enumerate(options):
             here = index == number
             origin, extent, matrix, first_k = (each[here] for each in place)
-            own = matrices[side].tiles(origin, extent, matrix, first_k)
+            own = matrices[side].tiles(origin, extent, matrix, k=first_k)
             offset[here] += own.offset_bytes
         return GmTiles(name, offset, place[1], k)
 

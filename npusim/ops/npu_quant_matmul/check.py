@@ -213,7 +213,7 @@ def _group_sizes(contract: ops.Contract, x1: DType, x2: DType) -> tuple[int, int
         isinstance(value, list | tuple) and len(value) == 3,
         f"group_sizes must be three integers (m, n, k), not {shown(value)}; pass [0, 0, 0]",
     )
-    sizes = [contract.integer(f"group_sizes[{i}]", size) for i, size in enumerate(value)]
+    sizes = [contract.whole(f"group_sizes[{i}]", size) for i, size in enumerate(value)]
     for i, size in enumerate(sizes):
         contract.require(
             0 <= size <= 65535,

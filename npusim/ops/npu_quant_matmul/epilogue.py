@@ -33,17 +33,14 @@ flags is assumed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from npusim.data.dtypes import FLOAT32, INT32
 from npusim.data.integers import align_up, ceil_div
 from npusim.devices.schema import DeviceSpec
 from npusim.kernel import (
-    Binding,
-    Block,
     ColumnVector,
+    CoreSteps,
     GmView,
     GmViews,
     Local,
@@ -55,10 +52,8 @@ from npusim.kernel import (
     spread_rows,
 )
 from npusim.kernel.blocks import columns_of, output_of
-from npusim.kernel.launch import launch
 from npusim.kernel.plane import REPEAT
 from npusim.kernel.rows import pieces as row_pieces
-from npusim.kernel.steps import Integers
 from npusim.ops.npu_quant_matmul.check import Problem
 from npusim.ops.npu_quant_matmul.messages import Outbox, places
 from npusim.ops.npu_quant_matmul.tiling import Plan
@@ -74,10 +69,10 @@ def workspace_of(plan: Plan, index: int) -> GmView:
     return blocks[index * plan.cube.base_m :, :]
 
 
-def blocks_of(plan: Plan, pieces: Pieces, group: Integers) -> GmViews:
-    """Where the sums of *pieces*, of cores of each *group*, are in the workspace."""
+def blocks_of(plan: Plan, pieces: Pieces) -> GmViews:
+    """Where the sums of *pieces* are in the blocks of their group in the workspace."""
     place, _ = places(plan, pieces)
-    row = (group * plan.workspace_blocks + place) * plan.cube.base_m + pieces.inside
+    row = place * plan.cube.base_m + pieces.inside
     return GmViews.of(workspace_of(plan, 0), row, 0, pieces.rows, pieces.columns)
 
 
@@ -118,10 +113,8 @@ class Epilogue:
         self.results = core.vecout(out, count, depth=2)
         self.planes = [core.claim("ub", FLOAT32.nbytes(count)) for _ in range(planes)]
 
-    def blocks(
-        self, pieces: Pieces, bound: Callable[[int], dict[str, Binding]]
-    ) -> tuple[Block, ...]:
-        """Two blocks a group: each finishes half of the rows, or the first one all of them."""
+    def steps(self, pieces: Pieces) -> CoreSteps:
+        """Each vector core of a group finishes half of the rows, or the first one all of them."""
         p, product = self.p, self.p.product
         halves = pieces.halved(pieces.rows // 2 if self.plan.vector_cores == 2 else pieces.rows)
         token = None
@@ -129,7 +122,7 @@ class Epilogue:
             scales = GmView.vector("pertoken_scale", FLOAT32, product.m)
             token = GmViews.of(scales, 0, halves.row, 1, halves.rows)
         arguments = (
-            blocks_of(self.plan, halves, halves.core // 2),
+            blocks_of(self.plan, halves),
             output_of(product, halves, p.output.element),
             token,
             columns_of(product, halves, None if p.has_one_scale else p.scale),
@@ -141,7 +134,7 @@ class Epilogue:
             _, begins = places(self.plan, halves)
             steps.insert(0, self.outbox.send_step(halves, begins))
         begin = self._begin if p.has_one_scale or self.outbox is not None else None
-        return launch(self.core, "aiv", *steps, begin=begin, bound=bound)
+        return CoreSteps(self.core, tuple(steps), begin)
 
     def _begin(self) -> None:
         """Load the one scale of all columns into a register, and fill the buffer of messages."""

@@ -22,6 +22,7 @@ from npusim.kernel import (
     AiCore,
     Binding,
     Block,
+    CoreSteps,
     CubeCore,
     GmTile,
     GmView,
@@ -33,7 +34,7 @@ from npusim.kernel import (
     ScaleTable,
     base_tile,
     bindings,
-    grouped,
+    launch_mixed,
     product_steps,
 )
 from npusim.kernel.blocks import columns_of, gm_matrix_a, gm_matrix_b, output_of
@@ -65,10 +66,8 @@ def build(spec: DeviceSpec, p: Problem, plan: Any) -> tuple[Block, ...]:
         views += [message_to(plan, group)] if plan.is_driven else []
         return bound | bindings(*views)
 
-    return grouped(
-        _cube_blocks(spec, p, plan, pieces, bound_in),
-        Epilogue(spec, p, plan).blocks(pieces, lambda core: bound_in(core // 2)),
-    )
+    cube, vector = _cube_steps(spec, p, plan, pieces), Epilogue(spec, p, plan).steps(pieces)
+    return launch_mixed(plan.cube.cores, cube, vector, bound_in)
 
 
 def _matmul(core: CubeCore, p: Problem, plan: Plan) -> Matmul:
@@ -130,9 +129,7 @@ def _fixpipe_blocks(
     return launch(core, "aic", *steps, begin=begin, bound=lambda _: bound)
 
 
-def _cube_blocks(
-    spec: DeviceSpec, p: Problem, plan: Plan, pieces: Pieces, bound: Any
-) -> tuple[Block, ...]:
+def _cube_steps(spec: DeviceSpec, p: Problem, plan: Plan, pieces: Pieces) -> CoreSteps:
     """Cube cores that write int32 sums into their blocks of the workspace."""
     core = CubeCore("npu_quant_matmul", spec)
     cube = _matmul(core, p, plan)
@@ -156,13 +153,13 @@ def _cube_blocks(
     _, begins = places(plan, pieces)
     received = (receive_step(core, pieces, begins),) if plan.is_driven else ()
     arguments = (
-        blocks_of(plan, pieces, pieces.core),
+        blocks_of(plan, pieces),
         _first_k(cube, p, plan, pieces),
         columns_of(p.product, pieces, p.start),
         (pieces.index >= plan.workspace_blocks) & (not plan.is_driven),
     )
     steps = product_steps(cube, p.product, pieces, block, *arguments, begins=begins)
-    return launch(core, "aic", *received, *steps, bound=bound)
+    return CoreSteps(core, (*received, *steps))
 
 
 def _coupled_blocks(

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from npusim.data.dtypes import INT32
-from npusim.kernel import CubeCore, Duplicate, GmView, GmViews, Pieces, Step, VectorCore
+from npusim.kernel import CubeCore, Duplicate, GmView, Pieces, Step, VectorCore
 from npusim.kernel.steps import Integers
 from npusim.ops.npu_quant_matmul.tiling import MESSAGE_BYTES, Plan
 
@@ -48,10 +48,8 @@ def message_to(plan: Plan, group: int) -> GmView:
     return messages[:, group * COUNT :]
 
 
-def _messages(group: Integers) -> GmViews:
-    """The messages to the cube cores of each *group*."""
-    one = np.ones_like(group)
-    return GmViews("messages", INT32, one, one * COUNT, 0, group * MESSAGE_BYTES)
+MESSAGE_OF_GROUP = GmView.vector("messages", INT32, COUNT)
+"""Where a group's name of the messages begins."""
 
 
 def receive_step(core: CubeCore, pieces: Pieces, begins: NDArray[np.bool_]) -> Step:
@@ -63,8 +61,7 @@ def receive_step(core: CubeCore, pieces: Pieces, begins: NDArray[np.bool_]) -> S
         core.data_copy(inbox[: message.columns], message.operand)
         core.sync("mte2", "scalar")
 
-    group = pieces.core[begins]
-    return Step(receive, (_messages(group),), group, np.flatnonzero(begins))
+    return Step(receive, (MESSAGE_OF_GROUP,), pieces.core[begins], np.flatnonzero(begins))
 
 
 class Outbox:
@@ -81,7 +78,7 @@ class Outbox:
     def send_step(self, halves: Pieces, begins: NDArray[np.bool_]) -> Step:
         """Before each rectangle: start the cube core once all stores so far are on their way."""
         chosen = halves.core[begins]
-        arguments = _messages(chosen // 2), chosen % 2
+        arguments = MESSAGE_OF_GROUP, chosen % 2
         return Step(self._send, arguments, chosen, np.flatnonzero(begins))
 
     def _send(self, message: GmView, half: int) -> None:

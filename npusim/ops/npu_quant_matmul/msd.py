@@ -15,7 +15,6 @@ ops-nn@e5c3fa9 matmul/quant_batch_matmul_v4, op_host/op_tiling and op_kernel.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -28,6 +27,7 @@ from npusim.kernel import (
     BaseTile,
     Binding,
     Block,
+    CoreSteps,
     CubeCore,
     CubeTiles,
     GmMatrix,
@@ -38,14 +38,12 @@ from npusim.kernel import (
     VectorCore,
     base_tile,
     bindings,
-    grouped,
+    launch_mixed,
     pieces,
     sync_all,
 )
 from npusim.kernel.blocks import gm_matrix_b
-from npusim.kernel.launch import launch
 from npusim.kernel.plane import REPEAT
-from npusim.kernel.steps import Integers
 from npusim.ops import _vocabulary as ops
 from npusim.ops._int4_matmul import FILLED, READ, DigitSplitter, Epilogue, ScaledGroups, digits_of
 from npusim.ops.npu_quant_matmul.check import Problem
@@ -129,13 +127,8 @@ def build(spec: DeviceSpec, p: Problem, plan: MsdPlan) -> tuple[Block, ...]:
         return bound | bindings(_ring(plan)[first:, :])
 
     dealt = Pieces.of(plan.cube, digits)
-    cube, wait, step = _cube_core(spec, p, plan, dealt)
-    vector, steps = _vector_core(spec, p, plan, dealt)
-    groups = plan.block_dim
-    return grouped(
-        launch(cube, "aic", step, begin=wait, bound=bound_in, block_dim=groups),
-        launch(vector, "aiv", *steps, bound=lambda core: bound_in(core // 2), block_dim=2 * groups),
-    )
+    cube, vector = _cube_core(spec, p, plan, dealt), _vector_core(spec, p, plan, dealt)
+    return launch_mixed(plan.block_dim, cube, vector, bound_in)
 
 
 def _ring(plan: MsdPlan) -> GmView:
@@ -144,15 +137,13 @@ def _ring(plan: MsdPlan) -> GmView:
     return GmView.of("ring", FLOAT16, rows * plan.cube.cores, plan.cube.base_n)
 
 
-def _places(plan: MsdPlan, dealt: Pieces, group: Integers) -> GmViews:
-    """Where the sums of *dealt* are in the rings of their *group*."""
-    first = (group * RING + dealt.index % RING) * plan.cube.base_m
+def _places(plan: MsdPlan, dealt: Pieces) -> GmViews:
+    """Where the sums of *dealt* are in the ring of their group."""
+    first = dealt.index % RING * plan.cube.base_m
     return GmViews.of(_ring(plan), first, 0, dealt.rows, dealt.columns)
 
 
-def _cube_core(
-    spec: DeviceSpec, p: Problem, plan: MsdPlan, dealt: Pieces
-) -> tuple[CubeCore, Callable[[], None], Step]:
+def _cube_core(spec: DeviceSpec, p: Problem, plan: MsdPlan, dealt: Pieces) -> CoreSteps:
     """What a cube core does: it multiplies its blocks when the digits are there."""
     core, pr, cube = CubeCore("npu_quant_matmul", spec), p.product, plan.cube
     tiling = base_tile(cube)
@@ -168,16 +159,14 @@ def _cube_core(
         a.tiles(dealt.row, dealt.rows),
         b.tiles(dealt.column, dealt.columns),
         GmViews.of(scales, 0, dealt.column, scales.rows, dealt.columns),
-        _places(plan, dealt, dealt.core),
+        _places(plan, dealt),
         dealt.index >= RING,
     )
     wait = partial(core.cross_core_wait_flag, "group", "mte2", SPLIT)
-    return core, wait, Step(groups.block, arguments, dealt.core)
+    return CoreSteps(core, (Step(groups.block, arguments, dealt.core),), wait)
 
 
-def _vector_core(
-    spec: DeviceSpec, p: Problem, plan: MsdPlan, dealt: Pieces
-) -> tuple[VectorCore, tuple[Step, ...]]:
+def _vector_core(spec: DeviceSpec, p: Problem, plan: MsdPlan, dealt: Pieces) -> CoreSteps:
     """What a vector core does: it splits rows of x1, then makes output of its group's blocks."""
     core, pr, out = VectorCore("npu_quant_matmul", spec), p.product, p.output.element
     splitter = DigitSplitter(core, pr.k)
@@ -205,7 +194,7 @@ def _vector_core(
     both = dealt.repeated(2)
     row, rows = both.row // 2, both.rows // 2
     arguments = (
-        _places(plan, both, both.core // 2),
+        _places(plan, both),
         GmViews.of(GmView.of("output", out, pr.m, pr.n), row, both.column, rows, both.columns),
         GmViews.of(GmView.vector("offset", FLOAT32, pr.n), 0, both.column, 1, both.columns),
         GmViews.of(GmView.vector("pertoken_scale", FLOAT32, pr.m), 0, row, 1, rows),
@@ -213,4 +202,4 @@ def _vector_core(
     )
     every = np.arange(cores)
     first = Step(split, (every,), every, np.full(cores, -1))
-    return core, (first, Step(block, arguments, both.core))
+    return CoreSteps(core, (first, Step(block, arguments, both.core)))

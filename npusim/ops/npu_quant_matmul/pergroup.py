@@ -17,6 +17,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from npusim.data.dtypes import FLOAT16, FLOAT32, INT4, INT32
 from npusim.data.integers import align_down, align_up, ceil_div
 from npusim.data.layout import FRACTAL_ROWS
@@ -24,6 +26,7 @@ from npusim.devices.schema import DeviceSpec
 from npusim.kernel import (
     Binding,
     Block,
+    CoreSteps,
     CubeCore,
     CubeTiles,
     GmTile,
@@ -36,13 +39,12 @@ from npusim.kernel import (
     VectorCore,
     bindings,
     by_row,
-    grouped,
+    launch_mixed,
     pieces,
     repeat,
     spread_rows,
 )
 from npusim.kernel.blocks import gm_matrix_a, gm_matrix_b, output_of
-from npusim.kernel.launch import launch
 from npusim.kernel.plane import REPEAT, RowFactors
 from npusim.ops import _vocabulary as ops
 from npusim.ops._int4_matmul import FILLED, READ, GroupRuns
@@ -92,16 +94,13 @@ def build(spec: DeviceSpec, p: Problem, plan: PerGroupPlan) -> tuple[Block, ...]
     bound = {name: Binding(name) for name in p.names}
     bound["x2"] = Binding("x2", is_cached=not plan.cube.bypasses_l2(p.product))
     dealt = Pieces.of(plan.cube, p.product)
-    cube, step = _cube_core(spec, p, plan, dealt)
-    vector = _VectorCore(spec, p, plan)
 
     def bound_in(group: int) -> dict[str, Binding]:
         return bound | bindings(_ring(plan)[group * RING * plan.cube.base_m :, :])
 
-    return grouped(
-        launch(cube, "aic", step, bound=bound_in),
-        launch(vector.core, "aiv", vector.step(dealt), bound=lambda core: bound_in(core // 2)),
-    )
+    vector = _VectorCore(spec, p, plan)
+    steps = CoreSteps(vector.core, (vector.step(dealt),))
+    return launch_mixed(plan.block_dim, _cube_core(spec, p, plan, dealt), steps, bound_in)
 
 
 def _ring(plan: PerGroupPlan) -> GmView:
@@ -110,9 +109,7 @@ def _ring(plan: PerGroupPlan) -> GmView:
     return GmView.of("ring", INT32, rows, BASE_N)
 
 
-def _cube_core(
-    spec: DeviceSpec, p: Problem, plan: PerGroupPlan, dealt: Pieces
-) -> tuple[CubeCore, Step]:
+def _cube_core(spec: DeviceSpec, p: Problem, plan: PerGroupPlan, dealt: Pieces) -> CoreSteps:
     """What a cube core does: groups of its blocks, four after the other."""
     core, base_m = CubeCore("npu_quant_matmul", spec), plan.cube.base_m
     of_a, of_b = gm_matrix_a(p.product), gm_matrix_b(p.product)
@@ -139,10 +136,10 @@ def _cube_core(
     arguments = (
         of_a.tiles(dealt.row, dealt.rows),
         of_b.tiles(dealt.column, dealt.columns),
-        GmViews.of(_ring(plan), dealt.core * RING * base_m, 0, RING * base_m, BASE_N),
+        _ring(plan)[: RING * base_m, :],
         dealt.index > 0,
     )
-    return core, Step(block, arguments, dealt.core)
+    return CoreSteps(core, (Step(block, arguments, dealt.core),))
 
 
 class _VectorCore:
@@ -181,9 +178,9 @@ class _VectorCore:
         scale = GmView.of("scale", FLOAT32, groups, pr.n)
         offset = GmView.of("offset", FLOAT16, groups, pr.n)
         token = GmView.vector("pertoken_scale", FLOAT32, pr.m)
-        first = halves.core // 2 * RING * base_m
+        top = np.zeros_like(columns)
         arguments = (
-            GmViews.of(_ring(self.plan), first, 0, RING * base_m, columns),
+            GmViews.of(_ring(self.plan), top, 0, RING * base_m, columns),
             GmViews.of(x1, halves.row, 0, halves.rows, pr.k),
             GmViews.of(scale, 0, halves.column, groups, columns),
             GmViews.of(offset, 0, halves.column, groups, columns),

@@ -15,7 +15,8 @@ from npusim.data.tensor import Operand
 from npusim.devices.schema import DeviceSpec, Pipe
 from npusim.isa import BinaryOp, Local
 from npusim.kernel import Block, GmView, GmViews, Step, VectorCore
-from npusim.ops._quant_parameters import QuantParameter, Rectangles, rectangles
+from npusim.kernel.rectangles import Rectangles, rectangles
+from npusim.ops._quant_parameters import QuantParameter
 from npusim.ops.npu_quantize.check import Problem
 from npusim.ops.npu_quantize.tiling import SCALE_CHUNK, Plan, least_columns, pitch_columns
 

@@ -201,9 +201,8 @@ def _rows_of(x: GmMatrix, pieces: Pieces, p: Problem) -> GmTiles:
     """The rows of input that each piece multiplies, of its head."""
     if not p.heads_inside:
         return x.tiles(pieces.row, pieces.rows, pieces.matrix)
-    found, k = x.tiles(pieces.row, pieces.rows), p.product.k
-    offset_bytes = found.offset_bytes + pieces.matrix * x.dtype.nbytes(k)
-    return replace(found, offset_bytes=offset_bytes, k=k)
+    k = p.product.k
+    return x.tiles(pieces.row, pieces.rows, k=pieces.matrix * k, count=k)
 
 
 def _output_of(p: Problem, pieces: Pieces) -> GmViews:

@@ -51,25 +51,6 @@ class CallTraits:
     deterministic: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Chip:
-    """What the choice looks at in a device."""
-
-    arch: str = "2201"
-    aic: int = 24
-    l1_bytes: int = 524032
-
-    @staticmethod
-    def of(spec: DeviceSpec | None) -> Chip:
-        """Those of *spec*; None is an Atlas A2 with 24 cube cores."""
-        if spec is None:
-            return Chip()
-        if spec.arch == "2002":
-            return Chip("2002")
-        core = spec.cores["aic"]
-        return Chip(spec.arch, core.count, core.usable_bytes("l1"))
-
-
 def k_step(f: CallTraits, aic: int) -> int:
     """How much of k a cube core takes in msd_group and nz_splitk, with *aic* cube cores."""
     if f.scaling == "group":
@@ -93,50 +74,34 @@ class Choice:
     reason: str
 
 
-def choose(
-    traits: CallTraits, spec: DeviceSpec | None = None, template: str | None = None
-) -> Choice:
+def choose(f: CallTraits, spec: DeviceSpec, template: str | None = None) -> Choice:
     """Choose as the vendor does, or take *template*; raises OpError if nothing, or not it, can."""
-    chip = Chip.of(spec)
-    own = _templates(chip)
-    if template is not None:
-        if template not in own:
-            line = "Atlas inference" if chip.arch == "2002" else "Atlas A2 and Atlas A3"
-            raise OpError(
-                Code.INVALID_PARAMETER,
-                f"{OP}: template must be one of {', '.join(own)} on {line}, not {shown(template)}; "
-                f"leave it out to get the vendor's choice",
-            )
-        for need in unmet(template, traits, chip):
-            raise OpError(
-                Code.INVALID_PARAMETER,
-                f"{OP}: template {template!r} can run only if {need}; "
-                f"leave it out to get the vendor's choice",
-            )
-        return _chosen(template, traits, "asked for")
+    is_310p, every = spec.arch == "2002", get_args(Template)
+    own: tuple[Template, ...] = every[-1:] if is_310p else every[:-1]
     missing = ""
     for name in own:
-        missing = next(unmet(name, traits, chip), "")
-        if not missing and _preferred(name, traits):
-            return _chosen(name, traits, _reason(name, traits))
+        missing = next(unmet(name, f, spec), "")
+        if template is None and not missing and (reason := _preference(name, f)):
+            return Choice(name, _form(name, f), reason)
+        if template == name and not missing:
+            return Choice(name, _form(name, f), "asked for")
+        if template == name:
+            raise OpError(
+                Code.INVALID_PARAMETER,
+                f"{OP}: template {template!r} can run only if {missing}; "
+                f"leave it out to get the vendor's choice",
+            )
+    if template is not None:
+        line = "Atlas inference" if is_310p else "Atlas A2 and Atlas A3"
+        raise OpError(
+            Code.INVALID_PARAMETER,
+            f"{OP}: template must be one of {', '.join(own)} on {line}, not {shown(template)}; "
+            f"leave it out to get the vendor's choice",
+        )
     raise OpError(
         Code.UNSUPPORTED,
         f"{OP}: no kernel takes the call, the last one, {own[-1]}, only if {missing}; change that",
     )
-
-
-def _templates(chip: Chip) -> tuple[Template, ...]:
-    every: tuple[Template, ...] = get_args(Template)
-    return every[-1:] if chip.arch == "2002" else every[:-1]
-
-
-def _chosen(template: Template, traits: CallTraits, reason: str) -> Choice:
-    form = ""
-    if template == "msd":
-        form = _msd_form(traits)
-    elif template == "custom":
-        form = "nz" if traits.is_nz else "nd"
-    return Choice(template, form, reason)
 
 
 # ---- policies ----
@@ -160,23 +125,38 @@ NZ_SPLITK_SHAPES = {
 """(k, n, has bias) that nz_splitk takes without k and n being multiples of 64."""
 
 
-def _preferred(template: Template, f: CallTraits) -> bool:
-    """Whether the vendor would take *template*, its needs being fulfilled."""
+def _preference(template: Template, f: CallTraits) -> str:
+    """Why the vendor would take *template*, its needs being fulfilled; empty if it would not."""
+    grouped = f"{f.weight} in groups of {f.group_size} with m = {f.m} <= {f.group_size // 8}"
+    is_whole = f.k % 64 == 0 and f.n % 64 == 0
     match template:
-        case "split_k":
-            return (f.m, f.k, f.n) in SPLIT_K_SHAPES
-        case "msd_group":
-            return f.weight == "int4" or (f.k, f.n) in MSD_GROUP_INT8_SHAPES
-        case "msd":
-            few = f.m <= 64 and (f.weight == "int8" or f.n >= 2 * f.m)
-            return f.scaling == "group" or few
-        case "nz_splitk":
-            whole = f.k % 64 == 0 and f.n % 64 == 0
-            return 65 <= f.m <= 256 and (whole or (f.k, f.n, f.has_bias) in NZ_SPLITK_SHAPES)
-    return True
+        case "split_k" if (f.m, f.k, f.n) in SPLIT_K_SHAPES:
+            return f"(m, k, n) = {(f.m, f.k, f.n)} is one of its four shapes"
+        case "msd_group" if f.weight == "int4" or (f.k, f.n) in MSD_GROUP_INT8_SHAPES:
+            return grouped
+        case "msd" if f.scaling == "group":
+            return f"{grouped}, msd_group being ruled out"
+        case "msd" if f.m <= 64 and (f.weight == "int8" or f.n >= 2 * f.m):
+            return f"per-channel {f.weight} with m = {f.m} <= 64, k and n multiples of 32"
+        case "nz_splitk" if 65 <= f.m <= 256 and (
+            is_whole or (f.k, f.n, f.has_bias) in NZ_SPLITK_SHAPES
+        ):
+            return f"per-channel FRACTAL_NZ weight with 65 <= m = {f.m} <= 256"
+        case "custom":
+            return f"per-{f.scaling} {f.weight} with m = {f.m} that no other kernel takes"
+        case "fixpipe":
+            return "antiquant_scale is int64"
+        case "weight_nz":
+            return "the only kernel of Atlas inference"
+    return ""
 
 
-def _msd_form(f: CallTraits) -> str:
+def _form(template: Template, f: CallTraits) -> str:
+    """Which of the kernels of *template*; empty where it has one."""
+    if template == "custom":
+        return "nz" if f.is_nz else "nd"
+    if template != "msd":
+        return ""
     if f.scaling == "group":
         return "per_group"
     # 13 bytes a column of x must fit the unified buffer in multicore's first stage.
@@ -186,30 +166,10 @@ def _msd_form(f: CallTraits) -> str:
     return "multicore_hp" if precise else "multicore"
 
 
-def _reason(template: Template, f: CallTraits) -> str:
-    grouped = f"{f.weight} in groups of {f.group_size}"
-    match template:
-        case "split_k":
-            return f"(m, k, n) = {(f.m, f.k, f.n)} is one of its four shapes"
-        case "msd_group":
-            return f"{grouped} with m = {f.m} <= {f.group_size // 8}"
-        case "msd" if f.scaling == "group":
-            return f"{grouped} with m = {f.m} <= {f.group_size // 8}, msd_group being ruled out"
-        case "msd":
-            return f"per-channel {f.weight} with m = {f.m} <= 64, k and n multiples of 32"
-        case "nz_splitk":
-            return f"per-channel FRACTAL_NZ weight with 65 <= m = {f.m} <= 256"
-        case "fixpipe":
-            return "antiquant_scale is int64"
-        case "weight_nz":
-            return "the only kernel of Atlas inference"
-    return f"per-{f.scaling} {f.weight} with m = {f.m} that no other kernel takes"
-
-
 # ---- needs ----
 
 
-def unmet(template: Template, f: CallTraits, chip: Chip) -> Iterator[str]:
+def unmet(template: Template, f: CallTraits, spec: DeviceSpec) -> Iterator[str]:
     """The needs of *template* that the call does not fulfil, in words."""
     if template == "weight_nz":
         rows = [(f.is_nz and f.trans_weight, "weight is FRACTAL_NZ and transposed")]
@@ -224,14 +184,14 @@ def unmet(template: Template, f: CallTraits, chip: Chip) -> Iterator[str]:
             ]
         if template not in ("custom", "msd"):
             rows.append((not f.deterministic, "deterministic is False, for it adds atomically"))
-        rows += _OWN_NEEDS[template](f, chip)
+        rows += _OWN_NEEDS[template](f, spec)
     return (text for holds, text in rows if not holds)
 
 
 Needs = list[tuple[bool, str]]
 
 
-def _split_k_needs(f: CallTraits, _: Chip) -> Needs:
+def _split_k_needs(f: CallTraits, _: DeviceSpec) -> Needs:
     return [
         (f.x == "bfloat16", "x is bfloat16"),
         (f.weight == "int8", "weight is int8"),
@@ -246,7 +206,8 @@ def _split_k_needs(f: CallTraits, _: Chip) -> Needs:
     ]
 
 
-def _msd_group_needs(f: CallTraits, chip: Chip) -> Needs:
+def _msd_group_needs(f: CallTraits, spec: DeviceSpec) -> Needs:
+    aic = spec.cores["aic"]
     sizes = (64,) if f.weight == "int8" else (64, 128)
     texts = " or ".join(map(str, sizes))
     rows = [
@@ -254,7 +215,7 @@ def _msd_group_needs(f: CallTraits, chip: Chip) -> Needs:
         (f.group_size in sizes, f"antiquant_group_size is {texts} for {f.weight}"),
         (f.m <= f.group_size / 8, f"m <= antiquant_group_size / 8 = {f.group_size / 8:g}"),
         (f.k <= 13952, "k <= 13952"),
-        (f.n <= 2048 * chip.aic, f"n <= 2048 x {chip.aic} cube cores"),
+        (f.n <= 2048 * aic.count, f"n <= 2048 x {aic.count} cube cores"),
         (f.group_size > 0 and f.k % f.group_size == 0, "k is a multiple of antiquant_group_size"),
         (f.n % 64 == 0, "n is a multiple of 64"),
     ]
@@ -263,12 +224,12 @@ def _msd_group_needs(f: CallTraits, chip: Chip) -> Needs:
         # for int4 only, since the shapes that are listed for int8 all fit.
         a = align_up(4 * f.m, 32) // 2 if f.weight == "int4" else align_up(2 * f.m, 32)
         b = 2048 * f.group_size * (1 if f.weight == "int4" else 2)
-        l1 = k_step(f, chip.aic) * a + b
-        rows.append((l1 <= chip.l1_bytes, f"its {l1} bytes fit into L1, {chip.l1_bytes}"))
+        l1_bytes, room = k_step(f, aic.count) * a + b, aic.usable_bytes("l1")
+        rows.append((l1_bytes <= room, f"its {l1_bytes} bytes fit into L1, {room}"))
     return rows
 
 
-def _msd_needs(f: CallTraits, _: Chip) -> Needs:
+def _msd_needs(f: CallTraits, _: DeviceSpec) -> Needs:
     if f.scaling == "channel":
         rows = [(f.k % 32 == 0 and f.n % 32 == 0, "k and n are multiples of 32")]
         if f.weight == "int4":
@@ -288,14 +249,14 @@ def _msd_needs(f: CallTraits, _: Chip) -> Needs:
     ]
 
 
-def _nz_splitk_needs(f: CallTraits, _: Chip) -> Needs:
+def _nz_splitk_needs(f: CallTraits, _: DeviceSpec) -> Needs:
     return [
         (f.scaling == "channel", "scales are per channel"),
         (f.is_nz and f.trans_weight, "weight is FRACTAL_NZ and transposed"),
     ]
 
 
-def _custom_needs(f: CallTraits, _: Chip) -> Needs:
+def _custom_needs(f: CallTraits, _: DeviceSpec) -> Needs:
     if not (f.is_nz and f.scaling == "group"):
         return []
     return [
@@ -318,7 +279,7 @@ def _fixpipe_needs(f: CallTraits) -> Needs:
     ]
 
 
-_OWN_NEEDS: dict[str, Callable[[CallTraits, Chip], Needs]] = {
+_OWN_NEEDS: dict[str, Callable[[CallTraits, DeviceSpec], Needs]] = {
     "split_k": _split_k_needs,
     "msd_group": _msd_group_needs,
     "msd": _msd_needs,

@@ -347,9 +347,9 @@ class Code:
         """For each pipe, the numbers of its micro-ops, calls written out."""
         rows = [[np.zeros(0, np.int64)] for _ in PIPES]
         first = 0
-        for call, runs in zip(self.program.calls, self.runs, strict=True):
+        for body, runs in zip(self.program.called, self.runs, strict=True):
             for run in runs:
                 for found, own in zip(rows, run.decoded.rows, strict=True):
                     found.append(own + (first + run.first))
-            first += len(call.body)
+            first += len(body)
         return [np.concatenate(found) for found in rows]

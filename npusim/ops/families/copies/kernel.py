@@ -12,14 +12,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
+
 from npusim.data.integers import align_down, align_up, ceil_div
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import BLOCK_BYTES
-from npusim.kernel.builder import Builder
-from npusim.kernel.program import Block
-from npusim.kernel.rows import Writer, load, pieces
-from npusim.kernel.views import GmView, bindings, repeat
-from npusim.ops import _protocol
+from npusim.kernel import Binding, Block, GmView, GmViews, Step, VectorCore, pieces
+from npusim.ops import _vocabulary as ops
 from npusim.ops.families.copies.contract import Move, Problem
 
 __all__ = ["Plan", "build", "tile"]
@@ -29,7 +28,7 @@ RESERVED_BYTES = 8192
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan(_protocol.Plan):
+class Plan(ops.Plan):
     """Shares of the rows, or of one long row, and tiles of these."""
 
     rows_per_core: int
@@ -64,42 +63,37 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
 
 
 def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
-    """One block a core: its part of each move, tile after tile."""
-    core = spec.cores[spec.vector_kinds[0]]
-    builder = Builder(p.name, core, spec.sync)
-    queue = builder.queue("ub", plan.tile_bytes, "mte2", "mte3", 2)
-    writer = Writer(builder, spec, "mte2")
+    """A core's part of each move, tile after tile."""
+    core, element = VectorCore(p.name, spec), p.output.element
+    queue = core.tiles(element, plan.tile_bytes * 8 // element.bits, "mte2", "mte3", 2)
+    core.claim_tails("mte2")
 
     def stage(src: GmView, dst: GmView) -> None:
-        writer.store(queue, load(builder, spec, queue, src), dst)
+        core.store(queue, core.load(queue, src), dst)
 
-    bound = bindings(
-        *(GmView.vector(x.name, x.element, x.spec.size) for x in p.inputs),
-        GmView.vector("output", p.output.element, p.output.size),
-    )
-    blocks = []
-    for number in range(plan.block_dim):
-        for move in _tiles(p, plan, number):
-            repeat(builder, stage, move.src, move.dst)
-        blocks.append(Block(number, spec.vector_cores[number], builder.build(), bound))
-    return tuple(blocks)
+    steps = []
+    for number, move in enumerate(p.moves):
+        found = np.array(list(_tiles(move, plan)), np.int64).reshape(-1, 5)
+        owner, *here = found.T
+        views = GmViews.of(move.src, *here), GmViews.of(move.dst, *here)
+        steps.append(Step(stage, views, owner, np.full(owner.size, number)))
+    bound = {name: Binding(name) for name in (*(x.name for x in p.inputs), "output")}
+    return core.launch(*steps, bound=lambda _: bound, block_dim=plan.block_dim)
 
 
-def _tiles(p: Problem, plan: Plan, core: int) -> Iterator[Move]:
-    """What *core* moves at a time."""
-    for move in p.moves:
-        rows, columns = plan.rows_per_core, plan.columns_per_core
-        is_one = move.src.rows == 1
-        first = slice(None) if is_one else slice(core * rows, (core + 1) * rows)
-        across = slice(core * columns, (core + 1) * columns) if is_one else slice(None)
-        src, dst = move.src[first, across], move.dst[first, across]
-        if not src.nbytes:
+def _tiles(move: Move, plan: Plan) -> Iterator[tuple[int, int, int, int, int]]:
+    """What cores move at a time: the core, first row and column, rows and columns."""
+    whole = move.src
+    for core in range(plan.block_dim):
+        first = core * plan.rows_per_core if whole.rows > 1 else 0
+        left = core * plan.columns_per_core if whole.rows == 1 else 0
+        own = whole[first : first + plan.rows_per_core, :]
+        if whole.rows == 1:
+            own = whole[:, left : left + plan.columns_per_core]
+        if not own.nbytes:
             continue
-        element = src.dtype
-        pitch = align_up(src.row_bytes, BLOCK_BYTES)
-        width = min(src.columns, plan.tile_bytes * 8 // element.bits)
-        height = max(1, plan.tile_bytes // pitch)
-        for top, count in pieces(src.rows, height):
-            for left, extent in pieces(src.columns, width):
-                here = slice(top, top + count), slice(left, left + extent)
-                yield Move(src[here], dst[here])
+        width = min(own.columns, plan.tile_bytes * 8 // own.dtype.bits)
+        height = max(1, plan.tile_bytes // align_up(own.row_bytes, BLOCK_BYTES))
+        for top, count in pieces(own.rows, height):
+            for column, extent in pieces(own.columns, width):
+                yield core, first + top, left + column, count, extent

@@ -9,11 +9,12 @@ read, does the like is assumed, and so is how a tile is cut and numbers of other
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import product
 from math import prod
-from typing import Any
+
+import numpy as np
 
 from npusim.data.dtypes import FLOAT16, INT16, DType
 from npusim.data.errors import shown
@@ -21,15 +22,9 @@ from npusim.data.integers import align_up, ceil_div
 from npusim.data.tensor import Operand, TensorSpec
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import BLOCK_BYTES, Cast, Copy, Local, Transpose
-from npusim.kernel.builder import Builder
-from npusim.kernel.chain import step
-from npusim.kernel.program import Block
-from npusim.kernel.queues import Slot
-from npusim.kernel.rows import Writer, load, pieces
-from npusim.kernel.views import GmView, bindings, repeat
-from npusim.ops import _protocol
-from npusim.ops._contract import Contract
-from npusim.ops.families.copies.contract import Move
+from npusim.kernel import Binding, Block, GmView, GmViews, Step, VectorCore, pieces
+from npusim.kernel.steps import Integers
+from npusim.ops import _vocabulary as ops
 
 __all__ = ["Plan", "Problem", "build", "check", "tile"]
 
@@ -57,7 +52,7 @@ class Axis:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Problem(_protocol.Problem):
+class Problem(ops.Problem):
     """A checked call."""
 
     axes: tuple[Axis, ...]
@@ -70,7 +65,7 @@ class Problem(_protocol.Problem):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan(_protocol.Plan):
+class Plan(ops.Plan):
     """Rows, or tiles that are turned, in even shares."""
 
     share: int
@@ -82,7 +77,7 @@ class Plan(_protocol.Plan):
 # ---- contract ----
 
 
-def check(contract: Contract) -> Problem:
+def check(contract: ops.Contract) -> Problem:
     """Hold a call against what the kernel takes; raises OpError."""
     spec, operand = contract.spec, contract.operand("x")
     order = _order(contract, operand)
@@ -104,7 +99,7 @@ def check(contract: Contract) -> Problem:
     return p
 
 
-def _order(contract: Contract, x: Operand) -> tuple[int, ...]:
+def _order(contract: ops.Contract, x: Operand) -> tuple[int, ...]:
     """dims counted from the first axis of *x*."""
     dims, rank = contract.value("dims"), len(x.shape)
     wanted = f"dims must name each of the {rank} axes of x once, not be"
@@ -144,7 +139,9 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
     cores, element = len(spec.vector_cores), p.output.element
     if p.is_turned:
         columns = TILE_BYTES // ROWS * 8 // max(element.bits, INT16.bits)
-        count = sum(1 for _ in _turned(p, columns))
+        inner = next(axis for axis in p.axes if axis.src == 1)
+        tiles = ceil_div(inner.size, columns) * ceil_div(p.axes[-1].size, ROWS)
+        count = p.output.size // (p.axes[-1].size * inner.size) * tiles
     else:
         columns, count = LINE_BYTES * 8 // element.bits, p.output.size // p.axes[-1].size
         if element.nbytes(p.axes[-1].size) % spec.transfer.store_granule_bytes:
@@ -160,92 +157,114 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
     )
 
 
-def _starts(axes: tuple[Axis, ...]) -> Iterator[tuple[int, int]]:
+def _starts(axes: tuple[Axis, ...]) -> tuple[Integers, Integers]:
     """Where each element along *axes* begins in x and in the result, in elements."""
-    for index in product(*(range(axis.size) for axis in axes)):
-        yield (
-            sum(i * axis.src for i, axis in zip(index, axes, strict=True)),
-            sum(i * axis.dst for i, axis in zip(index, axes, strict=True)),
-        )
+    if not axes:
+        return np.zeros(1, np.int64), np.zeros(1, np.int64)
+    index = np.indices([axis.size for axis in axes]).reshape(len(axes), -1)
+    src, dst = (
+        np.array(steps) @ index for steps in zip(*((x.src, x.dst) for x in axes), strict=True)
+    )
+    return src, dst
 
 
-def _turned(p: Problem, tile_columns: int) -> Iterator[Move]:
-    """Tiles in order: `(rows, columns)` of x and `(columns, rows)` of the result."""
-    element = p.output.element
-    last = p.axes[-1]
-    inner = next(axis for axis in p.axes if axis.src == 1)
-    outer = tuple(axis for axis in p.axes if axis not in (last, inner))
-    for src, dst in _starts(outer):
-        x = GmView("x", element, last.size, inner.size, last.src, element.nbytes(src))
-        y = GmView("output", element, inner.size, last.size, inner.dst, element.nbytes(dst))
-        for left, width in pieces(inner.size, tile_columns):
-            for top, height in pieces(last.size, ROWS):
-                rows, columns = slice(top, top + height), slice(left, left + width)
-                yield Move(x[rows, columns], y[columns, rows])
-
-
-def _moved(p: Problem, plan: Plan, core: int) -> Iterator[Move]:
-    """Rows that *core* moves at a time."""
-    element, size = p.output.element, p.axes[-1].size
-    first, end = core * plan.share, (core + 1) * plan.share
-    if len(p.axes) == 1:
-        for left, width in pieces(min(end, size) - first, plan.tile_columns):
-            here = slice(None), slice(first + left, first + left + width)
-            yield Move(*(GmView.vector(name, element, size)[here] for name in ("x", "output")))
-        return
-    *outer, lines = p.axes[:-1]
-    height = max(1, LINE_BYTES // (ceil_div(element.nbytes(size), BLOCK_BYTES) * BLOCK_BYTES))
-    for number, (src, dst) in enumerate(_starts(tuple(outer))):
-        low = max(first - number * lines.size, 0)
-        high = min(end - number * lines.size, lines.size)
-        x = GmView("x", element, lines.size, size, lines.src, element.nbytes(src))
-        y = GmView("output", element, lines.size, size, lines.dst, element.nbytes(dst))
-        for top, count in pieces(max(high - low, 0), height):
-            for left, width in pieces(size, plan.tile_columns):
-                here = slice(low + top, low + top + count), slice(left, left + width)
-                yield Move(x[here], y[here])
-
-
-# ---- program ----
+# ---- kernel ----
 
 
 def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
-    """One block a core: its share, one move after the other."""
-    whole = [GmView.vector(name, p.output.element, p.output.size) for name in ("x", "output")]
-    tiles = list(_turned(p, plan.tile_columns)) if p.is_turned else []
-    builder = Builder("permute", spec.cores[spec.vector_kinds[0]], spec.sync)
-    stage = _turning(builder, spec, p.output.element) if tiles else _moving(builder, spec)
-    blocks = []
+    """The share of a core, one move after the other."""
+    core, element = VectorCore("permute", spec), p.output.element
+    stage = _turning(core, element) if p.is_turned else _moving(core, element)
+    owner, src, dst = _turned(p, plan) if p.is_turned else _moved(p, plan)
+    bound = {name: Binding(name) for name in ("x", "output")}
+    step = Step(stage, (src, dst), owner)
+    return core.launch(step, bound=lambda _: bound, block_dim=plan.block_dim)
+
+
+def _turned(p: Problem, plan: Plan) -> tuple[Integers, GmViews, GmViews]:
+    """Tiles in order, and their cores: `(rows, columns)` of x, `(columns, rows)` of the result."""
+    element, last = p.output.element, p.axes[-1]
+    inner = next(axis for axis in p.axes if axis.src == 1)
+    outer = tuple(axis for axis in p.axes if axis not in (last, inner))
+    src, dst = _starts(outer)
+    tiles = [
+        (top, height, left, width)
+        for left, width in pieces(inner.size, plan.tile_columns)
+        for top, height in pieces(last.size, ROWS)
+    ]
+    top, height, left, width = (np.tile(part, src.size) for part in np.array(tiles, np.int64).T)
+    src, dst = (np.repeat(start, len(tiles)) for start in (src, dst))
+    size = element.bits
+    x_at = (src + top * last.src + left) * size // 8
+    y_at = (dst + left * inner.dst + top) * size // 8
+    x = GmViews("x", element, height, width, last.src, x_at)
+    y = GmViews("output", element, width, height, inner.dst, y_at)
+    return np.arange(src.size) // plan.share, x, y
+
+
+def _moved(p: Problem, plan: Plan) -> tuple[Integers, GmViews, GmViews]:
+    """Rows that are moved at a time, and their cores."""
+    element, size = p.output.element, p.axes[-1].size
+    if len(p.axes) == 1:
+        lines = Axis(1, 0, 0)
+        found = [
+            (core, first + left, first + left, 1, width)
+            for core, first in enumerate(range(0, size, plan.share))
+            for left, width in pieces(min(plan.share, size - first), plan.tile_columns)
+        ]
+    else:
+        *outer, lines = p.axes[:-1]
+        found = list(_rows(p, plan, tuple(outer), lines))
+    owner, src, dst, rows, columns = np.array(found, np.int64).reshape(-1, 5).T
+    x = GmViews("x", element, rows, columns, lines.src, src * element.bits // 8)
+    y = GmViews("output", element, rows, columns, lines.dst, dst * element.bits // 8)
+    return owner, x, y
+
+
+def _rows(
+    p: Problem, plan: Plan, outer: tuple[Axis, ...], lines: Axis
+) -> Iterator[tuple[int, int, int, int, int]]:
+    """Runs of *lines*: the core, where they begin in x and in the result, rows and columns."""
+    size = p.axes[-1].size
+    row_bytes = align_up(p.output.element.nbytes(size), BLOCK_BYTES)
+    height, starts = max(1, LINE_BYTES // row_bytes), list(zip(*_starts(outer), strict=True))
     for core in range(plan.block_dim):
-        moves = tiles[core * plan.share : (core + 1) * plan.share] or _moved(p, plan, core)
-        for move in moves:
-            repeat(builder, stage, move.src, move.dst)
-        blocks.append(Block(core, spec.vector_cores[core], builder.build(), bindings(*whole)))
-    return tuple(blocks)
+        first = core * plan.share
+        for number in range(first // lines.size, ceil_div(first + plan.share, lines.size)):
+            if number >= len(starts):
+                break
+            src, dst = starts[number]
+            low = max(first - number * lines.size, 0)
+            high = min(first + plan.share - number * lines.size, lines.size)
+            for top, count in pieces(max(high - low, 0), height):
+                for left, width in pieces(size, plan.tile_columns):
+                    row = low + top
+                    at = src + row * lines.src + left, dst + row * lines.dst + left
+                    yield core, *at, count, width
 
 
-def _moving(builder: Builder, spec: DeviceSpec) -> Any:
-    queue = builder.queue("ub", LINE_BYTES, "mte2", "mte3", 2)
-    writer = Writer(builder, spec, "mte2")
+def _moving(core: VectorCore, element: DType) -> Callable[[GmView, GmView], None]:
+    queue = core.tiles(element, LINE_BYTES * 8 // element.bits, "mte2", "mte3", 2)
+    core.claim_tails("mte2")
 
     def move(src: GmView, dst: GmView) -> None:
-        writer.store(queue, load(builder, spec, queue, src), dst)
+        core.store(queue, core.load(queue, src), dst)
 
     return move
 
 
-def _turning(builder: Builder, spec: DeviceSpec, element: DType) -> Any:
+def _turning(core: VectorCore, element: DType) -> Callable[[GmView, GmView], None]:
     tile_bytes = TILE_BYTES * min(element.bits, INT16.bits) // INT16.bits
-    incoming = builder.queue("ub", tile_bytes, "mte2", "vector", 2)
-    outgoing = builder.queue("ub", tile_bytes, "vector", "mte3", 2)
-    turner = Turner(builder, element)
-    writer = Writer(builder, spec)
+    count = tile_bytes * 8 // element.bits
+    incoming, outgoing = core.vecin(element, count, 2), core.vecout(element, count, 2)
+    turner = Turner(core, element)
+    core.claim_tails()
 
     def move(src: GmView, dst: GmView) -> None:
-        slot, out = load(builder, spec, incoming, src), outgoing.alloc()
-        turner.turn(slot, out, ceil_div(src.row_bytes, BLOCK_BYTES))
-        incoming.free(slot)
-        writer.store(outgoing, out, dst, element.nbytes(ROWS))
+        loaded, out = core.load(incoming, src), outgoing.alloc()
+        turner.turn(loaded, out, ceil_div(src.row_bytes, BLOCK_BYTES))
+        incoming.free(loaded)
+        core.store(outgoing, out, dst, ROWS)
 
     return move
 
@@ -253,16 +272,17 @@ def _turning(builder: Builder, spec: DeviceSpec, element: DType) -> Any:
 class Turner:
     """Writes what turns a tile of numbers of one width."""
 
-    def __init__(self, builder: Builder, element: DType) -> None:
-        self.builder, self.element = builder, element
-        self.between = builder.claim("ub", TILE_BYTES)
-        self.halves = []
+    def __init__(self, core: VectorCore, element: DType) -> None:
+        self.core, self.element = core, element
+        count = TILE_BYTES * 8 // INT16.bits
+        self.between = core.tile(INT16, count)
+        self.halves: list[Local] = []
         if element.bits == 8:
-            self.halves = [builder.claim("ub", TILE_BYTES) for _ in range(2)]
+            self.halves = [core.tile(FLOAT16, count) for _ in range(2)]
 
-    def turn(self, x: Slot, y: Slot, strips: int) -> None:
+    def turn(self, x: Local, y: Local, strips: int) -> None:
         """Turn rows of *strips* blocks in *x*, into *y*."""
-        self.builder.barrier("vector")
+        self.core.barrier("vector")
         if self.halves:
             self._bytes(x, y, strips)
         elif self.element.bits == INT16.bits:
@@ -270,27 +290,27 @@ class Turner:
         else:
             self._wider(x, y, strips)
 
-    def _bytes(self, x: Slot, y: Slot, strips: int) -> None:
+    def _bytes(self, x: Local, y: Local, strips: int) -> None:
         """By way of float16, which takes two strips for one."""
         wide, turned = self.halves
         count = strips * ROWS * BLOCK_BYTES
-        step(self.builder, Cast(wide.of(FLOAT16, count), x.of(self.element, count)))
+        self.core.cast(wide[:count], x[:count], "none")
         self._halves(wide, turned, 2 * strips)
-        self.builder.barrier("vector")
-        self.builder.emit(Cast(y.of(self.element, count), turned.of(FLOAT16, count)))
+        self.core.barrier("vector")
+        self.core.emit(Cast(y[:count], turned[:count]))
 
-    def _halves(self, x: Slot, y: Slot, strips: int) -> None:
+    def _halves(self, x: Local, y: Local, strips: int) -> None:
         for strip in range(strips):
             # The blocks of a strip below each other: eight matrices.
             column = _blocks(x, strip, ROWS, strips, 8 * strips)
-            self.builder.emit(Copy(_blocks(y, strip * ROWS, ROWS), column))
+            self.core.emit(Copy(_blocks(y, strip * ROWS, ROWS), column))
         self._turned(self.between, y, strips)
         for strip in range(strips):
             # Row after row, of which each of the eight matrices has a block.
             row = _blocks(self.between, strip * ROWS, ROWS, SIDE, 1)
-            self.builder.emit(Copy(_blocks(y, strip * ROWS, ROWS), row))
+            self.core.emit(Copy(_blocks(y, strip * ROWS, ROWS), row))
 
-    def _wider(self, x: Slot, y: Slot, strips: int) -> None:
+    def _wider(self, x: Local, y: Local, strips: int) -> None:
         """As parts of 16 bits, twice.
 
         The first turn takes the parts of a column apart, and the second one puts them together: of
@@ -305,7 +325,7 @@ class Turner:
             # Row each*i+j of the group becomes row i of matrix j.
             column = _blocks(x, top * strips + strip, span, strips, each * strips, each)
             matrices = _blocks(self.between, strip * ROWS + top, span, SIDE, 1, each)
-            self.builder.emit(Copy(matrices, column))
+            self.core.emit(Copy(matrices, column))
         self._turned(y, self.between, strips)
         for (strip, top), part in product(groups, range(parts)):
             # Of a column, the parts in matrix j become rows parts*j and so on of one matrix.
@@ -313,21 +333,21 @@ class Turner:
             apart = _blocks(y, first, count, SIDE, parts, each)
             first = strip * ROWS + top // each + part
             together = _blocks(self.between, first, count, parts, ROWS // each, each)
-            self.builder.emit(Copy(together, apart))
-        self.builder.barrier("vector")
+            self.core.emit(Copy(together, apart))
+        self.core.barrier("vector")
         count = strips * ROWS
-        self.builder.emit(Transpose(_blocks(y, 0, count), _blocks(self.between, 0, count)))
+        self.core.emit(Transpose(_blocks(y, 0, count), _blocks(self.between, 0, count)))
 
-    def _turned(self, dst: Slot, src: Slot, strips: int) -> None:
+    def _turned(self, dst: Local, src: Local, strips: int) -> None:
         """Turn each matrix of 16 x 16 in *src*, into *dst*."""
         count = strips * ROWS
-        self.builder.barrier("vector")
-        step(self.builder, Transpose(_blocks(dst, 0, count), _blocks(src, 0, count)))
+        self.core.barrier("vector")
+        self.core.transpose(_blocks(dst, 0, count), _blocks(src, 0, count))
 
 
 def _blocks(
-    slot: Slot, start: int, count: int, stride: int = 1, repeat_stride: int = 0, each: int = 8
+    tile: Local, start: int, count: int, stride: int = 1, repeat_stride: int = 0, each: int = 8
 ) -> Local:
     """*count* blocks from number *start* on, *stride* apart, *each* a repeat."""
-    at = slot.of(INT16, SIDE, start * BLOCK_BYTES).offset_bytes
+    at = tile.offset_bytes + start * BLOCK_BYTES
     return Local("ub", at, INT16, count * SIDE, stride, repeat_stride or each, each)

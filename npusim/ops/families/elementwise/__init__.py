@@ -21,8 +21,9 @@ from npusim.ops._protocol import Operator
 from npusim.ops._torch import TorchFunction
 from npusim.ops.families.elementwise.contract import Problem, check, support
 from npusim.ops.families.elementwise.expressions import EXPRESSIONS, Expression
-from npusim.ops.families.elementwise.kernel import Plan, build, tile
+from npusim.ops.families.elementwise.kernel import build
 from npusim.ops.families.elementwise.reference import compute
+from npusim.ops.families.elementwise.tiling import Plan, tile
 
 __all__ = ["OPERATORS", "Plan", "Problem"]
 

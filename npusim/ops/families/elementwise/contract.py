@@ -205,7 +205,7 @@ def _target(contract: Contract, x: Operand, shape: Any) -> tuple[int, ...]:
         isinstance(shape, tuple | list) and len(shape) <= MAX_RANK,
         f"shape must be at most {MAX_RANK} sizes, not {shown(shape)}; pass a tuple of them",
     )
-    sizes = tuple(contract.integer("shape", size) for size in shape)
+    sizes = tuple(contract.whole("shape", size) for size in shape)
     behind = sizes[len(sizes) - len(x.shape) :] if len(sizes) >= len(x.shape) else ()
     contract.require(
         len(behind) == len(x.shape)

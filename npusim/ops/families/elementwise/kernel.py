@@ -1,368 +1,152 @@
-"""Cores, tiles and programs of elementwise kernels.
-
-Operands that all have the shape of the result are one run of elements. As many cores as there are
-4 KiB of the first operand, up to all of them, take even shares of whole 512 elements, as in the
-design notes of the vendor's elementwise template (ops-math). The tiles are those of its tiling
-library (dengguojie/vue-element-admin@7d77ce32 ops/built-in/op_tiling/elewise_v3.cc, of 2022): the
-unified buffer has room for all tensors that are needed at a time, each counted in the widest type;
-a share that is larger than that comes in even tiles with every operand and the result in it twice.
-
-Where an operand is broadcast, tiles are rows of the last two axes along which operands are
-broadcast in different ways (broadcast_v3.cc there): filled up to whole blocks in the buffer, as
-many as leave room for all tensors, a broadcast one counted as a whole one. They are dealt out in
-order, the same number to each core but the last, and nothing is double buffered. How an operand is
-broadcast inside the buffer was not read. Assumed: a row is one instruction, which takes a row as it
-is, and a number a row from the block that Brcb made of it. A number for all is a scalar operand.
-
-The kernels that ship for these chips are closed; that they keep to both is inferred from their
-times.
-"""
+"""The programs of elementwise kernels: a run of elements, or tiles of rows, step by step."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import product
-from math import prod
 
-from npusim.data.dtypes import FLOAT16, DType
-from npusim.data.integers import align_down, align_up, ceil_div
-from npusim.devices.schema import DeviceSpec
-from npusim.isa import (
-    BLOCK_BYTES,
-    REPEAT_BYTES,
-    Broadcast,
-    Cast,
-    Duplicate,
-    Local,
-    Register,
-    ScalarLoad,
-)
-from npusim.kernel.builder import Builder
-from npusim.kernel.program import Block, Program
-from npusim.kernel.queues import Queue, Slot
-from npusim.kernel.rows import Writer, fill, load, pieces
-from npusim.kernel.views import GmView, bindings, repeat
-from npusim.ops import _protocol
-from npusim.ops.families.elementwise.chain import Chain, Place, Step, Value, places
+import numpy as np
+
+from npusim.data.dtypes import DType
+from npusim.data.integers import align_up, ceil_div
+from npusim.devices.schema import DeviceSpec, Pipe
+from npusim.isa import BLOCK_BYTES, REPEAT_BYTES, Broadcast, Cast, Local, Register
+from npusim.kernel import Binding, Block, GmView, GmViews, TileQueue, VectorCore
+from npusim.kernel import Step as LaunchStep
+from npusim.kernel.rectangles import rectangles
+from npusim.ops.families.elementwise.chain import Step, Value
 from npusim.ops.families.elementwise.contract import Problem
+from npusim.ops.families.elementwise.tiling import (
+    BRCB_LANES,
+    LEAST_ELEMENTS,
+    Plan,
+    Steps,
+    block_elements,
+    steps_of,
+)
 
-__all__ = ["Plan", "build", "tile"]
-
-LEAST_BYTES = 4096
-SHARE, TILE = 512, 128
-"""Elements that the share of a core, and a tile of several, are multiples of."""
-LIMITS = {8: 32767, 16: 32767, 32: 16383}
-"""Bits of the widest type -> most elements of a tile of a run."""
-BRCB_LANES = 8
-"""Elements that Brcb takes at a time."""
-WHOLE = 128
-"""Elements of a repeat of 16 bits, which a comparison takes whole."""
-LEAST_ELEMENTS = 8
-"""Of a block of 32 bits: so many are loaded at least, the last ones zeros."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan(_protocol.Plan):
-    """Tiles of `(rows, columns)`, dealt out to the cores."""
-
-    tile_rows: int
-    tile_columns: int
-    tiles_per_core: int
-    """Of a run of elements: those of a core's share, of which the last core may have fewer."""
-    share: int
-    """Elements of a run that a core takes; 0 where operands are broadcast."""
-    depth: int
-    """Buffers of each operand and of the result."""
-
-
-# ---- steps ----
-
-
-@dataclass(frozen=True, slots=True)
-class Steps:
-    """The steps of a tile, and where their values are."""
-
-    operands: tuple[Value, ...]
-    steps: tuple[Step, ...]
-    places: dict[Value, Place]
-    work: tuple[Value, ...]
-    constants: tuple[tuple[Value, float], ...]
-    output: DType
-
-    @property
-    def widest_bits(self) -> int:
-        """Of all tensors that are in the buffer."""
-        tensors = [*self.operands, *self.work, *(x for x, _ in self.constants)]
-        return max(*(x.dtype.bits for x in tensors if not x.is_mask), self.output.bits)
-
-    @property
-    def whole(self) -> int:
-        """Elements that tiles are filled up to multiples of: repeats, if they are compared."""
-        is_compared = any(step.result.is_mask for step in self.steps)
-        return WHOLE if is_compared else LEAST_ELEMENTS
-
-    def pitch(self, columns: int) -> int:
-        """Elements from row to row: each starts at a block in every type."""
-        dtypes = [*(x.dtype for x in self.operands), self.output]
-        return align_up(columns, max(_lanes(dtype) for dtype in dtypes))
-
-    @property
-    def tensors(self) -> int:
-        """Tiles of the widest type that the buffer must have room for."""
-        bits = sum(x.dtype.bits for x in self.operands if x.extent != "number") + self.output.bits
-        bits += sum(1 if x.is_mask else x.dtype.bits for x in self.work)
-        bits += sum(x.dtype.bits for x, _ in self.constants)
-        return ceil_div(bits, self.widest_bits)
-
-
-def steps_of(spec: DeviceSpec, p: Problem) -> Steps:
-    """What the kernel of *p* does with a tile."""
-    chain = Chain(spec)
-    # A number for all is widened once, on its way into its register.
-    # Flags are compared in float16, whatever they choose from.
-    targets = [FLOAT16 if x.name == "condition" else p.computed_in for x in p.inputs]
-    operands = [
-        chain.operand(target if extent == "number" else x.element, extent)
-        for x, extent, target in zip(p.inputs, p.extents, targets, strict=True)
-    ]
-    values = [chain.cast(x, target) for x, target in zip(operands, targets, strict=True)]
-    found = p.expression.write(chain, *values, *p.attributes)
-    output = p.output.element
-    found = found if p.expression.gives_bool else chain.cast(found, output)
-    if not chain.steps or found.extent != "tile":
-        chain.copy(found)
-    where, work = places(chain, operands, output)
-    kept = tuple(work), tuple(chain.constants)
-    return Steps(tuple(operands), tuple(chain.steps), where, *kept, output)
-
-
-# ---- tiling ----
-
-
-def tile(spec: DeviceSpec, p: Problem) -> Plan:
-    """A run of elements in even shares, or tiles of rows."""
-    steps = steps_of(spec, p)
-    kind = spec.vector_kinds[0]
-    room = spec.cores[kind].usable_bytes("ub")
-    if all(extent in ("tile", "number") for extent in p.extents):
-        return _run(spec, p, steps, room)
-    return _rows(spec, p, steps, room)
-
-
-def _run(spec: DeviceSpec, p: Problem, steps: Steps, room: int) -> Plan:
-    count = p.output.size
-    widest, element = steps.widest_bits, p.inputs[0].element
-    cores = min(ceil_div(element.nbytes(count), LEAST_BYTES), len(spec.vector_cores))
-    share = align_up(ceil_div(count, cores), SHARE)
-    most = room // steps.tensors * 8 // widest
-    depth, width = 1, min(share, count)
-    if width > min(most, LIMITS[widest]):
-        depth = 2
-        most = min(most // 2, LIMITS[widest]) // TILE * TILE
-        width = align_up(ceil_div(width, ceil_div(width, most)), TILE)
-    return Plan(
-        block_dim=ceil_div(count, share),
-        reads_tiling=False,
-        tile_rows=1,
-        tile_columns=width,
-        tiles_per_core=ceil_div(min(share, count), width),
-        share=share,
-        depth=depth,
-    )
-
-
-def _rows(spec: DeviceSpec, p: Problem, steps: Steps, room: int) -> Plan:
-    *outer, rows, columns = (axis.size for axis in p.axes)
-    pitch, element_bytes = steps.pitch(columns), steps.tensors * steps.widest_bits // 8
-    granule = spec.transfer.store_granule_bytes
-    # What fills tiles up, and a tail that goes by itself where stores have a least size.
-    slack = steps.whole * element_bytes + (granule if granule > 1 else 0)
-    widest = align_down((room - slack) // element_bytes, steps.whole)
-    width = min(pitch, widest)
-    # A number a row, and the block that Brcb makes of it.
-    beside = sum(BLOCK_BYTES + x.dtype.bits // 8 for x in steps.operands if x.extent == "column")
-    tile_rows = max(1, min(rows, (room - slack) // (width * element_bytes + beside)))
-    tiles = prod(outer) * ceil_div(rows, tile_rows) * ceil_div(columns, width)
-    cores = len(spec.vector_cores)
-    if p.output.element.nbytes(columns) < granule:
-        # Such rows spill into the next ones when they are stored, so one core takes them all.
-        cores = 1
-    each = ceil_div(tiles, cores)
-    return Plan(
-        block_dim=ceil_div(tiles, each),
-        reads_tiling=False,
-        tile_rows=tile_rows,
-        tile_columns=min(width, columns),
-        tiles_per_core=each,
-        share=0,
-        depth=1,
-    )
-
-
-# ---- program ----
+__all__ = ["build"]
 
 
 def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
-    """One block a core; cores that do the same share their program."""
-    return _run_blocks(spec, p, plan) if plan.share else _row_blocks(spec, p, plan)
+    """Tiles of the operands and of the result, dealt out to the cores in order."""
+    core = VectorCore(p.name, spec)
+    tiles = Tiles(core, p, plan)
+    if plan.share:
+        parts = rectangles(1, p.output.size, (1, plan.share), plan.tile_columns)
+        runs = [x for x, extent in zip(p.inputs, p.extents, strict=True) if extent == "tile"]
+        vectors = [GmView.vector(x.name, x.element, p.output.size) for x in runs]
+        vectors.append(GmView.vector("output", p.output.element, p.output.size))
+        step = LaunchStep(tiles.tile, tuple(map(parts.views, vectors)), parts.core, parts.order)
+        return core.launch(step, begin=tiles.begin)
+    views = _row_tiles(p, plan)
+    numbers = np.arange(len(views[0])) // plan.tiles_per_core
+    bound = {name: Binding(name) for name in (*(x.name for x in p.inputs), "output")}
+    step = LaunchStep(tiles.tile, views, numbers)
+    return core.launch(step, begin=tiles.begin, bound=lambda _: bound)
 
 
-def _run_blocks(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
-    kernel = Tiles(spec, p, plan)
-    programs: dict[int, Program] = {}
-    blocks: list[Block] = []
-    count = p.output.size
-    for start, width in pieces(count, plan.share):
-        if width not in programs:
-            tiles = (
-                [view[:, first : first + size] for view in _vectors(p, width)]
-                for first, size in pieces(width, plan.tile_columns)
-            )
-            programs[width] = kernel.program(tiles)
-        here = [view[:, start:] for view in _vectors(p, count)]
-        bound = bindings(*here, *kernel.number_views)
-        blocks.append(Block(len(blocks), spec.vector_cores[len(blocks)], programs[width], bound))
-    return tuple(blocks)
+def _row_tiles(p: Problem, plan: Plan) -> tuple[GmViews, ...]:
+    """Tiles in order: views of each operand that is no number for all, then of the result."""
+    sizes = [axis.size for axis in p.axes]
+    steps = [1] * (len(sizes) - 2) + [plan.tile_rows, plan.tile_columns]
+    grid = [ceil_div(size, step) for size, step in zip(sizes, steps, strict=True)]
+    places = np.unravel_index(np.arange(np.prod(grid)), grid)
+    first = [place * step for place, step in zip(places, steps, strict=True)]
+    rows = np.minimum(plan.tile_rows, sizes[-2] - first[-2])
+    columns = np.minimum(plan.tile_columns, sizes[-1] - first[-1])
+    found = []
+    for index, extent in enumerate((*p.extents, "tile")):
+        if extent == "number":
+            continue
+        is_output = index == len(p.inputs)
+        element = p.output.element if is_output else p.inputs[index].element
+        name = "output" if is_output else p.inputs[index].name
+        strides = _strides(p, index)
+        offset = np.array(first).T @ np.array(strides) * element.bits // 8
+        one = np.ones_like(rows)
+        height, width = {"tile": (rows, columns), "row": (one, columns), "column": (one, rows)}[
+            extent
+        ]
+        pitch = strides[-2] if extent == "tile" else 0
+        found.append(GmViews(name, element, height, width, pitch, offset))
+    return tuple(found)
 
 
-def _vectors(p: Problem, count: int) -> list[GmView]:
-    """The operands that are a run of elements, and the result: *count* of each."""
-    runs = [x for x, extent in zip(p.inputs, p.extents, strict=True) if extent == "tile"]
-    found = [GmView.vector(x.name, x.element, count) for x in runs]
-    return [*found, GmView.vector("output", p.output.element, count)]
-
-
-def _row_blocks(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
-    kernel = Tiles(spec, p, plan)
-    views = list(_row_tiles(p, plan))
-    whole = [GmView.vector(x.name, x.element, x.spec.size) for x in p.inputs]
-    bound = bindings(*whole, GmView.vector("output", p.output.element, p.output.size))
-    return tuple(
-        Block(
-            core,
-            spec.vector_cores[core],
-            kernel.program(views[first : first + plan.tiles_per_core]),
-            bound,
-        )
-        for core, first in enumerate(range(0, len(views), plan.tiles_per_core))
-    )
-
-
-def _row_tiles(p: Problem, plan: Plan) -> Iterator[list[GmView]]:
-    """Tiles in order: a view of each operand that is none number for all, then of the result."""
-    *outer, rows, columns = (axis.size for axis in p.axes)
-    for above in product(*(range(size) for size in outer)):
-        for row, height in pieces(rows, plan.tile_rows):
-            for column, width in pieces(columns, plan.tile_columns):
-                first, size = (*above, row, column), (height, width)
-                yield [
-                    _view(p, index, first, size)
-                    for index, extent in enumerate((*p.extents, "tile"))
-                    if extent != "number"
-                ]
-
-
-def _view(p: Problem, index: int, first: tuple[int, ...], size: tuple[int, int]) -> GmView:
-    """What a tile, *size* from *first* on, has of operand *index*, or of the result behind them."""
-    is_output = index == len(p.inputs)
-    name, element = (
-        ("output", p.output.element)
-        if is_output
-        else (p.inputs[index].name, p.inputs[index].element)
-    )
+def _strides(p: Problem, index: int) -> list[int]:
+    """Elements from one to the next along each axis, of operand *index* or the result behind."""
     strides, step = [], 1
     for axis in reversed(p.axes):
-        has = is_output or axis.has[index]
+        has = index == len(p.inputs) or axis.has[index]
         strides.append(step if has else 0)
         step *= axis.size if has else 1
-    strides.reverse()
-    offset = element.nbytes(sum(a * b for a, b in zip(first, strides, strict=True)))
-    extent = "tile" if is_output else p.extents[index]
-    if extent == "tile":
-        return GmView(name, element, *size, strides[-2], offset)
-    return GmView(name, element, 1, size[1] if extent == "row" else size[0], 0, offset)
+    return strides[::-1]
 
 
 class Tiles:
-    """The programs of the cores, while they are written."""
+    """The buffers of a core, and its stages."""
 
-    def __init__(self, spec: DeviceSpec, p: Problem, plan: Plan) -> None:
-        self.spec, self.p = spec, p
-        self.steps = steps = steps_of(spec, p)
-        core = spec.cores[spec.vector_kinds[0]]
-        self.builder = builder = Builder(p.name, core, spec.sync)
-        self.room = Size(steps, plan.tile_rows, plan.tile_columns)
+    def __init__(self, core: VectorCore, p: Problem, plan: Plan) -> None:
+        self.core, self.p = core, p
+        self.steps = steps = steps_of(core.spec, p)
+        room = Size(steps, plan.tile_rows, plan.tile_columns)
         self.queues = {
-            index: builder.queue("ub", self.room.nbytes(x), "mte2", "vector", plan.depth)
+            index: core.vecin(x.dtype, room.elements(x), plan.depth)
             for index, x in enumerate(steps.operands)
             if x.extent != "number"
         }
-        out_bytes = steps.output.nbytes(self.room.count)
-        self.out = builder.queue("ub", out_bytes, "vector", "mte3", plan.depth)
-        self.work = [builder.claim("ub", self.room.nbytes(x)) for x in steps.work]
-        self.constants = [
-            builder.claim("ub", self.room.nbytes(x)).of(x.dtype, self.room.elements(x))
-            for x, _ in steps.constants
-        ]
+        self.out = core.vecout(steps.output, room.count, plan.depth)
+        self.work = [core.tile(x.dtype, room.elements(x)) for x in steps.work]
+        self.constants = [core.tile(x.dtype, room.elements(x)) for x, _ in steps.constants]
         columns = {x for step in steps.steps for x in step.operands if x.extent == "column"}
+        blocks = align_up(plan.tile_rows, BRCB_LANES)
         self.blocks = {
-            x: builder.claim("ub", align_up(plan.tile_rows, BRCB_LANES) * BLOCK_BYTES)
+            x: core.tile(x.dtype, blocks * block_elements(x.dtype))
             for x in sorted(columns, key=lambda x: x.number)
         }
         self.numbers = [
-            (GmView.vector(x.name, x.element, 1), builder.queue("ub", BLOCK_BYTES, "mte2", reader))
+            (GmView.vector(x.name, x.element, 1), self._number_queue(x.element, value.dtype))
             for x, value in zip(p.inputs, steps.operands, strict=True)
             if value.extent == "number"
-            for reader in (("scalar",) if x.element is value.dtype else ("vector",))
         ]
-        self.widened = builder.claim("ub", BLOCK_BYTES) if self.numbers else None
-        self.writer = Writer(builder, spec)
+        self.widened = core.claim("ub", BLOCK_BYTES) if self.numbers else None
+        core.claim_tails()
 
-    @property
-    def number_views(self) -> list[GmView]:
-        return [view for view, _ in self.numbers]
+    def _number_queue(self, dtype: DType, target: DType) -> TileQueue:
+        reader: Pipe = "scalar" if dtype is target else "vector"
+        return self.core.tiles(dtype, block_elements(dtype), "mte2", reader)
 
-    def program(self, tiles: Iterable[list[GmView]]) -> Program:
-        """*tiles* one after the other, each the views of its operands and of its result."""
+    def begin(self) -> None:
+        """Take numbers for all into their registers, and fill what is constant."""
         dtypes = [x.dtype for x in self.steps.operands if x.extent == "number"]
         for (view, queue), dtype in zip(self.numbers, dtypes, strict=True):
             self._take_number(view, queue, dtype)
         for local, (_, number) in zip(self.constants, self.steps.constants, strict=True):
-            self.builder.emit(Duplicate(local, number))
-            self.builder.barrier("vector")
-        for views in tiles:
-            repeat(self.builder, self._tile, *views)
-        return self.builder.build()
+            self.core.duplicate(local, number)
 
-    def _take_number(self, view: GmView, queue: Queue, dtype: DType) -> None:
+    def _take_number(self, view: GmView, queue: TileQueue, dtype: DType) -> None:
         """Put the one number of *view* into the register of its name, as *dtype*."""
-        slot = load(self.builder, self.spec, queue, view)
-        number = slot.of(view.dtype, 1)
+        core, loaded = self.core, self.core.load(queue, view)
+        number = loaded[:1]
         if view.dtype is not dtype:
             assert self.widened is not None
             number = self.widened.of(dtype, 1)
-            self.builder.emit(Cast(number, slot.of(view.dtype, 1)))
-            self.builder.sync("vector", "scalar")
-        self.builder.emit(ScalarLoad(view.name, number))
-        queue.free(slot)
+            core.emit(Cast(number, loaded[:1]))
+            core.sync("vector", "scalar")
+        core.get_value(view.name, number)
+        queue.free(loaded)
 
-    def _tile(self, *views: GmView) -> None:
+    def tile(self, *views: GmView) -> None:
         """A view of each operand that is no number, then of the result."""
         *inputs, output = views
         size = Size(self.steps, output.rows, output.columns)
         for view, queue in zip(inputs, self.queues.values(), strict=True):
-            slot = queue.alloc()
-            rows_apart = view.dtype.nbytes(size.pitch) if view.rows > 1 else None
-            fill(self.builder, self.spec, slot, view, rows_apart)
-            queue.enque(slot)
-        slots = {index: queue.deque() for index, queue in self.queues.items()}
+            self.core.copy_in(queue, view, size.pitch if view.rows > 1 else None)
+        loaded = {index: queue.deque() for index, queue in self.queues.items()}
         out = self.out.alloc()
-        TileWriter(self, size, slots, out).write()
-        for index, slot in slots.items():
-            self.queues[index].free(slot)
-        apart = output.dtype.nbytes(size.pitch) if output.rows > 1 else None
-        self.writer.store(self.out, out, output, apart)
+        TileWriter(self, size, loaded, out).write()
+        for index, tile in loaded.items():
+            self.queues[index].free(tile)
+        self.core.store(self.out, out, output, size.pitch if output.rows > 1 else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -389,16 +173,13 @@ class Size:
             return self.count // 8 if x.is_mask else self.count
         return align_up(self.columns if x.extent == "row" else self.rows, BRCB_LANES)
 
-    def nbytes(self, x: Value) -> int:
-        return x.dtype.nbytes(self.elements(x))
-
 
 class TileWriter:
     """Writes the vector micro-ops of one tile."""
 
-    def __init__(self, tiles: Tiles, size: Size, slots: dict[int, Slot], out: Slot) -> None:
-        self.tiles, self.size, self.slots, self.out = tiles, size, slots, out
-        self.builder, self.steps = tiles.builder, tiles.steps
+    def __init__(self, tiles: Tiles, size: Size, loaded: dict[int, Local], out: Local) -> None:
+        self.tiles, self.size, self.loaded, self.out = tiles, size, loaded, out
+        self.core, self.steps = tiles.core, tiles.steps
         self.read: set[object] = set()
         self.written: set[object] = set()
         """Buffers that have been touched since the last barrier."""
@@ -407,7 +188,7 @@ class TileWriter:
         """All steps, with a barrier before each that one before it stands in the way of."""
         if self.steps.work or self.tiles.blocks:
             # The tile before may still be read from where this one writes.
-            self.builder.barrier("vector")
+            self.core.barrier("vector")
         spread: set[Value] = set()
         for step in self.steps.steps:
             by_row = step.result.extent == "tile" and any(
@@ -423,14 +204,14 @@ class TileWriter:
                 self._by_row(step)
             else:
                 operands = [self._local(x) for x in step.operands]
-                self.builder.emit(step.make(self._local(step.result), *operands))
+                self.core.emit(step.make(self._local(step.result), *operands))
 
     def _buffer(self, x: Value, by_row: bool) -> object:
         return ("blocks", x) if by_row and x.extent == "column" else self.steps.places[x]
 
     def _order(self, read: list[object], written: object) -> None:
         if self.written & {*read, written} or written in self.read:
-            self.builder.barrier("vector")
+            self.core.barrier("vector")
             self.read, self.written = set(), set()
         self.read.update(read)
         self.written.add(written)
@@ -439,10 +220,10 @@ class TileWriter:
         """A block of each number of *x*."""
         self._order([self.steps.places[x]], ("blocks", x))
         count = align_up(self.size.rows, BRCB_LANES)
-        blocks = self.tiles.blocks[x].of(x.dtype, count * _lanes(x.dtype))
+        blocks = self.tiles.blocks[x][: count * block_elements(x.dtype)]
         src = self._local(x)
         assert isinstance(src, Local)
-        self.builder.emit(Broadcast(blocks, src))
+        self.core.emit(Broadcast(blocks, src))
 
     def _local(self, x: Value) -> Local | Register:
         """All of *x*; a number for all is in the register of its name."""
@@ -450,11 +231,11 @@ class TileWriter:
         if x.extent == "number":
             return self.tiles.p.inputs[place.index].name
         if place.kind == "operand":
-            return self.slots[place.index].of(x.dtype, count)
+            return self.loaded[place.index][:count]
         if place.kind == "constant":
-            return self.tiles.constants[place.index].at(0, count)
-        slot = self.out if place.kind == "result" else self.tiles.work[place.index]
-        return slot.of(x.dtype, count)
+            return self.tiles.constants[place.index][:count]
+        tile = self.out if place.kind == "result" else self.tiles.work[place.index]
+        return tile.as_dtype(x.dtype, count)
 
     def _by_row(self, step: Step) -> None:
         """A micro-op a row; two, where numbers a row meet columns that are no whole repeats."""
@@ -465,26 +246,20 @@ class TileWriter:
         if any(x.extent == "column" for x in step.operands):
             lanes = REPEAT_BYTES * 8 // dtype.bits
             whole = columns // lanes * lanes
-            rest = align_up(columns - whole, _lanes(dtype))
+            rest = align_up(columns - whole, block_elements(dtype))
             parts = [part for part in ((0, whole), (whole, rest)) if part[1]]
         for row in range(self.size.rows):
             for start, count in parts:
                 operands = [self._of_row(x, row, start, count) for x in step.operands]
                 dst = self._of_row(step.result, row, start, count)
-                self.builder.emit(step.make(dst, *operands))
+                self.core.emit(step.make(dst, *operands))
 
     def _of_row(self, x: Value, row: int, start: int, count: int) -> Local | Register:
         """*count* elements of row number *row* of *x*, from column *start* on."""
         if x.extent == "column":
-            first = self.tiles.blocks[x].offset_bytes + row * BLOCK_BYTES
-            return Local("ub", first, x.dtype, count, 0, 0)
+            return self.tiles.blocks[x][row * block_elements(x.dtype) :].again(count)
         local = self._local(x)
         if isinstance(local, str):
             return local
         first = start + (row * self.size.pitch if x.extent == "tile" else 0)
         return Local("ub", local.offset_bytes + x.dtype.nbytes(first), x.dtype, count)
-
-
-def _lanes(dtype: DType) -> int:
-    """Elements of a block."""
-    return BLOCK_BYTES * 8 // dtype.bits

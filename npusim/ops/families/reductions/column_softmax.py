@@ -10,20 +10,16 @@ kernels are built by a closed generator; all of this, and the order of additions
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import product
 
-from npusim.data.dtypes import FLOAT16, FLOAT32, RoundMode
+import numpy as np
+
+from npusim.data.dtypes import FLOAT16, FLOAT32
 from npusim.data.integers import align_down, align_up, ceil_div
 from npusim.devices.schema import DeviceSpec
-from npusim.isa import BLOCK_BYTES, Binary, BinaryOp, Cast, Copy, Duplicate, Local, Unary
-from npusim.kernel.builder import Builder
-from npusim.kernel.chain import step
-from npusim.kernel.program import Block
-from npusim.kernel.queues import Slot
-from npusim.kernel.rows import Writer, load, pieces
-from npusim.kernel.views import GmView, bindings, repeat
-from npusim.ops import _protocol
-from npusim.ops.families.reductions.columns import UNIT, share_of, width_of
+from npusim.isa import BLOCK_BYTES, Binary, BinaryOp, Cast, Local
+from npusim.kernel import Binding, Block, GmView, Step, VectorCore, pieces
+from npusim.ops import _vocabulary as ops
+from npusim.ops.families.reductions.columns import UNIT, Spans, share_of, width_of
 from npusim.ops.families.reductions.contract import Problem
 
 __all__ = ["Plan", "build", "tile"]
@@ -33,7 +29,7 @@ KEPT = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan(_protocol.Plan):
+class Plan(ops.Plan):
     """Pieces of columns, dealt out in order, and rows at a time."""
 
     piece_columns: int
@@ -65,169 +61,155 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
 
 
 def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
-    """One block a core: its pieces, one after the other."""
-    element, size = p.output.element, p.output.size
+    """The pieces of a core, one after the other: all rows at once, or three times in tiles."""
+    kernel, element = ColumnSoftmax(VectorCore(p.name, spec), p, plan), p.output.element
     # A piece has as much as is stored at least, so that only rows shorter than that spill.
     least = ceil_div(spec.transfer.store_granule_bytes * 8, element.bits)
-    spans = list(product(range(p.rows), pieces(p.inner, plan.piece_columns, least)))
-    bound = bindings(*(GmView.vector(name, element, size) for name in ("x", "output")))
-    kernel, blocks = ColumnSoftmax(spec, p, plan), []
-    for core in range(plan.block_dim):
-        first = core * plan.pieces_per_core
-        for row, (left, width) in spans[first : first + plan.pieces_per_core]:
-            above = element.nbytes(row * p.columns * p.inner)
-            x, y = (
-                GmView(name, element, p.columns, p.inner, p.inner, above)[:, left : left + width]
-                for name in ("x", "output")
-            )
-            kernel.piece(x, y)
-        blocks.append(Block(core, spec.vector_cores[core], kernel.builder.build(), bound))
-    return tuple(blocks)
+    spans = Spans.of(p, plan.piece_columns, plan.pieces_per_core, least)
+    tiles, number = list(pieces(p.columns, plan.tile_rows)), np.arange(spans.core.size)
+    x, y = (GmView.of(name, element, p.rows * p.columns, p.inner) for name in ("x", "output"))
+    each = 3 * len(tiles) + 1
+    steps = []
+    for place, (top, count) in enumerate(tiles):
+        of_x, of_y = (spans.rows(view, p.columns, top, count) for view in (x, y))
+        if len(tiles) == 1:
+            steps.append(Step(kernel.whole, (of_x, of_y), spans.core, number))
+            continue
+        stages = (
+            (kernel.find_largest, (of_x, place == 0), place),
+            (kernel.add_up, (of_x, place == 0), len(tiles) + place),
+            (kernel.divide, (of_x, of_y), 2 * len(tiles) + 1 + place),
+        )
+        steps += [
+            Step(stage, given, spans.core, number * each + order) for stage, given, order in stages
+        ]
+    if len(tiles) > 1:
+        order = number * each + 2 * len(tiles)
+        steps.append(Step(kernel.close, (spans.width,), spans.core, order))
+    bound = {name: Binding(name) for name in ("x", "output")}
+    return kernel.core.launch(*steps, bound=lambda _: bound)
 
 
 class ColumnSoftmax:
-    """The kernel of one core, while it is written."""
+    """The buffers of a core, and its stages."""
 
-    def __init__(self, spec: DeviceSpec, p: Problem, plan: Plan) -> None:
-        self.spec, self.plan = spec, plan
+    def __init__(self, core: VectorCore, p: Problem, plan: Plan) -> None:
+        self.core = core
         self.element = p.output.element
         self.is_log = p.name == "log_softmax"
         # Softmax takes the largest off in float16, where the rows are that.
         self.dtype = FLOAT16 if self.element is FLOAT16 and not self.is_log else FLOAT32
-        self.builder = builder = Builder(p.name, spec.cores[spec.vector_kinds[0]], spec.sync)
-        width, rows = plan.piece_columns, plan.tile_rows
-        tile_bytes = self.element.nbytes(rows * width)
-        self.x = builder.queue("ub", tile_bytes, "mte2", "vector", 2)
-        self.y = builder.queue("ub", tile_bytes, "vector", "mte3", 2)
-        self.wide = None
-        if self.element is not FLOAT32:
-            self.wide = builder.claim("ub", FLOAT32.nbytes(rows * width))
-        self.largest, self.total, self.spare = (
-            builder.claim("ub", FLOAT32.nbytes(width)) for _ in range(KEPT)
-        )
-        self.writer = Writer(builder, spec)
-
-    def piece(self, x: GmView, y: GmView) -> None:
-        """*x* and *y*, both `(count, columns)`."""
-        if x.rows <= self.plan.tile_rows:
-            repeat(self.builder, self._whole, x, y)
-            return
-        tiles = [slice(a, a + count) for a, count in pieces(x.rows, self.plan.tile_rows)]
-        for here in tiles:
-            repeat(self.builder, self._find_largest, x[here, :], here.start == 0)
-        for here in tiles:
-            repeat(self.builder, self._add_up, x[here, :], here.start == 0)
-        repeat(self.builder, self._close, x.columns)
-        for here in tiles:
-            repeat(self.builder, self._divide, x[here, :], y[here, :])
+        width, size = plan.piece_columns, plan.tile_rows * plan.piece_columns
+        self.x, self.y = core.vecin(self.element, size, 2), core.vecout(self.element, size, 2)
+        self.wide = None if self.element is FLOAT32 else core.tile(FLOAT32, size)
+        self.largest, self.total, self.spare = (core.tile(FLOAT32, width) for _ in range(KEPT))
+        core.claim_tails()
 
     # ---- stages ----
 
-    def _whole(self, x: GmView, y: GmView) -> None:
-        """All rows at once, loaded once."""
-        slot, rows = self._load(x)
+    def whole(self, x: GmView, y: GmView) -> None:
+        """*x* to *y*, both `(count, columns)`: all rows at once, loaded once."""
+        loaded, rows = self._load(x)
         self._largest_of(rows, x, is_first=True)
         values = self._apart(rows, x)
         self._total_of(values, x, is_first=True)
-        self._close(x.columns)
-        self._out(slot, values, y)
+        self.close(x.columns)
+        self._out(loaded, values, y)
 
-    def _find_largest(self, x: GmView, is_first: bool) -> None:
-        slot, rows = self._load(x)
+    def find_largest(self, x: GmView, is_first: bool) -> None:
+        """The largest of each column of the rows so far."""
+        loaded, rows = self._load(x)
         self._largest_of(rows, x, is_first=is_first)
-        self.x.free(slot)
+        self.x.free(loaded)
 
-    def _add_up(self, x: GmView, is_first: bool) -> None:
-        slot, rows = self._load(x)
+    def add_up(self, x: GmView, is_first: bool) -> None:
+        """The sums of the powers of the rows so far."""
+        loaded, rows = self._load(x)
         self._total_of(self._apart(rows, x), x, is_first=is_first)
-        self.x.free(slot)
+        self.x.free(loaded)
 
-    def _close(self, columns: int) -> None:
+    def close(self, columns: int) -> None:
         """Make of the sums what is divided by, multiplied with or taken off."""
-        total = self.total.of(FLOAT32, columns)
+        core, total = self.core, self.total[:columns]
         if self.is_log:
-            step(self.builder, Unary("ln", total, total))
-        elif self.spec.arch == "2002":
-            ones = self.spare.of(FLOAT32, columns)
-            step(self.builder, Duplicate(ones, 1.0))
-            step(self.builder, Binary("div", total, ones, total))
+            core.ln(total, total)
+        elif core.is_310p:
+            core.duplicate(self.spare[:columns], 1.0)
+            core.div(total, self.spare[:columns], total)
 
-    def _divide(self, x: GmView, y: GmView) -> None:
-        slot, rows = self._load(x)
-        self._out(slot, self._apart(rows, x), y)
+    def divide(self, x: GmView, y: GmView) -> None:
+        """*x* to *y*, by the sums."""
+        loaded, rows = self._load(x)
+        self._out(loaded, self._apart(rows, x), y)
 
     # ---- steps ----
 
-    def _load(self, x: GmView) -> tuple[Slot, Local]:
-        """The rows of *x*, in the type in which the largest is taken off."""
-        slot = load(self.builder, self.spec, self.x, x)
-        rows = slot.of(self.element, x.rows * self._pitch(x))
-        self.builder.barrier("vector")
-        return slot, rows if self.element is self.dtype else self._widened(rows)
+    def _load(self, x: GmView) -> tuple[Local, Local]:
+        """The rows of *x*, also in the type in which the largest is taken off."""
+        loaded = self.core.load(self.x, x)
+        rows = loaded[: x.rows * self._pitch(x)]
+        self.core.barrier("vector")
+        return loaded, rows if self.element is self.dtype else self._widened(rows)
 
     def _widened(self, rows: Local) -> Local:
         assert self.wide is not None
-        wide = self.wide.of(FLOAT32, rows.count)
-        step(self.builder, Cast(wide, rows))
-        return wide
+        self.core.cast(self.wide[: rows.count], rows)
+        return self.wide[: rows.count]
 
     def _pitch(self, x: GmView) -> int:
         """Elements from row to row."""
         return align_up(x.columns, BLOCK_BYTES * 8 // self.element.bits)
 
-    def _row(self, rows: Local, x: GmView, row: int) -> Local:
-        return rows.at(row * self._pitch(x), x.columns)
+    def _rows(self, rows: Local, x: GmView) -> list[Local]:
+        """Each row of a tile like *x*."""
+        return [rows.at(row * self._pitch(x), x.columns) for row in range(x.rows)]
 
     def _largest_of(self, rows: Local, x: GmView, *, is_first: bool) -> None:
-        largest = self.largest.of(self.dtype, x.columns)
-        for number in range(x.rows):
-            row = self._row(rows, x, number)
-            begins = is_first and number == 0
-            step(
-                self.builder, Copy(largest, row) if begins else Binary("max", largest, largest, row)
-            )
+        largest = self.largest.as_dtype(self.dtype, x.columns)
+        for number, row in enumerate(self._rows(rows, x)):
+            if is_first and number == 0:
+                self.core.copy(largest, row)
+            else:
+                self.core.max(largest, largest, row)
 
     def _apart(self, rows: Local, x: GmView) -> Local:
         """*rows* less the largest, in float32; of softmax e to the power of that."""
-        largest = self.largest.of(self.dtype, x.columns)
-        for number in range(x.rows):
-            row = self._row(rows, x, number)
-            self.builder.emit(Binary("sub", row, row, largest))
-        self.builder.barrier("vector")
+        largest = self.largest.as_dtype(self.dtype, x.columns)
+        with self.core.independent():
+            for row in self._rows(rows, x):
+                self.core.sub(row, row, largest)
         if self.dtype is not FLOAT32:
             rows = self._widened(rows)
         if not self.is_log:
-            step(self.builder, Unary("exp", rows, rows))
+            self.core.exp(rows, rows)
         return rows
 
     def _total_of(self, values: Local, x: GmView, *, is_first: bool) -> None:
-        total = self.total.of(FLOAT32, x.columns)
-        for number in range(x.rows):
-            row = self._row(values, x, number)
+        core, total = self.core, self.total[: x.columns]
+        for number, row in enumerate(self._rows(values, x)):
+            power = row
             if self.is_log:
-                power = self.spare.of(FLOAT32, x.columns)
-                step(self.builder, Unary("exp", power, row))
-                row = power
-            begins = is_first and number == 0
-            step(self.builder, Copy(total, row) if begins else Binary("add", total, total, row))
+                power = self.spare[: x.columns]
+                core.exp(power, row)
+            if is_first and number == 0:
+                core.copy(total, power)
+            else:
+                core.add(total, total, power)
 
-    def _out(self, slot: Slot, values: Local, y: GmView) -> None:
-        """Round what comes of *values* and the totals, and store it; *slot* is free then."""
-        total = self.total.of(FLOAT32, y.columns)
+    def _out(self, loaded: Local, values: Local, y: GmView) -> None:
+        """Round what comes of *values* and the totals, and store it; *loaded* is free then."""
+        core, total = self.core, self.total[: y.columns]
         op: BinaryOp = "div"
         if self.is_log:
             op = "sub"
-        elif self.spec.arch == "2002":
+        elif core.is_310p:
             op = "mul"
         out = self.y.alloc()
-        found = values if self.wide else out.of(FLOAT32, values.count)
-        for number in range(y.rows):
-            row, dst = self._row(values, y, number), self._row(found, y, number)
-            self.builder.emit(Binary(op, dst, row, total))
+        found = values if self.wide else out[: values.count]
+        for row, dst in zip(self._rows(values, y), self._rows(found, y), strict=True):
+            core.emit(Binary(op, dst, row, total))
         if self.wide:
-            # 310P has one conversion to fp16, and that rounds to nearest even as well.
-            mode: RoundMode = "none" if self.spec.arch == "2002" else "rint"
-            self.builder.barrier("vector")
-            self.builder.emit(Cast(out.of(self.element, values.count), values, mode))
-        self.x.free(slot)
-        self.writer.store(self.y, out, y)
+            core.barrier("vector")
+            core.emit(Cast(out[: values.count], values, core.rounding(y.dtype)))
+        self.x.free(loaded)
+        core.store(self.y, out, y)

@@ -10,33 +10,19 @@ of additions with it, is assumed.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import product
 
-from npusim.data.dtypes import FLOAT16, FLOAT32, UINT8, RoundMode
+import numpy as np
+
+from npusim.data.dtypes import FLOAT16, FLOAT32, UINT8
 from npusim.data.integers import align_down, align_up, ceil_div
 from npusim.devices.schema import DeviceSpec
-from npusim.isa import (
-    BLOCK_BYTES,
-    REPEAT_BYTES,
-    Binary,
-    BinaryOp,
-    BinaryScalar,
-    Cast,
-    Compare,
-    Copy,
-    Duplicate,
-    Local,
-    Select,
-)
-from npusim.kernel.builder import Builder
-from npusim.kernel.chain import step
-from npusim.kernel.program import Block
-from npusim.kernel.rows import Writer, load, pieces
-from npusim.kernel.views import GmView, bindings, repeat
-from npusim.ops import _protocol
+from npusim.isa import BLOCK_BYTES, REPEAT_BYTES, BinaryScalar, Cast, Copy, Local
+from npusim.kernel import Binding, Block, GmView, GmViews, Step, VectorCore, pieces
+from npusim.kernel.steps import Integers
+from npusim.ops import _vocabulary as ops
 from npusim.ops.families.reductions.contract import Problem
 
-__all__ = ["Plan", "build", "share_of", "tile", "width_of"]
+__all__ = ["Plan", "Spans", "build", "share_of", "tile", "width_of"]
 
 UNIT = 128
 """Elements that a piece is a multiple of: a repeat of 16 bits, two of 32."""
@@ -46,7 +32,7 @@ BYTE_BITS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan(_protocol.Plan):
+class Plan(ops.Plan):
     """Pieces of columns, dealt out in order, and rows at a time."""
 
     piece_columns: int
@@ -90,129 +76,140 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
     )
 
 
+@dataclass(frozen=True, eq=False)
+class Spans:
+    """Pieces of columns in order, `(spans,)` each, and the core that takes them."""
+
+    core: Integers
+    outer: Integers
+    left: Integers
+    width: Integers
+
+    @staticmethod
+    def of(p: Problem, piece_columns: int, pieces_per_core: int, least: int = 1) -> Spans:
+        """Those of all rows of the result, dealt out in order."""
+        left, width = np.array(list(pieces(p.inner, piece_columns, least)), np.int64).T
+        outer = np.repeat(np.arange(p.rows), left.size)
+        core = np.arange(outer.size) // pieces_per_core
+        return Spans(core, outer, np.tile(left, p.rows), np.tile(width, p.rows))
+
+    def rows(self, view: GmView, count: int, top: int, height: int) -> GmViews:
+        """*height* rows from *top* on of the *count* that each span has of *view*."""
+        return GmViews.of(view, self.outer * count + top, self.left, height, self.width)
+
+
 def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
-    """One block a core: its pieces, one after the other."""
-    spans = list(product(range(p.rows), pieces(p.inner, plan.piece_columns)))
-    element, y = p.inputs[0].element, GmView.of("output", p.output.element, p.rows, p.inner)
-    bound = bindings(GmView.vector("x", element, p.inputs[0].spec.size), y)
-    kernel, blocks = ColumnKernel(spec, p, plan), []
-    for core in range(plan.block_dim):
-        first = core * plan.pieces_per_core
-        for row, (left, width) in spans[first : first + plan.pieces_per_core]:
-            above = element.nbytes(row * p.columns * p.inner)
-            x = GmView("x", element, p.columns, p.inner, p.inner, above)
-            across = slice(left, left + width)
-            kernel.piece(x[:, across], y[row : row + 1, across])
-        blocks.append(Block(core, spec.vector_cores[core], kernel.builder.build(), bound))
-    return tuple(blocks)
+    """For each piece of columns the rows, some at a time, and then what is stored."""
+    kernel = ColumnKernel(VectorCore(p.name, spec), p, plan)
+    spans = Spans.of(p, plan.piece_columns, plan.pieces_per_core)
+    x = GmView.of("x", p.inputs[0].element, p.rows * p.columns, p.inner)
+    y = GmView.of("output", p.output.element, p.rows, p.inner)
+    number, tiles = np.arange(spans.core.size), list(pieces(p.columns, plan.tile_rows))
+    steps = [
+        Step(
+            kernel.rows,
+            (spans.rows(x, p.columns, top, count), top == 0),
+            spans.core,
+            number * (len(tiles) + 1) + place,
+        )
+        for place, (top, count) in enumerate(tiles)
+    ]
+    last = number * (len(tiles) + 1) + len(tiles)
+    steps.append(Step(kernel.finish, (spans.rows(y, 1, 0, 1),), spans.core, last))
+    bound = {name: Binding(name) for name in ("x", "output")}
+    return kernel.core.launch(*steps, bound=lambda _: bound)
 
 
 class ColumnKernel:
-    """The kernel of one core, while it is written."""
+    """The buffers of a core, and its stages."""
 
-    def __init__(self, spec: DeviceSpec, p: Problem, plan: Plan) -> None:
-        self.spec, self.p, self.plan = spec, p, plan
+    def __init__(self, core: VectorCore, p: Problem, plan: Plan) -> None:
+        self.core, self.p = core, p
         self.element = p.inputs[0].element
-        # The largest of numbers is one of them, so that float16 stays what it is.
+        # The largest of elements is one of them, so that float16 stays what it is.
         is_exact = p.name == "amax" and self.element is FLOAT16
         self.dtype = FLOAT16 if is_exact else FLOAT32
-        self.builder = builder = Builder(p.name, spec.cores[spec.vector_kinds[0]], spec.sync)
-        width, rows = plan.piece_columns, plan.tile_rows
-        self.x = builder.queue("ub", self.element.nbytes(rows * width), "mte2", "vector", 2)
-        self.y = builder.queue("ub", p.output.element.nbytes(width), "vector", "mte3", 2)
-        self.wide = None
-        if self.element is not self.dtype:
-            self.wide = builder.claim("ub", FLOAT32.nbytes(rows * width))
-        self.total = builder.claim("ub", FLOAT32.nbytes(width))
-        self.places = Places(builder, width) if p.name == "argmax" else None
-        self.writer = Writer(builder, spec)
+        width, size = plan.piece_columns, plan.tile_rows * plan.piece_columns
+        self.x = core.vecin(self.element, size, 2)
+        self.y = core.vecout(p.output.element, width, 2)
+        self.wide = None if self.element is self.dtype else core.tile(FLOAT32, size)
+        self.total = core.tile(FLOAT32, width)
+        self.places = Places(core, width) if p.name == "argmax" else None
+        core.claim_tails()
 
-    def piece(self, x: GmView, y: GmView) -> None:
-        """*x* `(count, columns)`, *y* `(1, columns)`."""
-        for top, count in pieces(x.rows, self.plan.tile_rows):
-            repeat(self.builder, self._rows, x[top : top + count, :], top == 0)
-        repeat(self.builder, self._finish, y)
-
-    def _rows(self, x: GmView, is_first: bool) -> None:
-        """Add the rows of *x* to the total, or begin it with the first of them."""
-        slot = load(self.builder, self.spec, self.x, x)
-        lanes = BLOCK_BYTES * 8 // self.element.bits
-        pitch = align_up(x.columns, lanes)
-        rows = slot.of(self.element, x.rows * pitch)
-        self.builder.barrier("vector")
+    def rows(self, x: GmView, is_first: bool) -> None:
+        """Add the rows of *x* `(rows, columns)` to the total, or begin it with the first."""
+        core, loaded = self.core, self.core.load(self.x, x)
+        pitch = align_up(x.columns, BLOCK_BYTES * 8 // self.element.bits)
+        rows = loaded[: x.rows * pitch]
+        core.barrier("vector")
         if self.wide:
-            wide = self.wide.of(FLOAT32, rows.count)
-            step(self.builder, Cast(wide, rows))
-            rows = wide
+            core.cast(self.wide[: rows.count], rows)
+            rows = self.wide[: rows.count]
         if self.p.name == "mean":
             # Scaled first, then added up.
-            step(self.builder, BinaryScalar("mul", rows, rows, 1 / self.p.columns))
+            core.mul(rows, rows, 1 / self.p.columns)
         # Bits of a comparison are whole bytes: what fills a block up was loaded too.
         width = align_up(x.columns, BYTE_BITS) if self.places else x.columns
         for row in range(x.rows):
-            added = rows.at(row * pitch, width)
+            added = rows[row * pitch : row * pitch + width]
             if is_first and row == 0:
-                step(self.builder, Copy(self.total.of(self.dtype, width), added))
+                core.copy(self.total.as_dtype(self.dtype, width), added)
                 if self.places:
                     self.places.begin(width)
             else:
                 self._add(added)
-        self.x.free(slot)
+        self.x.free(loaded)
 
     def _add(self, row: Local) -> None:
         """Add *row* to the total, or take the larger of both."""
-        total = self.total.of(self.dtype, row.count)
+        total = self.total.as_dtype(self.dtype, row.count)
         if self.places:
             self.places.keep_larger(total, row)
-        op: BinaryOp = "add" if self.p.name in ("sum", "mean") else "max"
-        step(self.builder, Binary(op, total, total, row))
+        self.core.apply("add" if self.p.name in ("sum", "mean") else "max", total, total, row)
 
-    def _finish(self, y: GmView) -> None:
-        """Round the total, and store it."""
-        # 310P has one conversion to fp16, and that rounds to nearest even as well.
-        mode: RoundMode = "none" if self.spec.arch == "2002" else "rint"
-        out = self.y.alloc()
-        dst, total = out.of(y.dtype, y.columns), self.total.of(self.dtype, y.columns)
+    def finish(self, y: GmView) -> None:
+        """Round the total, and store it to *y* `(1, columns)`."""
+        core, out = self.core, self.y.alloc()
+        dst, total = out[: y.columns], self.total.as_dtype(self.dtype, y.columns)
         if self.places:
-            found = self.places.finish(total, self.p.columns - 1)
-            self.builder.emit(Cast(dst, found, "trunc"))
+            core.emit(Cast(dst, self.places.finish(total, self.p.columns - 1), "trunc"))
         else:
             is_same = self.element is self.dtype
-            self.builder.emit(Copy(dst, total) if is_same else Cast(dst, total, mode))
-        self.writer.store(self.y, out, y)
+            core.emit(Copy(dst, total) if is_same else Cast(dst, total, core.rounding(y.dtype)))
+        core.store(self.y, out, y)
 
 
 class Places:
     """Where the largest of each column was, counted in float32."""
 
-    def __init__(self, builder: Builder, width: int) -> None:
-        self.builder = builder
-        self.at, self.here = (builder.claim("ub", FLOAT32.nbytes(width)) for _ in range(2))
-        self.mask = builder.claim("ub", width // 8)
+    def __init__(self, core: VectorCore, width: int) -> None:
+        self.core = core
+        self.at, self.here = core.tile(FLOAT32, width), core.tile(FLOAT32, width)
+        self.mask = core.tile(UINT8, width // 8)
 
     def begin(self, columns: int) -> None:
         """It is in row 0, which this one is."""
-        for slot in (self.at, self.here):
-            self.builder.emit(Duplicate(slot.of(FLOAT32, _whole(columns)), 0.0))
-        self.builder.barrier("vector")
+        with self.core.independent():
+            for tile in (self.at, self.here):
+                self.core.duplicate(tile[: _whole(columns)], 0.0)
 
     def keep_larger(self, largest: Local, row: Local) -> None:
         """Go on to the next row, *row*, and keep it where it is larger than *largest*."""
-        count = _whole(row.count)
-        at, here = self.at.of(FLOAT32, count), self.here.of(FLOAT32, count)
-        mask = self.mask.of(UINT8, count // 8)
-        self.builder.emit(BinaryScalar("add", here, here, 1.0))
+        core, count = self.core, _whole(row.count)
+        at, here, mask = self.at[:count], self.here[:count], self.mask[: count // 8]
+        core.emit(BinaryScalar("add", here, here, 1.0))
         # What fills the columns up is compared as well, and left out of the result.
-        step(self.builder, Compare("gt", mask, _filled(row), _filled(largest)))
-        step(self.builder, Select(at, mask, here, at))
+        core.compare("gt", mask, _filled(row), _filled(largest))
+        core.select(at, mask, here, at)
 
     def finish(self, largest: Local, last: int) -> Local:
         """The places, or *last* where *largest* is NaN."""
-        count = _whole(largest.count)
-        at, mask = self.at.of(FLOAT32, count), self.mask.of(UINT8, count // 8)
-        step(self.builder, Compare("eq", mask, _filled(largest), _filled(largest)))
-        step(self.builder, Select(at, mask, at, float(last)))
-        return at.at(0, largest.count)
+        core, count = self.core, _whole(largest.count)
+        at, mask = self.at[:count], self.mask[: count // 8]
+        core.compare("eq", mask, _filled(largest), _filled(largest))
+        core.select(at, mask, at, float(last))
+        return at[: largest.count]
 
 
 def _whole(columns: int) -> int:

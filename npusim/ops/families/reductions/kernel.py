@@ -14,51 +14,28 @@ halves, is assumed.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 
-from npusim.data.dtypes import FLOAT16, FLOAT32, UINT8, DType, RoundMode
+from npusim.data.dtypes import FLOAT16, FLOAT32, UINT8, DType
 from npusim.data.integers import align_up, ceil_div
 from npusim.devices.schema import DeviceSpec
-from npusim.isa import (
-    BLOCK_BYTES,
-    REPEAT_BYTES,
-    Binary,
-    BinaryOp,
-    BinaryScalar,
-    Broadcast,
-    Cast,
-    CompareScalar,
-    Copy,
-    Duplicate,
-    Local,
-    ScalarAlu,
-    ScalarLoad,
-    ScalarStore,
-    Select,
-    Unary,
-    WholeReduce,
-)
-from npusim.kernel.builder import Builder
-from npusim.kernel.chain import step
-from npusim.kernel.program import Block, Program
-from npusim.kernel.queues import Slot
-from npusim.kernel.rows import Writer, load, pieces
-from npusim.kernel.views import GmView, bindings, repeat
-from npusim.ops import _protocol
-from npusim.ops._contract import Contract
+from npusim.isa import BLOCK_BYTES, REPEAT_BYTES, Binary, BinaryOp, Local
+from npusim.kernel import Block, GmView, Step, VectorCore
+from npusim.kernel.rectangles import Rectangles, rectangles
+from npusim.ops import _vocabulary as ops
 from npusim.ops.families.reductions.contract import Problem
 
-__all__ = ["Plan", "RowKernel", "build", "cores_of", "fits", "tile"]
+__all__ = ["Plan", "RowKernel", "build", "cores_of", "fits", "shares", "tile"]
 
 BRCB_LANES = 8
 """Elements that Brcb takes at a time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan(_protocol.Plan):
+class Plan(ops.Plan):
     """Runs of rows, some at a time."""
 
     rows_per_core: int
@@ -76,7 +53,7 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
     each = ceil_div(p.rows, cores)
     room, row_bytes = _room_bytes(spec, p), _row_bytes(p)
     if not fits(spec, p):
-        Contract(p.name, spec).fail(
+        ops.Contract(p.name, spec).fail(
             f"a row must fit into the unified buffer, not have {p.columns} elements: longer ones "
             f"are not simulated; split it"
         )
@@ -110,17 +87,17 @@ def _room_bytes(spec: DeviceSpec, p: Problem) -> int:
 
 
 def _row_bytes(p: Problem) -> int:
-    return _pitch_bytes(p) + _out_bytes(p)
+    return p.inputs[0].element.nbytes(_pitch(p)) + p.output.element.nbytes(_out_pitch(p))
 
 
-def _pitch_bytes(p: Problem) -> int:
-    """From row to row of x in the buffer."""
-    return align_up(p.inputs[0].element.nbytes(p.columns), BLOCK_BYTES)
+def _pitch(p: Problem) -> int:
+    """Elements from row to row of x in the buffer: whole blocks."""
+    return align_up(p.columns, BLOCK_BYTES * 8 // p.inputs[0].element.bits)
 
 
-def _out_bytes(p: Problem) -> int:
-    """From row to row of the result."""
-    return _pitch_bytes(p) if p.keeps_shape else BLOCK_BYTES
+def _out_pitch(p: Problem) -> int:
+    """Elements from row to row of the result."""
+    return _pitch(p) if p.keeps_shape else BLOCK_BYTES * 8 // p.output.element.bits
 
 
 def _width(p: Problem) -> int:
@@ -153,89 +130,76 @@ def _ends_in_float32(p: Problem) -> bool:
 
 
 def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
-    """One block a core; cores with as many rows share their program."""
-    programs: dict[int, Program] = {}
-    blocks: list[Block] = []
-    x, y = _views(p, p.rows)
-    for row, rows in pieces(p.rows, plan.rows_per_core):
-        if rows not in programs:
-            programs[rows] = RowKernel(spec, p, plan).program(rows)
-        core, bound = len(blocks), bindings(x[row:, :], y[row:, :])
-        blocks.append(Block(core, spec.vector_cores[core], programs[rows], bound))
-    return tuple(blocks)
+    """Tiles of a core's rows, one after the other."""
+    kernel = RowKernel(VectorCore(p.name, spec), p, plan.tile_rows, plan.depth)
+    return kernel.core.launch(
+        shares(p, plan.rows_per_core, plan.tile_rows, kernel.tile), begin=kernel.begin
+    )
 
 
-def _views(p: Problem, rows: int) -> tuple[GmView, GmView]:
-    x = GmView.of("x", p.inputs[0].element, rows, p.columns)
+def shares(p: Problem, rows_per_core: int, row_step: int, stage: Callable[..., None]) -> Step:
+    """*stage* for each *row_step* rows of x and of the result; cores have *rows_per_core*."""
     columns = p.columns if p.keeps_shape else 1
-    return x, GmView.of("output", p.output.element, rows, columns)
+    x = GmView.of("x", p.inputs[0].element, p.rows, p.columns)
+    y = GmView.of("output", p.output.element, p.rows, columns)
+    parts = rectangles(p.rows, p.columns, (rows_per_core, p.columns), p.columns).cut(row_step)
+    out: Rectangles = replace(parts, columns=np.full(parts.core.size, columns))
+    return Step(stage, (parts.views(x), out.views(y)), parts.core, parts.order)
 
 
 class RowKernel:
-    """The kernel of one core, while it is written."""
+    """The buffers of a core that takes rows, *tile_rows* at a time, and its stages."""
 
-    def __init__(self, spec: DeviceSpec, p: Problem, plan: Plan) -> None:
-        self.spec, self.p, self.plan = spec, p, plan
-        self.builder = builder = Builder(p.name, spec.cores[spec.vector_kinds[0]], spec.sync)
-        self.element = p.inputs[0].element
-        rows = plan.tile_rows
-        self.x = builder.queue("ub", rows * _pitch_bytes(p), "mte2", "vector", plan.depth)
-        self.y = builder.queue("ub", rows * _out_bytes(p), "vector", "mte3", plan.depth)
-        row_bytes = FLOAT32.nbytes(_width(p))
-        self.values = None if _ends_in_float32(p) else builder.claim("ub", row_bytes)
-        self.folded = builder.claim("ub", row_bytes)
-        self.number = builder.claim("ub", BLOCK_BYTES)
-        self.blocks = builder.claim("ub", BRCB_LANES * BLOCK_BYTES)
+    def __init__(self, core: VectorCore, p: Problem, tile_rows: int, depth: int) -> None:
+        self.core, self.p = core, p
+        element, width = p.inputs[0].element, _width(p)
+        self.x = core.vecin(element, tile_rows * _pitch(p), depth)
+        self.y = core.vecout(p.output.element, tile_rows * _out_pitch(p), depth)
+        self.values = None if _ends_in_float32(p) else core.tile(FLOAT32, width)
+        self.folded = core.tile(FLOAT32, width)
+        self.number = core.claim("ub", BLOCK_BYTES)
+        self.blocks = core.claim("ub", BRCB_LANES * BLOCK_BYTES)
         self.indices = self.mask = None
         if p.name == "argmax":
-            self.indices = builder.claim("ub", row_bytes)
-            self.mask = builder.claim("ub", _mask_bytes(p))
-        self.row = self.folded.of(FLOAT32, p.columns)
+            self.indices = core.tile(FLOAT32, width)
+            self.mask = core.tile(UINT8, width // 8)
+        self.row = self.folded[: p.columns]
         """Where a row is calculated with in float32; of each row, where the last one was."""
-        self.writer = Writer(builder, spec)
-
-    def program(self, rows: int) -> Program:
-        x, y = _views(self.p, rows)
-        self.begin()
-        for first, count in pieces(rows, self.plan.tile_rows):
-            here = slice(first, first + count), slice(None)
-            repeat(self.builder, self._tile, x[here], y[here])
-        return self.builder.build()
+        core.claim_tails()
 
     def begin(self) -> None:
         """Fill what rows are calculated with that is the same for all of them."""
         if self.indices:
             assert self.values is not None
             # A comparison reads what fills a row up too.
-            step(self.builder, Duplicate(self.values.of(FLOAT32, _width(self.p)), 0.0))
+            self.core.duplicate(self.values, 0.0)
             self._count(self.indices)
 
-    def _count(self, indices: Slot) -> None:
+    def _count(self, indices: Local) -> None:
         """Fill *indices* with 0, 1, 2 and so on: eight by hand, and then as many again."""
-        for index in range(BRCB_LANES):
-            bits = int(np.float32(index).view(np.int32))
-            self.builder.emit(ScalarAlu("add", "index", bits))
-            self.builder.emit(ScalarStore(indices.of(FLOAT32, 1, FLOAT32.nbytes(index)), "index"))
-        self.builder.sync("scalar", "vector")
-        count, width = BRCB_LANES, _width(self.p)
-        while count < width:
-            more = min(count, width - count)
-            dst = indices.of(FLOAT32, more, FLOAT32.nbytes(count))
-            step(self.builder, BinaryScalar("add", dst, indices.of(FLOAT32, more), float(count)))
+        core, count = self.core, BRCB_LANES
+        for index in range(count):
+            core.alu("add", "index", int(np.float32(index).view(np.int32)))
+            core.set_value(indices[index : index + 1], "index")
+        core.sync("scalar", "vector")
+        while count < indices.count:
+            more = min(count, indices.count - count)
+            core.add(indices[count : count + more], indices[:more], float(count))
             count += more
 
-    def _tile(self, x: GmView, y: GmView) -> None:
+    def tile(self, x: GmView, y: GmView) -> None:
         """*x* `(rows, columns)`; *y* the same, or `(rows, 1)`."""
-        slot, out = load(self.builder, self.spec, self.x, x), self.y.alloc()
+        core, pitch, out_pitch = self.core, _pitch(self.p), _out_pitch(self.p)
+        loaded, out = core.load(self.x, x), self.y.alloc()
         for row in range(x.rows):
-            src = slot.of(x.dtype, x.columns, row * _pitch_bytes(self.p))
-            dst = out.of(y.dtype, y.columns, row * _out_bytes(self.p))
+            src = loaded[row * pitch : row * pitch + x.columns]
+            dst = out[row * out_pitch : row * out_pitch + y.columns]
             # The row before may still be read from where this one writes.
-            self.builder.barrier("vector")
-            self.row = self.values.of(FLOAT32, x.columns) if self.values else dst
+            core.barrier("vector")
+            self.row = self.values[: x.columns] if self.values else dst
             ROWS[self.p.name](self, dst, src)
-        self.x.free(slot)
-        self.writer.store(self.y, out, y, _out_bytes(self.p))
+        self.x.free(loaded)
+        core.store(self.y, out, y, out_pitch)
 
     # ---- steps of a row ----
 
@@ -243,35 +207,33 @@ class RowKernel:
         """*src* as float32."""
         if src.dtype is FLOAT32:
             return src
-        step(self.builder, Cast(self.row, src))
+        self.core.cast(self.row, src)
         return self.row
 
     def narrow(self, dst: Local, src: Local) -> None:
         """*src*, float32, as the type of *dst*, to nearest even."""
-        # 310P has one conversion to fp16, and that rounds to nearest even as well.
-        mode: RoundMode = "none" if self.spec.arch == "2002" else "rint"
         if dst.dtype is not FLOAT32:
-            step(self.builder, Cast(dst, src, mode))
+            self.core.cast(dst, src)
         elif dst != src:
-            step(self.builder, Copy(dst, src))
+            self.core.copy(dst, src)
 
     def reduced(self, op: Literal["sum", "max", "min"], src: Local) -> Local:
         """The sum, the largest or the smallest of *src*, a number."""
-        step(self.builder, Copy(self.folded.of(src.dtype, src.count), src))
+        self.core.copy(self.folded.as_dtype(src.dtype, src.count), src)
         return self.fold(op, src.dtype, src.count)
 
     def fold(self, op: Literal["sum", "max", "min"], dtype: DType, count: int) -> Local:
         """The same of the *count* elements in `folded`, which are overwritten."""
-        folded = self.folded.of(dtype, count)
+        folded = self.folded.as_dtype(dtype, count)
         lanes = REPEAT_BYTES * 8 // dtype.bits
         both: BinaryOp = "add" if op == "sum" else op
         while count > lanes:
             half = 1 << (count - 1).bit_length() - 1
-            low, high = folded.at(0, count - half), folded.at(half, count - half)
-            step(self.builder, Binary(both, low, low, high))
+            low, high = folded[: count - half], folded[half:count]
+            self.core.apply(both, low, low, high)
             count = half
         number = self.number.of(dtype, 1)
-        step(self.builder, WholeReduce(op, number, folded.at(0, count)))
+        self.core.whole_reduce(op, number, folded[:count])
         return number
 
     def place_of_largest(self, src: Local) -> Local:
@@ -281,21 +243,19 @@ class RowKernel:
         """
         assert self.indices is not None
         assert self.mask is not None
-        builder, width = self.builder, _width(self.p)
+        core, width = self.core, _width(self.p)
         if src.dtype is FLOAT32:
-            step(builder, Copy(self.row, src))
+            core.copy(self.row, src)
         else:
             self.wide(src)
         largest = self.reduced("max", self.row)
-        builder.sync("vector", "scalar")
-        builder.emit(ScalarLoad("largest", largest))
-        builder.sync("scalar", "vector")
+        core.sync("vector", "scalar")
+        core.get_value("largest", largest)
+        core.sync("scalar", "vector")
         # What fills the row up is compared as well, and left out by the fold.
         row = Local("ub", self.row.offset_bytes, FLOAT32, width)
-        mask = self.mask.of(UINT8, width // 8)
-        step(builder, CompareScalar("eq", mask, row, "largest"))
-        folded, last = self.folded.of(FLOAT32, width), float(src.count - 1)
-        step(builder, Select(folded, mask, self.indices.of(FLOAT32, width), last))
+        core.compare("eq", self.mask, row, "largest")
+        core.select(self.folded, self.mask, self.indices, float(src.count - 1))
         return self.fold("min", FLOAT32, src.count)
 
     def with_number(self, op: BinaryOp, dst: Local, src: Local, number: Local) -> None:
@@ -304,18 +264,17 @@ class RowKernel:
         lanes = BLOCK_BYTES * 8 // dtype.bits
         blocks = self.blocks.of(dtype, BRCB_LANES * lanes)
         eight = Local("ub", number.offset_bytes, dtype, BRCB_LANES)
-        step(self.builder, Broadcast(blocks, eight))
+        self.core.brcb(blocks, eight)
         repeats = src.count // (8 * lanes) * 8 * lanes
         rest = align_up(src.count - repeats, lanes)
-        for start, count in ((0, repeats), (repeats, rest)):
-            if count:
-                to, part = (
-                    Local("ub", x.offset_bytes + dtype.nbytes(start), dtype, count)
-                    for x in (dst, src)
-                )
-                one = Local("ub", blocks.offset_bytes, dtype, count, 0, 0)
-                self.builder.emit(Binary(op, to, part, one))
-        self.builder.barrier("vector")
+        with self.core.independent():
+            for start, count in ((0, repeats), (repeats, rest)):
+                if count:
+                    to, part = (
+                        Local("ub", x.offset_bytes + dtype.nbytes(start), dtype, count)
+                        for x in (dst, src)
+                    )
+                    self.core.step(Binary(op, to, part, blocks.again(count)))
 
     def in_float32(self, src: Local, number: Local) -> Local:
         """`src - number`, in the type of both, as float32."""
@@ -323,7 +282,7 @@ class RowKernel:
             self.with_number("sub", self.row, src, number)
         else:
             self.with_number("sub", src, src, number)
-            step(self.builder, Cast(self.row, src))
+            self.core.cast(self.row, src)
         return self.row
 
 
@@ -336,31 +295,31 @@ def _sum(kernel: RowKernel, dst: Local, src: Local) -> None:
 
 def _mean(kernel: RowKernel, dst: Local, src: Local) -> None:
     # Scaled first, then added up.
-    step(kernel.builder, BinaryScalar("mul", kernel.row, kernel.wide(src), 1 / src.count))
+    kernel.core.mul(kernel.row, kernel.wide(src), 1 / src.count)
     kernel.narrow(dst, kernel.reduced("sum", kernel.row))
 
 
 def _amax(kernel: RowKernel, dst: Local, src: Local) -> None:
     if src.dtype is FLOAT16:
-        step(kernel.builder, Copy(dst, kernel.reduced("max", src)))
+        kernel.core.copy(dst, kernel.reduced("max", src))
     else:
         kernel.narrow(dst, kernel.reduced("max", kernel.wide(src)))
 
 
 def _argmax(kernel: RowKernel, dst: Local, src: Local) -> None:
-    step(kernel.builder, Cast(dst, kernel.place_of_largest(src), "trunc"))
+    kernel.core.cast(dst, kernel.place_of_largest(src), "trunc")
 
 
 def _softmax(kernel: RowKernel, dst: Local, src: Local) -> None:
     # The largest is taken off in float16, where the row is that.
     row = src if src.dtype is FLOAT16 else kernel.wide(src)
     values = kernel.in_float32(row, kernel.reduced("max", row))
-    step(kernel.builder, Unary("exp", values, values))
+    kernel.core.exp(values, values)
     total = kernel.reduced("sum", values)
-    if kernel.spec.arch == "2002":
+    if kernel.core.is_310p:
         ones = kernel.blocks.of(FLOAT32, 1)
-        step(kernel.builder, Duplicate(ones, 1.0))
-        step(kernel.builder, Binary("div", total, ones, total))
+        kernel.core.duplicate(ones, 1.0)
+        kernel.core.div(total, ones, total)
         kernel.with_number("mul", values, values, total)
     else:
         kernel.with_number("div", values, values, total)
@@ -372,13 +331,13 @@ def _log_softmax(kernel: RowKernel, dst: Local, src: Local) -> None:
     largest = kernel.reduced("max", wide)
     if src.dtype is not FLOAT16:
         # By default the largest is looked for among the numbers rounded to float16.
-        half = kernel.folded.of(FLOAT16, 1)
+        half = kernel.folded.as_dtype(FLOAT16, 1)
         kernel.narrow(half, largest)
-        step(kernel.builder, Cast(largest, half))
+        kernel.core.cast(largest, half)
     kernel.with_number("sub", kernel.row, wide, largest)
-    step(kernel.builder, Unary("exp", kernel.folded.of(FLOAT32, src.count), kernel.row))
+    kernel.core.exp(kernel.folded[: src.count], kernel.row)
     total = kernel.fold("sum", FLOAT32, src.count)
-    step(kernel.builder, Unary("ln", total, total))
+    kernel.core.ln(total, total)
     kernel.with_number("sub", kernel.row, kernel.row, total)
     kernel.narrow(dst, kernel.row)
 

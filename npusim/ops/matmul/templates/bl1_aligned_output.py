@@ -18,6 +18,7 @@ from npusim.devices.schema import DeviceSpec
 from npusim.kernel import (
     Binding,
     Block,
+    CoreSteps,
     CubeCore,
     GmTile,
     GmView,
@@ -27,12 +28,11 @@ from npusim.kernel import (
     Step,
     VectorCore,
     fill,
-    grouped,
+    launch_mixed,
     pieces,
     product_steps,
 )
 from npusim.kernel.blocks import columns_of, output_of
-from npusim.kernel.launch import launch
 from npusim.kernel.steps import Integers
 from npusim.ops.matmul.check import Problem
 from npusim.ops.matmul.templates.whole_k import (
@@ -79,12 +79,8 @@ def build(spec: DeviceSpec, p: Problem, plan: WholeKPlan) -> tuple[Block, ...]:
     rows = pieces(p.product.m, plan.cube.base_m)
     blocks = [Piece(0, row, 0, count, p.product.n) for row, count in rows]
     dealt = Pieces.dealt([blocks[core :: plan.block_dim] for core in range(plan.block_dim)])
-    cube, steps = _cube_core(spec, p, plan, dealt)
-    vector, step = _vector_core(spec, p, plan, dealt)
-    return grouped(
-        launch(cube, "aic", *steps, bound=lambda _: bound),
-        launch(vector, "aiv", step, bound=lambda _: bound),
-    )
+    cube, vector = _cube_core(spec, p, plan, dealt), _vector_core(spec, p, plan, dealt)
+    return launch_mixed(plan.block_dim, cube, vector, lambda _: bound)
 
 
 def _slots(p: Problem, plan: WholeKPlan, group: Integers, dealt: Pieces) -> GmViews:
@@ -96,9 +92,7 @@ def _slots(p: Problem, plan: WholeKPlan, group: Integers, dealt: Pieces) -> GmVi
     return GmViews.of(padded, first, 0, dealt.rows, p.product.n)
 
 
-def _cube_core(
-    spec: DeviceSpec, p: Problem, plan: WholeKPlan, dealt: Pieces
-) -> tuple[CubeCore, tuple[Step, ...]]:
+def _cube_core(spec: DeviceSpec, p: Problem, plan: WholeKPlan, dealt: Pieces) -> CoreSteps:
     """What a cube core does: its blocks, into its two slots."""
     core = CubeCore("matmul", spec, alone=True)
     cube, multiply = on_cube_core(core, p, plan.cube)
@@ -112,12 +106,10 @@ def _cube_core(
 
     slots, bias = _slots(p, plan, dealt.core, dealt), columns_of(p.product, dealt, p.bias)
     waits = dealt.index >= SLOTS
-    return core, product_steps(cube, p.product, dealt, block, slots, bias, waits)
+    return CoreSteps(core, product_steps(cube, p.product, dealt, block, slots, bias, waits))
 
 
-def _vector_core(
-    spec: DeviceSpec, p: Problem, plan: WholeKPlan, dealt: Pieces
-) -> tuple[VectorCore, Step]:
+def _vector_core(spec: DeviceSpec, p: Problem, plan: WholeKPlan, dealt: Pieces) -> CoreSteps:
     """What a vector core does: it moves half of the rows of each block."""
     core = VectorCore(plan.template, spec)
     # Half of the rows of a block, each filled up to whole blocks of 32 bytes.
@@ -142,4 +134,4 @@ def _vector_core(
     slots = _slots(p, plan, halves.core // 2, halves)
     output = output_of(p.product, halves, p.output.element)
     releases = halves.index + SLOTS < blocks
-    return core, Step(move, (slots, output, releases), halves.core)
+    return CoreSteps(core, (Step(move, (slots, output, releases), halves.core),))

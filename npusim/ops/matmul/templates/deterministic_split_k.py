@@ -13,7 +13,11 @@ turned into NZ first; partial sums kept in NZ, where n is no multiple of 16.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+
+import numpy as np
 
 from npusim.data.dtypes import FLOAT32
 from npusim.data.integers import align_down, align_up, ceil_div
@@ -21,22 +25,31 @@ from npusim.devices.schema import DeviceSpec
 from npusim.kernel import (
     Binding,
     Block,
+    CoreSteps,
     CubeCore,
     GmView,
+    GmViews,
     Piece,
-    Program,
+    Pieces,
+    Step,
     VectorCore,
-    mixed_launch,
+    launch_mixed,
     pieces,
-    repeat,
     share,
     sync_all,
 )
 from npusim.kernel.plane import REPEAT
+from npusim.kernel.steps import Integers
 from npusim.ops.matmul import k_split
 from npusim.ops.matmul.check import Plan, Problem
 from npusim.ops.matmul.k_split import BASE, STRIP
-from npusim.ops.matmul.templates.strips import StripTiles, StripWriter, output_of, part_of
+from npusim.ops.matmul.templates.strips import (
+    Chunks,
+    StripTiles,
+    StripWriter,
+    output_of,
+    views_of,
+)
 from npusim.ops.matmul.traits import Chip
 
 SUMMED, READ = 0, 1
@@ -84,111 +97,112 @@ def tile(spec: DeviceSpec, p: Problem) -> SharedKPlan:
 def build(spec: DeviceSpec, p: Problem, plan: SharedKPlan) -> tuple[Block, ...]:
     """Three blocks a group: a cube core and its two vector cores."""
     bound = {name: Binding(name) for name in (*p.names, "sums")}
-    # No messages go to the vector cores, only flags: all of L1 is free.
-    cube = CubeCore(plan.template, spec, alone=True)
-    writer = StripWriter(cube, p, plan.tiles)
-    vector = VectorCore(plan.template, spec)
-    adder = _Adder(vector, p)
-    return mixed_launch(
-        plan.block_dim,
-        lambda _: bound,
-        lambda group: _cube_program(cube, writer, p, plan, group),
-        lambda group, half: _vector_program(vector, adder, p, plan, 2 * group + half),
-    )
-
-
-def _strips(p: Problem, plan: SharedKPlan) -> list[Piece]:
-    """The parts of the output in the order in which all cores make them."""
     pr = p.product
+    # The parts of the output in the order in which all cores make them.
     if plan.tiles.held == "b":
-        return [Piece(0, 0, n, pr.m, columns) for n, columns in pieces(pr.n, STRIP)]
-    return [Piece(0, m, 0, rows, pr.n) for m, rows in pieces(pr.m, STRIP)]
+        strips = [Piece(0, 0, n, pr.m, columns) for n, columns in pieces(pr.n, STRIP)]
+    else:
+        strips = [Piece(0, m, 0, rows, pr.n) for m, rows in pieces(pr.m, STRIP)]
+    cube, vector = _cube_core(spec, p, plan, strips), _vector_core(spec, p, plan, strips)
+    return launch_mixed(plan.block_dim, cube, vector, lambda _: bound)
 
 
-def _slice(p: Problem, plan: SharedKPlan, core: int, index: int) -> GmView:
-    """What *core* sums up of strip number *index*: of `(2, cores, rows, columns)` in fp32."""
-    strips = _strips(p, plan)
-    # The first strip is the largest.
+def _slices(
+    plan: SharedKPlan, strips: list[Piece], core: Integers | int, index: Integers, inside: Pieces
+) -> GmViews:
+    """The part *inside* of what *core* sums up of strip number *index*, in fp32.
+
+    Slices are `(2, cores, rows, columns)`, of the first strip, which is the largest.
+    """
     rows, columns = strips[0].rows, strips[0].columns
-    first = (index % SLOTS * plan.block_dim + core) * rows
     sums = GmView.of("sums", FLOAT32, SLOTS * plan.block_dim * rows, columns)
-    return sums[first : first + strips[index].rows, : strips[index].columns]
+    first = (index % SLOTS * plan.block_dim + core) * rows
+    return GmViews.of(sums, first + inside.row, inside.column, inside.rows, inside.columns)
 
 
-def _cube_program(
-    core: CubeCore, writer: StripWriter, p: Problem, plan: SharedKPlan, number: int
-) -> Program:
-    """What cube core *number* does: all strips, with its own chunks of k."""
-    chunks = share(plan.chunks, plan.block_dim, number)
-    for index, strip in enumerate(_strips(p, plan)):
-        if index >= SLOTS:
-            # Whoever reads this core's slice is a vector core of any group.
-            repeat(core, core.cross_core_wait_flag, "group", "fixpipe", READ)
-            repeat(core, sync_all, core, "fixpipe", "fixpipe", ALL_CORES)
-        out = _slice(p, plan, number, index)
-        for chunk in chunks:
-            k, is_added = chunk * STRIP, chunk > chunks.start
-            writer.write(strip, k, min(STRIP, p.product.k - k), out, is_added=is_added)
-        repeat(core, core.cross_core_set_flag, "group", "fixpipe", SUMMED)
-    return core.build()
+def _cube_core(spec: DeviceSpec, p: Problem, plan: SharedKPlan, strips: list[Piece]) -> CoreSteps:
+    """What a cube core does: all strips, each core with its chunks of k."""
+    # No messages go to the vector cores, only flags: all of L1 is free.
+    core = CubeCore(plan.template, spec, alone=True)
+    writer = StripWriter(core, p, plan.tiles)
+    runs = [share(plan.chunks, plan.block_dim, number) for number in range(plan.block_dim)]
+    each = Pieces.dealt([[strip for strip in strips for _ in run] for run in runs])
+    table = [(i, x, x == run.start) for run in runs for i in range(len(strips)) for x in run]
+    index, chunk, is_first = np.array(table).T
+    k = chunk * STRIP
+    whole = replace(each, row=0 * each.row, column=0 * each.column)
+    out = _slices(plan, strips, each.core, index, whole)
+    chunks = Chunks(each, k, np.minimum(STRIP, p.product.k - k), out, is_first == 0)
+    # Whoever reads a core's slice is a vector core of any group.
+    waits = (is_first == 1) & (index >= SLOTS)
+    ends = np.append(is_first[1:], 1) == 1
+    wait = partial(core.cross_core_wait_flag, "group", "fixpipe", READ)
+    meet = partial(sync_all, core, "fixpipe", "fixpipe", ALL_CORES)
+    done = partial(core.cross_core_set_flag, "group", "fixpipe", SUMMED)
+    steps = (
+        Step(wait, (), each.core[waits], chunks.before[waits]),
+        Step(meet, (), each.core[waits], chunks.before[waits]),
+        *writer.steps(chunks),
+        Step(done, (), each.core[ends], chunks.after[ends]),
+    )
+    return CoreSteps(core, steps)
 
 
-def _vector_program(
-    core: VectorCore, adder: _Adder, p: Problem, plan: SharedKPlan, number: int
-) -> Program:
-    """What vector core *number* does: its rows of every strip, summed over the cores, rounded."""
-    strips = _strips(p, plan)
-    for index, strip in enumerate(strips):
-        repeat(core, core.cross_core_wait_flag, "group", "mte2", SUMMED)
-        repeat(core, sync_all, core, "mte2", "mte2", ALL_CORES)
-        # An even share of the rows a vector core.
-        each = ceil_div(strip.rows, 2 * plan.block_dim)
-        rows = slice(number * each, (number + 1) * each)
-        own = part_of(output_of(p), strip)[rows, :]
-        if own.rows:
-            slices = [_slice(p, plan, other, index)[rows, :] for other in range(plan.block_dim)]
-            adder.write(slices, own)
-        if index + SLOTS < len(strips):
-            repeat(core, core.cross_core_set_flag, "group", "mte2", READ)
-    return core.build()
+def _vector_core(spec: DeviceSpec, p: Problem, plan: SharedKPlan, strips: list[Piece]) -> CoreSteps:
+    """What a vector core does: its rows of every strip, summed over the cores and rounded."""
+    core, cores = VectorCore(plan.template, spec), 2 * plan.block_dim
+    # A quarter of the unified buffer each is for the sums so far, for the results, and for either
+    # of the tiles that are loaded in turn.
+    most = align_down(core.room_bytes("ub") // 4 // FLOAT32.nbytes(1), REPEAT)
+    add = _adder(core, p, most)
+    every = Pieces.dealt([strips] * cores)
+    # An even share of the rows a vector core.
+    each = -(-every.rows // cores)
+    inside = np.minimum(every.core * each, every.rows)
+    rows = np.minimum(each, every.rows - inside)
+    own = replace(every, row=every.row + inside, rows=rows, inside=inside)
+    tiles, of = own.cut(most, REPEAT)
+    # The rows and columns of the tiles, from the beginning of their strips.
+    strip, index = every.select(of), own.index[of]
+    place = replace(tiles, row=tiles.row - strip.row, column=tiles.column - strip.column)
+    slices = [_slices(plan, strips, other, index, place) for other in range(plan.block_dim)]
+    wait = partial(core.cross_core_wait_flag, "group", "mte2", SUMMED)
+    meet = partial(sync_all, core, "mte2", "mte2", ALL_CORES)
+    release = partial(core.cross_core_set_flag, "group", "mte2", READ)
+    order, reads = 3 * np.arange(own.core.size), own.index + SLOTS < len(strips)
+    steps = (
+        Step(wait, (), own.core, order),
+        Step(meet, (), own.core, order),
+        Step(add, (views_of(output_of(p), tiles), *slices), tiles.core, 3 * of + 1),
+        Step(release, (), own.core[reads], order[reads] + 2),
+    )
+    return CoreSteps(core, steps)
 
 
-class _Adder:
-    """Adds up tiles of all slices; a quarter of the unified buffer each is for the sums so far,
-    for the results, and for either of the tiles that are loaded in turn."""
+def _adder(core: VectorCore, p: Problem, most: int) -> Callable[..., None]:
+    """The stage that adds up tiles of at most *most* elements of all slices, and rounds them."""
+    tiles_in, sums = core.vecin(FLOAT32, most, depth=2), core.tile(FLOAT32, most)
+    results = core.vecout(p.output.element, most, depth=2)
 
-    def __init__(self, core: VectorCore, p: Problem) -> None:
-        self._core = core
-        self._count = align_down(core.room_bytes("ub") // 4 // FLOAT32.nbytes(1), REPEAT)
-        self._tiles = core.vecin(FLOAT32, self._count, depth=2)
-        self._sums = core.tile(FLOAT32, self._count)
-        self._results = core.vecout(p.output.element, self._count, depth=2)
-
-    def write(self, slices: list[GmView], output: GmView) -> None:
+    def add(output: GmView, *slices: GmView) -> None:
         """Round the sum of *slices* to *output*, all of them `(rows, columns)`."""
-        for column, columns in pieces(output.columns, self._count):
-            rows_each = self._count // align_up(columns, REPEAT)
-            for row, rows in pieces(output.rows, rows_each):
-                here = slice(row, row + rows), slice(column, column + columns)
-                parts = (part[here] for part in slices)
-                repeat(self._core, self._add, output[here], *parts)
-
-    def _add(self, output: GmView, *slices: GmView) -> None:
-        core, columns = self._core, align_up(output.columns, REPEAT)
+        columns = align_up(output.columns, REPEAT)
         count = output.rows * columns
         # (rows, columns) fp32 of each core, rows filled up to whole repeats
-        first = core.load_rows(self._tiles, slices[0], pitch=columns)
+        first = core.load_rows(tiles_in, slices[0], pitch=columns)
         total = first[:count]
         for part in slices[1:]:
-            loaded = core.load_rows(self._tiles, part, pitch=columns)
-            so_far, total = total, self._sums[:count]
+            loaded = core.load_rows(tiles_in, part, pitch=columns)
+            so_far, total = total, sums[:count]
             core.add(total, so_far, loaded[:count])
             if part is slices[1]:
-                self._tiles.free(first)
-            self._tiles.free(loaded)
+                tiles_in.free(first)
+            tiles_in.free(loaded)
         # fp32 -> the type of the output
-        result = self._results.alloc()
+        result = results.alloc()
         core.cast(result[:count], total, "rint")
         if len(slices) == 1:
-            self._tiles.free(first)
-        core.store_rows(self._results, result, output, pitch=columns)
+            tiles_in.free(first)
+        core.store_rows(results, result, output, pitch=columns)
+
+    return add

@@ -22,6 +22,7 @@ from npusim.kernel import (
     Binding,
     Block,
     Copy,
+    CoreSteps,
     CubeCore,
     GmMatrix,
     GmView,
@@ -30,14 +31,13 @@ from npusim.kernel import (
     Pieces,
     Step,
     VectorCore,
-    grouped,
+    launch_mixed,
     load,
     product_steps,
     store,
     sync_all,
 )
 from npusim.kernel.blocks import columns_of, gm_matrix_a, gm_matrix_b, output_of
-from npusim.kernel.launch import launch
 from npusim.kernel.steps import tiles
 from npusim.ops.matmul.check import Problem
 from npusim.ops.matmul.templates.whole_k import WholeKPlan, on_cube_core, tile_base
@@ -140,16 +140,11 @@ def build(spec: DeviceSpec, p: Problem, plan: TurningPlan) -> tuple[Block, ...]:
     output, bias = output_of(nz, dealt, p.output.element), columns_of(nz, dealt, p.bias)
     steps = product_steps(cube, nz, dealt, stage, output, bias)
     wait = partial(core.cross_core_wait_flag, "group", "mte2", TURNED)
-    vector, turning = _vector_core(spec, p, plan)
-    return grouped(
-        launch(core, "aic", *steps, begin=wait, bound=lambda _: bound),
-        launch(vector, "aiv", *turning, bound=lambda _: bound),
-    )
+    turning = _vector_core(spec, p, plan)
+    return launch_mixed(plan.block_dim, CoreSteps(core, steps, wait), turning, lambda _: bound)
 
 
-def _vector_core(
-    spec: DeviceSpec, p: Problem, plan: TurningPlan
-) -> tuple[VectorCore, tuple[Step, ...]]:
+def _vector_core(spec: DeviceSpec, p: Problem, plan: TurningPlan) -> CoreSteps:
     """What a vector core does: its tiles of the operands that are turned."""
     # No messages go to the cube core, only a flag: the whole buffer, in two halves.
     core = VectorCore(plan.template, spec, alone=True)
@@ -183,7 +178,7 @@ def _vector_core(
         steps.append(Step(turn, (nd, nz), index % cores, np.full(len(nd), number)))
     done = partial(sync_all, core, "mte3", "mte3", ALL_VECTOR_CORES, TURNED)
     steps.append(Step(done, (), np.arange(cores), np.full(cores, len(steps))))
-    return core, tuple(steps)
+    return CoreSteps(core, tuple(steps))
 
 
 def _tiles(matrix: GmMatrix, size: RowTile) -> tuple[GmViews, GmViews]:

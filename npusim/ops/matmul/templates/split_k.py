@@ -18,6 +18,9 @@ in the L2 (matmul_v3_sc_splitk_al1_fullload_tiling.cpp, mat_mul_sc_splitk_al1_fu
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from functools import partial
+
+import numpy as np
 
 from npusim.data.dtypes import FLOAT32
 from npusim.data.integers import align_down, align_up, ceil_div
@@ -26,21 +29,29 @@ from npusim.devices.schema import DeviceSpec
 from npusim.kernel import (
     Binding,
     Block,
+    CoreSteps,
     CubeCore,
     GmView,
     Piece,
-    Program,
+    Pieces,
+    Step,
     VectorCore,
-    mixed_launch,
+    launch_mixed,
     pieces,
-    repeat,
     share,
 )
+from npusim.kernel.launch import launch
 from npusim.kernel.plane import REPEAT
 from npusim.ops.matmul import k_split
 from npusim.ops.matmul.check import Plan, Problem
 from npusim.ops.matmul.k_split import BASE
-from npusim.ops.matmul.templates.strips import StripTiles, StripWriter, output_of, part_of
+from npusim.ops.matmul.templates.strips import (
+    Chunks,
+    StripTiles,
+    StripWriter,
+    output_of,
+    views_of,
+)
 from npusim.ops.matmul.traits import Chip
 
 SUMMED = 0
@@ -117,21 +128,20 @@ def build(spec: DeviceSpec, p: Problem, plan: SplitKPlan) -> tuple[Block, ...]:
     """A cube core and, where sums meet in memory, its two vector cores a group."""
     names = (*p.names, *plan.workspaces)
     bound = {name: Binding(name, is_cached=name not in plan.past_l2) for name in names}
-    strips = [_strips(p, plan, core) for core in range(plan.block_dim)]
+    strips = Pieces.dealt([_strips(p, plan, core) for core in range(plan.block_dim)])
     # No messages go to the vector cores, only flags: all of L1 is free.
-    cube = CubeCore(plan.template, spec, alone=True)
-    writer = StripWriter(cube, p, plan.tiles)
-    programs = [_cube_program(cube, writer, p, plan, own) for own in strips]
+    core = CubeCore(plan.template, spec, alone=True)
+    writer = StripWriter(core, p, plan.tiles)
+    chunks = _chunks(p, plan, strips)
+    steps = writer.steps(chunks)
     if not plan.is_mix:
-        return tuple(Block(core, "aic", own, bound) for core, own in enumerate(programs))
-    vector = VectorCore(plan.template, spec)
-    rounder = Rounder(vector, p)
-    return mixed_launch(
-        plan.block_dim,
-        lambda _: bound,
-        lambda group: programs[group],
-        lambda group, half: _vector_program(vector, rounder, p, plan, strips[group], half),
-    )
+        return launch(core, "aic", *steps, bound=lambda _: bound)
+    # The last chunk of each strip completes it.
+    is_last = chunks.k + chunks.count == p.product.k
+    set_flag = partial(core.cross_core_set_flag, "group", "fixpipe", SUMMED)
+    done = Step(set_flag, (), chunks.pieces.core[is_last], chunks.after[is_last])
+    vector = _vector_core(spec, p, plan, strips)
+    return launch_mixed(plan.block_dim, CoreSteps(core, (*steps, done)), vector, lambda _: bound)
 
 
 def _strips(p: Problem, plan: SplitKPlan, core: int) -> list[Piece]:
@@ -155,64 +165,40 @@ def _sums(p: Problem, plan: SplitKPlan) -> GmView:
     return GmView.of("sums", FLOAT32, p.product.m, plan.sums_columns)
 
 
-def _cube_program(
-    core: CubeCore, writer: StripWriter, p: Problem, plan: SplitKPlan, strips: list[Piece]
-) -> Program:
-    """What a cube core does: its strips, chunk after chunk."""
+def _chunks(p: Problem, plan: SplitKPlan, strips: Pieces) -> Chunks:
+    """All chunks of k of each strip, the first one stored, the others added."""
+    k, count = np.array(list(pieces(p.product.k, plan.tiles.chunk_k))).T
+    each = strips.select(np.repeat(np.arange(strips.core.size), k.size))
+    k, count = np.tile(k, strips.core.size), np.tile(count, strips.core.size)
     whole = _sums(p, plan) if plan.is_mix else output_of(p)
-    for piece in strips:
-        for k, count in pieces(p.product.k, plan.tiles.chunk_k):
-            writer.write(piece, k, count, part_of(whole, piece), is_added=k > 0)
-        if plan.is_mix:
-            repeat(core, core.cross_core_set_flag, "group", "fixpipe", SUMMED)
-    return core.build()
+    return Chunks(each, k, count, views_of(whole, each), k > 0)
 
 
-def _vector_program(
-    core: VectorCore,
-    rounder: Rounder,
-    p: Problem,
-    plan: SplitKPlan,
-    strips: list[Piece],
-    half: int,
-) -> Program:
-    """What a vector core does: half of the rows of every strip."""
-    for piece in strips:
-        repeat(core, core.cross_core_wait_flag, "group", "mte2", SUMMED)
-        upper = ceil_div(piece.rows, 2)
-        rows = slice(0, upper) if half == 0 else slice(upper, piece.rows)
-        sums = part_of(_sums(p, plan), piece)[rows, :]
-        if sums.rows:
-            rounder.write(sums, part_of(output_of(p), piece)[rows, :])
-    return core.build()
+def _vector_core(spec: DeviceSpec, p: Problem, plan: SplitKPlan, strips: Pieces) -> CoreSteps:
+    """What a vector core does: it rounds half of the rows of every strip, to nearest even.
 
+    As many whole rows as fit at a time; sums and results are double buffered.
+    """
+    core, element = VectorCore(plan.template, spec), p.output.element
+    # Two halves of the unified buffer, each with some sums and what becomes of them.
+    bytes_each = FLOAT32.nbytes(1) + element.nbytes(1)
+    most = align_down(core.room_bytes("ub") // 2 // bytes_each, REPEAT)
+    sums_in = core.vecin(FLOAT32, most, depth=2)
+    results = core.vecout(element, most, depth=2)
 
-class Rounder:
-    """Rounds the rows of one vector core to nearest even; sums and results are double buffered."""
-
-    def __init__(self, core: VectorCore, p: Problem) -> None:
-        """Claim all of the unified buffer."""
-        self._core, element = core, p.output.element
-        # Two halves, each with some sums and what becomes of them.
-        bytes_each = FLOAT32.nbytes(1) + element.nbytes(1)
-        self._count = align_down(core.room_bytes("ub") // 2 // bytes_each, REPEAT)
-        self._sums = core.vecin(FLOAT32, self._count, depth=2)
-        self._results = core.vecout(element, self._count, depth=2)
-
-    def write(self, sums: GmView, output: GmView) -> None:
-        """`output = sums`, both (rows, columns), as many whole rows at a time as fit."""
-        for column, columns in pieces(sums.columns, self._count):
-            rows_each = self._count // align_up(columns, REPEAT)
-            across = slice(column, column + columns)
-            for row, rows in pieces(sums.rows, rows_each):
-                here = slice(row, row + rows), across
-                repeat(self._core, self._round, sums[here], output[here])
-
-    def _round(self, sums: GmView, output: GmView) -> None:
+    def round_rows(sums: GmView, output: GmView) -> None:
         columns = align_up(sums.columns, REPEAT)
         # (rows, columns) fp32, rows filled up to whole repeats -> the type of the output
-        loaded = self._core.load_rows(self._sums, sums, pitch=columns)
-        result, count = self._results.alloc(), sums.rows * columns
-        self._core.cast(result[:count], loaded[:count], "rint")
-        self._sums.free(loaded)
-        self._core.store_rows(self._results, result, output, pitch=columns)
+        loaded = core.load_rows(sums_in, sums, pitch=columns)
+        result, count = results.alloc(), sums.rows * columns
+        core.cast(result[:count], loaded[:count], "rint")
+        sums_in.free(loaded)
+        core.store_rows(results, result, output, pitch=columns)
+
+    halves = strips.halved((strips.rows + 1) // 2)
+    tiles, of = halves.cut(most, REPEAT)
+    arguments = views_of(_sums(p, plan), tiles), views_of(output_of(p), tiles)
+    wait = partial(core.cross_core_wait_flag, "group", "mte2", SUMMED)
+    number = np.arange(halves.core.size)
+    awaited = Step(wait, (), halves.core, 2 * number)
+    return CoreSteps(core, (awaited, Step(round_rows, arguments, tiles.core, 2 * of + 1)))

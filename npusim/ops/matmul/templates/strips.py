@@ -19,23 +19,31 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from npusim.data.dtypes import FLOAT32
 from npusim.kernel import (
     BiasTable,
     CubeCore,
     GmTile,
     GmView,
+    GmViews,
     L0Pair,
     L1Matrix,
     Local,
     MmadInit,
-    Piece,
+    Pieces,
+    Step,
     pieces,
-    repeat,
 )
 from npusim.kernel.blocks import gm_matrix_a, gm_matrix_b
 from npusim.kernel.matrices import l0c_elements
+from npusim.kernel.steps import Integers
 from npusim.ops.matmul.check import Problem
+
+MOST_STEPS = 2**20
+"""More than a core takes for a chunk: orders of one chunk and the next are so far apart."""
 
 
 class _Block(NamedTuple):
@@ -77,6 +85,32 @@ class StripTiles:
         return self.n if self.held == "a" else self.m
 
 
+@dataclass(frozen=True, eq=False)
+class Chunks:
+    """Chunks of strips as columns, core after core, each in its order."""
+
+    pieces: Pieces
+    """The strip of each."""
+    k: Integers
+    count: Integers
+    """Where the chunk begins, and its k."""
+    out: GmViews
+    """Where the sums of the strip go."""
+    is_added: NDArray[np.bool_]
+    """Whether they are added to what is there."""
+
+    @property
+    def before(self) -> Integers:
+        """What a core does at these orders comes before the chunks."""
+        orders: Integers = np.arange(self.k.size) * MOST_STEPS
+        return orders
+
+    @property
+    def after(self) -> Integers:
+        """What it does at these comes behind them."""
+        return self.before + MOST_STEPS - 1
+
+
 class StripWriter:
     """Writes chunks of strips for one cube core."""
 
@@ -98,28 +132,49 @@ class StripWriter:
             self._table = BiasTable(core, tiles.n, p.bias_type)
             self._bias = GmView.vector("bias", p.bias_type, p.product.n)
 
-    def write(self, piece: Piece, k: int, count: int, out: GmView, *, is_added: bool) -> None:
-        """Store the sums of a chunk of *piece* to *out* `(rows, columns)`, or add them there.
+    def steps(self, chunks: Chunks) -> tuple[Step, ...]:
+        """Store the sums of each of *chunks*, or add them to those of the chunks before.
 
-        The chunk is *count* of k from *k* on; the first one begins with the bias.
+        `chunks.before` and `chunks.after` are orders of what a core does around each of them.
         """
-        x1 = self._a.tile(piece.row, piece.rows, k, count)
-        x2 = self._b.tile(piece.column, piece.columns, k, count)
-        bias = None
-        if self._bias is not None and k == 0:
-            bias = self._bias[:, piece.column : piece.column + piece.columns]
-        held, passing = (x1, x2) if self._tiles.held == "a" else (x2, x1)
-        repeat(self._core, self._fetch, held)
-        for origin, extent in pieces(passing.extent, self._tiles.passing_base):
-            # A tile begins *origin* rows or columns behind the first that passes.
-            offset_bytes = passing.offset_bytes + self._passer.shift(origin)
-            tile = replace(passing, offset_bytes=offset_bytes, extent=extent)
-            part = slice(origin, origin + extent)
-            if self._tiles.held == "a":
-                here, columns = out[:, part], None if bias is None else bias[:, part]
-            else:
-                here, columns = out[part, :], bias
-            repeat(self._core, self._multiply, held.extent, tile, here, columns, is_added)
+        piece, of_k = chunks.pieces, {"k": chunks.k, "count": chunks.count}
+        x1 = self._a.tiles(piece.row, piece.rows, **of_k)
+        x2 = self._b.tiles(piece.column, piece.columns, **of_k)
+        holds_a = self._tiles.held == "a"
+        held, passing = (x1, x2) if holds_a else (x2, x1)
+        fetch = Step(self._fetch, (held,), piece.core, chunks.before + 1)
+        # Of each tile that passes: its chunk, and where it begins in all that passes.
+        base = self._tiles.passing_base
+        of = np.repeat(np.arange(chunks.k.size), -(-passing.extent // base))
+        place = np.arange(of.size) - np.searchsorted(of, of)
+        origin, extent = place * base, np.minimum(base, passing.extent[of] - place * base)
+        start = (piece.column if holds_a else piece.row)[of] + origin
+        tile = self._passer.tiles(start, extent, k=chunks.k[of], count=chunks.count[of])
+        out = chunks.out.select(of)
+        if holds_a:
+            moved = out.offset_bytes + origin * out.dtype.bits // 8
+            out = replace(out, columns=extent, offset_bytes=moved)
+        else:
+            moved = out.offset_bytes + origin * out.pitch * out.dtype.bits // 8
+            out = replace(out, rows=extent, offset_bytes=moved)
+        first = start if holds_a else piece.column[of]
+        is_added, order = chunks.is_added[of], chunks.before[of] + 2 + place
+        begins = np.full(of.size, False) if self._bias is None else chunks.k[of] == 0
+        found = [fetch]
+        for chosen in (begins, ~begins):
+            bias = None
+            if self._bias is not None and chosen is begins:
+                bias = GmViews.of(self._bias, 0, first, 1, out.columns).select(chosen)
+            arguments = (
+                held.extent[of][chosen],
+                tile.select(chosen),
+                out.select(chosen),
+                bias,
+                is_added[chosen],
+            )
+            if chosen.any():
+                found.append(Step(self._multiply, arguments, piece.core[of][chosen], order[chosen]))
+        return tuple(found)
 
     def _fetch(self, held: GmTile) -> None:
         """Load a strip in the place of the one before."""
@@ -182,10 +237,9 @@ class StripWriter:
         self._l0c.free(sums)
 
 
-def part_of(whole: GmView, piece: Piece) -> GmView:
-    """The rows and columns of *piece* in *whole*, which has those of all pieces."""
-    rows = slice(piece.row, piece.row + piece.rows)
-    return whole[rows, piece.column : piece.column + piece.columns]
+def views_of(whole: GmView, pieces: Pieces) -> GmViews:
+    """The rows and columns of *pieces* in *whole*, which has those of all of them."""
+    return GmViews.of(whole, pieces.row, pieces.column, pieces.rows, pieces.columns)
 
 
 def output_of(p: Problem) -> GmView:

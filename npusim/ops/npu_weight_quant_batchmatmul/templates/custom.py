@@ -40,6 +40,8 @@ from npusim.ops.npu_weight_quant_batchmatmul.problem import OP, Plan, Problem
 
 VECTORS_DONE, CUBES_DONE, FILLED, READ = 6, 7, 8, 9
 """Flags between cores, as the kernel numbers them: of all cores of a kind, then of a group."""
+BODY_ROWS = 8192
+"""Rows of the output that a cube core calls together. It is of no consequence for what runs."""
 MAX_ROUNDS_AHEAD = 2
 """Vector cores store a round after cube cores have read the one so many before."""
 
@@ -297,7 +299,7 @@ def _cube(spec: DeviceSpec, p: Problem, plan: CustomPlan) -> Callable[[int], Pro
             column = number * plan.round_n + j * base.n
             columns = slice(column, min(column + base.n, f.n))
             slot = number % plan.slots * slot_bytes
-            for row, rows in pieces(max(0, bottom - top) if column < f.n else 0, base.m):
+            for row, rows in pieces(max(0, bottom - top) if column < f.n else 0, BODY_ROWS):
                 here = slice(top + row, top + row + rows)
                 multiply(here, columns, column - number * plan.round_n, slot)
             repeat(core, sync_all, core, "fixpipe", "fixpipe", CUBES_DONE, READ)
@@ -336,6 +338,14 @@ def _multiply(
             loaded = scales.loaded(1) if scale is None else scales.load(scale)
             cube.fixpipe(output, sums, "qf322b8", loaded)
 
+    def tiles(
+        a: GmTile, weight: GmTile, output: GmView, bias: GmView | None, scale: GmView | None
+    ) -> None:
+        """`tile`, a base tile of rows after the other."""
+        for row, rows in pieces(output.rows, plan.base.m):
+            here = a.shifted_to(a.offset_bytes + x.shift(row))
+            repeat(core, tile, here, weight, output[row : row + rows, :], bias, scale)
+
     def multiply(rows: slice, columns: slice, origin: int, slot_bytes: int) -> None:
         """Make *rows* x *columns* of the output; these begin at *origin* of the ring's slot."""
         output = whole[rows, columns]
@@ -343,6 +353,6 @@ def _multiply(
         weight = weight.shifted_to(weight.offset_bytes + slot_bytes)
         bias, scale = start and start[:, columns], None if is_single else words
         of_x = x.tile(rows.start, output.rows)
-        repeat(core, tile, of_x, weight, output, bias, scale and scale[:, columns])
+        repeat(core, tiles, of_x, weight, output, bias, scale and scale[:, columns])
 
     return load_scale, multiply

@@ -1,0 +1,345 @@
+"""FIA, the kernel of attention over tiles of many keys, split over cores by their cost.
+
+.. code-block:: text
+
+    cube      scores(0)  scores(1)  product(0)  scores(2)  product(1)  ...
+    vectors              softmax(0)             softmax(1)  output(0)  softmax(2)  output(1)  ...
+
+    query (rows, width) @ key (keys, width).T     -> scores (rows, keys), fp32, to the workspace
+    weights (rows, keys) @ value (keys, width)    -> product (rows, width), fp32, to the workspace
+
+Tile by tile, scores, weights, products and sums pass through global memory, two slots of each; a
+core waits by flags for what it reads. All vector cores wait for each other before they put the
+pieces of split rows together. In L1 are the queries of a row of tiles (256 of them are a slice),
+slices of 256 keys or of 128 x 256 weights, three at a time, and two of 256 values, which stay there
+where a tile has no more; in L0 128 x 128 x 128.
+
+Sources: ops-transformer@3a280bc attention/common/op_kernel/arch22, fia_kernel_nonquant.h and
+fia_block_cube_nonquant_gqa.h. Assumed: rows without keys are filled with zeros first, in turn by
+all vector cores; which flag vector cores wait for each other by; lengths of requests come with the
+sizes of the tiles, so that no core reads them; heads that are no 64 or 128 wide go through the same
+cube in slices that fit, though the vendor has another one for them; all queries in L1 share one
+flag, and where not all rows of a tile fit, keys are loaded for each part of them; each token's
+heads are loaded by themselves where tokens do not follow each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from npusim.data.integers import align_down, align_up
+from npusim.data.layout import FRACTAL_ROWS
+from npusim.devices.schema import DeviceSpec
+from npusim.isa import Local
+from npusim.kernel.cross_core import sync_all
+from npusim.kernel.launch import mixed_launch
+from npusim.kernel.matrices import L1Matrix, l1_rows
+from npusim.kernel.program import Binding, Block, Program
+from npusim.kernel.rows import pieces
+from npusim.kernel.views import GmView, repeat
+from npusim.ops import _protocol
+from npusim.ops._attention.cube import L0, MatrixCore, Piece
+from npusim.ops._attention.fia_output import Finish, Output
+from npusim.ops._attention.fia_tiling import Tile, schedule
+from npusim.ops._attention.fia_vector import (
+    PRODUCT_READY,
+    SCORES_READY,
+    WEIGHTS_READY,
+    Softmax,
+    Vector,
+)
+from npusim.ops._attention.places import Memory
+from npusim.ops._attention.problem import Attention
+
+ALL_VECTORS = 10
+"""Flag by which all vector cores wait for each other."""
+QUERY_READY = 6
+"""Flag: the vector cores have stored the digits of a row of tiles, where keys are int8."""
+STREAMED_GROUP = 64
+"""Up to so many heads on one of keys, one token a request reads keys past the L2."""
+L2_SHARE = (6, 5)
+"""They do so in BNSD, and where keys and values have that many fifths of its bytes."""
+QUERY_BYTES, QUERY_ROWS, QUERY_SLICES = 96 * 1024, 256, 2
+SLICE_BYTES, SLICE_KEYS = 64 * 1024, 256
+NARROW, WIDE_KEYS = 128, 128
+"""Up to so many columns a head, a slice has 256 keys, else 128."""
+KEY_SLICES, VALUE_SLICES = 3, 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan(_protocol.Plan):
+    """The sizes of tiles; `schedule` says which core does which of them."""
+
+    tile_rows: int
+    tile_keys: int
+    pieces: int
+    """Of rows of tiles that several cores share."""
+    streams_keys: bool
+    """Whether the L2 keeps no keys and values."""
+
+
+def tile(spec: DeviceSpec, a: Attention, template: str, nbytes_of_keys: int, reason: str) -> Plan:
+    """Split *a*, whose keys and values take *nbytes_of_keys* together, for FIA or IFA."""
+    plan = schedule(a, spec.cores["aic"].count)
+    return Plan(
+        template=template,
+        reason=reason,
+        block_dim=max(1, len(plan.cores)),
+        is_mix=True,
+        workspaces=Memory(plan).workspaces,
+        tile_rows=plan.sizes.rows,
+        tile_keys=plan.sizes.keys,
+        pieces=plan.pieces,
+        streams_keys=_streams(spec, a, nbytes_of_keys),
+    )
+
+
+def _streams(spec: DeviceSpec, a: Attention, nbytes_of_keys: int) -> bool:
+    if a.longest_query != 1 or a.group > STREAMED_GROUP:
+        return False
+    page = a.paging
+    is_by_head = a.layout.startswith("BNSD") if page is None else page.heads_first
+    more, whole = L2_SHARE
+    return is_by_head or nbytes_of_keys * whole >= more * spec.l2.capacity_bytes
+
+
+def build(spec: DeviceSpec, a: Attention, names: tuple[str, ...], plan: Plan) -> tuple[Block, ...]:
+    """Three blocks a group; *names* are those of the call's tensors."""
+    memory = Memory(schedule(a, spec.cores["aic"].count))
+    vector = Vector(spec, memory)
+    softmax, finish = Softmax(vector), Finish(vector)
+    return launch(spec, vector, softmax, finish, Output(vector, finish), names, plan)
+
+
+def launch(
+    spec: DeviceSpec,
+    vector: Vector,
+    softmax: Softmax,
+    finish: Finish,
+    output: Output,
+    names: tuple[str, ...],
+    plan: Plan,
+) -> tuple[Block, ...]:
+    """What cube and vector cores write, for all groups."""
+    memory, core = vector.memory, vector.core
+    cube, work = Cube(spec, memory), memory.plan
+    streamed = ("key", "value") if plan.streams_keys else ()
+    bound = {name: Binding(name, is_cached=name not in streamed) for name in names}
+    shared = ("piece_out", "piece_max", "piece_sum")
+    bound |= {name: Binding(name) for name in shared if name in plan.workspaces}
+
+    def program(group: int, half: int) -> Program:
+        """The program of vector core *half* of *group*."""
+        number = 2 * group + half
+        core.call("begin", {}, vector.raise_flags)
+        finish.write_empty(work.empty[number :: 2 * plan.block_dim])
+        tiles = tuple(work.tiles(group))
+        for index, now in enumerate(tiles):
+            softmax.begin(tiles, index, half)
+            softmax.call(now, index, half)
+            if index:
+                output.call(tiles[index - 1], index - 1, half)
+        if tiles:
+            output.call(tiles[-1], len(tiles) - 1, half)
+        if work.pieces:
+            core.call("end", {}, core.end_stage)
+            sync_all(core, "mte3", "mte2", ALL_VECTORS)
+            output.combine(work.combined[number])
+        return core.build()
+
+    return mixed_launch(
+        plan.block_dim, lambda group: bound | memory.of_core(group), cube.program, program
+    )
+
+
+class Cube:
+    """Writes the programs of cube cores."""
+
+    def __init__(self, spec: DeviceSpec, memory: Memory) -> None:
+        self._memory, self._width = memory, memory.width
+        element = memory.factor
+        self._core = core = MatrixCore("fia", spec, element, alone=True)
+        row_bytes = element.nbytes(self._width)
+        fits = align_down(SLICE_BYTES // row_bytes, FRACTAL_ROWS)
+        self._slice_keys = min(fits, SLICE_KEYS if self._width <= NARROW else WIDE_KEYS)
+        self._slice_values = min(fits, SLICE_KEYS)
+        self._slice_rows = min(align_down(QUERY_BYTES // row_bytes, FRACTAL_ROWS), QUERY_ROWS)
+        of_queries = QUERY_SLICES * QUERY_BYTES // element.nbytes(1)
+        of_slice = SLICE_BYTES // element.nbytes(1)
+        self._queries = core.tiles(element, of_queries, "mte2", "mte1", 1, "l1")
+        self._values = core.tiles(element, of_slice, "mte2", "mte1", VALUE_SLICES, "l1")
+        self._slices = core.tiles(element, of_slice, "mte2", "mte1", KEY_SLICES, "l1")
+        core.claim_l0()
+
+    def program(self, core: int) -> Program:
+        """The program of cube core number *core*: scores are a tile ahead."""
+        tiles = list(self._memory.plan.tiles(core))
+        for index, now in enumerate(tiles):
+            self._call_scores(now, index)
+            if index:
+                self._call_product(tiles[index - 1], index - 1)
+        if tiles:
+            self._call_product(tiles[-1], len(tiles) - 1)
+        return self._core.build()
+
+    # ---- scores ----
+
+    def _call_scores(self, tile: Tile, index: int) -> None:
+        memory = self._memory
+        rows = memory.copies * tile.piece.row_tile.rows
+        scores = memory.slot("scores", index, rows, tile.keys)
+        if memory.copies == 1:
+            queries = memory.queries(tile.piece.row_tile)
+        else:
+            queries = (memory.slot("digits", tile.turn, rows, self._width),)
+        plain = tile.is_first, tile.is_last, queries, memory.keys("key", tile)
+        repeat(self._core, self._scores, scores, *plain, keeps_slots=True)
+
+    def _scores(
+        self,
+        scores: GmView,
+        is_first: bool,
+        is_last: bool,
+        queries: tuple[GmView, ...],
+        found: tuple[Piece, ...],
+    ) -> None:
+        """(rows, width) @ (keys, width).T -> (rows, keys), a slice of keys at a time."""
+        core = self._core
+        if is_first and self._memory.copies > 1:
+            core.cross_core_wait_flag("group", "mte2", QUERY_READY)
+        for first, rows in pieces(scores.rows, QUERY_SLICES * self._slice_rows):
+            # All rows of a tile stay in L1 until the last of its keys, if they fit.
+            stays = rows == scores.rows
+            if is_first or not stays:
+                self._load_queries(queries, first, rows)
+            own = scores[first : first + rows, :]
+            for key, keys in pieces(scores.columns, self._slice_keys):
+                tile = self._slices.alloc()
+                self._load_keys(found, key, keys, tile, k_is_first=False)
+                self._slices.enque(tile)
+                here = own[:, key : key + keys]
+                repeat(core, self._slice_scores, here, keeps_slots=True)
+            if is_last or not stays:
+                self._queries.free(*self._queries.in_use)
+        core.cross_core_set_flag("group", "fixpipe", SCORES_READY)
+
+    def _load_queries(self, views: tuple[GmView, ...], first: int, rows: int) -> None:
+        """Queries [first, first + rows) of a tile, each slice as Nz `(width / 16, rows, 16)`."""
+        tile = self._queries.alloc()
+        for part, count in pieces(rows, self._slice_rows):
+            dst, padded = tile[part * self._width :], align_up(count, FRACTAL_ROWS)
+            for row, view in _within(views, first + part, count):
+                self._core.load_rows(dst, view, padded, row)
+        self._queries.enque(tile)
+        self._queries.deque()
+
+    def _load_keys(
+        self, found: tuple[Piece, ...], key: int, keys: int, tile: Local, *, k_is_first: bool
+    ) -> None:
+        """Keys or values [key, key + keys) of those of *found* into *tile*, a copy a piece."""
+        core, end = self._core, 0
+        padded = l1_rows(core.element, keys, k_is_first)
+        for piece in found:
+            start, end = end, end + piece.keys.rows
+            low, high = max(start, key), min(end, key + keys)
+            if low < high:
+                view = piece.keys[low - start : high - start, :]
+                if piece.entry is None:
+                    core.load_rows(tile, view, padded, low - key)
+                else:
+                    own = Piece(view, piece.entry, piece.is_cached or low > start)
+                    repeat(core, self._load_page, tile, low - key, padded, own)
+
+    def _load_page(self, tile: Local, row: int, padded: int, page: Piece) -> None:
+        """A page: where it lies stands in the block table."""
+        self._core.look_up("block", page)
+        self._core.load_rows(tile, page.keys, padded, row)
+
+    def _slice_scores(self, scores: GmView) -> None:
+        """The columns of a slice of keys: (rows, width) @ (width, keys)."""
+        core, width = self._core, self._width
+        (queries,) = self._queries.in_use
+        tile = self._slices.deque()
+        for first, count in pieces(scores.rows, self._slice_rows):
+            part = queries[first * width :]
+            for row, rows in pieces(count, L0):
+                for column, columns in pieces(scores.columns, L0):
+                    top = first + row
+                    here = scores[top : top + rows, column : column + columns]
+                    total = core.totals.alloc()
+                    for k, depth in pieces(width, L0):
+                        a = L1Matrix(part, count, width, origin=row, k=k)
+                        b = L1Matrix(tile, scores.columns, width, origin=column, k=k)
+                        core.multiply(total, a, b, (rows, columns, depth), begins=k == 0)
+                    core.drain(total, here)
+        self._slices.free(tile)
+
+    # ---- product ----
+
+    def _call_product(self, tile: Tile, index: int) -> None:
+        memory = self._memory
+        rows = memory.copies * tile.piece.row_tile.rows
+        weights = memory.slot("weights", index, rows, tile.keys)
+        product = memory.slot("product", index, rows, self._width)
+        found = memory.keys("value", tile)
+        repeat(self._core, self._product, weights, product, found, keeps_slots=True)
+
+    def _product(self, weights: GmView, product: GmView, found: tuple[Piece, ...]) -> None:
+        """(rows, keys) @ (keys, width) -> (rows, width), 128 rows at a time."""
+        core = self._core
+        spans = tuple(pieces(weights.columns, self._slice_values))
+        stays = len(spans) <= VALUE_SLICES
+        if stays:
+            for span in spans:
+                self._load_values(found, *span)
+            kept = [self._values.deque() for _ in spans]
+        is_ready = False
+        for row, rows in pieces(product.rows, L0):
+            for column, columns in pieces(self._width, L0):
+                total = core.totals.alloc()
+                for number, (key, count) in enumerate(spans):
+                    if not stays:
+                        self._load_values(found, key, count)
+                    if not is_ready:
+                        core.cross_core_wait_flag("group", "mte2", WEIGHTS_READY)
+                        is_ready = True
+                    tile = kept[number] if stays else self._values.deque()
+                    part = weights[row : row + rows, key : key + count]
+                    values = L1Matrix(tile, self._width, count, k_is_first=True, origin=column)
+                    self._add(total, part, values, columns, begins=key == 0)
+                    if not stays:
+                        self._values.free(tile)
+                core.drain(total, product[row : row + rows, column : column + columns])
+        for tile in kept if stays else ():
+            self._values.free(tile)
+        core.cross_core_set_flag("group", "fixpipe", PRODUCT_READY)
+
+    def _load_values(self, found: tuple[Piece, ...], key: int, count: int) -> None:
+        tile = self._values.alloc()
+        self._load_keys(found, key, count, tile, k_is_first=True)
+        self._values.enque(tile)
+
+    def _add(
+        self, total: Local, weights: GmView, values: L1Matrix, columns: int, *, begins: bool
+    ) -> None:
+        """Add (rows, keys) of weights @ (keys, columns) of a slice of values to *total*."""
+        rows, keys = weights.rows, weights.columns
+        tile = self._slices.alloc()
+        self._core.load_rows(tile, weights, align_up(rows, FRACTAL_ROWS))
+        self._slices.enque(tile)
+        tile = self._slices.deque()
+        for k, depth in pieces(keys, L0):
+            a, shape = L1Matrix(tile, rows, keys, k=k), (rows, columns, depth)
+            self._core.multiply(total, a, values.at(k=k), shape, begins=begins and k == 0)
+        self._slices.free(tile)
+
+
+def _within(views: tuple[GmView, ...], first: int, count: int) -> Iterator[tuple[int, GmView]]:
+    """What of *views*, one below the other, lies within rows [first, first + count)."""
+    end = 0
+    for view in views:
+        start, end = end, end + view.rows
+        low, high = max(start, first), min(end, first + count)
+        if low < high:
+            yield low - first, view[low - start : high - start, :]

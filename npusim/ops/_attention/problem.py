@@ -1,0 +1,339 @@
+"""A call of attention as kernels see it, whatever its layout.
+
+Tokens of all layouts are reached the same way: each request begins somewhere in the tensor, its
+heads and its tokens lie a fixed number of elements apart. A cache in pages is reached by a table,
+which says in which block of the cache each block of a request's tokens lies.
+
+Which of the vendor's kernels takes a call, and why:
+
+========  ====================================================================================
+template  what it does
+========  ====================================================================================
+FAI       tokens of all requests behind each other (TND); a task is up to 128 rows of a request
+          against all of its keys, 512 at a time; tasks go round the cores
+FAI-FD    as FAI, the keys of a task split over cores, for few and long requests in pages
+FAI-DEC   as FAI, one token a request, without a mask: several heads of keys in a task
+FIA       every other layout, and what FAI refuses
+IFA       keys and values of int8
+========  ====================================================================================
+
+ops-transformer@3a280bc attention/fused_infer_attention_score/op_host,
+fused_infer_attention_score_tiling.cpp and arch22/fused_infer_attention_score_tiling_v3.cpp. A
+caller may name another template, which overrules the choice, but not what a kernel needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Literal, get_args
+
+from npusim.data.dtypes import DType
+
+Layout = Literal["BSH", "BSND", "BNSD", "BNSD_BSND", "TND", "NTD", "NTD_TND"]
+"""The order of requests (B), heads (N), tokens (S), columns (D); H is N x D, T all tokens of all
+requests; behind the underline that of the output, where it is another one."""
+LAYOUTS: tuple[Layout, ...] = ("BSH", "BSND", "BNSD", "BNSD_BSND", "TND", "NTD", "NTD_TND")
+MASK_EXTENT = 2048
+"""Rows and columns of the mask that sparse modes 2, 3 and 4 take: a stencil, whatever the lengths
+(op-plugin@517f2e7, torch_npu-npu_fused_infer_attention_score.md)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """Where the tokens of query, key, value or output lie, in elements."""
+
+    name: str
+    """The tensor, as programs call it."""
+    heads: int
+    starts: tuple[int, ...]
+    """Of each request: head 0 of its first token."""
+    head_pitch: int
+    token_pitch: int
+
+    def at(self, request: int, head: int, token: int) -> int:
+        """Where *token* of *head* of *request* begins."""
+        return self.starts[request] + head * self.head_pitch + token * self.token_pitch
+
+
+@dataclass(frozen=True, slots=True)
+class Paging:
+    """A cache in blocks: key and value alike."""
+
+    blocks: int
+    block_size: int
+    """Tokens of a block."""
+    heads_first: bool
+    """Whether a block is `(heads, tokens, columns)`, and not `(tokens, heads, columns)`."""
+    tables: tuple[tuple[int, ...], ...]
+    """Of each request: the blocks of its tokens, in order."""
+    width: int
+    """Columns of the block table: places for blocks of a request."""
+    is_assumed: bool
+    """Whether the table came without values, so that blocks are taken to follow each other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scales:
+    """What keys, or values, of int8 are multiplied by."""
+
+    name: str
+    """The tensor."""
+    dtype: DType
+    per: Literal["tensor", "channel", "token"]
+    """One scale for all, for each column of each head, or for each token of each request."""
+    first: int
+    """Elements of the tensor before them: keys and values may share one."""
+    tokens: int
+    """Of each token: places of a request."""
+
+    def place(self, request: int, head: int, token: int, head_size: int) -> int:
+        """The element where those of *head* of *request* begin, from *token* on."""
+        own = {
+            "tensor": 0,
+            "channel": head * head_size,
+            "token": request * self.tokens + token,
+        }
+        return self.first + own[self.per]
+
+
+@dataclass(frozen=True, slots=True)
+class Antiquant:
+    """Keys and values of int8."""
+
+    element: DType
+    key: Scales
+    value: Scales
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """What is asked for; values of tensors apart."""
+
+    element: DType
+    layout: Layout
+    query_heads: int
+    kv_heads: int
+    head_size: int
+    """Columns of a head of query, key and value."""
+    query_lengths: tuple[int, ...]
+    """Tokens of each request."""
+    kv_lengths: tuple[int, ...]
+    longest_query: int
+    """Tokens that the layout has room for; of TND and NTD those of the longest request."""
+    longest_kv: int
+    scale: float
+    sparse_mode: int
+    """0 and 1: the mask as it is, 2: left-up causal, 3: right-down causal, 4: a band."""
+    pre_tokens: int
+    next_tokens: int
+    has_mask: bool
+    mask_shape: tuple[int, ...]
+    inner_precise: int
+    """Bit 0: high performance, bit 1: correct rows that see nothing."""
+    returns_lse: bool
+    paging: Paging | None
+    antiquant: Antiquant | None = None
+    """None for keys and values of the type of query."""
+
+    @property
+    def requests(self) -> int:
+        return len(self.query_lengths)
+
+    @property
+    def group(self) -> int:
+        """Query heads that share a head of the keys."""
+        return self.query_heads // self.kv_heads
+
+    @property
+    def is_stencil(self) -> bool:
+        """Whether lengths say what is hidden, and the mask is a stencil only."""
+        return self.sparse_mode in (2, 3, 4)
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether the tokens of all requests follow each other (TND, NTD)."""
+        return self.layout in ("TND", "NTD", "NTD_TND")
+
+    def window(self, request: int) -> tuple[int | None, int | None]:
+        """What query token i of *request* sees: keys i + first to i + last, None without a bound.
+
+        Of a mask that is taken as it is, nothing is known: both are None.
+        """
+        apart = self.kv_lengths[request] - self.query_lengths[request]
+        match self.sparse_mode:
+            case 2:
+                return None, 0
+            case 3:
+                return None, apart
+            case 4:
+                return apart - self.pre_tokens, apart + self.next_tokens
+            case _:
+                return None, None
+
+
+def sides_of(a: Attention) -> dict[str, Side]:
+    """Where tokens lie of query, key, value, output and softmax_lse, by these names.
+
+    Those of keys in pages are counted from the start of any block.
+    """
+    inner, _, outer = a.layout.partition("_")
+    heads, kv_heads, size, page = a.query_heads, a.kv_heads, a.head_size, a.paging
+    queries = a.query_lengths, a.longest_query
+    lse = "TND" if a.is_packed else "BNSD"
+    found = {
+        "query": _side_of("query", inner, heads, size, *queries),
+        "output": _side_of("output", outer or inner, heads, size, *queries),
+        "softmax_lse": _side_of("softmax_lse", lse, heads, 1, *queries),
+    }
+    for name in ("key", "value"):
+        if page is None:
+            own = _side_of(name, inner, kv_heads, size, a.kv_lengths, a.longest_kv)
+        elif page.heads_first:
+            own = Side(name, kv_heads, (0,) * a.requests, page.block_size * size, size)
+        else:
+            own = Side(name, kv_heads, (0,) * a.requests, size, kv_heads * size)
+        found[name] = own
+    return found
+
+
+def _side_of(
+    name: str, layout: str, heads: int, head_size: int, lengths: tuple[int, ...], longest: int
+) -> Side:
+    """The tokens of tensor *name* in *layout*, without an underline.
+
+    *longest* is how many tokens of a request the tensor has room for.
+    """
+    row = heads * head_size
+    padded = tuple(request * longest * row for request in range(len(lengths)))
+    firsts = (0, *accumulate(lengths))[:-1]
+    match layout:
+        case "BSH" | "BSND":
+            return Side(name, heads, padded, head_size, row)
+        case "BNSD":
+            return Side(name, heads, padded, longest * head_size, head_size)
+        case "TND":
+            return Side(name, heads, tuple(first * row for first in firsts), head_size, row)
+        case "NTD":
+            starts = tuple(first * head_size for first in firsts)
+            return Side(name, heads, starts, sum(lengths) * head_size, head_size)
+    raise ValueError(
+        f"attention: a layout must be BSH, BSND, BNSD, TND or NTD, not {layout!r}; use one of these"
+    )
+
+
+# ---- the choice of a kernel ----
+
+Template = Literal["FAI", "FAI-FD", "FAI-DEC", "FIA", "IFA"]
+TEMPLATES: tuple[Template, ...] = get_args(Template)
+
+MAX_HEAD_SIZE = 256
+"""Columns of a head that FAI takes."""
+PAGE_UNIT, MAX_PAGE = 16, 512
+"""Tokens of a block of the cache, for FAI: multiples of the one up to the other."""
+TASK_ROWS = 128
+"""Rows of a task of FAI, at most; query heads of a group that FAI-DEC takes."""
+FD_TOKENS = 16
+"""Query tokens of a request that FAI-FD takes, at most."""
+FD_KEYS = 1024
+"""Keys that the longest request of FAI-FD has, at least."""
+FD_FEW, FD_SOME = 4, 8
+"""FAI-FD is taken for up to so many tenths of the cores in requests x heads of keys: the second
+number only where the longest request has 512 keys a core."""
+FD_KEYS_PER_CORE = 512
+DEC_PAGE = 128
+"""Tokens of a block of the cache, for FAI-DEC."""
+
+Needs = dict[str, Callable[[Attention, int], bool]]
+"""What a kernel needs -> whether a call has it, on a chip of so many cube cores."""
+
+
+def _is_paged(a: Attention, unit: int, most: int) -> bool:
+    """Whether keys are not in pages, or pages have a multiple of *unit* tokens up to *most*."""
+    page = a.paging
+    return page is None or (page.block_size % unit == 0 and page.block_size <= most)
+
+
+ALIKE: Needs = {"key and value have the type of query": lambda a, _: a.antiquant is None}
+PAGES: Needs = {"the cache is in pages": lambda a, _: a.paging is not None}
+FAI: Needs = {
+    **ALIKE,
+    "the layout is TND": lambda a, _: a.layout == "TND",
+    "sparse_mode is 0, 3 or 4": lambda a, _: a.sparse_mode in (0, 3, 4),
+    f"a head has at most {MAX_HEAD_SIZE} columns": lambda a, _: a.head_size <= MAX_HEAD_SIZE,
+    "inner_precise is 0 where query heads share keys": lambda a, _: (
+        a.group == 1 or a.inner_precise == 0
+    ),
+    "inner_precise is not 1 with bfloat16": lambda a, _: (
+        a.element.name != "bfloat16" or a.inner_precise != 1
+    ),
+    "no mask is given with sparse_mode 0": lambda a, _: a.sparse_mode != 0 or not a.has_mask,
+    "the cache is (blocks, block_size, heads x columns)": lambda a, _: (
+        a.paging is None or not a.paging.heads_first
+    ),
+    f"a block of the cache has a multiple of {PAGE_UNIT} tokens up to {MAX_PAGE}": lambda a, _: (
+        _is_paged(a, PAGE_UNIT, MAX_PAGE)
+    ),
+}
+FD: Needs = {
+    **PAGES,
+    "sparse_mode is not 4": lambda a, _: a.sparse_mode != 4,
+    "inner_precise is not 1": lambda a, _: a.inner_precise != 1,
+    f"a request has at most {TASK_ROWS} rows, query tokens x heads of a group": lambda a, _: (
+        max(a.query_lengths) * a.group <= TASK_ROWS
+    ),
+    f"a request has 1 to {FD_TOKENS} query tokens": lambda a, _: (
+        1 <= min(a.query_lengths) <= max(a.query_lengths) <= FD_TOKENS
+    ),
+    f"the longest request has at least {FD_KEYS} keys": lambda a, _: max(a.kv_lengths) >= FD_KEYS,
+}
+DEC: Needs = {
+    **PAGES,
+    "a request has one query token": lambda a, _: set(a.query_lengths) == {1},
+    "sparse_mode is 0": lambda a, _: a.sparse_mode == 0,
+    "there is a request for each core": lambda a, cores: a.requests >= cores,
+    f"a block of the cache has {DEC_PAGE} tokens": lambda a, _: _is_paged(a, DEC_PAGE, DEC_PAGE),
+    "softmax_lse is not asked for": lambda a, _: not a.returns_lse,
+    "inner_precise is 0": lambda a, _: a.inner_precise == 0,
+    f"at most {TASK_ROWS} query heads share keys": lambda a, _: a.group <= TASK_ROWS,
+}
+NEEDS: dict[Template, Needs] = {
+    "FAI": FAI,
+    "FAI-FD": FAI | FD,
+    "FAI-DEC": FAI | DEC,
+    "FIA": ALIKE,
+    "IFA": {"key and value are int8": lambda a, _: a.antiquant is not None},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A template, and one line that says why."""
+
+    template: Template
+    reason: str
+
+
+def unmet(template: Template, a: Attention, cores: int) -> str | None:
+    """What *template* would need and *a* does not have; None if it can run."""
+    return next((need for need, holds in NEEDS[template].items() if not holds(a, cores)), None)
+
+
+def choose(a: Attention, cores: int, asked: Template | None = None) -> Choice:
+    """The template for *a* on a chip of so many cube *cores*; *asked* must be able to run."""
+    if asked is not None:
+        return Choice(asked, "asked for")
+    if a.antiquant is not None:
+        return Choice("IFA", f"key and value are {a.antiquant.element.name}")
+    refusal = unmet("FAI", a, cores)
+    if refusal is not None:
+        return Choice("FIA", f"FAI takes calls only if {refusal}")
+    longest, tasks = max(a.kv_lengths), a.requests * a.kv_heads
+    tenths = FD_SOME if longest >= FD_KEYS_PER_CORE * cores else FD_FEW
+    if unmet("FAI-FD", a, cores) is None and 10 * tasks <= tenths * cores:
+        words = f"{a.requests} requests x {a.kv_heads} heads of keys"
+        return Choice("FAI-FD", f"{words}, the longest of {longest} keys")
+    if unmet("FAI-DEC", a, cores) is None:
+        return Choice("FAI-DEC", f"one token a request without a mask, {a.requests} requests")
+    return Choice("FAI", f"layout TND with sparse_mode {a.sparse_mode}")

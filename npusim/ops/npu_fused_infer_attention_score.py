@@ -1,0 +1,118 @@
+"""npu_fused_infer_attention_score: attention for inference, of tokens of requests to their keys.
+
+.. code-block:: text
+
+    s[i, j] = fp32(q[i] . k[j]) * scale                hidden ones: very low
+    p[i, j] = exp(s[i, j] - max_j s[i, j])
+    output[i] = T(sum_j T(p[i, j]) * v[j] / sum_j p[i, j])           T: the type of query
+    softmax_lse[i] = ln(sum_j p[i, j]) + max_j s[i, j]               fp32
+
+for each request and each of its heads; *num_key_value_heads* heads of key and value serve as many
+query heads each. All is fp32 but for the factors of both products. Keys are taken a tile at a time,
+counted from the first of the request; what was found for the tiles before shrinks by
+exp(maximum before - maximum now). That exp and ln give the nearest number is assumed. Which kernel
+takes a call decides the rest:
+
+.. code-block:: text
+
+                      FAI, FAI-FD, FAI-DEC            FIA
+    tiles             512 keys                        512 to 8192 keys
+    hidden scores     + -3e38                         replaced by -1e12
+    T() of p          ties to even                    ties away from zero
+    T() of output     ties to even                    fp16: ties away from zero; bf16: to even
+    order of sums     tree of 512 or 256, or 64s      that of the softmax library
+
+Sources: ops-transformer@3a280bc attention/fused_infer_attention_score and attention/common, op_host
+and op_kernel, and the operator's document (op-plugin@517f2e7,
+torch_npu-npu_fused_infer_attention_score.md). Atlas A2 and A3; Atlas inference has no such kernel.
+Simulated are:
+
+* fp16 and bf16 in all input_layouts. In TND and NTD the tokens of all requests lie behind each
+  other, and lengths are sums of lengths so far. Or keys lie in a cache `(blocks, block_size, heads
+  x columns)` or `(blocks, heads, block_size, columns)` with a block_table `(requests, blocks)`,
+  and actual_seq_lengths_kv is the length of each request.
+* FAI: layout TND, sparse_mode 0 without a mask, and with the stencil `numpy.triu(ones, 1)` of 2048
+  x 2048, whatever the lengths are, 3, causal, and 4, a band from pre_tokens before to next_tokens
+  behind; each token sees a key. Nonzero hides.
+* FIA: all other layouts, and what FAI refuses. sparse_mode 0 and 1 with a mask of the call's own,
+  or without one, 2 left-up and 3 right-down causal, 4 a band from pre_tokens before to next_tokens
+  behind the diagonal that ends at the last key. In sparse_mode 0 pre_tokens and next_tokens hide
+  nothing (assumed); where each request has one token, modes 2 to 4 do not count. Bit 1 of
+  inner_precise empties rows that a mask of the call's own hides from all keys, which otherwise are
+  the mean of the values; bit 0 changes nothing. Tokens that come before all keys give zeros and an
+  infinite softmax_lse. Places of tokens that a request does not have are left alone.
+* IFA: layouts BSH, BSND and BNSD, a token of each request, key and value of int8, without mask and
+  softmax_lse. `antiquant_scale` for both, `(2, ...)`, or `key_antiquant_scale` and
+  `value_antiquant_scale`: of antiquant_mode (key_antiquant_mode, value_antiquant_mode) 0 a number
+  or one for each column, in the type of query; of 1 one for each token, `(requests, tokens)`,
+  float32. Nothing is dequantised: the query and p become two digits of int8 each, see
+  :mod:`npusim.ops._attention.ifa`.
+* `template` names the kernel that the vendor would not take itself, see
+  :mod:`npusim.ops._attention.problem`.
+
+A block_table without values stands for blocks that follow each other; `run.plan.reason` says so.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from npusim.data.dtypes import Array
+from npusim.ops._attention import ELSEWHERE, build, oracle_of, tile
+from npusim.ops._attention.check import INT8_PER_TOKEN, check, shapes_of
+from npusim.ops._attention.problem import LAYOUTS, TEMPLATES
+from npusim.ops._oracle import Given
+from npusim.ops._protocol import Operator
+from npusim.ops._torch import Sizes, TorchArguments, TorchFunction
+
+__all__ = ["OPERATOR", "outputs"]
+
+
+def outputs(given: TorchArguments, _: Sizes) -> tuple[tuple[tuple[Any, ...], str], ...]:
+    """Shapes and dtypes of what comes out, for tensors without values."""
+    query, heads, returns_lse = given["query"], given["num_heads"], given["softmax_lse_flag"]
+    # A query of other dimensions, and a word that is no layout, are refused when it runs.
+    layout = given["input_layout"] if given["input_layout"] in LAYOUTS else "BSH"
+    output, lse = shapes_of(query.shape, heads, layout, returns_lse=returns_lse)
+    return (output, query.dtype), (lse, "float32")
+
+
+def oracle(given: Given) -> tuple[Array, Array]:
+    """What each token attends to, and softmax_lse."""
+    return oracle_of(OPERATOR, given)
+
+
+TORCH = TorchFunction(
+    schema="npu_fused_infer_attention_score(Tensor query, Tensor key, Tensor value, *, "
+    "Tensor? pse_shift=None, Tensor? atten_mask=None, SymInt[]? actual_seq_lengths=None, "
+    "SymInt[]? actual_seq_lengths_kv=None, Tensor? dequant_scale1=None, "
+    "Tensor? quant_scale1=None, Tensor? dequant_scale2=None, Tensor? quant_scale2=None, "
+    "Tensor? quant_offset2=None, Tensor? antiquant_scale=None, Tensor? antiquant_offset=None, "
+    "Tensor? key_antiquant_scale=None, Tensor? key_antiquant_offset=None, "
+    "Tensor? value_antiquant_scale=None, Tensor? value_antiquant_offset=None, "
+    "Tensor? block_table=None, Tensor? query_padding_size=None, Tensor? kv_padding_size=None, "
+    "Tensor? key_shared_prefix=None, Tensor? value_shared_prefix=None, "
+    "SymInt[]? actual_shared_prefix_len=None, Tensor? query_rope=None, Tensor? key_rope=None, "
+    "Tensor? key_rope_antiquant_scale=None, int num_heads=1, float scale=1.0, "
+    'int pre_tokens=2147483647, int next_tokens=2147483647, str input_layout="BSH", '
+    "int num_key_value_heads=0, int sparse_mode=0, int inner_precise=0, int block_size=0, "
+    "int antiquant_mode=0, int key_antiquant_mode=0, int value_antiquant_mode=0, "
+    "bool softmax_lse_flag=False) -> (Tensor, Tensor)",
+    # Which of aclnn's versions it is, is assumed.
+    aclnn=lambda _: "aclnnFusedInferAttentionScoreV3",
+    outputs=outputs,
+)
+
+OPERATOR = Operator(
+    kernel_type="FusedInferAttentionScore",
+    document=__doc__,
+    support=INT8_PER_TOKEN,
+    elsewhere=ELSEWHERE,
+    contract=check,
+    tile=tile,
+    build=build,
+    oracle=oracle,
+    templates=TEMPLATES,
+    seen_by_kernel=("block_table",),
+    torch=(TORCH,),
+)
