@@ -29,17 +29,7 @@ from npusim.data.dtypes import DType
 from npusim.kernel.queues import ProgramError
 from npusim.kernel.views import GmView, Shiftable
 
-__all__ = [
-    "Choices",
-    "Column",
-    "GmColumn",
-    "GmViews",
-    "Integers",
-    "Step",
-    "column",
-    "spread",
-    "tiles",
-]
+__all__ = ["Choices", "Column", "GmColumn", "GmViews", "Integers", "Step", "column", "tiles"]
 
 __kernel_vocabulary__ = True
 
@@ -133,16 +123,6 @@ class GmViews(GmColumn):
     @property
     def keys(self) -> tuple[Integers, ...]:
         return self.rows, self.columns
-
-
-def spread(counts: Integers) -> tuple[Integers, Integers]:
-    """Of so many tiles of each owner: whose each tile is, and its number there.
-
-    >>> spread(np.array([2, 0, 1]))
-    (array([0, 0, 2]), array([0, 1, 0]))
-    """
-    owner = np.repeat(np.arange(counts.size), counts)
-    return owner, np.arange(owner.size) - (np.cumsum(counts) - counts)[owner]
 
 
 def tiles(view: GmView, row_step: int, column_step: int) -> GmViews:

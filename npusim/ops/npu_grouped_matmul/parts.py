@@ -31,7 +31,8 @@ from npusim.kernel import (
     Step,
 )
 from npusim.kernel.core import Core
-from npusim.kernel.steps import Integers, spread
+from npusim.kernel.steps import Integers
+from npusim.kernel.table import spread
 from npusim.ops.npu_grouped_matmul.problem import PAIRS, Problem, starts
 
 ONCE = "weight_once"

@@ -41,7 +41,8 @@ from npusim.kernel import (
 )
 from npusim.kernel.launch import CoreSteps, launch_mixed
 from npusim.kernel.reduction import Reduction
-from npusim.kernel.steps import Integers, spread
+from npusim.kernel.steps import Integers
+from npusim.kernel.table import spread
 from npusim.ops import _vocabulary as ops
 from npusim.ops._int4_matmul import DigitSplitter, DigitSums, ScaledGroups, digits_of
 from npusim.ops._swish import exp_plus_1

@@ -43,7 +43,8 @@ from npusim.kernel import (
     sync_all,
 )
 from npusim.kernel.launch import CoreSteps, launch_mixed
-from npusim.kernel.steps import Integers, spread
+from npusim.kernel.steps import Integers
+from npusim.kernel.table import spread
 from npusim.ops._dequantised_weight import Dequantiser, Precision, QuantisedWeight
 from npusim.ops.npu_grouped_matmul.choice import group_k
 from npusim.ops.npu_grouped_matmul.parts import (

@@ -25,7 +25,7 @@ from npusim.devices.schema import DeviceSpec
 from npusim.isa import BLOCK_BYTES, Duplicate
 from npusim.kernel import Block, CubeCore, GmTile, GmView, ScaleTable, VectorCore
 from npusim.kernel.launch import CoreSteps, launch_mixed
-from npusim.kernel.steps import spread
+from npusim.kernel.table import spread
 from npusim.ops.npu_grouped_matmul import tiling
 from npusim.ops.npu_grouped_matmul.parts import (
     Matrices,
