@@ -243,7 +243,7 @@ def _sums(values: Array, piece_k: int) -> Array:
 
 
 def _tree(values: Array) -> Array:
-    """The sum of each row, 64 numbers as a tree of neighbours, and what comes of them again."""
+    """The sum of each row, 64 elements as a tree of neighbours, and what comes of them again."""
     while True:
         more = -values.shape[1] % 64
         lanes = np.pad(values, ((0, 0), (0, more))).reshape(len(values), -1, 64)

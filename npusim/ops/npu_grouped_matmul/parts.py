@@ -159,7 +159,7 @@ class Parts:
         return self.rows == self.p.groups.m[self.group]
 
     def select(self, chosen: Any) -> Parts:
-        """Some of them: a mask, or their numbers."""
+        """Some of them: a mask, or which."""
         own = {x.name: getattr(self, x.name)[chosen] for x in fields(self) if x.name != "p"}
         return replace(self, **own)
 

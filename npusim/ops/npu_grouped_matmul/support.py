@@ -3,7 +3,7 @@
 The rows are those of the vendor (ops-transformer@c29bc10 gmm/grouped_matmul, README.md,
 op_host/grouped_matmul_def.cpp and op_host/op_api/aclnn_grouped_matmul.cpp; torch_npu 2.14.0, the
 text of npu_grouped_matmul). With each goes a module of `templates`, which splits the call and
-writes its programs, and one of `references`, which computes a group of rows in plain numpy.
+writes its programs, and a function of `oracle`, which computes a group of rows in plain numpy.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class Types:
     """What the elements are: those of int4 come eight to an int32."""
     output: DType
     template: str
-    """The module of `templates` that has `tile` and `build`."""
+    """The kernel, or the first of several; see `templates`."""
     kernels: tuple[str, ...] = ()
     """The names of its kernels, if it has several: a caller may ask for one."""
     reference: str
-    """The module of `references` that has `rows`."""
+    """What computes rows, of `oracle.ROWS`."""
     one_scale: bool = False
     """Whether a scale may be one value an expert, for all of its columns."""
     scale_of_groups: bool = False
@@ -83,7 +83,7 @@ def _row(
     activations: bool = False,
     **lists: Any,
 ) -> Row:
-    """A row of *types*; *lists* are the tensors beside x, weight and group_list."""
+    """A row of *types*; *lists* are the tensors but for x, weight and group_list."""
     x, weight = types.stored
     return Row(
         on=on,
@@ -129,13 +129,13 @@ def _float_by_integer(x: DType, weight: DType, bias: DType) -> Row:
         kernels=("antiquant", "antiquant_performance", *(("msd",) if weight is INT8 else ())),
         reference="antiquant",
     )
-    numbers = required(x)
+    parameters = required(x)
     return _row(
         types,
         group_types=(EACH, ROWS),
         bias=bias,
-        antiquant_scale=numbers,
-        antiquant_offset=numbers,
+        antiquant_scale=parameters,
+        antiquant_offset=parameters,
     )
 
 

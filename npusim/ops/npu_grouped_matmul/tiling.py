@@ -37,7 +37,7 @@ FEW_ROWS, LONG_ROW, MOST_COLUMNS, FULL_WAVE = 32, 2048, 1024, 0.95
 so in any case, their width then, and how full the last wave must be where tuning_config is given.
 """
 TALL_TUNING, TALL_TILE, TALL_WEIGHTS = (128, 256), (128, 128), ((7168, 2048), (7680, 2048))
-"""More rows an expert than the one and at most the other, as tuning_config tells them, have tiles
+"""More rows an expert than the one and at most the other, as tuning_config gives them, have tiles
 of int8 that are higher than wide; columns and k of these; (k, n) that have them for fewer rows."""
 
 
@@ -85,15 +85,15 @@ def base_tile(
 
 
 def int8_tile(spec: DeviceSpec, p: Problem) -> BaseTile:
-    """The tile of int8 by int8: higher than wide where tuning_config tells of 129 to 256 rows.
+    """The tile of int8 by int8: higher than wide where tuning_config gives 129 to 256 rows.
 
     Sums that stay int32 have such tiles for fewer rows, too, of weights of two shapes.
     """
     tables = table_bytes(p, words=True)
-    told = p.tuning[0] if p.tuning else 0
+    rows_given = p.tuning[0] if p.tuning else 0
     sizes = p.weight_shape(0)
-    is_listed = 0 < told <= TALL_TUNING[0] and not p.scale and sizes in TALL_WEIGHTS
-    if TALL_TUNING[0] < told <= TALL_TUNING[1] or is_listed:
+    is_listed = 0 < rows_given <= TALL_TUNING[0] and not p.scale and sizes in TALL_WEIGHTS
+    if TALL_TUNING[0] < rows_given <= TALL_TUNING[1] or is_listed:
         width, k = TALL_TILE
         return base_tile(spec, INT8, rows_of(p), width=width, k=k, table_bytes=tables)
     return base_tile(spec, INT8, rows_of(p), table_bytes=tables)
@@ -121,7 +121,7 @@ def single_columns(p: Problem, tile: BaseTile, cores: int) -> int:
     """Columns of a block of int8: more than those of a tile where FRACTAL_NZ weights allow it.
 
     For few rows an expert as many as make the last wave of cores fullest, at most 1024; where
-    tuning_config tells the rows the most that fill the last wave to FULL_WAVE. The form for one
+    tuning_config gives the rows the most that fill the last wave to FULL_WAVE. The form for one
     expert that cuts its blocks on the device is left out.
     """
     n, experts = p.weight_shape(0)[1], p.experts
@@ -158,7 +158,7 @@ def _wave(blocks: int, cores: int) -> float:
 def cores_of(spec: DeviceSpec, p: Problem | None = None) -> int:
     """All cube cores start, even where fewer have work.
 
-    Of a call *p* with one group of at most 256 rows, as tuning_config tells, as many do as its
+    Of a call *p* with one group of at most 256 rows, as tuning_config says, as many do as its
     blocks of columns need for the same number of waves.
     """
     cores = spec.cores["aic"].count

@@ -3,7 +3,7 @@
 Vector cores write the weight as int8 and its scales as floats, wait for each other, and all goes on
 as in the template dequantise, with one vector core a cube core; scales of a bfloat16
 output are rounded down to that type (ops-transformer@c29bc10 gmm/grouped_matmul/op_kernel,
-grouped_matmul_antiquant_a8w4_pre.h). Assumed: that the numbers that the digits of other templates
+grouped_matmul_antiquant_a8w4_pre.h). Assumed: that what the digits of other templates
 need, the bias, are not added to products that need none, that all vector cores share the weight
 evenly, and how much of it each takes at a time.
 """

@@ -1,7 +1,7 @@
 """The templates antiquant and antiquant_performance: a weight of int8 or int4 by float rows.
 
 Vector cores dequantise the weight into a workspace, and cube cores multiply by what they find
-there. Both templates give the same numbers (ops-transformer@c29bc10 gmm/grouped_matmul/op_kernel,
+there. Both templates give the same bits (ops-transformer@c29bc10 gmm/grouped_matmul/op_kernel,
 grouped_matmul_antiquant*.h; op_host/op_tiling/grouped_matmul_tiling.cpp).
 
 In antiquant each cube core has one vector core, which makes all of k of the columns of a block,

@@ -77,7 +77,7 @@ from npusim.ops.npu_grouped_matmul.tiling import (
 )
 
 MANY_ROWS = 128
-"""Rows an expert, as tuning_config tells them, from which both vector cores may work."""
+"""Rows an expert, as tuning_config gives them, from which both vector cores may work."""
 SHORT_K, LONG_K = 1024, 2048
 """They do so where k is at most the one or at least the other."""
 BYTES_EACH = {
@@ -130,8 +130,8 @@ def tile(spec: DeviceSpec, p: Problem) -> DequantisePlan:
 def _vector_cores(p: Problem) -> int:
     """How many vector cores start with each cube core."""
     k = p.x_shape(0)[1]
-    is_told = bool(p.per_token_scale and p.tuning and p.tuning[0] >= MANY_ROWS)
-    return 2 if p.act_type == GELU_TANH or (is_told and not SHORT_K < k < LONG_K) else 1
+    has_many = bool(p.per_token_scale and p.tuning and p.tuning[0] >= MANY_ROWS)
+    return 2 if p.act_type == GELU_TANH or (has_many and not SHORT_K < k < LONG_K) else 1
 
 
 def _chunk_rows(spec: DeviceSpec, p: Problem, rows: int, columns: int) -> int:

@@ -68,7 +68,7 @@ CHUNK = 8192
 """Elements of the output that a vector core makes at a time."""
 WIDTH, WIDTH_OF_MANY = 512, 256
 MANY_ROWS = 64
-"""Rows an expert, as tuning_config tells them, beyond which tiles of a4w4 are narrower."""
+"""Rows an expert, as tuning_config gives them, beyond which tiles of a4w4 are narrower."""
 ROWS, COLUMNS = 128, 256
 ROWS_OF_FEW, COLUMNS_OF_FEW = 64, 512
 """Of digits, in a tile of a8w4."""
