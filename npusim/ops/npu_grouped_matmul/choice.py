@@ -44,27 +44,6 @@ def is_unpacked(p: Problem) -> bool:
 
 # ---- int8 or int4 weights by floats ----
 
-
-def group_k(p: Problem, weight: int) -> int:
-    """k of a group with scales of its own, of weight number *weight*: all of it without groups."""
-    k = p.weight_shape(weight)[0]
-    shape = p.antiquant_scale[weight].shape
-    has_groups = len(shape) == len(p.weight[weight].shape)
-    return k // shape[-2] if has_groups else k
-
-
-def in_digits(p: Problem) -> bool:
-    """Whether x is written in two digits of int8."""
-    if p.asked is not None:
-        return p.asked == "msd"
-    is_int8 = p.types.weight is INT8
-    sizes = p.experts, p.rows, *p.weight_shape(0)
-    return takes_msd(*sizes, int8=is_int8, single=p.is_single, of_rows=p.group_type == 0)
-
-
-# What of the digits enters the bits is which cores add up which part of a row. That the cores are
-# dealt out evenly to the groups of a batch is assumed.
-
 UNIT, LONGEST_K, LEAST_N, MOST_ROWS = 128, 12288, 1024, 64
 WIDE_N, WIDTH, WIDTH_OF_WIDE = 2048, 256, 512
 PIECE_BYTES, SUM_BYTES = 32768, 131072
@@ -75,20 +54,31 @@ STRIP = 1024
 """Columns of a block are a multiple of it where there are many."""
 
 
+def group_k(p: Problem, weight: int) -> int:
+    """k of a group with scales of its own, of weight number *weight*: all of it without groups."""
+    k = p.weight_shape(weight)[0]
+    shape = p.antiquant_scale[weight].shape
+    has_groups = len(shape) == len(p.weight[weight].shape)
+    return k // shape[-2] if has_groups else k
+
+
 def fits_msd(k: int, n: int) -> bool:
     """Whether x of that k can be written in digits."""
     return n % UNIT == 0 and k % UNIT == 0 and k <= LONGEST_K
 
 
-def takes_msd(
-    experts: int, rows: int, k: int, n: int, *, int8: bool, single: bool, of_rows: bool
-) -> bool:
-    """Whether the vendor writes x in digits.
+def in_digits(p: Problem) -> bool:
+    """Whether x is written in two digits of int8."""
+    if p.asked is not None:
+        return p.asked == "msd"
+    k, n = p.weight_shape(0)
+    is_small = n >= LEAST_N and p.rows <= MOST_ROWS * p.experts
+    can_be = p.types.weight is INT8 and p.is_single and p.group_type == 0
+    return can_be and fits_msd(k, n) and is_small
 
-    *single*: x and weight are one tensor each; *of_rows*: the groups are of rows.
-    """
-    is_small = n >= LEAST_N and rows <= MOST_ROWS * experts
-    return int8 and single and of_rows and fits_msd(k, n) and is_small
+
+# What of the digits enters the bits is which cores add up which part of a row. That the cores are
+# dealt out evenly to the groups of a batch is assumed.
 
 
 class Blocks(NamedTuple):
@@ -99,11 +89,12 @@ class Blocks(NamedTuple):
     single_n: int
 
 
-def blocks_of(rows: int, k: int, n: int, *, turned: bool) -> Blocks:
-    """Those of *rows* of x in all."""
-    width = WIDTH_OF_WIDE if n >= WIDE_N and not turned else WIDTH
+def blocks_of(p: Problem) -> Blocks:
+    """Those of a call."""
+    k, n = p.weight_shape(0)
+    width = WIDTH_OF_WIDE if n >= WIDE_N and not p.trans_weight else WIDTH
     base_k = PIECE_BYTES // width
-    m = min(PIECE_BYTES // base_k, SUM_BYTES // (4 * width), align_up(2 * rows, 16))
+    m = min(PIECE_BYTES // base_k, SUM_BYTES // (4 * width), align_up(2 * p.rows, 16))
     is_flat = n >= WIDE_N and n // k >= 2
     return Blocks(m, width, STRIP * ceil_div(n // 4, STRIP) if is_flat else width)
 
@@ -117,8 +108,9 @@ class Split(NamedTuple):
     """Of a row that a core has; less than all if there are fewer rows than cores."""
 
 
-def splits(rows: tuple[int, ...], k: int, n: int, blocks: Blocks, cores: int) -> tuple[Split, ...]:
-    """That of each group of so many *rows*; groups without rows are in no batch that counts."""
+def splits(p: Problem, cores: int) -> list[Split]:
+    """That of each group, on so many *cores*; groups without rows are in no batch that counts."""
+    rows, blocks, (k, n) = p.groups.m.tolist(), blocks_of(p), p.weight_shape(0)
     batches: list[list[int]] = [[]]
     made = 0
     for index, count in enumerate(rows):
@@ -137,4 +129,4 @@ def splits(rows: tuple[int, ...], k: int, n: int, blocks: Blocks, cores: int) ->
             if rows[index] < len(own):
                 piece_k = align_up(ceil_div(k, len(own)), UNIT)
             found[index] = Split(number, own, piece_k)
-    return tuple(found)
+    return found

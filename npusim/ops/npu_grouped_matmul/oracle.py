@@ -37,7 +37,7 @@ def oracle(given: Given) -> Array | tuple[Array, ...]:
         "npu_grouped_matmul", spec, arguments=given.arguments, support=support.SUPPORT
     )
     p, cores = check(contract), spec.cores[spec.cube_kind].count
-    rows, groups = ROWS[p.types.reference], p.groups
+    rows, groups = ROWS[p.types.template], p.groups
     outputs = [np.zeros(x.shape, p.types.output.numpy) for x in p.outputs.values()]
     for number in range(groups.m.size):
         call = _Group.of(given, p, number, cores)
@@ -206,10 +206,7 @@ def _antiquant(group: _Group) -> Array:
 
 def _msd(group: _Group) -> Array:
     """x `(rows, k)` times the weight `(k, n)`, in the type of x."""
-    p, (k, n) = group.p, group.weight.shape
-    blocks = choice.blocks_of(p.rows, k, n, turned=p.trans_weight)
-    counts = tuple(p.groups.m.tolist())
-    piece_k = choice.splits(counts, k, n, blocks, group.cores)[group.number].piece_k
+    piece_k = choice.splits(group.p, group.cores)[group.number].piece_k
     wide = group.x.astype(F32)
     with np.errstate(all="ignore"):
         most = np.abs(wide).max(axis=1, keepdims=True)
@@ -308,8 +305,11 @@ def _unpacked_scale(group: _Group, words: Array) -> Array:
 
 ROWS: dict[str, Callable[[_Group], Array]] = {
     "plain": _plain,
-    "a8w8": _a8w8,
+    "coupled": _plain,
+    "fixpipe": _a8w8,
+    "dequantise": _a8w8,
     "antiquant": _antiquant,
-    "int4": _int4,
+    "a4w4": _int4,
+    "a8w4": _int4,
 }
-"""The `reference` of a row of support -> what computes rows."""
+"""Template of a row of support -> what computes rows."""

@@ -31,11 +31,14 @@ PACKED = (INT64, UINT64)
 EITHER_LAYOUT = ("ND", "FRACTAL_NZ")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+EACH, ROWS, ALONG_K = -1, 0, 2
+"""group_type."""
+
+
+@dataclass(frozen=True, slots=True)
 class Types:
     """What x, weight and output of a row hold, and what computes it."""
 
-    name: str
     x: DType
     weight: DType
     """What the elements are: those of int4 come eight to an int32."""
@@ -44,8 +47,6 @@ class Types:
     """The kernel, or the first of several; see `templates`."""
     kernels: tuple[str, ...] = ()
     """The names of its kernels, if it has several: a caller may ask for one."""
-    reference: str
-    """What computes rows, of `oracle.ROWS`."""
     one_scale: bool = False
     """Whether a scale may be one value an expert, for all of its columns."""
     scale_of_groups: bool = False
@@ -66,10 +67,6 @@ class Types:
         """The types as errors name them."""
         x, weight = self.stored
         return f"{x} x, {weight} weight and {self.output} output"
-
-
-EACH, ROWS, ALONG_K = -1, 0, 2
-"""group_type."""
 
 
 def _row(
@@ -99,39 +96,17 @@ def _row(
     )
 
 
-def _plain(name: str, dtype: DType, bias: DType, layouts: tuple[str, ...]) -> Row:
-    """x, weight and output of one float type."""
-    types = Types(
-        name=name, x=dtype, weight=dtype, output=dtype, template="plain", reference="plain"
-    )
-    return _row(types, layouts=layouts, group_types=(EACH, ROWS, ALONG_K), bias=bias)
-
-
-def _bytes(output: DType, name: str = "", **more: Any) -> Types:
-    """int8 by int8."""
-    return Types(
-        name=f"a8w8_{name or output.name}",
-        x=INT8,
-        weight=INT8,
-        output=output,
-        reference="a8w8",
-        **more,
-    )
+def _dequantised(output: DType, **lists: Any) -> Row:
+    """int8 by int8 to floats, with scales of rows."""
+    types = Types(INT8, INT8, output, "dequantise")
+    return _row(types, pairs=True, activations=True, **lists)
 
 
 def _float_by_integer(x: DType, weight: DType, bias: DType) -> Row:
-    types = Types(
-        name=f"a16w{weight.bits}_{x.name}",
-        x=x,
-        weight=weight,
-        output=x,
-        template="antiquant",
-        kernels=("antiquant", "antiquant_performance", *(("msd",) if weight is INT8 else ())),
-        reference="antiquant",
-    )
+    kernels = "antiquant", "antiquant_performance", *(("msd",) if weight is INT8 else ())
     parameters = required(x)
     return _row(
-        types,
+        Types(x, weight, x, "antiquant", kernels),
         group_types=(EACH, ROWS),
         bias=bias,
         antiquant_scale=parameters,
@@ -141,18 +116,8 @@ def _float_by_integer(x: DType, weight: DType, bias: DType) -> Row:
 
 def _int4(x: DType, output: DType, **lists: Any) -> Row:
     """Weights of int4, by rows of int4 or int8."""
-    template = f"a{x.bits}w4"
-    types = Types(
-        name=f"{template}_{output.name}",
-        x=x,
-        weight=INT4,
-        output=output,
-        template=template,
-        reference="int4",
-        scale_of_groups=True,
-    )
     return _row(
-        types,
+        Types(x, INT4, output, f"a{x.bits}w4", scale_of_groups=True),
         layouts=EITHER_LAYOUT,
         most=1,
         scale=required(*PACKED),
@@ -161,40 +126,46 @@ def _int4(x: DType, output: DType, **lists: Any) -> Row:
     )
 
 
-DEQUANTISED: dict[str, Any] = {"pairs": True, "activations": True}
-
 SUPPORT = (
-    _plain("fp16", FLOAT16, FLOAT16, EITHER_LAYOUT),
-    _plain("bf16", BFLOAT16, FLOAT32, EITHER_LAYOUT),
-    _plain("fp32", FLOAT32, FLOAT32, ("ND",)),
+    *(
+        _row(
+            Types(dtype, dtype, dtype, "plain"),
+            layouts=layouts,
+            group_types=(EACH, ROWS, ALONG_K),
+            bias=bias,
+        )
+        for dtype, bias, layouts in (
+            (FLOAT16, FLOAT16, EITHER_LAYOUT),
+            (BFLOAT16, FLOAT32, EITHER_LAYOUT),
+            (FLOAT32, FLOAT32, ("ND",)),
+        )
+    ),
     # torch_npu-npu_grouped_matmul.md has group_type=-1 here, the vendor's other document only 0.
     _row(
-        _bytes(INT8, template="fixpipe", one_scale=True),
+        Types(INT8, INT8, INT8, "fixpipe", one_scale=True),
         group_types=(EACH, ROWS),
         pairs=True,
         bias=INT32,
         scale=required(*PACKED),
     ),
-    _row(_bytes(INT32, template="fixpipe"), layouts=EITHER_LAYOUT, pairs=True, bias=INT32),
+    _row(Types(INT8, INT8, INT32, "fixpipe"), layouts=EITHER_LAYOUT, pairs=True, bias=INT32),
     *(
-        _row(
-            _bytes(output, template="dequantise"),
+        _dequantised(
+            output,
             layouts=EITHER_LAYOUT,
             bias=INT32,
             scale=required(scale),
             per_token_scale=FLOAT32,
-            **DEQUANTISED,
         )
         for output, scale in ((BFLOAT16, BFLOAT16), (FLOAT16, FLOAT32))
     ),
     # In the kernel and its definition, in none of the documents.
-    _row(
-        _bytes(BFLOAT16, "bfloat16_bias", template="dequantise"),
+    _dequantised(
+        BFLOAT16,
         layouts=("FRACTAL_NZ",),
         bias=required(BFLOAT16),
         scale=required(BFLOAT16, FLOAT32),
         per_token_scale=required(FLOAT32),
-        **DEQUANTISED,
     ),
     *(
         _float_by_integer(x, weight, bias)
@@ -205,14 +176,7 @@ SUPPORT = (
     _int4(INT8, FLOAT16, bias=required(FLOAT32), offset=FLOAT32),
     _int4(INT8, BFLOAT16, bias=required(FLOAT32)),
     _row(
-        Types(
-            name="fp16_inference",
-            x=FLOAT16,
-            weight=FLOAT16,
-            output=FLOAT16,
-            template="coupled",
-            reference="plain",
-        ),
+        Types(FLOAT16, FLOAT16, FLOAT16, "coupled"),
         on=ATLAS_INFERENCE,
         layouts=EITHER_LAYOUT,
         most=1,
@@ -224,15 +188,3 @@ TEMPLATES = tuple(
     dict.fromkeys(name for row in SUPPORT if row.on == A2_A3 for name in row.facts.names)
 )
 """The names of all kernels of Atlas A2 and A3, of which a caller may ask for one."""
-
-
-def types_of(x: DType, weight: DType, output: str, bias: DType | None) -> Types:
-    """Those of tensors x and weight of these types, of which the first that takes *bias* is it."""
-    rows = [
-        row
-        for row in SUPPORT
-        if row.facts.stored == (x, weight) and row.facts.output.name == output
-    ]
-    fitting = (row for row in rows if bias in row.operands("bias").dtypes)
-    types: Types = next(fitting, rows[0]).facts
-    return types

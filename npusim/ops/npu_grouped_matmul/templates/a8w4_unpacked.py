@@ -34,7 +34,7 @@ from npusim.kernel.launch import launch_mixed
 from npusim.kernel.steps import Integers, tiles
 from npusim.ops.npu_grouped_matmul.parts import ONCE, bound
 from npusim.ops.npu_grouped_matmul.problem import Problem
-from npusim.ops.npu_grouped_matmul.support import types_of
+from npusim.ops.npu_grouped_matmul.support import Types
 from npusim.ops.npu_grouped_matmul.templates import dequantise
 from npusim.ops.npu_grouped_matmul.templates.dequantise import DequantisePlan
 from npusim.ops.npu_grouped_matmul.tiling import bound_ring, reason
@@ -70,7 +70,7 @@ def _as_int8(p: Problem) -> Problem:
     spec = TensorSpec((p.experts, k, n), "int8", weight.spec.layout)
     return replace(
         p,
-        types=types_of(INT8, INT8, p.output.dtype, None),
+        types=Types(INT8, INT8, p.output.element, "dequantise"),
         weight=(Operand("weight", spec),),
         scale=(Operand("scale", TensorSpec((p.experts, n), kind)),),
         bias=(),

@@ -70,8 +70,7 @@ Reduction = Literal["max", "sum"]
 
 def tile(spec: DeviceSpec, p: Problem) -> Plan:
     """Base tiles of digits, whose rows are two for each of x."""
-    k, n = p.weight_shape(0)
-    blocks = blocks_of(p.rows, k, n, turned=p.trans_weight)
+    (k, n), blocks = p.weight_shape(0), blocks_of(p)
     core = spec.cores["aic"]
     messages_bytes = (core.l1_bytes or 0) - core.usable_bytes("l1")
     base = base_tile(spec, INT8, 2 * p.rows, width=blocks.columns, table_bytes=messages_bytes)
@@ -93,9 +92,8 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
 
 def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
     """A cube core and one vector core a group."""
-    (k, n), cores = p.weight_shape(0), plan.block_dim
-    blocks = blocks_of(p.rows, k, n, turned=p.trans_weight)
-    of_groups = splits(tuple(p.groups.m.tolist()), k, n, blocks, cores)
+    cores = plan.block_dim
+    of_groups = splits(p, cores)
     batch = np.array([split.batch for split in of_groups], np.int64)
     sizes = plan.tile.m // 2, plan.single_n, cores, plan.tile.n
     parts = Parts.dealt(p, *sizes, by_row=True, batch=batch)
@@ -117,7 +115,7 @@ def _order(batch: Integers, phase: int, place: Integers | int = 0) -> Integers:
     return (batch * 8 + phase) * 2**32 + place
 
 
-def _items(p: Problem, of_groups: tuple[Split, ...]) -> Integers:
+def _items(p: Problem, of_groups: list[Split]) -> Integers:
     """Who writes the digits of which parts of rows of x, `(7, items)`.
 
     The batch and the vector core; the row, first k and length of the part; its number, of so many.
