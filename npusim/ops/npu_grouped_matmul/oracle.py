@@ -40,11 +40,11 @@ def oracle(given: Given) -> Array | tuple[Array, ...]:
     rows, groups = ROWS[p.types.template], p.groups
     outputs = [np.zeros(x.shape, p.types.output.numpy) for x in p.outputs.values()]
     for number in range(groups.m.size):
-        call = _Group.of(given, p, number, cores)
-        if call.x.size:
+        group = _Group.of(given, p, number, cores)
+        if group.x.size:
             top = int(groups.output_row[number])
-            flat = outputs[groups.output[number]].reshape(-1, call.weight.shape[1])
-            flat[top : top + len(call.x)] = rows(call)
+            flat = outputs[groups.output[number]].reshape(-1, group.weight.shape[1])
+            flat[top : top + len(group.x)] = rows(group)
     return tuple(outputs) if len(outputs) > 1 else outputs[0]
 
 
@@ -92,16 +92,16 @@ class _Group:
             whole = np.asarray(found[weight])
             return np.atleast_1d(whole[matrix]) if len(p.weight[0].shape) == 3 else whole
 
-        x, matrix_of = np.asarray(_several(given.x)[place]), own("weight")
+        x, of_expert = np.asarray(_several(given.x)[place]), own("weight")
         x = x.reshape(-1, x.shape[-1])[row : row + m]
         if p.types.weight is INT4:
             x = unpacked(x) if p.types.x is INT4 else x
-            matrix_of = unpacked(matrix_of, is_transposed(_several(given.weight)[weight]))
+            of_expert = unpacked(of_expert, is_transposed(_several(given.weight)[weight]))
         tokens = _several(given.per_token_scale)
         return _Group(
             *(given, p, number, cores),
             x=x[:, first : first + k],
-            weight=matrix_of[weight_k : weight_k + k],
+            weight=of_expert[weight_k : weight_k + k],
             per_token_scale=np.asarray(tokens[place])[row : row + m] if tokens else None,
             **{name: own(name) for name in OF_EXPERTS},
         )

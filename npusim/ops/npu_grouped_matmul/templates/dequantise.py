@@ -51,6 +51,7 @@ from npusim.kernel import (
 from npusim.kernel.core import TileQueue
 from npusim.kernel.launch import CoreSteps, launch_mixed
 from npusim.kernel.plane import REPEAT
+from npusim.ops.npu_grouped_matmul import tiling
 from npusim.ops.npu_grouped_matmul.parts import (
     Matrices,
     Parts,
@@ -61,20 +62,7 @@ from npusim.ops.npu_grouped_matmul.parts import (
 )
 from npusim.ops.npu_grouped_matmul.problem import Problem
 from npusim.ops.npu_grouped_matmul.support import FAST_GELU, GELU_TANH, RELU, SILU
-from npusim.ops.npu_grouped_matmul.tiling import (
-    FILLED,
-    READ,
-    RING,
-    MixedPlan,
-    bound_ring,
-    cores_of,
-    int8_tile,
-    laid_out,
-    places_of,
-    reason,
-    ring_bytes,
-    single_columns,
-)
+from npusim.ops.npu_grouped_matmul.tiling import FILLED, READ, RING, MixedPlan
 
 MANY_ROWS = 128
 """Rows an expert, as tuning_config gives them, from which both vector cores may work."""
@@ -107,24 +95,24 @@ class DequantisePlan(MixedPlan):
 
 def tile(spec: DeviceSpec, p: Problem) -> DequantisePlan:
     """Base tiles, and the chunks in which vector cores take them."""
-    base = int8_tile(spec, p)
+    base = tiling.int8_tile(spec, p)
     vector_cores = _vector_cores(p)
     k = int(p.groups.k.max())
     is_plain = not p.bias and p.act_type == 0 and vector_cores == 1
     is_static = base.m == MANY_ROWS and k <= STATIC_K and is_plain
     plan = DequantisePlan(
-        block_dim=cores_of(spec, p),
+        block_dim=tiling.cores_of(spec, p),
         template="dequantise",
-        reason=reason(p),
+        reason=tiling.reason(p),
         is_mix=True,
         tile=base,
-        single_n=single_columns(p, base, cores_of(spec, p)),
+        single_n=tiling.single_columns(p, base, tiling.cores_of(spec, p)),
         vector_cores=vector_cores,
         chunk_rows=_chunk_rows(spec, p, base.m, base.n),
         unit_flag=is_static or p.is_nz,
         staggers_k=p.is_nz and not is_static,
     )
-    return replace(plan, workspaces={"workspace": ring_bytes(plan)})
+    return replace(plan, workspaces={"workspace": tiling.ring_bytes(plan)})
 
 
 def _vector_cores(p: Problem) -> int:
@@ -150,7 +138,7 @@ def build(spec: DeviceSpec, p: Problem, plan: DequantisePlan) -> tuple[Block, ..
         plan.block_dim,
         cube_steps(CubeCore("npu_grouped_matmul", spec), p, plan),
         vector_steps(VectorCore("npu_grouped_matmul", spec), p, plan),
-        lambda core: names | bound_ring(plan, core),
+        lambda core: names | tiling.bound_ring(plan, core),
         plan.vector_cores,
     )
 
@@ -181,13 +169,13 @@ def cube_steps(core: CubeCore, p: Problem, plan: DequantisePlan) -> CoreSteps:
         if is_reused:
             # All places have been filled: this one must have been read.
             core.cross_core_wait_flag("group", "fixpipe", READ)
-        cube.fixpipe(laid_out(place, x.extent, weight.extent), sums)
+        cube.fixpipe(tiling.laid_out(place, x.extent, weight.extent), sums)
         core.cross_core_set_flag("group", "fixpipe", FILLED)
 
     def arguments(own: Parts) -> tuple[Any, ...]:
         first_k = staggered(cube, own) if plan.staggers_k else 0
         bias = own.of_columns(p.bias) if is_start else None
-        place = places_of(plan, own.turn)
+        place = tiling.places_of(plan, own.turn)
         return own.x, own.weight, own.matrices, place, first_k, bias, own.turn >= RING
 
     parts = _parts(p, plan)
@@ -207,7 +195,7 @@ def vector_steps(core: VectorCore, p: Problem, plan: DequantisePlan) -> CoreStep
 
     def arguments(own: Parts) -> tuple[Any, ...]:
         return (
-            places_of(plan, own.turn),
+            tiling.places_of(plan, own.turn),
             own.output,
             own.of_columns(p.scale),
             own.of_rows(p.per_token_scale),
@@ -254,7 +242,7 @@ class _Epilogue:
 
         Of two vector cores that with *turn* 1 begins.
         """
-        core, sums = self.core, laid_out(place, output.rows, output.columns)
+        core, sums = self.core, tiling.laid_out(place, output.rows, output.columns)
         views = [scale] if bias is None else [scale, bias]
         columns = core.load_rows(self.columns_in, *views).as_dtype(scale.dtype)
         tokens = None

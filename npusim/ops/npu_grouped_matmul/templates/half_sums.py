@@ -44,23 +44,12 @@ from npusim.kernel import (
 from npusim.kernel.launch import CoreSteps, launch_mixed
 from npusim.kernel.views import repeat
 from npusim.ops._int4_matmul import FILLED, READ, DigitSplitter, Epilogue, ScaledGroups, digits_of
+from npusim.ops.npu_grouped_matmul import tiling
 from npusim.ops.npu_grouped_matmul.choice import groups_of_k, is_vector
 from npusim.ops.npu_grouped_matmul.parts import Matrices, Parts, bound, matrices_of, read_list
 from npusim.ops.npu_grouped_matmul.problem import Problem
 from npusim.ops.npu_grouped_matmul.templates import a8w4_vector
-from npusim.ops.npu_grouped_matmul.tiling import (
-    RING,
-    MixedPlan,
-    base_tile,
-    bound_ring,
-    cores_of,
-    laid_out,
-    places_of,
-    reason,
-    ring_bytes,
-    rows_of,
-    table_bytes,
-)
+from npusim.ops.npu_grouped_matmul.tiling import RING, MixedPlan
 
 VECTOR_CORES = 2
 """Of a group."""
@@ -85,15 +74,15 @@ def tile(spec: DeviceSpec, p: Problem) -> MixedPlan:
     """Tiles of x, or of its digits: x has half as many rows then."""
     base = _tile_of_digits(p) if p.types.x is INT8 else _tile_of_int4(spec, p)
     plan = MixedPlan(
-        block_dim=cores_of(spec),
+        block_dim=tiling.cores_of(spec),
         template="a8w4_vector" if p.types.x is INT8 and is_vector(p) else p.types.template,
-        reason=reason(p),
+        reason=tiling.reason(p),
         is_mix=True,
         tile=base,
         single_n=base.n,
         chunk_rows=CHUNK // base.n,
     )
-    workspaces = {"workspace": ring_bytes(plan, FLOAT16)}
+    workspaces = {"workspace": tiling.ring_bytes(plan, FLOAT16)}
     if p.types.x is INT8:
         workspaces["digits"] = INT4.nbytes(2 * p.rows * p.x_shape(0)[1])
     if p.offset:
@@ -104,8 +93,8 @@ def tile(spec: DeviceSpec, p: Problem) -> MixedPlan:
 def _tile_of_int4(spec: DeviceSpec, p: Problem) -> BaseTile:
     """Wide tiles, or narrower ones where experts have many rows."""
     width = WIDTH_OF_MANY if p.tuning and p.tuning[0] > MANY_ROWS else WIDTH
-    words = table_bytes(p, words=True) * width // WIDTH_OF_MANY
-    return base_tile(spec, INT4, rows_of(p), width=width, table_bytes=words)
+    words = tiling.table_bytes(p, words=True) * width // WIDTH_OF_MANY
+    return tiling.base_tile(spec, INT4, tiling.rows_of(p), width=width, table_bytes=words)
 
 
 def _tile_of_digits(p: Problem) -> BaseTile:
@@ -140,7 +129,7 @@ def build(spec: DeviceSpec, p: Problem, plan: MixedPlan) -> tuple[Block, ...]:
         plan.block_dim,
         CoreSteps(cube_core, cube, begin),
         CoreSteps(core, (*splits, read, *vector_steps)),
-        lambda group: names | bound_ring(plan, group, FLOAT16),
+        lambda group: names | tiling.bound_ring(plan, group, FLOAT16),
     )
 
 
@@ -158,12 +147,12 @@ def _cube_steps(core: CubeCore, p: Problem, plan: MixedPlan, parts: Parts) -> tu
         a: GmTile, b: GmTile, scale: GmView, place: GmView, is_reused: bool, matrices: Matrices
     ) -> None:
         both = (digits, matrices[1]) if each == 2 else matrices
-        half.block(a, b, scale, laid_out(place, a.extent, b.extent), is_reused, both)
+        half.block(a, b, scale, tiling.laid_out(place, a.extent, b.extent), is_reused, both)
 
     def arguments(own: Parts) -> tuple[Any, ...]:
         first = p.groups.matrix[own.group] * groups
         scale = GmViews.of(words, first, own.column, groups, own.columns)
-        places = places_of(plan, own.turn, FLOAT16), own.turn >= RING
+        places = tiling.places_of(plan, own.turn, FLOAT16), own.turn >= RING
         return own.digits(digits) if each == 2 else own.x, own.weight, scale, *places, own.matrices
 
     return parts.steps(tile, arguments)
@@ -184,7 +173,7 @@ def _vector_steps(core: VectorCore, p: Problem, plan: MixedPlan, parts: Parts) -
         row_sums: GmView | None,
         offset: GmView | None,
     ) -> None:
-        sums = laid_out(place, each * output.rows, output.columns)
+        sums = tiling.laid_out(place, each * output.rows, output.columns)
         core.cross_core_wait_flag("group", "mte2", FILLED)
         for number, (row, rows) in enumerate(pieces(output.rows, plan.chunk_rows)):
             # The second of the two vector cores begins.
@@ -200,7 +189,7 @@ def _vector_steps(core: VectorCore, p: Problem, plan: MixedPlan, parts: Parts) -
         of_rows = own.of_rows(p.per_token_scale)
         row_sums = replace(of_rows, name=ROW_SUMS) if p.offset and of_rows else None
         return (
-            *(places_of(plan, own.turn, FLOAT16), own.output, own.of_columns(p.bias)),
+            *(tiling.places_of(plan, own.turn, FLOAT16), own.output, own.of_columns(p.bias)),
             *(of_rows, own.core % VECTOR_CORES, row_sums, own.of_columns(p.offset)),
         )
 
