@@ -56,8 +56,7 @@ class _Followed(NamedTuple):
 
 def has_cross_core_flags(program: Program) -> bool:
     """Whether *program* sets or awaits flags between cores."""
-    kinds = CrossCoreSetFlag, CrossCoreWaitFlag
-    return any(isinstance(op, kinds) for body in program.leaves for op in body)
+    return any(body.has_cross_core_flags for body in program.leaves)
 
 
 FEW_FLAGS = 16

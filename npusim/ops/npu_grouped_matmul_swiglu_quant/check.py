@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -20,16 +21,11 @@ from npusim.data.dtypes import (
 )
 from npusim.data.layout import FRACTAL_ROWS, c0
 from npusim.data.tensor import Operand, TensorSpec
-from npusim.kernel.launch import share
-from npusim.ops import _protocol
-from npusim.ops._contract import Contract, listed
+from npusim.kernel import share
+from npusim.kernel.steps import Integers
+from npusim.ops import _vocabulary as ops
 from npusim.ops._int4_matmul import MAX_ROW
-from npusim.ops._matrix import logical_shape
-from npusim.ops._protocol import present
-from npusim.ops._support import A2_A3, Operands, Row, required
-from npusim.ops._words import fixpipe_words
-
-__all__ = ["SUPPORT", "Group", "Problem", "check"]
+from npusim.ops._operands import fixpipe_words, logical_shape
 
 LARGEST_K = 65535
 LARGEST_N = 10240
@@ -37,16 +33,8 @@ GROUP_K = 256
 """k of a group with scales of its own (assumed to be that of npu_grouped_matmul)."""
 
 
-class Group(NamedTuple):
-    """Rows of x that have one weight."""
-
-    expert: int
-    first: int
-    rows: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Problem(_protocol.Problem):
+@dataclass(frozen=True, kw_only=True)
+class Problem(ops.Problem):
     """A checked call: x `(m, k)`, weight `(experts, k, n)`, y `(m, n / 2)`."""
 
     x: Operand
@@ -89,50 +77,39 @@ class Problem(_protocol.Problem):
     def experts(self) -> int:
         return self.weight.shape[0]
 
-    @property
-    def groups(self) -> tuple[Group, ...]:
-        """In order, those without rows too; equal shares where there are no values."""
-        if self.group_list.array is None:
-            runs = [share(self.m, self.experts, expert) for expert in range(self.experts)]
-            return tuple(Group(expert, run.start, len(run)) for expert, run in enumerate(runs))
-        ends = self.group_list.array.tolist()
-        starts = [0, *ends[:-1]]
-        return tuple(
-            Group(expert, start, end - start)
-            for expert, (start, end) in enumerate(zip(starts, ends, strict=True))
-        )
-
-    @property
-    def rows(self) -> int:
-        """Rows that have a group: all up to the last end."""
-        last = self.groups[-1]
-        return last.first + last.rows
+    @cached_property
+    def ends(self) -> Integers:
+        """The row behind the last of each group; equal shares where there are no values."""
+        if self.group_list.array is not None:
+            return self.group_list.array
+        every = range(self.experts)
+        return np.cumsum([len(share(self.m, self.experts, expert)) for expert in every])
 
 
-def fractals(dtype: DType) -> Operands:
+def fractals(dtype: DType) -> ops.Operands:
     """A weight `(e, k, n)` of *dtype* in FRACTAL_NZ."""
-    return Operands((dtype,), ("FRACTAL_NZ",), (3, 3))
+    return ops.Operands((dtype,), ("FRACTAL_NZ",), (3, 3))
 
 
 EVERY_ROW: dict[str, Any] = {
-    "on": A2_A3,
-    "x": Operands((INT8,), ranks=(2, 2)),
-    "group_list": Operands((INT64,), ranks=(1, 1)),
-    "x_scale": Operands((FLOAT32,), ranks=(1, 1)),
+    "on": ops.A2_A3,
+    "x": ops.Operands((INT8,), ranks=(2, 2)),
+    "group_list": ops.Operands((INT64,), ranks=(1, 1)),
+    "x_scale": ops.Operands((FLOAT32,), ranks=(1, 1)),
 }
 SUPPORT = (
-    Row(weight=fractals(INT8), weight_scale=(FLOAT32, FLOAT16, BFLOAT16), **EVERY_ROW),
+    ops.Row(weight=fractals(INT8), weight_scale=(FLOAT32, FLOAT16, BFLOAT16), **EVERY_ROW),
     # int4 comes eight to an int32.
-    Row(
+    ops.Row(
         weight=fractals(INT32),
         weight_scale=(INT64, UINT64),
-        bias=required(FLOAT32),
+        bias=ops.required(FLOAT32),
         **EVERY_ROW,
     ),
 )
 
 
-def check(contract: Contract) -> Problem:
+def check(contract: ops.Contract) -> Problem:
     """Hold a call against what ties its arguments together; raises OpError."""
     a, w = contract.operand("x"), contract.matrix("weight")
     element = INT4 if w.element is INT32 else INT8
@@ -150,7 +127,7 @@ def check(contract: Contract) -> Problem:
         "output_offset": TensorSpec((), "float32"),
     }
     return Problem(
-        inputs=present(a, w, groups, ws, xs, added),
+        inputs=ops.present(a, w, groups, ws, xs, added),
         outputs=outputs,
         x=a,
         weight=w,
@@ -168,7 +145,7 @@ def _sizes_of(weight: Operand, element: DType) -> tuple[int, int, int]:
 
 
 def _parameters(
-    contract: Contract, sizes: tuple[int, int, int], *, is_int4: bool
+    contract: ops.Contract, sizes: tuple[int, int, int], *, is_int4: bool
 ) -> tuple[Operand, Operand | None]:
     """The scales of the columns of a weight of so many experts, k and n, and with int4 a bias."""
     experts, k, n = sizes
@@ -187,7 +164,7 @@ def _parameters(
 
 
 def _require_shape(
-    contract: Contract, operand: Operand, shape: tuple[int, ...], remedy: str
+    contract: ops.Contract, operand: Operand, shape: tuple[int, ...], remedy: str
 ) -> None:
     contract.require(
         operand.shape == shape,
@@ -195,19 +172,20 @@ def _require_shape(
     )
 
 
-def _check_words(contract: Contract, words: Operand, sizes: tuple[int, int, int]) -> None:
+def _check_words(contract: ops.Contract, words: Operand, sizes: tuple[int, int, int]) -> None:
     """Scales of columns or of groups of k, of a weight of so many experts, k and n."""
     experts, k, n = sizes
     known = tuple((experts, count, n) for count in dict.fromkeys((1, k // GROUP_K)) if count)
     fits = words.shape in known and (words.shape[1] == 1 or k % GROUP_K == 0)
+    shapes = ops.listed(tuple(map(str, known)))
     contract.require(
         fits,
-        f"weight_scale must have shape {listed(tuple(map(str, known)))} with int4 and k = {k}, not "
-        f"{words.shape}; pass a word for each {GROUP_K} of k, or for all",
+        f"weight_scale must have shape {shapes} with int4 and k = {k}, not {words.shape}; pass a "
+        f"word for each {GROUP_K} of k, or for all",
     )
 
 
-def _check_shapes(contract: Contract, x: Operand, weight: Operand, element: DType) -> None:
+def _check_shapes(contract: ops.Contract, x: Operand, weight: Operand, element: DType) -> None:
     for operand in (x, weight):
         contract.require(
             0 not in operand.shape,
@@ -237,7 +215,7 @@ def _check_shapes(contract: Contract, x: Operand, weight: Operand, element: DTyp
     )
 
 
-def _check_ends(contract: Contract, groups: Operand, m: int) -> None:
+def _check_ends(contract: ops.Contract, groups: Operand, m: int) -> None:
     """The card reads them unseen; what would have it read beyond x is refused here."""
     if groups.array is None:
         return
