@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from op_calls import (
     BF16,
     NEW,
-    OLD,
     Row,
     assert_accepted,
     assert_refused,
@@ -21,7 +20,7 @@ from op_calls import (
     on_each_line,
 )
 
-from npusim import Code, TensorSpec, ops, run
+from npusim import TensorSpec, ops, run
 from npusim.isa import Store, global_operand
 
 OP = "npu_scatter_nd_update"
@@ -100,19 +99,9 @@ def ones(*shape: int, dtype: Any = np.float16) -> Any:
 
 BASE = {"self": ones(4, 5, 16), "indices": np.array([[1], [3]]), "updates": ones(2, 5, 16)}
 ROWS = [
-    Row({}, "the chip must be of Atlas A2 or Atlas A3, not ascend310p3 of Atlas inference, which "
-        "has no such kernel; run on Atlas A2 or A3", {}, OLD, Code.UNSUPPORTED),
-    Row({"self": ones(4, 5, 16, dtype=np.int32)},
-        "self must be float32, float16, bfloat16, int64 or int8 on {series}, not int32; convert it",
-        {}, NEW),
-    Row({"indices": np.array([1, 3])},
-        "indices must have at least two dimensions, not 1; reshape it", {}, NEW),
     Row({"indices": np.zeros((2, 4), np.int64)},
         "indices must have a last dimension in [1, 3], the dimensions of self, not 4; index no "
         "more than there are", {}, NEW),
-    Row({"updates": ones(2, 5, 16, dtype=np.float32)},
-        "updates must be float16 with self of float16 on {series}, not float32; convert it",
-        {}, NEW),
     Row({"updates": ones(2, 16)},
         "updates must have shape (2, 5, 16) for indices of shape (2, 1) and self of shape "
         "(4, 5, 16), not (2, 16); pass a row for each index", {}, NEW),
@@ -136,5 +125,4 @@ ROWS = [
 def test_each_constraint(series: str, rows: list[Row]) -> None:
     for row in rows:
         assert_refused(OP, BASE | row.wrong, row, series)
-        if series in NEW:
-            assert_accepted(OP, BASE | row.right, series)
+        assert_accepted(OP, BASE | row.right, series)
