@@ -78,8 +78,6 @@ ROWS = [
         NEW),
     Row({"inner_precise": 4}, "inner_precise must lie in [0, 3], not be 4; choose one of these",
         {}, NEW),
-    Row({"softmax_lse_flag": 1}, "softmax_lse_flag must be True or False, not 1; pass one of them",
-        {}, NEW),
     Row({"atten_mask": None}, "atten_mask must be given with sparse_mode 3, not None; pass the "
         "upper triangle of ones, numpy.triu(..., 1), of 2048 x 2048", {}, NEW, Code.TILING_ERROR),
     Row({"atten_mask": STENCIL[:5, :9].copy()}, "atten_mask must have shape (2048, 2048) with "

@@ -120,8 +120,6 @@ QUANT_ROWS = [
         "gamma must have the shape of the last dimensions of x1, (64,), not (32,); pass a number "
         "for each of their elements", {}),
     Row({"axis": 0}, "axis must be -1, not 0; leave it out", {"axis": -1}),
-    Row({"div_mode": 1}, "div_mode must be True or False, not 1; pass one of them",
-        {"div_mode": False}),
     Row({"dst_type": "quint4x2"}, "dst_type must be int8, not 'quint4x2'; pass 'int8'",
         {"dst_type": "int8"}),
     Row({name: ones(*shape, 16, dtype=kind) for name, shape, kind in (

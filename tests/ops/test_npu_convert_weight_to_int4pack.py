@@ -90,12 +90,6 @@ ROWS = [
         )
         for wrong in (ALL.repeat(4, 0).T, ALL[:, ::-1], TensorSpec((8, 8), "int32").T)
     ),
-    Row(
-        {"inner_k_tiles": "a"},
-        "inner_k_tiles must be an integer, not 'a'; pass one without quotes or a point",
-        {"inner_k_tiles": 7},
-        NEW,
-    ),
 ]
 
 

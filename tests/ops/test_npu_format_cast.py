@@ -89,15 +89,6 @@ def test_any_shape_goes_there_and_back(
 
 
 @pytest.mark.parametrize("device", LINES.values())
-def test_views_give_what_their_copies_give(device: str) -> None:
-    x = noise((40, 70), np.int8)
-    for view in (x.T, x[::2, ::3], x[::-1]):
-        np.testing.assert_array_equal(cast(view, 29, device).storage.view("u1"), fractals(view))
-    gm_matrix = Tensor.of(x, "ND", transposed=True)
-    np.testing.assert_array_equal(cast(gm_matrix, 29, device).storage.view("u1"), fractals(x))
-
-
-@pytest.mark.parametrize("device", LINES.values())
 def test_a_transposed_tensor_keeps_its_order_in_memory(device: str) -> None:
     x = noise((40, 70), np.int8)
     back = cast(Tensor.of(x, "FRACTAL_NZ").T, 2, device)

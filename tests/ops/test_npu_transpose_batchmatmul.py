@@ -206,9 +206,6 @@ ROWS = [
             {"batch_split_factor": 2}, NEW)
         for factor in (0, 3)
     ),
-    Row({"batch_split_factor": 1.0},
-        "batch_split_factor must be an integer, not 1.0; pass one without quotes or a point", {},
-        NEW),
     Row({"scale": words(32, 1.0)},
         "scale must have shape (64,), a word for each head and column, not (32,); pass as many",
         {"scale": words(64, 1.0).view(np.uint64)}, NEW),

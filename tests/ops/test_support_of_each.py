@@ -436,3 +436,28 @@ def test_a_product_line_without_a_row_is_refused(op: str) -> None:
             )
             with pytest.raises(OpError, match=f"^{re.escape(message)}$"):
                 operator.check(device, **OF_EACH[op])
+
+
+IN_OWN_WORDS = ("acl_format", "block_size", "dtype", "query_quant_mode", "key_quant_mode",
+                "value_quant_mode")  # fmt: skip
+"""Whole numbers of which a rule says more, or nothing where they do not matter."""
+
+
+@pytest.mark.parametrize("op", ops.names())
+def test_a_whole_number_is_no_other_and_a_truth_is_no_number(op: str) -> None:
+    operator, given = ops.load(op), OF_EACH[op]
+    device = next(each for each in map(devices.load, THREE) if is_good(operator, each, given))
+    must = {
+        "int": ("an integer", "pass one without quotes or a point", (1.5, "1", True, [1])),
+        "bool": ("True or False", "pass one of them", (1, None, "True")),
+    }
+    for each in operator.parameters:
+        be, remedy, wrong = must.get(each.type, ("", "", ()))
+        for value in wrong if each.name not in IN_OWN_WORDS else ():
+            message = f"{op}: {each.name} must be {be}, not {value!r}; {remedy} [161002]"
+            with pytest.raises(OpError, match=f"^{re.escape(message)}$"):
+                operator.check(device, **given | {each.name: value})
+        right = given.get(each.name, each.default)
+        if each.type in must and isinstance(right, int) and each.name not in IN_OWN_WORDS:
+            of_numpy = np.bool_(right) if each.type == "bool" else np.int64(right)
+            operator.check(device, **given | {each.name: of_numpy})
