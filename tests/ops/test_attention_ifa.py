@@ -12,7 +12,6 @@ from attention_calls import (
     A3,
     OP,
     reference,
-    specs_of,
     values,
 )
 from attention_layouts import by_request, float64_rows, layout_call
@@ -212,13 +211,6 @@ def test_cores_share_rows_only_where_heads_take_up_to_half_of_them() -> None:
     assert plan_of(13, 16384).block_dim == 13
     assert plan_of(1, 16384, 128).pieces > 0
     assert plan_of(1, 1024, 128).pieces == 0
-
-
-def test_a_time_does_not_depend_on_values() -> None:
-    call, _ = int8_call(1, "BSND", (300, 40), (4, 2), 64, F16, ("token", "token"))
-    found, known = run(OP, **call, device=A2), run(OP, **specs_of(call), device=A2)
-    assert found.time_us == known.time_us
-    assert (found.template, found.reason) == ("IFA", "key and value are int8")
 
 
 # ---- the contract ----
