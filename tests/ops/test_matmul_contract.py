@@ -1,4 +1,4 @@
-"""matmul: every constraint, with the call that breaks it and the nearest that does not."""
+"""matmul: every rule of its code, with the call that breaks it and the nearest that does not."""
 
 from __future__ import annotations
 

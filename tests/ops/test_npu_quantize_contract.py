@@ -1,4 +1,4 @@
-"""npu_quantize: every constraint, with the call that breaks it and the nearest that does not.
+"""npu_quantize: every rule of its code, with the call that breaks it and the nearest that does not.
 
 Sources: torch_npu-npu_quantize.md; where it is silent, the checks of op-plugin and of aclnn that
 the operator's module docstring names.

@@ -67,7 +67,7 @@ class Fact(NamedTuple):
             case "left out" | "given":
                 return entry.presence != ("required" if self.kind == "left out" else "absent")
             case "rank":
-                return takes_tensor(row, self.name, call[self.name])
+                return entry.ranks[0] <= len(call[self.name].shape) <= entry.ranks[1]
         return self.value in (map(str, entry.dtypes) if self.kind == "type" else entry.layouts)
 
 
