@@ -1,4 +1,4 @@
-"""npu_quant_matmul: every rule of its code, with the call that breaks it and the nearest that does not.
+"""npu_quant_matmul: every rule of its code, a call that breaks it and the nearest that does not.
 
 Sources: torch_npu-npu_quant_matmul.md; where it is silent, the checks of op-plugin and of aclnn
 that the operator's module docstring names.

@@ -1,4 +1,4 @@
-"""npu_weight_quant_batchmatmul: every rule of its code, a call that breaks it and one that does not.
+"""npu_weight_quant_batchmatmul: every rule of its code, a call that breaks it, one that does not.
 
 Sources: torch_npu.contrib.module.LinearWeightQuant; for what its document leaves open, op-plugin,
 WeightQuantBatchMatmulV2KernelNpuOpApi.cpp, and ops-nn, aclnn_weight_quant_batch_matmul_v2.cpp.
