@@ -12,7 +12,6 @@ from attention_calls import (
     A3,
     OP,
     reference,
-    specs_of,
     values,
 )
 from attention_layouts import by_request, float64_rows, layout_call
@@ -214,13 +213,6 @@ def test_cores_share_rows_only_where_heads_take_up_to_half_of_them() -> None:
     assert plan_of(1, 1024, 128).pieces == 0
 
 
-def test_a_time_does_not_depend_on_values() -> None:
-    call, _ = int8_call(1, "BSND", (300, 40), (4, 2), 64, F16, ("token", "token"))
-    found, known = run(OP, **call, device=A2), run(OP, **specs_of(call), device=A2)
-    assert found.time_us == known.time_us
-    assert (found.template, found.reason) == ("IFA", "key and value are int8")
-
-
 # ---- the contract ----
 
 BASE, _ = int8_call(0, "BSND", (9, 9), (4, 2), 32, F16, ("channel", "channel"))
@@ -244,11 +236,6 @@ ROWS = [
         "value_antiquant_mode must be 1 with key_antiquant_mode=1 on {series}, not 0; pass 1",
         TOKENS | {f"{x}_antiquant_scale": np.ones((2, 9), np.float32) for x in ("key", "value")},
         NEW),
-    Row({"value_antiquant_mode": 1}, "value_antiquant_scale must be float32 with "
-        "value_antiquant_mode=1 on {series}, not float16; convert it",
-        {"value_antiquant_mode": 1, "value_antiquant_scale": np.ones((1, 2, 9), np.float32)}, NEW),
-    Row({"key_antiquant_scale": SCALE.astype(BF16)}, "key_antiquant_scale must be float16 with "
-        "query of float16 and key_antiquant_mode=0 on {series}, not bfloat16; convert it", {}, NEW),
     Row({"key_antiquant_scale": SCALE.T.copy()}, "key_antiquant_scale must have shape (1,), (1, 2, "
         "32) or (2, 32) with key_antiquant_mode 0 and input_layout BSND, not (32, 2); reshape it",
         {}, NEW),
@@ -257,8 +244,6 @@ ROWS = [
     Row(TOKENS | {f"{x}_antiquant_scale": np.ones((2, 8), np.float32) for x in ("key", "value")},
         "key_antiquant_scale must have shape (1, 2, 9) or (2, 9) with key_antiquant_mode 1 and "
         "input_layout BSND, not (2, 8); reshape it", {}, NEW),
-    Row({"key": BASE["key"].astype(F16)}, "key must be int8 with key_antiquant_scale "
-        "given on {series}, not float16; convert it", {}, NEW),
     Row({"key_antiquant_offset": SCALE}, "key_antiquant_offset must be None, not an array of "
         "float16 (2, 32): offsets of keys, quantised queries and outputs, offsets of scores, "
         "prefixes and rotated parts of a head are not simulated; leave it out", {}, NEW,

@@ -116,9 +116,6 @@ def test_a_long_row_is_shared_out_in_blocks(count: int, cores: int, tiles: int) 
 
 
 REFUSED = [
-    ("clone", ("ascend910b2", np.ones(4, np.int16)),
-     "clone: x must be float32, float16, bfloat16, int32, int64, int8 or uint8 on Atlas A2, not "
-     "int16; convert it"),
     ("narrow", ("ascend910b2", np.ones((4, 4)).astype(np.float32), 2, 0, 1),
      "narrow: dim must lie in [-2, 1] for x of shape (4, 4), not 2; pass -1 for the last "
      "dimension"),

@@ -9,7 +9,7 @@ import pytest
 from draws import draws
 from hypothesis import given
 from hypothesis import strategies as st
-from op_calls import BF16, OLD, Row, assert_accepted, assert_refused, assert_same, on_each_line
+from op_calls import BF16, Row, assert_accepted, assert_refused, assert_same, on_each_line
 
 from npusim import TensorSpec, ops, run
 from npusim.isa import Load, Store, global_operand
@@ -96,16 +96,6 @@ def test_an_empty_table_serves_no_indices() -> None:
 
 BASE = {"weight": np.ones((3, 16), np.float16), "indices": np.array([0, 2])}
 ROWS = [
-    Row({"weight": np.ones(3, np.float16)},
-        "weight must have two dimensions, not shape (3,); reshape it", {}),
-    Row({"weight": np.ones((3, 16), BF16)},
-        "weight must be float32, float16, int8, uint8, int32 or int64 on {series}, not bfloat16; "
-        "convert it", {}, OLD),
-    Row({"indices": np.array([0, 2], np.int8)},
-        "indices must be int32 or int64 on {series}, not int8; convert it", {}),
-    Row({"indices": np.zeros((1,) * 8, np.int64)},
-        "indices must have at most 7 dimensions, not shape (1, 1, 1, 1, 1, 1, 1, 1); reshape it",
-        {}),
     *(
         Row({"indices": np.array([0, index])},
             f"indices must name rows in [0, 3) of weight, not {index}; a card would read "

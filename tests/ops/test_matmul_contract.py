@@ -1,4 +1,4 @@
-"""matmul: every constraint, with the call that breaks it and the nearest that does not."""
+"""matmul: every rule of its code, with the call that breaks it and the nearest that does not."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from op_calls import BF16, NEW, OLD, Row, on_each_line
 from product_calls import assert_check_accepts, assert_check_refuses
 
-from npusim import Code, TensorSpec
+from npusim import TensorSpec
 from npusim.data.layout import NZ, to_fractals
 from npusim.data.tensor import Tensor
 from npusim.ops.matmul.choice import Template
@@ -30,41 +30,10 @@ def fractals(matrix: Any) -> Tensor:
 BASE = {"x1": ones(4, 16), "x2": ones(16, 8)}
 BRAIN = {"x1": ones(4, 16, dtype=BF16), "x2": ones(16, 8, dtype=BF16)}
 SINGLE = {"x1": ones(4, 16, dtype=F32), "x2": ones(16, 8, dtype=F32)}
-NOT_A_TENSOR = "must be a numpy array or a TensorSpec, not list; make it one of them"
 COLUMN = "pass a number a column"
 
 ROWS = [
-    *(
-        Row({name: None}, f"{name} must be given, not None; pass a tensor", {},
-            code=Code.NULL_POINTER)
-        for name in ("x1", "x2")
-    ),
-    *(Row({name: [1]}, f"{name} {NOT_A_TENSOR}", {}) for name in ("x1", "x2", "bias")),
-    Row({"x1": ones(4, 16, dtype=np.float64)},
-        "x1 must be float16, bfloat16 or float32 on {series}, not float64; convert it", BRAIN, NEW),
-    Row({"x1": ones(4, 16, dtype=F32)}, "x1 must be float16 on {series}, not float32; convert it",
-        {}, OLD),
-    Row(BRAIN, "x1 must be float16 on {series}, not bfloat16; convert it", {}, OLD),
-    Row({"x2": ones(16, 8, dtype=F32)},
-        "x2 must be float16 on {series}, not float32; convert it", {}, OLD),
-    Row({"x1": ones(4, 16, dtype=BF16)},
-        "x2 must be bfloat16 with x1 of bfloat16 on {series}, not float16; convert it", BRAIN, NEW),
-    *(
-        Row({"bias": ones(8, dtype=kind)},
-            f"bias must be float16 or float32 on {{series}}, not {np.dtype(kind)}; convert it",
-            {"bias": ones(8, dtype=right)})
-        for kind, right in ((np.int32, F16), (BF16, F32), (np.float64, F32))
-    ),
-    Row(BRAIN | {"bias": ones(8, dtype=BF16)},
-        "bias must be float32 with x1 of bfloat16 on {series}, not bfloat16; convert it",
-        BRAIN | {"bias": ones(8, dtype=F32)}, NEW),
     # shapes
-    *(
-        Row({name: ones(16)}, f"{name} must have at least two dimensions, not 1; reshape it", {})
-        for name in ("x1", "x2")
-    ),
-    Row({"x1": ones(*[1] * 7, 4, 16)}, "x1 must have at most 8 dimensions, not 9; reshape it",
-        {"x1": ones(*[1] * 6, 4, 16)}),
     *(
         Row({name: ones(*shape)},
             f"{name} must not be empty, not of shape {shape}; leave the call out", {})
@@ -121,12 +90,6 @@ ROWS = [
         "template 'nd2nz' can run only if rows of x1 or x2 have more than 65535 elements; "
         "leave it out to get the vendor's choice", SINGLE, NEW),
     # layouts
-    Row(SINGLE | {"x2": Tensor.of(ones(16, 8, dtype=F32), "FRACTAL_NZ")},
-        "x2 must have layout ND with x1 of float32 on {series}, not FRACTAL_NZ; pass it through "
-        "npu_format_cast(..., 2)", SINGLE, NEW),
-    Row({"x1": fractals(ones(4, 16))},
-        "x1 must have layout ND, not FRACTAL_NZ; pass it through npu_format_cast(..., 2)",
-        {"x2": fractals(ones(16, 8))}),
     Row({"x2": fractals(ones(8, 16))},
         "x2 must have as many rows as x1 has columns, 16, not 8; pass its transpose",
         {"x2": fractals(ones(8, 16)).T}),

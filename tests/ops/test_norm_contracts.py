@@ -20,7 +20,7 @@ from op_calls import (
     on_each_line,
 )
 
-from npusim import Code, OpError, TensorSpec, run
+from npusim import Code, TensorSpec, run
 
 F16, F32 = np.float16, np.float32
 
@@ -36,7 +36,7 @@ def hold(op: str, base: dict[str, Any], series: str, rows: list[Row]) -> None:
         run(op, device=LINES[series], timing=False, **(base | row.right))
 
 
-NULL, TILING = Code.NULL_POINTER, Code.TILING_ERROR
+TILING = Code.TILING_ERROR
 EPSILON = "pass one such as 1e-6"
 UNFIT = (
     "template must name a kernel that can take the call, not {!r} ({}); leave it out to get the "
@@ -52,14 +52,6 @@ TEMPLATE_310P = Row(
 
 NORM_BASE = {"x": ones(3, 2, 64), "gamma": ones(64)}
 NORM_ROWS = [
-    Row({"x": None}, "x must be given, not None; pass a tensor", {}, code=NULL),
-    Row({"x": ones(3, 64, dtype=BF16)},
-        "x must be float16 or float32 on {series}, not bfloat16; convert it", {}, OLD),
-    Row({"gamma": ones(64, dtype=F32)},
-        "gamma must be float16 with x of float16 on {series}, not float32; convert it", {}, OLD),
-    Row({"gamma": ones(64, dtype=BF16)},
-        "gamma must be float16 or float32 with x of float16 on {series}, not bfloat16; convert it",
-        {"gamma": ones(64, dtype=F32)}, NEW),
     Row({"gamma": ones(1, 3, 2, 64)},
         "gamma must have 1 to 3 dimensions like x, not shape (1, 3, 2, 64); reshape it",
         {"gamma": ones(3, 2, 64)}),
@@ -94,11 +86,6 @@ def test_npu_rms_norm(series: str, rows: list[Row]) -> None:
 
 ADD_BASE = {"x1": ones(3, 64), "x2": ones(3, 64), "gamma": ones(64)}
 ADD_ROWS = [
-    Row({"x2": ones(3, 64, dtype=F32)},
-        "x2 must be float16 with x1 of float16 on {series}, not float32; convert it", {}),
-    Row({"x1": ones(), "x2": ones()},
-        "x1 must have at least one dimension, not shape (); reshape it",
-        {"x1": ones(64), "x2": ones(64)}),
     Row({"x2": ones(1, 64)},
         "x2 must have the shape of x1, (3, 64), not (1, 64); pass tensors of one shape", {}),
     Row({"gamma": ones(32)},
@@ -123,13 +110,6 @@ QUANT_BASE = ADD_BASE | {
 }
 VECTOR = "must have the shape of gamma, (64,), not (1,); pass a number for each of its elements"
 QUANT_ROWS = [
-    Row({"x1": ones(3, 64, dtype=BF16)},
-        "x1 must be float16 on {series}, not bfloat16; convert it", {}, OLD),
-    Row({"scales1": ones(64)},
-        "scales1 must be float32 with x1 of float16 on {series}, not float16; convert it", {}, NEW),
-    Row({"zero_points1": ones(64, dtype=F32)},
-        "zero_points1 must be int32 with x1 of float16 on {series}, not float32; convert it", {},
-        NEW),
     Row({"scales1": ones(1, dtype=F32), "zero_points1": None}, f"scales1 {VECTOR}",
         {"scales1": ones(1, dtype=F32), "zero_points1": ones(1, dtype=np.int32),
          "beta": ones(64)}),
@@ -140,8 +120,6 @@ QUANT_ROWS = [
         "gamma must have the shape of the last dimensions of x1, (64,), not (32,); pass a number "
         "for each of their elements", {}),
     Row({"axis": 0}, "axis must be -1, not 0; leave it out", {"axis": -1}),
-    Row({"div_mode": 1}, "div_mode must be True or False, not 1; pass one of them",
-        {"div_mode": False}),
     Row({"dst_type": "quint4x2"}, "dst_type must be int8, not 'quint4x2'; pass 'int8'",
         {"dst_type": "int8"}),
     Row({name: ones(*shape, 16, dtype=kind) for name, shape, kind in (
@@ -170,8 +148,6 @@ SCALE = {"smooth_scale1": ones(64)}
 BOTH = SCALE | {"smooth_scale2": ones(64)}
 COLUMN = "must have shape (64,) like the last dimension of x1, not"
 DYNAMIC_ROWS = [
-    Row({"x1": ones(64), "x2": ones(64)},
-        "x1 must have at least two dimensions, not shape (64,); reshape it", {}, NEW),
     Row({"gamma": ones(3, 64)}, f"gamma {COLUMN} (3, 64); pass a number for each column", {}, NEW,
         TILING),
     Row({"smooth_scale1": ones(1)}, f"smooth_scale1 {COLUMN} (1,); pass a number for each column",
@@ -205,16 +181,6 @@ DYNAMIC_ROWS = [
 @on_each_line(DYNAMIC_ROWS)
 def test_npu_add_rms_norm_dynamic_quant(series: str, rows: list[Row]) -> None:
     hold("npu_add_rms_norm_dynamic_quant", ADD_BASE, series, rows)
-
-
-def test_310p_has_no_dynamic_quantisation() -> None:
-    message = (
-        r"^npu_add_rms_norm_dynamic_quant: the chip must be of Atlas A2 or Atlas A3, not "
-        r"ascend310p3 of Atlas inference, which has no such kernel; run on Atlas A2 or A3 "
-        r"\[361001\]$"
-    )
-    with pytest.raises(OpError, match=message):
-        run("npu_add_rms_norm_dynamic_quant", **ADD_BASE, device="ascend310p3")
 
 
 @pytest.mark.parametrize("shape", [(0, 64), (3, 0)])

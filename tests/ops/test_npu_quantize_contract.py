@@ -1,4 +1,4 @@
-"""npu_quantize: every constraint, with the call that breaks it and the nearest that does not.
+"""npu_quantize: every rule of its code, with the call that breaks it and the nearest that does not.
 
 Sources: torch_npu-npu_quantize.md; where it is silent, the checks of op-plugin and of aclnn that
 the operator's module docstring names.
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from op_calls import BF16, NEW, OLD, Row, assert_accepted, assert_refused, on_each_line
+from op_calls import NEW, OLD, Row, assert_accepted, assert_refused, on_each_line
 
 from npusim import Code, OpError, TensorSpec, run
 
@@ -26,32 +26,13 @@ MULTIPLY = {
     "dtype": "qint8", "axis": -1, "div_mode": False,
 }  # fmt: skip
 DIVIDE = {**MULTIPLY, "axis": 1, "div_mode": True}
-HALF = {"input": ones(4, 8, dtype=np.float16), "scales": ones(8, dtype=np.float16)}
-BRAIN = {"input": ones(4, 8, dtype=BF16), "scales": ones(8, dtype=BF16)}
 CUBE = {"input": ones(2, 3, 8), "scales": ones(3), "axis": -2}
 
 
 # ---- both modes ----
 
-NOT_A_TENSOR = "must be a numpy array or a TensorSpec, not {}; make it one of them"
-WHOLE = "pass one without quotes or a point"
 
 ANY_MODE = [
-    Row(
-        {"input": None},
-        "input must be given, not None; pass a tensor", {}, code=Code.NULL_POINTER,
-    ),
-    Row(
-        {"scales": None},
-        "scales must be given, not None; pass a tensor", {}, code=Code.NULL_POINTER,
-    ),
-    Row({"input": [1.0, 2.0]}, "input " + NOT_A_TENSOR.format("list"), {}),
-    Row({"input": "x"}, "input " + NOT_A_TENSOR.format("str"), {}),
-    Row({"input": 1.0}, "input " + NOT_A_TENSOR.format("float"), {}),
-    Row({"input": np.float32(1)}, "input " + NOT_A_TENSOR.format("float32"), {}),
-    Row({"scales": 1.0}, "scales " + NOT_A_TENSOR.format("float"), {}),
-    Row({"scales": (1.0,) * 8}, "scales " + NOT_A_TENSOR.format("tuple"), {}),
-    Row({"zero_points": 0}, "zero_points " + NOT_A_TENSOR.format("int"), {}),
     Row(
         {"input": np.ma.masked_array(ones(4, 8), ones(4, 8) > 0)},
         "input must be an array without a mask, not a MaskedArray; fill it first",
@@ -61,22 +42,6 @@ ANY_MODE = [
         {"input": np.array(1, np.float32), "scales": ones(1)},
         "input must have at least one dimension, not none; reshape it to (1,)",
         {"input": ones(1), "scales": ones(1), "axis": 0},
-    ),
-    Row(
-        {"input": ones(*[1] * 8, 8)},
-        "input must have at most 8 dimensions, not 9; reshape it",
-        {"input": ones(*[1] * 7, 8), "axis": 7},
-    ),
-    *(
-        Row({"axis": axis}, f"axis must be an integer, not {axis!r}; {WHOLE}", {"axis": 1})
-        for axis in (True, 1.0, "1", None, [1])
-    ),
-    Row({"axis": np.float64(1)}, f"axis must be an integer, not np.float64(1.0); {WHOLE}",
-        {"axis": np.int64(1)}),
-    *(
-        Row({"div_mode": mode}, f"div_mode must be True or False, not {mode!r}; pass one of them",
-            {"div_mode": np.False_})
-        for mode in (1, 0, None, "True")
     ),
 ]  # fmt: skip
 
@@ -92,39 +57,6 @@ def test_in_both_modes(
             assert_accepted(OP, base | row.right, series)
 
 
-FLOATS_OF = {NEW: "float32, float16 or bfloat16", OLD: "float32 or float16"}
-WRONG_TYPES = ["float64", "int8", "int32", "object", "complex64", "bool", ">f4", ">f2", "U1"]
-WRONGLY_TYPED = [
-    Row({"input": np.ones((4, 8)).astype(kind)},
-        f"input must be {known} on {{series}}, not {np.dtype(kind)}; convert it", {}, lines)
-    for lines, known in FLOATS_OF.items()
-    for kind in WRONG_TYPES
-]  # fmt: skip
-
-
-@on_each_line(WRONGLY_TYPED)
-@pytest.mark.parametrize("base", [MULTIPLY, DIVIDE], ids=["multiply", "divide"])
-def test_the_input_is_of_a_type_that_the_kernel_takes(
-    base: dict[str, Any], series: str, rows: list[Row], subtests: pytest.Subtests
-) -> None:
-    for row in rows:
-        with subtests.test(row.message):
-            assert_refused(OP, base | row.wrong, row, series)
-
-
-@pytest.mark.parametrize("dtype", ["float32", "int8"])
-def test_a_spec_is_held_against_the_same_contract_as_an_array(dtype: str) -> None:
-    call = MULTIPLY | {"input": TensorSpec((4, 8), dtype), "scales": TensorSpec((8,), "float32")}
-    if dtype == "float32":
-        output = run(OP, device="ascend910b2", timing=False, **call).output
-        assert output == TensorSpec((4, 8), "int8")
-        return
-    row = Row(
-        {}, "input must be float32, float16 or bfloat16 on {series}, not int8; convert it", {}
-    )
-    assert_refused(OP, call, row, "Atlas A2")
-
-
 # ---- div_mode=False ----
 
 LAST = "pass -1 for the last dimension"
@@ -132,43 +64,7 @@ ONE_EACH = "pass one scale, or one for each position"
 
 MULTIPLYING = [
     # types
-    Row({**BRAIN, "scales": ones(8)},
-        "input must be float32 or float16 on {series}, not bfloat16; convert it", HALF, OLD),
-    Row({"scales": ones(8, dtype=BF16)},
-        "scales must be float32 or float16 on {series}, not bfloat16; convert it",
-        {"scales": ones(8, dtype=np.float16)}, OLD),
-    Row({"scales": np.ones(8)},
-        "scales must be float32, float16 or bfloat16 on {series}, not float64; convert it",
-        {"scales": ones(8, dtype=BF16)}, NEW),
-    Row({**HALF, "scales": ones(8)},
-        "scales must be float16 with input of float16 and div_mode=False on {series}, not "
-        "float32; convert it", HALF),
-    Row({**HALF, "scales": ones(8, dtype=BF16)},
-        "scales must be float16 with input of float16 and div_mode=False on {series}, not "
-        "bfloat16; convert it", HALF),
-    Row({**BRAIN, "scales": ones(8)},
-        "scales must be bfloat16 with input of bfloat16 and div_mode=False on {series}, not "
-        "float32; convert it", BRAIN, NEW),
-    Row({"zero_points": ones(8, dtype=np.float16)},
-        "zero_points must be float32 with div_mode=False and scales of float32 on {series}, "
-        "not float16; convert it",
-        {"zero_points": ones(8)}),
-    Row({**HALF, "zero_points": ones(8, dtype=np.int8)},
-        "zero_points must be float16 with input of float16 and div_mode=False on {series}, "
-        "not int8; convert it",
-        {**HALF, "zero_points": HALF["scales"]}),
     # dtype
-    Row({"dtype": "quint8"},
-        "dtype must be qint8 or quint4x2 with div_mode=False on {series}, not 'quint8'; "
-        "choose one of these", {"dtype": "quint4x2"}, NEW),
-    Row({"dtype": "quint4x2"},
-        "dtype must be qint8 with div_mode=False on {series}, not 'quint4x2'; pass 'qint8'",
-        {}, OLD),
-    Row({"dtype": "int32"},
-        "dtype must be qint8 with div_mode=False on {series}, not 'int32'; pass 'qint8'", {}, OLD),
-    Row({"dtype": None},
-        "dtype must be qint8 or quint4x2 with div_mode=False on {series}, not None; choose "
-        "one of these", {}, NEW),
     Row({"dtype": "quint4x2", "input": ones(4, 12), "scales": ones(12)},
         "the last dimension of input must be a multiple of 8 with dtype='quint4x2', not 12; "
         "pad it, and scales and zero_points along it",
@@ -236,36 +132,9 @@ def test_with_div_mode_false(series: str, rows: list[Row], subtests: pytest.Subt
 # ---- div_mode=True ----
 
 CHOICES = "dtype must be qint8, quint8, int32 or qint32"
-THREE = {**BRAIN, "zero_points": ones(8, dtype=BF16)}
 
 DIVIDING = [
     # types
-    Row({"scales": ones(8, dtype=np.float16)},
-        "scales must be float32 with div_mode=True on {series}, not float16; convert it", {}, OLD),
-    Row({"scales": ones(8, dtype=BF16)},
-        "scales must be float32 with div_mode=True on {series}, not bfloat16; convert it", {}, OLD),
-    Row({**HALF},
-        "scales must be float32 with input of float16 and div_mode=True on {series}, not "
-        "float16; convert it",
-        {**HALF, "scales": ones(8)}, NEW),
-    Row({"zero_points": ones(8)},
-        "zero_points must be int8, uint8 or int32 with div_mode=True on {series}, not "
-        "float32; convert it",
-        {"zero_points": ones(8, dtype=np.uint8)}, OLD),
-    Row({"zero_points": ones(8, dtype=np.int64)},
-        "zero_points must be int8, uint8 or int32 with input of float32 and div_mode=True on "
-        "{series}, not int64; convert it",
-        {"zero_points": ones(8, dtype=np.int32)}, NEW),
-    Row({"scales": ones(8, dtype=BF16)},
-        "scales must be float32 with input of float32 and div_mode=True on {series}, not "
-        "bfloat16; convert it", BRAIN, NEW),
-    Row({**THREE, "zero_points": ones(8, dtype=np.int8)},
-        "zero_points must be bfloat16 with scales of bfloat16 on {series}, not int8; convert it",
-        THREE, NEW),
-    Row({**THREE, "scales": ones(8)},
-        "zero_points must be int8, uint8 or int32 with input of bfloat16 and scales of float32 "
-        "on {series}, not bfloat16; convert it",
-        {**BRAIN, "scales": ones(8), "zero_points": ones(8, dtype=np.int8)}, NEW),
     # dtype
     *(
         Row({"dtype": dtype},

@@ -111,31 +111,6 @@ def test_every_row_that_ends_within_a_block_equals_the_reference(
         assert_same(quantize(device, *args), reference(*args))
 
 
-VIEWS = {
-    "transposed": lambda a: a.T,
-    "Fortran order": np.asfortranarray,
-    "every second": lambda a: a[::2, ::3],
-    "backwards": lambda a: a[::-1, ::-1],
-    "read-only": lambda a: np.broadcast_to(a[:1], (4, a.shape[1])),
-    "swapped": lambda a: a.reshape(4, 6, 10).transpose(1, 2, 0),
-}
-
-
-@pytest.mark.parametrize("view", VIEWS)
-@pytest.mark.parametrize("device", ["ascend310p3", "ascend910b2"])
-def test_a_view_gives_what_its_copy_gives(device: str, view: str) -> None:
-    rng = np.random.default_rng(9)
-    x = VIEWS[view](floats(rng, (24, 10), np.float32))
-    s, z = (floats(rng, (2 * x.shape[-1],), np.float32)[::-2] for _ in "sz")
-    before = x.tobytes()
-    for args in ((z, "qint8", -1, False), (None, "qint8", -1, True)):
-        output = quantize(device, x, s, *args)
-        copies = [None if a is None else np.ascontiguousarray(a) for a in (x, s, args[0])]
-        assert_same(output, quantize(device, *copies, *args[1:]))
-        assert_same(output, reference(x, s, *args))
-    assert x.tobytes() == before
-
-
 @pytest.mark.parametrize("div_mode", [True, False])
 def test_an_empty_input_gives_an_empty_output_and_runs_no_kernel(div_mode: bool) -> None:
     for shape in ((0,), (0, 8), (4, 0), (2, 0, 3)):

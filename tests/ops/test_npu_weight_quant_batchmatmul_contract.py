@@ -1,4 +1,4 @@
-"""npu_weight_quant_batchmatmul: every constraint, the call that breaks it and the nearest that not.
+"""npu_weight_quant_batchmatmul: every rule of its code, a call that breaks it, one that does not.
 
 Sources: torch_npu.contrib.module.LinearWeightQuant; for what its document leaves open, op-plugin,
 WeightQuantBatchMatmulV2KernelNpuOpApi.cpp, and ops-nn, aclnn_weight_quant_batch_matmul_v2.cpp.
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from op_calls import BF16, LINES, NEW, OLD, Row, on_each_line
+from op_calls import LINES, NEW, OLD, Row, on_each_line
 from weight_calls import check
 
 from npusim import Code, DocumentWarning, OpError, Tensor, TensorSpec, devices
@@ -51,7 +51,6 @@ def checked(call: dict[str, Any], series: str) -> Problem:
 
 WORD = 70507248484352
 BASE = {"x": ones(4, 64), "weight": int8(64, 128), "antiquant_scale": ones(128)}
-BRAIN = {"x": ones(4, 64, dtype=BF16), "antiquant_scale": ones(128, dtype=BF16)}
 GROUP = {"antiquant_scale": ones(2, 128), "antiquant_group_size": 32}
 PACKED = {
     "weight": int8(128, 64).T,
@@ -61,84 +60,15 @@ INT4 = {"weight": int32(64, 16)}
 INT8_NZ = {"weight": fractal(int8(64, 128))}
 INT4_NZ = {"weight": fractal(int32(128, 8)).T}
 QUANT = {"quant_scale": ones(128, dtype=FULL)}
-NUMBERS = "pass the numbers that npu_trans_quant_param packed"
-NOT_A_TENSOR = "must be a numpy array or a TensorSpec, not {}; make it one of them"
 BIG = {"antiquant_scale": spec(1)}
-
-TENSORS = [
-    *(
-        Row({name: None}, f"{name} must be given, not None; pass a tensor", {},
-            code=Code.NULL_POINTER)
-        for name in BASE
-    ),
-    Row({"x": [[1.0]]}, "x " + NOT_A_TENSOR.format("list"), {}),
-    Row({"weight": 1}, "weight " + NOT_A_TENSOR.format("int"), {}),
-    Row({"antiquant_scale": 1.0}, "antiquant_scale " + NOT_A_TENSOR.format("float"), {}),
-    Row({"antiquant_offset": [0]}, "antiquant_offset " + NOT_A_TENSOR.format("list"), {}),
-    Row({"bias": 0}, "bias " + NOT_A_TENSOR.format("int"), {}),
-    Row({"quant_scale": 1.0}, "quant_scale " + NOT_A_TENSOR.format("float"), {}, NEW),
-    # types
-    *(
-        Row({"x": ones(4, 64, dtype=kind)},
-            f"x must be float16 or bfloat16 on {{series}}, not {kind}; convert it", {}, NEW)
-        for kind in ("float32", "int8")
-    ),
-    Row(BRAIN, "x must be float16 on {series}, not bfloat16; convert it", {}, OLD),
-    Row({"weight": ones(64, 128)},
-        "weight must be int8 or int32 on {series}, not float16; quantise it", INT4, NEW),
-    Row({"weight": int32(64, 16)},
-        "weight must be int8 on {series}, not int32; pass its numbers, which int32 holds packed, "
-        "as int8", {}, OLD),
-    Row({"antiquant_scale": ones(128, dtype=FULL)},
-        "antiquant_scale must be float16 or int64 with x of float16 on {series}, not float32; "
-        "convert it", PACKED, NEW),
-    Row({"antiquant_scale": PACKED["antiquant_scale"]},
-        "antiquant_scale must be float16 on {series}, not int64; "
-        f"{NUMBERS}",
-        {}, OLD),
-    Row(BRAIN | {"antiquant_scale": ones(128)},
-        "antiquant_scale must be bfloat16 with x of bfloat16 on {series}, not float16; convert it",
-        BRAIN, NEW),
-    Row(BRAIN | {"antiquant_scale": PACKED["antiquant_scale"]},
-        "antiquant_scale must be bfloat16 with x of bfloat16 on {series}, not int64; "
-        f"{NUMBERS}",
-        BRAIN, NEW),
-    Row({"antiquant_offset": ones(128, dtype=np.int32)},
-        "antiquant_offset must be float16 with antiquant_scale of float16 on {series}, not int32; "
-        "convert it", {"antiquant_offset": ones(128)}, NEW),
-    Row(PACKED | {"antiquant_offset": ones(128)},
-        "antiquant_offset must be int32 with antiquant_scale of int64 on {series}, not float16; "
-        "convert it",
-        PACKED | {"antiquant_offset": int32(128)}, NEW),
-    Row({"bias": ones(128, dtype=FULL)},
-        "bias must be float16 with x of float16 on {series}, not float32; convert it",
-        {"bias": ones(128)}, NEW),
-    Row({"bias": ones(128, dtype=FULL)},
-        "bias must be float16 on {series}, not float32; convert it", {"bias": ones(128)}, OLD),
-    Row(BRAIN | {"bias": ones(128)},
-        "bias must be float32 with x of bfloat16 on {series}, not float16; convert it",
-        BRAIN | {"bias": ones(128, dtype=FULL)}, NEW),
-    Row({"quant_scale": ones(128)},
-        "quant_scale must be float32 or int64 on {series}, not float16; convert it", QUANT, NEW),
-    Row(QUANT | {"quant_offset": ones(128)},
-        "quant_offset must be float32 on {series}, not float16; convert it",
-        QUANT | {"quant_offset": ones(128, dtype=FULL)}, NEW),
-]  # fmt: skip
 
 RESHAPE, ONE_OR_N = "reshape it", "pass one value, or one for each column"
 EACH = "pass a scale for each group and column"
 PAIR_T = {"antiquant_scale": ones(128, 2).T, "antiquant_group_size": 32}
 SHAPES = [
-    Row({"x": ones(64)}, "x must have at least two dimensions, not 1; reshape it", {}),
-    Row({"x": ones(1, 4, 64)}, "x must have two dimensions, not shape (1, 4, 64); reshape it", {}),
-    Row({"weight": int8(1, 64, 128)},
-        "weight must have two dimensions, not shape (1, 64, 128); reshape it", {}),
     Row({"x": ones(0, 64)}, "x must not be empty, not shape (0, 64); leave the call out", {}),
     Row({"weight": int8(64, 0)},
         "weight must not be empty, not shape (64, 0); leave the call out", {}),
-    Row({"x": fractal(ones(4, 64))},
-        "x must have layout ND, not FRACTAL_NZ; "
-        "pass it through npu_format_cast(..., 2)", {}),
     Row({"weight": int8(128, 64)},
         "weight must have k = 64 rows as x has columns, not 128; pass its transpose",
         {"weight": int8(128, 64).T}),
@@ -192,10 +122,6 @@ SHAPES = [
             ((3, 128), GROUP, EACH), ((1, 128), GROUP, EACH),
         )
     ),
-    Row({"antiquant_scale": fractal(ones(1, 128))},
-        "antiquant_scale must have layout ND, not FRACTAL_NZ; "
-        "pass it through npu_format_cast(..., 2)",
-        {}),
     Row({"antiquant_offset": ones(1, 128)},
         "antiquant_offset must have the shape of antiquant_scale, (128,), not (1, 128); "
         "reshape it", {"antiquant_offset": ones(1, 128), "antiquant_scale": ones(1, 128)}),
@@ -227,10 +153,7 @@ SHAPES = [
     ),
 ]  # fmt: skip
 
-WHOLE = "pass one without quotes or a point"
 ATTRIBUTES = [
-    Row({"antiquant_group_size": 32.0}, f"antiquant_group_size must be an integer, not 32.0; "
-        f"{WHOLE}", {"antiquant_group_size": 0}),
     *(
         Row(GROUP | {"antiquant_group_size": size},
             "antiquant_group_size must be 0, or a multiple of 32 in [32, k - 1 = 63], "
@@ -241,10 +164,6 @@ ATTRIBUTES = [
         {}, OLD),
     Row({"inner_precise": 2}, "inner_precise must be 0 or 1, not 2; 0 is precise, 1 is fast",
         {"inner_precise": 1}),
-    Row({"inner_precise": True}, f"inner_precise must be an integer, not True; {WHOLE}",
-        {"inner_precise": 1}),
-    Row({"deterministic": 1}, "deterministic must be True or False, not 1; pass one of them",
-        {"deterministic": True}),
     Row({"template": 3}, "template must be a name or None, not 3; leave it out", {}),
     Row({"template": "fast"},
         "template must be one of split_k, msd_group, msd, nz_splitk, custom, fixpipe on Atlas A2 "
@@ -257,15 +176,6 @@ ATTRIBUTES = [
     Row({"quant_offset": ones(128, dtype=FULL)},
         "quant_offset must be None without quant_scale; pass both, or neither",
         QUANT | {"quant_offset": ones(128, dtype=FULL)}, NEW),
-    Row({"quant_offset": ones(128, dtype=FULL)},
-        "quant_offset must be None on {series}, not given; leave it out", {}, OLD),
-    Row(PACKED | {"quant_offset": ones(128, dtype=FULL)},
-        "quant_offset must be None with antiquant_scale of int64 on {series}, not given; leave it "
-        "out", PACKED, NEW),
-    Row(PACKED | QUANT,
-        "quant_scale must be None with antiquant_scale of int64 on {series}, not given; leave it "
-        "out", PACKED, NEW),
-    Row(QUANT, "quant_scale must be None on {series}, not given; leave it out", {}, OLD),
     *(
         Row({"quant_scale": np.full(128, word, np.int64)},
             f"quant_scale must come from npu_trans_quant_param if it is int64, not be {word}; "
@@ -359,7 +269,7 @@ COMBINATIONS = [
 ]  # fmt: skip
 
 
-@on_each_line(TENSORS + SHAPES + ATTRIBUTES + COMBINATIONS)
+@on_each_line(SHAPES + ATTRIBUTES + COMBINATIONS)
 def test_what_is_checked(series: str, rows: list[Row], subtests: pytest.Subtests) -> None:
     for row in rows:
         with subtests.test(row.message):

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from npusim import Tensor, TensorSpec, ops, run
+from npusim import Tensor, ops, run
 from npusim.data.tensor import is_transposed
 from npusim.ops._torch import TorchTensor, columns_of
 
@@ -75,17 +75,6 @@ def test_a_weight_that_is_a_column_of_int32_is_unpacked_along_k(form: int) -> No
     weight = forms(TURNED, True)[form]
     found = run("npu_weight_quant_batchmatmul", x, weight, scale, device=A2).output
     np.testing.assert_array_equal(found, (x @ WEIGHT).astype(np.float16))
-
-
-def test_a_spec_is_timed_as_its_array() -> None:
-    x, scale = np.zeros((3, 1), np.int32), np.ones(1, np.float32)
-    spec = TensorSpec((N, 1), "int32").T
-    timed, whole = (
-        run("npu_quant_matmul", x, weight, scale, output_dtype="bfloat16", device=A2)
-        for weight in (spec, TURNED)
-    )
-    assert timed.cycles == whole.cycles
-    assert timed.output.shape == whole.output.shape == (3, N)
 
 
 @pytest.mark.parametrize(

@@ -26,12 +26,6 @@ def test_every_operator_declares_itself(name: str) -> None:
     assert operator.document.startswith(f"{name}: ")
 
 
-@pytest.mark.parametrize("name", ops.names())
-def test_templates_are_declared_where_a_call_may_name_one(name: str) -> None:
-    operator = ops.load(name)
-    assert ("template" in ops.signature(operator).parameters) == bool(operator.templates)
-
-
 def test_a_contract_names_templates_that_are_declared() -> None:
     """Its words on a wrong name list what the chip has of them."""
     x, weight = TensorSpec((16, 512), "float16"), TensorSpec((512, 512), "float16")

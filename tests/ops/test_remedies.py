@@ -72,10 +72,6 @@ GROUPED_NZ = {
     "antiquant_scale": ones(2, 128),
     "antiquant_group_size": 64,
 }
-HOLDS_EIGHT = (
-    "an int32 of weight holds eight int4: pack those that hold one with "
-    "npu_convert_weight_to_int4pack"
-)
 FLOAT_SCALE = {"antiquant_scale": ones(128)}
 OR_FLOAT = "change that, or pass a float16 antiquant_scale"
 OR_ND = "change that, or pass weight through npu_format_cast(..., 2)"
@@ -87,17 +83,6 @@ def weight_quant(wrong: Call, message: str, *changes: Call, **rest: Any) -> Reme
 
 
 WEIGHT_QUANT_ROWS = [
-    weight_quant(
-        {"weight": int32(64, 128)},
-        "antiquant_scale must have shape (1,), (1, 1), (1024,) or (1, 1024), not (128,); "
-        + HOLDS_EIGHT,
-        {"weight": packed(int32(64, 128))},
-    ),
-    weight_quant(
-        {"weight": int32(128, 64).T},
-        f"weight must have k = 64 rows as x has columns, not 512; {HOLDS_EIGHT}",
-        {"weight": packed(int32(128, 64)).T},
-    ),
     weight_quant(
         {"weight": ones(64, 128, dtype=ml_dtypes.int4)},
         "weight must be int8 or int32 on Atlas A2, not int4; pass them packed, eight to an int32, "
@@ -112,15 +97,6 @@ WEIGHT_QUANT_ROWS = [
         {"weight": TensorSpec((128, 8), "int32").T},
     ),
     weight_quant(
-        {"weight": ones(64, 128)},
-        "weight must be int8 or int32 on Atlas A2, not float16; quantise it",
-        {
-            "weight": run(
-                *("npu_quantize", ones(64, 128), ones(1, dtype=FULL), None, "qint8"), device=A2
-            ).output
-        },
-    ),
-    weight_quant(
         {"weight": int32(64, 16)},
         "weight must be int8 on Atlas inference, not int32; pass its numbers, which int32 holds "
         "packed, as int8",
@@ -128,26 +104,10 @@ WEIGHT_QUANT_ROWS = [
         device=OLD,
     ),
     weight_quant(
-        {"weight": int8(128, 64)},
-        "weight must have k = 64 rows as x has columns, not 128; pass its transpose",
-        {"weight": int8(128, 64).T},
-    ),
-    weight_quant(
-        {"antiquant_scale": ones(2, 128)},
-        "antiquant_scale must have shape (1,), (1, 1), (128,) or (1, 128), not (2, 128); "
-        "pass antiquant_group_size=32 if these are scales of groups",
-        {"antiquant_group_size": 32},
-    ),
-    weight_quant(
         {"x": ones(4, 200), "weight": int8(200, 128), "antiquant_scale": ones(3, 128)},
         "antiquant_scale must have shape (1,), (1, 1), (128,) or (1, 128), not (3, 128); "
         "pass antiquant_group_size=96 if these are scales of groups",
         {"antiquant_group_size": 96},
-    ),
-    weight_quant(
-        GROUPS | {"antiquant_scale": ones(128, 2)},
-        "antiquant_scale must have shape (2, 128), not (128, 2); transpose it",
-        {"antiquant_scale": ones(128, 2).T},
     ),
     weight_quant(
         GROUPS | {"antiquant_group_size": 48},
@@ -162,40 +122,10 @@ WEIGHT_QUANT_ROWS = [
         {"antiquant_group_size": 0, "antiquant_scale": ones(128)},
     ),
     weight_quant(
-        GROUPS,
-        "antiquant_group_size must be 0 on Atlas inference, not 32; pass a scale for each column",
-        {"antiquant_group_size": 0, "antiquant_scale": ones(128)},
-        device=OLD,
-    ),
-    weight_quant(
         OFFSET,
         "quant_offset must be None without quant_scale; pass both, or neither",
         QUANT,
         {"quant_offset": None},
-    ),
-    weight_quant(
-        OFFSET,
-        "quant_offset must be None on Atlas inference, not given; leave it out",
-        {"quant_offset": None},
-        device=OLD,
-    ),
-    weight_quant(
-        WORDS | OFFSET,
-        "quant_offset must be None with antiquant_scale of int64 on Atlas A2, not given; leave it "
-        "out",
-        {"quant_offset": None},
-    ),
-    weight_quant(
-        WORDS | QUANT,
-        "quant_scale must be None with antiquant_scale of int64 on Atlas A2, not given; leave it "
-        "out",
-        {"quant_scale": None},
-    ),
-    weight_quant(
-        QUANT,
-        "quant_scale must be None on Atlas inference, not given; leave it out",
-        {"quant_scale": None},
-        device=OLD,
     ),
     weight_quant(
         {"x": ones(4, 64, dtype=BF16), "antiquant_scale": WORDS["antiquant_scale"]},
@@ -209,36 +139,9 @@ WEIGHT_QUANT_ROWS = [
         {"quant_scale": words(np.full(128, 5, FULL))},
     ),
     weight_quant(
-        {"x": cast(ones(4, 64), 29)},
-        "x must have layout ND, not FRACTAL_NZ; pass it through npu_format_cast(..., 2)",
-        {"x": cast(cast(ones(4, 64), 29), 2)},
-    ),
-    weight_quant(
         {"quant_scale": Tensor.of(WORDS["antiquant_scale"].reshape(1, -1), "FRACTAL_NZ")},
         "quant_scale must have layout ND, not FRACTAL_NZ; make it in ND",
         {"quant_scale": WORDS["antiquant_scale"].reshape(1, -1)},
-    ),
-    weight_quant(
-        {"antiquant_scale": ones(1)},
-        "antiquant_scale must have a value for each of 128 columns on Atlas inference, not one for "
-        "all; repeat it",
-        {"antiquant_scale": np.repeat(ones(1), 128)},
-        device=OLD,
-    ),
-    weight_quant(
-        NZ8,
-        "weight in FRACTAL_NZ must be the transposed view of an (n, k) matrix on Atlas inference, "
-        "not of (k, n); cast the contiguous (n, k) matrix with npu_format_cast(..., 29), and pass "
-        "that one's .T",
-        {"weight": cast(np.ascontiguousarray(int8(64, 128).T), 29).T},
-        device=OLD,
-        code=361001,
-    ),
-    weight_quant(
-        {"template": "fixpipe"},
-        "template 'fixpipe' can run only if antiquant_scale is int64; leave it out to get the "
-        "vendor's choice",
-        {"template": None},
     ),
     # combinations: the facts that are wrong and no others, and either way out
     weight_quant(
@@ -316,13 +219,6 @@ PRODUCT_ROWS = [
         {"x2": packed(int8(16, 8).astype(np.int32)), "output_dtype": "float16"},
     ),
     product(
-        {"x2": int32(16, 1)},
-        "output_dtype must be float16 or bfloat16 with x2 of int32 on Atlas A2, not 'int8'; "
-        "choose one of these",
-        {"output_dtype": "float16", "scale": np.ones(8, np.uint64)}
-        | {"offset": ones(8, dtype=FULL), "pertoken_scale": ones(4, dtype=FULL)},
-    ),
-    product(
         INT4 | {"x1": int32(4, 16), "x2": int32(16, 8)},
         "x2 must have as many rows as x1 has columns, 128, not 16; an int32 of x1 holds eight "
         "int4: pack those that hold one with npu_convert_weight_to_int4pack",
@@ -336,69 +232,10 @@ PRODUCT_ROWS = [
         {"x2": packed(int32(16, 8))},
     ),
     product(
-        INT4 | {"x1": int32(2, 4).T},
-        "x1 must not be transposed if it holds packed int4; make it contiguous",
-        {"x1": np.ascontiguousarray(int32(2, 4).T)},
-    ),
-    product(
-        INT4 | {"x2": int32(7, 2).T, "scale": ones(7, dtype=FULL)},
-        "n must be even with packed int4 matrices, not 7; pad x2 by a column, and what has a "
-        "number for each",
-        {"x2": int32(8, 2).T, "scale": ones(8, dtype=FULL)},
-    ),
-    product(
-        {"x2": int8(8, 16)},
-        "x2 must have as many rows as x1 has columns, 16, not 8; pass its transpose",
-        {"x2": int8(8, 16).T},
-    ),
-    product(
-        {"x1": cast(int8(4, 16), 29)},
-        "x1 must have layout ND, not FRACTAL_NZ; pass it through npu_format_cast(..., 2)",
-        {"x1": cast(cast(int8(4, 16), 29), 2)},
-    ),
-    product(
-        {"x2": cast(int8(16, 8), 29)},
-        "x2 in FRACTAL_NZ must be the transposed view of an (n, k) matrix on Atlas inference, not "
-        "of (k, n); cast the contiguous (n, k) matrix with npu_format_cast(..., 29), and pass "
-        "that one's .T",
-        {"x2": cast(np.ascontiguousarray(int8(16, 8).T), 29).T},
-        device=OLD,
-    ),
-    product(
-        TOKENS,
-        "pertoken_scale must be None with output_dtype=int8 on Atlas A2, not given; leave it out",
-        {"pertoken_scale": None},
-    ),
-    product(
-        TOKENS | {"output_dtype": "float16"},
-        "pertoken_scale must be None on Atlas inference, not given; leave it out",
-        {"pertoken_scale": None},
-        device=OLD,
-    ),
-    product(
-        {"offset": ones(8, dtype=FULL), "output_dtype": "float16"},
-        "offset must be None with x2 of int8 and output_dtype=float16 on Atlas A2, not given; "
-        "leave it out",
-        {"offset": None},
-    ),
-    product(
         {"scale": words(ones(8, dtype=FULL)), "output_dtype": "bfloat16"},
         "scale must be float32 or bfloat16 with x2 of int8 and output_dtype=bfloat16 on Atlas "
         "A2, not int64; pass the numbers that npu_trans_quant_param packed",
         {"scale": ones(8, dtype=FULL)},
-    ),
-    product(
-        {"scale": np.full(8, 5, np.int64)},
-        "scale must have bit 46 set for an int8 output, without it the kernel writes uint8; "
-        "pack it with npu_trans_quant_param",
-        {"scale": words(np.full(8, 5, FULL))},
-    ),
-    product(
-        {"group_sizes": [0, 0, 256]},
-        "group_sizes must be None or all 0 with int8 matrices, not [0, 0, 256], since their kernel "
-        "with blocks (quant_batch_matmul_v4) is not simulated; leave it out",
-        {"group_sizes": None},
-        code=361001,
     ),
     product(
         INT4 | TOKENS | {"scale": ones(1, 8, dtype=FULL)},
@@ -406,13 +243,6 @@ PRODUCT_ROWS = [
         "shape (1, 8); pass one number, or one a column, or group_sizes=[0, 0, 256]",
         {"scale": ones(1, dtype=FULL)},
         {"scale": ones(8, dtype=FULL)},
-    ),
-    product(
-        INT4 | {"output_dtype": None},
-        "output_dtype must be float16 or bfloat16 with x1 of int32 on Atlas A2, not 'int8'; "
-        "choose one of these",
-        {"output_dtype": "float16"},
-        {"output_dtype": "bfloat16"},
     ),
 ]
 
@@ -431,21 +261,6 @@ GROUP = {"x": ones(4, 16), "scale": ones(2, 16), "group_index": np.array([2, 4])
 OTHER_ROWS = [
     Remedy(
         "npu_quantize",
-        QUANTIZE | {"axis": -2, "scales": ones(4)},
-        "axis must mean the last dimension on Atlas inference, not -2; swap the last two "
-        "dimensions of input and pass -1",
-        ({"axis": -1, "input": ones(4, 16).swapaxes(-1, -2)},),
-        OLD,
-    ),
-    Remedy(
-        "npu_quantize",
-        QUANTIZE | {"input": ones(4, 12), "scales": ones(12), "dtype": "quint4x2"},
-        "the last dimension of input must be a multiple of 8 with dtype='quint4x2', not 12; "
-        "pad it, and scales and zero_points along it",
-        ({"input": np.pad(ones(4, 12), ((0, 0), (0, 4))), "scales": np.pad(ones(12), (0, 4))},),
-    ),
-    Remedy(
-        "npu_quantize",
         QUANTIZE | {"zero_points": ones(1)},
         "zero_points must have the shape of scales, (16,), not (1,); pass as many numbers as "
         "scales has",
@@ -456,31 +271,6 @@ OTHER_ROWS = [
         DIVIDE | {"scales": ones(1, 16, dtype=FULL)},
         "scales must be one-dimensional with div_mode=True, not of shape (1, 16); flatten them",
         ({"scales": ones(1, 16, dtype=FULL).reshape(-1)},),
-    ),
-    Remedy(
-        "npu_quantize",
-        DIVIDE | {"scales": ones(16, dtype=BF16), "zero_points": None},
-        "scales must be float32 with input of float16 and div_mode=True on Atlas A2, not bfloat16; "
-        "convert it",
-        ({"scales": ones(16, dtype=FULL)}, {"input": ones(4, 16).astype(BF16)}),
-    ),
-    Remedy(
-        "npu_quantize",
-        QUANTIZE | {"input": np.ma.masked_array(ones(4, 16), ones(4, 16) > 0)},
-        "input must be an array without a mask, not a MaskedArray; fill it first",
-        ({"input": np.ma.masked_array(ones(4, 16), ones(4, 16) > 0).filled(0)},),
-    ),
-    Remedy(
-        "npu_group_quant",
-        GROUP | {"x": ones(4, 12), "scale": ones(2, 12), "dst_dtype": "quint4x2"},
-        "the last dimension of x must be a multiple of 8 with dst_dtype='quint4x2', not 12; "
-        "pad x and scale",
-        (
-            {
-                "x": np.pad(ones(4, 12), ((0, 0), (0, 4))),
-                "scale": np.pad(ones(2, 12), ((0, 0), (0, 4))),
-            },
-        ),
     ),
     Remedy(
         "npu_group_quant",
@@ -515,18 +305,6 @@ OTHER_ROWS = [
         {"scale": ones(4, dtype=FULL), "offset": ones(1, 4, dtype=FULL)},
         "offset must have shape (1,) or that of scale, (4,), not (1, 4); reshape it",
         ({"offset": ones(1, 4, dtype=FULL).reshape(4)},),
-    ),
-    Remedy(
-        "npu_convert_weight_to_int4pack",
-        {"weight": int32(16, 8).T},
-        "weight must be contiguous, not a view with gaps or a transpose; make it so",
-        ({"weight": np.ascontiguousarray(int32(16, 8).T)},),
-    ),
-    Remedy(
-        "npu_convert_weight_to_int4pack",
-        {"weight": ones(8, 16, dtype=ml_dtypes.int4)},
-        "weight must be int32 on Atlas A2, not int4; convert it",
-        ({"weight": ones(8, 16, dtype=ml_dtypes.int4).astype(np.int32)},),
     ),
     Remedy(
         "npu_anti_quant",
