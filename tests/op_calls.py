@@ -115,6 +115,21 @@ def assert_all_same(output: Any, expected: Any) -> None:
         assert_same(one, other)
 
 
+def bits_of(values: Array) -> Array:
+    """Bit patterns; all NaN are one."""
+    words = values.view(f"u{values.itemsize}").astype(np.uint64)
+    return np.where(np.isnan(values.astype(np.float64)), 0, words + np.uint64(1))
+
+
+def assert_as_reference(op: str, device: str, **given: Any) -> None:
+    """A run on *device* gives the bits of the reference, for each of several outputs."""
+    output: Any = run(op, device=device, timing=False, **given).output
+    expected: Any = ops.load(op).reference(**given, spec=devices.load(device))
+    for came, wanted in zip(output, expected, strict=True):
+        assert (came.dtype, came.shape) == (wanted.dtype, wanted.shape)
+        np.testing.assert_array_equal(bits_of(came), bits_of(wanted))
+
+
 @st.composite
 def shapes(draw: st.DrawFn, most: int = 6000) -> tuple[int, ...]:
     """One to eight dimensions: all small but two at most, of which one is the last."""
@@ -271,3 +286,14 @@ def assert_accepted(op: str, call: dict[str, Any], series: str) -> None:
     """*call* gives what the reference gives."""
     output = run(op, device=LINES[series], timing=False, **call).output
     assert_all_same(output, ops.load(op).reference(**call))
+
+
+def assert_constraints(op: str, base: dict[str, Any], rows: list[Row], series: str) -> None:
+    """*base* is refused with what is wrong of each row, and accepted with what is right.
+
+    A row with nothing wrong is about the chip, which accepts nothing.
+    """
+    for row in rows:
+        assert_refused(op, base | row.wrong, row, series)
+        if row.wrong:
+            assert_accepted(op, base | row.right, series)

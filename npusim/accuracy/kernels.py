@@ -53,7 +53,7 @@ class Accuracy:
     """
 
     kind: str | None
-    """In words; None for a kernel of one's own."""
+    """In words; None for a custom kernel."""
     series: str
     rows: int
     """How many measured kernels; without any, what follows is None."""

@@ -57,7 +57,7 @@ def _fill(run: Result, folder: Path) -> list[str]:
 
 
 def _check_name(output: str) -> None:
-    """Raise FolderError unless *output*, a name from a kernel of one's own, is that of a file."""
+    """Raise FolderError unless *output*, a name from a custom kernel, is that of a file."""
     if Path(output).name != output or not output.isprintable():
         raise FolderError(
             f"run: an output that is written must have a name for a file, not {output!r}; "

@@ -1,4 +1,4 @@
-"""The chips that come with npusim, one TOML file each, and loading a file of one's own.
+"""The chips that come with npusim, one TOML file each, and loading a file of the user.
 
 A chip of a what-if takes a shipped one and changes a number::
 

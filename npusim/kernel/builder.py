@@ -137,7 +137,7 @@ class Builder:
         return queue
 
     @contextmanager
-    def on_top_of(self, slot: Slot) -> Iterator[None]:
+    def on_top_of(self, slot: Slot | Local) -> Iterator[None]:
         """What is claimed of the buffer of *slot* in here begins where *slot* does, over it.
 
         Programs must write flags that keep those who use the one from those who use the other.

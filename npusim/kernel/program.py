@@ -13,7 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from npusim.devices.schema import Pipe
-from npusim.isa import MicroOp, global_operand, moved
+from npusim.isa import (
+    CrossCoreSetFlag,
+    CrossCoreWaitFlag,
+    MicroOp,
+    copied_place,
+    global_operand,
+    moved,
+)
 
 __all__ = [
     "Binding",
@@ -25,6 +32,7 @@ __all__ = [
     "Program",
     "QueueName",
     "added",
+    "copies_of_bodies",
     "short_line",
 ]
 
@@ -75,6 +83,21 @@ class Body:
         return frozenset(place.name for op in self for place in [global_operand(op)] if place)
 
     @cached_property
+    def has_cross_core_flags(self) -> bool:
+        """Whether it sets or awaits flags between cores."""
+        if self.calls:
+            return any(leaf.has_cross_core_flags for leaf in self.leaves)
+        return any(isinstance(op, CrossCoreSetFlag | CrossCoreWaitFlag) for op in self)
+
+    @cached_property
+    def copies(self) -> NDArray[np.int64]:
+        """Numbers of its micro-ops that copy from or to global memory, `(copies,)`."""
+        if self.calls:
+            return copies_of_bodies(call.body for call in self.calls)
+        found = [index for index, op in enumerate(self) if copied_place(op) is not None]
+        return np.array(found, np.int64)
+
+    @cached_property
     def ops(self) -> tuple[MicroOp, ...]:
         """Every micro-op, those of its calls moved on by their shifts.
 
@@ -97,6 +120,15 @@ class Body:
     def __len__(self) -> int:
         """How many micro-ops it has, calls written out."""
         return self._count
+
+
+def copies_of_bodies(bodies: Iterable[Body]) -> NDArray[np.int64]:
+    """Numbers of the micro-ops of *bodies* that copy from or to global memory, `(copies,)`."""
+    found, first = [np.zeros(0, np.int64)], 0
+    for body in bodies:
+        found.append(body.copies + first)
+        first += len(body)
+    return np.concatenate(found)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

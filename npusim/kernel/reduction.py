@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Literal
 
 from npusim.data.dtypes import FLOAT32
-from npusim.isa import Local, Reduce, ScalarLoad, ScalarStore, WholeReduce
+from npusim.isa import FLOATS_PER_REPEAT, Local, Reduce, ScalarLoad, ScalarStore, WholeReduce
 from npusim.kernel.builder import Builder
 from npusim.kernel.chain import step
 from npusim.kernel.queues import Slot
@@ -19,42 +19,40 @@ __all__ = ["Reduction"]
 
 __kernel_vocabulary__ = True
 
-FLOAT_LANES = 64
-"""fp32 numbers in a repeat."""
-
 
 class Reduction:
     """Three instructions and a scalar trip; three more trips where elements fill no repeat."""
 
     def __init__(self, builder: Builder, columns: int) -> None:
         self.builder = builder
-        self.partial = builder.claim("ub", FLOAT32.nbytes(max(1, columns // FLOAT_LANES)))
+        self.partial = builder.claim("ub", FLOAT32.nbytes(max(1, columns // FLOATS_PER_REPEAT)))
 
-    def find_largest(self, result: Slot, values: Local) -> None:
-        """The largest of *values* `(width,)` to the first element of *result*."""
+    def find_largest(self, result: Local | Slot, values: Local) -> None:
+        """The largest of *values* `(width,)` to the first of two elements of *result*."""
         self.find("max", result, values)
 
-    def find(self, op: Literal["min", "max"], result: Slot, values: Local) -> None:
-        """The smallest or largest of *values* `(width,)` to the first element of *result*."""
-        builder, first = self.builder, result.of(FLOAT32, 1)
-        repeats, left = divmod(values.count, FLOAT_LANES)
+    def find(self, op: Literal["min", "max"], result: Local | Slot, values: Local) -> None:
+        """The smallest or largest of *values* `(width,)` to the first of two of *result*."""
+        builder = self.builder
+        pair = result[:2] if isinstance(result, Local) else result.of(FLOAT32, 2)
+        first, second = pair[:1], pair[1:]
+        repeats, left = divmod(values.count, FLOATS_PER_REPEAT)
         if repeats > 1:
             # (repeats x 64,) -> (repeats,) -> (1,)
             partial = self.partial.of(FLOAT32, repeats)
-            step(builder, WholeReduce(op, partial, values.at(0, repeats * FLOAT_LANES)))
+            step(builder, WholeReduce(op, partial, values.at(0, repeats * FLOATS_PER_REPEAT)))
             step(builder, Reduce(op, partial.at(0, 1), partial))
             self._last_step(op, first, partial.at(0, 1))
         else:
-            self._last_step(op, first, values.at(0, min(FLOAT_LANES, values.count)))
+            self._last_step(op, first, values.at(0, min(FLOATS_PER_REPEAT, values.count)))
         if repeats and left:
             builder.emit(ScalarLoad("whole", first))
-            self._last_step(op, first, values.at(repeats * FLOAT_LANES, left))
-            second = result.of(FLOAT32, 1, FLOAT32.nbytes(1))
+            self._last_step(op, first, values.at(repeats * FLOATS_PER_REPEAT, left))
             builder.emit(
                 ScalarLoad("rest", first), ScalarStore(first, "whole"), ScalarStore(second, "rest")
             )
             builder.sync("scalar", "vector")
-            self._last_step(op, first, result.of(FLOAT32, 2))
+            self._last_step(op, first, pair)
 
     def _last_step(self, op: Literal["min", "max"], result: Local, values: Local) -> None:
         """The smallest or largest of one repeat to *result*, by way of the scalar unit."""

@@ -25,7 +25,7 @@ __kernel_vocabulary__ = True
 Integers = NDArray[np.int64]
 
 
-def spread(sizes: Integers, first: Integers) -> tuple[Integers, Integers]:
+def spread(sizes: Integers, first: Integers | int = 0) -> tuple[Integers, Integers]:
     """*sizes* rows from *first* on for each item: the item of each row, and the row itself.
 
     >>> spread(np.array([2, 1]), np.array([5, 0]))

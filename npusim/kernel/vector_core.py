@@ -263,6 +263,13 @@ class VectorCore(Core):
         mode = self.rounding(dst.dtype) if mode is None else mode
         self.step(Cast(dst, src, mode))
 
+    def convert(self, dst: Local, src: Local, mode: RoundMode | None = None) -> None:
+        """*src* in the type of *dst*: `cast`, or `copy` where it has that type already."""
+        if dst.dtype is src.dtype:
+            self.copy(dst, src)
+        else:
+            self.cast(dst, src, mode)
+
     def rounding(self, target: DType) -> RoundMode:
         """How `cast` rounds to *target*, to nearest even: what widens to fp32 is not rounded."""
         # 310P has one conversion to fp16, and that rounds to nearest even as well.

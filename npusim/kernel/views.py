@@ -10,7 +10,7 @@ A stage of a kernel is a function of views and sizes::
     for row in range(0, rows, step):
         repeat(builder, tile, x[row : row + step, :], y[row : row + step, :])
 
-:func:`repeat` writes such a stage once for each shape. What tells the calls apart is where their
+:func:`repeat` writes such a stage once for each shape. What distinguishes the calls is where their
 views begin, and these offsets become the shifts of the :class:`~npusim.kernel.program.Call`;
 everything else is the key of the body, so none can be forgotten.
 """
@@ -91,6 +91,11 @@ class GmView(Shiftable):
     def row(self, index: int) -> GmView:
         """Row number *index* as a vector: one that nothing follows."""
         return replace(self[index : index + 1, :], pitch=0)
+
+    @property
+    def flat(self) -> GmView:
+        """All of it as one row: its rows must follow each other in global memory."""
+        return GmView(self.name, self.dtype, 1, self.rows * self.columns, 0, self.offset_bytes)
 
     @property
     def row_bytes(self) -> int:

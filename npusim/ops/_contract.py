@@ -119,7 +119,7 @@ class Contract:
         """Refuse what nobody asked for of *tensors*: given where no row takes it, or lacking."""
         for name in tensors:
             if self.rows and name not in self._narrowing.names:
-                self._presence(name, self.arguments[name])
+                self._presence(name, is_out=_is_left_out(self.arguments[name]))
 
     def fail(self, text: str, code: Code = Code.INVALID_PARAMETER) -> NoReturn:
         """Refuse: *text* says what must hold, what came, and what to do."""
@@ -174,7 +174,7 @@ class Contract:
         """*value* as a tensor that a row of support takes, which keeps the rows that do."""
         narrowing, of = self._narrowing, _in_table(name)
         if value is not None:
-            self._presence(of, value)
+            self._presence(of, is_out=False)
         found = self._tensor(name, value, dtypes_of(narrowing.left, of), lambda: self.when(name))
         element, layout, rank = found.element, found.spec.layout, len(found.shape)
         narrowing.note(name, Fact(of, "type", element))
@@ -200,9 +200,9 @@ class Contract:
             return ""
         return self._narrowing.when(lambda rows: admitted(rows, name))
 
-    def _presence(self, name: str, value: object) -> None:
+    def _presence(self, name: str, *, is_out: bool) -> None:
         """Refuse None or a tensor as *name* where no row that is left takes that."""
-        narrowing, is_out = self._narrowing, _is_left_out(value)
+        narrowing = self._narrowing
         narrowing.names.add(name)
         fact = Fact(name, "left out" if is_out else "given")
         if not rows_with(narrowing.left, fact):
@@ -295,7 +295,7 @@ class Contract:
         """A tensor that may be None, where a row of support says so."""
         value = self.value(name) if value is ARGUMENT else value
         if value is None:
-            self._presence(name, value)
+            self._presence(name, is_out=True)
             return None
         return self.operand(name, value)
 
@@ -303,7 +303,7 @@ class Contract:
         """A matrix that may be None, where a row of support says so."""
         value = self.value(name)
         if value is None:
-            self._presence(name, value)
+            self._presence(name, is_out=True)
             return None
         return self.matrix(name)
 
@@ -318,7 +318,7 @@ class Contract:
     def optional_operands(self, name: str) -> tuple[Operand, ...]:
         """A list of tensors that may be None or empty; empty where it is left out."""
         if _is_left_out(self.value(name)):
-            self._presence(name, None)
+            self._presence(name, is_out=True)
             return ()
         return self.operands(name)
 

@@ -10,8 +10,6 @@ from npusim.kernel import GmView, VectorCore
 
 __all__ = ["QuantParameter"]
 
-__kernel_vocabulary__ = True
-
 
 class QuantParameter:
     """A scale or an offset, of which up to *count* elements are loaded and widened at a time.

@@ -14,7 +14,17 @@ from __future__ import annotations
 import numpy as np
 
 from npusim.data.dtypes import INT16, Array
-from npusim.kernel import FLOAT16, INT4, INT8, DType, Local, Register, VectorCore
+from npusim.kernel import (
+    BLOCK_BYTES,
+    FLOAT16,
+    FLOATS_PER_BLOCK,
+    INT4,
+    INT8,
+    DType,
+    Local,
+    Register,
+    VectorCore,
+)
 
 __all__ = [
     "INT4_PER_INT32",
@@ -24,9 +34,12 @@ __all__ = [
     "find_factor",
     "find_max",
     "fold_max",
+    "fold_rows",
     "packed",
     "repeat_block",
+    "repeat_row",
     "round_by_int16",
+    "spread_numbers",
 ]
 
 LARGEST = {INT8: 127, INT4: 7}
@@ -72,6 +85,18 @@ def find_factor(core: VectorCore, absmax: Register, largest: int, scale: Local) 
     core.set_value(scale, "scale")
 
 
+def fold_rows(core: VectorCore, plane: Local, rows: int) -> Local:
+    """Bring the largest elements of each row of fp32 or fp16 *plane* into its first repeat.
+
+    Returns those, `(rows, lanes)`. *plane* is overwritten.
+    """
+    columns, lanes = plane.count // rows, plane.repeat_elements
+    for row in range(rows):
+        fold_max(core, plane[row * columns : (row + 1) * columns])
+    pitch = plane.dtype.nbytes(columns) // BLOCK_BYTES
+    return Local(plane.buffer, plane.offset_bytes, plane.dtype, rows * lanes, 1, pitch)
+
+
 # ---- one number for many elements, and rounding ----
 
 
@@ -86,6 +111,27 @@ def repeat_block(core: VectorCore, dst: Local, block: Local) -> None:
         for part in (dst[:whole], dst[whole:]):
             if part.count:
                 core.copy(part, block.again(part.count))
+
+
+def repeat_row(core: VectorCore, plane: Local, row: Local) -> None:
+    """*row* `(columns,)` to each row of *plane* `(rows, columns)`: one Copy takes as long."""
+    with core.independent():
+        for first in range(0, plane.count, row.count):
+            core.copy(plane[first : first + row.count], row)
+
+
+def spread_numbers(core: VectorCore, plane: Local, numbers: Local, blocks: Local) -> None:
+    """Each of fp32 *numbers* `(rows,)` to its row of *plane* `(rows, columns)`.
+
+    *blocks* has room for eight of each number.
+    """
+    columns = plane.count // numbers.count
+    # (rows,) -> (rows, 8) -> (rows, columns)
+    core.brcb(blocks[: numbers.count * FLOATS_PER_BLOCK], numbers)
+    with core.independent():
+        for row in range(numbers.count):
+            block = blocks[row * FLOATS_PER_BLOCK : (row + 1) * FLOATS_PER_BLOCK]
+            repeat_block(core, plane[row * columns : (row + 1) * columns], block)
 
 
 def round_by_int16(core: VectorCore, values: Local, dst: Local | None = None) -> Local:

@@ -14,9 +14,9 @@ from npusim.kernel import VectorCore
 __all__ = ["exp_plus_1", "exp_plus_1_of", "invert"]
 
 
-def exp_plus_1(core: VectorCore, dst: Local, a: Local) -> None:
-    """`dst = exp(-a) + 1`, of fp32 `(n,)`; *dst* may be *a*."""
-    core.mul(dst, a, -1.0)
+def exp_plus_1(core: VectorCore, dst: Local, a: Local, factor: float = -1.0) -> None:
+    """`dst = exp(factor x a) + 1`, of fp32 `(n,)`; *dst* may be *a*."""
+    core.mul(dst, a, factor)
     core.exp(dst, dst)
     core.add(dst, dst, 1.0)
 
@@ -31,6 +31,7 @@ def invert(core: VectorCore, values: Local, ones: Local) -> None:
                 core.step(Binary("div", part, ones.again(part.count), part))
 
 
-def exp_plus_1_of(a: Array) -> Array:
-    """`exp(-a) + 1` of fp32 *a*, on whole arrays: float64 is exact enough to round once."""
-    return np.exp(-a.astype(np.float64)).astype(np.float32) + np.float32(1)
+def exp_plus_1_of(a: Array, factor: float = -1.0) -> Array:
+    """`exp(factor x a) + 1` of fp32 *a*, on whole arrays: float64 is exact enough to round once."""
+    scaled = a * np.float32(factor)
+    return np.exp(scaled.astype(np.float64)).astype(np.float32) + np.float32(1)

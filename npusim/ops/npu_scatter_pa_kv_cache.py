@@ -24,72 +24,51 @@ import numpy as np
 
 from npusim.data.dtypes import BFLOAT16, FLOAT16, INT8, Array
 from npusim.data.tensor import Tensor
-from npusim.ops._contract import Contract
-from npusim.ops._kv_cache.contract import (
-    Problem,
-    caches_of,
-    checked,
-    support_of,
-    tokens_of,
-)
-from npusim.ops._kv_cache.kernel import build
-from npusim.ops._kv_cache.oracle import with_tokens
-from npusim.ops._kv_cache.tiling import Plan, tile
-from npusim.ops._oracle import Given
-from npusim.ops._protocol import Operator
-from npusim.ops._support import A2_A3
-from npusim.ops._torch import TorchFunction
-
-__all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "oracle", "tile"]
+from npusim.ops import _kv_cache as kv
+from npusim.ops import _vocabulary as ops
+from npusim.ops._vocabulary import A2_A3
 
 NORM, PA_NZ = "Norm", "PA_NZ"
-
-
 TYPES = (FLOAT16, BFLOAT16, INT8)
 
 SUPPORT = (
-    *support_of(TYPES, "slot_mapping", nz=False, on=A2_A3, cache_mode=(NORM,)),
-    *support_of(TYPES, "slot_mapping", nz=True, on=A2_A3, cache_mode=(PA_NZ,)),
+    *kv.support_of(TYPES, "slot_mapping", nz=False, on=A2_A3, cache_mode=(NORM,)),
+    *kv.support_of(TYPES, "slot_mapping", nz=True, on=A2_A3, cache_mode=(PA_NZ,)),
 )
 
 
-def check(contract: Contract) -> Problem:
+def check(contract: ops.Contract) -> kv.Problem:
     """Hold a call against what ties its arguments together; raises OpError."""
-    tokens = tokens_of(contract)
+    tokens = kv.tokens_of(contract)
     is_nz = contract.choice("cache_mode") == PA_NZ
-    caches = caches_of(contract)
-    return checked(contract, tokens, caches, "slot_mapping", is_nz=is_nz)
+    caches = kv.caches_of(contract)
+    return kv.checked(contract, tokens, caches, "slot_mapping", is_nz=is_nz)
 
 
-def oracle(given: Given) -> tuple[Array | Tensor, Array | Tensor]:
+def oracle(given: ops.Given) -> tuple[Array | Tensor, Array | Tensor]:
     """Whole arrays in plain numpy: both caches with the tokens in their slots."""
-    pairs = (given.key_cache, given.key), (given.value_cache, given.value)
-    slots, is_nz = np.asarray(given.slot_mapping), given.cache_mode == PA_NZ
-    found = [with_tokens(cache, x, slots, is_nz=is_nz) for cache, x in pairs]
-    return found[0], found[1]
+    return kv.caches_after(given, np.asarray(given.slot_mapping), is_nz=given.cache_mode == PA_NZ)
 
 
-TORCH = TorchFunction(
+TORCH = ops.TorchFunction(
     schema="npu_scatter_pa_kv_cache(Tensor key, Tensor value, Tensor(a!) key_cache, "
     "Tensor(b!) value_cache, Tensor slot_mapping, *, Tensor? compress_lens=None, "
     "Tensor? compress_seq_offsets=None, Tensor? seq_lens=None, str? cache_mode='PA_NZ') -> ()",
     aclnn=lambda _: "aclnnScatterPaKvCache",
-    outputs=lambda given, _: tuple(
-        (given[name].shape, given[name].dtype) for name in ("key_cache", "value_cache")
-    ),
+    outputs=kv.outputs,
     defaults={"cache_mode": PA_NZ},
     into=("key_cache", "value_cache"),
     absent=("compress_lens", "compress_seq_offsets", "seq_lens"),
 )
 
-OPERATOR = Operator(
+OPERATOR = ops.Operator(
     kernel_type="ScatterPaKvCache",
     document=__doc__,
     support=SUPPORT,
     elsewhere="run npu_reshape_and_cache, or on Atlas A2 or A3",
     contract=check,
-    tile=tile,
-    build=build,
+    tile=kv.tile,
+    build=kv.build,
     oracle=oracle,
     seen_by_kernel=("slot_mapping",),
     torch=(TORCH,),

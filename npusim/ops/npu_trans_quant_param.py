@@ -31,27 +31,21 @@ import numpy as np
 from npusim.data.dtypes import FLOAT32, INT64, Array
 from npusim.data.tensor import Operand, TensorSpec
 from npusim.devices.schema import DeviceSpec
-from npusim.isa import ScalarAlu, ScalarLoad, ScalarLoop, ScalarOp, ScalarStore
-from npusim.kernel.builder import Builder
-from npusim.kernel.program import Block
-from npusim.kernel.queues import Slot
-from npusim.kernel.rows import Writer, load, pieces
-from npusim.kernel.views import GmView, bindings
-from npusim.ops import _protocol
-from npusim.ops._contract import Contract
-from npusim.ops._oracle import Given
-from npusim.ops._protocol import Operator, present
-from npusim.ops._support import Row
-from npusim.ops._torch import Sizes, TorchArguments, TorchFunction
+from npusim.isa import Local, ScalarAlu, ScalarLoad, ScalarLoop, ScalarOp, ScalarStore
+from npusim.kernel import Block, GmView, Step, VectorCore
+from npusim.kernel.rectangles import RowPieces
+from npusim.ops import _vocabulary as ops
+from npusim.ops._torch import Sizes
+from npusim.ops._vocabulary import Row, present
 
-__all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "oracle", "tile"]
+__all__ = ["OPERATOR", "build", "check", "oracle", "reference", "tile"]
 
 
-# ---- contract ----
+# ---- what is accepted ----
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Problem(_protocol.Problem):
+class Problem(ops.Problem):
     """A checked call."""
 
     scale: Operand
@@ -62,7 +56,7 @@ class Problem(_protocol.Problem):
 SUPPORT = (Row(scale=FLOAT32, offset=FLOAT32, round_mode=(0, 1)),)
 
 
-def check(contract: Contract) -> Problem:
+def check(contract: ops.Contract) -> Problem:
     """Hold a call against what ties its arguments together; raises OpError."""
     s = contract.operand("scale")
     contract.require(
@@ -82,7 +76,7 @@ def check(contract: Contract) -> Problem:
     )
 
 
-def _joint_shape(contract: Contract, s: tuple[int, ...], o: tuple[int, ...]) -> tuple[int, ...]:
+def _joint_shape(contract: ops.Contract, s: tuple[int, ...], o: tuple[int, ...]) -> tuple[int, ...]:
     if len(s) == 2:
         contract.require(
             s[0] == 1 and o == s,
@@ -103,7 +97,7 @@ def _joint_shape(contract: Contract, s: tuple[int, ...], o: tuple[int, ...]) -> 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan(_protocol.Plan):
+class Plan(ops.Plan):
     """One core takes everything, a chunk of results at a time."""
 
     chunk: int
@@ -118,62 +112,68 @@ def tile(_: DeviceSpec, p: Problem) -> Plan:
     return Plan(block_dim=1, chunk=min(CHUNK_BYTES // INT64.nbytes(1), p.output.size))
 
 
-# ---- program ----
+# ---- kernel ----
 
 
 def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
     """Load a chunk, pack its elements one by one on the scalar pipe, store it."""
-    kind, total = spec.vector_kinds[0], p.output.size
-    builder = Builder("npu_trans_quant_param", spec.cores[kind], spec.sync)
-    tensors = {x.name: GmView.vector(x.name, FLOAT32, x.spec.size) for x in p.inputs}
-    output = GmView.vector("output", INT64, total)
+    core, total = VectorCore("npu_trans_quant_param", spec), p.output.size
+    whole = {x.name: GmView.vector(x.name, FLOAT32, x.spec.size) for x in p.inputs}
     queues = {
-        name: builder.queue("ub", FLOAT32.nbytes(min(plan.chunk, x.columns)), "mte2", "scalar")
-        for name, x in tensors.items()
+        name: core.tiles(FLOAT32, min(plan.chunk, view.columns), "mte2", "scalar")
+        for name, view in whole.items()
     }
-    results = builder.queue("ub", INT64.nbytes(plan.chunk), "scalar", "mte3")
-    writer = Writer(builder, spec, "scalar")
+    results = core.tiles(INT64, plan.chunk, "scalar", "mte3")
+    core.claim_tails("scalar")
     # A single number goes with all of the others, and stays.
-    single = {
-        name: load(builder, spec, queues[name], x)
-        for name, x in tensors.items()
-        if x.columns == 1 < total
-    }
-    for start, count in pieces(total, plan.chunk):
-        here = slice(start, start + count)
-        slots = {
-            name: single.get(name) or load(builder, spec, queues[name], x[:, here])
-            for name, x in tensors.items()
-        }
+    single = [name for name, view in whole.items() if view.columns == 1 < total]
+
+    def load_single() -> None:
+        for name in single:
+            core.load(queues[name], whole[name])
+
+    def free_single() -> None:
+        for name in single:
+            queues[name].free(queues[name].only)
+
+    def chunk(output: GmView, *views: GmView) -> None:
+        """*output* of *views*, of scale and offset."""
+        for view in views:
+            if view.name not in single:
+                core.load(queues[view.name], view)
         result = results.alloc()
-        builder.emit(ScalarLoop(count, _body(p, slots, result, single)))
-        for name, slot in slots.items():
+        elements = {
+            name: ScalarLoad(name, queue.only[:1], 0 if name in single else FLOAT32.nbytes(1))
+            for name, queue in queues.items()
+        }
+        core.emit(ScalarLoop(output.columns, _body(p.round_mode, elements, result)))
+        for name, queue in queues.items():
             if name not in single:
-                queues[name].free(slot)
-        writer.store(results, result, output[:, here])
-    for name, slot in single.items():
-        queues[name].free(slot)
-    return (Block(0, kind, builder.build(), bindings(output, *tensors.values())),)
+                queue.free(queue.only)
+        core.store(results, result, output)
+
+    chunks = RowPieces.of([total], plan.chunk)
+    views = [view if name in single else chunks.views(view) for name, view in whole.items()]
+    output = chunks.views(GmView.vector("output", INT64, total))
+    once, end = np.zeros(1, np.int64), np.full(1, chunks.core.size)
+    return core.launch(
+        Step(load_single, (), once, once - 1, keeps_slots=True),
+        Step(chunk, (output, *views), chunks.core, keeps_slots=True),
+        Step(free_single, (), once, end, keeps_slots=True),
+    )
 
 
-def _body(
-    p: Problem, slots: dict[str, Slot], result: Slot, single: dict[str, Slot]
-) -> tuple[ScalarOp, ...]:
+def _body(round_mode: int, elements: dict[str, ScalarLoad], result: Local) -> tuple[ScalarOp, ...]:
     """What the scalar pipe does for one element."""
-
-    def element(name: str) -> ScalarLoad:
-        step = 0 if name in single else FLOAT32.nbytes(1)
-        return ScalarLoad(name, slots[name].of(FLOAT32, 1), step)
-
-    body: list[ScalarOp] = [element("scale")]
-    if p.round_mode == 0:
+    body: list[ScalarOp] = [elements["scale"]]
+    if round_mode == 0:
         body.append(ScalarAlu("and", "scale", "scale", UPPER_BITS))
     else:
         body += _rounded()
     body.append(ScalarAlu("or", "word", "scale", INT8_FLAG))
-    if p.offset is not None:
+    if "offset" in elements:
         body += [
-            element("offset"),
+            elements["offset"],
             ScalarAlu("f32_to_i32", "offset", "offset"),
             ScalarAlu("max", "offset", "offset", -256),
             ScalarAlu("min", "offset", "offset", 255),
@@ -181,7 +181,7 @@ def _body(
             ScalarAlu("shl", "offset", "offset", 37),
             ScalarAlu("or", "word", "word", "offset"),
         ]
-    body.append(ScalarStore(result.of(INT64, 1), "word", INT64.nbytes(1)))
+    body.append(ScalarStore(result[:1], "word", INT64.nbytes(1)))
     return tuple(body)
 
 
@@ -209,7 +209,7 @@ def _rounded() -> list[ScalarOp]:
     ]
 
 
-# ---- reference ----
+# ---- oracle ----
 
 
 def reference(scale: Array, offset: Array | None = None, round_mode: int = 0) -> Array:
@@ -228,22 +228,22 @@ def reference(scale: Array, offset: Array | None = None, round_mode: int = 0) ->
     return np.asarray(words)
 
 
-def oracle(given: Given) -> Array:
+def oracle(given: ops.Given) -> Array:
     """The words of a whole scale."""
     return reference(given.scale, given.offset, given.round_mode)
 
 
-# ---- torch ----
+# ---- declaration ----
 
 
-def _torch_outputs(given: TorchArguments, sizes: Sizes) -> tuple[tuple[tuple[Any, ...], str]]:
+def _torch_outputs(given: ops.TorchArguments, sizes: Sizes) -> tuple[tuple[tuple[Any, ...], str]]:
     scale, offset = given["scale"], given["offset"]
     if offset is None or len(scale.shape) != 1:
         return ((scale.shape, "int64"),)
     return (((sizes.sym_max(scale.shape[0], offset.shape[0]),), "int64"),)
 
 
-TORCH = TorchFunction(
+TORCH = ops.TorchFunction(
     schema="npu_trans_quant_param(Tensor scale, Tensor? offset=None, int? round_mode=0) -> Tensor",
     aclnn=lambda given: f"aclnnTransQuantParamV{3 if given['round_mode'] else 2}",
     outputs=_torch_outputs,
@@ -251,7 +251,7 @@ TORCH = TorchFunction(
 )
 
 
-OPERATOR = Operator(
+OPERATOR = ops.Operator(
     kernel_type="TransQuantParamV2",
     document=__doc__,
     support=SUPPORT,

@@ -99,7 +99,7 @@ def glimpse(line: str, run: Timed | None) -> str:
 
 
 def _whose(runs: Sequence[Record], names: Sequence[Head]) -> list[str]:
-    """What a chart calls each of *runs*: what tells it from the others, or what it is."""
+    """What a chart calls each of *runs*: what distinguishes it from the others, or what it is."""
     return [head.who or named(run) for run, head in zip(runs, names, strict=True)]
 
 

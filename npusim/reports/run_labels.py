@@ -1,4 +1,4 @@
-"""Runs on one page: a letter for each, and in words what tells it from the others."""
+"""Runs on one page: a letter for each, and in words what distinguishes it from the others."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Head(NamedTuple):
     letter: str
     """A, B and so on; nothing where the page has one run."""
     who: str
-    """What tells it from the others."""
+    """What distinguishes it from the others."""
 
     def __str__(self) -> str:
         return ", ".join(filter(None, self))
@@ -78,7 +78,7 @@ def titled(runs: Sequence[Timed]) -> str:
     return f"{len(runs)} runs: {listed(names)}"
 
 
-# ---- what tells runs apart ----
+# ---- what distinguishes runs ----
 
 
 def heads(runs: Sequence[Record]) -> list[Head]:

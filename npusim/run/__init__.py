@@ -1,4 +1,4 @@
-"""Running an operator or a kernel of one's own: from a call to a Run."""
+"""Running an operator or a custom kernel: from a call to a Run."""
 
 from __future__ import annotations
 

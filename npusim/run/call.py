@@ -1,4 +1,4 @@
-"""Run an operator, or a kernel of one's own, on a simulated chip: check, tile, build, then play."""
+"""Run an operator, or a custom kernel, on a simulated chip: check, tile, build, then play."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def play(
     engine = engine_named(options.engine)
     asked, operator, spec, l2 = op, find(op), devices.load(device), options.l2
     op, bound = operator.name, bind(operator, args, kwargs)
-    with deeper(options.deeper):  # a kernel of one's own is written now
+    with deeper(options.deeper):  # a custom kernel is written now
         problem = _checked(operator, spec, bound, l2)
     icache = _icache(options.icache, l2)
     with_values = options.values and all(each.array is not None for each in problem.inputs)
@@ -147,9 +147,9 @@ def _earlier(
 
 
 def find(op: str | user_kernel.KernelFunction) -> ops.Operator:
-    """What is to be run: the operator of that name, or a kernel of one's own.
+    """What is to be run: the operator of that name, or a custom kernel.
 
-    A kernel of one's own is a function, or FILE.py:FUNCTION. Raises ValueError for an unknown
+    A custom kernel is a function, or FILE.py:FUNCTION. Raises ValueError for an unknown
     operator, KernelError for a kernel that cannot be found.
     """
     if not isinstance(op, str):

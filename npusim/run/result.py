@@ -61,7 +61,7 @@ class Result:
     Plan, trace, cycles and counters are those of the operator's own kernel.
     """
     is_own_kernel: bool = False
-    """Whether a function of one's own wrote the kernel, and no operator of npusim."""
+    """Whether a function of the user wrote the kernel, and no operator of npusim."""
     kernel_type: str | None = None
     """What CANN calls the kernel; None when no kernel ran."""
     call: Call | None = None
@@ -124,7 +124,7 @@ class Result:
 
     @property
     def kind(self) -> Kind | None:
-        """Which measured kernels are like it; None for one's own, or where no kernel ran."""
+        """Which measured kernels are like it; None for a custom kernel, or where no kernel ran."""
         return None if self._sort is None else self._sort[0]
 
     @cached_property

@@ -51,9 +51,9 @@ class Task:
 
     It sees no values of *problem*, but for those that decide how the kernel is written. So what it
     computes is the same for all calls of the same shapes, and is kept for them, its times also in
-    the folder *stored* if there is one. Of a kernel of
-    one's own nothing is: the function that wrote it may have looked at anything. The *queues* that
-    are named get a slot more than the kernel declares.
+    the folder *stored* if there is one. Nothing is kept of a custom kernel: the function that wrote
+    it may have looked at anything. The *queues* that are named get a slot more than the kernel
+    declares.
     """
 
     def __init__(

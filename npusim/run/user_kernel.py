@@ -1,4 +1,4 @@
-"""A kernel of one's own, in place of an operator: a function that writes it for a chip and shapes.
+"""A custom kernel, in place of an operator: a function that writes it for a chip and shapes.
 
 .. code-block:: python
 
@@ -48,7 +48,7 @@ PACKAGE = Path(__file__).resolve().parents[1]
 
 
 class KernelError(ValueError):
-    """A kernel of one's own cannot be found, written or launched."""
+    """A custom kernel cannot be found, written or launched."""
 
 
 # ---- files ----

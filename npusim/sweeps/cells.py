@@ -1,4 +1,4 @@
-"""The cells of a sweep: each a call on a chip, with what tells it from the others."""
+"""The cells of a sweep: each a call on a chip, with what distinguishes it from the others."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ALL = "all"
 MOST_CELLS = 100_000
 """More is a slip, as of a size written for a number of steps."""
 MOST_SOURCE_BYTES = 1 << 24
-"""Of the file of a kernel of one's own."""
+"""Of the file of a custom kernel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +266,7 @@ def _frozen(value: object) -> object:
 
 
 def _source(op: str) -> bytes:
-    """A digest of the file of a kernel of one's own; nothing for an operator."""
+    """A digest of the file of a custom kernel; nothing for an operator."""
     if ":" not in op:
         return b""
     return sha256(content(Path(op.rpartition(":")[0]), MOST_SOURCE_BYTES)).digest()

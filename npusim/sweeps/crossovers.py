@@ -22,7 +22,7 @@ class Line:
 
     @property
     def label(self) -> str:
-        """What tells it from the others."""
+        """What distinguishes it from the others."""
         return _words(self.coordinates)
 
 

@@ -16,13 +16,11 @@ from npusim.check import bursts
 from npusim.check.bursts import BurstsOfBodies, bursts_of_cores
 from npusim.check.byte_ranges import Numbers, Owned, are_apart, rows_of_pieces
 from npusim.devices.schema import DeviceSpec
-from npusim.isa import CrossCoreSetFlag, CrossCoreWaitFlag, copied_place
+from npusim.isa import copied_place
 from npusim.kernel.program import Block, Program
 from npusim.kernel.table import LaunchTable
 
 __all__ = ["equivalent_cores", "has_cross_core_flags"]
-
-CROSS_CORE_FLAGS = (CrossCoreSetFlag, CrossCoreWaitFlag)
 
 
 def equivalent_cores(blocks: tuple[Block, ...], spec: DeviceSpec) -> tuple[tuple[Block, ...], ...]:
@@ -141,4 +139,4 @@ def _lines(
 
 def has_cross_core_flags(program: Program) -> bool:
     """Whether *program* sets or awaits flags between cores, so that its blocks differ in time."""
-    return any(isinstance(op, CROSS_CORE_FLAGS) for body in program.leaves for op in body)
+    return any(body.has_cross_core_flags for body in program.leaves)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
 
-from npusim.isa import copied_place
-from npusim.kernel.program import Body, Program
+from npusim.kernel.program import Program, copies_of_bodies
 
 __all__ = ["COUNT_UNITS", "CopyTimes", "copies_of", "packed", "unpacked"]
 
@@ -61,21 +59,7 @@ class CopyTimes:
 
 def copies_of(program: Program) -> Rows:
     """Numbers of the micro-ops of *program* that touch global memory, `(copies,)`."""
-    return _of_all(program.called, {})
-
-
-def _of_all(called: Iterable[Body], known: dict[Body, Rows]) -> Rows:
-    found = [np.zeros(0, np.int64)]
-    first = 0
-    for body in called:
-        if body not in known and body.calls:
-            known[body] = _of_all((call.body for call in body.calls), known)
-        elif body not in known:
-            own = [index for index, op in enumerate(body) if copied_place(op) is not None]
-            known[body] = np.array(own, np.int64)
-        found.append(known[body] + first)
-        first += len(body)
-    return np.concatenate(found)
+    return copies_of_bodies(program.called)
 
 
 # ---- on disk ----

@@ -73,7 +73,7 @@ from npusim.devices.schema import ICache
 from npusim.micro import time
 from npusim.micro.published import find
 from npusim.ops._attention.problem import MASK_EXTENT
-from npusim.ops.npu_dynamic_quant.choice import UB_BYTES, max_columns
+from npusim.ops._dynamic_quant.choice import UB_BYTES, max_columns
 from npusim.run import run
 from npusim.timing.memory import WHOLE, kept
 from npusim.validation.columns import (

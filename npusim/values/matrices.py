@@ -193,7 +193,7 @@ class Factor(NamedTuple):
         return self.address != 0
 
     def key(self) -> tuple[object, ...]:
-        """What tells it from others, while both live and nobody writes them."""
+        """What distinguishes it from others, while both live and nobody writes them."""
         return self.address, self.matrix.shape, self.matrix.strides, self.matrix.dtype.str
 
 

@@ -669,7 +669,9 @@ def test_a_folder_holds_values_numbers_and_pictures(tmp_path: Path) -> None:
 def test_a_folder_beside_json_changes_nothing_on_stdout(tmp_path: Path) -> None:
     with_folder = npusim_says(*quantize("--json", "-o", str(tmp_path / "out")))
 
-    assert with_folder == npusim_says(*quantize("--json"))
+    # A slow machine prints its progress on stderr.
+    without = npusim_says(*quantize("--json"))
+    assert (with_folder.code, with_folder.out) == (without.code, without.out)
 
 
 def test_only_what_there_is_gets_written(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from tiny import builder, play, tiny_spec
 
 from npusim.data.dtypes import FLOAT32, UINT8
 from npusim.isa import Barrier, Duplicate, Load, MicroOp, Store
+from npusim.kernel.rectangles import RowPieces
 from npusim.kernel.rows import Writer, load
 from npusim.kernel.views import GmView
 from npusim.trace import Span
@@ -51,3 +52,24 @@ def test_all_pipes_stop_around_the_copy_of_a_tail(
     assert [span.op.on for span in of(spans, Barrier) if isinstance(span.op, Barrier)] == (
         2 * barriers
     )
+
+
+def test_each_core_takes_its_run_of_rows_in_pieces() -> None:
+    pieces = RowPieces.of([5, 0, 3], 2)
+    assert pieces.core.tolist() == [0, 0, 0, 2, 2]
+    assert pieces.first.tolist() == [0, 2, 4, 5, 7]
+    assert pieces.count.tolist() == [2, 2, 1, 2, 1]
+    assert pieces.is_first.tolist() == [True, False, False, True, False]
+    x, scale = GmView.of("x", FLOAT32, 8, 10), GmView.vector("scale", FLOAT32, 8)
+    assert pieces.views(x)[3] == x[5:7, :]
+    assert pieces.views(scale)[3] == scale[:, 5:7]
+    assert x[5:7, :].flat == GmView("x", FLOAT32, 1, 20, 0, 200)
+
+
+def test_a_piece_is_loaded_while_the_one_before_is_worked_on() -> None:
+    loading, working = RowPieces.of([3], 1).ahead
+    names = [*(f"load {n}" for n in range(3)), *(f"work {n}" for n in range(3))]
+    order = sorted(zip([*loading, *working], names, strict=True))
+    assert [name for _, name in order] == [
+        *("load 0", "load 1", "work 0", "load 2", "work 1", "work 2"),
+    ]

@@ -14,9 +14,8 @@ from op_calls import (
     NEW,
     OLD,
     Row,
-    assert_accepted,
     assert_all_same,
-    assert_refused,
+    assert_constraints,
     on_each_line,
 )
 
@@ -189,14 +188,9 @@ RESHAPE_ROWS = [
 
 @on_each_line(ROWS)
 def test_each_constraint_of_scatter(series: str, rows: list[Row]) -> None:
-    for row in rows:
-        assert_refused(SCATTER, BASE | row.wrong, row, series)
-        if series in NEW:
-            assert_accepted(SCATTER, BASE | row.right, series)
+    assert_constraints(SCATTER, BASE, rows, series)
 
 
 @on_each_line(RESHAPE_ROWS)
 def test_each_constraint_of_reshape(series: str, rows: list[Row]) -> None:
-    for row in rows:
-        assert_refused(RESHAPE, OTHER | row.wrong, row, series)
-        assert_accepted(RESHAPE, OTHER | row.right, series)
+    assert_constraints(RESHAPE, OTHER, rows, series)

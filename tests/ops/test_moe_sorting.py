@@ -9,9 +9,9 @@ import pytest
 
 from npusim import TensorSpec, run
 from npusim.data.dtypes import FLOAT32, INT32
-from npusim.kernel import Block, Builder, GmView, Kernel, bindings
+from npusim.kernel import GmView, Kernel, Step, VectorCore
 from npusim.kernel.sequences import count_up
-from npusim.ops._moe.sorting import Sorter, padded
+from npusim.ops._sorting import Sorter, padded
 
 A2 = "ascend910b2"
 KEYS = np.float32([np.nan, np.inf, -np.inf, 0.0, -0.0, 1, 1, 2, -3, 1e-40, 3e38])
@@ -21,26 +21,28 @@ def sorting(each: int | None) -> Any:
     """A kernel that sorts x `(n,)` in lists of *each*, and gives keys and places."""
 
     def sort(spec: Any, x: TensorSpec) -> Kernel:
-        kind, count = spec.vector_kinds[0], x.shape[0]
-        builder = Builder("sort", spec.cores[kind], spec.sync)
-        keys, places, found = (builder.claim("ub", 4 * count) for _ in range(3))
-        sorter = Sorter(builder, count)
+        core, count = VectorCore("sort", spec), x.shape[0]
+        keys, places, found = (core.tile(dtype, count) for dtype in (FLOAT32, INT32, FLOAT32))
+        sorter = Sorter(core, count)
         views = {name: GmView.vector(name, FLOAT32, count) for name in ("x", "keys")}
         views["places"] = GmView.vector("places", INT32, count)
-        builder.data_copy(keys.of(FLOAT32, count), views["x"].operand)
-        count_up(builder, places.of(INT32, count))
-        builder.sync("mte2", "vector")
-        lists = sorter.sort(keys.of(FLOAT32, count), places.of(INT32, count), each)
-        for (start, length), first in zip(lists, range(0, count, each or count), strict=True):
-            assert isinstance(start, int)
-            sorter.take_keys(found.of(FLOAT32, length, 4 * first), start)
-            sorter.take_indices(places.of(INT32, length, 4 * first), start)
-        builder.sync("vector", "mte3")
-        builder.data_copy(views["keys"].operand, found.of(FLOAT32, count))
-        builder.data_copy(views["places"].operand, places.of(INT32, count))
-        block = Block(0, kind, builder.build(), bindings(*views.values()))
+
+        def write() -> None:
+            core.data_copy(keys, views["x"].operand)
+            count_up(core, places)
+            core.sync("mte2", "vector")
+            lists = sorter.sort(keys, places, each)
+            for (start, length), first in zip(lists, range(0, count, each or count), strict=True):
+                assert isinstance(start, int)
+                sorter.take_keys(found.at(first, length), start)
+                sorter.take_indices(places.at(first, length), start)
+            core.sync("vector", "mte3")
+            core.data_copy(views["keys"].operand, found)
+            core.data_copy(views["places"].operand, places)
+
+        blocks = core.launch(Step(write, (), np.zeros(1, np.int64)))
         outputs = {"keys": x, "places": TensorSpec((count,), "int32")}
-        return Kernel("sort", (block,), {"x": x}, outputs)
+        return Kernel("sort", blocks, {"x": x}, outputs)
 
     return sort
 

@@ -101,7 +101,7 @@ ROWS = [
     *(
         Row({"smooth_scales": ones(2, 4), "group_index": ones(*shape, dtype=np.int32)},
             f"group_index must have shape (groups,) with 1 to 1024 of them, not {shape}; "
-            f"pass the end row of each group", GROUPED, NEW, Code.TILING_ERROR)
+            f"pass an entry for each group", GROUPED, NEW, Code.TILING_ERROR)
         for shape in ((), (0,), (1, 2), (1025,))
     ),
     *(

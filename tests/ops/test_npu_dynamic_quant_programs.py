@@ -7,10 +7,8 @@ from collections import Counter
 import pytest
 
 from npusim import TensorSpec, devices, ops
-from npusim.data.integers import ceil_div
-from npusim.isa import Barrier, Load, MicroOp, ScalarLoad, Store
+from npusim.isa import Load, MicroOp, ScalarLoad, Store
 from npusim.kernel.program import Program
-from npusim.timing.cost import cost
 
 
 def program(rows: int, columns: int, dtype: str = "bfloat16", *, smooth: bool = False) -> Program:
@@ -80,21 +78,6 @@ def test_db_has_one_instruction_a_row_and_no_scalar_trip(dtype: str, casts: int)
     assert not any(op.pipe == "scalar" for op in piece if type(op).__name__.startswith("Scalar"))
 
 
-def test_pieces_of_multi_row_take_seven_repeats_for_64_elements() -> None:
-    """Cast, abs, fold, copy, mul and cast, of 64; two casts of 128 (one repeat a row less)."""
-    spec, columns, rows = devices.load("ascend910b2"), 2048, 7
-    piece = body(program(2048, columns))
-    core = spec.cores["aiv"]
-    repeats = 0
-    for op in piece:
-        if op.pipe == "vector" and type(op).__name__ in ("Cast", "Unary", "Fold", "Copy", "Binary"):
-            repeats += cost(op, spec, core).body
-    whole = rows * columns // 64
-    least = 6 * whole + 2 * ceil_div(rows * columns, 128) - rows
-    # Conflicts of banks lengthen some of them, none more than twofold.
-    assert least < repeats < 2 * least
-
-
 def test_large_loads_ahead_and_twice() -> None:
     ops_of_row = body(program(96, 25000))
     loads = [i for i, op in enumerate(ops_of_row) if isinstance(op, Load)]
@@ -105,9 +88,3 @@ def test_large_loads_ahead_and_twice() -> None:
     assert [sum(load < read for load in loads) for read in reads] == [2, 3, 4]
     # A scale, then the parts.
     assert len(stores) == 1 + 3
-
-
-def test_rows_are_at_most_a_barrier_apart() -> None:
-    """multi_row: 11 barriers a piece, one or two more a row (a row has a fold, and no rest)."""
-    piece = body(program(2048, 2048))
-    assert sum(isinstance(op, Barrier) for op in piece) == 11 + 7

@@ -218,14 +218,6 @@ def test_the_last_bit_of_a_scale_tells_how_it_was_divided(template: str) -> None
     assert_same(scale, twice if template in DIVIDES_TWICE else once)
 
 
-def test_the_template_that_is_named_divides() -> None:
-    x = np.arange(1, 301).astype(np.float16)[:, None].repeat(128, 1)
-    once, twice = x[:, 0] * np.float32(1 / 127), 1 / (np.float32(127) / x[:, 0])
-    for template in ("multi_row", "db", "base", "large"):
-        _, scale = dynamic_quant(x, template=template)
-        assert_same(scale, twice if template in DIVIDES_TWICE else once)
-
-
 # ---- numpy against exact fractions, and against the vendor ----
 
 
@@ -299,24 +291,6 @@ def test_310p_by_hand() -> None:
 
 
 # ---- int4 ----
-
-
-@pytest.mark.parametrize(
-    ("columns", "smooth", "template"),
-    [
-        *((120, False, "db"), (4096, False, "multi_row"), (16328, False, "base")),
-        *((17752, False, "large"), (120, True, "db"), (12744, True, "large")),
-    ],
-)
-def test_every_template_packs_int4(columns: int, smooth: bool, template: str) -> None:
-    rng = np.random.default_rng(columns)
-    for kind in (np.float16, BF16):
-        x = rows_of_floats(rng, (50, columns), kind)
-        scales = rng.normal(0, 2, columns).astype(kind) if smooth else None
-        kwargs = {"smooth_scales": scales, "dst_type": "quint4x2"}
-        result = run(OP, x, device="ascend910b2", timing=False, **kwargs)
-        assert result.template == template
-        assert_all_same(result.output, reference(x, **kwargs))
 
 
 @pytest.mark.parametrize("columns", [16, 15032])

@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import numpy as np
 import pytest
 from draws import draws
+from grouped_calls import A2, A3, OP, assert_refused, packed
 from hypothesis import given
 from hypothesis import strategies as st
 from op_calls import BF16, assert_all_same, assert_same
 
-from npusim import Code, OpError, TensorSpec, devices, ops, run
-from npusim.data.dtypes import pack_int4
+from npusim import Code, TensorSpec, ops, run
 
-OP = "npu_grouped_matmul"
-A2, A3 = "ascend910b2", "ascend910_9391"
 REFERENCE = ops.load(OP).reference
 F16, F32 = np.float16, np.float32
-
-
-def packed(numbers: Any) -> Any:
-    """int4 `(..., rows, columns)`, eight to an int32."""
-    words = pack_int4(np.ascontiguousarray(numbers)).view(np.int32)
-    return words.reshape(*numbers.shape[:-1], -1)
 
 
 def weight_of(rng: np.random.Generator, shape: tuple[int, ...], bits: int, turned: bool) -> Any:
@@ -301,9 +292,6 @@ ROWS: list[tuple[dict[str, Any], dict[str, Any], str, Code]] = [
 def test_what_is_checked_before_the_launch(
     base: dict[str, Any], wrong: dict[str, Any], message: str, code: Code
 ) -> None:
-    for device in (A2, A3):
-        said = f"{OP}: {message} [{code.value}]".replace("Atlas A2", devices.load(device).series)
-        with pytest.raises(OpError, match=f"^{re.escape(said)}$"):
-            run(OP, **base | wrong, device=device, timing=False)
+    assert_refused(base | wrong, message, code)
     for right in (INT8, INT4):
         assert_same(run(OP, **right, device=A2, timing=False).output, REFERENCE(**right))

@@ -45,14 +45,11 @@ ALONG |= {"group_list": np.array([2, 32])}
 
 REFUSED: list[Any] = [
     ({"x": None}, "x must be given, not None; pass a list of tensors", Code.NULL_POINTER),
-    ({"weight": None}, "weight must be given, not None; pass a list of tensors", Code.NULL_POINTER),
     ({"x": []}, "x must be a list of 1 to 128 tensors, not of 0; pass a tensor"),
     (
         {"weight": [ones(32, 16)] * 129},
         "weight must be a list of 1 to 128 tensors, not of 129; split the call",
     ),
-    ({"x": 1}, "x must be a numpy array or a TensorSpec, not int; make it one of them"),
-    ({"x": [None]}, "x must be given, not None; pass a tensor", Code.NULL_POINTER),
     (
         {"x": ones(6, 32, dtype=np.int16)},
         "x must be float16, bfloat16, float32, int8 or int32 on {series}, not int16; convert it",
@@ -67,11 +64,6 @@ REFUSED: list[Any] = [
         "antiquant_scale must be given with x of float16 and weight of int8 on {series}, not "
         "None; pass a tensor",
         Code.NULL_POINTER,
-    ),
-    (
-        {"weight": ones(2, 32, 16, dtype=F32)},
-        "weight must be float16, int8 or int32 with x of float16 on {series}, not float32; "
-        "convert it",
     ),
     (
         {"weight": [ones(32, 16), ones(32, 16, dtype=I8)]},
@@ -97,11 +89,6 @@ REFUSED: list[Any] = [
         Code.NULL_POINTER,
     ),
     (
-        STATIC | {"output_dtype": "bfloat16"},
-        "scale must be bfloat16 with weight of int8, weight in ND and output_dtype=bfloat16 on "
-        "{series}, not int64; pass the numbers that npu_trans_quant_param packed",
-    ),
-    (
         HALF | {"output_dtype": "bfloat16"},
         "scale must be bfloat16 with weight of int8, weight in ND and output_dtype=bfloat16 on "
         "{series}, not float32; convert it",
@@ -116,34 +103,10 @@ REFUSED: list[Any] = [
         " not 'int8'; choose one of these",
     ),
     (
-        HALF | {"output_dtype": "int32"},
-        "scale must be None with output_dtype=int32 on {series}, not given; leave it out",
-    ),
-    (
-        {"scale": ones(2, 16, dtype=F32)},
-        "scale must be None with x of float16 on {series}, not given; leave it out",
-    ),
-    (
         {"antiquant_scale": ones(2, 16)},
         "antiquant_scale must be None with weight of float16 on {series}, not given; leave it out",
     ),
-    (
-        {"antiquant_offset": ones(2, 16)},
-        "antiquant_offset must be None with weight of float16 on {series}, not given; leave it out",
-    ),
-    (
-        {"offset": ones(2, 16)},
-        "offset must be None with x of float16 on {series}, not given; leave it out",
-    ),
     ({"activation_input": [ones(1)]}, "activation_input must be None, not given; leave it out"),
-    (
-        {"activation_quant_scale": [ones(1)]},
-        "activation_quant_scale must be None, not given; leave it out",
-    ),
-    (
-        {"activation_quant_offset": [ones(1)]},
-        "activation_quant_offset must be None, not given; leave it out",
-    ),
     (
         {"bias": ones(2, 16, dtype=F32)},
         "bias must be float16 with x of float16 on {series}, not float32; convert it",
@@ -158,11 +121,6 @@ REFUSED: list[Any] = [
         "bias must have as many tensors as weight, 1, not 2; pass one for each",
     ),
     (
-        HALF | {"scale": ones(2, 15, dtype=F32)},
-        "scale must have shape (2, 16) for weight of shape (2, 32, 16), not (2, 15); pass"
-        " a number a column",
-    ),
-    (
         HALF | {"per_token_scale": ones(5, dtype=F32)},
         "per_token_scale must have shape (6,) for x of shape (6, 32), not (5,); pass a "
         "number a row",
@@ -172,20 +130,12 @@ REFUSED: list[Any] = [
         "per_token_scale must have as many tensors as x, 1, not 2; pass one for each",
     ),
     (
-        {"act_type": 3},
-        "act_type must be 0 with x of float16 on {series}, not 3; pass 0",
-    ),
-    (
         {"act_type": 1},
         "act_type must be 0 with x of float16 on {series}, not 1; pass 0",
     ),
     (
         HALF | {"act_type": 3},
         "act_type must be 0, 1, 2, 4 or 5 on {series}, not 3; choose one of these",
-    ),
-    (
-        {"act_type": True},
-        "act_type must be an integer, not True; pass one without quotes or a point",
     ),
     (
         {"split_item": 4},
@@ -203,7 +153,6 @@ REFUSED: list[Any] = [
         STATIC | {"group_type": 2},
         "group_type must be -1 or 0 with x of int8 on {series}, not 2; choose one of these",
     ),
-    (STATIC | {"group_type": -1}, "group_list must be None with group_type=-1; leave it out"),
     ({"group_type": -1}, "group_list must be None with group_type=-1; leave it out"),
     (
         {"group_list_type": 3},
@@ -245,10 +194,6 @@ REFUSED: list[Any] = [
         "groups in order",
     ),
     (
-        {"group_list": np.array([-1, 6])},
-        "group_list must not decrease, but a group has -1 rows; pass the groups in order",
-    ),
-    (
         HALF | {"group_list": np.array([[0, 2], [2, 1]]), "group_list_type": 2},
         "group_list must name experts from 0 to 1, not 2; pass the number of a weight",
     ),
@@ -256,10 +201,6 @@ REFUSED: list[Any] = [
         {"group_list": [2, 6], "group_list_type": 1},
         "group_list_type must be 0 if group_list is a list of integers, not 1; pass the "
         "end of each group",
-    ),
-    (
-        {"group_list": [2, "6"]},
-        "group_list[1] must be an integer, not '6'; pass one without quotes or a point",
     ),
     (
         {"group_list": [2, 6]},
@@ -270,14 +211,9 @@ REFUSED: list[Any] = [
         {"x": ones(2, 3, 32)},
         "x must have two dimensions with group_type=0, not shape (2, 3, 32); reshape it",
     ),
-    ({"x": ones(32)}, "x must have at least two dimensions, not 1; reshape it"),
     (
         {"weight": ones(32, 16)},
         "group_list must have as many groups as there are weights, 1, not 2; pass one for each",
-    ),
-    (
-        {"weight": ones(2, 2, 32, 16)},
-        "weight must have the shape (e, k, n), not shape (2, 2, 32, 16); reshape it",
     ),
     (
         {"weight": ones(2, 31, 16)},
@@ -323,18 +259,9 @@ REFUSED: list[Any] = [
         "and 16; pad it",
     ),
     (
-        EACH | {"group_list": np.array([6, 12])},
-        "group_list must be None with group_type=-1; leave it out",
-    ),
-    (
         EACH | {"x": [ones(6, 32), ones(2, 3, 32)]},
         "x[1] must have two to six dimensions, all as many, with group_type=-1, not shape"
         " (2, 3, 32); reshape it",
-    ),
-    (
-        EACH | {"x": [ones(*(1,) * 6, 32)] * 2},
-        "x[0] must have two to six dimensions, all as many, with group_type=-1, not shape"
-        " (1, 1, 1, 1, 1, 1, 32); reshape it",
     ),
     (EACH | {"split_item": 2}, "split_item must be 0 or 1 with group_type=-1, not 2; change it"),
     (
@@ -388,10 +315,6 @@ REFUSED: list[Any] = [
         " expert is expected to have",
     ),
     (
-        {"tuning_config": ["a"]},
-        "tuning_config[0] must be an integer, not 'a'; pass one without quotes or a point",
-    ),
-    (
         STATIC | {"scale": np.full((2, 16), 1 << 46 | 1 << 36, I64)},
         "scale must have bit 36 clear, which asks for a shift that npu_trans_quant_param "
         "never does and that is not simulated; pack it with npu_trans_quant_param",
@@ -406,11 +329,6 @@ REFUSED: list[Any] = [
         {"group_list": np.arange(1025)},
         "group_list must have at most 1024 groups with one tensor of weight, not 1025; "
         "split the call",
-    ),
-    (EACH | {"group_list": [6, 11]}, "group_list must give x[1] its 6 rows, not 5; leave it out"),
-    (
-        {"group_list": [2, 6], "weight": [ones(32, 16)] * 3},
-        "group_list must have as many groups as there are weights, 3, not 2; pass one for each",
     ),
     (
         {"group_list": np.arange(129) // 22, "weight": [ones(32, 16)] * 128},
@@ -490,7 +408,7 @@ FLOAT_ROWS = [row for row in SUPPORT if row.on == A2_A3 and row.facts.weight.bit
 """int4 comes packed."""
 
 
-@pytest.mark.parametrize("row", FLOAT_ROWS, ids=lambda row: row.facts.name)
+@pytest.mark.parametrize("row", FLOAT_ROWS, ids=lambda row: str(row.facts))
 @pytest.mark.parametrize("series", NEW)
 def test_the_types_of_a_row_go_together(row: Row, series: str) -> None:
     types = row.facts
@@ -513,10 +431,6 @@ def test_the_types_of_a_row_go_together(row: Row, series: str) -> None:
             problem = check(series, call | numbers)
             assert problem.types is types
             assert problem.output == TensorSpec((6, 64), types.output.name)
-
-
-def test_rows_have_names_of_their_own() -> None:
-    assert len({row.facts.name for row in SUPPORT}) == len(SUPPORT)
 
 
 @pytest.mark.parametrize(

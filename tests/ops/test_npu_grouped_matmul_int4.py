@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import numpy as np
 import pytest
 from draws import draws
+from grouped_calls import A2, A3, OP, assert_refused, packed
 from hypothesis import given
 from hypothesis import strategies as st
 from op_calls import assert_same
 
-from npusim import Code, OpError, Tensor, TensorSpec, devices, ops, run
-from npusim.data.dtypes import pack_int4
-from npusim.ops.npu_grouped_matmul import int4
+from npusim import Code, Tensor, TensorSpec, devices, ops, run
+from npusim.ops.npu_grouped_matmul import choice
 
-OP = "npu_grouped_matmul"
-A2, A3 = "ascend910b2", "ascend910_9391"
 REFERENCE = ops.load(OP).reference
 F16, F32 = np.float16, np.float32
-
-
-def packed(numbers: Any) -> Any:
-    """int4 `(..., rows, columns)`, eight to an int32."""
-    words = pack_int4(np.ascontiguousarray(numbers)).view(np.int32)
-    return words.reshape(*numbers.shape[:-1], -1)
 
 
 def words(rng: np.random.Generator, *shape: int) -> Any:
@@ -163,7 +154,7 @@ def test_scaled_groups_are_added_up_in_float32(
 ) -> None:
     """The other shape that has this kernel holds 2 GiB: here are smaller ones."""
     known = (len(counts), sum(counts), 1024, 1088)
-    monkeypatch.setattr(int4, "VECTOR_DEQUANTISED", (known,))
+    monkeypatch.setattr(choice, "VECTOR_DEQUANTISED", (known,))
     call = call_of(np.random.default_rng(7), counts, (1024, 1088), 4, layout="NZ")
     found = run(OP, **call, device=A3, timing=False)
     assert found.template == "a8w4_vector"
@@ -316,9 +307,6 @@ ROWS: list[tuple[dict[str, Any], dict[str, Any], str, Code]] = [
 def test_what_is_checked_before_the_launch(
     base: dict[str, Any], wrong: dict[str, Any], message: str, code: Code
 ) -> None:
-    for device in (A2, A3):
-        said = f"{OP}: {message} [{code.value}]".replace("Atlas A2", devices.load(device).series)
-        with pytest.raises(OpError, match=f"^{re.escape(said)}$"):
-            run(OP, **base | wrong, device=device, timing=False)
+    assert_refused(base | wrong, message, code)
     for right in (MIXED, INT4):
         assert_same(run(OP, **right, device=A2, timing=False).output, REFERENCE(**right))

@@ -14,8 +14,7 @@ import pytest
 
 from npusim import Tensor, TensorSpec, devices, ops, run
 from npusim.isa import LoadNd2Nz, ScalarLoadGlobal
-from npusim.ops.npu_grouped_matmul.operands import ONCE
-from npusim.ops.npu_grouped_matmul.templates.plan import parts_of_cores
+from npusim.ops.npu_grouped_matmul.parts import ONCE, Parts
 
 OP = "npu_grouped_matmul"
 A2 = devices.load("ascend910b2")
@@ -43,6 +42,12 @@ def half_of(rows: Any, k: int, n: int, layout: str = "ND", **other: Any) -> Any:
 
 def plan(p: Any) -> Any:
     return ops.load(OP).plan(A2, p)
+
+
+def blocks_of(parts: Parts, core: int) -> list[tuple[int, int]]:
+    """First row and column of the blocks of a core, in order."""
+    own = parts.select(parts.core == core)
+    return [*zip(own.row.tolist(), own.column.tolist(), strict=True)]
 
 
 @pytest.mark.parametrize(
@@ -107,34 +112,34 @@ def test_310p_takes_larger_tiles_row_after_row() -> None:
     tile = found.tile
     assert (tile.m, tile.n, tile.k, tile.steps_a, tile.steps_b) == (256, 256, 64, 2, 4)
     assert (found.template, found.block_dim) == ("coupled", chip.cores["ai_core"].count)
-    shares = parts_of_cores(p, tile.m, tile.n, 4, by_row=True)
-    assert [(part.row, part.column) for part in shares[3]] == [
-        *((256 * i, 256) for i in (1, 3, 5)), (0, 256),
-    ]  # fmt: skip
+    parts = Parts.dealt(p, tile.m, tile.n, 4, by_row=True)
+    wanted = [*((256 * i, 256) for i in (1, 3, 5)), (0, 256)]
+    assert blocks_of(parts, 3) == wanted
 
 
 def test_blocks_are_numbered_through_all_groups() -> None:
     p = problem([130, 0, 10, 300], 64, 600)
-    shares = parts_of_cores(p, 128, 256, 4)
+    parts = Parts.dealt(p, 128, 256, 4)
     # (group, first row, first column): three blocks of columns, row after row.
     numbered = [
         *((0, i * 128, j * 256) for i in range(2) for j in range(3)),
         *((2, 0, j * 256) for j in range(3)),
         *((3, i * 128, j * 256) for i in range(3) for j in range(3)),
     ]
-    for core, parts in enumerate(shares):
-        found = [(part.group.index, part.row, part.column) for part in parts]
-        assert found == numbered[core::4]
-    assert {(part.rows, part.columns) for part in shares[0]} <= {
-        (rows, columns) for rows in (128, 2, 10, 44) for columns in (256, 88)
-    }
+    for core in range(4):
+        own = parts.select(parts.core == core)
+        pairs = zip(own.group.tolist(), blocks_of(own, core), strict=True)
+        assert [(group, *block) for group, block in pairs] == numbered[core::4]
+        assert own.turn.tolist() == list(range(own.core.size))
+    assert {*parts.rows.tolist()} == {128, 2, 10, 44}
+    assert {*parts.columns.tolist()} == {256, 88}
 
 
 @pytest.mark.parametrize("rows", [6 * 128, 11 * 128, 16 * 128])
 def test_many_rows_of_blocks_go_by_windows_of_eight(rows: int) -> None:
     p = problem([rows], 64, 10 * 256)
-    (parts,) = parts_of_cores(p, 128, 256, 1)
-    blocks = [(part.row // 128, part.column // 256) for part in parts]
+    parts = Parts.dealt(p, 128, 256, 1)
+    blocks = [(row // 128, column // 256) for row, column in blocks_of(parts, 0)]
     assert sorted(blocks) == [(i, j) for i in range(rows // 128) for j in range(10)]
     height = min(8, rows // 128)
     first = blocks[: height * 8]
@@ -212,8 +217,10 @@ def test_blocks_of_int8_in_fractals_may_be_wider_than_a_tile(
     p = half_of([rows] * experts, 512, n, layout, tuning_config=tuning)
     found = plan(p)
     assert found.single_n == columns
-    shares = parts_of_cores(p, found.tile.m, found.single_n, found.block_dim)
-    assert sum(map(len, shares)) == experts * ceil(rows / found.tile.m) * ceil(n / columns)
+    blocks = Parts.dealt(p, found.tile.m, found.single_n, found.block_dim)
+    assert blocks.core.size == experts * ceil(rows / found.tile.m) * ceil(n / columns)
+    tiles = Parts.dealt(p, found.tile.m, found.single_n, found.block_dim, found.tile.n)
+    assert tiles.core.size == experts * ceil(rows / found.tile.m) * ceil(n / found.tile.n)
 
 
 def test_wider_blocks_compute_the_same() -> None:

@@ -69,14 +69,6 @@ def test_shapes_equal_the_reference(
     assert scale.tobytes() == before
 
 
-@by_device
-def test_one_scale_is_shared_by_all_offsets(device: str) -> None:
-    rng = np.random.default_rng(1)
-    scale, offset = floats(rng, (1,), np.float32), floats(rng, (9000,), np.float32)
-    output = pack(device, scale, offset)
-    assert_same(output, pack(device, np.repeat(scale, 9000), offset))
-
-
 # ---- against arithmetic bit by bit ----
 
 

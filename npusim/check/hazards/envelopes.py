@@ -12,9 +12,10 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 
+from npusim.check.hazards.accesses import Touches, clashing
 from npusim.check.hazards.aliases import NO_ALIASES
 from npusim.check.hazards.areas import Area
-from npusim.check.hazards.walk import Touches, awaited, clashing, raised
+from npusim.check.hazards.flags import awaited, raised
 from npusim.isa import Barrier, Fixpipe, MicroOp, Mmad
 from npusim.kernel.program import Body
 

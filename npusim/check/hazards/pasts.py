@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import NamedTuple, get_args
 
-from npusim.check.hazards.walk import Flag, awaited, raised
+from npusim.check.hazards.flags import Flag, awaited, raised
 from npusim.devices.schema import Pipe
 from npusim.isa import (
     Barrier,

@@ -19,9 +19,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from npusim.check.hazards.flags import Flag, awaited
 from npusim.check.hazards.pasts import PIPES, Accesses, Effect, Record, State
 from npusim.check.hazards.rounds import Orders
-from npusim.check.hazards.walk import Flag, awaited
 from npusim.isa import CrossCoreSetFlag, CrossCoreWaitFlag, MicroOp
 from npusim.kernel.program import Body, Call, Program, added
 from npusim.kernel.table import Calls, spread
@@ -56,8 +56,7 @@ class _Followed(NamedTuple):
 
 def has_cross_core_flags(program: Program) -> bool:
     """Whether *program* sets or awaits flags between cores."""
-    kinds = CrossCoreSetFlag, CrossCoreWaitFlag
-    return any(isinstance(op, kinds) for body in program.leaves for op in body)
+    return any(body.has_cross_core_flags for body in program.leaves)
 
 
 FEW_FLAGS = 16

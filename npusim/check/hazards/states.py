@@ -14,7 +14,9 @@ from collections.abc import Callable, Hashable, Iterable
 from functools import partial
 from typing import get_args
 
-from npusim.check.hazards.walk import SCALAR_READS, ClashError, Clock, Touches, Walk, flag_of_pair
+from npusim.check.hazards.accesses import Touches
+from npusim.check.hazards.flags import flag_of_pair
+from npusim.check.hazards.walk import SCALAR_READS, ClashError, Clock, Walk
 from npusim.devices.schema import Pipe
 from npusim.isa import Fixpipe, MicroOp, Mmad, SetFlag, WaitFlag
 from npusim.kernel.program import Body, Program

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import Any, NamedTuple
 
 from npusim.check.hazards import areas
+from npusim.check.hazards.accesses import Access, Key, Touches, is_race, shared_names
 from npusim.check.hazards.aliases import NO_ALIASES, Aliases
 from npusim.check.hazards.areas import Area
 from npusim.check.hazards.errors import (
@@ -21,37 +20,14 @@ from npusim.check.hazards.errors import (
     race,
     still_up,
 )
+from npusim.check.hazards.flags import Flag, awaited, flag_of_pair, raised
 from npusim.data.dtypes import DType
 from npusim.devices.schema import Pipe
-from npusim.isa import (
-    ORDERING,
-    Barrier,
-    CrossCoreSetFlag,
-    CrossCoreWaitFlag,
-    Fixpipe,
-    MicroOp,
-    Mmad,
-    SetFlag,
-    Table,
-    WaitFlag,
-    added_dtype,
-    global_operand,
-    writes_global,
-)
+from npusim.isa import Barrier, Fixpipe, MicroOp, Mmad, SetFlag, WaitFlag
 from npusim.kernel.program import Program
 
-__all__ = [
-    "SCALAR_READS",
-    "ClashError",
-    "Clock",
-    "Touches",
-    "Walk",
-    "flag_of_pair",
-    "shared_names",
-    "walk",
-]
+__all__ = ["SCALAR_READS", "ClashError", "Clock", "Walk", "walk"]
 
-Flag = tuple[str, str, int]
 Clock = dict[str, int]
 """How many micro-ops of each pipe are over, at least; under SCALAR_READS those read by."""
 SCALAR_READS = "scalar reads"
@@ -60,134 +36,6 @@ SCALAR_READS = "scalar reads"
 So a micro-op that it hands out follows its reads, and its writes by a flag alone (asc-devkit,
 SetFlag/WaitFlag(ISASI).md: a DataCopy that follows a SetValue needs one from S to MTE3).
 """
-Key = tuple[str, bool, int]
-"""Buffer or tensor, whether written, and page: only accesses to the same page are compared."""
-
-
-def flag_of_pair(op: SetFlag | WaitFlag) -> Flag:
-    return op.src, op.dst, op.event
-
-
-def _flag_of_all(op: CrossCoreSetFlag | CrossCoreWaitFlag) -> Flag | None:
-    """A wait of mode "all" also waits for the set of its own core, so that orders its own pipes."""
-    return ("all", "all", op.event) if op.mode == "all" else None
-
-
-class _Order(NamedTuple):
-    """How a micro-op orders others: functions of it that give the flag of its own core, if any."""
-
-    raises: Callable[[Any], Flag | None] | None = None
-    awaits: Callable[[Any], Flag | None] | None = None
-
-
-_ORDERS = Table(
-    "hazards",
-    "an order that it imposes",
-    ORDERING,
-    {
-        SetFlag: _Order(raises=flag_of_pair),
-        WaitFlag: _Order(awaits=flag_of_pair),
-        CrossCoreSetFlag: _Order(raises=_flag_of_all),
-        CrossCoreWaitFlag: _Order(awaits=_flag_of_all),
-        Barrier: _Order(),
-    },
-)
-_RAISES = {kind: order.raises for kind, order in _ORDERS.items() if order.raises}
-_AWAITS = {kind: order.awaits for kind, order in _ORDERS.items() if order.awaits}
-
-
-def raised(op: MicroOp) -> Flag | None:
-    """The flag that *op* raises for a pipe of its own core, if any."""
-    flag_of = _RAISES.get(type(op))
-    return flag_of(op) if flag_of else None
-
-
-def awaited(op: MicroOp) -> Flag | None:
-    """The flag of its own core that *op* awaits, if any."""
-    flag_of = _AWAITS.get(type(op))
-    return flag_of(op) if flag_of else None
-
-
-def shared_names(ops: Iterable[MicroOp], aliases: Aliases = NO_ALIASES) -> set[str]:
-    """Names of global memory that are written, and touched by another pipe too, maybe by an alias.
-
-    Of several names for one tensor, the first stands for all.
-    """
-    pipes: dict[str, set[Pipe]] = {}
-    written: set[str] = set()
-    for op in ops:
-        place = global_operand(op)
-        if place is not None:
-            name, _ = aliases.place(place.name)
-            pipes.setdefault(name, set()).add(op.pipe)
-            if writes_global(op):
-                written.add(name)
-    return {name for name in written if len(pipes[name]) > 1}
-
-
-class _Access(NamedTuple):
-    area: Area
-    sequence: int
-    is_write: bool
-    op: int
-    """Number of the micro-op."""
-    adds: DType | None = None
-    """The type in which it adds to what is there: two such do not race."""
-
-    def keys(self, is_write: bool) -> tuple[Key, ...]:
-        """Where it is found, or where writes or reads that may clash with it are."""
-        area = self.area
-        return _keys(area.place, is_write, area.start, area.end)
-
-
-GLOBAL = "gm "
-"""What the places of global memory begin with, the name of the tensor following."""
-
-
-@lru_cache(maxsize=4096)
-def _keys(place: str, is_write: bool, start: int, end: int) -> tuple[Key, ...]:
-    """The pages of a range: of 32 KiB in a buffer, of 1 MiB in global memory."""
-    shift = 20 if place.startswith(GLOBAL) else 15
-    pages = range(start >> shift, (end - 1 >> shift) + 1)
-    return tuple((place, is_write, page) for page in pages)
-
-
-class Touches(NamedTuple):
-    """What a micro-op touches, whenever it does."""
-
-    areas: tuple[tuple[Area, bool, DType | None], ...]
-    """Each with whether it is written, and the type in which it is added to."""
-    clashing: tuple[tuple[Key, int], ...]
-    """Where accesses that may clash are found, and with which of the areas."""
-
-    @staticmethod
-    def of(op: MicroOp, shared: frozenset[str], aliases: Aliases) -> Touches:
-        """Those of *op*; of names of global memory the *shared* ones count."""
-        found: list[tuple[Area, bool, DType | None]] = [
-            *((area, False, None) for area in areas.read(op)),
-            *((area, True, None) for area in areas.written(op)),
-        ]
-        place = global_operand(op)
-        if place is not None:
-            name, base_bytes = aliases.place(place.name)
-            if name in shared:
-                area = areas.of_global(place, f"{GLOBAL}{name} ", base_bytes)
-                found.append((area, writes_global(op), added_dtype(op)))
-        return Touches(tuple(found), clashing(found))
-
-
-def clashing(touched: Sequence[tuple[Area, bool, DType | None]]) -> tuple[tuple[Key, int], ...]:
-    """Where accesses are found that may clash with those of *touched*, and with which of these.
-
-    Everything clashes with writes of others, what is written here with their reads as well.
-    """
-    return tuple(
-        (key, number)
-        for of_writes in (True, False)
-        for number, (area, is_write, _) in enumerate(touched)
-        if of_writes or is_write
-        for key in _keys(area.place, of_writes, area.start, area.end)
-    )
 
 
 @dataclass(slots=True)
@@ -196,7 +44,7 @@ class _Page:
 
     latest: int = 0
     """Sequence of the latest access."""
-    accesses: dict[tuple[Area, DType | None], _Access] = field(default_factory=dict)
+    accesses: dict[tuple[Area, DType | None], Access] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -213,7 +61,7 @@ class _Lane:
     """What the scalar unit knew when it handed out its latest micro-op."""
     touched: dict[Key, _Page] = field(default_factory=dict)
 
-    def add(self, access: _Access) -> None:
+    def add(self, access: Access) -> None:
         for key in access.keys(access.is_write):
             page = self.touched.setdefault(key, _Page())
             page.latest = access.sequence
@@ -255,7 +103,7 @@ def walk(program: Program, aliases: Aliases = NO_ALIASES) -> list[int]:
 class ClashError(Exception):
     """Accesses that race with the latest one; ends the walk."""
 
-    def __init__(self, clashes: list[tuple[_Access, _Access]]) -> None:
+    def __init__(self, clashes: list[tuple[Access, Access]]) -> None:
         super().__init__()
         self.clashes = clashes
 
@@ -396,10 +244,10 @@ class Walk:
         sequence = lane.clock[op.pipe]
         touches = self.touches(op)
         accesses = [
-            _Access(area, sequence, is_write, index, adds) for area, is_write, adds in touches.areas
+            Access(area, sequence, is_write, index, adds) for area, is_write, adds in touches.areas
         ]
         clashing = touches.clashing
-        clashes: list[tuple[_Access, _Access]] = []
+        clashes: list[tuple[Access, Access]] = []
         for other in self.lanes.values():
             if other.touched and other is not lane:
                 known = lane.clock.get(other.pipe, 0)
@@ -415,16 +263,16 @@ class Walk:
     def _clashes(
         self,
         clashing: Iterable[tuple[Key, int]],
-        accesses: list[_Access],
+        accesses: list[Access],
         other: _Lane,
         known: int,
         lane: _Lane,
-    ) -> list[tuple[_Access, _Access]]:
+    ) -> list[tuple[Access, Access]]:
         """The races of *accesses* with those that *other* made after its first *known* micro-ops.
 
         *clashing* says where these are found, and with which of the accesses.
         """
-        found: list[tuple[_Access, _Access]] = []
+        found: list[tuple[Access, Access]] = []
         for key, number in clashing:
             page = other.touched.get(key)
             if page is None or page.latest <= known:
@@ -436,12 +284,12 @@ class Walk:
                 (past, access)
                 for past in page.accesses.values()
                 if past.sequence > done
-                and _is_race(past, access)
+                and is_race(past, access)
                 and not (past.sequence - 1 == known > 0 and self._hands_over(past, access))
             ]
         return found
 
-    def _hands_over(self, past: _Access, access: _Access) -> bool:
+    def _hands_over(self, past: Access, access: Access) -> bool:
         """Whether the unit flag of L0C orders an Mmad and a Fixpipe that run along with each other.
 
         For a *past* one directly behind what is known to be over: the set of a flag.
@@ -454,7 +302,7 @@ class Walk:
         """What races, and which flags and barriers put an end to it."""
         assert self.clocks is not None
         _, access = found.clashes[0]
-        latest: dict[Pipe, tuple[_Access, _Access]] = {}
+        latest: dict[Pipe, tuple[Access, Access]] = {}
         for past, now in found.clashes:
             pipe = self.ops[past.op].pipe
             if pipe not in latest or latest[pipe][0].sequence < past.sequence:
@@ -475,7 +323,7 @@ class Walk:
         return race(self.program, clashes, access.op, self.aliases)
 
     @staticmethod
-    def _where(past: _Access, now: _Access) -> str:
+    def _where(past: Access, now: Access) -> str:
         shared = areas.common(past.area, now.area)
         assert shared is not None
         return f"{now.area.place}[{shared[0]}:{shared[1]}]"
@@ -485,13 +333,3 @@ def _join(into: Clock, other: Clock) -> None:
     for pipe, count in other.items():
         if into.get(pipe, 0) < count:
             into[pipe] = count
-
-
-def _is_race(past: _Access, access: _Access) -> bool:
-    """Whether two accesses, one of which writes, share bytes to which they do not both add."""
-    if past.adds is not None and past.adds is access.adds:
-        return False
-    a, b = past.area, access.area
-    if a.end <= b.start or b.end <= a.start:
-        return False
-    return (a.shape is None and b.shape is None) or areas.common(a, b) is not None

@@ -10,7 +10,8 @@ from npusim.check.rules import copies, matrix, scalar, sorting, sync, vector
 from npusim.check.rules.contents import check_blocks, check_program, where
 from npusim.check.rules.registers import check_registers
 from npusim.check.rules.rule import Place, Rule, RuleError, named, operands
-from npusim.check.rules.vector import CASTS, VECTOR
+from npusim.check.rules.vector import VECTOR
+from npusim.check.rules.vector_dtypes import CASTS
 from npusim.data.integers import align_up
 from npusim.devices.schema import Core
 from npusim.isa import (

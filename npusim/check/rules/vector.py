@@ -8,28 +8,15 @@ from math import isfinite
 import numpy as np
 
 from npusim.check.rules.rule import Rule, names, offsets, operands, types
-from npusim.data.dtypes import (
-    BFLOAT16,
-    FLOAT16,
-    FLOAT32,
-    INT4,
-    INT8,
-    INT16,
-    INT32,
-    INT64,
-    UINT8,
-    DType,
-    RoundMode,
-)
+from npusim.check.rules.vector_dtypes import CASTS, FLOATS, dtypes_of
+from npusim.data.dtypes import FLOAT32, INT4, INT32, UINT8, DType
 from npusim.data.integers import ceil_div
 from npusim.isa import (
     BLOCK_BYTES,
     REPEAT_BYTES,
     Axpy,
     Binary,
-    BinaryOp,
     BinaryScalar,
-    BitwiseOp,
     BlockReduce,
     Broadcast,
     Cast,
@@ -50,14 +37,13 @@ from npusim.isa import (
     Sort32,
     Transpose,
     Unary,
-    UnaryOp,
     WholeReduce,
     reads,
     writes,
 )
 from npusim.kernel.repeats import STRIDE_BLOCKS
 
-__all__ = ["CASTS", "RULES", "VECTOR"]
+__all__ = ["RULES", "VECTOR"]
 
 ARITHMETIC = (Binary, BinaryScalar)
 FLOATING = (Axpy, MulAddDst, BlockReduce, WholeReduce, Fold)
@@ -70,59 +56,6 @@ SQUARE_BYTES = 16 * BLOCK_BYTES
 VECTOR = (Cast, *ARITHMETIC, Unary, *FLOATING, *MOVING, *SOLID)
 """What works on the unified buffer alone."""
 
-_INTEGRAL: tuple[RoundMode, ...] = ("rint", "floor", "ceil", "round", "trunc")
-# asc-devkit, Cast.md, one table a product line; 310P's fp32 to int32 stands in its code only
-# (impl/basic_api/dav_m200/kernel_operator_vec_vconv_impl.h).
-CASTS: dict[str, dict[tuple[DType, DType], tuple[RoundMode, ...]]] = {
-    "2201": {
-        (FLOAT32, FLOAT32): _INTEGRAL,
-        (FLOAT32, FLOAT16): (*_INTEGRAL, "odd", "none"),
-        (FLOAT32, BFLOAT16): _INTEGRAL,
-        (FLOAT32, INT32): _INTEGRAL,
-        (FLOAT32, INT16): _INTEGRAL,
-        (FLOAT16, FLOAT32): ("none",),
-        (FLOAT16, INT32): _INTEGRAL,
-        (FLOAT16, INT8): (*_INTEGRAL, "none"),
-        (FLOAT16, UINT8): (*_INTEGRAL, "none"),
-        (FLOAT16, INT4): (*_INTEGRAL, "none"),
-        (BFLOAT16, FLOAT32): ("none",),
-        (BFLOAT16, INT32): _INTEGRAL,
-        (INT4, FLOAT16): ("none",),
-        (INT8, FLOAT16): ("none",),
-        (UINT8, FLOAT16): ("none",),
-        (INT32, FLOAT32): ("none",),
-        (INT32, FLOAT16): ("none",),
-        (INT16, FLOAT16): _INTEGRAL,
-        (INT64, INT32): ("none",),
-    },
-    "2002": {
-        (FLOAT32, FLOAT16): ("odd", "none"),
-        (FLOAT32, INT32): _INTEGRAL,
-        (FLOAT16, FLOAT32): ("none",),
-        (FLOAT16, INT32): _INTEGRAL,
-        (FLOAT16, INT8): ("floor", "ceil", "round", "trunc", "none"),
-        (FLOAT16, UINT8): ("floor", "ceil", "round", "trunc", "none"),
-        (FLOAT16, INT4): ("none",),
-        (INT8, FLOAT16): ("none",),
-        (UINT8, FLOAT16): ("none",),
-        (INT32, FLOAT32): ("none",),
-        (INT32, FLOAT16): ("none",),
-    },
-}
-FLOATS = (FLOAT32, FLOAT16)
-# asc-devkit, Add.md, Mul.md, Max.md: no bf16 arithmetic on either; Div.md: floats only; And.md,
-# Or.md and Not.md: 16 bits; Relu.md: int32 too; Abs.md, Exp.md and so on: floats only.
-ARITHMETIC_DTYPES: dict[BinaryOp | BitwiseOp, tuple[DType, ...]] = {
-    **dict.fromkeys(("add", "sub", "mul", "min", "max"), (*FLOATS, INT32)),
-    "div": FLOATS,
-    "and": (INT16,),
-    "or": (INT16,),
-}
-UNARY_DTYPES: dict[UnaryOp, tuple[DType, ...]] = {
-    **dict.fromkeys(("abs", "exp", "ln", "sqrt", "rsqrt", "reciprocal"), FLOATS),
-    "relu": (*FLOATS, INT32),
-    "not": (INT16,),
-}
 # Copy is a DataCopy within the buffer, whose gaps have 16 bits; WholeReduceMax steps over rows of
 # up to 1020 blocks (ops-nn, dynamic_quant_multi_row.h). How often an instruction repeats is not
 # held against its 8 bits: a micro-op of more repeats stands for several instructions.
@@ -136,13 +69,6 @@ def _is_repeat(local: Local, count: int) -> bool:
     if count == 1:
         return 0 < local.nbytes <= repeat_bytes
     return local.nbytes == count * repeat_bytes > 0
-
-
-def _dtypes_of(op: MicroOp) -> tuple[DType, ...]:
-    """The types that *op* calculates in. asc-devkit, Axpy.md, MulAddDst.md, ReduceDataBlock.md."""
-    if isinstance(op, Binary | BinaryScalar):
-        return ARITHMETIC_DTYPES[op.op]
-    return UNARY_DTYPES[op.op] if isinstance(op, Unary) else FLOATS
 
 
 def _one_of(dtypes: tuple[DType, ...]) -> str:
@@ -287,12 +213,12 @@ RULES = (
     Rule(
         (*ARITHMETIC, Unary, *FLOATING),
         lambda op, _: (
-            op.dst.dtype in _dtypes_of(op)
+            op.dst.dtype in dtypes_of(op)
             and all(local.dtype is op.dst.dtype for local in reads(op))
         ),
         lambda op, _: (
-            f"operands must share {_one_of(_dtypes_of(op))}, not {types(op)}; "
-            f"{'cast first' if FLOAT32 in _dtypes_of(op) else 'take the bytes as such'}"
+            f"operands must share {_one_of(dtypes_of(op))}, not {types(op)}; "
+            f"{'cast first' if FLOAT32 in dtypes_of(op) else 'take the bytes as such'}"
         ),
     ),
     Rule(

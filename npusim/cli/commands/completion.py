@@ -17,7 +17,7 @@ __all__ = ["attributes", "devices", "operators", "templates", "tensors", "whole_
 
 
 def operators(incomplete: str) -> list[str]:
-    """The operators; a kernel of one's own is a file, which shells know themselves."""
+    """The operators; a custom kernel is a file, which shells know themselves."""
     from npusim import ops
 
     return _begun(ops.names(), incomplete)
@@ -62,7 +62,7 @@ def _begun(words: Iterable[str], incomplete: str) -> list[str]:
 
 
 def _operator(context: typer.Context) -> str | None:
-    """The operator that was typed; no kernel of one's own, which would have to run."""
+    """The operator that was typed; no custom kernel, which would have to run."""
     from npusim import ops
 
     # While a value is missing behind the last option, words are still to be assigned.

@@ -68,9 +68,8 @@ __all__ = [
     "lanes_sum",
     "launch_rows",
     "planned",
+    "root_of_rows",
     "root_shape",
-    "scaled_root",
-    "sum_of_parts",
     "template_of",
     "upper_half",
     "vector_of",
@@ -377,12 +376,29 @@ def halving_sum(values: Array) -> Array:
     return _tree(sums)
 
 
-def sum_of_parts(add: Callable[[Array], Array], values: Array, part: int) -> Array:
-    """`((0 + a) + b) + ...` of what *add* gives for every *part* columns."""
-    total = np.zeros(values.shape[:-1], np.float32)
-    for start in range(0, values.shape[-1], part):
-        total = total + add(values[..., start : start + part])
-    return total
+def root_of_rows(
+    values: Array,
+    epsilon: float,
+    template: Template,
+    add: Callable[[Array], Array],
+    *,
+    scales_squares: bool,
+) -> Array:
+    """`1 / sqrt(mean(values * values) + epsilon)`, `(...,)` from `(..., n)`.
+
+    The sum is `((0 + a) + b) + ...` of what *add* gives for the columns that *template* loads
+    together. Each square is multiplied by 1 / n (*scales_squares*), or the sum is.
+    """
+    *outer, columns = values.shape
+    mean, squares = np.float32(1) / np.float32(columns), values * values
+    if scales_squares:
+        squares = squares * mean
+    total = np.zeros(outer, np.float32)
+    for start in range(0, columns, template.column_step):
+        total = total + add(squares[..., start : start + template.column_step])
+    if not scales_squares:
+        total = total * mean
+    return np.asarray(np.float32(1) / np.sqrt(total + np.float32(epsilon)))
 
 
 def _tree(sums: Array) -> Array:
@@ -390,8 +406,3 @@ def _tree(sums: Array) -> Array:
     while sums.shape[-1] > 1:
         sums = sums[..., 0::2] + sums[..., 1::2]
     return np.asarray(sums[..., 0])
-
-
-def scaled_root(mean_square: Array, epsilon: float) -> Array:
-    """`1 / sqrt(mean_square + epsilon)`, three roundings."""
-    return np.asarray(np.float32(1) / np.sqrt(mean_square + np.float32(epsilon)))

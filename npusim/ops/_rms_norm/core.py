@@ -110,10 +110,12 @@ class NormCore(VectorCore):
     def rows_into(self, totals: Local, lanes: Local, plane: Local, columns: int) -> None:
         """The sums of the first *columns* of each row of *plane* to *totals* `(rows,)`.
 
-        *plane* is `(rows, pitch)`, *lanes* `(rows, 64)`. An Add takes 64 columns of all rows, so
-        that none of its repeats waits for another; what fills the last block of a row up must be 0.
+        *plane* is `(rows, pitch)`, *lanes* has room for `(rows, 64)`. An Add takes 64 columns of
+        all rows, so that none of its repeats waits for another; what fills the last block of a row
+        up must be 0.
         """
         rows = totals.count
+        lanes = lanes[: rows * FLOATS_PER_REPEAT]
         self.duplicate(lanes, 0.0)
         for start in range(0, columns, FLOATS_PER_REPEAT):
             width = min(FLOATS_PER_REPEAT, columns - start)

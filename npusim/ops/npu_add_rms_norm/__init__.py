@@ -159,9 +159,8 @@ def oracle(given: ops.Given) -> tuple[Array, Array, Array]:
         total = given.rounded(exact, x1.dtype)
         stored = total.astype(np.float32)
         summed = stored if x1.dtype == np.float16 or taken.name in ROUNDED else exact
-        mean = np.float32(1) / np.float32(columns)
-        total_of_row = norm.sum_of_parts(norm.lanes_sum, summed * summed * mean, taken.column_step)
-        root = norm.scaled_root(total_of_row, given.epsilon)
+        add = norm.lanes_sum
+        root = norm.root_of_rows(summed, given.epsilon, taken, add, scales_squares=True)
         values = stored if taken.name == "split_d" else summed
         scaled = given.rounded(values * root[:, None], x1.dtype).astype(np.float32)
         # A product of two fp16 is exact in fp32, so it is rounded once here as well.

@@ -9,7 +9,6 @@ from npusim.kernel import (
     BFLOAT16,
     FLOAT32,
     FLOATS_PER_BLOCK,
-    FLOATS_PER_REPEAT,
     INT32,
     GmView,
     Local,
@@ -152,7 +151,7 @@ def merge_n(core: norm.NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kerne
         core.sync("mte3", "vector")
         core.square(squares, values)
         roots = roots_out.alloc()[:rows]
-        core.rows_into(roots, lanes[: rows * FLOATS_PER_REPEAT], squares, x1.columns)
+        core.rows_into(roots, lanes, squares, x1.columns)
         core.root_by_vector(roots, lanes[:rows])
         blocks = lanes[: rows * FLOATS_PER_BLOCK]
         core.brcb(blocks, roots)

@@ -230,15 +230,13 @@ def oracle(given: ops.Given) -> tuple[Array, Array, Array, Array, Array]:
     x1, beta, target = given.x1, given.beta, TARGETS[given.y_dtype]
     columns = x1.shape[-1]
     templates = _templates(given.spec, columns, target, has_beta=beta is not None)
-    part = norm.chosen(templates, given.template).column_step
+    taken = norm.chosen(templates, given.template)
     smooth = given.smooth_scale1, given.smooth_scale2
     asked = given.output_mask or (True, smooth[1] is not None)
     with np.errstate(all="ignore"):
         total = x1.astype(np.float32) + given.x2.astype(np.float32)
-        mean = np.float32(1) / np.float32(columns)
-        root = norm.scaled_root(
-            norm.sum_of_parts(norm.halving_sum, total * total, part) * mean, given.epsilon
-        )
+        add = norm.halving_sum
+        root = norm.root_of_rows(total, given.epsilon, taken, add, scales_squares=False)
         values = total * root[..., None] * given.gamma.astype(np.float32)
         if beta is not None:
             values = values + beta.astype(np.float32)

@@ -215,10 +215,8 @@ def oracle(given: ops.Given) -> tuple[Array, Array, Array]:
         is_late = is_single or given.beta is not None
         is_rounded = in_half or (is_late and not is_one)
         values = x.astype(np.float32) if is_rounded else exact
-        mean = np.float32(1) / np.float32(columns)
         add = norm.halving_sum if is_single and in_half else norm.lanes_sum
-        total = norm.sum_of_parts(add, values * values * mean, taken.column_step)
-        root = norm.scaled_root(total, given.epsilon)
+        root = norm.root_of_rows(values, given.epsilon, taken, add, scales_squares=True)
         t, weights = values * root[:, None], gamma.astype(np.float32).reshape(-1)
         if in_half:
             halves = given.rounded(t, x1.dtype).astype(np.float32)

@@ -24,8 +24,8 @@ from npusim.data.dtypes import BFLOAT16, FLOAT32, INT32
 from npusim.data.integers import align_down, align_up, ceil_div
 from npusim.devices.schema import DeviceSpec
 from npusim.kernel.launch import share
-from npusim.ops import _protocol
-from npusim.ops.npu_dequant_swiglu_quant.contract import Problem
+from npusim.ops import _vocabulary as ops
+from npusim.ops.npu_dequant_swiglu_quant.check import Problem
 
 __all__ = ["Plan", "Segment", "Template", "segments_of", "tile"]
 
@@ -46,7 +46,7 @@ WHOLE_GROUPS_FROM, WHOLE_PAIRS_FROM, SMALL_GROUP_ROWS = 32, 64, 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan(_protocol.Plan):
+class Plan(ops.Plan):
     """Rows of each core, in pieces of `row_step` rows and `column_step` columns of y.
 
     Which rows, :func:`segments_of` says.

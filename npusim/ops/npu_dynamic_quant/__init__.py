@@ -43,25 +43,114 @@ operator's document says (torch_npu-npu_dynamic_quant.md), on Atlas A2 and A3. B
 
 from __future__ import annotations
 
-from npusim.ops._protocol import Operator
-from npusim.ops._torch import TorchArguments, TorchFunction, quantised
-from npusim.ops.npu_dynamic_quant.choice import NAMED
-from npusim.ops.npu_dynamic_quant.contract import SUPPORT, Problem, check
-from npusim.ops.npu_dynamic_quant.kernel import build
-from npusim.ops.npu_dynamic_quant.reference import oracle
-from npusim.ops.npu_dynamic_quant.tiling import Plan, tile
+from collections.abc import Callable
 
-__all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "oracle", "tile"]
+import numpy as np
+
+from npusim.data.dtypes import INT4, INT8, Array
+from npusim.devices.schema import DeviceSpec
+from npusim.kernel import Block, VectorCore
+from npusim.ops import _vocabulary as ops
+from npusim.ops._dynamic_quant import (
+    SUPPORT,
+    Plan,
+    Problem,
+    check,
+    extreme_of,
+    smoothed,
+    template_of,
+    tile,
+)
+from npusim.ops._dynamic_quant.choice import BY_SCALAR, IN_PARTS, NAMED, Template
+from npusim.ops._row_quant import LARGEST, clamped, packed
+from npusim.ops._torch import quantised
+from npusim.ops.npu_dynamic_quant.coupled import long_patches, patches
+from npusim.ops.npu_dynamic_quant.rows import base, db, large, moe, moe_large
+from npusim.ops.npu_dynamic_quant.several_rows import multi_row, single_row
+
+__all__ = ["OPERATOR", "build", "oracle"]
 
 
-def _aclnn(given: TorchArguments) -> str:
+TEMPLATES: dict[Template, Callable[[VectorCore, Problem, Plan], tuple[Block, ...]]] = {
+    "single_row": single_row,
+    "multi_row": multi_row,
+    "db": db,
+    "base": base,
+    "large": large,
+    "moe": moe,
+    "moe_large": moe_large,
+    "aligned": patches,
+    "unaligned": patches,
+    "unaligned_large": long_patches,
+}
+
+
+def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
+    """Rows become fp32, are multiplied by the smooth scales, and give M, their largest magnitude;
+    then they are multiplied by 127 / M, rounded and narrowed.
+
+    The templates differ in how many rows an instruction takes, in what they load at a time, and in
+    who divides.
+    """
+    return TEMPLATES[plan.template](VectorCore("npu_dynamic_quant", spec), p, plan)
+
+
+# ---- oracle ----
+
+LARGEST_HALF = np.float32(65504)
+
+
+def oracle(given: ops.Given) -> tuple[Array, Array]:
+    """Quantise each row of x `(..., columns)`; returns that and scales `(...)`, float32.
+
+    The first has the shape of x, int8, or with 'quint4x2' one int32 for eight columns. template
+    names the kernel; without it the chip decides by its series, and by the size of its unified
+    buffer. On 310P smooth_scales and group_index are not read.
+    """
+    if given.spec is not None and given.spec.arch == "2002":
+        return _in_half(given.x)
+    target = INT4 if given.dst_type == "quint4x2" else INT8
+    template, top = template_of(given, is_symmetric=True), np.float32(LARGEST[target])
+    with np.errstate(all="ignore"):
+        values = smoothed(given)
+        largest = extreme_of(np.abs(values), np.maximum, template in IN_PARTS)
+        factor = top / largest
+        scale = 1 / factor if template in BY_SCALAR else largest * np.float32(1 / top)
+        whole = clamped(values * factor[..., None], target)
+    return packed(whole) if target is INT4 else whole, scale
+
+
+def _in_half(x: Array) -> tuple[Array, Array]:
+    """310P: one fp16 product, rounded with ties away from zero; nothing leaves the range."""
+    with np.errstate(all="ignore"):
+        values = _saturated(x.astype(np.float32))
+        largest = np.abs(values).max(-1, initial=0)
+        factor = np.where(largest > 0, np.float32(127) / largest, np.float32(0))
+        factor = _saturated(factor.astype(np.float16).astype(np.float32))
+        scaled = _saturated((x.astype(np.float32) * factor[..., None]).astype(np.float16))
+        scaled = scaled.astype(np.float64)
+        whole = np.trunc(scaled + np.copysign(0.5, scaled))
+    scale = (largest * np.float32(1 / 127)).astype(np.float32)
+    return np.clip(whole, -128, 127).astype(np.int8), scale
+
+
+def _saturated(values: Array) -> Array:
+    """fp16 elements on a chip without infinities: they become 65504, NaN becomes 0."""
+    finite = np.where(np.isnan(values), 0, values).astype(np.float32)
+    return np.clip(finite, -LARGEST_HALF, LARGEST_HALF)
+
+
+# ---- declaration ----
+
+
+def _aclnn(given: ops.TorchArguments) -> str:
     # Assumed: that a dst_type makes torch_npu call the second version.
     if given["quant_mode"] not in (None, "pertoken") or given["dst_type_max"]:
         return "aclnnDynamicQuantV4"
     return f"aclnnDynamicQuant{'' if given['dst_type'] is None else 'V2'}"
 
 
-TORCH = TorchFunction(
+TORCH = ops.TorchFunction(
     schema="npu_dynamic_quant(Tensor input, *, Tensor? smooth_scales=None, "
     'Tensor? group_index=None, int? dst_type=None, str? quant_mode="pertoken", '
     "float? dst_type_max=0.0) -> (Tensor, Tensor)",
@@ -75,7 +164,7 @@ TORCH = TorchFunction(
 )
 
 
-OPERATOR = Operator(
+OPERATOR = ops.Operator(
     kernel_type="DynamicQuant",
     document=__doc__,
     support=SUPPORT,

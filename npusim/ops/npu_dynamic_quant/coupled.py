@@ -13,229 +13,157 @@ unalign_large}_310p.h. That the scalar unit saturates where 127 / M is beyond fp
 from __future__ import annotations
 
 from npusim.data.dtypes import FLOAT16, FLOAT32, INT8
-from npusim.data.integers import align_up
-from npusim.devices.schema import DeviceSpec
-from npusim.isa import (
-    BLOCK_BYTES,
-    BinaryScalar,
-    Cast,
-    Local,
-    Reduce,
-    ScalarAlu,
-    ScalarLoad,
-    ScalarStore,
-    Unary,
-)
-from npusim.kernel.builder import Builder
-from npusim.kernel.chain import step
-from npusim.kernel.program import Block, Program
-from npusim.kernel.queues import Slot
-from npusim.kernel.rows import Writer, fill, load, pieces
-from npusim.kernel.views import GmView, bindings, repeat
-from npusim.ops.npu_dynamic_quant.contract import Problem
-from npusim.ops.npu_dynamic_quant.row_steps import float_bits, matrices
-from npusim.ops.npu_dynamic_quant.tiling import Plan
+from npusim.isa import BinaryScalar, Local
+from npusim.kernel import BLOCK_BYTES, Block, GmView, Step, VectorCore
+from npusim.ops._dynamic_quant import Plan, Problem
+from npusim.ops._dynamic_quant.buffers import launch_pieces, pieces_of_cores
 
-__all__ = ["build"]
-
-
-def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
-    """One block a core that has rows; cores with as many rows share their program."""
-    kind = LongRows if plan.template == "unaligned_large" else Patches
-    programs: dict[int, Program] = {}
-    blocks: list[Block] = []
-    x, output, scale = matrices(p)
-    first = 0
-    for core, rows in enumerate(plan.rows_of_core):
-        if rows and rows not in programs:
-            programs[rows] = kind(spec, p, plan).program(rows)
-        if rows:
-            bound = bindings(x[first:, :], output[first:, :], scale[:, first:])
-            blocks.append(Block(core, "ai_core", programs[rows], bound))
-        first += rows
-    return tuple(blocks)
+__all__ = ["long_patches", "patches"]
 
 
 class HalfSteps:
     """The buffers of a core, and what it does with a row in fp16."""
 
-    def __init__(self, spec: DeviceSpec, p: Problem, plan: Plan) -> None:
-        self.spec, self.p, self.plan = spec, p, plan
-        self.builder = Builder("npu_dynamic_quant", spec.cores["ai_core"], spec.sync)
-        queue, rows = self.builder.queue, plan.row_step
+    def __init__(self, core: VectorCore, plan: Plan) -> None:
+        self.core = core
+        rows, columns = plan.row_step, plan.column_step
         # Rows of whole blocks of int8, and so of x.
-        self.x_pitch, self.y_pitch = (x.nbytes(plan.column_step) for x in (FLOAT16, INT8))
-        self.x = queue("ub", rows * self.x_pitch, "mte2", "vector", plan.depth)
-        self.y = queue("ub", rows * self.y_pitch, "vector", "mte3")
-        self.magnitudes = self.builder.claim("ub", self.x_pitch)
-        self.absmax = queue("ub", BLOCK_BYTES, "vector", "scalar")
-        self.found = queue("ub", FLOAT32.nbytes(rows), "scalar", "vector")
+        self.x_in = core.vecin(FLOAT16, rows * columns, plan.depth)
+        self.y_out = core.vecout(INT8, rows * columns)
+        self.magnitudes = core.tile(FLOAT16, columns)
+        self.absmax = core.tiles(FLOAT16, BLOCK_BYTES // FLOAT16.nbytes(1), "vector", "scalar")
+        self.found = core.tiles(FLOAT32, rows, "scalar", "vector")
         """M of each row of a patch, in fp32."""
-        scale_bytes = align_up(FLOAT32.nbytes(rows), BLOCK_BYTES)
-        self.scale = queue("ub", scale_bytes, "vector", "mte3")
-        self.writer = Writer(self.builder, spec)
+        self.scale_out = core.vecout(FLOAT32, rows)
+        core.claim_tails()
 
     def read_absmax(self, x: Local) -> None:
         """The largest magnitude of *x* `(width,)` into register `half`, as the bits of an fp16."""
-        slot, magnitudes = self.absmax.alloc(), self.magnitudes.of(FLOAT16, x.count)
-        step(self.builder, Unary("abs", magnitudes, x))
-        absmax = slot.of(FLOAT16, 1)
-        step(self.builder, Reduce("max", absmax, magnitudes))
-        self.absmax.enque(slot)
-        slot = self.absmax.deque()
-        self.builder.emit(ScalarLoad("half", absmax))
-        self.absmax.free(slot)
+        core, absmax = self.core, self.absmax.alloc()
+        magnitudes = self.magnitudes[: x.count]
+        core.abs(magnitudes, x)
+        core.reduce("max", absmax[:1], magnitudes)
+        self.absmax.enque(absmax)
+        absmax = self.absmax.deque()
+        core.get_value("half", absmax[:1])
+        self.absmax.free(absmax)
 
     def find_factor(self) -> None:
         """From register `half`: M in fp32 into `largest`, 127 / M in fp16 into `factor`."""
-        self.builder.emit(
-            ScalarAlu("f16_to_f32", "largest", "half"),
-            ScalarAlu("f32_div", "factor", float_bits(127), "largest"),
-            ScalarAlu("f32_to_f16", "factor", "factor"),
-            # A row of zeros keeps them: its factor would be infinite.
-            ScalarAlu("eq", "zero", "half", 0),
-            ScalarAlu("select", "factor", "zero", 0, "factor"),
-        )
+        alu = self.core.alu
+        alu("f16_to_f32", "largest", "half")
+        alu("f32_div", "factor", 127.0, "largest")
+        alu("f32_to_f16", "factor", "factor")
+        # A row of zeros keeps them: its factor would be infinite.
+        alu("eq", "zero", "half", 0)
+        alu("select", "factor", "zero", 0, "factor")
+
+    def keep_absmax(self, x: Local, kept: Local, *, is_first: bool = False) -> None:
+        """M so far of a row, after its part *x*, as the bits of an fp16, to *kept* `(1,)`."""
+        self.read_absmax(x)
+        if not is_first:
+            # Bits of magnitudes are in the order of their numbers.
+            self.core.get_value("before", kept)
+            self.core.alu("max", "half", "half", "before")
+        self.core.set_value(kept, "half")
+
+    def read_factor(self, kept: Local) -> None:
+        """As `find_factor`, of what `keep_absmax` has *kept*."""
+        self.core.get_value("half", kept)
+        self.find_factor()
 
     def quantise(self, y: Local, x: Local) -> None:
         """*x* `(width,)` times register `factor`, in its place, and rounded into *y*."""
-        step(self.builder, BinaryScalar("mul", x, x, "factor"))
-        step(self.builder, Cast(y, x, "round"))
+        self.core.mul(x, x, "factor")
+        self.core.cast(y, x, "round")
 
-    def store_scales(self, found: Slot, scale: GmView) -> None:
+    def store_scales(self, found: Local, scale: GmView) -> None:
         """M / 127 of all rows of a patch to *scale* `(rows,)`."""
         self.found.enque(found)
-        found, out = self.found.deque(), self.scale.alloc()
-        # (rows,) M -> (rows,) scales
-        absmax, scales = (slot.of(FLOAT32, scale.columns) for slot in (found, out))
-        self.builder.emit(BinaryScalar("mul", scales, absmax, 1 / 127))
+        found, out, rows = self.found.deque(), self.scale_out.alloc(), scale.columns
+        self.core.emit(BinaryScalar("mul", out[:rows], found[:rows], 1 / 127))
         self.found.free(found)
-        self.writer.store(self.scale, out, scale)
+        self.core.store(self.scale_out, out, scale)
 
 
-class Patches:
+def patches(core: VectorCore, p: Problem, plan: Plan) -> tuple[Block, ...]:
     """The templates aligned and unaligned: whole rows, the next patch loaded before this one."""
+    half, columns = HalfSteps(core, plan), p.columns
 
-    def __init__(self, spec: DeviceSpec, p: Problem, plan: Plan) -> None:
-        self.steps = HalfSteps(spec, p, plan)
+    def fetch(x: GmView) -> None:
+        core.copy_in(half.x_in, x)
 
-    def program(self, rows: int) -> Program:
-        """*rows* rows, patch by patch."""
-        steps = self.steps
-        x, output, scale = matrices(steps.p)
-        patches = [slice(row, row + count) for row, count in pieces(rows, steps.plan.row_step)]
-        self._load(x[patches[0], :])
-        for here, after in zip(patches, [*patches[1:], None], strict=True):
-            if after is not None:
-                self._load(x[after, :])
-            self._patch(steps.x.deque(), output[here, :], scale[:, here])
-        return steps.builder.build()
-
-    def _load(self, x: GmView) -> None:
-        slot = self.steps.x.alloc()
-        fill(self.steps.builder, self.steps.spec, slot, x)
-        self.steps.x.enque(slot)
-
-    def _patch(self, slot: Slot, output: GmView, scale: GmView) -> None:
-        """*output* `(rows, columns)` and *scale* `(rows,)` of the rows of x in *slot*."""
-        steps, columns = self.steps, output.columns
-        out, found = steps.y.alloc(), steps.found.alloc()
+    def patch(output: GmView, scale: GmView) -> None:
+        """*output* `(rows, columns)` and *scale* `(rows,)` of the oldest rows of x."""
+        loaded, out, found = half.x_in.deque(), half.y_out.alloc(), half.found.alloc()
         for row in range(output.rows):
-            x = slot.of(FLOAT16, columns, row * steps.x_pitch)
-            steps.read_absmax(x)
-            steps.find_factor()
-            store = ScalarStore(found.of(FLOAT32, 1, FLOAT32.nbytes(row)), "largest")
-            steps.builder.emit(store)
+            here = slice(row * columns, (row + 1) * columns)
+            half.read_absmax(loaded[here])
+            half.find_factor()
+            core.set_value(found[row : row + 1], "largest")
             # (columns,) fp16 x factor -> int8
-            steps.quantise(out.of(INT8, columns, row * steps.y_pitch), x)
-        steps.x.free(slot)
-        steps.writer.store(steps.y, out, output)
-        steps.store_scales(found, scale)
+            half.quantise(out[here], loaded[here])
+        half.x_in.free(loaded)
+        core.store(half.y_out, out, output)
+        half.store_scales(found, scale)
+
+    found, (x, *others) = pieces_of_cores(p, plan)
+    loading, working = found.ahead
+    return core.launch(
+        Step(fetch, (x,), found.core, loading, keeps_slots=True),
+        Step(patch, tuple(others), found.core, working, keeps_slots=True),
+    )
 
 
-class LongRows:
+def long_patches(core: VectorCore, p: Problem, plan: Plan) -> tuple[Block, ...]:
     """The template unaligned_large: eight rows at a time, in parts of 4096 columns.
 
     What is left of the columns is quantised with the first pass; the parts before are loaded again,
     a row at a time.
     """
+    half, step = HalfSteps(core, plan), plan.column_step
+    whole = p.columns // step * step
+    parts = [slice(start, start + step) for start in range(0, whole, step)]
 
-    def __init__(self, spec: DeviceSpec, p: Problem, plan: Plan) -> None:
-        self.steps = HalfSteps(spec, p, plan)
-        self.step = plan.column_step
-
-    def program(self, rows: int) -> Program:
-        """*rows* rows, patch by patch."""
-        steps = self.steps
-        x, output, scale = matrices(steps.p)
-        for row, count in pieces(rows, steps.plan.row_step):
-            here = slice(row, row + count)
-            views = x[here, :], output[here, :], scale[:, here]
-            repeat(steps.builder, self._patch, *views)
-        return steps.builder.build()
-
-    def _patch(self, x: GmView, output: GmView, scale: GmView) -> None:
-        """*output* and *scale* `(rows,)` of *x*, both `(rows, columns)`."""
-        steps, found = self.steps, self.steps.found.alloc()
-        whole = x.columns // self.step * self.step
-        parts = [slice(start, start + self.step) for start in range(0, whole, self.step)]
-        for part in parts:
-            slot = load(steps.builder, steps.spec, steps.x, x[:, part])
-            for row in range(x.rows):
-                self._take_absmax(slot, row, self.step, found, is_first=part.start == 0)
-            steps.x.free(slot)
-        if whole < x.columns:
-            self._quantise_rest(x[:, whole:], output[:, whole:], found)
-        for part in parts:
-            for row in range(x.rows):
-                here = slice(row, row + 1), part
-                self._quantise_row(x[here], output[here], found, row)
-        self._finish(found, scale)
-
-    def _take_absmax(
-        self, slot: Slot, row: int, width: int, found: Slot, *, is_first: bool = False
-    ) -> None:
-        """M so far of a *row* of the part in *slot*, as the bits of an fp16, to *found*."""
-        steps = self.steps
-        steps.read_absmax(slot.of(FLOAT16, width, row * FLOAT16.nbytes(width)))
-        kept = found.of(FLOAT32, 1, FLOAT32.nbytes(row))
-        if not is_first:
-            # Bits of magnitudes are in the order of their numbers.
-            steps.builder.emit(
-                ScalarLoad("before", kept), ScalarAlu("max", "half", "half", "before")
-            )
-        steps.builder.emit(ScalarStore(kept, "half"))
-
-    def _factor_of(self, found: Slot, row: int) -> None:
-        self.steps.builder.emit(ScalarLoad("half", found.of(FLOAT32, 1, FLOAT32.nbytes(row))))
-        self.steps.find_factor()
-
-    def _quantise_rest(self, x: GmView, output: GmView, found: Slot) -> None:
+    def quantise_rest(x: GmView, output: GmView, found: Local) -> None:
         """The last columns, which complete M, *x* to *output*, both `(rows, width)`."""
-        steps, width = self.steps, x.columns
-        slot, out = load(steps.builder, steps.spec, steps.x, x), steps.y.alloc()
+        loaded, out = core.load(half.x_in, x), half.y_out.alloc()
         for row in range(x.rows):
-            self._take_absmax(slot, row, width, found)
-            self._factor_of(found, row)
-            here = slot.of(FLOAT16, width, row * FLOAT16.nbytes(width))
-            steps.quantise(out.of(INT8, width, row * INT8.nbytes(width)), here)
-        steps.x.free(slot)
-        steps.writer.store(steps.y, out, output)
+            here, kept = slice(row * x.columns, (row + 1) * x.columns), found[row : row + 1]
+            half.keep_absmax(loaded[here], kept)
+            half.read_factor(kept)
+            half.quantise(out[here], loaded[here])
+        half.x_in.free(loaded)
+        core.store(half.y_out, out, output)
 
-    def _quantise_row(self, x: GmView, output: GmView, found: Slot, row: int) -> None:
+    def quantise_row(x: GmView, output: GmView, kept: Local) -> None:
         """A part of a row, *x* to *output*, both `(1, width)`."""
-        steps, width = self.steps, x.columns
-        slot = load(steps.builder, steps.spec, steps.x, x)
-        self._factor_of(found, row)
-        out = steps.y.alloc()
-        steps.quantise(out.of(INT8, width), slot.of(FLOAT16, width))
-        steps.x.free(slot)
-        steps.writer.store(steps.y, out, output)
+        loaded = core.load(half.x_in, x)
+        half.read_factor(kept)
+        out = half.y_out.alloc()
+        half.quantise(out[: x.columns], loaded[: x.columns])
+        half.x_in.free(loaded)
+        core.store(half.y_out, out, output)
 
-    def _finish(self, found: Slot, scale: GmView) -> None:
-        """The M of all rows as numbers, and from them the scales."""
-        for row in range(scale.columns):
-            self._factor_of(found, row)
-            kept = found.of(FLOAT32, 1, FLOAT32.nbytes(row))
-            self.steps.builder.emit(ScalarStore(kept, "largest"))
-        self.steps.store_scales(found, scale)
+    def patch(x: GmView, output: GmView, scale: GmView) -> None:
+        found = half.found.alloc()
+        kept = [found[row : row + 1] for row in range(x.rows)]
+        for part in parts:
+            loaded = core.load(half.x_in, x[:, part])
+            for row, each in enumerate(kept):
+                here = loaded[row * step : (row + 1) * step]
+                half.keep_absmax(here, each, is_first=part.start == 0)
+            half.x_in.free(loaded)
+        if whole < x.columns:
+            quantise_rest(x[:, whole:], output[:, whole:], found)
+        for part in parts:
+            for row, each in enumerate(kept):
+                here_in = slice(row, row + 1), part
+                quantise_row(x[here_in], output[here_in], each)
+        # The M of all rows as numbers, and from them the scales.
+        for each in kept:
+            half.read_factor(each)
+            core.set_value(each, "largest")
+        half.store_scales(found, scale)
+
+    return launch_pieces(core, p, plan, patch)

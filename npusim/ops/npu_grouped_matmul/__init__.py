@@ -1,4 +1,4 @@
-"""npu_grouped_matmul: groups of rows, each multiplied by a weight of its own.
+"""npu_grouped_matmul: groups of rows, each multiplied by the weight of its expert.
 
 .. code-block:: text
 
@@ -6,39 +6,37 @@
 
     float16, bfloat16    round(f32(bias) + the sums of the cube, fp32, k ascending)     fixpipe
     float32              bias + the sums of the cube, fp32, k ascending                 fixpipe
-    int8 by int8         see `templates.fixpipe` and `templates.dequantise`
+    int8 by int8         see `templates.plain` and `templates.dequantise`
 
 * Products of float32 are added up as those of 16 bits are, 16 of them exactly at a time (assumed);
   this kernel never takes the shorter HF32 for them.
 * 310P has one kernel, `templates.coupled`, for rows of float16 in groups.
-* int4 weights by int8 rows: see `templates.a8w4`, `templates.a8w4_unpacked` where they have few
-  columns for many rows, and `templates.a8w4_vector` for two shapes. The kernel that a second number
-  of tuning_config asks for is not simulated.
+* int4 weights by int8 rows: see `templates.half_sums`, `templates.a8w4_unpacked` where they have
+  few columns for many rows, and `templates.a8w4_vector` for two shapes. The kernel that a second
+  element of tuning_config asks for is not simulated.
 * Of int8 weights by at most 64 float rows an expert, k and n multiples of 128, the vendor writes x
-  in two digits of int8: see `templates.antiquant.msd`, whose last bits are its own.
+  in two digits of int8: see `templates.msd`, whose last bits differ from all others.
 
 `template` names the kernel that the vendor would not take itself, where types have several.
-Atlas A2 and A3 run one kernel; see `templates.plan` for its tiles and the order of blocks.
 
 To add a combination of types: a row of `support.SUPPORT`, which says what goes together, and names
-a module of `templates` and one of `references`. The template has `tile(spec, p)`, which returns a
-`templates.plan.Plan` or one derived from it, and `build(spec, p, plan)`; the reference has
-`rows(x, numbers, call)` for the rows of one group. What the rows do not say of shapes, a function
-in `limits.LIMITS` holds against the contract. `operands.Operands` says where a block finds what it
-needs, and `templates.blocks.GroupedCube` writes the products.
+a template and what computes rows in `oracle.ROWS`. A module of `templates` has `tile(spec, p)`,
+which returns a `tiling.Plan` or one derived from it, and `build(spec, p, plan)`. What the rows do
+not say of shapes, a function in `shapes.LIMITS` holds against the contract. `parts.Parts` deals
+blocks out to cores, and says where each finds what it needs.
 """
 
 from __future__ import annotations
 
 from npusim.ops._protocol import Operator
 from npusim.ops._torch import TorchArguments, TorchFunction
-from npusim.ops.npu_grouped_matmul.contract import Problem, check
-from npusim.ops.npu_grouped_matmul.reference import oracle
+from npusim.ops.npu_grouped_matmul.check import check
+from npusim.ops.npu_grouped_matmul.oracle import oracle
+from npusim.ops.npu_grouped_matmul.shapes import torch_outputs_of
 from npusim.ops.npu_grouped_matmul.support import SUPPORT, TEMPLATES
-from npusim.ops.npu_grouped_matmul.tiling import Plan, build, tile
-from npusim.ops.npu_grouped_matmul.torch_outputs import outputs_of
+from npusim.ops.npu_grouped_matmul.templates import build, tile
 
-__all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "oracle", "tile"]
+__all__ = ["OPERATOR"]
 
 LISTS = (
     "Tensor[] x, Tensor[] weight, *, Tensor[]? bias=None, Tensor[]? scale=None, "
@@ -65,7 +63,7 @@ TORCH = (
         f"int? weight_dtype=None, int? scale_dtype=None, int? per_token_scale_dtype=None) "
         f"-> Tensor[]",
         aclnn=_acl,
-        outputs=outputs_of,
+        outputs=torch_outputs_of,
         dtypes={"output_dtype": {}},
         defaults=DEFAULTS,
         absent=("x_dtype", "weight_dtype", "scale_dtype", "per_token_scale_dtype"),
@@ -74,7 +72,7 @@ TORCH = (
         schema=f"npu_grouped_matmul.List({LISTS}, int[]? group_list=None, {ACTIVATION}, "
         f"int? output_dtype=None) -> Tensor[]",
         aclnn=lambda _: "aclnnGroupedMatmul",
-        outputs=outputs_of,
+        outputs=torch_outputs_of,
         dtypes={"output_dtype": {}},
         defaults=DEFAULTS,
     ),

@@ -3,7 +3,7 @@
 The rows are those of the vendor (ops-transformer@c29bc10 gmm/grouped_matmul, README.md,
 op_host/grouped_matmul_def.cpp and op_host/op_api/aclnn_grouped_matmul.cpp; torch_npu 2.14.0, the
 text of npu_grouped_matmul). With each goes a module of `templates`, which splits the call and
-writes its programs, and one of `references`, which computes a group of rows in plain numpy.
+writes its programs, and a function of `oracle`, which computes a group of rows in plain numpy.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ from npusim.data.dtypes import (
     DType,
 )
 from npusim.ops._support import A2_A3, ATLAS_INFERENCE, Operands, Row, required
-from npusim.ops.npu_grouped_matmul.activations import NUMBERS
 
-__all__ = ["PACKED", "SUPPORT", "TEMPLATES", "Types", "types_of"]
-
+NONE, RELU, GELU_TANH, FAST_GELU, SILU = 0, 1, 2, 4, 5
+"""act_type; 3, the exact gelu, is refused (aclnn_grouped_matmul.cpp)."""
 PACKED = (INT64, UINT64)
 """The words of npu_trans_quant_param."""
 EITHER_LAYOUT = ("ND", "FRACTAL_NZ")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+EACH, ROWS, ALONG_K = -1, 0, 2
+"""group_type."""
+
+
+@dataclass(frozen=True, slots=True)
 class Types:
     """What x, weight and output of a row hold, and what computes it."""
 
-    name: str
     x: DType
     weight: DType
     """What the elements are: those of int4 come eight to an int32."""
     output: DType
     template: str
-    """The module of `templates` that has `tile` and `build`."""
+    """The kernel, or the first of several; see `templates`."""
     kernels: tuple[str, ...] = ()
     """The names of its kernels, if it has several: a caller may ask for one."""
-    reference: str
-    """The module of `references` that has `rows`."""
     one_scale: bool = False
     """Whether a scale may be one value an expert, for all of its columns."""
     scale_of_groups: bool = False
@@ -69,10 +69,6 @@ class Types:
         return f"{x} x, {weight} weight and {self.output} output"
 
 
-EACH, ROWS, ALONG_K = -1, 0, 2
-"""group_type."""
-
-
 def _row(
     types: Types,
     *,
@@ -84,7 +80,7 @@ def _row(
     activations: bool = False,
     **lists: Any,
 ) -> Row:
-    """A row of *types*; *lists* are the tensors beside x, weight and group_list."""
+    """A row of *types*; *lists* are the tensors but for x, weight and group_list."""
     x, weight = types.stored
     return Row(
         on=on,
@@ -95,65 +91,33 @@ def _row(
         group_list=INT64,
         group_type=group_types,
         group_list_type=(0, 1, 2) if pairs else (0, 1),
-        act_type=tuple(NUMBERS) if activations else (0,),
+        act_type=(NONE, RELU, GELU_TANH, FAST_GELU, SILU) if activations else (NONE,),
         **lists,
     )
 
 
-def _plain(name: str, dtype: DType, bias: DType, layouts: tuple[str, ...]) -> Row:
-    """x, weight and output of one float type."""
-    types = Types(
-        name=name, x=dtype, weight=dtype, output=dtype, template="plain", reference="plain"
-    )
-    return _row(types, layouts=layouts, group_types=(EACH, ROWS, ALONG_K), bias=bias)
-
-
-def _bytes(output: DType, name: str = "", **more: Any) -> Types:
-    """int8 by int8."""
-    return Types(
-        name=f"a8w8_{name or output.name}",
-        x=INT8,
-        weight=INT8,
-        output=output,
-        reference="a8w8",
-        **more,
-    )
+def _dequantised(output: DType, **lists: Any) -> Row:
+    """int8 by int8 to floats, with scales of rows."""
+    types = Types(INT8, INT8, output, "dequantise")
+    return _row(types, pairs=True, activations=True, **lists)
 
 
 def _float_by_integer(x: DType, weight: DType, bias: DType) -> Row:
-    types = Types(
-        name=f"a16w{weight.bits}_{x.name}",
-        x=x,
-        weight=weight,
-        output=x,
-        template="antiquant",
-        kernels=("antiquant", "antiquant_performance", *(("msd",) if weight is INT8 else ())),
-        reference="antiquant",
-    )
-    numbers = required(x)
+    kernels = "antiquant", "antiquant_performance", *(("msd",) if weight is INT8 else ())
+    parameters = required(x)
     return _row(
-        types,
+        Types(x, weight, x, "antiquant", kernels),
         group_types=(EACH, ROWS),
         bias=bias,
-        antiquant_scale=numbers,
-        antiquant_offset=numbers,
+        antiquant_scale=parameters,
+        antiquant_offset=parameters,
     )
 
 
 def _int4(x: DType, output: DType, **lists: Any) -> Row:
     """Weights of int4, by rows of int4 or int8."""
-    template = f"a{x.bits}w4"
-    types = Types(
-        name=f"{template}_{output.name}",
-        x=x,
-        weight=INT4,
-        output=output,
-        template=template,
-        reference="int4",
-        scale_of_groups=True,
-    )
     return _row(
-        types,
+        Types(x, INT4, output, f"a{x.bits}w4", scale_of_groups=True),
         layouts=EITHER_LAYOUT,
         most=1,
         scale=required(*PACKED),
@@ -162,40 +126,46 @@ def _int4(x: DType, output: DType, **lists: Any) -> Row:
     )
 
 
-DEQUANTISED: dict[str, Any] = {"pairs": True, "activations": True}
-
 SUPPORT = (
-    _plain("fp16", FLOAT16, FLOAT16, EITHER_LAYOUT),
-    _plain("bf16", BFLOAT16, FLOAT32, EITHER_LAYOUT),
-    _plain("fp32", FLOAT32, FLOAT32, ("ND",)),
+    *(
+        _row(
+            Types(dtype, dtype, dtype, "plain"),
+            layouts=layouts,
+            group_types=(EACH, ROWS, ALONG_K),
+            bias=bias,
+        )
+        for dtype, bias, layouts in (
+            (FLOAT16, FLOAT16, EITHER_LAYOUT),
+            (BFLOAT16, FLOAT32, EITHER_LAYOUT),
+            (FLOAT32, FLOAT32, ("ND",)),
+        )
+    ),
     # torch_npu-npu_grouped_matmul.md has group_type=-1 here, the vendor's other document only 0.
     _row(
-        _bytes(INT8, template="fixpipe", one_scale=True),
+        Types(INT8, INT8, INT8, "fixpipe", one_scale=True),
         group_types=(EACH, ROWS),
         pairs=True,
         bias=INT32,
         scale=required(*PACKED),
     ),
-    _row(_bytes(INT32, template="fixpipe"), layouts=EITHER_LAYOUT, pairs=True, bias=INT32),
+    _row(Types(INT8, INT8, INT32, "fixpipe"), layouts=EITHER_LAYOUT, pairs=True, bias=INT32),
     *(
-        _row(
-            _bytes(output, template="dequantise"),
+        _dequantised(
+            output,
             layouts=EITHER_LAYOUT,
             bias=INT32,
             scale=required(scale),
             per_token_scale=FLOAT32,
-            **DEQUANTISED,
         )
         for output, scale in ((BFLOAT16, BFLOAT16), (FLOAT16, FLOAT32))
     ),
     # In the kernel and its definition, in none of the documents.
-    _row(
-        _bytes(BFLOAT16, "bfloat16_bias", template="dequantise"),
+    _dequantised(
+        BFLOAT16,
         layouts=("FRACTAL_NZ",),
         bias=required(BFLOAT16),
         scale=required(BFLOAT16, FLOAT32),
         per_token_scale=required(FLOAT32),
-        **DEQUANTISED,
     ),
     *(
         _float_by_integer(x, weight, bias)
@@ -206,14 +176,7 @@ SUPPORT = (
     _int4(INT8, FLOAT16, bias=required(FLOAT32), offset=FLOAT32),
     _int4(INT8, BFLOAT16, bias=required(FLOAT32)),
     _row(
-        Types(
-            name="fp16_inference",
-            x=FLOAT16,
-            weight=FLOAT16,
-            output=FLOAT16,
-            template="coupled",
-            reference="plain",
-        ),
+        Types(FLOAT16, FLOAT16, FLOAT16, "coupled"),
         on=ATLAS_INFERENCE,
         layouts=EITHER_LAYOUT,
         most=1,
@@ -225,15 +188,3 @@ TEMPLATES = tuple(
     dict.fromkeys(name for row in SUPPORT if row.on == A2_A3 for name in row.facts.names)
 )
 """The names of all kernels of Atlas A2 and A3, of which a caller may ask for one."""
-
-
-def types_of(x: DType, weight: DType, output: str, bias: DType | None) -> Types:
-    """Those of tensors x and weight of these types, of which the first that takes *bias* is it."""
-    rows = [
-        row
-        for row in SUPPORT
-        if row.facts.stored == (x, weight) and row.facts.output.name == output
-    ]
-    fitting = (row for row in rows if bias in row.operands("bias").dtypes)
-    types: Types = next(fitting, rows[0]).facts
-    return types

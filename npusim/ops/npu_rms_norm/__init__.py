@@ -183,8 +183,7 @@ def oracle(given: ops.Given) -> tuple[Array, Array]:
     add = norm.lanes_sum if taken.name == "merge_n" else norm.halving_sum
     values = x.reshape(-1, columns).astype(np.float32)
     with np.errstate(all="ignore"):
-        total = norm.sum_of_parts(add, values * values, taken.column_step)
-        root = norm.scaled_root(total * (np.float32(1) / np.float32(columns)), given.epsilon)
+        root = norm.root_of_rows(values, given.epsilon, taken, add, scales_squares=False)
         scaled = values * root[:, None] * gamma.astype(np.float32).reshape(-1)
         output = given.rounded(scaled, x.dtype).reshape(x.shape)
     return output, root.reshape(norm.root_shape(x, gamma))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
+from npusim.data.tensor import Operand
 from npusim.kernel import FLOAT32, FLOATS_PER_BLOCK, FLOATS_PER_REPEAT, GmView, Local
 from npusim.ops import _rms_norm as norm
 from npusim.ops._row_quant import repeat_block
@@ -48,14 +49,9 @@ def merge_n(core: norm.NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kerne
 
     def begin() -> None:
         """gamma in fp32, once or for each row."""
-        loaded = gamma if p.gamma.element is FLOAT32 else work.as_dtype(p.gamma.element)
-        core.fetch(loaded, norm.vector_of(p.gamma))
-        if loaded is not gamma:
-            core.cast(gamma[:pitch], loaded[:pitch])
+        _fetch_in_float32(core, gamma, p.gamma, work, pitch)
         if not is_small:
-            with core.independent():
-                for row in range(1, rows):
-                    core.copy(gamma[row * pitch : (row + 1) * pitch], gamma[:pitch])
+            _repeat_row(core, gamma, pitch)
 
     def group(x: GmView, output: GmView, rstd: GmView) -> None:
         count = x.rows * pitch
@@ -67,16 +63,13 @@ def merge_n(core: norm.NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kerne
         core.mul(squares, values, values)
         kept = roots_out.alloc()
         roots = kept[: x.rows]
-        core.rows_into(roots, lanes[: x.rows * FLOATS_PER_REPEAT], squares, x.columns)
+        core.rows_into(roots, lanes, squares, x.columns)
         core.mul(roots, roots, p.mean)
         core.root_by_vector(roots, lanes[: x.rows])
         out = y_out.alloc()[:count]
         scaled = out if is_wide else values
         if is_small:
-            # A repeat of Brcb for each row, where one for eight would do.
-            blocks = lanes[: x.rows * FLOATS_PER_REPEAT]
-            core.brcb(blocks, roots.as_dtype(FLOAT32, x.rows * FLOATS_PER_BLOCK))
-            core.multiply_by_block(scaled, values, blocks, x.rows)
+            core.multiply_by_block(scaled, values, _spread_roots(core, roots, lanes), x.rows)
             core.multiply_by_row(scaled, gamma, x.rows)
         else:
             _repeat_roots(core, squares, roots, lanes)
@@ -90,6 +83,30 @@ def merge_n(core: norm.NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kerne
         core.store(y_out, out, output, pitch)
 
     return begin, group
+
+
+def _fetch_in_float32(
+    core: norm.NormCore, wide: Local, vector: Operand, work: Local, columns: int
+) -> None:
+    """Load *vector* for good to fp32 *wide*, whose first *columns* it fills, by way of *work*."""
+    loaded = wide if vector.element is FLOAT32 else work.as_dtype(vector.element)
+    core.fetch(loaded, norm.vector_of(vector))
+    if loaded is not wide:
+        core.cast(wide[:columns], loaded[:columns])
+
+
+def _repeat_row(core: norm.NormCore, plane: Local, pitch: int) -> None:
+    """The first row of *plane* `(rows, pitch)` to all others."""
+    with core.independent():
+        for start in range(pitch, plane.count, pitch):
+            core.copy(plane[start : start + pitch], plane[:pitch])
+
+
+def _spread_roots(core: norm.NormCore, roots: Local, lanes: Local) -> Local:
+    """Each of *roots* to a block of *lanes*: a repeat of Brcb, where one for eight would do."""
+    blocks = lanes[: roots.count * FLOATS_PER_REPEAT]
+    core.brcb(blocks, roots.as_dtype(FLOAT32, roots.count * FLOATS_PER_BLOCK))
+    return blocks
 
 
 def _repeat_roots(core: norm.NormCore, plane: Local, roots: Local, lanes: Local) -> None:
@@ -235,24 +252,25 @@ def split_d(core: norm.NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kerne
         last = len(parts) - 1
         for index, part in enumerate(parts):
             if index == last:
-                take(range(last))
+                _add_to_sum(core, partials, range(last))
             row.sum_squares(norm.block_of(partials, index)[:1], x[:, part])
             if row.is_wide:
                 row.x_in.free(row.values)
-        take(range(last, last + 1))
-
-    def take(indices: range) -> None:
-        """Add the sums of these pieces to register `sum`."""
-        if not indices:
-            return
-        core.sync("vector", "scalar")
-        if indices[0] == 0:
-            core.alu("add", "sum", 0)
-        for index in indices:
-            core.get_value("part", norm.block_of(partials, index)[:1])
-            core.alu("f32_add", "sum", "sum", "part")
+        _add_to_sum(core, partials, range(last, last + 1))
 
     return None, group
+
+
+def _add_to_sum(core: norm.NormCore, partials: Local, indices: range) -> None:
+    """Add blocks *indices* of *partials* to register `sum`, which begins with the first of all."""
+    if not indices:
+        return
+    core.sync("vector", "scalar")
+    if indices[0] == 0:
+        core.alu("add", "sum", 0)
+    for index in indices:
+        core.get_value("part", norm.block_of(partials, index)[:1])
+        core.alu("f32_add", "sum", "sum", "part")
 
 
 TEMPLATES: norm.Templates = {

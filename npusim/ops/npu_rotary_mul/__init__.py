@@ -23,14 +23,33 @@ from __future__ import annotations
 
 from typing import Any
 
-from npusim.ops._protocol import Operator
-from npusim.ops._torch import TorchFunction
-from npusim.ops.npu_rotary_mul.contract import SUPPORT, Problem, check
-from npusim.ops.npu_rotary_mul.kernel import build
-from npusim.ops.npu_rotary_mul.reference import oracle
-from npusim.ops.npu_rotary_mul.tiling import Plan, tile
+import numpy as np
 
-__all__ = ["OPERATOR", "Plan", "Problem", "build", "check", "oracle", "tile"]
+from npusim.data.dtypes import Array
+from npusim.ops import _vocabulary as ops
+from npusim.ops.npu_rotary_mul.check import SUPPORT, Problem, check, tile
+from npusim.ops.npu_rotary_mul.kernel import build
+
+
+def oracle(given: ops.Given) -> Array:
+    """self `(..., width)` turned by the cosines r1 and the sines r2, which broadcast to it.
+
+    Those come to the dtype of self first. Products and sum are rounded to float32 one by one, the
+    sum then to the dtype of self.
+    """
+    vectors = given.self
+    tensors = vectors, given.r1, given.r2
+    with np.errstate(all="ignore"):
+        x, cos, sin = (array.astype(vectors.dtype).astype(np.float32) for array in tensors)
+        if given.rotary_mode == "interleave":
+            turned = np.empty(x.shape, np.float32)
+            turned[..., 0::2] = x[..., 1::2] * sin[..., 0::2] * np.float32(-1)
+            turned[..., 1::2] = x[..., 0::2] * sin[..., 1::2]
+        else:
+            left, right = np.split(x, 2, axis=-1)
+            sin_left, sin_right = np.split(sin, 2, axis=-1)
+            turned = np.concatenate((right * -sin_left, left * sin_right), axis=-1)
+        return np.asarray((turned + x * cos).astype(vectors.dtype))
 
 
 def _earlier(p: Problem, arguments: dict[str, Any]) -> tuple[tuple[str, dict[str, Any]], ...]:
@@ -42,7 +61,7 @@ def _earlier(p: Problem, arguments: dict[str, Any]) -> tuple[tuple[str, dict[str
     return tuple(("cast", {"x": arguments[name], "dtype": dtype}) for name in ("r1", "r2"))
 
 
-TORCH = TorchFunction(
+TORCH = ops.TorchFunction(
     schema="npu_rotary_mul(Tensor self, Tensor r1, Tensor r2, str rotary_mode='half', "
     "Tensor? rotate=None) -> Tensor",
     aclnn=lambda _: "aclnnRotaryPositionEmbedding",
@@ -50,7 +69,7 @@ TORCH = TorchFunction(
     absent=("rotate",),
 )
 
-OPERATOR = Operator(
+OPERATOR = ops.Operator(
     kernel_type="RotaryPositionEmbedding",
     document=__doc__,
     support=SUPPORT,

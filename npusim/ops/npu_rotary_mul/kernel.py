@@ -1,13 +1,13 @@
-"""The program that each core runs for npu_rotary_mul.
+"""The program that each core runs for npu_rotary_mul, where halves turn and where neighbours do.
 
-A core has lines of cosines and sines and turns all vectors of x that belong to them: a piece of
-lines is loaded and widened once, then the vectors of one head after the other. In the buffer the
-two halves of a vector begin at blocks of their own.
+A core has lines of cosines and sines and turns all vectors of x that belong to them.
 
 ops-transformer@c29bc10 posembedding/rotary_position_embedding/op_kernel, rotate_half_base.h,
-rotate_half_bf16.h and rotate_half.h. Assumed: that float32 vectors exchange their halves in the
-buffer of the result, that halves which are no whole blocks are copied one by one, and that a line
-which serves all others is repeated by copies within the buffer.
+rotate_half_bf16.h, rotate_half.h and rotate_interleaved_split_s.h. Assumed of halves: that float32
+vectors exchange them in the buffer of the result, that halves which are no whole blocks are copied
+one by one, and that a line which serves all others is repeated by copies within the buffer; of
+neighbours: that a product with (-1, 1) takes as long as one with -1 that a mask leaves out of every
+other lane, and that lines are loaded once more for each part of their vectors.
 """
 
 from __future__ import annotations
@@ -15,188 +15,339 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from npusim.data.dtypes import FLOAT32
-from npusim.devices.schema import DeviceSpec
-from npusim.isa import Binary, BinaryScalar, Cast, Copy, Local
-from npusim.kernel.builder import Builder
-from npusim.kernel.chain import step
-from npusim.kernel.halves import exchange, half_of_rows
-from npusim.kernel.program import Block, Program
-from npusim.kernel.queues import Queue, Slot
-from npusim.kernel.rows import pieces
-from npusim.kernel.views import GmView, bindings, repeat
-from npusim.ops.npu_rotary_mul import interleaved
-from npusim.ops.npu_rotary_mul.contract import Problem
-from npusim.ops.npu_rotary_mul.tiling import InterleavedPlan, Plan, half_pitch
+import numpy as np
 
-__all__ = ["build"]
+from npusim.data.dtypes import FLOAT32, INT32
+from npusim.devices.schema import DeviceSpec
+from npusim.isa import FLOATS_PER_REPEAT, Local
+from npusim.kernel import Block, GmView, GmViews, Step, TileQueue, VectorCore, pieces
+from npusim.kernel.steps import Integers
+from npusim.ops._rotary import exchange, negate_left
+from npusim.ops.npu_rotary_mul.check import InterleavedPlan, Plan, Problem, block_pitch
+
+BY_SCALAR = 8
+"""Places that the scalar unit writes; the others follow by additions (the kernel)."""
+PLACE, MINUS_ONE = "place", "minus_one"
+"""Registers."""
 
 
 def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
-    """One block a core; cores with as many lines share their program."""
-    if isinstance(plan, InterleavedPlan):
-        return interleaved.build(spec, p, plan)
-    kernel = RotaryMul(spec, p, plan)
-    programs: dict[int, Program] = {}
-    blocks: list[Block] = []
-    x, cos, sin, output = _views(p)
-    first = 0
-    for core, lines in enumerate(plan.lines_of_core):
-        if lines not in programs:
-            programs[lines] = kernel.program(lines)
-        own = slice(0 if p.is_single else first, None), slice(None)
-        vectors = slice(first * p.line_step, None), slice(None)
-        bound = bindings(x[vectors], output[vectors], cos[own], sin[own])
-        blocks.append(Block(core, spec.vector_cores[core], programs[lines], bound))
-        first += lines
-    return tuple(blocks)
-
-
-def _views(p: Problem) -> tuple[GmView, GmView, GmView, GmView]:
-    """x, r1, r2 and the result, each as `(vectors, width)`."""
+    """Runs of lines for each core; those with as many share their program."""
+    core = VectorCore("npu_rotary_mul", spec)
     x, cos, sin = (
         GmView.of(operand.name, operand.element, operand.spec.size // p.width, p.width)
         for operand in p.inputs
     )
-    return x, cos, sin, replace(x, name="output")
+    views = x, replace(x, name="output"), cos, sin
+    if isinstance(plan, InterleavedPlan):
+        return _build_interleaved(core, p, plan, views)
+    return _build_halves(core, p, plan, views)
 
 
-class RotaryMul:
-    """The kernel of one core, while it is written."""
+def _pieces(plan: Plan) -> Integers:
+    """The core, the first line and the lines of each piece, `(3, pieces)`."""
+    starts = np.cumsum([0, *plan.lines_of_core]).tolist()
+    found = [
+        (core, starts[core] + first, count)
+        for core, lines in enumerate(plan.lines_of_core)
+        for first, count in pieces(lines, plan.line_step)
+    ]
+    return np.array(found, np.int64).T
 
-    def __init__(self, spec: DeviceSpec, p: Problem, plan: Plan) -> None:
-        self.p, self.plan = p, plan
-        self.builder = builder = Builder(
-            "npu_rotary_mul", spec.cores[spec.vector_kinds[0]], spec.sync
+
+# ---- halves ----
+
+
+def _build_halves(
+    core: VectorCore, p: Problem, plan: Plan, views: tuple[GmView, ...]
+) -> tuple[Block, ...]:
+    """Of each group, piece after piece of lines: they come, and then head after head turns."""
+    halves, axes = Halves(core, p, plan), p.axes
+    cores, first, count = _pieces(plan)
+    group, piece = (part.ravel() for part in np.mgrid[: axes.groups, : cores.size])
+    line = 0 * group if axes.is_single else group * axes.lines + first[piece]
+    rows = 1 if axes.is_single else count[piece]
+    lines = [GmViews.of(view, line, 0, rows, p.width) for view in views[2:]]
+    turn = np.arange(group.size)
+    take = Step(halves.take, (count[piece], *lines), cores[piece], turn, keeps_slots=True)
+    drop = Step(halves.drop, (), cores[piece], turn, keeps_slots=True)
+
+    sizes = turn.size, axes.outer.count, axes.inner.count
+    each, outer, inner = (part.ravel() for part in np.mgrid[tuple(map(slice, sizes))])
+    vector = group[each] * axes.group_step + first[piece[each]] * axes.line_step
+    vector += outer * axes.outer.step + inner * axes.inner.step
+    # The vectors of a head are those of lines that follow each other.
+    heads = [
+        replace(
+            GmViews.of(view, vector, 0, 1, p.width),
+            rows=count[piece[each]],
+            pitch=axes.line_step * p.width,
         )
-        self.half = half_pitch(p.x.element, p.width)
-        count = plan.line_step * 2 * self.half
-        nbytes = p.x.element.nbytes(count)
-        self.x = builder.queue("ub", nbytes, "mte2", "vector", 2)
-        self.cos = builder.queue("ub", nbytes, "mte2", "vector", 2)
-        self.sin = builder.queue("ub", nbytes, "mte2", "vector", 2)
-        self.y = builder.queue("ub", nbytes, "vector", "mte3", 2)
-        self.widened: dict[Queue, Slot] = {}
+        for view in views[:2]
+    ]
+    head = Step(halves.head, tuple(heads), cores[piece[each]], turn[each])
+    return core.launch(take, head, drop)
+
+
+class Halves:
+    """The buffers of a core and its stages; the halves of a vector begin at blocks of their own."""
+
+    def __init__(self, core: VectorCore, p: Problem, plan: Plan) -> None:
+        self.core, dtype = core, p.x.element
+        self.half = block_pitch(dtype, p.width // 2)
+        self.line = 2 * self.half
+        count = plan.line_step * self.line
+        self.x, self.cos, self.sin = (core.vecin(dtype, count, 2) for _ in range(3))
+        self.y = core.vecout(dtype, count, 2)
+        self.wide: dict[TileQueue, Local] = {}
         """Where what a queue brings becomes float32, if it is not."""
-        self.turned: Slot | None = None
+        self.turned: Local | None = None
         """Where its halves change places then; float32 uses the buffer of the result."""
-        if p.x.element is not FLOAT32:
+        if dtype is not FLOAT32:
             for queue in (self.x, self.cos, self.sin):
-                self.widened[queue] = builder.claim("ub", FLOAT32.nbytes(count))
-            self.turned = builder.claim("ub", FLOAT32.nbytes(count))
-
-    def program(self, lines: int) -> Program:
-        """*lines* lines of each group, from where the block's tensors begin."""
-        p, (x, cos, sin, output) = self.p, _views(self.p)
-        for group in range(p.groups):
-            for first, count in pieces(lines, self.plan.line_step):
-                line = group * p.lines + first
-                here = slice(0, 1) if p.is_single else slice(line, line + count)
-                held = [self._load(self.cos, cos[here, :]), self._load(self.sin, sin[here, :])]
-                cosines, sines = (
-                    self._for_every_line(queue, slot, cos[here, :].rows, count)
-                    for queue, slot in zip((self.cos, self.sin), held, strict=True)
-                )
-                for left in half_of_rows(sines, 2 * self.half, 0):
-                    self.builder.emit(BinaryScalar("mul", left, left, -1.0))
-                self.builder.barrier("vector")
-                for vector in self._heads(group, first):
-                    heads = [self._of_every_line(view, vector, count) for view in (x, output)]
-                    repeat(self.builder, self._head, *heads, cosines, sines)
-                if not self.widened:
-                    self.cos.free(held[0])
-                    self.sin.free(held[1])
-        return self.builder.build()
-
-    def _heads(self, group: int, first: int) -> Iterator[int]:
-        """Which vector belongs to line *first* of *group*, head by head."""
-        p = self.p
-        start = group * p.group_step + first * p.line_step
-        for outer in range(p.outer.count):
-            for inner in range(p.inner.count):
-                yield start + outer * p.outer.step + inner * p.inner.step
-
-    def _of_every_line(self, view: GmView, vector: int, count: int) -> GmView:
-        """The vectors of one head, `(count, width)`, that of the first line being *vector*."""
-        first = view[vector : vector + 1, :]
-        return replace(first, rows=count, pitch=self.p.line_step * self.p.width)
+                self.wide[queue] = core.tile(FLOAT32, count)
+            self.turned = core.tile(FLOAT32, count)
 
     # ---- cosines and sines ----
 
-    def _for_every_line(self, queue: Queue, slot: Slot, rows: int, count: int) -> Local:
-        """The *rows* lines in *slot*, as float32 for *count* vectors: `(count, 2, half)`."""
-        line = 2 * self.half
-        values = self._widen(queue, slot, rows * line)
-        plane = replace(values, count=count * line)
-        # One line for all: what is there is copied behind itself until it is enough.
-        done = values.count
-        while done < plane.count:
-            more = min(done, plane.count - done)
-            step(self.builder, Copy(plane.at(done, more), plane.at(0, more)))
-            done += more
-        return plane
+    def take(self, count: int, cos: GmView, sin: GmView) -> None:
+        """Load *cos* and *sin*, for each of *count* lines or one for all, as float32."""
+        loaded = [self._load(self.cos, cos), self._load(self.sin, sin)]
+        for queue, tile in zip((self.cos, self.sin), loaded, strict=True):
+            done = self._widen(queue, tile, cos.rows * self.line).count
+            plane = self._held(queue, count * self.line)
+            # One line for all: what is there is copied behind itself until it is enough.
+            while done < plane.count:
+                more = min(done, plane.count - done)
+                self.core.copy(plane.at(done, more), plane.at(0, more))
+                done += more
+        negate_left(self.core, self._held(self.sin, count * self.line), self.line)
+
+    def drop(self) -> None:
+        """All heads of the lines have turned."""
+        for queue in (self.cos, self.sin):
+            for tile in queue.in_use:
+                queue.free(tile)
+
+    def _held(self, queue: TileQueue, count: int) -> Local:
+        """What *queue* has brought for good, as float32."""
+        return (self.wide[queue] if queue in self.wide else queue.in_use[0])[:count]
 
     # ---- vectors ----
 
-    def _head(self, x: GmView, output: GmView, cos: Local, sin: Local) -> None:
-        """*x* `(count, width)` to *output*; *cos* and *sin* are `(count, 2, half)` in float32."""
-        builder = self.builder
-        slot = self._load(self.x, x)
-        values = self._widen(self.x, slot, cos.count)
+    def head(self, x: GmView, output: GmView) -> None:
+        """*x* `(count, width)` to *output*, by the cosines and sines `(count, 2, half)`."""
+        core, count = self.core, x.rows * self.line
+        cos, sin = self._held(self.cos, count), self._held(self.sin, count)
+        tile = self._load(self.x, x)
+        values = self._widen(self.x, tile, count)
         out = self.y.alloc()
         # (count, 2, half): the halves of x, changed
-        turned = (out if self.turned is None else self.turned).of(FLOAT32, cos.count)
-        exchange(builder, turned, values, 2 * self.half)
-        step(builder, Binary("mul", values, values, cos))
-        step(builder, Binary("mul", turned, turned, sin))
+        turned = (out if self.turned is None else self.turned)[:count]
+        exchange(core, turned, values, self.line)
+        core.mul(values, values, cos)
+        core.mul(turned, turned, sin)
         # y = turned * sin + x * cos, each rounded to float32
-        result = values if self.turned else turned
-        step(builder, Binary("add", result, turned, values))
         if self.turned is None:
-            self.x.free(slot)
+            core.add(turned, turned, values)
+            self.x.free(tile)
         else:
-            step(builder, Cast(out.of(x.dtype, result.count), result, "rint"))
-        self._store(out, output)
+            core.add(values, turned, values)
+            core.cast(out[:count], values)
+        self.y.enque(out)
+        out = self.y.deque()
+        for part, src, pitch_bytes in self._parts(output, out):
+            core.data_copy(part.operand, src, pitch_bytes)
+        self.y.free(out)
 
-    # ---- copies ----
-
-    def _load(self, queue: Queue, view: GmView) -> Slot:
-        """Load *view* `(count, width)` into a slot of *queue*, as `(count, 2, half)`."""
-        slot = queue.alloc()
-        for part, dst, pitch_bytes in self._parts(view, slot):
-            self.builder.data_copy(dst, part.operand, pitch_bytes)
-        queue.enque(slot)
+    def _load(self, queue: TileQueue, view: GmView) -> Local:
+        """Load *view* `(count, width)` into a tile of *queue*, as `(count, 2, half)`."""
+        tile = queue.alloc()
+        for part, dst, pitch_bytes in self._parts(view, tile):
+            self.core.data_copy(dst, part.operand, pitch_bytes)
+        queue.enque(tile)
         return queue.deque()
 
-    def _store(self, slot: Slot, view: GmView) -> None:
-        """Store what is in *slot*, `(count, 2, half)`, to *view* `(count, width)`; free *slot*."""
-        self.y.enque(slot)
-        slot = self.y.deque()
-        for part, src, pitch_bytes in self._parts(view, slot):
-            self.builder.data_copy(part.operand, src, pitch_bytes)
-        self.y.free(slot)
-
-    def _parts(self, view: GmView, slot: Slot) -> Iterator[tuple[GmView, Local, int]]:
-        """What one copy moves each: a part of *view*, where it is in *slot*, and its pitch there.
+    def _parts(self, view: GmView, tile: Local) -> Iterator[tuple[GmView, Local, int]]:
+        """What one copy moves each: a part of *view*, where it is in *tile*, and its pitch there.
 
         Vectors whose halves are whole blocks move in one.
         """
-        width = view.columns if view.columns == 2 * self.half else view.columns // 2
-        pitch = 2 * self.half
+        width = view.columns if view.columns == self.line else view.columns // 2
         for side, column in enumerate(range(0, view.columns, width)):
             part = view[:, column : column + width]
-            start_bytes = view.dtype.nbytes(side * self.half)
-            local = slot.of(view.dtype, (view.rows - 1) * pitch + width, start_bytes)
-            yield part, local, view.dtype.nbytes(pitch) if view.rows > 1 else 0
+            local = tile.at(side * self.half, (view.rows - 1) * self.line + width)
+            yield part, local, view.dtype.nbytes(self.line) if view.rows > 1 else 0
 
-    def _widen(self, queue: Queue, slot: Slot, count: int) -> Local:
-        """What *queue* has brought, `count` numbers in *slot*, as float32.
+    def _widen(self, queue: TileQueue, tile: Local, count: int) -> Local:
+        """The first *count* elements of *tile* of *queue* as float32.
 
-        Frees *slot* unless it is where they are.
+        Frees *tile* unless it is where they are.
         """
-        if queue not in self.widened:
-            return slot.of(FLOAT32, count)
-        values = self.widened[queue].of(FLOAT32, count)
-        step(self.builder, Cast(values, slot.of(self.p.x.element, count)))
-        queue.free(slot)
+        if queue not in self.wide:
+            return tile[:count]
+        values = self.wide[queue][:count]
+        self.core.cast(values, tile[:count])
+        queue.free(tile)
         return values
+
+
+# ---- neighbours ----
+
+
+def _build_interleaved(
+    core: VectorCore, p: Problem, plan: InterleavedPlan, views: tuple[GmView, ...]
+) -> tuple[Block, ...]:
+    """Piece after piece of lines, and of each parts of its batches and heads."""
+    neighbours, axes = Neighbours(core, p, plan), p.axes
+    cores, first, count = _pieces(plan)
+    batches = np.array([*pieces(axes.outer.count, plan.batch_step)])
+    heads = np.array([*pieces(axes.inner.count, plan.head_step)])
+    sizes = cores.size, len(batches), len(heads)
+    piece, b, h = (part.ravel() for part in np.mgrid[tuple(map(slice, sizes))])
+    start = first[piece] * axes.line_step + batches[b, 0] * axes.outer.step + heads[h, 0]
+    rows = (batches[b, 1] - 1) * axes.outer.step + count[piece] * heads[h, 1]
+    vectors = [GmViews.of(view, start, 0, rows, p.width) for view in views[:2]]
+    lines = [GmViews.of(view, first[piece], 0, count[piece], p.width) for view in views[2:]]
+    arguments = batches[b, 1], heads[h, 1], *vectors, *lines
+    return core.launch(Step(neighbours.turn, arguments, cores[piece]), begin=neighbours.begin)
+
+
+class Neighbours:
+    """The buffers of a core and its stages.
+
+    A piece of x is `(batches, lines, heads, width)`, and the cosines of a line are repeated for
+    each head and batch; sines then use their buffer. Neighbours change places by one Gather for the
+    heads of a line.
+    """
+
+    def __init__(self, core: VectorCore, p: Problem, plan: InterleavedPlan) -> None:
+        self.core, self.p, self.dtype = core, p, p.x.element
+        self.pitch = block_pitch(self.dtype, p.width)
+        heads = min(plan.head_step, p.axes.inner.count)
+        batches = min(plan.batch_step, p.axes.outer.count)
+        count = batches * plan.line_step * heads * self.pitch
+        self.x, self.angles = core.vecin(self.dtype, count), core.vecin(self.dtype, count)
+        self.y = core.vecout(self.dtype, count)
+        self.swapped = core.tile(FLOAT32, count)
+        self.wide_x: Local | None = None
+        self.wide_angles: Local | None = None
+        """Where what comes in becomes float32, if it is not."""
+        if self.dtype is not FLOAT32:
+            self.wide_x, self.wide_angles = core.tile(FLOAT32, count), core.tile(FLOAT32, count)
+        self.places = core.tile(INT32, heads * self.pitch)
+        self.signs = core.tile(FLOAT32, FLOATS_PER_REPEAT)
+
+    def begin(self) -> None:
+        """Where the neighbour of each element of a line is, in bytes; and -1 and 1 in turn."""
+        core, places, known = self.core, self.places, BY_SCALAR
+        for number in range(known):
+            core.alu("add", PLACE, FLOAT32.nbytes(number ^ 1))
+            core.set_value(places[number : number + 1], PLACE)
+        core.sync("scalar", "vector")
+        while known < places.count:
+            more = min(known, places.count - known)
+            core.add(places.at(known, more), places[:more], FLOAT32.nbytes(known))
+            known += more
+        core.duplicate(self.signs, 1.0)
+        core.sync("vector", "scalar")
+        core.alu("add", MINUS_ONE, -1.0)
+        for lane in range(0, self.signs.count, 2):
+            core.set_value(self.signs[lane : lane + 1], MINUS_ONE)
+        core.sync("scalar", "vector")
+
+    def turn(
+        self, batches: int, heads: int, x: GmView, output: GmView, cos: GmView, sin: GmView
+    ) -> None:
+        """*heads* vectors of each line of *batches* batches, from the first of *x* on."""
+        core, rows, line = self.core, cos.rows * heads, heads * self.pitch
+        count = batches * rows * self.pitch
+        tile = self.x.alloc()
+        for part, local in self._batches(x, tile, batches, rows):
+            core.data_copy(local, part.operand, self._pitch_bytes(rows))
+        self.x.enque(tile)
+        values, x_tile = self._float32(self.x, self.wide_x, self.x.deque(), count)
+        angles, held = self._angles(cos, batches, heads, self.wide_angles)
+        out = self.y.alloc()
+        # a = x * cos; then b = neighbours of x * sin, of which the first, third, ... are negated
+        a, b = out[:count] if self.wide_angles is None else angles, self.swapped[:count]
+        core.mul(a, values, angles)
+        self._free(self.angles, held)
+        with core.independent():
+            for start in range(0, count, line):
+                core.gather(b.at(start, line), values.at(start, line), self.places[:line])
+        self._free(self.x, x_tile)
+        # x is no longer needed: its room takes the sines.
+        angles, held = self._angles(sin, batches, heads, self.wide_x)
+        core.mul(b, b, angles)
+        self._free(self.angles, held)
+        self._negate(b)
+        core.add(a, a, b)
+        if self.dtype is not FLOAT32:
+            core.cast(out[:count], a)
+        self.y.enque(out)
+        out = self.y.deque()
+        for part, local in self._batches(output, out, batches, rows):
+            core.data_copy(part.operand, local, self._pitch_bytes(rows))
+        self.y.free(out)
+
+    def _negate(self, b: Local) -> None:
+        """The first, third, ... of *b*."""
+        core, whole = self.core, b.count // FLOATS_PER_REPEAT * FLOATS_PER_REPEAT
+        with core.independent():
+            if whole:
+                # The same signs for every repeat.
+                again = replace(self.signs, count=whole, repeat_stride=0)
+                core.mul(b[:whole], b[:whole], again)
+            if whole < b.count:
+                core.mul(b[whole:], b[whole:], self.signs[: b.count - whole])
+
+    def _batches(
+        self, view: GmView, tile: Local, batches: int, rows: int
+    ) -> Iterator[tuple[GmView, Local]]:
+        """*rows* vectors of each batch from the first of *view* on, and their place in *tile*."""
+        count = (rows - 1) * self.pitch + self.p.width
+        for batch in range(batches):
+            first = batch * self.p.axes.outer.step
+            yield view[first : first + rows, :], tile.at(batch * rows * self.pitch, count)
+
+    def _pitch_bytes(self, rows: int, vectors: int = 1) -> int:
+        """From one of *rows* of some *vectors* to the next in the buffer."""
+        return self.dtype.nbytes(vectors * self.pitch) if rows > 1 else 0
+
+    def _angles(
+        self, lines: GmView, batches: int, heads: int, wide: Local | None
+    ) -> tuple[Local, Local | None]:
+        """*lines* `(lines, width)` for each head and batch, see :meth:`_float32`."""
+        core, line, rows = self.core, heads * self.pitch, lines.rows
+        tile = self.angles.alloc()
+        first = tile[: (rows - 1) * line + self.p.width]
+        core.data_copy(first, lines.operand, self._pitch_bytes(rows, heads))
+        self.angles.enque(tile)
+        tile = self.angles.deque()
+        with core.independent():
+            for start in range(0, rows * line, line):
+                for head in range(1, heads):
+                    after = tile.at(start + head * self.pitch, self.pitch)
+                    core.copy(after, tile.at(start, self.pitch))
+        with core.independent():
+            for batch in range(1, batches):
+                core.copy(tile.at(batch * rows * line, rows * line), tile[: rows * line])
+        return self._float32(self.angles, wide, tile, batches * rows * line)
+
+    def _float32(
+        self, queue: TileQueue, wide: Local | None, tile: Local, count: int
+    ) -> tuple[Local, Local | None]:
+        """*count* elements of *tile* as float32, in *wide*; without it they are, and it is held.
+
+        Returns them and the tile that must be freed after them.
+        """
+        if wide is None:
+            return tile[:count], tile
+        self.core.cast(wide[:count], tile[:count])
+        queue.free(tile)
+        return wide[:count], None
+
+    def _free(self, queue: TileQueue, tile: Local | None) -> None:
+        if tile is not None:
+            queue.free(tile)

@@ -1,4 +1,4 @@
-"""Changes of templates, of scales, and of the attributes of a kernel of one's own."""
+"""Changes of templates, of scales, and of the attributes of a custom kernel."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def scales(_: Result, call: Call) -> Iterator[Change]:
 
 
 def attributes(run: Result, _: Call) -> Iterator[Change]:
-    """Whole numbers that a kernel of one's own takes, such as the depth of its queues."""
+    """Whole numbers that a custom kernel takes, such as the depth of its queues."""
     if not run.is_own_kernel:
         return
     why = _longest_wait(run)

@@ -77,7 +77,7 @@ def _one_more(queues: list[Declared]) -> str:
 
 
 def _declared_in(run: Result, queues: list[Declared]) -> str:
-    """Where the kernel declares *queues*, if it is one's own."""
+    """Where the kernel declares *queues*, if it is a custom one."""
     if not run.is_own_kernel:
         return ""
     lines = sorted({queue.name.line for queue in queues})

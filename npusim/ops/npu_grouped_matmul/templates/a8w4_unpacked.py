@@ -1,9 +1,9 @@
 """The template a8w4_unpacked: int8 by int4 of few columns for many rows, as int8 by int8.
 
 Vector cores write the weight as int8 and its scales as floats, wait for each other, and all goes on
-as in the template dequantise, with one vector core beside each cube core; scales of a bfloat16
+as in the template dequantise, with one vector core a cube core; scales of a bfloat16
 output are rounded down to that type (ops-transformer@c29bc10 gmm/grouped_matmul/op_kernel,
-grouped_matmul_antiquant_a8w4_pre.h). Assumed: that the numbers that the digits of other templates
+grouped_matmul_antiquant_a8w4_pre.h). Assumed: that what the digits of other templates
 need, the bias, are not added to products that need none, that all vector cores share the weight
 evenly, and how much of it each takes at a time.
 """
@@ -11,29 +11,33 @@ evenly, and how much of it each takes at a time.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
+
+import numpy as np
 
 from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT4, INT8, UINT64
 from npusim.data.layout import c0
 from npusim.data.tensor import Operand, TensorSpec
 from npusim.devices.schema import DeviceSpec
-from npusim.isa import Cast, GatherMask
-from npusim.kernel.builder import Builder
-from npusim.kernel.chain import step
-from npusim.kernel.cross_core import sync_all
-from npusim.kernel.launch import mixed_launch, share
-from npusim.kernel.program import Binding, Block, Program
-from npusim.kernel.rows import pieces
-from npusim.kernel.views import GmView, load, repeat, store
-from npusim.ops.npu_grouped_matmul.operands import ONCE, bound
+from npusim.kernel import (
+    Binding,
+    Block,
+    CubeCore,
+    GmView,
+    GmViews,
+    Step,
+    VectorCore,
+    share,
+    sync_all,
+)
+from npusim.kernel.launch import launch_mixed
+from npusim.kernel.steps import Integers, tiles
+from npusim.ops.npu_grouped_matmul.parts import ONCE, bound
 from npusim.ops.npu_grouped_matmul.problem import Problem
-from npusim.ops.npu_grouped_matmul.support import types_of
+from npusim.ops.npu_grouped_matmul.support import Types
 from npusim.ops.npu_grouped_matmul.templates import dequantise
-from npusim.ops.npu_grouped_matmul.templates.dequantise import SumsCube
-from npusim.ops.npu_grouped_matmul.templates.epilogue import Epilogue
-from npusim.ops.npu_grouped_matmul.templates.plan import parts_of_cores, reason
-from npusim.ops.npu_grouped_matmul.templates.ring import MixedPlan, bound_ring
-
-__all__ = ["build", "tile"]
+from npusim.ops.npu_grouped_matmul.templates.dequantise import DequantisePlan
+from npusim.ops.npu_grouped_matmul.tiling import bound_ring, reason
 
 UNPACKED, ALL_VECTORS = 2, 3
 """Flags: the weight is in global memory; all vector cores wait for each other."""
@@ -41,12 +45,13 @@ BYTES, SCALES = "unpacked", "scales"
 """Workspaces."""
 PACKED, WORDS = "packed", "words"
 """The weight and the scale as the caller gave them; *weight* and *scale* are the workspaces."""
+KINDS = {PACKED: INT4, BYTES: INT8}
 CHUNK = 16384
-"""Numbers that are unpacked at a time."""
+"""Elements that are unpacked at a time."""
 WORDS_AT_ONCE = 2048
 
 
-def tile(spec: DeviceSpec, p: Problem) -> MixedPlan:
+def tile(spec: DeviceSpec, p: Problem) -> DequantisePlan:
     """As the template dequantise splits int8 by int8, with one vector core a cube core."""
     q = _as_int8(p)
     k, n = p.weight_shape(0)
@@ -65,20 +70,22 @@ def _as_int8(p: Problem) -> Problem:
     spec = TensorSpec((p.experts, k, n), "int8", weight.spec.layout)
     return replace(
         p,
-        types=types_of(INT8, INT8, p.output.dtype, None),
+        types=Types(INT8, INT8, p.output.element, "dequantise"),
         weight=(Operand("weight", spec),),
         scale=(Operand("scale", TensorSpec((p.experts, n), kind)),),
         bias=(),
     )
 
 
-def build(spec: DeviceSpec, p: Problem, plan: MixedPlan) -> tuple[Block, ...]:
+def build(spec: DeviceSpec, p: Problem, plan: DequantisePlan) -> tuple[Block, ...]:
     """A cube core and a vector core a group."""
-    q = _as_int8(p)
-    cube, vector = SumsCube(spec, q, plan), Epilogue(spec, q, plan)
-    vector.builder.reset_buffers()
-    unpacker = Unpacker(vector.builder, p, q)
-    shares = parts_of_cores(q, plan.tile.m, plan.single_n, plan.block_dim)
+    q, vector_core = _as_int8(p), VectorCore("npu_grouped_matmul", spec)
+    cube_core = CubeCore("npu_grouped_matmul", spec)
+    cube = dequantise.cube_steps(cube_core, q, plan)
+    wait = partial(cube_core.cross_core_wait_flag, "group", "mte2", UNPACKED)
+    vector = dequantise.vector_steps(vector_core, q, plan)
+    vector_core.reset_buffers()
+    unpacked = _unpacked(vector_core, p, q, plan.block_dim)
     names = bound(p) | {
         PACKED: Binding("weight"),
         WORDS: Binding("scale"),
@@ -88,118 +95,87 @@ def build(spec: DeviceSpec, p: Problem, plan: MixedPlan) -> tuple[Block, ...]:
         BYTES: Binding(BYTES),
         SCALES: Binding(SCALES),
     }
-
-    def of_cube(core: int) -> Program:
-        cube.builder.cross_core_wait_flag("group", "mte2", UNPACKED)
-        return cube.program(core, shares[core])
-
-    def of_vector(core: int, half: int) -> Program:
-        unpacker.write(core, plan.block_dim)
-        vector.builder.end_stage()
-        sync_all(vector.builder, "mte3", "mte2", ALL_VECTORS, UNPACKED)
-        return vector.program(shares[core], half)
-
-    return mixed_launch(
-        len(shares),
+    return launch_mixed(
+        plan.block_dim,
+        replace(cube, begin=wait),
+        replace(vector, steps=(*unpacked, *vector.steps)),
         lambda core: names | bound_ring(plan, core),
-        of_cube,
-        of_vector,
         plan.vector_cores,
     )
 
 
-class Unpacker:
-    """What a vector core writes of the weight and of its scales, before all else."""
+def _unpacked(core: VectorCore, p: Problem, q: Problem, cores: int) -> tuple[Step, ...]:
+    """Vector cores write the weight and its scales, before all else, and wait for each other."""
+    dtype = q.scale[0].element
+    packed_in, half = core.vecin(INT4, CHUNK, depth=2), core.tile(FLOAT16, CHUNK)
+    out = core.vecout(INT8, CHUNK, depth=2)
+    words_in, wide = core.vecin(UINT64, WORDS_AT_ONCE), core.tile(FLOAT32, WORDS_AT_ONCE)
+    # Room for float32 whatever they are.
+    scales_out = core.vecout(dtype, FLOAT32.bits // dtype.bits * WORDS_AT_ONCE)
 
-    def __init__(self, builder: Builder, p: Problem, q: Problem) -> None:
-        self.builder, self.is_nz = builder, p.is_nz
-        k, n = p.weight_shape(0)
-        self.rows, self.columns = p.experts * k, n
-        self.scale = q.scale[0].element
-        self.packed = builder.queue("ub", INT4.nbytes(CHUNK), "mte2", "vector", 2)
-        self.half = builder.claim("ub", FLOAT16.nbytes(CHUNK))
-        self.out = builder.queue("ub", INT8.nbytes(CHUNK), "vector", "mte3", 2)
-        self.words = builder.queue("ub", UINT64.nbytes(WORDS_AT_ONCE), "mte2", "vector")
-        self.wide = builder.claim("ub", FLOAT32.nbytes(WORDS_AT_ONCE))
-        self.scales = builder.queue("ub", FLOAT32.nbytes(WORDS_AT_ONCE), "vector", "mte3")
-        # ND is one row. FRACTAL_NZ has rows of 64 numbers, which become two of 32, far apart.
-        self.width = c0(INT4) if self.is_nz else self.rows * self.columns
-        self.per_expert = k
-
-    def write(self, core: int, cores: int) -> None:
-        """The share of *core* of all *cores*."""
-        if self.is_nz:
-            self._write_fractals(core, cores)
-        else:
-            self._write_rows(core, cores)
-        experts = self.rows // self.per_expert
-        words = GmView.vector(WORDS, UINT64, experts * self.columns)
-        scales = GmView.vector(SCALES, self.scale, experts * self.columns)
-        for start, count in list(pieces(words.columns, WORDS_AT_ONCE))[core::cores]:
-            here = slice(start, start + count)
-            repeat(self.builder, self._scales, words[:, here], scales[:, here])
-
-    def _write_rows(self, core: int, cores: int) -> None:
-        packed = GmView.vector(PACKED, INT4, self.width)
-        unpacked = GmView.vector(BYTES, INT8, self.width)
-        for start, count in list(pieces(self.width, CHUNK))[core::cores]:
-            here = slice(start, start + count)
-            repeat(self.builder, self._unpack, packed[:, here], unpacked[:, here])
-
-    def _write_fractals(self, core: int, cores: int) -> None:
-        """Columns of fractals `(k, 64)`, each of which becomes two of `(k, 32)`."""
-        k, narrow = self.per_expert, c0(INT8)
-        blocks = self.rows * self.columns // self.width // k
-        packed = GmView.of(PACKED, INT4, blocks * k, self.width)
-        unpacked = GmView.of(BYTES, INT8, 2 * blocks * k, narrow)
-        at_once = CHUNK // self.width
-        for block in share(blocks, cores, core):
-            for row, rows in pieces(k, at_once):
-                first = block * k + row
-                left = 2 * block * k + row
-                repeat(
-                    self.builder,
-                    self._unpack,
-                    packed[first : first + rows, :],
-                    unpacked[left : left + rows, :],
-                    unpacked[left + k : left + k + rows, :],
-                )
-
-    def _unpack(self, packed: GmView, *unpacked: GmView) -> None:
+    def unpack(packed: GmView, *unpacked: GmView) -> None:
         """*packed* int4 `(rows, columns)` to *unpacked* int8, side by side."""
-        builder, count = self.builder, packed.rows * packed.columns
-        slot = self.packed.alloc()
-        # Rows of packed numbers follow each other without gaps, in memory as in the buffer.
+        count = packed.rows * packed.columns
+        # Rows of packed elements follow each other without gaps, in memory as in the buffer.
         flat = GmView.vector(packed.name, INT4, count).shifted_to(packed.offset_bytes)
-        builder.data_copy(slot.of(INT4, count), flat.operand)
-        self.packed.enque(slot)
-        slot = self.packed.deque()
-        half = self.half.of(FLOAT16, count)
-        step(builder, Cast(half, slot.of(INT4, count), "none"))
-        self.packed.free(slot)
-        out = self.out.alloc()
-        step(builder, Cast(out.of(INT8, count), half, "none"))
-        self.out.enque(out)
-        out = self.out.deque()
-        pitch = INT8.nbytes(packed.columns)
+        loaded = core.load_rows(packed_in, flat)
+        core.cast(half[:count], loaded[:count], "none")
+        packed_in.free(loaded)
+        result = out.alloc()
+        core.cast(result[:count], half[:count], "none")
+        out.enque(result)
+        result, pitch = out.deque(), packed.columns
         for number, view in enumerate(unpacked):
-            start = number * view.row_bytes
-            if view.rows == 1:
-                builder.data_copy(view.operand, out.of(INT8, view.columns, start))
-                continue
-            extent = (view.rows - 1) * pitch + view.row_bytes
-            builder.data_copy(view.operand, out.of(INT8, extent, start), pitch)
-        self.out.free(out)
+            extent = (view.rows - 1) * pitch + view.columns
+            part = result.at(number * view.columns, extent)
+            core.data_copy(view.operand, part, pitch if view.rows > 1 else 0)
+        out.free(result)
 
-    def _scales(self, words: GmView, scales: GmView) -> None:
+    def write_scales(words: GmView, scales: GmView) -> None:
         """The lower halves of *words* `(n,)` as floats."""
-        builder, count = self.builder, words.columns
-        slot = load(builder, self.words, words)
-        out = self.scales.alloc()
-        result = out.of(self.scale, count)
-        wide = result if self.scale is FLOAT32 else self.wide.of(FLOAT32, count)
-        step(builder, GatherMask("even", wide, slot.of(FLOAT32, 2 * count)))
-        self.words.free(slot)
-        if self.scale is not FLOAT32:
-            step(builder, Cast(result, wide, "floor"))
-        store(builder, self.scales, out, scales)
+        count = words.columns
+        loaded, result = core.load_rows(words_in, words), scales_out.alloc()
+        floats = result[:count] if dtype is FLOAT32 else wide[:count]
+        core.gather_mask("even", floats, loaded.as_dtype(FLOAT32, 2 * count))
+        words_in.free(loaded)
+        if dtype is not FLOAT32:
+            core.cast(result[:count], floats, "floor")
+        core.store_rows(scales_out, result, scales)
+
+    def wait() -> None:
+        core.end_stage()
+        sync_all(core, "mte3", "mte2", ALL_VECTORS, UNPACKED)
+
+    scales = [
+        tiles(GmView.vector(name, kind, p.experts * p.weight_shape(0)[1]), 1, WORDS_AT_ONCE)
+        for name, kind in ((WORDS, UINT64), (SCALES, dtype))
+    ]
+    number, every = np.arange(len(scales[0])), np.arange(cores)
+    owner, pieces = _pieces(p, cores)
+    return (
+        Step(unpack, pieces, owner, np.full_like(owner, -3)),
+        Step(write_scales, tuple(scales), number % cores, np.full_like(number, -2)),
+        Step(wait, (), every, np.full_like(every, -1)),
+    )
+
+
+def _pieces(p: Problem, cores: int) -> tuple[Integers, tuple[GmViews, ...]]:
+    """The core of each piece of the weight; where it is packed, and where its halves are not."""
+    (k, n), narrow = p.weight_shape(0), c0(INT8)
+    if not p.is_nz:
+        # All of it is one row.
+        rows = [GmView.vector(x, kind, p.experts * k * n) for x, kind in KINDS.items()]
+        both = tuple(tiles(row, 1, CHUNK) for row in rows)
+        return np.arange(len(both[0])) % cores, both
+    # Columns of fractals (k, 64), each of which becomes two of (k, 32), far apart.
+    width = c0(INT4)
+    blocks = p.experts * n // width
+    block, row = np.mgrid[:blocks, : k : CHUNK // width].reshape(2, -1)
+    shares = [len(share(blocks, cores, core)) for core in range(cores)]
+    first, rows = 2 * block * k + row, np.minimum(CHUNK // width, k - row)
+    packed = GmView.of(PACKED, INT4, blocks * k, width)
+    unpacked = GmView.of(BYTES, INT8, 2 * blocks * k, narrow)
+    return np.repeat(np.arange(cores), shares)[block], (
+        GmViews.of(packed, block * k + row, 0, rows, width),
+        *(GmViews.of(unpacked, top, 0, rows, narrow) for top in (first, first + k)),
+    )

@@ -1,102 +1,126 @@
-"""The template plain: matrices of one type of floats, which cube cores multiply alone.
+"""The templates plain and fixpipe: matrices that cube cores multiply alone.
 
-The fixpipe rounds the sums on their way out, behind the last Mmad by the unit flag, and k ascends
-on every core (ops-transformer@c29bc10 gmm/grouped_matmul/op_kernel/grouped_matmul_utils.h). Along
-k, vector cores start too: they fill the outputs of groups without k with zeros.
+plain is for one type of floats: the fixpipe rounds the sums on their way out, behind the last Mmad
+by the unit flag, and k ascends on every core. Along k, vector cores start too: they fill the
+outputs of groups without k with zeros (op_kernel/grouped_matmul_vector.h; that they take turns with
+the rows of such an output is assumed).
+
+fixpipe is for int8 by int8 to int8 or int32. The scale of each column, one of 64 bits, goes with
+the sums through the fixpipe; of one scale for all columns of an expert, that one. Cores begin at
+different pieces of k, so that those who read the same rows or columns do not meet; integers do not
+mind. That the scales of a block are loaded anew for each is assumed.
+
+ops-transformer@c29bc10 gmm/grouped_matmul/op_kernel/grouped_matmul_utils.h.
 """
 
 from __future__ import annotations
 
-from npusim.data.dtypes import FLOAT32
-from npusim.devices.schema import DeviceSpec
-from npusim.isa import Fixpipe
-from npusim.isa.matrix import QuantMode
-from npusim.kernel.builder import Builder
-from npusim.kernel.cube import GmTile
-from npusim.kernel.launch import mixed_launch
-from npusim.kernel.program import Block, Program
-from npusim.kernel.views import GmView
-from npusim.ops.npu_grouped_matmul.operands import Matrices, bound
-from npusim.ops.npu_grouped_matmul.problem import Problem
-from npusim.ops.npu_grouped_matmul.templates.blocks import GroupedCube, sums_of
-from npusim.ops.npu_grouped_matmul.templates.plan import (
-    Part,
-    Plan,
-    base_tile,
-    cores_of,
-    parts_of_cores,
-    reason,
-    rows_of,
-    table_bytes,
-)
-from npusim.ops.npu_grouped_matmul.templates.zeros import ZeroFill
+from typing import Any
 
-__all__ = ["build", "tile"]
+import numpy as np
+
+from npusim.data.dtypes import INT8
+from npusim.data.integers import align_down, ceil_div
+from npusim.devices.schema import DeviceSpec
+from npusim.isa import BLOCK_BYTES, Duplicate
+from npusim.kernel import Block, CubeCore, GmTile, GmView, ScaleTable, VectorCore
+from npusim.kernel.launch import CoreSteps, launch_mixed
+from npusim.kernel.table import spread
+from npusim.ops.npu_grouped_matmul import tiling
+from npusim.ops.npu_grouped_matmul.parts import (
+    Matrices,
+    Parts,
+    bound,
+    matmul_of,
+    read_list,
+    staggered,
+)
+from npusim.ops.npu_grouped_matmul.problem import Problem
+from npusim.ops.npu_grouped_matmul.tiling import Plan
+
+ZERO_BYTES = 32768
+"""Zeros that are stored at a time (assumed)."""
 
 
 def tile(spec: DeviceSpec, p: Problem) -> Plan:
-    """Blocks of a base tile each, dealt out to all cube cores."""
-    base = base_tile(spec, p.types.x, rows_of(p), table_bytes=table_bytes(p))
+    """Blocks of a base tile each, or several side by side, dealt out to all cube cores."""
+    cores = tiling.cores_of(spec, p)
+    if p.types.x is INT8:
+        base = tiling.int8_tile(spec, p)
+        single_n = tiling.single_columns(p, base, cores)
+    else:
+        tables = tiling.table_bytes(p)
+        base = tiling.base_tile(spec, p.types.x, tiling.rows_of(p), table_bytes=tables)
+        single_n = base.n
     return Plan(
-        block_dim=cores_of(spec, p),
-        template="plain",
-        reason=reason(p),
+        block_dim=cores,
+        template=p.types.template,
+        reason=tiling.reason(p),
         is_mix=p.group_type == 2,
         tile=base,
-        single_n=base.n,
+        single_n=single_n,
     )
 
 
 def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
-    """One block a cube core."""
-    kernel = PlainCube(spec, p, plan)
-    shares = parts_of_cores(p, plan.tile.m, plan.single_n, plan.block_dim)
-    names = bound(p)
-    if plan.is_mix:
-        zeros = ZeroFill(spec, p, plan.block_dim)
-        return mixed_launch(
-            len(shares),
-            lambda _: names,
-            lambda core: kernel.program(shares[core]),
-            lambda core, _: zeros.program(core),
-            vector_cores=1,
-        )
-    return tuple(
-        Block(core, "aic", kernel.program(parts), names) for core, parts in enumerate(shares)
-    )
+    """One block a cube core; along k with one vector core each."""
+    core = CubeCore("npu_grouped_matmul", spec, alone=True)
+    bias_type = p.bias[0].element if p.bias else None
+    cube = matmul_of(core, p, plan.tile, bias=bias_type, unit_flag=True)
+    scales = ScaleTable(core, plan.tile.n) if p.scale else None
 
-
-class PlainCube:
-    """The kernel of a cube core."""
-
-    def __init__(self, spec: DeviceSpec, p: Problem, plan: Plan) -> None:
-        self.p = p
-        self.builder = Builder("npu_grouped_matmul", spec.cores["aic"], spec.sync, alone=True)
-        bias = p.bias[0].element if p.bias else None
-        self.cube = GroupedCube(self.builder, p, plan, bias=bias, unit_flag=True)
-
-    def program(self, parts: tuple[Part, ...]) -> Program:
-        """Compute *parts* one after the other."""
-        operands = self.cube.operands
-
-        def arguments(_: int, part: Part) -> tuple[GmView | None, ...]:
-            return operands.output(part), operands.columns(self.p.bias, part)
-
-        self.cube.write(parts, self._block, arguments)
-        return self.builder.build()
-
-    def _block(
-        self,
+    def block(
         x: GmTile,
         weight: GmTile,
         matrices: Matrices,
         output: GmView,
+        first_k: int,
         bias: GmView | None,
+        scale: GmView | None,
     ) -> None:
-        """`output (rows, columns) = x (rows, k) @ weight (k, columns) + bias (columns,)`."""
-        slot = self.cube.product(x, weight, matrices, bias)
-        # L0C (columns / 16, rows_padded, 16) fp32 -> (rows, columns) of the output's type
-        rows_padded, sums = sums_of(slot, FLOAT32, output)
-        size = output.rows, output.columns, rows_padded
-        mode: QuantMode = "none" if output.dtype is FLOAT32 else "cast"
-        self.cube.writer.drain(slot, Fixpipe(output.operand, sums, *size, output.dtype, mode))
+        # (rows, k) @ (k, columns), sums that start from the bias or from zero
+        cube.use(*matrices)
+        sums = cube.multiply(x.extent, weight.extent, x.k, bias=bias, first_k=first_k)
+        if scales is None or scale is None:
+            cube.fixpipe(output, sums)
+        else:
+            cube.fixpipe(output, sums, "req8", scales.load(scale))
+
+    def arguments(own: Parts) -> tuple[Any, ...]:
+        first_k = staggered(cube, own) if p.types.x is INT8 else 0
+        tables = own.of_columns(p.bias), own.of_columns(p.scale)
+        return own.x, own.weight, own.matrices, own.output, first_k, *tables
+
+    cores, names = plan.block_dim, bound(p)
+    parts = Parts.dealt(p, plan.tile.m, plan.single_n, cores, plan.tile.n)
+    steps = read_list(p, core, cores, parts), *parts.steps(block, arguments)
+    if not plan.is_mix:
+        return core.launch(*steps, bound=lambda _: names, block_dim=cores)
+    zeros = _zeros(spec, p, cores)
+    return launch_mixed(cores, CoreSteps(core, steps), zeros, lambda _: names, vector_cores=1)
+
+
+def _zeros(spec: DeviceSpec, p: Problem, cores: int) -> CoreSteps:
+    """Vector cores fill a share of the rows of every output of a group without k."""
+    core, groups, dtype = VectorCore("npu_grouped_matmul", spec), p.groups, p.output.element
+    count = ZERO_BYTES * 8 // dtype.bits
+    zeros = core.tile(dtype, count)
+
+    def begin() -> None:
+        core.emit(Duplicate(zeros, 0))
+        core.sync("vector", "mte3")
+
+    def store(output: GmView) -> None:
+        core.data_copy(output.operand, zeros[: output.columns])
+
+    m, width = int(groups.m[0]), align_down(count, BLOCK_BYTES)
+    empty = np.flatnonzero(groups.k == 0)
+    across = -(-groups.n[empty] // width)
+    which, number = spread(m * across)
+    group, row, column = empty[which], number // across[which], number % across[which] * width
+    one, columns = np.ones_like(row), np.minimum(width, groups.n[group] - column)
+    order = 2 * np.arange(row.size) + 1
+    owner = row // ceil_div(m, cores)
+    parts = Parts(p, owner, order, one, group, row, column, one, columns)
+    stores = parts.steps(store, lambda own: (own.output,))
+    return CoreSteps(core, (read_list(p, core, cores, parts), *stores), begin)

@@ -1,1 +1,0 @@
-"""What the operators share that route tokens to experts."""

@@ -1,0 +1,249 @@
+"""What npu_rotary_mul accepts, which axes of its tensors are which, and how it is split.
+
+Every layout of the document comes down to one picture: *groups* of *lines*, of which each has
+vectors of several heads, which turn by the same cosines and sines.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, DType
+from npusim.data.integers import align_up
+from npusim.data.tensor import Operand, TensorSpec
+from npusim.devices.schema import DeviceSpec
+from npusim.isa import BLOCK_BYTES
+from npusim.kernel import share
+from npusim.ops import _vocabulary as ops
+from npusim.ops._vocabulary import A2_A3, alike
+
+MAX_WIDTH = 896
+"""Longest vector: the tiling refuses longer ones (rope_rotate_half_tiling.cpp). The document
+takes shorter ones only for interleave."""
+MAX_HEADS = 1000
+"""Of a line, for interleave: fewer (the operator's document)."""
+HALF, INTERLEAVE = "half", "interleave"
+MODES = (HALF, INTERLEAVE)
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """*count* vectors of a line, *step* vectors of x apart."""
+
+    count: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Axes:
+    """Which vectors of x turn by which line of r1 and r2.
+
+    Vector number `group * group_step + outer * outer.step + inner * inner.step + line * line_step`
+    of x turns by line number `group * lines + line`, or by the only one.
+    """
+
+    groups: int
+    group_step: int
+    lines: int
+    line_step: int
+    outer: Heads
+    inner: Heads = Heads(1, 1)
+    is_single: bool = False
+    """Whether all vectors turn by the same line."""
+    fits_interleaving: bool = False
+    """Whether the document has the layout for interleave; such vectors of a line then lie in
+    *outer.count* runs, of *inner.count* vectors each."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem(ops.Problem):
+    """A checked call: x is `(vectors, width)`, r1 and r2 `(groups * lines, width)` or one line."""
+
+    x: Operand
+    width: int
+    axes: Axes
+    is_interleaved: bool
+    """Whether neighbours turn, in place of halves."""
+    casts: bool
+    """Whether r1 and r2 came in float32 and are cast to the type of x first."""
+
+
+SUPPORT = tuple(
+    row
+    for dtype in (FLOAT16, BFLOAT16, FLOAT32)
+    # The kernel gets r1 and r2 in the type of self: another one casts them first.
+    for row in alike(
+        tuple(dict.fromkeys((dtype, FLOAT32))),
+        *("r1", "r2"),
+        on=A2_A3,
+        self=dtype,
+        rotary_mode=MODES,
+    )
+)
+
+
+def check(contract: ops.Contract) -> Problem:
+    """Hold a call against what ties its arguments together; raises OpError."""
+    x, cos, sin = contract.operand("self"), contract.operand("r1"), contract.operand("r2")
+    mode = contract.choice("rotary_mode")
+    contract.require(
+        len(x.shape) in (3, 4),
+        f"self must have three or four dimensions, not {len(x.shape)}; reshape it",
+    )
+    contract.require(x.spec.size > 0, f"self must have elements, not shape {x.shape}; leave it out")
+    width = x.shape[-1]
+    contract.require(
+        width % 2 == 0 and width <= MAX_WIDTH,
+        f"self must have an even last dimension of at most {MAX_WIDTH}, not {width}; "
+        f"cut vectors into parts that turn by themselves",
+    )
+    contract.require(
+        sin.shape == cos.shape,
+        f"r2 must have the shape of r1, {cos.shape}, not {sin.shape}; pass both for the same lines",
+    )
+    is_interleaved = mode == INTERLEAVE
+    axes = _axes(x.shape, cos.shape, is_interleaved=is_interleaved)
+    if axes is None:
+        layouts = "11SD, 1S1D, S11D or T1D" if is_interleaved else "a layout of the document"
+        contract.fail(
+            f"r1 must have the last dimension of self and, of the others, 1 in place of those that "
+            f"turn alike, in {layouts}, not shape {cos.shape} for {x.shape}; "
+            f"reshape it"
+        )
+    heads = axes.outer.count * axes.inner.count
+    contract.require(
+        not is_interleaved or (heads < MAX_HEADS and width < MAX_WIDTH),
+        f"self must have fewer than {MAX_HEADS} vectors a line, of fewer than {MAX_WIDTH} numbers, "
+        f"for rotary_mode 'interleave', not {heads} of {width}; cut it into parts",
+    )
+    return Problem(
+        inputs=(x, _as(x.element, cos), _as(x.element, sin)),
+        outputs={"output": TensorSpec(x.shape, x.spec.dtype)},
+        x=x,
+        width=width,
+        axes=axes,
+        is_interleaved=is_interleaved,
+        casts=cos.element is not x.element,
+    )
+
+
+def _as(dtype: DType, operand: Operand) -> Operand:
+    """*operand* cast to *dtype*, as a kernel of its own does first: to nearest, ties to even."""
+    if operand.element is dtype:
+        return operand
+    with np.errstate(over="ignore", invalid="ignore"):
+        array = None if operand.array is None else operand.array.astype(dtype.numpy)
+    return Operand(operand.name, TensorSpec(operand.shape, dtype.name), array)
+
+
+def _axes(x: tuple[int, ...], r: tuple[int, ...], *, is_interleaved: bool) -> Axes | None:
+    """How x, `(a, b, c, width)` or `(tokens, heads, width)`, and r go together; None if not at all.
+
+    Which axis is which is told by r: for BNSD 11SD and B1SD, for BSND 1S1D and BS1D, for SBND S11D
+    and SB1D, for TND T1D (rope_rotate_half_tiling.cpp). The first that fits is taken.
+    """
+    if len(r) != len(x) or r[-1] != x[-1]:
+        return None
+    if len(x) == 3:
+        # Tokens are the lines, as S is in SBND.
+        x, r = (x[0], 1, *x[1:]), (r[0], 1, *r[1:])
+    a, b, c = x[:3]
+    layouts = (
+        ((a, b, c), Axes(1, 0, a * b * c, 1, Heads(1, 1))),
+        ((1, 1, 1), Axes(1, 0, a * b * c, 1, Heads(1, 1), is_single=True)),
+        ((1, 1, c), Axes(1, 0, c, 1, Heads(a * b, c), fits_interleaving=True)),
+        ((a, 1, c), Axes(a, b * c, c, 1, Heads(b, c))),
+        ((1, b, 1), Axes(1, 0, b, c, Heads(a, b * c), Heads(c, 1), fits_interleaving=True)),
+        ((a, b, 1), Axes(1, 0, a * b, c, Heads(c, 1))),
+        ((a, 1, 1), Axes(1, 0, a, b * c, Heads(1, 1), Heads(b * c, 1), fits_interleaving=True)),
+    )
+    fits = (
+        axes
+        for shape, axes in layouts
+        if shape == r[:3] and (axes.fits_interleaving or not is_interleaved)
+    )
+    return next(fits, None)
+
+
+# ---- tiling: ops-transformer@c29bc10 posembedding/rotary_position_embedding/op_host ----
+
+KEPT_BYTES = 2048
+"""Of the unified buffer, left alone (rope_rotate_half_tiling.cpp)."""
+FLOAT_BUFFERS, HALF_BUFFERS = 8, 24
+"""What the buffers of a line take, in lines of the input: of float32, and of 16 bits, which are
+widened (the same file)."""
+
+REASONS = {
+    "split_s": "the buffer holds all vectors of a line",
+    "split_bs": "the buffer holds the heads of a line, but not of all batches",
+    "split_bsn": "the buffer does not hold the heads of a line",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan(ops.Plan):
+    """Each core has lines of its own, for all their heads."""
+
+    lines_of_core: tuple[int, ...]
+    line_step: int
+    """Lines that are loaded together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InterleavedPlan(Plan):
+    """Of a line the vectors of so many batches and heads are turned together."""
+
+    batch_step: int
+    head_step: int
+
+
+def block_pitch(dtype: DType, width: int) -> int:
+    """Elements from one vector, or half of one, to the next in the buffer: whole blocks."""
+    return align_up(dtype.nbytes(width), BLOCK_BYTES) * 8 // dtype.bits
+
+
+def tile(spec: DeviceSpec, p: Problem) -> Plan:
+    """Lines are dealt out evenly; as many are loaded together as the buffers hold."""
+    if p.is_interleaved:
+        return _interleaved(spec, p)
+    cores = min(p.axes.lines, len(spec.vector_cores))
+    dtype = p.x.element
+    buffers = HALF_BUFFERS if dtype.bits == 16 else FLOAT_BUFFERS
+    room = (spec.cores[spec.vector_kinds[0]].usable_bytes("ub") - KEPT_BYTES) // buffers
+    lines = tuple(len(share(p.axes.lines, cores, core)) for core in range(cores))
+    step = room // dtype.nbytes(2 * block_pitch(dtype, p.width // 2))
+    return Plan(block_dim=cores, lines_of_core=lines, line_step=min(step, lines[0]))
+
+
+def _interleaved(spec: DeviceSpec, p: Problem) -> InterleavedPlan:
+    """As many lines as fit with all their vectors; else one, with so many batches, or heads of one.
+
+    The same, rope_interleaved_tiling.cpp: split_s, split_bs and split_bsn.
+    """
+    cores = min(p.axes.lines, len(spec.vector_cores))
+    lines = tuple(len(share(p.axes.lines, cores, core)) for core in range(cores))
+    dtype, batches, heads = p.x.element, p.axes.outer.count, p.axes.inner.count
+    pitch = block_pitch(dtype, p.width)
+    # x, cosines and result of its type; then all of them, or what is looked up, as float32.
+    vector_bytes = 3 * dtype.nbytes(pitch) + FLOAT32.nbytes(pitch) * (3 if dtype.bits == 16 else 1)
+    place_bytes = FLOAT32.nbytes(pitch)
+    room = spec.cores[spec.vector_kinds[0]].usable_bytes("ub") - KEPT_BYTES
+    left = room - heads * place_bytes
+    line_step = max(0, left) // (batches * heads * vector_bytes)
+    if line_step:
+        how, steps = "split_s", (min(line_step, lines[0]), batches, heads)
+    elif left >= heads * vector_bytes:
+        how, steps = "split_bs", (1, left // (heads * vector_bytes), heads)
+    else:
+        how, steps = "split_bsn", (1, 1, room // (vector_bytes + place_bytes))
+    return InterleavedPlan(
+        block_dim=cores,
+        template=how,
+        reason=REASONS[how],
+        lines_of_core=lines,
+        line_step=steps[0],
+        batch_step=steps[1],
+        head_step=steps[2],
+    )
