@@ -34,7 +34,7 @@ SIGNED = ("step_bytes", "stride_bytes", "pitch_bytes", "block_stride", "repeat_s
 """Fields of micro-ops that may be below zero; what a chip takes of them is up to its rules."""
 
 _DTYPES = {dtype.name: dtype for dtype in BUFFER_DTYPES}
-_KNOWN: Json = {kind.__name__: kind for kind in (*MICRO_OPS, Local, Global)}
+_KNOWN: dict[str, type] = {kind.__name__: kind for kind in (*MICRO_OPS, Local, Global)}
 
 
 def named(text: str) -> str:
