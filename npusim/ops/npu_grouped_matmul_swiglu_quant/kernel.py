@@ -347,7 +347,7 @@ class _Rows:
         self.narrow = None if scale is FLOAT32 else core.tile(scale, n)
         self.work, self.absolute = core.tile(FLOAT32, half), core.tile(FLOAT32, half)
         self.reduction = Reduction(core, half)
-        self.most = core.claim("ub", BLOCK_BYTES)
+        self.most = core.tile(FLOAT32, FLOATS_PER_BLOCK)
         self.half = core.tile(FLOAT16, half)
         self.pitch = align_up(half, BLOCK_BYTES)
         self.out = core.vecout(INT8, rows * self.pitch)
