@@ -52,10 +52,9 @@ tile.
 global memory begin (:func:`bindings`). :func:`share` splits work into runs, :func:`mixed_launch`
 starts cube cores with their vector cores, whose cores wait for each other by :func:`sync_all`.
 
-**Steps of the vector pipe.** :func:`step` is a micro-op and the barrier behind it;
-:func:`to_float32` and :func:`to_quantised` are chains of them. A :class:`Plane` is rows and columns
-in the unified buffer, with what goes along rows or columns; a :class:`ColumnVector` is a vector
-along n as float32.
+**Steps of the vector pipe.** :func:`step` is a micro-op and the barrier behind it. A
+:class:`Plane` is rows and columns in the unified buffer, with what goes along rows or columns; a
+:class:`ColumnVector` is a vector along n as float32.
 
 **Products.** A :class:`GmMatrix` is an operand in global memory, a :class:`Matmul` on a
 :class:`CubeCore` multiplies base tiles of two of them, a :class:`ScaleTable` holds quantisation
@@ -143,11 +142,7 @@ from npusim.kernel.blocks import (
 )
 from npusim.kernel.builder import (
     Builder,
-)
-from npusim.kernel.chain import (
     step,
-    to_float32,
-    to_quantised,
 )
 from npusim.kernel.columns import (
     ColumnVector,
@@ -352,8 +347,6 @@ __all__ = [
     "step",
     "store",
     "sync_all",
-    "to_float32",
-    "to_quantised",
 ]
 
 __kernel_vocabulary__ = True

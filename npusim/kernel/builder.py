@@ -30,7 +30,7 @@ from npusim.kernel.program import Body, Call, Declared, Line, Program, QueueName
 from npusim.kernel.queues import ProgramError, Queue, QueueState, Slot
 from npusim.kernel.table import Calls, TabledProgram
 
-__all__ = ["MARK", "Builder", "deeper", "kernel_line", "watched"]
+__all__ = ["MARK", "Builder", "deeper", "kernel_line", "step", "watched"]
 
 __kernel_vocabulary__ = True
 
@@ -338,3 +338,9 @@ def kernel_line() -> Line:
     while frame.f_back and MARK in frame.f_globals:
         frame = frame.f_back
     return frame.f_code.co_filename, frame.f_lineno
+
+
+def step(builder: Builder, op: MicroOp) -> None:
+    """One vector micro-op and the barrier that lets the next one read its result."""
+    builder.emit(op)
+    builder.barrier("vector")

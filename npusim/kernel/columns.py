@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from npusim.data.dtypes import FLOAT32, DType
+from npusim.data.dtypes import FLOAT16, FLOAT32, DType
+from npusim.data.integers import align_up
 from npusim.devices.schema import DeviceSpec, Pipe
-from npusim.isa import Local, Register, ScalarLoad
+from npusim.isa import BLOCK_BYTES, Cast, Local, Register, ScalarLoad
 from npusim.kernel import rows
-from npusim.kernel.builder import Builder
-from npusim.kernel.chain import to_float32
+from npusim.kernel.builder import Builder, step
 from npusim.kernel.queues import Queue, Slot
 from npusim.kernel.views import GmView, load
 
@@ -82,7 +82,7 @@ class ColumnVector:
         if self._widened is None:
             return numbers
         widened = self._widened.of(FLOAT32, self._view.columns)
-        to_float32(self._builder, widened, numbers)
+        _to_float32(self._builder, widened, numbers)
         return widened
 
     def take_number(self, view: GmView, register: Register) -> None:
@@ -97,3 +97,18 @@ class ColumnVector:
         if self._slot is not None:
             self._loaded.free(self._slot)
             self._slot = None
+
+
+def _to_float32(builder: Builder, dst: Local, src: Local) -> None:
+    """Widen *src* to float32; int8, uint8 and int4 go by way of float16."""
+    if src.dtype.bits <= 8:
+        # In the upper half of dst, so that no result overtakes what is still to be read.
+        upper = (
+            dst.offset_bytes
+            + align_up(dst.nbytes, BLOCK_BYTES)
+            - align_up(FLOAT16.nbytes(dst.count), BLOCK_BYTES)
+        )
+        half = Local(dst.buffer, upper, FLOAT16, dst.count)
+        step(builder, Cast(half, src, "none"))
+        src = half
+    step(builder, Cast(dst, src, "none"))

@@ -11,8 +11,7 @@ from typing import Literal
 
 from npusim.data.dtypes import FLOAT32
 from npusim.isa import FLOATS_PER_REPEAT, Local, Reduce, ScalarLoad, ScalarStore, WholeReduce
-from npusim.kernel.builder import Builder
-from npusim.kernel.chain import step
+from npusim.kernel.builder import Builder, step
 from npusim.kernel.queues import Slot
 
 __all__ = ["Reduction"]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from npusim.isa import BinaryScalar, Local, ScalarAlu, ScalarStore
-from npusim.kernel.builder import Builder
-from npusim.kernel.chain import step
+from npusim.kernel.builder import Builder, step
 
 __all__ = ["count_up"]
 

@@ -299,14 +299,6 @@ class Contract:
             return None
         return self.operand(name, value)
 
-    def optional_matrix(self, name: str) -> Operand | None:
-        """A matrix that may be None, where a row of support says so."""
-        value = self.value(name)
-        if value is None:
-            self._presence(name, is_out=True)
-            return None
-        return self.matrix(name)
-
     def operands(self, name: str) -> tuple[Operand, ...]:
         """A list of tensors, each as :meth:`operand` takes one."""
         return self._list(name, self.operand)

@@ -37,5 +37,5 @@ def test_pages_import_from_no_module_behind_it(page: Path) -> None:
 
 
 def test_an_import_from_a_module_behind_it_would_be_seen() -> None:
-    wrong = ">>> from npusim.isa import Mmad\n>>> from npusim.kernel.cube import BaseTile\n"
+    wrong = ">>> from npusim.isa import Mmad\n>>> from npusim.kernel.matmul import BaseTile\n"
     assert len(WITHIN.findall(wrong)) == 2

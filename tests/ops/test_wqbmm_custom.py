@@ -16,7 +16,7 @@ from weight_calls import HALF, OP, Kind, assert_bits, check, reference, weight_c
 from npusim import TensorSpec, devices, ops, run
 from npusim.data.dtypes import FLOAT16
 from npusim.isa import CrossCoreSetFlag, CrossCoreWaitFlag, Load, Store
-from npusim.kernel.cube import GmMatrix
+from npusim.kernel.matrices import GmMatrix
 from npusim.kernel.vector_core import VectorCore
 from npusim.ops._dequantised_weight import (
     Dequantiser,

@@ -15,7 +15,7 @@ from npusim.data.integers import align_up
 from npusim.data.layout import NZ, c0, from_fractals
 from npusim.data.tensor import GlobalTensor
 from npusim.isa import Global
-from npusim.kernel.cube import GmMatrix
+from npusim.kernel.matrices import GmMatrix
 from npusim.kernel.program import Binding, Block
 from npusim.kernel.rows import pieces
 from npusim.kernel.vector_core import VectorCore

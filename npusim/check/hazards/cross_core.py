@@ -62,13 +62,6 @@ class Moment:
     before: Clock
     """The sets that come before it."""
 
-    def is_ordered(self, other: Moment) -> bool:
-        """Whether flags order it and *other*, of another core, either way round."""
-        return self._precedes(other) or other._precedes(self)
-
-    def _precedes(self, other: Moment) -> bool:
-        return any(other.before[setter] > number for setter, number in self.after)
-
 
 class CrossCoreOrder:
     """The flags between the cores of a launch.
