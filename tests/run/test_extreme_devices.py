@@ -294,7 +294,7 @@ SMALL: dict[str, tuple[dict[str, float], str, tuple[Any, ...], dict[str, Any], s
         (WEIGHTS[0], WEIGHTS[1].T, TensorSpec((1, 1024), "int64")),
         {"template": "fixpipe"},
         "its tiles of 48 x 16 and 16 x 64 must fit twice into L0A and L0B of small, of which 616 "
-        "and 64512 bytes are left beside weights, not need more; give the chip larger ones",
+        "and 64512 bytes are left next to weights, not need more; give the chip larger ones",
     ),
 }
 
