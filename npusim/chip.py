@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from npusim.check.bounds import check_inside
-from npusim.check.cross_core_left_over import check_left_over
-from npusim.check.groups_apart import check_order
+from npusim.check.group_isolation import check_order
 from npusim.check.hazards import Orders
 from npusim.check.rules import Place, check, check_blocks
-from npusim.check.unwritten import Written
+from npusim.check.unconsumed_flags import check_left_over
+from npusim.check.uninitialized import Written
 from npusim.data.garbage import uncollected
 from npusim.data.tensor import GlobalTensor
 from npusim.devices.schema import DeviceSpec

@@ -58,7 +58,7 @@ def _run(op: str, arguments: dict[str, Any], options: dict[str, Any]) -> None:
     own = inspect.signature(operator.reference).parameters
     chosen = {"spec": result.device, "cube_order": _order_of(options)}
     extra = {name: value for name, value in chosen.items() if name in own}
-    wanted = operator.reference(**ops.in_own_terms(operator, dict(bound.arguments)), **extra)
+    wanted = operator.reference(**ops.normalize(operator, dict(bound.arguments)), **extra)
     wanted = wanted if isinstance(wanted, tuple) else (wanted,)
     for got, reference in zip(result.outputs.values(), wanted, strict=True):
         ours, theirs = _bytes(got), _bytes(reference)

@@ -96,7 +96,7 @@ def _tidy(lines: list[str], indent: int) -> str:
 def explain(op: str, spec: DeviceSpec, arguments: dict[str, object]) -> Explanation:
     """Explain the call of *op* with *arguments* on *spec*."""
     operator = ops.load(op)
-    arguments = ops.in_own_terms(operator, arguments)
+    arguments = ops.normalize(operator, arguments)
     lines = tuple(
         _line(operator, spec if spec.series == series else devices.load(name), arguments)
         for series, name in ONE_OF_EACH.items()
@@ -115,7 +115,7 @@ def explain(op: str, spec: DeviceSpec, arguments: dict[str, object]) -> Explanat
         plan.template if plan else None,
         plan.reason if plan else None,
         _parts(plan) if plan else None,
-        tuple(name for name, _ in operator.earlier(problem, arguments)) if plan else (),
+        tuple(name for name, _ in operator.prologue(problem, arguments)) if plan else (),
     )
 
 

@@ -20,7 +20,7 @@ from pkgutil import iter_modules
 from npusim.data.errors import shown
 from npusim.ops._contract import Contract
 from npusim.ops._oracle import Given
-from npusim.ops._protocol import Operator, Plan, Problem, in_own_terms, signature
+from npusim.ops._protocol import Operator, Plan, Problem, normalize, signature
 from npusim.ops._support import Row
 from npusim.ops._support_table import support_table, support_text
 from npusim.ops._torch import TorchFunction, TorchTensor
@@ -35,10 +35,10 @@ __all__ = [
     "Row",
     "TorchFunction",
     "TorchTensor",
-    "in_own_terms",
     "in_place_of",
     "load",
     "names",
+    "normalize",
     "signature",
     "support_table",
     "support_text",

@@ -22,7 +22,7 @@ from npusim.ops._signature import Parameter, name_of, parameters_of, python_sign
 from npusim.ops._support import Row, check_support
 from npusim.ops._torch import TorchFunction
 
-__all__ = ["Operator", "Plan", "Problem", "in_own_terms", "present", "signature"]
+__all__ = ["Operator", "Plan", "Problem", "normalize", "present", "signature"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +128,7 @@ class Operator:
     """Splits a problem as the vendor's kernel does; None where there is nothing to do."""
     build: Callable[[DeviceSpec, Any, Any], tuple[Block, ...]] = _no_build
     """Writes the programs of a problem and its plan, one block a core."""
-    earlier: Callable[[Any, Arguments], tuple[EarlierCall, ...]] = _nothing_first
+    prologue: Callable[[Any, Arguments], tuple[EarlierCall, ...]] = _nothing_first
     """What torch_npu launches first, for a problem and the call's arguments: kernels of their own,
     whose time a profiler lists apart and whose results `check` hands to the operator's kernel."""
     oracle: Callable[[Given], Array | Tensor | tuple[Array | Tensor, ...]]
@@ -141,7 +141,7 @@ class Operator:
     """Whether its kernel may end with flags between cores that were set and not awaited, because
     the vendor's kernel, whose order it follows, does. That counters start a launch at zero all the
     same is assumed: no public document says that a kernel must leave them so."""
-    seen_by_kernel: tuple[str, ...] = ()
+    value_dependent_inputs: tuple[str, ...] = ()
     """Operands whose values `tile` and `build` look at. Of all others they see the specs alone, so
     that calls which differ in nothing else share a kernel and its times."""
     templates: tuple[str, ...] = ()
@@ -289,7 +289,7 @@ def _parameter(own: inspect.Parameter) -> Parameter:
     return Parameter(own.name, inspect.formatannotation(own.annotation), own.default, by_name)
 
 
-def in_own_terms(operator: Operator, arguments: Arguments) -> Arguments:
+def normalize(operator: Operator, arguments: Arguments) -> Arguments:
     """*arguments* with their dtypes by the names that *operator* knows.
 
     A dtype may be given by its name, as `torch.dtype` or as numpy's, and by any of the names that

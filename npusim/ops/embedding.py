@@ -70,5 +70,5 @@ OPERATOR = ops.Operator(
     tile=tile,
     build=build,
     oracle=oracle,
-    seen_by_kernel=("indices",),
+    value_dependent_inputs=("indices",),
 )

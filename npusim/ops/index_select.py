@@ -88,5 +88,5 @@ OPERATOR = Operator(
     tile=tile,
     build=build,
     oracle=oracle,
-    seen_by_kernel=("index",),
+    value_dependent_inputs=("index",),
 )

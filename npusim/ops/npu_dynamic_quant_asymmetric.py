@@ -308,6 +308,6 @@ OPERATOR = ops.Operator(
     build=build,
     oracle=oracle,
     templates=tuple(name for name in NAMED if name not in SEVERAL_ROWS),
-    seen_by_kernel=("group_index",),
+    value_dependent_inputs=("group_index",),
     torch=(TORCH,),
 )

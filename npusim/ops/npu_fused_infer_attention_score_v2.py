@@ -87,6 +87,6 @@ OPERATOR = Operator(
     build=build,
     oracle=oracle,
     templates=TEMPLATES,
-    seen_by_kernel=("block_table",),
+    value_dependent_inputs=("block_table",),
     torch=(TORCH,),
 )

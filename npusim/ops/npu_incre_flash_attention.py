@@ -88,6 +88,6 @@ OPERATOR = Operator(
     tile=tile,
     build=build,
     oracle=oracle,
-    seen_by_kernel=("block_table",),
+    value_dependent_inputs=("block_table",),
     torch=(TORCH,),
 )

@@ -72,6 +72,6 @@ OPERATOR = ops.Operator(
     tile=kv.tile,
     build=kv.build,
     oracle=oracle,
-    seen_by_kernel=("slot_indices",),
+    value_dependent_inputs=("slot_indices",),
     torch=(TORCH,),
 )

@@ -436,6 +436,6 @@ OPERATOR = ops.Operator(
     tile=tile,
     build=build,
     oracle=oracle,
-    seen_by_kernel=("indices",),
+    value_dependent_inputs=("indices",),
     torch=(FUNCTIONAL, IN_PLACE),
 )

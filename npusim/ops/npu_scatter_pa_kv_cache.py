@@ -70,6 +70,6 @@ OPERATOR = ops.Operator(
     tile=kv.tile,
     build=kv.build,
     oracle=oracle,
-    seen_by_kernel=("slot_mapping",),
+    value_dependent_inputs=("slot_mapping",),
     torch=(TORCH,),
 )

@@ -439,6 +439,6 @@ OPERATOR = ops.Operator(
     tile=tile,
     build=build,
     oracle=oracle,
-    seen_by_kernel=("group_index",),
+    value_dependent_inputs=("group_index",),
     torch=(TORCH,),
 )

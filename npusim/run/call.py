@@ -48,7 +48,7 @@ def play(
     icache = _icache(options.icache, l2)
     with_values = options.values and all(each.array is not None for each in problem.inputs)
     arguments = _described(bound, problem)
-    seen = {name: bound[name] for name in operator.seen_by_kernel if name in bound}
+    seen = {name: bound[name] for name in operator.value_dependent_inputs if name in bound}
     asked_again = Call(
         op=asked,
         operator=operator,
@@ -136,7 +136,7 @@ def _earlier(
     """What torch_npu launches before, for its time alone; of named inputs in the L2, its own."""
     found = []
     l2 = options.l2
-    for op, own in operator.earlier(problem, arguments):
+    for op, own in operator.prologue(problem, arguments):
         state = l2
         if isinstance(l2, tuple):
             state = tuple(name for name in l2 if name in own)
@@ -219,7 +219,7 @@ def bind(
             f"{op}: arguments must fit {op}{_in_short(bare)}, but: {error}; {remedy}"
         ) from None
     bound.apply_defaults()
-    return ops.in_own_terms(operator, dict(bound.arguments))
+    return ops.normalize(operator, dict(bound.arguments))
 
 
 def _in_short(bare: Signature) -> str:

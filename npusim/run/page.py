@@ -91,7 +91,7 @@ def advice_for(
     if asked is None and trace_of(found).micro_ops > MOST_MICRO_OPS:
         return TOO_LONG
     arguments = {name: _argument(value) for name, value in found.facts["arguments"].items()}
-    seen = ops.load(found.op).seen_by_kernel
+    seen = ops.load(found.op).value_dependent_inputs
     if any(isinstance(arguments.get(name), TensorSpec) for name in seen):
         return NO_VALUES
     run = _again(found, arguments)

@@ -95,7 +95,7 @@ def prepared(op: str, spec: DeviceSpec, arguments: dict[str, object]) -> Prepare
     is_plain = all(_is_as_given(each, bound) for each in problem.inputs) and all(
         out.layout == "ND" for out in problem.outputs.values()
     )
-    has_more = run.earlier or operator.seen_by_kernel or problem.updated
+    has_more = run.earlier or operator.value_dependent_inputs or problem.updated
     if run.plan is None or run.plan.workspaces or has_more or not is_plain:
         return None
     task = Task(operator, spec, problem)

@@ -68,7 +68,7 @@ class Task:
         self._operator, self._spec, self._progress = operator, spec, progress
         self._stored, self._queues = stored, queues
         is_own = isinstance(problem, UserProblem)
-        self._problem = problem if is_own else unvalued(problem, operator.seen_by_kernel)
+        self._problem = problem if is_own else unvalued(problem, operator.value_dependent_inputs)
         self._is_own = is_own
         self.plan = operator.plan(spec, self._problem)
         """How it is split; None where no kernel runs."""

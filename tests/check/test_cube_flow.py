@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from npusim import devices
-from npusim.check.unwritten import cube_flow
-from npusim.check.unwritten.flow import FLOW
-from npusim.check.unwritten.marks import NOBODY, Marks
+from npusim.check.uninitialized import cube_flow
+from npusim.check.uninitialized.flow import FLOW
+from npusim.check.uninitialized.marks import NOBODY, Marks
 from npusim.data.dtypes import FLOAT16, FLOAT32, INT8, INT32
 from npusim.data.integers import align_up
 from npusim.isa import Fixpipe, Global, LoadData, Local, MicroOp, Mmad

@@ -12,7 +12,7 @@ from random_programs import DEVICE, OUTPUTS, Fault, RandomProgram, faults, rando
 
 from npusim import chip, devices
 from npusim.check.hazards import DeadlockError, FlagError, RaceError, order
-from npusim.check.unwritten import UnwrittenError
+from npusim.check.uninitialized import UnwrittenError
 from npusim.isa import MicroOp
 from npusim.kernel.program import Program
 

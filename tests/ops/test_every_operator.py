@@ -30,7 +30,7 @@ def taken_by(op: str, given: dict[str, Any]) -> str:
 @pytest.mark.parametrize("call", CALLS)
 def test_shapes_alone_take_the_time_of_values(call: str) -> None:
     op, given = CALLS[call]
-    seen = {*SEEN, *ops.load(op).seen_by_kernel}
+    seen = {*SEEN, *ops.load(op).value_dependent_inputs}
     bare = given | {
         name: TensorSpec(value.shape, value.dtype.name)
         for name, value in given.items()

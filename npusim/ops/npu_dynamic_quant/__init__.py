@@ -173,6 +173,6 @@ OPERATOR = ops.Operator(
     build=build,
     oracle=oracle,
     templates=NAMED,
-    seen_by_kernel=("group_index",),
+    value_dependent_inputs=("group_index",),
     torch=(TORCH,),
 )

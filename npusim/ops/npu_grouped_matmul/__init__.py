@@ -88,6 +88,6 @@ OPERATOR = Operator(
     oracle=oracle,
     templates=TEMPLATES,
     flags_may_stay_up=True,
-    seen_by_kernel=("group_list",),
+    value_dependent_inputs=("group_list",),
     torch=TORCH,
 )

@@ -7,7 +7,7 @@ each by its distance from the first. That a kernel takes no time to look an addr
 group_list says in one of three forms (group_list_type) which rows, or which part of k, each weight
 is multiplied with: where each group ends, how many rows it has, or pairs of an expert and its rows.
 Every core reads it from global memory while it runs, one entry after the other, so it decides how
-a kernel is written, see `seen_by_kernel`.
+a kernel is written, see `value_dependent_inputs`.
 """
 
 from __future__ import annotations

@@ -112,6 +112,6 @@ OPERATOR = ops.Operator(
     tile=tile,
     build=build,
     oracle=oracle,
-    seen_by_kernel=("group_list",),
+    value_dependent_inputs=("group_list",),
     torch=(TORCH,),
 )

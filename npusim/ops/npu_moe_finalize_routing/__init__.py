@@ -87,6 +87,6 @@ OPERATOR = ops.Operator(
     tile=tile,
     build=build,
     oracle=oracle,
-    seen_by_kernel=("expanded_src_to_dst_row", "export_for_source_row"),
+    value_dependent_inputs=("expanded_src_to_dst_row", "export_for_source_row"),
     torch=(TORCH,),
 )

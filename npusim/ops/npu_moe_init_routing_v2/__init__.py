@@ -171,6 +171,6 @@ OPERATOR = ops.Operator(
     tile=tile,
     build=build,
     oracle=oracle,
-    seen_by_kernel=("expert_idx",),
+    value_dependent_inputs=("expert_idx",),
     torch=(TORCH,),
 )

@@ -94,7 +94,7 @@ TORCH = TorchFunction(
 )
 
 
-def _earlier(p: Problem, arguments: Arguments) -> tuple[EarlierCall, ...]:
+def _prologue(p: Problem, arguments: Arguments) -> tuple[EarlierCall, ...]:
     if not p.packs_scale:
         return ()
     given = {"scale": arguments["scale"], "offset": arguments.get("offset")}
@@ -107,7 +107,7 @@ OPERATOR = ops.Operator(
     support=SUPPORT,
     contract=check,
     oracle=oracle,
-    earlier=_earlier,
+    prologue=_prologue,
     tile=tile,
     build=build,
     templates=get_args(Template),

@@ -52,7 +52,7 @@ def oracle(given: ops.Given) -> Array:
         return np.asarray((turned + x * cos).astype(vectors.dtype))
 
 
-def _earlier(p: Problem, arguments: dict[str, Any]) -> tuple[tuple[str, dict[str, Any]], ...]:
+def _prologue(p: Problem, arguments: dict[str, Any]) -> tuple[tuple[str, dict[str, Any]], ...]:
     """torch_npu casts r1 and r2 to the type of x (op-plugin@517f2e7,
     RotaryMulKernelNpuOpApi.cpp)."""
     if not p.casts:
@@ -75,7 +75,7 @@ OPERATOR = ops.Operator(
     support=SUPPORT,
     elsewhere="run npu_apply_rotary_pos_emb, or on Atlas A2 or A3",
     contract=check,
-    earlier=_earlier,
+    prologue=_prologue,
     tile=tile,
     build=build,
     oracle=oracle,

@@ -115,7 +115,7 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
     return blocks
 
 
-def _earlier(p: Problem, arguments: Arguments) -> tuple[EarlierCall, ...]:
+def _prologue(p: Problem, arguments: Arguments) -> tuple[EarlierCall, ...]:
     if not p.packs_scale:
         return ()
     given = {"scale": arguments["quant_scale"], "offset": arguments.get("quant_offset")}
@@ -142,7 +142,7 @@ OPERATOR = ops.Operator(
     document=__doc__,
     support=SUPPORT,
     contract=check,
-    earlier=_earlier,
+    prologue=_prologue,
     tile=tile,
     build=build,
     oracle=oracle,

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from npusim.check import groups_apart
+from npusim.check import group_isolation
 from npusim.check.cross_core_races import check_apart
-from npusim.check.groups_apart import check_order
+from npusim.check.group_isolation import check_order
 from npusim.check.hazards import (
     CrossCoreOrder,
     DeadlockError,
@@ -62,7 +62,7 @@ def checked(monkeypatch: pytest.MonkeyPatch, blocks: tuple[Block, ...]) -> list[
         found.append(len(some))
         return CrossCoreOrder(some, recorder)
 
-    monkeypatch.setattr(groups_apart, "CrossCoreOrder", order)
+    monkeypatch.setattr(group_isolation, "CrossCoreOrder", order)
     check_order(blocks, Orders())
     return found
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from npusim.check.hazards import areas
-from npusim.check.unwritten.cube_flow import (
+from npusim.check.uninitialized.cube_flow import (
     SQUARE,
     broadcast_to_l0c,
     copy_l0c,
@@ -23,7 +23,7 @@ from npusim.check.unwritten.cube_flow import (
     load_data,
     mmad,
 )
-from npusim.check.unwritten.marks import WRITTEN, Array, Marks, Sink
+from npusim.check.uninitialized.marks import WRITTEN, Array, Marks, Sink
 from npusim.data.dtypes import UINT8
 from npusim.data.layout import FRACTAL_ROWS, c0
 from npusim.isa import (
@@ -298,7 +298,7 @@ def _nothing(_: MicroOp, __: Marks) -> Sink:
 
 
 FLOW: Table[Callable[[Any, Marks], Sink]] = Table(
-    "unwritten.FLOW",
+    "uninitialized.FLOW",
     "how marks pass through it",
     MICRO_OPS,
     {

@@ -11,7 +11,7 @@ from random_programs import OUTPUTS, TENSORS, random_program
 
 from npusim import chip, devices
 from npusim.check.hazards import Orders
-from npusim.check.unwritten import UnwrittenError, Written
+from npusim.check.uninitialized import UnwrittenError, Written
 from npusim.data.dtypes import FLOAT16, FLOAT32, INT32, UINT8, UINT64, DType
 from npusim.data.tensor import GlobalTensor
 from npusim.devices.schema import DeviceSpec

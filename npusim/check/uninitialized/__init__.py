@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from npusim.check.hazards import HazardError, Orders, areas
 from npusim.check.hazards.areas import Area
-from npusim.check.unwritten.flow import FLOW, fills
-from npusim.check.unwritten.marks import NOBODY, WRITTEN, Array, Marks
+from npusim.check.uninitialized.flow import FLOW, fills
+from npusim.check.uninitialized.marks import NOBODY, WRITTEN, Array, Marks
 from npusim.devices.schema import Core
 from npusim.isa import Global, MicroOp, Trap, added_dtype, global_operand, writes_global
 from npusim.kernel.program import Block, Body, Call, Program

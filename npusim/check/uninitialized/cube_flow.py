@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from npusim.check.unwritten.marks import NOBODY, WRITTEN, Array, Marks, Sink
+from npusim.check.uninitialized.marks import NOBODY, WRITTEN, Array, Marks, Sink
 from npusim.data.dtypes import INT4, INT8, DType
 from npusim.data.integers import align_up, ceil_div
 from npusim.data.layout import FRACTAL_ROWS, NZ, ZN, ZZ, c0, from_fractals, to_fractals
