@@ -47,7 +47,7 @@ class _Group(TyperGroup):
                 return super().invoke(ctx)
         except WRONG_WORDS as error:
             error.message = printable(error.message)
-            raise  # with the usage beside it
+            raise  # with the usage next to it
         except (typer.Exit, typer.Abort):
             raise
         except BrokenPipeError:

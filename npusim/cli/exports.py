@@ -1,4 +1,4 @@
-"""Traces and tables that `npusim run` writes beside its own."""
+"""Traces and tables that `npusim run` writes next to its own."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ def _check_free(path: Path, force: bool, command: str) -> None:
 
 
 def write(path: Path, fill: Callable[[Path], object], command: str, *, force: bool = False) -> None:
-    """Have *fill* write a file beside *path*, and put it there once it is whole.
+    """Have *fill* write a file next to *path*, and put it there once it is whole.
 
     Of several that write one new file at once, one succeeds. Raises FileError.
     """
@@ -194,7 +194,7 @@ def _unwritable(path: Path, command: str, error: OSError) -> FileError:
 def made_beside(
     target: Path, fill: Callable[[Path], Result], put: Callable[[Result], None]
 ) -> Result:
-    """Have *fill* write into a folder beside *target*, and *put* what it made in its place.
+    """Have *fill* write into a folder next to *target*, and *put* what it made in its place.
 
     The folder is removed whatever happens: a signal that ends the process waits for that, and for
     *put*, which is not interrupted.

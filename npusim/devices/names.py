@@ -171,7 +171,7 @@ def _folded(name: str) -> str:
 
 
 def _family(name: str) -> tuple[str, str, str]:
-    """The first number with what tells a family, 910B or 910_93, the generation, the use.
+    """The first number with what identifies a family, 910B or 910_93, the generation, the use.
 
     >>> _family("Ascend910B3"), _family("Atlas 800I A2"), _family("Atlas 推理系列产品")
     (('910b', '', ''), ('800i', '2', ''), ('', '', 'inference'))

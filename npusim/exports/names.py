@@ -127,7 +127,7 @@ def _place_alone(core: int, kind: str) -> Place:
     if kind == "aic":
         return Place(core, "cube0", f"core{core}.cubecore0", 3 * core + 1, core)
     if kind == "aiv":
-        # Two vector cores lie beside a cube core, which does not run here.
+        # Two vector cores lie next to a cube core, which does not run here.
         pair, half = divmod(core, 2)
         return Place(core, "vector0", f"core{pair}.veccore{half}", 3 * pair + 2 + half, pair)
     return Place(core, "cube0", f"core{core}", 3 * core + 1, core)

@@ -1,7 +1,7 @@
 """The traces of `msprof op simulator`, as MindStudio Insight reads them.
 
 One file has all cores, a lane for each pipe, and a micro-op lasts until its pipe is free again, so
-that nothing overlaps; when its result is there stands beside it. Each core also has a file of its
+that nothing overlaps; when its result is there stands next to it. Each core also has a file of its
 own, where micro-ops last until their results are there, on as many lanes as that takes.
 
 Sources: Ascend/msopprof, timeline_visualizer (what is written), and Ascend/msinsight, EventParser

@@ -75,7 +75,7 @@ CrossMode = Literal["all", "group"]
 """Which cores a flag between cores is for.
 
 all    every cube core, or every vector core, of the launch (mode 0)
-group  a cube core and the two vector cores beside it (mode 2): what the cube core sets, both vector
+group  a cube core and its two vector cores (mode 2): what the cube core sets, both vector
        cores can await; the cube core can go on once both have set
 """
 

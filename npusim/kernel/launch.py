@@ -30,7 +30,7 @@ __all__ = [
 __kernel_vocabulary__ = True
 
 VECTOR_CORES_OF_A_GROUP = 2
-"""A cube core of A2 and A3 has two vector cores beside it (asc-devkit, docs/zh/guide)."""
+"""A cube core of A2 and A3 has two vector cores next to it (asc-devkit, docs/zh/guide)."""
 CORES_OF_A_GROUP = 1 + VECTOR_CORES_OF_A_GROUP
 
 

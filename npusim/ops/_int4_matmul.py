@@ -30,7 +30,7 @@ from npusim.kernel.matrices import GmMatrix, GmTile, l0c_elements
 from npusim.kernel.plane import REPEAT, Plane, RowFactors, by_row
 from npusim.kernel.vector_core import VectorCore
 from npusim.kernel.views import GmView, repeat
-from npusim.ops._products import exact_int, scale_of_words
+from npusim.ops._matmul_oracle import exact_int, scale_of_words
 
 __all__ = [
     "FILLED",

@@ -270,7 +270,7 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan | None:
 # ---- kernel ----
 
 LINE_BYTES = 64
-"""Of the scalar unit's data cache, which keeps what lies beside a slot that was read (asc-devkit,
+"""Of the scalar unit's data cache, which keeps what lies next to a slot that was read (asc-devkit,
 DataCacheCleanAndInvalid.md)."""
 SLOT = "slot"
 """The register of a token's slot."""

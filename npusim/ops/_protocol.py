@@ -69,7 +69,7 @@ class Plan:
     reason: str | None = None
     """Why that one was chosen."""
     is_mix: bool = False
-    """Whether vector cores start beside the cube cores."""
+    """Whether vector cores start with the cube cores."""
     reads_tiling: bool = True
     """Whether the kernel reads its sizes from global memory when it starts."""
     workspaces: dict[str, int] = field(default_factory=dict)

@@ -138,7 +138,7 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
         blocks = max(least, ceil_div(ceil_div(p.columns, BLOCK_ELEMENTS), cores))
         shape = p.rows, min(p.columns, blocks * BLOCK_ELEMENTS)
     else:
-        # A vector takes its own type and, if that is not float32, float32 beside it.
+        # A vector takes its own type and, if that is not float32, float32 next to it.
         fixed = sum(4 if x.element is FLOAT32 else 4 + x.element.bits // 8 for x in vectors)
         step_columns = align_down(room // (MOVING_BYTES + fixed), BLOCK_ELEMENTS)
         if p.output.element.nbytes(p.columns) < spec.transfer.store_granule_bytes:

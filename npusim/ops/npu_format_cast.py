@@ -6,7 +6,7 @@
     FRACTAL_NZ   (..., n1, m1, 16, C0)       n1 = ceil(n / C0), m1 = ceil(m / 16), C0 in 32 bytes
 
 What fills the edges is zero (asc-devkit, docs/zh, 关键分形格式详解.md). acl_format is 2 for ND and
-29 for FRACTAL_NZ (acl_base.h, aclFormat); their names are accepted beside the numbers. A tensor
+29 for FRACTAL_NZ (acl_base.h, aclFormat); their names are accepted as well as the numbers. A tensor
 that is in the format already comes back as it is, and no kernel runs.
 
 The vendor's kernel is TransData, which is closed; the one here does what its name says with

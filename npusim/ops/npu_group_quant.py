@@ -16,7 +16,7 @@ What is accepted is what the operator's document says (torch_npu-npu_group_quant
 * a scale without groups is refused beforehand, as the document says, though the kernel would trap;
 * x without rows or columns gives an empty result, and no kernel runs (aclnn_group_quant.cpp; the
   document is silent);
-* 'qint8' is accepted beside 'int8', since the document's examples pass it.
+* 'qint8' is accepted as well as 'int8', since the document's examples pass it.
 """
 
 from __future__ import annotations

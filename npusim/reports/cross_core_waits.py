@@ -26,7 +26,7 @@ def handed(setters: Sequence[LaneTrace], waiters: Sequence[LaneTrace]) -> Iterat
     """Flags of *setters* that *waiters* stood still for, in program order of each.
 
     The k-th wait takes the k-th set of every core that it waits for, as the critical path does; the
-    last of these to rise is told, by the first core of its lane.
+    last of these to rise is reported, by the first core of its lane.
     """
     sets = [(lane, numbered(lane, CrossCoreSetFlag)) for lane in setters]
     for own in waiters:

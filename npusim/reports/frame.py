@@ -76,7 +76,7 @@ def timeline(
 ) -> str:
     """An interactive timeline of *about*, the *number*-th of the page; *data* are packed into it.
 
-    *search* says what can be searched for; *controls* is markup that stands beside the search.
+    *search* says what can be searched for; *controls* is markup that stands next to the search.
     """
     return (
         f'<div class="timeline" data-source="trace{number}"><div class="bar">'
@@ -97,7 +97,7 @@ def timeline(
 
 
 def keys(name: str, known: Iterable[tuple[str, Iterable[str]]]) -> str:
-    """A line that tells what can be done, and the keys for it; *name* is that of the element."""
+    """A line that says what can be done, and the keys for it; *name* is that of the element."""
     told = " ".join(
         f"<span>{what}: {' '.join(f'<kbd>{key}</kbd>' for key in own)}</span>"
         for what, own in known

@@ -2,7 +2,7 @@
 
 Bars that follow each other closely are one cluster. A cluster of one mnemonic gets it once, along
 its bars; else each bar gets its own, upright; and where bars are too narrow for that, the mnemonics
-stand beside the cluster, in the gap that follows. Without room a cluster stays without a name.
+stand next to the cluster, in the gap that follows. Without room a cluster stays without a name.
 """
 
 from __future__ import annotations

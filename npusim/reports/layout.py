@@ -23,7 +23,7 @@ PADDING = "#f4f4f4"
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """An element of the matrix, or a place beside it that only fills a fractal up."""
+    """An element of the matrix, or a place next to it that only fills a fractal up."""
 
     row: int
     column: int

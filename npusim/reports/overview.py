@@ -30,7 +30,7 @@ MANY = 2.0
 """From this ratio on, times say more than a difference in percent."""
 MANY_WHOLE = 10.0
 CLOSE_PERCENT = 10.0
-"""Below it, a tenth of a percent is told."""
+"""Below it, a tenth of a percent is printed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ class DrawBeside(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """A picture of one run, declared beside the function that draws it."""
+    """A picture of one run, declared next to the function that draws it."""
 
     name: str
     """Of its file, without the ending."""

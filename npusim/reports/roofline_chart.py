@@ -108,7 +108,7 @@ class _Known:
         return self._specs.index(spec)
 
     def limit(self, chip: int, limit: Limit, unit: str, words: str = "") -> int:
-        """The number of a *limit* of a chip; *words* say what it is, beside the rows it is of."""
+        """The number of a *limit* of a chip; *words* say what it is, next to the rows it is of."""
         if (chip, limit) not in self._places:
             self._places[chip, limit] = len(self.limits)
             for term in limit.terms:

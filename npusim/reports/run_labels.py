@@ -17,7 +17,7 @@ from npusim.trace.record import Record
 __all__ = ["Head", "argument", "heads", "letters", "listed", "numbers_of", "titled", "told_apart"]
 
 MOST_LETTERS = 60
-"""Of a value that is told; the table of numbers has all of it."""
+"""Of a value in a label; the table of numbers has all of it."""
 MOST_NAMES = 4
 """Of a title, before it only counts."""
 MOST_FACTS = 8
@@ -42,7 +42,7 @@ class Fact(NamedTuple):
     name: str
     """Told before its parts; nothing where they tell what it is."""
     parts: tuple[str, ...]
-    """Each is told if it differs."""
+    """Each is part of a label if it differs."""
 
 
 def letters(runs: int) -> list[str]:

@@ -77,7 +77,7 @@ LEGEND_POINTS = 19.0
 """From the axis down to the legend, at the height of the axis label."""
 LINE_POINTS = 15.0
 ENTRY_POINTS = 40.0
-"""Of an entry of a legend beside its text: its patch, and the space before the next one."""
+"""Of an entry of a legend next to its text: its patch, and the space before the next one."""
 LEGEND_SHARE = 0.85
 """Of the width of a figure, which the axis label and the legend share."""
 LONG_TITLE = 90
@@ -89,7 +89,7 @@ MAX_RUNS = 4
 
 
 def look(place: int) -> Look:
-    """How the one at *place* of many things is drawn, so that it is told from the others."""
+    """How the one at *place* of many things is drawn, so that it differs from the others."""
     return MANY_COLORS[place % len(MANY_COLORS)], MARKERS[place % len(MARKERS)]
 
 

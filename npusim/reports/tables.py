@@ -85,7 +85,7 @@ MANY_WHOLE = 10.0
 FROM_NOTHING = 2000.0
 """From here on there was hardly any before: the other way round it is -100.0 %."""
 ALIKE = {"+0.0 %": "a little more", "-0.0 %": "a little less", "-100.0 %": "next to nothing"}
-"""A difference that rounding would hide, or would make of a little nothing -> as it is told."""
+"""A difference that rounding would hide, or would make of a little nothing -> as it is printed."""
 
 
 def difference(a: float | None, b: float | None) -> str:

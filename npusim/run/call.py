@@ -188,7 +188,7 @@ def _check_l2(l2: L2State, problem: ops.Problem) -> None:
 
 
 def _icache(icache: ICache | None, l2: L2State) -> ICache:
-    """What the instruction caches hold: what is told, or else what goes with *l2*."""
+    """What the instruction caches hold: what is given, or else what goes with *l2*."""
     if icache is None:
         return "warm" if l2 in ("warm", "repeat") else "cold"
     if icache not in get_args(ICache):

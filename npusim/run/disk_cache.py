@@ -240,7 +240,7 @@ def _pieces(value: object) -> Iterator[bytes]:
 
 
 def _is_own_function(value: object) -> TypeGuard[FunctionType]:
-    """Whether *value* is a function of npusim that its name alone tells."""
+    """Whether *value* is a function of npusim that its name alone identifies."""
     if not isfunction(value) or value.__module__.partition(".")[0] != __name__.partition(".")[0]:
         return False
     return vars(sys.modules[value.__module__]).get(value.__qualname__) is value

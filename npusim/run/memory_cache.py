@@ -63,7 +63,7 @@ class Kept:
     def get(self, key: Hashable, make: Callable[[], Made], nbytes: Callable[[Made], int]) -> Made:
         """What is kept under *key*; else what *make* returns, kept if there is room for it.
 
-        *nbytes* tells how much that takes. Two threads that ask at once may both make it.
+        *nbytes* says how much that takes. Two threads that ask at once may both make it.
         """
         with self._lock:
             if key in self._entries:

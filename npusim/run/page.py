@@ -80,7 +80,7 @@ OTHER_TIMES = (
 def advice_for(
     found: Record, asked: bool | None, progress: Progress | None = None
 ) -> list[Advice] | str:
-    """The advice for the run that *found* tells of, or a sentence why there is none.
+    """The advice for the run that *found* describes, or a sentence why there is none.
 
     It is made again, from the shapes and types that the folder keeps. Unless *asked*, a long run is
     not.
@@ -101,7 +101,7 @@ def advice_for(
 
 
 def _again(found: Record, arguments: dict[str, object]) -> Result | None:
-    """The run that *found* tells of; None where this npusim refuses it."""
+    """The run that *found* describes; None where this npusim refuses it."""
     l2 = found.facts["l2"]
     state = tuple(l2) if isinstance(l2, list) else l2
     options = Options(values=False, l2=state, icache=found.facts["icache"])

@@ -44,7 +44,7 @@ MOST_SOURCE_BYTES = 1 << 24
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What a worker is told: an operator, its arguments, a chip without its sources, and how."""
+    """What a worker is given: an operator, its arguments, a chip without its sources, and how."""
 
     op: str
     arguments: dict[str, Any]

@@ -160,7 +160,7 @@ def _by(executor: Executor, work: Iterable[tuple[str, Call]], pending: Pending) 
             future.add_done_callback(finished.put)
         if not pending:
             return
-        # To hand all of them over may take long; what is done meanwhile is told at once.
+        # To hand all of them over may take long; what is done meanwhile is reported at once.
         while pending and not (batch and finished.empty()):
             future = finished.get()
             yield pending.pop(future), _answer(future)

@@ -45,7 +45,7 @@ def simulate(
     if hear:
         _watch(env, lanes, sum(len(code.program) for code in codes), hear)
     env.run()
-    # A deadlock is told of the first core that is stuck.
+    # A deadlock is reported for the first core that is stuck.
     lanes.sort(key=lambda lane: lane.members[0].number)
     found = {
         member.number: trace

@@ -67,7 +67,7 @@ def run(op: str, *args: object, **kwargs: Any) -> Result:
 
 
 def known(key: Hashable, find: Callable[[], bool]) -> bool:
-    """What *find* tells of the card, asked once for each *key*."""
+    """What *find* says of the card, asked once for each *key*."""
     found: bool = KEPT.get((key, _inserted[0][1]), find, lambda _: KEY_BYTES)
     return found
 

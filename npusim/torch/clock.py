@@ -2,7 +2,7 @@
 
 Operators of the card take the time of :attr:`npusim.Run.time_us`, one after the other. Operations
 of torch for which npusim has no kernel run on the host in no time. Those that a card would run as a
-kernel are counted by name, each as one, though a card may launch several: no sum of times is told
+kernel are counted by name, each as one, though a card may launch several: no sum of times is given
 without what is missing from it.
 """
 
@@ -39,7 +39,7 @@ class Event:
     operator: str = ""
     """The operation of torch that launched it, as torch's dispatcher calls it."""
     module: str = ""
-    """The module of torch in whose forward it was, while somebody tells; else nothing."""
+    """The module of torch in whose forward it was, while a recording says so; else nothing."""
     stream: int = 0
     """The stream that it was launched on."""
     is_kernel: bool = True
@@ -76,7 +76,7 @@ class Clock:
     operator: str = ""
     """The operation of torch that is at work; nothing outside all."""
     module: str = ""
-    """The module of torch that is at work, as whoever records tells."""
+    """The module of torch that is at work, as the recording says."""
     stream: int = 0
     """The number of the current stream."""
     _recordings: list[Keeper] = field(default_factory=list)
@@ -92,7 +92,7 @@ class Clock:
 
     @property
     def is_recorded(self) -> bool:
-        """Whether somebody is told of events."""
+        """Whether somebody listens to events."""
         return bool(self._recordings)
 
     def kernel(self, run: Result, name: str | None = None) -> None:

@@ -34,7 +34,7 @@ CPU_INDICES = frozenset(
     f"aten::{name}"
     for name in ("index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index")
 )
-"""Operations that take indices from the host beside npu tensors."""
+"""Operations that take indices from the host next to npu tensors."""
 
 NO_KERNELS = frozenset(
     f"aten::{name}"

@@ -103,7 +103,7 @@ def _origin(module: torch.nn.Module) -> torch.nn.Module:
 
 
 class GraphRun(torch.fx.Interpreter):
-    """Runs a compiled graph node by node, and tells the clock of which module each is."""
+    """Runs a compiled graph node by node, and reports to the clock of which module each is."""
 
     def __init__(self, graph: torch.fx.GraphModule) -> None:
         super().__init__(graph)

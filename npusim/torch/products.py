@@ -154,7 +154,7 @@ def _factor(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor | None:
 
 
 def _bias(bias: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:
-    """*bias* as the bias table takes it beside matrices of *dtype*."""
+    """*bias* as the bias table takes it next to matrices of *dtype*."""
     if bias is None:
         return None
     is_taken = bias.dtype == torch.float32 or bias.dtype == dtype == torch.float16

@@ -37,7 +37,7 @@ class Recording:
         self._launches: list[KernelLaunch] = []
         self._not_timed: Counter[tuple[str, str]] = Counter()
         self._kernels: dict[Hashable, tuple[Trace | None, Kernel]] = {}
-        """All that tells two kernels apart -> the trace that it names, and the kernel."""
+        """All that distinguishes two kernels -> the trace that it names, and the kernel."""
         self._modules = Modules()
         self._began_us, self._paid_before, self._paid_launches = 0.0, 0, 0
         self._is_open = False
@@ -83,7 +83,7 @@ class Recording:
         return model.write(self.run, Path(folder), model.kind("pass force=True"), force=force)
 
     def append(self, event: Event, /) -> None:
-        """Take what the clock tells."""
+        """Take what the clock reports."""
         if event.run is None:
             if event.is_kernel:
                 self._not_timed[event.operator, event.module] += 1

@@ -85,5 +85,5 @@ def _described(tensor: torch.Tensor, layout: str) -> TorchTensor:
 
 
 def empty(like: torch.Tensor, shape: tuple[object, ...], dtype: str) -> torch.Tensor:
-    """A tensor beside *like*; of int8 where *dtype* is none of torch's, which the run refuses."""
+    """A tensor next to *like*; of int8 where *dtype* is none of torch's, which the run refuses."""
     return like.new_empty(shape, dtype=_DTYPES.get(dtype, torch.int8))

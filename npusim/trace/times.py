@@ -36,7 +36,7 @@ def arrays_of(trace: Trace) -> Iterator[tuple[str, Times]]:
 def lane_of(
     archive: Archive, number: int, row: LaneRow, program: Program, cycles: int
 ) -> LaneTrace:
-    """Lane *number*, which is told by *row* and ran *program*, with its times out of *archive*.
+    """Lane *number*, described by *row*, which ran *program*, with its times out of *archive*.
 
     Raises DamageError for times that do not lie within *cycles* or do not fit the program.
     """

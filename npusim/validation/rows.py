@@ -75,15 +75,15 @@ class Row:
     """What lay in the L2, in the words of the source."""
     variant: str = ""
     latency_min_us: float | None = None
-    """The least, where the source gives it beside the median, or where `read` takes it from rows of
-    the same table."""
+    """The least, where the source gives it next to the median, or where `read` takes it from rows
+    of the same table."""
     source: str = ""
     note: str = ""
 
     def nearest_us(self, time_us: float) -> float:
         """What *time_us* is held against: the nearest of the times from the least to the median.
 
-        Who times a kernel in a served model tells both: the least is of the kernel by itself, the
+        Who times a kernel in a served model reports both: the least is of the kernel by itself, the
         median holds what other kernels and other cards do to it at the time. Who replays short
         kernels one after the other may measure how fast the host issues them, see `read`.
         """

@@ -21,7 +21,7 @@ from npusim.data.product import (
     _restore_nonfinite,
     float_product,
 )
-from npusim.ops._products import cube_product, exact_int
+from npusim.ops._matmul_oracle import cube_product, exact_int
 
 BF16, FP16 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16)
 ORDERS: tuple[CubeOrder, ...] = get_args(CubeOrder)

@@ -86,7 +86,7 @@ EXAMPLES = Table(
 
 # mirror-cann/asc-devkit@82b89a1, docs/zh/guide, the pages on the Matmul API. Loads ahead of need
 # (m0854) are what queues in L1 give here anyway. Left out: a B that two vector cores share (m0859),
-# of whose schedule too little is told; split k (m0850), whose cores add to an output that another
+# of whose schedule too little is known; split k (m0850), whose cores add to an output that another
 # kernel has cleared; ND to Nz by vector cores (m0856).
 GUIDE = Table(
     "Products of fp16 (asc-devkit, docs/zh/guide)",

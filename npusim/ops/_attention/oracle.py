@@ -33,7 +33,7 @@ from npusim.ops._attention.check import Problem
 from npusim.ops._attention.fai_tiling import TASK_ROWS, TILE, work_of
 from npusim.ops._attention.fia_tiling import Rows, RowTile, schedule
 from npusim.ops._attention.problem import Attention, Scales, sides_of
-from npusim.ops._products import cube_product, exact_int
+from npusim.ops._matmul_oracle import cube_product, exact_int
 
 Single = NDArray[np.float32]
 F32 = np.float32

@@ -13,8 +13,8 @@ from npusim.data.dtypes import BFLOAT16, INT4, INT8, Array
 from npusim.data.tensor import is_transposed
 from npusim.ops._contract import Contract
 from npusim.ops._int4_matmul import digit_sums, scaled_groups, unpacked
+from npusim.ops._matmul_oracle import cube_product, exact_int
 from npusim.ops._oracle import Given
-from npusim.ops._products import cube_product, exact_int
 from npusim.ops._swish import exp_plus_1_of
 from npusim.ops.npu_grouped_matmul import choice, support
 from npusim.ops.npu_grouped_matmul.check import check

@@ -41,7 +41,7 @@ import numpy as np
 from npusim.data.dtypes import Array
 from npusim.ops import _vocabulary as ops
 from npusim.ops._int4_matmul import digit_sums, unpacked
-from npusim.ops._products import exact_int
+from npusim.ops._matmul_oracle import exact_int
 from npusim.ops._swish import exp_plus_1_of
 from npusim.ops.npu_grouped_matmul_swiglu_quant.check import SUPPORT, check
 from npusim.ops.npu_grouped_matmul_swiglu_quant.kernel import build, tile

@@ -14,7 +14,7 @@ added, which makes +0 of -0. bfloat16 is calculated in float32 and rounded once,
 even. In drop_pad_mode 1 and 3 an index of -1 stands for a row that was dropped and contributes 0.
 
 Sources: ops-transformer@c29bc10 moe/moe_finalize_routing, op_kernel and op_host. Assumed: that a
-dropped row contributes neither bias nor scale, that k tells how many experts a token has where
+dropped row contributes neither bias nor scale, that k is how many experts a token has where
 scales are not given and that nothing is multiplied then, and what
 :mod:`npusim.ops.npu_moe_finalize_routing.kernel` says of the schedule. An index beyond the rows
 reads elsewhere on a card: it is refused. Without values of the indices the rows are taken in turn.

@@ -25,7 +25,7 @@ from npusim.kernel.steps import Integers
 from npusim.ops.npu_moe_finalize_routing.check import DROPPED, PING_PONG, Plan, Problem
 
 LINE_BYTES = 64
-"""Of the scalar unit's data cache, which keeps what lies beside an index that was read (asc-devkit,
+"""Of the scalar unit's data cache, which keeps what is next to an index that was read (asc-devkit,
 DataCacheCleanAndInvalid.md)."""
 PHASES = 3
 """Of a tile: what is there before the rows of experts, these rows, and the end."""

@@ -28,7 +28,7 @@ NOWHERE = -1
 MOST_EXPERTS, MOST_OF_PAIRS = 10240, 5120
 """Experts, and those of pairs (torch_npu 2.14.0, the text of npu_moe_init_routing_v2)."""
 MOST_OF_QUANTISED = 5120
-"""Experts whose rows are counted beside one that is quantised whole; more are not simulated."""
+"""Experts whose rows are counted next to one that is quantised whole; more are not simulated."""
 MOST_QUANTISED = 8192
 """Columns of a row that is quantised whole; longer ones are not simulated."""
 ONE_TOKEN = (7168, 8, 256)
@@ -180,7 +180,7 @@ def _experts(contract: ops.Contract, kind: int, quantises: bool) -> int:
 
 
 def _require_all(contract: ops.Contract, rows: int) -> None:
-    """Refuse less rows than choices: what becomes of the index then, no source tells."""
+    """Refuse less rows than choices: no source says what becomes of the index then."""
     number = contract.integer("active_num")
     contract.require(
         number in (-1, 0) or number >= rows,

@@ -21,7 +21,7 @@ What is accepted is what the operator's document says (torch_npu-npu_quantize.md
   quantize.py); torch.quantize_per_channel adds it afterwards. The two differ only near ties.
 * Atlas A3, which the document does not name, does what Atlas A2 does: both are built from one
   kernel source (ops-nn, NpuArch 2201).
-* 'qint32' is accepted beside 'int32' (op-plugin).
+* 'qint32' is accepted as well as 'int32' (op-plugin).
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ __all__ = ["MAX_EXTENT", "facts", "page"]
 MAX_EXTENT = 128
 """Rows and columns that the page draws."""
 MMAD_EXTENT = 64
-"""The same of an Mmad, whose three operands stand beside each other."""
+"""The same of an Mmad, whose three operands stand next to each other."""
 MMAD_START = {"m": 20, "n": 32, "k": 40}
 """What the page begins with: several fractals of every type each way, some of them padded."""
 SCRIPTS = ("map.js", "draw.js", "mmad.js", "page.js")

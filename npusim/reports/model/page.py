@@ -105,7 +105,7 @@ def _shown(sheet: Sheet) -> str:
 
 
 def _missing(run: ModelRun) -> str:
-    """What is not timed, by name; the tree of modules tells where it is."""
+    """What is not timed, by name; the tree of modules says where it is."""
     if not run.not_timed:
         return '<p class="note">Every kernel that a card would run is timed.</p>'
     note = "A card would run these as kernels too; here they took no time, and are in no sum."

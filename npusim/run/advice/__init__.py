@@ -2,7 +2,7 @@
 
 Rules look at a run and name changes that its caller can make. Each is run for its time, and those
 that gain are told, with the time that came out; then several of them at once. What no caller can
-change is told as a what-if: on a chip that is faster where the run is held up, and of a kernel
+change is reported as a what-if: on a chip that is faster where the run is held up, and of a kernel
 whose queues have a slot more.
 """
 

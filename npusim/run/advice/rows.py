@@ -44,7 +44,7 @@ def rows(run: Result, call: Call) -> Iterator[Change]:
         return
     axis = -2 if call.operator.name in MATRICES else 0
     count = x.shape[axis]
-    # What kernels before its own take tells nothing of more rows.
+    # What kernels before its own take says nothing of more rows.
     own_us = run.launches[-1].time_us or 0.0
     most_us = (run.time_us or 0.0) + (HARDLY - 1) * own_us
     for other, text in _fewer(run, count):

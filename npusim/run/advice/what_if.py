@@ -71,7 +71,7 @@ def faster(spec: DeviceSpec, cause: Known, factor: int) -> DeviceSpec:
 
 
 def settings(spec: DeviceSpec, cause: Known, factor: int) -> dict[str, float]:
-    """What `--set` is told for that: the dotted keys of the numbers, and their values."""
+    """What `--set` is given for that: the dotted keys of the numbers, and their values."""
     found: dict[str, float] = {}
     for key, value in ends(spec.model_dump(exclude={"sources"})):
         name = ".".join(key)

@@ -1,7 +1,7 @@
 """The compiled engine: the same times as the pipes and the memory that SimPy drives, many times
 faster.
 
-`npusim.timing.pipes.lane` and `npusim.timing.memory` define what happens; the C files beside this
+`npusim.timing.pipes.lane` and `npusim.timing.memory` define what happens; the C files next to this
 one do the same on whole numbers, and tests hold their traces equal. They are built where a C
 compiler is found when npusim is installed. Without one there is no library to load, and SimPy does
 all the work.

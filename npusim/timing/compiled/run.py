@@ -140,7 +140,7 @@ class _Run:
             asked.unkept = unkept.ctypes.data
 
     def _guarded(self, action: Callable[[], None]) -> int:
-        """Exceptions do not pass through C: it is told to stop, and they are raised after it."""
+        """Exceptions do not pass through C: it is stopped, and they are raised after it."""
         try:
             action()
         except BaseException as error:

@@ -358,7 +358,7 @@ class _Load:
                 load += port * each.found.fetched // units * cores
             self._join("gm", True, Copy(far_bytes, port, load), is_far=True)
             if request.is_cached:
-                # Lines that come in are stored in the L2, beside what the cores store. They take
+                # Lines that come in are stored in the L2, next to what the cores store. They take
                 # of that link what they take of global memory, and wait there as they would.
                 load = 0
                 for each, cores in self._answers:

@@ -204,4 +204,4 @@ INSTEAD = {
     "export_stacks": "operator_details.csv of a profile with with_stack=True",
     "export_memory_timeline": "torch.npu.memory_allocated() at the places of interest",
 }
-"""Attribute that scripts ask for -> what tells the same."""
+"""Attribute that scripts ask for -> what says the same."""

@@ -131,7 +131,7 @@ class _ExperimentalConfig:
 
     @property
     def has_counters(self) -> bool:
-        """Whether what the pipes did is told."""
+        """Whether what the pipes did is reported."""
         known = (AiCMetrics.PipeUtilization, AiCMetrics.AiCoreNone)
         return self.is_detailed and self.aic_metrics in known
 

@@ -1,4 +1,4 @@
-"""Copies of tensors, of parts of them, and of several beside each other; no bit changes."""
+"""Copies of tensors, of parts of them, and of several next to each other; no bit changes."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 x is `(outer, count, inner)` and the result `(outer, inner)`. Columns of *inner* are shared out, in
 pieces of whole repeats; a core takes all rows of its piece, as many at a time as the unified buffer
 has room for, and adds one after the other to what it has, or takes the larger. `argmax` keeps where
-that was beside it. The vendor's kernels are built by a closed generator; all of this, and the order
+that was. The vendor's kernels are built by a closed generator; all of this, and the order
 of additions with it, is assumed.
 """
 

@@ -4,7 +4,7 @@ Cube cores write int32 tiles into a ring of four places, and the vector cores of
 them from there, some rows at a time (ops-transformer@c29bc10 gmm/grouped_matmul/op_kernel,
 grouped_matmul_quant_mixcore.h; asc-devkit@82b89a1, impl/adv_api/detail/quantization/dequant). One
 vector core starts with each cube core, both only for the long activation or where tuning_config
-tells of many rows an expert (op_host/op_tiling/grouped_matmul_tiling.cpp).
+says for many rows an expert (op_host/op_tiling/grouped_matmul_tiling.cpp).
 
 ==================  ===============================================================================
 Brcb                the scales of the rows, eight copies each
