@@ -115,8 +115,8 @@ def test_a_chip_within_the_ranges_runs_or_is_refused(
         assert ended[-1] in ("ran", "too small")
 
     run()
-    # Enough are no worse than slow or fast, so that the draw says something.
-    assert ended.count("ran") > len(ended) / 5
+    # Most are no worse than slow or fast, so that the draw says something.
+    assert ended.count("ran") > len(ended) / 2
 
 
 def outcome(file: Path, text: str, op: str, arguments: tuple[Any, ...]) -> str:
