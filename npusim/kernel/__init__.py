@@ -49,8 +49,9 @@ shape of its arguments, as a loop on the chip moves its addresses; :func:`repeat
 tile.
 
 **Launches.** A :class:`Block` is what one core does: a :class:`Program`, and where its names of
-global memory begin (:func:`bindings`). :func:`share` splits work into runs, :func:`mixed_launch`
-starts cube cores with their vector cores, whose cores wait for each other by :func:`sync_all`.
+global memory begin (:func:`bindings`). :func:`share` splits work into runs. :func:`launch_mixed`
+starts cube cores with their vector cores, whose cores wait for each other by :func:`sync_all`;
+:func:`mixed_blocks` does so for programs that are written core by core.
 
 **Steps of the vector pipe.** :func:`step` is a micro-op and the barrier behind it. A
 :class:`Plane` is rows and columns in the unified buffer, with what goes along rows or columns; a
@@ -165,7 +166,7 @@ from npusim.kernel.launch import (
     CoreSteps,
     Kernel,
     launch_mixed,
-    mixed_launch,
+    mixed_blocks,
     share,
 )
 from npusim.kernel.matmul import (
@@ -338,7 +339,7 @@ __all__ = [
     "in_reach",
     "launch_mixed",
     "load",
-    "mixed_launch",
+    "mixed_blocks",
     "pieces",
     "product_steps",
     "repeat",

@@ -23,7 +23,7 @@ __all__ = [
     "Kernel",
     "launch",
     "launch_mixed",
-    "mixed_launch",
+    "mixed_blocks",
     "share",
 ]
 
@@ -53,14 +53,15 @@ class Kernel:
         return len({block.group for block in self.blocks} if self.is_mix else self.blocks)
 
 
-def mixed_launch(
+def mixed_blocks(
     groups: int,
     bindings: Callable[[int], dict[str, Binding]],
     cube: Callable[[int], Program],
     vector: Callable[[int, int], Program],
     vector_cores: int = VECTOR_CORES_OF_A_GROUP,
 ) -> tuple[Block, ...]:
-    """The blocks of cube cores with their two vector cores: three a group, in this order.
+    """The blocks of cube cores with their two vector cores, from the program of each core: three a
+    group, in this order; see :func:`launch_mixed` for steps.
 
     A kernel may start only one of the two *vector_cores* of each group.
 
@@ -151,7 +152,7 @@ def launch_mixed(
     bound: Callable[[int], dict[str, Binding]] | None = None,
     vector_cores: int = VECTOR_CORES_OF_A_GROUP,
 ) -> tuple[Block, ...]:
-    """The blocks of cube cores with their vector cores, group by group, as of `mixed_launch`.
+    """The blocks of cube cores with their vector cores, group by group, as of `mixed_blocks`.
 
     Steps of *cube* name the group as their core; those of *vector* name vector core number *half*
     of a group `vector_cores * group + half`. *bound* says what names mean to a group.

@@ -21,7 +21,7 @@ from npusim.isa import (
     moved,
 )
 from npusim.kernel.builder import Builder, watched
-from npusim.kernel.launch import CoreSteps, launch, launch_mixed, mixed_launch
+from npusim.kernel.launch import CoreSteps, launch, launch_mixed, mixed_blocks
 from npusim.kernel.program import Binding, Block, Program
 from npusim.kernel.queues import ProgramError, Queue
 from npusim.kernel.steps import Choices, GmViews, Step, column, tiles
@@ -373,7 +373,7 @@ def test_a_mixed_launch_is_the_programs_of_each_core(tiny: DeviceSpec) -> None:
             repeat(other.vector, other.take, *views, turn < 2)
         return other.vector.build()
 
-    plain = mixed_launch(2, bound_of, of_cube, of_vector)
+    plain = mixed_blocks(2, bound_of, of_cube, of_vector)
     for block, like in zip(blocks, plain, strict=True):
         assert (block.core, block.kind, block.group) == (like.core, like.kind, like.group)
         assert block.bindings == like.bindings

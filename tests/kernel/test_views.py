@@ -11,7 +11,7 @@ from npusim.data.dtypes import FLOAT16, FLOAT32, INT4, DType
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import Global, Load, Local, Store
 from npusim.kernel.builder import Builder
-from npusim.kernel.launch import mixed_launch, share
+from npusim.kernel.launch import mixed_blocks, share
 from npusim.kernel.matrices import GmMatrix, GmTile
 from npusim.kernel.program import Binding, Call, Program
 from npusim.kernel.views import GmView, bindings, fill, load, repeat, store
@@ -177,7 +177,7 @@ def test_a_copy_can_name_the_gap_behind_the_last_row_too(builder: Builder) -> No
 
 def test_a_group_has_a_cube_core_and_two_vector_cores() -> None:
     programs = {name: Program(name, ()) for name in ("c0", "c1", "v00", "v01", "v10", "v11")}
-    blocks = mixed_launch(
+    blocks = mixed_blocks(
         2,
         lambda group: {"x": Binding("x", 64 * group)},
         lambda group: programs[f"c{group}"],

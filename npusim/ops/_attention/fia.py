@@ -33,7 +33,7 @@ from npusim.data.layout import FRACTAL_ROWS
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import Local
 from npusim.kernel.cross_core import sync_all
-from npusim.kernel.launch import mixed_launch
+from npusim.kernel.launch import mixed_blocks
 from npusim.kernel.matrices import L1Matrix, l1_rows
 from npusim.kernel.program import Binding, Block, Program
 from npusim.kernel.rows import pieces
@@ -148,7 +148,7 @@ def launch(
             output.combine(work.combined[number])
         return core.build()
 
-    return mixed_launch(
+    return mixed_blocks(
         plan.block_dim, lambda group: bound | memory.of_core(group), cube.program, program
     )
 

@@ -28,7 +28,7 @@ from npusim.data.layout import FRACTAL_ROWS, c0
 from npusim.devices.schema import Core, DeviceSpec
 from npusim.kernel.cross_core import sync_all
 from npusim.kernel.cube_core import CubeCore, ScaleTable
-from npusim.kernel.launch import mixed_launch
+from npusim.kernel.launch import mixed_blocks
 from npusim.kernel.matmul import BaseTile, Matmul
 from npusim.kernel.matrices import GmMatrix, GmTile
 from npusim.kernel.program import Block, Program
@@ -233,7 +233,7 @@ def build(spec: DeviceSpec, p: Problem, plan: CustomPlan) -> tuple[Block, ...]:
     """Three blocks a group: a cube core and its two vector cores."""
     bound = plan.bindings(p)
     cube, vector = _cube(spec, p, plan), _vector(spec, p, plan)
-    return mixed_launch(plan.block_dim, lambda _: bound, cube, vector)
+    return mixed_blocks(plan.block_dim, lambda _: bound, cube, vector)
 
 
 def _vector(spec: DeviceSpec, p: Problem, plan: CustomPlan) -> Callable[[int, int], Program]:

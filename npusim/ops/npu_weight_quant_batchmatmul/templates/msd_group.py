@@ -28,7 +28,7 @@ from npusim.devices.schema import DeviceSpec
 from npusim.isa import Store
 from npusim.kernel.cross_core import sync_all
 from npusim.kernel.cube_core import CubeCore
-from npusim.kernel.launch import mixed_launch
+from npusim.kernel.launch import mixed_blocks
 from npusim.kernel.matrices import GmTile
 from npusim.kernel.plane import SPREAD, Plane, by_column, by_row
 from npusim.kernel.program import Binding, Block, Program
@@ -118,7 +118,7 @@ def _share(p: Problem, plan: MsdGroupPlan, index: int) -> Share:
 def build(spec: DeviceSpec, p: Problem, plan: MsdGroupPlan) -> tuple[Block, ...]:
     """Three blocks a share: a cube core and its two vector cores."""
     bound, slots_bytes = plan.bindings(p), _slots(p).nbytes
-    return mixed_launch(
+    return mixed_blocks(
         plan.block_dim,
         lambda index: bound | {"products": Binding("products", index * slots_bytes)},
         _cube(spec, p, plan),

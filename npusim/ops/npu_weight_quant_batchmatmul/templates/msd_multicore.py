@@ -26,7 +26,7 @@ from npusim.devices.schema import DeviceSpec
 from npusim.isa import Local
 from npusim.kernel.cross_core import sync_all
 from npusim.kernel.cube_core import CubeCore
-from npusim.kernel.launch import mixed_launch
+from npusim.kernel.launch import mixed_blocks
 from npusim.kernel.matmul import BaseTile
 from npusim.kernel.plane import REPEAT, Plane, RowFactors, by_column, by_row, outer
 from npusim.kernel.program import Block, Program
@@ -118,7 +118,7 @@ def build(spec: DeviceSpec, p: Problem, plan: MulticorePlan) -> tuple[Block, ...
     """A cube core and its two vector cores for each group that is launched."""
     bound = plan.bindings(p)
     cube, vector = _cube(spec, p, plan), _vector(spec, p, plan)
-    return mixed_launch(plan.block_dim, lambda _: bound, cube, vector)
+    return mixed_blocks(plan.block_dim, lambda _: bound, cube, vector)
 
 
 def _cube(spec: DeviceSpec, p: Problem, plan: MulticorePlan) -> Callable[[int], Program]:

@@ -28,7 +28,7 @@ from npusim.data.integers import align_up, ceil_div
 from npusim.devices.schema import DeviceSpec
 from npusim.kernel.cross_core import sync_all
 from npusim.kernel.cube_core import CubeCore
-from npusim.kernel.launch import mixed_launch, share
+from npusim.kernel.launch import mixed_blocks, share
 from npusim.kernel.matrices import GmTile
 from npusim.kernel.plane import Plane, by_row, multiply_add
 from npusim.kernel.program import Block, Program
@@ -159,7 +159,7 @@ def build(spec: DeviceSpec, p: Problem, plan: PerGroupPlan) -> tuple[Block, ...]
     """Three blocks a group: a cube core and its two vector cores."""
     every, bound = tuple(steps(p, plan)), plan.bindings(p)
     cube, vector = _cube(spec, p, plan, every), _vector(spec, p, plan, every)
-    return mixed_launch(plan.block_dim, lambda _: bound, cube, vector)
+    return mixed_blocks(plan.block_dim, lambda _: bound, cube, vector)
 
 
 Task = tuple[int, int, int]

@@ -27,7 +27,7 @@ from npusim.data.integers import align_down, align_up, ceil_div
 from npusim.devices.schema import DeviceSpec
 from npusim.kernel.cross_core import sync_all
 from npusim.kernel.cube_core import CubeCore
-from npusim.kernel.launch import mixed_launch, share
+from npusim.kernel.launch import mixed_blocks, share
 from npusim.kernel.matmul import BaseTile
 from npusim.kernel.plane import REPEAT, Plane, RowFactors, by_row, multiply_add
 from npusim.kernel.program import Block, Program
@@ -149,7 +149,7 @@ def build(spec: DeviceSpec, p: Problem, plan: SplitKPlan) -> tuple[Block, ...]:
     """A cube core and its two vector cores for each group that is launched."""
     bound = plan.bindings(p)
     cube, vector = _cube(spec, p, plan), _vector(spec, p, plan)
-    return mixed_launch(plan.block_dim, lambda _: bound, cube, vector)
+    return mixed_blocks(plan.block_dim, lambda _: bound, cube, vector)
 
 
 def _cube(spec: DeviceSpec, p: Problem, plan: SplitKPlan) -> Callable[[int], Program]:

@@ -29,7 +29,7 @@ from npusim.data.layout import FRACTAL_ROWS
 from npusim.devices.schema import DeviceSpec
 from npusim.kernel.cross_core import sync_all
 from npusim.kernel.cube_core import CubeCore
-from npusim.kernel.launch import mixed_launch
+from npusim.kernel.launch import mixed_blocks
 from npusim.kernel.matrices import GmMatrix, GmTile
 from npusim.kernel.plane import REPEAT, Plane, by_row
 from npusim.kernel.program import Binding, Block, Program
@@ -108,7 +108,7 @@ def build_shared_k(
     strips = [tuple(_strips(p, plan, group)) for group in range(plan.block_dim)]
     cube = _cube(spec, p, plan, ring)
     vector = _vector(spec, p, plan, ring, precision, rounding)
-    return mixed_launch(
+    return mixed_blocks(
         plan.block_dim,
         lambda group: plain | (ring.bindings(group) if strips[group] else {}),
         lambda group: cube(strips[group]),
