@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 
 from npusim import Tensor
+from npusim.data.dtypes import FLOAT16
+from npusim.ops.families.elementwise.expressions import EXPRESSIONS, ONE, TWO
 
 F16, F32 = np.float16, np.float32
 N = 64
@@ -17,10 +19,9 @@ def ones(*shape: int, dtype: Any = F32) -> Any:
     return np.ones(shape, dtype)
 
 
-ELEMENTWISE_OF_ONE = ("neg", "abs", "relu", "exp", "log", "sqrt", "rsqrt", "reciprocal", "tanh",
-                      "sigmoid", "silu", "gelu")  # fmt: skip
-ELEMENTWISE_OF_TWO = ("add", "sub", "mul", "div", "maximum", "minimum", "eq", "ne", "lt", "le",
-                      "gt", "ge")  # fmt: skip
+FUNCTIONS = [each for each in EXPRESSIONS.values() if FLOAT16 in each.computed_in]
+ELEMENTWISE_OF_ONE = tuple(each.name for each in FUNCTIONS if each.parameters == ONE)
+ELEMENTWISE_OF_TWO = tuple(each.name for each in FUNCTIONS if each.parameters == TWO)
 HALF, BYTES = ones(N, N, dtype=F16), ones(N, N, dtype=np.int8)
 FLAGS = ones(N, N, dtype=np.uint8)
 ROW16, ROW32 = ones(1, N, dtype=F16), ones(1, N)

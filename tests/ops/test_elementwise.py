@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from npusim import OpError, TensorSpec, devices, ops, run
 from npusim.isa import Duplicate, Unary
 from npusim.ops.families.elementwise.expressions import EXPRESSIONS
+from npusim.ops.families.elementwise.reference import oracle_of
 
 CHIPS = ("ascend310p3", "ascend910b2", "ascend910_9391")
 HALF, FULL, BF16 = np.float16, np.float32, ml_dtypes.bfloat16
@@ -289,3 +290,12 @@ REFUSED = [
 def test_what_is_refused(name: str, given: dict[str, Any], message: str) -> None:
     with pytest.raises(OpError, match=rf"^{re.escape(message)} \[161002\]$"):
         run(name, device="ascend910b2", timing=False, **given)
+
+
+def test_a_row_without_an_oracle_is_refused_when_it_is_defined() -> None:
+    said = (
+        "softplus: an elementwise operator must have an oracle; write what it computes in plain "
+        "numpy as a row of ORACLES in families/elementwise/reference.py"
+    )
+    with pytest.raises(TypeError, match=f"^{re.escape(said)}$"):
+        oracle_of("softplus")

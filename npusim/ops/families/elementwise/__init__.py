@@ -13,8 +13,6 @@ other comparisons do not is assumed.
 
 from __future__ import annotations
 
-from functools import partial
-
 from npusim.data.dtypes import BFLOAT16, FLOAT32
 from npusim.devices.schema import DeviceSpec
 from npusim.ops._protocol import Operator
@@ -22,7 +20,7 @@ from npusim.ops._torch import TorchFunction
 from npusim.ops.families.elementwise.contract import Problem, check, support
 from npusim.ops.families.elementwise.expressions import EXPRESSIONS, Expression
 from npusim.ops.families.elementwise.kernel import build
-from npusim.ops.families.elementwise.reference import compute
+from npusim.ops.families.elementwise.reference import oracle_of
 from npusim.ops.families.elementwise.tiling import Plan, tile
 
 __all__ = ["OPERATORS", "Plan", "Problem"]
@@ -55,7 +53,7 @@ def _operator(expression: Expression) -> Operator:
         contract=check,
         tile=tile,
         build=build,
-        oracle=partial(compute, name),
+        oracle=oracle_of(name),
         torch=torch,
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import ml_dtypes
@@ -12,7 +13,9 @@ from npusim.data.dtypes import FLOAT16, INT32, Array, cast, dtype_named
 from npusim.devices.schema import DeviceSpec
 from npusim.ops._oracle import Given
 
-__all__ = ["compute"]
+__all__ = ["oracle_of"]
+
+Oracle = Callable[[Given], Array]
 
 HALF, FULL, BF16 = np.dtype(np.float16), np.dtype(np.float32), np.dtype(ml_dtypes.bfloat16)
 
@@ -25,17 +28,13 @@ def _nearest(function: Callable[[Array], Array]) -> Callable[[Array], Array]:
 _exp, _log = _nearest(np.exp), _nearest(np.log)
 
 
-def _one(x: Array) -> Any:
-    return x.dtype.type(1)
-
-
 def _sigmoid(x: Array) -> Array:
-    return np.asarray(_one(x) / (_exp(-x) + _one(x)))
+    return np.asarray(np.float32(1) / (_exp(-x) + np.float32(1)))
 
 
 def _gelu(x: Array) -> Array:
     inner = x * x * x * np.float32(0.044715) + x
-    return np.asarray(x / (_exp(inner * np.float32(-1.5957691)) + _one(x)))
+    return np.asarray(x / (_exp(inner * np.float32(-1.5957691)) + np.float32(1)))
 
 
 POLYNOMIAL = (-3.512339572e-9, 2.64526617e-7, -7.929488134e-6, 1.10612384e-4, 6.518995814e-5,
@@ -51,18 +50,20 @@ def _gelu_by_polynomial(x: Array) -> Array:
         found = square * coefficient if index == 0 else found + coefficient
         if 0 < index < len(POLYNOMIAL) - 1:
             found = found * square
-    return np.asarray(x / (_exp(found * cut) + _one(x)))
+    return np.asarray(x / (_exp(found * cut) + np.float32(1)))
 
 
 def _silu(x: Array, spec: DeviceSpec | None) -> Array:
     if spec is None or spec.arch != "2002":
-        return np.asarray(x / (_exp(-x) + _one(x)))
+        return np.asarray(x / (_exp(-x) + np.float32(1)))
     half = (x - np.abs(x)) * np.float32(0.5)
-    return np.asarray(x * _exp(half) / (_exp(-np.abs(x)) + _one(x)))
+    return np.asarray(x * _exp(half) / (_exp(-np.abs(x)) + np.float32(1)))
 
 
-def _exceeds(a: Array, b: Array, spec: DeviceSpec) -> Array:
-    """Whether *a* > *b*, as Atlas inference finds it: by their difference, in units of *least*."""
+def _exceeds(a: Array, b: Array, spec: DeviceSpec | None) -> Array:
+    """Whether *a* > *b*; Atlas inference finds it by their difference, in units of *least*."""
+    if spec is None or spec.arch != "2002":
+        return np.asarray((a > b).astype(np.uint8))
     dtype = a.dtype
     least = np.array(2.0**-24 if dtype == HALF else 2.0**-126, dtype)
     apart = _rounded(_rounded(b - a, dtype, spec) + least, dtype, spec)
@@ -90,98 +91,62 @@ def _power(x: Array, exponent: float) -> Array:
 def _tanh(x: Array) -> Array:
     power = _exp(np.abs(x) * np.float32(-2))
     sign = x / (np.abs(x) + np.float32(2.0**-126))
-    return np.asarray(sign * (_one(x) - power) / (_one(x) + power))
+    return np.asarray(sign * (np.float32(1) - power) / (np.float32(1) + power))
 
 
-_SAME: dict[str, Callable[..., Array]] = {
-    "add": np.add,
-    "sub": np.subtract,
-    "mul": np.multiply,
-    "div": np.divide,
-    "maximum": np.maximum,
-    "minimum": np.minimum,
-    "logical_and": np.bitwise_and,
-    "logical_or": np.bitwise_or,
-    "logical_not": lambda x: x ^ x.dtype.type(1),
-    "neg": np.negative,
-    "abs": np.abs,
-    "relu": lambda x: np.where(x > 0, x, np.where(x != x, x, x.dtype.type(0))),
-    "exp": _exp,
-}
-"""In float16 if they are given that."""
-_WIDE: dict[str, Callable[..., Array]] = {
-    "log": _log,
-    "sqrt": np.sqrt,
-    "rsqrt": lambda x: _one(x) / np.sqrt(x),
-    "reciprocal": lambda x: _one(x) / x,
-    "tanh": _tanh,
-    "sigmoid": _sigmoid,
-    "gelu": _gelu,
-    "npu_gelu": _gelu_by_polynomial,
-}
-"""Always in float32."""
-_ONE = (*_WIDE, "logical_not", "neg", "abs", "relu", "exp")
-"""Functions of one operand."""
-_COMPARE: dict[str, Callable[..., Array]] = {
-    "eq": np.equal,
-    "ne": np.not_equal,
-    "lt": np.less,
-    "le": np.less_equal,
-    "gt": np.greater,
-    "ge": np.greater_equal,
-}
-
-
-def compute(name: str, given: Given) -> Array:
-    """The result of operator *name*."""
-    x, spec = given.x, given.spec
-    if name == "broadcast_to":
-        return np.ascontiguousarray(np.broadcast_to(x, given.shape))
-    with np.errstate(all="ignore"):
-        match name:
-            case "fill":
-                return np.full(x.shape, np.array(given.value).astype(x.dtype))
-            case "silu":
-                return _rounded(_silu(x.astype(np.float32), spec), x.dtype, spec)
-            case "clamp":
-                return _rounded(_clamped(x, given.low, given.high), x.dtype, spec)
-            case "cast":
-                return _cast(x, given.dtype, spec)
-            case "pow":
-                return _rounded(_power(x.astype(np.float32), given.exponent), x.dtype, spec)
-            case "npu_gelu" if given.approximate == "tanh":
-                return _of_operands("gelu", [x], spec)
-            case _ if name in _ONE:
-                return _of_operands(name, [x], spec)
-            case _:
-                return _of_two(name, given)
-
-
-def _of_two(name: str, given: Given) -> Array:
-    """The result of an operator of two operands, of which the second may be a number."""
-    x, other, spec = given.x, given.other, given.spec
-    if not isinstance(other, np.ndarray):
-        other = np.array(other, x.dtype)
-    if name in ("gt", "lt") and spec is not None and spec.arch == "2002":
-        return _exceeds(x, other, spec) if name == "gt" else _exceeds(other, x, spec)
-    if name in _COMPARE:
-        return np.asarray(_COMPARE[name](x, other).astype(np.uint8))
-    if name == "where":
-        return np.asarray(np.where(given.condition == 1, x, other))
-    if name == "axpy":
-        return _axpy(x, other, given.alpha, spec)
-    if other.dtype != x.dtype:
-        return np.asarray(_SAME[name](x.astype(np.float32), other.astype(np.float32)))
-    return _of_operands(name, [x, other], spec)
-
-
-def _of_operands(name: str, operands: list[Array], spec: DeviceSpec | None) -> Array:
-    """What one function of numpy gives, in the type of the operands or in float32."""
+def _compute(function: Callable[..., Array], *operands: Array, spec: DeviceSpec | None) -> Array:
+    """*function* of operands of one type, rounded to it; bfloat16 in float32."""
     dtype = operands[0].dtype
-    if name in _SAME and dtype != BF16:
-        return _rounded(np.asarray(_SAME[name](*operands)), dtype, spec)
-    function = _SAME[name] if name in _SAME else _WIDE[name]
-    return _rounded(np.asarray(function(*(x.astype(np.float32) for x in operands))), dtype, spec)
+    values = [x.astype(np.float32) for x in operands] if dtype == BF16 else operands
+    return _rounded(np.asarray(function(*values)), dtype, spec)
+
+
+def _other(given: Given) -> Array:
+    """The second operand as an array; a number is of the type of the first."""
+    other = given.other
+    return other if isinstance(other, np.ndarray) else np.array(other, given.x.dtype)
+
+
+def _one(function: Callable[[Array], Array]) -> Oracle:
+    """*function* of x; in float16 if x is."""
+    return lambda given: _compute(function, given.x, spec=given.spec)
+
+
+def _wide(function: Callable[[Array], Array]) -> Oracle:
+    """*function* of x, always in float32."""
+    return lambda given: _rounded(function(given.x.astype(np.float32)), given.x.dtype, given.spec)
+
+
+def _two(function: Callable[..., Array]) -> Oracle:
+    """*function* of x and other; in float16 if both are, of two types in float32."""
+
+    def oracle(given: Given) -> Array:
+        x, other = given.x, _other(given)
+        if other.dtype != x.dtype:
+            return np.asarray(function(x.astype(np.float32), other.astype(np.float32)))
+        return _compute(function, x, other, spec=given.spec)
+
+    return oracle
+
+
+def _comparison(function: Callable[..., Array]) -> Oracle:
+    return lambda given: np.asarray(function(given.x, _other(given)).astype(np.uint8))
+
+
+def _greater(given: Given) -> Array:
+    return _exceeds(given.x, _other(given), given.spec)
+
+
+def _less(given: Given) -> Array:
+    return _exceeds(_other(given), given.x, given.spec)
+
+
+def _where(given: Given) -> Array:
+    return np.asarray(np.where(given.condition == 1, given.x, _other(given)))
+
+
+def _npu_gelu(given: Given) -> Array:
+    return _wide(_gelu if given.approximate == "tanh" else _gelu_by_polynomial)(given)
 
 
 def _clamped(x: Array, low: float | None, high: float | None) -> Array:
@@ -212,3 +177,60 @@ def _cast(x: Array, dtype: str, spec: DeviceSpec | None) -> Array:
     if target is FLOAT16:
         return _rounded(x.astype(np.float32), HALF, spec)
     return x.astype(target.numpy)
+
+
+ORACLES: dict[str, Oracle] = {
+    "add": _two(np.add),
+    "sub": _two(np.subtract),
+    "mul": _two(np.multiply),
+    "div": _two(np.divide),
+    "maximum": _two(np.maximum),
+    "minimum": _two(np.minimum),
+    "logical_and": _two(np.bitwise_and),
+    "logical_or": _two(np.bitwise_or),
+    "logical_not": _one(lambda x: x ^ x.dtype.type(1)),
+    "eq": _comparison(np.equal),
+    "ne": _comparison(np.not_equal),
+    "lt": _less,
+    "le": _comparison(np.less_equal),
+    "gt": _greater,
+    "ge": _comparison(np.greater_equal),
+    "neg": _one(np.negative),
+    "abs": _one(np.abs),
+    "relu": _one(lambda x: np.where(x > 0, x, np.where(x != x, x, x.dtype.type(0)))),
+    "exp": _one(_exp),
+    "log": _wide(_log),
+    "sqrt": _wide(np.sqrt),
+    "rsqrt": _wide(lambda x: 1 / np.sqrt(x)),
+    "reciprocal": _wide(lambda x: 1 / x),
+    "pow": lambda given: _wide(partial(_power, exponent=given.exponent))(given),
+    "tanh": _wide(_tanh),
+    "sigmoid": _wide(_sigmoid),
+    "silu": lambda given: _wide(partial(_silu, spec=given.spec))(given),
+    "gelu": _wide(_gelu),
+    "npu_gelu": _npu_gelu,
+    "axpy": lambda given: _axpy(given.x, _other(given), given.alpha, given.spec),
+    "where": _where,
+    "clamp": lambda given: _rounded(
+        _clamped(given.x, given.low, given.high), given.x.dtype, given.spec
+    ),
+    "cast": lambda given: _cast(given.x, given.dtype, given.spec),
+    "broadcast_to": lambda given: np.ascontiguousarray(np.broadcast_to(given.x, given.shape)),
+    "fill": lambda given: np.full(given.x.shape, np.array(given.value).astype(given.x.dtype)),
+}
+
+
+def oracle_of(name: str) -> Oracle:
+    """What operator *name* computes of a checked call; raises TypeError where no row says so."""
+    if name not in ORACLES:
+        raise TypeError(
+            f"{name}: an elementwise operator must have an oracle; write what it computes in plain "
+            f"numpy as a row of ORACLES in families/elementwise/reference.py"
+        )
+
+    def compute(given: Given) -> Array:
+        # Infinities and NaN are results here, not something to warn of.
+        with np.errstate(all="ignore"):
+            return ORACLES[name](given)
+
+    return compute
