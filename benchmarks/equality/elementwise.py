@@ -6,12 +6,11 @@ from math import prod
 
 from drawing import Arguments, Draw, recipe
 
+from npusim.ops.families.elementwise.expressions import EXPRESSIONS, ONE
+
 __all__: list[str] = []
 
-OF_ONE = (
-    "abs", "exp", "gelu", "log", "neg", "reciprocal", "relu", "rsqrt", "sigmoid", "silu", "sqrt",
-    "tanh", "clone", "logical_not",
-)  # fmt: skip
+OF_ONE = (*(each.name for each in EXPRESSIONS.values() if each.parameters == ONE), "clone")
 OF_TWO = (
     "add", "div", "eq", "ge", "gt", "le", "logical_and", "logical_or", "lt", "maximum", "minimum",
     "mul", "ne", "sub", "axpy", "where",

@@ -294,8 +294,8 @@ def test_what_is_refused(name: str, given: dict[str, Any], message: str) -> None
 
 def test_a_row_without_an_oracle_is_refused_when_it_is_defined() -> None:
     said = (
-        "softplus: an elementwise operator must have an oracle; write what it computes in plain "
+        "sinh: an elementwise operator must have an oracle; write what it computes in plain "
         "numpy as a row of ORACLES in families/elementwise/reference.py"
     )
     with pytest.raises(TypeError, match=f"^{re.escape(said)}$"):
-        oracle_of("softplus")
+        oracle_of("sinh")
