@@ -18,12 +18,6 @@
   in two digits of int8: see `templates.msd`, whose last bits differ from all others.
 
 `template` names the kernel that the vendor would not take itself, where types have several.
-
-To add a combination of types: a row of `support.SUPPORT`, which says what goes together, and names
-a template and what computes rows in `oracle.ROWS`. A module of `templates` has `tile(spec, p)`,
-which returns a `tiling.Plan` or one derived from it, and `build(spec, p, plan)`. What the rows do
-not say of shapes, a function in `shapes.LIMITS` holds against the contract. `parts.Parts` deals
-blocks out to cores, and says where each finds what it needs.
 """
 
 from __future__ import annotations

@@ -4,6 +4,12 @@ The rows are those of the vendor (ops-transformer@c29bc10 gmm/grouped_matmul, RE
 op_host/grouped_matmul_def.cpp and op_host/op_api/aclnn_grouped_matmul.cpp; torch_npu 2.14.0, the
 text of npu_grouped_matmul). With each goes a module of `templates`, which splits the call and
 writes its programs, and a function of `oracle`, which computes a group of rows in plain numpy.
+
+A new combination of types is a row of `SUPPORT`, which names its template, and an entry of
+`oracle.ROWS`. A module of `templates` has `tile(spec, p)`, which returns a `tiling.Plan` or one
+derived from it, and `build(spec, p, plan)`. A limit of shapes that rows cannot say is a function of
+`shapes.LIMITS`. `parts.Parts` shares the blocks among the cores and says where each finds what it
+needs.
 """
 
 from __future__ import annotations
