@@ -72,7 +72,7 @@ def _base(index: int) -> Base:
 
 
 def program(rng: Rng) -> Case:
-    """The kernel of an operator, changed in a few places, as a kernel of one's own."""
+    """The kernel of an operator, changed in a few places, as a custom kernel."""
     base = _base(int(rng.integers(len(CALLS))))
     changed: dict[Program, Program] = {}
     told: list[str] = []

@@ -25,25 +25,26 @@ from npusim.data.dtypes import DType
 from npusim.data.tensor import Operand, TensorSpec
 from npusim.devices.schema import DeviceSpec
 
-__all__ = ["KEPT", "Kept", "device_key", "forget", "key_of", "unvalued"]
+__all__ = ["CACHE", "MemoryCache", "device_key", "forget", "key_of", "unvalued"]
 
 MOST_BYTES = 1 << 26
-"""Of all that is kept, as :meth:`Kept.get` is told: 64 MiB. That is one int8 product of 8192 cubed,
-six of 4096 cubed, or a hundred decode steps. The least recently used goes first."""
+"""Of all entries, by the sizes that :meth:`MemoryCache.get` is given: 64 MiB. That is one int8
+product of 8192 cubed, six of 4096 cubed, or a hundred decode steps. The least recently used goes
+first."""
 
 Made = TypeVar("Made")
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One thing that is kept."""
+    """One entry."""
 
     made: Any
     nbytes: int
 
 
-class Kept:
-    """Things by their keys, at most so many bytes of them; safe for several threads."""
+class MemoryCache:
+    """Results by their keys, at most so many bytes of them; safe for several threads."""
 
     def __init__(self, most_bytes: int) -> None:
         self.most_bytes = most_bytes
@@ -54,7 +55,7 @@ class Kept:
 
     @property
     def nbytes(self) -> int:
-        """What all that is kept takes."""
+        """The size of all entries."""
         return self._nbytes
 
     def __len__(self) -> int:
@@ -92,13 +93,13 @@ class Kept:
                 self._nbytes -= oldest.nbytes
 
 
-KEPT = Kept(MOST_BYTES)
+CACHE = MemoryCache(MOST_BYTES)
 """What the calls of this process share."""
 
 
 def forget() -> None:
     """Let the next call of each kind compute everything anew."""
-    KEPT.forget()
+    CACHE.forget()
 
 
 # ---- keys ----

@@ -19,7 +19,7 @@ from npusim.kernel.program import Program, QueueName
 from npusim.kernel.queues import ProgramError
 from npusim.kernel.table import TabledProgram
 from npusim.run.disk_cache import Stored
-from npusim.run.memory_cache import KEPT, device_key, key_of, unvalued
+from npusim.run.memory_cache import CACHE, device_key, key_of, unvalued
 from npusim.run.user_kernel import UserProblem
 from npusim.trace import Trace, copies_of
 from npusim.values.buffers import UNWRITTEN
@@ -102,7 +102,7 @@ class Task:
         key = self._key, "trace", key_of(l2), bool(every_core), engine
         if self._stored is not None:
             make = partial(self._stored.get, key, self._blocks, make)
-        return KEPT.get(key, make, _trace_bytes)
+        return CACHE.get(key, make, _trace_bytes)
 
     def _blocks(self) -> tuple[Block, ...]:
         """The programs; written for times that are there already, they need not be checked."""
@@ -125,7 +125,7 @@ class Task:
     def _programs(self) -> Programs:
         if self._key is None:
             return self._written()
-        return KEPT.get((self._key, "programs"), self._written, _programs_bytes)
+        return CACHE.get((self._key, "programs"), self._written, _programs_bytes)
 
     def _timed(self, l2: L2State, every_core: bool, engine: Engine) -> Trace:
         return chip.time(

@@ -16,7 +16,7 @@ import numpy as np
 from npusim.data.dtypes import Array
 from npusim.devices.schema import DeviceSpec
 from npusim.run import run as simulate
-from npusim.run.memory_cache import KEPT, device_key
+from npusim.run.memory_cache import CACHE, device_key
 from npusim.run.prepared import by_operand, prepared
 from npusim.run.result import Result
 from npusim.torch.clock import clock
@@ -68,7 +68,7 @@ def run(op: str, *args: object, **kwargs: Any) -> Result:
 
 def known(key: Hashable, find: Callable[[], bool]) -> bool:
     """What *find* says of the card, asked once for each *key*."""
-    found: bool = KEPT.get((key, _inserted[0][1]), find, lambda _: KEY_BYTES)
+    found: bool = CACHE.get((key, _inserted[0][1]), find, lambda _: KEY_BYTES)
     return found
 
 
@@ -81,7 +81,7 @@ def run_again(op: str, key: Hashable, arguments: Mapping[str, object]) -> dict[s
     if not computes_values():
         return None
     chip = spec()
-    again = KEPT.get(
+    again = CACHE.get(
         ("again", op, _inserted[0][1], key),
         lambda: prepared(op, chip, dict(arguments)),
         lambda made: made.nbytes if made else 0,

@@ -174,7 +174,7 @@ def test_without_a_time_there_is_nothing_to_trust() -> None:
     assert (untimed.accuracy, empty.accuracy) == (None, None)
 
 
-def test_a_kernel_of_ones_own_is_a_guess_whatever_its_name() -> None:
+def test_a_custom_kernel_is_a_guess_whatever_its_name() -> None:
     add = load(f"{COURSE / 'vector_add.py'}:add")
 
     def matmul(spec: npusim.DeviceSpec, x: TensorSpec, y: TensorSpec) -> npusim.Kernel:

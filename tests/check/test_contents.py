@@ -198,7 +198,7 @@ def test_registers_are_set_in_the_order_of_the_calls() -> None:
         check(Program("kernel", (Call(user), Call(sets), Call(user))), place)
 
 
-# ---- kernels of one's own ----
+# ---- custom kernels ----
 
 
 def making(*ops: Any, **changes: Any) -> Any:

@@ -231,7 +231,7 @@ def signalling(spec: DeviceSpec, x: TensorSpec, awaits: bool = False) -> Kernel:
     return Kernel("signalling", tuple(blocks), {"x": x}, {"y": x}, True)
 
 
-def test_a_kernel_of_ones_own_must_have_its_flags_awaited() -> None:
+def test_a_custom_kernel_must_have_its_flags_awaited() -> None:
     x = TensorSpec((64,), "float16")
     says = (
         rf"^signalling #4 \(line \d+ of {re.escape(Path(__file__).name)}\) mte3: "

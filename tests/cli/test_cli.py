@@ -295,7 +295,7 @@ def test_optional_tensors_and_keywords_can_be_left_out_or_given() -> None:
     assert "int8 (8, 32): 5 5 5" in npusim_says(*call, "-i", "offset=full:1:value=2").out
 
 
-def test_a_device_can_be_a_file_of_ones_own(tmp_path: Path) -> None:
+def test_a_device_can_be_a_custom_file(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text('extends = "ascend310p3"\nname = "mine"\n')
     call = [str(file) if word == "Atlas 300I Pro" else word for word in QUANTIZE]
@@ -1029,7 +1029,7 @@ def test_pictures_are_not_loaded_until_they_are_drawn() -> None:
 
 
 @pytest.mark.parametrize("command", ["run", "explain"])
-def test_that_a_file_of_ones_own_is_run_is_said(command: str) -> None:
+def test_that_a_custom_file_is_run_is_said(command: str) -> None:
     code, out, _ = npusim_says(command, "--help")
 
     assert code == 0

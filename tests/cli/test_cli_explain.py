@@ -261,7 +261,7 @@ def test_int4_is_led_to_the_form_in_which_it_is_taken() -> None:
     assert "template" in out.split()
 
 
-def test_a_kernel_of_ones_own_is_run_and_not_explained(tmp_path: Path) -> None:
+def test_a_custom_kernel_is_run_and_not_explained(tmp_path: Path) -> None:
     file = tmp_path / "own.py"
     file.write_text("def add(spec, x): ...\n", encoding="utf-8")
     refused(

@@ -106,9 +106,7 @@ def test_of_the_shipped_rows_a_sample_is_taken_unless_all_are_asked_for(
     assert npusim_says(*words, "--all").out.startswith("family ")
 
 
-def test_of_a_file_of_ones_own_every_row_is_taken(
-    csv: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_a_custom_file_every_row_is_taken(csv: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("npusim.validation.samples.MOST_ROWS", 1)
     assert npusim_says("validate", str(csv), "-j", "1").out == TABLE
 

@@ -322,7 +322,7 @@ def test_a_device_is_named_by_text() -> None:
         devices.load(910)  # type: ignore[arg-type]
 
 
-# ---- files of one's own ----
+# ---- custom files ----
 
 WHAT_IF = """
 extends = "ascend910b2"
@@ -363,7 +363,7 @@ def test_a_path_needs_no_suffix(what_if: Path) -> None:
     assert devices.load(what_if.rename(what_if.parent / "chip")).name == "my_chip"
 
 
-def test_a_file_of_ones_own_is_read_anew_each_time(what_if: Path) -> None:
+def test_a_custom_file_is_read_anew_each_time(what_if: Path) -> None:
     devices.load(what_if)
     what_if.write_text(WHAT_IF.replace("3.2e12", "1.6e12"), encoding="utf-8")
     assert devices.load(what_if).gm.read_bytes_per_s == 1.6e12

@@ -191,7 +191,7 @@ def test_a_ragged_size_is_filled_up() -> None:
     assert padded.text.startswith("n = 1025 is no multiple of ")
 
 
-def test_the_depth_of_ones_own_queues_is_tried() -> None:
+def test_the_depth_of_custom_queues_is_tried() -> None:
     found = [change for _, change in changes("its own queues")]
     assert "depth=2 in place of 1" in found
     text, _ = changes("its own queues")[0]

@@ -108,7 +108,7 @@ def again(run: Run, queues: tuple[QueueName, ...], **options: Any) -> Run:
     return play(run.call.op, (), run.call.arguments, run.device, asked)
 
 
-def test_a_third_slot_of_ones_own_kernel_is_tried() -> None:
+def test_a_third_slot_of_a_custom_kernel_is_tried() -> None:
     run = npusim.run(doubled, X, device=A2)
     (told,) = deeper_queues(run)
     (name,) = told.queues

@@ -19,7 +19,7 @@ from npusim import DeviceSpec, DocumentWarning, OpError, Run, TensorSpec, device
 from npusim.data.dtypes import INT8, INT32
 from npusim.data.tensor import Operand
 from npusim.kernel import BinaryScalar, Block, Builder, Global, GmView, Kernel, bindings
-from npusim.run.memory_cache import KEPT, Kept, forget, key_of, unvalued
+from npusim.run.memory_cache import CACHE, MemoryCache, forget, key_of, unvalued
 from npusim.trace import CopyTimes
 
 pytestmark = pytest.mark.usefixtures("nothing_kept")
@@ -118,7 +118,7 @@ def test_drawn_calls_that_push_each_other_out_are_as_fresh(
         forget()
         fresh[call] = text(call)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(KEPT, "most_bytes", data.draw(st.sampled_from((0, KEPT.nbytes, 1 << 26))))
+        patch.setattr(CACHE, "most_bytes", data.draw(st.sampled_from((0, CACHE.nbytes, 1 << 26))))
         forget()
         for call in data.draw(st.lists(st.sampled_from(drawn), min_size=3, max_size=8)):
             assert text(call) == fresh[call]
@@ -239,7 +239,7 @@ def test_caches_of_instructions_change_the_launch_alone() -> None:
     assert warm.launch_us < cold.launch_us
 
 
-def test_a_kernel_of_ones_own_is_written_each_time() -> None:
+def test_a_custom_kernel_is_written_each_time() -> None:
     factors = iter((2.0, 3.0))
 
     def scaled(spec: DeviceSpec, x: TensorSpec) -> Kernel:
@@ -259,7 +259,7 @@ def test_a_kernel_of_ones_own_is_written_each_time() -> None:
     x = np.ones((1, 64), np.float32)
     outputs = [run(scaled, x, device="ascend910b2").output for _ in range(2)]
     assert [found[0, 0] for found in outputs if isinstance(found, np.ndarray)] == [2.0, 3.0]
-    assert len(KEPT) == 0
+    assert len(CACHE) == 0
 
 
 # ---- handed out twice ----
@@ -298,14 +298,14 @@ def test_threads_share_what_is_kept() -> None:
     with ThreadPoolExecutor(6) as threads:
         together = list(threads.map(timed, shapes * 8))
     assert together == alone * 8
-    assert len(KEPT) == 2 * len(shapes)
+    assert len(CACHE) == 2 * len(shapes)
 
 
 # ---- the store itself ----
 
 
 def test_the_least_recently_used_goes_first() -> None:
-    kept, made = Kept(100), []
+    kept, made = MemoryCache(100), []
 
     def get(key: str, nbytes: int) -> str:
         def make() -> str:
@@ -328,12 +328,12 @@ def test_the_least_recently_used_goes_first() -> None:
 
 def test_what_is_kept_stays_within_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     quantized()
-    one = KEPT.nbytes
-    monkeypatch.setattr(KEPT, "most_bytes", 3 * one)
+    one = CACHE.nbytes
+    monkeypatch.setattr(CACHE, "most_bytes", 3 * one)
     for rows in range(64, 76):
         run("npu_quantize", S((rows, 512), "float16"), *QUANTIZE[1][1:], device="ascend910b2")
-        assert KEPT.nbytes <= 3 * one
-    assert 2 <= len(KEPT) <= 8
+        assert CACHE.nbytes <= 3 * one
+    assert 2 <= len(CACHE) <= 8
 
 
 class Kind(IntEnum):

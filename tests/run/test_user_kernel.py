@@ -1,4 +1,4 @@
-"""Kernels of one's own: run as operators are, from functions and from files."""
+"""Custom kernels: run as operators are, from functions and from files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a profile has kept: steps, the operations called in them, and their kernels."""
+"""What a profile recorded: steps, the operations called in them, and their kernels."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from npusim.torch.calls import Call
 from npusim.torch.clock import Event
 from npusim.torch.profiler.aclnn import api
 
-__all__ = ["TICK_US", "Kept", "Kernel", "Step"]
+__all__ = ["TICK_US", "Kernel", "Recorded", "Step"]
 
 TICK_US = 0.001
 """Between operations that begin at one time, so that they can be told apart."""
@@ -54,7 +54,7 @@ class Kernel:
 
 
 @dataclass(frozen=True)
-class Kept:
+class Recorded:
     """A stretch of a script."""
 
     steps: tuple[Step, ...]

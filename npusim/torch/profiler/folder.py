@@ -100,13 +100,13 @@ def _new_folder(parent: Path, worker_name: str | None) -> Path:
 
 def _fill(folder: Path, prof: profile) -> None:
     folder.mkdir()
-    kept, config = prof.kept, prof.config
+    recorded, config = prof.recorded, prof.config
     assert prof.spec is not None
-    write_timeline(folder / "trace_view.json", kept)
-    write_kernels(folder / "kernel_details.csv", kept, prof.spec, config)
-    write_statistic(folder / "op_statistic.csv", kept)
-    write_operations(folder / "operator_details.csv", kept)
-    write_steps(folder / "step_trace_time.csv", kept)
+    write_timeline(folder / "trace_view.json", recorded)
+    write_kernels(folder / "kernel_details.csv", recorded, prof.spec, config)
+    write_statistic(folder / "op_statistic.csv", recorded)
+    write_operations(folder / "operator_details.csv", recorded)
+    write_steps(folder / "step_trace_time.csv", recorded)
 
 
 def _write_json(path: Path, content: object) -> None:

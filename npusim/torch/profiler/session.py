@@ -1,4 +1,4 @@
-"""A profile: which stretches of a script are kept, and what happened in them."""
+"""A profile: which stretches of a script are recorded, and what happened in them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from npusim.devices.schema import DeviceSpec
 from npusim.torch import card
 from npusim.torch.calls import Calls
 from npusim.torch.clock import Event, clock
-from npusim.torch.profiler.collected import Kept, Step
+from npusim.torch.profiler.collected import Recorded, Step
 from npusim.torch.profiler.settings import _ExperimentalConfig, left_out
 from npusim.torch.profiler.timeline import write_timeline
 
 __all__ = ["ProfilerAction", "profile", "schedule"]
 
-KEPT = (ProfilerAction.RECORD, ProfilerAction.RECORD_AND_SAVE)
+RECORDING = (ProfilerAction.RECORD, ProfilerAction.RECORD_AND_SAVE)
 
 
 def schedule(
@@ -88,17 +88,17 @@ class profile:  # noqa: N801 (torch_npu's name)
         self.action = ProfilerAction.NONE
         self.metadata: dict[str, str] = {}
         self.device = ""
-        """The card that the kept stretch ran on."""
+        """The card that the recorded stretch ran on."""
         self.spec: DeviceSpec | None = None
         """Its chip."""
         self.steps: list[Step] = []
-        """The steps of the kept stretch."""
+        """The steps of the recorded stretch."""
         self._calls = Calls()
         self._began_us, self._first_call = 0.0, 0
 
     @property
     def events(self) -> list[Event]:
-        """What ran in the kept stretch, in order."""
+        """What ran in the recorded stretch, in order."""
         return self._calls.events
 
     @property
@@ -107,9 +107,9 @@ class profile:  # noqa: N801 (torch_npu's name)
         return self.experimental_config or _ExperimentalConfig()
 
     @property
-    def kept(self) -> Kept:
-        """The kept stretch."""
-        return Kept(tuple(self.steps), tuple(self._calls.kept), tuple(self.events))
+    def recorded(self) -> Recorded:
+        """The recorded stretch."""
+        return Recorded(tuple(self.steps), tuple(self._calls.kept), tuple(self.events))
 
     def __enter__(self) -> profile:
         self.start()
@@ -129,25 +129,27 @@ class profile:  # noqa: N801 (torch_npu's name)
         """Begin with step 0."""
         self.step_num = 0
         self.action = self._planned()
-        if self.action in KEPT:
+        if self.action in RECORDING:
             self._keep()
 
     def step(self) -> None:
         """End a step and begin the next."""
         before = self.action
-        if before in KEPT:
+        if before in RECORDING:
             self._end_step()
         self.step_num += 1
         self.action = self._planned()
-        if before in KEPT and (before is ProfilerAction.RECORD_AND_SAVE or self.action not in KEPT):
+        if before in RECORDING and (
+            before is ProfilerAction.RECORD_AND_SAVE or self.action not in RECORDING
+        ):
             self._hand_over()
             before = ProfilerAction.NONE
-        if self.action in KEPT and before not in KEPT:
+        if self.action in RECORDING and before not in RECORDING:
             self._keep()
 
     def stop(self) -> None:
-        """End; what is kept so far is handed over."""
-        if self.action in KEPT:
+        """End; what is recorded so far is handed over."""
+        if self.action in RECORDING:
             has_more = self._first_call < len(self._calls.kept)
             if self._began_us < clock.now_us or has_more or not self.steps:
                 self._end_step()
@@ -155,13 +157,13 @@ class profile:  # noqa: N801 (torch_npu's name)
         self.action = ProfilerAction.NONE
 
     def export_chrome_trace(self, output_path: str) -> None:
-        """Write what was kept last as a Chrome trace; raises RuntimeError if nothing was."""
+        """Write what was recorded last as a Chrome trace; raises RuntimeError if nothing was."""
         if not self.steps:
             raise RuntimeError(
                 "torch_npu.profiler: a profile must have run before it is exported, but has not; "
                 "call start() and stop(), or use it in a with statement"
             )
-        write_timeline(Path(output_path), self.kept)
+        write_timeline(Path(output_path), self.recorded)
 
     def add_metadata(self, key: str, value: str) -> None:
         """Note *value* in profiler_metadata.json."""

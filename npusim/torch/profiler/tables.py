@@ -16,7 +16,7 @@ from npusim.exports.profile import DETAILS, details
 from npusim.exports.tables import write_csv
 from npusim.torch.calls import Call
 from npusim.torch.profiler import counters
-from npusim.torch.profiler.collected import Kept, Kernel
+from npusim.torch.profiler.collected import Kernel, Recorded
 from npusim.torch.profiler.settings import _ExperimentalConfig
 
 __all__ = [
@@ -58,7 +58,9 @@ CALL_LINES = ";\r\n"
 """Between the frames of a call stack."""
 
 
-def write_kernels(path: Path, kept: Kept, spec: DeviceSpec, config: _ExperimentalConfig) -> None:
+def write_kernels(
+    path: Path, recorded: Recorded, spec: DeviceSpec, config: _ExperimentalConfig
+) -> None:
     """A row for each kernel; with more than one step, its step comes first.
 
     Above level 0 also its task and stream, and what the pipes of its cores did.
@@ -68,13 +70,13 @@ def write_kernels(path: Path, kept: Kept, spec: DeviceSpec, config: _Experimenta
         columns = (*columns, *counters.columns(spec))
     # Kernels that are launched again have the same trace.
     pipes = cache(partial(counters.counters, spec))
-    has_steps = len(kept.steps) > 1
+    has_steps = len(recorded.steps) > 1
     rows, ended_us = [], None
-    for number, kernel in enumerate(kept.kernels):
+    for number, kernel in enumerate(recorded.kernels):
         event, run = kernel.event, kernel.run
         waited_us = 0.0 if ended_us is None else max(0.0, event.start_us - ended_us)
         ended_us = kernel.end_us
-        start_us = event.start_us + kept.lead_us
+        start_us = event.start_us + recorded.lead_us
         row: Row = details(run, kernel.name, start_us, event.time_us, waited_us)
         if config.is_detailed:
             row = _with_task(row, kernel, number)
@@ -92,10 +94,10 @@ def _with_task(row: Row, kernel: Kernel, number: int) -> Row:
     return [*row[:1], *first, *row[3:8], *last]
 
 
-def write_statistic(path: Path, kept: Kept) -> None:
+def write_statistic(path: Path, recorded: Recorded) -> None:
     """A row for each type of kernel and kind of core, the longest first."""
     times: dict[tuple[str, str], list[float]] = {}
-    for kernel in kept.kernels:
+    for kernel in recorded.kernels:
         kind = kernel.run.kernel_type or "", kernel.cores
         times.setdefault(kind, []).append(kernel.event.time_us)
     total_us = sum(map(sum, times.values()))
@@ -108,18 +110,18 @@ def write_statistic(path: Path, kept: Kept) -> None:
     write_csv(path, STATISTIC, rows)
 
 
-def write_operations(path: Path, kept: Kept) -> None:
+def write_operations(path: Path, recorded: Recorded) -> None:
     """A row for each operation of torch, in order, with the time of its kernels.
 
     None is part of another, so that its own time is its total.
     """
-    own = [[0.0, 0.0] for _ in kept.calls]
-    for kernel in kept.kernels:
+    own = [[0.0, 0.0] for _ in recorded.calls]
+    for kernel in recorded.kernels:
         if kernel.call is not None:
             own[kernel.call][0] += kernel.event.time_us
             own[kernel.call][1] += kernel.event.time_us * (kernel.cores in WITH_CUBE)
     rows = []
-    for call, (device_us, cube_us) in zip(kept.calls, own, strict=True):
+    for call, (device_us, cube_us) in zip(recorded.calls, own, strict=True):
         times = 0.0, 0.0, device_us, device_us, cube_us, cube_us
         rows.append([call.name, shapes_of(call), CALL_LINES.join(call.stack), *map(_us, times)])
     write_csv(path, OPERATIONS, rows)
@@ -130,11 +132,11 @@ def shapes_of(call: Call) -> str:
     return ";".join(",".join(map(str, shape)) for shape in call.inputs)
 
 
-def write_steps(path: Path, kept: Kept) -> None:
+def write_steps(path: Path, recorded: Recorded) -> None:
     """A row for each step: how long the card computed, and how long it had nothing to do."""
     rows = []
-    for step in kept.steps:
-        within = [kernel for kernel in kept.kernels if kernel.step == step.number]
+    for step in recorded.steps:
+        within = [kernel for kernel in recorded.kernels if kernel.step == step.number]
         computing_us = sum(kernel.event.time_us for kernel in within)
         free_us = max(0.0, step.end_us - step.start_us - computing_us)
         first_us = within[0].event.start_us if within else step.end_us
