@@ -17,9 +17,8 @@ from rich.text import Text
 import npusim
 from npusim.chip import Progress
 from npusim.cli.braces import Braces
-from npusim.cli.call import UsageError, arguments, parameters, settings
+from npusim.cli.call import UsageError, arguments, options_of, parameters, settings
 from npusim.cli.commands.formats import RowFormat
-from npusim.cli.operators import is_tensor
 from npusim.cli.progress import shown as shown_progress
 from npusim.cli.run import l2_state
 from npusim.cli.screen import json_text, show, table
@@ -124,7 +123,7 @@ class _Typed:
         numbers: list[str],
     ) -> None:
         self._op = op
-        known = {parameter.name: is_tensor(parameter) for parameter in parameters(op)}
+        known = {each.name: options_of(each) for each in parameters(op)}
         more = _more(op, words, inputs + attributes + numbers)
         self.braces = Braces("sweep")
         self._plain: dict[str, list[str]] = {"-i": [], "-a": []}
@@ -132,7 +131,7 @@ class _Typed:
         for option, given in (("-i", inputs), ("-a", attributes)):
             for word in given:
                 name, equals, value = word.partition("=")
-                if not equals or known.get(name) is not (option == "-i"):
+                if not equals or option not in known.get(name, ()):
                     self._plain[option].append(word)  # `arguments` refuses it
                     continue
                 self._names[name] = option

@@ -34,6 +34,7 @@ from npusim.data.errors import Code, DocumentWarning, OpError, callers_level, sh
 from npusim.data.integers import ceil_div
 from npusim.data.tensor import Operand, Tensor, TensorSpec, is_transposed, lies_both_ways
 from npusim.devices.schema import DeviceSpec
+from npusim.ops._attributes import KINDS, KindError, one
 from npusim.ops._support import (
     EVERYWHERE,
     MAX_RANK,
@@ -354,15 +355,10 @@ class Contract:
 
     def whole(self, name: str, value: object) -> int:
         """*value* as a whole number of 64 bits; *name* is what refusals call it."""
-        if isinstance(value, bool) or not isinstance(value, int | np.integer):
-            self.fail(
-                f"{name} must be an integer, not {shown(value)}; pass one without quotes or a point"
-            )
-        self.require(
-            -(2**63) <= int(value) < 2**63,
-            f"{name} must fit into 64 bits, not be {shown(value)}; pass a smaller one",
-        )
-        return int(value)
+        try:
+            return int(one(name, value, KINDS["int"]))
+        except KindError as error:
+            self.fail(str(error))
 
     def axis(self, name: str, of: Operand) -> int:
         """An attribute that is a dimension of *of*, counted from the first."""
@@ -376,10 +372,7 @@ class Contract:
 
     def boolean(self, name: str) -> bool:
         """An attribute that is true or false, as the rows of support have it."""
-        value = self.value(name)
-        if not isinstance(value, bool | np.bool_):
-            self.fail(f"{name} must be True or False, not {shown(value)}; pass one of them")
-        return bool(self.one_of(name, bool(value)))
+        return bool(self.one_of(name, self.value(name)))
 
     def choice(self, name: str, choices: tuple[str, ...] | None = None) -> str:
         """An attribute that is one of a few names: *choices*, or those of the rows of support."""

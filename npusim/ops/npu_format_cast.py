@@ -348,6 +348,7 @@ TORCH = ops.TorchFunction(
     aclnn=lambda _: "aclnnNpuFormatCast",
     outputs=lambda given, _: ((given["x"].shape, given["x"].dtype),),
     names={"self": "x"},
+    types={"acl_format": "int|str"},
     absent=("customize_dtype", "input_dtype"),
     is_done=_is_done,
 )

@@ -406,7 +406,7 @@ def test_what_has_no_default_must_be_given() -> None:
     )
     refused(
         2,
-        "run: dtype of npu_quantize must be given; add for example -a dtype=qint8",
+        "run: dtype of npu_quantize must be given; add for example -a dtype=int8",
         *quantize(without="dtype="),
     )
 
@@ -555,11 +555,11 @@ def test_attributes_mean_what_they_look_like(word: str, value: object) -> None:
     [
         (
             "1" * 5000,
-            "attributes: a whole number must have at most 18 digits, not 5000; write a smaller one",
+            "attributes: a whole number must have at most 19 digits, not 5000; write a smaller one",
         ),
         (
-            "-" + "1" * 19,
-            "attributes: a whole number must have at most 18 digits, not 19; write a smaller one",
+            "-" + "1" * 20,
+            "attributes: a whole number must have at most 19 digits, not 20; write a smaller one",
         ),
         (
             "1e999",
@@ -915,6 +915,8 @@ def test_operators_as_json() -> None:
         "summary": "a tensor of floats becomes int8, uint8, int32 or packed int4.",
         "tensors": ["input", "scales", "zero_points"],
         "attributes": ["dtype", "axis", "div_mode"],
+        "types": dict.fromkeys(("input", "scales"), "Tensor")
+        | {"zero_points": "Tensor?", "dtype": "dtype", "axis": "int", "div_mode": "bool"},
     }
 
 

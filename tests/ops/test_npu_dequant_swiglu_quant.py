@@ -77,7 +77,7 @@ ROWS = [
     *(
         Row({"clamp_limit": limit},
             f"clamp_limit must be a finite number above 0, not {limit!r}; leave it out", {}, NEW)
-        for limit in (0.0, -1.0, float("inf"), "7")
+        for limit in (0.0, -1.0, float("inf"))
     ),
     Row({"glu_alpha": float("nan")}, "glu_alpha must be a finite number, not nan; leave it out",
         {"glu_alpha": -1.0}, NEW),

@@ -316,7 +316,7 @@ ROWS = [
         "expert_num must be from 1 to 5120 for quant_mode=1, as far as it is simulated, not 5121; "
         "pass how many there are", QUANT | {"expert_num": 5120}, NEW),
     Row({"active_expert_range": [1]},
-        "active_expert_range must be empty or two numbers, not [1]; pass the first expert and the "
+        "active_expert_range must be empty or two integers, not [1]; pass the first expert and the "
         "one behind the last", {"active_expert_range": [1, 2]}, NEW),
     Row({"active_expert_range": [2, 2]},
         "active_expert_range must name experts in [0, 4), not [2, 2); correct it",

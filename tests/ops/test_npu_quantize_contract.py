@@ -189,11 +189,11 @@ def test_with_div_mode_true(series: str, rows: list[Row], subtests: pytest.Subte
 
 
 def test_the_first_thing_that_is_wrong_is_told() -> None:
-    """Tensors before attributes, in the order of the parameters."""
-    with pytest.raises(OpError, match=r"^npu_quantize: input must be given"):
-        run(OP, None, None, None, None, None, None, device="ascend910b2")
+    """Types of attributes, then tensors, in the order of the parameters."""
     with pytest.raises(OpError, match=r"^npu_quantize: axis must be an integer"):
-        run(OP, ones(8), None, None, None, None, None, device="ascend910b2")
+        run(OP, None, None, None, None, None, None, device="ascend910b2")
+    with pytest.raises(OpError, match=r"^npu_quantize: input must be given"):
+        run(OP, None, None, None, None, device="ascend910b2")
 
 
 # ---- documented, but not simulated ----

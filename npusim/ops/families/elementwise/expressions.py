@@ -414,7 +414,7 @@ TABLE = (
         kernel="Cast",
         caption="each element as another type",
         formula="y = x as dtype, to nearest even, integers toward zero",
-        parameters="Tensor x, str dtype",
+        parameters="Tensor x, dtype dtype",
         computed_in={dtype: dtype for dtype in (*FLOATS, INT32, INT8, UINT8)},
         write=lambda _, x: x,
     ),
