@@ -320,6 +320,7 @@ def normalize(operator: Operator, arguments: Arguments) -> Arguments:
             except KindError as error:
                 raise OpError(Code.INVALID_PARAMETER, f"{operator.name}: {error}") from None
     for name, spellings in operator.spellings.items():
-        if name in found:
-            found[name] = spellings.get(found[name], found[name])
+        word = found.get(name)
+        if isinstance(word, str):
+            found[name] = spellings.get(word, word)
     return found
