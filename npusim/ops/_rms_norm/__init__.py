@@ -229,14 +229,8 @@ def root_shape(x: Any, gamma: Any) -> tuple[Any, ...]:
 def epsilon_of(contract: ops.Contract, least: str = ">= 0") -> float:
     """epsilon as the kernel gets it, in fp32; *least* is `>= 0`, `> 0`, or empty for any."""
     epsilon = contract.value("epsilon")
-    is_number = isinstance(epsilon, int | float | np.floating | np.integer)
-    if not is_number or isinstance(epsilon, bool):
-        contract.fail(f"epsilon must be a number, not {shown(epsilon)}; pass one such as 1e-6")
     with np.errstate(over="ignore"):
-        try:
-            found = float(np.float32(epsilon))
-        except OverflowError:
-            found = float("inf")
+        found = float(np.float32(epsilon))
     holds = {">= 0": found >= 0, "> 0": found > 0, "": True}[least]
     contract.require(
         holds,

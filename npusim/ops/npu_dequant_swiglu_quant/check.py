@@ -168,10 +168,9 @@ def _gate(contract: ops.Contract) -> Gate:
     names = ("clamp_limit", "glu_alpha", "glu_bias")
     values = tuple(map(contract.value, names))
     for name, value in zip(names, values, strict=True):
-        is_number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
         is_limit = name == "clamp_limit"
         contract.require(
-            is_number and -LARGEST <= value <= LARGEST and (value > 0 or not is_limit),
+            -LARGEST <= value <= LARGEST and (value > 0 or not is_limit),
             f"{name} must be a finite number{' above 0' if is_limit else ''}, not {shown(value)}; "
             f"leave it out",
         )

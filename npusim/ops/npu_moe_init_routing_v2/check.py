@@ -230,13 +230,12 @@ def _require_shapes(contract: ops.Contract, x: Operand, where: Operand, quantise
 
 def _active(contract: ops.Contract, experts: int) -> range:
     given = contract.value("active_expert_range")
-    is_list = isinstance(given, list | tuple)
-    if not is_list or len(given) not in (0, 2):
+    if len(given) not in (0, 2):
         contract.fail(
-            f"active_expert_range must be empty or two numbers, not {shown(given)}; pass the first "
-            f"expert and the one behind the last"
+            f"active_expert_range must be empty or two integers, not {shown(given)}; pass the "
+            f"first expert and the one behind the last"
         )
-    first, last = (contract.whole("active_expert_range", each) for each in given or (0, experts))
+    first, last = given or (0, experts)
     contract.require(
         0 <= first < last <= experts,
         f"active_expert_range must name experts in [0, {experts}), not [{first}, {last}); correct "

@@ -104,10 +104,10 @@ def _order(contract: ops.Contract, x: Operand) -> tuple[int, ...]:
     dims, rank = contract.value("dims"), len(x.shape)
     wanted = f"dims must name each of the {rank} axes of x once, not be"
     contract.require(
-        isinstance(dims, tuple | list) and len(dims) == rank,
+        len(dims) == rank,
         f"{wanted} {shown(dims)}; pass a tuple of them",
     )
-    order = tuple(contract.whole("dims", dim) for dim in dims)
+    order = tuple(dims)
     contract.require(
         sorted(dim % rank if -rank <= dim < rank else rank for dim in order) == [*range(rank)],
         f"{wanted} {order}; pass a tuple of them",
