@@ -101,7 +101,7 @@ class Braces:
         """Note the *values* of the variable *own*."""
         if not own.isidentifier() or own in self.variables:
             raise self._error(
-                f"braces must have a name of their own, such as {{m=1..64}}, not {shown(own)}"
+                f"braces must have their own name, such as {{m=1..64}}, not {shown(own)}"
             )
         self.variables[own] = tuple(dict.fromkeys(values))
 

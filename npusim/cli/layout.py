@@ -53,7 +53,7 @@ def show_layout(
         _where(placement, index, offset, spec, asked, output)
         return
     if words[:1] == ["where"]:
-        raise UsageError("layout: where must be told --index I,J or --offset BYTE; add one")
+        raise UsageError("layout: where must be given --index I,J or --offset BYTE; add one")
     if output is not None:
         check_place(output, force, "layout")
     elif asked == "png":

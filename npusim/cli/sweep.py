@@ -61,7 +61,7 @@ def sweep_operator(
     partial = None if output is None else output.with_name(f"{output.name}.partial")
     with ExitStack() as stack:
         executor = _executor(stack, dask)
-        progress = _Heard(stack.enter_context(shown_progress()))
+        progress = _Relay(stack.enter_context(shown_progress()))
         try:
             found = npusim.sweep(
                 *(op, typed.call, typed.braces.variables),
@@ -76,7 +76,7 @@ def sweep_operator(
             )
         except BaseException:
             if progress.has_begun:
-                _tell_partial(partial)
+                _report_partial(partial)
             raise
     written = []
     if output is not None and partial is not None:
@@ -85,10 +85,10 @@ def sweep_operator(
     _show(found, form)
     if output is not None and form is RowFormat.TEXT:
         show(f"\nwrote {', '.join(written)} to {output}")
-    _tell_bad(found)
+    _report_refused(found)
 
 
-class _Heard:
+class _Relay:
     """Passes progress on, and knows whether the cells have begun."""
 
     def __init__(self, report: Progress) -> None:
@@ -156,7 +156,7 @@ class _Typed:
 
 
 def _more(op: str, words: Sequence[str], options: Sequence[str]) -> dict[str, list[str]]:
-    """The words without an option of their own, which a shell made of braces, by name."""
+    """The words without an option, which a shell made of braces, by name."""
     found: dict[str, list[str]] = {}
     for word in words:
         name, equals, value = word.partition("=")
@@ -251,7 +251,7 @@ def _crossings(found: Sweep) -> list[Text]:
     ]
 
 
-def _tell_bad(found: Sweep) -> None:
+def _report_refused(found: Sweep) -> None:
     """Each refused cell on stderr with its message, and exit code 1 if there is one."""
     bad = found.bad
     if not bad:
@@ -264,7 +264,7 @@ def _tell_bad(found: Sweep) -> None:
     raise typer.Exit(1)
 
 
-def _tell_partial(partial: Path | None) -> None:
+def _report_partial(partial: Path | None) -> None:
     """Say where an interrupted sweep goes on from."""
     if partial is not None and partial.is_file():
         typer.echo(

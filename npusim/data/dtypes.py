@@ -211,7 +211,7 @@ def _table(src: np.dtype[Any], dst: DType, mode: RoundMode, overflow: Overflow) 
 
 
 _LONG_ROW = 1 << 10
-"""So many elements are worth a call of numpy of their own, if there are many (measured)."""
+"""So many elements are worth their own call of numpy, if there are many (measured)."""
 _MANY = 1 << 15
 # Integers up to here are exact in fp16, whose significand has 11 bits.
 _FP16_EXACT = 2048

@@ -1,4 +1,4 @@
-"""Text for people, whoever has written it."""
+"""Text for people, from any source."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ def tally(counts: Mapping[str, int]) -> str:
     '2 x b, 1 x a'
     """
     ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    told = [f"{count} x {name}" for name, count in ranked[:MOST_NAMES]]
+    parts = [f"{count} x {name}" for name, count in ranked[:MOST_NAMES]]
     rest = ranked[MOST_NAMES:]
     if rest:
         names = counted(len(rest), "other name", "other names")
-        told.append(f"{sum(count for _, count in rest)} of {names}")
-    return ", ".join(told)
+        parts.append(f"{sum(count for _, count in rest)} of {names}")
+    return ", ".join(parts)

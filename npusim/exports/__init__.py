@@ -86,8 +86,8 @@ def export(
     folder.mkdir(parents=True, exist_ok=True)
     for each in chosen:
         target = folder / NAMES[each]
-        with TemporaryDirectory(prefix=f".{target.name}-", dir=folder) as beside:
-            new = Path(beside, target.name)
+        with TemporaryDirectory(prefix=f".{target.name}-", dir=folder) as temporary:
+            new = Path(temporary, target.name)
             if each == "perfetto":
                 perfetto.write(trace, listing, places(trace), shown, new, scale, report)
             else:

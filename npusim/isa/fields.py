@@ -105,14 +105,14 @@ def _form(annotation: Any) -> _Form:
     """What *annotation*, resolved, allows."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        told = next(x for x in arguments if isinstance(x, Range | OneOf))
-        return _integer(told) if isinstance(told, Range) else _choice(told.names)
+        limit = next(x for x in arguments if isinstance(x, Range | OneOf))
+        return _integer(limit) if isinstance(limit, Range) else _choice(limit.names)
     if origin is Literal:
         return _choice(arguments)
     if origin in (Union, types.UnionType):
         return _union(tuple(_form(argument) for argument in arguments))
     if origin is tuple:
-        assert arguments[1:] == (...,), "a tuple of a certain length needs a form of its own"
+        assert arguments[1:] == (...,), "a tuple of a certain length needs its own form"
         return _tuple(_form(arguments[0]))
     if origin is dict:
         return _dict(_form(arguments[0]), _form(arguments[1]))

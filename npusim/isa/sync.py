@@ -56,7 +56,7 @@ class WaitFlag(MicroOp):
 class Barrier(MicroOp):
     """Later micro-ops of *pipe* wait until its earlier ones are done (PipeBarrier).
 
-    Without a pipe, the scalar unit waits for every pipe before it hands out anything more.
+    Without a pipe, the scalar unit waits for every pipe before it issues anything more.
     """
 
     on: Pipe | None = None

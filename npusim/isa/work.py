@@ -23,7 +23,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Ordering:
-    """It orders other micro-ops and does no work of its own."""
+    """It only orders other micro-ops."""
 
 
 @dataclass(frozen=True, slots=True)

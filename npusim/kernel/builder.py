@@ -208,7 +208,7 @@ class Builder:
         self.emit(WaitFlag(src, dst, event))
 
     def sync(self, src: Pipe, dst: Pipe) -> None:
-        """Let *dst* wait here for all that *src* has been issued so far, by an event of its own."""
+        """Let *dst* wait here for all that *src* has been issued so far, by a free event."""
         pair = frozenset((src, dst))
         event = self._events - 1
         if self._taken.get(pair, 0) > event:
@@ -229,7 +229,7 @@ class Builder:
         """Append what *write* writes, its names of global memory shifted by *shifts* bytes.
 
         It is written once for each *key* and state of the queues; *write* must depend on nothing
-        else, and free the slots that it allocates and no others. It may make calls of its own.
+        else, and free the slots that it allocates and no others. It may make calls, too.
         """
         self._call(key, shifts, write, is_whole=True)
 
@@ -320,7 +320,7 @@ class Builder:
 
 
 def _reported(program: Program) -> Program:
-    """*program*, of which whoever watches has heard."""
+    """*program*, once it has been reported to the watcher, if there is one."""
     report = _watcher.get()
     if report is not None:
         report()

@@ -64,7 +64,7 @@ class Plan:
     unit_flag: bool = False
     """Whether the fixpipe empties L0C behind the last Mmad."""
     staggered: bool = False
-    """Whether each core begins with a piece of k of its own."""
+    """Whether each core begins with another piece of k."""
     dtype: DType = FLOAT16
     """Of the output."""
     transposed_b: bool = True

@@ -100,7 +100,7 @@ def _limit(trace: Trace, device: DeviceSpec, way: str) -> tuple[float, str]:
 
 
 def bandwidth(subject: Subject, *, end_us: float | None = None, ax: Axes | None = None) -> Axes:
-    """Draw *subject*, a trace or a run, on *ax* or on a figure of its own.
+    """Draw *subject*, a trace or a run, on *ax* or on a new figure.
 
     The axis ends with the run, or at *end_us*. Raises ValueError for a run that was not timed or
     had nothing to do.
@@ -178,5 +178,5 @@ PICTURE = Picture(
     heading="Bandwidth over time",
     height_inches=_height_inches,
     draw=bandwidth,
-    draw_beside=lambda run, runs, ax: bandwidth(run, end_us=longest_us(runs), ax=ax),
+    draw_among=lambda run, runs, ax: bandwidth(run, end_us=longest_us(runs), ax=ax),
 )

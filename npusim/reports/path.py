@@ -1,4 +1,4 @@
-"""The critical path told: micro-ops, flags between cores, slack, and when cores were done.
+"""The critical path in words: micro-ops, flags between cores, slack, and when cores were done.
 
 What the end time hangs on is on the path, and every cycle of it belongs to one micro-op there.
 """

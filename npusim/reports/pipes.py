@@ -71,7 +71,7 @@ def rows(trace: Trace) -> list[Row]:
 
 
 def pipes(subject: Subject, *, ax: Axes | None = None) -> Axes:
-    """Draw *subject*, a trace or a run, on *ax* or on a figure of its own.
+    """Draw *subject*, a trace or a run, on *ax* or on a new figure.
 
     Raises ValueError for a run that was not timed or had nothing to do.
     """

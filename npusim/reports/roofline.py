@@ -365,7 +365,7 @@ def _picture(title: str) -> Picture:
         heading=f"Roofline: {title}",
         height_inches=lambda run: HEIGHT_INCHES if _applies(run, title) else None,
         draw=partial(roofline, title=title),
-        draw_beside=lambda run, runs, ax: roofline(run, title=title, runs=runs, ax=ax),
+        draw_among=lambda run, runs, ax: roofline(run, title=title, runs=runs, ax=ax),
     )
 
 

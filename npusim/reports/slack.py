@@ -94,7 +94,7 @@ class _Lane:
     def _handed_out(self) -> tuple[list[int], list[int]]:
         """For each micro-op the scalar unit's one before it, and how long after that it can start.
 
-        The unit hands out in order, so none takes longer than any that it hands out later.
+        The unit issues in order, so none takes longer than any that it issues later.
         """
         handed, found = [], NOBODY
         for index, op in enumerate(self.ops):

@@ -42,7 +42,7 @@ __all__ = [
     "title",
 ]
 
-# Okabe and Ito, "Color Universal Design" (2008): told apart by every kind of colour vision, and all
+# Okabe and Ito, "Color Universal Design" (2008): distinct for every kind of colour vision, and all
 # light enough for black text.
 COLORS: dict[Pipe, str] = {
     "scalar": "#999999",
@@ -57,8 +57,8 @@ COLORS: dict[Pipe, str] = {
 PIPES: tuple[Pipe, ...] = tuple(COLORS)
 """From top to bottom: the way of the data through a core."""
 
-# Paul Tol, "Colour Schemes" (SRON/EPS/TN/09-002, 2021), muted, then most of vibrant: told apart by
-# every kind of colour vision, the more so with a marker of their own.
+# Paul Tol, "Colour Schemes" (SRON/EPS/TN/09-002, 2021), muted, then most of vibrant: distinct for
+# every kind of colour vision, the more so with different markers.
 MANY_COLORS = (
     *("#332288", "#CC6677", "#117733", "#DDCC77", "#88CCEE", "#882255", "#44AA99", "#999933"),
     *("#AA4499", "#EE7733", "#0077BB", "#CC3311", "#222222", "#EE3377", "#999999", "#8B5A2B"),
@@ -94,7 +94,7 @@ def look(place: int) -> Look:
 
 
 def new_axes() -> Axes:
-    """Axes of a figure of their own, which belongs to no window and no global state."""
+    """Axes of a new figure, which belongs to no window and no global state."""
     from matplotlib.figure import Figure
 
     return Figure((10, 5), layout="constrained").subplots()
@@ -262,7 +262,7 @@ def header(ax: Axes, text: str, y: float) -> None:
 
 
 def legend_below(ax: Axes, marks: Sequence[Artist], label: str) -> None:
-    """Write *label* below the axis, and a legend of *marks* beside it, or below without room."""
+    """Write *label* below the axis, and a legend of *marks* next to it, or below without room."""
     from matplotlib.transforms import ScaledTranslation
 
     ax.set_xlabel(label, size=TEXT_POINTS, color=INK, loc="left")

@@ -22,7 +22,7 @@ from npusim.trace.summary import Joined, Level, Part, Summary, level_of
 __all__ = ["MOST_SPANS", "payload"]
 
 MOST_SPANS = 120_000
-"""Above it a summary is shown unless told otherwise: of that many micro-ops, a page has some
+"""Above it a page has a summary unless all is asked for: of that many micro-ops, a page has some
 megabytes, and a browser draws them while one drags."""
 
 

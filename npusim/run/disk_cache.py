@@ -5,7 +5,7 @@ the L2, and npusim itself, file by file. So nothing there ever becomes wrong; wh
 for longest goes when there is no room. Programs are written anew, which is quick, and not checked
 again, which is not; values are computed every time.
 
-Several processes may use one folder: files appear whole, under names that tell what is in them.
+Several processes may use one folder: files appear whole, under names that say what is in them.
 What is damaged, or no file of ours, is passed over, and what is not ours is left as it is. Files
 are plain data: reading them runs nothing (:mod:`npusim.trace.archive`).
 """
@@ -49,7 +49,7 @@ HEAD = "head"
 NAME = re.compile(r"times-[0-9a-f]{64}\.npz")
 BUILT = frozenset((".so", ".pyd"))
 SOURCES = frozenset((".py", ".c", ".h")) | BUILT
-"""Files on whose contents times may depend; chips are told by their numbers."""
+"""Files on whose contents times may depend; chips are identified by their numbers."""
 
 
 class StoreError(ValueError):

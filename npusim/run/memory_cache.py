@@ -1,11 +1,11 @@
 """What earlier calls had written and timed, so that the same call need not do it again.
 
 A program depends on the operator, the chip, and the problem as a kernel sees it; the times of a
-kernel on what lies in the L2 besides. Both are looked up by all of that, so nothing that is kept
-ever becomes wrong, and nothing has to be thrown away but for room. Values are computed every time.
+kernel on what lies in the L2 besides. Both are looked up by all of that, so no entry ever becomes
+wrong, and nothing has to be thrown away but for room. Values are computed every time.
 
-What is kept is handed out again as it is: programs, orders and traces are not written to once they
-are made, and the arrays of a trace cannot be.
+Entries are returned as they are: programs, orders and traces are not written to once they are made,
+and the arrays of a trace cannot be.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def device_key(spec: DeviceSpec) -> bytes:
 def key_of(value: object) -> Hashable:
     """A key that only values of the same type and the same contents have.
 
-    Raises TypeError for what cannot be told apart by its contents, such as a function.
+    Raises TypeError for what cannot be distinguished by its contents, such as a function.
 
     >>> key_of(1) == key_of(True), key_of(0.0) == key_of(-0.0), key_of((1, "a")) == key_of((1, "a"))
     (False, False, True)

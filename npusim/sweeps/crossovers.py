@@ -78,7 +78,7 @@ def _is_number(row: Any, name: str) -> bool:
 
 
 def lines(sweep: Rows) -> tuple[Line, ...]:
-    """A line for each combination of what varies beside the axis, in the order of the rows."""
+    """A line for each combination of what varies besides the axis, in the order of the rows."""
     axis = axis_of(sweep)
     found: dict[tuple[str, ...], Line] = {}
     for row in sweep.rows:

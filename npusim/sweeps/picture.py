@@ -38,7 +38,7 @@ def write(sweep: Rows, folder: Path) -> str:
 
 
 def draw(sweep: Rows, *, ax: Axes | None = None) -> Axes:
-    """Draw the times of *sweep* on *ax*, or on a figure of their own.
+    """Draw the times of *sweep* on *ax*, or on a new figure.
 
     Over the variable with the most numbers there is a line for all else that varies, and a ring
     where another line becomes the fastest; without such a variable there is a bar a cell. Raises

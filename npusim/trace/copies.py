@@ -24,7 +24,7 @@ class CopyTimes:
     """Copies from and to global memory, in program order; `(copies,)` each, not to be written to.
 
     Between `asked` and `moved` bytes move as fast as the core's port lets them, but for the cycles
-    of the causes told apart here.
+    of the causes distinguished here.
     """
 
     index: Rows

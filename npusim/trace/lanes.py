@@ -74,7 +74,7 @@ class LaneTrace:
     """Of `l2_bytes`, those that the L2 had, and those that were stored."""
     l2_written_bytes: int = 0
     """Of `l2_bytes`, those that were stored."""
-    tell_copies: Callable[[], CopyTimes] = CopyTimes.none
+    find_copies: Callable[[], CopyTimes] = CopyTimes.none
     """Tells what held its copies up; nothing where only the times are known."""
 
     def __post_init__(self) -> None:
@@ -94,7 +94,7 @@ class LaneTrace:
     @cached_property
     def copies(self) -> CopyTimes:
         """What held its copies up; worked out when somebody asks, which a run alone does not."""
-        return self.tell_copies()
+        return self.find_copies()
 
     def group(self, core: int) -> int:
         """The group of *core*, which must be one of the lane's."""
@@ -131,13 +131,13 @@ class LaneTrace:
 class LazyLaneTrace(LaneTrace):
     """A lane whose times are worked out when somebody asks, which a run alone does not."""
 
-    def __init__(self, tell_times: Callable[[], Cycles], last_end: int, **facts: object) -> None:
-        """*tell_times* gives start, free and end, `(3, ops)`; *facts* are all other fields."""
-        self.__dict__.update(facts, tell_times=tell_times, last_end=last_end)
+    def __init__(self, find_times: Callable[[], Cycles], last_end: int, **facts: object) -> None:
+        """*find_times* gives start, free and end, `(3, ops)`; *facts* are all other fields."""
+        self.__dict__.update(facts, find_times=find_times, last_end=last_end)
 
     @cached_property
     def _times(self) -> tuple[Cycles, Cycles, Cycles]:
-        times: Cycles = self.__dict__["tell_times"]()
+        times: Cycles = self.__dict__["find_times"]()
         times.setflags(write=False)
         start, free, end = times
         return start, free, end

@@ -244,7 +244,7 @@ def _fits(value: Any, kind: Any) -> bool:
     if origin is Literal:
         return value in get_args(kind)
     if origin in (Union, UnionType):
-        # A number beside other types is one that a register holds.
+        # A number among other types is one that a register holds.
         is_number = type(value) is int and abs(value) <= MAX_NUMBER
         return any(is_number if each is int else _fits(value, each) for each in get_args(kind))
     if origin is tuple:

@@ -238,7 +238,7 @@ def _check_facts(trace: Trace, facts: Facts) -> None:
     if trace.cycles != facts.cycles or counters != facts.counters:
         raise DamageError(f"its cycles and counters must be those of {RECORD}")
     if not facts.launches:
-        raise DamageError(f"{RECORD} must tell of its launch")
+        raise DamageError(f"{RECORD} must describe its launch")
     *earlier, own = facts.launches
     took_us = own.launch_us + trace.cycles / trace.clock_hz * 1e6
     took_us += sum(launch.time_us or 0.0 for launch in earlier)

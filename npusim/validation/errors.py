@@ -1,7 +1,7 @@
 """How far simulated times are off, family by family.
 
 Kernels of 10 us and more are judged by their error as a share of the measured time, shorter ones,
-where launch is most of it, by microseconds. Where a row tells the least time next to the median, a
+where launch is most of it, by microseconds. Where a row gives the least time next to the median, a
 simulated time between them is right, and another is off by what it lacks to the nearer one.
 """
 

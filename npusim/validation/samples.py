@@ -10,7 +10,7 @@ from npusim.validation.rows import Row
 __all__ = ["LONGEST_US", "MOST_ROWS", "sample"]
 
 MOST_ROWS = 10
-"""Of a family, beside those that are not modelled, which cost nothing."""
+"""Of a family, besides those that are not modelled, which cost nothing."""
 LONGEST_US = 430.0
 """A kernel has about as many micro-ops as it takes long; of longer ones there are none."""
 

@@ -1,6 +1,6 @@
 """The buffers of one core as bounded bytes, or those of several cores that do the same.
 
-Cores that run the same micro-ops side by side are *lanes*: each has buffers of its own, and what is
+Cores that run the same micro-ops side by side are *lanes*: each has its own buffers, and what is
 read of them or written to them has the lanes as its first axis. One core alone has no such axis.
 
 What a micro-op leaves may be a lazy tile, whose bytes are written only when a micro-op reads them:

@@ -226,7 +226,7 @@ WRONG: list[tuple[tuple[str, ...], str]] = [
     ),
     (
         ("where", *NZ),
-        "layout: where must be told --index I,J or --offset BYTE; add one",
+        "layout: where must be given --index I,J or --offset BYTE; add one",
     ),
     (
         (*NZ, "--index", "17"),

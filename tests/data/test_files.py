@@ -205,7 +205,7 @@ def put(new):
     new.replace(target)
 
 target = Path(sys.argv[1])
-files.made_beside(target, lambda folder: fill(folder / "new") or folder / "new", put)
+files.made_next_to(target, lambda folder: fill(folder / "new") or folder / "new", put)
 slow("not ended")
 """
 
@@ -275,7 +275,7 @@ def test_a_signal_within_two_of_them_unwinds_both(tmp_path: Path) -> None:
     def outer() -> None:
         try:
             with files.interruptible():
-                files.made_beside(tmp_path / "file", inner, lambda _: None)
+                files.made_next_to(tmp_path / "file", inner, lambda _: None)
         finally:
             unwound.append("outer")
 
@@ -292,5 +292,5 @@ def test_whoever_presses_ctrl_c_is_told_as_ever(tmp_path: Path) -> None:
         time.sleep(20)
 
     with pytest.raises(KeyboardInterrupt), files.interruptible():
-        files.made_beside(tmp_path / "file", fill, lambda _: None)
+        files.made_next_to(tmp_path / "file", fill, lambda _: None)
     assert names(tmp_path) == []

@@ -155,7 +155,7 @@ def pipe_latency(spec: DeviceSpec) -> Trace:
     return on_each(spec, *[one, Barrier("vector")] * 16, cores=1)
 
 
-def hand_out(spec: DeviceSpec) -> Trace:
+def dispatch(spec: DeviceSpec) -> Trace:
     ops = [SetFlag("mte2", "mte3", 0), WaitFlag("mte2", "mte3", 0)] * 60
     return on_each(spec, *ops, cores=1)
 
@@ -182,7 +182,7 @@ KERNELS: dict[Cause, Kernel] = {
     "buffers": buffers,
     "scalar": scalar,
     "pipe latency": pipe_latency,
-    "hand out": hand_out,
+    "dispatch": dispatch,
     "flags": flags,
     "cross-core flags": cross_core_flags,
 }
@@ -485,7 +485,7 @@ def test_a_barrier_waits_for_the_last_of_all_pipes() -> None:
 
 def test_micro_ops_that_wait_to_be_handed_out_are_told() -> None:
     found = trace(lane((0,), (ScalarAlu("add", "r", 1, 1), 0, 4, 4), (MUL, 9, 20, 20)))
-    assert parts(found) == {"scalar": 4, "hand out": 5, "vector": 11}
+    assert parts(found) == {"scalar": 4, "dispatch": 5, "vector": 11}
 
 
 def test_a_link_that_is_always_busy_is_blamed_before_what_it_hides() -> None:
@@ -496,7 +496,7 @@ def test_a_link_that_is_always_busy_is_blamed_before_what_it_hides() -> None:
     copies = CopyTimes(*cycles, np.array([256.0]))
 
     def blamed(gm_bytes: int) -> str:
-        own = replace(lane((0,), *ops, gm_bytes=gm_bytes), tell_copies=lambda: copies)
+        own = replace(lane((0,), *ops, gm_bytes=gm_bytes), find_copies=lambda: copies)
         return bound_by(Played(trace(own), spec, launch_us=0.0)).cause
 
     # 32 GB/s move 3.4 MB in 106 us: whatever the vector unit does, 106 of 110 are needed.

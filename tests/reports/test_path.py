@@ -66,7 +66,7 @@ def test_steps_are_all_of_the_time_and_pipes_on_them_have_no_slack(call: str, de
     held = {
         (step.core, step.pipe)
         for step in found
-        if any(cause not in ("flags", "cross-core flags", "hand out") for cause, _ in step.causes)
+        if any(cause not in ("flags", "cross-core flags", "dispatch") for cause, _ in step.causes)
     }
     least = {(each.core, each.pipe): each.cycles for each in path.slack}
     assert least

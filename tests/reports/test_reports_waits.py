@@ -136,16 +136,16 @@ def test_the_parts_of_a_pipe_are_its_time() -> None:
         ("mte2", "work", "work", 19),
         ("mte2", "flag", "vector: room in ub", 40),
         ("mte2", "order", "raising flags", 1),
-        ("mte2", "over", "nothing left to do", 40),
+        ("mte2", "finished", "nothing left to do", 40),
         ("vector", "work", "work", 9),
         ("vector", "flag", "mte2: data in ub", 30),
         ("vector", "order", "raising flags", 2),
-        ("vector", "hand out", "not handed out yet", 1),
-        ("vector", "over", "nothing left to do", 58),
+        ("vector", "issue wait", "not issued yet", 1),
+        ("vector", "finished", "nothing left to do", 58),
         ("mte3", "work", "work", 19),
         ("mte3", "flag", "vector: data in ub", 49),
-        ("mte3", "hand out", "not handed out yet", 2),
-        ("mte3", "over", "nothing left to do", 30),
+        ("mte3", "issue wait", "not issued yet", 2),
+        ("mte3", "finished", "nothing left to do", 30),
     ]
     for pipe in ("mte2", "vector", "mte3"):
         assert sum(row.share for row in found if row.pipe == pipe) == pytest.approx(1)
@@ -158,7 +158,7 @@ def test_a_copy_says_what_held_it_up() -> None:
 
     assert told(bounds.rows(both)) == [
         ("mte2", "link", "bandwidth of GM", 0.016),
-        ("mte2", "over", "nothing left to do", 0.01),
+        ("mte2", "finished", "nothing left to do", 0.01),
     ]
     alone = play(spec, (Load(X, Global("x", 0, 256)),))
     assert told(bounds.rows(alone))[:1] == [("mte2", "work", "work", 0.008)]

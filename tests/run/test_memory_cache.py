@@ -262,7 +262,7 @@ def test_a_custom_kernel_is_written_each_time() -> None:
     assert len(CACHE) == 0
 
 
-# ---- handed out twice ----
+# ---- returned twice ----
 
 
 def test_times_cannot_be_written_to() -> None:

@@ -289,7 +289,7 @@ def bound(kernel: Kernel, **bindings: Binding | None) -> Kernel:
         ),
         (
             lambda kernel: replace(kernel, blocks=kernel.blocks * 2),
-            "make: each block must have a core of its own, but core 0 has several; number them",
+            "make: each block must have its own core, but core 0 has several; number them",
         ),
         (
             lambda kernel: replace(kernel, blocks=kernel.blocks * 3),
@@ -388,8 +388,8 @@ def whatever(spec: DeviceSpec, *tensors: TensorSpec) -> Kernel:
 def test_a_function_must_take_the_chip_and_names(function: Any, came: str) -> None:
     name = function.__name__
     message = (
-        f"{name}: a kernel's function must take the chip as spec and everything else by a name of "
-        f"its own, not ({came}); write for example {name}(spec, x, y)"
+        f"{name}: a kernel's function must take the chip as spec and everything else by "
+        f"its own name, not ({came}); write for example {name}(spec, x, y)"
     )
     with pytest.raises(KernelError, match=says(message)):
         find(function)

@@ -346,7 +346,7 @@ def test_a_variable_has_a_name_of_its_own(name: str) -> None:
     with pytest.raises(SweepError) as caught:
         npusim.sweep(OP, call, {name: [1]}, device="A2")
     assert str(caught.value) == (
-        f"sweep: a variable must have a name of its own, such as m, not {name!r}; rename it"
+        f"sweep: a variable must have its own name, such as m, not {name!r}; rename it"
     )
 
 
@@ -370,7 +370,7 @@ def test_two_chips_of_one_name_are_refused(tmp_path: Path) -> None:
     with pytest.raises(SweepError) as caught:
         swept(device=files)
     assert str(caught.value) == (
-        "sweep: chips must have names of their own, but two are called mine; rename one in its file"
+        "sweep: chips must have different names, but two are called mine; rename one in its file"
     )
 
 

@@ -69,7 +69,7 @@ def test_an_operator_that_is_not_simulated_refuses_when_called() -> None:
     [
         (
             "npu_fusion_attention",
-            "it would need a kernel of its own: write it with torch's own operations",
+            "it would need its own kernel: write it with torch's own operations",
         ),
         (
             "npu_prompt_flash_attention",

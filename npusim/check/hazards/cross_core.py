@@ -150,7 +150,7 @@ class CrossCoreOrder:
             if ordinal < MOST_SETS:
                 continue
             later = core.sets_after(flag, ordinal - MOST_SETS)
-            # The wait is over before one of them: the core has told of it.
+            # The wait is over before one of them: the core has said so.
             if not any(self._follows(each, later) for each in sets):
                 source = sources[-1]
                 raise FlagError(_too_many(source, source.of_set[sets[-1]].index, core))
@@ -245,8 +245,8 @@ class _Use:
 class _Uses:
     """What a record says, counted by pipe.
 
-    What a pipe has waited for, and what comes before a set of it, only grows: it is told by how
-    many there are.
+    What a pipe has waited for, and what comes before a set of it, only grows: how many there are
+    identifies it.
     """
 
     def __init__(self, found: Record) -> None:

@@ -51,10 +51,10 @@ class Advice:
     def times(self) -> str:
         """Both times, and what is saved."""
         if self.rows is None:
-            told = f"{self.before_us:.2f} us becomes {self.after_us:.2f} us, {self.gain:.0%} less"
+            words = f"{self.before_us:.2f} us becomes {self.after_us:.2f} us, {self.gain:.0%} less"
         else:
             before, after = self.rows
-            told = (
+            words = (
                 f"{self.before_us:.2f} us for {before} row{'' if before == 1 else 's'} becomes "
                 f"{self.after_us:.2f} us for {after}, {self.gain:.0%} less a row"
             )
@@ -63,4 +63,4 @@ class Advice:
             if self.once_us is None
             else f"; making what is passed takes {self.once_us:.2f} us, once"
         )
-        return told.replace("%", " %") + more
+        return words.replace("%", " %") + more

@@ -150,7 +150,7 @@ class _Run:
 
     # ---- the run ----
 
-    def run(self, hear: Callable[[float], None] | None) -> None:
+    def run(self, progress: Callable[[float], None] | None) -> None:
         """Let the engine work; raises what a callback raised, and MemoryError."""
         engine = library()
         assert engine is not None
@@ -160,7 +160,7 @@ class _Run:
             return self._guarded(lambda: self._asked(number, phase, asked.contents))
 
         def report(started: int) -> int:
-            return self._guarded(lambda: hear(started / total)) if hear else 0
+            return self._guarded(lambda: progress(started / total)) if progress else 0
 
         problem = self._problem
         problem.ask, problem.report = Ask(ask), Report(report)
@@ -196,7 +196,7 @@ class _Run:
             groups=tuple(block.group for block in group),
             l2_hit_bytes=l2_hit_bytes,
             l2_written_bytes=l2_written_bytes,
-            tell_copies=partial(_copy_times, facts),
+            find_copies=partial(_copy_times, facts),
         )
 
 
@@ -238,11 +238,11 @@ def simulate(
     codes: Sequence[Code],
     cache: L2,
     spec: DeviceSpec,
-    hear: Callable[[float], None] | None,
+    progress: Callable[[float], None] | None,
 ) -> tuple[tuple[LaneTrace, ...], int]:
     """As :func:`npusim.timing.simpy_engine.simulate`; also raises MemoryError where there is not
     enough.
     """
     run = _Run(groups, codes, cache, spec)
-    run.run(hear)
+    run.run(progress)
     return run.results()

@@ -2,7 +2,7 @@
 
 Vector: `head + max(repeats x rate, bank cycles) + tail`, a repeat being 256 bytes of the widest
 operand; the head is paid when the pipe was drained, the tail before anybody may read the result.
-Cube: a cycle a tile and what an Mmad costs beside them. Between the buffers of a core: the start-up
+Cube: a cycle a tile and what an Mmad costs besides. Between the buffers of a core: the start-up
 of the path and the bytes at its rate. Copies to and from global memory: bytes as the memory moves
 them (whole sectors, whole lines where a burst starts off one), which the links of
 ``timing/memory`` turn into time.

@@ -1,6 +1,6 @@
 """The L2 cache: how much of the tensors' lines it holds, and what leaves it for others.
 
-A line may lie in any of the `ways` of one set, and sets are told by a hash of the address. The line
+A line may lie in any of the `ways` of one set, and a hash of the address chooses the set. The line
 that was touched longest ago leaves its set when one more comes in. Which lines share a set is not
 known, and nothing is drawn: of a line, the *share* is kept that is expected to be still there, so
 that equal cores have equal times and a run gives the same times again. After v bytes came in, a set
@@ -45,7 +45,7 @@ SHARE_UNITS = 1 << 20
 WHOLE = 1 << 16
 """A line that is there for certain; less is the share of it that is expected to be there."""
 AGES = 1 << 8
-"""Ages of lines are told apart by so many parts of the capacity."""
+"""Ages of lines are distinguished by so many parts of the capacity."""
 NEVER = 1 << 50
 """Age, in bytes, of a line that was never in the L2."""
 

@@ -33,8 +33,8 @@ def columns(spec: DeviceSpec) -> tuple[str, ...]:
 
 def _names(prefix: str, pipes: tuple[Pipe, ...]) -> tuple[str, ...]:
     words = [NAMES.get(pipe, pipe) for pipe in pipes]
-    told = [f"{prefix}{word}_{what}" for word in words for what in ("time(us)", "ratio")]
-    return (*told, f"{prefix}icache_miss_rate")
+    names = [f"{prefix}{word}_{what}" for word in words for what in ("time(us)", "ratio")]
+    return (*names, f"{prefix}icache_miss_rate")
 
 
 def counters(spec: DeviceSpec, trace: Trace | None, time_us: float) -> list[str]:

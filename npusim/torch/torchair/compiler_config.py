@@ -26,7 +26,7 @@ KINDS: dict[type, str] = {
     dict: "any dict",
     FunctionType: "any function",
 }
-"""What an option takes beside values that it lists."""
+"""What an option takes besides values that it lists."""
 
 
 class _Options:
