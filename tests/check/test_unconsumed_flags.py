@@ -190,7 +190,7 @@ def ways(error: FlagError) -> list[str]:
 
 @given(flags, flags, flags)
 @draws(300)
-def test_whoever_follows_the_advice_has_a_launch_that_passes(
+def test_following_the_advice_yields_a_launch_that_passes(
     cube: list[MicroOp], first: list[MicroOp], second: list[MicroOp]
 ) -> None:
     cores = [cube, first, second]

@@ -211,7 +211,7 @@ def lacks(who: str, what: str) -> str:
     return f"^{re.escape(said)}$"
 
 
-def test_a_micro_op_without_a_meaning_a_cost_or_rules_is_named_when_it_is_met() -> None:
+def test_a_micro_op_without_meaning_cost_or_rules_is_named() -> None:
     state = State(Buffers(A2.cores["aiv"]), {})
     with pytest.raises(TypeError, match=lacks("semantics.EXECUTE", "a function that computes it")):
         run([FRESH], state)
@@ -221,7 +221,7 @@ def test_a_micro_op_without_a_meaning_a_cost_or_rules_is_named_when_it_is_met() 
         check(Program("kernel", (FRESH,)), Place(A2, "aiv"))
 
 
-def test_operands_of_a_micro_op_without_rules_must_lie_in_their_buffers_too() -> None:
+def test_operands_without_rules_must_lie_in_their_buffers() -> None:
     place = Place(devices.load("ascend310p3"), "ai_core")
     beyond = BroadcastToL0c(Local("l0c", 262144 - 512, FLOAT32, 256), ub(0, 16), 16)
     message = (

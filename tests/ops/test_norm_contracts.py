@@ -135,7 +135,7 @@ def test_npu_add_rms_norm_quant(series: str, rows: list[Row]) -> None:
     hold("npu_add_rms_norm_quant", QUANT_BASE, series, rows)
 
 
-def test_scales_in_float32_beside_bfloat16_are_warned_of() -> None:
+def test_scales_in_float32_with_bfloat16_are_warned_of() -> None:
     call = {name: value.astype(BF16) for name, value in ADD_BASE.items()}
     message = (
         "^npu_add_rms_norm_quant: scales1 should be bfloat16 like x1, not float32, which the "

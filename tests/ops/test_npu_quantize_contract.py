@@ -188,7 +188,7 @@ def test_with_div_mode_true(series: str, rows: list[Row], subtests: pytest.Subte
             assert_accepted(OP, DIVIDE | row.right, series)
 
 
-def test_the_first_thing_that_is_wrong_is_told() -> None:
+def test_the_first_thing_that_is_wrong_is_refused() -> None:
     """Types of attributes, then tensors, in the order of the parameters."""
     with pytest.raises(OpError, match=r"^npu_quantize: axis must be an integer"):
         run(OP, None, None, None, None, None, None, device="ascend910b2")

@@ -380,7 +380,7 @@ def test_an_mmad_has_its_operands_where_the_layouts_say(device: str, dtypes: tup
 
 
 @needs_node
-def test_an_mmad_is_told_step_by_step() -> None:
+def test_an_mmad_is_explained_step_by_step() -> None:
     say = "[el('mmad-step-name').textContent, el('mmad-told').textContent.split('\\n')[0]]"
     texts = "el('mmad-terms').children.map((row) => row.children[1].textContent)"
     answers = page_says(

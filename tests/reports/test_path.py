@@ -110,7 +110,7 @@ def test_what_is_later_by_its_slack_delays_nobody_and_by_more_the_rest(more: int
         assert both(4096, repeats).cycles == before.cycles + max(0, took - spare)
 
 
-def test_a_load_beside_long_work_has_the_slack() -> None:
+def test_a_load_during_long_work_has_the_slack() -> None:
     assert least(both(64, 32))["mte2"] > 0
     assert least(both(64, 32))["vector"] == 0
 

@@ -94,7 +94,7 @@ def test_a_core_waits_for_its_own_group_alone(ax: Axes) -> None:
     assert len({arrow._posA_posB[0] for arrow in arrows}) == 1
 
 
-def test_arrows_lead_to_whoever_stood_waiting(ax: Axes) -> None:
+def test_arrows_lead_to_the_pipe_that_waits(ax: Axes) -> None:
     timeline.timeline(trace(lane((0,), *CHAIN)), ax=ax)
     arrows = [artist for artist in ax.get_children() if isinstance(artist, FancyArrowPatch)]
 
@@ -189,7 +189,7 @@ def test_barriers_and_other_cores_are_reasons_of_their_own() -> None:
     ]
 
 
-def test_a_pipe_works_while_it_is_held_and_is_busy_until_its_results_are_there() -> None:
+def test_a_pipe_works_while_held_and_is_busy_until_results_arrive() -> None:
     """Loads of 10 and 9 cycles, whose results come after 30 and 29."""
     played = trace(lane((0,), *CHAIN))
     works = sum(row.us for row in bounds.rows(played) if (row.pipe, row.cause) == ("mte2", "work"))

@@ -258,7 +258,7 @@ FOCUSED = "document.activeElement.getAttribute('aria-label')?.split(';')[0]"
 @pytest.mark.parametrize(
     ("width", "scheme"), list(product((360, 820, 1300), ("light", "dark"))), ids=str
 )
-def test_a_point_tells_what_was_reached_and_allowed(
+def test_a_point_says_what_was_reached_and_allowed(
     page: Path, records: list[Record], tmp_path: Path, width: int, scheme: str
 ) -> None:
     rows = [row for row in roofline.rows(records[0]) if row.title == "GM/L2"]

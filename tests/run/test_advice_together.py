@@ -26,7 +26,7 @@ def one(before: Run, after_us: float = 1.0, **arguments: Any) -> Advice:
     return Advice("a", "b", before.time_us, after_us, "change", arguments=arguments)
 
 
-def test_changes_that_gain_beside_each_other_are_told_together() -> None:
+def test_changes_that_gain_together_are_listed_together() -> None:
     run = ragged()
     told = run.advice()
     (both,) = (each for each in told if each.change.startswith("all 3 together: "))

@@ -95,7 +95,7 @@ def test_a_spec_says_how_it_lies() -> None:
     assert parse("spec:8:layout=ND:transposed=false") == TensorSpec((8,), "float32")
 
 
-def test_a_transposed_array_has_the_same_numbers_the_other_way_round_in_memory() -> None:
+def test_a_transposed_array_has_the_same_elements_transposed() -> None:
     found = parse("arange:2x3x4:int8:transposed=true")
     same(found, np.arange(24, dtype=np.int8).reshape(2, 3, 4))
     assert isinstance(found, np.ndarray)
@@ -113,7 +113,7 @@ def test_an_array_in_fractals_is_a_tensor(words: str, turned: bool) -> None:
 # ---- wrong words ----
 
 
-def test_wrong_words_are_told_what_must_hold(subtests: pytest.Subtests) -> None:
+def test_refusals_of_words_say_what_must_hold(subtests: pytest.Subtests) -> None:
     for text, message in [
         ("rando:3", f"a value must begin with one of {KINDS}, not 'rando:3'; did you mean rand?"),
         (

@@ -221,7 +221,7 @@ class Broken(Executor):
         raise BrokenExecutor("its workers are gone")
 
 
-def test_an_executor_that_breaks_is_told_in_a_line() -> None:
+def test_an_executor_that_breaks_is_reported() -> None:
     with pytest.raises(SweepError) as caught:
         swept(executor=Broken())
     assert str(caught.value) == (
@@ -342,7 +342,7 @@ def test_too_many_cells_are_a_slip() -> None:
 
 
 @pytest.mark.parametrize("name", ["time_us", "device", "gm.x", "2m"])
-def test_a_variable_has_a_name_of_its_own(name: str) -> None:
+def test_a_variable_has_its_own_name(name: str) -> None:
     with pytest.raises(SweepError) as caught:
         npusim.sweep(OP, call, {name: [1]}, device="A2")
     assert str(caught.value) == (

@@ -110,7 +110,7 @@ def test_stores_share_the_write_link(tiny: DeviceSpec) -> None:
     assert log(trace, 0) == log(trace, 1) == [("mte3", 0, 16, 20)]
 
 
-def test_the_l2_has_links_of_its_own() -> None:
+def test_the_l2_has_its_own_links() -> None:
     spec = tiny_spec(l2__read_bytes_per_s=64e9)
     trace = play(spec, (load(256),), (load(256, 1024),), sizes=SMALL, l2="warm")
     # Two ports of 64 on a link of 64: 32 each, as if it were global memory; 2 cycles of latency.
@@ -288,7 +288,7 @@ def test_requests_of_equivalent_cores_bring_in_as_much_as_separate_ones() -> Non
     assert age(copies=3, requests=1) == age(copies=1, requests=3)
 
 
-def test_lines_read_in_part_from_an_odd_place_are_not_kept(tiny: DeviceSpec) -> None:
+def test_lines_read_in_part_from_an_odd_place_do_not_stay(tiny: DeviceSpec) -> None:
     # From byte 48 on, no multiple of a sector of 32: the ends of each row are whole lines, and the
     # row after it fetches the line that both share again. 200 bytes touch 2 lines, 80 the next.
     place = Global("x", 48, 200, 2, 280)

@@ -172,7 +172,7 @@ def test_dispatch_takes_a_cycle_each() -> None:
     ]
 
 
-def test_a_barrier_is_handed_out_in_a_cycle_of_the_scalar_unit() -> None:
+def test_a_barrier_is_issued_in_a_cycle_of_the_scalar_unit() -> None:
     program = (vector(1, 1024), Barrier("vector"), vector(1, 2048))
     # Handed out at 3, 4 and 7; the barrier waits for the result, which is there at 7.
     assert log(play(tiny_spec(scalar__dispatch_cycles=3), program)) == [
@@ -538,7 +538,7 @@ def test_a_pipe_that_waits_for_ever_is_named(tiny: DeviceSpec) -> None:
         play(tiny, program)
 
 
-def test_a_scalar_unit_that_waits_for_ever_is_named_with_the_pipe_behind_it(
+def test_a_deadlocked_scalar_unit_is_named_with_the_pipe_behind_it(
     tiny: DeviceSpec,
 ) -> None:
     program = (

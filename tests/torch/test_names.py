@@ -211,7 +211,7 @@ def test_older_names_of_types() -> None:
         ("set_autocast_dtype", "get_autocast_dtype", torch.bfloat16),
     ],
 )
-def test_settings_are_kept(setter: str, getter: str, value: Any) -> None:
+def test_settings_stay(setter: str, getter: str, value: Any) -> None:
     before = getattr(torch.npu, getter)()
     getattr(torch.npu, setter)(value)
     assert getattr(torch.npu, getter)() == value

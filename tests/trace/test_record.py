@@ -93,7 +93,7 @@ def test_a_run_without_time_has_no_trace(tmp_path: Path) -> None:
     assert (found.trace, found.time_us, found.code) == (None, None, {})
 
 
-def test_lines_of_kernels_are_kept(tmp_path: Path) -> None:
+def test_lines_of_kernels_are_stored(tmp_path: Path) -> None:
     found = record.read(written(tmp_path / "out"))
     assert found.trace is not None
     calls = found.trace.lanes[0].program.calls
