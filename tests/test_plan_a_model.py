@@ -1,4 +1,4 @@
-"""The example that plans a model: its sums, its memory, what it tells and what it refuses."""
+"""The example that plans a model: its sums, its memory, what it prints and what it refuses."""
 
 from __future__ import annotations
 

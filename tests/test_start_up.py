@@ -1,4 +1,4 @@
-"""What is not used is not loaded: neither by an import, nor by a command that only tells words."""
+"""What is not used is not loaded: neither by an import, nor by a command that only prints words."""
 
 from __future__ import annotations
 

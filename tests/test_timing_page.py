@@ -58,7 +58,7 @@ def test_the_table_says_what_the_device_file_says() -> None:
     rows = dict(re.findall(r"^\| ([^|]+?) \| ([^|]+?) \|", table, re.MULTILINE))
     rows.pop("---", None)
 
-    # These rows tell of a rule, not of a number.
+    # These rows state a rule, not of a number.
     assert set(rows) - set(NUMBERS) == {
         "past the L2",
         "banks",

@@ -1,4 +1,4 @@
-"""Which measured kernels a run is like, and what is told of them."""
+"""Which measured kernels a run is like, and what is reported of them."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def verify(*cores: list[MicroOp], kinds: tuple[str, ...] = GROUP) -> None:
 def refused(text: str, *cores: list[MicroOp], kinds: tuple[str, ...] = GROUP) -> None:
     with pytest.raises(FlagError, match=f"^{re.escape(text)}$"):
         verify(*cores, kinds=kinds)
-    # Only whoever says so may leave them.
+    # Only an operator that says so may leave them.
     chip.verify(launch(*cores, kinds=kinds), A2, flags_may_stay_up=True)
 
 

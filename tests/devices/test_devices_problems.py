@@ -1,4 +1,4 @@
-"""What a reader is told about a device file that does not describe a device."""
+"""How npusim refuses a device file that does not describe a device."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ def test_experts_with_a_capacity_drop_rows_and_fill_up() -> None:
 
 
 def test_what_capacities_leave_is_what_finalize_routing_takes() -> None:
-    """drop_pad_mode 3: an index of a token beside the other, -1 adds nothing."""
+    """drop_pad_mode 3: an index of a token next to the other, -1 adds nothing."""
     given = {"drop_pad_mode": 1, "expert_capacity": 2}
     rows, index, *_ = outputs(X, EXPERTS, **given)
     weights = np.ones((3, 2), np.float32)

@@ -447,7 +447,7 @@ COMMON = {"ND": False, "ND.T": True, "NZ": True, "NZ.T": False}
 @pytest.mark.parametrize("form", COMMON)
 @pytest.mark.parametrize("m", [1, 16, 24, 31, 32, 33, 48, 64])
 def test_the_cube_takes_256_columns_and_128_of_k_for_any_m(m: int, form: str) -> None:
-    """Digits that do not fit beside two pieces of the weight are streamed, not cut smaller."""
+    """Digits that do not fit next to two pieces of the weight are streamed, not cut smaller."""
     plan = tile(A2, check(A2, **spec_call(m, 4096, 11008, form)))
     assert isinstance(plan, MulticorePlan)
     cube, rows = plan.cube, -(-2 * m // 16) * 16

@@ -1,4 +1,4 @@
-"""Several runs on one page: their letters, what tells them apart, and how long each takes."""
+"""Several runs on one page: their letters, what distinguishes them, and how long each takes."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_title_says_what_is_compared() -> None:
     )
 
 
-# ---- what tells runs apart ----
+# ---- what distinguishes runs ----
 
 
 def test_one_run_needs_no_letter(tmp_path: Path) -> None:

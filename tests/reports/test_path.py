@@ -1,4 +1,4 @@
-"""The critical path told: every cycle is one micro-op's, slack is what a delay costs nobody."""
+"""The critical path in words: every cycle is one micro-op's, slack is what a delay costs nobody."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def least(found: Trace) -> dict[str, int]:
 
 @pytest.mark.parametrize("more", [1, 3, 8, 16])
 def test_what_is_later_by_its_slack_delays_nobody_and_by_more_the_rest(more: int) -> None:
-    """A vector unit that works longer beside a load: only what is beyond its slack is added."""
+    """A vector unit that works longer during a load: only what is beyond its slack is added."""
     before = both(4096, 4)
     ends = {span.pipe: span.end for span in before.spans(0) if not isinstance(span.op, ORDERING)}
     spare = ends["mte2"] - ends["vector"]

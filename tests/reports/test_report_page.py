@@ -160,7 +160,7 @@ def test_a_run_may_stand_there_twice(three: list[Path], small: Path, tmp_path: P
     assert re.findall(r'<p class="who"><b>(.*?)</p>', page) == [
         *("A</b> ascend310p3", "B</b> the same call as A", "C</b> ascend910b2"),
     ]
-    # Two chips, of which each is told once.
+    # Two chips, of which each is listed once.
     assert re.search(r"<th>ascend310p3</th><th>its source</th><th>ascend910b2</th>", page)
     assert page.count("<th>ascend310p3</th>") == 1
     found = re.findall(r'<clipPath id="([^"]+)"', page)

@@ -1,4 +1,4 @@
-"""Advice: what is told was tried, and whoever tries it once more finds the same time."""
+"""Advice: what is listed was tried, and gives the same time when tried once more."""
 
 from __future__ import annotations
 

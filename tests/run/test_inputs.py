@@ -1,4 +1,4 @@
-"""Tensors from words: what each form gives, and what each wrong one is told."""
+"""Tensors from words: what each form gives, and how each wrong one is refused."""
 
 import os
 import re

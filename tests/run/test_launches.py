@@ -1,4 +1,4 @@
-"""Calls that launch several kernels: what each takes, and what tells of them."""
+"""Calls that launch several kernels: what each takes, and what reports them."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_a_call_that_runs_no_kernel_has_no_launch() -> None:
     assert (empty.launches, empty.time_us, empty.launch_us) == ((), 0.0, 0.0)
 
 
-# ---- who tells of them ----
+# ---- what reports them ----
 
 
 def test_json_and_repr_name_both() -> None:

@@ -56,7 +56,7 @@ def quantized(**options: Any) -> Run:
 
 
 def assert_same_run(a: Run, b: Run) -> None:
-    """All that a run tells without its values is the same, every span and copy of it too."""
+    """All that a run reports without its values is the same, every span and copy of it too."""
     assert json.dumps(a.to_json()) == json.dumps(b.to_json())
     assert repr(a) == repr(b)
     assert (a.plan, a.launches, a.counters) == (b.plan, b.launches, b.counters)

@@ -1,4 +1,4 @@
-"""Sweeps in Python: the same rows whoever computes them, refusals as rows, going on."""
+"""Sweeps in Python: the same rows in any process, refusals as rows, going on."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_values_are_left_out_of_words() -> None:
     )
 
 
-# ---- whoever computes them ----
+# ---- in any process ----
 
 
 class Late(Executor):

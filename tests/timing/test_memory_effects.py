@@ -1,4 +1,4 @@
-"""What silicon does beside bandwidth and latency, each effect by hand on the tiny chip.
+"""What silicon does besides bandwidth and latency, each effect by hand on the tiny chip.
 
 A core's port takes 32 bytes a cycle from the memory and 64 out of the L2; all cores together get 32
 and 128; a load is there after 10 cycles, or 2 out of the L2, a store after 4. Lines have 128 bytes.

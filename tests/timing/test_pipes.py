@@ -423,7 +423,7 @@ def test_calls_and_what_they_stand_for_take_the_same_time(
     assert one.counters() == other.counters()
 
 
-# ---- what a copy costs beside its bytes ----
+# ---- what a copy costs besides its bytes ----
 
 
 def test_a_short_copy_holds_its_pipe_for_the_issue() -> None:

@@ -1,4 +1,4 @@
-"""Whatever torch's dispatcher hands to the card is timed, or told as not timed."""
+"""Whatever torch's dispatcher hands to the card is timed, or reported as not timed."""
 
 from __future__ import annotations
 

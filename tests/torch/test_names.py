@@ -128,7 +128,7 @@ def test_torchair_has_two_names() -> None:
     assert torch_npu.dynamo.torchair is torchair
 
 
-# ---- what scripts touch beside operators ----
+# ---- what scripts touch besides operators ----
 
 
 def test_pinned_memory_is_marked() -> None:

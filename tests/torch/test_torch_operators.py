@@ -511,7 +511,7 @@ def test_weights_of_groups_in_fractals() -> None:
 
 @pytest.mark.parametrize("turned", [False, True])
 def test_operators_get_a_tensor_in_its_format(turned: bool) -> None:
-    """The time tells: FRACTAL_NZ is read in another way than ND."""
+    """The time shows it: FRACTAL_NZ is read in another way than ND."""
     plain = integers(96, 64)
     cast = torch_npu.npu_format_cast(plain.npu(), NZ)
     x1, scale = integers(32, 64 if turned else 96), torch.rand(1)

@@ -146,7 +146,7 @@ def test_operators_give_the_same_side_by_side(name: str, device: str) -> None:
         assert np.asarray(found[output]).tobytes() == np.asarray(expected[output]).tobytes()
 
 
-# ---- who is computed beside whom ----
+# ---- what is computed side by side ----
 
 X = Local("ub", 0, FLOAT32, 8)
 ROW = Local("ub", 0, UINT8, 32)

@@ -317,7 +317,7 @@ def test_k_beyond_what_was_loaded_finds_no_zeros(cube: CubeBench) -> None:
 
 
 def test_k_beyond_a_piece_finds_no_zeros_in_its_last_fractal(cube: CubeBench) -> None:
-    # In L1 lie zeros beside the piece, but nobody may count on them.
+    # In L1 lie zeros next to the piece, on which no kernel may count.
     ones = np.ones((16, 24), np.int8)
     fill_l0(cube, ones, ones.T, INT8)
     left, right = (Local(buffer, 1024, INT8, 512) for buffer in ("l0a", "l0b"))
