@@ -144,7 +144,7 @@ def dtype_of(array: Array) -> DType | None:
 
 
 def round_to_integral(values: Array, mode: RoundMode) -> Array:
-    """Round float64 *values* (exact fp32, fp16 or bf16 numbers) to integers, NaN and inf kept."""
+    """Round float64 *values* (exact fp32, fp16 or bf16 numbers) to integers; NaN and inf stay."""
     rounded: Array
     match mode:
         case "rint" | "none":

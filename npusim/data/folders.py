@@ -168,7 +168,7 @@ def _put_back(old: Path, target: Path) -> None:
     if taken(target) is None:
         old.rename(target)
     else:
-        # Somebody else has written there meanwhile: both are kept.
+        # Another process has written there meanwhile: both stay.
         old.rename(old.parent.with_suffix(".old"))
 
 

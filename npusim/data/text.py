@@ -17,7 +17,7 @@ UNSEEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 def printable(text: str) -> str:
     """*text* with what a terminal would obey written out; lines stay lines.
 
-    A name from a file may hold an escape sequence, which could hide or forge what is shown.
+    A name from a file may hold an escape sequence, which could hide or forge what is printed.
 
     >>> printable("chip \\x1b[2J of 8 µm")
     'chip \\\\x1b[2J of 8 µm'

@@ -158,7 +158,7 @@ _PLAIN: dict[object, _Form] = {
     int: _integer(ADDRESS),
     float: _Form(_is_real, "a number"),
     bool: _Form(lambda value: type(value) is bool, "True or False"),
-    # Names and reasons are shown to people, who must see all of them.
+    # Names and reasons are printed for people, who must see all of them.
     str: _Form(lambda value: type(value) is str and value.isprintable(), "a printable string"),
     types.NoneType: _Form(lambda value: value is None, "None"),
     DType: _Form(

@@ -56,7 +56,7 @@ class Body:
     """Micro-ops, and calls of other bodies, in program order, which many calls share.
 
     A body equals itself alone and is hashed by its identity, so that what is found out about it
-    can be kept in a dictionary without a look at its micro-ops.
+    can be a key of a dictionary without a look at its micro-ops.
     """
 
     parts: tuple[MicroOp | Call, ...]

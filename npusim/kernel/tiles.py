@@ -58,7 +58,7 @@ class CubeTiles:
     resident_b: bool = False
 
     def bypasses_l2(self, p: Product) -> bool:
-        """Whether each weight is read once only, and therefore not kept in the L2.
+        """Whether each weight is read once only, and therefore does not stay in the L2.
 
         ops-nn@e5c3fa9: one row of blocks switches the cache off for x2.
         """

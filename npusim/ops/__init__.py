@@ -68,7 +68,7 @@ def names() -> tuple[str, ...]:
 
 @cache
 def _modules() -> frozenset[str]:
-    """The operators that have a module of their own."""
+    """The operators that have their own module."""
     found = (module.name for module in iter_modules(__path__))
     return frozenset(name for name in found if not name.startswith("_") and name != FAMILIES)
 

@@ -328,7 +328,7 @@ class Contract:
         return found
 
     def tensors(self, name: str) -> list[tuple[str, Any]]:
-        """A list of tensors, each with a name of its own; one tensor is a list of it.
+        """A list of tensors, each with its own name; one tensor is a list of it.
 
         A list of several names each by its place, as in `x[1]`.
         """

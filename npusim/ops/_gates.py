@@ -46,7 +46,7 @@ class Scores:
         if whole:
             core.emit(WholeReduce("sum", self.partial[:whole], values[: whole * lanes]))
         if rest := values.count - whole * lanes:
-            # A result begins at a block: that of the rest has one of its own.
+            # A result begins at a block: that of the rest has another one.
             parts.append(self.largest.of(self.dtype, 1))
             core.emit(WholeReduce("sum", parts[-1], values.at(whole * lanes, rest)))
         core.sync("vector", "scalar")

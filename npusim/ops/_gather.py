@@ -1,7 +1,7 @@
 """Rows of tables, one for each index: what embedding and index_select have in common (GatherV2).
 
 Indices are loaded by the thousand, the scalar unit reads one after the other, and each row is a
-copy of its own: from the table in global memory, or from the copy of it in the unified buffer.
+its own copy: from the table in global memory, or from the copy of it in the unified buffer.
 Rows of whole blocks are stored in one burst for as many as half of the buffer holds. A row that is
 no whole blocks is its whole blocks and, once more, the block that ends where it ends.
 
@@ -109,7 +109,7 @@ REASONS: dict[Template, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan(ops.Plan):
-    """Each core has indices of its own."""
+    """Each core has its own indices."""
 
     template: Template
     runs_of_core: tuple[tuple[range, ...], ...]
@@ -189,7 +189,7 @@ INDEX, BYTE = "index", "byte"
 
 
 def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
-    """One block a core, each with a program of its own: indices differ."""
+    """One block a core, each with its own program: indices differ."""
     blocks: list[Block] = []
     for core, runs in enumerate(plan.runs_of_core):
         kernel = Gather(VectorCore(p.name, spec), p, plan)

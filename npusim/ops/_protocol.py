@@ -129,7 +129,7 @@ class Operator:
     build: Callable[[DeviceSpec, Any, Any], tuple[Block, ...]] = _no_build
     """Writes the programs of a problem and its plan, one block a core."""
     prologue: Callable[[Any, Arguments], tuple[EarlierCall, ...]] = _nothing_first
-    """What torch_npu launches first, for a problem and the call's arguments: kernels of their own,
+    """What torch_npu launches first, for a problem and the call's arguments: separate kernels,
     whose time a profiler lists apart and whose results `check` hands to the operator's kernel."""
     oracle: Callable[[Given], Array | Tensor | tuple[Array | Tensor, ...]]
     """Computes the result on whole arrays in plain numpy from the arguments of a

@@ -1,4 +1,4 @@
-"""Groups of rows, each with scales of its own: where a row's group ends stands in a group_index."""
+"""Groups of rows, each with its own scales: where a row's group ends stands in a group_index."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 MAX_GROUPS = 1024
-"""Of those with smooth scales of their own (aclnn_dynamic_quant_v2.cpp, swi_glu_quant)."""
+"""Of those with their own smooth scales (aclnn_dynamic_quant_v2.cpp, swi_glu_quant)."""
 Groups = tuple[int, ...]
 """The group of each row of a piece."""
 

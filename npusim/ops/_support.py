@@ -251,7 +251,7 @@ class Fact(NamedTuple):
                 return row.operands(name).presence != "required"
         return value in (row.values(name) or (value,))
 
-    def told(self, name: str) -> str:
+    def in_words(self, name: str) -> str:
         """It in words, of a tensor called *name*: `x of float16`."""
         match self.kind:
             case "type":
@@ -307,9 +307,9 @@ class Narrowing:
             others = [other for other in causes if other is not each]
             if _unordered(admitted(self._left(others))) == now:
                 causes = others
-        words = tuple(fact.told(name) for name, fact in causes)
-        beside = f" with {listed(words, 'and')}" if words else ""
-        return f"{beside} on {self.series}"
+        words = tuple(fact.in_words(name) for name, fact in causes)
+        condition = f" with {listed(words, 'and')}" if words else ""
+        return f"{condition} on {self.series}"
 
     def _left(self, seen: list[tuple[str, Fact]]) -> tuple[Row, ...]:
         return tuple(row for row in self.rows if all(fact.holds(row) for _, fact in seen))

@@ -162,7 +162,7 @@ SMALL, AB, AB_CAST = "small", "ab", "ab_cast"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan(ops.Plan):
-    """Each core has tokens of its own and takes all heads of a few at a time."""
+    """Each core has its own tokens and takes all heads of a few at a time."""
 
     tokens_per_core: int
     loaded_tokens: int
@@ -213,7 +213,7 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
 def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
     """A few tokens at a time; cores with as many share their program.
 
-    Assumed: the order of the micro-ops of several tokens, which small, with one, does not tell.
+    Assumed: the order of the micro-ops of several tokens, which small, with one, does not show.
     """
     core = VectorCore("npu_apply_rotary_pos_emb", spec)
     kernel = ApplyRotary(core, p, plan)

@@ -13,7 +13,7 @@ The vendor's kernel is TransData, which is closed; the one here does what its na
 the micro-ops that there are: rows into the unified buffer, block copies there, fractals out. Its
 split over cores and buffers is assumed, and so is that rows lie there without a gap, whose blocks
 one below the other then meet in a group of banks. A transposed view of an ND array is made
-contiguous first, by a kernel of its own that is not timed; one of a FRACTAL_NZ tensor keeps its
+contiguous first, by a separate kernel that is not timed; one of a FRACTAL_NZ tensor keeps its
 memory's order.
 
 Accepted are two to six dimensions (those of the matrix products' weights, ops-nn) of float16,

@@ -13,7 +13,7 @@ scale_value is the first operator's scale. inner_precise changes nothing (assume
 The kernel of the same operator for keys of fp16 and bf16 is not simulated.
 
 Sources: op-plugin@517f2e7, op_plugin_functions.yaml; ops-transformer@3a280bc
-attention/incre_flash_attention. Atlas A2 and A3: Atlas inference has a kernel of its own.
+attention/incre_flash_attention. Atlas A2 and A3: Atlas inference has its own kernel.
 """
 
 from __future__ import annotations

@@ -162,7 +162,7 @@ MORE_WORDS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan(ops.Plan):
-    """Each core makes tiles of tuples ready, then replaces the rows of a range of its own."""
+    """Each core makes tiles of tuples ready, then replaces the rows of its own range."""
 
     template: Literal["sorted", "scanned"]
     tile_tuples: int

@@ -210,7 +210,7 @@ BYTES_OF_COLUMN = 25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan(ops.Plan):
-    """Each core has rows of its own and takes them in pieces of whole rows, all buffers single."""
+    """Each core has its own rows and takes them in pieces of whole rows, all buffers single."""
 
     rows_of_core: tuple[int, ...]
     row_step: int

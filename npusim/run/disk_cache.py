@@ -100,9 +100,9 @@ class Stored:
     def get(
         self, key: Hashable, blocks: Callable[[], Sequence[Block]], make: Callable[[], Trace]
     ) -> Trace:
-        """What is there under *key*, of *blocks*; else what *make* returns, kept if it can be.
+        """What is there under *key*, of *blocks*; else what *make* returns, stored if it can be.
 
-        A disk that is full, or a folder that has gone, costs no more than that it is not kept.
+        A disk that is full, or a folder that has gone, costs no more than that it is not stored.
         """
         try:
             digest = digest_of(key)

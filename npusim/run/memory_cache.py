@@ -62,7 +62,7 @@ class MemoryCache:
         return len(self._entries)
 
     def get(self, key: Hashable, make: Callable[[], Made], nbytes: Callable[[Made], int]) -> Made:
-        """What is kept under *key*; else what *make* returns, kept if there is room for it.
+        """What is stored under *key*; else what *make* returns, stored if there is room for it.
 
         *nbytes* says how much that takes. Two threads that ask at once may both make it.
         """
@@ -106,7 +106,7 @@ def forget() -> None:
 
 
 def device_key(spec: DeviceSpec) -> bytes:
-    """A digest of all that *spec* says, but for its sources, on which nothing kept depends."""
+    """A digest of all that *spec* says, but for its sources, on which no entry depends."""
     return sha256(spec.model_dump_json(exclude={"sources"}).encode()).digest()
 
 
@@ -138,8 +138,8 @@ def key_of(value: object) -> Hashable:
     if is_dataclass(value) and not isinstance(value, type):
         return kind, *(key_of(getattr(value, field.name)) for field in fields(value))
     raise TypeError(
-        f"kept: a key must be made of numbers, texts, arrays and records, not {kind.__name__}; "
-        f"compute it anew"
+        f"memory cache: a key must be made of numbers, texts, arrays and records, not "
+        f"{kind.__name__}; compute it anew"
     )
 
 

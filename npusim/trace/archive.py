@@ -64,7 +64,7 @@ def save(
 def _check_size(what: str, nbytes: int, most_bytes: int) -> None:
     if nbytes > most_bytes:
         raise ValueError(
-            f"record: the {what} of a run that is kept must have at most {most_bytes} bytes, not "
+            f"record: the {what} of a stored run must have at most {most_bytes} bytes, not "
             f"{nbytes}; run it on smaller tensors, or without a folder"
         )
 

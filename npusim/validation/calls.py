@@ -75,7 +75,7 @@ from npusim.micro.published import find
 from npusim.ops._attention.problem import MASK_EXTENT
 from npusim.ops._dynamic_quant.choice import UB_BYTES, max_columns
 from npusim.run import run
-from npusim.timing.memory import WHOLE, kept
+from npusim.timing.memory import WHOLE, resident_share
 from npusim.validation.columns import (
     TRACED,
     bias_dtype,
@@ -374,7 +374,7 @@ def _attention(row: Row) -> tuple[Timed, ...]:
         options["block_table"] = TensorSpec((requests, blocks), "int32")
         options |= {"block_size": PAGE, "actual_seq_lengths_kv": [keys] * requests}
     # All come between two uses of one.
-    share = kept(2 * (query.nbytes + kv.nbytes), devices.load(row.device))
+    share = resident_share(2 * (query.nbytes + kv.nbytes), devices.load(row.device))
     l2: L2State = (
         "repeat" if share == WHOLE else dict.fromkeys(("query", "key", "value"), share / WHOLE)
     )

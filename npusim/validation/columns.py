@@ -8,7 +8,7 @@ from npusim import devices
 from npusim.chip import L2State
 from npusim.data.tensor import TensorSpec
 from npusim.devices.schema import ICache
-from npusim.timing.memory import WHOLE, kept
+from npusim.timing.memory import WHOLE, resident_share
 from npusim.validation.rows import Row, RowError
 
 __all__ = [
@@ -96,7 +96,7 @@ def l2_of(row: Row, weight: TensorSpec | None = None, *names: str) -> L2State:
     share = 0
     if row.l2 == "weights cold":
         # All copies come between two uses of one.
-        share = kept(COPIES * weight.nbytes, devices.load(row.device))
+        share = resident_share(COPIES * weight.nbytes, devices.load(row.device))
     if share == WHOLE:
         return "warm"
     return {name: share / WHOLE} | dict.fromkeys(activations, 1.0) if share else tuple(activations)

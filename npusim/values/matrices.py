@@ -1,4 +1,4 @@
-"""Lazy tiles: matrices in L1, L0A, L0B and L0C, kept as arrays until their bytes are read.
+"""Lazy tiles: matrices in L1, L0A, L0B and L0C, held as arrays until their bytes are read.
 
 Writing a tile as the bytes that it has on the chip and reading these as a matrix gives the same
 numbers, but reordering fractals takes long, so it is done only when needed. An accumulator keeps

@@ -242,7 +242,7 @@ WRONG: list[tuple[tuple[str, ...], str]] = [
     ),
     (
         (*NZ, "--offset", "1", "-f", "csv"),
-        "layout: one place must be shown as text or json; drop --format and -o",
+        "layout: one place must be printed as text or json; drop --format and -o",
     ),
     (
         (*NZ, "-f", "png"),

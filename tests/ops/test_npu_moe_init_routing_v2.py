@@ -275,7 +275,7 @@ ROWS = [
     Row({}, "the chip must be of Atlas A2 or Atlas A3, not ascend310p3 of Atlas inference, which "
         "has no such kernel; run on Atlas A2 or A3", {}, OLD, Code.UNSUPPORTED),
     Row({"quant_mode": 0},
-        "quant_mode must be -1 or 1, not 0, whose rounding no source tells; pass -1, and the rows "
+        "quant_mode must be -1 or 1, not 0, whose rounding no source gives; pass -1, and the rows "
         "to npu_quantize", {}, NEW, Code.UNSUPPORTED),
     Row({"quant_mode": 2},
         "quant_mode must be -1 or 1 on {series}, not 2; choose one of these", QUANT, NEW),

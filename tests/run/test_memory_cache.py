@@ -350,7 +350,7 @@ def test_keys_distinguish_types_and_contents() -> None:
     assert key_of(INT8) != key_of(INT32)
     with pytest.raises(
         TypeError,
-        match=r"^kept: a key must be made of numbers, texts, arrays and records, not list; "
+        match=r"^memory cache: a key must be made of numbers, texts, arrays and records, not list; "
         r"compute it anew$",
     ):
         key_of([1])

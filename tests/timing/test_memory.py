@@ -30,7 +30,7 @@ from npusim.timing.memory import (
     unaligned_lines,
 )
 from npusim.timing.memory.at_launch import at_launch
-from npusim.timing.memory.l2 import SHARE_UNITS, WHOLE, Found, kept
+from npusim.timing.memory.l2 import SHARE_UNITS, WHOLE, Found, resident_share
 from npusim.trace import COUNT_UNITS
 
 SMALL = {"x": 2048, "y": 2048}
@@ -262,7 +262,7 @@ def test_the_l2_answers_by_volume() -> None:
     # They do not drive each other out. As many others leave exp(-1) of each.
     assert reads(l2, slice(0, 10)) == [(10, 0, 0, 0)]
     assert reads(l2, slice(64, 128)) == [(0, 64, *twice(64 * 128))]
-    share = kept(L2_BYTES, spec) / WHOLE
+    share = resident_share(L2_BYTES, spec) / WHOLE
     assert share == pytest.approx(math.exp(-1), abs=1e-5)
     (found,) = reads(l2, slice(20, 30))
     assert found == pytest.approx((10 * share, *[10 * (1 - share)], *twice(1280 * (1 - share))))
@@ -275,7 +275,7 @@ def test_what_is_left_is_what_a_poisson_variable_says(ways: int) -> None:
         age = parts * L2_BYTES // 8
         mean = ways * age / L2_BYTES
         left = math.exp(-mean) * sum(mean**k / math.factorial(k) for k in range(ways))
-        assert kept(age, spec) / WHOLE == pytest.approx(left, abs=1e-5)
+        assert resident_share(age, spec) / WHOLE == pytest.approx(left, abs=1e-5)
 
 
 def test_requests_of_equivalent_cores_bring_in_as_much_as_separate_ones() -> None:

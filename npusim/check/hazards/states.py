@@ -145,8 +145,8 @@ class BodyWalk(Walk):
     def state(self) -> Hashable:
         """All that a further micro-op could find out: equal for walks that go on alike.
 
-        A number says what is over: all accesses up to it, and no other ones. So the number of kept
-        accesses that are over stands for it, but where adjacent ones may hand over to each other.
+        A number says what is over: all accesses up to it, and no other ones. So the number of
+        stored accesses that are over stands for it, but where adjacent ones may follow each other.
         """
         used = self._used
         ranks: dict[str, Callable[[int], int]] = {pipe: self._rank_of(pipe) for pipe in used}
@@ -180,7 +180,7 @@ class BodyWalk(Walk):
         return partial(bisect_right, kept)
 
     def _numbers_of(self, pipe: Pipe) -> set[int]:
-        """All numbers of micro-ops of *pipe* that are kept anywhere."""
+        """All numbers of micro-ops of *pipe* that are stored anywhere."""
         clocks = [lane.clock for lane in self.lanes.values()]
         clocks += [clock for waiting in self.flags.values() for clock in waiting]
         clocks.append(self.at_issue)

@@ -175,7 +175,7 @@ class Walk:
             op = ops[self.next]
             if op.pipe != "scalar":
                 lane = self.lanes[op.pipe]
-                # Nothing ahead of it in its pipe: it goes at once, so that program order is kept.
+                # Nothing ahead of it in its pipe: it goes at once, in program order.
                 if lane.queue or not self.step(lane, self.next, self.at_issue):
                     lane.queue.append((self.next, self.at_issue))
             elif not self.step(self.scalar, self.next, self.at_issue):

@@ -137,7 +137,7 @@ AdviceOption = Annotated[
     bool,
     typer.Option(
         "--advice",
-        help="Say what to change, each piece of advice tried and shown with the time that came "
+        help="Say what to change, each piece of advice tried and printed with the time that came "
         "out: that takes as long as some ten to thirty such runs.",
     ),
 ]

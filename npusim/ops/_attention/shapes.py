@@ -328,7 +328,7 @@ def _side(contract: Contract, scale: Operand, mode: int, a: Attention) -> Scales
 
 
 def mode_of(scale: str) -> str:
-    """The parameter that says what has a scale of its own."""
+    """The parameter that says what has its own scale."""
     return scale.replace("scale", "mode")
 
 

@@ -47,7 +47,7 @@ class QuantisedWeight:
     k: int
     n: int
     group_size: int
-    """k of a group with parameters of its own; 0: all of k has the same."""
+    """k of a group with its own parameters; 0: all of k has the same."""
     offset: GmView | None
     """`(groups, n)`, or `(n, groups)` if n is the first axis of the weight."""
     scale: GmView | None

@@ -69,7 +69,7 @@ class Problem(ops.Problem):
 
     @property
     def groups(self) -> int:
-        """Groups of rows with smooth scales of their own; 0 without a group_index."""
+        """Groups of rows with their own smooth scales; 0 without a group_index."""
         return self.traits.groups
 
     @property
@@ -245,7 +245,7 @@ PATCH_UNIT, PATCH_KEPT_BYTES, WRAPS_FROM = 8, 10240, 747
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan(ops.Plan):
-    """Each core has rows of its own and takes them in pieces."""
+    """Each core has its own rows and takes them in pieces."""
 
     template: Template
     reason: str
@@ -302,7 +302,7 @@ def _coupled(spec: DeviceSpec, p: Problem, ub_bytes: int) -> Plan:
     """310P: patches of *patch* rows each, dealt out to all AI cores; what is left to the last.
 
     ops-nn@e5c3fa9 quant/dynamic_quant/op_host/dynamic_quant_tiling_310P.cpp. The vector cores
-    beside the AI cores take no part (asc-devkit, GetCoreNumAiv.md).
+    next to the AI cores take no part (asc-devkit, GetCoreNumAiv.md).
     """
     cores = spec.cores["ai_core"].count
     patch = _patch_rows(p.rows, p.columns, cores, ub_bytes)

@@ -133,7 +133,7 @@ def chosen(templates: tuple[Template, ...], asked: str | None) -> Template:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan(ops.Plan):
-    """Each core has rows of its own and takes them in steps."""
+    """Each core has its own rows and takes them in steps."""
 
     rows_of_core: tuple[int, ...]
     row_step: int

@@ -24,7 +24,7 @@ FEW_COLUMNS = 4
 
 
 def groups_of_k(p: Problem) -> int:
-    """How many groups of k have scales of their own."""
+    """How many groups of k have their own scales."""
     shape = p.scale[0].shape
     return shape[1] if len(shape) == 3 else 1
 
@@ -55,7 +55,7 @@ STRIP = 1024
 
 
 def group_k(p: Problem, weight: int) -> int:
-    """k of a group with scales of its own, of weight number *weight*: all of it without groups."""
+    """k of a group with its own scales, of weight number *weight*: all of it without groups."""
     k = p.weight_shape(weight)[0]
     shape = p.antiquant_scale[weight].shape
     has_groups = len(shape) == len(p.weight[weight].shape)

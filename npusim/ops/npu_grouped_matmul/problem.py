@@ -68,7 +68,7 @@ def entries_of(group_list: Array, kind: int) -> Integers:
 
 @dataclass(frozen=True, eq=False)
 class Groups:
-    """Products of their own, `(m, k) @ (k, n)`, and where their operands are: `(groups,)` each.
+    """Separate products, `(m, k) @ (k, n)`, and where their operands are: `(groups,)` each.
 
     They stand in the order of the list, those without rows too.
     """

@@ -411,7 +411,7 @@ class _Rows:
         if not self.p.is_int4:
             core.mul(values, values, self.vector)
         a, b, gated = values[:half], values[half:], self.work
-        # b * (a / (exp(a * -1) + 1)), copied to a buffer of its own
+        # b * (a / (exp(a * -1) + 1)), copied to its own buffer
         exp_plus_1(core, gated, a)
         core.div(gated, a, gated)
         core.mul(a, b, gated)

@@ -32,7 +32,7 @@ MOST_OF_QUANTISED = 5120
 MOST_QUANTISED = 8192
 """Columns of a row that is quantised whole; longer ones are not simulated."""
 ONE_TOKEN = (7168, 8, 256)
-"""Columns, choices and experts of the model whose single tokens have a kernel of their own
+"""Columns, choices and experts of the model whose single tokens have their own kernel
 (ops-transformer, moe_init_routing_v3)."""
 
 
@@ -158,7 +158,7 @@ def check(contract: ops.Contract) -> Problem:
 def _quantises(contract: ops.Contract) -> bool:
     contract.require(
         contract.whole("quant_mode", contract.value("quant_mode")) != STATIC,
-        "quant_mode must be -1 or 1, not 0, whose rounding no source tells; pass -1, and the rows "
+        "quant_mode must be -1 or 1, not 0, whose rounding no source gives; pass -1, and the rows "
         "to npu_quantize",
         Code.UNSUPPORTED,
     )

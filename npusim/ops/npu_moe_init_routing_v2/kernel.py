@@ -57,7 +57,7 @@ PLACE, ROW, SCALE, EXPERT, COUNT, TOTAL = "place", "row", "scale", "expert", "co
 
 
 def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
-    """The stages, each with buffers of its own; all cores wait for each other between them."""
+    """The stages, each with its own buffers; all cores wait for each other between them."""
     core, order = VectorCore("init_routing", spec), Order.of(p, plan)
     cores = np.arange(plan.block_dim)
 

@@ -141,8 +141,8 @@ def _as(dtype: DType, operand: Operand) -> Operand:
 def _axes(x: tuple[int, ...], r: tuple[int, ...], *, is_interleaved: bool) -> Axes | None:
     """How x, `(a, b, c, width)` or `(tokens, heads, width)`, and r go together; None if not at all.
 
-    Which axis is which is told by r: for BNSD 11SD and B1SD, for BSND 1S1D and BS1D, for SBND S11D
-    and SB1D, for TND T1D (rope_rotate_half_tiling.cpp). The first that fits is taken.
+    The shape of r decides: for BNSD 11SD and B1SD, for BSND 1S1D and BS1D, for SBND S11D
+        and SB1D, for TND T1D (rope_rotate_half_tiling.cpp). The first that fits is taken.
     """
     if len(r) != len(x) or r[-1] != x[-1]:
         return None
@@ -184,7 +184,7 @@ REASONS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan(ops.Plan):
-    """Each core has lines of its own, for all their heads."""
+    """Each core has its own lines, for all their heads."""
 
     lines_of_core: tuple[int, ...]
     line_step: int

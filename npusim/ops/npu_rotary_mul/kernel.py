@@ -90,7 +90,7 @@ def _build_halves(
 
 
 class Halves:
-    """The buffers of a core and its stages; the halves of a vector begin at blocks of their own."""
+    """The buffers of a core and its stages; the halves of a vector begin at their own blocks."""
 
     def __init__(self, core: VectorCore, p: Problem, plan: Plan) -> None:
         self.core, dtype = core, p.x.element

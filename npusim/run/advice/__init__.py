@@ -82,7 +82,7 @@ def _best(
         if change.most_us is not None and found.after_us > change.most_us:
             over.add(change.topic)  # what comes after it takes longer yet
             continue
-        # A simpler one, which comes first, is kept unless another one is clearly better.
+        # A simpler one, which comes first, stands unless another one is clearly better.
         known = best[change.topic][0].gain + MIN_GAIN / 2 if change.topic in best else MIN_GAIN
         if found.gain >= known:
             best[change.topic] = found, change

@@ -217,7 +217,7 @@ class _Replay:
 
     problem: Problem
     tables: dict[str, Numbers]
-    """What *problem* points to, kept as long as it is needed."""
+    """What *problem* points to, held as long as it is needed."""
 
     def times(self, number: int, ops: int) -> Numbers:
         """Of lane *number*, `(3, ops)`: when each micro-op started, left its pipe free and ended.

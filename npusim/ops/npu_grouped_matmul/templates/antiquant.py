@@ -355,7 +355,7 @@ def _writer(core: VectorCore, p: Problem, plan: AntiquantPlan) -> Callable[..., 
         number: int,
         is_reused: bool,
     ) -> None:
-        """*size* is that of a group of k with an offset and a scale of its own."""
+        """*size* is that of a group of k with its own offset and scale."""
         if is_reused:
             core.cross_core_wait_flag("group", "mte3", READ)
         k = weight.columns if p.trans_weight else weight.rows

@@ -333,7 +333,7 @@ class _WeightFeed:
             self._cast(out, raw, rows, first, CAST_K)
         for first in range(whole, depth, c0(INT8)):
             self._cast(out, raw, rows, first, c0(INT8))
-        # The next load waits for this cast, although it has a buffer of its own.
+        # The next load waits for this cast, although it has its own buffer.
         core.sync("vector", "mte2")
         core.barrier("vector")
         for op, blocks in zip(self.steps, self.blocks, strict=True):
