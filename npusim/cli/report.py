@@ -128,7 +128,7 @@ def _timed(path: Path) -> Record:
 
 
 def _suffix(count: int, number: int) -> str:
-    """Of a picture's name, where there are several runs: _a, _b and so on."""
+    """What ends a picture's name where there are several runs: _a, _b and so on."""
     return f"_{letters(count)[number].lower()}" if count > 1 else ""
 
 

@@ -35,7 +35,7 @@ class Kind:
 
 
 TRIES = 10
-"""Of one that replaces a folder while others do."""
+"""A process that replaces a folder while others do tries so often."""
 
 
 def check(folder: Path, force: bool, kind: Kind) -> None:

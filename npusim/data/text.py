@@ -8,7 +8,7 @@ from collections.abc import Mapping
 __all__ = ["counted", "printable", "tally"]
 
 MOST_NAMES = 8
-"""Of a tally, before it only counts."""
+"""A tally lists so many names, before it only counts."""
 
 UNSEEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 """Unicode's categories of what moves the cursor, turns text round, or is half a character."""

@@ -99,7 +99,7 @@ def _line(text: str) -> str:
 
 
 Name = Annotated[str, AfterValidator(_name)]
-"""Of a chip; it stands in pages, pictures, tables and on terminals."""
+"""The name of a chip; it stands in pages, pictures, tables and on terminals."""
 Line = Annotated[str, AfterValidator(_line)]
 """Free text, such as where a number comes from."""
 

@@ -205,10 +205,10 @@ class GlobalMemory(Part):
     bus: Literal["separate", "shared"]
     """Whether writes have their own bandwidth, or share that of reads."""
     read_bytes_per_s: BytesPerSecond
-    """Of all cores together, as `write_bytes_per_s`."""
+    """The rate of all cores together, like `write_bytes_per_s`."""
     write_bytes_per_s: BytesPerSecond
-    """Of lines that the L2 writes back, when nothing is read. A shared bus is taken up by them for
-    so long."""
+    """The rate of lines that the L2 writes back, when nothing is read. They take up a shared bus
+    for so long."""
     read_latency_ns: Nanoseconds
     """From a request to its first byte, beyond the time the bytes themselves take."""
     write_latency_ns: Nanoseconds
@@ -336,7 +336,7 @@ class Scalar(Part):
     barrier takes as long as what the scalar unit calculates, if that is less."""
     load_cycles: Cycles
     global_load_cycles: Cycles
-    """Of one element of global memory that is not in the data cache."""
+    """Cycles of a load of one element of global memory that is not in the data cache."""
     store_cycles: Cycles
     alu_cycles: Cycles
 

@@ -32,7 +32,7 @@ class Line:
     op: MicroOp
     pipe: Pipe
     text: str
-    """As the micro-op stands in the program, its global memory not moved on."""
+    """The micro-op as it stands in the program, its global memory not moved on."""
 
     @property
     def name(self) -> str:

@@ -29,7 +29,7 @@ __all__ = ["write"]
 
 SETS, WAITS = (SetFlag, CrossCoreSetFlag), (WaitFlag, CrossCoreWaitFlag)
 MAX_TRACKS = 1000
-"""Of one pipe; no more micro-ops than this can be under way at once."""
+"""One pipe has at most so many; no more micro-ops can be under way at once."""
 TAKEN = "flag taken"
 TRAFFIC = 1
 """Process of the counters; cores follow."""

@@ -51,7 +51,7 @@ COUNT = Range(1, 2**32 - 1)
 BYTES = Range(0, 2**32 - 1)
 """How far apart things lie: the same."""
 ADDRESS = Range(-(2**47), 2**47 - 1)
-"""Of every integer that is not narrowed: as far as an address of 48 bits reaches."""
+"""The range of integers that are not narrowed: as far as an address of 48 bits reaches."""
 
 
 def misfit(record: object) -> str | None:
@@ -73,7 +73,7 @@ class _Form:
     fits: Callable[[Any], bool]
     wanted: str
     parts: Callable[[Any], Iterable[tuple[str, Any, _Form]]] = lambda _: ()
-    """Of a value that has parts: the path, the value and the form of each."""
+    """Returns the path, the value and the form of each part of a value."""
     remedy: str = "pass one"
 
 
@@ -215,7 +215,7 @@ def _dict(key: _Form, each: _Form) -> _Form:
 
 
 _FORMS: dict[type, _Form] = {}
-"""Of classes whose fields have been read before."""
+"""The forms of classes whose fields have been read before."""
 
 
 def _form_of_class(kind: Any) -> _Form:

@@ -42,7 +42,7 @@ class Product:
     n: int
     k: int
     dtype: DType
-    """Of the elements that are multiplied."""
+    """The type of the elements that are multiplied."""
 
 
 @dataclass(frozen=True, slots=True)

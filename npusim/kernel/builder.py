@@ -234,7 +234,7 @@ class Builder:
         self._call(key, shifts, write, is_whole=True)
 
     def call_part(self, key: Hashable, shifts: dict[str, int], write: Callable[[], None]) -> None:
-        """As `call`, for a part of what uses slots, which *write* may take over and leave in use.
+        """Do what `call` does for a part of what uses slots: *write* may take over and leave them.
 
         Whoever goes on with a slot that *write* has taken asks the queue for it, since *write* may
         not have been called.
@@ -328,7 +328,7 @@ def _reported(program: Program) -> Program:
 
 
 def _free(states: Iterable[QueueState]) -> list[set[int]]:
-    """Of each queue the slots that are free."""
+    """The slots of each queue that are free."""
     return [{slot for slot, _ in free} for free, _ in states]
 
 

@@ -66,7 +66,7 @@ class Plan:
     staggered: bool = False
     """Whether each core begins with another piece of k."""
     dtype: DType = FLOAT16
-    """Of the output."""
+    """The type of the output."""
     transposed_b: bool = True
     """Whether x2 is (n, k), not (k, n)."""
 

@@ -35,7 +35,7 @@ FAR = "from GM"
 FAR_ABOVE = 8
 """A limit so many times the peak is only written, so that the rest can be seen."""
 ROOM = 0.74
-"""Of a lane, which is 1 high, that the highest peak takes."""
+"""The highest peak takes so much of a lane, which is 1 high."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +52,7 @@ class Row:
     limit_bytes_per_s: float | None
     """What the chip can move there; None without a chip."""
     limit: str
-    """Whose that is: of the link of `GM` or `L2`, or of the `ports` of all cores."""
+    """What has that limit: the link of `GM` or `L2`, or of the `ports` of all cores."""
 
 
 @remembered

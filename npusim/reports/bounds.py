@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["MIN_SHARE", "PICTURE", "Row", "bounds", "finding", "rows"]
 
 MIN_SHARE = 0.05
-"""Of the time: what takes less is not listed."""
+"""What takes a smaller share of the time is not listed."""
 
 Cause = Literal[
     "work", "link", "rows", "issue", "flag", "core", "barrier", "order", "issue wait", "finished"
@@ -59,7 +59,7 @@ class Row:
     """For a flag, who raises it and what it carries: `mte2: data in ub`."""
     us: float
     share: float
-    """Of the time of the slowest core."""
+    """Its share of the time of the slowest core."""
 
 
 @remembered

@@ -24,7 +24,7 @@ class Device:
     name: str
     launch_us: float
     cores_us: float
-    """Of the slowest core."""
+    """Microseconds of the slowest core."""
 
     @property
     def time_us(self) -> float:

@@ -50,7 +50,7 @@ class Row:
     """The pipe that works and waits, as `mte2`, with its kind of core where there are several."""
     us: float
     share: float
-    """Of the whole time."""
+    """Its share of the whole time."""
 
     @property
     def label(self) -> str:
@@ -100,7 +100,7 @@ def rows(run: Timed) -> list[Row]:
 
 
 def _longest(trace: Trace) -> _Stay:
-    """Of the pipe that is held longest; ties go to the first kind and the first pipe."""
+    """The stay of the pipe that is held longest; ties go to the first kind and the first pipe."""
     found = [stay for lane in slowest_lanes(trace) for stay in _stays(lane)]
     return max(found, key=lambda stay: stay.held)
 

@@ -47,7 +47,7 @@ CORES = (
 )
 HERE = "npusim.reports"
 SHOWN = tuple(picture for picture in PICTURES if picture not in roofline.PICTURES)
-"""Of all pictures those that stand on a page, which has one roofline to look into."""
+"""The pictures that stand on a page, which has one roofline to look into."""
 SCRIPTS = ("link", "zoom", "lanes", "plot", "roofs", "roofline", "page")
 FONTS = "'DejaVu Sans', Verdana, sans-serif"
 

@@ -32,7 +32,7 @@ class Part:
     micro_ops: int
     us: float
     share: float
-    """Of the time of the slowest core."""
+    """Its share of the time of the slowest core."""
     cause: Cause
     """What took most of it."""
 

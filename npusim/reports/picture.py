@@ -18,7 +18,7 @@ WIDTH_INCHES = 10.0
 FRAME_INCHES = 1.3
 """Title and axis."""
 LEAST_INCHES = 0.7
-"""Of what is between them."""
+"""What is between them is at least so high."""
 
 
 class Draw(Protocol):
@@ -38,7 +38,7 @@ class Picture:
     """A picture of one run, declared next to the function that draws it."""
 
     name: str
-    """Of its file, without the ending."""
+    """The name of its file, without the ending."""
     heading: str
     """Above it on a page."""
     height_inches: Callable[[Timed], float | None]

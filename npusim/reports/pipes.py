@@ -29,7 +29,7 @@ __all__ = ["PICTURE", "Row", "pipes", "rows"]
 BAR_HEIGHT = 0.64
 LABEL = "busy, % of the time of the cores"
 HEADER_HEIGHT = 0.7
-"""Of the line above each kind of core; a bar's place is 1 high."""
+"""The line above each kind of core is so high; a bar's place is 1 high."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,7 +58,7 @@ class Row:
 
     title: str
     name: str
-    """Of the memory, the pipe or the path."""
+    """The name of the memory, the pipe or the path."""
     unit: str
     """`cube` or `vector`, whose peak is the flat part of the roof."""
     elements: str

@@ -26,11 +26,11 @@ __all__ = [
 ]
 
 MOST_LETTERS = 60
-"""Of a value in a label; the table of numbers has all of it."""
+"""A value in a label has at most so many; the table of numbers has all of it."""
 MOST_NAMES = 4
-"""Of a title, before it only counts."""
+"""A title lists so many names, before it only counts."""
 MOST_FACTS = 8
-"""Of a run that its label lists, before it only counts them."""
+"""The label of a run lists so many facts, before it only counts them."""
 
 
 class Head(NamedTuple):

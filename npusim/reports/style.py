@@ -77,9 +77,9 @@ LEGEND_POINTS = 19.0
 """From the axis down to the legend, at the height of the axis label."""
 LINE_POINTS = 15.0
 ENTRY_POINTS = 40.0
-"""Of an entry of a legend next to its text: its patch, and the space before the next one."""
+"""An entry of a legend takes so much next to its text: its patch, and space before the next."""
 LEGEND_SHARE = 0.85
-"""Of the width of a figure, which the axis label and the legend share."""
+"""The axis label and the legend share so much of the width of a figure."""
 LONG_TITLE = 90
 """Characters that fit above a picture of usual width."""
 

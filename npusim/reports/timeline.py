@@ -40,14 +40,14 @@ __all__ = ["PICTURE", "rows", "timeline"]
 
 BAR_HEIGHT = 0.8
 HEADER_HEIGHT = 0.6
-"""Of the line above each group of lanes that says which cores they are; a lane is 1 high."""
+"""The line above each group of lanes, which names its cores, is so high; a lane is 1 high."""
 
 HIGH = 0.9
 """Bars that are lower than this share of the full height are explained."""
 
 MAX_ARROWS = 60
 MARGIN = 0.012
-"""Of what is shown, right of where the run ends: an arrow to its last moment is whole."""
+"""The share of room right of where the run ends, for an arrow to its last moment."""
 HALO_POINTS = 2.0
 """Around a label, which an arrow may cross."""
 ARROW = {

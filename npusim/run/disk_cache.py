@@ -42,7 +42,8 @@ __all__ = ["MOST_BYTES", "VARIABLE", "StoreError", "Stored", "digest_of", "own_d
 VARIABLE = "NPUSIM_CACHE"
 """The environment variable that names the folder where a call names none."""
 MOST_BYTES = 1 << 30
-"""Of all files of ours in a folder: some five thousand int8 products of 4096 cubed, of 200 KB."""
+"""All files of ours in a folder have at most so many: some five thousand int8 products of 4096
+cubed, of 200 KB."""
 MARK = b"npusim times 1\n"
 """Begins every file of ours; the number is that of what follows."""
 HEAD = "head"
@@ -248,7 +249,7 @@ def _is_own_function(value: object) -> TypeGuard[FunctionType]:
 
 @cache
 def own_digest(*, with_built: bool = True) -> bytes:
-    """Of npusim as it is installed: its version, and what its files hold.
+    """A digest of npusim as it is installed: its version, and what its files hold.
 
     Unless *with_built*, of its sources alone, which are the same on every machine.
     """

@@ -28,9 +28,9 @@ from npusim.devices.schema import DeviceSpec
 __all__ = ["CACHE", "MemoryCache", "device_key", "forget", "key_of", "unvalued"]
 
 MOST_BYTES = 1 << 26
-"""Of all entries, by the sizes that :meth:`MemoryCache.get` is given: 64 MiB. That is one int8
-product of 8192 cubed, six of 4096 cubed, or a hundred decode steps. The least recently used goes
-first."""
+"""All entries have at most so many, by the sizes that :meth:`MemoryCache.get` is given: 64 MiB.
+That is one int8 product of 8192 cubed, six of 4096 cubed, or a hundred decode steps. The least
+recently used goes first."""
 
 Made = TypeVar("Made")
 

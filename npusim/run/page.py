@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["MOST_MICRO_OPS", "advice_for", "recorded", "write_page"]
 
 MOST_MICRO_OPS = 200_000
-"""Of a run for which a page has advice by default: some ten to thirty runs like it take
+"""A run with more has no advice on its page by default: some ten to thirty runs like it take
 about a minute."""
 
 

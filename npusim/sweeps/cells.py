@@ -39,7 +39,7 @@ ALL = "all"
 MOST_CELLS = 100_000
 """More is a slip, as of a size written for a number of steps."""
 MOST_SOURCE_BYTES = 1 << 24
-"""Of the file of a custom kernel."""
+"""The file of a custom kernel has at most so many."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,7 @@ class Crossover:
     slower: str
     faster: str
     time_us: float
-    """Of *faster*, there."""
+    """The time of *faster* there."""
 
     def __str__(self) -> str:
         where = f" ({_words(self.among)})" if self.among else ""

@@ -17,7 +17,7 @@ __all__ = ["PICTURE", "draw", "write"]
 
 PICTURE = "sweep.png"
 WIDTH_INCHES, LEAST_INCHES, LINE_INCHES = 10.0, 5.0, 0.24
-"""Of the picture, the height of one with lines, and how high a line of its legend is, or a bar."""
+"""The picture's width, the height of one with lines, and that of a line of its legend, or a bar."""
 WIDE = 12
 """From this ratio of the largest to the smallest number on an axis is logarithmic."""
 MOST_TICKS = 10

@@ -63,7 +63,7 @@ def simulate(
     *,
     every_core: bool = False,
 ) -> tuple[tuple[LaneTrace, ...], int]:
-    """As :func:`npusim.timing.simpy_engine.simulate`, by *engine*."""
+    """Do what :func:`npusim.timing.simpy_engine.simulate` does, by *engine*."""
     if engine == "simpy":
         return simpy_engine.simulate(groups, codes, cache, spec, progress, every_core)
     from npusim.timing.compiled.run import simulate

@@ -43,7 +43,7 @@ class Call:
 
     @property
     def name(self) -> str:
-        """As profilers show it: `aten::add`."""
+        """The name that profilers show: `aten::add`."""
         namespace, packet = self.operator.split(".")[:2]
         return f"{namespace}::{packet}"
 

@@ -32,7 +32,7 @@ __all__ = ["kernels"]
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 MOST_MUL_COLUMNS = 4000
-"""Of bfloat16 with k = 1, if Mul is to take it (matmul_util.cpp)."""
+"""A bfloat16 product with k = 1 has at most so many, if Mul is to take it (matmul_util.cpp)."""
 LEAST_MUL_ELEMENTS = 10000
 """The same of its result."""
 

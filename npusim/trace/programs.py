@@ -22,7 +22,7 @@ from npusim.trace.lanes import LaneTrace, Trace
 __all__ = ["Count", "LaneRow", "Name", "Tree", "described", "lane_row", "named", "programs_of"]
 
 MAX_LETTERS = 1000
-"""Of a name, or of a line of code."""
+"""A name, or a line of code, has at most so many."""
 MAX_SIZE = 1 << 48
 """Sizes and places in bytes, and counts: far above any tensor."""
 MAX_NUMBER = 1 << 64

@@ -26,7 +26,7 @@ __all__ = [
 
 
 COPIES = 6
-"""Of the weights, used in turn: hudingyi688/aiconfigurator-npu@90d7765, its benchmark."""
+"""Copies of the weights, used in turn: hudingyi688/aiconfigurator-npu@90d7765, its benchmark."""
 TRACED = "docs/profiler_alignment"
 """Its rows come from traces of a whole model, where other kernels run in between."""
 TRANSPOSED = ("matmul_bf16_910b", "wqbmm_310p")

@@ -25,7 +25,7 @@ class Errors:
 
     rows: int
     median: float | None = None
-    """Of the error without its sign."""
+    """The median error without its sign."""
     p90: float | None = None
     """What nine of ten rows keep below, without sign."""
     bias: float | None = None
@@ -56,7 +56,7 @@ class Family:
         return self.long.rows + self.short.rows
 
     def to_json(self) -> dict[str, object]:
-        """As plain numbers and strings."""
+        """It as plain numbers and strings."""
         return asdict(self)
 
 

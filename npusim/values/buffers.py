@@ -90,7 +90,7 @@ class Buffers:
         sizes = {name: getattr(core, f"{name}_bytes") for name in BUFFERS}
         self._sizes: dict[str, int] = {n: size for n, size in sizes.items() if size is not None}
         self._bytes: dict[str, NDArray[np.uint8]] = {}
-        """Of the buffers that hold more than lazy tiles, or did."""
+        """Bytes of the buffers that hold more than lazy tiles, or did."""
         self._views: dict[Local, tuple[int, Array]] = {}
         """One past the last byte, and the elements."""
         self._rows: dict[Rows, tuple[int, NDArray[np.uint8]]] = {}

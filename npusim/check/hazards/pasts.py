@@ -95,7 +95,7 @@ class Effect(NamedTuple):
     pipes: tuple[int, ...]
     """What each pipe has at the end."""
     flags: tuple[tuple[Flag, int, tuple[int, ...]], ...]
-    """Of each flag how many pasts are taken of those that it finds, and which ones are added."""
+    """How many pasts are taken of those that each flag finds, and which ones are added."""
     uses: tuple[Use, ...]
     touched: tuple[int, ...]
     """What each access follows."""
@@ -124,7 +124,7 @@ class State:
         self._waits = unknown
         self._uses: list[tuple[CrossCoreSetFlag | CrossCoreWaitFlag, int, Past]] = []
         self._touched: list[tuple[int, Touched]] = []
-        """Of each access the waits before it, and what it is."""
+        """The waits before each access, and what it is."""
         self._count = 0
         """Micro-ops so far."""
 

@@ -25,7 +25,7 @@ from npusim.trace.model import ModelRun
 __all__ = ["page", "payload"]
 
 MOST_ROWS = 300
-"""Of a table on a page; its file has all."""
+"""A table on a page has at most so many; its file has all."""
 OPEN_DEPTH = 4
 """Modules further inside are folded away at first."""
 SHARED, OWN = "npusim.reports", "npusim.reports.model"

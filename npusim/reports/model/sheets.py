@@ -48,7 +48,7 @@ class Sheet:
     """A table."""
 
     name: str
-    """Of its file: `operators`."""
+    """The name of its file: `operators`."""
     columns: tuple[str, ...]
     rows: tuple[tuple[Value, ...], ...]
     heads: Mapping[str, str] = field(default_factory=lambda: HEADINGS)

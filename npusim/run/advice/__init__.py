@@ -70,7 +70,7 @@ def advise(run: Result, progress: Progress | None = None) -> list[Advice]:
 def _best(
     run: Result, call: Call, changes: list[Change], at: Callable[[int], None]
 ) -> dict[str, Advice]:
-    """Of each topic the change that gains most, if one gains; *at* hears which is tried."""
+    """The change of each topic that gains most, if one gains; *at* is called with what is tried."""
     best: dict[str, tuple[Advice, Change]] = {}
     over: set[str] = set()
     for number, change in enumerate(changes):

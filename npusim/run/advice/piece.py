@@ -29,9 +29,9 @@ class Advice:
     arguments: Arguments = field(default_factory=dict)
     """The arguments that differ, tensors as :class:`npusim.TensorSpec`; none for a what-if."""
     settings: dict[str, float] = field(default_factory=dict)
-    """Of a what-if the numbers of the chip that differ, as `--set` takes them."""
+    """The numbers of the chip that differ in a what-if, as `--set` takes them."""
     queues: tuple[QueueName, ...] = ()
-    """Of a what-if the queues of the kernel that have a slot more."""
+    """The queues of the kernel that have a slot more in a what-if."""
     rows: tuple[int, int] | None = None
     """How many rows the call has, and how many it has with the change, where they differ."""
     once_us: float | None = None

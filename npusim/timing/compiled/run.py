@@ -172,7 +172,7 @@ class _Run:
             raise MemoryError
 
     def results(self) -> tuple[tuple[LaneTrace, ...], int]:
-        """Of each lane what happened when, and what the L2 wrote back."""
+        """What happened when on each lane, and what the L2 wrote back."""
         replay = _Replay(self._problem, {name: self._tables[name] for name in REPLAYED})
         lanes = tuple(self._lane(number, replay) for number in range(len(self._groups)))
         return lanes, int(self._problem.written_bytes)
@@ -220,7 +220,7 @@ class _Replay:
     """What *problem* points to, held as long as it is needed."""
 
     def times(self, number: int, ops: int) -> Numbers:
-        """Of lane *number*, `(3, ops)`: when each micro-op started, left its pipe free and ended.
+        """Times of lane *number*, `(3, ops)`: start, pipe free and end of each micro-op.
 
         Raises MemoryError where there is not enough.
         """
@@ -240,8 +240,8 @@ def simulate(
     spec: DeviceSpec,
     progress: Callable[[float], None] | None,
 ) -> tuple[tuple[LaneTrace, ...], int]:
-    """As :func:`npusim.timing.simpy_engine.simulate`; also raises MemoryError where there is not
-    enough.
+    """Do what `npusim.timing.simpy_engine.simulate` does; raises MemoryError, too, without
+    enough of it.
     """
     run = _Run(groups, codes, cache, spec)
     run.run(progress)

@@ -109,7 +109,7 @@ def _vector(
 
 
 def _fold(op: Fold, spec: DeviceSpec, core: Core) -> Cost:
-    """As the Max or Min that it is, whose result and first source stay where they are."""
+    """The cost of the Max or Min that it is, whose result and first source stay where they are."""
     here = replace(op.dst, count=op.src.count, repeat_stride=0)
     return cost(Binary(op.op, here, here, op.src), spec, core)
 
@@ -122,7 +122,7 @@ def _whole_reduce(op: WholeReduce, spec: DeviceSpec, _: Core) -> Cost:
 
 
 def _select(op: Select, spec: DeviceSpec, _: Core) -> Cost:
-    """As an operation on what it selects from; the bits of a repeat are a quarter of a block."""
+    """The cost of an operation on what it selects from; a repeat has a quarter of a block of bits."""
     chosen: MicroOp = BinaryScalar("max", op.dst, op.a, 0)
     if isinstance(op.b, Local):
         chosen = Binary("max", op.dst, op.a, op.b)

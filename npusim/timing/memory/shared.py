@@ -40,9 +40,9 @@ class Moved(NamedTuple):
     l2_bytes: int
     """Bytes that it moved from or to the L2, as moved."""
     l2_hit_bytes: int
-    """Of them, those that were there already, and those that were stored."""
+    """The part of them that was there already, or that was stored."""
     l2_written_bytes: int
-    """Of them, those that were stored."""
+    """The part of them that was stored."""
     gm_narrow: int
     """Cycles in which the link of global memory was too narrow for the ports that used it."""
     l2_read_narrow: int

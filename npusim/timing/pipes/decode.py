@@ -328,7 +328,7 @@ class Code:
 
     @cached_property
     def runs(self) -> list[list[Run]]:
-        """Of each call what its body runs; calls of one body share the list."""
+        """What the body of each call runs; calls of one body share the list."""
         return [self.runs_of_bodies[number] for number in self.calls.body.tolist()]
 
     @cached_property

@@ -41,7 +41,7 @@ class Kernel:
     step: int
     """The number of the step in which it began."""
     name: str
-    """As the vendor's profiler calls it."""
+    """What the vendor's profiler calls it."""
 
     @property
     def cores(self) -> str:

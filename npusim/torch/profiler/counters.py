@@ -15,7 +15,7 @@ MISSING = "N/A"
 NAMES: dict[Pipe, str] = {"vector": "vec", "cube": "mac"}
 """Pipes that profilers call otherwise than here."""
 WHOLE: tuple[Pipe, ...] = ("vector", "cube", "scalar", "mte1", "mte2", "mte3")
-"""Of a core with both, on Atlas inference."""
+"""The pipes of a core with both units, on Atlas inference."""
 OF_KIND: dict[str, tuple[Pipe, ...]] = {
     "aic": ("cube", "scalar", "mte1", "mte2", "fixpipe"),
     "aiv": ("vector", "scalar", "mte2", "mte3"),

@@ -15,7 +15,7 @@ from npusim.data.errors import shown
 __all__ = ["CompilerConfig"]
 
 ON, OFF = (True, False), (False, True)
-"""Of a switch, its default first."""
+"""The values of a switch, its default first."""
 
 KINDS: dict[type, str] = {
     os.PathLike: "any path",
