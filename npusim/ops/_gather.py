@@ -93,7 +93,7 @@ def require_in_range(contract: ops.Contract, where: Operand, rows: int, table: s
 Template = Literal["short", "short_table", "whole", "whole_table", "ragged", "pieces"]
 
 KEPT_BYTES = 2048
-"""Of the unified buffer, left alone (gather_v2.cc)."""
+"""Bytes of the unified buffer that are left alone (gather_v2.cc)."""
 TABLE_BYTES = 100 * 1024
 """The longest table that a core keeps in its buffer (the same file)."""
 
@@ -113,7 +113,7 @@ class Plan(ops.Plan):
 
     template: Template
     runs_of_core: tuple[tuple[range, ...], ...]
-    """Of each core, the numbers of its indices."""
+    """The numbers of the indices of each core."""
     indices_per_load: int
     rows_per_store: int
     piece_bytes: int
@@ -164,7 +164,7 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
 
 
 def _runs(count: int, cores: int, core: int) -> tuple[range, ...]:
-    """As many indices for each core, and one of those that are left over for the first ones."""
+    """Equally many indices for each core, and one of those left over for the first ones."""
     each, left = divmod(count, cores)
     last = cores * each + core
     return range(core * each, (core + 1) * each), range(last, last + (core < left))

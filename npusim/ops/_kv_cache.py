@@ -50,7 +50,7 @@ class Side:
     name: str
     """key or value."""
     numbers: int
-    """Of a token: heads x width."""
+    """Elements of a token: heads x width."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +65,7 @@ class Problem(ops.Problem):
     is_nz: bool
     """Whether a block holds `(numbers / C0, block_size, C0)`, and not `(block_size, numbers)`."""
     slots: tuple[int, ...]
-    """Of each token; without values one after the other."""
+    """The slot of each token; without values one after the other."""
 
     @property
     def fractal_columns(self) -> int:
@@ -270,8 +270,8 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan | None:
 # ---- kernel ----
 
 LINE_BYTES = 64
-"""Of the scalar unit's data cache, which keeps what lies next to a slot that was read (asc-devkit,
-DataCacheCleanAndInvalid.md)."""
+"""Bytes of a line of the scalar unit's data cache, which holds what lies next to a slot that was
+read (asc-devkit, DataCacheCleanAndInvalid.md)."""
 SLOT = "slot"
 """The register of a token's slot."""
 

@@ -48,7 +48,7 @@ class Parameter:
 
     name: str
     type: str
-    """As the schema has it: `Tensor`, `Tensor?`, `Tensor[]`, `int`, `str?`, ...; `dtype` where
+    """Its type in the schema: `Tensor`, `Tensor?`, `Tensor[]`, `int`, `str?`, ...; `dtype` where
     torch_npu has an int that names one."""
     default: object = NO_DEFAULT
     by_name: bool = False

@@ -52,7 +52,7 @@ EVERYWHERE = (*A2_A3, *ATLAS_INFERENCE)
 MAX_RANK = 8
 """aclnn takes tensors of up to eight dimensions (ops-nn, aclnn parameter checks)."""
 MAX_TENSORS = 128
-"""Of a list (aclnn_grouped_matmul.cpp)."""
+"""A list has at most so many (aclnn_grouped_matmul.cpp)."""
 
 Presence = Literal["required", "optional", "absent"]
 
@@ -93,7 +93,7 @@ class Operands:
     presence: Presence = "optional"
     """Whether it must be given, where the signature lets it be None."""
     most: int = MAX_TENSORS
-    """Of a list: the most tensors."""
+    """The most tensors of a list."""
 
     def takes(self, dtype: DType, layout: str, rank: int) -> bool:
         """Whether it may be such a tensor."""
@@ -287,7 +287,7 @@ class Narrowing:
     seen: list[tuple[str, Fact]] = field(default_factory=list)
     """What narrowed them, and what the argument is called: `x[1]` of a list."""
     names: set[str] = field(default_factory=set)
-    """Of the arguments that were looked at."""
+    """Names of the arguments that were looked at."""
 
     def note(self, name: str, fact: Fact) -> None:
         """Keep the rows that take *fact*, what an argument called *name* is."""

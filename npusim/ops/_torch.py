@@ -83,7 +83,7 @@ class TorchFunction:
 
     @property
     def name(self) -> str:
-        """Of the function in the namespace `npu`."""
+        """The name of the function in the namespace `npu`."""
         return name_of(self.schema)
 
     @property

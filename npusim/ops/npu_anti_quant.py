@@ -120,11 +120,11 @@ class Plan(ops.Plan):
 
 
 RESERVED_BYTES = 1024
-"""Of the unified buffer, left alone (ascend_anti_quant_v2, arch22 tiling)."""
+"""Bytes of the unified buffer that are left alone (ascend_anti_quant_v2, arch22 tiling)."""
 BLOCK_ELEMENTS = 512
 """Elements are shared out in these units (the same tiling)."""
 MOVING_BYTES = 12
-"""Of the buffer, an element: int8 and 16-bit floats twice each, and fp16 and fp32 on the way."""
+"""Bytes that an element takes: int8 and 16-bit floats twice each, fp16 and fp32 on the way."""
 
 
 def tile(spec: DeviceSpec, p: Problem) -> Plan:

@@ -39,7 +39,7 @@ from npusim.ops._rotary import columns_of_rows, exchange, negate_left
 from npusim.ops._vocabulary import A2_A3, ATLAS_INFERENCE, alike, listed
 
 WIDTHS = (64, 128)
-"""Of vectors: 128 in ops-transformer@c29bc10, 64 too in its successor @05c401f9."""
+"""Widths of vectors: 128 in ops-transformer@c29bc10, 64 too in its successor @05c401f9."""
 LAYOUTS = {"BSND": 4, "TND": 3}
 """Layout -> dimensions."""
 
@@ -56,7 +56,7 @@ class Problem(ops.Problem):
 
     @property
     def heads(self) -> int:
-        """Of query and key."""
+        """Heads of query and key."""
         return self.query_heads + self.key_heads
 
     @property
@@ -168,7 +168,7 @@ class Plan(ops.Plan):
     loaded_tokens: int
     """Tokens that are loaded and stored together."""
     computed_tokens: int
-    """Of them, those that are computed together."""
+    """Those of them that are computed together."""
     depth: int
     """Buffers of what is loaded."""
 

@@ -42,7 +42,7 @@ from npusim.ops._vocabulary import A2_A3, ATLAS_INFERENCE, Operands, Row
 FORMATS: dict[object, str] = {2: "ND", 29: "FRACTAL_NZ", "ND": "ND", "FRACTAL_NZ": "FRACTAL_NZ"}
 """acl_format -> layout."""
 RANKS = (2, 6)
-"""Of x."""
+"""The fewest and the most dimensions of x."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +136,7 @@ class Piece:
     rows: int
     blocks: int
     width_bytes: int
-    """Of a row in ND: less than its blocks hold at a ragged end."""
+    """Bytes of a row in ND: fewer than its blocks hold at a ragged end."""
 
 
 def tile(spec: DeviceSpec, p: Problem) -> Plan | None:

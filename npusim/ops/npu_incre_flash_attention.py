@@ -46,7 +46,7 @@ FIXED = {
 
 
 def check(contract: Contract) -> Problem:
-    """As the first operator's, by its own names; keys must be of int8."""
+    """Check as the first operator does, by the names of this one; keys must be of int8."""
     contract.require(
         contract.value("antiquant_scale") is not None,
         "antiquant_scale must be given, with key and value of int8, not None: the kernel for other "

@@ -45,7 +45,7 @@ from npusim.ops._vocabulary import A2_A3, alike, present
 MOST_EXPERTS = 2048
 """Groups filled up to multiples of 32 included (moe_gating_top_k, op_host)."""
 LARGEST_FACTOR = 3.4028234663852886e38
-"""Of float32."""
+"""The largest number of float32."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -68,7 +68,7 @@ __all__ = ["OPERATOR", "build", "check", "oracle", "tile"]
 
 TARGETS = {"int8": INT8, "quint4x2": INT4}
 MAX_COLUMNS = 8192
-"""Of x (op-plugin, and the document of aclnn)."""
+"""Most columns of x (op-plugin, and the document of aclnn)."""
 STATIC, DYNAMIC = 0, 1
 """quant_mode."""
 ENDS, COUNTS = 0, 1
@@ -97,7 +97,7 @@ class Problem(ops.Problem):
 
     @property
     def columns(self) -> int:
-        """Of y: half of those of x."""
+        """Columns of y: half of those of x."""
         return self.x.shape[-1] // 2
 
     @property
@@ -205,7 +205,7 @@ def _check_offsets(
 
 MAX_PIECE_ROWS = 255
 BYTES_OF_COLUMN = 25
-"""Of the buffer, for an element of y: twice x, y, and five numbers in fp32."""
+"""Bytes of the buffer for an element of y: twice x, y, and five of fp32."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

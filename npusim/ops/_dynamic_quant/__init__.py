@@ -240,7 +240,7 @@ MAX_PIECE_ROWS = 255
 COUPLED_PART_COLUMNS = 4096
 """310P takes longer rows in parts of so many columns (dynamic_quant_tiling_310P.cpp)."""
 PATCH_UNIT, PATCH_KEPT_BYTES, WRAPS_FROM = 8, 10240, 747
-"""Of the rows that 310P loads together, from the same file."""
+"""Limits of the rows that 310P loads together, from the same file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -98,7 +98,7 @@ class Machine:
 
     @staticmethod
     def of(spec: DeviceSpec | None) -> Machine:
-        """That of *spec*, or of an Ascend910B2."""
+        """The machine of *spec*, or of an Ascend910B2."""
         if spec is None:
             return Machine(CORES, UB_BYTES, is_310p=False)
         core = spec.cores[spec.vector_kinds[0]]

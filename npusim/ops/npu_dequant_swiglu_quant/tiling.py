@@ -39,7 +39,7 @@ GIVEN_ROWS = {2048: 8, 4096: 4}
 FEW_CORES, FEW_ROWS, SHORT_COLUMNS = 12, 128, 1536
 """Fewer than so many short rows take fewer cores; and what `performance` takes."""
 MAX_COLUMNS, MAX_RAGGED_COLUMNS = 65535, 16383
-"""Of a part, in whole blocks or not."""
+"""Most columns of a part, in whole blocks or not."""
 COLUMN_UNIT_BYTES = 512
 WHOLE_GROUPS_FROM, WHOLE_PAIRS_FROM, SMALL_GROUP_ROWS = 32, 64, 16
 """Groups that are counted, or given as pairs, from which on they stay whole, and their rows."""

@@ -49,7 +49,7 @@ WIDE_N, WIDTH, WIDTH_OF_WIDE = 2048, 256, 512
 PIECE_BYTES, SUM_BYTES = 32768, 131072
 """Half of L0A or L0B, and all of L0C."""
 MOST_GROUPS = 12
-"""Of a batch."""
+"""Most groups of a batch."""
 STRIP = 1024
 """Columns of a block are a multiple of it where there are many."""
 
@@ -105,11 +105,11 @@ class Split(NamedTuple):
     batch: int
     cores: range
     piece_k: int
-    """Of a row that a core has; less than all if there are fewer rows than cores."""
+    """k of a row that a core has; less than all if there are fewer rows than cores."""
 
 
 def splits(p: Problem, cores: int) -> list[Split]:
-    """That of each group, on so many *cores*; groups without rows are in no batch that counts."""
+    """The split of each group, on so many *cores*; groups without rows are in no batch."""
     rows, blocks, (k, n) = p.groups.m.tolist(), blocks_of(p), p.weight_shape(0)
     batches: list[list[int]] = [[]]
     made = 0

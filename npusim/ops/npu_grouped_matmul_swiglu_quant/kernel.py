@@ -64,7 +64,7 @@ the digits of x are there."""
 ONCE = "weight_once"
 """The weight as groups know it that read it once only, and so past the L2."""
 LINE_BYTES = 64
-"""Of the scalar unit's data cache."""
+"""Bytes of a line of the scalar unit's data cache."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

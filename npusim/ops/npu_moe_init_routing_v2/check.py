@@ -80,7 +80,7 @@ class Problem(ops.Problem):
         return shape and whole and scaled and counted and self.capacity is None
 
     def expert_keys(self) -> Array:
-        """Of each choice the expert, or *experts* if it is not active: `(rows,)`.
+        """The expert of each choice, or *experts* if it is not active: `(rows,)`.
 
         Without values the choices go to all active experts in turn.
         """
@@ -276,7 +276,7 @@ def _chosen(contract: ops.Contract, where: Operand, experts: int) -> tuple[int, 
 # ---- tiling: ops-transformer@c29bc10 moe/moe_init_routing_v3 ----
 
 SORT_BYTES = 3 * 4 + 2 * 8 + 1
-"""Of a choice that is sorted: its expert, key and number, two pairs, and the bits of a mask."""
+"""Bytes of a choice that is sorted: its expert, key and number, two pairs, and bits of a mask."""
 LANES = 64
 """Keys of a repeat, of which comparisons take whole ones."""
 

@@ -23,7 +23,7 @@ MAX_WIDTH = 896
 """Longest vector: the tiling refuses longer ones (rope_rotate_half_tiling.cpp). The document
 takes shorter ones only for interleave."""
 MAX_HEADS = 1000
-"""Of a line, for interleave: fewer (the operator's document)."""
+"""A line has fewer heads, for interleave (the operator's document)."""
 HALF, INTERLEAVE = "half", "interleave"
 MODES = (HALF, INTERLEAVE)
 
@@ -170,7 +170,7 @@ def _axes(x: tuple[int, ...], r: tuple[int, ...], *, is_interleaved: bool) -> Ax
 # ---- tiling: ops-transformer@c29bc10 posembedding/rotary_position_embedding/op_host ----
 
 KEPT_BYTES = 2048
-"""Of the unified buffer, left alone (rope_rotate_half_tiling.cpp)."""
+"""Bytes of the unified buffer that are left alone (rope_rotate_half_tiling.cpp)."""
 FLOAT_BUFFERS, HALF_BUFFERS = 8, 24
 """What the buffers of a line take, in lines of the input: of float32, and of 16 bits, which are
 widened (the same file)."""
@@ -193,7 +193,7 @@ class Plan(ops.Plan):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InterleavedPlan(Plan):
-    """Of a line the vectors of so many batches and heads are turned together."""
+    """The vectors of a line of so many batches and heads are turned together."""
 
     batch_step: int
     head_step: int
@@ -218,7 +218,7 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
 
 
 def _interleaved(spec: DeviceSpec, p: Problem) -> InterleavedPlan:
-    """As many lines as fit with all their vectors; else one, with so many batches, or heads of one.
+    """Take the lines that fit with all their vectors; else one, with as many batches or heads.
 
     The same, rope_interleaved_tiling.cpp: split_s, split_bs and split_bsn.
     """

@@ -16,7 +16,7 @@ Order = tuple[int, ...]
 """Which axis of a tensor is which of the product."""
 PLAIN, TURNED, SWAPPED = (0, 1, 2), (1, 0, 2), (0, 2, 1)
 LARGEST = 65535
-"""Of N and B, of B * N with a scale, and of a row of input that holds all heads."""
+"""The largest N, B, B * N with a scale, and row of input that holds all heads."""
 
 SUPPORT = tuple(
     Row(
@@ -38,7 +38,7 @@ class Problem(ops.Problem):
     scale: Operand | None
     """uint64 words, one for each head and column."""
     product: Product
-    """Of all heads: (B, M, K) by (B, K, N)."""
+    """The product of all heads: (B, M, K) by (B, K, N)."""
     heads_inside: bool
     """Whether a row of input holds the k of all heads, one behind the other."""
     slices: int

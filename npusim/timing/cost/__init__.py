@@ -122,7 +122,7 @@ def _whole_reduce(op: WholeReduce, spec: DeviceSpec, _: Core) -> Cost:
 
 
 def _select(op: Select, spec: DeviceSpec, _: Core) -> Cost:
-    """The cost of an operation on what it selects from; a repeat has a quarter of a block of bits."""
+    """The cost of an operation on its sources; the bits of a repeat are a quarter of a block."""
     chosen: MicroOp = BinaryScalar("max", op.dst, op.a, 0)
     if isinstance(op.b, Local):
         chosen = Binary("max", op.dst, op.a, op.b)

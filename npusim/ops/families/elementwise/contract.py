@@ -37,9 +37,9 @@ class Problem(_protocol.Problem):
     """A checked call."""
 
     name: str
-    """Of the row in the table."""
+    """The name of the row in the table."""
     axes: Axes
-    """Of the result, the last one running fastest; one at least."""
+    """Axes of the result, the last one running fastest; one at least."""
     extents: tuple[Extent, ...]
     """Which part of a tile each operand has."""
     computed_in: DType

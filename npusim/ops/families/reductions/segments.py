@@ -70,7 +70,7 @@ class SegmentKernel:
         is_exact = p.output.element is FLOAT16
         self.dtype = FLOAT16 if is_exact else FLOAT32
         self.largest = core.claim("ub", BLOCK_BYTES).of(self.dtype, 1)
-        """Of the segments so far, for `amax`."""
+        """The largest of the segments so far, for `amax`."""
 
     def row(self, x: GmView, y: GmView) -> None:
         """*x* `(1, columns)`, *y* `(1, 1)`."""

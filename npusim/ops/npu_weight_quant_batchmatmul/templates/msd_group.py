@@ -46,9 +46,9 @@ CORE_N = 2048
 SLOTS = 2
 """For the products of a cube core: one is written while the other is read."""
 PRODUCT_BYTES = 32768
-"""Of products that a vector core loads at a time; assumed."""
+"""Bytes of products that a vector core loads at a time; assumed."""
 MAX_ZEROS_BYTES = 32768
-"""Of a store of zeros; assumed."""
+"""Most bytes of a store of zeros; assumed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,7 +108,7 @@ class WeightNzPlan(Plan):
 
 
 def tile(spec: DeviceSpec, p: Problem) -> WeightNzPlan:
-    """As the table says, else by the rule of `_assumed`; the cores of the grid share evenly."""
+    """Split as the table says, else by the rule of `_assumed`; cores of the grid share evenly."""
     f, count = p.traits, spec.cores["ai_core"].count
     tiles = SHAPES.get((f.m, f.n, f.k))
     if tiles is None or tiles.cores_n * tiles.cores_m > count:
