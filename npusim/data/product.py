@@ -1,4 +1,4 @@
-"""The numbers of the cube: products of matrices, the same bits on every machine.
+"""The values of the cube: products of matrices, the same bits on every machine.
 
 Integer products are exact. For fp16 and bf16 the order of the additions inside the cube is not
 public; the model is *ascending k, one block at a time: its products and their sum exact, added to

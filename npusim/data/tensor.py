@@ -245,7 +245,7 @@ class Operand:
         return self.spec.element
 
     def cast_to(self, dtype: DType) -> Operand:
-        """The same numbers as *dtype*, as aclnn casts an argument before it launches the kernel."""
+        """The same values as *dtype*, as aclnn casts an argument before it launches the kernel."""
         if dtype is self.element:
             return self
         array = None if self.array is None else cast(self.array, dtype)

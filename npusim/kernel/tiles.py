@@ -205,7 +205,7 @@ class Pieces:
         return Pieces(cores[order], *(np.repeat(each, times)[order] for each in others))
 
     def select(self, chosen: Array) -> Pieces:
-        """Some of them: a mask, or their numbers."""
+        """Some of them: a mask, or their indices."""
         return Pieces(*(getattr(self, each.name)[chosen] for each in fields(self)))
 
     def cut(self, most: int, unit: int) -> tuple[Pieces, Integers]:

@@ -56,7 +56,7 @@ __all__ = ["MAX_RANK", "Contract", "listed", "same_shape_remedy"]
 
 PRODUCTS = ("npu_quant_matmul", "npu_weight_quant_batchmatmul", "npu_grouped_matmul")
 PACKABLE = ("scale", "antiquant_scale")
-"""Their parameters that may be packed words, which no conversion turns back into numbers."""
+"""Their parameters that may be packed words, which no conversion turns back into values."""
 MATRICES = ("x1", "x2", "weight")
 """Factors of products: floats among them are not quantised yet, which no conversion does."""
 PACKING = "npu_convert_weight_to_int4pack"
@@ -268,16 +268,16 @@ class Contract:
             packed = (*shape[:inner], ceil_div(shape[inner], 8), *shape[inner + 1 :])
             return f"pass them packed, eight to an int32, as {packed}: see {PACKING}"
         if name in MATRICES and came == INT8.name and wanted == (INT32,):
-            return f"pack its numbers, as int32, with {PACKING}"
+            return f"pack its elements, as int32, with {PACKING}"
         if came == INT32.name and wanted == (INT8,):
-            return "pass its numbers, which int32 holds packed, as int8"
+            return "pass its elements, which int32 holds packed, as int8"
         if (
             name in PACKABLE
             and self.op in PRODUCTS
             and came in (INT64.name, UINT64.name)
             and INT64 not in wanted
         ):
-            return "pass the numbers that npu_trans_quant_param packed"
+            return "pass the words that npu_trans_quant_param packed"
         if name in MATRICES and "float" in came and not wanted[0].is_float and self.op != PACKING:
             return "quantise it"
         return "convert it"
@@ -417,4 +417,4 @@ def same_shape_remedy(operand: Operand, like: Operand) -> str:
     """How *operand*, of another shape, gets that of *like*."""
     if operand.spec.size == like.spec.size:
         return "reshape it"
-    return f"pass as many numbers as {like.name} has"
+    return f"pass as many elements as {like.name} has"

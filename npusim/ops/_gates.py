@@ -136,7 +136,7 @@ class GroupChoice:
             self.only = core.tile(INT32, words), core.tile(INT32, words)
 
     def write_tables(self) -> None:
-        """The numbers of the groups, and what fills lists up."""
+        """The indices of the groups, and what fills lists up."""
         count_up(self.core, self.numbers)
         self.core.duplicate(self.scores, NOTHING)
         self.core.duplicate(self.order, NOTHING)

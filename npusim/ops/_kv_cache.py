@@ -69,7 +69,7 @@ class Problem(ops.Problem):
 
     @property
     def fractal_columns(self) -> int:
-        """C0: numbers in a block of 32 bytes."""
+        """C0: elements in a block of 32 bytes."""
         return BLOCK_BYTES * 8 // self.element.bits
 
     def token_bytes(self, side: Side) -> int:
@@ -189,7 +189,7 @@ def _pages(contract: ops.Contract, cache: Operand, tokens: Operand, is_nz: bool)
         return shape[0], shape[1]
     contract.require(
         numbers % lanes == 0,
-        f"{tokens.name} must have a multiple of {lanes} numbers a token for a cache in fractals, "
+        f"{tokens.name} must have a multiple of {lanes} elements a token for a cache in fractals, "
         f"not {numbers}; pad the width",
     )
     contract.require(

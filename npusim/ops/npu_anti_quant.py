@@ -40,7 +40,7 @@ INT4_PER_INT32 = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem(ops.Problem):
-    """A checked call: x as a matrix of numbers, of which scale and offset take the columns."""
+    """A checked call: x as a matrix, of which scale and offset take the columns."""
 
     element: DType
     """int8 or int4."""

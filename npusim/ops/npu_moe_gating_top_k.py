@@ -64,7 +64,7 @@ class Problem(ops.Problem):
     """In place of softmax."""
     has_bias: bool
     writes_all: bool
-    """Whether the normalised numbers of all experts come out too."""
+    """Whether the normalised scores of all experts come out too."""
     factor: float
     epsilon: float
 
@@ -103,7 +103,7 @@ def check(contract: ops.Contract) -> Problem:
     contract.require(
         added is None or added.shape == (experts,),
         f"bias must have shape ({experts},), a number for each expert, not "
-        f"{added.shape if added else None}; pass as many numbers as x has columns",
+        f"{added.shape if added else None}; pass as many elements as x has columns",
     )
     mode = contract.integer("group_select_mode")
     contract.integer("renorm")

@@ -16,7 +16,7 @@ were multiplied by: the inverse of what npu_dynamic_quant gives.
   group_list_type 1 counts. Rows behind the last end are neither smoothed nor, with quant_mode 0,
   scaled; without a group_index all rows are one group (assumed).
 * A row of zeros gives zeros, and an infinite scale; one with an infinity zeros and scale 0.
-* dst_type=quint4x2 puts two numbers into a byte, and the result is int8 of half as many columns.
+* dst_type=quint4x2 puts two elements into a byte, and the result is int8 of half as many columns.
 * smooth_scales must be given: without them the kernel reads an address that is not there. One
   number a group is for quant_mode 0 alone, since the kernel of the other reads whole rows.
 

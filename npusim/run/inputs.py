@@ -180,7 +180,7 @@ def _fits(what: str, low: int, high: int, dtype: DType) -> None:
         came = f"{low}" if low == high else f"{low} to {high}"
         raise InputError(
             f"inputs: {what} must lie in [{lowest}, {highest}] for {dtype.name}, not {came}; "
-            f"choose another dtype, or other numbers"
+            f"choose another dtype, or other values"
         )
 
 

@@ -113,7 +113,7 @@ MULTIPLYING = [
         f"not (7,); {ONE_EACH}", {"input": ones(1), "scales": ones(1)}),
     Row({"zero_points": ones(1)},
         "zero_points must have the shape of scales, (8,), not (1,); "
-        "pass as many numbers as scales has",
+        "pass as many elements as scales has",
         {"zero_points": ones(8)}),
     Row({"zero_points": ones(1, 8)},
         "zero_points must have the shape of scales, (8,), not (1, 8); reshape it",
@@ -175,7 +175,7 @@ DIVIDING = [
         f"not (8,); {ONE_EACH}", {"input": ones(4, 1), "scales": ones(1)}),
     Row({"zero_points": ones(1, dtype=np.int8)},
         "zero_points must have the shape of scales, (8,), not (1,); "
-        "pass as many numbers as scales has",
+        "pass as many elements as scales has",
         {"scales": ones(1), "zero_points": ones(1, dtype=np.int8)}),
 ]  # fmt: skip
 

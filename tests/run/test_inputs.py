@@ -168,12 +168,12 @@ def test_refusals_of_words_say_what_must_hold(subtests: pytest.Subtests) -> None
         (
             "randint:3:int8:high=300",
             "low to high - 1 must lie in [-128, 127] for int8, not 0 to 299; "
-            "choose another dtype, or other numbers",
+            "choose another dtype, or other values",
         ),
         (
             "randint:3:uint64:low=-1:high=3",
             "low to high - 1 must lie in [0, 18446744073709551615] for uint64, not -1 to 2; "
-            "choose another dtype, or other numbers",
+            "choose another dtype, or other values",
         ),
         ("full:3", "full must say value=..., which it repeats; add it"),
         (
@@ -187,12 +187,12 @@ def test_refusals_of_words_say_what_must_hold(subtests: pytest.Subtests) -> None
         ),
         (
             "full:3:int4:value=8",
-            "value must lie in [-8, 7] for int4, not 8; choose another dtype, or other numbers",
+            "value must lie in [-8, 7] for int4, not 8; choose another dtype, or other values",
         ),
         (
             "arange:300:int8",
             "arange's numbers must lie in [-128, 127] for int8, not 0 to 299; "
-            "choose another dtype, or other numbers",
+            "choose another dtype, or other values",
         ),
         (
             "randn:1048576x1048576:float16",
@@ -369,5 +369,5 @@ def test_values_fit_their_type() -> None:
     refused(
         "values:2:int8:of=1,200",
         "inputs: values must lie in [-128, 127] for int8, not 1 to 200; choose another dtype, or "
-        "other numbers",
+        "other values",
     )

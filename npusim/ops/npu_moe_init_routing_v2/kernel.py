@@ -43,7 +43,7 @@ READY = 0
 AFTER = np.iinfo(np.int64).max
 """The order of what each core does after its share of the rows."""
 TILE = 256
-"""Rows whose numbers are loaded at a time."""
+"""Rows whose indices are loaded at a time."""
 PHASES = 4
 """Parts of a tile: its lists come, places are said, rows are copied, the lists go."""
 PLACES = 32
@@ -227,7 +227,7 @@ class _Places:
         return self.blocks[number * FLOATS_PER_BLOCK : number * FLOATS_PER_BLOCK + 1]
 
     def count_on(self) -> None:
-        """The next numbers, a block each."""
+        """The next indices, a block each."""
         core = self.core
         # Those before have left.
         core.sync("mte3", "vector")

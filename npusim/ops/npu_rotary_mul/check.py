@@ -115,8 +115,8 @@ def check(contract: ops.Contract) -> Problem:
     heads = axes.outer.count * axes.inner.count
     contract.require(
         not is_interleaved or (heads < MAX_HEADS and width < MAX_WIDTH),
-        f"self must have fewer than {MAX_HEADS} vectors a line, of fewer than {MAX_WIDTH} numbers, "
-        f"for rotary_mode 'interleave', not {heads} of {width}; cut it into parts",
+        f"self must have fewer than {MAX_HEADS} vectors a line, of fewer than {MAX_WIDTH} elements"
+        f", for rotary_mode 'interleave', not {heads} of {width}; cut it into parts",
     )
     return Problem(
         inputs=(x, _as(x.element, cos), _as(x.element, sin)),
