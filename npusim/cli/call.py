@@ -23,7 +23,7 @@ __all__ = ["UsageError", "arguments", "attribute", "chip", "options_of", "parame
 
 MAX_DIGITS = 19
 """No number of 64 bits has more."""
-TYPE_EXAMPLES = {"acl_format": "29"}
+EXAMPLES = {"acl_format": "29"}
 """What attributes may be of which the type alone says too little."""
 
 
@@ -87,7 +87,7 @@ def arguments(
 def _example(parameter: Parameter) -> str:
     """What `-a` may be for an attribute called *name*."""
     kind = next(iter(kinds_of(parameter)), None)
-    word = TYPE_EXAMPLES.get(parameter.name, str(kind.examples[0]).lower() if kind else "1")
+    word = EXAMPLES.get(parameter.name, str(kind.examples[0]).lower() if kind else "1")
     count = parameter.length or 2
     return f"-a {parameter.name}={','.join([word] * count) if parameter.is_sequence else word}"
 

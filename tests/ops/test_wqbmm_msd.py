@@ -279,7 +279,7 @@ def test_any_call(
 
 
 def spec_call(m: int, k: int, n: int, form: str, **more: Any) -> Call:
-    """As :func:`call_of`, without values."""
+    """The call of :func:`call_of` without values."""
     layout, is_turned = form[:2].replace("NZ", "FRACTAL_NZ"), form.endswith("T")
     weight = (
         TensorSpec((n, k), "int8", layout).T if is_turned else TensorSpec((k, n), "int8", layout)

@@ -59,7 +59,8 @@ Attributes = Annotated[
         "--attr",
         "-a",
         metavar="NAME=VALUE",
-        help="An attribute: true, false, none, a number or a word.",
+        help="An attribute, of the type that `npusim explain OP` lists: true, none, a number, "
+        "a word, or numbers with commas between.",
         autocompletion=completion.attributes,
     ),
 ]
