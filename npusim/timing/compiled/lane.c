@@ -20,7 +20,7 @@ static bool open_next(Run *run, Lane *lane) {
     return !run->failed;
 }
 
-/* Whether all other pipes have done all that was issued to them. */
+/* Whether all other pipes have done all that was handed out to them. */
 static bool is_drained(const Problem *problem, const Lane *lane) {
     for (i64 pipe = 0; pipe < problem->pipes; pipe++)
         if (pipe != problem->scalar && lane->pipes[pipe].waits_for != WORKLESS) return false;
