@@ -34,7 +34,8 @@ from npusim.data.errors import Code, DocumentWarning, OpError, callers_level, sh
 from npusim.data.integers import ceil_div
 from npusim.data.tensor import Operand, Tensor, TensorSpec, is_transposed, lies_both_ways
 from npusim.devices.schema import DeviceSpec
-from npusim.ops._attributes import KINDS, KindError, one
+from npusim.ops._attributes import KINDS, KindError, one, value_of
+from npusim.ops._signature import Parameter
 from npusim.ops._support import (
     EVERYWHERE,
     MAX_RANK,
@@ -115,6 +116,14 @@ class Contract:
             f"has no such kernel; {elsewhere}",
             Code.UNSUPPORTED,
         )
+
+    def require_types(self, attributes: tuple[Parameter, ...]) -> None:
+        """Refuse an argument that is not of the type of its attribute."""
+        for attribute in attributes:
+            try:
+                value_of(attribute, self.arguments[attribute.name])
+            except KindError as error:
+                self.fail(str(error))
 
     def require_presence(self, tensors: tuple[str, ...]) -> None:
         """Refuse what nobody asked for of *tensors*: given where no row takes it, or lacking."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 from npusim.data.arguments import Arguments
 from npusim.data.dtypes import Array
-from npusim.data.errors import Code, OpError
 from npusim.data.product import CubeOrder
 from npusim.data.tensor import Operand, Tensor, TensorSpec
 from npusim.devices.schema import DeviceSpec
@@ -274,6 +274,7 @@ class Operator:
 
     def _checked(self, contract: Contract) -> Problem:
         contract.require_series(self.elsewhere)
+        contract.require_types(self.attributes)
         problem = self.contract(contract)
         contract.require_presence(self._tensors)
         return problem
@@ -308,17 +309,15 @@ def normalize(operator: Operator, arguments: Arguments) -> Arguments:
     """*arguments* with attributes of the types that the schema of *operator* gives them.
 
     A dtype may be given by its name, as `torch.dtype` or as numpy's, and by any of the names that
-    torch_npu takes for it: `int8` for `qint8`. Raises OpError where an attribute is of another
-    type.
+    torch_npu takes for it: `int8` for `qint8`. What is of another type stays for the contract to
+    refuse.
     """
     found = dict(arguments)
     for parameter in operator.attributes:
         name = parameter.name
         if name in found:
-            try:
+            with suppress(KindError):
                 found[name] = value_of(parameter, found[name])
-            except KindError as error:
-                raise OpError(Code.INVALID_PARAMETER, f"{operator.name}: {error}") from None
     for name, spellings in operator.spellings.items():
         word = found.get(name)
         if isinstance(word, str):

@@ -67,19 +67,22 @@ def test_attributes_are_of_known_types() -> None:
 
 @pytest.mark.parametrize("op", OPS)
 def test_attributes_of_another_type_are_refused(op: str) -> None:
+    def check(parameter: Parameter, value: object) -> None:
+        ops.load(op).check(A2, **OF_EACH[op] | {parameter.name: value})
+
     for parameter in ops.load(op).attributes:
         name, place = parameter.name, r"(\[0\])?" if parameter.is_sequence else ""
         for value in WRONG.get(kind_of(parameter), ()):
             if value is None and parameter.may_be_none:
                 continue
             with pytest.raises(OpError, match=rf"^{op}: {name}{place} must be .*, not .*; pass "):
-                ops.load(op).check(A2, **OF_EACH[op] | {name: enclosed(parameter, value)})
+                check(parameter, enclosed(parameter, value))
         for value in (1, "1", np.ones((1, 1), np.int64)) if parameter.is_sequence else ():
             with pytest.raises(OpError, match=rf"^{op}: {name} must be a list of .*; pass "):
-                of(op, parameter, value)
+                check(parameter, value)
         for value in (MOST + 1, LEAST - 1) if "int" in parameter.words else ():
             with pytest.raises(OpError, match=r" must fit into 64 bits, not be .*; pass a smaller"):
-                of(op, parameter, enclosed(parameter, value))
+                check(parameter, enclosed(parameter, value))
 
 
 @pytest.mark.parametrize("op", OPS)
