@@ -35,8 +35,6 @@ from npusim.isa import BLOCK_BYTES, Copy, Local, ScalarLoad, ScalarLoop, ScalarS
 from npusim.kernel import Block, GmView, Program, VectorCore, bindings, pieces, share
 from npusim.ops import _vocabulary as ops
 
-__all__ = ["TYPES", "TYPES_310P", "Plan", "Problem", "build", "require_in_range", "tile"]
-
 TYPES = (FLOAT32, FLOAT16, BFLOAT16, INT8, UINT8, INT32, INT64)
 TYPES_310P = tuple(dtype for dtype in TYPES if dtype is not BFLOAT16)
 """What a table may hold."""

@@ -13,15 +13,6 @@ from npusim.data.tensor import Operand, TensorSpec
 from npusim.kernel import Product
 from npusim.ops._contract import Contract
 
-__all__ = [
-    "INT4_PER_INT32",
-    "as_fractals",
-    "fixpipe_words",
-    "logical_shape",
-    "product_of",
-    "unpacked_remedy",
-]
-
 INT4_PER_INT32 = 8
 SIGNED_BIT, SHIFT_BIT = 1 << 46, 1 << 36
 """Of the 64-bit words that npu_trans_quant_param packs, as the fixpipe reads them."""

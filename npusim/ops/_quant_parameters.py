@@ -8,8 +8,6 @@ from npusim.devices.schema import Pipe
 from npusim.isa import Local, Register
 from npusim.kernel import GmView, VectorCore
 
-__all__ = ["QuantParameter"]
-
 
 class QuantParameter:
     """A scale or an offset, of which up to *count* elements are loaded and widened at a time.

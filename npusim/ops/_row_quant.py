@@ -26,22 +26,6 @@ from npusim.kernel import (
     VectorCore,
 )
 
-__all__ = [
-    "INT4_PER_INT32",
-    "LARGEST",
-    "clamped",
-    "find_absmax",
-    "find_factor",
-    "find_max",
-    "fold_max",
-    "fold_rows",
-    "packed",
-    "repeat_block",
-    "repeat_row",
-    "round_by_int16",
-    "spread_numbers",
-]
-
 LARGEST = {INT8: 127, INT4: 7}
 """What the largest magnitude of a row becomes."""
 INT4_PER_INT32 = 8

@@ -20,30 +20,6 @@ from npusim.data.dtypes import DType
 from npusim.data.errors import shown
 from npusim.ops._signature import Parameter
 
-__all__ = [
-    "A2_A3",
-    "ATLAS_INFERENCE",
-    "EVERYWHERE",
-    "MAX_RANK",
-    "MAX_TENSORS",
-    "Entries",
-    "Fact",
-    "Narrowing",
-    "Operands",
-    "Presence",
-    "Row",
-    "alike",
-    "check_support",
-    "dimensions",
-    "dtypes_of",
-    "layouts_of",
-    "lengths_of",
-    "listed",
-    "ranks_of",
-    "required",
-    "values_of",
-]
-
 A2_A3 = ("Atlas A2", "Atlas A3")
 ATLAS_INFERENCE = ("Atlas inference",)
 EVERYWHERE = (*A2_A3, *ATLAS_INFERENCE)

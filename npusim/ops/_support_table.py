@@ -9,8 +9,6 @@ from npusim.ops._protocol import Operator
 from npusim.ops._signature import Parameter
 from npusim.ops._support import MAX_RANK, Operands, Row, dimensions, listed
 
-__all__ = ["support_table", "support_text"]
-
 
 def support_table(operator: Operator) -> tuple[tuple[str, ...], ...]:
     """A header and lines of text: product lines, tensors, attributes, and the kernel where types

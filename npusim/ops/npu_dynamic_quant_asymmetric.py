@@ -57,8 +57,6 @@ from npusim.ops._row_quant import LARGEST, clamped, packed
 from npusim.ops._torch import quantised
 from npusim.ops._vocabulary import A2_A3
 
-__all__ = ["OPERATOR", "build", "oracle"]
-
 SUPPORT = tuple(row for row in dynamic.SUPPORT if row.on == A2_A3)
 SPAN = {INT8: 255, INT4: 15}
 """From the smallest to the largest that a row becomes."""

@@ -39,8 +39,6 @@ from npusim.ops._row_quant import INT4_PER_INT32, clamped, packed
 from npusim.ops._torch import quantised
 from npusim.ops._vocabulary import A2_A3, alike, present
 
-__all__ = ["OPERATOR", "build", "check", "oracle", "tile"]
-
 # ---- what is accepted ----
 
 FLOATS = (FLOAT32, FLOAT16, BFLOAT16)

@@ -62,8 +62,6 @@ from npusim.ops._swiglu_quant import check_halves, halves_of, swiglu_of
 from npusim.ops._swish import exp_plus_1
 from npusim.ops._vocabulary import A2_A3, Operands, Row, present, required
 
-__all__ = ["OPERATOR", "build", "check", "oracle", "tile"]
-
 # ---- what is accepted ----
 
 TARGETS = {"int8": INT8, "quint4x2": INT4}

@@ -36,8 +36,6 @@ from npusim.ops._row_groups import check_group_index, groups_by_end
 from npusim.ops._row_quant import INT4_PER_INT32, LARGEST
 from npusim.ops._vocabulary import A2_A3, ATLAS_INFERENCE, Operands, Row, present
 
-__all__ = ["SUPPORT", "Plan", "Problem", "check", "extreme_of", "smoothed", "template_of", "tile"]
-
 TARGETS = {"int8": INT8, "quint4x2": INT4}
 COLUMNS_310P = 32
 """The kernels of 310P take rows of whole blocks of int8 (dynamic_quant_tiling_310P.cpp)."""

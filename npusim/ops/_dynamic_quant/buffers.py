@@ -14,16 +14,6 @@ from npusim.kernel.rectangles import RowPieces
 from npusim.ops._dynamic_quant import Plan, Problem
 from npusim.ops._row_groups import groups_of_pieces
 
-__all__ = [
-    "SmoothScales",
-    "fill_constants",
-    "launch_pieces",
-    "matrices",
-    "parts_of",
-    "pieces_of_cores",
-    "pitch_of",
-]
-
 
 def matrices(p: Problem) -> tuple[GmView, GmView, GmView]:
     """x and the output `(rows, columns)`, and the scales `(rows,)`."""

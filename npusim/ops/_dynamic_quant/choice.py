@@ -37,20 +37,6 @@ from npusim.data.integers import align_up
 from npusim.ops import _vocabulary as ops
 from npusim.ops._vocabulary import listed
 
-__all__ = [
-    "BY_SCALAR",
-    "IN_PARTS",
-    "PART_COLUMNS",
-    "UB_BYTES",
-    "Choice",
-    "Template",
-    "Traits",
-    "asked_for",
-    "choose",
-    "index_bytes",
-    "max_columns",
-]
-
 Named = Literal["single_row", "multi_row", "db", "base", "large", "moe", "moe_large"]
 NAMED: tuple[Named, ...] = get_args(Named)
 """What a caller on A2 and A3 may ask for; on 310P the rows decide."""

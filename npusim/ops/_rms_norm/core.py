@@ -30,8 +30,6 @@ from npusim.kernel import (
     VectorCore,
 )
 
-__all__ = ["NormCore", "Residual", "RootsOfRows", "Rounding", "block_of", "every_row", "upper_half"]
-
 
 def block_of(tile: Local, row: int) -> Local:
     """Block number *row* of fp32 *tile*."""

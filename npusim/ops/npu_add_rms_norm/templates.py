@@ -15,8 +15,6 @@ from npusim.kernel import (
 )
 from npusim.ops import _rms_norm as norm
 
-__all__ = ["TEMPLATES"]
-
 EXACT, AS_STORED = norm.Rounding(is_exact=True), norm.Rounding(is_exact=False)
 
 

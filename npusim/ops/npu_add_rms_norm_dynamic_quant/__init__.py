@@ -53,9 +53,6 @@ from npusim.ops._row_quant import INT4_PER_INT32, LARGEST, clamped, packed
 from npusim.ops._torch import Result, quantised
 from npusim.ops.npu_add_rms_norm_dynamic_quant.templates import TEMPLATES, Output, Problem, padded
 
-__all__ = ["OPERATOR", "build", "check", "oracle", "tile"]
-
-
 # ---- what is accepted ----
 
 TARGETS = {None: INT8, "int8": INT8, "int4": INT4, "quint4x2": INT4}

@@ -16,8 +16,6 @@ from npusim.ops import _rms_norm as norm
 from npusim.ops import _vocabulary as ops
 from npusim.ops._row_quant import LARGEST, find_factor, find_max
 
-__all__ = ["TEMPLATES", "Output", "Problem", "padded"]
-
 
 @dataclass(frozen=True, slots=True)
 class Output:

@@ -58,9 +58,6 @@ from npusim.ops._row_quant import clamped
 from npusim.ops._torch import Result
 from npusim.ops.npu_add_rms_norm_quant.templates import TEMPLATES, OptionalVectors, Problem
 
-__all__ = ["OPERATOR", "build", "check", "oracle", "tile"]
-
-
 # ---- what is accepted ----
 
 COLUMNS_310P = 32

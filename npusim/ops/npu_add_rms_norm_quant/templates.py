@@ -22,8 +22,6 @@ from npusim.kernel import (
 from npusim.ops import _rms_norm as norm
 from npusim.ops import _vocabulary as ops
 
-__all__ = ["TEMPLATES", "OptionalVectors", "Problem"]
-
 
 class OptionalVectors(NamedTuple):
     """The operands that need not be given, or arrays in their place."""

@@ -68,9 +68,6 @@ from npusim.ops.npu_dynamic_quant.coupled import long_patches, patches
 from npusim.ops.npu_dynamic_quant.rows import base, db, large, moe, moe_large
 from npusim.ops.npu_dynamic_quant.several_rows import multi_row, single_row
 
-__all__ = ["OPERATOR", "build", "oracle"]
-
-
 TEMPLATES: dict[Template, Callable[[VectorCore, Problem, Plan], tuple[Block, ...]]] = {
     "single_row": single_row,
     "multi_row": multi_row,

@@ -18,8 +18,6 @@ from npusim.kernel import BLOCK_BYTES, Block, GmView, Step, VectorCore
 from npusim.ops._dynamic_quant import Plan, Problem
 from npusim.ops._dynamic_quant.buffers import launch_pieces, pieces_of_cores
 
-__all__ = ["long_patches", "patches"]
-
 
 class HalfSteps:
     """The buffers of a core, and what it does with a row in fp16."""

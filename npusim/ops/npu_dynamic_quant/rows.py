@@ -35,8 +35,6 @@ from npusim.ops._dynamic_quant.buffers import (
 from npusim.ops._row_groups import Groups, GroupSearch
 from npusim.ops._row_quant import find_absmax, find_factor, find_max, round_by_int16
 
-__all__ = ["base", "db", "large", "moe", "moe_large"]
-
 
 def db(core: VectorCore, p: Problem, plan: Plan) -> tuple[Block, ...]:
     """Rows of whole blocks in the buffer, one after the other."""

@@ -21,8 +21,6 @@ from npusim.ops._vocabulary import (
     same_shape_remedy,
 )
 
-__all__ = ["SUPPORT", "Problem", "check"]
-
 TARGETS = {"qint8": INT8, "quint8": UINT8, "int32": INT32, "qint32": INT32, "quint4x2": INT4}
 Scaling = Literal["tensor", "column", "row"]
 

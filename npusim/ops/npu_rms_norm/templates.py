@@ -9,8 +9,6 @@ from npusim.kernel import FLOAT32, FLOATS_PER_BLOCK, FLOATS_PER_REPEAT, GmView, 
 from npusim.ops import _rms_norm as norm
 from npusim.ops._row_quant import repeat_block
 
-__all__ = ["TEMPLATES"]
-
 SMALL_ROWS, SMALL_INNER_ROWS = 512, 8
 
 

@@ -37,8 +37,6 @@ from npusim.isa import (
     UnaryOp,
 )
 
-__all__ = ["Chain", "Extent", "Place", "Step", "Value", "places"]
-
 Extent = Literal["tile", "row", "column", "number"]
 """Which part of a tile a value has; a column is a number for each row."""
 COMMUTATIVE = ("add", "mul", "min", "max")

@@ -16,8 +16,6 @@ from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT8, INT32, UINT8, D
 from npusim.isa import BinaryOp, CompareOp, UnaryOp
 from npusim.ops.families.elementwise.chain import Chain, Value
 
-__all__ = ["EXPRESSIONS", "ONE", "TWO", "Expression"]
-
 FLOATS = (FLOAT32, FLOAT16, BFLOAT16)
 AS_IS = {FLOAT32: FLOAT32, FLOAT16: FLOAT16, BFLOAT16: FLOAT32}
 WIDE = {FLOAT32: FLOAT32, FLOAT16: FLOAT32, BFLOAT16: FLOAT32}

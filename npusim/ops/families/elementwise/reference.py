@@ -13,8 +13,6 @@ from npusim.data.dtypes import FLOAT16, INT32, Array, cast, dtype_named
 from npusim.devices.schema import DeviceSpec
 from npusim.ops._oracle import Given
 
-__all__ = ["oracle_of"]
-
 Oracle = Callable[[Given], Array]
 
 HALF, FULL, BF16 = np.dtype(np.float16), np.dtype(np.float32), np.dtype(ml_dtypes.bfloat16)

@@ -26,8 +26,6 @@ from npusim.ops.families.reductions.contract import SUPPORT, Problem, check
 from npusim.ops.families.reductions.kernel import Plan
 from npusim.ops.families.reductions.reference import compute
 
-__all__ = ["OPERATORS", "Plan", "Problem"]
-
 TABLE = {
     # Operator: the vendor's kernel, what it does, the formula, a note on types.
     "sum": (

@@ -22,8 +22,6 @@ from npusim.ops import _vocabulary as ops
 from npusim.ops.families.reductions.columns import UNIT, Spans, share_of, width_of
 from npusim.ops.families.reductions.contract import Problem
 
-__all__ = ["Plan", "build", "tile"]
-
 KEPT = 3
 """Rows that are kept of a piece, in float32: the largest, the sums, and one to calculate with."""
 

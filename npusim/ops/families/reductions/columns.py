@@ -22,8 +22,6 @@ from npusim.kernel.steps import Integers
 from npusim.ops import _vocabulary as ops
 from npusim.ops.families.reductions.contract import Problem
 
-__all__ = ["Plan", "Spans", "build", "share_of", "tile", "width_of"]
-
 UNIT = 128
 """Elements that a piece is a multiple of: a repeat of 16 bits, two of 32."""
 MOST = 2048

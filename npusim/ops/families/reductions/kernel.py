@@ -28,8 +28,6 @@ from npusim.kernel.rectangles import Rectangles, rectangles
 from npusim.ops import _vocabulary as ops
 from npusim.ops.families.reductions.contract import Problem
 
-__all__ = ["Plan", "RowKernel", "build", "cores_of", "fits", "shares", "tile"]
-
 BRCB_LANES = 8
 """Elements that Brcb takes at a time."""
 

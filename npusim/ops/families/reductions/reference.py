@@ -11,8 +11,6 @@ from npusim.data.dtypes import Array
 from npusim.devices.schema import DeviceSpec
 from npusim.ops._oracle import Given
 
-__all__ = ["compute"]
-
 KEEPS_SHAPE = ("softmax", "log_softmax")
 LANES = 64
 """Of float32 that one instruction reduces."""
