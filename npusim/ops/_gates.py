@@ -31,7 +31,7 @@ class Scores:
         self.lanes = REPEAT_BYTES * 8 // dtype.bits
         self.reduction = Reduction(core, most)
         self.partial = core.tile(dtype, ceil_div(most, self.lanes))
-        self.largest = core.claim("ub", FLOAT32.nbytes(2))
+        self.largest = core.tile(FLOAT32, 2)
         self.divisor = core.tile(dtype, most)
 
     def total(self, values: Local) -> None:
@@ -47,7 +47,7 @@ class Scores:
             core.emit(WholeReduce("sum", self.partial[:whole], values[: whole * lanes]))
         if rest := values.count - whole * lanes:
             # A result begins at a block: that of the rest has one of its own.
-            parts.append(self.largest.of(self.dtype, 1))
+            parts.append(self.largest.as_dtype(self.dtype, 1))
             core.emit(WholeReduce("sum", parts[-1], values.at(whole * lanes, rest)))
         core.sync("vector", "scalar")
         core.get_value(TOTAL, parts[0])
@@ -78,7 +78,7 @@ class Scores:
         core = self.core
         self.reduction.find_largest(self.largest, wide)
         core.sync("vector", "scalar")
-        core.get_value(LARGEST, self.largest.of(FLOAT32, 1))
+        core.get_value(LARGEST, self.largest[:1])
         core.alu("f32_mul", LARGEST, LARGEST, -1.0)
         if self.dtype is not FLOAT32:
             core.alu("f32_to_f16", LARGEST, LARGEST)
