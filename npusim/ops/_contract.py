@@ -374,6 +374,26 @@ class Contract:
         )
         return axis % rank
 
+    def indices(
+        self,
+        name: str,
+        values: Array | None,
+        named: range,
+        what: str,
+        of: str = "",
+        remedy: str = "a card would read elsewhere: correct them",
+    ) -> tuple[int, ...] | None:
+        """*values* of the tensor called *name*, if there are any: each names one of *what*."""
+        if values is None:
+            return None
+        for number in map(int, (values.min(), values.max()) if values.size else ()):
+            self.require(
+                number in named,
+                f"{name} must name {what} in [{named.start}, {named.stop}){of and f' of {of}'}, "
+                f"not {number}; {remedy}",
+            )
+        return tuple(values.ravel().tolist())
+
     def boolean(self, name: str) -> bool:
         """An attribute that is true or false, as the rows of support have it."""
         value = self.value(name)

@@ -151,7 +151,13 @@ def check(contract: ops.Contract) -> Problem:
         counts=kind,
         has_counts=contract.boolean("expert_tokens_num_flag"),
         by_source=by_source,
-        chosen=_chosen(contract, where, experts),
+        chosen=contract.indices(
+            "expert_idx",
+            where.array,
+            range(experts),
+            "experts",
+            remedy="raise expert_num, or correct it",
+        ),
     )
 
 
@@ -259,19 +265,6 @@ def _scale(
         f"{what}, not {factors.shape}; reshape it",
     )
     return factors
-
-
-def _chosen(contract: ops.Contract, where: Operand, experts: int) -> tuple[int, ...] | None:
-    if where.array is None:
-        return None
-    numbers = where.array.ravel()
-    for expert in (int(numbers.min()), int(numbers.max())) if numbers.size else ():
-        contract.require(
-            0 <= expert < experts,
-            f"expert_idx must name experts in [0, {experts}), not {expert}; raise expert_num, or "
-            f"correct it",
-        )
-    return tuple(numbers.tolist())
 
 
 # ---- tiling: ops-transformer@c29bc10 moe/moe_init_routing_v3 ----
