@@ -61,14 +61,14 @@ from npusim.ops._dynamic_quant import (
     template_of,
     tile,
 )
-from npusim.ops._dynamic_quant.choice import BY_SCALAR, IN_PARTS, NAMED, Template
+from npusim.ops._dynamic_quant.choice import BY_SCALAR, IN_PARTS, NAMED
 from npusim.ops._row_quant import LARGEST, clamped, packed
 from npusim.ops._torch import quantised
 from npusim.ops.npu_dynamic_quant.coupled import long_patches, patches
 from npusim.ops.npu_dynamic_quant.rows import base, db, large, moe, moe_large
 from npusim.ops.npu_dynamic_quant.several_rows import multi_row, single_row
 
-TEMPLATES: dict[Template, Callable[[VectorCore, Problem, Plan], tuple[Block, ...]]] = {
+TEMPLATES: dict[str, Callable[[VectorCore, Problem, Plan], tuple[Block, ...]]] = {
     "single_row": single_row,
     "multi_row": multi_row,
     "db": db,
