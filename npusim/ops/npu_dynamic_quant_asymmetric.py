@@ -34,6 +34,7 @@ from npusim.devices.schema import DeviceSpec
 from npusim.isa import Local
 from npusim.kernel import FLOATS_PER_BLOCK, Block, GmView, Step, VectorCore
 from npusim.kernel.reduction import Reduction
+from npusim.kernel.rows import parts_of, whole_blocks
 from npusim.ops import _dynamic_quant as dynamic
 from npusim.ops import _vocabulary as ops
 from npusim.ops._dynamic_quant import (
@@ -47,9 +48,7 @@ from npusim.ops._dynamic_quant import (
 )
 from npusim.ops._dynamic_quant.buffers import (
     SmoothScales,
-    parts_of,
     pieces_of_cores,
-    pitch_of,
 )
 from npusim.ops._dynamic_quant.choice import IN_PARTS, NAMED, SEVERAL_ROWS
 from npusim.ops._row_groups import Groups, GroupSearch
@@ -96,7 +95,10 @@ class AsymmetricRows:
     def __init__(self, core: VectorCore, p: Problem, plan: Plan) -> None:
         self.core, self.p, self.plan = core, p, plan
         rows, columns = plan.row_step, plan.column_step
-        self.x_pitch, self.y_pitch = pitch_of(p.x.element, columns), pitch_of(p.target, columns)
+        self.x_pitch, self.y_pitch = (
+            whole_blocks(columns, p.x.element),
+            whole_blocks(columns, p.target),
+        )
         self.x_in = core.vecin(p.x.element, rows * self.x_pitch, plan.depth)
         self.y_out = core.vecout(p.target, rows * self.y_pitch)
         self.scale_out = core.tiles(FLOAT32, rows, "scalar", "mte3")

@@ -27,54 +27,16 @@ from npusim.data.integers import align_up, ceil_div
 from npusim.data.tensor import Operand
 from npusim.devices.schema import DeviceSpec
 from npusim.kernel import (
-    BLOCK_BYTES,
     FLOATS_PER_REPEAT,
     Block,
     DType,
     GmView,
     GmViews,
     Step,
-    pieces,
 )
+from npusim.kernel.rows import parts_of, whole_blocks
 from npusim.ops import _vocabulary as ops
-from npusim.ops._rms_norm.core import (
-    NormCore,
-    Residual,
-    RootsOfRows,
-    Rounding,
-    block_of,
-    upper_half,
-)
-
-__all__ = [
-    "KEPT_BYTES",
-    "Kernel",
-    "Machine",
-    "NormCore",
-    "Plan",
-    "Problem",
-    "Residual",
-    "RootsOfRows",
-    "Rounding",
-    "Template",
-    "Templates",
-    "block_of",
-    "check_gamma",
-    "check_pair",
-    "chosen",
-    "element_of",
-    "epsilon_of",
-    "halving_sum",
-    "lanes_sum",
-    "launch_rows",
-    "planned",
-    "root_of_rows",
-    "root_shape",
-    "template_of",
-    "upper_half",
-    "vector_of",
-    "whole_blocks",
-]
+from npusim.ops._rms_norm.core import NormCore
 
 # ---- who takes which rows; no row is shared by cores, and none waits for another one ----
 
@@ -141,9 +103,9 @@ class Plan(ops.Plan):
     column_step: int
     """Columns that are loaded together."""
 
-    def parts(self, columns: int) -> list[slice]:
+    def parts(self, columns: int) -> tuple[slice, ...]:
         """The pieces of a row of *columns*."""
-        return [slice(start, start + width) for start, width in pieces(columns, self.column_step)]
+        return parts_of(columns, self.column_step)
 
 
 def planned(templates: tuple[Template, ...], spec: DeviceSpec, p: Problem) -> Plan:
@@ -170,16 +132,6 @@ def element_of(tensor: Operand | Array) -> DType:
     found = tensor.element if isinstance(tensor, Operand) else dtype_of(tensor)
     assert found is not None
     return found
-
-
-def whole_blocks(columns: int, element: DType) -> int:
-    """*columns* of *element*, filled up to whole blocks of 32 bytes.
-
-    >>> from npusim.data.dtypes import FLOAT16
-    >>> whole_blocks(100, FLOAT16)
-    112
-    """
-    return align_up(columns, BLOCK_BYTES * 8 // element.bits)
 
 
 # ---- what is asked of a call ----

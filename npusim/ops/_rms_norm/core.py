@@ -312,7 +312,7 @@ class Residual:
         self,
         roots: Local,
         room: tuple[Local, Local, Local],
-        parts: list[slice],
+        parts: tuple[slice, ...],
         *views: GmView,
     ) -> None:
         """1 / root of some rows of x1 and x2, whose sum goes to x, to *roots* `(rows,)`.

@@ -48,6 +48,7 @@ from npusim.data.integers import align_up, ceil_div
 from npusim.data.tensor import Operand, TensorSpec
 from npusim.devices.schema import DeviceSpec
 from npusim.kernel import BFLOAT16, FLOAT16, FLOAT32, Block, GmView
+from npusim.kernel.rows import whole_blocks
 from npusim.ops import _rms_norm as norm
 from npusim.ops import _vocabulary as ops
 from npusim.ops._torch import Result
@@ -101,7 +102,7 @@ def _templates(
     """Which templates take rows of *x1*, and how."""
     machine, element = norm.Machine.of(spec), norm.element_of(x1)
     columns = max(1, prod(gamma.shape))
-    rows, padded = prod(x1.shape) // columns, norm.whole_blocks(columns, element)
+    rows, padded = prod(x1.shape) // columns, whole_blocks(columns, element)
     room, is_wide = machine.ub_bytes - norm.KEPT_BYTES, element is FLOAT32
     merged_bytes = (MERGED_BYTES_FLOAT32 if is_wide else MERGED_BYTES) * padded + MERGED_ROW_BYTES
     multi_room = room - MULTI_KEPT_BYTES - FLOAT16.nbytes(columns)

@@ -14,6 +14,7 @@ from npusim.data.tensor import Operand
 from npusim.kernel import FLOAT32, FLOATS_PER_BLOCK, INT4, DType, GmView, Local, Register, TileQueue
 from npusim.ops import _rms_norm as norm
 from npusim.ops import _vocabulary as ops
+from npusim.ops._rms_norm.core import NormCore, upper_half
 from npusim.ops._row_quant import LARGEST, find_factor, find_max
 
 
@@ -70,12 +71,12 @@ class Steps:
     x1 and x2 have *count* elements, and half of an fp32 tile each.
     """
 
-    def __init__(self, core: norm.NormCore, p: Problem, count: int) -> None:
+    def __init__(self, core: NormCore, p: Problem, count: int) -> None:
         self.core, self.p, dtype = core, p, p.x.element
         self.absmax, self.total = core.blocks()[:1], core.blocks()[:1]
         self.x_in = core.vecin(FLOAT32, count)
         self.first = self.x_in.only.as_dtype(dtype)[:count]
-        self.second = norm.upper_half(self.x_in.only, dtype)
+        self.second = upper_half(self.x_in.only, dtype)
 
     def take_absmax(self, register: Register, magnitudes: Local) -> None:
         """The largest of *magnitudes* `(columns,)`, which are overwritten, into *register*."""
@@ -92,7 +93,7 @@ class Steps:
 class SeveralRows(Steps):
     """The steps of normal, and its buffers."""
 
-    def __init__(self, core: norm.NormCore, p: Problem, plan: norm.Plan) -> None:
+    def __init__(self, core: NormCore, p: Problem, plan: norm.Plan) -> None:
         dtype, self.columns, self.pitch = p.x.element, p.columns, padded(p.columns, p.target)
         most, scale_count = plan.row_step * self.pitch, align_up(plan.row_step, FLOATS_PER_BLOCK)
         super().__init__(core, p, most)
@@ -192,7 +193,7 @@ def _tile_of(room: Room) -> Local:
     return room if isinstance(room, Local) else room.alloc()
 
 
-def normal(core: norm.NormCore, p: Problem, plan: norm.Plan) -> norm.Kernel:
+def normal(core: NormCore, p: Problem, plan: norm.Plan) -> norm.Kernel:
     """Several rows a step, which begin at whole blocks of what comes out.
 
     Everything is single, and z comes where x1 and x2 were: the next rows are loaded when the last
@@ -205,7 +206,7 @@ def normal(core: norm.NormCore, p: Problem, plan: norm.Plan) -> norm.Kernel:
 class SingleRow(Steps):
     """The steps of single_row, and its buffers."""
 
-    def __init__(self, core: norm.NormCore, p: Problem, plan: norm.Plan) -> None:
+    def __init__(self, core: NormCore, p: Problem, plan: norm.Plan) -> None:
         dtype, columns, pitch = p.x.element, p.columns, padded(p.columns, p.target)
         super().__init__(core, p, pitch)
         self.out = core.vecout(dtype, pitch)
@@ -288,7 +289,7 @@ class SingleRow(Steps):
         return loaded
 
 
-def single_row(core: norm.NormCore, p: Problem, plan: norm.Plan) -> norm.Kernel:
+def single_row(core: NormCore, p: Problem, plan: norm.Plan) -> norm.Kernel:
     """A row at a time; x and y leave through one queue, the scales of 128 rows together.
 
     gamma, beta and the second smooth scales are loaded for each row where x1 and x2 were; what is
@@ -301,7 +302,7 @@ def single_row(core: norm.NormCore, p: Problem, plan: norm.Plan) -> norm.Kernel:
 class Slices(Steps):
     """The steps of slice_d, and its buffers."""
 
-    def __init__(self, core: norm.NormCore, p: Problem, plan: norm.Plan) -> None:
+    def __init__(self, core: NormCore, p: Problem, plan: norm.Plan) -> None:
         dtype, pitch = p.x.element, padded(plan.column_step, p.target)
         super().__init__(core, p, pitch)
         self.vector_in = core.vecin(dtype, pitch)
@@ -388,7 +389,7 @@ class Slices(Steps):
         core.store(self.out, y, y_view)
 
 
-def slice_d(core: norm.NormCore, p: Problem, plan: norm.Plan) -> norm.Kernel:
+def slice_d(core: NormCore, p: Problem, plan: norm.Plan) -> norm.Kernel:
     """A row in slices, three times; all buffers are single.
 
     First x1 and x2 are added, and the fp32 sum goes to a workspace; then the slices of it are

@@ -21,10 +21,11 @@ from npusim.data.dtypes import FLOAT32, INT32
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import FLOATS_PER_REPEAT, Local
 from npusim.kernel import Block, GmView, GmViews, Step, TileQueue, VectorCore, pieces
+from npusim.kernel.rows import whole_blocks
 from npusim.kernel.sequences import BY_SCALAR, count_on
 from npusim.kernel.steps import Integers
 from npusim.ops._rotary import exchange, negate_left
-from npusim.ops.npu_rotary_mul.check import InterleavedPlan, Plan, Problem, block_pitch
+from npusim.ops.npu_rotary_mul.check import InterleavedPlan, Plan, Problem
 
 PLACE, MINUS_ONE = "place", "minus_one"
 """Registers."""
@@ -93,7 +94,7 @@ class Halves:
 
     def __init__(self, core: VectorCore, p: Problem, plan: Plan) -> None:
         self.core, dtype = core, p.x.element
-        self.half = block_pitch(dtype, p.width // 2)
+        self.half = whole_blocks(p.width // 2, dtype)
         self.line = 2 * self.half
         count = plan.line_step * self.line
         self.x, self.cos, self.sin = (core.vecin(dtype, count, 2) for _ in range(3))
@@ -222,7 +223,7 @@ class Neighbours:
 
     def __init__(self, core: VectorCore, p: Problem, plan: InterleavedPlan) -> None:
         self.core, self.p, self.dtype = core, p, p.x.element
-        self.pitch = block_pitch(self.dtype, p.width)
+        self.pitch = whole_blocks(p.width, self.dtype)
         heads = min(plan.head_step, p.axes.inner.count)
         batches = min(plan.batch_step, p.axes.outer.count)
         count = batches * plan.line_step * heads * self.pitch
