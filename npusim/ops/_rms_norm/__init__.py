@@ -34,7 +34,7 @@ from npusim.kernel import (
     GmViews,
     Step,
 )
-from npusim.kernel.rows import parts_of, whole_blocks
+from npusim.kernel.rows import parts_of
 from npusim.ops import _vocabulary as ops
 from npusim.ops._rms_norm.core import NormCore
 
