@@ -25,7 +25,7 @@ def count_up(core: VectorCore, places: Local, first: int = 0, each: int = 1) -> 
     count_on(core, places, known, each)
 
 
-def count_on(core: VectorCore, places: Local, known: int, each: int) -> None:
+def count_on(core: VectorCore, places: Local, known: int, each: float) -> None:
     """Fill *places* `(n,)` from its first *known* elements on, which stand for steps of *each*."""
     while known < places.count:
         more = min(known, places.count - known)
