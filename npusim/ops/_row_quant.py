@@ -14,6 +14,7 @@ from __future__ import annotations
 import numpy as np
 
 from npusim.data.dtypes import INT16, Array
+from npusim.isa import Binary
 from npusim.kernel import (
     BLOCK_BYTES,
     FLOAT16,
@@ -23,6 +24,7 @@ from npusim.kernel import (
     DType,
     Local,
     Register,
+    TileQueue,
     VectorCore,
 )
 
@@ -67,6 +69,18 @@ def find_factor(core: VectorCore, absmax: Register, largest: int, scale: Local) 
     core.alu("f32_div", "factor", float(largest), absmax)
     core.alu("f32_div", "scale", 1.0, "factor")
     core.set_value(scale, "scale")
+
+
+def read_quotient(core: VectorCore, factors: TileQueue, largest: Local, absmax: Local) -> Local:
+    """`largest / absmax` by the vector pipe, its first element into register `factor`.
+
+    Returns the tile of *factors*, from that pipe to the scalar unit, which the caller frees.
+    """
+    core.emit(Binary("div", factors.alloc(), largest, absmax))
+    factors.enque(factors.only)
+    factor = factors.deque()
+    core.get_value("factor", factor[:1])
+    return factor
 
 
 def fold_rows(core: VectorCore, plane: Local, rows: int) -> Local:

@@ -35,7 +35,7 @@ from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT4, INT8, INT32, Ar
 from npusim.data.errors import Code
 from npusim.data.tensor import Operand, TensorSpec
 from npusim.devices.schema import DeviceSpec
-from npusim.isa import Binary, Local
+from npusim.isa import Local
 from npusim.kernel import (
     FLOATS_PER_BLOCK,
     Block,
@@ -56,7 +56,7 @@ from npusim.ops._row_groups import (
     groups_by_end,
     groups_of_pieces,
 )
-from npusim.ops._row_quant import LARGEST, clamped
+from npusim.ops._row_quant import LARGEST, clamped, read_quotient
 from npusim.ops._swiglu_quant import check_halves, halves_of, swiglu_of
 from npusim.ops._swish import exp_plus_1
 from npusim.ops._vocabulary import A2_A3, Operands, Row, present, required
@@ -364,11 +364,7 @@ class SwiGluQuant:
             return
         core.abs(self.magnitudes, self.row)
         self.reduction.find_largest(self.absmax, self.magnitudes)
-        factor = self.factor.alloc()
-        core.emit(Binary("div", factor, self.largest, self.absmax))
-        self.factor.enque(factor)
-        factor = self.factor.deque()
-        core.get_value("factor", factor[:1])
+        factor = read_quotient(core, self.factor, self.largest, self.absmax)
         core.set_value(scale, "factor")
         self.factor.free(factor)
         core.mul(self.row, self.row, "factor")

@@ -32,7 +32,7 @@ from npusim.ops._dynamic_quant.buffers import (
     launch_pieces,
 )
 from npusim.ops._row_groups import Groups, GroupSearch
-from npusim.ops._row_quant import find_absmax, find_factor, find_max, round_by_int16
+from npusim.ops._row_quant import find_absmax, find_factor, find_max, read_quotient, round_by_int16
 
 
 def db(core: VectorCore, p: Problem, plan: Plan) -> tuple[Block, ...]:
@@ -164,11 +164,7 @@ def moe(core: VectorCore, p: Problem, plan: Plan) -> tuple[Block, ...]:
         """127 / M, by the vector unit, into register `factor`; its inverse to *scale* `(1,)`."""
         core.abs(work, values)
         reduction.find_largest(absmax, work)
-        factor = factors.alloc()
-        core.emit(Binary("div", factor, largest, absmax))
-        factors.enque(factor)
-        factor = factors.deque()
-        core.get_value("factor", factor[:1])
+        factor = read_quotient(core, factors, largest, absmax)
         core.alu("f32_div", "scale", 1.0, "factor")
         core.set_value(scale, "scale")
         factors.free(factor)
