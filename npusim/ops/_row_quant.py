@@ -14,6 +14,7 @@ from __future__ import annotations
 import numpy as np
 
 from npusim.data.dtypes import INT16, Array
+from npusim.data.tensor import Operand, TensorSpec
 from npusim.isa import Binary
 from npusim.kernel import (
     BLOCK_BYTES,
@@ -27,10 +28,26 @@ from npusim.kernel import (
     TileQueue,
     VectorCore,
 )
+from npusim.ops import _vocabulary as ops
 
 LARGEST = {INT8: 127, INT4: 7}
 """What the largest magnitude of a row becomes."""
 INT4_PER_INT32 = 8
+
+
+def output_of(
+    contract: ops.Contract, x: Operand, target: DType, asked: str, remedy: str = "pad it"
+) -> TensorSpec:
+    """What comes of *x* as *target*: int4, for which *asked* asks, is packed eight to an int32."""
+    if target is not INT4:
+        return TensorSpec(x.shape, target.name)
+    *outer, columns = x.shape
+    contract.require(
+        columns % INT4_PER_INT32 == 0,
+        f"the last dimension of {x.name} must be a multiple of {INT4_PER_INT32} with {asked}, not "
+        f"{columns}; {remedy}",
+    )
+    return TensorSpec((*outer, columns // INT4_PER_INT32), "int32")
 
 
 # ---- the largest magnitude of a row, and the factor ----

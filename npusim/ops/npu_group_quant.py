@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT4, INT8, INT32, INT64, Array, DType
-from npusim.data.tensor import Operand, TensorSpec
+from npusim.data.tensor import Operand
 from npusim.devices.schema import DeviceSpec, Pipe
 from npusim.isa import Local, ScalarAlu, ScalarLoad, ScalarLoop, Trap
 from npusim.kernel import Block, GmView, GmViews, Step, VectorCore, bindings, pieces, repeat, share
@@ -35,7 +35,7 @@ from npusim.kernel.rows import BODY_ROWS
 from npusim.ops import _vocabulary as ops
 from npusim.ops._quant_parameters import QuantParameter
 from npusim.ops._row_groups import look_at
-from npusim.ops._row_quant import INT4_PER_INT32, clamped, packed
+from npusim.ops._row_quant import clamped, output_of, packed
 from npusim.ops._torch import quantised
 from npusim.ops._vocabulary import A2_A3, alike, present
 
@@ -107,14 +107,7 @@ def check(contract: ops.Contract) -> Problem:
     _check_shapes(contract, tokens, scales, index, point)
     dtype = contract.value("dst_dtype")
     target = INT8 if dtype is None else TARGETS[contract.choice("dst_dtype")]
-    output = TensorSpec(tokens.shape, "int8")
-    if target is INT4:
-        contract.require(
-            tokens.shape[1] % INT4_PER_INT32 == 0,
-            f"the last dimension of x must be a multiple of 8 with dst_dtype='quint4x2', "
-            f"not {tokens.shape[1]}; pad x and scale",
-        )
-        output = TensorSpec((tokens.shape[0], tokens.shape[1] // INT4_PER_INT32), "int32")
+    output = output_of(contract, tokens, target, f"dst_dtype={dtype!r}", "pad x and scale")
     return Problem(
         inputs=present(tokens, scales, index, point),
         outputs={"output": output},

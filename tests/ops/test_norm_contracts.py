@@ -169,7 +169,7 @@ DYNAMIC_ROWS = [
     Row({"y_dtype": "int16"}, "y_dtype must be int8, int4 or quint4x2, not 'int16'; choose one of "
         "these", {"y_dtype": "int4"}, NEW),
     Row({"x1": ones(3, 60), "x2": ones(3, 60), "gamma": ones(60), "y_dtype": "int4"},
-        "the last dimension of x1 must be a multiple of 8 for y_dtype='int4', not 60; pad it",
+        "the last dimension of x1 must be a multiple of 8 with y_dtype='int4', not 60; pad it",
         {"y_dtype": "int8"}, NEW),
     Row({"template": "single_row", "x1": ones(3, 12200), "x2": ones(3, 12200),
          "gamma": ones(12200)},

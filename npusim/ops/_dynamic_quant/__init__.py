@@ -28,7 +28,7 @@ from npusim.ops._dynamic_quant.choice import (
     chosen,
 )
 from npusim.ops._row_groups import check_group_index, groups_by_end
-from npusim.ops._row_quant import INT4_PER_INT32, LARGEST
+from npusim.ops._row_quant import LARGEST, output_of
 from npusim.ops._vocabulary import A2_A3, ATLAS_INFERENCE, Operands, Row, present
 
 TARGETS = {"int8": INT8, "quint4x2": INT4}
@@ -115,7 +115,9 @@ def check(contract: ops.Contract) -> Problem:
             )
         smooth = index = None
     _check_smooth(contract, tokens, smooth, index)
-    target, output = _check_target(contract, tokens)
+    name = contract.value("dst_type")
+    target = INT8 if name is None else TARGETS[contract.choice("dst_type")]
+    output = output_of(contract, tokens, target, f"dst_type={name!r}")
     traits = _traits(contract.spec, tokens, smooth, index, target is INT4, is_symmetric)
     numbers = ("scale",) if is_symmetric else ("scale", "offset")
     of_rows = {name: TensorSpec(tokens.shape[:-1], "float32") for name in numbers}
@@ -217,19 +219,6 @@ def _check_smooth(
         f"group_index must end with the number of rows of x, {rows}, not with {most}; pass the end "
         f"row of each group",
     )
-
-
-def _check_target(contract: ops.Contract, x: Operand) -> tuple[DType, TensorSpec]:
-    """What comes out, and its tensor: int4 is packed eight to an int32."""
-    name = "int8" if contract.value("dst_type") is None else contract.choice("dst_type")
-    if TARGETS[name] is INT8:
-        return INT8, TensorSpec(x.shape, "int8")
-    contract.require(
-        x.shape[-1] % INT4_PER_INT32 == 0,
-        f"the last dimension of x must be a multiple of {INT4_PER_INT32} with "
-        f"dst_type='quint4x2', not {x.shape[-1]}; pad it",
-    )
-    return INT4, TensorSpec((*x.shape[:-1], x.shape[-1] // INT4_PER_INT32), "int32")
 
 
 # ---- tiling: ops-nn@e5c3fa9 quant/dynamic_quant/op_host ----

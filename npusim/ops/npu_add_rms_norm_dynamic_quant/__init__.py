@@ -49,7 +49,7 @@ from npusim.devices.schema import DeviceSpec
 from npusim.kernel import BFLOAT16, FLOAT16, FLOAT32, INT4, INT8, Block, DType, GmView
 from npusim.ops import _rms_norm as norm
 from npusim.ops import _vocabulary as ops
-from npusim.ops._row_quant import INT4_PER_INT32, LARGEST, clamped, packed
+from npusim.ops._row_quant import LARGEST, clamped, output_of, packed
 from npusim.ops._torch import Result, quantised
 from npusim.ops.npu_add_rms_norm_dynamic_quant.templates import TEMPLATES, Output, Problem, padded
 
@@ -90,13 +90,17 @@ def check(contract: ops.Contract) -> Problem:
             f"{operand.shape}; pass a number for each column",
             Code.TILING_ERROR,
         )
-    taken, target = _taken_outputs(contract, smooth), _target(contract, x1)
+    taken, name = _taken_outputs(contract, smooth), contract.value("y_dtype")
+    if name is not None:
+        contract.choice("y_dtype", tuple(each for each in TARGETS if each))
+    target = TARGETS[name]
+    y = output_of(contract, x1, target, f"y_dtype={name!r}")
     columns, has_beta = gamma.spec.size, beta is not None
     templates = _templates(contract.spec, columns, target, has_beta=has_beta)
     both = Output(1, smooth[0], taken[0]), Output(2, smooth[1], taken[1])
     return Problem(
         inputs=ops.present(x1, x2, gamma, *smooth, beta),
-        outputs=_specs(x1, both, target),
+        outputs=_specs(x1.spec, y, both),
         x=x1,
         gamma=gamma,
         beta=beta,
@@ -140,27 +144,12 @@ def _taken_outputs(
     return first, second
 
 
-def _target(contract: ops.Contract, x1: Operand) -> DType:
-    name = contract.value("y_dtype")
-    if name is not None:
-        contract.choice("y_dtype", tuple(each for each in TARGETS if each))
-    contract.require(
-        TARGETS[name] is INT8 or x1.shape[-1] % INT4_PER_INT32 == 0,
-        f"the last dimension of x1 must be a multiple of {INT4_PER_INT32} for "
-        f"y_dtype={name!r}, not {x1.shape[-1]}; pad it",
-    )
-    return TARGETS[name]
-
-
-def _specs(x1: Operand, both: tuple[Output, ...], target: DType) -> dict[str, TensorSpec]:
+def _specs(x: TensorSpec, y: TensorSpec, both: tuple[Output, ...]) -> dict[str, TensorSpec]:
     """What comes out; of what is not asked for a single number, which nobody writes."""
-    shape, dtype = x1.shape, "int8"
-    if target is INT4:
-        shape, dtype = (*shape[:-1], shape[-1] // INT4_PER_INT32), "int32"
-    rows = x1.shape[:-1]
+    rows = x.shape[:-1]
     return {
-        **{each.y: TensorSpec(shape if each.is_taken else (), dtype) for each in both},
-        "x": x1.spec,
+        **{each.y: y if each.is_taken else TensorSpec((), y.dtype) for each in both},
+        "x": x,
         **{each.scale: TensorSpec(rows if each.is_taken else (), "float32") for each in both},
     }
 
