@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -34,6 +34,7 @@ from npusim.kernel import (
     GmViews,
     Step,
 )
+from npusim.kernel.rectangles import RowPieces
 from npusim.kernel.rows import parts_of
 from npusim.ops import _vocabulary as ops
 from npusim.ops._rms_norm.core import NormCore
@@ -255,8 +256,16 @@ def template_of(contract: ops.Contract, templates: tuple[Template, ...]) -> str 
 
 # ---- launches ----
 
-Kernel = tuple[Callable[[], None] | None, Callable[..., None]]
-"""What comes before the first row of a core, and the steps of some rows."""
+
+class Kernel(NamedTuple):
+    """What a template writes."""
+
+    group: Callable[..., None]
+    """The steps of some rows."""
+    begin: Callable[[], None] | None = None
+    """What comes before the first row of a core."""
+
+
 Templates = Mapping[str, Callable[[NormCore, Any, Plan], Kernel]]
 """Name -> what writes the kernel of a problem and its plan."""
 
@@ -276,24 +285,13 @@ def launch_rows(
     which each core has as many rows.
     """
     core = NormCore(op, spec, p.mean, p.epsilon)
-    begin, group = templates[str(plan.template)](core, p, plan)
-    rows_of_core, step = np.array(plan.rows_of_core), plan.row_step
-    # All cores but the last one have as many rows, and so as many steps.
-    steps_of_core = -(-rows_of_core // step)
-    number = np.repeat(np.arange(plan.block_dim), steps_of_core)
-    first = (np.arange(number.size) - number * steps_of_core[0]) * step
-    count = np.minimum(step, rows_of_core[number] - first)
-    top = number * rows_of_core[0] + first
-    arguments = [
-        GmViews.of(view, top, 0, count, view.columns)
-        if view.pitch
-        else GmViews.of(view, 0, top, 1, count)
-        for view in views
-    ]
+    kernel = templates[str(plan.template)](core, p, plan)
+    pieces = RowPieces.of(plan.rows_of_core, plan.row_step)
+    arguments = [pieces.views(view) for view in views]
     for view in by_core:
         rows = view.rows // plan.block_dim
-        arguments.append(GmViews.of(view, number * rows, 0, rows, view.columns))
-    return core.launch(Step(group, tuple(arguments), number), begin=begin)
+        arguments.append(GmViews.of(view, pieces.core * rows, 0, rows, view.columns))
+    return core.launch(Step(kernel.group, tuple(arguments), pieces.core), begin=kernel.begin)
 
 
 # ---- oracle: rows along the last axis, fp32 throughout, one rounding an operation ----

@@ -68,7 +68,7 @@ def single_n(core: NormCore, p: norm.Problem, _: norm.Plan) -> norm.Kernel:
             core.store_rows(y_out, out, output)
         x2_in.free(gamma)
 
-    return None, row
+    return norm.Kernel(row)
 
 
 def normal(core: NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kernel:
@@ -105,7 +105,7 @@ def normal(core: NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kernel:
             core.set_value(kept[index : index + 1], "root")
         roots.store(kept, rstd)
 
-    return begin, group
+    return norm.Kernel(group, begin)
 
 
 class Several:
@@ -185,7 +185,7 @@ def merge_n(core: NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kernel:
         core.multiply_by_row(values, wide_gamma, rows)
         core.cast(y, values)
 
-    return several.fetch_gamma, group
+    return norm.Kernel(group, several.fetch_gamma)
 
 
 def multi_n(core: NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kernel:
@@ -237,7 +237,7 @@ def multi_n(core: NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kernel:
             core.mul(y[here], y[here], several.gamma[: x.columns])
         core.store(several.y_out, y, output, several.pitch)
 
-    return begin, group
+    return norm.Kernel(group, begin)
 
 
 def split_d(core: NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kernel:
@@ -295,7 +295,7 @@ def split_d(core: NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kernel:
             core.cast(values[: x.columns], loaded[: x.columns])
             x_in.free(loaded)
 
-    return None, group
+    return norm.Kernel(group)
 
 
 TEMPLATES: norm.Templates = {

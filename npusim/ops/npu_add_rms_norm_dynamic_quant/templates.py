@@ -200,7 +200,7 @@ def normal(core: NormCore, p: Problem, plan: norm.Plan) -> norm.Kernel:
     factor has been applied, and only stores go on meanwhile.
     """
     steps = SeveralRows(core, p, plan)
-    return steps.begin, steps.group
+    return norm.Kernel(steps.group, steps.begin)
 
 
 class SingleRow(Steps):
@@ -296,7 +296,7 @@ def single_row(core: NormCore, p: Problem, plan: norm.Plan) -> norm.Kernel:
     there last serves as room until the row is done. The second output comes first.
     """
     steps = SingleRow(core, p, plan)
-    return steps.begin, steps.group
+    return norm.Kernel(steps.group, steps.begin)
 
 
 class Slices(Steps):
@@ -396,7 +396,7 @@ def slice_d(core: NormCore, p: Problem, plan: norm.Plan) -> norm.Kernel:
     scaled, and z goes back to where they were; then they are quantised. The core has rows of its
     own in the workspace, `(outputs, columns)`, the last view.
     """
-    return None, Slices(core, p, plan).group
+    return norm.Kernel(Slices(core, p, plan).group)
 
 
 TEMPLATES: norm.Templates = {

@@ -204,7 +204,7 @@ def normal(core: NormCore, p: Problem, plan: norm.Plan) -> norm.Kernel:
         x_in.free(x_in.only)
         core.store(y_out, steps.quantise(y_out.alloc(), values, values, tiles, 0), output)
 
-    return begin, row
+    return norm.Kernel(row, begin)
 
 
 def single_n(core: NormCore, p: Problem, plan: norm.Plan) -> norm.Kernel:
@@ -262,7 +262,7 @@ def single_n(core: NormCore, p: Problem, plan: norm.Plan) -> norm.Kernel:
             scales_in.free(first[p.scales1])
         core.store_rows(y_out, out, output)
 
-    return begin, row
+    return norm.Kernel(row, begin)
 
 
 def split_d(core: NormCore, p: Problem, plan: norm.Plan) -> norm.Kernel:
@@ -323,7 +323,7 @@ def split_d(core: NormCore, p: Problem, plan: norm.Plan) -> norm.Kernel:
             steps.widen(tile, operand, part)
         return tiles
 
-    return steps.begin, group
+    return norm.Kernel(group, steps.begin)
 
 
 TEMPLATES: norm.Templates = {

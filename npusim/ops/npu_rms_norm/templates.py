@@ -82,7 +82,7 @@ def merge_n(core: NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kernel:
         core.store_rows(roots_out, kept, rstd)
         core.store(y_out, out, output, pitch)
 
-    return begin, group
+    return norm.Kernel(group, begin)
 
 
 def _fetch_in_float32(
@@ -206,7 +206,7 @@ def normal(core: NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kernel:
             row.scale(gamma, output[here])
         roots.store(kept, rstd)
 
-    return begin, group
+    return norm.Kernel(group, begin)
 
 
 def split_d(core: NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kernel:
@@ -258,7 +258,7 @@ def split_d(core: NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kernel:
                 row.x_in.free(row.values)
         _add_to_sum(core, partials, range(last, last + 1))
 
-    return None, group
+    return norm.Kernel(group)
 
 
 def _add_to_sum(core: NormCore, partials: Local, indices: range) -> None:
