@@ -184,6 +184,9 @@ class Contract:
         if layout not in layouts:
             self._require_layout(found, layouts, self._narrowed(layouts_of, of))
         narrowing.note(name, Fact(of, "layout", layout))
+        if must := narrowing.other_shape(of, found.shape):
+            text = f"{name} must have shape {must}, not {found.shape}; pass one of that shape"
+            self.fail(text, narrowing.left[0].operands(of).shape_code)
         least, most = ranks_of(narrowing.left, of)
         if not least <= rank <= most:
             self.fail(

@@ -50,7 +50,9 @@ def _cell(entry: Any, parameter: Parameter) -> str:
     words = ", ".join(dtype.name for dtype in entry.dtypes)
     if entry.layouts != ("ND",):
         words += f" as {listed(entry.layouts)}"
-    if entry.ranks != (0, MAX_RANK):
+    if entry.shape:
+        words += f" of shape ({', '.join(entry.shape.split())})"
+    elif entry.ranks != (0, MAX_RANK):
         words += f" of {dimensions(*entry.ranks)}"
     if parameter.is_list and entry.most == 1:
         words += ", one"

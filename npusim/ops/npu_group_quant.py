@@ -37,7 +37,7 @@ from npusim.ops._quant_parameters import QuantParameter
 from npusim.ops._row_groups import look_at
 from npusim.ops._row_quant import clamped, output_of, packed
 from npusim.ops._torch import quantised
-from npusim.ops._vocabulary import A2_A3, alike, present
+from npusim.ops._vocabulary import A2_A3, Operands, alike, present
 
 # ---- what is accepted ----
 
@@ -94,8 +94,9 @@ SUPPORT = alike(
     FLOATS,
     *("scale", "offset"),
     on=A2_A3,
-    x=FLOATS,
-    group_index=(INT32, INT64),
+    shapes={"scale": "groups columns"},
+    x=Operands(FLOATS, shape="rows columns"),
+    group_index=Operands((INT32, INT64), shape="groups"),
     dst_dtype=tuple(TARGETS),
 )
 
@@ -104,7 +105,16 @@ def check(contract: ops.Contract) -> Problem:
     """Hold a call against what ties its arguments together; raises OpError."""
     tokens, scales = contract.operand("x"), contract.operand("scale")
     index, point = contract.operand("group_index"), contract.optional("offset")
-    _check_shapes(contract, tokens, scales, index, point)
+    contract.require(
+        scales.shape[0] > 0,
+        f"scale must have at least one row, not shape {scales.shape}; add one, and its end to "
+        f"group_index",
+    )
+    contract.require(
+        point is None or point.shape in ((), (1,)),
+        f"offset must be one number, of shape () or (1,), not {point.shape if point else None}; "
+        f"pass one",
+    )
     dtype = contract.value("dst_dtype")
     target = INT8 if dtype is None else TARGETS[contract.choice("dst_dtype")]
     output = output_of(contract, tokens, target, f"dst_dtype={dtype!r}", "pad x and scale")
@@ -117,38 +127,6 @@ def check(contract: ops.Contract) -> Problem:
         offset=point,
         target=target,
     )
-
-
-def _check_shapes(
-    contract: ops.Contract, tokens: Operand, scales: Operand, index: Operand, point: Operand | None
-) -> None:
-    """x `(rows, columns)`, scale `(groups, columns)`, group_index `(groups,)`, one offset."""
-    for operand, rank in ((tokens, 2), (scales, 2), (index, 1)):
-        contract.require(
-            len(operand.shape) == rank,
-            f"{operand.name} must have {rank} dimension{'s' * (rank > 1)}, not shape "
-            f"{operand.shape}; reshape it",
-        )
-    contract.require(
-        scales.shape[0] > 0,
-        f"scale must have at least one row, not shape {scales.shape}; add one, and its end to "
-        f"group_index",
-    )
-    contract.require(
-        scales.shape[1] == tokens.shape[1],
-        f"scale must have as many columns as x, {tokens.shape[1]}, not {scales.shape[1]}; "
-        f"pass a scale for each column",
-    )
-    contract.require(
-        index.shape[0] == scales.shape[0],
-        f"group_index must have one entry for each row of scale, {scales.shape[0]}, "
-        f"not {index.shape[0]}; pass the end row of each group",
-    )
-    if point is not None:
-        contract.require(
-            point.shape in ((), (1,)),
-            f"offset must be one number, of shape () or (1,), not {point.shape}; pass one",
-        )
 
 
 # ---- tiling: op_host/group_quant_tiling.cpp ----

@@ -84,6 +84,7 @@ SUPPORT = alike(
     FLOATS,
     *("x", "bias"),
     on=A2_A3,
+    shapes={"x": "rows experts", "bias": "experts"},
     group_select_mode=(0, 1),
     renorm=(0,),
     norm_type=(0, 1),
@@ -93,18 +94,12 @@ SUPPORT = alike(
 def check(contract: ops.Contract) -> Problem:
     """Hold a call against what ties its arguments together; raises OpError."""
     scores = contract.operand("x")
-    contract.require(
-        len(scores.shape) == 2 and scores.shape[1] in range(1, MOST_EXPERTS + 1),
-        f"x must have shape (rows, experts) with 1 to {MOST_EXPERTS} experts, not "
-        f"{scores.shape}; reshape it",
-    )
     rows, experts = scores.shape
-    added = contract.optional("bias")
     contract.require(
-        added is None or added.shape == (experts,),
-        f"bias must have shape ({experts},), a number for each expert, not "
-        f"{added.shape if added else None}; pass as many numbers as x has columns",
+        1 <= experts <= MOST_EXPERTS,
+        f"x must have 1 to {MOST_EXPERTS} experts, not {experts}; choose from fewer",
     )
+    added = contract.optional("bias")
     mode = contract.integer("group_select_mode")
     contract.integer("renorm")
     kind = contract.integer("norm_type")

@@ -137,6 +137,9 @@ def element_of(tensor: Operand | Array) -> DType:
 
 # ---- what is asked of a call ----
 
+PAIR = {"x1": "*rows columns", "x2": "*rows columns"}
+"""The sizes of two tensors that are added."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem(ops.Problem):
@@ -215,17 +218,6 @@ def check_gamma(
         f"gamma must have the shape of the last dimensions of {x.name}, {wanted}, not "
         f"{gamma.shape}; pass a number for each of their elements",
         code,
-    )
-
-
-def check_pair(contract: ops.Contract, x1: Operand, x2: Operand) -> None:
-    """x1 and x2 have one shape, of at least one dimension."""
-    contract.require(
-        len(x1.shape) >= 1, f"x1 must have at least one dimension, not shape {x1.shape}; reshape it"
-    )
-    contract.require(
-        x1.shape == x2.shape,
-        f"x2 must have the shape of x1, {x1.shape}, not {x2.shape}; pass tensors of one shape",
     )
 
 

@@ -57,15 +57,14 @@ from npusim.ops.npu_add_rms_norm.templates import TEMPLATES
 # ---- what is accepted ----
 
 SUPPORT = (
-    *ops.alike((FLOAT16, BFLOAT16, FLOAT32), "x1", "x2", "gamma", on=ops.A2_A3),
-    *ops.alike((FLOAT16, FLOAT32), "x1", "x2", "gamma", on=ops.ATLAS_INFERENCE),
+    *ops.alike((FLOAT16, BFLOAT16, FLOAT32), "x1", "x2", "gamma", on=ops.A2_A3, shapes=norm.PAIR),
+    *ops.alike((FLOAT16, FLOAT32), "x1", "x2", "gamma", on=ops.ATLAS_INFERENCE, shapes=norm.PAIR),
 )
 
 
 def check(contract: ops.Contract) -> norm.Problem:
     """Hold a call against what ties its arguments together; raises OpError."""
     x1, x2, gamma = (contract.operand(name) for name in ("x1", "x2", "gamma"))
-    norm.check_pair(contract, x1, x2)
     norm.check_gamma(contract, x1, gamma)
     rstd = TensorSpec(norm.root_shape(x1, gamma), "float32")
     return norm.Problem(

@@ -77,6 +77,7 @@ SUPPORT = tuple(
         tuple(dict.fromkeys((dtype, FLOAT32))),
         *("r1", "r2"),
         on=A2_A3,
+        shapes={"r1": "*lines", "r2": "*lines"},
         self=dtype,
         rotary_mode=MODES,
     )
@@ -97,10 +98,6 @@ def check(contract: ops.Contract) -> Problem:
         width % 2 == 0 and width <= MAX_WIDTH,
         f"self must have an even last dimension of at most {MAX_WIDTH}, not {width}; "
         f"cut vectors into parts that turn by themselves",
-    )
-    contract.require(
-        sin.shape == cos.shape,
-        f"r2 must have the shape of r1, {cos.shape}, not {sin.shape}; pass both for the same lines",
     )
     is_interleaved = mode == INTERLEAVE
     axes = _axes(x.shape, cos.shape, is_interleaved=is_interleaved)
