@@ -13,6 +13,7 @@ from npusim.isa.scalar import AluOp
 from npusim.kernel import VectorCore
 from npusim.kernel.reduction import Reduction
 from npusim.kernel.sequences import count_up
+from npusim.ops import _vocabulary as ops
 from npusim.ops._sorting import WORDS_OF_A_PAIR, List, Sorter, padded
 
 FLOATS = (FLOAT32, FLOAT16, BFLOAT16)
@@ -93,6 +94,13 @@ class Scores:
             core.alu("f32_add", TOTAL, TOTAL, epsilon)
         core.duplicate(divisor, TOTAL)
         core.div(values, values, divisor)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan(ops.Plan):
+    """Each core has a run of rows, which it goes through one at a time."""
+
+    rows_per_core: int
 
 
 # ---- groups of experts ----

@@ -45,6 +45,7 @@ from npusim.ops._dynamic_quant import (
     smoothed,
     template_of,
     tile,
+    torch_function,
 )
 from npusim.ops._dynamic_quant.buffers import (
     SmoothScales,
@@ -53,7 +54,6 @@ from npusim.ops._dynamic_quant.buffers import (
 from npusim.ops._dynamic_quant.choice import IN_PARTS, NAMED, SEVERAL_ROWS
 from npusim.ops._row_groups import Groups, GroupSearch
 from npusim.ops._row_quant import LARGEST, clamped, packed
-from npusim.ops._torch import quantised
 from npusim.ops._vocabulary import A2_A3
 
 SUPPORT = tuple(row for row in dynamic.SUPPORT if row.on == A2_A3)
@@ -279,24 +279,7 @@ def oracle(given: ops.Given) -> tuple[Array, Array, Array]:
 
 # ---- declaration ----
 
-TORCH = ops.TorchFunction(
-    schema="npu_dynamic_quant_asymmetric(Tensor input, *, Tensor? smooth_scales=None, "
-    'Tensor? group_index=None, int? dst_type=None, str? quant_mode="pertoken", '
-    "float? dst_type_max=0.0) -> (Tensor, Tensor, Tensor)",
-    aclnn=lambda given: (
-        "aclnnDynamicQuantV4"
-        if given["quant_mode"] not in (None, "pertoken") or given["dst_type_max"]
-        else "aclnnDynamicQuantV2"
-    ),
-    outputs=lambda given, _: (
-        quantised(given["x"], given["dst_type"]),
-        (given["x"].shape[:-1], "float32"),
-        (given["x"].shape[:-1], "float32"),
-    ),
-    names={"input": "x"},
-    dtypes={"dst_type": {"qint8": "int8"}},
-)
-
+TORCH = torch_function("npu_dynamic_quant_asymmetric", 3, lambda _: "aclnnDynamicQuantV2")
 
 OPERATOR = ops.Operator(
     kernel_type="DynamicQuantV2",

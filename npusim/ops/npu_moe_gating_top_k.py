@@ -38,7 +38,16 @@ from npusim.kernel import Block, GmView, Step, VectorCore
 from npusim.kernel.sequences import count_up
 from npusim.kernel.steps import tiles
 from npusim.ops import _vocabulary as ops
-from npusim.ops._gates import FLOATS, NOTHING, GroupChoice, Groups, Scores, descending, row_sums
+from npusim.ops._gates import (
+    FLOATS,
+    NOTHING,
+    GroupChoice,
+    Groups,
+    Plan,
+    Scores,
+    descending,
+    row_sums,
+)
 from npusim.ops._sorting import Sorter, padded
 from npusim.ops._vocabulary import A2_A3, alike, present
 
@@ -176,13 +185,6 @@ REASONS = {
     "any_groups": "groups are left out",
 }
 """Template -> when it runs."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan(ops.Plan):
-    """Each core has a run of rows, which it goes through one at a time."""
-
-    rows_per_core: int
 
 
 def tile(spec: DeviceSpec, p: Problem) -> Plan:

@@ -34,7 +34,7 @@ from npusim.kernel import Block, GmView, Step, VectorCore, bindings
 from npusim.kernel.sequences import count_up
 from npusim.kernel.steps import tiles
 from npusim.ops import _vocabulary as ops
-from npusim.ops._gates import FLOATS, NOTHING, Scores, descending, row_sums
+from npusim.ops._gates import FLOATS, NOTHING, Plan, Scores, descending, row_sums
 from npusim.ops._sorting import Sorter, padded
 from npusim.ops._vocabulary import A2_A3, Operands, Row, present
 
@@ -95,13 +95,6 @@ def check(contract: ops.Contract) -> Problem:
 
 
 # ---- tiling ----
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan(ops.Plan):
-    """Each core has a run of rows, which it goes through one at a time."""
-
-    rows_per_core: int
 
 
 def tile(spec: DeviceSpec, p: Problem) -> Plan:

@@ -5,6 +5,7 @@ Both take the same calls, but for the kernels of several rows an instruction, wh
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -29,6 +30,7 @@ from npusim.ops._dynamic_quant.choice import (
 )
 from npusim.ops._row_groups import check_group_index, groups_by_end
 from npusim.ops._row_quant import LARGEST, output_of
+from npusim.ops._torch import Result, quantised
 from npusim.ops._vocabulary import A2_A3, ATLAS_INFERENCE, Operands, Row, present
 
 TARGETS = {"int8": INT8, "quint4x2": INT4}
@@ -363,3 +365,30 @@ def extreme_of(values: Array, larger: Any, in_parts: bool) -> Array:
         keeps = first > part if larger is np.maximum else first < part
         first = np.where(keeps, first, part)
     return np.asarray(first)
+
+
+# ---- torch ----
+
+
+def torch_function(
+    name: str, results: int, aclnn: Callable[[ops.TorchArguments], str]
+) -> ops.TorchFunction:
+    """The function of torch_npu that gives *results* tensors, by what *aclnn* says if it can."""
+
+    def called(given: ops.TorchArguments) -> str:
+        is_newer = given["quant_mode"] not in (None, "pertoken") or given["dst_type_max"]
+        return "aclnnDynamicQuantV4" if is_newer else aclnn(given)
+
+    def outputs(given: ops.TorchArguments, _: object) -> tuple[Result, ...]:
+        x = given["x"]
+        return quantised(x, given["dst_type"]), *((x.shape[:-1], "float32"),) * (results - 1)
+
+    return ops.TorchFunction(
+        schema=f"{name}(Tensor input, *, Tensor? smooth_scales=None, Tensor? group_index=None, "
+        'int? dst_type=None, str? quant_mode="pertoken", float? dst_type_max=0.0) -> '
+        f"({', '.join(['Tensor'] * results)})",
+        aclnn=called,
+        outputs=outputs,
+        names={"input": "x"},
+        dtypes={"dst_type": {"qint8": "int8"}},
+    )
