@@ -53,7 +53,7 @@ from npusim.ops._support import (
     values_of,
 )
 
-__all__ = ["MAX_RANK", "Contract", "listed", "same_shape_remedy"]
+__all__ = ["MAX_RANK", "Contract", "listed"]
 
 PRODUCTS = ("npu_quant_matmul", "npu_weight_quant_batchmatmul", "npu_grouped_matmul")
 PACKABLE = ("scale", "antiquant_scale")
@@ -194,6 +194,9 @@ class Contract:
         if layout not in layouts:
             self._require_layout(found, layouts, self._narrowed(layouts_of, of))
         narrowing.note(name, Fact(of, "layout", layout))
+        if must := narrowing.other_shape(of, found.shape):
+            text = f"{name} must have shape {must}, not {found.shape}; pass one of that shape"
+            self.fail(text, narrowing.left[0].operands(of).shape_code)
         least, most = ranks_of(narrowing.left, of)
         if not least <= rank <= most:
             self.fail(
@@ -379,6 +382,26 @@ class Contract:
         )
         return axis % rank
 
+    def indices(
+        self,
+        name: str,
+        values: Array | None,
+        named: range,
+        what: str,
+        of: str = "",
+        remedy: str = "a card would read elsewhere: correct them",
+    ) -> tuple[int, ...] | None:
+        """*values* of the tensor called *name*, if there are any: each names one of *what*."""
+        if values is None:
+            return None
+        for number in map(int, (values.min(), values.max()) if values.size else ()):
+            self.require(
+                number in named,
+                f"{name} must name {what} in [{named.start}, {named.stop}){of and f' of {of}'}, "
+                f"not {number}; {remedy}",
+            )
+        return tuple(values.ravel().tolist())
+
     def boolean(self, name: str) -> bool:
         """An attribute that is true or false, as the rows of support have it."""
         return bool(self.one_of(name, self.value(name)))
@@ -420,10 +443,3 @@ def _is_left_out(value: object) -> bool:
 def _in_table(name: str) -> str:
     """The parameter of the tensor called *name*: `x` for `x[1]`."""
     return name.partition("[")[0]
-
-
-def same_shape_remedy(operand: Operand, like: Operand) -> str:
-    """How *operand*, of another shape, gets that of *like*."""
-    if operand.spec.size == like.spec.size:
-        return "reshape it"
-    return f"pass as many elements as {like.name} has"
