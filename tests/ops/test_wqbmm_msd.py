@@ -32,10 +32,10 @@ from npusim.isa import Cast, CrossCoreWaitFlag, Load
 from npusim.kernel.program import Program
 from npusim.kernel.vector_core import VectorCore
 from npusim.kernel.views import GmView
+from npusim.ops._digits import EIGHT_BITS, FOUR_BITS, Scheme
 from npusim.ops.npu_weight_quant_batchmatmul.oracle import msd_split_k, multicore
 from npusim.ops.npu_weight_quant_batchmatmul.templates import msd_multicore
 from npusim.ops.npu_weight_quant_batchmatmul.templates import msd_split_k as split_k
-from npusim.ops.npu_weight_quant_batchmatmul.templates.msd import EIGHT_BITS, FOUR_BITS, Scheme
 from npusim.ops.npu_weight_quant_batchmatmul.templates.msd_multicore import MulticorePlan
 from npusim.ops.npu_weight_quant_batchmatmul.templates.msd_split_k import SplitKPlan
 from npusim.trace import Span

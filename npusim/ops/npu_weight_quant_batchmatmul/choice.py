@@ -19,6 +19,7 @@ from typing import Literal, get_args
 from npusim.data.errors import Code, OpError, shown
 from npusim.data.integers import align_up, ceil_div
 from npusim.devices.schema import DeviceSpec
+from npusim.ops._digits import EIGHT_BITS, FOUR_BITS, Scheme
 
 OP = "npu_weight_quant_batchmatmul"
 Template = Literal["split_k", "msd_group", "msd", "nz_splitk", "custom", "fixpipe", "weight_nz"]
@@ -62,6 +63,23 @@ def k_step(f: CallTraits, aic: int) -> int:
 def k_cores(f: CallTraits, aic: int) -> int:
     """How many cores share k in msd_group and nz_splitk."""
     return ceil_div(f.k, k_step(f, aic))
+
+
+MAX_BLOCK_K, MAX_BLOCKS = 12288, 6
+"""Of msd split_k."""
+
+
+def block_k(f: CallTraits) -> int:
+    """How much of k is scaled by one largest magnitude in msd split_k (*_msd_tiling.cpp)."""
+    unit = 64 if not f.trans_weight else 512 if f.weight == "int8" else 1024
+    first = 4 if f.k // f.n >= 30 and not f.trans_weight else 1
+    depths = [align_up(ceil_div(f.k, blocks), unit) for blocks in range(first, MAX_BLOCKS + 1)]
+    return next((depth for depth in depths if depth <= MAX_BLOCK_K), depths[-1])
+
+
+def scheme_of(f: CallTraits) -> Scheme:
+    """Digits have the type of the weight, for the cube multiplies one by the other."""
+    return EIGHT_BITS if f.weight == "int8" else FOUR_BITS
 
 
 @dataclass(frozen=True, slots=True)

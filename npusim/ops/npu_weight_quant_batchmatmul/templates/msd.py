@@ -14,12 +14,9 @@ for int8 and assumed for int4).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
-
-from npusim.data.dtypes import FLOAT16, FLOAT32, INT4, INT8, INT32, DType
+from npusim.data.dtypes import FLOAT16, FLOAT32, INT8, INT32, DType
 from npusim.data.integers import align_up, ceil_div
 from npusim.data.layout import FRACTAL_ROWS
 from npusim.devices.schema import DeviceSpec
@@ -32,41 +29,11 @@ from npusim.kernel.repeats import in_reach
 from npusim.kernel.rows import pieces
 from npusim.kernel.vector_core import VectorCore
 from npusim.kernel.views import GmView, repeat
-from npusim.ops.npu_weight_quant_batchmatmul.choice import CallTraits
+from npusim.ops._digits import Scheme
+from npusim.ops.npu_weight_quant_batchmatmul.choice import CallTraits, scheme_of
 from npusim.ops.npu_weight_quant_batchmatmul.problem import Problem
 
 # ---- digits in global memory ----
-
-
-@dataclass(frozen=True, slots=True)
-class Scheme:
-    """The type of digits, and the factor of each."""
-
-    dtype: DType
-    factors: tuple[float, ...]
-
-    @property
-    def terms(self) -> int:
-        """How many digits an element has."""
-        return len(self.factors)
-
-    @property
-    def weights(self) -> tuple[float, ...]:
-        """What each digit is multiplied by to undo its factors, in float32."""
-        product, found = np.float32(1), []
-        for factor in self.factors:
-            product = product * np.float32(factor)
-            found.append(float(np.float32(1) / product))
-        return tuple(found)
-
-
-EIGHT_BITS = Scheme(INT8, (127.0, 254.0))
-FOUR_BITS = Scheme(INT4, (7.49, 14.98, 14.98))
-
-
-def scheme_of(f: CallTraits) -> Scheme:
-    """Digits have the type of the weight, for the cube multiplies one by the other."""
-    return EIGHT_BITS if f.weight == "int8" else FOUR_BITS
 
 
 def gm_digits(f: CallTraits) -> GmMatrix:

@@ -35,9 +35,9 @@ from npusim.kernel.program import Binding, Block, Program
 from npusim.kernel.rows import pieces
 from npusim.kernel.vector_core import VectorCore
 from npusim.kernel.views import GmView, repeat
-from npusim.ops.npu_weight_quant_batchmatmul.choice import CallTraits, k_cores, k_step
+from npusim.ops.npu_weight_quant_batchmatmul.choice import CallTraits, k_cores, k_step, scheme_of
 from npusim.ops.npu_weight_quant_batchmatmul.problem import Plan, Problem, workspace_bytes
-from npusim.ops.npu_weight_quant_batchmatmul.templates import Zeros, msd, msd_groups
+from npusim.ops.npu_weight_quant_batchmatmul.templates import Zeros, msd_groups
 
 # ---- how the work is split ----
 
@@ -66,7 +66,7 @@ class MsdGroupPlan(Plan):
 
 def tile(spec: DeviceSpec, p: Problem) -> MsdGroupPlan:
     """Split n by 2048, and k into whole groups, so that every share has a core of its own."""
-    f, aic, terms = p.traits, spec.cores["aic"].count, msd.scheme_of(p.traits).terms
+    f, aic, terms = p.traits, spec.cores["aic"].count, scheme_of(p.traits).terms
     cores_k, cores_n = k_cores(f, aic), ceil_div(f.n, CORE_N)
     block_dim, core_n = cores_k * cores_n, min(CORE_N, f.n)
     row_bytes = msd_groups.product_dtype(p).nbytes(terms * min(core_n, CORE_N // 2))

@@ -22,7 +22,7 @@ from npusim.kernel.plane import SPREAD, Plane, RowFactors, by_row, multiply_add
 from npusim.kernel.rows import pieces
 from npusim.kernel.vector_core import VectorCore
 from npusim.kernel.views import GmView, repeat
-from npusim.ops.npu_weight_quant_batchmatmul.choice import CallTraits
+from npusim.ops.npu_weight_quant_batchmatmul.choice import CallTraits, scheme_of
 from npusim.ops.npu_weight_quant_batchmatmul.problem import Problem
 from npusim.ops.npu_weight_quant_batchmatmul.templates import msd
 
@@ -34,7 +34,7 @@ ALL_VECTORS = 3
 
 def product_rows(f: CallTraits) -> int:
     """Rows of the matrix of digits, and of a product: those of all digits of x."""
-    return msd.scheme_of(f).terms * f.m
+    return scheme_of(f).terms * f.m
 
 
 def product_dtype(p: Problem) -> DType:
@@ -70,7 +70,7 @@ class GroupSplitter:
         self.core, self.f = core, p.traits
         self._x = GmView.of("x", p.x.element, p.traits.m, p.traits.k)
         sizes = max_groups, p.traits.group_size
-        scheme = msd.scheme_of(p.traits)
+        scheme = scheme_of(p.traits)
         ahead = loads_ahead
         self._splitter = msd.DigitSplitter(core, p.x.element, scheme, *sizes, loads_ahead=ahead)
 
@@ -197,7 +197,7 @@ class GroupOperands:
 
         *max_products* elements of a digit's products are combined at a time.
         """
-        self.core, self.f, self._scheme = core, p.traits, msd.scheme_of(p.traits)
+        self.core, self.f, self._scheme = core, p.traits, scheme_of(p.traits)
         self._parameters = [
             None if x is None else GmView.of(x.name, x.element, *p.antiquant_scale.shape)
             for x in (p.antiquant_scale, p.antiquant_offset)

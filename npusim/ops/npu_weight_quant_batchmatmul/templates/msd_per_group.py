@@ -35,8 +35,9 @@ from npusim.kernel.program import Block, Program
 from npusim.kernel.rows import pieces
 from npusim.kernel.vector_core import VectorCore
 from npusim.kernel.views import GmView, repeat
+from npusim.ops.npu_weight_quant_batchmatmul.choice import scheme_of
 from npusim.ops.npu_weight_quant_batchmatmul.problem import Plan, Problem, workspace_bytes
-from npusim.ops.npu_weight_quant_batchmatmul.templates import msd, msd_groups, ring_slot
+from npusim.ops.npu_weight_quant_batchmatmul.templates import msd_groups, ring_slot
 
 ALL_CUBES = 4
 """Flag at which all cube cores wait for each other."""
@@ -90,7 +91,7 @@ def tile(spec: DeviceSpec, p: Problem) -> PerGroupPlan:
     slot_rows = pack * rows
     half_ring = min(max(RING_ELEMENTS // (slot_rows * round_n), 1), MAX_HALF_RING)
     ring = GmView.of("products", dtype, 2 * half_ring * slot_rows, round_n)
-    group_bytes = dtype.nbytes(msd.scheme_of(f).terms * strip_m * strip_n)
+    group_bytes = dtype.nbytes(scheme_of(f).terms * strip_m * strip_n)
     return PerGroupPlan(
         **p.chosen,
         block_dim=block_dim,
@@ -267,7 +268,7 @@ class _StripSums:
 
     def __init__(self, core: VectorCore, p: Problem, plan: PerGroupPlan) -> None:
         self.core, self.f, self.plan = core, p.traits, plan
-        self.terms = msd.scheme_of(p.traits).terms
+        self.terms = scheme_of(p.traits).terms
         count = plan.strip_m * plan.strip_n
         self.sums = core.tile(FLOAT32, count)
         self.epilogue = msd_groups.GroupEpilogue(core, p, plan.strip_m, plan.strip_n)

@@ -34,7 +34,12 @@ from npusim.kernel.program import Block, Program
 from npusim.kernel.rows import balanced, pieces
 from npusim.kernel.vector_core import VectorCore
 from npusim.kernel.views import GmView, repeat
-from npusim.ops.npu_weight_quant_batchmatmul.choice import CallTraits
+from npusim.ops.npu_weight_quant_batchmatmul.choice import (
+    MAX_BLOCK_K,
+    CallTraits,
+    block_k,
+    scheme_of,
+)
 from npusim.ops.npu_weight_quant_batchmatmul.problem import OP, Plan, Problem, workspace_bytes
 from npusim.ops.npu_weight_quant_batchmatmul.templates import RingSlot, msd, ring_slot
 
@@ -44,8 +49,6 @@ then set for the other cores of their group, each."""
 
 # ---- how the work is split ----
 
-MAX_BLOCK_K = 12288
-MAX_BLOCKS = 6
 ROUND_BYTES = 16 * 2**20
 RING_ELEMENTS = 16 * 1024 * 256
 MAX_HALF_ROUNDS = 8
@@ -82,11 +85,11 @@ def tile(spec: DeviceSpec, p: Problem) -> SplitKPlan:
     """Split as the vendor does."""
     f = p.traits
     # k in blocks, n in rounds, a round in tasks of cube cores and strips of vector cores
-    block_k = _block_k(f)
-    k_blocks = ceil_div(f.k, block_k)
+    depth = block_k(f)
+    k_blocks = ceil_div(f.k, depth)
     cubes, vectors = spec.cores["aic"].count, spec.cores["aiv"].count
     # Rows of a round of int32 sums: of all blocks, all digits.
-    sum_rows = k_blocks * msd.scheme_of(f).terms * f.m
+    sum_rows = k_blocks * scheme_of(f).terms * f.m
     max_round_n = align_down(ROUND_BYTES // INT32.nbytes(sum_rows), 256)
     round_n = min(max_round_n, STRIP_N * vectors, f.n)
     half_rounds = max(1, min(RING_ELEMENTS // (sum_rows * round_n), MAX_HALF_ROUNDS))
@@ -97,7 +100,7 @@ def tile(spec: DeviceSpec, p: Problem) -> SplitKPlan:
     task_n = min(even_n if f.trans_weight else msd.core_columns(f, cubes), round_n)
     tasks, strips = ceil_div(round_n, task_n) * k_blocks, ceil_div(round_n, STRIP_N)
     block_dim = max(balanced(tasks, cubes), ceil_div(strips, 2))
-    streamed = msd.digits_tile(spec, p, block_k, task_n, keeps=False)
+    streamed = msd.digits_tile(spec, p, depth, task_n, keeps=False)
     # Digits that are multiplied by several tiles of the weight stay in L1.
     keeps = task_n > streamed.n
     products = GmView.of("products", INT32, 2 * half_rounds * sum_rows, round_n)
@@ -106,24 +109,16 @@ def tile(spec: DeviceSpec, p: Problem) -> SplitKPlan:
         block_dim=block_dim,
         is_mix=True,
         workspaces=workspace_bytes(*msd.digit_views(f), *msd.row_views(f, k_blocks), products),
-        block_k=block_k,
+        block_k=depth,
         k_blocks=k_blocks,
-        split_rows=min(8, MAX_BLOCK_K // block_k),
+        split_rows=min(8, MAX_BLOCK_K // depth),
         round_n=round_n,
         half_rounds=half_rounds,
         task_n=task_n,
-        cube=msd.digits_tile(spec, p, block_k, task_n, keeps) if keeps else streamed,
+        cube=msd.digits_tile(spec, p, depth, task_n, keeps) if keeps else streamed,
         preloads=PRELOADS,
         epilogue_cores_m=2 * block_dim // strips,
     )
-
-
-def _block_k(f: CallTraits) -> int:
-    """How much of k is scaled by one largest magnitude."""
-    unit = 64 if not f.trans_weight else 512 if f.weight == "int8" else 1024
-    first = 4 if f.k // f.n >= 30 and not f.trans_weight else 1
-    depths = [align_up(ceil_div(f.k, blocks), unit) for blocks in range(first, MAX_BLOCKS + 1)]
-    return next((depth for depth in depths if depth <= MAX_BLOCK_K), depths[-1])
 
 
 Round = tuple[int, RingSlot]
@@ -133,7 +128,7 @@ int32 `(blocks x terms x m, columns)`."""
 
 def _rounds(f: CallTraits, plan: SplitKPlan) -> tuple[Round, ...]:
     """All rounds, on which cube cores and vector cores agree."""
-    slots, rows = 2 * plan.half_rounds, plan.k_blocks * msd.scheme_of(f).terms * f.m
+    slots, rows = 2 * plan.half_rounds, plan.k_blocks * scheme_of(f).terms * f.m
     ring = GmView.of("products", INT32, slots * rows, plan.round_n)
     count, found = ceil_div(f.n, plan.round_n), []
     for index, (column, columns) in enumerate(pieces(f.n, plan.round_n)):
@@ -155,7 +150,7 @@ def build(spec: DeviceSpec, p: Problem, plan: SplitKPlan) -> tuple[Block, ...]:
 def _cube(spec: DeviceSpec, p: Problem, plan: SplitKPlan) -> Callable[[int], Program]:
     """What a cube core does: its tasks of each round."""
     core, f = CubeCore(OP, spec), p.traits
-    rounds, rows = _rounds(f, plan), msd.scheme_of(f).terms * f.m
+    rounds, rows = _rounds(f, plan), scheme_of(f).terms * f.m
     cube = msd.DigitCube(core, p, plan.cube, min(plan.block_k, f.k))
 
     def tasks(each: Round, group: int) -> list[tuple[int, int, int, GmView]]:
@@ -220,7 +215,7 @@ def _splitter(core: VectorCore, p: Problem, plan: SplitKPlan) -> Callable[[int, 
     """What splits piece number *piece* of the rows of block number *block* of k."""
     f, x = p.traits, GmView.of("x", p.x.element, p.traits.m, p.traits.k)
     sizes = plan.split_rows, plan.block_k
-    splitter = msd.DigitSplitter(core, p.x.element, msd.scheme_of(f), *sizes, loads_ahead=False)
+    splitter = msd.DigitSplitter(core, p.x.element, scheme_of(f), *sizes, loads_ahead=False)
 
     def split(block: int, piece: int) -> None:
         top, start = piece * plan.split_rows, block * plan.block_k
@@ -245,7 +240,7 @@ class Epilogue:
     def __init__(self, core: VectorCore, p: Problem, plan: SplitKPlan, max_rows: int) -> None:
         """Claim room for *max_rows* x 128 at a time, or fewer columns if a round has fewer."""
         self.core, self.f, self.k_blocks, self.max_rows = core, p.traits, plan.k_blocks, max_rows
-        self.scheme, self.output = msd.scheme_of(p.traits), p.output_view
+        self.scheme, self.output = scheme_of(p.traits), p.output_view
         columns = min(STRIP_N, align_up(plan.round_n, REPEAT))
         self.kinds = 1 + p.traits.has_offset
         """Largest magnitudes, and sums of x where there is an offset."""
