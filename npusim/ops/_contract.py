@@ -132,6 +132,27 @@ class Contract:
         if not holds:
             self.fail(text, code)
 
+    def require_filled(self, *operands: Operand) -> None:
+        """Refuse a tensor without elements."""
+        for each in operands:
+            self.require(
+                0 not in each.shape,
+                f"{each.name} must not be empty, not of shape {each.shape}; leave the call out",
+            )
+
+    def require_shape(
+        self,
+        operand: Operand,
+        *shapes: tuple[int, ...],
+        when: str = "",
+        remedy: str,
+        code: Code = Code.INVALID_PARAMETER,
+    ) -> None:
+        """Refuse *operand* unless it has one of *shapes*; *when* says what asks for them."""
+        wanted = listed(tuple(map(str, dict.fromkeys(shapes))))
+        text = f"{operand.name} must have shape {wanted}{when}, not {operand.shape}; {remedy}"
+        self.require(operand.shape in shapes, text, code)
+
     def warn(self, text: str) -> None:
         """Say that the document excludes what is taken: *text*, at the line that called npusim."""
         warn(f"{self.op}: {text}", DocumentWarning, stacklevel=callers_level())

@@ -57,11 +57,7 @@ def product_of(
     """
     packs_x2 = packed if packed_x2 is None else packed_x2
     a, b = logical_shape(x1, packed), logical_shape(x2, packs_x2)
-    for operand in (x1, x2):
-        contract.require(
-            0 not in operand.shape,
-            f"{operand.name} must not be empty, not of shape {operand.shape}; leave the call out",
-        )
+    contract.require_filled(x1, x2)
     contract.require(
         a[-1] == b[-2],
         f"x2 must have as many rows as x1 has columns, {a[-1]}, not {b[-2]}; "

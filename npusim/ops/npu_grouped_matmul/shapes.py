@@ -34,10 +34,7 @@ OF_OFFSETS = ((7168, 4096), (2048, 7168))
 def outputs_of(contract: Contract, p: Problem, is_split: bool) -> dict[str, TensorSpec]:
     """The outputs, once the shapes of x and weight fit each other; raises OpError."""
     for operand in (*p.x, *p.weight):
-        contract.require(
-            0 not in operand.shape,
-            f"{operand.name} must not be empty, not of shape {operand.shape}; leave the call out",
-        )
+        contract.require_filled(operand)
         contract.require(
             operand.shape[-1] <= LARGEST_INNER,
             f"the last dimension of {operand.name} must be at most {LARGEST_INNER}, not "
@@ -193,12 +190,14 @@ def _per_weight(
         shapes: tuple[tuple[int, ...], ...] = ((n,),)
         if len(p.weight[place].shape) == 3:
             shapes = ((p.experts, n), (p.experts,), (p.experts, 1)) if one else ((p.experts, n),)
-        contract.require(
-            operand.shape in shapes,
-            f"{operand.name} must have shape {listed(tuple(map(str, shapes)))} for "
-            f"{p.weight[place].name} of shape {p.weight[place].shape}, not {operand.shape}; pass a "
-            f"number a column",
+        contract.require_shape(
+            operand, *shapes, when=_like(p.weight[place]), remedy="pass a number a column"
         )
+
+
+def _like(operand: Operand) -> str:
+    """What asks for a shape: *operand*, for refusals."""
+    return f" for {operand.name} of shape {operand.shape}"
 
 
 def _per_row(contract: Contract, p: Problem) -> None:
@@ -211,12 +210,8 @@ def _per_row(contract: Contract, p: Problem) -> None:
         f"{len(p.per_token_scale)}; pass one for each",
     )
     for place, operand in enumerate(p.per_token_scale):
-        rows = p.x_shape(place)[0]
-        contract.require(
-            operand.shape == (rows,),
-            f"{operand.name} must have shape ({rows},) for {p.x[place].name} of shape "
-            f"{p.x[place].shape}, not {operand.shape}; pass a number a row",
-        )
+        rows, when = p.x_shape(place)[0], _like(p.x[place])
+        contract.require_shape(operand, (rows,), when=when, remedy="pass a number a row")
 
 
 # ---- what templates do not take ----
