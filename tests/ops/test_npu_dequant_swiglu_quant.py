@@ -89,8 +89,8 @@ ROWS = [
         NEW, TILING),
     *(
         Row({"weight_scale": ones(*shape)},
-            f"weight_scale must have shape (128,) or (1, 128) for x of shape (6, 128), not {shape}; pass a "
-            f"number for each column", {"weight_scale": ones(1, 128)}, NEW, TILING)
+            "weight_scale must have shape (128,) or (1, 128) for x of shape (6, 128), not "
+            f"{shape}; pass a number for each column", {"weight_scale": ones(1, 128)}, NEW, TILING)
         for shape in ((64,), (6, 128), ())
     ),
     Row({"activation_scale": ones(5)},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from npusim.data.dtypes import FLOAT32
@@ -9,8 +10,9 @@ from npusim.data.integers import align_up, ceil_div
 from npusim.isa import Duplicate
 from npusim.kernel.plane import REPEAT
 from npusim.kernel.rows import pieces
+from npusim.kernel.steps import StageCall
 from npusim.kernel.vector_core import VectorCore
-from npusim.kernel.views import GmView, repeat
+from npusim.kernel.views import GmView
 from npusim.ops._dequantised_weight import MatrixTile
 
 
@@ -66,14 +68,14 @@ class Zeros:
         self._part = align_up(ceil_div(count, cores), REPEAT)
         self._zeros = core.tile(FLOAT32, min(self._part, max_bytes // FLOAT32.nbytes(1)))
 
-    def write(self, index: int) -> None:
-        """Fill the part of vector core number *index*."""
+    def write(self, index: int) -> Iterator[StageCall]:
+        """What fills the part of vector core number *index*."""
         part = self._sums[:, index * self._part : (index + 1) * self._part]
         if part.columns:
-            repeat(self.core, self._fill)
+            yield (self._fill,)
         # The same zeros are stored again and again: nothing overwrites them.
         for first, count in pieces(part.columns, self._zeros.count):
-            repeat(self.core, self._store, part[:, first : first + count])
+            yield self._store, part[:, first : first + count]
 
     def _fill(self) -> None:
         self.core.emit(Duplicate(self._zeros, 0.0))

@@ -18,7 +18,7 @@ cores come from a library that is closed in parts; see :func:`tile`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, UINT64
@@ -28,11 +28,12 @@ from npusim.data.layout import FRACTAL_ROWS, c0
 from npusim.devices.schema import Core, DeviceSpec
 from npusim.kernel.cross_core import sync_all
 from npusim.kernel.cube_core import CubeCore, ScaleTable
-from npusim.kernel.launch import mixed_blocks
+from npusim.kernel.launch import CoreSteps, launch_mixed
 from npusim.kernel.matmul import BaseTile, Matmul
 from npusim.kernel.matrices import GmMatrix, GmTile
-from npusim.kernel.program import Block, Program
+from npusim.kernel.program import Block
 from npusim.kernel.rows import pieces
+from npusim.kernel.steps import StageCall
 from npusim.kernel.vector_core import VectorCore
 from npusim.kernel.views import GmView, repeat
 from npusim.ops._dequantised_weight import Dequantiser, MatrixTile, Precision
@@ -233,10 +234,10 @@ def build(spec: DeviceSpec, p: Problem, plan: CustomPlan) -> tuple[Block, ...]:
     """Three blocks a group: a cube core and its two vector cores."""
     bound = plan.bindings(p)
     cube, vector = _cube(spec, p, plan), _vector(spec, p, plan)
-    return mixed_blocks(plan.block_dim, lambda _: bound, cube, vector)
+    return launch_mixed(plan.block_dim, cube, vector, lambda _: bound)
 
 
-def _vector(spec: DeviceSpec, p: Problem, plan: CustomPlan) -> Callable[[int, int], Program]:
+def _vector(spec: DeviceSpec, p: Problem, plan: CustomPlan) -> CoreSteps:
     """What a vector core does: its share of each round's tiles of the weight, into the ring."""
     core, cores = VectorCore(OP, spec), 2 * plan.block_dim
     sizes = plan.tile_rows, plan.tile_columns
@@ -253,14 +254,14 @@ def _vector(spec: DeviceSpec, p: Problem, plan: CustomPlan) -> Callable[[int, in
         hand_over()
         core.cross_core_wait_flag("group", "scalar", READ)
 
-    def program(group: int, half: int) -> Program:
-        index, shares = 2 * group + half, []
+    def calls(index: int) -> Iterator[StageCall]:
+        shares = []
         for tiles in rounds:
             # As many tiles for each core as the busiest one needs: the last cores may have none.
             run = ceil_div(len(tiles), cores)
             shares.append(tiles[index * run : (index + 1) * run])
         if any(shares):
-            dequantiser.load_registers()
+            yield (dequantiser.load_registers,)
         # A round: (k, round_n) of the weight, its tiles shared out over all vector cores
         for number, tiles in enumerate(shares):
             offset_bytes, start = number % plan.slots * slot_bytes, number * plan.round_n
@@ -271,46 +272,44 @@ def _vector(spec: DeviceSpec, p: Problem, plan: CustomPlan) -> Callable[[int, in
                 row, column = (0, start) if ring.k_is_first else (start, 0)
                 at = tile.row - row, tile.column - column
                 before_store = between if number and place == 0 else None
-                dequantiser.write(tile, ring, *at, offset_bytes, before_store)
+                yield dequantiser.call(tile, ring, *at, offset_bytes, before_store)
             if number and not tiles:
-                repeat(core, between)
-        repeat(core, hand_over)
-        return core.build()
+                yield (between,)
+        yield (hand_over,)
 
-    return program
+    return CoreSteps.of_calls(core, cores, calls)
 
 
-def _cube(spec: DeviceSpec, p: Problem, plan: CustomPlan) -> Callable[[int], Program]:
+def _cube(spec: DeviceSpec, p: Problem, plan: CustomPlan) -> CoreSteps:
     """What a cube core does: x times each round's columns, a base tile at a time."""
     core, f, base = CubeCore(OP, spec), p.traits, plan.base
     load_scale, multiply = _multiply(core, p, plan)
     core_m = ceil_div(ceil_div(f.m, base.m), plan.cores_m) * base.m
     slot_bytes = _slot_bytes(p, plan)
 
-    def program(group: int) -> Program:
+    def calls(group: int) -> Iterator[StageCall]:
         # Position in the grid (cores_m, cores_n): whole base tiles along m, one along n a round.
         i, j = divmod(group, plan.cores_n)
         top, bottom = i * core_m, min((i + 1) * core_m, f.m)
         if top < bottom:
-            load_scale()
+            yield (load_scale,)
         # Every cube core takes part in all rounds, even with nothing to multiply: all wait for all.
         for number in range(plan.rounds):
-            repeat(core, core.cross_core_wait_flag, "group", "mte2", FILLED)
+            yield core.cross_core_wait_flag, "group", "mte2", FILLED
             column = number * plan.round_n + j * base.n
             columns = slice(column, min(column + base.n, f.n))
             slot = number % plan.slots * slot_bytes
             for row, rows in pieces(max(0, bottom - top) if column < f.n else 0, BODY_ROWS):
                 here = slice(top + row, top + row + rows)
-                multiply(here, columns, column - number * plan.round_n, slot)
-            repeat(core, sync_all, core, "fixpipe", "fixpipe", CUBES_DONE, READ)
-        return core.build()
+                yield multiply(here, columns, column - number * plan.round_n, slot)
+            yield sync_all, core, "fixpipe", "fixpipe", CUBES_DONE, READ
 
-    return program
+    return CoreSteps.of_calls(core, plan.block_dim, calls)
 
 
 def _multiply(
     core: CubeCore, p: Problem, plan: CustomPlan
-) -> tuple[Callable[[], None], Callable[[slice, slice, int, int], None]]:
+) -> tuple[Callable[[], None], Callable[[slice, slice, int, int], StageCall]]:
     """What loads the one scale of all columns, if it is one, and what makes a base tile."""
     f, quant = p.traits, p.quant_scale
     rows, columns = (f.k, f.m) if f.trans_x else (f.m, f.k)
@@ -346,13 +345,13 @@ def _multiply(
             here = a.shifted_to(a.offset_bytes + x.shift(row))
             repeat(core, tile, here, weight, output[row : row + rows, :], bias, scale)
 
-    def multiply(rows: slice, columns: slice, origin: int, slot_bytes: int) -> None:
-        """Make *rows* x *columns* of the output; these begin at *origin* of the ring's slot."""
+    def multiply(rows: slice, columns: slice, origin: int, slot_bytes: int) -> StageCall:
+        """What makes *rows* x *columns* of the output, which begin at *origin* of the slot."""
         output = whole[rows, columns]
         weight = ring.tile(origin, output.columns)
         weight = weight.shifted_to(weight.offset_bytes + slot_bytes)
         bias, scale = start and start[:, columns], None if is_single else words
         of_x = x.tile(rows.start, output.rows)
-        repeat(core, tiles, of_x, weight, output, bias, scale and scale[:, columns])
+        return tiles, of_x, weight, output, bias, scale and scale[:, columns]
 
     return load_scale, multiply

@@ -14,6 +14,7 @@ for int8 and assumed for int4).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal
 
 from npusim.data.dtypes import FLOAT16, FLOAT32, INT8, INT32, DType
@@ -27,8 +28,9 @@ from npusim.kernel.matrices import GmMatrix, GmTile, l1_bytes
 from npusim.kernel.plane import REPEAT, Plane, by_column, spread_rows
 from npusim.kernel.repeats import in_reach
 from npusim.kernel.rows import pieces
+from npusim.kernel.steps import StageCall
 from npusim.kernel.vector_core import VectorCore
-from npusim.kernel.views import GmView, repeat
+from npusim.kernel.views import GmView
 from npusim.ops._digits import Scheme
 from npusim.ops.npu_weight_quant_batchmatmul.choice import CallTraits, scheme_of
 from npusim.ops.npu_weight_quant_batchmatmul.problem import Problem
@@ -279,33 +281,34 @@ def digits_tile(spec: DeviceSpec, p: Problem, k: int, columns: int, keeps: bool)
 
 
 class DigitCube:
-    """Writes the products of one cube core into a workspace, int32."""
+    """How a cube core multiplies digits, to int32 products in a workspace."""
 
     def __init__(self, core: CubeCore, p: Problem, tile: BaseTile, max_k: int) -> None:
         """*max_k* is the longest product."""
-        self.core, self.tile = core, tile
+        self.tile = tile
         self.digits, self.weight = gm_digits(p.traits), p.gm_weight
         self._cube = Matmul(core, tile, self.digits, self.weight, max_k)
 
-    def prefetch_l2(self, start: int, k: int, column: int, columns: int, max_pieces: int) -> None:
-        """Load the first pieces of a weight, at most *max_pieces*, and throw them away."""
+    def prefetch_l2(
+        self, start: int, k: int, column: int, columns: int, max_pieces: int
+    ) -> StageCall:
+        """What loads the first pieces of a weight, at most *max_pieces*, and throws them away."""
         count = min(max_pieces, ceil_div(k, self.tile.k * self.tile.steps_b))
         weight = self.weight.tile(column, min(columns, self.tile.n), start, k)
-        repeat(self.core, self._prefetch_l2, weight, count)
+        return self._prefetch_l2, weight, count
 
-    def multiply(self, start: int, k: int, column: int, products: GmView) -> None:
-        """Positions [start, start + k) of k for the columns of *products* from *column* on.
+    def multiply(self, start: int, k: int, column: int, products: GmView) -> Iterator[StageCall]:
+        """What multiplies k from *start* on for the columns of *products* from *column* on.
 
         *products* is `(terms x m, columns)`.
         """
         digits, tile = self.digits, self.tile
         # (terms x m, k) of digits, once for all tiles of columns
         if tile.keep:
-            repeat(self.core, self._cube.fetch, digits.tile(0, digits.rows, start, k))
+            yield self._cube.fetch, digits.tile(0, digits.rows, start, k)
         for left, width in pieces(products.columns, tile.n):
             for top, rows in pieces(products.rows, tile.m):
-                repeat(
-                    self.core,
+                yield (
                     self._base_tile,
                     digits.tile(top, rows, start, k),
                     self.weight.tile(column + left, width, start, k),

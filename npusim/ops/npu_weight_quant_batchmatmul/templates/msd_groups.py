@@ -20,8 +20,9 @@ from npusim.kernel.cube_core import CubeCore
 from npusim.kernel.matrices import L1Matrix, l0c_elements
 from npusim.kernel.plane import SPREAD, Plane, RowFactors, by_row, multiply_add
 from npusim.kernel.rows import pieces
+from npusim.kernel.steps import StageCall
 from npusim.kernel.vector_core import VectorCore
-from npusim.kernel.views import GmView, repeat
+from npusim.kernel.views import GmView
 from npusim.ops.npu_weight_quant_batchmatmul.choice import CallTraits, scheme_of
 from npusim.ops.npu_weight_quant_batchmatmul.problem import Problem
 from npusim.ops.npu_weight_quant_batchmatmul.templates import msd
@@ -67,21 +68,20 @@ class GroupSplitter:
         self, core: VectorCore, p: Problem, max_groups: int, *, loads_ahead: bool = True
     ) -> None:
         """Claim room for *max_groups* at a time; *loads_ahead* as of :class:`msd.DigitSplitter`."""
-        self.core, self.f = core, p.traits
+        self.f = p.traits
         self._x = GmView.of("x", p.x.element, p.traits.m, p.traits.k)
         sizes = max_groups, p.traits.group_size
         scheme = scheme_of(p.traits)
         ahead = loads_ahead
         self._splitter = msd.DigitSplitter(core, p.x.element, scheme, *sizes, loads_ahead=ahead)
 
-    def write(self, row: int, group: int, groups: int) -> None:
-        """Write *groups* groups of *row* from *group* on: each is a row of a plane."""
+    def write(self, row: int, group: int, groups: int) -> StageCall:
+        """What writes *groups* groups of *row* from *group* on: each is a row of a plane."""
         f = self.f
         of_groups = slice(group, group + groups)
         here = slice(group * f.group_size, (group + groups) * f.group_size)
         sums = _sums_view(f)
-        repeat(
-            self.core,
+        return (
             self._splitter.write,
             True,
             self._x.row(row)[:, here],

@@ -19,7 +19,7 @@ in L1 only where they serve several tiles of columns.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from npusim.data.dtypes import FLOAT32, INT32
@@ -27,13 +27,14 @@ from npusim.data.integers import align_down, align_up, ceil_div
 from npusim.devices.schema import DeviceSpec
 from npusim.kernel.cross_core import sync_all
 from npusim.kernel.cube_core import CubeCore
-from npusim.kernel.launch import mixed_blocks, share
+from npusim.kernel.launch import CoreSteps, launch_mixed, share
 from npusim.kernel.matmul import BaseTile
 from npusim.kernel.plane import REPEAT, Plane, RowFactors, by_row, multiply_add
-from npusim.kernel.program import Block, Program
+from npusim.kernel.program import Block
 from npusim.kernel.rows import balanced, pieces
+from npusim.kernel.steps import StageCall
 from npusim.kernel.vector_core import VectorCore
-from npusim.kernel.views import GmView, repeat
+from npusim.kernel.views import GmView
 from npusim.ops.npu_weight_quant_batchmatmul.choice import (
     MAX_BLOCK_K,
     CallTraits,
@@ -144,10 +145,10 @@ def build(spec: DeviceSpec, p: Problem, plan: SplitKPlan) -> tuple[Block, ...]:
     """A cube core and its two vector cores for each group that is launched."""
     bound = plan.bindings(p)
     cube, vector = _cube(spec, p, plan), _vector(spec, p, plan)
-    return mixed_blocks(plan.block_dim, lambda _: bound, cube, vector)
+    return launch_mixed(plan.block_dim, cube, vector, lambda _: bound)
 
 
-def _cube(spec: DeviceSpec, p: Problem, plan: SplitKPlan) -> Callable[[int], Program]:
+def _cube(spec: DeviceSpec, p: Problem, plan: SplitKPlan) -> CoreSteps:
     """What a cube core does: its tasks of each round."""
     core, f = CubeCore(OP, spec), p.traits
     rounds, rows = _rounds(f, plan), scheme_of(f).terms * f.m
@@ -166,23 +167,22 @@ def _cube(spec: DeviceSpec, p: Problem, plan: SplitKPlan) -> Callable[[int], Pro
             found.append((start, min(plan.block_k, f.k - start), column + left, of_block))
         return found
 
-    def program(group: int) -> Program:
+    def calls(group: int) -> Iterator[StageCall]:
         # While vector cores write digits, the weight of the first task is brought into the L2.
         for start, k, column, products in tasks(rounds[0], group)[:1]:
-            cube.prefetch_l2(start, k, column, products.columns, plan.preloads)
-        core.cross_core_wait_flag("group", "mte2", DIGITS_READY)
+            yield cube.prefetch_l2(start, k, column, products.columns, plan.preloads)
+        yield core.cross_core_wait_flag, "group", "mte2", DIGITS_READY
         for each in rounds:
             if each[1].waits:
-                core.cross_core_wait_flag("group", "fixpipe", PRODUCTS_READ)
+                yield core.cross_core_wait_flag, "group", "fixpipe", PRODUCTS_READ
             for task in tasks(each, group):
-                cube.multiply(*task)
-            sync_all(core, "fixpipe", "fixpipe", ALL_MULTIPLIED, PRODUCTS_READY)
-        return core.build()
+                yield from cube.multiply(*task)
+            yield sync_all, core, "fixpipe", "fixpipe", ALL_MULTIPLIED, PRODUCTS_READY
 
-    return program
+    return CoreSteps.of_calls(core, plan.block_dim, calls)
 
 
-def _vector(spec: DeviceSpec, p: Problem, plan: SplitKPlan) -> Callable[[int, int], Program]:
+def _vector(spec: DeviceSpec, p: Problem, plan: SplitKPlan) -> CoreSteps:
     """What a vector core does; its second stage claims the unified buffer anew."""
     core, f = VectorCore(OP, spec), p.traits
     split = _splitter(core, p, plan)
@@ -191,33 +191,31 @@ def _vector(spec: DeviceSpec, p: Problem, plan: SplitKPlan) -> Callable[[int, in
     epilogue = Epilogue(core, p, plan, min(core_m, EPILOGUE_ROWS))
     row_pieces, rounds = ceil_div(f.m, plan.split_rows), _rounds(f, plan)
 
-    def program(group: int, half: int) -> Program:
-        index = 2 * group + half
+    def calls(index: int) -> Iterator[StageCall]:
         for task in share(plan.k_blocks * row_pieces, 2 * plan.block_dim, index):
-            split(*divmod(task, row_pieces))
-        sync_all(core, "mte3", "mte2", ALL_SPLIT, DIGITS_READY)
-        core.end_stage()
+            yield split(*divmod(task, row_pieces))
+        yield sync_all, core, "mte3", "mte2", ALL_SPLIT, DIGITS_READY
+        yield (core.end_stage,)
         strip, part = divmod(index, plan.epilogue_cores_m)
         rows = slice(part * core_m, min((part + 1) * core_m, f.m))
         for column, slot in rounds:
-            core.cross_core_wait_flag("group", "mte2", PRODUCTS_READY)
+            yield core.cross_core_wait_flag, "group", "mte2", PRODUCTS_READY
             products = slot.view[:, strip * STRIP_N : (strip + 1) * STRIP_N]
             if rows.start < rows.stop and products.columns > 0:
-                epilogue.write(rows, column + strip * STRIP_N, products)
+                yield from epilogue.write(rows, column + strip * STRIP_N, products)
             if slot.releases:
-                sync_all(core, "mte2", "mte2", ALL_READ, PRODUCTS_READ)
-        return core.build()
+                yield sync_all, core, "mte2", "mte2", ALL_READ, PRODUCTS_READ
 
-    return program
+    return CoreSteps.of_calls(core, 2 * plan.block_dim, calls)
 
 
-def _splitter(core: VectorCore, p: Problem, plan: SplitKPlan) -> Callable[[int, int], None]:
+def _splitter(core: VectorCore, p: Problem, plan: SplitKPlan) -> Callable[[int, int], StageCall]:
     """What splits piece number *piece* of the rows of block number *block* of k."""
     f, x = p.traits, GmView.of("x", p.x.element, p.traits.m, p.traits.k)
     sizes = plan.split_rows, plan.block_k
     splitter = msd.DigitSplitter(core, p.x.element, scheme_of(f), *sizes, loads_ahead=False)
 
-    def split(block: int, piece: int) -> None:
+    def split(block: int, piece: int) -> StageCall:
         top, start = piece * plan.split_rows, block * plan.block_k
         rows, columns = (
             slice(top, min(top + plan.split_rows, f.m)),
@@ -226,7 +224,7 @@ def _splitter(core: VectorCore, p: Problem, plan: SplitKPlan) -> Callable[[int, 
         absmax, sums = (view.row(block)[:, rows] for view in msd.row_views(f, plan.k_blocks))
         digits = (digit[rows, columns] for digit in msd.digit_views(f))
         piece_of_x, of_sums = x[rows, columns], sums if f.has_offset else None
-        repeat(core, splitter.write, False, piece_of_x, piece_of_x.rows, absmax, of_sums, *digits)
+        return splitter.write, False, piece_of_x, piece_of_x.rows, absmax, of_sums, *digits
 
     return split
 
@@ -252,8 +250,8 @@ class Epilogue:
         self.products_in = core.vecin(INT32, max_rows * columns)
         self.out = core.vecout(p.output.element, max_rows * columns)
 
-    def write(self, rows: slice, column: int, products: GmView) -> None:
-        """Make *rows* of the output, for the columns of *products*.
+    def write(self, rows: slice, column: int, products: GmView) -> Iterator[StageCall]:
+        """What makes *rows* of the output, for the columns of *products*.
 
         These begin at *column* and are those of all rows, `(blocks x terms x m, columns)`.
         """
@@ -263,8 +261,7 @@ class Epilogue:
             # From these rows of the first digit of the first block to those of the last.
             span = slice(here.start, here.stop + products.rows - self.f.m)
             of_rows = msd.row_views(self.f, self.k_blocks)[: self.kinds]
-            repeat(
-                self.core,
+            yield (
                 self._tile,
                 self.output[here, columns],
                 products[span, :],

@@ -19,7 +19,7 @@ weight_quant_batch_matmul_v2/op_kernel, *_custom_nz_splitk.h, *_custom_mix_split
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -29,13 +29,14 @@ from npusim.data.layout import FRACTAL_ROWS
 from npusim.devices.schema import DeviceSpec
 from npusim.kernel.cross_core import sync_all
 from npusim.kernel.cube_core import CubeCore
-from npusim.kernel.launch import mixed_blocks
+from npusim.kernel.launch import CoreSteps, launch_mixed
 from npusim.kernel.matrices import GmMatrix, GmTile
 from npusim.kernel.plane import REPEAT, Plane, by_row
-from npusim.kernel.program import Binding, Block, Program
+from npusim.kernel.program import Binding, Block
 from npusim.kernel.rows import pieces
+from npusim.kernel.steps import StageCall
 from npusim.kernel.vector_core import VectorCore
-from npusim.kernel.views import GmView, repeat
+from npusim.kernel.views import GmView
 from npusim.ops._dequantised_weight import Dequantiser, MatrixTile, Precision
 from npusim.ops.npu_weight_quant_batchmatmul.problem import Plan, Problem
 from npusim.ops.npu_weight_quant_batchmatmul.templates import Zeros
@@ -106,13 +107,11 @@ def build_shared_k(
     names = [*(operand.name for operand in p.inputs), "output", *["sums"] * plan.is_added]
     plain = {name: Binding(name) for name in names}
     strips = [tuple(_strips(p, plan, group)) for group in range(plan.block_dim)]
-    cube = _cube(spec, p, plan, ring)
-    vector = _vector(spec, p, plan, ring, precision, rounding)
-    return mixed_blocks(
+    return launch_mixed(
         plan.block_dim,
+        _cube(spec, p, plan, ring, strips),
+        _vector(spec, p, plan, ring, strips, precision, rounding),
         lambda group: plain | (ring.bindings(group) if strips[group] else {}),
-        lambda group: cube(strips[group]),
-        lambda group, half: vector(strips[group], group, half),
     )
 
 
@@ -134,40 +133,40 @@ def _strips(p: Problem, plan: SharedKPlan, group: int) -> Iterator[_Strip]:
 
 
 def _cube(
-    spec: DeviceSpec, p: Problem, plan: SharedKPlan, ring: Ring
-) -> Callable[[tuple[_Strip, ...]], Program]:
+    spec: DeviceSpec, p: Problem, plan: SharedKPlan, ring: Ring, strips: list[tuple[_Strip, ...]]
+) -> CoreSteps:
     """What a cube core does: its strips, one after the other."""
     core, f = CubeCore(plan.template, spec), p.traits
     x = GmMatrix("x", p.x.element, f.m, f.k, k_is_first=False)
     out = GmView.of("sums", FLOAT32, f.m, f.n) if plan.is_added else p.output_view
     writer = StripWriter(core, plan.tiles, x, ring, min(plan.core_k, f.k))
 
-    def program(strips: tuple[_Strip, ...]) -> Program:
+    def calls(group: int) -> Iterator[StageCall]:
+        own = strips[group]
         if plan.is_added:
             # The fixpipe adds to global memory: zeros must be there first.
-            repeat(core, core.cross_core_wait_flag, "group", "fixpipe", ZEROED)
+            yield core.cross_core_wait_flag, "group", "fixpipe", ZEROED
         resident: GmTile | None = None
-        if plan.tiles.is_resident and strips:
+        if plan.tiles.is_resident and own:
             # (rows, k of this core) of x stays in L1.
-            first, last = strips[0], strips[-1].weight
+            first, last = own[0], own[-1].weight
             depth = last.k + last.depth - first.weight.k
             resident = x.tile(0, first.rows, first.weight.k, depth)
-            repeat(core, writer.fetch, resident)
+            yield writer.fetch, resident
         index = 0
-        for row, rows, block in strips:
+        for row, rows, block in own:
             # Not resident: x is loaded with each block, only the k of the strip.
             a = resident or x.tile(row, rows, block.k, block.depth)
-            first_k = block.k - strips[0].weight.k if resident else 0
+            first_k = block.k - own[0].weight.k if resident else 0
             # (rows, depth) @ (depth, columns) -> (rows, columns)
             dst = out[row : row + rows, block.n : block.n + block.columns]
-            repeat(core, writer.write, a, dst, first_k, block.depth, index % ring.slots)
+            yield writer.write, a, dst, first_k, block.depth, index % ring.slots
             # Slots of the ring are used in turn, across strips.
             index += ceil_div(block.depth, ring.depth)
         if plan.is_added:
-            repeat(core, sync_all, core, "fixpipe", "fixpipe", ALL_CORES, DONE)
-        return core.build()
+            yield sync_all, core, "fixpipe", "fixpipe", ALL_CORES, DONE
 
-    return program
+    return CoreSteps.of_calls(core, plan.block_dim, calls)
 
 
 # ---- vector cores ----
@@ -178,9 +177,10 @@ def _vector(
     p: Problem,
     plan: SharedKPlan,
     ring: Ring,
+    strips: list[tuple[_Strip, ...]],
     precision: Precision,
     rounding: Literal["rint", "round"],
-) -> Callable[[tuple[_Strip, ...], int, int], Program]:
+) -> CoreSteps:
     """What a vector core does: zeros, the weight, the output, each with the whole UB."""
     core, f, cores = VectorCore(plan.template, spec), p.traits, 2 * plan.block_dim
     sizes = (plan.vector_n, plan.vector_k) if f.trans_weight else (plan.vector_k, plan.vector_n)
@@ -191,33 +191,32 @@ def _vector(
         core.reset_buffers()
         epilogue = _Epilogue(core, p, cores, precision.scale is None, rounding)
 
-    def dequantise(strips: tuple[_Strip, ...], half: int) -> None:
+    def dequantise(group: int, half: int) -> Iterator[StageCall]:
         # (k, n) of a strip in blocks of the ring, numbered as the cube core reads them
         blocks = [
             strip.weight._replace(k=strip.weight.k + k, depth=depth)
-            for strip in strips
+            for strip in strips[group]
             for k, depth in pieces(strip.weight.depth, ring.depth)
         ]
         if blocks:
-            dequantiser.load_registers()
+            yield (dequantiser.load_registers,)
         for index, block in enumerate(blocks):
-            _write_block(dequantiser, plan, ring, block, index, half)
+            yield from _write_block(dequantiser, plan, ring, block, index, half)
 
-    def program(strips: tuple[_Strip, ...], group: int, half: int) -> Program:
-        index = 2 * group + half
+    def calls(index: int) -> Iterator[StageCall]:
+        weights = dequantise(*divmod(index, 2))
         if not plan.is_added:
-            dequantise(strips, half)
-            return core.build()
+            yield from weights
+            return
         # Three stages, each with all of the unified buffer: zeros, the weight, the output.
-        zeros.write(index)
-        repeat(core, sync_all, core, "mte3", "mte2", ALL_CORES, ZEROED)
-        repeat(core, core.end_stage)
-        dequantise(strips, half)
-        repeat(core, core.end_stage)
-        epilogue.write(index)
-        return core.build()
+        yield from zeros.write(index)
+        yield sync_all, core, "mte3", "mte2", ALL_CORES, ZEROED
+        yield (core.end_stage,)
+        yield from weights
+        yield (core.end_stage,)
+        yield from epilogue.write(index)
 
-    return program
+    return CoreSteps.of_calls(core, cores, calls)
 
 
 def _write_block(
@@ -227,12 +226,12 @@ def _write_block(
     block: WeightBlock,
     index: int,
     half: int,
-) -> None:
-    """Write the first or second *half* of the columns of *block*, the core's number *index*."""
+) -> Iterator[StageCall]:
+    """What writes a *half* of the columns of *block*, the core's number *index*."""
     core, matrix = dequantiser.core, ring.gm_matrix("ring")
     # The slot was filled before: the cube core must have read it.
     if index >= ring.slots:
-        repeat(core, core.cross_core_wait_flag, "group", "mte3", READ)
+        yield core.cross_core_wait_flag, "group", "mte3", READ
     # Halves in whole fractals; the second may be smaller, or empty.
     upper = min(block.columns, align_up(ceil_div(block.columns, 2), FRACTAL_ROWS))
     first, last = (0, upper) if half == 0 else (upper, block.columns)
@@ -246,8 +245,8 @@ def _write_block(
                 tile, at = MatrixTile(block.k + k, block.n + n, depth, columns), (k, n)
             else:
                 tile, at = MatrixTile(block.n + n, block.k + k, columns, depth), (n, k)
-            dequantiser.write(tile, matrix, *at, offset_bytes)
-    repeat(core, core.cross_core_set_flag, "group", "mte3", FILLED)
+            yield dequantiser.call(tile, matrix, *at, offset_bytes)
+    yield core.cross_core_set_flag, "group", "mte3", FILLED
 
 
 class _Epilogue:
@@ -279,19 +278,19 @@ class _Epilogue:
         self.sums_in = core.vecin(FLOAT32, self.rows * columns, depth=2)
         self.out = core.vecout(out, self.rows * columns, depth=2)
 
-    def write(self, index: int) -> None:
-        """Make the part of vector core number *index*, when all cube cores have added theirs."""
-        core, start = self.core, index * self.part
-        repeat(core, core.cross_core_wait_flag, "group", "mte2", DONE)
+    def write(self, index: int) -> Iterator[StageCall]:
+        """What makes the part of vector core number *index*, when cube cores have added theirs."""
+        start = index * self.part
+        yield self.core.cross_core_wait_flag, "group", "mte2", DONE
         part = self.output[:, start : start + self.part]
         for first, count in pieces(part.columns, MAX_COLUMNS):
             columns = slice(start + first, start + first + count)
             # Scale and bias of these columns serve all rows.
             if self.vectors:
-                repeat(core, self._load, *(each.view[:, columns] for each in self.vectors))
+                yield self._load, *(each.view[:, columns] for each in self.vectors)
             for row, rows in pieces(part.rows, self.rows):
                 here = slice(row, row + rows), columns
-                repeat(core, self._finish, self.sums[here], self.output[here])
+                yield self._finish, self.sums[here], self.output[here]
 
     def _load(self, *views: GmView) -> None:
         """Scale and bias of some columns, each (1, columns)."""
