@@ -62,7 +62,7 @@ RING_K_UNIT = 256
 """Rows of a slot along k are whole multiples of it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CustomPlan(Plan):
     """The tiling of custom; counts of elements unless the name says otherwise."""
 
@@ -106,8 +106,6 @@ def tile(spec: DeviceSpec, p: Problem) -> CustomPlan:
     plan = CustomPlan(
         **p.chosen,
         block_dim=0,
-        is_mix=True,
-        workspaces={},
         base=_base_tile(core, p, base_m, base_n),
         cores_m=cores_m,
         cores_n=cores_n,

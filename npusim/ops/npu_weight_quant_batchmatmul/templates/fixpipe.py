@@ -45,7 +45,7 @@ MAX_N = 128
 RESIDENT_BYTES = 250 * 1024
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FixpipePlan(Plan):
     """A grid of cores; each makes a rectangle of the output."""
 
@@ -68,8 +68,6 @@ def tile(spec: DeviceSpec, p: Problem) -> FixpipePlan:
     return FixpipePlan(
         **p.chosen,
         block_dim=cores_n * ceil_div(f.m, core_m),
-        is_mix=False,
-        workspaces={},
         core_m=core_m,
         core_n=core_n,
         base_n=base_n,

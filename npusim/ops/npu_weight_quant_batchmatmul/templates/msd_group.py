@@ -52,7 +52,7 @@ MAX_ZEROS_BYTES = 32768
 """Of a store of zeros; assumed."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MsdGroupPlan(Plan):
     """How groups and columns are split over cube cores."""
 
@@ -74,7 +74,6 @@ def tile(spec: DeviceSpec, p: Problem) -> MsdGroupPlan:
     return MsdGroupPlan(
         **p.chosen,
         block_dim=block_dim,
-        is_mix=True,
         workspaces=workspace_bytes(*msd_groups.group_views(f), *block_dim * [_slots(p)], _total(f)),
         cores_k=cores_k,
         cores_n=cores_n,

@@ -56,7 +56,7 @@ FEWER_PRELOADS = {(1, 5568, 6656): 1, (16, 8192, 7168): 2}
 """(m, k, n) of transposed weights without bias for which the vendor settled on fewer."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MulticorePlan(Plan):
     """Rows of x for each vector core, columns of the output for each cube core."""
 
@@ -87,7 +87,6 @@ def tile(spec: DeviceSpec, p: Problem) -> MulticorePlan:
     return MulticorePlan(
         **p.chosen,
         block_dim=max(cube_cores, ceil_div(split_cores, 2)),
-        is_mix=True,
         workspaces=workspace_bytes(*msd.digit_views(f), *msd.row_views(f), _products(f)),
         split_cores=split_cores,
         split_rows=ceil_div(f.m, split_cores),

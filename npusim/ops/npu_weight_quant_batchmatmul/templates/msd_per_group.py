@@ -60,7 +60,7 @@ PRODUCT_BYTES = 32768
 """Of products that a vector core loads at a time, if one group is not more; assumed."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PerGroupPlan(Plan):
     """How groups, rows and columns are split."""
 
@@ -96,7 +96,6 @@ def tile(spec: DeviceSpec, p: Problem) -> PerGroupPlan:
     return PerGroupPlan(
         **p.chosen,
         block_dim=block_dim,
-        is_mix=True,
         workspaces=workspace_bytes(*msd_groups.group_views(f), ring),
         digits_k=_digits_k(f.k, f.n),
         round_n=round_n,

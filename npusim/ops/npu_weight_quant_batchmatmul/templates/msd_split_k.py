@@ -61,7 +61,7 @@ EPILOGUE_ROWS = 64
 PRELOADS = 10
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SplitKPlan(Plan):
     """Blocks of k, rounds of columns, and a grid of vector cores over a round."""
 
@@ -108,7 +108,6 @@ def tile(spec: DeviceSpec, p: Problem) -> SplitKPlan:
     return SplitKPlan(
         **p.chosen,
         block_dim=block_dim,
-        is_mix=True,
         workspaces=workspace_bytes(*msd.digit_views(f), *msd.row_views(f, k_blocks), products),
         block_k=depth,
         k_blocks=k_blocks,

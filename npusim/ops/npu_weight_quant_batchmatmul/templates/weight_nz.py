@@ -98,7 +98,7 @@ one piece of each operand there.
 """
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WeightNzPlan(Plan):
     """A grid of cores; each makes a rectangle of the output."""
 
@@ -118,8 +118,6 @@ def tile(spec: DeviceSpec, p: Problem) -> WeightNzPlan:
     return WeightNzPlan(
         **p.chosen,
         block_dim=ceil_div(f.m, core_m) * ceil_div(f.n, core_n),
-        is_mix=False,
-        workspaces={},
         core_m=core_m,
         core_n=core_n,
         tiles=tiles,
