@@ -18,8 +18,11 @@ cores come from a library that is closed in parts; see :func:`tile`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
 
 from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, UINT64
 from npusim.data.errors import Code, OpError
@@ -33,16 +36,14 @@ from npusim.kernel.matmul import BaseTile, Matmul
 from npusim.kernel.matrices import GmMatrix, GmTile
 from npusim.kernel.program import Block
 from npusim.kernel.rows import pieces
-from npusim.kernel.steps import StageCall
+from npusim.kernel.steps import GmViews, StageCall, Step
 from npusim.kernel.vector_core import VectorCore
-from npusim.kernel.views import GmView, repeat
+from npusim.kernel.views import GmView
 from npusim.ops._dequantised_weight import Dequantiser, MatrixTile, Precision
 from npusim.ops.npu_weight_quant_batchmatmul.problem import OP, Plan, Problem
 
 VECTORS_DONE, CUBES_DONE, FILLED, READ = 6, 7, 8, 9
 """Flags between cores, as the kernel numbers them: of all cores of a kind, then of a group."""
-BODY_ROWS = 8192
-"""Rows of the output that a cube core calls together. It is of no consequence for what runs."""
 MAX_ROUNDS_AHEAD = 2
 """Vector cores store a round after cube cores have read the one so many before."""
 
@@ -279,49 +280,19 @@ def _vector(spec: DeviceSpec, p: Problem, plan: CustomPlan) -> CoreSteps:
 
 
 def _cube(spec: DeviceSpec, p: Problem, plan: CustomPlan) -> CoreSteps:
-    """What a cube core does: x times each round's columns, a base tile at a time."""
-    core, f, base = CubeCore(OP, spec), p.traits, plan.base
-    load_scale, multiply = _multiply(core, p, plan)
-    core_m = ceil_div(ceil_div(f.m, base.m), plan.cores_m) * base.m
-    slot_bytes = _slot_bytes(p, plan)
-
-    def calls(group: int) -> Iterator[StageCall]:
-        # Position in the grid (cores_m, cores_n): whole base tiles along m, one along n a round.
-        i, j = divmod(group, plan.cores_n)
-        top, bottom = i * core_m, min((i + 1) * core_m, f.m)
-        if top < bottom:
-            yield (load_scale,)
-        # Every cube core takes part in all rounds, even with nothing to multiply: all wait for all.
-        for number in range(plan.rounds):
-            yield core.cross_core_wait_flag, "group", "mte2", FILLED
-            column = number * plan.round_n + j * base.n
-            columns = slice(column, min(column + base.n, f.n))
-            slot = number % plan.slots * slot_bytes
-            for row, rows in pieces(max(0, bottom - top) if column < f.n else 0, BODY_ROWS):
-                here = slice(top + row, top + row + rows)
-                yield multiply(here, columns, column - number * plan.round_n, slot)
-            yield sync_all, core, "fixpipe", "fixpipe", CUBES_DONE, READ
-
-    return CoreSteps.of_calls(core, plan.block_dim, calls)
-
-
-def _multiply(
-    core: CubeCore, p: Problem, plan: CustomPlan
-) -> tuple[Callable[[], None], Callable[[slice, slice, int, int], StageCall]]:
-    """What loads the one scale of all columns, if it is one, and what makes a base tile."""
-    f, quant = p.traits, p.quant_scale
+    """What cube cores do: x times each round's columns, a base tile at a time."""
+    core, f, base, quant = CubeCore(OP, spec), p.traits, plan.base, p.quant_scale
     rows, columns = (f.k, f.m) if f.trans_x else (f.m, f.k)
     x, ring = GmMatrix("x", p.x.element, rows, columns, f.trans_x), _ring_slot(p, plan)
     bias_dtype = None if p.bias is None else p.bias.element
-    cube = Matmul(core, plan.base, x, ring, f.k, bias=bias_dtype)
-    scales = None if quant is None else ScaleTable(core, plan.base.n)
+    cube = Matmul(core, base, x, ring, f.k, bias=bias_dtype)
+    scales = None if quant is None else ScaleTable(core, base.n)
     words = None if quant is None else GmView.vector(quant.name, UINT64, quant.spec.size)
-    is_single = words is not None and words.columns == 1
-    whole, start = p.output_view, p.column_view(p.bias)
+    of_all = words if words is not None and words.columns == 1 else None
 
-    def load_scale() -> None:
-        if scales is not None and words is not None and is_single:
-            scales.load(words)
+    def begin() -> None:
+        if scales is not None and of_all is not None:
+            scales.load(of_all)
 
     def tile(
         _x: GmTile, _weight: GmTile, output: GmView, bias: GmView | None, scale: GmView | None
@@ -335,21 +306,32 @@ def _multiply(
             loaded = scales.loaded(1) if scale is None else scales.load(scale)
             cube.fixpipe(output, sums, "qf322b8", loaded)
 
-    def tiles(
-        a: GmTile, weight: GmTile, output: GmView, bias: GmView | None, scale: GmView | None
-    ) -> None:
-        """`tile`, a base tile of rows after the other."""
-        for row, rows in pieces(output.rows, plan.base.m):
-            here = a.shifted_to(a.offset_bytes + x.shift(row))
-            repeat(core, tile, here, weight, output[row : row + rows, :], bias, scale)
-
-    def multiply(rows: slice, columns: slice, origin: int, slot_bytes: int) -> StageCall:
-        """What makes *rows* x *columns* of the output, which begin at *origin* of the slot."""
-        output = whole[rows, columns]
-        weight = ring.tile(origin, output.columns)
-        weight = weight.shifted_to(weight.offset_bytes + slot_bytes)
-        bias, scale = start and start[:, columns], None if is_single else words
-        of_x = x.tile(rows.start, output.rows)
-        return tiles, of_x, weight, output, bias, scale and scale[:, columns]
-
-    return load_scale, multiply
+    # Position in the grid (cores_m, cores_n): whole base tiles along m, one along n a round.
+    down = ceil_div(ceil_div(f.m, base.m), plan.cores_m)
+    number, group, row = np.mgrid[: plan.rounds, : plan.block_dim, :down].reshape(3, -1)
+    top = (group // plan.cores_n * down + row) * base.m
+    column = number * plan.round_n + group % plan.cores_n * base.n
+    is_inside = (top < f.m) & (column < f.n)
+    number, group, top, column = (each[is_inside] for each in (number, group, top, column))
+    output = GmViews.of(p.output_view, top, column, base.m, base.n)
+    weight = ring.tiles(column - number * plan.round_n, output.columns)
+    slot = number % plan.slots * _slot_bytes(p, plan)
+    of_columns = (p.column_view(p.bias), None if of_all else words)
+    arguments = (
+        x.tiles(top, output.rows),
+        replace(weight, offset_bytes=weight.offset_bytes + slot),
+        output,
+        *(view and GmViews.of(view, 0, column, 1, base.n) for view in of_columns),
+    )
+    # Every cube core takes part in all rounds, even with nothing to multiply: all wait for all.
+    every, cores = np.mgrid[: plan.rounds, : plan.block_dim].reshape(2, -1)
+    wait = partial(core.cross_core_wait_flag, "group", "mte2", FILLED)
+    release = partial(sync_all, core, "fixpipe", "fixpipe", CUBES_DONE, READ)
+    with_rows = np.unique(group)
+    steps = (
+        Step(begin, (), with_rows, 0 * with_rows - 1),
+        Step(wait, (), cores, 3 * every),
+        Step(tile, arguments, group, 3 * number + 1),
+        Step(release, (), cores, 3 * every + 2),
+    )
+    return CoreSteps(core, steps)
