@@ -180,11 +180,7 @@ def _per_weight(
     """
     if not found:
         return
-    contract.require(
-        len(found) == len(p.weight),
-        f"{name} must have as many tensors as weight, {len(p.weight)}, not {len(found)}; pass one "
-        f"for each",
-    )
+    _as_many(contract, name, found, p.weight)
     for place, operand in enumerate(found):
         n = p.weight_shape(place)[1]
         shapes: tuple[tuple[int, ...], ...] = ((n,),)
@@ -193,6 +189,18 @@ def _per_weight(
         contract.require_shape(
             operand, *shapes, when=_like(p.weight[place]), remedy="pass a number a column"
         )
+
+
+def _as_many(
+    contract: Contract, name: str, found: tuple[Operand, ...], like: tuple[Operand, ...]
+) -> None:
+    """The list *name* has as many tensors as *like*."""
+    wanted = like[0].name.partition("[")[0]
+    contract.require(
+        len(found) == len(like),
+        f"{name} must have as many tensors as {wanted}, {len(like)}, not {len(found)}; pass one "
+        f"for each",
+    )
 
 
 def _like(operand: Operand) -> str:
@@ -204,11 +212,7 @@ def _per_row(contract: Contract, p: Problem) -> None:
     """A number a row of x."""
     if not p.per_token_scale:
         return
-    contract.require(
-        len(p.per_token_scale) == len(p.x),
-        f"per_token_scale must have as many tensors as x, {len(p.x)}, not "
-        f"{len(p.per_token_scale)}; pass one for each",
-    )
+    _as_many(contract, "per_token_scale", p.per_token_scale, p.x)
     for place, operand in enumerate(p.per_token_scale):
         rows, when = p.x_shape(place)[0], _like(p.x[place])
         contract.require_shape(operand, (rows,), when=when, remedy="pass a number a row")
@@ -324,11 +328,7 @@ def _antiquant(contract: Contract, p: Problem) -> None:
         ("antiquant_scale", p.antiquant_scale),
         ("antiquant_offset", p.antiquant_offset),
     ):
-        contract.require(
-            len(found) == len(p.weight),
-            f"{name} must have as many tensors as weight, {len(p.weight)}, not {len(found)}; pass "
-            f"one for each",
-        )
+        _as_many(contract, name, found, p.weight)
         for place, operand in enumerate(found):
             _check_shape(contract, p, place, operand, what)
     for scale, offset in zip(p.antiquant_scale, p.antiquant_offset, strict=True):

@@ -37,8 +37,10 @@ from npusim.kernel.matrices import GmMatrix, GmTile
 from npusim.kernel.program import Block
 from npusim.kernel.rows import pieces
 from npusim.kernel.steps import GmViews, StageCall, Step
+from npusim.kernel.tiles import whole_steps
 from npusim.kernel.vector_core import VectorCore
 from npusim.kernel.views import GmView
+from npusim.ops._base_tiles import pieces_in_l1
 from npusim.ops._dequantised_weight import Dequantiser, MatrixTile, Precision
 from npusim.ops.npu_weight_quant_batchmatmul.problem import OP, Plan, Problem
 
@@ -155,17 +157,11 @@ def _base_tile(core: Core, p: Problem, base_m: int, base_n: int) -> BaseTile:
     fitting_k = align_down(L0_BYTES // nbytes(max(base_m, base_n)), unit)
     # A power of two, so that steps of it make whole lines.
     base_k = min(1 << (fitting_k.bit_length() - 1), align_up(p.traits.k, unit))
-    half_l1 = (core.l1_bytes or 0) // 2
-    a, b = (max(2, half_l1 // nbytes(base * base_k)) for base in (base_m, base_n))
-    if nbytes((a * base_m + b * base_n) * base_k) > core.usable_bytes("l1") - TABLE_BYTES * base_n:
-        a, b = (a // 2, b) if base_m < base_n else (a, b // 2)
-    a, b = max(a, 2), max(b, 2)  # an L1 too small for that is found when buffers are claimed
+    room_bytes = core.usable_bytes("l1") - TABLE_BYTES * base_n
+    a, b = pieces_in_l1(core, (base_m, base_n), nbytes(base_k), room_bytes)
     line, max_steps = max(1, LINE_BYTES // nbytes(base_k)), ceil_div(p.traits.k, base_k)
     steps_a, steps_b = (min(align_down(x // 2, min(line, x // 2)), max_steps) for x in (a, b))
-    if steps_a > steps_b:
-        steps_a = align_down(steps_a, steps_b)
-    else:
-        steps_b = align_down(steps_b, steps_a)
+    steps_a, steps_b = whole_steps(steps_a, steps_b)
     l0c_depth = 2 if 2 * FLOAT32.nbytes(base_m * base_n) <= (core.l0c_bytes or 0) else 1
     return BaseTile(base_m, base_n, base_k, steps_a, steps_b, l0c_depth)
 
