@@ -23,6 +23,7 @@ from npusim.kernel.rows import pieces
 from npusim.kernel.steps import StageCall
 from npusim.kernel.vector_core import VectorCore
 from npusim.kernel.views import GmView
+from npusim.ops._digits import DigitSplitter
 from npusim.ops.npu_weight_quant_batchmatmul.choice import CallTraits, scheme_of
 from npusim.ops.npu_weight_quant_batchmatmul.problem import Problem
 from npusim.ops.npu_weight_quant_batchmatmul.templates import msd
@@ -67,13 +68,13 @@ class GroupSplitter:
     def __init__(
         self, core: VectorCore, p: Problem, max_groups: int, *, loads_ahead: bool = True
     ) -> None:
-        """Claim room for *max_groups* at a time; *loads_ahead* as of :class:`msd.DigitSplitter`."""
+        """Claim room for *max_groups* at a time; *loads_ahead* as of :class:`DigitSplitter`."""
         self.f = p.traits
         self._x = GmView.of("x", p.x.element, p.traits.m, p.traits.k)
         sizes = max_groups, p.traits.group_size
         scheme = scheme_of(p.traits)
         ahead = loads_ahead
-        self._splitter = msd.DigitSplitter(core, p.x.element, scheme, *sizes, loads_ahead=ahead)
+        self._splitter = DigitSplitter(core, p.x.element, scheme, *sizes, loads_ahead=ahead)
 
     def write(self, row: int, group: int, groups: int) -> StageCall:
         """What writes *groups* groups of *row* from *group* on: each is a row of a plane."""

@@ -34,7 +34,7 @@ from npusim.kernel.rows import balanced, pieces
 from npusim.kernel.steps import StageCall
 from npusim.kernel.vector_core import VectorCore
 from npusim.kernel.views import GmView
-from npusim.ops._digits import EIGHT_BITS
+from npusim.ops._digits import EIGHT_BITS, DigitSplitter
 from npusim.ops.npu_weight_quant_batchmatmul.choice import CallTraits
 from npusim.ops.npu_weight_quant_batchmatmul.problem import OP, Plan, Problem, workspace_bytes
 from npusim.ops.npu_weight_quant_batchmatmul.templates import msd
@@ -189,7 +189,7 @@ class _RowSplitter:
         self.x = GmView.of("x", p.x.element, p.traits.m, p.traits.k)
         self.is_precise = p.choice.form == "multicore_hp"
         columns = align_up(p.traits.k, REPEAT)
-        self.splitter = msd.DigitSplitter(core, p.x.element, EIGHT_BITS, 1, columns)
+        self.splitter = DigitSplitter(core, p.x.element, EIGHT_BITS, 1, columns)
         self.first_sum = core.tile(FLOAT32, 8)
 
     def write(self, row: int) -> StageCall:

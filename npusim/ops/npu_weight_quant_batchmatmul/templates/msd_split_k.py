@@ -35,6 +35,7 @@ from npusim.kernel.rows import balanced, pieces
 from npusim.kernel.steps import StageCall
 from npusim.kernel.vector_core import VectorCore
 from npusim.kernel.views import GmView
+from npusim.ops._digits import DigitSplitter
 from npusim.ops.npu_weight_quant_batchmatmul.choice import (
     MAX_BLOCK_K,
     CallTraits,
@@ -212,7 +213,7 @@ def _splitter(core: VectorCore, p: Problem, plan: SplitKPlan) -> Callable[[int, 
     """What splits piece number *piece* of the rows of block number *block* of k."""
     f, x = p.traits, GmView.of("x", p.x.element, p.traits.m, p.traits.k)
     sizes = plan.split_rows, plan.block_k
-    splitter = msd.DigitSplitter(core, p.x.element, scheme_of(f), *sizes, loads_ahead=False)
+    splitter = DigitSplitter(core, p.x.element, scheme_of(f), *sizes, loads_ahead=False)
 
     def split(block: int, piece: int) -> StageCall:
         top, start = piece * plan.split_rows, block * plan.block_k
