@@ -29,6 +29,7 @@ from npusim.kernel.cube_core import CubeCore, L0Pair, ScaleTable
 from npusim.kernel.matmul import BaseTile, Matmul
 from npusim.kernel.matrices import GmMatrix, GmTile, l0c_elements
 from npusim.kernel.plane import REPEAT, Plane, RowFactors, by_row
+from npusim.kernel.rows import pieces
 from npusim.kernel.steps import Step
 from npusim.kernel.vector_core import VectorCore
 from npusim.kernel.views import GmView, repeat
@@ -328,24 +329,43 @@ class Epilogue:
         """
         rows, columns = block
         width = align_up(columns, REPEAT)
-        self.core = core
+        self.core, self.max_rows = core, rows
         self.sums = (DigitSums if digits else HalfSums)(core, rows, width)
         self.offset_in = core.vecin(FLOAT32, width if offset else 0)
         self.factors = RowFactors(core, rows)
         self.out = core.vecout(out, rows * width, depth=2)
 
-    def rows(
+    def block(
         self,
         sums: GmView,
         output: GmView,
         offset: GmView | None,
         factors: GmView,
+        turn: int,
         product: tuple[GmView, GmView] | None = None,
     ) -> None:
         """*output* `(rows, columns)`, *offset* `(columns,)`, *factors* `(rows,)`.
 
-        To sums of digits the *product* of one vector of rows and one of columns may be added.
+        Two vector cores take turns with its chunks of rows, that with *turn* 0 begins. To sums of
+        digits the *product* of one vector of rows and one of columns may be added.
         """
+        each = sums.rows // output.rows
+        self.core.cross_core_wait_flag("group", "mte2", FILLED)
+        for row, rows in list(pieces(output.rows, self.max_rows))[turn::2]:
+            here, own = slice(row, row + rows), slice(each * row, each * (row + rows))
+            added = None if product is None else (product[0][:, here], product[1])
+            self._rows(sums[own, :], output[here, :], offset, factors[:, here], added)
+        self.core.cross_core_set_flag("group", "mte2", READ)
+
+    def _rows(
+        self,
+        sums: GmView,
+        output: GmView,
+        offset: GmView | None,
+        factors: GmView,
+        product: tuple[GmView, GmView] | None,
+    ) -> None:
+        """Make some rows of *output*, whose sums are there."""
         core = self.core
         # fp32, rows filled up to whole repeats
         plane = self.sums.take(sums)

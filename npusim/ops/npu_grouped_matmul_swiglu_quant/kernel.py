@@ -153,6 +153,10 @@ class _Chunks:
         return Step(stage, (), core, _order(np.repeat(numbers, cores), phase))
 
 
+FIRST = -8
+"""The order of what comes before all chunks, see `_order`."""
+
+
 def _order(chunk: Integers, phase: int) -> Integers:
     """Before all chunks, numbered -1, and in each one comes what has a *phase*."""
     return 8 * chunk + phase
@@ -262,10 +266,8 @@ def _vector_steps(core: VectorCore, p: Problem, plan: Plan) -> CoreSteps:
     chunks, cores = _Chunks.of(p, plan), 2 * plan.block_dim
     splits: tuple[Step, ...] = ()
     if p.is_int4:
-        # The digits of rows of x come before all chunks.
         x = GmView.of("x", INT8, p.m, p.k)
-        order = _order(np.array(-1), 0).item()
-        splits = (DigitSplitter(core, p.k).step(x, cores, order, (ALL_VECTORS, SPLIT)),)
+        splits = (DigitSplitter(core, p.k).step(x, cores, FIRST, (ALL_VECTORS, SPLIT)),)
     core.reset_buffers()
     made = partial(core.cross_core_wait_flag, "group", "mte2", MADE)
     read = partial(sync_all, core, "mte2", "mte2", ALL_VECTORS, READ)

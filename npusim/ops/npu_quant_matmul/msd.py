@@ -37,12 +37,11 @@ from npusim.kernel import (
     base_tile,
     bindings,
     launch_mixed,
-    pieces,
 )
 from npusim.kernel.blocks import gm_matrix_b
 from npusim.kernel.plane import REPEAT
 from npusim.ops import _vocabulary as ops
-from npusim.ops._int4_matmul import FILLED, READ, DigitSplitter, Epilogue, ScaledGroups
+from npusim.ops._int4_matmul import DigitSplitter, Epilogue, ScaledGroups
 from npusim.ops.npu_quant_matmul.check import Problem
 from npusim.ops.npu_quant_matmul.tiles_basic import basic_tiles
 
@@ -172,15 +171,6 @@ def _vector_core(spec: DeviceSpec, p: Problem, plan: MsdPlan, dealt: Pieces) -> 
     x1 = GmView.of("x1", INT8, pr.m, pr.k)
     first = splitter.step(x1, 2 * plan.block_dim, -1, (ALL_VECTORS, SPLIT))
 
-    def block(sums: GmView, output: GmView, offset: GmView, token: GmView, half: int) -> None:
-        """Every other piece of *output* `(rows, columns)`, from *sums* `(2 rows, columns)`."""
-        core.cross_core_wait_flag("group", "mte2", FILLED)
-        for number, (row, count) in enumerate(pieces(output.rows, plan.chunk_rows)):
-            if number % 2 == half:
-                here, both = slice(row, row + count), slice(2 * row, 2 * (row + count))
-                finish.rows(sums[both, :], output[here, :], offset, token[:, here])
-        core.cross_core_set_flag("group", "mte2", READ)
-
     # Both vector cores of a group get all of its blocks.
     both = dealt.repeated(2)
     row, rows = both.row // 2, both.rows // 2
@@ -191,4 +181,4 @@ def _vector_core(spec: DeviceSpec, p: Problem, plan: MsdPlan, dealt: Pieces) -> 
         GmViews.of(GmView.vector("pertoken_scale", FLOAT32, pr.m), 0, row, 1, rows),
         both.core % 2,
     )
-    return CoreSteps(core, (first, Step(block, arguments, both.core)))
+    return CoreSteps(core, (first, Step(finish.block, arguments, both.core)))

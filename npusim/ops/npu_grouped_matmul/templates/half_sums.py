@@ -36,11 +36,10 @@ from npusim.kernel import (
     GmViews,
     Step,
     VectorCore,
-    pieces,
 )
 from npusim.kernel.launch import CoreSteps, launch_mixed
 from npusim.kernel.views import repeat
-from npusim.ops._int4_matmul import FILLED, READ, DigitSplitter, Epilogue, ScaledGroups
+from npusim.ops._int4_matmul import DigitSplitter, Epilogue, ScaledGroups
 from npusim.ops.npu_grouped_matmul import tiling
 from npusim.ops.npu_grouped_matmul.choice import groups_of_k, is_vector
 from npusim.ops.npu_grouped_matmul.parts import Matrices, Parts, bound, matrices_of, read_list
@@ -166,28 +165,21 @@ def _vector_steps(core: VectorCore, p: Problem, plan: MixedPlan, parts: Parts) -
         output: GmView,
         bias: GmView | None,
         token: GmView,
-        half: int,
+        turn: int,
         row_sums: GmView | None,
         offset: GmView | None,
     ) -> None:
         sums = tiling.laid_out(place, each * output.rows, output.columns)
-        core.cross_core_wait_flag("group", "mte2", FILLED)
-        for number, (row, rows) in enumerate(pieces(output.rows, plan.chunk_rows)):
-            # The second of the two vector cores begins.
-            if number % 2 != half:
-                here, own = slice(row, row + rows), slice(each * row, each * (row + rows))
-                product = None
-                if row_sums is not None and offset is not None:
-                    product = row_sums[:, here], offset
-                finish.rows(sums[own, :], output[here, :], bias, token[:, here], product)
-        core.cross_core_set_flag("group", "mte2", READ)
+        product = None if row_sums is None or offset is None else (row_sums, offset)
+        finish.block(sums, output, bias, token, turn, product)
 
     def arguments(own: Parts) -> tuple[Any, ...]:
         of_rows = own.of_rows(p.per_token_scale)
         row_sums = replace(of_rows, name=ROW_SUMS) if p.offset and of_rows else None
         return (
             *(tiling.places_of(plan, own.turn, FLOAT16), own.output, own.of_columns(p.bias)),
-            *(of_rows, own.core % VECTOR_CORES, row_sums, own.of_columns(p.offset)),
+            # The second of the two vector cores begins.
+            *(of_rows, 1 - own.core % VECTOR_CORES, row_sums, own.of_columns(p.offset)),
         )
 
     return parts.repeated(VECTOR_CORES).steps(tile, arguments)
