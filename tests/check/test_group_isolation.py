@@ -120,3 +120,17 @@ def test_flags_of_all_cores_are_checked_together(monkeypatch: pytest.MonkeyPatch
     meeting = tuple(Program(p.name, (*p.parts, *meets)) for p in (writer, reader, reader))
     blocks = launch(2, 64, *[meeting] * 2)
     assert checked(monkeypatch, blocks) == [6]
+
+
+def test_a_group_whose_tensors_lie_otherwise_is_checked_too() -> None:
+    writer, reader, _ = programs()
+    late = replace(STORE, dst=Global("x", 64, 64))
+    writer = Program("writer", (*writer.parts, late))
+    blocks = launch(2, 128, *[(writer, reader, reader)] * 2)
+    check_order(blocks, Orders())
+    # The vector cores of the second group load what is stored behind the flag.
+    further = {"x": Binding("ws", 128 + 64)}
+    blocks = (*blocks[:4], *(replace(block, bindings=further) for block in blocks[4:]))
+    with pytest.raises(RaceError) as caught:
+        check_order(blocks, Orders())
+    assert f"RaceError: {caught.value}" == whole(blocks)

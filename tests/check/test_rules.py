@@ -38,6 +38,8 @@ from npusim.isa import (
     CompareScalar,
     Copy,
     CopyToL1,
+    CrossCoreSetFlag,
+    CrossCoreWaitFlag,
     Duplicate,
     Fold,
     Gather,
@@ -752,3 +754,10 @@ def test_the_first_bad_micro_op_is_named(tiny: DeviceSpec) -> None:
     bad = SetFlag("mte2", "vector", 9)
     with pytest.raises(RuleError, match=r"^kernel #2: set_flag mte2->vector 9: "):
         check(Program("kernel", (load(), load(), bad, bad)), Place(tiny, "aiv"))
+
+
+def test_a_flag_between_cores_has_one_of_eleven_events(tiny: DeviceSpec) -> None:
+    check(Program("kernel", (CrossCoreSetFlag("group", "mte3", 10),)), Place(tiny, "aiv"))
+    for kind in (CrossCoreSetFlag, CrossCoreWaitFlag):
+        text = "a flag between cores must have an event in [0, 11), not 11; use another event"
+        refused(Place(tiny, "aiv"), kind("group", "mte3", 11), text)
