@@ -1,0 +1,66 @@
+"""Mutants of a call: its arguments, what is cached of it, and what it gives back."""
+
+from __future__ import annotations
+
+from mutant import of
+
+MEMORY = "tests/run/test_memory_cache.py"
+DISK = "tests/run/test_disk_cache.py"
+RUN = "tests/run/test_run.py"
+
+MUTANTS = (
+    *of(
+        "npusim/run/task.py",
+        MEMORY,
+        key_without_every_core=("key_of(l2), bool(every_core), engine", "key_of(l2), engine"),
+        key_without_the_chip=("functions, device_key(self._spec), *problem", "functions, *problem"),
+    ),
+    *of(
+        "npusim/run/task.py",
+        "tests/run/test_advice_slots.py::test_a_deeper_kernel_is_another_entry_of_caches",
+        key_without_queues=(
+            "key_of(self._problem), key_of(self._queues)",
+            "(key_of(self._problem),)",
+        ),
+    ),
+    *of(
+        "npusim/run/task.py",
+        "tests/run/test_user_kernel.py",
+        output_cleared=("output.data[:] = UNWRITTEN", "output.data[:] = 0"),
+    ),
+    *of(
+        "npusim/run/memory_cache.py",
+        MEMORY,
+        key_without_shape=(
+            "value.dtype.name, value.shape, value.tobytes()",
+            "value.dtype.name, value.tobytes()",
+        ),
+        oldest_not_latest=("self._entries.move_to_end(key)", "pass"),
+        zeros_alike=("return kind, value.hex()", "return kind, value"),
+    ),
+    *of(
+        "npusim/run/disk_cache.py",
+        DISK,
+        newest_goes_first=("in sorted(found):", "in sorted(found, reverse=True):"),
+    ),
+    *of(
+        "npusim/run/call.py",
+        RUN,
+        MEMORY,
+        instructions_cold_in_repeats=('if l2 in ("warm", "repeat") else', 'if l2 == "warm" else'),
+        share_below_all=("not 0 <= share <= 1:", "not 0 <= share < 1:"),
+    ),
+    *of(
+        "npusim/run/result.py",
+        "tests/run/test_launches.py",
+        time_of_the_last_launch=(
+            "0.0 for launch in self.launches), 0.0)",
+            "0.0 for launch in self.launches[-1:]), 0.0)",
+        ),
+    ),
+    *of(
+        "npusim/run/inputs.py",
+        "tests/run/test_inputs.py",
+        one_past_the_largest=("least + 2**dtype.bits - 1", "least + 2**dtype.bits"),
+    ),
+)
