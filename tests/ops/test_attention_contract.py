@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from attention_calls import OP, STENCIL, attention_call, specs_of
-from op_calls import NEW, Row, assert_accepted, assert_all_same, assert_refused, on_each_line
+from op_calls import Row, assert_all_same, constraints
 
 from npusim import Code, OpError, TensorSpec, devices, ops, run
 from npusim.ops._attention.check import ATTRIBUTES
@@ -30,112 +30,94 @@ def ones(*shape: int, dtype: Any = np.float16) -> Any:
 ROWS = [
     Row({"pse_shift": HALF}, "pse_shift must be None, not an array of float16 (5, 4, 32): "
         "offsets of keys, quantised queries and outputs, offsets of scores, prefixes and rotated "
-        "parts of a head are not simulated; leave it out", {}, NEW, Code.UNSUPPORTED),
-    Row({"antiquant_mode": 1}, "antiquant_mode must be 0 with no antiquant_scale on {series}, not "
-        "1; pass 0", {}, NEW),
+        "parts of a head are not simulated; leave it out", code=Code.UNSUPPORTED),
     Row({"value": ones(9, 2, 16)}, "value must have the shape of key, (9, 2, 32), not (9, 2, 16); "
-        "pass as many columns", {}, NEW),
+        "pass as many columns"),
     Row({"input_layout": "SBH"}, "input_layout must be BSH, BSND, BNSD, BNSD_BSND, TND, NTD or "
-        "NTD_TND, not 'SBH'; choose one of these", {}, NEW),
-    Row({"num_heads": 0}, "num_heads must lie in [1, 256], not be 0; pass the heads of query", {},
-        NEW),
+        "NTD_TND, not 'SBH'; choose one of these"),
+    Row({"num_heads": 0}, "num_heads must lie in [1, 256], not be 0; pass the heads of query"),
     Row({"num_key_value_heads": 3}, "num_key_value_heads must divide num_heads, 4, not be 3; pass "
-        "the heads of key", {}, NEW),
+        "the heads of key"),
     Row({"query": ones(5, 256, 16), "num_heads": 256, "num_key_value_heads": 1},
-        "at most 128 query heads must share a head of keys, not 256; repeat the keys", {}, NEW),
+        "at most 128 query heads must share a head of keys, not 256; repeat the keys"),
     Row({"query": ones(5, 128)}, "query must have shape (tokens, heads, columns) for input_layout "
-        "TND, not (5, 128); reshape it", {}, NEW),
+        "TND, not (5, 128); reshape it"),
     Row({"query": ones(5, 2, 32)}, "query must have num_heads, 4, as dimension 1 of (tokens, "
-        "heads, columns), not 2; pass the heads of query", {}, NEW),
+        "heads, columns), not 2; pass the heads of query"),
     Row({"query": ones(5, 2, 126), "input_layout": "BSH"}, "the last dimension of query must be a "
-        "multiple of num_heads, 4, not 126; pass the heads of query", {}, NEW),
+        "multiple of num_heads, 4, not 126; pass the heads of query"),
     Row({"query": ones(5, 4, 40)}, "a head of query must have a multiple of 16 columns up to 512, "
-        "not 40; pad it", {}, NEW),
+        "not 40; pad it"),
     Row(dict.fromkeys(("key", "value"), ones(9, 2, 64)), "a head of key must have as many columns "
-        "as one of query, 32, not 64: others are not simulated; pad the shorter one", {}, NEW),
+        "as one of query, 32, not 64: others are not simulated; pad the shorter one"),
     Row(dict.fromkeys(("key", "value"), ones(2, 9, 64))
         | {"query": ones(1, 9, 128), "input_layout": "BSH"}, "key must have the requests of "
-        "query, 1, not 2; pass keys for each", {}, NEW),
+        "query, 1, not 2; pass keys for each"),
     Row({"actual_seq_lengths": [2.5, 5]}, "actual_seq_lengths must be a list of integers from 0 "
-        "on, one for each request, not [2.5, 5]; pass the lengths as plain integers", {}, NEW),
+        "on, one for each request, not [2.5, 5]; pass the lengths as plain integers"),
     Row({"actual_seq_lengths": None},
-        "actual_seq_lengths must be given for input_layout TND, not None; pass a list", {}, NEW),
+        "actual_seq_lengths must be given for input_layout TND, not None; pass a list"),
     Row({"actual_seq_lengths_kv": None},
-        "actual_seq_lengths_kv must be given for input_layout TND, not None; pass a list", {}, NEW),
+        "actual_seq_lengths_kv must be given for input_layout TND, not None; pass a list"),
     Row({"actual_seq_lengths": [1] * 4097, "actual_seq_lengths_kv": [9] * 4097},
         "actual_seq_lengths must have at most 4096 entries for input_layout TND, not 4097; split "
-        "the call", {}, NEW),
+        "the call"),
     Row({"actual_seq_lengths_kv": [9]}, "actual_seq_lengths_kv must have as many entries as "
-        "actual_seq_lengths, 2, not 1; pass one for each request", {}, NEW),
+        "actual_seq_lengths, 2, not 1; pass one for each request"),
     Row({"actual_seq_lengths": [6, 5]}, "actual_seq_lengths must not fall from request to request "
-        "for input_layout TND, where each is the sum of lengths so far, not [6, 5]; pass the sums",
-        {}, NEW),
+        "for input_layout TND, where each is the sum of lengths so far, not [6, 5]; pass the sums"),
     Row({"actual_seq_lengths_kv": [4, 5]}, "the last entry of actual_seq_lengths_kv must be the "
-        "tokens of key, 9, not 5; pass the sums of the lengths", {}, NEW),
+        "tokens of key, 9, not 5; pass the sums of the lengths"),
     Row({"scale": np.nan}, "scale must be a finite number of fp32, not nan; pass 1 / sqrt(columns "
-        "of a head), say", {}, NEW),
-    Row({"sparse_mode": 5}, "sparse_mode must lie in [0, 4], not be 5; choose one of these", {},
-        NEW),
-    Row({"inner_precise": 4}, "inner_precise must lie in [0, 3], not be 4; choose one of these",
-        {}, NEW),
+        "of a head), say"),
+    Row({"sparse_mode": 5}, "sparse_mode must lie in [0, 4], not be 5; choose one of these"),
+    Row({"inner_precise": 4}, "inner_precise must lie in [0, 3], not be 4; choose one of these"),
     Row({"atten_mask": None}, "atten_mask must be given with sparse_mode 3, not None; pass the "
-        "upper triangle of ones, numpy.triu(..., 1), of 2048 x 2048", {}, NEW, Code.TILING_ERROR),
+        "upper triangle of ones, numpy.triu(..., 1), of 2048 x 2048", code=Code.TILING_ERROR),
     Row({"atten_mask": STENCIL[:5, :9].copy()}, "atten_mask must have shape (2048, 2048) with "
         "sparse_mode 3, not (5, 9); pass the upper triangle of ones, whatever the lengths are",
-        {"atten_mask": STENCIL[None].copy()}, NEW, Code.TILING_ERROR),
+        {"atten_mask": STENCIL[None].copy()}, code=Code.TILING_ERROR),
     Row({"atten_mask": STENCIL.T.copy()}, "atten_mask must be the upper triangle of ones, "
         "numpy.triu(..., 1), with sparse_mode 3, not other numbers: a card would hide other keys; "
-        "pass it so", {}, NEW),
+        "pass it so"),
     Row({"sparse_mode": 0}, "atten_mask must have shape (3, 5), (1, 3, 5), (2, 3, 5), (1, 1, 3, 5) "
         "or (2, 1, 3, 5) with sparse_mode 0, not (2048, 2048); pass a number for each token and "
-        "key", {"sparse_mode": 0, "atten_mask": None}, NEW),
+        "key", {"sparse_mode": 0, "atten_mask": None}),
     Row(dict.fromkeys(("key", "value"), ones(9, 4, 32))
         | {"num_key_value_heads": 4, "inner_precise": 1}, "inner_precise must be 0 in layout TND, "
-        "not 1: scores of half the size are not simulated; pass 0", {}, NEW, Code.UNSUPPORTED),
+        "not 1: scores of half the size are not simulated; pass 0", code=Code.UNSUPPORTED),
     Row({"actual_seq_lengths_kv": [1, 9]}, "each query token must see a key, or its request have "
         "none, not be without one of 1 with sparse_mode 3 as one of 2 of request 0 is: such tokens "
-        "are not simulated; pass all keys", {}, NEW, Code.UNSUPPORTED),
+        "are not simulated; pass all keys", code=Code.UNSUPPORTED),
     Row({"sparse_mode": 4, "pre_tokens": -4}, "each query token must see a key, or its request "
         "have none, not be without one of 4 with sparse_mode 4 as one of 2 of request 0 is: such "
-        "tokens are not simulated; pass all keys", {"sparse_mode": 4, "pre_tokens": 1}, NEW,
-        Code.UNSUPPORTED),
+        "tokens are not simulated; pass all keys",
+        {"sparse_mode": 4, "pre_tokens": 1}, code=Code.UNSUPPORTED),
     Row({"template": "PFA"}, "template must be FAI, FAI-FD, FAI-DEC, FIA or IFA, not 'PFA'; leave "
-        "it out to get the vendor's choice", {"template": "FAI"}, NEW),
+        "it out to get the vendor's choice", {"template": "FAI"}),
     Row({"template": "IFA"}, "template 'IFA' can run only if key and value are int8; leave it out "
-        "to get the vendor's choice", {}, NEW),
+        "to get the vendor's choice"),
     Row({"template": "FAI-FD"}, "template 'FAI-FD' can run only if the cache is in pages; leave it "
-        "out to get the vendor's choice", {}, NEW),
+        "out to get the vendor's choice"),
 ]  # fmt: skip
 PAGED_ROWS = [
     Row({"actual_seq_lengths_kv": None}, "actual_seq_lengths_kv must be given with a block_table, "
-        "not None; pass the keys of each request", {}, NEW),
+        "not None; pass the keys of each request"),
     Row(dict.fromkeys(("key", "value"), ones(5, 16, 2, 32)), "key must have shape (blocks, "
         "block_size, 64) or (blocks, 2, block_size, 32) with a block_table, not (5, 16, 2, 32); "
-        "reshape the cache", {}, NEW),
+        "reshape the cache"),
     Row({"block_size": 128},
-        "block_size must be that of the cache, 16, not 128; pass 16", {}, NEW),
+        "block_size must be that of the cache, 16, not 128; pass 16"),
     Row(dict.fromkeys(("key", "value"), ones(5, 24, 64)) | {"block_size": 24}, "block_size must be "
-        "a multiple of 16 up to 1024, not 24; make the cache so", {}, NEW),
+        "a multiple of 16 up to 1024, not 24; make the cache so"),
     Row({"block_table": ones(2, 1, dtype=np.int32)}, "block_table must have shape (2, blocks of "
-        "the longest request), at least 2 of them, not (2, 1); pass a row for each request", {},
-        NEW),
+        "the longest request), at least 2 of them, not (2, 1); pass a row for each request"),
     Row({"block_table": np.full((2, 2), 9, np.int32)}, "block_table must name blocks in [0, 5) of "
-        "the cache, not 9 for request 0; a card would read elsewhere: correct it", {}, NEW),
+        "the cache, not 9 for request 0; a card would read elsewhere: correct it"),
 ]  # fmt: skip
+test_each_constraint = constraints(OP, BASE, ROWS)
 
-
-@on_each_line(ROWS)
-def test_each_constraint(series: str, rows: list[Row]) -> None:
-    for row in rows:
-        assert_refused(OP, BASE | row.wrong, row, series)
-        assert_accepted(OP, BASE | row.right, series)
-
-
-@on_each_line(PAGED_ROWS)
-def test_each_constraint_of_pages(series: str, rows: list[Row]) -> None:
-    for row in rows:
-        assert_refused(OP, PAGED | row.wrong, row, series)
-    assert_accepted(OP, PAGED, series)
+test_each_constraint_of_pages = constraints(OP, PAGED, PAGED_ROWS)
 
 
 def test_what_is_not_simulated_may_be_left_out() -> None:

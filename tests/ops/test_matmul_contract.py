@@ -6,8 +6,8 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
-from op_calls import BF16, NEW, OLD, Row, on_each_line
-from product_calls import assert_check_accepts, assert_check_refuses
+from op_calls import BF16, NEW, OLD, Row, constraints
+from product_calls import assert_check_accepts
 
 from npusim import TensorSpec
 from npusim.data.layout import NZ, to_fractals
@@ -36,7 +36,7 @@ ROWS = [
     # shapes
     *(
         Row({name: ones(*shape)},
-            f"{name} must not be empty, not of shape {shape}; leave the call out", {})
+            f"{name} must not be empty, not of shape {shape}; leave the call out")
         for name, shape in (("x1", (0, 16)), ("x1", (4, 0)), ("x2", (16, 0)))
     ),
     Row({"x1": ones(16, 4)},
@@ -94,16 +94,7 @@ ROWS = [
         "x2 must have as many rows as x1 has columns, 16, not 8; pass its transpose",
         {"x2": fractals(ones(8, 16)).T}),
 ]  # fmt: skip
-
-
-@on_each_line(ROWS)
-def test_what_is_checked_before_the_launch(
-    series: str, rows: list[Row], subtests: pytest.Subtests
-) -> None:
-    for row in rows:
-        with subtests.test(row.message):
-            assert_check_refuses(OP, BASE | row.wrong, row, series)
-            assert_check_accepts(OP, BASE | row.right, series)
+test_each_constraint = constraints(OP, BASE, ROWS)
 
 
 @pytest.mark.parametrize("bias", [None, (8,), (1, 8)])

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 from draws import draws
-from grouped_calls import A2, A3, OP, assert_refused, packed
+from grouped_calls import A2, A3, OP, packed
 from hypothesis import given
 from hypothesis import strategies as st
-from op_calls import BF16, assert_all_same, assert_same
+from op_calls import BF16, NEW, Row, assert_all_same, assert_same, constraints
 
 from npusim import Code, TensorSpec, ops, run
 
@@ -249,49 +249,29 @@ INT4 = call_of(RNG, [3, 2], (64, 48), F16, 4, groups=2)
 LEAVE = "leave it out to get the vendor's choice"
 WITH = " with float16 x, int8 weight and float16 output"
 OF = " with float16 x, int32 weight and float16 output"
-ROWS: list[tuple[dict[str, Any], dict[str, Any], str, Code]] = [
-    *(
-        (INT8, {name: None},
-         f"{name} must be given with x of float16 and weight of int8 on Atlas A2, not None; pass a "
-         f"tensor",
-         Code.NULL_POINTER)
-        for name in ("antiquant_scale", "antiquant_offset")
-    ),
-    (INT8, {"antiquant_scale": [np.ones((2, 48), F32)]},
-     "antiquant_scale must be float16 with x of float16 on Atlas A2, not float32; convert it",
-     Code.INVALID_PARAMETER),
-    (INT8, {"antiquant_scale": [np.ones((2, 2, 48), F16)]},
-     f"antiquant_scale must have shape (2, 48){WITH}, not (2, 2, 48); pass a number a column",
-     Code.INVALID_PARAMETER),
-    (INT4, {"antiquant_scale": [np.ones((2, 3, 48), F16)]},
-     f"antiquant_scale must have shape (2, 48) or (2, groups of k, 48){OF}, not (2, 3, 48); pass a "
-     "number a column", Code.INVALID_PARAMETER),
-    (INT4, {"antiquant_offset": [np.ones((2, 48), F16)]},
-     "antiquant_offset must have the shape of antiquant_scale, (2, 2, 48), not (2, 48); pass an "
-     "offset for each scale", Code.INVALID_PARAMETER),
-    (INT8, {"template": "plain"},
-     f"template must be antiquant, antiquant_performance or msd{WITH}, not 'plain'; {LEAVE}",
-     Code.INVALID_PARAMETER),
-    (INT4, {"template": "msd"},
-     f"template must be antiquant or antiquant_performance{OF}, not 'msd'; {LEAVE}",
-     Code.INVALID_PARAMETER),
-    (INT8, {"template": "msd"},
-     "template 'msd' can run only if weight is one tensor (e, k, n), group_type 0, and k and n are "
-     f"multiples of 128, k up to 12288; {LEAVE}", Code.INVALID_PARAMETER),
-    (INT8, {"template": "antiquant_performance",
-            "weight": [weight_of(RNG, (2, 64, 48), 8, True)]},
-     f"template 'antiquant_performance' can run only if weight is contiguous; {LEAVE}",
-     Code.INVALID_PARAMETER),
-    (INT4, {"weight": [weight_of(RNG, (2, 64, 48), 4, True)]},
-     f"weight must be contiguous{OF} and scales of groups, not a transposed view, whose kernel is "
-     "not simulated; make it contiguous", Code.UNSUPPORTED),
+INT8_ROWS = [
+    Row({"antiquant_scale": [np.ones((2, 2, 48), F16)]},
+        f"antiquant_scale must have shape (2, 48){WITH}, not (2, 2, 48); pass a number a column"),
+    Row({"template": "plain"},
+        f"template must be antiquant, antiquant_performance or msd{WITH}, not 'plain'; {LEAVE}"),
+    Row({"template": "msd"},
+        "template 'msd' can run only if weight is one tensor (e, k, n), group_type 0, and k and n "
+        f"are multiples of 128, k up to 12288; {LEAVE}"),
+    Row({"template": "antiquant_performance", "weight": [weight_of(RNG, (2, 64, 48), 8, True)]},
+        f"template 'antiquant_performance' can run only if weight is contiguous; {LEAVE}"),
 ]  # fmt: skip
-
-
-@pytest.mark.parametrize(("base", "wrong", "message", "code"), ROWS)
-def test_what_is_checked_before_the_launch(
-    base: dict[str, Any], wrong: dict[str, Any], message: str, code: Code
-) -> None:
-    assert_refused(base | wrong, message, code)
-    for right in (INT8, INT4):
-        assert_same(run(OP, **right, device=A2, timing=False).output, REFERENCE(**right))
+INT4_ROWS = [
+    Row({"antiquant_scale": [np.ones((2, 3, 48), F16)]},
+        f"antiquant_scale must have shape (2, 48) or (2, groups of k, 48){OF}, not (2, 3, 48); "
+        "pass a number a column"),
+    Row({"antiquant_offset": [np.ones((2, 48), F16)]},
+        "antiquant_offset must have the shape of antiquant_scale, (2, 2, 48), not (2, 48); pass an "
+        "offset for each scale"),
+    Row({"template": "msd"},
+        f"template must be antiquant or antiquant_performance{OF}, not 'msd'; {LEAVE}"),
+    Row({"weight": [weight_of(RNG, (2, 64, 48), 4, True)]},
+        f"weight must be contiguous{OF} and scales of groups, not a transposed view, whose kernel "
+        "is not simulated; make it contiguous", code=Code.UNSUPPORTED),
+]  # fmt: skip
+test_constraints_of_int8 = constraints(OP, INT8, INT8_ROWS, NEW)
+test_constraints_of_int4 = constraints(OP, INT4, INT4_ROWS, NEW)

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 from draws import draws
-from grouped_calls import A2, A3, OP, assert_refused, packed
+from grouped_calls import A2, A3, OP, packed
 from hypothesis import given
 from hypothesis import strategies as st
-from op_calls import assert_same
+from op_calls import NEW, Row, assert_same, constraints
 
 from npusim import Code, Tensor, TensorSpec, devices, ops, run
 from npusim.ops.npu_grouped_matmul import choice
@@ -261,52 +261,38 @@ INT4 = call_of(RNG, [3, 2], (512, 64), 2, x="int4")
 WIDE = call_of(RNG, [3], (2048, 7168), 8)
 WITH = " with int8 x, int32 weight and float16 output"
 OF = " with int32 x, int32 weight and float16 output"
-ROWS: list[tuple[dict[str, Any], dict[str, Any], str, Code]] = [
-    (MIXED, {"group_list_type": 0, "group_list": np.array([3, 5])},
-     f"group_list_type must be 1{WITH}, not 0; list the rows of each group",
-     Code.INVALID_PARAMETER),
-    (MIXED, {"weight": [packed(np.zeros((2, 64, 512), np.int8)).swapaxes(1, 2)]},
-     f"weight must be contiguous{WITH}, not a transposed view; turn it", Code.INVALID_PARAMETER),
-    (MIXED, {"x": [np.ones((5, 500), np.int8)], "weight": [np.ones((2, 500, 8), np.int32)]},
-     f"k must be a multiple of 64 up to 18432 and n one of 8{WITH}, not 500 and 64; pad weight, or "
-     "split the call", Code.INVALID_PARAMETER),
-    (MIXED, {"scale": [words(RNG, 2, 4, 64)]},
-     f"scale must have 1 or 2 groups of k{WITH} and k = 512, not 4; pass a scale for each 256 of k",
-     Code.INVALID_PARAMETER),
-    (MIXED, {"scale": [words(RNG, 2, 64, 2)]},
-     f"scale must have shape (2, 64) or (2, groups of k, 64){WITH}, not (2, 64, 2); pass a number "
-     "a column", Code.INVALID_PARAMETER),
-    (MIXED, {"tuning_config": [1, 1]},
-     f"tuning_config must have at most one number{WITH}, not 2, which ask for a kernel that is not "
-     "simulated; pass the first one", Code.UNSUPPORTED),
-    (MIXED, {"bias": None},
-     "bias must be given with x of int8 and weight of int32 on Atlas A2, not None; pass a tensor",
-     Code.NULL_POINTER),
-    (MIXED, {"offset": [np.ones((2, 1, 64), F32)]},
-     f"offset must be None for weights that are not of (7168, 4096) or (2048, 7168){WITH}, not "
-     "given for (512, 64); leave it out", Code.INVALID_PARAMETER),
-    (WIDE, {"offset": [np.ones((1, 7168), F32)]},
-     f"offset must be one tensor of shape (1, 1, 7168){WITH}, not [(1, 7168)]; pass a number a "
-     "column", Code.INVALID_PARAMETER),
-    (WIDE, {"offset": [np.ones((1, 1, 7168), F32)], "output_dtype": "bfloat16"},
-     "offset must be None with output_dtype=bfloat16 on Atlas A2, not given; leave it out",
-     Code.INVALID_PARAMETER),
-    (INT4, {"scale": [words(RNG, 2, 3, 64)]},
-     f"k of a group must be a whole, even number{OF}, not 512 / 3; change the groups of scale",
-     Code.INVALID_PARAMETER),
-    (INT4, {"per_token_scale": None},
-     "per_token_scale must be given with x of int32 on Atlas A2, not None; pass a tensor",
-     Code.NULL_POINTER),
-    (INT4, {"bias": [np.ones((2, 64), F32)]},
-     "bias must be None with x of int32 on Atlas A2, not given; leave it out",
-     Code.INVALID_PARAMETER),
+MIXED_ROWS = [
+    Row({"group_list_type": 0, "group_list": np.array([3, 5])},
+        f"group_list_type must be 1{WITH}, not 0; list the rows of each group"),
+    Row({"weight": [packed(np.zeros((2, 64, 512), np.int8)).swapaxes(1, 2)]},
+        f"weight must be contiguous{WITH}, not a transposed view; turn it"),
+    Row({"x": [np.ones((5, 500), np.int8)], "weight": [np.ones((2, 500, 8), np.int32)]},
+        f"k must be a multiple of 64 up to 18432 and n one of 8{WITH}, not 500 and 64; pad weight, "
+        "or split the call"),
+    Row({"scale": [words(RNG, 2, 4, 64)]},
+        f"scale must have 1 or 2 groups of k{WITH} and k = 512, not 4; pass a scale for each 256 "
+        "of k"),
+    Row({"scale": [words(RNG, 2, 64, 2)]},
+        f"scale must have shape (2, 64) or (2, groups of k, 64){WITH}, not (2, 64, 2); pass a "
+        "number a column"),
+    Row({"tuning_config": [1, 1]},
+        f"tuning_config must have at most one number{WITH}, not 2, which ask for a kernel that is "
+        "not simulated; pass the first one", code=Code.UNSUPPORTED),
+    Row({"offset": [np.ones((2, 1, 64), F32)]},
+        f"offset must be None for weights that are not of (7168, 4096) or (2048, 7168){WITH}, not "
+        "given for (512, 64); leave it out"),
 ]  # fmt: skip
-
-
-@pytest.mark.parametrize(("base", "wrong", "message", "code"), ROWS)
-def test_what_is_checked_before_the_launch(
-    base: dict[str, Any], wrong: dict[str, Any], message: str, code: Code
-) -> None:
-    assert_refused(base | wrong, message, code)
-    for right in (MIXED, INT4):
-        assert_same(run(OP, **right, device=A2, timing=False).output, REFERENCE(**right))
+WIDE_ROWS = [
+    Row({"offset": [np.ones((1, 7168), F32)]},
+        f"offset must be one tensor of shape (1, 1, 7168){WITH}, not [(1, 7168)]; pass a number a "
+        "column"),
+    Row({"offset": [np.ones((1, 1, 7168), F32)], "output_dtype": "bfloat16"},
+        "offset must be None with output_dtype=bfloat16 on {series}, not given; leave it out"),
+]  # fmt: skip
+INT4_ROWS = [
+    Row({"scale": [words(RNG, 2, 3, 64)]},
+        f"k of a group must be a whole, even number{OF}, not 512 / 3; change the groups of scale"),
+]  # fmt: skip
+test_constraints_of_int8_by_int4 = constraints(OP, MIXED, MIXED_ROWS, NEW)
+test_constraints_of_offsets = constraints(OP, WIDE, WIDE_ROWS, NEW)
+test_constraints_of_int4 = constraints(OP, INT4, INT4_ROWS, NEW)

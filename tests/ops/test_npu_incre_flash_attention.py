@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from attention_calls import OP as FIRST
-from op_calls import NEW, Row, assert_accepted, assert_all_same, assert_refused, on_each_line
+from op_calls import Row, assert_all_same, constraints
 
 from npusim import Code, ops, run
 
@@ -46,24 +46,18 @@ OTHERS = (
 ROWS = [
     Row({"antiquant_scale": None, "key": KEYS[0].astype(F16), "value": KEYS[1].astype(F16)},
         "antiquant_scale must be given, with key and value of int8, not None: the kernel for other "
-        "keys is not simulated; call npu_fused_infer_attention_score, which has others", {}, NEW,
-        Code.UNSUPPORTED),
+        "keys is not simulated; call npu_fused_infer_attention_score, which has others",
+        code=Code.UNSUPPORTED),
     Row({"antiquant_scale": np.ones(3, F16)}, "antiquant_scale must have shape (2,) or (2, 2, 32) "
-        "with input_layout BSND, not (3,); reshape it", {"antiquant_scale": np.ones(2, F16)}, NEW),
+        "with input_layout BSND, not (3,); reshape it", {"antiquant_scale": np.ones(2, F16)}),
     Row({"antiquant_offset": np.ones(2, F16)}, f"antiquant_offset must be None, not an array of "
-        f"float16 (2,): {OTHERS}", {}, NEW, Code.UNSUPPORTED),
+        f"float16 (2,): {OTHERS}", code=Code.UNSUPPORTED),
     Row({"actual_seq_lengths": [1, 2, 3]}, "actual_seq_lengths must have 1 or 2 entries, one for "
-        "each request, not 3; pass as many", {"actual_seq_lengths": [3]}, NEW),
+        "each request, not 3; pass as many", {"actual_seq_lengths": [3]}),
     Row({"scale_value": "x"}, "scale_value must be a finite number of fp32, not 'x'; pass 1 / "
-        "sqrt(columns of a head), say", {}, NEW),
+        "sqrt(columns of a head), say"),
     Row({"query": np.ones((2, 3, 4, 32), F16)}, "query must have one token a request with key of "
         "int8, not 3: the kernel that takes more is not simulated; pass key and value of float16, "
-        f"and no scales, to {FIRST}", {}, NEW, Code.UNSUPPORTED),
+        f"and no scales, to {FIRST}", code=Code.UNSUPPORTED),
 ]  # fmt: skip
-
-
-@on_each_line(ROWS)
-def test_each_constraint(series: str, rows: list[Row]) -> None:
-    for row in rows:
-        assert_refused(OP, BASE | row.wrong, row, series)
-        assert_accepted(OP, BASE | row.right, series)
+test_each_constraint = constraints(OP, BASE, ROWS)

@@ -8,18 +8,9 @@ import numpy as np
 from draws import draws
 from hypothesis import given
 from hypothesis import strategies as st
-from op_calls import (
-    BF16,
-    NEW,
-    OLD,
-    SPECIAL,
-    Row,
-    assert_all_same,
-    assert_constraints,
-    on_each_line,
-)
+from op_calls import BF16, SPECIAL, Row, assert_all_same, constraints
 
-from npusim import Code, ops, run
+from npusim import ops, run
 
 OP = "npu_moe_gating_top_k_softmax"
 A2, A3 = "ascend910b2", "ascend910_9391"
@@ -107,23 +98,16 @@ def test_no_row_is_no_work() -> None:
 
 BASE = {"x": np.zeros((2, 3, 64), np.float16), "k": 4}
 ROWS = [
-    Row({}, "the chip must be of Atlas A2 or Atlas A3, not ascend310p3 of Atlas inference, which "
-        "has no such kernel; run on Atlas A2 or A3", {}, OLD, Code.UNSUPPORTED),
-    Row({"x": np.zeros(64, np.float16)}, "x must have two or three dimensions, not 1; reshape it",
-        {}, NEW),
+    Row({"x": np.zeros(64, np.float16)}, "x must have two or three dimensions, not 1; reshape it"),
     Row({"x": np.zeros((1, 4097), np.float16)},
         "x must have 1 to 4096 columns, not 4097; longer rows are not simulated: split them",
-        {"x": np.zeros((1, 4096), np.float16)}, NEW),
+        {"x": np.zeros((1, 4096), np.float16)}),
     Row({"finished": np.zeros((2, 4), np.uint8)},
         "finished must have the shape (2, 3) of the rows of x, not (2, 4); pass 1 or 0 for each "
-        "row", {"finished": np.zeros((2, 3), np.uint8)}, NEW),
-    Row({"k": 65}, "k must be from 1 to 64, not 65; choose fewer of the experts", {"k": 64}, NEW),
+        "row", {"finished": np.zeros((2, 3), np.uint8)}),
+    Row({"k": 65}, "k must be from 1 to 64, not 65; choose fewer of the experts", {"k": 64}),
     Row({"k": 1025, "x": np.zeros((1, 2048), np.float16)},
         "k must be from 1 to 1024, not 1025; choose fewer of the experts",
-        {"k": 1024, "x": np.zeros((1, 2048), np.float16)}, NEW),
+        {"k": 1024, "x": np.zeros((1, 2048), np.float16)}),
 ]  # fmt: skip
-
-
-@on_each_line(ROWS)
-def test_each_constraint(series: str, rows: list[Row]) -> None:
-    assert_constraints(OP, BASE, rows, series)
+test_each_constraint = constraints(OP, BASE, ROWS)

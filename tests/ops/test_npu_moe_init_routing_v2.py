@@ -9,16 +9,7 @@ import pytest
 from draws import draws
 from hypothesis import given
 from hypothesis import strategies as st
-from op_calls import (
-    BF16,
-    NEW,
-    OLD,
-    Row,
-    assert_all_same,
-    assert_constraints,
-    on_each_line,
-    rows_of_floats,
-)
+from op_calls import BF16, Row, assert_all_same, constraints, rows_of_floats
 
 from npusim import Code, TensorSpec, ops, run
 from npusim.isa import Load, MrgSort, Sort32, global_operand
@@ -272,70 +263,53 @@ QUANT = {"quant_mode": 1}
 PADDED = {"drop_pad_mode": 1, "expert_capacity": 3}
 PAIRS = {"expert_tokens_num_type": 2, "expert_tokens_num_flag": True}
 ROWS = [
-    Row({}, "the chip must be of Atlas A2 or Atlas A3, not ascend310p3 of Atlas inference, which "
-        "has no such kernel; run on Atlas A2 or A3", {}, OLD, Code.UNSUPPORTED),
     Row({"quant_mode": 0},
         "quant_mode must be -1 or 1, not 0, whose rounding no source tells; pass -1, and the rows "
-        "to npu_quantize", {}, NEW, Code.UNSUPPORTED),
-    Row({"quant_mode": 2},
-        "quant_mode must be -1 or 1 on {series}, not 2; choose one of these", QUANT, NEW),
-    Row({"drop_pad_mode": 2},
-        "drop_pad_mode must be 0 or 1, not 2; choose one of these", {}, NEW),
+        "to npu_quantize", code=Code.UNSUPPORTED),
     Row({"active_num": 4},
         "active_num must be -1, 0 or at least the 8 choices, not 4, whose index is not known; pass "
-        "-1", {"active_num": 8}, NEW, Code.UNSUPPORTED),
+        "-1", {"active_num": 8}, code=Code.UNSUPPORTED),
     Row({"drop_pad_mode": 1},
         "expert_capacity must be positive for drop_pad_mode=1, not -1; pass how many rows an "
-        "expert takes", PADDED, NEW),
+        "expert takes", PADDED),
     Row(PADDED | {"active_expert_range": [0, 3]},
         "active_expert_range must name all experts for drop_pad_mode=1, whose output has rows for "
-        "each of them; leave it out", PADDED | {"active_expert_range": [0, 4]}, NEW),
+        "each of them; leave it out", PADDED | {"active_expert_range": [0, 4]}),
     Row(PADDED | {"row_idx_type": 1},
         "row_idx_type must be 0 for drop_pad_mode=1, not 1: rows that are filled up come from "
-        "nowhere; pass 0", PADDED, NEW),
-    Row({"expert_tokens_num_type": 3},
-        "expert_tokens_num_type must be 0, 1 or 2, not 3; choose one of these",
-        {"expert_tokens_num_type": 2}, NEW),
-    Row({"row_idx_type": 2},
-        "row_idx_type must be 0 or 1, not 2; choose one of these",
-        {"row_idx_type": 1}, NEW),
-    Row({"x": np.ones(4, np.float16)}, "x must have shape (tokens, width), not (4,); reshape it",
-        {}, NEW),
+        "nowhere; pass 0", PADDED),
+    Row({"x": np.ones(4, np.float16)}, "x must have shape (tokens, width), not (4,); reshape it"),
     Row({"expert_idx": np.zeros((3, 2), np.int32)},
         "expert_idx must have shape (4, k), a row for each of x, not (3, 2); pass what the gate "
-        "gives", {}, NEW),
+        "gives"),
     Row(QUANT | {"x": np.ones((4, 8193), np.float16)},
         "x must have at most 8192 columns for quant_mode=1, not 8193; longer rows are not "
-        "simulated: quantise first", QUANT | {"x": np.ones((4, 8192), np.float16)}, NEW),
+        "simulated: quantise first", QUANT | {"x": np.ones((4, 8192), np.float16)}),
     Row({"expert_num": -1}, "expert_num must be from 1 to 10240, not -1; pass how many there are",
-        {"expert_num": 10240}, NEW),
+        {"expert_num": 10240}),
     Row(PAIRS | {"expert_num": 5121},
         "expert_num must be from 1 to 5120 for expert_tokens_num_type=2, not 5121; pass how many "
-        "there are", PAIRS | {"expert_num": 5120}, NEW),
+        "there are", PAIRS | {"expert_num": 5120}),
     Row(QUANT | {"expert_num": 5121},
         "expert_num must be from 1 to 5120 for quant_mode=1, as far as it is simulated, not 5121; "
-        "pass how many there are", QUANT | {"expert_num": 5120}, NEW),
+        "pass how many there are", QUANT | {"expert_num": 5120}),
     Row({"active_expert_range": [1]},
         "active_expert_range must be empty or two numbers, not [1]; pass the first expert and the "
-        "one behind the last", {"active_expert_range": [1, 2]}, NEW),
+        "one behind the last", {"active_expert_range": [1, 2]}),
     Row({"active_expert_range": [2, 2]},
         "active_expert_range must name experts in [0, 4), not [2, 2); correct it",
-        {"active_expert_range": (0, 4)}, NEW),
+        {"active_expert_range": (0, 4)}),
     Row({"scale": np.ones((4, 16), np.float32)},
         "scale must have shape (4,) for quant_mode=-1, a number for each row of x, not (4, 16); "
-        "reshape it", {"scale": np.ones(4, np.float32)}, NEW),
+        "reshape it", {"scale": np.ones(4, np.float32)}),
     Row(QUANT | {"scale": np.ones((3, 16), np.float32)},
         "scale must have shape (1, 16) or (4, 16) for quant_mode=1, a row for each active expert, "
-        "not (3, 16); reshape it", QUANT | {"scale": np.ones((1, 16), np.float32)}, NEW),
+        "not (3, 16); reshape it", QUANT | {"scale": np.ones((1, 16), np.float32)}),
     *(
         Row({"expert_idx": np.full((4, 2), expert, np.int32)},
             f"expert_idx must name experts in [0, 4), not {expert}; raise expert_num, or correct "
-            f"it", {"expert_idx": np.full((4, 2), 3, np.int32)}, NEW)
+            f"it", {"expert_idx": np.full((4, 2), 3, np.int32)})
         for expert in (4, -1)
     ),
 ]  # fmt: skip
-
-
-@on_each_line(ROWS)
-def test_each_constraint(series: str, rows: list[Row]) -> None:
-    assert_constraints(OP, BASE, rows, series)
+test_each_constraint = constraints(OP, BASE, ROWS)

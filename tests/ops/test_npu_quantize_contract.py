@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from op_calls import NEW, OLD, Row, assert_accepted, assert_refused, on_each_line
+from op_calls import NEW, OLD, Row, assert_refused, constraints
 
 from npusim import Code, OpError, TensorSpec, run
 
@@ -29,42 +29,18 @@ DIVIDE = {**MULTIPLY, "axis": 1, "div_mode": True}
 CUBE = {"input": ones(2, 3, 8), "scales": ones(3), "axis": -2}
 
 
-# ---- both modes ----
-
-
-ANY_MODE = [
-    Row(
-        {"input": np.ma.masked_array(ones(4, 8), ones(4, 8) > 0)},
-        "input must be an array without a mask, not a MaskedArray; fill it first",
-        {"input": np.ma.masked_array(ones(4, 8), ones(4, 8) > 0).filled(0)},
-    ),
-    Row(
-        {"input": np.array(1, np.float32), "scales": ones(1)},
-        "input must have at least one dimension, not none; reshape it to (1,)",
-        {"input": ones(1), "scales": ones(1), "axis": 0},
-    ),
-]  # fmt: skip
-
-
-@on_each_line(ANY_MODE)
-@pytest.mark.parametrize("base", [MULTIPLY, DIVIDE], ids=["multiply", "divide"])
-def test_in_both_modes(
-    base: dict[str, Any], series: str, rows: list[Row], subtests: pytest.Subtests
-) -> None:
-    for row in rows:
-        with subtests.test(row.message):
-            assert_refused(OP, base | row.wrong, row, series)
-            assert_accepted(OP, base | row.right, series)
-
-
 # ---- div_mode=False ----
 
 LAST = "pass -1 for the last dimension"
 ONE_EACH = "pass one scale, or one for each position"
 
+NO_DIMENSION = Row(
+    {"input": np.array(1, np.float32), "scales": ones(1)},
+    "input must have at least one dimension, not none; reshape it to (1,)",
+    {"input": ones(1), "scales": ones(1), "axis": 0},
+)
 MULTIPLYING = [
-    # types
-    # dtype
+    NO_DIMENSION,
     Row({"dtype": "quint4x2", "input": ones(4, 12), "scales": ones(12)},
         "the last dimension of input must be a multiple of 8 with dtype='quint4x2', not 12; "
         "pad it, and scales and zero_points along it",
@@ -119,34 +95,14 @@ MULTIPLYING = [
         "zero_points must have the shape of scales, (8,), not (1, 8); reshape it",
         {"scales": ones(1, 8), "zero_points": ones(1, 8)}),
 ]  # fmt: skip
-
-
-@on_each_line(MULTIPLYING)
-def test_with_div_mode_false(series: str, rows: list[Row], subtests: pytest.Subtests) -> None:
-    for row in rows:
-        with subtests.test(row.message):
-            assert_refused(OP, MULTIPLY | row.wrong, row, series)
-            assert_accepted(OP, MULTIPLY | row.right, series)
-
+test_with_div_mode_false = constraints(OP, MULTIPLY, MULTIPLYING)
 
 # ---- div_mode=True ----
 
 CHOICES = "dtype must be qint8, quint8, int32 or qint32"
 
 DIVIDING = [
-    # types
-    # dtype
-    *(
-        Row({"dtype": dtype},
-            f"{CHOICES}{when} on {{series}}, not {dtype!r}; choose one of these",
-            {"dtype": right}, lines)
-        # All that Atlas inference has goes with div_mode=True.
-        for lines, when in ((NEW, " with div_mode=True"), (OLD, ""))
-        for dtype, right in (
-            ("quint4x2", "qint8"), ("int16", "quint8"), ("QINT8", "qint8"), ("", "int32"),
-            (None, "qint32"), (1, "int32"), (int, "qint8"),
-        )
-    ),
+    NO_DIMENSION,
     # axis
     Row({"axis": 2},
         "axis must lie in [-2, 1] for an input of shape (4, 8), not 2; "
@@ -161,7 +117,7 @@ DIVIDING = [
     *(
         Row({"scales": ones(*shape)},
             f"scales must be one-dimensional with div_mode=True, not of shape {shape}; "
-            "flatten them", {})
+            "flatten them")
         for shape in ((), (1, 8), (8, 1), (1, 1))
     ),
     *(
@@ -178,14 +134,7 @@ DIVIDING = [
         "pass as many numbers as scales has",
         {"scales": ones(1), "zero_points": ones(1, dtype=np.int8)}),
 ]  # fmt: skip
-
-
-@on_each_line(DIVIDING)
-def test_with_div_mode_true(series: str, rows: list[Row], subtests: pytest.Subtests) -> None:
-    for row in rows:
-        with subtests.test(row.message):
-            assert_refused(OP, DIVIDE | row.wrong, row, series)
-            assert_accepted(OP, DIVIDE | row.right, series)
+test_with_div_mode_true = constraints(OP, DIVIDE, DIVIDING)
 
 
 def test_the_first_thing_that_is_wrong_is_told() -> None:
@@ -205,7 +154,7 @@ def test_float32_fractals_to_int4_are_not_simulated() -> None:
         "input must have layout ND with dtype='quint4x2', not FRACTAL_NZ, whose kernel is not "
         "simulated; pass it through npu_format_cast(..., 2)"
     )
-    row = Row({}, message, {}, code=Code.UNSUPPORTED)
+    row = Row({}, message, code=Code.UNSUPPORTED)
     for series in NEW:
         assert_refused(OP, call | {"dtype": "quint4x2"}, row, series)
     plain = run("npu_format_cast", call["input"], 2, device="ascend910b2").output

@@ -13,21 +13,7 @@ from chips import every
 from draws import draws
 from hypothesis import given
 from hypothesis import strategies as st
-from op_calls import (
-    A2,
-    A3,
-    BF16,
-    FLOATS,
-    INFERENCE,
-    OLD,
-    Array,
-    Row,
-    assert_accepted,
-    assert_refused,
-    floats,
-    on_each_line,
-    shapes,
-)
+from op_calls import A2, A3, BF16, FLOATS, INFERENCE, OLD, Array, Row, constraints, floats, shapes
 
 from npusim import TensorSpec, devices, ops, run
 
@@ -70,16 +56,9 @@ ROWS = [
         "half of x from dim on must be a multiple of 64 bytes on {series}, not 48 bytes; pad both "
         "halves", {"x": ones(3, 48, dtype=np.float32)[:, :32]}, OLD),
     Row({"x": ones(0, 64)},
-        "x must not be empty on {series}, not of shape (0, 64); leave the call out", {}, OLD),
+        "x must not be empty on {series}, not of shape (0, 64); leave the call out", lines=OLD),
 ]  # fmt: skip
-
-
-@on_each_line(ROWS)
-def test_every_constraint(series: str, rows: list[Row], subtests: pytest.Subtests) -> None:
-    for row in rows:
-        with subtests.test(row.message):
-            assert_refused(OP, BASE | row.wrong, row, series)
-            assert_accepted(OP, BASE | row.right, series)
+test_each_constraint = constraints(OP, BASE, ROWS)
 
 
 def test_nothing_in_gives_nothing() -> None:

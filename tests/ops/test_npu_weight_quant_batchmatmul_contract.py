@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from op_calls import LINES, NEW, OLD, Row, on_each_line
+from op_calls import LINES, NEW, OLD, Row, constraints
 from weight_calls import check
 
-from npusim import Code, DocumentWarning, OpError, Tensor, TensorSpec, devices
+from npusim import Code, DocumentWarning, Tensor, TensorSpec, devices
 from npusim.data.layout import NZ, c0, to_fractals
 from npusim.ops.npu_weight_quant_batchmatmul import Problem
 
@@ -66,9 +66,9 @@ RESHAPE, ONE_OR_N = "reshape it", "pass one value, or one for each column"
 EACH = "pass a scale for each group and column"
 PAIR_T = {"antiquant_scale": ones(128, 2).T, "antiquant_group_size": 32}
 SHAPES = [
-    Row({"x": ones(0, 64)}, "x must not be empty, not shape (0, 64); leave the call out", {}),
+    Row({"x": ones(0, 64)}, "x must not be empty, not shape (0, 64); leave the call out"),
     Row({"weight": int8(64, 0)},
-        "weight must not be empty, not shape (64, 0); leave the call out", {}),
+        "weight must not be empty, not shape (64, 0); leave the call out"),
     Row({"weight": int8(128, 64)},
         "weight must have k = 64 rows as x has columns, not 128; pass its transpose",
         {"weight": int8(128, 64).T}),
@@ -113,7 +113,7 @@ SHAPES = [
         "npu_convert_weight_to_int4pack", INT4, NEW),
     Row({"antiquant_scale": ones(64)},
         "antiquant_scale must have shape (1,), (1, 1), (128,) or (1, 128), not (64,); "
-        "pass one for each column", {}, OLD),
+        "pass one for each column", lines=OLD),
     *(
         Row(GROUP | {"antiquant_scale": ones(*shape)},
             f"antiquant_scale must have shape (2, 128), not {shape}; {remedy}", right, NEW)
@@ -161,10 +161,10 @@ ATTRIBUTES = [
         for size in (-32, 1, 16, 48, 64, 96)
     ),
     Row(GROUP, "antiquant_group_size must be 0 on {series}, not 32; pass a scale for each column",
-        {}, OLD),
+        lines=OLD),
     Row({"inner_precise": 2}, "inner_precise must be 0 or 1, not 2; 0 is precise, 1 is fast",
         {"inner_precise": 1}),
-    Row({"template": 3}, "template must be a name or None, not 3; leave it out", {}),
+    Row({"template": 3}, "template must be a name or None, not 3; leave it out"),
     Row({"template": "fast"},
         "template must be one of split_k, msd_group, msd, nz_splitk, custom, fixpipe on Atlas A2 "
         "and Atlas A3, not 'fast'; leave it out to get the vendor's choice",
@@ -257,7 +257,7 @@ COMBINATIONS = [
     # Atlas inference
     Row({"antiquant_scale": ones(1)},
         "antiquant_scale must have a value for each of 128 columns on {series}, not one for "
-        "all; repeat it", {}, OLD),
+        "all; repeat it", lines=OLD),
     Row(BIG | {"x": spec(12801, 40000), "weight": spec(40000, 1, dtype="int8")},
         "m x k must be at most 512000000 with one scale for all on {series}, not 512040000; "
         "split x",
@@ -267,17 +267,7 @@ COMBINATIONS = [
         "(k, n); cast the contiguous (n, k) matrix with npu_format_cast(..., 29), and pass that "
         "one's .T", {"weight": fractal(int8(128, 64)).T}, OLD, Code.UNSUPPORTED),
 ]  # fmt: skip
-
-
-@on_each_line(SHAPES + ATTRIBUTES + COMBINATIONS)
-def test_what_is_checked(series: str, rows: list[Row], subtests: pytest.Subtests) -> None:
-    for row in rows:
-        with subtests.test(row.message):
-            message = f"{OP}: {row.message.format(series=series)} [{row.code.value}]"
-            with pytest.raises(OpError, match="^" + re.escape(message) + "$") as caught:
-                checked(BASE | row.wrong, series)
-            assert caught.value.code is row.code
-            assert checked(BASE | row.right, series).output.shape[1] > 0
+test_each_constraint = constraints(OP, BASE, SHAPES + ATTRIBUTES + COMBINATIONS)
 
 
 # ---- where the document contradicts itself ----

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -134,3 +135,12 @@ def test_the_table_has_a_line_a_row_and_says_what_may_be_left_out() -> None:
     assert facts["weight"] == "float16 as ND or FRACTAL_NZ, one"
     assert (facts["bias"], facts["scale"]) == ("float16, or None", "-")
     assert facts["group_list_type"] == "0, 1"
+
+
+def test_the_rows_of_every_operator(pytestconfig: pytest.Config) -> None:
+    """`pytest --update-golden` rewrites them: a type more or less shows as a diff."""
+    path = Path(__file__).with_name("support.txt")
+    text = "".join(f"{name}\n{ops.support_text(ops.load(name))}\n\n" for name in ops.names())
+    if pytestconfig.getoption("--update-golden"):
+        path.write_text(text)
+    assert text == path.read_text()

@@ -100,6 +100,8 @@ def fits(row: Row, name: str, value: Any) -> bool:
         return value is None or name in IN_OTHER_WORDS or shown(value) in map(shown, entry)
     if value is None:
         return entry is None or entry.presence != "required"
+    if isinstance(value, np.ma.MaskedArray):
+        return False
     return not hasattr(value, "dtype") or takes_tensor(row, name, value)
 
 
@@ -217,9 +219,8 @@ def kind_of(operator: Operator, name: str, must: str, came: str, value: Any) -> 
         return "presence"
     if must.startswith("have layout "):
         return "layout" if came == layout_of(value) else ""
-    if isinstance(value, str):
-        is_so = (must, came) == ("be a numpy array or a TensorSpec", "str")
-        return "no tensor" if is_so else ""
+    if isinstance(value, str) or (must, came) in NO_TENSORS:
+        return must if (must, came) in NO_TENSORS else ""
     rank = len(value.shape) if value is not None else 0
     if (must, came) in (
         ("have at least two dimensions", f"{min(rank, 1)}"),
@@ -232,7 +233,11 @@ def kind_of(operator: Operator, name: str, must: str, came: str, value: Any) -> 
     return "type" if is_type and must.startswith("be ") else ""
 
 
-EVERYWHERE = {"no tensor": "make it one of them", "every rank": "reshape it"}
+NO_TENSORS = {
+    ("be a numpy array or a TensorSpec", "str"): "make it one of them",
+    ("be an array without a mask", "a MaskedArray"): "fill it first",
+}
+EVERYWHERE = {"every rank": "reshape it"} | {must: do for (must, _), do in NO_TENSORS.items()}
 """What holds for every row of every operator -> what to do."""
 
 
@@ -309,7 +314,8 @@ def broken(operator: Operator, call: Call) -> Iterator[tuple[str, Any]]:
         yield name, None
         yield name, "no tensor"
         yield from ((name, TensorSpec(shape, other.name)) for other in DTYPES)
-        yield name, np.broadcast_to(np.float64(1), shape)
+        yield from ((name, np.broadcast_to(np.ones((), of), shape)) for of in ("f8", ">i2", object))
+        yield name, np.ma.masked_array(np.ones(shape, "f4"))
         matrix = shape if len(shape) >= 2 else (1, *shape, 1)[-2:]
         yield name, TensorSpec(matrix, dtype, "ND" if layout != "ND" else "FRACTAL_NZ")
         least = 0 if layout == "ND" else 2
