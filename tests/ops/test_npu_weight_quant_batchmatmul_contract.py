@@ -107,6 +107,11 @@ SHAPES = [
     Row({"antiquant_scale": ones(2, 128)},
         "antiquant_scale must have shape (1,), (1, 1), (128,) or (1, 128), not (2, 128); "
         "pass antiquant_group_size=32 if these are scales of groups", GROUP, NEW),
+    Row({"x": ones(4, 200), "weight": int8(200, 128), "antiquant_scale": ones(3, 128)},
+        "antiquant_scale must have shape (1,), (1, 1), (128,) or (1, 128), not (3, 128); "
+        "pass antiquant_group_size=96 if these are scales of groups",
+        {"x": ones(4, 200), "weight": int8(200, 128), "antiquant_scale": ones(3, 128),
+         "antiquant_group_size": 96}, NEW),
     Row(INT4 | {"weight": int32(64, 128)},
         "antiquant_scale must have shape (1,), (1, 1), (1024,) or (1, 1024), not (128,); "
         "an int32 of weight holds eight int4: pack those that hold one with "
@@ -160,6 +165,9 @@ ATTRIBUTES = [
             f"not {size}; pass 32 with scales (2, n), or 0 with one for each column", GROUP, NEW)
         for size in (-32, 1, 16, 48, 64, 96)
     ),
+    Row({"x": ones(4, 32), "weight": int8(32, 128), "antiquant_group_size": 32},
+        "antiquant_group_size must be 0 for k = 32, not 32; pass 0, with one scale for each column",
+        {"x": ones(4, 32), "weight": int8(32, 128)}, NEW),
     Row(GROUP, "antiquant_group_size must be 0 on {series}, not 32; pass a scale for each column",
         lines=OLD),
     Row({"inner_precise": 2}, "inner_precise must be 0 or 1, not 2; 0 is precise, 1 is fast",
