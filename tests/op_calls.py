@@ -97,14 +97,18 @@ def as_specs(args: tuple[Any, ...]) -> tuple[Any, ...]:
     )
 
 
-def assert_same(output: Array | TensorSpec, expected: Array) -> None:
-    """Equal bit for bit, and of the same type and shape."""
-    assert isinstance(output, np.ndarray)
-    assert (output.dtype, output.shape) == (expected.dtype, expected.shape)
-    if output.dtype == BF16:
-        # numpy does not know which numbers of this type are NaN.
-        output, expected = output.astype(np.float32), expected.astype(np.float32)
-    np.testing.assert_array_equal(output, expected)
+def bits_of(values: Array) -> Array:
+    """Bit patterns; all NaN are one."""
+    words = values.view(f"u{values.itemsize}").astype(np.uint64)
+    return np.where(np.isnan(values.astype(np.float64)), 0, words + np.uint64(1))
+
+
+def assert_same(output: Any, expected: Any) -> None:
+    """Equal bit for bit, any NaN being as good as any other, and of the same type and shape."""
+    assert not isinstance(output, TensorSpec)
+    found, wanted = np.asarray(output), np.asarray(expected)
+    assert (found.dtype, found.shape) == (wanted.dtype, wanted.shape)
+    np.testing.assert_array_equal(bits_of(found), bits_of(wanted))
 
 
 def assert_all_same(output: Any, expected: Any) -> None:
@@ -115,19 +119,19 @@ def assert_all_same(output: Any, expected: Any) -> None:
         assert_same(one, other)
 
 
-def bits_of(values: Array) -> Array:
-    """Bit patterns; all NaN are one."""
-    words = values.view(f"u{values.itemsize}").astype(np.uint64)
-    return np.where(np.isnan(values.astype(np.float64)), 0, words + np.uint64(1))
+def assert_as_reference(
+    op: str, *args: Any, device: Any, byte_exact: bool = False, **given: Any
+) -> Any:
+    """The run of a call, which gives the bits of the reference."""
+    found = run(op, *args, device=device, timing=False, byte_exact=byte_exact, **given)
+    with np.errstate(all="ignore"):
+        expected = ops.load(op).reference(*args, **given, spec=found.device)
+    assert_all_same(found.output, expected)
+    return found
 
 
-def assert_as_reference(op: str, device: str, **given: Any) -> None:
-    """A run on *device* gives the bits of the reference, for each of several outputs."""
-    output: Any = run(op, device=device, timing=False, **given).output
-    expected: Any = ops.load(op).reference(**given, spec=devices.load(device))
-    for came, wanted in zip(output, expected, strict=True):
-        assert (came.dtype, came.shape) == (wanted.dtype, wanted.shape)
-        np.testing.assert_array_equal(bits_of(came), bits_of(wanted))
+RNG = st.integers(0, 2**32 - 1).map(np.random.default_rng)
+"""Draws a generator of numbers."""
 
 
 @st.composite

@@ -6,12 +6,9 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
-from op_calls import BF16, NEW, OLD, Row, constraints
-from product_calls import assert_check_accepts
+from matrix_calls import fractals
+from op_calls import BF16, NEW, OLD, Row, assert_accepted, constraints
 
-from npusim import TensorSpec
-from npusim.data.layout import NZ, to_fractals
-from npusim.data.tensor import Tensor
 from npusim.ops.matmul.choice import Template
 
 OP = "matmul"
@@ -20,11 +17,6 @@ F16, F32 = np.float16, np.float32
 
 def ones(*shape: int, dtype: Any = F16) -> Any:
     return np.ones(shape, dtype)
-
-
-def fractals(matrix: Any) -> Tensor:
-    spec = TensorSpec(matrix.shape, matrix.dtype.name, "FRACTAL_NZ")
-    return Tensor(spec, to_fractals(matrix, NZ, (16, 16)))
 
 
 BASE = {"x1": ones(4, 16), "x2": ones(16, 8)}
@@ -102,4 +94,4 @@ test_each_constraint = constraints(OP, BASE, ROWS)
 def test_both_types_with_and_without_bias(series: str, bias: tuple[int, ...] | None) -> None:
     for call in (BASE, BRAIN):
         start = None if bias is None else ones(*bias, dtype=F32)
-        assert_check_accepts(OP, call | {"bias": start}, series)
+        assert_accepted(OP, call | {"bias": start}, series)

@@ -246,7 +246,7 @@ def drawn(data: st.DataObject, groups: int, rows: int, width: int) -> tuple[Arra
 def test_rows_equal_the_reference(data: st.DataObject) -> None:
     rows, columns = data.draw(st.integers(1, 110)), data.draw(st.integers(1, 90))
     x, given = drawn(data, 0, rows, 2 * columns)
-    assert_as_reference(OP, data.draw(st.sampled_from(A2 + A3)), x=x, **given)
+    assert_as_reference(OP, device=data.draw(st.sampled_from(A2 + A3)), x=x, **given)
 
 
 @draws(30)
@@ -261,7 +261,7 @@ def test_groups_equal_the_reference(data: st.DataObject) -> None:
     given["swiglu_mode"] = data.draw(st.integers(0, 2))
     if given["swiglu_mode"] == 0 and "bias" not in given and data.draw(st.booleans()):
         given["group_index"] = np.stack([rng.permutation(groups), counts], axis=1)
-    assert_as_reference(OP, data.draw(st.sampled_from(A2 + A3)), x=x, **given)
+    assert_as_reference(OP, device=data.draw(st.sampled_from(A2 + A3)), x=x, **given)
 
 
 LONG = np.random.default_rng(4).integers(-(10**6), 10**6, (3, 20000)).astype(np.int32)
@@ -277,7 +277,7 @@ def test_rows_in_parts_equal_the_reference(mode: int, kind: Any) -> None:
         given["weight_scale"] = np.linspace(1e-6, 1e-5, 20000, dtype=F32)
     x = LONG if kind is np.int32 else (LONG / 2.0**18).astype(kind)
     assert template(x, quant_mode=mode, **given) == ("dynamic_long" if mode else "static")
-    assert_as_reference(OP, "ascend910b2", x=x, quant_mode=mode, **given)
+    assert_as_reference(OP, device="ascend910b2", x=x, quant_mode=mode, **given)
 
 
 def test_many_groups_of_the_widest_rows_equal_the_reference() -> None:
@@ -286,7 +286,7 @@ def test_many_groups_of_the_widest_rows_equal_the_reference() -> None:
     weight = np.linspace(1e-3, 1e-2, 300 * 10496, dtype=F32).reshape(300, -1)
     counts = np.bincount(np.arange(70) * 4, minlength=300)
     assert_as_reference(
-        OP, "ascend910b2", x=x, weight_scale=weight, group_index=counts, quant_mode=1
+        OP, device="ascend910b2", x=x, weight_scale=weight, group_index=counts, quant_mode=1
     )
 
 
@@ -303,7 +303,7 @@ def test_one_scale_of_zero(in_groups: bool) -> None:
     y, _ = outputs(x, **given)
     # 2 / (1 + exp(-2)) x 2 = 3.52
     assert set(y.ravel().tolist()) == ({5} if in_groups else {127})
-    assert_as_reference(OP, "ascend910b2", x=x, **given)
+    assert_as_reference(OP, device="ascend910b2", x=x, **given)
 
 
 @pytest.mark.parametrize("device", every(A2 + A3))

@@ -98,7 +98,7 @@ def test_templates(columns: int, smooth: bool, wanted: str) -> None:
 @draws(40)
 @given(dynamic_calls().filter(lambda call: call.device not in INFERENCE))
 def test_a_tiled_run_equals_the_reference(call: DynamicCall) -> None:
-    assert_as_reference(OP, call.device, x=call.x, **call.kwargs)
+    assert_as_reference(OP, device=call.device, x=call.x, **call.kwargs)
 
 
 @pytest.mark.parametrize("template", ["base", "large", "moe", "moe_large"])
@@ -112,7 +112,7 @@ def test_other_templates_equal_the_reference(template: str, dst_type: str) -> No
     given["smooth_scales"] = rng.normal(0, 2, shape).astype(BF16)
     if "moe" in template:
         given["group_index"] = np.array([1, 40, 99], np.int32)
-    assert_as_reference(OP, "ascend910b2", x=x, **given)
+    assert_as_reference(OP, device="ascend910b2", x=x, **given)
 
 
 ROW, COLUMN = np.arange(3)[:, None], np.arange(16)[None, :]

@@ -10,7 +10,7 @@ from draws import draws
 from grouped_calls import A2, A3, OP, packed
 from hypothesis import given
 from hypothesis import strategies as st
-from op_calls import BF16, NEW, Row, assert_all_same, assert_same, constraints
+from op_calls import BF16, NEW, Row, assert_as_reference, assert_same, constraints
 
 from npusim import Code, TensorSpec, ops, run
 
@@ -82,11 +82,11 @@ def test_a_tiled_run_equals_the_reference(
     seed: int,
 ) -> None:
     rng = np.random.default_rng(seed)
-    groups = 0 if turned or bits == 8 else groups
+    # Groups of 8 do not fit the unified buffer.
+    groups = 0 if turned or bits == 8 else min(groups, k // 32)
     call = call_of(rng, counts, (k, n), dtype, bits, groups=groups, turned=turned, bias=bias)
-    found = run(OP, **call, device=device, timing=False)
+    found = assert_as_reference(OP, **call, device=device)
     assert found.template == "antiquant"
-    assert_same(found.output, REFERENCE(**call))
 
 
 @pytest.mark.sample(2)
@@ -97,9 +97,8 @@ def test_all_vector_cores_together_make_the_same_numbers(
 ) -> None:
     rng = np.random.default_rng(groups)
     call = call_of(rng, [10, 0, 6], (960, 1320), BF16, bits, groups=groups, bias=True)
-    found = run(OP, **call, device=device, timing=False)
+    found = assert_as_reference(OP, **call, device=device)
     assert found.template == "antiquant_performance"
-    assert_same(found.output, REFERENCE(**call))
 
 
 def test_each_x_by_a_weight_of_its_own() -> None:
@@ -113,8 +112,7 @@ def test_each_x_by_a_weight_of_its_own() -> None:
         "split_item": 0,
         "group_type": -1,
     }
-    found = run(OP, **call, device=A2, timing=False)
-    assert_all_same(tuple(found.outputs.values()), REFERENCE(**call))
+    assert_as_reference(OP, **call, device=A2)
 
 
 def test_offsets_are_added_in_float16_to_a_float16_x() -> None:
@@ -176,15 +174,13 @@ def test_digits_equal_the_reference(
     x = call["x"][0]
     x[-1] = 0
     x[0, seed % k] = [np.inf, np.nan, 6e4, -0.0, 1e-7][seed % 5]
-    found = run(OP, **call, device=device, timing=False)
+    found = assert_as_reference(OP, **call, device=device)
     assert found.template == "msd"
-    assert_same(found.output, REFERENCE(**call, spec=found.device))
 
 
 def test_rows_longer_than_a_tree() -> None:
     call = call_of(np.random.default_rng(3), [30], (4224, 1024), BF16, 8)
-    found = run(OP, **call, device=A2, timing=False)
-    assert_same(found.output, REFERENCE(**call))
+    assert_as_reference(OP, **call, device=A2)
 
 
 @pytest.mark.sample(3)

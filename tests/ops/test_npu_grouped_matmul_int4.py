@@ -10,7 +10,7 @@ from draws import draws
 from grouped_calls import A2, A3, OP, packed
 from hypothesis import given
 from hypothesis import strategies as st
-from op_calls import NEW, Row, assert_same, constraints
+from op_calls import NEW, Row, assert_as_reference, assert_same, constraints
 
 from npusim import Code, Tensor, TensorSpec, devices, ops, run
 from npusim.ops.npu_grouped_matmul import choice
@@ -81,9 +81,8 @@ def test_int8_by_int4_equals_the_reference(
     rng = np.random.default_rng(seed)
     call = call_of(rng, counts, (256 * groups, n), groups, layout=layout, dtype=dtype)
     is_unpacked = groups == 1 and n * len(counts) <= 4 * sum(counts)
-    found = run(OP, **call, device=device, timing=False)
+    found = assert_as_reference(OP, **call, device=device)
     assert found.template == ("a8w4_unpacked" if is_unpacked else "a8w4")
-    assert_same(found.output, REFERENCE(**call))
 
 
 @draws(10)
@@ -104,9 +103,8 @@ def test_int4_by_int4_equals_the_reference(
     call = call_of(rng, counts, (384, n), groups, x="int4", layout=layout, dtype=dtype)
     if seed % 3 == 0:
         call["tuning_config"] = [sum(counts)]
-    found = run(OP, **call, device=device, timing=False)
+    found = assert_as_reference(OP, **call, device=device)
     assert found.template == "a4w4"
-    assert_same(found.output, REFERENCE(**call))
 
 
 @draws(10)
@@ -125,9 +123,8 @@ def test_int4_of_few_columns_becomes_int8(
     n = 4 * sum(counts) // len(counts) // 64 * 64
     call = call_of(np.random.default_rng(seed), counts, (k, n), 0, layout=layout, dtype=dtype)
     call["scale"][0][:, ::2] |= np.uint64(1 << 31)
-    found = run(OP, **call, device=device, timing=False)
+    found = assert_as_reference(OP, **call, device=device)
     assert found.template == "a8w4_unpacked"
-    assert_same(found.output, REFERENCE(**call))
 
 
 @pytest.mark.sample(2)
@@ -141,9 +138,8 @@ def test_a_small_product_has_scales_of_float32(groups: int, dtype: str) -> None:
     assert found.template == "a8w4_vector"
     assert_same(found.output, REFERENCE(**call))
     in_rows = call | {"weight": [np.asarray(call["weight"][0])]}
-    found = run(OP, **in_rows, device=A2, timing=False)
+    found = assert_as_reference(OP, **in_rows, device=A2)
     assert found.template == "a8w4"
-    assert_same(found.output, REFERENCE(**in_rows))
 
 
 @pytest.mark.sample(1)
@@ -156,9 +152,8 @@ def test_scaled_groups_are_added_up_in_float32(
     known = (len(counts), sum(counts), 1024, 1088)
     monkeypatch.setattr(choice, "VECTOR_DEQUANTISED", (known,))
     call = call_of(np.random.default_rng(7), counts, (1024, 1088), 4, layout="NZ")
-    found = run(OP, **call, device=A3, timing=False)
+    found = assert_as_reference(OP, **call, device=A3)
     assert found.template == "a8w4_vector"
-    assert_same(found.output, REFERENCE(**call))
 
 
 @pytest.mark.sample(1)
@@ -168,9 +163,8 @@ def test_offsets_are_added_for_each_row(device: str, counts: list[int], groups: 
     rng = np.random.default_rng(len(counts))
     call = call_of(rng, counts, (2048, 7168), groups)
     call["offset"] = [rng.normal(0, 0.1, (len(counts), 1, 7168)).astype(F32)]
-    found = run(OP, **call, device=device, timing=False)
+    found = assert_as_reference(OP, **call, device=device)
     assert found.template == "a8w4"
-    assert_same(found.output, REFERENCE(**call))
 
 
 def test_offsets_of_many_rows_keep_the_weight_packed() -> None:

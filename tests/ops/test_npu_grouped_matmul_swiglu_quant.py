@@ -9,7 +9,7 @@ import pytest
 from draws import draws
 from hypothesis import given
 from hypothesis import strategies as st
-from op_calls import BF16, Row, assert_all_same, constraints
+from op_calls import BF16, Row, assert_all_same, assert_as_reference, constraints
 
 from npusim import Tensor, TensorSpec, devices, ops, run
 from npusim.data.dtypes import pack_int4
@@ -124,8 +124,7 @@ def test_weights_of_int4_equal_the_reference(
         rng.random(m, F32),
     )
     bias = rng.normal(0, 9, (experts, n)).astype(F32)
-    found = run(OP, *args, bias=bias, device=device, timing=False)
-    assert_all_same(tuple(found.outputs.values()), REFERENCE(*args, bias=bias))
+    assert_as_reference(OP, *args, bias=bias, device=device)
 
 
 @pytest.mark.nightly
@@ -140,9 +139,8 @@ def test_chunks_equal_the_reference() -> None:
         (rng.random((3, n)) * 1e-2).astype(F32),
         rng.random(m, F32),
     )
-    found = run(OP, *args, device=A2, timing=False)
+    found = assert_as_reference(OP, *args, device=A2)
     assert found.template == "chunks"
-    assert_all_same(tuple(found.outputs.values()), REFERENCE(*args))
 
 
 # ---- how it is split ----

@@ -11,12 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from op_calls import BF16, NEW, OLD, Row, constraints
-from product_calls import assert_check_accepts
+from matrix_calls import fractals
+from op_calls import BF16, NEW, OLD, Row, assert_accepted, constraints
 
 from npusim import Code, TensorSpec
-from npusim.data.layout import NZ, to_fractals
-from npusim.data.tensor import Tensor
 from npusim.ops import npu_trans_quant_param
 
 OP = "npu_quant_matmul"
@@ -25,11 +23,6 @@ F32, F16, I8, I32, I64 = np.float32, np.float16, np.int8, np.int32, np.int64
 
 def ones(*shape: int, dtype: Any = F32) -> Any:
     return np.ones(shape, dtype)
-
-
-def fractals(matrix: Any, width: int = 32) -> Tensor:
-    spec = TensorSpec(matrix.shape, matrix.dtype.name, "FRACTAL_NZ")
-    return Tensor(spec, to_fractals(matrix, NZ, (16, width)))
 
 
 WORDS = npu_trans_quant_param.reference(ones(8))
@@ -262,6 +255,6 @@ def test_the_types_of_the_document_go_together(series: str, subtests: pytest.Sub
             call |= {"scale": WORDS} if scale == "int64" else of_kind("scale", scale)
             call |= of_kind("bias", bias) if bias else {}
             with subtests.test(output=output, tokens=with_tokens, scale=scale, bias=bias):
-                assert_check_accepts(OP, call, series)
+                assert_accepted(OP, call, series)
                 if series in NEW and output in ("float16", "bfloat16"):
-                    assert_check_accepts(OP, call | PACKED | {"output_dtype": output}, series)
+                    assert_accepted(OP, call | PACKED | {"output_dtype": output}, series)

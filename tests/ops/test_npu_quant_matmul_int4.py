@@ -9,7 +9,7 @@ import pytest
 from draws import draws
 from hypothesis import given
 from hypothesis import strategies as st
-from op_calls import NEW, Row, assert_same, constraints
+from op_calls import NEW, Row, assert_as_reference, constraints
 from weight_calls import Kind, gm_matrix
 
 from npusim import Code, TensorSpec, devices, ops, run
@@ -122,9 +122,8 @@ def test_int8_times_int4_equals_the_reference(
     call = mixed_call(rng, m, k, n, layout, grouped=False) | {"output_dtype": dtype}
     with np.errstate(over="ignore"):
         call["scale"] = words(call["scale"].astype(np.uint32).view(F32) * [1e30, 1][seed % 2])
-    found = run(OP, **call, device=device, timing=False)
+    found = assert_as_reference(OP, **call, device=device)
     assert found.template == "msd"
-    assert_same(found.output, REFERENCE(**call))
 
 
 @draws(15)
@@ -141,10 +140,7 @@ def test_int8_times_int4_of_groups_equals_the_reference(
 ) -> None:
     rng = np.random.default_rng(seed)
     call = mixed_call(rng, m, 256 * groups, n, "ND", grouped=True) | {"output_dtype": dtype}
-    found = run(OP, **call, device=device, timing=False)
-    assert_same(found.output, REFERENCE(**call))
-    exact = call["x1"].astype(float) @ np.zeros((256 * groups, n))
-    assert found.output.shape == exact.shape
+    assert_as_reference(OP, **call, device=device)
 
 
 @pytest.mark.sample(3)
@@ -155,9 +151,8 @@ def test_groups_of_int4_equal_the_reference(
     device: str, m: int, k: int, n: int, dtype: str
 ) -> None:
     call = grouped_call(np.random.default_rng(m), m, k, n) | {"output_dtype": dtype}
-    found = run(OP, **call, device=device, timing=False)
+    found = assert_as_reference(OP, **call, device=device)
     assert found.template == "pergroup"
-    assert_same(found.output, REFERENCE(**call))
 
 
 def test_the_digits_are_near_the_exact_product() -> None:

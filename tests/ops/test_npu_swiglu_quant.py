@@ -137,7 +137,7 @@ def test_a_tiled_run_equals_the_reference(data: st.DataObject) -> None:
     given["smooth_scales"] = floats(rng, shape, F32) / F32(50)
     if given["quant_mode"] == 0:
         given["offsets"] = floats(rng, shape, F32)
-    assert_as_reference(OP, data.draw(st.sampled_from(A2 + A3)), x=x, **given)
+    assert_as_reference(OP, device=data.draw(st.sampled_from(A2 + A3)), x=x, **given)
 
 
 A = [-3, -1.5, -0.5, 0, 0.25, 1, 2, 4]

@@ -9,7 +9,7 @@ import pytest
 from draws import draws
 from hypothesis import given
 from hypothesis import strategies as st
-from op_calls import BF16, Row, assert_same, constraints
+from op_calls import BF16, Row, assert_as_reference, constraints
 
 from npusim import Code, Tensor, TensorSpec, devices, ops, run
 
@@ -78,8 +78,7 @@ def test_a_tiled_run_equals_the_reference(
         more["batch_split_factor"] = heads
     elif seed % 3 == 1 and dtype is F16:
         more["scale"] = words(heads * n, 0.5, float(seed % 99))
-    found = run(OP, x, w, device=device, timing=False, **more)
-    assert_same(found.output, REFERENCE(x, w, **more))
+    assert_as_reference(OP, x, w, device=device, **more)
 
 
 @pytest.mark.sample(1)
@@ -91,8 +90,7 @@ def test_a_weight_in_fractals_is_begun_elsewhere_by_each_core(device: str) -> No
     plain = rng.normal(0, 1, (2, 2500, 640)).astype(F16)
     w = Tensor.of(plain, "FRACTAL_NZ")
     order = {"perm_x1": (1, 0, 2)}
-    found = run(OP, x, w, device=device, timing=False, **order)
-    assert_same(found.output, REFERENCE(x, w, **order, spec=found.device))
+    found = assert_as_reference(OP, x, w, device=device, **order)
     in_order = REFERENCE(x, plain, **order)
     assert 0 < np.mean(found.output != in_order) < 0.5
     np.testing.assert_allclose(found.output.astype(float), in_order, rtol=2e-2, atol=2)

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matrix_calls import fractals
 from op_calls import LINES, NEW, OLD, Row, constraints
 from weight_calls import check
 
 from npusim import Code, DocumentWarning, Tensor, TensorSpec, devices
-from npusim.data.layout import NZ, c0, to_fractals
 from npusim.ops.npu_weight_quant_batchmatmul import Problem
 
 OP = "npu_weight_quant_batchmatmul"
@@ -39,12 +39,6 @@ def spec(*shape: int, dtype: str = "float16") -> TensorSpec:
     return TensorSpec(shape, dtype)
 
 
-def fractal(matrix: Any) -> Tensor:
-    """*matrix* in FRACTAL_NZ."""
-    wanted = TensorSpec(matrix.shape, matrix.dtype.name, "FRACTAL_NZ")
-    return Tensor(wanted, to_fractals(matrix, NZ, (16, c0(wanted.element))))
-
-
 def checked(call: dict[str, Any], series: str) -> Problem:
     return check(devices.load(LINES[series]), **call)
 
@@ -57,8 +51,8 @@ PACKED = {
     "antiquant_scale": np.full(128, WORD, np.int64),
 }
 INT4 = {"weight": int32(64, 16)}
-INT8_NZ = {"weight": fractal(int8(64, 128))}
-INT4_NZ = {"weight": fractal(int32(128, 8)).T}
+INT8_NZ = {"weight": fractals(int8(64, 128))}
+INT4_NZ = {"weight": fractals(int32(128, 8)).T}
 QUANT = {"quant_scale": ones(128, dtype=FULL)}
 BIG = {"antiquant_scale": spec(1)}
 
@@ -204,7 +198,7 @@ ATTRIBUTES = [
 
 INT4_GROUP_NZ = {
     "x": ones(128, 4).T,
-    "weight": fractal(int32(128, 16)),
+    "weight": fractals(int32(128, 16)),
     "antiquant_scale": ones(2, 128),
     "antiquant_group_size": 64,
 }
@@ -247,19 +241,19 @@ COMBINATIONS = [
     Row(INT4_NZ | {"antiquant_scale": ones(1)},
         "with an int32 FRACTAL_NZ weight, antiquant_scale must have a value for each column, not "
         f"one for all; {AND_NZ}", INT4_NZ, NEW),
-    Row({"weight": fractal(int32(64, 16))},
+    Row({"weight": fractals(int32(64, 16))},
         "with an int32 FRACTAL_NZ weight, weight must be the transposed view of an (n, k) matrix "
         f"for a scale for each column, not a (k, n) matrix; {AND_NZ}", INT4_NZ, NEW),
-    Row(INT4_GROUP_NZ | {"weight": fractal(int32(128, 16)), "antiquant_group_size": 96},
+    Row(INT4_GROUP_NZ | {"weight": fractals(int32(128, 16)), "antiquant_group_size": 96},
         "with an int32 FRACTAL_NZ weight, antiquant_group_size must be 64 or 128, not 96; "
         f"{AND_NZ}", INT4_GROUP_NZ, NEW),
-    Row(INT4_GROUP_NZ | {"weight": fractal(int32(128, 16)).T},
+    Row(INT4_GROUP_NZ | {"weight": fractals(int32(128, 16)).T},
         "with an int32 FRACTAL_NZ weight, weight must be a (k, n) matrix for scales of groups, not "
         f"the transposed view of an (n, k) matrix; {AND_NZ}", INT4_GROUP_NZ, NEW),
-    Row(INT4_GROUP_NZ | {"x": ones(96, 4).T, "weight": fractal(int32(96, 16))},
+    Row(INT4_GROUP_NZ | {"x": ones(96, 4).T, "weight": fractals(int32(96, 16))},
         "with an int32 FRACTAL_NZ weight, k must be a multiple of antiquant_group_size, 64, not "
         f"96; {AND_NZ}", INT4_GROUP_NZ, NEW),
-    Row(INT4_GROUP_NZ | {"weight": fractal(int32(128, 4)), "antiquant_scale": ones(2, 32)},
+    Row(INT4_GROUP_NZ | {"weight": fractals(int32(128, 4)), "antiquant_scale": ones(2, 32)},
         f"with an int32 FRACTAL_NZ weight, n must be a multiple of 64, not 32; {AND_NZ}",
         INT4_GROUP_NZ, NEW),
     # Atlas inference
@@ -270,10 +264,10 @@ COMBINATIONS = [
         "m x k must be at most 512000000 with one scale for all on {series}, not 512040000; "
         "split x",
         BIG | {"x": spec(12800, 40000), "weight": spec(40000, 1, dtype="int8")}, OLD),
-    Row({"weight": fractal(int8(64, 128))},
+    Row({"weight": fractals(int8(64, 128))},
         "weight in FRACTAL_NZ must be the transposed view of an (n, k) matrix on {series}, not of "
         "(k, n); cast the contiguous (n, k) matrix with npu_format_cast(..., 29), and pass that "
-        "one's .T", {"weight": fractal(int8(128, 64)).T}, OLD, Code.UNSUPPORTED),
+        "one's .T", {"weight": fractals(int8(128, 64)).T}, OLD, Code.UNSUPPORTED),
 ]  # fmt: skip
 test_each_constraint = constraints(OP, BASE, SHAPES + ATTRIBUTES + COMBINATIONS)
 
@@ -353,7 +347,7 @@ def test_a_bias_of_one_number_is_spread() -> None:
 def test_310p_gets_the_weight_in_fractals() -> None:
     rng = np.random.default_rng(1)
     weight = rng.integers(-128, 128, (64, 128), np.int8)
-    for given in (weight, np.asfortranarray(weight), fractal(weight.T.copy()).T):
+    for given in (weight, np.asfortranarray(weight), fractals(weight.T.copy()).T):
         problem = checked(BASE | {"weight": given}, "Atlas inference")
         assert problem.weight.spec == TensorSpec((128, 64), "int8", "FRACTAL_NZ").T
         assert problem.weight.array is not None

@@ -11,25 +11,14 @@ import pytest
 from draws import draws
 from hypothesis import given as drawn
 from hypothesis import strategies as st
+from op_calls import assert_as_reference
 
-from npusim import OpError, TensorSpec, devices, ops, run
+from npusim import OpError, TensorSpec, run
 
 CHIPS = ("ascend310p3", "ascend910b2", "ascend910_9391")
 HALF, FULL, BF16 = np.float16, np.float32, ml_dtypes.bfloat16
 NAMES = ("sum", "mean", "amax", "argmax", "softmax", "log_softmax")
 SHAPES = ((3, 5), (100, 64), (7, 65), (2, 3, 130), (1, 9000), (61, 257), (40,))
-
-
-def assert_same(found: Any, expected: Any) -> None:
-    """Bit for bit, any NaN being as good as any other."""
-    assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
-    if found.dtype == np.int32:
-        np.testing.assert_array_equal(found, expected)
-        return
-    nan = np.isnan(found.astype(FULL))
-    np.testing.assert_array_equal(nan, np.isnan(expected.astype(FULL)))
-    bits = f"u{found.itemsize}"
-    np.testing.assert_array_equal(found.view(bits)[~nan], expected.view(bits)[~nan])
 
 
 @pytest.mark.sample(18)
@@ -47,8 +36,7 @@ def test_the_kernel_gives_the_bits_of_the_reference(
         if not is_inference:
             # Documents forbid them on Atlas inference.
             x.reshape(-1)[:2] = np.inf, np.nan
-        found = np.asarray(run(name, x, device=device, timing=False).output)
-        assert_same(found, ops.load(name).reference(x, spec=devices.load(device)))
+        assert_as_reference(name, x, device=device)
 
 
 @draws(40)
@@ -64,8 +52,7 @@ def test_any_axis_of_any_shape_and_stride(data: st.DataObject, device: str, seed
         x.reshape(-1)[:3] = data.draw(st.permutations([np.inf, -np.inf, np.nan, 0, -0.0]))[:3]
     if data.draw(st.booleans()):
         x = np.repeat(x, 2, axis=0)[::2]
-    found = np.asarray(run(name, x, dim, device=device, timing=False).output)
-    assert_same(found, ops.load(name).reference(x, dim, spec=devices.load(device)))
+    assert_as_reference(name, x, dim, device=device)
 
 
 def test_other_axes_add_row_after_row() -> None:
@@ -94,18 +81,16 @@ def test_rows_beyond_the_buffer_are_walked_in_segments(
         x[0, [5, 9000, columns - 1]] = 50
         x[1, 20000] = 50
         x[2] = -3
-        expected = ops.load(name).reference(x, spec=devices.load(device))
-        assert_same(np.asarray(run(name, x, device=device, timing=False).output), expected)
+        found = assert_as_reference(name, x, device=device).output
         if name == "argmax":
-            assert expected.tolist() == [5, 20000, 0]
+            assert found.tolist() == [5, 20000, 0]
         if is_inference:
             continue
         x[0, 3], x[1, 9000], x[2] = np.nan, np.nan, -np.inf
         x[1, 30] = np.inf
-        expected = ops.load(name).reference(x, spec=devices.load(device))
-        assert_same(np.asarray(run(name, x, device=device, timing=False).output), expected)
+        found = assert_as_reference(name, x, device=device).output
         if name == "argmax":
-            assert expected.tolist() == [columns - 1, columns - 1, 0]
+            assert found.tolist() == [columns - 1, columns - 1, 0]
 
 
 @pytest.mark.sample(5)
@@ -120,8 +105,7 @@ def test_columns_of_any_length(
     # In one tile and in several, in one piece of columns and in several, whole ones and not.
     for shape, dim in (((2, 300, 20), 1), ((30, 2100), 0), ((3, 4, 5, 96), 1)):
         x = (5 * rng.normal(size=shape)).astype(dtype)
-        found = np.asarray(run(name, x, dim, device=device, timing=False).output)
-        assert_same(found, ops.load(name).reference(x, dim, spec=devices.load(device)))
+        assert_as_reference(name, x, dim, device=device)
 
 
 def test_argmax_of_columns_is_the_first_of_several() -> None:
