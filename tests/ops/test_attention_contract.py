@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from attention_calls import OP, STENCIL, attention_call, specs_of
+from calls import half_ones as ones
 from op_calls import Row, assert_all_same, constraints
 
 from npusim import Code, OpError, TensorSpec, devices, ops, run
@@ -21,10 +22,6 @@ RNG = np.random.default_rng(0)
 BASE = attention_call(RNG, (2, 3), (4, 5), (4, 2), 32, np.float16)
 PAGED = attention_call(RNG, (1, 1), (20, 5), (4, 2), 32, np.float16, 16)
 HALF = BASE["query"]
-
-
-def ones(*shape: int, dtype: Any = np.float16) -> Any:
-    return np.ones(shape, dtype)
 
 
 ROWS = [

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from calls import half_ones as ones
 from draws import draws
 from hypothesis import given
 from hypothesis import strategies as st
@@ -115,10 +116,6 @@ def test_the_template_and_first_slots_without_values(
 
 
 # ---- what is refused ----
-
-
-def ones(*shape: int, dtype: Any = np.float16) -> Any:
-    return np.ones(shape, dtype)
 
 
 def slots(*numbers: int) -> Any:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from typing import get_args
 
 import numpy as np
 import pytest
+from calls import half_ones as ones
 from matrix_calls import fractals
 from op_calls import BF16, NEW, OLD, Row, assert_accepted, constraints
 
@@ -13,10 +14,6 @@ from npusim.ops.matmul.choice import Template
 
 OP = "matmul"
 F16, F32 = np.float16, np.float32
-
-
-def ones(*shape: int, dtype: Any = F16) -> Any:
-    return np.ones(shape, dtype)
 
 
 BASE = {"x1": ones(4, 16), "x2": ones(16, 8)}

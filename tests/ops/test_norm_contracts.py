@@ -6,19 +6,14 @@ norm/*/op_host.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
+from calls import half_ones as ones
 from op_calls import BF16, NEW, OLD, Row, constraints
 
 from npusim import Code, TensorSpec, run
 
 F16, F32 = np.float16, np.float32
-
-
-def ones(*shape: int, dtype: Any = F16) -> Any:
-    return np.ones(shape, dtype)
 
 
 TILING = Code.TILING_ERROR

@@ -8,7 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from chips import THREE
+from chips import THREE, every
 from draws import draws
 from hypothesis import given
 from hypothesis import strategies as st
@@ -34,10 +34,11 @@ def test_the_example_of_the_vendor() -> None:
         assert anti_quant(x, two, device, offset=two).tolist() == [6, 8, 10, 12]
 
 
-def test_the_offset_comes_first_and_nothing_is_rounded_to_fp16_before_the_end() -> None:
+@pytest.mark.parametrize("device", every(devices.names()))
+def test_the_offset_comes_first_and_halves_come_last(device: str) -> None:
     x = np.array([-128, -7, 0, 127], np.int8)
     scale, offset = np.float32([0.0123]), np.float32([0.3])
-    y = anti_quant(x, scale, offset=offset)
+    y = anti_quant(x, scale, device, offset=offset)
     assert [f"{word:04X}" for word in y.view(np.uint16)] == ["BE48", "AD46", "1B8F", "3E43"]
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from calls import half_ones as ones
 from chips import THREE
 from draws import draws
 from hypothesis import given
@@ -104,10 +105,6 @@ def test_the_template(device: str, dtype: str, tokens: int, heads: int, template
 
 
 # ---- what is refused ----
-
-
-def ones(*shape: int, dtype: Any = np.float16) -> Any:
-    return np.ones(shape, dtype)
 
 
 BASE = {

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from calls import ones
 from chips import every
 from draws import draws
 from hypothesis import given
@@ -23,10 +24,6 @@ OP = "npu_dequant_swiglu_quant"
 OPERATOR = ops.load(OP)
 SPEC = devices.load("ascend910b2")
 F32 = np.float32
-
-
-def ones(*shape: int, dtype: Any = np.float32) -> Any:
-    return np.ones(shape, dtype)
 
 
 def outputs(x: Array, device: str = "ascend910b2", **given: Any) -> tuple[Array, Array]:

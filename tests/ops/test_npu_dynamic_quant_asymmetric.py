@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from calls import half_ones as ones
 from chips import every
 from draws import draws
 from hypothesis import given
@@ -31,10 +32,6 @@ from npusim import Code, OpError, TensorSpec, devices, ops, run
 
 OP = "npu_dynamic_quant_asymmetric"
 OPERATOR = ops.load(OP)
-
-
-def ones(*shape: int, dtype: Any = np.float16) -> Any:
-    return np.ones(shape, dtype)
 
 
 def outputs(x: Array, device: str = "ascend910b2", **given: Any) -> tuple[Array, Array, Array]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from calls import half_ones as ones
 from op_calls import NEW, OLD, Row, assert_all_same, constraints
 
 from npusim import Code, run
@@ -18,12 +19,7 @@ from npusim import Code, run
 OP = "npu_dynamic_quant"
 
 
-def ones(*shape: int, dtype: Any = np.float16) -> Any:
-    return np.ones(shape, dtype)
-
-
 BASE = {"x": ones(6, 4)}
-NOT_A_TENSOR = "must be a numpy array or a TensorSpec, not"
 HALF_ROW = ones(6, 32)
 """What every product line takes."""
 

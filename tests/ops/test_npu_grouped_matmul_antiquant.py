@@ -7,13 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 from draws import draws
-from grouped_calls import A2, A3, OP, packed
 from hypothesis import given
 from hypothesis import strategies as st
+from matrix_calls import packed
 from op_calls import BF16, NEW, Row, assert_as_reference, assert_same, constraints
 
 from npusim import Code, TensorSpec, ops, run
 
+OP = "npu_grouped_matmul"
+A2, A3 = "ascend910b2", "ascend910_9391"
 REFERENCE = ops.load(OP).reference
 F16, F32 = np.float16, np.float32
 

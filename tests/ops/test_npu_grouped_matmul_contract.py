@@ -13,6 +13,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from calls import half_ones as ones
 from op_calls import LINES, NEW, OLD, Row, constraints
 
 from npusim import Code, OpError, Tensor, TensorSpec, devices, ops, run
@@ -22,10 +23,6 @@ from npusim.ops.npu_grouped_matmul.support import SUPPORT
 OP = "npu_grouped_matmul"
 BF16 = ml_dtypes.bfloat16
 I8, I32, I64, F32 = np.int8, np.int32, np.int64, np.float32
-
-
-def ones(*shape: int, dtype: Any = np.float16) -> Any:
-    return np.ones(shape, dtype)
 
 
 BASE: dict[str, Any] = {

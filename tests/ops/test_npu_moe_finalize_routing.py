@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from calls import half_ones as ones
 from draws import draws
 from hypothesis import given
 from hypothesis import strategies as st
@@ -140,10 +141,6 @@ def test_without_values_rows_are_taken_in_turn() -> None:
 
 
 # ---- what is refused ----
-
-
-def ones(*shape: int, dtype: Any = np.float16) -> Any:
-    return np.ones(shape, dtype)
 
 
 BASE = {

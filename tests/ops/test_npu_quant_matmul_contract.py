@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from calls import ones
 from matrix_calls import fractals
 from op_calls import BF16, NEW, OLD, Row, assert_accepted, constraints
 
@@ -19,10 +20,6 @@ from npusim.ops import npu_trans_quant_param
 
 OP = "npu_quant_matmul"
 F32, F16, I8, I32, I64 = np.float32, np.float16, np.int8, np.int32, np.int64
-
-
-def ones(*shape: int, dtype: Any = F32) -> Any:
-    return np.ones(shape, dtype)
 
 
 WORDS = npu_trans_quant_param.reference(ones(8))

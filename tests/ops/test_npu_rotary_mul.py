@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from calls import half_ones as ones
 from draws import draws
 from hypothesis import given
 from hypothesis import strategies as st
@@ -165,10 +166,6 @@ def test_float32_angles_are_cast_by_kernels_of_their_own(mode: str) -> None:
 
 
 # ---- what is refused ----
-
-
-def ones(*shape: int, dtype: Any = np.float16) -> Any:
-    return np.ones(shape, dtype)
 
 
 BASE = {"self": ones(2, 3, 5, 8), "r1": ones(1, 1, 5, 8), "r2": ones(1, 1, 5, 8)}

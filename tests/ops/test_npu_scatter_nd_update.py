@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from calls import half_ones as ones
 from draws import draws
 from hypothesis import given
 from hypothesis import strategies as st
@@ -82,10 +83,6 @@ def test_a_core_replaces_rows_of_its_range_in_ascending_order() -> None:
 
 
 # ---- what is refused ----
-
-
-def ones(*shape: int, dtype: Any = np.float16) -> Any:
-    return np.ones(shape, dtype)
 
 
 BASE = {"self": ones(4, 5, 16), "indices": np.array([[1], [3]]), "updates": ones(2, 5, 16)}

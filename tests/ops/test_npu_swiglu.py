@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from calls import half_ones as ones
 from chips import every
 from draws import draws
 from hypothesis import given
@@ -32,10 +33,6 @@ from npusim import TensorSpec, devices, ops, run
 
 OP = "npu_swiglu"
 OPERATOR = ops.load(OP)
-
-
-def ones(*shape: int, dtype: Any = np.float16) -> Any:
-    return np.ones(shape, dtype)
 
 
 def swiglu(x: Array, dim: int = -1, device: str = "ascend910b2") -> Array:

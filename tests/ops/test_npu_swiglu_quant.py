@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from calls import ones
 from chips import every
 from draws import draws
 from hypothesis import given
@@ -21,10 +22,6 @@ from npusim import Code, OpError, TensorSpec, devices, ops, run
 OP = "npu_swiglu_quant"
 OPERATOR = ops.load(OP)
 F32 = np.float32
-
-
-def ones(*shape: int, dtype: Any = np.float32) -> Any:
-    return np.ones(shape, dtype)
 
 
 def outputs(x: Array, device: str = "ascend910b2", **given: Any) -> tuple[Array, Array]:

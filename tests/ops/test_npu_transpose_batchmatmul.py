@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from calls import half_ones as ones
 from draws import draws
 from hypothesis import given
 from hypothesis import strategies as st
@@ -132,10 +133,6 @@ def test_the_measured_call_is_near_its_time() -> None:
 
 
 # ---- what is refused ----
-
-
-def ones(*shape: int, dtype: Any = F16) -> Any:
-    return np.ones(shape, dtype)
 
 
 def fractals(*shape: int) -> Tensor:

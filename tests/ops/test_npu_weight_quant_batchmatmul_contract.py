@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from calls import half_ones as ones
 from matrix_calls import fractals
 from op_calls import LINES, NEW, OLD, Row, constraints
 from weight_calls import check
@@ -21,10 +22,6 @@ from npusim.ops.npu_weight_quant_batchmatmul import Problem
 
 OP = "npu_weight_quant_batchmatmul"
 HALF, FULL = np.float16, np.float32
-
-
-def ones(*shape: int, dtype: Any = HALF) -> Any:
-    return np.ones(shape, dtype)
 
 
 def int8(*shape: int) -> Any:
