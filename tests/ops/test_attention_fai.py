@@ -26,7 +26,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from op_calls import BF16, assert_all_same
 
-from npusim import TensorSpec, devices, ops, run
+from npusim import devices, ops, run
 from npusim.ops._attention.fai_tiling import decode_tasks_of, heads_together, tasks_of, work_of
 
 # ---- known numbers ----
@@ -232,7 +232,7 @@ def test_a_core_takes_tiles_until_it_has_its_share() -> None:
     assert [node.pieces for node in work.nodes[:3]] == [3, 4, 3]
 
 
-def test_what_is_left_behind_whole_rounds_is_cut_into_single_heads() -> None:
+def test_a_last_round_is_cut_into_heads() -> None:
     """25 tasks of 8 heads on 24 cores: the last one is cut; of 40 tasks the last 16 are not."""
     for requests, counts in ((25, [8] * 24 + [1] * 8), (40, [8] * 40)):
         a = attention_of((1,) * requests, (600,) * requests, (32, 8))
@@ -276,31 +276,3 @@ def test_where_pages_lie_does_not_change_the_program() -> None:
     for lane, another in zip(one.trace.lanes, two.trace.lanes, strict=True):
         assert len(lane.program) == len(another.program)
         assert len(lane.program.leaves) == len(another.program.leaves)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize(
-    ("lengths", "heads", "pages", "most_s"),
-    [((3518,) * 7, (4, 1), False, 20.0), ((16384,) * 64, (32, 8), True, 10.0)],
-)
-def test_large_calls_are_timed_soon(
-    lengths: tuple[int, ...], heads: tuple[int, int], pages: bool, most_s: float
-) -> None:
-    from time import process_time
-
-    queries = (1,) * len(lengths) if pages else lengths
-    cache = TensorSpec((sum(lengths) // 128, 128, heads[1] * 128), "bfloat16")
-    keys = cache if pages else TensorSpec((sum(lengths), heads[1], 128), "bfloat16")
-    more: dict[str, Any] = {"actual_seq_lengths_kv": np.cumsum(lengths).tolist()}
-    if pages:
-        table = TensorSpec((len(lengths), lengths[0] // 128), "int32")
-        more = {"actual_seq_lengths_kv": [*lengths], "block_table": table, "block_size": 128}
-    begin = process_time()
-    found = run(
-        OP, TensorSpec((sum(queries), heads[0], 128), "bfloat16"), keys, keys, device=A2,
-        atten_mask=TensorSpec((2048, 2048), "int8"), num_heads=heads[0],
-        num_key_value_heads=heads[1], scale=0.1, input_layout="TND", sparse_mode=3,
-        actual_seq_lengths=np.cumsum(queries).tolist(), engine="compiled", **more,
-    )  # fmt: skip
-    assert found.time_us is not None
-    assert process_time() - begin < most_s

@@ -205,7 +205,7 @@ def plan_of(requests: int, keys: int, block_size: int = 0) -> Any:
     ).plan  # fmt: skip
 
 
-def test_cores_share_rows_only_where_heads_take_up_to_half_of_them() -> None:
+def test_cores_share_rows_of_few_heads() -> None:
     assert plan_of(12, 16384).pieces > 0
     assert plan_of(13, 16384).pieces == 0
     assert plan_of(13, 16384).block_dim == 13

@@ -275,7 +275,7 @@ def test_what_is_refused(name: str, given: dict[str, Any], message: str) -> None
         run(name, device="ascend910b2", timing=False, **given)
 
 
-def test_a_row_without_an_oracle_is_refused_when_it_is_defined() -> None:
+def test_a_row_without_an_oracle_is_refused() -> None:
     said = (
         "sinh: an elementwise operator must have an oracle; write what it computes in plain "
         "numpy as a row of ORACLES in families/elementwise/reference.py"

@@ -94,7 +94,7 @@ def test_each_call_is_taken_somewhere(call: str) -> None:
 
 @pytest.mark.sample(90)
 @pytest.mark.parametrize(("call", "name"), TENSORS, ids=lambda value: str(value))
-def test_the_verdict_does_not_depend_on_how_a_tensor_is_given(call: str, name: str) -> None:
+def test_every_form_of_a_tensor_gets_one_verdict(call: str, name: str) -> None:
     op, given = CALLS[call]
     value = given[name]
     variants = [(value, "ND", False)]

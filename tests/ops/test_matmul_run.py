@@ -67,7 +67,7 @@ def test_sums_come_out_as_they_are(
 # ---- kernels ----
 
 
-def test_the_layout_of_x2_names_the_kernel_unless_the_caller_does(
+def test_the_layout_of_x2_or_the_caller_names_the_kernel(
     rng: np.random.Generator,
 ) -> None:
     a, b = halves(rng, (40, 64)), halves(rng, (64, 96))
@@ -125,7 +125,7 @@ def test_the_order_of_the_cube_can_be_changed(rng: np.random.Generator, device: 
 # ---- time ----
 
 
-def test_what_is_read_past_the_l2_is_read_for_every_row_of_blocks() -> None:
+def test_every_row_of_blocks_reads_past_the_l2() -> None:
     # Two rows of blocks: an x2 of 36 MiB comes from global memory twice, one of 28 MiB once.
     x1 = TensorSpec((256, 8192), "bfloat16")
     for n, times in ((2304, 2), (1792, 1)):

@@ -174,7 +174,7 @@ def test_chunks_are_summed_apart_and_added_in_order() -> None:
     assert in_chunks(ONES, ONES.T, np.float32([8]), "k1", 2).tolist() == [[12.0]]
 
 
-def test_runs_of_chunks_are_added_in_the_order_of_the_cores() -> None:
+def test_runs_of_chunks_are_added_core_by_core() -> None:
     """Four chunks by 1 core: ((2^24 + 1) + 1) + 1; by 2: (2^24 + 1) + (1 + 1)."""
     a = np.array([[2.0**12, 1, 1, 1]], HALF)
     sums = [in_runs(a, POWERS, None, "k1", 1, cores).item() for cores in (1, 2, 3, 4)]

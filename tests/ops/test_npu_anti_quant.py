@@ -137,7 +137,7 @@ def test_large_tensors_fit_the_buffer_and_use_every_core(device: str) -> None:
         assert len(found.counters) == len(found.device.vector_cores)
 
 
-def test_a_second_core_starts_when_the_first_has_a_buffer_full() -> None:
+def test_a_second_core_starts_after_a_full_buffer() -> None:
     scale = SPEC((1,), "float32")
     cores = [
         len(run(OP, SPEC((n,), "int8"), scale, device="ascend910b2").counters)

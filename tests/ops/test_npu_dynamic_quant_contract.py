@@ -145,7 +145,7 @@ test_each_constraint = constraints(OP, BASE, ROWS)
 
 
 @pytest.mark.parametrize(("name", "value"), [("smooth_scales", ones(32)), ("group_index", ends(6))])
-def test_a_310p_takes_what_it_does_not_read_and_says_so(name: str, value: Any) -> None:
+def test_a_310p_warns_of_what_it_does_not_read(name: str, value: Any) -> None:
     message = (
         f"npu_dynamic_quant: {name} should be None on Atlas inference, where no kernel reads it; "
         "leave it out"

@@ -9,8 +9,8 @@ import pytest
 from draws import draws
 from hypothesis import given
 from hypothesis import strategies as st
-from matrix_calls import packed
-from op_calls import BF16, NEW, Row, assert_as_reference, assert_same, constraints
+from matrix_calls import packed, turned
+from op_calls import BF16, NEW, RNG, Row, assert_as_reference, assert_same, constraints
 
 from npusim import Code, TensorSpec, ops, run
 
@@ -58,37 +58,31 @@ def call_of(
 # ---- values ----
 
 
-@draws(20)
-@given(
-    device=st.sampled_from([A2, A3]),
-    counts=st.lists(st.sampled_from([0, 1, 30, 140]), min_size=1, max_size=3).filter(any),
-    k=st.sampled_from([32, 136, 288]),
-    n=st.sampled_from([8, 120, 304]),
-    dtype=st.sampled_from([F16, BF16]),
-    bits=st.sampled_from([4, 8]),
-    groups=st.sampled_from([0, 1, 4]),
-    turned=st.booleans(),
-    bias=st.booleans(),
-    seed=st.integers(0, 2**32 - 1),
+CHIPS = st.sampled_from([A2, A3])
+KINDS = st.sampled_from([F16, BF16])
+FLAGS = {"turned": st.booleans(), "bias": st.booleans()}
+
+
+def counts(*of: int, most: int) -> st.SearchStrategy[list[int]]:
+    """Rows of each expert, of which one has some."""
+    return st.lists(st.sampled_from(of), min_size=1, max_size=most).filter(any)
+
+
+SIZES = st.tuples(st.sampled_from([32, 136, 288]), st.sampled_from([8, 120, 304]))
+IN_BYTES = st.builds(
+    call_of, RNG, counts(0, 1, 30, 140, most=3), SIZES, KINDS, st.sampled_from([4, 8]), **FLAGS
 )
-def test_a_tiled_run_equals_the_reference(
-    device: str,
-    counts: list[int],
-    k: int,
-    n: int,
-    dtype: Any,
-    bits: int,
-    groups: int,
-    turned: bool,
-    bias: bool,
-    seed: int,
-) -> None:
-    rng = np.random.default_rng(seed)
-    # Groups of 8 do not fit the unified buffer.
-    groups = 0 if turned or bits == 8 else min(groups, k // 32)
-    call = call_of(rng, counts, (k, n), dtype, bits, groups=groups, turned=turned, bias=bias)
-    found = assert_as_reference(OP, **call, device=device)
-    assert found.template == "antiquant"
+IN_GROUPS = st.builds(
+    call_of, RNG, counts(0, 1, 30, 140, most=3), SIZES.filter(lambda sizes: sizes[0] > 32), KINDS,
+    st.just(4), groups=st.sampled_from([1, 4]), bias=st.booleans(),
+)  # fmt: skip
+
+
+@draws(20)
+@given(device=CHIPS, call=IN_BYTES | IN_GROUPS)
+def test_a_tiled_run_equals_the_reference(device: str, call: dict[str, Any]) -> None:
+    """Groups of 8 of k do not fit the unified buffer."""
+    assert assert_as_reference(OP, **call, device=device).template == "antiquant"
 
 
 @pytest.mark.sample(2)
@@ -150,34 +144,19 @@ def test_a_row_of_digits_worked_out_apart() -> None:
     assert set(found.output.ravel().tolist()) == {18.75}
 
 
+OF_DIGITS = st.builds(
+    call_of, RNG, counts(0, 1, 2, 30, most=16),
+    st.tuples(st.sampled_from([128, 384]), st.sampled_from([1024, 2176])), KINDS, st.just(8),
+    **FLAGS,
+)  # fmt: skip
+
+
 @draws(12)
-@given(
-    device=st.sampled_from([A2, A3]),
-    counts=st.lists(st.sampled_from([0, 1, 2, 30]), min_size=1, max_size=16).filter(any),
-    k=st.sampled_from([128, 384]),
-    n=st.sampled_from([1024, 2176]),
-    dtype=st.sampled_from([F16, BF16]),
-    turned=st.booleans(),
-    bias=st.booleans(),
-    seed=st.integers(0, 2**32 - 1),
-)
-def test_digits_equal_the_reference(
-    device: str,
-    counts: list[int],
-    k: int,
-    n: int,
-    dtype: Any,
-    turned: bool,
-    bias: bool,
-    seed: int,
-) -> None:
-    rng = np.random.default_rng(seed)
-    call = call_of(rng, counts, (k, n), dtype, 8, turned=turned, bias=bias)
+@given(device=CHIPS, call=OF_DIGITS, special=st.sampled_from([np.inf, np.nan, 6e4, -0.0, 1e-7]))
+def test_digits_equal_the_reference(device: str, call: dict[str, Any], special: float) -> None:
     x = call["x"][0]
-    x[-1] = 0
-    x[0, seed % k] = [np.inf, np.nan, 6e4, -0.0, 1e-7][seed % 5]
-    found = assert_as_reference(OP, **call, device=device)
-    assert found.template == "msd"
+    x[-1], x[0, 77] = 0, special
+    assert assert_as_reference(OP, **call, device=device).template == "msd"
 
 
 def test_rows_longer_than_a_tree() -> None:
@@ -241,9 +220,8 @@ def test_a_kernel_that_is_named(template: str) -> None:
 
 # ---- what is refused ----
 
-RNG = np.random.default_rng(0)
-INT8 = call_of(RNG, [3, 2], (64, 48), F16, 8)
-INT4 = call_of(RNG, [3, 2], (64, 48), F16, 4, groups=2)
+INT8 = call_of(np.random.default_rng(0), [3, 2], (64, 48), F16, 8)
+INT4 = call_of(np.random.default_rng(0), [3, 2], (64, 48), F16, 4, groups=2)
 LEAVE = "leave it out to get the vendor's choice"
 WITH = " with float16 x, int8 weight and float16 output"
 OF = " with float16 x, int32 weight and float16 output"
@@ -255,7 +233,7 @@ INT8_ROWS = [
     Row({"template": "msd"},
         "template 'msd' can run only if weight is one tensor (e, k, n), group_type 0, and k and n "
         f"are multiples of 128, k up to 12288; {LEAVE}"),
-    Row({"template": "antiquant_performance", "weight": [weight_of(RNG, (2, 64, 48), 8, True)]},
+    Row({"template": "antiquant_performance", "weight": [turned(INT8["weight"][0])]},
         f"template 'antiquant_performance' can run only if weight is contiguous; {LEAVE}"),
 ]  # fmt: skip
 INT4_ROWS = [
@@ -267,7 +245,7 @@ INT4_ROWS = [
         "offset for each scale"),
     Row({"template": "msd"},
         f"template must be antiquant or antiquant_performance{OF}, not 'msd'; {LEAVE}"),
-    Row({"weight": [weight_of(RNG, (2, 64, 48), 4, True)]},
+    Row({"weight": [weight_of(np.random.default_rng(1), (2, 64, 48), 4, True)]},
         f"weight must be contiguous{OF} and scales of groups, not a transposed view, whose kernel "
         "is not simulated; make it contiguous", code=Code.UNSUPPORTED),
 ]  # fmt: skip

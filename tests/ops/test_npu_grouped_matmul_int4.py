@@ -10,7 +10,7 @@ from draws import draws
 from hypothesis import given
 from hypothesis import strategies as st
 from matrix_calls import packed
-from op_calls import NEW, Row, assert_as_reference, assert_same, constraints
+from op_calls import NEW, RNG, Row, assert_as_reference, assert_same, constraints
 
 from npusim import Code, Tensor, TensorSpec, devices, ops, run
 from npusim.ops.npu_grouped_matmul import choice
@@ -63,50 +63,44 @@ def call_of(
 # ---- values ----
 
 
+CHIPS = st.sampled_from([A2, A3])
 COUNTS = st.lists(st.sampled_from([0, 1, 3, 70]), min_size=1, max_size=3).filter(any)
+DTYPES = st.sampled_from(["float16", "bfloat16"])
+
+
+def calls(k: int, groups: tuple[int, ...], x: str, layouts: tuple[str, ...]) -> Any:
+    """Any call with *k* of each group, or in all, and columns that the layout has."""
+    return st.one_of(
+        st.builds(
+            call_of, RNG, COUNTS,
+            st.tuples(st.just(k * (count if x == "int8" else 1)), st.just(64 if of_64 else 520)),
+            st.just(count), x=st.just(x), dtype=DTYPES,
+            layout=st.sampled_from(layouts) if of_64 else st.just("ND"),
+        )
+        for count in groups for of_64 in (True, False)
+    )  # fmt: skip
 
 
 @draws(10)
-@given(
-    device=st.sampled_from([A2, A3]),
-    counts=COUNTS,
-    groups=st.sampled_from([1, 2, 3]),
-    n=st.sampled_from([64, 520]),
-    layout=st.sampled_from(["ND", "NZ"]),
-    dtype=st.sampled_from(["float16", "bfloat16"]),
-    seed=st.integers(0, 2**32 - 1),
-)
-def test_int8_by_int4_equals_the_reference(
-    device: str, counts: list[int], groups: int, n: int, layout: str, dtype: str, seed: int
-) -> None:
-    n = n // 64 * 64 if layout == "NZ" else n
-    rng = np.random.default_rng(seed)
-    call = call_of(rng, counts, (256 * groups, n), groups, layout=layout, dtype=dtype)
-    is_unpacked = groups == 1 and n * len(counts) <= 4 * sum(counts)
+@given(device=CHIPS, call=calls(256, (1, 2, 3), "int8", ("ND", "NZ")))
+def test_int8_by_int4_equals_the_reference(device: str, call: dict[str, Any]) -> None:
+    rows, scale = call["group_list"], call["scale"][0]
+    is_unpacked = scale.shape[1] == 1 and scale.shape[-1] * len(rows) <= 4 * sum(rows)
     found = assert_as_reference(OP, **call, device=device)
     assert found.template == ("a8w4_unpacked" if is_unpacked else "a8w4")
 
 
 @draws(10)
 @given(
-    device=st.sampled_from([A2, A3]),
-    counts=COUNTS,
-    groups=st.sampled_from([0, 1, 2, 4]),
-    n=st.sampled_from([64, 520]),
-    layout=st.sampled_from(["ND", "NZ", "turned"]),
-    dtype=st.sampled_from(["float16", "bfloat16"]),
-    seed=st.integers(0, 2**32 - 1),
+    device=CHIPS,
+    call=calls(384, (0, 1, 2, 4), "int4", ("ND", "NZ", "turned")),
+    is_tuned=st.booleans(),
 )
 def test_int4_by_int4_equals_the_reference(
-    device: str, counts: list[int], groups: int, n: int, layout: str, dtype: str, seed: int
+    device: str, call: dict[str, Any], is_tuned: bool
 ) -> None:
-    n = n // 64 * 64 if layout == "NZ" else n
-    rng = np.random.default_rng(seed)
-    call = call_of(rng, counts, (384, n), groups, x="int4", layout=layout, dtype=dtype)
-    if seed % 3 == 0:
-        call["tuning_config"] = [sum(counts)]
-    found = assert_as_reference(OP, **call, device=device)
-    assert found.template == "a4w4"
+    more = {"tuning_config": [int(sum(call["group_list"]))]} if is_tuned else {}
+    assert assert_as_reference(OP, **call, **more, device=device).template == "a4w4"
 
 
 @draws(10)
@@ -251,10 +245,10 @@ def test_the_tiles(x: str, rows: int, tuning: Any, tile: tuple[int, int, int]) -
 
 # ---- what is refused ----
 
-RNG = np.random.default_rng(0)
-MIXED = call_of(RNG, [3, 2], (512, 64), 2)
-INT4 = call_of(RNG, [3, 2], (512, 64), 2, x="int4")
-WIDE = call_of(RNG, [3], (2048, 7168), 8)
+MADE = np.random.default_rng(0)
+MIXED = call_of(MADE, [3, 2], (512, 64), 2)
+INT4 = call_of(MADE, [3, 2], (512, 64), 2, x="int4")
+WIDE = call_of(MADE, [3], (2048, 7168), 8)
 WITH = " with int8 x, int32 weight and float16 output"
 OF = " with int32 x, int32 weight and float16 output"
 MIXED_ROWS = [
@@ -265,10 +259,10 @@ MIXED_ROWS = [
     Row({"x": [np.ones((5, 500), np.int8)], "weight": [np.ones((2, 500, 8), np.int32)]},
         f"k must be a multiple of 64 up to 18432 and n one of 8{WITH}, not 500 and 64; pad weight, "
         "or split the call"),
-    Row({"scale": [words(RNG, 2, 4, 64)]},
+    Row({"scale": [words(MADE, 2, 4, 64)]},
         f"scale must have 1 or 2 groups of k{WITH} and k = 512, not 4; pass a scale for each 256 "
         "of k"),
-    Row({"scale": [words(RNG, 2, 64, 2)]},
+    Row({"scale": [words(MADE, 2, 64, 2)]},
         f"scale must have shape (2, 64) or (2, groups of k, 64){WITH}, not (2, 64, 2); pass a "
         "number a column"),
     Row({"tuning_config": [1, 1]},
@@ -286,7 +280,7 @@ WIDE_ROWS = [
         "offset must be None with output_dtype=bfloat16 on {series}, not given; leave it out"),
 ]  # fmt: skip
 INT4_ROWS = [
-    Row({"scale": [words(RNG, 2, 3, 64)]},
+    Row({"scale": [words(MADE, 2, 3, 64)]},
         f"k of a group must be a whole, even number{OF}, not 512 / 3; change the groups of scale"),
 ]  # fmt: skip
 test_constraints_of_int8_by_int4 = constraints(OP, MIXED, MIXED_ROWS, NEW)

@@ -27,7 +27,7 @@ def chosen(x: Any, k: int, **kwargs: Any) -> list[list[int]]:
 # ---- values ----
 
 
-def test_the_best_come_first_and_weigh_what_they_have_of_the_sum() -> None:
+def test_the_best_come_first() -> None:
     x = np.float32([[0, 3, 0, 0], [0, 0, 0, 0]])
     found = run(OP, x, 2, device=A2, norm_type=1, routed_scaling_factor=2.0)
     high, half = 1 / (1 + np.exp(-3.0)), 0.5
@@ -58,7 +58,7 @@ def test_a_row_of_nan_is_a_row_of_the_first_experts() -> None:
     assert np.asarray(found.outputs["expert_idx"]).tolist() == [[0, 1, 2]]
 
 
-def test_a_group_counts_by_its_largest_key_or_by_its_two_largest() -> None:
+def test_a_group_counts_by_one_key_or_two() -> None:
     """Groups of four: the second has the largest key, the first the larger sum of two."""
     x, bias = np.zeros((1, 12), np.float32), np.float32([6, 5, 0, 0, 0, 0, 0, 8, 1, 1, 1, 1])
     of_three: dict[str, Any] = {"bias": bias, "group_count": 3}
@@ -141,7 +141,7 @@ def test_the_template_goes_by_the_groups(
     assert run(OP, x, 8, bias=bias, device=A2, **kwargs).template == template
 
 
-def test_groups_of_32_are_sorted_at_once_and_four_are_merged() -> None:
+def test_groups_of_32_are_sorted_at_once() -> None:
     x, bias = TensorSpec((1, 256), "float32"), TensorSpec((256,), "float32")
     found = run(OP, x, 8, bias=bias, device=A2, **OF_32)
     assert found.trace is not None

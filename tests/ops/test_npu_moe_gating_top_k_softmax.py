@@ -24,7 +24,7 @@ def outputs(*args: Any) -> list[Any]:
 # ---- values ----
 
 
-def test_weights_are_those_of_the_softmax_and_rows_are_numbered_by_choice() -> None:
+def test_weights_are_those_of_the_softmax() -> None:
     x = np.log(np.float32([[1, 2, 5], [6, 2, 8]]))
     weights, experts, rows = outputs(x, None, 2)
     np.testing.assert_allclose(weights, [[5 / 8, 2 / 8], [8 / 16, 6 / 16]], rtol=1e-6)
@@ -38,7 +38,7 @@ def test_a_finished_row_goes_to_no_expert() -> None:
     assert weights.tolist() == [[0.25, 0.25]] * 2
 
 
-def test_equal_numbers_keep_their_order_and_a_row_of_nan_too() -> None:
+def test_equal_numbers_keep_their_order() -> None:
     x = np.zeros((2, 40), np.float32)
     x[1, 7] = np.nan
     assert outputs(x, None, 40)[1].tolist() == [[*range(40)]] * 2

@@ -48,7 +48,7 @@ def test_counts_may_be_those_of_each_expert_or_pairs() -> None:
     assert outputs(X, EXPERTS, expert_tokens_num_flag=False)[2] == [0] * 4
 
 
-def test_experts_that_are_not_active_come_last_and_are_left_alone() -> None:
+def test_inactive_experts_come_last() -> None:
     rows, index, counts, _ = outputs(X, EXPERTS, active_expert_range=[2, 3])
     assert rows == [[10], [20], [30], [0], [0], [0]]
     assert index == [0, -1, 1, -1, -1, 2]

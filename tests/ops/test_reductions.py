@@ -121,7 +121,7 @@ def test_log_softmax_of_columns_looks_for_the_largest_in_float32() -> None:
     assert found[:, 0].tolist() == [0, -1e5]
 
 
-def test_softmax_of_columns_takes_as_many_as_fit_with_all_rows() -> None:
+def test_softmax_takes_the_columns_that_fit() -> None:
     """(4 x 2 + 4) B of 100 rows and 12 B leave room for 128 columns of 196320 B, not for 256."""
     x = TensorSpec((100, 48 * 256), "float16")
     done = run("softmax", x, 0, device="ascend910b2", values=False, timing=False)

@@ -119,7 +119,7 @@ def test_rows_of_one_type_each() -> None:
     assert {row.on for row in rows} == {ATLAS_INFERENCE}
 
 
-def test_the_table_has_a_line_a_row_and_says_what_may_be_left_out() -> None:
+def test_the_table_has_a_line_a_row() -> None:
     rows = (
         Row(on=A2_A3, x=Operands((FLOAT16, BFLOAT16), ranks=(1, 8))),
         *(Row(on=ATLAS_INFERENCE, x=dtype) for dtype in (FLOAT16, FLOAT32)),

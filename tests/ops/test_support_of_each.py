@@ -405,7 +405,7 @@ def is_good(operator: Operator, device: DeviceSpec, call: Call) -> bool:
 
 @pytest.mark.parametrize("device", [*THREE[:2], pytest.param(THREE[2], marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("op", ops.names())
-def test_what_no_row_takes_is_refused_in_words_that_are_true(op: str, device: str) -> None:
+def test_what_no_row_takes_is_refused(op: str, device: str) -> None:
     operator, spec = ops.load(op), devices.load(device)
     every, rules = rows_of(operator), list[str]()
     rows = [row for row in every if spec.series in row.on]
@@ -450,7 +450,7 @@ IN_OWN_WORDS = ("acl_format", "block_size", "dtype", "query_quant_mode", "key_qu
 
 
 @pytest.mark.parametrize("op", ops.names())
-def test_a_whole_number_is_no_other_and_a_truth_is_no_number(op: str) -> None:
+def test_a_float_or_a_bool_is_no_integer(op: str) -> None:
     operator, given = ops.load(op), OF_EACH[op]
     device = next(each for each in map(devices.load, THREE) if is_good(operator, each, given))
     must = {

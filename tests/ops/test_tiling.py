@@ -139,7 +139,7 @@ def test_310p_gives_rows_narrower_than_a_store_to_one_core() -> None:
     assert len(quantize("ascend910b2", (100, 31), "float16").blocks) == 34
 
 
-def test_buffers_are_single_with_div_mode_false_and_double_with_true() -> None:
+def test_buffers_are_double_with_div_mode_true() -> None:
     assert quantize("ascend910b2", (64, 64), "float32").plan.depth == 1
     assert divide("ascend910b2", (64, 64)).plan.depth == 2
 
@@ -161,9 +161,7 @@ def test_div_mode_true_starts_a_core_for_each_4_kib(count: int, cores: int) -> N
     [(1, (1,)), (47, (1,) * 47), (48, (1,) * 48), (49, (2,) + (1,) * 47),
      (100, (3,) * 4 + (2,) * 44), (960, (20,) * 48)],
 )  # fmt: skip
-def test_group_quant_deals_rows_out_the_first_cores_taking_one_more(
-    rows: int, of_core: tuple[int, ...]
-) -> None:
+def test_group_quant_deals_rows_out(rows: int, of_core: tuple[int, ...]) -> None:
     x, scale = TensorSpec((rows, 64), "float16"), TensorSpec((4, 64), "float32")
     plan = tiled("npu_group_quant", "ascend910b2", x, scale, TensorSpec((4,), "int32"))
     assert plan.plan.rows_of_core == of_core
@@ -226,7 +224,7 @@ def test_dynamic_quant_takes_long_rows_in_parts(smooth: bool, columns: int) -> N
 
 
 @pytest.mark.parametrize("device", every(devices.names()))
-def test_trans_quant_param_works_on_one_core_in_chunks_of_8192(device: str) -> None:
+def test_trans_quant_param_takes_chunks_of_8192(device: str) -> None:
     for count, chunk, stores in ((5, 5, 1), (8192, 8192, 1), (20001, 8192, 3)):
         scale = TensorSpec((count,), "float32")
         plan = tiled("npu_trans_quant_param", device, scale, scale)

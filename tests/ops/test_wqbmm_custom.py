@@ -9,13 +9,14 @@ from tiny import log, play, tiny_spec
 from weight_calls import OP, Kind, check, tile, weight_call, weight_specs
 
 from npusim import devices, run
-from npusim.data.dtypes import FLOAT16
-from npusim.isa import CrossCoreSetFlag, CrossCoreWaitFlag, Load, Store
+from npusim.data.dtypes import FLOAT16, INT8
+from npusim.isa import CrossCoreSetFlag, CrossCoreWaitFlag, Global, Load, Store
 from npusim.kernel.matrices import GmMatrix
 from npusim.kernel.vector_core import VectorCore
 from npusim.ops._dequantised_weight import (
     Dequantiser,
     MatrixTile,
+    tile_view,
 )
 from npusim.ops.npu_weight_quant_batchmatmul.templates.custom import CustomPlan, precision
 from npusim.trace import Span
@@ -75,6 +76,16 @@ def test_fp16_is_copied_to_where_it_is_stored_from() -> None:
     ]
 
 
+def test_a_tile_of_fractals_is_a_burst_a_column() -> None:
+    weight = GmMatrix("weight", INT8, 70, 99, k_is_first=True, layout="FRACTAL_NZ")
+    tile = MatrixTile(row=16, column=32, rows=40, columns=50)
+    # 70 rows are filled up to 80; rows 16 to 56 end in the fractal of row 64, columns 32 to 82 lie
+    # in the second and the third column of fractals, each 32 bytes wide.
+    assert tile_view(weight, tile).operand == Global(
+        "weight", (80 + 16) * 32, burst_bytes=48 * 32, bursts=2, stride_bytes=80 * 32
+    )
+
+
 def spans_of(core: int, k: int, n: int) -> list[Span]:
     """What vector core *core* of a run does, in the order of its program."""
     call = weight_specs(1, k, n, Kind(single=True), template="custom")
@@ -97,7 +108,7 @@ def names_of(spans: list[Span]) -> list[str]:
     return found
 
 
-def test_a_round_is_handed_over_when_the_first_tile_of_the_next_is_made() -> None:
+def test_a_round_is_handed_over_a_tile_later() -> None:
     # Four rounds of 24 x 256 columns, 12 tiles of 512 each: one for each of the first 12 cores.
     spans = spans_of(1, 9, WIDE)
     hand_over = ["set 6", "wait 6", "set 8"]
@@ -161,6 +172,6 @@ def test_many_rows_are_shared_along_m_too() -> None:
     assert (plan.cores_m, plan.base.m, plan.cores_n, plan.rounds) == (6, 128, 4, 1)
 
 
-def test_a_k_is_padded_to_256_where_it_runs_along_the_rows() -> None:
+def test_k_along_rows_is_padded_to_256() -> None:
     plan = plan_of(16, 300, 64, Kind(layout="NDT"))
     assert plan.workspaces == {"dequantised": 512 * plan.round_n * 2}

@@ -64,7 +64,7 @@ def test_there_are_up_to_six_blocks_of_k(k: int, n: int) -> None:
     assert plan.k_blocks == -(-k // plan.block_k) == {25600: 4, 65504: 6}[k]
 
 
-def test_a_round_is_a_strip_for_each_vector_core_and_all_cube_cores_share_it() -> None:
+def test_a_round_is_a_strip_for_each_vector_core() -> None:
     plan = tile(A2, check(A2, **weight_specs(32, 28672, 8192, Kind())))
     assert isinstance(plan, SplitKPlan)
     assert (plan.round_n, plan.k_blocks, plan.task_n) == (48 * 128, 3, 512)
@@ -124,7 +124,7 @@ def copies(epilogue: Program, *names: str) -> list[tuple[int, int]]:
     return [(start, end) for pipe, start, _, end in log(trace) if pipe != "vector"]
 
 
-def test_the_next_products_come_when_those_of_this_tile_are_cast() -> None:
+def test_products_are_loaded_behind_the_cast() -> None:
     p, spec = check(A2, **weight_specs(2, 32, 64, Kind())), tiny_spec()
     core = VectorCore("epilogue", spec, "aiv")
     epilogue = msd_multicore.Epilogue(core, p, max_rows=1, max_columns=64)
@@ -145,7 +145,7 @@ def test_the_next_products_come_when_those_of_this_tile_are_cast() -> None:
     assert copies(core.build(), *names) == expected
 
 
-def test_offsets_of_the_first_tile_are_made_while_the_cube_multiplies() -> None:
+def test_first_offsets_are_made_beside_the_cube() -> None:
     call = weight_specs(64, 128, 24 * 512, Kind(offset=True))
     spans = vector_spans(call)
     waits = [span for span in spans if span.op == CrossCoreWaitFlag("group", "mte2", 2)]
@@ -253,7 +253,7 @@ COMMON = {"ND": False, "ND.T": True, "NZ": True, "NZ.T": False}
 
 @pytest.mark.parametrize("form", COMMON)
 @pytest.mark.parametrize("m", [1, 16, 24, 31, 32, 33, 48, 64])
-def test_the_cube_takes_256_columns_and_128_of_k_for_any_m(m: int, form: str) -> None:
+def test_the_tile_of_the_cube_for_any_m(m: int, form: str) -> None:
     """Digits that do not fit beside two pieces of the weight are streamed, not cut smaller."""
     plan = tile(A2, check(A2, **weight_specs(m, 4096, 11008, Kind(layout=form))))
     assert isinstance(plan, MulticorePlan)
@@ -264,7 +264,7 @@ def test_the_cube_takes_256_columns_and_128_of_k_for_any_m(m: int, form: str) ->
     assert cube.l0c_depth == (1 if COMMON[form] or 2 * rows * 256 * 4 > 131072 else 2)
 
 
-def test_more_than_256_kib_of_digits_are_streamed_beside_a_narrow_weight() -> None:
+def test_digits_beyond_256_kib_are_streamed() -> None:
     """However much of L1 is left: 2 x 16 rows of 8192 digits are the most that stay."""
     kept = [
         tile(A2, check(A2, **weight_specs(m, 8192, 64, Kind(layout="NDT")))).cube.keep  # type: ignore[union-attr]

@@ -339,7 +339,7 @@ def bits16(values: Any) -> Any:
     return np.asarray(values, F32).astype(BF16).astype(F32)
 
 
-def test_custom_rounds_a_bf16_weight_once_and_an_fp16_weight_twice() -> None:
+def test_custom_rounds_bf16_once_and_fp16_twice() -> None:
     weight, x = np.array([[127]], np.int8), np.ones((65, 1))
     scale, offset = np.array([1.5]).astype(BF16), np.array([0.25]).astype(BF16)
     y = reference(x.astype(BF16), weight, scale, offset)

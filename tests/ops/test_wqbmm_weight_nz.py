@@ -26,7 +26,7 @@ def spec_of(m: int, n: int, k: int, *, trans_x: bool = False) -> dict[str, Any]:
     return weight_specs(m, k, n, kind)
 
 
-def test_the_weight_is_cast_into_one_group_of_banks_and_not_loaded_ahead() -> None:
+def test_no_part_of_the_weight_is_loaded_ahead() -> None:
     # Of 256 columns, 128 a core: two k tiles, each with two parts of the weight and one of x.
     trace = run(OP, device=DEVICE, **spec_of(4, 256, 512)).trace
     assert trace is not None
