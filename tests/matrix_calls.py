@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from op_calls import BF16, RNG
+from op_calls import BF16, RNG, DrawnCall
 
 from npusim import Tensor, TensorSpec, ops
 
@@ -20,14 +20,6 @@ SPLIT, COUPLED = CHIPS[:4], CHIPS[4]
 SPECIAL = np.array([
     np.inf, -np.inf, np.nan, 0.0, -0.0, 65504.0, -65504.0, 6e-8, -1e-7, 300.0, -300.0,
 ])  # fmt: skip
-
-
-class ProductCall(NamedTuple):
-    """Arguments of a product, and where to run it."""
-
-    device: str
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
 
 
 def described(value: Any) -> Any:
@@ -100,7 +92,7 @@ def sizes(most: int) -> st.SearchStrategy[int]:
 
 
 @st.composite
-def matmul_calls(draw: st.DrawFn, most: int = 90) -> ProductCall:
+def matmul_calls(draw: st.DrawFn, most: int = 90) -> DrawnCall:
     """Any call of matmul that is accepted."""
     device, rng = draw(st.sampled_from(CHIPS)), draw(RNG)
     m, k, n = (draw(sizes(most)) for _ in range(3))
@@ -116,11 +108,11 @@ def matmul_calls(draw: st.DrawFn, most: int = 90) -> ProductCall:
         kinds = (np.float32,) if kind is BF16 else (np.float32, np.float16)
         shape = draw(st.sampled_from(((n,), (1, n))))
         bias = halves(rng, shape, draw(st.sampled_from(kinds)))
-    return ProductCall(device, (x1, x2, bias), {})
+    return DrawnCall(device, (x1, x2, bias), {})
 
 
 @st.composite
-def quant_matmul_calls(draw: st.DrawFn, most: int = 90) -> ProductCall:
+def quant_matmul_calls(draw: st.DrawFn, most: int = 90) -> DrawnCall:
     """Any call of npu_quant_matmul that is accepted."""
     device, rng = draw(st.sampled_from(CHIPS)), draw(RNG)
     targets = ("int8", "float16", "bfloat16", "int32")
@@ -167,4 +159,4 @@ def quant_matmul_calls(draw: st.DrawFn, most: int = 90) -> ProductCall:
         bias = wide.clip(-2.1e9, 2.1e9).astype(np.int32)
         bias = bias if kind is np.int32 else rng.normal(0, 5, shape).astype(kind)
     kwargs |= {"offset": offset, "bias": bias}
-    return ProductCall(device, (x1, x2, scale), kwargs)
+    return DrawnCall(device, (x1, x2, scale), kwargs)

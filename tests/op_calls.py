@@ -34,27 +34,11 @@ SPECIAL = np.array([
 ])  # fmt: skip
 
 
-class QuantizeCall(NamedTuple):
-    """Arguments of npu_quantize, and where to run it."""
+class DrawnCall(NamedTuple):
+    """Arguments of an operator, and where to run it."""
 
     device: str
     args: tuple[Any, ...]
-    """input, scales, zero_points, dtype, axis, div_mode."""
-
-
-class DynamicCall(NamedTuple):
-    """Arguments of npu_dynamic_quant, and where to run it."""
-
-    device: str
-    x: Array
-    kwargs: dict[str, Any]
-
-
-class GroupCall(NamedTuple):
-    """Arguments of npu_group_quant, and where to run it."""
-
-    device: str
-    args: tuple[Array, Array, Array]
     kwargs: dict[str, Any]
 
 
@@ -87,14 +71,6 @@ def points(rng: np.random.Generator, count: int, dtype: Any) -> Array:
     wide = rng.integers(limits.min, limits.max, count, dtype=dtype, endpoint=True)
     near = rng.integers(max(limits.min, -40), 40, count, dtype=dtype)
     return np.where(rng.random(count) < 0.2, wide, near).astype(dtype)
-
-
-def as_specs(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The same arguments without values."""
-    return tuple(
-        TensorSpec(value.shape, value.dtype.name) if isinstance(value, np.ndarray) else value
-        for value in args
-    )
 
 
 def bits_of(values: Array) -> Array:
@@ -147,7 +123,7 @@ def shapes(draw: st.DrawFn, most: int = 6000) -> tuple[int, ...]:
 
 
 @st.composite
-def quantize_calls(draw: st.DrawFn) -> QuantizeCall:
+def quantize_calls(draw: st.DrawFn) -> DrawnCall:
     """Any call of npu_quantize that is accepted."""
     device = draw(st.sampled_from(devices.names()))
     series = devices.load(device).series
@@ -164,7 +140,7 @@ def quantize_calls(draw: st.DrawFn) -> QuantizeCall:
         count = 1 if is_one else shape[axis]
         dtype = draw(st.sampled_from(("qint8", "quint8", "int32", "qint32")))
         s, z = floats(rng, (count,), scale_kind), points(rng, count, point_kind)
-        return QuantizeCall(device, (x, s, None if is_bare else z, dtype, axis, True))
+        return DrawnCall(device, (x, s, None if is_bare else z, dtype, axis, True), {})
     is_old = series == "Atlas inference"
     lowest = -1 if is_old or len(shape) == 1 else -2
     axis = draw(st.integers(lowest, len(shape)))
@@ -178,11 +154,11 @@ def quantize_calls(draw: st.DrawFn) -> QuantizeCall:
     if draw(st.booleans()):
         full = tuple(count if index == position else 1 for index in range(x.ndim))
         s, z = s.reshape(full), z.reshape(full)
-    return QuantizeCall(device, (x, s, None if is_bare else z, dtype, axis, False))
+    return DrawnCall(device, (x, s, None if is_bare else z, dtype, axis, False), {})
 
 
 @st.composite
-def group_calls(draw: st.DrawFn) -> GroupCall:
+def group_calls(draw: st.DrawFn) -> DrawnCall:
     """Any call of npu_group_quant that is accepted."""
     device = draw(st.sampled_from(A2 + A3))
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
@@ -202,11 +178,11 @@ def group_calls(draw: st.DrawFn) -> GroupCall:
         ends.astype(draw(st.sampled_from((np.int32, np.int64)))),
     )
     point = None if offset is None else floats(rng, offset, scale_kind)
-    return GroupCall(device, args, {"offset": point, "dst_dtype": dst_dtype})
+    return DrawnCall(device, args, {"offset": point, "dst_dtype": dst_dtype})
 
 
 @st.composite
-def dynamic_calls(draw: st.DrawFn) -> DynamicCall:
+def dynamic_calls(draw: st.DrawFn) -> DrawnCall:
     """Any call of npu_dynamic_quant that is accepted, rows of more than 5000 elements aside."""
     device = draw(st.sampled_from(A2 + A3 + INFERENCE))
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
@@ -215,7 +191,7 @@ def dynamic_calls(draw: st.DrawFn) -> DynamicCall:
         shape = (*shape[:-1], 8 * draw(st.integers(14, 40)))
     if device in INFERENCE:
         shape = (*shape[:-1], -(-shape[-1] // 32) * 32)
-        return DynamicCall(device, rows_of_floats(rng, shape, np.float16), {})
+        return DrawnCall(device, (rows_of_floats(rng, shape, np.float16),), {})
     kind = draw(st.sampled_from((np.float16, BF16)))
     dst_type = draw(st.sampled_from((None, "int8", "quint4x2")))
     if dst_type == "quint4x2":
@@ -233,7 +209,7 @@ def dynamic_calls(draw: st.DrawFn) -> DynamicCall:
         # In order or not: a row takes the first group that ends behind it.
         index[-1] = rows + draw(st.integers(0, 2))
         kwargs["group_index"] = index.astype(np.int32)
-    return DynamicCall(device, rows_of_floats(rng, shape, kind), kwargs)
+    return DrawnCall(device, (rows_of_floats(rng, shape, kind),), kwargs)
 
 
 # ---- rows of contract tables ----

@@ -11,7 +11,6 @@ from draws import draws
 from hypothesis import given
 from hypothesis import strategies as st
 from matrix_calls import SPLIT, gm_matrix, halves, sizes, turned, with_special
-from numpy.typing import NDArray
 from op_calls import BF16, assert_as_reference, assert_same
 from tiny import fewer_cores
 
@@ -24,7 +23,6 @@ from npusim.ops.matmul.templates.whole_k import WholeKPlan
 from npusim.ops.matmul.traits import CallTraits, Chip
 from npusim.ops.matmul.traits import turned as turned_operands
 
-Array = NDArray[Any]
 MATMUL = ops.load("matmul")
 TEMPLATES: tuple[str, ...] = get_args(Template)
 A2 = devices.load("ascend910b2")

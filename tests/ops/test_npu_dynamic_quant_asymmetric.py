@@ -20,7 +20,7 @@ from op_calls import (
     BF16,
     INFERENCE,
     Array,
-    DynamicCall,
+    DrawnCall,
     Row,
     assert_as_reference,
     constraints,
@@ -94,8 +94,8 @@ def test_templates(columns: int, smooth: bool, wanted: str) -> None:
 
 @draws(40)
 @given(dynamic_calls().filter(lambda call: call.device not in INFERENCE))
-def test_a_tiled_run_equals_the_reference(call: DynamicCall) -> None:
-    assert_as_reference(OP, device=call.device, x=call.x, **call.kwargs)
+def test_a_tiled_run_equals_the_reference(call: DrawnCall) -> None:
+    assert_as_reference(OP, *call.args, device=call.device, **call.kwargs)
 
 
 @pytest.mark.parametrize("template", ["base", "large", "moe", "moe_large"])

@@ -10,7 +10,6 @@ import re
 from itertools import product
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 from calls import half_ones as ones
@@ -21,7 +20,6 @@ from npusim.ops import _support
 from npusim.ops.npu_grouped_matmul.support import SUPPORT
 
 OP = "npu_grouped_matmul"
-BF16 = ml_dtypes.bfloat16
 I8, I32, I64, F32 = np.int8, np.int32, np.int64, np.float32
 
 

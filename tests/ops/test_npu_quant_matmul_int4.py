@@ -17,7 +17,6 @@ from npusim.data.dtypes import pack_int4
 
 OP = "npu_quant_matmul"
 A2, A3 = "ascend910b2", "ascend910_9391"
-REFERENCE = ops.load(OP).reference
 F32, F16 = np.float32, np.float16
 
 

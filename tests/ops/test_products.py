@@ -15,7 +15,6 @@ from matrix_calls import (
     CHIPS,
     COUPLED,
     SPLIT,
-    ProductCall,
     bytes_,
     described,
     gm_matrix,
@@ -24,7 +23,7 @@ from matrix_calls import (
     quant_matmul_calls,
     turned,
 )
-from op_calls import BF16, assert_as_reference, assert_same
+from op_calls import BF16, DrawnCall, assert_as_reference, assert_same
 from tiny import fewer_cores
 
 from npusim import TensorSpec, run
@@ -172,7 +171,7 @@ ANY = {MATMUL: matmul_calls, QUANT: quant_matmul_calls}
 @draws(90)
 @given(data=st.data())
 def test_any_call(op: str, data: st.DataObject) -> None:
-    call: ProductCall = data.draw(ANY[op]())
+    call: DrawnCall = data.draw(ANY[op]())
     assert_as_reference(op, *call.args, device=call.device, **call.kwargs)
 
 
@@ -182,6 +181,6 @@ def test_any_call(op: str, data: st.DataObject) -> None:
 @draws(100)
 @given(data=st.data(), order=st.sampled_from(("k16", "k8", "k4", "k1")))
 def test_any_larger_call(op: str, byte_exact: bool, data: st.DataObject, order: str) -> None:
-    call: ProductCall = data.draw(ANY[op](500))
+    call: DrawnCall = data.draw(ANY[op](500))
     more = call.kwargs | ({"cube_order": order} if op == MATMUL else {})
     assert_as_reference(op, *call.args, device=call.device, byte_exact=byte_exact, **more)
