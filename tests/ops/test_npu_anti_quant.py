@@ -170,7 +170,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (
         "ascend910b2",
         {"offset": SPEC((6,), "float32")},
-        "offset must have the shape of scale, (1,), not (6,); pass as many numbers as scale has",
+        "offset must have the shape of scale, (1,), not (6,); pass as many elements as scale has",
     ),
 ]
 

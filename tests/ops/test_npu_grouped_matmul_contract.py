@@ -152,7 +152,7 @@ ROWS = [
         "group_list must be given with group_type=2 and one x, not None; pass the end of "
         "each group"),
     Row({"tuning_config": 3},
-        "tuning_config must be a list of integers, not 3; pass for example [128]"),
+        "tuning_config must be a list of integers, not 3; pass a list of them"),
     Row({"tuning_config": [7]},
         "tuning_config[0] must lie in [0, 6], the rows of x, not 7; pass the rows that an"
         " expert is expected to have"),

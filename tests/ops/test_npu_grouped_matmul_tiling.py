@@ -81,7 +81,7 @@ def test_a_tile_fills_l0c_and_its_loads_fill_l1(rows: int, dtype: str, wanted: A
         (128, "int32", (7168, 512), (128, 256, 128, 4, 4)),
     ],
 )
-def test_tiles_are_high_for_the_rows_that_tuning_config_tells(
+def test_tiles_are_high_for_the_rows_of_tuning_config(
     tuning: int, output: str, sizes: tuple[int, int], wanted: Any
 ) -> None:
     given: dict[str, Any] = {"tuning_config": [tuning], "output_dtype": output}

@@ -89,7 +89,7 @@ REMEDIES = [
            f"with an int32 FRACTAL_NZ weight, quant_scale must be None; {OR_ND}",
            ({"quant_scale": None}, {"weight": cast(NZ4, 2)})),
     Remedy(PRODUCT, {"x1": int32(4, 2)},
-           "x2 must be int32 with x1 of int32 on Atlas A2, not int8; pack its numbers, as int32, "
+           "x2 must be int32 with x1 of int32 on Atlas A2, not int8; pack its elements, as int32, "
            "with npu_convert_weight_to_int4pack",
            ({"x2": packed(int32(16, 8)), "output_dtype": "float16"},)),
     Remedy(PRODUCT, {"x1": int32(4, 2), "x2": int32(16, 8), "output_dtype": "float16"},

@@ -254,7 +254,7 @@ COMMON = {"ND": False, "ND.T": True, "NZ": True, "NZ.T": False}
 @pytest.mark.parametrize("form", COMMON)
 @pytest.mark.parametrize("m", [1, 16, 24, 31, 32, 33, 48, 64])
 def test_the_tile_of_the_cube_for_any_m(m: int, form: str) -> None:
-    """Digits that do not fit beside two pieces of the weight are streamed, not cut smaller."""
+    """Digits that do not fit next to two pieces of the weight are streamed, not cut smaller."""
     plan = tile(A2, check(A2, **weight_specs(m, 4096, 11008, Kind(layout=form))))
     assert isinstance(plan, MulticorePlan)
     cube, rows = plan.cube, -(-2 * m // 16) * 16
