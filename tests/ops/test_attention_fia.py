@@ -388,10 +388,18 @@ def test_one_long_request_is_split_over_all_cores() -> None:
     assert [len(parts) for parts in plan.combined] == [1] + [0] * 15
 
 
-def test_causal_rows_have_tiles_up_to_their_last_key_only() -> None:
-    a = attention_of((1024,), (1024,), (1, 1), sparse_mode=3)
-    tiles = {tuple(piece.row_tile[2:]) for core in schedule(a, 24).cores for piece in core}
-    assert tiles == {(0, 512, 0, 1), (512, 512, 0, 2)}
+@pytest.mark.parametrize(
+    ("keys", "tiles"),
+    [
+        (1024, {(0, 512, 0, 1), (512, 512, 0, 2)}),
+        # One key more, so that each block of rows needs one tile more.
+        (1025, {(0, 512, 0, 2), (512, 512, 0, 3)}),
+    ],
+)
+def test_causal_rows_have_tiles_up_to_their_last_key(keys: int, tiles: set[Any]) -> None:
+    a = attention_of((1024,), (keys,), (1, 1), sparse_mode=3)
+    pieces = (piece for core in schedule(a, 24).cores for piece in core)
+    assert {tuple(piece.row_tile[2:]) for piece in pieces} == tiles
 
 
 # ---- time ----
