@@ -205,14 +205,14 @@ def test_the_second_version_is_the_first_by_other_names() -> None:
     ("wrong", "message"),
     [
         ({"num_query_heads": 0}, "num_query_heads must lie in [1, 256], not be 0; pass the heads "
-         "of query"),
+        "of query"),
         ({"actual_seq_kvlen": [9]}, "actual_seq_kvlen must have as many entries as "
-         "actual_seq_qlen, 2, not 1; pass one for each request"),
+        "actual_seq_qlen, 2, not 1; pass one for each request"),
         ({"learnable_sink": HALF}, "learnable_sink must be None, not an array of float16 (5, 4, "
-         "32): quantised keys, offsets of scores, prefixes and rotated parts of a head are not "
-         "simulated; leave it out"),
+        "32): quantised keys, offsets of scores, prefixes and rotated parts of a head are not "
+        "simulated; leave it out"),
         ({"key_quant_mode": 1}, "key_quant_mode must be 0, not 1: quantised keys, offsets of "
-         "scores, prefixes and rotated parts of a head are not simulated; leave it out"),
+        "scores, prefixes and rotated parts of a head are not simulated; leave it out"),
     ],
 )  # fmt: skip
 def test_the_second_version_refuses_by_its_own_names(wrong: dict[str, Any], message: str) -> None:

@@ -248,7 +248,7 @@ ROWS = [
         "token a request with key of int8, not 3: the kernel that takes more is not simulated; "
         f"pass key and value of float16, and no scales, to {OP}", code=Code.UNSUPPORTED),
     Row({"query": np.ones((2, 4, 32), F16), "input_layout": "TND", "actual_seq_lengths": [1, 2],
-         "actual_seq_lengths_kv": [4, 9]}
+        "actual_seq_lengths_kv": [4, 9]}
         | {x: np.ones((9, 2, 32), np.int8) for x in ("key", "value")}
         | {f"{x}_antiquant_scale": np.ones(1, F16) for x in ("key", "value")},
         "input_layout must be BSH, BSND or BNSD with key of int8, not TND: other kernels take "

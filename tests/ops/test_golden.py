@@ -143,14 +143,14 @@ CASES = [
     Case(
         "npu_dynamic_quant", "moe_large", (TensorSpec((1, 10256), "bfloat16"),), ALL[1:2],
         {"smooth_scales": TensorSpec((1, 10256), "bfloat16"), "template": "moe_large",
-         "group_index": np.array([1], np.int32)},
+        "group_index": np.array([1], np.int32)},
     ),
     Case("npu_dynamic_quant", "long_rows", (TensorSpec((1, 4128), "float16"),), (INFERENCE,)),
     # Two rows of one core, each of another group.
     Case(
         "npu_dynamic_quant", "groups", (TensorSpec((96, 16), "bfloat16"),), ALL[1:2],
         {"smooth_scales": TensorSpec((96, 16), "bfloat16"), "dst_type": "quint4x2",
-         "group_index": np.arange(1, 97, dtype=np.int32)}, 1,
+        "group_index": np.arange(1, 97, dtype=np.int32)}, 1,
     ),
     Case("npu_swiglu", "widened", (TensorSpec((3, 64), "float16"),), ALL),
     Case("npu_swiglu", "float32", (TensorSpec((2, 52), "float32"),), ALL[1:2]),
@@ -201,12 +201,12 @@ CASES = [
     Case(
         "npu_dequant_swiglu_quant", "groups", (TensorSpec((4, 128), "int32"),), ALL[1:2],
         {"weight_scale": TensorSpec((2, 128), "float32"), "group_index": np.array([3, 1]),
-         "activation_scale": TensorSpec((4, 1), "float32"), "quant_mode": 1}, 1,
+        "activation_scale": TensorSpec((4, 1), "float32"), "quant_mode": 1}, 1,
     ),
     Case(
         "npu_dequant_swiglu_quant", "whole_groups", (TensorSpec((64, 128), "int32"),), ALL[1:2],
         {"weight_scale": TensorSpec((32, 128), "float32"), "group_index": np.full(32, 2),
-         "quant_scale": TensorSpec((32, 64), "float32"), "quant_mode": 1, "swiglu_mode": 1}, 1,
+        "quant_scale": TensorSpec((32, 64), "float32"), "quant_mode": 1, "swiglu_mode": 1}, 1,
     ),
     # Two rows of a core, each of another group.
     *(
@@ -245,7 +245,7 @@ CASES = [
     Case(
         "npu_moe_gating_top_k", "groups_of_32", (TensorSpec((1, 256), "bfloat16"), 8), (A2,),
         {"bias": TensorSpec((256,), "bfloat16"), "k_group": 4, "group_count": 8,
-         "group_select_mode": 1, "norm_type": 1},
+        "group_select_mode": 1, "norm_type": 1},
     ),
     Case("npu_moe_gating_top_k", "no_group", (TensorSpec((3, 72), "float16"), 2), (A2,)),
     Case(

@@ -130,20 +130,21 @@ OPEN = "which token is kept is open on a card; leave one of the tokens out with 
 KEY_16 = "(blocks, block_size, 1, 16) for key of shape (2, 1, 16)"
 
 ROWS = [
-    Row({"key": ones(2, 16)}, "key must have three dimensions, (tokens, heads, width), not shape "
-        "(2, 16); reshape it"),
-    Row({"key": ones(2, 0, 16)}, "key must have heads and a width, not shape (2, 0, 16); leave "
-        "the call out"),
-    Row({"value": ones(3, 1, 16)}, "value must have the tokens and heads of key, (2, 1), not "
-        "(3, 1); pass the same tokens"),
+    Row({"key": ones(2, 16)},
+        "key must have shape (tokens, heads, width), not (2, 16); pass one of that shape"),
+    Row({name: ones(2, 0, 16) for name in ("key", "value")},
+        "key must have heads and a width, not shape (2, 0, 16); leave the call out"),
+    Row({"value": ones(3, 1, 16)},
+        "value must have shape (2, 1, value_width) like key, not (3, 1, 16); pass one of "
+        "that shape"),
     Row({"key_cache": ones(2, 4, 16)}, f"key_cache must have shape {KEY_16}, not (2, 4, 16); "
         "make it so"),
     Row({"value_cache": ones(2, 5, 1, 16)}, "value_cache must have the blocks of key_cache, 2 of "
         "4 tokens, not 2 of 5; make both alike"),
     Row({"cache_mode": "PA_NZ"}, "key_cache must have shape (blocks, 1, block_size, 16) for key of "
         "shape (2, 1, 16), not (2, 4, 1, 16); make it so"),
-    Row({"slot_mapping": slots(0)}, "slot_mapping must have shape (2,), a slot for each token, not "
-        "(1,); pass one for each"),
+    Row({"slot_mapping": slots(0)},
+        "slot_mapping must have shape (2,) like key, not (1,); pass one of that shape"),
     Row({"slot_mapping": slots(0, 8)}, "slot_mapping must name slots below 8, which the caches "
         "have, not 8; make the caches larger, or pass -1 to leave the token out",
         {"slot_mapping": slots(0, -1)}),

@@ -10,6 +10,7 @@ from calls import half_ones as ones
 from matrix_calls import fractals
 from op_calls import BF16, NEW, OLD, Row, assert_accepted, constraints
 
+from npusim.ops._vocabulary import listed
 from npusim.ops.matmul.choice import Template
 
 OP = "matmul"
@@ -41,14 +42,14 @@ ROWS = [
         for shape, right in (((1,), (8,)), ((4,), (8,)), ((4, 8), (1, 8)), ((1, 1, 8), (1, 8)))
     ),
     # kernels
-    Row({"template": 3}, "template must be a name or None, not 3; leave it out",
-        {"template": "base"}),
-    Row({"template": "v3"},
-        f"template must be one of {', '.join(get_args(Template))} on Atlas A2 and Atlas A3, "
-        "not 'v3'; "
-        "leave it out to get the vendor's choice", {"template": "v2"}, NEW),
+    *(
+        Row({"template": template},
+    f"template must be {listed(get_args(Template))} on Atlas A2 and Atlas A3, not "
+        f"{template!r}; leave it out to get the vendor's choice", {"template": "v2"}, NEW)
+        for template in ("v3", 3)
+        ),
     Row({"template": "v2"},
-        "template must be one of base on Atlas inference, not 'v2'; "
+        "template must be base on Atlas inference, not 'v2'; "
         "leave it out to get the vendor's choice", {"template": "base"}, OLD),
     # output
     *(

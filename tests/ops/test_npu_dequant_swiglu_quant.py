@@ -65,8 +65,8 @@ ROWS = [
         code=TILING),
     *(
         Row({"weight_scale": ones(*shape)},
-            f"weight_scale must have shape (128,) for x of shape (6, 128), not {shape}; pass a "
-            f"number for each column", {"weight_scale": ones(1, 128)}, code=TILING)
+            "weight_scale must have shape (128,) or (1, 128) for x of shape (6, 128), not "
+            f"{shape}; pass a number for each column", {"weight_scale": ones(1, 128)}, code=TILING)
         for shape in ((64,), (6, 128), ())
     ),
     Row({"activation_scale": ones(5)},
@@ -83,7 +83,7 @@ ROWS = [
         "quant_offset must have the shape of quant_scale, (64,), not (1,); pass one for each scale",
         {"quant_scale": ones(1), "quant_offset": ones(1)}, code=TILING),
     Row({"quant_mode": 1, "quant_scale": ones(128)},
-        "quant_scale must have shape (64,) or (1, 64) or (1,), not (128,); pass a scale for each "
+        "quant_scale must have shape (64,), (1, 64) or (1,), not (128,); pass a scale for each "
         "column of y", {"quant_mode": 1, "quant_scale": ones(1, 64)}, code=TILING),
     # groups
     *(
@@ -108,7 +108,7 @@ ROWS = [
         "group_index must have shape (groups,) with a bias or a swiglu_mode, not (2, 2); pass the "
         "counts alone", GROUPED | {"bias": ones(2, 128)}, code=TILING),
     Row({"x": ones(6, 64, dtype=np.int32), "weight_scale": ones(2, 64), "group_index": COUNTS,
-         "quant_mode": 1},
+        "quant_mode": 1},
         "the last dimension of x must be a multiple of 128 with a group_index, not 64; pad both "
         "halves", GROUPED, code=TILING),
     Row(GROUPED | {"group_index": np.array([2, 5])},
@@ -118,11 +118,11 @@ ROWS = [
         "group_index must hold counts from 0 on, not [-2, 5]; pass the rows of each group",
         GROUPED),
     Row({"x": ones(2, 10624, dtype=np.int32), "weight_scale": ones(2, 10624),
-         "group_index": np.array([1, 1]), "quant_mode": 1},
+        "group_index": np.array([1, 1]), "quant_mode": 1},
         "the last dimension of x must be at most 10496 with a group_index and these operands, not "
         "10624; call npu_swiglu and npu_dynamic_quant",
         {"x": ones(2, 10496, dtype=np.int32), "weight_scale": ones(2, 10496),
-         "group_index": np.array([1, 1]), "quant_mode": 1}, code=TILING),
+        "group_index": np.array([1, 1]), "quant_mode": 1}, code=TILING),
 ]  # fmt: skip
 test_each_constraint = constraints(OP, BASE, ROWS)
 

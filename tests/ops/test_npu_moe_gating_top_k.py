@@ -155,12 +155,12 @@ def test_groups_of_32_are_sorted_at_once() -> None:
 BASE = {"x": np.zeros((4, 64), np.float16), "k": 4}
 ROWS = [
     Row({"x": np.zeros((2, 4, 64), np.float16)},
-        "x must have shape (rows, experts) with 1 to 2048 experts, not (2, 4, 64); reshape it"),
+        "x must have shape (rows, experts), not (2, 4, 64); pass one of that shape"),
     Row({"x": np.zeros((1, 2049), np.float16)},
-        "x must have shape (rows, experts) with 1 to 2048 experts, not (1, 2049); reshape it",
+        "x must have 1 to 2048 experts, not 2049; choose from fewer",
         {"x": np.zeros((1, 2048), np.float16)}),
     Row({"bias": np.zeros(63, np.float16)},
-        "bias must have shape (64,), a number for each expert, not (63,); pass as many elements as "
+        "bias must have shape (64,) like x, not (63,); pass one of that shape",
         "x has columns", {"bias": np.zeros(64, np.float16)}),
     Row({"group_count": 6},
         "group_count must divide the 64 experts of x, not be 6; choose a divisor",

@@ -276,10 +276,10 @@ ROWS = [
     Row(PADDED | {"row_idx_type": 1},
         "row_idx_type must be 0 for drop_pad_mode=1, not 1: rows that are filled up come from "
         "nowhere; pass 0", PADDED),
-    Row({"x": np.ones(4, np.float16)}, "x must have shape (tokens, width), not (4,); reshape it"),
+    Row({"x": np.ones(4, np.float16)},
+        "x must have shape (tokens, width), not (4,); pass one of that shape"),
     Row({"expert_idx": np.zeros((3, 2), np.int32)},
-        "expert_idx must have shape (4, k), a row for each of x, not (3, 2); pass what the gate "
-        "gives"),
+        "expert_idx must have shape (4, k) like x, not (3, 2); pass one of that shape"),
     Row(QUANT | {"x": np.ones((4, 8193), np.float16)},
         "x must have at most 8192 columns for quant_mode=1, not 8193; longer rows are not "
         "simulated: quantise first", QUANT | {"x": np.ones((4, 8192), np.float16)}),

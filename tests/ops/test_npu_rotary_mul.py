@@ -193,7 +193,7 @@ ROWS = [
     Row({"self": ones(2, 3, 5, 7)},
         f"self must have an even last dimension of at most 896, not 7; {CUT}"),
     Row({"r2": ones(1, 1, 1, 8)},
-        "r2 must have the shape of r1, (1, 1, 5, 8), not (1, 1, 1, 8); pass both for the same "
+        "r2 must have shape (1, 1, 5, 8) like r1, not (1, 1, 1, 8); pass one of that shape",
         "lines"),
     *(
         Row({"r1": ones(*shape), "r2": ones(*shape)}, FITS.format(shape))
