@@ -16,14 +16,18 @@ assumed.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from enum import IntEnum
 from typing import Any, Literal, NamedTuple
+
+import numpy as np
 
 from npusim.data.dtypes import FLOAT16, FLOAT32, UINT8
 from npusim.data.integers import align_down, align_up
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import Local
 from npusim.kernel.rows import pieces
+from npusim.kernel.steps import Column, Step, column_of
 from npusim.kernel.vector_core import VectorCore
 from npusim.kernel.views import GmView, repeat
 from npusim.kernel.wide_plane import WidePlane, by_rows, reduce_rows
@@ -61,6 +65,39 @@ def rows_of_half(rows: int, half: int) -> tuple[int, int]:
         units = (rows + SPLIT_ROWS - 1) // SPLIT_ROWS
         first = (units + 1) // 2 * SPLIT_ROWS
     return (0, first) if half == 0 else (first, rows - first)
+
+
+class Turn(IntEnum):
+    """When a core works on a tile, counted from where it does so first."""
+
+    BEFORE = 0
+    FIRST = 1
+    SECOND = 5
+    """After the first half of the next tile, and before anything of the one behind that."""
+
+
+TURNS = 3
+"""Of them from tile to tile."""
+
+
+def step_of(
+    tiles: Sequence[Tile],
+    stage: Callable[..., None],
+    arguments: tuple[Any, ...],
+    turn: Turn,
+    half: int | None = None,
+    *,
+    keeps_slots: bool = False,
+) -> Step:
+    """What cube cores do with *tiles*, or vector cores number *half* of each group."""
+    core, index = np.array([(tile.core, tile.number) for tile in tiles]).reshape(-1, 2).T
+    core = core if half is None else 2 * core + half
+    return Step(stage, arguments, core, TURNS * index + turn, keeps_slots)
+
+
+def part_of(half: int) -> Callable[[Tile], tuple[int, int]]:
+    """The rows of tiles that vector cores number *half* have."""
+    return lambda tile: rows_of_half(tile.piece.row_tile.rows, half)
 
 
 class Vector:
@@ -166,20 +203,16 @@ class Softmax:
 
     def __init__(self, vector: Vector) -> None:
         self._vector, self._core, self._memory = vector, vector.core, vector.memory
-        self._masks: dict[tuple[RowTile, int, int], tuple[tuple[MaskStep, ...], ...]] = {}
 
-    def begin(self, tiles: tuple[Tile, ...], index: int, half: int) -> None:
-        """What comes before tile number *index* of *tiles*: nothing."""
-
-    def call(self, tile: Tile, index: int, half: int) -> None:
-        """Write the call for tile number *index* of a core, its rows of *half*."""
-        row_tile = tile.piece.row_tile
-        first, rows = rows_of_half(row_tile.rows, half)
-        scores, weights = (
-            self._memory.slot(name, index, rows, tile.keys, first) for name in ("scores", "weights")
+    def steps(self, half: int) -> list[Step]:
+        """All tiles, their rows of *half*."""
+        tiles, part = self._memory.plan.tiles, part_of(half)
+        is_first, parity = (
+            np.array(each) for each in ([x.is_first for x in tiles], [x.number % 2 for x in tiles])
         )
-        more = self.of_loops(tile, first, rows)
-        repeat(self._core, self._tile, tile.is_first, index % 2, scores, weights, more)
+        views = (self._memory.slots(name, part) for name in ("scores", "weights"))
+        arguments = is_first, parity, *views, self.of_loops(half)
+        return [step_of(tiles, self._tile, arguments, Turn.FIRST, half)]
 
     def _tile(
         self,
@@ -258,16 +291,22 @@ class Softmax:
 
     # ---- masks ----
 
-    def of_loops(self, tile: Tile, first: int, rows: int) -> tuple[Hashable, ...]:
-        """What hides scores of rows [first, first + rows) of *tile*, of each loop."""
-        # It is the same for all heads.
-        place = tile.piece.row_tile._replace(head=0), tile.key, first
-        if place not in self._masks:
-            self._masks[place] = tuple(
-                tuple(self._masks_of(place[0], tile.key, tile.keys, first + row, count))
+    def of_loops(self, half: int) -> Column:
+        """What hides scores of rows of *half* of each tile, of each loop."""
+
+        def masks(tile: Tile) -> tuple[Hashable, ...]:
+            row_tile = tile.piece.row_tile
+            first, rows = rows_of_half(row_tile.rows, half)
+            return tuple(
+                tuple(self._masks_of(row_tile, tile.key, tile.keys, first + row, count))
                 for row, count in self._vector.loops(tile.keys, rows)
             )
-        return self._masks[place]
+
+        def place(tile: Tile) -> Hashable:
+            # It is the same for all heads.
+            return *tile.piece.row_tile[::2], tile.piece.row_tile.rows, tile.key
+
+        return column_of(self._memory.plan.tiles, place, masks)
 
     def _masks_of(
         self, tile: RowTile, key: int, keys: int, row: int, count: int

@@ -40,6 +40,7 @@ from npusim.devices.schema import DeviceSpec
 from npusim.isa import BLOCK_BYTES, Binary, Local
 from npusim.kernel.program import Block
 from npusim.kernel.rows import pieces
+from npusim.kernel.steps import Column, Step, column
 from npusim.kernel.views import GmView, repeat
 from npusim.kernel.wide_plane import LANES, WidePlane, by_rows, reduce_rows
 from npusim.ops._attention.fia import QUERY_READY, Plan, launch
@@ -52,8 +53,10 @@ from npusim.ops._attention.fia_vector import (
     Softmax,
     State,
     StateName,
+    Turn,
     Vector,
     rows_of_half,
+    step_of,
 )
 from npusim.ops._attention.places import DIGITS, Memory, joined
 from npusim.ops._attention.problem import Antiquant, Attention
@@ -239,15 +242,17 @@ class DigitSoftmax(Softmax):
 
     # ---- queries ----
 
-    def begin(self, tiles: tuple[Tile, ...], index: int, half: int) -> None:
-        """The digits of the next row of tiles, while the cube is at this one."""
-        if index == 0:
-            self._call_query(tiles[0], half)
-        if index + 1 < len(tiles) and tiles[index + 1].is_first:
-            self._call_query(tiles[index + 1], half)
+    def steps(self, half: int) -> list[Step]:
+        """The digits of the next row of tiles are written while the cube is at this one."""
+        tiles = [tile for tile in self._memory.plan.tiles if tile.is_first]
+        queries = zip(*(self._of_query(tile, half) for tile in tiles), strict=True)
+        earlier = [tile._replace(number=max(0, tile.number - 1)) for tile in tiles]
+        arguments = tuple(map(list, queries))
+        own = [step_of(earlier, self._query, arguments, Turn.BEFORE, half)] if tiles else []
+        return [*own, *super().steps(half)]
 
-    def _call_query(self, tile: Tile, half: int) -> None:
-        """Write the call for the row of tiles of *tile*, its rows of *half*."""
+    def _of_query(self, tile: Tile, half: int) -> tuple[Hashable, ...]:
+        """What `_query` gets for the row of tiles of *tile*, its rows of *half*."""
         memory, a, row_tile = self._memory, self._vector.a, tile.piece.row_tile
         first, rows = rows_of_half(row_tile.rows, half)
         # The heads of the only token of a request follow each other, whatever the layout.
@@ -258,17 +263,17 @@ class DigitSoftmax(Softmax):
         digit_bytes = row_tile.rows * digits.row_bytes
         key = self._digits.antiquant.key
         scale = memory.scales(key, tile) if key.per != "token" else None
-        repeat(self._core, self._query, tile.turn, query, digits, digit_bytes, scale)
+        return tile.turn % 2, query, digits, digit_bytes, scale
 
     def _query(
-        self, turn: int, query: GmView, digits: GmView, digit_bytes: int, scale: GmView | None
+        self, parity: int, query: GmView, digits: GmView, digit_bytes: int, scale: GmView | None
     ) -> None:
         """(rows, width) of *query* -> as many of each digit."""
         loop_rows = max(1, align_down(COUNT // query.columns, ROWS_OF_LOOP))
         for row, rows in pieces(query.rows, loop_rows):
             here = slice(row, row + rows)
             views = query[here, :], digits[here, :]
-            repeat(self._core, self._query_rows, turn % 2, row, *views, digit_bytes, scale)
+            repeat(self._core, self._query_rows, parity, row, *views, digit_bytes, scale)
         self._core.cross_core_set_flag("group", "mte3", QUERY_READY)
 
     def _query_rows(
@@ -295,15 +300,21 @@ class DigitSoftmax(Softmax):
 
     # ---- scores ----
 
-    def of_loops(self, tile: Tile, _: int, rows: int) -> tuple[Hashable, ...]:
-        """What is special about *tile*, the same for each loop."""
+    def of_loops(self, half: int) -> Column:
+        """What is special about each tile, the same for each loop."""
         memory, both = self._memory, self._digits.antiquant
-        key, value = (
-            memory.scales(each, tile) if each.per == "token" else None
-            for each in (both.key, both.value)
-        )
-        special = Special(tile.turn % 2, tile.piece.row_tile.rows, key, value)
-        return tuple(special for _ in self._vector.loops(tile.keys, rows))
+
+        def special(tile: Tile) -> tuple[Hashable, ...]:
+            key, value = (
+                memory.scales(each, tile) if each.per == "token" else None
+                for each in (both.key, both.value)
+            )
+            row_tile = tile.piece.row_tile
+            found = Special(tile.turn % 2, row_tile.rows, key, value)
+            _, rows = rows_of_half(row_tile.rows, half)
+            return tuple(found for _ in self._vector.loops(tile.keys, rows))
+
+        return column([special(tile) for tile in memory.plan.tiles])
 
     def rows(
         self,

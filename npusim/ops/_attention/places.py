@@ -13,7 +13,7 @@ cache. FIA and IFA move what they write from tile to tile. Their workspaces are
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -25,6 +25,7 @@ from npusim.data.dtypes import FLOAT32, INT32, UINT8, DType
 from npusim.data.integers import align_up, ceil_div
 from npusim.kernel.cube_core import sums_dtype
 from npusim.kernel.program import Binding
+from npusim.kernel.steps import Column, column_of
 from npusim.kernel.views import GmView
 from npusim.ops._attention.cube import Piece
 from npusim.ops._attention.fai_tiling import ENTRIES_OF_A_LINE as LINE_ENTRIES
@@ -322,6 +323,15 @@ class Memory:
             if nbytes and self.plan.cores
         }
 
+    def slots(self, name: str, part: Callable[[FiaTile], tuple[int, int]]) -> Column:
+        """Of each tile its slot of *name*: the first row of *part*, and so many rows."""
+
+        def shape(tile: FiaTile) -> tuple[int, ...]:
+            row, rows = part(tile)
+            return tile.number % WORK_SLOTS, rows, tile.keys if name in WIDE else self.width, row
+
+        return column_of(self.plan.tiles, shape, lambda tile: self.slot(name, *shape(tile)))
+
     def slot(self, name: str, index: int, rows: int, columns: int, row: int = 0) -> GmView:
         """*rows* x *columns* of slot *index* of a core's workspace *name*, from *row* on."""
         dtype, pitch = self._types[name], columns
@@ -342,9 +352,20 @@ class Memory:
 
     # ---- queries and what comes out ----
 
-    def queries(self, tile: RowTile) -> tuple[GmView, ...]:
-        """The rows of *tile*, as few matrices as possible."""
-        return tuple(self._views(self.sides["query"], tile, 0, tile.rows, joins_heads=False))
+    def queries(self) -> Column:
+        """The rows of each tile, or their digits, as few matrices as possible."""
+        if self.copies > 1:
+            return column_of(
+                [(tile.turn % WORK_SLOTS, tile.piece.row_tile.rows) for tile in self.plan.tiles],
+                lambda key: key,
+                lambda key: (self.slot("digits", key[0], DIGITS * key[1], self.width),),
+            )
+        side = self.sides["query"]
+        return column_of(
+            [tile.piece.row_tile for tile in self.plan.tiles],
+            lambda tile: tile,
+            lambda tile: tuple(self._views(side, tile, 0, tile.rows, joins_heads=False)),
+        )
 
     def target(self, tile: RowTile, row: int, rows: int) -> Target:
         """Where rows [row, row + rows) of *tile* go."""
@@ -403,6 +424,12 @@ class Memory:
             at += run.rows
 
     # ---- keys and values ----
+
+    def by_keys(self, write: Callable[[FiaTile], Hashable]) -> Column:
+        """What *write* makes of each tile, the same for all of the same keys."""
+        return column_of(
+            self.plan.tiles, lambda tile: (*tile.piece.row_tile[:2], tile.key, tile.keys), write
+        )
 
     def keys(self, name: str, tile: FiaTile) -> tuple[Piece, ...]:
         """The keys of *tile* in *name*, key or value, in pieces of neighbours."""
