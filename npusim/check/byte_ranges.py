@@ -30,6 +30,8 @@ __all__ = [
 ]
 
 Numbers = NDArray[np.int64]
+PHASE_BYTES = 2**40
+"""From a byte in a phase to the same byte in the next one: farther than tensors reach."""
 Pieces = tuple[Numbers, Numbers]
 """Where byte ranges begin and end."""
 
@@ -112,6 +114,12 @@ class Search:
         self._of_programs: dict[tuple[str, bool], Owned | None] = {}
         """Name of global memory, and whether it is written -> what each program touches."""
 
+    def of(self, blocks: tuple[Block, ...]) -> Search:
+        """A search of *blocks*, of which some bodies are the same."""
+        found = Search(blocks)
+        found._bodies = self._bodies
+        return found
+
     def is_simple(self, tensor: str) -> bool:
         """Whether *tensor* is only read, or only written, each byte once."""
         number = self._launch.tensors.index(tensor)
@@ -131,6 +139,34 @@ class Search:
         starts, ends = found.starts[rows], found.ends[rows]
         by_start = np.argsort(starts, kind="stable")
         return Ranges(starts[by_start], ends[by_start], owners[by_start])
+
+    def in_phases(self, tensor: str, is_write: bool, phases: list[Numbers]) -> Ranges:
+        """What each core touches of *tensor*, that of a phase apart from that of all others.
+
+        *phases* says of each core in which phase each call of its program is.
+        """
+        launch, number = self._launch, self._launch.tensors.index(tensor)
+        found = [(np.zeros(0, np.int64),) * 4]
+        for column, name in enumerate(launch.names):
+            pieces = rows_of_pieces(launch, name, self._bodies[is_write])
+            if pieces is None:
+                continue
+            starts, ends, rows = pieces
+            for core in np.flatnonzero(launch.tensor[:, column] == number).tolist():
+                program = launch.program[core]
+                edges = launch.first[program], launch.first[program + 1]
+                own = slice(*np.searchsorted(rows, edges))
+                base, phase = launch.base[core, column], phases[core][rows[own] - edges[0]]
+                owner = np.full(phase.size, core)
+                found.append((starts[own] + base, ends[own] + base, owner, phase))
+        starts, ends, owner, phase = map(np.concatenate, zip(*found, strict=True))
+        if not starts.size:
+            return Ranges(starts, ends, owner)
+        apart = PHASE_BYTES * phase
+        owned = Owned.of(starts + apart, ends + apart, owner, launch.cores)
+        owner = np.repeat(np.arange(launch.cores), np.diff(owned.first))
+        by_start = np.argsort(owned.starts, kind="stable")
+        return Ranges(owned.starts[by_start], owned.ends[by_start], owner[by_start])
 
     def _touched(self, tensor: str, is_write: bool) -> Owned:
         """What each core reads or writes of *tensor*."""
