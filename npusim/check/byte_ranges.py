@@ -148,11 +148,13 @@ class Search:
         launch, number = self._launch, self._launch.tensors.index(tensor)
         found = [(np.zeros(0, np.int64),) * 4]
         for column, name in enumerate(launch.names):
-            pieces = rows_of_pieces(launch, name, self._bodies[is_write])
+            cores = np.flatnonzero(launch.tensor[:, column] == number).tolist()
+            bodies = self._bodies[is_write]
+            pieces = rows_of_pieces(launch, name, bodies) if cores else None
             if pieces is None:
                 continue
             starts, ends, rows = pieces
-            for core in np.flatnonzero(launch.tensor[:, column] == number).tolist():
+            for core in cores:
                 program = launch.program[core]
                 edges = launch.first[program], launch.first[program + 1]
                 own = slice(*np.searchsorted(rows, edges))

@@ -82,6 +82,7 @@ class Recorder:
         self._awaited: dict[Body, tuple[Flag, ...]] = {}
         self._uses: dict[Body, tuple[MicroOp, ...]] = {}
         self._last: dict[Body, bool] = {}
+        self._parts: dict[Hashable, _Parts] = {}
         self._records: dict[Hashable, Record] = {}
 
     def record(self, program: Program) -> tuple[Record, Called]:
@@ -140,17 +141,11 @@ class Recorder:
         """*calls*; a body that is not *one* is taken apart."""
         if all(map(is_one, calls.bodies)):
             return calls
-        inner = [tuple(_inner(Call(body), is_one)) for body in calls.bodies]
-        size = np.array([len(each) for each in inner], np.int64)
-        row, where = spread(size[calls.body], (np.cumsum(size) - size)[calls.body])
-        flat = [call for each in inner for call in each]
-        names = dict.fromkeys((*calls.names, *(name for call in flat for name in call.shifts)))
-        own = np.array([[call.shifts.get(x, 0) for x in names] for call in flat], np.int64)
-        shifts = own.reshape(len(flat), len(names))[where]
-        shifts[:, : len(calls.names)] += calls.shifts[row]
-        bodies = {call.body: number for number, call in enumerate(flat)}
-        body = np.array([bodies[call.body] for call in flat], np.int64)
-        return Calls(tuple(call.body for call in flat), tuple(names), body[where], shifts)
+        # Programs of one launch have the same bodies.
+        key = is_one, calls.bodies, calls.names
+        if key not in self._parts:
+            self._parts[key] = _Parts.of(calls, is_one)
+        return self._parts[key].calls(calls)
 
     def _has_few_flags(self, body: Body) -> bool:
         return not body.calls or len(self._uses_of(body)) <= FEW_FLAGS
@@ -213,6 +208,38 @@ class Recorder:
                 flags = [flag for op in body.ops if (flag := awaited(op)) is not None]
             self._awaited[body] = tuple(dict.fromkeys(flags))
         return self._awaited[body]
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """Bodies taken apart."""
+
+    size: NDArray[np.int64]
+    """Of each body how many calls there are in its place, `(bodies,)`."""
+    bodies: tuple[Body, ...]
+    """Of all these calls."""
+    names: tuple[str, ...]
+    shifts: NDArray[np.int64]
+    """`(calls, names)`."""
+
+    @staticmethod
+    def of(calls: Calls, is_one: Callable[[Body], bool]) -> _Parts:
+        """The bodies of *calls*, those that are not *one* taken apart."""
+        inner = [tuple(_inner(Call(body), is_one)) for body in calls.bodies]
+        size = np.array([len(each) for each in inner], np.int64)
+        flat = [call for each in inner for call in each]
+        names = dict.fromkeys((*calls.names, *(name for call in flat for name in call.shifts)))
+        shifts = np.array([[call.shifts.get(x, 0) for x in names] for call in flat], np.int64)
+        bodies = tuple([call.body for call in flat])
+        return _Parts(size, bodies, tuple(names), shifts.reshape(len(flat), len(names)))
+
+    def calls(self, calls: Calls) -> Calls:
+        """What *calls* of the bodies as they were become."""
+        first = np.cumsum(self.size) - self.size
+        row, where = spread(self.size[calls.body], first[calls.body])
+        shifts = self.shifts[where]
+        shifts[:, : len(calls.names)] += calls.shifts[row]
+        return Calls(self.bodies, self.names, where, shifts)
 
 
 def _inner(call: Call, is_one: Callable[[Body], bool]) -> Iterator[Call]:
