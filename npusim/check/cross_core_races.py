@@ -19,6 +19,7 @@ from npusim.check.byte_ranges import (
     Pieces,
     Search,
     is_read_elsewhere,
+    kind_of,
     merged,
     overlap,
     pieces_of,
@@ -27,7 +28,7 @@ from npusim.check.byte_ranges import (
 from npusim.check.hazards import CrossCoreOrder, Moment, RaceError
 from npusim.check.hazards.pasts import Accesses
 from npusim.data.integers import ceil_div
-from npusim.isa import MicroOp, added_dtype, global_operand, writes_global
+from npusim.isa import global_operand
 from npusim.kernel.program import Block, Body, added
 from npusim.kernel.table import Calls
 
@@ -228,13 +229,6 @@ def by_kind(accesses: Accesses) -> dict[tuple[str, str], Pieces]:
                 moved = shifted(pieces_of(place), shifts.get(place.name, 0))
                 found.setdefault((place.name, kind_of(op)), []).append(moved)
     return {key: merged(pieces) for key, pieces in found.items()}
-
-
-def kind_of(op: MicroOp) -> str:
-    if not writes_global(op):
-        return "read"
-    dtype = added_dtype(op)
-    return "write" if dtype is None else dtype.name
 
 
 class _Alike(NamedTuple):

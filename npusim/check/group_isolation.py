@@ -82,8 +82,8 @@ def _are_ordered(
     phases = launch.phases(recorder)
     if phases is None:
         return False
-    ranges = ranges.of(launch.blocks) if among else ranges
-    return all(_are_apart(ranges, tensor, phases) for tensor in among)
+    parted = Search(launch.blocks)
+    return all(_are_apart(parted, tensor, launch.kinds, phases) for tensor in among)
 
 
 def _groups(blocks: tuple[Block, ...], is_grouped: bool) -> list[Group]:
@@ -114,10 +114,21 @@ def _sorted(found: Iterable[Ranges]) -> Ranges:
     return Ranges(starts[by_start], ends[by_start], owners[by_start])
 
 
-def _are_apart(ranges: Search, tensor: str, phases: list[Numbers]) -> bool:
-    """Whether what a core writes of *tensor* is its own, phase by phase."""
-    writes, reads = (ranges.in_phases(tensor, is_write, phases) for is_write in (True, False))
-    return not overlap(writes) and not is_read_elsewhere(writes, reads)
+def _are_apart(ranges: Search, tensor: str, kinds: set[str], phases: list[Numbers]) -> bool:
+    """Whether what a core writes of *tensor* is its own, phase by phase.
+
+    Of accesses of the *kinds* that there are, those that add in one type do not mind each other.
+    """
+    touched = {kind: ranges.in_phases(tensor, kind, phases) for kind in kinds | {"write"}}
+    writes = touched.pop("write")
+    return not overlap(writes) and not any(
+        is_read_elsewhere(writes, each)
+        or (
+            kind != "read"
+            and any(is_read_elsewhere(each.together(), x) for k, x in touched.items() if k != kind)
+        )
+        for kind, each in touched.items()
+    )
 
 
 @dataclass(slots=True)
@@ -170,6 +181,8 @@ class _Launch:
         """The same, taken apart where flags between cores demand it."""
         self._groups, self._within, self._among = groups, within, among
         self._met = met
+        self.kinds: set[str] = set()
+        """What is done to shared tensors, as :func:`kind_of` says."""
         self._footprints = _Footprints()
         self._visible: list[Visible] = []
         self._numbers: dict[object, int] = {}
@@ -341,6 +354,7 @@ class _Launch:
                 role = "phased" if tensor in self._among else "touching"
                 pipes.setdefault(role, set()).add(pipe)
             for (name, kind), pieces in by_kind(each).items():
+                self.kinds.add(kind)
                 if name in moved and self._tensor(block, name) in self._within:
                     key = block.bindings[name].tensor, kind
                     touched.setdefault(key, []).append(shifted(pieces, moved[name]))
