@@ -342,39 +342,38 @@ class _Standing:
         """Where the group stands then, without what is over for all; None if nobody can say."""
         if not self._close():
             return None
-        for x, event in self._of_kind("access"):
-            if self._knows(self._members.touching, 1 << x, but=event.core):
-                self._over |= 1 << x
+        members, every = self._members, range(len(self._pipes))
+        known = [self._known(members.touching, [x for x in every if x != core]) for core in every]
+        of_waits = [self._known(members.setting, members.others(core)) for core in every]
         first = set[tuple[int, int]]()
-        for x, (core, _, flag) in self._of_kind("wait"):
-            others = self._members.others(core)
-            if (core, flag) not in first and self._knows(self._members.setting, 1 << x, others):
-                self._over |= 1 << x
-            else:
-                first.add((core, flag))
+        for x, (core, kind, flag) in enumerate(self._events):
+            if kind == "access":
+                self._over |= known[core] & 1 << x
+            elif kind == "wait":
+                # A later one is not forgotten before it.
+                if not of_waits[core] >> x & 1:
+                    first.add((core, flag))
+                if (core, flag) not in first:
+                    self._over |= 1 << x
         while self._is_over(self._floor):
             self._floor += 1
         left = [x for x in range(len(self._events)) if not self._over >> x & 1]
-        left.sort(key=lambda x: self._events[x])
+        left.sort(key=self._events.__getitem__)
         return self._renumbered(left) if len(left) <= MOST_EVENTS else None
 
-    def _knows(
-        self, pipes: Sequence[Pipes], bit: Past, cores: Iterable[int] | None = None, but: int = -1
-    ) -> bool:
-        """Whether all *pipes* of *cores* know of the event *bit*."""
-        every = range(len(pipes)) if cores is None else cores
-        return all(
-            self._pipes[core][pipe] & bit for core in every if core != but for pipe in pipes[core]
-        )
+    def _known(self, pipes: Sequence[Pipes], cores: Iterable[int]) -> Past:
+        """The events that all *pipes* of *cores* know of."""
+        pasts = (self._pipes[core][pipe] for core in cores for pipe in pipes[core])
+        return reduce(and_, pasts, -1)
 
     def _close(self) -> bool:
         """Close what a flag of all cores is sure to follow; whether none is left behind by it."""
         setting = self._members.setting_all
-        cores = [core for core, pipes in enumerate(setting) if pipes]
+        known = {core: self._known(setting, (core,)) for core, x in enumerate(setting) if x}
         for x, event in self._of_kind("open"):
-            ahead = [core for core in cores if self._sets[core] <= event.what]
-            is_met = any(past >> x & 1 and number <= event.what for number, past in self._met)
-            if is_met or any(self._knows(setting, 1 << x, (core,)) for core in ahead):
+            ahead = [past for core, past in known.items() if self._sets[core] <= event.what]
+            met = [past for number, past in self._met if number <= event.what]
+            if any(past >> x & 1 for past in (*ahead, *met)):
                 self._over |= 1 << x
             elif not ahead and not self._over >> x & 1:
                 return False
@@ -387,9 +386,14 @@ class _Standing:
         if not cores or not all(core in bits and self._sets[core] > number for core in cores):
             return False
         every = sum(bits.values())
-        if not self._knows(members.phased, every):
+        touching = [
+            past[pipe]
+            for past, own in zip(self._pipes, members.phased, strict=True)
+            for pipe in own
+        ]
+        if not all(past & every for past in touching):
             return False
-        if not all(self._knows(members.setting_all, bits[core], (core,)) for core in cores):
+        if not all(self._known(members.setting_all, (core,)) & bits[core] for core in cores):
             return False
         self._over |= every
         return True
@@ -397,11 +401,12 @@ class _Standing:
     def _renumbered(self, left: list[int]) -> State:
         """The state with the events *left*, in this order."""
         known = dict[Past, Past]()
+        bits = [(1 << x, 1 << place) for place, x in enumerate(left)]
 
         def renumbered(pasts: Iterable[Past]) -> tuple[Past, ...]:
             for past in pasts:
                 if past not in known:
-                    known[past] = sum((past >> x & 1) << place for place, x in enumerate(left))
+                    known[past] = sum([new for old, new in bits if past & old])
             return tuple([known[past] for past in pasts])
 
         flags = [

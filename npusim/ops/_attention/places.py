@@ -343,10 +343,9 @@ class Memory:
     def of_piece(self, number: int, row: int, rows: int) -> tuple[GmView, ...]:
         """Rows of what piece *number* leaves: output, maxima and sums."""
         first = number * self.max_rows + row
-        every = self.plan.pieces * self.max_rows
         columns = {"piece_out": self.width, "piece_max": BLOCK, "piece_sum": BLOCK}
         return tuple(
-            GmView.of(name, FLOAT32, every, count)[first : first + rows, :]
+            GmView(name, FLOAT32, rows, count, count, FLOAT32.nbytes(first * count))
             for name, count in columns.items()
         )
 
@@ -414,6 +413,8 @@ class Memory:
         """Rows of tokens that see no key, counted from *row*."""
         every, at = self.plan.rows, 0
         low, high = every.blind(tile.request)
+        if low == 0 and high == every.a.query_lengths[tile.request]:
+            return
         for run in every.runs(tile.request, tile.row + row, rows):
             before = min(run.tokens, max(0, low - run.token))
             behind = min(run.tokens - before, max(0, run.token + run.tokens - high))
