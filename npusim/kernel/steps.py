@@ -17,10 +17,10 @@ makes a block for each core. A steady loop is written once or twice, however man
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,7 +45,6 @@ __all__ = [
 __kernel_vocabulary__ = True
 
 Integers = NDArray[np.int64]
-Item = TypeVar("Item")
 NOWHERE = int(np.iinfo(np.int64).min)
 """Where a name begins for a tile that has no view of it."""
 
@@ -243,14 +242,11 @@ def column(items: Sequence[Hashable], index: Integers | None = None) -> Column:
     return _Views(found, offsets) if offsets else found
 
 
-def column_of(
-    items: Sequence[Item], key: Callable[[Item], Hashable], write: Callable[[Item], Hashable]
-) -> Column:
-    """A column of what *write* makes of each of *items*, once for those of equal *key*."""
-    numbers: dict[Hashable, int] = {}
-    index = [numbers.setdefault(key(item), len(numbers)) for item in items]
-    _, first = np.unique(np.array(index, np.int64), return_index=True)
-    return column([write(items[x]) for x in first.tolist()], np.array(index, np.int64))
+def column_of(keys: Iterable[tuple[Any, ...]], write: Callable[..., Hashable]) -> Column:
+    """A column of what *write* makes of each of *keys*, its arguments; once of equal ones."""
+    numbers: dict[tuple[Any, ...], int] = {}
+    index = np.array([numbers.setdefault(key, len(numbers)) for key in keys], np.int64)
+    return column([write(*key) for key in numbers], index)
 
 
 @dataclass(frozen=True, eq=False)

@@ -300,8 +300,8 @@ def test_a_column_gives_its_items_back() -> None:
     found = column(nested, np.array([3, 0, 1, 2]))
     assert [found[tile] for tile in range(4)] == [nested[x] for x in (3, 0, 1, 2)]
     assert [key.tolist() for key in found.keys] == [[2, 0, 1, 0]]
-    halves = column_of(range(6), lambda x: x // 2, lambda x: X[x : x + 1, :])
-    assert [halves[tile] for tile in range(6)] == [X[x : x + 1, :] for x in (0, 0, 2, 2, 4, 4)]
+    halves = column_of([(x // 2, 1) for x in range(6)], lambda x, rows: X[x : x + rows, :])
+    assert [halves[tile] for tile in range(6)] == [X[x : x + 1, :] for x in (0, 0, 1, 1, 2, 2)]
 
 
 def test_views_that_some_tiles_lack_move_those_that_have_them(tiny: DeviceSpec) -> None:

@@ -45,7 +45,7 @@ from npusim.kernel.views import GmView, repeat
 from npusim.ops import _protocol
 from npusim.ops._attention.cube import L0, MatrixCore, Piece
 from npusim.ops._attention.fia_output import Finish, Output
-from npusim.ops._attention.fia_tiling import Tile, schedule
+from npusim.ops._attention.fia_tiling import Part, schedule
 from npusim.ops._attention.fia_vector import (
     PRODUCT_READY,
     SCORES_READY,
@@ -137,9 +137,7 @@ def launch(
     bound |= {name: Binding(name) for name in shared if name in plan.workspaces}
 
     vectors = np.arange(2 * plan.block_dim)
-    steps = [finish.empty(work.empty, vectors.size)]
-    for half in range(2):
-        steps += [*softmax.steps(half), output.step(half)]
+    steps = [finish.empty(work.empty, vectors.size), *softmax.steps(), output.step()]
     if work.pieces:
         end = TURNS * (len(work.tiles) + 2)
         last = np.full(vectors.size, end)
@@ -175,19 +173,24 @@ class Cube:
 
     def steps(self) -> tuple[Step, ...]:
         """All tiles; scores are one ahead of products."""
-        memory, tiles = self._memory, self._memory.plan.tiles
-
-        def rows(tile: Tile) -> tuple[int, int]:
-            return 0, memory.copies * tile.piece.row_tile.rows
-
-        key, value = (memory.by_keys(partial(memory.keys, name)) for name in ("key", "value"))
-        scores, weights, product = (memory.slots(x, rows) for x in ("scores", "weights", "product"))
-        ends = np.array([(tile.is_first, tile.is_last) for tile in tiles]).reshape(-1, 2).T
-        of_scores = scores, *ends, memory.queries(), key
-        of_product = weights, product, value
+        memory = self._memory
+        parts = [
+            Part(tile, 0, memory.copies * tile.piece.row_tile.rows) for tile in memory.plan.tiles
+        ]
+        scores, weights, product = (
+            memory.slots(name, parts) for name in ("scores", "weights", "product")
+        )
+        key, value = (
+            memory.by_keys(partial(memory.keys, name), parts) for name in ("key", "value")
+        )
+        ends = np.array([x.tile[3:5] for x in parts]).reshape(-1, 2).T
+        of_scores, of_product = (
+            (scores, *ends, memory.queries(parts), key),
+            (weights, product, value),
+        )
         return (
-            step_of(tiles, self._scores, of_scores, Turn.FIRST, keeps_slots=True),
-            step_of(tiles, self._product, of_product, Turn.SECOND, keeps_slots=True),
+            step_of(parts, Turn.FIRST, 1, self._scores, *of_scores),
+            step_of(parts, Turn.SECOND, 1, self._product, *of_product),
         )
 
     # ---- scores ----

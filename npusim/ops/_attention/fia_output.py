@@ -18,9 +18,8 @@ rows do not follow each other, is assumed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -32,15 +31,15 @@ from npusim.kernel.rows import pieces
 from npusim.kernel.steps import Step, column_of
 from npusim.kernel.views import GmView, repeat
 from npusim.kernel.wide_plane import LANES, WidePlane, by_rows
-from npusim.ops._attention.fia_tiling import Piece, RowTile, Tile
+from npusim.ops._attention.fia_tiling import Piece, RowTile
 from npusim.ops._attention.fia_vector import (
     BLOCK,
     COUNT,
     HIDDEN,
     PRODUCT_READY,
+    VECTOR_CORES,
     Turn,
     Vector,
-    part_of,
     rows_of_half,
     step_of,
 )
@@ -191,31 +190,27 @@ class Output:
         vector: Vector,
         finish: Finish,
         loaded: Loaded | None = None,
-        scale: Callable[[Tile], GmView | None] | None = None,
+        scale: Callable[..., GmView | None] | None = None,
     ) -> None:
         """*scale* says what the columns of a tile are multiplied by, where *loaded* does that."""
         self._vector, self._core, self._memory = vector, vector.core, vector.memory
         self._finish, self._loaded, self._scale = finish, loaded or self._load, scale
 
-    def step(self, half: int) -> Step:
-        """All tiles, their rows of *half*."""
-        memory, tiles, part = self._memory, self._memory.plan.tiles, part_of(half)
-        forms = column_of(
-            tiles,
-            lambda tile: (tile.is_first, tile.is_last, tile.number % 2, tile.piece.row_tile.rows),
-            partial(self._form, half),
-        )
+    def step(self) -> Step:
+        """The second half of all tiles."""
+        memory, parts = self._memory, self._vector.parts
+        keys = [
+            (*x.tile[3:5], x.tile.number % 2, x.tile.piece.row_tile.rows, x.half) for x in parts
+        ]
         targets = column_of(
-            tiles,
-            lambda tile: tile.piece if tile.is_last else None,
-            lambda tile: tuple(self._targets(tile.piece, *part(tile))) if tile.is_last else (),
+            [(x.tile.piece, x.row, x.rows) if x.tile.is_last else () for x in parts], self._targets
         )
-        scale = None if self._scale is None else memory.by_keys(self._scale)
-        arguments = forms, memory.slots("product", part), scale, targets
-        return step_of(tiles, self._tile, arguments, Turn.SECOND, half)
+        scale = None if self._scale is None else memory.by_keys(self._scale, parts)
+        arguments = column_of(keys, self._form), memory.slots("product", parts), scale, targets
+        return step_of(parts, Turn.SECOND, VECTOR_CORES, self._tile, *arguments)
 
-    def _form(self, half: int, tile: Tile) -> Form:
-        memory, rows, index = self._memory, tile.piece.row_tile.rows, tile.number
+    def _form(self, is_first: bool, is_last: bool, parity: int, rows: int, half: int) -> Form:
+        memory = self._memory
         # Each vector core has its own rows of sums, however many a tile has: nothing else keeps
         # one from the next row of tiles while the other one still reads.
         own, _ = rows_of_half(memory.max_rows, half)
@@ -223,21 +218,19 @@ class Output:
         # what mte2 loads, and where all calls find such bytes in one place, order is found once.
         sums, before = (
             memory.slot("sums", number, rows, memory.width, own).offset_bytes
-            for number in (index, index - 1)
+            for number in (parity, 1 - parity)
         )
         digit_bytes = rows * FLOAT32.nbytes(memory.width) if memory.copies > 1 else 0
-        return Form(tile.is_first, tile.is_last, index % 2, sums, before, digit_bytes)
+        return Form(is_first, is_last, parity, sums, before, digit_bytes)
 
     def _targets(
-        self, piece: Piece, first: int, rows: int
-    ) -> Iterator[Target | tuple[GmView, ...]]:
+        self, piece: Piece | None = None, first: int = 0, rows: int = 0
+    ) -> tuple[Target | tuple[GmView, ...], ...]:
         """Where rows [first, first + rows) of *piece* go, of each loop."""
-        memory = self._memory
-        for row, count in pieces(rows, self._finish.loop_rows):
-            if piece.number is None:
-                yield memory.target(piece.row_tile, first + row, count)
-            else:
-                yield memory.of_piece(piece.number, first + row, count)
+        memory, loops = self._memory, pieces(rows, self._finish.loop_rows)
+        if piece is None or piece.number is None:
+            return tuple(memory.target(piece.row_tile, first + x, n) for x, n in loops if piece)
+        return tuple(memory.of_piece(piece.number, first + x, n) for x, n in loops)
 
     def _tile(
         self,

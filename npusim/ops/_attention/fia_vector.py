@@ -31,7 +31,7 @@ from npusim.kernel.steps import Column, Step, column_of
 from npusim.kernel.vector_core import VectorCore
 from npusim.kernel.views import GmView, repeat
 from npusim.kernel.wide_plane import WidePlane, by_rows, reduce_rows
-from npusim.ops._attention.fia_tiling import KEYS_ALIGNED, RowTile, Run, Tile
+from npusim.ops._attention.fia_tiling import KEYS_ALIGNED, Part, RowTile, Run
 from npusim.ops._attention.places import Memory, joined
 from npusim.ops._attention.problem import MASK_EXTENT
 
@@ -50,6 +50,9 @@ COMPARED = 128
 """fp16 in a repeat, of which Compare takes whole ones."""
 BLOCK = 8
 """float32 in a data block."""
+VECTOR_CORES = 2
+"""Of a group."""
+Stage = Callable[..., None]
 STATE_ROWS = 256
 """Of a vector core, at most."""
 
@@ -80,24 +83,11 @@ TURNS = 3
 """Of them from tile to tile."""
 
 
-def step_of(
-    tiles: Sequence[Tile],
-    stage: Callable[..., None],
-    arguments: tuple[Any, ...],
-    turn: Turn,
-    half: int | None = None,
-    *,
-    keeps_slots: bool = False,
-) -> Step:
-    """What cube cores do with *tiles*, or vector cores number *half* of each group."""
-    core, index = np.array([(tile.core, tile.number) for tile in tiles]).reshape(-1, 2).T
-    core = core if half is None else 2 * core + half
-    return Step(stage, arguments, core, TURNS * index + turn, keeps_slots)
-
-
-def part_of(half: int) -> Callable[[Tile], tuple[int, int]]:
-    """The rows of tiles that vector cores number *half* have."""
-    return lambda tile: rows_of_half(tile.piece.row_tile.rows, half)
+def step_of(parts: Sequence[Part], turn: Turn, cores: int, stage: Stage, *arguments: Any) -> Step:
+    """What *cores* of each group do with *parts*."""
+    core = np.array([cores * x.tile.core + x.half for x in parts], np.int64)
+    order = np.array([TURNS * x.tile.number + turn for x in parts], np.int64)
+    return Step(stage, arguments, core, order, keeps_slots=cores == 1)
 
 
 class Vector:
@@ -120,6 +110,11 @@ class Vector:
         self.blocks = between[COUNT * 3 // 4 :]
         """A block a row."""
         self.row = core.tile(FLOAT32, STATE_ROWS)
+        self.parts = tuple(
+            Part(tile, *rows_of_half(tile.piece.row_tile.rows, half), half)
+            for half in range(VECTOR_CORES)
+            for tile in memory.plan.tiles
+        )
         self.state = State(self, ("largest", "total", "faded"))
 
     def raise_flags(self) -> None:
@@ -204,15 +199,13 @@ class Softmax:
     def __init__(self, vector: Vector) -> None:
         self._vector, self._core, self._memory = vector, vector.core, vector.memory
 
-    def steps(self, half: int) -> list[Step]:
-        """All tiles, their rows of *half*."""
-        tiles, part = self._memory.plan.tiles, part_of(half)
-        is_first, parity = (
-            np.array(each) for each in ([x.is_first for x in tiles], [x.number % 2 for x in tiles])
-        )
-        views = (self._memory.slots(name, part) for name in ("scores", "weights"))
-        arguments = is_first, parity, *views, self.of_loops(half)
-        return [step_of(tiles, self._tile, arguments, Turn.FIRST, half)]
+    def steps(self) -> list[Step]:
+        """The first half of all tiles."""
+        parts = self._vector.parts
+        ends, odd = [x.tile.is_first for x in parts], [x.tile.number % 2 for x in parts]
+        views = (self._memory.slots(name, parts) for name in ("scores", "weights"))
+        arguments = np.array(ends, np.bool_), np.array(odd), *views, self.of_loops()
+        return [step_of(parts, Turn.FIRST, VECTOR_CORES, self._tile, *arguments)]
 
     def _tile(
         self,
@@ -291,22 +284,24 @@ class Softmax:
 
     # ---- masks ----
 
-    def of_loops(self, half: int) -> Column:
-        """What hides scores of rows of *half* of each tile, of each loop."""
+    def of_loops(self) -> Column:
+        """What hides scores, of each loop of each part."""
+        # It is the same for all heads.
+        return column_of(
+            (
+                (x.tile.piece.row_tile._replace(head=0), x.tile.key, x.tile.keys, x.row, x.rows)
+                for x in self._vector.parts
+            ),
+            self._masks,
+        )
 
-        def masks(tile: Tile) -> tuple[Hashable, ...]:
-            row_tile = tile.piece.row_tile
-            first, rows = rows_of_half(row_tile.rows, half)
-            return tuple(
-                tuple(self._masks_of(row_tile, tile.key, tile.keys, first + row, count))
-                for row, count in self._vector.loops(tile.keys, rows)
-            )
-
-        def place(tile: Tile) -> Hashable:
-            # It is the same for all heads.
-            return *tile.piece.row_tile[::2], tile.piece.row_tile.rows, tile.key
-
-        return column_of(self._memory.plan.tiles, place, masks)
+    def _masks(
+        self, tile: RowTile, key: int, keys: int, first: int, rows: int
+    ) -> tuple[Hashable, ...]:
+        return tuple(
+            tuple(self._masks_of(tile, key, keys, first + row, count))
+            for row, count in self._vector.loops(keys, rows)
+        )
 
     def _masks_of(
         self, tile: RowTile, key: int, keys: int, row: int, count: int

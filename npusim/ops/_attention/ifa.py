@@ -40,22 +40,22 @@ from npusim.devices.schema import DeviceSpec
 from npusim.isa import BLOCK_BYTES, Binary, Local
 from npusim.kernel.program import Block
 from npusim.kernel.rows import pieces
-from npusim.kernel.steps import Column, Step, column
+from npusim.kernel.steps import Column, Step, column_of
 from npusim.kernel.views import GmView, repeat
 from npusim.kernel.wide_plane import LANES, WidePlane, by_rows, reduce_rows
 from npusim.ops._attention.fia import QUERY_READY, Plan, launch
 from npusim.ops._attention.fia_output import Finish, Form, Output
-from npusim.ops._attention.fia_tiling import KEYS_ALIGNED, Tile, schedule
+from npusim.ops._attention.fia_tiling import KEYS_ALIGNED, Part, schedule
 from npusim.ops._attention.fia_vector import (
     BLOCK,
     COUNT,
     ROWS_OF_LOOP,
+    VECTOR_CORES,
     Softmax,
     State,
     StateName,
     Turn,
     Vector,
-    rows_of_half,
     step_of,
 )
 from npusim.ops._attention.places import DIGITS, Memory, joined
@@ -204,10 +204,10 @@ class Digits:
 
     # ---- products of weights and values ----
 
-    def scale_of_columns(self, tile: Tile) -> GmView | None:
+    def scale_of_columns(self, *of_keys: int) -> GmView | None:
         """Those of the values, unless weights have been multiplied by them."""
         value = self.antiquant.value
-        return self._vector.memory.scales(value, tile) if value.per != "token" else None
+        return self._vector.memory.scales(value, *of_keys) if value.per != "token" else None
 
     def product(self, form: Form, row: int, product: GmView, scale: GmView | None) -> WidePlane:
         """Rows of *product* from *row* of the core's on, as those of real numbers."""
@@ -242,28 +242,29 @@ class DigitSoftmax(Softmax):
 
     # ---- queries ----
 
-    def steps(self, half: int) -> list[Step]:
+    def steps(self) -> list[Step]:
         """The digits of the next row of tiles are written while the cube is at this one."""
-        tiles = [tile for tile in self._memory.plan.tiles if tile.is_first]
-        queries = zip(*(self._of_query(tile, half) for tile in tiles), strict=True)
-        earlier = [tile._replace(number=max(0, tile.number - 1)) for tile in tiles]
-        arguments = tuple(map(list, queries))
-        own = [step_of(earlier, self._query, arguments, Turn.BEFORE, half)] if tiles else []
-        return [*own, *super().steps(half)]
+        parts = [part for part in self._vector.parts if part.tile.is_first]
+        arguments = [list(each) for each in zip(*map(self._of_query, parts), strict=True)]
+        earlier = [
+            part._replace(tile=part.tile._replace(number=max(0, part.tile.number - 1)))
+            for part in parts
+        ]
+        own = [step_of(earlier, Turn.BEFORE, VECTOR_CORES, self._query, *arguments)]
+        return [*(own if parts else []), *super().steps()]
 
-    def _of_query(self, tile: Tile, half: int) -> tuple[Hashable, ...]:
-        """What `_query` gets for the row of tiles of *tile*, its rows of *half*."""
+    def _of_query(self, part: Part) -> tuple[Hashable, ...]:
+        """What `_query` gets for the rows of *part*."""
+        tile, row, rows, _ = part
         memory, a, row_tile = self._memory, self._vector.a, tile.piece.row_tile
-        first, rows = rows_of_half(row_tile.rows, half)
         # The heads of the only token of a request follow each other, whatever the layout.
-        head = row_tile.head * a.group + row_tile.row + first
+        head = row_tile.head * a.group + row_tile.row + row
         place = a.element.nbytes(memory.sides["query"].at(row_tile.request, head, 0)) if rows else 0
         query = GmView.of("query", a.element, rows, memory.width).shifted_to(place)
-        digits = memory.slot("digits", tile.turn, rows, memory.width, first)
-        digit_bytes = row_tile.rows * digits.row_bytes
+        digits = memory.slot("digits", tile.turn, rows, memory.width, row)
         key = self._digits.antiquant.key
-        scale = memory.scales(key, tile) if key.per != "token" else None
-        return tile.turn % 2, query, digits, digit_bytes, scale
+        scale = memory.scales(key, *tile.of_keys) if key.per != "token" else None
+        return tile.turn % 2, query, digits, row_tile.rows * digits.row_bytes, scale
 
     def _query(
         self, parity: int, query: GmView, digits: GmView, digit_bytes: int, scale: GmView | None
@@ -300,21 +301,24 @@ class DigitSoftmax(Softmax):
 
     # ---- scores ----
 
-    def of_loops(self, half: int) -> Column:
+    def of_loops(self) -> Column:
         """What is special about each tile, the same for each loop."""
-        memory, both = self._memory, self._digits.antiquant
+        return column_of(
+            (
+                (x.tile.turn % 2, x.tile.piece.row_tile.rows, x.rows, *x.tile.of_keys)
+                for x in self._vector.parts
+            ),
+            self._special,
+        )
 
-        def special(tile: Tile) -> tuple[Hashable, ...]:
-            key, value = (
-                memory.scales(each, tile) if each.per == "token" else None
-                for each in (both.key, both.value)
-            )
-            row_tile = tile.piece.row_tile
-            found = Special(tile.turn % 2, row_tile.rows, key, value)
-            _, rows = rows_of_half(row_tile.rows, half)
-            return tuple(found for _ in self._vector.loops(tile.keys, rows))
-
-        return column([special(tile) for tile in memory.plan.tiles])
+    def _special(self, turn: int, count: int, rows: int, *of_keys: int) -> tuple[Hashable, ...]:
+        both = self._digits.antiquant
+        key, value = (
+            self._memory.scales(each, *of_keys) if each.per == "token" else None
+            for each in (both.key, both.value)
+        )
+        loops = self._vector.loops(of_keys[-1], rows)
+        return tuple(Special(turn, count, key, value) for _ in loops)
 
     def rows(
         self,

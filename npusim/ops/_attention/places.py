@@ -31,7 +31,7 @@ from npusim.ops._attention.cube import Piece
 from npusim.ops._attention.fai_tiling import ENTRIES_OF_A_LINE as LINE_ENTRIES
 from npusim.ops._attention.fai_tiling import SLOTS, TASK_ROWS, TILE, Form, Part, Task, Tile
 from npusim.ops._attention.fia_tiling import KEYS_ALIGNED, RowTile, Schedule
-from npusim.ops._attention.fia_tiling import Tile as FiaTile
+from npusim.ops._attention.fia_tiling import Part as FiaPart
 from npusim.ops._attention.problem import MASK_EXTENT, Attention, Scales, Side, sides_of
 
 Integers = NDArray[np.int64]
@@ -323,14 +323,11 @@ class Memory:
             if nbytes and self.plan.cores
         }
 
-    def slots(self, name: str, part: Callable[[FiaTile], tuple[int, int]]) -> Column:
-        """Of each tile its slot of *name*: the first row of *part*, and so many rows."""
-
-        def shape(tile: FiaTile) -> tuple[int, ...]:
-            row, rows = part(tile)
-            return tile.number % WORK_SLOTS, rows, tile.keys if name in WIDE else self.width, row
-
-        return column_of(self.plan.tiles, shape, lambda tile: self.slot(name, *shape(tile)))
+    def slots(self, name: str, parts: Sequence[FiaPart]) -> Column:
+        """What *parts* have of the slots of *name*."""
+        width = None if name in WIDE else self.width
+        keys = [(name, x.tile.number % 2, x.rows, width or x.tile.keys, x.row) for x in parts]
+        return column_of(keys, self.slot)
 
     def slot(self, name: str, index: int, rows: int, columns: int, row: int = 0) -> GmView:
         """*rows* x *columns* of slot *index* of a core's workspace *name*, from *row* on."""
@@ -351,20 +348,15 @@ class Memory:
 
     # ---- queries and what comes out ----
 
-    def queries(self) -> Column:
-        """The rows of each tile, or their digits, as few matrices as possible."""
-        if self.copies > 1:
-            return column_of(
-                [(tile.turn % WORK_SLOTS, tile.piece.row_tile.rows) for tile in self.plan.tiles],
-                lambda key: key,
-                lambda key: (self.slot("digits", key[0], DIGITS * key[1], self.width),),
-            )
-        side = self.sides["query"]
-        return column_of(
-            [tile.piece.row_tile for tile in self.plan.tiles],
-            lambda tile: tile,
-            lambda tile: tuple(self._views(side, tile, 0, tile.rows, joins_heads=False)),
-        )
+    def queries(self, parts: Sequence[FiaPart]) -> Column:
+        """The rows of the tile of each of *parts*, or their digits, as few matrices as possible."""
+        if self.copies == 1:
+            return column_of([(x.tile.piece.row_tile,) for x in parts], self._queries)
+        keys = [("digits", x.tile.turn % 2, x.rows, self.width) for x in parts]
+        return column_of(keys, lambda *key: (self.slot(*key),))
+
+    def _queries(self, tile: RowTile) -> tuple[GmView, ...]:
+        return tuple(self._views(self.sides["query"], tile, 0, tile.rows, joins_heads=False))
 
     def target(self, tile: RowTile, row: int, rows: int) -> Target:
         """Where rows [row, row + rows) of *tile* go."""
@@ -426,40 +418,37 @@ class Memory:
 
     # ---- keys and values ----
 
-    def by_keys(self, write: Callable[[FiaTile], Hashable]) -> Column:
-        """What *write* makes of each tile, the same for all of the same keys."""
-        return column_of(
-            self.plan.tiles, lambda tile: (*tile.piece.row_tile[:2], tile.key, tile.keys), write
-        )
+    def by_keys(self, write: Callable[..., Hashable], parts: Sequence[FiaPart]) -> Column:
+        """What *write* makes of the keys of *parts*: request, head, first key and keys."""
+        return column_of([x.tile.of_keys for x in parts], write)
 
-    def keys(self, name: str, tile: FiaTile) -> tuple[Piece, ...]:
-        """The keys of *tile* in *name*, key or value, in pieces of neighbours."""
-        a, row_tile = self.plan.rows.a, tile.piece.row_tile
-        side, page, request = self.sides[name], a.paging, row_tile.request
+    def keys(self, name: str, request: int, head: int, key: int, keys: int) -> tuple[Piece, ...]:
+        """*keys* in *name*, key or value, from *key* on, in pieces of neighbours."""
+        a, side = self.plan.rows.a, self.sides[name]
+        page = a.paging
         pitch, width, element = side.token_pitch, self.width, self.factor
         if page is None:
-            first = element.nbytes(side.at(request, row_tile.head, tile.key))
-            return (Piece(GmView(name, element, tile.keys, width, pitch, first)),)
+            first = element.nbytes(side.at(request, head, key))
+            return (Piece(GmView(name, element, keys, width, pitch, first)),)
         found: list[Piece] = []
-        at = tile.key
-        while at < tile.key + tile.keys:
+        at = key
+        while at < key + keys:
             index, token = divmod(at, page.block_size)
-            rows = min(page.block_size - token, tile.key + tile.keys - at)
+            rows = min(page.block_size - token, key + keys - at)
             block = page.tables[request][index] * page.block_size * a.kv_heads * width
-            first = element.nbytes(block + side.at(request, row_tile.head, token))
+            first = element.nbytes(block + side.at(request, head, token))
             place = request * page.width + index
             entry = GmView("block_table", INT32, 1, 1, 0, INT32.nbytes(place))
             # The first entry of a line, and that of a tile, is read from global memory.
-            is_cached = at > tile.key and place % LINE_ENTRIES > 0
+            is_cached = at > key and place % LINE_ENTRIES > 0
             found.append(Piece(GmView(name, element, rows, width, pitch, first), entry, is_cached))
             at += rows
         return tuple(found)
 
-    def scales(self, scales: Scales, tile: FiaTile) -> GmView:
-        """Those of the columns of a head, of the keys of *tile*, or one."""
-        request, head, *_ = tile.piece.row_tile
-        count = {"tensor": 1, "channel": self.width, "token": tile.keys}[scales.per]
-        place = scales.place(request, head, tile.key, self.width)
+    def scales(self, scales: Scales, request: int, head: int, key: int, keys: int) -> GmView:
+        """Those of the columns of a head, of *keys* from *key* on, or one."""
+        count = {"tensor": 1, "channel": self.width, "token": keys}[scales.per]
+        place = scales.place(request, head, key, self.width)
         view = GmView.vector(scales.name, scales.dtype, count)
         return view.shifted_to(scales.dtype.nbytes(place))
 
