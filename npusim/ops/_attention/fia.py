@@ -45,18 +45,19 @@ from npusim.kernel.views import GmView, repeat
 from npusim.ops import _protocol
 from npusim.ops._attention.cube import L0, MatrixCore, Piece
 from npusim.ops._attention.fia_output import Finish, Output
-from npusim.ops._attention.fia_tiling import Part, schedule
+from npusim.ops._attention.fia_tiling import schedule
 from npusim.ops._attention.fia_vector import (
+    FIRST,
     PRODUCT_READY,
     SCORES_READY,
+    SECOND,
     TURNS,
     WEIGHTS_READY,
     Softmax,
-    Turn,
     Vector,
     step_of,
 )
-from npusim.ops._attention.places import Memory
+from npusim.ops._attention.places import Memory, Part
 from npusim.ops._attention.problem import Attention
 
 ALL_VECTORS = 10
@@ -183,14 +184,14 @@ class Cube:
         key, value = (
             memory.by_keys(partial(memory.keys, name), parts) for name in ("key", "value")
         )
-        ends = np.array([x.tile[3:5] for x in parts]).reshape(-1, 2).T
+        ends = np.array([x.ends for x in parts]).reshape(-1, 2).T
         of_scores, of_product = (
             (scores, *ends, memory.queries(parts), key),
             (weights, product, value),
         )
         return (
-            step_of(parts, Turn.FIRST, 1, self._scores, *of_scores),
-            step_of(parts, Turn.SECOND, 1, self._product, *of_product),
+            step_of(parts, FIRST, 1, self._scores, *of_scores),
+            step_of(parts, SECOND, 1, self._product, *of_product),
         )
 
     # ---- scores ----

@@ -27,18 +27,19 @@ import numpy as np
 from npusim.data.dtypes import FLOAT16, FLOAT32, RoundMode
 from npusim.data.integers import align_down, align_up
 from npusim.isa import BLOCK_BYTES, Local, Store
+from npusim.kernel.launch import VECTOR_CORES_OF_A_GROUP as VECTOR_CORES
 from npusim.kernel.rows import pieces
 from npusim.kernel.steps import Step, column_of
 from npusim.kernel.views import GmView, repeat
 from npusim.kernel.wide_plane import LANES, WidePlane, by_rows
 from npusim.ops._attention.fia_tiling import Piece, RowTile
 from npusim.ops._attention.fia_vector import (
+    BEFORE,
     BLOCK,
     COUNT,
     HIDDEN,
     PRODUCT_READY,
-    VECTOR_CORES,
-    Turn,
+    SECOND,
     Vector,
     rows_of_half,
     step_of,
@@ -148,7 +149,7 @@ class Finish:
             for row, rows in pieces(tile.rows, self.loop_rows)
         ]
         core, rows, targets = map(list, zip(*parts, strict=True)) if parts else ([], [], [])
-        before = np.full(len(parts), Turn.BEFORE)
+        before = np.full(len(parts), BEFORE)
         return Step(self._empty, (rows, targets), np.array(core, np.int64), before)
 
     def _empty(self, rows: int, target: Target) -> None:
@@ -199,15 +200,13 @@ class Output:
     def step(self) -> Step:
         """The second half of all tiles."""
         memory, parts = self._memory, self._vector.parts
-        keys = [
-            (*x.tile[3:5], x.tile.number % 2, x.tile.piece.row_tile.rows, x.half) for x in parts
-        ]
+        keys = [(*x.ends, x.tile.number % 2, x.tile.piece.row_tile.rows, x.half) for x in parts]
         targets = column_of(
             [(x.tile.piece, x.row, x.rows) if x.tile.is_last else () for x in parts], self._targets
         )
         scale = None if self._scale is None else memory.by_keys(self._scale, parts)
         arguments = column_of(keys, self._form), memory.slots("product", parts), scale, targets
-        return step_of(parts, Turn.SECOND, VECTOR_CORES, self._tile, *arguments)
+        return step_of(parts, SECOND, VECTOR_CORES, self._tile, *arguments)
 
     def _form(self, is_first: bool, is_last: bool, parity: int, rows: int, half: int) -> Form:
         memory = self._memory

@@ -230,21 +230,6 @@ class Tile(NamedTuple):
     number: int
     core: int
 
-    @property
-    def of_keys(self) -> tuple[int, int, int, int]:
-        """Request, head, first key and keys."""
-        return *self.piece.row_tile[:2], self.key, self.keys
-
-
-class Part(NamedTuple):
-    """Rows of a tile that a cube core has, or a vector core."""
-
-    tile: Tile
-    row: int
-    rows: int
-    half: int = 0
-    """Which of two vector cores."""
-
 
 class Combined(NamedTuple):
     """Rows of a split row of tiles, which a vector core puts together."""

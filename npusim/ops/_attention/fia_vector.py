@@ -17,7 +17,6 @@ assumed.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from enum import IntEnum
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -26,13 +25,14 @@ from npusim.data.dtypes import FLOAT16, FLOAT32, UINT8
 from npusim.data.integers import align_down, align_up
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import Local
+from npusim.kernel.launch import VECTOR_CORES_OF_A_GROUP as VECTOR_CORES
 from npusim.kernel.rows import pieces
 from npusim.kernel.steps import Column, Step, column_of
 from npusim.kernel.vector_core import VectorCore
 from npusim.kernel.views import GmView, repeat
 from npusim.kernel.wide_plane import WidePlane, by_rows, reduce_rows
-from npusim.ops._attention.fia_tiling import KEYS_ALIGNED, Part, RowTile, Run
-from npusim.ops._attention.places import Memory, joined
+from npusim.ops._attention.fia_tiling import KEYS_ALIGNED, RowTile, Run
+from npusim.ops._attention.places import Memory, Part, joined
 from npusim.ops._attention.problem import MASK_EXTENT
 
 SCORES_READY, WEIGHTS_READY, PRODUCT_READY = 7, 8, 9
@@ -50,11 +50,12 @@ COMPARED = 128
 """fp16 in a repeat, of which Compare takes whole ones."""
 BLOCK = 8
 """float32 in a data block."""
-VECTOR_CORES = 2
-"""Of a group."""
-Stage = Callable[..., None]
 STATE_ROWS = 256
 """Of a vector core, at most."""
+Stage = Callable[..., None]
+BEFORE, FIRST, SECOND, TURNS = 0, 1, 5, 3
+"""Turns of a core: before a tile, at its first half, and at its second one, behind the first half
+of the next tile. Those of the next tile come so many later."""
 
 
 def rows_of_half(rows: int, half: int) -> tuple[int, int]:
@@ -70,20 +71,7 @@ def rows_of_half(rows: int, half: int) -> tuple[int, int]:
     return (0, first) if half == 0 else (first, rows - first)
 
 
-class Turn(IntEnum):
-    """When a core works on a tile, counted from where it does so first."""
-
-    BEFORE = 0
-    FIRST = 1
-    SECOND = 5
-    """After the first half of the next tile, and before anything of the one behind that."""
-
-
-TURNS = 3
-"""Of them from tile to tile."""
-
-
-def step_of(parts: Sequence[Part], turn: Turn, cores: int, stage: Stage, *arguments: Any) -> Step:
+def step_of(parts: Sequence[Part], turn: int, cores: int, stage: Stage, *arguments: Any) -> Step:
     """What *cores* of each group do with *parts*."""
     core = np.array([cores * x.tile.core + x.half for x in parts], np.int64)
     order = np.array([TURNS * x.tile.number + turn for x in parts], np.int64)
@@ -205,7 +193,7 @@ class Softmax:
         ends, odd = [x.tile.is_first for x in parts], [x.tile.number % 2 for x in parts]
         views = (self._memory.slots(name, parts) for name in ("scores", "weights"))
         arguments = np.array(ends, np.bool_), np.array(odd), *views, self.of_loops()
-        return [step_of(parts, Turn.FIRST, VECTOR_CORES, self._tile, *arguments)]
+        return [step_of(parts, FIRST, VECTOR_CORES, self._tile, *arguments)]
 
     def _tile(
         self,

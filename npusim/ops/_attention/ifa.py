@@ -38,6 +38,7 @@ from npusim.data.dtypes import FLOAT32, INT8, INT32
 from npusim.data.integers import align_down, align_up
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import BLOCK_BYTES, Binary, Local
+from npusim.kernel.launch import VECTOR_CORES_OF_A_GROUP as VECTOR_CORES
 from npusim.kernel.program import Block
 from npusim.kernel.rows import pieces
 from npusim.kernel.steps import Column, Step, column_of
@@ -45,20 +46,19 @@ from npusim.kernel.views import GmView, repeat
 from npusim.kernel.wide_plane import LANES, WidePlane, by_rows, reduce_rows
 from npusim.ops._attention.fia import QUERY_READY, Plan, launch
 from npusim.ops._attention.fia_output import Finish, Form, Output
-from npusim.ops._attention.fia_tiling import KEYS_ALIGNED, Part, schedule
+from npusim.ops._attention.fia_tiling import KEYS_ALIGNED, schedule
 from npusim.ops._attention.fia_vector import (
+    BEFORE,
     BLOCK,
     COUNT,
     ROWS_OF_LOOP,
-    VECTOR_CORES,
     Softmax,
     State,
     StateName,
-    Turn,
     Vector,
     step_of,
 )
-from npusim.ops._attention.places import DIGITS, Memory, joined
+from npusim.ops._attention.places import DIGITS, Memory, Part, joined
 from npusim.ops._attention.problem import Antiquant, Attention
 
 FIRST, NEXT = 127.0, 254.0
@@ -250,7 +250,7 @@ class DigitSoftmax(Softmax):
             part._replace(tile=part.tile._replace(number=max(0, part.tile.number - 1)))
             for part in parts
         ]
-        own = [step_of(earlier, Turn.BEFORE, VECTOR_CORES, self._query, *arguments)]
+        own = [step_of(earlier, BEFORE, VECTOR_CORES, self._query, *arguments)]
         return [*(own if parts else []), *super().steps()]
 
     def _of_query(self, part: Part) -> tuple[Hashable, ...]:
@@ -263,7 +263,7 @@ class DigitSoftmax(Softmax):
         query = GmView.of("query", a.element, rows, memory.width).shifted_to(place)
         digits = memory.slot("digits", tile.turn, rows, memory.width, row)
         key = self._digits.antiquant.key
-        scale = memory.scales(key, *tile.of_keys) if key.per != "token" else None
+        scale = memory.scales(key, *part.of_keys) if key.per != "token" else None
         return tile.turn % 2, query, digits, row_tile.rows * digits.row_bytes, scale
 
     def _query(
@@ -305,7 +305,7 @@ class DigitSoftmax(Softmax):
         """What is special about each tile, the same for each loop."""
         return column_of(
             (
-                (x.tile.turn % 2, x.tile.piece.row_tile.rows, x.rows, *x.tile.of_keys)
+                (x.tile.turn % 2, x.tile.piece.row_tile.rows, x.rows, *x.of_keys)
                 for x in self._vector.parts
             ),
             self._special,
