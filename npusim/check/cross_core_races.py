@@ -32,17 +32,12 @@ from npusim.isa import global_operand
 from npusim.kernel.program import Block, Body, added
 from npusim.kernel.table import Calls
 
-__all__ = ["by_kind", "check_apart", "check_tensors", "common_bytes", "shared_tensors"]
+__all__ = ["by_kind", "check_apart", "common_bytes", "shared_tensors"]
 
 FEW_PAIRS = 200
 """Pairs of accesses that are held against each other as quickly as the bytes of two are."""
 PAIRS = 2**20
 """Pairs that are held against each other at a time, some bytes of memory for each."""
-
-
-def check_apart(blocks: tuple[Block, ...], order: CrossCoreOrder) -> None:
-    """Raise RaceError, naming cores, tensor and bytes, if accesses of two blocks race."""
-    check_tensors(blocks, shared_tensors(blocks, Search(blocks)), order)
 
 
 def shared_tensors(blocks: tuple[Block, ...], ranges: Search) -> list[str]:
@@ -59,8 +54,11 @@ def shared_tensors(blocks: tuple[Block, ...], ranges: Search) -> list[str]:
     return found
 
 
-def check_tensors(blocks: tuple[Block, ...], tensors: list[str], order: CrossCoreOrder) -> None:
-    """As :func:`check_apart`, for *tensors* alone."""
+def check_apart(blocks: tuple[Block, ...], tensors: list[str], order: CrossCoreOrder) -> None:
+    """Raise RaceError, naming cores, tensor and bytes, if accesses of two blocks race.
+
+    *tensors* are those of :func:`shared_tensors`.
+    """
     if tensors:
         touched = _Touched(blocks, order)
         for tensor in tensors:

@@ -25,7 +25,7 @@ from npusim.check.byte_ranges import (
     overlap,
     shifted,
 )
-from npusim.check.cross_core_races import by_kind, check_tensors, common_bytes, shared_tensors
+from npusim.check.cross_core_races import by_kind, check_apart, common_bytes, shared_tensors
 from npusim.check.hazards import (
     CrossCoreOrder,
     Exchange,
@@ -54,7 +54,7 @@ def check_order(blocks: tuple[Block, ...], orders: Orders) -> None:
     ranges, recorder = Search(blocks), Recorder(orders)
     tensors = shared_tensors(blocks, ranges)
     if not _are_ordered(blocks, tensors, ranges, recorder):
-        check_tensors(blocks, tensors, CrossCoreOrder(blocks, recorder))
+        check_apart(blocks, tensors, CrossCoreOrder(blocks, recorder))
 
 
 def _are_ordered(

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from npusim.check import group_isolation
-from npusim.check.cross_core_races import check_apart
+from npusim.check.byte_ranges import Search
+from npusim.check.cross_core_races import check_apart, shared_tensors
 from npusim.check.group_isolation import check_order
 from npusim.check.hazards import (
     CrossCoreOrder,
@@ -61,7 +62,8 @@ def launch(
 def whole(blocks: tuple[Block, ...]) -> str:
     """What is said of all blocks together; nothing if nothing is wrong."""
     try:
-        check_apart(blocks, CrossCoreOrder(blocks, Recorder(Orders())))
+        tensors = shared_tensors(blocks, Search(blocks))
+        check_apart(blocks, tensors, CrossCoreOrder(blocks, Recorder(Orders())))
     except HazardError as error:
         return f"{type(error).__name__}: {error}"
     return ""

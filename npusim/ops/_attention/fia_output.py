@@ -171,10 +171,9 @@ class Form(NamedTuple):
     """Of its piece; *is_last* likewise."""
     is_last: bool
     parity: int
-    """Which of two has its state."""
-    sums: int
-    """Where its sums lie in the workspace, in bytes; *before* where those of the tile before do."""
-    before: int
+    """Which of two has its state, and its sums."""
+    own: int
+    """The row where its sums begin in the workspace."""
     digit_bytes: int
     """From the product of a digit to that of the next, where there are several."""
 
@@ -213,14 +212,13 @@ class Output:
         # Each vector core has its own rows of sums, however many a tile has: nothing else keeps
         # one from the next row of tiles while the other one still reads.
         own, _ = rows_of_half(memory.max_rows, half)
-        # Where sums lie is passed as a number, so that the call does not move them on: mte3 stores
-        # what mte2 loads, and where all calls find such bytes in one place, order is found once.
-        sums, before = (
-            memory.slot("sums", number, rows, memory.width, own).offset_bytes
-            for number in (parity, 1 - parity)
-        )
         digit_bytes = rows * FLOAT32.nbytes(memory.width) if memory.copies > 1 else 0
-        return Form(is_first, is_last, parity, sums, before, digit_bytes)
+        return Form(is_first, is_last, parity, own, digit_bytes)
+
+    def _sums(self, parity: int, row: int, rows: int) -> GmView:
+        # No argument of a stage, so that the call does not move it on: mte3 stores what mte2 loads,
+        # and where all calls find such bytes in one place, order is found once.
+        return self._memory.slot("sums", parity, rows, self._memory.width, row).flat
 
     def _targets(
         self, piece: Piece | None = None, first: int = 0, rows: int = 0
@@ -267,18 +265,17 @@ class Output:
         """Some rows of a tile, from *row* on."""
         core, vector, state = self._core, self._vector, self._vector.state
         plane = self._loaded(form, row, product, scale)
-        start = FLOAT32.nbytes(row * product.columns)
-        sums = GmView.vector("sums", FLOAT32, plane.whole.count)
+        at = form.own + row, plane.rows
         if not form.is_first:
             # plane = sums before x factor of the row + plane
-            tile = core.load_rows(vector.wide_in, sums.shifted_to(form.before + start))
+            tile = core.load_rows(vector.wide_in, self._sums(1 - form.parity, *at))
             old = replace(plane, tile=tile)
             faded = state.of("faded", form.parity, row, plane.rows)
             by_rows(core, "mul", old, state.blocks(faded))
             core.add(plane.whole, old.whole, plane.whole)
             vector.wide_in.free(tile)
         if not form.is_last:
-            self._store_plane(plane, sums.shifted_to(form.sums + start))
+            self._store_plane(plane, self._sums(form.parity, *at))
         else:
             largest, total = (
                 state.of(name, form.parity, row, plane.rows) for name in ("largest", "total")
