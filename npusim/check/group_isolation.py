@@ -240,7 +240,9 @@ class _Launch:
             ]
             for kind in (CrossCoreSetFlag, CrossCoreWaitFlag):
                 sequences.add(tuple(op.event for op in uses if isinstance(op, kind)))
-        return len(sequences.pop()) if len(sequences) == 1 else 0 if not sequences else None
+        if len(sequences) > 1:
+            return None
+        return len(sequences.pop()) if sequences else 0
 
     def _members(self, kinds: tuple[str, ...], times: int) -> Members:
         def those(role: str) -> tuple[frozenset[int], ...]:
@@ -253,16 +255,12 @@ class _Launch:
     # ---- calls, by number ----
 
     def _numbered(self, called: dict[Program, Called]) -> list[Numbers]:
-        """For each core the numbers of its calls, equal where others see the same of them."""
-        numbers: dict[int, int] = {}
-        every: list[Followed] = []
-        of_program: dict[Program, Numbers] = {}
-        for program, (found, _) in called.items():
-            for each in found:
-                if id(each) not in numbers:
-                    numbers[id(each)] = len(every)
-                    every.append(each)
-            of_program[program] = np.array([numbers[id(each)] for each in found], np.int64)
+        """For each core the numbers of its calls, equal where others see the same of them.
+
+        That is what the body does to flags, what its names stand for, and where they begin.
+        """
+        every = [*{id(x): x for found, _ in called.values() for x in found}.values()]
+        places = {id(each): number for number, each in enumerate(every)}
         names = sorted(
             {
                 name
@@ -271,7 +269,8 @@ class _Launch:
                 if bound.tensor in self._within
             }
         )
-        touches = np.array([[name in _names(each) for name in names] for each in every], np.bool_)
+        touched = map(_names, every)
+        touches = np.array([[name in those for name in names] for those in touched], np.bool_)
         touches = touches.reshape(len(every), len(names))
         bindings: dict[object, int] = {}
         columns: list[list[Numbers]] = []
@@ -280,10 +279,11 @@ class _Launch:
             origins: dict[str, int] = {}
             for core in group:
                 block = self.blocks[core]
-                followed = of_program[block.program]
+                found, calls = called[block.program]
+                followed = np.array([places[id(each)] for each in found], np.int64)
                 bound = tuple((x, block.bindings[x].tensor) for x in sorted(block.bindings))
                 binding = bindings.setdefault((block.kind, bound), len(bindings))
-                offsets = self._offsets(block, called[block.program][1], names, origins)
+                offsets = self._offsets(block, calls, names, origins)
                 own = np.where(touches[followed], offsets, 0)
                 columns.append([np.full(followed.size, binding), followed, *own.T])
                 cores.append(core)
