@@ -37,7 +37,7 @@ from npusim.check.hazards import (
     Visible,
 )
 from npusim.check.hazards.pasts import PIPES, Accesses
-from npusim.isa import CrossCoreSetFlag, CrossCoreWaitFlag, global_operand
+from npusim.isa import CrossCoreSetFlag, CrossCoreWaitFlag, CrossMode, global_operand
 from npusim.kernel.program import Block, Program
 from npusim.kernel.table import Calls, TabledProgram
 
@@ -52,38 +52,31 @@ Called = tuple[list[Followed], Calls]
 def check_order(blocks: tuple[Block, ...], orders: Orders) -> None:
     """Raise DeadlockError, FlagError or RaceError for what flags between cores leave open."""
     ranges, recorder = Search(blocks), Recorder(orders)
-    tensors = shared_tensors(blocks, ranges)
-    if not _are_ordered(blocks, tensors, ranges, recorder):
-        check_apart(blocks, tensors, CrossCoreOrder(blocks, recorder))
+    tensors, modes = shared_tensors(blocks, ranges), _modes(blocks)
+    if not modes and not tensors:
+        return
+    groups = _groups(blocks, is_grouped=any(mode == "group" for _, mode in modes))
+    among = frozenset(x for x in tensors if _share_bytes(groups, ranges, blocks, x))
+    met = [kind for kind, mode in modes if mode == "all"]
+    if len(met) < 2 and (met or not among):
+        launch = _Launch(blocks, groups, frozenset(tensors) - among, among, *met)
+        phases = launch.phases(recorder)
+        parted = Search(launch.blocks)
+        if phases and all(_are_apart(parted, x, launch.kinds, phases) for x in among):
+            return
+    check_apart(blocks, tensors, CrossCoreOrder(blocks, recorder))
 
 
-def _are_ordered(
-    blocks: tuple[Block, ...], tensors: list[str], ranges: Search, recorder: Recorder
-) -> bool:
-    """Whether that is sure to find nothing."""
-    leaves = {(block.kind, leaf): None for block in blocks for leaf in block.program.leaves}
-    flags = CrossCoreSetFlag, CrossCoreWaitFlag
-    modes = {
+def _modes(blocks: tuple[Block, ...]) -> set[tuple[str, CrossMode]]:
+    """Kinds of cores, and the modes of their flags between cores."""
+    leaves = {(block.kind, leaf) for block in blocks for leaf in block.program.leaves}
+    return {
         (kind, op.mode)
         for kind, leaf in leaves
         if leaf.has_cross_core_flags
         for op in leaf
-        if isinstance(op, flags)
+        if isinstance(op, CrossCoreSetFlag | CrossCoreWaitFlag)
     }
-    if not modes:
-        return not tensors
-    is_grouped = any(mode == "group" for _, mode in modes)
-    met = [kind for kind, mode in modes if mode == "all"]
-    groups = _groups(blocks, is_grouped)
-    among = [tensor for tensor in tensors if _share_bytes(groups, ranges, blocks, tensor)]
-    if len(met) > 1 or (among and not met):
-        return False
-    launch = _Launch(blocks, groups, frozenset(tensors) - {*among}, frozenset(among), *met)
-    phases = launch.phases(recorder)
-    if phases is None:
-        return False
-    parted = Search(launch.blocks)
-    return all(_are_apart(parted, tensor, launch.kinds, phases) for tensor in among)
 
 
 def _groups(blocks: tuple[Block, ...], is_grouped: bool) -> list[Group]:
@@ -291,11 +284,13 @@ class _Launch:
         sizes = [own[0].size for own in columns]
         edges = np.cumsum([0, *sizes])
         whose = np.repeat(np.arange(len(cores)), sizes)
+        seen: list[int] = []
         for row in np.unique(number, return_index=True)[1].tolist():
             place = int(whose[row])
             _, which, *at = (int(column[row - edges[place]]) for column in columns[place])
             moved = dict(zip(names, at, strict=True))
-            self._visible.append(self._seen(self.blocks[cores[place]], every[which], moved))
+            seen.append(self._seen(self.blocks[cores[place]], every[which], moved))
+        number = np.array(seen, np.int64)[number]
         split = dict(zip(cores, np.split(number, edges[1:-1]), strict=True))
         return [split[core] for core in range(len(self.blocks))]
 
@@ -317,8 +312,8 @@ class _Launch:
                 found[:, column] += calls.shifts[:, calls.names.index(name)]
         return found
 
-    def _seen(self, block: Block, followed: Followed, moved: dict[str, int]) -> Visible:
-        """What others see of a call of *block* that moves names on as *moved* says."""
+    def _seen(self, block: Block, followed: Followed, moved: dict[str, int]) -> int:
+        """The number of what others see of a call of *block*; *moved* is where its names begin."""
         pipes = self._pipes.setdefault(block.kind, {})
         for use in followed.effect.uses:
             if isinstance(use.op, CrossCoreSetFlag):
@@ -331,11 +326,14 @@ class _Launch:
                 # Who knows of the last that one pipe does knows of all.
                 key = on.pop() if len(on) == 1 else (number,)
                 together.setdefault(key, []).append(number)
-        touches = [
+        touches = tuple(
             self._touch(block, [followed.accesses[x] for x in numbers], moved, tuple(numbers))
             for numbers in together.values()
-        ]
-        return Visible(followed.effect, tuple(touches))
+        )
+        found = self._numbers.setdefault((followed.number, touches), len(self._visible))
+        if found == len(self._visible):
+            self._visible.append(Visible(followed.effect, touches))
+        return found
 
     def _touch(
         self,
