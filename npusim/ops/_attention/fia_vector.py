@@ -51,7 +51,7 @@ COMPARED = 128
 BLOCK = 8
 """float32 in a data block."""
 STATE_ROWS = 256
-"""Of a vector core, at most."""
+"""A vector core has at most so many."""
 Stage = Callable[..., None]
 BEFORE, FIRST, SECOND, TURNS = 0, 1, 5, 3
 """Turns of a core: before a tile, at its first half, and at its second one, behind the first half

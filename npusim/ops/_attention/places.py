@@ -26,13 +26,13 @@ from npusim.ops._attention.fia_tiling import KEYS_ALIGNED, RowTile, Schedule, Ti
 from npusim.ops._attention.problem import Scales, Side, sides_of
 
 WORK_SLOTS = 2
-"""Of each workspace of a core of FIA: one is filled while the other one is read."""
+"""Each workspace of a core of FIA has so many: one is filled while the other one is read."""
 BLOCK = 8
 """float32 in a data block."""
 WIDE = ("scores", "weights")
 """Workspaces with a column a key."""
 DIGITS = 2
-"""Of a query and of a weight, where keys are int8."""
+"""A query and a weight have so many, where keys are int8."""
 
 
 class Target(NamedTuple):
