@@ -11,7 +11,8 @@ from draws import draws
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from npusim.check.cross_core_races import check_apart
+from npusim.check.byte_ranges import Search
+from npusim.check.cross_core_races import check_apart, shared_tensors
 from npusim.check.hazards import (
     CrossCoreOrder,
     DeadlockError,
@@ -62,7 +63,8 @@ def await_flag(pipe: Pipe, event: int = 0, mode: CrossMode = "group") -> CrossCo
 
 
 def verify(*blocks: Block) -> None:
-    check_apart(blocks, CrossCoreOrder(blocks, Recorder(Orders())))
+    tensors = shared_tensors(blocks, Search(blocks))
+    check_apart(blocks, tensors, CrossCoreOrder(blocks, Recorder(Orders())))
 
 
 def races(cores: str, where: str, *blocks: Block) -> None:

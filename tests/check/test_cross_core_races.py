@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from npusim.check import cross_core_races
+from npusim.check.byte_ranges import Search
 from npusim.check.hazards import CrossCoreOrder, Orders, RaceError, Recorder
 from npusim.data.dtypes import UINT8
 from npusim.isa import Global, Load, Local, MicroOp, Store
@@ -33,7 +34,9 @@ def store(start: int, nbytes: int, bursts: int = 1, stride: int = 0) -> Store:
 
 
 def check_apart(blocks: tuple[Block, ...]) -> None:
-    cross_core_races.check_apart(blocks, CrossCoreOrder(blocks, Recorder(Orders())))
+    tensors = cross_core_races.shared_tensors(blocks, Search(blocks))
+    order = CrossCoreOrder(blocks, Recorder(Orders()))
+    cross_core_races.check_apart(blocks, tensors, order)
 
 
 def refused(cores: str, where: str, *blocks: Block) -> None:
