@@ -110,8 +110,7 @@ def test_prose_that_stands_there_in_english_is_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("was", "becomes"),
-    [("1 + 1\n2", "2 + 2\n4"), ("32", "64"), ("`a`", "`b`"), ("16", "8")],
+    ("was", "becomes"), [("1 + 1\n2", "2 + 2\n4"), ("32", "64"), ("`a`", "`b`"), ("16", "8")]
 )
 def test_blocks_names_and_single_numbers_need_no_translator(was: str, becomes: str) -> None:
     english = ENGLISH.replace(was, becomes)

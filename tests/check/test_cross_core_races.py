@@ -73,10 +73,7 @@ def test_a_core_may_touch_its_own_bytes_again() -> None:
 def test_rows_that_lie_between_each_other_are_apart() -> None:
     check_apart((block(0, 0, store(0, 32, 4, 64)), block(1, 32, store(0, 32, 4, 64))))
     refused(
-        "0 and 1",
-        "y[32:33]",
-        block(0, 0, store(0, 33, 4, 64)),
-        block(1, 32, store(0, 32, 4, 64)),
+        "0 and 1", "y[32:33]", block(0, 0, store(0, 33, 4, 64)), block(1, 32, store(0, 32, 4, 64))
     )
 
 

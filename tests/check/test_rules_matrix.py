@@ -8,69 +8,53 @@ from typing import Any
 
 import pytest
 
+from npusim import isa
 from npusim.check.rules import Place, RuleError, check
 from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT4, INT8, INT32, UINT8, UINT64, DType
 from npusim.devices.schema import DeviceSpec
-from npusim.isa import (
-    Axpy,
-    BlockReduce,
-    Copy,
-    CopyL0c,
-    CopyToL1,
-    CrossCoreSetFlag,
-    CrossCoreWaitFlag,
-    Duplicate,
-    Fixpipe,
-    Global,
-    LoadData,
-    LoadNd2Nz,
-    LoadTable,
-    Local,
-    MicroOp,
-    Mmad,
-    MulAddDst,
-    Store,
-    Unary,
-)
 from npusim.kernel.program import Body, Call, Program
 
 
-def at(buffer: str, dtype: DType, count: int, offset_bytes: int = 0) -> Local:
-    return Local(buffer, offset_bytes, dtype, count)
+def at(buffer: str, dtype: DType, count: int, offset_bytes: int = 0) -> isa.Local:
+    return isa.Local(buffer, offset_bytes, dtype, count)
 
 
-ND2NZ = LoadNd2Nz(at("l1", FLOAT16, 1024), Global("x", 0, 64, 20, 4096), 32)
+ND2NZ = isa.LoadNd2Nz(at("l1", FLOAT16, 1024), isa.Global("x", 0, 64, 20, 4096), 32)
 # 20 x 40 of int8 from (16, 32) on: whole fractals are 32 x 64.
-PIECE = LoadData(at("l0a", INT8, 2048), at("l1", INT8, 8192), 64, 16, 32, 20, 40)
+PIECE = isa.LoadData(at("l0a", INT8, 2048), at("l1", INT8, 8192), 64, 16, 32, 20, 40)
 # As the transpose of it, (64, 32) to the right of L0B.
-TURNED = LoadData(at("l0b", INT8, 2048), at("l1", INT8, 8192), 64, 32, 32, 32, 40, True)
-BIAS = LoadTable(at("bt", FLOAT32, 64), at("l1", FLOAT16, 64))
-SCALES = LoadTable(at("fb", UINT64, 64), at("l1", UINT64, 64))
+TURNED = isa.LoadData(at("l0b", INT8, 2048), at("l1", INT8, 8192), 64, 32, 32, 32, 40, True)
+BIAS = isa.LoadTable(at("bt", FLOAT32, 64), at("l1", FLOAT16, 64))
+SCALES = isa.LoadTable(at("fb", UINT64, 64), at("l1", UINT64, 64))
 # 20 x 40 x 50: fractals of 32 x 48 x 64.
-MMAD = Mmad(at("l0c", INT32, 1536), at("l0a", INT8, 2048), at("l0b", INT8, 3072), 20, 40, 50)
+MMAD = isa.Mmad(at("l0c", INT32, 1536), at("l0a", INT8, 2048), at("l0b", INT8, 3072), 20, 40, 50)
 BIASED = replace(MMAD, init="bias", bias=at("bt", INT32, 48))
-HALVES = Mmad(at("l0c", FLOAT32, 256), at("l0a", FLOAT16, 256), at("l0b", FLOAT16, 256), 16, 16, 16)
-OUT = Fixpipe(Global("y", 0, 80, 20, 4096), at("l0c", FLOAT32, 1536), 20, 40, 32, FLOAT16, "cast")
+HALVES = isa.Mmad(
+    at("l0c", FLOAT32, 256), at("l0a", FLOAT16, 256), at("l0b", FLOAT16, 256), 16, 16, 16
+)
+OUT = isa.Fixpipe(
+    isa.Global("y", 0, 80, 20, 4096), at("l0c", FLOAT32, 1536), 20, 40, 32, FLOAT16, "cast"
+)
 VECTORS = replace(
     OUT, src=at("l0c", INT32, 1536), mode="deqf16", scale=at("fb", UINT64, 40)
 )  # fmt: skip
-PLAIN = replace(OUT, mode="none", dtype=FLOAT32, dst=Global("y", 0, 160, 20, 4096))
+PLAIN = replace(OUT, mode="none", dtype=FLOAT32, dst=isa.Global("y", 0, 160, 20, 4096))
 TO_L1 = replace(OUT, dst=at("l1", FLOAT16, 2048), dst_rows=32)
-DRAIN = CopyL0c(at("ub", FLOAT16, 1024), at("l0c", INT32, 1024), "deqf16", 1, 32)
-TO_CUBE = CopyToL1(at("l1", UINT8, 192), at("ub", UINT8, 128), 64, 2, 64, 128)
-ABS = Unary("abs", at("ub", FLOAT32, 64), at("ub", FLOAT32, 64, 256))
-SUM = BlockReduce("sum", at("ub", FLOAT32, 8), at("ub", FLOAT32, 64, 256))
-ADD = Store(Global("y", 0, 64), at("ub", FLOAT32, 16), atomic=FLOAT32)
+DRAIN = isa.CopyL0c(at("ub", FLOAT16, 1024), at("l0c", INT32, 1024), "deqf16", 1, 32)
+TO_CUBE = isa.CopyToL1(at("l1", UINT8, 192), at("ub", UINT8, 128), 64, 2, 64, 128)
+ABS = isa.Unary("abs", at("ub", FLOAT32, 64), at("ub", FLOAT32, 64, 256))
+SUM = isa.BlockReduce("sum", at("ub", FLOAT32, 8), at("ub", FLOAT32, 64, 256))
+ADD = isa.Store(isa.Global("y", 0, 64), at("ub", FLOAT32, 16), atomic=FLOAT32)
 
-ACCEPTED: list[tuple[str, MicroOp]] = [
+ACCEPTED: list[tuple[str, isa.MicroOp]] = [
     ("aic", ND2NZ),
     ("aic", PIECE),
     ("aic", TURNED),
-    ("aic", LoadData(at("l0b", INT4, 1024), at("l1", INT4, 4096), 32, 0, 0, 16, 64)),
-    ("aic", LoadData(at("l0a", BFLOAT16, 512), at("l1", BFLOAT16, 4096), 32, 0, 16, 32, 16)),
-    ("ai_core", LoadData(at("l0a", FLOAT16, 512), at("l1", FLOAT16, 4096), 32, 0, 16, 32, 16)),
+    ("aic", isa.LoadData(at("l0b", INT4, 1024), at("l1", INT4, 4096), 32, 0, 0, 16, 64)),
+    ("aic", isa.LoadData(at("l0a", BFLOAT16, 512), at("l1", BFLOAT16, 4096), 32, 0, 16, 32, 16)),
+    ("ai_core", isa.LoadData(at("l0a", FLOAT16, 512), at("l1", FLOAT16, 4096), 32, 0, 16, 32, 16)),
     ("aic", BIAS),
-    ("aic", LoadTable(at("bt", INT32, 16), at("l1", INT32, 16))),
+    ("aic", isa.LoadTable(at("bt", INT32, 16), at("l1", INT32, 16))),
     ("aic", SCALES),
     ("aic", MMAD),
     ("aic", replace(MMAD, init="accumulate")),
@@ -84,19 +68,19 @@ ACCEPTED: list[tuple[str, MicroOp]] = [
     ("aic", TO_L1),
     ("aic", replace(OUT, dtype=BFLOAT16)),
     ("aic", replace(OUT, unit_flag=True)),
-    ("aic", replace(OUT, dtype=INT8, mode="qf322b8", scale=7, dst=Global("y", 0, 40, 20, 64))),
+    ("aic", replace(OUT, dtype=INT8, mode="qf322b8", scale=7, dst=isa.Global("y", 0, 40, 20, 64))),
     ("ai_core", DRAIN),
     ("ai_core", replace(DRAIN, scale=at("ub", UINT64, 32))),
-    ("ai_core", CopyL0c(at("ub", INT32, 512), at("l0c", INT32, 512), "none", None, 32)),
+    ("ai_core", isa.CopyL0c(at("ub", INT32, 512), at("l0c", INT32, 512), "none", None, 32)),
     ("ai_core", TO_CUBE),
     ("aiv", ABS),
     ("aiv", SUM),
-    ("aiv", Axpy(at("ub", FLOAT16, 64), at("ub", FLOAT16, 64, 256), 2.0)),
-    ("aiv", MulAddDst(*[at("ub", FLOAT32, 64, 256 * i) for i in range(3)])),
-    ("aiv", Copy(at("ub", INT32, 64), at("ub", INT32, 64, 256))),
+    ("aiv", isa.Axpy(at("ub", FLOAT16, 64), at("ub", FLOAT16, 64, 256), 2.0)),
+    ("aiv", isa.MulAddDst(*[at("ub", FLOAT32, 64, 256 * i) for i in range(3)])),
+    ("aiv", isa.Copy(at("ub", INT32, 64), at("ub", INT32, 64, 256))),
     ("aiv", ADD),
-    ("aiv", CrossCoreSetFlag("group", "mte3", 10)),
-    ("aic", CrossCoreWaitFlag("all", "mte2", 0)),
+    ("aiv", isa.CrossCoreSetFlag("group", "mte3", 10)),
+    ("aic", isa.CrossCoreWaitFlag("all", "mte2", 0)),
 ]
 
 
@@ -109,7 +93,7 @@ def test_what_the_cube_needs_is_accepted(
             check(Program("kernel", (op,)), Place(spec, kind))
 
 
-def other(op: Any, **changes: Any) -> MicroOp:
+def other(op: Any, **changes: Any) -> isa.MicroOp:
     return replace(op, **changes)
 
 
@@ -122,7 +106,7 @@ SUMS = (
 BIASES = "a bias must be 40 elements of int32 in bt, given if init is bias and only then, not "
 SCALED = "mode deqf16 must come with one scale, or with uint64 for 40 columns in fb, not "
 
-REFUSED: list[tuple[str, MicroOp, str]] = [
+REFUSED: list[tuple[str, isa.MicroOp, str]] = [
     # ---- operands that name less than is moved ----
     (
         "aic",
@@ -163,23 +147,23 @@ REFUSED: list[tuple[str, MicroOp, str]] = [
     # ---- copies ----
     (
         "aic",
-        other(ND2NZ, src=Global("x", 0, 63, 20, 4096)),
+        other(ND2NZ, src=isa.Global("x", 0, 63, 20, 4096)),
         "rows must be whole elements of float16, not 63 bytes; change their size",
     ),
     (
         "aic",
-        other(ND2NZ, src=Global("x", 0, 64, 20, 63)),
+        other(ND2NZ, src=isa.Global("x", 0, 64, 20, 63)),
         "bursts must lie at least their 64 bytes apart in global memory, not 63; "
         "raise the stride, or copy them one by one",
     ),
     (
         "aic",
-        LoadNd2Nz(at("l1", FLOAT16, 16), Global("x", 0, 32), 16400),
+        isa.LoadNd2Nz(at("l1", FLOAT16, 16), isa.Global("x", 0, 32), 16400),
         "dst_rows must be at most 16384, not 16400; make it several copies",
     ),
     (
         "aic",
-        other(OUT, dst=Global("y", 0, 80, 20, 79)),
+        other(OUT, dst=isa.Global("y", 0, 80, 20, 79)),
         "rows must lie at least their 80 bytes apart in global memory, not 79; raise the stride",
     ),
     (
@@ -194,16 +178,8 @@ REFUSED: list[tuple[str, MicroOp, str]] = [
         "nd2nz must go to l1 on arch 2201, not to ub on arch 2201; "
         "load row by row and copy block by block",
     ),
-    (
-        "aic",
-        other(ND2NZ, dst_rows=24),
-        FRACTION + "20 rows of 64 bytes in 24; round dst_rows up",
-    ),
-    (
-        "aic",
-        other(ND2NZ, dst_rows=16),
-        FRACTION + "20 rows of 64 bytes in 16; round dst_rows up",
-    ),
+    ("aic", other(ND2NZ, dst_rows=24), FRACTION + "20 rows of 64 bytes in 24; round dst_rows up"),
+    ("aic", other(ND2NZ, dst_rows=16), FRACTION + "20 rows of 64 bytes in 16; round dst_rows up"),
     (
         "aic",
         other(ND2NZ, dst=at("l1", FLOAT16, 1024, 16)),
@@ -222,7 +198,7 @@ REFUSED: list[tuple[str, MicroOp, str]] = [
     ),
     (
         "aiv",
-        other(ADD, dst=Global("y", 0, 62)),
+        other(ADD, dst=isa.Global("y", 0, 62)),
         "bursts must be whole elements of float32 to be added, not 62 bytes; change their size",
     ),
     (
@@ -263,7 +239,7 @@ REFUSED: list[tuple[str, MicroOp, str]] = [
     ),
     (
         "ai_core",
-        LoadData(at("l0a", BFLOAT16, 512), at("l1", BFLOAT16, 4096), 32, 0, 16, 32, 16),
+        isa.LoadData(at("l0a", BFLOAT16, 512), at("l1", BFLOAT16, 4096), 32, 0, 16, 32, 16),
         "src and dst must share one of float16, int8 on arch 2002, not bfloat16, bfloat16; "
         "cast first",
     ),
@@ -423,7 +399,7 @@ REFUSED: list[tuple[str, MicroOp, str]] = [
     ),
     (
         "aic",
-        other(OUT, dst=Global("y", 0, 80, 19, 4096)),
+        other(OUT, dst=isa.Global("y", 0, 80, 19, 4096)),
         "global memory must get 20 bursts of 80 bytes, not 19 of 80; change them",
     ),
     (
@@ -470,7 +446,7 @@ REFUSED: list[tuple[str, MicroOp, str]] = [
     # ---- vector ----
     (
         "ai_core",
-        Duplicate(at("l1", FLOAT32, 64), 0.0),
+        isa.Duplicate(at("l1", FLOAT32, 64), 0.0),
         "operands must lie in ub, not in l1; copy them there first",
     ),
     (
@@ -485,24 +461,24 @@ REFUSED: list[tuple[str, MicroOp, str]] = [
     ),
     (
         "aiv",
-        Axpy(at("ub", FLOAT32, 64), at("ub", FLOAT32, 63, 256), 2.0),
+        isa.Axpy(at("ub", FLOAT32, 64), at("ub", FLOAT32, 63, 256), 2.0),
         "operands must have the same number of elements, and at least one, not 63, 64, 64; "
         "cut them alike",
     ),
     (
         "aiv",
-        MulAddDst(at("ub", FLOAT32, 8), at("ub", FLOAT16, 8, 64), at("ub", FLOAT16, 8, 32)),
+        isa.MulAddDst(at("ub", FLOAT32, 8), at("ub", FLOAT16, 8, 64), at("ub", FLOAT16, 8, 32)),
         "operands must share one of float32, float16, not float16, float16, float32, float32; "
         "cast first",
     ),
     (
         "aiv",
-        Copy(at("ub", INT8, 64), at("ub", INT8, 64, 64)),
+        isa.Copy(at("ub", INT8, 64), at("ub", INT8, 64, 64)),
         "operands must share one type of 16 or 32 bits, not int8, int8; cast first",
     ),
     (
         "aiv",
-        Copy(at("ub", INT32, 64), at("ub", INT32, 56, 256)),
+        isa.Copy(at("ub", INT32, 64), at("ub", INT32, 56, 256)),
         "operands must have the same number of elements, and at least one, not 56, 64; "
         "cut them alike",
     ),
@@ -519,18 +495,18 @@ REFUSED: list[tuple[str, MicroOp, str]] = [
     # ---- flags between cores ----
     (
         "ai_core",
-        CrossCoreSetFlag("all", "vector", 0),
+        isa.CrossCoreSetFlag("all", "vector", 0),
         "the arch must have flags between cores, as 2201 has, not be 2002; "
         "give each core work of its own",
     ),
     (
         "aiv",
-        CrossCoreWaitFlag("group", "mte2", 11),
+        isa.CrossCoreWaitFlag("group", "mte2", 11),
         "a flag between cores must have an event in [0, 11), not 11; use another event",
     ),
     (
         "aiv",
-        CrossCoreSetFlag("group", "fixpipe", 0),
+        isa.CrossCoreSetFlag("group", "fixpipe", 0),
         "its pipe must be one of aiv's, which are scalar, vector, mte2, mte3, not fixpipe; "
         "run it on another kind of core",
     ),
@@ -548,7 +524,7 @@ def test_each_rule_refuses(
 
 
 def test_a_body_is_looked_at_where_it_first_comes(tiny: DeviceSpec) -> None:
-    good, bad = Body((ABS, SUM)), Body((ABS, CrossCoreSetFlag("all", "mte3", 12)))
+    good, bad = Body((ABS, SUM)), Body((ABS, isa.CrossCoreSetFlag("all", "mte3", 12)))
     calls = (Call(good), Call(good), ABS, Call(bad, {"y": 32}), Call(bad))
     with pytest.raises(RuleError, match=r"^kernel #6: cross_core_set_flag all 12: "):
         check(Program("kernel", calls), Place(tiny, "aiv"))

@@ -248,11 +248,7 @@ def test_a_custom_kernel_must_have_its_flags_awaited() -> None:
 
 def test_three_operators_end_as_the_vendors_kernels_do() -> None:
     kept = [name for name in ops.names() if ops.load(name).flags_may_stay_up]
-    assert kept == [
-        "npu_grouped_matmul",
-        "npu_quant_matmul",
-        "npu_weight_quant_batchmatmul",
-    ]
+    assert kept == ["npu_grouped_matmul", "npu_quant_matmul", "npu_weight_quant_batchmatmul"]
     operator = ops.load("npu_quant_matmul")
     problem = operator.check(
         A2,

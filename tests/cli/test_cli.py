@@ -509,9 +509,7 @@ def test_too_little_memory_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(npusim, "run", out_of_memory)
     refused(
-        1,
-        "the arrays must fit into memory; use spec:SHAPE:DTYPE to ask for time only",
-        *QUANTIZE,
+        1, "the arrays must fit into memory; use spec:SHAPE:DTYPE to ask for time only", *QUANTIZE
     )
 
 

@@ -224,18 +224,9 @@ WRONG: list[tuple[tuple[str, ...], str]] = [
         ("2x2", "int8", "NHWC"),
         f"layout: a layout must be one of {SPELLINGS}, not 'NHWC'; use one of these",
     ),
-    (
-        ("where", *NZ),
-        "layout: where must be told --index I,J or --offset BYTE; add one",
-    ),
-    (
-        (*NZ, "--index", "17"),
-        "layout: --index must be I,J, not '17'; write for example 17,33",
-    ),
-    (
-        (*NZ, "--offset", "-1"),
-        "layout: --offset must be a byte, not '-1'; write for example 1569",
-    ),
+    (("where", *NZ), "layout: where must be told --index I,J or --offset BYTE; add one"),
+    ((*NZ, "--index", "17"), "layout: --index must be I,J, not '17'; write for example 17,33"),
+    ((*NZ, "--offset", "-1"), "layout: --offset must be a byte, not '-1'; write for example 1569"),
     (
         (*NZ, "--offset", "1", "--index", "1,1"),
         "layout: either --index or --offset must be given, not both; drop one",
@@ -244,10 +235,7 @@ WRONG: list[tuple[tuple[str, ...], str]] = [
         (*NZ, "--offset", "1", "-f", "csv"),
         "layout: one place must be shown as text or json; drop --format and -o",
     ),
-    (
-        (*NZ, "-f", "png"),
-        "layout: a PNG must go to a file, not to the screen; add -o layout.png",
-    ),
+    ((*NZ, "-f", "png"), "layout: a PNG must go to a file, not to the screen; add -o layout.png"),
     (
         (*NZ, "-f", "csv", "--html"),
         "layout: a map must be written one way, not csv, html; keep one",

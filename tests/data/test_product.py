@@ -16,11 +16,7 @@ from hypothesis import strategies as st
 
 from npusim.data.dtypes import Array
 from npusim.data.int_product import accumulate_int, int_product
-from npusim.data.product import (
-    CubeOrder,
-    _restore_nonfinite,
-    float_product,
-)
+from npusim.data.product import CubeOrder, _restore_nonfinite, float_product
 from npusim.ops._matmul_oracle import cube_product, exact_int
 
 BF16, FP16 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16)

@@ -301,8 +301,7 @@ def test_a_device_that_is_loaded_already_stays_the_same() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "hint"),
-    [("ascend910b9", "did you mean ascend910b4? "), ("tpu", ""), ("", "")],
+    ("name", "hint"), [("ascend910b9", "did you mean ascend910b4? "), ("tpu", ""), ("", "")]
 )
 def test_an_unknown_name_lists_the_known_ones(name: str, hint: str) -> None:
     message = (

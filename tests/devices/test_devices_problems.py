@@ -299,8 +299,7 @@ def test_a_folder_is_no_file(chip: Path) -> None:
 def test_what_is_not_toml_is_told_with_its_line(chip: Path) -> None:
     chip.write_text('name = "my_chip"\narch =\n', encoding="utf-8")
     refuses(
-        chip,
-        "my_chip.toml: must be TOML, but: Invalid value (at line 2, column 7); fix that place",
+        chip, "my_chip.toml: must be TOML, but: Invalid value (at line 2, column 7); fix that place"
     )
 
 

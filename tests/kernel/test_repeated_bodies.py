@@ -175,9 +175,7 @@ FIXPIPE: Case = (
      "antiquant_scale": spec("int64", 1024), "antiquant_offset": spec("int32", 1024),
      "bias": spec("float16", 1024)},
 )  # fmt: skip
-UNROLLED: list[Case] = [
-    ("npu_trans_quant_param", SPLIT, {"scale": spec("float32", 9000)}),
-]
+UNROLLED: list[Case] = [("npu_trans_quant_param", SPLIT, {"scale": spec("float32", 9000)})]
 """These write no calls: there is nothing to be forgotten."""
 
 

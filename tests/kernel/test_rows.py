@@ -71,5 +71,5 @@ def test_a_piece_is_loaded_while_the_one_before_is_worked_on() -> None:
     names = [*(f"load {n}" for n in range(3)), *(f"work {n}" for n in range(3))]
     order = sorted(zip([*loading, *working], names, strict=True))
     assert [name for _, name in order] == [
-        *("load 0", "load 1", "work 0", "load 2", "work 1", "work 2"),
+        *("load 0", "load 1", "work 0", "load 2", "work 1", "work 2")
     ]

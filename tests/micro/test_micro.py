@@ -112,10 +112,7 @@ def test_product_multiplies_by_the_transpose(
 )
 @pytest.mark.parametrize("shape", [(64, 160, 80), (70, 190, 50)], ids=str)
 def test_every_variant_of_product_multiplies(
-    shape: tuple[int, int, int],
-    options: dict[str, Any],
-    tiny: DeviceSpec,
-    rng: np.random.Generator,
+    shape: tuple[int, int, int], options: dict[str, Any], tiny: DeviceSpec, rng: np.random.Generator
 ) -> None:
     m, n, k = shape
     x, y = rng.integers(-4, 5, (m, k)), rng.integers(-4, 5, (k, n))

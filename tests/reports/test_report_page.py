@@ -158,7 +158,7 @@ def test_a_run_may_stand_there_twice(three: list[Path], small: Path, tmp_path: P
     assert says("report", small, small, three[0], "-o", out, "--no-advice")[0] == 0
     page = out.read_text()
     assert re.findall(r'<p class="who"><b>(.*?)</p>', page) == [
-        *("A</b> ascend310p3", "B</b> the same call as A", "C</b> ascend910b2"),
+        *("A</b> ascend310p3", "B</b> the same call as A", "C</b> ascend910b2")
     ]
     # Two chips, of which each is told once.
     assert re.search(r"<th>ascend310p3</th><th>its source</th><th>ascend910b2</th>", page)
@@ -708,7 +708,7 @@ def test_a_page_of_three_fits_and_moves_together(
         who = "[...document.querySelectorAll('.glance .who')].map((each) => each.innerText)"
         # 1024 comes before 2048 and 512.
         assert browser.evaluate(who) == [
-            *("A input 1024x2048", "B input 2048x2048", "C input 512x2048"),
+            *("A input 1024x2048", "B input 2048x2048", "C input 512x2048")
         ]
         bars = "[...document.querySelectorAll('.glance .stack')].map((bar) =>"
         bars += " bar.lastChild.getBoundingClientRect().right - bar.getBoundingClientRect().left)"
@@ -739,7 +739,7 @@ def test_each_of_three_timelines_has_its_own_search_cores_and_address(
         browser.evaluate("new Promise((done) => setTimeout(done, 500))")
         assert browser.evaluate(RANGES) == [[1, 3]] * 3
         assert browser.evaluate(own) == [
-            *(["aiv", [], "", False], ["", [], "load", True], ["0", [1], "store", True]),
+            *(["aiv", [], "", False], ["", [], "load", True], ["0", [1], "store", True])
         ]
         browser.evaluate("all[1].pan(0.5)")
         browser.evaluate("new Promise((done) => setTimeout(done, 500))")

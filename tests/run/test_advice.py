@@ -20,14 +20,7 @@ from npusim.reports.causes import causes
 from npusim.run.advice import MIN_GAIN, Advice, advise
 from npusim.run.advice.what_if import TIMES, settings
 from npusim.run.call import Options, play
-from npusim.run.page import (
-    NO_KERNEL,
-    NO_VALUES,
-    OTHER_TIMES,
-    TOO_LONG,
-    advice_for,
-    recorded,
-)
+from npusim.run.page import NO_KERNEL, NO_VALUES, OTHER_TIMES, TOO_LONG, advice_for, recorded
 
 COURSE = Path(__file__).parents[2] / "docs" / "course" / "vector_add.py"
 F16, A2 = "float16", "ascend910b2"

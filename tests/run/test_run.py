@@ -406,12 +406,7 @@ def test_json_says_what_is_transposed_and_in_fractals() -> None:
         "layout": "FRACTAL_NZ",
         "transposed": True,
     }
-    assert told["output"] == {
-        "shape": [2, 40],
-        "dtype": "int8",
-        "layout": "ND",
-        "transposed": True,
-    }
+    assert told["output"] == {"shape": [2, 40], "dtype": "int8", "layout": "ND", "transposed": True}
     tensor = Tensor.of(X, "FRACTAL_NZ")
     told = run("npu_format_cast", tensor, 29, device="ascend910b2").to_json()
     assert told["output"] == told["arguments"]["x"]

@@ -16,17 +16,7 @@ from npusim.chip import L2_STATES, Binding, Block, L2State
 from npusim.data.dtypes import FLOAT32, UINT8
 from npusim.data.tensor import GlobalTensor
 from npusim.devices.schema import DeviceSpec
-from npusim.isa import (
-    Barrier,
-    BinaryScalar,
-    Global,
-    Load,
-    Local,
-    MicroOp,
-    SetFlag,
-    Store,
-    WaitFlag,
-)
+from npusim.isa import Barrier, BinaryScalar, Global, Load, Local, MicroOp, SetFlag, Store, WaitFlag
 from npusim.kernel.program import Body, Call, Program
 from npusim.timing.compiled import is_built
 from npusim.timing.equivalence import equivalent_cores

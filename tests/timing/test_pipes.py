@@ -15,51 +15,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny import builder, log, play, tiny_spec
 
-from npusim import chip
+from npusim import chip, isa
 from npusim.check.hazards import DeadlockError
 from npusim.chip import Binding, Block
 from npusim.data.dtypes import FLOAT16, FLOAT32, INT32, UINT8
 from npusim.data.tensor import GlobalTensor
 from npusim.devices.schema import DeviceSpec, Pipe
-from npusim.isa import (
-    Barrier,
-    BinaryScalar,
-    Duplicate,
-    Fixpipe,
-    Global,
-    Load,
-    LoadData,
-    LoadNd2Nz,
-    Local,
-    MicroOp,
-    Mmad,
-    ScalarAlu,
-    ScalarLoad,
-    ScalarLoadGlobal,
-    ScalarLoop,
-    ScalarStore,
-    SetFlag,
-    Store,
-    WaitFlag,
-)
 from npusim.kernel.program import Body, Call, Program
 
 
-def load(nbytes: int = 256, at: int = 0, name: str = "x", start: int = 0) -> Load:
-    return Load(Local("ub", at, UINT8, nbytes), Global(name, start, nbytes))
+def load(nbytes: int = 256, at: int = 0, name: str = "x", start: int = 0) -> isa.Load:
+    return isa.Load(isa.Local("ub", at, UINT8, nbytes), isa.Global(name, start, nbytes))
 
 
-def store(nbytes: int = 256, at: int = 0, name: str = "y", start: int = 0) -> Store:
-    return Store(Global(name, start, nbytes), Local("ub", at, UINT8, nbytes))
+def store(nbytes: int = 256, at: int = 0, name: str = "y", start: int = 0) -> isa.Store:
+    return isa.Store(isa.Global(name, start, nbytes), isa.Local("ub", at, UINT8, nbytes))
 
 
-def vector(repeats: int = 1, at: int = 0) -> BinaryScalar:
-    x = Local("ub", at, FLOAT32, 64 * repeats)
-    return BinaryScalar("add", x, x, 1.0)
+def vector(repeats: int = 1, at: int = 0) -> isa.BinaryScalar:
+    x = isa.Local("ub", at, FLOAT32, 64 * repeats)
+    return isa.BinaryScalar("add", x, x, 1.0)
 
 
-def sync(src: Pipe, dst: Pipe, event: int = 0) -> tuple[MicroOp, MicroOp]:
-    return SetFlag(src, dst, event), WaitFlag(src, dst, event)
+def sync(src: Pipe, dst: Pipe, event: int = 0) -> tuple[isa.MicroOp, isa.MicroOp]:
+    return isa.SetFlag(src, dst, event), isa.WaitFlag(src, dst, event)
 
 
 # ---- one pipe ----
@@ -86,7 +65,7 @@ def test_independent_vector_micro_ops_follow_without_head(tiny: DeviceSpec) -> N
 
 
 def test_a_barrier_drains_the_pipe_so_that_the_next_pays_the_head(tiny: DeviceSpec) -> None:
-    program = (vector(4), Barrier("vector"), vector(4))
+    program = (vector(4), isa.Barrier("vector"), vector(4))
     # The barrier holds the pipe till 9, when the first result is there; then 2 + 4 and 3.
     assert log(play(tiny, program)) == [("vector", 0, 6, 9), ("vector", 9, 15, 18)]
 
@@ -100,9 +79,7 @@ def test_a_pipe_that_idled_pays_the_head_again(tiny: DeviceSpec) -> None:
     ]
 
 
-def test_a_flag_rises_when_the_result_is_there_but_does_not_hold_its_pipe(
-    tiny: DeviceSpec,
-) -> None:
+def test_a_flag_rises_when_the_result_is_there_but_does_not_hold_its_pipe(tiny: DeviceSpec) -> None:
     program = (vector(4), *sync("vector", "mte3"), vector(1, 1024), store(1024))
     # The second vector micro-op starts at 6, the store waits for the tail of the first till 9.
     assert log(play(tiny, program)) == [
@@ -115,8 +92,8 @@ def test_a_flag_rises_when_the_result_is_there_but_does_not_hold_its_pipe(
 def test_two_waits_need_two_sets(tiny: DeviceSpec) -> None:
     flag: tuple[Pipe, Pipe, int] = ("vector", "mte3", 0)
     program = (
-        *(vector(), SetFlag(*flag), vector(20, 256), SetFlag(*flag)),
-        *(WaitFlag(*flag), store(), WaitFlag(*flag), store(5120, 256, start=1024)),
+        *(vector(), isa.SetFlag(*flag), vector(20, 256), isa.SetFlag(*flag)),
+        *(isa.WaitFlag(*flag), store(), isa.WaitFlag(*flag), store(5120, 256, start=1024)),
     )
     # First result at 6; the second micro-op runs 3 to 23 and is there at 26. Each wait takes one
     # set, in order: the first store at 6 (8 cycles), the second not at 14 but at 26 (160 cycles).
@@ -130,7 +107,7 @@ def test_two_waits_need_two_sets(tiny: DeviceSpec) -> None:
 
 def test_flags_and_barriers_take_what_the_device_says() -> None:
     spec = tiny_spec(sync__set_flag_cycles=2, sync__wait_flag_cycles=1, sync__barrier_cycles=5)
-    program = (vector(), Barrier("vector"), vector(), *sync("vector", "mte3"), store())
+    program = (vector(), isa.Barrier("vector"), vector(), *sync("vector", "mte3"), store())
     # 0 to 3, there at 6; barrier till 11; 11 to 14, there at 17; set rises at 19, wait till 20.
     assert log(play(spec, program)) == [
         ("vector", 0, 3, 6),
@@ -140,7 +117,7 @@ def test_flags_and_barriers_take_what_the_device_says() -> None:
 
 
 def test_a_full_barrier_waits_for_every_pipe(tiny: DeviceSpec) -> None:
-    program = (load(), vector(4, 1024), Barrier(), vector(1, 1024), store(256, 2048))
+    program = (load(), vector(4, 1024), isa.Barrier(), vector(1, 1024), store(256, 2048))
     # The load is there at 18; nothing is handed out before.
     assert log(play(tiny, program)) == [
         ("mte2", 0, 8, 18),
@@ -173,7 +150,7 @@ def test_handing_out_takes_a_cycle_each() -> None:
 
 
 def test_a_barrier_is_handed_out_in_a_cycle_of_the_scalar_unit() -> None:
-    program = (vector(1, 1024), Barrier("vector"), vector(1, 2048))
+    program = (vector(1, 1024), isa.Barrier("vector"), vector(1, 2048))
     # Handed out at 3, 4 and 7; the barrier waits for the result, which is there at 7.
     assert log(play(tiny_spec(scalar__dispatch_cycles=3), program)) == [
         ("vector", 3, 6, 9),
@@ -187,9 +164,14 @@ def test_a_barrier_is_handed_out_in_a_cycle_of_the_scalar_unit() -> None:
 
 
 def test_scalar_micro_ops_hold_up_what_comes_after_them(tiny: DeviceSpec) -> None:
-    word = Local("ub", 4096, FLOAT32, 1)
+    word = isa.Local("ub", 4096, FLOAT32, 1)
     program = (
-        *(vector(), ScalarLoad("r", word), ScalarAlu("add", "r", "r", 1), ScalarStore(word, "r")),
+        *(
+            vector(),
+            isa.ScalarLoad("r", word),
+            isa.ScalarAlu("add", "r", "r", 1),
+            isa.ScalarStore(word, "r"),
+        ),
         vector(1, 256),
     )
     # Load 4, add 1, store 3: the second vector micro-op is handed out at 8.
@@ -203,10 +185,10 @@ def test_scalar_micro_ops_hold_up_what_comes_after_them(tiny: DeviceSpec) -> Non
 
 
 def test_the_scalar_unit_waits_for_an_element_of_global_memory(tiny: DeviceSpec) -> None:
-    element = Global("x", 0, 4)
+    element = isa.Global("x", 0, 4)
     program = (
-        ScalarLoadGlobal("r", element, INT32),
-        ScalarLoadGlobal("s", element, INT32, is_cached=True),
+        isa.ScalarLoadGlobal("r", element, INT32),
+        isa.ScalarLoadGlobal("s", element, INT32, is_cached=True),
         vector(),
     )
     assert log(play(tiny, program)) == [
@@ -217,19 +199,19 @@ def test_the_scalar_unit_waits_for_an_element_of_global_memory(tiny: DeviceSpec)
 
 
 def test_a_loop_takes_its_body_as_often_as_it_runs(tiny: DeviceSpec) -> None:
-    byte = Local("ub", 0, UINT8, 1)
-    body = (ScalarLoad("r", byte, 1), ScalarStore(Local("ub", 32, UINT8, 1), "r", 1))
+    byte = isa.Local("ub", 0, UINT8, 1)
+    body = (isa.ScalarLoad("r", byte, 1), isa.ScalarStore(isa.Local("ub", 32, UINT8, 1), "r", 1))
     # Three rounds of 4 + 3.
-    assert log(play(tiny, (ScalarLoop(3, body), vector()))) == [
+    assert log(play(tiny, (isa.ScalarLoop(3, body), vector()))) == [
         ("scalar", 0, 21, 21),
         ("vector", 21, 24, 27),
     ]
 
 
 def test_the_scalar_unit_can_wait_for_a_pipe_and_a_pipe_for_it(tiny: DeviceSpec) -> None:
-    word = Local("ub", 0, FLOAT32, 1)
+    word = isa.Local("ub", 0, FLOAT32, 1)
     program = (
-        *(load(), *sync("mte2", "scalar"), ScalarStore(word, "r")),
+        *(load(), *sync("mte2", "scalar"), isa.ScalarStore(word, "r")),
         *(*sync("scalar", "mte3"), store(), vector(1, 4096)),
     )
     # The scalar unit stands at its wait till 18, so even the free vector pipe gets nothing before.
@@ -249,7 +231,7 @@ def pipelined(spec: DeviceSpec, depth: int) -> Program:
     queue = write.queue("ub", 1024, "mte2", "vector", depth)
     for tile in range(3):
         slot = queue.alloc()
-        write.data_copy(slot.of(UINT8, 1024), Global("x", 1024 * tile, 1024))
+        write.data_copy(slot.of(UINT8, 1024), isa.Global("x", 1024 * tile, 1024))
         queue.enque(slot)
         slot = queue.deque()
         write.emit(vector(4, slot.offset_bytes))
@@ -284,14 +266,14 @@ def test_with_depth_1_each_load_waits_for_the_tile_before(tiny: DeviceSpec) -> N
 
 
 def test_a_product_from_global_memory_and_back(tiny: DeviceSpec) -> None:
-    l1, l0c = Local("l1", 0, FLOAT16, 512), Local("l0c", 0, FLOAT32, 256)
-    l0a, l0b = Local("l0a", 0, FLOAT16, 512), Local("l0b", 0, FLOAT16, 512)
+    l1, l0c = isa.Local("l1", 0, FLOAT16, 512), isa.Local("l0c", 0, FLOAT32, 256)
+    l0a, l0b = isa.Local("l0a", 0, FLOAT16, 512), isa.Local("l0b", 0, FLOAT16, 512)
     program = (
-        *(LoadNd2Nz(l1, Global("x", 0, 64, 16, 64), 16), *sync("mte2", "mte1")),
-        *(LoadData(l0a, l1, 16, 0, 0, 16, 32), LoadData(l0b, l1, 16, 0, 0, 16, 32)),
-        *(*sync("mte1", "cube"), Mmad(l0c, l0a, l0b, 16, 16, 32)),
-        *(Mmad(l0c, l0a, l0b, 16, 16, 32, "accumulate"), *sync("cube", "fixpipe")),
-        Fixpipe(Global("y", 0, 32, 16, 32), l0c, 16, 16, 16, FLOAT16, "cast"),
+        *(isa.LoadNd2Nz(l1, isa.Global("x", 0, 64, 16, 64), 16), *sync("mte2", "mte1")),
+        *(isa.LoadData(l0a, l1, 16, 0, 0, 16, 32), isa.LoadData(l0b, l1, 16, 0, 0, 16, 32)),
+        *(*sync("mte1", "cube"), isa.Mmad(l0c, l0a, l0b, 16, 16, 32)),
+        *(isa.Mmad(l0c, l0a, l0b, 16, 16, 32, "accumulate"), *sync("cube", "fixpipe")),
+        isa.Fixpipe(isa.Global("y", 0, 32, 16, 32), l0c, 16, 16, 16, FLOAT16, "cast"),
     )
     # 1024 bytes at 32 a cycle and 10; 3 + 1024 / 256, 4 + 1024 / 128; twice 2 + 2 tiles, there 5
     # later; 512 bytes at 32 and 4.
@@ -307,11 +289,13 @@ def test_a_product_from_global_memory_and_back(tiny: DeviceSpec) -> None:
 
 def test_with_the_unit_flag_the_fixpipe_and_the_cube_follow_each_other() -> None:
     spec = tiny_spec(l2__write_bytes_per_s=8e9)
-    l0c = Local("l0c", 0, FLOAT32, 256)
-    l0a, l0b = Local("l0a", 0, FLOAT16, 4096), Local("l0b", 0, FLOAT16, 4096)
-    first = Mmad(l0c, l0a, l0b, 16, 16, 256, unit_flag=True)
-    second = Mmad(l0c, l0a, l0b, 16, 16, 256, "accumulate", unit_flag=True)
-    out = Fixpipe(Global("y", 0, 32, 16, 32), l0c, 16, 16, 16, FLOAT16, "cast", unit_flag=True)
+    l0c = isa.Local("l0c", 0, FLOAT32, 256)
+    l0a, l0b = isa.Local("l0a", 0, FLOAT16, 4096), isa.Local("l0b", 0, FLOAT16, 4096)
+    first = isa.Mmad(l0c, l0a, l0b, 16, 16, 256, unit_flag=True)
+    second = isa.Mmad(l0c, l0a, l0b, 16, 16, 256, "accumulate", unit_flag=True)
+    out = isa.Fixpipe(
+        isa.Global("y", 0, 32, 16, 32), l0c, 16, 16, 16, FLOAT16, "cast", unit_flag=True
+    )
     filled, read = sync("cube", "fixpipe"), sync("fixpipe", "cube")
     full, empty = sync("cube", "fixpipe", 1), sync("fixpipe", "cube", 1)
     drain = (filled[1], read[0], out, full[1], empty[0])
@@ -335,7 +319,7 @@ def test_with_the_unit_flag_the_fixpipe_and_the_cube_follow_each_other() -> None
 def test_rows_that_become_fractals_hold_the_pipe_one_by_one() -> None:
     # The link is so wide that whole lines come in no slower than the rows are taken.
     spec = tiny_spec(transfer__burst_cycles=3, gm__read_bytes_per_s=64e9)
-    rows = LoadNd2Nz(Local("l1", 0, UINT8, 32), Global("x", 0, 32, 8, 64), 16)
+    rows = isa.LoadNd2Nz(isa.Local("l1", 0, UINT8, 32), isa.Global("x", 0, 32, 8, 64), 16)
     assert log(play(spec, (rows,), kind="aic")) == [("mte2", 0, 24, 24)]
 
 
@@ -349,7 +333,7 @@ def called(spec: DeviceSpec, calls: int = 3) -> Program:
 
     def tile() -> None:
         slot = queue.alloc()
-        write.data_copy(slot.of(UINT8, 1024), Global("x", 0, 1024))
+        write.data_copy(slot.of(UINT8, 1024), isa.Global("x", 0, 1024))
         queue.enque(slot)
         slot = queue.deque()
         write.emit(vector(4, slot.offset_bytes))
@@ -385,9 +369,9 @@ def test_a_call_moves_what_is_copied_with_its_place_in_a_line(tiny: DeviceSpec) 
 
 
 @st.composite
-def bodies(draw: st.DrawFn) -> tuple[MicroOp, ...]:
+def bodies(draw: st.DrawFn) -> tuple[isa.MicroOp, ...]:
     """Copies, vector and scalar micro-ops, flags that are awaited at once, and barriers."""
-    kinds: list[tuple[MicroOp, ...]] = [
+    kinds: list[tuple[isa.MicroOp, ...]] = [
         (load(160),),
         (load(64, start=200),),
         (store(96),),
@@ -397,9 +381,9 @@ def bodies(draw: st.DrawFn) -> tuple[MicroOp, ...]:
         sync("vector", "mte3"),
         sync("mte2", "scalar"),
         sync("scalar", "mte2", 1),
-        (ScalarAlu("add", "r", "r", 1),),
-        (Barrier("vector"),),
-        (Barrier(),),
+        (isa.ScalarAlu("add", "r", "r", 1),),
+        (isa.Barrier("vector"),),
+        (isa.Barrier(),),
     ]
     return tuple(op for ops in draw(st.lists(st.sampled_from(kinds), max_size=12)) for op in ops)
 
@@ -411,7 +395,7 @@ def bodies(draw: st.DrawFn) -> tuple[MicroOp, ...]:
 )
 @draws(60)
 def test_calls_and_what_they_stand_for_take_the_same_time(
-    known: list[tuple[MicroOp, ...]], calls: list[tuple[int, int]], dispatch: int
+    known: list[tuple[isa.MicroOp, ...]], calls: list[tuple[int, int]], dispatch: int
 ) -> None:
     spec = tiny_spec(scalar__dispatch_cycles=dispatch)
     shared = [Body(ops) for ops in known]
@@ -441,7 +425,7 @@ def test_a_result_is_never_there_before_its_pipe_is_free() -> None:
 def test_many_bursts_hold_the_pipe_for_each() -> None:
     # The link is so wide that whole lines come in no slower than the rows are taken.
     spec = tiny_spec(transfer__burst_cycles=3, gm__read_bytes_per_s=64e9)
-    rows = Load(Local("ub", 0, UINT8, 32), Global("x", 0, 32, 8, 64), 32)
+    rows = isa.Load(isa.Local("ub", 0, UINT8, 32), isa.Global("x", 0, 32, 8, 64), 32)
     # 8 x 32 bytes would take 8 cycles; 8 bursts take 24.
     assert log(play(spec, (rows,))) == [("mte2", 0, 24, 24)]
 
@@ -507,7 +491,7 @@ def test_another_clock_counts_the_nearest_cycle_and_never_none(
         cores__vector_core__clock_hz=core_mhz * 10**6,
         scalar__alu_cycles=cycles,
     )
-    (row,) = log(play(spec, (ScalarAlu("add", "r", 1, 1),), kind="vector_core"))
+    (row,) = log(play(spec, (isa.ScalarAlu("add", "r", 1, 1),), kind="vector_core"))
     assert row == ("scalar", 0, expected, expected)
 
 
@@ -529,7 +513,7 @@ def test_the_same_input_gives_the_same_times(tiny: DeviceSpec) -> None:
 
 
 def test_a_pipe_that_waits_for_ever_is_named(tiny: DeviceSpec) -> None:
-    program = (load(), WaitFlag("vector", "mte2", 0), load(), Duplicate(vector().dst, 0.0))
+    program = (load(), isa.WaitFlag("vector", "mte2", 0), load(), isa.Duplicate(vector().dst, 0.0))
     message = (
         "kernel: every awaited flag must be set, but these wait for ever: "
         "mte2 at #1: wait_flag vector->mte2 0; set the flag on its source pipe before"
@@ -542,8 +526,8 @@ def test_a_scalar_unit_that_waits_for_ever_is_named_with_the_pipe_behind_it(
     tiny: DeviceSpec,
 ) -> None:
     program = (
-        *(WaitFlag("vector", "mte2", 0), load()),
-        *(WaitFlag("mte2", "scalar", 1), SetFlag("vector", "mte2", 0)),
+        *(isa.WaitFlag("vector", "mte2", 0), load()),
+        *(isa.WaitFlag("mte2", "scalar", 1), isa.SetFlag("vector", "mte2", 0)),
     )
     message = (
         "kernel: every awaited flag must be set, but these wait for ever: "

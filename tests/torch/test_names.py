@@ -78,10 +78,7 @@ def test_an_operator_that_is_not_simulated_refuses_when_called() -> None:
             "outputs",
         ),
         ("npu_linear", "use torch.nn.functional.linear"),
-        (
-            "npu_mm_all_reduce_base",
-            "it speaks to other cards, and there is one here: leave it out",
-        ),
+        ("npu_mm_all_reduce_base", "it speaks to other cards, and there is one here: leave it out"),
         ("matmul_checksum", "do without it"),
     ],
 )

@@ -63,7 +63,7 @@ def test_a_call_without_repeats_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.parts(slow) == (Part(0, 20, 1, False),)
     assert found.parts(fast) == (Part(0, 6, 0, True), Part(6, 13, 0, True), Part(13, 20, 0, True))
     assert [each.text for spans in found.joined(fast) for each in spans] == [
-        *("6 micro-ops", "7 micro-ops", "7 micro-ops"),
+        *("6 micro-ops", "7 micro-ops", "7 micro-ops")
     ]
 
 
