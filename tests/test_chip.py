@@ -95,9 +95,7 @@ def test_registers_do_not_pass_from_core_to_core(tiny: DeviceSpec) -> None:
     assert out.view(np.float32).tolist() == [0] * 8 + [8] * 8
 
 
-def test_the_chip_decides_what_becomes_of_large_halves(
-    tiny: DeviceSpec, tiny_2002: DeviceSpec
-) -> None:
+def test_the_chip_saturates_large_halves(tiny: DeviceSpec, tiny_2002: DeviceSpec) -> None:
     half = Local("ub", 32, FLOAT16, 8)
     program = Program(
         "narrow",

@@ -169,9 +169,7 @@ LOOP = isa.ScalarLoop(2, (isa.ScalarLoad("r", BYTE, 1),))
         (isa.ScalarAlu("select", "r", 1, 2, "s"), "s", isa.ScalarLoad("s", BYTE)),
     ],
 )
-def test_a_register_is_set_before_it_is_read(
-    op: isa.MicroOp, register: str, setter: isa.MicroOp
-) -> None:
+def test_registers_are_set_before_use(op: isa.MicroOp, register: str, setter: isa.MicroOp) -> None:
     place = Place(SPEC, "aiv")
     with pytest.raises(RuleError, match=unset(0, op, register)):
         check(Program("kernel", (op, setter)), place)
@@ -290,9 +288,7 @@ def test_what_is_no_kernel_is_refused(changes: Any, message: str) -> None:
     ("bound", "came"),
     [({"x": Binding("x")}, "nothing"), ({"x": Binding("x"), "y": Binding("z")}, "z")],
 )
-def test_names_are_bound_where_no_operator_is_around_a_kernel(
-    bound: dict[str, Binding], came: str
-) -> None:
+def test_names_of_a_bare_kernel_are_bound(bound: dict[str, Binding], came: str) -> None:
     kernel = making()(SPEC, TensorSpec((64,), "float32"))
     kernel = replace(kernel, blocks=(replace(kernel.blocks[0], bindings=bound),))
     message = (

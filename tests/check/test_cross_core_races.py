@@ -90,9 +90,7 @@ places = st.tuples(
     )
 )
 @draws(150)
-def test_whatever_comes_is_refused_when_bytes_are_shared(
-    cores: list[tuple[list[tuple[bool, int, int, int, int]], int]],
-) -> None:
+def test_shared_bytes_race(cores: list[tuple[list[tuple[bool, int, int, int, int]], int]]) -> None:
     blocks, reads, writes = [], [], []
     for core, (pieces, base) in enumerate(cores):
         ops: list[MicroOp] = []

@@ -307,9 +307,7 @@ ADD = isa.BinaryScalar("add", isa.Local("ub", 0, FLOAT32, 64), isa.Local("ub", 0
     ],
     ids=str,
 )
-def test_a_program_that_follows_the_advice_is_accepted(
-    ops: tuple[isa.MicroOp, ...], last: str
-) -> None:
+def test_programs_that_follow_advice_pass(ops: tuple[isa.MicroOp, ...], last: str) -> None:
     with pytest.raises(RaceError, match=last) as caught:
         walk(*ops)
     assert len(walk(*advised(caught.value, list(ops)))) > len(ops)
@@ -354,9 +352,7 @@ def test_what_the_scalar_unit_has_waited_for_is_over_for_all_that_it_hands_out()
     assert walk(fill(), *sync("vector", "scalar"), half()) == (0, 1, 2, 3)
 
 
-def test_what_the_scalar_unit_has_read_may_be_overwritten_but_what_it_writes_is_on_its_way() -> (
-    None
-):
+def test_the_scalar_unit_reads_at_once_and_writes_later() -> None:
     word = isa.Local("ub", 64, FLOAT32, 1)
     assert walk(isa.ScalarLoad("r", word), load()) == (0, 1)
     store_it = isa.ScalarStore(word, "r")

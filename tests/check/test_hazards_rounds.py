@@ -105,9 +105,7 @@ def test_a_loop_over_memory_that_it_also_reads_is_walked_in_full(walked: list[in
     assert walked == [9]
 
 
-def test_memory_that_is_read_again_after_everything_is_done_is_walked_in_part(
-    walked: list[int],
-) -> None:
+def test_memory_read_again_after_a_barrier_is_walked_in_part(walked: list[int]) -> None:
     loops = (*loop(TILE, 20), Call(Body((isa.Barrier(),))), *loop((READY, BACK, GO), 9))
     program = Program("kernel", (GO, STORED, *loops, READY, AGAIN))
     assert order(program) == range(2 + 20 * len(TILE) + 1 + 9 * 3 + 2)
@@ -123,9 +121,7 @@ def kept(tile: tuple[isa.MicroOp, ...], count: int) -> tuple[Call, ...]:
     return tuple(Call(body, {"x": 512 * turn}) for turn in range(count))
 
 
-def test_a_loop_that_reads_what_it_has_written_in_one_place_is_walked_in_part(
-    walked: list[int],
-) -> None:
+def test_a_loop_that_reads_its_one_output_is_walked_in_part(walked: list[int]) -> None:
     tile = (BACK_OUT, BACK, *TILE, BACK_IN)
     program = Program("kernel", (GO, STORED, BACK_IN, *kept(tile, 50), READY, AGAIN, BACK_OUT))
     assert order(program) == range(6 + 50 * len(tile))

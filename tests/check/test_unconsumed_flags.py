@@ -190,9 +190,7 @@ def ways(error: FlagError) -> list[str]:
 
 @given(flags, flags, flags)
 @draws(300)
-def test_whoever_follows_the_advice_has_a_launch_that_passes(
-    cube: list[MicroOp], first: list[MicroOp], second: list[MicroOp]
-) -> None:
+def test_the_advice_helps(cube: list[MicroOp], first: list[MicroOp], second: list[MicroOp]) -> None:
     cores = [cube, first, second]
     try:
         error = left_over(cores)

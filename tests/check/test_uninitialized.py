@@ -408,9 +408,7 @@ def outputs_of(seed: int, pattern: int, monkeypatch: pytest.MonkeyPatch) -> byte
     return data["y"][: TENSORS["y"]].tobytes()
 
 
-def test_outputs_of_programs_that_pass_do_not_depend_on_what_buffers_held(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_outputs_do_not_depend_on_what_buffers_held(monkeypatch: pytest.MonkeyPatch) -> None:
     passed = differ = 0
     for seed in range(240):
         blocks = random_program(seed).blocks

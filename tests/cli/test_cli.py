@@ -586,9 +586,7 @@ def test_a_number_that_is_too_large_is_refused(word: str, message: str) -> None:
         ("compare", "{}", "ones:8"),
     ],
 )
-def test_a_long_word_is_named_by_its_beginning(
-    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_long_words_are_cut(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         app([word.format("9" * 5000) for word in words], prog_name="npusim")
 
@@ -722,9 +720,7 @@ def test_force_replaces_an_earlier_run(tmp_path: Path) -> None:
     assert entries(tmp_path) == ["out"]
 
 
-def test_a_failed_picture_leaves_the_earlier_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_picture_keeps_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "out"
     npusim_says(*quantize("-o", str(out)))
 
@@ -753,9 +749,7 @@ def test_a_folder_below_a_file_is_refused(tmp_path: Path) -> None:
         )
 
 
-def test_a_folder_that_may_not_be_written_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_read_only_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(folders.os, "access", lambda path, _: path != tmp_path)
     refused(
         1,
@@ -834,7 +828,7 @@ def test_who_listens_does_not_change_the_times() -> None:
     assert silent.to_json() == heard.to_json()
 
 
-def test_where_no_terminal_is_a_line_comes_now_and_then(
+def test_files_get_lines(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """By the clock: also before there is news, and where news are far apart."""
@@ -864,7 +858,7 @@ def test_a_short_run_says_nothing_but_its_answer(capsys: pytest.CaptureFixture[s
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_bar_is_for_long_runs_only(
+def test_short_runs_lack_a_bar(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(

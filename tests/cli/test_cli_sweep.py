@@ -164,9 +164,7 @@ def written_out(*words: str) -> tuple[dict[str, tuple[object, ...]], list[str]]:
         (["1x2", "2x1"], {"x": ("1x2", "2x1")}),
     ],
 )
-def test_words_that_a_shell_made_vary_as_the_braces_did(
-    words: list[str], variables: dict[str, tuple[object, ...]]
-) -> None:
+def test_words_of_a_shell_vary(words: list[str], variables: dict[str, tuple[object, ...]]) -> None:
     assert written_out(*words) == (variables, words)
 
 
@@ -337,7 +335,7 @@ main()
 @pytest.mark.parametrize(
     ("number", "jobs"), [(signal.SIGINT, "2"), (signal.SIGTERM, "1"), (signal.SIGKILL, "2")]
 )
-def test_an_interrupted_sweep_goes_on(tmp_path: Path, number: signal.Signals, jobs: str) -> None:
+def test_sweeps_are_resumed(tmp_path: Path, number: signal.Signals, jobs: str) -> None:
     words = (*OP, "-d", "A2", *REST, "-i", "input=spec:{1..80}x256:float16", "-o", "out")
     partial = tmp_path / "out.partial"
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
@@ -367,7 +365,7 @@ def test_an_interrupted_sweep_goes_on(tmp_path: Path, number: signal.Signals, jo
     assert (tmp_path / "out" / "sweep.csv").read_text() == plain
 
 
-def test_the_file_of_another_sweep_is_left_as_it_is(tmp_path: Path) -> None:
+def test_another_sweep_is_left_alone(tmp_path: Path) -> None:
     partial = tmp_path / "out.partial"
     partial.write_text("mine\n")
     code, out, err = npusim_says(*QUANTIZE, "-o", str(tmp_path / "out"), "--force")

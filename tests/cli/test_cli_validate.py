@@ -54,9 +54,7 @@ def test_families_are_a_table(csv: Path) -> None:
     assert npusim_says("validate", str(csv), "-j", "1") == (0, TABLE, "")
 
 
-def test_a_long_one_says_how_far_it_is_where_no_terminal_is(
-    csv: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_progress_without_a_terminal(csv: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def slow(row: Row) -> tuple[Kernel, ...]:
         sleep(0.2)
         return (Kernel(float(row.m or 0)),)
@@ -90,9 +88,7 @@ def test_only_rows_of_the_families_asked_for_are_timed(csv: Path) -> None:
     assert [row["id"] for row in json.loads(out)["rows"]] == ["q1", "q2", "e1"]
 
 
-def test_of_the_shipped_rows_a_sample_is_taken_unless_all_are_asked_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_sample_is_taken_unless_all_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     words = "validate", "-f", "cast_a3", "-j", "1"
     monkeypatch.setattr("npusim.validation.samples.MOST_ROWS", 2)
     found = json.loads(npusim_says(*words, "--json").out)

@@ -164,9 +164,7 @@ by_half = pytest.mark.parametrize("src", [FLOAT16, BFLOAT16], ids=str)
 @pytest.mark.sample(5)
 @by_half
 @by_mode
-def test_every_half_becomes_the_same_integers_as_by_the_second_definition(
-    src: DType, mode: RoundMode
-) -> None:
+def test_every_half_becomes_the_same_integers(src: DType, mode: RoundMode) -> None:
     wide = [to_integer(number, INT32, mode) for number in all_numbers(src)]
     for dst, (low, high) in RANGES.items():
         expected = np.clip(wide, low, high)
@@ -287,9 +285,7 @@ def test_float32_to_float32_without_rounding_keeps_every_bit() -> None:
 
 
 @given(st.integers(0, 2**32 - 1), st.sampled_from(MODES), st.sampled_from(OVERFLOWS))
-def test_any_float32_alone_follows_the_second_definition(
-    pattern: int, mode: RoundMode, overflow: Overflow
-) -> None:
+def test_any_float32_alone_is_the_same(pattern: int, mode: RoundMode, overflow: Overflow) -> None:
     value, number = np.uint32([pattern]).view(np.float32), decode(pattern, FORMATS[FLOAT32])
     for dst in RANGES:
         assert cast(value, dst, mode, overflow).tolist() == [to_integer(number, dst, mode)]
@@ -425,7 +421,7 @@ def test_fast_float32_to_int32_is_the_definition(
 
 
 @pytest.mark.parametrize("dst", [FLOAT16, FLOAT32], ids=str)
-def test_fast_int32_to_float_is_the_definition(
+def test_fast_int32_to_float(
     dst: DType, rng: np.random.Generator, subtests: pytest.Subtests
 ) -> None:
     for edge in [0, 2048, -2048, 2049, -2049, 2**31 - 1, -(2**31)]:

@@ -158,7 +158,7 @@ def test_a_file_that_comes_while_another_is_made_is_kept(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("has_links", [True, False])
-def test_of_two_that_pass_the_look_one_writes(
+def test_one_of_two_writes(
     has_links: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_links(*_: object) -> None:

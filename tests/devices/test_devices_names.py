@@ -155,9 +155,7 @@ def test_known_names_are_listed_with_their_aliases() -> None:
 CHILD = 'extends = "ascend910b2"\nname = "mine"\n'
 
 
-def test_a_slash_makes_a_path_only_where_there_is_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slash_makes_a_path_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     folder = tmp_path / "chips"

@@ -191,9 +191,7 @@ def brief(body: object) -> str:
     return re.sub(r"\W+", " ", str(body)).strip()[:60]
 
 
-def test_a_wrong_entry_is_named_with_file_key_and_remedy(
-    chip: Path, subtests: pytest.Subtests
-) -> None:
+def test_wrong_entries_are_named(chip: Path, subtests: pytest.Subtests) -> None:
     for body in [*NUMBERS, *SOURCES, *SHAPES, *JOINT]:
         with subtests.test(body):
             chip.write_text(HEAD + body, encoding="utf-8")

@@ -76,9 +76,7 @@ def test_the_columns_are_the_vendors(exported: tuple[Run, Path]) -> None:
         assert {len(row) for row in rows} == {len(rows[0])}
 
 
-def test_each_core_of_a2_has_a_row_and_the_older_series_one_in_all(
-    exported: tuple[Run, Path],
-) -> None:
+def test_rows_are_cores_or_one_for_the_older_series(exported: tuple[Run, Path]) -> None:
     run, folder = exported
     assert run.trace is not None
     rows = table(folder / "PipeUtilization.csv")[1:]
@@ -88,9 +86,7 @@ def test_each_core_of_a2_has_a_row_and_the_older_series_one_in_all(
         assert [row[:2] for row in rows] == [[str(core), "vector0"] for core in run.trace.cores]
 
 
-def test_what_has_no_model_and_what_the_core_has_not_is_not_a_number(
-    exported: tuple[Run, Path],
-) -> None:
+def test_what_is_not_modelled_is_not_a_number(exported: tuple[Run, Path]) -> None:
     run, folder = exported
     header, row, *_ = table(folder / "PipeUtilization.csv")
     cells = dict(zip(header, row, strict=True))
@@ -346,9 +342,7 @@ def test_the_binary_file_holds_listing_timeline_and_counts(exported: tuple[Run, 
         assert {frozenset(row) for row in rows} == {frozenset(kinds)}
 
 
-def test_a_part_that_is_too_large_is_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_large_a_part_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = quantize("Atlas 300I Pro")
     exports.export(run, tmp_path / "whole", ["msprof"])
     whole = blocks(tmp_path / "whole/msprof/simulator/visualize_data.bin")
@@ -382,9 +376,7 @@ def test_progress_goes_from_nothing_to_all(tmp_path: Path) -> None:
     assert shares[-1] == 1.0
 
 
-def test_what_cannot_be_written_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 

@@ -127,9 +127,7 @@ def test_what_insight_does_not_take_is_found(tmp_path: Path) -> None:
 # ---- Perfetto ----
 
 
-def test_the_trace_for_perfetto_has_every_micro_op_with_its_cycles(
-    exported: tuple[Run, Path],
-) -> None:
+def test_perfetto_has_every_micro_op_with_its_cycles(exported: tuple[Run, Path]) -> None:
     run, folder = exported
     whole = Counter(
         (span.core, str(span.op), span.start, span.free, span.end, span.nbytes)
@@ -155,9 +153,7 @@ def test_on_the_clock_of_cycles_a_nanosecond_is_a_cycle(exported: tuple[Run, Pat
             assert round(event["ts"] * 1000) == event["args"]["start_cycle"]
 
 
-def test_times_are_those_of_the_cycles_but_for_a_few_nanoseconds(
-    exported: tuple[Run, Path],
-) -> None:
+def test_times_are_those_of_the_cycles(exported: tuple[Run, Path]) -> None:
     run, folder = exported
     for event in events(folder / "perfetto.json"):
         if event["ph"] == "X" and "start_cycle" in event["args"]:
@@ -301,9 +297,7 @@ def test_all_else_is_that_of_the_whole_run(summarised: tuple[Run, Path]) -> None
 
 
 @pytest.mark.skipif(missing() is not None, reason=str(missing()))
-def test_perfetto_keeps_every_span_of_a_summary(
-    summarised: tuple[Run, Path], tmp_path: Path
-) -> None:
+def test_perfetto_keeps_a_summary(summarised: tuple[Run, Path], tmp_path: Path) -> None:
     _, folder = summarised
     path = folder / "summary" / "perfetto.json"
     queries = QUERIES["slices"], QUERIES["nested"], QUERIES["lost"]

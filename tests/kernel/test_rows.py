@@ -44,9 +44,7 @@ def test_rows_one_by_one_are_copies_of_their_own_and_leave_in_turn() -> None:
 
 
 @pytest.mark.parametrize(("one_by_one", "barriers"), [(False, []), (True, [None, None, "mte3"])])
-def test_all_pipes_stop_around_the_copy_of_a_tail(
-    one_by_one: bool, barriers: list[str | None]
-) -> None:
+def test_pipes_stop_around_a_tail(one_by_one: bool, barriers: list[str | None]) -> None:
     spans = moved(2, 40, one_by_one=one_by_one)
     assert len(of(spans, Store)) == 4
     assert [span.op.on for span in of(spans, Barrier) if isinstance(span.op, Barrier)] == (

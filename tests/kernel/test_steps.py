@@ -276,9 +276,7 @@ def test_whoever_watches_hears_of_each_program(tiny: DeviceSpec) -> None:
         ((1,), np.zeros(3), "the order must have an entry for each of 2 tiles, not 3; "),
     ],
 )
-def test_columns_of_another_length_are_refused(
-    arguments: tuple[Any, ...], order: Any, says: str
-) -> None:
+def test_wrong_columns_are_refused(arguments: tuple[Any, ...], order: Any, says: str) -> None:
     with pytest.raises(ProgramError, match=f"^Step: {says}"):
         Step(print, arguments, np.zeros(2, np.int64), order)
 

@@ -148,9 +148,7 @@ def moved(trace: Trace) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("to", ["ub", "l1"])
-def test_a_matrix_that_the_l2_cannot_hold_comes_from_memory_each_time(
-    to: To, tiny: DeviceSpec
-) -> None:
+def test_a_matrix_beyond_the_l2_comes_from_memory(to: To, tiny: DeviceSpec) -> None:
     # 32 KiB, four times the L2.
     whole = 64 * 256 * 2
     once = time(read(tiny, (64, 256), (16, 64), to), tiny)
@@ -187,9 +185,7 @@ def test_every_element_is_read_once(shape: tuple[int, int], to: To, tiny: Device
 
 
 @pytest.mark.parametrize("staggered", [False, True])
-def test_all_cores_read_the_same_tiles_in_an_order_of_their_own_if_staggered(
-    staggered: bool, tiny: DeviceSpec
-) -> None:
+def test_staggered_cores_read_in_their_own_order(staggered: bool, tiny: DeviceSpec) -> None:
     kernel = read_alike(tiny, (64, 128), (16, 64), staggered=staggered)
     orders = [
         [
@@ -264,9 +260,7 @@ def test_a_core_gets_whole_tiles_of_what_is_broadcast(
     ],
     ids=str,
 )
-def test_a_share_is_one_tile_if_it_fits(
-    dtype: DType, count: int, loads: int, a2: DeviceSpec
-) -> None:
+def test_a_share_is_one_tile(dtype: DType, count: int, loads: int, a2: DeviceSpec) -> None:
     x = TensorSpec((count,), dtype.name)
     kernel = elementwise(a2, "maximum", x, x)
     assert len(kernel.blocks) == 48
@@ -393,9 +387,7 @@ def test_small_tiles_and_rows_off_a_line_are_slower(to: To, a2: DeviceSpec) -> N
         ),
     ],
 )
-def test_what_a_kernel_cannot_do_is_refused(
-    write: Callable[[DeviceSpec], Kernel], text: str, tiny: DeviceSpec
-) -> None:
+def test_bad_calls_fail(write: Callable[[DeviceSpec], Kernel], text: str, tiny: DeviceSpec) -> None:
     with pytest.raises(ValueError, match=says(text)):
         write(tiny)
 
@@ -450,9 +442,7 @@ def _example() -> Any:
     return module
 
 
-def test_the_example_prints_measured_and_simulated_times(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_example_prints_both_times(capsys: pytest.CaptureFixture[str]) -> None:
     example = _example()
     example.main(["3 x 128"], False)
     title, head, row, end = capsys.readouterr().out.split("\n")[:4]

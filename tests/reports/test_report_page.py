@@ -270,9 +270,7 @@ def test_a_run_without_time_is_refused(tmp_path: Path) -> None:
     assert entries(tmp_path) == ["out"]
 
 
-def test_a_page_that_fails_leaves_the_earlier_one(
-    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failures_keep_a_page(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from npusim.reports import html as page
 
     out = tmp_path / "page.html"
@@ -331,9 +329,7 @@ def test_only_pictures_make_room_for_pictures(small: Path, tmp_path: Path) -> No
     ("part", "value", "shown"),
     [(1, "<img src=x>", "<img src=x>"), (2, 1 << 20, "ub[1048576:"), (4, -5, "")],
 )
-def test_a_program_that_no_chip_takes_is_no_run(
-    part: int, value: object, shown: str, small: Path, tmp_path: Path
-) -> None:
+def test_bad_programs(part: int, value: object, shown: str, small: Path, tmp_path: Path) -> None:
     out = Path(shutil.copytree(small, tmp_path / "out"))
     tree, arrays = members(out)
     tree["bodies"][0][0][0][1][part] = value
@@ -442,9 +438,7 @@ def test_tables_escape_and_align() -> None:
         (None, 5.0, ""),
     ],
 )
-def test_a_difference_is_told_in_percent_or_in_times(
-    a: float | None, b: float | None, told: str
-) -> None:
+def test_differences_in_percent_or_times(a: float | None, b: float | None, told: str) -> None:
     assert difference(a, b) == told
 
 
@@ -697,9 +691,7 @@ RANGES = "all.map((one) => [one.from, one.to])"
 @pytest.mark.skipif(CHROMIUM is None, reason=MISSING)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [360, 820, 1300])
-def test_a_page_of_three_fits_and_moves_together(
-    side_by_side: Path, tmp_path: Path, width: int, scheme: str
-) -> None:
+def test_three_pages_move(side_by_side: Path, tmp_path: Path, width: int, scheme: str) -> None:
     with Browser(tmp_path / "profile") as browser:
         browser.sized(width, 900, scheme)
         browser.open(side_by_side)
@@ -727,9 +719,7 @@ def test_a_page_of_three_fits_and_moves_together(
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason=MISSING)
-def test_each_of_three_timelines_has_its_own_search_cores_and_address(
-    side_by_side: Path, tmp_path: Path
-) -> None:
+def test_three_timelines_have_their_own_search(side_by_side: Path, tmp_path: Path) -> None:
     own = "all.map((t) => [t.chooser.value, [...t.folded], t.input.value, t.hits.length > 0])"
     with Browser(tmp_path / "profile") as browser:
         browser.open(side_by_side)
@@ -747,9 +737,7 @@ def test_each_of_three_timelines_has_its_own_search_cores_and_address(
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason=MISSING)
-def test_a_timeline_out_of_sight_is_drawn_when_it_is_seen(
-    side_by_side: Path, tmp_path: Path
-) -> None:
+def test_timelines_are_drawn_when_seen(side_by_side: Path, tmp_path: Path) -> None:
     calm = "new Promise((done) => setTimeout(done, 300))"
     with Browser(tmp_path / "profile") as browser:
         browser.sized(1300, 300, "light")
@@ -855,9 +843,7 @@ def test_an_address_shows_what_was_seen(many: Path, tmp_path: Path) -> None:
 @pytest.mark.skipif(CHROMIUM is None, reason=MISSING)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [360, 800, 1400])
-def test_a_page_fits_and_its_axis_stays_in_sight(
-    many: Path, tmp_path: Path, width: int, scheme: str
-) -> None:
+def test_pages_fit_and_show_the_axis(many: Path, tmp_path: Path, width: int, scheme: str) -> None:
     with Browser(tmp_path / "profile") as browser:
         metrics = {"width": width, "height": 500, "deviceScaleFactor": 1, "mobile": False}
         browser.call("Emulation.setDeviceMetricsOverride", **metrics)

@@ -451,9 +451,7 @@ def test_a_limit_far_above_is_told_but_not_drawn(ax: Axes) -> None:
     assert "\nports 0.064 GB/s" in ax.texts[0].get_text()
 
 
-def test_a_program_that_is_not_looked_at_to_its_end_is_told(
-    ax: Axes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_long_program_is_cut(ax: Axes, monkeypatch: pytest.MonkeyPatch) -> None:
     played = trace(lane((0,), *CHAIN))
     told = "time since the cores started (us); light: at times; dashed: claimed; line: size"
     assert occupancy.occupancy(played, ax=ax).get_xlabel() == told

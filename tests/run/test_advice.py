@@ -290,9 +290,7 @@ def test_a_folder_has_the_advice_of_its_run(tmp_path: Path) -> None:
     assert advice_for(recorded(made, tmp_path / "a"), None) == told
 
 
-def test_what_a_folder_does_not_keep_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lost_values_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert advice_for(recorded(advised("groups")[0], tmp_path / "a"), None) == NO_VALUES
     assert advice_for(recorded(advised("its own queues")[0], tmp_path / "b"), None) == NO_KERNEL
     plain = recorded(advised("weight of int8")[0], tmp_path / "c")

@@ -253,9 +253,7 @@ def test_foreign_byte_order_and_layout_are_read_as_the_numbers_they_mean(tmp_pat
 @pytest.mark.parametrize(
     ("name", "kind"), [("bfloat16", ml_dtypes.bfloat16), ("int4", ml_dtypes.int4)]
 )
-def test_a_type_that_numpy_forgets_is_read_as_the_one_named(
-    tmp_path: Path, name: str, kind: type
-) -> None:
+def test_types_unknown_to_numpy_are_read(tmp_path: Path, name: str, kind: type) -> None:
     np.save(tmp_path / "x.npy", np.arange(-3, 3).astype(kind))
 
     same(parse(f"{tmp_path}/x.npy:{name}"), np.arange(-3, 3).astype(kind))

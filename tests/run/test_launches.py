@@ -28,9 +28,7 @@ def product(device: str, scale: Any = FLOATS, **kwargs: Any) -> Run:
 
 @pytest.mark.parametrize("device", THREE)
 @pytest.mark.parametrize("output", [None, "int8", "float16"])
-def test_a_float32_scale_becomes_words_by_a_launch_of_its_own(
-    device: str, output: str | None
-) -> None:
+def test_a_float32_scale_takes_a_launch(device: str, output: str | None) -> None:
     both = product(device, output_dtype=output)
     alone = product(device, WORDS, output_dtype=output)
     packing = run(FIRST, FLOATS, device=device)
@@ -74,9 +72,7 @@ WEIGHT = {
     ("scale", "offset"),
     [(FLOATS, None), (FLOATS, FLOATS), (ONE, ONE), (TensorSpec((1, 96), "float32"), None)],
 )
-def test_so_does_the_float32_scale_of_a_quantised_output(
-    scale: TensorSpec, offset: TensorSpec | None
-) -> None:
+def test_a_scale_of_an_output_too(scale: TensorSpec, offset: TensorSpec | None) -> None:
     op = "npu_weight_quant_batchmatmul"
     given = WEIGHT | {"quant_offset": offset}
     both = run(op, **given, quant_scale=scale, device="ascend910b2")

@@ -74,9 +74,7 @@ def whole(message: str) -> str:
         ),
     ],
 )
-def test_arguments_fit_the_function_of_torch_npu(
-    op: str, args: tuple[Any, ...], kwargs: dict[str, Any], cause: str
-) -> None:
+def test_bad_arguments(op: str, args: tuple[Any, ...], kwargs: dict[str, Any], cause: str) -> None:
     message = f"{op}: arguments must fit {op}{SIGNATURES[op]}, but: {cause}"
     with pytest.raises(TypeError, match=whole(message)):
         run(op, *args, device="ascend910b2", **kwargs)
@@ -259,9 +257,7 @@ SHAPES = [(2, 40), (48, 48), (47, 333), (7, 31), (3, 4096), (300, 1024), (1, 900
 @pytest.mark.parametrize(
     "device", every(("ascend310p1", "ascend310p3", "ascend910b2", "ascend910_9362"))
 )
-def test_folded_cores_take_the_times_of_cores_apart(
-    device: str, l2: Any, subtests: pytest.Subtests
-) -> None:
+def test_folded_cores_take_as_long(device: str, l2: Any, subtests: pytest.Subtests) -> None:
     for shape in SHAPES:
         with subtests.test(shape=shape):
             folded = quantize_time(shape, device, l2=l2)

@@ -118,9 +118,7 @@ def test_each_vector_micro_op_has_its_class(classy: DeviceSpec, subtests: pytest
     ],
     ids=str,
 )
-def test_the_body_is_the_repeats_of_the_widest_operand(
-    op: isa.MicroOp, body: int, classy: DeviceSpec
-) -> None:
+def test_a_body_is_its_repeats(op: isa.MicroOp, body: int, classy: DeviceSpec) -> None:
     assert cost(op, classy).body == body
 
 
@@ -179,9 +177,7 @@ BYTE = isa.Local("ub", 0, UINT8, 1)
     ],
     ids=str,
 )
-def test_scalar_and_ordering_micro_ops_take_what_the_device_says(
-    op: isa.MicroOp, body: int
-) -> None:
+def test_scalar_and_flag_cycles_are_the_chips(op: isa.MicroOp, body: int) -> None:
     spec = tiny_spec(sync__set_flag_cycles=5, sync__wait_flag_cycles=6, sync__barrier_cycles=7)
     assert cost(op, spec) == Cost(body)
 
@@ -254,9 +250,7 @@ L0C = isa.Local("l0c", 0, FLOAT32, 1024)
     ],
     ids=str,
 )
-def test_between_buffers_it_is_the_startup_and_the_bytes(
-    op: isa.MicroOp, body: int, tiny: DeviceSpec
-) -> None:
+def test_copies_between_buffers(op: isa.MicroOp, body: int, tiny: DeviceSpec) -> None:
     assert cost(op, tiny, "aic") == Cost(body)
 
 
@@ -336,9 +330,7 @@ def test_the_official_copy_example_loses_a_fifth_on_odd_rows() -> None:
 
 
 @given(st.integers(0, 300), st.integers(1, 300), st.integers(1, 9), st.integers(0, 400))
-def test_the_bytes_of_bursts_are_those_of_each(
-    offset: int, burst: int, bursts: int, stride: int
-) -> None:
+def test_bursts_add_up(offset: int, burst: int, bursts: int, stride: int) -> None:
     spec = tiny_spec()
     local = isa.Local("ub", 0, UINT8, 32)
     together = charge(isa.Load(local, isa.Global("x", offset, burst, bursts, stride), 320), 7, spec)

@@ -482,9 +482,7 @@ def test_a_slower_core_takes_longer_and_moves_less_a_cycle() -> None:
         (400, 1000, 1, 1),
     ],
 )
-def test_another_clock_counts_the_nearest_cycle_and_never_none(
-    chip_mhz: int, core_mhz: int, cycles: int, expected: int
-) -> None:
+def test_clocks_round_to_cycles(chip_mhz: int, core_mhz: int, cycles: int, expected: int) -> None:
     spec = tiny_spec(
         "2002",
         cores__ai_core__clock_hz=chip_mhz * 10**6,
@@ -522,9 +520,7 @@ def test_a_pipe_that_waits_for_ever_is_named(tiny: DeviceSpec) -> None:
         play(tiny, program)
 
 
-def test_a_scalar_unit_that_waits_for_ever_is_named_with_the_pipe_behind_it(
-    tiny: DeviceSpec,
-) -> None:
+def test_a_stuck_scalar_unit_is_named_with_its_pipe(tiny: DeviceSpec) -> None:
     program = (
         *(isa.WaitFlag("vector", "mte2", 0), load()),
         *(isa.WaitFlag("mte2", "scalar", 1), isa.SetFlag("vector", "mte2", 0)),

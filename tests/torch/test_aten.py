@@ -297,9 +297,7 @@ def test_a_mask_is_copied_as_bytes() -> None:
         (lambda x: x, lambda x: x.npu(), []),
     ],
 )
-def test_copies_and_casts_are_kernels_and_transfers_are_none(
-    view: Any, copy: Any, kernels: list[str]
-) -> None:
+def test_copies_and_casts_are_kernels(view: Any, copy: Any, kernels: list[str]) -> None:
     x = torch.arange(8.0).view(2, 4).half()
     seen = view(x.npu())
     found, names = recorded(lambda: copy(seen))

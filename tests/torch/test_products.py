@@ -118,9 +118,7 @@ def test_a_weight_in_fractals_goes_in_as_it_is() -> None:
         (SINGLE, 3, 5, "mul"),
     ],
 )
-def test_a_column_times_a_row_is_no_product(
-    dtype: Any, rows: int, columns: int, kernel: str
-) -> None:
+def test_outer_products_are_none(dtype: Any, rows: int, columns: int, kernel: str) -> None:
     a, b = drawn(rows, 1, dtype=dtype), drawn(1, columns, dtype=dtype)
     found, names = recorded(lambda: a @ b)
     assert names == [kernel]
@@ -157,9 +155,7 @@ def test_atlas_inference_multiplies_float16_alone() -> None:
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 @pytest.mark.parametrize(("beta", "alpha"), [(1, 1), (0.5, 1), (1, 3)])
 @pytest.mark.parametrize("batch", [(), (3,)])
-def test_a_whole_matrix_is_added_in_float32(
-    dtype: Any, beta: float, alpha: float, batch: Any
-) -> None:
+def test_matrices_are_added_in_float32(dtype: Any, beta: float, alpha: float, batch: Any) -> None:
     x, w, other = (drawn(*batch, *shape, dtype=dtype) for shape in ((16, 32), (32, 64), (16, 64)))
     add = torch.baddbmm if batch else torch.addmm
     found, names = recorded(lambda: add(other, x, w, beta=beta, alpha=alpha))

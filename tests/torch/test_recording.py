@@ -207,9 +207,7 @@ def test_a_recording_is_entered_once_at_a_time() -> None:
 
 
 @pytest.mark.parametrize("is_known", [True, False], ids=["run before", "new"])
-def test_kernels_of_a_compiled_graph_know_their_modules(
-    net: torch.nn.Module, x: torch.Tensor, is_known: bool
-) -> None:
+def test_graphs_know_their_modules(net: torch.nn.Module, x: torch.Tensor, is_known: bool) -> None:
     torch._dynamo.reset()
     compiled = torch.compile(net, backend=torchair.get_npu_backend(), dynamic=False)
     with (
@@ -263,9 +261,7 @@ def test_shapes_alone_make_the_same_record(net: torch.nn.Module, x: torch.Tensor
 # ---- what is left ----
 
 
-def test_a_recording_is_written_and_read_back(
-    net: torch.nn.Module, x: torch.Tensor, tmp_path: Path
-) -> None:
+def test_a_recording_survives(net: torch.nn.Module, x: torch.Tensor, tmp_path: Path) -> None:
     with torch.no_grad(), npusim.torch.record() as recorded:
         net(x)
     names = recorded.write(tmp_path / "out")

@@ -87,9 +87,7 @@ def test_the_files_are_torch_npus(tmp_path: Path, inputs: Any) -> None:
     }
 
 
-def test_a_process_of_several_says_which_it_is(
-    tmp_path: Path, inputs: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_processes_say_ranks(tmp_path: Path, inputs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.distributed, "get_rank", lambda: 3)
     with profiler.profile(on_trace_ready=profiler.tensorboard_trace_handler(str(tmp_path))):

@@ -298,9 +298,7 @@ def _add(arrays: Arrays, name: str) -> None:
         ),
     ],
 )
-def test_arrays_must_be_what_the_programs_need(
-    change: Callable[[Arrays], object], why: str, out: Path
-) -> None:
+def test_arrays_fit_the_programs(change: Callable[[Arrays], object], why: str, out: Path) -> None:
     tree, arrays = members(out)
     ops, cycles = arrays["times0"].shape[1], json.loads((out / "run.json").read_text())["cycles"]
     copies = arrays["copies0"].shape[1]
@@ -351,9 +349,7 @@ def test_a_zip_bomb_is_not_unpacked(out: Path, monkeypatch: pytest.MonkeyPatch) 
     assert unpacked == ["programs.npy"]
 
 
-def test_a_text_that_is_too_long_is_not_unpacked(
-    out: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_long_text_is_not_unpacked(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tree, arrays = members(out)
     monkeypatch.setattr("npusim.trace.archive.MAX_HEADER_BYTES", 0)
     monkeypatch.setattr("npusim.trace.archive.MAX_TEXT_BYTES", 1000)

@@ -30,9 +30,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(summary, "MOST_OPS", 8)
 
 
-def test_the_slowest_is_shown_at_its_ends_and_in_the_middle(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_slowest_is_shown_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
     small(monkeypatch)
     slow, fast = repeated(12, late=1), repeated(12, cores=(1, 2))
     found = Summary(Trace((fast, slow), 1_000_000), 36)

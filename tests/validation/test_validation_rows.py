@@ -100,9 +100,7 @@ def test_production_rows_tell_the_least_time_too() -> None:
     }
 
 
-def test_a_kernel_that_waited_for_its_host_is_judged_from_the_time_of_a_larger_one_on(
-    tmp_path: Path,
-) -> None:
+def test_kernels_that_waited_for_their_host_are_judged_later(tmp_path: Path) -> None:
     sizes = {
         "slow": (4, 256, 512, 10.0),
         "larger": (4, 512, 512, 7.9),

@@ -328,9 +328,7 @@ def test_panels_may_be_forgotten_at_any_time(limit: int, monkeypatch: pytest.Mon
     np.testing.assert_array_equal(found, expected)
 
 
-def test_a_panel_is_made_once_and_the_oldest_is_forgotten_first(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_panel_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     panels = matrices.Panels()
     data = np.arange(64, dtype=np.int8).reshape(2, 4, 8)
     first, second = (matrices.Factor(matrix, matrices.address_of(matrix)) for matrix in data)

@@ -186,9 +186,7 @@ def test_a_wait_that_nobody_ends_is_refused_before_anything_runs(tiny: DeviceSpe
 
 
 @pytest.mark.parametrize("meets", [False, True], ids=["alone", "meeting"])
-def test_no_core_finds_what_another_has_written_in_its_buffers(
-    tiny: DeviceSpec, meets: bool
-) -> None:
+def test_buffers_are_fresh(tiny: DeviceSpec, meets: bool) -> None:
     flags: tuple[isa.MicroOp, ...] = (up(0, "all"), wait(0, "all")) if meets else ()
     y = np.zeros(16, np.float32)
     writer = on(0, "aiv", *one_by_one(isa.Duplicate(X, 1.0), *flags, store()))
@@ -248,9 +246,7 @@ def test_a_wait_may_stand_before_its_set(tiny: DeviceSpec) -> None:
 
 
 @pytest.mark.parametrize("again", ["load", "loop"])
-def test_a_micro_op_has_the_register_that_it_was_handed_out_with(
-    again: str, tiny: DeviceSpec
-) -> None:
+def test_registers_are_those_at_hand_out(again: str, tiny: DeviceSpec) -> None:
     # The addition waits for mte3 while the scalar unit sets the register anew.
     first, second = (isa.Local("ub", 32 + 4 * index, FLOAT32, 1) for index in range(2))
     loads = {

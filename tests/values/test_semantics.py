@@ -277,9 +277,7 @@ def without_zero_ties(op: str, a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("op", ARITHMETIC)
-def test_half_arithmetic_is_that_of_ieee_half(
-    bench: Bench, op: Any, rng: np.random.Generator
-) -> None:
+def test_half_arithmetic_is_ieee(bench: Bench, op: Any, rng: np.random.Generator) -> None:
     a, b = pairs(HALF_SPECIALS, rng.integers(0, 1 << 16, 4000, np.uint16).view(np.float16))
     count = a.size
     bench.put(0, a)
@@ -294,9 +292,7 @@ def test_half_arithmetic_is_that_of_ieee_half(
 
 
 @pytest.mark.parametrize("op", ARITHMETIC)
-def test_float_arithmetic_is_that_of_ieee_single(
-    bench: Bench, op: Any, rng: np.random.Generator
-) -> None:
+def test_float_arithmetic_is_ieee(bench: Bench, op: Any, rng: np.random.Generator) -> None:
     bits = rng.integers(0, 1 << 32, 2000, np.uint32)
     a, b = pairs(WORD_SPECIALS, bits.view(np.float32))
     count = a.size
@@ -402,9 +398,7 @@ def test_a_strided_source_can_be_cast_and_reduced(bench: Bench) -> None:
     assert bench.get(2048, FLOAT32, 1).tolist() == [119]
 
 
-def test_a_narrower_source_takes_fewer_blocks_a_repeat(
-    bench: Bench, rng: np.random.Generator
-) -> None:
+def test_narrow_sources_take_fewer_blocks(bench: Bench, rng: np.random.Generator) -> None:
     # (4 columns of fractals, 3 rows, 32) int8 -> (8 columns, 3 rows, 16) fp16, a row a repeat
     fractals = rng.integers(-128, 128, (4, 3, 32), dtype=np.int8)
     bench.put(0, fractals.ravel())
@@ -428,9 +422,7 @@ def product_and_sum(a: np.ndarray, b: np.ndarray, before: np.ndarray) -> np.ndar
 
 
 @pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16], ids=str)
-def test_a_product_is_rounded_before_it_is_added(
-    bench: Bench, dtype: DType, rng: np.random.Generator
-) -> None:
+def test_products_are_rounded_first(bench: Bench, dtype: DType, rng: np.random.Generator) -> None:
     a, b, before = rng.normal(size=(3, 512)).astype(dtype.numpy)
     bench.put(0, a)
     bench.put(2048, b)
@@ -445,9 +437,7 @@ def test_a_product_is_rounded_before_it_is_added(
 
 @pytest.mark.parametrize("scalar", ["number", "register"])
 @pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16], ids=str)
-def test_axpy_is_the_same_with_one_number(
-    bench: Bench, dtype: DType, scalar: str, rng: np.random.Generator
-) -> None:
+def test_axpy_is_too(bench: Bench, dtype: DType, scalar: str, rng: np.random.Generator) -> None:
     a, before = rng.normal(size=(2, 256)).astype(dtype.numpy)
     bench.put(0, a)
     bench.put(2048, before)
@@ -511,9 +501,7 @@ def test_a_copy_with_strides_lets_blocks_change_places(bench: Bench) -> None:
 
 @pytest.mark.parametrize("op", ARITHMETIC)
 @pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16], ids=str)
-def test_one_operand_may_be_a_number(
-    bench: Bench, op: Any, dtype: DType, rng: np.random.Generator
-) -> None:
+def test_numbers_may_operate(bench: Bench, op: Any, dtype: DType, rng: np.random.Generator) -> None:
     values = rng.normal(size=64).astype(dtype.numpy)
     bench.put(0, values)
     bench.run(isa.BinaryScalar(op, ub(256, dtype, 64), ub(0, dtype, 64), 0.1))
@@ -593,9 +581,7 @@ def test_a_block_is_added_up_in_pairs(bench: Bench, dtype: DType, rng: np.random
 
 
 @pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16], ids=str)
-def test_each_repeat_is_reduced_and_folded(
-    bench: Bench, dtype: DType, rng: np.random.Generator
-) -> None:
+def test_repeats_are_reduced(bench: Bench, dtype: DType, rng: np.random.Generator) -> None:
     lanes = 256 // dtype.numpy.itemsize
     values = rng.normal(size=(6, lanes)).astype(dtype.numpy)
     values[3, 5] = np.nan
@@ -622,9 +608,7 @@ def tree(values: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16], ids=str)
-def test_each_repeat_is_added_up_in_pairs(
-    bench: Bench, dtype: DType, rng: np.random.Generator
-) -> None:
+def test_repeats_add_up_in_pairs(bench: Bench, dtype: DType, rng: np.random.Generator) -> None:
     lanes = 256 // dtype.numpy.itemsize
     values = rng.normal(size=(6, lanes)).astype(dtype.numpy)
     bench.put(0, values)
@@ -649,9 +633,7 @@ def test_each_repeat_is_added_up_in_pairs(
 
 
 @pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16], ids=str)
-def test_repeats_are_added_one_after_the_other(
-    bench: Bench, dtype: DType, rng: np.random.Generator
-) -> None:
+def test_repeats_are_added_in_turn(bench: Bench, dtype: DType, rng: np.random.Generator) -> None:
     lanes = 256 // dtype.numpy.itemsize
     values = rng.normal(size=(12, lanes)).astype(dtype.numpy)
     bench.put(0, values)
@@ -742,7 +724,7 @@ COMPARED: dict[Any, Any] = {
 
 @pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16], ids=str)
 @pytest.mark.parametrize("op", COMPARED)
-def test_a_comparison_sets_a_bit_an_element(
+def test_comparisons_set_bits(
     bench: Bench, op: Any, dtype: DType, rng: np.random.Generator
 ) -> None:
     a, b = rng.integers(-2, 3, (2, 256)).astype(dtype.numpy)
@@ -947,9 +929,7 @@ SOURCE_BYTES = 2048
 
 @pytest.mark.parametrize("lanes", [None, 3])
 @pytest.mark.parametrize("seed", range(20))
-def test_casts_that_wait_leave_the_bytes_of_casts_at_once(
-    tiny: DeviceSpec, seed: int, lanes: int | None
-) -> None:
+def test_casts_may_wait(tiny: DeviceSpec, seed: int, lanes: int | None) -> None:
     """Chains of casts, ranges that overlap, and others that read or write some of these bytes."""
     rng = np.random.default_rng(seed)
     ops: list[isa.MicroOp] = []
@@ -997,9 +977,7 @@ def test_casts_that_wait_leave_the_bytes_of_casts_at_once(
     ],
     ids=str,
 )
-def test_a_register_holds_an_integer_or_the_bits_of_a_float(
-    bench: Bench, dtype: DType, value: float, register: int
-) -> None:
+def test_registers_hold_bits(bench: Bench, dtype: DType, value: float, register: int) -> None:
     bench.put(
         8,
         np.array([value]).astype(dtype.numpy) if dtype.is_float else np.array([value], dtype.numpy),

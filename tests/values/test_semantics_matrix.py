@@ -178,9 +178,7 @@ def test_what_lies_beside_a_piece_is_not_taken_along(cube: CubeBench) -> None:
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(16, 20), (10, 48)], ids=["below", "beside"])
-def test_a_piece_takes_along_what_lies_beyond_the_last_matrix(
-    cube: CubeBench, rows: int, columns: int
-) -> None:
+def test_a_piece_takes_what_lies_behind(cube: CubeBench, rows: int, columns: int) -> None:
     cube.put("l1", 0, np.full(1024, 5, np.float16))
     matrix = np.arange(10 * 20, dtype=np.float16).reshape(10, 20)
     cube.bind("w", matrix)
@@ -278,9 +276,7 @@ def test_a_product_is_added_to_a_tile_of_another_size(
     np.testing.assert_array_equal(found[:20, :16], total[:20, :16])
 
 
-def test_two_products_of_one_sum_are_rounded_as_one(
-    cube: CubeBench, rng: np.random.Generator
-) -> None:
+def test_products_of_one_sum_round_once(cube: CubeBench, rng: np.random.Generator) -> None:
     a, b = (rng.normal(size=shape).astype(np.float16) for shape in ((16, 64), (64, 16)))
     dst = Local("l0c", 0, FLOAT32, 256)
     for step in range(2):
@@ -327,9 +323,7 @@ def test_k_beyond_a_piece_finds_no_zeros_in_its_last_fractal(cube: CubeBench) ->
     assert set(cube.elements(dst).tolist()) == {24 + 8 * nobody**2}
 
 
-def test_a_part_of_what_was_loaded_can_be_multiplied(
-    cube: CubeBench, rng: np.random.Generator
-) -> None:
+def test_a_part_can_be_multiplied(cube: CubeBench, rng: np.random.Generator) -> None:
     a, b = numbers(rng, INT8, 40, 96), numbers(rng, INT8, 96, 48)
     left, right = fill_l0(cube, a, b, INT8)
     dst = Local("l0c", 0, INT32, 32 * 48)
@@ -363,9 +357,7 @@ def product_of(cube: CubeBench, shape: tuple[int, int, int]) -> np.ndarray:
 
 
 @pytest.mark.parametrize("right", [True, False], ids=["right", "wrong"])
-def test_wrong_rows_of_l1_give_a_wrong_product(
-    cube: CubeBench, right: bool, rng: np.random.Generator
-) -> None:
+def test_wrong_rows_are_wrong(cube: CubeBench, right: bool, rng: np.random.Generator) -> None:
     a, b = numbers(rng, FLOAT16, 32, 32), numbers(rng, FLOAT16, 32, 32)
     cube.bind("a", a)
     cube.bind("b", b)
@@ -383,9 +375,7 @@ def test_wrong_rows_of_l1_give_a_wrong_product(
 
 
 @pytest.mark.parametrize("layout", [ZN, ZZ], ids=["Zn", "Zz"])
-def test_l0b_in_the_layout_of_l0a_gives_a_wrong_product(
-    cube: CubeBench, layout: Any, rng: np.random.Generator
-) -> None:
+def test_l0b_as_l0a_is_wrong(cube: CubeBench, layout: Any, rng: np.random.Generator) -> None:
     a, b = numbers(rng, FLOAT16, 16, 32), numbers(rng, FLOAT16, 32, 32)
     cube.put("l0a", 0, placed(a, FLOAT16, ZZ, SQUARE, 0))
     cube.put("l0b", 0, placed(b, FLOAT16, layout, SQUARE, 0))
@@ -397,9 +387,7 @@ def test_l0b_in_the_layout_of_l0a_gives_a_wrong_product(
     assert (layout is ZN) is bool((expected == a.astype(np.float32) @ b.astype(np.float32)).all())
 
 
-def test_a_forgotten_transpose_multiplies_by_the_transpose(
-    cube: CubeBench, rng: np.random.Generator
-) -> None:
+def test_a_forgotten_transpose(cube: CubeBench, rng: np.random.Generator) -> None:
     a, b = numbers(rng, FLOAT16, 16, 32), numbers(rng, FLOAT16, 32, 32)
     cube.put("l0a", 0, placed(a, FLOAT16, ZZ, SQUARE, 0))
     in_l1(cube, b, FLOAT16)
@@ -595,9 +583,7 @@ def test_a_vector_fills_every_row_of_l0c(coupled: CubeBench, dtype: DType) -> No
     assert (coupled.raw("l0c", 0, 1024) == UNWRITTEN).all()
 
 
-def test_a_sum_begins_with_the_vector_in_every_row(
-    coupled: CubeBench, rng: np.random.Generator
-) -> None:
+def test_sums_begin_with_the_vector(coupled: CubeBench, rng: np.random.Generator) -> None:
     a, b = numbers(rng, INT8, 20, 40), numbers(rng, INT8, 40, 32)
     row = np.arange(32, dtype=np.int32) * 1000
     coupled.put("ub", 0, row)
