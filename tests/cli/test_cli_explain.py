@@ -239,12 +239,6 @@ def test_what_is_missing_is_told_in_its_own_name() -> None:
     )
 
 
-def test_an_operator_must_exist() -> None:
-    code, out, err = npusim_says("explain", "npu_quantise")
-    assert (code, out) == (2, "")
-    assert err.endswith("not 'npu_quantise'; did you mean npu_quantize?\n")
-
-
 INT4_CALL = (
     *("explain", "npu_weight_quant_batchmatmul", "-i", "x=spec:16x4096:float16"),
     *("-i", "antiquant_scale=spec:1024:float16", "-i"),

@@ -128,35 +128,14 @@ def test_without_times_there_are_no_pictures(csv: Path, tmp_path: Path) -> None:
     assert [path.name for path in out.iterdir()] == ["validation.json"]
 
 
-def test_a_folder_that_holds_something_is_left_alone(csv: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    out.mkdir()
-    (out / "run.json").write_text("{}")
-    words = "validate", str(csv), "-o", str(out)
-    refused(
-        1,
-        f"validate: the folder {out} must be new or empty, but holds run.json; "
-        f"name another, or add --force to replace an earlier run",
-        *words,
-    )
-    refused(
-        1,
-        f"validate: the folder {out} must hold a validation.json to be replaced, but holds "
-        f"run.json; name another",
-        *(*words, "--force"),
-    )
-
-
-def test_a_family_that_is_not_there_is_refused(csv: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "remedy"), [("statik", "did you mean static?"), ("x", "use one of these")]
+)
+def test_a_family_that_is_not_there_is_refused(csv: Path, name: str, remedy: str) -> None:
     refused(
         2,
-        "validate: --family must be one of static, elementwise, not 'statik'; did you mean static?",
-        *("validate", str(csv), "--family", "statik"),
-    )
-    refused(
-        2,
-        "validate: --family must be one of static, elementwise, not 'x'; use one of these",
-        *("validate", str(csv), "--family", "x"),
+        f"validate: --family must be one of static, elementwise, not {name!r}; {remedy}",
+        *("validate", str(csv), "--family", name),
     )
 
 
