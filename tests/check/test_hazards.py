@@ -54,54 +54,56 @@ FILL = "vector: duplicate ub[0:256] float32 <- 0.0"
 def race(first: str, second: str, where: str) -> str:
     """The whole message; *first* and *second* begin with their number and pipe."""
     a, b = first.split(":")[0].split()[1], second.split(":")[0].split()[1]
+    advice = f"set a flag from {a} to {b} after the first and await it before the second"
+    return unordered("flag", first, second, where, advice)
+
+
+def unordered(by: str, first: str, second: str, where: str, advice: str) -> str:
     text = (
-        f"kernel: micro-ops that touch the same bytes must be ordered by a flag, "
-        f"not {first} and {second} at {where}; set a flag from {a} to {b} after the first and "
-        f"await it before the second"
+        f"kernel: micro-ops that touch the same bytes must be ordered by a {by}, "
+        f"not {first} and {second} at {where}; {advice}"
     )
     return f"^{re.escape(text)}$"
 
 
 # ---- races ----
 
-
-def test_a_read_before_its_bytes_are_there_is_a_race() -> None:
-    message = race(f"#0 {LOAD}", f"#1 {CAST}", "ub[0:256]")
-    with pytest.raises(RaceError, match=message):
-        walk(load(), half())
-    assert walk(load(), *sync("mte2", "vector"), half()) == (0, 1, 2, 3)
-
-
-def test_a_write_over_what_is_still_read_is_a_race() -> None:
-    message = race(f"#0 {CAST}", f"#1 {LOAD}", "ub[0:256]")
-    with pytest.raises(RaceError, match=message):
-        walk(half(), load())
-    assert walk(half(), *sync("vector", "mte2"), load()) == (0, 1, 2, 3)
-
-
-def test_two_writes_of_the_same_bytes_are_a_race() -> None:
-    message = race(f"#0 {LOAD}", f"#1 {FILL}", "ub[0:256]")
-    with pytest.raises(RaceError, match=message):
-        walk(load(), fill())
+FLAG = sync("mte2", "vector")
+RACES = {
+    "read too early": ((load(), half()), f"#0 {LOAD}", f"#1 {CAST}"),
+    "written over": ((half(), load()), f"#0 {CAST}", f"#1 {LOAD}"),
+    "written twice": ((load(), fill()), f"#0 {LOAD}", f"#1 {FILL}"),
+    "other pipes": ((load(), *sync("mte2", "mte3"), half()), f"#0 {LOAD}", f"#3 {CAST}"),
+    "set too early": ((FLAG[0], load(), FLAG[1], half()), f"#1 {LOAD}", f"#3 {CAST}"),
+    "awaited too late": ((load(), FLAG[0], half(), FLAG[1]), f"#0 {LOAD}", f"#2 {CAST}"),
+    # The store follows the flag of the vector pipe, which does not follow the load's.
+    "broken chain": ((load(), *sync("vector", "mte3"), store()), f"#0 {LOAD}", f"#3 {STORE}"),
+    "barrier of one pipe": ((load(), isa.Barrier("mte2"), half()), f"#0 {LOAD}", f"#2 {CAST}"),
+}
 
 
-def test_two_reads_are_no_race() -> None:
-    assert walk(half(), store()) == (0, 1)
+@pytest.mark.parametrize(("ops", "first", "second"), RACES.values(), ids=RACES)
+def test_races_are_found(ops: tuple[isa.MicroOp, ...], first: str, second: str) -> None:
+    with pytest.raises(RaceError, match=race(first, second, "ub[0:256]")):
+        walk(*ops)
 
 
-def test_a_flag_of_another_pair_does_not_help() -> None:
-    with pytest.raises(RaceError, match=race(f"#0 {LOAD}", f"#3 {CAST}", "ub[0:256]")):
-        walk(load(), *sync("mte2", "mte3"), half())
-
-
-def test_a_flag_set_before_the_work_does_not_help() -> None:
-    with pytest.raises(RaceError, match=race(f"#1 {LOAD}", f"#3 {CAST}", "ub[0:256]")):
-        walk(isa.SetFlag("mte2", "vector", 0), load(), isa.WaitFlag("mte2", "vector", 0), half())
-
-
-def test_a_wait_after_the_work_does_not_help() -> None:
-    with pytest.raises(RaceError, match=race(f"#0 {LOAD}", f"#2 {CAST}", "ub[0:256]")):
-        walk(load(), isa.SetFlag("mte2", "vector", 0), half(), isa.WaitFlag("mte2", "vector", 0))
+@pytest.mark.parametrize(
+    "ops",
+    [
+        (),
+        (half(), store()),
+        (load(), load()),
+        (load(), *FLAG, half()),
+        (half(), *sync("vector", "mte2"), load()),
+        (load(), *FLAG, half(), *sync("vector", "mte3"), store()),
+        (load(), fill(1024), isa.Barrier(), half(), store()),
+        (half(), isa.Barrier(), load(), *FLAG, half()),
+    ],
+    ids=str,
+)
+def test_what_is_ordered_is_no_race(ops: tuple[isa.MicroOp, ...]) -> None:
+    assert walk(*ops) == tuple(range(len(ops)))
 
 
 def mmad(*, unit_flag: bool = True) -> isa.Mmad:
@@ -237,41 +239,11 @@ def test_bursts_meet_when_they_share_a_byte(a: isa.Global, b: isa.Global) -> Non
         assert shared[1] not in both
 
 
-def test_a_chain_through_three_pipes_orders_its_ends() -> None:
-    ops = (load(), *sync("mte2", "vector"), half(), *sync("vector", "mte3"), store())
-    assert walk(*ops) == tuple(range(7))
-
-
-def test_a_chain_that_is_broken_in_the_middle_does_not() -> None:
-    # The store follows the cast's flag, but the cast does not follow the load's.
-    ops = (load(), *sync("vector", "mte3"), store())
-    with pytest.raises(RaceError, match=race(f"#0 {LOAD}", f"#3 {STORE}", "ub[0:256]")):
-        walk(*ops)
-
-
-def test_a_full_barrier_orders_all_pipes() -> None:
-    assert walk(load(), fill(1024), isa.Barrier(), half(), store()) == tuple(range(5))
-    assert walk(half(), isa.Barrier(), load(), *sync("mte2", "vector"), half()) == tuple(range(6))
-
-
-def test_a_barrier_of_one_pipe_orders_no_other() -> None:
-    with pytest.raises(RaceError, match=race(f"#0 {LOAD}", f"#2 {CAST}", "ub[0:256]")):
-        walk(load(), isa.Barrier("mte2"), half())
-
-
-def test_copies_of_one_pipe_never_race() -> None:
-    assert walk(load(), load()) == (0, 1)
-
-
 def test_the_vector_pipe_needs_a_barrier_before_a_result_is_used() -> None:
-    ops = fill(), half()
-    text = (
-        f"kernel: micro-ops that touch the same bytes must be ordered by a barrier, not "
-        f"#0 vector: {ops[0]} and #1 vector: {ops[1]} at ub[0:256]; "
-        f"put a barrier of the vector pipe between them"
-    )
-    with pytest.raises(RaceError, match=f"^{re.escape(text)}$"):
-        walk(*ops)
+    names = f"#0 vector: {fill()}", f"#1 vector: {half()}", "ub[0:256]"
+    advice = "put a barrier of the vector pipe between them"
+    with pytest.raises(RaceError, match=unordered("barrier", *names, advice)):
+        walk(fill(), half())
     for barrier in (isa.Barrier("vector"), isa.Barrier()):
         assert walk(fill(), barrier, half()) == (0, 1, 2)
 
@@ -313,31 +285,35 @@ def test_programs_that_follow_advice_pass(ops: tuple[isa.MicroOp, ...], last: st
     assert len(walk(*advised(caught.value, list(ops)))) > len(ops)
 
 
-def test_several_writers_are_all_told_of() -> None:
-    text = (
-        f"kernel: micro-ops that touch the same bytes must be ordered by a flag, not "
-        f"#1 vector: {fill(128, 32)} and #2 mte3: {store()} at ub[128:256]; set a flag from vector "
-        f"to mte3 after the first and await it before the second, and one from mte2 to mte3 after "
-        f"#0"
-    )
-    with pytest.raises(RaceError, match=f"^{re.escape(text)}$"):
-        walk(load(128), fill(128, 32), store())
-    text = (
-        f"kernel: micro-ops that touch the same bytes must be ordered by a barrier, not "
-        f"#1 vector: {fill(128, 32)} and #2 vector: {half()} at ub[128:256]; put a barrier of the "
-        f"vector pipe between them, and set a flag from mte2 to vector after #0 and await it "
-        f"before #2"
-    )
-    with pytest.raises(RaceError, match=f"^{re.escape(text)}$"):
-        walk(load(128), fill(128, 32), half())
-    text = (
-        f"kernel: micro-ops that touch the same bytes must be ordered by a flag, not "
-        f"#1 mte2: {load(128, 128)} and #2 vector: {half()} at ub[128:256]; set a flag from mte2 "
-        f"to vector after the first and await it before the second, and a barrier of the vector "
-        f"pipe after #0"
-    )
-    with pytest.raises(RaceError, match=f"^{re.escape(text)}$"):
-        walk(fill(0, 32), load(128, 128), half())
+@pytest.mark.parametrize(
+    ("by", "ops", "advice"),
+    [
+        (
+            "flag",
+            (load(128), fill(128, 32), store()),
+            "set a flag from vector to mte3 after the first and await it before the second, and "
+            "one from mte2 to mte3 after #0",
+        ),
+        (
+            "barrier",
+            (load(128), fill(128, 32), half()),
+            "put a barrier of the vector pipe between them, and set a flag from mte2 to vector "
+            "after #0 and await it before #2",
+        ),
+        (
+            "flag",
+            (fill(0, 32), load(128, 128), half()),
+            "set a flag from mte2 to vector after the first and await it before the second, and a "
+            "barrier of the vector pipe after #0",
+        ),
+    ],
+)
+def test_all_of_several_writers_are_named(
+    by: str, ops: tuple[isa.MicroOp, ...], advice: str
+) -> None:
+    names = f"#1 {ops[1].pipe}: {ops[1]}", f"#2 {ops[2].pipe}: {ops[2]}"
+    with pytest.raises(RaceError, match=unordered(by, *names, "ub[128:256]", advice)):
+        walk(*ops)
 
 
 # ---- what the scalar unit orders ----
@@ -490,48 +466,34 @@ def test_names_for_one_tensor_that_is_read_or_written_alone_are_fine(tiny: Devic
 # ---- deadlocks ----
 
 
-def stuck(*rows: str) -> str:
+STUCK: list[tuple[tuple[isa.MicroOp, ...], str]] = [
+    ((load(), FLAG[1], half()), "vector at #1: wait_flag mte2->vector 0"),
+    ((*FLAG, FLAG[1]), "vector at #2: wait_flag mte2->vector 0"),
+    (
+        (FLAG[1], *reversed(sync("vector", "mte2")), FLAG[0]),
+        "vector at #0: wait_flag mte2->vector 0; mte2 at #1: wait_flag vector->mte2 0",
+    ),
+    # The scalar unit has not handed out what it waits for.
+    (
+        (isa.WaitFlag("vector", "scalar", 3), fill(), isa.SetFlag("vector", "scalar", 3)),
+        "scalar at #0: wait_flag vector->scalar 3",
+    ),
+    # The barrier waits for a pipe that waits for what comes after it.
+    (
+        (FLAG[1], isa.Barrier(), FLAG[0]),
+        "vector at #0: wait_flag mte2->vector 0; scalar at #1: barrier all",
+    ),
+]
+
+
+@pytest.mark.parametrize(("ops", "waits"), STUCK, ids=[waits for _, waits in STUCK])
+def test_whoever_waits_for_ever_is_named(ops: tuple[isa.MicroOp, ...], waits: str) -> None:
     text = (
-        f"kernel: every awaited flag must be set, but these wait for ever: {'; '.join(rows)}; "
+        f"kernel: every awaited flag must be set, but these wait for ever: {waits}; "
         f"set the flag on its source pipe before"
     )
-    return f"^{re.escape(text)}$"
-
-
-def test_a_flag_that_nobody_sets_is_a_deadlock() -> None:
-    message = stuck("vector at #1: wait_flag mte2->vector 0")
-    with pytest.raises(DeadlockError, match=message):
-        walk(load(), isa.WaitFlag("mte2", "vector", 0), half())
-
-
-def test_a_set_serves_one_wait_only() -> None:
-    set_flag, wait_flag = sync("mte2", "vector")
-    with pytest.raises(DeadlockError, match=stuck("vector at #2: wait_flag mte2->vector 0")):
-        walk(set_flag, wait_flag, wait_flag)
-
-
-def test_two_pipes_that_wait_for_each_other_are_both_named() -> None:
-    message = stuck(
-        "vector at #0: wait_flag mte2->vector 0", "mte2 at #1: wait_flag vector->mte2 0"
-    )
-    with pytest.raises(DeadlockError, match=message):
-        walk(
-            isa.WaitFlag("mte2", "vector", 0),
-            isa.WaitFlag("vector", "mte2", 0),
-            isa.SetFlag("vector", "mte2", 0),
-            isa.SetFlag("mte2", "vector", 0),
-        )
-
-
-def test_the_scalar_unit_cannot_wait_for_what_it_has_not_handed_out() -> None:
-    with pytest.raises(DeadlockError, match=stuck("scalar at #0: wait_flag vector->scalar 3")):
-        walk(isa.WaitFlag("vector", "scalar", 3), fill(), isa.SetFlag("vector", "scalar", 3))
-
-
-def test_a_full_barrier_waits_for_a_pipe_that_waits_for_what_comes_after_it() -> None:
-    message = stuck("vector at #0: wait_flag mte2->vector 0", "scalar at #1: barrier all")
-    with pytest.raises(DeadlockError, match=message):
-        walk(isa.WaitFlag("mte2", "vector", 0), isa.Barrier(), isa.SetFlag("mte2", "vector", 0))
+    with pytest.raises(DeadlockError, match=f"^{re.escape(text)}$"):
+        walk(*ops)
 
 
 # ---- the order ----
@@ -568,7 +530,3 @@ def test_a_wait_written_before_its_set_puts_the_producer_first(tiny: DeviceSpec)
     blocks = (Block(0, "aiv", program, {"x": Binding("x"), "y": Binding("y")}),)
     chip.compute(blocks, tensors, tiny, chip.verify(blocks, tiny))
     np.testing.assert_array_equal(out.view(np.float32), values + 1)
-
-
-def test_an_empty_program_has_an_empty_order() -> None:
-    assert walk() == ()

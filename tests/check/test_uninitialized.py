@@ -149,12 +149,63 @@ def test_each_element_comes_of_its_own(op: isa.MicroOp, result: int) -> None:
     check(*known, load(0, 256), op, store(512, result))
 
 
-def test_what_is_looked_up_comes_of_all_and_of_its_offset() -> None:
-    offsets, zero = ub(0, 64, INT32), isa.Duplicate(ub(1024, 64), 0.0)
-    gather = isa.Gather(ub(512, 64), ub(1024, 64), offsets)
-    check(zero, load(0, 128), gather, store(512, 128))
-    leaves("ub[128:256]", zero, load(0, 128), gather, store(512, 256))
-    leaves("ub[1024:1280]", load(0, 256), gather, store(512, 32))
+def zero(start: int, count: int = 64) -> isa.Duplicate:
+    return isa.Duplicate(ub(start, count), 0.0)
+
+
+GATHER = isa.Gather(ub(512, 64), ub(1024, 64), ub(0, 64, INT32))
+INDICES = isa.Duplicate(ub(256, 64, INT32), 0)
+SORT = isa.Sort32(ub(512, 64, UINT64), ub(0, 64), ub(256, 64, INT32))
+EVEN = isa.GatherMask("even", ub(512, 32), ub(0, 64))
+SQUARE = isa.Transpose(ub(1024, 256, FLOAT16), ub(0, 256, FLOAT16))
+CHOSEN = isa.Select(ub(1024, 128), ub(0, 16, UINT8), ub(512, 128), 1.0)
+LEAST = isa.Reduce("min", ub(512, 1), ub(0, 64))
+FOLD = isa.Fold("max", ub(512, 16), ub(0, 64))
+# The first half of each of four repeats of 16 elements.
+HALVES = isa.Duplicate(isa.Local("ub", 0, FLOAT32, 32, 2, 16), 0.0)
+WHOLE = isa.WholeReduce("max", ub(1024, 2), ub(0, 128))
+MASKED = isa.WholeReduce("sum", ub(1024, 1), ub(0, 64), 32)
+ROWS = isa.Load(ub(0, 32, UINT8), isa.Global("x", 0, 32, 8, 32), 64)
+EVERY_OTHER = isa.Local("ub", 0, FLOAT32, 64, 2, 16)
+
+
+@pytest.mark.parametrize(
+    ("where", "ops"),
+    [
+        ("", (zero(1024), load(0, 128), GATHER, store(512, 128))),
+        ("ub[128:256]", (zero(1024), load(0, 128), GATHER, store(512, 256))),
+        ("ub[1024:1280]", (load(0, 256), GATHER, store(512, 32))),
+        ("", (INDICES, load(0, 128), SORT, store(512, 256))),
+        ("ub[128:256]", (INDICES, load(0, 128), SORT, store(512, 264))),
+        ("ub[256:512]", (load(0, 256), SORT, store(512, 8))),
+        ("", (load(0, 128), EVEN, store(512, 64))),
+        ("ub[128:256]", (load(0, 128), EVEN, store(512, 68))),
+        # The first row of a square that is turned is the first column of what is there.
+        ("ub[32:512]", (load(0, 32), SQUARE, store(1024, 32))),
+        ("", (load(0, 256), zero(256), SQUARE, store(1024, 512))),
+        ("", (zero(512, 128), load(0, 32), CHOSEN, store(1024, 512))),
+        ("ub[0:16]", (zero(512, 128), CHOSEN, store(1024, 512))),
+        ("ub[128:256]", (load(0, 128), LEAST, store(512, 4))),
+        ("", (load(0, 256), LEAST, store(512, 4))),
+        ("", (HALVES, zero(512, 16), FOLD, store(512, 32))),
+        ("ub[32:64]", (HALVES, zero(512, 16), FOLD, store(512, 36))),
+        ("ub[512:576]", (load(0, 256), FOLD, store(512, 4))),
+        ("", (load(0, 256), WHOLE, store(1024, 4))),
+        ("ub[256:512]", (load(0, 256), WHOLE, store(1024, 8))),
+        ("", (load(0, 128), MASKED, store(1024, 4))),
+        ("ub[96:256]", (load(0, 96), MASKED, store(1024, 4))),
+        ("", (ROWS, isa.Copy(ub(512, 64), EVERY_OTHER), store(512, 256))),
+        ("ub[32:64]", (ROWS, isa.Copy(ub(512, 64), ub(0, 64)), store(512, 256))),
+        ("", (ROWS, isa.Store(isa.Global("y", 0, 32, 3, 32), ub(0, 32, UINT8), 64))),
+        ("ub[32:40]", (ROWS, isa.Store(isa.Global("y", 0, 40, 3, 40), ub(0, 40, UINT8), 64))),
+    ],
+    ids=str,
+)
+def test_a_result_comes_of_what_it_is_made_of(where: str, ops: tuple[isa.MicroOp, ...]) -> None:
+    if where:
+        leaves(where, *ops)
+    else:
+        check(*ops)
 
 
 def test_a_byte_of_bits_comes_of_eight_elements() -> None:
@@ -167,81 +218,12 @@ def test_a_byte_of_bits_comes_of_eight_elements() -> None:
         leaves("ub[96:256]", zero, load(0, 96), compare, store(512, 4))
 
 
-def test_a_list_comes_of_all_that_is_sorted_into_it() -> None:
-    keys, indices = ub(0, 64), ub(256, 64, INT32)
-    sort, known = isa.Sort32(ub(512, 64, UINT64), keys, indices), isa.Duplicate(indices, 0)
-    check(known, load(0, 128), sort, store(512, 256))
-    leaves("ub[128:256]", known, load(0, 128), sort, store(512, 264))
-    leaves("ub[256:512]", load(0, 256), sort, store(512, 8))
-
-
 def test_merged_lists_come_of_theirs_or_of_all_that_a_register_may_mean() -> None:
     word = isa.ScalarLoad("r", ub(0, 1, INT32))
     for start, sign in ((0, check), ("r", leaves)):
         lists = isa.MrgSort(ub(1024, 16, UINT64), ub(0, 32, UINT64), (8, 8), FLOAT32, start, 8)
         told = ["ub[128:256]"] if sign is leaves else []
         sign(*told, load(0, 128), word, lists, store(1024, 128))
-
-
-def test_what_is_taken_out_of_pairs_comes_of_its_own() -> None:
-    even = isa.GatherMask("even", ub(512, 32), ub(0, 64))
-    check(load(0, 128), even, store(512, 64))
-    leaves("ub[128:256]", load(0, 128), even, store(512, 68))
-
-
-def test_a_square_turned_has_its_columns_in_rows() -> None:
-    turn = isa.Transpose(ub(1024, 256, FLOAT16), ub(0, 256, FLOAT16))
-    first = isa.Load(ub(0, 16, FLOAT16), isa.Global("x", 0, 32))
-    # The first row of what comes is the first column of what is there.
-    leaves("ub[32:512]", first, turn, store(1024, 32))
-    check(load(0, 256), isa.Duplicate(ub(256, 64), 0.0), turn, store(1024, 512))
-
-
-def test_a_selection_comes_of_its_mask() -> None:
-    known = isa.Duplicate(ub(512, 128), 0.0)
-    chosen = isa.Select(ub(1024, 128), ub(0, 16, UINT8), ub(512, 128), 1.0)
-    check(known, load(0, 32), chosen, store(1024, 512))
-    leaves("ub[0:16]", known, chosen, store(1024, 512))
-
-
-def test_a_smallest_element_comes_of_all() -> None:
-    least = isa.Reduce("min", ub(512, 1), ub(0, 64))
-    leaves("ub[128:256]", load(0, 128), least, store(512, 4))
-    check(load(0, 256), least, store(512, 4))
-
-
-def test_a_fold_comes_of_one_lane_of_each_repeat() -> None:
-    fold, before = isa.Fold("max", ub(512, 16), ub(0, 64)), isa.Duplicate(ub(512, 16), 0.0)
-    # The first half of each of four repeats.
-    halves = isa.Duplicate(isa.Local("ub", 0, FLOAT32, 32, 2, 16), 0.0)
-    check(halves, before, fold, store(512, 32))
-    leaves("ub[32:64]", halves, before, fold, store(512, 36))
-    leaves("ub[512:576]", load(0, 256), fold, store(512, 4))
-
-
-def test_a_repeat_reduced_comes_of_all_of_it() -> None:
-    whole = isa.WholeReduce("max", ub(1024, 2), ub(0, 128))
-    check(load(0, 256), whole, store(1024, 4))
-    leaves("ub[256:512]", load(0, 256), whole, store(1024, 8))
-
-
-def test_a_mask_leaves_lanes_out() -> None:
-    masked = isa.WholeReduce("sum", ub(1024, 1), ub(0, 64), 32)
-    check(load(0, 128), masked, store(1024, 4))
-    leaves("ub[96:256]", load(0, 96), masked, store(1024, 4))
-
-
-def test_what_strides_leave_out_is_not_read() -> None:
-    every_other = isa.Local("ub", 0, FLOAT32, 64, 2, 16)
-    rows = isa.Load(ub(0, 32, UINT8), isa.Global("x", 0, 32, 8, 32), 64)
-    check(rows, isa.Copy(ub(512, 64), every_other), store(512, 256))
-    leaves("ub[32:64]", rows, isa.Copy(ub(512, 64), ub(0, 64)), store(512, 256))
-
-
-def test_what_lies_between_rows_is_not_stored() -> None:
-    rows = isa.Load(ub(0, 32, UINT8), isa.Global("x", 0, 32, 3, 32), 64)
-    check(rows, isa.Store(isa.Global("y", 0, 32, 3, 32), ub(0, 32, UINT8), 64))
-    leaves("ub[32:40]", rows, isa.Store(isa.Global("y", 0, 40, 3, 40), ub(0, 40, UINT8), 64))
 
 
 def test_registers_pass_it_on() -> None:

@@ -4,10 +4,8 @@ import json
 import os
 import subprocess
 import sys
-from contextlib import redirect_stdout
 from dataclasses import replace
 from importlib.metadata import version
-from io import StringIO
 from itertools import pairwise
 from pathlib import Path
 from time import monotonic, sleep
