@@ -44,109 +44,153 @@ def sync(src: Pipe, dst: Pipe, event: int = 0) -> tuple[isa.MicroOp, isa.MicroOp
 # ---- one pipe ----
 
 
-def test_load_compute_store_one_after_the_other(tiny: DeviceSpec) -> None:
-    program = (load(), *sync("mte2", "vector"), vector(), *sync("vector", "mte3"), store())
+WORD = isa.Local("ub", 4096, FLOAT32, 1)
+BYTES = isa.Local("ub", 0, UINT8, 1), isa.Local("ub", 32, UINT8, 1)
+ELEMENT = isa.Global("x", 0, 4)
+COPIED = (load(), *sync("mte2", "vector"), vector(), *sync("vector", "mte3"), store())
+PROGRAMS: dict[str, tuple[tuple[isa.MicroOp, ...], list[tuple[str, int, int, int]]]] = {
     # 256 bytes at 32 a cycle: 8, there after 10 more. Head 2 and one repeat, tail 3. Store: 8 + 4.
-    assert log(play(tiny, program)) == [
-        ("mte2", 0, 8, 18),
-        ("vector", 18, 21, 24),
-        ("mte3", 24, 32, 36),
-    ]
-
-
-def test_independent_vector_micro_ops_follow_without_head(tiny: DeviceSpec) -> None:
-    program = (vector(4), vector(4, 1024), vector(1, 2048))
+    "load, compute, store": (
+        COPIED,
+        [("mte2", 0, 8, 18), ("vector", 18, 21, 24), ("mte3", 24, 32, 36)],
+    ),
+    "side by side": ((load(), store(256, 1024)), [("mte2", 0, 8, 18), ("mte3", 0, 8, 12)]),
     # 2 + 4, result 3 later; the pipe is not drained at 6 and at 10, so nobody pays the head again.
-    assert log(play(tiny, program)) == [
-        ("vector", 0, 6, 9),
-        ("vector", 6, 10, 13),
-        ("vector", 10, 11, 14),
-    ]
-
-
-def test_a_barrier_drains_the_pipe_so_that_the_next_pays_the_head(tiny: DeviceSpec) -> None:
-    program = (vector(4), isa.Barrier("vector"), vector(4))
+    "no head behind each other": (
+        (vector(4), vector(4, 1024), vector(1, 2048)),
+        [("vector", 0, 6, 9), ("vector", 6, 10, 13), ("vector", 10, 11, 14)],
+    ),
     # The barrier holds the pipe till 9, when the first result is there; then 2 + 4 and 3.
-    assert log(play(tiny, program)) == [("vector", 0, 6, 9), ("vector", 9, 15, 18)]
-
-
-def test_a_pipe_that_idled_pays_the_head_again(tiny: DeviceSpec) -> None:
-    program = (vector(), load(), *sync("mte2", "vector"), vector())
-    assert log(play(tiny, program)) == [
-        ("vector", 0, 3, 6),
-        ("mte2", 0, 8, 18),
-        ("vector", 18, 21, 24),
-    ]
-
-
-def test_a_flag_rises_when_the_result_is_there_but_does_not_hold_its_pipe(tiny: DeviceSpec) -> None:
-    program = (vector(4), *sync("vector", "mte3"), vector(1, 1024), store(1024))
+    "drained by a barrier": (
+        (vector(4), isa.Barrier("vector"), vector(4)),
+        [("vector", 0, 6, 9), ("vector", 9, 15, 18)],
+    ),
+    "idle in between": (
+        (vector(), load(), *sync("mte2", "vector"), vector()),
+        [("vector", 0, 3, 6), ("mte2", 0, 8, 18), ("vector", 18, 21, 24)],
+    ),
     # The second vector micro-op starts at 6, the store waits for the tail of the first till 9.
-    assert log(play(tiny, program)) == [
-        ("vector", 0, 6, 9),
-        ("vector", 6, 7, 10),
-        ("mte3", 9, 41, 45),
-    ]
-
-
-def test_two_waits_need_two_sets(tiny: DeviceSpec) -> None:
-    flag: tuple[Pipe, Pipe, int] = ("vector", "mte3", 0)
-    program = (
-        *(vector(), isa.SetFlag(*flag), vector(20, 256), isa.SetFlag(*flag)),
-        *(isa.WaitFlag(*flag), store(), isa.WaitFlag(*flag), store(5120, 256, start=1024)),
-    )
+    "a flag holds no pipe": (
+        (vector(4), *sync("vector", "mte3"), vector(1, 1024), store(1024)),
+        [("vector", 0, 6, 9), ("vector", 6, 7, 10), ("mte3", 9, 41, 45)],
+    ),
     # First result at 6; the second micro-op runs 3 to 23 and is there at 26. Each wait takes one
     # set, in order: the first store at 6 (8 cycles), the second not at 14 but at 26 (160 cycles).
-    assert log(play(tiny, program)) == [
-        ("vector", 0, 3, 6),
-        ("vector", 3, 23, 26),
-        ("mte3", 6, 14, 18),
-        ("mte3", 26, 186, 190),
-    ]
-
-
-def test_flags_and_barriers_take_what_the_device_says() -> None:
-    spec = tiny_spec(sync__set_flag_cycles=2, sync__wait_flag_cycles=1, sync__barrier_cycles=5)
-    program = (vector(), isa.Barrier("vector"), vector(), *sync("vector", "mte3"), store())
-    # 0 to 3, there at 6; barrier till 11; 11 to 14, there at 17; set rises at 19, wait till 20.
-    assert log(play(spec, program)) == [
-        ("vector", 0, 3, 6),
-        ("vector", 11, 14, 17),
-        ("mte3", 20, 28, 32),
-    ]
-
-
-def test_a_full_barrier_waits_for_every_pipe(tiny: DeviceSpec) -> None:
-    program = (load(), vector(4, 1024), isa.Barrier(), vector(1, 1024), store(256, 2048))
+    "two waits, two sets": (
+        (
+            *(vector(), isa.SetFlag("vector", "mte3", 0)),
+            *(vector(20, 256), isa.SetFlag("vector", "mte3", 0)),
+            *(isa.WaitFlag("vector", "mte3", 0), store()),
+            *(isa.WaitFlag("vector", "mte3", 0), store(5120, 256, start=1024)),
+        ),
+        [("vector", 0, 3, 6), ("vector", 3, 23, 26), ("mte3", 6, 14, 18), ("mte3", 26, 186, 190)],
+    ),
     # The load is there at 18; nothing is handed out before.
-    assert log(play(tiny, program)) == [
-        ("mte2", 0, 8, 18),
-        ("vector", 0, 6, 9),
-        ("vector", 18, 21, 24),
-        ("mte3", 18, 26, 30),
-    ]
+    "a full barrier": (
+        (load(), vector(4, 1024), isa.Barrier(), vector(1, 1024), store(256, 2048)),
+        [("mte2", 0, 8, 18), ("vector", 0, 6, 9), ("vector", 18, 21, 24), ("mte3", 18, 26, 30)],
+    ),
+    # Load 4, add 1, store 3: the second vector micro-op is handed out at 8.
+    "scalar micro-ops hold up": (
+        (
+            *(vector(), isa.ScalarLoad("r", WORD), isa.ScalarAlu("add", "r", "r", 1)),
+            *(isa.ScalarStore(WORD, "r"), vector(1, 256)),
+        ),
+        [
+            *[("vector", 0, 3, 6), ("scalar", 0, 4, 4), ("scalar", 4, 5, 5)],
+            *[("scalar", 5, 8, 8), ("vector", 8, 11, 14)],
+        ],
+    ),
+    "an element of global memory": (
+        (
+            isa.ScalarLoadGlobal("r", ELEMENT, INT32),
+            isa.ScalarLoadGlobal("s", ELEMENT, INT32, is_cached=True),
+            vector(),
+        ),
+        [("scalar", 0, 30, 30), ("scalar", 30, 34, 34), ("vector", 34, 37, 40)],
+    ),
+    # Three rounds of 4 + 3.
+    "a loop": (
+        (
+            isa.ScalarLoop(
+                3, (isa.ScalarLoad("r", BYTES[0], 1), isa.ScalarStore(BYTES[1], "r", 1))
+            ),
+            vector(),
+        ),
+        [("scalar", 0, 21, 21), ("vector", 21, 24, 27)],
+    ),
+    # The scalar unit stands at its wait till 18, so even the free vector pipe gets nothing before.
+    "the scalar unit waits": (
+        (
+            *(load(), *sync("mte2", "scalar"), isa.ScalarStore(WORD, "r")),
+            *(*sync("scalar", "mte3"), store(), vector(1, 8192)),
+        ),
+        [("mte2", 0, 8, 18), ("scalar", 18, 21, 21), ("mte3", 21, 29, 33), ("vector", 21, 24, 27)],
+    ),
+}
+"""What it shows -> a program, and when its copies and computations run."""
 
 
-def test_the_same_without_the_barrier_starts_at_once(tiny: DeviceSpec) -> None:
-    program = (load(), vector(4, 1024), vector(1, 1024), store(256, 2048))
-    assert log(play(tiny, program)) == [
-        ("mte2", 0, 8, 18),
-        ("vector", 0, 6, 9),
-        ("vector", 6, 7, 10),
-        ("mte3", 0, 8, 12),
-    ]
+@pytest.mark.parametrize(("program", "rows"), PROGRAMS.values(), ids=PROGRAMS)
+def test_a_program_takes(
+    tiny: DeviceSpec, program: tuple[isa.MicroOp, ...], rows: list[tuple[str, int, int, int]]
+) -> None:
+    assert log(play(tiny, program)) == rows
 
 
-def test_handing_out_takes_a_cycle_each() -> None:
-    spec = tiny_spec(scalar__dispatch_cycles=3)
-    program = (load(), vector(1, 1024), vector(1, 2048), *sync("mte2", "mte3"), store())
-    # Handed out at 3, 6, 9, (set 12, wait 15,) store 18; the load runs 3 to 11 and is there at 21.
-    assert log(play(spec, program)) == [
-        ("mte2", 3, 11, 21),
-        ("vector", 6, 9, 12),
-        ("vector", 9, 10, 13),
-        ("mte3", 21, 29, 33),
-    ]
+ROWS = isa.Load(isa.Local("ub", 0, UINT8, 32), isa.Global("x", 0, 32, 8, 64), 32)
+WIDE = {"gm__read_bytes_per_s": 64e9}
+"""A link so wide that whole lines come in no slower than the rows are taken."""
+
+
+@pytest.mark.parametrize(
+    ("numbers", "program", "rows"),
+    [
+        # 0 to 3, there at 6; barrier till 11; 11 to 14, there at 17; set rises at 19, wait till 20.
+        (
+            {"sync__set_flag_cycles": 2, "sync__wait_flag_cycles": 1, "sync__barrier_cycles": 5},
+            (vector(), isa.Barrier("vector"), vector(), *sync("vector", "mte3"), store()),
+            [("vector", 0, 3, 6), ("vector", 11, 14, 17), ("mte3", 20, 28, 32)],
+        ),
+        # Handed out at 3, 6, 9, (set 12, wait 15,) 18; the load runs 3 to 11 and is there at 21.
+        (
+            {"scalar__dispatch_cycles": 3},
+            (load(), vector(1, 1024), vector(1, 2048), *sync("mte2", "mte3"), store()),
+            [
+                ("mte2", 3, 11, 21),
+                ("vector", 6, 9, 12),
+                ("vector", 9, 10, 13),
+                ("mte3", 21, 29, 33),
+            ],
+        ),
+        # One cycle of bytes, with their line: the pipe is held 5, the bytes are there at 1 + 10.
+        (
+            {"transfer__issue_cycles": 5, "gm__read_bytes_per_s": 128e9},
+            (load(32), load(32, 32, start=512)),
+            [("mte2", 0, 5, 11), ("mte2", 5, 10, 16)],
+        ),
+        # No result is there before its pipe is free.
+        ({"transfer__issue_cycles": 20}, (load(32),), [("mte2", 0, 20, 20)]),
+        # 8 x 32 bytes would take 8 cycles; 8 bursts take 24.
+        (WIDE | {"transfer__burst_cycles": 3}, (ROWS,), [("mte2", 0, 24, 24)]),
+        # 160 bytes from byte 16 on lie in two lines of 128: 256 bytes; from byte 32 on: 5 sectors.
+        (WIDE, (load(160, start=16),), [("mte2", 0, 8, 18)]),
+        (WIDE, (load(160, start=32),), [("mte2", 0, 5, 15)]),
+        # 6 + 8 cycles on the pipe, there 10 later.
+        (
+            {"cores__aiv__paths__gm_to_ub__startup_cycles": 6},
+            (load(), load(256, 256, start=512)),
+            [("mte2", 0, 14, 24), ("mte2", 14, 28, 38)],
+        ),
+    ],
+    ids=str,
+)
+def test_the_chip_says_how_long(
+    numbers: dict[str, float],
+    program: tuple[isa.MicroOp, ...],
+    rows: list[tuple[str, int, int, int]],
+) -> None:
+    assert log(play(tiny_spec(**numbers), program)) == rows
 
 
 def test_a_barrier_is_handed_out_in_a_cycle_of_the_scalar_unit() -> None:
@@ -161,66 +205,6 @@ def test_a_barrier_is_handed_out_in_a_cycle_of_the_scalar_unit() -> None:
 
 
 # ---- scalar ----
-
-
-def test_scalar_micro_ops_hold_up_what_comes_after_them(tiny: DeviceSpec) -> None:
-    word = isa.Local("ub", 4096, FLOAT32, 1)
-    program = (
-        *(
-            vector(),
-            isa.ScalarLoad("r", word),
-            isa.ScalarAlu("add", "r", "r", 1),
-            isa.ScalarStore(word, "r"),
-        ),
-        vector(1, 256),
-    )
-    # Load 4, add 1, store 3: the second vector micro-op is handed out at 8.
-    assert log(play(tiny, program)) == [
-        ("vector", 0, 3, 6),
-        ("scalar", 0, 4, 4),
-        ("scalar", 4, 5, 5),
-        ("scalar", 5, 8, 8),
-        ("vector", 8, 11, 14),
-    ]
-
-
-def test_the_scalar_unit_waits_for_an_element_of_global_memory(tiny: DeviceSpec) -> None:
-    element = isa.Global("x", 0, 4)
-    program = (
-        isa.ScalarLoadGlobal("r", element, INT32),
-        isa.ScalarLoadGlobal("s", element, INT32, is_cached=True),
-        vector(),
-    )
-    assert log(play(tiny, program)) == [
-        ("scalar", 0, 30, 30),
-        ("scalar", 30, 34, 34),
-        ("vector", 34, 37, 40),
-    ]
-
-
-def test_a_loop_takes_its_body_as_often_as_it_runs(tiny: DeviceSpec) -> None:
-    byte = isa.Local("ub", 0, UINT8, 1)
-    body = (isa.ScalarLoad("r", byte, 1), isa.ScalarStore(isa.Local("ub", 32, UINT8, 1), "r", 1))
-    # Three rounds of 4 + 3.
-    assert log(play(tiny, (isa.ScalarLoop(3, body), vector()))) == [
-        ("scalar", 0, 21, 21),
-        ("vector", 21, 24, 27),
-    ]
-
-
-def test_the_scalar_unit_can_wait_for_a_pipe_and_a_pipe_for_it(tiny: DeviceSpec) -> None:
-    word = isa.Local("ub", 0, FLOAT32, 1)
-    program = (
-        *(load(), *sync("mte2", "scalar"), isa.ScalarStore(word, "r")),
-        *(*sync("scalar", "mte3"), store(), vector(1, 4096)),
-    )
-    # The scalar unit stands at its wait till 18, so even the free vector pipe gets nothing before.
-    assert log(play(tiny, program)) == [
-        ("mte2", 0, 8, 18),
-        ("scalar", 18, 21, 21),
-        ("mte3", 21, 29, 33),
-        ("vector", 21, 24, 27),
-    ]
 
 
 # ---- queues ----
@@ -239,27 +223,12 @@ def pipelined(spec: DeviceSpec, depth: int) -> Program:
     return write.build()
 
 
-def test_with_depth_2_a_load_runs_while_the_tile_before_is_computed(tiny: DeviceSpec) -> None:
-    # 1024 bytes: 32 cycles, there 10 later. The third load needs the first slot, free at 51.
-    assert log(play(tiny, pipelined(tiny, 2))) == [
-        ("mte2", 0, 32, 42),
-        ("vector", 42, 48, 51),
-        ("mte2", 32, 64, 74),
-        ("vector", 74, 80, 83),
-        ("mte2", 64, 96, 106),
-        ("vector", 106, 112, 115),
-    ]
-
-
-def test_with_depth_1_each_load_waits_for_the_tile_before(tiny: DeviceSpec) -> None:
-    assert log(play(tiny, pipelined(tiny, 1))) == [
-        ("mte2", 0, 32, 42),
-        ("vector", 42, 48, 51),
-        ("mte2", 51, 83, 93),
-        ("vector", 93, 99, 102),
-        ("mte2", 102, 134, 144),
-        ("vector", 144, 150, 153),
-    ]
+# 1024 bytes: 32 cycles, there 10 later. A load waits for the tile before, or for that before it.
+@pytest.mark.parametrize(("depth", "starts"), [(1, (0, 51, 102)), (2, (0, 32, 64))])
+def test_loads_wait_for_a_slot(tiny: DeviceSpec, depth: int, starts: tuple[int, ...]) -> None:
+    rows = log(play(tiny, pipelined(tiny, depth)))
+    assert rows[::2] == [("mte2", at, at + 32, at + 42) for at in starts]
+    assert rows[1::2] == [("vector", at + 42, at + 48, at + 51) for at in starts]
 
 
 # ---- the cube path ----
@@ -410,50 +379,9 @@ def test_calls_and_what_they_stand_for_take_the_same_time(
 # ---- what a copy costs beside its bytes ----
 
 
-def test_a_short_copy_holds_its_pipe_for_the_issue() -> None:
-    spec = tiny_spec(transfer__issue_cycles=5, gm__read_bytes_per_s=128e9)
-    # One cycle of bytes, with their line: the pipe is held 5, the bytes are there at 1 + 10.
-    program = (load(32), load(32, 32, start=512))
-    assert log(play(spec, program)) == [("mte2", 0, 5, 11), ("mte2", 5, 10, 16)]
-
-
-def test_a_result_is_never_there_before_its_pipe_is_free() -> None:
-    spec = tiny_spec(transfer__issue_cycles=20)
-    assert log(play(spec, (load(32),))) == [("mte2", 0, 20, 20)]
-
-
-def test_many_bursts_hold_the_pipe_for_each() -> None:
-    # The link is so wide that whole lines come in no slower than the rows are taken.
-    spec = tiny_spec(transfer__burst_cycles=3, gm__read_bytes_per_s=64e9)
-    rows = isa.Load(isa.Local("ub", 0, UINT8, 32), isa.Global("x", 0, 32, 8, 64), 32)
-    # 8 x 32 bytes would take 8 cycles; 8 bursts take 24.
-    assert log(play(spec, (rows,))) == [("mte2", 0, 24, 24)]
-
-
-def test_a_burst_off_its_sector_moves_whole_lines() -> None:
-    # 160 bytes from byte 16 on lie in two lines of 128: 256 bytes; from byte 32 on: 5 sectors.
-    # The link is wide enough for both lines either way.
-    spec = tiny_spec(gm__read_bytes_per_s=64e9)
-    assert log(play(spec, (load(160, start=16),))) == [("mte2", 0, 8, 18)]
-    assert log(play(spec, (load(160, start=32),))) == [("mte2", 0, 5, 15)]
-
-
 def test_the_binding_counts_when_a_burst_is_off_its_sector(tiny: DeviceSpec) -> None:
     at_16 = ({"x": Binding("x", 16)},)
     assert log(play(tiny, (load(160),), bindings=at_16)) == [("mte2", 0, 8, 18)]
-
-
-def test_a_path_delays_its_first_byte_by_its_startup() -> None:
-    spec = tiny_spec(cores__aiv__paths__gm_to_ub__startup_cycles=6)
-    # 6 + 8 cycles on the pipe, there 10 later.
-    assert log(play(spec, (load(), load(256, 256, start=512)))) == [
-        ("mte2", 0, 14, 24),
-        ("mte2", 14, 28, 38),
-    ]
-
-
-def test_loads_and_stores_of_a_core_run_side_by_side(tiny: DeviceSpec) -> None:
-    assert log(play(tiny, (load(), store(256, 1024)))) == [("mte2", 0, 8, 18), ("mte3", 0, 8, 12)]
 
 
 # ---- a core with a clock of its own ----

@@ -2,41 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
-from simulated_card import torch, torch_npu
+from simulated_card import recorded, torch, torch_npu
 
 import npusim
 import npusim.torch
-from npusim.torch.clock import clock
 
 HALF, BRAIN, SINGLE = torch.float16, torch.bfloat16, torch.float32
 TYPES = [HALF, BRAIN, SINGLE]
 linear = torch.nn.functional.linear
 
 
-@pytest.fixture(autouse=True)
-def card() -> Iterator[None]:
-    torch.manual_seed(7)
-    npusim.torch.install(device="ascend910b2")
-    yield
-    npusim.torch.install(device="ascend910b2")
-
-
 def drawn(*shape: int, dtype: Any = HALF) -> Any:
     return torch.randn(*shape).to(dtype).npu()
-
-
-def recorded(call: Any) -> tuple[Any, list[str]]:
-    """What *call* gives, and the kernels it ran and those it should have, by name."""
-    kept = clock.record()
-    found = call()
-    clock.stop(kept)
-    return found, [event.name for event in kept]
 
 
 def plain(x: Any) -> Any:

@@ -13,7 +13,6 @@ from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_h
 
 import npusim.torch
 from npusim.data.folders import FolderError
-from npusim.reports.model import tables
 from npusim.torch import card
 from npusim.torch.__main__ import main
 from npusim.torch.clock import Event, clock
@@ -128,17 +127,6 @@ def test_launches_of_one_call_share_their_kernel(net: torch.nn.Module, x: torch.
     assert up.read_bytes >= 2 * (16 * 64 + 64 * 128)
     assert up.bound == "launch and completion"
     assert 0 < up.bound_share <= 1
-
-
-def test_sums_are_those_of_the_run(net: torch.nn.Module, x: torch.Tensor) -> None:
-    with torch.no_grad(), npusim.torch.record() as recorded:
-        net(x)
-        x + x
-    run = recorded.run
-    found = tables.by_module(run)
-    assert found["Net"].time_us + found[tables.OUTSIDE].time_us == pytest.approx(run.time_us)
-    for own in (tables.by_operator(run), tables.by_work(run), tables.by_kernel(run)):
-        assert sum(each.time_us for each in own.values()) == pytest.approx(run.time_us)
 
 
 def test_streams_are_told_apart(net: torch.nn.Module, x: torch.Tensor) -> None:

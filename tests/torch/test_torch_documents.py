@@ -58,7 +58,6 @@ def play(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     monkeypatch.setenv("ENABLE_ACLNN", "false")
     yield run
     torch._dynamo.reset()
-    npusim.torch.install(device=A2)
 
 
 def expected_product(names: dict[str, Any]) -> Any:
