@@ -23,7 +23,7 @@ def npusim_says(*words: object) -> Answer:
     return Answer(result.exit_code, result.stdout, result.stderr)
 
 
-def refused(code: int, message: str, *words: str) -> None:
+def refused(code: int, message: str, *words: object) -> None:
     assert npusim_says(*words) == (code, "", f"npusim: {message}\n")
 
 

@@ -12,7 +12,6 @@ from npusim.check.hazards import DeadlockError, RaceError
 from npusim.check.rules import RuleError
 from npusim.chip import Binding, Block
 from npusim.data.dtypes import FLOAT16, FLOAT32, UINT8
-from npusim.data.errors import TrapError
 from npusim.data.tensor import GlobalTensor
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import (
@@ -27,7 +26,6 @@ from npusim.isa import (
     ScalarLoad,
     SetFlag,
     Store,
-    Trap,
     WaitFlag,
 )
 from npusim.kernel.program import Program
@@ -116,23 +114,6 @@ def test_the_chip_saturates_large_halves(tiny: DeviceSpec, tiny_2002: DeviceSpec
         chip.compute(blocks, placed, spec, chip.verify(blocks, spec))
         found.append(out.view(np.float32)[0])
     assert found == [np.inf, 65504]
-
-
-def test_a_trap_names_its_core(tiny: DeviceSpec) -> None:
-    program = Program(
-        "check",
-        (
-            Load(BYTES, Global("x", 0, 32)),
-            *(SetFlag("mte2", "scalar", 0), WaitFlag("mte2", "scalar", 0)),
-            *(ScalarLoad("bad", Local("ub", 0, UINT8, 1)), Trap("bad", "x must begin with zero")),
-        ),
-    )
-    x = np.zeros(24, np.float32)
-    x.view(np.uint8)[64] = 1
-    placed, _ = tensors(x)
-    blocks = rows(program, 3)
-    with pytest.raises(TrapError, match=r"^x must begin with zero \(core 2\)$"):
-        chip.compute(blocks, placed, tiny, chip.verify(blocks, tiny))
 
 
 def test_programs_are_checked_before_they_run(tiny: DeviceSpec) -> None:

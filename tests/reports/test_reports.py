@@ -13,13 +13,12 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch
 from matplotlib.text import Text
-from played import Played
+from played import Played, lane, trace
 
 import npusim
 from npusim import TensorSpec
 from npusim.data.dtypes import FLOAT32, INT8
-from npusim.isa import Barrier, Binary, Cast, Global, Load, Local, MicroOp, SetFlag, Store, WaitFlag
-from npusim.kernel.program import Program
+from npusim.isa import Barrier, Binary, Cast, Global, Load, Local, SetFlag, Store, WaitFlag
 from npusim.reports import compare, gallery, labels, pipes, style, subject, timeline
 from npusim.reports.bars import Bar
 from npusim.run import Run
@@ -31,21 +30,6 @@ LOAD = Load(X, Global("input", 0, 32))
 MUL = Binary("mul", X, X, X)
 CAST = Cast(Y, X, "rint")
 STORE = Store(Global("output", 0, 32), Y)
-
-Times = tuple[MicroOp, int, int, int]
-
-
-def lane(cores: tuple[int, ...], *times: Times, kind: str = "aiv") -> LaneTrace:
-    """A lane of (micro-op, start, free, end)."""
-    ops = tuple(time[0] for time in times)
-    start, free, end = (np.array([time[i] for time in times], np.int64) for i in (1, 2, 3))
-    return LaneTrace(cores, kind, Program("kernel", ops), start, free, end, 0, 0)
-
-
-def trace(*lanes: LaneTrace) -> Trace:
-    """At 1 MHz, where a cycle is a microsecond."""
-    return Trace(lanes, 1_000_000)
-
 
 CHAIN = (
     (LOAD, 0, 100, 300),
@@ -462,12 +446,6 @@ def test_rows_compare_the_slowest_core_with_the_mean() -> None:
         pipes.Row("aiv", 2, 3, "vector", 0.0, pytest.approx(0.4 / 3)),
         pipes.Row("aiv", 2, 3, "mte3", 0.2, pytest.approx(0.2 / 3)),
     ]
-
-
-def test_overlapping_micro_ops_are_busy_once() -> None:
-    (row,) = pipes.rows(trace(lane((0,), (LOAD, 0, 10, 80), (LOAD, 10, 20, 100))))
-
-    assert (row.busy, row.mean) == (1, 1)
 
 
 def test_each_kind_of_core_has_rows_of_its_own() -> None:

@@ -220,19 +220,26 @@ def test_a_sum_is_told_to_be_another(out: Path) -> None:
     refused(out, "run.json is damaged: it is not what was written")
 
 
-def test_a_trace_must_be_the_one_of_the_run(out: Path) -> None:
-    retold(out, lambda facts: facts.update(cycles=facts["cycles"] + 1))
-    refused(out, "trace.npz is damaged: its cycles and counters must be those of run.json")
-
-
-def test_a_time_must_follow_from_the_trace(out: Path) -> None:
-    retold(out, lambda facts: facts.update(time_us=facts["time_us"] + 1))
-    refused(out, "trace.npz is damaged: its time must be that of run.json")
-
-
-def test_a_chip_must_be_the_one_of_the_run(out: Path) -> None:
-    retold(out, lambda facts: facts.update(device="ascend910b2"))
-    refused(out, "device.json is damaged: device must be that of run.json")
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        (
+            lambda facts: facts.update(cycles=facts["cycles"] + 1),
+            "trace.npz is damaged: its cycles and counters must be those of run.json",
+        ),
+        (
+            lambda facts: facts.update(time_us=facts["time_us"] + 1),
+            "trace.npz is damaged: its time must be that of run.json",
+        ),
+        (
+            lambda facts: facts.update(device="ascend910b2"),
+            "device.json is damaged: device must be that of run.json",
+        ),
+    ],
+)
+def test_files_must_be_of_one_run(change: Change, what: str, out: Path) -> None:
+    retold(out, change)
+    refused(out, what)
 
 
 # ---- arrays ----

@@ -100,16 +100,7 @@ def half(*shape: int) -> np.ndarray:
 
 CALLS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "quantize": ("npu_quantize", (half(61, 333), RNG.random(333, np.float32), None, "qint8", -1)),
-    "quantize short rows": (
-        "npu_quantize",
-        (half(1000, 7), np.ones(1, np.float32), None, "quint8", -1),
-    ),
-    "quantize to int32": (
-        "npu_quantize",
-        (half(70, 100), np.full(1, 0.1, np.float32), np.full(1, 3, np.int32), "qint32", -1),
-    ),
     "dynamic": ("npu_dynamic_quant", (half(101, 224),)),
-    "dynamic long rows": ("npu_dynamic_quant", (half(50, 3008),)),
     "group": (
         "npu_group_quant",
         (half(100, 64), RNG.random((4, 64), np.float32), np.int32([3, 50, 50, 100])),

@@ -196,7 +196,7 @@ def test_buffers_are_fresh(tiny: DeviceSpec, meets: bool) -> None:
     assert (y[8:].view(np.uint8) == 0x7B).all()
 
 
-@pytest.mark.parametrize("byte_exact", [False, True], ids=["held", "byte_exact"])
+@FORMS
 def test_no_core_finds_the_matrices_of_another(tiny: DeviceSpec, byte_exact: bool) -> None:
     y = np.zeros((2, 16, 16), np.float16)
     first = on(0, "aic", *one_by_one(*multiply("t"), drain("y")))
@@ -230,18 +230,20 @@ def test_a_trap_names_its_core(tiny: DeviceSpec, waits: bool) -> None:
 # ---- orders that are not program order ----
 
 
+LATE = (
+    isa.WaitFlag("mte2", "vector", 0),
+    isa.BinaryScalar("mul", X, X, 3.0),
+    isa.SetFlag("vector", "mte3", 0),
+    load(),
+    isa.SetFlag("mte2", "vector", 0),
+    isa.WaitFlag("vector", "mte3", 0),
+    store(),
+)
+
+
 def test_a_wait_may_stand_before_its_set(tiny: DeviceSpec) -> None:
-    late = (
-        isa.WaitFlag("mte2", "vector", 0),
-        isa.BinaryScalar("mul", X, X, 3.0),
-        isa.SetFlag("vector", "mte3", 0),
-        load(),
-        isa.SetFlag("mte2", "vector", 0),
-        isa.WaitFlag("vector", "mte3", 0),
-        store(),
-    )
     x, y = np.arange(8, dtype=np.float32), np.zeros(8, np.float32)
-    compute(tiny, (on(0, "aiv", *late),), x=x, y=y)
+    compute(tiny, (on(0, "aiv", *LATE),), x=x, y=y)
     np.testing.assert_array_equal(y, x * 3)
 
 
@@ -279,18 +281,9 @@ def test_registers_are_those_at_hand_out(again: str, tiny: DeviceSpec) -> None:
 
 
 def test_calls_keep_their_shifts_in_another_order(tiny: DeviceSpec) -> None:
-    body = (
-        isa.WaitFlag("mte2", "vector", 0),
-        isa.BinaryScalar("mul", X, X, 3.0),
-        isa.SetFlag("vector", "mte3", 0),
-        load(),
-        isa.SetFlag("mte2", "vector", 0),
-        isa.WaitFlag("vector", "mte3", 0),
-        store(),
-        isa.Barrier(),
-    )
+    body = Body((*LATE, isa.Barrier()))
     x, y = np.arange(24, dtype=np.float32), np.zeros(24, np.float32)
-    calls = (Call(Body(body), {"x": 32 * turn, "y": 64 - 32 * turn}) for turn in range(3))
+    calls = (Call(body, {"x": 32 * turn, "y": 64 - 32 * turn}) for turn in range(3))
     compute(tiny, (on(0, "aiv", *calls),), x=x, y=y)
     np.testing.assert_array_equal(y.reshape(3, 8), 3 * x.reshape(3, 8)[::-1])
 
