@@ -230,9 +230,29 @@ def test_a_chip_that_extends_nothing_gives_everything_itself(chip: Path) -> None
     )
 
 
-def test_a_name_is_not_inherited(chip: Path) -> None:
-    chip.write_text('extends = "ascend910b2"', encoding="utf-8")
-    refuses(chip, "my_chip.toml: name: must be given; add it")
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('extends = "ascend910b2"', "name: must be given; add it"),
+        (
+            'extends = "ascend910b8"\nname = "my_chip"',
+            "extends: no device 'ascend910b8'; did you mean ascend910b4? "
+            f"known: {devices.listing()}; "
+            "a file of your own is given by its path, which ends in .toml",
+        ),
+        (
+            'extends = 5\nname = "my_chip"',
+            "extends: must be a string, not 5; put a name or a path there",
+        ),
+        (
+            'name = "my_chip"\narch =\n',
+            "must be TOML, but: Invalid value (at line 2, column 7); fix that place",
+        ),
+    ],
+)
+def test_a_file_needs_a_name_and_a_base(chip: Path, text: str, message: str) -> None:
+    chip.write_text(text, encoding="utf-8")
+    refuses(chip, f"my_chip.toml: {message}")
 
 
 def test_a_problem_of_a_base_is_told_with_the_name_of_the_base(chip: Path) -> None:
@@ -247,21 +267,6 @@ def test_a_problem_of_a_base_is_told_with_the_name_of_the_base(chip: Path) -> No
 
 
 # ---- extends ----
-
-
-def test_an_unknown_base_lists_the_known_ones(chip: Path) -> None:
-    chip.write_text('extends = "ascend910b8"\nname = "my_chip"', encoding="utf-8")
-    refuses(
-        chip,
-        "my_chip.toml: extends: no device 'ascend910b8'; did you mean ascend910b4? "
-        f"known: {devices.listing()}; "
-        "a file of your own is given by its path, which ends in .toml",
-    )
-
-
-def test_a_base_is_named_by_a_string(chip: Path) -> None:
-    chip.write_text('extends = 5\nname = "my_chip"', encoding="utf-8")
-    refuses(chip, "my_chip.toml: extends: must be a string, not 5; put a name or a path there")
 
 
 def test_files_do_not_extend_each_other_in_a_circle(chip: Path) -> None:
@@ -291,13 +296,6 @@ def test_a_folder_is_no_file(chip: Path) -> None:
         chip,
         "my_chip.toml: must be a file that can be read, but: Is a directory; "
         f"check the path {str(chip)!r}",
-    )
-
-
-def test_what_is_not_toml_is_told_with_its_line(chip: Path) -> None:
-    chip.write_text('name = "my_chip"\narch =\n', encoding="utf-8")
-    refuses(
-        chip, "my_chip.toml: must be TOML, but: Invalid value (at line 2, column 7); fix that place"
     )
 
 

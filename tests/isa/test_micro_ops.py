@@ -77,66 +77,43 @@ FRESH = AddRelu(ub(512), ub(0), ub(256))
 # ---- declarations that are refused ----
 
 
-def test_a_micro_op_without_roles_is_refused_when_its_class_is_made() -> None:
-    message = (
-        "isa.Halve: a micro-op must declare its pipe, the roles of its operands and its work, "
-        "but lacks roles, work; add it as the classes of npusim.isa do"
-    )
-    with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
-
-        class Halve(isa.MicroOp):
-            dst: isa.Local
-            pipe: ClassVar[Pipe] = "vector"
+READ, WRITTEN = isa.Role("src", "read"), isa.Role("dst", "written")
+BOTH_GLOBAL = isa.Role("src", "read", "global"), isa.Role("dst", "written", "global")
 
 
-def test_an_operand_without_a_role_is_refused() -> None:
-    message = (
-        "isa.Halve: each operand must have a role, but there is none for scale; "
-        "add Role('scale', ...) to its roles"
-    )
-    with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
-
-        class Halve(isa.MicroOp):
-            dst: isa.Local
-            scale: isa.Local | int | None
-            pipe: ClassVar[Pipe] = "vector"
-            roles: ClassVar[tuple[isa.Role, ...]] = (isa.Role("dst", "written"),)
-            work: ClassVar[isa.Work] = isa.Transfer()
-
-
-def test_a_role_of_no_field_is_refused() -> None:
-    message = (
-        "isa.Halve: each role must be that of a field, but there is no src; name one of dst, count"
-    )
-    with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
-
-        class Halve(isa.MicroOp):
-            dst: isa.Local
-            count: int
-            pipe: ClassVar[Pipe] = "vector"
-            roles: ClassVar[tuple[isa.Role, ...]] = (
-                isa.Role("src", "read"),
-                isa.Role("dst", "written"),
-            )
-            work: ClassVar[isa.Work] = isa.Transfer()
-
-
-def test_two_operands_in_global_memory_are_refused() -> None:
-    message = (
-        "isa.Halve: one operand at most may be in global memory, not src, dst; make it two "
-        "micro-ops"
-    )
-    with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
-
-        class Halve(isa.MicroOp):
-            dst: isa.Global
-            src: isa.Global
-            pipe: ClassVar[Pipe] = "mte2"
-            roles: ClassVar[tuple[isa.Role, ...]] = (
-                isa.Role("src", "read", "global"),
-                isa.Role("dst", "written", "global"),
-            )
-            work: ClassVar[isa.Work] = isa.Transfer()
+@pytest.mark.parametrize(
+    ("fields", "declared", "message"),
+    [
+        (
+            {"dst": "isa.Local"},
+            {},
+            "a micro-op must declare its pipe, the roles of its operands and its work, "
+            "but lacks roles, work; add it as the classes of npusim.isa do",
+        ),
+        (
+            {"dst": "isa.Local", "scale": "isa.Local | int | None"},
+            {"roles": (WRITTEN,), "work": isa.Transfer()},
+            "each operand must have a role, but there is none for scale; "
+            "add Role('scale', ...) to its roles",
+        ),
+        (
+            {"dst": "isa.Local", "count": "int"},
+            {"roles": (READ, WRITTEN), "work": isa.Transfer()},
+            "each role must be that of a field, but there is no src; name one of dst, count",
+        ),
+        (
+            {"dst": "isa.Global", "src": "isa.Global"},
+            {"roles": BOTH_GLOBAL, "work": isa.Transfer()},
+            "one operand at most may be in global memory, not src, dst; make it two micro-ops",
+        ),
+    ],
+)
+def test_a_micro_op_that_declares_too_little_is_refused(
+    fields: dict[str, str], declared: dict[str, object], message: str
+) -> None:
+    body = {"__annotations__": fields, "__module__": __name__, "pipe": "mte2", **declared}
+    with pytest.raises(TypeError, match=f"^{re.escape(f'isa.Halve: {message}')}$"):
+        type("Halve", (isa.MicroOp,), body)
 
 
 def test_a_micro_op_of_another_one_is_refused() -> None:
