@@ -511,7 +511,6 @@ class _Definedness:
 
 ROOM = 1024
 """Bytes of the unified buffer that programs use: little, so that micro-ops clash."""
-REPEAT_BYTES = 256
 EVENTS = 6
 VECTOR_PIPES: tuple[Pipe, ...] = ("scalar", "mte2", "vector", "mte3")
 

@@ -57,14 +57,6 @@ def tensors(x: np.ndarray) -> tuple[list[GlobalTensor], np.ndarray]:
     return [GlobalTensor("x", x.nbytes, x.view(np.uint8)), GlobalTensor("y", out.size, out)], out
 
 
-def test_each_core_computes_its_own_part(tiny: DeviceSpec, rng: np.random.Generator) -> None:
-    x = rng.normal(size=40).astype(np.float32)
-    placed, out = tensors(x)
-    blocks = rows(DOUBLE, 5)
-    chip.compute(blocks, placed, tiny, chip.verify(blocks, tiny))
-    np.testing.assert_array_equal(out.view(np.float32), x * 2)
-
-
 def test_values_come_without_time_and_time_without_values(tiny: DeviceSpec) -> None:
     blocks = rows(DOUBLE, 5)
     trace = chip.time(blocks, [GlobalTensor("x", 160), GlobalTensor("y", 160)], tiny)

@@ -311,17 +311,6 @@ def test_a_folder_has_the_csv_the_json_and_the_picture(tmp_path: Path) -> None:
     assert entries(tmp_path) == ["out"]
 
 
-def test_a_folder_of_others_is_left_as_it_is(tmp_path: Path) -> None:
-    (tmp_path / "sweep.json").write_text("{}")
-    code, out, err = npusim_says(*QUANTIZE, "-o", str(tmp_path), "--force")
-    assert (code, out) == (1, "")
-    assert err == (
-        f"npusim: sweep: the folder {tmp_path} must be one that this version of npusim has written "
-        f"to be replaced, but its sweep.json does not say so; name another, or remove it yourself\n"
-    )
-    assert entries(tmp_path) == ["sweep.json"]
-
-
 AT_ONCE = """
 from npusim.cli import main
 from npusim.sweeps import playing
@@ -363,19 +352,6 @@ def test_sweeps_are_resumed(tmp_path: Path, number: signal.Signals, jobs: str) -
     assert "wrote sweep.json" in again.stdout
     plain = npusim_says(*words[:-2], "-f", "csv", "-j", "1").out
     assert (tmp_path / "out" / "sweep.csv").read_text() == plain
-
-
-def test_another_sweep_is_left_alone(tmp_path: Path) -> None:
-    partial = tmp_path / "out.partial"
-    partial.write_text("mine\n")
-    code, out, err = npusim_says(*QUANTIZE, "-o", str(tmp_path / "out"), "--force")
-    assert (code, out) == (1, "")
-    assert err == (
-        f"npusim: sweep: {partial} must be what an interrupted sweep has left, but is something "
-        f"else; move it away, or name another folder\n"
-    )
-    assert partial.read_text() == "mine\n"
-    assert entries(tmp_path) == ["out.partial"]
 
 
 # ---- messages ----

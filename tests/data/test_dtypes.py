@@ -40,9 +40,6 @@ MODES: tuple[RoundMode, ...] = get_args(RoundMode)
 OVERFLOWS: tuple[Overflow, ...] = get_args(Overflow)
 
 by_mode = pytest.mark.parametrize("mode", MODES)
-by_overflow = pytest.mark.parametrize("overflow", OVERFLOWS)
-
-
 # ---- the second definition: sign, integer significand, power of two ----
 
 

@@ -144,19 +144,6 @@ def test_a_full_disk_is_told_and_leaves_nothing(error: OSError, why: str, tmp_pa
     assert names(tmp_path) == []
 
 
-def test_a_file_that_comes_while_another_is_made_is_kept(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-
-    def fill(new: Path) -> None:
-        new.write_text("new")
-        path.write_text("old")
-
-    with pytest.raises(FileError, match=r"must be a new file, but there is one"):
-        files.write(path, fill, "test")
-    assert path.read_text() == "old"
-    assert names(tmp_path) == ["file"]
-
-
 @pytest.mark.parametrize("has_links", [True, False])
 def test_one_of_two_writes(
     has_links: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

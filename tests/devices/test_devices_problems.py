@@ -187,10 +187,6 @@ def refuses(chip: Path, *lines: str) -> None:
         devices.load(chip)
 
 
-def brief(body: object) -> str:
-    return re.sub(r"\W+", " ", str(body)).strip()[:60]
-
-
 def test_wrong_entries_are_named(chip: Path, subtests: pytest.Subtests) -> None:
     for body in [*NUMBERS, *SOURCES, *SHAPES, *JOINT]:
         with subtests.test(body):
