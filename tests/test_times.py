@@ -62,9 +62,7 @@ NBYTES = st.integers(1, 32).map(lambda sectors: 32 * sectors)
 
 @given(SPECS, st.lists(NBYTES, min_size=2, max_size=2), st.integers(1, 4), st.sampled_from(STATES))
 @draws(60)
-def test_more_bytes_take_longer(
-    spec: DeviceSpec, sizes: list[int], cores: int, l2: L2State
-) -> None:
+def test_more_bytes_are_slower(spec: DeviceSpec, sizes: list[int], cores: int, l2: L2State) -> None:
     less, more = (cycles(spec, tiles(3, nbytes, 4), cores, l2) for nbytes in sorted(sizes))
     assert less <= more
 

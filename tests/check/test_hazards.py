@@ -308,9 +308,7 @@ def test_programs_that_follow_advice_pass(ops: tuple[isa.MicroOp, ...], last: st
         ),
     ],
 )
-def test_all_of_several_writers_are_named(
-    by: str, ops: tuple[isa.MicroOp, ...], advice: str
-) -> None:
+def test_several_writers_are_named(by: str, ops: tuple[isa.MicroOp, ...], advice: str) -> None:
     names = f"#1 {ops[1].pipe}: {ops[1]}", f"#2 {ops[2].pipe}: {ops[2]}"
     with pytest.raises(RaceError, match=unordered(by, *names, "ub[128:256]", advice)):
         walk(*ops)

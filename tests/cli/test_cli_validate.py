@@ -139,7 +139,7 @@ def test_a_family_that_is_not_there_is_refused(csv: Path, name: str, remedy: str
     )
 
 
-def test_a_file_that_is_wrong_is_refused(tmp_path: Path) -> None:
+def test_wrong_files_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     path.write_text(FILE.replace("2.5", "soon"))
     refused(

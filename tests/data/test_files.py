@@ -145,9 +145,7 @@ def test_a_full_disk_is_told_and_leaves_nothing(error: OSError, why: str, tmp_pa
 
 
 @pytest.mark.parametrize("has_links", [True, False])
-def test_one_of_two_writes(
-    has_links: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_of_two_wins(has_links: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_links(*_: object) -> None:
         raise OSError(1, "Operation not permitted")
 

@@ -399,23 +399,6 @@ def test_the_path_goes_through_whoever_raised_the_flag() -> None:
     }
 
 
-def test_a_latency_that_copies_hide_is_on_the_path_once() -> None:
-    # 8 cycles each behind each other; only the last one's latency is waited for.
-    assert parts(play(tiny_spec(), tuple(load(256, 256 * i) for i in range(4)))) == {
-        "port": 32,
-        "memory latency": 10,
-    }
-
-
-def test_two_cores_on_one_link_are_held_up_by_it() -> None:
-    # 16 cycles at half of 32, though the port could do it in 8.
-    both = play(tiny_spec(), (load(256),), (load(256, 4096),))
-    assert parts(both) == {"gm": 16, "memory latency": 10}
-    # The rest of a longer one goes at the speed of its port.
-    uneven = play(tiny_spec(), (load(256),), (load(512, 4096),))
-    assert parts(uneven) == {"gm": 16, "port": 8, "memory latency": 10}
-
-
 def test_rows_are_told_from_the_bytes_before_and_after() -> None:
     spec = tiny_spec(gm__row_ns=5.0)
     turn = isa.LoadNd2Nz(isa.Local("l1", 0, UINT8, 512), isa.Global("x", 0, 32, 8, 64), 16)
@@ -428,24 +411,46 @@ def test_rows_are_told_from_the_bytes_before_and_after() -> None:
     assert parts(found) == {"rows": 20, "port": 8, "memory latency": 10}
 
 
-def test_what_came_out_of_the_l2_is_blamed_on_its_link() -> None:
-    spec = tiny_spec(l2__read_bytes_per_s=64e9)
-    warm = play(spec, (load(256),), (load(256, 1024),), sizes={"x": 2048}, l2="warm")
-    assert parts(warm) == {"l2 reads": 8, "memory latency": 2}
+PAST = {"x": Binding("x", is_cached=False)}
 
 
-def test_requests_for_one_line_that_are_answered_in_turn_are_blamed_on_the_memory() -> None:
-    # Past the L2 a line every 4 cycles is handed to two cores: 256 bytes for both in 16 cycles.
-    past = ({"x": Binding("x", is_cached=False)},) * 2
-    both = play(tiny_spec(l2__same_line_ns=4.0), (load(256),), (load(256),), bindings=past)
-    assert parts(both) == {"gm": 16, "memory latency": 10}
-
-
-def test_an_instruction_that_holds_its_pipe_longer_than_its_bytes_is_issue() -> None:
-    spec = tiny_spec(transfer__issue_cycles=30)
-    assert parts(play(spec, (load(32), load(32, 32)), sizes={"x": 64}, l2="warm")) == {
-        "copy issue": 60
-    }
+@pytest.mark.parametrize(
+    ("numbers", "programs", "options", "expected"),
+    [
+        # 8 cycles each behind each other; only the last one's latency is waited for.
+        ({}, [[load(256, 256 * i) for i in range(4)]], {}, {"port": 32, "memory latency": 10}),
+        # 16 cycles at half of 32, though the port could do it in 8.
+        ({}, [[load(256)], [load(256, 4096)]], {}, {"gm": 16, "memory latency": 10}),
+        # The rest of a longer one goes at the speed of its port.
+        ({}, [[load(256)], [load(512, 4096)]], {}, {"gm": 16, "port": 8, "memory latency": 10}),
+        # Out of the L2, whose link is half as wide as two ports.
+        (
+            {"l2__read_bytes_per_s": 64e9},
+            [[load(256)], [load(256, 1024)]],
+            {"sizes": {"x": 2048}, "l2": "warm"},
+            {"l2 reads": 8, "memory latency": 2},
+        ),
+        # Past the L2 a line every 4 cycles is handed to two cores: 256 bytes for both in 16.
+        (
+            {"l2__same_line_ns": 4.0},
+            [[load(256)]] * 2,
+            {"bindings": (PAST, PAST)},
+            {"gm": 16, "memory latency": 10},
+        ),
+        # An instruction that holds its pipe longer than its bytes.
+        (
+            {"transfer__issue_cycles": 30},
+            [[load(32), load(32, 32)]],
+            {"sizes": {"x": 64}, "l2": "warm"},
+            {"copy issue": 60},
+        ),
+    ],
+    ids=str,
+)
+def test_copies_are_held_up_by(
+    numbers: Any, programs: list[list[isa.MicroOp]], options: Any, expected: dict[str, int]
+) -> None:
+    assert parts(play(tiny_spec(**numbers), *map(tuple, programs), **options)) == expected
 
 
 def test_the_path_crosses_to_the_core_that_was_waited_for() -> None:

@@ -117,9 +117,7 @@ def test_other_calls_are_timed(other: dict[str, Any], tmp_path: Path, timed: lis
     assert_same_run(changed, anew(**other))
 
 
-def test_new_npusim_times(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, timed: list[str]
-) -> None:
+def test_upgrades_retime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, timed: list[str]) -> None:
     anew(cache=tmp_path)
     monkeypatch.setattr(disk_cache, "own_digest", lambda: b"of tomorrow")
     anew(cache=tmp_path)

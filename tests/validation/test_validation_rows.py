@@ -214,9 +214,7 @@ MISSING = "line 1: columns must hold id, family, op, device, latency_us, but {} 
         ((HEAD, '"a1'), "line 2: must be CSV, but: unexpected end of data; fix that place"),
     ],
 )
-def test_a_file_that_is_wrong_is_refused(
-    tmp_path: Path, lines: tuple[str, ...], message: str
-) -> None:
+def test_wrong_files_are_refused(tmp_path: Path, lines: tuple[str, ...], message: str) -> None:
     refused(write(tmp_path, *lines), message)
 
 
