@@ -57,6 +57,8 @@ def test_the_vendors_measured_adds(
         ((ub(0, 16, 128),), ub(64 * KIB), 8, 8 * 8),
         ((ub(64 * KIB),), ub(0, 16, 128), 8, 8 * 8),
         ((ub(0, 8, 64),), ub(64 * KIB), 8, 8 * 4),
+        # Of eight blocks in one group four are written into each of two banks.
+        ((ub(128 * KIB),), ub(40 * KIB, 240, 16), 8, 8 * 8),
         # 144 blocks from row to row: one group. 145, padded: eight groups.
         ((ub(0, 144, 8),), ub(64 * KIB), 8, 8 * 8),
         ((ub(0, 145, 8),), ub(64 * KIB), 8, 8),
