@@ -48,11 +48,6 @@ def short(bars: list[Bar]) -> list[tuple[object, ...]]:
     ]
 
 
-@pytest.fixture
-def ax() -> Axes:
-    return Figure((10, 5), dpi=100).subplots()
-
-
 @pytest.fixture(scope="module")
 def small() -> Run:
     x = np.linspace(-2, 2, 72, dtype=np.float32).reshape(2, 3, 12)

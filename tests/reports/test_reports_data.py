@@ -29,11 +29,6 @@ OUT = isa.Fixpipe(isa.Global("y", 0, 32, 16, 32), C, 16, 16, 16, FLOAT16, "cast"
 CHAIN = ((LOAD, 0, 100, 110), (MUL, 110, 120, 130), (STORE, 130, 180, 200))
 
 
-@pytest.fixture
-def ax() -> Axes:
-    return Figure((10, 5), dpi=100).subplots()
-
-
 # ---- traffic ----
 
 

@@ -15,12 +15,6 @@ from npusim.kernel.program import Program
 from npusim.reports import bounds, costs, flags, subject, timeline
 from npusim.reports.cross_core_waits import crossings
 
-
-@pytest.fixture
-def ax() -> Axes:
-    return Figure((10, 5), dpi=100).subplots()
-
-
 # ---- flags ----
 
 
