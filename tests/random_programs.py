@@ -53,12 +53,7 @@ TENSORS = {"x": 4096, "y": 4096, "ws": 1024}
 """Tensor -> its bytes: an input, an output, and a workspace that all cores know by two names."""
 OUTPUTS = {"y": TENSORS["y"]}
 """What ``chip.verify`` is to look at for bytes that nobody wrote."""
-BINDINGS = {
-    "x": Binding("x"),
-    "y": Binding("y"),
-    "w": Binding("ws", 64),
-    "v": Binding("ws", 128),
-}
+BINDINGS = {"x": Binding("x"), "y": Binding("y"), "w": Binding("ws", 64), "v": Binding("ws", 128)}
 Fault = Literal["race", "deadlock", "flag", "unwritten"]
 """What is wrong: accesses that nothing orders, a wait without end, a flag left over, set twice in a
 core or too often between cores, and unwritten bytes that reach global memory."""
@@ -516,7 +511,6 @@ class _Definedness:
 
 ROOM = 1024
 """Bytes of the unified buffer that programs use: little, so that micro-ops clash."""
-REPEAT_BYTES = 256
 EVENTS = 6
 VECTOR_PIPES: tuple[Pipe, ...] = ("scalar", "mte2", "vector", "mte3")
 

@@ -193,8 +193,7 @@ ROWS = [
     Row({"self": ones(2, 3, 5, 7)},
         f"self must have an even last dimension of at most 896, not 7; {CUT}"),
     Row({"r2": ones(1, 1, 1, 8)},
-        "r2 must have shape (1, 1, 5, 8) like r1, not (1, 1, 1, 8); pass one of that shape",
-        "lines"),
+        "r2 must have shape (1, 1, 5, 8) like r1, not (1, 1, 1, 8); pass one of that shape"),
     *(
         Row({"r1": ones(*shape), "r2": ones(*shape)}, FITS.format(shape))
         for shape in ((1, 1, 4, 8), (1, 3, 5, 8), (1, 1, 5, 4), (5, 8))

@@ -208,9 +208,7 @@ def test_what_does_not_fit_is_refused(code: int, words: tuple[str, ...], message
         ("def halve(x): return 1 / x\nhalve(0)\n", "line 1 raises ZeroDivisionError: division"),
     ],
 )
-def test_a_file_that_does_not_run_is_reported_by_its_line(
-    text: str, complaint: str, tmp_path: Path
-) -> None:
+def test_bad_files_name_their_line(text: str, complaint: str, tmp_path: Path) -> None:
     file = tmp_path / "broken.py"
     file.write_text(text)
     with pytest.raises(KernelError) as caught:
@@ -220,9 +218,7 @@ def test_a_file_that_does_not_run_is_reported_by_its_line(
     assert str(caught.value).endswith("; fix it")
 
 
-def test_a_file_may_import_neighbours_which_are_no_kernels(
-    tmp_path: Path,
-) -> None:
+def test_what_a_file_imports_is_no_kernel_of_it(tmp_path: Path) -> None:
     (tmp_path / "sizes_of_mine.py").write_text("TILE = 5\ndef other(): ...\n")
     file = tmp_path / "mine.py"
     file.write_text("from sizes_of_mine import TILE, other\ndef add(spec): raise KeyError(TILE)\n")

@@ -78,10 +78,7 @@ def test_an_operator_that_is_not_simulated_refuses_when_called() -> None:
             "outputs",
         ),
         ("npu_linear", "use torch.nn.functional.linear"),
-        (
-            "npu_mm_all_reduce_base",
-            "it speaks to other cards, and there is one here: leave it out",
-        ),
+        ("npu_mm_all_reduce_base", "it speaks to other cards, and there is one here: leave it out"),
         ("matmul_checksum", "do without it"),
     ],
 )
@@ -111,13 +108,20 @@ def test_a_class_can_be_inherited_from_but_not_made() -> None:
         Mine([])
 
 
-def test_a_name_that_torch_npu_lacks_is_an_error() -> None:
+@pytest.mark.parametrize(
+    ("module", "name", "advice"),
+    [
+        ("torch_npu", "npu_quantzie", "did you mean npu_quantize?"),
+        ("torch_npu.npu", "mem_pool", "leave it out"),
+    ],
+)
+def test_a_name_that_torch_npu_lacks_is_an_error(module: str, name: str, advice: str) -> None:
     message = (
-        "module 'torch_npu' has no attribute 'npu_quantzie'\nnpusim.torch: torch_npu.npu_quantzie "
-        "must be a name of torch_npu 2.14 or older, but is none; did you mean npu_quantize?"
+        f"module {module!r} has no attribute {name!r}\nnpusim.torch: {module}.{name} must be a "
+        f"name of torch_npu 2.14 or older, but is none; {advice}"
     )
     with pytest.raises(AttributeError, match=exactly(message)):
-        _ = torch_npu.npu_quantzie
+        getattr(importlib.import_module(module), name)
 
 
 def test_torchair_has_two_names() -> None:

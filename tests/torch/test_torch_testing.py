@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 import unittest
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -17,13 +16,6 @@ import npusim.torch
 testing = torch_npu.testing
 
 CASE = testing.TestCase()
-
-
-@pytest.fixture(autouse=True)
-def card() -> Iterator[None]:
-    npusim.torch.install(device="ascend910b2")
-    yield
-    npusim.torch.install(device="ascend910b2")
 
 
 def is_equal(x: Any, y: Any, **options: Any) -> bool:

@@ -220,19 +220,26 @@ def test_another_checksum_is_reported(out: Path) -> None:
     refused(out, "run.json is damaged: it is not what was written")
 
 
-def test_a_trace_must_be_the_one_of_the_run(out: Path) -> None:
-    retold(out, lambda facts: facts.update(cycles=facts["cycles"] + 1))
-    refused(out, "trace.npz is damaged: its cycles and counters must be those of run.json")
-
-
-def test_a_time_must_follow_from_the_trace(out: Path) -> None:
-    retold(out, lambda facts: facts.update(time_us=facts["time_us"] + 1))
-    refused(out, "trace.npz is damaged: its time must be that of run.json")
-
-
-def test_a_chip_must_be_the_one_of_the_run(out: Path) -> None:
-    retold(out, lambda facts: facts.update(device="ascend910b2"))
-    refused(out, "device.json is damaged: device must be that of run.json")
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        (
+            lambda facts: facts.update(cycles=facts["cycles"] + 1),
+            "trace.npz is damaged: its cycles and counters must be those of run.json",
+        ),
+        (
+            lambda facts: facts.update(time_us=facts["time_us"] + 1),
+            "trace.npz is damaged: its time must be that of run.json",
+        ),
+        (
+            lambda facts: facts.update(device="ascend910b2"),
+            "device.json is damaged: device must be that of run.json",
+        ),
+    ],
+)
+def test_files_must_be_of_one_run(change: Change, what: str, out: Path) -> None:
+    retold(out, change)
+    refused(out, what)
 
 
 # ---- arrays ----
@@ -298,9 +305,7 @@ def _add(arrays: Arrays, name: str) -> None:
         ),
     ],
 )
-def test_arrays_must_be_what_the_programs_need(
-    change: Callable[[Arrays], object], why: str, out: Path
-) -> None:
+def test_arrays_fit_the_programs(change: Callable[[Arrays], object], why: str, out: Path) -> None:
     tree, arrays = members(out)
     ops, cycles = arrays["times0"].shape[1], json.loads((out / "run.json").read_text())["cycles"]
     copies = arrays["copies0"].shape[1]
@@ -351,9 +356,7 @@ def test_a_zip_bomb_is_not_unpacked(out: Path, monkeypatch: pytest.MonkeyPatch) 
     assert unpacked == ["programs.npy"]
 
 
-def test_a_text_that_is_too_long_is_not_unpacked(
-    out: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_long_text_is_not_unpacked(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tree, arrays = members(out)
     monkeypatch.setattr("npusim.trace.archive.MAX_HEADER_BYTES", 0)
     monkeypatch.setattr("npusim.trace.archive.MAX_TEXT_BYTES", 1000)
