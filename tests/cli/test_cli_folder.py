@@ -301,7 +301,8 @@ def test_a_signal_while_a_run_is_written_leaves_the_earlier_one(
 
 
 def test_what_was_written_is_listed(tmp_path: Path) -> None:
-    out = written(tmp_path / "out", "--export", "msprof,perfetto")
+    out = written(tmp_path / "out", "--export", "msprof", "--export", "perfetto")
+    assert (out / "perfetto.json").exists()
     listed = json.loads((out / "run.json").read_text())["files"]
     found = [path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file()]
 

@@ -9,7 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from npusim.data.dtypes import FLOAT16, INT32, Array, cast, dtype_named
+from npusim.data.dtypes import BFLOAT16, FLOAT16, INT32, Array, cast, dtype_named
 from npusim.devices.schema import DeviceSpec
 from npusim.ops._oracle import Given
 
@@ -176,6 +176,8 @@ def _cast(x: Array, dtype: str, spec: DeviceSpec | None) -> Array:
         return cast(x.astype(np.float32), INT32, "trunc")
     if target is FLOAT16:
         return _rounded(x.astype(np.float32), HALF, spec)
+    if target is BFLOAT16:
+        return x.astype(np.float32).astype(BF16)
     return x.astype(target.numpy)
 
 
