@@ -195,16 +195,14 @@ class _Reader:
 # ---- a trace ----
 
 FIXED_BYTES, BYTES_OF_A_MICRO_OP = 1 << 18, 1 << 11
-"""The most that programs have as text: at all, and for each micro-op that runs. Those of the golden
-traces have up to 700 bytes for each."""
+"""The most that programs have as text: at all, and for each micro-op that runs (measured: 124 where
+no micro-op runs twice, of an embedding)."""
 
 
 def _most_text(facts: Facts) -> int:
     """The most bytes that the programs of *facts* have: each of their micro-ops runs."""
-    counted = (
-        each.get("micro_ops", 0) for pipes in facts.counters.values() for each in pipes.values()
-    )
-    return FIXED_BYTES + BYTES_OF_A_MICRO_OP * sum(map(int, counted))
+    counters = (each for pipes in facts.counters.values() for each in pipes.values())
+    return FIXED_BYTES + BYTES_OF_A_MICRO_OP * sum(each.get("micro_ops", 0) for each in counters)
 
 
 def _trace(tree: Tree, archive: Archive, facts: Facts, device: DeviceSpec) -> Trace:
