@@ -319,5 +319,6 @@ def test_a_method_compiled_once() -> None:
 def test_a_type_of_later_chips_is_there_and_refused_by_name(name: str) -> None:
     assert name in dir(torch_npu)
     x = torch.ones(2, 64, device="npu", dtype=torch.float16)
-    with pytest.raises(RuntimeError, match=f"dst_type must be int8 or quint4x2 on Atlas A2, not '{name}'; "):
+    message = f"dst_type must be int8 or quint4x2 on Atlas A2, not '{name}'; "
+    with pytest.raises(RuntimeError, match=message):
         torch_npu.npu_dynamic_quant(x, dst_type=getattr(torch_npu, name))

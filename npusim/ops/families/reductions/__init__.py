@@ -21,7 +21,7 @@ from npusim.devices.schema import DeviceSpec
 from npusim.kernel.program import Block
 from npusim.ops import _protocol
 from npusim.ops._protocol import Operator
-from npusim.ops.families.reductions import column_softmax, columns, kernel, segments
+from npusim.ops.families.reductions import column_softmax, columns, kernel, long_rows, segments
 from npusim.ops.families.reductions.contract import SUPPORT, Problem, check
 from npusim.ops.families.reductions.kernel import Plan
 from npusim.ops.families.reductions.reference import compute
@@ -75,9 +75,9 @@ TABLE = {
 def _tile(spec: DeviceSpec, p: Problem) -> _protocol.Plan:
     if p.inner > 1:
         return column_softmax.tile(spec, p) if p.keeps_shape else columns.tile(spec, p)
-    if p.name in segments.NAMES and not kernel.fits(spec, p):
-        return segments.tile(spec, p)
-    return kernel.tile(spec, p)
+    if kernel.fits(spec, p):
+        return kernel.tile(spec, p)
+    return segments.tile(spec, p) if p.name in segments.NAMES else long_rows.tile(spec, p)
 
 
 _BUILD: dict[type, Callable[..., tuple[Block, ...]]] = {
@@ -85,6 +85,7 @@ _BUILD: dict[type, Callable[..., tuple[Block, ...]]] = {
     columns.Plan: columns.build,
     column_softmax.Plan: column_softmax.build,
     segments.Plan: segments.build,
+    long_rows.Plan: long_rows.build,
 }
 
 

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from functools import partial
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from npusim.data.dtypes import Array
+from npusim import devices
+from npusim.data.dtypes import Array, dtype_of
+from npusim.data.tensor import Operand, TensorSpec
 from npusim.devices.schema import DeviceSpec
 from npusim.ops._oracle import Given
+from npusim.ops.families.reductions.contract import Problem
+from npusim.ops.families.reductions.kernel import fits
+from npusim.ops.families.reductions.long_rows import cuts
 
 __all__ = ["compute"]
 
@@ -34,16 +40,17 @@ def compute(name: str, given: Given) -> Array:
             first = np.where(has_nan, x.shape[-1] - 1, np.argmax(x, axis=-1))
             return np.asarray(first.astype(np.int32))
         wide = x.astype(np.float32)
+        total_of = partial(_total, cuts=_cuts(name, x, spec))
         if name == "sum":
-            return _as(_sum(wide), x, spec)
+            return _as(total_of(wide), x, spec)
         if name == "mean":
-            return _as(_sum(wide * np.float32(1 / x.shape[-1])), x, spec)
+            return _as(total_of(wide * np.float32(1 / x.shape[-1])), x, spec)
         largest = np.max(x, axis=-1, keepdims=True)
         if name == "softmax":
             is_half = x.dtype == np.float16
             apart = _as(wide - largest.astype(np.float32), x, spec) if is_half else wide - largest
             exponential = _exp(apart.astype(np.float32))
-            total = _sum(exponential)[..., None]
+            total = total_of(exponential)[..., None]
             if is_inference:
                 return _as(exponential * (np.float32(1) / total), x, spec)
             return _as(exponential / total, x, spec)
@@ -51,7 +58,7 @@ def compute(name: str, given: Given) -> Array:
         if x.dtype != np.float16:
             largest = _as(largest, np.zeros(0, np.float16), spec).astype(np.float32)
         apart = wide - largest
-        logarithm = np.log(_sum(_exp(apart)).astype(np.float64)).astype(np.float32)
+        logarithm = np.log(total_of(_exp(apart)).astype(np.float64)).astype(np.float32)
         return _as(apart - logarithm[..., None], x, spec)
 
 
@@ -97,6 +104,30 @@ def _added(rows: Array) -> Array:
 
 def _exp(x: Array) -> Array:
     return np.exp(x.astype(np.float64)).astype(np.float32)
+
+
+def _cuts(name: str, x: Array, spec: DeviceSpec | None) -> list[tuple[int, int]]:
+    """The pieces of a row of *x* as the chip takes them: one, if it fits."""
+    chip = devices.load("ascend910b2") if spec is None else spec
+    *outer, columns = x.shape
+    element = dtype_of(x)
+    assert element is not None
+    given = TensorSpec((prod(outer), columns), element.name)
+    out = given if name in KEEPS_SHAPE else TensorSpec((prod(outer),), element.name)
+    operand = Operand("x", given)
+    p = Problem(
+        inputs=(operand,), outputs={"output": out}, name=name, rows=prod(outer), columns=columns
+    )
+    return [(0, columns)] if fits(chip, p) else cuts(chip, p)
+
+
+def _total(x: Array, cuts: list[tuple[int, int]]) -> Array:
+    """Of each row: pieces onto the first one, and the sum of that."""
+    (first, width), *others = cuts
+    total = x[..., first : first + width].copy()
+    for left, extent in others:
+        total[..., :extent] += x[..., left : left + extent]
+    return _sum(total)
 
 
 def _sum(x: Array) -> Array:
