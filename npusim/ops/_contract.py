@@ -139,8 +139,8 @@ class Contract:
     def operand(self, name: str, value: object = ARGUMENT) -> Operand:
         """A required tensor of one of its types with at most eight dimensions, row after row.
 
-        A view is made contiguous first, as torch_npu does before it calls aclnn. *value* is in
-        place of the argument, or a part of it.
+        A view is made contiguous first, which takes launches of their own: see
+        :mod:`npusim.run.views`. *value* is in place of the argument, or a part of it.
         """
         found = self._supported(name, self.value(name) if value is ARGUMENT else value)
         if not found.spec.transposed:
