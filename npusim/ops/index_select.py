@@ -10,8 +10,9 @@ taken, as :mod:`npusim.ops._gather` takes those of one.
 
 Sources: ops-nn@e5c3fa9 index/gather_v2/op_api/aclnn_index_select.cpp. On A2 and A3 it calls
 GatherV3, whose tiling library is closed, and GatherV2 for types that this one does not take. That
-GatherV2's templates serve all axes and types is assumed. An index beyond the axis reads elsewhere on a card, and a negative one too: both are
-refused. Without values of *index* the rows are taken in turn, again and again.
+GatherV2's templates serve all axes and types is assumed. An index beyond the axis reads elsewhere
+on a card, and a negative one too: both are refused. Without values of *index* the rows are taken in
+turn, again and again.
 """
 
 from __future__ import annotations
