@@ -224,8 +224,8 @@ ROWS = [
         Row({"r1": ones(*shape), "r2": ones(*shape)}, FITS.format(shape), {}, NEW)
         for shape in ((1, 1, 4, 8), (1, 3, 5, 8), (1, 1, 5, 4), (5, 8))
     ),
-    Row({}, "the chip must be of Atlas A2 or Atlas A3, not ascend310p3 of Atlas inference, which "
-        "has no such kernel; run npu_apply_rotary_pos_emb, or on Atlas A2 or A3",
+    Row({}, "the chip must be of Atlas A2 or Atlas A3, not ascend310p3 of Atlas inference, whose "
+        "kernel for it is not simulated; run npu_apply_rotary_pos_emb, or on Atlas A2 or A3",
         {}, OLD, Code.UNSUPPORTED),
 ]  # fmt: skip
 
