@@ -54,8 +54,7 @@ starts cube cores with their vector cores, whose cores wait for each other by :f
 :func:`mixed_blocks` does so for programs that are written core by core.
 
 **Steps of the vector pipe.** :func:`step` is a micro-op and the barrier behind it. A
-:class:`Plane` is rows and columns in the unified buffer, with what goes along rows or columns; a
-:class:`ColumnVector` is a vector along n as float32.
+:class:`Plane` is rows and columns in the unified buffer, with what goes along rows or columns.
 
 **Products.** A :class:`GmMatrix` is an operand in global memory, a :class:`Matmul` on a
 :class:`CubeCore` multiplies base tiles of two of them, a :class:`ScaleTable` holds quantisation
@@ -63,7 +62,7 @@ parameters of the columns. Below it, :class:`L0Pair` multiplies parts of two pie
 :class:`L1Matrix`. An :class:`AiCore` has both units: an :class:`NdFeed` brings operands to its L1,
 an :class:`NdOut` stores sums. A :class:`Product` is cut into :class:`Pieces` for the cores.
 
-**Micro-ops** are what ``builder.emit(...)`` takes: ``Binary("add", dst, a, b)``, ``Cast``,
+**Micro-ops** are what ``core.emit(...)`` takes: ``Binary("add", dst, a, b)``, ``Cast``,
 ``Mmad``, ``Fixpipe`` and all others of :mod:`npusim.isa`. They work on :class:`Local` ranges of
 buffers and :class:`Global` ranges of tensors, of element types such as ``FLOAT16``.
 """
@@ -144,9 +143,6 @@ from npusim.kernel.blocks import (
 from npusim.kernel.builder import (
     Builder,
     step,
-)
-from npusim.kernel.columns import (
-    ColumnVector,
 )
 from npusim.kernel.core import (
     Core,
@@ -260,7 +256,6 @@ __all__ = [
     "Call",
     "Cast",
     "Choices",
-    "ColumnVector",
     "Compare",
     "CompareScalar",
     "Copy",

@@ -1,7 +1,7 @@
 """Rows of tables, one for each index: what embedding and index_select have in common (GatherV2).
 
 Indices are loaded by the thousand, the scalar unit reads one after the other, and each row is a
-copy of its own: from the table in global memory, or from the copy of it in the unified buffer.
+its own copy: from the table in global memory, or from the copy of it in the unified buffer.
 Rows of whole blocks are stored in one burst for as many as half of the buffer holds. A row that is
 no whole blocks is its whole blocks and, once more, the block that ends where it ends.
 
@@ -16,8 +16,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
-
 from npusim.data.dtypes import (
     BFLOAT16,
     FLOAT16,
@@ -29,13 +27,10 @@ from npusim.data.dtypes import (
     DType,
 )
 from npusim.data.integers import align_down, align_up, ceil_div
-from npusim.data.tensor import Operand
 from npusim.devices.schema import DeviceSpec, Pipe
 from npusim.isa import BLOCK_BYTES, Copy, Local, ScalarLoad, ScalarLoop, ScalarStore
 from npusim.kernel import Block, GmView, Program, VectorCore, bindings, pieces, share
 from npusim.ops import _vocabulary as ops
-
-__all__ = ["TYPES", "TYPES_310P", "Plan", "Problem", "build", "require_in_range", "tile"]
 
 TYPES = (FLOAT32, FLOAT16, BFLOAT16, INT8, UINT8, INT32, INT64)
 TYPES_310P = tuple(dtype for dtype in TYPES if dtype is not BFLOAT16)
@@ -77,23 +72,12 @@ class Problem(ops.Problem):
         return table * self.rows + row
 
 
-def require_in_range(contract: ops.Contract, where: Operand, rows: int, table: str) -> None:
-    """Each of *where* must name one of the *rows* of *table*."""
-    numbers = np.zeros(0, np.int64) if where.array is None else where.array.ravel()
-    for index in (numbers.min(), numbers.max()) if numbers.size else ():
-        contract.require(
-            0 <= index < rows,
-            f"{where.name} must name rows in [0, {rows}) of {table}, not {index}; a card would "
-            f"read elsewhere: correct them",
-        )
-
-
 # ---- tiling ----
 
 Template = Literal["short", "short_table", "whole", "whole_table", "ragged", "pieces"]
 
 KEPT_BYTES = 2048
-"""Of the unified buffer, left alone (gather_v2.cc)."""
+"""Bytes of the unified buffer that are left alone (gather_v2.cc)."""
 TABLE_BYTES = 100 * 1024
 """The longest table that a core keeps in its buffer (the same file)."""
 
@@ -109,11 +93,11 @@ REASONS: dict[Template, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan(ops.Plan):
-    """Each core has indices of its own."""
+    """Each core has its own indices."""
 
     template: Template
     runs_of_core: tuple[tuple[range, ...], ...]
-    """Of each core, the numbers of its indices."""
+    """The numbers of the indices of each core."""
     indices_per_load: int
     rows_per_store: int
     piece_bytes: int
@@ -164,7 +148,7 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
 
 
 def _runs(count: int, cores: int, core: int) -> tuple[range, ...]:
-    """As many indices for each core, and one of those that are left over for the first ones."""
+    """Equally many indices for each core, and one of those left over for the first ones."""
     each, left = divmod(count, cores)
     last = cores * each + core
     return range(core * each, (core + 1) * each), range(last, last + (core < left))
@@ -189,7 +173,7 @@ INDEX, BYTE = "index", "byte"
 
 
 def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
-    """One block a core, each with a program of its own: indices differ."""
+    """One block a core, each with its own program: indices differ."""
     blocks: list[Block] = []
     for core, runs in enumerate(plan.runs_of_core):
         kernel = Gather(VectorCore(p.name, spec), p, plan)

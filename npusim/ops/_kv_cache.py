@@ -50,7 +50,7 @@ class Side:
     name: str
     """key or value."""
     numbers: int
-    """Of a token: heads x width."""
+    """Elements of a token: heads x width."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +65,7 @@ class Problem(ops.Problem):
     is_nz: bool
     """Whether a block holds `(numbers / C0, block_size, C0)`, and not `(block_size, numbers)`."""
     slots: tuple[int, ...]
-    """Of each token; without values one after the other."""
+    """The slot of each token; without values one after the other."""
 
     @property
     def slot_dtype(self) -> DType:
@@ -74,7 +74,7 @@ class Problem(ops.Problem):
 
     @property
     def fractal_columns(self) -> int:
-        """C0: numbers in a block of 32 bytes."""
+        """C0: elements in a block of 32 bytes."""
         return BLOCK_BYTES * 8 // self.element.bits
 
     def token_bytes(self, side: Side) -> int:
@@ -92,11 +92,11 @@ def support_of(
 ) -> tuple[ops.Row, ...]:
     """Rows of tokens and caches of one type each; caches in fractals too if *nz* says so."""
     layouts = ("ND", "FRACTAL_NZ") if nz else ("ND",)
-    more[slots] = slot_dtypes
+    more[slots] = ops.Operands(slot_dtypes, shape="tokens")
     return tuple(
         ops.Row(
-            key=dtype,
-            value=dtype,
+            key=ops.Operands((dtype,), shape="tokens heads width"),
+            value=ops.Operands((dtype,), shape="tokens heads value_width"),
             key_cache=ops.Operands((dtype,), layouts),
             value_cache=ops.Operands((dtype,), layouts),
             **more,
@@ -110,20 +110,10 @@ def tokens_of(contract: ops.Contract) -> tuple[Operand, Operand]:
     k, v = contract.operand("key"), contract.operand("value")
     for operand in (k, v):
         contract.require(
-            len(operand.shape) == 3,
-            f"{operand.name} must have three dimensions, (tokens, heads, width), not shape "
-            f"{operand.shape}; reshape it",
-        )
-        contract.require(
             operand.shape[1] * operand.shape[2] > 0,
             f"{operand.name} must have heads and a width, not shape {operand.shape}; leave the "
             f"call out",
         )
-    contract.require(
-        v.shape[:2] == k.shape[:2],
-        f"value must have the tokens and heads of key, {k.shape[:2]}, not {v.shape[:2]}; "
-        f"pass the same tokens",
-    )
     return k, v
 
 
@@ -167,11 +157,6 @@ def checked(
     )
     blocks, block_size = pages[0]
     where = contract.operand(name)
-    contract.require(
-        where.shape == (count,),
-        f"{name} must have shape ({count},), a slot for each token, not {where.shape}; "
-        f"pass one for each",
-    )
     return Problem(
         inputs=(*tokens, *caches, where),
         outputs={cache.name: cache.spec for cache in caches},
@@ -199,7 +184,7 @@ def _pages(contract: ops.Contract, cache: Operand, tokens: Operand, is_nz: bool)
         return shape[0], shape[1]
     contract.require(
         numbers % lanes == 0,
-        f"{tokens.name} must have a multiple of {lanes} numbers a token for a cache in fractals, "
+        f"{tokens.name} must have a multiple of {lanes} elements a token for a cache in fractals, "
         f"not {numbers}; pad the width",
     )
     contract.require(
@@ -280,8 +265,8 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan | None:
 # ---- kernel ----
 
 LINE_BYTES = 64
-"""Of the scalar unit's data cache, which keeps what lies next to a slot that was read (asc-devkit,
-DataCacheCleanAndInvalid.md)."""
+"""Bytes of a line of the scalar unit's data cache, which holds what lies next to a slot that was
+read (asc-devkit, DataCacheCleanAndInvalid.md)."""
 SLOT = "slot"
 """The register of a token's slot."""
 

@@ -13,18 +13,9 @@ from npusim.data.tensor import Operand, TensorSpec
 from npusim.kernel import Product
 from npusim.ops._contract import Contract
 
-__all__ = [
-    "INT4_PER_INT32",
-    "as_fractals",
-    "fixpipe_words",
-    "logical_shape",
-    "product_of",
-    "unpacked_remedy",
-]
-
 INT4_PER_INT32 = 8
 SIGNED_BIT, SHIFT_BIT = 1 << 46, 1 << 36
-"""Of the 64-bit words that npu_trans_quant_param packs, as the fixpipe reads them."""
+"""Bits of the 64-bit words that npu_trans_quant_param packs, as the fixpipe reads them."""
 
 
 def unpacked_remedy(name: str) -> str:
@@ -126,3 +117,10 @@ def fixpipe_words(contract: Contract, scale: Operand, target: DType) -> Operand:
         f"uint8; pack it with npu_trans_quant_param",
     )
     return Operand(scale.name, spec, words)
+
+
+def same_shape_remedy(operand: Operand, like: Operand) -> str:
+    """How *operand*, of another shape, gets that of *like*."""
+    if operand.spec.size == like.spec.size:
+        return "reshape it"
+    return f"pass as many elements as {like.name} has"

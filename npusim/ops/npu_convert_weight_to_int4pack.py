@@ -1,4 +1,4 @@
-"""npu_convert_weight_to_int4pack: an int32 matrix of int4 numbers packed eight to an int32.
+"""npu_convert_weight_to_int4pack: an int32 matrix of int4 values packed eight to an int32.
 
 .. code-block:: text
 
@@ -28,8 +28,6 @@ from npusim.ops._oracle import Given
 from npusim.ops._protocol import Operator
 from npusim.ops._support import A2_A3, Operands, Row
 from npusim.ops._torch import TorchFunction
-
-__all__ = ["OPERATOR", "Problem", "check", "oracle"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -113,7 +113,7 @@ def test_few_rows_of_a_weight_fit(
     assert_same(found.output, REFERENCE(**given))
 
 
-def test_each_x_by_a_weight_of_its_own() -> None:
+def test_each_x_by_its_own_weight() -> None:
     rng = np.random.default_rng(5)
     sizes = (3, 64, 40), (7, 96, 520)
     call = {

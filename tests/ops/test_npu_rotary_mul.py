@@ -207,8 +207,8 @@ ROWS = [
         FITS.format((2, 1, 5, 8)).replace("a layout of the document", "11SD, 1S1D, S11D or T1D"),
         {"rotary_mode": "half", "r1": ones(2, 1, 5, 8), "r2": ones(2, 1, 5, 8)}, NEW),
     Row({"rotary_mode": "interleave", "self": ones(50, 20, 5, 8)},
-        "self must have fewer than 1000 vectors a line, of fewer than 896 numbers, for rotary_mode "
-        "'interleave', not 1000 of 8; cut it into parts",
+        "self must have fewer than 1000 vectors a line, of fewer than 896 elements, for "
+        "rotary_mode 'interleave', not 1000 of 8; cut it into parts",
         {"rotary_mode": "interleave", "self": ones(27, 37, 5, 8)}, NEW),
     Row({"self": ones(5, 8)},
         "self must have three or four dimensions, not 2; reshape it", {}, NEW),
@@ -218,8 +218,8 @@ ROWS = [
     Row({"self": ones(2, 3, 5, 7)},
         f"self must have an even last dimension of at most 896, not 7; {CUT}", {}, NEW),
     Row({"r2": ones(1, 1, 1, 8)},
-        "r2 must have the shape of r1, (1, 1, 5, 8), not (1, 1, 1, 8); pass both for the same "
-        "lines", {}, NEW),
+        "r2 must have shape (1, 1, 5, 8) like r1, not (1, 1, 1, 8); pass one of that shape",
+        {}, NEW),
     *(
         Row({"r1": ones(*shape), "r2": ones(*shape)}, FITS.format(shape), {}, NEW)
         for shape in ((1, 1, 4, 8), (1, 3, 5, 8), (1, 1, 5, 4), (5, 8))

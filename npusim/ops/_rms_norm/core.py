@@ -30,8 +30,6 @@ from npusim.kernel import (
     VectorCore,
 )
 
-__all__ = ["NormCore", "Residual", "RootsOfRows", "Rounding", "block_of", "every_row", "upper_half"]
-
 
 def block_of(tile: Local, row: int) -> Local:
     """Block number *row* of fp32 *tile*."""
@@ -39,7 +37,7 @@ def block_of(tile: Local, row: int) -> Local:
 
 
 def upper_half(room: Local, dtype: DType) -> Local:
-    """As many elements of *dtype* as *room* has, at its end: 16 bits in the upper half of fp32."""
+    """Elements of *dtype*, as many as *room* has, at its end: 16 bits in the upper half of fp32."""
     whole = room.as_dtype(dtype)
     return whole[whole.count - room.count :]
 
@@ -285,7 +283,7 @@ class Residual:
 
     core: NormCore
     x_in: TileQueue
-    """Of one tile, for x1."""
+    """The queue of one tile, for x1."""
     second: Local
     """Where x2 is loaded."""
     y_out: TileQueue
@@ -314,7 +312,7 @@ class Residual:
         self,
         roots: Local,
         room: tuple[Local, Local, Local],
-        parts: list[slice],
+        parts: tuple[slice, ...],
         *views: GmView,
     ) -> None:
         """1 / root of some rows of x1 and x2, whose sum goes to x, to *roots* `(rows,)`.

@@ -13,7 +13,7 @@
     scale = M * f32(1 / 127)
 
 On A2 and A3 all is fp32, one rounding an operation; *round* is to nearest, ties to even, *fit*
-saturates and turns NaN into 0. With a group_index each group of rows has smooth scales of its own:
+saturates and turns NaN into 0. With a group_index each group of rows has its own smooth scales:
 row r takes those of the first group whose entry, the row after its last, lies behind r. The two
 scales differ in the last bit of about a quarter of all rows; which one
 comes out depends on the vendor's kernel, called template, that takes the call: see ``choice``.
@@ -61,18 +61,15 @@ from npusim.ops._dynamic_quant import (
     smoothed,
     template_of,
     tile,
+    torch_function,
 )
-from npusim.ops._dynamic_quant.choice import BY_SCALAR, IN_PARTS, NAMED, Template
+from npusim.ops._dynamic_quant.choice import BY_SCALAR, IN_PARTS, NAMED
 from npusim.ops._row_quant import LARGEST, clamped, packed
-from npusim.ops._torch import quantised
 from npusim.ops.npu_dynamic_quant.coupled import long_patches, patches
 from npusim.ops.npu_dynamic_quant.rows import base, db, large, moe, moe_large
 from npusim.ops.npu_dynamic_quant.several_rows import multi_row, single_row
 
-__all__ = ["OPERATOR", "build", "oracle"]
-
-
-TEMPLATES: dict[Template, Callable[[VectorCore, Problem, Plan], tuple[Block, ...]]] = {
+TEMPLATES: dict[str, Callable[[VectorCore, Problem, Plan], tuple[Block, ...]]] = {
     "single_row": single_row,
     "multi_row": multi_row,
     "db": db,
@@ -146,23 +143,7 @@ def _saturated(values: Array) -> Array:
 
 def _aclnn(given: ops.TorchArguments) -> str:
     # Assumed: that a dst_type makes torch_npu call the second version.
-    if given["quant_mode"] not in (None, "pertoken") or given["dst_type_max"]:
-        return "aclnnDynamicQuantV4"
     return f"aclnnDynamicQuant{'' if given['dst_type'] is None else 'V2'}"
-
-
-TORCH = ops.TorchFunction(
-    schema="npu_dynamic_quant(Tensor input, *, Tensor? smooth_scales=None, "
-    'Tensor? group_index=None, int? dst_type=None, str? quant_mode="pertoken", '
-    "float? dst_type_max=0.0) -> (Tensor, Tensor)",
-    aclnn=_aclnn,
-    outputs=lambda given, _: (
-        quantised(given["x"], given["dst_type"]),
-        (given["x"].shape[:-1], "float32"),
-    ),
-    names={"input": "x"},
-    dtypes={"dst_type": {"qint8": "int8"}},
-)
 
 
 OPERATOR = ops.Operator(
@@ -175,5 +156,5 @@ OPERATOR = ops.Operator(
     oracle=oracle,
     templates=NAMED,
     value_dependent_inputs=("group_index",),
-    torch=(TORCH,),
+    torch=(torch_function("npu_dynamic_quant", 2, _aclnn),),
 )

@@ -28,8 +28,6 @@ from npusim.ops._dynamic_quant import Plan, Problem
 from npusim.ops._dynamic_quant.buffers import SmoothScales, fill_constants, launch_pieces
 from npusim.ops._row_quant import fold_rows, repeat_row, round_by_int16, spread_numbers
 
-__all__ = ["multi_row", "single_row"]
-
 PER_ROW = 192
 """Elements that multi_row keeps room for, of what there is one of for each row."""
 SPREAD_ROWS = 32
@@ -59,7 +57,7 @@ def _repeat_factors(core: VectorCore, plane: Local, factors: Local, blocks: Loca
 
 
 def multi_row(core: VectorCore, p: Problem, plan: Plan) -> tuple[Block, ...]:
-    """As many rows as 255 repeats hold in fp32; all buffers are single."""
+    """Take as many rows as 255 repeats hold in fp32; all buffers are single."""
     columns, size = p.columns, plan.row_step * p.columns
     x_in = core.vecin(p.x.element, size)
     smooth = SmoothScales.claimed(core, p, columns) if p.smooth_scales else None

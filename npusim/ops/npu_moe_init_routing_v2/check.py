@@ -15,7 +15,7 @@ from npusim.data.tensor import Operand, TensorSpec
 from npusim.devices.schema import DeviceSpec
 from npusim.ops import _vocabulary as ops
 from npusim.ops._sorting import LISTS_AT_ONCE
-from npusim.ops._vocabulary import A2_A3, Row, listed, present
+from npusim.ops._vocabulary import A2_A3, Operands, Row, listed, present
 
 CUMULATIVE, COUNTS, PAIRS = range(3)
 """What expert_tokens_num_type stands for."""
@@ -32,7 +32,7 @@ MOST_OF_QUANTISED = 5120
 MOST_QUANTISED = 8192
 """Columns of a row that is quantised whole; longer ones are not simulated."""
 ONE_TOKEN = (7168, 8, 256)
-"""Columns, choices and experts of the model whose single tokens have a kernel of their own
+"""Columns, choices and experts of the model whose single tokens have their own kernel
 (ops-transformer, moe_init_routing_v3)."""
 
 
@@ -80,7 +80,7 @@ class Problem(ops.Problem):
         return shape and whole and scaled and counted and self.capacity is None
 
     def expert_keys(self) -> Array:
-        """Of each choice the expert, or *experts* if it is not active: `(rows,)`.
+        """The expert of each choice, or *experts* if it is not active: `(rows,)`.
 
         Without values the choices go to all active experts in turn.
         """
@@ -98,16 +98,24 @@ MODES: dict[str, Any] = {
     "row_idx_type": (0, 1),
     "drop_pad_mode": (DROPLESS, DROP_PAD),
 }
+CHOICES = Operands((INT32,), shape="tokens k")
 SUPPORT = (
     Row(
         on=A2_A3,
-        x=(*FLOATS, INT8),
-        expert_idx=INT32,
+        x=Operands((*FLOATS, INT8), shape="tokens width"),
+        expert_idx=CHOICES,
         scale=FLOAT32,
         quant_mode=(NO_QUANT,),
         **MODES,
     ),
-    Row(on=A2_A3, x=FLOATS, expert_idx=INT32, scale=FLOAT32, quant_mode=(DYNAMIC,), **MODES),
+    Row(
+        on=A2_A3,
+        x=Operands(FLOATS, shape="tokens width"),
+        expert_idx=CHOICES,
+        scale=FLOAT32,
+        quant_mode=(DYNAMIC,),
+        **MODES,
+    ),
 )
 
 
@@ -151,14 +159,20 @@ def check(contract: ops.Contract) -> Problem:
         counts=kind,
         has_counts=contract.boolean("expert_tokens_num_flag"),
         by_source=by_source,
-        chosen=_chosen(contract, where, experts),
+        chosen=contract.indices(
+            "expert_idx",
+            where.array,
+            range(experts),
+            "experts",
+            remedy="raise expert_num, or correct it",
+        ),
     )
 
 
 def _quantises(contract: ops.Contract) -> bool:
     contract.require(
         contract.whole("quant_mode", contract.value("quant_mode")) != STATIC,
-        "quant_mode must be -1 or 1, not 0, whose rounding no source tells; pass -1, and the rows "
+        "quant_mode must be -1 or 1, not 0, whose rounding no source gives; pass -1, and the rows "
         "to npu_quantize",
         Code.UNSUPPORTED,
     )
@@ -213,13 +227,8 @@ def _require_padding(
 
 def _require_shapes(contract: ops.Contract, x: Operand, where: Operand, quantises: bool) -> None:
     contract.require(
-        len(x.shape) == 2 and x.shape[1] > 0,
-        f"x must have shape (tokens, width), not {x.shape}; reshape it",
-    )
-    contract.require(
-        len(where.shape) == 2 and where.shape[0] == x.shape[0] and where.shape[1] > 0,
-        f"expert_idx must have shape ({x.shape[0]}, k), a row for each of x, not {where.shape}; "
-        f"pass what the gate gives",
+        x.shape[1] > 0 and where.shape[1] > 0,
+        f"x and expert_idx must have columns, not shapes {x.shape} and {where.shape}; pass some",
     )
     contract.require(
         not quantises or x.shape[1] <= MOST_QUANTISED,
@@ -230,13 +239,12 @@ def _require_shapes(contract: ops.Contract, x: Operand, where: Operand, quantise
 
 def _active(contract: ops.Contract, experts: int) -> range:
     given = contract.value("active_expert_range")
-    is_list = isinstance(given, list | tuple)
-    if not is_list or len(given) not in (0, 2):
+    if len(given) not in (0, 2):
         contract.fail(
-            f"active_expert_range must be empty or two numbers, not {shown(given)}; pass the first "
-            f"expert and the one behind the last"
+            f"active_expert_range must be empty or two integers, not {shown(given)}; pass the "
+            f"first expert and the one behind the last"
         )
-    first, last = (contract.whole("active_expert_range", each) for each in given or (0, experts))
+    first, last = given or (0, experts)
     contract.require(
         0 <= first < last <= experts,
         f"active_expert_range must name experts in [0, {experts}), not [{first}, {last}); correct "
@@ -261,23 +269,10 @@ def _scale(
     return factors
 
 
-def _chosen(contract: ops.Contract, where: Operand, experts: int) -> tuple[int, ...] | None:
-    if where.array is None:
-        return None
-    numbers = where.array.ravel()
-    for expert in (int(numbers.min()), int(numbers.max())) if numbers.size else ():
-        contract.require(
-            0 <= expert < experts,
-            f"expert_idx must name experts in [0, {experts}), not {expert}; raise expert_num, or "
-            f"correct it",
-        )
-    return tuple(numbers.tolist())
-
-
 # ---- tiling: ops-transformer@c29bc10 moe/moe_init_routing_v3 ----
 
 SORT_BYTES = 3 * 4 + 2 * 8 + 1
-"""Of a choice that is sorted: its expert, key and number, two pairs, and the bits of a mask."""
+"""Bytes of a choice that is sorted: its expert, key and number, two pairs, and bits of a mask."""
 LANES = 64
 """Keys of a repeat, of which comparisons take whole ones."""
 

@@ -55,12 +55,11 @@ from npusim.kernel import (
     Block,
     GmView,
 )
+from npusim.kernel.rows import whole_blocks
 from npusim.ops import _rms_norm as norm
 from npusim.ops import _vocabulary as ops
 from npusim.ops._torch import Result
 from npusim.ops.npu_rms_norm.templates import TEMPLATES
-
-__all__ = ["OPERATOR", "build", "check", "oracle", "tile"]
 
 # ---- what is accepted ----
 
@@ -114,7 +113,7 @@ MERGED_ROW_BYTES, MERGED_ROW_BYTES_MIXED, MERGED_BYTES = 260, 288, 16
 COLUMNS_310P, ROWS_310P = 128, 16
 """310P merges rows of so many columns, if there is a multiple of so many rows."""
 SPREAD_BYTES_310P = 8192
-"""Of the buffer there, set aside to spread a number of each row over a block."""
+"""Bytes of the buffer there, set aside to spread an element of each row over a block."""
 GROUP_ROWS = 64
 """1 / root of so many rows is stored together, but by merge_n."""
 
@@ -125,7 +124,7 @@ def _templates(
     """Which templates take rows of *x*, and how."""
     machine, element = norm.Machine.of(spec), norm.element_of(x)
     is_mixed, columns = norm.element_of(gamma) is not element, prod(gamma.shape)
-    padded, rows = norm.whole_blocks(columns, element), prod(x.shape) // columns
+    padded, rows = whole_blocks(columns, element), prod(x.shape) // columns
     whole = single = WHOLE_ROW_FLOAT32 if element is FLOAT32 else WHOLE_ROW
     piece = min(columns, MIXED_PIECE) if is_mixed else _piece_columns(columns, whole)
     row_bytes = MERGED_BYTES * padded + (MERGED_ROW_BYTES_MIXED if is_mixed else MERGED_ROW_BYTES)

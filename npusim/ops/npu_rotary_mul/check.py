@@ -11,11 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, DType
-from npusim.data.integers import align_up
 from npusim.data.tensor import Operand, TensorSpec
 from npusim.devices.schema import DeviceSpec
-from npusim.isa import BLOCK_BYTES
 from npusim.kernel import share
+from npusim.kernel.rows import whole_blocks
 from npusim.ops import _vocabulary as ops
 from npusim.ops._vocabulary import A2_A3, alike
 
@@ -23,7 +22,7 @@ MAX_WIDTH = 896
 """Longest vector: the tiling refuses longer ones (rope_rotate_half_tiling.cpp). The document
 takes shorter ones only for interleave."""
 MAX_HEADS = 1000
-"""Of a line, for interleave: fewer (the operator's document)."""
+"""A line has fewer heads, for interleave (the operator's document)."""
 HALF, INTERLEAVE = "half", "interleave"
 MODES = (HALF, INTERLEAVE)
 
@@ -78,6 +77,7 @@ SUPPORT = tuple(
         tuple(dict.fromkeys((dtype, FLOAT32))),
         *("r1", "r2"),
         on=A2_A3,
+        shapes={"r1": "*lines", "r2": "*lines"},
         self=dtype,
         rotary_mode=MODES,
     )
@@ -99,10 +99,6 @@ def check(contract: ops.Contract) -> Problem:
         f"self must have an even last dimension of at most {MAX_WIDTH}, not {width}; "
         f"cut vectors into parts that turn by themselves",
     )
-    contract.require(
-        sin.shape == cos.shape,
-        f"r2 must have the shape of r1, {cos.shape}, not {sin.shape}; pass both for the same lines",
-    )
     is_interleaved = mode == INTERLEAVE
     axes = _axes(x.shape, cos.shape, is_interleaved=is_interleaved)
     if axes is None:
@@ -115,8 +111,8 @@ def check(contract: ops.Contract) -> Problem:
     heads = axes.outer.count * axes.inner.count
     contract.require(
         not is_interleaved or (heads < MAX_HEADS and width < MAX_WIDTH),
-        f"self must have fewer than {MAX_HEADS} vectors a line, of fewer than {MAX_WIDTH} numbers, "
-        f"for rotary_mode 'interleave', not {heads} of {width}; cut it into parts",
+        f"self must have fewer than {MAX_HEADS} vectors a line, of fewer than {MAX_WIDTH} elements"
+        f", for rotary_mode 'interleave', not {heads} of {width}; cut it into parts",
     )
     return Problem(
         inputs=(x, _as(x.element, cos), _as(x.element, sin)),
@@ -141,8 +137,8 @@ def _as(dtype: DType, operand: Operand) -> Operand:
 def _axes(x: tuple[int, ...], r: tuple[int, ...], *, is_interleaved: bool) -> Axes | None:
     """How x, `(a, b, c, width)` or `(tokens, heads, width)`, and r go together; None if not at all.
 
-    Which axis is which is told by r: for BNSD 11SD and B1SD, for BSND 1S1D and BS1D, for SBND S11D
-    and SB1D, for TND T1D (rope_rotate_half_tiling.cpp). The first that fits is taken.
+    The shape of r decides: for BNSD 11SD and B1SD, for BSND 1S1D and BS1D, for SBND S11D
+        and SB1D, for TND T1D (rope_rotate_half_tiling.cpp). The first that fits is taken.
     """
     if len(r) != len(x) or r[-1] != x[-1]:
         return None
@@ -170,7 +166,7 @@ def _axes(x: tuple[int, ...], r: tuple[int, ...], *, is_interleaved: bool) -> Ax
 # ---- tiling: ops-transformer@c29bc10 posembedding/rotary_position_embedding/op_host ----
 
 KEPT_BYTES = 2048
-"""Of the unified buffer, left alone (rope_rotate_half_tiling.cpp)."""
+"""Bytes of the unified buffer that are left alone (rope_rotate_half_tiling.cpp)."""
 FLOAT_BUFFERS, HALF_BUFFERS = 8, 24
 """What the buffers of a line take, in lines of the input: of float32, and of 16 bits, which are
 widened (the same file)."""
@@ -184,7 +180,7 @@ REASONS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan(ops.Plan):
-    """Each core has lines of its own, for all their heads."""
+    """Each core has its own lines, for all their heads."""
 
     lines_of_core: tuple[int, ...]
     line_step: int
@@ -193,15 +189,10 @@ class Plan(ops.Plan):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InterleavedPlan(Plan):
-    """Of a line the vectors of so many batches and heads are turned together."""
+    """The vectors of a line of so many batches and heads are turned together."""
 
     batch_step: int
     head_step: int
-
-
-def block_pitch(dtype: DType, width: int) -> int:
-    """Elements from one vector, or half of one, to the next in the buffer: whole blocks."""
-    return align_up(dtype.nbytes(width), BLOCK_BYTES) * 8 // dtype.bits
 
 
 def tile(spec: DeviceSpec, p: Problem) -> Plan:
@@ -213,19 +204,19 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
     buffers = HALF_BUFFERS if dtype.bits == 16 else FLOAT_BUFFERS
     room = (spec.cores[spec.vector_kinds[0]].usable_bytes("ub") - KEPT_BYTES) // buffers
     lines = tuple(len(share(p.axes.lines, cores, core)) for core in range(cores))
-    step = room // dtype.nbytes(2 * block_pitch(dtype, p.width // 2))
+    step = room // dtype.nbytes(2 * whole_blocks(p.width // 2, dtype))
     return Plan(block_dim=cores, lines_of_core=lines, line_step=min(step, lines[0]))
 
 
 def _interleaved(spec: DeviceSpec, p: Problem) -> InterleavedPlan:
-    """As many lines as fit with all their vectors; else one, with so many batches, or heads of one.
+    """Take the lines that fit with all their vectors; else one, with as many batches or heads.
 
     The same, rope_interleaved_tiling.cpp: split_s, split_bs and split_bsn.
     """
     cores = min(p.axes.lines, len(spec.vector_cores))
     lines = tuple(len(share(p.axes.lines, cores, core)) for core in range(cores))
     dtype, batches, heads = p.x.element, p.axes.outer.count, p.axes.inner.count
-    pitch = block_pitch(dtype, p.width)
+    pitch = whole_blocks(p.width, dtype)
     # x, cosines and result of its type; then all of them, or what is looked up, as float32.
     vector_bytes = 3 * dtype.nbytes(pitch) + FLOAT32.nbytes(pitch) * (3 if dtype.bits == 16 else 1)
     place_bytes = FLOAT32.nbytes(pitch)

@@ -3,7 +3,7 @@
 An expression is a function that writes steps::
 
     def sigmoid(chain, x):
-        denominator = chain.add_number(chain.unary("exp", chain.mul_number(x, -1.0)), 1.0)
+        denominator = chain.binary("add", chain.unary("exp", chain.binary("mul", x, -1.0)), 1.0)
         return chain.binary("div", chain.constant(1.0, x.dtype), denominator)
 
 Values are tiles, `(rows, columns)`, or what is broadcast to one: a row, a number for each row, or a
@@ -36,8 +36,6 @@ from npusim.isa import (
     Unary,
     UnaryOp,
 )
-
-__all__ = ["Chain", "Extent", "Place", "Step", "Value", "places"]
 
 Extent = Literal["tile", "row", "column", "number"]
 """Which part of a tile a value has; a column is a number for each row."""
@@ -85,7 +83,10 @@ class Chain:
     def unary(self, op: UnaryOp, x: Value) -> Value:
         return self._add(lambda dst, src: Unary(op, dst, src), (x,), x.dtype)
 
-    def binary(self, op: BinaryOp, a: Value, b: Value) -> Value:
+    def binary(self, op: BinaryOp, a: Value, b: Value | float) -> Value:
+        if not isinstance(b, Value):
+            number = b
+            return self._add(lambda dst, x: BinaryScalar(op, dst, x, number), (a,), a.dtype)
         if a.extent == "number" and b.extent != "number" and op in COMMUTATIVE:
             a, b = b, a
         if a.extent == "number":
@@ -98,18 +99,6 @@ class Chain:
 
         return self._add(make, (a, b), a.dtype)
 
-    def add_number(self, x: Value, number: float) -> Value:
-        return self._with_number("add", x, number)
-
-    def mul_number(self, x: Value, number: float) -> Value:
-        return self._with_number("mul", x, number)
-
-    def min_number(self, x: Value, number: float) -> Value:
-        return self._with_number("min", x, number)
-
-    def max_number(self, x: Value, number: float) -> Value:
-        return self._with_number("max", x, number)
-
     def constant(self, number: float, dtype: DType) -> Value:
         """A tile full of *number*."""
         found = self._value(dtype, "tile")
@@ -121,7 +110,7 @@ class Chain:
         return x if x.extent == "tile" else self.copy(x)
 
     def copy(self, x: Value) -> Value:
-        """*x* as a whole tile, in a buffer of its own."""
+        """*x* as a whole tile, in its own buffer."""
         make: Make = Duplicate if x.extent == "number" else Copy
         return self._add(make, (x,), x.dtype, "tile")
 
@@ -162,9 +151,6 @@ class Chain:
             return self._add(Select, (mask, a, self.spread(b)), a.dtype)
         return self._add(lambda dst, bits, x: Select(dst, bits, x, b), (mask, a), a.dtype)
 
-    def _with_number(self, op: BinaryOp, x: Value, number: float) -> Value:
-        return self._add(lambda dst, a: BinaryScalar(op, dst, a, number), (x,), x.dtype)
-
     def _add(
         self, make: Make, operands: tuple[Value, ...], dtype: DType, extent: Extent | None = None
     ) -> Value:
@@ -178,7 +164,7 @@ class Chain:
 
 
 def _together(operands: tuple[Value, ...]) -> Extent:
-    """The extent of a result; a number beside a row or a column leaves it what it is."""
+    """The extent of a result; a number with a row or a column leaves it what it is."""
     extents: set[Extent] = {x.extent for x in operands} - {"number"}
     return extents.pop() if len(extents) == 1 else "tile"
 
@@ -201,7 +187,7 @@ KEPT = ("operand", "constant")
 def places(
     chain: Chain, operands: list[Value], output: DType
 ) -> tuple[dict[Value, Place], list[Value]]:
-    """The place of each value, and a value for each buffer of the work space, to tell its size.
+    """The place of each value, and a value for each buffer of the work space, to find its size.
 
     A result takes the buffer of an operand that nobody reads afterwards, if that is as wide; else
     the one of the kernel's result, if that is; else a free one.

@@ -31,8 +31,6 @@ from npusim.ops import _vocabulary as ops
 from npusim.ops.families.elementwise.chain import Chain, Place, Step, Value, places
 from npusim.ops.families.elementwise.contract import Problem
 
-__all__ = ["BRCB_LANES", "LEAST_ELEMENTS", "Plan", "Steps", "block_elements", "steps_of", "tile"]
-
 LEAST_BYTES = 4096
 SHARE, TILE = 512, 128
 """Elements that the share of a core, and a tile of several, are multiples of."""
@@ -43,7 +41,7 @@ BRCB_LANES = 8
 WHOLE = 128
 """Elements of a repeat of 16 bits, which a comparison takes whole."""
 LEAST_ELEMENTS = 8
-"""Of a block of 32 bits: so many are loaded at least, the last ones zeros."""
+"""So many elements of 32 bits are loaded at least, a block, the last ones zeros."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +51,7 @@ class Plan(ops.Plan):
     tile_rows: int
     tile_columns: int
     tiles_per_core: int
-    """Of a run of elements: those of a core's share, of which the last core may have fewer."""
+    """Tiles of a core's share, a run of elements, of which the last core may have fewer."""
     share: int
     """Elements of a run that a core takes; 0 where operands are broadcast."""
     depth: int
@@ -76,7 +74,7 @@ class Steps:
 
     @property
     def widest_bits(self) -> int:
-        """Of all tensors that are in the buffer."""
+        """The most bits that an element of a tensor in the buffer has."""
         tensors = [*self.operands, *self.work, *(x for x, _ in self.constants)]
         return max(*(x.dtype.bits for x in tensors if not x.is_mask), self.output.bits)
 

@@ -25,8 +25,6 @@ from npusim.ops import _vocabulary as ops
 from npusim.ops.families.reductions import kernel
 from npusim.ops.families.reductions.contract import Problem
 
-__all__ = ["Plan", "build", "cuts", "tile"]
-
 UNIT = 64
 """Elements that a piece is a multiple of: a repeat of float32."""
 FIXED_BYTES = (kernel.BRCB_LANES + 3) * BLOCK_BYTES
