@@ -48,11 +48,7 @@ def product_of(
     """
     packs_x2 = packed if packed_x2 is None else packed_x2
     a, b = logical_shape(x1, packed), logical_shape(x2, packs_x2)
-    for operand in (x1, x2):
-        contract.require(
-            0 not in operand.shape,
-            f"{operand.name} must not be empty, not of shape {operand.shape}; leave the call out",
-        )
+    contract.require_filled(x1, x2)
     contract.require(
         a[-1] == b[-2],
         f"x2 must have as many rows as x1 has columns, {a[-1]}, not {b[-2]}; "
@@ -117,10 +113,3 @@ def fixpipe_words(contract: Contract, scale: Operand, target: DType) -> Operand:
         f"uint8; pack it with npu_trans_quant_param",
     )
     return Operand(scale.name, spec, words)
-
-
-def same_shape_remedy(operand: Operand, like: Operand) -> str:
-    """How *operand*, of another shape, gets that of *like*."""
-    if operand.spec.size == like.spec.size:
-        return "reshape it"
-    return f"pass as many elements as {like.name} has"
