@@ -122,6 +122,8 @@ class Operator:
     """What goes together: types, layouts, ranks, product lines, values of attributes."""
     elsewhere: str = "run on Atlas A2 or A3"
     """What to do on product lines that no row is on."""
+    unsimulated: tuple[str, ...] = ()
+    """Product lines that no row is on, and that have a kernel all the same."""
     tile: Callable[[DeviceSpec, Any], Plan | None] = _no_tile
     """Splits a problem as the vendor's kernel does; None where there is nothing to do."""
     build: Callable[[DeviceSpec, Any, Any], tuple[Block, ...]] = _no_build
@@ -271,7 +273,7 @@ class Operator:
         return self._checked(replace(contract, support=self.support))
 
     def _checked(self, contract: Contract) -> Problem:
-        contract.require_series(self.elsewhere)
+        contract.require_series(self.elsewhere, self.unsimulated)
         contract.require_types(self.attributes)
         problem = self.contract(contract)
         contract.require_presence(self._tensors)

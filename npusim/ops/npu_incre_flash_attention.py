@@ -28,6 +28,7 @@ from npusim.ops._attention.check import INT8_BOTH, LARGEST_TOKENS, Problem, chec
 from npusim.ops._contract import Contract
 from npusim.ops._oracle import Given
 from npusim.ops._protocol import Operator
+from npusim.ops._support import ATLAS_INFERENCE
 from npusim.ops._torch import Result, Sizes, TorchArguments, TorchFunction
 
 __all__ = ["OPERATOR"]
@@ -84,6 +85,7 @@ OPERATOR = Operator(
     document=__doc__,
     support=INT8_BOTH,
     elsewhere="run it on Atlas A2 or A3",
+    unsimulated=ATLAS_INFERENCE,
     contract=check,
     tile=tile,
     build=build,

@@ -264,7 +264,9 @@ class Call:
 
     def other(self, op: str, arguments: dict[str, object]) -> Result | None:
         """Another call on the same chip, for its time alone, with nothing in the L2."""
-        options = replace(self.options, values=False, timing=True, l2="cold", icache=None)
+        options = replace(
+            self.options, values=False, timing=True, l2="cold", icache=None, copies=None
+        )
         return self._played(op, arguments, self.device, options)
 
     def _played(

@@ -9,6 +9,8 @@ from functools import cached_property, partial
 import numpy as np
 
 from npusim import chip, ops
+from npusim.check.hazards import HazardError
+from npusim.check.rules import RuleError
 from npusim.chip import Block, Engine, L2State, Progress
 from npusim.data.errors import Code, OpError
 from npusim.data.garbage import uncollected
@@ -143,12 +145,23 @@ class Task:
 
     def _written(self) -> Programs:
         blocks = self._built() if self._progress is None else self._watched(self._progress)
-        orders = chip.verify(
-            *(blocks, self._spec),
-            self._fresh_bytes(),
-            flags_may_stay_up=self._operator.flags_may_stay_up,
-            progress=self._progress,
-        )
+        try:
+            orders = chip.verify(
+                *(blocks, self._spec),
+                self._fresh_bytes(),
+                flags_may_stay_up=self._operator.flags_may_stay_up,
+                progress=self._progress,
+            )
+        except (RuleError, HazardError) as error:
+            if self._is_own or self._queues:
+                raise
+            name = self._operator.name
+            raise OpError(
+                Code.UNSUPPORTED,
+                f"{name}: its kernel, tiled as the vendor tiles it, must be one that "
+                f"{self._spec.name} can run, but {error}. Such a call is not simulated; pass "
+                f"another shape or type, or name another chip",
+            ) from error
         return Programs(blocks, orders)
 
     def _fresh_bytes(self) -> dict[str, int]:

@@ -297,7 +297,8 @@ def test_a_signal_leaves_the_earlier_run(number: signal.Signals, tmp_path: Path)
 
 
 def test_what_was_written_is_listed(tmp_path: Path) -> None:
-    out = written(tmp_path / "out", "--export", "msprof,perfetto")
+    out = written(tmp_path / "out", "--export", "msprof", "--export", "perfetto")
+    assert (out / "perfetto.json").exists()
     listed = json.loads((out / "run.json").read_text())["files"]
     found = [path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file()]
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from op_calls import assert_as_reference, assert_same
 
 from npusim import OpError, TensorSpec, ops, run
+from npusim.data.dtypes import dtype_named
 from npusim.isa import Duplicate, Unary
 from npusim.ops.families.elementwise.expressions import EXPRESSIONS
 from npusim.ops.families.elementwise.reference import oracle_of
@@ -63,6 +64,29 @@ def call(name: str, dtype: Any, shape: Any, other: Any, rng: np.random.Generator
 
 
 @pytest.mark.sample(35)
+@pytest.mark.parametrize("device", CHIPS)
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int32", "int8", "uint8"])
+def test_any_type_is_cast_to_any_other_or_refused(dtype: str, device: str) -> None:
+    values = np.array([[-128, -3, 0, 1, 2, 5, 99, 127]])
+    x = np.abs(values).astype(dtype_named(dtype).numpy)
+    for target in ("float32", "float16", "bfloat16", "int32", "int8", "uint8"):
+        try:
+            found = run("cast", x, target, device=device, timing=False).output
+        except OpError:
+            continue
+        # int8 has no 128.
+        same = x.astype(int) < (128 if target == "int8" else 256)
+        np.testing.assert_array_equal(np.asarray(found)[same].astype(int), x[same].astype(int))
+
+
+def test_int32_becomes_bfloat16_by_way_of_float32() -> None:
+    x = np.array([2**24 - 1, 2**24 + 2**16 + 1, 257, -3], np.int32)
+    found = run("cast", x, "bfloat16", device="ascend910b2", timing=False).output
+    # 257 lies between 256 and 258, of which 256 is even.
+    wanted = [2.0**24, 2.0**24, 256, -3]
+    assert np.asarray(found).astype(float).tolist() == wanted
+
+
 @pytest.mark.parametrize("device", CHIPS)
 @pytest.mark.parametrize("name", EXPRESSIONS)
 def test_the_kernel_gives_the_bits_of_the_reference(

@@ -36,6 +36,23 @@ def test_a_token_goes_to_its_page() -> None:
     assert (cache == -1).all()
 
 
+@pytest.mark.parametrize("mode", ["Norm", "PA_NZ"])
+@pytest.mark.parametrize("tokens", [1, 17, 1003])
+def test_slots_of_64_bits_are_those_of_32(tokens: int, mode: str, rng: np.random.Generator) -> None:
+    shape = (1010, 4, 2, 32) if mode == "Norm" else (1010, 4, 4, 16)
+    key, cache = numbers(rng, (tokens, 2, 32), np.float16), numbers(rng, shape, np.float16)
+    slots = rng.permutation(4040)[:tokens]
+    slots[tokens // 2 :: 5] = -1
+    found = [
+        run(SCATTER, key, -key, cache, cache, slots.astype(kind), cache_mode=mode, device=A2)
+        for kind in (np.int32, np.int64)
+    ]
+    for narrow, wide in zip(*(done.output for done in found), strict=True):
+        np.testing.assert_array_equal(narrow, wide)
+    # A line of the scalar unit's cache holds half as many.
+    assert found[0].time_us <= found[1].time_us
+
+
 def test_in_fractals_a_token_is_spread_over_its_page() -> None:
     key = np.arange(32, dtype=np.float16).reshape(1, 2, 16)
     cache = np.zeros((1, 2, 4, 16), np.float16)
@@ -143,6 +160,9 @@ ROWS = [
         "4 tokens, not 2 of 5; make both alike"),
     Row({"cache_mode": "PA_NZ"}, "key_cache must have shape (blocks, 1, block_size, 16) for key of "
         "shape (2, 1, 16), not (2, 4, 1, 16); make it so"),
+    Row({"slot_mapping": slots(0, 1).astype(np.int8)},
+        "slot_mapping must be int32 or int64 on {series}, not int8; convert it",
+        {"slot_mapping": slots(0, 1).astype(np.int64)}),
     Row({"slot_mapping": slots(0)},
         "slot_mapping must have shape (2,) like key, not (1,); pass one of that shape"),
     Row({"slot_mapping": slots(0, 8)}, "slot_mapping must name slots below 8, which the caches "

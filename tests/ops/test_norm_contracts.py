@@ -6,6 +6,8 @@ norm/*/op_host.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from calls import half_ones as ones
@@ -79,6 +81,16 @@ QUANT_BASE = ADD_BASE | {
     "zero_points1": ones(64, dtype=np.int32),
 }
 VECTOR = "must have the shape of gamma, (64,), not (1,); pass a number for each of its elements"
+
+
+def _quantised_rows(columns: int) -> dict[str, Any]:
+    """Rows of *columns* with all that makes their pieces narrow."""
+    names = {"scales1": F32, "scales2": F32, "zero_points1": np.int32, "zero_points2": np.int32}
+    vectors = {"gamma": F16, "beta": F16} | names
+    rows = {name: ones(3, columns, dtype=F16) for name in ("x1", "x2")}
+    return rows | {name: ones(columns, dtype=kind) for name, kind in vectors.items()}
+
+
 QUANT_ROWS = [
     Row({"scales1": ones(1, dtype=F32), "zero_points1": None}, f"scales1 {VECTOR}",
         {"scales1": ones(1, dtype=F32), "zero_points1": ones(1, dtype=np.int32),
@@ -96,6 +108,10 @@ QUANT_ROWS = [
             ("x1", (3,), F16), ("x2", (3,), F16), ("gamma", (), F16), ("scales1", (), F32),
             ("zero_points1", (), np.int32))},
         "gamma must have at least 32 elements on {series}, not 16; pad it", lines=OLD),
+    Row(_quantised_rows(12289),
+        "gamma must leave at least 32 elements to the last piece of a row on {series}, where "
+        "pieces have 6144, not 1: storing fewer would overwrite the next row, which is not "
+        "simulated; pad it", _quantised_rows(12320), OLD),
 ]  # fmt: skip
 test_npu_add_rms_norm_quant = constraints("npu_add_rms_norm_quant", QUANT_BASE, QUANT_ROWS)
 

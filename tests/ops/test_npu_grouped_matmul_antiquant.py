@@ -97,6 +97,17 @@ def test_all_vector_cores_together_make_the_same_numbers(
     assert found.template == "antiquant_performance"
 
 
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("dtype", [F16, BF16])
+@pytest.mark.parametrize("k", [1, 2, 3, 5, 7, 9, 15, 17])
+def test_few_rows_of_a_weight_fit(
+    k: int, dtype: Any, turned: bool, rng: np.random.Generator
+) -> None:
+    given = call_of(rng, [3, 0, 20], (k, 24), dtype, 8, turned=turned, bias=True)
+    found = run(OP, **given, device=A2, timing=False)
+    assert_same(found.output, REFERENCE(**given))
+
+
 def test_each_x_by_its_own_weight() -> None:
     rng = np.random.default_rng(5)
     sizes = (3, 64, 40), (7, 96, 520)

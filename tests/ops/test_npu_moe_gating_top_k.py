@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from op_calls import BF16, SPECIAL, Row, assert_as_reference, constraints
 
 from npusim import TensorSpec, run
+from npusim.data.errors import DocumentWarning
 from npusim.isa import MrgSort, Sort32
 
 OP = "npu_moe_gating_top_k"
@@ -82,6 +84,9 @@ SHAPES: list[tuple[tuple[int, int], int, dict[str, Any]]] = [
     ((2, 160), 6, {"group_count": 8, "k_group": 3, "norm_type": 1}),
     ((2, 2048), 20, {"norm_type": 1, "out_flag": True}),
     ((2, 300), 64, {"group_count": 3, "k_group": 2, "group_select_mode": 1}),
+    ((2, 256), 8, OF_32 | {"k_group": 5}),
+    ((2, 256), 8, {"group_count": 16, "k_group": 9, "norm_type": 1}),
+    ((2, 256), 8, {"group_count": 32, "k_group": 21, "group_select_mode": 1}),
     ((1, 64), 64, {"group_count": 64, "k_group": 64, "out_flag": True}),
     ((2, 1000), 9, {"group_count": 50, "k_group": 40, "out_flag": True}),
 ]
@@ -150,6 +155,15 @@ def test_groups_of_32_are_sorted_at_once() -> None:
     assert [op.counts for op in ops_of if isinstance(op, MrgSort)] == [(32,) * 4]
 
 
+@pytest.mark.parametrize("kept", range(2, 64))
+def test_any_number_of_groups_may_be_kept(kept: int, rng: np.random.Generator) -> None:
+    x = rng.normal(0, 3, (1, 256)).astype(np.float32)
+    given = {"x": x, "k": kept * 4, "group_count": 64, "k_group": kept}
+    best = np.sort(np.argsort(-x.reshape(64, 4).max(axis=1))[:kept])
+    wanted = [4 * group + place for group in best for place in range(4)]
+    assert sorted(chosen(given.pop("x"), given.pop("k"), **given)[0]) == wanted
+
+
 # ---- what is refused ----
 
 BASE = {"x": np.zeros((4, 64), np.float16), "k": 4}
@@ -183,3 +197,14 @@ ROWS = [
         {"routed_scaling_factor": 2}),
 ]  # fmt: skip
 test_each_constraint = constraints(OP, BASE, ROWS)
+
+
+def test_two_experts_to_a_group_are_warned_of() -> None:
+    x = np.zeros((4, 64), np.float16)
+    message = (
+        "npu_moe_gating_top_k: group_count should leave more than 2 experts to a group, as the "
+        "document asks, not 2; make fewer groups"
+    )
+    with pytest.warns(DocumentWarning, match=f"^{re.escape(message)}$"):
+        run(OP, x, 4, group_count=32, k_group=4, device=A2)
+    run(OP, x, 4, group_count=16, k_group=4, device=A2)

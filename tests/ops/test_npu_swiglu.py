@@ -178,3 +178,9 @@ def test_special_numbers() -> None:
     assert np.isnan(y[1:3]).all()
     # exp(200) is infinite: zero, with the sign of the product.
     assert [str(number) for number in y[3:]] == ["-0.0", "0.0"]
+
+
+def test_tiles_may_fill_the_buffer_of_atlas_inference(rng: np.random.Generator) -> None:
+    x = rng.normal(size=(4, 40_960)).astype(np.float32)
+    found = run("npu_swiglu", x, device="ascend310p3").output
+    np.testing.assert_array_equal(np.asarray(found), ops.load("npu_swiglu").reference(x))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -278,6 +279,21 @@ def test_bad_folders_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert str(error.value) == (
         f"run: {VARIABLE} must be a folder, not {taken / 'deeper'}: Not a directory; name another"
     )
+
+
+@pytest.mark.parametrize(
+    ("cache", "kind", "message"),
+    [
+        ("a\0b", StoreError, "run: cache must be a folder, not 'a\\x00b' with a null byte; name "
+         "another"),
+        (3, TypeError, "run: cache must be the path of a folder, not 3; pass a string or a Path"),
+        (b"a", TypeError, "run: cache must be the path of a folder, not b'a'; pass a string or a "
+         "Path"),
+    ],
+)  # fmt: skip
+def test_what_is_no_path_is_refused(cache: Any, kind: type[Exception], message: str) -> None:
+    with pytest.raises(kind, match=f"^{re.escape(message)}$"):
+        anew(cache=cache)
 
 
 # ---- several processes ----

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from simulated_card import recorded, torch
+from simulated_card import recorded, torch, torch_npu
 
 import npusim
 from npusim.torch.clock import clock
@@ -352,3 +352,17 @@ def test_a_multiple_of_bfloat16_is_rounded_by_a_separate_kernel() -> None:
     found, launches = launched(lambda: torch.add(x, x, alpha=0.3))
     assert launches == 2
     assert torch.equal(found.cpu(), (x * 0.3 + x).cpu())
+
+
+@pytest.mark.parametrize("values", [True, False])
+def test_operators_of_torch_npu_copy_views_as_those_of_torch_do(values: bool) -> None:
+    npusim.torch.install(device="ascend910b2", values=values)
+    try:
+        x = torch.ones(64, 96, dtype=torch.float16, device="npu")
+        for view, kernels in ((x.t(), ["permute"]), (x[:, 16:80], ["narrow"]), (x[:32], [])):
+            _, by_torch = recorded(lambda view=view: torch.abs(view))
+            assert by_torch == [*kernels, "abs"]
+            _, names = recorded(lambda view=view: torch_npu.npu_swiglu(view))
+            assert names == [*kernels, "npu_swiglu"]
+    finally:
+        npusim.torch.install(device="ascend910b2")

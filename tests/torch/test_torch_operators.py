@@ -506,10 +506,10 @@ def test_errors_are_told_as_on_a_card() -> None:
         "convert it [161002]",
     )
     fails(
-        lambda: quantize(x, ones, None, 290),
+        lambda: quantize(x, ones, None, 289),
         "aclnnQuantize",
         "npu_quantize: dtype must be qint8, quint8, int32 or qint32 with div_mode=True on Atlas "
-        "A2, not '290'; choose one of these [161002]",
+        "A2, not '289'; choose one of these [161002]",
     )
     fails(
         lambda: cast(x, torch_npu.Format.NCHW),

@@ -364,6 +364,23 @@ def test_a_long_text_is_not_unpacked(out: Path, monkeypatch: pytest.MonkeyPatch)
     refused(out, "trace.npz is damaged: programs must have at most 1000 bytes")
 
 
+def test_programs_have_no_more_text_than_what_runs_can_need(
+    out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    facts = json.loads((out / "run.json").read_text())
+    count = sum(
+        each["micro_ops"] for pipes in facts["counters"].values() for each in pipes.values()
+    )
+    most = (1 << 18) + (1 << 11) * count
+    tree, arrays = members(out)
+    tree["programs"][0]["name"] = "a" * (most + (1 << 16))
+    replaced(out, tree, arrays)
+    unpacked: list[str] = []
+    monkeypatch.setattr(zipfile.ZipFile, "read", lambda _, info: unpacked.append(info.filename))
+    refused(out, f"trace.npz is damaged: programs must have at most {most} bytes")
+    assert unpacked == []
+
+
 def test_a_member_must_come_once(out: Path) -> None:
     with zipfile.ZipFile(out / "trace.npz", "a") as archive:
         content = archive.read("times0.npy")

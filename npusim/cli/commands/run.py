@@ -101,7 +101,7 @@ ICacheOption = Annotated[
 Values = Annotated[bool, typer.Option("--values/--no-values", help="Compute the values.")]
 Timing = Annotated[bool, typer.Option("--timing/--no-timing", help="Compute the time.")]
 Export = Annotated[
-    str | None,
+    list[str] | None,
     typer.Option(
         metavar="FORMATS",
         help="Traces and tables to write into -o as well: msprof, perfetto, or both with a comma.",
@@ -187,7 +187,7 @@ def run_operator(
         output=output,
         force=force,
         as_json=as_json,
-        export=export,
+        export=",".join(export) if export else None,
         trace_time=trace_time.value,
         level=None if level is None else level.value,
         l2=l2,

@@ -167,6 +167,7 @@ OPERATOR = ops.Operator(
     kernel_type="MoeInitRoutingV3",
     document=__doc__,
     support=SUPPORT,
+    unsimulated=ops.ATLAS_INFERENCE,
     contract=check,
     tile=tile,
     build=build,
