@@ -22,7 +22,7 @@ from npusim.ops._contract import Contract
 from npusim.ops._oracle import Given
 from npusim.ops._protocol import Operator, Plan, Problem, normalize, signature
 from npusim.ops._support import Row
-from npusim.ops._support_table import support_table, support_text
+from npusim.ops._support_table import support_table, support_text, table_text
 from npusim.ops._torch import TorchFunction, TorchTensor
 
 __all__ = [
@@ -42,6 +42,7 @@ __all__ = [
     "signature",
     "support_table",
     "support_text",
+    "table_text",
 ]
 
 

@@ -9,7 +9,7 @@ from npusim.ops._protocol import Operator
 from npusim.ops._signature import Parameter
 from npusim.ops._support import MAX_RANK, Operands, Row, dimensions, listed
 
-__all__ = ["support_table", "support_text"]
+__all__ = ["support_table", "support_text", "table_text"]
 
 
 def support_table(operator: Operator) -> tuple[tuple[str, ...], ...]:
@@ -34,7 +34,12 @@ def support_table(operator: Operator) -> tuple[tuple[str, ...], ...]:
 
 def support_text(operator: Operator) -> str:
     """The same as a table of Markdown, which reads well as plain text, too."""
-    header, *lines = support_table(operator)
+    return table_text(support_table(operator))
+
+
+def table_text(table: tuple[tuple[str, ...], ...]) -> str:
+    """*table*, a header and lines of cells, in Markdown."""
+    header, *lines = table
     widths = [max(map(len, column)) for column in zip(header, *lines, strict=True)]
     ruled = [header, tuple("-" * width for width in widths), *lines]
     return "\n".join(

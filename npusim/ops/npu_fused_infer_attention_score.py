@@ -59,6 +59,7 @@ from npusim.data.dtypes import Array
 from npusim.ops._attention import ELSEWHERE, build, oracle_of, tile
 from npusim.ops._attention.check import INT8_PER_TOKEN, check, shapes_of
 from npusim.ops._attention.problem import LAYOUTS, TEMPLATES
+from npusim.ops._attention.rules import table
 from npusim.ops._oracle import Given
 from npusim.ops._protocol import Operator
 from npusim.ops._torch import Result, Sizes, TorchArguments, TorchFunction
@@ -106,6 +107,7 @@ OPERATOR = Operator(
     document=__doc__,
     support=INT8_PER_TOKEN,
     elsewhere=ELSEWHERE,
+    rules=table({}),
     contract=check,
     tile=tile,
     build=build,

@@ -121,6 +121,7 @@ def test_split_keys_equal_the_reference(case: Any, dtype: Any) -> None:
 
 
 @pytest.mark.sample(2)
+@pytest.mark.filterwarnings("ignore:.* by the document at most 64 query heads:UserWarning")
 @pytest.mark.parametrize(
     ("keys", "heads", "head_size"),
     [
@@ -165,6 +166,36 @@ def test_bands_equal_the_reference(
     assert_all_same(found, reference(call))
     truth = float64_attention(call, queries, keys)
     assert np.abs(found[0].astype(np.float64) - truth).max() <= 2e-3
+
+
+@pytest.mark.sample(4)
+@pytest.mark.parametrize("block_size", [0, 128])
+@pytest.mark.parametrize(
+    ("queries", "keys", "heads", "more"),
+    [
+        ((5, 3), (2, 9), (4, 2), {}),
+        ((200, 1), (70, 5), (2, 1), {}),
+        ((700,), (600,), (2, 2), {}),
+        ((3000,), (70,), (1, 1), {}),
+        ((10, 1), (4, 1100), (4, 1), {}),
+        ((300,), (100,), (2, 1), {"sparse_mode": 4, "pre_tokens": -20, "next_tokens": 40}),
+        ((300,), (300,), (1, 1), {"sparse_mode": 4, "pre_tokens": -20, "next_tokens": 40}),
+        ((140,), (600,), (1, 1), {"sparse_mode": 4, "pre_tokens": 600, "next_tokens": -590}),
+    ],
+)
+def test_tokens_that_see_no_key_give_zeros_and_no_sum(
+    queries: Any, keys: Any, heads: Any, more: dict[str, Any], block_size: int
+) -> None:
+    rng = np.random.default_rng(5)
+    call = attention_call(rng, queries, keys, heads, 32, np.float16, block_size, **more)
+    output, lse = values(call | {"softmax_lse_flag": True})
+    assert_all_same((output, lse), reference(call | {"softmax_lse_flag": True}))
+    truth = float64_attention(call, queries, keys)
+    sees_none = ~truth.any(axis=2)
+    assert sees_none.any()
+    assert not output[sees_none].any()
+    assert (np.isposinf(lse[..., 0]) == sees_none).all()
+    assert np.abs(output.astype(np.float64) - truth).max() <= 2e-3
 
 
 @pytest.mark.parametrize("number", [np.inf, -np.inf, np.nan, 65504.0])

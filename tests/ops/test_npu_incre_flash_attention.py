@@ -39,21 +39,25 @@ def test_it_is_the_first_operator_by_other_names(device: str) -> None:
     assert (found.time_us, found.template) == (known.time_us, "IFA")
 
 
-OTHERS = (
-    "offsets of keys, quantised queries and outputs, offsets of scores, prefixes and rotated parts "
-    "of a head are not simulated; leave it out"
-)
 ROWS = [
     Row({"antiquant_scale": None, "key": KEYS[0].astype(F16), "value": KEYS[1].astype(F16)},
         "antiquant_scale must be given, with key and value of int8, not None: the kernel for other "
         "keys is not simulated; call npu_fused_infer_attention_score, which has others", {}, NEW,
         Code.UNSUPPORTED),
-    Row({"antiquant_scale": np.ones(3, F16)}, "antiquant_scale must have shape (2,) or (2, 2, 32) "
-        "with input_layout BSND, not (3,); reshape it", {"antiquant_scale": np.ones(2, F16)}, NEW),
-    Row({"antiquant_offset": np.ones(2, F16)}, f"antiquant_offset must be None, not an array of "
-        f"float16 (2,): {OTHERS}", {}, NEW, Code.UNSUPPORTED),
-    Row({"actual_seq_lengths": [1, 2, 3]}, "actual_seq_lengths must have 1 or 2 entries, one for "
-        "each request, not 3; pass as many", {"actual_seq_lengths": [3]}, NEW),
+    Row({"antiquant_scale": np.ones(3, F16)}, "scales must be one, or have the columns of heads, "
+        "or with mode 1 the tokens of requests, not antiquant_scale (3,) in place of (2,) or (2, "
+        "2, 32); reshape it", {"antiquant_scale": np.ones(2, F16)}, NEW, Code.TILING_ERROR),
+    Row({"antiquant_offset": np.ones(2, F16)}, "parameters that are not simulated must be None, "
+        "and modes 0, not antiquant_offset=an array of float16 (2,); leave it out", {}, NEW,
+        Code.UNSUPPORTED),
+    Row({"query": np.ones((3, 1, 4, 32), F16), "key": KEYS[0, [0, 1, 0]],
+         "value": KEYS[1, [0, 1, 0]]}, "lengths must have one entry, or one for each request, not "
+        "[9, 4] for 3; pass as many", {"actual_seq_lengths": [3, 1, 2]}, NEW, Code.TILING_ERROR),
+    Row({"actual_seq_lengths": [9, 10]}, "actual_seq_lengths must be at most the tokens of key, "
+        "not [9, 10] for 9; pass lengths that fit", {"actual_seq_lengths": [3]}, NEW,
+        Code.TILING_ERROR),
+    Row({"inner_precise": 2}, "inner_precise must be 0 or 1, not 2; pass 0", {"inner_precise": 0},
+        NEW, Code.TILING_ERROR),
     Row({"scale_value": "x"}, "scale_value must be a finite number of fp32, not 'x'; pass 1 / "
         "sqrt(columns of a head), say", {}, NEW),
     Row({"query": np.ones((2, 3, 4, 32), F16)}, "query must have one token a request with key of "

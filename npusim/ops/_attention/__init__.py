@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from warnings import catch_warnings, simplefilter
+
 from npusim import devices
 from npusim.data.dtypes import Array
+from npusim.data.errors import DocumentWarning
 from npusim.devices.schema import DeviceSpec
 from npusim.kernel.program import Block
 from npusim.ops._attention import fai, fia, ifa
@@ -49,6 +52,9 @@ def oracle_of(operator: Operator, given: Given) -> tuple[Array, Array]:
     """
     spec = given.spec or devices.load(CHIP)
     arguments = {each.name: getattr(given, each.name) for each in operator.parameters}
-    problem = operator.check(spec, **arguments)
+    with catch_warnings():
+        # The call itself has warned.
+        simplefilter("ignore", DocumentWarning)
+        problem = operator.check(spec, **arguments)
     assert isinstance(problem, Problem)
     return attend(problem, spec, given.cube_order)

@@ -14,7 +14,8 @@ is the tile's, from the last 32 columns that begin before it on. Of a band, whos
 the first keys either, the zeros of another piece hide.
 
 Sources: see :mod:`npusim.ops._attention.fai` (epilogue/block). Assumed: where the mask lies as
-bytes, how the zeros come to hide, and that a task whose request has no keys gives zeros.
+bytes, how the zeros come to hide, that a task whose rows see no key gives zeros, and that such rows
+of another task are cleared at the end.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from npusim.kernel.views import GmView, repeat
 from npusim.kernel.wide_plane import LANES, WidePlane, by_rows, padded, reduce_by_64, spread
 from npusim.ops._attention.fai_tiling import SLOTS, Form, Part, Tile
 from npusim.ops._attention.places import Places
+from npusim.ops._attention.problem import MASK_EXTENT
 
 AHEAD = 2
 """Tiles by which Q @ K^T is ahead of P @ V."""
@@ -52,6 +54,10 @@ MASK_UNIT = 32
 """Columns of the mask are taken from a multiple of so many on, and as many."""
 HIDDEN = -3e38
 """What is added to a score that is hidden."""
+
+
+Spans = tuple[tuple[int, int], ...]
+"""First rows, and how many."""
 
 
 def rows_at_a_time(columns: int) -> int:
@@ -102,12 +108,18 @@ def store_sums(
     column: Local | None,
     views: tuple[GmView, ...],
     first: int = 0,
+    blind: Spans = (),
 ) -> None:
-    """*column*, or what is a block a row in *blocks*, to *views* of softmax_lse, head by head."""
+    """*column*, or what is a block a row in *blocks*, to *views* of softmax_lse, head by head.
+
+    That of *blind* rows, first ones and counts, is infinite.
+    """
     rows = sum(view.rows for view in views)
     if column is not None:
         spread(core, blocks, column)
         rows = column.count
+    for row, count in blind:
+        core.duplicate(blocks.at(row * BLOCK, count * BLOCK), inf)
     core.sync("vector", "mte3")
     store_heads(core, blocks, views, first, rows, BLOCK_BYTES)
     core.sync("mte3", "vector")
@@ -181,8 +193,9 @@ class Vector:
         """The piece of the stencil whose first row has zeros before key *diagonal*."""
         # Row i of the stencil has its first one at i + 1.
         shift = diagonal - 1 - first
-        top, left = max(0, shift) + part.token, max(0, -shift)
         columns = align_up(keys, MASK_UNIT)
+        # Far above its diagonal all of the stencil is ones.
+        top, left = max(0, shift) + part.token, min(max(0, -shift), MASK_EXTENT - columns)
         stencil = self._places.mask[top : top + part.tokens, left : left + columns]
         return Masked(first, keys, is_start, stencil)
 
@@ -322,11 +335,13 @@ class Vector:
         every = None if keeps else places.updated(rows.stop)[rows, :]
         outputs: tuple[GmView, ...] = ()
         sums: tuple[GmView, ...] = ()
+        blind: Spans = ()
         if number == len(tiles) - 1:
             outputs, sums = places.outputs(part), places.sums(part)
+            blind = tuple(form.blind(part))
             if form.is_piece:
                 outputs, sums = ((view,) for view in places.of_piece(part))
-        state = tile.index % SLOTS, number == 0, every, outputs, sums
+        state = tile.index % SLOTS, number == 0, every, outputs, sums, blind
         repeat(self.core, self._write_update, products, *state, keeps_slots=True)
 
     def _write_update(
@@ -337,6 +352,7 @@ class Vector:
         every: GmView | None,
         outputs: tuple[GmView, ...],
         sums: tuple[GmView, ...],
+        blind: Spans,
     ) -> None:
         """Products `(rows, columns)` onto the output; *outputs* and *sums* are there at the end.
 
@@ -357,14 +373,14 @@ class Vector:
             if not is_first:
                 self._shrink_and_add(output, products[here, :], slot, row)
             if outputs:
-                self._finish(output, row, rows, outputs)
+                self._finish(output, row, rows, outputs, blind)
             elif every is not None:
                 core.sync("vector", "mte3")
                 copy_out(core, output, every[here, :], every.row_bytes)
             if outputs or every is not None:
                 self._output.free(output)
         if outputs and products.rows:
-            self._finish_sums(products.rows, sums)
+            self._finish_sums(products.rows, sums, blind)
 
     def _shrink_and_add(self, output: Local, products: GmView, slot: int, row: int) -> None:
         """`O = O * shrink + products`, for rows of the core's from *row* on."""
@@ -375,10 +391,16 @@ class Vector:
         core.add(plane.whole, plane.whole, loaded[: plane.whole.count])
         self._products.free(loaded)
 
-    def _finish(self, output: Local, row: int, rows: int, views: tuple[GmView, ...]) -> None:
+    def _finish(
+        self, output: Local, row: int, rows: int, views: tuple[GmView, ...], blind: Spans
+    ) -> None:
         """Divide the output of *rows* of the core's from *row* on, and store it head by head."""
         core, plane = self.core, plane_of(output, rows, self._a.head_size)
         by_rows(core, "div", plane, spread(core, self._blocks, self._total.at(row, rows)))
+        for first, count in blind:
+            start, stop = max(first - row, 0), min(first + count - row, rows)
+            if start < stop:
+                core.duplicate(plane.row(start, 0, (stop - start) * plane.pitch), 0.0)
         if views[0].dtype is not FLOAT32:
             # fp32 -> the type of the query, where it lies
             narrow = output.as_dtype(self._a.element, plane.whole.count)
@@ -386,7 +408,7 @@ class Vector:
         core.sync("vector", "mte3")
         store_heads(core, output, views, row, rows)
 
-    def _finish_sums(self, rows: int, views: tuple[GmView, ...]) -> None:
+    def _finish_sums(self, rows: int, views: tuple[GmView, ...], blind: Spans) -> None:
         """softmax_lse, ln of the sum and the largest score of each row, head by head."""
         if not views:
             return
@@ -394,7 +416,7 @@ class Vector:
         core.ln(found, self._total[:rows])
         core.add(found, found, self._largest[:rows])
         if views[0].pitch:
-            store_sums(core, self._blocks, found, views)
+            store_sums(core, self._blocks, found, views, blind=blind)
             return
         # Those of a piece lie together.
         core.sync("vector", "mte3")

@@ -89,35 +89,37 @@ class Rows:
     @cached_property
     def by_token(self) -> bool:
         """Whether a token's heads come one after the other; else a head's tokens."""
-        return self.a.layout in ("BSH", "BSND", "TND")
-
-    @cached_property
-    def has_stencil(self) -> bool:
-        """Whether lengths say what is hidden: for one token a request the mode does not count."""
-        return self.a.is_stencil and (self.a.is_packed or self.a.longest_query > 1)
+        return self.a.layout.partition("_")[0] in ("BSH", "BSND", "TND")
 
     @cached_property
     def mask(self) -> Mask | None:
         """A mask that is taken as it is, `(requests or 1, tokens, keys)`."""
         a = self.a
-        if not a.has_mask or a.is_stencil:
+        if not a.has_own_mask:
             return None
-        *_, rows, keys = a.mask_shape
-        if len(a.mask_shape) == 2:
+        *outer, rows, keys = a.mask_shape
+        if not outer:
             # (tokens, keys), or (requests, keys) where each request has one token.
-            is_shared = a.longest_query > 1 or rows != a.requests
-            return Mask(keys, 0 if is_shared else keys)
-        is_shared = a.mask_shape[0] != a.requests
-        return Mask(keys, 0 if is_shared else rows * keys)
+            return Mask(keys, 0 if a.longest_query > 1 else keys)
+        return Mask(keys, rows * keys if outer[0] == a.requests else 0)
 
     def window(self, request: int) -> tuple[int | None, int | None]:
         """Keys `token + first` to `token + last` that a token sees, None without a bound."""
-        return self.a.window(request) if self.has_stencil else (None, None)
+        return self.a.window(request)
+
+    def reach(self, request: int) -> tuple[int | None, int | None]:
+        """The same of keys whose tiles are looked at.
+
+        With a mask of its own, a call chooses tiles by pre_tokens and next_tokens: within a tile
+        the mask alone hides.
+        """
+        a = self.a
+        return (-a.pre_tokens, a.next_tokens) if a.has_own_mask else a.window(request)
 
     def visible(self, request: int, row: int, rows: int) -> tuple[int, int]:
         """The keys `[start, end)` that some of the rows [row, row + rows) may see."""
         first, last = self._tokens(request, row, rows)
-        before, after = self.window(request)
+        before, after = self.reach(request)
         keys = self.a.kv_lengths[request]
         if before is not None and after is not None and before > after:
             return 0, 0
@@ -126,11 +128,13 @@ class Rows:
         return min(start, keys), max(end, 0)
 
     def blind(self, request: int) -> tuple[int, int]:
-        """Tokens up to the first number, and from the second one on, see no key at all."""
-        before, after = self.window(request)
+        """Tokens up to the first number, and from the second one on, give zeros."""
+        before, after = self.reach(request)
         queries, keys = self.a.query_lengths[request], self.a.kv_lengths[request]
         first = 0 if after is None else min(queries, max(0, -after))
-        last = queries if before is None else min(queries, max(0, keys - before))
+        # Of a mask of its own, the end is counted from the last token.
+        end = queries if self.a.has_own_mask else keys
+        last = queries if before is None else min(queries, max(0, end - before))
         return (first, last) if first < last and keys else (queries, queries)
 
     def _tokens(self, request: int, row: int, rows: int) -> tuple[int, int]:
@@ -181,7 +185,7 @@ def tile_sizes(rows: Rows) -> TileSizes:
     keys = PREFILL_KEYS
     if not is_prefill:
         keys = DECODE_KEYS[min(a.group // GROUP_STEP, len(DECODE_KEYS) - 1)]
-    if rows.has_stencil:
+    if a.is_stencil:
         keys = min(keys, STENCIL_KEYS)
     if page is not None and keys > page.block_size:
         keys = align_down(keys, page.block_size)

@@ -25,26 +25,23 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from npusim.data.dtypes import FLOAT16, Array, DType
+from npusim.data.dtypes import FLOAT16, Array
 from npusim.data.integers import ceil_div
 from npusim.data.product import CubeOrder
 from npusim.devices.schema import DeviceSpec
 from npusim.ops._attention.check import Problem
 from npusim.ops._attention.fai_tiling import TASK_ROWS, TILE, work_of
 from npusim.ops._attention.fia_tiling import Rows, RowTile, schedule
+from npusim.ops._attention.oracle_sums import F32, Single, away, nearest, row_sums, sums_by_64
 from npusim.ops._attention.problem import Attention, Scales, sides_of
 from npusim.ops._matmul_oracle import cube_product, exact_int
 
-Single = NDArray[np.float32]
-F32 = np.float32
 ADDED, REPLACED = F32(-3e38), F32(-1e12)
 """What FAI adds to a score that is hidden, and what FIA replaces it by."""
 LOWEST, LOWEST_OF_DIGITS = np.finfo(np.float32).min, F32(-2e38)
 """Where the maximum of pieces begins, and where maxima of rows begin in IFA."""
 FIRST, NEXT = F32(127), F32(254)
 """What a number is multiplied by before its first digit, and what is left before the next one."""
-LANES = 64
-"""fp32 in a repeat."""
 
 
 Tiles = list[tuple[int, int]]
@@ -78,6 +75,9 @@ def attend(problem: Problem, spec: DeviceSpec, order: CubeOrder) -> tuple[Array,
     Tokens that see no key give zeros and infinite logarithms.
     """
     a, template = problem.attention, problem.choice.template
+    if problem.is_empty:
+        output, lse = (np.zeros(x.shape, x.element.numpy) for x in problem.outputs.values())
+        return output, lse
     arrays = {each.name: np.asarray(each.array) for each in problem.inputs}
     is_fai, cores = template.startswith("FAI"), spec.cores["aic"].count
     out = np.zeros(max(problem.output.size, 1), a.element.numpy)
@@ -95,7 +95,7 @@ def attend(problem: Problem, spec: DeviceSpec, order: CubeOrder) -> tuple[Array,
             o, logs = _rows(a, arrays, group, k, v, is_fai, order)
             view = _tokens_of(a, "output", out, group.request)
             is_away = a.element is FLOAT16 and not is_fai
-            view[places] = _away(o, FLOAT16) if is_away else o.astype(a.element.numpy)
+            view[places] = away(o, FLOAT16) if is_away else o.astype(a.element.numpy)
             lse[group.request][places] = logs
     output = out[: problem.output.size].reshape(problem.output.shape)
     if not a.returns_lse:
@@ -118,9 +118,12 @@ def _rows(
     """Output and softmax_lse of the rows of *group*, of keys and values `(keys, columns)`."""
     request, rows = group.request, Rows(a)
     q = _tokens_of(a, "query", arrays["query"], request)[group.heads, group.tokens]
-    window = a.window(request) if is_fai else rows.window(request)
-    hidden = _hidden(window, group.tokens, len(k))
+    hidden = _hidden(a.window(request), group.tokens, len(k))
     seen = ~hidden.all(axis=1)
+    if a.has_own_mask and not is_fai:
+        # Tokens that the band leaves out: its start is counted from the last token.
+        seen = group.tokens >= -a.next_tokens
+        seen &= group.tokens < a.query_lengths[request] + a.pre_tokens
     if rows.mask is not None and not is_fai:
         first = request * rows.mask.request + group.tokens * rows.mask.pitch
         places = first[:, None] + np.arange(len(k))
@@ -131,12 +134,18 @@ def _rows(
         piece = _piece(a, q, k, v, hidden, is_fai, order)
     states = [piece(tiles) for tiles in group.pieces]
     if is_fai:
-        return _combined_by_lse(states)
+        o, logs = _combined_by_lse(states)
+        o[~seen], logs[~seen] = 0, np.inf
+        return o, logs
     o, total, largest = _combined_by_sums(states)
-    if a.inner_precise & 2 and rows.mask is not None:
-        seen &= largest != REPLACED
-    logs = _nearest(np.log, total) + largest
-    o[~seen], logs[~seen] = 0, np.inf
+    logs = nearest(np.log, total) + largest
+    has_sum = seen
+    if a.has_own_mask:
+        corrects = a.inner_precise & 2
+        is_seen = largest != REPLACED
+        has_sum = is_seen | (not corrects and min(a.pre_tokens, a.next_tokens) >= 0)
+        seen &= is_seen | (not corrects)
+    o[~seen], logs[~has_sum] = 0, np.inf
     return o, logs
 
 
@@ -156,8 +165,9 @@ def _fai_groups(a: Attention, cores: int, template: str) -> Iterator[Group]:
         for start in range(0, length if keys else 0, TASK_ROWS):
             tokens = np.arange(start, min(start + TASK_ROWS, length))
             begin = 0 if first is None else max(0, start + first) // TILE * TILE
-            seen = keys if last is None else min(keys, max(0, start + TASK_ROWS + last))
-            for head in range(a.query_heads if seen else 0):
+            seen = keys if last is None else min(keys, start + TASK_ROWS + max(0, last))
+            sees_none = _hidden((first, last), tokens, keys).all()
+            for head in range(0 if sees_none else a.query_heads):
                 cuts = begin, *ends.get((request, head), [seen])
                 heads = np.full(tokens.size, head)
                 pieces = [_tiles(*span, TILE) for span in pairwise(cuts)]
@@ -248,8 +258,8 @@ def _softmax(
         for here in (slice(*tile) for tile in tiles):
             s = scores(here)
             new = np.maximum(largest, s.max(axis=1))
-            faded = _nearest(np.exp, largest - new)
-            p = _nearest(np.exp, s - new[:, None])
+            faded = nearest(np.exp, largest - new)
+            p = nearest(np.exp, s - new[:, None])
             total = faded * total + sums(p)
             largest, more = new, product(here, p)
             out = more if out is None else out * faded[:, None] + more
@@ -278,10 +288,10 @@ def _piece(
         return np.where(hidden[:, here], REPLACED, found)
 
     def product(here: slice, p: Single) -> Single:
-        weights = p.astype(a.element.numpy) if is_fai else _away(p, a.element)
+        weights = p.astype(a.element.numpy) if is_fai else away(p, a.element)
         return cube_product(weights, v[here], order=order)
 
-    return _softmax(len(q), scores, product, _sums_by_64 if is_fai else row_sums, F32(-np.inf))
+    return _softmax(len(q), scores, product, sums_by_64 if is_fai else row_sums, F32(-np.inf))
 
 
 def _digit_piece(
@@ -348,15 +358,15 @@ def _away_to_integers(x: Single) -> Single:
 
 def _combined_by_lse(states: list[State]) -> tuple[Single, Single]:
     """FAI: output and softmax_lse of rows from those of their pieces."""
-    each = [_nearest(np.log, state.total) + state.largest for state in states]
+    each = [nearest(np.log, state.total) + state.largest for state in states]
     if len(states) == 1:
         return states[0].out, each[0]
     # The first axis counts the pieces.
     every = np.stack(each)
     largest = every.max(axis=0)
-    lse = _nearest(np.log, _by_halves(_nearest(np.exp, every - largest))) + largest
+    lse = nearest(np.log, _by_halves(nearest(np.exp, every - largest))) + largest
     total = np.zeros_like(states[0].out)
-    for state, weight in zip(states, _nearest(np.exp, every - lse), strict=True):
+    for state, weight in zip(states, nearest(np.exp, every - lse), strict=True):
         total = weight[:, None] * state.out + total
     return total, lse
 
@@ -377,73 +387,9 @@ def _combined_by_sums(states: list[State]) -> tuple[Single, Single, Single]:
     if len(states) == 1:
         return states[0].out, states[0].total, states[0].largest
     largest = np.maximum(np.stack([state.largest for state in states]).max(axis=0), LOWEST)
-    parts = [state.total * _nearest(np.exp, state.largest - largest) for state in states]
+    parts = [state.total * nearest(np.exp, state.largest - largest) for state in states]
     total = reduce(np.add, parts, np.zeros_like(largest))
     weighted = [
         (part / total)[:, None] * state.out for part, state in zip(parts, states, strict=True)
     ]
     return reduce(np.add, weighted), total, largest
-
-
-# ---- sums and roundings ----
-
-
-def _sums_by_64(p: Single) -> Single:
-    """FAI: the sum of each row of *p* `(rows, keys)`.
-
-    That of 512 and of 256 is a tree of neighbours; of other counts it is that of each 64, one after
-    the other. What a tree lacks counts as 0 (assumed).
-    """
-    if p.shape[1] in (256, 512):
-        return _neighbours(p)
-    starts = range(0, p.shape[1], LANES)
-    return reduce(np.add, [_neighbours(p[:, start : start + LANES]) for start in starts])
-
-
-def row_sums(p: Single) -> Single:
-    """FIA: the sum of each row of *p* `(rows, keys)` as the softmax library adds it up.
-
-    64 running sums, then these by neighbours. The first ones of 512 and more columns are the sums
-    of 8 neighbours, those of 128 and more `x[j] + x[64 + j]`, and every further 64 columns are
-    added to them one by one; what is left at last to the first of them (asc-devkit@82b89a1
-    impl/adv_api/detail/activation/softmax/membase/v220).
-    """
-    rows, keys = p.shape
-    if keys < LANES:
-        return _neighbours(p)
-    if keys >= 512:
-        sums, start = _neighbours(p[:, :512].reshape(rows, LANES, 8)), 512
-    else:
-        sums, start = p[:, :LANES].copy(), LANES
-    for first in range(start, keys, LANES):
-        more = p[:, first : first + LANES]
-        sums[:, : more.shape[1]] += more
-    return _neighbours(sums)
-
-
-def _neighbours(x: Single) -> Single:
-    """`(..., n)` -> `(...)`: neighbours are added, then neighbours of these; zeros fill up."""
-    width = 1 << (x.shape[-1] - 1).bit_length()
-    x = np.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, width - x.shape[-1])])
-    while x.shape[-1] > 1:
-        x = x[..., 0::2] + x[..., 1::2]
-    return np.asarray(x[..., 0])
-
-
-def _nearest(function: np.ufunc, x: Single) -> Single:
-    """*function* of fp32 *x*, rounded to fp32 once."""
-    return np.asarray(function(x.astype(np.float64)), F32)
-
-
-def _away(x: Single, element: DType) -> Array:
-    """*x* rounded to *element*, ties away from zero."""
-    if element is not FLOAT16:
-        # The lower half of the bits goes; half of what remains' last one makes it go up.
-        up = (x.view(np.uint32) + np.uint32(0x8000)) & np.uint32(0xFFFF0000)
-        up = np.where(np.isnan(x), np.uint32(0x7FC00000), up)
-        return np.asarray(up.view(np.float32).astype(element.numpy))
-    # fp16: 11 bits from the first one on, but none below 2**-24.
-    _, exponent = np.frexp(x.astype(np.float64))
-    unit = np.ldexp(1.0, np.maximum(exponent - 11, -24))
-    whole = np.floor(np.abs(x) / unit + 0.5) * unit
-    return np.asarray(np.copysign(whole, x).astype(np.float16))
