@@ -7,7 +7,7 @@ from drawing import Arguments, Draw, recipe
 
 __all__: list[str] = []
 
-TEMPLATES = ("FAI", "FAI-FD", "FAI-DEC", "FIA", "IFA")
+TEMPLATES = ("FAI", "FAI-FD", "FAI-DEC", "FIA", "IFA", "IFA-ATB")
 
 
 def _causal(draw: Draw, dtype: str = "int8") -> object:
@@ -166,11 +166,31 @@ def _of_int8(draw: Draw) -> Arguments:
     return found
 
 
+def _with_offsets(draw: Draw) -> Arguments:
+    """Tokens of requests in TND to keys and values of int8 in pages, which are dequantised."""
+    heads, group, size, dtype = draw.pick(1, 2), draw.pick(1, 3), draw.pick(32, 64), draw.half()
+    tokens = [draw.integer(1, 30) for _ in range(draw.integer(1, 3))]
+    keys = [count + draw.integer(0, 400) for count in tokens]
+    found: Arguments = {
+        "query": draw.tensor((sum(tokens), heads * group, size), dtype),
+        "actual_seq_lengths": np.cumsum(tokens).tolist(), "num_heads": heads * group,
+        "num_key_value_heads": heads, "scale": size**-0.5, "input_layout": "TND",
+        "sparse_mode": draw.pick(0, 3),
+        **_pages(draw, keys, heads, size, "int8", 32 * draw.pick(1, 4), may_have_heads_first=False),
+    }  # fmt: skip
+    if found["sparse_mode"]:
+        found["atten_mask"] = _causal(draw)
+    for name in ("key", "value"):
+        found[name] = draw.integers(found[name].shape)
+        found[f"{name}_antiquant_scale"] = draw.positive((1, heads * size), "float32", 0.1)
+        found[f"{name}_antiquant_offset"] = draw.tensor((heads, size), "float32")
+    return found
+
+
 @recipe("npu_fused_infer_attention_score")
 def fused_infer_attention(draw: Draw) -> Arguments:
-    found = draw.in_turn(_behind_each_other, _in_a_layout, _decoding, _of_int8, _behind_each_other)(
-        draw
-    )
+    kinds = _behind_each_other, _in_a_layout, _decoding, _of_int8, _with_offsets
+    found = draw.in_turn(*kinds, _behind_each_other)(draw)
     if draw.chance(0.15):
         found["template"] = draw.pick(*TEMPLATES)
     return found

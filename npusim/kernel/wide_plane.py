@@ -18,7 +18,16 @@ from npusim.isa import Binary, BinaryOp, Local
 from npusim.kernel.repeats import STRIDE_BLOCKS
 from npusim.kernel.vector_core import VectorCore
 
-__all__ = ["LANES", "WidePlane", "by_rows", "padded", "reduce_by_64", "reduce_rows", "spread"]
+__all__ = [
+    "LANES",
+    "WidePlane",
+    "by_columns",
+    "by_rows",
+    "padded",
+    "reduce_by_64",
+    "reduce_rows",
+    "spread",
+]
 
 __kernel_vocabulary__ = True
 
@@ -102,6 +111,20 @@ def by_rows(core: VectorCore, op: BinaryOp, plane: WidePlane, blocks: Local) -> 
                 number = replace(here, buffer=blocks.buffer, block_stride=0, repeat_stride=1)
                 offset = blocks.at(row * BLOCK, BLOCK).offset_bytes
                 core.step(Binary(op, here, here, replace(number, offset_bytes=offset)))
+
+
+def by_columns(core: VectorCore, op: BinaryOp, plane: WidePlane, numbers: Local) -> None:
+    """`plane = plane op number of the column`; *numbers* `(columns,)`."""
+    with core.independent():
+        if plane.by_row or plane.columns % LANES:
+            for row in range(plane.rows):
+                here = plane.row(row, 0, plane.columns)
+                core.step(Binary(op, here, here, numbers))
+            return
+        for first in range(0, plane.columns, LANES):
+            here, offset = plane.block(first, LANES), numbers.at(first, LANES).offset_bytes
+            same = Local(numbers.buffer, offset, FLOAT32, plane.rows * LANES, 1, 0)
+            core.step(Binary(op, here, here, same))
 
 
 def _spans(plane: WidePlane) -> Iterator[tuple[int, int]]:

@@ -50,6 +50,9 @@ Simulated are:
   or one for each column, in the type of query; of 1 one for each token, `(requests, tokens)`,
   float32. Nothing is dequantised: the query and p become two digits of int8 each, see
   :mod:`npusim.ops._attention.ifa`. Where there are both forms, those of keys and of values count.
+* IFA-ATB: layout TND, keys and values of int8 in pages of three dimensions, with scales and
+  offsets of float32 for each column, without a mask or with the stencil, without softmax_lse. Keys
+  and values are dequantised, and scores are fp16, see :mod:`npusim.ops._attention.ifa_atb`.
 * `template` names the kernel that the vendor would not take itself, see
   :mod:`npusim.ops._attention.problem`.
 

@@ -16,7 +16,7 @@ from op_calls import assert_all_same
 from npusim import Code, DocumentWarning, OpError, TensorSpec, devices, ops, run
 from npusim.ops._attention.call import ATTRIBUTES
 from npusim.ops._attention.problem import choose
-from npusim.ops._attention.rules import INCRE, INT8, RULES
+from npusim.ops._attention.rules import DIGITS, INCRE, INT8, OFFSET, RULES
 from npusim.ops.npu_fused_infer_attention_score_v2 import NAMES
 
 A2, V2 = "ascend910b2", f"{OP}_v2"
@@ -411,7 +411,7 @@ def test_every_rule_is_broken_by_a_case() -> None:
             for text, code in said
         )
         for rule in RULES
-        if rule.scope not in (INT8, INCRE)
+        if rule.scope not in (INT8, DIGITS, OFFSET, INCRE)
     ]
     assert all(broken)
 
@@ -433,10 +433,10 @@ def test_what_a_warning_speaks_of_runs_as_the_reference() -> None:
          "one for each request, not [2.5, 5]; pass the lengths as plain integers"),
         (BASE | {"antiquant_mode": 1}, "antiquant_mode must be 0 with no antiquant_scale on Atlas "
          "A2, not 1; pass 0"),
-        (BASE | {"template": "PFA"}, "template must be FAI, FAI-FD, FAI-DEC, FIA or IFA, not "
-         "'PFA'; leave it out to get the vendor's choice"),
-        (BASE | {"template": "IFA"}, "template 'IFA' can run only if key and value are int8; leave "
-         "it out to get the vendor's choice"),
+        (BASE | {"template": "PFA"}, "template must be FAI, FAI-FD, FAI-DEC, FIA, IFA or IFA-ATB, "
+         "not 'PFA'; leave it out to get the vendor's choice"),
+        (BASE | {"template": "IFA"}, "template 'IFA' can run only if key and value are int8 without "
+         "offsets; leave it out to get the vendor's choice"),
         (BASE | {"template": "FAI-FD"}, "template 'FAI-FD' can run only if the cache is in pages; "
          "leave it out to get the vendor's choice"),
     ],
@@ -449,7 +449,7 @@ def test_what_is_not_simulated_may_be_left_out() -> None:
     operator = ops.load(OP)
     known = {*ATTRIBUTES, *(name for row in operator.support for name in row.entries)}
     others = [each for each in operator.parameters if each.name not in known]
-    assert len(others) == 15
+    assert len(others) == 12
     assert {(each.default, each.by_name) for each in others} == {(None, True)}
 
 

@@ -47,8 +47,9 @@ ROWS = [
     Row({"antiquant_scale": np.ones(3, F16)}, "scales must be one, or have the columns of heads, "
         "or with mode 1 the tokens of requests, not antiquant_scale (3,) in place of (2,) or (2, "
         "2, 32); reshape it", {"antiquant_scale": np.ones(2, F16)}, NEW, Code.TILING_ERROR),
-    Row({"antiquant_offset": np.ones(2, F16)}, "parameters that are not simulated must be None, "
-        "and modes 0, not antiquant_offset=an array of float16 (2,); leave it out", {}, NEW,
+    Row({"antiquant_offset": np.ones(2, F16)}, "offsets must be float32, query in TND, and key in "
+        "pages (blocks, block_size, heads x columns), not float16, BSND and (2, 9, 2, 32): the "
+        "kernels that take others are not simulated; pass them so, or leave offsets out", {}, NEW,
         Code.UNSUPPORTED),
     Row({"query": np.ones((3, 1, 4, 32), F16), "key": KEYS[0, [0, 1, 0]],
          "value": KEYS[1, [0, 1, 0]]}, "lengths must have one entry, or one for each request, not "

@@ -6,7 +6,7 @@ from functools import cached_property
 
 import numpy as np
 
-from npusim.data.dtypes import INT8
+from npusim.data.dtypes import FLOAT32, INT8
 from npusim.data.errors import shown
 from npusim.data.integers import align_up, ceil_div
 from npusim.ops._attention.problem import (
@@ -14,6 +14,7 @@ from npusim.ops._attention.problem import (
     LAYOUTS,
     MASK_EXTENT,
     TEMPLATES,
+    Antiquant,
     Attention,
     Choice,
     Paging,
@@ -168,11 +169,27 @@ class Call(Shapes):
     @property
     def misfit(self) -> str | None:
         """A scale of another shape than it may have, and these shapes; None if all fit."""
-        for scale, mode in self.scales:
+        for scale, mode in (*self.scales, *((each, 0) for each in self.offsets)):
             shapes = self.scale_rooms.shapes(scale, mode)
             if scale.shape not in shapes:
                 return f"{scale.name} {scale.shape} in place of {listed(tuple(map(str, shapes)))}"
         return None
+
+    @cached_property
+    def antiquant(self) -> Antiquant | None:
+        """What scales and offsets do to keys and values; None without any."""
+        return self.scale_rooms.antiquant(self.scales, self.offsets) if self.scales else None
+
+    @property
+    def has_wide_scales(self) -> bool:
+        return {each.element for each in self.offsets} == {FLOAT32}
+
+    @property
+    def has_columns(self) -> bool:
+        """Whether scales and offsets are those of columns."""
+        a = self.antiquant
+        assert a is not None
+        return {each.per for each in (a.key, a.value, *(a.offsets or ()))} == {"channel"}
 
     # ---- what is not simulated ----
 
@@ -217,7 +234,7 @@ class Call(Shapes):
             pre_tokens=self.tokens[0],
             next_tokens=self.tokens[1],
             inner_precise=self.inner_precise,
-            antiquant=self.scale_rooms.antiquant(self.scales) if self.scales else None,
+            antiquant=self.antiquant,
         )
 
     @property

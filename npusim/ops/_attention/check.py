@@ -22,7 +22,7 @@ from npusim.ops import _protocol
 from npusim.ops._attention.call import Call
 from npusim.ops._attention.problem import Attention, Choice
 from npusim.ops._attention.rules import QUERY_RULES, RULES
-from npusim.ops._attention.scales import APART, BOTH, mode_of
+from npusim.ops._attention.scales import APART, BOTH, mode_of, offset_of
 from npusim.ops._contract import Contract
 from npusim.ops._protocol import present
 from npusim.ops._support import A2_A3, Entries, Row, required
@@ -33,8 +33,13 @@ HALVES = (FLOAT16, BFLOAT16)
 # ---- rows ----
 
 
-def _rows(key: Any, modes: Mapping[str, int], *scales: str) -> tuple[Row, ...]:
-    """Rows with *key* and value of a type, None that of the query, and *scales* by their modes."""
+def _rows(
+    key: Any, modes: Mapping[str, int], *scales: str, dequantises: bool = False
+) -> tuple[Row, ...]:
+    """Rows with *key* and value of a type, None that of the query, and *scales* by their modes.
+
+    A kernel that *dequantises* needs offsets, and float32.
+    """
     found = []
     for half in HALVES:
         entries: Entries = {"query": half, "key": key or half, "value": key or half}
@@ -45,7 +50,9 @@ def _rows(key: Any, modes: Mapping[str, int], *scales: str) -> tuple[Row, ...]:
             # It does not count.
             entries[BOTH] = half, FLOAT32
         for name in scales:
-            entries[name] = required(FLOAT32 if modes.get(mode_of(name)) else half)
+            kind = FLOAT32 if dequantises or modes.get(mode_of(name)) else half
+            entries[name] = required(kind)
+            entries[offset_of(name)] = required(kind) if dequantises else kind
         entries |= {name: (mode,) for name, mode in modes.items()}
         found.append(Row(on=A2_A3, **entries))
     return tuple(found)
@@ -63,8 +70,10 @@ INT8_PER_TOKEN = (
     *_rows(INT8, NO_MODES, *APART),
     *_rows(INT8, NO_MODES | {mode_of(APART[1]): 1}, *APART),
     *_rows(INT8, NO_MODES | {mode_of(name): 1 for name in APART}, *APART),
+    *_rows(INT8, NO_MODES, BOTH, dequantises=True),
+    *_rows(INT8, NO_MODES, *APART, dequantises=True),
 )
-"""All of these, with modes: 1 is a scale for each token."""
+"""All of these, with modes, of which 1 is a scale for each token, and with offsets."""
 
 
 # ---- a call ----
@@ -103,7 +112,7 @@ def check(contract: Contract) -> Problem:
     return Problem(
         inputs=present(
             *(call.query, call.key, call.value, call.mask, call.table),
-            *(scale for scale, _ in call.scales),
+            *(*call.ropes, *(scale for scale, _ in call.scales), *call.offsets),
             _lengths_operand("actual_seq_lengths", a.query_lengths),
             _lengths_operand("actual_seq_lengths_kv", a.kv_lengths),
         ),
@@ -118,7 +127,7 @@ def check(contract: Contract) -> Problem:
 
 def _call(contract: Contract) -> Call:
     """The tensors of a call, of types that a row of support takes together."""
-    query, scales = contract.operand("query"), _scales(contract)
+    query, (scales, offsets) = contract.operand("query"), _scales(contract)
     key, value = contract.operand("key"), contract.operand("value")
     mask = contract.value("atten_mask")
     if isinstance(mask, np.ndarray) and mask.dtype == np.bool_:
@@ -132,12 +141,15 @@ def _call(contract: Contract) -> Call:
         *(query, key, value, contract.optional("atten_mask", mask)),
         contract.optional("block_table"),
         (ropes[0], ropes[1]),
-        tuple(scales),
+        scales,
+        offsets,
     )
 
 
-def _scales(contract: Contract) -> list[tuple[Operand, int]]:
-    """The scales of a call that count, with their modes: one for both, two, or none."""
+def _scales(
+    contract: Contract,
+) -> tuple[tuple[tuple[Operand, int], ...], tuple[Operand, ...]]:
+    """Scales of a call that count, with their modes, and offsets: one for both, two, or none."""
     found: dict[str, tuple[Operand, int]] = {}
     for name in (BOTH, *APART):
         if name not in contract.arguments:
@@ -156,9 +168,15 @@ def _scales(contract: Contract) -> list[tuple[Operand, int]]:
             contract.integer(mode)
         if is_given:
             found[name] = contract.operand(name), number
-    apart = [found[name] for name in APART if name in found]
+    arguments = contract.arguments
+    offsets = {
+        name: contract.optional(offset_of(name))
+        for name in (BOTH, *APART)
+        if offset_of(name) in arguments
+    }
     # Where there are both forms, those of keys and of values count.
-    return apart if len(apart) == len(APART) else list(found.values())
+    names = APART if all(name in found for name in APART) else tuple(found)
+    return tuple(found[name] for name in names), present(*(offsets[name] for name in names))
 
 
 def _lengths_operand(name: str, lengths: tuple[int, ...]) -> Operand:

@@ -49,13 +49,14 @@ from npusim.ops._attention.fia_vector import (
     Softmax,
     Vector,
 )
-from npusim.ops._attention.places import Memory
+from npusim.ops._attention.memory import Memory
 from npusim.ops._attention.problem import Attention
 
 ALL_VECTORS = 10
 """Flag by which all vector cores wait for each other."""
-QUERY_READY = 6
-"""Flag: the vector cores have stored the digits of a row of tiles, where keys are int8."""
+OPERANDS_READY = 6
+"""Flag: the vector cores have stored the digits of a row of tiles, or the keys and values of one,
+where keys are int8."""
 STREAMED_GROUP = 64
 """Up to so many heads on one of keys, one token a request reads keys past the L2."""
 L2_SHARE = (6, 5)
@@ -193,7 +194,7 @@ class Cube:
             queries = memory.queries(tile.piece.row_tile)
         else:
             queries = (memory.slot("digits", tile.turn, rows, self._width),)
-        plain = tile.is_first, tile.is_last, queries, memory.keys("key", tile)
+        plain = tile.is_first, tile.is_last, queries, memory.keys("key", tile, index)
         repeat(self._core, self._scores, scores, *plain, keeps_slots=True)
 
     def _scores(
@@ -206,8 +207,9 @@ class Cube:
     ) -> None:
         """(rows, width) @ (keys, width).T -> (rows, keys), a slice of keys at a time."""
         core = self._core
-        if is_first and self._memory.copies > 1:
-            core.cross_core_wait_flag("group", "mte2", QUERY_READY)
+        a = self._memory.plan.rows.a
+        if a.dequantises or (is_first and a.has_digits):
+            core.cross_core_wait_flag("group", "mte2", OPERANDS_READY)
         for first, rows in pieces(scores.rows, QUERY_SLICES * self._slice_rows):
             # All rows of a tile stay in L1 until the last of its keys, if they fit.
             stays = rows == scores.rows
@@ -282,7 +284,7 @@ class Cube:
         rows = memory.copies * tile.piece.row_tile.rows
         weights = memory.slot("weights", index, rows, tile.keys)
         product = memory.slot("product", index, rows, self._width)
-        found = memory.keys("value", tile)
+        found = memory.keys("value", tile, index)
         repeat(self._core, self._product, weights, product, found, keeps_slots=True)
 
     def _product(self, weights: GmView, product: GmView, found: tuple[Piece, ...]) -> None:

@@ -53,6 +53,8 @@ TOLERANCE = 2
 SPLIT_CORES, SPLIT_PAGED_KEYS = 2, 1024
 """Of keys of int8, cores share a row where there are that many cores for each head of each request,
 and in pages only where the longest request has more keys."""
+CHUNK_KEYS, CHUNK_ROWS = 256, 128
+"""Of a tile whose keys of int8 are dequantised; of rows that is assumed."""
 COMBINED_ROWS = 8
 """Rows of a row of tiles that a vector core puts together at a time."""
 
@@ -103,12 +105,8 @@ class Rows:
             return Mask(keys, 0 if a.longest_query > 1 else keys)
         return Mask(keys, rows * keys if outer[0] == a.requests else 0)
 
-    def window(self, request: int) -> tuple[int | None, int | None]:
-        """Keys `token + first` to `token + last` that a token sees, None without a bound."""
-        return self.a.window(request)
-
     def reach(self, request: int) -> tuple[int | None, int | None]:
-        """The same of keys whose tiles are looked at.
+        """Keys `token + first` to `token + last` whose tiles are looked at, None without a bound.
 
         With a mask of its own, a call chooses tiles by pre_tokens and next_tokens: within a tile
         the mask alone hides.
@@ -187,9 +185,13 @@ def tile_sizes(rows: Rows) -> TileSizes:
         keys = DECODE_KEYS[min(a.group // GROUP_STEP, len(DECODE_KEYS) - 1)]
     if a.is_stencil:
         keys = min(keys, STENCIL_KEYS)
+    if a.dequantises:
+        keys = CHUNK_KEYS
     if page is not None and keys > page.block_size:
         keys = align_down(keys, page.block_size)
     keys = min(keys, max(a.kv_lengths, default=0))
+    if a.dequantises:
+        return TileSizes(keys, CHUNK_ROWS)
     if is_prefill:
         return TileSizes(keys, PREFILL_ROWS)
     aligned = align_up(keys, KEYS_ALIGNED)
@@ -395,7 +397,7 @@ def schedule(a: Attention, cores: int) -> Schedule:
     sizes = tile_sizes(rows)
     tiles: list[list[RowTile]] = []
     costs: list[Costs] = []
-    shares_rows = a.antiquant is None or _splits_keys(a, cores)
+    shares_rows = a.antiquant is None or (a.has_digits and _splits_keys(a, cores))
     for request, keys in enumerate(a.kv_lengths):
         own = list(_row_tiles(rows, sizes, request))
         each: Costs = [

@@ -40,6 +40,8 @@ ADDED, REPLACED = F32(-3e38), F32(-1e12)
 """What FAI adds to a score that is hidden, and what FIA replaces it by."""
 LOWEST, LOWEST_OF_DIGITS = np.finfo(np.float32).min, F32(-2e38)
 """Where the maximum of pieces begins, and where maxima of rows begin in IFA."""
+LOWEST_HALF = -65504
+"""What replaces a hidden score of fp16 in IFA-ATB."""
 FIRST, NEXT = F32(127), F32(254)
 """What a number is multiplied by before its first digit, and what is left before the next one."""
 
@@ -128,8 +130,10 @@ def _rows(
         first = request * rows.mask.request + group.tokens * rows.mask.pitch
         places = first[:, None] + np.arange(len(k))
         hidden |= arrays["atten_mask"].reshape(-1)[places].astype(np.bool_)
-    if a.antiquant is not None:
+    if a.has_digits:
         piece = _digit_piece(a, arrays, group, q, k, v)
+    elif a.dequantises:
+        piece = _half_piece(a, arrays, group, q, (k, v), hidden, order)
     else:
         piece = _piece(a, q, k, v, hidden, is_fai, order)
     states = [piece(tiles) for tiles in group.pieces]
@@ -249,8 +253,12 @@ def _softmax(
     product: Callable[[slice, Single], Single],
     sums: Callable[[Single], Single],
     lowest: np.float32,
+    differences: type[np.floating[Any]] = np.float32,
 ) -> Callable[[Tiles], State]:
-    """A piece of *rows* whose tiles have these *scores*, *product* and *sums*, one by one."""
+    """A piece of *rows* whose tiles have these *scores*, *product* and *sums*, one by one.
+
+    Scores less their largest are rounded to the type *differences*.
+    """
 
     def piece(tiles: Tiles) -> State:
         largest, total = np.full(rows, lowest, F32), np.zeros(rows, F32)
@@ -259,7 +267,7 @@ def _softmax(
             s = scores(here)
             new = np.maximum(largest, s.max(axis=1))
             faded = nearest(np.exp, largest - new)
-            p = nearest(np.exp, s - new[:, None])
+            p = nearest(np.exp, (s - new[:, None]).astype(differences))
             total = faded * total + sums(p)
             largest, more = new, product(here, p)
             out = more if out is None else out * faded[:, None] + more
@@ -292,6 +300,39 @@ def _piece(
         return cube_product(weights, v[here], order=order)
 
     return _softmax(len(q), scores, product, sums_by_64 if is_fai else row_sums, F32(-np.inf))
+
+
+def _half_piece(
+    a: Attention,
+    arrays: Mapping[str, Array],
+    group: Group,
+    q: Array,
+    kv: tuple[Array, Array],
+    hidden: NDArray[np.bool_],
+    order: CubeOrder,
+) -> Callable[[Tiles], State]:
+    """IFA-ATB: keys and values of int8 become numbers; scores are fp16."""
+    assert a.antiquant is not None
+    assert a.antiquant.offsets is not None
+
+    def columns(each: Scales) -> Single:
+        place = each.place(group.request, int(group.heads[0]) // a.group, 0, a.head_size)
+        return np.asarray(arrays[each.name], F32).reshape(-1)[place : place + a.head_size]
+
+    sides = zip(kv, a.antiquant.offsets, (a.antiquant.key, a.antiquant.value), strict=True)
+    k, v = (
+        ((x.astype(F32) + columns(offset)) * columns(scale)).astype(a.element.numpy)
+        for x, offset, scale in sides
+    )
+
+    def scores(here: slice) -> Single:
+        half = cube_product(q, k[here].T, order=order).astype(np.float16) * np.float16(a.scale)
+        return np.where(hidden[:, here], np.float16(LOWEST_HALF), half).astype(F32)
+
+    def product(here: slice, p: Single) -> Single:
+        return cube_product(away(p, a.element), v[here], order=order)
+
+    return _softmax(len(q), scores, product, row_sums, F32(-np.inf), np.float16)
 
 
 def _digit_piece(

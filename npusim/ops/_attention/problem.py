@@ -15,6 +15,7 @@ FAI-FD    as FAI, the keys of a task split over cores, for few and long requests
 FAI-DEC   as FAI, one token a request, without a mask: several heads of keys in a task
 FIA       every other layout, and what FAI refuses
 IFA       keys and values of int8
+IFA-ATB   keys and values of int8 with offsets, in pages, of tokens in TND
 ========  ====================================================================================
 
 ops-transformer@3a280bc attention/fused_infer_attention_score/op_host,
@@ -117,6 +118,8 @@ class Antiquant:
     element: DType
     key: Scales
     value: Scales
+    offsets: tuple[Scales, Scales] | None = None
+    """What is added to keys and to values first; None where nothing is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +176,16 @@ class Attention:
     def is_stencil(self) -> bool:
         """Whether lengths say what is hidden, and the mask is a stencil only."""
         return self.sparse_mode in (2, 3, 4)
+
+    @property
+    def has_digits(self) -> bool:
+        """Whether keys are multiplied as int8, with digits of queries."""
+        return self.antiquant is not None and self.antiquant.offsets is None
+
+    @property
+    def dequantises(self) -> bool:
+        """Whether keys and values of int8 become numbers of the type of query first."""
+        return self.antiquant is not None and self.antiquant.offsets is not None
 
     @property
     def is_packed(self) -> bool:
@@ -257,7 +270,7 @@ def _side_of(
 
 # ---- the choice of a kernel ----
 
-Template = Literal["FAI", "FAI-FD", "FAI-DEC", "FIA", "IFA"]
+Template = Literal["FAI", "FAI-FD", "FAI-DEC", "FIA", "IFA", "IFA-ATB"]
 TEMPLATES: tuple[Template, ...] = get_args(Template)
 
 MAX_HEAD_SIZE = 256
@@ -340,7 +353,8 @@ NEEDS: dict[Template, Needs] = {
     "FAI-FD": FAI | FD,
     "FAI-DEC": FAI | DEC,
     "FIA": ALIKE,
-    "IFA": {"key and value are int8": lambda a, _: a.antiquant is not None},
+    "IFA": {"key and value are int8 without offsets": lambda a, _: a.has_digits},
+    "IFA-ATB": {"key and value are int8 with offsets": lambda a, _: a.dequantises},
 }
 
 
@@ -362,6 +376,8 @@ def choose(a: Attention, cores: int, asked: Template | None = None) -> Choice:
     if asked is not None:
         return Choice(asked, "asked for")
     if a.antiquant is not None:
+        if a.dequantises:
+            return Choice("IFA-ATB", f"key and value are {a.antiquant.element.name} with offsets")
         return Choice("IFA", f"key and value are {a.antiquant.element.name}")
     refusal = unmet("FAI", a, cores)
     if refusal is not None:

@@ -67,6 +67,8 @@ MASK = Scope("atten_mask", lambda c: c.mask is not None)
 OWN_MASK = Scope("sparse_mode 0, 1", lambda c: c.mask is not None and c.sparse_mode < 2)
 STENCIL = Scope("sparse_mode 2, 3, 4", lambda c: c.sparse_mode in (2, 3, 4))
 INT8 = Scope("key of int8", lambda c: c.is_int8)
+DIGITS = Scope("key of int8", lambda c: c.is_int8 and not c.offsets)
+OFFSET = Scope("key of int8 with offsets", lambda c: c.is_int8 and len(c.offsets) > 0)
 INCRE = Scope("npu_incre_flash_attention", lambda c: c.contract.op == "npu_incre_flash_attention")
 FAI = Scope("kernel FAI", lambda c: c.kernel == "FAI")
 FIA = Scope("kernel FIA", lambda c: c.kernel == "FIA")
@@ -323,7 +325,7 @@ MASK_RULES = (
     Rule(TILING, "feat:236", ALL, lambda c: c.sparse_mode == 0 or c.mask is not None,
          "atten_mask must be given with sparse_mode 1 to 4", "None", "pass one of the tokens "
          f"and keys with 1, numpy.triu(..., 1) of {MASK_EXTENT} x {MASK_EXTENT} with 2 to 4"),
-    Rule(TILING, "T:1161", OWN_MASK, lambda c: c.is_int8 or c.kernel != "FAI",
+    Rule(TILING, "T:1161", OWN_MASK, lambda c: c.kernel != "FAI",
          "sparse_mode must be 3 or 4 with a mask in TND where query heads share keys",
          "{c.sparse_mode}", "pass 3 with the stencil, or no mask"),
     Rule(TILING, "feat:242", OWN_MASK, lambda c: (
@@ -391,19 +393,30 @@ LACKS = (
          f"heads must have other than {OLDER_COLUMNS} columns where each request has one token and "
          "num_heads heads of keys without a block_table", "{c.size}: the older kernel that takes "
          "these is not simulated", "put the keys in pages"),
-    Rule(NPUSIM, "I", INT8, lambda c: c.layout in ("BSH", "BSND", "BNSD"),
+    Rule(NPUSIM, "I", DIGITS, lambda c: c.layout in ("BSH", "BSND", "BNSD"),
          "input_layout must be BSH, BSND or BNSD with key of int8", "{c.layout}: the kernels that "
          "take others are not simulated", "transpose query"),
-    Rule(NPUSIM, "I", INT8, lambda c: c.longest_query == 1,
+    Rule(NPUSIM, "I", DIGITS, lambda c: c.longest_query == 1,
          "query must have one token a request with key of int8", "{c.longest_query}: the kernel "
          "that takes more is not simulated", "pass key and value of {c.query.spec.dtype}, and no "
          "scales, to npu_fused_infer_attention_score"),
-    Rule(NPUSIM, "I", INT8, lambda c: c.mask is None,
+    Rule(NPUSIM, "I", DIGITS, lambda c: c.mask is None,
          "atten_mask must be None with key of int8", "given: how it hides scores there is not "
          "known", "pass actual_seq_lengths_kv"),
     Rule(NPUSIM, "I", INT8, lambda c: not c.attention.returns_lse,
          "softmax_lse_flag must be False with key of int8", "True: what its kernel returns is not "
          "known", "leave it out"),
+    Rule(NPUSIM, "T", OFFSET, lambda c: c.layout == "TND" and c.is_paged and c.rank == 3 and (
+            c.has_wide_scales),
+         "offsets must be float32, query in TND, and key in pages (blocks, block_size, heads x "
+         "columns)", "{c.offsets[0].spec.dtype}, {c.layout} and {c.key.shape}: the kernels that "
+         "take others are not simulated", "pass them so, or leave offsets out"),
+    Rule(NPUSIM, "T", OFFSET, lambda c: c.has_columns,
+         "scales and offsets must be those of columns", "one: what its kernel makes of that is "
+         "not known", "repeat it for each column"),
+    Rule(NPUSIM, "T", OFFSET, lambda c: c.mask is None or c.sparse_mode > 1,
+         "atten_mask must be a stencil with offsets", "one with sparse_mode {c.sparse_mode}: how "
+         "it hides scores there is not known", "pass sparse_mode 3, or no mask"),
 )  # fmt: skip
 """What a card takes, and npusim does not."""
 RULES = (

@@ -48,6 +48,8 @@ class Shapes:
     """The rotated parts of query and of key."""
     scales: tuple[tuple[Operand, int], ...]
     """Those of int8 with their modes: one for both, or two."""
+    offsets: tuple[Operand, ...]
+    """What is added to int8 first: likewise, or nothing."""
 
     # ---- query and its heads ----
 
