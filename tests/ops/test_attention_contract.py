@@ -435,8 +435,8 @@ def test_what_a_warning_speaks_of_runs_as_the_reference() -> None:
          "A2, not 1; pass 0"),
         (BASE | {"template": "PFA"}, "template must be FAI, FAI-FD, FAI-DEC, FIA, IFA or IFA-ATB, "
          "not 'PFA'; leave it out to get the vendor's choice"),
-        (BASE | {"template": "IFA"}, "template 'IFA' can run only if key and value are int8 without "
-         "offsets; leave it out to get the vendor's choice"),
+        (BASE | {"template": "IFA"}, "template 'IFA' can run only if key and value are int8 "
+         "without offsets; leave it out to get the vendor's choice"),
         (BASE | {"template": "FAI-FD"}, "template 'FAI-FD' can run only if the cache is in pages; "
          "leave it out to get the vendor's choice"),
     ],

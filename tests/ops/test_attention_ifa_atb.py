@@ -168,7 +168,7 @@ ROWS = [
         "simulated; pass them so, or leave offsets out", {}, NEW, LACKS),
     Row(ONE, "scales and offsets must be those of columns, not one: what its kernel makes of that "
         "is not known; repeat it for each column", {}, NEW, LACKS),
-    Row({"sparse_mode": 0, "atten_mask": np.zeros((1, 2, 64), np.uint8)}, "atten_mask must be a "
+    Row({"sparse_mode": 0, "atten_mask": np.zeros((1, 2, 96), np.uint8)}, "atten_mask must be a "
         "stencil with offsets, not one with sparse_mode 0: how it hides scores there is not known; "
         "pass sparse_mode 3, or no mask", {"sparse_mode": 0, "atten_mask": None}, NEW, LACKS),
     Row({"softmax_lse_flag": True}, "softmax_lse_flag must be False with key of int8, not True: "
