@@ -14,8 +14,10 @@ from attention_layouts import layout_call
 from op_calls import assert_all_same
 
 from npusim import Code, DocumentWarning, OpError, TensorSpec, devices, ops, run
+from npusim.ops import Contract
 from npusim.ops._attention.call import ATTRIBUTES
-from npusim.ops._attention.problem import choose
+from npusim.ops._attention.check import call_of
+from npusim.ops._attention.problem import choose, sides_of
 from npusim.ops._attention.rules import DIGITS, INCRE, INT8, OFFSET, RULES
 from npusim.ops.npu_fused_infer_attention_score_v2 import NAMES
 
@@ -451,6 +453,58 @@ def test_what_is_not_simulated_may_be_left_out() -> None:
     others = [each for each in operator.parameters if each.name not in known]
     assert len(others) == 12
     assert {(each.default, each.by_name) for each in others} == {(None, True)}
+
+
+# ---- rotated parts and latent keys, as vllm-ascend passes them ----
+
+DECODE = {"query": ones(2, 8, 1, 512), "query_rope": ones(2, 8, 1, 64), "input_layout": "BNSD_NBSD"}
+DECODE |= both(4, 1, 128, 512) | {"key_rope": ones(4, 1, 128, 64), "num_heads": 8}
+DECODE |= {"num_key_value_heads": 1, "block_table": table(2, 2), "block_size": 128}
+DECODE |= {"actual_seq_lengths_kv": [200, 9]}
+FRACTALS = DECODE | both(4, 1, 32, 128, 16) | {"key_rope": ones(4, 1, 4, 128, 16)}
+FRACTALS |= {"query": ones(2, 1, 8, 512), "query_rope": ones(2, 1, 8, 64)}
+FRACTALS |= {"input_layout": "BSND_NBSD"}
+SEVERAL = DECODE | {"query": ones(4, 8, 512), "query_rope": ones(4, 8, 64), "sparse_mode": 3}
+SEVERAL |= {"input_layout": "TND_NTD", "atten_mask": STENCIL, "actual_seq_lengths": [2, 4]}
+PREFILL = BASE | both(9, 4, 128) | {"query": ones(5, 4, 128), "num_key_value_heads": 4}
+PREFILL |= {"query_rope": ones(5, 4, 64), "key_rope": ones(9, 4, 64), "softmax_lse_flag": True}
+
+
+@pytest.mark.parametrize(
+    ("call", "sizes", "is_nz"),
+    [
+        (DECODE, (512, 512, 64), False),
+        (FRACTALS, (512, 512, 64), True),
+        (SEVERAL, (512, 512, 64), False),
+        (PREFILL, (128, 128, 64), False),
+    ],
+)
+def test_rotated_parts_fulfil_all_rules_and_are_not_simulated(
+    call: dict[str, Any], sizes: tuple[int, int, int], is_nz: bool
+) -> None:
+    error = refused(call)
+    assert error.code is LACKS
+    assert str(error).startswith(f"{OP}: query_rope must be None")
+    operator, spec = ops.load(OP), devices.load(A2)
+    every = {each.name: call.get(each.name, each.default) for each in operator.parameters}
+    a = call_of(Contract(OP, spec, arguments=every, support=operator.support)).attention
+    assert (a.head_size, a.value_size, a.rope_size) == sizes
+    assert (a.paging is not None and a.paging.is_nz) == is_nz
+
+
+def test_the_output_may_have_heads_before_requests() -> None:
+    operator, spec = ops.load(OP), devices.load(A2)
+    every = {each.name: DECODE.get(each.name, each.default) for each in operator.parameters}
+    a = call_of(Contract(OP, spec, arguments=every, support=operator.support)).attention
+    place = np.arange(8 * 2 * 1 * 512).reshape(8, 2, 1, 512)[3, 1, 0, 0]
+    assert sides_of(a)["output"].at(request=1, head=3, token=0) == place
+
+
+def test_rotated_parts_may_be_put_behind_the_columns() -> None:
+    rotated = {name: PREFILL[f"{name}_rope"] for name in ("query", "key")}
+    parts = {name: np.concatenate([PREFILL[name], x], axis=2) for name, x in rotated.items()}
+    value = np.pad(PREFILL["value"], ((0, 0), (0, 0), (0, 64)))
+    taken(PREFILL | parts | {"value": value, "query_rope": None, "key_rope": None})
 
 
 # ---- choice ----

@@ -101,7 +101,7 @@ def check_as(
 
 def check(contract: Contract) -> Problem:
     """Hold a call against the contract of its product line; raises OpError."""
-    call = _call(contract)
+    call = call_of(contract)
     is_empty = call.query.spec.size == 0
     for rule in QUERY_RULES if is_empty else RULES:
         rule.hold(call)
@@ -125,7 +125,7 @@ def check(contract: Contract) -> Problem:
     )
 
 
-def _call(contract: Contract) -> Call:
+def call_of(contract: Contract) -> Call:
     """The tensors of a call, of types that a row of support takes together."""
     query, (scales, offsets) = contract.operand("query"), _scales(contract)
     key, value = contract.operand("key"), contract.operand("value")
