@@ -34,8 +34,8 @@ from npusim.kernel.rows import pieces
 from npusim.kernel.vector_core import VectorCore
 from npusim.kernel.views import GmView, repeat
 from npusim.kernel.wide_plane import LANES, WidePlane, by_rows, padded, reduce_by_64, spread
+from npusim.ops._attention.fai_places import Places
 from npusim.ops._attention.fai_tiling import SLOTS, Form, Part, Tile
-from npusim.ops._attention.places import Places
 from npusim.ops._attention.problem import MASK_EXTENT
 
 AHEAD = 2

@@ -49,7 +49,7 @@ from npusim.ops._attention.fia_vector import (
     Softmax,
     Vector,
 )
-from npusim.ops._attention.memory import Memory
+from npusim.ops._attention.places import Memory
 from npusim.ops._attention.problem import Attention
 
 ALL_VECTORS = 10

@@ -39,7 +39,7 @@ from npusim.ops._attention.fia_vector import (
     Vector,
     rows_of_half,
 )
-from npusim.ops._attention.memory import Target, joined
+from npusim.ops._attention.places import Target, joined
 
 LOOP_ROWS, MOST_ROWS = 8, 256
 """Multiples of the one are taken, up to the other: a block each fills what state leaves by."""

@@ -28,7 +28,7 @@ from npusim.kernel.vector_core import VectorCore
 from npusim.kernel.views import GmView, repeat
 from npusim.kernel.wide_plane import WidePlane, by_rows, reduce_rows
 from npusim.ops._attention.fia_tiling import KEYS_ALIGNED, RowTile, Run, Tile
-from npusim.ops._attention.memory import Memory, joined
+from npusim.ops._attention.places import Memory, joined
 from npusim.ops._attention.problem import MASK_EXTENT
 
 SCORES_READY, WEIGHTS_READY, PRODUCT_READY = 7, 8, 9

@@ -55,7 +55,7 @@ from npusim.ops._attention.fia_vector import (
     Vector,
     rows_of_half,
 )
-from npusim.ops._attention.memory import DIGITS, Memory, joined
+from npusim.ops._attention.places import DIGITS, Memory, joined
 from npusim.ops._attention.problem import Antiquant, Attention
 
 FIRST, NEXT = 127.0, 254.0

@@ -37,7 +37,7 @@ from npusim.ops._attention.fia import OPERANDS_READY, Plan, launch
 from npusim.ops._attention.fia_output import Finish, Output
 from npusim.ops._attention.fia_tiling import KEYS_ALIGNED, Tile, schedule
 from npusim.ops._attention.fia_vector import COUNT, ROWS_OF_LOOP, MaskStep, Softmax, Vector
-from npusim.ops._attention.memory import Memory, joined
+from npusim.ops._attention.places import Memory, joined
 from npusim.ops._attention.problem import Attention, Scales
 
 HIDDEN = -65504.0
