@@ -106,12 +106,9 @@ class Rows:
         return Mask(keys, rows * keys if outer[0] == a.requests else 0)
 
     def reach(self, request: int) -> tuple[int | None, int | None]:
-        """Keys `token + first` to `token + last` whose tiles are looked at, None without a bound.
-
-        With a mask of its own, a call chooses tiles by pre_tokens and next_tokens: within a tile
-        the mask alone hides.
-        """
+        """Keys `token + first` to `token + last` whose tiles are looked at, None without a bound."""
         a = self.a
+        # Within a tile a mask of the call's own hides alone.
         return (-a.pre_tokens, a.next_tokens) if a.has_own_mask else a.window(request)
 
     def visible(self, request: int, row: int, rows: int) -> tuple[int, int]:
@@ -130,7 +127,7 @@ class Rows:
         before, after = self.reach(request)
         queries, keys = self.a.query_lengths[request], self.a.kv_lengths[request]
         first = 0 if after is None else min(queries, max(0, -after))
-        # Of a mask of its own, the end is counted from the last token.
+        # With a mask of the call's own the end is counted from the last token.
         end = queries if self.a.has_own_mask else keys
         last = queries if before is None else min(queries, max(0, end - before))
         return (first, last) if first < last and keys else (queries, queries)
@@ -190,10 +187,8 @@ def tile_sizes(rows: Rows) -> TileSizes:
     if page is not None and keys > page.block_size:
         keys = align_down(keys, page.block_size)
     keys = min(keys, max(a.kv_lengths, default=0))
-    if a.dequantises:
-        return TileSizes(keys, CHUNK_ROWS)
-    if is_prefill:
-        return TileSizes(keys, PREFILL_ROWS)
+    if a.dequantises or is_prefill:
+        return TileSizes(keys, CHUNK_ROWS if a.dequantises else PREFILL_ROWS)
     aligned = align_up(keys, KEYS_ALIGNED)
     return TileSizes(keys, next((n for most, n in ROWS_OF_KEYS if aligned <= most), FEWEST_ROWS))
 
