@@ -34,7 +34,8 @@ Simulated are:
   and actual_seq_lengths_kv is the length of each request.
 * FAI: layout TND, sparse_mode 0 without a mask, and with the stencil `numpy.triu(ones, 1)` of 2048
   x 2048, whatever the lengths are, 3, causal, and 4, a band from pre_tokens before to next_tokens
-  behind. Nonzero hides.
+  behind. Nonzero hides. With inner_precise 1, fp16, and as many heads of keys as of queries,
+  scores, sums and products are fp16.
 * FIA: all other layouts, and what FAI refuses. sparse_mode 0 and 1 with a mask of the call's own,
   which may be larger than tokens and keys, or without one, 2 left-up and 3 right-down causal, 4 a
   band from pre_tokens before to next_tokens behind the diagonal that ends at the last key. With

@@ -106,7 +106,7 @@ class Rows:
         return Mask(keys, rows * keys if outer[0] == a.requests else 0)
 
     def reach(self, request: int) -> tuple[int | None, int | None]:
-        """Keys `token + first` to `token + last` whose tiles are looked at, None without a bound."""
+        """Keys `token + first` to `token + last` whose tiles are looked at; None: no bound."""
         a = self.a
         # Within a tile a mask of the call's own hides alone.
         return (-a.pre_tokens, a.next_tokens) if a.has_own_mask else a.window(request)

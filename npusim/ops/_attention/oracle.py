@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache, reduce
 from itertools import chain, pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,22 +32,28 @@ from npusim.devices.schema import DeviceSpec
 from npusim.ops._attention.check import Problem
 from npusim.ops._attention.fai_tiling import TASK_ROWS, TILE, work_of
 from npusim.ops._attention.fia_tiling import Rows, RowTile, schedule
-from npusim.ops._attention.oracle_sums import F32, Single, away, nearest, row_sums, sums_by_64
-from npusim.ops._attention.problem import Attention, Scales, sides_of
-from npusim.ops._matmul_oracle import cube_product, exact_int
+from npusim.ops._attention.oracle_int8 import digit_piece, half_piece
+from npusim.ops._attention.oracle_sums import (
+    F32,
+    Single,
+    State,
+    Tiles,
+    away,
+    nearest,
+    row_sums,
+    softmax,
+    sums_by_64,
+    sums_by_128,
+)
+from npusim.ops._attention.problem import Attention, sides_of
+from npusim.ops._matmul_oracle import cube_product
 
 ADDED, REPLACED = F32(-3e38), F32(-1e12)
 """What FAI adds to a score that is hidden, and what FIA replaces it by."""
-LOWEST, LOWEST_OF_DIGITS = np.finfo(np.float32).min, F32(-2e38)
-"""Where the maximum of pieces begins, and where maxima of rows begin in IFA."""
-LOWEST_HALF = -65504
-"""What replaces a hidden score of fp16 in IFA-ATB."""
-FIRST, NEXT = F32(127), F32(254)
-"""What a number is multiplied by before its first digit, and what is left before the next one."""
-
-
-Tiles = list[tuple[int, int]]
-"""The keys [first, last) of each tile."""
+LOWEST = np.finfo(np.float32).min
+"""Where the maximum of pieces begins."""
+ADDED_HALF = -6e4
+"""What FAI adds to a hidden score of fp16."""
 
 
 class Group(NamedTuple):
@@ -59,16 +65,6 @@ class Group(NamedTuple):
     tokens: NDArray[np.int64]
     pieces: list[Tiles]
     """What each core makes of the rows, one piece after the other."""
-
-
-class State(NamedTuple):
-    """What a piece leaves of its rows."""
-
-    largest: Single
-    """`(rows,)`, and *total* likewise."""
-    total: Single
-    out: Single
-    """`(rows, width)`, divided by the total."""
 
 
 def attend(problem: Problem, spec: DeviceSpec, order: CubeOrder) -> tuple[Array, Array]:
@@ -130,10 +126,13 @@ def _rows(
         first = request * rows.mask.request + group.tokens * rows.mask.pitch
         places = first[:, None] + np.arange(len(k))
         hidden |= arrays["atten_mask"].reshape(-1)[places].astype(np.bool_)
+    place = request, int(group.heads[0]) // a.group
     if a.has_digits:
-        piece = _digit_piece(a, arrays, group, q, k, v)
+        piece = digit_piece(a, arrays, place, q, k, v)
+    elif is_fai and a.work_type is FLOAT16:
+        return _narrow_rows(a, q, k, v, hidden, group.pieces[0], order)
     elif a.dequantises:
-        piece = _half_piece(a, arrays, group, q, (k, v), hidden, order)
+        piece = half_piece(a, arrays, place, q, (k, v), hidden, order)
     else:
         piece = _piece(a, q, k, v, hidden, is_fai, order)
     states = [piece(tiles) for tiles in group.pieces]
@@ -247,36 +246,6 @@ def _hidden(
 # ---- a piece ----
 
 
-def _softmax(
-    rows: int,
-    scores: Callable[[slice], Single],
-    product: Callable[[slice, Single], Single],
-    sums: Callable[[Single], Single],
-    lowest: np.float32,
-    differences: type[np.floating[Any]] = np.float32,
-) -> Callable[[Tiles], State]:
-    """A piece of *rows* whose tiles have these *scores*, *product* and *sums*, one by one.
-
-    Scores less their largest are rounded to the type *differences*.
-    """
-
-    def piece(tiles: Tiles) -> State:
-        largest, total = np.full(rows, lowest, F32), np.zeros(rows, F32)
-        out: Single | None = None
-        for here in (slice(*tile) for tile in tiles):
-            s = scores(here)
-            new = np.maximum(largest, s.max(axis=1))
-            faded = nearest(np.exp, largest - new)
-            p = nearest(np.exp, (s - new[:, None]).astype(differences))
-            total = faded * total + sums(p)
-            largest, more = new, product(here, p)
-            out = more if out is None else out * faded[:, None] + more
-        assert out is not None
-        return State(largest, total, out / total[:, None])
-
-    return piece
-
-
 def _piece(
     a: Attention,
     q: Array,
@@ -299,102 +268,38 @@ def _piece(
         weights = p.astype(a.element.numpy) if is_fai else away(p, a.element)
         return cube_product(weights, v[here], order=order)
 
-    return _softmax(len(q), scores, product, sums_by_64 if is_fai else row_sums, F32(-np.inf))
+    return softmax(len(q), scores, product, sums_by_64 if is_fai else row_sums, F32(-np.inf))
 
 
-def _half_piece(
+def _narrow_rows(
     a: Attention,
-    arrays: Mapping[str, Array],
-    group: Group,
     q: Array,
-    kv: tuple[Array, Array],
+    k: Array,
+    v: Array,
     hidden: NDArray[np.bool_],
+    tiles: Tiles,
     order: CubeOrder,
-) -> Callable[[Tiles], State]:
-    """IFA-ATB: keys and values of int8 become numbers; scores are fp16."""
-    assert a.antiquant is not None
-    assert a.antiquant.offsets is not None
-
-    def columns(each: Scales) -> Single:
-        place = each.place(group.request, int(group.heads[0]) // a.group, 0, a.head_size)
-        return np.asarray(arrays[each.name], F32).reshape(-1)[place : place + a.head_size]
-
-    sides = zip(kv, a.antiquant.offsets, (a.antiquant.key, a.antiquant.value), strict=True)
-    k, v = (
-        ((x.astype(F32) + columns(offset)) * columns(scale)).astype(a.element.numpy)
-        for x, offset, scale in sides
+) -> tuple[Single, Single]:
+    """FAI with inner_precise 1: all in fp16; output and softmax_lse of the rows of *q*."""
+    half = np.float16
+    largest, total = np.full(len(q), -np.inf, half), np.zeros(len(q), half)
+    out = np.zeros((len(q), v.shape[1]), half)
+    for here in (slice(*tile) for tile in tiles):
+        s = cube_product(q, k[here].T, order=order).astype(half) * half(a.scale)
+        s = s + hidden[:, here].astype(half) * half(ADDED_HALF)
+        new = np.maximum(largest, s.max(axis=1))
+        faded = nearest(np.exp, largest - new, half)
+        p = nearest(np.exp, s - new[:, None], half)
+        total, largest = faded * total + sums_by_128(p), new
+        more = cube_product(p, v[here], order=order).astype(half)
+        out = out * faded[:, None] + more if here.start > tiles[0][0] else more
+    o, logs = (
+        (out / total[:, None]).astype(F32),
+        (nearest(np.log, total, half) + largest).astype(F32),
     )
-
-    def scores(here: slice) -> Single:
-        half = cube_product(q, k[here].T, order=order).astype(np.float16) * np.float16(a.scale)
-        return np.where(hidden[:, here], np.float16(LOWEST_HALF), half).astype(F32)
-
-    def product(here: slice, p: Single) -> Single:
-        return cube_product(away(p, a.element), v[here], order=order)
-
-    return _softmax(len(q), scores, product, row_sums, F32(-np.inf), np.float16)
-
-
-def _digit_piece(
-    a: Attention, arrays: Mapping[str, Array], group: Group, q: Array, k: Array, v: Array
-) -> Callable[[Tiles], State]:
-    """IFA: products of digits; nothing is hidden."""
-    assert a.antiquant is not None
-    key, value = a.antiquant.key, a.antiquant.value
-
-    def scale_of(each: Scales, keys: slice) -> Single:
-        """One scale, those of columns `(width,)`, or those of *keys* `(keys, 1)`, in fp32."""
-        scales = np.asarray(arrays[each.name]).reshape(-1).astype(F32)
-        place = each.place(group.request, int(group.heads[0]) // a.group, 0, a.head_size)
-        count = {"tensor": 1, "channel": a.head_size, "token": each.tokens}[each.per]
-        own = scales[place : place + count]
-        return own[keys, None] if each.per == "token" else own
-
-    wide = q.astype(F32)
-    if key.per != "token":
-        wide = wide * scale_of(key, slice(0))
-    digits, of_query = _stretched(wide)
-
-    def scores(here: slice) -> Single:
-        found = _joined([exact_int(digit, k[here].T) for digit in digits]) * of_query
-        if key.per == "token":
-            found = found * scale_of(key, here).T
-        return np.asarray(found * F32(a.scale))
-
-    def product(here: slice, p: Single) -> Single:
-        scales = scale_of(value, here)
-        if value.per == "token":
-            of_weights, factor = _stretched(p * scales.T)
-        else:
-            of_weights, factor = _digits(p * FIRST), scales
-        return _joined([exact_int(digit, v[here]) for digit in of_weights]) * factor
-
-    return _softmax(len(q), scores, product, row_sums, LOWEST_OF_DIGITS)
-
-
-def _stretched(x: Single) -> tuple[list[Array], Single]:
-    """The digits of rows of *x*, and their largest magnitudes `(rows, 1)`."""
-    largest = np.abs(x).max(axis=1, keepdims=True)
-    return _digits(x * (FIRST / largest)), largest
-
-
-def _digits(x: Single) -> list[Array]:
-    """Both digits of *x*, in [-127, 127]; of NaN 0."""
-    first = _away_to_integers(x)
-    second = _away_to_integers((x - first) * NEXT)
-    return [np.clip(np.nan_to_num(each, nan=0.0), -128, 127) for each in (first, second)]
-
-
-def _joined(products: list[Any]) -> Single:
-    """Products of both digits as that of the number."""
-    first, second = (each.astype(F32) for each in products)
-    return np.asarray((first + second * (F32(1) / NEXT)) * (F32(1) / FIRST))
-
-
-def _away_to_integers(x: Single) -> Single:
-    """Integers, ties away from zero."""
-    exact = x.astype(np.float64)
-    return np.asarray(np.trunc(exact + np.copysign(0.5, exact)), F32)
+    blind = hidden.all(axis=1)
+    o[blind], logs[blind] = 0, np.inf
+    return o, logs
 
 
 def _combined_by_lse(states: list[State]) -> tuple[Single, Single]:

@@ -1,8 +1,10 @@
-"""Sums of rows in the order of the kernels of attention, and roundings: for the oracle."""
+"""Softmax of tiles, sums in the order of the kernels of attention, and roundings: for oracles."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import reduce
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +15,51 @@ Single = NDArray[np.float32]
 F32 = np.float32
 LANES = 64
 """fp32 in a repeat."""
+Tiles = list[tuple[int, int]]
+"""The keys [first, last) of each tile."""
+
+
+class State(NamedTuple):
+    """What a piece leaves of its rows."""
+
+    largest: Single
+    """`(rows,)`, and *total* likewise."""
+    total: Single
+    out: Single
+    """`(rows, width)`, divided by the total."""
+
+
+def softmax(
+    rows: int,
+    scores: Callable[[slice], Single],
+    product: Callable[[slice, Single], Single],
+    sums: Callable[[Single], Single],
+    lowest: np.float32,
+    differences: type[np.floating[Any]] = np.float32,
+) -> Callable[[Tiles], State]:
+    """A piece of *rows* whose tiles have these *scores*, *product* and *sums*, one by one.
+
+    Scores less their largest are rounded to the type *differences*.
+    """
+
+    def piece(tiles: Tiles) -> State:
+        largest, total = np.full(rows, lowest, F32), np.zeros(rows, F32)
+        out: Single | None = None
+        for here in (slice(*tile) for tile in tiles):
+            s = scores(here)
+            new = np.maximum(largest, s.max(axis=1))
+            faded = nearest(np.exp, largest - new)
+            p = nearest(np.exp, (s - new[:, None]).astype(differences))
+            total = faded * total + sums(p)
+            largest, more = new, product(here, p)
+            out = more if out is None else out * faded[:, None] + more
+        assert out is not None
+        return State(largest, total, out / total[:, None])
+
+    return piece
+
+
+# ---- sums and roundings ----
 
 
 def sums_by_64(p: Single) -> Single:
@@ -25,6 +72,14 @@ def sums_by_64(p: Single) -> Single:
         return _neighbours(p)
     starts = range(0, p.shape[1], LANES)
     return reduce(np.add, [_neighbours(p[:, start : start + LANES]) for start in starts])
+
+
+def sums_by_128(p: Array) -> Array:
+    """FAI in fp16: likewise, but of other counts than 512 and 256 that of each 128."""
+    if p.shape[1] in (256, 512):
+        return _neighbours(p)
+    starts = range(0, p.shape[1], 2 * LANES)
+    return reduce(np.add, [_neighbours(p[:, start : start + 2 * LANES]) for start in starts])
 
 
 def row_sums(p: Single) -> Single:
@@ -57,9 +112,9 @@ def _neighbours(x: Single) -> Single:
     return np.asarray(x[..., 0])
 
 
-def nearest(function: np.ufunc, x: Single) -> Single:
-    """*function* of fp32 *x*, rounded to fp32 once."""
-    return np.asarray(function(x.astype(np.float64)), F32)
+def nearest(function: np.ufunc, x: Array, kind: type[np.floating[Any]] = F32) -> Array:
+    """*function* of *x*, rounded to the type *kind* once."""
+    return np.asarray(function(x.astype(np.float64)), kind)
 
 
 def away(x: Single, element: DType) -> Array:

@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Literal, get_args
 
-from npusim.data.dtypes import DType
+from npusim.data.dtypes import FLOAT16, FLOAT32, DType
 
 Layout = Literal[
     "BSH", "BSND", "BNSD", "TND", "NTD", "BSH_NBSD", "BSND_NBSD", "BNSD_NBSD", "TND_NTD",
@@ -176,6 +176,11 @@ class Attention:
     def is_stencil(self) -> bool:
         """Whether lengths say what is hidden, and the mask is a stencil only."""
         return self.sparse_mode in (2, 3, 4)
+
+    @property
+    def work_type(self) -> DType:
+        """What FAI has scores, sums and products in: fp16 with high performance, else fp32."""
+        return FLOAT16 if self.inner_precise == 1 else FLOAT32
 
     @property
     def has_digits(self) -> bool:
