@@ -117,9 +117,14 @@ def float64_attention(
             before, after = call["pre_tokens"], call["next_tokens"]
         for head in range(query.shape[1] if keys else 0):
             scores = query[here, head] @ k[:, head // group].T * call["scale"]
-            scores[(apart > after) | (apart < -before)] = -np.inf
+            hidden = (apart > after) | (apart < -before)
+            scores[hidden] = -np.inf
+            # A token that sees no key gives zeros.
+            scores[hidden.all(1)] = 0
             p = np.exp(scores - scores.max(1, keepdims=True))
-            output[here, head] = p @ v[:, head // group] / p.sum(1, keepdims=True)
+            p /= p.sum(1, keepdims=True)
+            p[hidden.all(1)] = 0
+            output[here, head] = p @ v[:, head // group]
     return output
 
 

@@ -128,9 +128,12 @@ class Contract:
 
     def fail(self, text: str, code: Code = Code.INVALID_PARAMETER) -> NoReturn:
         """Refuse: *text* says what must hold, what came, and what to do."""
+        raise OpError(code, f"{self.op}: {self._in_own_names(text)}")
+
+    def _in_own_names(self, text: str) -> str:
         for name, own in self.names.items():
             text = re.sub(rf"\b{name}\b", own, text)
-        raise OpError(code, f"{self.op}: {text}")
+        return text
 
     def require(self, holds: bool, text: str, code: Code = Code.INVALID_PARAMETER) -> None:
         """Refuse with *text* unless *holds*."""
@@ -160,7 +163,8 @@ class Contract:
 
     def warn(self, text: str) -> None:
         """Say that the document excludes what is taken: *text*, at the line that called npusim."""
-        warn(f"{self.op}: {text}", DocumentWarning, stacklevel=callers_level())
+        own = self._in_own_names(text)
+        warn(f"{self.op}: {own}", DocumentWarning, stacklevel=callers_level())
 
     def operand(self, name: str, value: object = ARGUMENT) -> Operand:
         """A required tensor of one of its types with at most eight dimensions, row after row.

@@ -120,6 +120,8 @@ class Operator:
     OpError."""
     support: tuple[Row, ...] = ()
     """What goes together: types, layouts, ranks, product lines, values of attributes."""
+    rules: tuple[tuple[str, ...], ...] = ()
+    """What else must hold, where a table says that: its header and its lines, for documents."""
     elsewhere: str = "run on Atlas A2 or A3"
     """What to do on product lines that no row is on."""
     unsimulated: tuple[str, ...] = ()

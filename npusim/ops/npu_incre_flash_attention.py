@@ -24,7 +24,8 @@ from typing import Any
 from npusim.data.errors import Code
 from npusim.ops import npu_fused_infer_attention_score as first
 from npusim.ops._attention import build, oracle_of, tile
-from npusim.ops._attention.check import INT8_BOTH, LARGEST_TOKENS, Problem, check_as
+from npusim.ops._attention.check import INT8_BOTH, Problem, check_as
+from npusim.ops._attention.problem import LARGEST_TOKENS
 from npusim.ops._contract import Contract
 from npusim.ops._oracle import Given
 from npusim.ops._protocol import Operator

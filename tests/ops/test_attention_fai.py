@@ -95,6 +95,45 @@ def test_a_tiled_run_equals_the_reference(
     assert np.abs(found[0].astype(np.float64) - truth).max() <= tolerance
 
 
+@draws(12)
+@given(
+    lengths=st.sampled_from(LENGTHS),
+    heads=st.sampled_from([1, 2, 3]),
+    head_size=st.sampled_from([16, 64, 80, 128, 256]),
+    block_size=st.sampled_from([0, 48, 128]),
+    is_causal=st.booleans(),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_with_high_performance_all_is_fp16(
+    lengths: tuple[tuple[int, ...], tuple[int, ...]],
+    heads: int,
+    head_size: int,
+    block_size: int,
+    is_causal: bool,
+    seed: int,
+) -> None:
+    """inner_precise 1, where no query heads share keys."""
+    rng = np.random.default_rng(seed)
+    more = {} if is_causal else {"sparse_mode": 0, "atten_mask": None}
+    more |= {"softmax_lse_flag": True, "inner_precise": 1}
+    call = attention_call(rng, *lengths, (heads, heads), head_size, np.float16, block_size, **more)
+    found = run(OP, **call, device=A2, timing=False)
+    assert found.template == "FAI"
+    assert_all_same(found.output, reference(call))
+    truth = float64_attention(call, *lengths)
+    limit = 5e-3 * max(1.0, float(np.abs(truth).max()))
+    assert np.abs(found.output[0].astype(np.float64) - truth).max() <= limit
+
+
+def test_scores_of_fp16_overflow_with_high_performance() -> None:
+    call = attention_call(np.random.default_rng(0), (1,), (2,), (1, 1), 32, np.float16)
+    call |= {"query": np.full((1, 1, 32), 200, np.float16), "inner_precise": 1}
+    call["key"] = np.full((2, 1, 32), 100, np.float16)
+    assert np.isnan(values(call)[0].astype(np.float32)).all()
+    assert_all_same(values(call), reference(call))
+    assert np.isfinite(values(call | {"inner_precise": 0})[0].astype(np.float32)).all()
+
+
 SPLIT: tuple[tuple[tuple[int, ...], tuple[int, ...], tuple[int, int], int], ...] = (
     ((1,), (2048,), (8, 1), 128),
     ((1,), (5000,), (4, 2), 64),
@@ -118,6 +157,7 @@ def test_split_keys_equal_the_reference(case: Any, dtype: Any) -> None:
 
 
 @pytest.mark.sample(2)
+@pytest.mark.filterwarnings("ignore:.* by the document at most 64 query heads:UserWarning")
 @pytest.mark.parametrize(
     ("keys", "heads", "head_size"),
     [
@@ -160,6 +200,36 @@ def test_bands_equal_the_reference(
     found = values(call)
     truth = float64_attention(call, queries, keys)
     assert np.abs(found[0].astype(np.float64) - truth).max() <= 2e-3
+
+
+@pytest.mark.sample(4)
+@pytest.mark.parametrize("block_size", [0, 128])
+@pytest.mark.parametrize(
+    ("queries", "keys", "heads", "more"),
+    [
+        ((5, 3), (2, 9), (4, 2), {}),
+        ((200, 1), (70, 5), (2, 1), {}),
+        ((700,), (600,), (2, 2), {}),
+        ((3000,), (70,), (1, 1), {}),
+        ((10, 1), (4, 1100), (4, 1), {}),
+        ((300,), (100,), (2, 1), {"sparse_mode": 4, "pre_tokens": -20, "next_tokens": 40}),
+        ((300,), (300,), (1, 1), {"sparse_mode": 4, "pre_tokens": -20, "next_tokens": 40}),
+        ((140,), (600,), (1, 1), {"sparse_mode": 4, "pre_tokens": 600, "next_tokens": -590}),
+    ],
+)
+def test_tokens_that_see_no_key_give_zeros_and_no_sum(
+    queries: Any, keys: Any, heads: Any, more: dict[str, Any], block_size: int
+) -> None:
+    rng = np.random.default_rng(5)
+    call = attention_call(rng, queries, keys, heads, 32, np.float16, block_size, **more)
+    output, lse = values(call | {"softmax_lse_flag": True})
+    assert_all_same((output, lse), reference(call | {"softmax_lse_flag": True}))
+    truth = float64_attention(call, queries, keys)
+    sees_none = ~truth.any(axis=2)
+    assert sees_none.any()
+    assert not output[sees_none].any()
+    assert (np.isposinf(lse[..., 0]) == sees_none).all()
+    assert np.abs(output.astype(np.float64) - truth).max() <= 2e-3
 
 
 @pytest.mark.parametrize("number", [np.inf, -np.inf, np.nan, 65504.0])

@@ -68,8 +68,15 @@ def verdict(op: str, device: str, given: dict[str, Any]) -> Any:
     return {operand.name: operand.spec for operand in problem.inputs}, problem.outputs
 
 
-REFUSED_WHEN_GIVEN = {("npu_incre_flash_attention", "atten_mask")}
-"""Those that a row of support names and a rule refuses: what keys of int8 do there is not known."""
+REFUSED_WHEN_GIVEN = {
+    ("npu_incre_flash_attention", "atten_mask"),
+    ("npu_incre_flash_attention", "antiquant_offset"),
+} | {
+    (f"npu_fused_infer_attention_score{version}", name)
+    for version in ("", "_v2")
+    for name in ("query_rope", "key_rope")
+}
+"""Those that a row of support names and a rule refuses: what they do is not simulated."""
 
 
 def test_every_tensor_of_every_operator_is_among_the_calls() -> None:

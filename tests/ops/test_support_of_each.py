@@ -356,7 +356,7 @@ OUTSIDE = {str: "other", int: 97, bool: None}
 """A value that no row lists."""
 RULES = (
     r"not simulated",
-    r"npu_fused_infer_attention_score: antiquant_scale must be given alone, or ",
+    r"npu_fused_infer_attention_score(_v2)?: pse_shift, paddings, prefixes and scales of the ",
     r"npu_grouped_matmul: group_list_type must be 0(, 1)? or .*; pass 0 for ends, 1 for rows",
     r"npu_quant_matmul: (offset|pertoken_scale) must be given, ",
     r"npu_quant_matmul: x2 must have as many rows as x1 has columns",

@@ -178,9 +178,10 @@ class Places:
     # ---- workspaces ----
 
     def scores(self, index: int, rows: int, keys: int) -> GmView:
-        """fp32 `(rows, keys)` of the slot of tile *index*."""
+        """`(rows, keys)` of the slot of tile *index*."""
         first = index % SLOTS * TASK_ROWS
-        return GmView.of("scores", FLOAT32, SLOTS * TASK_ROWS, TILE)[first : first + rows, :keys]
+        every = GmView.of("scores", self.a.work_type, SLOTS * TASK_ROWS, TILE)
+        return every[first : first + rows, :keys]
 
     def probabilities(self, index: int, rows: int, keys: int) -> GmView:
         """`(rows, keys)` of the type of the query."""
@@ -189,23 +190,23 @@ class Places:
         return every[first : first + rows, :keys]
 
     def products(self, index: int, rows: int) -> GmView:
-        """fp32 `(rows, columns of a head)`."""
-        size, first = self.a.head_size, index % SLOTS * FLOAT32.nbytes(TASK_ROWS * TILE)
-        return GmView("products", FLOAT32, rows, size, size, first)
+        """`(rows, columns of a head)`."""
+        size, dtype = self.a.head_size, self.a.work_type
+        first = index % SLOTS * dtype.nbytes(TASK_ROWS * TILE)
+        return GmView("products", dtype, rows, size, size, first)
 
     def updated(self, rows: int) -> GmView:
-        """fp32 `(rows, columns of a head)`: sums between tiles, where a core cannot keep them."""
-        return GmView.of("updated", FLOAT32, rows, self.a.head_size)
+        """`(rows, columns of a head)`: sums between tiles, where a core cannot keep them."""
+        return GmView.of("updated", self.a.work_type, rows, self.a.head_size)
 
     @property
     def group_bytes(self) -> dict[str, int]:
         """Name -> bytes of a group."""
-        elements, size = SLOTS * TASK_ROWS * TILE, self.a.head_size
-        fp32_bytes = FLOAT32.nbytes(elements)
-        found = {"scores": fp32_bytes, "probabilities": self.a.element.nbytes(elements)}
-        found["products"] = fp32_bytes
+        elements, size, dtype = SLOTS * TASK_ROWS * TILE, self.a.head_size, self.a.work_type
+        found = dict.fromkeys(("scores", "products"), dtype.nbytes(elements))
+        found["probabilities"] = self.a.element.nbytes(elements)
         if size > PRODUCT_COLUMNS:
-            found["updated"] = FLOAT32.nbytes(TASK_ROWS * size)
+            found["updated"] = dtype.nbytes(TASK_ROWS * size)
         return found
 
     def workspaces(self, groups: int, pieces: int) -> dict[str, int]:

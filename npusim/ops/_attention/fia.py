@@ -62,8 +62,9 @@ from npusim.ops._attention.problem import Attention
 
 ALL_VECTORS = 10
 """Flag by which all vector cores wait for each other."""
-QUERY_READY = 6
-"""Flag: the vector cores have stored the digits of a row of tiles, where keys are int8."""
+OPERANDS_READY = 6
+"""Flag: the vector cores have stored the digits of a row of tiles, or the keys and values of one,
+where keys are int8."""
 STREAMED_GROUP = 64
 """Up to so many heads on one of keys, one token a request reads keys past the L2."""
 L2_SHARE = (6, 5)
@@ -181,9 +182,7 @@ class Cube:
         scores, weights, product = (
             memory.slots(name, parts) for name in ("scores", "weights", "product")
         )
-        key, value = (
-            memory.by_keys(partial(memory.keys, name), parts) for name in ("key", "value")
-        )
+        key, value = (memory.operands(name, parts) for name in ("key", "value"))
         ends = np.array([x.ends for x in parts]).reshape(-1, 2).T
         of_scores, of_product = (
             (scores, *ends, memory.queries(parts), key),
@@ -206,8 +205,9 @@ class Cube:
     ) -> None:
         """(rows, width) @ (keys, width).T -> (rows, keys), a slice of keys at a time."""
         core = self._core
-        if is_first and self._memory.copies > 1:
-            core.cross_core_wait_flag("group", "mte2", QUERY_READY)
+        a = self._memory.plan.rows.a
+        if a.dequantises or (is_first and a.has_digits):
+            core.cross_core_wait_flag("group", "mte2", OPERANDS_READY)
         for first, rows in pieces(scores.rows, QUERY_SLICES * self._slice_rows):
             # All rows of a tile stay in L1 until the last of its keys, if they fit.
             stays = rows == scores.rows

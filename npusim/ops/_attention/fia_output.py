@@ -12,8 +12,10 @@ A piece of a row of tiles that cores share stores out, m and l. Pieces are put t
     M = max(m);  c = l * exp(m - M);  w = c / ((c0 + c1) + ...);  out = (w0 * o0 + w1 * o1) + ...
 
 Sources: ops-transformer@3a280bc attention/common/op_kernel/arch22, fia_block_vec_nonquant.h and
-fia_block_vec_flashdecode.h. How rows are found that see nothing, and how outputs are stored whose
-rows do not follow each other, is assumed.
+fia_block_vec_flashdecode.h. Rows that tokens before or behind leave without a key give zeros; with
+a mask of the call's own their logarithm is infinite only where it hides all keys of their tiles.
+How rows are found that see nothing, and how outputs are stored whose rows do not follow each other,
+is assumed.
 """
 
 from __future__ import annotations
@@ -58,7 +60,9 @@ class Finish:
     def __init__(self, vector: Vector) -> None:
         self._vector, self._core, self._a = vector, vector.core, vector.a
         self._rounding: RoundMode = "round" if self._a.element is FLOAT16 else "rint"
-        self._hides = bool(self._a.inner_precise & 2) and vector.memory.plan.rows.mask is not None
+        a = self._a
+        self._hides = bool(a.inner_precise & 2) and a.has_own_mask
+        self._hides_sums = self._hides or (a.has_own_mask and min(a.pre_tokens, a.next_tokens) < 0)
 
     @property
     def loop_rows(self) -> int:
@@ -119,11 +123,11 @@ class Finish:
         core.ln(logs, logs)
         maxima = self._blocks(largest, rows)
         core.add(logs, logs, maxima)
-        if self._hides:
+        if self._hides_sums:
             count = align_up(logs.count, LANES)
             core.compare("ne", bits[: count // 8], replace(maxima, count=count), HIDDEN)
             core.select(logs, bits[: logs.count // 8], logs, float("inf"))
-        if target.blind:
+        if target.blind and not self._a.has_own_mask:
             with core.independent():
                 for first, blind in target.blind:
                     core.duplicate(logs.at(first * BLOCK, blind * BLOCK), float("inf"))

@@ -229,18 +229,28 @@ class Softmax:
     ) -> None:
         """Some rows of a tile, from *row* on; the state of the tile before is number *before*."""
         core, vector = self._core, self._vector
-        pitch = align_up(scores.columns, KEYS_ALIGNED)
-        tile = core.load_rows(vector.wide_in, joined(scores), pitch=pitch)
-        plane = WidePlane(tile, scores.rows, scores.columns, pitch)
-        core.mul(plane.whole, plane.whole, vector.a.scale)
-        for mask in masks:
-            self._hide(plane, mask)
+        plane = self.scaled(scores, masks)
+        pitch = plane.pitch
         self._exponentials(row, parity, before, plane)
         out = vector.wide_out.alloc()
         core.cast(out.as_dtype(vector.a.element, plane.whole.count), plane.whole, "round")
         core.store_rows(vector.wide_out, out, joined(weights), pitch=pitch)
         self._add_sums(row, parity, before, plane)
-        vector.wide_in.free(tile)
+        vector.wide_in.free(plane.tile)
+
+    def scaled(self, scores: GmView, masks: Any) -> WidePlane:
+        """*scores* times scale, those that *masks* hide replaced; free its tile."""
+        core, vector = self._core, self._vector
+        pitch = align_up(scores.columns, KEYS_ALIGNED)
+        tile = core.load_rows(vector.wide_in, joined(scores), pitch=pitch)
+        plane = WidePlane(tile, scores.rows, scores.columns, pitch)
+        core.mul(plane.whole, plane.whole, vector.a.scale)
+        for mask in masks:
+            self.hide(plane, mask, plane.whole, HIDDEN)
+        return plane
+
+    def differences(self, plane: WidePlane) -> None:
+        """What becomes of scores less their largest: nothing."""
 
     def _exponentials(self, row: int, parity: int, before: int, plane: WidePlane) -> None:
         """Scores of *plane* to exp(scores - the largest so far)."""
@@ -257,6 +267,7 @@ class Softmax:
         core.exp(faded, faded)
         core.copy(state.of("largest", parity, *place), largest)
         by_rows(core, "sub", plane, state.blocks(largest))
+        self.differences(plane)
         core.exp(plane.whole, plane.whole)
 
     def _add_sums(self, row: int, parity: int, before: int, plane: WidePlane) -> None:
@@ -301,7 +312,7 @@ class Softmax:
             place = request * every.mask.request + key
             offsets = [place + run.token * every.mask.pitch for run in runs]
             yield _mask_step("eq", every.mask.pitch, runs, offsets, keys)
-        before, after = every.window(request)
+        before, after = self._vector.a.window(request)
         if after is not None and min(run.token for run in runs) + after < key + keys - 1:
             offsets = [_stencil(run.token + after - key, run, keys) for run in runs]
             yield _mask_step("eq", MASK_EXTENT, runs, offsets, keys)
@@ -309,8 +320,8 @@ class Softmax:
             offsets = [_stencil(run.token + before - 1 - key, run, keys) for run in runs]
             yield _mask_step("ne", MASK_EXTENT, runs, offsets, keys)
 
-    def _hide(self, plane: WidePlane, mask: MaskStep) -> None:
-        """Replace the scores of *plane* that *mask* hides."""
+    def hide(self, plane: WidePlane, mask: MaskStep, whole: Local, hidden: float) -> None:
+        """Replace scores that *mask* hides by *hidden*: *whole*, which lies as *plane* does."""
         core, vector, pitch = self._core, self._vector, plane.pitch
         tile, row = vector.mask_in.alloc(), 0
         for copies, view in mask.runs:
@@ -328,8 +339,7 @@ class Softmax:
         core.cast(half, tile.as_dtype(UINT8, count), "none")
         vector.mask_in.free(tile)
         core.compare(mask.visible, bits, half, 0.0)
-        whole = plane.whole
-        core.select(whole, bits[: whole.count // 8], whole, HIDDEN)
+        core.select(whole, bits[: whole.count // 8], whole, hidden)
 
     def _copy_rows(self, tile: Local, mask: MaskStep, pitch: int) -> None:
         """The row of a token for its other heads; rows of *tile* are *pitch* apart."""

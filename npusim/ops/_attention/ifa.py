@@ -37,14 +37,14 @@ import numpy as np
 from npusim.data.dtypes import FLOAT32, INT8, INT32
 from npusim.data.integers import align_down, align_up
 from npusim.devices.schema import DeviceSpec
-from npusim.isa import BLOCK_BYTES, Binary, Local
+from npusim.isa import BLOCK_BYTES, Local
 from npusim.kernel.launch import VECTOR_CORES_OF_A_GROUP as VECTOR_CORES
 from npusim.kernel.program import Block
 from npusim.kernel.rows import pieces
 from npusim.kernel.steps import Column, Step, column_of
 from npusim.kernel.views import GmView, repeat
-from npusim.kernel.wide_plane import LANES, WidePlane, by_rows, reduce_rows
-from npusim.ops._attention.fia import QUERY_READY, Plan, launch
+from npusim.kernel.wide_plane import LANES, WidePlane, by_columns, by_rows, reduce_rows
+from npusim.ops._attention.fia import OPERANDS_READY, Plan, launch
 from npusim.ops._attention.fia_output import Finish, Form, Output
 from npusim.ops._attention.fia_tiling import KEYS_ALIGNED, schedule
 from npusim.ops._attention.fia_vector import (
@@ -173,7 +173,7 @@ class Digits:
         if view.columns == 1:
             self._scale_all(plane, scales)
         else:
-            self._scale_columns(plane, scales)
+            by_columns(core, "mul", plane, scales)
         queue.free(tile)
 
     def _scale_all(self, plane: WidePlane, scale: Local) -> None:
@@ -187,20 +187,6 @@ class Digits:
                 if here.count:
                     same = Local(block.buffer, block.offset_bytes, FLOAT32, here.count, 0, 0)
                     core.mul(here, here, same)
-
-    def _scale_columns(self, plane: WidePlane, scales: Local) -> None:
-        """`plane = plane x scale of the column`; *scales* `(columns,)`."""
-        core = self._core
-        with core.independent():
-            if plane.by_row or plane.columns % LANES:
-                for row in range(plane.rows):
-                    here = plane.row(row, 0, plane.columns)
-                    core.mul(here, here, scales)
-                return
-            for first in range(0, plane.columns, LANES):
-                here, offset = plane.block(first, LANES), scales.at(first, LANES).offset_bytes
-                same = Local(scales.buffer, offset, FLOAT32, plane.rows * LANES, 1, 0)
-                core.step(Binary("mul", here, here, same))
 
     # ---- products of weights and values ----
 
@@ -275,7 +261,7 @@ class DigitSoftmax(Softmax):
             here = slice(row, row + rows)
             views = query[here, :], digits[here, :]
             repeat(self._core, self._query_rows, parity, row, *views, digit_bytes, scale)
-        self._core.cross_core_set_flag("group", "mte3", QUERY_READY)
+        self._core.cross_core_set_flag("group", "mte3", OPERANDS_READY)
 
     def _query_rows(
         self,

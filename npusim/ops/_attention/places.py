@@ -5,6 +5,7 @@ They move what they write from tile to tile. Their workspaces are
 .. code-block:: text
 
     scores, weights, product, sums    of each core: two slots each, used in turn; digits of IFA too
+    keys, values                      of each core, where they are dequantised: three slots each
     piece_out, piece_max, piece_sum   of each piece of a row of tiles that cores share
 """
 
@@ -12,10 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import NamedTuple
 
-from npusim.data.dtypes import FLOAT32, INT32, DType
+from npusim.data.dtypes import FLOAT16, FLOAT32, INT32, DType
 from npusim.data.integers import align_up
 from npusim.kernel.cube_core import sums_dtype
 from npusim.kernel.program import Binding
@@ -27,6 +28,8 @@ from npusim.ops._attention.problem import Scales, Side, sides_of
 
 WORK_SLOTS = 2
 """Each workspace of a core of FIA has so many: one is filled while the other one is read."""
+DEQUANTISED_SLOTS = 3
+"""Slots of keys and values: the next are written while those of two tiles may be read."""
 BLOCK = 8
 """float32 in a data block."""
 WIDE = ("scores", "weights")
@@ -81,12 +84,12 @@ class Memory:
     def factor(self) -> DType:
         """The type of what the cube multiplies."""
         a = self.plan.rows.a
-        return a.element if a.antiquant is None else a.antiquant.element
+        return a.antiquant.element if a.antiquant is not None and a.has_digits else a.element
 
     @cached_property
     def copies(self) -> int:
         """Rows that the cube has for a row of a tile."""
-        return 1 if self.plan.rows.a.antiquant is None else DIGITS
+        return DIGITS if self.plan.rows.a.has_digits else 1
 
     @cached_property
     def width(self) -> int:
@@ -105,25 +108,31 @@ class Memory:
         """The workspaces of each core."""
         sums = sums_dtype(self.factor)
         found = {"scores": sums, "weights": self.factor, "product": sums, "sums": FLOAT32}
+        if self.plan.rows.a.dequantises:
+            found |= {"scores": FLOAT16, "keys": self.factor, "values": self.factor}
         return found | ({"digits": self.factor} if self.copies > 1 else {})
 
     @cached_property
     def workspaces(self) -> dict[str, int]:
         """Name -> bytes."""
         cores = len(self.plan.cores)
-        found = {name: cores * WORK_SLOTS * nbytes for name, nbytes in self._slot_bytes.items()}
+        sizes = self._slot_bytes
+        found = {name: cores * self._slots(name) * nbytes for name, nbytes in sizes.items()}
         if self.plan.pieces:
             rows = self.plan.pieces * self.max_rows
             found["piece_out"] = FLOAT32.nbytes(rows * self.width)
             found["piece_max"] = found["piece_sum"] = FLOAT32.nbytes(rows * BLOCK)
         return {name: nbytes for name, nbytes in found.items() if nbytes}
 
+    def _slots(self, name: str) -> int:
+        return DEQUANTISED_SLOTS if name in ("keys", "values") else WORK_SLOTS
+
     @cached_property
     def _slot_bytes(self) -> dict[str, int]:
         keys = align_up(self.plan.sizes.keys, KEYS_ALIGNED)
         return {
             name: dtype.nbytes(
-                self.max_rows
+                (keys if name in ("keys", "values") else self.max_rows)
                 * (1 if name == "sums" else self.copies)
                 * (keys if name in WIDE else self.width)
             )
@@ -133,7 +142,7 @@ class Memory:
     def of_core(self, core: int) -> dict[str, Binding]:
         """What the names of its own workspaces mean to a core."""
         return {
-            name: Binding(name, core * WORK_SLOTS * nbytes)
+            name: Binding(name, core * self._slots(name) * nbytes)
             for name, nbytes in self._slot_bytes.items()
             if nbytes and self.plan.cores
         }
@@ -149,7 +158,7 @@ class Memory:
         dtype, pitch = self._types[name], columns
         if name in WIDE:
             pitch = align_up(columns, KEYS_ALIGNED)
-        first = index % WORK_SLOTS * self._slot_bytes[name] + dtype.nbytes(row * pitch)
+        first = index % self._slots(name) * self._slot_bytes[name] + dtype.nbytes(row * pitch)
         return GmView(name, dtype, rows, columns, pitch, first)
 
     def of_piece(self, number: int, row: int, rows: int) -> tuple[GmView, ...]:
@@ -237,11 +246,22 @@ class Memory:
         """What *write* makes of the keys of *parts*: request, head, first key and keys."""
         return column_of([x.of_keys for x in parts], write)
 
-    def keys(self, name: str, request: int, head: int, key: int, keys: int) -> tuple[Piece, ...]:
+    def operands(self, name: str, parts: Sequence[Part]) -> Column:
+        """What the cube multiplies of *name*, key or value, for each of *parts*."""
+        if not self.plan.rows.a.dequantises:
+            return self.by_keys(partial(self.keys, name, self.factor), parts)
+        keys = [
+            (f"{name}s", x.tile.number % DEQUANTISED_SLOTS, x.tile.keys, self.width) for x in parts
+        ]
+        return column_of(keys, lambda *key: (Piece(self.slot(*key)),))
+
+    def keys(
+        self, name: str, element: DType, request: int, head: int, key: int, keys: int
+    ) -> tuple[Piece, ...]:
         """*keys* in *name*, key or value, from *key* on, in pieces of neighbours."""
         a, side = self.plan.rows.a, self.sides[name]
         page = a.paging
-        pitch, width, element = side.token_pitch, self.width, self.factor
+        pitch, width = side.token_pitch, self.width
         if page is None:
             first = element.nbytes(side.at(request, head, key))
             return (Piece(GmView(name, element, keys, width, pitch, first)),)
