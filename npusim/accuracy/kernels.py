@@ -60,7 +60,7 @@ class Accuracy:
     span: Span | None = None
     """How long those took that are counted."""
     median: float | None = None
-    """Of the error without its sign: half of the kernels are within it."""
+    """The median error without its sign: half of the kernels are within it."""
     p90: float | None = None
     """What nine of ten kernels keep below, without sign."""
     bias: float | None = None
@@ -129,7 +129,7 @@ def _as_long(found: tuple[Known, ...], time_us: float) -> tuple[Span, tuple[Know
 
 
 def _nearest(found: Sequence[Known], sizes: Sizes) -> Known:
-    """Of several that are as far the one whose id comes first."""
+    """The nearest one; of several that are as far the one whose id comes first."""
 
     def distance(one: Known) -> float:
         ratios = (a / max(b, 1) for a, b in zip(one.sizes, sizes, strict=True))

@@ -47,25 +47,25 @@ def _check_no_times(advice: bool, critical_path: bool) -> None:
 
 
 class _More:
-    """What is asked for beside the summary of a run; nothing of one that had nothing to do."""
+    """What is asked for besides the summary of a run; nothing of one that had nothing to do."""
 
     def __init__(self, run: Run, advice: bool, critical_path: bool, progress: Progress) -> None:
         ran = run.trace is not None
         asked = {"advice": advice, "critical_path": critical_path}
         self._keys = [key for key, is_asked in asked.items() if is_asked]
-        self._told = run.advice(progress) if advice and ran else []
+        self._advice = run.advice(progress) if advice and ran else []
         self._path = run.critical_path() if critical_path and ran else None
 
     def to_json(self) -> dict[str, object]:
         found = {
-            "advice": [asdict(each) for each in self._told],
+            "advice": [asdict(each) for each in self._advice],
             "critical_path": self._path.to_json() if self._path else None,
         }
         return {key: found[key] for key in self._keys}
 
     def shown(self) -> list[RenderableType]:
         parts: list[RenderableType] = [path_tables(self._path)] if self._path else []
-        return [*parts, advice_lines(self._told)] if "advice" in self._keys else parts
+        return [*parts, advice_lines(self._advice)] if "advice" in self._keys else parts
 
 
 def run_operator(

@@ -99,7 +99,7 @@ CAUSES: dict[Known, About] = {
         "the latency of cube and vector unit",
         ("vector.classes.*.tail_cycles", "cube.startup_cycles"),
     ),
-    "hand out": About("handing out", "handing out micro-ops", ("scalar.dispatch_cycles",)),
+    "dispatch": About("dispatch", "dispatching micro-ops", ("scalar.dispatch_cycles",)),
     "flags": About(
         "flags",
         "setting and taking flags, and barriers",
@@ -142,7 +142,7 @@ class Bound:
     """The kinds of core and pipes that it held up, those it held up longest first."""
     us: float
     share: float
-    """Of the whole time: launch, the slowest core, completion; of a trace, of the slowest core."""
+    """Its share of the whole time: launch, slowest core, completion; of a trace, of the core."""
 
 
 def causes(subject: Subject) -> list[Bound]:

@@ -39,7 +39,7 @@ __all__ = ["Cause", "Held", "Step", "critical_path", "sets_for", "steps"]
 
 Cause = Literal[
     "gm", "l2 reads", "l2 writes", "port", "rows", "memory latency", "copy issue",
-    "cube", "vector", "buffers", "scalar", "pipe latency", "hand out", "flags", "cross-core flags",
+    "cube", "vector", "buffers", "scalar", "pipe latency", "dispatch", "flags", "cross-core flags",
 ]  # fmt: skip
 """Why a cycle passed; `causes.CAUSES` has words for each, and what it depends on."""
 
@@ -121,7 +121,7 @@ class _Lane:
         self.latest_of_all: list[int] = []
         """The same among those of all pipes, flags and barriers too."""
         self.handed: list[int] = []
-        """The last one of the scalar unit, which hands out what follows."""
+        """The last one of the scalar unit, which issues what follows."""
         self._look_back()
         self.setters = matches(lane.program).tolist()
         self.copies = {index: row for row, index in enumerate(lane.copies.index.tolist())}
@@ -211,12 +211,12 @@ class _Walk:
         self._moment = "start"
 
     def _before_start(self) -> None:
-        """It started when its pipe was free, or when it was handed out, whichever came later."""
+        """It started when its pipe was free, or when it was issued, whichever came later."""
         lane, index = self._at, self._index
         before, handed = lane.before[index], lane.handed[index]
         if before == NOBODY or lane.free[before] < lane.start[index]:
             before = handed
-        self._charge("hand out", 0 if before == NOBODY else lane.free[before])
+        self._charge("dispatch", 0 if before == NOBODY else lane.free[before])
         self._moment = None if before == NOBODY else "free"
         self._index = before
 

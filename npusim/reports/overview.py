@@ -1,4 +1,4 @@
-"""Several runs at a glance: how long each takes, against the first one, and what bounds it."""
+"""Several runs in short: how long each takes, against the first one, and what bounds it."""
 
 from __future__ import annotations
 
@@ -117,10 +117,10 @@ def finding(runs: Sequence[Timed]) -> str:
 
 def _bound(run: Timed) -> str:
     first, *others = causes(run)
-    told = f"bound by {first.words}, {percent(first.share)}"
+    parts = f"bound by {first.words}, {percent(first.share)}"
     if others and others[0].share >= MIN_SHARE:
-        told += f"; next {others[0].words}, {percent(others[0].share)}"
-    return told
+        parts += f"; next {others[0].words}, {percent(others[0].share)}"
+    return parts
 
 
 def _bounds(runs: Sequence[Timed]) -> str:
@@ -131,8 +131,8 @@ def _bounds(runs: Sequence[Timed]) -> str:
     if len(by) == 1:
         return f"{'Both' if len(runs) == 2 else 'All'} are bound by {next(iter(by))}."
     (words, first), *others = by.items()
-    told = [f"{listed(first)} {'is' if len(first) == 1 else 'are'} bound by {words}"]
-    return "; ".join([*told, *(f"{listed(own)} by {words}" for words, own in others)]) + "."
+    parts = [f"{listed(first)} {'is' if len(first) == 1 else 'are'} bound by {words}"]
+    return "; ".join([*parts, *(f"{listed(own)} by {words}" for words, own in others)]) + "."
 
 
 # ---- in words and as bars ----

@@ -25,14 +25,14 @@ def simulate(
     codes: Sequence[Code],
     cache: L2,
     spec: DeviceSpec,
-    hear: Callable[[float], None] | None,
+    progress: Callable[[float], None] | None,
     every_core: bool = False,
 ) -> tuple[tuple[LaneTrace, ...], int]:
     """Time one of each of *groups*, which run *codes*, from cycle 0.
 
     They are timed together as long as they do the same; with *every_core* each is on its own.
-    Returns what happened when, group by group, and how many bytes the L2 wrote back. *hear* is told
-    now and then which share of the micro-ops has started. Raises DeadlockError.
+    Returns what happened when, group by group, and how many bytes the L2 wrote back. *progress* is
+    called now and then with the share of the micro-ops that have started. Raises DeadlockError.
     """
     env = simpy.Environment()
     memory = SharedMemory(env, spec, cache)
@@ -42,8 +42,8 @@ def simulate(
         Lane(env, memory, cross_core_flags, members, lanes)
     for lane in tuple(lanes):
         lane.run()
-    if hear:
-        _watch(env, lanes, sum(len(code.program) for code in codes), hear)
+    if progress:
+        _watch(env, lanes, sum(len(code.program) for code in codes), progress)
     env.run()
     # A deadlock is reported for the first core that is stuck.
     lanes.sort(key=lambda lane: lane.members[0].number)
@@ -72,11 +72,11 @@ def _together(
 
 
 def _watch(
-    env: simpy.Environment, lanes: list[Lane], total: int, hear: Callable[[float], None]
+    env: simpy.Environment, lanes: list[Lane], total: int, progress: Callable[[float], None]
 ) -> None:
     """Let SimPy work until nothing is left to do, with reports in between."""
     while env.peek() < inf:
-        hear(sum(lane.started for lane in lanes) / total)
+        progress(sum(lane.started for lane in lanes) / total)
         for _ in range(EVENTS_PER_REPORT):
             if env.peek() == inf:
                 break

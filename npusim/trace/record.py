@@ -34,8 +34,8 @@ from npusim.trace.times import arrays_of, lane_of, names_of
 __all__ = ["RECORD", "VERSION", "Record", "RecordError", "made", "read", "seal", "write"]
 
 VERSION = 7
-"""Of what a folder holds; 1 had no trace, 2 no groups of cores, 3 no checksums, no launches and no
-whole lines, 4 not what held copies up, 5 not how far to trust the time."""
+"""The version of what a folder holds; 1 had no trace, 2 no groups of cores, 3 no checksums, no
+launches and no whole lines, 4 not what held copies up, 5 not how far to trust the time."""
 RECORD = "run.json"
 DEVICE = "device.json"
 TRACE = "trace.npz"
@@ -65,27 +65,27 @@ class Record:
 
     @property
     def template(self) -> str | None:
-        """As :attr:`Run.template`."""
+        """The same as :attr:`Run.template`."""
         return self.facts["template"]  # type: ignore[no-any-return]
 
     @property
     def time_us(self) -> float | None:
-        """As :attr:`Run.time_us`."""
+        """The same as :attr:`Run.time_us`."""
         return self.facts["time_us"]  # type: ignore[no-any-return]
 
     @property
     def launch_us(self) -> float:
-        """As :attr:`Run.launch_us`."""
+        """The same as :attr:`Run.launch_us`."""
         return float(self.facts["launch_us"])
 
     @property
     def launches(self) -> tuple[Launch, ...]:
-        """As :attr:`Run.launches`."""
+        """The same as :attr:`Run.launches`."""
         return tuple(Launch(**launch) for launch in self.facts["launches"])
 
     @property
     def accuracy(self) -> Accuracy | None:
-        """As :attr:`Run.accuracy`."""
+        """The same as :attr:`Run.accuracy`."""
         found = self.facts["accuracy"]
         return None if found is None else Accuracy.from_json(found)
 
@@ -238,7 +238,7 @@ def _check_facts(trace: Trace, facts: Facts) -> None:
     if trace.cycles != facts.cycles or counters != facts.counters:
         raise DamageError(f"its cycles and counters must be those of {RECORD}")
     if not facts.launches:
-        raise DamageError(f"{RECORD} must tell of its launch")
+        raise DamageError(f"{RECORD} must describe its launch")
     *earlier, own = facts.launches
     took_us = own.launch_us + trace.cycles / trace.clock_hz * 1e6
     took_us += sum(launch.time_us or 0.0 for launch in earlier)

@@ -1,4 +1,4 @@
-"""Which measured kernels a run is like, and what is told of them."""
+"""Which measured kernels a run is like, and what is reported of them."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_errors_are_of_kernels_that_take_as_long() -> None:
     assert (short.rows, short.span, short.median) == (1, "below 10 us", 0.4)
 
 
-def test_all_are_told_of_where_none_takes_as_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_are_listed_where_none_takes_as_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("npusim.accuracy.kernels.known", lambda: {KIND: FOUND[:4]})
     told = accuracy_of(KIND, 3.0)
     assert (told.rows, told.span) == (4, "of any length")
@@ -156,7 +156,7 @@ def test_the_kernels_that_ship_are_known() -> None:
 # ---- runs ----
 
 
-def test_a_run_tells_of_its_kind() -> None:
+def test_a_run_reports_its_kind() -> None:
     x, weight = TensorSpec((16, 512), "float16"), TensorSpec((512, 256), "float16")
     run = npusim.run("matmul", x, weight, device="ascend910b2")
 

@@ -431,8 +431,10 @@ def test_what_a_warning_speaks_of_runs_as_the_reference() -> None:
     [
         (BASE | {"scale": np.nan}, "scale must be a finite number of fp32, not nan; pass 1 / "
          "sqrt(columns of a head), say"),
-        (BASE | {"actual_seq_lengths": [2.5, 5]}, "actual_seq_lengths must be a list of integers, "
-         "one for each request, not [2.5, 5]; pass the lengths as plain integers"),
+        (BASE | {"actual_seq_lengths": [2.5, 5]}, "actual_seq_lengths[0] must be an integer, not "
+         "2.5; pass one without quotes or a point"),
+        (BASE | {"actual_seq_lengths": []}, "actual_seq_lengths must have an entry for each "
+         "request, not be empty; pass the lengths"),
         (BASE | {"antiquant_mode": 1}, "antiquant_mode must be 0 with no antiquant_scale on Atlas "
          "A2, not 1; pass 0"),
         (BASE | {"template": "PFA"}, "template must be FAI, FAI-FD, FAI-DEC, FIA, IFA or IFA-ATB, "

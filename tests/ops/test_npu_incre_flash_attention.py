@@ -59,7 +59,7 @@ ROWS = [
         Code.TILING_ERROR),
     Row({"inner_precise": 2}, "inner_precise must be 0 or 1, not 2; pass 0", {"inner_precise": 0},
         NEW, Code.TILING_ERROR),
-    Row({"scale_value": "x"}, "scale_value must be a finite number of fp32, not 'x'; pass 1 / "
+    Row({"scale_value": np.inf}, "scale_value must be a finite number of fp32, not inf; pass 1 / "
         "sqrt(columns of a head), say", {}, NEW),
     Row({"query": np.ones((2, 3, 4, 32), F16)}, "query must have one token a request with key of "
         "int8, not 3: the kernel that takes more is not simulated; pass key and value of float16, "
