@@ -2,7 +2,7 @@
 
 A body of micro-ops serves all tasks of a form: it is written for a task whose query, keys, values
 and output begin at 0, and each call moves it to its own places. Blocks of the cache lie anywhere,
-so each of a tile has names of its own, key0, key1 and so on, which all stand for the cache.
+so each of a tile has its own names, key0, key1 and so on, which all stand for the cache.
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ IN_ORDER_ALONE = (
     *("quant_scale_out", "quant_offset_out"),
 )
 OLDER_COLUMNS = 256
-"""Columns of a head, of one token a request and keys of its own, that an older kernel takes."""
+"""An older kernel takes heads of so many columns, of one token a request and with own keys."""
 SHAPES_OF_CACHE = (
     "(blocks, block_size, heads x columns), (blocks, heads, block_size, columns) or "
     "(blocks, heads, columns / 16, block_size, 16)"
@@ -375,7 +375,7 @@ LACKS = (
          "leave it out"),
     Rule(NPUSIM, "feat:55", MLA, lambda _: False,
          "query_rope must be None with heads of 512 columns", "given: the kernel that takes it is "
-         "not simulated", "take its products and its softmax as operators of their own"),
+         "not simulated", "call operators for its products and its softmax"),
     Rule(NPUSIM, "feat:55", ROPE, lambda _: False,
          "query_rope must be None", "given: the kernel that takes it is not simulated",
          "put it behind the columns of query and key, and pad value to as many"),
@@ -426,7 +426,7 @@ RULES = (
 
 
 def table(names: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
-    """The rules as lines of a document; *names* are those of parameters -> an operator's own."""
+    """The rules as lines of a document; *names* map parameters to those of an operator."""
     found = []
     for checked, source, scope, _, must, *_ in RULES:
         own = re.sub(r"\w+", lambda word: names.get(word[0], word[0]), must)
