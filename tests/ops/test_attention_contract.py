@@ -404,6 +404,10 @@ def test_what_the_document_alone_excludes_is_taken_with_a_warning(case: Case) ->
     assert len(warned) == 1
 
 
+def test_nothing_is_warned_of_in_a_call_that_is_refused() -> None:
+    refused(WARNED[0].wrong | {"inner_precise": 4})
+
+
 def test_every_rule_is_broken_by_a_case() -> None:
     """Those of int8 stand with its kernel."""
     said = {(case.message.removeprefix("by the document "), case.code) for case in REFUSED + WARNED}

@@ -12,8 +12,8 @@ Sources: op-plugin@517f2e7, FusedInferAttentionScoreKernelNpuOpApi.cpp (opapi) a
 torch_npu-npu_fused_infer_attention_score.md (document); ops-transformer@3a280bc attention/
 fused_infer_attention_score/op_host, fused_infer_attention_score_tiling.cpp (T) and, in arch22,
 fused_infer_attention_score_tiling_info_parser.cpp (par) and
-fused_infer_attention_score_tiling_check_*.cpp (single, exist, feat, cons). That all of a tiling's
-refusals bear one code is assumed.
+fused_infer_attention_score_tiling_check_*.cpp (single, exist, feat, cons), with lines; attention/
+incre_flash_attention/op_host (I). That all of a tiling's refusals bear one code is assumed.
 """
 
 from __future__ import annotations
@@ -85,15 +85,14 @@ class Rule(NamedTuple):
     came: str
     remedy: str
 
-    def hold(self, call: Call) -> None:
-        """Refuse *call*, or warn of it, if it breaks the rule."""
+    def warning(self, call: Call) -> str | None:
+        """What to warn of, if *call* breaks a rule of the document; raises OpError for others."""
         if not self.scope.has(call) or self.holds(call):
-            return
+            return None
         must, came, remedy = (x.format(c=call) for x in (self.must, self.came, self.remedy))
-        if self.checked.code is None:
-            call.contract.warn(f"by the document {must}, not {came}; {remedy}")
-        else:
+        if self.checked.code is not None:
             call.contract.fail(f"{must}, not {came}; {remedy}", self.checked.code)
+        return f"by the document {must}, not {came}; {remedy}"
 
 
 MOST_HEADS, MOST_OF_GROUP, MOST_REQUESTS, MOST_OF_TND, MOST_ENTRIES = 256, 64, 65536, 4096, 65536
