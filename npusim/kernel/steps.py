@@ -17,7 +17,7 @@ makes a block for each core. A steady loop is written once or twice, however man
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -29,11 +29,24 @@ from npusim.data.dtypes import Array, DType
 from npusim.kernel.queues import ProgramError
 from npusim.kernel.views import GmView, Shiftable
 
-__all__ = ["Choices", "Column", "GmColumn", "GmViews", "Integers", "Step", "column", "tiles"]
+__all__ = [
+    "Choices",
+    "Column",
+    "GmColumn",
+    "GmViews",
+    "Integers",
+    "StageCall",
+    "Step",
+    "column",
+    "steps_of",
+    "tiles",
+]
 
 __kernel_vocabulary__ = True
 
 Integers = NDArray[np.int64]
+StageCall = tuple[Any, ...]
+"""A stage, and what it gets: `(stage, *arguments)`."""
 
 
 class Column(ABC):
@@ -297,3 +310,22 @@ def _as_column(argument: object, count: int) -> object:
         shapes = Choices((argument.shifted_to(0),), np.zeros(count, np.int64))
         return _Places(argument.name, shapes, np.full(count, argument.offset_bytes))
     return column(argument) if isinstance(argument, list) else argument
+
+
+def steps_of(programs: Iterable[Iterable[StageCall]]) -> tuple[Step, ...]:
+    """The steps of cores that each make calls of stages, one after the other.
+
+    For work that loops say better than columns do; core 0 runs the first of *programs*.
+    """
+    found: dict[Hashable, list[StageCall]] = {}
+    for core, calls in enumerate(programs):
+        for order, call in enumerate(calls):
+            # Views in one place of all calls of a step are of one tensor.
+            names = (x.name if isinstance(x, Shiftable) else None for x in call)
+            found.setdefault((call[0], *names), []).append((core, order, *call))
+    steps = []
+    for rows in found.values():
+        cores, orders, stages, *columns = map(list, zip(*rows, strict=True))
+        arguments = tuple(columns)
+        steps.append(Step(stages[0], arguments, np.array(cores), np.array(orders)))
+    return tuple(steps)
