@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from op_calls import assert_as_reference
 
-from npusim import TensorSpec
+from npusim import TensorSpec, devices, ops
 
 __all__ = [
     "A2",
@@ -23,6 +23,7 @@ __all__ = [
     "attention_call",
     "float64_attention",
     "known_tensors",
+    "reference",
     "specs_of",
     "values",
 ]
@@ -143,6 +144,11 @@ def known_tensors(dtype: Any) -> tuple[Array, Array, Array]:
     t, d = np.meshgrid(range(600), range(16), indexing="ij")
     key, value = ((7 * t + 2 * d) % 13 - 6) / 8, ((5 * t + 3 * d) % 17 - 8) / 16
     return query.astype(dtype), key.astype(dtype), value.astype(dtype)
+
+
+def reference(call: dict[str, Any], device: str = A2) -> Any:
+    """The oracle's output and softmax_lse."""
+    return ops.load(OP).reference(**call, spec=devices.load(device))
 
 
 def values(call: dict[str, Any], device: str = A2) -> Any:

@@ -125,17 +125,17 @@ def by_rows(core: VectorCore, op: BinaryOp, plane: WidePlane, blocks: Local) -> 
                 core.step(Binary(op, here, here, replace(number, offset_bytes=offset)))
 
 
-def by_columns(core: VectorCore, op: BinaryOp, plane: WidePlane, numbers: Local) -> None:
-    """`plane = plane op number of the column`; *numbers* `(columns,)`."""
+def by_columns(core: VectorCore, op: BinaryOp, plane: WidePlane, factors: Local) -> None:
+    """`plane = plane op factor of the column`; *factors* `(columns,)`."""
     with core.independent():
         if plane.by_row or plane.columns % LANES:
             for row in range(plane.rows):
                 here = plane.row(row, 0, plane.columns)
-                core.step(Binary(op, here, here, numbers))
+                core.step(Binary(op, here, here, factors))
             return
         for first in range(0, plane.columns, LANES):
-            here, offset = plane.block(first, LANES), numbers.at(first, LANES).offset_bytes
-            same = Local(numbers.buffer, offset, FLOAT32, plane.rows * LANES, 1, 0)
+            here, offset = plane.block(first, LANES), factors.at(first, LANES).offset_bytes
+            same = Local(factors.buffer, offset, FLOAT32, plane.rows * LANES, 1, 0)
             core.step(Binary(op, here, here, same))
 
 

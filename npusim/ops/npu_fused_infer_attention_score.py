@@ -36,14 +36,14 @@ Simulated are:
   x 2048, whatever the lengths are, 3, causal, and 4, a band from pre_tokens before to next_tokens
   behind. Nonzero hides. With inner_precise 1, fp16, and as many heads of keys as of queries,
   scores, sums and products are fp16.
-* FIA: all other layouts, and what FAI refuses. sparse_mode 0 and 1 with a mask of the call's own,
-  which may be larger than tokens and keys, or without one, 2 left-up and 3 right-down causal, 4 a
-  band from pre_tokens before to next_tokens behind the diagonal that ends at the last key. With
-  sparse_mode 0 and a mask pre_tokens and next_tokens choose the tiles of keys that are looked at;
-  within a tile the mask alone hides. Where each request has one token, in BSH, BSND and BNSD,
-  modes and tokens do not count. Bit 1 of inner_precise empties rows that a mask of the call's own
-  hides from all keys, which otherwise are the mean of the values; bit 0 changes nothing. Places of
-  tokens that a request does not have are left alone.
+* FIA: all other layouts, and what FAI refuses. sparse_mode 0 and 1 with any mask, which may be
+  larger than tokens and keys, or without one, 2 left-up and 3 right-down causal, 4 a band from
+  pre_tokens before to next_tokens behind the diagonal that ends at the last key. With sparse_mode 0
+  and a mask pre_tokens and next_tokens choose the tiles of keys that are looked at; within a tile
+  the mask alone hides. Where each request has one token, in BSH, BSND and BNSD, modes and tokens do
+  not count. Bit 1 of inner_precise empties rows that such a mask hides from all keys, which
+  otherwise are the mean of the values; bit 0 changes nothing. Places of tokens that a request does
+  not have are left alone.
 * Tokens that a mode leaves without a key give zeros and an infinite softmax_lse.
 * IFA: layouts BSH, BSND and BNSD, a token of each request, key and value of int8, without mask and
   softmax_lse. `antiquant_scale` for both, `(2, ...)`, or `key_antiquant_scale` and

@@ -300,7 +300,7 @@ REFUSED = [
          "float16 (5, 4, 32); leave it out", LACKS),
     Case(MLA,
          "query_rope must be None with heads of 512 columns, not given: the kernel that takes it "
-         "is not simulated; take its products and its softmax as operators of their own", LACKS),
+         "is not simulated; call operators for its products and its softmax", LACKS),
     Case(ROPE,
          "query_rope must be None, not given: the kernel that takes it is not simulated; put it "
          "behind the columns of query and key, and pad value to as many",
@@ -399,9 +399,13 @@ def test_calls_that_break_no_rule_are_taken(call: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("case", WARNED, ids=lambda case: case.message[:60])
 def test_what_the_document_alone_excludes_is_taken_with_a_warning(case: Case) -> None:
-    with pytest.warns(DocumentWarning, match=f"^{re.escape(f'{OP}: {case.message}')}$") as told:
+    with pytest.warns(DocumentWarning, match=f"^{re.escape(f'{OP}: {case.message}')}$") as warned:
         ops.load(OP).check(devices.load(A2), **case.wrong)
-    assert len(told) == 1
+    assert len(warned) == 1
+
+
+def test_nothing_is_warned_of_in_a_call_that_is_refused() -> None:
+    refused(WARNED[0].wrong | {"inner_precise": 4})
 
 
 def test_every_rule_is_broken_by_a_case() -> None:
@@ -420,9 +424,9 @@ def test_every_rule_is_broken_by_a_case() -> None:
 
 def test_what_a_warning_speaks_of_runs_as_the_reference() -> None:
     call = BSH | both(14, 2, 16, 64) | {"block_size": 16, "block_table": table(2, 13)}
-    with pytest.warns(DocumentWarning) as told:
+    with pytest.warns(DocumentWarning) as warned:
         found = run(OP, device=A2, timing=False, **call).output
-    assert len(told) == 2
+    assert len(warned) == 2
     assert_all_same(found, ops.load(OP).reference(**call))
 
 
@@ -431,8 +435,10 @@ def test_what_a_warning_speaks_of_runs_as_the_reference() -> None:
     [
         (BASE | {"scale": np.nan}, "scale must be a finite number of fp32, not nan; pass 1 / "
          "sqrt(columns of a head), say"),
-        (BASE | {"actual_seq_lengths": [2.5, 5]}, "actual_seq_lengths must be a list of integers, "
-         "one for each request, not [2.5, 5]; pass the lengths as plain integers"),
+        (BASE | {"actual_seq_lengths": [2.5, 5]}, "actual_seq_lengths[0] must be an integer, not "
+         "2.5; pass one without quotes or a point"),
+        (BASE | {"actual_seq_lengths": []}, "actual_seq_lengths must have an entry for each "
+         "request, not be empty; pass the lengths"),
         (BASE | {"antiquant_mode": 1}, "antiquant_mode must be 0 with no antiquant_scale on Atlas "
          "A2, not 1; pass 0"),
         (BASE | {"template": "PFA"}, "template must be FAI, FAI-FD, FAI-DEC, FIA, IFA or IFA-ATB, "

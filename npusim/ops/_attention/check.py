@@ -103,8 +103,11 @@ def check(contract: Contract) -> Problem:
     """Hold a call against the contract of its product line; raises OpError."""
     call = call_of(contract)
     is_empty = call.query.spec.size == 0
-    for rule in QUERY_RULES if is_empty else RULES:
-        rule.hold(call)
+    rules = QUERY_RULES if is_empty else RULES
+    # Of a call that is refused in the end nothing else is said.
+    for warning in [rule.warning(call) for rule in rules]:
+        if warning is not None:
+            contract.warn(warning)
     a = Attention.empty(call.query.element, call.layout) if is_empty else call.attention
     columns = call.size if is_empty else call.value_size
     lse = contract.boolean("softmax_lse_flag")

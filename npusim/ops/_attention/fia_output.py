@@ -13,7 +13,8 @@ A piece of a row of tiles that cores share stores out, m and l. Pieces are put t
 
 Sources: ops-transformer@3a280bc attention/common/op_kernel/arch22, fia_block_vec_nonquant.h and
 fia_block_vec_flashdecode.h. Rows that tokens before or behind leave without a key give zeros; with
-a mask of the call's own their logarithm is infinite only where it hides all keys of their tiles.
+a mask that is taken as it is their logarithm is infinite only where it hides all keys of their
+tiles.
 How rows are found that see nothing, and how outputs are stored whose rows do not follow each other,
 is assumed.
 """

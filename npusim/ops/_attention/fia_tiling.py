@@ -108,7 +108,7 @@ class Rows:
     def reach(self, request: int) -> tuple[int | None, int | None]:
         """Keys `token + first` to `token + last` whose tiles are looked at; None: no bound."""
         a = self.a
-        # Within a tile a mask of the call's own hides alone.
+        # Within a tile such a mask hides alone.
         return (-a.pre_tokens, a.next_tokens) if a.has_own_mask else a.window(request)
 
     def visible(self, request: int, row: int, rows: int) -> tuple[int, int]:
@@ -127,7 +127,7 @@ class Rows:
         before, after = self.reach(request)
         queries, keys = self.a.query_lengths[request], self.a.kv_lengths[request]
         first = 0 if after is None else min(queries, max(0, -after))
-        # With a mask of the call's own the end is counted from the last token.
+        # With such a mask the end is counted from the last token.
         end = queries if self.a.has_own_mask else keys
         last = queries if before is None else min(queries, max(0, end - before))
         return (first, last) if first < last and keys else (queries, queries)

@@ -74,7 +74,7 @@ class Given(NamedTuple):
 
 
 class HalfSoftmax(Softmax):
-    """Keys and values of int8 to numbers, and scores of fp16 to weights."""
+    """Keys and values of int8 to the type of query, and scores of fp16 to weights."""
 
     # ---- keys and values ----
 

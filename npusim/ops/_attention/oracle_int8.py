@@ -39,7 +39,7 @@ def half_piece(
     hidden: NDArray[np.bool_],
     order: CubeOrder,
 ) -> Callable[[Tiles], State]:
-    """IFA-ATB: keys and values of int8 become numbers; scores are fp16.
+    """IFA-ATB: keys and values of int8 are dequantised; scores are fp16.
 
     *place* is the request and the head of keys.
     """

@@ -29,7 +29,8 @@ from npusim.ops._attention.problem import Scales, Side, sides_of
 WORK_SLOTS = 2
 """Each workspace of a core of FIA has so many: one is filled while the other one is read."""
 DEQUANTISED_SLOTS = 3
-"""Slots of keys and values: the next are written while those of two tiles may be read."""
+"""Dequantised keys and values have so many: the next are written while those of two tiles may be
+read."""
 BLOCK = 8
 """float32 in a data block."""
 WIDE = ("scores", "weights")
@@ -140,7 +141,7 @@ class Memory:
         }
 
     def of_core(self, core: int) -> dict[str, Binding]:
-        """What the names of its own workspaces mean to a core."""
+        """What the names of its workspaces mean to a core."""
         return {
             name: Binding(name, core * self._slots(name) * nbytes)
             for name, nbytes in self._slot_bytes.items()

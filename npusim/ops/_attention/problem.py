@@ -189,7 +189,7 @@ class Attention:
 
     @property
     def dequantises(self) -> bool:
-        """Whether keys and values of int8 become numbers of the type of query first."""
+        """Whether keys and values of int8 become elements of the type of query first."""
         return self.antiquant is not None and self.antiquant.offsets is not None
 
     @property

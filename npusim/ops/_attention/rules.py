@@ -12,8 +12,8 @@ Sources: op-plugin@517f2e7, FusedInferAttentionScoreKernelNpuOpApi.cpp (opapi) a
 torch_npu-npu_fused_infer_attention_score.md (document); ops-transformer@3a280bc attention/
 fused_infer_attention_score/op_host, fused_infer_attention_score_tiling.cpp (T) and, in arch22,
 fused_infer_attention_score_tiling_info_parser.cpp (par) and
-fused_infer_attention_score_tiling_check_*.cpp (single, exist, feat, cons). That all of a tiling's
-refusals bear one code is assumed.
+fused_infer_attention_score_tiling_check_*.cpp (single, exist, feat, cons), with lines; attention/
+incre_flash_attention/op_host (I). That all of a tiling's refusals bear one code is assumed.
 """
 
 from __future__ import annotations
@@ -85,15 +85,14 @@ class Rule(NamedTuple):
     came: str
     remedy: str
 
-    def hold(self, call: Call) -> None:
-        """Refuse *call*, or warn of it, if it breaks the rule."""
+    def warning(self, call: Call) -> str | None:
+        """What to warn of, if *call* breaks a rule of the document; raises OpError for others."""
         if not self.scope.has(call) or self.holds(call):
-            return
+            return None
         must, came, remedy = (x.format(c=call) for x in (self.must, self.came, self.remedy))
-        if self.checked.code is None:
-            call.contract.warn(f"by the document {must}, not {came}; {remedy}")
-        else:
+        if self.checked.code is not None:
             call.contract.fail(f"{must}, not {came}; {remedy}", self.checked.code)
+        return f"by the document {must}, not {came}; {remedy}"
 
 
 MOST_HEADS, MOST_OF_GROUP, MOST_REQUESTS, MOST_OF_TND, MOST_ENTRIES = 256, 64, 65536, 4096, 65536
@@ -112,7 +111,7 @@ IN_ORDER_ALONE = (
     *("quant_scale_out", "quant_offset_out"),
 )
 OLDER_COLUMNS = 256
-"""Columns of a head, of one token a request and keys of its own, that an older kernel takes."""
+"""An older kernel takes heads of so many columns, of one token a request and with own keys."""
 SHAPES_OF_CACHE = (
     "(blocks, block_size, heads x columns), (blocks, heads, block_size, columns) or "
     "(blocks, heads, columns / 16, block_size, 16)"
@@ -375,7 +374,7 @@ LACKS = (
          "leave it out"),
     Rule(NPUSIM, "feat:55", MLA, lambda _: False,
          "query_rope must be None with heads of 512 columns", "given: the kernel that takes it is "
-         "not simulated", "take its products and its softmax as operators of their own"),
+         "not simulated", "call operators for its products and its softmax"),
     Rule(NPUSIM, "feat:55", ROPE, lambda _: False,
          "query_rope must be None", "given: the kernel that takes it is not simulated",
          "put it behind the columns of query and key, and pad value to as many"),
@@ -426,7 +425,7 @@ RULES = (
 
 
 def table(names: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
-    """The rules as lines of a document; *names* are those of parameters -> an operator's own."""
+    """The rules as lines of a document; *names* map parameters to those of an operator."""
     found = []
     for checked, source, scope, _, must, *_ in RULES:
         own = re.sub(r"\w+", lambda word: names.get(word[0], word[0]), must)

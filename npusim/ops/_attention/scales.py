@@ -14,7 +14,7 @@ BOTH, APART = "antiquant_scale", ("key_antiquant_scale", "value_antiquant_scale"
 
 
 def mode_of(scale: str) -> str:
-    """The parameter that says what has a scale of its own."""
+    """The parameter that says what has its own scale."""
     return scale.replace("scale", "mode")
 
 

@@ -11,8 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-import numpy as np
-
 from npusim.data.errors import shown
 from npusim.data.tensor import Operand
 from npusim.ops._attention.problem import PACKED
@@ -255,20 +253,13 @@ class Shapes:
 
 
 def _listed(contract: Contract, name: str) -> tuple[int, ...] | None:
-    """Parameter *name* as integers; None if it was not given."""
+    """Parameter *name*, which has an entry at least; None if it was not given."""
     value = contract.value(name)
-    if value is None:
-        return None
-    lengths = value.tolist() if isinstance(value, np.ndarray) and value.ndim == 1 else value
-    is_listed = isinstance(lengths, list | tuple) and all(
-        isinstance(each, int | np.integer) and not isinstance(each, bool) for each in lengths
+    contract.require(
+        value is None or len(value) > 0,
+        f"{name} must have an entry for each request, not be empty; pass the lengths",
     )
-    if not is_listed or not lengths:
-        contract.fail(
-            f"{name} must be a list of integers, one for each request, not {shown(value)}; pass "
-            f"the lengths as plain integers"
-        )
-    return tuple(value)
+    return None if value is None else tuple(value)
 
 
 def _apart(ends: tuple[int, ...]) -> tuple[int, ...]:
