@@ -35,6 +35,8 @@ and its number on the pipe (measured: 32.4)."""
 COPIED_BYTES = 60
 """What the facts about a copy take besides: seven integers, and the array around them."""
 POINTER_BYTES = 8
+CYCLES_BYTES = 1000
+"""What a number and its key take."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -104,6 +106,22 @@ class Task:
             make = partial(self._stored.get, key, self._blocks, make)
         return CACHE.get(key, make, _trace_bytes)
 
+    def cycles_on(self, spec: DeviceSpec, l2: L2State, every_core: bool, engine: Engine) -> int:
+        """The cycles of the slowest core on *spec*, a chip that differs in what micro-ops cost.
+
+        The programs are those of the chip of the task.
+        """
+        make = partial(self._timed, l2, every_core, engine, spec)
+        if self._key is None:
+            return make().cycles
+        key = self._key, "trace", key_of(l2), bool(every_core), engine, device_key(spec)
+        stored = self._stored
+        if stored is None:
+            return CACHE.get(key, lambda: make().cycles, lambda _: CYCLES_BYTES)
+        return CACHE.get(
+            key, lambda: stored.get(key, self._blocks, make).cycles, lambda _: CYCLES_BYTES
+        )
+
     def _blocks(self) -> tuple[Block, ...]:
         """The programs; written for times that are there already, they need not be checked."""
         return self._programs.blocks if "_programs" in vars(self) else self._built()
@@ -127,13 +145,15 @@ class Task:
             return self._written()
         return CACHE.get((self._key, "programs"), self._written, _programs_bytes)
 
-    def _timed(self, l2: L2State, every_core: bool, engine: Engine) -> Trace:
+    def _timed(
+        self, l2: L2State, every_core: bool, engine: Engine, spec: DeviceSpec | None = None
+    ) -> Trace:
         return chip.time(
-            *(self._programs.blocks, place(self._problem, self._split, False), self._spec),
+            *(self._programs.blocks, place(self._problem, self._split, False), spec or self._spec),
             l2=l2,
             every_core=every_core,
             engine=engine,
-            progress=self._progress,
+            progress=None if spec else self._progress,
         )
 
     @property
