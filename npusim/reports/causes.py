@@ -190,9 +190,12 @@ def causes(subject: Subject) -> list[Bound]:
     on_path = {bound.cause: bound for bound in path}
     total_us = sum(bound.path_us for bound in path)
     found = [bound for bound in path if bound.cause == "earlier"]
+    # What only shifts which cores ask for a line at once may gain more than there is to gain.
+    around = {bound.cause: bound.path_share for bound in path if bound.cause in AROUND}
     alone: dict[str, float] = {}
     for trial in subject.trials:
-        share = trial.share(total_us)
+        outside = sum(around[cause] for cause in around if cause not in trial.causes)
+        share = min(trial.share(total_us), 1 - outside)
         first, *others = (on_path.get(cause) or _off_path(cause) for cause in trial.causes)
         if not others:
             alone[first.cause] = share
@@ -203,6 +206,8 @@ def causes(subject: Subject) -> list[Bound]:
     return sorted(found, key=lambda bound: (-bound.share, list(CAUSES).index(bound.cause)))
 
 
+AROUND: tuple[Known, ...] = ("launch", "earlier")
+"""What lies around the cores' own time, so that nothing else gains by it."""
 TIES = 0.1
 """Two causes tie where both together gain so much more of the time than each alone adds up to."""
 

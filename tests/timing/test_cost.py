@@ -175,8 +175,7 @@ def test_the_body_is_the_repeats_of_the_widest_operand(
 def test_a_rate_below_one_is_rounded_up_over_all_repeats() -> None:
     spec = tiny_spec(vector__classes__duplicate__cycles_per_repeat_32bit=0.5)
     bodies = [cost(Duplicate(ub(0, FLOAT32, 64 * n), 0.0), spec).body for n in (1, 2, 3, 4)]
-    # Half a cycle a repeat by the unit's own pace, but one by the buffer's.
-    assert bodies == [1, 2, 3, 4]
+    assert bodies == [1, 1, 2, 2]
     assert cost(Broadcast(ub(0, FLOAT32, 192), ub(4096, FLOAT32, 24)), spec).body == 3
 
 
