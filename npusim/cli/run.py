@@ -19,7 +19,7 @@ from npusim.cli.exports import Writer, formats
 from npusim.cli.progress import shown
 from npusim.cli.screen import json_text, show
 from npusim.cli.summary import summary
-from npusim.cli.trials import trial_tables
+from npusim.cli.trials import trial_table
 from npusim.data import folders
 from npusim.exports import Level, Scale
 from npusim.run.result import trials_json
@@ -75,7 +75,7 @@ class _More:
     def shown(self) -> list[RenderableType]:
         parts: list[RenderableType] = []
         if self._asked["prove"] and self._run.trials:
-            parts.append(trial_tables(self._run))
+            parts.append(trial_table(self._run))
         if self._path:
             parts.append(path_tables(self._path))
         if self._asked["advice"]:

@@ -20,7 +20,7 @@ from npusim.reports.causes import CAUSES, least_us, path_causes
 from npusim.reports.subject import Timed, trace_of
 from npusim.trace import Known, Trial
 
-__all__ = ["FACTOR", "MOST", "faster", "numbers_of", "settings", "try_causes"]
+__all__ = ["FACTOR", "MOST", "faster", "settings", "try_causes"]
 
 FACTOR = 1.05
 """How many times as fast a cause is made: little enough that nothing else takes its place."""
@@ -78,7 +78,7 @@ def _faster(
 
     None where no number can be changed.
     """
-    before = numbers_of(spec)
+    before = _numbers(spec)
     values: dict[str, float] = {}
     for cause in causes:
         own = settings(spec, cause, FACTOR)
@@ -110,7 +110,7 @@ def settings(spec: DeviceSpec, cause: Known, factor: float) -> dict[str, float]:
     """
     found: dict[str, float] = {}
     left = 0.0
-    for name, value in numbers_of(spec).items():
+    for name, value in _numbers(spec).items():
         if not any(fnmatchcase(name, each) for each in CAUSES[cause].numbers):
             continue
         exact = value * factor if name.endswith(GROWS) else value / factor
@@ -121,7 +121,7 @@ def settings(spec: DeviceSpec, cause: Known, factor: float) -> dict[str, float]:
     return found
 
 
-def numbers_of(spec: DeviceSpec) -> dict[str, float]:
+def _numbers(spec: DeviceSpec) -> dict[str, float]:
     """The dotted key of every number that the chip has -> the number."""
     return {
         ".".join(key): value

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 from calls import CALLS
 from chips import THREE
+from played import CHAIN, Played, at_1_mhz, lane, trace
+from tiny import tiny_spec
 
 import npusim
 from npusim import OpError, TensorSpec, devices
 from npusim.devices.schema import DeviceSpec
 from npusim.devices.settings import changed
+from npusim.reports.bounds import headline
 from npusim.reports.causes import causes
 from npusim.reports.trials import FACTOR, faster, settings
-from npusim.trace import Trial
+from npusim.trace import Known, Trial
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
@@ -102,3 +106,71 @@ def test_every_operator_and_template(name: str, device: str) -> None:
         pytest.skip(str(error))
     if run.trace is not None:
         assert_tried(run, again)
+
+
+# ---- in words ----
+
+WORK = trace(lane((0,), *CHAIN))
+"""Of 100 cycles, the latency of memory takes 50, the port 29 and the vector unit 9."""
+
+
+@dataclass(frozen=True, eq=False)
+class Tried(Played):
+    """A run of which what each trial gained is given, in parts of its time."""
+
+    gains: tuple[tuple[tuple[Known, ...], float], ...] = ()
+
+    @property
+    def trials(self) -> tuple[Trial, ...]:
+        return tuple(
+            Trial(causes, 0.1, {}, 110.0 * (1 - 0.1 * gain)) for causes, gain in self.gains
+        )
+
+
+@pytest.mark.parametrize(
+    ("gains", "words"),
+    [
+        pytest.param(
+            ((("port",), 0.6), (("memory latency",), 0.2), (("vector",), 0.04)),
+            "bound by the core's own port to memory: 60 % of 110.0 us, on mte3; next the latency "
+            "of memory, 20 %",
+            id="one and the next",
+        ),
+        pytest.param(
+            ((("port",), 0.6), (("memory latency",), 0.1)),
+            "bound by the core's own port to memory: 60 % of 110.0 us, on mte3; next the latency "
+            "of memory, 10 %; the latency of memory, 45 % of the critical path, on mte3, gains little "
+            "if faster",
+            id="longest on the path",
+        ),
+        pytest.param(
+            ((("memory latency",), 0.1), (("port",), 0.0), (("memory latency", "port"), 0.5)),
+            "bound by the latency of memory and the core's own port to memory, which tie: 50 % of "
+            "110.0 us, on mte3",
+            id="a tie",
+        ),
+        pytest.param(
+            ((("memory latency",), 0.3), (("port",), 0.2), (("memory latency", "port"), 0.55)),
+            "bound by the latency of memory: 30 % of 110.0 us, on mte3; next the core's own port "
+            "to memory, 20 %",
+            id="no tie",
+        ),
+        pytest.param(
+            ((("memory latency",), 0.04), (("port",), -0.5)),
+            "no number of the chip bounds it, but the order of the kernel, strides or banks; the "
+            "longest part of its critical path is the latency of memory: 45 % of 110.0 us, on mte3",
+            id="nothing",
+        ),
+    ],
+)
+def test_the_headline_says_what_was_gained(
+    gains: tuple[tuple[tuple[Known, ...], float], ...], words: str
+) -> None:
+    run = Tried(WORK, at_1_mhz(tiny_spec()), gains=gains)
+    assert headline(run) == words
+
+
+def test_nothing_gains_the_time_of_the_launch() -> None:
+    run = Tried(WORK, at_1_mhz(tiny_spec()), gains=((("gm",), 1.0), (("launch",), 10 / 110)))
+    shares = {bound.cause: bound.share for bound in causes(run)}
+    assert shares == pytest.approx({"gm": 100 / 110, "launch": 10 / 110})
