@@ -139,8 +139,8 @@ class Tried(Played):
         pytest.param(
             ((("port",), 0.6), (("memory latency",), 0.1)),
             "bound by the core's own port to memory: 60 % of 110.0 us, on mte3; next the latency "
-            "of memory, 10 %; the latency of memory, 45 % of the critical path, on mte3, gains little "
-            "if faster",
+            "of memory, 10 %; the latency of memory, 45 % of the critical path, on mte3, gains "
+            "little if faster",
             id="longest on the path",
         ),
         pytest.param(
