@@ -559,7 +559,7 @@ ROWS: list[tuple[str, MicroOp, str, MicroOp]] = [
         Binary("add", ub(0, FLOAT32, 10**9), *[ub(0, FLOAT32, 10**9, 0, 0)] * 2),
         "each operand must be a range within the 16384 bytes of ub, "
         "not ub[0:32] float32 stride 0,0; claim it with the builder",
-        Binary("add", ub(0, FLOAT32, 512), *[ub(0, FLOAT32, 512, 0, 0)] * 2),
+        Binary("add", ub(0, FLOAT32, 512), *[ub(2048, FLOAT32, 512, 0, 0)] * 2),
     ),
     (
         "aiv",
@@ -640,6 +640,36 @@ ROWS: list[tuple[str, MicroOp, str, MicroOp]] = [
         "a flag must go between two pipes with an event in [0, 8), not mte2->vector 8; "
         "use another event",
         SetFlag("mte2", "vector", 7),
+    ),
+    (
+        "aiv",
+        Unary("abs", ub(32, FLOAT32, 64), ub(0, FLOAT32, 64)),
+        "within a repeat, a source and dst must be the same bytes or have none in common, not "
+        "share a part as ub[0:256] float32 and ub[32:288] float32 do; move one of them",
+        Unary("abs", ub(0, FLOAT32, 64), ub(0, FLOAT32, 64)),
+    ),
+    (
+        "aiv",
+        Cast(ub(0, FLOAT32, 64), ub(0, FLOAT16, 64), "none"),
+        "within a repeat, a source and dst must be the same bytes or have none in common, not "
+        "share a part as ub[0:128] float16 and ub[0:256] float32 do; move one of them",
+        Cast(ub(0, FLOAT16, 128), ub(0, FLOAT32, 128), "none"),
+    ),
+    (
+        "aiv",
+        Unary("abs", ub(256, FLOAT32, 128), ub(0, FLOAT32, 128)),
+        "no repeat must read what one before it has written, as it does of ub[0:512] float32 and "
+        "ub[256:768] float32; move one of them, or take a repeat at a time with a barrier between",
+        # What a later repeat writes, an earlier one has read by then.
+        Unary("abs", ub(0, FLOAT32, 128), ub(256, FLOAT32, 128)),
+    ),
+    (
+        "aiv",
+        Binary("add", ub(0, FLOAT32, 128), ub(512, FLOAT32, 128), ub(0, FLOAT32, 128, 1, 0)),
+        "no repeat must read what one before it has written, as it does of ub[0:256] float32 "
+        "stride 1,0 and ub[0:512] float32; move one of them, or take a repeat at a time with a "
+        "barrier between",
+        Binary("add", ub(0, FLOAT32, 64), ub(512, FLOAT32, 64), ub(0, FLOAT32, 64, 1, 0)),
     ),
     (
         "aiv",
