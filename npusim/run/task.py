@@ -166,6 +166,7 @@ class Task:
         orders = chip.verify(
             *(blocks, self._spec),
             self._fresh_bytes(),
+            self._stored_bytes(),
             flags_may_stay_up=self._operator.flags_may_stay_up,
             progress=self._progress,
         )
@@ -175,6 +176,11 @@ class Task:
         """The bytes of each output of which nothing is there before the kernel writes it."""
         outputs, updated = self._problem.outputs, self._problem.updated
         return {name: spec.nbytes for name, spec in outputs.items() if name not in updated}
+
+    def _stored_bytes(self) -> dict[str, int]:
+        """The same of those that the kernel has to store."""
+        left = self._operator.may_be_unstored
+        return {name: size for name, size in self._fresh_bytes().items() if name not in left}
 
     def _watched(self, progress: Progress) -> tuple[Block, ...]:
         """The programs; *progress* hears of each, as a share of one for every core started."""

@@ -2,11 +2,12 @@
 
 A repeat may write over the bytes that it reads, all of them or none; and what it wrote no later
 repeat may read, which may have read it before. A cast to a narrower type may begin where its source
-does, as the vendor's own kernels do. The vendor lets some sums accumulate, whose second operand is
-what the repeat before has written; that is not simulated, and refused as well.
+does, and a cast to a wider type may end there, as the vendor's own kernels do. The vendor lets some
+sums accumulate, whose second operand is what the repeat before has written; that is not simulated,
+and refused as well.
 
 Source: asc-devkit@82b89a1 docs/zh/api/SIMD-API, general instructions and constraints, and the pages
-of the functions; for narrowing casts ops-nn, whose quantising kernels cast in place.
+of the functions; for casts ops-nn, whose quantising kernels cast in place.
 """
 
 from __future__ import annotations
@@ -44,8 +45,7 @@ def _fault(op: MicroOp) -> tuple[Fault, Local] | None:
     (dst,) = writes(op)
     for src in reads(op):
         if src != dst and _share_bytes(src, dst):
-            narrows = isinstance(op, Cast) and dst.dtype.bits < src.dtype.bits
-            fault = _meet(src, dst, narrows)
+            fault = _meet(src, dst, isinstance(op, Cast))
             if fault:
                 return fault, src
     return None
@@ -58,13 +58,17 @@ def _share_bytes(one: Local, other: Local) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def _meet(src: Local, dst: Local, narrows: bool) -> Fault | None:
+def _meet(src: Local, dst: Local, is_cast: bool) -> Fault | None:
     elements = _elements(src, dst)
     written: set[int] = set()
     for repeat in range(ceil_div(dst.count, elements)):
         read, write = _bytes(src, repeat, elements), _bytes(dst, repeat, elements)
-        is_in_place = narrows and write < read and min(write) == min(read)
-        if read & write and read != write and not is_in_place:
+        # A narrower result begins where its source does, a narrower source ends where its result
+        # does.
+        is_in_place = (write < read and min(write) == min(read)) or (
+            read < write and max(write) == max(read)
+        )
+        if read & write and read != write and not (is_cast and is_in_place):
             return "part"
         if read & written:
             return "later"
