@@ -32,7 +32,7 @@ PARTS: tuple[tuple[str, Callable[[Family], Errors], str, float], ...] = (
     ("from 10 us", lambda family: family.long, "%", 100.0),
     ("below 10 us", lambda family: family.short, "us", 1.0),
 )
-"""What errors are told of, with their unit and what they are multiplied by."""
+"""What errors are given for, with their unit and what they are multiplied by."""
 
 
 def main() -> None:
@@ -108,8 +108,8 @@ def _value(name: str, number: str) -> int | float | None:
 
 def _show(number: str, found: dict[float, tuple[Family, ...]], rows: Sequence[Row]) -> None:
     values = {devices.load(row.device).name: _value(row.device, number) for row in rows}
-    told = ", ".join(f"{name} {value:g}" for name, value in sorted(values.items()) if value)
-    show(f"{number}: {told}")
+    words = ", ".join(f"{name} {value:g}" for name, value in sorted(values.items()) if value)
+    show(f"{number}: {words}")
     for title, part, unit, factor in PARTS:
         listing = table(title, *(f"x {scale:g}" for scale in found))
         for column in listing.columns[1:]:

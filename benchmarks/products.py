@@ -142,7 +142,7 @@ def _seconds(m: int, k: int, n: int, engine: Engine) -> float:
 
 
 def coupled_batch() -> None:
-    """(h), in a process of its own."""
+    """(h), in a separate process."""
     answer = subprocess.run([sys.executable, __file__], check=True, capture_output=True, text=True)
     seconds, peak, data = (float(word) for word in answer.stdout.split())
     print(

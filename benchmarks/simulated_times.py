@@ -2,7 +2,7 @@
 
     nice .venv/bin/python benchmarks/simulated_times.py [--anew] [--sample] [--longest-us US]
 
-Without options the rows that have no line yet are simulated and the others kept; `--anew` forgets
+Without options the rows that have no line yet are simulated and the others stay; `--anew` forgets
 all that was known, for after a change that moves times. What is done is written every few rows,
 short kernels first, so the work may be cut short and taken up again. All of it takes some twelve
 minutes of two processors with NPUSIM_ENGINE=compiled, and hours without; `--longest-us` says where

@@ -1,7 +1,7 @@
 """The row of speed.py for calls with many small pieces, for which only the time is asked.
 
 (m) processor seconds, and peak memory, of calls whose rows, groups, batches or products are many,
-    each in a process of its own that has loaded npusim before, against float32 BLAS of 4096 cubed
+    each in a separate process that has loaded npusim before, against float32 BLAS of 4096 cubed
     on one thread.
 """
 

@@ -5,7 +5,7 @@
 (c) peak memory of a process that does (a) against the size of its inputs and outputs;
 (d) to (h) products on the cube: see products.py;
 (i) processor time of values: see values.py;
-(k) processor time of a process that imports npusim, or tells the help, against one of numpy;
+(k) processor time of a process that imports npusim, or prints the help, against one of numpy;
 (l) a second call of the same shapes, time only, against the first one;
 (m) processor time and memory of calls with many small pieces, time only: see slow_calls.py.
 
@@ -118,7 +118,7 @@ def timeouts() -> None:
 
 
 def peak_memory() -> None:
-    """(c), in a process of its own: everything it ever held, the interpreter included."""
+    """(c), in a separate process: everything it ever held, the interpreter included."""
     answer = subprocess.run(
         [sys.executable, __file__, "--peak"], check=True, capture_output=True, text=True
     )

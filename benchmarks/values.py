@@ -49,7 +49,7 @@ def quantized(x: Matrix, scales: Matrix, divides: bool) -> Matrix:
 
 
 def group_quantized(x: Matrix, scales: Matrix, ends: Matrix) -> Matrix:
-    """Each group of rows times the scales of its own."""
+    """Each group of rows times its own scales."""
     starts = np.append(0, ends[:-1])
     groups = zip(starts, ends, scales, strict=True)
     return np.concatenate([quantized(x[a:b], scale, False) for a, b, scale in groups])

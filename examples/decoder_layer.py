@@ -363,7 +363,7 @@ def error_of(layer: Layer) -> float:
     return float(np.sqrt((off * off).mean() / (expected * expected).mean()))
 
 
-# ---- what is told ----
+# ---- what is printed ----
 
 
 def total_us(kernels: list[Kernel]) -> float:
@@ -403,8 +403,8 @@ def draw(layers: list[Layer], folder: Path) -> Path:
             width, color = kernel.time_us or 0.0, WORK[kernel.work]
             ax.barh(place, width, 0.64, left=start, color=color, edgecolor="white", zorder=2)
             start += width
-        told = f"  {style.time_named(start)}"
-        ax.text(start, place, told, va="center", size=style.TEXT_POINTS, color=style.INK)
+        time = f"  {style.time_named(start)}"
+        ax.text(start, place, time, va="center", size=style.TEXT_POINTS, color=style.INK)
     ax.set_yticks(range(len(layers)), [layer.kind for layer in layers])
     ax.set_ylim(len(layers) - 0.5, -0.5)
     ax.set_xlim(0, 1.12 * max(totals))

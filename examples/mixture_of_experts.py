@@ -105,7 +105,7 @@ def main(folder: Path) -> None:
     weights, experts, _ = runs[0].outputs.values()
     wanted = exact(given, experts, weights)
     error = np.abs(runs[-1].output.astype(np.float64) - wanted).max() / np.abs(wanted).max()
-    print(f"largest error beside the largest value: {error:.1e}")
+    print(f"largest error next to the largest value: {error:.1e}")
     shown = [run for run in runs if run.op in ROUTING]
     figure = Figure((10, 9), layout="constrained")
     plots = figure.subplots(len(shown))

@@ -9,7 +9,7 @@ picture of what the time goes into.
 What is outside: communication between cards, the host and the gaps between kernels, choosing the
 next token, and biases. One card holds the whole model here. Where its weights and caches do not
 fit, the table says how many cards they need at least, and the times are those of a card with more
-memory. Atlas inference has kernels of its own for attention, which are not simulated: in their
+memory. Atlas inference has separate kernels for attention, which are not simulated: in their
 place stand two products with a softmax between them. Of Atlas A3 it is one die of two.
 """
 
@@ -224,7 +224,7 @@ def plans(load: Load, devices: list[str]) -> Iterator[Plan | str]:
                     yield f"{model.name}, {device}, {kind}: {refusal}"
 
 
-# ---- what is told ----
+# ---- what is printed ----
 
 
 def table(found: list[Plan]) -> Iterator[str]:
@@ -282,8 +282,8 @@ def finding(found: list[Plan]) -> str:
         if plan.device == found[0].device:
             per_s.setdefault(plan.model, {})[plan.kind] = plan.per_s("decode")
     real = found[0].kind
-    told = (f"{each['W8A8'] / each[real]:.2f} x ({model.name})" for model, each in per_s.items())
-    return f"on {found[0].device}, W8A8 decodes {' and '.join(told)} as many tokens as {real}"
+    ratios = (f"{each['W8A8'] / each[real]:.2f} x ({model.name})" for model, each in per_s.items())
+    return f"on {found[0].device}, W8A8 decodes {' and '.join(ratios)} as many tokens as {real}"
 
 
 RATE = "#0072B2"
@@ -363,7 +363,7 @@ MOST_REQUESTS = 256
 
 
 def main(words: list[str] | None = None) -> None:
-    """Plan, tell and draw."""
+    """Plan, print and draw."""
     asked = arguments(words)
     load = Load(asked.batch, asked.context, asked.prompt)
     every = list(plans(load, asked.device))

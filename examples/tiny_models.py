@@ -132,7 +132,7 @@ class MLP(nn.Module):
 
     def __init__(self, mlp: Any) -> None:
         super().__init__()
-        self.gate_and_up = beside(mlp.gate_proj, mlp.up_proj)
+        self.gate_and_up = stacked(mlp.gate_proj, mlp.up_proj)
         self.down = mlp.down_proj
 
     def forward(self, x: Tensor) -> Tensor:
@@ -149,7 +149,7 @@ class Attention(nn.Module):
         super().__init__()
         self.layer, self.head, self.later = attention.layer_idx, attention.head_dim, later
         self.heads, self.kv_heads = config.num_attention_heads, config.num_key_value_heads
-        self.qkv = beside(attention.q_proj, attention.k_proj, attention.v_proj)
+        self.qkv = stacked(attention.q_proj, attention.k_proj, attention.v_proj)
         self.q_norm, self.k_norm = (
             attention.get_submodule(name) if hasattr(attention, name) else nn.Identity()
             for name in ("q_norm", "k_norm")
@@ -190,7 +190,7 @@ class Attention(nn.Module):
         return self.o(y.flatten(2)), None
 
 
-def beside(*layers: nn.Linear) -> nn.Linear:
+def stacked(*layers: nn.Linear) -> nn.Linear:
     """One Linear layer whose outputs are those of *layers*, one after the other."""
     weight = torch.cat([layer.weight for layer in layers])
     biases = [layer.bias for layer in layers if layer.bias is not None]
@@ -260,7 +260,7 @@ def largest_inputs(model: Any, prompts: Tensor) -> dict[str, float]:
     return found
 
 
-# ---- what is told ----
+# ---- what is printed ----
 
 
 def timed(work: Callable[[], Any]) -> tuple[Any, float]:
@@ -278,7 +278,7 @@ def off(found: Tensor, exact: Tensor) -> float:
     return float((found.cpu().float() - exact).norm() / exact.norm())
 
 
-def tell(name: str, kind: str, model: Any, prompts: Tensor, exact: Tensor) -> None:
+def report(name: str, kind: str, model: Any, prompts: Tensor, exact: Tensor) -> None:
     """One line: what *model* makes of *prompts*, and how long reading and a token take."""
     read, read_us = timed(lambda: model(prompts, use_cache=True))
     last = read.logits[:, -1:].argmax(-1)
@@ -299,7 +299,7 @@ def tell(name: str, kind: str, model: Any, prompts: Tensor, exact: Tensor) -> No
 def main() -> None:
     """Every model in every kind that the card has."""
     short = "fp16" if is_inference() else "bf16"
-    print(f"{torch.npu.get_device_name()}, logits beside those of the CPU in float32:")
+    print(f"{torch.npu.get_device_name()}, logits next to those of the CPU in float32:")
     for name, config in CONFIGS.items():
         torch.manual_seed(0)
         plain = AutoModelForCausalLM.from_config(config, dtype=TYPES[short]).eval()
@@ -313,7 +313,7 @@ def main() -> None:
                 except RuntimeError as refusal:
                     print(f"{name:6} {kind:13} {str(refusal).splitlines()[-1]}")
                     continue
-            tell(name, kind, model, on_card, exact)
+            report(name, kind, model, on_card, exact)
 
 
 if __name__ == "__main__":

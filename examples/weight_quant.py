@@ -46,7 +46,7 @@ def kernels() -> dict[str, npusim.Run]:
         for template, held in calls.items()
     }
     runs["matmul, fp16"] = npusim.run("matmul", x, weight * scale, device=CARD)
-    print(f"{'(16, 512) x (512, 1024)':24} {'time':>8}  largest error beside the largest value")
+    print(f"{'(16, 512) x (512, 1024)':24} {'time':>8}  largest error next to the largest value")
     for name, run in runs.items():
         error = np.abs(run.output.astype(np.float64) - exact).max() / np.abs(exact).max()
         print(f"{name:24} {run.time_us:5.2f} us  {error:.1e}")

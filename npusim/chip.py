@@ -146,8 +146,8 @@ def time(
     cached = {bound.tensor for bound in bindings if bound.is_cached}
     cache = L2(spec, tensors, at_launch(spec, l2, tensors, cached))
     found = [codes[first.program, first.kind] for first, *_ in groups]
-    hear = partial(progress, "time") if progress else None
+    report = partial(progress, "time") if progress else None
     lanes, written_bytes = simulate(
-        *(groups, found, cache, spec, engine_named(engine), hear), every_core=every_core
+        *(groups, found, cache, spec, engine_named(engine), report), every_core=every_core
     )
     return Trace(lanes, spec.clock_hz, written_bytes)

@@ -112,7 +112,7 @@ class Browser:
         return answer["result"].get("value")
 
     def point(self, css: str, x: float, y: float, *, click: bool = False) -> None:
-        """Move the mouse to *x*, *y* within the element, and click there if told."""
+        """Move the mouse to *x*, *y* within the element, and click there if asked."""
         self.evaluate(f"document.querySelector({css!r}).scrollIntoView({{block: 'center'}})")
         left, top = self.evaluate(
             f"(() => {{ const box = document.querySelector({css!r}).getBoundingClientRect();"

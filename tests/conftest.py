@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 # One thread each before numpy is loaded, and in every process that a test starts: workers share
-# the processors, and threads of BLAS beside them only wait for each other.
+# the processors, and threads of BLAS besides them only wait for each other.
 for library in ("OPENBLAS", "OMP", "MKL"):
     os.environ[f"{library}_NUM_THREADS"] = "1"
 

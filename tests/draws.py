@@ -1,6 +1,6 @@
 """How many cases a test draws: by day a third of what it draws at night.
 
-At night hypothesis is told of its profile: `pytest --hypothesis-profile nightly -m nightly`.
+At night hypothesis gets its profile by `pytest --hypothesis-profile nightly -m nightly`.
 """
 
 from __future__ import annotations

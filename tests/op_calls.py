@@ -247,7 +247,7 @@ OLD = ("Atlas inference",)
 class Row(NamedTuple):
     """A constraint: a call that breaks it, what is said then, and the nearest call that does not.
 
-    Calls are told as changes to the table's base call, messages without the operator's name and
+    Calls are written as changes to the table's base call, messages without the operator's name and
     with `{series}` for the product line's.
     """
 

@@ -82,7 +82,7 @@ def test_time_alone_runs_the_same_kernels(example: Any) -> None:
         times = found
 
 
-def test_what_a_chip_lacks_is_told(
+def test_what_a_chip_lacks_is_reported(
     example: Any,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -46,7 +46,7 @@ def test_every_operator_has_a_recipe_and_calls_come_back_from_their_text() -> No
 
 
 @needs_engine
-def test_a_checkout_equals_itself_and_outcomes_are_kept(tmp_path: Path) -> None:
+def test_a_checkout_equals_itself_and_outcomes_are_stored(tmp_path: Path) -> None:
     words = ("--operators", "npu_swiglu,abs", "--calls", "6", "--seed", "2", "--against", str(ROOT))
     code, said = compared(*words, "--baseline-cache", str(tmp_path / "cache"))
     assert code == 0, said

@@ -1,4 +1,4 @@
-"""The example that plans a model: its sums, its memory, what it tells and what it refuses."""
+"""The example that plans a model: its sums, its memory, what it prints and what it refuses."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_weights_and_caches_take_what_the_models_are_known_for(example: Any) -> 
     assert large.cache_bytes(16, 1000) == 2 * 64 * 16 * 1024 * 8 * 128 * 2
 
 
-def test_a_card_is_told_to_be_too_small(example: Any) -> None:
+def test_a_card_that_is_too_small_is_reported(example: Any) -> None:
     _, large = example.MODELS
     load = example.Load(batch=16, context=1024, prompt=512)
     cards = {
@@ -108,7 +108,7 @@ def test_a_step_is_its_layers_and_both_ends(
     assert plan.per_s(step) == pytest.approx(1e6 * size.tokens / total)
 
 
-def test_all_plans_are_told_and_drawn(
+def test_all_plans_are_printed_and_drawn(
     example: Any,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

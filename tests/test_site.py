@@ -26,7 +26,7 @@ def cells(page: Path) -> list[str]:
     return [cell["source"] for cell in told if cell["cell_type"] == "code"]
 
 
-def test_the_site_has_every_page_its_language_a_notebook_of_each_lesson_and_what_examples_draw(
+def test_the_site_has_all_pages_languages_notebooks_and_pictures(
     tmp_path: Path, subtests: pytest.Subtests
 ) -> None:
     """In one test, as building takes minutes; a warning fails it."""

@@ -1,4 +1,4 @@
-"""Functions stay small enough to be read at a glance."""
+"""Functions stay small enough to be read at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is not used is not loaded: neither by an import, nor by a command that only tells words."""
+"""What is not used is not loaded: neither by an import, nor by a command that only prints words."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_the_list_of_operators_plays_none() -> None:
     assert not modules & {"matplotlib", "simpy", "npusim.run.call"}
 
 
-def test_every_part_is_there_without_an_import_of_its_own() -> None:
+def test_every_part_is_there_without_another_import() -> None:
     assert "npusim.timing.pipes" in loaded("import npusim; npusim.chip.verify; npusim.kernel.Queue")
 
 

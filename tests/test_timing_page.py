@@ -29,7 +29,7 @@ NUMBERS = {
     ),
     "written back": f"written at {GM.write_bytes_per_s / 1e12:.3f} TB/s",
     "fills and stores": f"{L2.write_bytes_per_s / 1e12:.2f} TB/s of stores alone",
-    "handing out": f"{A2.scalar.dispatch_cycles} cycles of the scalar unit",
+    "dispatch": f"{A2.scalar.dispatch_cycles} cycles of the scalar unit",
     "cores apart": f"in {GM.apart_us:g} us",
     "rows in memory": f"as much as {GM.run_bytes} bytes more",
     "the L2": f"lines of {L2.line_bytes} B",
@@ -58,7 +58,7 @@ def test_the_table_says_what_the_device_file_says() -> None:
     rows = dict(re.findall(r"^\| ([^|]+?) \| ([^|]+?) \|", table, re.MULTILINE))
     rows.pop("---", None)
 
-    # These rows tell of a rule, not of a number.
+    # These rows state a rule, not of a number.
     assert set(rows) - set(NUMBERS) == {
         "past the L2",
         "banks",

@@ -98,13 +98,13 @@ TELLS = {
 
 
 @pytest.mark.parametrize("change", TELLS)
-def test_what_differs_is_told(change: tuple[str, str]) -> None:
+def test_what_differs_is_reported(change: tuple[str, str]) -> None:
     page = f"{COURSE}/01_the_core.md"
     told = differences(page, ENGLISH, TRANSLATION.replace(*change, 1))
     assert told == TELLS[change]
 
 
-def test_prose_that_stands_there_in_english_is_told() -> None:
+def test_prose_that_stands_there_in_english_is_reported() -> None:
     page, text = f"{COURSE}/01_the_core.md", "The same words in both.\n"
     assert differences(page, text, text) == ["'The same words in both.' must be in Chinese"]
 

@@ -156,7 +156,7 @@ def play(
 
 
 def log(trace: Trace, core: int = 0) -> list[tuple[str, int, int, int]]:
-    """(pipe, start, pipe free, result there) of what *core* did beside flags and barriers."""
+    """(pipe, start, pipe free, result there) of what *core* did besides flags and barriers."""
     return [
         (span.pipe, span.start, span.free, span.end)
         for span in trace.spans(core)

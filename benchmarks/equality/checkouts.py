@@ -111,7 +111,7 @@ class Cache:
 
 
 class Runner:
-    """Runs calls in a process of its own, with the npusim of one checkout."""
+    """Runs calls in a separate process, with the npusim of one checkout."""
 
     def __init__(self, checkout: Path, calls: Sequence[Call], folder: Path) -> None:
         self.checkout = checkout

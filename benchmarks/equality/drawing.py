@@ -129,7 +129,7 @@ class Draw:
         self, shape: tuple[int, ...], dtype: str = "int8", low: int = -128, high: int = 128,
         **more: Any,
     ) -> Drawn:  # fmt: skip
-        """Integers of a range; all of int8 unless told otherwise."""
+        """Integers of a range; all of int8 by default."""
         return self.tensor(shape, dtype, "integers", low=low, high=high, **more)
 
     def words(self, shape: tuple[int, ...], **more: Any) -> Drawn:

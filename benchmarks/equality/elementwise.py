@@ -179,7 +179,7 @@ def embedding(draw: Draw) -> Arguments:
     columns = min(columns, max(1, 300_000 // rows))
     if draw.only_times and draw.chance(0.25):
         rows, columns = 2, draw.integer(50000, 70000)
-    # Each index is a piece of work of its own: a few hundred show all that many do.
+    # Each index is a separate piece of work: a few hundred show all that many do.
     count = draw.pick(draw.integer(1, 60), draw.integer(1, 400))
     shape = draw.pick((count,), (draw.integer(1, 4), -(-count // 4)))
     index = _indices(draw, shape, rows)

@@ -183,7 +183,7 @@ def _a8w4(draw: Draw) -> Arguments:
 
 
 def _scaled_by_vector_cores(draw: Draw) -> Arguments:
-    """int8 by int4 of a shape that a template of its own takes."""
+    """int8 by int4 of a shape that a separate template takes."""
     experts, rows, k, n = VECTOR_DEQUANTISED
     return {
         "x": [draw.integers((rows, k))],

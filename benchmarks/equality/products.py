@@ -57,7 +57,7 @@ def _matmul_by_name(draw: Draw) -> Arguments:
 
 
 def _matmul_sizes(draw: Draw) -> tuple[int, int, int]:
-    """Sizes of all kinds, and for times those for which the vendor has kernels of their own."""
+    """Sizes of all kinds, and for times those for which the vendor has separate kernels."""
     if draw.only_times and draw.chance(0.5):
         return draw.pick(
             (16 * draw.integer(1, 24), 256 * draw.integer(8, 40), 64 * draw.integer(1, 12)),

@@ -90,7 +90,7 @@ def init_routing(draw: Draw) -> Arguments:
 
 
 def _one_token(draw: Draw) -> Arguments:
-    """The call that a kernel of its own takes."""
+    """The call that a separate kernel takes."""
     width, k, experts = 7168, 8, 256
     return {
         "x": draw.tensor((1, width), "bfloat16"),

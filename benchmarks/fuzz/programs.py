@@ -75,24 +75,24 @@ def program(rng: Rng) -> Case:
     """The kernel of an operator, changed in a few places, as a custom kernel."""
     base = _base(int(rng.integers(len(CALLS))))
     changed: dict[Program, Program] = {}
-    told: list[str] = []
+    changes: list[str] = []
     blocks = list(base.blocks)
     for index, block in enumerate(blocks):
         if block.program not in changed:
             is_left_alone = changed and rng.random() < 0.5
             ops_before = [_within(part) for part in block.program.ops]
-            after = ops_before if is_left_alone else _changed(rng, ops_before, told)
+            after = ops_before if is_left_alone else _changed(rng, ops_before, changes)
             changed[block.program] = Program(block.program.name, tuple(after))
         blocks[index] = replace(block, program=changed[block.program])
     if rng.random() < 0.15:
         at = int(rng.integers(len(blocks)))
-        blocks[at] = _other_block(rng, blocks[at], told)
+        blocks[at] = _other_block(rng, blocks[at], changes)
     kernel = Kernel(
         "changed", tuple(blocks), base.inputs, base.outputs, base.is_mix, base.workspaces
     )
     values = {name: _numbers(rng, spec) for name, spec in base.inputs.items()}
     function = _function(kernel, list(values))
-    text = f"{base.op} on {base.device}: {'; '.join(told) or 'as it is'}"
+    text = f"{base.op} on {base.device}: {'; '.join(changes) or 'as it is'}"
     return Case(text, lambda: npusim.run(function, **values, device=base.device))
 
 
@@ -114,28 +114,28 @@ def _numbers(rng: Rng, spec: TensorSpec) -> Any:
     return Tensor.of(array, spec.layout) if spec.layout != "ND" else array
 
 
-def _changed(rng: Rng, before: list[MicroOp], told: list[str]) -> list[Any]:
+def _changed(rng: Rng, before: list[MicroOp], changes: list[str]) -> list[Any]:
     """*before* with one to three changes."""
     after: list[Any] = list(before)
     for _ in range(rng.integers(0, 4)):
         at = int(rng.integers(len(after)))
         match rng.integers(8):
             case 0:
-                told.append(f"{at} left out")
+                changes.append(f"{at} left out")
                 after.pop(at)
             case 1:
-                told.append(f"{at} twice")
+                changes.append(f"{at} twice")
                 after.insert(at, after[at])
             case 2:
                 other = int(rng.integers(len(after)))
-                told.append(f"{at} and {other} exchanged")
+                changes.append(f"{at} and {other} exchanged")
                 after[at], after[other] = after[other], after[at]
             case 3:
                 after[at] = _invented(rng)
-                told.append(f"{at} is {after[at]!r}")
+                changes.append(f"{at} is {after[at]!r}")
             case _:
                 after[at] = _other_field(rng, after[at])
-                told.append(f"{at} is {after[at]!r}")
+                changes.append(f"{at} is {after[at]!r}")
         if not after:
             break
     return after
@@ -196,23 +196,23 @@ def _value(rng: Rng, annotation: str) -> Any:
             return ODD_VALUES[rng.integers(len(ODD_VALUES))]
 
 
-def _other_block(rng: Rng, block: Block, told: list[str]) -> Block:
+def _other_block(rng: Rng, block: Block, changes: list[str]) -> Block:
     """*block* on another core, of another kind or group, or bound to other places."""
     kinds: tuple[Any, ...] = ("aic", "aiv", "ai_core", "vector_core", "none", None, 3)
     number = INTEGERS[rng.integers(len(INTEGERS))]
     match rng.integers(4):
         case 0:
-            told.append("a core of another kind")
+            changes.append("a core of another kind")
             return replace(block, kind=kinds[rng.integers(len(kinds))])
         case 1:
-            told.append(f"core {number}")
+            changes.append(f"core {number}")
             return replace(block, core=number)
         case 2:
-            told.append(f"group {number}")
+            changes.append(f"group {number}")
             return replace(block, group=number)
         case _:
             names = list(block.bindings)
             name, other = (names[at] for at in rng.integers(len(names), size=2))
             bound = Binding(block.bindings[other].tensor, number)
-            told.append(f"{name} bound to {bound}")
+            changes.append(f"{name} bound to {bound}")
             return replace(block, bindings=block.bindings | {name: bound})

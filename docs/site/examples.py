@@ -1,6 +1,6 @@
 """The directive `examples`: each script of `examples/`, what it prints and what it draws.
 
-A script for a card is told, not run: it needs PyTorch, which the site does not, and the launcher.
+A script for a card is quoted, not run: it needs PyTorch, which the site does not, and the launcher.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SCRIPTS = Path(__file__).parent.parent.parent / "examples"
 
 
 class Examples(SphinxDirective):
-    """A section a script. They run when the page is read, each in an empty folder of its own."""
+    """A section a script. They run when the page is read, each in a new, empty folder."""
 
     def run(self) -> list[nodes.Node]:
         """Show them all; one that fails fails the build."""

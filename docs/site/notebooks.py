@@ -30,7 +30,7 @@ def offer(_app: Any, docname: str, source: list[str]) -> None:
 
 
 def write(app: Any, exception: Exception | None) -> None:
-    """Write the notebook of each page of the course beside the page."""
+    """Write the notebook of each page of the course next to the page."""
     if exception is None:
         for docname in filter(_is_lesson, app.env.found_docs):
             page = Path(app.env.doc2path(docname))

@@ -162,7 +162,7 @@ def _as_long(found: tuple[Known, ...], time_us: float) -> tuple[Span, tuple[Know
 
 
 def _nearest(found: Sequence[Known], sizes: Sizes) -> Known:
-    """Of several that are as far the one whose id comes first."""
+    """The nearest one; of several that are as far the one whose id comes first."""
 
     def distance(one: Known) -> float:
         # Fewer rows than experts are none of each.

@@ -31,7 +31,7 @@ class Kind(NamedTuple):
     op: str
     series: str
     types: str
-    """Of the activations and, in a product, of the weight."""
+    """The types of the activations and, in a product, of the weight."""
     layout: str
     """How operands lie in memory, as far as it is not one row of activations after the other."""
 

@@ -95,7 +95,7 @@ def are_apart(bursts: Bursts, unit: int = 1) -> bool:
     pitches = np.unique(pitch[count > 1])
     if pitches.size > 1:
         return False
-    # Bursts of copies that have one alone are told apart by where they begin.
+    # Bursts of copies that have one alone are distinguished by where they begin.
     width = int(pitches[0]) if pitches.size else int((start + nbytes).max()) + unit
     row, left = np.divmod(start, max(width, 1))
     right = left + nbytes

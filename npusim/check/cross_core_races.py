@@ -1,7 +1,7 @@
 """What the blocks of a launch write of global memory must be their own.
 
 Only flags between cores order the cores of a launch. So the bytes that a block writes must be its
-own, unless such a flag comes between it and whoever else touches them, or both add in the same
+own, unless such a flag comes between it and any other access, or both add in the same
 type. (``check/hazards`` checks the order within one block.)
 """
 
@@ -59,7 +59,7 @@ def shared_tensors(blocks: tuple[Block, ...], ranges: Search) -> list[str]:
 
 
 def check_tensors(blocks: tuple[Block, ...], tensors: list[str], order: CrossCoreOrder) -> None:
-    """As :func:`check_apart`, for *tensors* alone."""
+    """Do the same as :func:`check_apart`, for *tensors* alone."""
     if tensors:
         touched = _Touched(blocks, order)
         for tensor in tensors:

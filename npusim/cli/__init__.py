@@ -35,7 +35,7 @@ __all__ = ["app", "main"]
 
 
 WRONG_WORDS: Any = typer.BadParameter.__mro__[1]
-"""What typer raises for words that it does not know: of click's, or of a click of its own."""
+"""What typer raises for words that it does not know: of click's, or of typer's copy of click."""
 
 
 class _Group(TyperGroup):
@@ -43,7 +43,7 @@ class _Group(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            with _told_warnings():
+            with _printed_warnings():
                 return super().invoke(ctx)
         except WRONG_WORDS as error:
             error.message = printable(error.message)
@@ -53,14 +53,14 @@ class _Group(TyperGroup):
         except BrokenPipeError:
             raise  # a reader such as head has seen enough
         except OSError as error:
-            _tell(_described(error))
+            _say(_described(error))
             _drop_answer()
         except MemoryError:
-            _tell("the arrays must fit into memory; use spec:SHAPE:DTYPE to ask for time only")
+            _say("the arrays must fit into memory; use spec:SHAPE:DTYPE to ask for time only")
         except Exception as error:
             if not _is_refusal(error):
                 raise
-            _tell(str(error))
+            _say(str(error))
             if _is_usage(error):
                 raise typer.Exit(2) from None
         raise typer.Exit(1)
@@ -100,7 +100,7 @@ def _drop_answer() -> None:
 
 
 @contextmanager
-def _told_warnings() -> Iterator[None]:
+def _printed_warnings() -> Iterator[None]:
     """Warnings about documents are lines like others, each once; the rest is Python's."""
     from npusim.data.errors import DocumentWarning  # loads numpy, as each command does
 
@@ -117,7 +117,7 @@ def _told_warnings() -> Iterator[None]:
             line: str | None = None,
         ) -> None:
             if issubclass(category, DocumentWarning):
-                _tell(f"warning: {message}")
+                _say(f"warning: {message}")
             else:
                 usual(message, category, filename, lineno, file, line)
 
@@ -125,7 +125,7 @@ def _told_warnings() -> Iterator[None]:
         yield
 
 
-def _tell(message: str) -> None:
+def _say(message: str) -> None:
     for line in message.splitlines():
         typer.echo(f"npusim: {printable(line)}", err=True)
 

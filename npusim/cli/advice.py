@@ -14,14 +14,14 @@ from npusim.run.advice import Advice
 __all__ = ["advice_lines"]
 
 
-def advice_lines(told: Sequence[Advice]) -> Group:
+def advice_lines(pieces: Sequence[Advice]) -> Group:
     """What to do, what it gave and why; what no caller can change at the end."""
     lines = Table.grid(padding=(0, 2))
     lines.add_column(style="bold")
     lines.add_column(overflow="fold")
-    if not any(each.kind == "change" for each in told):
+    if not any(each.kind == "change" for each in pieces):
         lines.add_row("advice", NOTHING)
-    for each in told:
+    for each in pieces:
         if each.kind == "change":
             lines.add_row("advice", each.change)
             lines.add_row("", each.times)

@@ -28,7 +28,7 @@ __all__ = ["Braces", "Value"]
 
 Value = int | str
 MOST_VALUES = 100_000
-"""Of one pair of braces: as many as a sweep may have cells."""
+"""One pair of braces has at most so many: as many as a sweep may have cells."""
 RANGE = re.compile(r"([+-]?[0-9]{1,18})\.\.([+-]?[0-9]{1,18})(?:\.\.(x?)([+-]?[0-9]{1,18}))?")
 NUMBER = re.compile(r"-?[1-9][0-9]{0,17}|0")
 """A whole number as Python writes it; others, such as 01, are words, which may name files."""
@@ -101,7 +101,7 @@ class Braces:
         """Note the *values* of the variable *own*."""
         if not own.isidentifier() or own in self.variables:
             raise self._error(
-                f"braces must have a name of their own, such as {{m=1..64}}, not {shown(own)}"
+                f"braces must have their own name, such as {{m=1..64}}, not {shown(own)}"
             )
         self.variables[own] = tuple(dict.fromkeys(values))
 

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 import re
 import sys
 from collections.abc import Container, Iterable
 from difflib import get_close_matches
-from inspect import Parameter
 from typing import Any
 
-from npusim import devices, ops
-from npusim.cli.operators import is_list, is_tensor
+from npusim import devices
 from npusim.data.arguments import Arguments
 from npusim.data.errors import shown
 from npusim.devices.schema import DeviceSpec
+from npusim.ops import NO_DEFAULT, Kind, KindError, Parameter, kinds_of, value_of
 from npusim.run.call import find
 from npusim.run.inputs import parse
 from npusim.run.user_kernel import KernelError
 
-__all__ = ["UsageError", "arguments", "attribute", "chip", "parameters", "settings"]
+__all__ = ["UsageError", "arguments", "attribute", "chip", "options_of", "parameters", "settings"]
 
 
-MAX_DIGITS = 18
-"""Every number of so many fits into 64 bits."""
+MAX_DIGITS = 19
+"""No number of 64 bits has more."""
+EXAMPLES = {"acl_format": "29"}
+"""What attributes may be of which the type alone says too little."""
 
 
 class UsageError(ValueError):
@@ -42,15 +42,14 @@ def parameters(op: str) -> tuple[Parameter, ...]:
         raise
     except ValueError as error:
         raise UsageError(str(error)) from None
-    return tuple(ops.signature(operator).parameters.values())
+    return operator.parameters
 
 
-def _may_be_none(parameter: Parameter) -> bool:
-    return "None" in inspect.formatannotation(parameter.annotation)
-
-
-EXAMPLES = {"dtype": "qint8", "acl_format": "29"}
-"""What an attribute without a default may be, for the words that ask for it."""
+def options_of(parameter: Parameter) -> tuple[str, ...]:
+    """The options that may give *parameter*: both if it may be a tensor or a number."""
+    if not parameter.is_tensor:
+        return ("-a",)
+    return ("-i", "-a") if kinds_of(parameter) else ("-i",)
 
 
 def arguments(
@@ -62,26 +61,65 @@ def arguments(
     UsageError for names that do not fit *op*, InputError and FileError for their values.
     """
     known = parameters(op)
-    lists = {p.name for p in known if is_list(p)}
-    words = _named(command, op, "-i", tensors, [p.name for p in known if is_tensor(p)], lists)
-    settings = _named(command, op, "-a", attributes, [p.name for p in known if not is_tensor(p)])
-    found: Arguments = {name: attribute(word) for name, (word,) in settings.items()}
+    lists = {p.name for p in known if p.is_list}
+    named = {option: [p.name for p in known if option in options_of(p)] for option in ("-i", "-a")}
+    words = _named(command, op, "-i", tensors, named["-i"], lists)
+    settings = _named(command, op, "-a", attributes, named["-a"])
+    found: Arguments = {
+        p.name: _attribute(command, op, p, *settings[p.name]) for p in known if p.name in settings
+    }
     for parameter in known:
         name = parameter.name
-        if name in words or name in found or parameter.default is not Parameter.empty:
+        if name in words and name in found:
+            raise UsageError(f"{command}: {name} of {op} must come once; drop -i or -a {name}")
+        if name in words or name in found or parameter.default is not NO_DEFAULT:
             continue
-        if not (is_tensor(parameter) and _may_be_none(parameter)):
-            option, example = ("-i", "randn:8x16") if is_tensor(parameter) else ("-a", "")
-            example = example or EXAMPLES.get(name, "1")
-            raise UsageError(
-                f"{command}: {name} of {op} must be given; "
-                f"add for example {option} {name}={example}"
-            )
+        if not (parameter.is_tensor and parameter.may_be_none):
+            example = f"-i {name}=randn:8x16" if parameter.is_tensor else _example(parameter)
+            raise UsageError(f"{command}: {name} of {op} must be given; add for example {example}")
         found[name] = None
     for name, several in words.items():
         values = [parse(word) for word in several]
         found[name] = values if len(values) > 1 else values[0]
     return found
+
+
+def _example(parameter: Parameter) -> str:
+    """What `-a` may be for an attribute called *name*."""
+    kind = next(iter(kinds_of(parameter)), None)
+    word = EXAMPLES.get(parameter.name, str(kind.examples[0]).lower() if kind else "1")
+    count = parameter.length or 2
+    return f"-a {parameter.name}={','.join([word] * count) if parameter.is_sequence else word}"
+
+
+def _attribute(command: str, op: str, parameter: Parameter, word: str) -> object:
+    """The value that *word* means for *parameter*, by its type; raises UsageError."""
+    kinds = kinds_of(parameter)
+    if not kinds:
+        return attribute(word)  # of a custom kernel, whose annotation is none of the types
+    if parameter.may_be_none and word.lower() == "none":
+        return None
+    value: object = word
+    if parameter.is_sequence:
+        value = [_element(kinds, part) for part in word.rstrip(",").split(",") if word]
+    else:
+        value = _element(kinds, word)
+    try:
+        return value_of(parameter, value)
+    except KindError as error:
+        must = error.must.removeprefix(parameter.name)
+        raise UsageError(
+            f"{command}: {parameter.name} of {op}{must}, not {shown(word)}; write for example "
+            f"{_example(parameter)}"
+        ) from None
+
+
+def _element(kinds: tuple[Kind, ...], word: str) -> object:
+    """What *word* means where one of *kinds* is wanted; itself if none of them takes that."""
+    if any(kind.takes(0.5) for kind in kinds) and re.fullmatch(r"(?i)[+-]?(inf|nan)", word):
+        return float(word)
+    value = word if kinds[0].takes(word) else attribute(word)
+    return value if any(kind.takes(value) for kind in kinds) else word
 
 
 def _named(

@@ -18,7 +18,7 @@ from npusim.explain.scales import Encoded, Word, decode, encode
 __all__ = ["decode_scale"]
 
 MAX_LETTERS = 100
-"""Of a word, which has 64 bits at most; with underscores between them."""
+"""A word, which has 64 bits at most, is never longer, even with underscores between them."""
 
 
 def decode_scale(word: str | None, encoded: str | None, round_mode: int, as_json: bool) -> None:

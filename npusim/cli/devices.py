@@ -65,7 +65,7 @@ def show_device(name: str, sources: bool, settings: Sequence[str], as_json: bool
         return
     listing = table("name", "value", *(("confidence", "source") if sources else ()))
     above: str | None = ""
-    # Each alias has a row of its own where sources are shown, since each has its source.
+    # Each alias has its own row where sources are listed, since each has its source.
     aliases = {"aliases": dict.fromkeys(tree["aliases"], "")} if sources else {}
     for key, value in _leaves(tree | aliases):
         group, _, last = key.rpartition(".")

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from npusim import ops
 from npusim.cli.call import UsageError, arguments, chip, parameters
-from npusim.cli.operators import described
+from npusim.cli.operators import attribute_table, described
 from npusim.cli.screen import json_text, show, table
 from npusim.data.tensor import TensorSpec
 from npusim.explain.operator import Explanation, explain, formula
@@ -52,7 +52,9 @@ def explain_operator(
         Text(_indented(written)),
     ]
     if found is None:
+        listing = attribute_table(op)
         parts += [Text(f"\n{notes}\n"), _support(op)]
+        parts += [] if listing is None else [Text(), listing]
         parts += [Text("\nWith -i and -a it explains a call.")]
     else:
         parts += [Text(f"\nnpusim explain {op} says what the words mean."), *_call(found)]

@@ -29,8 +29,8 @@ def write(
 ) -> list[str]:
     """Write *run* into *folder*, in place of an earlier run if *force*; returns the names of files.
 
-    *typed* are the words of the command line that made its arguments, kept next to them. *more* may
-    add files and returns their names.
+    *typed* are the words of the command line that made its arguments, written next to them.
+    *more* may add files and returns their names.
     """
 
     def fill(new: Path) -> list[str]:

@@ -53,7 +53,7 @@ def show_layout(
         _where(placement, index, offset, spec, asked, output)
         return
     if words[:1] == ["where"]:
-        raise UsageError("layout: where must be told --index I,J or --offset BYTE; add one")
+        raise UsageError("layout: where must be given --index I,J or --offset BYTE; add one")
     if output is not None:
         check_place(output, force, "layout")
     elif asked == "png":
@@ -154,7 +154,7 @@ def _where(
     if index is not None and offset is not None:
         raise UsageError("layout: either --index or --offset must be given, not both; drop one")
     if asked not in ("text", "json") or output is not None:
-        raise UsageError("layout: one place must be shown as text or json; drop --format and -o")
+        raise UsageError("layout: one place must be printed as text or json; drop --format and -o")
     spots = _found(of, index, offset)
     if asked == "json":
         rows = [asdict(spot) | _bank(spot, spec) for spot in spots]

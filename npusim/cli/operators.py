@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import inspect
-from inspect import Parameter
 
 import typer
+from rich.table import Table
 from rich.text import Text
 
 from npusim import ops
 from npusim.cli.screen import json_text, show, table
 from npusim.data.json import Json
+from npusim.ops import NO_DEFAULT, in_words
 
-__all__ = ["described", "is_list", "is_tensor", "list_operators"]
+__all__ = ["attribute_table", "described", "list_operators"]
 
 
 def list_operators(as_json: bool) -> None:
@@ -33,8 +34,8 @@ def _needed(name: str) -> str:
     >>> _needed("npu_swiglu"), _needed("abs")
     ('(x, ...)', '(x)')
     """
-    parameters = ops.signature(ops.load(name)).parameters.values()
-    needed = [p.name for p in parameters if p.default is Parameter.empty]
+    parameters = ops.load(name).parameters
+    needed = [p.name for p in parameters if p.default is NO_DEFAULT]
     return f"({', '.join(needed + ['...'] * (len(needed) < len(parameters)))})"
 
 
@@ -48,19 +49,20 @@ def described(name: str) -> Json:
         "name": name,
         "signature": str(inspect.Signature(bare)),
         "summary": first.removeprefix(f"{name}: "),
-        "tensors": [p.name for p in parameters if is_tensor(p)],
-        "attributes": [p.name for p in parameters if not is_tensor(p)],
+        "tensors": [p.name for p in operator.parameters if p.is_tensor],
+        "attributes": [p.name for p in operator.attributes],
+        "types": {p.name: p.type for p in operator.parameters},
     }
 
 
-def is_tensor(parameter: Parameter) -> bool:
-    """Whether *parameter* takes a tensor, possibly None."""
-    if parameter.annotation is Parameter.empty:
-        return parameter.default is Parameter.empty
-    annotation = inspect.formatannotation(parameter.annotation)
-    return "Array" in annotation or "TensorSpec" in annotation
-
-
-def is_list(parameter: Parameter) -> bool:
-    """Whether *parameter* takes a list of tensors, possibly None."""
-    return "Sequence[Array" in inspect.formatannotation(parameter.annotation)
+def attribute_table(name: str) -> Table | None:
+    """The attributes of the operator called *name*, as `-a` takes them; None if it has none."""
+    attributes = ops.load(name).attributes
+    if not attributes:
+        return None
+    listing = table("attribute", "type", "default")
+    for each in attributes:
+        default = "must be given" if each.default is NO_DEFAULT else str(each.default)
+        words = f"{in_words(each)}{', or none' * each.may_be_none}"
+        listing.add_row(Text(each.name, "bold"), Text(words), Text(default))
+    return listing

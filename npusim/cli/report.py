@@ -128,7 +128,7 @@ def _timed(path: Path) -> Record:
 
 
 def _suffix(count: int, number: int) -> str:
-    """Of a picture's name, where there are several runs: _a, _b and so on."""
+    """What ends a picture's name where there are several runs: _a, _b and so on."""
     return f"_{letters(count)[number].lower()}" if count > 1 else ""
 
 
@@ -139,8 +139,8 @@ def _write_page(
     from npusim.reports.html import report
     from npusim.run.page import advice_for
 
-    told = [] if advice is False else [advice_for(run, advice, progress) for run in runs]
-    path.write_text(report(runs, level, progress, told), encoding="utf-8")
+    pieces = [] if advice is False else [advice_for(run, advice, progress) for run in runs]
+    path.write_text(report(runs, level, progress, pieces), encoding="utf-8")
 
 
 def _others(run: Record, runs: list[Record]) -> list[Record]:

@@ -54,7 +54,7 @@ Asked = dict[Literal["prove", "critical_path", "advice"], bool]
 
 
 class _More:
-    """What is asked for beside the summary of a run; nothing of one that had nothing to do."""
+    """What is asked for besides the summary of a run; nothing of one that had nothing to do."""
 
     def __init__(self, run: Run, asked: Asked, progress: Progress) -> None:
         ran = run.trace is not None

@@ -17,9 +17,8 @@ from rich.text import Text
 import npusim
 from npusim.chip import Progress
 from npusim.cli.braces import Braces
-from npusim.cli.call import UsageError, arguments, parameters, settings
+from npusim.cli.call import UsageError, arguments, options_of, parameters, settings
 from npusim.cli.commands.formats import RowFormat
-from npusim.cli.operators import is_tensor
 from npusim.cli.progress import shown as shown_progress
 from npusim.cli.run import l2_state
 from npusim.cli.screen import json_text, show, table
@@ -62,7 +61,7 @@ def sweep_operator(
     partial = None if output is None else output.with_name(f"{output.name}.partial")
     with ExitStack() as stack:
         executor = _executor(stack, dask)
-        progress = _Heard(stack.enter_context(shown_progress()))
+        progress = _Relay(stack.enter_context(shown_progress()))
         try:
             found = npusim.sweep(
                 *(op, typed.call, typed.braces.variables),
@@ -77,7 +76,7 @@ def sweep_operator(
             )
         except BaseException:
             if progress.has_begun:
-                _tell_partial(partial)
+                _report_partial(partial)
             raise
     written = []
     if output is not None and partial is not None:
@@ -86,10 +85,10 @@ def sweep_operator(
     _show(found, form)
     if output is not None and form is RowFormat.TEXT:
         show(f"\nwrote {', '.join(written)} to {output}")
-    _tell_bad(found)
+    _report_refused(found)
 
 
-class _Heard:
+class _Relay:
     """Passes progress on, and knows whether the cells have begun."""
 
     def __init__(self, report: Progress) -> None:
@@ -124,7 +123,7 @@ class _Typed:
         numbers: list[str],
     ) -> None:
         self._op = op
-        known = {parameter.name: is_tensor(parameter) for parameter in parameters(op)}
+        known = {each.name: options_of(each) for each in parameters(op)}
         more = _more(op, words, inputs + attributes + numbers)
         self.braces = Braces("sweep")
         self._plain: dict[str, list[str]] = {"-i": [], "-a": []}
@@ -132,7 +131,7 @@ class _Typed:
         for option, given in (("-i", inputs), ("-a", attributes)):
             for word in given:
                 name, equals, value = word.partition("=")
-                if not equals or known.get(name) is not (option == "-i"):
+                if not equals or option not in known.get(name, ()):
                     self._plain[option].append(word)  # `arguments` refuses it
                     continue
                 self._names[name] = option
@@ -157,7 +156,7 @@ class _Typed:
 
 
 def _more(op: str, words: Sequence[str], options: Sequence[str]) -> dict[str, list[str]]:
-    """The words without an option of their own, which a shell made of braces, by name."""
+    """The words without an option, which a shell made of braces, by name."""
     found: dict[str, list[str]] = {}
     for word in words:
         name, equals, value = word.partition("=")
@@ -252,7 +251,7 @@ def _crossings(found: Sweep) -> list[Text]:
     ]
 
 
-def _tell_bad(found: Sweep) -> None:
+def _report_refused(found: Sweep) -> None:
     """Each refused cell on stderr with its message, and exit code 1 if there is one."""
     bad = found.bad
     if not bad:
@@ -265,7 +264,7 @@ def _tell_bad(found: Sweep) -> None:
     raise typer.Exit(1)
 
 
-def _tell_partial(partial: Path | None) -> None:
+def _report_partial(partial: Path | None) -> None:
     """Say where an interrupted sweep goes on from."""
     if partial is not None and partial.is_file():
         typer.echo(

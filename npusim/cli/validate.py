@@ -27,7 +27,7 @@ __all__ = ["errors", "validate"]
 
 RECORD = "validation.json"
 MAX_BYTES = 1 << 28
-"""Of that file: a kernel has less than a thousand."""
+"""That file has at most so many: a kernel has less than a thousand."""
 
 
 def validate(
@@ -106,7 +106,7 @@ def _fill(new: Path, results: tuple[Result, ...], facts: str) -> list[str]:
 
 
 def _sampled(rows: int, known: int) -> list[Any]:
-    """That these are not all rows, where they are not."""
+    """A line that says that these are not all rows, where they are not."""
     if rows == known:
         return []
     return [Text(f"a sample: {rows} of {known} rows, from short to long ones; --all takes all\n")]

@@ -15,15 +15,15 @@ from typing import Any
 __all__ = ["one_thread"]
 
 _limited = Lock()
-"""Held by whoever has set the limit."""
+"""Held while a thread limits BLAS."""
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
     """BLAS of this process has one thread inside, and then as many as before.
 
-    Where that holds already, whoever has seen to it ends it: another thread that is still inside
-    then has more, which changes no value.
+    Where that holds already, the thread that limited it first lifts the limit: another one that is
+    still inside then has more, which changes no value.
     """
     if not _limited.acquire(blocking=False):
         yield

@@ -144,7 +144,7 @@ def dtype_of(array: Array) -> DType | None:
 
 
 def round_to_integral(values: Array, mode: RoundMode) -> Array:
-    """Round float64 *values* (exact fp32, fp16 or bf16 numbers) to integers, NaN and inf kept."""
+    """Round float64 *values* (exact fp32, fp16 or bf16 numbers) to integers; NaN and inf stay."""
     rounded: Array
     match mode:
         case "rint" | "none":
@@ -211,7 +211,7 @@ def _table(src: np.dtype[Any], dst: DType, mode: RoundMode, overflow: Overflow) 
 
 
 _LONG_ROW = 1 << 10
-"""So many elements are worth a call of numpy of their own, if there are many (measured)."""
+"""So many elements are worth their own call of numpy, if there are many (measured)."""
 _MANY = 1 << 15
 # Integers up to here are exact in fp16, whose significand has 11 bits.
 _FP16_EXACT = 2048
@@ -294,7 +294,7 @@ def cast(
     """Convert *values* to *dst*, rounding by *mode*.
 
     Sources: float32, float16, bfloat16, int8, uint8, int16, int32 arrays (int4 as int8), and int64,
-    which goes to int32 alone and saturates (assumed). int4 comes out as int8 numbers in [-8, 7];
+    which goes to int32 alone and saturates (assumed). int4 comes out as int8 values in [-8, 7];
     :func:`pack_int4` makes them bytes. Integer to float ignores *mode* and rounds to nearest even
     (asc-devkit, precision_conversion.md). The result is written to *out*, where it is given: an
     array of its shape and type, which may share memory with *values*. Raises ValueError on an
@@ -359,7 +359,7 @@ def _nearly_cast(values: Array, dst: DType, mode: RoundMode, overflow: Overflow)
 
 
 def pack_int4(values: Array) -> NDArray[np.uint8]:
-    """Two int4 numbers a byte, the first in the low nibble; the last axis must be even.
+    """Two int4 values a byte, the first in the low nibble; the last axis must be even.
 
     op-plugin, test_npu_quantize.py, int4s_to_int32; ops-nn, executor, pack_int4_to_int32.
 
@@ -371,6 +371,6 @@ def pack_int4(values: Array) -> NDArray[np.uint8]:
 
 
 def unpack_int4(packed: NDArray[np.uint8]) -> NDArray[np.int8]:
-    """The int4 numbers of *packed* bytes, twice as many along the last axis."""
+    """The int4 values of *packed* bytes, twice as many along the last axis."""
     nibbles = np.stack([packed & 0xF, packed >> 4], axis=-1).reshape(*packed.shape[:-1], -1)
     return ((nibbles ^ 8).astype(np.int8) - 8).astype(np.int8)

@@ -82,6 +82,6 @@ def shown(value: object) -> str:
     try:
         line = " ".join(repr(value).split())
     except Exception:
-        # Not every object can tell what it is, and Python refuses to print the longest integers.
+        # Not every object can say what it is, and Python refuses to print the longest integers.
         return f"some {type(value).__name__}"
     return line if len(line) <= MOST_SHOWN else f"{line[: MOST_SHOWN - 3]}..."

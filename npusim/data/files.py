@@ -22,7 +22,7 @@ __all__ = [
     "content",
     "described",
     "interruptible",
-    "made_beside",
+    "made_next_to",
     "opened",
     "put_new",
     "reason",
@@ -161,7 +161,7 @@ def write(path: Path, fill: Callable[[Path], object], command: str, *, force: bo
 
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        made_beside(target, ready, put)
+        made_next_to(target, ready, put)
     except FileExistsError:
         # It came between the look and the link.
         _check_free(path, force, command)
@@ -191,7 +191,7 @@ def _unwritable(path: Path, command: str, error: OSError) -> FileError:
     )
 
 
-def made_beside(
+def made_next_to(
     target: Path, fill: Callable[[Path], Result], put: Callable[[Result], None]
 ) -> Result:
     """Have *fill* write into a folder next to *target*, and *put* what it made in its place.
@@ -200,9 +200,9 @@ def made_beside(
     *put*, which is not interrupted.
     """
     with _held_back(("SIGINT", "SIGTERM", "SIGHUP")) as ending:
-        with TemporaryDirectory(prefix=PREFIX, dir=target.parent) as beside:
+        with TemporaryDirectory(prefix=PREFIX, dir=target.parent) as temporary:
             with ending.let_through():
-                made = fill(Path(beside))
+                made = fill(Path(temporary))
             put(made)
         return made
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
-from npusim.data.files import described, made_beside, reason, taken
+from npusim.data.files import described, made_next_to, reason, taken
 
 __all__ = ["FolderError", "Kind", "check", "write"]
 
@@ -35,7 +35,7 @@ class Kind:
 
 
 TRIES = 10
-"""Of one that replaces a folder while others do."""
+"""A process that replaces a folder while others do tries so often."""
 
 
 def check(folder: Path, force: bool, kind: Kind) -> None:
@@ -110,8 +110,8 @@ def write(
     """
     target = folder.resolve()
 
-    def ready(beside: Path) -> tuple[Path, Result]:
-        new = beside / "new"
+    def ready(temporary: Path) -> tuple[Path, Result]:
+        new = temporary / "new"
         new.mkdir()
         return new, fill(new)
 
@@ -120,7 +120,7 @@ def write(
 
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        return made_beside(target, ready, put)[1]
+        return made_next_to(target, ready, put)[1]
     except OSError as error:
         raise _unwritable(folder, kind, error) from None
 
@@ -135,7 +135,7 @@ def _place(new: Path, folder: Path, target: Path, kind: Kind) -> None:
         try:
             names = os.listdir(target)
         except FileNotFoundError:
-            names = []  # whoever had it there has moved it away
+            names = []  # another process has moved it away
         raise _held(folder, min(names, default="something"), kind) from None
 
 
@@ -168,7 +168,7 @@ def _put_back(old: Path, target: Path) -> None:
     if taken(target) is None:
         old.rename(target)
     else:
-        # Somebody else has written there meanwhile: both are kept.
+        # Another process has written there meanwhile: both stay.
         old.rename(old.parent.with_suffix(".old"))
 
 

@@ -45,7 +45,7 @@ _INT_ROWS = 512
 def int_product(a: Array, b: Array) -> Wide:
     """The exact product `(..., m, n)` of *a* `(..., m, k)` and *b* `(..., k, n)`.
 
-    Operands are int8, int4, or float32 that hold int8 numbers, which spares the conversion. The
+    Operands are int8, int4, or float32 that hold int8 values, which spares the conversion. The
     result is int32, for k beyond 131071 int64. Raises TypeError or ValueError on other operands.
     """
     shape = product_shape("product.int_product", a, b, (INT8, INT4, FLOAT32))

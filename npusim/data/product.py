@@ -1,4 +1,4 @@
-"""The numbers of the cube: products of matrices, the same bits on every machine.
+"""The values of the cube: products of matrices, the same bits on every machine.
 
 Integer products are exact. For fp16 and bf16 the order of the additions inside the cube is not
 public; the model is *ascending k, one block at a time: its products and their sum exact, added to
@@ -378,8 +378,8 @@ def _to_single(total: Double, rest: Double) -> Single:
     """``total + rest`` with one rounding, where *total* is the nearest float64."""
     # Rounded to odd, 53 bits show on which side of every fp32 tie the sum lies.
     even = (total.view(np.int64) & 1) == 0
-    beside = np.nextafter(total, np.copysign(np.inf, rest))
-    return cast(Single, np.where(even & (rest != 0), beside, total).astype(np.float32))
+    neighbour = np.nextafter(total, np.copysign(np.inf, rest))
+    return cast(Single, np.where(even & (rest != 0), neighbour, total).astype(np.float32))
 
 
 def _extracted(terms: Double, sigma: Double) -> tuple[Double, Double]:

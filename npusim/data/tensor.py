@@ -30,7 +30,7 @@ __all__ = [
 LAYOUTS = ("ND", "FRACTAL_NZ")
 
 ALLOCATION_BYTES = 512
-"""torch_npu's allocator hands out whole blocks of 512 bytes."""
+"""torch_npu's allocator gives whole blocks of 512 bytes."""
 SLACK_BYTES = 32
 """It adds a data block to each request first, so that copies in whole blocks may run over the end.
 
@@ -245,7 +245,7 @@ class Operand:
         return self.spec.element
 
     def cast_to(self, dtype: DType) -> Operand:
-        """The same numbers as *dtype*, as aclnn casts an argument before it launches the kernel."""
+        """The same values as *dtype*, as aclnn casts an argument before it launches the kernel."""
         if dtype is self.element:
             return self
         array = None if self.array is None else cast(self.array, dtype)
@@ -279,8 +279,8 @@ def is_transposed(matrix: Array | Tensor) -> bool:
         return bool(matrix.swapaxes(-1, -2).flags.c_contiguous)
     rows, columns = matrix.shape[-2:]
     inner_bytes, outer_bytes = matrix.itemsize, rows * matrix.itemsize
-    is_told = matrix.dtype == np.int32 and rows != columns and matrix.size > 0
-    return is_told and matrix.strides[-2:] == (inner_bytes, outer_bytes)
+    is_clear = matrix.dtype == np.int32 and rows != columns and matrix.size > 0
+    return is_clear and matrix.strides[-2:] == (inner_bytes, outer_bytes)
 
 
 def lies_both_ways(spec: TensorSpec) -> bool:

@@ -1,4 +1,4 @@
-"""Text for people, whoever has written it."""
+"""Text for people, from any source."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 __all__ = ["counted", "printable", "tally"]
 
 MOST_NAMES = 8
-"""Of a tally, before it only counts."""
+"""A tally lists so many names, before it only counts."""
 
 UNSEEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 """Unicode's categories of what moves the cursor, turns text round, or is half a character."""
@@ -17,7 +17,7 @@ UNSEEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 def printable(text: str) -> str:
     """*text* with what a terminal would obey written out; lines stay lines.
 
-    A name from a file may hold an escape sequence, which could hide or forge what is shown.
+    A name from a file may hold an escape sequence, which could hide or forge what is printed.
 
     >>> printable("chip \\x1b[2J of 8 µm")
     'chip \\\\x1b[2J of 8 µm'
@@ -46,9 +46,9 @@ def tally(counts: Mapping[str, int]) -> str:
     '2 x b, 1 x a'
     """
     ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    told = [f"{count} x {name}" for name, count in ranked[:MOST_NAMES]]
+    parts = [f"{count} x {name}" for name, count in ranked[:MOST_NAMES]]
     rest = ranked[MOST_NAMES:]
     if rest:
         names = counted(len(rest), "other name", "other names")
-        told.append(f"{sum(count for _, count in rest)} of {names}")
-    return ", ".join(told)
+        parts.append(f"{sum(count for _, count in rest)} of {names}")
+    return ", ".join(parts)

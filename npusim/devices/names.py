@@ -31,7 +31,7 @@ NAME_LETTERS = 64
 LINE_LETTERS = 1000
 """About three times as many as the longest source text of a shipped chip has."""
 SHOWN_LETTERS = 80
-"""So much of a text that is not as it should be is shown."""
+"""So much of a text that is not as it should be is quoted."""
 PATH_LETTERS = 4096
 """The longest path that Linux takes (PATH_MAX of limits.h)."""
 LIKENESS = 0.8
@@ -99,7 +99,7 @@ def _line(text: str) -> str:
 
 
 Name = Annotated[str, AfterValidator(_name)]
-"""Of a chip; it stands in pages, pictures, tables and on terminals."""
+"""The name of a chip; it stands in pages, pictures, tables and on terminals."""
 Line = Annotated[str, AfterValidator(_line)]
 """Free text, such as where a number comes from."""
 

@@ -151,7 +151,7 @@ class Path(Part):
     pipe: Pipe
     """The pipe that moves the bytes."""
     bytes_per_cycle: BytesPerCycle
-    """Rate of one core without contention, in bytes a cycle of its own clock."""
+    """Rate of one core without contention, in bytes a cycle of the core's clock."""
     startup_cycles: Cycles
     """Cycles a transfer holds the pipe before its first byte moves."""
 
@@ -204,12 +204,12 @@ class GlobalMemory(Part):
 
     capacity_bytes: GlobalBytes
     bus: Literal["separate", "shared"]
-    """Whether writes have a bandwidth of their own, or share that of reads."""
+    """Whether writes have their own bandwidth, or share that of reads."""
     read_bytes_per_s: BytesPerSecond
-    """Of all cores together, as `write_bytes_per_s`."""
+    """The rate of all cores together, like `write_bytes_per_s`."""
     write_bytes_per_s: BytesPerSecond
-    """Of lines that the L2 writes back, when nothing is read. A shared bus is taken up by them for
-    so long."""
+    """The rate of lines that the L2 writes back, when nothing is read. They take up a shared bus
+    for so long."""
     read_latency_ns: Nanoseconds
     """From a request to its first byte, beyond the time the bytes themselves take."""
     write_latency_ns: Nanoseconds
@@ -231,7 +231,7 @@ class L2Cache(Part):
     """The cache that all cores share."""
 
     fills: Literal["beside", "between"]
-    """Whether lines come in beside what cores store, or between it, so that each holds the other up
+    """Whether lines come in while cores store, or in between, so that each holds the other up
     for as long as it takes alone."""
     capacity_bytes: L2Bytes
     line_bytes: LineBytes
@@ -339,7 +339,7 @@ class Scalar(Part):
     barrier takes as long as what the scalar unit calculates, if that is less."""
     load_cycles: Cycles
     global_load_cycles: Cycles
-    """Of one element of global memory that is not in the data cache."""
+    """Cycles of a load of one element of global memory that is not in the data cache."""
     store_cycles: Cycles
     alu_cycles: Cycles
 

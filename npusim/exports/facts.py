@@ -23,7 +23,7 @@ Traffic = Counter[str]
 
 FRACTAL_ROWS = 16
 DEPTH = {"fp16": 16, "int8": 32}
-"""Of the products that the cube does in a cycle (16 x 16 x 16, or 32 deep)."""
+"""The depth of the products that the cube does in a cycle (16 x 16 x 16, or 32 deep)."""
 KINDS = {"float32": "fp32", "float16": "fp16", "int32": "int32", "int16": "int16"}
 
 

@@ -1,4 +1,4 @@
-"""The listing of a kernel: each micro-op that its programs are made of, once, on a line of its own.
+"""The listing of a kernel: each micro-op that its programs are made of, once, a line each.
 
 A body that is called repeatedly, or by several cores, is listed once, so a line is what an address
 is in the tools of the vendor: the k-th word of the code.
@@ -32,7 +32,7 @@ class Line:
     op: MicroOp
     pipe: Pipe
     text: str
-    """As the micro-op stands in the program, its global memory not moved on."""
+    """The micro-op as it stands in the program, its global memory not moved on."""
 
     @property
     def name(self) -> str:
@@ -96,7 +96,7 @@ class Listing:
                         same[body.ops] = self._add(body.ops)
                     self._known[body] = same[body.ops]
         self.orders = np.array([isinstance(line.op, ORDERING) for line in self.lines])
-        """`(lines,)`: which of them order others and do no work of their own."""
+        """`(lines,)`: which of them only order others."""
 
     def _add(self, ops: tuple[MicroOp, ...]) -> tuple[int, int]:
         first = len(self.lines)

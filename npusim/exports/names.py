@@ -62,7 +62,7 @@ OF_PIPE: dict[Pipe, str] = {
 
 
 def lane_of(line: Line | Pipe) -> str:
-    """The lane of a pipe; a barrier for all of them has one of its own."""
+    """The lane of a pipe; a barrier for all of them has another one."""
     if isinstance(line, Line):
         is_for_all = isinstance(line.op, Barrier) and line.op.on is None
         return "ALL" if is_for_all else OF_PIPE[line.pipe]
@@ -89,7 +89,7 @@ def places(trace: Trace) -> dict[int, Place]:
     """Core -> where it stands.
 
     A cube core and its vector cores share the block of their group when both kinds run, and the
-    vector cores follow the cube core; alone, each core has a block of its own, and two vector
+    vector cores follow the cube core; alone, each core has its own block, and two vector
     cores share a number.
     """
     kinds = {core: trace.kind(core) for core in trace.cores}

@@ -29,7 +29,7 @@ __all__ = ["write"]
 
 SETS, WAITS = (SetFlag, CrossCoreSetFlag), (WaitFlag, CrossCoreWaitFlag)
 MAX_TRACKS = 1000
-"""Of one pipe; no more micro-ops than this can be under way at once."""
+"""One pipe has at most so many; no more micro-ops can be under way at once."""
 TAKEN = "flag taken"
 TRAFFIC = 1
 """Process of the counters; cores follow."""
@@ -91,7 +91,7 @@ def _event(out: TraceFile, core: int, event: Event, tracks: Tracks, arrows: Arro
     after = max((foot.after for foot in feet), default=0)
     drawn = tracks.take(line.pipe, event.start, _last(event), after)
     where = _where(out, pid, line.pipe, drawn)
-    # Perfetto turns arrows towards what began later, so a long wait ends in a slice of its own.
+    # Perfetto turns arrows towards what began later, so the end of a long wait is a separate slice.
     has_waited = isinstance(line.op, WAITS) and drawn.end > drawn.start + 1
     out.slice(
         quoted(event.text if isinstance(line.op, ORDERING) else line.name),

@@ -12,7 +12,7 @@ from npusim.trace.summary import WORDS, Joined, Level, Summary, level_of
 __all__ = ["MOST_SPANS", "Shown"]
 
 MOST_SPANS = 300_000
-"""Above it a summary is shown unless told otherwise: with some 330 bytes a micro-op, a larger
+"""Above it the file has a summary unless all is asked for: with some 330 bytes a micro-op, a larger
 `trace.json` is beyond the 100 MiB that Insight reads of `visualize_data.bin`."""
 
 
@@ -26,18 +26,18 @@ class Shown:
 
     @property
     def is_whole(self) -> bool:
-        """Whether every micro-op is shown."""
+        """Whether every micro-op is written."""
         return self._summary is None
 
     @property
     def facts(self) -> dict[str, str]:
-        """What a file says of its level; nothing where every micro-op is shown."""
+        """What a file says of its level; nothing where every micro-op is written."""
         return {} if self.is_whole else {"level": WORDS}
 
     def of(self, lane: LaneTrace) -> Iterator[Event | Joined | SetFlag | WaitFlag]:
         """Micro-ops as events, others joined, in program order; flags stand where none is drawn.
 
-        Flags within a core are counted: those that are drawn can be told by those that are not.
+        Flags within a core are counted: those that are drawn follow from those that are not.
         """
         if self._summary is None:
             yield from self._listing.events(lane)

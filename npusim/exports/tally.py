@@ -24,7 +24,7 @@ class Tally:
     occupied: Counts
     """Cycles until the pipe was free again, added up."""
     lasted: Counts
-    """Cycles until the results were there, added up; flags and barriers have none of their own."""
+    """Cycles until the results were there, added up; flags and barriers have none."""
     covered: Counts
     """The same, but cycles that several calls share are counted once."""
 

@@ -53,7 +53,7 @@ def throughput(trace: Trace, clock: Clock) -> Iterator[tuple[str, int, float]]:
 
 
 def _copies(lane: LaneTrace, clock: Clock) -> Iterator[tuple[tuple[str, str], Ints, Ints, Ints]]:
-    """Of each path, as it first comes, its copies: bytes, starts and ends in ns, `(copies,)`."""
+    """The copies of each path, as it first comes: bytes, starts and ends in ns, `(copies,)`."""
     ops, numbers = lane.program.distinct()
     paths = [path_of(op) for op in ops]
     known = list(dict.fromkeys(paths))

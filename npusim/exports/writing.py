@@ -1,4 +1,4 @@
-"""Writing traces as a stream: one event after the other, none kept."""
+"""Writing traces as a stream: one event after the other, none stored."""
 
 from __future__ import annotations
 

@@ -197,4 +197,4 @@ MICRO_OPS: tuple[type[MicroOp], ...] = declared()
 ORDERING: tuple[type[MicroOp], ...] = tuple(
     kind for kind in MICRO_OPS if isinstance(vars(kind)["work"], Ordering)
 )
-"""Micro-ops that order others and do no work of their own."""
+"""Micro-ops that only order others."""

@@ -51,7 +51,7 @@ COUNT = Range(1, 2**32 - 1)
 BYTES = Range(0, 2**32 - 1)
 """How far apart things lie: the same."""
 ADDRESS = Range(-(2**47), 2**47 - 1)
-"""Of every integer that is not narrowed: as far as an address of 48 bits reaches."""
+"""The range of integers that are not narrowed: as far as an address of 48 bits reaches."""
 
 
 def misfit(record: object) -> str | None:
@@ -73,7 +73,7 @@ class _Form:
     fits: Callable[[Any], bool]
     wanted: str
     parts: Callable[[Any], Iterable[tuple[str, Any, _Form]]] = lambda _: ()
-    """Of a value that has parts: the path, the value and the form of each."""
+    """Returns the path, the value and the form of each part of a value."""
     remedy: str = "pass one"
 
 
@@ -105,14 +105,14 @@ def _form(annotation: Any) -> _Form:
     """What *annotation*, resolved, allows."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        told = next(x for x in arguments if isinstance(x, Range | OneOf))
-        return _integer(told) if isinstance(told, Range) else _choice(told.names)
+        limit = next(x for x in arguments if isinstance(x, Range | OneOf))
+        return _integer(limit) if isinstance(limit, Range) else _choice(limit.names)
     if origin is Literal:
         return _choice(arguments)
     if origin in (Union, types.UnionType):
         return _union(tuple(_form(argument) for argument in arguments))
     if origin is tuple:
-        assert arguments[1:] == (...,), "a tuple of a certain length needs a form of its own"
+        assert arguments[1:] == (...,), "a tuple of a certain length needs its own form"
         return _tuple(_form(arguments[0]))
     if origin is dict:
         return _dict(_form(arguments[0]), _form(arguments[1]))
@@ -158,7 +158,7 @@ _PLAIN: dict[object, _Form] = {
     int: _integer(ADDRESS),
     float: _Form(_is_real, "a number"),
     bool: _Form(lambda value: type(value) is bool, "True or False"),
-    # Names and reasons are shown to people, who must see all of them.
+    # Names and reasons are printed for people, who must see all of them.
     str: _Form(lambda value: type(value) is str and value.isprintable(), "a printable string"),
     types.NoneType: _Form(lambda value: value is None, "None"),
     DType: _Form(
@@ -215,7 +215,7 @@ def _dict(key: _Form, each: _Form) -> _Form:
 
 
 _FORMS: dict[type, _Form] = {}
-"""Of classes whose fields have been read before."""
+"""The forms of classes whose fields have been read before."""
 
 
 def _form_of_class(kind: Any) -> _Form:

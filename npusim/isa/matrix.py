@@ -191,7 +191,7 @@ class Fixpipe(MicroOp):
 
     *src* is Nz of *src_rows* rows. To global memory it goes as ND, a burst a row; to L1 as Nz of
     *dst_rows* rows. *scale* is one 64-bit quantisation parameter, or one a column in the fixpipe
-    buffer. With *atomic* the numbers are added to what is there, in the type of *dtype*.
+    buffer. With *atomic* the results are added to what is there, in the type of *dtype*.
 
     With *unit_flag*, an Mmad that has it too and this one hand L0C over 512 bytes at a time: either
     may work right behind the other (asc-devkit, Mmad.md, Fixpipe.md, the guide's page on UnitFlag).

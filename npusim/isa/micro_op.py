@@ -144,7 +144,7 @@ def global_operand(op: MicroOp) -> Global | None:
 def copied_place(op: MicroOp) -> Global | None:
     """Where a copy reads or writes global memory; None for what is no copy.
 
-    The scalar unit reads single elements of it through a cache of its own, which is none.
+    The scalar unit reads single elements of it through its own cache, which is none.
     """
     return None if op.pipe == "scalar" else global_operand(op)
 
@@ -235,7 +235,7 @@ class Table(dict[type[MicroOp], Entry], Generic[Entry]):
     def _lacks(self, names: str) -> TypeError:
         return TypeError(
             f"{self._who}: every micro-op must have {self._what}, but there is none for {names}; "
-            f"add it beside the others"
+            f"add it next to the others"
         )
 
 
@@ -251,7 +251,7 @@ def _check(cls: type[MicroOp]) -> None:
         above = ", ".join(base.__name__ for base in cls.__bases__)
         raise TypeError(
             f"{name}: a micro-op must inherit from MicroOp alone, not from {above}; "
-            f"write a class of its own"
+            f"write a separate class"
         )
     annotations = {
         field: str(kind)

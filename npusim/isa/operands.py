@@ -45,7 +45,7 @@ STRIDE = Range(0, 2**16 - 1)
 """Blocks from one to the next: 16 bits, the widest field of the instructions that stride."""
 
 Register = str
-"""A scalar register holds a 64-bit integer; a float loaded into one is kept as its bits."""
+"""A scalar register holds a 64-bit integer; a float loaded into one is its bits."""
 
 
 @dataclass(frozen=True, slots=True)

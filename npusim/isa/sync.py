@@ -17,7 +17,7 @@ class SetFlag(MicroOp):
     """Raise flag *event* from *src* to *dst* once all earlier work of *src* is done.
 
     In a program sets and waits of a flag take turns. A pipe that runs ahead may still set it again
-    before an earlier wait is over; both sets are kept.
+    before an earlier wait is over; both sets count.
     """
 
     src: Pipe
@@ -56,7 +56,7 @@ class WaitFlag(MicroOp):
 class Barrier(MicroOp):
     """Later micro-ops of *pipe* wait until its earlier ones are done (PipeBarrier).
 
-    Without a pipe, the scalar unit waits for every pipe before it hands out anything more.
+    Without a pipe, the scalar unit waits for every pipe before it issues anything more.
     """
 
     on: Pipe | None = None

@@ -23,7 +23,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Ordering:
-    """It orders other micro-ops and does no work of its own."""
+    """It only orders other micro-ops."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Product:
     n: int
     k: int
     dtype: DType
-    """Of the elements that are multiplied."""
+    """The type of the elements that are multiplied."""
 
 
 @dataclass(frozen=True, slots=True)

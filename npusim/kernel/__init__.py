@@ -63,7 +63,7 @@ parameters of the columns. Below it, :class:`L0Pair` multiplies parts of two pie
 :class:`L1Matrix`. An :class:`AiCore` has both units: an :class:`NdFeed` brings operands to its L1,
 an :class:`NdOut` stores sums. A :class:`Product` is cut into :class:`Pieces` for the cores.
 
-**Micro-ops** are what ``builder.emit(...)`` takes: ``Binary("add", dst, a, b)``, ``Cast``,
+**Micro-ops** are what ``core.emit(...)`` takes: ``Binary("add", dst, a, b)``, ``Cast``,
 ``Mmad``, ``Fixpipe`` and all others of :mod:`npusim.isa`. They work on :class:`Local` ranges of
 buffers and :class:`Global` ranges of tensors, of element types such as ``FLOAT16``.
 """

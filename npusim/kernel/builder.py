@@ -208,7 +208,7 @@ class Builder:
         self.emit(WaitFlag(src, dst, event))
 
     def sync(self, src: Pipe, dst: Pipe) -> None:
-        """Let *dst* wait here for all that *src* has been issued so far, by an event of its own."""
+        """Let *dst* wait here for all that *src* has been issued so far, by a free event."""
         pair = frozenset((src, dst))
         event = self._events - 1
         if self._taken.get(pair, 0) > event:
@@ -229,12 +229,12 @@ class Builder:
         """Append what *write* writes, its names of global memory shifted by *shifts* bytes.
 
         It is written once for each *key* and state of the queues; *write* must depend on nothing
-        else, and free the slots that it allocates and no others. It may make calls of its own.
+        else, and free the slots that it allocates and no others. It may make calls, too.
         """
         self._call(key, shifts, write, is_whole=True)
 
     def call_part(self, key: Hashable, shifts: dict[str, int], write: Callable[[], None]) -> None:
-        """As `call`, for a part of what uses slots, which *write* may take over and leave in use.
+        """Do what `call` does for a part of what uses slots: *write* may take over and leave them.
 
         Whoever goes on with a slot that *write* has taken asks the queue for it, since *write* may
         not have been called.
@@ -320,7 +320,7 @@ class Builder:
 
 
 def _reported(program: Program) -> Program:
-    """*program*, of which whoever watches has heard."""
+    """*program*, once it has been reported to the watcher, if there is one."""
     report = _watcher.get()
     if report is not None:
         report()
@@ -328,7 +328,7 @@ def _reported(program: Program) -> Program:
 
 
 def _free(states: Iterable[QueueState]) -> list[set[int]]:
-    """Of each queue the slots that are free."""
+    """The slots of each queue that are free."""
     return [{slot for slot, _ in free} for free, _ in states]
 
 

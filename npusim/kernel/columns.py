@@ -1,4 +1,4 @@
-"""Vectors along n in the unified buffer: numbers of each column, as float32."""
+"""Vectors along n in the unified buffer: an element for each column, as float32."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class TileQueue:
 
     @property
     def only(self) -> Local:
-        """The tile of a queue of depth 1, whoever uses it."""
+        """The tile of a queue of depth 1, in use or not."""
         (slot,) = self.queue.slots
         return self._tile(slot)
 

@@ -94,7 +94,7 @@ class Plane:
         if self._takes_rows:
             # The piece is one whole row: the vector as it is.
             return Local(vector.buffer, vector.offset_bytes, FLOAT32, self.columns)
-        # 64 of the vector's numbers, read again for each row: repeat stride 0.
+        # 64 of the vector's elements, read again for each row: repeat stride 0.
         offset = vector.offset_bytes + index * FLOAT32.nbytes(REPEAT)
         return Local(vector.buffer, offset, FLOAT32, self.rows * REPEAT, 1, 0)
 
@@ -104,7 +104,7 @@ class Plane:
             # One block for all of the row: block and repeat stride 0.
             offset = blocks.offset_bytes + index * pitch * BLOCK_BYTES
             return Local(blocks.buffer, offset, FLOAT32, self.columns, 0, 0)
-        # The row's block serves its eight blocks of numbers; a repeat moves on by pitch blocks.
+        # The row's block serves its eight blocks of elements; a repeat moves on by pitch blocks.
         return Local(blocks.buffer, blocks.offset_bytes, FLOAT32, self.rows * REPEAT, 0, pitch)
 
 

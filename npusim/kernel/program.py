@@ -56,7 +56,7 @@ class Body:
     """Micro-ops, and calls of other bodies, in program order, which many calls share.
 
     A body equals itself alone and is hashed by its identity, so that what is found out about it
-    can be kept in a dictionary without a look at its micro-ops.
+    can be a key of a dictionary without a look at its micro-ops.
     """
 
     parts: tuple[MicroOp | Call, ...]
@@ -209,7 +209,7 @@ class QueueName:
     """Which queues of a kernel: those of one buffer and two pipes that a line of it declares."""
 
     line: Line
-    """As :func:`short_line` gives it."""
+    """The line that :func:`short_line` gives."""
     buffer: str
     src: Pipe
     dst: Pipe
@@ -278,7 +278,7 @@ class Program:
         return _laid_out(self.calls, known) if known else of_body(Body(()))
 
     def distinct(self) -> tuple[tuple[MicroOp, ...], NDArray[np.int64]]:
-        """The micro-ops of :attr:`leaves`, and for each of all the number of its own, `(ops,)`."""
+        """The micro-ops of :attr:`leaves`, and how many each of all has, `(ops,)`."""
         ops: list[MicroOp] = []
         numbers: dict[Body, NDArray[np.int64]] = {}
         for body in self.leaves:

@@ -107,7 +107,7 @@ class GmViews(GmColumn):
         return replace(GmViews.of(view, index, 0, 1, view.columns), pitch=0)
 
     def select(self, chosen: NDArray[np.bool_] | NDArray[np.int64]) -> GmViews:
-        """Those of some tiles: a mask, or their numbers."""
+        """Those of some tiles: a mask, or their indices."""
         return replace(
             self,
             rows=self.rows[chosen],

@@ -175,7 +175,7 @@ class LaunchTable:
         """A number for each core, equal where its calls are the same but for how far they move.
 
         They are the same bodies in order, and move the same names at all. A core that binds
-        several names to one tensor has a number of its own.
+        several names to one tensor is numbered apart.
         """
         found: dict[Hashable, int] = {}
         rows = [slice(*edges) for edges in zip(self.first, self.first[1:], strict=False)]

@@ -58,7 +58,7 @@ class CubeTiles:
     resident_b: bool = False
 
     def bypasses_l2(self, p: Product) -> bool:
-        """Whether each weight is read once only, and therefore not kept in the L2.
+        """Whether each weight is read once only, and therefore does not stay in the L2.
 
         ops-nn@e5c3fa9: one row of blocks switches the cache off for x2.
         """
@@ -205,7 +205,7 @@ class Pieces:
         return Pieces(cores[order], *(np.repeat(each, times)[order] for each in others))
 
     def select(self, chosen: Array) -> Pieces:
-        """Some of them: a mask, or their numbers."""
+        """Some of them: a mask, or their indices."""
         return Pieces(*(getattr(self, each.name)[chosen] for each in fields(self)))
 
     def cut(self, most: int, unit: int) -> tuple[Pieces, Integers]:

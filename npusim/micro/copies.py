@@ -73,7 +73,7 @@ def read_alike(
 ) -> Kernel:
     """Let every core read all of a matrix of *shape*: the same tiles in the same order.
 
-    *staggered*, each core starts with a tile of its own, evenly spread, and wraps around. *bypass*:
+    *staggered*, each core starts with another tile, evenly spread, and wraps around. *bypass*:
     reads go past the L2. Raises ValueError where the matrix is not whole tiles.
     """
     rows, columns = shape

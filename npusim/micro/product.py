@@ -64,9 +64,9 @@ class Plan:
     unit_flag: bool = False
     """Whether the fixpipe empties L0C behind the last Mmad."""
     staggered: bool = False
-    """Whether each core begins with a piece of k of its own."""
+    """Whether each core begins with another piece of k."""
     dtype: DType = FLOAT16
-    """Of the output."""
+    """The type of the output."""
     transposed_b: bool = True
     """Whether x2 is (n, k), not (k, n)."""
 

@@ -18,30 +18,39 @@ from importlib import import_module
 from pkgutil import iter_modules
 
 from npusim.data.errors import shown
+from npusim.ops._attributes import Kind, KindError, in_words, kinds_of, value_of
 from npusim.ops._contract import Contract
 from npusim.ops._oracle import Given
 from npusim.ops._protocol import Operator, Plan, Problem, normalize, signature
+from npusim.ops._signature import NO_DEFAULT, Parameter
 from npusim.ops._support import Row
 from npusim.ops._support_table import support_table, support_text
 from npusim.ops._torch import TorchFunction, TorchTensor
 
 __all__ = [
     "NOT_BUILT",
+    "NO_DEFAULT",
     "Contract",
     "Given",
+    "Kind",
+    "KindError",
     "Operator",
+    "Parameter",
     "Plan",
     "Problem",
     "Row",
     "TorchFunction",
     "TorchTensor",
     "in_place_of",
+    "in_words",
+    "kinds_of",
     "load",
     "names",
     "normalize",
     "signature",
     "support_table",
     "support_text",
+    "value_of",
 ]
 
 
@@ -59,7 +68,7 @@ def names() -> tuple[str, ...]:
 
 @cache
 def _modules() -> frozenset[str]:
-    """The operators that have a module of their own."""
+    """The operators that have their own module."""
     found = (module.name for module in iter_modules(__path__))
     return frozenset(name for name in found if not name.startswith("_") and name != FAMILIES)
 

@@ -111,7 +111,7 @@ def _small_block(core: Core, p: Factors) -> Block:
     cores = max(1, core.count // pr.matrices)
 
     def share(extent: int, others: int, most: int) -> int:
-        """Of *extent* what a core gets where *others* blocks already occupy some."""
+        """What a core gets of *extent* where *others* blocks already occupy some."""
         return min(align_up(max(1, extent // max(1, cores // others)), 16), most)
 
     pairs = []

@@ -34,6 +34,8 @@ from npusim.data.errors import Code, DocumentWarning, OpError, callers_level, sh
 from npusim.data.integers import ceil_div
 from npusim.data.tensor import Operand, Tensor, TensorSpec, is_transposed, lies_both_ways
 from npusim.devices.schema import DeviceSpec
+from npusim.ops._attributes import KINDS, KindError, one, value_of
+from npusim.ops._signature import Parameter
 from npusim.ops._support import (
     EVERYWHERE,
     MAX_RANK,
@@ -55,7 +57,7 @@ __all__ = ["MAX_RANK", "Contract", "listed", "same_shape_remedy"]
 
 PRODUCTS = ("npu_quant_matmul", "npu_weight_quant_batchmatmul", "npu_grouped_matmul")
 PACKABLE = ("scale", "antiquant_scale")
-"""Their parameters that may be packed words, which no conversion turns back into numbers."""
+"""Their parameters that may be packed words, which no conversion turns back into values."""
 MATRICES = ("x1", "x2", "weight")
 """Factors of products: floats among them are not quantised yet, which no conversion does."""
 PACKING = "npu_convert_weight_to_int4pack"
@@ -114,6 +116,14 @@ class Contract:
             f"has no such kernel; {elsewhere}",
             Code.UNSUPPORTED,
         )
+
+    def require_types(self, attributes: tuple[Parameter, ...]) -> None:
+        """Refuse an argument that is not of the type of its attribute."""
+        for attribute in attributes:
+            try:
+                value_of(attribute, self.arguments[attribute.name])
+            except KindError as error:
+                self.fail(str(error))
 
     def require_presence(self, tensors: tuple[str, ...]) -> None:
         """Refuse what nobody asked for of *tensors*: given where no row takes it, or lacking."""
@@ -267,16 +277,16 @@ class Contract:
             packed = (*shape[:inner], ceil_div(shape[inner], 8), *shape[inner + 1 :])
             return f"pass them packed, eight to an int32, as {packed}: see {PACKING}"
         if name in MATRICES and came == INT8.name and wanted == (INT32,):
-            return f"pack its numbers, as int32, with {PACKING}"
+            return f"pack its elements, as int32, with {PACKING}"
         if came == INT32.name and wanted == (INT8,):
-            return "pass its numbers, which int32 holds packed, as int8"
+            return "pass its elements, which int32 holds packed, as int8"
         if (
             name in PACKABLE
             and self.op in PRODUCTS
             and came in (INT64.name, UINT64.name)
             and INT64 not in wanted
         ):
-            return "pass the numbers that npu_trans_quant_param packed"
+            return "pass the words that npu_trans_quant_param packed"
         if name in MATRICES and "float" in came and not wanted[0].is_float and self.op != PACKING:
             return "quantise it"
         return "convert it"
@@ -327,7 +337,7 @@ class Contract:
         return found
 
     def tensors(self, name: str) -> list[tuple[str, Any]]:
-        """A list of tensors, each with a name of its own; one tensor is a list of it.
+        """A list of tensors, each with its own name; one tensor is a list of it.
 
         A list of several names each by its place, as in `x[1]`.
         """
@@ -354,15 +364,10 @@ class Contract:
 
     def whole(self, name: str, value: object) -> int:
         """*value* as a whole number of 64 bits; *name* is what refusals call it."""
-        if isinstance(value, bool) or not isinstance(value, int | np.integer):
-            self.fail(
-                f"{name} must be an integer, not {shown(value)}; pass one without quotes or a point"
-            )
-        self.require(
-            -(2**63) <= int(value) < 2**63,
-            f"{name} must fit into 64 bits, not be {shown(value)}; pass a smaller one",
-        )
-        return int(value)
+        try:
+            return int(one(name, value, KINDS["int"]))
+        except KindError as error:
+            self.fail(str(error))
 
     def axis(self, name: str, of: Operand) -> int:
         """An attribute that is a dimension of *of*, counted from the first."""
@@ -376,10 +381,7 @@ class Contract:
 
     def boolean(self, name: str) -> bool:
         """An attribute that is true or false, as the rows of support have it."""
-        value = self.value(name)
-        if not isinstance(value, bool | np.bool_):
-            self.fail(f"{name} must be True or False, not {shown(value)}; pass one of them")
-        return bool(self.one_of(name, bool(value)))
+        return bool(self.one_of(name, self.value(name)))
 
     def choice(self, name: str, choices: tuple[str, ...] | None = None) -> str:
         """An attribute that is one of a few names: *choices*, or those of the rows of support."""
@@ -424,4 +426,4 @@ def same_shape_remedy(operand: Operand, like: Operand) -> str:
     """How *operand*, of another shape, gets that of *like*."""
     if operand.spec.size == like.spec.size:
         return "reshape it"
-    return f"pass as many numbers as {like.name} has"
+    return f"pass as many elements as {like.name} has"

@@ -46,7 +46,7 @@ class Scores:
         if whole:
             core.emit(WholeReduce("sum", self.partial[:whole], values[: whole * lanes]))
         if rest := values.count - whole * lanes:
-            # A result begins at a block: that of the rest has one of its own.
+            # A result begins at a block: that of the rest has another one.
             parts.append(self.largest.of(self.dtype, 1))
             core.emit(WholeReduce("sum", parts[-1], values.at(whole * lanes, rest)))
         core.sync("vector", "scalar")
@@ -136,7 +136,7 @@ class GroupChoice:
             self.only = core.tile(INT32, words), core.tile(INT32, words)
 
     def write_tables(self) -> None:
-        """The numbers of the groups, and what fills lists up."""
+        """The indices of the groups, and what fills lists up."""
         count_up(self.core, self.numbers)
         self.core.duplicate(self.scores, NOTHING)
         self.core.duplicate(self.order, NOTHING)

@@ -1,7 +1,7 @@
 """Rows of tables, one for each index: what embedding and index_select have in common (GatherV2).
 
 Indices are loaded by the thousand, the scalar unit reads one after the other, and each row is a
-copy of its own: from the table in global memory, or from the copy of it in the unified buffer.
+its own copy: from the table in global memory, or from the copy of it in the unified buffer.
 Rows of whole blocks are stored in one burst for as many as half of the buffer holds. A row that is
 no whole blocks is its whole blocks and, once more, the block that ends where it ends.
 
@@ -93,7 +93,7 @@ def require_in_range(contract: ops.Contract, where: Operand, rows: int, table: s
 Template = Literal["short", "short_table", "whole", "whole_table", "ragged", "pieces"]
 
 KEPT_BYTES = 2048
-"""Of the unified buffer, left alone (gather_v2.cc)."""
+"""Bytes of the unified buffer that are left alone (gather_v2.cc)."""
 TABLE_BYTES = 100 * 1024
 """The longest table that a core keeps in its buffer (the same file)."""
 
@@ -109,11 +109,11 @@ REASONS: dict[Template, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan(ops.Plan):
-    """Each core has indices of its own."""
+    """Each core has its own indices."""
 
     template: Template
     runs_of_core: tuple[tuple[range, ...], ...]
-    """Of each core, the numbers of its indices."""
+    """The numbers of the indices of each core."""
     indices_per_load: int
     rows_per_store: int
     piece_bytes: int
@@ -164,7 +164,7 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
 
 
 def _runs(count: int, cores: int, core: int) -> tuple[range, ...]:
-    """As many indices for each core, and one of those that are left over for the first ones."""
+    """Equally many indices for each core, and one of those left over for the first ones."""
     each, left = divmod(count, cores)
     last = cores * each + core
     return range(core * each, (core + 1) * each), range(last, last + (core < left))
@@ -189,7 +189,7 @@ INDEX, BYTE = "index", "byte"
 
 
 def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
-    """One block a core, each with a program of its own: indices differ."""
+    """One block a core, each with its own program: indices differ."""
     blocks: list[Block] = []
     for core, runs in enumerate(plan.runs_of_core):
         kernel = Gather(VectorCore(p.name, spec), p, plan)

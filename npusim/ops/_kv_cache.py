@@ -50,7 +50,7 @@ class Side:
     name: str
     """key or value."""
     numbers: int
-    """Of a token: heads x width."""
+    """Elements of a token: heads x width."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,11 +65,11 @@ class Problem(ops.Problem):
     is_nz: bool
     """Whether a block holds `(numbers / C0, block_size, C0)`, and not `(block_size, numbers)`."""
     slots: tuple[int, ...]
-    """Of each token; without values one after the other."""
+    """The slot of each token; without values one after the other."""
 
     @property
     def fractal_columns(self) -> int:
-        """C0: numbers in a block of 32 bytes."""
+        """C0: elements in a block of 32 bytes."""
         return BLOCK_BYTES * 8 // self.element.bits
 
     def token_bytes(self, side: Side) -> int:
@@ -189,7 +189,7 @@ def _pages(contract: ops.Contract, cache: Operand, tokens: Operand, is_nz: bool)
         return shape[0], shape[1]
     contract.require(
         numbers % lanes == 0,
-        f"{tokens.name} must have a multiple of {lanes} numbers a token for a cache in fractals, "
+        f"{tokens.name} must have a multiple of {lanes} elements a token for a cache in fractals, "
         f"not {numbers}; pad the width",
     )
     contract.require(
@@ -270,8 +270,8 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan | None:
 # ---- kernel ----
 
 LINE_BYTES = 64
-"""Of the scalar unit's data cache, which keeps what lies next to a slot that was read (asc-devkit,
-DataCacheCleanAndInvalid.md)."""
+"""Bytes of a line of the scalar unit's data cache, which holds what lies next to a slot that was
+read (asc-devkit, DataCacheCleanAndInvalid.md)."""
 SLOT = "slot"
 """The register of a token's slot."""
 

@@ -24,7 +24,7 @@ __all__ = [
 
 INT4_PER_INT32 = 8
 SIGNED_BIT, SHIFT_BIT = 1 << 46, 1 << 36
-"""Of the 64-bit words that npu_trans_quant_param packs, as the fixpipe reads them."""
+"""Bits of the 64-bit words that npu_trans_quant_param packs, as the fixpipe reads them."""
 
 
 def unpacked_remedy(name: str) -> str:

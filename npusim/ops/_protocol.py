@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-
 from npusim.data.arguments import Arguments
-from npusim.data.dtypes import DTYPES, Array
+from npusim.data.dtypes import Array
 from npusim.data.product import CubeOrder
 from npusim.data.tensor import Operand, Tensor, TensorSpec
 from npusim.devices.schema import DeviceSpec
 from npusim.kernel.program import Block
+from npusim.ops._attributes import KindError, value_of
 from npusim.ops._contract import Contract
 from npusim.ops._oracle import Given
-from npusim.ops._signature import Parameter, name_of, parameters_of, python_signature
+from npusim.ops._signature import Parameter, name_of, of_python, parameters_of, python_signature
 from npusim.ops._support import Row, check_support
 from npusim.ops._torch import TorchFunction
 
@@ -129,7 +129,7 @@ class Operator:
     build: Callable[[DeviceSpec, Any, Any], tuple[Block, ...]] = _no_build
     """Writes the programs of a problem and its plan, one block a core."""
     prologue: Callable[[Any, Arguments], tuple[EarlierCall, ...]] = _nothing_first
-    """What torch_npu launches first, for a problem and the call's arguments: kernels of their own,
+    """What torch_npu launches first, for a problem and the call's arguments: separate kernels,
     whose time a profiler lists apart and whose results `check` hands to the operator's kernel."""
     oracle: Callable[[Given], Array | Tensor | tuple[Array | Tensor, ...]]
     """Computes the result on whole arrays in plain numpy from the arguments of a
@@ -173,7 +173,7 @@ class Operator:
                 f"{self.name or 'operator'}: an operator must have a function of torch or a "
                 f'signature, not neither; declare for example signature="abs(Tensor x) -> Tensor"'
             )
-        check_support(self.name, self.support, self.parameters)
+        check_support(self.name, self.support, () if self.is_custom else self.parameters)
 
     def _check_kernel(self) -> None:
         missing = [
@@ -209,11 +209,16 @@ class Operator:
                     f"that they are absent"
                 )
 
+    @property
+    def is_custom(self) -> bool:
+        """Whether a function of Python declares it: its rows say nothing of its tensors."""
+        return isinstance(self.signature, inspect.Signature)
+
     @cached_property
     def parameters(self) -> tuple[Parameter, ...]:
         """What a call is given, in order: what torch has first, then what npusim adds."""
         if isinstance(self.signature, inspect.Signature):
-            return tuple(map(_parameter, self.signature.parameters.values()))
+            return tuple(map(of_python, self.signature.parameters.values()))
         of_torch = self.torch[0].declared if self.torch and not self.signature else ()
         template = "*, str? template=None" if self.templates else ""
         extras = f"*, {self.extras}" if self.extras else ""
@@ -231,19 +236,35 @@ class Operator:
         return python_signature(self.parameters)
 
     @cached_property
+    def attributes(self) -> tuple[Parameter, ...]:
+        """The parameters that are no tensors."""
+        return tuple(each for each in self.parameters if not each.is_tensor)
+
+    @cached_property
+    def spellings(self) -> Mapping[str, Mapping[str, str]]:
+        """Parameter that is a dtype -> what torch_npu calls some of them -> the name here."""
+        return {
+            function.names.get(name, name): names
+            for function in self.torch
+            for name, names in function.dtypes.items()
+        }
+
+    @cached_property
     def _names(self) -> frozenset[str]:
         return frozenset(each.name for each in self.parameters)
 
     @cached_property
     def _tensors(self) -> tuple[str, ...]:
+        if self.is_custom:
+            return ()
         return tuple(each.name for each in self.parameters if each.is_tensor)
 
     def _bound(self, args: tuple[object, ...], kwargs: Arguments) -> Arguments:
         if not args and kwargs.keys() == self._names:
-            return kwargs  # as a run gives them, which binds by itself
+            return normalize(self, kwargs)  # as a run gives them, which binds by itself
         bound = self.python_signature.bind(*args, **kwargs)
         bound.apply_defaults()
-        return dict(bound.arguments)
+        return normalize(self, bound.arguments)
 
     def check(self, /, spec: DeviceSpec, *args: object, **kwargs: object) -> Problem:
         """Hold a call against the contract of the product line of *spec*; raises OpError."""
@@ -256,6 +277,7 @@ class Operator:
 
     def _checked(self, contract: Contract) -> Problem:
         contract.require_series(self.elsewhere)
+        contract.require_types(self.attributes)
         problem = self.contract(contract)
         contract.require_presence(self._tensors)
         return problem
@@ -286,38 +308,21 @@ def signature(operator: Operator) -> inspect.Signature:
     return operator.python_signature
 
 
-def _parameter(own: inspect.Parameter) -> Parameter:
-    """A parameter of a Python function, whose type is that of its annotation."""
-    by_name = own.kind is own.KEYWORD_ONLY
-    return Parameter(own.name, inspect.formatannotation(own.annotation), own.default, by_name)
-
-
 def normalize(operator: Operator, arguments: Arguments) -> Arguments:
-    """*arguments* with their dtypes by the names that *operator* knows.
+    """*arguments* with attributes of the types that the schema of *operator* gives them.
 
     A dtype may be given by its name, as `torch.dtype` or as numpy's, and by any of the names that
-    torch_npu takes for it: `int8` for `qint8`.
+    torch_npu takes for it: `int8` for `qint8`. What is of another type stays for the contract to
+    refuse.
     """
     found = dict(arguments)
-    for function in operator.torch:
-        for parameter, spellings in function.dtypes.items():
-            name = function.names.get(parameter, parameter)
-            if name in found:
-                word = _dtype_word(found[name])
-                found[name] = spellings.get(word, word) if isinstance(word, str) else word
+    for parameter in operator.attributes:
+        name = parameter.name
+        if name in found:
+            with suppress(KindError):
+                found[name] = value_of(parameter, found[name])
+    for name, spellings in operator.spellings.items():
+        word = found.get(name)
+        if isinstance(word, str):
+            found[name] = spellings.get(word, word)
     return found
-
-
-def _dtype_word(value: Any) -> object:
-    """The name of a dtype of torch or of numpy; anything else as it is."""
-    kind = type(value)
-    # torch itself is not imported: npusim does without it.
-    if (kind.__module__, kind.__name__) == ("torch", "dtype"):
-        return str(value).removeprefix("torch.")
-    if isinstance(value, np.dtype):
-        return value.name
-    return _OF_NUMPY.get(value, value) if kind is type else value
-
-
-_OF_NUMPY = {dtype.numpy.type: dtype.name for dtype in DTYPES}
-"""numpy.float16 and the like, the classes -> the names of their dtypes."""

@@ -1,4 +1,4 @@
-"""Groups of rows, each with scales of its own: where a row's group ends stands in a group_index."""
+"""Groups of rows, each with its own scales: where a row's group ends stands in a group_index."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 MAX_GROUPS = 1024
-"""Of those with smooth scales of their own (aclnn_dynamic_quant_v2.cpp, swi_glu_quant)."""
+"""Most groups with their own smooth scales (aclnn_dynamic_quant_v2.cpp, swi_glu_quant)."""
 Groups = tuple[int, ...]
 """The group of each row of a piece."""
 
@@ -52,7 +52,7 @@ def groups_by_end(index: Operand, rows: int, *, holds_counts: bool = False) -> A
 
 
 def groups_of_pieces(group_of: Array, pieces: RowPieces) -> tuple[Integers, list[Groups]]:
-    """Of each piece the group of the row before, 0 before a core's first, and those of its rows.
+    """The group of the row before each piece, 0 before a core's first, and those of its rows.
 
     *group_of* is that of each row, `(rows,)`.
     """

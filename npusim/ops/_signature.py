@@ -16,7 +16,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-__all__ = ["NO_DEFAULT", "Parameter", "name_of", "parameters_of", "python_signature", "renamed"]
+__all__ = [
+    "NO_DEFAULT",
+    "Parameter",
+    "name_of",
+    "of_python",
+    "parameters_of",
+    "python_signature",
+    "renamed",
+]
 
 NO_DEFAULT = inspect.Parameter.empty
 """What a parameter has for a default that must be given."""
@@ -29,6 +37,7 @@ PYTHON_TYPES = {
     "SymInt[]": "Sequence[int]",
     "bool[2]": "Sequence[bool]",
     "Scalar": "float",
+    "dtype": "str",
 }
 """Types of schemas -> those of Python, where they have other names."""
 
@@ -39,7 +48,8 @@ class Parameter:
 
     name: str
     type: str
-    """As the schema has it: `Tensor`, `Tensor?`, `Tensor[]`, `int`, `str?`, ..."""
+    """Its type in the schema: `Tensor`, `Tensor?`, `Tensor[]`, `int`, `str?`, ...; `dtype` where
+    torch_npu has an int that names one."""
     default: object = NO_DEFAULT
     by_name: bool = False
     """Whether it can be given by name only."""
@@ -58,6 +68,22 @@ class Parameter:
     def may_be_none(self) -> bool:
         """Whether None can be given."""
         return self.type.endswith("?")
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The types that it or its elements may have: `("Tensor", "float")` of `Tensor|float`."""
+        return tuple(word.partition("[")[0] for word in self.type.removesuffix("?").split("|"))
+
+    @property
+    def is_sequence(self) -> bool:
+        """Whether it takes a list."""
+        return "[" in self.type
+
+    @property
+    def length(self) -> int | None:
+        """How many elements a list must have, as in `bool[2]`; None is any number."""
+        inner = self.type.partition("[")[2].partition("]")[0]
+        return int(inner) if inner else None
 
     @property
     def annotation(self) -> str:
@@ -115,6 +141,24 @@ def _value(text: str) -> object:
     """A default; a list is a tuple, which nobody can change."""
     value = literal_eval(text)
     return tuple(value) if isinstance(value, list) else value
+
+
+def of_python(declared: inspect.Parameter) -> Parameter:
+    """A parameter of a Python function, whose type is what its annotation says in schemas.
+
+    One without an annotation or a default is a tensor.
+    """
+    annotation = declared.annotation
+    text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+    if annotation is declared.empty:
+        text = "Array" if declared.default is declared.empty else ""
+    may_be_none = "?" if "None" in text else ""
+    if "Array" in text or "TensorSpec" in text:
+        kind = "Tensor[]" if "Sequence[" in text else "Tensor"
+    else:
+        kind = "|".join(word for word in text.split(" | ") if word != "None")
+    by_name = declared.kind is declared.KEYWORD_ONLY
+    return Parameter(declared.name, kind + may_be_none, declared.default, by_name)
 
 
 def renamed(

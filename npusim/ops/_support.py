@@ -52,7 +52,7 @@ EVERYWHERE = (*A2_A3, *ATLAS_INFERENCE)
 MAX_RANK = 8
 """aclnn takes tensors of up to eight dimensions (ops-nn, aclnn parameter checks)."""
 MAX_TENSORS = 128
-"""Of a list (aclnn_grouped_matmul.cpp)."""
+"""A list has at most so many (aclnn_grouped_matmul.cpp)."""
 
 Presence = Literal["required", "optional", "absent"]
 
@@ -93,7 +93,7 @@ class Operands:
     presence: Presence = "optional"
     """Whether it must be given, where the signature lets it be None."""
     most: int = MAX_TENSORS
-    """Of a list: the most tensors."""
+    """The most tensors of a list."""
 
     def takes(self, dtype: DType, layout: str, rank: int) -> bool:
         """Whether it may be such a tensor."""
@@ -251,7 +251,7 @@ class Fact(NamedTuple):
                 return row.operands(name).presence != "required"
         return value in (row.values(name) or (value,))
 
-    def told(self, name: str) -> str:
+    def in_words(self, name: str) -> str:
         """It in words, of a tensor called *name*: `x of float16`."""
         match self.kind:
             case "type":
@@ -287,7 +287,7 @@ class Narrowing:
     seen: list[tuple[str, Fact]] = field(default_factory=list)
     """What narrowed them, and what the argument is called: `x[1]` of a list."""
     names: set[str] = field(default_factory=set)
-    """Of the arguments that were looked at."""
+    """Names of the arguments that were looked at."""
 
     def note(self, name: str, fact: Fact) -> None:
         """Keep the rows that take *fact*, what an argument called *name* is."""
@@ -307,9 +307,9 @@ class Narrowing:
             others = [other for other in causes if other is not each]
             if _unordered(admitted(self._left(others))) == now:
                 causes = others
-        words = tuple(fact.told(name) for name, fact in causes)
-        beside = f" with {listed(words, 'and')}" if words else ""
-        return f"{beside} on {self.series}"
+        words = tuple(fact.in_words(name) for name, fact in causes)
+        condition = f" with {listed(words, 'and')}" if words else ""
+        return f"{condition} on {self.series}"
 
     def _left(self, seen: list[tuple[str, Fact]]) -> tuple[Row, ...]:
         return tuple(row for row in self.rows if all(fact.holds(row) for _, fact in seen))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from npusim.ops._signature import Parameter, name_of, parameters_of, renamed
@@ -67,6 +67,8 @@ class TorchFunction:
     """Parameter of the schema -> the operator's, where it is another."""
     dtypes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Parameter that is a dtype -> names of dtypes that the operator spells otherwise."""
+    types: Mapping[str, str] = field(default_factory=dict)
+    """Parameter -> what the operator takes for it, where that is more than torch_npu does."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """Parameter -> what None stands for, where the operator does not take None."""
     into: tuple[str, ...] = ()
@@ -81,7 +83,7 @@ class TorchFunction:
 
     @property
     def name(self) -> str:
-        """Of the function in the namespace `npu`."""
+        """The name of the function in the namespace `npu`."""
         return name_of(self.schema)
 
     @property
@@ -92,7 +94,14 @@ class TorchFunction:
     @property
     def declared(self) -> tuple[Parameter, ...]:
         """The parameters of the schema that reach the operator, by the operator's names."""
-        return renamed(parameters_of(self.schema), self.names, self.absent)
+        found = tuple(replace(each, type=self._type(each)) for each in parameters_of(self.schema))
+        return renamed(found, self.names, self.absent)
+
+    def _type(self, parameter: Parameter) -> str:
+        """The type of *parameter* as the operator has it: a dtype is an int in schemas."""
+        if parameter.name in self.dtypes:
+            return parameter.type.replace("int", "dtype")
+        return self.types.get(parameter.name, parameter.type)
 
     @property
     def parameters(self) -> tuple[str, ...]:

@@ -40,7 +40,7 @@ INT4_PER_INT32 = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem(ops.Problem):
-    """A checked call: x as a matrix of numbers, of which scale and offset take the columns."""
+    """A checked call: x as a matrix, of which scale and offset take the columns."""
 
     element: DType
     """int8 or int4."""
@@ -120,11 +120,11 @@ class Plan(ops.Plan):
 
 
 RESERVED_BYTES = 1024
-"""Of the unified buffer, left alone (ascend_anti_quant_v2, arch22 tiling)."""
+"""Bytes of the unified buffer that are left alone (ascend_anti_quant_v2, arch22 tiling)."""
 BLOCK_ELEMENTS = 512
 """Elements are shared out in these units (the same tiling)."""
 MOVING_BYTES = 12
-"""Of the buffer, an element: int8 and 16-bit floats twice each, and fp16 and fp32 on the way."""
+"""Bytes that an element takes: int8 and 16-bit floats twice each, fp16 and fp32 on the way."""
 
 
 def tile(spec: DeviceSpec, p: Problem) -> Plan:

@@ -39,7 +39,7 @@ from npusim.ops._rotary import columns_of_rows, exchange, negate_left
 from npusim.ops._vocabulary import A2_A3, ATLAS_INFERENCE, alike, listed
 
 WIDTHS = (64, 128)
-"""Of vectors: 128 in ops-transformer@c29bc10, 64 too in its successor @05c401f9."""
+"""Widths of vectors: 128 in ops-transformer@c29bc10, 64 too in its successor @05c401f9."""
 LAYOUTS = {"BSND": 4, "TND": 3}
 """Layout -> dimensions."""
 
@@ -56,7 +56,7 @@ class Problem(ops.Problem):
 
     @property
     def heads(self) -> int:
-        """Of query and key."""
+        """Heads of query and key."""
         return self.query_heads + self.key_heads
 
     @property
@@ -162,13 +162,13 @@ SMALL, AB, AB_CAST = "small", "ab", "ab_cast"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan(ops.Plan):
-    """Each core has tokens of its own and takes all heads of a few at a time."""
+    """Each core has its own tokens and takes all heads of a few at a time."""
 
     tokens_per_core: int
     loaded_tokens: int
     """Tokens that are loaded and stored together."""
     computed_tokens: int
-    """Of them, those that are computed together."""
+    """Those of them that are computed together."""
     depth: int
     """Buffers of what is loaded."""
 
@@ -213,7 +213,7 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
 def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
     """A few tokens at a time; cores with as many share their program.
 
-    Assumed: the order of the micro-ops of several tokens, which small, with one, does not tell.
+    Assumed: the order of the micro-ops of several tokens, which small, with one, does not show.
     """
     core = VectorCore("npu_apply_rotary_pos_emb", spec)
     kernel = ApplyRotary(core, p, plan)

@@ -9,7 +9,7 @@
 
 All in fp32, one rounding an operation; *round* is to nearest, ties to even, *fit* saturates and
 turns NaN into 0. What a row was is about (y - offset) * scale. With a group_index each group of
-rows has smooth scales of its own, as in npu_dynamic_quant.
+rows has its own smooth scales, as in npu_dynamic_quant.
 
 * A row of one number c gets scale 1e-12, offset about -c * 1e12 and zeros, a row of zeros 127.
 * A row with a NaN or an infinity becomes zeros with a NaN as offset, its scale 1e-12 or infinite;

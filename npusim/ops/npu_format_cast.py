@@ -13,7 +13,7 @@ The vendor's kernel is TransData, which is closed; the one here does what its na
 the micro-ops that there are: rows into the unified buffer, block copies there, fractals out. Its
 split over cores and buffers is assumed, and so is that rows lie there without a gap, whose blocks
 one below the other then meet in a group of banks. A transposed view of an ND array is made
-contiguous first, by a kernel of its own that is not timed; one of a FRACTAL_NZ tensor keeps its
+contiguous first, by a separate kernel that is not timed; one of a FRACTAL_NZ tensor keeps its
 memory's order.
 
 Accepted are two to six dimensions (those of the matrix products' weights, ops-nn) of float16,
@@ -42,7 +42,7 @@ from npusim.ops._vocabulary import A2_A3, ATLAS_INFERENCE, Operands, Row
 FORMATS: dict[object, str] = {2: "ND", 29: "FRACTAL_NZ", "ND": "ND", "FRACTAL_NZ": "FRACTAL_NZ"}
 """acl_format -> layout."""
 RANKS = (2, 6)
-"""Of x."""
+"""The fewest and the most dimensions of x."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +136,7 @@ class Piece:
     rows: int
     blocks: int
     width_bytes: int
-    """Of a row in ND: less than its blocks hold at a ragged end."""
+    """Bytes of a row in ND: fewer than its blocks hold at a ragged end."""
 
 
 def tile(spec: DeviceSpec, p: Problem) -> Plan | None:
@@ -348,6 +348,7 @@ TORCH = ops.TorchFunction(
     aclnn=lambda _: "aclnnNpuFormatCast",
     outputs=lambda given, _: ((given["x"].shape, given["x"].dtype),),
     names={"self": "x"},
+    types={"acl_format": "int|str"},
     absent=("customize_dtype", "input_dtype"),
     is_done=_is_done,
 )

@@ -43,7 +43,7 @@ DTYPES = (
 
 
 def check(contract: Contract) -> Problem:
-    """As the first operator's, by its own names."""
+    """Check as the first operator does, by the names of this one."""
     return check_as(contract, NAMES)
 
 

@@ -13,7 +13,7 @@ scale_value is the first operator's scale. inner_precise changes nothing (assume
 The kernel of the same operator for keys of fp16 and bf16 is not simulated.
 
 Sources: op-plugin@517f2e7, op_plugin_functions.yaml; ops-transformer@3a280bc
-attention/incre_flash_attention. Atlas A2 and A3: Atlas inference has a kernel of its own.
+attention/incre_flash_attention. Atlas A2 and A3: Atlas inference has its own kernel.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ FIXED = {
 
 
 def check(contract: Contract) -> Problem:
-    """As the first operator's, by its own names; keys must be of int8."""
+    """Check as the first operator does, by the names of this one; keys must be of int8."""
     contract.require(
         contract.value("antiquant_scale") is not None,
         "antiquant_scale must be given, with key and value of int8, not None: the kernel for other "

@@ -45,7 +45,7 @@ from npusim.ops._vocabulary import A2_A3, alike, present
 MOST_EXPERTS = 2048
 """Groups filled up to multiples of 32 included (moe_gating_top_k, op_host)."""
 LARGEST_FACTOR = 3.4028234663852886e38
-"""Of float32."""
+"""The largest number of float32."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,7 @@ class Problem(ops.Problem):
     """In place of softmax."""
     has_bias: bool
     writes_all: bool
-    """Whether the normalised numbers of all experts come out too."""
+    """Whether the normalised scores of all experts come out too."""
     factor: float
     epsilon: float
 
@@ -103,7 +103,7 @@ def check(contract: ops.Contract) -> Problem:
     contract.require(
         added is None or added.shape == (experts,),
         f"bias must have shape ({experts},), a number for each expert, not "
-        f"{added.shape if added else None}; pass as many numbers as x has columns",
+        f"{added.shape if added else None}; pass as many elements as x has columns",
     )
     mode = contract.integer("group_select_mode")
     contract.integer("renorm")
@@ -164,8 +164,6 @@ def _groups(contract: ops.Contract, experts: int, mode: int) -> tuple[int, int]:
 
 def _number(contract: ops.Contract, name: str) -> float:
     value = contract.value(name)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        contract.fail(f"{name} must be a number, not {shown(value)}; pass one without quotes")
     contract.require(
         abs(value) <= LARGEST_FACTOR,
         f"{name} must be a number that float32 has, not {shown(value)}; pass a finite one",

@@ -3,7 +3,7 @@
 .. code-block:: text
 
     p          = e / sum(e), e = exp(x - max(x))
-    y          = the k largest numbers of p, of equal ones the first
+    y          = the k largest elements of p, of equal ones the first
     expert_idx = where they are in the row; the number of columns where the row is finished
     row_idx    = j * rows + row for choice j
 

@@ -7,8 +7,8 @@
 
 torch_npu calls it `_npu_reshape_and_cache`. It does what npu_scatter_pa_kv_cache does, on every
 product line: with caches in ND as its mode Norm, with both in FRACTAL_NZ as PA_NZ. The latter are
-`(blocks, numbers / C0, block_size, C0)`, numbers being those of a token and C0 as many as 32 bytes
-hold; their last two dimensions are one column of fractals, so that the bytes lie as in ND.
+`(blocks, elements / C0, block_size, C0)`, elements being those of a token and C0 as many as 32
+bytes hold; their last two dimensions are one column of fractals, so that the bytes lie as in ND.
 
 Sources: op-plugin@517f2e7 ops/atb/ReshapeAndCachAtb.cpp and ascend-transformer-boost@ddcc8b62
 mixkernels/reshape_and_cache. Slots and what is open about them: see npu_scatter_pa_kv_cache.

@@ -62,7 +62,7 @@ from npusim.ops import _vocabulary as ops
 from npusim.ops._vocabulary import A2_A3, alike
 
 TYPES = (FLOAT32, FLOAT16, BFLOAT16, INT64, INT8)
-"""Of the document bool is left out, which npusim has no name for."""
+"""The document has bool, too, which npusim has no name for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +153,7 @@ def _places(
 # ---- tiling ----
 
 MOST_TUPLES, TUPLE_UNIT = 4096, 32
-"""Of a tile: the most, and what it is a multiple of (scatter_nd_update_tiling, arch22)."""
+"""The most tuples of a tile, and their unit (scatter_nd_update_tiling, arch22)."""
 SORTED_ROWS = 2**24
 """Below so many rows indices are sorted, as float32 holds them (the same file)."""
 MORE_WORDS = 3
@@ -162,7 +162,7 @@ MORE_WORDS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan(ops.Plan):
-    """Each core makes tiles of tuples ready, then replaces the rows of a range of its own."""
+    """Each core makes tiles of tuples ready, then replaces the rows of its own range."""
 
     template: Literal["sorted", "scanned"]
     tile_tuples: int
@@ -170,7 +170,7 @@ class Plan(ops.Plan):
 
 
 def tile(spec: DeviceSpec, p: Problem) -> Plan | None:
-    """As many cores as there are rows and tuples for; None without tuples.
+    """Take as many cores as there are rows and tuples for; None without tuples.
 
     ops-nn@e5c3fa9 index/scatter_nd_update/op_host/arch22. Assumed: that rows are dealt out evenly.
     """

@@ -6,7 +6,7 @@
     cache_mode "PA_NZ"   cache[slot // block_size, i // C0, slot % block_size, i % C0] = x[token, i]
 
 for keys and values, *slot* being that of the token in *slot_mapping*, i = head * width + j, and C0
-the numbers in 32 bytes; caches of PA_NZ may be tensors in FRACTAL_NZ, as the document has them,
+the elements in 32 bytes; caches of PA_NZ may be tensors in FRACTAL_NZ, as the document has them,
 which lie as those in ND. Tokens with a negative slot are left out. The bits come out as they went
 in. On a card both caches are written in place, as they are here for tensors of torch; `npusim.run`
 gives new arrays.

@@ -16,7 +16,7 @@ were multiplied by: the inverse of what npu_dynamic_quant gives.
   group_list_type 1 counts. Rows behind the last end are neither smoothed nor, with quant_mode 0,
   scaled; without a group_index all rows are one group (assumed).
 * A row of zeros gives zeros, and an infinite scale; one with an infinity zeros and scale 0.
-* dst_type=quint4x2 puts two numbers into a byte, and the result is int8 of half as many columns.
+* dst_type=quint4x2 puts two elements into a byte, and the result is int8 of half as many columns.
 * smooth_scales must be given: without them the kernel reads an address that is not there. One
   number a group is for quant_mode 0 alone, since the kernel of the other reads whole rows.
 
@@ -68,7 +68,7 @@ __all__ = ["OPERATOR", "build", "check", "oracle", "tile"]
 
 TARGETS = {"int8": INT8, "quint4x2": INT4}
 MAX_COLUMNS = 8192
-"""Of x (op-plugin, and the document of aclnn)."""
+"""Most columns of x (op-plugin, and the document of aclnn)."""
 STATIC, DYNAMIC = 0, 1
 """quant_mode."""
 ENDS, COUNTS = 0, 1
@@ -97,7 +97,7 @@ class Problem(ops.Problem):
 
     @property
     def columns(self) -> int:
-        """Of y: half of those of x."""
+        """Columns of y: half of those of x."""
         return self.x.shape[-1] // 2
 
     @property
@@ -205,12 +205,12 @@ def _check_offsets(
 
 MAX_PIECE_ROWS = 255
 BYTES_OF_COLUMN = 25
-"""Of the buffer, for an element of y: twice x, y, and five numbers in fp32."""
+"""Bytes of the buffer for an element of y: twice x, y, and five of fp32."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan(ops.Plan):
-    """Each core has rows of its own and takes them in pieces of whole rows, all buffers single."""
+    """Each core has its own rows and takes them in pieces of whole rows, all buffers single."""
 
     rows_of_core: tuple[int, ...]
     row_step: int

@@ -31,12 +31,12 @@ class Advised(Protocol):
         """`change` for what a caller can do, `what if` for what no caller can."""
 
 
-def section(told: Sequence[Advised] | str) -> str:
+def section(given: Sequence[Advised] | str) -> str:
     """The advice for one run as a list, or in a sentence why there is none."""
-    if isinstance(told, str):
-        return f'<p class="note">{escape(told)}</p>'
-    changes = "".join(map(_item, (each for each in told if each.kind == "change")))
-    supposed = "".join(map(_item, (each for each in told if each.kind != "change")))
+    if isinstance(given, str):
+        return f'<p class="note">{escape(given)}</p>'
+    changes = "".join(map(_item, (each for each in given if each.kind == "change")))
+    supposed = "".join(map(_item, (each for each in given if each.kind != "change")))
     text = f'<ol class="advice">{changes}</ol>' if changes else f"<p>{NOTHING}</p>"
     if supposed:
         note = "What another chip or another kernel would change:"

@@ -35,7 +35,7 @@ FAR = "from GM"
 FAR_ABOVE = 8
 """A limit so many times the peak is only written, so that the rest can be seen."""
 ROOM = 0.74
-"""Of a lane, which is 1 high, that the highest peak takes."""
+"""The highest peak takes so much of a lane, which is 1 high."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +52,7 @@ class Row:
     limit_bytes_per_s: float | None
     """What the chip can move there; None without a chip."""
     limit: str
-    """Whose that is: of the link of `GM` or `L2`, or of the `ports` of all cores."""
+    """What has that limit: the link of `GM` or `L2`, or of the `ports` of all cores."""
 
 
 @remembered
@@ -100,7 +100,7 @@ def _limit(trace: Trace, device: DeviceSpec, way: str) -> tuple[float, str]:
 
 
 def bandwidth(subject: Subject, *, end_us: float | None = None, ax: Axes | None = None) -> Axes:
-    """Draw *subject*, a trace or a run, on *ax* or on a figure of its own.
+    """Draw *subject*, a trace or a run, on *ax* or on a new figure.
 
     The axis ends with the run, or at *end_us*. Raises ValueError for a run that was not timed or
     had nothing to do.
@@ -178,5 +178,5 @@ PICTURE = Picture(
     heading="Bandwidth over time",
     height_inches=_height_inches,
     draw=bandwidth,
-    draw_beside=lambda run, runs, ax: bandwidth(run, end_us=longest_us(runs), ax=ax),
+    draw_among=lambda run, runs, ax: bandwidth(run, end_us=longest_us(runs), ax=ax),
 )

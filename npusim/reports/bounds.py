@@ -3,7 +3,7 @@
 A pipe works while a micro-op holds it: for a copy that is while bytes move as fast as its port can,
 while a link shared by all cores is too narrow, while rows are turned one after the other, and while
 the copy is issued. Else it waits: for a flag (of which pipe, and for data or room in which buffer),
-for a word from another core, at a barrier, or because the scalar unit has not handed out its next
+for a word from another core, at a barrier, or because the scalar unit has not issued its next
 micro-op. The parts of a pipe add up to the whole time.
 """
 
@@ -41,7 +41,7 @@ GAINS_LITTLE = 0.25
 """A cause that gains less than this part of what it takes on the critical path is named so."""
 
 Cause = Literal[
-    "work", "link", "rows", "issue", "flag", "core", "barrier", "order", "hand out", "over"
+    "work", "link", "rows", "issue", "flag", "core", "barrier", "order", "issue wait", "finished"
 ]
 """The first four are work: what a pipe is for, slowed by a link that all share, slowed by turning
 rows, and issuing a copy. The others are waits: for a flag, for another core, at a barrier, while
@@ -61,7 +61,7 @@ class Row:
     """For a flag, who raises it and what it carries: `mte2: data in ub`."""
     us: float
     share: float
-    """Of the time of the slowest core."""
+    """Its share of the time of the slowest core."""
 
 
 @remembered
@@ -85,7 +85,7 @@ def rows(subject: Subject) -> list[Row]:
 
 ORDER: tuple[Cause, ...] = (
     *WORKS,
-    *("flag", "core", "barrier", "order", "hand out", "over"),
+    *("flag", "core", "barrier", "order", "issue wait", "finished"),
 )
 _Parts = dict[tuple[Pipe, Cause, str], int]
 
@@ -102,7 +102,7 @@ def _parts(lane: LaneTrace, trace: Trace) -> _Parts:
     times = zip(lane.ops, lane.start.tolist(), lane.free.tolist(), strict=True)
     for index, (op, start, free) in enumerate(times):
         pipe = op.pipe
-        add(pipe, "hand out", "not handed out yet", start - before.get(pipe, 0))
+        add(pipe, "issue wait", "not issued yet", start - before.get(pipe, 0))
         before[pipe] = free
         took = free - start
         if isinstance(op, WaitFlag):
@@ -120,12 +120,12 @@ def _parts(lane: LaneTrace, trace: Trace) -> _Parts:
                 took -= cycles
             add(pipe, "work", "work", took)
     for pipe, free in before.items():
-        add(pipe, "over", "nothing left to do", trace.cycles - free)
+        add(pipe, "finished", "nothing left to do", trace.cycles - free)
     return parts
 
 
 def _held(lane: LaneTrace, row: int | None) -> list[tuple[Cause, str, int]]:
-    """What held a copy up beside its bytes: cause, reason and cycles."""
+    """What held a copy up besides its bytes: cause, reason and cycles."""
     if row is None:
         return []
     copies = lane.copies
@@ -193,7 +193,7 @@ HEADER_HEIGHT = 0.7
 
 
 def bounds(subject: Subject, *, ax: Axes | None = None) -> Axes:
-    """Draw *subject*, a trace or a run, on *ax* or on a figure of its own.
+    """Draw *subject*, a trace or a run, on *ax* or on a new figure.
 
     Raises ValueError for a run that was not timed or had nothing to do.
     """
@@ -259,7 +259,7 @@ def _draw(ax: Axes, row: Row, left: float, y: float) -> None:
     _bar(ax, left, y, row.share, color, hatch)
     percent = style.percent(row.share)
     text = f"{row.reason} {percent}"
-    if row.cause in ("work", "over"):
+    if row.cause in ("work", "finished"):
         text = percent if row.cause == "work" else "done" if row.share >= 0.12 else ""
     _label(ax, left, y, row.share, (text, percent))
 
@@ -304,10 +304,10 @@ LOOKS: dict[Cause, tuple[str, str]] = {
     "core": ("#CFE3D4", ".."),
     "barrier": ("#BBBBBB", ""),
     "order": ("#BBBBBB", ""),
-    "hand out": ("#E9E9E9", ""),
-    "over": ("#FAFAFA", ""),
+    "issue wait": ("#E9E9E9", ""),
+    "finished": ("#FAFAFA", ""),
 }
-"""Cause -> colour, if it has one of its own, and hatch."""
+"""Cause -> colour, if it has one, and hatch."""
 
 
 def _legend(ax: Axes) -> None:

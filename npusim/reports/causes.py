@@ -94,7 +94,7 @@ CAUSES: dict[Known, About] = {
         "the latency of cube and vector unit",
         ("vector.classes.*.tail_cycles", "cube.startup_cycles"),
     ),
-    "hand out": About("handing out", "handing out micro-ops", ("scalar.dispatch_cycles",)),
+    "dispatch": About("dispatch", "dispatching micro-ops", ("scalar.dispatch_cycles",)),
     "flags": About(
         "flags",
         "setting and taking flags, and barriers",

@@ -24,7 +24,7 @@ class Device:
     name: str
     launch_us: float
     cores_us: float
-    """Of the slowest core."""
+    """Microseconds of the slowest core."""
 
     @property
     def time_us(self) -> float:
@@ -81,7 +81,7 @@ def _check(found: Sequence[Device | Size]) -> None:
 
 
 def across(runs: Sequence[Timed], *, ax: Axes | None = None) -> Axes:
-    """Draw runs of one operator on several chips on *ax* or on a figure of its own."""
+    """Draw runs of one operator on several chips on *ax* or on a new figure."""
     found = device_rows(runs)
     ax = ax or style.new_axes()
     places = list(range(len(found)))

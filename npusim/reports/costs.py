@@ -35,7 +35,7 @@ COLORS = {
     "tail": "#E69F00",
     "completion": "#CCCCCC",
 }
-BESIDE_NAMES = 60
+STACKED_NAMES = 60
 """Characters of a line of the title where names stand at the left of the bars."""
 CHARACTER = 0.9
 """Width of a character of a label, in percent of the picture."""
@@ -50,7 +50,7 @@ class Row:
     """The pipe that works and waits, as `mte2`, with its kind of core where there are several."""
     us: float
     share: float
-    """Of the whole time."""
+    """Its share of the whole time."""
 
     @property
     def label(self) -> str:
@@ -100,7 +100,7 @@ def rows(run: Timed) -> list[Row]:
 
 
 def _longest(trace: Trace) -> _Stay:
-    """Of the pipe that is held longest; ties go to the first kind and the first pipe."""
+    """The stay of the pipe that is held longest; ties go to the first kind and the first pipe."""
     found = [stay for lane in slowest_lanes(trace) for stay in _stays(lane)]
     return max(found, key=lambda stay: stay.held)
 
@@ -123,7 +123,7 @@ def _stays(lane: LaneTrace) -> list[_Stay]:
 def costs(
     runs: Timed | Sequence[Timed], *, end_us: float | None = None, ax: Axes | None = None
 ) -> Axes:
-    """Draw one run, or several below each other, on *ax* or on a figure of its own.
+    """Draw one run, or several below each other, on *ax* or on a new figure.
 
     The axis ends with the longest one, or at *end_us*. Raises ValueError for a run that was not
     timed or had nothing to do.
@@ -148,7 +148,7 @@ def costs(
     style.title(
         ax,
         f"{title_start(shown[0])}{_finding(largest)} of {style.time_named(total)}",
-        style.LONG_TITLE if len(shown) == 1 else BESIDE_NAMES,
+        style.LONG_TITLE if len(shown) == 1 else STACKED_NAMES,
     )
     _legend(ax, table)
     return ax
@@ -202,7 +202,7 @@ PICTURE = Picture(
     heading="Where the time went",
     height_inches=lambda _: 1.0,
     draw=costs,
-    draw_beside=lambda run, runs, ax: costs(
+    draw_among=lambda run, runs, ax: costs(
         run, end_us=max(_whole_us(rows(each)) for each in runs), ax=ax
     ),
 )

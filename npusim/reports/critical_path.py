@@ -115,7 +115,7 @@ class _Lane:
         self.latest_of_all: list[int] = []
         """The same among those of all pipes, flags and barriers too."""
         self.handed: list[int] = []
-        """The last one of the scalar unit, which hands out what follows."""
+        """The last one of the scalar unit, which issues what follows."""
         self._look_back()
         self.setters = matches(lane.program).tolist()
         self.copies = {index: row for row, index in enumerate(lane.copies.index.tolist())}
@@ -205,12 +205,12 @@ class _Walk:
         self._moment = "start"
 
     def _before_start(self) -> None:
-        """It started when its pipe was free, or when it was handed out, whichever came later."""
+        """It started when its pipe was free, or when it was issued, whichever came later."""
         lane, index = self._at, self._index
         before, handed = lane.before[index], lane.handed[index]
         if before == NOBODY or lane.free[before] < lane.start[index]:
             before = handed
-        self._charge("hand out", 0 if before == NOBODY else lane.free[before])
+        self._charge("dispatch", 0 if before == NOBODY else lane.free[before])
         self._moment = None if before == NOBODY else "free"
         self._index = before
 

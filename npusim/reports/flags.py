@@ -36,7 +36,7 @@ NOBODY = -1
 CROSS_CORE = CrossCoreSetFlag | CrossCoreWaitFlag
 PIPES: tuple[Pipe, ...] = get_args(Pipe)
 Numbers = NDArray[np.int64]
-"""Of micro-ops, in program order."""
+"""Numbers of micro-ops, in program order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Flag:
     passed_us: float
     """When the consumer goes on."""
     carries: str
-    """As `data in ub`; empty if it does not follow from the micro-ops around it."""
+    """What it is for, as `data in ub`; empty if that does not follow from the micro-ops around."""
 
     @property
     def held_us(self) -> float:

@@ -98,11 +98,11 @@ def timeline(
 
 def keys(name: str, known: Iterable[tuple[str, Iterable[str]]]) -> str:
     """A line that says what can be done, and the keys for it; *name* is that of the element."""
-    told = " ".join(
+    words = " ".join(
         f"<span>{what}: {' '.join(f'<kbd>{key}</kbd>' for key in own)}</span>"
         for what, own in known
     )
-    return f'<p class="keys" id="{name}">{told}</p>'
+    return f'<p class="keys" id="{name}">{words}</p>'
 
 
 def packed(name: str, data: dict[str, object]) -> str:

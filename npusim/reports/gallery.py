@@ -28,7 +28,7 @@ PICTURES: tuple[Picture, ...] = (
 def figures(
     run: Timed, runs: Sequence[Timed] = (), pictures: Sequence[Picture] = PICTURES
 ) -> Iterator[tuple[Picture, Figure]]:
-    """Of *pictures* those that apply to *run*, each on a figure of its own.
+    """Draw those of *pictures* that apply to *run*, each on a new figure.
 
     *runs* are those that it is compared with: their pictures have the same axes. Raises
     ValueError for a run that was not timed or had nothing to do.

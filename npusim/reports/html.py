@@ -47,7 +47,7 @@ CORES = (
 )
 HERE = "npusim.reports"
 SHOWN = tuple(picture for picture in PICTURES if picture not in roofline.PICTURES)
-"""Of all pictures those that stand on a page, which has one roofline to look into."""
+"""The pictures that stand on a page, which has one roofline to look into."""
 SCRIPTS = ("link", "zoom", "lanes", "plot", "roofs", "roofline", "page")
 FONTS = "'DejaVu Sans', Verdana, sans-serif"
 
@@ -56,11 +56,11 @@ def report(
     runs: Sequence[Record],
     level: Level | None = None,
     progress: Progress | None = None,
-    told: Sequence[Sequence[Advised] | str] = (),
+    advice: Sequence[Sequence[Advised] | str] = (),
 ) -> str:
     """The page of one run, or of several that are compared with the first.
 
-    *told* is the advice for each, or a sentence why there is none; left out, the page has none.
+    *advice* is what each run has, or a sentence why there is none; left out, the page has none.
     *level* says whether the timelines show every micro-op ("full") or a "summary", which they are
     by themselves where there are too many. *progress* hears of the "timelines" and the "pictures".
     Raises ValueError for no run, and for one that was not timed or had nothing to do.
@@ -69,15 +69,15 @@ def report(
         raise ValueError("reports: one run at least must be given, not none; run the operator")
     for run in runs:
         trace_of(run)
-    hear = progress or _unheard
+    report_progress = progress or _unheard
     names = heads(runs)
     sections = {"overview": overview.of_runs(runs, names)} if len(runs) > 1 else {}
-    sections |= {"advice": columns(names, [section(own) for own in told])} if told else {}
+    sections |= {"advice": columns(names, [section(own) for own in advice])} if advice else {}
     sections |= {
         "numbers": facts(runs),
-        "timeline": columns(names, _timelines(runs, names, level, hear), wide=True),
+        "timeline": columns(names, _timelines(runs, names, level, report_progress), wide=True),
         "roofline": roofline_chart.section(runs, _whose(runs, names)),
-        "pictures": _pictures(runs, names, hear),
+        "pictures": _pictures(runs, names, report_progress),
         "tables": columns(names, [_tables(run) for run in runs]),
         "device": devices(runs),
     }
@@ -111,11 +111,11 @@ def _unheard(_: str, __: float) -> None:
 
 
 def _timelines(
-    runs: Sequence[Record], names: Sequence[Head], level: Level | None, hear: Progress
+    runs: Sequence[Record], names: Sequence[Head], level: Level | None, report_progress: Progress
 ) -> list[str]:
     found = []
     for number, (run, head) in enumerate(zip(runs, names, strict=True)):
-        hear("timelines", number / len(runs))
+        report_progress("timelines", number / len(runs))
         about = ", ".join(filter(None, (head.letter, named(run))))
         found.append(_timeline(run, number, about, longest_us(runs), level))
     return found
@@ -133,7 +133,7 @@ def _timeline(run: Record, number: int, about: str, end_us: float, level: Level 
 # ---- pictures ----
 
 
-def _pictures(runs: Sequence[Record], names: Sequence[Head], hear: Progress) -> str:
+def _pictures(runs: Sequence[Record], names: Sequence[Head], report_progress: Progress) -> str:
     headings: dict[str, str] = {}
     drawn: list[dict[str, str]] = []
     for number, run in enumerate(runs):
@@ -141,7 +141,7 @@ def _pictures(runs: Sequence[Record], names: Sequence[Head], hear: Progress) -> 
         others = [other for other in runs if other is not run]
         for picture, figure in figures(run, others, SHOWN):
             share = (SHOWN.index(picture) + 1) / len(SHOWN)
-            hear("pictures", (number + share) / len(runs))
+            report_progress("pictures", (number + share) / len(runs))
             headings[picture.name] = picture.heading
             svg = _svg(figure, f"{picture.name}{number}")
             label = ", ".join(filter(None, (names[number].letter, picture.heading)))

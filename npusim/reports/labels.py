@@ -44,7 +44,7 @@ class Label:
 
 def labels(bars: list[Bar], scale: Scale) -> list[Label]:
     """The labels of one lane, whose *bars* ascend."""
-    ways = _along, _upright, _beside
+    ways = _along, _upright, _next_to
     found: list[Label] = []
     clusters = _clusters(bars, CLUSTER_PIXELS / scale.pixels_per_us)
     following = [*(cluster[0].start_us for cluster in clusters[1:]), scale.end_us]
@@ -99,7 +99,7 @@ def _upright(cluster: list[Bar], until: float, scale: Scale) -> list[Label]:
     return []
 
 
-def _beside(cluster: list[Bar], until: float, scale: Scale) -> list[Label]:
+def _next_to(cluster: list[Bar], until: float, scale: Scale) -> list[Label]:
     """All mnemonics without their modes, in the gap behind the cluster."""
     pad = PAD_POINTS * scale.pixels_per_point
     end = max(bar.end_us for bar in cluster)

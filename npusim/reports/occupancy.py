@@ -158,7 +158,7 @@ def _steps(lives: list[Life]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 
 def occupancy(subject: Subject, *, end_us: float | None = None, ax: Axes | None = None) -> Axes:
-    """Draw *subject*, a trace or a run, on *ax* or on a figure of its own.
+    """Draw *subject*, a trace or a run, on *ax* or on a new figure.
 
     The axis ends with the run, or at *end_us*. Raises ValueError for a run that was not timed or
     had nothing to do.
@@ -257,5 +257,5 @@ PICTURE = Picture(
     heading="What buffers hold",
     height_inches=_height_inches,
     draw=occupancy,
-    draw_beside=lambda run, runs, ax: occupancy(run, end_us=longest_us(runs), ax=ax),
+    draw_among=lambda run, runs, ax: occupancy(run, end_us=longest_us(runs), ax=ax),
 )

@@ -1,4 +1,4 @@
-"""Several runs at a glance: how long each takes, against the first one, and what bounds it."""
+"""Several runs in short: how long each takes, against the first one, and what bounds it."""
 
 from __future__ import annotations
 
@@ -122,8 +122,8 @@ def _bounds(runs: Sequence[Timed]) -> str:
     if len(by) == 1:
         return f"{'Both' if len(runs) == 2 else 'All'} are bound by {next(iter(by))}."
     (words, first), *others = by.items()
-    told = [f"{listed(first)} {'is' if len(first) == 1 else 'are'} bound by {words}"]
-    return "; ".join([*told, *(f"{listed(own)} by {words}" for words, own in others)]) + "."
+    parts = [f"{listed(first)} {'is' if len(first) == 1 else 'are'} bound by {words}"]
+    return "; ".join([*parts, *(f"{listed(own)} by {words}" for words, own in others)]) + "."
 
 
 # ---- in words and as bars ----

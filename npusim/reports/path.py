@@ -1,4 +1,4 @@
-"""The critical path told: micro-ops, flags between cores, slack, and when cores were done.
+"""The critical path in words: micro-ops, flags between cores, slack, and when cores were done.
 
 What the end time hangs on is on the path, and every cycle of it belongs to one micro-op there.
 """
@@ -32,7 +32,7 @@ class Part:
     micro_ops: int
     us: float
     share: float
-    """Of the time of the slowest core."""
+    """Its share of the time of the slowest core."""
     cause: Cause
     """What took most of it."""
 

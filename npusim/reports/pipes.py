@@ -29,7 +29,7 @@ __all__ = ["PICTURE", "Row", "pipes", "rows"]
 BAR_HEIGHT = 0.64
 LABEL = "busy, % of the time of the cores"
 HEADER_HEIGHT = 0.7
-"""Of the line above each kind of core; a bar's place is 1 high."""
+"""The line above each kind of core is so high; a bar's place is 1 high."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ def rows(trace: Trace) -> list[Row]:
 
 
 def pipes(subject: Subject, *, ax: Axes | None = None) -> Axes:
-    """Draw *subject*, a trace or a run, on *ax* or on a figure of its own.
+    """Draw *subject*, a trace or a run, on *ax* or on a new figure.
 
     Raises ValueError for a run that was not timed or had nothing to do.
     """

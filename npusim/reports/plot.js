@@ -1,4 +1,4 @@
-// A chart with two logarithmic axes, to zoom and to pan; what stands between them is told elsewhere.
+// A chart with two logarithmic axes, to zoom and to pan; what stands between them is defined elsewhere.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -10,7 +10,7 @@ function drawn(tag, attributes = {}, ...parts) {
   return made;
 }
 
-// A number as 4 digits tell it, with a prefix: 353.9 TFLOPS.
+// A number of 4 digits, with a prefix: 353.9 TFLOPS.
 function scaled(value, unit) {
   const [size, prefix] = [[1e15, "P"], [1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]].find(([size]) => value >= size) ?? [1, ""];
   return `${+(value / size).toPrecision(4)} ${prefix}${unit}`;
@@ -80,7 +80,7 @@ class Room {
 const DEEPEST = 64, TOP = 26, BOTTOM = 40, RIGHT = 14, NARROW = 560, CLICK = 4;
 
 // Whoever draws on it has paint(), and says with hold(low, high) what there is to see; hover(element,
-// x, y), pick(element) and act(key), which tells whether it took the key, hear of hands.
+// x, y), pick(element) and act(key), which says whether it took the key, are called for hands.
 class Plot {
   constructor(host) {
     this.host = host;

@@ -137,7 +137,7 @@ class Roofline extends Plot {
     if (item !== this.told) this.tell(item, x, y);
   }
   tell(item, x, y) {
-    // A few lines beside it: within the chart, or where that is too small, below it.
+    // A few lines next to it: within the chart, or where that is too small, below it.
     this.told?.element.classList.remove("told");
     this.told = item;
     this.tip.hidden = !item;

@@ -58,7 +58,7 @@ class Row:
 
     title: str
     name: str
-    """Of the memory, the pipe or the path."""
+    """The name of the memory, the pipe or the path."""
     unit: str
     """`cube` or `vector`, whose peak is the flat part of the roof."""
     elements: str
@@ -365,7 +365,7 @@ def _picture(title: str) -> Picture:
         heading=f"Roofline: {title}",
         height_inches=lambda run: HEIGHT_INCHES if _applies(run, title) else None,
         draw=partial(roofline, title=title),
-        draw_beside=lambda run, runs, ax: roofline(run, title=title, runs=runs, ax=ax),
+        draw_among=lambda run, runs, ax: roofline(run, title=title, runs=runs, ax=ax),
     )
 
 

@@ -35,7 +35,7 @@ KEYS = (
 def section(runs: Sequence[Timed], names: Sequence[str] = ()) -> str:
     """The chart of all *runs*, labelled A, B, C where they are several, as markup with its data.
 
-    *names* tell each of several from the others; left out, operator and chip do.
+    *names* distinguish several; left out, operator and chip do.
     Raises ValueError for a run that was not timed or had nothing to do.
     """
     data = payload(runs, names)

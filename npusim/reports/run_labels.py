@@ -14,14 +14,23 @@ from npusim.devices.settings import MARK
 from npusim.reports.subject import Timed, kernel_named, named
 from npusim.trace.record import Record
 
-__all__ = ["Head", "argument", "heads", "letters", "listed", "numbers_of", "titled", "told_apart"]
+__all__ = [
+    "Head",
+    "argument",
+    "distinguished",
+    "heads",
+    "letters",
+    "listed",
+    "numbers_of",
+    "titled",
+]
 
 MOST_LETTERS = 60
-"""Of a value in a label; the table of numbers has all of it."""
+"""A value in a label has at most so many; the table of numbers has all of it."""
 MOST_NAMES = 4
-"""Of a title, before it only counts."""
+"""A title lists so many names, before it only counts."""
 MOST_FACTS = 8
-"""That are told of a run, before they are only counted."""
+"""The label of a run lists so many facts, before it only counts them."""
 
 
 class Head(NamedTuple):
@@ -40,7 +49,7 @@ class Fact(NamedTuple):
     """What is known of a run, and may differ from what is known of another one."""
 
     name: str
-    """Told before its parts; nothing where they tell what it is."""
+    """Comes before its parts; empty where they say what it is."""
     parts: tuple[str, ...]
     """Each is part of a label if it differs."""
 
@@ -85,10 +94,12 @@ def heads(runs: Sequence[Record]) -> list[Head]:
     """How a page names *runs*: by the chip, the template, a shape, by what is not alike."""
     if len(runs) == 1:
         return [Head("", "")]
-    return told_apart(list(map(_facts, runs)))
+    return distinguished(list(map(_facts, runs)))
 
 
-def told_apart(facts: Sequence[Mapping[str, Fact]], same: str = "the same call as") -> list[Head]:
+def distinguished(
+    facts: Sequence[Mapping[str, Fact]], same: str = "the same call as"
+) -> list[Head]:
     """A head for each of several, from what is known of it: *facts* in which others differ.
 
     One of which nothing differs from an earlier one is the *same* as that.
@@ -97,17 +108,17 @@ def told_apart(facts: Sequence[Mapping[str, Fact]], same: str = "the same call a
     for letter, own in zip(letters(len(facts)), facts, strict=True):
         twin = next((n for n, other in enumerate(facts[: len(found)]) if other == own), None)
         if twin is None:
-            every = (_told(fact, [other[name] for other in facts if name in other])
+            every = (_in_words(fact, [other[name] for other in facts if name in other])
                      for name, fact in own.items())  # fmt: skip
-            told = list(filter(None, every))
-            left = [f"{len(told) - MOST_FACTS} more"] if len(told) > MOST_FACTS else []
-            found.append(Head(letter, ", ".join([*told[:MOST_FACTS], *left])))
+            differing = list(filter(None, every))
+            left = [f"{len(differing) - MOST_FACTS} more"] if len(differing) > MOST_FACTS else []
+            found.append(Head(letter, ", ".join([*differing[:MOST_FACTS], *left])))
         else:
             found.append(Head(letter, f"{same} {found[twin].letter}"))
     return found
 
 
-def _told(own: Fact, others: Sequence[Fact]) -> str:
+def _in_words(own: Fact, others: Sequence[Fact]) -> str:
     """The parts of *own* in which any of *others* differs."""
     values = [_padded(other.parts) for other in others]
     parts = (part for n, part in enumerate(_padded(own.parts))

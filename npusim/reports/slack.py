@@ -44,7 +44,7 @@ class Slack:
     core: int
     pipe: Pipe
     cycles: int
-    """Of the micro-op that has the least."""
+    """The slack of the micro-op that has the least."""
     median_cycles: int
     """Half of its micro-ops have at least as much."""
 
@@ -84,9 +84,9 @@ class _Lane:
         self.latest_flag: dict[int, int] = {}
         """When a set must be seen at the latest."""
         self.latest_start: dict[Pipe, int] = defaultdict(lambda: end)
-        """Of the next micro-op on a pipe."""
+        """When the next micro-op on a pipe must start."""
         self.latest_end: dict[Pipe, int] = defaultdict(lambda: end)
-        """Of all results of a pipe that come before what was looked at."""
+        """When all results of a pipe are due that come before what was looked at."""
         self.done = self._done()
         self.spare: dict[Pipe, list[int]] = defaultdict(list)
         """By how much each micro-op of a pipe that does work could be later."""
@@ -94,7 +94,7 @@ class _Lane:
     def _handed_out(self) -> tuple[list[int], list[int]]:
         """For each micro-op the scalar unit's one before it, and how long after that it can start.
 
-        The unit hands out in order, so none takes longer than any that it hands out later.
+        The unit issues in order, so none takes longer than any that it issues later.
         """
         handed, found = [], NOBODY
         for index, op in enumerate(self.ops):

@@ -42,7 +42,7 @@ __all__ = [
     "title",
 ]
 
-# Okabe and Ito, "Color Universal Design" (2008): told apart by every kind of colour vision, and all
+# Okabe and Ito, "Color Universal Design" (2008): distinct for every kind of colour vision, and all
 # light enough for black text.
 COLORS: dict[Pipe, str] = {
     "scalar": "#999999",
@@ -57,8 +57,8 @@ COLORS: dict[Pipe, str] = {
 PIPES: tuple[Pipe, ...] = tuple(COLORS)
 """From top to bottom: the way of the data through a core."""
 
-# Paul Tol, "Colour Schemes" (SRON/EPS/TN/09-002, 2021), muted, then most of vibrant: told apart by
-# every kind of colour vision, the more so with a marker of their own.
+# Paul Tol, "Colour Schemes" (SRON/EPS/TN/09-002, 2021), muted, then most of vibrant: distinct for
+# every kind of colour vision, the more so with different markers.
 MANY_COLORS = (
     *("#332288", "#CC6677", "#117733", "#DDCC77", "#88CCEE", "#882255", "#44AA99", "#999933"),
     *("#AA4499", "#EE7733", "#0077BB", "#CC3311", "#222222", "#EE3377", "#999999", "#8B5A2B"),
@@ -77,9 +77,9 @@ LEGEND_POINTS = 19.0
 """From the axis down to the legend, at the height of the axis label."""
 LINE_POINTS = 15.0
 ENTRY_POINTS = 40.0
-"""Of an entry of a legend next to its text: its patch, and the space before the next one."""
+"""An entry of a legend takes so much next to its text: its patch, and space before the next."""
 LEGEND_SHARE = 0.85
-"""Of the width of a figure, which the axis label and the legend share."""
+"""The axis label and the legend share so much of the width of a figure."""
 LONG_TITLE = 90
 """Characters that fit above a picture of usual width."""
 
@@ -94,7 +94,7 @@ def look(place: int) -> Look:
 
 
 def new_axes() -> Axes:
-    """Axes of a figure of their own, which belongs to no window and no global state."""
+    """Axes of a new figure, which belongs to no window and no global state."""
     from matplotlib.figure import Figure
 
     return Figure((10, 5), layout="constrained").subplots()
@@ -262,7 +262,7 @@ def header(ax: Axes, text: str, y: float) -> None:
 
 
 def legend_below(ax: Axes, marks: Sequence[Artist], label: str) -> None:
-    """Write *label* below the axis, and a legend of *marks* beside it, or below without room."""
+    """Write *label* below the axis, and a legend of *marks* next to it, or below without room."""
     from matplotlib.transforms import ScaledTranslation
 
     ax.set_xlabel(label, size=TEXT_POINTS, color=INK, loc="left")

@@ -75,7 +75,7 @@ Subject = Trace | Timed
 def remembered(function: Callable[[Of], Result]) -> Callable[[Of], Result]:
     """*function* of a trace or a run, which is asked several times, but works it out once.
 
-    What it returns is kept for as long as its argument lives, and must not be written to.
+    What it returns is cached for as long as its argument lives, and must not be written to.
     """
     known: WeakKeyDictionary[Of, Result] = WeakKeyDictionary()
 

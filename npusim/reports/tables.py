@@ -270,17 +270,17 @@ def devices(runs: Sequence[Record]) -> str:
         row: list[Cell] = [key]
         for (_, chip), own in zip(chips, leaves, strict=True):
             source = chip.sources.get(key)
-            told = (source.confidence, source.text) if source else ("", "")
+            texts = (source.confidence, source.text) if source else ("", "")
             row.append(_shown(own.get(key, "")))
-            row += told if len(chips) == 1 else [": ".join(filter(None, told))]
+            row += texts if len(chips) == 1 else [": ".join(filter(None, texts))]
         rows.append(row)
         marked.append(any(own.get(key) != leaves[0].get(key) for own in leaves))
     head = ["number", "value", "confidence", "source"]
     if len(chips) > 1:
         head = ["number", *(name for chip, _ in chips for name in (chip, "its source"))]
-    told_chips = listed(list(dict.fromkeys(chip.name for _, chip in chips)))
+    chip_names = listed(list(dict.fromkeys(chip.name for _, chip in chips)))
     return (
-        f"<details><summary>Every number of {escape(told_chips)}, with its source</summary>"
+        f"<details><summary>Every number of {escape(chip_names)}, with its source</summary>"
         f"{table(head, rows, marked)}</details>"
     )
 

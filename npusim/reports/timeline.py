@@ -2,7 +2,7 @@
 
 A bar is solid while a micro-op holds its pipe, and light from then on until its result is there:
 the latency of a copy, the tail of a vector instruction. Flags and barriers do no work and are left
-out; they show as gaps. Micro-ops too short to be told apart are one bar, as high as the share of
+out; they show as gaps. Micro-ops too short to be seen alone are one bar, as high as the share of
 the time that they hold the pipe. Cores that ran alike share their lanes.
 
 An arrow is a flag that somebody stood waiting for: from the end of what had to be done first to the
@@ -40,14 +40,14 @@ __all__ = ["PICTURE", "rows", "timeline"]
 
 BAR_HEIGHT = 0.8
 HEADER_HEIGHT = 0.6
-"""Of the line above each group of lanes that says which cores they are; a lane is 1 high."""
+"""The line above each group of lanes, which names its cores, is so high; a lane is 1 high."""
 
 HIGH = 0.9
 """Bars that are lower than this share of the full height are explained."""
 
 MAX_ARROWS = 60
 MARGIN = 0.012
-"""Of what is shown, right of where the run ends: an arrow to its last moment is whole."""
+"""The share of room right of where the run ends, for an arrow to its last moment."""
 HALO_POINTS = 2.0
 """Around a label, which an arrow may cross."""
 ARROW = {
@@ -74,12 +74,12 @@ def timeline(
     name: str | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """Draw *subject*, a trace or a run, on *ax* or on a figure of its own.
+    """Draw *subject*, a trace or a run, on *ax* or on a new figure.
 
     The title begins with *name*, or with the operator and the chip of a run. *flags* off leaves the
     arrows out. *cores* are the first of each kind and the slowest one unless
     given; *start_us* and *end_us* cut out a stretch, or go on beyond the end, so that a shorter run
-    can be held beside a longer one. Raises ValueError for cores that did not take
+    can be compared with a longer one. Raises ValueError for cores that did not take
     part, for an empty stretch, and for a run that was not timed or had nothing to do.
     """
     trace = trace_of(subject)
@@ -136,7 +136,7 @@ def _draw_bars(ax: Axes, bars: list[Bar], y: float, step_us: float) -> None:
     ax.broken_barh(tails, (top, BAR_HEIGHT), facecolor=light, linewidth=0, zorder=2)
     touching = [after.start_us - bar.free_us < step_us for bar, after in pairwise(bars)]
     # The shortest micro-op is still seen, if only as a line; and a gap that is too small to be
-    # told from others, between two bars that are several micro-ops, is left to their heights.
+    # apart from others, between two bars that are several micro-ops, is left to their heights.
     ends = [max(bar.free_us, bar.start_us + 2 * step_us) for bar in bars]
     for index, (bar, after) in enumerate(pairwise(bars)):
         if touching[index] and max(bar.micro_ops, after.micro_ops) > 1:
@@ -237,5 +237,5 @@ PICTURE = Picture(
     heading="What each pipe did when",
     height_inches=_height_inches,
     draw=timeline,
-    draw_beside=lambda run, runs, ax: timeline(run, end_us=longest_us(runs), ax=ax),
+    draw_among=lambda run, runs, ax: timeline(run, end_us=longest_us(runs), ax=ax),
 )

@@ -22,7 +22,7 @@ from npusim.trace.summary import Joined, Level, Part, Summary, level_of
 __all__ = ["MOST_SPANS", "payload"]
 
 MOST_SPANS = 120_000
-"""Above it a summary is shown unless told otherwise: of that many micro-ops, a page has some
+"""Above it a page has a summary unless all is asked for: of that many micro-ops, a page has some
 megabytes, and a browser draws them while one drags."""
 
 
@@ -121,8 +121,8 @@ class _Bodies:
         return len(self.written) - 1
 
     def _row(self, body: Body, index: int) -> list[int]:
-        """Of a micro-op its pipe, name, text, bytes, path, line and code, -1 for none; whether it
-        orders others."""
+        """The pipe of a micro-op, its name, text, bytes, path, line and code, -1 for none; whether
+        it orders others."""
         op, words = body.ops[index], self.words
         line = body.lines[index] if body.lines else None
         way = path(op)
@@ -182,7 +182,7 @@ def _lane(
 
 
 def _waits(lane: LaneTrace, places: NDArray[np.int64], words: _Words) -> list[list[int]]:
-    """Of each wait that stands on the page: its place, that of its set, and what the flag carries.
+    """Each wait that stands on the page: its place, that of its set, and what the flag carries.
 
     Those whose set does not stand there are left out; *places* are those of all micro-ops.
     """

@@ -19,7 +19,7 @@ function node(tag, ...parts) {
 }
 const lined = (lines) => lines.flatMap((parts, n) => (n ? [node("br"), ...parts] : parts));
 
-// What is told of a share of something, for tables.
+// What tables say of a share of something.
 const shared = (part, all) => all > 0 ? `${(100 * part / all).toFixed(1)} %` : "";
 
 // A table of what was found; all but the first *texts* columns are numbers.
@@ -47,7 +47,7 @@ function swatch(color) {
 // *data* knows `full`, where the axis ends, in us. A timeline says what lies where: at(x, y) finds
 // something, told(it) names it, same(it, other) knows it again, order(it) says when it comes,
 // step(by) goes to the next one, matching(words) finds all with these words and go(it) shows one;
-// facts(it) tells of one, sums(from, to) of a span of time, help() of neither; paint(g) draws all.
+// facts(it) describes one, sums(from, to) of a span of time, help() of neither; paint(g) draws all.
 class Zoomed {
   constructor(host, data, left) {
     this.host = host;
@@ -187,7 +187,7 @@ class Zoomed {
     this.pan(0);
   }
   choose(one, other, done) {
-    // A span of time, in all runs; what it adds up to is told when it is *done*.
+    // A span of time, in all runs; what it adds up to is listed when it is *done*.
     const within = (us) => Math.min(Math.max(0, us), this.data.full);
     const chosen = [within(Math.min(one, other)), within(Math.max(one, other))];
     for (const each of [this, ...this.peers]) {

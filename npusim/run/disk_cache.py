@@ -5,7 +5,7 @@ the L2, and npusim itself, file by file. So nothing there ever becomes wrong; wh
 for longest goes when there is no room. Programs are written anew, which is quick, and not checked
 again, which is not; values are computed every time.
 
-Several processes may use one folder: files appear whole, under names that tell what is in them.
+Several processes may use one folder: files appear whole, under names that say what is in them.
 What is damaged, or no file of ours, is passed over, and what is not ours is left as it is. Files
 are plain data: reading them runs nothing (:mod:`npusim.trace.archive`).
 """
@@ -42,14 +42,15 @@ __all__ = ["MOST_BYTES", "VARIABLE", "StoreError", "Stored", "digest_of", "own_d
 VARIABLE = "NPUSIM_CACHE"
 """The environment variable that names the folder where a call names none."""
 MOST_BYTES = 1 << 30
-"""Of all files of ours in a folder: some five thousand int8 products of 4096 cubed, of 200 KB."""
+"""All files of ours in a folder have at most so many: some five thousand int8 products of 4096
+cubed, of 200 KB."""
 MARK = b"npusim times 1\n"
 """Begins every file of ours; the number is that of what follows."""
 HEAD = "head"
 NAME = re.compile(r"times-[0-9a-f]{64}\.npz")
 BUILT = frozenset((".so", ".pyd"))
 SOURCES = frozenset((".py", ".c", ".h")) | BUILT
-"""Files on whose contents times may depend; chips are told by their numbers."""
+"""Files on whose contents times may depend; chips are identified by their numbers."""
 
 
 class StoreError(ValueError):
@@ -100,9 +101,9 @@ class Stored:
     def get(
         self, key: Hashable, blocks: Callable[[], Sequence[Block]], make: Callable[[], Trace]
     ) -> Trace:
-        """What is there under *key*, of *blocks*; else what *make* returns, kept if it can be.
+        """What is there under *key*, of *blocks*; else what *make* returns, stored if it can be.
 
-        A disk that is full, or a folder that has gone, costs no more than that it is not kept.
+        A disk that is full, or a folder that has gone, costs no more than that it is not stored.
         """
         try:
             digest = digest_of(key)
@@ -248,7 +249,7 @@ def _is_own_function(value: object) -> TypeGuard[FunctionType]:
 
 @cache
 def own_digest(*, with_built: bool = True) -> bytes:
-    """Of npusim as it is installed: its version, and what its files hold.
+    """A digest of npusim as it is installed: its version, and what its files hold.
 
     Unless *with_built*, of its sources alone, which are the same on every machine.
     """

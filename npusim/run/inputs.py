@@ -78,7 +78,7 @@ def parse(text: str) -> Value:
     layout, transposed = _lie(kind, shape, options)
     if kind == "spec":
         return TensorSpec(shape, dtype.name, layout, transposed)
-    # Numpy multiplies the sizes beside a zero, too.
+    # Numpy multiplies the sizes next to a zero, too.
     nbytes = prod(max(size, 1) for size in shape) * dtype.numpy.itemsize
     if nbytes > MAX_BYTES:
         raise InputError(
@@ -180,7 +180,7 @@ def _fits(what: str, low: int, high: int, dtype: DType) -> None:
         came = f"{low}" if low == high else f"{low} to {high}"
         raise InputError(
             f"inputs: {what} must lie in [{lowest}, {highest}] for {dtype.name}, not {came}; "
-            f"choose another dtype, or other numbers"
+            f"choose another dtype, or other values"
         )
 
 

@@ -1,11 +1,11 @@
 """What earlier calls had written and timed, so that the same call need not do it again.
 
 A program depends on the operator, the chip, and the problem as a kernel sees it; the times of a
-kernel on what lies in the L2 besides. Both are looked up by all of that, so nothing that is kept
-ever becomes wrong, and nothing has to be thrown away but for room. Values are computed every time.
+kernel on what lies in the L2 besides. Both are looked up by all of that, so no entry ever becomes
+wrong, and nothing has to be thrown away but for room. Values are computed every time.
 
-What is kept is handed out again as it is: programs, orders and traces are not written to once they
-are made, and the arrays of a trace cannot be.
+Entries are returned as they are: programs, orders and traces are not written to once they are made,
+and the arrays of a trace cannot be.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from npusim.devices.schema import DeviceSpec
 __all__ = ["CACHE", "MemoryCache", "device_key", "forget", "key_of", "unvalued"]
 
 MOST_BYTES = 1 << 26
-"""Of all entries, by the sizes that :meth:`MemoryCache.get` is given: 64 MiB. That is one int8
-product of 8192 cubed, six of 4096 cubed, or a hundred decode steps. The least recently used goes
-first."""
+"""All entries have at most so many, by the sizes that :meth:`MemoryCache.get` is given: 64 MiB.
+That is one int8 product of 8192 cubed, six of 4096 cubed, or a hundred decode steps. The least
+recently used goes first."""
 
 Made = TypeVar("Made")
 
@@ -62,7 +62,7 @@ class MemoryCache:
         return len(self._entries)
 
     def get(self, key: Hashable, make: Callable[[], Made], nbytes: Callable[[Made], int]) -> Made:
-        """What is kept under *key*; else what *make* returns, kept if there is room for it.
+        """What is stored under *key*; else what *make* returns, stored if there is room for it.
 
         *nbytes* says how much that takes. Two threads that ask at once may both make it.
         """
@@ -106,14 +106,14 @@ def forget() -> None:
 
 
 def device_key(spec: DeviceSpec) -> bytes:
-    """A digest of all that *spec* says, but for its sources, on which nothing kept depends."""
+    """A digest of all that *spec* says, but for its sources, on which no entry depends."""
     return sha256(spec.model_dump_json(exclude={"sources"}).encode()).digest()
 
 
 def key_of(value: object) -> Hashable:
     """A key that only values of the same type and the same contents have.
 
-    Raises TypeError for what cannot be told apart by its contents, such as a function.
+    Raises TypeError for what cannot be distinguished by its contents, such as a function.
 
     >>> key_of(1) == key_of(True), key_of(0.0) == key_of(-0.0), key_of((1, "a")) == key_of((1, "a"))
     (False, False, True)
@@ -138,8 +138,8 @@ def key_of(value: object) -> Hashable:
     if is_dataclass(value) and not isinstance(value, type):
         return kind, *(key_of(getattr(value, field.name)) for field in fields(value))
     raise TypeError(
-        f"kept: a key must be made of numbers, texts, arrays and records, not {kind.__name__}; "
-        f"compute it anew"
+        f"memory cache: a key must be made of numbers, texts, arrays and records, not "
+        f"{kind.__name__}; compute it anew"
     )
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["MOST_MICRO_OPS", "advice_for", "recorded", "write_page"]
 
 MOST_MICRO_OPS = 200_000
-"""Of a run for which a page has advice without being told: some ten to thirty runs like it take
+"""A run with more has no advice on its page by default: some ten to thirty runs like it take
 about a minute."""
 
 
@@ -46,7 +46,7 @@ def write_page(runs: Sequence[Result], path: str | os.PathLike[str], force: bool
     check_place(target, force, "report")
     with TemporaryDirectory(prefix="npusim-") as above:
         records = [recorded(run, Path(above, str(number))) for number, run in enumerate(runs)]
-        text = report(records, told=[advise(run) for run in runs])
+        text = report(records, advice=[advise(run) for run in runs])
     write(target, partial(_fill, text), "report", force=force)
     return target
 

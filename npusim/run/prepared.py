@@ -5,8 +5,8 @@
     again.outputs({"x": other_x, "other": other_y})          # the values of tensors of those shapes
 
 Arguments, contract, tiling and times of a call depend on shapes, types and attributes, and not on
-values, unless an operator says otherwise. So whoever makes calls that differ in nothing else, as
-torch does, can spare all of them. The micro-ops compute the values, as in any run.
+values, unless an operator says otherwise. So a caller whose calls differ in nothing else, as
+torch, can spare all of them. The micro-ops compute the values, as in any run.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ class Result:
     timed: bool
     """Whether time was asked for."""
     earlier: tuple[Result, ...] = ()
-    """What torch_npu launches first, kernels of their own: their times are part of this one's.
+    """What torch_npu launches first, separate kernels: their times are part of this one's.
 
     Plan, trace, cycles and counters are those of the operator's own kernel.
     """

@@ -52,8 +52,8 @@ class Task:
     """A kernel that is to run: an operator's, for one problem on one chip.
 
     It sees no values of *problem*, but for those that decide how the kernel is written. So what it
-    computes is the same for all calls of the same shapes, and is kept for them, its times also in
-    the folder *stored* if there is one. Nothing is kept of a custom kernel: the function that wrote
+    computes is the same for all calls of the same shapes, and is cached for them, its times also in
+    the folder *stored* if there is one. Of a custom kernel nothing is cached: the function behind
     it may have looked at anything. The *queues* that are named get a slot more than the kernel
     declares.
     """
@@ -128,7 +128,7 @@ class Task:
 
     @cached_property
     def _key(self) -> Hashable:
-        """What all that is kept of it is found by; None where nothing is."""
+        """The key of all that is cached of it; None where nothing is."""
         if self._is_own:
             return None
         operator = self._operator
@@ -247,7 +247,7 @@ def allocated(problem: ops.Problem, with_values: bool) -> list[GlobalTensor]:
     return outputs
 
 
-# ---- how much is kept ----
+# ---- how much is cached ----
 
 
 def _programs_bytes(programs: Programs) -> int:

@@ -235,8 +235,8 @@ def _check_parameters(name: str, function: KernelFunction) -> None:
     nameable = Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY
     if "spec" not in parameters or any(p.kind not in nameable for p in parameters.values()):
         raise KernelError(
-            f"{name}: a kernel's function must take the chip as spec and everything else by a "
-            f"name of its own, not ({', '.join(map(str, parameters.values()))}); write for "
+            f"{name}: a kernel's function must take the chip as spec and everything else by "
+            f"its own name, not ({', '.join(map(str, parameters.values()))}); write for "
             f"example {name}(spec, x, y)"
         )
 
@@ -309,7 +309,7 @@ def _check_cores(who: str, kernel: Kernel, spec: DeviceSpec) -> None:
     twice = sorted({core for core in cores if cores.count(core) > 1})
     if twice:
         raise KernelError(
-            f"{who}: each block must have a core of its own, but core {twice[0]} has several; "
+            f"{who}: each block must have its own core, but core {twice[0]} has several; "
             f"number them"
         )
 

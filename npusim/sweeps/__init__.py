@@ -63,7 +63,7 @@ def sweep(
     *l2*, *icache*, *engine* and *cache* are those of :func:`npusim.run`.
 
     The work is done by *executor*, any of concurrent.futures, or else by *jobs* processes, one a
-    processor unless told; 1 does all in this process. None of this changes a row. With processes a
+    processor by default; 1 does all in this process. None of this changes a row. With processes a
     script must keep its own calls below `if __name__ == "__main__"`. *resume* names a file for what
     is done, from which the same call goes on; its owner removes it. *progress* hears of "cells".
 
@@ -129,8 +129,7 @@ def _check(over: Mapping[str, object], settings: Mapping[str, object], jobs: int
     for name in over:
         if not str(name).isidentifier() or name in taken:
             raise SweepError(
-                f"sweep: a variable must have a name of its own, such as m, not {shown(name)}; "
-                f"rename it"
+                f"sweep: a variable must have its own name, such as m, not {shown(name)}; rename it"
             )
     if jobs is not None and (isinstance(jobs, bool) or not isinstance(jobs, int) or jobs < 1):
         raise SweepError(f"sweep: jobs must be 1 or more, not {shown(jobs)}; leave it out")

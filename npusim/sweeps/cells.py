@@ -39,7 +39,7 @@ ALL = "all"
 MOST_CELLS = 100_000
 """More is a slip, as of a size written for a number of steps."""
 MOST_SOURCE_BYTES = 1 << 24
-"""Of the file of a custom kernel."""
+"""The file of a custom kernel has at most so many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Call:
     def key(self) -> str:
         """A digest of all that the times depend on, npusim itself apart.
 
-        Raises TypeError for arguments that cannot be told by their contents.
+        Raises TypeError for arguments that cannot be distinguished by their contents.
         """
         own = self.options
         state = own.l2, own.icache, own.every_core
@@ -186,7 +186,7 @@ def _chips(
         known = specs.setdefault(spec.name, spec)
         if device_key(known) != device_key(spec):
             raise SweepError(
-                f"sweep: chips must have names of their own, but two are called {spec.name}; "
+                f"sweep: chips must have different names, but two are called {spec.name}; "
                 f"rename one in its file"
             )
     found: list[tuple[dict[str, Any], DeviceSpec | _Refused]] = []

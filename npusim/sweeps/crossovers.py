@@ -42,7 +42,7 @@ class Crossover:
     slower: str
     faster: str
     time_us: float
-    """Of *faster*, there."""
+    """The time of *faster* there."""
 
     def __str__(self) -> str:
         where = f" ({_words(self.among)})" if self.among else ""
@@ -78,7 +78,7 @@ def _is_number(row: Any, name: str) -> bool:
 
 
 def lines(sweep: Rows) -> tuple[Line, ...]:
-    """A line for each combination of what varies beside the axis, in the order of the rows."""
+    """A line for each combination of what varies besides the axis, in the order of the rows."""
     axis = axis_of(sweep)
     found: dict[tuple[str, ...], Line] = {}
     for row in sweep.rows:

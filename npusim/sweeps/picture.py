@@ -17,7 +17,7 @@ __all__ = ["PICTURE", "draw", "write"]
 
 PICTURE = "sweep.png"
 WIDTH_INCHES, LEAST_INCHES, LINE_INCHES = 10.0, 5.0, 0.24
-"""Of the picture, the height of one with lines, and how high a line of its legend is, or a bar."""
+"""The picture's width, the height of one with lines, and that of a line of its legend, or a bar."""
 WIDE = 12
 """From this ratio of the largest to the smallest number on an axis is logarithmic."""
 MOST_TICKS = 10
@@ -38,7 +38,7 @@ def write(sweep: Rows, folder: Path) -> str:
 
 
 def draw(sweep: Rows, *, ax: Axes | None = None) -> Axes:
-    """Draw the times of *sweep* on *ax*, or on a figure of their own.
+    """Draw the times of *sweep* on *ax*, or on a new figure.
 
     Over the variable with the most numbers there is a line for all else that varies, and a ring
     where another line becomes the fastest; without such a variable there is a bar a cell. Raises

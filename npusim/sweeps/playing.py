@@ -32,7 +32,7 @@ class Outcome:
     """The Task Duration of all kernels of the call."""
     launch_us: float | None = None
     cycles: int | None = None
-    """Of the slowest core of the operator's own kernel."""
+    """Cycles of the slowest core of the operator's own kernel."""
     template: str | None = None
     reason: str | None = None
     """Why that template."""

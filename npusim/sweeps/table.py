@@ -1,4 +1,4 @@
-"""What a sweep has found, as rows, CSV and JSON: the same bytes whoever computed them."""
+"""What a sweep has found, as rows, CSV and JSON: the same bytes in any process."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Sweep(Rows):
         return crossovers(self)
 
     def draw(self, *, ax: Axes | None = None) -> Axes:
-        """Draw the times on *ax*, or on a figure of their own: :mod:`.picture`."""
+        """Draw the times on *ax*, or on a new figure: :mod:`.picture`."""
         from npusim.sweeps.picture import draw
 
         return draw(self, ax=ax)

@@ -59,13 +59,13 @@ def simulate(
     cache: L2,
     spec: DeviceSpec,
     engine: Engine,
-    hear: Callable[[float], None] | None = None,
+    progress: Callable[[float], None] | None = None,
     *,
     every_core: bool = False,
 ) -> tuple[tuple[LaneTrace, ...], int]:
-    """As :func:`npusim.timing.simpy_engine.simulate`, by *engine*."""
+    """Do what :func:`npusim.timing.simpy_engine.simulate` does, by *engine*."""
     if engine == "simpy":
-        return simpy_engine.simulate(groups, codes, cache, spec, hear, every_core)
+        return simpy_engine.simulate(groups, codes, cache, spec, progress, every_core)
     from npusim.timing.compiled.run import simulate
 
-    return simulate(groups, codes, cache, spec, hear)
+    return simulate(groups, codes, cache, spec, progress)

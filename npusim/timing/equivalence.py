@@ -35,7 +35,7 @@ def equivalent_cores(blocks: tuple[Block, ...], spec: DeviceSpec) -> tuple[tuple
         )
         if block.program not in has_flags:
             has_flags[block.program] = has_cross_core_flags(block.program)
-        # A flag ties the core to others at its own cycles: such a block is a class of its own.
+        # A flag ties the core to others at its own cycles: such a block is its own class.
         own = block.core if has_flags[block.program] else None
         by_traits.setdefault((block.program, block.kind, own, *places), []).append(block)
     # The lines that blocks touch are the costly part: not looked for if no two could be equal.
@@ -79,7 +79,7 @@ def _own_lines(launch: LaunchTable, line_bytes: int) -> NDArray[np.bool_]:
             continue
         by_start = np.argsort(starts, kind="stable")
         starts, ends = starts[by_start], ends[by_start]
-        # Runs of one core and name are apart, so whoever overlaps is another one.
+        # Runs of one core and name are apart, so a run that overlaps is another's.
         before = np.concatenate((starts[:1], np.maximum.accumulate(ends)[:-1]))
         after = np.append(starts[1:], ends.max())
         is_own.reshape(-1)[cells[by_start[(before > starts) | (after < ends)]]] = False

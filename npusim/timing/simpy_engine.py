@@ -26,14 +26,14 @@ def simulate(
     codes: Sequence[Code],
     cache: L2,
     spec: DeviceSpec,
-    hear: Callable[[float], None] | None,
+    progress: Callable[[float], None] | None,
     every_core: bool = False,
 ) -> tuple[tuple[LaneTrace, ...], int]:
     """Time one of each of *groups*, which run *codes*, from cycle 0.
 
     They are timed together as long as they do the same; with *every_core* each is on its own.
-    Returns what happened when, group by group, and how many bytes the L2 wrote back. *hear* is told
-    now and then which share of the micro-ops has started. Raises DeadlockError.
+    Returns what happened when, group by group, and how many bytes the L2 wrote back. *progress* is
+    called now and then with the share of the micro-ops that have started. Raises DeadlockError.
     """
     env = simpy.Environment()
     memory = SharedMemory(env, spec, cache)
@@ -43,7 +43,7 @@ def simulate(
         Lane(env, memory, cross_core_flags, members, lanes)
     for lane in tuple(lanes):
         lane.run()
-    clock = _Clock(env, lanes, sum(len(code.program) for code in codes), hear)
+    clock = _Clock(env, lanes, sum(len(code.program) for code in codes), progress)
     unless_interrupted(clock.run, clock.stop)
     # A deadlock is reported for the first core that is stuck.
     lanes.sort(key=lambda lane: lane.members[0].number)
@@ -79,16 +79,16 @@ class _Clock:
         env: simpy.Environment,
         lanes: list[Lane],
         total: int,
-        hear: Callable[[float], None] | None,
+        progress: Callable[[float], None] | None,
     ) -> None:
-        self._env, self._lanes, self._total, self._hear = env, lanes, total, hear
+        self._env, self._lanes, self._total, self._progress = env, lanes, total, progress
         self._is_stopped = False
 
     def run(self) -> None:
         env = self._env
         while env.peek() < inf:
-            if self._hear:
-                self._hear(sum(lane.started for lane in self._lanes) / self._total)
+            if self._progress:
+                self._progress(sum(lane.started for lane in self._lanes) / self._total)
             for _ in range(EVENTS_PER_REPORT):
                 if self._is_stopped or env.peek() == inf:
                     return

@@ -38,31 +38,31 @@ def main(argv: list[str]) -> None:
     try:
         device = drop_in.install(options.device, values=not options.shapes, shadow=True)
     except (DeviceError, ImportError, RuntimeError) as error:
-        _tell(str(error))
+        _say(str(error))
         sys.exit(1)
 
     # Only now may torch be imported.
     from npusim.torch.clock import clock
 
-    kept = _Kept(options, device, theirs)
+    records = _Records(options, device, theirs)
     try:
-        kept.begin()
+        records.begin()
     except (FileError, FolderError) as error:
-        _tell(str(error))
+        _say(str(error))
         sys.exit(1)
     if not options.quiet:
-        _tell(f"simulating {device}")
+        _say(f"simulating {device}")
     try:
         run(theirs)
     finally:
-        kept.leave()
+        records.leave()
         if not options.quiet:
             sys.stdout.flush()
-            _tell("\n".join((clock.summary(), *clock.accuracy())))
+            _say("\n".join((clock.summary(), *clock.accuracy())))
 
 
-class _Kept:
-    """What the command line asks to be kept of a script: a trace, a report, both or nothing."""
+class _Records:
+    """What the command line asks to be recorded of a script: a trace, a report, both or nothing."""
 
     def __init__(self, options: argparse.Namespace, device: str, words: list[str]) -> None:
         self._device, self._force, self._is_quiet = device, options.force, options.quiet
@@ -111,16 +111,16 @@ class _Kept:
                 self._recording.__exit__()
                 run = self._recording.run
                 names = model.write(run, self._report, model.kind(), force=self._force)
-                self._tell(f"wrote {names[0]} and {len(names) - 1} more to {self._report}")
+                self._say(f"wrote {names[0]} and {len(names) - 1} more to {self._report}")
         except (FileError, FolderError) as error:
-            _tell(str(error))
+            _say(str(error))
             if not has_failed:
                 sys.exit(1)
 
-    def _tell(self, message: str) -> None:
+    def _say(self, message: str) -> None:
         if not self._is_quiet:
             sys.stdout.flush()
-            _tell(message)
+            _say(message)
 
 
 def split(argv: list[str]) -> tuple[list[str], list[str]]:
@@ -176,7 +176,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _tell(message: str) -> None:
+def _say(message: str) -> None:
     for line in message.splitlines():
         print(f"npusim: {printable(line)}", file=sys.stderr, flush=True)
 

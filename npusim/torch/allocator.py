@@ -1,6 +1,6 @@
 """`torch.npu.memory`: what living tensors take of the card, in bytes.
 
-Nothing is kept for later use, so what is reserved is what is allocated.
+Nothing is held for later use, so what is reserved is what is allocated.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def memory_summary(device: object = None, abbreviated: bool = False) -> str:  # 
 
 
 def empty_cache() -> None:
-    """Nothing is kept for later use."""
+    """Nothing is held for later use."""
 
 
 empty_virt_addr_cache = host_empty_cache = ipc_collect = empty_cache

@@ -1,6 +1,6 @@
 """Arguments of torch's operations as operators take them; None where no operator does.
 
-Tensors of two types come to one by casts, each a kernel of its own, but where one kernel takes both
+Tensors of two types come to one by casts, each a separate kernel, but where one kernel takes both
 (ops-math, the L2 code of aclnn): sums and products of float32 with a type of 16 bits.
 """
 

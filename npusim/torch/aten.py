@@ -2,7 +2,7 @@
 
 Sums, functions, comparisons and the like of npu tensors run as operators of npusim, with the card's
 bits and time, where an operator takes the call. Tensors of two types are cast to one before it,
-and a view is copied first, by kernels of its own (:mod:`npusim.torch.views`). In place, a kernel
+and a view is copied first, by separate kernels (:mod:`npusim.torch.views`). In place, a kernel
 writes to the tensor itself, which must be contiguous. All other calls run on the host, as
 operations without a kernel do, and those with `out=`.
 """

@@ -1,6 +1,6 @@
 """`scaled_dot_product_attention` of npu tensors: one kernel where there is one, else its parts.
 
-torch_npu has an implementation of its own, which makes a mask and calls npu_fusion_attention_v3
+torch_npu has its own implementation, which makes a mask and calls npu_fusion_attention_v3
 (torch_npu 2.14.0, csrc/aten/npu_native_functions_by_codegen.yaml, and what
 distributed/tensor/experimental/_context_parallel/_npu_attention.py says of it). That kernel,
 FlashAttentionScore, also serves training and is not simulated. The kernel for inference that

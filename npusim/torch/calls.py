@@ -1,4 +1,4 @@
-"""Operations of torch as its dispatcher hands them to the card, kept while somebody asks for them.
+"""Operations of torch as its dispatcher hands them to the card, recorded while asked for.
 
 Those that torch takes apart before, such as `aten::linear`, appear as what they become.
 """
@@ -32,25 +32,25 @@ class Call:
     began_us: float
     """Simulated time when it was called."""
     first: int
-    """The number of events that were kept before."""
+    """The number of events that were recorded before."""
     inputs: tuple[torch.Size, ...] = ()
     """Shapes of its tensors."""
     dtypes: tuple[str, ...] = ()
     stack: tuple[str, ...] = ()
     """Where it was called, the innermost frame first."""
     after: int = 0
-    """The number of events that had been kept when it returned."""
+    """The number of events that had been recorded when it returned."""
 
     @property
     def name(self) -> str:
-        """As profilers show it: `aten::add`."""
+        """The name that profilers show: `aten::add`."""
         namespace, packet = self.operator.split(".")[:2]
         return f"{namespace}::{packet}"
 
 
 @dataclass(eq=False)
 class Calls:
-    """What was called, in order, beside the events that the clock keeps."""
+    """What was called, in order, next to the events that the clock records."""
 
     events: list[Event] = field(default_factory=list)
     has_shapes: bool = False
@@ -96,7 +96,7 @@ _keepers: list[Calls] = []
 
 
 def noted(operator: str | None, run: Callable[..., object]) -> Callable[..., object]:
-    """*run*, told to whoever keeps calls as *operator*; None: of the operation it is given."""
+    """*run*, recorded as *operator* while calls are; None: as the operation it is given."""
 
     def call(*args: object, **kwargs: object) -> object:
         if not _keepers or clock.is_paused:

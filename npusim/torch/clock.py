@@ -61,7 +61,7 @@ class Keeper(Protocol):
 class Clock:
     """What the card has done so far, and when.
 
-    Events are kept only while somebody records, so that a long script does not grow.
+    Events are stored only while somebody records, so that a long script does not grow.
     """
 
     now_us: float = 0.0
@@ -96,7 +96,7 @@ class Clock:
         return bool(self._recordings)
 
     def kernel(self, run: Result, name: str | None = None) -> None:
-        """Move on by the time of *run*, kernel by kernel; *name* is that of its own.
+        """Move on by the time of *run*, kernel by kernel; *name* is that of the run's own kernel.
 
         In a graph the launch is paid once: a later kernel pays only what its own costs more.
         """
@@ -156,11 +156,11 @@ class Clock:
         """What has passed, and how much of it is timed, in one line."""
         missing = sum(self.not_timed.values())
         kernels = counted(self.kernels + missing, "kernel", "kernels")
-        told = (
+        line = (
             f"{self.now_us:.2f} us simulated in {counted(self.launches, 'launch', 'launches')}; "
             f"{self.kernels} of {kernels} timed"
         )
-        return f"{told}; not timed: {tally(self.not_timed)}" if missing else told
+        return f"{line}; not timed: {tally(self.not_timed)}" if missing else line
 
     def _trust(self, kind: Kind, time_us: float) -> None:
         key = kind, time_us < SHORT_US
@@ -169,7 +169,7 @@ class Clock:
     def accuracy(self) -> list[str]:
         """How far to trust the times, a line for each kind of kernel: those that took most first.
 
-        The kernels of a kind that take 10 us and more are told apart from shorter ones.
+        The kernels of a kind that take 10 us and more are counted apart from shorter ones.
         """
         most = sorted(self._times_us.items(), key=lambda item: (-item[1], item[0]))
         return [

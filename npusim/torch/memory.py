@@ -1,6 +1,6 @@
 """How much of the card's memory tensors take, as torch_npu's allocator counts it.
 
-Each storage is rounded up to the allocator's blocks. Nothing is kept for later use, so what is
+Each storage is rounded up to the allocator's blocks. Nothing is held for later use, so what is
 reserved is what is allocated.
 """
 

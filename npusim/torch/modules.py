@@ -1,6 +1,6 @@
-"""Which module of a model is at work, for whoever records what the card does.
+"""Which module of a model is at work, for those that record what the card does.
 
-Hooks that torch calls around the forward of every module tell. The path of a module is that of
+Hooks that torch calls around the forward of every module find it. The path of a module is that of
 `named_modules()` below the outermost one that was called, whose class comes first:
 `LlamaForCausalLM.model.layers.0.self_attn.q_proj`. What `torch.compile` makes of a module has the
 path of that module, and operations of a compiled graph have those that dynamo has noted. Kernels of

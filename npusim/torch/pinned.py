@@ -1,4 +1,4 @@
-"""Pinned memory: host tensors that a card could copy without waiting, told apart by a mark.
+"""Pinned memory: host tensors that a card could copy without waiting, which carry a mark.
 
 Copies take no simulated time, so pinned memory is ordinary memory here; torch's own functions would
 ask for an allocator that only a backend in C++ can give.

@@ -1,7 +1,7 @@
 """Products of torch on npu tensors: `mm`, `bmm`, `addmm`, `baddbmm` and `mv` as the card runs them.
 
 `matmul`, `linear`, `einsum` and attention come here as torch takes them apart. A product is one
-launch of the operator `matmul`, and beside it there are those that aclnn adds (ops-nn,
+launch of the operator `matmul`, and next to it there are those that aclnn adds (ops-nn,
 matmul/mat_mul_v3/op_api and matmul/common/op_host/op_api):
 
 * an operand that is a plain transposed view goes in as it lies, any other view is copied first;
@@ -10,7 +10,7 @@ matmul/mat_mul_v3/op_api and matmul/common/op_host/op_api):
 * k = 1 is Mul and never reaches the cube, but on Atlas inference, with a bias or FRACTAL_NZ, and
   with bfloat16 of more than 4000 columns or fewer than 10000 elements;
 * a number a column that is added is a bias, of bfloat16 cast to float32 first;
-* a whole matrix is added by a kernel of its own, Axpy if there is an `alpha`: to the product in
+* a whole matrix is added by a separate kernel, Axpy if there is an `alpha`: to the product in
   float32, as which the matrix is then cast too, and the sum back; to the product as it is rounded
   on Atlas inference, and where the weight is FRACTAL_NZ. That `baddbmm` does the like is assumed.
 
@@ -32,7 +32,7 @@ __all__ = ["kernels"]
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 MOST_MUL_COLUMNS = 4000
-"""Of bfloat16 with k = 1, if Mul is to take it (matmul_util.cpp)."""
+"""A bfloat16 product with k = 1 has at most so many, if Mul is to take it (matmul_util.cpp)."""
 LEAST_MUL_ELEMENTS = 10000
 """The same of its result."""
 

@@ -1,6 +1,6 @@
 """What a model launches on the card, launch by launch, with the module that was at work.
 
-A launch is reduced to a line at once: neither tensors nor programs are kept.
+A launch is reduced to a line at once: neither tensors nor programs are held.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Recording:
         inputs, outputs = _described(run.arguments), _described(run.outputs)
         key = (id(run.trace), run.op, inputs, outputs, event.time_us, event.launch_us)
         if key not in self._kernels:
-            # The trace is kept, or another one might come to lie where it was.
+            # The trace is held, or another one might come to lie where it was.
             self._kernels[key] = run.trace, _kernel(event, run, inputs, outputs)
         return self._kernels[key][1]
 

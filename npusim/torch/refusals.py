@@ -96,7 +96,7 @@ def refusal(module: str, name: str) -> object:
 
 def others_of(module: str, *parts: ModuleType) -> Callable[[str], object]:
     """`__getattr__` of a module of ours that answers for *module*: what *parts* list in `__all__`
-    is its own, and what torch_npu has there beside refuses when called."""
+    is its own, and what else torch_npu has there refuses when called."""
 
     def find(name: str) -> object:
         for part in parts:
@@ -133,5 +133,5 @@ def _why(name: str) -> str:
     if name in INSTEAD:
         return f"use {INSTEAD[name]}"
     if name.startswith(("npu_", "_npu_")):
-        return "it would need a kernel of its own: write it with torch's own operations"
+        return "it would need its own kernel: write it with torch's own operations"
     return "do without it"

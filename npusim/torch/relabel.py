@@ -45,7 +45,7 @@ def to_npu(tensor: torch.Tensor) -> torch.Tensor:
 
 def overwrite(target: torch.Tensor, source: torch.Tensor) -> None:
     """Let *target* on npu hold *source*, where the kernel itself has written there: a copy of one
-    npu tensor to another would be a kernel of its own."""
+    npu tensor to another would be a separate kernel."""
     if card.computes_values():
         to_host(target).copy_(to_host(source))
 

@@ -1,6 +1,6 @@
 """Shapes without values: what a model launches and how long it takes, for no memory.
 
-Tensors on npu are of memory that nobody touches, which the system never hands out. Operators of the
+Tensors on npu are of memory that nobody touches, which the system never provides. Operators of the
 card are given shapes and types alone, and find their times as :func:`npusim.run` does for a
 `TensorSpec`. Other operations find the shapes of their results as torch does on its meta device.
 Whoever needs a value, to decide or to print, is refused with the line of the script.
@@ -51,7 +51,7 @@ def refuse(what: str) -> NoReturn:
 
 
 def untouched(shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-    """A host tensor of that geometry, in memory that the system hands out when it is touched."""
+    """A host tensor of that geometry, in memory that the system provides when it is touched."""
     reach = sum((size - 1) * step for size, step in zip(shape, stride, strict=True)) + 1
     count = 1 if 0 in tuple(shape) else reach
     memory = torch.from_numpy(np.zeros(count * dtype.itemsize, np.uint8))

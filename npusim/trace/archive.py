@@ -23,9 +23,9 @@ from npusim.data.files import opened
 __all__ = ["Archive", "DamageError", "save"]
 
 MAX_BYTES = 1 << 32
-"""Of all arrays together, unpacked: 178 million micro-ops."""
+"""All arrays together have at most so many, unpacked: 178 million micro-ops."""
 MAX_TEXT_BYTES = 1 << 28
-"""Of the text: a thousand times what the largest operators have."""
+"""The text has at most so many: a thousand times what the largest operators have."""
 MAX_HEADER_BYTES = 1 << 16
 """More than the header of an array has, in any version (numpy.lib.format)."""
 ENCRYPTED = 1
@@ -64,7 +64,7 @@ def save(
 def _check_size(what: str, nbytes: int, most_bytes: int) -> None:
     if nbytes > most_bytes:
         raise ValueError(
-            f"record: the {what} of a run that is kept must have at most {most_bytes} bytes, not "
+            f"record: the {what} of a stored run must have at most {most_bytes} bytes, not "
             f"{nbytes}; run it on smaller tensors, or without a folder"
         )
 

@@ -24,7 +24,7 @@ class CopyTimes:
     """Copies from and to global memory, in program order; `(copies,)` each, not to be written to.
 
     Between `asked` and `moved` bytes move as fast as the core's port lets them, but for the cycles
-    of the causes told apart here.
+    of the causes distinguished here.
     """
 
     index: Rows
@@ -42,7 +42,7 @@ class CopyTimes:
     turning: Cycles
     """Cycles in which rows were turned one after the other, more slowly than the port can."""
     gm_bytes: NDArray[np.float64]
-    """As :attr:`LaneTrace.gm_bytes`, of each copy."""
+    """What each copy adds to :attr:`LaneTrace.gm_bytes`."""
 
     def __post_init__(self) -> None:
         # Runs of the same kernel share them.
@@ -65,7 +65,7 @@ def copies_of(program: Program) -> Rows:
 # ---- on disk ----
 
 ROWS = 7
-"""Of the array in which a folder keeps them."""
+"""The array in which a folder stores them has so many."""
 
 
 def packed(copies: CopyTimes, start: Cycles) -> NDArray[np.int64]:

@@ -20,7 +20,7 @@ __all__ = ["ORDERING", "LaneTrace", "LazyLaneTrace", "PipeCounter", "Span", "Tra
 Cycles = NDArray[np.int64]
 Rows = NDArray[np.int64]
 Work = dict[Pipe, tuple[Rows, int]]
-"""Of a body: pipe -> numbers of the micro-ops that work there, and the bytes they copy."""
+"""What a body does: pipe -> numbers of its micro-ops there, and the bytes they copy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +71,10 @@ class LaneTrace:
     groups: tuple[int, ...] = ()
     """Group of each core, see :attr:`Block.group`; left out, all are of group 0."""
     l2_hit_bytes: int = 0
-    """Of `l2_bytes`, those that the L2 had, and those that were stored."""
+    """The part of `l2_bytes` that the L2 had, or that was stored."""
     l2_written_bytes: int = 0
-    """Of `l2_bytes`, those that were stored."""
-    tell_copies: Callable[[], CopyTimes] = CopyTimes.none
+    """The part of `l2_bytes` that was stored."""
+    find_copies: Callable[[], CopyTimes] = CopyTimes.none
     """Tells what held its copies up; nothing where only the times are known."""
 
     def __post_init__(self) -> None:
@@ -94,7 +94,7 @@ class LaneTrace:
     @cached_property
     def copies(self) -> CopyTimes:
         """What held its copies up; worked out when somebody asks, which a run alone does not."""
-        return self.tell_copies()
+        return self.find_copies()
 
     def group(self, core: int) -> int:
         """The group of *core*, which must be one of the lane's."""
@@ -131,13 +131,13 @@ class LaneTrace:
 class LazyLaneTrace(LaneTrace):
     """A lane whose times are worked out when somebody asks, which a run alone does not."""
 
-    def __init__(self, tell_times: Callable[[], Cycles], last_end: int, **facts: object) -> None:
-        """*tell_times* gives start, free and end, `(3, ops)`; *facts* are all other fields."""
-        self.__dict__.update(facts, tell_times=tell_times, last_end=last_end)
+    def __init__(self, find_times: Callable[[], Cycles], last_end: int, **facts: object) -> None:
+        """*find_times* gives start, free and end, `(3, ops)`; *facts* are all other fields."""
+        self.__dict__.update(facts, find_times=find_times, last_end=last_end)
 
     @cached_property
     def _times(self) -> tuple[Cycles, Cycles, Cycles]:
-        times: Cycles = self.__dict__["tell_times"]()
+        times: Cycles = self.__dict__["find_times"]()
         times.setflags(write=False)
         start, free, end = times
         return start, free, end
@@ -222,12 +222,12 @@ class Trace:
 
     @property
     def l2_hit_bytes(self) -> int:
-        """Of them, those that the L2 had, and those that were stored."""
+        """The part of them that the L2 had, or that was stored."""
         return sum(len(lane.cores) * lane.l2_hit_bytes for lane in self.lanes)
 
     @property
     def l2_written_bytes(self) -> int:
-        """Of them, those that were stored."""
+        """The part of them that was stored."""
         return sum(len(lane.cores) * lane.l2_written_bytes for lane in self.lanes)
 
     @cached_property
@@ -242,7 +242,7 @@ class Trace:
 
     @property
     def slowest_of_kinds(self) -> tuple[LaneTrace, ...]:
-        """Of each kind of core those that end last, in the order of the kinds' first cores."""
+        """The cores of each kind that end last, in the order of the kinds' first cores."""
         found: dict[str, LaneTrace] = {}
         for lane in sorted(self.lanes, key=lambda lane: lane.cores[0]):
             known = found.setdefault(lane.kind, lane)

@@ -18,7 +18,7 @@ class Launch:
     launch_us: float
     """What starting and ending it costs around the cores' own time."""
     cycles: int | None
-    """Of the slowest core, from its first micro-op to its last result."""
+    """Cycles of the slowest core, from its first micro-op to its last result."""
     gm_bytes: int
     """Moved from and to global memory."""
     l2_bytes: int

@@ -57,7 +57,7 @@ class Kernel:
     launch_us: float
     """What starting and ending it costs of that."""
     cycles: int
-    """Of the slowest core."""
+    """Cycles of the slowest core."""
     read_bytes: int
     """What its cores read from memory, the L2 included."""
     written_bytes: int
@@ -76,7 +76,7 @@ class KernelLaunch:
 
     kernel: Kernel
     start_us: float
-    """Since the record began."""
+    """Microseconds since the record began."""
     stream: int
     operator: str
     """The operation of torch that launched it: `aten.mm.default`."""
@@ -87,12 +87,12 @@ class KernelLaunch:
 
     @property
     def time_us(self) -> float:
-        """As :attr:`Kernel.time_us`."""
+        """The same as :attr:`Kernel.time_us`."""
         return self.kernel.time_us
 
     @property
     def end_us(self) -> float:
-        """Since the record began."""
+        """Microseconds since the record began."""
         return self.start_us + self.kernel.time_us
 
 

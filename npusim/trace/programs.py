@@ -22,7 +22,7 @@ from npusim.trace.lanes import LaneTrace, Trace
 __all__ = ["Count", "LaneRow", "Name", "Tree", "described", "lane_row", "named", "programs_of"]
 
 MAX_LETTERS = 1000
-"""Of a name, or of a line of code."""
+"""A name, or a line of code, has at most so many."""
 MAX_SIZE = 1 << 48
 """Sizes and places in bytes, and counts: far above any tensor."""
 MAX_NUMBER = 1 << 64
@@ -244,7 +244,7 @@ def _fits(value: Any, kind: Any) -> bool:
     if origin is Literal:
         return value in get_args(kind)
     if origin in (Union, UnionType):
-        # A number beside other types is one that a register holds.
+        # A number among other types is one that a register holds.
         is_number = type(value) is int and abs(value) <= MAX_NUMBER
         return any(is_number if each is int else _fits(value, each) for each in get_args(kind))
     if origin is tuple:

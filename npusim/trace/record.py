@@ -66,22 +66,22 @@ class Record:
 
     @property
     def template(self) -> str | None:
-        """As :attr:`Run.template`."""
+        """The same as :attr:`Run.template`."""
         return self.facts["template"]  # type: ignore[no-any-return]
 
     @property
     def time_us(self) -> float | None:
-        """As :attr:`Run.time_us`."""
+        """The same as :attr:`Run.time_us`."""
         return self.facts["time_us"]  # type: ignore[no-any-return]
 
     @property
     def launch_us(self) -> float:
-        """As :attr:`Run.launch_us`."""
+        """The same as :attr:`Run.launch_us`."""
         return float(self.facts["launch_us"])
 
     @property
     def launches(self) -> tuple[Launch, ...]:
-        """As :attr:`Run.launches`."""
+        """The same as :attr:`Run.launches`."""
         return tuple(Launch(**launch) for launch in self.facts["launches"])
 
     @property
@@ -91,7 +91,7 @@ class Record:
 
     @property
     def accuracy(self) -> Accuracy | None:
-        """As :attr:`Run.accuracy`."""
+        """The same as :attr:`Run.accuracy`."""
         found = self.facts["accuracy"]
         return None if found is None else Accuracy.from_json(found)
 
@@ -244,7 +244,7 @@ def _check_facts(trace: Trace, facts: Facts) -> None:
     if trace.cycles != facts.cycles or counters != facts.counters:
         raise DamageError(f"its cycles and counters must be those of {RECORD}")
     if not facts.launches:
-        raise DamageError(f"{RECORD} must tell of its launch")
+        raise DamageError(f"{RECORD} must describe its launch")
     *earlier, own = facts.launches
     took_us = own.launch_us + trace.cycles / trace.clock_hz * 1e6
     took_us += sum(launch.time_us or 0.0 for launch in earlier)

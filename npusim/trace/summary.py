@@ -73,7 +73,7 @@ class Joined:
     pipe: Pipe
     micro_ops: int
     calls: int
-    """As :attr:`Part.calls`."""
+    """The same as :attr:`Part.calls`."""
     start: int
     free: int
     """The pipe can take its next micro-op."""
@@ -126,7 +126,7 @@ class Summary:
         return self._parts[lane]
 
     def joined(self, lane: LaneTrace) -> list[list[Joined]]:
-        """Of each part of *lane* the spans that stand for it; none where micro-ops are shown."""
+        """The spans that stand for each part of *lane*; none where micro-ops are shown."""
         parts = self.parts(lane)
         found: list[list[Joined]] = [[] for _ in parts]
         places = [number for number, part in enumerate(parts) if part.is_joined]

@@ -46,8 +46,8 @@ def lane_of(
     own |= {"cores": tuple(row.cores), "groups": tuple(row.groups), "program": program}
     del own["copy_count"]
     found = archive.array(f"copies{number}", (COPY_ROWS, row.copy_count))
-    told = partial(_same, _copies(found, program, start, free))
-    return LaneTrace(start=start, free=free, end=end, tell_copies=told, **own)
+    find_copies = partial(_same, _copies(found, program, start, free))
+    return LaneTrace(start=start, free=free, end=end, find_copies=find_copies, **own)
 
 
 def _same(copies: CopyTimes) -> CopyTimes:

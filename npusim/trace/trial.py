@@ -10,7 +10,7 @@ __all__ = ["Cause", "Known", "Trial"]
 
 Cause = Literal[
     "gm", "l2 reads", "l2 writes", "port", "rows", "memory latency", "copy issue",
-    "cube", "vector", "buffers", "scalar", "pipe latency", "hand out", "flags", "cross-core flags",
+    "cube", "vector", "buffers", "scalar", "pipe latency", "dispatch", "flags", "cross-core flags",
 ]  # fmt: skip
 """Why a cycle of the critical path passed; `npusim.reports.causes.CAUSES` has words for each."""
 Known = Cause | Literal["launch", "earlier"]

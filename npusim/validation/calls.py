@@ -75,7 +75,7 @@ from npusim.micro.published import find
 from npusim.ops._attention.problem import MASK_EXTENT
 from npusim.ops._dynamic_quant.choice import UB_BYTES, max_columns
 from npusim.run import run
-from npusim.timing.memory import WHOLE, kept
+from npusim.timing.memory import WHOLE, resident_share
 from npusim.validation.columns import (
     TRACED,
     bias_dtype,
@@ -224,10 +224,10 @@ def _grouped_matmul(row: Row) -> tuple[Timed, ...]:
         )
     options: Arguments = {"group_list": np.array(list(map(int, ends)), np.int64)}
     options |= {"group_type": 0, "split_item": 3}
-    told = dict(part.split() for part in row.variant.split(", ") if part)
-    if "tuning" in told:
-        options["tuning_config"] = [int(told["tuning"])]
-    options["act_type"] = int(told.get("activation", 0))
+    named = dict(part.split() for part in row.variant.split(", ") if part)
+    if "tuning" in named:
+        options["tuning_config"] = [int(named["tuning"])]
+    options["act_type"] = int(named.get("activation", 0))
     if row.bias:
         kind = "float32" if row.x_dtype == "bfloat16" else row.x_dtype
         options["bias"] = TensorSpec((experts, n), kind)
@@ -274,12 +274,12 @@ def _shares(row: Row, m: int, experts: int) -> Array:
     """How many of *m* rows each of *experts* gets `(experts,)`."""
     if m > experts:
         return np.random.default_rng(0).multinomial(m, [1 / experts] * experts)
-    draw = Draw.told(row.note)
+    draw = Draw.read(row.note)
     if draw is None or draw.here != experts:
-        raise NotModelledError("which experts so few rows went to is not told")
+        raise NotModelledError("which experts so few rows went to is not known")
     if draw.spread > OPEN:
         raise NotModelledError(
-            f"which experts so few rows went to is not told, and how many differs by "
+            f"which experts so few rows went to is not known, and how many differs by "
             f"{draw.spread:.0%} from draw to draw"
         )
     return draw.rows(m)
@@ -374,7 +374,7 @@ def _attention(row: Row) -> tuple[Timed, ...]:
         options["block_table"] = TensorSpec((requests, blocks), "int32")
         options |= {"block_size": PAGE, "actual_seq_lengths_kv": [keys] * requests}
     # All come between two uses of one.
-    share = kept(2 * (query.nbytes + kv.nbytes), devices.load(row.device))
+    share = resident_share(2 * (query.nbytes + kv.nbytes), devices.load(row.device))
     l2: L2State = (
         "repeat" if share == WHOLE else dict.fromkeys(("query", "key", "value"), share / WHOLE)
     )
@@ -441,6 +441,6 @@ variant that is not simulated raises NotModelledError.
 
 ABSENT = {
     "micro: ": "a kernel of the vendor's guide that is not simulated, or not by that name",
-    "as noted: ": "told in passing, as a sum or for a shape that is not exact",
+    "as noted: ": "mentioned in passing, as a sum or for a shape that is not exact",
 }
 """How the op of a row begins -> why it has no place in KERNELS."""

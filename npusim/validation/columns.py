@@ -8,7 +8,7 @@ from npusim import devices
 from npusim.chip import L2State
 from npusim.data.tensor import TensorSpec
 from npusim.devices.schema import ICache
-from npusim.timing.memory import WHOLE, kept
+from npusim.timing.memory import WHOLE, resident_share
 from npusim.validation.rows import Row, RowError
 
 __all__ = [
@@ -26,7 +26,7 @@ __all__ = [
 
 
 COPIES = 6
-"""Of the weights, used in turn: hudingyi688/aiconfigurator-npu@90d7765, its benchmark."""
+"""Copies of the weights, used in turn: hudingyi688/aiconfigurator-npu@90d7765, its benchmark."""
 TRACED = "docs/profiler_alignment"
 """Its rows come from traces of a whole model, where other kernels run in between."""
 TRANSPOSED = ("matmul_bf16_910b", "wqbmm_310p")
@@ -96,7 +96,7 @@ def l2_of(row: Row, weight: TensorSpec | None = None, *names: str) -> L2State:
     share = 0
     if row.l2 == "weights cold":
         # All copies come between two uses of one.
-        share = kept(COPIES * weight.nbytes, devices.load(row.device))
+        share = resident_share(COPIES * weight.nbytes, devices.load(row.device))
     if share == WHOLE:
         return "warm"
     return {name: share / WHOLE} | dict.fromkeys(activations, 1.0) if share else tuple(activations)

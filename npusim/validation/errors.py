@@ -1,7 +1,7 @@
 """How far simulated times are off, family by family.
 
 Kernels of 10 us and more are judged by their error as a share of the measured time, shorter ones,
-where launch is most of it, by microseconds. Where a row tells the least time next to the median, a
+where launch is most of it, by microseconds. Where a row gives the least time next to the median, a
 simulated time between them is right, and another is off by what it lacks to the nearer one.
 """
 
@@ -25,7 +25,7 @@ class Errors:
 
     rows: int
     median: float | None = None
-    """Of the error without its sign."""
+    """The median error without its sign."""
     p90: float | None = None
     """What nine of ten rows keep below, without sign."""
     bias: float | None = None
@@ -56,7 +56,7 @@ class Family:
         return self.long.rows + self.short.rows
 
     def to_json(self) -> dict[str, object]:
-        """As plain numbers and strings."""
+        """It as plain numbers and strings."""
         return asdict(self)
 
 

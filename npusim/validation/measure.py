@@ -36,7 +36,7 @@ class Result:
         return self.off_us / self.row.nearest_us(self.time_us)
 
     def to_json(self) -> dict[str, object]:
-        """As plain numbers and strings."""
+        """It as plain numbers and strings."""
         row = self.row
         sizes = {name: getattr(row, name) for name in ("m", "k", "n") if getattr(row, name)}
         return {

@@ -123,7 +123,7 @@ def errors(results: Sequence[Result], *, ax: Axes | None = None) -> Axes:
         own = [result.error or 0.0 for result in found if result.row.family == name]
         if not own:
             continue
-        # Half a bin inside, since the last edges belong to no bin of their own.
+        # Half a bin inside, since the last edges belong to no bin.
         kept = np.clip(own, -EDGE + BIN / 2, EDGE - BIN / 2)
         counts, _ = np.histogram(kept, edges)
         ax.bar(

@@ -29,10 +29,10 @@ class Draw:
     here: int
 
     @staticmethod
-    def told(note: str) -> Draw | None:
+    def read(note: str) -> Draw | None:
         """What the *note* of a row says; None if it says nothing of the kind.
 
-        >>> Draw.told("m: 8 tokens, 6 of 64 experts each, 64 of them here")
+        >>> Draw.read("m: 8 tokens, 6 of 64 experts each, 64 of them here")
         Draw(tokens=8, chosen=6, experts=64, here=64)
         """
         found = NOTE.search(note)

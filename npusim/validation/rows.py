@@ -19,7 +19,7 @@ __all__ = ["SHIPPED", "Row", "RowError", "read"]
 
 SHIPPED = "silicon.csv"
 MAX_BYTES = 1 << 26
-"""Of a file; a row has less than a thousand."""
+"""A file has at most so many; a row has less than a thousand."""
 
 
 REPLAYED = "matmul_bf16_910b"
@@ -30,7 +30,7 @@ HOST_US = 9.0, 12.0
 between these measures the host, and not the kernel, if SEVERAL products that are no smaller take
 CLEARLY less. Inferred from the times; the source has no word on it."""
 CLEARLY = 0.8
-"""As a share of its time."""
+"""They take clearly less when they take this share of the time or less."""
 SEVERAL = 2
 """One alone may owe its time to another tiling."""
 

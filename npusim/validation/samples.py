@@ -10,13 +10,13 @@ from npusim.validation.rows import Row
 __all__ = ["LONGEST_US", "MOST_ROWS", "sample"]
 
 MOST_ROWS = 10
-"""Of a family, beside those that are not modelled, which cost nothing."""
+"""So many rows of a family are timed, besides those that are not modelled, which cost nothing."""
 LONGEST_US = 430.0
 """A kernel has about as many micro-ops as it takes long; of longer ones there are none."""
 
 
 def sample(rows: Iterable[Row]) -> tuple[Row, ...]:
-    """Of each family MOST_ROWS that lie evenly from its shortest to its longest, in their order.
+    """MOST_ROWS rows of each family, evenly from its shortest to its longest, in their order.
 
     Those that took longer than LONGEST_US are passed over, but for the shortest row of a family.
     The same rows always give the same ones. Raises RowError if a row lacks what its operator needs.

@@ -1,6 +1,6 @@
 """The buffers of one core as bounded bytes, or those of several cores that do the same.
 
-Cores that run the same micro-ops side by side are *lanes*: each has buffers of its own, and what is
+Cores that run the same micro-ops side by side are *lanes*: each has its own buffers, and what is
 read of them or written to them has the lanes as its first axis. One core alone has no such axis.
 
 What a micro-op leaves may be a lazy tile, whose bytes are written only when a micro-op reads them:
@@ -90,7 +90,7 @@ class Buffers:
         sizes = {name: getattr(core, f"{name}_bytes") for name in BUFFERS}
         self._sizes: dict[str, int] = {n: size for n, size in sizes.items() if size is not None}
         self._bytes: dict[str, NDArray[np.uint8]] = {}
-        """Of the buffers that hold more than lazy tiles, or did."""
+        """Bytes of the buffers that hold more than lazy tiles, or did."""
         self._views: dict[Local, tuple[int, Array]] = {}
         """One past the last byte, and the elements."""
         self._rows: dict[Rows, tuple[int, NDArray[np.uint8]]] = {}

@@ -3,13 +3,13 @@
 Blocks that run the same bodies in the same order differ only in where their names of global memory
 begin. They do not meet before they have ended, or only where a flag between cores makes all of them
 wait, and the checks have shown that no block touches what another writes without such a flag. So
-micro-op after micro-op may be computed for all of them at once: each has buffers and registers of
-its own, and finds in global memory what it would find alone.
+micro-op after micro-op may be computed for all of them at once: each has its own buffers and
+registers, and finds in global memory what it would find alone.
 
-Three things are left alone. Atomic additions round, so their order counts: whoever has one runs by
-itself, and where cores meet all do then. A matrix of the cube is one call of numpy already, and is
-held in a way of its own (``matrices``). And where a core may trap, the first one in the order of
-the blocks must be the one that is named: batches that meet would have to wait for one that stopped.
+Three things are left alone. Atomic additions round, so their order counts: a block that has one
+runs by itself, and where cores meet all do then. A matrix of the cube is one call of numpy already,
+and is held otherwise (``matrices``). And where a core may trap, the first one in the order of the
+blocks must be the one that is named: batches that meet would have to wait for one that stopped.
 """
 
 from __future__ import annotations

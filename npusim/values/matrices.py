@@ -1,4 +1,4 @@
-"""Lazy tiles: matrices in L1, L0A, L0B and L0C, kept as arrays until their bytes are read.
+"""Lazy tiles: matrices in L1, L0A, L0B and L0C, held as arrays until their bytes are read.
 
 Writing a tile as the bytes that it has on the chip and reading these as a matrix gives the same
 numbers, but reordering fractals takes long, so it is done only when needed. An accumulator keeps
@@ -72,7 +72,7 @@ class L1Tile:
     nz_rows: int
     matrix: Array
     address: int = 0
-    """Of the first element, where the matrix is a view of memory that is never written, else 0."""
+    """Where the first element lies, if the matrix views memory that is never written, else 0."""
     end: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -134,7 +134,7 @@ class L0Tile:
     layout: Layout
     matrix: Array
     address: int = 0
-    """Of the first element, where the matrix is a view of memory that is never written, else 0."""
+    """Where the first element lies, if the matrix views memory that is never written, else 0."""
     end: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -185,7 +185,7 @@ class Factor(NamedTuple):
 
     matrix: Array
     address: int = 0
-    """Of the first element, where the matrix is a view of memory that is never written, else 0."""
+    """Where the first element lies, if the matrix views memory that is never written, else 0."""
 
     @property
     def is_constant(self) -> bool:
@@ -249,7 +249,7 @@ def _as_single(matrix: Array) -> Array:
 PANEL_BYTES = 1 << 25
 """Bytes that Panels keeps at least: some operands of 512 x 2048."""
 PANEL_SHARE = 3
-"""Of large tensors it keeps a third of their bytes: a run takes little more than they do."""
+"""It holds a third of the bytes of large tensors: a run takes little more than they do."""
 
 
 @dataclass(slots=True)
@@ -328,7 +328,7 @@ class Accumulator:
 
 
 LARGEST_PRODUCT = 1 << 14
-"""Of two int8: -128 times itself."""
+"""The largest product of two int8: -128 times itself."""
 LONGEST = 1 << 15
 """Products are joined up to this k."""
 

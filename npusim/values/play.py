@@ -81,8 +81,8 @@ class Player:
         batches = self._batches()
         if self._has_cross_core_flags:
             # Blocks side by side go on together, and cores that take turns might wait for ever.
-            told = {batch: self._flags(batch[0]) for batch in batches}
-            if not _meet(told, CrossCoreFlagCounts(self._blocks)):
+            flags = {batch: self._flags(batch[0]) for batch in batches}
+            if not _meet(flags, CrossCoreFlagCounts(self._blocks)):
                 batches = [(block,) for block in self._blocks]
         plays = {batch: self._play(batch) for batch in batches}
         if not _meet(plays, CrossCoreFlagCounts(self._blocks), progress):

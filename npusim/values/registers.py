@@ -2,7 +2,7 @@
 
 The scalar unit hands a register's contents out with a micro-op, which may wait in the queue of its
 pipe while the register is set again. Computed later, it would find the new contents; so each time
-that a register is set it gets a name of its own.
+that a register is set it gets a new name.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["renamed"]
 
 
 def renamed(ops: Iterable[MicroOp]) -> list[MicroOp]:
-    """*ops*, in program order, with a register of its own for each time that one is set."""
+    """*ops*, in program order, with a new register for each time that one is set."""
     times: Counter[Register] = Counter()
     return [_renamed(op, times) for op in ops]
 

@@ -1,6 +1,6 @@
 """Runs: micro-ops that differ in where their operands lie only, computed as one.
 
-Kernels take the rows of a tile one after the other, each by an instruction of its own, which costs
+Kernels take the rows of a tile one after the other, each by a separate instruction, which costs
 numpy a call for a few hundred elements. Where operands go on by the same number of bytes from one
 instruction to the next, the rows are an axis of one array, and there is one call for all of them.
 There are two kinds:
@@ -75,7 +75,7 @@ def _alike(ops: Sequence[MicroOp]) -> Iterator[tuple[int, int]]:
 
 
 def _steps(one: MicroOp, other: MicroOp) -> tuple[int, ...] | None:
-    """By how many bytes operands go on from *one* to *other*; None if there is more to tell."""
+    """By how many bytes operands go on from *one* to *other*; None if more than that differs."""
     fields = FIELDS.get(type(one))
     if fields is None or type(one) is not type(other):
         return None

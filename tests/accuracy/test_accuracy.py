@@ -1,4 +1,4 @@
-"""Which measured kernels a run is like, and what is told of them."""
+"""Which measured kernels a run is like, and what is reported of them."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ def test_the_kernels_that_ship_are_known() -> None:
 # ---- runs ----
 
 
-def test_a_run_tells_of_its_kind() -> None:
+def test_a_run_reports_its_kind() -> None:
     x, weight = TensorSpec((16, 512), "float16"), TensorSpec((512, 256), "float16")
     run = npusim.run("matmul", x, weight, device="ascend910b2")
 

@@ -171,7 +171,7 @@ def test_the_pipe_that_touches_must_know_of_the_wait() -> None:
     verify(block(0, "aic", await_flag("mte1"), *flags, load()), vector)
 
 
-def test_what_the_scalar_unit_awaits_holds_for_all_it_hands_out() -> None:
+def test_what_the_scalar_unit_awaits_holds_for_all_it_issues() -> None:
     vector = block(1, "aiv", store(), raise_flag("mte3"))
     verify(block(0, "aic", await_flag("scalar"), load()), vector)
     races("0 and 1", "0:64", block(0, "aic", load(), await_flag("scalar")), vector)

@@ -96,7 +96,7 @@ def test_groups_that_write_the_same_bytes_race_though_nobody_reads_them() -> Non
     assert f"RaceError: {caught.value}" == whole(blocks)
 
 
-def test_a_race_within_a_group_is_told_as_of_all() -> None:
+def test_a_race_within_a_group_is_reported_for_all() -> None:
     blocks = launch(3, 64, programs(waits=False))
     with pytest.raises(RaceError) as caught:
         check_order(blocks, Orders())

@@ -206,7 +206,7 @@ def test_a_loop_touches_all_that_its_rounds_touch() -> None:
     assert walk(load(200), *sync("mte2", "scalar"), loop) == (0, 1, 2, 3)
 
 
-def test_a_loop_with_steps_narrower_than_its_elements_touches_the_last_whole() -> None:
+def test_a_loop_with_narrow_steps_touches_its_last_element_whole() -> None:
     # Elements of 4 bytes at 0, 2, 4 and 6: bytes 0 to 9.
     loop = ScalarLoop(4, (ScalarLoad("r", Local("ub", 0, FLOAT32, 1), 2),))
     with pytest.raises(RaceError, match=r" at ub\[8:10\]; "):
@@ -330,7 +330,7 @@ def test_a_program_that_follows_the_advice_is_accepted(ops: tuple[MicroOp, ...],
     assert len(walk(*advised(caught.value, list(ops)))) > len(ops)
 
 
-def test_several_writers_are_all_told_of() -> None:
+def test_several_writers_are_all_named() -> None:
     text = (
         f"kernel: micro-ops that touch the same bytes must be ordered by a flag, not "
         f"#1 vector: {fill(128, 32)} and #2 mte3: {store()} at ub[128:256]; set a flag from vector "
@@ -360,7 +360,7 @@ def test_several_writers_are_all_told_of() -> None:
 # ---- what the scalar unit orders ----
 
 
-def test_what_the_scalar_unit_has_waited_for_is_over_for_all_that_it_hands_out() -> None:
+def test_a_wait_of_the_scalar_unit_orders_all_that_it_issues() -> None:
     there = sync("mte2", "scalar")
     assert walk(load(), *there, half()) == (0, 1, 2, 3)
     with pytest.raises(RaceError, match=race(f"#1 {LOAD}", f"#3 {CAST}", "ub[0:256]")):
@@ -369,9 +369,7 @@ def test_what_the_scalar_unit_has_waited_for_is_over_for_all_that_it_hands_out()
     assert walk(fill(), *sync("vector", "scalar"), half()) == (0, 1, 2, 3)
 
 
-def test_what_the_scalar_unit_has_read_may_be_overwritten_but_what_it_writes_is_on_its_way() -> (
-    None
-):
+def test_scalar_reads_are_done_but_scalar_writes_are_pending() -> None:
     word = Local("ub", 64, FLOAT32, 1)
     assert walk(ScalarLoad("r", word), load()) == (0, 1)
     store_it = ScalarStore(word, "r")
@@ -537,12 +535,12 @@ def test_two_pipes_that_wait_for_each_other_are_both_named() -> None:
         )
 
 
-def test_the_scalar_unit_cannot_wait_for_what_it_has_not_handed_out() -> None:
+def test_the_scalar_unit_cannot_wait_for_what_it_has_not_issued() -> None:
     with pytest.raises(DeadlockError, match=stuck("scalar at #0: wait_flag vector->scalar 3")):
         walk(WaitFlag("vector", "scalar", 3), fill(), SetFlag("vector", "scalar", 3))
 
 
-def test_a_full_barrier_waits_for_a_pipe_that_waits_for_what_comes_after_it() -> None:
+def test_a_full_barrier_and_a_pipe_that_waits_beyond_it_deadlock() -> None:
     message = stuck("vector at #0: wait_flag mte2->vector 0", "scalar at #1: barrier all")
     with pytest.raises(DeadlockError, match=message):
         walk(WaitFlag("mte2", "vector", 0), Barrier(), SetFlag("mte2", "vector", 0))

@@ -118,7 +118,7 @@ def test_a_loop_over_memory_that_it_also_reads_is_walked_in_full(walked: list[in
     assert walked == [9]
 
 
-def test_memory_that_is_read_again_after_everything_is_done_is_walked_in_part(
+def test_memory_read_again_when_all_is_done_is_walked_in_part(
     walked: list[int],
 ) -> None:
     loops = (*loop(TILE, 20), Call(Body((Barrier(),))), *loop((READY, BACK, GO), 9))
@@ -136,7 +136,7 @@ def kept(tile: tuple[MicroOp, ...], count: int) -> tuple[Call, ...]:
     return tuple(Call(body, {"x": 512 * turn}) for turn in range(count))
 
 
-def test_a_loop_that_reads_what_it_has_written_in_one_place_is_walked_in_part(
+def test_a_loop_that_rereads_one_place_is_walked_in_part(
     walked: list[int],
 ) -> None:
     tile = (BACK_OUT, BACK, *TILE, BACK_IN)

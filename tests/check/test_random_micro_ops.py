@@ -307,7 +307,7 @@ def test_a_changed_micro_op_is_refused_or_does_what_it_says(drawn: tuple[str, An
         event("does what it says")
 
 
-def test_a_guard_sees_a_byte_before_behind_and_beside() -> None:
+def test_a_guard_sees_a_byte_before_behind_and_between() -> None:
     for index in (GUARD_BYTES - 1, GUARD_BYTES + 64, GUARD_BYTES + 31):
         guard = Guarded(64)
         guard._all[index] += 1

@@ -58,7 +58,7 @@ def race_of(ops: list[MicroOp]) -> RaceError | None:
     return None
 
 
-def test_whoever_follows_the_advice_of_one_race_after_the_other_comes_to_a_right_program() -> None:
+def test_applying_race_fixes_in_turn_yields_a_valid_program() -> None:
     followed = 0
     for seed in range(200):
         program = random_program(seed)

@@ -1,4 +1,4 @@
-"""Each row of the rules broken once, with its whole message, beside a neighbour that passes."""
+"""Each row of the rules broken once, with its whole message, next to a neighbour that passes."""
 
 from __future__ import annotations
 

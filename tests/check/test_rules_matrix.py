@@ -521,7 +521,7 @@ REFUSED: list[tuple[str, MicroOp, str]] = [
         "ai_core",
         CrossCoreSetFlag("all", "vector", 0),
         "the arch must have flags between cores, as 2201 has, not be 2002; "
-        "give each core work of its own",
+        "give each core its own work",
     ),
     (
         "aiv",

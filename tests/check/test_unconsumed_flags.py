@@ -51,7 +51,7 @@ def verify(*cores: list[MicroOp], kinds: tuple[str, ...] = GROUP) -> None:
 def refused(text: str, *cores: list[MicroOp], kinds: tuple[str, ...] = GROUP) -> None:
     with pytest.raises(FlagError, match=f"^{re.escape(text)}$"):
         verify(*cores, kinds=kinds)
-    # Only whoever says so may leave them.
+    # Only an operator that says so may leave them.
     chip.verify(launch(*cores, kinds=kinds), A2, flags_may_stay_up=True)
 
 
@@ -190,7 +190,7 @@ def ways(error: FlagError) -> list[str]:
 
 @given(flags, flags, flags)
 @draws(300)
-def test_whoever_follows_the_advice_has_a_launch_that_passes(
+def test_following_the_advice_yields_a_launch_that_passes(
     cube: list[MicroOp], first: list[MicroOp], second: list[MicroOp]
 ) -> None:
     cores = [cube, first, second]

@@ -105,7 +105,7 @@ def test_a_store_of_what_nobody_wrote_is_refused() -> None:
     check(load(0, 256), store(0, 256))
 
 
-def test_bytes_that_were_stored_once_are_checked_again_after_a_loop_of_stores() -> None:
+def test_stored_bytes_are_checked_again_after_a_loop_of_stores() -> None:
     loop = ScalarLoop(9, (ScalarLoad("a", ub(512, 1), 4), ScalarStore(ub(0, 1), "a", 4)))
     # The last round leaves something written in the register.
     good = load(0, 32), store(0, 32), load(544, 32)
@@ -174,7 +174,7 @@ def test_what_goes_to_workspaces_counts_as_written() -> None:
     ],
     ids=lambda x: type(x).__name__,
 )
-def test_each_element_comes_of_its_own(op: MicroOp, result: int) -> None:
+def test_each_element_comes_of_its_source(op: MicroOp, result: int) -> None:
     known = [Duplicate(ub(1024, 64), 0.0), Duplicate(ub(512, 512), 0.0)]
     known = known[:1] if isinstance(op, Broadcast) else known
     # The first half is there, and so is the first half of the result, but no byte more.
@@ -218,7 +218,7 @@ def test_merged_lists_come_of_theirs_or_of_all_that_a_register_may_mean() -> Non
         sign(*told, load(0, 128), word, lists, store(1024, 128))
 
 
-def test_what_is_taken_out_of_pairs_comes_of_its_own() -> None:
+def test_what_is_taken_out_of_pairs_comes_of_its_source() -> None:
     even = GatherMask("even", ub(512, 32), ub(0, 64))
     check(load(0, 128), even, store(512, 64))
     leaves("ub[128:256]", load(0, 128), even, store(512, 68))
@@ -300,7 +300,7 @@ def test_registers_pass_it_on() -> None:
     check(load(0, 32), take, trap)
 
 
-def test_rounds_of_a_loop_are_told_apart() -> None:
+def test_rounds_of_a_loop_are_distinguished() -> None:
     body = (ScalarLoad("r", ub(0, 1), 4), ScalarStore(ub(512, 1), "r", 4))
     loop = ScalarLoop(16, body)
     check(load(0, 32), loop, store(512, 32))

@@ -172,7 +172,7 @@ def test_of_a_mixed_kernel_each_kind_of_core_has_its_table() -> None:
 CAST = ("run", "npu_format_cast", "-d", "ascend910b2", "-a", "acl_format=29")
 
 
-def test_an_output_in_fractals_is_told_as_its_elements_are_numbered() -> None:
+def test_an_output_in_fractals_is_printed_by_element() -> None:
     code, out, _ = npusim_says(*CAST, "-i", "x=arange:3x5:int8")
 
     assert code == 0
@@ -217,7 +217,7 @@ def test_each_of_several_outputs_has_a_line_and_a_file(tmp_path: Path) -> None:
     assert "scale     float32 (2,), without values\n" in out
 
 
-def test_the_template_is_told_with_its_reason() -> None:
+def test_the_template_is_printed_with_its_reason() -> None:
     class Chosen:
         template, reason, block_dim = "msd", "few rows", 1
 
@@ -406,7 +406,7 @@ def test_what_has_no_default_must_be_given() -> None:
     )
     refused(
         2,
-        "run: dtype of npu_quantize must be given; add for example -a dtype=qint8",
+        "run: dtype of npu_quantize must be given; add for example -a dtype=int8",
         *quantize(without="dtype="),
     )
 
@@ -431,7 +431,7 @@ def test_values_must_follow_the_grammar() -> None:
         (("devices", "show"), "Missing argument 'NAME'"),
     ],
 )
-def test_other_wrong_words_are_told_by_usage(words: tuple[str, ...], part: str) -> None:
+def test_other_wrong_words_are_reported_by_usage(words: tuple[str, ...], part: str) -> None:
     code, out, err = npusim_says(*words)
 
     assert code == 2
@@ -455,7 +455,7 @@ def test_an_operators_refusal_is_one_line_with_its_code() -> None:
     )
 
 
-def test_a_trap_is_told_like_any_refusal() -> None:
+def test_a_trap_is_reported_like_any_refusal() -> None:
     code, out, err = npusim_says(
         *("run", "npu_group_quant", "-d", "Atlas A2", "-i", "x=ones:8x32:half"),
         *("-i", "scale=ones:2x32", "-i", "group_index=full:2:int32:value=9"),
@@ -503,7 +503,7 @@ def test_a_file_must_be_readable(tmp_path: Path) -> None:
     )
 
 
-def test_too_little_memory_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_little_memory_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def out_of_memory(*_: object, **__: object) -> None:
         raise MemoryError
 
@@ -515,7 +515,7 @@ def test_too_little_memory_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def test_a_fault_of_our_own_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_of_npusim_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     def faulty(*_: object, **__: object) -> None:
         raise KeyError("ours")
 
@@ -555,11 +555,11 @@ def test_attributes_mean_what_they_look_like(word: str, value: object) -> None:
     [
         (
             "1" * 5000,
-            "attributes: a whole number must have at most 18 digits, not 5000; write a smaller one",
+            "attributes: a whole number must have at most 19 digits, not 5000; write a smaller one",
         ),
         (
-            "-" + "1" * 19,
-            "attributes: a whole number must have at most 18 digits, not 19; write a smaller one",
+            "-" + "1" * 20,
+            "attributes: a whole number must have at most 19 digits, not 20; write a smaller one",
         ),
         (
             "1e999",
@@ -607,7 +607,7 @@ class Full(StringIO):
         raise OSError(28, "No space left on device")
 
 
-def test_an_answer_that_nobody_takes_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_answer_that_nobody_takes_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     with redirect_stdout(Full()), pytest.raises(SystemExit) as caught:
         app(["ops", "--json"], prog_name="npusim")
 
@@ -618,7 +618,7 @@ def test_an_answer_that_nobody_takes_is_told(capsys: pytest.CaptureFixture[str])
     )
 
 
-def test_a_full_disk_behind_stdout_is_told_once(tmp_path: Path) -> None:
+def test_a_full_disk_behind_stdout_is_reported_once(tmp_path: Path) -> None:
     # Files of this process cannot grow, as on a full disk.
     code = (
         "import resource, npusim.cli; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)); "
@@ -652,7 +652,7 @@ def test_a_folder_holds_values_numbers_and_pictures(tmp_path: Path) -> None:
     assert entries(out.parent) == ["out"]
     np.testing.assert_array_equal(np.load(out / "output.npy"), reference().output)
     record = json.loads((out / "run.json").read_text())
-    assert [row["causes"] for row in record.pop("trials")][0] == ["launch"]
+    assert next(row["causes"] for row in record.pop("trials")) == ["launch"]
     assert record.pop("version") == VERSION
     assert record.pop("files") == sorted(FILES)
     assert set(record.pop("sha256")) == {"run.json", "device.json", "trace.npz"}
@@ -667,7 +667,7 @@ def test_a_folder_holds_values_numbers_and_pictures(tmp_path: Path) -> None:
         assert (out / picture).read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_folder_beside_json_changes_nothing_on_stdout(tmp_path: Path) -> None:
+def test_a_folder_next_to_json_changes_nothing_on_stdout(tmp_path: Path) -> None:
     with_folder = npusim_says(*quantize("--json", "-o", str(tmp_path / "out")))
 
     # A slow machine prints its progress on stderr.
@@ -916,6 +916,8 @@ def test_operators_as_json() -> None:
         "summary": "a tensor of floats becomes int8, uint8, int32 or packed int4.",
         "tensors": ["input", "scales", "zero_points"],
         "attributes": ["dtype", "axis", "div_mode"],
+        "types": dict.fromkeys(("input", "scales"), "Tensor")
+        | {"zero_points": "Tensor?", "dtype": "dtype", "axis": "int", "div_mode": "bool"},
     }
 
 

@@ -61,7 +61,7 @@ def test_what_does_not_gain_is_said_in_a_line() -> None:
     assert own.startswith("   Nothing that was tried gains.\nwhat if  launch and completion take ")
 
 
-def test_the_critical_path_is_told_in_tables() -> None:
+def test_the_critical_path_is_printed_in_tables() -> None:
     code, told, error = says(*RAGGED, "--critical-path")
     assert (code, error) == (0, "")
     path = ragged().critical_path()

@@ -31,7 +31,7 @@ def test_a_word_is_taken_apart() -> None:
     assert npusim_says("decode-scale", "70369809530880") == answer
 
 
-def test_bits_that_are_not_read_are_told() -> None:
+def test_bits_that_are_not_read_are_reported() -> None:
     _, out, _ = npusim_says("decode-scale", "0x8000_0000_3F80_0001")
     assert "bit 46         0: 8-bit results are unsigned\n" in out
     assert (
@@ -153,7 +153,7 @@ def test_the_rest_of_many_is_counted() -> None:
     assert out.endswith("and 29 more\n")
 
 
-def test_bfloat16_and_int4_are_told() -> None:
+def test_bfloat16_and_int4_are_named() -> None:
     _, out, _ = npusim_says("compare", "ones:2:bfloat16", "full:2:bfloat16:value=1.0078125")
     assert "max ulps                   1\n" in out
     _, out, _ = npusim_says("compare", "full:2x2:int4:value=-8", "full:2x2:int4:value=7")
@@ -231,7 +231,7 @@ def test_an_explanation_as_json() -> None:
     assert found["call"]["outputs"]["output"]["shape"] == [4, 64]
 
 
-def test_what_is_missing_is_told_in_its_own_name() -> None:
+def test_what_is_missing_is_named() -> None:
     refused(
         2,
         "explain: scales of npu_quantize must be given; add for example -i scales=randn:8x16",

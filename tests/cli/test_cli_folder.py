@@ -47,7 +47,7 @@ def test_an_empty_table_is_no_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["letter.txt", "deep/letter.txt", "msprof/simulator/letter.txt"])
-def test_what_npusim_did_not_write_is_kept(name: str, tmp_path: Path) -> None:
+def test_what_npusim_did_not_write_stays(name: str, tmp_path: Path) -> None:
     out = written(tmp_path / "out", "--export", "msprof")
     letter = out / name
     letter.parent.mkdir(exist_ok=True)
@@ -85,7 +85,7 @@ def test_a_run_that_lacks_a_file_is_still_replaced(tmp_path: Path) -> None:
     assert entries(tmp_path) == ["out"]
 
 
-def test_a_file_that_comes_while_a_run_is_written_is_kept(tmp_path: Path) -> None:
+def test_a_file_that_comes_while_a_run_is_written_stays(tmp_path: Path) -> None:
     out = written(tmp_path / "out")
     before = content(out)
 
@@ -211,7 +211,7 @@ def test_an_earlier_run_is_put_back_where_the_new_one_cannot_be(
 # ---- what goes wrong ----
 
 
-def test_a_full_disk_is_told_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_reported_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object, **__: object) -> None:
         # What numpy says of it.
         raise OSError("72 requested and 12 written")

@@ -108,7 +108,7 @@ def test_an_offset_is_found(offset: str) -> None:
     assert (place["ub_bank_group"], place["ub_bank"]) == (1, 0)
 
 
-def test_padding_is_told() -> None:
+def test_padding_is_reported() -> None:
     _, out, _ = npusim_says("layout", *NZ, "--offset", "2047")
     assert "holds                   padding\n" in out
 
@@ -175,7 +175,7 @@ def test_the_page_begins_with_the_matrix() -> None:
     assert '"name": "ascend310p3"' in out
 
 
-def test_a_file_is_replaced_only_when_told(tmp_path: Path) -> None:
+def test_a_file_is_replaced_only_when_asked(tmp_path: Path) -> None:
     path = tmp_path / "map.csv"
     path.write_text("mine")
     refused(
@@ -226,7 +226,7 @@ WRONG: list[tuple[tuple[str, ...], str]] = [
     ),
     (
         ("where", *NZ),
-        "layout: where must be told --index I,J or --offset BYTE; add one",
+        "layout: where must be given --index I,J or --offset BYTE; add one",
     ),
     (
         (*NZ, "--index", "17"),
@@ -242,7 +242,7 @@ WRONG: list[tuple[tuple[str, ...], str]] = [
     ),
     (
         (*NZ, "--offset", "1", "-f", "csv"),
-        "layout: one place must be shown as text or json; drop --format and -o",
+        "layout: one place must be printed as text or json; drop --format and -o",
     ),
     (
         (*NZ, "-f", "png"),
@@ -299,7 +299,7 @@ def test_without_words_there_is_help() -> None:
     assert "Usage: npusim layout" in out + err
 
 
-def test_help_tells_every_layout() -> None:
+def test_help_lists_every_layout() -> None:
     _, out, _ = npusim_says("layout", "--help")
     assert f"the layouts are {SPELLINGS}. " in " ".join(out.replace("│", " ").split())
 

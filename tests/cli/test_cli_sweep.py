@@ -109,11 +109,11 @@ EXAMPLE = "write for example {1..64} or {1,2,4}"
         ),
         (
             "{2m=1,2}",
-            f"braces must have a name of their own, such as {{m=1..64}}, not '2m'; {EXAMPLE}",
+            f"braces must have their own name, such as {{m=1..64}}, not '2m'; {EXAMPLE}",
         ),
         (
             "{m=1,2}x{m=3,4}",
-            f"braces must have a name of their own, such as {{m=1..64}}, not 'm'; {EXAMPLE}",
+            f"braces must have their own name, such as {{m=1..64}}, not 'm'; {EXAMPLE}",
         ),
         (
             "{m=1,2}x{n}",

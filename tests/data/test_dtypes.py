@@ -194,7 +194,7 @@ def test_every_half_is_exact_in_float32(src: DType, mode: RoundMode) -> None:
 
 
 def float32_patterns() -> np.ndarray:
-    """Specials, float32 numbers at and beside ties of each target, and a walk over all."""
+    """Specials, float32 numbers at and next to ties of each target, and a walk over all."""
     special = [0, 1, 2, 0x7FFFFF, 0x800000, 0x7F7FFFFF, 0x7F800000, 0x7FC00000, 0x7F800001]
     halves = np.arange(0, 1 << 15, 37, dtype=np.uint16)
     near = []

@@ -78,7 +78,7 @@ def test_a_new_file_is_like_any_other(tmp_path: Path) -> None:
     assert names(path.parent) == ["file"]
 
 
-def test_a_file_is_replaced_only_when_told(tmp_path: Path) -> None:
+def test_a_file_is_replaced_only_when_asked(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("old")
     there = "must be a new file, but there is one; name another, or add --force to replace it"
@@ -130,7 +130,9 @@ def test_a_file_cannot_lie_below_a_file(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_full_disk_is_told_and_leaves_nothing(error: OSError, why: str, tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_and_leaves_nothing(
+    error: OSError, why: str, tmp_path: Path
+) -> None:
     def full(new: Path) -> None:
         new.write_text("half")
         raise error
@@ -144,7 +146,7 @@ def test_a_full_disk_is_told_and_leaves_nothing(error: OSError, why: str, tmp_pa
     assert names(tmp_path) == []
 
 
-def test_a_file_that_comes_while_another_is_made_is_kept(tmp_path: Path) -> None:
+def test_a_file_that_comes_while_another_is_made_stays(tmp_path: Path) -> None:
     path = tmp_path / "file"
 
     def fill(new: Path) -> None:
@@ -205,7 +207,7 @@ def put(new):
     new.replace(target)
 
 target = Path(sys.argv[1])
-files.made_beside(target, lambda folder: fill(folder / "new") or folder / "new", put)
+files.made_next_to(target, lambda folder: fill(folder / "new") or folder / "new", put)
 slow("not ended")
 """
 
@@ -275,7 +277,7 @@ def test_a_signal_within_two_of_them_unwinds_both(tmp_path: Path) -> None:
     def outer() -> None:
         try:
             with files.interruptible():
-                files.made_beside(tmp_path / "file", inner, lambda _: None)
+                files.made_next_to(tmp_path / "file", inner, lambda _: None)
         finally:
             unwound.append("outer")
 
@@ -286,11 +288,11 @@ def test_a_signal_within_two_of_them_unwinds_both(tmp_path: Path) -> None:
     assert names(tmp_path) == []
 
 
-def test_whoever_presses_ctrl_c_is_told_as_ever(tmp_path: Path) -> None:
+def test_ctrl_c_is_reported_as_ever(tmp_path: Path) -> None:
     def fill(_: Path) -> None:
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(20)
 
     with pytest.raises(KeyboardInterrupt), files.interruptible():
-        files.made_beside(tmp_path / "file", fill, lambda _: None)
+        files.made_next_to(tmp_path / "file", fill, lambda _: None)
     assert names(tmp_path) == []

@@ -24,7 +24,7 @@ TRANSLATIONS = {
     "npusim/data/layout/__init__.py",
     "npusim/data/layout/placement.py",
 }
-"""Where the names of others are told."""
+"""Where the names of others are listed."""
 
 
 def test_a_capital_is_for_the_fractals_and_comes_first() -> None:

@@ -218,7 +218,7 @@ def test_a_large_tensor_is_shown_across_the_border_of_its_first_fractal(
 
 
 @pytest.mark.parametrize("name", [name for name in ORDERS if name != "ND"])
-def test_a_line_and_a_colour_tell_where_the_next_fractal_begins(name: str) -> None:
+def test_a_line_and_a_colour_mark_where_the_next_fractal_begins(name: str) -> None:
     dtype = INT32 if name == "L0C" else FLOAT16
     of = Placement(40, 40, dtype, name)
     html = of._repr_html_()

@@ -113,7 +113,7 @@ HOSTILE = {
     "the tie goes to the even neighbour": ([1, 1], [1, 1], 2.0**25 + 4),
     "a bit far below the tie breaks it": ([1, TINY], [2, TINY], 2.0**25),
     "a bit far below the tie breaks it downwards": ([1, TINY], [2, -TINY], 2.0**25 + 4),
-    "a bit that float64 drops beside the accumulator": ([1, 2.0**-14], [2, 2.0**-14], 2.0**25),
+    "a bit that float64 drops next to the accumulator": ([1, 2.0**-14], [2, 2.0**-14], 2.0**25),
     "one rounding of a block, not two": ([1, 1, 1], [1, 1, 1], 2.0**25),
     "everything cancels but the smallest": ([65504, 65504, TINY], [65504, -65504, TINY], 0.0),
     "subnormals of fp16": ([TINY, 3 * TINY], [TINY, -5 * TINY], 0.0),

@@ -1,4 +1,4 @@
-"""Tensors: their specs, how they lie in memory, and what wrong ones are told."""
+"""Tensors: their specs, how they lie in memory, and how wrong ones are refused."""
 
 from __future__ import annotations
 

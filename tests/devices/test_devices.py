@@ -179,21 +179,21 @@ def shares_of_cores(spec: DeviceSpec, shares: dict[str, float]) -> float:
 
 
 @by_name
-def test_l2_reads_are_the_shares_of_the_platform_file_times_cores_and_clock(name: str) -> None:
+def test_l2_reads_are_platform_shares_times_cores_and_clock(name: str) -> None:
     spec = devices.load(name)
     shares = {"ai_core": 114.0, "vector_core": 57.0, "aic": 110.0, "aiv": 0.0}
     assert spec.l2.read_bytes_per_s == shares_of_cores(spec, shares)
 
 
 @by_name
-def test_l2_writes_are_the_shares_of_the_platform_file_times_cores_and_clock(name: str) -> None:
+def test_l2_writes_are_platform_shares_times_cores_and_clock(name: str) -> None:
     spec = devices.load(name)
     shares = {"ai_core": 114.0, "vector_core": 57.0, "aic": 86.0, "aiv": 0.0}
     assert spec.l2.write_bytes_per_s == pytest.approx(shares_of_cores(spec, shares))
 
 
 @by_name
-def test_a_bus_of_atlas_a2_is_taken_up_by_written_bytes_for_1_7_times_as_long(name: str) -> None:
+def test_written_bytes_take_a_bus_of_atlas_a2_1_7_times_as_long(name: str) -> None:
     spec = devices.load(name)
     ratio = 1.7 if spec.arch == "2201" else 1.0
     assert spec.gm.read_bytes_per_s == pytest.approx(ratio * spec.gm.write_bytes_per_s, rel=1e-3)

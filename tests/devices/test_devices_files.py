@@ -57,7 +57,7 @@ def test_what_would_hang_or_end_in_python_is_refused(file: Path, subtests: pytes
             assert refusal(file) == f"devices: chip.toml: {told}"
 
 
-def test_numbers_of_dates_and_of_many_digits_are_told(file: Path) -> None:
+def test_numbers_of_dates_and_of_many_digits_are_reported(file: Path) -> None:
     number = '{{ value = {}, source = "x", confidence = "assumed" }}'
     for value, shown in (
         ("1979-05-27", "1979-05-27"),
@@ -104,7 +104,7 @@ def test_a_file_that_is_longer_than_it_says_is_read_no_further() -> None:
     assert "environ: name: must be given" in refusal(Path("/proc/self/environ"))
 
 
-def test_links_in_a_circle_are_told(file: Path) -> None:
+def test_links_in_a_circle_are_reported(file: Path) -> None:
     other = file.with_name("other.toml")
     file.symlink_to(other)
     other.symlink_to(file)
@@ -123,7 +123,7 @@ def test_a_link_to_a_file_is_that_file(file: Path) -> None:
     assert devices.load(file).name == "mine"
 
 
-def test_a_path_with_a_zero_byte_is_told() -> None:
+def test_a_path_with_a_zero_byte_is_reported() -> None:
     assert refusal(Path("a\0b.toml")) == (
         "devices: a\\x00b.toml: must be the path of a file, not 'a\\x00b.toml'; correct the path"
     )

@@ -89,7 +89,7 @@ def test_a_name_of_the_documents_and_of_the_market_is_a_chip(name: str) -> None:
     assert devices.load(name).name == MEANT[name]
 
 
-def test_what_counts_in_a_name_is_its_own_in_every_file() -> None:
+def test_what_counts_in_a_name_is_unique_in_every_file() -> None:
     """No chip has an alias that another has, nor the same twice; all of it has a source."""
     known: dict[str, str] = {}
     for name in devices.names():
@@ -173,7 +173,7 @@ def test_a_slash_makes_a_path_only_where_there_is_one(
     assert refusal("~nobody-at-all/chip").startswith("devices: chip: must be a file that can be ")
 
 
-def test_a_file_extends_what_lies_beside_it_and_a_list_of_products(tmp_path: Path) -> None:
+def test_a_file_extends_its_neighbour_and_a_list_of_products(tmp_path: Path) -> None:
     (tmp_path / "chips").mkdir()
     (tmp_path / "chips" / "base").write_text(CHILD, encoding="utf-8")
     child = tmp_path / "child.toml"
@@ -198,7 +198,7 @@ def test_a_name_holds_nothing_that_a_page_picture_or_terminal_would_obey(tmp_pat
                 DeviceSpec.model_validate(spec | entry)
 
 
-def test_a_wrong_name_is_told_without_what_is_hidden_in_it(tmp_path: Path) -> None:
+def test_a_wrong_name_is_quoted_without_what_is_hidden_in_it(tmp_path: Path) -> None:
     file = tmp_path / "chip.toml"
     file.write_text('extends = "A2"\nname = "a\\u001b[31m$x$"\n', encoding="utf-8")
     message = (
@@ -247,7 +247,7 @@ def test_no_escape_of_a_file_reaches_a_message(tmp_path: Path, subtests: pytest.
             assert str(caught.value).isprintable()
 
 
-def test_the_name_of_a_file_is_told_without_what_is_hidden_in_it(tmp_path: Path) -> None:
+def test_the_name_of_a_file_is_quoted_without_what_is_hidden_in_it(tmp_path: Path) -> None:
     file = tmp_path / "chip\x1b[31m.toml"
     file.write_text("speed = 2", encoding="utf-8")
     with pytest.raises(devices.DeviceError, match=r"^devices: chip\\x1b\[31m\.toml: ") as caught:

@@ -1,4 +1,4 @@
-"""What a reader is told about a device file that does not describe a device."""
+"""How npusim refuses a device file that does not describe a device."""
 
 from __future__ import annotations
 
@@ -237,7 +237,7 @@ def test_a_name_is_not_inherited(chip: Path) -> None:
     refuses(chip, "my_chip.toml: name: must be given; add it")
 
 
-def test_a_problem_of_a_base_is_told_with_the_name_of_the_base(chip: Path) -> None:
+def test_a_problem_of_a_base_is_reported_with_the_name_of_the_base(chip: Path) -> None:
     base = chip.with_name("base.toml")
     base.write_text(f"{HEAD}[l2]\nline_bytes = {NUMBER(0)}", encoding="utf-8")
     chip.write_text('extends = "./base.toml"\nname = "my_chip"', encoding="utf-8")
@@ -279,7 +279,7 @@ def test_files_do_not_extend_each_other_in_a_circle(chip: Path) -> None:
 # ---- files ----
 
 
-def test_a_missing_file_is_told_with_its_path(chip: Path) -> None:
+def test_a_missing_file_is_reported_with_its_path(chip: Path) -> None:
     refuses(
         chip,
         "my_chip.toml: must be a file that can be read, but: No such file or directory; "
@@ -296,7 +296,7 @@ def test_a_folder_is_no_file(chip: Path) -> None:
     )
 
 
-def test_what_is_not_toml_is_told_with_its_line(chip: Path) -> None:
+def test_what_is_not_toml_is_reported_with_its_line(chip: Path) -> None:
     chip.write_text('name = "my_chip"\narch =\n', encoding="utf-8")
     refuses(
         chip,
@@ -304,6 +304,6 @@ def test_what_is_not_toml_is_told_with_its_line(chip: Path) -> None:
     )
 
 
-def test_what_is_not_utf_8_is_told_with_its_line(chip: Path) -> None:
+def test_what_is_not_utf_8_is_reported_with_its_line(chip: Path) -> None:
     chip.write_bytes(b'name = "my_chip"\narch = "\xff"\n')
     refuses(chip, "my_chip.toml: line 2: must be UTF-8, not byte 0xff; save the file as UTF-8")

@@ -1,4 +1,4 @@
-"""Every number of a device file has a range and a unit, and slips of unit are told as such."""
+"""Every number of a device file has a range and a unit, and slips of unit are named as such."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ SLIPS = {
         "not 0.0001; give a number in this range, in bytes/cycle"
     ),
     "l2.aliased_bytes = 1_000_000_000": (
-        "must lie in [0, 16777216] bytes (strides of 32768 bytes are told), not 1000000000; "
+        "must lie in [0, 16777216] bytes (strides of 32768 bytes are known), not 1000000000; "
         "give a number in this range, in bytes"
     ),
     "l2.line_bytes = 100_000_000_000_000_000_000": (
@@ -170,7 +170,7 @@ def test_every_number_of_the_schema_has_a_range_a_unit_and_a_reason() -> None:
         assert len(within.why) > 10
         said = [unit for end, unit in UNITS.items() if name.endswith(end)]
         assert not said or within.unit in said, name
-        # Only these shapes are read by who tells a number from a table.
+        # Only these shapes are read where a number and a table differ.
         assert get_origin(kind) is not None or kind in (int, float)
     assert numbers > 55
 

@@ -87,7 +87,7 @@ def test_inputs_are_those_of_the_kernel() -> None:
     assert [spec.dtype for spec in found.kernel_inputs.values()][2:] == ["uint64"]
 
 
-def test_a_refusal_is_told_for_each_product_line() -> None:
+def test_a_refusal_is_reported_for_each_product_line() -> None:
     given = {"x": TensorSpec((4, 64), "float16"), "dst_type": "quint4x2"}
     found = explain("npu_dynamic_quant", devices.load("Atlas 300I Pro"), given)
     assert (found.outputs, found.plan, found.template) == ({}, None, None)

@@ -25,7 +25,7 @@ def npusim_says(*words: str) -> tuple[int, str, str]:
     return result.exit_code, result.stdout, result.stderr
 
 
-def test_exports_stand_beside_the_numbers(tmp_path: Path) -> None:
+def test_exports_stand_next_to_the_numbers(tmp_path: Path) -> None:
     out = tmp_path / "out"
     code, said, err = npusim_says("-o", str(out), "--export", "perfetto,msprof")
 
@@ -78,7 +78,7 @@ def test_what_makes_no_sense_is_refused(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_was_too_large_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_too_large_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exports.binary, "MAX_BYTES", 1)
     code, said, err = npusim_says("-o", str(tmp_path / "out"), "--export", "msprof", "--json")
 
@@ -89,7 +89,7 @@ def test_what_was_too_large_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     )
 
 
-def test_a_summary_is_told(tmp_path: Path) -> None:
+def test_a_summary_is_reported(tmp_path: Path) -> None:
     words = "-o", str(tmp_path / "out"), "--export", "perfetto", "--level", "summary"
     code, _, err = npusim_says(*words)
 

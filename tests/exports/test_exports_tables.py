@@ -222,7 +222,7 @@ def test_a_copy_moves_what_arrives() -> None:
 # ---- kernel_details.csv ----
 
 
-def test_the_kernel_is_told_as_the_profiler_of_torch_npu_does(tmp_path: Path) -> None:
+def test_the_kernel_is_listed_as_by_the_profiler_of_torch_npu(tmp_path: Path) -> None:
     weight = TensorSpec((64, 96), "int8", "FRACTAL_NZ")
     given = TensorSpec((16, 64), "int8"), weight, TensorSpec((96,), "float32")
     run = npusim.run("npu_quant_matmul", *given, output_dtype="bfloat16", device="Atlas A2")
@@ -254,7 +254,7 @@ def test_a_kernel_that_is_launched_first_has_the_first_row(tmp_path: Path) -> No
     assert float(second["Start Time(us)"]) == pytest.approx(durations[0], abs=1e-3)
 
 
-def test_values_are_told_as_their_shapes(tmp_path: Path) -> None:
+def test_values_are_listed_by_shape(tmp_path: Path) -> None:
     run = quantize("Atlas A2")
     values = np.zeros((2, 3), ml_dtypes.bfloat16)
     nz = Tensor(TensorSpec((16, 32), "int8", "FRACTAL_NZ"), np.zeros((1, 1, 16, 32), np.int8))

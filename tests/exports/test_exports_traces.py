@@ -327,7 +327,7 @@ def test_perfetto_keeps_every_span_of_a_summary(
 # ---- tracks ----
 
 
-def test_what_is_under_way_at_once_lies_on_tracks_of_its_own() -> None:
+def test_what_is_under_way_at_once_lies_on_separate_tracks() -> None:
     tracks = Tracks(Clock(1_000_000_000))
 
     assert tracks.take("mte2", 0, 100) == Stretch(0, 100, 0, True)
@@ -412,7 +412,7 @@ def test_cores_stand_where_the_vendor_puts_them() -> None:
     assert [place.name for place in places(old).values()] == ["core3", "core8"]
 
 
-def test_what_is_called_again_is_listed_once_and_told_where_it_went() -> None:
+def test_repeated_calls_are_listed_once_with_their_places() -> None:
     load = Load(Local("ub", 0, FLOAT32, 8), Global("x", 64, 32))
     again = Load(Local("ub", 0, FLOAT32, 8), Global("x", 64, 32))
     program = Program(

@@ -200,7 +200,7 @@ def test_every_field_of_every_micro_op_is_looked_at() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Fresh:
-    """What nobody has told anything about but its annotations."""
+    """What has nothing but its annotations."""
 
     mode: Literal["up", "down"]
     lanes: Annotated[int, Range(1, 8)]

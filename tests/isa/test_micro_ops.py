@@ -175,7 +175,7 @@ def test_two_operands_in_global_memory_are_refused() -> None:
 def test_a_micro_op_of_another_one_is_refused() -> None:
     message = (
         "isa.Halve: a micro-op must inherit from MicroOp alone, not from Cast; "
-        "write a class of its own"
+        "write a separate class"
     )
     with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
 
@@ -197,7 +197,7 @@ def test_a_table_that_leaves_micro_ops_out_is_refused() -> None:
     del entries[Cast], entries[Mmad]
     message = (
         "rooms.SIZE: every micro-op must have a size, but there is none for Mmad, Cast; "
-        "add it beside the others"
+        "add it next to the others"
     )
     with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
         Table("rooms.SIZE", "a size", MICRO_OPS, entries)
@@ -206,12 +206,12 @@ def test_a_table_that_leaves_micro_ops_out_is_refused() -> None:
 def lacks(who: str, what: str) -> str:
     said = (
         f"{who}: every micro-op must have {what}, but there is none for AddRelu; "
-        f"add it beside the others"
+        f"add it next to the others"
     )
     return f"^{re.escape(said)}$"
 
 
-def test_a_micro_op_without_a_meaning_a_cost_or_rules_is_named_when_it_is_met() -> None:
+def test_a_micro_op_without_meaning_cost_or_rules_is_named() -> None:
     state = State(Buffers(A2.cores["aiv"]), {})
     with pytest.raises(TypeError, match=lacks("semantics.EXECUTE", "a function that computes it")):
         run([FRESH], state)
@@ -221,7 +221,7 @@ def test_a_micro_op_without_a_meaning_a_cost_or_rules_is_named_when_it_is_met() 
         check(Program("kernel", (FRESH,)), Place(A2, "aiv"))
 
 
-def test_operands_of_a_micro_op_without_rules_must_lie_in_their_buffers_too() -> None:
+def test_operands_without_rules_must_lie_in_their_buffers() -> None:
     place = Place(devices.load("ascend310p3"), "ai_core")
     beyond = BroadcastToL0c(Local("l0c", 262144 - 512, FLOAT32, 256), ub(0, 16), 16)
     message = (

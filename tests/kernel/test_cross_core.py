@@ -7,7 +7,7 @@ from npusim.kernel.builder import Builder
 from npusim.kernel.cross_core import sync_all
 
 
-def test_all_vector_cores_wait_for_each_other_and_then_tell_their_cube_core(
+def test_all_vector_cores_meet_and_then_signal_their_cube_core(
     tiny: DeviceSpec,
 ) -> None:
     builder = Builder("kernel", tiny.cores["aiv"], tiny.sync)

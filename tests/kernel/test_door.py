@@ -1,4 +1,4 @@
-"""npusim.kernel is the one module that whoever writes a kernel imports from."""
+"""npusim.kernel is the one module that a kernel imports from."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ def test_later_buffers_may_lie_on_top_of_earlier_ones(tiny: DeviceSpec) -> None:
     assert write.build().claimed_bytes == {"ub": 576}
 
 
-def test_a_slot_hands_out_ranges_of_itself(tiny: DeviceSpec) -> None:
+def test_a_slot_gives_ranges_of_itself(tiny: DeviceSpec) -> None:
     slot = builder(tiny).claim("ub", 64)
     assert str(slot.of(FLOAT32, 8, 32)) == "ub[32:64] float32"
     assert str(slot.of(INT4, 3)) == "ub[0:2] int4"
@@ -345,7 +345,7 @@ def test_calls_of_one_key_share_a_body_and_are_moved_each_on_its_own(tiny: Devic
     ]
 
 
-def test_a_call_may_hold_calls_and_parts_that_hand_slots_on(tiny: DeviceSpec) -> None:
+def test_a_call_may_hold_calls_and_parts_that_pass_slots_on(tiny: DeviceSpec) -> None:
     write = builder(tiny)
     queue = write.queue("ub", 64, "mte2", "vector", 2)
     written = []
@@ -378,7 +378,7 @@ def test_a_call_may_hold_calls_and_parts_that_hand_slots_on(tiny: DeviceSpec) ->
     assert len(program.leaves) == len(second.body.leaves) == 4
 
 
-def test_bodies_of_equal_micro_ops_are_kept_apart() -> None:
+def test_bodies_of_equal_micro_ops_stay_apart() -> None:
     ops = (Duplicate(Local("ub", 0, FLOAT32, 8), 1.0),)
     one, other = Body(ops), Body(ops)
     assert {one: 1, other: 2}[one] == 1

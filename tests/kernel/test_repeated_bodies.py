@@ -307,7 +307,7 @@ def test_every_kernel_for_weights_is_among_them() -> None:
 
 
 def forgetful(tiny: DeviceSpec, sizes: tuple[int, ...], *, is_told: bool) -> list[Program]:
-    """Loads of these *sizes*; the key tells them apart, or does not."""
+    """Loads of these *sizes*; the key distinguishes them, or does not."""
     builder = Builder("forgetful", tiny.cores["aiv"], tiny.sync)
     for size in sizes:
         load = Load(Local("ub", 0, FLOAT32, size), GmView.vector("x", FLOAT32, size).operand)

@@ -36,7 +36,7 @@ def test_what_an_instruction_can_do_stays_one() -> None:
     assert list(in_reach(alone)) == [alone]
 
 
-def test_each_repeat_is_one_of_its_own() -> None:
+def test_each_repeat_is_separate() -> None:
     op = Binary("max", ub(0, 128, 1, 256), ub(0, 128, 2, 300), ub(512, 128))
     assert list(in_reach(op)) == [
         Binary("max", ub(0, 64), ub(0, 64, 2, 8), ub(512, 64)),

@@ -32,7 +32,7 @@ def of(spans: list[Span], kind: type[MicroOp]) -> list[Span]:
     return [span for span in spans if isinstance(span.op, kind)]
 
 
-def test_rows_one_by_one_are_copies_of_their_own_and_leave_in_turn() -> None:
+def test_rows_one_by_one_are_separate_copies_and_leave_in_turn() -> None:
     together, apart = (moved(3, 64, one_by_one=alone) for alone in (False, True))
     for kind in (Load, Store):
         assert [len(of(spans, kind)) for spans in (together, apart)] == [1, 3]

@@ -89,7 +89,7 @@ def block(core: int, program: Program, **base: int) -> Block:
     return Block(core, "aiv", program, {name: Binding(name, at) for name, at in base.items()})
 
 
-def test_a_launch_is_the_rows_of_its_programs_and_what_names_mean_to_each_core() -> None:
+def test_a_launch_is_rows_of_programs_and_bindings() -> None:
     first = tabled((0, 32, 0), (1, 0, 64))
     second = Program("other", (Call(STORE, {"y": 8}), Call(LOAD, {"x": 16})))
     blocks = block(0, first, x=0, y=0), block(1, first, x=64, y=96), block(2, second, y=5)

@@ -190,7 +190,7 @@ def test_every_element_is_read_once(shape: tuple[int, int], to: To, tiny: Device
 
 
 @pytest.mark.parametrize("staggered", [False, True])
-def test_all_cores_read_the_same_tiles_in_an_order_of_their_own_if_staggered(
+def test_staggered_cores_read_the_same_tiles_in_different_orders(
     staggered: bool, tiny: DeviceSpec
 ) -> None:
     kernel = read_alike(tiny, (64, 128), (16, 64), staggered=staggered)
@@ -207,7 +207,7 @@ def test_all_cores_read_the_same_tiles_in_an_order_of_their_own_if_staggered(
     assert time(kernel, tiny).l2_bytes == 2 * 64 * 128 * 2
 
 
-def test_all_cores_read_the_same_past_the_l2_if_told_to(tiny: DeviceSpec) -> None:
+def test_all_cores_read_the_same_past_the_l2_if_asked(tiny: DeviceSpec) -> None:
     # 4 KiB, half of the L2, for each of two cores.
     nbytes = 2 * 16 * 128 * 2
     kernel = read_alike(tiny, (16, 128), (16, 64))

@@ -56,8 +56,10 @@ ROWS = [
     Row(dict.fromkeys(("key", "value"), ones(2, 9, 64))
         | {"query": ones(1, 9, 128), "input_layout": "BSH"}, "key must have the requests of "
         "query, 1, not 2; pass keys for each", {}, NEW),
-    Row({"actual_seq_lengths": [2.5, 5]}, "actual_seq_lengths must be a list of integers from 0 "
-        "on, one for each request, not [2.5, 5]; pass the lengths as plain integers", {}, NEW),
+    Row({"actual_seq_lengths": [2.5, 5]}, "actual_seq_lengths[0] must be an integer, not 2.5; "
+        "pass one without quotes or a point", {}, NEW),
+    Row({"actual_seq_lengths": [-1, 5]}, "actual_seq_lengths must be a list of integers from 0 "
+        "on, one for each request, not [-1, 5]; pass the lengths as plain integers", {}, NEW),
     Row({"actual_seq_lengths": None},
         "actual_seq_lengths must be given for input_layout TND, not None; pass a list", {}, NEW),
     Row({"actual_seq_lengths_kv": None},

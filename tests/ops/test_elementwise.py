@@ -260,7 +260,7 @@ REFUSED = [
      "broadcast_to: shape must end in the sizes of x, (2, 3), any 1 of which may be another size, "
      "not be (3, 3); reshape x"),
     ("broadcast_to", {"x": np.ones((2, 3), HALF), "shape": 3},
-     "broadcast_to: shape must be at most 8 sizes, not 3; pass a tuple of them"),
+     "broadcast_to: shape must be a list of integers, not 3; pass a list of them"),
     ("fill", {"x": np.ones((2, 3), np.int32), "value": 0.5},
      "fill: value must be a whole number that int32 has, not 0.5; round or clip it"),
     ("pow", {"x": np.ones(4, HALF), "exponent": 4},
@@ -282,7 +282,7 @@ REFUSED = [
     ("clamp", {"x": np.ones(4, HALF)},
      "clamp: low or high must be given, not neither; pass one of them"),
     ("clamp", {"x": np.ones(4, HALF), "low": "a"},
-     "clamp: low must be a number, not 'a'; pass one"),
+     "clamp: low must be a number, not 'a'; pass one without quotes"),
 ]  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """How the vector cores of a group share what a cube core made: which core stores how many rows.
 
-Rows that are odd in number show who takes the one that is left over. Values cannot tell: they come
-out right whoever computes them, and only the times of the two cores differ.
+Rows that are odd in number show who takes the one left over. Values cannot show it: they come
+out right on either core, and only the times of the two cores differ.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ def call(m: int, k: int, n: int, *words: str, **more: Any) -> CallTraits:
         # Large outputs of a short k: the vendor's own tiling of 4096 cubed is that of base.
         (call(4096, 4096, 4096), "base"),
         (call(4096, 4096, 4096, "tB"), "v2"),
-        # fp16 from eight times m and n on: turned x1 beside m of 8192, turned x2 of whole 32 KiB.
+        # fp16 from eight times m and n on: turned x1 with m of 8192, turned x2 of whole 32 KiB.
         (call(1280, 16384, 2048, "tB"), "v2"),
         (call(2048, 16384, 2048, "tB"), "v2"),
         # Few blocks and k from 24 chunks on, unless only x2 is turned.

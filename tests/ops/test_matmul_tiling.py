@@ -292,7 +292,7 @@ def test_few_rows_of_many_blocks_are_shared_out_evenly() -> None:
 
 
 def test_shares_of_few_blocks_are_rounded_down_first() -> None:
-    # 24 cores beside 8 columns of blocks: 145 // 3 = 48 rows, and not 49, which would be 64.
+    # 24 cores over 8 columns of blocks: 145 // 3 = 48 rows, and not 49, which would be 64.
     assert halves(B2, 145, 1024, 2048).base == (128, 128, 64)
 
 
@@ -336,7 +336,7 @@ def test_l2_tiles_fit_and_the_last_ones_keep_cores_busy(shape: tuple[int, int, i
     [
         (512, 4096, 4096, ()),
         (4096, 1024, 1024, ()),
-        # x2 stays if there are blocks below one another, x1 if beside.
+        # x2 stays if there are blocks below one another, x1 if next to each other.
         (64, 64, 64, ("x1",)),
         (256, 1024, 768, ()),
         (1, 64, 768, ("x2",)),

@@ -65,7 +65,8 @@ NORM_ROWS = [
         "not 15; pad it", {"x": ones(2, 16), "gamma": ones(16)}, OLD, code=TILING),
     Row({"epsilon": -1e-9}, f"epsilon must be >= 0, not -1e-09; {EPSILON}", {"epsilon": 0.0},
         code=TILING),
-    Row({"epsilon": "1"}, f"epsilon must be a number, not '1'; {EPSILON}", {"epsilon": 1}),
+    Row({"epsilon": "1"}, "epsilon must be a number, not '1'; pass one without quotes",
+        {"epsilon": 1}),
     Row({"template": "large"},
         "template must be merge_n, normal, single_row or split_d on Atlas A2 and Atlas A3, not "
         "'large'; leave it out to get the vendor's choice", {"template": "normal"}, NEW),
@@ -134,7 +135,7 @@ def test_npu_add_rms_norm_quant(series: str, rows: list[Row]) -> None:
     hold("npu_add_rms_norm_quant", QUANT_BASE, series, rows)
 
 
-def test_scales_in_float32_beside_bfloat16_are_warned_of() -> None:
+def test_scales_in_float32_with_bfloat16_are_warned_of() -> None:
     call = {name: value.astype(BF16) for name, value in ADD_BASE.items()}
     message = (
         "^npu_add_rms_norm_quant: scales1 should be bfloat16 like x1, not float32, which the "
@@ -164,7 +165,7 @@ DYNAMIC_ROWS = [
         "output_mask must ask for an output at least, not [False, False]; set one to True",
         {"output_mask": [False, True]}, NEW),
     Row({"output_mask": [True]},
-        "output_mask must be two of True and False, or None, not [True]; pass for example [True, "
+        "output_mask must be a list of 2 booleans, not [True]; pass for example [True, "
         "False]", {}, NEW),
     Row({"y_dtype": "int16"}, "y_dtype must be int8, int4 or quint4x2, not 'int16'; choose one of "
         "these", {"y_dtype": "int4"}, NEW),

@@ -1,6 +1,6 @@
 """Bits of the RMS norms, worked out apart from npusim in the order of each of the vendor's kernels.
 
-Inputs are arithmetic progressions modulo a number, so that every one of them can be told.
+Inputs are arithmetic progressions modulo a number, so that every one of them is distinct.
 """
 
 from __future__ import annotations

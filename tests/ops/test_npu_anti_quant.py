@@ -34,7 +34,7 @@ def test_the_example_of_the_vendor() -> None:
         assert anti_quant(x, two, device, offset=two).tolist() == [6, 8, 10, 12]
 
 
-def test_the_offset_comes_first_and_nothing_is_rounded_to_fp16_before_the_end() -> None:
+def test_the_offset_comes_first_and_fp16_rounding_last() -> None:
     x = np.array([-128, -7, 0, 127], np.int8)
     scale, offset = np.float32([0.0123]), np.float32([0.3])
     y = anti_quant(x, scale, offset=offset)
@@ -169,7 +169,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (
         "ascend910b2",
         {"offset": SPEC((6,), "float32")},
-        "offset must have the shape of scale, (1,), not (6,); pass as many numbers as scale has",
+        "offset must have the shape of scale, (1,), not (6,); pass as many elements as scale has",
     ),
 ]
 

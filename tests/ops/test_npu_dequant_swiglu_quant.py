@@ -77,7 +77,7 @@ ROWS = [
     *(
         Row({"clamp_limit": limit},
             f"clamp_limit must be a finite number above 0, not {limit!r}; leave it out", {}, NEW)
-        for limit in (0.0, -1.0, float("inf"), "7")
+        for limit in (0.0, -1.0, float("inf"))
     ),
     Row({"glu_alpha": float("nan")}, "glu_alpha must be a finite number, not nan; leave it out",
         {"glu_alpha": -1.0}, NEW),
@@ -322,7 +322,7 @@ def test_rows_in_parts_equal_the_reference(mode: int, kind: Any) -> None:
 
 
 def test_many_groups_of_the_widest_rows_equal_the_reference() -> None:
-    """More entries of the group_index than the buffer has room for beside such a row."""
+    """More entries of the group_index than the buffer has room for next to such a row."""
     x = (np.arange(70 * 10496, dtype=np.int32) % 999).reshape(70, 10496)
     weight = np.linspace(1e-3, 1e-2, 300 * 10496, dtype=F32).reshape(300, -1)
     counts = np.bincount(np.arange(70) * 4, minlength=300)

@@ -144,7 +144,7 @@ ROWS = [
         "leave it out", {"x": HALF_ROW, "dst_type_max": 0.0}, code=Code.INNER_ERROR),
     *(
         Row({"x": HALF_ROW, "dst_type_max": number},
-            f"dst_type_max must be a number, not {number!r}; leave it out",
+            f"dst_type_max must be a number, not {number!r}; pass one without quotes",
             {"x": HALF_ROW, "dst_type_max": 0})
         for number in ("0", True, [0.0])
     ),

@@ -109,7 +109,7 @@ def test_every_template_equals_the_reference(
         *(("large", 24), ("large", 10241), ("moe", 128), ("moe_large", 128), ("moe_large", 10248)),
     ],
 )
-def test_a_template_that_is_named_has_bits_of_its_own(template: str, columns: int) -> None:
+def test_a_template_that_is_named_has_its_own_bits(template: str, columns: int) -> None:
     """Where the vendor's rules would take another one; 2 rows, and 50 for 48 cores."""
     rng = np.random.default_rng(columns)
     for rows, kind in ((2, np.float16), (50, BF16)):
@@ -208,7 +208,7 @@ def test_a_nan_is_lost_when_a_part_follows(template: str) -> None:
 
 
 @pytest.mark.parametrize("template", COLUMNS)
-def test_the_last_bit_of_a_scale_tells_how_it_was_divided(template: str) -> None:
+def test_the_last_bit_of_a_scale_shows_how_it_was_divided(template: str) -> None:
     largest = np.arange(1, 301).astype(np.float16)
     x = np.zeros((300, COLUMNS[template]), np.float16)
     x[np.arange(300), np.arange(300) % x.shape[1]] = largest

@@ -197,7 +197,7 @@ def test_a_group_index_beyond_int32_stops_the_kernel() -> None:
         run(OP, device="ascend910b2", **(BASE | {"group_index": ends(2**62, 0, 6, 6, dtype="i8")}))
 
 
-def test_a_long_group_index_is_told_in_part() -> None:
+def test_a_long_group_index_is_quoted_in_part() -> None:
     many = np.arange(600, dtype=np.int32)
     call = {"x": ones(6, 4), "scale": ones(600, 4), "group_index": many[::-1].copy()}
     message = (

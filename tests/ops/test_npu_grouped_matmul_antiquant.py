@@ -102,7 +102,7 @@ def test_all_vector_cores_together_make_the_same_numbers(
     assert_same(found.output, REFERENCE(**call))
 
 
-def test_each_x_by_a_weight_of_its_own() -> None:
+def test_each_x_by_its_own_weight() -> None:
     rng = np.random.default_rng(5)
     sizes = (3, 64, 40), (7, 96, 520)
     call = {

@@ -307,7 +307,7 @@ REFUSED: list[Any] = [
     ),
     (
         {"tuning_config": 3},
-        "tuning_config must be a list of integers, not 3; pass for example [128]",
+        "tuning_config must be a list of integers, not 3; pass a list of them",
     ),
     (
         {"tuning_config": [7]},

@@ -64,7 +64,7 @@ def test_a_vector_worked_out_apart() -> None:
 
 
 def test_numbers_are_rounded_to_float16_before_they_are_whole() -> None:
-    """exp(-1000) is nothing beside 1, so s is what stands in the right half, times 1000."""
+    """exp(-1000) is nothing next to 1, so s is what stands in the right half, times 1000."""
     scale = np.full((1, 64), 1000, F32)
     scale[0, 32:36] = 127, 101.49, 33.495, 101.4
     w = padded(np.ones((1, 36)), 16, 64)[None]

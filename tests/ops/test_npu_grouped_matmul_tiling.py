@@ -81,7 +81,7 @@ def test_a_tile_fills_l0c_and_its_loads_fill_l1(rows: int, dtype: str, wanted: A
         (128, "int32", (7168, 512), (128, 256, 128, 4, 4)),
     ],
 )
-def test_tiles_are_high_for_the_rows_that_tuning_config_tells(
+def test_tiles_are_high_for_the_rows_of_tuning_config(
     tuning: int, output: str, sizes: tuple[int, int], wanted: Any
 ) -> None:
     given: dict[str, Any] = {"tuning_config": [tuning], "output_dtype": output}
@@ -180,7 +180,7 @@ def test_a_group_of_one_block_of_rows_reads_its_weight_past_the_l2() -> None:
         (1024, 0, [127], 1), (1536, 0, [128], 1), (2048, 0, [128], 2),
     ],
 )  # fmt: skip
-def test_one_vector_core_works_beside_a_cube_core_unless_there_is_much(
+def test_one_vector_core_works_with_a_cube_core_unless_there_is_much(
     k: int, act_type: int, tuning: Any, cores: int
 ) -> None:
     p = half_of([200], k, 512, act_type=act_type, tuning_config=tuning)

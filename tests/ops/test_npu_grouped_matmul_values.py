@@ -369,7 +369,7 @@ def test_the_list_decides_the_time() -> None:
     assert one != even
 
 
-def test_arguments_are_kept_as_they_were_given() -> None:
+def test_arguments_stay_as_they_were_given() -> None:
     x, ws = floats(1, 8, 32, dtype=np.float16), list(floats(2, 2, 32, 16, dtype=np.float16))
     call = {"group_list": np.array([3, 8]), "group_type": 0, "split_item": 3}
     found = run(OP, [x], ws, device="ascend910b2", **call)

@@ -54,7 +54,7 @@ ROWS = [
         f"float16 (2,): {OTHERS}", {}, NEW, Code.UNSUPPORTED),
     Row({"actual_seq_lengths": [1, 2, 3]}, "actual_seq_lengths must have 1 or 2 entries, one for "
         "each request, not 3; pass as many", {"actual_seq_lengths": [3]}, NEW),
-    Row({"scale_value": "x"}, "scale_value must be a finite number of fp32, not 'x'; pass 1 / "
+    Row({"scale_value": np.inf}, "scale_value must be a finite number of fp32, not inf; pass 1 / "
         "sqrt(columns of a head), say", {}, NEW),
     Row({"query": np.ones((2, 3, 4, 32), F16)}, "query must have one token a request with key of "
         "int8, not 3: the kernel that takes more is not simulated; pass key and value of float16, "

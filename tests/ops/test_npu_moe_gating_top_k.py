@@ -173,7 +173,7 @@ ROWS = [
         "x must have shape (rows, experts) with 1 to 2048 experts, not (1, 2049); reshape it",
         {"x": np.zeros((1, 2048), np.float16)}, NEW),
     Row({"bias": np.zeros(63, np.float16)},
-        "bias must have shape (64,), a number for each expert, not (63,); pass as many numbers as "
+        "bias must have shape (64,), a number for each expert, not (63,); pass as many elements as "
         "x has columns", {"bias": np.zeros(64, np.float16)}, NEW),
     Row({"bias": np.zeros(64, np.float32)},
         "bias must be float16 with x of float16 on {series}, not float32; convert it", {}, NEW),

@@ -146,7 +146,7 @@ def test_experts_with_a_capacity_drop_rows_and_fill_up() -> None:
 
 
 def test_what_capacities_leave_is_what_finalize_routing_takes() -> None:
-    """drop_pad_mode 3: an index of a token beside the other, -1 adds nothing."""
+    """drop_pad_mode 3: an index of a token next to the other, -1 adds nothing."""
     given = {"drop_pad_mode": 1, "expert_capacity": 2}
     rows, index, *_ = outputs(X, EXPERTS, **given)
     weights = np.ones((3, 2), np.float32)
@@ -275,7 +275,7 @@ ROWS = [
     Row({}, "the chip must be of Atlas A2 or Atlas A3, not ascend310p3 of Atlas inference, which "
         "has no such kernel; run on Atlas A2 or A3", {}, OLD, Code.UNSUPPORTED),
     Row({"quant_mode": 0},
-        "quant_mode must be -1 or 1, not 0, whose rounding no source tells; pass -1, and the rows "
+        "quant_mode must be -1 or 1, not 0, whose rounding no source gives; pass -1, and the rows "
         "to npu_quantize", {}, NEW, Code.UNSUPPORTED),
     Row({"quant_mode": 2},
         "quant_mode must be -1 or 1 on {series}, not 2; choose one of these", QUANT, NEW),
@@ -316,7 +316,7 @@ ROWS = [
         "expert_num must be from 1 to 5120 for quant_mode=1, as far as it is simulated, not 5121; "
         "pass how many there are", QUANT | {"expert_num": 5120}, NEW),
     Row({"active_expert_range": [1]},
-        "active_expert_range must be empty or two numbers, not [1]; pass the first expert and the "
+        "active_expert_range must be empty or two integers, not [1]; pass the first expert and the "
         "one behind the last", {"active_expert_range": [1, 2]}, NEW),
     Row({"active_expert_range": [2, 2]},
         "active_expert_range must name experts in [0, 4), not [2, 2); correct it",

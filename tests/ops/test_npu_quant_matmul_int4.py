@@ -255,7 +255,7 @@ ROWS = [
     changed(IN_GROUPS, "scale must have shape (2, 64), not (64,); pass as many elements",
             scale=MIXED["scale"]),
     changed(INT4, "scale must be float32 with x1 of int32 and group_sizes=(0, 0, 256) on "
-            "{series}, not uint64; pass the numbers that "
+            "{series}, not uint64; pass the words that "
             "npu_trans_quant_param packed", scale=np.ones((4, 256), np.uint64)),
     changed(INT4, "offset must be float16 with x1 of int32 on {series}, not float32; convert it",
             offset=np.ones((4, 256), F32)),

@@ -144,7 +144,7 @@ def test_a_template_may_be_named(rng: np.random.Generator) -> None:
     assert (found.template, found.reason) == ("pp", "asked for")
 
 
-def test_the_reason_of_the_choice_is_told() -> None:
+def test_the_reason_of_the_choice_is_reported() -> None:
     def reason(m: int, k: int, n: int, *batch: int, **call: Any) -> tuple[Any, Any]:
         x1, x2 = TensorSpec((*batch, m, k), "int8"), TensorSpec((*batch, k, n), "int8")
         call = {"device": SPLIT[0], "timing": False} | call

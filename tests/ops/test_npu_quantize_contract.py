@@ -113,7 +113,7 @@ MULTIPLYING = [
         f"not (7,); {ONE_EACH}", {"input": ones(1), "scales": ones(1)}),
     Row({"zero_points": ones(1)},
         "zero_points must have the shape of scales, (8,), not (1,); "
-        "pass as many numbers as scales has",
+        "pass as many elements as scales has",
         {"zero_points": ones(8)}),
     Row({"zero_points": ones(1, 8)},
         "zero_points must have the shape of scales, (8,), not (1, 8); reshape it",
@@ -175,7 +175,7 @@ DIVIDING = [
         f"not (8,); {ONE_EACH}", {"input": ones(4, 1), "scales": ones(1)}),
     Row({"zero_points": ones(1, dtype=np.int8)},
         "zero_points must have the shape of scales, (8,), not (1,); "
-        "pass as many numbers as scales has",
+        "pass as many elements as scales has",
         {"scales": ones(1), "zero_points": ones(1, dtype=np.int8)}),
 ]  # fmt: skip
 
@@ -188,12 +188,12 @@ def test_with_div_mode_true(series: str, rows: list[Row], subtests: pytest.Subte
             assert_accepted(OP, DIVIDE | row.right, series)
 
 
-def test_the_first_thing_that_is_wrong_is_told() -> None:
-    """Tensors before attributes, in the order of the parameters."""
-    with pytest.raises(OpError, match=r"^npu_quantize: input must be given"):
-        run(OP, None, None, None, None, None, None, device="ascend910b2")
+def test_the_first_thing_that_is_wrong_is_refused() -> None:
+    """Types of attributes, then tensors, in the order of the parameters."""
     with pytest.raises(OpError, match=r"^npu_quantize: axis must be an integer"):
-        run(OP, ones(8), None, None, None, None, None, device="ascend910b2")
+        run(OP, None, None, None, None, None, None, device="ascend910b2")
+    with pytest.raises(OpError, match=r"^npu_quantize: input must be given"):
+        run(OP, None, None, None, None, device="ascend910b2")
 
 
 # ---- documented, but not simulated ----

@@ -163,7 +163,7 @@ def test_the_reference_equals_exact_fractions(kind: Any, subtests: pytest.Subtes
 
 
 @pytest.mark.parametrize("div_mode", [True, False])
-def test_the_reference_equals_exact_fractions_for_every_pair_of_special_numbers(
+def test_the_reference_equals_exact_fractions_for_special_pairs(
     div_mode: bool,
 ) -> None:
     with np.errstate(over="ignore"):

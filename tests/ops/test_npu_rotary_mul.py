@@ -207,8 +207,8 @@ ROWS = [
         FITS.format((2, 1, 5, 8)).replace("a layout of the document", "11SD, 1S1D, S11D or T1D"),
         {"rotary_mode": "half", "r1": ones(2, 1, 5, 8), "r2": ones(2, 1, 5, 8)}, NEW),
     Row({"rotary_mode": "interleave", "self": ones(50, 20, 5, 8)},
-        "self must have fewer than 1000 vectors a line, of fewer than 896 numbers, for rotary_mode "
-        "'interleave', not 1000 of 8; cut it into parts",
+        "self must have fewer than 1000 vectors a line, of fewer than 896 elements, for "
+        "rotary_mode 'interleave', not 1000 of 8; cut it into parts",
         {"rotary_mode": "interleave", "self": ones(27, 37, 5, 8)}, NEW),
     Row({"self": ones(5, 8)},
         "self must have three or four dimensions, not 2; reshape it", {}, NEW),

@@ -173,7 +173,7 @@ ROWS = [
     Row({"perm_y": (0, 1, 2)}, "perm_y must be (1, 0, 2), not (0, 1, 2); pass (1, 0, 2)",
         {"perm_y": [1, 0, 2]}, NEW),
     Row({"perm_x1": "012"},
-        "perm_x1 must be (0, 1, 2) or (1, 0, 2), not '012'; permute the tensor first",
+        "perm_x1 must be a list of integers, not '012'; pass a list of them",
         {"perm_x1": [0, 1, 2]}, NEW),
     Row({"weight": ones(3, 16, 32)},
         "dimension 0 of weight must be heads of input, 2, not 3; pass input as (B, M, K) and "

@@ -127,7 +127,7 @@ SHAPES = [
         "reshape it", {"antiquant_offset": ones(1, 128), "antiquant_scale": ones(1, 128)}),
     Row({"antiquant_offset": ones(1)},
         "antiquant_offset must have the shape of antiquant_scale, (128,), not (1,); "
-        "pass as many numbers as antiquant_scale has", {"antiquant_offset": ones(128)}),
+        "pass as many elements as antiquant_scale has", {"antiquant_offset": ones(128)}),
     Row(GROUP | {"antiquant_offset": ones(128, 2)},
         "antiquant_offset must have the shape of antiquant_scale, (2, 128), not (128, 2); "
         "transpose it", GROUP | {"antiquant_offset": ones(128, 2).T}, NEW),
@@ -141,7 +141,7 @@ SHAPES = [
     ),
     Row(QUANT | {"quant_offset": ones(1, dtype=FULL)},
         "quant_offset must have the shape of quant_scale, (128,), not (1,); "
-        "pass as many numbers as quant_scale has",
+        "pass as many elements as quant_scale has",
         QUANT | {"quant_offset": ones(128, dtype=FULL)}, NEW),
     *(
         Row({"bias": ones(*shape)},

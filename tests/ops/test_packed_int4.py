@@ -31,7 +31,7 @@ def forms(array: Any, transposed: bool) -> list[Any]:
     return [array, Tensor.of(array, transposed=transposed)]
 
 
-def test_the_two_ways_are_told_apart() -> None:
+def test_the_two_ways_are_distinguished() -> None:
     assert TURNED.shape == (1, N)
     assert TURNED.flags.c_contiguous
     assert is_transposed(TURNED)

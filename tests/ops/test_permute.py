@@ -93,7 +93,7 @@ REFUSED = [
     ("ascend910b2", np.ones((4, 4), np.float32), (0, 0),
      "permute: dims must name each of the 2 axes of x once, not be (0, 0); pass a tuple of them"),
     ("ascend910b2", np.ones((4, 4), np.float32), 1,
-     "permute: dims must name each of the 2 axes of x once, not be 1; pass a tuple of them"),
+     "permute: dims must be a list of integers, not 1; pass a list of them"),
     ("ascend310p3", np.ones((4, 8), np.float32), (1, 0),
      "permute: the last axes of the result must have whole blocks of 32 bytes on Atlas inference, "
      "not 4 elements: others are not simulated; pad x"),

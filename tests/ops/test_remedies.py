@@ -98,7 +98,7 @@ WEIGHT_QUANT_ROWS = [
     ),
     weight_quant(
         {"weight": int32(64, 16)},
-        "weight must be int8 on Atlas inference, not int32; pass its numbers, which int32 holds "
+        "weight must be int8 on Atlas inference, not int32; pass its elements, which int32 holds "
         "packed, as int8",
         {"weight": int8(64, 128)},
         device=OLD,
@@ -130,7 +130,7 @@ WEIGHT_QUANT_ROWS = [
     weight_quant(
         {"x": ones(4, 64, dtype=BF16), "antiquant_scale": WORDS["antiquant_scale"]},
         "antiquant_scale must be bfloat16 with x of bfloat16 on Atlas A2, not int64; "
-        "pass the numbers that npu_trans_quant_param packed",
+        "pass the words that npu_trans_quant_param packed",
         {"antiquant_scale": ones(128, dtype=BF16)},
     ),
     weight_quant(
@@ -214,8 +214,8 @@ def product(wrong: Call, message: str, *changes: Call, **rest: Any) -> Remedy:
 PRODUCT_ROWS = [
     product(
         {"x1": int32(4, 2)},
-        "x2 must be int32 with x1 of int32 on Atlas A2, not int8; pack its numbers, as int32, with "
-        "npu_convert_weight_to_int4pack",
+        "x2 must be int32 with x1 of int32 on Atlas A2, not int8; pack its elements, as int32, "
+        "with npu_convert_weight_to_int4pack",
         {"x2": packed(int8(16, 8).astype(np.int32)), "output_dtype": "float16"},
     ),
     product(
@@ -234,7 +234,7 @@ PRODUCT_ROWS = [
     product(
         {"scale": words(ones(8, dtype=FULL)), "output_dtype": "bfloat16"},
         "scale must be float32 or bfloat16 with x2 of int8 and output_dtype=bfloat16 on Atlas "
-        "A2, not int64; pass the numbers that npu_trans_quant_param packed",
+        "A2, not int64; pass the words that npu_trans_quant_param packed",
         {"scale": ones(8, dtype=FULL)},
     ),
     product(
@@ -262,7 +262,7 @@ OTHER_ROWS = [
     Remedy(
         "npu_quantize",
         QUANTIZE | {"zero_points": ones(1)},
-        "zero_points must have the shape of scales, (16,), not (1,); pass as many numbers as "
+        "zero_points must have the shape of scales, (16,), not (1,); pass as many elements as "
         "scales has",
         ({"zero_points": ones(16)},),
     ),
@@ -309,15 +309,15 @@ OTHER_ROWS = [
     Remedy(
         "npu_anti_quant",
         {"x": int32(4, 2), "scale": ones(1, dtype=FULL)},
-        "x must be int8 on Atlas inference, not int32; pass its numbers, which int32 holds packed, "
-        "as int8",
+        "x must be int8 on Atlas inference, not int32; pass its elements, which int32 holds "
+        "packed, as int8",
         ({"x": int8(4, 16)},),
         OLD,
     ),
     Remedy(
         "npu_anti_quant",
         {"x": int8(4, 16), "scale": ones(16, dtype=FULL), "offset": ones(1, dtype=FULL)},
-        "offset must have the shape of scale, (16,), not (1,); pass as many numbers as scale has",
+        "offset must have the shape of scale, (16,), not (1,); pass as many elements as scale has",
         ({"offset": ones(16, dtype=FULL)},),
     ),
     Remedy(

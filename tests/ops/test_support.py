@@ -58,7 +58,7 @@ SCALE = spec("float32", 16)
         ({"x": spec("float32", 4, 64)},
          "x must be float16, bfloat16 or int8 on Atlas A2, not float32; convert it", 161002),
         ({"x": HALF, "weight": PACKED},
-         "weight must be int8 with x of float16 on Atlas A2, not int32; pass its numbers, which "
+         "weight must be int8 with x of float16 on Atlas A2, not int32; pass its elements, which "
          "int32 holds packed, as int8", 161002),
         ({"x": spec("float16", 64), "weight": WEIGHT},
          "x must have 2 to 3 dimensions with x of float16 on Atlas A2, not shape (64,); reshape "

@@ -192,11 +192,11 @@ def conversion(op: str, name: str, value: Any, names: list[str]) -> str:
         packed = (*shape[:-1], -(-shape[-1] // 8))
         return f"pass them packed, eight to an int32, as {packed}: see {PACKING}"
     if is_factor and came == "int8" and names == ["int32"]:
-        return f"pack its numbers, as int32, with {PACKING}"
+        return f"pack its elements, as int32, with {PACKING}"
     if came == "int32" and names == ["int8"]:
-        return "pass its numbers, which int32 holds packed, as int8"
+        return "pass its elements, which int32 holds packed, as int8"
     if is_words and op in PRODUCTS and "int64" not in names:
-        return "pass the numbers that npu_trans_quant_param packed"
+        return "pass the words that npu_trans_quant_param packed"
     if is_factor and "float" in came and "float" not in names[0] and not is_packing:
         return "quantise it"
     return "convert it"

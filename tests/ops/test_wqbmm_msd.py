@@ -166,7 +166,7 @@ def test_columns_go_round_by_round() -> None:
     assert_as_reference(call_of(2, 32, 32032), "split_k")
 
 
-def test_a_round_is_a_strip_for_each_vector_core_and_all_cube_cores_share_it() -> None:
+def test_a_round_is_a_strip_a_vector_core_for_all_cube_cores() -> None:
     plan = tile(A2, check(A2, **spec_call(32, 28672, 8192, "ND")))
     assert isinstance(plan, SplitKPlan)
     assert (plan.round_n, plan.k_blocks, plan.task_n) == (48 * 128, 3, 512)
@@ -279,7 +279,7 @@ def test_any_call(
 
 
 def spec_call(m: int, k: int, n: int, form: str, **more: Any) -> Call:
-    """As :func:`call_of`, without values."""
+    """The call of :func:`call_of` without values."""
     layout, is_turned = form[:2].replace("NZ", "FRACTAL_NZ"), form.endswith("T")
     weight = (
         TensorSpec((n, k), "int8", layout).T if is_turned else TensorSpec((k, n), "int8", layout)
@@ -447,7 +447,7 @@ COMMON = {"ND": False, "ND.T": True, "NZ": True, "NZ.T": False}
 @pytest.mark.parametrize("form", COMMON)
 @pytest.mark.parametrize("m", [1, 16, 24, 31, 32, 33, 48, 64])
 def test_the_cube_takes_256_columns_and_128_of_k_for_any_m(m: int, form: str) -> None:
-    """Digits that do not fit beside two pieces of the weight are streamed, not cut smaller."""
+    """Digits that do not fit next to two pieces of the weight are streamed, not cut smaller."""
     plan = tile(A2, check(A2, **spec_call(m, 4096, 11008, form)))
     assert isinstance(plan, MulticorePlan)
     cube, rows = plan.cube, -(-2 * m // 16) * 16
@@ -457,7 +457,7 @@ def test_the_cube_takes_256_columns_and_128_of_k_for_any_m(m: int, form: str) ->
     assert cube.l0c_depth == (1 if COMMON[form] or 2 * rows * 256 * 4 > 131072 else 2)
 
 
-def test_more_than_256_kib_of_digits_are_streamed_beside_a_narrow_weight() -> None:
+def test_more_than_256_kib_of_digits_are_streamed() -> None:
     """However much of L1 is left: 2 x 16 rows of 8192 digits are the most that stay."""
     kept = [
         tile(A2, check(A2, **spec_call(m, 8192, 64, "ND.T"))).cube.keep  # type: ignore[union-attr]

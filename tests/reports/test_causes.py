@@ -154,7 +154,7 @@ def pipe_latency(spec: DeviceSpec) -> Trace:
     return on_each(spec, *[one, Barrier("vector")] * 16, cores=1)
 
 
-def hand_out(spec: DeviceSpec) -> Trace:
+def dispatch(spec: DeviceSpec) -> Trace:
     ops = [SetFlag("mte2", "mte3", 0), WaitFlag("mte2", "mte3", 0)] * 60
     return on_each(spec, *ops, cores=1)
 
@@ -181,7 +181,7 @@ KERNELS: dict[Cause, Kernel] = {
     "buffers": buffers,
     "scalar": scalar,
     "pipe latency": pipe_latency,
-    "hand out": hand_out,
+    "dispatch": dispatch,
     "flags": flags,
     "cross-core flags": cross_core_flags,
 }
@@ -401,7 +401,7 @@ def parts(found: Trace) -> dict[str, int]:
     return told
 
 
-def test_the_path_goes_through_whoever_raised_the_flag() -> None:
+def test_the_path_goes_through_the_pipe_that_raised_the_flag() -> None:
     # Load 10 + 20, flag 1, multiply 9 + 10, flag 1, store 19 + 30.
     assert parts(trace(lane((0,), *CHAIN))) == {
         "memory latency": 50,
@@ -429,7 +429,7 @@ def test_two_cores_on_one_link_are_held_up_by_it() -> None:
     assert parts(uneven) == {"gm": 16, "port": 8, "memory latency": 10}
 
 
-def test_rows_are_told_from_the_bytes_before_and_after() -> None:
+def test_rows_are_distinct_from_the_bytes_before_and_after() -> None:
     spec = tiny_spec(gm__row_ns=5.0)
     turn = LoadNd2Nz(Local("l1", 0, UINT8, 512), Global("x", 0, 32, 8, 64), 16)
     found = play(spec, (turn, Load(Local("l1", 0, UINT8, 256), Global("x", 4096, 256))), kind="aic")
@@ -443,7 +443,7 @@ def test_what_came_out_of_the_l2_is_blamed_on_its_link() -> None:
     assert parts(warm) == {"l2 reads": 8, "memory latency": 2}
 
 
-def test_requests_for_one_line_that_are_answered_in_turn_are_blamed_on_the_memory() -> None:
+def test_requests_for_one_line_in_turn_count_as_memory() -> None:
     # Past the L2 a line every 4 cycles is handed to two cores: 256 bytes for both in 16 cycles.
     past = ({"x": Binding("x", is_cached=False)},) * 2
     both = play(tiny_spec(l2__same_line_ns=4.0), (load(256),), (load(256),), bindings=past)
@@ -482,9 +482,9 @@ def test_a_barrier_waits_for_the_last_of_all_pipes() -> None:
     assert parts(found) == {"vector": 19, "pipe latency": 25, "flags": 1}
 
 
-def test_micro_ops_that_wait_to_be_handed_out_are_told() -> None:
+def test_micro_ops_that_wait_to_be_issued_are_counted() -> None:
     found = trace(lane((0,), (ScalarAlu("add", "r", 1, 1), 0, 4, 4), (MUL, 9, 20, 20)))
-    assert parts(found) == {"scalar": 4, "hand out": 5, "vector": 11}
+    assert parts(found) == {"scalar": 4, "dispatch": 5, "vector": 11}
 
 
 F16 = "float16"

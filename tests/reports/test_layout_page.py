@@ -380,7 +380,7 @@ def test_an_mmad_has_its_operands_where_the_layouts_say(device: str, dtypes: tup
 
 
 @needs_node
-def test_an_mmad_is_told_step_by_step() -> None:
+def test_an_mmad_is_explained_step_by_step() -> None:
     say = "[el('mmad-step-name').textContent, el('mmad-told').textContent.split('\\n')[0]]"
     texts = "el('mmad-terms').children.map((row) => row.children[1].textContent)"
     answers = page_says(
@@ -536,7 +536,7 @@ def test_an_mmad_is_stepped_through_in_a_browser(tmp_path: Path, width: int, sch
         opened(browser, tmp_path / "layout.html", width, scheme)
         browser.point("#mmad-next", 5, 5, click=True)
         assert browser.evaluate(text("#mmad-step-name")) == "step 2 of 8"
-        # The terms of C(0, 0) at k = 32 to 39, and none beside them.
+        # The terms of C(0, 0) at k = 32 to 39, and no others.
         for css, at, is_marked in (
             ("a", (0, 36), True), ("a", (0, 20), False), ("a", (2, 36), False),
             ("b", (36, 0), True), ("b", (36, 1), False), ("c", (0, 0), True),

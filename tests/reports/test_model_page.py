@@ -62,7 +62,7 @@ def test_report_writes_the_page_again(a: Path, tmp_path: Path) -> None:
     )
 
 
-def test_compare_tells_two_runs_side_by_side(a: Path, b: Path) -> None:
+def test_compare_lists_two_runs_side_by_side(a: Path, b: Path) -> None:
     lines = npusim_says("compare", str(a), str(b)).out.splitlines()
     assert lines[:4] == model.headline_of([small(), small(QUANT_PRODUCT, "quantised.py")])
     table = [" ".join(line.split()) for line in lines]

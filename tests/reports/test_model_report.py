@@ -141,7 +141,7 @@ def test_a_headline_in_plain_words() -> None:
     ]
 
 
-def test_a_run_of_nothing_is_told_too() -> None:
+def test_a_run_of_nothing_is_reported_too() -> None:
     nothing = run_of(missing=0)
     assert model.headline(nothing) == [
         "0.00 us of device time on Ascend910B2 (Atlas A2): 0 kernels in 0 launches",
@@ -224,7 +224,7 @@ def test_three_runs_are_held_against_the_first() -> None:
     assert operators["matmul"] == (30.0, 120.0, None, 4.0, None)
 
 
-def test_models_of_one_name_are_told_apart_by_their_kernels() -> None:
+def test_models_of_one_name_are_distinguished_by_their_kernels() -> None:
     wide = replace(PRODUCT, inputs=("float16 256x64", "float16 64x32"))
     page = model.page([small(), small(wide), small()])
     assert "<title>npusim: 3 runs of net.py on Ascend910B2</title>" in page
@@ -242,7 +242,7 @@ def test_models_of_one_name_are_told_apart_by_their_kernels() -> None:
     assert "A</b> net.py</p>" in other
 
 
-def test_what_some_runs_alone_miss_is_told() -> None:
+def test_what_some_runs_alone_miss_is_reported() -> None:
     a, b = run_of((NORM, "", 0), missing=3), run_of((NORM, "", 0), missing=1)
     start = "not the same is missing from all: beyond what all miss, "
     assert model.headline_of([a, b])[-1] == f"{start}A 2 x aten.pow.Tensor_Scalar"

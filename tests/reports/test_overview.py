@@ -1,4 +1,4 @@
-"""Several runs on one page: their letters, what tells them apart, and how long each takes."""
+"""Several runs on one page: their letters, what distinguishes them, and how long each takes."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_title_says_what_is_compared() -> None:
     )
 
 
-# ---- what tells runs apart ----
+# ---- what distinguishes runs ----
 
 
 def test_one_run_needs_no_letter(tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ def test_one_run_needs_no_letter(tmp_path: Path) -> None:
     assert (head, str(head)) == (Head("", ""), "")
 
 
-def test_runs_are_told_apart_by_what_is_not_alike(tmp_path: Path) -> None:
+def test_runs_are_distinguished_by_what_is_not_alike(tmp_path: Path) -> None:
     assert told(tmp_path / "shapes", product(16), product(32), product(32, k=128)) == [
         *("A, x1 16x64, x2 64x64", "B, x1 32x64, x2 64x64", "C, x1 32x128, x2 128x64"),
     ]
@@ -88,7 +88,7 @@ def test_the_same_call_is_said_to_be_the_same(tmp_path: Path) -> None:
     assert told(tmp_path / "all", product(16), product(16)) == ["A", "B, the same call as A"]
 
 
-def test_changed_numbers_of_a_chip_are_told(tmp_path: Path) -> None:
+def test_changed_numbers_of_a_chip_are_reported(tmp_path: Path) -> None:
     a2 = load("Atlas A2")
     wide = changed(a2, {"gm.read_bytes_per_s": "x2"})
     wider = changed(a2, {"gm.read_bytes_per_s": "x4"})
@@ -102,7 +102,7 @@ def test_changed_numbers_of_a_chip_are_told(tmp_path: Path) -> None:
     ]
 
 
-def test_of_many_changed_numbers_some_are_told(tmp_path: Path) -> None:
+def test_of_many_changed_numbers_some_are_reported(tmp_path: Path) -> None:
     a2 = load("Atlas A2")
     keys = [f"scalar.{name}_cycles" for name in ("load", "store", "alu", "dispatch")]
     keys += [f"sync.{name}_cycles" for name in ("set_flag", "wait_flag", "barrier", "cross_core")]
@@ -113,7 +113,7 @@ def test_of_many_changed_numbers_some_are_told(tmp_path: Path) -> None:
     assert len({head.partition(", ")[2] for head in found}) == 4
 
 
-def test_layouts_order_and_what_is_not_there_are_told(tmp_path: Path) -> None:
+def test_layouts_order_and_what_is_not_there_are_reported(tmp_path: Path) -> None:
     x = SPEC((16, 64), "float16")
     weights = [SPEC((64, 64), "float16"), SPEC((64, 64), "float16", "FRACTAL_NZ"),
                SPEC((64, 64), "float16", transposed=True)]  # fmt: skip
@@ -126,7 +126,7 @@ def test_layouts_order_and_what_is_not_there_are_told(tmp_path: Path) -> None:
     assert found[3].endswith("x2 ND as it stands, bias float16 64")
 
 
-def test_other_operators_are_told_apart_by_name(tmp_path: Path) -> None:
+def test_other_operators_are_distinguished_by_name(tmp_path: Path) -> None:
     gate = npusim.run("npu_swiglu", SPEC((16, 64), "float16"), device="Atlas A2")
     assert told(tmp_path / "two", product(16), gate) == ["A, matmul, base", "B, npu_swiglu"]
     assert told(tmp_path / "three", product(16), gate, product(32)) == [
@@ -134,7 +134,7 @@ def test_other_operators_are_told_apart_by_name(tmp_path: Path) -> None:
     ]
 
 
-def test_an_argument_is_told_as_people_read_it() -> None:
+def test_an_argument_is_written_as_people_read_it() -> None:
     tensor = {"dtype": "int8", "shape": [2, 3], "layout": "FRACTAL_NZ", "transposed": True}
     scalar = {"dtype": "float32", "shape": [], "layout": "ND"}
     assert argument(tensor) == "int8 2x3 FRACTAL_NZ transposed"
@@ -170,7 +170,7 @@ def test_many_names_are_counted() -> None:
         (5.0, 0.0, "less than A"),
     ],
 )
-def test_a_time_is_told_against_the_first(first: float, us: float, words: str) -> None:
+def test_a_time_is_compared_with_the_first(first: float, us: float, words: str) -> None:
     assert overview.than(first, us) == words
 
 

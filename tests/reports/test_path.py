@@ -1,4 +1,4 @@
-"""The critical path told: every cycle is one micro-op's, slack is what a delay costs nobody."""
+"""The critical path in words: every cycle is one micro-op's, slack is what a delay costs nobody."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_steps_are_all_of_the_time_and_pipes_on_them_have_no_slack(call: str, de
     held = {
         (step.core, step.pipe)
         for step in found
-        if any(cause not in ("flags", "cross-core flags", "hand out") for cause, _ in step.causes)
+        if any(cause not in ("flags", "cross-core flags", "dispatch") for cause, _ in step.causes)
     }
     least = {(each.core, each.pipe): each.cycles for each in path.slack}
     assert least
@@ -99,7 +99,7 @@ def least(found: Trace) -> dict[str, int]:
 
 @pytest.mark.parametrize("more", [1, 3, 8, 16])
 def test_what_is_later_by_its_slack_delays_nobody_and_by_more_the_rest(more: int) -> None:
-    """A vector unit that works longer beside a load: only what is beyond its slack is added."""
+    """A vector unit that works longer during a load: only what is beyond its slack is added."""
     before = both(4096, 4)
     ends = {span.pipe: span.end for span in before.spans(0) if not isinstance(span.op, ORDERING)}
     spare = ends["mte2"] - ends["vector"]
@@ -110,7 +110,7 @@ def test_what_is_later_by_its_slack_delays_nobody_and_by_more_the_rest(more: int
         assert both(4096, repeats).cycles == before.cycles + max(0, took - spare)
 
 
-def test_a_load_beside_long_work_has_the_slack() -> None:
+def test_a_load_during_long_work_has_the_slack() -> None:
     assert least(both(64, 32))["mte2"] > 0
     assert least(both(64, 32))["vector"] == 0
 

@@ -100,7 +100,7 @@ def test_names_inside_pictures_stay_apart(page: Path) -> None:
     assert len(found) == len(set(found)) > 5
 
 
-def test_the_same_run_gives_the_same_bytes_under_a_name_of_its_own(
+def test_the_same_run_gives_the_same_bytes_under_its_own_name(
     small: Path, page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -160,7 +160,7 @@ def test_a_run_may_stand_there_twice(three: list[Path], small: Path, tmp_path: P
     assert re.findall(r'<p class="who"><b>(.*?)</p>', page) == [
         *("A</b> ascend310p3", "B</b> the same call as A", "C</b> ascend910b2"),
     ]
-    # Two chips, of which each is told once.
+    # Two chips, of which each is listed once.
     assert re.search(r"<th>ascend310p3</th><th>its source</th><th>ascend910b2</th>", page)
     assert page.count("<th>ascend310p3</th>") == 1
     found = re.findall(r'<clipPath id="([^"]+)"', page)
@@ -237,7 +237,7 @@ def test_a_pdf_has_a_page_a_picture(small: Path, tmp_path: Path) -> None:
 # ---- what is refused ----
 
 
-def test_what_is_no_run_is_told_in_a_line(tmp_path: Path) -> None:
+def test_what_is_no_run_is_reported_in_a_line(tmp_path: Path) -> None:
     assert says("report", tmp_path, "-o", tmp_path / "page.html") == (
         1,
         "",
@@ -299,7 +299,7 @@ def test_a_page_does_not_take_the_place_of_a_folder(small: Path, tmp_path: Path)
     )
 
 
-def test_an_earlier_page_is_replaced_only_when_told(small: Path, tmp_path: Path) -> None:
+def test_an_earlier_page_is_replaced_only_when_asked(small: Path, tmp_path: Path) -> None:
     for name, kind in (("page.html", "html"), ("pages.pdf", "pdf")):
         out = tmp_path / name
         out.write_text("earlier")
@@ -442,7 +442,7 @@ def test_tables_escape_and_align() -> None:
         (None, 5.0, ""),
     ],
 )
-def test_a_difference_is_told_in_percent_or_in_times(
+def test_a_difference_is_written_in_percent_or_in_times(
     a: float | None, b: float | None, told: str
 ) -> None:
     assert difference(a, b) == told
@@ -557,7 +557,7 @@ def test_two_timelines_have_one_scale(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason=MISSING)
-def test_a_summary_says_so_and_tells_what_it_joins(tmp_path: Path) -> None:
+def test_a_summary_says_so_and_lists_what_it_joins(tmp_path: Path) -> None:
     words = ("-i", "input=spec:1024x2048:float16", "-i", "scales=spec:1:float16")
     words = ("run", "npu_quantize", "-d", "Atlas A2", *words, "-a", "dtype=qint8")
     assert says(*words, "-a", "div_mode=false", "-o", tmp_path / "out")[0] == 0
@@ -891,7 +891,7 @@ def test_a_level_is_for_pages(small: Path, tmp_path: Path) -> None:
 
 @pytest.mark.nightly
 @pytest.mark.skipif(CHROMIUM is None, reason=MISSING)
-def test_the_timeline_zooms_pans_and_tells(tmp_path: Path) -> None:
+def test_the_timeline_zooms_pans_and_describes(tmp_path: Path) -> None:
     mixes = [tmp_path / chip for chip in ("ascend910b2", "ascend910b4")]
     for out in mixes:
         assert says(*MIX, "-d", out.name, "-o", out)[0] == 0

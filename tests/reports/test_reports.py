@@ -223,7 +223,7 @@ def test_mixed_bars_are_named_upright() -> None:
     assert labelled(found, lane_pixels=40) == [("mul", True), ("cast", True), ("cast", True)]
 
 
-def test_narrow_bars_are_named_beside_their_cluster() -> None:
+def test_narrow_bars_are_named_next_to_their_cluster() -> None:
     found = bars(("mul", 0, 2, 3), ("cast.rint", 4, 6, 7), ("cast.none", 8, 10, 11))
 
     assert labelled(found) == [("mul, cast", False)]
@@ -470,7 +470,7 @@ def test_overlapping_micro_ops_are_busy_once() -> None:
     assert (row.busy, row.mean) == (1, 1)
 
 
-def test_each_kind_of_core_has_rows_of_its_own() -> None:
+def test_each_kind_of_core_has_its_own_rows() -> None:
     played = trace(
         lane((0, 1), (LOAD, 0, 50, 100), kind="ai_core"),
         lane((8,), (LOAD, 0, 50, 200), kind="vector_core"),
@@ -520,7 +520,7 @@ def test_one_core_needs_no_mean(small: Run, ax: Axes) -> None:
 
 
 @pytest.mark.parametrize("end", [20, 92, 96, 100])
-def test_a_share_stands_beside_its_bar_and_its_mark_and_within_the_picture(end: int) -> None:
+def test_a_share_stands_next_to_its_bar_within_the_picture(end: int) -> None:
     played = trace(
         lane((0,), (LOAD, 0, 10, end), (MUL, end, 99, 100)), lane((1,), (LOAD, 0, 10, end - 1))
     )
@@ -625,6 +625,6 @@ def test_cores_are_named_by_their_runs(cores: tuple[int, ...], text: str) -> Non
     assert style.cores_named(cores, "aiv") == text
 
 
-def test_every_pipe_has_a_colour_of_its_own() -> None:
+def test_every_pipe_has_its_own_colour() -> None:
     assert set(style.COLORS) == set(npusim.devices.schema.Pipe.__args__)  # type: ignore[attr-defined]
     assert len(set(style.COLORS.values())) == len(style.COLORS)

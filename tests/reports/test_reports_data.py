@@ -110,7 +110,7 @@ def test_a_roof_is_the_lower_of_peak_and_bytes() -> None:
     ]
 
 
-def test_the_cube_has_titles_of_its_own() -> None:
+def test_the_cube_has_its_own_titles() -> None:
     times = ((TO_A, 0, 10, 10), (MMAD, 10, 20, 20), (OUT, 20, 30, 40))
     played = Played(trace(lane((0,), *times, kind="aic", l2_bytes=512, l2_written_bytes=512)))
     found = [(row.title, row.name) for row in roofline.rows(played)]
@@ -136,7 +136,7 @@ def test_the_cube_has_titles_of_its_own() -> None:
         (((LOAD, 0, 1, 1), (MUL, 1, 100, 100)), 2_900_000, "memory bound"),
     ],
 )
-def test_what_bounds_a_run_is_told_in_the_vendors_words(
+def test_what_bounds_a_run_is_said_in_the_vendors_words(
     times: tuple[tuple[MicroOp, int, int, int], ...], gm_bytes: int, words: str
 ) -> None:
     if words.endswith("pipeline caused"):
@@ -284,7 +284,7 @@ def test_the_parts_of_the_time_add_up() -> None:
     assert sum(row.share for row in found) == pytest.approx(1)
 
 
-def test_costs_are_drawn_beside_each_other(ax: Axes) -> None:
+def test_costs_are_drawn_next_to_each_other(ax: Axes) -> None:
     short = Played(trace(lane((0,), (MUL, 20, 30, 40))))
     costs.costs([Played(trace(lane((0,), *CHAIN))), short], ax=ax)
 
@@ -443,7 +443,7 @@ def test_every_picture_of_a_run_is_in_the_gallery() -> None:
     assert set(flat) == set(gallery.PICTURES)
 
 
-def test_a_size_far_above_is_told_but_not_drawn(ax: Axes) -> None:
+def test_a_size_far_above_is_printed_but_not_drawn(ax: Axes) -> None:
     played = Played(trace(lane((0,), *CHAIN)), at_1_mhz(tiny_spec()))
     occupancy.occupancy(played, ax=ax)
 
@@ -456,7 +456,7 @@ def test_a_size_far_above_is_told_but_not_drawn(ax: Axes) -> None:
 FAR = ("gm", "l2")
 
 
-def test_a_limit_far_above_is_told_but_not_drawn(ax: Axes) -> None:
+def test_a_limit_far_above_is_printed_but_not_drawn(ax: Axes) -> None:
     fast = tiny_spec(**{f"cores__aiv__paths__ub_to_{far}__bytes_per_cycle": 32 for far in FAR})
     played = Played(trace(lane((0,), *CHAIN, gm_bytes=512)), at_1_mhz(fast))
     bandwidth.bandwidth(played, ax=ax)
@@ -465,7 +465,7 @@ def test_a_limit_far_above_is_told_but_not_drawn(ax: Axes) -> None:
     assert "\nports 0.064 GB/s" in ax.texts[0].get_text()
 
 
-def test_a_program_that_is_not_looked_at_to_its_end_is_told(
+def test_a_program_that_is_not_looked_at_to_its_end_is_reported(
     ax: Axes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     played = trace(lane((0,), *CHAIN))

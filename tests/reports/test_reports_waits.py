@@ -94,7 +94,7 @@ def test_a_core_waits_for_its_own_group_alone(ax: Axes) -> None:
     assert len({arrow._posA_posB[0] for arrow in arrows}) == 1
 
 
-def test_arrows_lead_to_whoever_stood_waiting(ax: Axes) -> None:
+def test_arrows_lead_to_the_pipe_that_waits(ax: Axes) -> None:
     timeline.timeline(trace(lane((0,), *CHAIN)), ax=ax)
     arrows = [artist for artist in ax.get_children() if isinstance(artist, FancyArrowPatch)]
 
@@ -136,16 +136,16 @@ def test_the_parts_of_a_pipe_are_its_time() -> None:
         ("mte2", "work", "work", 19),
         ("mte2", "flag", "vector: room in ub", 40),
         ("mte2", "order", "raising flags", 1),
-        ("mte2", "over", "nothing left to do", 40),
+        ("mte2", "finished", "nothing left to do", 40),
         ("vector", "work", "work", 9),
         ("vector", "flag", "mte2: data in ub", 30),
         ("vector", "order", "raising flags", 2),
-        ("vector", "hand out", "not handed out yet", 1),
-        ("vector", "over", "nothing left to do", 58),
+        ("vector", "issue wait", "not issued yet", 1),
+        ("vector", "finished", "nothing left to do", 58),
         ("mte3", "work", "work", 19),
         ("mte3", "flag", "vector: data in ub", 49),
-        ("mte3", "hand out", "not handed out yet", 2),
-        ("mte3", "over", "nothing left to do", 30),
+        ("mte3", "issue wait", "not issued yet", 2),
+        ("mte3", "finished", "nothing left to do", 30),
     ]
     for pipe in ("mte2", "vector", "mte3"):
         assert sum(row.share for row in found if row.pipe == pipe) == pytest.approx(1)
@@ -158,7 +158,7 @@ def test_a_copy_says_what_held_it_up() -> None:
 
     assert told(bounds.rows(both)) == [
         ("mte2", "link", "bandwidth of GM", 0.016),
-        ("mte2", "over", "nothing left to do", 0.01),
+        ("mte2", "finished", "nothing left to do", 0.01),
     ]
     alone = play(spec, (Load(X, Global("x", 0, 256)),))
     assert told(bounds.rows(alone))[:1] == [("mte2", "work", "work", 0.008)]
@@ -189,7 +189,7 @@ def test_barriers_and_other_cores_are_reasons_of_their_own() -> None:
     ]
 
 
-def test_a_pipe_works_while_it_is_held_and_is_busy_until_its_results_are_there() -> None:
+def test_a_pipe_works_while_held_and_is_busy_until_results_arrive() -> None:
     """Loads of 10 and 9 cycles, whose results come after 30 and 29."""
     played = trace(lane((0,), *CHAIN))
     works = sum(row.us for row in bounds.rows(played) if (row.pipe, row.cause) == ("mte2", "work"))

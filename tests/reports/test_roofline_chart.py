@@ -1,4 +1,4 @@
-"""The roofline of a page: what it is given, and what it tells whoever points, clicks or types."""
+"""The roofline of a page: what it is given, and what it says to a pointer, a click or a key."""
 
 from __future__ import annotations
 
@@ -258,7 +258,7 @@ FOCUSED = "document.activeElement.getAttribute('aria-label')?.split(';')[0]"
 @pytest.mark.parametrize(
     ("width", "scheme"), list(product((360, 820, 1300), ("light", "dark"))), ids=str
 )
-def test_a_point_tells_what_was_reached_and_allowed(
+def test_a_point_says_what_was_reached_and_allowed(
     page: Path, records: list[Record], tmp_path: Path, width: int, scheme: str
 ) -> None:
     rows = [row for row in roofline.rows(records[0]) if row.title == "GM/L2"]
@@ -303,7 +303,7 @@ def test_a_point_tells_what_was_reached_and_allowed(
             value = f"{row.bytes_per_s:,.0f}"
             assert [keys[row.name], value, known.confidence, known.text] in numbers
             assert len(numbers) == 4
-            # The lines stand beside the point that they are about, and not over it.
+            # The lines stand next to the point that they are about, and not over it.
             left, right, top, bottom = browser.evaluate(f"({BOX})(r.tip)")
             assert 0 <= left < right <= width
             mark = browser.evaluate(f"({BOX})(r.told.element.querySelector('.sign'))")

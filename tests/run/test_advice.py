@@ -1,4 +1,4 @@
-"""Advice: what is told was tried, and whoever tries it once more finds the same time."""
+"""Advice: what is listed was tried, and gives the same time when tried once more."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def advised(name: str) -> tuple[Run, list[Advice]]:
 
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("name", CALLS)
-def test_every_piece_of_advice_comes_out_as_it_was_told(name: str) -> None:
+def test_every_piece_of_advice_comes_true(name: str) -> None:
     made, told = advised(name)
     assert told
     assert made.call is not None
@@ -199,7 +199,7 @@ def test_the_depth_of_custom_queues_is_tried() -> None:
     assert text.endswith(" of the time, which mte2 has to give")
 
 
-def test_more_rows_are_told_by_the_row() -> None:
+def test_more_rows_are_advised_by_the_row() -> None:
     _, told = advised("one token")
     more = next(each for each in told if each.rows is not None)
     assert more.rows is not None
@@ -234,7 +234,7 @@ def test_more_rows_hardly_take_longer_than_the_kernel_alone() -> None:
     assert 0.1 * own_us < twice.time_us - more.before_us < 0.1 * more.before_us
 
 
-def test_fewer_rows_are_told_where_a_few_go_over_the_edge() -> None:
+def test_fewer_rows_are_advised_where_a_few_go_over_the_edge() -> None:
     (fewer,) = (each for each in advised("rows over the cores")[1] if each.rows is not None)
     assert fewer.text == "50 rows do not divide evenly among 8 cores"
     assert fewer.change == "pass 48 rows in one call, and the 2 left over with those of another"
@@ -242,7 +242,7 @@ def test_fewer_rows_are_told_where_a_few_go_over_the_edge() -> None:
     assert fewer.rows == (50, 48)
 
 
-def test_rows_are_told_to_be_more_or_fewer_but_not_both() -> None:
+def test_rows_are_advised_more_or_fewer_but_not_both() -> None:
     x, scales = TensorSpec((16, 4096), F16), TensorSpec((4096,), F16)
     made = run("npu_quantize", x, scales, None, "qint8", -1, False, device="ascend310p3")
     (more,) = (each for each in made.advice() if each.rows is not None)
@@ -279,7 +279,7 @@ def test_a_run_without_times_has_no_advice() -> None:
 
 
 @pytest.mark.usefixtures("nothing_kept")
-def test_progress_is_told() -> None:
+def test_progress_is_reported() -> None:
     heard: list[tuple[str, float]] = []
     over_the_edge().advice(lambda stage, share: heard.append((stage, share)))
     assert {stage for stage, _ in heard} == {"advice"}

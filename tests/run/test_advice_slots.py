@@ -129,7 +129,7 @@ def test_a_third_slot_of_a_custom_kernel_is_tried() -> None:
     assert told.gain >= MIN_GAIN
 
 
-def test_what_a_kernel_has_no_room_for_is_not_told() -> None:
+def test_what_a_kernel_has_no_room_for_is_not_advised() -> None:
     run = npusim.run(full, X, device=A2)
     assert run.time_us == npusim.run(doubled, X, device=A2).time_us
     assert deeper_queues(run) == []
@@ -142,7 +142,7 @@ def test_what_a_kernel_has_no_room_for_is_not_told() -> None:
     )
 
 
-def test_a_deeper_queue_that_makes_a_race_is_not_told() -> None:
+def test_a_deeper_queue_that_makes_a_race_is_not_advised() -> None:
     run = npusim.run(in_turn, X, device=A2)
     queues = deeper_queues(npusim.run(doubled, X, device=A2))[0].queues
     with pytest.raises(RaceError):
@@ -150,7 +150,7 @@ def test_a_deeper_queue_that_makes_a_race_is_not_told() -> None:
     assert deeper_queues(run) == []
 
 
-def test_a_deeper_queue_that_changes_the_tiles_is_not_told() -> None:
+def test_a_deeper_queue_that_changes_the_tiles_is_not_advised() -> None:
     assert deeper_queues(npusim.run(by_room, X, device=A2)) == []
 
 
@@ -180,7 +180,7 @@ def test_a_deeper_kernel_computes_the_same_values() -> None:
 
 
 @pytest.mark.usefixtures("nothing_kept")
-def test_a_deeper_kernel_is_another_one_for_all_that_is_kept(tmp_path: Path) -> None:
+def test_a_deeper_kernel_is_another_entry_of_caches(tmp_path: Path) -> None:
     run = added()
     queues = deeper_queues(run)[0].queues
     for _ in range(2):
@@ -193,7 +193,7 @@ def test_a_deeper_kernel_is_another_one_for_all_that_is_kept(tmp_path: Path) -> 
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_a_depth_that_is_told_as_a_change_is_no_what_if_as_well() -> None:
+def test_a_depth_advised_as_a_change_is_no_what_if() -> None:
     x = TensorSpec((100_000,), "float32")
     course = Path(__file__).parents[2] / "docs" / "course" / "vector_add.py"
     run = npusim.run(f"{course}:add", x, x, device=A2)

@@ -132,7 +132,7 @@ def test_another_npusim_times_anew(
     assert len(timed) == len(files(tmp_path)) == 2
 
 
-def test_digests_tell_keys_apart() -> None:
+def test_digests_distinguish_keys() -> None:
     keys = [
         *(1, True, "1", b"1", 1.0, (1,), ((1,),), (1, 1), None, "None", X, SCALES, int, np.int64),
         *(np.float32(1), np.ones(1), np.ones((1, 1)), {"a": 1}, {"a": 2}, ("ab", "c"), ("a", "bc")),
@@ -148,7 +148,7 @@ def test_digests_tell_keys_apart() -> None:
     assert told.stdout.strip() == digest_of(key_of(("ab", 1.5, True)))
 
 
-def test_what_no_name_tells_is_not_stored(tmp_path: Path) -> None:
+def test_what_no_name_says_is_not_stored(tmp_path: Path) -> None:
     def tile() -> None: ...
 
     with pytest.raises(TypeError) as error:
@@ -256,7 +256,7 @@ def test_the_least_recently_used_goes_first(tmp_path: Path) -> None:
     assert [path(key).exists() for key in range(5)] == [True, False, False, True, True]
 
 
-def test_what_does_not_fit_is_not_kept(tmp_path: Path) -> None:
+def test_what_does_not_fit_is_not_stored(tmp_path: Path) -> None:
     trace, blocks = some_trace()
     for most_bytes, count in ((100, 0), (1 << 20, 1)):
         folder = Stored(tmp_path, most_bytes)

@@ -1,4 +1,4 @@
-"""Tensors from words: what each form gives, and what each wrong one is told."""
+"""Tensors from words: what each form gives, and how each wrong one is refused."""
 
 import os
 import re
@@ -95,7 +95,7 @@ def test_a_spec_says_how_it_lies() -> None:
     assert parse("spec:8:layout=ND:transposed=false") == TensorSpec((8,), "float32")
 
 
-def test_a_transposed_array_has_the_same_numbers_the_other_way_round_in_memory() -> None:
+def test_a_transposed_array_has_the_same_elements_transposed() -> None:
     found = parse("arange:2x3x4:int8:transposed=true")
     same(found, np.arange(24, dtype=np.int8).reshape(2, 3, 4))
     assert isinstance(found, np.ndarray)
@@ -113,7 +113,7 @@ def test_an_array_in_fractals_is_a_tensor(words: str, turned: bool) -> None:
 # ---- wrong words ----
 
 
-def test_wrong_words_are_told_what_must_hold(subtests: pytest.Subtests) -> None:
+def test_refusals_of_words_say_what_must_hold(subtests: pytest.Subtests) -> None:
     for text, message in [
         ("rando:3", f"a value must begin with one of {KINDS}, not 'rando:3'; did you mean rand?"),
         (
@@ -168,12 +168,12 @@ def test_wrong_words_are_told_what_must_hold(subtests: pytest.Subtests) -> None:
         (
             "randint:3:int8:high=300",
             "low to high - 1 must lie in [-128, 127] for int8, not 0 to 299; "
-            "choose another dtype, or other numbers",
+            "choose another dtype, or other values",
         ),
         (
             "randint:3:uint64:low=-1:high=3",
             "low to high - 1 must lie in [0, 18446744073709551615] for uint64, not -1 to 2; "
-            "choose another dtype, or other numbers",
+            "choose another dtype, or other values",
         ),
         ("full:3", "full must say value=..., which it repeats; add it"),
         (
@@ -187,12 +187,12 @@ def test_wrong_words_are_told_what_must_hold(subtests: pytest.Subtests) -> None:
         ),
         (
             "full:3:int4:value=8",
-            "value must lie in [-8, 7] for int4, not 8; choose another dtype, or other numbers",
+            "value must lie in [-8, 7] for int4, not 8; choose another dtype, or other values",
         ),
         (
             "arange:300:int8",
             "arange's numbers must lie in [-128, 127] for int8, not 0 to 299; "
-            "choose another dtype, or other numbers",
+            "choose another dtype, or other values",
         ),
         (
             "randn:1048576x1048576:float16",
@@ -369,5 +369,5 @@ def test_values_fit_their_type() -> None:
     refused(
         "values:2:int8:of=1,200",
         "inputs: values must lie in [-128, 127] for int8, not 1 to 200; choose another dtype, or "
-        "other numbers",
+        "other values",
     )

@@ -1,4 +1,4 @@
-"""Calls that launch several kernels: what each takes, and what tells of them."""
+"""Calls that launch several kernels: what each takes, and what reports them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def product(device: str, scale: Any = FLOATS, **kwargs: Any) -> Run:
 
 @pytest.mark.parametrize("device", THREE)
 @pytest.mark.parametrize("output", [None, "int8", "float16"])
-def test_a_float32_scale_becomes_words_by_a_launch_of_its_own(
+def test_a_float32_scale_becomes_words_by_a_separate_launch(
     device: str, output: str | None
 ) -> None:
     both = product(device, output_dtype=output)
@@ -104,7 +104,7 @@ def test_the_values_are_those_of_packed_words() -> None:
     np.testing.assert_array_equal(both, packed)
 
 
-def test_without_times_the_launches_are_told_all_the_same() -> None:
+def test_without_times_the_launches_are_reported_all_the_same() -> None:
     both = product("ascend910b2", timing=False)
     assert (both.time_us, both.cycles) == (None, None)
     assert [(launch.op, launch.time_us) for launch in both.launches] == [(FIRST, None), (OP, None)]
@@ -115,7 +115,7 @@ def test_a_call_that_runs_no_kernel_has_no_launch() -> None:
     assert (empty.launches, empty.time_us, empty.launch_us) == ((), 0.0, 0.0)
 
 
-# ---- who tells of them ----
+# ---- what reports them ----
 
 
 def test_json_and_repr_name_both() -> None:

@@ -56,7 +56,7 @@ def quantized(**options: Any) -> Run:
 
 
 def assert_same_run(a: Run, b: Run) -> None:
-    """All that a run tells without its values is the same, every span and copy of it too."""
+    """All that a run reports without its values is the same, every span and copy of it too."""
     assert json.dumps(a.to_json()) == json.dumps(b.to_json())
     assert repr(a) == repr(b)
     assert (a.plan, a.launches, a.counters) == (b.plan, b.launches, b.counters)
@@ -79,7 +79,7 @@ def assert_same_run(a: Run, b: Run) -> None:
 @pytest.mark.sample(6)
 @pytest.mark.parametrize("device", THREE)
 @pytest.mark.parametrize(("op", "args", "kwargs"), CALLS, ids=[call[0] for call in CALLS])
-def test_what_was_kept_is_what_would_be_computed(
+def test_an_entry_is_what_would_be_computed(
     op: str, args: tuple[Any, ...], kwargs: dict[str, Any], device: str
 ) -> None:
     first = run(op, *args, **kwargs, device=device, l2="warm")
@@ -137,7 +137,7 @@ def test_values_are_those_of_each_call(rng: np.random.Generator) -> None:
     assert traces[0] is traces[1] is traces[2]
 
 
-def test_values_that_decide_how_a_kernel_is_written_are_told_apart() -> None:
+def test_values_that_decide_how_a_kernel_is_written_are_distinguished() -> None:
     x, scale = np.ones((8, 64), np.float32), np.full((2, 64), 3, np.float32)
     scale[1] = 5
 
@@ -154,7 +154,7 @@ def test_values_that_decide_how_a_kernel_is_written_are_told_apart() -> None:
         grouped(9, 8)
 
 
-def test_a_refusal_is_told_each_time() -> None:
+def test_a_refusal_is_reported_each_time() -> None:
     spec = devices.load("ascend910b2")
     small = spec.model_copy(update={"sync": spec.sync.model_copy(update={"event_ids": 2})})
     told = []
@@ -165,7 +165,7 @@ def test_a_refusal_is_told_each_time() -> None:
     assert told[0] == told[1]
 
 
-def test_a_warning_is_told_each_time() -> None:
+def test_a_warning_is_reported_each_time() -> None:
     told = "^npu_dynamic_quant: smooth_scales should be None on Atlas inference, where no kernel"
     for _ in range(2):
         with pytest.warns(DocumentWarning, match=told):
@@ -262,7 +262,7 @@ def test_a_custom_kernel_is_written_each_time() -> None:
     assert len(CACHE) == 0
 
 
-# ---- handed out twice ----
+# ---- returned twice ----
 
 
 def test_times_cannot_be_written_to() -> None:
@@ -287,7 +287,7 @@ def test_what_a_caller_may_write_is_its_own() -> None:
     assert_same_run(again, run("npu_weight_quant_batchmatmul", *call, device="ascend910b2"))
 
 
-def test_threads_share_what_is_kept() -> None:
+def test_threads_share_entries() -> None:
     shapes = [S((rows, 64), "float16") for rows in (3, 40, 300)]
 
     def timed(shape: TensorSpec) -> float | None:
@@ -326,7 +326,7 @@ def test_the_least_recently_used_goes_first() -> None:
     assert (kept.nbytes, len(kept)) == (0, 0)
 
 
-def test_what_is_kept_stays_within_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_entries_stay_within_their_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     quantized()
     one = CACHE.nbytes
     monkeypatch.setattr(CACHE, "most_bytes", 3 * one)
@@ -340,7 +340,7 @@ class Kind(IntEnum):
     ONE = 1
 
 
-def test_keys_tell_types_and_contents_apart() -> None:
+def test_keys_distinguish_types_and_contents() -> None:
     ones = (1, True, 1.0, Kind.ONE, "1", np.int8(1), np.uint8(1), np.ones(1, np.int8), (1,), INT8)
     assert len({key_of(one) for one in ones}) == len(ones)
     assert len({key_of(x) for x in (0.0, -0.0, float("nan"), float("nan"))}) == 3
@@ -350,7 +350,7 @@ def test_keys_tell_types_and_contents_apart() -> None:
     assert key_of(INT8) != key_of(INT32)
     with pytest.raises(
         TypeError,
-        match=r"^kept: a key must be made of numbers, texts, arrays and records, not list; "
+        match=r"^memory cache: a key must be made of numbers, texts, arrays and records, not list; "
         r"compute it anew$",
     ):
         key_of([1])

@@ -91,7 +91,7 @@ def test_keywords_positions_and_defaults_mean_the_same() -> None:
     assert by_name.arguments["div_mode"] is True
 
 
-def test_an_array_that_lies_the_other_way_round_is_told_as_its_spec_is() -> None:
+def test_a_transposed_array_is_described_as_its_spec() -> None:
     x, weight = np.zeros((16, 64), np.float16), np.zeros((32, 64), np.float16).T
     specs = TensorSpec((16, 64), "float16"), TensorSpec((64, 32), "float16", transposed=True)
     found = run("matmul", x, weight, device="ascend910b2")
@@ -459,7 +459,7 @@ def test_every_output_counts_in_global_memory() -> None:
         run("npu_dynamic_quant", X.astype(np.float16), device=small)
 
 
-def test_a_template_is_told_where_the_plan_has_one() -> None:
+def test_a_template_is_reported_where_the_plan_has_one() -> None:
     plan = ops.Plan(block_dim=1, template="msd", reason="few rows")
     result = run("npu_quantize", *CALL, device="ascend910b2", timing=False)
     assert (result.template, result.reason, result.to_json()["template"]) == (None, None, None)

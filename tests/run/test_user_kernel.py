@@ -78,7 +78,7 @@ def test_every_picture_takes_such_a_run(vectors: Any) -> None:
         assert ax.get_title(loc="left").startswith("add on ascend910b2: ")
 
 
-def test_a_function_is_told_layouts_and_given_bytes() -> None:
+def test_a_function_gets_layouts_and_bytes() -> None:
     matrix = np.arange(16 * 20, dtype=np.int8).reshape(16, 20)
     heard: list[TensorSpec] = []
 
@@ -209,7 +209,7 @@ def test_what_does_not_fit_is_refused(code: int, words: tuple[str, ...], message
         ("def halve(x): return 1 / x\nhalve(0)\n", "line 1 raises ZeroDivisionError: division"),
     ],
 )
-def test_a_file_that_does_not_run_is_told_by_its_line(
+def test_a_file_that_does_not_run_is_reported_by_its_line(
     text: str, complaint: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "broken.py"
@@ -221,7 +221,7 @@ def test_a_file_that_does_not_run_is_told_by_its_line(
     assert str(caught.value).endswith("; fix it")
 
 
-def test_a_file_may_use_its_neighbours_and_what_it_imports_is_no_kernel_of_its_own(
+def test_a_file_may_import_neighbours_which_are_no_kernels(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "sizes_of_mine.py").write_text("TILE = 5\ndef other(): ...\n")
@@ -290,7 +290,7 @@ def bound(kernel: Kernel, **bindings: Binding | None) -> Kernel:
         ),
         (
             lambda kernel: replace(kernel, blocks=kernel.blocks * 2),
-            "make: each block must have a core of its own, but core 0 has several; number them",
+            "make: each block must have its own core, but core 0 has several; number them",
         ),
         (
             lambda kernel: replace(kernel, blocks=kernel.blocks * 3),
@@ -430,8 +430,8 @@ def whatever(spec: DeviceSpec, *tensors: TensorSpec) -> Kernel:
 def test_a_function_must_take_the_chip_and_names(function: Any, came: str) -> None:
     name = function.__name__
     message = (
-        f"{name}: a kernel's function must take the chip as spec and everything else by a name of "
-        f"its own, not ({came}); write for example {name}(spec, x, y)"
+        f"{name}: a kernel's function must take the chip as spec and everything else by "
+        f"its own name, not ({came}); write for example {name}(spec, x, y)"
     )
     with pytest.raises(KernelError, match=says(message)):
         find(function)

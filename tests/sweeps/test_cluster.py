@@ -72,7 +72,7 @@ def started(*words: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 @pytest.mark.nightly
-def test_a_lost_scheduler_is_told_and_what_is_done_is_kept(tmp_path: Path) -> None:
+def test_a_lost_scheduler_is_reported_and_finished_cells_stay(tmp_path: Path) -> None:
     expected = npusim.sweep(OP, call, OVER, device=CHIPS, jobs=1).to_csv()
     kept, told = tmp_path / "kept", tmp_path / "scheduler.json"
     listen = "--host", "127.0.0.1", "--port", "0", "--scheduler-file", str(told)
@@ -135,7 +135,7 @@ def test_a_scheduler_without_workers_is_refused() -> None:
     )
 
 
-def test_a_scheduler_that_does_not_answer_is_told_in_a_line() -> None:
+def test_a_scheduler_that_does_not_answer_is_reported() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # nobody listens
         address = f"tcp://127.0.0.1:{taken.getsockname()[1]}"

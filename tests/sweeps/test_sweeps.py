@@ -1,4 +1,4 @@
-"""Sweeps in Python: the same rows whoever computes them, refusals as rows, going on."""
+"""Sweeps in Python: the same rows in any process, refusals as rows, going on."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_values_are_left_out_of_words() -> None:
     )
 
 
-# ---- whoever computes them ----
+# ---- in any process ----
 
 
 class Late(Executor):
@@ -221,7 +221,7 @@ class Broken(Executor):
         raise BrokenExecutor("its workers are gone")
 
 
-def test_an_executor_that_breaks_is_told_in_a_line() -> None:
+def test_an_executor_that_breaks_is_reported() -> None:
     with pytest.raises(SweepError) as caught:
         swept(executor=Broken())
     assert str(caught.value) == (
@@ -342,11 +342,11 @@ def test_too_many_cells_are_a_slip() -> None:
 
 
 @pytest.mark.parametrize("name", ["time_us", "device", "gm.x", "2m"])
-def test_a_variable_has_a_name_of_its_own(name: str) -> None:
+def test_a_variable_has_its_own_name(name: str) -> None:
     with pytest.raises(SweepError) as caught:
         npusim.sweep(OP, call, {name: [1]}, device="A2")
     assert str(caught.value) == (
-        f"sweep: a variable must have a name of its own, such as m, not {name!r}; rename it"
+        f"sweep: a variable must have its own name, such as m, not {name!r}; rename it"
     )
 
 
@@ -370,7 +370,7 @@ def test_two_chips_of_one_name_are_refused(tmp_path: Path) -> None:
     with pytest.raises(SweepError) as caught:
         swept(device=files)
     assert str(caught.value) == (
-        "sweep: chips must have names of their own, but two are called mine; rename one in its file"
+        "sweep: chips must have different names, but two are called mine; rename one in its file"
     )
 
 

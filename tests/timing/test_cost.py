@@ -231,7 +231,7 @@ def test_scalar_and_ordering_micro_ops_take_what_the_device_says(op: MicroOp, bo
     assert cost(op, spec) == Cost(body)
 
 
-def test_a_copy_has_no_cost_of_its_own(tiny: DeviceSpec) -> None:
+def test_a_copy_has_no_other_cost(tiny: DeviceSpec) -> None:
     text = (
         "cost: load ub[0:1] uint8 <- x+0 32 B must be charged with the offset of its tensor; "
         "use charge"

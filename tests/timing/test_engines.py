@@ -124,7 +124,7 @@ def test_the_compiled_engine_works_single_times_out_when_somebody_asks(
 
 @pytest.mark.usefixtures("nothing_kept")
 @needs_compiled
-def test_both_tell_how_far_they_are_and_stop_when_told() -> None:
+def test_both_report_progress_and_stop_when_asked() -> None:
     x = TensorSpec((256, 256), "float16")
     for engine in ("simpy", "compiled"):
         shares: list[float] = []

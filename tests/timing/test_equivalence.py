@@ -106,7 +106,7 @@ def assert_equal_times(
 # ---- where folding happens ----
 
 
-def test_cores_with_lines_of_their_own_are_one_lane(tiny: DeviceSpec) -> None:
+def test_cores_with_separate_lines_are_one_lane(tiny: DeviceSpec) -> None:
     assert lanes(blocks_of(kernel(), 8), tiny) == [tuple(range(8))]
     assert_equal_times(blocks_of(kernel(), 8), tensors_of(8), tiny)
 
@@ -219,7 +219,7 @@ def test_cores_part_when_one_hits_where_another_misses(
     assert_equal_times(blocks, tensors_of(5), tiny)
 
 
-def test_cores_that_part_ask_in_their_own_name_for_what_they_had_in_common(
+def test_cores_that_part_ask_separately_for_what_they_shared(
     parted: list[list[list[int]]],
 ) -> None:
     # Core 2 stores from the middle of a sector on, while all are about to load the same line, past

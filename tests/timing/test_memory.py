@@ -30,7 +30,7 @@ from npusim.timing.memory import (
     unaligned_lines,
 )
 from npusim.timing.memory.at_launch import at_launch
-from npusim.timing.memory.l2 import SHARE_UNITS, WHOLE, Found, kept
+from npusim.timing.memory.l2 import SHARE_UNITS, WHOLE, Found, resident_share
 from npusim.trace import COUNT_UNITS
 
 SMALL = {"x": 2048, "y": 2048}
@@ -110,7 +110,7 @@ def test_stores_share_the_write_link(tiny: DeviceSpec) -> None:
     assert log(trace, 0) == log(trace, 1) == [("mte3", 0, 16, 20)]
 
 
-def test_the_l2_has_links_of_its_own() -> None:
+def test_the_l2_has_its_own_links() -> None:
     spec = tiny_spec(l2__read_bytes_per_s=64e9)
     trace = play(spec, (load(256),), (load(256, 1024),), sizes=SMALL, l2="warm")
     # Two ports of 64 on a link of 64: 32 each, as if it were global memory; 2 cycles of latency.
@@ -262,7 +262,7 @@ def test_the_l2_answers_by_volume() -> None:
     # They do not drive each other out. As many others leave exp(-1) of each.
     assert reads(l2, slice(0, 10)) == [(10, 0, 0, 0)]
     assert reads(l2, slice(64, 128)) == [(0, 64, *twice(64 * 128))]
-    share = kept(L2_BYTES, spec) / WHOLE
+    share = resident_share(L2_BYTES, spec) / WHOLE
     assert share == pytest.approx(math.exp(-1), abs=1e-5)
     (found,) = reads(l2, slice(20, 30))
     assert found == pytest.approx((10 * share, *[10 * (1 - share)], *twice(1280 * (1 - share))))
@@ -275,7 +275,7 @@ def test_what_is_left_is_what_a_poisson_variable_says(ways: int) -> None:
         age = parts * L2_BYTES // 8
         mean = ways * age / L2_BYTES
         left = math.exp(-mean) * sum(mean**k / math.factorial(k) for k in range(ways))
-        assert kept(age, spec) / WHOLE == pytest.approx(left, abs=1e-5)
+        assert resident_share(age, spec) / WHOLE == pytest.approx(left, abs=1e-5)
 
 
 def test_requests_of_equivalent_cores_bring_in_as_much_as_separate_ones() -> None:
@@ -288,7 +288,7 @@ def test_requests_of_equivalent_cores_bring_in_as_much_as_separate_ones() -> Non
     assert age(copies=3, requests=1) == age(copies=1, requests=3)
 
 
-def test_lines_read_in_part_from_an_odd_place_are_not_kept(tiny: DeviceSpec) -> None:
+def test_lines_read_in_part_from_an_odd_place_do_not_stay(tiny: DeviceSpec) -> None:
     # From byte 48 on, no multiple of a sector of 32: the ends of each row are whole lines, and the
     # row after it fetches the line that both share again. 200 bytes touch 2 lines, 80 the next.
     place = Global("x", 48, 200, 2, 280)

@@ -1,4 +1,4 @@
-"""What silicon does beside bandwidth and latency, each effect by hand on the tiny chip.
+"""What silicon does besides bandwidth and latency, each effect by hand on the tiny chip.
 
 A core's port takes 32 bytes a cycle from the memory and 64 out of the L2; all cores together get 32
 and 128; a load is there after 10 cycles, or 2 out of the L2, a store after 4. Lines have 128 bytes.
@@ -54,7 +54,7 @@ def test_each_run_of_lines_costs_as_if_it_were_longer() -> None:
     assert log(play(spec, (rows(4, 128, 256),))) == [("mte2", 0, 20, 30)]
 
 
-def test_runs_are_told_by_what_is_missing() -> None:
+def test_runs_are_identified_by_what_is_missing() -> None:
     spec = tiny_spec(gm__run_bytes=32)
     # Line 1 is there: lines 0, 2 and 3 come in, in two runs, 384 + 64 bytes at 32. The port takes
     # 384 at 32 and 128 out of the L2 at 64, 14 cycles, in which the link moves as much.
@@ -233,7 +233,7 @@ def test_a_tensor_may_be_in_the_l2_in_part(share: float, took: int) -> None:
 # ---- the same lines ----
 
 
-def test_requests_past_the_l2_for_the_same_line_are_answered_one_after_the_other() -> None:
+def test_requests_past_the_l2_for_one_line_are_answered_in_turn() -> None:
     spec = tiny_spec(l2__same_line_ns=8.0, gm__read_bytes_per_s=64e9)
     past = ({"x": Binding("x", is_cached=False)},) * 2
     # A line of 128 bytes every 8 cycles: 8 a cycle each for two ports of 32.

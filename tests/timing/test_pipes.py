@@ -141,7 +141,7 @@ def test_flags_and_barriers_take_what_the_device_says() -> None:
 
 def test_a_full_barrier_waits_for_every_pipe(tiny: DeviceSpec) -> None:
     program = (load(), vector(4, 1024), Barrier(), vector(1, 1024), store(256, 2048))
-    # The load is there at 18; nothing is handed out before.
+    # The load is there at 18; nothing is issued before.
     assert log(play(tiny, program)) == [
         ("mte2", 0, 8, 18),
         ("vector", 0, 6, 9),
@@ -160,7 +160,7 @@ def test_the_same_without_the_barrier_starts_at_once(tiny: DeviceSpec) -> None:
     ]
 
 
-def test_handing_out_takes_a_cycle_each() -> None:
+def test_dispatch_takes_a_cycle_each() -> None:
     spec = tiny_spec(scalar__dispatch_cycles=3)
     program = (load(), vector(1, 1024), vector(1, 2048), *sync("mte2", "mte3"), store())
     # Handed out at 3, 6, 9, (set 12, wait 15,) store 18; the load runs 3 to 11 and is there at 21.
@@ -172,7 +172,7 @@ def test_handing_out_takes_a_cycle_each() -> None:
     ]
 
 
-def test_a_barrier_is_handed_out_in_a_cycle_of_the_scalar_unit() -> None:
+def test_a_barrier_is_issued_in_a_cycle_of_the_scalar_unit() -> None:
     program = (vector(1, 1024), Barrier("vector"), vector(1, 2048))
     # Handed out at 3, 4 and 7; the barrier waits for the result, which is there at 7.
     assert log(play(tiny_spec(scalar__dispatch_cycles=3), program)) == [
@@ -192,7 +192,7 @@ def test_scalar_micro_ops_hold_up_what_comes_after_them(tiny: DeviceSpec) -> Non
         *(vector(), ScalarLoad("r", word), ScalarAlu("add", "r", "r", 1), ScalarStore(word, "r")),
         vector(1, 256),
     )
-    # Load 4, add 1, store 3: the second vector micro-op is handed out at 8.
+    # Load 4, add 1, store 3: the second vector micro-op is issued at 8.
     assert log(play(tiny, program)) == [
         ("vector", 0, 3, 6),
         ("scalar", 0, 4, 4),
@@ -423,7 +423,7 @@ def test_calls_and_what_they_stand_for_take_the_same_time(
     assert one.counters() == other.counters()
 
 
-# ---- what a copy costs beside its bytes ----
+# ---- what a copy costs besides its bytes ----
 
 
 def test_a_short_copy_holds_its_pipe_for_the_issue() -> None:
@@ -538,7 +538,7 @@ def test_a_pipe_that_waits_for_ever_is_named(tiny: DeviceSpec) -> None:
         play(tiny, program)
 
 
-def test_a_scalar_unit_that_waits_for_ever_is_named_with_the_pipe_behind_it(
+def test_a_deadlocked_scalar_unit_is_named_with_the_pipe_behind_it(
     tiny: DeviceSpec,
 ) -> None:
     program = (

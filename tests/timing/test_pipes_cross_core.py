@@ -169,7 +169,7 @@ def test_a_core_that_waits_for_another_one_for_ever_is_named(tiny: DeviceSpec) -
         )
 
 
-def test_cores_that_cannot_meet_are_told(tiny_2002: DeviceSpec) -> None:
+def test_cores_that_cannot_meet_are_reported(tiny_2002: DeviceSpec) -> None:
     text = (
         "pipes: cores of tiny must have flags between them for cross_core_set_flag all 0, but "
         "sync.cross_core_cycles is left out; use a chip of arch 2201 or state it"

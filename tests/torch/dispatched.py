@@ -1,6 +1,6 @@
 """What torch's dispatcher hands to the card, held against what the clock counts.
 
-Torch itself tells each operation, so that one which nobody thought of is among them.
+Torch itself reports each operation, so that one which nobody thought of is among them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ FREE = {
 
 
 class Dispatched(TorchDispatchMode):
-    """Collects what writes elements on npu and is neither timed nor told as not timed."""
+    """Collects what writes elements on npu and is neither timed nor reported as not timed."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -358,7 +358,7 @@ def test_a_multiple_is_added_by_one_kernel(dtype: Any) -> None:
         np.testing.assert_array_equal(found.cpu().numpy(), np.asarray(expected))
 
 
-def test_a_multiple_of_bfloat16_is_rounded_by_a_kernel_of_its_own() -> None:
+def test_a_multiple_of_bfloat16_is_rounded_by_a_separate_kernel() -> None:
     x = numbers(torch.bfloat16)
     found, launches = launched(lambda: torch.add(x, x, alpha=0.3))
     assert launches == 2

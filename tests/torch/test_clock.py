@@ -46,7 +46,7 @@ def test_kernels_follow_each_other() -> None:
     ]
 
 
-def test_a_sum_is_told_with_what_is_missing_from_it() -> None:
+def test_a_sum_is_reported_with_what_is_missing_from_it() -> None:
     time = Clock()
     assert time.summary() == "0.00 us simulated in 0 launches; 0 of 0 kernels timed"
     time.kernel(kernel("a", 1.0, 3.0))
@@ -87,7 +87,7 @@ def test_what_runs_no_kernel_launches_nothing() -> None:
     assert (time.now_us, time.launches, time.kernels) == (0.0, 0, 0)
 
 
-def test_events_are_kept_only_while_recorded() -> None:
+def test_events_are_stored_only_while_recorded() -> None:
     time = Clock()
     time.host("before")
     first, second = time.record(), time.record()
@@ -160,7 +160,7 @@ def test_the_trace_has_a_row_for_what_is_not_simulated() -> None:
     ]
 
 
-def test_a_trace_that_cannot_be_written_is_told_before(tmp_path: Path) -> None:
+def test_a_trace_that_cannot_be_written_is_reported_before(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     trace = tmp_path / "file" / "trace_view.json"
     message = (
@@ -171,7 +171,7 @@ def test_a_trace_that_cannot_be_written_is_told_before(tmp_path: Path) -> None:
         check(tmp_path / "file")
 
 
-def test_an_earlier_trace_is_replaced_only_when_told(tmp_path: Path) -> None:
+def test_an_earlier_trace_is_replaced_only_when_asked(tmp_path: Path) -> None:
     trace = tmp_path / "trace_view.json"
     trace.write_text("earlier")
     message = (

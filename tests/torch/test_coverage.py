@@ -1,4 +1,4 @@
-"""Whatever torch's dispatcher hands to the card is timed, or told as not timed."""
+"""Whatever torch's dispatcher hands to the card is timed, or reported as not timed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def missing() -> Iterator[Counter[str]]:
     clock.not_timed += before
 
 
-def test_an_operation_that_nobody_thought_of_is_told(missing: Counter[str]) -> None:
+def test_an_operation_that_nobody_thought_of_is_reported(missing: Counter[str]) -> None:
     library = torch.library.Library("nobody", "DEF")
     library.define("thought_of(Tensor x) -> Tensor")
     library.impl("thought_of", lambda x: x * 2 + 1, "CPU")
@@ -35,7 +35,7 @@ def test_an_operation_that_nobody_thought_of_is_told(missing: Counter[str]) -> N
     assert "not timed: 1 x nobody.thought_of.default" in clock.summary()
 
 
-def test_an_operation_made_of_others_is_told_by_these(missing: Counter[str]) -> None:
+def test_an_operation_made_of_others_is_listed_by_these(missing: Counter[str]) -> None:
     library = torch.library.Library("somebody", "DEF")
     library.define("made(Tensor x) -> Tensor")
     library.impl("made", lambda x: (x + 1).erf(), "CompositeImplicitAutograd")
@@ -60,7 +60,7 @@ def what_models_do(x: torch.Tensor) -> Any:
     return x.softmax(-1).multinomial(1), x.flip(0).roll(1).sort().values, x.isnan().any(), x.std()
 
 
-def test_what_models_do_is_timed_or_told(missing: Counter[str]) -> None:
+def test_what_models_do_is_timed_or_reported(missing: Counter[str]) -> None:
     with Dispatched() as dispatched:
         what_models_do(torch.rand(4, 6).npu())
     assert dispatched.uncounted == set()

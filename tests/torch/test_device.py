@@ -123,7 +123,7 @@ def test_a_tensor_grows_in_place() -> None:
     assert tensor.view(-1)[:4].tolist() == [0, 1, 2, 3]
 
 
-def test_a_copy_is_of_its_own() -> None:
+def test_a_copy_is_separate() -> None:
     layer = torch.nn.Linear(3, 2).npu()
     twin = copy.deepcopy(layer)
     assert torch.equal(twin.weight, layer.weight)

@@ -69,7 +69,7 @@ def test_an_operator_that_is_not_simulated_refuses_when_called() -> None:
     [
         (
             "npu_fusion_attention",
-            "it would need a kernel of its own: write it with torch's own operations",
+            "it would need its own kernel: write it with torch's own operations",
         ),
         (
             "npu_prompt_flash_attention",
@@ -128,7 +128,7 @@ def test_torchair_has_two_names() -> None:
     assert torch_npu.dynamo.torchair is torchair
 
 
-# ---- what scripts touch beside operators ----
+# ---- what scripts touch besides operators ----
 
 
 def test_pinned_memory_is_marked() -> None:
@@ -211,7 +211,7 @@ def test_older_names_of_types() -> None:
         ("set_autocast_dtype", "get_autocast_dtype", torch.bfloat16),
     ],
 )
-def test_settings_are_kept(setter: str, getter: str, value: Any) -> None:
+def test_settings_stay(setter: str, getter: str, value: Any) -> None:
     before = getattr(torch.npu, getter)()
     getattr(torch.npu, setter)(value)
     assert getattr(torch.npu, getter)() == value

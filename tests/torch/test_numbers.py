@@ -1,4 +1,4 @@
-"""Python's numbers beside npu tensors: the values and dtypes that torch gives on the CPU."""
+"""Python's numbers with npu tensors: the values and dtypes that torch gives on the CPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Torch's own samples of all its operations: values are the CPU's, and all is timed or told."""
+"""Torch's own samples of all its operations: values are the CPU's, and all is timed or reported."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from torch.testing._internal.common_methods_invocations import op_db
 
 NO_KERNEL = "torch has no kernel for sparse tensors of another device"
 UNWRITTEN = "its result is memory that nobody has written"
-BEYOND = "its samples look at memory beside the tensor, which is not copied along"
+BEYOND = "its samples look at memory next to the tensor, which is not copied along"
 ON_HOST = "it wants its indices on the CPU, on every device"
 APPROXIMATED = "the card's kernel is the tanh form, whatever it is asked for: see test_aten"
 FOR_CUDA = "it is for CUDA alone"

@@ -67,7 +67,7 @@ def where(recorded: Any) -> list[tuple[str, str]]:
 # ---- launches ----
 
 
-def test_a_recording_is_what_the_clock_tells(net: torch.nn.Module, x: torch.Tensor) -> None:
+def test_a_recording_is_what_the_clock_reports(net: torch.nn.Module, x: torch.Tensor) -> None:
     began_us, launches = clock.now_us, clock.launches
     events = clock.record()
     with torch.no_grad(), npusim.torch.record("net") as recorded:
@@ -141,7 +141,7 @@ def test_sums_are_those_of_the_run(net: torch.nn.Module, x: torch.Tensor) -> Non
         assert sum(each.time_us for each in own.values()) == pytest.approx(run.time_us)
 
 
-def test_streams_are_told_apart(net: torch.nn.Module, x: torch.Tensor) -> None:
+def test_streams_are_distinguished(net: torch.nn.Module, x: torch.Tensor) -> None:
     side = torch.npu.Stream()
     with torch.no_grad(), npusim.torch.record() as recorded:
         net(x)

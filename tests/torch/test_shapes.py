@@ -105,7 +105,7 @@ def _line_of(error: pytest.ExceptionInfo[BaseException]) -> str:
         (lambda x: torch.ones(4).copy_(x), "a copy to the host"),
     ],
 )
-def test_whoever_needs_a_value_is_told_the_line(needs: Any, what: str) -> None:
+def test_a_read_of_a_value_is_refused_with_its_line(needs: Any, what: str) -> None:
     with pytest.raises(ShapesOnlyError) as error:
         needs(torch.ones(4, device="npu"))
     line = needs.__code__.co_firstlineno

@@ -163,7 +163,7 @@ def test_the_older_name_gives_the_same() -> None:
     assert newer(x).dtype == torch.int32
 
 
-def test_a_quantised_convolution_is_built_and_loaded_and_says_what_is_lacking() -> None:
+def test_a_quantised_convolution_loads_and_says_what_it_lacks() -> None:
     layer, x = QuantConv2d(4, 8, 3, torch.float16, stride=2).npu(), integers(1, 4, 8, 8)
     layer.load_state_dict(QuantConv2d(4, 8, (3, 3), torch.float16).state_dict())
     assert (layer.kernel_size, layer.stride, layer.offset) == ((3, 3), (2, 2), None)

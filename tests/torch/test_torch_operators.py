@@ -291,7 +291,7 @@ def test_bits_and_time_are_those_of_run(call: str) -> None:
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_the_fake_tells_the_shape_and_dtype(call: str) -> None:
+def test_the_fake_has_the_shape_and_dtype(call: str) -> None:
     op, given, dtypes = CALLS[call]
     theirs = {name: torch_dtype(value) for name, value in dtypes.items()}
     whole = {name: on_npu(value) for name, value in given.items()} | theirs
@@ -511,7 +511,7 @@ def test_weights_of_groups_in_fractals() -> None:
 
 @pytest.mark.parametrize("turned", [False, True])
 def test_operators_get_a_tensor_in_its_format(turned: bool) -> None:
-    """The time tells: FRACTAL_NZ is read in another way than ND."""
+    """The time shows it: FRACTAL_NZ is read in another way than ND."""
     plain = integers(96, 64)
     cast = torch_npu.npu_format_cast(plain.npu(), NZ)
     x1, scale = integers(32, 64 if turned else 96), torch.rand(1)
@@ -545,7 +545,7 @@ def refused(call: Any, message: str, error: type[Exception] = npusim.OpError) ->
         call()
 
 
-def test_a_wrong_dtype_is_told_as_on_a_card() -> None:
+def test_a_wrong_dtype_is_reported_as_on_a_card() -> None:
     x, w, scale = integers(4, 32).npu(), integers(32, 16).npu(), torch.rand(16).half().npu()
     refused(
         lambda: torch_npu.npu_quant_matmul(x, w, scale),
@@ -584,7 +584,7 @@ def test_a_product_line_without_the_kernel() -> None:
     assert torch_npu.npu_quantize(x, row, None, torch.qint8, -1, False).shape == (4, 16)
 
 
-def test_a_trap_is_told_as_at_the_next_synchronise() -> None:
+def test_a_trap_is_reported_as_at_the_next_synchronise() -> None:
     x, scale = half(4, 16).npu(), torch.rand(2, 16).npu()
     refused(
         lambda: torch_npu.npu_group_quant(x, scale, torch.tensor([3, 2]).npu()),

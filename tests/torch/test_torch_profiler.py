@@ -264,7 +264,7 @@ def test_start_and_stop_without_with(inputs: Any) -> None:
     assert [event.name for event in prof.events if event.is_simulated] == ["npu_quantize"]
 
 
-def test_a_graph_is_told_in_the_trace(tmp_path: Path, inputs: Any) -> None:
+def test_a_graph_is_reported_in_the_trace(tmp_path: Path, inputs: Any) -> None:
     with profiler.profile() as prof:
         with clock.graph("graph_x"):
             work(*inputs)
@@ -342,7 +342,7 @@ def test_settings_that_are_not_simulated_are_said_to_be_left_out() -> None:
     assert (config.is_detailed, config.has_counters) == (True, False)
 
 
-def test_what_torch_s_profiler_alone_has_is_told(inputs: Any) -> None:
+def test_what_torch_s_profiler_alone_has_is_reported(inputs: Any) -> None:
     with profiler.profile() as prof:
         work(*inputs)
     message = (
@@ -420,7 +420,7 @@ def test_kernels_are_named_after_what_called_them(tmp_path: Path, call: Any, nam
     assert [row["Name"] for row in rows(results(tmp_path), "kernel_details.csv")] == [name]
 
 
-def test_a_weight_is_told_as_it_lies(tmp_path: Path) -> None:
+def test_a_weight_is_described_as_it_lies(tmp_path: Path) -> None:
     x, weight = torch.rand(16, 64).half().npu(), torch.rand(32, 64).half().npu()
     with profiler.profile(on_trace_ready=profiler.tensorboard_trace_handler(str(tmp_path))):
         torch.nn.functional.linear(x, weight)
@@ -437,7 +437,7 @@ def test_a_batch_of_products_is_another_kernel(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("device", ["ascend910b2", "ascend310p3"])
-def test_above_level_0_the_pipes_are_told(tmp_path: Path, device: str) -> None:
+def test_above_level_0_the_pipes_are_reported(tmp_path: Path, device: str) -> None:
     npusim.torch.install(device=device)
     config = profiler._ExperimentalConfig(profiler_level=profiler.ProfilerLevel.Level1)
     handler = profiler.tensorboard_trace_handler(str(tmp_path))

@@ -1,4 +1,4 @@
-"""Scripts of PyTorch in README and docs print what is shown beside them, to the last figure."""
+"""Scripts of PyTorch in README and docs print what stands next to them, to the last figure."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ def test_tensors_of_the_card_lists_and_numbers() -> None:
         (np.array([True]), np.array([False]), "result error: 1 of 1 elements are not equal"),
     ],
 )
-def test_what_is_different_is_told(x: Any, y: Any, message: str) -> None:
+def test_what_is_different_is_reported(x: Any, y: Any, message: str) -> None:
     with pytest.raises(AssertionError, match="^" + re.escape(message) + "$"):
         CASE.assertRtolEqual(x, y)
     with pytest.raises(AssertionError, match="^here: " + re.escape(message) + "$"):

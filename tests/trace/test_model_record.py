@@ -110,7 +110,7 @@ def _no_time(facts: Facts) -> None:
         (lambda facts: facts.update(version="1"), "version must be a small number"),
     ],
 )  # fmt: skip
-def test_damage_is_told(folder: Path, change: Callable[[Facts], object], why: str) -> None:
+def test_damage_is_reported(folder: Path, change: Callable[[Facts], object], why: str) -> None:
     changed(folder, change)
     message = (
         f"report: the folder {folder} must hold a whole run, but model.json is damaged: {why}; "
@@ -124,13 +124,13 @@ def test_damage_is_told(folder: Path, change: Callable[[Facts], object], why: st
     ("text", "why"),
     [("{", "it is no JSON"), ("[]", "it holds no table"), ('{"version": NaN}', "it is no JSON")],
 )
-def test_what_is_no_record_is_told(folder: Path, text: str, why: str) -> None:
+def test_what_is_no_record_is_reported(folder: Path, text: str, why: str) -> None:
     (folder / "model.json").write_text(text)
     with pytest.raises(RecordError, match=f" model.json is damaged: {why}; write it again with "):
         model.read(folder)
 
 
-def test_what_was_changed_by_hand_is_told(folder: Path) -> None:
+def test_what_was_changed_by_hand_is_reported(folder: Path) -> None:
     facts = json.loads((folder / "model.json").read_text())
     facts["kernels"][0]["time_us"] = 1.0
     (folder / "model.json").write_text(json.dumps(facts))
@@ -138,7 +138,7 @@ def test_what_was_changed_by_hand_is_told(folder: Path) -> None:
         model.read(folder)
 
 
-def test_a_record_that_cannot_be_read_is_told(folder: Path) -> None:
+def test_a_record_that_cannot_be_read_is_reported(folder: Path) -> None:
     (folder / "model.json").unlink()
     (folder / "model.json").mkdir()
     with pytest.raises(RecordError, match=r" model\.json cannot be read: Is a directory; "):

@@ -93,7 +93,7 @@ def test_a_run_without_time_has_no_trace(tmp_path: Path) -> None:
     assert (found.trace, found.time_us, found.code) == (None, None, {})
 
 
-def test_lines_of_kernels_are_kept(tmp_path: Path) -> None:
+def test_lines_of_kernels_are_stored(tmp_path: Path) -> None:
     found = record.read(written(tmp_path / "out"))
     assert found.trace is not None
     calls = found.trace.lanes[0].program.calls
@@ -157,6 +157,6 @@ def test_no_more_is_written_than_is_read(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(ValueError, match=ANY) as caught:
         record.write(tmp_path, ASCEND910B2, trace(lane((0,), (op, 0, 1, 2))))
     assert str(caught.value) == (
-        "record: the times of a run that is kept must have at most 23 bytes, not 24; "
+        "record: the times of a stored run must have at most 23 bytes, not 24; "
         "run it on smaller tensors, or without a folder"
     )

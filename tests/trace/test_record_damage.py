@@ -89,13 +89,13 @@ def test_another_version_is_told(version: int | None, out: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["device.json", "trace.npz"])
-def test_a_file_that_is_gone_is_told(name: str, out: Path) -> None:
+def test_a_file_that_is_gone_is_reported(name: str, out: Path) -> None:
     (out / name).unlink()
     refused(out, f"{name} is missing")
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_folder_in_the_place_of_a_file_is_told(name: str, out: Path) -> None:
+def test_a_folder_in_the_place_of_a_file_is_reported(name: str, out: Path) -> None:
     (out / name).unlink()
     (out / name).mkdir()
     refused(out, f"{name} cannot be read: Is a directory")
@@ -207,13 +207,13 @@ def test_run_json_has_a_schema(change: Change, why: str, out: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["[]", "4", "nothing", "[" * 100_000, '{"a": NaN}', "1" * 5000])
-def test_what_is_no_table_is_told(text: str, out: Path) -> None:
+def test_what_is_no_table_is_reported(text: str, out: Path) -> None:
     (out / "run.json").write_text(text)
     why = "it holds no table" if text in ("[]", "4") else "it is no JSON"
     refused(out, f"run.json is damaged: {why}")
 
 
-def test_a_sum_is_told_to_be_another(out: Path) -> None:
+def test_another_checksum_is_reported(out: Path) -> None:
     facts = json.loads((out / "run.json").read_text())
     facts["op"] = "npu_other"
     (out / "run.json").write_text(json.dumps(facts))

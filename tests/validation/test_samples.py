@@ -46,7 +46,7 @@ def test_long_rows_are_passed_over_but_for_the_shortest_of_a_family() -> None:
 
 
 @pytest.mark.usefixtures("four")
-def test_what_is_not_modelled_costs_nothing_and_is_kept() -> None:
+def test_what_is_not_modelled_costs_nothing_and_stays() -> None:
     rows = [row(name, us) for us, name in enumerate("abcde", 1)]
     assert names(sample([*rows, row("x", 5e5, op="cumsum"), row("y", 1.0, op="relu")])) == "abcexy"
 

@@ -41,5 +41,5 @@ def test_a_row_without_a_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert [(one.time_us, one.reason) for one in simulated.results(rows)] == [
         (None, "npusim can, but simulated.csv has no line of it"),
-        (None, "told in passing, as a sum or for a shape that is not exact"),
+        (None, "mentioned in passing, as a sum or for a shape that is not exact"),
     ]

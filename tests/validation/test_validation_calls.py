@@ -264,7 +264,7 @@ def test_rows_that_nothing_can_be_held_against_say_why() -> None:
     )
     absent(
         replace(MATMUL, op="as noted: RmsNorm per call"),
-        "told in passing, as a sum or for a shape that is not exact",
+        "mentioned in passing, as a sum or for a shape that is not exact",
     )
 
 
@@ -350,7 +350,7 @@ def test_a_layer_of_experts_is_its_products_and_swiglu() -> None:
     row = replace(GROUPED, op=op, out_dtype="bfloat16", scale_dtype="bfloat16")
     found = timed(row)
     assert [one.op for one in found if isinstance(one, Call)] == op.split(" + ")
-    with pytest.raises(NotModelledError, match=r"^which experts so few rows went to is not told$"):
+    with pytest.raises(NotModelledError, match=r"^which experts so few rows went to is not known$"):
         timed(replace(row, m=2))
 
 
@@ -362,8 +362,8 @@ def test_few_tokens_go_to_as_many_experts_as_expected() -> None:
     assert isinstance(found, Call)
     assert found.options["group_list"].tolist() == [2] * 13 + [1] * 22 + [0] * 29
     text = (
-        r"^which experts so few rows went to is not told, and how many differs by 17% from draw to "
-        r"draw$"
+        r"^which experts so few rows went to is not known, and how many differs by 17% from draw "
+        r"to draw$"
     )
     with pytest.raises(NotModelledError, match=text):
         timed(replace(row, note=note.format(8, 160)))
@@ -381,7 +381,7 @@ def test_draws_are_those_of_all_cases(tokens: int, chosen: int, experts: int, he
 
 def _is_open(row: Row) -> bool:
     """Whether a layer has so few tokens that its experts may be others."""
-    draw = Draw.told(row.note)
+    draw = Draw.read(row.note)
     assert draw is not None
     return (row.m or 0) <= (row.b or 0) and draw.spread > calls.OPEN
 

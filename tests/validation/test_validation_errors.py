@@ -67,7 +67,7 @@ def test_results_do_not_depend_on_the_number_of_processes() -> None:
     assert len({found.time_us for found in alone}) == 5
 
 
-def test_progress_tells_the_share_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_is_the_share_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(calls.KERNELS, "cumsum", lambda row: (Kernel(row.latency_us),))
     rows = [replace(ROW, op="cumsum"), replace(ROW, op="relu"), replace(ROW, op="cumsum")]
     told: list[tuple[str, float]] = []
@@ -105,7 +105,7 @@ def test_what_an_operator_refuses_has_no_time(monkeypatch: pytest.MonkeyPatch) -
     assert measure([row], jobs=1) == (Result(row, None, "cast: no; go [361001]"),)
 
 
-def test_a_result_is_told_in_plain_words() -> None:
+def test_a_result_is_printed_in_plain_words() -> None:
     assert Result(ROW, 12.5).to_json() == {
         "id": "r1",
         "family": "static",
@@ -136,7 +136,7 @@ def test_between_the_least_and_the_median_a_time_is_right() -> None:
 # ---- errors ----
 
 
-def test_long_and_short_rows_are_told_apart() -> None:
+def test_long_and_short_rows_are_distinguished() -> None:
     (found,) = families(
         [
             result("a", 100.0, 110.0),

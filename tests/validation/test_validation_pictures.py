@@ -42,7 +42,7 @@ def legend(ax: Axes) -> list[str]:
     return [text.get_text() for text in found.get_texts()]
 
 
-def test_every_family_with_a_time_has_a_look_of_its_own() -> None:
+def test_every_family_with_a_time_has_its_own_look() -> None:
     many = [result(f"f{number}", 10.0, 10.0) for number in range(14)]
     found = pictures.looks([*RESULTS, *many])
 

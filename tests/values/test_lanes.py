@@ -146,7 +146,7 @@ def test_operators_give_the_same_side_by_side(name: str, device: str) -> None:
         assert np.asarray(found[output]).tobytes() == np.asarray(expected[output]).tobytes()
 
 
-# ---- who is computed beside whom ----
+# ---- what is computed side by side ----
 
 X = Local("ub", 0, FLOAT32, 8)
 ROW = Local("ub", 0, UINT8, 32)
@@ -228,7 +228,7 @@ def test_the_first_core_that_traps_is_named_though_another_does_so_earlier(
         play(tiny, *ops, x=x, cores=4)
 
 
-def test_the_first_core_that_traps_is_named_though_a_later_one_is_computed_before_it(
+def test_the_first_core_that_traps_is_named_in_any_order(
     tiny: DeviceSpec,
 ) -> None:
     read = Load(ROW, Global("x", 0, 32)), Barrier(), ScalarLoad("bad", Local("ub", 0, INT32, 1))
@@ -254,7 +254,7 @@ def test_the_first_core_that_traps_is_named_though_a_later_one_is_computed_befor
             chip.compute(blocks, tensors, tiny, chip.verify(blocks, tiny))
 
 
-def test_registers_that_are_set_again_before_anyone_reads_them_are_not_calculated() -> None:
+def test_registers_overwritten_unread_are_not_calculated() -> None:
     here = Local("ub", 0, INT32, 1)
     look = ScalarLoop(2, (ScalarLoad("end", here), ScalarAlu("lt", "inside", 0, "end")))
     used = ScalarLoop(1, (ScalarLoad("end", here), ScalarAlu("add", "inside", "inside", "end")))
@@ -266,7 +266,7 @@ def test_registers_that_are_set_again_before_anyone_reads_them_are_not_calculate
     assert kept == [stops, puts, look, used, Trap("inside", "never"), look]
 
 
-def test_each_core_has_registers_of_its_own(tiny: DeviceSpec) -> None:
+def test_each_core_has_its_own_registers(tiny: DeviceSpec) -> None:
     x = np.arange(24, dtype=np.float32)
     loop = ScalarLoop(
         2,

@@ -261,9 +261,7 @@ def test_a_wait_may_stand_before_its_set(tiny: DeviceSpec) -> None:
 
 
 @pytest.mark.parametrize("again", ["load", "loop"])
-def test_a_micro_op_has_the_register_that_it_was_handed_out_with(
-    again: str, tiny: DeviceSpec
-) -> None:
+def test_a_micro_op_has_the_register_that_it_was_issued_with(again: str, tiny: DeviceSpec) -> None:
     # The addition waits for mte3 while the scalar unit sets the register anew.
     first, second = (Local("ub", 32 + 4 * index, FLOAT32, 1) for index in range(2))
     loads = {

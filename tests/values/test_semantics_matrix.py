@@ -165,7 +165,7 @@ def test_the_straight_fractals_of_l0b_are_those_of_l1(cube: CubeBench) -> None:
     np.testing.assert_array_equal(cube.raw("l0b", 0, 2048), cube.raw("l1", 0, 2048))
 
 
-def test_what_lies_beside_a_piece_is_not_taken_along(cube: CubeBench) -> None:
+def test_what_lies_next_to_a_piece_is_not_taken_along(cube: CubeBench) -> None:
     matrix = np.ones((32, 32), np.float16)
     in_l1(cube, matrix, FLOAT16)
     cube.put("l0a", 0, np.zeros(512, np.float16))
@@ -317,7 +317,7 @@ def test_k_beyond_what_was_loaded_finds_no_zeros(cube: CubeBench) -> None:
 
 
 def test_k_beyond_a_piece_finds_no_zeros_in_its_last_fractal(cube: CubeBench) -> None:
-    # In L1 lie zeros beside the piece, but nobody may count on them.
+    # In L1 lie zeros next to the piece, on which no kernel may count.
     ones = np.ones((16, 24), np.int8)
     fill_l0(cube, ones, ones.T, INT8)
     left, right = (Local(buffer, 1024, INT8, 512) for buffer in ("l0a", "l0b"))

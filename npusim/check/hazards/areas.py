@@ -1,7 +1,7 @@
 """Which bytes a micro-op touches, gaps left out, and whether two such sets of bytes meet.
 
 Copies of several rows, operands with strides, rows of fractals and loops of the scalar unit touch
-pieces with gaps between them, and what lies in the gaps is not theirs. A set is kept as the shape
+pieces with gaps between them, and what lies in the gaps is not theirs. A set is stored as the shape
 of its pieces and where it begins, so what is found out of two shapes serves all that lie alike.
 """
 

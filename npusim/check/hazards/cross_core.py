@@ -48,7 +48,7 @@ slots as the vendor's (ops-nn, weight_quant_batch_matmul_v2, *_msd_split_k.h), s
 
 
 _NO_RECORD = Record(), Called([], (), np.zeros((0, 0), np.int64))
-"""Of a program without flags between cores."""
+"""The record of a program without flags between cores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Moment:
     touched: Sequence[Touched]
     """Which, among those that the calls of its program make."""
     after: tuple[SetOf, ...]
-    """Of each setter of its core, the first set that comes after it."""
+    """The first set of each setter of its core that comes after it."""
     before: Clock
     """The sets that come before it."""
 
@@ -150,7 +150,7 @@ class CrossCoreOrder:
             if ordinal < MOST_SETS:
                 continue
             later = core.sets_after(flag, ordinal - MOST_SETS)
-            # The wait is over before one of them: the core has told of it.
+            # The wait is over before one of them: the core has said so.
             if not any(self._follows(each, later) for each in sets):
                 source = sources[-1]
                 raise FlagError(_too_many(source, source.of_set[sets[-1]].index, core))
@@ -245,8 +245,8 @@ class _Use:
 class _Uses:
     """What a record says, counted by pipe.
 
-    What a pipe has waited for, and what comes before a set of it, only grows: it is told by how
-    many there are.
+    What a pipe has waited for, and what comes before a set of it, only grows: how many there are
+    identifies it.
     """
 
     def __init__(self, found: Record) -> None:
@@ -312,7 +312,7 @@ class _Core:
         return tuple([(setter, counts[place]) for place, setter in self.setters.items()])
 
     def sets_after(self, flag: Flag, ordinal: int) -> tuple[SetOf, ...]:
-        """Of each setter the first set that comes after wait number *ordinal* for *flag*."""
+        """The first set of each setter that comes after wait number *ordinal* for *flag*."""
         waits = self.waits_of.get(flag, [])
         if ordinal >= len(waits):
             return ()

@@ -2,11 +2,11 @@
 
 Waits, sets and accesses are numbered, and what comes before something is a *past*: two integers
 with a bit for each wait and for each access, so that the union of two is one operation. A pipe has
-a past, and so has each flag that is up. All that a micro-op does is to join pasts, to add a bit of
-its own, and to hand pasts on through flags.
+a past, and so has each flag that is up. All that a micro-op does is to join pasts, to add its own
+bit, and to hand pasts on through flags.
 
 So a body is followed once, from pasts that stand for whatever it finds: a bit for each pipe and for
-each flag that is up. What it leaves is a union of some of these with bits of its own, and a call of
+each flag that is up. What it leaves is a union of some of these with new bits, and a call of
 it fills in what the bits stand for; unions of unions are unions, so this holds for calls in calls
 too.
 """
@@ -71,7 +71,7 @@ class Record:
 
 
 class Union(NamedTuple):
-    """A past of a body: some of those that it finds, by number, with bits of its own."""
+    """A past of a body: some of those that it finds, by number, with new bits."""
 
     base: int
     """The number of another union that is part of it and stands before it, or -1."""
@@ -95,7 +95,7 @@ class Effect(NamedTuple):
     pipes: tuple[int, ...]
     """What each pipe has at the end."""
     flags: tuple[tuple[Flag, int, tuple[int, ...]], ...]
-    """Of each flag how many pasts are taken of those that it finds, and which ones are added."""
+    """How many pasts are taken of those that each flag finds, and which ones are added."""
     uses: tuple[Use, ...]
     touched: tuple[int, ...]
     """What each access follows."""
@@ -124,7 +124,7 @@ class State:
         self._waits = unknown
         self._uses: list[tuple[CrossCoreSetFlag | CrossCoreWaitFlag, int, Past]] = []
         self._touched: list[tuple[int, Touched]] = []
-        """Of each access the waits before it, and what it is."""
+        """The waits before each access, and what it is."""
         self._count = 0
         """Micro-ops so far."""
 

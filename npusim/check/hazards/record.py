@@ -4,7 +4,7 @@ A program is followed body by body, see ``hazards/pasts``. Which flags are up, o
 awaits, decides which pasts it joins; bodies are followed anew where that differs, and where nothing
 else does that is all that can differ: micro-ops are in program order, and what they do to pasts
 depends on no number and no address. Accesses of a body that follow the same pasts, and that are in
-the same ones of all that it leaves or sets, are never told apart by anything behind it. They are
+the same ones of all that it leaves or sets, are the same to all that follows. They are
 one access from then on.
 
 Programs whose bodies do the same to pasts, wherever they read and write, share one record.

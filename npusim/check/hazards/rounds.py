@@ -235,7 +235,7 @@ def _shared(program: Program, aliases: Aliases) -> frozenset[str] | None:
 
 
 def _clashing(touched: Iterable[_Touch], aliases: Aliases) -> set[str]:
-    """As :func:`shared_names`, of what micro-ops touch."""
+    """The names that :func:`shared_names` finds, of what micro-ops touch."""
     pipes: dict[str, set[Pipe]] = {}
     written: set[str] = set()
     for tensor, pipe, is_write in touched:

@@ -1,10 +1,10 @@
 """Where a walk stands between two bodies, so that what follows from there is walked once.
 
 What a body does to a walk depends on the state that it finds alone: which accesses are not known to
-be over yet, and to whom; which flags are up, and what they tell. A state that was met before leads
+be over yet, and to whom; which flags are up, and what they say. A state that was met before leads
 where it led before, so a program is walked for each pair of a state and a body that differs, and
 steady loops, loops in loops and sequences of other lengths have few. That is exact: two states are
-one only if no micro-op could tell them apart, see :meth:`BodyWalk.state`.
+one only if no micro-op could distinguish them, see :meth:`BodyWalk.state`.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class BodyWalk(Walk):
             if isinstance(op, SetFlag) and self.up.get(flag_of_pair(op)):
                 return False  # Nobody has awaited it yet.
             try:
-                if not self.step(self.lanes[op.pipe], index, self.told):
+                if not self.step(self.lanes[op.pipe], index, self.at_issue):
                     return False
             except ClashError:
                 return False
@@ -125,7 +125,7 @@ class BodyWalk(Walk):
         for pipe, lane in zip(self._used if others else (), lanes, strict=False):
             # What the scalar unit knows, each pipe learns with the next micro-op that it is handed.
             known = [
-                max(other.clock.get(key, 0), self.told.get(key, 0))
+                max(other.clock.get(key, 0), self.at_issue.get(key, 0))
                 for key in ((pipe, SCALAR_READS) if pipe == "scalar" else (pipe,))
                 for other in lanes
                 if other is not lane
@@ -133,7 +133,7 @@ class BodyWalk(Walk):
             written, read = min(known[:others]), min(known[-others:])
             if pipe == "vector":
                 # It does not wait for its own results either.
-                written = read = min(written, max(lane.drained, self.told.get(pipe, 0)))
+                written = read = min(written, max(lane.drained, self.at_issue.get(pipe, 0)))
             for key in list(lane.touched):
                 page, over = lane.touched[key], written if key[1] else read
                 left = {x: access for x, access in page.accesses.items() if access.sequence > over}
@@ -145,15 +145,15 @@ class BodyWalk(Walk):
     def state(self) -> Hashable:
         """All that a further micro-op could find out: equal for walks that go on alike.
 
-        A number says what is over: all accesses up to it, and no other ones. So the number of kept
-        accesses that are over stands for it, but where adjacent ones may hand over to each other.
+        A number says what is over: all accesses up to it, and no other ones. So the number of
+        stored accesses that are over stands for it, but where adjacent ones may follow each other.
         """
         used = self._used
         ranks: dict[str, Callable[[int], int]] = {pipe: self._rank_of(pipe) for pipe in used}
         if "scalar" in used:
             ranks[SCALAR_READS] = ranks["scalar"]
 
-        def told(clock: Clock) -> Hashable:
+        def reduced(clock: Clock) -> Hashable:
             return tuple([rank(clock.get(key, 0)) for key, rank in ranks.items()])
 
         lanes = []
@@ -164,10 +164,12 @@ class BodyWalk(Walk):
                 for key, page in lane.touched.items()
                 for (area, adds), access in page.accesses.items()
             )
-            lanes.append((told(lane.clock), ranks[pipe](lane.drained), touched))
-        flags = [(flag, tuple(map(told, clocks))) for flag, clocks in self.flags.items() if clocks]
+            lanes.append((reduced(lane.clock), ranks[pipe](lane.drained), touched))
+        flags = [
+            (flag, tuple(map(reduced, clocks))) for flag, clocks in self.flags.items() if clocks
+        ]
         up = frozenset(flag for flag, count in self.up.items() if count)
-        return tuple(lanes), frozenset(flags), up, told(self.told)
+        return tuple(lanes), frozenset(flags), up, reduced(self.at_issue)
 
     def _rank_of(self, pipe: Pipe) -> Callable[[int], int]:
         """What stands for a number of a micro-op of *pipe*."""
@@ -178,10 +180,10 @@ class BodyWalk(Walk):
         return partial(bisect_right, kept)
 
     def _numbers_of(self, pipe: Pipe) -> set[int]:
-        """All numbers of micro-ops of *pipe* that are kept anywhere."""
+        """All numbers of micro-ops of *pipe* that are stored anywhere."""
         clocks = [lane.clock for lane in self.lanes.values()]
         clocks += [clock for waiting in self.flags.values() for clock in waiting]
-        clocks.append(self.told)
+        clocks.append(self.at_issue)
         keys = (pipe, SCALAR_READS) if pipe == "scalar" else (pipe,)
         found = {clock.get(key, 0) for clock in clocks for key in keys}
         lane = self.lanes[pipe]

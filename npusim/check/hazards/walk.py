@@ -33,7 +33,7 @@ Clock = dict[str, int]
 SCALAR_READS = "scalar reads"
 """What the scalar unit has read it has, but what it writes is only on its way.
 
-So a micro-op that it hands out follows its reads, and its writes by a flag alone (asc-devkit,
+So a micro-op that it issues follows its reads, and its writes by a flag alone (asc-devkit,
 SetFlag/WaitFlag(ISASI).md: a DataCopy that follows a SetValue needs one from S to MTE3).
 """
 
@@ -57,8 +57,8 @@ class _Lane:
     clock: Clock = field(default_factory=dict)
     drained: int = 0
     """Sequence up to which its results are there: moved on by its barriers."""
-    told: Clock = field(default_factory=dict)
-    """What the scalar unit knew when it handed out its latest micro-op."""
+    at_issue: Clock = field(default_factory=dict)
+    """What the scalar unit knew when it issued its latest micro-op."""
     touched: dict[Key, _Page] = field(default_factory=dict)
 
     def add(self, access: Access) -> None:
@@ -69,7 +69,7 @@ class _Lane:
 
     def take(self, other: _Lane) -> None:
         """Stand where *other* stands, with nothing queued."""
-        self.clock, self.drained, self.told = other.clock.copy(), other.drained, other.told
+        self.clock, self.drained, self.at_issue = other.clock.copy(), other.drained, other.at_issue
         self.touched = {
             key: _Page(page.latest, page.accesses.copy()) for key, page in other.touched.items()
         }
@@ -91,7 +91,7 @@ def walk(program: Program, aliases: Aliases = NO_ALIASES) -> list[int]:
     try:
         found.go()
     except ClashError:
-        # Once more, with the clocks of all micro-ops, which tell what to do about it.
+        # Once more, with the clocks of all micro-ops, which say what to do about it.
         found = Walk(program, aliases, keeps_clocks=True)
         try:
             found.go()
@@ -131,11 +131,11 @@ class Walk:
         self.raisers: dict[Flag, deque[int]] = {}
         """Flag -> the micro-ops that raised it and were not answered."""
         self.up: dict[Flag, int] = {}
-        """Flag -> how many more sets than waits of it have been handed out."""
+        """Flag -> how many more sets than waits of it have been issued."""
         self.clocks: list[Clock] | None = [{}] * len(self.ops) if keeps_clocks else None
         """What came before each micro-op, and itself."""
-        self.told: Clock = {}
-        """What every micro-op follows that the scalar unit hands out now."""
+        self.at_issue: Clock = {}
+        """What every micro-op follows that the scalar unit issues now."""
         self.next = 0
 
     def go_on_from(self, other: Walk) -> None:
@@ -144,7 +144,7 @@ class Walk:
             self.lanes[pipe].take(lane)
         self.flags = {flag: clocks.copy() for flag, clocks in other.flags.items()}
         self.raisers = {flag: numbers.copy() for flag, numbers in other.raisers.items()}
-        self.up, self.told = other.up.copy(), other.told
+        self.up, self.at_issue = other.up.copy(), other.at_issue
 
     def go(self) -> None:
         total = len(self.ops)
@@ -169,16 +169,16 @@ class Walk:
             raise FlagError(left_over(self.program, left))
 
     def _dispatch(self) -> None:
-        """The scalar unit goes through the program and hands out what is not its own."""
+        """The scalar unit goes through the program and issues what is not its own."""
         ops = self.ops
         while self.next < len(ops):
             op = ops[self.next]
             if op.pipe != "scalar":
                 lane = self.lanes[op.pipe]
-                # Nothing ahead of it in its pipe: it goes at once, so that program order is kept.
-                if lane.queue or not self.step(lane, self.next, self.told):
-                    lane.queue.append((self.next, self.told))
-            elif not self.step(self.scalar, self.next, self.told):
+                # Nothing ahead of it in its pipe: it goes at once, in program order.
+                if lane.queue or not self.step(lane, self.next, self.at_issue):
+                    lane.queue.append((self.next, self.at_issue))
+            elif not self.step(self.scalar, self.next, self.at_issue):
                 return
             else:
                 self.tell()
@@ -187,7 +187,7 @@ class Walk:
             self.next += 1
 
     def _pair(self, op: SetFlag | WaitFlag, index: int) -> None:
-        """Hold against each other what is handed out: sets and waits of a flag take turns."""
+        """Hold against each other what is issued: sets and waits of a flag take turns."""
         # A wait lowers the flag (asc-devkit, SetFlag/WaitFlag(ISASI).md), and no page says how many
         # sets add up. A pipe may run ahead all the same: FetchEventID gives each pair one event.
         up = self.up.get(flag_of_pair(op), 0) + (1 if isinstance(op, SetFlag) else -1)
@@ -196,12 +196,12 @@ class Walk:
         self.up[flag_of_pair(op)] = up
 
     def tell(self) -> None:
-        """Note what the scalar unit knows, which what it hands out from now on follows."""
+        """Note what the scalar unit knows, which what it issues from now on follows."""
         self.scalar.clock[SCALAR_READS] = self.scalar.clock["scalar"]
-        self.told = self.scalar.clock | {"scalar": self.scalar.drained}
+        self.at_issue = self.scalar.clock | {"scalar": self.scalar.drained}
 
-    def step(self, lane: _Lane, index: int, told: Clock) -> bool:
-        """Execute one micro-op, handed out when *told* was known, if it need not wait."""
+    def step(self, lane: _Lane, index: int, at_issue: Clock) -> bool:
+        """Execute one micro-op, issued when *at_issue* was known, if it need not wait."""
         op = self.ops[index]
         flag = awaited(op)
         if flag is not None:
@@ -213,9 +213,9 @@ class Walk:
         is_full_barrier = isinstance(op, Barrier) and op.on is None
         if is_full_barrier and any(other.queue for other in self.lanes.values()):
             return False
-        if told is not lane.told and lane is not self.scalar:
-            lane.learn(told)
-            lane.told = told
+        if at_issue is not lane.at_issue and lane is not self.scalar:
+            lane.learn(at_issue)
+            lane.at_issue = at_issue
         lane.clock[op.pipe] = lane.clock.get(op.pipe, 0) + 1
         if self.clocks is not None:
             self.clocks[index] = dict(lane.clock)

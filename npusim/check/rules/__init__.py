@@ -79,7 +79,7 @@ def _outside_text(op: MicroOp, _: Place) -> str:
 
 
 IN_OPERAND = Rule(MICRO_OPS, lambda op, _: _outside(op) is None, _outside_text)
-"""Of every micro-op: it touches no more than its operands name."""
+"""Every micro-op touches no more than its operands name."""
 SOLID = Rule(
     MICRO_OPS,
     lambda op, _: type(op) in VECTOR or not any(local.is_strided for _, local in named(op)),
@@ -88,9 +88,9 @@ SOLID = Rule(
         f"{', '.join(str(local) for _, local in named(op))}; take the pieces one by one"
     ),
 )
-"""The same of all others."""
+"""Every other micro-op has operands without strides."""
 FIRST = (IN_BOUNDS, SOLID)
-"""Of every micro-op, whatever else holds for it."""
+"""Every micro-op is held to these, whatever else holds for it."""
 RULES = (
     *copies.RULES,
     *vector.RULES,

@@ -16,7 +16,7 @@ Uses = tuple[dict[Register, int], set[Register]]
 """Registers that are read before they are set, with who does so; and all that are set."""
 _USES: WeakKeyDictionary[Body, Uses] = WeakKeyDictionary()
 _WITHOUT = {kind for kind in MICRO_OPS if all(role.memory != "register" for role in kind.roles)}
-"""Micro-ops that have nothing to do with registers: most, and quick to tell."""
+"""Micro-ops that have nothing to do with registers: most, and quick to recognise."""
 
 
 def check_registers(program: Program) -> None:

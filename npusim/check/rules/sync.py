@@ -35,7 +35,7 @@ RULES = (
         lambda _, at: at.arch == "2201",
         lambda _, at: (
             f"the arch must have flags between cores, as 2201 has, not be {at.arch}; "
-            f"give each core work of its own"
+            f"give each core its own work"
         ),
     ),
     Rule(

@@ -267,7 +267,7 @@ def _places(op: MicroOp, out: Array) -> Numbers:
 
 
 class _Search:
-    """Follows a program once more, with a mark of its own for each micro-op that reads first."""
+    """Follows a program once more, with a mark for each micro-op that reads first."""
 
     def __init__(self, program: Program, core: Core) -> None:
         self.program = program

@@ -70,7 +70,7 @@ def _put_raw(local: Local, raw: Array, marks: Marks) -> None:
 
 
 def _nz(local: Local, first_block: int, nz_rows: int, size: tuple[int, int], marks: Marks) -> Array:
-    """A matrix of *size* in Nz of *nz_rows* rows, its blocks 32 bytes (in L0C 16 numbers) wide."""
+    """A matrix of *size* in Nz of *nz_rows* rows, its blocks 32 bytes (in L0C 16 elements) wide."""
     rows, columns = size
     width = FRACTAL_ROWS if local.buffer == "l0c" else c0(local.dtype)
     row_bytes = local.dtype.nbytes(width)

@@ -20,7 +20,7 @@ Sink = Array | None
 """The marks of what a micro-op lets out of its core; None if it lets nothing out."""
 WRITTEN = 0
 NOBODY = 1
-"""The mark of a byte that nobody wrote. Larger ones tell which micro-op read such bytes first."""
+"""The mark of a byte that nobody wrote. Larger ones say which micro-op read such bytes first."""
 BUFFERS = ("ub", "l1", "l0a", "l0b", "l0c", "bt", "fb")
 
 

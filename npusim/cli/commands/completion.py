@@ -72,11 +72,10 @@ def _operator(context: typer.Context) -> str | None:
 
 def _parameters(context: typer.Context, are_tensors: bool) -> list[str]:
     from npusim.cli.call import parameters
-    from npusim.cli.operators import is_tensor
 
     op = _operator(context)
     known = () if op is None else parameters(op)
-    return [each.name for each in known if is_tensor(each) == are_tensors]
+    return [each.name for each in known if each.is_tensor == are_tensors]
 
 
 # ---- bash ----

@@ -59,7 +59,8 @@ Attributes = Annotated[
         "--attr",
         "-a",
         metavar="NAME=VALUE",
-        help="An attribute: true, false, none, a number or a word.",
+        help="An attribute, of the type that `npusim explain OP` lists: true, none, a number, "
+        "a word, or numbers with commas between.",
         autocompletion=completion.attributes,
     ),
 ]
@@ -137,7 +138,7 @@ AdviceOption = Annotated[
     bool,
     typer.Option(
         "--advice",
-        help="Say what to change, each piece of advice tried and shown with the time that came "
+        help="Say what to change, each piece of advice tried and printed with the time that came "
         "out: that takes as long as some ten to thirty such runs.",
     ),
 ]

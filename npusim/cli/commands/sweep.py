@@ -98,7 +98,7 @@ def sweep_operator(
     jobs: Jobs = None,
     dask: Dask = None,
 ) -> None:
-    """Time an operator over shapes, chips, templates and settings; tell where lines cross.
+    """Time an operator over shapes, chips, templates and settings; report where lines cross.
 
     What stands in braces varies: {1..64}, {1..64..x2}, {1,2,4}, and {m=1..64} in one word with {m}
     in others. The exit code is 1 if a cell was refused; the others are done all the same.

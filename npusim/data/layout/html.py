@@ -18,7 +18,7 @@ PADDING_SHADE = "#f4f4f4"
 MAX_SHOWN = 16
 """Rows and columns that a table shows before it leaves the rest out."""
 BEHIND_BORDER = 4
-"""Of these, how many lie in the next fractal if the first one is not small."""
+"""How many of these lie in the next fractal if the first one is not small."""
 CELL = "padding:1px 5px;text-align:right;border:1px solid #fff;font:11px monospace"
 NAME = "padding:1px 5px;text-align:right;font:11px monospace;opacity:.7"
 BORDER = "2px solid #555"

@@ -12,7 +12,7 @@ from npusim.trace import Trace
 __all__ = ["PIPES_US", "mean_pipes_us"]
 
 CLOCK_MHZ = 1850
-"""Of the chip that was measured: cycles a microsecond."""
+"""Cycles a microsecond of the chip that was measured."""
 ADD_TILES, STEPS = 8192 * 8192 / 4096, 8192 * 8192 * 8192 / (128 * 256 * 64)
 """Tiles of 4096 elements of the addition, and steps of 128 x 256 x 64 of the product."""
 

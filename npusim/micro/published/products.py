@@ -6,7 +6,7 @@ What their pages leave open is assumed:
 * Norm keeps one piece of an operand in L1, as the profiles of the first example show; MDL keeps two
   of four steps of k each. A page that names neither has Norm, the API's default, but for those on
   the L2, whose times no single pieces reach.
-* An x2 of one row of tiles is (k, n), as the API has it unless told: as (n, k) single pieces of k
+* An x2 of one row of tiles is (k, n), as the API has it by default: as (n, k) single pieces of k
   would come in rows of 128 bytes, half as slow again as Norm was measured (m0845).
 * A grid that is not named splits the tiles evenly, into rectangles as square as may be.
 * The output is split into as few parts as let the L2 hold a part and the operands that it needs.

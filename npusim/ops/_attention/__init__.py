@@ -14,7 +14,7 @@ from npusim.ops._oracle import Given
 from npusim.ops._protocol import Operator, Plan
 
 CHIP = "Atlas A2"
-"""Whose choice of kernel is followed where no chip is named: kernels add in other orders."""
+"""The chip whose choice of kernel holds where none is named: kernels add in other orders."""
 ELSEWHERE = (
     "run it on Atlas A2 or A3: the kernels of npu_prompt_flash_attention and "
     "npu_incre_flash_attention on Atlas inference are not simulated"

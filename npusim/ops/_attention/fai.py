@@ -77,7 +77,7 @@ CHUNK_KEYS = 256
 QUERY_COLUMNS = 256
 """Columns of Q and of K that L1 has room for."""
 FEW_FRACTALS = 10
-"""Of an output of fewer fractals than that each Mmad waits until the one before is over."""
+"""For an output of fewer fractals each Mmad waits until the one before is over."""
 WIDE_PITCH = 65536
 """Elements from row to row from which on ND to Nz takes rows one by one."""
 ROW_UNIT = 8

@@ -24,7 +24,7 @@ TASK_ROWS = 128
 TILE = 512
 """Keys of a tile."""
 SLOTS = 3
-"""Of scores, of probabilities and of products, for each group of cores."""
+"""Scores, probabilities and products have so many each, for each group of cores."""
 ENTRIES_OF_A_LINE = 16
 """Entries of the block table in 64 bytes, a line of the scalar unit's cache."""
 
@@ -69,7 +69,7 @@ class Form:
     """What of a task decides on its micro-ops, places in global memory apart."""
 
     heads: int
-    """Of queries; they share keys. Rows are tokens of the first one, then those of the next."""
+    """Heads of queries; they share keys. Rows are tokens of the first, then those of the next."""
     tokens: int
     keys: int
     """Those before this one are looked at."""
@@ -151,12 +151,12 @@ class Work:
     """What each core does."""
 
     tasks: tuple[tuple[Task, ...], ...]
-    """Of each core, pieces among them."""
+    """The tasks of each core, pieces among them."""
     nodes: tuple[Node, ...] = ()
 
     @property
     def pieces(self) -> int:
-        """Of all nodes."""
+        """The pieces of all nodes."""
         return sum(node.pieces for node in self.nodes)
 
 

@@ -119,7 +119,7 @@ class Masked(NamedTuple):
     first: int
     """The mask is added from this key on."""
     keys: int
-    """As many of its columns are added."""
+    """So many of its columns are added."""
     is_start: bool
     """Whether zeros hide, those before a diagonal, and not ones."""
     stencil: GmView

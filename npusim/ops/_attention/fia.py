@@ -74,7 +74,7 @@ class Plan(_protocol.Plan):
     tile_rows: int
     tile_keys: int
     pieces: int
-    """Of rows of tiles that several cores share."""
+    """Pieces of rows of tiles that several cores share."""
     streams_keys: bool
     """Whether the L2 keeps no keys and values."""
 

@@ -157,7 +157,7 @@ class Form(NamedTuple):
     """What distinguishes tiles of as many rows."""
 
     is_first: bool
-    """Of its piece; *is_last* likewise."""
+    """Whether it is the first of its piece; *is_last* likewise."""
     is_last: bool
     parity: int
     """Which of two has its state."""

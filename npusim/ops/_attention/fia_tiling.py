@@ -197,7 +197,7 @@ class RowTile(NamedTuple):
 
     request: int
     head: int
-    """Of the keys."""
+    """The head of the keys."""
     row: int
     rows: int
     first: int
@@ -223,7 +223,7 @@ class Tile(NamedTuple):
     """The first key; *keys* of them."""
     keys: int
     is_first: bool
-    """Of its piece; *is_last* likewise."""
+    """Whether it is the first of its piece; *is_last* likewise."""
     is_last: bool
     turn: int
     """The number of its piece on its core."""
@@ -254,7 +254,7 @@ class Share(NamedTuple):
 
 
 Costs = Sequence[Sequence[int]]
-"""Of the tiles of one head of keys, `[row][tile]`; a row may have none."""
+"""Costs of the tiles of one head of keys, `[row][tile]`; a row may have none."""
 
 
 def cost(rows: int, keys: int) -> int:

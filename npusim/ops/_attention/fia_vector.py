@@ -47,7 +47,7 @@ COMPARED = 128
 BLOCK = 8
 """float32 in a data block."""
 STATE_ROWS = 256
-"""Of a vector core, at most."""
+"""A vector core has at most so many."""
 
 
 def rows_of_half(rows: int, half: int) -> tuple[int, int]:

@@ -222,7 +222,7 @@ class Special(NamedTuple):
     turn: int
     """Which of two states has the largest magnitudes of its queries."""
     rows: int
-    """Of the whole tile: from the first digits of scores, and of weights, to the next ones."""
+    """Rows of the whole tile: from the first digits of scores, and of weights, to the next ones."""
     key_scale: GmView | None
     """A scale for each key, *value_scale* for each value, if they have that."""
     value_scale: GmView | None

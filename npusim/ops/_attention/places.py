@@ -2,7 +2,7 @@
 
 A body of micro-ops of FAI serves all tasks of a form: it is written for a task whose query, keys,
 values and output begin at 0, and each call moves it to its own places. Blocks of the cache lie
-anywhere, so each of a tile has names of its own, key0, key1 and so on, which all stand for the
+anywhere, so each of a tile has its own names, key0, key1 and so on, which all stand for the
 cache. FIA and IFA move what they write from tile to tile. Their workspaces are
 
 .. code-block:: text
@@ -231,13 +231,13 @@ class Places:
 # ---- FIA and IFA ----
 
 WORK_SLOTS = 2
-"""Of each workspace of a core of FIA: one is filled while the other one is read."""
+"""Each workspace of a core of FIA has so many: one is filled while the other one is read."""
 BLOCK = 8
 """float32 in a data block."""
 WIDE = ("scores", "weights")
 """Workspaces with a column a key."""
 DIGITS = 2
-"""Of a query and of a weight, where keys are int8."""
+"""A query and a weight have so many, where keys are int8."""
 
 
 class Target(NamedTuple):

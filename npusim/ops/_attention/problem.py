@@ -48,7 +48,7 @@ class Side:
     """The tensor, as programs call it."""
     heads: int
     starts: tuple[int, ...]
-    """Of each request: head 0 of its first token."""
+    """Where head 0 of the first token of each request lies."""
     head_pitch: int
     token_pitch: int
 
@@ -67,7 +67,7 @@ class Paging:
     heads_first: bool
     """Whether a block is `(heads, tokens, columns)`, and not `(tokens, heads, columns)`."""
     tables: tuple[tuple[int, ...], ...]
-    """Of each request: the blocks of its tokens, in order."""
+    """The blocks of the tokens of each request, in order."""
     width: int
     """Columns of the block table: places for blocks of a request."""
     is_assumed: bool
@@ -86,7 +86,7 @@ class Scales:
     first: int
     """Elements of the tensor before them: keys and values may share one."""
     tokens: int
-    """Of each token: places of a request."""
+    """Places of a request, one for each token."""
 
     def place(self, request: int, head: int, token: int, head_size: int) -> int:
         """The element where those of *head* of *request* begin, from *token* on."""

@@ -129,17 +129,12 @@ def _listed(contract: Contract, name: str) -> tuple[int, ...] | None:
     value = contract.value(name)
     if value is None:
         return None
-    lengths = value.tolist() if isinstance(value, np.ndarray) and value.ndim == 1 else value
-    is_listed = isinstance(lengths, list | tuple) and all(
-        isinstance(each, int | np.integer) and not isinstance(each, bool) and each >= 0
-        for each in lengths
-    )
-    if not is_listed or not lengths:
+    if not value or min(value) < 0:
         contract.fail(
             f"{name} must be a list of integers from 0 on, one for each request, not "
             f"{shown(value)}; pass the lengths as plain integers"
         )
-    return tuple(map(int, lengths))
+    return tuple(value)
 
 
 Given = tuple[tuple[int, ...] | None, tuple[int, ...] | None]
@@ -333,7 +328,7 @@ def _side(contract: Contract, scale: Operand, mode: int, a: Attention) -> Scales
 
 
 def mode_of(scale: str) -> str:
-    """The parameter that says what has a scale of its own."""
+    """The parameter that says what has its own scale."""
     return scale.replace("scale", "mode")
 
 

@@ -47,7 +47,7 @@ class QuantisedWeight:
     k: int
     n: int
     group_size: int
-    """k of a group with parameters of its own; 0: all of k has the same."""
+    """k of a group with its own parameters; 0: all of k has the same."""
     offset: GmView | None
     """`(groups, n)`, or `(n, groups)` if n is the first axis of the weight."""
     scale: GmView | None
@@ -314,7 +314,7 @@ class Dequantiser:
         core.cast(out[:count], fp32, "rint")
 
     def _upper_half(self, count: int) -> Local:
-        """That of the fp32 tile: cast from there, none overtakes what is still to be read."""
+        """The upper half of the fp32 tile: casts from there overtake no unread element."""
         assert self.fp32 is not None
         # fp32 (count,) is twice as long: fp16 (count,) fills its second half.
         return self.fp32.as_dtype(FLOAT16)[count : 2 * count]

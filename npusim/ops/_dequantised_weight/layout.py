@@ -85,7 +85,7 @@ class TileLayout:
 
     @staticmethod
     def of(weight: GmMatrix, tile: GmView, group_ends: tuple[int, ...]) -> TileLayout:
-        """That of *tile*, a view of *weight*."""
+        """The layout of *tile*, a view of *weight*."""
         if weight.layout == "ND":
             return TileLayout(False, weight.k_is_first, group_ends, tile.rows, tile.columns, ROW)
         # A row of the view is a column of fractals: (fractal columns, rows x c0).

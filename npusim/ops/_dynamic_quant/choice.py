@@ -96,7 +96,7 @@ class Traits(NamedTuple):
     ub_bytes: int
     is_int4: bool
     groups: int
-    """How many groups of rows have smooth scales of their own, 0 for none."""
+    """How many groups of rows have their own smooth scales, 0 for none."""
     is_symmetric: bool
 
 

@@ -98,7 +98,7 @@ class Machine:
 
     @staticmethod
     def of(spec: DeviceSpec | None) -> Machine:
-        """That of *spec*, or of an Ascend910B2."""
+        """The machine of *spec*, or of an Ascend910B2."""
         if spec is None:
             return Machine(CORES, UB_BYTES, is_310p=False)
         core = spec.cores[spec.vector_kinds[0]]
@@ -133,7 +133,7 @@ def chosen(templates: tuple[Template, ...], asked: str | None) -> Template:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan(ops.Plan):
-    """Each core has rows of its own and takes them in steps."""
+    """Each core has its own rows and takes them in steps."""
 
     rows_of_core: tuple[int, ...]
     row_step: int
@@ -229,14 +229,8 @@ def root_shape(x: Any, gamma: Any) -> tuple[Any, ...]:
 def epsilon_of(contract: ops.Contract, least: str = ">= 0") -> float:
     """epsilon as the kernel gets it, in fp32; *least* is `>= 0`, `> 0`, or empty for any."""
     epsilon = contract.value("epsilon")
-    is_number = isinstance(epsilon, int | float | np.floating | np.integer)
-    if not is_number or isinstance(epsilon, bool):
-        contract.fail(f"epsilon must be a number, not {shown(epsilon)}; pass one such as 1e-6")
     with np.errstate(over="ignore"):
-        try:
-            found = float(np.float32(epsilon))
-        except OverflowError:
-            found = float("inf")
+        found = float(np.float32(epsilon))
     holds = {">= 0": found >= 0, "> 0": found > 0, "": True}[least]
     contract.require(
         holds,

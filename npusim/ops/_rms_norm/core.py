@@ -39,7 +39,7 @@ def block_of(tile: Local, row: int) -> Local:
 
 
 def upper_half(room: Local, dtype: DType) -> Local:
-    """As many elements of *dtype* as *room* has, at its end: 16 bits in the upper half of fp32."""
+    """Elements of *dtype*, as many as *room* has, at its end: 16 bits in the upper half of fp32."""
     whole = room.as_dtype(dtype)
     return whole[whole.count - room.count :]
 
@@ -285,7 +285,7 @@ class Residual:
 
     core: NormCore
     x_in: TileQueue
-    """Of one tile, for x1."""
+    """The queue of one tile, for x1."""
     second: Local
     """Where x2 is loaded."""
     y_out: TileQueue

@@ -93,7 +93,7 @@ def _kernel_type(_: DeviceSpec, p: Problem, plan: Plan) -> str:
 
 
 OPERATOR = ops.Operator(
-    signature="matmul(Tensor x1, Tensor x2, Tensor? bias=None, *, str? output_dtype=None) "
+    signature="matmul(Tensor x1, Tensor x2, Tensor? bias=None, *, dtype? output_dtype=None) "
     "-> Tensor",
     document=__doc__,
     kernel_type=_kernel_type,

@@ -95,7 +95,7 @@ def holds_columns(f: CallTraits) -> bool:
 # ---- al1_split_k ----
 
 MOST_ROWS = 256
-"""Of x1, which are all in L1."""
+"""Most rows of x1, which are all in L1."""
 L0_BYTES, L0C_BYTES = 32768, 131072
 """Half of L0A or L0B, and all of L0C."""
 COLUMNS = (512, 384, 256, 128)
@@ -110,9 +110,9 @@ class ResidentTiles(NamedTuple):
     n: int
     k: int
     chunk_k: int
-    """Of x1, in L1."""
+    """k of x1 in L1."""
     piece_k: int
-    """Of x2, in one of its two buffers in L1."""
+    """k of x2 in one of its two buffers in L1."""
 
 
 def resident_tiles(f: CallTraits, chip: Chip) -> ResidentTiles:

@@ -12,7 +12,7 @@
 
 All in fp32, one rounding an operation to nearest, ties to even; *fit* saturates and turns NaN into
 0. What precision Exp has is not public: the nearest number is assumed. With a group_index, the
-number of rows of each group, groups have scales and bias of their own, and swiglu_mode 1 and 2
+number of rows of each group, groups have their own scales and bias, and swiglu_mode 1 and 2
 
 .. code-block:: text
 

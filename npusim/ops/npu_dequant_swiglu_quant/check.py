@@ -22,7 +22,7 @@ FLOATS = (FLOAT32, FLOAT16, BFLOAT16)
 LARGEST = float(np.finfo(np.float32).max)
 """What attributes may be: numbers of fp32."""
 KEPT_BYTES = 1124
-"""Of the unified buffer: 1024 and 32 left alone, and 68 of a row whatever its length."""
+"""Bytes of the unified buffer without tiles: 1024 and 32, and 68 of a row whatever its length."""
 COLUMN_UNIT = 128
 """Columns of x with a group_index. The tiling asks for 64; but where half a row is no multiple of
 64, the kernel finds the largest number of a row in another place (assumed, from its step)."""
@@ -62,7 +62,7 @@ class Problem(ops.Problem):
 
     @property
     def columns(self) -> int:
-        """Of y: half of those of x."""
+        """Columns of y: half of those of x."""
         return self.x.shape[-1] // 2
 
     @property
@@ -168,10 +168,9 @@ def _gate(contract: ops.Contract) -> Gate:
     names = ("clamp_limit", "glu_alpha", "glu_bias")
     values = tuple(map(contract.value, names))
     for name, value in zip(names, values, strict=True):
-        is_number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
         is_limit = name == "clamp_limit"
         contract.require(
-            is_number and -LARGEST <= value <= LARGEST and (value > 0 or not is_limit),
+            -LARGEST <= value <= LARGEST and (value > 0 or not is_limit),
             f"{name} must be a finite number{' above 0' if is_limit else ''}, not {shown(value)}; "
             f"leave it out",
         )

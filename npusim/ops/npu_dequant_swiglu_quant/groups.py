@@ -25,7 +25,7 @@ from npusim.ops.npu_dequant_swiglu_quant.tiling import Plan, segments_of
 __all__ = ["build"]
 
 ENTRIES = 64
-"""Of the group_index in the buffer at a time (assumed)."""
+"""Entries of the group_index in the buffer at a time (assumed)."""
 NONE = -1
 
 

@@ -4,7 +4,7 @@
 template          what it does
 ================  ==========================================================================
 groups            a group_index: the rows of each group on up to 36 cores, several at a time
-whole_groups      the same for many small groups, each on a core of its own
+whole_groups      the same for many small groups, each on its own core
 static            quant_mode 0: a row at a time, or a part of one
 performance       dynamic, int32 in short rows: the next row on its way
 dynamic           dynamic: a row at a time, of 16 bits several
@@ -39,7 +39,7 @@ GIVEN_ROWS = {2048: 8, 4096: 4}
 FEW_CORES, FEW_ROWS, SHORT_COLUMNS = 12, 128, 1536
 """Fewer than so many short rows take fewer cores; and what `performance` takes."""
 MAX_COLUMNS, MAX_RAGGED_COLUMNS = 65535, 16383
-"""Of a part, in whole blocks or not."""
+"""Most columns of a part, in whole blocks or not."""
 COLUMN_UNIT_BYTES = 512
 WHOLE_GROUPS_FROM, WHOLE_PAIRS_FROM, SMALL_GROUP_ROWS = 32, 64, 16
 """Groups that are counted, or given as pairs, from which on they stay whole, and their rows."""
@@ -107,7 +107,7 @@ def _in_groups(p: Problem, cores: int, ub_bytes: int) -> Plan:
 
 
 def _rows_of_piece(p: Problem, ub_bytes: int) -> tuple[int, bool]:
-    """How many rows the buffer has room for beside what their group has; or as the tiling gives.
+    """How many rows the buffer has room for next to what their group has; or as the tiling gives.
 
     What it gives is more than there is room for with three planes of int32 and fp32: assumed that
     one of them serves both.

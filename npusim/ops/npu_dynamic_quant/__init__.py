@@ -13,7 +13,7 @@
     scale = M * f32(1 / 127)
 
 On A2 and A3 all is fp32, one rounding an operation; *round* is to nearest, ties to even, *fit*
-saturates and turns NaN into 0. With a group_index each group of rows has smooth scales of its own:
+saturates and turns NaN into 0. With a group_index each group of rows has its own smooth scales:
 row r takes those of the first group whose entry, the row after its last, lies behind r. The two
 scales differ in the last bit of about a quarter of all rows; which one
 comes out depends on the vendor's kernel, called template, that takes the call: see ``choice``.

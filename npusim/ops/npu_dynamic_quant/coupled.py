@@ -68,7 +68,7 @@ class HalfSteps:
         self.core.set_value(kept, "half")
 
     def read_factor(self, kept: Local) -> None:
-        """As `find_factor`, of what `keep_absmax` has *kept*."""
+        """Find the factor as `find_factor` does, from what `keep_absmax` has *kept*."""
         self.core.get_value("half", kept)
         self.find_factor()
 

@@ -59,7 +59,7 @@ def _repeat_factors(core: VectorCore, plane: Local, factors: Local, blocks: Loca
 
 
 def multi_row(core: VectorCore, p: Problem, plan: Plan) -> tuple[Block, ...]:
-    """As many rows as 255 repeats hold in fp32; all buffers are single."""
+    """Take as many rows as 255 repeats hold in fp32; all buffers are single."""
     columns, size = p.columns, plan.row_step * p.columns
     x_in = core.vecin(p.x.element, size)
     smooth = SmoothScales.claimed(core, p, columns) if p.smooth_scales else None

@@ -24,7 +24,7 @@ FEW_COLUMNS = 4
 
 
 def groups_of_k(p: Problem) -> int:
-    """How many groups of k have scales of their own."""
+    """How many groups of k have their own scales."""
     shape = p.scale[0].shape
     return shape[1] if len(shape) == 3 else 1
 
@@ -49,13 +49,13 @@ WIDE_N, WIDTH, WIDTH_OF_WIDE = 2048, 256, 512
 PIECE_BYTES, SUM_BYTES = 32768, 131072
 """Half of L0A or L0B, and all of L0C."""
 MOST_GROUPS = 12
-"""Of a batch."""
+"""Most groups of a batch."""
 STRIP = 1024
 """Columns of a block are a multiple of it where there are many."""
 
 
 def group_k(p: Problem, weight: int) -> int:
-    """k of a group with scales of its own, of weight number *weight*: all of it without groups."""
+    """k of a group with its own scales, of weight number *weight*: all of it without groups."""
     k = p.weight_shape(weight)[0]
     shape = p.antiquant_scale[weight].shape
     has_groups = len(shape) == len(p.weight[weight].shape)
@@ -105,11 +105,11 @@ class Split(NamedTuple):
     batch: int
     cores: range
     piece_k: int
-    """Of a row that a core has; less than all if there are fewer rows than cores."""
+    """k of a row that a core has; less than all if there are fewer rows than cores."""
 
 
 def splits(p: Problem, cores: int) -> list[Split]:
-    """That of each group, on so many *cores*; groups without rows are in no batch that counts."""
+    """The split of each group, on so many *cores*; groups without rows are in no batch."""
     rows, blocks, (k, n) = p.groups.m.tolist(), blocks_of(p), p.weight_shape(0)
     batches: list[list[int]] = [[]]
     made = 0

@@ -74,7 +74,7 @@ class _Group:
 
     @staticmethod
     def of(given: Given, p: Problem, number: int, cores: int) -> _Group:
-        """That of group *number*."""
+        """The operands of group *number*."""
         groups = p.groups
         m, k, place, row, first, weight, matrix, weight_k = (
             int(each[number])
@@ -108,7 +108,7 @@ class _Group:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """That of the output."""
+        """The type of the output."""
         return self.p.types.output.numpy
 
 

@@ -38,7 +38,7 @@ from npusim.ops.npu_grouped_matmul.problem import PAIRS, Problem, starts
 ONCE = "weight_once"
 """The weight as groups know it that read it once only, and so past the L2."""
 LINE_BYTES = 64
-"""Of the scalar unit's data cache."""
+"""Bytes of a line of the scalar unit's data cache."""
 ROW_MAJOR_BLOCKS = 5
 """Up to so many blocks of rows a group's blocks follow each other row after row."""
 WINDOW = 8

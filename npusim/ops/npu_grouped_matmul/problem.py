@@ -68,7 +68,7 @@ def entries_of(group_list: Array, kind: int) -> Integers:
 
 @dataclass(frozen=True, eq=False)
 class Groups:
-    """Products of their own, `(m, k) @ (k, n)`, and where their operands are: `(groups,)` each.
+    """Separate products, `(m, k) @ (k, n)`, and where their operands are: `(groups,)` each.
 
     They stand in the order of the list, those without rows too.
     """
@@ -133,7 +133,7 @@ class Problem(_protocol.Problem):
 
     @cached_property
     def rows(self) -> int:
-        """Of all tensors of x together."""
+        """Rows of all tensors of x together."""
         return sum(self.x_shape(place)[0] for place in range(len(self.x)))
 
     @property
@@ -184,7 +184,7 @@ class Problem(_protocol.Problem):
         return _along_k(self) if self.group_type == 2 else _along_m(self)
 
     def output_spec(self, place: int) -> TensorSpec:
-        """That of output number *place*."""
+        """The spec of output number *place*."""
         return list(self.outputs.values())[place]
 
 

@@ -30,7 +30,7 @@ from npusim.ops._operands import fixpipe_words, logical_shape
 LARGEST_K = 65535
 LARGEST_N = 10240
 GROUP_K = 256
-"""k of a group with scales of its own (assumed to be that of npu_grouped_matmul)."""
+"""k of a group with its own scales (assumed to be that of npu_grouped_matmul)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +70,7 @@ class Problem(ops.Problem):
 
     @property
     def groups_of_k(self) -> int:
-        """How many have scales of their own."""
+        """How many have their own scales."""
         return self.weight_scale.shape[1] if self.is_int4 else 1
 
     @property

@@ -64,7 +64,7 @@ the digits of x are there."""
 ONCE = "weight_once"
 """The weight as groups know it that read it once only, and so past the L2."""
 LINE_BYTES = 64
-"""Of the scalar unit's data cache."""
+"""Bytes of a line of the scalar unit's data cache."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -411,7 +411,7 @@ class _Rows:
         if not self.p.is_int4:
             core.mul(values, values, self.vector)
         a, b, gated = values[:half], values[half:], self.work
-        # b * (a / (exp(a * -1) + 1)), copied to a buffer of its own
+        # b * (a / (exp(a * -1) + 1)), copied to its own buffer
         exp_plus_1(core, gated, a)
         core.div(gated, a, gated)
         core.mul(a, b, gated)

@@ -16,7 +16,7 @@ from npusim.ops._vocabulary import A2_A3, alike, present
 
 MODES = (0, 1, 2, 3)
 MOST_CHOICES = 1024
-"""As many as npu_moe_gating_top_k_softmax chooses; the bound of this kernel is not known."""
+"""So many npu_moe_gating_top_k_softmax chooses at most; the bound of this kernel is not known."""
 DROPPED = -1
 """The index of a row that is not there, in the modes with capacities."""
 
@@ -210,7 +210,7 @@ class Plan(ops.Plan):
     tokens_per_core: int
     tokens_per_tile: int
     columns: int
-    """Of a row that are added up at a time: all of them, unless one row is too long."""
+    """Columns of a row that are added up at a time: all of them, unless one row is too long."""
 
 
 def tile(spec: DeviceSpec, p: Problem) -> Plan:
@@ -238,7 +238,7 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
 
 
 def _scale_bytes(p: Problem) -> int:
-    """Of the scales of a token, as they come and as float32."""
+    """Bytes of the scales of a token, as they come and as float32."""
     if "scales" not in p.names:
         return 0
     is_wide = p.element is BFLOAT16

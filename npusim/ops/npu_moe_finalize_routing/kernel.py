@@ -25,10 +25,10 @@ from npusim.kernel.steps import Integers
 from npusim.ops.npu_moe_finalize_routing.check import DROPPED, PING_PONG, Plan, Problem
 
 LINE_BYTES = 64
-"""Of the scalar unit's data cache, which keeps what is next to an index that was read (asc-devkit,
-DataCacheCleanAndInvalid.md)."""
+"""Bytes of a line of the scalar unit's data cache, which holds what is next to an index that was
+read (asc-devkit, DataCacheCleanAndInvalid.md)."""
 PHASES = 3
-"""Of a tile: what is there before the rows of experts, these rows, and the end."""
+"""Parts of a tile: what is there before the rows of experts, these rows, and the end."""
 INDEX, EXPERT, SCALE = "index", "expert", "scale"
 """Registers."""
 ROWS, BIAS, PLACES, EXPERTS = (

@@ -32,7 +32,7 @@ MOST_OF_QUANTISED = 5120
 MOST_QUANTISED = 8192
 """Columns of a row that is quantised whole; longer ones are not simulated."""
 ONE_TOKEN = (7168, 8, 256)
-"""Columns, choices and experts of the model whose single tokens have a kernel of their own
+"""Columns, choices and experts of the model whose single tokens have their own kernel
 (ops-transformer, moe_init_routing_v3)."""
 
 
@@ -80,7 +80,7 @@ class Problem(ops.Problem):
         return shape and whole and scaled and counted and self.capacity is None
 
     def expert_keys(self) -> Array:
-        """Of each choice the expert, or *experts* if it is not active: `(rows,)`.
+        """The expert of each choice, or *experts* if it is not active: `(rows,)`.
 
         Without values the choices go to all active experts in turn.
         """
@@ -158,7 +158,7 @@ def check(contract: ops.Contract) -> Problem:
 def _quantises(contract: ops.Contract) -> bool:
     contract.require(
         contract.whole("quant_mode", contract.value("quant_mode")) != STATIC,
-        "quant_mode must be -1 or 1, not 0, whose rounding no source tells; pass -1, and the rows "
+        "quant_mode must be -1 or 1, not 0, whose rounding no source gives; pass -1, and the rows "
         "to npu_quantize",
         Code.UNSUPPORTED,
     )
@@ -230,13 +230,12 @@ def _require_shapes(contract: ops.Contract, x: Operand, where: Operand, quantise
 
 def _active(contract: ops.Contract, experts: int) -> range:
     given = contract.value("active_expert_range")
-    is_list = isinstance(given, list | tuple)
-    if not is_list or len(given) not in (0, 2):
+    if len(given) not in (0, 2):
         contract.fail(
-            f"active_expert_range must be empty or two numbers, not {shown(given)}; pass the first "
-            f"expert and the one behind the last"
+            f"active_expert_range must be empty or two integers, not {shown(given)}; pass the "
+            f"first expert and the one behind the last"
         )
-    first, last = (contract.whole("active_expert_range", each) for each in given or (0, experts))
+    first, last = given or (0, experts)
     contract.require(
         0 <= first < last <= experts,
         f"active_expert_range must name experts in [0, {experts}), not [{first}, {last}); correct "
@@ -277,7 +276,7 @@ def _chosen(contract: ops.Contract, where: Operand, experts: int) -> tuple[int, 
 # ---- tiling: ops-transformer@c29bc10 moe/moe_init_routing_v3 ----
 
 SORT_BYTES = 3 * 4 + 2 * 8 + 1
-"""Of a choice that is sorted: its expert, key and number, two pairs, and the bits of a mask."""
+"""Bytes of a choice that is sorted: its expert, key and number, two pairs, and bits of a mask."""
 LANES = 64
 """Keys of a repeat, of which comparisons take whole ones."""
 

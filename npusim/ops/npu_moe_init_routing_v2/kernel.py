@@ -43,13 +43,13 @@ READY = 0
 AFTER = np.iinfo(np.int64).max
 """The order of what each core does after its share of the rows."""
 TILE = 256
-"""Rows whose numbers are loaded at a time."""
+"""Rows whose indices are loaded at a time."""
 PHASES = 4
-"""Of a tile: its lists come, places are said, rows are copied, the lists go."""
+"""Parts of a tile: its lists come, places are said, rows are copied, the lists go."""
 PLACES = 32
 """Places of rows that are made ready at a time."""
 ZEROS_BYTES = 8192
-"""Of the buffer that places are filled from: assumed."""
+"""Bytes of the buffer that places are filled from: assumed."""
 LARGEST = 127.0
 """What the largest number of a row becomes."""
 PLACE, ROW, SCALE, EXPERT, COUNT, TOTAL = "place", "row", "scale", "expert", "count", "total"
@@ -57,7 +57,7 @@ PLACE, ROW, SCALE, EXPERT, COUNT, TOTAL = "place", "row", "scale", "expert", "co
 
 
 def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
-    """The stages, each with buffers of its own; all cores wait for each other between them."""
+    """The stages, each with its own buffers; all cores wait for each other between them."""
     core, order = VectorCore("init_routing", spec), Order.of(p, plan)
     cores = np.arange(plan.block_dim)
 
@@ -82,7 +82,7 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
 
 
 def _shared(count: int, parts: int) -> tuple[Integers, Integers]:
-    """Of each of *count* items the core that has it, and its number among those of the core."""
+    """The core that has each of *count* items, and its number among those of the core."""
     sizes = np.array([len(share(count, parts, core)) for core in range(parts)])
     return spread(sizes, np.zeros_like(sizes))
 
@@ -227,7 +227,7 @@ class _Places:
         return self.blocks[number * FLOATS_PER_BLOCK : number * FLOATS_PER_BLOCK + 1]
 
     def count_on(self) -> None:
-        """The next numbers, a block each."""
+        """The next indices, a block each."""
         core = self.core
         # Those before have left.
         core.sync("mte3", "vector")

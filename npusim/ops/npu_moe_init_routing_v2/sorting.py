@@ -5,7 +5,7 @@ is not active gets a key behind all of them. Lists that one core cannot hold are
 time, a chunk after the other, from one workspace to another.
 
 ops-transformer@c29bc10 moe/moe_init_routing_v3/op_kernel. Assumed: that each chunk takes from every
-list just what belongs into it, and that comparisons tell the active experts.
+list just what belongs into it, and that comparisons find the active experts.
 """
 
 from __future__ import annotations

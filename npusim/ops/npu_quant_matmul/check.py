@@ -211,10 +211,10 @@ def _group_sizes(contract: ops.Contract, x1: DType, x2: DType) -> tuple[int, int
     if value is None:
         value = UNGROUPED
     contract.require(
-        isinstance(value, list | tuple) and len(value) == 3,
+        len(value) == 3,
         f"group_sizes must be three integers (m, n, k), not {shown(value)}; pass [0, 0, 0]",
     )
-    sizes = [contract.whole(f"group_sizes[{i}]", size) for i, size in enumerate(value)]
+    sizes = list(value)
     for i, size in enumerate(sizes):
         contract.require(
             0 <= size <= 65535,

@@ -11,7 +11,7 @@ anew; then
 Cast                       the sums, int32 to float32
 Mul, Muls                  by the scales of the columns, 64 columns of all rows at a time
 Muls 1                     into the plane of the result; only if a pass follows that is no Cast
-Brcb, Copy                 the scales of the rows become a plane of their own
+Brcb, Copy                 the scales of the rows become a separate plane
 Mul                        plane by plane
 Add                        the bias, row by row
 Cast                       to the output's type
@@ -26,7 +26,7 @@ In tbe_opt with scales of rows a plane of these is ready before the sums are: wh
 multiplies, the vector core fills a plane with the scales of the rows of a block, and multiplies it
 row by row; then each piece of sums takes a pass for every step. The vendor's kernel is asked to
 multiply that plane by the scales of the columns, and so to save one pass of four; its golden values
-have the order above, which is kept: here the rows are multiplied by 1, which takes as long. Vector
+have the order above, as here: the rows are multiplied by 1, which takes as long. Vector
 core 0 of a group does all of it (*_pertoken_opt.h). That vector core 1 answers the cube core's
 flags is assumed.
 """

@@ -58,7 +58,7 @@ CHUNK = 8192
 GROUP_ROWS, GROUP_PIECE = 16, 128
 """Rows of a block, and k of a piece in L0, with scales of groups."""
 COLUMNS = (64, 128, 256, 512)
-"""Of a block, with scales of groups."""
+"""Columns of a block, with scales of groups."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,7 @@ class MsdPlan(ops.Plan):
 
     cube: CubeTiles
     chunk_rows: int
-    """Of the output."""
+    """Rows of a chunk of the output."""
 
 
 def tile(spec: DeviceSpec, p: Problem) -> MsdPlan:

@@ -32,7 +32,7 @@ class Plan(ops.Plan):
     workspace_blocks: int
     """Blocks of int32 that each cube core has in global memory for its two vector cores."""
     vector_cores: int = 2
-    """Of those of a group, how many finish blocks; the other one answers flags (assumed)."""
+    """How many of a group finish blocks; the other one answers flags (assumed)."""
 
     @property
     def is_driven(self) -> bool:
@@ -110,7 +110,7 @@ def _vector_cores(p: Problem, cube: CubeTiles, template: Template) -> int:
 
 
 def _template(spec: DeviceSpec, p: Problem) -> tuple[Template, str]:
-    """Whose tiles are taken, and why."""
+    """The template whose tiles are taken, and why."""
     pr = p.product
     if p.asked is not None:
         return ("basic" if p.asked == "basic" else "tbe"), "asked for"

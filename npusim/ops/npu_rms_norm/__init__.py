@@ -114,7 +114,7 @@ MERGED_ROW_BYTES, MERGED_ROW_BYTES_MIXED, MERGED_BYTES = 260, 288, 16
 COLUMNS_310P, ROWS_310P = 128, 16
 """310P merges rows of so many columns, if there is a multiple of so many rows."""
 SPREAD_BYTES_310P = 8192
-"""Of the buffer there, set aside to spread a number of each row over a block."""
+"""Bytes of the buffer there, set aside to spread an element of each row over a block."""
 GROUP_ROWS = 64
 """1 / root of so many rows is stored together, but by merge_n."""
 

@@ -1,4 +1,4 @@
-"""npu_rotary_mul: rotary position embedding, pairs of numbers turned by an angle.
+"""npu_rotary_mul: rotary position embedding, pairs of elements turned by an angle.
 
 .. code-block:: text
 
@@ -16,7 +16,7 @@ one rounding to the type of x, to nearest, ties to even. The halves of r1 and r2
 Sources: ops-transformer@c29bc10 posembedding/rotary_position_embedding, op_kernel and op_host, and
 the operator's document (torch_npu-npu_rotary_mul.md). Atlas A2 and A3; on Atlas inference torch_npu
 runs other kernels, and npusim refuses. r1 and r2 of float32 are cast to a 16-bit type of x
-first, by kernels of their own.
+first, by separate kernels.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ MAX_WIDTH = 896
 """Longest vector: the tiling refuses longer ones (rope_rotate_half_tiling.cpp). The document
 takes shorter ones only for interleave."""
 MAX_HEADS = 1000
-"""Of a line, for interleave: fewer (the operator's document)."""
+"""A line has fewer heads, for interleave (the operator's document)."""
 HALF, INTERLEAVE = "half", "interleave"
 MODES = (HALF, INTERLEAVE)
 
@@ -115,8 +115,8 @@ def check(contract: ops.Contract) -> Problem:
     heads = axes.outer.count * axes.inner.count
     contract.require(
         not is_interleaved or (heads < MAX_HEADS and width < MAX_WIDTH),
-        f"self must have fewer than {MAX_HEADS} vectors a line, of fewer than {MAX_WIDTH} numbers, "
-        f"for rotary_mode 'interleave', not {heads} of {width}; cut it into parts",
+        f"self must have fewer than {MAX_HEADS} vectors a line, of fewer than {MAX_WIDTH} elements"
+        f", for rotary_mode 'interleave', not {heads} of {width}; cut it into parts",
     )
     return Problem(
         inputs=(x, _as(x.element, cos), _as(x.element, sin)),
@@ -141,8 +141,8 @@ def _as(dtype: DType, operand: Operand) -> Operand:
 def _axes(x: tuple[int, ...], r: tuple[int, ...], *, is_interleaved: bool) -> Axes | None:
     """How x, `(a, b, c, width)` or `(tokens, heads, width)`, and r go together; None if not at all.
 
-    Which axis is which is told by r: for BNSD 11SD and B1SD, for BSND 1S1D and BS1D, for SBND S11D
-    and SB1D, for TND T1D (rope_rotate_half_tiling.cpp). The first that fits is taken.
+    The shape of r decides: for BNSD 11SD and B1SD, for BSND 1S1D and BS1D, for SBND S11D
+        and SB1D, for TND T1D (rope_rotate_half_tiling.cpp). The first that fits is taken.
     """
     if len(r) != len(x) or r[-1] != x[-1]:
         return None
@@ -170,7 +170,7 @@ def _axes(x: tuple[int, ...], r: tuple[int, ...], *, is_interleaved: bool) -> Ax
 # ---- tiling: ops-transformer@c29bc10 posembedding/rotary_position_embedding/op_host ----
 
 KEPT_BYTES = 2048
-"""Of the unified buffer, left alone (rope_rotate_half_tiling.cpp)."""
+"""Bytes of the unified buffer that are left alone (rope_rotate_half_tiling.cpp)."""
 FLOAT_BUFFERS, HALF_BUFFERS = 8, 24
 """What the buffers of a line take, in lines of the input: of float32, and of 16 bits, which are
 widened (the same file)."""
@@ -184,7 +184,7 @@ REASONS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan(ops.Plan):
-    """Each core has lines of its own, for all their heads."""
+    """Each core has its own lines, for all their heads."""
 
     lines_of_core: tuple[int, ...]
     line_step: int
@@ -193,7 +193,7 @@ class Plan(ops.Plan):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InterleavedPlan(Plan):
-    """Of a line the vectors of so many batches and heads are turned together."""
+    """The vectors of a line of so many batches and heads are turned together."""
 
     batch_step: int
     head_step: int
@@ -218,7 +218,7 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
 
 
 def _interleaved(spec: DeviceSpec, p: Problem) -> InterleavedPlan:
-    """As many lines as fit with all their vectors; else one, with so many batches, or heads of one.
+    """Take the lines that fit with all their vectors; else one, with as many batches or heads.
 
     The same, rope_interleaved_tiling.cpp: split_s, split_bs and split_bsn.
     """

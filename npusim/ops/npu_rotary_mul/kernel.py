@@ -61,7 +61,7 @@ def _pieces(plan: Plan) -> Integers:
 def _build_halves(
     core: VectorCore, p: Problem, plan: Plan, views: tuple[GmView, ...]
 ) -> tuple[Block, ...]:
-    """Of each group, piece after piece of lines: they come, and then head after head turns."""
+    """Each group goes piece after piece of lines: they come, and then head after head turns."""
     halves, axes = Halves(core, p, plan), p.axes
     cores, first, count = _pieces(plan)
     group, piece = (part.ravel() for part in np.mgrid[: axes.groups, : cores.size])
@@ -90,7 +90,7 @@ def _build_halves(
 
 
 class Halves:
-    """The buffers of a core and its stages; the halves of a vector begin at blocks of their own."""
+    """The buffers of a core and its stages; the halves of a vector begin at their own blocks."""
 
     def __init__(self, core: VectorCore, p: Problem, plan: Plan) -> None:
         self.core, dtype = core, p.x.element

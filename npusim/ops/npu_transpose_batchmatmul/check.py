@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
-
-import numpy as np
 
 from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT8, INT64, UINT64
 from npusim.data.errors import Code, shown
@@ -19,7 +16,7 @@ Order = tuple[int, ...]
 """Which axis of a tensor is which of the product."""
 PLAIN, TURNED, SWAPPED = (0, 1, 2), (1, 0, 2), (0, 2, 1)
 LARGEST = 65535
-"""Of N and B, of B * N with a scale, and of a row of input that holds all heads."""
+"""The largest N, B, B * N with a scale, and row of input that holds all heads."""
 
 SUPPORT = tuple(
     Row(
@@ -41,7 +38,7 @@ class Problem(ops.Problem):
     scale: Operand | None
     """uint64 words, one for each head and column."""
     product: Product
-    """Of all heads: (B, M, K) by (B, K, N)."""
+    """The product of all heads: (B, M, K) by (B, K, N)."""
     heads_inside: bool
     """Whether a row of input holds the k of all heads, one behind the other."""
     slices: int
@@ -92,21 +89,12 @@ def _order(contract: ops.Contract, name: str, orders: tuple[Order, ...], default
     value = contract.value(name)
     if value is None:
         return default
-    is_list = isinstance(value, list | tuple)
-    known = [order for order in orders if is_list and _is_order(value, order)]
+    known = [order for order in orders if tuple(value) == tuple(order)]
     if not known:
         wanted = listed(tuple(str(order) for order in orders))
         remedy = "permute the tensor first" if len(orders) > 1 else f"pass {orders[0]}"
         contract.fail(f"{name} must be {wanted}, not {shown(value)}; {remedy}")
     return known[0]
-
-
-def _is_order(value: Any, order: Order) -> bool:
-    """Whether *value*, a list of anything, holds these axes."""
-    return len(value) == len(order) and all(
-        isinstance(axis, int | np.integer) and not isinstance(axis, bool) and int(axis) == wanted
-        for axis, wanted in zip(value, order, strict=True)
-    )
 
 
 def _product(contract: ops.Contract, x: Operand, w: Operand, of_x: Order, of_w: Order) -> Product:

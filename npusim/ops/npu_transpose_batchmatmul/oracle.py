@@ -18,7 +18,7 @@ from npusim.ops.npu_transpose_batchmatmul.kernel import tiles_of
 
 NAME = "npu_transpose_batchmatmul"
 DEFAULT = "ascend910b2"
-"""Whose cores share the blocks, where nobody says otherwise."""
+"""The chip whose cores share the blocks, where none is named."""
 
 
 def oracle(given: ops.Given) -> Array:

@@ -77,7 +77,7 @@ function choose(row, column) {
   show_chosen();
 }
 
-/** From the chosen element to the one beside it on this map, over padding and the map's edges. */
+/** From the chosen element to the one next to it on this map, over padding and the map's edges. */
 function move(canvas, [down, across]) {
   const { of, grid } = canvas;
   let [y, x] = grid.place(of.element(...state.chosen));

@@ -1,6 +1,6 @@
 """Runs of models held against the first: by kind of work, operator, module and layer.
 
-What only some of them have stands there with the time that it takes, and nothing beside it. Modules
+What only some of them have stands there with the time that it takes, and nothing else. Modules
 are found again by their paths below the outermost one, so that classes of model can be held against
 each other.
 """
@@ -19,7 +19,7 @@ from npusim.reports.model.headline import coverage, not_timed
 from npusim.reports.model.sheets import HEADINGS, Sheet, Value
 from npusim.reports.model.tables import Total
 from npusim.reports.overview import than
-from npusim.reports.run_labels import Fact, Head, letters, told_apart
+from npusim.reports.run_labels import Fact, Head, distinguished, letters
 from npusim.reports.style import span_named
 from npusim.trace.model import ModelRun
 
@@ -38,7 +38,7 @@ def heads(runs: Sequence[ModelRun]) -> list[Head]:
     facts = [{"script": Fact("", (run.title,)), "card": Fact("", (run.device,))} for run in runs]
     more = [own | _kernels(run) for own, run in zip(facts, runs, strict=True)]
     are_alike = len({*map(_values, facts)}) == len({*map(_values, more)})
-    return told_apart(facts if are_alike else more, "like")
+    return distinguished(facts if are_alike else more, "like")
 
 
 def _values(facts: Mapping[str, Fact]) -> tuple[Fact, ...]:
@@ -60,8 +60,8 @@ def headline_of(runs: Sequence[ModelRun]) -> list[str]:
     times: list[str] = []
     timed = []
     for letter, run in zip(letters(len(runs)), runs, strict=True):
-        told = f"{letter} takes {span_named(run.time_us)} on {run.device} ({run.title})"
-        times.append(f"{told}, {than(runs[0].time_us, run.time_us)}" if times else told)
+        words = f"{letter} takes {span_named(run.time_us)} on {run.device} ({run.title})"
+        times.append(f"{words}, {than(runs[0].time_us, run.time_us)}" if times else words)
         timed.append(f"{letter}: {coverage(run)}")
     return [*times, *timed, *missing(runs)]
 
@@ -71,10 +71,10 @@ def missing(runs: Sequence[ModelRun]) -> list[str]:
     found = [not_timed(run) for run in runs]
     shared = reduce(and_, found)
     more = zip(letters(len(runs)), (own - shared for own in found), strict=True)
-    told = [f"{letter} {tally(own)}" for letter, own in more if own]
-    if not told:
+    words = [f"{letter} {tally(own)}" for letter, own in more if own]
+    if not words:
         return []
-    return [f"not the same is missing from all: beyond what all miss, {'; '.join(told)}"]
+    return [f"not the same is missing from all: beyond what all miss, {'; '.join(words)}"]
 
 
 # ---- in tables ----

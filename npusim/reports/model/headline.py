@@ -40,8 +40,8 @@ def coverage(run: ModelRun) -> str:
     counts = not_timed(run)
     timed = len(run.launches)
     kernels = counted(timed + counts.total(), "kernel", "kernels")
-    told = f"{timed} of {kernels} timed"
-    return f"{told}; not timed: {tally(counts)}" if counts else told
+    parts = f"{timed} of {kernels} timed"
+    return f"{parts}; not timed: {tally(counts)}" if counts else parts
 
 
 def not_timed(run: ModelRun) -> Counter[str]:
@@ -58,5 +58,5 @@ def bounds(run: ModelRun) -> str:
     for launch in run.launches:
         spent[launch.kernel.bound] = spent.get(launch.kernel.bound, 0.0) + launch.time_us
     ranked = sorted(spent.items(), key=lambda item: (-item[1], item[0]))
-    told = [f"{percent(us / run.time_us)} in kernels bound by {words}" for words, us in ranked[:3]]
-    return ", ".join(told)
+    parts = [f"{percent(us / run.time_us)} in kernels bound by {words}" for words, us in ranked[:3]]
+    return ", ".join(parts)

@@ -25,7 +25,7 @@ from npusim.trace.model import ModelRun
 __all__ = ["page", "payload"]
 
 MOST_ROWS = 300
-"""Of a table on a page; its file has all."""
+"""A table on a page has at most so many; its file has all."""
 OPEN_DEPTH = 4
 """Modules further inside are folded away at first."""
 SHARED, OWN = "npusim.reports", "npusim.reports.model"
@@ -36,11 +36,11 @@ def page(runs: Sequence[ModelRun]) -> str:
     if not runs:
         raise ValueError("reports: one run at least must be given, not none; record a model")
     named = heads(runs)
-    told = headline(runs[0])
+    summary = headline(runs[0])
     if len(runs) > 1:
-        told = [overview.ranked([run.time_us for run in runs]), *missing(runs)]
+        summary = [overview.ranked([run.time_us for run in runs]), *missing(runs)]
     parts = _of_one(runs[0]) if len(runs) == 1 else _of_several(runs, named)
-    first, *rest = (f'<p class="finding">{escape(line)}</p>' for line in told)
+    first, *rest = (f'<p class="finding">{escape(line)}</p>' for line in summary)
     body = first + "".join(rest) + frame.sections(parts)
     shared = "".join(frame.text_of(SHARED, f"{name}.js") for name in ("link", "zoom"))
     script = shared + frame.text_of(OWN, "page.js")
@@ -173,8 +173,8 @@ def _overview(runs: Sequence[ModelRun], named: Sequence[Head]) -> str:
     """A bar of kinds of work for each run, with what bounds it and how much is timed."""
     found = []
     for run, head in zip(runs, named, strict=True):
-        told = f"{bounds(run)}; {coverage(run)}" if run.launches else coverage(run)
-        found.append(overview.Entry(head, run.time_us, tuple(_parts(by_work(run))), told))
+        summary = f"{bounds(run)}; {coverage(run)}" if run.launches else coverage(run)
+        found.append(overview.Entry(head, run.time_us, tuple(_parts(by_work(run))), summary))
     return overview.section(found) + _key(runs)
 
 
@@ -196,12 +196,12 @@ def _layers(runs: Sequence[ModelRun]) -> str:
         first, last = layers[0].partition(".")[2] or layers[0], layers[-1].rpartition(".")[2]
         alike = f"{count} alike" if len(runs) == 1 else f"each of {count}"
         name = first if count == 1 else f"{first} to {last}, {alike}"
-        told = f"{layers[0]} to {layers[-1]}" if count > 1 else layers[0]
+        summary = f"{layers[0]} to {layers[-1]}" if count > 1 else layers[0]
         bars = "".join(overview.bar(_parts(own or {}), longest_us) for own in works)
         cells = _of_run(works[0] or {}, count, runs[0]) if len(runs) == 1 else _of_runs(works)
         numbers = "".join(f'<td class="number">{cell}</td>' for cell in cells)
         lines.append(
-            f'<tr><td title="{escape(told)}">{escape(name)}</td><td class="wide">{bars}</td>'
+            f'<tr><td title="{escape(summary)}">{escape(name)}</td><td class="wide">{bars}</td>'
             f"{numbers}</tr>"
         )
     own_heads = ("each", "launches", "together", "share")

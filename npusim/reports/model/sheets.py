@@ -48,7 +48,7 @@ class Sheet:
     """A table."""
 
     name: str
-    """Of its file: `operators`."""
+    """The name of its file: `operators`."""
     columns: tuple[str, ...]
     rows: tuple[tuple[Value, ...], ...]
     heads: Mapping[str, str] = field(default_factory=lambda: HEADINGS)
@@ -97,8 +97,8 @@ def readable(column: str, value: Value) -> Cell:
     if isinstance(value, str):
         return value
     if column == "difference_us":
-        told = span_named(abs(value))
-        return told if told == span_named(0) else f"{'-' if value < 0 else '+'}{told}"
+        words = span_named(abs(value))
+        return words if words == span_named(0) else f"{'-' if value < 0 else '+'}{words}"
     if column.endswith("_us"):
         return span_named(value)
     if column.endswith("ratio"):

@@ -1,7 +1,7 @@
 """What to change, each piece of advice tried before it is given.
 
 Rules look at a run and name changes that its caller can make. Each is run for its time, and those
-that gain are told, with the time that came out; then several of them at once. What no caller can
+that gain are listed, with the time that came out; then several of them at once. What no caller can
 change is reported as a what-if: on a chip that is faster where the run is held up, and of a kernel
 whose queues have a slot more.
 """
@@ -55,12 +55,12 @@ def advise(run: Result, progress: Progress | None = None) -> list[Advice]:
             progress("advice", number / count)
 
     best = _best(run, call, changes, at)
-    told = sorted(best.values(), key=lambda each: -each.gain)
-    same = [each for each in told if each.rows is None]
+    ranked = sorted(best.values(), key=lambda each: -each.gain)
+    same = [each for each in ranked if each.rows is None]
     at(len(changes))
     # Which kernel runs is for a card to choose: what takes another one has no caller.
     both = together(call, [each for each in same if each is not best.get(TEMPLATE)])
-    found = [*same, *filter(None, [both]), *(each for each in told if each.rows is not None)]
+    found = [*same, *filter(None, [both]), *(each for each in ranked if each.rows is not None)]
     for number, other in enumerate(others, len(changes) + 1):
         at(number)
         found += _supposed(run, call, other, found)
@@ -70,7 +70,7 @@ def advise(run: Result, progress: Progress | None = None) -> list[Advice]:
 def _best(
     run: Result, call: Call, changes: list[Change], at: Callable[[int], None]
 ) -> dict[str, Advice]:
-    """Of each topic the change that gains most, if one gains; *at* hears which is tried."""
+    """The change of each topic that gains most, if one gains; *at* is called with what is tried."""
     best: dict[str, tuple[Advice, Change]] = {}
     over: set[str] = set()
     for number, change in enumerate(changes):
@@ -78,11 +78,11 @@ def _best(
         after = call.timed(change.arguments) if change.topic not in over else None
         if after is None:
             continue
-        found = _told(run, change, after)
+        found = _piece(run, change, after)
         if change.most_us is not None and found.after_us > change.most_us:
             over.add(change.topic)  # what comes after it takes longer yet
             continue
-        # A simpler one, which comes first, is kept unless another one is clearly better.
+        # A simpler one, which comes first, stands unless another one is clearly better.
         known = best[change.topic][0].gain + MIN_GAIN / 2 if change.topic in best else MIN_GAIN
         if found.gain >= known:
             best[change.topic] = found, change
@@ -92,7 +92,7 @@ def _best(
     }
 
 
-def _told(run: Result, change: Change, after: Result) -> Advice:
+def _piece(run: Result, change: Change, after: Result) -> Advice:
     return Advice(
         *(change.text, change.change, run.time_us or 0.0, after.time_us or 0.0, "change"),
         arguments=change.arguments,
@@ -107,7 +107,7 @@ def _once(call: Call, change: Change) -> float | None:
 
 
 def _supposed(run: Result, call: Call, other: WhatIf, known: Iterable[Advice]) -> list[Advice]:
-    """What *other* gives, if it gains beside what is *known*."""
+    """What *other* gives, if it gains besides what is *known*."""
     assert run.time_us is not None
     assert run.trace is not None
     device = changed(run.device, other.settings) if other.settings else None

@@ -21,7 +21,7 @@ class Change:
     arguments: Arguments
     """Those that differ."""
     topic: str
-    """Of several changes of one topic the best is reported."""
+    """What it is about; of several changes of one topic the best is reported."""
     rows: tuple[int, int] | None = None
     """How many rows the call has, and how many it would have, where they differ."""
     most_us: float | None = None

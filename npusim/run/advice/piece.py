@@ -29,9 +29,9 @@ class Advice:
     arguments: Arguments = field(default_factory=dict)
     """The arguments that differ, tensors as :class:`npusim.TensorSpec`; none for a what-if."""
     settings: dict[str, float] = field(default_factory=dict)
-    """Of a what-if the numbers of the chip that differ, as `--set` takes them."""
+    """The numbers of the chip that differ in a what-if, as `--set` takes them."""
     queues: tuple[QueueName, ...] = ()
-    """Of a what-if the queues of the kernel that have a slot more."""
+    """The queues of the kernel that have a slot more in a what-if."""
     rows: tuple[int, int] | None = None
     """How many rows the call has, and how many it has with the change, where they differ."""
     once_us: float | None = None
@@ -51,10 +51,10 @@ class Advice:
     def times(self) -> str:
         """Both times, and what is saved."""
         if self.rows is None:
-            told = f"{self.before_us:.2f} us becomes {self.after_us:.2f} us, {self.gain:.0%} less"
+            words = f"{self.before_us:.2f} us becomes {self.after_us:.2f} us, {self.gain:.0%} less"
         else:
             before, after = self.rows
-            told = (
+            words = (
                 f"{self.before_us:.2f} us for {before} row{'' if before == 1 else 's'} becomes "
                 f"{self.after_us:.2f} us for {after}, {self.gain:.0%} less a row"
             )
@@ -63,4 +63,4 @@ class Advice:
             if self.once_us is None
             else f"; making what is passed takes {self.once_us:.2f} us, once"
         )
-        return told.replace("%", " %") + more
+        return words.replace("%", " %") + more

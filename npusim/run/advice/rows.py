@@ -33,7 +33,7 @@ HARDLY = 1.1
 UNITS = (16, 32, 64, 128, 256)
 """Fewer rows are tried at these multiples, and at one of the cores that start."""
 MOST_LEFT = 1 / 8
-"""Of the rows: what may be left over for another call."""
+"""The share of the rows that may be left over for another call."""
 
 
 def rows(run: Result, call: Call) -> Iterator[Change]:

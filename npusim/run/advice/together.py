@@ -1,4 +1,4 @@
-"""Several changes of a call at once: whether they still gain beside each other."""
+"""Several changes of a call at once: whether they still gain together."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["merged", "together"]
 
 
 def together(call: Call, changes: Sequence[Advice]) -> Advice | None:
-    """All of *changes*, best first, that gain beside those before them; None of fewer than two.
+    """All of *changes*, best first, that gain on top of those before them; None of fewer than two.
 
     Each is tried once, so the number of tries is below that of *changes*.
     """
@@ -36,7 +36,7 @@ def together(call: Call, changes: Sequence[Advice]) -> Advice | None:
     listed = "; ".join(f"({number}) {each.change}" for number, each in enumerate(kept, 1))
     made = [each.once_us for each in kept if each.once_us is not None]
     return Advice(
-        text=f"{count} gain, each beside the other{'s' if len(kept) > 2 else ''}",
+        text=f"{count} gain, each with the other{'s' if len(kept) > 2 else ''}",
         change=f"{count} together: {listed}",
         before_us=kept[0].before_us,
         after_us=now_us,

@@ -27,7 +27,7 @@ PRODUCTS = (
 UNITS = (16, 32, 64, 128, 256, 512)
 """What sizes are filled up to a multiple of: fractals have 16 rows, lines of the L2 512 bytes."""
 MOST_PADDING = 1 / 8
-"""Of a size: more than that is another problem."""
+"""A size may grow by this share: with more it is another problem."""
 FRACTAL_NZ = 29
 """What torch_npu calls the layout (torch_npu.Format.FRACTAL_NZ)."""
 

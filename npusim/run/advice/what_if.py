@@ -37,8 +37,10 @@ class WhatIf:
 
 def what_ifs(run: Result) -> Iterator[WhatIf]:
     """For each of the causes that take most of the time of *run*."""
-    told = [each for each in causes(run) if each.numbers and each.share >= bounds.MIN_SHARE][:MOST]
-    for bound in told:
+    strongest = [each for each in causes(run) if each.numbers and each.share >= bounds.MIN_SHARE][
+        :MOST
+    ]
+    for bound in strongest:
         share = style.percent(bound.share)
         take = "take" if bound.cause in SEVERAL else "takes"
         text = f"{bound.words} {take} {share} of the time{_where(bound)}{_waits(run, bound)}"

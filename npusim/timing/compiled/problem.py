@@ -7,7 +7,7 @@ import ctypes
 __all__ = ["FACTS", "Ask", "Asked", "Problem", "Report"]
 
 FACTS = 10
-"""Numbers that are told of each copy."""
+"""Numbers that describe each copy."""
 
 I64 = ctypes.c_int64
 Table = ctypes.c_void_p

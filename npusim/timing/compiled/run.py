@@ -151,7 +151,7 @@ class _Run:
 
     # ---- the run ----
 
-    def run(self, hear: Callable[[float], None] | None) -> None:
+    def run(self, progress: Callable[[float], None] | None) -> None:
         """Let the engine work; raises what a callback raised, and MemoryError."""
         engine = library()
         assert engine is not None
@@ -161,7 +161,7 @@ class _Run:
             return self._guarded(lambda: self._asked(number, phase, asked.contents))
 
         def report(started: int) -> int:
-            return self._guarded(lambda: hear(started / total)) if hear else 0
+            return self._guarded(lambda: progress(started / total)) if progress else 0
 
         problem = self._problem
         problem.ask, problem.report = Ask(ask), Report(report)
@@ -176,7 +176,7 @@ class _Run:
         self._problem.stop = 1
 
     def results(self) -> tuple[tuple[LaneTrace, ...], int]:
-        """Of each lane what happened when, and what the L2 wrote back."""
+        """What happened when on each lane, and what the L2 wrote back."""
         replay = _Replay(self._problem, {name: self._tables[name] for name in REPLAYED})
         lanes = tuple(self._lane(number, replay) for number in range(len(self._groups)))
         return lanes, int(self._problem.written_bytes)
@@ -200,7 +200,7 @@ class _Run:
             groups=tuple(block.group for block in group),
             l2_hit_bytes=l2_hit_bytes,
             l2_written_bytes=l2_written_bytes,
-            tell_copies=partial(_copy_times, facts),
+            find_copies=partial(_copy_times, facts),
         )
 
 
@@ -221,10 +221,10 @@ class _Replay:
 
     problem: Problem
     tables: dict[str, Numbers]
-    """What *problem* points to, kept as long as it is needed."""
+    """What *problem* points to, held as long as it is needed."""
 
     def times(self, number: int, ops: int) -> Numbers:
-        """Of lane *number*, `(3, ops)`: when each micro-op started, left its pipe free and ended.
+        """Times of lane *number*, `(3, ops)`: start, pipe free and end of each micro-op.
 
         Raises MemoryError where there is not enough.
         """
@@ -242,11 +242,11 @@ def simulate(
     codes: Sequence[Code],
     cache: L2,
     spec: DeviceSpec,
-    hear: Callable[[float], None] | None,
+    progress: Callable[[float], None] | None,
 ) -> tuple[tuple[LaneTrace, ...], int]:
-    """As :func:`npusim.timing.simpy_engine.simulate`; also raises MemoryError where there is not
-    enough.
+    """Do what `npusim.timing.simpy_engine.simulate` does; raises MemoryError, too, without
+    enough of it.
     """
     run = _Run(groups, codes, cache, spec)
-    run.run(hear)
+    run.run(progress)
     return run.results()

@@ -2,7 +2,7 @@
 
 Vector: `head + max(repeats x rate, bank cycles) + tail`, a repeat being 256 bytes of the widest
 operand; the head is paid when the pipe was drained, the tail before anybody may read the result.
-Cube: a cycle a tile and what an Mmad costs beside them. Between the buffers of a core: the start-up
+Cube: a cycle a tile and what an Mmad costs besides. Between the buffers of a core: the start-up
 of the path and the bytes at its rate. Copies to and from global memory: bytes as the memory moves
 them (whole sectors, whole lines where a burst starts off one), which the links of
 ``timing/memory`` turn into time.
@@ -109,7 +109,7 @@ def _vector(
 
 
 def _fold(op: Fold, spec: DeviceSpec, core: Core) -> Cost:
-    """As the Max or Min that it is, whose result and first source stay where they are."""
+    """The cost of the Max or Min that it is, whose result and first source stay where they are."""
     here = replace(op.dst, count=op.src.count, repeat_stride=0)
     return cost(Binary(op.op, here, here, op.src), spec, core)
 
@@ -122,7 +122,7 @@ def _whole_reduce(op: WholeReduce, spec: DeviceSpec, _: Core) -> Cost:
 
 
 def _select(op: Select, spec: DeviceSpec, _: Core) -> Cost:
-    """As an operation on what it selects from; the bits of a repeat are a quarter of a block."""
+    """The cost of an operation on its sources; the bits of a repeat are a quarter of a block."""
     chosen: MicroOp = BinaryScalar("max", op.dst, op.a, 0)
     if isinstance(op.b, Local):
         chosen = Binary("max", op.dst, op.a, op.b)

@@ -5,7 +5,15 @@ all cores in one cycle are served together at its end, so that their order makes
 """
 
 from npusim.timing.memory.at_launch import L2_STATES, L2State, at_launch
-from npusim.timing.memory.l2 import L2, WHOLE, Lines, Use, kept, touched_lines, unaligned_lines
+from npusim.timing.memory.l2 import (
+    L2,
+    WHOLE,
+    Lines,
+    Use,
+    resident_share,
+    touched_lines,
+    unaligned_lines,
+)
 from npusim.timing.memory.link import PORT_UNITS, Copy, Link
 from npusim.timing.memory.shared import Answer, Moved, Request, SharedMemory
 
@@ -24,7 +32,7 @@ __all__ = [
     "SharedMemory",
     "Use",
     "at_launch",
-    "kept",
+    "resident_share",
     "touched_lines",
     "unaligned_lines",
 ]

@@ -10,7 +10,7 @@ import numpy as np
 from npusim.data.integers import ceil_div
 from npusim.data.tensor import GlobalTensor, allocated_bytes
 from npusim.devices.schema import DeviceSpec
-from npusim.timing.memory.l2 import AGES, WHOLE, kept, survival
+from npusim.timing.memory.l2 import AGES, WHOLE, resident_share, survival
 
 __all__ = ["L2_STATES", "L2State", "at_launch"]
 
@@ -46,7 +46,7 @@ def at_launch(
     # Between two touches of a line all others come; half of them come in again before the second
     # one, on average, if they have left.
     turn_bytes = sum(sizes[name] for name in cached)
-    fits = kept(turn_bytes, spec) == WHOLE
+    fits = resident_share(turn_bytes, spec) == WHOLE
     return dict.fromkeys(cached, 0 if fits else turn_bytes // 2)
 
 

@@ -1,8 +1,8 @@
 """The L2 cache: how much of the tensors' lines it holds, and what leaves it for others.
 
-A line may lie in any of the `ways` of one set, and sets are told by a hash of the address. The line
+A line may lie in any of the `ways` of one set, and a hash of the address chooses the set. The line
 that was touched longest ago leaves its set when one more comes in. Which lines share a set is not
-known, and nothing is drawn: of a line, the *share* is kept that is expected to be still there, so
+known, and nothing is drawn: of a line, the *share* counts that is expected to be still there, so
 that equal cores have equal times and a run gives the same times again. After v bytes came in, a set
 has seen as many of them as a Poisson variable of mean ways x v / capacity, and the line is there if
 these are fewer than its ways.
@@ -34,7 +34,7 @@ __all__ = [
     "Found",
     "Lines",
     "Use",
-    "kept",
+    "resident_share",
     "survival",
     "touched_lines",
     "unaligned_lines",
@@ -45,7 +45,7 @@ SHARE_UNITS = 1 << 20
 WHOLE = 1 << 16
 """A line that is there for certain; less is the share of it that is expected to be there."""
 AGES = 1 << 8
-"""Ages of lines are told apart by so many parts of the capacity."""
+"""Ages of lines are distinguished by so many parts of the capacity."""
 NEVER = 1 << 50
 """Age, in bytes, of a line that was never in the L2."""
 
@@ -78,7 +78,7 @@ def survival(ways: int) -> NDArray[np.int64]:
     return np.array(shares)
 
 
-def kept(age_bytes: int, spec: DeviceSpec) -> int:
+def resident_share(age_bytes: int, spec: DeviceSpec) -> int:
     """The share, of WHOLE, left of a line after *age_bytes* came in."""
     shares = survival(spec.l2.ways)
     return int(shares[min(age_bytes * AGES // spec.l2.capacity_bytes, shares.size - 1)])
@@ -95,8 +95,8 @@ class Use(NamedTuple):
     different: int = 1
     """How many different sets of lines these cores access: one each, or 1 shared by all."""
     unkept: NDArray[np.int64] | None = None
-    """How many bursts end in each line that is read and not kept, 0 for the others; None if all are
-    kept."""
+    """How many bursts end in each line that is read and does not stay, 0 for the others; None if
+    all stay."""
 
 
 class Found(NamedTuple):
@@ -142,9 +142,9 @@ class L2:
         self.absent = {
             name: count if self.launched[name] else 0 for name, count in self.counts.items()
         }
-        """Tensor -> how many of its lines were never in the L2; kept up only if all tensors fit."""
+        """Tensor -> how many of its lines were never in the L2; counted only if all tensors fit."""
         lines = sum(self.counts.values())
-        self.holds_all = kept(lines * self._line_bytes, spec) == WHOLE and all(
+        self.holds_all = resident_share(lines * self._line_bytes, spec) == WHOLE and all(
             age in (0, NEVER) for age in ages.values()
         )
         """Whether nothing ever leaves."""
@@ -276,7 +276,7 @@ def unaligned_lines(
     """How many ends of bursts that do not begin on a sector lie in each of *lines*, those of a load
     from *place*; None if none do.
 
-    Such an end comes as a whole line, and the line is not kept for others: rows of 512 B at odd
+    Such an end comes as a whole line, and the line does not stay for others: rows of 512 B at odd
     addresses take twice as long, though their neighbours ask for the other parts of the same lines
     (asc-devkit, data_copy, rows m0816 and m0823).
     """

@@ -59,7 +59,7 @@ class Narrow(NamedTuple):
     cycles: int
     """In all."""
     by_stores: int
-    """Of these, the share of the stores that used it, of their copy's own kind or not."""
+    """The share in these of the stores that used it, of their copy's own kind or not."""
 
 
 class Link:

@@ -40,9 +40,9 @@ class Moved(NamedTuple):
     l2_bytes: int
     """Bytes that it moved from or to the L2, as moved."""
     l2_hit_bytes: int
-    """Of them, those that were there already, and those that were stored."""
+    """The part of them that was there already, or that was stored."""
     l2_written_bytes: int
-    """Of them, those that were stored."""
+    """The part of them that was stored."""
     gm_narrow: int
     """Cycles in which the link of global memory was too narrow for the ports that used it."""
     l2_read_narrow: int
@@ -75,7 +75,7 @@ class Request(NamedTuple):
     is_cached: bool = True
     """Whether the L2 keeps the bytes."""
     different: int = 1
-    """How many of the cores ask for bytes of their own."""
+    """How many of the cores ask for their own bytes."""
     piece_bytes: int = 0
     """Bytes of its requests: of a line, or of a shorter burst; 0 for stores."""
     unkept: NDArray[np.int64] | None = None
@@ -104,7 +104,7 @@ class Request(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What decides how a request fares, beside its own traits and what else is under way."""
+    """What decides how a request fares, besides its own traits and what else is under way."""
 
     found: Found
     shared_port: int | None
@@ -221,7 +221,7 @@ class SharedMemory:
     def move(self, request: Request, answers: Sequence[tuple[Answer, int]], done: Done) -> None:
         """Move the bytes of *request*; then call `done(moved)`.
 
-        *answers* have the same traits; beside each stands how many cores it is for.
+        *answers* have the same traits; each comes with how many cores it is for.
         """
         if request.is_read:
             _Load(self, request, answers, done).begin()

@@ -1,7 +1,7 @@
 """The pipes of a core: when each micro-op starts, and when its result is there.
 
 The scalar unit goes through the program and hands each micro-op to its pipe; pipes take theirs in
-order. Inside a core all of that is arithmetic: a micro-op starts when it has been handed out, its
+order. Inside a core all of that is arithmetic: a micro-op starts when it has been issued, its
 pipe is free and the flags it waits for are set. So a pipe runs ahead of the global clock until it
 needs a time that is not known yet: that of a flag not set so far, or the end of a copy, which
 other cores can delay and which therefore goes through SimPy (temporal decoupling), as flags between

@@ -34,7 +34,7 @@ class Wanted:
 
     def __init__(self, request: Request, hold_cycles: int) -> None:
         self.request = request
-        """Of one of the members, whose cores may be others than those that ask in the end."""
+        """The request of one member, whose cores may be others than those that ask in the end."""
         self.hold_cycles = hold_cycles
         """Cycles of the chip's clock that hold the pipe at least."""
         self.answer: Answer | None = None

@@ -52,7 +52,7 @@ WORK, SET, WAIT, DRAIN, DRAIN_ALL, COPY, CROSS_SET = range(7)
 """Kinds of steps, by how they are timed; `Lane._work` has their fields."""
 
 Step = tuple[int, int, int, int, int]
-"""A micro-op: what it does, when it is handed out, the cycles it takes, and two numbers more.
+"""A micro-op: what it does, when it is issued, the cycles it takes, and two numbers more.
 
 Handed out counts from the start of its stretch. The numbers are head and tail of WORK, flag and
 waiting pipe of SET, flag of WAIT, number of the copy of COPY, number of the flag of CROSS_SET.
@@ -62,12 +62,12 @@ CrossFlag = tuple[CrossMode, int]
 
 
 class Stretch(NamedTuple):
-    """Micro-ops that the scalar unit hands out in a row, and its own micro-op that ends them."""
+    """Micro-ops that the scalar unit issues in a row, and its own micro-op that ends them."""
 
     steps: list[list[Step]]
     """For each pipe, what it has to do."""
     cycles: int
-    """From the first micro-op handed out to the scalar unit's own."""
+    """From the first micro-op issued to the scalar unit's own."""
 
 
 class Decoded(NamedTuple):
@@ -328,7 +328,7 @@ class Code:
 
     @cached_property
     def runs(self) -> list[list[Run]]:
-        """Of each call what its body runs; calls of one body share the list."""
+        """What the body of each call runs; calls of one body share the list."""
         return [self.runs_of_bodies[number] for number in self.calls.body.tolist()]
 
     @cached_property

@@ -46,7 +46,7 @@ __all__ = ["FACTS", "Lane", "copy_times"]
 Numbers = NDArray[np.int64]
 READY, WORKLESS, COPYING, DRAINING = -1, -2, -3, -4
 """What a pipe waits for if not for a flag, whose numbers start at 0: nothing, the scalar unit to
-hand out more, its copy, all other pipes."""
+issue more, its copy, all other pipes."""
 
 
 class Lane:
@@ -200,7 +200,7 @@ class Lane:
             if steps and not self._work(pipe, steps, self._opened[number]):
                 return
             self._part[pipe] = number + 1
-            # The scalar unit is busy while it hands out micro-ops, also without work of its own.
+            # The scalar unit is busy while it issues micro-ops, also without other work.
             if pipe == SCALAR:
                 handed_out = self._opened[number] + stretch.cycles
                 self._free[SCALAR] = max(self._free[SCALAR], handed_out)
@@ -243,7 +243,7 @@ class Lane:
         free, done = self._free[pipe], self._done[pipe]
         starts, frees, ends = self._times[pipe]
         raised = self._raised
-        # A step is handed out *after* so many cycles of its stretch, and takes its pipe *cycles*.
+        # A step is issued *after* so many cycles of its stretch, and takes its pipe *cycles*.
         # what              x                               y
         # WORK              head, paid if the pipe drained  tail, until the result is there
         # SET               number of the flag              pipe that may wait for it
@@ -297,7 +297,7 @@ class Lane:
         return False
 
     def _is_drained(self) -> bool:
-        """Whether all other pipes have done all that was handed out to them."""
+        """Whether all other pipes have done all that was issued to them."""
         return all(
             reason == WORKLESS for pipe, reason in enumerate(self._waits_for) if pipe != SCALAR
         )
@@ -340,7 +340,7 @@ class Lane:
             name = copy.place.name
             binding, different = member.blocks[0].bindings[name], member.different[name]
             address = binding.base_bytes + shifts.get(name, 0) + copy.place.offset_bytes
-            # Equivalent cores that all have lines of their own share theirs with nobody.
+            # Equivalent cores that all have their own lines share theirs with nobody.
             alone = member.number if different > 1 else None
             key = which, binding.tensor, binding.is_cached, address, alone
             wanted = known.get(key)

@@ -16,7 +16,7 @@ from npusim.torch.profiler.aclnn import api
 __all__ = ["TICK_US", "Kernel", "Recorded", "Step"]
 
 TICK_US = 0.001
-"""Between operations that begin at one time, so that they can be told apart."""
+"""Between operations that begin at one time, so that they can be distinguished."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Kernel:
     step: int
     """The number of the step in which it began."""
     name: str
-    """As the vendor's profiler calls it."""
+    """What the vendor's profiler calls it."""
 
     @property
     def cores(self) -> str:

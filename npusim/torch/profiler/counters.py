@@ -15,7 +15,7 @@ MISSING = "N/A"
 NAMES: dict[Pipe, str] = {"vector": "vec", "cube": "mac"}
 """Pipes that profilers call otherwise than here."""
 WHOLE: tuple[Pipe, ...] = ("vector", "cube", "scalar", "mte1", "mte2", "mte3")
-"""Of a core with both, on Atlas inference."""
+"""The pipes of a core with both units, on Atlas inference."""
 OF_KIND: dict[str, tuple[Pipe, ...]] = {
     "aic": ("cube", "scalar", "mte1", "mte2", "fixpipe"),
     "aiv": ("vector", "scalar", "mte2", "mte3"),
@@ -33,8 +33,8 @@ def columns(spec: DeviceSpec) -> tuple[str, ...]:
 
 def _names(prefix: str, pipes: tuple[Pipe, ...]) -> tuple[str, ...]:
     words = [NAMES.get(pipe, pipe) for pipe in pipes]
-    told = [f"{prefix}{word}_{what}" for word in words for what in ("time(us)", "ratio")]
-    return (*told, f"{prefix}icache_miss_rate")
+    names = [f"{prefix}{word}_{what}" for word in words for what in ("time(us)", "ratio")]
+    return (*names, f"{prefix}icache_miss_rate")
 
 
 def counters(spec: DeviceSpec, trace: Trace | None, time_us: float) -> list[str]:

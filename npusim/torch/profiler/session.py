@@ -56,7 +56,7 @@ class profile:  # noqa: N801 (torch_npu's name)
     """Keeps what runs between start and stop, or in the steps that *schedule* names.
 
     *on_trace_ready* is called with the profile whenever a stretch is complete. *record_shapes* and
-    *with_stack* tell the shapes of each operation's tensors and where it was called. What is not
+    *with_stack* record the shapes of each operation's tensors and where it was called. What is not
     simulated, memory, modules and operations counted, warns and is left out.
     """
 

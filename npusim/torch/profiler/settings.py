@@ -126,7 +126,7 @@ class _ExperimentalConfig:
 
     @property
     def is_detailed(self) -> bool:
-        """Whether kernels are told with their tasks and counters."""
+        """Whether kernels are listed with their tasks and counters."""
         return self.profiler_level in (ProfilerLevel.Level1, ProfilerLevel.Level2)
 
     @property

@@ -104,9 +104,9 @@ def write_statistic(path: Path, recorded: Recorded) -> None:
     ordered = sorted(times.items(), key=lambda kind: (-sum(kind[1]), kind[0]))
     rows = []
     for (op, cores), us in ordered:
-        told = [_us(found) for found in (sum(us), min(us), sum(us) / len(us), max(us))]
+        measures = [_us(found) for found in (sum(us), min(us), sum(us) / len(us), max(us))]
         share = 100 * sum(us) / total_us if total_us else 0.0
-        rows.append([0, op, cores, len(us), *told, f"{share:.3f}"])
+        rows.append([0, op, cores, len(us), *measures, f"{share:.3f}"])
     write_csv(path, STATISTIC, rows)
 
 

@@ -15,7 +15,7 @@ from npusim.data.errors import shown
 __all__ = ["CompilerConfig"]
 
 ON, OFF = (True, False), (False, True)
-"""Of a switch, its default first."""
+"""The values of a switch, its default first."""
 
 KINDS: dict[type, str] = {
     os.PathLike: "any path",
@@ -26,7 +26,7 @@ KINDS: dict[type, str] = {
     dict: "any dict",
     FunctionType: "any function",
 }
-"""What an option takes beside values that it lists."""
+"""What an option takes besides values that it lists."""
 
 
 class _Options:

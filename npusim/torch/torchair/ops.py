@@ -1,4 +1,4 @@
-"""`torchair.ops`: what graphs may call beside the operators of torch_npu."""
+"""`torchair.ops`: what graphs may call besides the operators of torch_npu."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def load_nd2nz(op: LoadNd2Nz, state: State) -> None:
         matrix: Array = unpack_int4(rows)
     else:
         memory = state.memories[op.src.name]
-        # Where a row runs over the end, the window is a copy that is not kept.
+        # Where a row runs over the end, the window is a copy that is dropped.
         is_constant = memory.is_constant and np.may_share_memory(rows, memory.data)
         matrix = (rows if is_constant else rows.copy()).view(op.dst.dtype.numpy)
         if is_constant:

@@ -49,7 +49,7 @@ class State:
     late: Late | None = None
     """Products that wait, where some may."""
     trapped: dict[int, str] = field(default_factory=dict)
-    """Lane -> why it stopped, for lanes that did. They go on for nothing beside the others."""
+    """Lane -> why it stopped, for lanes that did. They go on without effect."""
 
     @property
     def lead(self) -> tuple[int, ...]:

@@ -24,7 +24,7 @@ from npusim.ops.families.copies.contract import Move, Problem
 __all__ = ["Plan", "build", "tile"]
 
 RESERVED_BYTES = 8192
-"""Of the unified buffer, left alone (tensor_move.cc)."""
+"""Bytes of the unified buffer that are left alone (tensor_move.cc)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +32,7 @@ class Plan(ops.Plan):
     """Shares of the rows, or of one long row, and tiles of these."""
 
     rows_per_core: int
-    """Of each move."""
+    """Rows of each move that a core has."""
     columns_per_core: int
     """All of a row, but of one long one."""
     tile_bytes: int

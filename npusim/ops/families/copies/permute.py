@@ -29,15 +29,15 @@ from npusim.ops import _vocabulary as ops
 __all__ = ["Plan", "Problem", "build", "check", "tile"]
 
 ROWS = 128
-"""Of a tile that is turned: eight matrices of 16, which a strided copy takes at a time."""
+"""Rows of a tile that is turned: eight matrices of 16, which a strided copy takes at a time."""
 TILE_BYTES = 32768
-"""Of a tile that is turned: five of them are in the buffer, two in, two out and one between.
+"""Bytes of a tile that is turned: five of them are in the buffer, two in, two out and one between.
 
 Of bytes two of half that size come in and go out, and three of float16 are between."""
 SIDE = 16
 """Rows, and columns, of what Transpose turns."""
 LINE_BYTES = 32768
-"""Of rows that are moved at a time."""
+"""Bytes of rows that are moved at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Problem(ops.Problem):
     """A checked call."""
 
     axes: tuple[Axis, ...]
-    """Of the result, without those of length 1, merged where they follow each other in both."""
+    """Axes of the result, without those of length 1, merged where they are neighbours in both."""
 
     @property
     def is_turned(self) -> bool:
@@ -104,10 +104,10 @@ def _order(contract: ops.Contract, x: Operand) -> tuple[int, ...]:
     dims, rank = contract.value("dims"), len(x.shape)
     wanted = f"dims must name each of the {rank} axes of x once, not be"
     contract.require(
-        isinstance(dims, tuple | list) and len(dims) == rank,
+        len(dims) == rank,
         f"{wanted} {shown(dims)}; pass a tuple of them",
     )
-    order = tuple(contract.whole("dims", dim) for dim in dims)
+    order = tuple(dims)
     contract.require(
         sorted(dim % rank if -rank <= dim < rank else rank for dim in order) == [*range(rank)],
         f"{wanted} {order}; pass a tuple of them",
@@ -311,7 +311,7 @@ class Turner:
             self.core.emit(Copy(_blocks(y, strip * ROWS, ROWS), row))
 
     def _wider(self, x: Local, y: Local, strips: int) -> None:
-        """As parts of 16 bits, twice.
+        """Turn elements as parts of 16 bits, twice.
 
         The first turn takes the parts of a column apart, and the second one puts them together: of
         each matrix of 16 x 16, row i then has the parts of as many rows of x as a block has

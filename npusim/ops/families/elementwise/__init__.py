@@ -33,7 +33,7 @@ def _computed(expression: Expression) -> str:
 
 
 def _mul_type(_: DeviceSpec, p: Problem, __: Plan) -> str:
-    """bfloat16 times a number has a kernel of its own (ops-math, aclnn_mul.cpp)."""
+    """bfloat16 times a number has its own kernel (ops-math, aclnn_mul.cpp)."""
     is_muls = p.has_number and p.inputs[0].element is BFLOAT16
     return "Muls" if is_muls else p.expression.kernel
 

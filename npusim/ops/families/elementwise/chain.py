@@ -121,7 +121,7 @@ class Chain:
         return x if x.extent == "tile" else self.copy(x)
 
     def copy(self, x: Value) -> Value:
-        """*x* as a whole tile, in a buffer of its own."""
+        """*x* as a whole tile, in its own buffer."""
         make: Make = Duplicate if x.extent == "number" else Copy
         return self._add(make, (x,), x.dtype, "tile")
 
@@ -177,7 +177,7 @@ class Chain:
 
 
 def _together(operands: tuple[Value, ...]) -> Extent:
-    """The extent of a result; a number beside a row or a column leaves it what it is."""
+    """The extent of a result; a number with a row or a column leaves it what it is."""
     extents: set[Extent] = {x.extent for x in operands} - {"number"}
     return extents.pop() if len(extents) == 1 else "tile"
 
@@ -200,7 +200,7 @@ KEPT = ("operand", "constant")
 def places(
     chain: Chain, operands: list[Value], output: DType
 ) -> tuple[dict[Value, Place], list[Value]]:
-    """The place of each value, and a value for each buffer of the work space, to tell its size.
+    """The place of each value, and a value for each buffer of the work space, to find its size.
 
     A result takes the buffer of an operand that nobody reads afterwards, if that is as wide; else
     the one of the kernel's result, if that is; else a free one.

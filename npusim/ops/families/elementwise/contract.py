@@ -37,9 +37,9 @@ class Problem(_protocol.Problem):
     """A checked call."""
 
     name: str
-    """Of the row in the table."""
+    """The name of the row in the table."""
     axes: Axes
-    """Of the result, the last one running fastest; one at least."""
+    """Axes of the result, the last one running fastest; one at least."""
     extents: tuple[Extent, ...]
     """Which part of a tile each operand has."""
     computed_in: DType
@@ -56,7 +56,7 @@ class Problem(_protocol.Problem):
 def support(expression: Expression) -> tuple[Row, ...]:
     """What an operator takes: all operands are of one type, unless it *mixes* two."""
     known = expression.computed_in
-    if "str dtype" in expression.parameters:
+    if "dtype dtype" in expression.parameters:
         return tuple(
             Row(on=on, x=dtypes, dtype=tuple(each.name for each in dtypes if each.bits > BYTE_BITS))
             for on, dtypes in (
@@ -159,9 +159,8 @@ def _attributes(contract: Contract, x: Operand) -> tuple[float | str | None, ...
         return (_number(contract, "alpha", x.element),)
     if "exponent" in given:
         power = given["exponent"]
-        is_number = isinstance(power, int | float) and not isinstance(power, bool)
         contract.require(
-            is_number and power in EXPONENTS,
+            power in EXPONENTS,
             f"exponent must be {listed(tuple(f'{each:g}' for each in EXPONENTS))}, not "
             f"{shown(power)}: others are not simulated; choose one of these",
         )
@@ -202,10 +201,10 @@ def _broadcast(contract: Contract, operands: list[Operand]) -> tuple[int, ...]:
 def _target(contract: Contract, x: Operand, shape: Any) -> tuple[int, ...]:
     """*shape* as sizes to which *x* can be broadcast."""
     contract.require(
-        isinstance(shape, tuple | list) and len(shape) <= MAX_RANK,
+        len(shape) <= MAX_RANK,
         f"shape must be at most {MAX_RANK} sizes, not {shown(shape)}; pass a tuple of them",
     )
-    sizes = tuple(contract.whole("shape", size) for size in shape)
+    sizes = tuple(shape)
     behind = sizes[len(sizes) - len(x.shape) :] if len(sizes) >= len(x.shape) else ()
     contract.require(
         len(behind) == len(x.shape)

@@ -41,7 +41,7 @@ class Expression:
     """What it does, for a list."""
     formula: str
     parameters: str
-    """As a schema has them; one of torch has its own."""
+    """The parameters as a schema has them; one of torch has its own."""
     computed_in: dict[DType, DType]
     """Types that it takes -> the one in which it computes them."""
     write: Callable[..., Value]
@@ -119,7 +119,7 @@ ERF = (
     *(-3.512339572e-9, 2.64526617e-7, -7.929488134e-6, 1.10612384e-4),
     *(6.518995814e-5, -7.266616915e-2, -1.595769883),
 )
-"""Of the polynomial in x**2 of GeluV2, that of the highest power first."""
+"""Factors of the polynomial in x**2 of GeluV2, that of the highest power first."""
 ERF_MOST = 5.75
 """Where the polynomial ends."""
 
@@ -414,7 +414,7 @@ TABLE = (
         kernel="Cast",
         caption="each element as another type",
         formula="y = x as dtype, to nearest even, integers toward zero",
-        parameters="Tensor x, str dtype",
+        parameters="Tensor x, dtype dtype",
         computed_in={dtype: dtype for dtype in (*FLOATS, INT32, INT8, UINT8)},
         write=lambda _, x: x,
     ),

@@ -43,7 +43,7 @@ BRCB_LANES = 8
 WHOLE = 128
 """Elements of a repeat of 16 bits, which a comparison takes whole."""
 LEAST_ELEMENTS = 8
-"""Of a block of 32 bits: so many are loaded at least, the last ones zeros."""
+"""So many elements of 32 bits are loaded at least, a block, the last ones zeros."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ class Plan(ops.Plan):
     tile_rows: int
     tile_columns: int
     tiles_per_core: int
-    """Of a run of elements: those of a core's share, of which the last core may have fewer."""
+    """Tiles of a core's share, a run of elements, of which the last core may have fewer."""
     share: int
     """Elements of a run that a core takes; 0 where operands are broadcast."""
     depth: int
@@ -76,7 +76,7 @@ class Steps:
 
     @property
     def widest_bits(self) -> int:
-        """Of all tensors that are in the buffer."""
+        """The most bits that an element of a tensor in the buffer has."""
         tensors = [*self.operands, *self.work, *(x for x, _ in self.constants)]
         return max(*(x.dtype.bits for x in tensors if not x.is_mask), self.output.bits)
 

@@ -63,7 +63,7 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
     room = spec.cores[spec.vector_kinds[0]].usable_bytes("ub") - BLOCK_BYTES
     # Two tiles of rows come in, one is calculated with.
     row_bytes = 2 * element.nbytes(width) + FLOAT32.nbytes(width)
-    # Two results go out of what is kept. Where it was and where this row is are kept beside it, and
+    # Two results go out of the state. Where it was and where this row is stand next to it, and
     # a bit for each column.
     beside = 2 * FLOAT32.nbytes(width) + width // 8 if p.name == "argmax" else 0
     kept_bytes = 2 * out.nbytes(width) + FLOAT32.nbytes(width) + beside

@@ -15,7 +15,7 @@ __all__ = ["compute"]
 
 KEEPS_SHAPE = ("softmax", "log_softmax")
 LANES = 64
-"""Of float32 that one instruction reduces."""
+"""Elements of float32 that one instruction reduces."""
 
 
 def compute(name: str, given: Given) -> Array:
@@ -100,7 +100,7 @@ def _exp(x: Array) -> Array:
 
 
 def _sum(x: Array) -> Array:
-    """Of each row: halves onto halves until LANES are left, then neighbours onto neighbours."""
+    """Add up each row: halves onto halves until LANES are left, then neighbours onto neighbours."""
     while x.shape[-1] > LANES:
         half = 1 << (x.shape[-1] - 1).bit_length() - 1
         rest = x.shape[-1] - half

@@ -65,12 +65,12 @@ class SegmentKernel:
 
     def __init__(self, core: VectorCore, p: Problem, segment: int) -> None:
         self.core, self.p, self.segment = core, p, segment
-        # A segment is a row of its own.
+        # A segment is a row.
         self.rows = kernel.RowKernel(core, replace(p, columns=segment), tile_rows=1, depth=2)
         is_exact = p.output.element is FLOAT16
         self.dtype = FLOAT16 if is_exact else FLOAT32
         self.largest = core.claim("ub", BLOCK_BYTES).of(self.dtype, 1)
-        """Of the segments so far, for `amax`."""
+        """The largest of the segments so far, for `amax`."""
 
     def row(self, x: GmView, y: GmView) -> None:
         """*x* `(1, columns)`, *y* `(1, 1)`."""

@@ -66,7 +66,7 @@ class SharedKPlan(Plan):
 
     tiles: StripTiles
     chunks: int
-    """Of k, which the cores share in runs."""
+    """Chunks of k, which the cores share in runs."""
 
 
 def tile(spec: DeviceSpec, p: Problem) -> SharedKPlan:

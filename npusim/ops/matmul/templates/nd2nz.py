@@ -63,13 +63,13 @@ class RowTile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurningPlan(WholeKPlan):
-    """That of base, and what is turned before."""
+    """The plan of base, and what is turned before."""
 
     turned: dict[Side, RowTile]
 
 
 def tile(spec: DeviceSpec, p: Problem) -> TurningPlan:
-    """As base, with the tiles of the pass; whole fractals of rows are assumed."""
+    """Split as base does, with the tiles of the pass; whole fractals of rows are assumed."""
     plan = tile_base(spec, p)
     chip, vector_cores = Chip.of(spec), 2 * plan.block_dim
     room_bytes = (spec.cores["aiv"].ub_bytes or 0) // 2

@@ -53,7 +53,7 @@ class _Block(NamedTuple):
     """Where it begins in the strip."""
     out: GmView
     bias: GmView | None
-    """Of its columns, in the first chunk."""
+    """The bias of its columns, in the first chunk."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

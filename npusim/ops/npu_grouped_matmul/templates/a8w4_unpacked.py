@@ -52,7 +52,7 @@ WORDS_AT_ONCE = 2048
 
 
 def tile(spec: DeviceSpec, p: Problem) -> DequantisePlan:
-    """As the template dequantise splits int8 by int8, with one vector core a cube core."""
+    """Split as the template dequantise does int8 by int8, with one vector core a cube core."""
     q = _as_int8(p)
     k, n = p.weight_shape(0)
     plan = replace(

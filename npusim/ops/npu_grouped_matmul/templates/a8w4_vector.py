@@ -124,7 +124,7 @@ class _Totals:
         count = rows * width
         self.sums_in = [core.vecin(FLOAT16, count) for _ in range(2)]
         self.totals = [core.tile(FLOAT32, count) for _ in range(2)]
-        """Of high digits and of low ones."""
+        """Totals of high digits and of low ones."""
         self.work = core.tile(FLOAT32, count)
         self.words_in = core.vecin(UINT64, width)
         self.scale = core.tile(FLOAT32, width)

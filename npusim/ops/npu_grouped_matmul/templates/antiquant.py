@@ -81,7 +81,7 @@ an element."""
 CHUNK = 4096
 """Elements of a chunk are a multiple of it."""
 UB_COLUMNS, UB_COLUMNS_OF_K = 512, 256
-"""Of a chunk, and where k lies inside."""
+"""Columns of a chunk, and those where k lies inside."""
 LEAST_K_OF_CORES = 5 * 2**20
 """k times 256 columns of all cores, from which all vector cores work together."""
 LEAST_USE = 0.4
@@ -355,7 +355,7 @@ def _writer(core: VectorCore, p: Problem, plan: AntiquantPlan) -> Callable[..., 
         number: int,
         is_reused: bool,
     ) -> None:
-        """*size* is that of a group of k with an offset and a scale of its own."""
+        """*size* is that of a group of k with its own offset and scale."""
         if is_reused:
             core.cross_core_wait_flag("group", "mte3", READ)
         k = weight.columns if p.trans_weight else weight.rows

@@ -306,7 +306,7 @@ class _Epilogue:
 
 FAST = -1.702
 CUBIC, SLOPE = 0.044715, 1.5957691
-"""Of the tanh form: 2 x the square root of 2 / pi."""
+"""Factors of the tanh form: 2 x the square root of 2 / pi."""
 Writer = Callable[[VectorCore, Local, Local, Local], None]
 """`write(core, values, work, more)` replaces *values* by their activation; two others of its size
 are overwritten. An operation each rounds to nearest, exp and the division are taken to round once.

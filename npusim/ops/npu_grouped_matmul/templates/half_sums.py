@@ -52,7 +52,7 @@ from npusim.ops.npu_grouped_matmul.templates import a8w4_vector
 from npusim.ops.npu_grouped_matmul.tiling import RING, MixedPlan
 
 VECTOR_CORES = 2
-"""Of a group."""
+"""Vector cores of a group."""
 CHUNK = 8192
 """Elements of the output that a vector core makes at a time."""
 WIDTH, WIDTH_OF_MANY = 512, 256
@@ -60,7 +60,7 @@ MANY_ROWS = 64
 """Rows an expert, as tuning_config gives them, beyond which tiles of a4w4 are narrower."""
 ROWS, COLUMNS = 128, 256
 ROWS_OF_FEW, COLUMNS_OF_FEW = 64, 512
-"""Of digits, in a tile of a8w4."""
+"""Rows and columns of digits, in a tile of a8w4 with few rows."""
 FEW_ROWS = 32
 """Rows an expert on average, below which these tiles are wide."""
 PIECE_K, STEPS = 256, 4

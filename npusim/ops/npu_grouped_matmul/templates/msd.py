@@ -64,7 +64,7 @@ FIRST, SECOND = 127.0, 254.0
 AHEAD = 3
 """Blocks that a cube core is ahead of its vector core at most."""
 ROWS = 8
-"""Of a block that a vector core finishes at a time (assumed)."""
+"""Rows of a block that a vector core finishes at a time (assumed)."""
 Reduction = Literal["max", "sum"]
 
 

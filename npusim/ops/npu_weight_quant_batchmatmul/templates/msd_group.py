@@ -46,9 +46,9 @@ CORE_N = 2048
 SLOTS = 2
 """For the products of a cube core: one is written while the other is read."""
 PRODUCT_BYTES = 32768
-"""Of products that a vector core loads at a time; assumed."""
+"""Bytes of products that a vector core loads at a time; assumed."""
 MAX_ZEROS_BYTES = 32768
-"""Of a store of zeros; assumed."""
+"""Most bytes of a store of zeros; assumed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class MsdGroupPlan(Plan):
 
 
 def tile(spec: DeviceSpec, p: Problem) -> MsdGroupPlan:
-    """Split n by 2048, and k into whole groups, so that every share has a core of its own."""
+    """Split n by 2048, and k into whole groups, so that every share has its own core."""
     f, aic, terms = p.traits, spec.cores["aic"].count, msd.scheme_of(p.traits).terms
     cores_k, cores_n = k_cores(f, aic), ceil_div(f.n, CORE_N)
     block_dim, core_n = cores_k * cores_n, min(CORE_N, f.n)

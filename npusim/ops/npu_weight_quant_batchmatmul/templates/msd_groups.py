@@ -38,7 +38,7 @@ def product_rows(f: CallTraits) -> int:
 
 
 def product_dtype(p: Problem) -> DType:
-    """Of a product in global memory: fp16 as inner_precise=1 asks for with int4, or int32."""
+    """The type of a product in global memory: fp16 with inner_precise=1 and int4, or int32."""
     return FLOAT16 if p.traits.weight == "int4" and p.inner_precise == 1 else INT32
 
 

@@ -55,7 +55,7 @@ MAX_HALF_RING = 8
 MAX_DIGITS_K = 12288
 """k that is written in digits at a time."""
 PRODUCT_BYTES = 32768
-"""Of products that a vector core loads at a time, if one group is not more; assumed."""
+"""Bytes of products that a vector core loads at a time, if one group is not more; assumed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ class Step(NamedTuple):
     products: GmView
     """Its slot of the ring, `(groups x terms x m, columns)`."""
     is_first: bool
-    """Of its round; `is_last` likewise."""
+    """Whether it is the first of its round; `is_last` likewise."""
     is_last: bool
     waits: bool
     """Whether cube cores wait for its half of the ring; `releases` for vector cores: `RingSlot`."""

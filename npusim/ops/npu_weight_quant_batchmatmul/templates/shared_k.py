@@ -73,10 +73,10 @@ class SharedKPlan(Plan):
     ring_slots: int
     block_n: int
     block_k: int
-    """Of the weight, in a slot of the ring."""
+    """k of the weight in a slot of the ring."""
     vector_n: int
     vector_k: int
-    """Of a block, dequantised at a time."""
+    """k of a block that is dequantised at a time."""
     tiles: StripTiles
     is_added: bool
     """Whether sums are added in global memory, and finished by vector cores."""

@@ -29,10 +29,10 @@ SLOTS = 4
 """Blocks in the ring of a cube core."""
 BLOCK_N, GROUP = 1024, 64
 TILE_N, LOAD_N = 256, 512
-"""Of split_k."""
+"""Columns of a tile and of a load of split_k."""
 NZ_BLOCK_K, NZ_LOAD_K = 512, 256
 NZ_TILE = 128
-"""Of m, n and k in nz_splitk."""
+"""Tiles of m, n and k in nz_splitk."""
 RESIDENT_BYTES = 262144
 
 

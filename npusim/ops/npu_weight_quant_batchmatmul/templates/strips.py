@@ -58,7 +58,7 @@ class Ring:
 
     slots: int
     columns: int
-    """Of the weight (n), in a block."""
+    """Columns of the weight (n) in a block."""
     depth: int
     """Rows of the weight (k), in a block."""
     dtype: DType

@@ -108,7 +108,7 @@ class WeightNzPlan(Plan):
 
 
 def tile(spec: DeviceSpec, p: Problem) -> WeightNzPlan:
-    """As the table says, else by the rule of `_assumed`; the cores of the grid share evenly."""
+    """Split as the table says, else by the rule of `_assumed`; cores of the grid share evenly."""
     f, count = p.traits, spec.cores["ai_core"].count
     tiles = SHAPES.get((f.m, f.n, f.k))
     if tiles is None or tiles.cores_n * tiles.cores_m > count:
@@ -333,7 +333,7 @@ class _WeightFeed:
             self._cast(out, raw, rows, first, CAST_K)
         for first in range(whole, depth, c0(INT8)):
             self._cast(out, raw, rows, first, c0(INT8))
-        # The next load waits for this cast, although it has a buffer of its own.
+        # The next load waits for this cast, although it has its own buffer.
         core.sync("vector", "mte2")
         core.barrier("vector")
         for op, blocks in zip(self.steps, self.blocks, strict=True):
