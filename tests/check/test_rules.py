@@ -650,10 +650,10 @@ ROWS: list[tuple[str, MicroOp, str, MicroOp]] = [
     ),
     (
         "aiv",
-        Cast(ub(0, FLOAT32, 64), ub(0, FLOAT16, 64), "none"),
-        "within a repeat, a source and dst must be the same bytes or have none in common, not "
-        "share a part as ub[0:128] float16 and ub[0:256] float32 do; move one of them",
-        Cast(ub(0, FLOAT16, 128), ub(0, FLOAT32, 128), "none"),
+        Cast(ub(0, FLOAT32, 128), ub(0, FLOAT16, 128), "none"),
+        "no repeat must read what one before it has written, as it does of ub[0:256] float16 and "
+        "ub[0:512] float32; move one of them, or take a repeat at a time with a barrier between",
+        Cast(ub(0, FLOAT32, 128), ub(256, FLOAT16, 128), "none"),
     ),
     (
         "aiv",

@@ -1,10 +1,10 @@
 """Where a vector micro-op may write into what it reads.
 
 A repeat may write over the bytes that it reads, all of them or none; and what it wrote no later
-repeat may read, which may have read it before. A cast to a narrower type may begin where its source
-does, and a cast to a wider type may end there, as the vendor's own kernels do. The vendor lets some
-sums accumulate, whose second operand is what the repeat before has written; that is not simulated,
-and refused as well.
+repeat may read, which may have read it before. A cast, whose source and result differ in width, is
+held to the second alone: the vendor's own kernels narrow rows where they lie, and widen them out of
+the end of their room. The vendor lets some sums accumulate, whose second operand is what the repeat
+before has written; that is not simulated, and refused as well.
 
 Source: asc-devkit@82b89a1 docs/zh/api/SIMD-API, general instructions and constraints, and the pages
 of the functions; for casts ops-nn, whose quantising kernels cast in place.
@@ -63,12 +63,7 @@ def _meet(src: Local, dst: Local, is_cast: bool) -> Fault | None:
     written: set[int] = set()
     for repeat in range(ceil_div(dst.count, elements)):
         read, write = _bytes(src, repeat, elements), _bytes(dst, repeat, elements)
-        # A narrower result begins where its source does, a narrower source ends where its result
-        # does.
-        is_in_place = (write < read and min(write) == min(read)) or (
-            read < write and max(write) == max(read)
-        )
-        if read & write and read != write and not (is_cast and is_in_place):
+        if read & write and read != write and not is_cast:
             return "part"
         if read & written:
             return "later"
