@@ -531,6 +531,16 @@ class _Writer:
     def _local(self, dtype: DType, count: int) -> Local:
         return Local("ub", self._offset(dtype.nbytes(count)), dtype, count)
 
+    def _apart(self, dtype: DType, count: int, *sources: Local) -> Local:
+        """A range that is one of *sources* or shares no byte with any."""
+        while True:
+            dst = self._local(dtype, count)
+            if all(
+                dst == src or dst.offset_bytes >= src.end_bytes or src.offset_bytes >= dst.end_bytes
+                for src in sources
+            ):
+                return dst
+
     def _strided(self) -> Local:
         """Two repeats of float32, or one, blocks one to three apart, each block once."""
         repeats, blocks = self.rng.randint(1, 2), self.rng.choice((4, 8, 8))
@@ -569,12 +579,14 @@ class _Writer:
             case 0:
                 return Duplicate(self._local(FLOAT32, count), 1.0)
             case 1:
-                a, b, dst = (self._local(FLOAT32, count) for _ in range(3))
-                return Binary("add", dst, a, b)
+                a, b = self._local(FLOAT32, count), self._local(FLOAT32, count)
+                return Binary("add", self._apart(FLOAT32, count, a, b), a, b)
             case 2:
-                return Cast(self._local(FLOAT16, count), self._local(FLOAT32, count), "none")
+                src = self._local(FLOAT32, count)
+                return Cast(self._apart(FLOAT16, count, src), src, "none")
             case 3:
-                return Cast(self._local(FLOAT32, count), self._local(FLOAT16, count), "none")
+                src = self._local(FLOAT16, count)
+                return Cast(self._apart(FLOAT32, count, src), src, "none")
             case 4:
                 src = self._strided()
                 return Copy(Local("ub", self._offset(4 * src.count), FLOAT32, src.count), src)

@@ -30,12 +30,13 @@ from npusim.trace.lanes import Trace
 from npusim.trace.launch import Launch
 from npusim.trace.programs import LaneRow, Tree, described, programs_of
 from npusim.trace.times import arrays_of, lane_of, names_of
+from npusim.trace.trial import Trial
 
 __all__ = ["RECORD", "VERSION", "Record", "RecordError", "made", "read", "seal", "write"]
 
-VERSION = 7
-"""The version of what a folder holds; 1 had no trace, 2 no groups of cores, 3 no checksums, no
-launches and no whole lines, 4 not what held copies up, 5 not how far to trust the time."""
+VERSION = 8
+"""Of what a folder holds; 1 had no trace, 2 no groups of cores, 3 no checksums, no launches and no
+whole lines, 4 not what held copies up, 5 not how far to trust the time, 7 no trials."""
 RECORD = "run.json"
 DEVICE = "device.json"
 TRACE = "trace.npz"
@@ -82,6 +83,11 @@ class Record:
     def launches(self) -> tuple[Launch, ...]:
         """The same as :attr:`Run.launches`."""
         return tuple(Launch(**launch) for launch in self.facts["launches"])
+
+    @property
+    def trials(self) -> tuple[Trial, ...]:
+        """As :attr:`Run.trials`."""
+        return tuple(Trial.from_json(row) for row in self.facts["trials"])
 
     @property
     def accuracy(self) -> Accuracy | None:

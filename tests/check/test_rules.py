@@ -416,7 +416,7 @@ ROWS_AIV: list[tuple[isa.MicroOp, str, isa.MicroOp]] = [
     (
         isa.Binary("add", ub(0, FLOAT32, 10**9), *[ub(0, FLOAT32, 10**9, 0, 0)] * 2),
         WITHIN_UB + "ub[0:32] float32 stride 0,0; claim it with the builder",
-        isa.Binary("add", ub(0, FLOAT32, 512), *[ub(0, FLOAT32, 512, 0, 0)] * 2),
+        isa.Binary("add", ub(0, FLOAT32, 512), *[ub(2048, FLOAT32, 512, 0, 0)] * 2),
     ),
     (
         isa.Binary("add", ub(0, FLOAT32, 128, 1, 256), *[ub(0, FLOAT32, 128)] * 2),
@@ -468,6 +468,36 @@ ROWS_AIV: list[tuple[isa.MicroOp, str, isa.MicroOp]] = [
         "a flag must go between two pipes with an event in [0, 8), not mte2->vector 8; "
         "use another event",
         isa.SetFlag("mte2", "vector", 7),
+    ),
+    (
+        "aiv",
+        isa.Unary("abs", ub(32, FLOAT32, 64), ub(0, FLOAT32, 64)),
+        "within a repeat, a source and dst must be the same bytes or have none in common, not "
+        "share a part as ub[0:256] float32 and ub[32:288] float32 do; move one of them",
+        isa.Unary("abs", ub(0, FLOAT32, 64), ub(0, FLOAT32, 64)),
+    ),
+    (
+        "aiv",
+        isa.Cast(ub(0, FLOAT32, 128), ub(0, FLOAT16, 128), "none"),
+        "no repeat must read what one before it has written, as it does of ub[0:256] float16 and "
+        "ub[0:512] float32; move one of them, or take a repeat at a time with a barrier between",
+        isa.Cast(ub(0, FLOAT32, 128), ub(256, FLOAT16, 128), "none"),
+    ),
+    (
+        "aiv",
+        isa.Unary("abs", ub(256, FLOAT32, 128), ub(0, FLOAT32, 128)),
+        "no repeat must read what one before it has written, as it does of ub[0:512] float32 and "
+        "ub[256:768] float32; move one of them, or take a repeat at a time with a barrier between",
+        # What a later repeat writes, an earlier one has read by then.
+        isa.Unary("abs", ub(0, FLOAT32, 128), ub(256, FLOAT32, 128)),
+    ),
+    (
+        "aiv",
+        isa.Binary("add", ub(0, FLOAT32, 128), ub(512, FLOAT32, 128), ub(0, FLOAT32, 128, 1, 0)),
+        "no repeat must read what one before it has written, as it does of ub[0:256] float32 "
+        "stride 1,0 and ub[0:512] float32; move one of them, or take a repeat at a time with a "
+        "barrier between",
+        isa.Binary("add", ub(0, FLOAT32, 64), ub(512, FLOAT32, 64), ub(0, FLOAT32, 64, 1, 0)),
     ),
     (
         isa.WaitFlag("vector", "vector", 0),

@@ -610,6 +610,7 @@ def test_a_folder_holds_values_numbers_and_pictures(tmp_path: Path) -> None:
     assert entries(out.parent) == ["out"]
     np.testing.assert_array_equal(np.load(out / "output.npy"), reference().output)
     record = json.loads((out / "run.json").read_text())
+    assert next(row["causes"] for row in record.pop("trials")) == ["launch"]
     assert record.pop("version") == VERSION
     assert record.pop("files") == sorted(FILES)
     assert set(record.pop("sha256")) == {"run.json", "device.json", "trace.npz"}

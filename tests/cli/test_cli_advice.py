@@ -68,22 +68,33 @@ def test_the_critical_path_is_told_in_tables() -> None:
         assert heading in told
 
 
-def test_json_has_both_when_asked() -> None:
-    _, text, _ = npusim_says(*RAGGED, "--json", "--advice", "--critical-path")
+def test_the_trials_are_printed_with_what_each_gained() -> None:
+    code, printed, error = npusim_says(*RAGGED, "--prove")
+    assert (code, error) == (0, "")
+    listed = printed.partition("a twentieth faster")[2]
+    for trial in ragged().trials:
+        assert f"{trial.time_us:.2f}" in listed
+    assert "launch.base_us" in listed
+
+
+def test_json_has_all_when_asked() -> None:
+    _, text, _ = npusim_says(*RAGGED, "--json", "--advice", "--critical-path", "--prove")
     found = json.loads(text)
     run = ragged()
     assert [each["change"] for each in found["advice"]] == [each.change for each in run.advice()]
     assert found["critical_path"] == json.loads(json.dumps(run.critical_path().to_json()))
-    assert {"advice", "critical_path"}.isdisjoint(json.loads(npusim_says(*RAGGED, "--json")[1]))
+    assert [row["settings"] for row in found["trials"]] == [each.settings for each in run.trials]
+    plain = json.loads(npusim_says(*RAGGED, "--json")[1])
+    assert {"advice", "critical_path", "trials"}.isdisjoint(plain)
     empty = ("run", "npu_quantize", "-d", "ascend910b2", "-a", "dtype=qint8")
     inputs = "-i", "input=spec:0x512:float16", "-i", "scales=spec:1:float32"
-    _, text, _ = npusim_says(*empty, *inputs, "--json", "--advice", "--critical-path")
+    _, text, _ = npusim_says(*empty, *inputs, "--json", "--advice", "--critical-path", "--prove")
     found = json.loads(text)
-    assert (found["advice"], found["critical_path"]) == ([], None)
+    assert (found["advice"], found["critical_path"], found["trials"]) == ([], None, [])
 
 
-@pytest.mark.parametrize("option", ["--advice", "--critical-path"])
-def test_without_times_there_is_neither(option: str) -> None:
+@pytest.mark.parametrize("option", ["--advice", "--critical-path", "--prove"])
+def test_without_times_there_is_none(option: str) -> None:
     assert npusim_says(*RAGGED, "--no-timing", option) == (
         *(2, ""),
         f"npusim: run: {option} must come with times, which it is about; leave --no-timing out\n",

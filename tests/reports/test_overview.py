@@ -179,7 +179,7 @@ def test_the_quickest_and_the_slowest_are_named_with_what_bounds_them() -> None:
     assert overview.finding([small, large, small]) == (
         f"A is the quickest: {small.time_us:.2f} us. B is the slowest: {large.time_us:.1f} us, "
         f"{large.time_us / small.time_us:.0f} times as long. A and C are bound by launch and "
-        f"completion; B by turning rows into fractals."
+        f"completion; B by the bandwidth of global memory."
     )
     assert overview.finding([small, small]) == (
         f"Both take {small.time_us:.2f} us. Both are bound by launch and completion."

@@ -72,8 +72,8 @@ def test_a_folder_must_hold_a_run(tmp_path: Path) -> None:
         )
 
 
-@pytest.mark.parametrize("version", [None, 1, 3, 8])
-def test_another_version_is_reported(version: int | None, out: Path) -> None:
+@pytest.mark.parametrize("version", [None, 1, 3, 9])
+def test_another_version_is_told(version: int | None, out: Path) -> None:
     facts = json.loads((out / "run.json").read_text())
     del facts["version"]
     if version is not None:
@@ -83,7 +83,7 @@ def test_another_version_is_reported(version: int | None, out: Path) -> None:
     with pytest.raises(RecordError) as caught:
         record.read(out)
     assert str(caught.value) == (
-        f"report: the run in {out} must be of version 7, not {version or 1}; "
+        f"report: the run in {out} must be of version 8, not {version or 1}; "
         f"write it again with npusim run -o"
     )
 
