@@ -15,8 +15,11 @@ MUTANTS = (
         "npusim/check/group_isolation.py",
         ISOLATION,
         groups_that_write_alike=("overlap(writes) or is_read_elsewhere(", "is_read_elsewhere("),
-        groups_by_calls_alone=("(block.kind, tuple(names), calls)", "(block.kind, calls)"),
-        any_flag_of_groups=('return modes == {"group"}', 'return "group" in modes'),
+        groups_that_begin_alike=(
+            "found[:, column] = bound.base_bytes - origin",
+            "found[:, column] = 0",
+        ),
+        met_and_shared=("if len(met) < 2 and (met or not among):", "if len(met) < 2:"),
     ),
     *of(
         "npusim/check/hazards/states.py",

@@ -39,36 +39,33 @@ class Outcome:
 
 
 class Copy:
-    """A copy of the tree in *folder*, with its built engine."""
+    """A copy of the tree in *folder*, with an engine that is built there."""
 
     def __init__(self, folder: Path) -> None:
         self.root = folder
         listed = ["git", "-C", str(HERE), "ls-files", "-z", "-c", "-o", "--exclude-standard"]
         names = subprocess.run(listed, check=True, capture_output=True, text=True).stdout
-        engines = [path.relative_to(HERE) for path in (HERE / ENGINE).glob("_engine*.so")]
-        if not engines:
-            raise SystemExit(
-                f"mutants: {ENGINE} must have a compiled engine; run pip install -e . in {HERE}"
-            )
-        for name in (*dict.fromkeys(names.split("\0")), *engines):
+        for name in dict.fromkeys(names.split("\0")):
             source, target = HERE / name, folder / name
+            # Git lists folders of links, and files that were removed since, too.
             if source.is_symlink() or source.is_file():
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(source, target, follow_symlinks=False)
-        self._engine = folder / engines[0]
+        self._engine = self._built("the engine")
 
     @contextmanager
     def changed(self, mutant: Mutant) -> Iterator[None]:
         """Have the change of *mutant* in the copy, and the engine built from it."""
         path = self.root / mutant.path
         source, facts = path.read_text("utf-8"), path.stat()
+        # What Python compiled is found by size and second alone.
         compiled = Path(cache_from_source(str(path)))
         engine = self._engine.read_bytes()
         try:
             path.write_text(mutant.applied(source), "utf-8")
             compiled.unlink(missing_ok=True)
             if mutant.is_compiled:
-                self._build(mutant)
+                self._built(mutant.name)
             yield
         finally:
             path.write_text(source, "utf-8")
@@ -78,17 +75,21 @@ class Copy:
                 self._engine.unlink(missing_ok=True)
                 self._engine.write_bytes(engine)
 
-    def _build(self, mutant: Mutant) -> None:
-        # A compiler that refuses is passed over, as the engine is optional: nothing is there then.
-        self._engine.unlink()
+    def _built(self, what: str) -> Path:
+        """The engine, built anew; raises SystemExit, naming *what*, if that cannot be."""
+        folder = self.root / ENGINE
+        # What does not compile is passed over, as the engine is optional: then there is none.
+        for before in folder.glob("_engine*"):
+            before.unlink()
         setup = "from setuptools import setup; setup()"
-        command = [sys.executable, "-c", setup, "-q", "build_ext", "--inplace"]
-        built = subprocess.run(command, cwd=self.root, capture_output=True, text=True, check=False)
-        if not self._engine.exists():
-            raise SystemExit(
-                f"mutants: {mutant.name} must compile, but does not; change the row:\n"
-                f"{built.stdout}{built.stderr}"
-            )
+        command = [sys.executable, "-c", setup, "-q", "build_ext", "--inplace", "--force"]
+        ran = subprocess.run(command, cwd=self.root, capture_output=True, text=True, check=False)
+        for engine in folder.glob("_engine*"):
+            return engine
+        raise SystemExit(
+            f"mutants: {what} must compile, but does not; install a C compiler, or change the "
+            f"row:\n{ran.stdout}{ran.stderr}"
+        )
 
     def test(self, tests: Sequence[str], limit_s: float, *more: str) -> Outcome:
         """Run *tests*, up to the first that fails, for *limit_s* at most."""

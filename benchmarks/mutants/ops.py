@@ -91,7 +91,7 @@ MUTANTS = (
     ),
     *of(
         "npusim/ops/npu_quantize/kernel.py",
-        "tests/ops/test_npu_quantize_values.py",
+        "tests/ops/test_npu_quantize.py",
         quantize_row_before=("rows[tiles.core], row) - 1", "rows[tiles.core], row)"),
     ),
     *of(
@@ -112,7 +112,7 @@ MUTANTS = (
     ),
     *of(
         "npusim/ops/npu_trans_quant_param.py",
-        "tests/ops/test_npu_trans_quant_param_values.py",
+        "tests/ops/test_npu_trans_quant_param.py",
         offset_of_255=('"max", "offset", "offset", -256)', '"max", "offset", "offset", -255)'),
     ),
     *of(

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from mutant import of
 
-MEMORY = "tests/run/test_memory_cache.py"
+MEMORY = "tests/run/test_memory_cache.py::"
+ANEW = f"{MEMORY}test_another_chip_or_state_is_timed_anew"
 DISK = "tests/run/test_disk_cache.py"
 RUN = "tests/run/test_run.py"
 
 MUTANTS = (
     *of(
         "npusim/run/task.py",
-        MEMORY,
-        key_without_every_core=("key_of(l2), bool(every_core), engine", "key_of(l2), engine"),
+        ANEW,
+        key_without_every_core=("key_of(l2), bool(every_core), engine\n", "key_of(l2), engine\n"),
         key_without_the_chip=("functions, device_key(self._spec), *problem", "functions, *problem"),
     ),
     *of(
@@ -30,7 +31,9 @@ MUTANTS = (
     ),
     *of(
         "npusim/run/memory_cache.py",
-        MEMORY,
+        f"{MEMORY}test_keys_distinguish_types_and_contents",
+        f"{MEMORY}test_keys_distinguish_zeros_and_not_two_nans",
+        f"{MEMORY}test_the_least_recently_used_goes_first",
         key_without_shape=(
             "value.dtype.name, value.shape, value.tobytes()",
             "value.dtype.name, value.tobytes()",
@@ -46,7 +49,6 @@ MUTANTS = (
     *of(
         "npusim/run/call.py",
         RUN,
-        MEMORY,
         instructions_cold_in_repeats=('if l2 in ("warm", "repeat") else', 'if l2 == "warm" else'),
         share_below_all=("not 0 <= share <= 1:", "not 0 <= share < 1:"),
     ),

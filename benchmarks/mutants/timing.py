@@ -11,10 +11,7 @@ MUTANTS = (
         narrow_lanes=("max(16, dst.dtype.bits", "max(8, dst.dtype.bits"),
         repeats_of_a_mask=("elements = min(elements, local", "elements = max(elements, local"),
         spread_minds_banks=("if not (reduces or expands):", "if not reduces:"),
-        rate_rounded_down=(
-            "max(ceil(repeats * rate), conflicted)",
-            "max(int(repeats * rate), conflicted)",
-        ),
+        rate_rounded_down=("body = ceil(repeats * rate)", "body = int(repeats * rate)"),
     ),
     *of(
         "npusim/timing/cost/matrix.py",
