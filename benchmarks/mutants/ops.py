@@ -4,6 +4,19 @@ from __future__ import annotations
 
 from mutant import of
 
+OPS = "tests/ops/test_"
+DYNAMIC = f"{OPS}npu_dynamic_quant_values.py::"
+GROUPED_TILES = (
+    f"{OPS}npu_grouped_matmul_tiling.py::test_tiles_are_high_for_the_rows_of_tuning_config"
+)
+QUANTIZE_ROWS = (
+    f"{OPS}npu_quantize.py::test_scales_of_rows_come_anew_where_a_piece_begins_with_a_chunk"
+)
+SEGMENTS = f"{OPS}reductions.py::test_rows_beyond_the_buffer_are_walked_in_segments"
+SHARED_ROWS = (
+    f"{OPS}attention_ifa.py::test_cores_share_rows_only_where_heads_take_up_to_half_of_them"
+)
+
 MUTANTS = (
     *of(
         "npusim/ops/npu_swiglu.py",
@@ -15,7 +28,7 @@ MUTANTS = (
     ),
     *of(
         "npusim/ops/npu_dynamic_quant/rows.py",
-        "tests/ops/test_npu_dynamic_quant_values.py",
+        f"{DYNAMIC}test_every_template_equals_the_reference",
         dynamic_quant_smallest_part=(
             '"is_smaller", "part", "largest")',
             '"is_smaller", "largest", "part")',
@@ -23,7 +36,8 @@ MUTANTS = (
     ),
     *of(
         "npusim/ops/_dynamic_quant/buffers.py",
-        "tests/ops/test_npu_dynamic_quant_values.py",
+        f"{DYNAMIC}test_the_example_of_the_document",
+        f"{DYNAMIC}test_each_group_has_its_own_smooth_scales",
         dynamic_quant_of_128=(
             "core.duplicate(inverse, 1 / p.largest)",
             "core.duplicate(inverse, 1 / (p.largest + 1))",
@@ -73,7 +87,7 @@ MUTANTS = (
     ),
     *of(
         "npusim/ops/families/reductions/segments.py",
-        "tests/ops/test_reductions.py",
+        SEGMENTS,
         last_of_equals=('"is_larger", "best", "largest")', '"is_larger", "largest", "best")'),
     ),
     *of(
@@ -83,7 +97,7 @@ MUTANTS = (
     ),
     *of(
         "npusim/ops/npu_quantize/tiling.py",
-        "tests/ops/test_tiling.py",
+        "tests/ops/test_tiling.py::test_div_mode_true_starts_a_core_for_each_4_kib",
         quantize_begun_page=(
             "ceil_div(p.input.spec.nbytes, ELEMENTWISE_BYTES)",
             "ceil_div(p.input.spec.size, ELEMENTWISE_BYTES)",
@@ -91,12 +105,12 @@ MUTANTS = (
     ),
     *of(
         "npusim/ops/npu_quantize/kernel.py",
-        "tests/ops/test_npu_quantize.py",
+        QUANTIZE_ROWS,
         quantize_row_before=("rows[tiles.core], row) - 1", "rows[tiles.core], row)"),
     ),
     *of(
         "npusim/ops/npu_rms_norm/templates.py",
-        "tests/ops/test_norm_values.py",
+        "tests/ops/test_norm_values.py::test_npu_rms_norm",
         rms_norm_last_piece=(
             "_add_to_sum(core, partials, range(last, last + 1))",
             "_add_to_sum(core, partials, range(last, last))",
@@ -104,7 +118,7 @@ MUTANTS = (
     ),
     *of(
         "npusim/ops/npu_grouped_matmul/tiling.py",
-        "tests/ops/test_npu_grouped_matmul_tiling.py",
+        GROUPED_TILES,
         grouped_tall_below_256=(
             "rows_given <= TALL_TUNING[1] or",
             "rows_given < TALL_TUNING[1] or",
@@ -127,12 +141,12 @@ MUTANTS = (
     ),
     *of(
         "npusim/ops/_attention/fia_tiling.py",
-        "tests/ops/test_attention_fia.py",
+        "tests/ops/test_attention_fia.py::test_many_heads_may_share_keys",
         attention_eightfold_below=("self.rows <= EIGHTFOLD_ROWS", "self.rows < EIGHTFOLD_ROWS"),
     ),
     *of(
         "npusim/ops/_attention/fia_tiling.py",
-        "tests/ops/test_attention_ifa.py::test_cores_share_rows_only_where_heads_take_up_to_half_of_them",
+        SHARED_ROWS,
         attention_splits_below=("* a.kv_heads <= cores", "* a.kv_heads < cores"),
     ),
 )

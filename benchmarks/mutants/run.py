@@ -6,8 +6,8 @@ from mutant import of
 
 MEMORY = "tests/run/test_memory_cache.py::"
 ANEW = f"{MEMORY}test_another_chip_or_state_is_timed_anew"
-DISK = "tests/run/test_disk_cache.py"
-RUN = "tests/run/test_run.py"
+DISK = "tests/run/test_disk_cache.py::test_the_least_recently_used_goes_first"
+RUN = "tests/run/test_run.py::"
 
 MUTANTS = (
     *of(
@@ -48,7 +48,9 @@ MUTANTS = (
     ),
     *of(
         "npusim/run/call.py",
-        RUN,
+        f"{RUN}test_instructions_are_cached_where_the_kernel_has_run_before",
+        f"{RUN}test_a_share_in_the_l2_is_from_0_to_1",
+        f"{RUN}test_a_share_in_the_l2_lies_between_none_and_all",
         instructions_cold_in_repeats=('if l2 in ("warm", "repeat") else', 'if l2 == "warm" else'),
         share_below_all=("not 0 <= share <= 1:", "not 0 <= share < 1:"),
     ),

@@ -11,7 +11,6 @@ MUTANTS = (
     *of(
         "npusim/values/semantics/matrix.py",
         MATRIX,
-        "tests/values/test_matrices.py",
         mmad_onto_another_n=("(tile.m, tile.n) == (op.m, op.n)", "tile.m == op.m"),
         fractals_of_either_side=(
             'c0(tile.dtype) if tile.buffer == "l0a" else 16',
@@ -68,8 +67,7 @@ MUTANTS = (
     ),
     *of(
         "npusim/values/buffers.py",
-        "tests/values/test_matrices.py",
-        MATRIX,
+        "tests/values/test_matrices.py::test_holding_is_invisible",
         tile_dropped_in_part=(
             "if before is not None and tile.covers(before):",
             "if before is not None:",
@@ -82,7 +80,7 @@ MUTANTS = (
     ),
     *of(
         "npusim/values/matrices.py",
-        "tests/values/test_matrices.py",
+        "tests/values/test_matrices.py::test_every_micro_op_saturates_on_its_own",
         sum_so_far_forgotten=("largest + length * LARGEST_PRODUCT", "length * LARGEST_PRODUCT"),
     ),
     *of(
