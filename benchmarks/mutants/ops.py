@@ -132,11 +132,11 @@ MUTANTS = (
     *of(
         "npusim/ops/npu_moe_finalize_routing/kernel.py",
         "tests/ops/test_npu_moe_finalize_routing.py",
-        finalize_flag_left_out=('core.sync("scalar", "mte2")', "pass"),
+        finalize_flag_left_out=('core.sync("mte3", "vector")', "pass"),
     ),
     *of(
         "npusim/ops/families/elementwise/tiling.py",
-        "tests/ops/test_elementwise.py",
+        "tests/ops/test_elementwise.py::test_tiles_of_a_constant_are_filled_once",
         two_buffers_of_the_whole=("most = min(most // 2,", "most = min(most,"),
     ),
     *of(

@@ -25,9 +25,9 @@ MUTANTS = (
         ),
     ),
     *of(
-        "npusim/run/task.py",
-        "tests/run/test_user_kernel.py",
-        output_cleared=("output.data[:] = UNWRITTEN", "output.data[:] = 0"),
+        "npusim/run/user_kernel.py",
+        "tests/run/test_user_kernel.py::test_what_cannot_be_launched_is_refused",
+        two_blocks_on_a_core=("if cores.count(core) > 1}", "if cores.count(core) > 2}"),
     ),
     *of(
         "npusim/run/memory_cache.py",
