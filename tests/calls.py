@@ -26,7 +26,7 @@ HALF, BYTES = ones(N, N, dtype=F16), ones(N, N, dtype=np.int8)
 FLAGS = ones(N, N, dtype=np.uint8)
 ROW16, ROW32 = ones(1, N, dtype=F16), ones(1, N)
 INDEX = np.array([N], np.int32)
-HEAD = ones(1, 1, 4, 16, dtype=F16)
+HEAD = ones(1, 1, 4, N, dtype=F16)
 TOKENS = {
     **{name: ones(1, 1, N, dtype=F16) for name in ("key", "value")},
     **{name: ones(2, N, 1, N, dtype=F16) for name in ("key_cache", "value_cache")},

@@ -157,6 +157,8 @@ CASES = [
     Case("npu_swiglu", "widened", (TensorSpec((3, 64), "float16"),), ALL),
     Case("npu_swiglu", "float32", (TensorSpec((2, 52), "float32"),), ALL[1:2]),
     Case("npu_rotary_mul", "half", (HEADS, LINE, LINE), ALL[1:2]),
+    Case("npu_rotary_mul", "coupled", (_heads(2, "float16"), *[_heads(1, "float16")] * 2),
+         (INFERENCE,)),
     *(
         Case(
             "npu_rotary_mul", template,
