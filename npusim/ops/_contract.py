@@ -103,7 +103,7 @@ class Contract:
         self.require(
             self.spec.series in has or not self.support,
             f"the chip must be of {listed(has)}, not {self.spec.name} of {self.spec.series}, which "
-            f"has no such kernel; {elsewhere}",
+            f"npusim has no kernel for; {elsewhere}",
             Code.UNSUPPORTED,
         )
 

@@ -142,7 +142,7 @@ KEY_16 = "(blocks, block_size, 1, 16) for key of shape (2, 1, 16)"
 
 ROWS = [
     Row({}, "the chip must be of Atlas A2 or Atlas A3, not ascend310p3 of Atlas inference, which "
-        "has no such kernel; run npu_reshape_and_cache, or on Atlas A2 or A3",
+        "npusim has no kernel for; run npu_reshape_and_cache, or on Atlas A2 or A3",
         {}, OLD, Code.UNSUPPORTED),
     Row({"key": ones(2, 16)}, "key must have shape (tokens, heads, width), not (2, 16); pass one "
         "of that shape", {}, NEW),

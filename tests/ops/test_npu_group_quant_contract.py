@@ -139,7 +139,7 @@ def test_what_is_checked_before_the_launch(
 def test_a_310p_has_no_such_kernel(device: str) -> None:
     message = (
         f"npu_group_quant: the chip must be of Atlas A2 or Atlas A3, not {device} of "
-        "Atlas inference, which has no such kernel; use npu_quantize with "
+        "Atlas inference, which npusim has no kernel for; use npu_quantize with "
         "div_mode=False for each group [361001]"
     )
     # Whatever the arguments are.

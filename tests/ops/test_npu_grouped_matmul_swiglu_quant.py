@@ -272,8 +272,9 @@ ROWS = [
         "group_list must end at most at 3, the rows of x, not at 4; pass the groups of this x",
         {"group_list": np.array([1, 1])}, NEW),
     Row({},
-        "the chip must be of Atlas A2 or Atlas A3, not ascend310p3 of Atlas inference, which has "
-        "no such kernel; multiply each group with npu_quant_matmul", {}, OLD, Code.UNSUPPORTED),
+        "the chip must be of Atlas A2 or Atlas A3, not ascend310p3 of Atlas inference, which "
+        "npusim has no kernel for; multiply each group with npu_quant_matmul",
+        {}, OLD, Code.UNSUPPORTED),
 ]  # fmt: skip
 
 

@@ -168,7 +168,7 @@ BASE = {
 PADDED = {"expanded_permuted_rows": ones(2, 3, 16), "drop_pad_mode": 3}
 ROWS = [
     Row({}, "the chip must be of Atlas A2 or Atlas A3, not ascend310p3 of Atlas inference, which "
-        "has no such kernel; run on Atlas A2 or A3", {}, OLD, Code.UNSUPPORTED),
+        "npusim has no kernel for; run on Atlas A2 or A3", {}, OLD, Code.UNSUPPORTED),
     Row({"drop_pad_mode": 4}, "drop_pad_mode must be 0, 1, 2 or 3, not 4; choose one of these",
         {"drop_pad_mode": 2}, NEW),
     Row({"expanded_permuted_rows": ones(2, 3, 16)},

@@ -165,7 +165,7 @@ def test_groups_of_32_are_sorted_at_once_and_four_are_merged() -> None:
 BASE = {"x": np.zeros((4, 64), np.float16), "k": 4}
 ROWS = [
     Row({}, "the chip must be of Atlas A2 or Atlas A3, not ascend310p3 of Atlas inference, which "
-        "has no such kernel; run on Atlas A2 or A3", {}, OLD, Code.UNSUPPORTED),
+        "npusim has no kernel for; run on Atlas A2 or A3", {}, OLD, Code.UNSUPPORTED),
     Row({"x": np.zeros((2, 4, 64), np.float16)},
         "x must have shape (rows, experts), not (2, 4, 64); pass one of that shape",
         {}, NEW),

@@ -108,7 +108,7 @@ def test_no_row_is_no_work() -> None:
 BASE = {"x": np.zeros((2, 3, 64), np.float16), "k": 4}
 ROWS = [
     Row({}, "the chip must be of Atlas A2 or Atlas A3, not ascend310p3 of Atlas inference, which "
-        "has no such kernel; run on Atlas A2 or A3", {}, OLD, Code.UNSUPPORTED),
+        "npusim has no kernel for; run on Atlas A2 or A3", {}, OLD, Code.UNSUPPORTED),
     Row({"x": np.zeros(64, np.float16)}, "x must have 2 to 3 dimensions, not shape (64,); "
         "reshape it", {}, NEW),
     Row({"x": np.zeros((1, 4097), np.float16)},

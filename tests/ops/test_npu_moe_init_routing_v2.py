@@ -273,7 +273,7 @@ PADDED = {"drop_pad_mode": 1, "expert_capacity": 3}
 PAIRS = {"expert_tokens_num_type": 2, "expert_tokens_num_flag": True}
 ROWS = [
     Row({}, "the chip must be of Atlas A2 or Atlas A3, not ascend310p3 of Atlas inference, which "
-        "has no such kernel; run on Atlas A2 or A3", {}, OLD, Code.UNSUPPORTED),
+        "npusim has no kernel for; run on Atlas A2 or A3", {}, OLD, Code.UNSUPPORTED),
     Row({"quant_mode": 0},
         "quant_mode must be -1 or 1, not 0, whose rounding no source gives; pass -1, and the rows "
         "to npu_quantize", {}, NEW, Code.UNSUPPORTED),

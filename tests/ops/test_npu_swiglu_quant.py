@@ -114,7 +114,7 @@ def test_every_constraint(series: str, rows: list[Row], subtests: pytest.Subtest
 def test_atlas_inference_has_no_such_kernel() -> None:
     message = (
         f"{OP}: the chip must be of Atlas A2 or Atlas A3, not ascend310p3 of Atlas inference, "
-        "which has no such kernel; use npu_swiglu and npu_dynamic_quant [361001]"
+        "which npusim has no kernel for; use npu_swiglu and npu_dynamic_quant [361001]"
     )
     with pytest.raises(OpError, match=f"^{re.escape(message)}$"):
         run(OP, **BASE, device="ascend310p3")

@@ -363,8 +363,8 @@ def test_another_operator_that_is_advised_takes_the_tensors() -> None:
     """On Atlas inference: rows of one group, and the output of a product."""
     message = (
         "npu_group_quant: the chip must be of Atlas A2 or Atlas A3, not ascend310p3 of Atlas "
-        "inference, which has no such kernel; use npu_quantize with div_mode=False for each group "
-        "[361001]"
+        "inference, which npusim has no kernel for; use npu_quantize with div_mode=False for each "
+        "group [361001]"
     )
     with pytest.raises(OpError) as caught:
         run("npu_group_quant", device=OLD, **GROUP)
@@ -375,7 +375,7 @@ def test_another_operator_that_is_advised_takes_the_tensors() -> None:
     run("npu_quantize", found, QUANT["quant_scale"], None, "qint8", -1, device=OLD, timing=False)
     message = (
         "npu_convert_weight_to_int4pack: the chip must be of Atlas A2 or Atlas A3, not ascend310p3 "
-        "of Atlas inference, which has no such kernel; use int8 weights [361001]"
+        "of Atlas inference, which npusim has no kernel for; use int8 weights [361001]"
     )
     with pytest.raises(OpError) as caught:
         run("npu_convert_weight_to_int4pack", int32(64, 128), device=OLD)

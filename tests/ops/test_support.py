@@ -90,7 +90,7 @@ def test_a_refusal_says_what_narrowed_the_rows(
 def test_a_product_line_without_a_row_is_refused() -> None:
     message = (
         "op: the chip must be of Atlas A2 or Atlas A3, not ascend310p3 of Atlas inference, which "
-        "has no such kernel; use another [361001]"
+        "npusim has no kernel for; use another [361001]"
     )
     with pytest.raises(OpError, match=f"^{re.escape(message)}$") as caught:
         checked(contract(OLD, x=HALF))

@@ -462,7 +462,7 @@ def test_a_product_line_without_a_row_is_refused(op: str) -> None:
         if device.series not in lines:
             message = (
                 f"{op}: the chip must be of {listed(has)}, not {device.name} of {device.series}, "
-                f"which has no such kernel; {operator.elsewhere} [361001]"
+                f"which npusim has no kernel for; {operator.elsewhere} [361001]"
             )
             with pytest.raises(OpError, match=f"^{re.escape(message)}$"):
                 operator.check(device, **OF_EACH[op])
