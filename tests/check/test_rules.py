@@ -47,7 +47,11 @@ from npusim.isa import (
     Local,
     MicroOp,
     MrgSort,
+    MrgSort4,
+    ProposalConcat,
+    ProposalExtract,
     Reduce,
+    RpSort16,
     ScalarAlu,
     ScalarLoad,
     ScalarLoadGlobal,
@@ -294,6 +298,66 @@ ROWS: list[tuple[str, MicroOp, str, MicroOp]] = [
         "the arch must be 2201, which sorts pairs, not 2002; sort on the host",
         Copy(ub(1024, FLOAT32, 64), ub(0, FLOAT32, 64)),
     ),
+    *(
+        (
+            kind,
+            RpSort16(ub(1024, FLOAT32, 128), ub(0, FLOAT32, 128)),
+            f"the core must be an AI core of arch 2002, which sorts proposals, not {kind} of arch "
+            f"{arch}; sort pairs, or on the host",
+            Copy(ub(1024, FLOAT32, 64), ub(0, FLOAT32, 64)),
+        )
+        for kind, arch in (("aiv", "2201"), ("vector_core", "2002"))
+    ),
+    *(
+        (
+            "ai_core",
+            bad,
+            f"src and dst must be float16 or float32 alike, with whole proposals of 8 elements, as "
+            f"many as 16 or its lists go into, not {found}; pad them",
+            good,
+        )
+        for bad, found, good in (
+            (
+                ProposalConcat(4, ub(1024, FLOAT16, 64), ub(0, FLOAT16, 8)),
+                "8 float16, 64 float16",
+                ProposalConcat(4, ub(1024, FLOAT16, 128), ub(0, FLOAT16, 16)),
+            ),
+            (
+                ProposalExtract(0, ub(1024, FLOAT32, 128), ub(0, FLOAT32, 16)),
+                "16 float32, 128 float32",
+                ProposalExtract(0, ub(1024, FLOAT32, 16), ub(0, FLOAT32, 128)),
+            ),
+            (
+                RpSort16(ub(1024, FLOAT16, 128), ub(0, FLOAT32, 128)),
+                "128 float32, 128 float16",
+                RpSort16(ub(1024, FLOAT16, 128), ub(0, FLOAT16, 128)),
+            ),
+            (
+                MrgSort4(ub(1024, FLOAT16, 256), ub(0, FLOAT16, 256), (16, 8)),
+                "256 float16, 256 float16",
+                MrgSort4(ub(1024, FLOAT16, 192), ub(0, FLOAT16, 192), (16, 8)),
+            ),
+            (
+                MrgSort4(ub(1024, FLOAT16, 256), ub(0, FLOAT16, 256), (32,)),
+                "256 float16, 256 float16",
+                MrgSort4(ub(1024, FLOAT16, 256), ub(0, FLOAT16, 256), (8, 8)),
+            ),
+        )
+    ),
+    (
+        "ai_core",
+        RpSort16(ub(256, FLOAT16, 128), ub(0, FLOAT16, 256)),
+        "src and dst must be float16 or float32 alike, with whole proposals of 8 elements, as many "
+        "as 16 or its lists go into, not 256 float16, 128 float16; pad them",
+        RpSort16(ub(512, FLOAT16, 256), ub(0, FLOAT16, 256)),
+    ),
+    (
+        "ai_core",
+        RpSort16(ub(256, FLOAT16, 256), ub(0, FLOAT16, 256)),
+        "dst must lie apart from what is read, not ub[256:768] float16 among ub[0:512] float16; "
+        "write elsewhere",
+        RpSort16(ub(512, FLOAT16, 256), ub(0, FLOAT16, 256)),
+    ),
     (
         "aiv",
         Sort32(ub(1024, UINT64, 40), ub(0, FLOAT32, 40), ub(512, INT32, 40)),
@@ -333,7 +397,8 @@ ROWS: list[tuple[str, MicroOp, str, MicroOp]] = [
     (
         "aiv",
         Transpose(ub(0, FLOAT16, 256), ub(1024, FLOAT16, 128)),
-        "src and dst must be as many matrices of 512 bytes each, of one type of 16 bits, not 128 "
+        "src and dst must be as many matrices of 512 bytes each, of one type of 16 or 32 bits, not "
+        "128 "
         "float16, 256 float16; pad them",
         Transpose(ub(0, FLOAT16, 256), ub(1024, FLOAT16, 256)),
     ),

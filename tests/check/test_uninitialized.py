@@ -43,8 +43,12 @@ from npusim.isa import (
     MicroOp,
     Mmad,
     MrgSort,
+    MrgSort4,
     MulAddDst,
+    ProposalConcat,
+    ProposalExtract,
     Reduce,
+    RpSort16,
     ScalarAlu,
     ScalarLoad,
     ScalarLoop,
@@ -216,6 +220,21 @@ def test_merged_lists_come_of_theirs_or_of_all_that_a_register_may_mean() -> Non
         lists = MrgSort(ub(1024, 16, UINT64), ub(0, 32, UINT64), (8, 8), FLOAT32, start, 8)
         told = ["ub[128:256]"] if sign is leaves else []
         sign(*told, load(0, 128), word, lists, store(1024, 128))
+
+
+def test_a_field_of_a_proposal_comes_of_its_list_and_of_the_keys() -> None:
+    keys, lists, proposals = ub(0, 32, FLOAT16), ub(512, 256, FLOAT16), ub(1024, 256, FLOAT16)
+    known, sort = ProposalConcat(4, lists, keys), RpSort16(proposals, lists)
+    merge, out = MrgSort4(lists, proposals, (16, 16)), ub(2048, 32, FLOAT16)
+    take = [ProposalExtract(place, out, lists) for place in (0, 4)]
+    labels = ProposalConcat(0, lists, keys)
+    on_core: Any = {"kind": "ai_core", "spec": P3}
+    check(load(0, 64), known, sort, merge, take[1], store(2048, 64), **on_core)
+    check(load(0, 64), known, labels, sort, merge, take[0], store(2048, 64), **on_core)
+    with pytest.raises(UnwrittenError):
+        check(load(0, 64), known, sort, merge, take[0], store(2048, 64), **on_core)
+    with pytest.raises(UnwrittenError):
+        check(load(0, 32), known, sort, merge, take[1], store(2048, 2), **on_core)
 
 
 def test_what_is_taken_out_of_pairs_comes_of_its_source() -> None:

@@ -30,9 +30,13 @@ from npusim.isa import (
     Local,
     MicroOp,
     MrgSort,
+    MrgSort4,
     MulAddDst,
+    ProposalConcat,
+    ProposalExtract,
     Reduce,
     Register,
+    RpSort16,
     Select,
     Sort32,
     Transpose,
@@ -50,9 +54,10 @@ FLOATING = (Axpy, MulAddDst, BlockReduce, WholeReduce, Fold)
 ELEMENTWISE = (Cast, *ARITHMETIC, Unary, Axpy, MulAddDst, Copy)
 MOVING = (Duplicate, Broadcast, Reduce, Copy)
 COMPARING = (Compare, CompareScalar)
-SOLID = (*COMPARING, Select, Gather, Transpose, Sort32, MrgSort, GatherMask)
+PROPOSING = (ProposalConcat, ProposalExtract, RpSort16, MrgSort4)
+SOLID = (*COMPARING, Select, Gather, Transpose, Sort32, MrgSort, GatherMask, *PROPOSING)
 SQUARE_BYTES = 16 * BLOCK_BYTES
-# asc-devkit, Transpose.md: a matrix of 16 rows, each of a block of 16 elements.
+# asc-devkit, Transpose.md and TransDataTo5HD.md: a matrix of 16 rows, each of a block.
 VECTOR = (Cast, *ARITHMETIC, Unary, *FLOATING, *MOVING, *SOLID)
 """What works on the unified buffer alone."""
 
@@ -283,14 +288,14 @@ RULES = (
     Rule(
         (Transpose,),
         lambda op, _: (
-            op.dst.dtype.bits == 16
+            op.dst.dtype.bits in (16, 32)
             and op.src.dtype is op.dst.dtype
             and op.src.nbytes == op.dst.nbytes > 0
             and op.dst.nbytes % SQUARE_BYTES == 0
         ),
         lambda op, _: (
             f"src and dst must be as many matrices of {SQUARE_BYTES} bytes each, of one type of 16 "
-            f"bits, not {_sizes(op)}; pad them"
+            f"or 32 bits, not {_sizes(op)}; pad them"
         ),
     ),
     Rule(

@@ -418,6 +418,7 @@ def gather(op: Gather, state: State) -> None:
 
 
 def transpose(op: Transpose, state: State) -> None:
-    matrices = state.read(op.src).reshape(*state.lead, -1, SQUARE_ROWS, SQUARE_ROWS)
+    columns = BLOCK_BYTES * 8 // op.src.dtype.bits
+    matrices = state.read(op.src).reshape(*state.lead, -1, SQUARE_ROWS, columns)
     turned = matrices.swapaxes(-1, -2).reshape(*state.lead, op.dst.count)
     state.write(op.dst, turned)
