@@ -284,8 +284,9 @@ def assert_refused(op: str, call: dict[str, Any], row: Row, series: str) -> None
 
 def assert_accepted(op: str, call: dict[str, Any], series: str) -> None:
     """*call* gives what the reference gives."""
-    output = run(op, device=LINES[series], timing=False, **call).output
-    assert_all_same(output, ops.load(op).reference(**call))
+    device = LINES[series]
+    output = run(op, device=device, timing=False, **call).output
+    assert_all_same(output, ops.load(op).reference(**call, spec=devices.load(device)))
 
 
 def assert_constraints(op: str, base: dict[str, Any], rows: list[Row], series: str) -> None:

@@ -261,6 +261,8 @@ CASES = [
              (TensorSpec((3, 40), dtype), TensorSpec((3,), "uint8"), 2), (A2,))
         for dtype in ("float16", "bfloat16")
     ),
+    Case("npu_moe_gating_top_k_softmax", "coupled", (TensorSpec((2, 80), "float16"), None, 2),
+         (INFERENCE,)),
     # Core 0 sorts, the others copy; its share is one row.
     *(
         Case(
