@@ -157,6 +157,10 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
         {"x": HALF, "expert_idx": np.zeros((N, 1), np.int32), "expert_num": 1}
         | {"scale": ones(1, N), "quant_mode": 1},
     ),
+    "rows by expert as they are": (
+        "npu_moe_init_routing_v2",
+        {"x": HALF, "expert_idx": np.zeros((N, 1), np.int32), "expert_num": 1, "active_num": 0},
+    ),
     "best experts by softmax": (
         "npu_moe_gating_top_k_softmax",
         {"x": HALF, "finished": np.zeros(N, np.uint8), "k": 2},

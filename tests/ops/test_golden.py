@@ -279,6 +279,11 @@ CASES = [
         )
     ),
     Case(
+        "npu_moe_init_routing_v2", "full_load",
+        (TensorSpec((2, 32), "float16"), np.array([[2, 0], [1, 2]], np.int32)), (INFERENCE,),
+        {"expert_num": 3, "active_num": 0},
+    ),
+    Case(
         "npu_moe_finalize_routing", "two_tokens",
         (TensorSpec((4, 40), "float16"), None, None, None, TensorSpec((2, 2), "float16"),
          np.array([2, 0, 1, 3], np.int32), None), (A2,),
