@@ -8,8 +8,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
+from op_calls import assert_as_reference
 
-from npusim import TensorSpec, devices, ops, run
+from npusim import TensorSpec, devices, ops
 
 __all__ = [
     "A2",
@@ -117,9 +118,14 @@ def float64_attention(
             before, after = call["pre_tokens"], call["next_tokens"]
         for head in range(query.shape[1] if keys else 0):
             scores = query[here, head] @ k[:, head // group].T * call["scale"]
-            scores[(apart > after) | (apart < -before)] = -np.inf
+            hidden = (apart > after) | (apart < -before)
+            scores[hidden] = -np.inf
+            # A token that sees no key gives zeros.
+            scores[hidden.all(1)] = 0
             p = np.exp(scores - scores.max(1, keepdims=True))
-            output[here, head] = p @ v[:, head // group] / p.sum(1, keepdims=True)
+            p /= p.sum(1, keepdims=True)
+            p[hidden.all(1)] = 0
+            output[here, head] = p @ v[:, head // group]
     return output
 
 
@@ -146,5 +152,5 @@ def reference(call: dict[str, Any], device: str = A2) -> Any:
 
 
 def values(call: dict[str, Any], device: str = A2) -> Any:
-    """Those of a tiled run."""
-    return run(OP, **call, device=device, timing=False).output
+    """The outputs of a tiled run, which have the bits of the reference."""
+    return assert_as_reference(OP, device=device, **call).output

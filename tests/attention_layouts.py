@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 __all__ = ["by_request", "float64_rows", "layout_call"]
 
 Array = NDArray[Any]
-ORDERS = {"BSH": "BSND", "BNSD_BSND": "BNSD", "NTD_TND": "NTD"}
+ORDERS = {
+    "BSH": "BSND", "BSH_BNSD": "BSND", "BSND_BNSD": "BSND", "BNSD_BSND": "BNSD", "NTD_TND": "NTD",
+}  # fmt: skip
 """Layouts whose tensors are ordered as those of another one."""
 
 
@@ -28,7 +30,7 @@ def laid_out(requests: Sequence[Array], layout: str, room: int) -> Array:
         request[:, : own.shape[1]] = own
     if order == "BSND":
         found = found.swapaxes(1, 2).copy()
-    return found.reshape(*found.shape[:2], -1) if layout == "BSH" else found
+    return found.reshape(*found.shape[:2], -1) if "BSH" in layout else found
 
 
 def by_request(array: Array, layout: str, lengths: Sequence[int], heads: int) -> list[Array]:
@@ -108,7 +110,8 @@ def layout_call(
         call |= {"block_size": block_size, "actual_seq_lengths_kv": list(keys)}
     else:
         call["key"], call["value"] = (laid_out(x, layout, max(keys)) for x in (key, value))
-    if more.get("sparse_mode", 0) in (2, 3, 4):
+    is_single = max(queries) == 1 and layout in ("BSH", "BSND", "BNSD")
+    if more.get("sparse_mode", 0) in (2, 3, 4) and not is_single:
         call["atten_mask"] = STENCIL
     return call | more, every
 

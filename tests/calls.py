@@ -19,6 +19,10 @@ def ones(*shape: int, dtype: Any = F32) -> Any:
     return np.ones(shape, dtype)
 
 
+def half_ones(*shape: int, dtype: Any = F16) -> Any:
+    return np.ones(shape, dtype)
+
+
 FUNCTIONS = [each for each in EXPRESSIONS.values() if FLOAT16 in each.computed_in]
 ELEMENTWISE_OF_ONE = tuple(each.name for each in FUNCTIONS if each.parameters == ONE)
 ELEMENTWISE_OF_TWO = tuple(each.name for each in FUNCTIONS if each.parameters == TWO)
@@ -126,6 +130,20 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
         | {"antiquant_scale": ones(2, dtype=F16), "actual_seq_lengths": [N]}
         | {"block_table": np.array([[0]], np.int32), "block_size": 2 * N},
     ),
+    **{
+        f"attention, int8, {many}": (
+            "npu_fused_infer_attention_score",
+            dict.fromkeys(("key", "value"), ones(1, N, N, dtype=np.int8))
+            | {"query": ones(1, 1, N, dtype=F16), "input_layout": "TND", "actual_seq_lengths": [1]}
+            | {"actual_seq_lengths_kv": [N], "block_table": np.array([[0]], np.int32)}
+            | {"block_size": N}
+            | {name.format(what): row for name in names for what in ("scale", "offset")},
+        )
+        for many, row, names in (
+            ("offsets", ones(1, N), ("key_antiquant_{}", "value_antiquant_{}")),
+            ("one tensor of offsets", ones(2, N), ("antiquant_{}",)),
+        )
+    },
     "attention, second version": ("npu_fused_infer_attention_score_v2", ATTENTION_V2),
     "attention, second version, pages": (
         "npu_fused_infer_attention_score_v2",

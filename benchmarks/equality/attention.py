@@ -7,7 +7,7 @@ from drawing import Arguments, Draw, recipe
 
 __all__: list[str] = []
 
-TEMPLATES = ("FAI", "FAI-FD", "FAI-DEC", "FIA", "IFA")
+TEMPLATES = ("FAI", "FAI-FD", "FAI-DEC", "FIA", "IFA", "IFA-ATB")
 
 
 def _causal(draw: Draw, dtype: str = "int8") -> object:
@@ -94,7 +94,7 @@ def _pages(
 def _shape(layout: str, requests: int, heads: int, length: int, size: int) -> tuple[int, ...]:
     if layout == "BNSD":
         return requests, heads, length, size
-    own = (heads, size) if layout == "BSND" else (heads * size,)
+    own = (heads * size,) if layout == "BSH" else (heads, size)
     return requests, length, *own
 
 
@@ -102,14 +102,22 @@ def _in_a_layout(draw: Draw) -> Arguments:
     """A few requests of as many tokens each, with any mask."""
     heads, group = draw.pick(1, 2), draw.pick(1, 3)
     size, dtype = draw.pick(16, 32, 64, 64, 128, 512), draw.half()
-    layout, mode = draw.pick("BSH", "BSND", "BNSD"), draw.pick(0, 0, 1, 2, 3, 4)
+    layout = draw.pick("BSH", "BSND", "BNSD", "BSND_BNSD")
     requests, tokens = draw.integer(1, 3), draw.pick(1, draw.size(60))
+    # Of one token modes do not count, and a mask is one of (requests, keys).
+    mode = draw.pick(0, 0, 1, 2, 3, 4) if tokens > 1 else draw.pick(0, 1)
+    if layout == "BSND_BNSD":
+        size = draw.pick(64, 128)
     keys = draw.pick(draw.size(100), draw.integer(200, 1100))
     query = _shape(layout, requests, heads * group, tokens, size)
     own = _shape(layout, requests, heads, keys, size)
     mask = _causal(draw, "uint8")
     if mode < 2:
-        mask = draw.tensor((tokens, keys), "uint8", "chance", high=0.2)
+        rows = tokens + draw.integer(0, 3) if tokens > 1 or "_" in layout else requests
+        columns = keys + draw.integer(0, 9)
+        mask = draw.tensor((rows, columns), "uint8", "chance", high=0.2)
+        if "_" in layout:
+            mask = draw.tensor((1, rows, columns), "uint8", "chance", high=0.2)
     found: Arguments = {
         "query": draw.tensor(query, dtype), "key": draw.tensor(own, dtype),
         "value": draw.tensor(own, dtype), "num_heads": heads * group,
@@ -119,7 +127,7 @@ def _in_a_layout(draw: Draw) -> Arguments:
     if mode or draw.chance(0.4):
         found["atten_mask"] = mask
     if mode in (0, 4) and draw.chance(0.5):
-        found |= {"pre_tokens": draw.integer(0, 40), "next_tokens": draw.integer(-10, 40)}
+        found |= {"pre_tokens": draw.integer(10, 40), "next_tokens": draw.integer(-10, 40)}
     if draw.chance(0.3):
         found["inner_precise"] = draw.pick(0, 1, 2)
     if draw.chance(0.3):
@@ -158,11 +166,31 @@ def _of_int8(draw: Draw) -> Arguments:
     return found
 
 
+def _with_offsets(draw: Draw) -> Arguments:
+    """Tokens of requests in TND to keys and values of int8 in pages, which are dequantised."""
+    heads, group, size, dtype = draw.pick(1, 2), draw.pick(1, 3), draw.pick(32, 64), draw.half()
+    tokens = [draw.integer(1, 30) for _ in range(draw.integer(1, 3))]
+    keys = [count + draw.integer(0, 400) for count in tokens]
+    found: Arguments = {
+        "query": draw.tensor((sum(tokens), heads * group, size), dtype),
+        "actual_seq_lengths": np.cumsum(tokens).tolist(), "num_heads": heads * group,
+        "num_key_value_heads": heads, "scale": size**-0.5, "input_layout": "TND",
+        "sparse_mode": draw.pick(0, 3),
+        **_pages(draw, keys, heads, size, "int8", 32 * draw.pick(1, 4), may_have_heads_first=False),
+    }  # fmt: skip
+    if found["sparse_mode"]:
+        found["atten_mask"] = _causal(draw)
+    for name in ("key", "value"):
+        found[name] = draw.integers(found[name].shape)
+        found[f"{name}_antiquant_scale"] = draw.positive((1, heads * size), "float32", 0.1)
+        found[f"{name}_antiquant_offset"] = draw.tensor((heads, size), "float32")
+    return found
+
+
 @recipe("npu_fused_infer_attention_score")
 def fused_infer_attention(draw: Draw) -> Arguments:
-    found = draw.in_turn(_behind_each_other, _in_a_layout, _decoding, _of_int8, _behind_each_other)(
-        draw
-    )
+    kinds = _behind_each_other, _in_a_layout, _decoding, _of_int8, _with_offsets
+    found = draw.in_turn(*kinds, _behind_each_other)(draw)
     if draw.chance(0.15):
         found["template"] = draw.pick(*TEMPLATES)
     return found

@@ -273,7 +273,9 @@ def _between_products(rng: Rng, op: str, sizes: tuple[int, int, int], dtype: str
 def _attention_in_a_layout(rng: Rng, tokens: int, keys: int, dtype: str) -> dict[str, Any]:
     """Attention of one or two requests in another layout, with any mask."""
     heads, group, size = int(rng.choice([1, 2])), int(rng.choice([1, 3])), int(rng.choice([16, 64]))
-    layout, mode = str(rng.choice(["BSH", "BSND", "BNSD"])), int(rng.choice([0, 1, 2, 3, 4]))
+    layout = str(rng.choice(["BSH", "BSND", "BNSD"]))
+    # Of one token modes do not count, and a mask is one of (requests, keys).
+    mode = int(rng.choice([0, 1, 2, 3, 4])) if tokens > 1 else int(rng.choice([0, 1]))
     requests = int(rng.choice([1, 2]))
 
     def shape(count: int, length: int) -> tuple[int, ...]:
@@ -282,7 +284,7 @@ def _attention_in_a_layout(rng: Rng, tokens: int, keys: int, dtype: str) -> dict
         own = (count, size) if layout == "BSND" else (count * size,)
         return requests, length, *own
 
-    mask = (rng.random((tokens, keys)) < 0.2).astype(np.uint8)
+    mask = (rng.random((tokens if tokens > 1 else requests, keys)) < 0.2).astype(np.uint8)
     if mode > 1:
         mask = np.triu(np.ones((2048, 2048), np.uint8), 1)
     return {
@@ -295,9 +297,9 @@ def _attention_in_a_layout(rng: Rng, tokens: int, keys: int, dtype: str) -> dict
         "scale": size**-0.5,
         "input_layout": layout,
         "sparse_mode": mode,
-        "pre_tokens": int(rng.integers(0, 40)),
+        "pre_tokens": int(rng.integers(10, 40)),
         "next_tokens": int(rng.integers(-10, 40)),
-        "inner_precise": int(rng.choice([0, 2])),
+        "inner_precise": int(rng.choice([0, 2])) if tokens > 1 else 0,
         "softmax_lse_flag": bool(rng.random() < 0.5),
     }
 

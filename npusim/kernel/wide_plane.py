@@ -14,25 +14,37 @@ from typing import Literal
 
 from npusim.data.dtypes import FLOAT32
 from npusim.data.integers import align_up, ceil_div
-from npusim.isa import Binary, BinaryOp, Local
+from npusim.isa import BLOCK_BYTES, Binary, BinaryOp, Local
 from npusim.kernel.repeats import STRIDE_BLOCKS
 from npusim.kernel.vector_core import VectorCore
 
-__all__ = ["LANES", "WidePlane", "by_rows", "padded", "reduce_by_64", "reduce_rows", "spread"]
+__all__ = [
+    "LANES",
+    "WidePlane",
+    "by_columns",
+    "by_rows",
+    "padded",
+    "reduce_by_repeat",
+    "reduce_rows",
+    "spread",
+]
 
 __kernel_vocabulary__ = True
 
 LANES = 64
 """float32 in a repeat."""
-BLOCK = 8
-"""float32 in a block."""
+BLOCK, REPEAT_BLOCKS = 8, 8
+"""float32 in a block, and blocks in a repeat."""
 TREE_COLUMNS = 512
 """So many columns and more: the sums of 64 x 8 neighbours come first."""
 
 
 @dataclass(frozen=True, slots=True)
 class WidePlane:
-    """*rows* x *columns* of float32 in *tile*, rows *pitch* (a multiple of 8) apart."""
+    """*rows* x *columns* of *tile*, rows *pitch* apart, a multiple of whole blocks.
+
+    Elements are float32, or float16, of which twice as many are in a repeat and in a block.
+    """
 
     tile: Local
     rows: int
@@ -42,6 +54,15 @@ class WidePlane:
     """Whether a step may take one row at a time, where rows are few."""
 
     @property
+    def lanes(self) -> int:
+        """Elements in a repeat."""
+        return self._block * REPEAT_BLOCKS
+
+    @property
+    def _block(self) -> int:
+        return BLOCK_BYTES // self.tile.dtype.nbytes(1)
+
+    @property
     def whole(self) -> Local:
         """Everything, with what lies between rows."""
         return self.tile.at(0, self.rows * self.pitch)
@@ -49,24 +70,23 @@ class WidePlane:
     @property
     def by_row(self) -> bool:
         """Whether a step takes one row at a time."""
-        is_far = self.rows > 1 and self.pitch > STRIDE_BLOCKS * BLOCK
-        return self.takes_rows and (is_far or self.rows < self.columns // LANES)
+        is_far = self.rows > 1 and self.pitch > STRIDE_BLOCKS * self._block
+        return self.takes_rows and (is_far or self.rows < self.columns // self.lanes)
 
     def row(self, index: int, first: int, count: int) -> Local:
         """Columns [first, first + count) of a row."""
         return self.tile.at(index * self.pitch + first, count)
 
     def block(self, first: int, count: int) -> Local:
-        """Columns [first, first + count) of all rows, a repeat a row; at most 64, whole blocks."""
-        offset = self.tile.offset_bytes + FLOAT32.nbytes(first)
-        pitch, blocks = self.pitch // BLOCK, ceil_div(count, BLOCK)
-        return Local(
-            self.tile.buffer, offset, FLOAT32, self.rows * blocks * BLOCK, 1, pitch, blocks
-        )
+        """Columns [first, first + count) of all rows, a repeat a row; whole blocks of it."""
+        dtype, each = self.tile.dtype, self._block
+        offset = self.tile.offset_bytes + dtype.nbytes(first)
+        pitch, blocks = self.pitch // each, ceil_div(count, each)
+        return Local(self.tile.buffer, offset, dtype, self.rows * blocks * each, 1, pitch, blocks)
 
     def reachable(self) -> Iterator[tuple[int, WidePlane]]:
         """The rows that an instruction reaches, all or one at a time, each with its first row."""
-        if self.pitch <= STRIDE_BLOCKS * BLOCK:
+        if self.pitch <= STRIDE_BLOCKS * self._block:
             yield 0, self
             return
         for row in range(self.rows):
@@ -75,43 +95,59 @@ class WidePlane:
 
 def padded(column: Local) -> Local:
     """*column* `(rows,)` with what fills its last block."""
-    return replace(column, count=align_up(column.count, BLOCK))
+    return replace(column, count=align_up(column.count, BLOCK_BYTES // column.dtype.nbytes(1)))
 
 
 def spread(core: VectorCore, blocks: Local, column: Local) -> Local:
-    """Each element of *column* `(rows,)` as a block of eight in *blocks*: `(rows, 8)`."""
+    """Each element of *column* `(rows,)` as a block in *blocks*: `(rows, 8)` of float32."""
     column = padded(column)
-    found = blocks[: BLOCK * column.count]
+    found = blocks[: BLOCK_BYTES // column.dtype.nbytes(1) * column.count]
     core.brcb(found, column)
     return found
 
 
 def by_rows(core: VectorCore, op: BinaryOp, plane: WidePlane, blocks: Local) -> None:
-    """`plane = plane op number of the row`; *blocks* holds each row's number eight times."""
+    """`plane = plane op number of the row`; *blocks* holds each row's number a block long."""
+    each = plane.lanes // REPEAT_BLOCKS
     with core.independent():
         for first, count in _spans(plane):
-            if plane.by_row and count > LANES:
+            if plane.by_row and count > plane.lanes:
                 for row in range(plane.rows):
                     here = plane.row(row, first, count)
-                    number = replace(blocks.at(row * BLOCK, BLOCK), count=count)
+                    number = replace(blocks.at(row * each, each), count=count)
                     number = replace(number, block_stride=0, repeat_stride=0)
                     core.step(Binary(op, here, here, number))
                 continue
             for row, part in plane.reachable():
                 here = part.block(first, count)
                 number = replace(here, buffer=blocks.buffer, block_stride=0, repeat_stride=1)
-                offset = blocks.at(row * BLOCK, BLOCK).offset_bytes
+                offset = blocks.at(row * each, each).offset_bytes
                 core.step(Binary(op, here, here, replace(number, offset_bytes=offset)))
 
 
+def by_columns(core: VectorCore, op: BinaryOp, plane: WidePlane, factors: Local) -> None:
+    """`plane = plane op factor of the column`; *factors* `(columns,)`."""
+    with core.independent():
+        if plane.by_row or plane.columns % LANES:
+            for row in range(plane.rows):
+                here = plane.row(row, 0, plane.columns)
+                core.step(Binary(op, here, here, factors))
+            return
+        for first in range(0, plane.columns, LANES):
+            here, offset = plane.block(first, LANES), factors.at(first, LANES).offset_bytes
+            same = Local(factors.buffer, offset, FLOAT32, plane.rows * LANES, 1, 0)
+            core.step(Binary(op, here, here, same))
+
+
 def _spans(plane: WidePlane) -> Iterator[tuple[int, int]]:
-    """First column and columns of each step: all lanes at once, or 64 at a time, then the rest."""
-    main = plane.columns // LANES * LANES
-    step = main if plane.by_row else LANES
-    for first in range(0, main, step or LANES):
+    """First column and columns of each step: all lanes, or a repeat's at a time, then the rest."""
+    lanes = plane.lanes
+    main = plane.columns // lanes * lanes
+    step = main if plane.by_row else lanes
+    for first in range(0, main, step or lanes):
         yield first, step
     if plane.columns > main:
-        yield main, align_up(plane.columns - main, BLOCK)
+        yield main, align_up(plane.columns - main, lanes // REPEAT_BLOCKS)
 
 
 def reduce_rows(
@@ -193,14 +229,22 @@ def _begin(
     return taken
 
 
-def reduce_by_64(
+def reduce_by_repeat(
     core: VectorCore, op: Literal["sum", "max"], result: Local, plane: WidePlane, scratch: Local
 ) -> None:
-    """The sum or the largest of each row to *result* `(rows,)`, eight rows at least.
+    """The sum or the largest of each row to *result* `(rows,)`, a repeat after the other.
 
-    512 and 256 columns are a tree of neighbours; of others it is each 64, one after the other.
-    *scratch* has room for twice an eighth of the columns of each row.
+    512 and 256 columns are a tree of neighbours instead. *scratch* has room for twice an eighth of
+    the columns of each row.
     """
+    of_type = _reduce_by_64 if plane.tile.dtype is FLOAT32 else _reduce_by_128
+    of_type(core, op, result, plane, scratch)
+
+
+def _reduce_by_64(
+    core: VectorCore, op: Literal["sum", "max"], result: Local, plane: WidePlane, scratch: Local
+) -> None:
+    """The same of float32, of eight rows at least."""
     target = padded(result)
     whole, count = replace(plane, rows=target.count), target.count
     if plane.columns in (512, 256):
@@ -229,3 +273,24 @@ def reduce_by_64(
         if start:
             merge: BinaryOp = "add" if op == "sum" else "max"
             core.step(Binary(merge, result, result, partial[: result.count]))
+
+
+def _reduce_by_128(
+    core: VectorCore, op: Literal["sum", "max"], result: Local, plane: WidePlane, scratch: Local
+) -> None:
+    """The same of float16."""
+    rows, each = plane.rows, plane.lanes // REPEAT_BLOCKS
+    if plane.columns in (512, 256):
+        # (rows, columns) -> (rows, columns / 16) -> (rows,)
+        parts = scratch[: rows * plane.columns // each]
+        core.block_reduce(op, parts, plane.whole)
+        blocks = plane.columns // each // each
+        core.whole_reduce(op, result, replace(parts, repeat_stride=blocks, repeat_blocks=blocks))
+        return
+    for start in range(0, plane.columns, plane.lanes):
+        columns = min(plane.lanes, plane.columns - start)
+        here = scratch[:rows] if start else result
+        mask = columns if columns < plane.lanes else None
+        core.whole_reduce(op, here, plane.block(start, columns), mask)
+        if start:
+            core.step(Binary("add" if op == "sum" else "max", result, result, here))

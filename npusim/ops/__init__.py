@@ -50,6 +50,7 @@ __all__ = [
     "signature",
     "support_table",
     "support_text",
+    "table_text",
     "value_of",
 ]
 

@@ -97,13 +97,18 @@ class Contract:
             )
         return self.arguments[name]
 
-    def require_series(self, elsewhere: str) -> None:
-        """Refuse a product line that no row of support is on; *elsewhere* says what to do there."""
+    def require_series(self, elsewhere: str, unsimulated: tuple[str, ...] = ()) -> None:
+        """Refuse a product line that no row of support is on; *elsewhere* says what to do there.
+
+        Those that are *unsimulated* have a kernel, of which npusim knows no more.
+        """
         has = tuple(s for s in EVERYWHERE if any(s in row.on for row in self.support))
+        is_known = self.spec.series in unsimulated
+        why = "whose kernel for it is not simulated" if is_known else "which has no such kernel"
         self.require(
             self.spec.series in has or not self.support,
-            f"the chip must be of {listed(has)}, not {self.spec.name} of {self.spec.series}, which "
-            f"npusim has no kernel for; {elsewhere}",
+            f"the chip must be of {listed(has)}, not {self.spec.name} of {self.spec.series}, "
+            f"{why}; {elsewhere}",
             Code.UNSUPPORTED,
         )
 
@@ -123,9 +128,12 @@ class Contract:
 
     def fail(self, text: str, code: Code = Code.INVALID_PARAMETER) -> NoReturn:
         """Refuse: *text* says what must hold, what came, and what to do."""
+        raise OpError(code, f"{self.op}: {self._in_own_names(text)}")
+
+    def _in_own_names(self, text: str) -> str:
         for name, own in self.names.items():
             text = re.sub(rf"\b{name}\b", own, text)
-        raise OpError(code, f"{self.op}: {text}")
+        return text
 
     def require(self, holds: bool, text: str, code: Code = Code.INVALID_PARAMETER) -> None:
         """Refuse with *text* unless *holds*."""
@@ -155,13 +163,14 @@ class Contract:
 
     def warn(self, text: str) -> None:
         """Say that the document excludes what is taken: *text*, at the line that called npusim."""
-        warn(f"{self.op}: {text}", DocumentWarning, stacklevel=callers_level())
+        own = self._in_own_names(text)
+        warn(f"{self.op}: {own}", DocumentWarning, stacklevel=callers_level())
 
     def operand(self, name: str, value: object = ARGUMENT) -> Operand:
         """A required tensor of one of its types with at most eight dimensions, row after row.
 
-        A view is made contiguous first, as torch_npu does before it calls aclnn. *value* is in
-        place of the argument, or a part of it.
+        A view is made contiguous first, which takes launches of their own: see
+        :mod:`npusim.run.views`. *value* is in place of the argument, or a part of it.
         """
         found = self._supported(name, self.value(name) if value is ARGUMENT else value)
         if not found.spec.transposed:

@@ -27,28 +27,39 @@ and op_kernel, and the operator's document (op-plugin@517f2e7,
 torch_npu-npu_fused_infer_attention_score.md). Atlas A2 and A3; Atlas inference has no such kernel.
 Simulated are:
 
-* fp16 and bf16 in all input_layouts. In TND and NTD the tokens of all requests lie behind each
-  other, and lengths are sums of lengths so far. Or keys lie in a cache `(blocks, block_size, heads
-  x columns)` or `(blocks, heads, block_size, columns)` with a block_table `(requests, blocks)`,
+* fp16 and bf16 in the input_layouts that need no query_rope. In TND and NTD the tokens of all
+  requests lie behind each other, and lengths are sums of lengths so far. What stands behind an
+  underline says where the output lies. Or keys lie in a cache `(blocks, block_size, heads x
+  columns)` or `(blocks, heads, block_size, columns)` with a block_table `(requests, blocks)`,
   and actual_seq_lengths_kv is the length of each request.
 * FAI: layout TND, sparse_mode 0 without a mask, and with the stencil `numpy.triu(ones, 1)` of 2048
   x 2048, whatever the lengths are, 3, causal, and 4, a band from pre_tokens before to next_tokens
-  behind; each token sees a key. Nonzero hides.
-* FIA: all other layouts, and what FAI refuses. sparse_mode 0 and 1 with a mask of the call's own,
-  or without one, 2 left-up and 3 right-down causal, 4 a band from pre_tokens before to next_tokens
-  behind the diagonal that ends at the last key. In sparse_mode 0 pre_tokens and next_tokens hide
-  nothing (assumed); where each request has one token, modes 2 to 4 do not count. Bit 1 of
-  inner_precise empties rows that a mask of the call's own hides from all keys, which otherwise are
-  the mean of the values; bit 0 changes nothing. Tokens that come before all keys give zeros and an
-  infinite softmax_lse. Places of tokens that a request does not have are left alone.
+  behind. Nonzero hides. With inner_precise 1, fp16, and as many heads of keys as of queries,
+  scores, sums and products are fp16.
+* FIA: all other layouts, and what FAI refuses. sparse_mode 0 and 1 with any mask, which may be
+  larger than tokens and keys, or without one, 2 left-up and 3 right-down causal, 4 a band from
+  pre_tokens before to next_tokens behind the diagonal that ends at the last key. With sparse_mode 0
+  and a mask pre_tokens and next_tokens choose the tiles of keys that are looked at; within a tile
+  the mask alone hides. Where each request has one token, in BSH, BSND and BNSD, modes and tokens do
+  not count. Bit 1 of inner_precise empties rows that such a mask hides from all keys, which
+  otherwise are the mean of the values; bit 0 changes nothing. Places of tokens that a request does
+  not have are left alone.
+* Tokens that a mode leaves without a key give zeros and an infinite softmax_lse.
 * IFA: layouts BSH, BSND and BNSD, a token of each request, key and value of int8, without mask and
   softmax_lse. `antiquant_scale` for both, `(2, ...)`, or `key_antiquant_scale` and
   `value_antiquant_scale`: of antiquant_mode (key_antiquant_mode, value_antiquant_mode) 0 a number
   or one for each column, in the type of query; of 1 one for each token, `(requests, tokens)`,
   float32. Nothing is dequantised: the query and p become two digits of int8 each, see
-  :mod:`npusim.ops._attention.ifa`.
+  :mod:`npusim.ops._attention.ifa`. Where there are both forms, those of keys and of values count.
+* IFA-ATB: layout TND, keys and values of int8 in pages of three dimensions, with scales and
+  offsets of float32 for each column, without a mask or with the stencil, without softmax_lse. Keys
+  and values are dequantised, and scores are fp16, see :mod:`npusim.ops._attention.ifa_atb`.
 * `template` names the kernel that the vendor would not take itself, see
   :mod:`npusim.ops._attention.problem`.
+
+What a call must fulfil, who checks it and what is said stands in the table of rules, see
+:mod:`npusim.ops._attention.rules`. query_rope, heads of 192 columns with values of 128, and caches
+in fractals are held against it, and then refused.
 
 A block_table without values stands for blocks that follow each other; `run.plan.reason` says so.
 """
@@ -59,6 +70,7 @@ from npusim.data.dtypes import Array
 from npusim.ops._attention import ELSEWHERE, build, oracle_of, tile
 from npusim.ops._attention.check import INT8_PER_TOKEN, check, shapes_of
 from npusim.ops._attention.problem import LAYOUTS, TEMPLATES
+from npusim.ops._attention.rules import table
 from npusim.ops._oracle import Given
 from npusim.ops._protocol import Operator
 from npusim.ops._torch import Result, Sizes, TorchArguments, TorchFunction
@@ -106,9 +118,11 @@ OPERATOR = Operator(
     document=__doc__,
     support=INT8_PER_TOKEN,
     elsewhere=ELSEWHERE,
+    rules=table({}),
     contract=check,
     tile=tile,
     build=build,
+    may_be_unstored=("softmax_lse",),
     oracle=oracle,
     templates=TEMPLATES,
     value_dependent_inputs=("block_table",),

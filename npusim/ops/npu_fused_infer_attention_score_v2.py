@@ -18,6 +18,7 @@ from npusim.ops import npu_fused_infer_attention_score as first
 from npusim.ops._attention import ELSEWHERE, build, oracle_of, tile
 from npusim.ops._attention.check import KEYS_ALIKE, Problem, check_as
 from npusim.ops._attention.problem import TEMPLATES
+from npusim.ops._attention.rules import table
 from npusim.ops._contract import Contract
 from npusim.ops._oracle import Given
 from npusim.ops._protocol import Operator
@@ -82,9 +83,11 @@ OPERATOR = Operator(
     document=__doc__,
     support=KEYS_ALIKE,
     elsewhere=ELSEWHERE,
+    rules=table(NAMES),
     contract=check,
     tile=tile,
     build=build,
+    may_be_unstored=("softmax_lse",),
     oracle=oracle,
     templates=TEMPLATES,
     value_dependent_inputs=("block_table",),

@@ -24,10 +24,12 @@ from typing import Any
 from npusim.data.errors import Code
 from npusim.ops import npu_fused_infer_attention_score as first
 from npusim.ops._attention import build, oracle_of, tile
-from npusim.ops._attention.check import INT8_BOTH, LARGEST_TOKENS, Problem, check_as
+from npusim.ops._attention.check import INT8_BOTH, Problem, check_as
+from npusim.ops._attention.problem import LARGEST_TOKENS
 from npusim.ops._contract import Contract
 from npusim.ops._oracle import Given
 from npusim.ops._protocol import Operator
+from npusim.ops._support import ATLAS_INFERENCE
 from npusim.ops._torch import Result, Sizes, TorchArguments, TorchFunction
 
 __all__ = ["OPERATOR"]
@@ -84,9 +86,11 @@ OPERATOR = Operator(
     document=__doc__,
     support=INT8_BOTH,
     elsewhere="run it on Atlas A2 or A3",
+    unsimulated=ATLAS_INFERENCE,
     contract=check,
     tile=tile,
     build=build,
+    may_be_unstored=("softmax_lse",),
     oracle=oracle,
     value_dependent_inputs=("block_table",),
     torch=(TORCH,),

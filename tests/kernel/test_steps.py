@@ -9,23 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from npusim import isa
 from npusim.data.dtypes import FLOAT32, INT4
 from npusim.devices.schema import DeviceSpec
-from npusim.isa import (
-    BLOCK_BYTES,
-    Binary,
-    BinaryScalar,
-    Duplicate,
-    Fixpipe,
-    MicroOp,
-    global_operand,
-    moved,
-)
+from npusim.isa import moved
 from npusim.kernel.builder import Builder, watched
 from npusim.kernel.launch import CoreSteps, launch, launch_mixed, mixed_blocks
 from npusim.kernel.program import Binding, Block, Program
 from npusim.kernel.queues import ProgramError, Queue
-from npusim.kernel.steps import Choices, GmViews, StageCall, Step, column, tiles
+from npusim.kernel.steps import Choices, GmViews, StageCall, Step, column, column_of, tiles
 from npusim.kernel.views import GmView, load, repeat, store
 
 X, Y = (GmView.of(name, FLOAT32, 6, 20) for name in "xy")
@@ -40,17 +32,17 @@ class Doubled:
         queue = self.builder.queue
         self.loaded: Queue = queue("ub", 1024, "mte2", "vector", depth)
         self.computed: Queue = queue("ub", 1024, "vector", "mte3", depth)
-        self.ones = self.builder.claim("ub", BLOCK_BYTES)
+        self.ones = self.builder.claim("ub", isa.BLOCK_BYTES)
 
     def begin(self) -> None:
-        self.builder.emit(Duplicate(self.ones.of(FLOAT32, 8), 1.0))
+        self.builder.emit(isa.Duplicate(self.ones.of(FLOAT32, 8), 1.0))
 
     def tile(self, x: GmView, y: GmView, factor: float = 2.0) -> None:
         self.written.append((x, y, factor))
         slot, out = load(self.builder, self.loaded, x), self.computed.alloc()
         count = x.rows * 24
         source, target = slot.of(FLOAT32, count), out.of(FLOAT32, count)
-        self.builder.emit(BinaryScalar("mul", target, source, factor))
+        self.builder.emit(isa.BinaryScalar("mul", target, source, factor))
         self.loaded.free(slot)
         store(self.builder, self.computed, out, y)
 
@@ -66,7 +58,7 @@ class Doubled:
     def stored(self, y: GmView) -> None:
         slot, out = self.loaded.deque(), self.computed.alloc()
         source, target = slot.of(FLOAT32, y.columns), out.of(FLOAT32, y.columns)
-        self.builder.emit(Binary("add", target, source, source))
+        self.builder.emit(isa.Binary("add", target, source, source))
         self.loaded.free(slot)
         store(self.builder, self.computed, out, y)
 
@@ -88,8 +80,8 @@ def written(program: Program, bound: dict[str, Binding]) -> list[str]:
     return str(Program("", tuple(_at(op, at) for op in program.ops))).splitlines()
 
 
-def _at(op: MicroOp, at: dict[str, int]) -> MicroOp:
-    place = global_operand(op)
+def _at(op: isa.MicroOp, at: dict[str, int]) -> isa.MicroOp:
+    place = isa.global_operand(op)
     return op if place is None else moved(op, at.get(place.name, 0))
 
 
@@ -256,7 +248,7 @@ def test_cores_without_a_tile_run_the_beginning_and_the_end(tiny: DeviceSpec) ->
         (2, False),
     ]
     assert blocks[0].program is blocks[2].program
-    assert blocks[0].program.ops == (Duplicate(kernel.ones.of(FLOAT32, 8), 1.0),)
+    assert blocks[0].program.ops == (isa.Duplicate(kernel.ones.of(FLOAT32, 8), 1.0),)
 
 
 def test_a_builder_that_has_launched_begins_anew(tiny: DeviceSpec) -> None:
@@ -285,21 +277,32 @@ def test_a_watcher_is_called_for_each_program(tiny: DeviceSpec) -> None:
         ((1,), np.zeros(3), "the order must have an entry for each of 2 tiles, not 3; "),
     ],
 )
-def test_columns_of_another_length_are_refused(
-    arguments: tuple[Any, ...], order: Any, says: str
-) -> None:
+def test_wrong_columns_are_refused(arguments: tuple[Any, ...], order: Any, says: str) -> None:
     with pytest.raises(ProgramError, match=f"^Step: {says}"):
         Step(print, arguments, np.zeros(2, np.int64), order)
 
 
-def test_a_column_is_of_one_tensor_or_of_none() -> None:
+def test_a_column_gives_its_items_back() -> None:
     found = column([X[:1, :], X[2:3, :], X[:2, :]])
     assert [found[tile] for tile in range(3)] == [X[:1, :], X[2:3, :], X[:2, :]]
     assert [key.tolist() for key in found.keys] == [[0, 0, 1]]
     assert [column(["a", None, "a"])[tile] for tile in range(3)] == ["a", None, "a"]
-    for items in ([X, Y], [X, None]):
-        with pytest.raises(ProgramError, match=r"^column: items must all be parts of one tensor, "):
-            column(items)
+    nested = [(X[1:2, :], (Y[3:4, :], 1)), (), (X[:1, :], (Y[:1, :], 1)), (Y[:1, :], X[:2, :])]
+    found = column(nested, np.array([3, 0, 1, 2]))
+    assert [found[tile] for tile in range(4)] == [nested[x] for x in (3, 0, 1, 2)]
+    assert [key.tolist() for key in found.keys] == [[2, 0, 1, 0]]
+    halves = column_of([(x // 2, 1) for x in range(6)], lambda x, rows: X[x : x + rows, :])
+    assert [halves[tile] for tile in range(6)] == [X[x : x + 1, :] for x in (0, 0, 1, 1, 2, 2)]
+
+
+def test_views_that_some_tiles_lack_move_those_that_have_them(tiny: DeviceSpec) -> None:
+    kernel = Doubled(tiny)
+    first = [X[4:5, :], None, (X[2:3, :],)]
+    step = Step(kernel.tile, (first, tiles(X, 2, 20)), np.zeros(3, np.int64))
+    assert step.offsets["x"].tolist() == [320, 160, 160]
+    plain = [step.plain(int(shape)) for shape in step.shape]
+    assert plain[1] == [None, X[:2, :]]
+    assert plain[2] == [(X[:1, :],), X[2:4, :]]
 
 
 def test_tiles_are_the_slices_of_a_view() -> None:
@@ -330,7 +333,7 @@ class Handed:
     def fill(self, place: GmView, is_again: bool) -> None:
         if is_again:
             self.cube.cross_core_wait_flag("group", "fixpipe", 1)
-        self.cube.emit(Fixpipe(place.operand, self.part.of(FLOAT32, 256), 16, 16, 16, FLOAT32))
+        self.cube.emit(isa.Fixpipe(place.operand, self.part.of(FLOAT32, 256), 16, 16, 16, FLOAT32))
         self.cube.cross_core_set_flag("group", "fixpipe", 0)
 
     def take(self, place: GmView, y: GmView, is_read: bool) -> None:

@@ -1,151 +1,516 @@
-"""What npu_fused_infer_attention_score refuses, and which kernel takes what it accepts."""
+"""What attention refuses and warns of, rule by rule, and which kernel takes what it accepts."""
 
 from __future__ import annotations
 
 import re
+import warnings
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 from attention_calls import OP, STENCIL, attention_call, specs_of
-from op_calls import NEW, Row, assert_accepted, assert_all_same, assert_refused, on_each_line
+from attention_layouts import layout_call
+from op_calls import assert_all_same
 
-from npusim import Code, OpError, TensorSpec, devices, ops, run
-from npusim.ops._attention.check import ATTRIBUTES
-from npusim.ops._attention.problem import choose
+from npusim import Code, DocumentWarning, OpError, TensorSpec, devices, ops, run
+from npusim.ops import Contract
+from npusim.ops._attention.call import ATTRIBUTES
+from npusim.ops._attention.check import call_of
+from npusim.ops._attention.problem import choose, sides_of
+from npusim.ops._attention.rules import DIGITS, INCRE, INT8, OFFSET, RULES
 from npusim.ops.npu_fused_infer_attention_score_v2 import NAMES
 
 A2, V2 = "ascend910b2", f"{OP}_v2"
 RNG = np.random.default_rng(0)
-BASE = attention_call(RNG, (2, 3), (4, 5), (4, 2), 32, np.float16)
-PAGED = attention_call(RNG, (1, 1), (20, 5), (4, 2), 32, np.float16, 16)
-HALF = BASE["query"]
 
 
 def ones(*shape: int, dtype: Any = np.float16) -> Any:
     return np.ones(shape, dtype)
 
 
-ROWS = [
-    Row({"pse_shift": HALF}, "pse_shift must be None, not an array of float16 (5, 4, 32): "
-        "offsets of keys, quantised queries and outputs, offsets of scores, prefixes and rotated "
-        "parts of a head are not simulated; leave it out", {}, NEW, Code.UNSUPPORTED),
-    Row({"antiquant_mode": 1}, "antiquant_mode must be 0 with no antiquant_scale on {series}, not "
-        "1; pass 0", {}, NEW),
-    Row({"value": ones(9, 2, 16)}, "value must have the shape of key, (9, 2, 32), not (9, 2, 16); "
-        "pass as many columns", {}, NEW),
-    Row({"input_layout": "SBH"}, "input_layout must be BSH, BSND, BNSD, BNSD_BSND, TND, NTD or "
-        "NTD_TND, not 'SBH'; choose one of these", {}, NEW),
-    Row({"num_heads": 0}, "num_heads must lie in [1, 256], not be 0; pass the heads of query", {},
-        NEW),
-    Row({"num_key_value_heads": 3}, "num_key_value_heads must divide num_heads, 4, not be 3; pass "
-        "the heads of key", {}, NEW),
-    Row({"query": ones(5, 256, 16), "num_heads": 256, "num_key_value_heads": 1},
-        "at most 128 query heads must share a head of keys, not 256; repeat the keys", {}, NEW),
-    Row({"query": ones(5, 128)}, "query must have shape (tokens, heads, columns) for input_layout "
-        "TND, not (5, 128); reshape it", {}, NEW),
-    Row({"query": ones(5, 2, 32)}, "query must have num_heads, 4, as dimension 1 of (tokens, "
-        "heads, columns), not 2; pass the heads of query", {}, NEW),
-    Row({"query": ones(5, 2, 126), "input_layout": "BSH"}, "the last dimension of query must be a "
-        "multiple of num_heads, 4, not 126; pass the heads of query", {}, NEW),
-    Row({"query": ones(5, 4, 40)}, "a head of query must have a multiple of 16 columns up to 512, "
-        "not 40; pad it", {}, NEW),
-    Row(dict.fromkeys(("key", "value"), ones(9, 2, 64)), "a head of key must have as many columns "
-        "as one of query, 32, not 64: others are not simulated; pad the shorter one", {}, NEW),
-    Row(dict.fromkeys(("key", "value"), ones(2, 9, 64))
-        | {"query": ones(1, 9, 128), "input_layout": "BSH"}, "key must have the requests of "
-        "query, 1, not 2; pass keys for each", {}, NEW),
-    Row({"actual_seq_lengths": [2.5, 5]}, "actual_seq_lengths[0] must be an integer, not 2.5; "
-        "pass one without quotes or a point", {}, NEW),
-    Row({"actual_seq_lengths": [-1, 5]}, "actual_seq_lengths must be a list of integers from 0 "
-        "on, one for each request, not [-1, 5]; pass the lengths as plain integers", {}, NEW),
-    Row({"actual_seq_lengths": None},
-        "actual_seq_lengths must be given for input_layout TND, not None; pass a list", {}, NEW),
-    Row({"actual_seq_lengths_kv": None},
-        "actual_seq_lengths_kv must be given for input_layout TND, not None; pass a list", {}, NEW),
-    Row({"actual_seq_lengths": [1] * 4097, "actual_seq_lengths_kv": [9] * 4097},
-        "actual_seq_lengths must have at most 4096 entries for input_layout TND, not 4097; split "
-        "the call", {}, NEW),
-    Row({"actual_seq_lengths_kv": [9]}, "actual_seq_lengths_kv must have as many entries as "
-        "actual_seq_lengths, 2, not 1; pass one for each request", {}, NEW),
-    Row({"actual_seq_lengths": [6, 5]}, "actual_seq_lengths must not fall from request to request "
-        "for input_layout TND, where each is the sum of lengths so far, not [6, 5]; pass the sums",
-        {}, NEW),
-    Row({"actual_seq_lengths_kv": [4, 5]}, "the last entry of actual_seq_lengths_kv must be the "
-        "tokens of key, 9, not 5; pass the sums of the lengths", {}, NEW),
-    Row({"scale": np.nan}, "scale must be a finite number of fp32, not nan; pass 1 / sqrt(columns "
-        "of a head), say", {}, NEW),
-    Row({"sparse_mode": 5}, "sparse_mode must lie in [0, 4], not be 5; choose one of these", {},
-        NEW),
-    Row({"inner_precise": 4}, "inner_precise must lie in [0, 3], not be 4; choose one of these",
-        {}, NEW),
-    Row({"atten_mask": None}, "atten_mask must be given with sparse_mode 3, not None; pass the "
-        "upper triangle of ones, numpy.triu(..., 1), of 2048 x 2048", {}, NEW, Code.TILING_ERROR),
-    Row({"atten_mask": STENCIL[:5, :9].copy()}, "atten_mask must have shape (2048, 2048) with "
-        "sparse_mode 3, not (5, 9); pass the upper triangle of ones, whatever the lengths are",
-        {"atten_mask": STENCIL[None].copy()}, NEW, Code.TILING_ERROR),
-    Row({"atten_mask": STENCIL.T.copy()}, "atten_mask must be the upper triangle of ones, "
-        "numpy.triu(..., 1), with sparse_mode 3, not other numbers: a card would hide other keys; "
-        "pass it so", {}, NEW),
-    Row({"sparse_mode": 0}, "atten_mask must have shape (3, 5), (1, 3, 5), (2, 3, 5), (1, 1, 3, 5) "
-        "or (2, 1, 3, 5) with sparse_mode 0, not (2048, 2048); pass a number for each token and "
-        "key", {"sparse_mode": 0, "atten_mask": None}, NEW),
-    Row(dict.fromkeys(("key", "value"), ones(9, 4, 32))
-        | {"num_key_value_heads": 4, "inner_precise": 1}, "inner_precise must be 0 in layout TND, "
-        "not 1: scores of half the size are not simulated; pass 0", {}, NEW, Code.UNSUPPORTED),
-    Row({"actual_seq_lengths_kv": [1, 9]}, "each query token must see a key, or its request have "
-        "none, not be without one of 1 with sparse_mode 3 as one of 2 of request 0 is: such tokens "
-        "are not simulated; pass all keys", {}, NEW, Code.UNSUPPORTED),
-    Row({"sparse_mode": 4, "pre_tokens": -4}, "each query token must see a key, or its request "
-        "have none, not be without one of 4 with sparse_mode 4 as one of 2 of request 0 is: such "
-        "tokens are not simulated; pass all keys", {"sparse_mode": 4, "pre_tokens": 1}, NEW,
-        Code.UNSUPPORTED),
-    Row({"template": "PFA"}, "template must be FAI, FAI-FD, FAI-DEC, FIA or IFA, not 'PFA'; leave "
-        "it out to get the vendor's choice", {"template": "FAI"}, NEW),
-    Row({"template": "IFA"}, "template 'IFA' can run only if key and value are int8; leave it out "
-        "to get the vendor's choice", {}, NEW),
-    Row({"template": "FAI-FD"}, "template 'FAI-FD' can run only if the cache is in pages; leave it "
-        "out to get the vendor's choice", {}, NEW),
+def both(*shape: int) -> dict[str, Any]:
+    """Keys and values of *shape*."""
+    return dict.fromkeys(("key", "value"), ones(*shape))
+
+
+def bytes_of(*shape: int) -> Any:
+    return np.zeros(shape, np.uint8)
+
+
+def table(*shape: int) -> Any:
+    return np.zeros(shape, np.int32)
+
+
+def long(tokens: int, keys: int) -> dict[str, Any]:
+    """A request of so many keys, without values."""
+    key = TensorSpec((1, keys, 16), "float16")
+    return {"query": TensorSpec((1, tokens, 16), "float16"), "key": key, "value": key}
+
+
+BASE = attention_call(RNG, (2, 3), (4, 5), (4, 2), 32, np.float16)
+PAGED = attention_call(RNG, (1, 1), (20, 5), (4, 2), 32, np.float16, 16)
+BSND, _ = layout_call(RNG, "BSND", ((6, 6), (20, 9)), (4, 2), 64, np.float16)
+ONE, _ = layout_call(RNG, "BSND", ((1, 1), (20, 9)), (4, 2), 64, np.float16)
+BSH, _ = layout_call(RNG, "BSH", ((6, 6), (200, 9)), (4, 2), 64, np.float16, block_size=128)
+TALL = PAGED | {"template": "FIA", "query": ones(2, 4, 64)} | both(5, 16, 128)
+EACH = BASE | both(9, 4, 64) | {"query": ones(5, 4, 64), "num_key_value_heads": 4}
+EACH |= {"sparse_mode": 0, "atten_mask": bytes_of(2, 3, 5)}
+HEADS = {"num_heads": 4, "input_layout": "BSND"}
+MLA = HEADS | {"query": ones(2, 1, 4, 512), "num_key_value_heads": 1} | both(2, 9, 1, 512)
+MLA |= {"query_rope": ones(2, 1, 4, 64), "key_rope": ones(2, 9, 1, 64)}
+ROPE = HEADS | {"query": ones(2, 3, 4, 128), "num_key_value_heads": 2} | both(2, 9, 2, 128)
+ROPE |= {"query_rope": ones(2, 3, 4, 64), "key_rope": ones(2, 9, 2, 64)}
+HALF = BASE["query"]
+INVALID, TILING, LACKS = Code.INVALID_PARAMETER, Code.TILING_ERROR, Code.UNSUPPORTED
+
+
+class Case(NamedTuple):
+    """A call that breaks a rule, what is said of it, and the nearest call that fulfils it."""
+
+    wrong: dict[str, Any]
+    message: str
+    code: Code | None = None
+    """None: the call is taken with a warning."""
+    right: dict[str, Any] = BASE
+
+
+REFUSED = [
+    Case(BASE | {"input_layout": "SBH"},
+         "input_layout must be BSH, BSND, BNSD, TND, NTD, BSH_NBSD, BSND_NBSD, BNSD_NBSD, "
+         "TND_NTD, NTD_TND, BSH_BNSD, BSND_BNSD or BNSD_BSND, not 'SBH'; choose one of these",
+         INVALID),
+    Case(BASE | {"input_layout": "NSD"},
+         "input_layout must be BSH, BSND, BNSD, TND, NTD, BSH_NBSD, BSND_NBSD, BNSD_NBSD, "
+         "TND_NTD, NTD_TND, BSH_BNSD, BSND_BNSD or BNSD_BSND, not 'NSD': the older kernel that "
+         "takes it is not simulated; pass BNSD with one request", LACKS),
+    Case(BASE | {"num_heads": 0},
+         "num_heads must be at least 1, not 0; pass the heads of query", INVALID),
+    Case(BASE | {"num_key_value_heads": 3},
+         "num_key_value_heads must divide num_heads, not 3 with 4; pass the heads of key", TILING),
+    Case(BASE | {"query": ones(5, 128)},
+         "query must have the dimensions of input_layout, not (5, 128) where TND is (tokens, "
+         "heads, columns); reshape it", INVALID),
+    Case(BASE | {"query": ones(5, 2, 32)},
+         "query must have num_heads heads, not (5, 2, 32) with 4 in TND; pass the heads of query",
+         TILING),
+    Case(BASE | both(9, 64),
+         "key and value must have as many dimensions as query, not (9, 64) and (9, 64) with (5, "
+         "4, 32); reshape them", INVALID),
+    Case(BASE | both(9, 2, 64),
+         "key must have the requests of query, num_key_value_heads heads and as many columns, not "
+         "(9, 2, 64) with query (5, 4, 32) and 2 heads in TND; pass it so",
+         TILING, BASE | {"query": ones(5, 4, 64)} | both(9, 2, 64)),
+    Case(BSND | both(3, 20, 2, 64),
+         "key must have the requests of query, num_key_value_heads heads and as many columns, not "
+         "(3, 20, 2, 64) with query (2, 6, 4, 64) and 2 heads in BSND; pass it so", TILING),
+    Case(PAGED | both(5, 32),
+         "key and value must have 3, 4 or 5 dimensions with a block_table, not (5, 32) and (5, "
+         "32); reshape the cache", INVALID),
+    Case(PAGED | both(5, 16, 2, 32),
+         "key must have shape (blocks, block_size, heads x columns), (blocks, heads, block_size, "
+         "columns) or (blocks, heads, columns / 16, block_size, 16) with a block_table, not (5, "
+         "16, 2, 32) for 2 heads of 32 columns; reshape the cache",
+         TILING, PAGED | both(5, 2, 16, 32) | {"query": ones(2, 4, 64)} | both(5, 2, 16, 64)),
+    Case(PAGED | {"value": ones(5, 32, 64)},
+         "value must have the shape of key, but for columns, not (5, 32, 64) with (5, 16, 64); "
+         "pass as many tokens", TILING),
+    Case(BASE | {"value": ones(8, 2, 32)},
+         "value must have the shape of key, but for columns, not (8, 2, 32) with (9, 2, 32); pass "
+         "as many tokens", TILING),
+    Case(ROPE | {"key_rope": None},
+         "query_rope and key_rope must be given together, not one of them alone; pass both",
+         TILING),
+    Case(BASE | {"value": ones(9, 2, 48)},
+         "a head of value must have at most as many columns as one of query, not 48 with 32; pad "
+         "query and key", TILING, BASE | {"query": ones(5, 4, 48)} | both(9, 2, 48)),
+    Case(ROPE | {"value": ones(2, 9, 2, 64)},
+         "a head of value must have as many columns as one of query with query_rope, not 64 with "
+         "128; pass rotated parts apart, and nothing else", TILING),
+    Case(BSND | {"value": ones(2, 20, 2, 32)},
+         "heads of query and of value must have as many columns, or 192 and 128, not 64 and 32; "
+         "pad value", TILING),
+    Case(BSND | {"query": ones(2, 6, 4, 528)} | both(2, 20, 2, 528),
+         "a head must have up to 512 columns, not 528; split the heads",
+         TILING, BSND | {"query": ones(2, 6, 4, 512)} | both(2, 20, 2, 512)),
+    Case(BSND | {"query": ones(2, 6, 4, 40)} | both(2, 20, 2, 40),
+         "a head must have a multiple of 16 columns, not 40; pad it",
+         TILING, BSND | {"query": ones(2, 6, 4, 48)} | both(2, 20, 2, 48)),
+    Case(ONE | {"query": ones(2, 1, 4, 40)} | both(2, 20, 2, 40),
+         "a head must have a multiple of 16 columns, not 40: what a kernel makes of others is not "
+         "known; pad it", LACKS, ONE | {"query": ones(2, 1, 4, 48)} | both(2, 20, 2, 48)),
+    Case(BSND | {"input_layout": "BSND_NBSD"},
+         "input_layout must be none of BSH_NBSD, BSND_NBSD, BNSD_NBSD and TND_NTD without "
+         "query_rope, not BSND_NBSD; pass BSND, and turn the output round",
+         TILING, BSND | {"input_layout": "BSND_BNSD"}),
+    Case(BSND | {"input_layout": "BSND_BNSD", "query": ones(2, 6, 4, 32)} | both(2, 20, 2, 32),
+         "a head must have 64 or 128 columns in NTD, NTD_TND, BSH_BNSD or BSND_BNSD, not 32; pad "
+         "it, or pass BSND", TILING, BSND | {"query": ones(2, 6, 4, 32)} | both(2, 20, 2, 32)),
+    Case(ROPE | {"query_rope": ones(2, 3, 4, 32)},
+         "query_rope and key_rope must have the shapes of query and key with 64 columns a head, "
+         "not (2, 3, 4, 32) and (2, 9, 2, 64) with (2, 3, 4, 128) and (2, 9, 2, 128); pass them "
+         "so", TILING),
+    Case(ROPE | {"query": ones(2, 3, 4, 256)} | both(2, 9, 2, 256),
+         "a head must have 128 or 512 columns with query_rope, not 256; pad it", TILING),
+    Case(MLA | {"num_heads": 3, "query": ones(2, 1, 3, 512), "query_rope": ones(2, 1, 3, 64)},
+         "1, 2, 4 and so on to 128 query heads must share one head of keys of 512 columns, not 3 "
+         "and 1; pad the heads of query", TILING),
+    Case(MLA | {"input_layout": "BSND_BNSD"},
+         "input_layout must be BSH, BSND, BNSD, TND, BSH_NBSD, BSND_NBSD, BNSD_NBSD or TND_NTD "
+         "with heads of 512 columns and query_rope, not BSND_BNSD; choose one of these", TILING),
+    Case(MLA | {"sparse_mode": 1, "atten_mask": bytes_of(1, 1, 9)},
+         "sparse_mode must be 0, 3, 4 or 9 with heads of 512 columns and query_rope, not 1; "
+         "choose one of these", TILING),
+    Case(ROPE | {"input_layout": "BSND_NBSD"},
+         "input_layout must be none of BSH_NBSD, BSND_NBSD, BNSD_NBSD and TND_NTD with heads of "
+         "128 columns, not BSND_NBSD; pass BSND", TILING),
+    Case(BASE | {"actual_seq_lengths": None},
+         "actual_seq_lengths must be given in TND and NTD, not None; pass a list", TILING),
+    Case(BASE | {"actual_seq_lengths_kv": None},
+         "actual_seq_lengths_kv must be given in TND and NTD, not None; pass a list", TILING),
+    Case(BSH | {"actual_seq_lengths_kv": None},
+         "actual_seq_lengths_kv must be given with a block_table, not None; pass the keys of each "
+         "request", TILING),
+    Case(BSND | {"actual_seq_lengths_kv": [-1, 9]},
+         "lengths must be at least 0, not [6, 6] and [-1, 9]; pass the tokens of each request",
+         TILING, BSND | {"actual_seq_lengths_kv": [0, 9]}),
+    Case(BSND | {"actual_seq_lengths_kv": [1] * 65537},
+         "actual_seq_lengths and actual_seq_lengths_kv must have up to 65536 entries, not more; "
+         "split the call", TILING, BSND | {"actual_seq_lengths_kv": [1] * 65536}),
+    Case(BASE | {"actual_seq_lengths": [6, 5]},
+         "lengths must not fall in TND and NTD, where each is the sum of those so far, not [6, 5] "
+         "and [4, 9]; pass the sums", TILING),
+    Case(BASE | {"actual_seq_lengths_kv": [9]},
+         "actual_seq_lengths_kv must have as many entries as actual_seq_lengths, not [2, 5] and "
+         "[9]; pass one for each request", TILING),
+    Case(PAGED | {"actual_seq_lengths_kv": [20]},
+         "actual_seq_lengths_kv must have an entry for each request, not [1, 2] and [20]: a card "
+         "would read elsewhere; pass one for each request",
+         INVALID, PAGED | {"actual_seq_lengths_kv": [20, 5, 7]}),
+    Case(BASE | {"actual_seq_lengths": [2, 4]},
+         "the last entry of actual_seq_lengths must be the tokens of query, not [2, 4] and [4, 9] "
+         "for 5; pass the sums of the lengths", TILING),
+    Case(BASE | {"input_layout": "NTD", "query": ones(4, 5, 64), "actual_seq_lengths": [2, 4]}
+        | both(2, 9, 64),
+         "the last entry of actual_seq_lengths must be the tokens of query, not [2, 4] and [4, 9] "
+         "for 5: what is left of the output is not known; pass the sums of the lengths",
+         LACKS, BASE | {"input_layout": "NTD", "query": ones(4, 5, 64)} | both(2, 9, 64)),
+    Case(BASE | {"actual_seq_lengths_kv": [4, 5]},
+         "the last entry of actual_seq_lengths_kv must be the tokens of key, not [2, 5] and [4, "
+         "5] for 9; pass the sums of the lengths", TILING),
+    Case(BSND | {"query": ones(3, 6, 4, 64)} | both(3, 20, 2, 64),
+         "lengths must have one entry, or one for each request, not [6, 6] and [20, 9] for 3; "
+         "pass as many",
+         TILING, BSND | {"actual_seq_lengths": [6], "actual_seq_lengths_kv": [20, 9, 7]}),
+    Case(BSND | {"actual_seq_lengths": [6, 7]},
+         "actual_seq_lengths must be at most the tokens of query, not [6, 7] and [20, 9] for 6; "
+         "pass lengths that fit", TILING),
+    Case(BSND | {"actual_seq_lengths_kv": [21, 7]},
+         "actual_seq_lengths_kv must be at most the tokens of key, not [6, 6] and [21, 7] for 20; "
+         "pass lengths that fit", TILING),
+    Case(PAGED | {"block_size": 128},
+         "block_size must be that of the cache, not 128 of 16; pass 16", TILING),
+    Case(PAGED | both(5, 24, 64) | {"block_size": 24},
+         "block_size must be a multiple of 16 up to 1024, not 24; make the cache so", TILING),
+    Case(BSH | {"query": ones(2, 6, 128)} | both(4, 2, 2, 128, 16),
+         "a head must have 64 or 128 columns in a cache of 5 dimensions, not 32; make it (blocks, "
+         "block_size, heads x columns)",
+         TILING, BSH | {"query": ones(2, 6, 128)} | both(4, 128, 64)),
+    Case(PAGED | {"block_table": table(2)},
+         "block_table must have two dimensions and entries, not (2,); pass a row for each request",
+         TILING),
+    Case(PAGED | {"block_table": table(2, 1)},
+         "block_table must have a row for each request, as long as the blocks of the longest, not "
+         "(2, 1) for 2 of up to 20 keys: a card would read elsewhere; pass them all", INVALID),
+    Case(TALL | {"block_table": table(3, 2)},
+         "block_table must have as many rows as there are requests in TND and NTD, not 3 for 2; "
+         "leave the others out", TILING, TALL),
+    Case(PAGED | {"block_table": table(2, 2) + 5},
+         "block_table must name blocks of the cache, not 5 of 5: a card would read elsewhere; "
+         "correct it", INVALID),
+    Case(BASE | {"sparse_mode": 5},
+         "sparse_mode must be 0, 1, 2, 3 or 4, or 9 with query_rope, not 5; choose one of these",
+         TILING),
+    Case(BASE | {"sparse_mode": 9},
+         "sparse_mode must be 0, 1, 2, 3 or 4 without query_rope, not 9; choose one of these",
+         TILING),
+    Case(BASE | {"inner_precise": 4},
+         "inner_precise must lie in [0, 3], not 4; choose one of these", TILING),
+    Case(BASE | {"atten_mask": None},
+         "atten_mask must be given with sparse_mode 1 to 4, not None; pass one of the tokens and "
+         "keys with 1, numpy.triu(..., 1) of 2048 x 2048 with 2 to 4", TILING),
+    Case(BSND | {"sparse_mode": 1},
+         "atten_mask must be given with sparse_mode 1 to 4, not None; pass one of the tokens and "
+         "keys with 1, numpy.triu(..., 1) of 2048 x 2048 with 2 to 4",
+         TILING, BSND | {"sparse_mode": 1, "atten_mask": bytes_of(6, 20)}),
+    Case(BASE | {"sparse_mode": 0},
+         "sparse_mode must be 3 or 4 with a mask in TND where query heads share keys, not 0; pass "
+         "3 with the stencil, or no mask", TILING, BASE | {"sparse_mode": 0, "atten_mask": None}),
+    Case(EACH | {"atten_mask": bytes_of(3, 5)},
+         "atten_mask must have 3 or 4 dimensions but in BSH, BSND, BNSD or BNSD_BSND without "
+         "query_rope, not (3, 5); reshape it", TILING, EACH),
+    Case(BSND | {"atten_mask": bytes_of(6, 19)},
+         "atten_mask must have shape (tokens, keys), (1 or requests, tokens, keys) or (1 or "
+         "requests, 1, tokens, keys), of one token a request (requests, keys), or more of the "
+         "last two, with sparse_mode 0 or 1, not (6, 19) for 2 requests of 6 and 20; pass a "
+         "number for each token and key", TILING, BSND | {"atten_mask": bytes_of(2, 7, 24)}),
+    Case(BSND | {"atten_mask": bytes_of(2, 2, 6, 20)},
+         "atten_mask must have shape (tokens, keys), (1 or requests, tokens, keys) or (1 or "
+         "requests, 1, tokens, keys), of one token a request (requests, keys), or more of the "
+         "last two, with sparse_mode 0 or 1, not (2, 2, 6, 20) for 2 requests of 6 and 20; pass a "
+         "number for each token and key", TILING, BSND | {"atten_mask": bytes_of(2, 1, 6, 20)}),
+    Case(ONE | {"atten_mask": bytes_of(1, 20)},
+         "atten_mask must have shape (tokens, keys), (1 or requests, tokens, keys) or (1 or "
+         "requests, 1, tokens, keys), of one token a request (requests, keys), or more of the "
+         "last two, with sparse_mode 0 or 1, not (1, 20) for 2 requests of 1 and 20; pass a "
+         "number for each token and key", TILING, ONE | {"atten_mask": bytes_of(2, 21)}),
+    Case(ONE | {"atten_mask": STENCIL, "sparse_mode": 3},
+         "atten_mask must have shape (tokens, keys), (1 or requests, tokens, keys) or (1 or "
+         "requests, 1, tokens, keys), of one token a request (requests, keys), or more of the "
+         "last two, with sparse_mode 0 or 1, not (2048, 2048) for 2 requests of 1 and 20; pass a "
+         "number for each token and key", TILING, ONE | {"sparse_mode": 3}),
+    Case(BSH | {"atten_mask": bytes_of(6, 255)},
+         "atten_mask must have shape (tokens, keys), (1 or requests, tokens, keys) or (1 or "
+         "requests, 1, tokens, keys), of one token a request (requests, keys), or more of the "
+         "last two, with sparse_mode 0 or 1, not (6, 255) for 2 requests of 6 and 256; pass a "
+         "number for each token and key", TILING, BSH | {"atten_mask": bytes_of(6, 384)}),
+    Case(BASE | {"atten_mask": STENCIL[:5, :9].copy()},
+         "atten_mask must be 2048 x 2048 with sparse_mode 2, 3 or 4, not (5, 9); pass "
+         "numpy.triu(..., 1), whatever the lengths are",
+         TILING, BASE | {"atten_mask": STENCIL[None].copy()}),
+    Case(BASE | {"atten_mask": STENCIL.T.copy()},
+         "atten_mask must have ones above its diagonal alone with sparse_mode 2, 3 or 4, not "
+         "others: a card would hide other keys; pass numpy.triu(..., 1)", INVALID),
+    Case(BSND | {"atten_mask": bytes_of(6, 20), "pre_tokens": -1, "next_tokens": -1},
+         "pre_tokens and next_tokens must not both be negative with a mask, nor leave no band, "
+         "not -1 and -1; pass 0 or more for both",
+         TILING, BSND | {"atten_mask": bytes_of(6, 20), "pre_tokens": -1, "next_tokens": 1}),
+    Case(BSND | {"atten_mask": STENCIL, "sparse_mode": 4, "pre_tokens": 0, "next_tokens": -4},
+         "pre_tokens and next_tokens must not both be negative with a mask, nor leave no band, "
+         "not 0 and -4; pass 0 or more for both",
+         TILING, BSND | {"atten_mask": STENCIL, "sparse_mode": 4, "pre_tokens": 4}),
+    Case(PAGED | {"template": "FIA"},
+         "a head must have 64, 128 or 192 columns in TND where FIA takes the call, not 32; pad it",
+         TILING, TALL),
+    Case(BASE | {"pse_shift": ones(5, 4, 32)},
+         "pse_shift, paddings, prefixes and scales of the output must be None but in BSH, BSND, "
+         "BNSD or BNSD_BSND without query_rope, not given; leave them out", TILING),
+    Case(BSND | {"pse_shift": ones(5, 4, 32)},
+         "parameters that are not simulated must be None, and modes 0, not pse_shift=an array of "
+         "float16 (5, 4, 32); leave it out", LACKS),
+    Case(MLA,
+         "query_rope must be None with heads of 512 columns, not given: the kernel that takes it "
+         "is not simulated; call operators for its products and its softmax", LACKS),
+    Case(ROPE,
+         "query_rope must be None, not given: the kernel that takes it is not simulated; put it "
+         "behind the columns of query and key, and pad value to as many",
+         LACKS, ROPE | {"query_rope": None, "key_rope": None}),
+    Case(BSND | {"query": ones(2, 6, 4, 192), "key": ones(2, 20, 2, 192)}
+         | {"value": ones(2, 20, 2, 128)},
+         "heads of query and of value must have as many columns, not 192 and 128: the kernel that "
+         "takes them is not simulated; pad value",
+         LACKS, BSND | {"query": ones(2, 6, 4, 192)} | both(2, 20, 2, 192)),
+    Case(BSH | both(4, 2, 4, 128, 16),
+         "a cache must have 3 or 4 dimensions, not (4, 2, 4, 128, 16): fractals are not "
+         "simulated; make it (blocks, block_size, heads x columns)", LACKS),
+    Case(BASE | {"num_key_value_heads": 4, "inner_precise": 2} | both(9, 4, 32),
+         "inner_precise must be 0 or 1 in TND where no query heads share keys, not 2: what it "
+         "corrects there is not known; pass 0",
+         LACKS, BASE | {"num_key_value_heads": 4, "inner_precise": 1} | both(9, 4, 32)),
+    Case(ONE | {"query": ones(2, 1, 2, 256), "num_heads": 2} | both(2, 20, 2, 256),
+         "heads must have other than 256 columns where each request has one token and num_heads "
+         "heads of keys without a block_table, not 256: the older kernel that takes these is not "
+         "simulated; put the keys in pages", LACKS),
 ]  # fmt: skip
-PAGED_ROWS = [
-    Row({"actual_seq_lengths_kv": None}, "actual_seq_lengths_kv must be given with a block_table, "
-        "not None; pass the keys of each request", {}, NEW),
-    Row(dict.fromkeys(("key", "value"), ones(5, 16, 2, 32)), "key must have shape (blocks, "
-        "block_size, 64) or (blocks, 2, block_size, 32) with a block_table, not (5, 16, 2, 32); "
-        "reshape the cache", {}, NEW),
-    Row({"block_size": 128},
-        "block_size must be that of the cache, 16, not 128; pass 16", {}, NEW),
-    Row(dict.fromkeys(("key", "value"), ones(5, 24, 64)) | {"block_size": 24}, "block_size must be "
-        "a multiple of 16 up to 1024, not 24; make the cache so", {}, NEW),
-    Row({"block_table": ones(2, 1, dtype=np.int32)}, "block_table must have shape (2, blocks of "
-        "the longest request), at least 2 of them, not (2, 1); pass a row for each request", {},
-        NEW),
-    Row({"block_table": np.full((2, 2), 9, np.int32)}, "block_table must name blocks in [0, 5) of "
-        "the cache, not 9 for request 0; a card would read elsewhere: correct it", {}, NEW),
+WARNED = [
+    Case(BSND | {"query": ones(2, 6, 257, 16), "num_heads": 257, "num_key_value_heads": 257}
+        | both(2, 20, 257, 16),
+         "by the document num_heads must be at most 256, not 257; split the call"),
+    Case(BSND | {"query": ones(2, 6, 65, 64), "num_heads": 65, "num_key_value_heads": 1}
+        | both(2, 20, 1, 64),
+         "by the document at most 64 query heads must share a head of keys, not 65; repeat the "
+         "keys"),
+    Case(BASE | {"query": ones(4097, 4, 32), "actual_seq_lengths": [*range(1, 4098)]}
+         | {"actual_seq_lengths_kv": [*range(1, 4098)]}
+        | both(4097, 2, 32),
+         "by the document actual_seq_lengths must have at most 4096 entries in TND and NTD, not "
+         "4097; split the call"),
+    Case({"query": ones(65537, 1, 16)} | both(65537, 1, 16),
+         "by the document query must have at most 65536 requests, not 65537; split the call"),
+    Case(long(2, 20_971_521),
+         "by the document a request must have at most 20971520 keys, not 20971521; split it"),
+    Case(long(1, 262_145),
+         "by the document a request of one token must have at most 262144 keys, not 262145; split "
+         "it"),
+    Case(ONE | {"block_table": table(2, 1), "block_size": 1024, "actual_seq_lengths_kv": [9, 9]}
+        | both(2, 1024, 128),
+         "by the document block_size must be at most 512 with one token a request, not 1024; make "
+         "the cache so"),
+    Case(BSH | both(14, 16, 128) | {"block_size": 16, "block_table": table(2, 13)},
+         "by the document block_size must be 128, 256, 384 or 512 with several tokens a request, "
+         "not 16; make the cache so"),
+    Case(BSH | both(4, 2, 128, 64),
+         "by the document a cache (blocks, heads, block_size, columns) must go with BNSD or TND, "
+         "not BSH; make it (blocks, block_size, heads x columns)"),
+    Case(ONE | {"inner_precise": 2},
+         "by the document inner_precise must be 0 or 1 with one token a request, not 2; pass 0"),
+    Case(ONE | {"input_layout": "BNSD_BSND", "query": ones(2, 4, 1, 64)} | both(2, 2, 20, 64),
+         "by the document input_layout must be another one with one token a request, not "
+         "BNSD_BSND; pass BNSD"),
+    Case(BSH | {"atten_mask": bytes_of(6, 256)},
+         "by the document atten_mask must have a column for each token of all blocks of "
+         "block_table, not (6, 256); pad it with ones"),
 ]  # fmt: skip
 
 
-@on_each_line(ROWS)
-def test_each_constraint(series: str, rows: list[Row]) -> None:
-    for row in rows:
-        assert_refused(OP, BASE | row.wrong, row, series)
-        assert_accepted(OP, BASE | row.right, series)
+def taken(call: dict[str, Any]) -> None:
+    """*call* gives what the reference gives, and says nothing."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = run(OP, device=A2, timing=False, **call).output
+    assert_all_same(found, ops.load(OP).reference(**call))
 
 
-@on_each_line(PAGED_ROWS)
-def test_each_constraint_of_pages(series: str, rows: list[Row]) -> None:
-    for row in rows:
-        assert_refused(OP, PAGED | row.wrong, row, series)
-    assert_accepted(OP, PAGED, series)
+def refused(call: dict[str, Any], op: str = OP) -> OpError:
+    with pytest.raises(OpError) as caught:
+        ops.load(op).check(devices.load(A2), **call)
+    return caught.value
+
+
+@pytest.mark.parametrize("case", REFUSED, ids=lambda case: case.message[:60])
+def test_each_rule_refuses_what_breaks_it(case: Case) -> None:
+    error = refused(case.wrong)
+    assert str(error) == f"{OP}: {case.message} [{case.code}]"
+    assert error.code is case.code
+
+
+RIGHT = {id(case.right): case.right for case in REFUSED}
+
+
+@pytest.mark.parametrize("call", RIGHT.values())
+def test_what_fulfils_a_rule_is_taken(call: dict[str, Any]) -> None:
+    taken(call)
+
+
+@pytest.mark.parametrize("call", [PAGED, BSND, ONE, BSH, TALL, EACH])
+def test_calls_that_break_no_rule_are_taken(call: dict[str, Any]) -> None:
+    taken(call)
+
+
+@pytest.mark.parametrize("case", WARNED, ids=lambda case: case.message[:60])
+def test_what_the_document_alone_excludes_is_taken_with_a_warning(case: Case) -> None:
+    with pytest.warns(DocumentWarning, match=f"^{re.escape(f'{OP}: {case.message}')}$") as warned:
+        ops.load(OP).check(devices.load(A2), **case.wrong)
+    assert len(warned) == 1
+
+
+def test_nothing_is_warned_of_in_a_call_that_is_refused() -> None:
+    refused(WARNED[0].wrong | {"inner_precise": 4})
+
+
+def test_every_rule_is_broken_by_a_case() -> None:
+    """Those of int8 stand with its kernel."""
+    said = {(case.message.removeprefix("by the document "), case.code) for case in REFUSED + WARNED}
+    broken = [
+        any(
+            text.startswith(f"{rule.must}, not ") and rule.checked.code is code
+            for text, code in said
+        )
+        for rule in RULES
+        if rule.scope not in (INT8, DIGITS, OFFSET, INCRE)
+    ]
+    assert all(broken)
+
+
+def test_what_a_warning_speaks_of_runs_as_the_reference() -> None:
+    call = BSH | both(14, 2, 16, 64) | {"block_size": 16, "block_table": table(2, 13)}
+    with pytest.warns(DocumentWarning) as warned:
+        found = run(OP, device=A2, timing=False, **call).output
+    assert len(warned) == 2
+    assert_all_same(found, ops.load(OP).reference(**call))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (BASE | {"scale": np.nan}, "scale must be a finite number of fp32, not nan; pass 1 / "
+         "sqrt(columns of a head), say"),
+        (BASE | {"actual_seq_lengths": [2.5, 5]}, "actual_seq_lengths[0] must be an integer, not "
+         "2.5; pass one without quotes or a point"),
+        (BASE | {"actual_seq_lengths": []}, "actual_seq_lengths must have an entry for each "
+         "request, not be empty; pass the lengths"),
+        (BASE | {"antiquant_mode": 1}, "antiquant_mode must be 0 with no antiquant_scale on Atlas "
+         "A2, not 1; pass 0"),
+        (BASE | {"template": "PFA"}, "template must be FAI, FAI-FD, FAI-DEC, FIA, IFA or IFA-ATB, "
+         "not 'PFA'; leave it out to get the vendor's choice"),
+        (BASE | {"template": "IFA"}, "template 'IFA' can run only if key and value are int8 "
+         "without offsets; leave it out to get the vendor's choice"),
+        (BASE | {"template": "FAI-FD"}, "template 'FAI-FD' can run only if the cache is in pages; "
+         "leave it out to get the vendor's choice"),
+    ],
+)  # fmt: skip
+def test_what_is_no_value_at_all_is_refused(wrong: dict[str, Any], message: str) -> None:
+    assert str(refused(wrong)) == f"{OP}: {message} [161002]"
 
 
 def test_what_is_not_simulated_may_be_left_out() -> None:
     operator = ops.load(OP)
     known = {*ATTRIBUTES, *(name for row in operator.support for name in row.entries)}
     others = [each for each in operator.parameters if each.name not in known]
-    assert len(others) == 17
+    assert len(others) == 12
     assert {(each.default, each.by_name) for each in others} == {(None, True)}
+
+
+# ---- rotated parts and latent keys, as vllm-ascend passes them ----
+
+DECODE = {"query": ones(2, 8, 1, 512), "query_rope": ones(2, 8, 1, 64), "input_layout": "BNSD_NBSD"}
+DECODE |= both(4, 1, 128, 512) | {"key_rope": ones(4, 1, 128, 64), "num_heads": 8}
+DECODE |= {"num_key_value_heads": 1, "block_table": table(2, 2), "block_size": 128}
+DECODE |= {"actual_seq_lengths_kv": [200, 9]}
+FRACTALS = DECODE | both(4, 1, 32, 128, 16) | {"key_rope": ones(4, 1, 4, 128, 16)}
+FRACTALS |= {"query": ones(2, 1, 8, 512), "query_rope": ones(2, 1, 8, 64)}
+FRACTALS |= {"input_layout": "BSND_NBSD"}
+SEVERAL = DECODE | {"query": ones(4, 8, 512), "query_rope": ones(4, 8, 64), "sparse_mode": 3}
+SEVERAL |= {"input_layout": "TND_NTD", "atten_mask": STENCIL, "actual_seq_lengths": [2, 4]}
+PREFILL = BASE | both(9, 4, 128) | {"query": ones(5, 4, 128), "num_key_value_heads": 4}
+PREFILL |= {"query_rope": ones(5, 4, 64), "key_rope": ones(9, 4, 64), "softmax_lse_flag": True}
+
+
+@pytest.mark.parametrize(
+    ("call", "sizes", "is_nz"),
+    [
+        (DECODE, (512, 512, 64), False),
+        (FRACTALS, (512, 512, 64), True),
+        (SEVERAL, (512, 512, 64), False),
+        (PREFILL, (128, 128, 64), False),
+    ],
+)
+def test_rotated_parts_fulfil_all_rules_and_are_not_simulated(
+    call: dict[str, Any], sizes: tuple[int, int, int], is_nz: bool
+) -> None:
+    error = refused(call)
+    assert error.code is LACKS
+    assert str(error).startswith(f"{OP}: query_rope must be None")
+    operator, spec = ops.load(OP), devices.load(A2)
+    every = {each.name: call.get(each.name, each.default) for each in operator.parameters}
+    a = call_of(Contract(OP, spec, arguments=every, support=operator.support)).attention
+    assert (a.head_size, a.value_size, a.rope_size) == sizes
+    assert (a.paging is not None and a.paging.is_nz) == is_nz
+
+
+def test_the_output_may_have_heads_before_requests() -> None:
+    operator, spec = ops.load(OP), devices.load(A2)
+    every = {each.name: DECODE.get(each.name, each.default) for each in operator.parameters}
+    a = call_of(Contract(OP, spec, arguments=every, support=operator.support)).attention
+    place = np.arange(8 * 2 * 1 * 512).reshape(8, 2, 1, 512)[3, 1, 0, 0]
+    assert sides_of(a)["output"].at(request=1, head=3, token=0) == place
+
+
+def test_rotated_parts_may_be_put_behind_the_columns() -> None:
+    rotated = {name: PREFILL[f"{name}_rope"] for name in ("query", "key")}
+    parts = {name: np.concatenate([PREFILL[name], x], axis=2) for name, x in rotated.items()}
+    value = np.pad(PREFILL["value"], ((0, 0), (0, 0), (0, 64)))
+    taken(PREFILL | parts | {"value": value, "query_rope": None, "key_rope": None})
 
 
 # ---- choice ----
@@ -198,11 +563,21 @@ def test_the_plan_names_the_kernel_and_why() -> None:
     assert (found.template, found.plan.reason) == ("FAI", "layout TND with sparse_mode 3")
 
 
-def test_empty_queries_run_nothing() -> None:
-    call = BASE | {"query": HALF[:0], "actual_seq_lengths": [0, 0]}
+@pytest.mark.parametrize(
+    ("call", "shapes"),
+    [
+        (BASE | {"query": HALF[:0], "actual_seq_lengths": [0, 0]}, ((0, 4, 32), (0, 4, 1))),
+        (BASE | {"query": HALF[:0], "actual_seq_lengths": None}, ((0, 4, 32), (0, 4, 1))),
+        (BSND | {"query": ones(0, 6, 4, 64)}, ((0, 6, 4, 64), (0, 4, 6, 1))),
+        (BSND | {"query": ones(2, 0, 4, 64)}, ((2, 0, 4, 64), (2, 4, 0, 1))),
+    ],
+)
+def test_empty_queries_run_nothing(call: dict[str, Any], shapes: Any) -> None:
+    call = call | {"softmax_lse_flag": True}
     found = run(OP, **call, device=A2)
     assert found.plan is None
-    assert np.asarray(found.outputs["output"]).shape == (0, 4, 32)
+    assert tuple(np.asarray(x).shape for x in found.output) == shapes
+    assert_all_same(found.output, ops.load(OP).reference(**call))
 
 
 def test_a_spec_of_the_mask_is_believed() -> None:
@@ -225,18 +600,34 @@ def test_the_second_version_is_the_first_by_other_names() -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"num_query_heads": 0}, "num_query_heads must lie in [1, 256], not be 0; pass the heads "
-         "of query"),
+        ({"num_query_heads": 0}, "num_query_heads must be at least 1, not 0; pass the heads of "
+         "query"),
         ({"actual_seq_kvlen": [9]}, "actual_seq_kvlen must have as many entries as "
-         "actual_seq_qlen, 2, not 1; pass one for each request"),
-        ({"learnable_sink": HALF}, "learnable_sink must be None, not an array of float16 (5, 4, "
-         "32): quantised keys, offsets of scores, prefixes and rotated parts of a head are not "
-         "simulated; leave it out"),
-        ({"key_quant_mode": 1}, "key_quant_mode must be 0, not 1: quantised keys, offsets of "
-         "scores, prefixes and rotated parts of a head are not simulated; leave it out"),
+         "actual_seq_qlen, not [2, 5] and [9]; pass one for each request"),
+        ({"learnable_sink": HALF}, "parameters that are not simulated must be None, and modes 0, "
+         "not learnable_sink=an array of float16 (5, 4, 32); leave it out"),
+        ({"key_quant_mode": 1}, "parameters that are not simulated must be None, and modes 0, not "
+         "key_quant_mode=1; leave it out"),
     ],
 )  # fmt: skip
 def test_the_second_version_refuses_by_its_own_names(wrong: dict[str, Any], message: str) -> None:
     call = {NAMES.get(name, name): value for name, value in BASE.items()} | wrong
     with pytest.raises(OpError, match=rf"^{V2}: {re.escape(message)} \[\d+\]$"):
         run(V2, **call, device=A2)
+
+
+def test_the_second_version_warns_by_its_own_names() -> None:
+    call = {NAMES.get(name, name): value for name, value in BSND.items()}
+    call |= {"query": ones(2, 6, 65, 64), "num_query_heads": 257, "num_key_value_heads": 257}
+    call |= {"query": ones(2, 6, 257, 64)} | both(2, 20, 257, 64)
+    message = f"{V2}: by the document num_query_heads must be at most 256, not 257; split the call"
+    with pytest.warns(DocumentWarning, match=f"^{message}$"):
+        ops.load(V2).check(devices.load(A2), **call)
+
+
+def test_the_rules_are_a_table_of_the_document() -> None:
+    header, *lines = ops.load(V2).rules
+    assert header == ("calls", "what must hold", "who checks it", "code", "source")
+    assert len(lines) == len(RULES)
+    heads = ("all", "num_query_heads must be at most 256", "document", "warns", "document")
+    assert heads in lines

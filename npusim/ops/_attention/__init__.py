@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from warnings import catch_warnings, simplefilter
+
 from npusim import devices
 from npusim.data.dtypes import Array
+from npusim.data.errors import DocumentWarning
 from npusim.devices.schema import DeviceSpec
 from npusim.kernel.program import Block
-from npusim.ops._attention import fai, fia, ifa
+from npusim.ops._attention import fai, fia, ifa, ifa_atb
 from npusim.ops._attention.check import Problem
 from npusim.ops._attention.fai_tiling import Plan as FaiPlan
 from npusim.ops._attention.oracle import attend
@@ -38,7 +41,7 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
         return fai.build(spec, p.attention, plan)
     assert isinstance(plan, fia.Plan)
     names = *(each.name for each in p.inputs), *p.outputs
-    build_kernel = ifa.build if p.choice.template == "IFA" else fia.build
+    build_kernel = {"IFA": ifa.build, "IFA-ATB": ifa_atb.build}.get(p.choice.template, fia.build)
     return build_kernel(spec, p.attention, names, plan)
 
 
@@ -49,6 +52,9 @@ def oracle_of(operator: Operator, given: Given) -> tuple[Array, Array]:
     """
     spec = given.spec or devices.load(CHIP)
     arguments = {each.name: getattr(given, each.name) for each in operator.parameters}
-    problem = operator.check(spec, **arguments)
+    with catch_warnings():
+        # The call itself has warned.
+        simplefilter("ignore", DocumentWarning)
+        problem = operator.check(spec, **arguments)
     assert isinstance(problem, Problem)
     return attend(problem, spec, given.cube_order)

@@ -25,6 +25,8 @@ from npusim.kernel.views import GmView
 
 L0 = 128
 """Rows, columns and k of a product in L0."""
+LINE_ENTRIES = 16
+"""Entries of the block table in 64 bytes, a line of the scalar unit's cache."""
 
 
 class Piece(NamedTuple):

@@ -52,6 +52,7 @@ from npusim.kernel.steps import GmViews, Step, column
 from npusim.kernel.views import GmView, repeat
 from npusim.kernel.wide_plane import by_rows, spread
 from npusim.ops._attention.cube import L0, MatrixCore, Piece
+from npusim.ops._attention.fai_places import KEYS, Places
 from npusim.ops._attention.fai_tiling import TASK_ROWS, TILE, Form, Node, Plan, Tile, Work, work_of
 from npusim.ops._attention.fai_vector import (
     AHEAD,
@@ -65,7 +66,6 @@ from npusim.ops._attention.fai_vector import (
     store_heads,
     store_sums,
 )
-from npusim.ops._attention.places import KEYS, Places
 from npusim.ops._attention.problem import Attention
 
 LENGTHS_OF_A_LINE = 8

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from npusim.data.integers import ceil_div
 from npusim.kernel.rows import pieces
 from npusim.ops import _protocol
+from npusim.ops._attention.cube import LINE_ENTRIES
 from npusim.ops._attention.problem import Attention
 
 TASK_ROWS = 128
@@ -25,8 +26,6 @@ TILE = 512
 """Keys of a tile."""
 SLOTS = 3
 """Scores, probabilities and products have so many each, for each group of cores."""
-ENTRIES_OF_A_LINE = 16
-"""Entries of the block table in 64 bytes, a line of the scalar unit's cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +102,23 @@ class Form:
             low = None if self.starts is None else self.starts - start
             hides_low = low is not None and low + self.tokens > 1
             yield Tile(index, keys, diagonal if hides else None, low if hides_low else None)
+
+    @property
+    def seeing(self) -> tuple[int, int]:
+        """Tokens [first, end) that see a key."""
+        first = 0 if self.sees is None else max(0, 1 - self.sees)
+        return first, self.tokens if self.starts is None else min(
+            self.tokens, self.keys - self.starts
+        )
+
+    def blind(self, part: Part) -> Iterator[tuple[int, int]]:
+        """Rows of *part* that see no key: first ones, counted from its own, and how many."""
+        first, end = self.seeing
+        last = part.token + part.tokens
+        for start, stop in ((part.token, min(first, last)), (max(end, part.token), last)):
+            if start < stop:
+                for head in range(part.heads):
+                    yield head * part.tokens + start - part.token, stop - start
 
     @property
     def whole(self) -> Part:
@@ -188,6 +204,9 @@ def tasks_of(a: Attention) -> Iterator[Task]:
             for kv_head in range(a.kv_heads):
                 for head, heads in pieces(a.group, together):
                     form = Form(heads, count, keys, sees, starts, pages, entry, first_tile)
+                    if form.seeing[0] >= form.seeing[1]:
+                        # As a request without keys.
+                        form = Form(heads, count, 0, None)
                     yield Task(request, kv_head * a.group + head, token, page, form)
 
 
@@ -223,8 +242,8 @@ def _seen(a: Attention, request: int, token: int) -> tuple[int, int | None, int 
     if last is None:
         return keys, None, starts
     first_sees = token + last + 1
-    # As if there were a whole block of tokens.
-    looked_at = min(keys, token + TASK_ROWS + last)
+    # As if there were a whole block of tokens, and no fewer keys than tokens.
+    looked_at = min(keys, token + TASK_ROWS + max(0, last))
     return looked_at, first_sees if first_sees < looked_at else None, starts
 
 
@@ -233,7 +252,7 @@ def _pages(a: Attention, request: int, keys: int) -> tuple[tuple[int, ...], int,
     if a.paging is None or keys == 0:
         return (), 0, 0
     table = a.paging.tables[request][: ceil_div(keys, a.paging.block_size)]
-    entry = request * a.paging.width % ENTRIES_OF_A_LINE
+    entry = request * a.paging.width % LINE_ENTRIES
     return tuple([page - table[0] for page in table]), table[0], entry
 
 

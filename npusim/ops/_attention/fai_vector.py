@@ -8,13 +8,15 @@
 
 Rows are taken as many at a time as 32 KiB of scores hold, 64 at most. They begin whole blocks
 apart; an instruction takes 64 columns of all rows, a repeat a row, and reduces eight rows at least.
+With inner_precise 1 all is fp16, twice as many in a repeat, and what is in between is not rounded.
 
 The mask of a tile is a piece of the stencil, which has ones above its diagonal: that whose diagonal
 is the tile's, from the last 32 columns that begin before it on. Of a band, whose rows do not see
 the first keys either, the zeros of another piece hide.
 
 Sources: see :mod:`npusim.ops._attention.fai` (epilogue/block). Assumed: where the mask lies as
-bytes, how the zeros come to hide, and that a task whose request has no keys gives zeros.
+bytes, how the zeros come to hide, that a task whose rows see no key gives zeros and such rows of
+another one are cleared at the end, and of fp16 how many rows are taken and how they are added up.
 """
 
 from __future__ import annotations
@@ -32,9 +34,10 @@ from npusim.isa import BLOCK_BYTES, Local
 from npusim.kernel.rows import pieces
 from npusim.kernel.vector_core import VectorCore
 from npusim.kernel.views import GmView, repeat
-from npusim.kernel.wide_plane import LANES, WidePlane, by_rows, padded, reduce_by_64, spread
+from npusim.kernel.wide_plane import WidePlane, by_rows, padded, reduce_by_repeat, spread
+from npusim.ops._attention.fai_places import Places
 from npusim.ops._attention.fai_tiling import SLOTS, Form, Part, Tile
-from npusim.ops._attention.places import Places
+from npusim.ops._attention.problem import MASK_EXTENT
 
 AHEAD = 2
 """Tiles by which Q @ K^T is ahead of P @ V."""
@@ -50,13 +53,18 @@ COLUMN_UNIT = 16
 """Rows of scores begin a multiple of so many elements apart."""
 MASK_UNIT = 32
 """Columns of the mask are taken from a multiple of so many on, and as many."""
-HIDDEN = -3e38
-"""What is added to a score that is hidden."""
+HIDDEN, HIDDEN_HALF = -3e38, -6e4
+"""What is added to a score that is hidden, and to one of fp16."""
 
 
-def rows_at_a_time(columns: int) -> int:
-    """Rows of so many columns that 32 KiB of fp32 hold."""
-    return min(MOST_ROWS, align_down(TILE_COUNT // align_up(columns, COLUMN_UNIT), BLOCK))
+Spans = tuple[tuple[int, int], ...]
+"""First rows, and how many."""
+
+
+def rows_at_a_time(columns: int, dtype: DType = FLOAT32) -> int:
+    """Rows of so many columns that 32 KiB of fp32 hold, or as many elements of another *dtype*."""
+    most = TILE_COUNT // align_up(columns, COLUMN_UNIT)
+    return min(MOST_ROWS, align_down(most, BLOCK_BYTES // dtype.nbytes(1)))
 
 
 def rounding_to(element: DType) -> RoundMode:
@@ -102,12 +110,18 @@ def store_sums(
     column: Local | None,
     views: tuple[GmView, ...],
     first: int = 0,
+    blind: Spans = (),
 ) -> None:
-    """*column*, or what is a block a row in *blocks*, to *views* of softmax_lse, head by head."""
+    """*column*, or what is a block a row in *blocks*, to *views* of softmax_lse, head by head.
+
+    That of *blind* rows, first ones and counts, is infinite.
+    """
     rows = sum(view.rows for view in views)
     if column is not None:
         spread(core, blocks, column)
         rows = column.count
+    for row, count in blind:
+        core.duplicate(blocks.at(row * BLOCK, count * BLOCK), inf)
     core.sync("vector", "mte3")
     store_heads(core, blocks, views, first, rows, BLOCK_BYTES)
     core.sync("mte3", "vector")
@@ -134,18 +148,21 @@ class Vector:
         # The vendor's tensors take all of the unified buffer.
         self.core = core = VectorCore("fai", spec, "aiv", alone=True)
         self._places, self._a = places, a
-        self._scores = core.vecin(FLOAT32, TILE_COUNT, 2)
+        self._type = a.work_type
+        self._scores = core.vecin(self._type, TILE_COUNT, 2)
         region = core.claim("ub", FLOAT32.nbytes(TILE_COUNT))
         with core.on_top_of(region):
             self._probabilities = core.vecout(a.element, TILE_COUNT, 2)
         self._wide_mask = region.of(FLOAT32, TILE_COUNT)
-        self._products = core.vecin(FLOAT32, TILE_COUNT)
-        self._output = core.tiles(FLOAT32, TILE_COUNT, "mte2", "mte3")
+        self._products = core.vecin(self._type, TILE_COUNT)
+        self._output = core.tiles(self._type, TILE_COUNT, "mte2", "mte3")
         self._blocks = core.tile(FLOAT32, 2048)
-        column = [core.tile(FLOAT32, MOST_ROWS) for _ in range(5)]
+        column = [core.tile(self._type, MOST_ROWS) for _ in range(5)]
         self._of_tile, self._now, self._largest, self._of_tile_sum, self._total = column
-        self._shrink = [core.tile(FLOAT32, MOST_ROWS) for _ in range(SLOTS)]
+        self._shrink = [core.tile(self._type, MOST_ROWS) for _ in range(SLOTS)]
+        self._scratch = self._blocks.as_dtype(self._type, 2048)
         self._mask = core.vecin(FLOAT16, TILE_COUNT) if a.has_mask else None
+        self._sums = core.tile(FLOAT32, MOST_ROWS) if self._type is FLOAT16 else None
         self._rounding = rounding_to(a.element)
 
     def task(self, form: Form, half: int, *_: GmView) -> None:
@@ -181,8 +198,9 @@ class Vector:
         """The piece of the stencil whose first row has zeros before key *diagonal*."""
         # Row i of the stencil has its first one at i + 1.
         shift = diagonal - 1 - first
-        top, left = max(0, shift) + part.token, max(0, -shift)
         columns = align_up(keys, MASK_UNIT)
+        # Far above its diagonal all of the stencil is ones.
+        top, left = max(0, shift) + part.token, min(max(0, -shift), MASK_EXTENT - columns)
         stencil = self._places.mask[top : top + part.tokens, left : left + columns]
         return Masked(first, keys, is_start, stencil)
 
@@ -205,21 +223,21 @@ class Vector:
         core, queue, pitch = self.core, self._mask, mask.stencil.columns
         assert queue is not None
         tile, count = queue.deque(), plane.rows * pitch
-        half, wide = tile[:count], self._wide_mask[:count]
+        half, wide = tile[:count], self._wide_mask.as_dtype(self._type, count)
         # 0 or 1: uint8 -> fp16 -> fp32
         core.cast(half, tile.as_dtype(UINT8)[TILE_COUNT : TILE_COUNT + count], "none")
         # What has been stored from there has left.
         core.sync("mte3", "vector")
-        core.cast(wide, half)
+        core.convert(wide, half)
         queue.free(tile)
         if mask.is_start:
             # 1 where the stencil has 0
             core.mul(wide, wide, -1.0)
             core.add(wide, wide, 1.0)
-        core.mul(wide, wide, HIDDEN)
+        core.mul(wide, wide, HIDDEN if self._type is FLOAT32 else HIDDEN_HALF)
         other = plane_of(wide, plane.rows, mask.keys, pitch)
         with core.independent():
-            for column, columns in pieces(mask.keys, LANES):
+            for column, columns in pieces(mask.keys, plane.lanes):
                 here = plane.block(mask.first + column, columns)
                 core.add(here, here, other.block(column, columns))
 
@@ -249,7 +267,7 @@ class Vector:
             core.cross_core_wait_flag("group", "mte2", SCORES_READY)
             core.sync("mte2", "mte3")
         width = max(columns, *(mask.stencil.columns for mask in masks), 0)
-        for row, rows in pieces(scores.rows, rows_at_a_time(width)):
+        for row, rows in pieces(scores.rows, rows_at_a_time(width, self._type)):
             if masks:
                 self._load_mask(masks[0].stencil, row, rows)
             if row == 0:
@@ -274,10 +292,10 @@ class Vector:
         core, rows, whole = self.core, plane.rows, plane.whole
         self._find_largest(plane, slot, is_first, row)
         # Probabilities: exp of what they are below the largest
-        by_rows(core, "sub", plane, spread(core, self._blocks, self._now.at(row, rows)))
+        by_rows(core, "sub", plane, spread(core, self._scratch, self._now.at(row, rows)))
         core.exp(whole, whole)
         narrow = self._probabilities.alloc()
-        core.cast(narrow[: whole.count], whole, self._rounding)
+        core.convert(narrow[: whole.count], whole, self._rounding)
         self._probabilities.enque(narrow)
         narrow = self._probabilities.deque()
         copy_out(core, narrow, probabilities, self._a.element.nbytes(plane.pitch))
@@ -291,7 +309,7 @@ class Vector:
             column.at(row, rows)
             for column in (self._of_tile, self._now, self._largest, self._shrink[slot])
         )
-        reduce_by_64(core, "max", of_tile, plane, self._blocks)
+        reduce_by_repeat(core, "max", of_tile, plane, self._scratch)
         if is_first:
             core.copy(padded(now), padded(of_tile))
         else:
@@ -304,7 +322,7 @@ class Vector:
         """The sum of each row so far to `total`."""
         core, rows = self.core, plane.rows
         of_tile, total = self._of_tile_sum.at(row, rows), self._total.at(row, rows)
-        reduce_by_64(core, "sum", of_tile, plane, self._blocks)
+        reduce_by_repeat(core, "sum", of_tile, plane, self._scratch)
         if is_first:
             core.copy(padded(total), padded(of_tile))
             return
@@ -318,15 +336,17 @@ class Vector:
         tile, places = tiles[number], self._places
         rows = slice(part.row, part.row + part.rows)
         products = places.products(tile.index, rows.stop)[rows, :]
-        keeps = part.rows <= rows_at_a_time(self._a.head_size)
+        keeps = part.rows <= rows_at_a_time(self._a.head_size, self._type)
         every = None if keeps else places.updated(rows.stop)[rows, :]
         outputs: tuple[GmView, ...] = ()
         sums: tuple[GmView, ...] = ()
+        blind: Spans = ()
         if number == len(tiles) - 1:
             outputs, sums = places.outputs(part), places.sums(part)
+            blind = tuple(form.blind(part))
             if form.is_piece:
                 outputs, sums = ((view,) for view in places.of_piece(part))
-        state = tile.index % SLOTS, number == 0, every, outputs, sums
+        state = tile.index % SLOTS, number == 0, every, outputs, sums, blind
         repeat(self.core, self._write_update, products, *state, keeps_slots=True)
 
     def _write_update(
@@ -337,6 +357,7 @@ class Vector:
         every: GmView | None,
         outputs: tuple[GmView, ...],
         sums: tuple[GmView, ...],
+        blind: Spans,
     ) -> None:
         """Products `(rows, columns)` onto the output; *outputs* and *sums* are there at the end.
 
@@ -345,7 +366,7 @@ class Vector:
         """
         core = self.core
         core.cross_core_wait_flag("group", "mte2", PRODUCTS_READY)
-        for row, rows in pieces(products.rows, rows_at_a_time(self._a.head_size)):
+        for row, rows in pieces(products.rows, rows_at_a_time(self._a.head_size, self._type)):
             here = slice(row, row + rows)
             if is_first or every is not None:
                 output = self._output.alloc()
@@ -357,36 +378,42 @@ class Vector:
             if not is_first:
                 self._shrink_and_add(output, products[here, :], slot, row)
             if outputs:
-                self._finish(output, row, rows, outputs)
+                self._finish(output, row, rows, outputs, blind)
             elif every is not None:
                 core.sync("vector", "mte3")
                 copy_out(core, output, every[here, :], every.row_bytes)
             if outputs or every is not None:
                 self._output.free(output)
         if outputs and products.rows:
-            self._finish_sums(products.rows, sums)
+            self._finish_sums(products.rows, sums, blind)
 
     def _shrink_and_add(self, output: Local, products: GmView, slot: int, row: int) -> None:
         """`O = O * shrink + products`, for rows of the core's from *row* on."""
         core, rows, columns = self.core, products.rows, products.columns
         loaded = core.load(self._products, products, columns)
         plane = plane_of(output, rows, columns)
-        by_rows(core, "mul", plane, spread(core, self._blocks, self._shrink[slot].at(row, rows)))
+        by_rows(core, "mul", plane, spread(core, self._scratch, self._shrink[slot].at(row, rows)))
         core.add(plane.whole, plane.whole, loaded[: plane.whole.count])
         self._products.free(loaded)
 
-    def _finish(self, output: Local, row: int, rows: int, views: tuple[GmView, ...]) -> None:
+    def _finish(
+        self, output: Local, row: int, rows: int, views: tuple[GmView, ...], blind: Spans
+    ) -> None:
         """Divide the output of *rows* of the core's from *row* on, and store it head by head."""
         core, plane = self.core, plane_of(output, rows, self._a.head_size)
-        by_rows(core, "div", plane, spread(core, self._blocks, self._total.at(row, rows)))
-        if views[0].dtype is not FLOAT32:
+        by_rows(core, "div", plane, spread(core, self._scratch, self._total.at(row, rows)))
+        for first, count in blind:
+            start, stop = max(first - row, 0), min(first + count - row, rows)
+            if start < stop:
+                core.duplicate(plane.row(start, 0, (stop - start) * plane.pitch), 0.0)
+        if views[0].dtype is not self._type:
             # fp32 -> the type of the query, where it lies
             narrow = output.as_dtype(self._a.element, plane.whole.count)
             core.cast(narrow, plane.whole, self._rounding)
         core.sync("vector", "mte3")
         store_heads(core, output, views, row, rows)
 
-    def _finish_sums(self, rows: int, views: tuple[GmView, ...]) -> None:
+    def _finish_sums(self, rows: int, views: tuple[GmView, ...], blind: Spans) -> None:
         """softmax_lse, ln of the sum and the largest score of each row, head by head."""
         if not views:
             return
@@ -394,7 +421,10 @@ class Vector:
         core.ln(found, self._total[:rows])
         core.add(found, found, self._largest[:rows])
         if views[0].pitch:
-            store_sums(core, self._blocks, found, views)
+            if self._sums is not None:
+                core.cast(self._sums[:rows], found, "none")
+                found = self._sums[:rows]
+            store_sums(core, self._blocks, found, views, blind=blind)
             return
         # Those of a piece lie together.
         core.sync("vector", "mte3")

@@ -27,35 +27,44 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
 
 from npusim.data.integers import align_down, align_up
 from npusim.data.layout import FRACTAL_ROWS
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import Local
 from npusim.kernel.cross_core import sync_all
-from npusim.kernel.launch import mixed_blocks
+from npusim.kernel.launch import CoreSteps, launch_mixed
 from npusim.kernel.matrices import L1Matrix, l1_rows
-from npusim.kernel.program import Binding, Block, Program
+from npusim.kernel.program import Binding, Block
 from npusim.kernel.rows import pieces
+from npusim.kernel.steps import Step
 from npusim.kernel.views import GmView, repeat
 from npusim.ops import _protocol
 from npusim.ops._attention.cube import L0, MatrixCore, Piece
 from npusim.ops._attention.fia_output import Finish, Output
-from npusim.ops._attention.fia_tiling import Tile, schedule
+from npusim.ops._attention.fia_tiling import schedule
 from npusim.ops._attention.fia_vector import (
+    FIRST,
     PRODUCT_READY,
     SCORES_READY,
+    SECOND,
+    TURNS,
     WEIGHTS_READY,
     Softmax,
     Vector,
+    step_of,
 )
-from npusim.ops._attention.places import Memory
+from npusim.ops._attention.places import Memory, Part
 from npusim.ops._attention.problem import Attention
 
 ALL_VECTORS = 10
 """Flag by which all vector cores wait for each other."""
-QUERY_READY = 6
-"""Flag: the vector cores have stored the digits of a row of tiles, where keys are int8."""
+OPERANDS_READY = 6
+"""Flag: the vector cores have stored the digits of a row of tiles, or the keys and values of one,
+where keys are int8."""
 STREAMED_GROUP = 64
 """Up to so many heads on one of keys, one token a request reads keys past the L2."""
 L2_SHARE = (6, 5)
@@ -129,27 +138,19 @@ def launch(
     shared = ("piece_out", "piece_max", "piece_sum")
     bound |= {name: Binding(name) for name in shared if name in plan.workspaces}
 
-    def program(group: int, half: int) -> Program:
-        """The program of vector core *half* of *group*."""
-        number = 2 * group + half
-        core.call("begin", {}, vector.raise_flags)
-        finish.write_empty(work.empty[number :: 2 * plan.block_dim])
-        tiles = tuple(work.tiles(group))
-        for index, now in enumerate(tiles):
-            softmax.begin(tiles, index, half)
-            softmax.call(now, index, half)
-            if index:
-                output.call(tiles[index - 1], index - 1, half)
-        if tiles:
-            output.call(tiles[-1], len(tiles) - 1, half)
-        if work.pieces:
-            core.call("end", {}, core.end_stage)
-            sync_all(core, "mte3", "mte2", ALL_VECTORS)
-            output.combine(work.combined[number])
-        return core.build()
-
-    return mixed_blocks(
-        plan.block_dim, lambda group: bound | memory.of_core(group), cube.program, program
+    vectors = np.arange(2 * plan.block_dim)
+    steps = [finish.empty(work.empty, vectors.size), *softmax.steps(), output.step()]
+    if work.pieces:
+        end = TURNS * (len(work.tiles) + 2)
+        last = np.full(vectors.size, end)
+        wait = partial(sync_all, core, "mte3", "mte2", ALL_VECTORS)
+        steps += [Step(core.end_stage, (), vectors, last), Step(wait, (), vectors, last)]
+        steps.append(output.combine(end))
+    return launch_mixed(
+        plan.block_dim,
+        CoreSteps(cube.core, cube.steps()),
+        CoreSteps(core, tuple(steps), vector.raise_flags),
+        lambda group: bound | memory.of_core(group),
     )
 
 
@@ -159,7 +160,7 @@ class Cube:
     def __init__(self, spec: DeviceSpec, memory: Memory) -> None:
         self._memory, self._width = memory, memory.width
         element = memory.factor
-        self._core = core = MatrixCore("fia", spec, element, alone=True)
+        self.core = self._core = core = MatrixCore("fia", spec, element, alone=True)
         row_bytes = element.nbytes(self._width)
         fits = align_down(SLICE_BYTES // row_bytes, FRACTAL_ROWS)
         self._slice_keys = min(fits, SLICE_KEYS if self._width <= NARROW else WIDE_KEYS)
@@ -172,29 +173,27 @@ class Cube:
         self._slices = core.tiles(element, of_slice, "mte2", "mte1", KEY_SLICES, "l1")
         core.claim_l0()
 
-    def program(self, core: int) -> Program:
-        """The program of cube core number *core*: scores are a tile ahead."""
-        tiles = list(self._memory.plan.tiles(core))
-        for index, now in enumerate(tiles):
-            self._call_scores(now, index)
-            if index:
-                self._call_product(tiles[index - 1], index - 1)
-        if tiles:
-            self._call_product(tiles[-1], len(tiles) - 1)
-        return self._core.build()
+    def steps(self) -> tuple[Step, ...]:
+        """All tiles; scores are one ahead of products."""
+        memory = self._memory
+        parts = [
+            Part(tile, 0, memory.copies * tile.piece.row_tile.rows) for tile in memory.plan.tiles
+        ]
+        scores, weights, product = (
+            memory.slots(name, parts) for name in ("scores", "weights", "product")
+        )
+        key, value = (memory.operands(name, parts) for name in ("key", "value"))
+        ends = np.array([x.ends for x in parts]).reshape(-1, 2).T
+        of_scores, of_product = (
+            (scores, *ends, memory.queries(parts), key),
+            (weights, product, value),
+        )
+        return (
+            step_of(parts, FIRST, 1, self._scores, *of_scores),
+            step_of(parts, SECOND, 1, self._product, *of_product),
+        )
 
     # ---- scores ----
-
-    def _call_scores(self, tile: Tile, index: int) -> None:
-        memory = self._memory
-        rows = memory.copies * tile.piece.row_tile.rows
-        scores = memory.slot("scores", index, rows, tile.keys)
-        if memory.copies == 1:
-            queries = memory.queries(tile.piece.row_tile)
-        else:
-            queries = (memory.slot("digits", tile.turn, rows, self._width),)
-        plain = tile.is_first, tile.is_last, queries, memory.keys("key", tile)
-        repeat(self._core, self._scores, scores, *plain, keeps_slots=True)
 
     def _scores(
         self,
@@ -206,8 +205,9 @@ class Cube:
     ) -> None:
         """(rows, width) @ (keys, width).T -> (rows, keys), a slice of keys at a time."""
         core = self._core
-        if is_first and self._memory.copies > 1:
-            core.cross_core_wait_flag("group", "mte2", QUERY_READY)
+        a = self._memory.plan.rows.a
+        if a.dequantises or (is_first and a.has_digits):
+            core.cross_core_wait_flag("group", "mte2", OPERANDS_READY)
         for first, rows in pieces(scores.rows, QUERY_SLICES * self._slice_rows):
             # All rows of a tile stay in L1 until the last of its keys, if they fit.
             stays = rows == scores.rows
@@ -276,14 +276,6 @@ class Cube:
         self._slices.free(tile)
 
     # ---- product ----
-
-    def _call_product(self, tile: Tile, index: int) -> None:
-        memory = self._memory
-        rows = memory.copies * tile.piece.row_tile.rows
-        weights = memory.slot("weights", index, rows, tile.keys)
-        product = memory.slot("product", index, rows, self._width)
-        found = memory.keys("value", tile)
-        repeat(self._core, self._product, weights, product, found, keeps_slots=True)
 
     def _product(self, weights: GmView, product: GmView, found: tuple[Piece, ...]) -> None:
         """(rows, keys) @ (keys, width) -> (rows, width), 128 rows at a time."""

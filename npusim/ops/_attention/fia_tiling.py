@@ -53,6 +53,8 @@ TOLERANCE = 2
 SPLIT_CORES, SPLIT_PAGED_KEYS = 2, 1024
 """Of keys of int8, cores share a row where there are that many cores for each head of each request,
 and in pages only where the longest request has more keys."""
+CHUNK_KEYS, CHUNK_ROWS = 256, 128
+"""Of a tile whose keys of int8 are dequantised; of rows that is assumed."""
 COMBINED_ROWS = 8
 """Rows of a row of tiles that a vector core puts together at a time."""
 
@@ -89,35 +91,30 @@ class Rows:
     @cached_property
     def by_token(self) -> bool:
         """Whether a token's heads come one after the other; else a head's tokens."""
-        return self.a.layout in ("BSH", "BSND", "TND")
-
-    @cached_property
-    def has_stencil(self) -> bool:
-        """Whether lengths say what is hidden: for one token a request the mode does not count."""
-        return self.a.is_stencil and (self.a.is_packed or self.a.longest_query > 1)
+        return self.a.layout.partition("_")[0] in ("BSH", "BSND", "TND")
 
     @cached_property
     def mask(self) -> Mask | None:
         """A mask that is taken as it is, `(requests or 1, tokens, keys)`."""
         a = self.a
-        if not a.has_mask or a.is_stencil:
+        if not a.has_own_mask:
             return None
-        *_, rows, keys = a.mask_shape
-        if len(a.mask_shape) == 2:
+        *outer, rows, keys = a.mask_shape
+        if not outer:
             # (tokens, keys), or (requests, keys) where each request has one token.
-            is_shared = a.longest_query > 1 or rows != a.requests
-            return Mask(keys, 0 if is_shared else keys)
-        is_shared = a.mask_shape[0] != a.requests
-        return Mask(keys, 0 if is_shared else rows * keys)
+            return Mask(keys, 0 if a.longest_query > 1 else keys)
+        return Mask(keys, rows * keys if outer[0] == a.requests else 0)
 
-    def window(self, request: int) -> tuple[int | None, int | None]:
-        """Keys `token + first` to `token + last` that a token sees, None without a bound."""
-        return self.a.window(request) if self.has_stencil else (None, None)
+    def reach(self, request: int) -> tuple[int | None, int | None]:
+        """Keys `token + first` to `token + last` whose tiles are looked at; None: no bound."""
+        a = self.a
+        # Within a tile such a mask hides alone.
+        return (-a.pre_tokens, a.next_tokens) if a.has_own_mask else a.window(request)
 
     def visible(self, request: int, row: int, rows: int) -> tuple[int, int]:
         """The keys `[start, end)` that some of the rows [row, row + rows) may see."""
         first, last = self._tokens(request, row, rows)
-        before, after = self.window(request)
+        before, after = self.reach(request)
         keys = self.a.kv_lengths[request]
         if before is not None and after is not None and before > after:
             return 0, 0
@@ -126,11 +123,13 @@ class Rows:
         return min(start, keys), max(end, 0)
 
     def blind(self, request: int) -> tuple[int, int]:
-        """Tokens up to the first number, and from the second one on, see no key at all."""
-        before, after = self.window(request)
+        """Tokens up to the first number, and from the second one on, give zeros."""
+        before, after = self.reach(request)
         queries, keys = self.a.query_lengths[request], self.a.kv_lengths[request]
         first = 0 if after is None else min(queries, max(0, -after))
-        last = queries if before is None else min(queries, max(0, keys - before))
+        # With such a mask the end is counted from the last token.
+        end = queries if self.a.has_own_mask else keys
+        last = queries if before is None else min(queries, max(0, end - before))
         return (first, last) if first < last and keys else (queries, queries)
 
     def _tokens(self, request: int, row: int, rows: int) -> tuple[int, int]:
@@ -181,13 +180,15 @@ def tile_sizes(rows: Rows) -> TileSizes:
     keys = PREFILL_KEYS
     if not is_prefill:
         keys = DECODE_KEYS[min(a.group // GROUP_STEP, len(DECODE_KEYS) - 1)]
-    if rows.has_stencil:
+    if a.is_stencil:
         keys = min(keys, STENCIL_KEYS)
+    if a.dequantises:
+        keys = CHUNK_KEYS
     if page is not None and keys > page.block_size:
         keys = align_down(keys, page.block_size)
     keys = min(keys, max(a.kv_lengths, default=0))
-    if is_prefill:
-        return TileSizes(keys, PREFILL_ROWS)
+    if a.dequantises or is_prefill:
+        return TileSizes(keys, CHUNK_ROWS if a.dequantises else PREFILL_ROWS)
     aligned = align_up(keys, KEYS_ALIGNED)
     return TileSizes(keys, next((n for most, n in ROWS_OF_KEYS if aligned <= most), FEWEST_ROWS))
 
@@ -226,7 +227,9 @@ class Tile(NamedTuple):
     """Whether it is the first of its piece; *is_last* likewise."""
     is_last: bool
     turn: int
-    """The number of its piece on its core."""
+    """The number of its piece on its core, and its own *number* there."""
+    number: int
+    core: int
 
 
 class Combined(NamedTuple):
@@ -341,15 +344,20 @@ class Schedule:
     empty: tuple[RowTile, ...]
     """Rows that see no key: zeros."""
 
-    def tiles(self, core: int) -> Iterator[Tile]:
-        """What *core* does, in order; a core without pieces does nothing."""
-        for turn, piece in enumerate(self.cores[core] if self.cores else ()):
-            keys = self.rows.a.kv_lengths[piece.row_tile.request]
-            for index in range(piece.first, piece.last):
-                key = index * self.sizes.keys
-                count = min(self.sizes.keys, keys - key)
-                is_last = index == piece.last - 1
-                yield Tile(piece, key, count, index == piece.first, is_last, turn)
+    @cached_property
+    def tiles(self) -> tuple[Tile, ...]:
+        """What cores do, core after core, each in its order."""
+        found: list[Tile] = []
+        for core, own in enumerate(self.cores):
+            before = len(found)
+            for turn, piece in enumerate(own):
+                keys = self.rows.a.kv_lengths[piece.row_tile.request]
+                for index in range(piece.first, piece.last):
+                    key = index * self.sizes.keys
+                    count, number = min(self.sizes.keys, keys - key), len(found) - before
+                    ends = index == piece.first, index == piece.last - 1
+                    found.append(Tile(piece, key, count, *ends, turn, number, core))
+        return tuple(found)
 
     @cached_property
     def split_rows(self) -> tuple[tuple[Piece, ...], ...]:
@@ -391,7 +399,7 @@ def schedule(a: Attention, cores: int) -> Schedule:
     sizes = tile_sizes(rows)
     tiles: list[list[RowTile]] = []
     costs: list[Costs] = []
-    shares_rows = a.antiquant is None or _splits_keys(a, cores)
+    shares_rows = a.antiquant is None or (a.has_digits and _splits_keys(a, cores))
     for request, keys in enumerate(a.kv_lengths):
         own = list(_row_tiles(rows, sizes, request))
         each: Costs = [

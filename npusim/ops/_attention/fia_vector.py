@@ -16,19 +16,23 @@ assumed.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
+
+import numpy as np
 
 from npusim.data.dtypes import FLOAT16, FLOAT32, UINT8
 from npusim.data.integers import align_down, align_up
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import Local
+from npusim.kernel.launch import VECTOR_CORES_OF_A_GROUP as VECTOR_CORES
 from npusim.kernel.rows import pieces
+from npusim.kernel.steps import Column, Step, column_of
 from npusim.kernel.vector_core import VectorCore
 from npusim.kernel.views import GmView, repeat
 from npusim.kernel.wide_plane import WidePlane, by_rows, reduce_rows
-from npusim.ops._attention.fia_tiling import KEYS_ALIGNED, RowTile, Run, Tile
-from npusim.ops._attention.places import Memory, joined
+from npusim.ops._attention.fia_tiling import KEYS_ALIGNED, RowTile, Run
+from npusim.ops._attention.places import Memory, Part, joined
 from npusim.ops._attention.problem import MASK_EXTENT
 
 SCORES_READY, WEIGHTS_READY, PRODUCT_READY = 7, 8, 9
@@ -48,6 +52,10 @@ BLOCK = 8
 """float32 in a data block."""
 STATE_ROWS = 256
 """A vector core has at most so many."""
+Stage = Callable[..., None]
+BEFORE, FIRST, SECOND, TURNS = 0, 1, 5, 3
+"""Turns of a core: before a tile, at its first half, and at its second one, behind the first half
+of the next tile. Those of the next tile come so many later."""
 
 
 def rows_of_half(rows: int, half: int) -> tuple[int, int]:
@@ -61,6 +69,13 @@ def rows_of_half(rows: int, half: int) -> tuple[int, int]:
         units = (rows + SPLIT_ROWS - 1) // SPLIT_ROWS
         first = (units + 1) // 2 * SPLIT_ROWS
     return (0, first) if half == 0 else (first, rows - first)
+
+
+def step_of(parts: Sequence[Part], turn: int, cores: int, stage: Stage, *arguments: Any) -> Step:
+    """What *cores* of each group do with *parts*."""
+    core = np.array([cores * x.tile.core + x.half for x in parts], np.int64)
+    order = np.array([TURNS * x.tile.number + turn for x in parts], np.int64)
+    return Step(stage, arguments, core, order, keeps_slots=cores == 1)
 
 
 class Vector:
@@ -83,6 +98,11 @@ class Vector:
         self.blocks = between[COUNT * 3 // 4 :]
         """A block a row."""
         self.row = core.tile(FLOAT32, STATE_ROWS)
+        self.parts = tuple(
+            Part(tile, *rows_of_half(tile.piece.row_tile.rows, half), half)
+            for half in range(VECTOR_CORES)
+            for tile in memory.plan.tiles
+        )
         self.state = State(self, ("largest", "total", "faded"))
 
     def raise_flags(self) -> None:
@@ -166,20 +186,14 @@ class Softmax:
 
     def __init__(self, vector: Vector) -> None:
         self._vector, self._core, self._memory = vector, vector.core, vector.memory
-        self._masks: dict[tuple[RowTile, int, int], tuple[tuple[MaskStep, ...], ...]] = {}
 
-    def begin(self, tiles: tuple[Tile, ...], index: int, half: int) -> None:
-        """What comes before tile number *index* of *tiles*: nothing."""
-
-    def call(self, tile: Tile, index: int, half: int) -> None:
-        """Write the call for tile number *index* of a core, its rows of *half*."""
-        row_tile = tile.piece.row_tile
-        first, rows = rows_of_half(row_tile.rows, half)
-        scores, weights = (
-            self._memory.slot(name, index, rows, tile.keys, first) for name in ("scores", "weights")
-        )
-        more = self.of_loops(tile, first, rows)
-        repeat(self._core, self._tile, tile.is_first, index % 2, scores, weights, more)
+    def steps(self) -> list[Step]:
+        """The first half of all tiles."""
+        parts = self._vector.parts
+        ends, odd = [x.tile.is_first for x in parts], [x.tile.number % 2 for x in parts]
+        views = (self._memory.slots(name, parts) for name in ("scores", "weights"))
+        arguments = np.array(ends, np.bool_), np.array(odd), *views, self.of_loops()
+        return [step_of(parts, FIRST, VECTOR_CORES, self._tile, *arguments)]
 
     def _tile(
         self,
@@ -215,18 +229,28 @@ class Softmax:
     ) -> None:
         """Some rows of a tile, from *row* on; the state of the tile before is number *before*."""
         core, vector = self._core, self._vector
-        pitch = align_up(scores.columns, KEYS_ALIGNED)
-        tile = core.load_rows(vector.wide_in, joined(scores), pitch=pitch)
-        plane = WidePlane(tile, scores.rows, scores.columns, pitch)
-        core.mul(plane.whole, plane.whole, vector.a.scale)
-        for mask in masks:
-            self._hide(plane, mask)
+        plane = self.scaled(scores, masks)
+        pitch = plane.pitch
         self._exponentials(row, parity, before, plane)
         out = vector.wide_out.alloc()
         core.cast(out.as_dtype(vector.a.element, plane.whole.count), plane.whole, "round")
         core.store_rows(vector.wide_out, out, joined(weights), pitch=pitch)
         self._add_sums(row, parity, before, plane)
-        vector.wide_in.free(tile)
+        vector.wide_in.free(plane.tile)
+
+    def scaled(self, scores: GmView, masks: Any) -> WidePlane:
+        """*scores* times scale, those that *masks* hide replaced; free its tile."""
+        core, vector = self._core, self._vector
+        pitch = align_up(scores.columns, KEYS_ALIGNED)
+        tile = core.load_rows(vector.wide_in, joined(scores), pitch=pitch)
+        plane = WidePlane(tile, scores.rows, scores.columns, pitch)
+        core.mul(plane.whole, plane.whole, vector.a.scale)
+        for mask in masks:
+            self.hide(plane, mask, plane.whole, HIDDEN)
+        return plane
+
+    def differences(self, plane: WidePlane) -> None:
+        """What becomes of scores less their largest: nothing."""
 
     def _exponentials(self, row: int, parity: int, before: int, plane: WidePlane) -> None:
         """Scores of *plane* to exp(scores - the largest so far)."""
@@ -243,6 +267,7 @@ class Softmax:
         core.exp(faded, faded)
         core.copy(state.of("largest", parity, *place), largest)
         by_rows(core, "sub", plane, state.blocks(largest))
+        self.differences(plane)
         core.exp(plane.whole, plane.whole)
 
     def _add_sums(self, row: int, parity: int, before: int, plane: WidePlane) -> None:
@@ -258,16 +283,24 @@ class Softmax:
 
     # ---- masks ----
 
-    def of_loops(self, tile: Tile, first: int, rows: int) -> tuple[Hashable, ...]:
-        """What hides scores of rows [first, first + rows) of *tile*, of each loop."""
+    def of_loops(self) -> Column:
+        """What hides scores, of each loop of each part."""
         # It is the same for all heads.
-        place = tile.piece.row_tile._replace(head=0), tile.key, first
-        if place not in self._masks:
-            self._masks[place] = tuple(
-                tuple(self._masks_of(place[0], tile.key, tile.keys, first + row, count))
-                for row, count in self._vector.loops(tile.keys, rows)
-            )
-        return self._masks[place]
+        return column_of(
+            (
+                (x.tile.piece.row_tile._replace(head=0), x.tile.key, x.tile.keys, x.row, x.rows)
+                for x in self._vector.parts
+            ),
+            self._masks,
+        )
+
+    def _masks(
+        self, tile: RowTile, key: int, keys: int, first: int, rows: int
+    ) -> tuple[Hashable, ...]:
+        return tuple(
+            tuple(self._masks_of(tile, key, keys, first + row, count))
+            for row, count in self._vector.loops(keys, rows)
+        )
 
     def _masks_of(
         self, tile: RowTile, key: int, keys: int, row: int, count: int
@@ -279,7 +312,7 @@ class Softmax:
             place = request * every.mask.request + key
             offsets = [place + run.token * every.mask.pitch for run in runs]
             yield _mask_step("eq", every.mask.pitch, runs, offsets, keys)
-        before, after = every.window(request)
+        before, after = self._vector.a.window(request)
         if after is not None and min(run.token for run in runs) + after < key + keys - 1:
             offsets = [_stencil(run.token + after - key, run, keys) for run in runs]
             yield _mask_step("eq", MASK_EXTENT, runs, offsets, keys)
@@ -287,8 +320,8 @@ class Softmax:
             offsets = [_stencil(run.token + before - 1 - key, run, keys) for run in runs]
             yield _mask_step("ne", MASK_EXTENT, runs, offsets, keys)
 
-    def _hide(self, plane: WidePlane, mask: MaskStep) -> None:
-        """Replace the scores of *plane* that *mask* hides."""
+    def hide(self, plane: WidePlane, mask: MaskStep, whole: Local, hidden: float) -> None:
+        """Replace scores that *mask* hides by *hidden*: *whole*, which lies as *plane* does."""
         core, vector, pitch = self._core, self._vector, plane.pitch
         tile, row = vector.mask_in.alloc(), 0
         for copies, view in mask.runs:
@@ -306,8 +339,7 @@ class Softmax:
         core.cast(half, tile.as_dtype(UINT8, count), "none")
         vector.mask_in.free(tile)
         core.compare(mask.visible, bits, half, 0.0)
-        whole = plane.whole
-        core.select(whole, bits[: whole.count // 8], whole, HIDDEN)
+        core.select(whole, bits[: whole.count // 8], whole, hidden)
 
     def _copy_rows(self, tile: Local, mask: MaskStep, pitch: int) -> None:
         """The row of a token for its other heads; rows of *tile* are *pitch* apart."""

@@ -20,35 +20,40 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache, reduce
 from itertools import chain, pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from npusim.data.dtypes import FLOAT16, Array, DType
+from npusim.data.dtypes import FLOAT16, Array
 from npusim.data.integers import ceil_div
 from npusim.data.product import CubeOrder
 from npusim.devices.schema import DeviceSpec
 from npusim.ops._attention.check import Problem
 from npusim.ops._attention.fai_tiling import TASK_ROWS, TILE, work_of
 from npusim.ops._attention.fia_tiling import Rows, RowTile, schedule
-from npusim.ops._attention.problem import Attention, Scales, sides_of
-from npusim.ops._matmul_oracle import cube_product, exact_int
+from npusim.ops._attention.oracle_int8 import digit_piece, half_piece
+from npusim.ops._attention.oracle_sums import (
+    F32,
+    Single,
+    State,
+    Tiles,
+    away,
+    nearest,
+    row_sums,
+    softmax,
+    sums_by_64,
+    sums_by_128,
+)
+from npusim.ops._attention.problem import Attention, sides_of
+from npusim.ops._matmul_oracle import cube_product
 
-Single = NDArray[np.float32]
-F32 = np.float32
 ADDED, REPLACED = F32(-3e38), F32(-1e12)
 """What FAI adds to a score that is hidden, and what FIA replaces it by."""
-LOWEST, LOWEST_OF_DIGITS = np.finfo(np.float32).min, F32(-2e38)
-"""Where the maximum of pieces begins, and where maxima of rows begin in IFA."""
-FIRST, NEXT = F32(127), F32(254)
-"""What a number is multiplied by before its first digit, and what is left before the next one."""
-LANES = 64
-"""fp32 in a repeat."""
-
-
-Tiles = list[tuple[int, int]]
-"""The keys [first, last) of each tile."""
+LOWEST = np.finfo(np.float32).min
+"""Where the maximum of pieces begins."""
+ADDED_HALF = -6e4
+"""What FAI adds to a hidden score of fp16."""
 
 
 class Group(NamedTuple):
@@ -62,22 +67,15 @@ class Group(NamedTuple):
     """What each core makes of the rows, one piece after the other."""
 
 
-class State(NamedTuple):
-    """What a piece leaves of its rows."""
-
-    largest: Single
-    """`(rows,)`, and *total* likewise."""
-    total: Single
-    out: Single
-    """`(rows, width)`, divided by the total."""
-
-
 def attend(problem: Problem, spec: DeviceSpec, order: CubeOrder) -> tuple[Array, Array]:
     """The output and softmax_lse on *spec*; all is zero of tokens that a request does not have.
 
     Tokens that see no key give zeros and infinite logarithms.
     """
     a, template = problem.attention, problem.choice.template
+    if problem.is_empty:
+        output, lse = (np.zeros(x.shape, x.element.numpy) for x in problem.outputs.values())
+        return output, lse
     arrays = {each.name: np.asarray(each.array) for each in problem.inputs}
     is_fai, cores = template.startswith("FAI"), spec.cores["aic"].count
     out = np.zeros(max(problem.output.size, 1), a.element.numpy)
@@ -95,7 +93,7 @@ def attend(problem: Problem, spec: DeviceSpec, order: CubeOrder) -> tuple[Array,
             o, logs = _rows(a, arrays, group, k, v, is_fai, order)
             view = _tokens_of(a, "output", out, group.request)
             is_away = a.element is FLOAT16 and not is_fai
-            view[places] = _away(o, FLOAT16) if is_away else o.astype(a.element.numpy)
+            view[places] = away(o, FLOAT16) if is_away else o.astype(a.element.numpy)
             lse[group.request][places] = logs
     output = out[: problem.output.size].reshape(problem.output.shape)
     if not a.returns_lse:
@@ -118,25 +116,39 @@ def _rows(
     """Output and softmax_lse of the rows of *group*, of keys and values `(keys, columns)`."""
     request, rows = group.request, Rows(a)
     q = _tokens_of(a, "query", arrays["query"], request)[group.heads, group.tokens]
-    window = a.window(request) if is_fai else rows.window(request)
-    hidden = _hidden(window, group.tokens, len(k))
+    hidden = _hidden(a.window(request), group.tokens, len(k))
     seen = ~hidden.all(axis=1)
+    if a.has_own_mask and not is_fai:
+        # Tokens that the band leaves out: its start is counted from the last token.
+        seen = group.tokens >= -a.next_tokens
+        seen &= group.tokens < a.query_lengths[request] + a.pre_tokens
     if rows.mask is not None and not is_fai:
         first = request * rows.mask.request + group.tokens * rows.mask.pitch
         places = first[:, None] + np.arange(len(k))
         hidden |= arrays["atten_mask"].reshape(-1)[places].astype(np.bool_)
-    if a.antiquant is not None:
-        piece = _digit_piece(a, arrays, group, q, k, v)
+    place = request, int(group.heads[0]) // a.group
+    if a.has_digits:
+        piece = digit_piece(a, arrays, place, q, k, v)
+    elif is_fai and a.work_type is FLOAT16:
+        return _narrow_rows(a, q, k, v, hidden, group.pieces[0], order)
+    elif a.dequantises:
+        piece = half_piece(a, arrays, place, q, (k, v), hidden, order)
     else:
         piece = _piece(a, q, k, v, hidden, is_fai, order)
     states = [piece(tiles) for tiles in group.pieces]
     if is_fai:
-        return _combined_by_lse(states)
+        o, logs = _combined_by_lse(states)
+        o[~seen], logs[~seen] = 0, np.inf
+        return o, logs
     o, total, largest = _combined_by_sums(states)
-    if a.inner_precise & 2 and rows.mask is not None:
-        seen &= largest != REPLACED
-    logs = _nearest(np.log, total) + largest
-    o[~seen], logs[~seen] = 0, np.inf
+    logs = nearest(np.log, total) + largest
+    has_sum = seen
+    if a.has_own_mask:
+        corrects = a.inner_precise & 2
+        is_seen = largest != REPLACED
+        has_sum = is_seen | (not corrects and min(a.pre_tokens, a.next_tokens) >= 0)
+        seen &= is_seen | (not corrects)
+    o[~seen], logs[~has_sum] = 0, np.inf
     return o, logs
 
 
@@ -156,8 +168,9 @@ def _fai_groups(a: Attention, cores: int, template: str) -> Iterator[Group]:
         for start in range(0, length if keys else 0, TASK_ROWS):
             tokens = np.arange(start, min(start + TASK_ROWS, length))
             begin = 0 if first is None else max(0, start + first) // TILE * TILE
-            seen = keys if last is None else min(keys, max(0, start + TASK_ROWS + last))
-            for head in range(a.query_heads if seen else 0):
+            seen = keys if last is None else min(keys, start + TASK_ROWS + max(0, last))
+            sees_none = _hidden((first, last), tokens, keys).all()
+            for head in range(0 if sees_none else a.query_heads):
                 cuts = begin, *ends.get((request, head), [seen])
                 heads = np.full(tokens.size, head)
                 pieces = [_tiles(*span, TILE) for span in pairwise(cuts)]
@@ -233,32 +246,6 @@ def _hidden(
 # ---- a piece ----
 
 
-def _softmax(
-    rows: int,
-    scores: Callable[[slice], Single],
-    product: Callable[[slice, Single], Single],
-    sums: Callable[[Single], Single],
-    lowest: np.float32,
-) -> Callable[[Tiles], State]:
-    """A piece of *rows* whose tiles have these *scores*, *product* and *sums*, one by one."""
-
-    def piece(tiles: Tiles) -> State:
-        largest, total = np.full(rows, lowest, F32), np.zeros(rows, F32)
-        out: Single | None = None
-        for here in (slice(*tile) for tile in tiles):
-            s = scores(here)
-            new = np.maximum(largest, s.max(axis=1))
-            faded = _nearest(np.exp, largest - new)
-            p = _nearest(np.exp, s - new[:, None])
-            total = faded * total + sums(p)
-            largest, more = new, product(here, p)
-            out = more if out is None else out * faded[:, None] + more
-        assert out is not None
-        return State(largest, total, out / total[:, None])
-
-    return piece
-
-
 def _piece(
     a: Attention,
     q: Array,
@@ -278,85 +265,54 @@ def _piece(
         return np.where(hidden[:, here], REPLACED, found)
 
     def product(here: slice, p: Single) -> Single:
-        weights = p.astype(a.element.numpy) if is_fai else _away(p, a.element)
+        weights = p.astype(a.element.numpy) if is_fai else away(p, a.element)
         return cube_product(weights, v[here], order=order)
 
-    return _softmax(len(q), scores, product, _sums_by_64 if is_fai else row_sums, F32(-np.inf))
+    return softmax(len(q), scores, product, sums_by_64 if is_fai else row_sums, F32(-np.inf))
 
 
-def _digit_piece(
-    a: Attention, arrays: Mapping[str, Array], group: Group, q: Array, k: Array, v: Array
-) -> Callable[[Tiles], State]:
-    """IFA: products of digits; nothing is hidden."""
-    assert a.antiquant is not None
-    key, value = a.antiquant.key, a.antiquant.value
-
-    def scale_of(each: Scales, keys: slice) -> Single:
-        """One scale, those of columns `(width,)`, or those of *keys* `(keys, 1)`, in fp32."""
-        scales = np.asarray(arrays[each.name]).reshape(-1).astype(F32)
-        place = each.place(group.request, int(group.heads[0]) // a.group, 0, a.head_size)
-        count = {"tensor": 1, "channel": a.head_size, "token": each.tokens}[each.per]
-        own = scales[place : place + count]
-        return own[keys, None] if each.per == "token" else own
-
-    wide = q.astype(F32)
-    if key.per != "token":
-        wide = wide * scale_of(key, slice(0))
-    digits, of_query = _stretched(wide)
-
-    def scores(here: slice) -> Single:
-        found = _joined([exact_int(digit, k[here].T) for digit in digits]) * of_query
-        if key.per == "token":
-            found = found * scale_of(key, here).T
-        return np.asarray(found * F32(a.scale))
-
-    def product(here: slice, p: Single) -> Single:
-        scales = scale_of(value, here)
-        if value.per == "token":
-            of_weights, factor = _stretched(p * scales.T)
-        else:
-            of_weights, factor = _digits(p * FIRST), scales
-        return _joined([exact_int(digit, v[here]) for digit in of_weights]) * factor
-
-    return _softmax(len(q), scores, product, row_sums, LOWEST_OF_DIGITS)
-
-
-def _stretched(x: Single) -> tuple[list[Array], Single]:
-    """The digits of rows of *x*, and their largest magnitudes `(rows, 1)`."""
-    largest = np.abs(x).max(axis=1, keepdims=True)
-    return _digits(x * (FIRST / largest)), largest
-
-
-def _digits(x: Single) -> list[Array]:
-    """Both digits of *x*, in [-127, 127]; of NaN 0."""
-    first = _away_to_integers(x)
-    second = _away_to_integers((x - first) * NEXT)
-    return [np.clip(np.nan_to_num(each, nan=0.0), -128, 127) for each in (first, second)]
-
-
-def _joined(products: list[Any]) -> Single:
-    """Products of both digits as that of the number."""
-    first, second = (each.astype(F32) for each in products)
-    return np.asarray((first + second * (F32(1) / NEXT)) * (F32(1) / FIRST))
-
-
-def _away_to_integers(x: Single) -> Single:
-    """Integers, ties away from zero."""
-    exact = x.astype(np.float64)
-    return np.asarray(np.trunc(exact + np.copysign(0.5, exact)), F32)
+def _narrow_rows(
+    a: Attention,
+    q: Array,
+    k: Array,
+    v: Array,
+    hidden: NDArray[np.bool_],
+    tiles: Tiles,
+    order: CubeOrder,
+) -> tuple[Single, Single]:
+    """FAI with inner_precise 1: all in fp16; output and softmax_lse of the rows of *q*."""
+    half = np.float16
+    largest, total = np.full(len(q), -np.inf, half), np.zeros(len(q), half)
+    out = np.zeros((len(q), v.shape[1]), half)
+    for here in (slice(*tile) for tile in tiles):
+        s = cube_product(q, k[here].T, order=order).astype(half) * half(a.scale)
+        s = s + hidden[:, here].astype(half) * half(ADDED_HALF)
+        new = np.maximum(largest, s.max(axis=1))
+        faded = nearest(np.exp, largest - new, half)
+        p = nearest(np.exp, s - new[:, None], half)
+        total, largest = faded * total + sums_by_128(p), new
+        more = cube_product(p, v[here], order=order).astype(half)
+        out = out * faded[:, None] + more if here.start > tiles[0][0] else more
+    o, logs = (
+        (out / total[:, None]).astype(F32),
+        (nearest(np.log, total, half) + largest).astype(F32),
+    )
+    blind = hidden.all(axis=1)
+    o[blind], logs[blind] = 0, np.inf
+    return o, logs
 
 
 def _combined_by_lse(states: list[State]) -> tuple[Single, Single]:
     """FAI: output and softmax_lse of rows from those of their pieces."""
-    each = [_nearest(np.log, state.total) + state.largest for state in states]
+    each = [nearest(np.log, state.total) + state.largest for state in states]
     if len(states) == 1:
         return states[0].out, each[0]
     # The first axis counts the pieces.
     every = np.stack(each)
     largest = every.max(axis=0)
-    lse = _nearest(np.log, _by_halves(_nearest(np.exp, every - largest))) + largest
+    lse = nearest(np.log, _by_halves(nearest(np.exp, every - largest))) + largest
     total = np.zeros_like(states[0].out)
-    for state, weight in zip(states, _nearest(np.exp, every - lse), strict=True):
+    for state, weight in zip(states, nearest(np.exp, every - lse), strict=True):
         total = weight[:, None] * state.out + total
     return total, lse
 
@@ -377,73 +333,9 @@ def _combined_by_sums(states: list[State]) -> tuple[Single, Single, Single]:
     if len(states) == 1:
         return states[0].out, states[0].total, states[0].largest
     largest = np.maximum(np.stack([state.largest for state in states]).max(axis=0), LOWEST)
-    parts = [state.total * _nearest(np.exp, state.largest - largest) for state in states]
+    parts = [state.total * nearest(np.exp, state.largest - largest) for state in states]
     total = reduce(np.add, parts, np.zeros_like(largest))
     weighted = [
         (part / total)[:, None] * state.out for part, state in zip(parts, states, strict=True)
     ]
     return reduce(np.add, weighted), total, largest
-
-
-# ---- sums and roundings ----
-
-
-def _sums_by_64(p: Single) -> Single:
-    """FAI: the sum of each row of *p* `(rows, keys)`.
-
-    That of 512 and of 256 is a tree of neighbours; of other counts it is that of each 64, one after
-    the other. What a tree lacks counts as 0 (assumed).
-    """
-    if p.shape[1] in (256, 512):
-        return _neighbours(p)
-    starts = range(0, p.shape[1], LANES)
-    return reduce(np.add, [_neighbours(p[:, start : start + LANES]) for start in starts])
-
-
-def row_sums(p: Single) -> Single:
-    """FIA: the sum of each row of *p* `(rows, keys)` as the softmax library adds it up.
-
-    64 running sums, then these by neighbours. The first ones of 512 and more columns are the sums
-    of 8 neighbours, those of 128 and more `x[j] + x[64 + j]`, and every further 64 columns are
-    added to them one by one; what is left at last to the first of them (asc-devkit@82b89a1
-    impl/adv_api/detail/activation/softmax/membase/v220).
-    """
-    rows, keys = p.shape
-    if keys < LANES:
-        return _neighbours(p)
-    if keys >= 512:
-        sums, start = _neighbours(p[:, :512].reshape(rows, LANES, 8)), 512
-    else:
-        sums, start = p[:, :LANES].copy(), LANES
-    for first in range(start, keys, LANES):
-        more = p[:, first : first + LANES]
-        sums[:, : more.shape[1]] += more
-    return _neighbours(sums)
-
-
-def _neighbours(x: Single) -> Single:
-    """`(..., n)` -> `(...)`: neighbours are added, then neighbours of these; zeros fill up."""
-    width = 1 << (x.shape[-1] - 1).bit_length()
-    x = np.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, width - x.shape[-1])])
-    while x.shape[-1] > 1:
-        x = x[..., 0::2] + x[..., 1::2]
-    return np.asarray(x[..., 0])
-
-
-def _nearest(function: np.ufunc, x: Single) -> Single:
-    """*function* of fp32 *x*, rounded to fp32 once."""
-    return np.asarray(function(x.astype(np.float64)), F32)
-
-
-def _away(x: Single, element: DType) -> Array:
-    """*x* rounded to *element*, ties away from zero."""
-    if element is not FLOAT16:
-        # The lower half of the bits goes; half of what remains' last one makes it go up.
-        up = (x.view(np.uint32) + np.uint32(0x8000)) & np.uint32(0xFFFF0000)
-        up = np.where(np.isnan(x), np.uint32(0x7FC00000), up)
-        return np.asarray(up.view(np.float32).astype(element.numpy))
-    # fp16: 11 bits from the first one on, but none below 2**-24.
-    _, exponent = np.frexp(x.astype(np.float64))
-    unit = np.ldexp(1.0, np.maximum(exponent - 11, -24))
-    whole = np.floor(np.abs(x) / unit + 0.5) * unit
-    return np.asarray(np.copysign(whole, x).astype(np.float16))

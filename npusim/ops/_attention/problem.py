@@ -15,6 +15,7 @@ FAI-FD    as FAI, the keys of a task split over cores, for few and long requests
 FAI-DEC   as FAI, one token a request, without a mask: several heads of keys in a task
 FIA       every other layout, and what FAI refuses
 IFA       keys and values of int8
+IFA-ATB   keys and values of int8 with offsets, in pages, of tokens in TND
 ========  ====================================================================================
 
 ops-transformer@3a280bc attention/fused_infer_attention_score/op_host,
@@ -29,12 +30,19 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Literal, get_args
 
-from npusim.data.dtypes import DType
+from npusim.data.dtypes import FLOAT16, FLOAT32, DType
 
-Layout = Literal["BSH", "BSND", "BNSD", "BNSD_BSND", "TND", "NTD", "NTD_TND"]
+Layout = Literal[
+    "BSH", "BSND", "BNSD", "TND", "NTD", "BSH_NBSD", "BSND_NBSD", "BNSD_NBSD", "TND_NTD",
+    "NTD_TND", "BSH_BNSD", "BSND_BNSD", "BNSD_BSND",
+]  # fmt: skip
 """The order of requests (B), heads (N), tokens (S), columns (D); H is N x D, T all tokens of all
 requests; behind the underline that of the output, where it is another one."""
-LAYOUTS: tuple[Layout, ...] = ("BSH", "BSND", "BNSD", "BNSD_BSND", "TND", "NTD", "NTD_TND")
+LAYOUTS: tuple[Layout, ...] = get_args(Layout)
+PACKED = ("TND", "NTD", "TND_NTD", "NTD_TND")
+"""Layouts whose requests follow each other."""
+LARGEST_TOKENS = 2147483647
+"""What pre_tokens and next_tokens are where they hide nothing."""
 MASK_EXTENT = 2048
 """Rows and columns of the mask that sparse modes 2, 3 and 4 take: a stencil, whatever the lengths
 (op-plugin@517f2e7, torch_npu-npu_fused_infer_attention_score.md)."""
@@ -72,6 +80,12 @@ class Paging:
     """Columns of the block table: places for blocks of a request."""
     is_assumed: bool
     """Whether the table came without values, so that blocks are taken to follow each other."""
+    is_nz: bool = False
+    """Whether tokens of a head lie in fractals: `(heads, columns / 16, tokens, 16)`."""
+
+
+Per = Literal["tensor", "channel", "token"]
+"""One scale for all, for each column of each head, or for each token of each request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +95,7 @@ class Scales:
     name: str
     """The tensor."""
     dtype: DType
-    per: Literal["tensor", "channel", "token"]
-    """One scale for all, for each column of each head, or for each token of each request."""
+    per: Per
     first: int
     """Elements of the tensor before them: keys and values may share one."""
     tokens: int
@@ -105,6 +118,8 @@ class Antiquant:
     element: DType
     key: Scales
     value: Scales
+    offsets: tuple[Scales, Scales] | None = None
+    """What is added to keys and to values first; None where nothing is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +131,11 @@ class Attention:
     query_heads: int
     kv_heads: int
     head_size: int
-    """Columns of a head of query, key and value."""
+    """Columns of a head of query and key, rotated parts apart."""
+    value_size: int
+    """Columns of a head of values and of the output."""
+    rope_size: int
+    """Columns of the rotated part of a head of query and key, a tensor each; 0 without one."""
     query_lengths: tuple[int, ...]
     """Tokens of each request."""
     kv_lengths: tuple[int, ...]
@@ -137,6 +156,13 @@ class Attention:
     antiquant: Antiquant | None = None
     """None for keys and values of the type of query."""
 
+    @staticmethod
+    def empty(element: DType, layout: str) -> Attention:
+        """Of no query tokens."""
+        own = next(name for name in LAYOUTS if name == layout)
+        nothing = False, (), 0, False, None
+        return Attention(element, own, 1, 1, 0, 0, 0, (), (), 0, 0, 1.0, 0, 0, 0, *nothing)
+
     @property
     def requests(self) -> int:
         return len(self.query_lengths)
@@ -152,9 +178,29 @@ class Attention:
         return self.sparse_mode in (2, 3, 4)
 
     @property
+    def work_type(self) -> DType:
+        """What FAI has scores, sums and products in: fp16 with high performance, else fp32."""
+        return FLOAT16 if self.inner_precise == 1 else FLOAT32
+
+    @property
+    def has_digits(self) -> bool:
+        """Whether keys are multiplied as int8, with digits of queries."""
+        return self.antiquant is not None and self.antiquant.offsets is None
+
+    @property
+    def dequantises(self) -> bool:
+        """Whether keys and values of int8 become elements of the type of query first."""
+        return self.antiquant is not None and self.antiquant.offsets is not None
+
+    @property
     def is_packed(self) -> bool:
         """Whether the tokens of all requests follow each other (TND, NTD)."""
-        return self.layout in ("TND", "NTD", "NTD_TND")
+        return self.layout in PACKED
+
+    @property
+    def has_own_mask(self) -> bool:
+        """Whether a mask is taken as it is, and no stencil."""
+        return self.has_mask and not self.is_stencil
 
     def window(self, request: int) -> tuple[int | None, int | None]:
         """What query token i of *request* sees: keys i + first to i + last, None without a bound.
@@ -179,15 +225,15 @@ def sides_of(a: Attention) -> dict[str, Side]:
     Those of keys in pages are counted from the start of any block.
     """
     inner, _, outer = a.layout.partition("_")
-    heads, kv_heads, size, page = a.query_heads, a.kv_heads, a.head_size, a.paging
+    heads, kv_heads, page = a.query_heads, a.kv_heads, a.paging
     queries = a.query_lengths, a.longest_query
     lse = "TND" if a.is_packed else "BNSD"
     found = {
-        "query": _side_of("query", inner, heads, size, *queries),
-        "output": _side_of("output", outer or inner, heads, size, *queries),
+        "query": _side_of("query", inner, heads, a.head_size, *queries),
+        "output": _side_of("output", outer or inner, heads, a.value_size, *queries),
         "softmax_lse": _side_of("softmax_lse", lse, heads, 1, *queries),
     }
-    for name in ("key", "value"):
+    for name, size in (("key", a.head_size), ("value", a.value_size)):
         if page is None:
             own = _side_of(name, inner, kv_heads, size, a.kv_lengths, a.longest_kv)
         elif page.heads_first:
@@ -213,19 +259,23 @@ def _side_of(
             return Side(name, heads, padded, head_size, row)
         case "BNSD":
             return Side(name, heads, padded, longest * head_size, head_size)
+        case "NBSD":
+            own = tuple(request * longest * head_size for request in range(len(lengths)))
+            return Side(name, heads, own, len(lengths) * longest * head_size, head_size)
         case "TND":
             return Side(name, heads, tuple(first * row for first in firsts), head_size, row)
         case "NTD":
             starts = tuple(first * head_size for first in firsts)
             return Side(name, heads, starts, sum(lengths) * head_size, head_size)
     raise ValueError(
-        f"attention: a layout must be BSH, BSND, BNSD, TND or NTD, not {layout!r}; use one of these"
+        f"attention: an order must be BSH, BSND, BNSD, NBSD, TND or NTD, not {layout!r}; use one "
+        f"of these"
     )
 
 
 # ---- the choice of a kernel ----
 
-Template = Literal["FAI", "FAI-FD", "FAI-DEC", "FIA", "IFA"]
+Template = Literal["FAI", "FAI-FD", "FAI-DEC", "FIA", "IFA", "IFA-ATB"]
 TEMPLATES: tuple[Template, ...] = get_args(Template)
 
 MAX_HEAD_SIZE = 256
@@ -261,16 +311,21 @@ FAI: Needs = {
     **ALIKE,
     "the layout is TND": lambda a, _: a.layout == "TND",
     "sparse_mode is 0, 3 or 4": lambda a, _: a.sparse_mode in (0, 3, 4),
-    f"a head has at most {MAX_HEAD_SIZE} columns": lambda a, _: a.head_size <= MAX_HEAD_SIZE,
+    "heads have no rotated part": lambda a, _: a.rope_size == 0,
+    f"a head has at most {MAX_HEAD_SIZE} columns, of value, too": lambda a, _: (
+        a.value_size == a.head_size <= MAX_HEAD_SIZE
+    ),
     "inner_precise is 0 where query heads share keys": lambda a, _: (
         a.group == 1 or a.inner_precise == 0
     ),
     "inner_precise is not 1 with bfloat16": lambda a, _: (
         a.element.name != "bfloat16" or a.inner_precise != 1
     ),
-    "no mask is given with sparse_mode 0": lambda a, _: a.sparse_mode != 0 or not a.has_mask,
+    "no mask is given with sparse_mode 0 where no query heads share keys": lambda a, _: (
+        a.group > 1 or a.sparse_mode != 0 or not a.has_mask
+    ),
     "the cache is (blocks, block_size, heads x columns)": lambda a, _: (
-        a.paging is None or not a.paging.heads_first
+        a.paging is None or not (a.paging.heads_first or a.paging.is_nz)
     ),
     f"a block of the cache has a multiple of {PAGE_UNIT} tokens up to {MAX_PAGE}": lambda a, _: (
         _is_paged(a, PAGE_UNIT, MAX_PAGE)
@@ -303,7 +358,8 @@ NEEDS: dict[Template, Needs] = {
     "FAI-FD": FAI | FD,
     "FAI-DEC": FAI | DEC,
     "FIA": ALIKE,
-    "IFA": {"key and value are int8": lambda a, _: a.antiquant is not None},
+    "IFA": {"key and value are int8 without offsets": lambda a, _: a.has_digits},
+    "IFA-ATB": {"key and value are int8 with offsets": lambda a, _: a.dequantises},
 }
 
 
@@ -325,6 +381,8 @@ def choose(a: Attention, cores: int, asked: Template | None = None) -> Choice:
     if asked is not None:
         return Choice(asked, "asked for")
     if a.antiquant is not None:
+        if a.dequantises:
+            return Choice("IFA-ATB", f"key and value are {a.antiquant.element.name} with offsets")
         return Choice("IFA", f"key and value are {a.antiquant.element.name}")
     refusal = unmet("FAI", a, cores)
     if refusal is not None:
