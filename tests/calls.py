@@ -123,6 +123,11 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
         | {"query": ones(1, 1, 4 * N, dtype=F16), "num_heads": 2, "num_key_value_heads": 1}
         | {"antiquant_scale": ones(2, 1, N), "antiquant_mode": 1},
     ),
+    "attention, float16 alone": (
+        "npu_incre_flash_attention",
+        dict.fromkeys(("key", "value"), ones(3, N, 8 * N, dtype=F16))
+        | {"query": ones(3, 1, 8 * N, dtype=F16), "num_heads": 8},
+    ),
     "attention, int8 alone, pages": (
         "npu_incre_flash_attention",
         dict.fromkeys(("key", "value"), ones(1, 2 * N, 2 * N, dtype=np.int8))

@@ -262,7 +262,10 @@ class Axpy(MicroOp):
 
 @dataclass(frozen=True, slots=True)
 class MulAddDst(MicroOp):
-    """`dst = a x b + dst` (MulAddDst): the product is rounded, then the sum; see :class:`Axpy`."""
+    """`dst = a x b + dst` (MulAddDst): the product is rounded, then the sum; see :class:`Axpy`.
+
+    *a* and *b* may be float16 where *dst* is float32.
+    """
 
     dst: Local
     a: Local

@@ -343,6 +343,11 @@ CASES = [
         | {"antiquant_scale": TensorSpec((2, 32), "float16")}, 3,
     ),
     Case(
+        "npu_incre_flash_attention", "vector",
+        (TensorSpec((2, 1, 128), "float16"), *[TensorSpec((2, 20, 128), "float16")] * 2), (A2,),
+        {"num_heads": 4, "actual_seq_lengths": [20, 7]}, 1,
+    ),
+    Case(
         "npu_incre_flash_attention", "pages",
         (TensorSpec((2, 1, 64), "bfloat16"), *[TensorSpec((3, 32, 32), "int8")] * 2), (A2,),
         {"num_heads": 2, "num_key_value_heads": 1, "scale_value": 0.5, "block_size": 32}

@@ -739,6 +739,16 @@ def test_rows_of_eight_words_become_eight_columns(bench: Bench, rng: np.random.G
     np.testing.assert_array_equal(turned, matrices.swapaxes(1, 2))
 
 
+def test_products_of_halves_are_added_to_floats(bench: Bench, rng: np.random.Generator) -> None:
+    a, b = (rng.standard_normal(64).astype(np.float16) for _ in range(2))
+    before = rng.standard_normal(64).astype(np.float32)
+    for offset, values in ((0, before), (512, a), (1024, b)):
+        bench.put(offset, values)
+    bench.run(isa.MulAddDst(ub(0, FLOAT32, 64), ub(512, FLOAT16, 64), ub(1024, FLOAT16, 64)))
+    wanted = a.astype(np.float32) * b.astype(np.float32) + before
+    np.testing.assert_array_equal(bench.get(0, FLOAT32, 64), wanted)
+
+
 # ---- sorting ----
 
 NANS = (np.nan, np.uint32(0xFFC00000).view(np.float32))

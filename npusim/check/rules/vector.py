@@ -9,7 +9,7 @@ import numpy as np
 
 from npusim.check.rules.rule import Rule, names, offsets, operands, types
 from npusim.check.rules.vector_dtypes import CASTS, FLOATS, dtypes_of
-from npusim.data.dtypes import FLOAT32, INT4, INT32, UINT8, DType
+from npusim.data.dtypes import FLOAT16, FLOAT32, INT4, INT32, UINT8, DType
 from npusim.data.integers import ceil_div
 from npusim.isa import (
     BLOCK_BYTES,
@@ -104,6 +104,13 @@ def _can_stride(local: Local) -> bool:
     """Whether the strides fit their fields, that from repeat to repeat if there are several."""
     repeat_stride = local.repeat_stride if _repeats(local) else 0
     return max(local.block_stride, repeat_stride) <= STRIDE_BLOCKS
+
+
+def _widens(op: MicroOp) -> bool:
+    """Whether it adds products of float16 to float32 (asc-devkit, MulAddDst.md)."""
+    if not isinstance(op, MulAddDst) or op.dst.dtype is not FLOAT32:
+        return False
+    return op.a.dtype is op.b.dtype is FLOAT16
 
 
 def _starts_well(op: MicroOp) -> bool:
@@ -219,7 +226,7 @@ RULES = (
         (*ARITHMETIC, Unary, *FLOATING),
         lambda op, _: (
             op.dst.dtype in dtypes_of(op)
-            and all(local.dtype is op.dst.dtype for local in reads(op))
+            and (all(local.dtype is op.dst.dtype for local in reads(op)) or _widens(op))
         ),
         lambda op, _: (
             f"operands must share {_one_of(dtypes_of(op))}, not {types(op)}; "

@@ -324,7 +324,8 @@ def _multiply_add(dst: Local, a: Array, b: Array, state: State) -> None:
     """`dst = a x b + dst`, the product rounded to the type of *dst* first."""
     before = state.read(dst)
     if dst.dtype is FLOAT32:
-        state.write(dst, a * b + before)
+        # Of float16 the product is exact.
+        state.write(dst, np.multiply(a, b, dtype=np.float32) + before)
         return
     product = cast(a.astype(np.float32) * b.astype(np.float32), dst.dtype, "rint", state.overflow)
     total = product.astype(np.float32) + before.astype(np.float32)
