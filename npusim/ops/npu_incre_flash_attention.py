@@ -36,7 +36,8 @@ from npusim.ops._attention import CHIP, ifa_vector, oracle_of
 from npusim.ops._attention import build as build_both
 from npusim.ops._attention import tile as tile_both
 from npusim.ops._attention.check import INT8_BOTH, Problem, check_as
-from npusim.ops._attention.ifa_vector import VectorProblem
+from npusim.ops._attention.ifa_vector_check import VectorProblem
+from npusim.ops._attention.ifa_vector_check import check as check_halves
 from npusim.ops._attention.problem import LARGEST_TOKENS
 from npusim.ops._contract import Contract
 from npusim.ops._oracle import Given
@@ -65,7 +66,7 @@ FIXED = {
 def check(contract: Contract) -> Problem | VectorProblem:
     """Check keys of int8 as the first operator does, by the names of this one."""
     if contract.value("antiquant_scale") is None:
-        return ifa_vector.check(contract)
+        return check_halves(contract)
     problem = check_as(contract, NAMES, FIXED)
     return replace(problem, outputs={"output": problem.output})
 
