@@ -101,11 +101,14 @@ def _drop_answer() -> None:
 
 @contextmanager
 def _printed_warnings() -> Iterator[None]:
-    """Warnings about documents are lines like others, each once; the rest is Python's."""
-    from npusim.data.errors import DocumentWarning  # loads numpy, as each command does
+    """Warnings of npusim's own are lines like others, each once; the rest is Python's."""
+    # Loads numpy, as each command does.
+    from npusim.data.errors import DocumentWarning, SlowEngineWarning
 
+    own = DocumentWarning, SlowEngineWarning
     with warnings.catch_warnings():
-        warnings.simplefilter("default", DocumentWarning)
+        for each in own:
+            warnings.simplefilter("default", each)
         usual = warnings.showwarning
 
         def show(
@@ -116,7 +119,7 @@ def _printed_warnings() -> Iterator[None]:
             file: TextIO | None = None,
             line: str | None = None,
         ) -> None:
-            if issubclass(category, DocumentWarning):
+            if issubclass(category, own):
                 _say(f"warning: {message}")
             else:
                 usual(message, category, filename, lineno, file, line)
@@ -134,7 +137,15 @@ def _show_version(asked: bool) -> None:
     if asked:
         from importlib.metadata import version
 
-        typer.echo(f"npusim {version('npusim')}")
+        from npusim.timing.engines import EngineError, engine_named
+
+        try:
+            with _printed_warnings():
+                engine = engine_named()
+        except EngineError as error:
+            _say(str(error))
+            raise typer.Exit(1) from None
+        typer.echo(f"npusim {version('npusim')}, times by engine {engine}")
         raise typer.Exit
 
 
@@ -150,7 +161,12 @@ app = typer.Typer(
 def _options(
     _version: Annotated[
         bool,
-        typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version."),
+        typer.Option(
+            "--version",
+            callback=_show_version,
+            is_eager=True,
+            help="Print the version and the engine.",
+        ),
     ] = False,
 ) -> None:
     """Huawei Ascend AI cores: which bits come out, how long it takes, and why."""

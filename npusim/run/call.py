@@ -14,7 +14,7 @@ from typing import get_args
 import numpy as np
 
 from npusim import chip, devices, ops
-from npusim.chip import L2_STATES, Engine, L2State, Progress, engine_named
+from npusim.chip import L2_STATES, L2State, Progress, engine_named
 from npusim.data.arguments import Arguments
 from npusim.data.dtypes import Array
 from npusim.data.errors import Code, OpError, TrapError, shown
@@ -27,7 +27,7 @@ from npusim.run.options import Options
 from npusim.run.result import Call, Output, Result, without_values
 from npusim.run.task import Task, allocated, place
 from npusim.run.views import copies_before
-from npusim.timing.compiled import is_built
+from npusim.timing.engines import quickest
 
 __all__ = ["bind", "find", "play"]
 
@@ -53,14 +53,6 @@ def play(
     seen = {name: bound[name] for name in operator.value_dependent_inputs if name in bound}
     if options.copies is None:
         options = replace(options, copies=copies_before(spec, problem, bound))
-    asked_again = Call(
-        op=asked,
-        operator=operator,
-        device=spec,
-        arguments=arguments | seen,
-        options=options,
-        play=play,
-    )
     task = Task(operator, spec, problem, progress, stored_in(options.cache), options.deeper)
     outputs: dict[str, Output] = dict(problem.outputs)
     whole = partial(
@@ -86,20 +78,25 @@ def play(
         outputs=outputs,
         plan=task.plan,
         trace=trace,
+        engine=engine if options.timing else None,
         earlier=_earlier(operator, problem, spec, arguments, replace(options, icache=icache)),
         is_own_kernel=isinstance(problem, user_kernel.UserProblem),
         kernel_type=operator.type_of(spec, problem, task.plan),
-        call=asked_again,
-        cycles_on=partial(_cycles_on, task, l2, options, engine) if options.timing else None,
+        call=Call(
+            op=asked,
+            operator=operator,
+            device=spec,
+            arguments=arguments | seen,
+            options=options,
+            play=play,
+        ),
+        cycles_on=partial(_cycles_on, task, l2, options) if options.timing else None,
     )
 
 
-def _cycles_on(
-    task: Task, l2: L2State, options: Options, engine: Engine, device: DeviceSpec
-) -> int:
-    # Both engines find the same times.
-    quick: Engine = "compiled" if is_built() else engine
-    return task.cycles_on(device, l2, options.every_core, quick)
+def _cycles_on(task: Task, l2: L2State, options: Options, device: DeviceSpec) -> int:
+    # All engines find the same times.
+    return task.cycles_on(device, l2, options.every_core, quickest())
 
 
 def _described(bound: Arguments, problem: ops.Problem) -> Arguments:

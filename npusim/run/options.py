@@ -8,7 +8,7 @@ from typing import get_args
 
 import numpy as np
 
-from npusim.chip import Engine, L2State
+from npusim.chip import EngineChoice, L2State
 from npusim.data.errors import shown
 from npusim.data.product import CubeOrder
 from npusim.devices.schema import ICache
@@ -29,7 +29,7 @@ class Options:
     l2: L2State = "cold"
     icache: ICache | None = None
     every_core: bool = False
-    engine: Engine | None = None
+    engine: EngineChoice = "auto"
     cache: str | os.PathLike[str] | None = None
     byte_exact: bool = False
     cube_order: CubeOrder = "k16"
