@@ -9,7 +9,7 @@ from dataclasses import replace
 from difflib import get_close_matches
 from functools import partial
 from inspect import Parameter, Signature
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
 import numpy as np
 
@@ -22,12 +22,14 @@ from npusim.data.tensor import GlobalTensor, Tensor, TensorSpec, is_transposed
 from npusim.devices.schema import DeviceSpec, ICache
 from npusim.kernel.builder import deeper
 from npusim.run import user_kernel
-from npusim.run.disk_cache import stored_in
-from npusim.run.options import Options
+from npusim.run.options import CACHE_VARIABLE, Options
 from npusim.run.result import Call, Output, Result, without_values
 from npusim.run.task import Task, allocated, place
 from npusim.run.views import copies_before
 from npusim.timing.engines import quickest
+
+if TYPE_CHECKING:
+    from npusim.run.disk_cache import Stored
 
 __all__ = ["bind", "find", "play"]
 
@@ -53,7 +55,7 @@ def play(
     seen = {name: bound[name] for name in operator.value_dependent_inputs if name in bound}
     if options.copies is None:
         options = replace(options, copies=copies_before(spec, problem, bound))
-    task = Task(operator, spec, problem, progress, stored_in(options.cache), options.deeper)
+    task = Task(operator, spec, problem, progress, _stored_in(options.cache), options.deeper)
     outputs: dict[str, Output] = dict(problem.outputs)
     whole = partial(
         Result,
@@ -92,6 +94,15 @@ def play(
         ),
         cycles_on=partial(_cycles_on, task, l2, options) if options.timing else None,
     )
+
+
+def _stored_in(folder: str | os.PathLike[str] | None) -> Stored | None:
+    """The times in *folder*, or in the one that the environment names, if there is one."""
+    if folder is None and not os.environ.get(CACHE_VARIABLE):
+        return None
+    from npusim.run.disk_cache import stored_in  # loads what reads and writes folders
+
+    return stored_in(folder)
 
 
 def _cycles_on(task: Task, l2: L2State, options: Options, device: DeviceSpec) -> int:

@@ -15,7 +15,10 @@ from npusim.devices.schema import ICache
 from npusim.kernel.program import QueueName
 from npusim.run.views import EarlierCall
 
-__all__ = ["Options"]
+__all__ = ["CACHE_VARIABLE", "Options"]
+
+CACHE_VARIABLE = "NPUSIM_CACHE"
+"""The environment variable that names a folder for times where a call names none."""
 
 SWITCHES = ("values", "timing", "every_core", "byte_exact")
 

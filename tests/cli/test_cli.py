@@ -833,8 +833,10 @@ def test_files_get_lines(
 def test_short_runs_lack_a_bar(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setattr(
-        progress, "Console", lambda stderr: Console(stderr=stderr, force_terminal=True, width=60)
+        "rich.console.Console",
+        lambda stderr: Console(stderr=stderr, force_terminal=True, width=60),
     )
 
     def play() -> chip.Progress:
