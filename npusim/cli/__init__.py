@@ -29,6 +29,7 @@ from npusim.cli.commands.run import run_operator
 from npusim.cli.commands.sweep import sweep_operator
 from npusim.cli.commands.validate import validate
 from npusim.data.files import interruptible, reason
+from npusim.data.garbage import collected_seldom
 from npusim.data.text import printable
 
 __all__ = ["app", "main"]
@@ -186,5 +187,5 @@ app.add_typer(devices_app, name="devices")
 
 def main() -> None:
     """Run the command line of this process."""
-    with interruptible(), completion.whole_words():
+    with interruptible(), collected_seldom(), completion.whole_words():
         app(prog_name="npusim")
