@@ -62,7 +62,13 @@ RUN = [
 ]
 ON_REQUEST = {
     *("matplotlib", "rich", "simpy"),
-    *("npusim.cli.folder", "npusim.cli.screen", "npusim.run.advice", "npusim.run.disk_cache"),
+    *(
+        "npusim.cli.folder",
+        "npusim.cli.screen",
+        "npusim.exports",
+        "npusim.run.advice",
+        "npusim.run.disk_cache",
+    ),
     *("npusim.run.page", "npusim.timing.simpy_engine", "npusim.trace.record"),
 }
 

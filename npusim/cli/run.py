@@ -15,13 +15,13 @@ from npusim.cli.exports import Writer, formats
 from npusim.cli.progress import shown
 from npusim.data import folders
 from npusim.data.json import json_text
-from npusim.exports import Level, Scale
 from npusim.run.result import trials_json
 from npusim.run.runs import Run
-from npusim.trace.summary import WORDS
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
+    from npusim.exports import Level, Scale
 
 __all__ = ["l2_state", "run_operator"]
 
@@ -85,6 +85,17 @@ class _More:
         return parts
 
 
+def _say_what_lacks(exports: Writer) -> None:
+    """Say on stderr what is not in the files that were written."""
+    if exports.is_joined:
+        from npusim.trace.summary import WORDS
+
+        typer.echo(f"npusim: exported timelines are {WORDS}; --level full writes all", err=True)
+    if exports.left_out:
+        lost = ", ".join(exports.left_out)
+        typer.echo(f"npusim: left out of visualize_data.bin, as too large: {lost}", err=True)
+
+
 def run_operator(
     op: str,
     device: str,
@@ -130,11 +141,7 @@ def run_operator(
         if output is not None:
             written = folder.write(run, output, typed, exports.write, force=force)
         more = _More(run, asked, progress)
-    if exports.is_joined:
-        typer.echo(f"npusim: exported timelines are {WORDS}; --level full writes all", err=True)
-    if exports.left_out:
-        lost = ", ".join(exports.left_out)
-        typer.echo(f"npusim: left out of visualize_data.bin, as too large: {lost}", err=True)
+    _say_what_lacks(exports)
     if as_json:
         typer.echo(json_text(run.to_json() | more.to_json()))
         return
