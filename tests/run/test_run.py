@@ -314,8 +314,9 @@ CALLS = {
 
 
 KEYS = [
-    "op", "device", "arguments", "l2", "icache", "output", "template", "reason", "plan", "time_us",
-    "launch_us", "cycles", "clock_hz", "accuracy", "launches", "gm_bytes", "gm_written_bytes",
+    "op", "device", "arguments", "l2", "icache", "output", "template", "reason", "plan", "engine",
+    "time_us", "launch_us", "cycles", "clock_hz", "accuracy", "launches", "gm_bytes",
+    "gm_written_bytes",
     "l2_bytes", "l2_hit_bytes", "counters",
 ]  # fmt: skip
 
