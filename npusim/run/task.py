@@ -254,9 +254,6 @@ def allocated(problem: ops.Problem, with_values: bool) -> list[GlobalTensor]:
             before = updated[output.name].place().data
             assert before is not None
             output.data[: output.nbytes] = before[: output.nbytes]
-        elif isinstance(problem, UserProblem):
-            # Nobody clears an output; what a kernel does not store there must show.
-            output.data[:] = UNWRITTEN
     return outputs
 
 
