@@ -26,6 +26,7 @@ from npusim.ops import npu_fused_infer_attention_score as first
 from npusim.ops._attention import build, oracle_of, tile
 from npusim.ops._attention.check import INT8_BOTH, Problem, check_as
 from npusim.ops._attention.problem import LARGEST_TOKENS
+from npusim.ops._attention.rules import table
 from npusim.ops._contract import Contract
 from npusim.ops._oracle import Given
 from npusim.ops._protocol import Operator
@@ -87,6 +88,7 @@ OPERATOR = Operator(
     support=INT8_BOTH,
     elsewhere="run it on Atlas A2 or A3",
     unsimulated=ATLAS_INFERENCE,
+    rules=table(NAMES, FIXED),
     contract=check,
     tile=tile,
     build=build,

@@ -6,7 +6,7 @@ from functools import cached_property
 
 import numpy as np
 
-from npusim.data.dtypes import FLOAT32, INT8
+from npusim.data.dtypes import BFLOAT16, FLOAT32, INT8
 from npusim.data.errors import shown
 from npusim.data.integers import align_up, ceil_div
 from npusim.ops._attention.problem import (
@@ -23,7 +23,7 @@ from npusim.ops._attention.problem import (
     unmet,
 )
 from npusim.ops._attention.scales import ScaleRooms
-from npusim.ops._attention.shapes import Shapes
+from npusim.ops._attention.shapes import Shapes, columns_of
 from npusim.ops._contract import listed
 
 LARGEST_SCALE = float(np.finfo(np.float32).max)
@@ -86,6 +86,13 @@ class Call(Shapes):
             return rows == self.requests and columns >= self.mask_keys
         fits = not outer or (outer[0] in (1, self.requests) and outer[1:] in ([], [1]))
         return fits and rows >= self.longest_query and columns >= self.mask_keys
+
+    @property
+    def is_mask_exact(self) -> bool:
+        """Whether it has no more."""
+        *_, rows, columns = self.mask_shape
+        is_flat = len(self.mask_shape) == 2 and self.longest_query == 1
+        return (is_flat or rows == self.longest_query) and columns == self.longest_kv
 
     @property
     def is_stencil(self) -> bool:
@@ -228,7 +235,7 @@ class Call(Shapes):
             scale=self.scale,
             has_mask=self.mask is not None,
             mask_shape=self.mask_shape,
-            returns_lse=self.contract.boolean("softmax_lse_flag"),
+            returns_lse=self.returns_lse,
             paging=self.paging,
             sparse_mode=self.sparse_mode,
             pre_tokens=self.tokens[0],
@@ -236,6 +243,10 @@ class Call(Shapes):
             inner_precise=self.inner_precise,
             antiquant=self.antiquant,
         )
+
+    @property
+    def returns_lse(self) -> bool:
+        return self.contract.boolean("softmax_lse_flag")
 
     @property
     def scale(self) -> float:
@@ -251,7 +262,7 @@ class Call(Shapes):
     def rope_size(self) -> int:
         """Columns of the rotated part of a head."""
         (rope, _) = self.ropes
-        return 0 if rope is None else self.columns_of(rope.shape, self.heads)
+        return 0 if rope is None else int(columns_of(rope.shape, self.heads, self.layout))
 
     # ---- the kernel ----
 
@@ -259,6 +270,18 @@ class Call(Shapes):
     def kernel(self) -> str:
         """FAI, in any of its forms, FIA or IFA."""
         return self.choice.template.partition("-")[0]
+
+    @property
+    def has_sink_of_fai(self) -> bool:
+        """Whether FAI takes the call with learnable_sink."""
+        is_taken = self.sink is not None and self.kernel == "FAI"
+        return is_taken and (self.size, self.query.element) != (64, BFLOAT16)
+
+    @property
+    def sink_fits_fia(self) -> bool:
+        return self.sink is not None and (
+            (self.sink.element, self.sink.shape) == (BFLOAT16, (self.heads,))
+        )
 
     @cached_property
     def choice(self) -> Choice:
