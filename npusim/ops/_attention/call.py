@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cached_property
+from itertools import chain
 
 import numpy as np
 
-from npusim.data.dtypes import BFLOAT16, FLOAT32, INT8
+from npusim.data.dtypes import BFLOAT16, FLOAT32, INT8, Array
 from npusim.data.errors import shown
 from npusim.data.integers import align_up, ceil_div
 from npusim.ops._attention.problem import (
@@ -126,36 +128,33 @@ class Call(Shapes):
         return rows >= self.requests and columns >= max(self.blocks_needed, default=0)
 
     @cached_property
+    def blocks(self) -> tuple[tuple[int, ...], ...]:
+        """Those of each request; one after the other, over and over, of a table without values."""
+        assert self.table is not None
+        rows: Iterable[Array] | None = self.table.array
+        needed = self.blocks_needed
+        if rows is None:
+            places = np.arange(sum(needed)) % max(1, self.key.shape[0])
+            rows = np.split(places, np.cumsum(needed)[:-1])
+        return tuple(tuple(row[:n].tolist()) for row, n in zip(rows, needed, strict=False))
+
+    @property
     def stray_block(self) -> int | None:
         """A block that the table names and the cache does not have."""
-        assert self.table is not None
-        if self.table.array is None:
-            return None
-        rows = zip(self.table.array, self.blocks_needed, strict=False)
-        named = np.concatenate([row[:count] for row, count in rows])
-        stray = named[(named < 0) | (named >= self.key.shape[0])]
-        return int(stray[0]) if stray.size else None
+        every = chain.from_iterable(self.blocks)
+        return next((block for block in every if not 0 <= block < self.key.shape[0]), None)
 
     @cached_property
     def paging(self) -> Paging | None:
         if self.table is None:
             return None
-        blocks, table = self.key.shape[0], self.table.array
-        if table is None:
-            # One after the other, over and over.
-            firsts = np.cumsum([0, *self.blocks_needed])[:-1]
-            rows = zip(firsts, self.blocks_needed, strict=True)
-            tables = [(first + np.arange(count)) % max(1, blocks) for first, count in rows]
-        else:
-            rows = zip(table, self.blocks_needed, strict=False)
-            tables = [row[:count] for row, count in rows]
         return Paging(
-            blocks,
+            self.key.shape[0],
             self.page_tokens,
             self.rank == 4,
-            tuple(tuple(own.tolist()) for own in tables),
+            self.blocks,
             self.table.shape[1],
-            table is None,
+            self.table.array is None,
             self.is_nz,
         )
 
@@ -205,6 +204,10 @@ class Call(Shapes):
         """Parameters that are given, and that are not simulated."""
         known = {*ATTRIBUTES, *(x for row in self.contract.support for x in row.entries)}
         return tuple(x for x in self.contract.arguments if x not in known and not self._is_out(x))
+
+    def gives(self, names: tuple[str, ...]) -> bool:
+        """Whether one of *names* is among them."""
+        return not set(names).isdisjoint(self.strays)
 
     def _is_out(self, name: str) -> bool:
         value = self.contract.value(name)

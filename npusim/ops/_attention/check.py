@@ -162,11 +162,11 @@ def _scales(
 ) -> tuple[tuple[tuple[Operand, int], ...], tuple[Operand, ...]]:
     """Scales of a call that count, with their modes, and offsets: one for both, two, or none."""
     found: dict[str, tuple[Operand, int]] = {}
-    for name in (BOTH, *APART):
-        if name not in contract.arguments:
-            continue
-        mode, is_given = mode_of(name), contract.arguments[name] is not None
-        number = contract.whole(mode, contract.arguments.get(mode, 0))
+    arguments = contract.arguments
+    scales = [name for name in (BOTH, *APART) if name in arguments]
+    for name in scales:
+        mode, is_given = mode_of(name), arguments[name] is not None
+        number = contract.whole(mode, arguments.get(mode, 0))
         contract.require(
             not is_given or number in (0, 1),
             f"{mode} must be 0, one scale or one for each column, or 1, one for each token, not "
@@ -175,16 +175,11 @@ def _scales(
         )
         if not is_given:
             contract.optional(name)
-        if mode in contract.arguments:
+        if mode in arguments:
             contract.integer(mode)
         if is_given:
             found[name] = contract.operand(name), number
-    arguments = contract.arguments
-    offsets = {
-        name: contract.optional(offset_of(name))
-        for name in (BOTH, *APART)
-        if offset_of(name) in arguments
-    }
+    offsets = {name: contract.optional(offset_of(name)) for name in scales}
     # Where there are both forms, those of keys and of values count.
     names = APART if all(name in found for name in APART) else tuple(found)
     return tuple(found[name] for name in names), present(*(offsets[name] for name in names))
@@ -204,7 +199,8 @@ def shapes_of(
     *columns* are those of a head of value.
     """
     inner, _, outer = layout.partition("_")
-    sizes = dict(zip(inner, query, strict=False)) | {"D": columns, "H": heads * columns}
+    sizes = {axis: query[place] for place, axis in enumerate(inner)}
+    sizes |= {"D": columns, "H": heads * columns}
     if inner == "BSH":
         sizes["N"] = heads
     of_rows = (*(sizes[axis] for axis in ("TN" if "T" in inner else "BNS")), 1)

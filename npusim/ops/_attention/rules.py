@@ -338,15 +338,15 @@ KERNEL_RULES = (
          "a head must have 64, 128 or 192 columns in TND where FIA takes the call", "{c.size}",
          "pad it"),
     Rule(TILING, "feat:101", ALL, lambda c: (
-            (c.layout in IN_ORDER and not c.has_rope) or not set(c.strays) & set(IN_ORDER_ALONE)),
+            (c.layout in IN_ORDER and not c.has_rope) or not c.gives(IN_ORDER_ALONE)),
          "pse_shift, paddings, prefixes and scales of the output must be None but in "
          f"{listed(IN_ORDER)} without query_rope", "given", "leave them out"),
     Rule(TILING, "feat:336", ALL, lambda c: not (
-            set(PADDINGS) & set(c.strays) and (c.is_paged or set(PREFIXES) & set(c.strays))),
+            c.gives(PADDINGS) and (c.is_paged or c.gives(PREFIXES))),
          "paddings must be None with a block_table or a prefix", "given", "leave them out"),
-    Rule(TILING, "feat:424", PAGES, lambda c: not set(PREFIXES) & set(c.strays),
+    Rule(TILING, "feat:424", PAGES, lambda c: not c.gives(PREFIXES),
          "prefixes must be None with a block_table", "given", "leave them out"),
-    Rule(TILING, "exist:459", HALVES, lambda c: not set(QUANTISED) & set(c.strays),
+    Rule(TILING, "exist:459", HALVES, lambda c: not c.gives(QUANTISED),
          "dequant_scale_query must be None, and the modes of its like 0, with key of fp16 or bf16",
          "given", "leave them out"),
     Rule(TILING, "feat:500", SINK_OF_FIA, lambda c: c.sink_fits_fia,
