@@ -95,8 +95,10 @@ def test_a_transposed_array_is_described_as_its_spec() -> None:
     found = run("matmul", x, weight, device="ascend910b2")
     assert found.arguments["x2"] == specs[1]
     assert found.kind == run("matmul", *specs, device="ascend910b2").kind
-    # One that is copied first reaches the kernel row after row.
-    assert not run("add", weight, 1.0, device="ascend910b2").arguments["x"].transposed
+    # One that is copied first is described as it lies, so that the call can be made again.
+    copied = run("add", weight, 1.0, device="ascend910b2")
+    assert copied.arguments["x"] == specs[1]
+    assert [launch.op for launch in copied.launches] == ["permute", "add"]
 
 
 @pytest.mark.parametrize(
@@ -191,6 +193,14 @@ def test_a_share_in_the_l2_lies_between_none_and_all() -> None:
         for l2 in states
     )
     assert none == zero > half > one == all_  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    ("l2", "icache"), [("cold", "cold"), ("warm", "warm"), ("repeat", "warm"), (("x",), "cold")]
+)
+def test_instructions_are_cached_where_the_kernel_has_run_before(l2: Any, icache: str) -> None:
+    x = TensorSpec((4, 64), "float16")
+    assert run("npu_swiglu", x, device="ascend910b2", l2=l2).icache == icache
 
 
 @pytest.mark.parametrize("order", ["k2", 16, None])

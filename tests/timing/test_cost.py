@@ -113,6 +113,11 @@ def test_each_vector_micro_op_has_its_class(classy: DeviceSpec, subtests: pytest
         (isa.Sort32(ub(1024, UINT64, 96), ub(0, FLOAT16, 96), ub(512, INT32, 96)), 3 * 3),
         (isa.MrgSort(ub(0, UINT64, 70), ub(4096, UINT64, 90), (40, 30), FLOAT16), 3 * 3),
         (isa.GatherMask("odd", ub(4096, FLOAT16, 128), ub(0, FLOAT16, 256)), 2 * 2),
+        # Proposals of 16 or 32 bits go by their number.
+        (isa.ProposalConcat(4, ub(1024, FLOAT16, 384), ub(0, FLOAT16, 48)), 3 * 3),
+        (isa.ProposalExtract(4, ub(0, FLOAT32, 48), ub(1024, FLOAT32, 384)), 3 * 3),
+        (isa.RpSort16(ub(1024, FLOAT32, 512), ub(4096, FLOAT32, 512)), 2 * 3),
+        (isa.MrgSort4(ub(1024, FLOAT16, 384), ub(4096, FLOAT16, 384), (16, 16, 16)), 2 * 3),
         # A fold walks its source; every other repeat lies in the groups of its result.
         (isa.Fold("max", ub(0, FLOAT16, 128), ub(256, FLOAT16, 640)), 5 * 2),
     ],
@@ -127,6 +132,16 @@ def test_a_rate_below_one_is_rounded_up_over_all_repeats() -> None:
     bodies = [cost(isa.Duplicate(ub(0, FLOAT32, 64 * n), 0.0), spec).body for n in (1, 2, 3, 4)]
     assert bodies == [1, 1, 2, 2]
     assert cost(isa.Broadcast(ub(0, FLOAT32, 192), ub(4096, FLOAT32, 24)), spec).body == 3
+
+
+def test_a_repeat_ends_with_the_blocks_of_a_strided_operand(tiny: DeviceSpec) -> None:
+    two_blocks = ub(0, FLOAT32, 64, 1, 3, 2)
+    assert cost(isa.BinaryScalar("add", two_blocks, two_blocks, 1.0), tiny).body == 4
+
+
+def test_a_broadcast_leaves_the_banks_alone(tiny: DeviceSpec) -> None:
+    # The block behind the one that is read lies in the bank of the first block that is written.
+    assert cost(isa.Broadcast(X, ub(256 + 4096, FLOAT32, 8)), tiny).body == 1
 
 
 def test_a_conflict_in_the_buffer_lengthens_the_body(tiny: DeviceSpec) -> None:
@@ -246,6 +261,7 @@ L0C = isa.Local("l0c", 0, FLOAT32, 1024)
         (isa.Fixpipe(L1, L0C, 16, 64, 16, FLOAT16, "cast", dst_rows=16), 7 + 16),
         (isa.Fixpipe(L1, L0C, 16, 64, 16, INT8, "req8", 1, dst_rows=16), 7 + 16),
         (isa.Fixpipe(L1, L0C, 4, 20, 16, FLOAT16, "cast", dst_rows=16), 7 + 2),
+        (isa.Fixpipe(L1, L0C, 16, 20, 16, FLOAT16, "cast", dst_rows=16), 7 + 8),
     ],
     ids=str,
 )
