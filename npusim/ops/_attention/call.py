@@ -51,14 +51,11 @@ class Call(Shapes):
     @cached_property
     def tokens(self) -> tuple[int, int]:
         """pre_tokens and next_tokens, where they count."""
-        pre, after = (self.contract.integer(name) for name in ("pre_tokens", "next_tokens"))
-        counts = self.mask is not None and self.sparse_mode in (0, 4) and not self.is_single
-        least = -LARGEST_TOKENS
-        return (
-            (min(max(pre, least), LARGEST_TOKENS), min(max(after, least), LARGEST_TOKENS))
-            if counts
-            else (LARGEST_TOKENS, LARGEST_TOKENS)
-        )
+        if self.mask is None or self.sparse_mode not in (0, 4) or self.is_single:
+            return LARGEST_TOKENS, LARGEST_TOKENS
+        given = (self.contract.integer(name) for name in ("pre_tokens", "next_tokens"))
+        pre, after = (min(max(each, -LARGEST_TOKENS), LARGEST_TOKENS) for each in given)
+        return pre, after
 
     @property
     def inner_precise(self) -> int:

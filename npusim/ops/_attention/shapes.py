@@ -165,11 +165,9 @@ class Shapes:
     def rope_fits(self) -> bool:
         """Whether rotated parts have the shapes of query and key but for the columns of a head."""
         found = tuple(each.shape for each in self.ropes if each is not None)
-        key = (
-            self.cache_shape(ROPE_COLUMNS)
-            if self.is_paged
-            else (self._resized(self.key.shape, self.kv_heads))
-        )
+        key = self._resized(self.key.shape, self.kv_heads)
+        if self.is_paged:
+            key = self.cache_shape(ROPE_COLUMNS)
         return found == (self._resized(self.query.shape, self.heads), key)
 
     def _resized(self, shape: tuple[int, ...], heads: int) -> tuple[int, ...]:
