@@ -98,7 +98,7 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
         "npu_fused_infer_attention_score",
         ATTENTION
         | dict.fromkeys(("key", "value"), ones(1, N, N, dtype=F16))
-        | {"block_table": np.array([[0]], np.int32), "block_size": N},
+        | {"block_table": np.array([[0]], np.int32), "block_size": N, "num_key_value_heads": 1},
     ),
     "attention, heads first": (
         "npu_fused_infer_attention_score",
@@ -154,7 +154,7 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
         "npu_fused_infer_attention_score_v2",
         ATTENTION_V2
         | dict.fromkeys(("key", "value"), ones(1, N, N, dtype=F16))
-        | {"block_table": np.array([[0]], np.int32), "block_size": N},
+        | {"block_table": np.array([[0]], np.int32), "block_size": N, "num_key_value_heads": 1},
     ),
     "swiglu": ("npu_swiglu", {"x": HALF}),
     "turned halves": ("npu_rotary_mul", dict.fromkeys(("self", "r1", "r2"), HEAD)),

@@ -71,6 +71,7 @@ from npusim.ops._attention import ELSEWHERE, build, oracle_of, tile
 from npusim.ops._attention.check import INT8_PER_TOKEN, check, shapes_of
 from npusim.ops._attention.problem import LAYOUTS, TEMPLATES
 from npusim.ops._attention.rules import table
+from npusim.ops._attention.shapes import columns_of
 from npusim.ops._oracle import Given
 from npusim.ops._protocol import Operator
 from npusim.ops._torch import Result, Sizes, TorchArguments, TorchFunction
@@ -83,7 +84,9 @@ def outputs(given: TorchArguments, _: Sizes) -> tuple[Result, ...]:
     query, heads, returns_lse = given["query"], given["num_heads"], given["softmax_lse_flag"]
     # A query of other dimensions, and a word that is no layout, are refused when it runs.
     layout = given["input_layout"] if given["input_layout"] in LAYOUTS else "BSH"
-    output, lse = shapes_of(query.shape, heads, layout, returns_lse=returns_lse)
+    kv_heads, is_paged = given["num_key_value_heads"] or heads, given["block_table"] is not None
+    columns = columns_of(given["value"].shape, max(1, kv_heads), layout, is_paged)
+    output, lse = shapes_of(query.shape, heads, layout, columns, returns_lse=returns_lse)
     return (output, query.dtype), (lse, "float32")
 
 

@@ -8,6 +8,9 @@ The same kernels, see :mod:`npusim.ops.npu_fused_infer_attention_score`; what is
 is the same too. Lengths are actual_seq_qlen and actual_seq_kvlen, heads of the query are
 num_query_heads, and softmax_scale and return_softmax_lse are its scale and softmax_lse_flag.
 
+learnable_sink, one more score of each head whose value is 0, is held against the rules and refused:
+multiply the output by `1 / (1 + exp(learnable_sink - softmax_lse))`.
+
 Source: op-plugin@517f2e7, op_plugin_functions.yaml; the schema is that of torch_npu 2.14.0.
 """
 

@@ -39,6 +39,7 @@ from npusim.ops._attention.check import INT8_BOTH, Problem, check_as
 from npusim.ops._attention.ifa_vector_check import VectorProblem
 from npusim.ops._attention.ifa_vector_check import check as check_halves
 from npusim.ops._attention.problem import LARGEST_TOKENS
+from npusim.ops._attention.rules import table
 from npusim.ops._contract import Contract
 from npusim.ops._oracle import Given
 from npusim.ops._protocol import Operator, Plan
@@ -117,6 +118,7 @@ OPERATOR = Operator(
     support=(*INT8_BOTH, VECTOR),
     elsewhere="run it on Atlas A2 or A3",
     unsimulated=ATLAS_INFERENCE,
+    rules=table(NAMES, FIXED),
     contract=check,
     tile=tile,
     build=build,

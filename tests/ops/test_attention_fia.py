@@ -250,6 +250,7 @@ def test_each_of_several_single_tokens_has_its_own_row_of_a_mask() -> None:
     np.testing.assert_allclose(found[0], values(call | short)[0], rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.filterwarnings("ignore:.* by the document atten_mask must have a row:UserWarning")
 @pytest.mark.parametrize("shape", [(25, 61), (1, 20, 50), (2, 33, 90), (2, 1, 20, 51)])
 def test_a_mask_may_be_larger_than_tokens_and_keys(shape: tuple[int, ...]) -> None:
     rng = np.random.default_rng(1)
@@ -275,6 +276,7 @@ def test_a_mask_goes_with_pages() -> None:
         assert np.abs(by_head.astype(np.float64) - truth).max() <= 2e-3
 
 
+@pytest.mark.filterwarnings("ignore:.* by the document atten_mask must have a row:UserWarning")
 def test_a_mask_of_tokens_behind_each_other_has_rows_of_the_longest_request() -> None:
     rng = np.random.default_rng(1)
     call, every = layout_call(rng, "TND", ((20, 7), (50, 9)), (2, 2), 64, np.float16)

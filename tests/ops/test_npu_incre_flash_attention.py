@@ -53,8 +53,6 @@ ROWS = [
     Row({"actual_seq_lengths": [9, 10]}, "actual_seq_lengths must be at most the tokens of key, "
         "not [9, 10] for 9; pass lengths that fit", {"actual_seq_lengths": [3]}, NEW,
         Code.TILING_ERROR),
-    Row({"inner_precise": 2}, "inner_precise must be 0 or 1, not 2; pass 0", {"inner_precise": 0},
-        NEW, Code.TILING_ERROR),
     Row({"scale_value": np.inf}, "scale_value must be a finite number of fp32, not inf; pass 1 / "
         "sqrt(columns of a head), say", {}, NEW),
     Row({"query": np.ones((2, 3, 4, 32), F16)}, "query must have one token a request with key of "

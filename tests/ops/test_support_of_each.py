@@ -357,6 +357,7 @@ OUTSIDE = {str: "other", int: 97, bool: None}
 RULES = (
     r"not simulated",
     r"npu_fused_infer_attention_score(_v2)?: pse_shift, paddings, prefixes and scales of the ",
+    r"npu_\w+_attention(_score|_score_v2)?: (paddings|prefixes|dequant_scale_query) must be None",
     r"npu_grouped_matmul: group_list_type must be 0(, 1)? or .*; pass 0 for ends, 1 for rows",
     r"npu_quant_matmul: (offset|pertoken_scale) must be given, ",
     r"npu_quant_matmul: x2 must have as many rows as x1 has columns",

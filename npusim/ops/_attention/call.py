@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cached_property
+from itertools import chain
 
 import numpy as np
 
-from npusim.data.dtypes import FLOAT32, INT8
+from npusim.data.dtypes import BFLOAT16, FLOAT32, INT8, Array
 from npusim.data.errors import shown
 from npusim.data.integers import align_up, ceil_div
 from npusim.ops._attention.problem import (
@@ -23,7 +25,7 @@ from npusim.ops._attention.problem import (
     unmet,
 )
 from npusim.ops._attention.scales import ScaleRooms
-from npusim.ops._attention.shapes import Shapes
+from npusim.ops._attention.shapes import Shapes, columns_of
 from npusim.ops._contract import listed
 
 LARGEST_SCALE = float(np.finfo(np.float32).max)
@@ -49,14 +51,11 @@ class Call(Shapes):
     @cached_property
     def tokens(self) -> tuple[int, int]:
         """pre_tokens and next_tokens, where they count."""
-        pre, after = (self.contract.integer(name) for name in ("pre_tokens", "next_tokens"))
-        counts = self.mask is not None and self.sparse_mode in (0, 4) and not self.is_single
-        least = -LARGEST_TOKENS
-        return (
-            (min(max(pre, least), LARGEST_TOKENS), min(max(after, least), LARGEST_TOKENS))
-            if counts
-            else (LARGEST_TOKENS, LARGEST_TOKENS)
-        )
+        if self.mask is None or self.sparse_mode not in (0, 4) or self.is_single:
+            return LARGEST_TOKENS, LARGEST_TOKENS
+        given = (self.contract.integer(name) for name in ("pre_tokens", "next_tokens"))
+        pre, after = (min(max(each, -LARGEST_TOKENS), LARGEST_TOKENS) for each in given)
+        return pre, after
 
     @property
     def inner_precise(self) -> int:
@@ -86,6 +85,13 @@ class Call(Shapes):
             return rows == self.requests and columns >= self.mask_keys
         fits = not outer or (outer[0] in (1, self.requests) and outer[1:] in ([], [1]))
         return fits and rows >= self.longest_query and columns >= self.mask_keys
+
+    @property
+    def is_mask_exact(self) -> bool:
+        """Whether it has no more."""
+        *_, rows, columns = self.mask_shape
+        is_flat = len(self.mask_shape) == 2 and self.longest_query == 1
+        return (is_flat or rows == self.longest_query) and columns == self.longest_kv
 
     @property
     def is_stencil(self) -> bool:
@@ -119,36 +125,33 @@ class Call(Shapes):
         return rows >= self.requests and columns >= max(self.blocks_needed, default=0)
 
     @cached_property
+    def blocks(self) -> tuple[tuple[int, ...], ...]:
+        """Those of each request; one after the other, over and over, of a table without values."""
+        assert self.table is not None
+        rows: Iterable[Array] | None = self.table.array
+        needed = self.blocks_needed
+        if rows is None:
+            places = np.arange(sum(needed)) % max(1, self.key.shape[0])
+            rows = np.split(places, np.cumsum(needed)[:-1])
+        return tuple(tuple(row[:n].tolist()) for row, n in zip(rows, needed, strict=False))
+
+    @property
     def stray_block(self) -> int | None:
         """A block that the table names and the cache does not have."""
-        assert self.table is not None
-        if self.table.array is None:
-            return None
-        rows = zip(self.table.array, self.blocks_needed, strict=False)
-        named = np.concatenate([row[:count] for row, count in rows])
-        stray = named[(named < 0) | (named >= self.key.shape[0])]
-        return int(stray[0]) if stray.size else None
+        every = chain.from_iterable(self.blocks)
+        return next((block for block in every if not 0 <= block < self.key.shape[0]), None)
 
     @cached_property
     def paging(self) -> Paging | None:
         if self.table is None:
             return None
-        blocks, table = self.key.shape[0], self.table.array
-        if table is None:
-            # One after the other, over and over.
-            firsts = np.cumsum([0, *self.blocks_needed])[:-1]
-            rows = zip(firsts, self.blocks_needed, strict=True)
-            tables = [(first + np.arange(count)) % max(1, blocks) for first, count in rows]
-        else:
-            rows = zip(table, self.blocks_needed, strict=False)
-            tables = [row[:count] for row, count in rows]
         return Paging(
-            blocks,
+            self.key.shape[0],
             self.page_tokens,
             self.rank == 4,
-            tuple(tuple(own.tolist()) for own in tables),
+            self.blocks,
             self.table.shape[1],
-            table is None,
+            self.table.array is None,
             self.is_nz,
         )
 
@@ -199,6 +202,10 @@ class Call(Shapes):
         known = {*ATTRIBUTES, *(x for row in self.contract.support for x in row.entries)}
         return tuple(x for x in self.contract.arguments if x not in known and not self._is_out(x))
 
+    def gives(self, names: tuple[str, ...]) -> bool:
+        """Whether one of *names* is among them."""
+        return not set(names).isdisjoint(self.strays)
+
     def _is_out(self, name: str) -> bool:
         value = self.contract.value(name)
         # A tensor does not compare as one truth.
@@ -228,7 +235,7 @@ class Call(Shapes):
             scale=self.scale,
             has_mask=self.mask is not None,
             mask_shape=self.mask_shape,
-            returns_lse=self.contract.boolean("softmax_lse_flag"),
+            returns_lse=self.returns_lse,
             paging=self.paging,
             sparse_mode=self.sparse_mode,
             pre_tokens=self.tokens[0],
@@ -236,6 +243,10 @@ class Call(Shapes):
             inner_precise=self.inner_precise,
             antiquant=self.antiquant,
         )
+
+    @property
+    def returns_lse(self) -> bool:
+        return self.contract.boolean("softmax_lse_flag")
 
     @property
     def scale(self) -> float:
@@ -251,7 +262,7 @@ class Call(Shapes):
     def rope_size(self) -> int:
         """Columns of the rotated part of a head."""
         (rope, _) = self.ropes
-        return 0 if rope is None else self.columns_of(rope.shape, self.heads)
+        return 0 if rope is None else int(columns_of(rope.shape, self.heads, self.layout))
 
     # ---- the kernel ----
 
@@ -259,6 +270,18 @@ class Call(Shapes):
     def kernel(self) -> str:
         """FAI, in any of its forms, FIA or IFA."""
         return self.choice.template.partition("-")[0]
+
+    @property
+    def has_sink_of_fai(self) -> bool:
+        """Whether FAI takes the call with learnable_sink."""
+        is_taken = self.sink is not None and self.kernel == "FAI"
+        return is_taken and (self.size, self.query.element) != (64, BFLOAT16)
+
+    @property
+    def sink_fits_fia(self) -> bool:
+        return self.sink is not None and (
+            (self.sink.element, self.sink.shape) == (BFLOAT16, (self.heads,))
+        )
 
     @cached_property
     def choice(self) -> Choice:

@@ -34,7 +34,11 @@ HALVES = (FLOAT16, BFLOAT16)
 
 
 def _rows(
-    key: Any, modes: Mapping[str, int], *scales: str, dequantises: bool = False
+    key: Any,
+    modes: Mapping[str, int],
+    *scales: str,
+    dequantises: bool = False,
+    has_sink: bool = False,
 ) -> tuple[Row, ...]:
     """Rows with *key* and value of a type, None that of the query, and *scales* by their modes.
 
@@ -46,6 +50,8 @@ def _rows(
         entries |= {"atten_mask": (INT8, UINT8), "block_table": INT32}
         if key is None:
             entries |= {"query_rope": half, "key_rope": half}
+        if has_sink:
+            entries["learnable_sink"] = half
         if scales == APART:
             # It does not count.
             entries[BOTH] = half, FLOAT32
@@ -59,7 +65,7 @@ def _rows(
 
 
 NO_MODES = {mode_of(name): 0 for name in (BOTH, *APART)}
-KEYS_ALIKE = _rows(None, {})
+KEYS_ALIKE = _rows(None, {}, has_sink=True)
 """Keys and values have the type of the query."""
 INT8_BOTH = _rows(INT8, {}, BOTH)
 """Keys and values of int8, one scale of each for all, or one for each column."""
@@ -130,23 +136,25 @@ def check(contract: Contract) -> Problem:
 
 def call_of(contract: Contract) -> Call:
     """The tensors of a call, of types that a row of support takes together."""
+    for name in ("key", "value"):
+        contract.require(
+            not isinstance(contract.value(name), list | tuple),
+            f"{name} must be one tensor, not a list: requests apart are not simulated; pad them to "
+            f"one length, stack them, and pass actual_seq_lengths_kv",
+            Code.UNSUPPORTED,
+        )
     query, (scales, offsets) = contract.operand("query"), _scales(contract)
     key, value = contract.operand("key"), contract.operand("value")
     mask = contract.value("atten_mask")
     if isinstance(mask, np.ndarray) and mask.dtype == np.bool_:
         mask = mask.view(np.uint8)
-    ropes = tuple(
+    masks = contract.optional("atten_mask", mask), contract.optional("block_table")
+    query_rope, key_rope, sink = (
         contract.optional(name) if name in contract.arguments else None
-        for name in ("query_rope", "key_rope")
+        for name in ("query_rope", "key_rope", "learnable_sink")
     )
-    return Call(
-        contract,
-        *(query, key, value, contract.optional("atten_mask", mask)),
-        contract.optional("block_table"),
-        (ropes[0], ropes[1]),
-        scales,
-        offsets,
-    )
+    tensors = query, key, value, *masks, (query_rope, key_rope), sink
+    return Call(contract, *tensors, scales, offsets)
 
 
 def _scales(
@@ -154,11 +162,11 @@ def _scales(
 ) -> tuple[tuple[tuple[Operand, int], ...], tuple[Operand, ...]]:
     """Scales of a call that count, with their modes, and offsets: one for both, two, or none."""
     found: dict[str, tuple[Operand, int]] = {}
-    for name in (BOTH, *APART):
-        if name not in contract.arguments:
-            continue
-        mode, is_given = mode_of(name), contract.arguments[name] is not None
-        number = contract.whole(mode, contract.arguments.get(mode, 0))
+    arguments = contract.arguments
+    scales = [name for name in (BOTH, *APART) if name in arguments]
+    for name in scales:
+        mode, is_given = mode_of(name), arguments[name] is not None
+        number = contract.whole(mode, arguments.get(mode, 0))
         contract.require(
             not is_given or number in (0, 1),
             f"{mode} must be 0, one scale or one for each column, or 1, one for each token, not "
@@ -167,16 +175,11 @@ def _scales(
         )
         if not is_given:
             contract.optional(name)
-        if mode in contract.arguments:
+        if mode in arguments:
             contract.integer(mode)
         if is_given:
             found[name] = contract.operand(name), number
-    arguments = contract.arguments
-    offsets = {
-        name: contract.optional(offset_of(name))
-        for name in (BOTH, *APART)
-        if offset_of(name) in arguments
-    }
+    offsets = {name: contract.optional(offset_of(name)) for name in scales}
     # Where there are both forms, those of keys and of values count.
     names = APART if all(name in found for name in APART) else tuple(found)
     return tuple(found[name] for name in names), present(*(offsets[name] for name in names))
@@ -189,17 +192,16 @@ def _lengths_operand(name: str, lengths: tuple[int, ...]) -> Operand:
 
 
 def shapes_of(
-    query: tuple[Any, ...], heads: Any, layout: str, columns: Any = None, *, returns_lse: bool
+    query: tuple[Any, ...], heads: Any, layout: str, columns: Any, *, returns_lse: bool
 ) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     """Shapes of the output and of softmax_lse for a shape of the query; sizes may be symbols.
 
-    *columns* are those of a head of value, None those of query.
+    *columns* are those of a head of value.
     """
     inner, _, outer = layout.partition("_")
     sizes = {axis: query[place] for place, axis in enumerate(inner)}
+    sizes |= {"D": columns, "H": heads * columns}
     if inner == "BSH":
-        sizes |= {"N": heads, "D": sizes["H"] // max(1, heads)}
-    if columns is not None:
-        sizes |= {"D": columns, "H": heads * columns}
+        sizes["N"] = heads
     of_rows = (*(sizes[axis] for axis in ("TN" if "T" in inner else "BNS")), 1)
     return tuple(sizes[axis] for axis in outer or inner), of_rows if returns_lse else (1,)

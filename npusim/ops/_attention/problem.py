@@ -325,7 +325,10 @@ FAI: Needs = {
         a.group > 1 or a.sparse_mode != 0 or not a.has_mask
     ),
     "the cache is (blocks, block_size, heads x columns)": lambda a, _: (
-        a.paging is None or not (a.paging.heads_first or a.paging.is_nz)
+        a.paging is None or not a.paging.heads_first
+    ),
+    "heads have other than 64 and 128 columns in a cache of fractals": lambda a, _: (
+        a.paging is None or not a.paging.is_nz or a.head_size not in (64, 128)
     ),
     f"a block of the cache has a multiple of {PAGE_UNIT} tokens up to {MAX_PAGE}": lambda a, _: (
         _is_paged(a, PAGE_UNIT, MAX_PAGE)

@@ -1,12 +1,7 @@
 """The rules of attention: what a call must fulfil, who checks it, and what is said where it fails.
 
 A rule stands below those it rests on, and what is not simulated comes last, for a call that a card
-takes. Who checks a rule decides what happens to a call that breaks it:
-
-* the *wrapper* of torch_npu, before anything is launched, and the *tiling* of the kernel refuse it;
-* of what the *document* alone excludes a DocumentWarning speaks, and the call runs, as on a card;
-* *nobody* checks the rest, and a card reads or writes elsewhere: it is refused here, too;
-* what *npusim* lacks a card takes.
+takes.
 
 Sources: op-plugin@517f2e7, FusedInferAttentionScoreKernelNpuOpApi.cpp (opapi) and
 torch_npu-npu_fused_infer_attention_score.md (document); ops-transformer@3a280bc attention/
@@ -19,81 +14,46 @@ incre_flash_attention/op_host (I). That all of a tiling's refusals bear one code
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from collections.abc import Container, Mapping
 
-from npusim.data.errors import Code
-from npusim.ops._attention.call import Call
 from npusim.ops._attention.problem import LAYOUTS, MASK_EXTENT
-from npusim.ops._attention.shapes import ROPE_COLUMNS
+from npusim.ops._attention.rule import (
+    ALL,
+    DIGITS,
+    DOCUMENT,
+    FAI,
+    FAI_PAGES,
+    FIA,
+    HALVES,
+    HEADS_ALIKE,
+    INCRE,
+    INT8,
+    MASK,
+    MLA,
+    MLA_PACKED,
+    NO_PAGES,
+    NO_ROPE,
+    NOBODY,
+    NPUSIM,
+    OFFSET,
+    OWN_MASK,
+    PACKED,
+    PACKED_ELSE,
+    PACKED_KEYS,
+    PADDED,
+    PAGES,
+    ROPE,
+    SINGLE,
+    SINK,
+    SINK_OF_FAI,
+    SINK_OF_FIA,
+    STENCIL,
+    TILING,
+    WRAPPER,
+    Rule,
+)
+from npusim.ops._attention.shapes import ROPE_COLUMNS, columns_of
 from npusim.ops._contract import listed
-
-
-class Checked(NamedTuple):
-    """Who checks a rule."""
-
-    by: str
-    code: Code | None
-    """Of the refusal; None where the call is taken with a warning."""
-
-
-WRAPPER = Checked("wrapper", Code.INVALID_PARAMETER)
-TILING = Checked("tiling", Code.TILING_ERROR)
-DOCUMENT = Checked("document", None)
-NOBODY = Checked("nobody", Code.INVALID_PARAMETER)
-NPUSIM = Checked("npusim", Code.UNSUPPORTED)
-
-
-class Scope(NamedTuple):
-    """The calls that a rule is for."""
-
-    words: str
-    has: Callable[[Call], bool]
-
-
-ALL = Scope("all", lambda _: True)
-PACKED = Scope("TND, NTD", lambda c: c.is_packed)
-PADDED = Scope("BSH, BSND, BNSD", lambda c: not c.is_packed)
-PAGES = Scope("pages", lambda c: c.is_paged)
-NO_PAGES = Scope("no pages", lambda c: not c.is_paged)
-PACKED_KEYS = Scope("TND, NTD without pages", lambda c: c.is_packed and not c.is_paged)
-ROPE = Scope("query_rope", lambda c: c.has_rope)
-NO_ROPE = Scope("no query_rope", lambda c: not c.has_rope)
-MLA = Scope("query_rope, heads of 512", lambda c: c.is_mla)
-HEADS_ALIKE = Scope("query_rope, heads of 128", lambda c: c.has_rope and c.value_size == 128)
-SINGLE = Scope("a token a request", lambda c: c.longest_query == 1)
-SEVERAL = Scope("several tokens a request", lambda c: c.longest_query > 1)
-MASK = Scope("atten_mask", lambda c: c.mask is not None)
-OWN_MASK = Scope("sparse_mode 0, 1", lambda c: c.mask is not None and c.sparse_mode < 2)
-STENCIL = Scope("sparse_mode 2, 3, 4", lambda c: c.sparse_mode in (2, 3, 4))
-INT8 = Scope("key of int8", lambda c: c.is_int8)
-DIGITS = Scope("key of int8", lambda c: c.is_int8 and not c.offsets)
-OFFSET = Scope("key of int8 with offsets", lambda c: c.is_int8 and len(c.offsets) > 0)
-INCRE = Scope("npu_incre_flash_attention", lambda c: c.contract.op == "npu_incre_flash_attention")
-FAI = Scope("kernel FAI", lambda c: c.kernel == "FAI")
-FIA = Scope("kernel FIA", lambda c: c.kernel == "FIA")
-
-
-class Rule(NamedTuple):
-    """What calls of a scope must fulfil; formats say `{c.heads}` for what a call has."""
-
-    checked: Checked
-    source: str
-    scope: Scope
-    holds: Callable[[Call], bool]
-    must: str
-    came: str
-    remedy: str
-
-    def warning(self, call: Call) -> str | None:
-        """What to warn of, if *call* breaks a rule of the document; raises OpError for others."""
-        if not self.scope.has(call) or self.holds(call):
-            return None
-        must, came, remedy = (x.format(c=call) for x in (self.must, self.came, self.remedy))
-        if self.checked.code is not None:
-            call.contract.fail(f"{must}, not {came}; {remedy}", self.checked.code)
-        return f"by the document {must}, not {came}; {remedy}"
-
 
 MOST_HEADS, MOST_OF_GROUP, MOST_REQUESTS, MOST_OF_TND, MOST_ENTRIES = 256, 64, 65536, 4096, 65536
 MOST_KEYS, MOST_KEYS_OF_TOKEN = 20_971_520, 262_144
@@ -105,11 +65,11 @@ MLA_OUTPUTS = ("BSH_NBSD", "BSND_NBSD", "BNSD_NBSD", "TND_NTD")
 MLA_LAYOUTS = ("BSH", "BSND", "BNSD", "TND", *MLA_OUTPUTS)
 TURNED = ("NTD", "NTD_TND", "BSH_BNSD", "BSND_BNSD")
 IN_ORDER = ("BSH", "BSND", "BNSD", "BNSD_BSND")
-IN_ORDER_ALONE = (
-    *("pse_shift", "query_padding_size", "kv_padding_size", "key_shared_prefix"),
-    *("value_shared_prefix", "actual_shared_prefix_len", "quant_scale2", "quant_offset2"),
-    *("quant_scale_out", "quant_offset_out"),
-)
+PADDINGS = ("query_padding_size", "kv_padding_size")
+PREFIXES = ("key_shared_prefix", "value_shared_prefix", "actual_shared_prefix_len")
+OF_OUTPUT = ("quant_scale2", "quant_offset2", "quant_scale_out", "quant_offset_out")
+IN_ORDER_ALONE = ("pse_shift", *PADDINGS, *PREFIXES, *OF_OUTPUT)
+QUANTISED = ("dequant_scale_query", "query_quant_mode", "key_quant_mode", "value_quant_mode")
 OLDER_COLUMNS = 256
 """An older kernel takes heads of so many columns, of one token a request and with own keys."""
 SHAPES_OF_CACHE = (
@@ -150,7 +110,7 @@ HEAD_RULES = (
          "key and value must have as many dimensions as query", "{c.key.shape} and "
          "{c.value.shape} with {c.query.shape}", "reshape them"),
     Rule(TILING, "cons", NO_PAGES, lambda c: (
-            c.fits_query(c.key.shape) and c.columns_of(c.key.shape, c.kv_heads) == c.size),
+            c.fits_query(c.key.shape) and columns_of(c.key.shape, c.kv_heads, c.layout) == c.size),
          "key must have the requests of query, num_key_value_heads heads and as many columns",
          "{c.key.shape} with query {c.query.shape} and {c.kv_heads} heads in {c.inner}",
          "pass it so"),
@@ -160,11 +120,7 @@ HEAD_RULES = (
     Rule(TILING, "cons:251", PAGES, lambda c: c.key.shape == c.cache_shape(c.size),
          f"key must have shape {SHAPES_OF_CACHE} with a block_table",
          "{c.key.shape} for {c.kv_heads} heads of {c.size} columns", "reshape the cache"),
-    Rule(TILING, "cons", PAGES, lambda c: c.value.shape == c.cache_shape(c.value_size),
-         "value must have the shape of key, but for columns", "{c.value.shape} with "
-         "{c.key.shape}", "pass as many tokens"),
-    Rule(TILING, "cons", NO_PAGES, lambda c: (
-            c.fits_query(c.value.shape) and c.room_of(c.value) == c.room_of(c.key)),
+    Rule(TILING, "cons", ALL, lambda c: c.value_fits,
          "value must have the shape of key, but for columns", "{c.value.shape} with "
          "{c.key.shape}", "pass as many tokens"),
     Rule(TILING, "exist:32", ROPE, lambda c: None not in c.ropes,
@@ -211,11 +167,17 @@ ROPE_RULES = (
     Rule(TILING, "feat:278", MLA, lambda c: c.sparse_mode in (0, 3, 4, 9),
          "sparse_mode must be 0, 3, 4 or 9 with heads of 512 columns and query_rope",
          "{c.sparse_mode}", "choose one of these"),
+    Rule(DOCUMENT, "document", MLA_PACKED, lambda c: c.is_paged,
+         "key and value must lie in pages with heads of 512 columns and query_rope in TND",
+         "{c.key.shape}", "pass a block_table"),
+    Rule(DOCUMENT, "document", MLA_PACKED, lambda c: not c.returns_lse,
+         "softmax_lse_flag must be False with heads of 512 columns and query_rope in TND",
+         "True", "leave it out"),
     Rule(TILING, "feat:600", HEADS_ALIKE, lambda c: c.layout not in MLA_OUTPUTS,
          f"input_layout must be none of {listed(MLA_OUTPUTS, 'and')} with heads of 128 columns",
          "{c.layout}", "pass {c.inner}"),
 )  # fmt: skip
-LENGTH_RULES = (
+LIST_RULES = (
     Rule(TILING, "feat:864", PACKED, lambda c: c.query_list is not None,
          "actual_seq_lengths must be given in TND and NTD", "None", "pass a list"),
     Rule(TILING, "feat:864", PACKED, lambda c: c.kv_list is not None,
@@ -223,6 +185,38 @@ LENGTH_RULES = (
     Rule(TILING, "feat:884", PAGES, lambda c: c.kv_list is not None,
          "actual_seq_lengths_kv must be given with a block_table", "None",
          "pass the keys of each request"),
+)  # fmt: skip
+"""Above these no kernel can be chosen."""
+PAGE_RULES = (
+    Rule(TILING, "cons:251", PAGES, lambda c: c.block_size == c.page_tokens,
+         "block_size must be that of the cache", "{c.block_size} of {c.page_tokens}",
+         "pass {c.page_tokens}"),
+    Rule(TILING, "par:810", PAGES, lambda c: (
+            0 < c.page_tokens <= MOST_PAGE and c.page_tokens % PAGE_UNIT == 0),
+         f"block_size must be a multiple of {PAGE_UNIT} up to {MOST_PAGE}", "{c.page_tokens}",
+         "make the cache so"),
+    Rule(DOCUMENT, "document", PAGES, lambda c: c.is_packed or c.longest_query > 1
+         or c.page_tokens <= 512,
+         "block_size must be at most 512 with one token a request", "{c.page_tokens}",
+         "make the cache so"),
+    Rule(DOCUMENT, "document", PAGES, lambda c: c.is_packed or c.longest_query == 1
+         or c.page_tokens in (128, 256, 384, 512),
+         "block_size must be 128, 256, 384 or 512 with several tokens a request",
+         "{c.page_tokens}", "make the cache so"),
+    Rule(DOCUMENT, "document", PAGES, lambda c: c.rank != 4 or c.inner in ("BNSD", "TND"),
+         "a cache (blocks, heads, block_size, columns) must go with BNSD or TND", "{c.layout}",
+         "make it (blocks, block_size, heads x columns)"),
+    Rule(DOCUMENT, "document", PAGES, lambda c: not c.is_nz or c.has_rope or c.is_int8,
+         "a cache must have 3 or 4 dimensions without query_rope", "{c.key.shape}",
+         "make it (blocks, block_size, heads x columns)"),
+    Rule(TILING, "par:824", PAGES, lambda c: len(c.table_shape) == 2 and 0 not in c.table_shape,
+         "block_table must have two dimensions and entries", "{c.table_shape}",
+         "pass a row for each request"),
+)  # fmt: skip
+LENGTH_RULES = (
+    Rule(NOBODY, "T:935", FAI_PAGES, lambda c: c.given_kv_heads > 0,
+         "num_key_value_heads must be given with pages (blocks, block_size, heads x columns) where "
+         "FAI takes the call", "0: a card divides by it", "pass {c.kv_heads}"),
     Rule(TILING, "feat:944", ALL, lambda c: min(map(min, c.lists), default=0) >= 0,
          "lengths must be at least 0", "{c.shown_lists}", "pass the tokens of each request"),
     Rule(TILING, "feat:663", ALL, lambda c: max(map(len, c.lists), default=0) <= MOST_ENTRIES,
@@ -233,13 +227,17 @@ LENGTH_RULES = (
          "{c.requests}", "split the call"),
     Rule(DOCUMENT, "document", PADDED, lambda c: c.requests <= MOST_REQUESTS,
          f"query must have at most {MOST_REQUESTS} requests", "{c.requests}", "split the call"),
-    Rule(TILING, "feat:864, not FAI", PACKED, lambda c: all(list(x) == sorted(x) for x in c.sums),
+    Rule(TILING, "feat:864", PACKED_ELSE, lambda c: c.is_rising,
          "lengths must not fall in TND and NTD, where each is the sum of those so far",
          "{c.shown_lists}", "pass the sums"),
-    Rule(TILING, "feat:1030, not FAI", PACKED_KEYS, lambda c: len(c.lists[0]) == len(c.lists[1]),
+    Rule(NOBODY, "T:935", FAI, lambda c: c.is_rising,
+         "lengths must not fall in TND and NTD, where each is the sum of those so far",
+         "{c.shown_lists}: a card would read elsewhere", "pass the sums"),
+    Rule(TILING, "feat:1030", PACKED_ELSE, lambda c: (
+            c.is_paged or len(c.lists[0]) == len(c.lists[1])),
          "actual_seq_lengths_kv must have as many entries as actual_seq_lengths",
          "{c.shown_lists}", "pass one for each request"),
-    Rule(NOBODY, "feat:935", PACKED, lambda c: len(c.kv_list or ()) >= c.requests,
+    Rule(NOBODY, "T:935", PACKED, lambda c: len(c.kv_list or ()) >= c.requests,
          "actual_seq_lengths_kv must have an entry for each request", "{c.shown_lists}: a card "
          "would read elsewhere", "pass one for each request"),
     Rule(TILING, "feat:1000", PACKED, lambda c: c.inner == "NTD" or c.lists[0][-1] == c.room[0],
@@ -268,31 +266,7 @@ LENGTH_RULES = (
          f"a request of one token must have at most {MOST_KEYS_OF_TOKEN} keys", "{c.longest_kv}",
          "split it"),
 )  # fmt: skip
-PAGE_RULES = (
-    Rule(TILING, "cons:251", PAGES, lambda c: c.block_size == c.page_tokens,
-         "block_size must be that of the cache", "{c.block_size} of {c.page_tokens}",
-         "pass {c.page_tokens}"),
-    Rule(TILING, "par:810", PAGES, lambda c: (
-            0 < c.page_tokens <= MOST_PAGE and c.page_tokens % PAGE_UNIT == 0),
-         f"block_size must be a multiple of {PAGE_UNIT} up to {MOST_PAGE}", "{c.page_tokens}",
-         "make the cache so"),
-    Rule(DOCUMENT, "document", PAGES, lambda c: c.is_packed or c.longest_query > 1
-         or c.page_tokens <= 512,
-         "block_size must be at most 512 with one token a request", "{c.page_tokens}",
-         "make the cache so"),
-    Rule(DOCUMENT, "document", PAGES, lambda c: c.is_packed or c.longest_query == 1
-         or c.page_tokens in (128, 256, 384, 512),
-         "block_size must be 128, 256, 384 or 512 with several tokens a request",
-         "{c.page_tokens}", "make the cache so"),
-    Rule(DOCUMENT, "document", PAGES, lambda c: c.rank != 4 or c.inner in ("BNSD", "TND"),
-         "a cache (blocks, heads, block_size, columns) must go with BNSD or TND", "{c.layout}",
-         "make it (blocks, block_size, heads x columns)"),
-    Rule(TILING, "feat:797", PAGES, lambda c: not c.is_nz or c.has_rope or c.size in NZ_COLUMNS,
-         "a head must have 64 or 128 columns in a cache of 5 dimensions", "{c.size}",
-         "make it (blocks, block_size, heads x columns)"),
-    Rule(TILING, "par:824", PAGES, lambda c: len(c.table_shape) == 2 and 0 not in c.table_shape,
-         "block_table must have two dimensions and entries", "{c.table_shape}",
-         "pass a row for each request"),
+TABLE_RULES = (
     Rule(NOBODY, "document", PAGES, lambda c: c.has_rows_of_table,
          "block_table must have a row for each request, as long as the blocks of the longest",
          "{c.table_shape} for {c.requests} of up to {c.longest_kv} keys: a card would read "
@@ -312,6 +286,9 @@ MASK_RULES = (
          "choose one of these"),
     Rule(TILING, "feat:172", NO_ROPE, lambda c: c.sparse_mode != 9,
          "sparse_mode must be 0, 1, 2, 3 or 4 without query_rope", "9", "choose one of these"),
+    Rule(TILING, "feat:172", ALL, lambda c: c.sparse_mode != 9 or c.has_keys_for_tokens,
+         "a request must have at least as many keys as tokens with sparse_mode 9",
+         "{c.shown_lengths}", "pass the keys that came before, too"),
     Rule(TILING, "single:559", ALL, lambda c: 0 <= c.inner_precise <= 3,
          "inner_precise must lie in [0, 3]", "{c.inner_precise}", "choose one of these"),
     Rule(TILING, "I", INCRE, lambda c: c.inner_precise in (0, 1),
@@ -322,8 +299,8 @@ MASK_RULES = (
     Rule(DOCUMENT, "document", SINGLE, lambda c: c.layout != "BNSD_BSND",
          "input_layout must be another one with one token a request", "BNSD_BSND", "pass BNSD"),
     Rule(TILING, "feat:236", ALL, lambda c: c.sparse_mode == 0 or c.mask is not None,
-         "atten_mask must be given with sparse_mode 1 to 4", "None", "pass one of the tokens "
-         f"and keys with 1, numpy.triu(..., 1) of {MASK_EXTENT} x {MASK_EXTENT} with 2 to 4"),
+         "atten_mask must be given with a sparse_mode other than 0", "None", "pass one of the "
+         f"tokens and keys, with 2 to 4 numpy.triu(..., 1) of {MASK_EXTENT} x {MASK_EXTENT}"),
     Rule(TILING, "T:1161", OWN_MASK, lambda c: c.kernel != "FAI",
          "sparse_mode must be 3 or 4 with a mask in TND where query heads share keys",
          "{c.sparse_mode}", "pass 3 with the stencil, or no mask"),
@@ -335,6 +312,9 @@ MASK_RULES = (
          f"atten_mask must have shape {SHAPES_OF_MASK}, with sparse_mode 0 or 1",
          "{c.mask_shape} for {c.requests} requests of {c.longest_query} and {c.mask_keys}",
          "pass a number for each token and key"),
+    Rule(DOCUMENT, "document", OWN_MASK, lambda c: c.is_paged or c.is_mask_exact,
+         "atten_mask must have a row for each token and a column for each key, and no more",
+         "{c.mask_shape} for {c.longest_query} and {c.longest_kv}", "cut it"),
     Rule(DOCUMENT, "document", OWN_MASK, lambda c: (
             not c.is_paged or c.mask_shape[-1] >= c.table_shape[1] * c.page_tokens),
          "atten_mask must have a column for each token of all blocks of block_table",
@@ -350,14 +330,31 @@ MASK_RULES = (
          "{c.tokens[0]} and {c.tokens[1]}", "pass 0 or more for both"),
 )  # fmt: skip
 KERNEL_RULES = (
+    Rule(TILING, "feat:797", FIA, lambda c: not c.is_nz or c.has_rope or c.size in NZ_COLUMNS,
+         "a head must have 64 or 128 columns in a cache of 5 dimensions where FIA takes the call",
+         "{c.size}", "make it (blocks, block_size, heads x columns)"),
     Rule(TILING, "feat:587", FIA, lambda c: c.inner != "TND" or c.has_rope
          or c.size in (64, 128, 192),
          "a head must have 64, 128 or 192 columns in TND where FIA takes the call", "{c.size}",
          "pad it"),
     Rule(TILING, "feat:101", ALL, lambda c: (
-            (c.layout in IN_ORDER and not c.has_rope) or not set(c.strays) & set(IN_ORDER_ALONE)),
+            (c.layout in IN_ORDER and not c.has_rope) or not c.gives(IN_ORDER_ALONE)),
          "pse_shift, paddings, prefixes and scales of the output must be None but in "
          f"{listed(IN_ORDER)} without query_rope", "given", "leave them out"),
+    Rule(TILING, "feat:336", ALL, lambda c: not (
+            c.gives(PADDINGS) and (c.is_paged or c.gives(PREFIXES))),
+         "paddings must be None with a block_table or a prefix", "given", "leave them out"),
+    Rule(TILING, "feat:424", PAGES, lambda c: not c.gives(PREFIXES),
+         "prefixes must be None with a block_table", "given", "leave them out"),
+    Rule(TILING, "exist:459", HALVES, lambda c: not c.gives(QUANTISED),
+         "dequant_scale_query must be None, and the modes of its like 0, with key of fp16 or bf16",
+         "given", "leave them out"),
+    Rule(TILING, "feat:500", SINK_OF_FIA, lambda c: c.sink_fits_fia,
+         "learnable_sink must be bfloat16 of shape (num_heads,) where FIA takes the call",
+         "{c.sink.spec.dtype} {c.sink.shape}", "pass one for each head, and query of bfloat16"),
+    Rule(TILING, "T:1120", SINK_OF_FAI, lambda c: c.inner_precise == 0,
+         "inner_precise must be 0 with learnable_sink where FAI takes the call",
+         "{c.inner_precise}", "pass 0"),
     Rule(TILING, "I", INT8, lambda c: c.size % DIGIT_UNIT == 0,
          f"a head must have a multiple of {DIGIT_UNIT} columns with key of int8", "{c.size}",
          "pad it"),
@@ -372,6 +369,9 @@ LACKS = (
     Rule(NPUSIM, "document", ALL, lambda c: not c.strays,
          "parameters that are not simulated must be None, and modes 0", "{c.stray}",
          "leave it out"),
+    Rule(NPUSIM, "document", SINK, lambda _: False,
+         "learnable_sink must be None", "given: how its kernel adds it is not simulated",
+         "leave it out, and multiply output by 1 / (1 + exp(learnable_sink - softmax_lse))"),
     Rule(NPUSIM, "feat:55", MLA, lambda _: False,
          "query_rope must be None with heads of 512 columns", "given: the kernel that takes it is "
          "not simulated", "call operators for its products and its softmax"),
@@ -419,15 +419,20 @@ LACKS = (
 )  # fmt: skip
 """What a card takes, and npusim does not."""
 RULES = (
-    *(*QUERY_RULES, *HEAD_RULES, *ROPE_RULES, *LENGTH_RULES, *PAGE_RULES, *MASK_RULES),
-    *(*KERNEL_RULES, *LACKS),
+    *(*QUERY_RULES, *HEAD_RULES, *ROPE_RULES, *LIST_RULES, *PAGE_RULES, *LENGTH_RULES),
+    *(*TABLE_RULES, *MASK_RULES, *KERNEL_RULES, *LACKS),
 )
 
 
-def table(names: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
-    """The rules as lines of a document; *names* map parameters to those of an operator."""
+def table(names: Mapping[str, str], absent: Container[str] = ()) -> tuple[tuple[str, ...], ...]:
+    """The rules as lines of a document; *names* map parameters to those of an operator.
+
+    What is said of parameters that are *absent* there is left out.
+    """
     found = []
     for checked, source, scope, _, must, *_ in RULES:
+        if any(word in absent for word in re.findall(r"\w+", must)):
+            continue
         own = re.sub(r"\w+", lambda word: names.get(word[0], word[0]), must)
         code = "warns" if checked.code is None else str(checked.code.value)
         found.append((scope.words, own, checked.by, code, source))

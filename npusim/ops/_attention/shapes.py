@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from npusim.data.errors import shown
 from npusim.data.tensor import Operand
@@ -44,6 +45,8 @@ class Shapes:
     table: Operand | None
     ropes: tuple[Operand | None, Operand | None]
     """The rotated parts of query and of key."""
+    sink: Operand | None
+    """What each head adds to the sums of its tokens."""
     scales: tuple[tuple[Operand, int], ...]
     """Those of int8 with their modes: one for both, or two."""
     offsets: tuple[Operand, ...]
@@ -78,10 +81,14 @@ class Shapes:
     def heads(self) -> int:
         return self.contract.integer("num_heads")
 
+    @property
+    def given_kv_heads(self) -> int:
+        return self.contract.integer("num_key_value_heads")
+
     @cached_property
     def kv_heads(self) -> int:
         """As many as those of query where 0 are given."""
-        return self.contract.integer("num_key_value_heads") or self.heads
+        return self.given_kv_heads or self.heads
 
     @property
     def group(self) -> int:
@@ -97,14 +104,10 @@ class Shapes:
         sizes = dict(zip(self.inner, shape, strict=True))
         return sizes["H"] % heads == 0 if "H" in sizes else sizes["N"] == heads
 
-    def columns_of(self, shape: tuple[int, ...], heads: int) -> int:
-        """Columns of a head of a tensor of *shape* in the layout of query."""
-        return shape[-1] // heads if self.inner == "BSH" else shape[-1]
-
     @cached_property
     def size(self) -> int:
         """Columns of a head of query."""
-        return self.columns_of(self.query.shape, self.heads)
+        return int(columns_of(self.query.shape, self.heads, self.layout))
 
     # ---- keys, in pages or not ----
 
@@ -144,10 +147,15 @@ class Shapes:
     @cached_property
     def value_size(self) -> int:
         """Columns of a head of values."""
-        shape = self.value.shape
-        if not self.is_paged:
-            return self.columns_of(shape, self.kv_heads)
-        return {3: shape[-1] // self.kv_heads, 4: shape[-1], 5: shape[-1] * shape[-3]}[self.rank]
+        return int(columns_of(self.value.shape, self.kv_heads, self.layout, self.is_paged))
+
+    @property
+    def value_fits(self) -> bool:
+        """Whether values have the shape of keys, but for columns."""
+        value = self.value
+        if self.is_paged:
+            return value.shape == self.cache_shape(self.value_size)
+        return self.fits_query(value.shape) and self.room_of(value) == self.room_of(self.key)
 
     @property
     def has_rope(self) -> bool:
@@ -157,11 +165,9 @@ class Shapes:
     def rope_fits(self) -> bool:
         """Whether rotated parts have the shapes of query and key but for the columns of a head."""
         found = tuple(each.shape for each in self.ropes if each is not None)
-        key = (
-            self.cache_shape(ROPE_COLUMNS)
-            if self.is_paged
-            else (self._resized(self.key.shape, self.kv_heads))
-        )
+        key = self._resized(self.key.shape, self.kv_heads)
+        if self.is_paged:
+            key = self.cache_shape(ROPE_COLUMNS)
         return found == (self._resized(self.query.shape, self.heads), key)
 
     def _resized(self, shape: tuple[int, ...], heads: int) -> tuple[int, ...]:
@@ -197,13 +203,24 @@ class Shapes:
         return tuple(each for each in found if each is not None)
 
     @property
-    def sums(self) -> tuple[tuple[int, ...], ...]:
-        """Of these, in TND and NTD, those that are sums of lengths so far."""
-        return self.lists[:1] if self.is_paged else self.lists
+    def is_rising(self) -> bool:
+        """Whether those do not fall that are sums of lengths so far, in TND and NTD."""
+        sums = self.lists[:1] if self.is_paged else self.lists
+        return all(list(each) == sorted(each) for each in sums)
 
     @property
     def shown_lists(self) -> str:
-        return listed(tuple(shown(list(each)) for each in self.lists), "and")
+        return _shown(self.lists)
+
+    @property
+    def shown_lengths(self) -> str:
+        return _shown((self.query_lengths, self.kv_lengths))
+
+    @property
+    def has_keys_for_tokens(self) -> bool:
+        """Whether each request has at least as many keys as tokens."""
+        pairs = zip(self.query_lengths, self.kv_lengths, strict=True)
+        return all(tokens <= keys for tokens, keys in pairs)
 
     @cached_property
     def requests(self) -> int:
@@ -227,7 +244,7 @@ class Shapes:
     @cached_property
     def kv_lengths(self) -> tuple[int, ...]:
         if self.is_packed and not self.is_paged:
-            return _apart(self.kv_list or ())
+            return _apart(self.kv_list or ())[: self.requests]
         return self._each(self.kv_list, self.room[1])
 
     def _each(self, given: tuple[int, ...] | None, room: int) -> tuple[int, ...]:
@@ -260,6 +277,18 @@ def _listed(contract: Contract, name: str) -> tuple[int, ...] | None:
         f"{name} must have an entry for each request, not be empty; pass the lengths",
     )
     return None if value is None else tuple(value)
+
+
+def columns_of(shape: tuple[Any, ...], heads: Any, layout: str, is_paged: bool = False) -> Any:
+    """Columns of a head of a tensor of *shape*: in *layout*, or in pages; sizes may be symbols."""
+    if is_paged and len(shape) == 5:
+        return shape[-3] * shape[-1]
+    is_joined = len(shape) == 3 if is_paged else layout.startswith("BSH")
+    return shape[-1] // heads if is_joined else shape[-1]
+
+
+def _shown(lists: tuple[tuple[int, ...], ...]) -> str:
+    return listed(tuple(shown(list(each)) for each in lists), "and")
 
 
 def _apart(ends: tuple[int, ...]) -> tuple[int, ...]:
