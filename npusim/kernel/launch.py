@@ -15,7 +15,7 @@ from npusim.isa.fields import BYTES
 from npusim.kernel.builder import Builder
 from npusim.kernel.program import Binding, Block, Body, Program
 from npusim.kernel.queues import QueueState
-from npusim.kernel.steps import Integers, Step
+from npusim.kernel.steps import NOWHERE, Integers, Step
 from npusim.kernel.table import Calls
 
 __all__ = [
@@ -209,8 +209,9 @@ class _Rows(NamedTuple):
         is_given = np.zeros(offsets.shape, np.bool_)
         for step, edge in zip(steps, edges, strict=False):
             for name, places in step.offsets.items():
-                offsets[edge : edge + places.size, names.index(name)] = places
-                is_given[edge : edge + places.size, names.index(name)] = True
+                given = places != NOWHERE
+                offsets[edge : edge + places.size, names.index(name)] = np.where(given, places, 0)
+                is_given[edge : edge + places.size, names.index(name)] = given
         core = np.concatenate([*tiles, *ends])
         # Sorting is stable: of equal order, tiles of the first step come first.
         rows = np.lexsort((order, phase, core))

@@ -17,7 +17,7 @@ makes a block for each core. A steady loop is written once or twice, however man
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -27,13 +27,26 @@ from numpy.typing import NDArray
 
 from npusim.data.dtypes import Array, DType
 from npusim.kernel.queues import ProgramError
-from npusim.kernel.views import GmView, Shiftable
+from npusim.kernel.views import GmView, Shiftable, relative
 
-__all__ = ["Choices", "Column", "GmColumn", "GmViews", "Integers", "Step", "column", "tiles"]
+__all__ = [
+    "NOWHERE",
+    "Choices",
+    "Column",
+    "GmColumn",
+    "GmViews",
+    "Integers",
+    "Step",
+    "column",
+    "column_of",
+    "tiles",
+]
 
 __kernel_vocabulary__ = True
 
 Integers = NDArray[np.int64]
+NOWHERE = int(np.iinfo(np.int64).min)
+"""Where a name begins for a tile that has no view of it."""
 
 
 class Column(ABC):
@@ -53,13 +66,26 @@ class Column(ABC):
         """What the stage gets for one tile."""
 
 
-class GmColumn(Column):
-    """An argument that stands for bytes of global memory, whose place calls move on."""
+class MovedColumn(Column):
+    """An argument that stands for bytes of global memory, whose places calls move on."""
+
+    @property
+    @abstractmethod
+    def offsets(self) -> dict[str, Integers]:
+        """Name of global memory -> where its first view begins for each tile."""
+
+
+class GmColumn(MovedColumn):
+    """An argument that stands for bytes of one tensor."""
 
     name: str
     """The tensor, as programs call it."""
     offset_bytes: Integers
     """Where it begins in the tensor for each tile."""
+
+    @property
+    def offsets(self) -> dict[str, Integers]:
+        return {self.name: self.offset_bytes}
 
     def __len__(self) -> int:
         return self.offset_bytes.size
@@ -169,43 +195,58 @@ class _Scalars(Column):
 
 
 @dataclass(frozen=True, eq=False)
-class _Places(GmColumn):
-    """Tiles of one tensor, of few shapes."""
+class _Views(MovedColumn):
+    """Views, alone or in tuples, few of which differ in more than where they begin."""
 
-    name: str
-    shapes: Choices
-    offset_bytes: Integers
+    forms: Choices
+    """With the first view of each tensor at its beginning."""
+    begins: dict[str, Integers]
+    """Where these begin."""
+
+    @property
+    def offsets(self) -> dict[str, Integers]:
+        return self.begins
 
     @property
     def keys(self) -> tuple[Integers, ...]:
-        return self.shapes.keys
+        return self.forms.keys
 
-    def __getitem__(self, tile: int) -> Shiftable:
-        shape = self.shapes[tile]
-        assert isinstance(shape, Shiftable)
-        return shape.shifted_to(int(self.offset_bytes[tile]))
+    def __len__(self) -> int:
+        return len(self.forms)
 
-
-def column(items: Sequence[Hashable]) -> Column:
-    """A column of *items*, one for each tile; views and tiles must all be of one tensor.
-
-    For few thousand tiles: where there are more, write the offsets as arrays (:class:`GmViews`).
-    """
-    places = [item for item in items if isinstance(item, Shiftable)]
-    plain = [item.shifted_to(0) if isinstance(item, Shiftable) else item for item in items]
-    numbers: dict[Hashable, int] = {}
-    index = np.array([numbers.setdefault(item, len(numbers)) for item in plain], np.int64)
-    found = Choices(tuple(numbers), index)
-    if not places:
+    def __getitem__(self, tile: int) -> Hashable:
+        first = {name: -int(offset[tile]) for name, offset in self.offsets.items()}
+        found: Hashable = relative(self.forms[tile], first)
         return found
-    names = {place.name for place in places}
-    if len(names) > 1 or len(places) < len(items):
-        raise ProgramError(
-            f"column: items must all be parts of one tensor, or none of them, but they are of "
-            f"{sorted(names)} and {len(items) - len(places)} others; write a step for each"
-        )
-    offsets = np.array([place.offset_bytes for place in places], np.int64)
-    return _Places(names.pop(), found, offsets)
+
+
+def column(items: Sequence[Hashable], index: Integers | None = None) -> Column:
+    """A column of *items*, one for each tile, or for each tile that of number *index*.
+
+    Views may stand in tuples, too. For few thousand items: where there are more, write the offsets
+    as arrays (:class:`GmViews`).
+    """
+    numbers: dict[Hashable, int] = {}
+    form = np.zeros(len(items), np.int64)
+    offsets: dict[str, Integers] = {}
+    for number, item in enumerate(items):
+        shifts: dict[str, int] = {}
+        form[number] = numbers.setdefault(relative(item, shifts), len(numbers))
+        for name, offset in shifts.items():
+            if name not in offsets:
+                offsets[name] = np.full(len(items), NOWHERE)
+            offsets[name][number] = offset
+    if index is not None:
+        form, offsets = form[index], {name: each[index] for name, each in offsets.items()}
+    found = Choices(tuple(numbers), form)
+    return _Views(found, offsets) if offsets else found
+
+
+def column_of(keys: Iterable[tuple[Any, ...]], write: Callable[..., Hashable]) -> Column:
+    """A column of what *write* makes of each of *keys*, its arguments; once of equal ones."""
+    numbers: dict[tuple[Any, ...], int] = {}
+    index = np.array([numbers.setdefault(key, len(numbers)) for key in keys], np.int64)
+    return column([write(*key) for key in numbers], index)
 
 
 @dataclass(frozen=True, eq=False)
@@ -248,8 +289,9 @@ class Step:
         """Name of global memory -> where its first view begins for each tile."""
         found: dict[str, Integers] = {}
         for each in self.columns:
-            if isinstance(each, GmColumn):
-                found.setdefault(each.name, each.offset_bytes)
+            for name, offset in each.offsets.items() if isinstance(each, MovedColumn) else ():
+                first = found.setdefault(name, offset)
+                found[name] = np.where(first == NOWHERE, offset, first)
         return found
 
     @cached_property
@@ -267,8 +309,8 @@ class Step:
         keys: list[Array] = []
         for each in self.columns:
             keys += each.keys if isinstance(each, Column) else ()
-            if isinstance(each, GmColumn):
-                keys.append(each.offset_bytes - self.offsets[each.name])
+            for name, offset in each.offsets.items() if isinstance(each, MovedColumn) else ():
+                keys.append(np.where(offset == NOWHERE, 0, offset - self.offsets[name]))
         return keys
 
     @cached_property
@@ -279,21 +321,16 @@ class Step:
 
     def plain(self, shape: int) -> list[Hashable]:
         """The arguments of a tile of *shape*, names of global memory beginning at their first."""
-        tile = int(self.examples[shape])
-        found: list[Hashable] = []
-        for each in self.columns:
-            if isinstance(each, GmColumn):
-                one, first = each[tile], int(self.offsets[each.name][tile])
-                found.append(one.shifted_to(one.offset_bytes - first))
-            else:
-                found.append(each[tile] if isinstance(each, Column) else each)
-        return found
+        tile, shifts = int(self.examples[shape]), dict[str, int]()
+        return [
+            relative(each[tile] if isinstance(each, Column) else each, shifts)
+            for each in self.columns
+        ]
 
 
 def _as_column(argument: object, count: int) -> object:
     if isinstance(argument, np.ndarray):
         return _Scalars(argument)
-    if isinstance(argument, Shiftable):
-        shapes = Choices((argument.shifted_to(0),), np.zeros(count, np.int64))
-        return _Places(argument.name, shapes, np.full(count, argument.offset_bytes))
+    if isinstance(argument, Shiftable | tuple):
+        return column((argument,), np.zeros(count, np.int64))
     return column(argument) if isinstance(argument, list) else argument

@@ -30,7 +30,7 @@ from npusim.kernel.builder import Builder
 from npusim.kernel.program import Binding
 from npusim.kernel.queues import Queue, Slot
 
-__all__ = ["GmView", "Shiftable", "bindings", "fill", "load", "repeat", "store"]
+__all__ = ["GmView", "Shiftable", "bindings", "fill", "load", "relative", "repeat", "store"]
 
 __kernel_vocabulary__ = True
 
@@ -150,7 +150,7 @@ def repeat(
     load ahead.
     """
     shifts: dict[str, int] = {}
-    plain = [_relative(argument, shifts) for argument in arguments]
+    plain = [relative(argument, shifts) for argument in arguments]
     call = builder.call_part if keeps_slots else builder.call
     call((stage, *plain), shifts, partial(stage, *plain))
 
@@ -159,7 +159,7 @@ PLAIN = (int, bool, float, str, type(None))
 """Types of arguments that have no views; asked for first, since most are such ones."""
 
 
-def _relative(argument: Any, shifts: dict[str, int]) -> Any:
+def relative(argument: Any, shifts: dict[str, int]) -> Any:
     """*argument* with its views counted from the first of their tensor, which *shifts* has."""
     if type(argument) in PLAIN or argument == ():
         return argument
@@ -168,7 +168,7 @@ def _relative(argument: Any, shifts: dict[str, int]) -> Any:
         return argument.shifted_to(argument.offset_bytes - first)
     if not isinstance(argument, tuple):
         return argument
-    items = [_relative(each, shifts) for each in argument]
+    items = [relative(each, shifts) for each in argument]
     return tuple(items) if type(argument) is tuple else type(argument)(*items)
 
 

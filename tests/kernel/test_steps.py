@@ -24,7 +24,7 @@ from npusim.kernel.builder import Builder, watched
 from npusim.kernel.launch import CoreSteps, launch, launch_mixed, mixed_blocks
 from npusim.kernel.program import Binding, Block, Program
 from npusim.kernel.queues import ProgramError, Queue
-from npusim.kernel.steps import Choices, GmViews, Step, column, tiles
+from npusim.kernel.steps import Choices, GmViews, Step, column, column_of, tiles
 from npusim.kernel.views import GmView, load, repeat, store
 
 X, Y = (GmView.of(name, FLOAT32, 6, 20) for name in "xy")
@@ -267,7 +267,7 @@ def test_a_builder_that_has_launched_begins_anew(tiny: DeviceSpec) -> None:
     assert kernel.builder.build().ops[: len(first.ops) // 4] == first.ops[: len(first.ops) // 4]
 
 
-def test_a_watcher_is_called_for_each_program(tiny: DeviceSpec) -> None:
+def test_whoever_watches_hears_of_each_program(tiny: DeviceSpec) -> None:
     kernel, heard = Doubled(tiny), list[int]()
     step = Step(kernel.tile, (tiles(X, 2, 20), tiles(Y, 2, 20)), np.array([0, 1, 1]))
     with watched(lambda: heard.append(1)):
@@ -291,14 +291,27 @@ def test_columns_of_another_length_are_refused(
         Step(print, arguments, np.zeros(2, np.int64), order)
 
 
-def test_a_column_is_of_one_tensor_or_of_none() -> None:
+def test_a_column_gives_its_items_back() -> None:
     found = column([X[:1, :], X[2:3, :], X[:2, :]])
     assert [found[tile] for tile in range(3)] == [X[:1, :], X[2:3, :], X[:2, :]]
     assert [key.tolist() for key in found.keys] == [[0, 0, 1]]
     assert [column(["a", None, "a"])[tile] for tile in range(3)] == ["a", None, "a"]
-    for items in ([X, Y], [X, None]):
-        with pytest.raises(ProgramError, match=r"^column: items must all be parts of one tensor, "):
-            column(items)
+    nested = [(X[1:2, :], (Y[3:4, :], 1)), (), (X[:1, :], (Y[:1, :], 1)), (Y[:1, :], X[:2, :])]
+    found = column(nested, np.array([3, 0, 1, 2]))
+    assert [found[tile] for tile in range(4)] == [nested[x] for x in (3, 0, 1, 2)]
+    assert [key.tolist() for key in found.keys] == [[2, 0, 1, 0]]
+    halves = column_of([(x // 2, 1) for x in range(6)], lambda x, rows: X[x : x + rows, :])
+    assert [halves[tile] for tile in range(6)] == [X[x : x + 1, :] for x in (0, 0, 1, 1, 2, 2)]
+
+
+def test_views_that_some_tiles_lack_move_those_that_have_them(tiny: DeviceSpec) -> None:
+    kernel = Doubled(tiny)
+    first = [X[4:5, :], None, (X[2:3, :],)]
+    step = Step(kernel.tile, (first, tiles(X, 2, 20)), np.zeros(3, np.int64))
+    assert step.offsets["x"].tolist() == [320, 160, 160]
+    plain = [step.plain(int(shape)) for shape in step.shape]
+    assert plain[1] == [None, X[:2, :]]
+    assert plain[2] == [(X[:1, :],), X[2:4, :]]
 
 
 def test_tiles_are_the_slices_of_a_view() -> None:
