@@ -51,11 +51,11 @@ tile.
 **Launches.** A :class:`Block` is what one core does: a :class:`Program`, and where its names of
 global memory begin (:func:`bindings`). :func:`share` splits work into runs. :func:`launch_mixed`
 starts cube cores with their vector cores, whose cores wait for each other by :func:`sync_all`;
-:func:`mixed_blocks` does so for programs that are written core by core.
+:func:`mixed_blocks` does so for programs that are written core by core. What loops say better than
+columns :func:`~npusim.kernel.steps.steps_of` turns into steps.
 
 **Steps of the vector pipe.** :func:`step` is a micro-op and the barrier behind it. A
-:class:`Plane` is rows and columns in the unified buffer, with what goes along rows or columns; a
-:class:`ColumnVector` is a vector along n as float32.
+:class:`Plane` is rows and columns in the unified buffer, with what goes along rows or columns.
 
 **Products.** A :class:`GmMatrix` is an operand in global memory, a :class:`Matmul` on a
 :class:`CubeCore` multiplies base tiles of two of them, a :class:`ScaleTable` holds quantisation
@@ -144,9 +144,6 @@ from npusim.kernel.blocks import (
 from npusim.kernel.builder import (
     Builder,
     step,
-)
-from npusim.kernel.columns import (
-    ColumnVector,
 )
 from npusim.kernel.core import (
     Core,
@@ -260,7 +257,6 @@ __all__ = [
     "Call",
     "Cast",
     "Choices",
-    "ColumnVector",
     "Compare",
     "CompareScalar",
     "Copy",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Annotated, NamedTuple
@@ -15,7 +15,7 @@ from npusim.isa.fields import BYTES
 from npusim.kernel.builder import Builder
 from npusim.kernel.program import Binding, Block, Body, Program
 from npusim.kernel.queues import QueueState
-from npusim.kernel.steps import NOWHERE, Integers, Step
+from npusim.kernel.steps import NOWHERE, Integers, StageCall, Step, steps_of
 from npusim.kernel.table import Calls
 
 __all__ = [
@@ -135,6 +135,13 @@ class CoreSteps:
     builder: Builder
     steps: tuple[Step, ...]
     begin: Callable[[], None] | None = None
+
+    @staticmethod
+    def of_calls(
+        builder: Builder, cores: int, calls: Callable[[int], Iterable[StageCall]]
+    ) -> CoreSteps:
+        """Those that make `calls(core)`, see :func:`~npusim.kernel.steps.steps_of`."""
+        return CoreSteps(builder, steps_of(map(calls, range(cores))))
 
     def launch(
         self, kind: str, bound: Callable[[int], dict[str, Binding]] | None, block_dim: int

@@ -7,12 +7,10 @@ instruction has up to twice the repeats.
 
 from __future__ import annotations
 
-from typing import Literal
-
 from npusim.data.dtypes import FLOAT32
-from npusim.isa import FLOATS_PER_REPEAT, Local, Reduce, ScalarLoad, ScalarStore, WholeReduce
-from npusim.kernel.builder import Builder, step
-from npusim.kernel.queues import Slot
+from npusim.isa import FLOATS_PER_REPEAT, Local
+from npusim.isa.vector import ExtremeOp
+from npusim.kernel.vector_core import VectorCore
 
 __all__ = ["Reduction"]
 
@@ -22,41 +20,41 @@ __kernel_vocabulary__ = True
 class Reduction:
     """Three instructions and a scalar trip; three more trips where elements fill no repeat."""
 
-    def __init__(self, builder: Builder, columns: int) -> None:
-        self.builder = builder
-        self.partial = builder.claim("ub", FLOAT32.nbytes(max(1, columns // FLOATS_PER_REPEAT)))
+    def __init__(self, core: VectorCore, columns: int) -> None:
+        self.core = core
+        self.partial = core.tile(FLOAT32, max(1, columns // FLOATS_PER_REPEAT))
 
-    def find_largest(self, result: Local | Slot, values: Local) -> None:
+    def find_largest(self, result: Local, values: Local) -> None:
         """The largest of *values* `(width,)` to the first of two elements of *result*."""
         self.find("max", result, values)
 
-    def find(self, op: Literal["min", "max"], result: Local | Slot, values: Local) -> None:
+    def find(self, op: ExtremeOp, result: Local, values: Local) -> None:
         """The smallest or largest of *values* `(width,)` to the first of two of *result*."""
-        builder = self.builder
-        pair = result[:2] if isinstance(result, Local) else result.of(FLOAT32, 2)
-        first, second = pair[:1], pair[1:]
+        core, first, second = self.core, result[:1], result[1:2]
         repeats, left = divmod(values.count, FLOATS_PER_REPEAT)
+        whole = repeats * FLOATS_PER_REPEAT
         if repeats > 1:
             # (repeats x 64,) -> (repeats,) -> (1,)
-            partial = self.partial.of(FLOAT32, repeats)
-            step(builder, WholeReduce(op, partial, values.at(0, repeats * FLOATS_PER_REPEAT)))
-            step(builder, Reduce(op, partial.at(0, 1), partial))
-            self._last_step(op, first, partial.at(0, 1))
+            partial = self.partial[:repeats]
+            core.whole_reduce(op, partial, values[:whole])
+            core.reduce(op, partial[:1], partial)
+            self._last_step(op, first, partial[:1])
         else:
-            self._last_step(op, first, values.at(0, min(FLOATS_PER_REPEAT, values.count)))
+            self._last_step(op, first, values[: min(FLOATS_PER_REPEAT, values.count)])
         if repeats and left:
-            builder.emit(ScalarLoad("whole", first))
-            self._last_step(op, first, values.at(repeats * FLOATS_PER_REPEAT, left))
-            builder.emit(
-                ScalarLoad("rest", first), ScalarStore(first, "whole"), ScalarStore(second, "rest")
-            )
-            builder.sync("scalar", "vector")
-            self._last_step(op, first, pair)
+            core.get_value("whole", first)
+            self._last_step(op, first, values[whole:])
+            core.get_value("rest", first)
+            core.set_value(first, "whole")
+            core.set_value(second, "rest")
+            core.sync("scalar", "vector")
+            self._last_step(op, first, result[:2])
 
-    def _last_step(self, op: Literal["min", "max"], result: Local, values: Local) -> None:
+    def _last_step(self, op: ExtremeOp, result: Local, values: Local) -> None:
         """The smallest or largest of one repeat to *result*, by way of the scalar unit."""
-        builder, partial = self.builder, self.partial.of(FLOAT32, 1)
-        step(builder, WholeReduce(op, partial, values))
-        builder.sync("vector", "scalar")
-        builder.emit(ScalarLoad("found", partial), ScalarStore(result, "found"))
-        builder.sync("scalar", "vector")
+        core, partial = self.core, self.partial[:1]
+        core.whole_reduce(op, partial, values)
+        core.sync("vector", "scalar")
+        core.get_value("found", partial)
+        core.set_value(result, "found")
+        core.sync("scalar", "vector")

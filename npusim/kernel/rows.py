@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from npusim.data.dtypes import UINT8
+from npusim.data.dtypes import UINT8, DType
 from npusim.data.integers import align_down, align_up, ceil_div
 from npusim.devices.schema import DeviceSpec, Pipe
 from npusim.isa import BLOCK_BYTES, Global, ScalarLoad, ScalarLoop, ScalarStore
@@ -18,7 +18,7 @@ from npusim.kernel.builder import Builder
 from npusim.kernel.queues import Queue, Slot
 from npusim.kernel.views import GmView
 
-__all__ = ["BODY_ROWS", "Writer", "balanced", "fill", "load", "pieces"]
+__all__ = ["BODY_ROWS", "Writer", "balanced", "fill", "load", "parts_of", "pieces", "whole_blocks"]
 
 __kernel_vocabulary__ = True
 
@@ -55,6 +55,25 @@ def pieces(extent: int, step: int, least: int = 1) -> Iterator[tuple[int, int]]:
             width -= least
         yield start, width
         start += width
+
+
+def parts_of(columns: int, step: int) -> tuple[slice, ...]:
+    """The parts of a row, of *step* columns; the last one is what is left.
+
+    >>> parts_of(100, 64)
+    (slice(0, 64, None), slice(64, 100, None))
+    """
+    return tuple(slice(start, start + width) for start, width in pieces(columns, step))
+
+
+def whole_blocks(columns: int, dtype: DType) -> int:
+    """*columns* of *dtype*, filled up to whole blocks of 32 bytes: from row to row in a buffer.
+
+    >>> from npusim.data.dtypes import FLOAT16
+    >>> whole_blocks(100, FLOAT16)
+    112
+    """
+    return align_up(columns, BLOCK_BYTES * 8 // dtype.bits)
 
 
 def load(

@@ -36,9 +36,11 @@ __all__ = [
     "GmColumn",
     "GmViews",
     "Integers",
+    "StageCall",
     "Step",
     "column",
     "column_of",
+    "steps_of",
     "tiles",
 ]
 
@@ -47,6 +49,8 @@ __kernel_vocabulary__ = True
 Integers = NDArray[np.int64]
 NOWHERE = int(np.iinfo(np.int64).min)
 """Where a name begins for a tile that has no view of it."""
+StageCall = tuple[Any, ...]
+"""A stage, and what it gets: `(stage, *arguments)`."""
 
 
 class Column(ABC):
@@ -334,3 +338,22 @@ def _as_column(argument: object, count: int) -> object:
     if isinstance(argument, Shiftable | tuple):
         return column((argument,), np.zeros(count, np.int64))
     return column(argument) if isinstance(argument, list) else argument
+
+
+def steps_of(programs: Iterable[Iterable[StageCall]]) -> tuple[Step, ...]:
+    """The steps of cores that each make calls of stages, one after the other.
+
+    For work that loops say better than columns do; core 0 runs the first of *programs*.
+    """
+    found: dict[Hashable, list[StageCall]] = {}
+    for core, calls in enumerate(programs):
+        for order, call in enumerate(calls):
+            # Views in one place of all calls of a step are of one tensor.
+            names = (x.name if isinstance(x, Shiftable) else None for x in call)
+            found.setdefault((call[0], *names), []).append((core, order, *call))
+    steps = []
+    for rows in found.values():
+        cores, orders, stages, *columns = map(list, zip(*rows, strict=True))
+        arguments = tuple(columns)
+        steps.append(Step(stages[0], arguments, np.array(cores), np.array(orders)))
+    return tuple(steps)

@@ -15,13 +15,13 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from npusim.data.dtypes import Array, DType
-from npusim.data.integers import align_up, ceil_div
+from npusim.data.integers import align_down, align_up, ceil_div
 from npusim.kernel.launch import share
 from npusim.kernel.product import Product
 from npusim.kernel.rows import pieces
 from npusim.kernel.steps import Integers
 
-__all__ = ["CubeTiles", "Order", "Piece", "Pieces", "whole_edges", "work"]
+__all__ = ["CubeTiles", "Order", "Piece", "Pieces", "whole_edges", "whole_steps", "work"]
 
 __kernel_vocabulary__ = True
 
@@ -83,6 +83,15 @@ def whole_edges(base: int, extent: int, out: DType) -> int:
         if width >= extent or extent % width == 0 or extent % width >= least:
             return width
     return base
+
+
+def whole_steps(a: int, b: int) -> tuple[int, int]:
+    """Pieces of k that L1 takes of either operand: the more ones a multiple of the fewer.
+
+    >>> whole_steps(7, 2), whole_steps(3, 8)
+    ((6, 2), (3, 6))
+    """
+    return (align_down(a, b), b) if a > b else (a, align_down(b, a))
 
 
 class Piece(NamedTuple):

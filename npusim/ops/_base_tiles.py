@@ -14,6 +14,7 @@ from npusim.data.integers import align_down, align_up, ceil_div
 from npusim.data.tensor import Operand
 from npusim.devices.schema import Core, DeviceSpec
 from npusim.kernel import CubeTiles, Product
+from npusim.kernel.tiles import whole_steps
 
 
 class Factors(Protocol):
@@ -177,19 +178,26 @@ def l0c_depth(core: Core, p: Factors, block: tuple[int, int]) -> int:
 
 def _steps(core: Core, p: Factors, block: tuple[int, int], base_k: int) -> tuple[int, int]:
     """Pieces of k that one load copies to L1, of x1 and of x2; L1 holds twice as many."""
-    (bm, bn), size = block, p.product.element.bits // 8
+    size = p.product.element.bits // 8
     # The kernel is of the cube alone, so the 256 bytes of messages with vector cores are free.
-    room = core.l1_bytes or 0
-    a, b = (max(2, room // 2 // (base * base_k * size)) for base in block)
-    if (a * bm + b * bn) * base_k * size > room - (BIAS_BYTES if p.bias else 0):
-        a, b = (max(2, a // 2), b) if bm < bn else (a, max(2, b // 2))
+    room_bytes = (core.l1_bytes or 0) - (BIAS_BYTES if p.bias else 0)
+    a, b = pieces_in_l1(core, block, base_k * size, room_bytes)
     most = ceil_div(p.product.k, base_k)
     step_a, step_b = (min(_whole_rows(x // 2, base_k * size), most) for x in (a, b))
-    if step_a > step_b:
-        step_a = step_a // step_b * step_b
-    else:
-        step_b = step_b // step_a * step_a
-    return step_a, step_b
+    return whole_steps(step_a, step_b)
+
+
+def pieces_in_l1(core: Core, block: Block, row_bytes: int, room_bytes: int) -> tuple[int, int]:
+    """Pieces of rows of *row_bytes* in half of L1 each, but in all no more than *room_bytes*.
+
+    Where they are more, the smaller side of *block* gives way. At least two of each: an L1 too
+    small for that is found when buffers are claimed.
+    """
+    bm, bn = block
+    a, b = (max(2, (core.l1_bytes or 0) // 2 // (base * row_bytes)) for base in block)
+    if (a * bm + b * bn) * row_bytes > room_bytes:
+        a, b = (max(2, a // 2), b) if bm < bn else (a, max(2, b // 2))
+    return a, b
 
 
 def _whole_rows(step: int, row_bytes: int) -> int:

@@ -21,20 +21,17 @@ from npusim.data.dtypes import (
     BFLOAT16,
     FLOAT16,
     FLOAT32,
-    INT4,
     INT8,
     INT32,
-    INT64,
-    UINT64,
     Array,
     DType,
     dtype_of,
 )
 from npusim.data.errors import Code, DocumentWarning, OpError, callers_level, shown
-from npusim.data.integers import ceil_div
 from npusim.data.tensor import Operand, Tensor, TensorSpec, is_transposed, lies_both_ways
 from npusim.devices.schema import DeviceSpec
 from npusim.ops._attributes import KINDS, KindError, one, value_of
+from npusim.ops._remedies import dtype_remedy
 from npusim.ops._signature import Parameter
 from npusim.ops._support import (
     EVERYWHERE,
@@ -53,15 +50,8 @@ from npusim.ops._support import (
     values_of,
 )
 
-__all__ = ["MAX_RANK", "Contract", "listed", "same_shape_remedy"]
+__all__ = ["MAX_RANK", "Contract", "listed"]
 
-PRODUCTS = ("npu_quant_matmul", "npu_weight_quant_batchmatmul", "npu_grouped_matmul")
-PACKABLE = ("scale", "antiquant_scale")
-"""Their parameters that may be packed words, which no conversion turns back into values."""
-MATRICES = ("x1", "x2", "weight")
-"""Factors of products: floats among them are not quantised yet, which no conversion does."""
-PACKING = "npu_convert_weight_to_int4pack"
-"""The operator that packs eight int4 into an int32."""
 CASTABLE = (FLOAT32, FLOAT16, BFLOAT16, INT8, INT32)
 """What npu_format_cast takes, on some product line, of up to so many dimensions."""
 MAX_CAST_RANK = 6
@@ -145,6 +135,27 @@ class Contract:
         if not holds:
             self.fail(text, code)
 
+    def require_filled(self, *operands: Operand) -> None:
+        """Refuse a tensor without elements."""
+        for each in operands:
+            self.require(
+                0 not in each.shape,
+                f"{each.name} must not be empty, not of shape {each.shape}; leave the call out",
+            )
+
+    def require_shape(
+        self,
+        operand: Operand,
+        *shapes: tuple[int, ...],
+        when: str = "",
+        remedy: str,
+        code: Code = Code.INVALID_PARAMETER,
+    ) -> None:
+        """Refuse *operand* unless it has one of *shapes*; *when* says what asks for them."""
+        wanted = listed(tuple(map(str, dict.fromkeys(shapes))))
+        text = f"{operand.name} must have shape {wanted}{when}, not {operand.shape}; {remedy}"
+        self.require(operand.shape in shapes, text, code)
+
     def warn(self, text: str) -> None:
         """Say that the document excludes what is taken: *text*, at the line that called npusim."""
         own = self._in_own_names(text)
@@ -198,6 +209,9 @@ class Contract:
         if layout not in layouts:
             self._require_layout(found, layouts, self._narrowed(layouts_of, of))
         narrowing.note(name, Fact(of, "layout", layout))
+        if must := narrowing.other_shape(of, found.shape):
+            text = f"{name} must have shape {must}, not {found.shape}; pass one of that shape"
+            self.fail(text, narrowing.left[0].operands(of).shape_code)
         least, most = ranks_of(narrowing.left, of)
         if not least <= rank <= most:
             self.fail(
@@ -248,7 +262,7 @@ class Contract:
                 came, shape = value.dtype, value.shape
                 self.fail(
                     f"{name} must be {_listed_types(dtypes)}{when()}, not {came}; "
-                    f"{self._dtype_remedy(name, came.name, shape, dtypes)}"
+                    f"{dtype_remedy(self.op, name, came.name, shape, dtypes)}"
                 )
             spec, array = TensorSpec(value.shape, dtype.name), value
         else:
@@ -259,41 +273,13 @@ class Contract:
         if spec.element not in dtypes:
             self.fail(
                 f"{name} must be {_listed_types(dtypes)}{when()}, not {spec.dtype}; "
-                f"{self._dtype_remedy(name, spec.dtype, spec.shape, dtypes, spec.transposed)}"
+                f"{dtype_remedy(self.op, name, spec.dtype, spec.shape, dtypes, spec.transposed)}"
             )
         self.require(
             len(spec.shape) <= MAX_RANK,
             f"{name} must have at most {MAX_RANK} dimensions, not {len(spec.shape)}; reshape it",
         )
         return Operand(name, spec, array)
-
-    def _dtype_remedy(
-        self,
-        name: str,
-        came: str,
-        shape: tuple[int, ...],
-        wanted: tuple[DType, ...],
-        transposed: bool = False,
-    ) -> str:
-        """How a tensor of type *came* becomes one of *wanted*; converting is not always right."""
-        if came == INT4.name and INT32 in wanted and shape and self.op != PACKING:
-            inner = len(shape) - (2 if transposed else 1)
-            packed = (*shape[:inner], ceil_div(shape[inner], 8), *shape[inner + 1 :])
-            return f"pass them packed, eight to an int32, as {packed}: see {PACKING}"
-        if name in MATRICES and came == INT8.name and wanted == (INT32,):
-            return f"pack its elements, as int32, with {PACKING}"
-        if came == INT32.name and wanted == (INT8,):
-            return "pass its elements, which int32 holds packed, as int8"
-        if (
-            name in PACKABLE
-            and self.op in PRODUCTS
-            and came in (INT64.name, UINT64.name)
-            and INT64 not in wanted
-        ):
-            return "pass the words that npu_trans_quant_param packed"
-        if name in MATRICES and "float" in came and not wanted[0].is_float and self.op != PACKING:
-            return "quantise it"
-        return "convert it"
 
     def _require_layout(self, operand: Operand, layouts: tuple[str, ...], when: str = "") -> None:
         layout = operand.spec.layout
@@ -383,6 +369,26 @@ class Contract:
         )
         return axis % rank
 
+    def indices(
+        self,
+        name: str,
+        values: Array | None,
+        named: range,
+        what: str,
+        of: str = "",
+        remedy: str = "a card would read elsewhere: correct them",
+    ) -> tuple[int, ...] | None:
+        """*values* of the tensor called *name*, if there are any: each names one of *what*."""
+        if values is None:
+            return None
+        for number in map(int, (values.min(), values.max()) if values.size else ()):
+            self.require(
+                number in named,
+                f"{name} must name {what} in [{named.start}, {named.stop}){of and f' of {of}'}, "
+                f"not {number}; {remedy}",
+            )
+        return tuple(values.ravel().tolist())
+
     def boolean(self, name: str) -> bool:
         """An attribute that is true or false, as the rows of support have it."""
         return bool(self.one_of(name, self.value(name)))
@@ -424,10 +430,3 @@ def _is_left_out(value: object) -> bool:
 def _in_table(name: str) -> str:
     """The parameter of the tensor called *name*: `x` for `x[1]`."""
     return name.partition("[")[0]
-
-
-def same_shape_remedy(operand: Operand, like: Operand) -> str:
-    """How *operand*, of another shape, gets that of *like*."""
-    if operand.spec.size == like.spec.size:
-        return "reshape it"
-    return f"pass as many elements as {like.name} has"

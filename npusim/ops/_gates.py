@@ -13,6 +13,7 @@ from npusim.isa.scalar import AluOp
 from npusim.kernel import VectorCore
 from npusim.kernel.reduction import Reduction
 from npusim.kernel.sequences import count_up
+from npusim.ops import _vocabulary as ops
 from npusim.ops._sorting import WORDS_OF_A_PAIR, List, Sorter, padded
 
 FLOATS = (FLOAT32, FLOAT16, BFLOAT16)
@@ -31,7 +32,7 @@ class Scores:
         self.lanes = REPEAT_BYTES * 8 // dtype.bits
         self.reduction = Reduction(core, most)
         self.partial = core.tile(dtype, ceil_div(most, self.lanes))
-        self.largest = core.claim("ub", FLOAT32.nbytes(2))
+        self.largest = core.tile(FLOAT32, 2)
         self.divisor = core.tile(dtype, most)
 
     def total(self, values: Local) -> None:
@@ -47,7 +48,7 @@ class Scores:
             core.emit(WholeReduce("sum", self.partial[:whole], values[: whole * lanes]))
         if rest := values.count - whole * lanes:
             # A result begins at a block: that of the rest has another one.
-            parts.append(self.largest.of(self.dtype, 1))
+            parts.append(self.largest.as_dtype(self.dtype, 1))
             core.emit(WholeReduce("sum", parts[-1], values.at(whole * lanes, rest)))
         core.sync("vector", "scalar")
         core.get_value(TOTAL, parts[0])
@@ -78,7 +79,7 @@ class Scores:
         core = self.core
         self.reduction.find_largest(self.largest, wide)
         core.sync("vector", "scalar")
-        core.get_value(LARGEST, self.largest.of(FLOAT32, 1))
+        core.get_value(LARGEST, self.largest[:1])
         core.alu("f32_mul", LARGEST, LARGEST, -1.0)
         if self.dtype is not FLOAT32:
             core.alu("f32_to_f16", LARGEST, LARGEST)
@@ -93,6 +94,13 @@ class Scores:
             core.alu("f32_add", TOTAL, TOTAL, epsilon)
         core.duplicate(divisor, TOTAL)
         core.div(values, values, divisor)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan(ops.Plan):
+    """Each core has a run of rows, which it goes through one at a time."""
+
+    rows_per_core: int
 
 
 # ---- groups of experts ----

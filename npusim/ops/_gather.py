@@ -16,8 +16,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
-
 from npusim.data.dtypes import (
     BFLOAT16,
     FLOAT16,
@@ -29,13 +27,10 @@ from npusim.data.dtypes import (
     DType,
 )
 from npusim.data.integers import align_down, align_up, ceil_div
-from npusim.data.tensor import Operand
 from npusim.devices.schema import DeviceSpec, Pipe
 from npusim.isa import BLOCK_BYTES, Copy, Local, ScalarLoad, ScalarLoop, ScalarStore
 from npusim.kernel import Block, GmView, Program, VectorCore, bindings, pieces, share
 from npusim.ops import _vocabulary as ops
-
-__all__ = ["TYPES", "TYPES_310P", "Plan", "Problem", "build", "require_in_range", "tile"]
 
 TYPES = (FLOAT32, FLOAT16, BFLOAT16, INT8, UINT8, INT32, INT64)
 TYPES_310P = tuple(dtype for dtype in TYPES if dtype is not BFLOAT16)
@@ -75,17 +70,6 @@ class Problem(ops.Problem):
         table, place = divmod(number, self.index_count)
         row = place % self.rows if self.indices is None else self.indices[place]
         return table * self.rows + row
-
-
-def require_in_range(contract: ops.Contract, where: Operand, rows: int, table: str) -> None:
-    """Each of *where* must name one of the *rows* of *table*."""
-    numbers = np.zeros(0, np.int64) if where.array is None else where.array.ravel()
-    for index in (numbers.min(), numbers.max()) if numbers.size else ():
-        contract.require(
-            0 <= index < rows,
-            f"{where.name} must name rows in [0, {rows}) of {table}, not {index}; a card would "
-            f"read elsewhere: correct them",
-        )
 
 
 # ---- tiling ----

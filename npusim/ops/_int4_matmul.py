@@ -15,7 +15,7 @@ ops-transformer@c29bc10 gmm/grouped_matmul/op_kernel, grouped_matmul_antiquant_a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -24,10 +24,13 @@ from npusim.data.dtypes import FLOAT16, FLOAT32, INT4, INT8, INT16, INT32, Array
 from npusim.data.integers import align_up
 from npusim.isa import REPEAT_BYTES, Local
 from npusim.kernel.core import TileQueue
+from npusim.kernel.cross_core import sync_all
 from npusim.kernel.cube_core import CubeCore, L0Pair, ScaleTable
 from npusim.kernel.matmul import BaseTile, Matmul
 from npusim.kernel.matrices import GmMatrix, GmTile, l0c_elements
 from npusim.kernel.plane import REPEAT, Plane, RowFactors, by_row
+from npusim.kernel.rows import pieces
+from npusim.kernel.steps import Step
 from npusim.kernel.vector_core import VectorCore
 from npusim.kernel.views import GmView, repeat
 from npusim.ops._matmul_oracle import exact_int, scale_of_words
@@ -76,15 +79,31 @@ class DigitSplitter:
         self.mask = core.tile(INT16, REPEAT_BYTES * 8 // INT16.bits)
         self.digits_out = core.vecout(INT4, width)
 
-    def prepare(self) -> None:
-        """Fill the mask, once."""
-        self.core.duplicate(self.mask, LOW_BITS)
+    def step(
+        self,
+        x: GmView,
+        cores: int,
+        order: int,
+        events: tuple[int, int],
+        add_up: Callable[[int], None] | None = None,
+    ) -> Step:
+        """Every core writes the digits of every so many rows of *x* `(m, k)`, and may *add_up*.
 
-    def rows(self, x: GmView, digits: GmView, index: int, parts: int) -> None:
-        """Every *parts*-th row of *x* `(m, k)` from *index* on, to *digits* `(2 m, k)`."""
-        for row in range(index, x.rows, parts):
-            pair = digits[2 * row : 2 * row + 2, :]
-            repeat(self.core, self._row, x[row : row + 1, :], pair)
+        Then all wait for each other by the first of *events*, and set the second for cube cores.
+        """
+        core, digits = self.core, digits_of(x.rows, x.columns)
+
+        def split(index: int) -> None:
+            core.duplicate(self.mask, LOW_BITS)
+            for row in range(index, x.rows, cores):
+                repeat(core, self._row, x[row : row + 1, :], digits[2 * row : 2 * row + 2, :])
+            if add_up is not None:
+                add_up(index)
+            core.end_stage()
+            sync_all(core, "mte3", "mte2", *events)
+
+        number = np.arange(cores)
+        return Step(split, (number,), number, np.full(cores, order))
 
     def _row(self, x: GmView, digits: GmView) -> None:
         """*x* `(1, k)` to *digits* `(2, k)`."""
@@ -310,24 +329,43 @@ class Epilogue:
         """
         rows, columns = block
         width = align_up(columns, REPEAT)
-        self.core = core
+        self.core, self.max_rows = core, rows
         self.sums = (DigitSums if digits else HalfSums)(core, rows, width)
         self.offset_in = core.vecin(FLOAT32, width if offset else 0)
         self.factors = RowFactors(core, rows)
         self.out = core.vecout(out, rows * width, depth=2)
 
-    def rows(
+    def block(
         self,
         sums: GmView,
         output: GmView,
         offset: GmView | None,
         factors: GmView,
+        turn: int,
         product: tuple[GmView, GmView] | None = None,
     ) -> None:
         """*output* `(rows, columns)`, *offset* `(columns,)`, *factors* `(rows,)`.
 
-        To sums of digits the *product* of one vector of rows and one of columns may be added.
+        Two vector cores take turns with its chunks of rows, that with *turn* 0 begins. To sums of
+        digits the *product* of one vector of rows and one of columns may be added.
         """
+        each = sums.rows // output.rows
+        self.core.cross_core_wait_flag("group", "mte2", FILLED)
+        for row, rows in list(pieces(output.rows, self.max_rows))[turn::2]:
+            here, own = slice(row, row + rows), slice(each * row, each * (row + rows))
+            added = None if product is None else (product[0][:, here], product[1])
+            self._rows(sums[own, :], output[here, :], offset, factors[:, here], added)
+        self.core.cross_core_set_flag("group", "mte2", READ)
+
+    def _rows(
+        self,
+        sums: GmView,
+        output: GmView,
+        offset: GmView | None,
+        factors: GmView,
+        product: tuple[GmView, GmView] | None,
+    ) -> None:
+        """Make some rows of *output*, whose sums are there."""
         core = self.core
         # fp32, rows filled up to whole repeats
         plane = self.sums.take(sums)

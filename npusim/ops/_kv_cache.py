@@ -82,11 +82,11 @@ def support_of(
 ) -> tuple[ops.Row, ...]:
     """Rows of tokens and caches of one type each; caches in fractals too if *nz* says so."""
     layouts = ("ND", "FRACTAL_NZ") if nz else ("ND",)
-    more[slots] = INT32
+    more[slots] = ops.Operands((INT32,), shape="tokens")
     return tuple(
         ops.Row(
-            key=dtype,
-            value=dtype,
+            key=ops.Operands((dtype,), shape="tokens heads width"),
+            value=ops.Operands((dtype,), shape="tokens heads value_width"),
             key_cache=ops.Operands((dtype,), layouts),
             value_cache=ops.Operands((dtype,), layouts),
             **more,
@@ -100,20 +100,10 @@ def tokens_of(contract: ops.Contract) -> tuple[Operand, Operand]:
     k, v = contract.operand("key"), contract.operand("value")
     for operand in (k, v):
         contract.require(
-            len(operand.shape) == 3,
-            f"{operand.name} must have three dimensions, (tokens, heads, width), not shape "
-            f"{operand.shape}; reshape it",
-        )
-        contract.require(
             operand.shape[1] * operand.shape[2] > 0,
             f"{operand.name} must have heads and a width, not shape {operand.shape}; leave the "
             f"call out",
         )
-    contract.require(
-        v.shape[:2] == k.shape[:2],
-        f"value must have the tokens and heads of key, {k.shape[:2]}, not {v.shape[:2]}; "
-        f"pass the same tokens",
-    )
     return k, v
 
 
@@ -157,11 +147,6 @@ def checked(
     )
     blocks, block_size = pages[0]
     where = contract.operand(name)
-    contract.require(
-        where.shape == (count,),
-        f"{name} must have shape ({count},), a slot for each token, not {where.shape}; "
-        f"pass one for each",
-    )
     return Problem(
         inputs=(*tokens, *caches, where),
         outputs={cache.name: cache.spec for cache in caches},

@@ -13,15 +13,6 @@ from npusim.data.tensor import Operand, TensorSpec
 from npusim.kernel import Product
 from npusim.ops._contract import Contract
 
-__all__ = [
-    "INT4_PER_INT32",
-    "as_fractals",
-    "fixpipe_words",
-    "logical_shape",
-    "product_of",
-    "unpacked_remedy",
-]
-
 INT4_PER_INT32 = 8
 SIGNED_BIT, SHIFT_BIT = 1 << 46, 1 << 36
 """Bits of the 64-bit words that npu_trans_quant_param packs, as the fixpipe reads them."""
@@ -57,11 +48,7 @@ def product_of(
     """
     packs_x2 = packed if packed_x2 is None else packed_x2
     a, b = logical_shape(x1, packed), logical_shape(x2, packs_x2)
-    for operand in (x1, x2):
-        contract.require(
-            0 not in operand.shape,
-            f"{operand.name} must not be empty, not of shape {operand.shape}; leave the call out",
-        )
+    contract.require_filled(x1, x2)
     contract.require(
         a[-1] == b[-2],
         f"x2 must have as many rows as x1 has columns, {a[-1]}, not {b[-2]}; "

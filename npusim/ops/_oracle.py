@@ -12,8 +12,6 @@ from npusim.data.dtypes import Array
 from npusim.data.product import CubeOrder
 from npusim.devices.schema import DeviceSpec
 
-__all__ = ["Given"]
-
 
 class Given:
     """The arguments of a call as attributes: `given.x`, `given.dim`; all are there.

@@ -22,8 +22,6 @@ from npusim.ops._signature import Parameter, name_of, of_python, parameters_of, 
 from npusim.ops._support import Row, check_support
 from npusim.ops._torch import TorchFunction
 
-__all__ = ["Operator", "Plan", "Problem", "normalize", "present", "signature"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:

@@ -1,4 +1,4 @@
-"""Scales and offsets of quantising kernels, in the unified buffer as float32."""
+"""Scales, offsets and biases of quantising kernels, in the unified buffer as float32."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ from npusim.devices.schema import Pipe
 from npusim.isa import Local, Register
 from npusim.kernel import GmView, VectorCore
 
-__all__ = ["QuantParameter"]
-
 
 class QuantParameter:
-    """A scale or an offset, of which up to *count* elements are loaded and widened at a time.
+    """A scale, an offset or a bias; up to *count* elements are loaded and widened at a time.
 
     ====================  ====================================================================
     ``v.take(view)``      loads the elements of *view* and widens them: float32 `(columns,)`
@@ -21,7 +19,8 @@ class QuantParameter:
 
     `take` is `load`, then `widen`, for kernels that do something between the two. *reader* is the
     pipe that reads what was loaded: the vector pipe, or the scalar unit for float32 that is read
-    into registers. A kernel that widens them there has no room for it in the buffer.
+    into registers. A kernel that widens them there has no room for it in the buffer. *by_rows*
+    loads as `load_rows` does, on A2 and A3.
     """
 
     def __init__(
@@ -32,8 +31,10 @@ class QuantParameter:
         *,
         reader: Pipe = "vector",
         widens: bool = True,
+        by_rows: bool = False,
     ) -> None:
         self.core, self.reader, self.name = core, reader, operand.name
+        self._load = core.load_rows if by_rows else core.load
         self.view = GmView.vector(operand.name, operand.element, operand.spec.size)
         """All of it, in global memory."""
         self.loaded = core.tiles(operand.element, count, "mte2", reader)
@@ -48,7 +49,7 @@ class QuantParameter:
 
     def load(self, view: GmView) -> None:
         """Load *view* `(columns,)`, and wait for it on the pipe that widens or reads it."""
-        self.core.load(self.loaded, view)
+        self._load(self.loaded, view)
 
     def widen(self, count: int) -> Local:
         """What was loaded, as float32 `(count,)`."""

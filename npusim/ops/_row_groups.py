@@ -13,15 +13,6 @@ from npusim.kernel.rectangles import RowPieces
 from npusim.kernel.steps import Integers
 from npusim.ops import _vocabulary as ops
 
-__all__ = [
-    "GroupSearch",
-    "Groups",
-    "check_group_index",
-    "groups_by_end",
-    "groups_of_pieces",
-    "look_at",
-]
-
 MAX_GROUPS = 1024
 """Most groups with their own smooth scales (aclnn_dynamic_quant_v2.cpp, swi_glu_quant)."""
 Groups = tuple[int, ...]

@@ -14,6 +14,8 @@ from __future__ import annotations
 import numpy as np
 
 from npusim.data.dtypes import INT16, Array
+from npusim.data.tensor import Operand, TensorSpec
+from npusim.isa import Binary
 from npusim.kernel import (
     BLOCK_BYTES,
     FLOAT16,
@@ -23,28 +25,29 @@ from npusim.kernel import (
     DType,
     Local,
     Register,
+    TileQueue,
     VectorCore,
 )
-
-__all__ = [
-    "INT4_PER_INT32",
-    "LARGEST",
-    "clamped",
-    "find_absmax",
-    "find_factor",
-    "find_max",
-    "fold_max",
-    "fold_rows",
-    "packed",
-    "repeat_block",
-    "repeat_row",
-    "round_by_int16",
-    "spread_numbers",
-]
+from npusim.ops import _vocabulary as ops
 
 LARGEST = {INT8: 127, INT4: 7}
 """What the largest magnitude of a row becomes."""
 INT4_PER_INT32 = 8
+
+
+def output_of(
+    contract: ops.Contract, x: Operand, target: DType, asked: str, remedy: str = "pad it"
+) -> TensorSpec:
+    """What comes of *x* as *target*: int4, for which *asked* asks, is packed eight to an int32."""
+    if target is not INT4:
+        return TensorSpec(x.shape, target.name)
+    *outer, columns = x.shape
+    contract.require(
+        columns % INT4_PER_INT32 == 0,
+        f"the last dimension of {x.name} must be a multiple of {INT4_PER_INT32} with {asked}, not "
+        f"{columns}; {remedy}",
+    )
+    return TensorSpec((*outer, columns // INT4_PER_INT32), "int32")
 
 
 # ---- the largest magnitude of a row, and the factor ----
@@ -83,6 +86,18 @@ def find_factor(core: VectorCore, absmax: Register, largest: int, scale: Local) 
     core.alu("f32_div", "factor", float(largest), absmax)
     core.alu("f32_div", "scale", 1.0, "factor")
     core.set_value(scale, "scale")
+
+
+def read_quotient(core: VectorCore, factors: TileQueue, largest: Local, absmax: Local) -> Local:
+    """`largest / absmax` by the vector pipe, its first element into register `factor`.
+
+    Returns the tile of *factors*, from that pipe to the scalar unit, which the caller frees.
+    """
+    core.emit(Binary("div", factors.alloc(), largest, absmax))
+    factors.enque(factors.only)
+    factor = factors.deque()
+    core.get_value("factor", factor[:1])
+    return factor
 
 
 def fold_rows(core: VectorCore, plane: Local, rows: int) -> Local:

@@ -16,16 +16,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-__all__ = [
-    "NO_DEFAULT",
-    "Parameter",
-    "name_of",
-    "of_python",
-    "parameters_of",
-    "python_signature",
-    "renamed",
-]
-
 NO_DEFAULT = inspect.Parameter.empty
 """What a parameter has for a default that must be given."""
 

@@ -7,6 +7,9 @@ lines go together. The rows are what refusals say, and what the operator's page 
         Row(on=A2_A3, x=(FLOAT16, BFLOAT16, FLOAT32)),
         Row(on=ATLAS_INFERENCE, x=(FLOAT16, FLOAT32)),
     )
+
+Sizes that tensors have in common bear one name, as in `Operands((FLOAT16,), shape="rows columns")`
+for x and `Operands((FLOAT16,), shape="columns")` for a bias.
 """
 
 from __future__ import annotations
@@ -17,32 +20,8 @@ from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 from npusim.data.dtypes import DType
-from npusim.data.errors import shown
+from npusim.data.errors import Code, shown
 from npusim.ops._signature import Parameter
-
-__all__ = [
-    "A2_A3",
-    "ATLAS_INFERENCE",
-    "EVERYWHERE",
-    "MAX_RANK",
-    "MAX_TENSORS",
-    "Entries",
-    "Fact",
-    "Narrowing",
-    "Operands",
-    "Presence",
-    "Row",
-    "alike",
-    "check_support",
-    "dimensions",
-    "dtypes_of",
-    "layouts_of",
-    "lengths_of",
-    "listed",
-    "ranks_of",
-    "required",
-    "values_of",
-]
 
 A2_A3 = ("Atlas A2", "Atlas A3")
 ATLAS_INFERENCE = ("Atlas inference",)
@@ -90,10 +69,26 @@ class Operands:
     layouts: tuple[str, ...] = ("ND",)
     ranks: tuple[int, int] = (0, MAX_RANK)
     """The fewest and the most dimensions."""
+    shape: str = ""
+    """Names of its sizes, as in `rows columns`: one name is one size in all tensors of a call, a
+    number is itself, and `*rows` is any number of sizes."""
+    shape_code: Code = Code.INVALID_PARAMETER
+    """What CANN returns where it has another shape."""
     presence: Presence = "optional"
     """Whether it must be given, where the signature lets it be None."""
     most: int = MAX_TENSORS
     """The most tensors of a list."""
+
+    def __post_init__(self) -> None:
+        if self.shape.count("*") > 1:
+            raise TypeError(
+                f"Operands: a shape must have one name at most that stands for any number of "
+                f"sizes, not {self.shape!r}; name the others one by one"
+            )
+        if self.shape:
+            least = len(self.shape.replace("*", "").split()) - ("*" in self.shape)
+            most = self.ranks[1] if "*" in self.shape else least
+            object.__setattr__(self, "ranks", (max(least, self.ranks[0]), most))
 
     def takes(self, dtype: DType, layout: str, rank: int) -> bool:
         """Whether it may be such a tensor."""
@@ -171,17 +166,22 @@ def alike(
     *names: str,
     on: tuple[str, ...] = EVERYWHERE,
     template: str | None = None,
+    shapes: Mapping[str, str] | None = None,
     **others: object,
 ) -> tuple[Row, ...]:
     """A row for each of *dtypes*, which all tensors of *names* have; *others* are the same in all.
+
+    *shapes* has names of their sizes, see `Operands.shape`.
 
     >>> from npusim.data.dtypes import FLOAT16, FLOAT32
     >>> [row.entries["gamma"].dtypes for row in alike((FLOAT16, FLOAT32), "x", "gamma")]
     [(float16,), (float32,)]
     """
-    return tuple(
-        Row(on=on, template=template, **dict.fromkeys(names, dtype), **others) for dtype in dtypes
+    shapes = shapes or {}
+    entries = (
+        {name: Operands((dtype,), shape=shapes.get(name, "")) for name in names} for dtype in dtypes
     )
+    return tuple(Row(on=on, template=template, **each, **others) for each in entries)
 
 
 def check_support(who: str, support: tuple[Row, ...], parameters: tuple[Parameter, ...]) -> None:
@@ -288,6 +288,10 @@ class Narrowing:
     """What narrowed them, and what the argument is called: `x[1]` of a list."""
     names: set[str] = field(default_factory=set)
     """Names of the arguments that were looked at."""
+    sizes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """The sizes that tensors had, by name: one, or several of `*rows`."""
+    origins: dict[str, str] = field(default_factory=dict)
+    """The tensor that had each of these names first."""
 
     def note(self, name: str, fact: Fact) -> None:
         """Keep the rows that take *fact*, what an argument called *name* is."""
@@ -295,6 +299,22 @@ class Narrowing:
         if len(left) < len(self.left):
             self.seen.append((name, fact))
             self.left = left
+
+    def other_shape(self, name: str, shape: tuple[int, ...]) -> str | None:
+        """What *shape* of the tensor called *name* must be, for a refusal; None if it is that."""
+        words = self.left[0].operands(name).shape.split()
+        if not words:
+            return None
+        known = self.sizes | {word: (int(word),) for word in words if word.isdigit()}
+        found = _by_name(words, shape)
+        if found and all(known.get(word, size) == size for word, size in found.items()):
+            self.sizes |= found
+            self.origins = dict.fromkeys(words, name) | self.origins
+            return None
+        must = [str(size) for word in words for size in known.get(word, (word,))]
+        text = f"({', '.join(must)}{',' * (len(must) == 1)})"
+        like = dict.fromkeys(self.origins[word] for word in words if word in self.sizes)
+        return f"{text} like {listed(tuple(like), 'and')}" if like else text
 
     def when(self, admitted: Callable[[tuple[Row, ...]], object]) -> str:
         """What narrows *admitted*, as `with x of float16 on Atlas A2`, for a refusal.
@@ -313,6 +333,17 @@ class Narrowing:
 
     def _left(self, seen: list[tuple[str, Fact]]) -> tuple[Row, ...]:
         return tuple(row for row in self.rows if all(fact.holds(row) for _, fact in seen))
+
+
+def _by_name(words: list[str], shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+    """The sizes of *shape*: one of each name, several of `*rows`; none where they do not fit."""
+    many, found, at = len(shape) - len(words) + 1, {}, 0
+    if many < 0 or (many != 1 and not any(word.startswith("*") for word in words)):
+        return {}
+    for word in words:
+        end = at + (many if word.startswith("*") else 1)
+        found[word], at = shape[at:end], end
+    return found
 
 
 def _unordered(found: Any) -> object:

@@ -9,8 +9,6 @@ from npusim.ops._protocol import Operator
 from npusim.ops._signature import Parameter
 from npusim.ops._support import MAX_RANK, Operands, Row, dimensions, listed
 
-__all__ = ["support_table", "support_text", "table_text"]
-
 
 def support_table(operator: Operator) -> tuple[tuple[str, ...], ...]:
     """A header and lines of text: product lines, tensors, attributes, and the kernel where types
@@ -57,7 +55,9 @@ def _cell(entry: Any, parameter: Parameter) -> str:
     words = ", ".join(dtype.name for dtype in entry.dtypes)
     if entry.layouts != ("ND",):
         words += f" as {listed(entry.layouts)}"
-    if entry.ranks != (0, MAX_RANK):
+    if entry.shape:
+        words += f" of shape ({', '.join(entry.shape.split())})"
+    elif entry.ranks != (0, MAX_RANK):
         words += f" of {dimensions(*entry.ranks)}"
     if parameter.is_list and entry.most == 1:
         words += ", one"

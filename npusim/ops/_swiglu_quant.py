@@ -11,8 +11,6 @@ from npusim.data.tensor import Operand
 from npusim.ops import _vocabulary as ops
 from npusim.ops._swish import exp_plus_1_of
 
-__all__ = ["check_halves", "halves_of", "swiglu_of"]
-
 
 def check_halves(contract: ops.Contract, x: Operand) -> None:
     """Rows of *x* must be cut in half, and not be empty where there are any."""

@@ -11,8 +11,6 @@ from npusim.data.dtypes import Array
 from npusim.isa import FLOATS_PER_REPEAT, Binary, Local
 from npusim.kernel import VectorCore
 
-__all__ = ["exp_plus_1", "exp_plus_1_of", "invert"]
-
 
 def exp_plus_1(core: VectorCore, dst: Local, a: Local, factor: float = -1.0) -> None:
     """`dst = exp(factor x a) + 1`, of fp32 `(n,)`; *dst* may be *a*."""

@@ -8,8 +8,6 @@ from typing import Any, Protocol
 
 from npusim.ops._signature import Parameter, name_of, parameters_of, renamed
 
-__all__ = ["Sizes", "TorchArguments", "TorchFunction", "TorchTensor", "columns_of", "quantised"]
-
 INT4_PER_INT32 = 8
 
 

@@ -24,7 +24,7 @@ from npusim.data.dtypes import INT32, INT64, Array
 from npusim.data.tensor import TensorSpec
 from npusim.ops import _vocabulary as ops
 from npusim.ops._contract import MAX_RANK
-from npusim.ops._gather import TYPES, TYPES_310P, Problem, build, require_in_range, tile
+from npusim.ops._gather import TYPES, TYPES_310P, Problem, build, tile
 from npusim.ops._vocabulary import A2_A3, ATLAS_INFERENCE, Operands, Row
 
 INDICES = Operands((INT32, INT64), ranks=(0, MAX_RANK - 1))
@@ -44,7 +44,6 @@ def check(contract: ops.Contract) -> Problem:
         f"weight must have rows for the {where.spec.size} indices, not shape {table.shape}; "
         f"pass a table that has them",
     )
-    require_in_range(contract, where, rows, "weight")
     return Problem(
         inputs=(table, where),
         outputs={"output": TensorSpec((*where.shape, width), table.spec.dtype)},
@@ -52,7 +51,7 @@ def check(contract: ops.Contract) -> Problem:
         row_bytes=table.element.nbytes(width),
         count=prod(where.shape),
         index_type=where.element,
-        indices=None if where.array is None else tuple(where.array.ravel().tolist()),
+        indices=contract.indices("indices", where.array, range(rows), "rows", "weight"),
     )
 
 

@@ -26,7 +26,7 @@ from npusim.data.tensor import TensorSpec
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import BLOCK_BYTES
 from npusim.ops._contract import MAX_RANK, Contract
-from npusim.ops._gather import TYPES, TYPES_310P, Plan, Problem, build, require_in_range, tile
+from npusim.ops._gather import TYPES, TYPES_310P, Plan, Problem, build, tile
 from npusim.ops._oracle import Given
 from npusim.ops._protocol import Operator
 from npusim.ops._support import A2_A3, ATLAS_INFERENCE, Operands, Row
@@ -56,7 +56,6 @@ def check(contract: Contract) -> Problem:
         f"x must have rows along dim for the {count} indices, not shape {shape}; pass a tensor "
         f"that has them",
     )
-    require_in_range(contract, where, rows, "x")
     output = TensorSpec((*shape[:axis], count, *shape[axis + 1 :]), table.spec.dtype)
     return Problem(
         inputs=(table, where),
@@ -66,7 +65,7 @@ def check(contract: Contract) -> Problem:
         count=tables * count,
         tables=tables,
         index_type=where.element,
-        indices=None if where.array is None else tuple(where.array.tolist()),
+        indices=contract.indices("index", where.array, range(rows), "rows", "x"),
     )
 
 

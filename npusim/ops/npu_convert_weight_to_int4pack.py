@@ -29,8 +29,6 @@ from npusim.ops._protocol import Operator
 from npusim.ops._support import A2_A3, Operands, Row
 from npusim.ops._torch import TorchFunction
 
-__all__ = ["OPERATOR", "Problem", "check", "oracle"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem(_protocol.Problem):

@@ -34,6 +34,7 @@ from npusim.devices.schema import DeviceSpec
 from npusim.isa import Local
 from npusim.kernel import FLOATS_PER_BLOCK, Block, GmView, Step, VectorCore
 from npusim.kernel.reduction import Reduction
+from npusim.kernel.rows import parts_of, whole_blocks
 from npusim.ops import _dynamic_quant as dynamic
 from npusim.ops import _vocabulary as ops
 from npusim.ops._dynamic_quant import (
@@ -44,20 +45,16 @@ from npusim.ops._dynamic_quant import (
     smoothed,
     template_of,
     tile,
+    torch_function,
 )
 from npusim.ops._dynamic_quant.buffers import (
     SmoothScales,
-    parts_of,
     pieces_of_cores,
-    pitch_of,
 )
 from npusim.ops._dynamic_quant.choice import IN_PARTS, NAMED, SEVERAL_ROWS
 from npusim.ops._row_groups import Groups, GroupSearch
 from npusim.ops._row_quant import LARGEST, clamped, packed
-from npusim.ops._torch import quantised
 from npusim.ops._vocabulary import A2_A3
-
-__all__ = ["OPERATOR", "build", "oracle"]
 
 SUPPORT = tuple(row for row in dynamic.SUPPORT if row.on == A2_A3)
 SPAN = {INT8: 255, INT4: 15}
@@ -98,7 +95,10 @@ class AsymmetricRows:
     def __init__(self, core: VectorCore, p: Problem, plan: Plan) -> None:
         self.core, self.p, self.plan = core, p, plan
         rows, columns = plan.row_step, plan.column_step
-        self.x_pitch, self.y_pitch = pitch_of(p.x.element, columns), pitch_of(p.target, columns)
+        self.x_pitch, self.y_pitch = (
+            whole_blocks(columns, p.x.element),
+            whole_blocks(columns, p.target),
+        )
         self.x_in = core.vecin(p.x.element, rows * self.x_pitch, plan.depth)
         self.y_out = core.vecout(p.target, rows * self.y_pitch)
         self.scale_out = core.tiles(FLOAT32, rows, "scalar", "mte3")
@@ -279,24 +279,7 @@ def oracle(given: ops.Given) -> tuple[Array, Array, Array]:
 
 # ---- declaration ----
 
-TORCH = ops.TorchFunction(
-    schema="npu_dynamic_quant_asymmetric(Tensor input, *, Tensor? smooth_scales=None, "
-    'Tensor? group_index=None, int? dst_type=None, str? quant_mode="pertoken", '
-    "float? dst_type_max=0.0) -> (Tensor, Tensor, Tensor)",
-    aclnn=lambda given: (
-        "aclnnDynamicQuantV4"
-        if given["quant_mode"] not in (None, "pertoken") or given["dst_type_max"]
-        else "aclnnDynamicQuantV2"
-    ),
-    outputs=lambda given, _: (
-        quantised(given["x"], given["dst_type"]),
-        (given["x"].shape[:-1], "float32"),
-        (given["x"].shape[:-1], "float32"),
-    ),
-    names={"input": "x"},
-    dtypes={"dst_type": {"qint8": "int8"}},
-)
-
+TORCH = torch_function("npu_dynamic_quant_asymmetric", 3, lambda _: "aclnnDynamicQuantV2")
 
 OPERATOR = ops.Operator(
     kernel_type="DynamicQuantV2",

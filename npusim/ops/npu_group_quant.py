@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT4, INT8, INT32, INT64, Array, DType
-from npusim.data.tensor import Operand, TensorSpec
+from npusim.data.tensor import Operand
 from npusim.devices.schema import DeviceSpec, Pipe
 from npusim.isa import Local, ScalarAlu, ScalarLoad, ScalarLoop, Trap
 from npusim.kernel import Block, GmView, GmViews, Step, VectorCore, bindings, pieces, repeat, share
@@ -35,11 +35,9 @@ from npusim.kernel.rows import BODY_ROWS
 from npusim.ops import _vocabulary as ops
 from npusim.ops._quant_parameters import QuantParameter
 from npusim.ops._row_groups import look_at
-from npusim.ops._row_quant import INT4_PER_INT32, clamped, packed
+from npusim.ops._row_quant import clamped, output_of, packed
 from npusim.ops._torch import quantised
-from npusim.ops._vocabulary import A2_A3, alike, present
-
-__all__ = ["OPERATOR", "build", "check", "oracle", "tile"]
+from npusim.ops._vocabulary import A2_A3, Operands, alike, present
 
 # ---- what is accepted ----
 
@@ -96,8 +94,9 @@ SUPPORT = alike(
     FLOATS,
     *("scale", "offset"),
     on=A2_A3,
-    x=FLOATS,
-    group_index=(INT32, INT64),
+    shapes={"scale": "groups columns"},
+    x=Operands(FLOATS, shape="rows columns"),
+    group_index=Operands((INT32, INT64), shape="groups"),
     dst_dtype=tuple(TARGETS),
 )
 
@@ -106,17 +105,19 @@ def check(contract: ops.Contract) -> Problem:
     """Hold a call against what ties its arguments together; raises OpError."""
     tokens, scales = contract.operand("x"), contract.operand("scale")
     index, point = contract.operand("group_index"), contract.optional("offset")
-    _check_shapes(contract, tokens, scales, index, point)
+    contract.require(
+        scales.shape[0] > 0,
+        f"scale must have at least one row, not shape {scales.shape}; add one, and its end to "
+        f"group_index",
+    )
+    contract.require(
+        point is None or point.shape in ((), (1,)),
+        f"offset must be one number, of shape () or (1,), not {point.shape if point else None}; "
+        f"pass one",
+    )
     dtype = contract.value("dst_dtype")
     target = INT8 if dtype is None else TARGETS[contract.choice("dst_dtype")]
-    output = TensorSpec(tokens.shape, "int8")
-    if target is INT4:
-        contract.require(
-            tokens.shape[1] % INT4_PER_INT32 == 0,
-            f"the last dimension of x must be a multiple of 8 with dst_dtype='quint4x2', "
-            f"not {tokens.shape[1]}; pad x and scale",
-        )
-        output = TensorSpec((tokens.shape[0], tokens.shape[1] // INT4_PER_INT32), "int32")
+    output = output_of(contract, tokens, target, f"dst_dtype={dtype!r}", "pad x and scale")
     return Problem(
         inputs=present(tokens, scales, index, point),
         outputs={"output": output},
@@ -126,38 +127,6 @@ def check(contract: ops.Contract) -> Problem:
         offset=point,
         target=target,
     )
-
-
-def _check_shapes(
-    contract: ops.Contract, tokens: Operand, scales: Operand, index: Operand, point: Operand | None
-) -> None:
-    """x `(rows, columns)`, scale `(groups, columns)`, group_index `(groups,)`, one offset."""
-    for operand, rank in ((tokens, 2), (scales, 2), (index, 1)):
-        contract.require(
-            len(operand.shape) == rank,
-            f"{operand.name} must have {rank} dimension{'s' * (rank > 1)}, not shape "
-            f"{operand.shape}; reshape it",
-        )
-    contract.require(
-        scales.shape[0] > 0,
-        f"scale must have at least one row, not shape {scales.shape}; add one, and its end to "
-        f"group_index",
-    )
-    contract.require(
-        scales.shape[1] == tokens.shape[1],
-        f"scale must have as many columns as x, {tokens.shape[1]}, not {scales.shape[1]}; "
-        f"pass a scale for each column",
-    )
-    contract.require(
-        index.shape[0] == scales.shape[0],
-        f"group_index must have one entry for each row of scale, {scales.shape[0]}, "
-        f"not {index.shape[0]}; pass the end row of each group",
-    )
-    if point is not None:
-        contract.require(
-            point.shape in ((), (1,)),
-            f"offset must be one number, of shape () or (1,), not {point.shape}; pass one",
-        )
 
 
 # ---- tiling: op_host/group_quant_tiling.cpp ----

@@ -38,7 +38,16 @@ from npusim.kernel import Block, GmView, Step, VectorCore
 from npusim.kernel.sequences import count_up
 from npusim.kernel.steps import tiles
 from npusim.ops import _vocabulary as ops
-from npusim.ops._gates import FLOATS, NOTHING, GroupChoice, Groups, Scores, descending, row_sums
+from npusim.ops._gates import (
+    FLOATS,
+    NOTHING,
+    GroupChoice,
+    Groups,
+    Plan,
+    Scores,
+    descending,
+    row_sums,
+)
 from npusim.ops._sorting import Sorter, padded
 from npusim.ops._vocabulary import A2_A3, alike, present
 
@@ -84,6 +93,7 @@ SUPPORT = alike(
     FLOATS,
     *("x", "bias"),
     on=A2_A3,
+    shapes={"x": "rows experts", "bias": "experts"},
     group_select_mode=(0, 1),
     renorm=(0,),
     norm_type=(0, 1),
@@ -93,18 +103,12 @@ SUPPORT = alike(
 def check(contract: ops.Contract) -> Problem:
     """Hold a call against what ties its arguments together; raises OpError."""
     scores = contract.operand("x")
-    contract.require(
-        len(scores.shape) == 2 and scores.shape[1] in range(1, MOST_EXPERTS + 1),
-        f"x must have shape (rows, experts) with 1 to {MOST_EXPERTS} experts, not "
-        f"{scores.shape}; reshape it",
-    )
     rows, experts = scores.shape
-    added = contract.optional("bias")
     contract.require(
-        added is None or added.shape == (experts,),
-        f"bias must have shape ({experts},), a number for each expert, not "
-        f"{added.shape if added else None}; pass as many elements as x has columns",
+        1 <= experts <= MOST_EXPERTS,
+        f"x must have 1 to {MOST_EXPERTS} experts, not {experts}; choose from fewer",
     )
+    added = contract.optional("bias")
     mode = contract.integer("group_select_mode")
     contract.integer("renorm")
     kind = contract.integer("norm_type")
@@ -179,13 +183,6 @@ REASONS = {
     "any_groups": "groups are left out",
 }
 """Template -> when it runs."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan(ops.Plan):
-    """Each core has a run of rows, which it goes through one at a time."""
-
-    rows_per_core: int
 
 
 def tile(spec: DeviceSpec, p: Problem) -> Plan:

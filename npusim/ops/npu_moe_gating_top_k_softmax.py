@@ -34,9 +34,9 @@ from npusim.kernel import Block, GmView, Step, VectorCore, bindings
 from npusim.kernel.sequences import count_up
 from npusim.kernel.steps import tiles
 from npusim.ops import _vocabulary as ops
-from npusim.ops._gates import FLOATS, NOTHING, Scores, descending, row_sums
+from npusim.ops._gates import FLOATS, NOTHING, Plan, Scores, descending, row_sums
 from npusim.ops._sorting import Sorter, padded
-from npusim.ops._vocabulary import A2_A3, Row, present
+from npusim.ops._vocabulary import A2_A3, Operands, Row, present
 
 MOST_CHOSEN = 1024
 """moe_gating_top_k_softmax, op_host."""
@@ -55,16 +55,18 @@ class Problem(ops.Problem):
     has_finished: bool
 
 
-SUPPORT = (Row(on=A2_A3, x=FLOATS, finished=UINT8),)
+SUPPORT = (
+    Row(
+        on=A2_A3,
+        x=Operands(FLOATS, ranks=(2, 3), shape="*rows experts"),
+        finished=Operands((UINT8,), shape="*rows"),
+    ),
+)
 
 
 def check(contract: ops.Contract) -> Problem:
     """Hold a call against what ties its arguments together; raises OpError."""
     scores = contract.operand("x")
-    contract.require(
-        len(scores.shape) in (2, 3),
-        f"x must have two or three dimensions, not {len(scores.shape)}; reshape it",
-    )
     *leading, experts = scores.shape
     contract.require(
         1 <= experts <= MOST_EXPERTS,
@@ -72,11 +74,6 @@ def check(contract: ops.Contract) -> Problem:
         f"split them",
     )
     done = contract.optional("finished")
-    contract.require(
-        done is None or done.shape == tuple(leading),
-        f"finished must have the shape {tuple(leading)} of the rows of x, not "
-        f"{done.shape if done else None}; pass 1 or 0 for each row",
-    )
     best, most = contract.integer("k"), min(experts, MOST_CHOSEN)
     contract.require(
         1 <= best <= most, f"k must be from 1 to {most}, not {best}; choose fewer of the experts"
@@ -98,13 +95,6 @@ def check(contract: ops.Contract) -> Problem:
 
 
 # ---- tiling ----
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan(ops.Plan):
-    """Each core has a run of rows, which it goes through one at a time."""
-
-    rows_per_core: int
 
 
 def tile(spec: DeviceSpec, p: Problem) -> Plan:

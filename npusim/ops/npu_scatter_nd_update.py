@@ -130,14 +130,10 @@ def _places(
     if where.array is None:
         return None
     numbers = where.array.reshape(count, len(leading))
+    remedy = "a card would write elsewhere: correct them"
     for axis, size in enumerate(leading):
-        column = numbers[:, axis]
-        for number in (column.min(), column.max()) if count else ():
-            contract.require(
-                0 <= number < size,
-                f"indices must name places in [0, {size}) of dimension {axis} of self, not "
-                f"{number}; a card would write elsewhere: correct them",
-            )
+        of = f"dimension {axis} of self"
+        contract.indices("indices", numbers[:, axis], range(size), "places", of, remedy)
     if not count:
         return ()
     places: Array = np.array(np.ravel_multi_index(tuple(numbers.T), leading))

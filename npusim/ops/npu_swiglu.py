@@ -28,19 +28,20 @@ from math import prod
 import numpy as np
 
 from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, Array
-from npusim.data.integers import align_down, align_up, ceil_div
+from npusim.data.integers import align_down, ceil_div
 from npusim.data.tensor import TensorSpec
 from npusim.devices.schema import DeviceSpec
+from npusim.isa import MAX_BURSTS
 from npusim.kernel import BLOCK_BYTES, FLOATS_PER_BLOCK, Block, GmView, Step, VectorCore
+from npusim.kernel.rows import whole_blocks
 from npusim.kernel.steps import tiles
 from npusim.ops import _vocabulary as ops
 from npusim.ops._swish import exp_plus_1, exp_plus_1_of, invert
 from npusim.ops._torch import Result
-from npusim.ops._vocabulary import A2_A3, ATLAS_INFERENCE, Operands, Row
 
 SUPPORT = (
-    Row(on=A2_A3, x=Operands((FLOAT16, BFLOAT16, FLOAT32), ranks=(1, 8))),
-    Row(on=ATLAS_INFERENCE, x=Operands((FLOAT16, FLOAT32), ranks=(1, 8))),
+    ops.Row(on=ops.A2_A3, x=ops.Operands((FLOAT16, BFLOAT16, FLOAT32), ranks=(1, 8))),
+    ops.Row(on=ops.ATLAS_INFERENCE, x=ops.Operands((FLOAT16, FLOAT32), ranks=(1, 8))),
 )
 HALF_ROW_BYTES_310P = 64
 """Half rows of Atlas inference are multiples of this (aclnn_swi_glu.cpp and its document)."""
@@ -66,7 +67,7 @@ def check(contract: ops.Contract) -> Problem:
         f"halves",
     )
     columns, series = prod(shape[axis:]) // 2, contract.spec.series
-    if series in ATLAS_INFERENCE:
+    if series in ops.ATLAS_INFERENCE:
         half_bytes = x.element.nbytes(columns)
         contract.require(
             prod(shape) > 0,
@@ -88,8 +89,6 @@ def check(contract: ops.Contract) -> Problem:
 
 # ---- tiling: ops-nn@e5c3fa9 activation/swi_glu/op_host/swi_glu_tiling.cpp ----
 
-MAX_ROWS = 4095
-"""Bursts of a copy."""
 MAX_GAP = 65535
 """Blocks between two bursts, or bytes where rows are no whole blocks; and columns of a tile."""
 COLUMN_UNIT_BYTES, QUEUES = 512, 3
@@ -112,42 +111,38 @@ class Plan(ops.Plan):
 
 def tile(spec: DeviceSpec, p: Problem) -> Plan:
     """Choose tiles and depth; 310P counts its AI cores alone (asc-devkit, GetCoreNumAiv.md)."""
-    kind = spec.vector_kinds[0]
-    cores, ub_bytes = spec.cores[kind].count, spec.cores[kind].usable_bytes("ub")
-    plan = _best(p, cores, ub_bytes, depth=2)
+    plan = _best(spec, p, depth=2)
     if ceil_div(plan.tiles(p), plan.block_dim) == 2:
-        single = _best(p, cores, ub_bytes, depth=1)
+        single = _best(spec, p, depth=1)
         if single.tiles(p) <= single.block_dim >= plan.block_dim:
             return single
     return plan
 
 
-def _best(p: Problem, cores: int, ub_bytes: int, depth: int) -> Plan:
+def _best(spec: DeviceSpec, p: Problem, depth: int) -> Plan:
     """Most cores, then fewest tiles, then the largest, then most whole ones, then the first."""
+    core, element = spec.cores[spec.vector_kinds[0]], p.output.element
     # Apart from the queues an element takes two fp32, or one where it is fp32 itself.
-    work_bytes = FLOAT32.nbytes(1 if p.output.element is FLOAT32 else 2)
-    per_element = depth * QUEUES * p.output.element.nbytes(1) + work_bytes
-    room = align_down(ub_bytes // per_element, BLOCK_BYTES // p.output.element.nbytes(1))
+    work_bytes = FLOAT32.nbytes(1 if element is FLOAT32 else 2)
+    per_element = depth * QUEUES * element.nbytes(1) + work_bytes
+    room = align_down(core.usable_bytes("ub") // per_element, BLOCK_BYTES // element.nbytes(1))
 
     def merit(size: tuple[int, int]) -> tuple[int, int, int, int]:
         rows, columns = size
         count = ceil_div(p.rows, rows) * ceil_div(p.columns, columns)
         whole = (p.rows // rows) * (p.columns // columns)
-        return min(count, cores), -count, rows * columns, whole
+        return min(count, core.count), -count, rows * columns, whole
 
     # `max` keeps the first of equals.
-    rows, columns = max(_sizes(p, room), key=merit)
-    return Plan(
-        block_dim=merit((rows, columns))[0], row_step=rows, column_step=columns, depth=depth
-    )
+    best = max(_sizes(p, room), key=merit)
+    return Plan(block_dim=merit(best)[0], row_step=best[0], column_step=best[1], depth=depth)
 
 
 def _sizes(p: Problem, room: int) -> Iterator[tuple[int, int]]:
     """Rows and columns of tiles of at most *room* elements, from the widest to the narrowest."""
     size = p.output.element.nbytes(1)
-    unit, per_block = COLUMN_UNIT_BYTES // size, BLOCK_BYTES // size
-    in_blocks = p.columns % per_block == 0
-    most_rows = min(p.rows, MAX_ROWS)
+    unit, in_blocks = COLUMN_UNIT_BYTES // size, p.columns * size % BLOCK_BYTES == 0
+    most_rows = min(p.rows, MAX_BURSTS)
     columns = min(p.columns, room, MAX_GAP if in_blocks else MAX_GAP // size)
     if columns < p.columns:
         columns = align_down(columns, unit)
@@ -155,7 +150,7 @@ def _sizes(p: Problem, room: int) -> Iterator[tuple[int, int]]:
         # Bytes between a row's end and the next one's begin: the other half, and what is left.
         gap_bytes = (2 * p.columns - columns) * size
         is_near = (gap_bytes // BLOCK_BYTES if in_blocks else gap_bytes) <= MAX_GAP
-        rows = min(room // align_up(columns, per_block), most_rows) if is_near else 1
+        rows = min(room // whole_blocks(columns, p.output.element), most_rows) if is_near else 1
         yield rows, columns
         if columns <= unit or rows == most_rows:
             return
@@ -173,8 +168,7 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
     """
     core, dtype = VectorCore("npu_swiglu", spec), p.output.element
     is_wide = dtype is FLOAT32
-    per_block = BLOCK_BYTES // dtype.nbytes(1)
-    size = plan.row_step * align_up(plan.column_step, per_block)
+    size = plan.row_step * whole_blocks(plan.column_step, dtype)
     a_in, b_in = core.vecin(dtype, size, plan.depth), core.vecin(dtype, size, plan.depth)
     y_out, work = core.vecout(dtype, size, plan.depth), core.tile(FLOAT32, size)
     more = core.tile(FLOAT32, FLOATS_PER_BLOCK if is_wide else size)
@@ -182,7 +176,7 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
 
     def tile(a: GmView, b: GmView, y: GmView) -> None:
         """*y* of *a* and *b*, all `(rows, columns)`, with what fills the last blocks of rows."""
-        n = a.rows * align_up(a.columns, per_block)
+        n = a.rows * whole_blocks(a.columns, dtype)
         # Both are free before the first is filled.
         for queue, free, view in ((a_in, a_in.alloc(), a), (b_in, b_in.alloc(), b)):
             core.fill(free, view)

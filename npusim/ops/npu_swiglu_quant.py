@@ -33,12 +33,10 @@ import numpy as np
 
 from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT4, INT8, INT32, Array, DType
 from npusim.data.errors import Code
-from npusim.data.integers import align_up
 from npusim.data.tensor import Operand, TensorSpec
 from npusim.devices.schema import DeviceSpec
-from npusim.isa import Binary, Local
+from npusim.isa import Local
 from npusim.kernel import (
-    BLOCK_BYTES,
     FLOATS_PER_BLOCK,
     Block,
     GmView,
@@ -49,6 +47,7 @@ from npusim.kernel import (
 )
 from npusim.kernel.rectangles import RowPieces
 from npusim.kernel.reduction import Reduction
+from npusim.kernel.rows import whole_blocks
 from npusim.ops import _vocabulary as ops
 from npusim.ops._row_groups import (
     Groups,
@@ -57,12 +56,10 @@ from npusim.ops._row_groups import (
     groups_by_end,
     groups_of_pieces,
 )
-from npusim.ops._row_quant import LARGEST, clamped
+from npusim.ops._row_quant import LARGEST, clamped, read_quotient
 from npusim.ops._swiglu_quant import check_halves, halves_of, swiglu_of
 from npusim.ops._swish import exp_plus_1
 from npusim.ops._vocabulary import A2_A3, Operands, Row, present, required
-
-__all__ = ["OPERATOR", "build", "check", "oracle", "tile"]
 
 # ---- what is accepted ----
 
@@ -224,7 +221,7 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
     cores = min(p.rows, len(spec.vector_cores))
     rows = tuple(len(share(p.rows, cores, core)) for core in range(cores))
     ub_bytes = spec.cores[spec.vector_kinds[0]].usable_bytes("ub")
-    columns = align_up(p.columns, BLOCK_BYTES // p.x.element.nbytes(1))
+    columns = whole_blocks(p.columns, p.x.element)
     fitting = ub_bytes // BYTES_OF_COLUMN // columns
     row_step = max(1, min(MAX_PIECE_ROWS, fitting, rows[0]))
     return Plan(block_dim=cores, rows_of_core=rows, row_step=row_step)
@@ -258,9 +255,9 @@ class SwiGluQuant:
     def __init__(self, core: VectorCore, p: Problem, plan: Plan) -> None:
         self.core, self.p = core, p
         dtype, columns = p.x.element, p.columns
-        self.pitch = align_up(columns, BLOCK_BYTES // dtype.nbytes(1))
+        self.pitch = whole_blocks(columns, dtype)
         """Elements from row to row in the buffer."""
-        self.y_pitch = align_up(columns, BLOCK_BYTES * 8 // p.target.bits)
+        self.y_pitch = whole_blocks(columns, p.target)
         size = plan.row_step * self.pitch
         self.a_in, self.b_in = core.vecin(dtype, size), core.vecin(dtype, size)
         self.y_out = core.vecout(p.target, plan.row_step * self.y_pitch)
@@ -367,11 +364,7 @@ class SwiGluQuant:
             return
         core.abs(self.magnitudes, self.row)
         self.reduction.find_largest(self.absmax, self.magnitudes)
-        factor = self.factor.alloc()
-        core.emit(Binary("div", factor, self.largest, self.absmax))
-        self.factor.enque(factor)
-        factor = self.factor.deque()
-        core.get_value("factor", factor[:1])
+        factor = read_quotient(core, self.factor, self.largest, self.absmax)
         core.set_value(scale, "factor")
         self.factor.free(factor)
         core.mul(self.row, self.row, "factor")

@@ -73,7 +73,7 @@ from npusim.devices.schema import ICache
 from npusim.micro import time
 from npusim.micro.published import find
 from npusim.ops._attention.problem import MASK_EXTENT
-from npusim.ops._dynamic_quant.choice import UB_BYTES, max_columns
+from npusim.ops._dynamic_quant.choice import UB_BYTES, Traits, chosen
 from npusim.run import run
 from npusim.timing.memory import WHOLE, resident_share
 from npusim.validation.columns import (
@@ -317,8 +317,9 @@ def _quantize(row: Row) -> tuple[Timed, ...]:
 def _dynamic_quant(row: Row, columns: str = "n") -> tuple[Timed, ...]:
     x = rows_of(row, columns, row.x_dtype)
     is_earlier = any(source in row.source for source in ROW_BY_ROW)
-    fits = x.shape[-1] <= max_columns("base", smooth=False, ub_bytes=UB_BYTES)
-    options = {"template": "base"} if is_earlier and fits else {}
+    traits = Traits(rows=1, columns=x.shape[-1], ub_bytes=UB_BYTES)
+    is_base = is_earlier and chosen(traits, "base").fits
+    options = {"template": "base"} if is_base else {}
     return (Call("npu_dynamic_quant", (x,), row.device, l2_of(row), icache_of(row), options),)
 
 

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from npusim import isa, kernel
-from npusim.kernel import columns, launch, rows, views
+from npusim.kernel import launch, rows, views
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs" / "course").glob("*.*"))]
 WITHIN = re.compile(r"^(?:>>> )?(?:from|import) npusim\.(?:isa|kernel\.\w+|data\.dtypes)\b.*", re.M)
 
 
-@pytest.mark.parametrize("module", [kernel, columns, launch, rows, views], ids=lambda m: m.__name__)
+@pytest.mark.parametrize("module", [kernel, launch, rows, views], ids=lambda m: m.__name__)
 def test_the_examples_of_docstrings_give_what_they_show(module: object) -> None:
     assert doctest.testmod(module).failed == 0  # type: ignore[arg-type]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -24,7 +25,15 @@ from npusim.kernel.builder import Builder, watched
 from npusim.kernel.launch import CoreSteps, launch, launch_mixed, mixed_blocks
 from npusim.kernel.program import Binding, Block, Program
 from npusim.kernel.queues import ProgramError, Queue
-from npusim.kernel.steps import Choices, GmViews, Step, column, column_of, tiles
+from npusim.kernel.steps import (
+    Choices,
+    GmViews,
+    StageCall,
+    Step,
+    column,
+    column_of,
+    tiles,
+)
 from npusim.kernel.views import GmView, load, repeat, store
 
 X, Y = (GmView.of(name, FLOAT32, 6, 20) for name in "xy")
@@ -387,11 +396,35 @@ def test_a_mixed_launch_is_the_programs_of_each_core(tiny: DeviceSpec) -> None:
         return other.vector.build()
 
     plain = mixed_blocks(2, bound_of, of_cube, of_vector)
+    calls = of_calls(tiny)
+    assert [x.program.ops for x in calls] == [x.program.ops for x in plain]
     for block, like in zip(blocks, plain, strict=True):
         assert (block.core, block.kind, block.group) == (like.core, like.kind, like.group)
         assert block.bindings == like.bindings
         assert block.program.ops == like.program.ops
     assert blocks[0].program is blocks[3].program
+
+
+def of_calls(spec: DeviceSpec) -> tuple[Block, ...]:
+    """The launch of the test above, core by core in loops."""
+    kernel = Handed(spec)
+
+    def of_cube(_: int) -> Iterator[StageCall]:
+        for turn in range(4):
+            yield kernel.fill, WS[turn % 2 : turn % 2 + 1, :], turn >= 2
+
+    def of_vector(index: int) -> Iterator[StageCall]:
+        group, half = divmod(index, 2)
+        here = slice(128 * half, 128 * half + 128)
+        for turn in range(4):
+            place, row = turn % 2, 2 * turn + group
+            yield kernel.take, WS[place : place + 1, here], OUT[row : row + 1, here], turn < 2
+
+    cube, vector = (
+        CoreSteps.of_calls(core, cores, calls)
+        for core, cores, calls in ((kernel.cube, 2, of_cube), (kernel.vector, 4, of_vector))
+    )
+    return launch_mixed(2, cube, vector, bound_of)
 
 
 def test_a_group_without_tiles_starts_all_the_same(tiny: DeviceSpec) -> None:

@@ -144,12 +144,12 @@ ROWS = [
     Row({}, "the chip must be of Atlas A2 or Atlas A3, not ascend310p3 of Atlas inference, which "
         "has no such kernel; run npu_reshape_and_cache, or on Atlas A2 or A3",
         {}, OLD, Code.UNSUPPORTED),
-    Row({"key": ones(2, 16)}, "key must have three dimensions, (tokens, heads, width), not shape "
-        "(2, 16); reshape it", {}, NEW),
-    Row({"key": ones(2, 0, 16)}, "key must have heads and a width, not shape (2, 0, 16); leave "
-        "the call out", {}, NEW),
-    Row({"value": ones(3, 1, 16)}, "value must have the tokens and heads of key, (2, 1), not "
-        "(3, 1); pass the same tokens", {}, NEW),
+    Row({"key": ones(2, 16)}, "key must have shape (tokens, heads, width), not (2, 16); pass one "
+        "of that shape", {}, NEW),
+    Row({name: ones(2, 0, 16) for name in ("key", "value")},
+        "key must have heads and a width, not shape (2, 0, 16); leave the call out", {}, NEW),
+    Row({"value": ones(3, 1, 16)}, "value must have shape (2, 1, value_width) like key, not "
+        "(3, 1, 16); pass one of that shape", {}, NEW),
     Row({"value": ones(2, 1, 16, dtype=np.int8)},
         "value must be float16 with key of float16 on {series}, not int8; convert it", {}, NEW),
     Row({"key_cache": ones(2, 4, 16)}, f"key_cache must have shape {KEY_16}, not (2, 4, 16); "
@@ -161,8 +161,8 @@ ROWS = [
     Row({"cache_mode": "nd"},
         "cache_mode must be Norm or PA_NZ on {series}, not 'nd'; choose one of these",
         {}, NEW),
-    Row({"slot_mapping": slots(0)}, "slot_mapping must have shape (2,), a slot for each token, not "
-        "(1,); pass one for each", {}, NEW),
+    Row({"slot_mapping": slots(0)}, "slot_mapping must have shape (2,) like key, not (1,); "
+        "pass one of that shape", {}, NEW),
     Row({"slot_mapping": slots(0, 1).astype(np.int64)},
         "slot_mapping must be int32 on {series}, not int64; convert it", {}, NEW),
     Row({"slot_mapping": slots(0, 8)}, "slot_mapping must name slots below 8, which the caches "

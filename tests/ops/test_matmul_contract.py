@@ -12,6 +12,7 @@ from product_calls import assert_check_accepts, assert_check_refuses
 from npusim import TensorSpec
 from npusim.data.layout import NZ, to_fractals
 from npusim.data.tensor import Tensor
+from npusim.ops._vocabulary import listed
 from npusim.ops.matmul.choice import Template
 
 OP = "matmul"
@@ -52,14 +53,14 @@ ROWS = [
         for shape, right in (((1,), (8,)), ((4,), (8,)), ((4, 8), (1, 8)), ((1, 1, 8), (1, 8)))
     ),
     # kernels
-    Row({"template": 3}, "template must be a name or None, not 3; leave it out",
-        {"template": "base"}),
-    Row({"template": "v3"},
-        f"template must be one of {', '.join(get_args(Template))} on Atlas A2 and Atlas A3, "
-        "not 'v3'; "
-        "leave it out to get the vendor's choice", {"template": "v2"}, NEW),
+    *(
+        Row({"template": template},
+            f"template must be {listed(get_args(Template))} on Atlas A2 and Atlas A3, not "
+            f"{template!r}; leave it out to get the vendor's choice", {"template": "v2"}, NEW)
+        for template in ("v3", 3)
+    ),
     Row({"template": "v2"},
-        "template must be one of base on Atlas inference, not 'v2'; "
+        "template must be base on Atlas inference, not 'v2'; "
         "leave it out to get the vendor's choice", {"template": "base"}, OLD),
     # output
     *(

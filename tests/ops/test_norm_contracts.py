@@ -88,7 +88,7 @@ def test_npu_rms_norm(series: str, rows: list[Row]) -> None:
 ADD_BASE = {"x1": ones(3, 64), "x2": ones(3, 64), "gamma": ones(64)}
 ADD_ROWS = [
     Row({"x2": ones(1, 64)},
-        "x2 must have the shape of x1, (3, 64), not (1, 64); pass tensors of one shape", {}),
+        "x2 must have shape (3, 64) like x1, not (1, 64); pass one of that shape", {}),
     Row({"gamma": ones(32)},
         "gamma must have the shape of the last dimensions of x1, (64,), not (32,); pass a number "
         "for each of their elements", {}, code=TILING),
@@ -147,12 +147,10 @@ def test_scales_in_float32_with_bfloat16_are_warned_of() -> None:
 
 SCALE = {"smooth_scale1": ones(64)}
 BOTH = SCALE | {"smooth_scale2": ones(64)}
-COLUMN = "must have shape (64,) like the last dimension of x1, not"
+COLUMN = "must have shape (64,) like x1, not {}; pass one of that shape"
 DYNAMIC_ROWS = [
-    Row({"gamma": ones(3, 64)}, f"gamma {COLUMN} (3, 64); pass a number for each column", {}, NEW,
-        TILING),
-    Row({"smooth_scale1": ones(1)}, f"smooth_scale1 {COLUMN} (1,); pass a number for each column",
-        SCALE, NEW, TILING),
+    Row({"gamma": ones(3, 64)}, f"gamma {COLUMN.format((3, 64))}", {}, NEW, TILING),
+    Row({"smooth_scale1": ones(1)}, f"smooth_scale1 {COLUMN.format((1,))}", SCALE, NEW, TILING),
     Row({"epsilon": 0.0}, f"epsilon must be > 0, not 0.0; {EPSILON}", {"epsilon": 1e-9}, NEW,
         TILING),
     Row({"smooth_scale2": ones(64)},
@@ -170,7 +168,7 @@ DYNAMIC_ROWS = [
     Row({"y_dtype": "int16"}, "y_dtype must be int8, int4 or quint4x2, not 'int16'; choose one of "
         "these", {"y_dtype": "int4"}, NEW),
     Row({"x1": ones(3, 60), "x2": ones(3, 60), "gamma": ones(60), "y_dtype": "int4"},
-        "the last dimension of x1 must be a multiple of 8 for y_dtype='int4', not 60; pad it",
+        "the last dimension of x1 must be a multiple of 8 with y_dtype='int4', not 60; pad it",
         {"y_dtype": "int8"}, NEW),
     Row({"template": "single_row", "x1": ones(3, 12200), "x2": ones(3, 12200),
          "gamma": ones(12200)},

@@ -142,10 +142,11 @@ ROWS = [
     Row(EMPTY, "query and key must have elements, not shapes (0, 3, 1, 64) and (0, 3, 1, 64); "
         "leave the call out", {}),
     Row({"key": ones(2, 2, 1, 64)},
-        "key must have the shape of query but for the heads, (2, 3, 4, 64), not (2, 2, 1, 64); "
-        "pass the same tokens", {}),
+        "key must have shape (2, 3, key_heads, 64) like query, not (2, 2, 1, 64); pass one of that "
+        "shape", {}),
     Row({"cos": ones(1, 3, 1, 64)},
-        "cos must have shape (2, 3, 1, 64), not (1, 3, 1, 64); pass a line for each token", {}),
+        "cos must have shape (2, 3, 1, 64) like query, not (1, 3, 1, 64); pass one of that shape",
+        {}),
     Row({"query": ones(2, 3, 900, 64, dtype=np.float32), "key": ones(2, 3, 1, 64, dtype=np.float32),
          "cos": ones(2, 3, 1, 64, dtype=np.float32), "sin": ones(2, 3, 1, 64, dtype=np.float32)},
         "query and key must have so few heads that a token's 901 fit, with room to work, into the "

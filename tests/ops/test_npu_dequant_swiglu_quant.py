@@ -89,8 +89,8 @@ ROWS = [
         NEW, TILING),
     *(
         Row({"weight_scale": ones(*shape)},
-            f"weight_scale must have shape (128,) for x of shape (6, 128), not {shape}; pass a "
-            f"number for each column", {"weight_scale": ones(1, 128)}, NEW, TILING)
+            "weight_scale must have shape (128,) or (1, 128) for x of shape (6, 128), not "
+            f"{shape}; pass a number for each column", {"weight_scale": ones(1, 128)}, NEW, TILING)
         for shape in ((64,), (6, 128), ())
     ),
     Row({"activation_scale": ones(5)},
@@ -118,7 +118,7 @@ ROWS = [
         "quant_scale must be float32 with no group_index on {series}, not float16; convert it",
         STATIC, NEW),
     Row({"quant_mode": 1, "quant_scale": ones(128)},
-        "quant_scale must have shape (64,) or (1, 64) or (1,), not (128,); pass a scale for each "
+        "quant_scale must have shape (64,), (1, 64) or (1,), not (128,); pass a scale for each "
         "column of y", {"quant_mode": 1, "quant_scale": ones(1, 64)}, NEW, TILING),
     # groups
     Row(GROUPED | {"group_index": COUNTS.astype(np.int32)},

@@ -74,18 +74,20 @@ ROWS = [
     # shapes
     *(
         Row({"x": ones(*shape)},
-            f"x must have 2 dimensions, not shape {shape}; reshape it", {}, NEW)
+            f"x must have shape (rows, columns), not {shape}; pass one of that shape", {}, NEW)
         for shape in ((), (4,), (1, 6, 4))
     ),
     Row({"x": ones(*[1] * 9)}, "x must have at most 8 dimensions, not 9; reshape it", {}, NEW),
     *(
         Row({"scale": ones(*shape)},
-            f"scale must have 2 dimensions, not shape {shape}; reshape it", {}, NEW)
+            f"scale must have shape (groups, 4) like x, not {shape}; pass one of that shape",
+            {}, NEW)
         for shape in ((4,), (1, 4, 4))
     ),
     *(
         Row({"group_index": np.zeros(shape, np.int32)},
-            f"group_index must have 1 dimension, not shape {shape}; reshape it", {}, NEW)
+            f"group_index must have shape (4,) like scale, not {shape}; pass one of that shape",
+            {}, NEW)
         for shape in ((), (1, 4))
     ),
     Row({"scale": ones(0, 4), "group_index": ends()},
@@ -93,12 +95,11 @@ ROWS = [
         "group_index",
         {"scale": ones(1, 4), "group_index": ends(6)}, NEW),
     Row({"scale": ones(4, 3)},
-        "scale must have as many columns as x, 4, not 3; pass a scale for each column", {}, NEW),
+        "scale must have shape (groups, 4) like x, not (4, 3); pass one of that shape", {}, NEW),
     Row({"scale": ones(4, 1)},
-        "scale must have as many columns as x, 4, not 1; pass a scale for each column", {}, NEW),
+        "scale must have shape (groups, 4) like x, not (4, 1); pass one of that shape", {}, NEW),
     Row({"group_index": ends(1, 4, 6)},
-        "group_index must have one entry for each row of scale, 4, not 3; "
-        "pass the end row of each group", {}, NEW),
+        "group_index must have shape (4,) like scale, not (3,); pass one of that shape", {}, NEW),
     *(
         Row({"offset": ones(*shape)},
             f"offset must be one number, of shape () or (1,), not {shape}; pass one",

@@ -167,14 +167,14 @@ ROWS = [
     Row({}, "the chip must be of Atlas A2 or Atlas A3, not ascend310p3 of Atlas inference, which "
         "has no such kernel; run on Atlas A2 or A3", {}, OLD, Code.UNSUPPORTED),
     Row({"x": np.zeros((2, 4, 64), np.float16)},
-        "x must have shape (rows, experts) with 1 to 2048 experts, not (2, 4, 64); reshape it",
+        "x must have shape (rows, experts), not (2, 4, 64); pass one of that shape",
         {}, NEW),
     Row({"x": np.zeros((1, 2049), np.float16)},
-        "x must have shape (rows, experts) with 1 to 2048 experts, not (1, 2049); reshape it",
+        "x must have 1 to 2048 experts, not 2049; choose from fewer",
         {"x": np.zeros((1, 2048), np.float16)}, NEW),
     Row({"bias": np.zeros(63, np.float16)},
-        "bias must have shape (64,), a number for each expert, not (63,); pass as many elements as "
-        "x has columns", {"bias": np.zeros(64, np.float16)}, NEW),
+        "bias must have shape (64,) like x, not (63,); pass one of that shape",
+        {"bias": np.zeros(64, np.float16)}, NEW),
     Row({"bias": np.zeros(64, np.float32)},
         "bias must be float16 with x of float16 on {series}, not float32; convert it", {}, NEW),
     Row({"group_select_mode": 2}, "group_select_mode must be 0 or 1, not 2; choose one of these",

@@ -109,14 +109,14 @@ BASE = {"x": np.zeros((2, 3, 64), np.float16), "k": 4}
 ROWS = [
     Row({}, "the chip must be of Atlas A2 or Atlas A3, not ascend310p3 of Atlas inference, which "
         "has no such kernel; run on Atlas A2 or A3", {}, OLD, Code.UNSUPPORTED),
-    Row({"x": np.zeros(64, np.float16)}, "x must have two or three dimensions, not 1; reshape it",
-        {}, NEW),
+    Row({"x": np.zeros(64, np.float16)}, "x must have 2 to 3 dimensions, not shape (64,); "
+        "reshape it", {}, NEW),
     Row({"x": np.zeros((1, 4097), np.float16)},
         "x must have 1 to 4096 columns, not 4097; longer rows are not simulated: split them",
         {"x": np.zeros((1, 4096), np.float16)}, NEW),
     Row({"finished": np.zeros((2, 4), np.uint8)},
-        "finished must have the shape (2, 3) of the rows of x, not (2, 4); pass 1 or 0 for each "
-        "row", {"finished": np.zeros((2, 3), np.uint8)}, NEW),
+        "finished must have shape (2, 3) like x, not (2, 4); pass one of that shape",
+        {"finished": np.zeros((2, 3), np.uint8)}, NEW),
     Row({"k": 65}, "k must be from 1 to 64, not 65; choose fewer of the experts", {"k": 64}, NEW),
     Row({"k": 1025, "x": np.zeros((1, 2048), np.float16)},
         "k must be from 1 to 1024, not 1025; choose fewer of the experts",

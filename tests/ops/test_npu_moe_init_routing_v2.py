@@ -299,11 +299,10 @@ ROWS = [
     Row({"row_idx_type": 2},
         "row_idx_type must be 0 or 1, not 2; choose one of these",
         {"row_idx_type": 1}, NEW),
-    Row({"x": np.ones(4, np.float16)}, "x must have shape (tokens, width), not (4,); reshape it",
-        {}, NEW),
+    Row({"x": np.ones(4, np.float16)}, "x must have shape (tokens, width), not (4,); pass one "
+        "of that shape", {}, NEW),
     Row({"expert_idx": np.zeros((3, 2), np.int32)},
-        "expert_idx must have shape (4, k), a row for each of x, not (3, 2); pass what the gate "
-        "gives", {}, NEW),
+        "expert_idx must have shape (4, k) like x, not (3, 2); pass one of that shape", {}, NEW),
     Row(QUANT | {"x": np.ones((4, 8193), np.float16)},
         "x must have at most 8192 columns for quant_mode=1, not 8193; longer rows are not "
         "simulated: quantise first", QUANT | {"x": np.ones((4, 8192), np.float16)}, NEW),

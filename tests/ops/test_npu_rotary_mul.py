@@ -218,8 +218,8 @@ ROWS = [
     Row({"self": ones(2, 3, 5, 7)},
         f"self must have an even last dimension of at most 896, not 7; {CUT}", {}, NEW),
     Row({"r2": ones(1, 1, 1, 8)},
-        "r2 must have the shape of r1, (1, 1, 5, 8), not (1, 1, 1, 8); pass both for the same "
-        "lines", {}, NEW),
+        "r2 must have shape (1, 1, 5, 8) like r1, not (1, 1, 1, 8); pass one of that shape",
+        {}, NEW),
     *(
         Row({"r1": ones(*shape), "r2": ones(*shape)}, FITS.format(shape), {}, NEW)
         for shape in ((1, 1, 4, 8), (1, 3, 5, 8), (1, 1, 5, 4), (5, 8))

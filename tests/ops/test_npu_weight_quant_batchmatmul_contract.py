@@ -66,9 +66,9 @@ RESHAPE, ONE_OR_N = "reshape it", "pass one value, or one for each column"
 EACH = "pass a scale for each group and column"
 PAIR_T = {"antiquant_scale": ones(128, 2).T, "antiquant_group_size": 32}
 SHAPES = [
-    Row({"x": ones(0, 64)}, "x must not be empty, not shape (0, 64); leave the call out", {}),
+    Row({"x": ones(0, 64)}, "x must not be empty, not of shape (0, 64); leave the call out", {}),
     Row({"weight": int8(64, 0)},
-        "weight must not be empty, not shape (64, 0); leave the call out", {}),
+        "weight must not be empty, not of shape (64, 0); leave the call out", {}),
     Row({"weight": int8(128, 64)},
         "weight must have k = 64 rows as x has columns, not 128; pass its transpose",
         {"weight": int8(128, 64).T}),
@@ -164,11 +164,13 @@ ATTRIBUTES = [
         {}, OLD),
     Row({"inner_precise": 2}, "inner_precise must be 0 or 1, not 2; 0 is precise, 1 is fast",
         {"inner_precise": 1}),
-    Row({"template": 3}, "template must be a name or None, not 3; leave it out", {}),
-    Row({"template": "fast"},
-        "template must be one of split_k, msd_group, msd, nz_splitk, custom, fixpipe on Atlas A2 "
-        "and Atlas A3, not 'fast'; leave it out to get the vendor's choice",
-        {"template": "custom"}, NEW),
+    *(
+        Row({"template": template},
+            "template must be split_k, msd_group, msd, nz_splitk, custom or fixpipe on Atlas A2 "
+            f"and Atlas A3, not {template!r}; leave it out to get the vendor's choice",
+            {"template": "custom"}, NEW)
+        for template in ("fast", 3)
+    ),
     Row({"template": "fixpipe"},
         "template 'fixpipe' can run only if antiquant_scale is int64; leave it out to get the "
         "vendor's choice", PACKED | {"template": "fixpipe"}, NEW),

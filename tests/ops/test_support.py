@@ -118,6 +118,59 @@ def test_rows_of_one_type_each() -> None:
     assert {row.on for row in rows} == {ATLAS_INFERENCE}
 
 
+SHAPED = Row(
+    x=Operands((FLOAT16,), ranks=(2, 8), shape="*rows columns"),
+    weight=Operands((FLOAT16,), shape="*rows 1 columns"),
+    bias=Operands((FLOAT16,), shape="columns", shape_code=Code.TILING_ERROR),
+    scale=Operands((FLOAT16,), shape="columns groups"),
+)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "message"),
+    [
+        (((4,),), "x must have at least two dimensions, not shape (4,); reshape it [161002]"),
+        (((),), "x must have shape (*rows, columns), not (); {} [161002]"),
+        (((2, 3, 4), (2, 3, 2, 4)),
+         "weight must have shape (2, 3, 1, 4) like x, not (2, 3, 2, 4); {} [161002]"),
+        (((2, 3, 4), (3, 1, 5)),
+         "weight must have shape (2, 3, 1, 4) like x, not (3, 1, 5); {} [161002]"),
+        (((2, 4), (2, 1, 4), (5,)), "bias must have shape (4,) like x, not (5,); {} [561002]"),
+        (((2, 4), (2, 1, 4), (4,), (3, 7)),
+         "scale must have shape (4, groups) like x, not (3, 7); {} [161002]"),
+        (((2, 4), (2, 1, 4), (4,), (4,)),
+         "scale must have shape (4, groups) like x, not (4,); {} [161002]"),
+    ],
+)  # fmt: skip
+def test_a_name_is_one_size_in_all_tensors(
+    shapes: tuple[tuple[int, ...], ...], message: str
+) -> None:
+    given = dict(zip(SHAPED.entries, (spec("float16", *shape) for shape in shapes), strict=False))
+    held = Contract("op", A2, arguments=given, support=(SHAPED,))
+    *good, last = given
+    for name in good:
+        held.operand(name)
+    whole = f"op: {message.format('pass one of that shape')}"
+    with pytest.raises(OpError, match=f"^{re.escape(whole)}$"):
+        held.operand(last)
+
+
+def test_only_one_name_stands_for_any_number_of_sizes() -> None:
+    message = (
+        "Operands: a shape must have one name at most that stands for any number of sizes, not "
+        "'*rows *columns'; name the others one by one"
+    )
+    with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
+        Operands((FLOAT16,), shape="*rows *columns")
+
+
+def test_the_table_says_the_names_of_sizes() -> None:
+    operator = replace(
+        ops.load("npu_swiglu"), support=(Row(x=Operands((FLOAT16,), shape="*rows columns")),)
+    )
+    assert ops.support_table(operator)[1][1] == "float16 of shape (*rows, columns)"
+
+
 def test_the_table_has_a_line_a_row_and_says_what_may_be_left_out() -> None:
     rows = (
         Row(on=A2_A3, x=Operands((FLOAT16, BFLOAT16), ranks=(1, 8))),

@@ -236,6 +236,32 @@ EVERYWHERE = {"no tensor": "make it one of them", "every rank": "reshape it"}
 """What holds for every row of every operator -> what to do."""
 
 
+def sizes(words: str, shape: tuple[int, ...]) -> dict[str, Any] | None:
+    """The sizes of *shape* by their names; None where there are too few or too many."""
+    before, star, after = words.partition("*")
+    first = dict(zip(before.split(), shape, strict=False))
+    if not star:
+        return first if len(before.split()) == len(shape) else None
+    many, *last = after.split()
+    end = len(shape) - len(last)
+    if end < len(first):
+        return None
+    return first | {many: shape[len(first) : end]} | dict(zip(last, shape[end:], strict=True))
+
+
+def is_other_shape(row: Row, name: str, call: Call) -> bool:
+    """Whether the tensor called *name* has other sizes than *row* and the other tensors want."""
+    own = sizes(row.operands(name).shape, call[name].shape)
+    if own is None or any(word.isdigit() and int(word) != own[word] for word in own):
+        return True
+    others = [
+        sizes(entry.shape, call[other].shape) or {}
+        for other, entry in row.entries.items()
+        if not isinstance(entry, tuple) and entry.shape and call[other] is not None
+    ]
+    return any(other.get(word, own[word]) != own[word] for other in others for word in own)
+
+
 def is_of_rows(
     operator: Operator, every: list[Row], series: str, call: Call, error: OpError
 ) -> bool:
@@ -249,6 +275,10 @@ def is_of_rows(
         return False
     name, must, said, line, came, remedy = found.groups()
     value, what = call[name], kind_of(operator, name, must, came, call[name])
+    if must.startswith("have shape ") and any(row.operands(name).shape for row in every):
+        assert (came, remedy) == (str(value.shape), "pass one of that shape"), error
+        assert all(is_other_shape(row, name, call) for row in every), error
+        return True
     if what in EVERYWHERE:
         assert (remedy, int(error.code)) == (EVERYWHERE[what], 161002), error
         return True

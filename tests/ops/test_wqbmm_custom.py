@@ -18,6 +18,7 @@ from npusim.data.dtypes import FLOAT16
 from npusim.isa import CrossCoreSetFlag, CrossCoreWaitFlag, Load, Store
 from npusim.kernel.matrices import GmMatrix
 from npusim.kernel.vector_core import VectorCore
+from npusim.kernel.views import repeat
 from npusim.ops._dequantised_weight import (
     Dequantiser,
     MatrixTile,
@@ -228,7 +229,8 @@ def test_fp16_is_copied_to_where_it_is_stored_from() -> None:
     p, spec = check(A2, **call, template="custom"), tiny_spec(l2__capacity_bytes=1 << 20)
     builder = VectorCore("dequantise", spec)
     kernel = Dequantiser(builder, p.quantised_weight, precision(p), 4, 128)
-    kernel.write(MatrixTile(0, 0, 4, 128), GmMatrix("out", FLOAT16, 4, 128, True), 0, 0)
+    out = GmMatrix("out", FLOAT16, 4, 128, True)
+    repeat(builder, *kernel.call(MatrixTile(0, 0, 4, 128), out, 0, 0))
     sizes = dict.fromkeys(("weight", "antiquant_scale", "out"), 4096)
     trace = play(spec, builder.build(), sizes=sizes, l2="warm")
     # 512 and 256 B at 64 B a cycle, 2 of latency. A head of 2, a repeat for each 256 B of fp16, and

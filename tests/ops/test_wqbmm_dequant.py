@@ -19,6 +19,7 @@ from npusim.kernel.matrices import GmMatrix
 from npusim.kernel.program import Binding, Block
 from npusim.kernel.rows import pieces
 from npusim.kernel.vector_core import VectorCore
+from npusim.kernel.views import repeat
 from npusim.ops._dequantised_weight import (
     Dequantiser,
     MatrixTile,
@@ -42,7 +43,8 @@ def dequantised(p: Problem, precision: Precision, rows: int, columns: int) -> Ar
     output = GmMatrix("out", precision.out, high, width, True, gm_matrix.layout)
     for row, tile_rows in pieces(gm_matrix.rows, rows):
         for column, tile_columns in pieces(gm_matrix.columns, columns):
-            kernel.write(MatrixTile(row, column, tile_rows, tile_columns), output, row, column)
+            tile = MatrixTile(row, column, tile_rows, tile_columns)
+            repeat(builder, *kernel.call(tile, output, row, column))
     names = [operand.name for operand in p.inputs] + ["out"]
     block = Block(0, "aiv", builder.build(), {name: Binding(name) for name in names})
     out = GlobalTensor("out", 2 * high * width, np.full(2 * high * width, 0x7B, np.uint8))

@@ -31,11 +31,11 @@ from npusim.data.dtypes import FLOAT16, INT32
 from npusim.isa import Cast, CrossCoreWaitFlag, Load
 from npusim.kernel.program import Program
 from npusim.kernel.vector_core import VectorCore
-from npusim.kernel.views import GmView
+from npusim.kernel.views import GmView, repeat
+from npusim.ops._digits import EIGHT_BITS, FOUR_BITS, Scheme
 from npusim.ops.npu_weight_quant_batchmatmul.oracle import msd_split_k, multicore
 from npusim.ops.npu_weight_quant_batchmatmul.templates import msd_multicore
 from npusim.ops.npu_weight_quant_batchmatmul.templates import msd_split_k as split_k
-from npusim.ops.npu_weight_quant_batchmatmul.templates.msd import EIGHT_BITS, FOUR_BITS, Scheme
 from npusim.ops.npu_weight_quant_batchmatmul.templates.msd_multicore import MulticorePlan
 from npusim.ops.npu_weight_quant_batchmatmul.templates.msd_split_k import SplitKPlan
 from npusim.trace import Span
@@ -307,8 +307,8 @@ def test_the_next_products_come_when_those_of_this_tile_are_cast() -> None:
     core = VectorCore("epilogue", spec, "aiv")
     epilogue = msd_multicore.Epilogue(core, p, max_rows=1, max_columns=64)
     for here in epilogue.tiles(0, 64):
-        epilogue.prepare(here)
-        epilogue.write(here)
+        for call in (*epilogue.prepare(here), epilogue.write(here)):
+            repeat(core, *call)
 
     names = "antiquant_scale", "most", "sums", "products", "output"
     # 64 B a cycle and 2 of latency; a vector micro-op of one repeat takes 6, or 7 where two of its
@@ -358,7 +358,8 @@ def test_split_k_loads_nothing_ahead() -> None:
     assert isinstance(plan, SplitKPlan)
     core = VectorCore("epilogue", spec, "aiv")
     epilogue = split_k.Epilogue(core, p, replace(plan, k_blocks=1), 1)
-    epilogue.write(slice(0, 1), 0, GmView.of("products", INT32, 2, 64))
+    for call in epilogue.write(slice(0, 1), 0, GmView.of("products", INT32, 2, 64)):
+        repeat(core, *call)
     names = "antiquant_scale", "most", "products", "output"
     # The scale is cast by 10; the row's number is spread by 19 and two planes are cleared by 31;
     # each product is cast and added in 6 + 7 cycles; after the last one there are 7 + 8 + 6 more.

@@ -16,14 +16,13 @@ from weight_calls import F32, HALF, inputs_of, reference
 
 from npusim import Tensor, TensorSpec, devices, ops
 from npusim.data.layout import NZ, c0, to_fractals
+from npusim.ops._digits import away
+from npusim.ops.npu_weight_quant_batchmatmul.choice import block_k, scheme_of
 from npusim.ops.npu_weight_quant_batchmatmul.oracle import (
     FIRST,
     SECOND,
-    Digits,
     Inputs,
     absmax,
-    away,
-    block_depth,
     halving_sum,
     lanes_sum,
     msd_group,
@@ -69,9 +68,9 @@ def test_constants() -> None:
     numbers = [FIRST, SECOND, one / FIRST, one / SECOND]
     assert words(np.array([numbers]), 4) == ["42FEFF7D", "46FDFFFB", "3C0080C3", "38010207"]
     traits = inputs_of(weight=WEIGHT, **VECTORS).traits
-    assert words(np.array([Digits.of(traits).weights]), 2) == ["3C010204", "38020610"]
-    weights = Digits.of(replace(traits, weight="int4")).weights
-    assert words(np.array([weights]), 3) == ["3E08B733", "3C120653", "3A1BF7B7"]
+    assert words(np.array([scheme_of(traits).weights], F32), 2) == ["3C010204", "38020610"]
+    weights = scheme_of(replace(traits, weight="int4")).weights
+    assert words(np.array([weights], F32), 3) == ["3E08B733", "3C120653", "3A1BF7B7"]
     assert words(np.array([[1 / 14.98, 1 / 14.98**2]], HALF), 2) == ["2C46", "1C90"]
 
 
@@ -93,7 +92,7 @@ def test_multicore() -> None:
 
 def test_split_k_of_int8() -> None:
     call = inputs_of(weight=WEIGHT.T.copy().T, **VECTORS)
-    assert block_depth(call.traits) == 512
+    assert block_k(call.traits) == 512
     total = msd_split_k(call)
     assert words(total, 4) == ["3F2591FA", "4112D07D", "413964EF", "C19AF3E6"]
     y = call.round_to_x(msd_split_k(call))
@@ -136,7 +135,7 @@ def test_the_vendors_example() -> None:
 def test_blocks_of_k(k: int, n: int, trans: bool, kind: Any, depth: int) -> None:
     call = inputs_of(weight=WEIGHT, **VECTORS)
     traits = replace(call.traits, k=k, n=n, trans_weight=trans, weight=kind)
-    assert block_depth(traits) == depth
+    assert block_k(traits) == depth
 
 
 def loop_sum(row: Array, halving: bool) -> Any:

@@ -15,6 +15,7 @@ from npusim.isa import Binary, BinaryScalar, Local
 from npusim.kernel.matrices import GmMatrix
 from npusim.kernel.queues import ProgramError
 from npusim.kernel.repeats import in_reach
+from npusim.kernel.steps import StageCall
 from npusim.kernel.vector_core import VectorCore
 from npusim.kernel.views import GmView, repeat
 from npusim.ops._dequantised_weight.layout import (
@@ -195,7 +196,7 @@ class Dequantiser:
         for parameter in self.parameters:
             parameter.load_register()
 
-    def write(
+    def call(
         self,
         tile: MatrixTile,
         output: GmMatrix,
@@ -203,8 +204,8 @@ class Dequantiser:
         column: int,
         offset_bytes: int = 0,
         before_store: Callable[[], None] | None = None,
-    ) -> None:
-        """Dequantise *tile* of the weight to (*row*, *column*) of *output*, and on.
+    ) -> StageCall:
+        """What dequantises *tile* of the weight to (*row*, *column*) of *output*, and on.
 
         *output* begins *offset_bytes* into its tensor. *before_store* writes what is to happen
         between the last step of the tile and its store; it must always write the same.
@@ -219,8 +220,7 @@ class Dequantiser:
         width = align_up(tile.columns, c0(matrix.dtype)) if self.is_nz else tile.columns
         dst = tile_view(output, MatrixTile(row, column, tile.rows, width))
         of_tile = [each for each in self.parameters if each.axis != "none"]
-        repeat(
-            self.core,
+        return (
             self._dequantise,
             tile_view(matrix, tile),
             dst.shifted_to(dst.offset_bytes + offset_bytes),

@@ -5,6 +5,7 @@ Both take the same calls, but for the kernels of several rows an instruction, wh
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -21,22 +22,16 @@ from npusim.kernel.rows import balanced
 from npusim.ops import _vocabulary as ops
 from npusim.ops._dynamic_quant.choice import (
     IN_PARTS,
-    KEPT_BYTES,
     PART_COLUMNS,
     UB_BYTES,
-    Choice,
-    Template,
     Traits,
     asked_for,
-    choose,
-    index_bytes,
-    max_columns,
+    chosen,
 )
 from npusim.ops._row_groups import check_group_index, groups_by_end
-from npusim.ops._row_quant import INT4_PER_INT32, LARGEST
+from npusim.ops._row_quant import LARGEST, output_of
+from npusim.ops._torch import Result, quantised
 from npusim.ops._vocabulary import A2_A3, ATLAS_INFERENCE, Operands, Row, present
-
-__all__ = ["SUPPORT", "Plan", "Problem", "check", "extreme_of", "smoothed", "template_of", "tile"]
 
 TARGETS = {"int8": INT8, "quint4x2": INT4}
 COLUMNS_310P = 32
@@ -54,7 +49,7 @@ class Problem(ops.Problem):
     """`(groups,)`: the row after each group's last."""
     target: DType
     """int8 or int4."""
-    asked: Template | None
+    asked: str | None
     """The kernel that the caller named."""
     traits: Traits
     """What decides which kernel takes the call."""
@@ -122,16 +117,10 @@ def check(contract: ops.Contract) -> Problem:
             )
         smooth = index = None
     _check_smooth(contract, tokens, smooth, index)
-    target, output = _check_target(contract, tokens)
-    traits = Traits(
-        rows=prod(tokens.shape[:-1]),
-        columns=tokens.shape[-1],
-        smooth=smooth is not None,
-        ub_bytes=_ub_bytes(contract.spec),
-        is_int4=target is INT4,
-        groups=0 if index is None else index.shape[0],
-        is_symmetric=is_symmetric,
-    )
+    name = contract.value("dst_type")
+    target = INT8 if name is None else TARGETS[contract.choice("dst_type")]
+    output = output_of(contract, tokens, target, f"dst_type={name!r}")
+    traits = _traits(contract.spec, tokens, smooth, index, target is INT4, is_symmetric)
     numbers = ("scale",) if is_symmetric else ("scale", "offset")
     of_rows = {name: TensorSpec(tokens.shape[:-1], "float32") for name in numbers}
     return Problem(
@@ -141,13 +130,24 @@ def check(contract: ops.Contract) -> Problem:
         smooth_scales=smooth,
         group_index=index,
         target=target,
-        asked=asked_for(contract, contract.value("template"), traits),
+        asked=asked_for(contract, traits),
         traits=traits,
     )
 
 
-def _ub_bytes(spec: DeviceSpec) -> int:
-    return spec.cores[spec.vector_kinds[0]].usable_bytes("ub")
+def _traits(
+    spec: DeviceSpec | None, x: Any, smooth: Any, index: Any, is_int4: bool, is_symmetric: bool
+) -> Traits:
+    """What decides which kernel takes a call; without a *spec* on an Atlas A2."""
+    return Traits(
+        rows=prod(x.shape[:-1]),
+        columns=x.shape[-1],
+        smooth=smooth is not None,
+        ub_bytes=UB_BYTES if spec is None else spec.cores[spec.vector_kinds[0]].usable_bytes("ub"),
+        is_int4=is_int4,
+        groups=0 if index is None else index.shape[0],
+        is_symmetric=is_symmetric,
+    )
 
 
 def _check_rows(contract: ops.Contract, x: Operand) -> None:
@@ -218,25 +218,8 @@ def _check_smooth(
     )
 
 
-def _check_target(contract: ops.Contract, x: Operand) -> tuple[DType, TensorSpec]:
-    """What comes out, and its tensor: int4 is packed eight to an int32."""
-    name = "int8" if contract.value("dst_type") is None else contract.choice("dst_type")
-    if TARGETS[name] is INT8:
-        return INT8, TensorSpec(x.shape, "int8")
-    contract.require(
-        x.shape[-1] % INT4_PER_INT32 == 0,
-        f"the last dimension of x must be a multiple of {INT4_PER_INT32} with "
-        f"dst_type='quint4x2', not {x.shape[-1]}; pad it",
-    )
-    return INT4, TensorSpec((*x.shape[:-1], x.shape[-1] // INT4_PER_INT32), "int32")
-
-
 # ---- tiling: ops-nn@e5c3fa9 quant/dynamic_quant/op_host ----
 
-SINGLE_ROW_ELEMENTS = 16384
-"""The template single_row loads at most so many elements at a time."""
-MAX_PIECE_ROWS = 255
-"""Rows that db and moe load at a time, at most."""
 COUPLED_PART_COLUMNS = 4096
 """310P takes longer rows in parts of so many columns (dynamic_quant_tiling_310P.cpp)."""
 PATCH_UNIT, PATCH_KEPT_BYTES, WRAPS_FROM = 8, 10240, 747
@@ -247,7 +230,7 @@ PATCH_UNIT, PATCH_KEPT_BYTES, WRAPS_FROM = 8, 10240, 747
 class Plan(ops.Plan):
     """Each core has its own rows and takes them in pieces."""
 
-    template: Template
+    template: str
     reason: str
     rows_of_core: tuple[int, ...]
     row_step: int
@@ -266,36 +249,18 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
     """
     if spec.arch == "2002":
         return _coupled(spec, p, p.traits.ub_bytes)
-    choice = choose(p.traits) if p.asked is None else Choice(p.asked, "asked for")
-    template = choice.template
-    row_step = min(p.rows, _row_step(template, p.traits))
+    taken = chosen(p.traits, p.asked)
+    template, row_step = taken.name, min(p.rows, taken.row_step)
     rows = _rows_of_core(template, p.rows, row_step, len(spec.vector_cores))
     return Plan(
         block_dim=len(rows),
         template=template,
-        reason=choice.reason,
+        reason=taken.reason,
         rows_of_core=rows,
         row_step=min(row_step, rows[0]),
         column_step=min(p.columns, PART_COLUMNS) if template in IN_PARTS else p.columns,
         depth=2 if template == "db" or (template == "large" and p.traits.is_symmetric) else 1,
     )
-
-
-def _row_step(template: Template, t: Traits) -> int:
-    """Rows that are loaded together, if a core has so many."""
-    a, room = align_up(t.columns, 16), t.ub_bytes - KEPT_BYTES
-    match template:
-        case "single_row":
-            return SINGLE_ROW_ELEMENTS // t.columns
-        case "multi_row":
-            return max_columns(template, t.smooth, t.ub_bytes) // t.columns
-        case "db":
-            return min(MAX_PIECE_ROWS, room // ((17 if t.smooth else 11) * a))
-        case "moe":
-            # Beside the group_index, a row's smooth scales and floats.
-            return min(MAX_PIECE_ROWS, room // (index_bytes(t.groups) + 17 * a))
-        case _:
-            return 1
 
 
 def _coupled(spec: DeviceSpec, p: Problem, ub_bytes: int) -> Plan:
@@ -309,7 +274,7 @@ def _coupled(spec: DeviceSpec, p: Problem, ub_bytes: int) -> Plan:
     patches, left = divmod(p.rows, patch)
     rows = [patch * len(share(patches, cores, core)) for core in range(cores)]
     rows[-1] += left
-    template: Template = "aligned" if left == 0 else "unaligned"
+    template = "aligned" if left == 0 else "unaligned"
     reason = f"{patch} rows at a time{', and some are left' if left else ''}"
     if p.columns > COUPLED_PART_COLUMNS:
         template, reason = "unaligned_large", f"rows of more than {COUPLED_PART_COLUMNS} elements"
@@ -343,7 +308,7 @@ def _patch_rows(rows: int, columns: int, cores: int, ub_bytes: int) -> int:
     return min(patch, max(PATCH_UNIT, align_up(ceil_div(rows, cores), PATCH_UNIT)))
 
 
-def _rows_of_core(template: Template, rows: int, row_step: int, cores: int) -> tuple[int, ...]:
+def _rows_of_core(template: str, rows: int, row_step: int, cores: int) -> tuple[int, ...]:
     """Rows of each core that is started: never more than those of the first one."""
     if template == "single_row":
         # Whole pieces, as many on each core; what is left to the last one.
@@ -365,17 +330,8 @@ def template_of(given: ops.Given, *, is_symmetric: bool) -> str:
     """The kernel that takes a call on A2 and A3: the one that is asked for, or the vendor's."""
     if given.template:
         return str(given.template)
-    index = given.group_index
-    traits = Traits(
-        rows=prod(given.x.shape[:-1]),
-        columns=given.x.shape[-1],
-        smooth=given.smooth_scales is not None,
-        ub_bytes=UB_BYTES if given.spec is None else _ub_bytes(given.spec),
-        is_int4=given.dst_type == "quint4x2",
-        groups=0 if index is None else index.shape[0],
-        is_symmetric=is_symmetric,
-    )
-    return choose(traits).template
+    smooth, index, is_int4 = given.smooth_scales, given.group_index, given.dst_type == "quint4x2"
+    return chosen(_traits(given.spec, given.x, smooth, index, is_int4, is_symmetric)).name
 
 
 def smoothed(given: ops.Given) -> Array:
@@ -404,3 +360,30 @@ def extreme_of(values: Array, larger: Any, in_parts: bool) -> Array:
         keeps = first > part if larger is np.maximum else first < part
         first = np.where(keeps, first, part)
     return np.asarray(first)
+
+
+# ---- torch ----
+
+
+def torch_function(
+    name: str, results: int, aclnn: Callable[[ops.TorchArguments], str]
+) -> ops.TorchFunction:
+    """The function of torch_npu that gives *results* tensors, by what *aclnn* says if it can."""
+
+    def called(given: ops.TorchArguments) -> str:
+        is_newer = given["quant_mode"] not in (None, "pertoken") or given["dst_type_max"]
+        return "aclnnDynamicQuantV4" if is_newer else aclnn(given)
+
+    def outputs(given: ops.TorchArguments, _: object) -> tuple[Result, ...]:
+        x = given["x"]
+        return quantised(x, given["dst_type"]), *((x.shape[:-1], "float32"),) * (results - 1)
+
+    return ops.TorchFunction(
+        schema=f"{name}(Tensor input, *, Tensor? smooth_scales=None, Tensor? group_index=None, "
+        'int? dst_type=None, str? quant_mode="pertoken", float? dst_type_max=0.0) -> '
+        f"({', '.join(['Tensor'] * results)})",
+        aclnn=called,
+        outputs=outputs,
+        names={"input": "x"},
+        dtypes={"dst_type": {"qint8": "int8"}},
+    )

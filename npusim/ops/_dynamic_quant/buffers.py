@@ -6,23 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from npusim.data.dtypes import FLOAT32, DType
-from npusim.data.integers import align_up
-from npusim.isa import BLOCK_BYTES, Local
-from npusim.kernel import Block, GmView, Step, VectorCore, pieces
+from npusim.data.dtypes import FLOAT32
+from npusim.isa import Local
+from npusim.kernel import Block, GmView, Step, VectorCore
 from npusim.kernel.rectangles import RowPieces
+from npusim.kernel.rows import whole_blocks
 from npusim.ops._dynamic_quant import Plan, Problem
 from npusim.ops._row_groups import groups_of_pieces
-
-__all__ = [
-    "SmoothScales",
-    "fill_constants",
-    "launch_pieces",
-    "matrices",
-    "parts_of",
-    "pieces_of_cores",
-    "pitch_of",
-]
 
 
 def matrices(p: Problem) -> tuple[GmView, GmView, GmView]:
@@ -30,11 +20,6 @@ def matrices(p: Problem) -> tuple[GmView, GmView, GmView]:
     x = GmView.of("x", p.x.element, p.rows, p.columns)
     output = GmView.of("output", p.target, p.rows, p.columns)
     return x, output, GmView.vector("scale", FLOAT32, p.rows)
-
-
-def pitch_of(dtype: DType, columns: int) -> int:
-    """Elements from row to row in the buffer, where each row begins at a block."""
-    return align_up(columns, BLOCK_BYTES * 8 // dtype.bits)
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +37,7 @@ class SmoothScales:
     @staticmethod
     def claimed(core: VectorCore, p: Problem, columns: int) -> SmoothScales:
         """Those of up to *columns* columns, in a tile that is claimed for them."""
-        return SmoothScales(core, p, core.tile(FLOAT32, pitch_of(p.x.element, columns)))
+        return SmoothScales(core, p, core.tile(FLOAT32, whole_blocks(columns, p.x.element)))
 
     def load(self, columns: slice, group: int = 0) -> None:
         """Load those of *group* for *columns*, not yet as fp32."""
@@ -108,11 +93,6 @@ def fill_constants(
 
 
 # ---- pieces ----
-
-
-def parts_of(columns: int, step: int) -> tuple[slice, ...]:
-    """The parts of a row, of *step* columns; the last one is what is left."""
-    return tuple(slice(start, start + width) for start, width in pieces(columns, step))
 
 
 def pieces_of_cores(p: Problem, plan: Plan) -> tuple[RowPieces, tuple[Any, ...]]:

@@ -30,35 +30,17 @@ without: some measured rows look like a release that had no single_row and multi
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple, get_args
+from typing import NamedTuple
 
 from npusim.data.errors import shown
-from npusim.data.integers import align_up
+from npusim.data.integers import align_down, align_up
 from npusim.ops import _vocabulary as ops
 from npusim.ops._vocabulary import listed
 
-__all__ = [
-    "BY_SCALAR",
-    "IN_PARTS",
-    "PART_COLUMNS",
-    "UB_BYTES",
-    "Choice",
-    "Template",
-    "Traits",
-    "asked_for",
-    "choose",
-    "index_bytes",
-    "max_columns",
-]
-
-Named = Literal["single_row", "multi_row", "db", "base", "large", "moe", "moe_large"]
-NAMED: tuple[Named, ...] = get_args(Named)
+NAMED = ("single_row", "multi_row", "db", "base", "large", "moe", "moe_large")
 """What a caller on A2 and A3 may ask for; on 310P the rows decide."""
-Template = Named | Literal["aligned", "unaligned", "unaligned_large"]
-
 BY_SCALAR = ("base", "large", "moe", "moe_large")
 """Templates whose scalar unit divides, twice: the scale of a row is 1 / (127 / M)."""
-
 SEVERAL_ROWS = ("single_row", "multi_row")
 """Templates of several rows an instruction, which give no offsets."""
 WITH_GROUPS = ("moe", "moe_large")
@@ -73,17 +55,13 @@ KEPT_BYTES = 1024
 MULTI_ROW_KEPT_BYTES = 3392
 """The kernel multi_row leaves so much more for the scales of its rows."""
 
-SINGLE_ROW_COLUMNS = (4096, 5120, 10240)
+SINGLE_ROW_COLUMNS, SINGLE_ROW_ELEMENTS = (4096, 5120, 10240), 16384
+"""The rows that single_row takes, and of how many elements at a time it does."""
 MIN_MULTI_ROW_COLUMNS, MULTI_ROW_UNIT = 128, 8
 MAX_MULTI_ROW_ELEMENTS = 16320
 """What 255 repeats of 64 fp32 elements take."""
-
-
-class Choice(NamedTuple):
-    """A template, and one line that says why."""
-
-    template: Template
-    reason: str
+MAX_PIECE_ROWS = 255
+"""Rows that db and moe load at a time, at most."""
 
 
 class Traits(NamedTuple):
@@ -91,105 +69,129 @@ class Traits(NamedTuple):
 
     rows: int
     columns: int
-    smooth: bool
-    """Whether there are smooth scales."""
     ub_bytes: int
-    is_int4: bool
-    groups: int
+    smooth: bool = False
+    """Whether there are smooth scales."""
+    is_int4: bool = False
+    groups: int = 0
     """How many groups of rows have their own smooth scales, 0 for none."""
-    is_symmetric: bool
+    is_symmetric: bool = True
 
 
-def max_columns(template: Template, smooth: bool, ub_bytes: int) -> int:
-    """Elements of the longest row for which *template* has room; multi_row: of all its rows.
+class Template(NamedTuple):
+    """One of the vendor's kernels of A2 and A3, and how it takes a call."""
+
+    name: str
+    reason: str
+    """Why the vendor's tiling takes it."""
+    needs: str
+    """What must hold for it to run."""
+    fits: bool
+    """Whether that does."""
+    row_step: int
+    """Rows that are loaded together, if a core has so many."""
+    is_usual: bool = True
+    """Whether the vendor's tiling takes it for so many rows."""
+
+
+def templates(t: Traits) -> tuple[Template, ...]:
+    """The kernels that there are for a call, in the vendor's order.
 
     An element takes 2 bytes of x, twice in db, 1 of y and 2 x 4 in fp32; its smooth scale takes
     2 + 4, or 4 in multi_row. Rows fill whole blocks.
     """
-    room = ub_bytes - KEPT_BYTES
-    match template:
-        case "multi_row":
-            fitting = (room - MULTI_ROW_KEPT_BYTES) // (15 if smooth else 11)
-            return min(MAX_MULTI_ROW_ELEMENTS, fitting // 64 * 64)
-        case "db":
-            # It must leave at least a byte.
-            return (room - 1) // (19 if smooth else 13) // 16 * 16
-        case _:
-            return room // (17 if smooth else 11) // 16 * 16
-
-
-def index_bytes(groups: int) -> int:
-    """What the group_index takes of the buffer."""
-    return 4 * align_up(groups, 8)
-
-
-def choose(t: Traits) -> Choice:
-    """The template of A2 and A3 that takes a call.
-
-    Kernels of several rows an instruction give no offsets: without them the next ones take it.
-    """
-    if t.groups:
-        limit = max_columns("moe", True, t.ub_bytes - index_bytes(t.groups))
-        if t.columns <= limit:
-            return Choice("moe", f"groups, and rows of at most {limit} elements fit")
-        return Choice("moe_large", f"groups, and rows of more than {limit} elements do not fit")
-    if t.columns in SINGLE_ROW_COLUMNS and 4 <= t.rows <= 384 and not t.is_int4 and t.is_symmetric:
-        return Choice("single_row", "4 to 384 rows of 4096, 5120 or 10240 elements")
-    limit = max_columns("multi_row", t.smooth, t.ub_bytes)
-    if _takes_several(t.columns, limit) and t.is_symmetric:
-        return Choice("multi_row", f"rows of 128 to {limit} elements, a multiple of 8")
-    if t.columns <= (limit := max_columns("db", t.smooth, t.ub_bytes)):
-        return Choice("db", f"rows of at most {limit} elements fit twice")
-    if t.columns <= (limit := max_columns("base", t.smooth, t.ub_bytes)):
-        return Choice("base", f"rows of at most {limit} elements fit once")
-    return Choice("large", f"rows of more than {limit} elements do not fit")
-
-
-def _takes_several(columns: int, limit: int) -> bool:
-    """Whether rows of *columns* are such as multi_row takes, up to *limit*."""
-    return MIN_MULTI_ROW_COLUMNS <= columns <= limit and columns % MULTI_ROW_UNIT == 0
-
-
-# ---- templates by name ----
-
-
-def asked_for(contract: ops.Contract, template: Any, traits: Traits) -> Template | None:
-    """*template*, held against the product line and what the kernel needs; raises OpError."""
-    if template is None:
-        return None
-    spec = contract.spec
-    if spec.arch == "2002":
-        contract.fail(
-            f"template must be None on {spec.series}, where the rows decide, not "
-            f"{shown(template)}; leave it out"
-        )
-    known = tuple(name for name in NAMED if traits.is_symmetric or name not in SEVERAL_ROWS)
-    named = [name for name in known if isinstance(template, str) and name == template]
-    if not named:
-        contract.fail(
-            f"template must be {listed(known)} on Atlas A2 and Atlas A3, not {shown(template)}; "
-            f"leave it out to get the vendor's choice"
-        )
-    need = _unmet(named[0], traits)
-    contract.require(
-        need is None,
-        f"template {template!r} can run only if {need}; leave it out to get the vendor's choice",
+    columns, room, index_bytes = (
+        max(1, t.columns),
+        t.ub_bytes - KEPT_BYTES,
+        4 * align_up(t.groups, 8),
     )
-    return named[0]
+    once, twice, together = (17, 19, 15) if t.smooth else (11, 13, 11)
+    row_bytes = once * align_up(columns, 16)
+    whole = align_down((room - index_bytes) // once, 16)
+    # It must leave at least a byte.
+    double = align_down((room - 1) // twice, 16)
+    most = align_down((room - MULTI_ROW_KEPT_BYTES) // together, 64)
+    most = min(MAX_MULTI_ROW_ELEMENTS, most)
+    several = f"{MIN_MULTI_ROW_COLUMNS} to {most} elements, a multiple of {MULTI_ROW_UNIT}"
+    is_several = MIN_MULTI_ROW_COLUMNS <= columns <= most and columns % MULTI_ROW_UNIT == 0
+    single = f"{listed(tuple(map(str, SINGLE_ROW_COLUMNS)))} elements"
+    too_long = f"rows of more than {whole} elements do not fit"
+    found = (
+        Template(
+            "single_row",
+            f"4 to 384 rows of {single}",
+            "the output is int8" if t.is_int4 else f"rows have {single}",
+            columns in SINGLE_ROW_COLUMNS and not t.is_int4,
+            SINGLE_ROW_ELEMENTS // columns,
+            4 <= t.rows <= 384,
+        ),
+        Template(
+            "multi_row", f"rows of {several}", f"rows have {several}", is_several, most // columns
+        ),
+        Template(
+            "db",
+            f"rows of at most {double} elements fit twice",
+            f"rows have at most {double} elements",
+            columns <= double,
+            min(MAX_PIECE_ROWS, room // row_bytes),
+        ),
+        Template(
+            "base",
+            f"rows of at most {whole} elements fit once",
+            f"rows have at most {whole} elements",
+            columns <= whole,
+            1,
+        ),
+        Template("large", too_long, "", True, 1),
+        Template(
+            "moe",
+            f"groups, and rows of at most {whole} elements fit",
+            f"rows have at most {whole} elements",
+            columns <= whole,
+            # Next to the group_index, a row's smooth scales and floats.
+            min(MAX_PIECE_ROWS, room // (index_bytes + row_bytes)),
+        ),
+        Template("moe_large", f"groups, and {too_long}", "", True, 1),
+    )
+    return tuple(each for each in found if t.is_symmetric or each.name not in SEVERAL_ROWS)
 
 
 def _unmet(template: Template, t: Traits) -> str | None:
     """The first need of *template* that a call does not fulfil, in words; None if it can run."""
-    if (template in WITH_GROUPS) != (t.groups > 0):
+    if (template.name in WITH_GROUPS) != (t.groups > 0):
         return f"group_index is {'None' if t.groups else 'given'}"
-    limit = max_columns(template, t.smooth, t.ub_bytes - index_bytes(t.groups))
-    match template:
-        case "single_row" if t.is_int4:
-            return "the output is int8"
-        case "single_row" if t.columns not in SINGLE_ROW_COLUMNS:
-            return f"rows have {listed(tuple(map(str, SINGLE_ROW_COLUMNS)))} elements"
-        case "multi_row" if not _takes_several(t.columns, limit):
-            return f"rows have {MIN_MULTI_ROW_COLUMNS} to {limit} elements, a multiple of 8"
-        case "db" | "base" | "moe" if t.columns > limit:
-            return f"rows have at most {limit} elements"
-    return None
+    return None if template.fits else template.needs
+
+
+def chosen(t: Traits, asked: str | None = None) -> Template:
+    """The template called *asked*, or the first that the vendor's tiling takes."""
+    for template in templates(t):
+        if template.name == asked:
+            return template._replace(reason="asked for")
+    return next(each for each in templates(t) if each.is_usual and _unmet(each, t) is None)
+
+
+def asked_for(contract: ops.Contract, traits: Traits) -> str | None:
+    """The template that the caller named, one that can run, or None; raises OpError."""
+    asked, spec = contract.value("template"), contract.spec
+    if asked is None:
+        return None
+    if spec.arch == "2002":
+        contract.fail(
+            f"template must be None on {spec.series}, where the rows decide, not "
+            f"{shown(asked)}; leave it out"
+        )
+    known = templates(traits)
+    named = [each for each in known if isinstance(asked, str) and each.name == asked]
+    if not named:
+        names = listed(tuple(each.name for each in known))
+        contract.fail(
+            f"template must be {names} on Atlas A2 and Atlas A3, not {shown(asked)}; leave it out "
+            f"to get the vendor's choice"
+        )
+    need = _unmet(named[0], traits)
+    contract.require(
+        need is None,
+        f"template {asked!r} can run only if {need}; leave it out to get the vendor's choice",
+    )
+    return named[0].name

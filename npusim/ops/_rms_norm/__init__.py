@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,54 +27,17 @@ from npusim.data.integers import align_up, ceil_div
 from npusim.data.tensor import Operand
 from npusim.devices.schema import DeviceSpec
 from npusim.kernel import (
-    BLOCK_BYTES,
     FLOATS_PER_REPEAT,
     Block,
     DType,
     GmView,
     GmViews,
     Step,
-    pieces,
 )
+from npusim.kernel.rectangles import RowPieces
+from npusim.kernel.rows import parts_of
 from npusim.ops import _vocabulary as ops
-from npusim.ops._rms_norm.core import (
-    NormCore,
-    Residual,
-    RootsOfRows,
-    Rounding,
-    block_of,
-    upper_half,
-)
-
-__all__ = [
-    "KEPT_BYTES",
-    "Kernel",
-    "Machine",
-    "NormCore",
-    "Plan",
-    "Problem",
-    "Residual",
-    "RootsOfRows",
-    "Rounding",
-    "Template",
-    "Templates",
-    "block_of",
-    "check_gamma",
-    "check_pair",
-    "chosen",
-    "element_of",
-    "epsilon_of",
-    "halving_sum",
-    "lanes_sum",
-    "launch_rows",
-    "planned",
-    "root_of_rows",
-    "root_shape",
-    "template_of",
-    "upper_half",
-    "vector_of",
-    "whole_blocks",
-]
+from npusim.ops._rms_norm.core import NormCore
 
 # ---- who takes which rows; no row is shared by cores, and none waits for another one ----
 
@@ -141,9 +104,9 @@ class Plan(ops.Plan):
     column_step: int
     """Columns that are loaded together."""
 
-    def parts(self, columns: int) -> list[slice]:
+    def parts(self, columns: int) -> tuple[slice, ...]:
         """The pieces of a row of *columns*."""
-        return [slice(start, start + width) for start, width in pieces(columns, self.column_step)]
+        return parts_of(columns, self.column_step)
 
 
 def planned(templates: tuple[Template, ...], spec: DeviceSpec, p: Problem) -> Plan:
@@ -172,17 +135,10 @@ def element_of(tensor: Operand | Array) -> DType:
     return found
 
 
-def whole_blocks(columns: int, element: DType) -> int:
-    """*columns* of *element*, filled up to whole blocks of 32 bytes.
-
-    >>> from npusim.data.dtypes import FLOAT16
-    >>> whole_blocks(100, FLOAT16)
-    112
-    """
-    return align_up(columns, BLOCK_BYTES * 8 // element.bits)
-
-
 # ---- what is asked of a call ----
+
+PAIR = {"x1": "*rows columns", "x2": "*rows columns"}
+"""The sizes of two tensors that are added."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,17 +215,6 @@ def check_gamma(
     )
 
 
-def check_pair(contract: ops.Contract, x1: Operand, x2: Operand) -> None:
-    """x1 and x2 have one shape, of at least one dimension."""
-    contract.require(
-        len(x1.shape) >= 1, f"x1 must have at least one dimension, not shape {x1.shape}; reshape it"
-    )
-    contract.require(
-        x1.shape == x2.shape,
-        f"x2 must have the shape of x1, {x1.shape}, not {x2.shape}; pass tensors of one shape",
-    )
-
-
 def template_of(contract: ops.Contract, templates: tuple[Template, ...]) -> str | None:
     """The template that the caller named, one of *templates* that can run, or None."""
     asked, spec = contract.value("template"), contract.spec
@@ -297,8 +242,16 @@ def template_of(contract: ops.Contract, templates: tuple[Template, ...]) -> str 
 
 # ---- launches ----
 
-Kernel = tuple[Callable[[], None] | None, Callable[..., None]]
-"""What comes before the first row of a core, and the steps of some rows."""
+
+class Kernel(NamedTuple):
+    """What a template writes."""
+
+    group: Callable[..., None]
+    """The steps of some rows."""
+    begin: Callable[[], None] | None = None
+    """What comes before the first row of a core."""
+
+
 Templates = Mapping[str, Callable[[NormCore, Any, Plan], Kernel]]
 """Name -> what writes the kernel of a problem and its plan."""
 
@@ -318,24 +271,13 @@ def launch_rows(
     which each core has as many rows.
     """
     core = NormCore(op, spec, p.mean, p.epsilon)
-    begin, group = templates[str(plan.template)](core, p, plan)
-    rows_of_core, step = np.array(plan.rows_of_core), plan.row_step
-    # All cores but the last one have as many rows, and so as many steps.
-    steps_of_core = -(-rows_of_core // step)
-    number = np.repeat(np.arange(plan.block_dim), steps_of_core)
-    first = (np.arange(number.size) - number * steps_of_core[0]) * step
-    count = np.minimum(step, rows_of_core[number] - first)
-    top = number * rows_of_core[0] + first
-    arguments = [
-        GmViews.of(view, top, 0, count, view.columns)
-        if view.pitch
-        else GmViews.of(view, 0, top, 1, count)
-        for view in views
-    ]
+    kernel = templates[str(plan.template)](core, p, plan)
+    pieces = RowPieces.of(plan.rows_of_core, plan.row_step)
+    arguments = [pieces.views(view) for view in views]
     for view in by_core:
         rows = view.rows // plan.block_dim
-        arguments.append(GmViews.of(view, number * rows, 0, rows, view.columns))
-    return core.launch(Step(group, tuple(arguments), number), begin=begin)
+        arguments.append(GmViews.of(view, pieces.core * rows, 0, rows, view.columns))
+    return core.launch(Step(kernel.group, tuple(arguments), pieces.core), begin=kernel.begin)
 
 
 # ---- oracle: rows along the last axis, fp32 throughout, one rounding an operation ----

@@ -30,8 +30,6 @@ from npusim.kernel import (
     VectorCore,
 )
 
-__all__ = ["NormCore", "Residual", "RootsOfRows", "Rounding", "block_of", "every_row", "upper_half"]
-
 
 def block_of(tile: Local, row: int) -> Local:
     """Block number *row* of fp32 *tile*."""
@@ -314,7 +312,7 @@ class Residual:
         self,
         roots: Local,
         room: tuple[Local, Local, Local],
-        parts: list[slice],
+        parts: tuple[slice, ...],
         *views: GmView,
     ) -> None:
         """1 / root of some rows of x1 and x2, whose sum goes to x, to *roots* `(rows,)`.

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, DType
-from npusim.data.errors import shown
 from npusim.data.tensor import LAYOUTS, Operand, TensorSpec
 from npusim.kernel import Product
 from npusim.ops import _vocabulary as ops
@@ -61,14 +60,8 @@ def check(contract: ops.Contract) -> Problem:
     bias = contract.optional("bias")
     if bias is not None:
         n = product.n
-        contract.require(
-            bias.shape in ((n,), (1, n)),
-            f"bias must have shape ({n},) or (1, {n}), not {bias.shape}; pass a number a column",
-        )
+        contract.require_shape(bias, (n,), (1, n), remedy="pass a number a column")
     out = _output_type(contract, a.element, contract.value("output_dtype"))
-    template = contract.value("template")
-    if template is not None and not isinstance(template, str):
-        contract.fail(f"template must be a name or None, not {shown(template)}; leave it out")
     # A batch of x1 is further rows to aclnnMatmul (aclnn_matmul.cpp), if x2 is one matrix.
     batch, m = product.batch, product.m
     product = product.as_rows
@@ -81,7 +74,7 @@ def check(contract: ops.Contract) -> Problem:
         bias=bias,
         product=product,
         traits=traits,
-        choice=choose(traits, contract.spec, template),
+        choice=choose(traits, contract.spec, contract.value("template")),
     )
 
 

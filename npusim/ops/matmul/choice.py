@@ -33,9 +33,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from npusim.data.errors import Code, OpError, shown
 from npusim.data.integers import ceil_div
 from npusim.devices.schema import DeviceSpec
+from npusim.ops._kernel_choice import require_able, require_named
 from npusim.ops.matmul import k_split
 from npusim.ops.matmul.traits import LONGEST_ROW, SHORT_ROWS_BYTES, CallTraits, Chip, turned
 
@@ -69,37 +69,18 @@ class Choice:
     reason: str
 
 
-def choose(
-    traits: CallTraits, spec: DeviceSpec | None = None, template: str | None = None
-) -> Choice:
+def choose(traits: CallTraits, spec: DeviceSpec | None = None, template: object = None) -> Choice:
     """Choose as the vendor does, or take *template*; raises OpError if it cannot run."""
     chip = Chip.of(spec)
     names: tuple[Template, ...] = ("base",) if chip.arch == "2002" else get_args(Template)
-    if template is not None:
-        return _asked_for(template, names, traits, chip)
+    require_named("matmul", template, names, arch=chip.arch)
+    for name in names:
+        if name == template:
+            require_able("matmul", name, unmet(name, traits, chip))
+            return Choice(name, "asked for")
     able = (name for name in names if not any(unmet(name, traits, chip)))
     reasons = ((name, _reason(name, traits, chip)) for name in able)
     return next(Choice(name, reason) for name, reason in reasons if reason is not None)
-
-
-def _asked_for(
-    template: str, names: tuple[Template, ...], traits: CallTraits, chip: Chip
-) -> Choice:
-    remedy = "leave it out to get the vendor's choice"
-    found = next((name for name in names if name == template), None)
-    if found is None:
-        line = "Atlas inference" if chip.arch == "2002" else "Atlas A2 and Atlas A3"
-        raise OpError(
-            Code.INVALID_PARAMETER,
-            f"matmul: template must be one of {', '.join(names)} on {line}, not "
-            f"{shown(template)}; {remedy}",
-        )
-    for need in unmet(found, traits, chip):
-        raise OpError(
-            Code.INVALID_PARAMETER,
-            f"matmul: template {template!r} can run only if {need}; {remedy}",
-        )
-    return Choice(found, "asked for")
 
 
 def unmet(template: str, f: CallTraits, chip: Chip) -> Iterator[str]:

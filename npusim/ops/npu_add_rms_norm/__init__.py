@@ -48,25 +48,23 @@ from npusim.data.integers import align_up, ceil_div
 from npusim.data.tensor import Operand, TensorSpec
 from npusim.devices.schema import DeviceSpec
 from npusim.kernel import BFLOAT16, FLOAT16, FLOAT32, Block, GmView
+from npusim.kernel.rows import whole_blocks
 from npusim.ops import _rms_norm as norm
 from npusim.ops import _vocabulary as ops
 from npusim.ops._torch import Result
 from npusim.ops.npu_add_rms_norm.templates import TEMPLATES
 
-__all__ = ["OPERATOR", "build", "check", "oracle", "tile"]
-
 # ---- what is accepted ----
 
 SUPPORT = (
-    *ops.alike((FLOAT16, BFLOAT16, FLOAT32), "x1", "x2", "gamma", on=ops.A2_A3),
-    *ops.alike((FLOAT16, FLOAT32), "x1", "x2", "gamma", on=ops.ATLAS_INFERENCE),
+    *ops.alike((FLOAT16, BFLOAT16, FLOAT32), "x1", "x2", "gamma", on=ops.A2_A3, shapes=norm.PAIR),
+    *ops.alike((FLOAT16, FLOAT32), "x1", "x2", "gamma", on=ops.ATLAS_INFERENCE, shapes=norm.PAIR),
 )
 
 
 def check(contract: ops.Contract) -> norm.Problem:
     """Hold a call against what ties its arguments together; raises OpError."""
     x1, x2, gamma = (contract.operand(name) for name in ("x1", "x2", "gamma"))
-    norm.check_pair(contract, x1, x2)
     norm.check_gamma(contract, x1, gamma)
     rstd = TensorSpec(norm.root_shape(x1, gamma), "float32")
     return norm.Problem(
@@ -103,7 +101,7 @@ def _templates(
     """Which templates take rows of *x1*, and how."""
     machine, element = norm.Machine.of(spec), norm.element_of(x1)
     columns = max(1, prod(gamma.shape))
-    rows, padded = prod(x1.shape) // columns, norm.whole_blocks(columns, element)
+    rows, padded = prod(x1.shape) // columns, whole_blocks(columns, element)
     room, is_wide = machine.ub_bytes - norm.KEPT_BYTES, element is FLOAT32
     merged_bytes = (MERGED_BYTES_FLOAT32 if is_wide else MERGED_BYTES) * padded + MERGED_ROW_BYTES
     multi_room = room - MULTI_KEPT_BYTES - FLOAT16.nbytes(columns)

@@ -13,19 +13,26 @@ from npusim.kernel import (
     GmView,
     Local,
 )
+from npusim.kernel.rows import whole_blocks
 from npusim.ops import _rms_norm as norm
+from npusim.ops._rms_norm.core import (
+    NormCore,
+    Residual,
+    RootsOfRows,
+    Rounding,
+    block_of,
+    upper_half,
+)
 
-__all__ = ["TEMPLATES"]
-
-EXACT, AS_STORED = norm.Rounding(is_exact=True), norm.Rounding(is_exact=False)
+EXACT, AS_STORED = Rounding(is_exact=True), Rounding(is_exact=False)
 
 
-def single_n(core: norm.NormCore, p: norm.Problem, _: norm.Plan) -> norm.Kernel:
+def single_n(core: NormCore, p: norm.Problem, _: norm.Plan) -> norm.Kernel:
     """The one row of a core: gamma comes where x2 was, x leaves while squares are added up.
 
     ops-nn@e5c3fa9 norm/add_rms_norm/op_kernel/add_rms_norm_single_n.h.
     """
-    dtype, count, padded = p.x.element, p.columns, norm.whole_blocks(p.columns, p.x.element)
+    dtype, count, padded = p.x.element, p.columns, whole_blocks(p.columns, p.x.element)
     x1_in, x2_in = core.vecin(dtype, padded), core.vecin(dtype, padded)
     y_out = core.vecout(dtype, padded)
     # Squares of fp32, and then y; the sum is where it leaves by.
@@ -61,26 +68,26 @@ def single_n(core: norm.NormCore, p: norm.Problem, _: norm.Plan) -> norm.Kernel:
             core.store_rows(y_out, out, output)
         x2_in.free(gamma)
 
-    return None, row
+    return norm.Kernel(row)
 
 
-def normal(core: norm.NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kernel:
+def normal(core: NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kernel:
     """A row at a time, all buffers single; x2 is loaded where squares come, so the next row waits.
 
     The queue of y carries x first, and then y: each waits for the other to be stored.
 
     ops-nn@e5c3fa9 norm/add_rms_norm/op_kernel/add_rms_norm.h.
     """
-    dtype, padded = p.x.element, norm.whole_blocks(p.columns, p.x.element)
+    dtype, padded = p.x.element, whole_blocks(p.columns, p.x.element)
     x_in, y_out = core.vecin(dtype, padded), core.vecout(dtype, padded)
     gamma, squares = core.tile(dtype, padded), core.tile(FLOAT32, padded)
     values = x_in.only if dtype is FLOAT32 else core.tile(FLOAT32, padded)
     lanes, total, ones = core.lanes(), core.blocks(), core.blocks()
     # 310P does not store them.
-    roots = norm.RootsOfRows(core, plan.row_step, is_stored=not core.is_310p)
+    roots = RootsOfRows(core, plan.row_step, is_stored=not core.is_310p)
     core.claim_tails()
-    second = norm.upper_half(squares, dtype)
-    residual = norm.Residual(core, x_in, second, y_out, values, squares, EXACT, frees=False)
+    second = upper_half(squares, dtype)
+    residual = Residual(core, x_in, second, y_out, values, squares, EXACT, frees=False)
     free = partial(x_in.free, x_in.only)
 
     def begin() -> None:
@@ -98,15 +105,15 @@ def normal(core: norm.NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kernel
             core.set_value(kept[index : index + 1], "root")
         roots.store(kept, rstd)
 
-    return begin, group
+    return norm.Kernel(group, begin)
 
 
 class Several:
     """Buffers of several rows; x1 and x2 take a tile of x each, x and y one of y."""
 
-    def __init__(self, core: norm.NormCore, p: norm.Problem, plan: norm.Plan) -> None:
+    def __init__(self, core: NormCore, p: norm.Problem, plan: norm.Plan) -> None:
         self.core, self.p, dtype = core, p, p.x.element
-        rows, self.pitch = plan.row_step, norm.whole_blocks(p.columns, dtype)
+        rows, self.pitch = plan.row_step, whole_blocks(p.columns, dtype)
         self.x_in = core.vecin(dtype, rows * self.pitch, depth=2)
         self.y_out = core.vecout(dtype, rows * self.pitch, depth=2)
         self.gamma = core.tile(dtype, self.pitch)
@@ -134,7 +141,7 @@ class Several:
         return values, squares
 
 
-def merge_n(core: norm.NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kernel:
+def merge_n(core: NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kernel:
     """Several short rows an instruction. The vector unit waits until x is stored.
 
     ops-nn@e5c3fa9 norm/add_rms_norm/op_kernel/add_rms_norm_merge_n.h.
@@ -178,10 +185,10 @@ def merge_n(core: norm.NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kerne
         core.multiply_by_row(values, wide_gamma, rows)
         core.cast(y, values)
 
-    return several.fetch_gamma, group
+    return norm.Kernel(group, several.fetch_gamma)
 
 
-def multi_n(core: norm.NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kernel:
+def multi_n(core: NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kernel:
     """Several rows of fp16, added up one after the other; the scalar unit waits for nothing.
 
     ops-nn@e5c3fa9 norm/add_rms_norm/op_kernel/add_rms_norm_multi_n.h.
@@ -205,7 +212,7 @@ def multi_n(core: norm.NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kerne
             # Seven of eight elements are never looked at; that they are set first is assumed.
             core.duplicate(totals, 0.0)
             for row in range(plan.row_step):
-                core.duplicate(norm.block_of(firsts, row), FLOAT32.nbytes(row * FLOATS_PER_BLOCK))
+                core.duplicate(block_of(firsts, row), FLOAT32.nbytes(row * FLOATS_PER_BLOCK))
 
     def group(x1: GmView, x2: GmView, output: GmView, rstd: GmView, x: GmView) -> None:
         rows = [slice(row * x.columns, (row + 1) * x.columns) for row in range(x.rows)]
@@ -214,7 +221,7 @@ def multi_n(core: norm.NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kerne
         count = x.rows * FLOATS_PER_BLOCK
         roots = (roots_out.alloc() if roots_out else totals)[:count]
         for row, here in enumerate(rows):
-            core.lanes_into(norm.block_of(roots, row)[:1], lanes, squares[here])
+            core.lanes_into(block_of(roots, row)[:1], lanes, squares[here])
         blocks = squares[:count]
         core.root_by_vector(roots, blocks)
         core.gather(blocks, roots, firsts[:count])
@@ -224,16 +231,16 @@ def multi_n(core: norm.NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kerne
             core.store_rows(roots_out, roots, first_of_rows)
         y = several.y_out.alloc()[: values.count]
         for row, here in enumerate(rows):
-            core.multiply_by_block(values[here], values[here], norm.block_of(blocks, row), 1)
+            core.multiply_by_block(values[here], values[here], block_of(blocks, row), 1)
         core.cast(y, values)
         for here in rows:
             core.mul(y[here], y[here], several.gamma[: x.columns])
         core.store(several.y_out, y, output, several.pitch)
 
-    return begin, group
+    return norm.Kernel(group, begin)
 
 
-def split_d(core: norm.NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kernel:
+def split_d(core: NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kernel:
     """Rows in pieces, all buffers single; x1 and x2 share one.
 
     First the sums of up to 64 rows, a piece of all of them after the other, which are stored; then
@@ -241,7 +248,7 @@ def split_d(core: norm.NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kerne
 
     ops-nn@e5c3fa9 norm/add_rms_norm/op_kernel/add_rms_norm_split_d.h.
     """
-    dtype, padded = p.x.element, norm.whole_blocks(plan.column_step, p.x.element)
+    dtype, padded = p.x.element, whole_blocks(plan.column_step, p.x.element)
     x_in, y_out = core.vecin(dtype, 2 * padded), core.vecout(dtype, padded)
     gamma_in = core.vecin(dtype, padded)
     # Of fp32 the sum is where x1 was, and the squares are where x2 was.
@@ -251,9 +258,9 @@ def split_d(core: norm.NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kerne
     lanes, blocks = core.lanes(), core.blocks(plan.row_step)
     sums = core.tile(FLOAT32, plan.row_step)
     # 310P does not store them.
-    roots_out = norm.RootsOfRows(core, plan.row_step, "vector", is_stored=not core.is_310p)
+    roots_out = RootsOfRows(core, plan.row_step, "vector", is_stored=not core.is_310p)
     core.claim_tails()
-    residual = norm.Residual(core, x_in, second, y_out, values, squares, EXACT, frees=not is_wide)
+    residual = Residual(core, x_in, second, y_out, values, squares, EXACT, frees=not is_wide)
     free = partial(x_in.free, x_in.only) if is_wide else None
     parts = plan.parts(p.columns)
     # Whether a copy of whole blocks would reach from x into a row that another core stores.
@@ -288,7 +295,7 @@ def split_d(core: norm.NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kerne
             core.cast(values[: x.columns], loaded[: x.columns])
             x_in.free(loaded)
 
-    return None, group
+    return norm.Kernel(group)
 
 
 TEMPLATES: norm.Templates = {

@@ -49,30 +49,31 @@ from npusim.devices.schema import DeviceSpec
 from npusim.kernel import BFLOAT16, FLOAT16, FLOAT32, INT4, INT8, Block, DType, GmView
 from npusim.ops import _rms_norm as norm
 from npusim.ops import _vocabulary as ops
-from npusim.ops._row_quant import INT4_PER_INT32, LARGEST, clamped, packed
+from npusim.ops._row_quant import LARGEST, clamped, output_of, packed
 from npusim.ops._torch import Result, quantised
 from npusim.ops.npu_add_rms_norm_dynamic_quant.templates import TEMPLATES, Output, Problem, padded
-
-__all__ = ["OPERATOR", "build", "check", "oracle", "tile"]
-
 
 # ---- what is accepted ----
 
 TARGETS = {None: INT8, "int8": INT8, "int4": INT4, "quint4x2": INT4}
 """y_dtype -> what a row is quantised to."""
 
-SUPPORT = tuple(
-    ops.Row(
+
+def _row(kind: DType) -> ops.Row:
+    addend = ops.Operands((kind,), ranks=(2, 8), shape="*rows columns")
+    vector = ops.Operands((kind,), shape="columns", shape_code=Code.TILING_ERROR)
+    return ops.Row(
         on=ops.A2_A3,
-        x1=ops.Operands((kind,), ranks=(2, 8)),
-        x2=kind,
-        gamma=kind,
-        smooth_scale1=kind,
-        smooth_scale2=kind,
-        beta=kind,
+        x1=addend,
+        x2=addend,
+        gamma=vector,
+        smooth_scale1=vector,
+        smooth_scale2=vector,
+        beta=vector,
     )
-    for kind in (FLOAT16, BFLOAT16)
-)
+
+
+SUPPORT = tuple(map(_row, (FLOAT16, BFLOAT16)))
 
 
 def check(contract: ops.Contract) -> Problem:
@@ -80,26 +81,22 @@ def check(contract: ops.Contract) -> Problem:
     x1, x2, gamma = (contract.operand(name) for name in ("x1", "x2", "gamma"))
     smooth = contract.optional("smooth_scale1"), contract.optional("smooth_scale2")
     beta = contract.optional("beta")
-    norm.check_pair(contract, x1, x2)
     contract.require(
         x1.spec.size > 0,
         f"x1 must have elements, not shape {x1.shape}; leave the call out",
         Code.TILING_ERROR,
     )
-    for operand in (gamma, *ops.present(*smooth, beta)):
-        contract.require(
-            operand.shape == x1.shape[-1:],
-            f"{operand.name} must have shape {x1.shape[-1:]} like the last dimension of x1, not "
-            f"{operand.shape}; pass a number for each column",
-            Code.TILING_ERROR,
-        )
-    taken, target = _taken_outputs(contract, smooth), _target(contract, x1)
+    taken, name = _taken_outputs(contract, smooth), contract.value("y_dtype")
+    if name is not None:
+        contract.choice("y_dtype", tuple(each for each in TARGETS if each))
+    target = TARGETS[name]
+    y = output_of(contract, x1, target, f"y_dtype={name!r}")
     columns, has_beta = gamma.spec.size, beta is not None
     templates = _templates(contract.spec, columns, target, has_beta=has_beta)
     both = Output(1, smooth[0], taken[0]), Output(2, smooth[1], taken[1])
     return Problem(
         inputs=ops.present(x1, x2, gamma, *smooth, beta),
-        outputs=_specs(x1, both, target),
+        outputs=_specs(x1.spec, y, both),
         x=x1,
         gamma=gamma,
         beta=beta,
@@ -137,27 +134,12 @@ def _taken_outputs(
     return first, second
 
 
-def _target(contract: ops.Contract, x1: Operand) -> DType:
-    name = contract.value("y_dtype")
-    if name is not None:
-        contract.choice("y_dtype", tuple(each for each in TARGETS if each))
-    contract.require(
-        TARGETS[name] is INT8 or x1.shape[-1] % INT4_PER_INT32 == 0,
-        f"the last dimension of x1 must be a multiple of {INT4_PER_INT32} for "
-        f"y_dtype={name!r}, not {x1.shape[-1]}; pad it",
-    )
-    return TARGETS[name]
-
-
-def _specs(x1: Operand, both: tuple[Output, ...], target: DType) -> dict[str, TensorSpec]:
+def _specs(x: TensorSpec, y: TensorSpec, both: tuple[Output, ...]) -> dict[str, TensorSpec]:
     """What comes out; of what is not asked for a single number, which nobody writes."""
-    shape, dtype = x1.shape, "int8"
-    if target is INT4:
-        shape, dtype = (*shape[:-1], shape[-1] // INT4_PER_INT32), "int32"
-    rows = x1.shape[:-1]
+    rows = x.shape[:-1]
     return {
-        **{each.y: TensorSpec(shape if each.is_taken else (), dtype) for each in both},
-        "x": x1.spec,
+        **{each.y: y if each.is_taken else TensorSpec((), y.dtype) for each in both},
+        "x": x,
         **{each.scale: TensorSpec(rows if each.is_taken else (), "float32") for each in both},
     }
 

@@ -14,9 +14,8 @@ from npusim.data.tensor import Operand
 from npusim.kernel import FLOAT32, FLOATS_PER_BLOCK, INT4, DType, GmView, Local, Register, TileQueue
 from npusim.ops import _rms_norm as norm
 from npusim.ops import _vocabulary as ops
+from npusim.ops._rms_norm.core import NormCore, upper_half
 from npusim.ops._row_quant import LARGEST, find_factor, find_max
-
-__all__ = ["TEMPLATES", "Output", "Problem", "padded"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +71,12 @@ class Steps:
     x1 and x2 have *count* elements, and half of an fp32 tile each.
     """
 
-    def __init__(self, core: norm.NormCore, p: Problem, count: int) -> None:
+    def __init__(self, core: NormCore, p: Problem, count: int) -> None:
         self.core, self.p, dtype = core, p, p.x.element
         self.absmax, self.total = core.blocks()[:1], core.blocks()[:1]
         self.x_in = core.vecin(FLOAT32, count)
         self.first = self.x_in.only.as_dtype(dtype)[:count]
-        self.second = norm.upper_half(self.x_in.only, dtype)
+        self.second = upper_half(self.x_in.only, dtype)
 
     def take_absmax(self, register: Register, magnitudes: Local) -> None:
         """The largest of *magnitudes* `(columns,)`, which are overwritten, into *register*."""
@@ -94,7 +93,7 @@ class Steps:
 class SeveralRows(Steps):
     """The steps of normal, and its buffers."""
 
-    def __init__(self, core: norm.NormCore, p: Problem, plan: norm.Plan) -> None:
+    def __init__(self, core: NormCore, p: Problem, plan: norm.Plan) -> None:
         dtype, self.columns, self.pitch = p.x.element, p.columns, padded(p.columns, p.target)
         most, scale_count = plan.row_step * self.pitch, align_up(plan.row_step, FLOATS_PER_BLOCK)
         super().__init__(core, p, most)
@@ -194,20 +193,20 @@ def _tile_of(room: Room) -> Local:
     return room if isinstance(room, Local) else room.alloc()
 
 
-def normal(core: norm.NormCore, p: Problem, plan: norm.Plan) -> norm.Kernel:
+def normal(core: NormCore, p: Problem, plan: norm.Plan) -> norm.Kernel:
     """Several rows a step, which begin at whole blocks of what comes out.
 
     Everything is single, and z comes where x1 and x2 were: the next rows are loaded when the last
     factor has been applied, and only stores go on meanwhile.
     """
     steps = SeveralRows(core, p, plan)
-    return steps.begin, steps.group
+    return norm.Kernel(steps.group, steps.begin)
 
 
 class SingleRow(Steps):
     """The steps of single_row, and its buffers."""
 
-    def __init__(self, core: norm.NormCore, p: Problem, plan: norm.Plan) -> None:
+    def __init__(self, core: NormCore, p: Problem, plan: norm.Plan) -> None:
         dtype, columns, pitch = p.x.element, p.columns, padded(p.columns, p.target)
         super().__init__(core, p, pitch)
         self.out = core.vecout(dtype, pitch)
@@ -290,20 +289,20 @@ class SingleRow(Steps):
         return loaded
 
 
-def single_row(core: norm.NormCore, p: Problem, plan: norm.Plan) -> norm.Kernel:
+def single_row(core: NormCore, p: Problem, plan: norm.Plan) -> norm.Kernel:
     """A row at a time; x and y leave through one queue, the scales of 128 rows together.
 
     gamma, beta and the second smooth scales are loaded for each row where x1 and x2 were; what is
     there last serves as room until the row is done. The second output comes first.
     """
     steps = SingleRow(core, p, plan)
-    return steps.begin, steps.group
+    return norm.Kernel(steps.group, steps.begin)
 
 
 class Slices(Steps):
     """The steps of slice_d, and its buffers."""
 
-    def __init__(self, core: norm.NormCore, p: Problem, plan: norm.Plan) -> None:
+    def __init__(self, core: NormCore, p: Problem, plan: norm.Plan) -> None:
         dtype, pitch = p.x.element, padded(plan.column_step, p.target)
         super().__init__(core, p, pitch)
         self.vector_in = core.vecin(dtype, pitch)
@@ -390,14 +389,14 @@ class Slices(Steps):
         core.store(self.out, y, y_view)
 
 
-def slice_d(core: norm.NormCore, p: Problem, plan: norm.Plan) -> norm.Kernel:
+def slice_d(core: NormCore, p: Problem, plan: norm.Plan) -> norm.Kernel:
     """A row in slices, three times; all buffers are single.
 
     First x1 and x2 are added, and the fp32 sum goes to a workspace; then the slices of it are
     scaled, and z goes back to where they were; then they are quantised. The core has rows of its
     own in the workspace, `(outputs, columns)`, the last view.
     """
-    return None, Slices(core, p, plan).group
+    return norm.Kernel(Slices(core, p, plan).group)
 
 
 TEMPLATES: norm.Templates = {

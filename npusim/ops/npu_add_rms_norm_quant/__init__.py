@@ -58,9 +58,6 @@ from npusim.ops._row_quant import clamped
 from npusim.ops._torch import Result
 from npusim.ops.npu_add_rms_norm_quant.templates import TEMPLATES, OptionalVectors, Problem
 
-__all__ = ["OPERATOR", "build", "check", "oracle", "tile"]
-
-
 # ---- what is accepted ----
 
 COLUMNS_310P = 32
@@ -70,8 +67,8 @@ COLUMNS_310P = 32
 def _row(on: tuple[str, ...], element: DType, scale: DType, point: DType) -> ops.Row:
     return ops.Row(
         on=on,
-        x1=element,
-        x2=element,
+        x1=ops.Operands((element,), shape=norm.PAIR["x1"]),
+        x2=ops.Operands((element,), shape=norm.PAIR["x2"]),
         gamma=element,
         beta=element,
         scales1=scale,
@@ -99,7 +96,6 @@ def check(contract: ops.Contract) -> Problem:
     if contract.value("dst_type") is not None:
         contract.choice("dst_type", ("int8",))
     divides = contract.boolean("div_mode")
-    norm.check_pair(contract, x1, x2)
     norm.check_gamma(contract, x1, gamma, code=Code.INVALID_PARAMETER)
     is_310p = contract.spec.series not in ops.A2_A3
     contract.require(

@@ -19,10 +19,10 @@ from npusim.kernel import (
     Local,
     TileQueue,
 )
+from npusim.kernel.rows import whole_blocks
 from npusim.ops import _rms_norm as norm
 from npusim.ops import _vocabulary as ops
-
-__all__ = ["TEMPLATES", "OptionalVectors", "Problem"]
+from npusim.ops._rms_norm.core import NormCore, Residual, Rounding, upper_half
 
 
 class OptionalVectors(NamedTuple):
@@ -72,29 +72,29 @@ Tiles = dict[Operand, Local]
 class Quantiser:
     """What is done to a row once its root is known, and small buffers."""
 
-    def __init__(self, core: norm.NormCore, p: Problem, plan: norm.Plan) -> None:
+    def __init__(self, core: NormCore, p: Problem, plan: norm.Plan) -> None:
         self.core, self.p = core, p
-        self.padded = norm.whole_blocks(plan.column_step, p.x.element)
+        self.padded = whole_blocks(plan.column_step, p.x.element)
         self.lanes = core.lanes()
         self.scale, self.point = core.blocks(2), core.blocks(2)
         """The only ones, where they are no vectors."""
         self.in_half = p.x.element is FLOAT16 and not p.per_tensor
         """Whether fp16 is added and multiplied by gamma as such."""
         is_late = plan.template == "single_n" or p.optional.beta is not None
-        self.rounding = norm.Rounding(is_exact=not is_late or p.per_tensor, in_half=self.in_half)
+        self.rounding = Rounding(is_exact=not is_late or p.per_tensor, in_half=self.in_half)
 
     # ---- vectors ----
 
     def fill(self, tile: Local, operand: Operand, part: slice = slice(None)) -> None:
         """Load columns *part* of *operand* to the end of *tile*, which may be wider."""
         core, view = self.core, norm.vector_of(operand)[:, part]
-        core.fill(norm.upper_half(tile, view.dtype), view)
+        core.fill(upper_half(tile, view.dtype), view)
 
     def widen(self, tile: Local, operand: Operand, part: slice = slice(None)) -> None:
         """What `fill` brought, to the type of *tile* and to its start."""
         view = norm.vector_of(operand)[:, part]
         if view.dtype is not tile.dtype:
-            loaded = norm.upper_half(tile, view.dtype)
+            loaded = upper_half(tile, view.dtype)
             self.core.cast(tile[: view.columns], loaded[: view.columns])
 
     def fetch(self, tiles: Tiles) -> None:
@@ -168,7 +168,7 @@ class Quantiser:
         return out
 
 
-def normal(core: norm.NormCore, p: Problem, plan: norm.Plan) -> norm.Kernel:
+def normal(core: NormCore, p: Problem, plan: norm.Plan) -> norm.Kernel:
     """A row at a time. All vectors stay in the buffer, scales and zero points in fp32.
 
     Without second scales x2 is loaded where the squares come later. The queue of the first output
@@ -179,14 +179,14 @@ def normal(core: norm.NormCore, p: Problem, plan: norm.Plan) -> norm.Kernel:
     values, squares = core.tile(FLOAT32, padded), core.tile(FLOAT32, padded)
     total, ones = core.blocks(), core.blocks()
     x_in = core.vecin(dtype, padded)
-    x2_tile = norm.upper_half(squares, dtype) if second is None else core.tile(dtype, padded)
+    x2_tile = upper_half(squares, dtype) if second is None else core.tile(dtype, padded)
     y_out = core.vecout(dtype, padded)
     y2_out = [core.vecout(INT8, padded) for _ in p.quantisers[1:]]
     tiles = {each: core.tile(dtype, padded) for each in ops.present(p.gamma, p.optional.beta)}
     tiles |= {each: core.tile(FLOAT32, padded) for each in ops.present(*chain(*p.quantisers))}
     core.claim_tails()
     rounding = steps.rounding
-    residual = norm.Residual(core, x_in, x2_tile, y_out, values, squares, rounding, frees=False)
+    residual = Residual(core, x_in, x2_tile, y_out, values, squares, rounding, frees=False)
 
     def begin() -> None:
         steps.fetch(tiles)
@@ -204,10 +204,10 @@ def normal(core: norm.NormCore, p: Problem, plan: norm.Plan) -> norm.Kernel:
         x_in.free(x_in.only)
         core.store(y_out, steps.quantise(y_out.alloc(), values, values, tiles, 0), output)
 
-    return begin, row
+    return norm.Kernel(row, begin)
 
 
-def single_n(core: norm.NormCore, p: Problem, plan: norm.Plan) -> norm.Kernel:
+def single_n(core: NormCore, p: Problem, plan: norm.Plan) -> norm.Kernel:
     """The one row of a core. x and y leave from where x1 was, gamma comes where x2 was.
 
     The first scales are loaded while squares are added up, their zero points where the squares
@@ -262,10 +262,10 @@ def single_n(core: norm.NormCore, p: Problem, plan: norm.Plan) -> norm.Kernel:
             scales_in.free(first[p.scales1])
         core.store_rows(y_out, out, output)
 
-    return begin, row
+    return norm.Kernel(row, begin)
 
 
-def split_d(core: norm.NormCore, p: Problem, plan: norm.Plan) -> norm.Kernel:
+def split_d(core: NormCore, p: Problem, plan: norm.Plan) -> norm.Kernel:
     """Rows in pieces, loaded and added twice; all buffers are single.
 
     First the sums of up to 64 rows, a piece of all of them after the other; then 1 / root of all;
@@ -285,7 +285,7 @@ def split_d(core: norm.NormCore, p: Problem, plan: norm.Plan) -> norm.Kernel:
     roots_tile, sums = core.tile(FLOAT32, rows), core.tile(FLOAT32, rows)
     core.claim_tails()
     second, rounding = x_in.only[padded:], steps.rounding
-    residual = norm.Residual(core, x_in, second, y_out, values, squares, rounding, frees=True)
+    residual = Residual(core, x_in, second, y_out, values, squares, rounding, frees=True)
     parts = plan.parts(p.columns)
 
     def group(x1: GmView, x2: GmView, output: GmView, x: GmView, *y2: GmView) -> None:
@@ -323,7 +323,7 @@ def split_d(core: norm.NormCore, p: Problem, plan: norm.Plan) -> norm.Kernel:
             steps.widen(tile, operand, part)
         return tiles
 
-    return steps.begin, group
+    return norm.Kernel(group, steps.begin)
 
 
 TEMPLATES: norm.Templates = {

@@ -219,11 +219,12 @@ def _check_dequantisation(contract: ops.Contract, p: Problem) -> None:
     for operand in present(p.weight_scale, p.bias):
         one_row = [(width,), (1, width)] if p.groups <= 1 else []
         known = whole + one_row
-        require(
-            operand.shape in known,
-            f"{operand.name} must have shape {known[0]} for x of shape {p.x.shape}"
-            f"{f' and {p.groups} groups' if p.groups else ''}, not {operand.shape}; pass a number "
-            f"for each column",
+        contract.require_shape(
+            operand,
+            *known,
+            when=f" for x of shape {p.x.shape}{f' and {p.groups} groups' if p.groups else ''}",
+            remedy="pass a number for each column",
+            code=Code.TILING_ERROR,
         )
     if p.activation_scale is not None:
         require(
@@ -262,11 +263,8 @@ def _check_quantisation(contract: ops.Contract, p: Problem) -> None:
     if p.group_index is not None:
         known = [(p.groups, columns)] + [(p.groups,)] * (not p.is_dynamic)
         known += [(columns,)] * (p.groups == 1 and p.is_dynamic)
-    require(
-        scale.shape in known,
-        f"quant_scale must have shape {' or '.join(map(str, dict.fromkeys(known)))}, not "
-        f"{scale.shape}; pass a scale for each column of y",
-    )
+    remedy = "pass a scale for each column of y"
+    contract.require_shape(scale, *known, remedy=remedy, code=Code.TILING_ERROR)
 
 
 def _check_groups(contract: ops.Contract, p: Problem, index: Operand) -> None:

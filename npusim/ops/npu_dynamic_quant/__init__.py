@@ -60,18 +60,15 @@ from npusim.ops._dynamic_quant import (
     smoothed,
     template_of,
     tile,
+    torch_function,
 )
-from npusim.ops._dynamic_quant.choice import BY_SCALAR, IN_PARTS, NAMED, Template
+from npusim.ops._dynamic_quant.choice import BY_SCALAR, IN_PARTS, NAMED
 from npusim.ops._row_quant import LARGEST, clamped, packed
-from npusim.ops._torch import quantised
 from npusim.ops.npu_dynamic_quant.coupled import long_patches, patches
 from npusim.ops.npu_dynamic_quant.rows import base, db, large, moe, moe_large
 from npusim.ops.npu_dynamic_quant.several_rows import multi_row, single_row
 
-__all__ = ["OPERATOR", "build", "oracle"]
-
-
-TEMPLATES: dict[Template, Callable[[VectorCore, Problem, Plan], tuple[Block, ...]]] = {
+TEMPLATES: dict[str, Callable[[VectorCore, Problem, Plan], tuple[Block, ...]]] = {
     "single_row": single_row,
     "multi_row": multi_row,
     "db": db,
@@ -145,23 +142,7 @@ def _saturated(values: Array) -> Array:
 
 def _aclnn(given: ops.TorchArguments) -> str:
     # Assumed: that a dst_type makes torch_npu call the second version.
-    if given["quant_mode"] not in (None, "pertoken") or given["dst_type_max"]:
-        return "aclnnDynamicQuantV4"
     return f"aclnnDynamicQuant{'' if given['dst_type'] is None else 'V2'}"
-
-
-TORCH = ops.TorchFunction(
-    schema="npu_dynamic_quant(Tensor input, *, Tensor? smooth_scales=None, "
-    'Tensor? group_index=None, int? dst_type=None, str? quant_mode="pertoken", '
-    "float? dst_type_max=0.0) -> (Tensor, Tensor)",
-    aclnn=_aclnn,
-    outputs=lambda given, _: (
-        quantised(given["x"], given["dst_type"]),
-        (given["x"].shape[:-1], "float32"),
-    ),
-    names={"input": "x"},
-    dtypes={"dst_type": {"qint8": "int8"}},
-)
 
 
 OPERATOR = ops.Operator(
@@ -174,5 +155,5 @@ OPERATOR = ops.Operator(
     oracle=oracle,
     templates=NAMED,
     value_dependent_inputs=("group_index",),
-    torch=(TORCH,),
+    torch=(torch_function("npu_dynamic_quant", 2, _aclnn),),
 )

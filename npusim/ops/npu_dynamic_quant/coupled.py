@@ -15,10 +15,9 @@ from __future__ import annotations
 from npusim.data.dtypes import FLOAT16, FLOAT32, INT8
 from npusim.isa import BinaryScalar, Local
 from npusim.kernel import BLOCK_BYTES, Block, GmView, Step, VectorCore
+from npusim.kernel.rows import parts_of
 from npusim.ops._dynamic_quant import Plan, Problem
 from npusim.ops._dynamic_quant.buffers import launch_pieces, pieces_of_cores
-
-__all__ = ["long_patches", "patches"]
 
 
 class HalfSteps:
@@ -123,7 +122,7 @@ def long_patches(core: VectorCore, p: Problem, plan: Plan) -> tuple[Block, ...]:
     """
     half, step = HalfSteps(core, plan), plan.column_step
     whole = p.columns // step * step
-    parts = [slice(start, start + step) for start in range(0, whole, step)]
+    parts = parts_of(whole, step)
 
     def quantise_rest(x: GmView, output: GmView, found: Local) -> None:
         """The last columns, which complete M, *x* to *output*, both `(rows, width)`."""

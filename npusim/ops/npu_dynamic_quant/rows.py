@@ -24,24 +24,21 @@ from npusim.data.integers import align_up
 from npusim.isa import Binary, Cast, Local
 from npusim.kernel import FLOATS_PER_BLOCK, FLOATS_PER_REPEAT, Block, GmView, VectorCore
 from npusim.kernel.reduction import Reduction
+from npusim.kernel.rows import parts_of, whole_blocks
 from npusim.ops._dynamic_quant import Plan, Problem
 from npusim.ops._dynamic_quant.buffers import (
     SmoothScales,
     fill_constants,
     launch_pieces,
-    parts_of,
-    pitch_of,
 )
 from npusim.ops._row_groups import Groups, GroupSearch
-from npusim.ops._row_quant import find_absmax, find_factor, find_max, round_by_int16
-
-__all__ = ["base", "db", "large", "moe", "moe_large"]
+from npusim.ops._row_quant import find_absmax, find_factor, find_max, read_quotient, round_by_int16
 
 
 def db(core: VectorCore, p: Problem, plan: Plan) -> tuple[Block, ...]:
     """Rows of whole blocks in the buffer, one after the other."""
     rows, columns, dtype = plan.row_step, p.columns, p.x.element
-    x_pitch, y_pitch = pitch_of(dtype, columns), pitch_of(p.target, columns)
+    x_pitch, y_pitch = whole_blocks(columns, dtype), whole_blocks(columns, p.target)
     x_in = core.vecin(dtype, rows * x_pitch, plan.depth)
     y_out = core.vecout(p.target, rows * y_pitch)
     scale_out = core.vecout(FLOAT32, align_up(rows, FLOATS_PER_BLOCK))
@@ -110,8 +107,8 @@ def _absmax_in_half(core: VectorCore, values: Local, work: Local, x: Local) -> L
 def base(core: VectorCore, p: Problem, plan: Plan) -> tuple[Block, ...]:
     """One row at a time, all buffers single."""
     columns = p.columns
-    x_in = core.vecin(p.x.element, pitch_of(p.x.element, columns), plan.depth)
-    y_out = core.vecout(p.target, pitch_of(p.target, columns))
+    x_in = core.vecin(p.x.element, whole_blocks(columns, p.x.element), plan.depth)
+    y_out = core.vecout(p.target, whole_blocks(columns, p.target))
     scale_out = core.tiles(FLOAT32, FLOATS_PER_BLOCK, "scalar", "mte3")
     smooth = SmoothScales.claimed(core, p, columns) if p.smooth_scales else None
     values, work = (core.tile(FLOAT32, columns) for _ in range(2))
@@ -148,7 +145,7 @@ def base(core: VectorCore, p: Problem, plan: Plan) -> tuple[Block, ...]:
 def moe(core: VectorCore, p: Problem, plan: Plan) -> tuple[Block, ...]:
     """Pieces of whole rows, all buffers single."""
     rows, columns, dtype = plan.row_step, p.columns, p.x.element
-    x_pitch, y_pitch = pitch_of(dtype, columns), pitch_of(p.target, columns)
+    x_pitch, y_pitch = whole_blocks(columns, dtype), whole_blocks(columns, p.target)
     search, every = GroupSearch(core, p.groups), slice(columns)
     x_in, y_out = core.vecin(dtype, rows * x_pitch), core.vecout(p.target, rows * y_pitch)
     scale_out = core.tiles(FLOAT32, rows, "scalar", "mte3")
@@ -167,11 +164,7 @@ def moe(core: VectorCore, p: Problem, plan: Plan) -> tuple[Block, ...]:
         """127 / M, by the vector unit, into register `factor`; its inverse to *scale* `(1,)`."""
         core.abs(work, values)
         reduction.find_largest(absmax, work)
-        factor = factors.alloc()
-        core.emit(Binary("div", factor, largest, absmax))
-        factors.enque(factor)
-        factor = factors.deque()
-        core.get_value("factor", factor[:1])
+        factor = read_quotient(core, factors, largest, absmax)
         core.alu("f32_div", "scale", 1.0, "factor")
         core.set_value(scale, "scale")
         factors.free(factor)
@@ -209,8 +202,8 @@ class LongRows:
     def __init__(self, core: VectorCore, p: Problem, plan: Plan) -> None:
         self.core, self.p = core, p
         width, dtype = plan.column_step, p.x.element
-        self.x_in = core.vecin(dtype, pitch_of(dtype, width), plan.depth)
-        self.y_out = core.vecout(p.target, pitch_of(p.target, width), plan.depth)
+        self.x_in = core.vecin(dtype, whole_blocks(width, dtype), plan.depth)
+        self.y_out = core.vecout(p.target, whole_blocks(width, p.target), plan.depth)
         self.scale_out = core.tiles(FLOAT32, FLOATS_PER_BLOCK, "scalar", "mte3")
         self.values, self.work = (core.tile(FLOAT32, width) for _ in range(2))
         self.absmax = core.tiles(FLOAT32, FLOATS_PER_BLOCK, "vector", "scalar")
@@ -252,7 +245,7 @@ def large(core: VectorCore, p: Problem, plan: Plan) -> tuple[Block, ...]:
     parts, x_in = parts_of(p.columns, plan.column_step), long.x_in
     smooth_in = None
     if p.smooth_scales is not None:
-        smooth_in = core.vecin(dtype, pitch_of(dtype, plan.column_step), plan.depth)
+        smooth_in = core.vecin(dtype, whole_blocks(plan.column_step, dtype), plan.depth)
 
     def fetch(x: GmView, part: slice) -> None:
         """Begin to load columns *part* of x, and of the smooth scales."""
@@ -293,7 +286,7 @@ def large(core: VectorCore, p: Problem, plan: Plan) -> tuple[Block, ...]:
 def moe_large(core: VectorCore, p: Problem, plan: Plan) -> tuple[Block, ...]:
     """A row in parts, loaded twice but for the last one; all buffers single."""
     long, search = LongRows(core, p, plan), GroupSearch(core, p.groups)
-    smooth_in = core.vecin(FLOAT32, pitch_of(p.x.element, plan.column_step))
+    smooth_in = core.vecin(FLOAT32, whole_blocks(plan.column_step, p.x.element))
     parts = parts_of(p.columns, plan.column_step)
 
     def widened(x: GmView, part: slice, group: int) -> Local:

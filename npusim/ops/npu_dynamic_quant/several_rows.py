@@ -28,8 +28,6 @@ from npusim.ops._dynamic_quant import Plan, Problem
 from npusim.ops._dynamic_quant.buffers import SmoothScales, fill_constants, launch_pieces
 from npusim.ops._row_quant import fold_rows, repeat_row, round_by_int16, spread_numbers
 
-__all__ = ["multi_row", "single_row"]
-
 PER_ROW = 192
 """Elements that multi_row keeps room for, of what there is one of for each row."""
 SPREAD_ROWS = 32

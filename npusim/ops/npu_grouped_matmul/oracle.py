@@ -12,8 +12,9 @@ from npusim import devices
 from npusim.data.dtypes import BFLOAT16, INT4, INT8, Array
 from npusim.data.tensor import is_transposed
 from npusim.ops._contract import Contract
+from npusim.ops._digits import away, fitted, pair_sum
 from npusim.ops._int4_matmul import digit_sums, scaled_groups, unpacked
-from npusim.ops._matmul_oracle import cube_product, exact_int
+from npusim.ops._matmul_oracle import cube_product, exact_int, fixpipe_int8
 from npusim.ops._oracle import Given
 from npusim.ops._swish import exp_plus_1_of
 from npusim.ops.npu_grouped_matmul import choice, support
@@ -141,7 +142,7 @@ def _a8w8(group: _Group) -> Array:
         return acc
     with np.errstate(all="ignore"):
         if group.p.types.output is INT8:
-            return _requantised(acc, group.scale)
+            return fixpipe_int8(acc.astype(F32), group.scale.astype(np.int64))
         values = acc.astype(F32) * group.scale.astype(F32)
         if group.per_token_scale is not None or group.p.act_type:
             # A zero of either sign becomes a positive one here.
@@ -151,16 +152,6 @@ def _a8w8(group: _Group) -> Array:
         if late is not None:
             values = values + late
         return np.asarray(_activated(values, group.p.act_type).astype(group.dtype))
-
-
-def _requantised(acc: Array, words: Array) -> Array:
-    """int8 of int32 sums by 64-bit *words*: 19 bits of a scale, nine of an offset."""
-    bits = words.astype(np.int64)
-    factor = (bits & 0xFFFFE000).astype(np.uint32).view(F32)
-    point = ((bits << 18) >> 55).astype(np.int32)
-    values = acc.astype(F32) * factor
-    nine = np.rint(np.clip(np.where(np.isnan(values), 0, values), -256, 255)).astype(np.int32)
-    return np.asarray(np.clip(nine + point, -128, 127).astype(np.int8))
 
 
 def _activated(x: Array, act_type: int) -> Array:
@@ -211,26 +202,15 @@ def _msd(group: _Group) -> Array:
     with np.errstate(all="ignore"):
         most = np.abs(wide).max(axis=1, keepdims=True)
         scaled = wide * (F32(127) / most)
-        first = _away(scaled)
-        second = _away((scaled - first) * F32(254))
-        c1, c2 = (exact_int(_int8(d), group.weight).astype(F32) for d in (first, second))
+        first = away(scaled)
+        second = away((scaled - first) * F32(254))
+        c1, c2 = (exact_int(fitted(d), group.weight).astype(F32) for d in (first, second))
         c = (c1 + c2 * F32(1 / 254)) * (most / F32(127))
         c = c + group.antiquant_offset.astype(F32) * _sums(wide, piece_k)[:, None]
         c = c * group.antiquant_scale.astype(F32)
         if group.bias is not None:
             c = c + group.bias.astype(F32)
         return np.asarray(c.astype(group.dtype))
-
-
-def _away(values: Array) -> Array:
-    """Whole numbers, ties away from zero."""
-    whole = np.trunc(values)
-    up = np.abs(values - whole) >= F32(0.5)
-    return np.asarray(whole + np.where(up, np.copysign(F32(1), values), F32(0)))
-
-
-def _int8(values: Array) -> Array:
-    return np.clip(np.where(np.isnan(values), 0, values), -128, 127).astype(np.int8)
 
 
 def _sums(values: Array, piece_k: int) -> Array:
@@ -244,9 +224,7 @@ def _tree(values: Array) -> Array:
     while True:
         more = -values.shape[1] % 64
         lanes = np.pad(values, ((0, 0), (0, more))).reshape(len(values), -1, 64)
-        while lanes.shape[2] > 1:
-            lanes = lanes[:, :, 0::2] + lanes[:, :, 1::2]
-        values = lanes[:, :, 0]
+        values = pair_sum(lanes)[:, :, 0]
         if values.shape[1] == 1:
             return np.asarray(values[:, 0])
 

@@ -34,10 +34,7 @@ OF_OFFSETS = ((7168, 4096), (2048, 7168))
 def outputs_of(contract: Contract, p: Problem, is_split: bool) -> dict[str, TensorSpec]:
     """The outputs, once the shapes of x and weight fit each other; raises OpError."""
     for operand in (*p.x, *p.weight):
-        contract.require(
-            0 not in operand.shape,
-            f"{operand.name} must not be empty, not of shape {operand.shape}; leave the call out",
-        )
+        contract.require_filled(operand)
         contract.require(
             operand.shape[-1] <= LARGEST_INNER,
             f"the last dimension of {operand.name} must be at most {LARGEST_INNER}, not "
@@ -183,40 +180,42 @@ def _per_weight(
     """
     if not found:
         return
-    contract.require(
-        len(found) == len(p.weight),
-        f"{name} must have as many tensors as weight, {len(p.weight)}, not {len(found)}; pass one "
-        f"for each",
-    )
+    _as_many(contract, name, found, p.weight)
     for place, operand in enumerate(found):
         n = p.weight_shape(place)[1]
         shapes: tuple[tuple[int, ...], ...] = ((n,),)
         if len(p.weight[place].shape) == 3:
             shapes = ((p.experts, n), (p.experts,), (p.experts, 1)) if one else ((p.experts, n),)
-        contract.require(
-            operand.shape in shapes,
-            f"{operand.name} must have shape {listed(tuple(map(str, shapes)))} for "
-            f"{p.weight[place].name} of shape {p.weight[place].shape}, not {operand.shape}; pass a "
-            f"number a column",
+        contract.require_shape(
+            operand, *shapes, when=_like(p.weight[place]), remedy="pass a number a column"
         )
+
+
+def _as_many(
+    contract: Contract, name: str, found: tuple[Operand, ...], like: tuple[Operand, ...]
+) -> None:
+    """The list *name* has as many tensors as *like*."""
+    wanted = like[0].name.partition("[")[0]
+    contract.require(
+        len(found) == len(like),
+        f"{name} must have as many tensors as {wanted}, {len(like)}, not {len(found)}; pass one "
+        f"for each",
+    )
+
+
+def _like(operand: Operand) -> str:
+    """What asks for a shape: *operand*, for refusals."""
+    return f" for {operand.name} of shape {operand.shape}"
 
 
 def _per_row(contract: Contract, p: Problem) -> None:
     """A number a row of x."""
     if not p.per_token_scale:
         return
-    contract.require(
-        len(p.per_token_scale) == len(p.x),
-        f"per_token_scale must have as many tensors as x, {len(p.x)}, not "
-        f"{len(p.per_token_scale)}; pass one for each",
-    )
+    _as_many(contract, "per_token_scale", p.per_token_scale, p.x)
     for place, operand in enumerate(p.per_token_scale):
-        rows = p.x_shape(place)[0]
-        contract.require(
-            operand.shape == (rows,),
-            f"{operand.name} must have shape ({rows},) for {p.x[place].name} of shape "
-            f"{p.x[place].shape}, not {operand.shape}; pass a number a row",
-        )
+        rows, when = p.x_shape(place)[0], _like(p.x[place])
+        contract.require_shape(operand, (rows,), when=when, remedy="pass a number a row")
 
 
 # ---- what templates do not take ----
@@ -329,11 +328,7 @@ def _antiquant(contract: Contract, p: Problem) -> None:
         ("antiquant_scale", p.antiquant_scale),
         ("antiquant_offset", p.antiquant_offset),
     ):
-        contract.require(
-            len(found) == len(p.weight),
-            f"{name} must have as many tensors as weight, {len(p.weight)}, not {len(found)}; pass "
-            f"one for each",
-        )
+        _as_many(contract, name, found, p.weight)
         for place, operand in enumerate(found):
             _check_shape(contract, p, place, operand, what)
     for scale, offset in zip(p.antiquant_scale, p.antiquant_offset, strict=True):

@@ -19,6 +19,7 @@ from npusim.data.integers import align_down, align_up, ceil_div
 from npusim.devices.schema import DeviceSpec
 from npusim.kernel import BaseTile, Binding, GmView, GmViews
 from npusim.kernel.steps import Integers
+from npusim.kernel.tiles import whole_steps
 from npusim.ops import _protocol
 from npusim.ops.npu_grouped_matmul.problem import Problem
 
@@ -97,11 +98,6 @@ def int8_tile(spec: DeviceSpec, p: Problem) -> BaseTile:
         width, k = TALL_TILE
         return base_tile(spec, INT8, rows_of(p), width=width, k=k, table_bytes=tables)
     return base_tile(spec, INT8, rows_of(p), table_bytes=tables)
-
-
-def whole_steps(a: int, b: int) -> tuple[int, int]:
-    """Pieces of k that L1 takes of x and of the weight: the more ones a multiple of the fewer."""
-    return (align_down(a, b), b) if a > b else (a, align_down(b, a))
 
 
 def rows_of(p: Problem) -> int:

@@ -117,8 +117,8 @@ def check(contract: ops.Contract) -> Problem:
     sizes = experts, _, n = _sizes_of(w, element)
     m = a.shape[0]
     groups, xs = contract.operand("group_list"), contract.operand("x_scale")
-    _require_shape(contract, groups, (experts,), "pass the end of each group")
-    _require_shape(contract, xs, (m,), "pass a number a row")
+    contract.require_shape(groups, (experts,), remedy="pass the end of each group")
+    contract.require_shape(xs, (m,), remedy="pass a number a row")
     ws, added = _parameters(contract, sizes, is_int4=element is INT4)
     _check_ends(contract, groups, m)
     outputs = {
@@ -155,42 +155,28 @@ def _parameters(
         scale = fixpipe_words(contract, scale, FLOAT16)
     else:
         remedy = "pass a number for each expert and column"
-        _require_shape(contract, scale, (experts, n), remedy)
+        contract.require_shape(scale, (experts, n), remedy=remedy)
     added = contract.optional("bias")
     if added is not None:
         remedy = "pass 8 times the sums of the scaled columns"
-        _require_shape(contract, added, (experts, n), remedy)
+        contract.require_shape(added, (experts, n), remedy=remedy)
     return scale, added
-
-
-def _require_shape(
-    contract: ops.Contract, operand: Operand, shape: tuple[int, ...], remedy: str
-) -> None:
-    contract.require(
-        operand.shape == shape,
-        f"{operand.name} must have shape {shape}, not {operand.shape}; {remedy}",
-    )
 
 
 def _check_words(contract: ops.Contract, words: Operand, sizes: tuple[int, int, int]) -> None:
     """Scales of columns or of groups of k, of a weight of so many experts, k and n."""
     experts, k, n = sizes
-    known = tuple((experts, count, n) for count in dict.fromkeys((1, k // GROUP_K)) if count)
-    fits = words.shape in known and (words.shape[1] == 1 or k % GROUP_K == 0)
-    shapes = ops.listed(tuple(map(str, known)))
-    contract.require(
-        fits,
-        f"weight_scale must have shape {shapes} with int4 and k = {k}, not {words.shape}; pass a "
-        f"word for each {GROUP_K} of k, or for all",
+    counts = (1,) if k % GROUP_K else (1, k // GROUP_K)
+    contract.require_shape(
+        words,
+        *((experts, count, n) for count in counts),
+        when=f" with int4 and k = {k}",
+        remedy=f"pass a word for each {GROUP_K} of k, or for all",
     )
 
 
 def _check_shapes(contract: ops.Contract, x: Operand, weight: Operand, element: DType) -> None:
-    for operand in (x, weight):
-        contract.require(
-            0 not in operand.shape,
-            f"{operand.name} must not be empty, not of shape {operand.shape}; leave the call out",
-        )
+    contract.require_filled(x, weight)
     contract.require(
         not weight.spec.transposed,
         "weight must be contiguous, not a transposed view; cast the contiguous matrices with "

@@ -44,7 +44,7 @@ from npusim.kernel.reduction import Reduction
 from npusim.kernel.steps import Integers
 from npusim.kernel.table import spread
 from npusim.ops import _vocabulary as ops
-from npusim.ops._int4_matmul import DigitSplitter, DigitSums, ScaledGroups, digits_of
+from npusim.ops._int4_matmul import DigitSplitter, DigitSums, ScaledGroups
 from npusim.ops._swish import exp_plus_1
 from npusim.ops.npu_grouped_matmul_swiglu_quant.check import Problem
 
@@ -151,6 +151,10 @@ class _Chunks:
         numbers = self.number[chosen]
         core = np.tile(np.arange(cores), numbers.size)
         return Step(stage, (), core, _order(np.repeat(numbers, cores), phase))
+
+
+FIRST = -8
+"""The order of what comes before all chunks, see `_order`."""
 
 
 def _order(chunk: Integers, phase: int) -> Integers:
@@ -260,7 +264,10 @@ def _block(core: CubeCore, p: Problem, x: GmMatrix, weight: GmMatrix) -> Callabl
 def _vector_steps(core: VectorCore, p: Problem, plan: Plan) -> CoreSteps:
     """Vector cores take rows of each chunk that has been made."""
     chunks, cores = _Chunks.of(p, plan), 2 * plan.block_dim
-    splits = (_split(core, p, cores),) if p.is_int4 else ()
+    splits: tuple[Step, ...] = ()
+    if p.is_int4:
+        x = GmView.of("x", INT8, p.m, p.k)
+        splits = (DigitSplitter(core, p.k).step(x, cores, FIRST, (ALL_VECTORS, SPLIT)),)
     core.reset_buffers()
     made = partial(core.cross_core_wait_flag, "group", "mte2", MADE)
     read = partial(sync_all, core, "mte2", "mte2", ALL_VECTORS, READ)
@@ -272,21 +279,6 @@ def _vector_steps(core: VectorCore, p: Problem, plan: Plan) -> CoreSteps:
         chunks.step(read, cores, 2, slice(0, max(0, chunks.first.size - plan.buffers))),
     )
     return CoreSteps(core, steps)
-
-
-def _split(core: VectorCore, p: Problem, cores: int) -> Step:
-    """Vector cores write the digits of rows of x; then all wait for each other."""
-    splitter, digits = DigitSplitter(core, p.k), digits_of(p.m, p.k)
-    x = GmView.of("x", INT8, p.m, p.k)
-
-    def split(number: int) -> None:
-        splitter.prepare()
-        splitter.rows(x, digits, number, cores)
-        core.end_stage()
-        sync_all(core, "mte3", "mte2", ALL_VECTORS, SPLIT)
-
-    number = np.arange(cores)
-    return Step(split, (number,), number, _order(np.full(cores, -1), 0))
 
 
 def _loads(core: VectorCore, p: Problem, plan: Plan, chunks: _Chunks) -> Iterator[Step]:

@@ -73,7 +73,7 @@ def check(contract: ops.Contract) -> Problem:
     experts = contract.optional("export_for_source_row")
     _require_rows(contract, rows, mode, tokens * choices)
     _require_skips(contract, skips, (tokens, width))
-    _require_bias(contract, of_expert, experts, rows, (tokens, choices))
+    experts_of_rows = _experts(contract, of_expert, experts, rows, (tokens, choices))
     count = prod(rows.shape[:-1])
     named = range(DROPPED if is_padded else 0, count)
     inputs = present(rows, *skips, of_expert, weights, where, experts)
@@ -87,10 +87,8 @@ def check(contract: ops.Contract) -> Problem:
         names={operand.name: operand for operand in inputs},
         is_by_token=mode in (2, 3),
         rows=count,
-        places=_values(contract, where, named, "rows expanded_permuted_rows"),
-        experts=_values(contract, experts, range(of_expert.shape[0]), "experts bias")
-        if of_expert
-        else None,
+        places=contract.indices(where.name, where.array, named, "rows", rows.name),
+        experts=experts_of_rows,
     )
 
 
@@ -152,15 +150,16 @@ def _require_skips(
         )
 
 
-def _require_bias(
+def _experts(
     contract: ops.Contract,
     bias: Operand | None,
     experts: Operand | None,
     rows: Operand,
     shape: tuple[int, int],
-) -> None:
+) -> tuple[int, ...] | None:
+    """The expert of each row, whose bias it takes."""
     if bias is None:
-        return
+        return None
     is_padded = len(rows.shape) == 3
     wanted = f"({rows.shape[0] if is_padded else 'experts'}, {rows.shape[-1]})"
     fits = len(bias.shape) == 2 and bias.shape[0] > 0 and bias.shape[1] == rows.shape[-1]
@@ -177,23 +176,7 @@ def _require_bias(
         f"export_for_source_row must have the shape {shape} of scales, not {experts.shape}; "
         f"{'reshape it' if experts.spec.size == prod(shape) else 'pass the expert of each row'}",
     )
-
-
-def _values(
-    contract: ops.Contract, operand: Operand | None, named: range, of: str
-) -> tuple[int, ...] | None:
-    """What *operand* names, if that is known: *of* says what, by the numbers *named*."""
-    if operand is None or operand.array is None:
-        return None
-    what, tensor = of.split()
-    found = operand.array.ravel().tolist()
-    for number in (min(found), max(found)) if found else ():
-        contract.require(
-            number in named,
-            f"{operand.name} must name {what} in [{named.start}, {named.stop}) of {tensor}, not "
-            f"{number}; a card would read elsewhere: correct them",
-        )
-    return tuple(found)
+    return contract.indices(experts.name, experts.array, range(bias.shape[0]), "experts", "bias")
 
 
 # ---- tiling: ops-transformer@c29bc10 moe/moe_finalize_routing/op_host ----

@@ -17,10 +17,10 @@ from math import prod
 import numpy as np
 
 from npusim.data.dtypes import BFLOAT16, FLOAT32, INT32
-from npusim.data.integers import align_up
 from npusim.devices.schema import DeviceSpec
-from npusim.isa import BLOCK_BYTES, Local, ScalarLoadGlobal
+from npusim.isa import Local, ScalarLoadGlobal
 from npusim.kernel import Block, GmView, GmViews, Step, VectorCore, bindings, pieces
+from npusim.kernel.rows import whole_blocks
 from npusim.kernel.steps import Integers
 from npusim.ops.npu_moe_finalize_routing.check import DROPPED, PING_PONG, Plan, Problem
 
@@ -129,7 +129,7 @@ class Finalize:
         self.core, self.p = core, p
         self.is_wide = p.element is BFLOAT16
         work = FLOAT32 if self.is_wide else p.element
-        self.lanes = align_up(plan.columns, BLOCK_BYTES * 8 // p.element.bits)
+        self.lanes = whole_blocks(plan.columns, p.element)
         """Elements from row to row in the buffer."""
         tokens, size = plan.tokens_per_tile, plan.tokens_per_tile * self.lanes
         skips = sum(name in p.names for name in ("skip1", "skip2"))

@@ -15,7 +15,7 @@ from npusim.data.tensor import Operand, TensorSpec
 from npusim.devices.schema import DeviceSpec
 from npusim.ops import _vocabulary as ops
 from npusim.ops._sorting import LISTS_AT_ONCE
-from npusim.ops._vocabulary import A2_A3, Row, listed, present
+from npusim.ops._vocabulary import A2_A3, Operands, Row, listed, present
 
 CUMULATIVE, COUNTS, PAIRS = range(3)
 """What expert_tokens_num_type stands for."""
@@ -98,16 +98,24 @@ MODES: dict[str, Any] = {
     "row_idx_type": (0, 1),
     "drop_pad_mode": (DROPLESS, DROP_PAD),
 }
+CHOICES = Operands((INT32,), shape="tokens k")
 SUPPORT = (
     Row(
         on=A2_A3,
-        x=(*FLOATS, INT8),
-        expert_idx=INT32,
+        x=Operands((*FLOATS, INT8), shape="tokens width"),
+        expert_idx=CHOICES,
         scale=FLOAT32,
         quant_mode=(NO_QUANT,),
         **MODES,
     ),
-    Row(on=A2_A3, x=FLOATS, expert_idx=INT32, scale=FLOAT32, quant_mode=(DYNAMIC,), **MODES),
+    Row(
+        on=A2_A3,
+        x=Operands(FLOATS, shape="tokens width"),
+        expert_idx=CHOICES,
+        scale=FLOAT32,
+        quant_mode=(DYNAMIC,),
+        **MODES,
+    ),
 )
 
 
@@ -151,7 +159,13 @@ def check(contract: ops.Contract) -> Problem:
         counts=kind,
         has_counts=contract.boolean("expert_tokens_num_flag"),
         by_source=by_source,
-        chosen=_chosen(contract, where, experts),
+        chosen=contract.indices(
+            "expert_idx",
+            where.array,
+            range(experts),
+            "experts",
+            remedy="raise expert_num, or correct it",
+        ),
     )
 
 
@@ -213,13 +227,8 @@ def _require_padding(
 
 def _require_shapes(contract: ops.Contract, x: Operand, where: Operand, quantises: bool) -> None:
     contract.require(
-        len(x.shape) == 2 and x.shape[1] > 0,
-        f"x must have shape (tokens, width), not {x.shape}; reshape it",
-    )
-    contract.require(
-        len(where.shape) == 2 and where.shape[0] == x.shape[0] and where.shape[1] > 0,
-        f"expert_idx must have shape ({x.shape[0]}, k), a row for each of x, not {where.shape}; "
-        f"pass what the gate gives",
+        x.shape[1] > 0 and where.shape[1] > 0,
+        f"x and expert_idx must have columns, not shapes {x.shape} and {where.shape}; pass some",
     )
     contract.require(
         not quantises or x.shape[1] <= MOST_QUANTISED,
@@ -258,19 +267,6 @@ def _scale(
         f"{what}, not {factors.shape}; reshape it",
     )
     return factors
-
-
-def _chosen(contract: ops.Contract, where: Operand, experts: int) -> tuple[int, ...] | None:
-    if where.array is None:
-        return None
-    numbers = where.array.ravel()
-    for expert in (int(numbers.min()), int(numbers.max())) if numbers.size else ():
-        contract.require(
-            0 <= expert < experts,
-            f"expert_idx must name experts in [0, {experts}), not {expert}; raise expert_num, or "
-            f"correct it",
-        )
-    return tuple(numbers.tolist())
 
 
 # ---- tiling: ops-transformer@c29bc10 moe/moe_init_routing_v3 ----

@@ -325,7 +325,7 @@ def _quantised(core: VectorCore, p: Problem, order: Order, coming: NDArray[np.bo
     found = core.tiles(FLOAT32, FLOATS_PER_BLOCK, "scalar", "mte3")
     smooth = core.vecin(FLOAT32, p.width) if p.scale is not None else None
     values, work = core.tile(FLOAT32, p.width), core.tile(FLOAT32, p.width)
-    largest = core.claim("ub", FLOAT32.nbytes(2))
+    largest = core.tile(FLOAT32, 2)
     reduction = Reduction(core, p.width)
 
     def quantise(x: GmView, y: GmView, scale: GmView, *factors: GmView) -> None:
@@ -340,7 +340,7 @@ def _quantised(core: VectorCore, p: Problem, order: Order, coming: NDArray[np.bo
         core.abs(work, values)
         reduction.find_largest(largest, work)
         out = found.alloc()
-        core.get_value(SCALE, largest.of(FLOAT32, 1))
+        core.get_value(SCALE, largest[:1])
         core.alu("f32_div", SCALE, SCALE, LARGEST)
         core.set_value(out[:1], SCALE)
         core.store_rows(found, out, scale)

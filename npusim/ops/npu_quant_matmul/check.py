@@ -21,6 +21,7 @@ from npusim.kernel import Product
 from npusim.ops import _vocabulary as ops
 from npusim.ops import npu_trans_quant_param
 from npusim.ops._int4_matmul import MAX_ROW
+from npusim.ops._kernel_choice import require_named
 from npusim.ops._operands import (
     INT4_PER_INT32,
     as_fractals,
@@ -29,7 +30,7 @@ from npusim.ops._operands import (
     unpacked_remedy,
 )
 from npusim.ops._support import Entries
-from npusim.ops._vocabulary import A2_A3, ATLAS_INFERENCE, Operands, Row, listed, required
+from npusim.ops._vocabulary import A2_A3, ATLAS_INFERENCE, Operands, Row, required
 
 LARGEST_INNER = 65535
 """Limit of k and of the last dimension in memory (torch_npu-npu_quant_matmul.md). It also keeps
@@ -235,24 +236,15 @@ def _group_sizes(contract: ops.Contract, x1: DType, x2: DType) -> tuple[int, int
 
 def _asked_for(contract: ops.Contract, epilogue: str, form: Form) -> Template | None:
     """The template held against the product line, the types, and the *epilogue* that they need."""
-    template = contract.value("template")
-    is_310p = contract.spec.arch == "2002"
-    own = COUPLED if is_310p else OF_FORM[form]
-    if template is None:
-        return None
-    named = [name for name in own if isinstance(template, str) and name == template]
-    if not named:
-        line = "Atlas inference" if is_310p else "Atlas A2 and Atlas A3"
-        contract.fail(
-            f"template must be {listed(own)} on {line}{WORDS[form]}, not {shown(template)}; leave "
-            f"it out to get the vendor's choice"
-        )
+    template, arch = contract.value("template"), contract.spec.arch
+    own = COUPLED if arch == "2002" else OF_FORM[form]
+    require_named(contract.op, template, own, arch=arch, when=WORDS[form])
     contract.require(
         template != "tbe_opt" or epilogue == "vector",
         f"template {template!r} can run only if vector cores make the output; pass a "
         f"pertoken_scale or output_dtype='bfloat16', or leave it out to get the vendor's choice",
     )
-    return named[0]
+    return next((name for name in own if name == template), None)
 
 
 # ---- version 3 ----
@@ -330,14 +322,10 @@ def _check_vectors(
     )
     for operand, shapes, remedy in wanted:
         if operand is not None:
-            known = listed(tuple(str(shape) for shape in shapes))
             if product.element is INT4 and operand.shape[-1:] == (product.n // INT4_PER_INT32,):
                 remedy = unpacked_remedy("x2")
-            contract.require(
-                operand.shape in shapes,
-                f"{operand.name} must have shape {known} for a product of {product.m} rows and "
-                f"{product.n} columns, not {operand.shape}; {remedy}",
-            )
+            what = f" for a product of {product.m} rows and {product.n} columns"
+            contract.require_shape(operand, *shapes, when=what, remedy=remedy)
 
 
 def _kernel_scale(
@@ -380,10 +368,7 @@ def _check_version_4(
     )
     for operand, shape in wanted:
         remedy = "reshape it" if operand.spec.size == prod(shape) else "pass as many elements"
-        contract.require(
-            operand.shape == shape,
-            f"{operand.name} must have shape {shape}, not {operand.shape}; {remedy}",
-        )
+        contract.require_shape(operand, shape, remedy=remedy)
     output = TensorSpec((m, n), str(contract.value("output_dtype")))
     if form == "msd":
         scale = fixpipe_words(contract, scale, output.element)

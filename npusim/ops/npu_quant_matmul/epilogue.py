@@ -39,7 +39,6 @@ from npusim.data.dtypes import FLOAT32, INT32
 from npusim.data.integers import align_up, ceil_div
 from npusim.devices.schema import DeviceSpec
 from npusim.kernel import (
-    ColumnVector,
     CoreSteps,
     GmView,
     GmViews,
@@ -54,6 +53,7 @@ from npusim.kernel import (
 from npusim.kernel.blocks import columns_of, output_of
 from npusim.kernel.plane import REPEAT
 from npusim.kernel.rows import pieces as row_pieces
+from npusim.ops._quant_parameters import QuantParameter
 from npusim.ops.npu_quant_matmul.check import Problem
 from npusim.ops.npu_quant_matmul.messages import Outbox, places
 from npusim.ops.npu_quant_matmul.tiling import Plan
@@ -90,10 +90,10 @@ class Epilogue:
         # Rows of a block that this core has to do with.
         max_rows = ceil_div(plan.cube.base_m, plan.vector_cores)
         width = align_up(plan.cube.base_n, REPEAT)
-        self.scale = ColumnVector.claim(core, p.scale.element, width)
+        self.scale = QuantParameter(core, p.scale, width, by_rows=True)
         self.widened = core.tile(FLOAT32, width)
         if self.late is not None:
-            self.bias = ColumnVector.claim(core, self.late.element, width)
+            self.bias = QuantParameter(core, self.late, width, by_rows=True)
         if has_token:
             padded = align_up(max_rows, 8)
             self.token = core.vecin(FLOAT32, padded)
@@ -141,7 +141,7 @@ class Epilogue:
         p = self.p
         assert p.scale is not None
         if p.has_one_scale:
-            self.scale.take_number(GmView.vector("scale", p.scale.element, 1), "scale")
+            self.scale.take_number("scale")
             self.scale.drop()
         if self.outbox is not None:
             self.outbox.prepare()

@@ -18,8 +18,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import partial
 
-import numpy as np
-
 from npusim.data.dtypes import FLOAT16, FLOAT32, INT4, INT8, UINT64
 from npusim.data.integers import align_up, ceil_div
 from npusim.devices.schema import DeviceSpec
@@ -39,13 +37,11 @@ from npusim.kernel import (
     base_tile,
     bindings,
     launch_mixed,
-    pieces,
-    sync_all,
 )
 from npusim.kernel.blocks import gm_matrix_b
 from npusim.kernel.plane import REPEAT
 from npusim.ops import _vocabulary as ops
-from npusim.ops._int4_matmul import FILLED, READ, DigitSplitter, Epilogue, ScaledGroups, digits_of
+from npusim.ops._int4_matmul import DigitSplitter, Epilogue, ScaledGroups
 from npusim.ops.npu_quant_matmul.check import Problem
 from npusim.ops.npu_quant_matmul.tiles_basic import basic_tiles
 
@@ -172,23 +168,8 @@ def _vector_core(spec: DeviceSpec, p: Problem, plan: MsdPlan, dealt: Pieces) -> 
     splitter = DigitSplitter(core, pr.k)
     core.reset_buffers()
     finish = Epilogue(core, (plan.chunk_rows, plan.cube.base_n), out, digits=True, offset=True)
-    x1, digits, cores = GmView.of("x1", INT8, pr.m, pr.k), digits_of(pr.m, pr.k), 2 * plan.block_dim
-
-    def split(number: int) -> None:
-        """Split the rows of vector core *number*; all vector cores wait for each other."""
-        splitter.prepare()
-        splitter.rows(x1, digits, number, cores)
-        core.end_stage()
-        sync_all(core, "mte3", "mte2", ALL_VECTORS, SPLIT)
-
-    def block(sums: GmView, output: GmView, offset: GmView, token: GmView, half: int) -> None:
-        """Every other piece of *output* `(rows, columns)`, from *sums* `(2 rows, columns)`."""
-        core.cross_core_wait_flag("group", "mte2", FILLED)
-        for number, (row, count) in enumerate(pieces(output.rows, plan.chunk_rows)):
-            if number % 2 == half:
-                here, both = slice(row, row + count), slice(2 * row, 2 * (row + count))
-                finish.rows(sums[both, :], output[here, :], offset, token[:, here])
-        core.cross_core_set_flag("group", "mte2", READ)
+    x1 = GmView.of("x1", INT8, pr.m, pr.k)
+    first = splitter.step(x1, 2 * plan.block_dim, -1, (ALL_VECTORS, SPLIT))
 
     # Both vector cores of a group get all of its blocks.
     both = dealt.repeated(2)
@@ -200,6 +181,4 @@ def _vector_core(spec: DeviceSpec, p: Problem, plan: MsdPlan, dealt: Pieces) -> 
         GmViews.of(GmView.vector("pertoken_scale", FLOAT32, pr.m), 0, row, 1, rows),
         both.core % 2,
     )
-    every = np.arange(cores)
-    first = Step(split, (every,), every, np.full(cores, -1))
-    return CoreSteps(core, (first, Step(block, arguments, both.core)))
+    return CoreSteps(core, (first, Step(finish.block, arguments, both.core)))

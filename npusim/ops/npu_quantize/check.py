@@ -10,6 +10,7 @@ from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT4, INT8, INT32, UI
 from npusim.data.errors import Code
 from npusim.data.tensor import Operand, Tensor, TensorSpec
 from npusim.ops import _vocabulary as ops
+from npusim.ops._row_quant import output_of
 from npusim.ops._support import Entries
 from npusim.ops._vocabulary import (
     A2_A3,
@@ -20,8 +21,6 @@ from npusim.ops._vocabulary import (
     present,
     same_shape_remedy,
 )
-
-__all__ = ["SUPPORT", "Problem", "check"]
 
 TARGETS = {"qint8": INT8, "quint8": UINT8, "int32": INT32, "qint32": INT32, "quint4x2": INT4}
 Scaling = Literal["tensor", "column", "row"]
@@ -108,14 +107,8 @@ def _check_multiply(contract: ops.Contract, x: Operand, target: DType, axis: int
     position = rank - 2 if axis == -2 else rank - 1
     _check_scale_shape(contract, x, s, position)
     z = _zero_points(contract, s)
-    output = TensorSpec(x.shape, "int8")
-    if target is INT4:
-        contract.require(
-            x.shape[-1] % 8 == 0,
-            f"the last dimension of input must be a multiple of 8 with dtype='quint4x2', "
-            f"not {x.shape[-1]}; pad it, and scales and zero_points along it",
-        )
-        output = TensorSpec((*x.shape[:-1], x.shape[-1] // 8), "int32")
+    remedy = "pad it, and scales and zero_points along it"
+    output = output_of(contract, x, target, "dtype='quint4x2'", remedy)
     s, z = s.cast_to(x.element), z.cast_to(x.element) if z else None
     return _problem(x, s, z, target, False, position, output)
 

@@ -20,8 +20,6 @@ from npusim.ops._quant_parameters import QuantParameter
 from npusim.ops.npu_quantize.check import Problem
 from npusim.ops.npu_quantize.tiling import SCALE_CHUNK, Plan, least_columns, pitch_columns
 
-__all__ = ["build"]
-
 
 def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
     """For each piece of columns of a rectangle its parameters, then piece after piece of rows."""

@@ -11,8 +11,6 @@ from npusim.kernel.rows import balanced, pieces
 from npusim.ops import _vocabulary as ops
 from npusim.ops.npu_quantize.check import Problem
 
-__all__ = ["SCALE_CHUNK", "Plan", "least_columns", "pitch_columns", "tile"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan(ops.Plan):

@@ -55,12 +55,11 @@ from npusim.kernel import (
     Block,
     GmView,
 )
+from npusim.kernel.rows import whole_blocks
 from npusim.ops import _rms_norm as norm
 from npusim.ops import _vocabulary as ops
 from npusim.ops._torch import Result
 from npusim.ops.npu_rms_norm.templates import TEMPLATES
-
-__all__ = ["OPERATOR", "build", "check", "oracle", "tile"]
 
 # ---- what is accepted ----
 
@@ -125,7 +124,7 @@ def _templates(
     """Which templates take rows of *x*, and how."""
     machine, element = norm.Machine.of(spec), norm.element_of(x)
     is_mixed, columns = norm.element_of(gamma) is not element, prod(gamma.shape)
-    padded, rows = norm.whole_blocks(columns, element), prod(x.shape) // columns
+    padded, rows = whole_blocks(columns, element), prod(x.shape) // columns
     whole = single = WHOLE_ROW_FLOAT32 if element is FLOAT32 else WHOLE_ROW
     piece = min(columns, MIXED_PIECE) if is_mixed else _piece_columns(columns, whole)
     row_bytes = MERGED_BYTES * padded + (MERGED_ROW_BYTES_MIXED if is_mixed else MERGED_ROW_BYTES)

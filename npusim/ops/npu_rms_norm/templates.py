@@ -6,15 +6,15 @@ from math import prod
 
 from npusim.data.tensor import Operand
 from npusim.kernel import FLOAT32, FLOATS_PER_BLOCK, FLOATS_PER_REPEAT, GmView, Local
+from npusim.kernel.rows import whole_blocks
 from npusim.ops import _rms_norm as norm
+from npusim.ops._rms_norm.core import NormCore, RootsOfRows, block_of
 from npusim.ops._row_quant import repeat_block
-
-__all__ = ["TEMPLATES"]
 
 SMALL_ROWS, SMALL_INNER_ROWS = 512, 8
 
 
-def _is_small(core: norm.NormCore, p: norm.Problem) -> bool:
+def _is_small(core: NormCore, p: norm.Problem) -> bool:
     """Whether merge_n applies 1 / root and gamma by strides (rms_norm_tiling.cpp).
 
     All of 16 bits, `(rows <= 512, n)` or `(m <= 512, k <= 8, n)`, gamma of one dimension.
@@ -25,7 +25,7 @@ def _is_small(core: norm.NormCore, p: norm.Problem) -> bool:
     return core.is_310p or (is_few and is_half and len(p.gamma.shape) == 1)
 
 
-def merge_n(core: norm.NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kernel:
+def merge_n(core: NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kernel:
     """Rows begin at whole blocks of x in the buffer, and what fills them up is 0.
 
     With few rows 1 / root of each is applied by strides, and so is gamma; else both are copied into
@@ -35,7 +35,7 @@ def merge_n(core: norm.NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kerne
     ops-nn@e5c3fa9 norm/rms_norm/op_kernel/rms_norm_merge_n.h; asc-devkit, DK
     impl/adv_api/detail/pad/broadcast, for BroadCast.
     """
-    dtype, rows, pitch = p.x.element, plan.row_step, norm.whole_blocks(p.columns, p.x.element)
+    dtype, rows, pitch = p.x.element, plan.row_step, whole_blocks(p.columns, p.x.element)
     is_small = _is_small(core, p)
     x_in, y_out = core.vecin(dtype, rows * pitch), core.vecout(dtype, rows * pitch)
     roots_out = core.vecout(FLOAT32, rows)
@@ -82,11 +82,11 @@ def merge_n(core: norm.NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kerne
         core.store_rows(roots_out, kept, rstd)
         core.store(y_out, out, output, pitch)
 
-    return begin, group
+    return norm.Kernel(group, begin)
 
 
 def _fetch_in_float32(
-    core: norm.NormCore, wide: Local, vector: Operand, work: Local, columns: int
+    core: NormCore, wide: Local, vector: Operand, work: Local, columns: int
 ) -> None:
     """Load *vector* for good to fp32 *wide*, whose first *columns* it fills, by way of *work*."""
     loaded = wide if vector.element is FLOAT32 else work.as_dtype(vector.element)
@@ -95,21 +95,21 @@ def _fetch_in_float32(
         core.cast(wide[:columns], loaded[:columns])
 
 
-def _repeat_row(core: norm.NormCore, plane: Local, pitch: int) -> None:
+def _repeat_row(core: NormCore, plane: Local, pitch: int) -> None:
     """The first row of *plane* `(rows, pitch)` to all others."""
     with core.independent():
         for start in range(pitch, plane.count, pitch):
             core.copy(plane[start : start + pitch], plane[:pitch])
 
 
-def _spread_roots(core: norm.NormCore, roots: Local, lanes: Local) -> Local:
+def _spread_roots(core: NormCore, roots: Local, lanes: Local) -> Local:
     """Each of *roots* to a block of *lanes*: a repeat of Brcb, where one for eight would do."""
     blocks = lanes[: roots.count * FLOATS_PER_REPEAT]
     core.brcb(blocks, roots.as_dtype(FLOAT32, roots.count * FLOATS_PER_BLOCK))
     return blocks
 
 
-def _repeat_roots(core: norm.NormCore, plane: Local, roots: Local, lanes: Local) -> None:
+def _repeat_roots(core: NormCore, plane: Local, roots: Local, lanes: Local) -> None:
     """Each of *roots* to its row of *plane*; that of one row goes by way of the scalar unit."""
     if roots.count == 1:
         core.read_root(roots)
@@ -120,15 +120,15 @@ def _repeat_roots(core: norm.NormCore, plane: Local, roots: Local, lanes: Local)
     with core.independent():
         for row in range(roots.count):
             here = plane[row * pitch : (row + 1) * pitch]
-            repeat_block(core, here, norm.block_of(lanes, row))
+            repeat_block(core, here, block_of(lanes, row))
 
 
 class OneRow:
     """Buffers of a row, or of a piece of one, all of them single; and what becomes of it."""
 
-    def __init__(self, core: norm.NormCore, p: norm.Problem, plan: norm.Plan) -> None:
+    def __init__(self, core: NormCore, p: norm.Problem, plan: norm.Plan) -> None:
         self.core, dtype = core, p.x.element
-        self.columns = norm.whole_blocks(plan.column_step, dtype)
+        self.columns = whole_blocks(plan.column_step, dtype)
         self.in_x = plan.template == "single_row"
         """Whether squares come where the row itself was."""
         self.x_in = core.vecin(FLOAT32 if self.in_x else dtype, self.columns)
@@ -180,7 +180,7 @@ class OneRow:
         core.store(self.y_out, out, output)
 
 
-def normal(core: norm.NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kernel:
+def normal(core: NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kernel:
     """A row at a time; the next one is loaded once the sum of this one is known.
 
     So it is on its way while this one is scaled and stored. gamma stays in the buffer; single_row
@@ -191,7 +191,7 @@ def normal(core: norm.NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kernel
     row = OneRow(core, p, plan)
     gamma = core.tile(p.gamma.element, row.columns)
     total = core.blocks()[:1]
-    roots = norm.RootsOfRows(core, plan.row_step)
+    roots = RootsOfRows(core, plan.row_step)
 
     def begin() -> None:
         core.fetch(gamma, norm.vector_of(p.gamma))
@@ -206,10 +206,10 @@ def normal(core: norm.NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kernel
             row.scale(gamma, output[here])
         roots.store(kept, rstd)
 
-    return begin, group
+    return norm.Kernel(group, begin)
 
 
-def split_d(core: norm.NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kernel:
+def split_d(core: NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kernel:
     """Rows in pieces, loaded twice.
 
     First the sums of up to 64 rows, which the scalar unit adds up piece by piece; then 1 / root of
@@ -223,7 +223,7 @@ def split_d(core: norm.NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kerne
     # A block for the sum of each piece.
     partials = core.blocks(len(parts))
     sums, ones = core.tile(FLOAT32, plan.row_step), core.tile(FLOAT32, plan.row_step)
-    roots_out = norm.RootsOfRows(core, plan.row_step, "vector")
+    roots_out = RootsOfRows(core, plan.row_step, "vector")
 
     def group(x: GmView, output: GmView, rstd: GmView) -> None:
         for index in range(x.rows):
@@ -253,15 +253,15 @@ def split_d(core: norm.NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kerne
         for index, part in enumerate(parts):
             if index == last:
                 _add_to_sum(core, partials, range(last))
-            row.sum_squares(norm.block_of(partials, index)[:1], x[:, part])
+            row.sum_squares(block_of(partials, index)[:1], x[:, part])
             if row.is_wide:
                 row.x_in.free(row.values)
         _add_to_sum(core, partials, range(last, last + 1))
 
-    return None, group
+    return norm.Kernel(group)
 
 
-def _add_to_sum(core: norm.NormCore, partials: Local, indices: range) -> None:
+def _add_to_sum(core: NormCore, partials: Local, indices: range) -> None:
     """Add blocks *indices* of *partials* to register `sum`, which begins with the first of all."""
     if not indices:
         return
@@ -269,7 +269,7 @@ def _add_to_sum(core: norm.NormCore, partials: Local, indices: range) -> None:
     if indices[0] == 0:
         core.alu("add", "sum", 0)
     for index in indices:
-        core.get_value("part", norm.block_of(partials, index)[:1])
+        core.get_value("part", block_of(partials, index)[:1])
         core.alu("f32_add", "sum", "sum", "part")
 
 

@@ -11,11 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, DType
-from npusim.data.integers import align_up
 from npusim.data.tensor import Operand, TensorSpec
 from npusim.devices.schema import DeviceSpec
-from npusim.isa import BLOCK_BYTES
 from npusim.kernel import share
+from npusim.kernel.rows import whole_blocks
 from npusim.ops import _vocabulary as ops
 from npusim.ops._vocabulary import A2_A3, alike
 
@@ -78,6 +77,7 @@ SUPPORT = tuple(
         tuple(dict.fromkeys((dtype, FLOAT32))),
         *("r1", "r2"),
         on=A2_A3,
+        shapes={"r1": "*lines", "r2": "*lines"},
         self=dtype,
         rotary_mode=MODES,
     )
@@ -98,10 +98,6 @@ def check(contract: ops.Contract) -> Problem:
         width % 2 == 0 and width <= MAX_WIDTH,
         f"self must have an even last dimension of at most {MAX_WIDTH}, not {width}; "
         f"cut vectors into parts that turn by themselves",
-    )
-    contract.require(
-        sin.shape == cos.shape,
-        f"r2 must have the shape of r1, {cos.shape}, not {sin.shape}; pass both for the same lines",
     )
     is_interleaved = mode == INTERLEAVE
     axes = _axes(x.shape, cos.shape, is_interleaved=is_interleaved)
@@ -199,11 +195,6 @@ class InterleavedPlan(Plan):
     head_step: int
 
 
-def block_pitch(dtype: DType, width: int) -> int:
-    """Elements from one vector, or half of one, to the next in the buffer: whole blocks."""
-    return align_up(dtype.nbytes(width), BLOCK_BYTES) * 8 // dtype.bits
-
-
 def tile(spec: DeviceSpec, p: Problem) -> Plan:
     """Lines are dealt out evenly; as many are loaded together as the buffers hold."""
     if p.is_interleaved:
@@ -213,7 +204,7 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
     buffers = HALF_BUFFERS if dtype.bits == 16 else FLOAT_BUFFERS
     room = (spec.cores[spec.vector_kinds[0]].usable_bytes("ub") - KEPT_BYTES) // buffers
     lines = tuple(len(share(p.axes.lines, cores, core)) for core in range(cores))
-    step = room // dtype.nbytes(2 * block_pitch(dtype, p.width // 2))
+    step = room // dtype.nbytes(2 * whole_blocks(p.width // 2, dtype))
     return Plan(block_dim=cores, lines_of_core=lines, line_step=min(step, lines[0]))
 
 
@@ -225,7 +216,7 @@ def _interleaved(spec: DeviceSpec, p: Problem) -> InterleavedPlan:
     cores = min(p.axes.lines, len(spec.vector_cores))
     lines = tuple(len(share(p.axes.lines, cores, core)) for core in range(cores))
     dtype, batches, heads = p.x.element, p.axes.outer.count, p.axes.inner.count
-    pitch = block_pitch(dtype, p.width)
+    pitch = whole_blocks(p.width, dtype)
     # x, cosines and result of its type; then all of them, or what is looked up, as float32.
     vector_bytes = 3 * dtype.nbytes(pitch) + FLOAT32.nbytes(pitch) * (3 if dtype.bits == 16 else 1)
     place_bytes = FLOAT32.nbytes(pitch)

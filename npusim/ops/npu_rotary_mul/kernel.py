@@ -21,12 +21,12 @@ from npusim.data.dtypes import FLOAT32, INT32
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import FLOATS_PER_REPEAT, Local
 from npusim.kernel import Block, GmView, GmViews, Step, TileQueue, VectorCore, pieces
+from npusim.kernel.rows import whole_blocks
+from npusim.kernel.sequences import BY_SCALAR, count_on
 from npusim.kernel.steps import Integers
 from npusim.ops._rotary import exchange, negate_left
-from npusim.ops.npu_rotary_mul.check import InterleavedPlan, Plan, Problem, block_pitch
+from npusim.ops.npu_rotary_mul.check import InterleavedPlan, Plan, Problem
 
-BY_SCALAR = 8
-"""Places that the scalar unit writes; the others follow by additions (the kernel)."""
 PLACE, MINUS_ONE = "place", "minus_one"
 """Registers."""
 
@@ -94,7 +94,7 @@ class Halves:
 
     def __init__(self, core: VectorCore, p: Problem, plan: Plan) -> None:
         self.core, dtype = core, p.x.element
-        self.half = block_pitch(dtype, p.width // 2)
+        self.half = whole_blocks(p.width // 2, dtype)
         self.line = 2 * self.half
         count = plan.line_step * self.line
         self.x, self.cos, self.sin = (core.vecin(dtype, count, 2) for _ in range(3))
@@ -223,7 +223,7 @@ class Neighbours:
 
     def __init__(self, core: VectorCore, p: Problem, plan: InterleavedPlan) -> None:
         self.core, self.p, self.dtype = core, p, p.x.element
-        self.pitch = block_pitch(self.dtype, p.width)
+        self.pitch = whole_blocks(p.width, self.dtype)
         heads = min(plan.head_step, p.axes.inner.count)
         batches = min(plan.batch_step, p.axes.outer.count)
         count = batches * plan.line_step * heads * self.pitch
@@ -240,15 +240,12 @@ class Neighbours:
 
     def begin(self) -> None:
         """Where the neighbour of each element of a line is, in bytes; and -1 and 1 in turn."""
-        core, places, known = self.core, self.places, BY_SCALAR
-        for number in range(known):
+        core, places = self.core, self.places
+        for number in range(BY_SCALAR):
             core.alu("add", PLACE, FLOAT32.nbytes(number ^ 1))
             core.set_value(places[number : number + 1], PLACE)
         core.sync("scalar", "vector")
-        while known < places.count:
-            more = min(known, places.count - known)
-            core.add(places.at(known, more), places[:more], FLOAT32.nbytes(known))
-            known += more
+        count_on(core, places, BY_SCALAR, FLOAT32.nbytes(1))
         core.duplicate(self.signs, 1.0)
         core.sync("vector", "scalar")
         core.alu("add", MINUS_ONE, -1.0)

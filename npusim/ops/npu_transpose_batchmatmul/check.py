@@ -54,11 +54,7 @@ def check(contract: ops.Contract) -> Problem:
     if w.spec.layout == "ND":
         # torch_npu makes a view contiguous.
         w = replace(w, spec=replace(w.spec, transposed=False))
-    for operand in (x, w):
-        contract.require(
-            0 not in operand.shape,
-            f"{operand.name} must not be empty, not of shape {operand.shape}; leave the call out",
-        )
+    contract.require_filled(x, w)
     contract.optional("bias")
     of_x = _order(contract, "perm_x1", (PLAIN, TURNED), PLAIN)
     of_w = _order(contract, "perm_x2", (PLAIN, SWAPPED), PLAIN)
@@ -149,11 +145,9 @@ def _words(contract: ops.Contract, product: Product, slices: int) -> Operand | N
     if words is None:
         return None
     columns = product.matrices * product.n
-    contract.require(
-        words.shape == (columns,),
-        f"scale must have shape ({columns},), a word for each head and column, not {words.shape}; "
-        f"{'reshape it' if words.spec.size == columns else 'pass as many'}",
-    )
+    remedy = "reshape it" if words.spec.size == columns else "pass as many"
+    what = ", a word for each head and column"
+    contract.require_shape(words, (columns,), when=what, remedy=remedy)
     contract.require(
         slices == 1, f"batch_split_factor must be 1 with a scale, not {slices}; pass 1"
     )

@@ -28,6 +28,7 @@ from npusim.kernel import (
 )
 from npusim.kernel.blocks import gm_matrix_b
 from npusim.kernel.launch import launch
+from npusim.kernel.tiles import whole_steps
 from npusim.ops import _vocabulary as ops
 from npusim.ops._base_tiles import diagonal_tiles
 from npusim.ops.npu_transpose_batchmatmul.check import Problem
@@ -81,7 +82,7 @@ def tiles_of(spec: DeviceSpec, p: Problem) -> CubeTiles:
         min(max(1, align_down(room // 2 // pr.element.nbytes(side * base_k), 4) // 2), pieces)
         for side in (bm, bn)
     )
-    step_a, step_b = _multiples(step_a, step_b)
+    step_a, step_b = whole_steps(step_a, step_b)
     return _dealt(
         pr,
         core,
@@ -95,13 +96,6 @@ def tiles_of(spec: DeviceSpec, p: Problem) -> CubeTiles:
             l2_n=1,
         ),
     )
-
-
-def _multiples(step_a: int, step_b: int) -> Pair:
-    """The longer step cut to a multiple of the shorter one."""
-    if step_a > step_b:
-        return step_a // step_b * step_b, step_b
-    return step_a, step_b // step_a * step_a
 
 
 def _dealt(pr: Product, core: Core, cube: CubeTiles) -> CubeTiles:

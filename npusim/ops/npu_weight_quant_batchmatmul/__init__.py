@@ -93,7 +93,8 @@ MODULES = {
     ("msd", "multicore_hp"): "msd_multicore",
     ("msd", "split_k"): "msd_split_k",
     ("msd", "per_group"): "msd_per_group",
-    ("nz_splitk", ""): "split_k",
+    ("split_k", ""): "shared_k",
+    ("nz_splitk", ""): "shared_k",
 }
 """Template and form -> the module of the kernel; the others bear their template's name."""
 

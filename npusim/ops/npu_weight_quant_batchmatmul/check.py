@@ -11,7 +11,7 @@ from math import prod
 import numpy as np
 
 from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT8, INT32, INT64, DType
-from npusim.data.errors import Code, shown
+from npusim.data.errors import Code
 from npusim.data.integers import ceil_div
 from npusim.data.tensor import LAYOUTS, Operand, TensorSpec
 from npusim.ops import _vocabulary as ops
@@ -33,15 +33,19 @@ IDENTITY = Operand("identity", TensorSpec((32, 32), "int8"), np.eye(32, dtype=np
 """A constant of the fixpipe kernel, which moves the weight through the cube."""
 
 
+TWO = (2, 2)
+"""Dimensions of a matrix."""
+
+
 def _row(x: DType, scale: DType, offset: DType, bias: DType, *, quantises: bool = True) -> Row:
-    """A row of Atlas A2 and A3; x may be FRACTAL_NZ only to be refused with what to do."""
+    """A row of Atlas A2 and A3."""
     more: Entries = {}
     if quantises:
         more = {"quant_scale": (FLOAT32, INT64), "quant_offset": FLOAT32}
     return Row(
         on=A2_A3,
-        x=Operands((x,), LAYOUTS),
-        weight=Operands((INT8, INT32), LAYOUTS),
+        x=Operands((x,), ranks=TWO),
+        weight=Operands((INT8, INT32), LAYOUTS, TWO),
         antiquant_scale=scale,
         antiquant_offset=offset,
         bias=bias,
@@ -55,8 +59,8 @@ SUPPORT = (
     _row(BFLOAT16, BFLOAT16, BFLOAT16, FLOAT32),
     Row(
         on=ATLAS_INFERENCE,
-        x=Operands((FLOAT16,), LAYOUTS),
-        weight=Operands((INT8,), LAYOUTS),
+        x=Operands((FLOAT16,), ranks=TWO),
+        weight=Operands((INT8,), LAYOUTS, TWO),
         antiquant_scale=FLOAT16,
         antiquant_offset=FLOAT16,
         bias=FLOAT16,
@@ -76,9 +80,6 @@ def check(contract: Contract) -> Problem:
     contract.require(
         inner in (0, 1), f"inner_precise must be 0 or 1, not {inner}; 0 is precise, 1 is fast"
     )
-    template = contract.value("template")
-    if template is not None and not isinstance(template, str):
-        contract.fail(f"template must be a name or None, not {shown(template)}; leave it out")
     if contract.spec.series in ATLAS_INFERENCE:
         # aclnn turns an ND weight into FRACTAL_NZ of its transpose for the kernel of 310P.
         weight = as_fractals(weight)
@@ -98,7 +99,7 @@ def check(contract: Contract) -> Problem:
         deterministic=contract.boolean("deterministic"),
     )
     _check_combination(contract, traits)
-    choice = choose(traits, contract.spec, template)
+    choice = choose(traits, contract.spec, contract.value("template"))
     constant = IDENTITY if choice.template == "fixpipe" else None
     return Problem(
         inputs=ops.present(x, weight, scale, offset, quant, bias, constant),
@@ -121,19 +122,7 @@ def check(contract: Contract) -> Problem:
 
 def _sizes(contract: Contract, x: Operand, weight: Operand) -> tuple[int, int, int]:
     """m, k and n; an int32 of the weight counts as eight int4."""
-    for operand in (x, weight):
-        contract.require(
-            len(operand.shape) == 2,
-            f"{operand.name} must have two dimensions, not shape {operand.shape}; reshape it",
-        )
-        contract.require(
-            0 not in operand.shape,
-            f"{operand.name} must not be empty, not shape {operand.shape}; leave the call out",
-        )
-    contract.require(
-        x.spec.layout == "ND",
-        "x must have layout ND, not FRACTAL_NZ; pass it through npu_format_cast(..., 2)",
-    )
+    contract.require_filled(x, weight)
     m, k = x.shape
     rows, n = weight.shape
     remedy = "pass its transpose" if n == k else "pass it as (k, n)"
@@ -238,14 +227,10 @@ def _require_shape(
     shapes: tuple[tuple[int, ...], ...],
     remedy: str | None = None,
 ) -> None:
-    wanted = listed(tuple(str(shape) for shape in dict.fromkeys(shapes)))
     if remedy is None:
         fits = operand.spec.size in {prod(shape) for shape in shapes}
         remedy = "reshape it" if fits else "pass one value, or one for each column"
-    contract.require(
-        operand.shape in shapes,
-        f"{operand.name} must have shape {wanted}, not {operand.shape}; {remedy}",
-    )
+    contract.require_shape(operand, *shapes, remedy=remedy)
 
 
 def _quant(contract: Contract, n: int) -> tuple[Operand | None, bool]:

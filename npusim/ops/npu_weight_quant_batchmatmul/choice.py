@@ -16,9 +16,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from npusim.data.errors import Code, OpError, shown
+from npusim.data.errors import Code, OpError
 from npusim.data.integers import align_up, ceil_div
 from npusim.devices.schema import DeviceSpec
+from npusim.ops._digits import EIGHT_BITS, FOUR_BITS, Scheme
+from npusim.ops._kernel_choice import require_able, require_named
 
 OP = "npu_weight_quant_batchmatmul"
 Template = Literal["split_k", "msd_group", "msd", "nz_splitk", "custom", "fixpipe", "weight_nz"]
@@ -64,6 +66,23 @@ def k_cores(f: CallTraits, aic: int) -> int:
     return ceil_div(f.k, k_step(f, aic))
 
 
+MAX_BLOCK_K, MAX_BLOCKS = 12288, 6
+"""Of msd split_k."""
+
+
+def block_k(f: CallTraits) -> int:
+    """How much of k is scaled by one largest magnitude in msd split_k (*_msd_tiling.cpp)."""
+    unit = 64 if not f.trans_weight else 512 if f.weight == "int8" else 1024
+    first = 4 if f.k // f.n >= 30 and not f.trans_weight else 1
+    depths = [align_up(ceil_div(f.k, blocks), unit) for blocks in range(first, MAX_BLOCKS + 1)]
+    return next((depth for depth in depths if depth <= MAX_BLOCK_K), depths[-1])
+
+
+def scheme_of(f: CallTraits) -> Scheme:
+    """Digits have the type of the weight, for the cube multiplies one by the other."""
+    return EIGHT_BITS if f.weight == "int8" else FOUR_BITS
+
+
 @dataclass(frozen=True, slots=True)
 class Choice:
     """A template, its form where it has several, and one line that says why."""
@@ -74,30 +93,19 @@ class Choice:
     reason: str
 
 
-def choose(f: CallTraits, spec: DeviceSpec, template: str | None = None) -> Choice:
+def choose(f: CallTraits, spec: DeviceSpec, template: object = None) -> Choice:
     """Choose as the vendor does, or take *template*; raises OpError if nothing, or not it, can."""
-    is_310p, every = spec.arch == "2002", get_args(Template)
-    own: tuple[Template, ...] = every[-1:] if is_310p else every[:-1]
+    every = get_args(Template)
+    own: tuple[Template, ...] = every[-1:] if spec.arch == "2002" else every[:-1]
+    require_named(OP, template, own, arch=spec.arch)
     missing = ""
     for name in own:
+        if name == template:
+            require_able(OP, name, unmet(name, f, spec))
+            return Choice(name, _form(name, f), "asked for")
         missing = next(unmet(name, f, spec), "")
         if template is None and not missing and (reason := _preference(name, f)):
             return Choice(name, _form(name, f), reason)
-        if template == name and not missing:
-            return Choice(name, _form(name, f), "asked for")
-        if template == name:
-            raise OpError(
-                Code.INVALID_PARAMETER,
-                f"{OP}: template {template!r} can run only if {missing}; "
-                f"leave it out to get the vendor's choice",
-            )
-    if template is not None:
-        line = "Atlas inference" if is_310p else "Atlas A2 and Atlas A3"
-        raise OpError(
-            Code.INVALID_PARAMETER,
-            f"{OP}: template must be one of {', '.join(own)} on {line}, not {shown(template)}; "
-            f"leave it out to get the vendor's choice",
-        )
     raise OpError(
         Code.UNSUPPORTED,
         f"{OP}: no kernel takes the call, the last one, {own[-1]}, only if {missing}; change that",

@@ -17,15 +17,22 @@ from warnings import catch_warnings, simplefilter
 import numpy as np
 
 from npusim import devices
-from npusim.data.dtypes import BFLOAT16, FLOAT16, Array, cast
+from npusim.data.dtypes import FLOAT16, Array, cast
 from npusim.data.errors import DocumentWarning
-from npusim.data.integers import align_up, ceil_div
 from npusim.data.tensor import Operand, is_transposed
+from npusim.ops._digits import away, fitted, pair_sum
 from npusim.ops._int4_matmul import unpacked
 from npusim.ops._matmul_oracle import cube_product, exact_int, fixpipe_int8, scale_of_words
 from npusim.ops._vocabulary import Contract, Given
 from npusim.ops.npu_weight_quant_batchmatmul.check import SUPPORT, check
-from npusim.ops.npu_weight_quant_batchmatmul.choice import OP, CallTraits, Choice, k_step
+from npusim.ops.npu_weight_quant_batchmatmul.choice import (
+    OP,
+    CallTraits,
+    block_k,
+    k_step,
+    scheme_of,
+)
+from npusim.ops.npu_weight_quant_batchmatmul.problem import Problem
 
 F32 = np.float32
 DEFAULT = "ascend910b2"
@@ -39,14 +46,18 @@ def oracle(given: Given) -> Array:
     """
     call = Inputs.of(given)
     with np.errstate(all="ignore"):
-        y = TEMPLATES[call.choice.template, call.choice.form](call)
-        return call.round_to_x(y) if call.choice.template in ("msd", "msd_group") else y
+        choice = call.p.choice
+        y = TEMPLATES[choice.template, choice.form](call)
+        return call.round_to_x(y) if choice.template in ("msd", "msd_group") else y
 
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
     """The elements of a call in plain layouts, and which kernel takes it."""
 
+    given: Given
+    p: Problem
+    cube_cores: int
     x: Array
     """`(m, k)`, fp16 or bf16."""
     weight: Array
@@ -56,13 +67,9 @@ class Inputs:
     offset: Array | None
     """`(groups, n)`, fp16, bf16 or int32."""
     quant: Array | None
-    """`(n,)` int64."""
+    """`(1, n)` int64."""
     bias: Array | None
-    """`(n,)` float32."""
-    traits: CallTraits
-    choice: Choice
-    cube_cores: int
-    given: Given
+    """`(1, n)` float32."""
 
     @staticmethod
     def of(given: Given) -> Inputs:
@@ -71,29 +78,29 @@ class Inputs:
         with catch_warnings():
             simplefilter("ignore", DocumentWarning)
             p = check(Contract(OP, spec, arguments=given.arguments, support=SUPPORT))
-        weight, n = np.asarray(given.weight), p.traits.n
+        weight = np.asarray(given.weight)
         if weight.dtype == np.int32:
             weight = unpacked(weight, is_transposed(given.weight))
-
-        def spread(operand: Operand) -> Array:
-            """One value, `(n,)` or `(groups, n)` as `(groups, n)`."""
-            array = np.asarray(operand.array)
-            if array.size == 1:
-                return np.full((1, n), array.reshape(())[()], array.dtype)
-            return array.reshape(-1, n)
-
         return Inputs(
+            given,
+            p,
+            spec.cores["aic"].count if "aic" in spec.cores else 0,
             np.asarray(given.x),
             weight,
-            spread(p.antiquant_scale),
-            None if p.antiquant_offset is None else spread(p.antiquant_offset),
-            None if p.quant_scale is None else spread(p.quant_scale)[0],
-            None if p.bias is None else spread(p.bias)[0].astype(F32),
-            p.traits,
-            p.choice,
-            spec.cores["aic"].count if "aic" in spec.cores else 0,
-            given,
+            _spread(p.antiquant_scale, p),
+            None if p.antiquant_offset is None else _spread(p.antiquant_offset, p),
+            None if p.quant_scale is None else _spread(p.quant_scale, p),
+            None if p.bias is None else _spread(p.bias, p).astype(F32),
         )
+
+    @property
+    def traits(self) -> CallTraits:
+        return self.p.traits
+
+    @property
+    def is_half(self) -> bool:
+        """Whether x is fp16."""
+        return self.p.x.element is FLOAT16
 
     def half(self, values: Array) -> Array:
         """float32 *values* rounded to fp16, ties to even."""
@@ -105,8 +112,9 @@ class Inputs:
 
     def round_to_x(self, values: Array) -> Array:
         """float32 *values* rounded to the type of x, ties away from zero (CAST_ROUND)."""
-        target, spec = FLOAT16 if self.x.dtype == np.float16 else BFLOAT16, self.given.spec
-        return cast(values, target, "round", "inf_nan" if spec is None else spec.half_overflow)
+        spec = self.given.spec
+        overflow = "inf_nan" if spec is None else spec.half_overflow
+        return cast(values, self.p.x.element, "round", overflow)
 
     def per_row(self, parameter: Array) -> Array:
         """Scale or offset `(groups, n)` for each of the weight's k rows: `(k or 1, n)`, float32."""
@@ -124,27 +132,33 @@ class Inputs:
         return np.zeros((self.traits.m, self.traits.n), F32)
 
 
+def _spread(operand: Operand, p: Problem) -> Array:
+    """One value, `(n,)` or `(groups, n)` as `(groups, n)`."""
+    array, n = np.asarray(operand.array), p.traits.n
+    return np.full((1, n), array.reshape(())) if array.size == 1 else array.reshape(-1, n)
+
+
 # ---- templates that dequantise the weight and multiply floats ----
 
 
-def half_chain(call: Inputs) -> Array:
-    """Weight plus offset, times scale, each rounded to fp16."""
-    weight = call.weight.astype(F32)
+def dequantised(call: Inputs, *, in_half: bool = True, scaled: bool = True) -> Array:
+    """Weight plus offset, times scale if *scaled*, in the type of x.
+
+    The sum is rounded to fp16 if *in_half*, as a bf16 offset is before; else it is one of fp32.
+    """
+    value = call.weight.astype(F32)
     if call.offset is not None:
-        weight = call.half(weight + call.per_row(call.offset)).astype(F32)
-    return call.half(weight * call.per_row(call.scale))
+        offset = call.per_row(call.offset)
+        if in_half and not call.is_half:
+            offset = call.half(offset).astype(F32)
+        value = value + offset
+        value = call.half(value).astype(F32) if in_half else value
+    return call.to_x(value * call.per_row(call.scale) if scaled else value)
 
 
 def custom(call: Inputs) -> Array:
     """`(m, n)` in the type of x, or int8 with a quant_scale."""
-    if call.x.dtype == np.float16:
-        weight = half_chain(call)
-    else:
-        value = call.weight.astype(F32)
-        if call.offset is not None:
-            value = value + call.per_row(call.offset)
-        weight = call.to_x(value * call.per_row(call.scale))
-    y = call.cube(weight, bias=call.bias)
+    y = call.cube(dequantised(call, in_half=call.is_half), bias=call.bias)
     return call.to_x(y) if call.quant is None else fixpipe_int8(y, call.quant)
 
 
@@ -157,18 +171,9 @@ def fixpipe(call: Inputs) -> Array:
     return call.half(call.cube(weight, bias=call.bias))
 
 
-def weight_nz(call: Inputs) -> Array:
-    """`(m, n)` fp16, on 310P."""
-    return call.half(call.cube(half_chain(call), bias=call.bias))
-
-
 def split_k(call: Inputs) -> Array:
     """`(m, n)` bf16: the groups' products are added one after the other, ascending."""
-    assert call.offset is not None
-    offset = call.half(call.per_row(call.offset)).astype(F32)
-    value = call.half(call.weight.astype(F32) + offset).astype(F32)
-    weight = call.to_x(value * call.per_row(call.scale))
-    return call.to_x(_in_steps(call, weight, call.traits.group_size))
+    return call.to_x(_in_steps(call, dequantised(call), call.traits.group_size))
 
 
 def nz_splitk(call: Inputs) -> Array:
@@ -178,24 +183,13 @@ def nz_splitk(call: Inputs) -> Array:
     cores, of bf16, or with a bias, is rounded by a vector core with ties away from zero; else the
     fixpipe rounds, ties to even.
     """
-    f, is_half = call.traits, call.x.dtype == np.float16
-    if is_half:
-        weight = half_chain(call)
-    else:
-        value = call.weight.astype(F32)
-        if call.offset is not None:
-            offset = call.half(call.offset.astype(F32)).astype(F32)
-            value = call.half(value + offset).astype(F32)
-        weight = call.to_x(value)
-    step = k_step(f, call.cube_cores)
-    if is_half and step >= f.k and call.bias is None:
+    weight, step = dequantised(call, scaled=call.is_half), k_step(call.traits, call.cube_cores)
+    if call.is_half and step >= call.traits.k and call.bias is None:
         return call.to_x(call.cube(weight))
     y = _in_steps(call, weight, step)
-    if not is_half:
+    if not call.is_half:
         y = y * call.scale.astype(F32)
-    if call.bias is not None:
-        y = y + call.bias
-    return call.round_to_x(y)
+    return call.round_to_x(y if call.bias is None else y + call.bias)
 
 
 def _in_steps(call: Inputs, weight: Array, step: int) -> Array:
@@ -209,64 +203,9 @@ def _in_steps(call: Inputs, weight: Array, step: int) -> Array:
 # ---- x written in digits ----
 
 
-@dataclass(frozen=True, slots=True)
-class Digits:
-    """The factors of a split, and what each digit is multiplied by to undo them, in fp32.
-
-    A row of x, divided by its largest magnitude, is in [-1, 1]. It is multiplied by a factor and
-    rounded to a whole number, the first digit; what is left over is multiplied by the next factor
-    and rounded to the second digit, and so on. Digits times weight is a product of small integers,
-    exact in int32; the digits' products are then combined in fp32.
-    """
-
-    factors: tuple[np.float32, ...]
-    weights: tuple[np.float32, ...]
-
-    @staticmethod
-    def of(traits: CallTraits) -> Digits:
-        """Two digits for an int8 weight, three for int4."""
-        one = F32(1)
-        if traits.weight == "int8":
-            f, g = F32(127), F32(254)
-            return Digits((f, g), (one / f, one / (f * g)))
-        f, g = F32(7.49), F32(14.98)
-        return Digits((f, g, g), (one / f, one / (f * g), one / (f * g * g)))
-
-    def split(self, rows: Array, largest: Array) -> list[Array]:
-        """The digits of float32 *rows* `(..., k)`, whose *largest* magnitudes are `(..., 1)`."""
-        rest, found = rows / largest * self.factors[0], []
-        for following in (*self.factors[1:], F32(0)):
-            rounded = away(rest)
-            found.append(digit(rounded))
-            rest = (rest - rounded) * following
-        return found
-
-
-def away(values: Array) -> Array:
-    """float32 rounded to whole numbers, ties away from zero (CAST_ROUND)."""
-    exact = values.astype(np.float64)
-    return np.asarray((np.trunc(exact + np.copysign(0.5, exact)) + 0.0).astype(F32))
-
-
-def digit(values: Array) -> Array:
-    """Whole float32 values as the cube gets them: fitted into int8, NaN becomes 0."""
-    fitted: Array = np.clip(np.where(np.isnan(values), 0, values), -128, 127)
-    return fitted.astype(np.int64)
-
-
 def absmax(rows: Array) -> Array:
     """`(..., 1)`: the largest magnitude of each row."""
     return np.asarray(np.abs(rows).max(axis=-1, keepdims=True))
-
-
-def pair_sum(values: Array) -> Array:
-    """Neighbours added, then neighbours of the sums, ...: `(..., 2^j)` to `(..., 1)`.
-
-    BlockReduceSum adds 8 elements so, and two of them add 64 (asc-devkit, ReduceDataBlock.md).
-    """
-    while values.shape[-1] > 1:
-        values = values[..., 0::2] + values[..., 1::2]
-    return values
 
 
 def lanes_sum(rows: Array) -> Array:
@@ -314,7 +253,7 @@ def multicore(call: Inputs, *, precise: bool = False) -> Array:
         total = (halving_sum(undone) + halving_sum(rest)) * largest
     else:
         total = halving_sum(x) if x.shape[1] >= 4096 else lanes_sum(x)
-    products = [exact_int(digit(a), call.weight).astype(F32) for a in (first, second)]
+    products = [exact_int(fitted(a), call.weight).astype(F32) for a in (first, second)]
     y = products[0] * (F32(1) / FIRST) + products[1] * (F32(1) / SECOND)
     y = y * largest
     if call.offset is not None:
@@ -323,18 +262,10 @@ def multicore(call: Inputs, *, precise: bool = False) -> Array:
     return y if call.bias is None else y + call.bias
 
 
-def block_depth(f: CallTraits) -> int:
-    """How much of k is scaled by one largest magnitude (op_host/op_tiling/*_msd_tiling.cpp)."""
-    unit = 64 if not f.trans_weight else 512 if f.weight == "int8" else 1024
-    blocks = 4 if f.k // f.n >= 30 and not f.trans_weight else 1
-    while (depth := align_up(ceil_div(f.k, blocks), unit)) > 12288 and blocks < 6:
-        blocks += 1
-    return depth
-
-
 def msd_split_k(call: Inputs) -> Array:
     """`(m, n)` float32 before it is rounded, of blocks of k that each have their digits."""
-    depth, digits, f = block_depth(call.traits), Digits.of(call.traits), call.traits
+    f = call.traits
+    depth, digits = block_k(f), scheme_of(f)
     scale, starts = call.scale.astype(F32), range(0, f.k, depth)
     x = np.pad(call.x.astype(F32), ((0, 0), (0, len(starts) * depth - f.k)))
     y = call.zeros()
@@ -346,7 +277,7 @@ def msd_split_k(call: Inputs) -> Array:
         block, weight = x[:, start : start + depth], call.weight[start : start + depth]
         largest, u = absmax(block), call.zeros()
         for a, undo in zip(digits.split(block, largest), digits.weights, strict=True):
-            u = exact_int(a[:, : len(weight)], weight).astype(F32) * undo + u
+            u = exact_int(a[:, : len(weight)], weight).astype(F32) * F32(undo) + u
         y = (u * scale) * largest + y
     return y if call.bias is None else y + call.bias
 
@@ -412,14 +343,14 @@ def _group_product(call: Inputs, group: int) -> Array:
 
     With inner_precise=1 the cube stores fp16 and the digits of int4 are combined in fp16.
     """
-    size, digits, x = call.traits.group_size, Digits.of(call.traits), _group_x(call, group)
+    size, digits, x = call.traits.group_size, scheme_of(call.traits), _group_x(call, group)
     weight = call.weight[group * size : (group + 1) * size]
     products = [exact_int(a, weight).astype(F32) for a in digits.split(x, absmax(x))]
     if call.given.inner_precise and call.traits.weight == "int4":
-        return in_half(call, products) * digits.weights[0]
-    total = products[0] * digits.weights[0]
+        return in_half(call, products) * F32(digits.weights[0])
+    total = products[0] * F32(digits.weights[0])
     for product, undo in zip(products[1:], digits.weights[1:], strict=True):
-        total = product * undo + total
+        total = product * F32(undo) + total
     return total
 
 
@@ -444,6 +375,6 @@ TEMPLATES: dict[tuple[str, str], Callable[[Inputs], Array]] = {
     ("custom", "nd"): custom,
     ("custom", "nz"): custom,
     ("fixpipe", ""): fixpipe,
-    ("weight_nz", ""): weight_nz,
+    ("weight_nz", ""): custom,
 }
 """Template and form -> its oracle; the sums of msd and msd_group are not rounded yet."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from npusim.data.dtypes import INT4, INT8
@@ -40,9 +40,9 @@ class Problem(ops.Problem):
 
     @property
     def chosen(self) -> dict[str, Any]:
-        """What every plan says of the choice of its kernel."""
-        choice = self.choice
-        return {"template": choice.template, "form": choice.form, "reason": choice.reason}
+        """What every plan says of its kernel; but for two, vector cores start with cube cores."""
+        is_mix = self.choice.template not in ("fixpipe", "weight_nz")
+        return asdict(self.choice) | {"is_mix": is_mix}
 
     @property
     def gm_weight(self) -> GmMatrix:
@@ -87,8 +87,6 @@ class Plan(ops.Plan):
     form: str
     """Which of the template's kernels; empty where it has one."""
     reason: str
-    is_mix: bool
-    workspaces: dict[str, int]
 
     def bindings(self, p: Problem) -> dict[str, Binding]:
         """Inputs, output and workspaces, each under its own name."""

@@ -15,16 +15,13 @@ from npusim.ops._signature import name_of
 from npusim.ops._support import Row
 from npusim.ops.families.copies import permute
 from npusim.ops.families.copies.contract import (
-    Problem,
     check_clone,
     check_concat,
     check_narrow,
     joined_rows,
     rows_of,
 )
-from npusim.ops.families.copies.kernel import Plan, build, tile
-
-__all__ = ["OPERATORS", "Plan", "Problem"]
+from npusim.ops.families.copies.kernel import build, tile
 
 
 def _clone(given: Given) -> Array:

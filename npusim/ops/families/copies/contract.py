@@ -13,16 +13,6 @@ from npusim.ops import _protocol
 from npusim.ops._contract import MAX_RANK, Contract
 from npusim.ops._support import A2_A3, ATLAS_INFERENCE, EVERYWHERE, Operands, Row
 
-__all__ = [
-    "Move",
-    "Problem",
-    "check_clone",
-    "check_concat",
-    "check_narrow",
-    "joined_rows",
-    "rows_of",
-]
-
 KNOWN = (FLOAT32, FLOAT16, BFLOAT16, INT32, INT64, INT8, UINT8)
 KNOWN_310P = tuple(dtype for dtype in KNOWN if dtype is not BFLOAT16)
 MOST_JOINED = 32

@@ -21,8 +21,6 @@ from npusim.kernel import Binding, Block, GmView, GmViews, Step, VectorCore, pie
 from npusim.ops import _vocabulary as ops
 from npusim.ops.families.copies.contract import Move, Problem
 
-__all__ = ["Plan", "build", "tile"]
-
 RESERVED_BYTES = 8192
 """Bytes of the unified buffer that are left alone (tensor_move.cc)."""
 

@@ -26,8 +26,6 @@ from npusim.kernel import Binding, Block, GmView, GmViews, Step, VectorCore, pie
 from npusim.kernel.steps import Integers
 from npusim.ops import _vocabulary as ops
 
-__all__ = ["Plan", "Problem", "build", "check", "tile"]
-
 ROWS = 128
 """Rows of a tile that is turned: eight matrices of 16, which a strided copy takes at a time."""
 TILE_BYTES = 32768

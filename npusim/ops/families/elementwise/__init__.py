@@ -23,8 +23,6 @@ from npusim.ops.families.elementwise.kernel import build
 from npusim.ops.families.elementwise.reference import oracle_of
 from npusim.ops.families.elementwise.tiling import Plan, tile
 
-__all__ = ["OPERATORS", "Plan", "Problem"]
-
 
 def _computed(expression: Expression) -> str:
     """What becomes of bfloat16."""

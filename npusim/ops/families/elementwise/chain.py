@@ -3,7 +3,7 @@
 An expression is a function that writes steps::
 
     def sigmoid(chain, x):
-        denominator = chain.add_number(chain.unary("exp", chain.mul_number(x, -1.0)), 1.0)
+        denominator = chain.binary("add", chain.unary("exp", chain.binary("mul", x, -1.0)), 1.0)
         return chain.binary("div", chain.constant(1.0, x.dtype), denominator)
 
 Values are tiles, `(rows, columns)`, or what is broadcast to one: a row, a number for each row, or a
@@ -36,8 +36,6 @@ from npusim.isa import (
     Unary,
     UnaryOp,
 )
-
-__all__ = ["Chain", "Extent", "Place", "Step", "Value", "places"]
 
 Extent = Literal["tile", "row", "column", "number"]
 """Which part of a tile a value has; a column is a number for each row."""
@@ -85,7 +83,10 @@ class Chain:
     def unary(self, op: UnaryOp, x: Value) -> Value:
         return self._add(lambda dst, src: Unary(op, dst, src), (x,), x.dtype)
 
-    def binary(self, op: BinaryOp, a: Value, b: Value) -> Value:
+    def binary(self, op: BinaryOp, a: Value, b: Value | float) -> Value:
+        if not isinstance(b, Value):
+            number = b
+            return self._add(lambda dst, x: BinaryScalar(op, dst, x, number), (a,), a.dtype)
         if a.extent == "number" and b.extent != "number" and op in COMMUTATIVE:
             a, b = b, a
         if a.extent == "number":
@@ -97,18 +98,6 @@ class Chain:
             return Binary(op, dst, left, right)
 
         return self._add(make, (a, b), a.dtype)
-
-    def add_number(self, x: Value, number: float) -> Value:
-        return self._with_number("add", x, number)
-
-    def mul_number(self, x: Value, number: float) -> Value:
-        return self._with_number("mul", x, number)
-
-    def min_number(self, x: Value, number: float) -> Value:
-        return self._with_number("min", x, number)
-
-    def max_number(self, x: Value, number: float) -> Value:
-        return self._with_number("max", x, number)
 
     def constant(self, number: float, dtype: DType) -> Value:
         """A tile full of *number*."""
@@ -160,9 +149,6 @@ class Chain:
         if isinstance(b, Value):
             return self._add(Select, (mask, a, self.spread(b)), a.dtype)
         return self._add(lambda dst, bits, x: Select(dst, bits, x, b), (mask, a), a.dtype)
-
-    def _with_number(self, op: BinaryOp, x: Value, number: float) -> Value:
-        return self._add(lambda dst, a: BinaryScalar(op, dst, a, number), (x,), x.dtype)
 
     def _add(
         self, make: Make, operands: tuple[Value, ...], dtype: DType, extent: Extent | None = None

@@ -17,8 +17,6 @@ from npusim.ops._support import A2_A3, ATLAS_INFERENCE, EVERYWHERE, Entries, Row
 from npusim.ops.families.elementwise.chain import Extent
 from npusim.ops.families.elementwise.expressions import EXPONENTS, EXPRESSIONS, Expression
 
-__all__ = ["Axes", "Axis", "Problem", "check", "support"]
-
 
 @dataclass(frozen=True, slots=True)
 class Axis:

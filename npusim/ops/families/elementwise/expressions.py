@@ -16,8 +16,6 @@ from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT8, INT32, UINT8, D
 from npusim.isa import BinaryOp, CompareOp, UnaryOp
 from npusim.ops.families.elementwise.chain import Chain, Value
 
-__all__ = ["EXPRESSIONS", "ONE", "TWO", "Expression"]
-
 FLOATS = (FLOAT32, FLOAT16, BFLOAT16)
 AS_IS = {FLOAT32: FLOAT32, FLOAT16: FLOAT16, BFLOAT16: FLOAT32}
 WIDE = {FLOAT32: FLOAT32, FLOAT16: FLOAT32, BFLOAT16: FLOAT32}
@@ -30,7 +28,7 @@ UNCHANGED = {dtype: dtype for dtype in (*FLOATS, INT32)}
 ONE, TWO = "Tensor x", "Tensor x, Tensor|float other"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Expression:
     """One operator of the family."""
 
@@ -40,12 +38,12 @@ class Expression:
     caption: str
     """What it does, for a list."""
     formula: str
-    parameters: str
-    """The parameters as a schema has them; one of torch has its own."""
     computed_in: dict[DType, DType]
     """Types that it takes -> the one in which it computes them."""
     write: Callable[..., Value]
     """`write(chain, *values)`: the steps, in the type that it computes in."""
+    parameters: str = ONE
+    """As a schema has them; one of torch has its own."""
     mixes: bool = False
     """Whether one operand may be float32 and the other of 16 bits; both are computed as float32."""
     gives_bool: bool = False
@@ -78,11 +76,11 @@ so many times. The factors are assumed, their product is not."""
 def _exceeds(chain: Chain, a: Value, b: Value) -> Value:
     """1 where *a* > *b*, else 0, from their difference, as kernels of Atlas inference find it."""
     least, factor, times = LEAST[a.dtype]
-    apart = chain.add_number(chain.binary("sub", b, a), least)
-    apart = chain.max_number(chain.min_number(apart, least), 0.0)
+    apart = chain.binary("add", chain.binary("sub", b, a), least)
+    apart = chain.binary("max", chain.binary("min", apart, least), 0.0)
     for _ in range(times):
-        apart = chain.mul_number(apart, factor)
-    return chain.add_number(chain.mul_number(apart, -1.0), 1.0)
+        apart = chain.binary("mul", apart, factor)
+    return chain.binary("add", chain.binary("mul", apart, -1.0), 1.0)
 
 
 def _one_over(chain: Chain, x: Value) -> Value:
@@ -94,25 +92,27 @@ def _rsqrt(chain: Chain, x: Value) -> Value:
 
 
 def _sigmoid(chain: Chain, x: Value) -> Value:
-    return _one_over(chain, chain.add_number(chain.unary("exp", chain.mul_number(x, -1.0)), 1.0))
+    return _one_over(
+        chain, chain.binary("add", chain.unary("exp", chain.binary("mul", x, -1.0)), 1.0)
+    )
 
 
 def _silu(chain: Chain, x: Value) -> Value:
     if chain.spec.arch == "2002":
         # Neither power is larger than 1. That float16 goes the same way is assumed.
         magnitude = chain.unary("abs", x)
-        power = chain.unary("exp", chain.mul_number(chain.binary("sub", x, magnitude), 0.5))
-        below = chain.add_number(chain.unary("exp", chain.mul_number(magnitude, -1.0)), 1.0)
+        power = chain.unary("exp", chain.binary("mul", chain.binary("sub", x, magnitude), 0.5))
+        below = chain.binary("add", chain.unary("exp", chain.binary("mul", magnitude, -1.0)), 1.0)
         return chain.binary("div", chain.binary("mul", x, power), below)
-    denominator = chain.add_number(chain.unary("exp", chain.mul_number(x, -1.0)), 1.0)
+    denominator = chain.binary("add", chain.unary("exp", chain.binary("mul", x, -1.0)), 1.0)
     return chain.binary("div", x, denominator)
 
 
 def _gelu(chain: Chain, x: Value) -> Value:
     cube = chain.binary("mul", chain.binary("mul", x, x), x)
-    inner = chain.binary("add", x, chain.mul_number(cube, 0.044715))
-    exponential = chain.unary("exp", chain.mul_number(inner, -1.5957691))
-    return chain.binary("div", x, chain.add_number(exponential, 1.0))
+    inner = chain.binary("add", x, chain.binary("mul", cube, 0.044715))
+    exponential = chain.unary("exp", chain.binary("mul", inner, -1.5957691))
+    return chain.binary("div", x, chain.binary("add", exponential, 1.0))
 
 
 ERF = (
@@ -127,17 +127,17 @@ ERF_MOST = 5.75
 def _npu_gelu(chain: Chain, x: Value, approximate: str) -> Value:
     if approximate == "tanh":
         return _gelu(chain, x)
-    cut = chain.min_number(x, ERF_MOST)
+    cut = chain.binary("min", x, ERF_MOST)
     square = chain.binary("mul", cut, cut)
-    found = chain.mul_number(square, ERF[0])
+    found = chain.binary("mul", square, ERF[0])
     for coefficient in ERF[1:-1]:
-        found = chain.binary("mul", chain.add_number(found, coefficient), square)
-    exponential = chain.unary("exp", chain.binary("mul", chain.add_number(found, ERF[-1]), cut))
-    return chain.binary("div", x, chain.add_number(exponential, 1.0))
+        found = chain.binary("mul", chain.binary("add", found, coefficient), square)
+    exponential = chain.unary("exp", chain.binary("mul", chain.binary("add", found, ERF[-1]), cut))
+    return chain.binary("div", x, chain.binary("add", exponential, 1.0))
 
 
 def _axpy(chain: Chain, x: Value, other: Value, alpha: float) -> Value:
-    return chain.binary("add", x, chain.mul_number(chain.spread(other), alpha))
+    return chain.binary("add", x, chain.binary("mul", chain.spread(other), alpha))
 
 
 TINY = 2.0**-126
@@ -146,10 +146,12 @@ TINY = 2.0**-126
 
 def _tanh(chain: Chain, x: Value) -> Value:
     magnitude = chain.unary("abs", x)
-    power = chain.unary("exp", chain.mul_number(magnitude, -2.0))
-    sign = chain.binary("div", x, chain.add_number(magnitude, TINY))
-    numerator = chain.binary("mul", sign, chain.add_number(chain.mul_number(power, -1.0), 1.0))
-    return chain.binary("div", numerator, chain.add_number(power, 1.0))
+    power = chain.unary("exp", chain.binary("mul", magnitude, -2.0))
+    sign = chain.binary("div", x, chain.binary("add", magnitude, TINY))
+    numerator = chain.binary(
+        "mul", sign, chain.binary("add", chain.binary("mul", power, -1.0), 1.0)
+    )
+    return chain.binary("div", numerator, chain.binary("add", power, 1.0))
 
 
 def _where(chain: Chain, condition: Value, x: Value, other: Value) -> Value:
@@ -159,8 +161,8 @@ def _where(chain: Chain, condition: Value, x: Value, other: Value) -> Value:
 
 
 def _clamp(chain: Chain, x: Value, low: float | None, high: float | None) -> Value:
-    x = x if high is None else chain.min_number(x, high)
-    return x if low is None else chain.max_number(x, low)
+    x = x if high is None else chain.binary("min", x, high)
+    return x if low is None else chain.binary("max", x, low)
 
 
 EXPONENTS = (2.0, 3.0, 0.5, -0.5, -1.0, -2.0)
@@ -178,111 +180,94 @@ def _power(chain: Chain, x: Value, exponent: float) -> Value:
 
 
 def _logical_not(chain: Chain, x: Value) -> Value:
-    return chain.add_number(chain.mul_number(x, -1.0), 1.0)
-
-
-def _of_one(
-    name: str,
-    kernel: str,
-    caption: str,
-    formula: str,
-    types: dict[DType, DType],
-    write: Callable[..., Value],
-) -> Expression:
-    return Expression(
-        name=name,
-        kernel=kernel,
-        caption=caption,
-        formula=formula,
-        parameters=ONE,
-        computed_in=types,
-        write=write,
-    )
-
-
-def _of_two(
-    name: str,
-    kernel: str,
-    caption: str,
-    formula: str,
-    types: dict[DType, DType],
-    op: BinaryOp,
-    *,
-    mixes: bool = False,
-) -> Expression:
-    return Expression(
-        name=name,
-        kernel=kernel,
-        caption=caption,
-        formula=formula,
-        parameters=TWO,
-        computed_in=types,
-        write=_binary(op),
-        mixes=mixes,
-    )
+    return chain.binary("add", chain.binary("mul", x, -1.0), 1.0)
 
 
 def _comparison(name: CompareOp, kernel: str, sign: str) -> Expression:
     return Expression(
-        name=name,
-        kernel=kernel,
-        caption=f"whether x {sign} other, element by element, as 0 or 1 in uint8",
-        formula=f"y = x {sign} other",
-        parameters=TWO,
-        computed_in=AS_IS | {INT32: INT32} if name == "eq" else AS_IS,
-        write=_compare(name),
+        name,
+        kernel,
+        f"whether x {sign} other, element by element, as 0 or 1 in uint8",
+        f"y = x {sign} other",
+        WITH_INT32 if name == "eq" else AS_IS,
+        _compare(name),
+        TWO,
         gives_bool=True,
     )
 
 
 TABLE = (
-    _of_two("add", "Add", "the sum of two tensors", "y = x + other", WITH_INT32, "add", mixes=True),
-    _of_two("sub", "Sub", "the difference of two tensors", "y = x - other", WITH_INT32, "sub"),
-    _of_two(
+    Expression(
+        "add",
+        "Add",
+        "the sum of two tensors",
+        "y = x + other",
+        WITH_INT32,
+        _binary("add"),
+        TWO,
+        mixes=True,
+    ),
+    Expression(
+        "sub",
+        "Sub",
+        "the difference of two tensors",
+        "y = x - other",
+        WITH_INT32,
+        _binary("sub"),
+        TWO,
+    ),
+    Expression(
         "mul",
         "Mul",
         "the product of two tensors, element by element",
         "y = x * other",
         WITH_INT32,
-        "mul",
+        _binary("mul"),
+        TWO,
         mixes=True,
     ),
     # Default of the shipped binaries: high performance, a division in float16.
-    _of_two("div", "RealDiv", "the quotient of two tensors", "y = x / other", AS_IS, "div"),
-    _of_two(
+    Expression(
+        "div", "RealDiv", "the quotient of two tensors", "y = x / other", AS_IS, _binary("div"), TWO
+    ),
+    Expression(
         "maximum",
         "Maximum",
         "the larger one of two elements each",
         "y = max(x, other)",
         WITH_BYTES,
-        "max",
+        _binary("max"),
+        TWO,
     ),
-    _of_two(
+    Expression(
         "minimum",
         "Minimum",
         "the smaller one of two elements each",
         "y = min(x, other)",
         WITH_BYTES,
-        "min",
+        _binary("min"),
+        TWO,
     ),
     # How the kernels of flags compute was not read: assumed, and without effect on what comes out.
-    _of_two(
+    Expression(
         "logical_and",
         "LogicalAnd",
         "whether both of two flags are set, as 0 or 1 in uint8",
         "y = x * other",
         FLAGS,
-        "mul",
+        _binary("mul"),
+        TWO,
     ),
-    _of_two(
+    Expression(
         "logical_or",
         "LogicalOr",
         "whether one of two flags is set, as 0 or 1 in uint8",
         "y = max(x, other)",
         FLAGS,
-        "max",
+        _binary("max"),
+        TWO,
     ),
-    _of_one(
+    Expression(
         "logical_not",
         "LogicalNot",
         "whether a flag is not set, as 0 or 1 in uint8",
@@ -296,16 +281,16 @@ TABLE = (
     _comparison("le", "LessEqual", "<="),
     _comparison("gt", "Greater", ">"),
     _comparison("ge", "GreaterEqual", ">="),
-    _of_one(
+    Expression(
         "neg",
         "Neg",
         "each element with the other sign",
         "y = x * -1",
         WITH_INT32,
-        lambda chain, x: chain.mul_number(x, -1.0),
+        lambda chain, x: chain.binary("mul", x, -1.0),
     ),
-    _of_one("abs", "Abs", "the magnitude of each element", "y = |x|", AS_IS, _unary("abs")),
-    _of_one(
+    Expression("abs", "Abs", "the magnitude of each element", "y = |x|", AS_IS, _unary("abs")),
+    Expression(
         "relu",
         "Relu",
         "each element, cut off below zero",
@@ -314,10 +299,14 @@ TABLE = (
         _unary("relu"),
     ),
     # Unkeyed binaries: the default of the source, high performance, stays in float16 (inferred).
-    _of_one("exp", "Exp", "e to the power of each element", "y = e ** x", AS_IS, _unary("exp")),
-    _of_one("log", "Log", "the natural logarithm of each element", "y = ln(x)", WIDE, _unary("ln")),
-    _of_one("sqrt", "Sqrt", "the square root of each element", "y = sqrt(x)", WIDE, _unary("sqrt")),
-    _of_one(
+    Expression("exp", "Exp", "e to the power of each element", "y = e ** x", AS_IS, _unary("exp")),
+    Expression(
+        "log", "Log", "the natural logarithm of each element", "y = ln(x)", WIDE, _unary("ln")
+    ),
+    Expression(
+        "sqrt", "Sqrt", "the square root of each element", "y = sqrt(x)", WIDE, _unary("sqrt")
+    ),
+    Expression(
         "rsqrt",
         "Rsqrt",
         "one over the square root of each element",
@@ -325,20 +314,20 @@ TABLE = (
         WIDE,
         _rsqrt,
     ),
-    _of_one("reciprocal", "Reciprocal", "one over each element", "y = 1 / x", WIDE, _one_over),
+    Expression("reciprocal", "Reciprocal", "one over each element", "y = 1 / x", WIDE, _one_over),
     # Pows is published for these chips, its steps were not read: that roots and powers are these,
     # in float32, is assumed.
     Expression(
-        name="pow",
-        kernel="Pows",
-        caption="a power of each element: 2, 3, 0.5, -0.5, -1 or -2",
-        formula="y = x * x, x * x * x, sqrt(x), or one over sqrt(x), x, x * x",
-        parameters="Tensor x, float exponent",
-        computed_in=WIDE,
-        write=_power,
+        "pow",
+        "Pows",
+        "a power of each element: 2, 3, 0.5, -0.5, -1 or -2",
+        "y = x * x, x * x * x, sqrt(x), or one over sqrt(x), x, x * x",
+        WIDE,
+        _power,
+        "Tensor x, float exponent",
     ),
     # The description of Tanh was not at hand: assumed.
-    _of_one(
+    Expression(
         "tanh",
         "Tanh",
         "the hyperbolic tangent of each element",
@@ -346,7 +335,7 @@ TABLE = (
         WIDE,
         _tanh,
     ),
-    _of_one(
+    Expression(
         "sigmoid",
         "Sigmoid",
         "the logistic function of each element",
@@ -354,7 +343,7 @@ TABLE = (
         WIDE,
         _sigmoid,
     ),
-    _of_one(
+    Expression(
         "silu",
         "Swish",
         "each element times its logistic function",
@@ -362,7 +351,7 @@ TABLE = (
         WIDE,
         _silu,
     ),
-    _of_one(
+    Expression(
         "gelu",
         "Gelu",
         "each element times the chance of a smaller normal one, by the form with tanh",
@@ -372,69 +361,69 @@ TABLE = (
     ),
     # That the form with tanh is Gelu's is assumed.
     Expression(
-        name="npu_gelu",
-        kernel="GeluV2",
-        caption="each element times the chance of a smaller normal one, by a polynomial or by tanh",
-        formula="y = x / (e ** (p(x1**2) x1) + 1), x1 = min(x, 5.75); by tanh as gelu",
-        parameters="Tensor x, *, str approximate='none'",
-        computed_in=WIDE,
-        write=_npu_gelu,
+        "npu_gelu",
+        "GeluV2",
+        "each element times the chance of a smaller normal one, by a polynomial or by tanh",
+        "y = x / (e ** (p(x1**2) x1) + 1), x1 = min(x, 5.75); by tanh as gelu",
+        WIDE,
+        _npu_gelu,
+        "Tensor x, *, str approximate='none'",
     ),
     # One instruction or two, rounded once or twice: two of each are assumed. int32 goes by way of
     # float32, which loses what is beyond 2**24.
     Expression(
-        name="axpy",
-        kernel="Axpy",
-        caption="a tensor and another one, times a number, added: what torch's add does with alpha",
-        formula="y = x + alpha * other, int32 in float32",
-        parameters="Tensor x, Tensor|float other, float alpha=1",
-        computed_in={FLOAT32: FLOAT32, FLOAT16: FLOAT16, INT32: FLOAT32},
-        write=_axpy,
+        "axpy",
+        "Axpy",
+        "a tensor and another one, times a number, added: what torch's add does with alpha",
+        "y = x + alpha * other, int32 in float32",
+        {FLOAT32: FLOAT32, FLOAT16: FLOAT16, INT32: FLOAT32},
+        _axpy,
+        "Tensor x, Tensor|float other, float alpha=1",
     ),
     Expression(
-        name="where",
-        kernel="SelectV2",
-        caption="one of two elements each, as a condition says",
-        formula="y = x where condition == 1, else other",
-        parameters="Tensor condition, Tensor x, Tensor|float other",
-        computed_in=AS_IS,
-        write=_where,
+        "where",
+        "SelectV2",
+        "one of two elements each, as a condition says",
+        "y = x where condition == 1, else other",
+        AS_IS,
+        _where,
+        "Tensor condition, Tensor x, Tensor|float other",
     ),
     Expression(
-        name="clamp",
-        kernel="ClipByValueV2",
-        caption="each element within bounds",
-        formula="y = max(min(x, high), low)",
-        parameters="Tensor x, float? low=None, float? high=None",
-        computed_in=WITH_INT32,
-        write=_clamp,
+        "clamp",
+        "ClipByValueV2",
+        "each element within bounds",
+        "y = max(min(x, high), low)",
+        WITH_INT32,
+        _clamp,
+        "Tensor x, float? low=None, float? high=None",
     ),
     Expression(
-        name="cast",
-        kernel="Cast",
-        caption="each element as another type",
-        formula="y = x as dtype, to nearest even, integers toward zero",
-        parameters="Tensor x, dtype dtype",
-        computed_in={dtype: dtype for dtype in (*FLOATS, INT32, INT8, UINT8)},
-        write=lambda _, x: x,
+        "cast",
+        "Cast",
+        "each element as another type",
+        "y = x as dtype, to nearest even, integers toward zero",
+        {dtype: dtype for dtype in (*FLOATS, INT32, INT8, UINT8)},
+        lambda _, x: x,
+        "Tensor x, dtype dtype",
     ),
     Expression(
-        name="broadcast_to",
-        kernel="BroadcastTo",
-        caption="a tensor repeated along axes where it has one element",
-        formula="y[i, j] = x[i, 0], for each set of such axes",
-        parameters="Tensor x, int[] shape",
-        computed_in=UNCHANGED,
-        write=lambda _, x: x,
+        "broadcast_to",
+        "BroadcastTo",
+        "a tensor repeated along axes where it has one element",
+        "y[i, j] = x[i, 0], for each set of such axes",
+        UNCHANGED,
+        lambda _, x: x,
+        "Tensor x, int[] shape",
     ),
     Expression(
-        name="fill",
-        kernel="Fill",
-        caption="a tensor of the shape of x that is full of a number",
-        formula="y = value",
-        parameters="Tensor x, float value",
-        computed_in=UNCHANGED,
-        write=lambda _, value: value,
+        "fill",
+        "Fill",
+        "a tensor of the shape of x that is full of a number",
+        "y = value",
+        UNCHANGED,
+        lambda _, value: value,
+        "Tensor x, float value",
     ),
 )
 EXPRESSIONS: dict[str, Expression] = {expression.name: expression for expression in TABLE}

@@ -24,8 +24,6 @@ from npusim.ops.families.elementwise.tiling import (
     steps_of,
 )
 
-__all__ = ["build"]
-
 
 def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
     """Tiles of the operands and of the result, dealt out to the cores in order."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -12,8 +11,6 @@ import numpy as np
 from npusim.data.dtypes import FLOAT16, INT32, Array, cast, dtype_named
 from npusim.devices.schema import DeviceSpec
 from npusim.ops._oracle import Given
-
-__all__ = ["oracle_of"]
 
 Oracle = Callable[[Given], Array]
 
@@ -60,26 +57,27 @@ def _silu(x: Array, spec: DeviceSpec | None) -> Array:
     return np.asarray(x * _exp(half) / (_exp(-np.abs(x)) + np.float32(1)))
 
 
-def _exceeds(a: Array, b: Array, spec: DeviceSpec | None) -> Array:
+def _exceeds(a: Array, b: Array, given: Given) -> Array:
     """Whether *a* > *b*; Atlas inference finds it by their difference, in units of *least*."""
-    if spec is None or spec.arch != "2002":
+    if given.spec is None or given.spec.arch != "2002":
         return np.asarray((a > b).astype(np.uint8))
     dtype = a.dtype
     least = np.array(2.0**-24 if dtype == HALF else 2.0**-126, dtype)
-    apart = _rounded(_rounded(b - a, dtype, spec) + least, dtype, spec)
+    apart = given.rounded(given.rounded(b - a, dtype) + least, dtype)
     apart = np.maximum(np.minimum(apart, least), dtype.type(0))
     share = apart.astype(np.float64) / float(least)
-    found = _rounded((1 - share.astype(dtype)).astype(np.float32), HALF, spec)
+    found = given.rounded((1 - share.astype(dtype)).astype(np.float32), HALF)
     return np.asarray(found.astype(np.uint8))
 
 
-def _axpy(x: Array, other: Array, alpha: float, spec: DeviceSpec | None) -> Array:
+def _axpy(given: Given) -> Array:
     """`x + alpha * other`, each step rounded; int32 in float32."""
+    x, other, alpha = given.x, _other(given), given.alpha
     dtype = x.dtype
     if dtype == np.int32:
         x, other = x.astype(np.float32), other.astype(np.float32)
-    product = _rounded(other * np.array(alpha).astype(x.dtype), x.dtype, spec)
-    total = _rounded(x + product, x.dtype, spec)
+    product = given.rounded(other * np.array(alpha).astype(x.dtype), x.dtype)
+    total = given.rounded(x + product, x.dtype)
     return cast(total, INT32, "trunc") if dtype == np.int32 else total
 
 
@@ -94,11 +92,11 @@ def _tanh(x: Array) -> Array:
     return np.asarray(sign * (np.float32(1) - power) / (np.float32(1) + power))
 
 
-def _compute(function: Callable[..., Array], *operands: Array, spec: DeviceSpec | None) -> Array:
+def _compute(given: Given, function: Callable[..., Array], *operands: Array) -> Array:
     """*function* of operands of one type, rounded to it; bfloat16 in float32."""
     dtype = operands[0].dtype
     values = [x.astype(np.float32) for x in operands] if dtype == BF16 else operands
-    return _rounded(np.asarray(function(*values)), dtype, spec)
+    return given.rounded(np.asarray(function(*values)), dtype)
 
 
 def _other(given: Given) -> Array:
@@ -109,12 +107,12 @@ def _other(given: Given) -> Array:
 
 def _one(function: Callable[[Array], Array]) -> Oracle:
     """*function* of x; in float16 if x is."""
-    return lambda given: _compute(function, given.x, spec=given.spec)
+    return lambda given: _compute(given, function, given.x)
 
 
 def _wide(function: Callable[[Array], Array]) -> Oracle:
     """*function* of x, always in float32."""
-    return lambda given: _rounded(function(given.x.astype(np.float32)), given.x.dtype, given.spec)
+    return lambda given: given.rounded(function(given.x.astype(np.float32)), given.x.dtype)
 
 
 def _two(function: Callable[..., Array]) -> Oracle:
@@ -124,7 +122,7 @@ def _two(function: Callable[..., Array]) -> Oracle:
         x, other = given.x, _other(given)
         if other.dtype != x.dtype:
             return np.asarray(function(x.astype(np.float32), other.astype(np.float32)))
-        return _compute(function, x, other, spec=given.spec)
+        return _compute(given, function, x, other)
 
     return oracle
 
@@ -134,11 +132,11 @@ def _comparison(function: Callable[..., Array]) -> Oracle:
 
 
 def _greater(given: Given) -> Array:
-    return _exceeds(given.x, _other(given), given.spec)
+    return _exceeds(given.x, _other(given), given)
 
 
 def _less(given: Given) -> Array:
-    return _exceeds(_other(given), given.x, given.spec)
+    return _exceeds(_other(given), given.x, given)
 
 
 def _where(given: Given) -> Array:
@@ -158,24 +156,13 @@ def _clamped(x: Array, low: float | None, high: float | None) -> Array:
     return found
 
 
-def _saturates(spec: DeviceSpec | None) -> bool:
-    return spec is not None and spec.half_overflow == "saturate"
-
-
-def _rounded(values: Array, dtype: np.dtype[Any], spec: DeviceSpec | None) -> Array:
-    """*values* as *dtype*; where float16 saturates, 65504 for more and 0 for NaN."""
-    if dtype != HALF or not _saturates(spec):
-        return values.astype(dtype)
-    most = np.finfo(np.float16).max
-    return np.clip(np.where(np.isnan(values), 0, values), -most, most).astype(np.float16)
-
-
-def _cast(x: Array, dtype: str, spec: DeviceSpec | None) -> Array:
-    target = dtype_named(dtype)
+def _cast(given: Given) -> Array:
+    x: Array = given.x
+    target = dtype_named(given.dtype)
     if target is INT32 and x.dtype.kind not in "iu":
         return cast(x.astype(np.float32), INT32, "trunc")
     if target is FLOAT16:
-        return _rounded(x.astype(np.float32), HALF, spec)
+        return given.rounded(x.astype(np.float32), HALF)
     return x.astype(target.numpy)
 
 
@@ -209,12 +196,10 @@ ORACLES: dict[str, Oracle] = {
     "silu": lambda given: _wide(partial(_silu, spec=given.spec))(given),
     "gelu": _wide(_gelu),
     "npu_gelu": _npu_gelu,
-    "axpy": lambda given: _axpy(given.x, _other(given), given.alpha, given.spec),
+    "axpy": _axpy,
     "where": _where,
-    "clamp": lambda given: _rounded(
-        _clamped(given.x, given.low, given.high), given.x.dtype, given.spec
-    ),
-    "cast": lambda given: _cast(given.x, given.dtype, given.spec),
+    "clamp": lambda given: given.rounded(_clamped(given.x, given.low, given.high), given.x.dtype),
+    "cast": _cast,
     "broadcast_to": lambda given: np.ascontiguousarray(np.broadcast_to(given.x, given.shape)),
     "fill": lambda given: np.full(given.x.shape, np.array(given.value).astype(given.x.dtype)),
 }

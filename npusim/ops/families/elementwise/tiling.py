@@ -31,8 +31,6 @@ from npusim.ops import _vocabulary as ops
 from npusim.ops.families.elementwise.chain import Chain, Place, Step, Value, places
 from npusim.ops.families.elementwise.contract import Problem
 
-__all__ = ["BRCB_LANES", "LEAST_ELEMENTS", "Plan", "Steps", "block_elements", "steps_of", "tile"]
-
 LEAST_BYTES = 4096
 SHARE, TILE = 512, 128
 """Elements that the share of a core, and a tile of several, are multiples of."""

@@ -23,10 +23,7 @@ from npusim.ops import _protocol
 from npusim.ops._protocol import Operator
 from npusim.ops.families.reductions import column_softmax, columns, kernel, segments
 from npusim.ops.families.reductions.contract import SUPPORT, Problem, check
-from npusim.ops.families.reductions.kernel import Plan
 from npusim.ops.families.reductions.reference import compute
-
-__all__ = ["OPERATORS", "Plan", "Problem"]
 
 TABLE = {
     # Operator: the vendor's kernel, what it does, the formula, a note on types.
@@ -72,24 +69,27 @@ TABLE = {
 }
 
 
-def _tile(spec: DeviceSpec, p: Problem) -> _protocol.Plan:
+Kernel = tuple[Callable[..., _protocol.Plan], Callable[..., tuple[Block, ...]]]
+"""What splits a problem, and what writes its programs."""
+
+
+def _kernel(spec: DeviceSpec, p: Problem) -> Kernel:
+    """That of rows, or of columns."""
+    if p.inner > 1 and p.keeps_shape:
+        return column_softmax.tile, column_softmax.build
     if p.inner > 1:
-        return column_softmax.tile(spec, p) if p.keeps_shape else columns.tile(spec, p)
+        return columns.tile, columns.build
     if p.name in segments.NAMES and not kernel.fits(spec, p):
-        return segments.tile(spec, p)
-    return kernel.tile(spec, p)
+        return segments.tile, segments.build
+    return kernel.tile, kernel.build
 
 
-_BUILD: dict[type, Callable[..., tuple[Block, ...]]] = {
-    Plan: kernel.build,
-    columns.Plan: columns.build,
-    column_softmax.Plan: column_softmax.build,
-    segments.Plan: segments.build,
-}
+def _tile(spec: DeviceSpec, p: Problem) -> _protocol.Plan:
+    return _kernel(spec, p)[0](spec, p)
 
 
-def _build(spec: DeviceSpec, p: Problem, plan: object) -> tuple[Block, ...]:
-    return _BUILD[type(plan)](spec, p, plan)
+def _build(spec: DeviceSpec, p: Problem, plan: _protocol.Plan) -> tuple[Block, ...]:
+    return _kernel(spec, p)[1](spec, p, plan)
 
 
 def _operator(name: str) -> Operator:

@@ -9,37 +9,23 @@ kernels are built by a closed generator; all of this, and the order of additions
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from npusim.data.dtypes import FLOAT16, FLOAT32
-from npusim.data.integers import align_down, align_up, ceil_div
+from npusim.data.integers import align_down, ceil_div
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import BLOCK_BYTES, Binary, BinaryOp, Cast, Local
 from npusim.kernel import Binding, Block, GmView, Step, VectorCore, pieces
-from npusim.ops import _vocabulary as ops
-from npusim.ops.families.reductions.columns import UNIT, Spans, share_of, width_of
+from npusim.kernel.rows import whole_blocks
+from npusim.ops.families.reductions.columns import UNIT, Plan, Spans, share_of, width_of
 from npusim.ops.families.reductions.contract import Problem
-
-__all__ = ["Plan", "build", "tile"]
 
 KEPT = 3
 """Rows that are kept of a piece, in float32: the largest, the sums, and one to calculate with."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan(ops.Plan):
-    """Pieces of columns, dealt out in order, and rows at a time."""
-
-    piece_columns: int
-    pieces_per_core: int
-    tile_rows: int
-    """All of them, if they are loaded once."""
-
-
 def tile(spec: DeviceSpec, p: Problem) -> Plan:
-    """Pieces in even shares, of all rows if they fit into the buffer."""
+    """Pieces in even shares, of all rows, which are loaded once, if they fit into the buffer."""
     element, room = p.output.element, spec.cores[spec.vector_kinds[0]].usable_bytes("ub")
     room -= BLOCK_BYTES
     # Two tiles of rows come in, one is calculated with in float32, two go out.
@@ -147,7 +133,7 @@ class ColumnSoftmax:
     def _load(self, x: GmView) -> tuple[Local, Local]:
         """The rows of *x*, also in the type in which the largest is taken off."""
         loaded = self.core.load(self.x, x)
-        rows = loaded[: x.rows * self._pitch(x)]
+        rows = loaded[: x.rows * whole_blocks(x.columns, self.element)]
         self.core.barrier("vector")
         return loaded, rows if self.element is self.dtype else self._widened(rows)
 
@@ -156,13 +142,11 @@ class ColumnSoftmax:
         self.core.cast(self.wide[: rows.count], rows)
         return self.wide[: rows.count]
 
-    def _pitch(self, x: GmView) -> int:
-        """Elements from row to row."""
-        return align_up(x.columns, BLOCK_BYTES * 8 // self.element.bits)
-
     def _rows(self, rows: Local, x: GmView) -> list[Local]:
         """Each row of a tile like *x*."""
-        return [rows.at(row * self._pitch(x), x.columns) for row in range(x.rows)]
+        return [
+            rows.at(row * whole_blocks(x.columns, self.element), x.columns) for row in range(x.rows)
+        ]
 
     def _largest_of(self, rows: Local, x: GmView, *, is_first: bool) -> None:
         largest = self.largest.as_dtype(self.dtype, x.columns)

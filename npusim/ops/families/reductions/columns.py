@@ -18,11 +18,10 @@ from npusim.data.integers import align_down, align_up, ceil_div
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import BLOCK_BYTES, REPEAT_BYTES, BinaryScalar, Cast, Copy, Local
 from npusim.kernel import Binding, Block, GmView, GmViews, Step, VectorCore, pieces
+from npusim.kernel.rows import whole_blocks
 from npusim.kernel.steps import Integers
 from npusim.ops import _vocabulary as ops
 from npusim.ops.families.reductions.contract import Problem
-
-__all__ = ["Plan", "Spans", "build", "share_of", "tile", "width_of"]
 
 UNIT = 128
 """Elements that a piece is a multiple of: a repeat of 16 bits, two of 32."""
@@ -140,7 +139,7 @@ class ColumnKernel:
     def rows(self, x: GmView, is_first: bool) -> None:
         """Add the rows of *x* `(rows, columns)` to the total, or begin it with the first."""
         core, loaded = self.core, self.core.load(self.x, x)
-        pitch = align_up(x.columns, BLOCK_BYTES * 8 // self.element.bits)
+        pitch = whole_blocks(x.columns, self.element)
         rows = loaded[: x.rows * pitch]
         core.barrier("vector")
         if self.wide:

@@ -11,8 +11,6 @@ from npusim.ops import _protocol
 from npusim.ops._contract import MAX_RANK, Contract
 from npusim.ops._support import A2_A3, ATLAS_INFERENCE, Operands, Row
 
-__all__ = ["SUPPORT", "Problem", "check"]
-
 KEEPS_SHAPE = ("softmax", "log_softmax")
 """Operators that give a number for each element, not one a row."""
 

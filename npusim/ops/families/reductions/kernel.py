@@ -25,10 +25,10 @@ from npusim.devices.schema import DeviceSpec
 from npusim.isa import BLOCK_BYTES, REPEAT_BYTES, Binary, BinaryOp, Local
 from npusim.kernel import Block, GmView, Step, VectorCore
 from npusim.kernel.rectangles import Rectangles, rectangles
+from npusim.kernel.rows import whole_blocks
+from npusim.kernel.sequences import count_on
 from npusim.ops import _vocabulary as ops
 from npusim.ops.families.reductions.contract import Problem
-
-__all__ = ["Plan", "RowKernel", "build", "cores_of", "fits", "shares", "tile"]
 
 BRCB_LANES = 8
 """Elements that Brcb takes at a time."""
@@ -92,12 +92,12 @@ def _row_bytes(p: Problem) -> int:
 
 def _pitch(p: Problem) -> int:
     """Elements from row to row of x in the buffer: whole blocks."""
-    return align_up(p.columns, BLOCK_BYTES * 8 // p.inputs[0].element.bits)
+    return whole_blocks(p.columns, p.inputs[0].element)
 
 
 def _out_pitch(p: Problem) -> int:
     """Elements from row to row of the result."""
-    return _pitch(p) if p.keeps_shape else BLOCK_BYTES * 8 // p.output.element.bits
+    return _pitch(p) if p.keeps_shape else whole_blocks(1, p.output.element)
 
 
 def _width(p: Problem) -> int:
@@ -105,7 +105,7 @@ def _width(p: Problem) -> int:
     if p.name == "argmax":
         # A comparison takes whole repeats.
         return align_up(p.columns, REPEAT_BYTES * 8 // FLOAT32.bits)
-    return align_up(p.columns, BLOCK_BYTES * 8 // FLOAT16.bits)
+    return whole_blocks(p.columns, FLOAT16)
 
 
 def _fixed_bytes(p: Problem) -> int:
@@ -177,15 +177,12 @@ class RowKernel:
 
     def _count(self, indices: Local) -> None:
         """Fill *indices* with 0, 1, 2 and so on: eight by hand, and then as many again."""
-        core, count = self.core, BRCB_LANES
-        for index in range(count):
+        core = self.core
+        for index in range(BRCB_LANES):
             core.alu("add", "index", int(np.float32(index).view(np.int32)))
             core.set_value(indices[index : index + 1], "index")
         core.sync("scalar", "vector")
-        while count < indices.count:
-            more = min(count, indices.count - count)
-            core.add(indices[count : count + more], indices[:more], float(count))
-            count += more
+        count_on(core, indices, BRCB_LANES, 1.0)
 
     def tile(self, x: GmView, y: GmView) -> None:
         """*x* `(rows, columns)`; *y* the same, or `(rows, 1)`."""

@@ -3,60 +3,20 @@
 from __future__ import annotations
 
 from math import prod
-from typing import Any
 
 import numpy as np
 
 from npusim.data.dtypes import Array
-from npusim.devices.schema import DeviceSpec
 from npusim.ops._oracle import Given
 
-__all__ = ["compute"]
-
-KEEPS_SHAPE = ("softmax", "log_softmax")
 LANES = 64
 """Elements of float32 that one instruction reduces."""
 
 
 def compute(name: str, given: Given) -> Array:
     """The result of operator *name* along axis dim of x."""
-    x, spec = given.x, given.spec
+    x: Array = given.x
     dim = given.dim % x.ndim
-    if prod(x.shape[dim + 1 :]) > 1:
-        return _by_rows(name, x, dim, spec)
-    x = np.moveaxis(x, dim, -1)
-    is_inference = spec is not None and spec.arch == "2002"
-    with np.errstate(all="ignore"):
-        if name == "amax":
-            return np.asarray(np.max(x, axis=-1))
-        if name == "argmax":
-            has_nan = np.isnan(x).any(axis=-1)
-            first = np.where(has_nan, x.shape[-1] - 1, np.argmax(x, axis=-1))
-            return np.asarray(first.astype(np.int32))
-        wide = x.astype(np.float32)
-        if name == "sum":
-            return _as(_sum(wide), x, spec)
-        if name == "mean":
-            return _as(_sum(wide * np.float32(1 / x.shape[-1])), x, spec)
-        largest = np.max(x, axis=-1, keepdims=True)
-        if name == "softmax":
-            is_half = x.dtype == np.float16
-            apart = _as(wide - largest.astype(np.float32), x, spec) if is_half else wide - largest
-            exponential = _exp(apart.astype(np.float32))
-            total = _sum(exponential)[..., None]
-            if is_inference:
-                return _as(exponential * (np.float32(1) / total), x, spec)
-            return _as(exponential / total, x, spec)
-        largest = largest.astype(np.float32)
-        if x.dtype != np.float16:
-            largest = _as(largest, np.zeros(0, np.float16), spec).astype(np.float32)
-        apart = wide - largest
-        logarithm = np.log(_sum(_exp(apart)).astype(np.float64)).astype(np.float32)
-        return _as(apart - logarithm[..., None], x, spec)
-
-
-def _by_rows(name: str, x: Array, dim: int, spec: DeviceSpec | None) -> Array:
-    """What each row along *dim* adds to the one before, or the larger of both."""
     with np.errstate(all="ignore"):
         if name == "amax":
             return np.asarray(np.max(x, axis=dim))
@@ -64,34 +24,37 @@ def _by_rows(name: str, x: Array, dim: int, spec: DeviceSpec | None) -> Array:
             has_nan = np.isnan(x).any(axis=dim)
             first = np.where(has_nan, x.shape[dim] - 1, np.argmax(x, axis=dim))
             return np.asarray(first.astype(np.int32))
-        if name in KEEPS_SHAPE:
-            return _softmax_by_rows(name, x, dim, spec)
-        wide = np.moveaxis(x.astype(np.float32), dim, 0)
+        is_last = prod(x.shape[dim + 1 :]) <= 1
+        add = _sum if is_last else _added
+        rows = np.moveaxis(x, dim, -1)
+        wide = rows.astype(np.float32)
+        if name == "sum":
+            return given.rounded(add(wide), x.dtype)
         if name == "mean":
-            wide = wide * np.float32(1 / x.shape[dim])
-        return _as(_added(wide), x, spec)
+            return given.rounded(add(wide * np.float32(1 / x.shape[dim])), x.dtype)
+        largest = np.max(wide, axis=-1, keepdims=True)
+        is_half = x.dtype == np.float16
+        if name == "log_softmax" and is_last and not is_half:
+            largest = given.rounded(largest, np.dtype(np.float16)).astype(np.float32)
+        apart = wide - largest
+        if name == "softmax" and is_half:
+            apart = given.rounded(apart, x.dtype).astype(np.float32)
+        power = _exp(apart)
+        total = add(power)[..., None]
+        if name == "log_softmax":
+            found = apart - np.log(total.astype(np.float64)).astype(np.float32)
+        elif given.spec is not None and given.spec.arch == "2002":
+            found = power * (np.float32(1) / total)
+        else:
+            found = power / total
+        return np.moveaxis(given.rounded(found, x.dtype), -1, dim)
 
 
-def _softmax_by_rows(name: str, x: Array, dim: int, spec: DeviceSpec | None) -> Array:
-    """Softmax or its logarithm, the powers added one row along *dim* after the other."""
-    wide = x.astype(np.float32)
-    apart = wide - np.max(wide, axis=dim, keepdims=True)
-    if name == "softmax" and x.dtype == np.float16:
-        apart = _as(apart, x, spec).astype(np.float32)
-    power = _exp(apart)
-    total = np.expand_dims(_added(np.moveaxis(power, dim, 0)), dim)
-    if name == "log_softmax":
-        return _as(apart - np.log(total.astype(np.float64)).astype(np.float32), x, spec)
-    if spec is not None and spec.arch == "2002":
-        return _as(power * (np.float32(1) / total), x, spec)
-    return _as(power / total, x, spec)
-
-
-def _added(rows: Array) -> Array:
-    """*rows* one after the other."""
-    total = rows[0].copy()
-    for row in rows[1:]:
-        total += row
+def _added(values: Array) -> Array:
+    """Of each row: one element after the other."""
+    total = values[..., 0].copy()
+    for column in range(1, values.shape[-1]):
+        total += values[..., column]
     return np.asarray(total)
 
 
@@ -109,11 +72,3 @@ def _sum(x: Array) -> Array:
     while x.shape[-1] > 1:
         x = x[..., 0::2] + x[..., 1::2]
     return x[..., 0]
-
-
-def _as(values: Array, like: Any, spec: DeviceSpec | None) -> Array:
-    """*values* in the type of *like*; where float16 saturates, 65504 for more and 0 for NaN."""
-    if like.dtype == np.float16 and spec is not None and spec.half_overflow == "saturate":
-        most = np.finfo(np.float16).max
-        values = np.clip(np.where(np.isnan(values), 0, values), -most, most)
-    return np.asarray(values.astype(like.dtype))

@@ -23,8 +23,6 @@ from npusim.ops import _vocabulary as ops
 from npusim.ops.families.reductions import kernel
 from npusim.ops.families.reductions.contract import Problem
 
-__all__ = ["NAMES", "Plan", "build", "tile"]
-
 NAMES = ("amax", "argmax")
 """Operators whose rows may be longer than the buffer."""
 SEGMENT = 8192

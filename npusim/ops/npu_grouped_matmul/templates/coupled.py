@@ -27,9 +27,10 @@ from npusim.kernel import (
     NdOut,
     RowTable,
 )
+from npusim.kernel.tiles import whole_steps
 from npusim.ops.npu_grouped_matmul.parts import Matrices, Parts, bound, matrices_of, read_list
 from npusim.ops.npu_grouped_matmul.problem import Problem
-from npusim.ops.npu_grouped_matmul.tiling import Plan, reason, rows_of, whole_steps
+from npusim.ops.npu_grouped_matmul.tiling import Plan, reason, rows_of
 
 ROWS, COLUMNS, PIECE_K = 256, 256, 64
 X_BYTES, WEIGHT_BYTES = 131072, 262144

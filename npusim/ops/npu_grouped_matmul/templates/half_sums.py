@@ -20,8 +20,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from npusim.data.dtypes import FLOAT16, FLOAT32, INT4, INT8, UINT64
 from npusim.data.integers import align_up
 from npusim.data.layout import FRACTAL_ROWS
@@ -38,12 +36,10 @@ from npusim.kernel import (
     GmViews,
     Step,
     VectorCore,
-    pieces,
-    sync_all,
 )
 from npusim.kernel.launch import CoreSteps, launch_mixed
 from npusim.kernel.views import repeat
-from npusim.ops._int4_matmul import FILLED, READ, DigitSplitter, Epilogue, ScaledGroups, digits_of
+from npusim.ops._int4_matmul import DigitSplitter, Epilogue, ScaledGroups
 from npusim.ops.npu_grouped_matmul import tiling
 from npusim.ops.npu_grouped_matmul.choice import groups_of_k, is_vector
 from npusim.ops.npu_grouped_matmul.parts import Matrices, Parts, bound, matrices_of, read_list
@@ -169,28 +165,21 @@ def _vector_steps(core: VectorCore, p: Problem, plan: MixedPlan, parts: Parts) -
         output: GmView,
         bias: GmView | None,
         token: GmView,
-        half: int,
+        turn: int,
         row_sums: GmView | None,
         offset: GmView | None,
     ) -> None:
         sums = tiling.laid_out(place, each * output.rows, output.columns)
-        core.cross_core_wait_flag("group", "mte2", FILLED)
-        for number, (row, rows) in enumerate(pieces(output.rows, plan.chunk_rows)):
-            # The second of the two vector cores begins.
-            if number % 2 != half:
-                here, own = slice(row, row + rows), slice(each * row, each * (row + rows))
-                product = None
-                if row_sums is not None and offset is not None:
-                    product = row_sums[:, here], offset
-                finish.rows(sums[own, :], output[here, :], bias, token[:, here], product)
-        core.cross_core_set_flag("group", "mte2", READ)
+        product = None if row_sums is None or offset is None else (row_sums, offset)
+        finish.block(sums, output, bias, token, turn, product)
 
     def arguments(own: Parts) -> tuple[Any, ...]:
         of_rows = own.of_rows(p.per_token_scale)
         row_sums = replace(of_rows, name=ROW_SUMS) if p.offset and of_rows else None
         return (
             *(tiling.places_of(plan, own.turn, FLOAT16), own.output, own.of_columns(p.bias)),
-            *(of_rows, own.core % VECTOR_CORES, row_sums, own.of_columns(p.offset)),
+            # The second of the two vector cores begins.
+            *(of_rows, 1 - own.core % VECTOR_CORES, row_sums, own.of_columns(p.offset)),
         )
 
     return parts.repeated(VECTOR_CORES).steps(tile, arguments)
@@ -199,24 +188,14 @@ def _vector_steps(core: VectorCore, p: Problem, plan: MixedPlan, parts: Parts) -
 def _split(core: VectorCore, p: Problem, plan: MixedPlan) -> Step:
     """Vector cores write the digits of rows of x, and their sums; then all wait for each other."""
     (rows, k), cores = p.x_shape(0), VECTOR_CORES * plan.block_dim
-    x, digits = GmView.of("x", INT8, rows, k), digits_of(rows, k)
-    splitter = DigitSplitter(core, k)
-    add_up = _row_sums(core, k) if p.offset else None
-
-    def split(number: int) -> None:
-        splitter.prepare()
-        splitter.rows(x, digits, number, cores)
-        if add_up is not None:
-            add_up(x, number, cores)
-        core.end_stage()
-        sync_all(core, "mte3", "mte2", ALL_VECTORS, SPLIT)
-
-    number = np.arange(cores)
-    return Step(split, (number,), number, np.full(cores, -1))
+    x, splitter = GmView.of("x", INT8, rows, k), DigitSplitter(core, k)
+    add_up = _row_sums(core, x, cores) if p.offset else None
+    return splitter.step(x, cores, -1, (ALL_VECTORS, SPLIT), add_up)
 
 
-def _row_sums(core: VectorCore, k: int) -> Callable[[GmView, int, int], None]:
-    """What writes the sums of every so many rows of *k* elements, each buffer there once."""
+def _row_sums(core: VectorCore, x: GmView, cores: int) -> Callable[[int], None]:
+    """What writes the sums of every so many rows of *x*, each buffer there once."""
+    k = x.columns
     # Elements of each level, whole repeats, until one repeat is left.
     levels = [align_up(k, FLOATS_PER_REPEAT)]
     while levels[-1] > FLOATS_PER_REPEAT:
@@ -236,12 +215,12 @@ def _row_sums(core: VectorCore, k: int) -> Callable[[GmView, int, int], None]:
             core.whole_reduce("sum", following[: level.count // FLOATS_PER_REPEAT], level)
         core.store_rows(out, result, total)
 
-    def write(x: GmView, index: int, parts: int) -> None:
+    def write(index: int) -> None:
         for level in values:
             # Places that no sum comes to are zero.
             core.duplicate(level, 0.0)
         sums = GmView.vector(ROW_SUMS, FLOAT32, x.rows)
-        for number in range(index, x.rows, parts):
+        for number in range(index, x.rows, cores):
             repeat(core, row, x[number : number + 1, :], sums[:, number : number + 1])
 
     return write

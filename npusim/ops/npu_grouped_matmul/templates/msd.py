@@ -25,7 +25,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from npusim.data.dtypes import FLOAT16, FLOAT32, INT8, INT32
+from npusim.data.dtypes import FLOAT32, INT8, INT32
 from npusim.data.integers import align_up, ceil_div
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import Local
@@ -45,8 +45,9 @@ from npusim.kernel import (
     sync_all,
 )
 from npusim.kernel.launch import CoreSteps, launch_mixed
-from npusim.kernel.plane import REPEAT
+from npusim.kernel.plane import REPEAT, Plane
 from npusim.kernel.steps import Integers
+from npusim.ops._digits import EIGHT_BITS, DigitRows
 from npusim.ops.npu_grouped_matmul.choice import Split, blocks_of, splits
 from npusim.ops.npu_grouped_matmul.parts import (
     Matrices,
@@ -60,7 +61,7 @@ from npusim.ops.npu_grouped_matmul.tiling import Plan, base_tile, cores_of, reas
 
 FILLED, READ, SPLIT, ALL_VECTORS = range(4)
 """Flags: a block of products is there; it was read; the digits are; all vector cores wait."""
-FIRST, SECOND = 127.0, 254.0
+FIRST, SECOND = EIGHT_BITS.factors
 AHEAD = 3
 """Blocks that a cube core is ahead of its vector core at most."""
 ROWS = 8
@@ -231,26 +232,22 @@ def _vector_steps(
 # ---- vector cores ----
 
 
-class _DigitRows:
+class _DigitRows(DigitRows):
     """Rows of x on a vector core: measured first, then written as digits."""
 
     def __init__(self, core: VectorCore, p: Problem) -> None:
-        self.core, k = core, p.weight_shape(0)[0]
-        self.x_in = core.vecin(p.types.x, k)
-        self.values, self.work = core.tile(FLOAT32, k), core.tile(FLOAT32, k)
-        self.half = core.tile(FLOAT16, k)
-        self.digits_out = core.vecout(INT8, k)
+        super().__init__(core, p.types.x, EIGHT_BITS, 1, p.weight_shape(0)[0], "rint")
         self.parts_in = core.vecin(FLOAT32, REPEAT)
         self.partial = core.tile(FLOAT32, 4 * REPEAT)
         self.value_out = core.vecout(FLOAT32, FLOATS_PER_BLOCK)
 
     def measure(self, x: GmView, most: GmView, total: GmView) -> None:
         """The largest magnitude and the sum of a part `(1, count)`."""
-        core, values = self.core, self._load(x)
-        work = self.work[: x.columns]
-        core.abs(work, values)
+        plane = self._load(x)
+        work = self.work(plane).whole()
+        self.core.abs(work, plane.whole())
         self._store_value("max", work, most)
-        self._store_value("sum", values, total)
+        self._store_value("sum", plane.whole(), total)
 
     def write(
         self,
@@ -275,30 +272,14 @@ class _DigitRows:
         else:
             self.value_out.enque(largest)
             self.value_out.free(self.value_out.deque())
-        values = self._load(x)
-        core.mul(values, values, "factor")
-        rounded = self._store_digit(values, digits[:1, :])
-        core.sub(values, values, rounded)
-        core.mul(values, values, SECOND)
-        self._store_digit(values, digits[1:, :])
+        self.split(self._load(x), digits[:1, :], digits[1:, :], first="factor")
 
-    def _load(self, x: GmView) -> Local:
+    def _load(self, x: GmView) -> Plane:
         """*x* in fp32."""
-        loaded, values = self.core.load_rows(self.x_in, x), self.values[: x.columns]
-        self.core.widen(values, loaded[: x.columns])
+        loaded, plane = self.core.load_rows(self.x_in, x), Plane(self._plane, 1, x.columns)
+        self.core.widen(plane.whole(), loaded[: x.columns])
         self.x_in.free(loaded)
-        return values
-
-    def _store_digit(self, values: Local, digit: GmView) -> Local:
-        """Round *values*, ties away from zero, and store them; returns them rounded."""
-        core, rounded = self.core, self.work[: values.count]
-        core.cast(rounded, values, "round")
-        half, out = self.half[: values.count], self.digits_out
-        core.cast(half, rounded, "rint")
-        result = out.alloc()
-        core.cast(result[: values.count], half, "rint")
-        core.store_rows(out, result, digit)
-        return rounded
+        return plane
 
     def _store_value(self, op: Reduction, values: Local, view: GmView) -> None:
         """The largest of *values*, or their sum, to *view*."""

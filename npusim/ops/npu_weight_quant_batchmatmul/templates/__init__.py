@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from npusim.data.dtypes import FLOAT32
 from npusim.data.integers import align_up, ceil_div
 from npusim.isa import Duplicate
+from npusim.kernel.matrices import GmMatrix, GmTiles
 from npusim.kernel.plane import REPEAT
 from npusim.kernel.rows import pieces
+from npusim.kernel.steps import GmViews, StageCall
+from npusim.kernel.tiles import Piece, Pieces
 from npusim.kernel.vector_core import VectorCore
-from npusim.kernel.views import GmView, repeat
-from npusim.ops._dequantised_weight import MatrixTile
+from npusim.kernel.views import GmView
+from npusim.ops.npu_weight_quant_batchmatmul.problem import Problem
 
 
 class RingSlot(NamedTuple):
@@ -36,23 +40,36 @@ def ring_slot(ring: GmView, slots: int, index: int, count: int) -> RingSlot:
     )
 
 
-def rectangles(
-    shape: tuple[int, int], core: tuple[int, int], base: tuple[int, int]
-) -> tuple[tuple[MatrixTile, ...], ...]:
+def rectangles(shape: tuple[int, int], core: tuple[int, int], base: tuple[int, int]) -> Pieces:
     """The base tiles of each core; all sizes are `(m, n)`, cores and tiles along n come first.
 
-    >>> [len(tiles) for tiles in rectangles((16, 200), (16, 128), (16, 64))]
-    [2, 2]
+    >>> rectangles((16, 200), (16, 128), (16, 64)).core.tolist()
+    [0, 0, 1, 1]
     """
-    return tuple(
-        tuple(
-            MatrixTile(row, column, min(base[0], bottom - row), min(base[1], right - column))
-            for row in range(top, bottom, base[0])
-            for column in range(left, right, base[1])
-        )
-        for top in range(0, shape[0], core[0])
-        for left in range(0, shape[1], core[1])
-        for bottom, right in [(min(top + core[0], shape[0]), min(left + core[1], shape[1]))]
+    tops, lefts = (range(0, shape[axis], core[axis]) for axis in (0, 1))
+    return Pieces.dealt(
+        [
+            [
+                Piece(0, top + row, left + column, rows, columns)
+                for row, rows in pieces(min(core[0], shape[0] - top), base[0])
+                for column, columns in pieces(min(core[1], shape[1] - left), base[1])
+            ]
+            for top in tops
+            for left in lefts
+        ]
+    )
+
+
+def arguments_of(
+    p: Problem, x: GmMatrix, weight: GmMatrix, tiles: Pieces, *vectors: GmView | None
+) -> tuple[GmTiles | GmViews | None, ...]:
+    """Rows of *x*, columns of *weight* and of *vectors*, and the output of each of *tiles*."""
+    output, of_n = p.output_view, (tiles.column, 1, tiles.columns)
+    return (
+        x.tiles(tiles.row, tiles.rows),
+        weight.tiles(tiles.column, tiles.columns),
+        GmViews.of(output, tiles.row, tiles.column, tiles.rows, tiles.columns),
+        *(None if each is None else GmViews.of(each, 0, *of_n) for each in vectors),
     )
 
 
@@ -66,14 +83,14 @@ class Zeros:
         self._part = align_up(ceil_div(count, cores), REPEAT)
         self._zeros = core.tile(FLOAT32, min(self._part, max_bytes // FLOAT32.nbytes(1)))
 
-    def write(self, index: int) -> None:
-        """Fill the part of vector core number *index*."""
+    def write(self, index: int) -> Iterator[StageCall]:
+        """What fills the part of vector core number *index*."""
         part = self._sums[:, index * self._part : (index + 1) * self._part]
         if part.columns:
-            repeat(self.core, self._fill)
+            yield (self._fill,)
         # The same zeros are stored again and again: nothing overwrites them.
         for first, count in pieces(part.columns, self._zeros.count):
-            repeat(self.core, self._store, part[:, first : first + count])
+            yield self._store, part[:, first : first + count]
 
     def _fill(self) -> None:
         self.core.emit(Duplicate(self._zeros, 0.0))

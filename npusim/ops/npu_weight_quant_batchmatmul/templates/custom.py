@@ -18,8 +18,11 @@ cores come from a library that is closed in parts; see :func:`tile`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
 
 from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, UINT64
 from npusim.data.errors import Code, OpError
@@ -28,20 +31,21 @@ from npusim.data.layout import FRACTAL_ROWS, c0
 from npusim.devices.schema import Core, DeviceSpec
 from npusim.kernel.cross_core import sync_all
 from npusim.kernel.cube_core import CubeCore, ScaleTable
-from npusim.kernel.launch import mixed_blocks
+from npusim.kernel.launch import CoreSteps, launch_mixed
 from npusim.kernel.matmul import BaseTile, Matmul
 from npusim.kernel.matrices import GmMatrix, GmTile
-from npusim.kernel.program import Block, Program
+from npusim.kernel.program import Block
 from npusim.kernel.rows import pieces
+from npusim.kernel.steps import GmViews, StageCall, Step
+from npusim.kernel.tiles import whole_steps
 from npusim.kernel.vector_core import VectorCore
-from npusim.kernel.views import GmView, repeat
+from npusim.kernel.views import GmView
+from npusim.ops._base_tiles import pieces_in_l1
 from npusim.ops._dequantised_weight import Dequantiser, MatrixTile, Precision
 from npusim.ops.npu_weight_quant_batchmatmul.problem import OP, Plan, Problem
 
 VECTORS_DONE, CUBES_DONE, FILLED, READ = 6, 7, 8, 9
 """Flags between cores, as the kernel numbers them: of all cores of a kind, then of a group."""
-BODY_ROWS = 8192
-"""Rows of the output that a cube core calls together. It is of no consequence for what runs."""
 MAX_ROUNDS_AHEAD = 2
 """Vector cores store a round after cube cores have read the one so many before."""
 
@@ -61,7 +65,7 @@ RING_K_UNIT = 256
 """Rows of a slot along k are whole multiples of it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CustomPlan(Plan):
     """The tiling of custom; counts of elements unless the name says otherwise."""
 
@@ -105,8 +109,6 @@ def tile(spec: DeviceSpec, p: Problem) -> CustomPlan:
     plan = CustomPlan(
         **p.chosen,
         block_dim=0,
-        is_mix=True,
-        workspaces={},
         base=_base_tile(core, p, base_m, base_n),
         cores_m=cores_m,
         cores_n=cores_n,
@@ -155,17 +157,11 @@ def _base_tile(core: Core, p: Problem, base_m: int, base_n: int) -> BaseTile:
     fitting_k = align_down(L0_BYTES // nbytes(max(base_m, base_n)), unit)
     # A power of two, so that steps of it make whole lines.
     base_k = min(1 << (fitting_k.bit_length() - 1), align_up(p.traits.k, unit))
-    half_l1 = (core.l1_bytes or 0) // 2
-    a, b = (max(2, half_l1 // nbytes(base * base_k)) for base in (base_m, base_n))
-    if nbytes((a * base_m + b * base_n) * base_k) > core.usable_bytes("l1") - TABLE_BYTES * base_n:
-        a, b = (a // 2, b) if base_m < base_n else (a, b // 2)
-    a, b = max(a, 2), max(b, 2)  # an L1 too small for that is found when buffers are claimed
+    room_bytes = core.usable_bytes("l1") - TABLE_BYTES * base_n
+    a, b = pieces_in_l1(core, (base_m, base_n), nbytes(base_k), room_bytes)
     line, max_steps = max(1, LINE_BYTES // nbytes(base_k)), ceil_div(p.traits.k, base_k)
     steps_a, steps_b = (min(align_down(x // 2, min(line, x // 2)), max_steps) for x in (a, b))
-    if steps_a > steps_b:
-        steps_a = align_down(steps_a, steps_b)
-    else:
-        steps_b = align_down(steps_b, steps_a)
+    steps_a, steps_b = whole_steps(steps_a, steps_b)
     l0c_depth = 2 if 2 * FLOAT32.nbytes(base_m * base_n) <= (core.l0c_bytes or 0) else 1
     return BaseTile(base_m, base_n, base_k, steps_a, steps_b, l0c_depth)
 
@@ -233,10 +229,10 @@ def build(spec: DeviceSpec, p: Problem, plan: CustomPlan) -> tuple[Block, ...]:
     """Three blocks a group: a cube core and its two vector cores."""
     bound = plan.bindings(p)
     cube, vector = _cube(spec, p, plan), _vector(spec, p, plan)
-    return mixed_blocks(plan.block_dim, lambda _: bound, cube, vector)
+    return launch_mixed(plan.block_dim, cube, vector, lambda _: bound)
 
 
-def _vector(spec: DeviceSpec, p: Problem, plan: CustomPlan) -> Callable[[int, int], Program]:
+def _vector(spec: DeviceSpec, p: Problem, plan: CustomPlan) -> CoreSteps:
     """What a vector core does: its share of each round's tiles of the weight, into the ring."""
     core, cores = VectorCore(OP, spec), 2 * plan.block_dim
     sizes = plan.tile_rows, plan.tile_columns
@@ -253,14 +249,14 @@ def _vector(spec: DeviceSpec, p: Problem, plan: CustomPlan) -> Callable[[int, in
         hand_over()
         core.cross_core_wait_flag("group", "scalar", READ)
 
-    def program(group: int, half: int) -> Program:
-        index, shares = 2 * group + half, []
+    def calls(index: int) -> Iterator[StageCall]:
+        shares = []
         for tiles in rounds:
             # As many tiles for each core as the busiest one needs: the last cores may have none.
             run = ceil_div(len(tiles), cores)
             shares.append(tiles[index * run : (index + 1) * run])
         if any(shares):
-            dequantiser.load_registers()
+            yield (dequantiser.load_registers,)
         # A round: (k, round_n) of the weight, its tiles shared out over all vector cores
         for number, tiles in enumerate(shares):
             offset_bytes, start = number % plan.slots * slot_bytes, number * plan.round_n
@@ -271,60 +267,28 @@ def _vector(spec: DeviceSpec, p: Problem, plan: CustomPlan) -> Callable[[int, in
                 row, column = (0, start) if ring.k_is_first else (start, 0)
                 at = tile.row - row, tile.column - column
                 before_store = between if number and place == 0 else None
-                dequantiser.write(tile, ring, *at, offset_bytes, before_store)
+                yield dequantiser.call(tile, ring, *at, offset_bytes, before_store)
             if number and not tiles:
-                repeat(core, between)
-        repeat(core, hand_over)
-        return core.build()
+                yield (between,)
+        yield (hand_over,)
 
-    return program
-
-
-def _cube(spec: DeviceSpec, p: Problem, plan: CustomPlan) -> Callable[[int], Program]:
-    """What a cube core does: x times each round's columns, a base tile at a time."""
-    core, f, base = CubeCore(OP, spec), p.traits, plan.base
-    load_scale, multiply = _multiply(core, p, plan)
-    core_m = ceil_div(ceil_div(f.m, base.m), plan.cores_m) * base.m
-    slot_bytes = _slot_bytes(p, plan)
-
-    def program(group: int) -> Program:
-        # Position in the grid (cores_m, cores_n): whole base tiles along m, one along n a round.
-        i, j = divmod(group, plan.cores_n)
-        top, bottom = i * core_m, min((i + 1) * core_m, f.m)
-        if top < bottom:
-            load_scale()
-        # Every cube core takes part in all rounds, even with nothing to multiply: all wait for all.
-        for number in range(plan.rounds):
-            repeat(core, core.cross_core_wait_flag, "group", "mte2", FILLED)
-            column = number * plan.round_n + j * base.n
-            columns = slice(column, min(column + base.n, f.n))
-            slot = number % plan.slots * slot_bytes
-            for row, rows in pieces(max(0, bottom - top) if column < f.n else 0, BODY_ROWS):
-                here = slice(top + row, top + row + rows)
-                multiply(here, columns, column - number * plan.round_n, slot)
-            repeat(core, sync_all, core, "fixpipe", "fixpipe", CUBES_DONE, READ)
-        return core.build()
-
-    return program
+    return CoreSteps.of_calls(core, cores, calls)
 
 
-def _multiply(
-    core: CubeCore, p: Problem, plan: CustomPlan
-) -> tuple[Callable[[], None], Callable[[slice, slice, int, int], None]]:
-    """What loads the one scale of all columns, if it is one, and what makes a base tile."""
-    f, quant = p.traits, p.quant_scale
+def _cube(spec: DeviceSpec, p: Problem, plan: CustomPlan) -> CoreSteps:
+    """What cube cores do: x times each round's columns, a base tile at a time."""
+    core, f, base, quant = CubeCore(OP, spec), p.traits, plan.base, p.quant_scale
     rows, columns = (f.k, f.m) if f.trans_x else (f.m, f.k)
     x, ring = GmMatrix("x", p.x.element, rows, columns, f.trans_x), _ring_slot(p, plan)
     bias_dtype = None if p.bias is None else p.bias.element
-    cube = Matmul(core, plan.base, x, ring, f.k, bias=bias_dtype)
-    scales = None if quant is None else ScaleTable(core, plan.base.n)
+    cube = Matmul(core, base, x, ring, f.k, bias=bias_dtype)
+    scales = None if quant is None else ScaleTable(core, base.n)
     words = None if quant is None else GmView.vector(quant.name, UINT64, quant.spec.size)
-    is_single = words is not None and words.columns == 1
-    whole, start = p.output_view, p.column_view(p.bias)
+    of_all = words if words is not None and words.columns == 1 else None
 
-    def load_scale() -> None:
-        if scales is not None and words is not None and is_single:
-            scales.load(words)
+    def begin() -> None:
+        if scales is not None and of_all is not None:
+            scales.load(of_all)
 
     def tile(
         _x: GmTile, _weight: GmTile, output: GmView, bias: GmView | None, scale: GmView | None
@@ -338,21 +302,32 @@ def _multiply(
             loaded = scales.loaded(1) if scale is None else scales.load(scale)
             cube.fixpipe(output, sums, "qf322b8", loaded)
 
-    def tiles(
-        a: GmTile, weight: GmTile, output: GmView, bias: GmView | None, scale: GmView | None
-    ) -> None:
-        """`tile`, a base tile of rows after the other."""
-        for row, rows in pieces(output.rows, plan.base.m):
-            here = a.shifted_to(a.offset_bytes + x.shift(row))
-            repeat(core, tile, here, weight, output[row : row + rows, :], bias, scale)
-
-    def multiply(rows: slice, columns: slice, origin: int, slot_bytes: int) -> None:
-        """Make *rows* x *columns* of the output; these begin at *origin* of the ring's slot."""
-        output = whole[rows, columns]
-        weight = ring.tile(origin, output.columns)
-        weight = weight.shifted_to(weight.offset_bytes + slot_bytes)
-        bias, scale = start and start[:, columns], None if is_single else words
-        of_x = x.tile(rows.start, output.rows)
-        repeat(core, tiles, of_x, weight, output, bias, scale and scale[:, columns])
-
-    return load_scale, multiply
+    # Position in the grid (cores_m, cores_n): whole base tiles along m, one along n a round.
+    down = ceil_div(ceil_div(f.m, base.m), plan.cores_m)
+    number, group, row = np.mgrid[: plan.rounds, : plan.block_dim, :down].reshape(3, -1)
+    top = (group // plan.cores_n * down + row) * base.m
+    column = number * plan.round_n + group % plan.cores_n * base.n
+    is_inside = (top < f.m) & (column < f.n)
+    number, group, top, column = (each[is_inside] for each in (number, group, top, column))
+    output = GmViews.of(p.output_view, top, column, base.m, base.n)
+    weight = ring.tiles(column - number * plan.round_n, output.columns)
+    slot = number % plan.slots * _slot_bytes(p, plan)
+    of_columns = (p.column_view(p.bias), None if of_all else words)
+    arguments = (
+        x.tiles(top, output.rows),
+        replace(weight, offset_bytes=weight.offset_bytes + slot),
+        output,
+        *(view and GmViews.of(view, 0, column, 1, base.n) for view in of_columns),
+    )
+    # Every cube core takes part in all rounds, even with nothing to multiply: all wait for all.
+    every, cores = np.mgrid[: plan.rounds, : plan.block_dim].reshape(2, -1)
+    wait = partial(core.cross_core_wait_flag, "group", "mte2", FILLED)
+    release = partial(sync_all, core, "fixpipe", "fixpipe", CUBES_DONE, READ)
+    with_rows = np.unique(group)
+    steps = (
+        Step(begin, (), with_rows, 0 * with_rows - 1),
+        Step(wait, (), cores, 3 * every),
+        Step(tile, arguments, group, 3 * number + 1),
+        Step(release, (), cores, 3 * every + 2),
+    )
+    return CoreSteps(core, steps)

@@ -34,7 +34,7 @@ from npusim.kernel.steps import Step
 from npusim.kernel.views import GmView
 from npusim.ops._dequantised_weight import MatrixTile, tile_view
 from npusim.ops.npu_weight_quant_batchmatmul.problem import OP, Plan, Problem
-from npusim.ops.npu_weight_quant_batchmatmul.templates import rectangles
+from npusim.ops.npu_weight_quant_batchmatmul.templates import arguments_of, rectangles
 
 STRIP = 32
 """Columns of the weight that go through the cube at a time: one fractal of int8."""
@@ -45,7 +45,7 @@ MAX_N = 128
 RESIDENT_BYTES = 250 * 1024
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FixpipePlan(Plan):
     """A grid of cores; each makes a rectangle of the output."""
 
@@ -68,8 +68,6 @@ def tile(spec: DeviceSpec, p: Problem) -> FixpipePlan:
     return FixpipePlan(
         **p.chosen,
         block_dim=cores_n * ceil_div(f.m, core_m),
-        is_mix=False,
-        workspaces={},
         core_m=core_m,
         core_n=core_n,
         base_n=base_n,
@@ -134,36 +132,18 @@ def build(spec: DeviceSpec, p: Problem, plan: FixpipePlan) -> tuple[Block, ...]:
         # (n / 16, m, 16) fp32 in L0C -> (m, n) fp16
         cube.fixpipe(output, sums)
 
-    shares = rectangles((f.m, f.n), (plan.core_m, plan.core_n), (plan.core_m, plan.base_n))
-    first, cores = [share[0] for share in shares], np.arange(len(shares))
-    kept = [x.tile(each.row, each.rows) for each in first]
-    prepare = [
+    tiles = rectangles((f.m, f.n), (plan.core_m, plan.core_n), (plan.core_m, plan.base_n))
+    cores, first = np.unique(tiles.core, return_index=True)
+    kept = x.tiles(tiles.row[first], tiles.rows[first])
+    scale = GmView.vector("antiquant_scale", UINT64, f.n)
+    vectors = scale, p.column_view(p.antiquant_offset), p.column_view(p.bias)
+    arguments, order = arguments_of(p, x, weight, tiles, *vectors), np.arange(tiles.core.size)
+    bound = plan.bindings(p)
+    return core.launch(
         *[Step(cube.fetch, (kept,), cores, cores * 0)] * plan.keeps_x,
         Step(feed.load_identity, (), cores, cores * 0),
-    ]
-    arguments = _arguments(p, x, weight, [each for share in shares for each in share])
-    core_of = np.repeat(cores, [len(share) for share in shares])
-    main = Step(multiply, arguments, core_of, np.arange(len(core_of)) + 1)
-    bound = plan.bindings(p)
-    return core.launch(*prepare, main, bound=lambda _: bound)
-
-
-def _arguments(
-    p: Problem, x: GmMatrix, weight: GmMatrix, tiles: list[MatrixTile]
-) -> tuple[object, ...]:
-    """What `multiply` gets for each of *tiles* of the output."""
-    output, bias = p.output_view, p.column_view(p.bias)
-    offset = p.column_view(p.antiquant_offset)
-    scale = GmView.vector("antiquant_scale", UINT64, p.traits.n)
-    columns = [slice(each.column, each.column + each.columns) for each in tiles]
-    return (
-        [x.tile(each.row, each.rows) for each in tiles],
-        [weight.tile(each.column, each.columns) for each in tiles],
-        [
-            output[each.row : each.row + each.rows, here]
-            for each, here in zip(tiles, columns, strict=True)
-        ],
-        *(view and [view[:, here] for here in columns] for view in (scale, offset, bias)),
+        Step(multiply, arguments, tiles.core, order + 1),
+        bound=lambda _: bound,
     )
 
 

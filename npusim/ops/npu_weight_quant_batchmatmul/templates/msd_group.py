@@ -18,7 +18,7 @@ one does. How many rows are combined at a time is assumed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -28,16 +28,17 @@ from npusim.devices.schema import DeviceSpec
 from npusim.isa import Store
 from npusim.kernel.cross_core import sync_all
 from npusim.kernel.cube_core import CubeCore
-from npusim.kernel.launch import mixed_blocks
+from npusim.kernel.launch import CoreSteps, launch_mixed
 from npusim.kernel.matrices import GmTile
 from npusim.kernel.plane import SPREAD, Plane, by_column, by_row
-from npusim.kernel.program import Binding, Block, Program
+from npusim.kernel.program import Binding, Block
 from npusim.kernel.rows import pieces
+from npusim.kernel.steps import StageCall
 from npusim.kernel.vector_core import VectorCore
-from npusim.kernel.views import GmView, repeat
-from npusim.ops.npu_weight_quant_batchmatmul.choice import CallTraits, k_cores, k_step
+from npusim.kernel.views import GmView
+from npusim.ops.npu_weight_quant_batchmatmul.choice import CallTraits, k_cores, k_step, scheme_of
 from npusim.ops.npu_weight_quant_batchmatmul.problem import Plan, Problem, workspace_bytes
-from npusim.ops.npu_weight_quant_batchmatmul.templates import Zeros, msd, msd_groups
+from npusim.ops.npu_weight_quant_batchmatmul.templates import Zeros, msd_groups
 
 # ---- how the work is split ----
 
@@ -51,7 +52,7 @@ MAX_ZEROS_BYTES = 32768
 """Most bytes of a store of zeros; assumed."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MsdGroupPlan(Plan):
     """How groups and columns are split over cube cores."""
 
@@ -66,14 +67,13 @@ class MsdGroupPlan(Plan):
 
 def tile(spec: DeviceSpec, p: Problem) -> MsdGroupPlan:
     """Split n by 2048, and k into whole groups, so that every share has its own core."""
-    f, aic, terms = p.traits, spec.cores["aic"].count, msd.scheme_of(p.traits).terms
+    f, aic, terms = p.traits, spec.cores["aic"].count, scheme_of(p.traits).terms
     cores_k, cores_n = k_cores(f, aic), ceil_div(f.n, CORE_N)
     block_dim, core_n = cores_k * cores_n, min(CORE_N, f.n)
     row_bytes = msd_groups.product_dtype(p).nbytes(terms * min(core_n, CORE_N // 2))
     return MsdGroupPlan(
         **p.chosen,
         block_dim=block_dim,
-        is_mix=True,
         workspaces=workspace_bytes(*msd_groups.group_views(f), *block_dim * [_slots(p)], _total(f)),
         cores_k=cores_k,
         cores_n=cores_n,
@@ -118,15 +118,15 @@ def _share(p: Problem, plan: MsdGroupPlan, index: int) -> Share:
 def build(spec: DeviceSpec, p: Problem, plan: MsdGroupPlan) -> tuple[Block, ...]:
     """Three blocks a share: a cube core and its two vector cores."""
     bound, slots_bytes = plan.bindings(p), _slots(p).nbytes
-    return mixed_blocks(
+    return launch_mixed(
         plan.block_dim,
-        lambda index: bound | {"products": Binding("products", index * slots_bytes)},
         _cube(spec, p, plan),
         _vector(spec, p, plan),
+        lambda index: bound | {"products": Binding("products", index * slots_bytes)},
     )
 
 
-def _cube(spec: DeviceSpec, p: Problem, plan: MsdGroupPlan) -> Callable[[int], Program]:
+def _cube(spec: DeviceSpec, p: Problem, plan: MsdGroupPlan) -> CoreSteps:
     """What a cube core does: the groups of its share one after the other."""
     core, f, slots = CubeCore(plan.template, spec), p.traits, _slots(p)
     rows = msd_groups.product_rows(p.traits)
@@ -145,18 +145,17 @@ def _cube(spec: DeviceSpec, p: Problem, plan: MsdGroupPlan) -> Callable[[int], P
             core.cross_core_set_flag("group", "fixpipe", msd_groups.PRODUCTS_READY)
         cube.packs.free(in_l1.tile)
 
-    def program(index: int) -> Program:
+    def calls(index: int) -> Iterator[StageCall]:
         share = _share(p, plan, index)
         k, count = share.group * f.group_size, share.groups * f.group_size
         digits = cube.digits.tile(0, rows, k, count)
         weight = cube.weight.tile(share.column, share.columns, k, count)
-        repeat(core, multiply, digits, weight, share.groups)
-        return core.build()
+        yield multiply, digits, weight, share.groups
 
-    return program
+    return CoreSteps.of_calls(core, plan.block_dim, calls)
 
 
-def _vector(spec: DeviceSpec, p: Problem, plan: MsdGroupPlan) -> Callable[[int, int], Program]:
+def _vector(spec: DeviceSpec, p: Problem, plan: MsdGroupPlan) -> CoreSteps:
     """What a vector core does: digits and zeros, sums of groups, the output.
 
     Each stage claims the unified buffer anew.
@@ -177,31 +176,29 @@ def _vector(spec: DeviceSpec, p: Problem, plan: MsdGroupPlan) -> Callable[[int, 
         epilogue.write(Plane(loaded, total.rows, total.columns), output, bias)
         total_in.free(loaded)
 
-    def program(group: int, half: int) -> Program:
-        """One *half* of the columns of the share of *group*."""
-        share, index = _share(p, plan, group), 2 * group + half
+    def calls(index: int) -> Iterator[StageCall]:
+        """One half of the columns of the share of a group."""
+        group, half = divmod(index, 2)
+        share = _share(p, plan, group)
         for row in range(index, f.m, cores):
-            splitter.write(row, 0, f.k // f.group_size)
-        core.end_stage()
-        zeros.write(index)
-        sync_all(
-            core, "mte3", "mte2", event=msd_groups.ALL_VECTORS, group_event=msd_groups.DIGITS_READY
-        )
-        core.end_stage()
+            yield splitter.write(row, 0, f.k // f.group_size)
+        yield (core.end_stage,)
+        yield from zeros.write(index)
+        yield sync_all, core, "mte3", "mte2", msd_groups.ALL_VECTORS, msd_groups.DIGITS_READY
+        yield (core.end_stage,)
         start, stop = half * (CORE_N // 2), min((half + 1) * (CORE_N // 2), share.columns)
         here = slice(share.column + start, share.column + stop)
         if start < stop:
-            sums.add_groups(share, slice(start, stop), here)
+            yield from sums.add_groups(share, slice(start, stop), here)
         else:
-            repeat(core, sums.idle, share.groups)
-        sync_all(core, "mte3", "mte2", msd_groups.ALL_VECTORS)
-        core.end_stage()
+            yield sums.idle, share.groups
+        yield sync_all, core, "mte3", "mte2", msd_groups.ALL_VECTORS
+        yield (core.end_stage,)
         if start < stop and share.group == 0:
             # Only the first core along k: one writer for each element of y.
-            repeat(core, finish, _total(f)[:, here], *epilogue.views(slice(0, f.m), here))
-        return core.build()
+            yield finish, _total(f)[:, here], *epilogue.views(slice(0, f.m), here)
 
-    return program
+    return CoreSteps.of_calls(core, cores, calls)
 
 
 # ---- the cube multiplies ----
@@ -230,15 +227,15 @@ class _GroupSums:
             self.core.cross_core_wait_flag("group", "mte2", msd_groups.PRODUCTS_READY)
             self._set_products_read()
 
-    def add_groups(self, share: Share, inside: slice, columns: slice) -> None:
-        """Add the groups of *share*; *inside* is this core's part of its columns."""
-        core, f = self.core, self.f
-        repeat(core, self._clear_sums, inside.stop - inside.start)
+    def add_groups(self, share: Share, inside: slice, columns: slice) -> Iterator[StageCall]:
+        """What adds the groups of *share*; *inside* is this core's part of its columns."""
+        f = self.f
+        yield self._clear_sums, inside.stop - inside.start
         for first, count in pieces(share.groups, SPREAD):
             groups = slice(share.group + first, share.group + first + count)
             views = self.operands.views(slice(0, f.m), groups, columns)
-            repeat(core, self._add_pack, self.slots[:, inside], *views)
-        repeat(core, self._add_to_total, _total(f)[:, columns])
+            yield self._add_pack, self.slots[:, inside], *views
+        yield self._add_to_total, _total(f)[:, columns]
 
     def _clear_sums(self, columns: int) -> None:
         # The first group could be written in place of being added; a sum that begins with +0 and

@@ -20,9 +20,11 @@ from npusim.kernel.cube_core import CubeCore
 from npusim.kernel.matrices import L1Matrix, l0c_elements
 from npusim.kernel.plane import SPREAD, Plane, RowFactors, by_row, multiply_add
 from npusim.kernel.rows import pieces
+from npusim.kernel.steps import StageCall
 from npusim.kernel.vector_core import VectorCore
-from npusim.kernel.views import GmView, repeat
-from npusim.ops.npu_weight_quant_batchmatmul.choice import CallTraits
+from npusim.kernel.views import GmView
+from npusim.ops._digits import DigitSplitter
+from npusim.ops.npu_weight_quant_batchmatmul.choice import CallTraits, scheme_of
 from npusim.ops.npu_weight_quant_batchmatmul.problem import Problem
 from npusim.ops.npu_weight_quant_batchmatmul.templates import msd
 
@@ -34,7 +36,7 @@ ALL_VECTORS = 3
 
 def product_rows(f: CallTraits) -> int:
     """Rows of the matrix of digits, and of a product: those of all digits of x."""
-    return msd.scheme_of(f).terms * f.m
+    return scheme_of(f).terms * f.m
 
 
 def product_dtype(p: Problem) -> DType:
@@ -66,22 +68,21 @@ class GroupSplitter:
     def __init__(
         self, core: VectorCore, p: Problem, max_groups: int, *, loads_ahead: bool = True
     ) -> None:
-        """Claim room for *max_groups* at a time; *loads_ahead* as of :class:`msd.DigitSplitter`."""
-        self.core, self.f = core, p.traits
+        """Claim room for *max_groups* at a time; *loads_ahead* as of :class:`DigitSplitter`."""
+        self.f = p.traits
         self._x = GmView.of("x", p.x.element, p.traits.m, p.traits.k)
         sizes = max_groups, p.traits.group_size
-        scheme = msd.scheme_of(p.traits)
+        scheme = scheme_of(p.traits)
         ahead = loads_ahead
-        self._splitter = msd.DigitSplitter(core, p.x.element, scheme, *sizes, loads_ahead=ahead)
+        self._splitter = DigitSplitter(core, p.x.element, scheme, *sizes, loads_ahead=ahead)
 
-    def write(self, row: int, group: int, groups: int) -> None:
-        """Write *groups* groups of *row* from *group* on: each is a row of a plane."""
+    def write(self, row: int, group: int, groups: int) -> StageCall:
+        """What writes *groups* groups of *row* from *group* on: each is a row of a plane."""
         f = self.f
         of_groups = slice(group, group + groups)
         here = slice(group * f.group_size, (group + groups) * f.group_size)
         sums = _sums_view(f)
-        repeat(
-            self.core,
+        return (
             self._splitter.write,
             True,
             self._x.row(row)[:, here],
@@ -197,7 +198,7 @@ class GroupOperands:
 
         *max_products* elements of a digit's products are combined at a time.
         """
-        self.core, self.f, self._scheme = core, p.traits, msd.scheme_of(p.traits)
+        self.core, self.f, self._scheme = core, p.traits, scheme_of(p.traits)
         self._parameters = [
             None if x is None else GmView.of(x.name, x.element, *p.antiquant_scale.shape)
             for x in (p.antiquant_scale, p.antiquant_offset)

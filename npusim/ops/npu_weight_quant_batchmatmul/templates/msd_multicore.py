@@ -15,7 +15,7 @@ weight_quant_batch_matmul_v2, op_kernel/*_msd_multicore.h, op_host/op_tiling/*_m
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,13 +26,15 @@ from npusim.devices.schema import DeviceSpec
 from npusim.isa import Local
 from npusim.kernel.cross_core import sync_all
 from npusim.kernel.cube_core import CubeCore
-from npusim.kernel.launch import mixed_blocks
+from npusim.kernel.launch import CoreSteps, launch_mixed
 from npusim.kernel.matmul import BaseTile
 from npusim.kernel.plane import REPEAT, Plane, RowFactors, by_column, by_row, outer
-from npusim.kernel.program import Block, Program
+from npusim.kernel.program import Block
 from npusim.kernel.rows import balanced, pieces
+from npusim.kernel.steps import StageCall
 from npusim.kernel.vector_core import VectorCore
-from npusim.kernel.views import GmView, repeat
+from npusim.kernel.views import GmView
+from npusim.ops._digits import EIGHT_BITS, DigitSplitter
 from npusim.ops.npu_weight_quant_batchmatmul.choice import CallTraits
 from npusim.ops.npu_weight_quant_batchmatmul.problem import OP, Plan, Problem, workspace_bytes
 from npusim.ops.npu_weight_quant_batchmatmul.templates import msd
@@ -54,7 +56,7 @@ FEWER_PRELOADS = {(1, 5568, 6656): 1, (16, 8192, 7168): 2}
 """(m, k, n) of transposed weights without bias for which the vendor settled on fewer."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MulticorePlan(Plan):
     """Rows of x for each vector core, columns of the output for each cube core."""
 
@@ -85,7 +87,6 @@ def tile(spec: DeviceSpec, p: Problem) -> MulticorePlan:
     return MulticorePlan(
         **p.chosen,
         block_dim=max(cube_cores, ceil_div(split_cores, 2)),
-        is_mix=True,
         workspaces=workspace_bytes(*msd.digit_views(f), *msd.row_views(f), _products(f)),
         split_cores=split_cores,
         split_rows=ceil_div(f.m, split_cores),
@@ -118,55 +119,53 @@ def build(spec: DeviceSpec, p: Problem, plan: MulticorePlan) -> tuple[Block, ...
     """A cube core and its two vector cores for each group that is launched."""
     bound = plan.bindings(p)
     cube, vector = _cube(spec, p, plan), _vector(spec, p, plan)
-    return mixed_blocks(plan.block_dim, lambda _: bound, cube, vector)
+    return launch_mixed(plan.block_dim, cube, vector, lambda _: bound)
 
 
-def _cube(spec: DeviceSpec, p: Problem, plan: MulticorePlan) -> Callable[[int], Program]:
+def _cube(spec: DeviceSpec, p: Problem, plan: MulticorePlan) -> CoreSteps:
     """What a cube core does: all of k for its columns."""
     core, f = CubeCore(OP, spec), p.traits
     cube = msd.DigitCube(core, p, plan.cube, f.k)
 
-    def program(group: int) -> Program:
+    def calls(group: int) -> Iterator[StageCall]:
         column = group * plan.core_n
         columns = min(plan.core_n, f.n - column)
         # While vector cores write digits, the first pieces of the weight are brought into the L2.
         if columns > 0:
-            cube.prefetch_l2(0, f.k, column, columns, plan.preloads)
-        core.cross_core_wait_flag("group", "mte2", DIGITS_READY)
+            yield cube.prefetch_l2(0, f.k, column, columns, plan.preloads)
+        yield core.cross_core_wait_flag, "group", "mte2", DIGITS_READY
         if columns > 0:
-            cube.multiply(0, f.k, column, _products(f)[:, column : column + columns])
-            core.cross_core_set_flag("group", "fixpipe", PRODUCTS_READY)
-        return core.build()
+            yield from cube.multiply(0, f.k, column, _products(f)[:, column : column + columns])
+            yield core.cross_core_set_flag, "group", "fixpipe", PRODUCTS_READY
 
-    return program
+    return CoreSteps.of_calls(core, plan.block_dim, calls)
 
 
-def _vector(spec: DeviceSpec, p: Problem, plan: MulticorePlan) -> Callable[[int, int], Program]:
+def _vector(spec: DeviceSpec, p: Problem, plan: MulticorePlan) -> CoreSteps:
     """What a vector core does; its second stage claims the unified buffer anew."""
     core, f = VectorCore(OP, spec), p.traits
     splitter = _RowSplitter(core, p)
     core.reset_buffers()
     epilogue = Epilogue(core, p, plan.epilogue_rows, plan.epilogue_columns)
 
-    def program(group: int, half: int) -> Program:
-        first = (2 * group + half) * plan.split_rows
+    def calls(index: int) -> Iterator[StageCall]:
+        (group, half), first = divmod(index, 2), index * plan.split_rows
         for row in range(first, min(first + plan.split_rows, f.m)):
-            splitter.write(row)
-        sync_all(core, "mte3", "mte2", ALL_SPLIT, DIGITS_READY)
+            yield splitter.write(row)
+        yield sync_all, core, "mte3", "mte2", ALL_SPLIT, DIGITS_READY
         if group < plan.cube_cores:
-            core.end_stage()
+            yield (core.end_stage,)
             column = group * plan.core_n
             tiles = epilogue.tiles(column, min(plan.core_n, f.n - column)) if half == 0 else []
             for here in tiles[:1]:
-                epilogue.prepare(here)
-            core.cross_core_wait_flag("group", "mte2", PRODUCTS_READY)
+                yield from epilogue.prepare(here)
+            yield core.cross_core_wait_flag, "group", "mte2", PRODUCTS_READY
             for index, here in enumerate(tiles):
                 if index > 0:
-                    epilogue.prepare(here)
-                epilogue.write(here)
-        return core.build()
+                    yield from epilogue.prepare(here)
+                yield epilogue.write(here)
 
-    return program
+    return CoreSteps.of_calls(core, 2 * plan.block_dim, calls)
 
 
 # ---- the first stage: x in digits ----
@@ -190,14 +189,14 @@ class _RowSplitter:
         self.x = GmView.of("x", p.x.element, p.traits.m, p.traits.k)
         self.is_precise = p.choice.form == "multicore_hp"
         columns = align_up(p.traits.k, REPEAT)
-        self.splitter = msd.DigitSplitter(core, p.x.element, msd.EIGHT_BITS, 1, columns)
+        self.splitter = DigitSplitter(core, p.x.element, EIGHT_BITS, 1, columns)
         self.first_sum = core.tile(FLOAT32, 8)
 
-    def write(self, row: int) -> None:
-        """Split row number *row*."""
+    def write(self, row: int) -> StageCall:
+        """What splits row number *row*."""
         digits = (digit.row(row) for digit in msd.digit_views(self.f))
         of_row = (view.row(0)[:, row : row + 1] for view in msd.row_views(self.f))
-        repeat(self.core, self._row, self.x.row(row), *digits, *of_row)
+        return self._row, self.x.row(row), *digits, *of_row
 
     def _row(self, x: GmView, first: GmView, second: GmView, absmax: GmView, sums: GmView) -> None:
         """x (1, k) -> two digits (1, k), and two values."""
@@ -292,13 +291,13 @@ class Epilogue:
             for top, rows in pieces(self.f.m, self.max_rows)
         ]
 
-    def prepare(self, here: Tile) -> None:
-        """Load the parameters of new columns, the factors of rows, and form their offsets."""
+    def prepare(self, here: Tile) -> Iterator[StageCall]:
+        """What loads the parameters of new columns, the factors of rows, and forms offsets."""
         rows, columns = here[0], self.parameters.views(here[1])
         if rows.start == 0:
-            repeat(self.core, self.parameters.load, *columns)
+            yield self.parameters.load, *columns
         of_rows = (view.row(0)[:, rows] for view in msd.row_views(self.f))
-        repeat(self.core, self._spread, columns[0].columns, *of_rows)
+        yield self._spread, columns[0].columns, *of_rows
 
     def _spread(self, columns: int, absmax: GmView, sums: GmView) -> None:
         """Largest magnitudes and sums of rows, each as a block of eight; sums times offsets."""
@@ -310,11 +309,11 @@ class Epilogue:
             offset = self.parameters.of(columns)["antiquant_offset"]
             outer(self.core, plane, offset, self.factors.of(self.rows_padded))
 
-    def write(self, here: Tile) -> None:
-        """Make the output of a tile that is prepared."""
+    def write(self, here: Tile) -> StageCall:
+        """What makes the output of a tile that is prepared."""
         (rows, columns), products, m = here, _products(self.f), self.f.m
         second = products[m + rows.start : m + rows.stop, columns]
-        repeat(self.core, self._tile, self.output[here], products[here], second)
+        return self._tile, self.output[here], products[here], second
 
     def _tile(self, output: GmView, first: GmView, second: GmView) -> None:
         """Products of both digits (rows, columns) -> y."""

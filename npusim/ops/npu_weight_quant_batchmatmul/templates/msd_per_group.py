@@ -19,7 +19,7 @@ of these are launched than a step has products, and how many groups are combined
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -28,15 +28,17 @@ from npusim.data.integers import align_up, ceil_div
 from npusim.devices.schema import DeviceSpec
 from npusim.kernel.cross_core import sync_all
 from npusim.kernel.cube_core import CubeCore
-from npusim.kernel.launch import mixed_blocks, share
+from npusim.kernel.launch import CoreSteps, launch_mixed, share
 from npusim.kernel.matrices import GmTile
 from npusim.kernel.plane import Plane, by_row, multiply_add
-from npusim.kernel.program import Block, Program
+from npusim.kernel.program import Block
 from npusim.kernel.rows import pieces
+from npusim.kernel.steps import StageCall
 from npusim.kernel.vector_core import VectorCore
-from npusim.kernel.views import GmView, repeat
+from npusim.kernel.views import GmView
+from npusim.ops.npu_weight_quant_batchmatmul.choice import scheme_of
 from npusim.ops.npu_weight_quant_batchmatmul.problem import Plan, Problem, workspace_bytes
-from npusim.ops.npu_weight_quant_batchmatmul.templates import msd, msd_groups, ring_slot
+from npusim.ops.npu_weight_quant_batchmatmul.templates import msd_groups, ring_slot
 
 ALL_CUBES = 4
 """Flag at which all cube cores wait for each other."""
@@ -58,7 +60,7 @@ PRODUCT_BYTES = 32768
 """Bytes of products that a vector core loads at a time, if one group is not more; assumed."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PerGroupPlan(Plan):
     """How groups, rows and columns are split."""
 
@@ -90,11 +92,10 @@ def tile(spec: DeviceSpec, p: Problem) -> PerGroupPlan:
     slot_rows = pack * rows
     half_ring = min(max(RING_ELEMENTS // (slot_rows * round_n), 1), MAX_HALF_RING)
     ring = GmView.of("products", dtype, 2 * half_ring * slot_rows, round_n)
-    group_bytes = dtype.nbytes(msd.scheme_of(f).terms * strip_m * strip_n)
+    group_bytes = dtype.nbytes(scheme_of(f).terms * strip_m * strip_n)
     return PerGroupPlan(
         **p.chosen,
         block_dim=block_dim,
-        is_mix=True,
         workspaces=workspace_bytes(*msd_groups.group_views(f), ring),
         digits_k=_digits_k(f.k, f.n),
         round_n=round_n,
@@ -159,7 +160,7 @@ def build(spec: DeviceSpec, p: Problem, plan: PerGroupPlan) -> tuple[Block, ...]
     """Three blocks a group: a cube core and its two vector cores."""
     every, bound = tuple(steps(p, plan)), plan.bindings(p)
     cube, vector = _cube(spec, p, plan, every), _vector(spec, p, plan, every)
-    return mixed_blocks(plan.block_dim, lambda _: bound, cube, vector)
+    return launch_mixed(plan.block_dim, cube, vector, lambda _: bound)
 
 
 Task = tuple[int, int, int]
@@ -167,9 +168,7 @@ Task = tuple[int, int, int]
 many they are."""
 
 
-def _cube(
-    spec: DeviceSpec, p: Problem, plan: PerGroupPlan, every: tuple[Step, ...]
-) -> Callable[[int], Program]:
+def _cube(spec: DeviceSpec, p: Problem, plan: PerGroupPlan, every: tuple[Step, ...]) -> CoreSteps:
     """What a cube core does: its share of the products of each step."""
     core, size = CubeCore(plan.template, spec), p.traits.group_size
     rows = msd_groups.product_rows(p.traits)
@@ -193,18 +192,17 @@ def _cube(
             cube.packs.free(in_l1.tile)
         sync_all(core, "fixpipe", "fixpipe", ALL_CUBES, msd_groups.PRODUCTS_READY)
 
-    def program(group: int) -> Program:
-        core.cross_core_wait_flag("group", "mte2", msd_groups.DIGITS_READY)
+    def calls(group: int) -> Iterator[StageCall]:
+        yield core.cross_core_wait_flag, "group", "mte2", msd_groups.DIGITS_READY
         for step in every:
             k, groups = step.groups.start * size, step.groups.stop - step.groups.start
             columns = step.products.columns
             digits = cube.digits.tile(0, rows, k, groups * size)
             weight = cube.weight.tile(step.columns.start, columns, k, groups * size)
             tasks = _tasks(groups, columns, plan.block_dim, group)
-            repeat(core, multiply, tasks, step.waits, digits, weight, step.products)
-        return core.build()
+            yield multiply, tasks, step.waits, digits, weight, step.products
 
-    return program
+    return CoreSteps.of_calls(core, plan.block_dim, calls)
 
 
 def _tasks(groups: int, columns: int, cores: int, core: int) -> tuple[Task, ...]:
@@ -218,9 +216,7 @@ def _tasks(groups: int, columns: int, cores: int, core: int) -> tuple[Task, ...]
     return tuple(every[run.start : run.stop])
 
 
-def _vector(
-    spec: DeviceSpec, p: Problem, plan: PerGroupPlan, every: tuple[Step, ...]
-) -> Callable[[int, int], Program]:
+def _vector(spec: DeviceSpec, p: Problem, plan: PerGroupPlan, every: tuple[Step, ...]) -> CoreSteps:
     """What a vector core does: digits first, then its strip of each round.
 
     The second stage claims the unified buffer anew.
@@ -237,26 +233,22 @@ def _vector(
     ]
     run = ceil_div(len(parts), 2 * plan.block_dim)
 
-    def program(group: int, half: int) -> Program:
-        index = 2 * group + half
+    def calls(index: int) -> Iterator[StageCall]:
         for part in parts[index * run : (index + 1) * run]:
-            splitter.write(*part)
-        core.end_stage()
-        sync_all(
-            core, "mte3", "mte2", event=msd_groups.ALL_VECTORS, group_event=msd_groups.DIGITS_READY
-        )
+            yield splitter.write(*part)
+        yield (core.end_stage,)
+        yield sync_all, core, "mte3", "mte2", msd_groups.ALL_VECTORS, msd_groups.DIGITS_READY
         # A strip of columns of each round, and a part of its rows
         part_m, strip = divmod(index, ceil_div(plan.round_n, plan.strip_n))
         row, left = part_m * plan.strip_m, strip * plan.strip_n
         rows = slice(row, min(row + plan.strip_m, f.m))
         for step in every:
             if rows.start < rows.stop and left < step.products.columns:
-                sums.add_step(step, rows, left)
+                yield sums.add_step(step, rows, left)
             else:
-                repeat(core, sums.idle, step.releases)
-        return core.build()
+                yield sums.idle, step.releases
 
-    return program
+    return CoreSteps.of_calls(core, 2 * plan.block_dim, calls)
 
 
 # ---- the last stage: products of digits to y ----
@@ -267,7 +259,7 @@ class _StripSums:
 
     def __init__(self, core: VectorCore, p: Problem, plan: PerGroupPlan) -> None:
         self.core, self.f, self.plan = core, p.traits, plan
-        self.terms = msd.scheme_of(p.traits).terms
+        self.terms = scheme_of(p.traits).terms
         count = plan.strip_m * plan.strip_n
         self.sums = core.tile(FLOAT32, count)
         self.epilogue = msd_groups.GroupEpilogue(core, p, plan.strip_m, plan.strip_n)
@@ -281,15 +273,14 @@ class _StripSums:
             max_products=plan.joint_groups * count,
         )
 
-    def add_step(self, step: Step, rows: slice, left: int) -> None:
-        """Add *step* to the sums of *rows* and the strip that begins at column *left* of it."""
+    def add_step(self, step: Step, rows: slice, left: int) -> StageCall:
+        """What adds *step* to the sums of *rows* and the strip from column *left* of it on."""
         # From these rows of the first digit of the first group to those of the last.
         span = slice(rows.start, rows.stop + step.products.rows - self.f.m)
         products = step.products[span, left : left + self.plan.strip_n]
         column = step.columns.start + left
         columns = slice(column, column + products.columns)
-        repeat(
-            self.core,
+        return (
             self._add,
             *(step.is_first, step.is_last, step.releases),
             products,

@@ -19,7 +19,7 @@ in L1 only where they serve several tiles of columns.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from npusim.data.dtypes import FLOAT32, INT32
@@ -27,14 +27,21 @@ from npusim.data.integers import align_down, align_up, ceil_div
 from npusim.devices.schema import DeviceSpec
 from npusim.kernel.cross_core import sync_all
 from npusim.kernel.cube_core import CubeCore
-from npusim.kernel.launch import mixed_blocks, share
+from npusim.kernel.launch import CoreSteps, launch_mixed, share
 from npusim.kernel.matmul import BaseTile
 from npusim.kernel.plane import REPEAT, Plane, RowFactors, by_row, multiply_add
-from npusim.kernel.program import Block, Program
+from npusim.kernel.program import Block
 from npusim.kernel.rows import balanced, pieces
+from npusim.kernel.steps import StageCall
 from npusim.kernel.vector_core import VectorCore
-from npusim.kernel.views import GmView, repeat
-from npusim.ops.npu_weight_quant_batchmatmul.choice import CallTraits
+from npusim.kernel.views import GmView
+from npusim.ops._digits import DigitSplitter
+from npusim.ops.npu_weight_quant_batchmatmul.choice import (
+    MAX_BLOCK_K,
+    CallTraits,
+    block_k,
+    scheme_of,
+)
 from npusim.ops.npu_weight_quant_batchmatmul.problem import OP, Plan, Problem, workspace_bytes
 from npusim.ops.npu_weight_quant_batchmatmul.templates import RingSlot, msd, ring_slot
 
@@ -44,8 +51,6 @@ then set for the other cores of their group, each."""
 
 # ---- how the work is split ----
 
-MAX_BLOCK_K = 12288
-MAX_BLOCKS = 6
 ROUND_BYTES = 16 * 2**20
 RING_ELEMENTS = 16 * 1024 * 256
 MAX_HALF_ROUNDS = 8
@@ -57,7 +62,7 @@ EPILOGUE_ROWS = 64
 PRELOADS = 10
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SplitKPlan(Plan):
     """Blocks of k, rounds of columns, and a grid of vector cores over a round."""
 
@@ -82,11 +87,11 @@ def tile(spec: DeviceSpec, p: Problem) -> SplitKPlan:
     """Split as the vendor does."""
     f = p.traits
     # k in blocks, n in rounds, a round in tasks of cube cores and strips of vector cores
-    block_k = _block_k(f)
-    k_blocks = ceil_div(f.k, block_k)
+    depth = block_k(f)
+    k_blocks = ceil_div(f.k, depth)
     cubes, vectors = spec.cores["aic"].count, spec.cores["aiv"].count
     # Rows of a round of int32 sums: of all blocks, all digits.
-    sum_rows = k_blocks * msd.scheme_of(f).terms * f.m
+    sum_rows = k_blocks * scheme_of(f).terms * f.m
     max_round_n = align_down(ROUND_BYTES // INT32.nbytes(sum_rows), 256)
     round_n = min(max_round_n, STRIP_N * vectors, f.n)
     half_rounds = max(1, min(RING_ELEMENTS // (sum_rows * round_n), MAX_HALF_ROUNDS))
@@ -97,33 +102,24 @@ def tile(spec: DeviceSpec, p: Problem) -> SplitKPlan:
     task_n = min(even_n if f.trans_weight else msd.core_columns(f, cubes), round_n)
     tasks, strips = ceil_div(round_n, task_n) * k_blocks, ceil_div(round_n, STRIP_N)
     block_dim = max(balanced(tasks, cubes), ceil_div(strips, 2))
-    streamed = msd.digits_tile(spec, p, block_k, task_n, keeps=False)
+    streamed = msd.digits_tile(spec, p, depth, task_n, keeps=False)
     # Digits that are multiplied by several tiles of the weight stay in L1.
     keeps = task_n > streamed.n
     products = GmView.of("products", INT32, 2 * half_rounds * sum_rows, round_n)
     return SplitKPlan(
         **p.chosen,
         block_dim=block_dim,
-        is_mix=True,
         workspaces=workspace_bytes(*msd.digit_views(f), *msd.row_views(f, k_blocks), products),
-        block_k=block_k,
+        block_k=depth,
         k_blocks=k_blocks,
-        split_rows=min(8, MAX_BLOCK_K // block_k),
+        split_rows=min(8, MAX_BLOCK_K // depth),
         round_n=round_n,
         half_rounds=half_rounds,
         task_n=task_n,
-        cube=msd.digits_tile(spec, p, block_k, task_n, keeps) if keeps else streamed,
+        cube=msd.digits_tile(spec, p, depth, task_n, keeps) if keeps else streamed,
         preloads=PRELOADS,
         epilogue_cores_m=2 * block_dim // strips,
     )
-
-
-def _block_k(f: CallTraits) -> int:
-    """How much of k is scaled by one largest magnitude."""
-    unit = 64 if not f.trans_weight else 512 if f.weight == "int8" else 1024
-    first = 4 if f.k // f.n >= 30 and not f.trans_weight else 1
-    depths = [align_up(ceil_div(f.k, blocks), unit) for blocks in range(first, MAX_BLOCKS + 1)]
-    return next((depth for depth in depths if depth <= MAX_BLOCK_K), depths[-1])
 
 
 Round = tuple[int, RingSlot]
@@ -133,7 +129,7 @@ int32 `(blocks x terms x m, columns)`."""
 
 def _rounds(f: CallTraits, plan: SplitKPlan) -> tuple[Round, ...]:
     """All rounds, on which cube cores and vector cores agree."""
-    slots, rows = 2 * plan.half_rounds, plan.k_blocks * msd.scheme_of(f).terms * f.m
+    slots, rows = 2 * plan.half_rounds, plan.k_blocks * scheme_of(f).terms * f.m
     ring = GmView.of("products", INT32, slots * rows, plan.round_n)
     count, found = ceil_div(f.n, plan.round_n), []
     for index, (column, columns) in enumerate(pieces(f.n, plan.round_n)):
@@ -149,13 +145,13 @@ def build(spec: DeviceSpec, p: Problem, plan: SplitKPlan) -> tuple[Block, ...]:
     """A cube core and its two vector cores for each group that is launched."""
     bound = plan.bindings(p)
     cube, vector = _cube(spec, p, plan), _vector(spec, p, plan)
-    return mixed_blocks(plan.block_dim, lambda _: bound, cube, vector)
+    return launch_mixed(plan.block_dim, cube, vector, lambda _: bound)
 
 
-def _cube(spec: DeviceSpec, p: Problem, plan: SplitKPlan) -> Callable[[int], Program]:
+def _cube(spec: DeviceSpec, p: Problem, plan: SplitKPlan) -> CoreSteps:
     """What a cube core does: its tasks of each round."""
     core, f = CubeCore(OP, spec), p.traits
-    rounds, rows = _rounds(f, plan), msd.scheme_of(f).terms * f.m
+    rounds, rows = _rounds(f, plan), scheme_of(f).terms * f.m
     cube = msd.DigitCube(core, p, plan.cube, min(plan.block_k, f.k))
 
     def tasks(each: Round, group: int) -> list[tuple[int, int, int, GmView]]:
@@ -171,23 +167,22 @@ def _cube(spec: DeviceSpec, p: Problem, plan: SplitKPlan) -> Callable[[int], Pro
             found.append((start, min(plan.block_k, f.k - start), column + left, of_block))
         return found
 
-    def program(group: int) -> Program:
+    def calls(group: int) -> Iterator[StageCall]:
         # While vector cores write digits, the weight of the first task is brought into the L2.
         for start, k, column, products in tasks(rounds[0], group)[:1]:
-            cube.prefetch_l2(start, k, column, products.columns, plan.preloads)
-        core.cross_core_wait_flag("group", "mte2", DIGITS_READY)
+            yield cube.prefetch_l2(start, k, column, products.columns, plan.preloads)
+        yield core.cross_core_wait_flag, "group", "mte2", DIGITS_READY
         for each in rounds:
             if each[1].waits:
-                core.cross_core_wait_flag("group", "fixpipe", PRODUCTS_READ)
+                yield core.cross_core_wait_flag, "group", "fixpipe", PRODUCTS_READ
             for task in tasks(each, group):
-                cube.multiply(*task)
-            sync_all(core, "fixpipe", "fixpipe", ALL_MULTIPLIED, PRODUCTS_READY)
-        return core.build()
+                yield from cube.multiply(*task)
+            yield sync_all, core, "fixpipe", "fixpipe", ALL_MULTIPLIED, PRODUCTS_READY
 
-    return program
+    return CoreSteps.of_calls(core, plan.block_dim, calls)
 
 
-def _vector(spec: DeviceSpec, p: Problem, plan: SplitKPlan) -> Callable[[int, int], Program]:
+def _vector(spec: DeviceSpec, p: Problem, plan: SplitKPlan) -> CoreSteps:
     """What a vector core does; its second stage claims the unified buffer anew."""
     core, f = VectorCore(OP, spec), p.traits
     split = _splitter(core, p, plan)
@@ -196,33 +191,31 @@ def _vector(spec: DeviceSpec, p: Problem, plan: SplitKPlan) -> Callable[[int, in
     epilogue = Epilogue(core, p, plan, min(core_m, EPILOGUE_ROWS))
     row_pieces, rounds = ceil_div(f.m, plan.split_rows), _rounds(f, plan)
 
-    def program(group: int, half: int) -> Program:
-        index = 2 * group + half
+    def calls(index: int) -> Iterator[StageCall]:
         for task in share(plan.k_blocks * row_pieces, 2 * plan.block_dim, index):
-            split(*divmod(task, row_pieces))
-        sync_all(core, "mte3", "mte2", ALL_SPLIT, DIGITS_READY)
-        core.end_stage()
+            yield split(*divmod(task, row_pieces))
+        yield sync_all, core, "mte3", "mte2", ALL_SPLIT, DIGITS_READY
+        yield (core.end_stage,)
         strip, part = divmod(index, plan.epilogue_cores_m)
         rows = slice(part * core_m, min((part + 1) * core_m, f.m))
         for column, slot in rounds:
-            core.cross_core_wait_flag("group", "mte2", PRODUCTS_READY)
+            yield core.cross_core_wait_flag, "group", "mte2", PRODUCTS_READY
             products = slot.view[:, strip * STRIP_N : (strip + 1) * STRIP_N]
             if rows.start < rows.stop and products.columns > 0:
-                epilogue.write(rows, column + strip * STRIP_N, products)
+                yield from epilogue.write(rows, column + strip * STRIP_N, products)
             if slot.releases:
-                sync_all(core, "mte2", "mte2", ALL_READ, PRODUCTS_READ)
-        return core.build()
+                yield sync_all, core, "mte2", "mte2", ALL_READ, PRODUCTS_READ
 
-    return program
+    return CoreSteps.of_calls(core, 2 * plan.block_dim, calls)
 
 
-def _splitter(core: VectorCore, p: Problem, plan: SplitKPlan) -> Callable[[int, int], None]:
+def _splitter(core: VectorCore, p: Problem, plan: SplitKPlan) -> Callable[[int, int], StageCall]:
     """What splits piece number *piece* of the rows of block number *block* of k."""
     f, x = p.traits, GmView.of("x", p.x.element, p.traits.m, p.traits.k)
     sizes = plan.split_rows, plan.block_k
-    splitter = msd.DigitSplitter(core, p.x.element, msd.scheme_of(f), *sizes, loads_ahead=False)
+    splitter = DigitSplitter(core, p.x.element, scheme_of(f), *sizes, loads_ahead=False)
 
-    def split(block: int, piece: int) -> None:
+    def split(block: int, piece: int) -> StageCall:
         top, start = piece * plan.split_rows, block * plan.block_k
         rows, columns = (
             slice(top, min(top + plan.split_rows, f.m)),
@@ -231,7 +224,7 @@ def _splitter(core: VectorCore, p: Problem, plan: SplitKPlan) -> Callable[[int, 
         absmax, sums = (view.row(block)[:, rows] for view in msd.row_views(f, plan.k_blocks))
         digits = (digit[rows, columns] for digit in msd.digit_views(f))
         piece_of_x, of_sums = x[rows, columns], sums if f.has_offset else None
-        repeat(core, splitter.write, False, piece_of_x, piece_of_x.rows, absmax, of_sums, *digits)
+        return splitter.write, False, piece_of_x, piece_of_x.rows, absmax, of_sums, *digits
 
     return split
 
@@ -245,7 +238,7 @@ class Epilogue:
     def __init__(self, core: VectorCore, p: Problem, plan: SplitKPlan, max_rows: int) -> None:
         """Claim room for *max_rows* x 128 at a time, or fewer columns if a round has fewer."""
         self.core, self.f, self.k_blocks, self.max_rows = core, p.traits, plan.k_blocks, max_rows
-        self.scheme, self.output = msd.scheme_of(p.traits), p.output_view
+        self.scheme, self.output = scheme_of(p.traits), p.output_view
         columns = min(STRIP_N, align_up(plan.round_n, REPEAT))
         self.kinds = 1 + p.traits.has_offset
         """Largest magnitudes, and sums of x where there is an offset."""
@@ -257,8 +250,8 @@ class Epilogue:
         self.products_in = core.vecin(INT32, max_rows * columns)
         self.out = core.vecout(p.output.element, max_rows * columns)
 
-    def write(self, rows: slice, column: int, products: GmView) -> None:
-        """Make *rows* of the output, for the columns of *products*.
+    def write(self, rows: slice, column: int, products: GmView) -> Iterator[StageCall]:
+        """What makes *rows* of the output, for the columns of *products*.
 
         These begin at *column* and are those of all rows, `(blocks x terms x m, columns)`.
         """
@@ -268,8 +261,7 @@ class Epilogue:
             # From these rows of the first digit of the first block to those of the last.
             span = slice(here.start, here.stop + products.rows - self.f.m)
             of_rows = msd.row_views(self.f, self.k_blocks)[: self.kinds]
-            repeat(
-                self.core,
+            yield (
                 self._tile,
                 self.output[here, columns],
                 products[span, :],

@@ -21,8 +21,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numpy as np
-
 from npusim.data.dtypes import FLOAT16, FLOAT32, INT8, UINT8, DType
 from npusim.data.integers import align_down, align_up, ceil_div
 from npusim.data.layout import FRACTAL_ROWS, c0
@@ -47,7 +45,7 @@ from npusim.kernel.tiles import whole_edges
 from npusim.kernel.views import GmView
 from npusim.ops._dequantised_weight import MatrixTile, tile_view
 from npusim.ops.npu_weight_quant_batchmatmul.problem import Plan, Problem
-from npusim.ops.npu_weight_quant_batchmatmul.templates import rectangles
+from npusim.ops.npu_weight_quant_batchmatmul.templates import arguments_of, rectangles
 
 # ---- how the work is split ----
 
@@ -98,7 +96,7 @@ one piece of each operand there.
 """
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WeightNzPlan(Plan):
     """A grid of cores; each makes a rectangle of the output."""
 
@@ -118,8 +116,6 @@ def tile(spec: DeviceSpec, p: Problem) -> WeightNzPlan:
     return WeightNzPlan(
         **p.chosen,
         block_dim=ceil_div(f.m, core_m) * ceil_div(f.n, core_n),
-        is_mix=False,
-        workspaces={},
         core_m=core_m,
         core_n=core_n,
         tiles=tiles,
@@ -148,27 +144,12 @@ def _assumed(m: int, n: int, cores: int) -> Tiles:
 def build(spec: DeviceSpec, p: Problem, plan: WeightNzPlan) -> tuple[Block, ...]:
     """Blocks of the output, core by core."""
     f, t, kernel = p.traits, plan.tiles, _Kernel(spec, p, plan)
-    shares = rectangles((f.m, f.n), (plan.core_m, plan.core_n), (t.base_m, t.base_n))
-    tiles = [each for share in shares for each in share]
-    columns = [slice(each.column, each.column + each.columns) for each in tiles]
-    output, operands = p.output_view, (p.bias, p.antiquant_offset, p.antiquant_scale)
-    bias, *parameters = (p.column_view(operand) for operand in operands)
-    step = Step(
-        kernel.block,
-        (
-            [kernel.x.tile(each.row, each.rows) for each in tiles],
-            [kernel.weight.tile(each.column, each.columns) for each in tiles],
-            [
-                output[each.row : each.row + each.rows, here]
-                for each, here in zip(tiles, columns, strict=True)
-            ],
-            bias and [bias[:, here] for here in columns],
-            *([view[:, here] for here in columns] for view in parameters if view is not None),
-        ),
-        np.repeat(np.arange(len(shares)), [len(share) for share in shares]),
-    )
+    tiles = rectangles((f.m, f.n), (plan.core_m, plan.core_n), (t.base_m, t.base_n))
+    parameters = [p.column_view(each) for each in (p.antiquant_offset, p.antiquant_scale) if each]
+    vectors = p.column_view(p.bias), *parameters
+    arguments = arguments_of(p, kernel.x, kernel.weight, tiles, *vectors)
     bound = plan.bindings(p)
-    return kernel.core.launch(step, bound=lambda _: bound)
+    return kernel.core.launch(Step(kernel.block, arguments, tiles.core), bound=lambda _: bound)
 
 
 class _Kernel:
