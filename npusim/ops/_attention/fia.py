@@ -5,7 +5,7 @@
     cube      scores(0)  scores(1)  product(0)  scores(2)  product(1)  ...
     vectors              softmax(0)             softmax(1)  output(0)  softmax(2)  output(1)  ...
 
-    query (rows, width) @ key (keys, width).T     -> scores (rows, keys), fp32, to the workspace
+    query (rows, depth) @ key (keys, depth).T     -> scores (rows, keys), fp32, to the workspace
     weights (rows, keys) @ value (keys, width)    -> product (rows, width), fp32, to the workspace
 
 Tile by tile, scores, weights, products and sums pass through global memory, two slots of each; a
@@ -25,7 +25,6 @@ heads are loaded by themselves where tokens do not follow each other.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from npusim.data.integers import align_down, align_up
@@ -39,7 +38,7 @@ from npusim.kernel.program import Binding, Block, Program
 from npusim.kernel.rows import pieces
 from npusim.kernel.views import GmView, repeat
 from npusim.ops import _protocol
-from npusim.ops._attention.cube import L0, MatrixCore, Piece
+from npusim.ops._attention.cube import L0, MatrixCore, Piece, rows_within, within
 from npusim.ops._attention.fia_output import Finish, Output
 from npusim.ops._attention.fia_tiling import Tile, schedule
 from npusim.ops._attention.fia_vector import (
@@ -49,6 +48,7 @@ from npusim.ops._attention.fia_vector import (
     Softmax,
     Vector,
 )
+from npusim.ops._attention.mla_places import LatentMemory
 from npusim.ops._attention.places import Memory
 from npusim.ops._attention.problem import Attention
 
@@ -83,12 +83,13 @@ class Plan(_protocol.Plan):
 def tile(spec: DeviceSpec, a: Attention, template: str, nbytes_of_keys: int, reason: str) -> Plan:
     """Split *a*, whose keys and values take *nbytes_of_keys* together, for FIA or IFA."""
     plan = schedule(a, spec.cores["aic"].count)
+    memory = LatentMemory(plan) if a.is_latent else Memory(plan)
     return Plan(
         template=template,
         reason=reason,
         block_dim=max(1, len(plan.cores)),
         is_mix=True,
-        workspaces=Memory(plan).workspaces,
+        workspaces=memory.workspaces,
         tile_rows=plan.sizes.rows,
         tile_keys=plan.sizes.keys,
         pieces=plan.pieces,
@@ -97,7 +98,7 @@ def tile(spec: DeviceSpec, a: Attention, template: str, nbytes_of_keys: int, rea
 
 
 def _streams(spec: DeviceSpec, a: Attention, nbytes_of_keys: int) -> bool:
-    if a.longest_query != 1 or a.group > STREAMED_GROUP:
+    if a.longest_query != 1 or a.group > STREAMED_GROUP or a.rope_size:
         return False
     page = a.paging
     is_by_head = a.layout.startswith("BNSD") if page is None else page.heads_first
@@ -158,14 +159,17 @@ class Cube:
     """Writes the programs of cube cores."""
 
     def __init__(self, spec: DeviceSpec, memory: Memory) -> None:
-        self._memory, self._width = memory, memory.width
+        self._memory, self._width, self._depth = memory, memory.width, memory.depth
         element = memory.factor
         self._core = core = MatrixCore("fia", spec, element, alone=True)
-        row_bytes = element.nbytes(self._width)
-        fits = align_down(SLICE_BYTES // row_bytes, FRACTAL_ROWS)
-        self._slice_keys = min(fits, SLICE_KEYS if self._width <= NARROW else WIDE_KEYS)
-        self._slice_values = min(fits, SLICE_KEYS)
-        self._slice_rows = min(align_down(QUERY_BYTES // row_bytes, FRACTAL_ROWS), QUERY_ROWS)
+        of_keys, of_values = (
+            align_down(SLICE_BYTES // element.nbytes(count), FRACTAL_ROWS)
+            for count in (self._depth, self._width)
+        )
+        self._slice_keys = min(of_keys, SLICE_KEYS if self._depth <= NARROW else WIDE_KEYS)
+        self._slice_values = min(of_values, SLICE_KEYS)
+        fits = align_down(QUERY_BYTES // element.nbytes(self._depth), FRACTAL_ROWS)
+        self._slice_rows = min(fits, QUERY_ROWS)
         of_queries = QUERY_SLICES * QUERY_BYTES // element.nbytes(1)
         of_slice = SLICE_BYTES // element.nbytes(1)
         self._queries = core.tiles(element, of_queries, "mte2", "mte1", 1, "l1")
@@ -193,7 +197,7 @@ class Cube:
         if memory.copies == 1:
             queries = memory.queries(tile.piece.row_tile)
         else:
-            queries = (memory.slot("digits", tile.turn, rows, self._width),)
+            queries = ((memory.slot("digits", tile.turn, rows, self._width),),)
         plain = tile.is_first, tile.is_last, queries, memory.keys("key", tile, index)
         repeat(self._core, self._scores, scores, *plain, keeps_slots=True)
 
@@ -202,10 +206,10 @@ class Cube:
         scores: GmView,
         is_first: bool,
         is_last: bool,
-        queries: tuple[GmView, ...],
+        queries: tuple[tuple[GmView, ...], ...],
         found: tuple[Piece, ...],
     ) -> None:
-        """(rows, width) @ (keys, width).T -> (rows, keys), a slice of keys at a time."""
+        """(rows, depth) @ (keys, depth).T -> (rows, keys), a slice of keys at a time."""
         core = self._core
         a = self._memory.plan.rows.a
         if a.dequantises or (is_first and a.has_digits):
@@ -226,13 +230,15 @@ class Cube:
                 self._queries.free(*self._queries.in_use)
         core.cross_core_set_flag("group", "fixpipe", SCORES_READY)
 
-    def _load_queries(self, views: tuple[GmView, ...], first: int, rows: int) -> None:
-        """Queries [first, first + rows) of a tile, each slice as Nz `(width / 16, rows, 16)`."""
+    def _load_queries(self, queries: tuple[tuple[GmView, ...], ...], first: int, rows: int) -> None:
+        """Queries [first, first + rows) of a tile, each slice as Nz `(depth / 16, rows, 16)`."""
         tile = self._queries.alloc()
         for part, count in pieces(rows, self._slice_rows):
-            dst, padded = tile[part * self._width :], align_up(count, FRACTAL_ROWS)
-            for row, view in _within(views, first + part, count):
-                self._core.load_rows(dst, view, padded, row)
+            dst, padded = tile[part * self._depth :], align_up(count, FRACTAL_ROWS)
+            for views in queries:
+                for row, view in rows_within(views, first + part, count):
+                    self._core.load_rows(dst, view, padded, row)
+                dst = dst[views[0].columns * padded :]
         self._queries.enque(tile)
         self._queries.deque()
 
@@ -240,40 +246,38 @@ class Cube:
         self, found: tuple[Piece, ...], key: int, keys: int, tile: Local, *, k_is_first: bool
     ) -> None:
         """Keys or values [key, key + keys) of those of *found* into *tile*, a copy a piece."""
-        core, end = self._core, 0
+        core = self._core
         padded = l1_rows(core.element, keys, k_is_first)
-        for piece in found:
-            start, end = end, end + piece.keys.rows
-            low, high = max(start, key), min(end, key + keys)
-            if low < high:
-                view = piece.keys[low - start : high - start, :]
-                if piece.entry is None:
-                    core.load_rows(tile, view, padded, low - key)
-                else:
-                    own = Piece(view, piece.entry, piece.is_cached or low > start)
-                    repeat(core, self._load_page, tile, low - key, padded, own)
+        for row, piece in within(found, key, keys):
+            if piece.entry is None:
+                self._load_page(tile, row, padded, piece)
+            else:
+                repeat(core, self._load_page, tile, row, padded, piece)
 
     def _load_page(self, tile: Local, row: int, padded: int, page: Piece) -> None:
-        """A page: where it lies stands in the block table."""
+        """A page: where it lies stands in the block table; rotated parts follow the others."""
         self._core.look_up("block", page)
-        self._core.load_rows(tile, page.keys, padded, row)
+        load = self._core.load_fractals if page.is_nz else self._core.load_rows
+        load(tile, page.keys, padded, row)
+        if page.rotated is not None:
+            load(tile[self._memory.plan.rows.a.head_size * padded :], page.rotated, padded, row)
 
     def _slice_scores(self, scores: GmView) -> None:
-        """The columns of a slice of keys: (rows, width) @ (width, keys)."""
-        core, width = self._core, self._width
+        """The columns of a slice of keys: (rows, depth) @ (depth, keys)."""
+        core, depth = self._core, self._depth
         (queries,) = self._queries.in_use
         tile = self._slices.deque()
         for first, count in pieces(scores.rows, self._slice_rows):
-            part = queries[first * width :]
+            part = queries[first * depth :]
             for row, rows in pieces(count, L0):
                 for column, columns in pieces(scores.columns, L0):
                     top = first + row
                     here = scores[top : top + rows, column : column + columns]
                     total = core.totals.alloc()
-                    for k, depth in pieces(width, L0):
-                        a = L1Matrix(part, count, width, origin=row, k=k)
-                        b = L1Matrix(tile, scores.columns, width, origin=column, k=k)
-                        core.multiply(total, a, b, (rows, columns, depth), begins=k == 0)
+                    for k, some in pieces(depth, L0):
+                        a = L1Matrix(part, count, depth, origin=row, k=k)
+                        b = L1Matrix(tile, scores.columns, depth, origin=column, k=k)
+                        core.multiply(total, a, b, (rows, columns, some), begins=k == 0)
                     core.drain(total, here)
         self._slices.free(tile)
 
@@ -335,13 +339,3 @@ class Cube:
             a, shape = L1Matrix(tile, rows, keys, k=k), (rows, columns, depth)
             self._core.multiply(total, a, values.at(k=k), shape, begins=begins and k == 0)
         self._slices.free(tile)
-
-
-def _within(views: tuple[GmView, ...], first: int, count: int) -> Iterator[tuple[int, GmView]]:
-    """What of *views*, one below the other, lies within rows [first, first + count)."""
-    end = 0
-    for view in views:
-        start, end = end, end + view.rows
-        low, high = max(start, first), min(end, first + count)
-        if low < high:
-            yield low - first, view[low - start : high - start, :]

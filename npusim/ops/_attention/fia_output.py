@@ -209,13 +209,19 @@ class Output:
         digit_bytes = row_tile.rows * product.row_bytes if memory.copies > 1 else 0
         form = Form(tile.is_first, tile.is_last, index % 2, sums, before, digit_bytes)
         scale = None if self._scale is None else self._scale(tile)
-        targets = tuple(
-            memory.target(row_tile, first + row, count)
+        targets = self.targets(tile, half)
+        repeat(self._core, self._tile, form, product, scale, targets)
+
+    def targets(self, tile: Tile, half: int) -> tuple[Target | tuple[GmView, ...], ...]:
+        """Where the rows of *half* go behind the last tile of a piece, of each loop."""
+        memory, piece = self._memory, tile.piece
+        first, rows = rows_of_half(piece.row_tile.rows, half)
+        return tuple(
+            memory.target(piece.row_tile, first + row, count)
             if piece.number is None
             else memory.of_piece(piece.number, first + row, count)
             for row, count in pieces(rows if tile.is_last else 0, self._finish.loop_rows)
         )
-        repeat(self._core, self._tile, form, product, scale, targets)
 
     def _tile(
         self,
@@ -266,20 +272,26 @@ class Output:
         if not form.is_last:
             self._store_plane(plane, sums.shifted_to(form.sums + start))
         else:
-            largest, total = (
-                state.of(name, form.parity, row, plane.rows) for name in ("largest", "total")
-            )
+            total = state.of("total", form.parity, row, plane.rows)
             by_rows(core, "div", plane, state.blocks(total))
-            if isinstance(target, Target):
-                self._finish.rows(plane, target, largest, total)
-            else:
-                self._store_plane(plane, joined(target[0]))
-                for kept, view in zip((largest, total), target[1:], strict=True):
-                    blocks = state.blocks(kept)
-                    small = vector.small_out.alloc()
-                    core.copy(small[: blocks.count], blocks)
-                    core.store_rows(vector.small_out, small, joined(view))
+            self.leave(plane, form.parity, row, target)
         vector.wide_in.free(plane.tile)
+
+    def leave(
+        self, plane: WidePlane, parity: int, row: int, target: Target | tuple[GmView, ...]
+    ) -> None:
+        """Rows that are done, from *row* on, to *target*, with their maxima and sums."""
+        core, vector, state = self._core, self._vector, self._vector.state
+        largest, total = (state.of(name, parity, row, plane.rows) for name in ("largest", "total"))
+        if isinstance(target, Target):
+            self._finish.rows(plane, target, largest, total)
+            return
+        self._store_plane(plane, joined(target[0]))
+        for kept, view in zip((largest, total), target[1:], strict=True):
+            blocks = state.blocks(kept)
+            small = vector.small_out.alloc()
+            core.copy(small[: blocks.count], blocks)
+            core.store_rows(vector.small_out, small, joined(view))
 
     def _store_plane(self, plane: WidePlane, view: GmView) -> None:
         out = self._vector.wide_out.alloc()

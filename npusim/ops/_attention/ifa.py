@@ -44,7 +44,8 @@ from npusim.kernel.views import GmView, repeat
 from npusim.kernel.wide_plane import LANES, WidePlane, by_columns, by_rows, reduce_rows
 from npusim.ops._attention.fia import OPERANDS_READY, Plan, launch
 from npusim.ops._attention.fia_output import Finish, Form, Output
-from npusim.ops._attention.fia_tiling import KEYS_ALIGNED, Tile, schedule
+from npusim.ops._attention.fia_sizes import KEYS_ALIGNED
+from npusim.ops._attention.fia_tiling import Tile, schedule
 from npusim.ops._attention.fia_vector import (
     BLOCK,
     COUNT,

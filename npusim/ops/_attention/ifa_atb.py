@@ -32,10 +32,11 @@ from npusim.kernel.program import Block
 from npusim.kernel.rows import pieces
 from npusim.kernel.views import GmView, repeat
 from npusim.kernel.wide_plane import WidePlane, by_columns
-from npusim.ops._attention.cube import Piece
+from npusim.ops._attention.cube import Piece, within
 from npusim.ops._attention.fia import OPERANDS_READY, Plan, launch
 from npusim.ops._attention.fia_output import Finish, Output
-from npusim.ops._attention.fia_tiling import KEYS_ALIGNED, Tile, schedule
+from npusim.ops._attention.fia_sizes import KEYS_ALIGNED
+from npusim.ops._attention.fia_tiling import Tile, schedule
 from npusim.ops._attention.fia_vector import COUNT, ROWS_OF_LOOP, MaskStep, Softmax, Vector
 from npusim.ops._attention.places import Memory, joined
 from npusim.ops._attention.problem import Attention, Scales
@@ -83,7 +84,8 @@ class HalfSoftmax(Softmax):
         scales = antiquant.key, antiquant.value
         for name, scale, offset in zip(("key", "value"), scales, antiquant.offsets, strict=True):
             result = memory.slot(f"{name}s", index, last - first, memory.width, first)
-            given = tuple(_within(memory.given_keys(name, tile, INT8), first, last))
+            keys = memory.given_keys(name, tile, INT8)
+            given = tuple(piece for _, piece in within(keys, first, last - first))
             yield Part(given, result, *(self._columns(each, tile) for each in (offset, scale)))
 
     def _columns(self, scales: Scales, tile: Tile) -> GmView:
@@ -155,14 +157,3 @@ class HalfSoftmax(Softmax):
         half = self._vector.half_mask[: plane.whole.count]
         self._core.cast(half, plane.whole, "none")
         self._core.cast(plane.whole, half, "none")
-
-
-def _within(found: tuple[Piece, ...], first: int, last: int) -> Iterator[Piece]:
-    """What of *found*, one behind the other, lies within keys [first, last)."""
-    end = 0
-    for piece in found:
-        start, end = end, end + piece.keys.rows
-        low, high = max(start, first), min(end, last)
-        if low < high:
-            is_cached = piece.is_cached or low > start
-            yield Piece(piece.keys[low - start : high - start, :], piece.entry, is_cached)

@@ -23,7 +23,8 @@ from npusim.kernel.program import Binding
 from npusim.kernel.views import GmView
 from npusim.ops._attention.cube import Piece
 from npusim.ops._attention.fai_tiling import ENTRIES_OF_A_LINE as LINE_ENTRIES
-from npusim.ops._attention.fia_tiling import KEYS_ALIGNED, RowTile, Schedule, Tile
+from npusim.ops._attention.fia_sizes import KEYS_ALIGNED
+from npusim.ops._attention.fia_tiling import RowTile, Schedule, Tile
 from npusim.ops._attention.problem import Scales, Side, sides_of
 
 WORK_SLOTS = 2
@@ -73,8 +74,13 @@ class Memory:
 
     @cached_property
     def width(self) -> int:
-        """Columns of a head."""
-        return self.plan.rows.a.head_size
+        """Columns of a head of the output."""
+        return self.plan.rows.a.value_size
+
+    @cached_property
+    def depth(self) -> int:
+        """Columns of a head of query and key, with rotated ones."""
+        return self.plan.rows.a.head_size + self.plan.rows.a.rope_size
 
     @cached_property
     def max_rows(self) -> int:
@@ -147,9 +153,13 @@ class Memory:
 
     # ---- queries and what comes out ----
 
-    def queries(self, tile: RowTile) -> tuple[GmView, ...]:
-        """The rows of *tile*, as few matrices as possible."""
-        return tuple(self._views(self.sides["query"], tile, 0, tile.rows, joins_heads=False))
+    def queries(self, tile: RowTile) -> tuple[tuple[GmView, ...], ...]:
+        """The rows of *tile*, and their rotated parts, as few matrices as possible each."""
+        names = ("query", "query_rope")[: 2 if self.plan.rows.a.rope_size else 1]
+        return tuple(
+            tuple(self._views(self.sides[name], tile, 0, tile.rows, joins_heads=False))
+            for name in names
+        )
 
     def target(self, tile: RowTile, row: int, rows: int) -> Target:
         """Where rows [row, row + rows) of *tile* go."""
@@ -164,7 +174,7 @@ class Memory:
 
         With *joins_heads*, a row may be all heads of a token that are neighbours.
         """
-        element, width, pitch = self.plan.rows.a.element, self.width, side.token_pitch
+        element, width, pitch = self.plan.rows.a.element, side.columns, side.token_pitch
         first_head = tile.head * self.plan.rows.a.group
         for run in self.plan.rows.runs(tile.request, tile.row + row, rows):
             start = element.nbytes(side.at(tile.request, first_head + run.head, run.token))
@@ -217,26 +227,45 @@ class Memory:
 
     def given_keys(self, name: str, tile: Tile, element: DType) -> tuple[Piece, ...]:
         """The keys of *tile* in *name*, key or value, in pieces of neighbours."""
-        a, row_tile = self.plan.rows.a, tile.piece.row_tile
-        side, page, request = self.sides[name], a.paging, row_tile.request
-        pitch, width = side.token_pitch, self.width
+        page, request = self.plan.rows.a.paging, tile.piece.row_tile.request
         if page is None:
-            first = element.nbytes(side.at(request, row_tile.head, tile.key))
-            return (Piece(GmView(name, element, tile.keys, width, pitch, first)),)
+            return (self._piece(name, tile, element, 0, tile.key, tile.keys),)
         found: list[Piece] = []
         at = tile.key
         while at < tile.key + tile.keys:
             index, token = divmod(at, page.block_size)
             rows = min(page.block_size - token, tile.key + tile.keys - at)
-            block = page.tables[request][index] * page.block_size * a.kv_heads * width
-            first = element.nbytes(block + side.at(request, row_tile.head, token))
+            block = page.tables[request][index] * page.block_size
             place = request * page.width + index
             entry = GmView("block_table", INT32, 1, 1, 0, INT32.nbytes(place))
             # The first entry of a line, and that of a tile, is read from global memory.
             is_cached = at > tile.key and place % LINE_ENTRIES > 0
-            found.append(Piece(GmView(name, element, rows, width, pitch, first), entry, is_cached))
+            own = self._piece(name, tile, element, block, token, rows)
+            found.append(own._replace(entry=entry, is_cached=is_cached))
             at += rows
         return tuple(found)
+
+    def _piece(
+        self, name: str, tile: Tile, element: DType, block: int, token: int, tokens: int
+    ) -> Piece:
+        """*tokens* from *token* on, of a block that begins *block* tokens into the cache."""
+        a, rotated = self.plan.rows.a, None
+        is_nz = a.paging is not None and a.paging.is_nz
+        keys = self._keys(name, tile, element, block, token, tokens)
+        if name == "key" and a.rope_size:
+            rotated = self._keys("key_rope", tile, element, block, token, tokens)
+        return Piece(keys, rotated=rotated, is_nz=is_nz)
+
+    def _keys(
+        self, name: str, tile: Tile, element: DType, block: int, token: int, tokens: int
+    ) -> GmView:
+        a, side, (request, head, *_) = self.plan.rows.a, self.sides[name], tile.piece.row_tile
+        place = block * a.kv_heads * side.columns + side.at(request, head, token)
+        first, pitch = element.nbytes(place), side.token_pitch
+        if a.paging is None or not a.paging.is_nz:
+            return GmView(name, element, tokens, side.columns, pitch, first)
+        count = side.columns // pitch
+        return GmView(name, element, count, tokens * pitch, side.head_pitch // count, first)
 
     def scales(self, scales: Scales, tile: Tile) -> GmView:
         """Those of the columns of a head, of the keys of *tile*, or one."""
