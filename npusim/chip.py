@@ -16,6 +16,7 @@ from npusim.check.hazards import Orders
 from npusim.check.rules import Place, check, check_blocks
 from npusim.check.unconsumed_flags import check_left_over
 from npusim.check.uninitialized import Written
+from npusim.check.unstored_outputs import check_stored
 from npusim.data.garbage import uncollected
 from npusim.data.tensor import GlobalTensor
 from npusim.devices.schema import DeviceSpec
@@ -57,13 +58,15 @@ def verify(
     blocks: tuple[Block, ...],
     spec: DeviceSpec,
     outputs: Mapping[str, int] | None = None,
+    stored: Mapping[str, int] | None = None,
     *,
     flags_may_stay_up: bool = False,
     progress: Progress | None = None,
 ) -> dict[Program, Sequence[int]]:
     """Check every program once; returns an order in which its micro-ops may be computed.
 
-    Where *outputs* are given, tensors and their bytes, what nobody wrote must not end up in them.
+    Where *outputs* are given, tensors and their bytes, what nobody wrote must not end up in them;
+    of those that must be *stored* no byte may be left as it was.
     *flags_may_stay_up* is for kernels of the vendor's, some of which set flags between cores that
     nobody awaits any more; within a core none may stay up. *progress* hears of every block. Raises
     RuleError, RaceError, DeadlockError, FlagError or UnwrittenError.
@@ -88,6 +91,8 @@ def verify(
                 written[block.kind] = Written(spec.cores[block.kind], found, outputs)
             written[block.kind].check(block, orders[block.program], like)
     check_order(blocks, found)
+    if stored is not None:
+        check_stored(blocks, stored)
     if not flags_may_stay_up:
         check_left_over(blocks)
     return orders

@@ -19,6 +19,10 @@ def ones(*shape: int, dtype: Any = F32) -> Any:
     return np.ones(shape, dtype)
 
 
+def half_ones(*shape: int, dtype: Any = F16) -> Any:
+    return np.ones(shape, dtype)
+
+
 FUNCTIONS = [each for each in EXPRESSIONS.values() if FLOAT16 in each.computed_in]
 ELEMENTWISE_OF_ONE = tuple(each.name for each in FUNCTIONS if each.parameters == ONE)
 ELEMENTWISE_OF_TWO = tuple(each.name for each in FUNCTIONS if each.parameters == TWO)

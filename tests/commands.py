@@ -16,14 +16,14 @@ class Answer(NamedTuple):
     err: str
 
 
-def npusim_says(*words: str) -> Answer:
-    result = CliRunner().invoke(app, list(words), prog_name="npusim")
+def npusim_says(*words: object) -> Answer:
+    result = CliRunner().invoke(app, [str(word) for word in words], prog_name="npusim")
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     return Answer(result.exit_code, result.stdout, result.stderr)
 
 
-def refused(code: int, message: str, *words: str) -> None:
+def refused(code: int, message: str, *words: object) -> None:
     assert npusim_says(*words) == (code, "", f"npusim: {message}\n")
 
 

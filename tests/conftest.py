@@ -6,6 +6,7 @@ import os
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 # One thread each before numpy is loaded, and in every process that a test starts: workers share
 # the processors, and threads of BLAS besides them only wait for each other.
@@ -24,6 +25,9 @@ from tiny import tiny_spec  # noqa: E402
 
 from npusim.devices.schema import DeviceSpec  # noqa: E402
 from npusim.run.memory_cache import forget  # noqa: E402
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -73,6 +77,14 @@ def tiny() -> DeviceSpec:
 def tiny_2002() -> DeviceSpec:
     """The same for arch 2002: two kinds of core with a vector pipe."""
     return tiny_spec("2002")
+
+
+@pytest.fixture
+def ax() -> Axes:
+    """Where a picture is drawn; nothing else needs what draws it."""
+    from matplotlib.figure import Figure
+
+    return Figure((10, 5), dpi=100).subplots()
 
 
 @pytest.fixture

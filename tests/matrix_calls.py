@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from op_calls import BF16
+from op_calls import BF16, RNG, DrawnCall
 
-from npusim import Run, Tensor, TensorSpec, devices, ops, run
+from npusim import Tensor, TensorSpec, ops
 
 Array = NDArray[Any]
 
@@ -20,41 +20,6 @@ SPLIT, COUPLED = CHIPS[:4], CHIPS[4]
 SPECIAL = np.array([
     np.inf, -np.inf, np.nan, 0.0, -0.0, 65504.0, -65504.0, 6e-8, -1e-7, 300.0, -300.0,
 ])  # fmt: skip
-
-
-class ProductCall(NamedTuple):
-    """Arguments of a product, and where to run it."""
-
-    device: str
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-
-
-def assert_like_reference(
-    op: str,
-    *args: Any,
-    device: str,
-    cube_order: str = "k16",
-    byte_exact: bool = False,
-    **kwargs: Any,
-) -> Run:
-    """The tiled run gives what the reference gives, signs of zeros included."""
-    order: dict[str, Any] = {"cube_order": cube_order}
-    result = run(op, *args, device=device, timing=False, byte_exact=byte_exact, **order, **kwargs)
-    operator, spec = ops.load(op), devices.load(device)
-    with np.errstate(all="ignore"):
-        expected = operator.reference(*args, **kwargs, **order, spec=spec)
-    assert_same_bits(np.asarray(result.output), expected)
-    return result
-
-
-def assert_same_bits(output: Array, expected: Array) -> None:
-    """Equal, zeros of the same sign, NaN where NaN is; of the same type and shape."""
-    assert (output.dtype, output.shape) == (expected.dtype, expected.shape)
-    ours, others = output.astype(np.float64), expected.astype(np.float64)
-    np.testing.assert_array_equal(ours, others)
-    real = ~np.isnan(ours)
-    np.testing.assert_array_equal(np.signbit(ours[real]), np.signbit(others[real]))
 
 
 def described(value: Any) -> Any:
@@ -95,6 +60,18 @@ def words(rng: np.random.Generator, *shape: int) -> Array:
     return rng.integers(-(2**31), 2**31, shape).astype(np.int32)
 
 
+def packed(numbers: Array) -> Array:
+    """int4 numbers, eight an int32 along the last dimension, the first in the lowest bits."""
+    eights = numbers.reshape(*numbers.shape[:-1], -1, 8).astype(np.uint32) & 0xF
+    words = (eights << np.arange(0, 32, 4, dtype=np.uint32)).sum(-1, dtype=np.uint32)
+    return np.ascontiguousarray(words).view(np.int32)
+
+
+def fractals(matrix: Array) -> Tensor:
+    """*matrix* in FRACTAL_NZ."""
+    return Tensor.of(np.ascontiguousarray(matrix), "FRACTAL_NZ")
+
+
 def with_special(rng: np.random.Generator, values: Array) -> Array:
     """One number in fifty replaced by a special one."""
     special = rng.choice(SPECIAL, values.shape).astype(values.dtype)
@@ -115,10 +92,9 @@ def sizes(most: int) -> st.SearchStrategy[int]:
 
 
 @st.composite
-def matmul_calls(draw: st.DrawFn, most: int = 90) -> ProductCall:
+def matmul_calls(draw: st.DrawFn, most: int = 90) -> DrawnCall:
     """Any call of matmul that is accepted."""
-    device = draw(st.sampled_from(CHIPS))
-    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    device, rng = draw(st.sampled_from(CHIPS)), draw(RNG)
     m, k, n = (draw(sizes(most)) for _ in range(3))
     batch_a, batch_b = draw(st.sampled_from(BATCHES))
     kind = draw(st.sampled_from((np.float16, BF16) if device in SPLIT else (np.float16,)))
@@ -132,14 +108,13 @@ def matmul_calls(draw: st.DrawFn, most: int = 90) -> ProductCall:
         kinds = (np.float32,) if kind is BF16 else (np.float32, np.float16)
         shape = draw(st.sampled_from(((n,), (1, n))))
         bias = halves(rng, shape, draw(st.sampled_from(kinds)))
-    return ProductCall(device, (x1, x2, bias), {})
+    return DrawnCall(device, (x1, x2, bias), {})
 
 
 @st.composite
-def quant_matmul_calls(draw: st.DrawFn, most: int = 90) -> ProductCall:
+def quant_matmul_calls(draw: st.DrawFn, most: int = 90) -> DrawnCall:
     """Any call of npu_quant_matmul that is accepted."""
-    device = draw(st.sampled_from(CHIPS))
-    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    device, rng = draw(st.sampled_from(CHIPS)), draw(RNG)
     targets = ("int8", "float16", "bfloat16", "int32")
     target = draw(st.sampled_from(targets if device in SPLIT else targets[:2]))
     m, k, n = (draw(sizes(most)) for _ in range(3))
@@ -184,4 +159,4 @@ def quant_matmul_calls(draw: st.DrawFn, most: int = 90) -> ProductCall:
         bias = wide.clip(-2.1e9, 2.1e9).astype(np.int32)
         bias = bias if kind is np.int32 else rng.normal(0, 5, shape).astype(kind)
     kwargs |= {"offset": offset, "bias": bias}
-    return ProductCall(device, (x1, x2, scale), kwargs)
+    return DrawnCall(device, (x1, x2, scale), kwargs)

@@ -11,7 +11,8 @@ from npusim.data.dtypes import FLOAT32
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import Binary, Global, Load, Local, MicroOp, SetFlag, Store, WaitFlag
 from npusim.kernel.program import Program
-from npusim.trace import LaneTrace, Launch, Trace
+from npusim.reports.causes import path_causes
+from npusim.trace import LaneTrace, Launch, Trace, Trial
 
 Times = tuple[MicroOp, int, int, int]
 
@@ -58,6 +59,17 @@ class Played:
         """The one kernel of the trace."""
         cycles = self.trace.cycles if self.trace else None
         return (Launch(self.op, 1, self.time_us, self.launch_us, cycles, 0, 0),)
+
+    @property
+    def trials(self) -> tuple[Trial, ...]:
+        """As if each cause on the path gained what it takes there, a tenth of which is removed."""
+        if self.trace is None:
+            return ()
+        path = path_causes(self)
+        total_us = sum(bound.path_us for bound in path)
+        return tuple(
+            Trial((bound.cause,), 0.1, {}, total_us - 0.1 * bound.path_us) for bound in path
+        )
 
 
 def at_1_mhz(spec: DeviceSpec) -> DeviceSpec:

@@ -53,12 +53,7 @@ TENSORS = {"x": 4096, "y": 4096, "ws": 1024}
 """Tensor -> its bytes: an input, an output, and a workspace that all cores know by two names."""
 OUTPUTS = {"y": TENSORS["y"]}
 """What ``chip.verify`` is to look at for bytes that nobody wrote."""
-BINDINGS = {
-    "x": Binding("x"),
-    "y": Binding("y"),
-    "w": Binding("ws", 64),
-    "v": Binding("ws", 128),
-}
+BINDINGS = {"x": Binding("x"), "y": Binding("y"), "w": Binding("ws", 64), "v": Binding("ws", 128)}
 Fault = Literal["race", "deadlock", "flag", "unwritten"]
 """What is wrong: accesses that nothing orders, a wait without end, a flag left over, set twice in a
 core or too often between cores, and unwritten bytes that reach global memory."""
@@ -516,7 +511,6 @@ class _Definedness:
 
 ROOM = 1024
 """Bytes of the unified buffer that programs use: little, so that micro-ops clash."""
-REPEAT_BYTES = 256
 EVENTS = 6
 VECTOR_PIPES: tuple[Pipe, ...] = ("scalar", "mte2", "vector", "mte3")
 
@@ -536,6 +530,16 @@ class _Writer:
 
     def _local(self, dtype: DType, count: int) -> Local:
         return Local("ub", self._offset(dtype.nbytes(count)), dtype, count)
+
+    def _apart(self, dtype: DType, count: int, *sources: Local) -> Local:
+        """A range that is one of *sources* or shares no byte with any."""
+        while True:
+            dst = self._local(dtype, count)
+            if all(
+                dst == src or dst.offset_bytes >= src.end_bytes or src.offset_bytes >= dst.end_bytes
+                for src in sources
+            ):
+                return dst
 
     def _strided(self) -> Local:
         """Two repeats of float32, or one, blocks one to three apart, each block once."""
@@ -575,12 +579,14 @@ class _Writer:
             case 0:
                 return Duplicate(self._local(FLOAT32, count), 1.0)
             case 1:
-                a, b, dst = (self._local(FLOAT32, count) for _ in range(3))
-                return Binary("add", dst, a, b)
+                a, b = self._local(FLOAT32, count), self._local(FLOAT32, count)
+                return Binary("add", self._apart(FLOAT32, count, a, b), a, b)
             case 2:
-                return Cast(self._local(FLOAT16, count), self._local(FLOAT32, count), "none")
+                src = self._local(FLOAT32, count)
+                return Cast(self._apart(FLOAT16, count, src), src, "none")
             case 3:
-                return Cast(self._local(FLOAT32, count), self._local(FLOAT16, count), "none")
+                src = self._local(FLOAT16, count)
+                return Cast(self._apart(FLOAT32, count, src), src, "none")
             case 4:
                 src = self._strided()
                 return Copy(Local("ub", self._offset(4 * src.count), FLOAT32, src.count), src)

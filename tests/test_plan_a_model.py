@@ -80,9 +80,7 @@ NO_INT4 = (
 @pytest.mark.parametrize("device", [A2, INFERENCE])
 @pytest.mark.parametrize("place", [0, 1])
 @pytest.mark.parametrize("step", ["decode", "prefill"])
-def test_a_step_is_its_layers_and_both_ends(
-    example: Any, device: str, place: int, step: str
-) -> None:
+def test_a_step_adds_up(example: Any, device: str, place: int, step: str) -> None:
     model = tiny(example, example.MODELS[place])
     load = example.Load(batch=4, context=40, prompt=32)
     size = load.sizes(model)[step]

@@ -26,9 +26,7 @@ def cells(page: Path) -> list[str]:
     return [cell["source"] for cell in told if cell["cell_type"] == "code"]
 
 
-def test_the_site_has_all_pages_languages_notebooks_and_pictures(
-    tmp_path: Path, subtests: pytest.Subtests
-) -> None:
+def test_the_site_is_complete(tmp_path: Path, subtests: pytest.Subtests) -> None:
     """In one test, as building takes minutes; a warning fails it."""
     shell(f"{sys.executable} -m sphinx -W -q {ROOT / 'docs'} {tmp_path}", tmp_path)
     pages = {path.relative_to(ROOT / "docs") for path in (ROOT / "docs").rglob("*.md")}
@@ -71,9 +69,7 @@ def test_a_notebook_has_the_statements_of_its_page(page: Path) -> None:
     assert written + "\n" == expected
 
 
-def test_a_notebook_brings_the_kernel_that_it_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_notebook_has_its_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run as Jupyter would, in an empty folder."""
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}

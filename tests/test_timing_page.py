@@ -59,11 +59,6 @@ def test_the_table_says_what_the_device_file_says() -> None:
     rows.pop("---", None)
 
     # These rows state a rule, not of a number.
-    assert set(rows) - set(NUMBERS) == {
-        "past the L2",
-        "banks",
-        "replacement",
-        "odd rows",
-    }
+    assert set(rows) - set(NUMBERS) == {"past the L2", "banks", "replacement", "odd rows"}
     for effect, numbers in NUMBERS.items():
         assert numbers in rows[effect]

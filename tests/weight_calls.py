@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from op_calls import Array
 
-from npusim import Tensor, chip, ops
+from npusim import Tensor, TensorSpec, chip, ops
 from npusim.data.dtypes import pack_int4
 from npusim.data.tensor import GlobalTensor, allocate
 from npusim.devices.schema import DeviceSpec
+from npusim.ops import npu_trans_quant_param
 from npusim.ops._vocabulary import Given
 from npusim.ops.npu_weight_quant_batchmatmul.oracle import Inputs
 
@@ -56,6 +57,8 @@ class Kind(NamedTuple):
     quant: int = 0
     """How many quantisation parameters: none, one, or as many as columns if more."""
     trans_x: bool = False
+    packed: bool = False
+    """Scales in the words of the fixpipe, offsets of int32."""
 
 
 def gm_matrix(numbers: Array, kind: Kind) -> Any:
@@ -77,11 +80,16 @@ def weight_call(rng: np.random.Generator, m: int, k: int, n: int, kind: Kind) ->
     x = rng.normal(0, 1, (k, m) if kind.trans_x else (m, k)).astype(kind.x)
     bias = rng.normal(0, 9, n).astype(HALF if kind.x is HALF else F32)
     words = 1 if kind.quant == 1 else n
+    scale = (rng.random(shape) * 0.1).astype(F32 if kind.packed else kind.x)
+    offset = rng.normal(0, 9, shape).astype(kind.x)
+    if kind.packed:
+        scale = npu_trans_quant_param.reference(scale)
+        offset = rng.integers(-128, 128, shape, np.int32)
     return {
         "x": x.T if kind.trans_x else x,
         "weight": gm_matrix(numbers, kind),
-        "antiquant_scale": (rng.random(shape) * 0.1).astype(kind.x),
-        "antiquant_offset": rng.normal(0, 9, shape).astype(kind.x) if kind.offset else None,
+        "antiquant_scale": scale,
+        "antiquant_offset": offset if kind.offset else None,
         "quant_scale": (rng.random(words) * 2).astype(F32) if kind.quant else None,
         "quant_offset": rng.normal(0, 99, words).astype(F32) if kind.quant else None,
         "bias": bias if kind.bias else None,
@@ -89,12 +97,25 @@ def weight_call(rng: np.random.Generator, m: int, k: int, n: int, kind: Kind) ->
     }
 
 
-def assert_bits(output: Any, expected: Array) -> None:
-    """Equal bit for bit, but for what a NaN looks like, and of the same type and shape."""
-    assert isinstance(output, np.ndarray)
-    assert (output.dtype, output.shape) == (expected.dtype, expected.shape)
-    lost, missing = (np.isnan(values.astype(F32)) for values in (output, expected))
-    np.testing.assert_array_equal(lost, missing)
-    bits = f"u{expected.dtype.itemsize}"
-    found, wanted = (values[~lost].view(bits) for values in (output, expected))
-    np.testing.assert_array_equal(found, wanted)
+def weight_specs(m: int, k: int, n: int, kind: Kind, **more: Any) -> dict[str, Any]:
+    """The same without values, and *more*."""
+    is_int4, is_turned = kind.weight == "int4", kind.layout.endswith("T")
+    rows, columns = (n, k) if is_turned else (k, n)
+    weight = TensorSpec(
+        (rows, columns // 8 if is_int4 else columns),
+        "int32" if is_int4 else "int8",
+        "FRACTAL_NZ" if kind.layout.startswith("NZ") else "ND",
+    )
+    groups = -(-k // kind.size) if kind.size else 1
+    shape, dtype = (1,) if kind.single else (groups, n), np.dtype(kind.x).name
+    x = TensorSpec((k, m) if kind.trans_x else (m, k), dtype)
+    return {
+        "x": x.T if kind.trans_x else x,
+        "weight": weight.T if is_turned else weight,
+        "antiquant_scale": TensorSpec(shape, "int64" if kind.packed else dtype),
+        "antiquant_offset": TensorSpec(shape, "int32" if kind.packed else dtype)
+        if kind.offset
+        else None,
+        "bias": TensorSpec((n,), "float16" if kind.x is HALF else "float32") if kind.bias else None,
+        "antiquant_group_size": kind.size,
+    } | more

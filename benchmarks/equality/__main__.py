@@ -57,7 +57,8 @@ def _apart(name: str, mine: object, other: object) -> Iterator[str]:
     if isinstance(mine, dict) and isinstance(other, dict) and list(mine) == list(other):
         for part in mine:
             yield from _apart(f"{name}.{part}", mine[part], other[part])
-    elif json.dumps(mine) != json.dumps(other):  # NaN is as good as NaN
+    elif json.dumps(mine, sort_keys=True) != json.dumps(other, sort_keys=True):
+        # NaN is as good as NaN.
         yield f"{name}: baseline {_short(other)}, here {_short(mine)}"
 
 

@@ -19,6 +19,7 @@ __all__ = ["SHORT_US", "SIMULATED", "Accuracy", "Known", "accuracy_of", "known"]
 SIMULATED = "simulated.csv"
 SHORT_US = 10.0
 """Kernels that measured less are short: launch is most of their time, and of their error."""
+NINE_OF_TEN = 0.9
 Span = Literal["10 us and more", "below 10 us", "of any length"]
 
 
@@ -60,9 +61,9 @@ class Accuracy:
     span: Span | None = None
     """How long those took that are counted."""
     median: float | None = None
-    """The median error without its sign: half of the kernels are within it."""
+    """Of the error without its sign: what half of such kernels are expected to be within."""
     p90: float | None = None
-    """What nine of ten kernels keep below, without sign."""
+    """The same of nine of ten: see :func:`within`."""
     bias: float | None = None
     """The median of the error with its sign: below 0 where simulated times are too short."""
     nearest: Known | None = None
@@ -74,8 +75,8 @@ class Accuracy:
             return f"nothing measured of this kind on {self.series}: no more than a guess"
         return (
             f"measured kernels of this kind, {self.span}: {self.rows}, "
-            f"half within {_percent(self.median)}, nine of ten within {_percent(self.p90)}, "
-            f"bias {_percent(self.bias, '+')}"
+            f"half within {_at_least(self.median)}, nine of ten within {_at_least(self.p90)}, "
+            f"bias {round(100 * self.bias):+d} %"
         )
 
     @classmethod
@@ -93,17 +94,49 @@ def accuracy_of(kind: Kind, time_us: float, sizes: Sizes | None = None) -> Accur
     if found is None:
         return Accuracy(str(kind), kind.series, 0)
     span, alike = _as_long(found, time_us)
-    errors = np.array([one.error for one in alike])
+    errors = [one.error for one in alike]
     return Accuracy(
         str(kind),
         kind.series,
         len(alike),
         span,
-        float(np.median(np.abs(errors))),
-        float(np.quantile(np.abs(errors), 0.9)),
+        within(errors, 0.5),
+        within(errors, NINE_OF_TEN),
         float(np.median(errors)),
         None if sizes is None else _nearest(found, sizes),
     )
+
+
+def within(errors: Sequence[float], share: float) -> float:
+    """What the *share* of further kernels is expected to be off by at most, without sign.
+
+    *errors* are those of n measured kernels of their kind. Another kernel of it is as likely to
+    come anywhere between them, so that the bound is the error of rank ``share x (n + 1)``, rounded
+    up (split conformal prediction: Vovk, Gammerman, Shafer, Algorithmic Learning in a Random World,
+    2005). Where n is too small to have that rank, and up to n = 8 in any case, it is no less than
+    what the same share of the kernels of all kinds is within, each kind counting as one.
+    """
+    ranked = sorted(map(abs, errors))
+    rank = math.ceil(share * (len(ranked) + 1))
+    if len(ranked) >= ENOUGH:
+        return ranked[rank - 1]
+    return max(ranked[min(rank, len(ranked)) - 1], _within_all_kinds(share))
+
+
+ENOUGH = 9
+"""Kernels from which on the rank of nine of ten is one of theirs."""
+
+
+def _within_all_kinds(share: float) -> float:
+    """The same of the kernels of all kinds, short and long ones apart."""
+    groups = [
+        [abs(one.error) for one in own if (one.measured_us < SHORT_US) == is_short]
+        for own in known().values()
+        for is_short in (False, True)
+    ]
+    weighed = sorted((error, 1 / len(group)) for group in groups for error in group)
+    weights = np.cumsum([weight for _, weight in weighed])
+    return weighed[int(np.searchsorted(weights, share * weights[-1]))][0]
 
 
 @cache
@@ -132,11 +165,13 @@ def _nearest(found: Sequence[Known], sizes: Sizes) -> Known:
     """The nearest one; of several that are as far the one whose id comes first."""
 
     def distance(one: Known) -> float:
-        ratios = (a / max(b, 1) for a, b in zip(one.sizes, sizes, strict=True))
+        # Fewer rows than experts are none of each.
+        ratios = (max(a, 1) / max(b, 1) for a, b in zip(one.sizes, sizes, strict=True))
         return math.fsum(math.log(ratio) ** 2 for ratio in ratios)
 
     return min(found, key=distance)
 
 
-def _percent(share: float, sign: str = "") -> str:
-    return f"{round(100 * share):{sign}d} %"
+def _at_least(share: float) -> str:
+    """*share* in whole percent, which no time is known to."""
+    return f"{max(1, round(100 * share))} %"

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from npusim.check import bursts
 from npusim.check.bursts import Bursts, BurstsOfBodies, bursts_of_cores, written_out
-from npusim.isa import Global, MicroOp, global_operand, writes_global
+from npusim.isa import Global, MicroOp, added_dtype, global_operand, writes_global
 from npusim.kernel.program import Block
 from npusim.kernel.table import LaunchTable, spread
 
@@ -22,6 +22,7 @@ __all__ = [
     "Search",
     "are_apart",
     "is_read_elsewhere",
+    "kind_of",
     "merged",
     "overlap",
     "pieces_of",
@@ -30,6 +31,8 @@ __all__ = [
 ]
 
 Numbers = NDArray[np.int64]
+PHASE_BYTES = 2**40
+"""From a byte in a phase to the same byte in the next one: farther than tensors reach."""
 Pieces = tuple[Numbers, Numbers]
 """Where byte ranges begin and end."""
 
@@ -40,6 +43,16 @@ class Ranges(NamedTuple):
     starts: Numbers
     ends: Numbers
     owners: Numbers
+
+    def together(self) -> Ranges:
+        """The same bytes, ranges that touch or overlap joined; -1 owns what several own."""
+        starts, ends = merged([(self.starts, self.ends)])
+        first = np.searchsorted(self.starts, starts)
+        low, high = (
+            each.reduceat(self.owners, first) if first.size else first
+            for each in (np.minimum, np.maximum)
+        )
+        return Ranges(starts, ends, np.where(low == high, low, -1))
 
     def joined(self, owner: int) -> Ranges:
         """The same bytes as those of one *owner*, ranges that touch or overlap joined."""
@@ -107,6 +120,7 @@ class Search:
         self._bodies = {
             is_write: BurstsOfBodies(partial(_accessed, is_write)) for is_write in (False, True)
         }
+        self._of_kind: dict[str, BurstsOfBodies] = {}
         self._of_cores: dict[tuple[str, bool], Owned] = {}
         """Tensor, and whether it is written -> what each core touches."""
         self._of_programs: dict[tuple[str, bool], Owned | None] = {}
@@ -131,6 +145,36 @@ class Search:
         starts, ends = found.starts[rows], found.ends[rows]
         by_start = np.argsort(starts, kind="stable")
         return Ranges(starts[by_start], ends[by_start], owners[by_start])
+
+    def in_phases(self, tensor: str, kind: str, phases: list[Numbers]) -> Ranges:
+        """What each core touches of *tensor*, that of a phase apart from that of all others.
+
+        *kind* is one of :func:`kind_of`; *phases* says in which phase each call of each core is.
+        """
+        launch, number = self._launch, self._launch.tensors.index(tensor)
+        found = [(np.zeros(0, np.int64),) * 4]
+        bodies = self._of_kind.setdefault(kind, BurstsOfBodies(partial(_place_of_kind, kind)))
+        for column, name in enumerate(launch.names):
+            cores = np.flatnonzero(launch.tensor[:, column] == number).tolist()
+            pieces = rows_of_pieces(launch, name, bodies) if cores else None
+            if pieces is None:
+                continue
+            starts, ends, rows = pieces
+            for core in cores:
+                program = launch.program[core]
+                edges = launch.first[program], launch.first[program + 1]
+                own = slice(*np.searchsorted(rows, edges))
+                base, phase = launch.base[core, column], phases[core][rows[own] - edges[0]]
+                owner = np.full(phase.size, core)
+                found.append((starts[own] + base, ends[own] + base, owner, phase))
+        starts, ends, owner, phase = map(np.concatenate, zip(*found, strict=True))
+        if not starts.size:
+            return Ranges(starts, ends, owner)
+        apart = PHASE_BYTES * phase
+        owned = Owned.of(starts + apart, ends + apart, owner, launch.cores)
+        owner = np.repeat(np.arange(launch.cores), np.diff(owned.first))
+        by_start = np.argsort(owned.starts, kind="stable")
+        return Ranges(owned.starts[by_start], owned.ends[by_start], owner[by_start])
 
     def _touched(self, tensor: str, is_write: bool) -> Owned:
         """What each core reads or writes of *tensor*."""
@@ -203,6 +247,20 @@ def _accessed(is_write: bool, op: MicroOp) -> Global | None:
     """Where *op* writes global memory, or reads it."""
     place = global_operand(op)
     return place if place is not None and writes_global(op) is is_write else None
+
+
+def _place_of_kind(kind: str, op: MicroOp) -> Global | None:
+    """Where *op* touches global memory, if that is of *kind*."""
+    place = global_operand(op)
+    return place if place is not None and kind_of(op) == kind else None
+
+
+def kind_of(op: MicroOp) -> str:
+    """What *op* does to global memory: read, write, or the type in which it adds."""
+    if not writes_global(op):
+        return "read"
+    dtype = added_dtype(op)
+    return "write" if dtype is None else dtype.name
 
 
 @lru_cache(maxsize=4096)

@@ -19,6 +19,7 @@ from npusim.check.byte_ranges import (
     Pieces,
     Search,
     is_read_elsewhere,
+    kind_of,
     merged,
     overlap,
     pieces_of,
@@ -27,21 +28,16 @@ from npusim.check.byte_ranges import (
 from npusim.check.hazards import CrossCoreOrder, Moment, RaceError
 from npusim.check.hazards.pasts import Accesses
 from npusim.data.integers import ceil_div
-from npusim.isa import MicroOp, added_dtype, global_operand, writes_global
+from npusim.isa import global_operand
 from npusim.kernel.program import Block, Body, added
 from npusim.kernel.table import Calls
 
-__all__ = ["check_apart", "check_tensors", "shared_tensors"]
+__all__ = ["by_kind", "check_apart", "common_bytes", "shared_tensors"]
 
 FEW_PAIRS = 200
 """Pairs of accesses that are held against each other as quickly as the bytes of two are."""
 PAIRS = 2**20
 """Pairs that are held against each other at a time, some bytes of memory for each."""
-
-
-def check_apart(blocks: tuple[Block, ...], order: CrossCoreOrder) -> None:
-    """Raise RaceError, naming cores, tensor and bytes, if accesses of two blocks race."""
-    check_tensors(blocks, shared_tensors(blocks, Search(blocks)), order)
 
 
 def shared_tensors(blocks: tuple[Block, ...], ranges: Search) -> list[str]:
@@ -58,8 +54,11 @@ def shared_tensors(blocks: tuple[Block, ...], ranges: Search) -> list[str]:
     return found
 
 
-def check_tensors(blocks: tuple[Block, ...], tensors: list[str], order: CrossCoreOrder) -> None:
-    """Do the same as :func:`check_apart`, for *tensors* alone."""
+def check_apart(blocks: tuple[Block, ...], tensors: list[str], order: CrossCoreOrder) -> None:
+    """Raise RaceError, naming cores, tensor and bytes, if accesses of two blocks race.
+
+    *tensors* are those of :func:`shared_tensors`.
+    """
     if tensors:
         touched = _Touched(blocks, order)
         for tensor in tensors:
@@ -79,7 +78,7 @@ class _Share(NamedTuple):
     moment: Moment | None
 
 
-def _common(pieces: Pieces, other: Pieces) -> tuple[int, int] | None:
+def common_bytes(pieces: Pieces, other: Pieces) -> tuple[int, int] | None:
     """The first bytes that are in both."""
     (starts, ends), (others, other_ends) = pieces, other
     at = np.searchsorted(other_ends, starts, side="right")
@@ -145,7 +144,7 @@ class _Touched:
             if accesses:
                 self._first[id(accesses[0])] = known
             for number, each in enumerate(accesses, known[1]):
-                for key, pieces in _by_kind(each).items():
+                for key, pieces in by_kind(each).items():
                     self._pieces.setdefault(key, {})[number] = pieces
         return known[1]
 
@@ -218,7 +217,7 @@ def _accesses(body: Body) -> Accesses:
     )
 
 
-def _by_kind(accesses: Accesses) -> dict[tuple[str, str], Pieces]:
+def by_kind(accesses: Accesses) -> dict[tuple[str, str], Pieces]:
     """The bytes of *accesses* by name of global memory and kind."""
     found: dict[tuple[str, str], list[Pieces]] = {}
     for shifts, ops in accesses:
@@ -226,15 +225,8 @@ def _by_kind(accesses: Accesses) -> dict[tuple[str, str], Pieces]:
             place = global_operand(op)
             if place is not None:
                 moved = shifted(pieces_of(place), shifts.get(place.name, 0))
-                found.setdefault((place.name, _kind(op)), []).append(moved)
+                found.setdefault((place.name, kind_of(op)), []).append(moved)
     return {key: merged(pieces) for key, pieces in found.items()}
-
-
-def _kind(op: MicroOp) -> str:
-    if not writes_global(op):
-        return "read"
-    dtype = added_dtype(op)
-    return "write" if dtype is None else dtype.name
 
 
 class _Alike(NamedTuple):
@@ -281,11 +273,11 @@ def _check_order(tensor: str, shares: list[_Share], blocks: tuple[Block, ...]) -
             apart |= owners[numbers][:, None] == owners[others]
             for index, other in np.argwhere(~apart):
                 first, second = sorted((int(numbers[index]), int(others[other])))
-                if _common(shares[first].pieces, shares[second].pieces) is not None:
+                if common_bytes(shares[first].pieces, shares[second].pieces) is not None:
                     racing.append((first, second))
     if racing:
         first, second = min(racing)
-        common = _common(shares[first].pieces, shares[second].pieces)
+        common = common_bytes(shares[first].pieces, shares[second].pieces)
         assert common is not None
         _raise(tensor, *common, shares[first].owner, shares[second].owner, blocks)
 
@@ -296,7 +288,7 @@ def _may_meet(group: _Alike, other: _Alike) -> bool:
     Where pairs of them are few it is as quick to ask first which of these are ordered.
     """
     is_few = group.numbers.size * other.numbers.size < FEW_PAIRS
-    return is_few or _common(group.pieces, other.pieces) is not None
+    return is_few or common_bytes(group.pieces, other.pieces) is not None
 
 
 class _Ordered:

@@ -10,7 +10,7 @@ import numpy as np
 from npusim.data import folders
 from npusim.data.folders import FolderError, Kind
 from npusim.data.tensor import Tensor
-from npusim.run.result import Result
+from npusim.run.result import Result, trials_json
 from npusim.trace import record
 from npusim.trace.record import RECORD
 
@@ -35,7 +35,7 @@ def write(
 
     def fill(new: Path) -> list[str]:
         names = _fill(run, new) + more(new)
-        record.seal(new, run.to_json() | {"typed": typed})
+        record.seal(new, run.to_json() | trials_json(run) | {"typed": typed})
         return names
 
     return folders.write(fill, folder, RUN, force=force)

@@ -11,6 +11,7 @@ UNITS = (
     ("cycles_per_repeat_16bit", "cycles/repeat"),
     ("cycles_per_repeat_32bit", "cycles/repeat"),
     ("k_per_cycle", "elements/cycle"),
+    ("tiles_per_cycle", "tiles/cycle"),
     ("_cycles", "cycles"),
     ("_ns", "ns"),
     ("_us", "us"),

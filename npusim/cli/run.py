@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import typer
 from rich.console import RenderableType
@@ -19,8 +19,10 @@ from npusim.cli.exports import Writer, formats
 from npusim.cli.progress import shown
 from npusim.cli.screen import json_text, show
 from npusim.cli.summary import summary
+from npusim.cli.trials import trial_table
 from npusim.data import folders
 from npusim.exports import Level, Scale
+from npusim.run.result import trials_json
 from npusim.run.runs import Run
 from npusim.trace.summary import WORDS
 
@@ -38,34 +40,47 @@ def l2_state(word: str) -> L2State:
     return {name: attribute(share) if sign else 1 for name, sign, share in pairs}
 
 
-def _check_no_times(advice: bool, critical_path: bool) -> None:
-    for option, is_asked in (("--advice", advice), ("--critical-path", critical_path)):
+def _check_no_times(asked: Asked) -> None:
+    for key, is_asked in asked.items():
         if is_asked:
+            option = f"--{key.replace('_', '-')}"
             raise UsageError(
                 f"run: {option} must come with times, which it is about; leave --no-timing out"
             )
 
 
+Asked = dict[Literal["prove", "critical_path", "advice"], bool]
+"""What is printed after the summary of a run -> whether it was asked for."""
+
+
 class _More:
     """What is asked for besides the summary of a run; nothing of one that had nothing to do."""
 
-    def __init__(self, run: Run, advice: bool, critical_path: bool, progress: Progress) -> None:
+    def __init__(self, run: Run, asked: Asked, progress: Progress) -> None:
         ran = run.trace is not None
-        asked = {"advice": advice, "critical_path": critical_path}
-        self._keys = [key for key, is_asked in asked.items() if is_asked]
-        self._advice = run.advice(progress) if advice and ran else []
-        self._path = run.critical_path() if critical_path and ran else None
+        self._run, self._asked = run, asked
+        self._advice = run.advice(progress) if asked["advice"] and ran else []
+        self._path = run.critical_path() if asked["critical_path"] and ran else None
 
     def to_json(self) -> dict[str, object]:
-        found = {
-            "advice": [asdict(each) for each in self._advice],
-            "critical_path": self._path.to_json() if self._path else None,
-        }
-        return {key: found[key] for key in self._keys}
+        found: dict[str, object] = {}
+        if self._asked["prove"]:
+            found |= trials_json(self._run)
+        if self._asked["critical_path"]:
+            found["critical_path"] = self._path.to_json() if self._path else None
+        if self._asked["advice"]:
+            found["advice"] = [asdict(each) for each in self._advice]
+        return found
 
     def shown(self) -> list[RenderableType]:
-        parts: list[RenderableType] = [path_tables(self._path)] if self._path else []
-        return [*parts, advice_lines(self._advice)] if "advice" in self._keys else parts
+        parts: list[RenderableType] = []
+        if self._asked["prove"] and self._run.trials:
+            parts.append(trial_table(self._run))
+        if self._path:
+            parts.append(path_tables(self._path))
+        if self._asked["advice"]:
+            parts.append(advice_lines(self._advice))
+        return parts
 
 
 def run_operator(
@@ -83,13 +98,13 @@ def run_operator(
     level: Level | None,
     l2: str,
     timing: bool,
-    advice: bool,
-    critical_path: bool,
+    asked: Asked,
     **options: Any,
 ) -> None:
-    """Run *op* and print what came out; *options* are those of :func:`npusim.run`."""
+    """Run *op* and print what came out, and what is *asked* for besides; *options* are those of
+    :func:`npusim.run`."""
     if not timing:
-        _check_no_times(advice, critical_path)
+        _check_no_times(asked)
     call_arguments = arguments(op, inputs, attributes)
     spec = chip(device, settings, "run")
     chosen = formats(export, trace_time, level, output is not None, timing)
@@ -110,7 +125,7 @@ def run_operator(
         written = []
         if output is not None:
             written = folder.write(run, output, typed, exports.write, force=force)
-        more = _More(run, advice, critical_path, progress)
+        more = _More(run, asked, progress)
     if exports.is_joined:
         typer.echo(f"npusim: exported timelines are {WORDS}; --level full writes all", err=True)
     if exports.left_out:

@@ -41,6 +41,7 @@ from npusim.devices.ranges import (
     ReservedEventIds,
     RunBytes,
     Stride,
+    TilesPerCycle,
     Times,
     UbBytes,
     Ways,
@@ -281,7 +282,9 @@ class Cube(Part):
     m: CubeEdge
     n: CubeEdge
     k_per_cycle: dict[Annotated[str, AfterValidator(_known_dtype)], CubeDepth]
-    """Depth k of the tile that is multiplied in one cycle, per dtype."""
+    """Depth k of the tile of `m` x `n` that is multiplied at once, per dtype."""
+    tiles_per_cycle: TilesPerCycle
+    """How many such tiles are multiplied in a cycle."""
     startup_cycles: Cycles
     """Cycles of an `mmad` in addition to its tiles when the pipe was idle."""
     back_to_back_cycles: Cycles

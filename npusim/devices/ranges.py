@@ -46,6 +46,7 @@ __all__ = [
     "ReservedEventIds",
     "RunBytes",
     "Stride",
+    "TilesPerCycle",
     "Times",
     "UbBytes",
     "Ways",
@@ -137,6 +138,7 @@ EventIds = Annotated[int, Within(1, 1024, "flags", "chips have 4 to 8 for a pair
 ReservedEventIds = Annotated[int, Within(0, 1023, "flags", "chips have 4 to 8 in all"), WHOLE]
 CubeEdge = Annotated[int, Within(1, 256, "elements", "cubes are 16 wide"), WHOLE]
 CubeDepth = Annotated[int, Within(1, 1024, "elements", "cubes are 1 to 64 deep"), WHOLE]
+TilesPerCycle = Annotated[float, Within(0.01, 100, "tiles/cycle", "cubes multiply one a cycle")]
 
 # ---- bytes ----
 

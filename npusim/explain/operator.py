@@ -20,6 +20,7 @@ from npusim.data.integers import ceil_div
 from npusim.data.json import Json
 from npusim.data.tensor import LAYOUTS, Tensor, TensorSpec
 from npusim.devices.schema import DeviceSpec
+from npusim.run.views import copies_before
 
 __all__ = ["Explanation", "Line", "explain", "formula"]
 
@@ -106,6 +107,7 @@ def explain(op: str, spec: DeviceSpec, arguments: dict[str, object]) -> Explanat
     except OpError:
         return Explanation(op, spec.name, lines, {}, {}, None, None, None)
     plan = operator.plan(spec, problem)
+    earlier = _earlier(operator, spec, problem, arguments) if plan else ()
     return Explanation(
         op,
         spec.name,
@@ -115,8 +117,16 @@ def explain(op: str, spec: DeviceSpec, arguments: dict[str, object]) -> Explanat
         plan.template if plan else None,
         plan.reason if plan else None,
         _parts(plan) if plan else None,
-        tuple(name for name, _ in operator.prologue(problem, arguments)) if plan else (),
+        earlier,
     )
+
+
+def _earlier(
+    operator: ops.Operator, spec: DeviceSpec, problem: ops.Problem, arguments: dict[str, object]
+) -> tuple[str, ...]:
+    """The operators whose kernels are launched first."""
+    calls = *copies_before(spec, problem, arguments), *operator.prologue(problem, arguments)
+    return tuple(name for name, _ in calls)
 
 
 def _parts(plan: ops.Plan) -> dict[str, object]:

@@ -124,7 +124,8 @@ class Writer:
     """Stores rows that pipe *source* wrote, with overlapping tails where the chip needs them.
 
     *one_by_one* stores each row by itself when the one before has left the core, and stops all
-    pipes around the scalar unit's copy of a tail.
+    pipes around the scalar unit's copy of a tail. Rows of whole blocks, of which none *has_tails*,
+    need no room for one.
     """
 
     def __init__(
@@ -134,13 +135,14 @@ class Writer:
         source: Pipe = "vector",
         *,
         one_by_one: bool = False,
+        has_tails: bool = True,
     ) -> None:
         self._builder = builder
         self._source = source
         self._one_by_one = one_by_one
         self._granule = spec.transfer.store_granule_bytes
         self._tails = None
-        if self._granule > 1:
+        if has_tails and self._granule > 1:
             self._tails = builder.queue("ub", self._granule, "scalar", "mte3")
 
     def store(self, queue: Queue, slot: Slot, view: GmView, pitch_bytes: int | None = None) -> None:

@@ -78,12 +78,17 @@ class VectorCore(Core):
         """A queue of tiles that the vector pipe fills and mte3 stores (VECOUT)."""
         return self.tiles(dtype, count, "vector", "mte3", depth)
 
-    def claim_tails(self, source: Pipe = "vector", *, one_by_one: bool = False) -> None:
+    def claim_tails(
+        self, source: Pipe = "vector", *, one_by_one: bool = False, has_tails: bool = True
+    ) -> None:
         """Claim what `store` needs for the tails of rows that pipe *source* wrote.
 
-        Chips that store any number of bytes need nothing. See :class:`~npusim.kernel.rows.Writer`.
+        Chips that store any number of bytes need nothing, nor do rows of whole blocks, where none
+        *has_tails*. See :class:`~npusim.kernel.rows.Writer`.
         """
-        self._writer = rows.Writer(self, self.spec, source, one_by_one=one_by_one)
+        self._writer = rows.Writer(
+            self, self.spec, source, one_by_one=one_by_one, has_tails=has_tails
+        )
 
     # ---- copies ----
 

@@ -24,7 +24,7 @@ from npusim.ops._oracle import Given
 from npusim.ops._protocol import Operator, Plan, Problem, normalize, signature
 from npusim.ops._signature import NO_DEFAULT, Parameter
 from npusim.ops._support import Row
-from npusim.ops._support_table import support_table, support_text, table_text
+from npusim.ops._support_table import support_table, support_text
 from npusim.ops._torch import TorchFunction, TorchTensor
 
 __all__ = [

@@ -97,13 +97,18 @@ class Contract:
             )
         return self.arguments[name]
 
-    def require_series(self, elsewhere: str) -> None:
-        """Refuse a product line that no row of support is on; *elsewhere* says what to do there."""
+    def require_series(self, elsewhere: str, unsimulated: tuple[str, ...] = ()) -> None:
+        """Refuse a product line that no row of support is on; *elsewhere* says what to do there.
+
+        Those that are *unsimulated* have a kernel, of which npusim knows no more.
+        """
         has = tuple(s for s in EVERYWHERE if any(s in row.on for row in self.support))
+        is_known = self.spec.series in unsimulated
+        why = "whose kernel for it is not simulated" if is_known else "which has no such kernel"
         self.require(
             self.spec.series in has or not self.support,
-            f"the chip must be of {listed(has)}, not {self.spec.name} of {self.spec.series}, which "
-            f"has no such kernel; {elsewhere}",
+            f"the chip must be of {listed(has)}, not {self.spec.name} of {self.spec.series}, "
+            f"{why}; {elsewhere}",
             Code.UNSUPPORTED,
         )
 
@@ -164,8 +169,8 @@ class Contract:
     def operand(self, name: str, value: object = ARGUMENT) -> Operand:
         """A required tensor of one of its types with at most eight dimensions, row after row.
 
-        A view is made contiguous first, as torch_npu does before it calls aclnn. *value* is in
-        place of the argument, or a part of it.
+        A view is made contiguous first, which takes launches of their own: see
+        :mod:`npusim.run.views`. *value* is in place of the argument, or a part of it.
         """
         found = self._supported(name, self.value(name) if value is ARGUMENT else value)
         if not found.spec.transposed:

@@ -126,8 +126,8 @@ class GroupChoice:
     """The best groups of a row, whose lists are merged in rising order of the groups.
 
     ops-transformer@c29bc10 moe/moe_gating_top_k/op_kernel. Assumed: that the groups kept are put
-    into rising order by sorting them once more, and that the list of an only group is looked up
-    word by word.
+    into rising order by sorting them once more, that of five, nine and so on three lists are merged
+    and then two, and that the list of an only group is looked up word by word.
     """
 
     def __init__(self, core: VectorCore, groups: Groups, sorter: Sorter) -> None:

@@ -7,7 +7,7 @@ no whole blocks is its whole blocks and, once more, the block that ends where it
 
 gather_v2.py of CANN 8.1.RC1, and of the tiling gather_v2.cc, the library of 2022. Assumed: that
 this last block is loaded by itself, and that the scalar unit puts rows shorter than a block next to
-each other.
+each other, also those of several tables.
 """
 
 from __future__ import annotations
@@ -217,6 +217,10 @@ class Gather:
             self.core.fill(self.held, table)
             reader: Pipe = "vector" if self.plan.template == "whole_table" else "scalar"
             self.core.sync("mte2", reader)
+        if self.p.row_bytes < BLOCK_BYTES and self.p.tables > 1:
+            for run in runs:
+                self._store_short_rows(run)
+            return self.core.build()
         for run in (part for whole in runs for part in self._by_table(whole)):
             for first, count in pieces(len(run), self.plan.indices_per_load):
                 numbers = run[first : first + count]
@@ -236,6 +240,28 @@ class Gather:
             yield range(start, stop)
             start = stop
 
+    def _store_short_rows(self, run: range) -> None:
+        """Rows *run* of the result, shorter than a block: those of several tables together, since
+        what is stored has a block at least."""
+        for first, count in pieces(len(run), self.plan.rows_per_store):
+            numbers, place = run[first : first + count], 0
+            tile = self.rows.alloc()
+            for part in self._by_table(numbers):
+                for start, some in pieces(len(part), self.plan.indices_per_load):
+                    at = part.start % self.p.index_count + start
+                    listed = self.core.load(self.listed, self.indices[:, at : at + some])
+                    for index, number in enumerate(part[start : start + some]):
+                        self._read_index(listed, index)
+                        self._take_row(tile, place, self.p.row_of(number))
+                        place += 1
+                    self.listed.free(listed)
+            self.core.store(self.rows, tile, self._burst(numbers))
+
+    def _burst(self, numbers: range) -> GmView:
+        """Rows *numbers* of the result, as they follow each other."""
+        together = self.output[numbers.start : numbers.stop, :]
+        return GmView("output", UINT8, 1, together.nbytes, 0, together.offset_bytes)
+
     def _store_rows(self, listed: Local, start: int, numbers: range) -> None:
         """Rows *numbers* of the result, whose indices are in *listed* from number *start* on."""
         if self.plan.template in ("ragged", "pieces"):
@@ -246,8 +272,7 @@ class Gather:
         for place, number in enumerate(numbers):
             self._read_index(listed, start + place)
             self._take_row(tile, place, self.p.row_of(number))
-        together = self.output[numbers.start : numbers.stop, :]
-        burst = GmView("output", UINT8, 1, together.nbytes, 0, together.offset_bytes)
+        burst = self._burst(numbers)
         if self.plan.template in ("short", "short_table"):
             self.core.store(self.rows, tile, burst)
             return

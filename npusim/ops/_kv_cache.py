@@ -68,6 +68,11 @@ class Problem(ops.Problem):
     """The slot of each token; without values one after the other."""
 
     @property
+    def slot_dtype(self) -> DType:
+        """The type of the slots, which come last."""
+        return self.inputs[-1].element
+
+    @property
     def fractal_columns(self) -> int:
         """C0: elements in a block of 32 bytes."""
         return BLOCK_BYTES * 8 // self.element.bits
@@ -78,11 +83,16 @@ class Problem(ops.Problem):
 
 
 def support_of(
-    dtypes: tuple[DType, ...], slots: str, *, nz: bool, **more: Any
+    dtypes: tuple[DType, ...],
+    slots: str,
+    slot_dtypes: tuple[DType, ...] = (INT32,),
+    *,
+    nz: bool,
+    **more: Any,
 ) -> tuple[ops.Row, ...]:
     """Rows of tokens and caches of one type each; caches in fractals too if *nz* says so."""
     layouts = ("ND", "FRACTAL_NZ") if nz else ("ND",)
-    more[slots] = ops.Operands((INT32,), shape="tokens")
+    more[slots] = ops.Operands(slot_dtypes, shape="tokens")
     return tuple(
         ops.Row(
             key=ops.Operands((dtype,), shape="tokens heads width"),
@@ -263,7 +273,7 @@ SLOT = "slot"
 
 def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
     """A run of tokens for each core; cores with as many claim as much for the list of slots."""
-    names = GmView.vector(p.inputs[-1].name, INT32, p.tokens)
+    names = GmView.vector(p.inputs[-1].name, p.slot_dtype, p.tokens)
     bound = bindings(*(view for side in p.sides for view in _views(p, side)), names)
     counts = np.array(plan.tokens_of_core)
     core, number = spread(counts, 0 * counts)
@@ -311,7 +321,7 @@ class TokenWriter:
         """The slots of the core's tokens, where the buffer holds them."""
         if core.is_310p and p.is_nz:
             # A load brings whole blocks.
-            self.listed = core.tile(INT32, count)
+            self.listed = core.tile(p.slot_dtype, count)
         if plan.template == "in_turn":
             # Values use the buffer of the keys once these have left it.
             self.queues = [self._queue(plan.piece_bytes)] * 2
@@ -332,7 +342,7 @@ class TokenWriter:
             lists = GmViews.of(names, 0, token[first], 1, self.count)
             load = Step(self.load_slots, (lists,), core[first], token[first])
             return [load, Step(self.read_listed, (number,), core, token)]
-        is_cached = (number > 0) & (INT32.nbytes(1) * token % LINE_BYTES > 0)
+        is_cached = (number > 0) & (self.p.slot_dtype.nbytes(1) * token % LINE_BYTES > 0)
         places = GmViews.of(names, 0, token, 1, 1)
         return [Step(self.read_slot, (places, is_cached), core, token)]
 
@@ -351,7 +361,7 @@ class TokenWriter:
 
     def read_slot(self, slot: GmView, is_cached: bool) -> None:
         """The same from global memory."""
-        self.core.emit(ScalarLoadGlobal(SLOT, slot.operand, INT32, is_cached))
+        self.core.emit(ScalarLoadGlobal(SLOT, slot.operand, slot.dtype, is_cached))
 
     # ---- tokens ----
 

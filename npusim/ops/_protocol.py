@@ -124,6 +124,8 @@ class Operator:
     """What else must hold, where a table says that: its header and its lines, for documents."""
     elsewhere: str = "run on Atlas A2 or A3"
     """What to do on product lines that no row is on."""
+    unsimulated: tuple[str, ...] = ()
+    """Product lines that no row is on, and that have a kernel all the same."""
     tile: Callable[[DeviceSpec, Any], Plan | None] = _no_tile
     """Splits a problem as the vendor's kernel does; None where there is nothing to do."""
     build: Callable[[DeviceSpec, Any, Any], tuple[Block, ...]] = _no_build
@@ -141,6 +143,9 @@ class Operator:
     """Whether its kernel may end with flags between cores that were set and not awaited, because
     the vendor's kernel, whose order it follows, does. That counters start a launch at zero all the
     same is assumed: no public document says that a kernel must leave them so."""
+    may_be_unstored: tuple[str, ...] = ()
+    """Outputs of which its kernel stores nothing in some calls, or only a part, as the vendor's: by
+    the names that programs use. The rest holds what was there at launch, which is zeros here."""
     value_dependent_inputs: tuple[str, ...] = ()
     """Operands whose values `tile` and `build` look at. Of all others they see the specs alone, so
     that calls which differ in nothing else share a kernel and its times."""
@@ -273,7 +278,7 @@ class Operator:
         return self._checked(replace(contract, support=self.support))
 
     def _checked(self, contract: Contract) -> Problem:
-        contract.require_series(self.elsewhere)
+        contract.require_series(self.elsewhere, self.unsimulated)
         contract.require_types(self.attributes)
         problem = self.contract(contract)
         contract.require_presence(self._tensors)

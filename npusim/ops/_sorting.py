@@ -6,7 +6,8 @@ MrgSort keep to, list by list.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 from npusim.data.dtypes import FLOAT32, INT32, UINT64, DType
 from npusim.data.integers import align_up
@@ -25,6 +26,18 @@ List = tuple[int | Register, int]
 def padded(count: int) -> int:
     """*count* filled up to what Sort32 takes."""
     return align_up(count, SORTED_AT_ONCE)
+
+
+def _at_once(lists: Sequence[List]) -> Iterator[Sequence[List]]:
+    """Up to four of *lists* at a time.
+
+    One left over takes another along where a register says where it begins: MrgSort takes no list
+    alone, and no copy begins at a register.
+    """
+    cuts = [*range(0, len(lists), LISTS_AT_ONCE), len(lists)]
+    if len(lists) > 1 == cuts[-1] - cuts[-2] and not isinstance(lists[-1][0], int):
+        cuts[-2] -= 1
+    return (lists[first:end] for first, end in pairwise(cuts))
 
 
 class Sorter:
@@ -63,8 +76,7 @@ class Sorter:
         end = 0
         for lists in groups:
             merged.append([])
-            for first in range(0, len(lists), LISTS_AT_ONCE):
-                some = lists[first : first + LISTS_AT_ONCE]
+            for some in _at_once(lists):
                 count = sum(count for _, count in some)
                 end = align_up(end, PAIRS_OF_A_BLOCK)
                 self._merge_some(some, self.there[end : end + count])

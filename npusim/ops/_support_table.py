@@ -32,12 +32,7 @@ def support_table(operator: Operator) -> tuple[tuple[str, ...], ...]:
 
 def support_text(operator: Operator) -> str:
     """The same as a table of Markdown, which reads well as plain text, too."""
-    return table_text(support_table(operator))
-
-
-def table_text(table: tuple[tuple[str, ...], ...]) -> str:
-    """*table*, a header and lines of cells, in Markdown."""
-    header, *lines = table
+    header, *lines = support_table(operator)
     widths = [max(map(len, column)) for column in zip(header, *lines, strict=True)]
     ruled = [header, tuple("-" * width for width in widths), *lines]
     return "\n".join(

@@ -10,9 +10,9 @@ taken, as :mod:`npusim.ops._gather` takes those of one.
 
 Sources: ops-nn@e5c3fa9 index/gather_v2/op_api/aclnn_index_select.cpp. On A2 and A3 it calls
 GatherV3, whose tiling library is closed, and GatherV2 for types that this one does not take. That
-GatherV2's templates serve all axes and types is assumed. Where axes come before *dim*, rows must
-have 32 bytes. An index beyond the axis reads elsewhere on a card, and a negative one too: both are
-refused. Without values of *index* the rows are taken in turn, again and again.
+GatherV2's templates serve all axes and types is assumed. An index beyond the axis reads elsewhere
+on a card, and a negative one too: both are refused. Without values of *index* the rows are taken in
+turn, again and again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ import numpy as np
 from npusim.data.dtypes import INT32, INT64, Array
 from npusim.data.tensor import TensorSpec
 from npusim.devices.schema import DeviceSpec
-from npusim.isa import BLOCK_BYTES
 from npusim.ops._contract import MAX_RANK, Contract
 from npusim.ops._gather import TYPES, TYPES_310P, Plan, Problem, build, tile
 from npusim.ops._oracle import Given
@@ -46,11 +45,6 @@ def check(contract: Contract) -> Problem:
     rows, tables, width = shape[axis], prod(shape[:axis]), prod(shape[axis + 1 :])
     (count,) = where.shape
     row_bytes = table.element.nbytes(width)
-    contract.require(
-        tables <= 1 or row_bytes == 0 or row_bytes >= BLOCK_BYTES,
-        f"x must have {BLOCK_BYTES} bytes behind dim at least where axes come before it, not "
-        f"{row_bytes}: shorter rows are not simulated; transpose x first",
-    )
     contract.require(
         rows > 0 or count == 0,
         f"x must have rows along dim for the {count} indices, not shape {shape}; pass a tensor "

@@ -29,6 +29,7 @@ from npusim.ops._attention.problem import LARGEST_TOKENS
 from npusim.ops._contract import Contract
 from npusim.ops._oracle import Given
 from npusim.ops._protocol import Operator
+from npusim.ops._support import ATLAS_INFERENCE
 from npusim.ops._torch import Result, Sizes, TorchArguments, TorchFunction
 
 __all__ = ["OPERATOR"]
@@ -85,9 +86,11 @@ OPERATOR = Operator(
     document=__doc__,
     support=INT8_BOTH,
     elsewhere="run it on Atlas A2 or A3",
+    unsimulated=ATLAS_INFERENCE,
     contract=check,
     tile=tile,
     build=build,
+    may_be_unstored=("softmax_lse",),
     oracle=oracle,
     value_dependent_inputs=("block_table",),
     torch=(TORCH,),

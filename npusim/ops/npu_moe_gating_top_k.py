@@ -53,6 +53,8 @@ from npusim.ops._vocabulary import A2_A3, alike, present
 
 MOST_EXPERTS = 2048
 """Groups filled up to multiples of 32 included (moe_gating_top_k, op_host)."""
+DOCUMENTED_EXPERTS = 2
+"""A group has more of them (torch_npu-npu_moe_gating_top_k.md); the kernel takes fewer, too."""
 LARGEST_FACTOR = 3.4028234663852886e38
 """The largest number of float32."""
 
@@ -153,6 +155,11 @@ def _groups(contract: ops.Contract, experts: int, mode: int) -> tuple[int, int]:
         f"k_group must be from 1 to group_count, {groups}, not {kept}; keep no more than there are",
     )
     each = experts // groups
+    if 1 < groups < experts and each <= DOCUMENTED_EXPERTS:
+        contract.warn(
+            f"group_count should leave more than {DOCUMENTED_EXPERTS} experts to a group, as the "
+            f"document asks, not {each}; make fewer groups"
+        )
     contract.require(
         groups == 1 or groups * padded(each) <= MOST_EXPERTS or groups == experts,
         f"groups must fit into {MOST_EXPERTS} experts when each is filled up to a multiple of "
@@ -405,6 +412,7 @@ OPERATOR = ops.Operator(
     contract=check,
     tile=tile,
     build=build,
+    may_be_unstored=("out",),
     oracle=oracle,
     torch=(TORCH,),
 )

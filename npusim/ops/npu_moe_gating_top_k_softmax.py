@@ -258,6 +258,7 @@ OPERATOR = ops.Operator(
     kernel_type="MoeGatingTopKSoftmax",
     document=__doc__,
     support=SUPPORT,
+    unsimulated=ops.ATLAS_INFERENCE,
     contract=check,
     tile=tile,
     build=build,

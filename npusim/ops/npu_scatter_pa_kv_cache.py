@@ -13,27 +13,28 @@ gives new arrays.
 
 Sources: ops-transformer@05c401f9 attention/scatter_pa_kv_cache (op_kernel of the mode Norm),
 ascend-transformer-boost@ddcc8b62 mixkernels/reshape_and_cache, and the operator's document
-(torch_npu-npu_scatter_pa_kv_cache.md). Atlas A2 and A3. Slots are int32, what the kernel of A2
-reads (assumed of int64 that it is refused). A slot beyond the cache, or named twice, is open on a
-card and refused here. Without values of slot_mapping the tokens take the first slots in turn.
+(torch_npu-npu_scatter_pa_kv_cache.md). Atlas A2 and A3. Slots are int32 or int64, as the document
+has them; the kernel that was read takes int32, and that one of int64 is the same is assumed. A slot
+beyond the cache, or named twice, is open on a card and refused here. Without values of slot_mapping
+the tokens take the first slots in turn.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from npusim.data.dtypes import BFLOAT16, FLOAT16, INT8, Array
+from npusim.data.dtypes import BFLOAT16, FLOAT16, INT8, INT32, INT64, Array
 from npusim.data.tensor import Tensor
 from npusim.ops import _kv_cache as kv
 from npusim.ops import _vocabulary as ops
 from npusim.ops._vocabulary import A2_A3
 
 NORM, PA_NZ = "Norm", "PA_NZ"
-TYPES = (FLOAT16, BFLOAT16, INT8)
+TYPES, SLOTS = (FLOAT16, BFLOAT16, INT8), (INT32, INT64)
 
 SUPPORT = (
-    *kv.support_of(TYPES, "slot_mapping", nz=False, on=A2_A3, cache_mode=(NORM,)),
-    *kv.support_of(TYPES, "slot_mapping", nz=True, on=A2_A3, cache_mode=(PA_NZ,)),
+    *kv.support_of(TYPES, "slot_mapping", SLOTS, nz=False, on=A2_A3, cache_mode=(NORM,)),
+    *kv.support_of(TYPES, "slot_mapping", SLOTS, nz=True, on=A2_A3, cache_mode=(PA_NZ,)),
 )
 
 

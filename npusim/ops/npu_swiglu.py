@@ -122,10 +122,13 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
 def _best(spec: DeviceSpec, p: Problem, depth: int) -> Plan:
     """Most cores, then fewest tiles, then the largest, then most whole ones, then the first."""
     core, element = spec.cores[spec.vector_kinds[0]], p.output.element
-    # Apart from the queues an element takes two fp32, or one where it is fp32 itself.
-    work_bytes = FLOAT32.nbytes(1 if element is FLOAT32 else 2)
+    # Apart from the queues an element takes two fp32, or one where it is fp32 itself; there the
+    # block of ones, which is assumed, must fit, too.
+    is_wide = element is FLOAT32
+    work_bytes = FLOAT32.nbytes(1 if is_wide else 2)
     per_element = depth * QUEUES * element.nbytes(1) + work_bytes
-    room = align_down(core.usable_bytes("ub") // per_element, BLOCK_BYTES // element.nbytes(1))
+    room_bytes = core.usable_bytes("ub") - (BLOCK_BYTES if is_wide else 0)
+    room = align_down(room_bytes // per_element, BLOCK_BYTES // element.nbytes(1))
 
     def merit(size: tuple[int, int]) -> tuple[int, int, int, int]:
         rows, columns = size
@@ -172,7 +175,8 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
     a_in, b_in = core.vecin(dtype, size, plan.depth), core.vecin(dtype, size, plan.depth)
     y_out, work = core.vecout(dtype, size, plan.depth), core.tile(FLOAT32, size)
     more = core.tile(FLOAT32, FLOATS_PER_BLOCK if is_wide else size)
-    core.claim_tails()
+    # Half rows of 310P are whole blocks.
+    core.claim_tails(has_tails=not core.is_310p)
 
     def tile(a: GmView, b: GmView, y: GmView) -> None:
         """*y* of *a* and *b*, all `(rows, columns)`, with what fills the last blocks of rows."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 from npusim.devices.schema import Pipe
 from npusim.isa import Barrier, CrossCoreWaitFlag, WaitFlag
 from npusim.reports import style
-from npusim.reports.causes import CAUSES, Bound, causes
+from npusim.reports.causes import CAUSES, Bound, bound_by, causes, path_causes
 from npusim.reports.flags import matches, what
 from npusim.reports.picture import Picture
 from npusim.reports.roofline import verdict
@@ -33,10 +33,12 @@ from npusim.trace import ORDERING, LaneTrace, Trace
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["MIN_SHARE", "PICTURE", "Row", "bounds", "finding", "rows"]
+__all__ = ["MIN_SHARE", "PICTURE", "Row", "bounded_by", "bounds", "finding", "headline", "rows"]
 
 MIN_SHARE = 0.05
-"""What takes a smaller share of the time is not listed."""
+"""Of the time: what takes less is not named next to what takes most."""
+GAINS_LITTLE = 0.25
+"""A cause that gains less than this part of what it takes on the critical path is named so."""
 
 Cause = Literal[
     "work", "link", "rows", "issue", "flag", "core", "barrier", "order", "issue wait", "finished"
@@ -140,15 +142,41 @@ def _held(lane: LaneTrace, row: int | None) -> list[tuple[Cause, str, int]]:
 
 
 def finding(subject: Subject) -> str:
-    """What bounds the run, in a line, and what comes next; the vendor's words after it."""
-    first, *others = causes(subject)
-    total_us = first.us / first.share
-    sentence = f"bound by {first.words}: {style.percent(first.share)}"
-    sentence += f" of {style.time_named(total_us)}{_where(first, trace_of(subject))}"
+    """What bounds the run, as :func:`headline` says it, and the vendor's words after it."""
+    words = verdict(subject)
+    sentence = headline(subject)
+    return f"{sentence} (in msopprof's words: {words})" if words else sentence
+
+
+def headline(subject: Subject) -> str:
+    """What bounds the run, in a line, and what comes next; where nothing does, what is longest."""
+    found, longest = causes(subject), path_causes(subject)[0]
+    total = style.time_named(longest.path_us / longest.path_share)
+    where = _where(longest, trace_of(subject))
+    first, *others = found or [longest]
+    if first.share < MIN_SHARE:
+        return (
+            f"no number of the chip bounds it, but the order of the kernel, strides or banks; the "
+            f"longest part of its critical path is {longest.words}: "
+            f"{style.percent(longest.path_share)} of {total}{where}"
+        )
+    sentence = f"bound by {first.words}: {style.percent(first.share)} of {total}"
+    sentence += _where(first, trace_of(subject))
     if others and others[0].share >= MIN_SHARE:
         sentence += f"; next {others[0].words}, {style.percent(others[0].share)}"
-    words = verdict(subject)
-    return f"{sentence} (in msopprof's words: {words})" if words else sentence
+    reported = {cause: bound.share for bound in found for cause in bound.causes}
+    if reported.get(longest.cause, 0.0) < GAINS_LITTLE * longest.path_share:
+        share = style.percent(longest.path_share)
+        sentence += (
+            f"; {longest.words}, {share} of the critical path{where}, gains little if faster"
+        )
+    return sentence
+
+
+def bounded_by(subject: Subject) -> str:
+    """What bounds the run, without figures."""
+    first = bound_by(subject)
+    return first.words if first.share >= MIN_SHARE else "the order of the kernel, strides or banks"
 
 
 def _where(bound: Bound, trace: Trace) -> str:
@@ -202,9 +230,9 @@ def _draw_path(ax: Axes, subject: Subject, y: float) -> None:
     """The causes on the critical path, each in the colour of the pipe that it held up longest."""
     cores_us = elapsed_us(trace_of(subject))
     left = 0.0
-    for bound in causes(subject):
+    for bound in path_causes(subject):
         if bound.where:
-            share = bound.us / cores_us
+            share = bound.path_us / cores_us
             color, hatch = style.COLORS[bound.where[0][1]], ""
             if bound.cause in LINKS:
                 color, hatch = style.tint(color, 0.6), LOOKS["link"][1]

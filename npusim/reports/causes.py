@@ -1,26 +1,21 @@
-"""What bounds a run: the causes on its critical path, and the numbers each of them depends on.
+"""What bounds a run: causes, the numbers that each of them depends on, and what each one gains.
 
-What is named first is what would move the time: making it a little faster does, and making anything
-else faster by as little does less. The shares are those of the critical path, launch and completion
-included. One thing the path of one core cannot see: a link that all cores together keep busy nearly
-always lets nobody else gain more than the rest of the time, so shares of others are believed up to
-that only.
+The critical path proposes causes; what a run reports of them is what was found by trying
+(:mod:`npusim.reports.trials`): the share that a chip gains which is a little faster there. A trace
+alone has no chip to try, so that its shares are those of the path.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
 
 from npusim.devices.schema import DeviceSpec, Pipe
-from npusim.reports.critical_path import Cause, critical_path
-from npusim.reports.subject import Subject, device_of, earlier_us, launch_us, trace_of
-from npusim.trace import Trace
+from npusim.reports.critical_path import critical_path
+from npusim.reports.subject import Subject, earlier_us, launch_us, trace_of
+from npusim.trace import Known, Trace
 
-__all__ = ["CAUSES", "Bound", "Known", "bound_by", "causes"]
-
-Known = Cause | Literal["launch", "earlier"]
+__all__ = ["CAUSES", "Bound", "bound_by", "causes", "least_us", "path_causes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +69,11 @@ CAUSES: dict[Known, About] = {
             *(f"cores.*.paths.{path}.startup_cycles" for path in ("gm_to_*", "*_to_gm")),
         ),
     ),
-    "cube": About("cube", "the cube", ("cube.k_per_cycle.*", "cube.back_to_back_cycles")),
+    "cube": About("cube", "the cube", ("cube.tiles_per_cycle", "cube.back_to_back_cycles")),
     "vector": About(
         "vector",
         "the vector unit",
-        ("vector.repeat_bytes", "vector.classes.*.head_cycles"),
+        ("vector.classes.*.cycles_per_repeat_*", "vector.classes.*.head_cycles"),
     ),
     "buffers": About(
         "between buffers",
@@ -133,20 +128,33 @@ CAUSES: dict[Known, About] = {
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A cause, and what it took on the critical path."""
+    """A cause, what it takes on the critical path, and what making it faster gains."""
 
     cause: Known
+    """Of two that tie, the one that takes more of the path."""
     words: str
     numbers: tuple[str, ...]
     where: tuple[tuple[str, Pipe], ...]
     """The kinds of core and pipes that it held up, those it held up longest first."""
-    us: float
+    path_us: float
+    """What it takes on the critical path."""
+    path_share: float
+    """The same as a part of the whole time: launch, the slowest core, completion; of a trace, of
+    the slowest core."""
     share: float
-    """Its share of the whole time: launch, slowest core, completion; of a trace, of the core."""
+    """The part of the whole time that it accounts for, found by trying; of a trace, that of the
+    path."""
+    second: Known | None = None
+    """The other one of two that tie: neither gains as much alone."""
+
+    @property
+    def causes(self) -> tuple[Known, ...]:
+        """The cause, or the two that tie."""
+        return (self.cause,) if self.second is None else (self.cause, self.second)
 
 
-def causes(subject: Subject) -> list[Bound]:
-    """The causes on the critical path, what bounds the run first, then by their shares.
+def path_causes(subject: Subject) -> list[Bound]:
+    """The causes on the critical path, largest first; together they are the whole time.
 
     Raises ValueError for a run that was not timed or had nothing to do.
     """
@@ -164,12 +172,61 @@ def causes(subject: Subject) -> list[Bound]:
     total = sum(times.values())
     found = [
         Bound(cause, CAUSES[cause].words, CAUSES[cause].numbers, tuple(where.get(cause, ())),
-              us, us / total)
+              us, us / total, us / total)
         for cause, us in times.items()
     ]  # fmt: skip
-    found.sort(key=lambda bound: (-bound.share, list(CAUSES).index(bound.cause)))
-    first = _first(found, trace, device_of(subject), total)
-    return [first, *(bound for bound in found if bound is not first)]
+    return sorted(found, key=lambda bound: (-bound.path_share, list(CAUSES).index(bound.cause)))
+
+
+def causes(subject: Subject) -> list[Bound]:
+    """What bounds *subject*, by what was gained when it was tried, the largest share first.
+
+    Of a trace, the causes on its critical path. Raises ValueError for a run that was not timed or
+    had nothing to do.
+    """
+    path = path_causes(subject)
+    if isinstance(subject, Trace):
+        return path
+    on_path = {bound.cause: bound for bound in path}
+    total_us = sum(bound.path_us for bound in path)
+    found = [bound for bound in path if bound.cause == "earlier"]
+    # What only shifts which cores ask for a line at once may gain more than there is to gain.
+    around = {bound.cause: bound.path_share for bound in path if bound.cause in AROUND}
+    alone: dict[str, float] = {}
+    for trial in subject.trials:
+        outside = sum(around[cause] for cause in around if cause not in trial.causes)
+        share = min(trial.share(total_us), 1 - outside)
+        first, *others = (on_path.get(cause) or _off_path(cause) for cause in trial.causes)
+        if not others:
+            alone[first.cause] = share
+            found.append(replace(first, share=share))
+        elif share - sum(alone[cause] for cause in trial.causes) >= TIES:
+            found = [bound for bound in found if bound.cause not in trial.causes]
+            found.append(_tied(first, others[0], share))
+    return sorted(found, key=lambda bound: (-bound.share, list(CAUSES).index(bound.cause)))
+
+
+AROUND: tuple[Known, ...] = ("launch", "earlier")
+"""What lies around the cores' own time, so that nothing else gains by it."""
+TIES = 0.1
+"""Two causes tie where both together gain so much more of the time than each alone adds up to."""
+
+
+def _off_path(cause: Known) -> Bound:
+    return Bound(cause, CAUSES[cause].words, CAUSES[cause].numbers, (), 0.0, 0.0, 0.0)
+
+
+def _tied(first: Bound, second: Bound, share: float) -> Bound:
+    return Bound(
+        first.cause,
+        f"{first.words} and {second.words}, which tie",
+        first.numbers + second.numbers,
+        first.where,
+        first.path_us + second.path_us,
+        first.path_share + second.path_share,
+        share,
+        second.cause,
+    )
 
 
 def bound_by(subject: Subject) -> Bound:
@@ -177,28 +234,12 @@ def bound_by(subject: Subject) -> Bound:
     return causes(subject)[0]
 
 
-def _first(found: list[Bound], trace: Trace, device: DeviceSpec | None, total_us: float) -> Bound:
-    """The cause with the largest share that no busy link makes impossible to gain."""
-    kept = _least_us(trace, device)
-
-    def gain(bound: Bound) -> float:
-        if bound.cause in ("launch", "earlier"):
-            return bound.share
-        least = max((us for cause, us in kept.items() if cause != bound.cause), default=0.0)
-        return min(bound.share, 1 - least / total_us)
-
-    return max(found, key=gain)
-
-
-def _least_us(trace: Trace, device: DeviceSpec | None) -> dict[Known, float]:
-    """How long each link needs for its bytes alone: nothing but a faster one is below that."""
-    if device is None:
-        return {}
+def least_us(trace: Trace, device: DeviceSpec) -> dict[Known, float]:
+    """How long each link of *device* needs for the bytes of *trace* alone."""
     gm, l2 = device.gm, device.l2
     read_s = trace.gm_read_bytes / gm.read_bytes_per_s
     back_s = trace.gm_written_bytes / gm.write_bytes_per_s
     far_s = read_s + back_s if gm.bus == "shared" else max(read_s, back_s)
-    # Launch comes before all of it.
     near_s = (trace.l2_bytes - trace.l2_written_bytes) / l2.read_bytes_per_s
     written_s = trace.l2_written_bytes / l2.write_bytes_per_s
     return {"gm": 1e6 * far_s, "l2 reads": 1e6 * near_s, "l2 writes": 1e6 * written_s}

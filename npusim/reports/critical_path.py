@@ -33,15 +33,9 @@ from npusim.isa import (
 from npusim.kernel.program import Program
 from npusim.reports.flags import NOBODY, matches
 from npusim.reports.subject import remembered
-from npusim.trace import ORDERING, LaneTrace, Trace
+from npusim.trace import ORDERING, Cause, LaneTrace, Trace
 
-__all__ = ["Cause", "Held", "Step", "critical_path", "sets_for", "steps"]
-
-Cause = Literal[
-    "gm", "l2 reads", "l2 writes", "port", "rows", "memory latency", "copy issue",
-    "cube", "vector", "buffers", "scalar", "pipe latency", "dispatch", "flags", "cross-core flags",
-]  # fmt: skip
-"""Why a cycle passed; `causes.CAUSES` has words for each, and what it depends on."""
+__all__ = ["Held", "Step", "critical_path", "sets_for", "steps"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,6 +69,7 @@ def cube(device: DeviceSpec, dtype: str) -> Limit:
         (f"cube.k_per_cycle.{dtype}", unit.k_per_cycle[dtype]),
         ("cube.m", unit.m),
         ("cube.n", unit.n),
+        ("cube.tiles_per_cycle", unit.tiles_per_cycle),
     )
     return _unit(device, "cube", 2, *tile)
 

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from html import escape
 
 from npusim.reports import costs
-from npusim.reports.bounds import MIN_SHARE
-from npusim.reports.causes import causes
+from npusim.reports.bounds import bounded_by, headline
 from npusim.reports.run_labels import Head, letters, listed
-from npusim.reports.style import percent, span_named
+from npusim.reports.style import span_named
 from npusim.reports.subject import Timed
 
 __all__ = [
@@ -104,7 +103,7 @@ def of_runs(runs: Sequence[Timed], heads: Sequence[Head]) -> str:
     found = []
     for run, head in zip(runs, heads, strict=True):
         parts = [Part(row.label, row.us, costs.COLORS[row.part]) for row in costs.rows(run)]
-        found.append(Entry(head, run.time_us or 0.0, tuple(parts), _bound(run)))
+        found.append(Entry(head, run.time_us or 0.0, tuple(parts), headline(run)))
     there = {part.color for entry in found for part in entry.parts if part.us}
     return section(found) + key({name: own for name, own in COLORS.items() if own in there})
 
@@ -115,19 +114,11 @@ def finding(runs: Sequence[Timed]) -> str:
     return f"{ranked(times)} {_bounds(runs)}"
 
 
-def _bound(run: Timed) -> str:
-    first, *others = causes(run)
-    parts = f"bound by {first.words}, {percent(first.share)}"
-    if others and others[0].share >= MIN_SHARE:
-        parts += f"; next {others[0].words}, {percent(others[0].share)}"
-    return parts
-
-
 def _bounds(runs: Sequence[Timed]) -> str:
     """What bounds each, in a sentence that names together those that are alike."""
     by: dict[str, list[str]] = {}
     for run, letter in zip(runs, letters(len(runs)), strict=True):
-        by.setdefault(causes(run)[0].words, []).append(letter)
+        by.setdefault(bounded_by(run), []).append(letter)
     if len(by) == 1:
         return f"{'Both' if len(runs) == 2 else 'All'} are bound by {next(iter(by))}."
     (words, first), *others = by.items()

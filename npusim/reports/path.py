@@ -12,11 +12,11 @@ from itertools import pairwise
 from npusim.devices.schema import Pipe
 from npusim.isa import CrossCoreSetFlag, CrossCoreWaitFlag
 from npusim.reports.causes import CAUSES
-from npusim.reports.critical_path import Cause, Step, steps
+from npusim.reports.critical_path import Step, steps
 from npusim.reports.finish import Finish, finishes
 from npusim.reports.slack import Slack, slack
 from npusim.reports.subject import Subject, elapsed_us, trace_of
-from npusim.trace import Trace
+from npusim.trace import Cause, Trace
 
 __all__ = ["CriticalPath", "Crossing", "Part", "path_of"]
 

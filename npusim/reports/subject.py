@@ -8,7 +8,7 @@ from typing import Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
 from npusim.devices.schema import DeviceSpec, Pipe
-from npusim.trace import LaneTrace, Launch, Trace
+from npusim.trace import LaneTrace, Launch, Trace, Trial
 
 __all__ = [
     "Subject",
@@ -63,6 +63,10 @@ class Timed(Protocol):
     @property
     def time_us(self) -> float | None:
         """Launch, the slowest core, completion; of all kernels."""
+
+    @property
+    def trials(self) -> tuple[Trial, ...]:
+        """The same programs on chips that are a little faster in what may bound them."""
 
 
 Subject = Trace | Timed

@@ -173,14 +173,15 @@ def pipes(run: Record) -> str:
 
 
 def bound(run: Record) -> str:
-    """The causes on the critical path, with the numbers of the chip that each depends on."""
+    """The causes that were tried, what each gained, and the numbers of the chip it depends on."""
     kinds = {lane.kind for lane in trace_of(run).lanes}
     rows = [
-        [found.words, _pipes_named(found, len(kinds) > 1), style.time_named(found.us),
-         style.percent(found.share), ", ".join(found.numbers)]
+        [found.words, _pipes_named(found, len(kinds) > 1), style.percent(found.share),
+         style.percent(found.path_share), ", ".join(found.numbers)]
         for found in causes(run)
     ]  # fmt: skip
-    head = ["cause", "pipes", "time", "share", "numbers of the chip"]
+    head = ["cause", "pipes", "share of the time, tried", "of the critical path",
+            "numbers of the chip"]  # fmt: skip
     return "<h3>What bounds it</h3>" + table(head, rows)
 
 

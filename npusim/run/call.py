@@ -14,11 +14,11 @@ from typing import get_args
 import numpy as np
 
 from npusim import chip, devices, ops
-from npusim.chip import L2_STATES, L2State, Progress, engine_named
+from npusim.chip import L2_STATES, Engine, L2State, Progress, engine_named
 from npusim.data.arguments import Arguments
 from npusim.data.dtypes import Array
 from npusim.data.errors import Code, OpError, TrapError, shown
-from npusim.data.tensor import GlobalTensor, Tensor, TensorSpec
+from npusim.data.tensor import GlobalTensor, Tensor, TensorSpec, is_transposed
 from npusim.devices.schema import DeviceSpec, ICache
 from npusim.kernel.builder import deeper
 from npusim.run import user_kernel
@@ -26,6 +26,8 @@ from npusim.run.disk_cache import stored_in
 from npusim.run.options import Options
 from npusim.run.result import Call, Output, Result, without_values
 from npusim.run.task import Task, allocated, place
+from npusim.run.views import copies_before
+from npusim.timing.compiled import is_built
 
 __all__ = ["bind", "find", "play"]
 
@@ -49,6 +51,8 @@ def play(
     with_values = options.values and all(each.array is not None for each in problem.inputs)
     arguments = _described(bound, problem)
     seen = {name: bound[name] for name in operator.value_dependent_inputs if name in bound}
+    if options.copies is None:
+        options = replace(options, copies=copies_before(spec, problem, bound))
     asked_again = Call(
         op=asked,
         operator=operator,
@@ -86,14 +90,27 @@ def play(
         is_own_kernel=isinstance(problem, user_kernel.UserProblem),
         kernel_type=operator.type_of(spec, problem, task.plan),
         call=asked_again,
+        cycles_on=partial(_cycles_on, task, l2, options, engine) if options.timing else None,
     )
 
 
+def _cycles_on(
+    task: Task, l2: L2State, options: Options, engine: Engine, device: DeviceSpec
+) -> int:
+    # Both engines find the same times.
+    quick: Engine = "compiled" if is_built() else engine
+    return task.cycles_on(device, l2, options.every_core, quick)
+
+
 def _described(bound: Arguments, problem: ops.Problem) -> Arguments:
-    """*bound* without values; an array that the kernel takes as a transposed matrix is one."""
+    """*bound* without values; an array that lies in memory as a transposed matrix is one."""
     found = {name: without_values(value) for name, value in bound.items()}
     for operand in problem.inputs:
-        if operand.spec.transposed and isinstance(bound.get(operand.name), np.ndarray):
+        value = bound.get(operand.name)
+        if not isinstance(value, np.ndarray):
+            continue
+        is_view = value.ndim > 1 and not value.flags.c_contiguous
+        if operand.spec.transposed or (is_view and is_transposed(value)):
             found[operand.name] = replace(found[operand.name], transposed=True)
     return found
 
@@ -133,16 +150,17 @@ def _earlier(
     arguments: dict[str, object],
     options: Options,
 ) -> tuple[Result, ...]:
-    """What torch_npu launches before, for its time alone; of named inputs in the L2, its own."""
+    """What is launched before, for its time alone; of named inputs in the L2, its own."""
     found = []
     l2 = options.l2
-    for op, own in operator.prologue(problem, arguments):
+    for op, own in (*(options.copies or ()), *operator.prologue(problem, arguments)):
         state = l2
         if isinstance(l2, tuple):
             state = tuple(name for name in l2 if name in own)
         elif isinstance(l2, Mapping):
             state = {name: share for name, share in l2.items() if name in own}
-        found.append(play(op, (), own, spec, replace(options, values=False, l2=state)))
+        own_options = replace(options, values=False, l2=state, copies=())
+        found.append(play(op, (), own, spec, own_options))
     return tuple(found)
 
 

@@ -30,6 +30,7 @@ from typing import TypeGuard
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from npusim.data.dtypes import DType
+from npusim.data.errors import shown
 from npusim.data.files import opened, reason, taken, write
 from npusim.kernel.program import Block
 from npusim.trace import Trace
@@ -73,14 +74,21 @@ class Head(BaseModel):
 def stored_in(folder: str | os.PathLike[str] | None) -> Stored | None:
     """The times in *folder*, which is made if need be; None asks the environment.
 
-    None comes back where that names none either. Raises StoreError for what is no folder, or cannot
-    be read and written.
+    None comes back where that names none either. Raises TypeError for what is no path, StoreError
+    for what is no folder, or cannot be read and written.
     """
-    named = os.environ.get(VARIABLE) or None if folder is None else os.fspath(folder)
+    named = os.environ.get(VARIABLE) or None if folder is None else folder
     if named is None:
         return None
     who = f"run: {'cache' if folder is not None else VARIABLE}"
-    path = Path(named)
+    try:
+        path = Path(named)
+    except TypeError:
+        raise TypeError(
+            f"{who} must be the path of a folder, not {shown(named)}; pass a string or a Path"
+        ) from None
+    if "\0" in str(path):
+        raise StoreError(f"{who} must be a folder, not {named!r} with a null byte; name another")
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -13,6 +13,7 @@ from npusim.data.errors import shown
 from npusim.data.product import CubeOrder
 from npusim.devices.schema import ICache
 from npusim.kernel.program import QueueName
+from npusim.run.views import EarlierCall
 
 __all__ = ["Options"]
 
@@ -35,6 +36,10 @@ class Options:
     deeper: tuple[QueueName, ...] = ()
     """Queues of the kernel that get a slot more than it declares, to see what that would give; no
     parameter of :func:`npusim.run`."""
+
+    copies: tuple[EarlierCall, ...] | None = None
+    """What copies operands that are views, where they are given as shapes alone; no parameter of
+    :func:`npusim.run`."""
 
     def check(self, progress: object) -> None:
         """Raise ValueError or TypeError for what a run does not take, *progress* included."""

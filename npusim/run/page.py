@@ -17,7 +17,7 @@ from npusim.reports.subject import trace_of
 from npusim.run.advice import Advice, advise
 from npusim.run.call import play
 from npusim.run.options import Options
-from npusim.run.result import REFUSALS, Result
+from npusim.run.result import REFUSALS, Result, trials_json
 from npusim.trace import record
 from npusim.trace.record import Record
 
@@ -59,7 +59,7 @@ def recorded(run: Result, folder: Path) -> Record:
     """*run* as it is read back from a folder: alike wherever a page comes from."""
     folder.mkdir(parents=True)
     record.write(folder, run.device, run.trace)
-    record.seal(folder, run.to_json())
+    record.seal(folder, run.to_json() | trials_json(run))
     return record.read(folder)
 
 

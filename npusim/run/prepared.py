@@ -16,7 +16,6 @@ from collections.abc import Mapping
 import numpy as np
 
 from npusim import chip, ops
-from npusim.data.arguments import Arguments
 from npusim.data.dtypes import INT4, Array
 from npusim.data.tensor import GlobalTensor, Operand, Tensor, TensorSpec, allocated_bytes
 from npusim.devices.schema import DeviceSpec
@@ -24,8 +23,9 @@ from npusim.run.call import bind, find, play
 from npusim.run.options import Options
 from npusim.run.result import Result
 from npusim.run.task import Task
+from npusim.run.views import by_operand, copies_before
 
-__all__ = ["Prepared", "by_operand", "prepared"]
+__all__ = ["Prepared", "prepared"]
 
 
 class Prepared:
@@ -95,24 +95,13 @@ def prepared(op: str, spec: DeviceSpec, arguments: dict[str, object]) -> Prepare
     is_plain = all(_is_as_given(each, bound) for each in problem.inputs) and all(
         out.layout == "ND" for out in problem.outputs.values()
     )
-    has_more = run.earlier or operator.value_dependent_inputs or problem.updated
+    # What copies views computes nothing new.
+    has_prologue = len(run.earlier) > len(copies_before(spec, problem, bound))
+    has_more = has_prologue or operator.value_dependent_inputs or problem.updated
     if run.plan is None or run.plan.workspaces or has_more or not is_plain:
         return None
     task = Task(operator, spec, problem)
     return Prepared(run, task, problem)
-
-
-def by_operand(arguments: Mapping[str, object]) -> dict[str, object]:
-    """*arguments*, the parts of a list by the names of their operands: `x[0]`, `x[1]`, ..."""
-    found: Arguments = {}
-    for name, value in arguments.items():
-        if not isinstance(value, list):
-            found[name] = value
-        elif len(value) == 1:
-            found[name] = value[0]
-        else:
-            found |= {f"{name}[{place}]": part for place, part in enumerate(value)}
-    return found
 
 
 def _is_as_given(operand: Operand, bound: Mapping[str, object]) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
@@ -24,14 +24,14 @@ from npusim.kernel.program import QueueName
 from npusim.run.options import Options
 from npusim.run.user_kernel import KernelFunction
 from npusim.timing.compiled import is_built
-from npusim.trace import Launch, PipeCounter, Trace
+from npusim.trace import Launch, PipeCounter, Trace, Trial
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from npusim.reports.path import CriticalPath
 
-__all__ = ["REFUSALS", "Call", "Output", "Result", "without_values"]
+__all__ = ["REFUSALS", "Call", "Output", "Result", "trials_json", "without_values"]
 
 Output = Array | Tensor | TensorSpec
 """The values, or only their shape and type when a TensorSpec went in."""
@@ -66,6 +66,9 @@ class Result:
     """What CANN calls the kernel; None when no kernel ran."""
     call: Call | None = None
     """What was asked, so that it can be asked once more with a change; None where no kernel ran."""
+    cycles_on: Callable[[DeviceSpec], int] | None = None
+    """The cycles of its programs on a chip that differs in what micro-ops cost; None where no
+    kernel ran or no time was asked for."""
 
     @property
     def output(self) -> Output | tuple[Output, ...]:
@@ -96,10 +99,11 @@ class Result:
         first = tuple(launch for run in self.earlier for launch in run.launches)
         return first if self.plan is None else (*first, self._own_launch(self.plan))
 
+    def _launch_us_on(self, device: DeviceSpec, plan: ops.Plan) -> float:
+        return device.launch.time_us(plan.block_dim, plan.is_mix, plan.reads_tiling, self.icache)
+
     def _own_launch(self, plan: ops.Plan) -> Launch:
-        launch_us = self.device.launch.time_us(
-            plan.block_dim, plan.is_mix, plan.reads_tiling, self.icache
-        )
+        launch_us = self._launch_us_on(self.device, plan)
         time_us = None
         if self.cycles is not None:
             time_us = launch_us + self.cycles / self.device.clock_hz * 1e6
@@ -121,6 +125,30 @@ class Result:
         if not self.timed:
             return None
         return sum((launch.time_us or 0.0 for launch in self.launches), 0.0)
+
+    def time_us_on(self, device: DeviceSpec) -> float:
+        """The time of the same programs on *device*, which differs in what micro-ops cost.
+
+        Raises ValueError for a run that was not timed or had nothing to do.
+        """
+        if self.plan is None or self.cycles_on is None:
+            raise ValueError(
+                f"run: a run must have been timed and have had work to do, not {self!r}; run it "
+                f"with timing=True on tensors that are not empty"
+            )
+        before_us = sum(run.time_us_on(device) for run in self.earlier if run.cycles_on)
+        launch_us = self._launch_us_on(device, self.plan)
+        return before_us + launch_us + self.cycles_on(device) / device.clock_hz * 1e6
+
+    @cached_property
+    def trials(self) -> tuple[Trial, ...]:
+        """What bounds it, tried: the same programs on chips that are a little faster there.
+
+        None where no kernel ran or no time was asked for.
+        """
+        from npusim.reports.trials import try_causes
+
+        return try_causes(self, self.time_us_on) if self.trace and self.trace.cycles else ()
 
     @property
     def kind(self) -> Kind | None:
@@ -264,7 +292,9 @@ class Call:
 
     def other(self, op: str, arguments: dict[str, object]) -> Result | None:
         """Another call on the same chip, for its time alone, with nothing in the L2."""
-        options = replace(self.options, values=False, timing=True, l2="cold", icache=None)
+        options = replace(
+            self.options, values=False, timing=True, l2="cold", icache=None, copies=None
+        )
         return self._played(op, arguments, self.device, options)
 
     def _played(
@@ -281,6 +311,11 @@ class Call:
         except REFUSALS:
             return None
         return found if found.time_us else None
+
+
+def trials_json(run: Result) -> Json:
+    """What bounds *run*, tried, as :meth:`Result.to_json` gives the rest."""
+    return {"trials": [asdict(trial) for trial in run.trials]}
 
 
 def without_values(value: object) -> Any:

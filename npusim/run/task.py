@@ -9,6 +9,8 @@ from functools import cached_property, partial
 import numpy as np
 
 from npusim import chip, ops
+from npusim.check.hazards import HazardError
+from npusim.check.rules import RuleError
 from npusim.chip import Block, Engine, L2State, Progress
 from npusim.data.errors import Code, OpError
 from npusim.data.garbage import uncollected
@@ -35,6 +37,8 @@ and its number on the pipe (measured: 32.4)."""
 COPIED_BYTES = 60
 """What the facts about a copy take besides: seven integers, and the array around them."""
 POINTER_BYTES = 8
+CYCLES_BYTES = 1000
+"""What a number and its key take."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -104,6 +108,22 @@ class Task:
             make = partial(self._stored.get, key, self._blocks, make)
         return CACHE.get(key, make, _trace_bytes)
 
+    def cycles_on(self, spec: DeviceSpec, l2: L2State, every_core: bool, engine: Engine) -> int:
+        """The cycles of the slowest core on *spec*, a chip that differs in what micro-ops cost.
+
+        The programs are those of the chip of the task.
+        """
+        make = partial(self._timed, l2, every_core, engine, spec)
+        if self._key is None:
+            return make().cycles
+        key = self._key, "trace", key_of(l2), bool(every_core), engine, device_key(spec)
+        stored = self._stored
+        if stored is None:
+            return CACHE.get(key, lambda: make().cycles, lambda _: CYCLES_BYTES)
+        return CACHE.get(
+            key, lambda: stored.get(key, self._blocks, make).cycles, lambda _: CYCLES_BYTES
+        )
+
     def _blocks(self) -> tuple[Block, ...]:
         """The programs; written for times that are there already, they need not be checked."""
         return self._programs.blocks if "_programs" in vars(self) else self._built()
@@ -127,13 +147,15 @@ class Task:
             return self._written()
         return CACHE.get((self._key, "programs"), self._written, _programs_bytes)
 
-    def _timed(self, l2: L2State, every_core: bool, engine: Engine) -> Trace:
+    def _timed(
+        self, l2: L2State, every_core: bool, engine: Engine, spec: DeviceSpec | None = None
+    ) -> Trace:
         return chip.time(
-            *(self._programs.blocks, place(self._problem, self._split, False), self._spec),
+            *(self._programs.blocks, place(self._problem, self._split, False), spec or self._spec),
             l2=l2,
             every_core=every_core,
             engine=engine,
-            progress=self._progress,
+            progress=None if spec else self._progress,
         )
 
     @property
@@ -143,18 +165,35 @@ class Task:
 
     def _written(self) -> Programs:
         blocks = self._built() if self._progress is None else self._watched(self._progress)
-        orders = chip.verify(
-            *(blocks, self._spec),
-            self._fresh_bytes(),
-            flags_may_stay_up=self._operator.flags_may_stay_up,
-            progress=self._progress,
-        )
+        try:
+            orders = chip.verify(
+                *(blocks, self._spec),
+                self._fresh_bytes(),
+                self._stored_bytes(),
+                flags_may_stay_up=self._operator.flags_may_stay_up,
+                progress=self._progress,
+            )
+        except (RuleError, HazardError) as error:
+            if self._is_own or self._queues:
+                raise
+            name = self._operator.name
+            raise OpError(
+                Code.UNSUPPORTED,
+                f"{name}: its kernel, tiled as the vendor tiles it, must be one that "
+                f"{self._spec.name} can run, but {error}. Such a call is not simulated; pass "
+                f"another shape or type, or name another chip",
+            ) from error
         return Programs(blocks, orders)
 
     def _fresh_bytes(self) -> dict[str, int]:
         """The bytes of each output of which nothing is there before the kernel writes it."""
         outputs, updated = self._problem.outputs, self._problem.updated
         return {name: spec.nbytes for name, spec in outputs.items() if name not in updated}
+
+    def _stored_bytes(self) -> dict[str, int]:
+        """The same of those that the kernel has to store."""
+        left = self._operator.may_be_unstored
+        return {name: size for name, size in self._fresh_bytes().items() if name not in left}
 
     def _watched(self, progress: Progress) -> tuple[Block, ...]:
         """The programs; *progress* hears of each, as a share of one for every core started."""

@@ -10,6 +10,7 @@ import simpy
 from npusim.devices.schema import DeviceSpec
 from npusim.kernel.program import Block
 from npusim.timing.equivalence import has_cross_core_flags
+from npusim.timing.interrupts import unless_interrupted
 from npusim.timing.memory import L2, SharedMemory
 from npusim.timing.pipes import Code, CrossCoreFlags, Lane, Member
 from npusim.timing.pipes.decode import PIPES
@@ -42,9 +43,8 @@ def simulate(
         Lane(env, memory, cross_core_flags, members, lanes)
     for lane in tuple(lanes):
         lane.run()
-    if progress:
-        _watch(env, lanes, sum(len(code.program) for code in codes), progress)
-    env.run()
+    clock = _Clock(env, lanes, sum(len(code.program) for code in codes), progress)
+    unless_interrupted(clock.run, clock.stop)
     # A deadlock is reported for the first core that is stuck.
     lanes.sort(key=lambda lane: lane.members[0].number)
     found = {
@@ -71,13 +71,28 @@ def _together(
     return list(found.values())
 
 
-def _watch(
-    env: simpy.Environment, lanes: list[Lane], total: int, progress: Callable[[float], None]
-) -> None:
-    """Let SimPy work until nothing is left to do, with reports in between."""
-    while env.peek() < inf:
-        progress(sum(lane.started for lane in lanes) / total)
-        for _ in range(EVENTS_PER_REPORT):
-            if env.peek() == inf:
-                break
-            env.step()
+class _Clock:
+    """Lets SimPy work until nothing is left to do, with reports in between."""
+
+    def __init__(
+        self,
+        env: simpy.Environment,
+        lanes: list[Lane],
+        total: int,
+        progress: Callable[[float], None] | None,
+    ) -> None:
+        self._env, self._lanes, self._total, self._progress = env, lanes, total, progress
+        self._is_stopped = False
+
+    def run(self) -> None:
+        env = self._env
+        while env.peek() < inf:
+            if self._progress:
+                self._progress(sum(lane.started for lane in self._lanes) / self._total)
+            for _ in range(EVENTS_PER_REPORT):
+                if self._is_stopped or env.peek() == inf:
+                    return
+                env.step()
+
+    def stop(self) -> None:
+        self._is_stopped = True

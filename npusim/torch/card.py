@@ -17,8 +17,9 @@ from npusim.data.dtypes import Array
 from npusim.devices.schema import DeviceSpec
 from npusim.run import run as simulate
 from npusim.run.memory_cache import CACHE, device_key
-from npusim.run.prepared import by_operand, prepared
+from npusim.run.prepared import prepared
 from npusim.run.result import Result
+from npusim.run.views import by_operand
 from npusim.torch.clock import clock
 
 __all__ = ["computes_values", "insert", "known", "name", "run", "run_again", "spec"]

@@ -240,10 +240,18 @@ class _Call:
                 fresh.lay = ()
 
     def give_back(self) -> None:
-        """After: an alias that lies elsewhere now takes its npu tensor along."""
+        """After: an alias that lies elsewhere now takes its npu tensor along.
+
+        In the same memory the tensor stays in its storage, which others may share.
+        """
         for lent in self.lent.values():
-            if _lay(lent.alias) != lent.lay:
-                lent.npu.data = to_npu(lent.alias)
+            npu, alias = lent.npu, lent.alias
+            if _lay(alias) == lent.lay:
+                continue
+            if lent.lay and alias.data_ptr() == lent.lay[0]:
+                npu.as_strided_(alias.shape, alias.stride(), npu.storage_offset())
+            else:
+                npu.data = to_npu(alias)
 
 
 def _has_elements(found: object) -> bool:

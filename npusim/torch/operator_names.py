@@ -9,15 +9,20 @@ from typing import Any
 from npusim.torch import refusals
 from npusim.torch.functions import FUNCTIONS
 from npusim.torch.published import names, schemas
+from npusim.torch.refusals import OF_ATB
+from npusim.torch.schemas import CARD_TYPES
 
 __all__ = ["REFUSED", "named"]
 
-REFUSED = frozenset(re.match(r"\w+", schema)[0] for schema in schemas()) - FUNCTIONS.keys()  # type: ignore[index]
+_IN_NPU = frozenset(re.match(r"\w+", schema)[0] for schema in schemas())  # type: ignore[index]
+REFUSED = (_IN_NPU | OF_ATB.keys()) - FUNCTIONS.keys()
 """Operators of torch_npu that are not simulated."""
 
 
 def named(name: str) -> Any:
-    """The operator *name* of torch_npu; raises AttributeError where it has none of that name."""
+    """The operator *name* of torch_npu, or the type; raises AttributeError where it has none."""
+    if name in CARD_TYPES:
+        return CARD_TYPES[name]
     if name in FUNCTIONS:
         return FUNCTIONS[name]
     if name in REFUSED:

@@ -27,6 +27,7 @@ from npusim.torch.gradients import inference_only
 from npusim.torch.relabel import overwrite, to_host, to_npu
 from npusim.torch.schemas import arguments, bind, described, empty, named_tensors
 from npusim.torch.values import argument, result
+from npusim.torch.views import contiguous
 
 __all__ = ["register"]
 
@@ -198,4 +199,7 @@ def _taken(op: str, name: str, value: object) -> object:
             f"wrapper_PrivateUse1__{op})\n"
             f"{op}: {name} must lie on the npu, not on the cpu; move it with .npu()"
         )
+    if not card.computes_values() and not (value.is_contiguous() or value.mT.is_contiguous()):
+        # A spec says of no other view how it lies.
+        value = contiguous(value)
     return argument(op, name, to_host(value), formats.get(value))

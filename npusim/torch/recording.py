@@ -15,12 +15,13 @@ import numpy as np
 from npusim.data.tensor import Tensor, TensorSpec
 from npusim.devices.schema import DeviceSpec
 from npusim.reports import model
+from npusim.reports.bounds import bounded_by
 from npusim.reports.causes import bound_by
 from npusim.run.result import Result
 from npusim.torch import card
 from npusim.torch.clock import Event, clock
 from npusim.torch.modules import Modules
-from npusim.trace import Launch, Trace
+from npusim.trace import Launch, Trace, Trial
 from npusim.trace.model import Kernel, KernelLaunch, ModelRun, NotTimed
 
 __all__ = ["Recording"]
@@ -120,18 +121,22 @@ class _Alone:
     launches: tuple[Launch, ...]
     launch_us: float
     time_us: float | None
+    trials: tuple[Trial, ...]
 
 
 def _kernel(event: Event, run: Result, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> Kernel:
     trace, own = run.trace, run.launches[-1]
     own = replace(own, time_us=event.time_us, launch_us=event.launch_us)
+    # The programs of the kernel alone, with what it costs to start it here.
+    beyond_us = (run.time_us or 0.0) - event.time_us
+    trials = tuple(replace(each, time_us=each.time_us - beyond_us) for each in run.trials)
     alone = _Alone(
-        *(run.op, run.template, run.device, trace, (own,), event.launch_us, event.time_us)
+        *(run.op, run.template, run.device, trace, (own,), event.launch_us, event.time_us),
+        trials,
     )
     words, share = "launch and completion", 1.0
     if trace is not None and trace.cycles:
-        bound = bound_by(alone)
-        words, share = bound.words, bound.share
+        words, share = bounded_by(alone), bound_by(alone).share
     read_bytes, written_bytes = _asked_bytes(trace)
     return Kernel(
         *(run.op, run.template, inputs, outputs, len(trace.cores) if trace else 0),

@@ -16,7 +16,7 @@ import torch
 from npusim import ops
 from npusim.torch.published import names, schemas
 
-__all__ = ["operator", "others_of", "refusal", "register"]
+__all__ = ["OF_ATB", "operator", "others_of", "refusal", "register"]
 
 INSTEAD = {
     "fast_gelu": "torch.nn.functional.gelu",
@@ -54,6 +54,17 @@ INSTEAD = {
     "npu_transpose": "torch.Tensor.permute",
 }
 """Operator -> what computes the same, in part or in several steps."""
+
+_ATTENTION = "npu_fused_infer_attention_score on Atlas A2 or A3"
+OF_ATB = {
+    "_npu_flash_attention": f"{_ATTENTION}, with the lengths of the sequences",
+    "_npu_flash_attention_v3": f"{_ATTENTION}, with the lengths of the sequences",
+    "_npu_paged_attention": f"{_ATTENTION}, with block_table",
+    "_npu_paged_attention_splitfuse": f"{_ATTENTION}, with block_table and a mask",
+    "_npu_paged_attention_splitfuse_v2": f"{_ATTENTION}, with block_table and a mask",
+}
+"""Operator that torch_npu takes from ATB, and not from aclnn -> what computes the same (op-plugin,
+atb_ops.yaml; vllm-ascend calls them). The namespace `npu` has none of them."""
 
 BETWEEN_CARDS = (
     *("all_reduce", "allgather", "all_gather", "alltoall", "reduce_scatter", "distribute"),
@@ -130,8 +141,8 @@ def _why(name: str) -> str:
         return "it speaks to other cards, and there is one here: leave it out"
     if name in ops.NOT_BUILT:
         return ops.in_place_of(name)
-    if name in INSTEAD:
-        return f"use {INSTEAD[name]}"
+    if name in INSTEAD | OF_ATB:
+        return f"use {(INSTEAD | OF_ATB)[name]}"
     if name.startswith(("npu_", "_npu_")):
         return "it would need its own kernel: write it with torch's own operations"
     return "do without it"

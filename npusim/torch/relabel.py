@@ -51,7 +51,9 @@ def overwrite(target: torch.Tensor, source: torch.Tensor) -> None:
 
 
 def _relabel(tensor: torch.Tensor, kind: int) -> torch.Tensor:
-    capsule = _export(tensor)
+    # A capsule holds the tensor that it was made of, not its storage, and `.data =` on the caller's
+    # own would free the storage under it.
+    capsule = _export(tensor.detach())
     _device_type(_pointer(capsule, b"dltensor") + _DEVICE_BYTE).value = kind
     seen = _adopt(capsule)
     if tensor.is_conj():

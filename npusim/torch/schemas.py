@@ -13,7 +13,7 @@ import torch
 from npusim.data.arguments import Arguments
 from npusim.ops import TorchFunction, TorchTensor
 
-__all__ = ["arguments", "bind", "described", "dtype_name", "empty", "named_tensors"]
+__all__ = ["CARD_TYPES", "arguments", "bind", "described", "dtype_name", "empty", "named_tensors"]
 
 # c10/core/ScalarType.h of PyTorch: its dtypes in the order in which it counts them.
 _NAMES = (
@@ -22,12 +22,18 @@ _NAMES = (
     *("qint8", "quint8", "qint32", "bfloat16", "quint4x2"),
 )
 _DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in _NAMES}
+CARD_TYPES = {"hifloat8": 290, "float8_e8m0fnu": 293, "float4_e2m1fn_x2": 296}
+"""Types that torch_npu adds, as it counts them: from 256 on by aclDataType (Ascend/pytorch
+csrc/custom_dtype/Init.cpp has the names; the numbers are assumed). No chip here has any of them."""
 
 
 def dtype_name(number: int | None) -> str | None:
     """The name of the dtype that torch counts as *number*; the number itself if it has none."""
     if number is None:
         return None
+    for name, counted in CARD_TYPES.items():
+        if number == counted:
+            return name
     return _NAMES[number] if 0 <= number < len(_NAMES) else str(number)
 
 

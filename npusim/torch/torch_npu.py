@@ -12,6 +12,7 @@ from npusim.torch.formats import Format
 from npusim.torch.functions import FUNCTIONS
 from npusim.torch.operator_names import REFUSED, named
 from npusim.torch.published import names
+from npusim.torch.schemas import CARD_TYPES
 
 __all__ = [
     "_C",
@@ -38,4 +39,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *FUNCTIONS, *REFUSED, *names()["torch_npu"]})
+    return sorted({*globals(), *FUNCTIONS, *REFUSED, *CARD_TYPES, *names()["torch_npu"]})

@@ -1,30 +1,16 @@
 """Copies of npu tensors on the card: which kernels make a view contiguous, and casts.
 
-A kernel that wants its operand row after row is preceded by at most one kernel each of these, in
-this order (ops-math, conversion/contiguous/op_host/op_api/contiguous.cpp):
-
-===========  =================  ================================================
-kernel       operator here      what it undoes
-===========  =================  ================================================
-Slice        ``narrow``         rows are parts of longer ones
-Transpose    ``permute``        axes are in another order than in memory
-BroadcastTo  ``broadcast_to``   an axis has one element in memory
-===========  =================  ================================================
-
 A matrix in FRACTAL_NZ is copied and cast as it lies, and stays so.
 
-Views cut along two axes, or whose copy the operators here do not take, are copied on the host and
-counted as not timed. That elements which lie apart, as those of a column, are such parts of rows is
-assumed: for some of them the vendor has StridedSlice.
+Which kernels those are says :mod:`npusim.run.views`. Views that have none, or that they do not
+take, are copied on the host and counted as not timed.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import prod
-
 import torch
 
+from npusim.run.views import copies_of
 from npusim.torch import formats
 from npusim.torch.clock import clock
 from npusim.torch.kernels import launch, takes
@@ -123,76 +109,17 @@ def _on_memory(name: str, x: torch.Tensor, **options: str) -> torch.Tensor | Non
     return launch(name, given).as_strided(x.shape, x.stride(), 0) if takes(name, given) else None
 
 
-@dataclass(frozen=True, slots=True)
-class _Axis:
-    """An axis of a view that is longer than 1 and moves through memory."""
-
-    place: int
-    size: int
-    stride: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Cut:
-    """Rows of which each is a part of a longer one."""
-
-    rows: int
-    length: int
-    """Elements of a part."""
-    pitch: int
-    """Elements from row to row."""
-
-
 def _in_order(x: torch.Tensor) -> torch.Tensor | None:
     """*x* row after row, by kernels; None where there are none for it."""
-    moving = [
-        _Axis(place, size, stride)
-        for place, (size, stride) in enumerate(zip(x.shape, x.stride(), strict=True))
-        if size > 1 and stride
-    ]
-    by_stride = sorted(moving, key=lambda axis: -axis.stride)
-    found = _together(x, by_stride)
-    order = tuple(by_stride.index(axis) for axis in moving)
-    if found is not None and order != tuple(range(len(order))):
-        given = {"x": found.view([axis.size for axis in by_stride]), "dims": order}
-        found = launch("permute", given) if takes("permute", given) else None
-    if found is not None and found.numel() < x.numel():
-        places = {axis.place for axis in moving}
-        shape = [size if place in places else 1 for place, size in enumerate(x.shape)]
-        given = {"x": found.view(shape), "shape": tuple(x.shape)}
-        found = launch("broadcast_to", given) if takes("broadcast_to", given) else None
-    return None if found is None else found.view(x.shape)
-
-
-def _together(x: torch.Tensor, axes: list[_Axis]) -> torch.Tensor | None:
-    """The elements of *x* in the order of memory, without gaps."""
-    cut = _cut(axes)
-    if cut is None:
+    offset, stored = x.storage_offset(), x.untyped_storage().nbytes() // x.element_size()
+    copies = copies_of(tuple(x.shape), x.stride(), offset, stored)
+    if copies is None:
         return None
-    offset = x.storage_offset()
-    if cut.length == cut.pitch:
-        return x.as_strided((cut.rows * cut.pitch,), (1,), offset)
-    # Where in its row a part begins: as if the storage began with a row, if that fits.
-    stored = x.untyped_storage().nbytes() // x.element_size()
-    least = max(0, offset + cut.rows * cut.pitch - stored)
-    most = min(offset, cut.pitch - cut.length)
-    if least > most:
-        return None
-    start = min(max(offset % cut.pitch, least), most)
-    rows = x.as_strided((cut.rows, cut.pitch), (cut.pitch, 1), offset - start)
-    given = {"x": rows, "dim": 1, "start": start, "length": cut.length}
-    return launch("narrow", given) if takes("narrow", given) else None
-
-
-def _cut(axes: list[_Axis]) -> _Cut | None:
-    """The rows that *axes*, from the longest stride on, run through; None if cut more than once."""
-    found: _Cut | None = None
-    run = 1
-    for place, axis in reversed([*enumerate(axes)]):
-        if axis.stride != run:
-            if found is not None or axis.stride < run:
-                return None
-            rows = prod(outer.size for outer in axes[: place + 1])
-            found = _Cut(rows, run, axis.stride)
-        run = axis.stride * axis.size
-    return found or _Cut(1, run, run)
+    rows, pitch = copies.rows, copies.pitch
+    found = x.as_strided((rows, pitch), (pitch, 1), offset - copies.start)
+    for kernel in copies.kernels:
+        given = {"x": found.view(kernel.shape), **kernel.attributes}
+        if not takes(kernel.op, given):
+            return None
+        found = launch(kernel.op, given)
+    return found.view(x.shape)

@@ -105,11 +105,12 @@ class Archive:
             raise DamageError(f"it must hold {len(wanted)} arrays, and {odd[0]!r} is one too many "
                               f"or missing")  # fmt: skip
 
-    def text(self, name: str) -> bytes:
-        """The text called *name*."""
+    def text(self, name: str, most_bytes: int = MAX_TEXT_BYTES) -> bytes:
+        """The text called *name*, which must not have more than *most_bytes*."""
         info = self._info(name)
-        if info.file_size > MAX_TEXT_BYTES + MAX_HEADER_BYTES:
-            raise DamageError(f"{name} must have at most {MAX_TEXT_BYTES} bytes")
+        most_bytes = min(most_bytes, MAX_TEXT_BYTES)
+        if info.file_size > most_bytes + MAX_HEADER_BYTES:
+            raise DamageError(f"{name} must have at most {most_bytes} bytes")
         content = self._content(info)
         dtype, shape, begin = self._header(name, content)
         if dtype != np.uint8 or shape != (len(content) - begin,):

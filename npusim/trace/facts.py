@@ -13,6 +13,7 @@ from npusim.accuracy.kernels import Span
 from npusim.data.files import opened
 from npusim.devices.schema import ICache, Pipe
 from npusim.trace.programs import Count, Name
+from npusim.trace.trial import Known
 
 __all__ = ["CHECKSUM", "Facts", "digest", "file_digest", "own_digest"]
 
@@ -56,6 +57,17 @@ class LaunchRow(Part):
     cycles: Count | None
     gm_bytes: Count
     l2_bytes: Count
+
+
+class TrialRow(Part):
+    """The run on a chip that is a little faster; the fields are those of :class:`Trial`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    causes: Annotated[list[Known], Field(min_length=1, max_length=2)]
+    removed: Annotated[float, Field(gt=0, le=1)]
+    settings: dict[Name, float]
+    time_us: Us
 
 
 class KnownRow(Part):
@@ -105,6 +117,8 @@ class Facts(Part):
     accuracy: AccuracyRow | None
     launches: list[LaunchRow]
     """The one of the trace last; none where none ran."""
+    trials: list[TrialRow] = Field(default_factory=list)
+    """What bounds it, tried; none where no kernel was timed."""
     gm_bytes: Count
     gm_written_bytes: Count
     l2_bytes: Count

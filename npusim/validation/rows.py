@@ -34,12 +34,6 @@ CLEARLY = 0.8
 SEVERAL = 2
 """One alone may owe its time to another tiling."""
 
-LAUNCHED = ("attention_prefill_910b", "attention_decode_910b")
-"""Families whose benchmark times a graph that holds more than the kernel: what prepares its
-lengths, and for one token a request what writes its keys. The shortest calls take 42 and 31 us
-there, whose kernels have next to nothing to do. So as much of each row may be of the others.
-Inferred from the times; the source has no word on it."""
-
 
 class RowError(ValueError):
     """A file does not hold measured kernels."""
@@ -118,7 +112,7 @@ def read(path: Path | None = None) -> tuple[Row, ...]:
     rows = tuple(_rows(who, text))
     if not rows:
         raise RowError(f"{who}: must hold a row at least, not none; add one below the columns")
-    return _held_up_by_others(_held_up_by_the_host(rows))
+    return _held_up_by_the_host(rows)
 
 
 def _held_up_by_the_host(rows: tuple[Row, ...]) -> tuple[Row, ...]:
@@ -137,20 +131,6 @@ def _held_up_by_the_host(rows: tuple[Row, ...]) -> tuple[Row, ...]:
                 row = replace(row, latency_min_us=min(faster))
         found.append(row)
     return tuple(found)
-
-
-def _held_up_by_others(rows: tuple[Row, ...]) -> tuple[Row, ...]:
-    """*rows*, with the least time of those that hold other kernels: less the family's shortest."""
-    shortest_us = {
-        family: min((row.latency_us for row in rows if row.family == family), default=0.0)
-        for family in LAUNCHED
-    }
-    return tuple(
-        replace(row, latency_min_us=row.latency_us - shortest_us[row.family])
-        if row.latency_us > shortest_us.get(row.family, row.latency_us)
-        else row
-        for row in rows
-    )
 
 
 def _is_no_smaller(row: Row, than: Row) -> bool:

@@ -7,13 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from npusim.check.bursts import (
-    Bursts,
-    BurstsOfBodies,
-    are_apart,
-    bursts_of_cores,
-    written_out,
-)
+from npusim.check.bursts import Bursts, BurstsOfBodies, are_apart, bursts_of_cores, written_out
 from npusim.data.dtypes import UINT8
 from npusim.isa import Global, Load, Local, global_operand
 from npusim.kernel.program import Binding, Block, Body, Call, Program

@@ -13,31 +13,17 @@ import pytest
 from tiny import tiny_spec
 
 import npusim
-from npusim import DeviceSpec, Kernel, TensorSpec, chip, micro
+from npusim import DeviceSpec, Kernel, TensorSpec, chip, isa, micro
 from npusim.check.bounds import BoundsError
 from npusim.check.rules import Place, RuleError, check, check_blocks
 from npusim.data.dtypes import FLOAT32, UINT8
-from npusim.isa import (
-    Barrier,
-    BinaryScalar,
-    Duplicate,
-    Global,
-    Load,
-    Local,
-    MicroOp,
-    ScalarAlu,
-    ScalarLoad,
-    ScalarLoop,
-    ScalarStore,
-    Store,
-)
 from npusim.kernel.builder import Builder
 from npusim.kernel.program import Binding, Block, Body, Call, Program
 from npusim.run.user_kernel import KernelError
 
-X = Local("ub", 0, FLOAT32, 64)
-ZERO = Duplicate(X, 0.0)
-BYTE = Local("ub", 0, UINT8, 1)
+X = isa.Local("ub", 0, FLOAT32, 64)
+ZERO = isa.Duplicate(X, 0.0)
+BYTE = isa.Local("ub", 0, UINT8, 1)
 SPEC = tiny_spec()
 
 
@@ -96,7 +82,7 @@ def block(*parts: Any, **changes: Any) -> Block:
             "emit micro-ops",
         ),
         (
-            (block(ZERO, Duplicate),),
+            (block(ZERO, isa.Duplicate),),
             "kernel #1: a program must consist of micro-ops and calls, not hold type; "
             "emit micro-ops",
         ),
@@ -119,7 +105,7 @@ def block(*parts: Any, **changes: Any) -> Block:
             "pass an int that fits",
         ),
         (
-            (block(ZERO, BinaryScalar("pow", X, X, 1.0)),),
+            (block(ZERO, isa.BinaryScalar("pow", X, X, 1.0)),),
             "kernel #1: BinaryScalar: op must be one of add, sub, mul, div, min, max, not 'pow'; "
             "use one of these",
         ),
@@ -141,7 +127,7 @@ def test_what_is_no_launch_is_refused(blocks: Any, message: str) -> None:
 
 
 def test_a_program_is_taken_to_pieces_once() -> None:
-    shared = Body((ZERO, Barrier("vector")))
+    shared = Body((ZERO, isa.Barrier("vector")))
     good = Program("kernel", (Call(shared), Call(shared)))
     check_blocks("chip", (block(program=good), block(program=good)))
     check(good, Place(SPEC, "aiv"))
@@ -164,26 +150,26 @@ def test_the_line_that_wrote_it_is_named() -> None:
 # ---- registers ----
 
 
-def unset(index: int, op: MicroOp, register: str) -> str:
+def unset(index: int, op: isa.MicroOp, register: str) -> str:
     return says(
         f"kernel #{index}: {op}: a register must be set before it is read, but nobody has set "
         f"{register!r}; load it with ScalarLoad or compute it with ScalarAlu first"
     )
 
 
-LOOP = ScalarLoop(2, (ScalarLoad("r", BYTE, 1),))
+LOOP = isa.ScalarLoop(2, (isa.ScalarLoad("r", BYTE, 1),))
 
 
 @pytest.mark.parametrize(
     ("op", "register", "setter"),
     [
-        (Duplicate(X, "r"), "r", ScalarLoad("r", BYTE)),
-        (BinaryScalar("add", X, X, "r"), "r", LOOP),
-        (ScalarStore(BYTE, "r"), "r", ScalarAlu("add", "r", 1, 2)),
-        (ScalarAlu("select", "r", 1, 2, "s"), "s", ScalarLoad("s", BYTE)),
+        (isa.Duplicate(X, "r"), "r", isa.ScalarLoad("r", BYTE)),
+        (isa.BinaryScalar("add", X, X, "r"), "r", LOOP),
+        (isa.ScalarStore(BYTE, "r"), "r", isa.ScalarAlu("add", "r", 1, 2)),
+        (isa.ScalarAlu("select", "r", 1, 2, "s"), "s", isa.ScalarLoad("s", BYTE)),
     ],
 )
-def test_a_register_is_set_before_it_is_read(op: MicroOp, register: str, setter: MicroOp) -> None:
+def test_registers_are_set_before_use(op: isa.MicroOp, register: str, setter: isa.MicroOp) -> None:
     place = Place(SPEC, "aiv")
     with pytest.raises(RuleError, match=unset(0, op, register)):
         check(Program("kernel", (op, setter)), place)
@@ -191,7 +177,11 @@ def test_a_register_is_set_before_it_is_read(op: MicroOp, register: str, setter:
 
 
 def test_registers_are_set_in_the_order_of_the_calls() -> None:
-    place, sets, uses = Place(SPEC, "aiv"), Body((ScalarLoad("r", BYTE),)), Duplicate(X, "r")
+    place, sets, uses = (
+        Place(SPEC, "aiv"),
+        Body((isa.ScalarLoad("r", BYTE),)),
+        isa.Duplicate(X, "r"),
+    )
     user = Body((ZERO, uses))
     check(Program("kernel", (Call(sets), Call(user), Call(user))), place)
     with pytest.raises(RuleError, match=unset(1, uses, "r")):
@@ -206,9 +196,9 @@ def making(*ops: Any, **changes: Any) -> Any:
 
     def mine(spec: DeviceSpec, x: TensorSpec) -> Kernel:
         builder = Builder("mine", spec.cores["aiv"], spec.sync)
-        builder.emit(*ops, Load(X, Global("x", 0, 256)))
+        builder.emit(*ops, isa.Load(X, isa.Global("x", 0, 256)))
         builder.sync("mte2", "mte3")
-        builder.emit(Store(Global("y", 0, 256), X))
+        builder.emit(isa.Store(isa.Global("y", 0, 256), X))
         bound = {name: Binding(name) for name in ("x", "y")}
         made = Kernel("mine", (Block(0, "aiv", builder.build(), bound),), {"x": x}, {"y": x})
         return replace(made, **changes)
@@ -225,7 +215,7 @@ def test_a_good_one_runs() -> None:
     run = npusim.run(making(), GIVEN, device=SPEC)
     np.testing.assert_array_equal(run.output, GIVEN)
     large = [np.int64(0), np.int64(64)]
-    same = making(Duplicate(Local("ub", large[0] + 512, FLOAT32, large[1]), 0.0))
+    same = making(isa.Duplicate(isa.Local("ub", large[0] + 512, FLOAT32, large[1]), 0.0))
     np.testing.assert_array_equal(npusim.run(same, GIVEN, device=SPEC).output, GIVEN)
 
 
@@ -235,25 +225,27 @@ def test_a_good_one_runs() -> None:
     [
         # Once ended the process.
         (
-            BinaryScalar("add", Local("ub", 0, FLOAT32, 128, -(10**7), 7 * 10**7 + 1), X, 1.0),
+            isa.BinaryScalar(
+                "add", isa.Local("ub", 0, FLOAT32, 128, -(10**7), 7 * 10**7 + 1), X, 1.0
+            ),
             "BinaryScalar: dst.block_stride must be an integer from 0 to 65535, not -10000000; "
             "pass an int that fits",
         ),
         # Once wrote below the buffer.
         (
-            BinaryScalar("add", Local("ub", 0, FLOAT32, 128, -10, 80), X, 1.0),
+            isa.BinaryScalar("add", isa.Local("ub", 0, FLOAT32, 128, -10, 80), X, 1.0),
             "BinaryScalar: dst.block_stride must be an integer from 0 to 65535, not -10; "
             "pass an int that fits",
         ),
         # Once read below the tensor.
         (
-            Load(Local("ub", 0, UINT8, 64), Global("x", 0, 32, 2, -64), 32),
+            isa.Load(isa.Local("ub", 0, UINT8, 64), isa.Global("x", 0, 32, 2, -64), 32),
             "Load: src.stride_bytes must be an integer from 0 to 4294967295, not -64; "
             "pass an int that fits",
         ),
         # Once wrote into the neighbour's slot.
         (
-            Load(Local("ub", 0, FLOAT32, 8), Global("x", 0, 256)),
+            isa.Load(isa.Local("ub", 0, FLOAT32, 8), isa.Global("x", 0, 256)),
             "load ub[0:32] float32 <- x+0 256 B: dst must hold the 256 bytes that are written, "
             "ub[0:256] uint8, not be ub[0:32] float32; name more or move less",
         ),
@@ -280,10 +272,7 @@ def test_what_is_no_micro_op_is_refused(op: Any, message: str, timing: bool) -> 
             f"mine: Kernel.workspaces['w'] must be an integer from 0 to {2**32 - 1}, not -1; "
             f"pass an int that fits",
         ),
-        (
-            {"is_mix": "yes"},
-            "mine: Kernel.is_mix must be True or False, not 'yes'; pass one",
-        ),
+        ({"is_mix": "yes"}, "mine: Kernel.is_mix must be True or False, not 'yes'; pass one"),
         (
             {"blocks": ["block"]},
             "mine: Kernel.blocks must be a tuple, each a Block, not list; pass one",
@@ -297,14 +286,9 @@ def test_what_is_no_kernel_is_refused(changes: Any, message: str) -> None:
 
 @pytest.mark.parametrize(
     ("bound", "came"),
-    [
-        ({"x": Binding("x")}, "nothing"),
-        ({"x": Binding("x"), "y": Binding("z")}, "z"),
-    ],
+    [({"x": Binding("x")}, "nothing"), ({"x": Binding("x"), "y": Binding("z")}, "z")],
 )
-def test_names_are_bound_where_no_operator_is_around_a_kernel(
-    bound: dict[str, Binding], came: str
-) -> None:
+def test_names_of_a_bare_kernel_are_bound(bound: dict[str, Binding], came: str) -> None:
     kernel = making()(SPEC, TensorSpec((64,), "float32"))
     kernel = replace(kernel, blocks=(replace(kernel.blocks[0], bindings=bound),))
     message = (

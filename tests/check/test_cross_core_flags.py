@@ -11,7 +11,9 @@ from draws import draws
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from npusim.check.cross_core_races import check_apart
+from npusim import isa
+from npusim.check.byte_ranges import Search
+from npusim.check.cross_core_races import check_apart, shared_tensors
 from npusim.check.hazards import (
     CrossCoreOrder,
     DeadlockError,
@@ -22,47 +24,36 @@ from npusim.check.hazards import (
 )
 from npusim.data.dtypes import FLOAT16, FLOAT32, UINT8, DType
 from npusim.devices.schema import Pipe
-from npusim.isa import (
-    Barrier,
-    CrossCoreSetFlag,
-    CrossCoreWaitFlag,
-    CrossMode,
-    Fixpipe,
-    Global,
-    Load,
-    Local,
-    MicroOp,
-    SetFlag,
-    Store,
-    WaitFlag,
-)
 from npusim.kernel.program import Binding, Block, Body, Call, Program
 
 NAMES = {"x": Binding("ws"), "y": Binding("ws")}
 
 
-def block(core: int, kind: str, *parts: MicroOp | Call, group: int = 0) -> Block:
+def block(core: int, kind: str, *parts: isa.MicroOp | Call, group: int = 0) -> Block:
     return Block(core, kind, Program("kernel", parts), NAMES, group)
 
 
-def load(start: int = 0, nbytes: int = 64) -> Load:
-    return Load(Local("ub", 0, UINT8, nbytes), Global("x", start, nbytes))
+def load(start: int = 0, nbytes: int = 64) -> isa.Load:
+    return isa.Load(isa.Local("ub", 0, UINT8, nbytes), isa.Global("x", start, nbytes))
 
 
-def store(start: int = 0, nbytes: int = 64, atomic: DType | None = None) -> Store:
-    return Store(Global("y", start, nbytes), Local("ub", 1024, UINT8, nbytes), atomic=atomic)
+def store(start: int = 0, nbytes: int = 64, atomic: DType | None = None) -> isa.Store:
+    return isa.Store(
+        isa.Global("y", start, nbytes), isa.Local("ub", 1024, UINT8, nbytes), atomic=atomic
+    )
 
 
-def raise_flag(pipe: Pipe, event: int = 0, mode: CrossMode = "group") -> CrossCoreSetFlag:
-    return CrossCoreSetFlag(mode, pipe, event)
+def raise_flag(pipe: Pipe, event: int = 0, mode: isa.CrossMode = "group") -> isa.CrossCoreSetFlag:
+    return isa.CrossCoreSetFlag(mode, pipe, event)
 
 
-def await_flag(pipe: Pipe, event: int = 0, mode: CrossMode = "group") -> CrossCoreWaitFlag:
-    return CrossCoreWaitFlag(mode, pipe, event)
+def await_flag(pipe: Pipe, event: int = 0, mode: isa.CrossMode = "group") -> isa.CrossCoreWaitFlag:
+    return isa.CrossCoreWaitFlag(mode, pipe, event)
 
 
 def verify(*blocks: Block) -> None:
-    check_apart(blocks, CrossCoreOrder(blocks, Recorder(Orders())))
+    tensors = shared_tensors(blocks, Search(blocks))
+    check_apart(blocks, tensors, CrossCoreOrder(blocks, Recorder(Orders())))
 
 
 def races(cores: str, where: str, *blocks: Block) -> None:
@@ -98,7 +89,7 @@ def test_a_cube_core_awaits_both_vector_cores() -> None:
 
 
 def test_vector_cores_await_their_cube_core() -> None:
-    out = Fixpipe(Global("y", 0, 64), Local("l0c", 0, FLOAT32, 256), 1, 16, 16, FLOAT32)
+    out = isa.Fixpipe(isa.Global("y", 0, 64), isa.Local("l0c", 0, FLOAT32, 256), 1, 16, 16, FLOAT32)
     cube = block(0, "aic", out, raise_flag("fixpipe"))
     reader = (await_flag("mte2"), load())
     verify(cube, block(1, "aiv", *reader), block(2, "aiv", *reader))
@@ -158,16 +149,16 @@ def test_flags_between_cores_may_stay_up() -> None:
 def test_the_pipe_that_sets_must_know_of_the_access() -> None:
     cube = block(0, "aic", await_flag("mte2"), load())
     races("0 and 1", "0:64", cube, block(1, "aiv", store(), raise_flag("mte2")))
-    flags = (SetFlag("mte3", "mte2", 0), WaitFlag("mte3", "mte2", 0))
+    flags = (isa.SetFlag("mte3", "mte2", 0), isa.WaitFlag("mte3", "mte2", 0))
     verify(cube, block(1, "aiv", store(), *flags, raise_flag("mte2")))
-    verify(cube, block(1, "aiv", store(), Barrier(), raise_flag("mte2")))
+    verify(cube, block(1, "aiv", store(), isa.Barrier(), raise_flag("mte2")))
     races("0 and 1", "0:64", cube, block(1, "aiv", *flags, store(), raise_flag("mte2")))
 
 
 def test_the_pipe_that_touches_must_know_of_the_wait() -> None:
     vector = block(1, "aiv", store(), raise_flag("mte3"))
     races("0 and 1", "0:64", block(0, "aic", await_flag("mte1"), load()), vector)
-    flags = (SetFlag("mte1", "mte2", 0), WaitFlag("mte1", "mte2", 0))
+    flags = (isa.SetFlag("mte1", "mte2", 0), isa.WaitFlag("mte1", "mte2", 0))
     verify(block(0, "aic", await_flag("mte1"), *flags, load()), vector)
 
 
@@ -179,7 +170,7 @@ def test_what_the_scalar_unit_awaits_holds_for_all_it_issues() -> None:
 
 def test_a_program_that_leaves_program_order_is_followed_too() -> None:
     # The load waits for a flag that is set behind it, so the scalar unit runs ahead of it.
-    flags = SetFlag("mte3", "mte2", 0), WaitFlag("mte3", "mte2", 0)
+    flags = isa.SetFlag("mte3", "mte2", 0), isa.WaitFlag("mte3", "mte2", 0)
     vector = block(1, "aiv", store(), raise_flag("mte3"))
     verify(block(0, "aic", flags[1], await_flag("mte2"), load(), flags[0]), vector)
     late = block(0, "aic", flags[1], load(), await_flag("scalar"), flags[0])
@@ -224,7 +215,7 @@ def test_all_cores_of_a_kind_wait_for_each_other() -> None:
 
 def test_a_core_knows_its_own_work_after_all_have_met() -> None:
     flags = raise_flag("mte3", 3, "all"), await_flag("mte2", 3, "all")
-    back = Load(Local("ub", 0, UINT8, 64), Global("y", 0, 64))
+    back = isa.Load(isa.Local("ub", 0, UINT8, 64), isa.Global("y", 0, 64))
     verify(block(0, "aiv", store(), *flags, back))
     with pytest.raises(RaceError, match=r"^kernel: micro-ops .* not #1 mte3: .* and #3 mte2: "):
         verify(block(0, "aiv", flags[0], store(), flags[1], back))
@@ -254,9 +245,9 @@ micro_ops = st.one_of(
 )
 syncs = st.sampled_from(
     [
-        (SetFlag("mte3", "mte2", 0), WaitFlag("mte3", "mte2", 0)),
-        (SetFlag("mte2", "mte3", 0), WaitFlag("mte2", "mte3", 0)),
-        (Barrier(),),
+        (isa.SetFlag("mte3", "mte2", 0), isa.WaitFlag("mte3", "mte2", 0)),
+        (isa.SetFlag("mte2", "mte3", 0), isa.WaitFlag("mte2", "mte3", 0)),
+        (isa.Barrier(),),
         (raise_flag("mte3", 1, "all"), await_flag("mte3", 1, "all")),
     ]
 )
@@ -277,25 +268,25 @@ def edges(blocks: list[Block]) -> tuple[dict[Node, set[Node]], set[Node]]:
             node = number, index
             same = [i for i in range(index) if ops[i].pipe in (op.pipe, "scalar")]
             before[node] |= {(number, i) for i in same}
-            if isinstance(op, Barrier):
+            if isinstance(op, isa.Barrier):
                 before[node] |= {(number, i) for i in range(index)}
             match op:
-                case SetFlag() | WaitFlag():
+                case isa.SetFlag() | isa.WaitFlag():
                     turns[number, type(op), op.src, op.dst].append(node)
-                case CrossCoreSetFlag() | CrossCoreWaitFlag():
+                case isa.CrossCoreSetFlag() | isa.CrossCoreWaitFlag():
                     turns[number, type(op), op.mode, op.event].append(node)
     for key, nodes in list(turns.items()):
         number, kind, *flag = key
-        if kind is WaitFlag:
-            for node, source in zip(nodes, turns[number, SetFlag, *flag], strict=True):
+        if kind is isa.WaitFlag:
+            for node, source in zip(nodes, turns[number, isa.SetFlag, *flag], strict=True):
                 before[node].add(source)
-        if kind is CrossCoreWaitFlag:
+        if kind is isa.CrossCoreWaitFlag:
             me = blocks[number]
             for turn, node in enumerate(nodes):
                 like = flag[0] == "all"
                 for other, core in enumerate(blocks):
                     if (core.kind == me.kind) == like:
-                        sets = turns.get((other, CrossCoreSetFlag, *flag), [])
+                        sets = turns.get((other, isa.CrossCoreSetFlag, *flag), [])
                         if turn < len(sets):
                             before[node].add(sets[turn])
                         else:
@@ -318,14 +309,14 @@ def expected(blocks: list[Block]) -> str:
     if left:
         return "deadlock"
     places = [
-        (node, op, op.src if isinstance(op, Load) else op.dst)
+        (node, op, op.src if isinstance(op, isa.Load) else op.dst)
         for node in known
         for op in [blocks[node[0]].program.ops[node[1]]]
-        if isinstance(op, Load | Store)
+        if isinstance(op, isa.Load | isa.Store)
     ]
     for a, first, x in places:
         for b, second, y in places:
-            writes = isinstance(first, Store) or isinstance(second, Store)
+            writes = isinstance(first, isa.Store) or isinstance(second, isa.Store)
             adds = getattr(first, "atomic", None) and getattr(second, "atomic", None)
             shared = a[0] < b[0] and x.offset_bytes == y.offset_bytes
             if shared and writes and not adds and a not in known[b] and b not in known[a]:
@@ -336,7 +327,7 @@ def expected(blocks: list[Block]) -> str:
 @given(programs, programs, programs)
 @draws(400)
 def test_verdicts_are_those_of_the_closure(
-    a: tuple[MicroOp, ...], b: tuple[MicroOp, ...], c: tuple[MicroOp, ...]
+    a: tuple[isa.MicroOp, ...], b: tuple[isa.MicroOp, ...], c: tuple[isa.MicroOp, ...]
 ) -> None:
     kinds = ("aic", "aiv", "aiv")
     blocks = [block(core, kinds[core], *ops) for core, ops in enumerate((a, b, c))]

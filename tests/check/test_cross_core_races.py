@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from npusim.check import cross_core_races
+from npusim.check.byte_ranges import Search
 from npusim.check.hazards import CrossCoreOrder, Orders, RaceError, Recorder
 from npusim.data.dtypes import UINT8
 from npusim.isa import Global, Load, Local, MicroOp, Store
@@ -33,7 +34,9 @@ def store(start: int, nbytes: int, bursts: int = 1, stride: int = 0) -> Store:
 
 
 def check_apart(blocks: tuple[Block, ...]) -> None:
-    cross_core_races.check_apart(blocks, CrossCoreOrder(blocks, Recorder(Orders())))
+    tensors = cross_core_races.shared_tensors(blocks, Search(blocks))
+    order = CrossCoreOrder(blocks, Recorder(Orders()))
+    cross_core_races.check_apart(blocks, tensors, order)
 
 
 def refused(cores: str, where: str, *blocks: Block) -> None:
@@ -62,21 +65,10 @@ def test_a_name_that_nobody_binds_is_left_to_the_check_of_bounds() -> None:
     check_apart((block(0, 0, store(0, 32), stray), block(1, 32, store(0, 32), stray)))
 
 
-def test_two_cores_may_read_the_same_bytes() -> None:
-    check_apart((block(0, 0, load(0, 64)), block(1, 0, load(0, 64))))
-
-
-def test_a_core_may_touch_its_own_bytes_again() -> None:
-    check_apart((block(0, 0, store(0, 64), store(32, 64), load(0, 96), x="y"),))
-
-
 def test_rows_that_lie_between_each_other_are_apart() -> None:
     check_apart((block(0, 0, store(0, 32, 4, 64)), block(1, 32, store(0, 32, 4, 64))))
     refused(
-        "0 and 1",
-        "y[32:33]",
-        block(0, 0, store(0, 33, 4, 64)),
-        block(1, 32, store(0, 32, 4, 64)),
+        "0 and 1", "y[32:33]", block(0, 0, store(0, 33, 4, 64)), block(1, 32, store(0, 32, 4, 64))
     )
 
 
@@ -93,9 +85,7 @@ places = st.tuples(
     )
 )
 @draws(150)
-def test_whatever_comes_is_refused_when_bytes_are_shared(
-    cores: list[tuple[list[tuple[bool, int, int, int, int]], int]],
-) -> None:
+def test_shared_bytes_race(cores: list[tuple[list[tuple[bool, int, int, int, int]], int]]) -> None:
     blocks, reads, writes = [], [], []
     for core, (pieces, base) in enumerate(cores):
         ops: list[MicroOp] = []

@@ -9,39 +9,26 @@ from draws import draws
 from hypothesis import given
 from hypothesis import strategies as st
 
+from npusim import isa
 from npusim.check.hazards import FlagError, HazardError, Orders, RaceError, order, rounds, states
 from npusim.check.hazards.aliases import NO_ALIASES, Aliases
 from npusim.data.dtypes import FLOAT16, FLOAT32, INT32, UINT8
-from npusim.isa import (
-    Barrier,
-    Cast,
-    Duplicate,
-    Fixpipe,
-    Global,
-    Load,
-    Local,
-    MicroOp,
-    ScalarLoadGlobal,
-    SetFlag,
-    Store,
-    WaitFlag,
-)
 from npusim.kernel.program import Body, Call, Program
 
-LOAD = Load(Local("ub", 0, UINT8, 256), Global("x", 0, 256))
-NEXT = Load(Local("ub", 256, UINT8, 256), Global("x", 256, 256))
-CAST = Cast(Local("ub", 1024, FLOAT16, 64), Local("ub", 0, FLOAT32, 64), "none")
-FILL = Duplicate(Local("ub", 1024, FLOAT16, 64), 0.0)
-STORE = Store(Global("y", 0, 128), Local("ub", 1024, UINT8, 128))
-BACK = Load(Local("ub", 512, UINT8, 128), Global("y", 0, 128))
-GO, READY = (SetFlag("vector", "mte2", 0), WaitFlag("vector", "mte2", 0))
-FILLED, USE = (SetFlag("mte2", "vector", 0), WaitFlag("mte2", "vector", 0))
-DONE, OUT = (SetFlag("vector", "mte3", 0), WaitFlag("vector", "mte3", 0))
-STORED, AGAIN = (SetFlag("mte3", "vector", 0), WaitFlag("mte3", "vector", 0))
+LOAD = isa.Load(isa.Local("ub", 0, UINT8, 256), isa.Global("x", 0, 256))
+NEXT = isa.Load(isa.Local("ub", 256, UINT8, 256), isa.Global("x", 256, 256))
+CAST = isa.Cast(isa.Local("ub", 1024, FLOAT16, 64), isa.Local("ub", 0, FLOAT32, 64), "none")
+FILL = isa.Duplicate(isa.Local("ub", 1024, FLOAT16, 64), 0.0)
+STORE = isa.Store(isa.Global("y", 0, 128), isa.Local("ub", 1024, UINT8, 128))
+BACK = isa.Load(isa.Local("ub", 512, UINT8, 128), isa.Global("y", 0, 128))
+GO, READY = (isa.SetFlag("vector", "mte2", 0), isa.WaitFlag("vector", "mte2", 0))
+FILLED, USE = (isa.SetFlag("mte2", "vector", 0), isa.WaitFlag("mte2", "vector", 0))
+DONE, OUT = (isa.SetFlag("vector", "mte3", 0), isa.WaitFlag("vector", "mte3", 0))
+STORED, AGAIN = (isa.SetFlag("mte3", "vector", 0), isa.WaitFlag("mte3", "vector", 0))
 TILE = (READY, LOAD, FILLED, USE, AGAIN, CAST, GO, DONE, OUT, STORE, STORED)
 
 
-def loop(tile: tuple[MicroOp, ...], count: int) -> tuple[Call, ...]:
+def loop(tile: tuple[isa.MicroOp, ...], count: int) -> tuple[Call, ...]:
     body = Body(tile)
     return tuple(Call(body, {"x": 512 * turn, "y": 128 * turn}) for turn in range(count))
 
@@ -80,7 +67,7 @@ def test_a_loop_is_walked_until_a_round_leaves_what_it_found(walked: list[int]) 
 
 
 def test_a_loop_in_a_loop_is_walked_until_a_round_leaves_what_it_found(walked: list[int]) -> None:
-    clear = (Barrier("vector"), FILL, Barrier("vector"))
+    clear = (isa.Barrier("vector"), FILL, isa.Barrier("vector"))
     parts = tuple(
         x for _ in range(9) for x in (*loop(TILE, 7), Call(Body((AGAIN, *clear, STORED))))
     )
@@ -100,7 +87,7 @@ def test_programs_alike_are_walked_once(walked: list[int]) -> None:
 
 
 def test_a_loop_that_keeps_flags_up_is_walked_in_full(walked: list[int]) -> None:
-    tile = (*TILE, SetFlag("vector", "mte3", 5))
+    tile = (*TILE, isa.SetFlag("vector", "mte3", 5))
     program = Program("kernel", (GO, STORED, *loop(tile, 5), READY, AGAIN))
     with pytest.raises(FlagError, match=r"but #25 vector: set_flag vector->mte3 5 comes before a "):
         order(program)
@@ -110,35 +97,31 @@ def test_a_loop_that_keeps_flags_up_is_walked_in_full(walked: list[int]) -> None
 
 def test_a_loop_over_memory_that_it_also_reads_is_walked_in_full(walked: list[int]) -> None:
     # Round 3 reads what round 2 stores, and no two rounds before do the like.
-    tile = (LOAD, Store(Global("y", 0, 128), Local("ub", 512, UINT8, 128)))
+    tile = (LOAD, isa.Store(isa.Global("y", 0, 128), isa.Local("ub", 512, UINT8, 128)))
     apart = loop(tile, 4)
-    back = Load(Local("ub", 1024, UINT8, 128), Global("y", 256, 128))
+    back = isa.Load(isa.Local("ub", 1024, UINT8, 128), isa.Global("y", 256, 128))
     with pytest.raises(RaceError, match=r"not #5 mte3: .* and #8 mte2: .* at gm y \[256:384\]; "):
         order(Program("kernel", (*apart, back)))
     assert walked == [9]
 
 
-def test_memory_read_again_when_all_is_done_is_walked_in_part(
-    walked: list[int],
-) -> None:
-    loops = (*loop(TILE, 20), Call(Body((Barrier(),))), *loop((READY, BACK, GO), 9))
+def test_memory_read_again_after_a_barrier_is_walked_in_part(walked: list[int]) -> None:
+    loops = (*loop(TILE, 20), Call(Body((isa.Barrier(),))), *loop((READY, BACK, GO), 9))
     program = Program("kernel", (GO, STORED, *loops, READY, AGAIN))
     assert order(program) == range(2 + 20 * len(TILE) + 1 + 9 * 3 + 2)
     assert walked == [2, 11, 11, 1, 3, 3, 2]
 
 
-BACK_IN, BACK_OUT = SetFlag("mte3", "mte2", 0), WaitFlag("mte3", "mte2", 0)
+BACK_IN, BACK_OUT = isa.SetFlag("mte3", "mte2", 0), isa.WaitFlag("mte3", "mte2", 0)
 
 
-def kept(tile: tuple[MicroOp, ...], count: int) -> tuple[Call, ...]:
+def kept(tile: tuple[isa.MicroOp, ...], count: int) -> tuple[Call, ...]:
     """The same as `loop`, with y in one place."""
     body = Body(tile)
     return tuple(Call(body, {"x": 512 * turn}) for turn in range(count))
 
 
-def test_a_loop_that_rereads_one_place_is_walked_in_part(
-    walked: list[int],
-) -> None:
+def test_a_loop_that_reads_its_one_output_is_walked_in_part(walked: list[int]) -> None:
     tile = (BACK_OUT, BACK, *TILE, BACK_IN)
     program = Program("kernel", (GO, STORED, BACK_IN, *kept(tile, 50), READY, AGAIN, BACK_OUT))
     assert order(program) == range(6 + 50 * len(tile))
@@ -158,9 +141,9 @@ def test_a_loop_that_reads_what_may_not_be_written_yet_races() -> None:
 
 
 def test_what_the_scalar_unit_only_reads_of_constants_leaves_no_state(walked: list[int]) -> None:
-    entry = ScalarLoadGlobal("block", Global("table", 0, 4), INT32)
+    entry = isa.ScalarLoadGlobal("block", isa.Global("table", 0, 4), INT32)
     tile = (entry, *TILE)
-    program = Program("kernel", (GO, STORED, *loop(tile, 50), READY, AGAIN, Barrier()))
+    program = Program("kernel", (GO, STORED, *loop(tile, 50), READY, AGAIN, isa.Barrier()))
     assert order(program) == range(5 + 50 * len(tile))
     assert walked == [2, *2 * [len(tile)], 3]
 
@@ -178,7 +161,7 @@ def test_a_race_between_rounds_is_named_by_its_own_numbers() -> None:
 
 
 def test_a_loop_out_of_program_order_is_ordered_in_full() -> None:
-    tile = (USE, Barrier("vector"), FILL, NEXT, FILLED)
+    tile = (USE, isa.Barrier("vector"), FILL, NEXT, FILLED)
     copies, fills = [3, 4, 8, 9, 13, 14], [0, 1, 2, 5, 6, 7, 10, 11, 12]
     assert list(order(Program("kernel", loop(tile, 3)))) == copies + fills
 
@@ -199,20 +182,20 @@ chunks = st.sampled_from(
         (OUT, STORE, STORED),
         (OUT,),
         (AGAIN, FILL, DONE, OUT),
-        (Barrier("vector"),),
-        (Barrier(),),
+        (isa.Barrier("vector"),),
+        (isa.Barrier(),),
         (BACK,),
     ]
 )
 
 
-def bodies(least: int, most: int) -> st.SearchStrategy[tuple[MicroOp, ...]]:
+def bodies(least: int, most: int) -> st.SearchStrategy[tuple[isa.MicroOp, ...]]:
     some = st.lists(chunks, min_size=least, max_size=most)
     return some.map(lambda parts: tuple(op for part in parts for op in part))
 
 
 @st.composite
-def pipelines(draw: st.DrawFn) -> tuple[MicroOp, ...]:
+def pipelines(draw: st.DrawFn) -> tuple[isa.MicroOp, ...]:
     """A tile of three stages with flags, now and then one micro-op left out or two swapped."""
     ops = list(
         draw(st.sampled_from([TILE, (READY, NEXT, LOAD, FILLED, USE, AGAIN, CAST, *TILE[6:])]))
@@ -238,10 +221,10 @@ tiles = st.one_of(bodies(1, 5), pipelines(), st.just(TILE))
 )
 @draws(600)
 def test_calls_get_the_verdict_of_what_they_do(
-    before: tuple[MicroOp, ...],
-    loops: list[tuple[MicroOp, ...]],
+    before: tuple[isa.MicroOp, ...],
+    loops: list[tuple[isa.MicroOp, ...]],
     count: int,
-    after: tuple[MicroOp, ...],
+    after: tuple[isa.MicroOp, ...],
     up: int,
 ) -> None:
     known = [Body(tile) for tile in loops]
@@ -253,12 +236,12 @@ def test_calls_get_the_verdict_of_what_they_do(
 # ---- additions to global memory ----
 
 
-def add(dtype: object = FLOAT32) -> Store:
-    return Store(Global("y", 0, 64), Local("ub", 0, FLOAT32, 16), atomic=dtype)  # type: ignore[arg-type]
+def add(dtype: object = FLOAT32) -> isa.Store:
+    return isa.Store(isa.Global("y", 0, 64), isa.Local("ub", 0, FLOAT32, 16), atomic=dtype)  # type: ignore[arg-type]
 
 
-SUM = Fixpipe(
-    Global("y", 0, 64, 1), Local("l0c", 0, FLOAT32, 256), 1, 16, 16, FLOAT32, atomic=True
+SUM = isa.Fixpipe(
+    isa.Global("y", 0, 64, 1), isa.Local("l0c", 0, FLOAT32, 256), 1, 16, 16, FLOAT32, atomic=True
 )  # fmt: skip
 
 
@@ -267,7 +250,7 @@ def test_additions_of_two_pipes_do_not_race() -> None:
 
 
 @pytest.mark.parametrize("store", [add(None), add(FLOAT16)], ids=str)
-def test_an_addition_and_another_write_race(store: Store) -> None:
+def test_an_addition_and_another_write_race(store: isa.Store) -> None:
     for ops in ((SUM, store), (store, add(), SUM)):
         with pytest.raises(RaceError, match=r" at gm y \[0:64\]; "):
             order(Program("kernel", ops))

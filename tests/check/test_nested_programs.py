@@ -75,9 +75,7 @@ def told(program: Program) -> object:
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("few_flags", [0, record.FEW_FLAGS])
 @pytest.mark.parametrize("first", [0, 200, 400])
-def test_nests_and_what_they_do_are_alike_to_other_cores(
-    monkeypatch: pytest.MonkeyPatch, first: int, few_flags: int
-) -> None:
+def test_nests_look_alike(monkeypatch: pytest.MonkeyPatch, first: int, few_flags: int) -> None:
     monkeypatch.setattr(record, "FEW_FLAGS", few_flags)
     compared = 0
     for seed in range(first, first + 200):

@@ -16,64 +16,13 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 from tiny import tiny_spec
 
-from npusim import chip
+from npusim import chip, isa
 from npusim.check.bounds import BoundsError, check_inside
 from npusim.check.hazards import DeadlockError, FlagError, RaceError
 from npusim.check.rules import Place, RuleError, check
 from npusim.data.dtypes import DTYPES, FLOAT16, FLOAT32, INT4, INT8, INT16, INT32, UINT8, UINT64
 from npusim.data.errors import TrapError
 from npusim.data.tensor import GlobalTensor
-from npusim.isa import (
-    MICRO_OPS,
-    Axpy,
-    Barrier,
-    Binary,
-    BinaryScalar,
-    BlockReduce,
-    Broadcast,
-    BroadcastToL0c,
-    Cast,
-    Compare,
-    CompareScalar,
-    Copy,
-    CopyL0c,
-    CopyToL1,
-    CrossCoreSetFlag,
-    CrossCoreWaitFlag,
-    Duplicate,
-    Fixpipe,
-    Fold,
-    Gather,
-    GatherMask,
-    Global,
-    Load,
-    LoadData,
-    LoadNd2Nz,
-    LoadTable,
-    Local,
-    MicroOp,
-    Mmad,
-    MrgSort,
-    MulAddDst,
-    Reduce,
-    ScalarAlu,
-    ScalarLoad,
-    ScalarLoadGlobal,
-    ScalarLoop,
-    ScalarStore,
-    Select,
-    SetFlag,
-    Sort32,
-    Store,
-    Transpose,
-    Trap,
-    Unary,
-    WaitFlag,
-    WholeReduce,
-    global_operand,
-    writes,
-    writes_global,
-)
 from npusim.kernel.program import Binding, Block, Program
 from npusim.values.buffers import Buffers, OutOfBufferError
 from npusim.values.semantics import Memory, State, run
@@ -92,92 +41,92 @@ TENSOR_BYTES = 8192
 GUARD_BYTES = 4096
 
 
-def ub(offset_bytes: int, dtype: Any = FLOAT32, count: int = 64, *strides: int) -> Local:
-    return Local("ub", offset_bytes, dtype, count, *strides)
+def ub(offset_bytes: int, dtype: Any = FLOAT32, count: int = 64, *strides: int) -> isa.Local:
+    return isa.Local("ub", offset_bytes, dtype, count, *strides)
 
 
-def at(buffer: str, dtype: Any, count: int, offset_bytes: int = 0) -> Local:
-    return Local(buffer, offset_bytes, dtype, count)
+def at(buffer: str, dtype: Any, count: int, offset_bytes: int = 0) -> isa.Local:
+    return isa.Local(buffer, offset_bytes, dtype, count)
 
 
 BYTE = ub(4096, UINT8, 1)
-LOADED = ScalarLoad("r", BYTE)
-FIRST: dict[str, MicroOp] = {"aiv": LOADED, "ai_core": LOADED, "aic": Barrier()}
+LOADED = isa.ScalarLoad("r", BYTE)
+FIRST: dict[str, isa.MicroOp] = {"aiv": LOADED, "ai_core": LOADED, "aic": isa.Barrier()}
 """What sets the register r, where there is something to load it from."""
-ROWS = Global("x", 64, 48, 3, 100)
+ROWS = isa.Global("x", 64, 48, 3, 100)
 STRIDED = ub(1024, FLOAT32, 128, 2, 16)
 L0C = at("l0c", FLOAT32, 1536)
-PRODUCT = Mmad(at("l0c", INT32, 1536), at("l0a", INT8, 2048), at("l0b", INT8, 3072), 20, 40, 50)
-ROUND = (ScalarLoad("s", ub(0, INT32, 1), 4), ScalarStore(ub(512, INT32, 1), "s", 4))
+PRODUCT = isa.Mmad(at("l0c", INT32, 1536), at("l0a", INT8, 2048), at("l0b", INT8, 3072), 20, 40, 50)
+ROUND = (isa.ScalarLoad("s", ub(0, INT32, 1), 4), isa.ScalarStore(ub(512, INT32, 1), "s", 4))
 # (kind of core, a micro-op that it accepts)
-SEEDS: list[tuple[str, MicroOp]] = [
-    ("aiv", Load(ub(0, UINT8, 192), ROWS, 64)),
-    ("aiv", Store(Global("y", 32, 48, 3, 64), ub(0, UINT8, 192), 64)),
-    ("aiv", Store(Global("y", 32, 64), ub(0), 0, FLOAT32)),
-    ("ai_core", Store(Global("y", 32, 64, 2, 96), ub(0, UINT8, 128), 64)),
-    ("aic", LoadNd2Nz(at("l1", FLOAT16, 1024), Global("x", 0, 64, 20, 300), 32)),
-    ("aic", LoadNd2Nz(at("l1", INT4, 4096), Global("x", 0, 64, 20, 300), 32)),
-    ("aic", LoadData(at("l0a", INT8, 2048), at("l1", INT8, 8192), 64, 16, 32, 20, 40)),
-    ("aic", LoadData(at("l0b", INT8, 2048), at("l1", INT8, 8192), 64, 32, 32, 32, 40, True)),
-    ("aic", LoadTable(at("bt", FLOAT32, 64), at("l1", FLOAT16, 64))),
-    ("aic", LoadTable(at("fb", UINT64, 64), at("l1", UINT64, 64))),
+SEEDS: list[tuple[str, isa.MicroOp]] = [
+    ("aiv", isa.Load(ub(0, UINT8, 192), ROWS, 64)),
+    ("aiv", isa.Store(isa.Global("y", 32, 48, 3, 64), ub(0, UINT8, 192), 64)),
+    ("aiv", isa.Store(isa.Global("y", 32, 64), ub(0), 0, FLOAT32)),
+    ("ai_core", isa.Store(isa.Global("y", 32, 64, 2, 96), ub(0, UINT8, 128), 64)),
+    ("aic", isa.LoadNd2Nz(at("l1", FLOAT16, 1024), isa.Global("x", 0, 64, 20, 300), 32)),
+    ("aic", isa.LoadNd2Nz(at("l1", INT4, 4096), isa.Global("x", 0, 64, 20, 300), 32)),
+    ("aic", isa.LoadData(at("l0a", INT8, 2048), at("l1", INT8, 8192), 64, 16, 32, 20, 40)),
+    ("aic", isa.LoadData(at("l0b", INT8, 2048), at("l1", INT8, 8192), 64, 32, 32, 32, 40, True)),
+    ("aic", isa.LoadTable(at("bt", FLOAT32, 64), at("l1", FLOAT16, 64))),
+    ("aic", isa.LoadTable(at("fb", UINT64, 64), at("l1", UINT64, 64))),
     ("aic", PRODUCT),
     ("aic", replace(PRODUCT, init="bias", bias=at("bt", INT32, 48))),
-    ("aic", Fixpipe(Global("y", 0, 80, 20, 400), L0C, 20, 40, 32, FLOAT16, "cast")),
-    ("aic", Fixpipe(at("l1", FLOAT16, 2048), L0C, 20, 40, 32, FLOAT16, "cast", None, 32)),
+    ("aic", isa.Fixpipe(isa.Global("y", 0, 80, 20, 400), L0C, 20, 40, 32, FLOAT16, "cast")),
+    ("aic", isa.Fixpipe(at("l1", FLOAT16, 2048), L0C, 20, 40, 32, FLOAT16, "cast", None, 32)),
     (
         "aic",
-        Fixpipe(
-            Global("y", 0, 40, 20, 64), at("l0c", INT32, 1536), 20, 40, 32, INT8, "req8",
+        isa.Fixpipe(
+            isa.Global("y", 0, 40, 20, 64), at("l0c", INT32, 1536), 20, 40, 32, INT8, "req8",
             at("fb", UINT64, 40),
         ),
     ),
-    ("ai_core", CopyL0c(ub(0, FLOAT16, 1024), at("l0c", INT32, 1024), "deqf16", 1, 32)),
-    ("ai_core", CopyL0c(ub(0, INT8, 1024), at("l0c", INT32, 512), "req8", 1, 32)),
-    ("ai_core", BroadcastToL0c(at("l0c", FLOAT32, 512), ub(0, FLOAT32, 16), 32)),
-    ("ai_core", CopyToL1(at("l1", UINT8, 192), ub(0, UINT8, 128), 64, 2, 64, 128)),
-    ("aiv", Cast(ub(1024, INT4), ub(0, FLOAT16), "rint")),
-    ("aiv", Cast(ub(1024, INT32), ub(0, FLOAT16), "floor")),
-    ("aiv", Binary("add", STRIDED, ub(0, FLOAT32, 128), ub(0, FLOAT32, 128, 0, 1))),
-    ("aiv", Binary("div", ub(1024, FLOAT16), ub(0, FLOAT16), ub(512, FLOAT16))),
-    ("aiv", BinaryScalar("mul", ub(1024, INT32), ub(0, INT32), 3)),
-    ("aiv", BinaryScalar("max", ub(1024), ub(0), "r")),
-    ("aiv", Duplicate(ub(0, FLOAT32, 128, 1, 9), 0.5)),
-    ("aiv", Broadcast(ub(1024, FLOAT32, 64), ub(0, FLOAT32, 8))),
-    ("aiv", Reduce("max", ub(1024, FLOAT32, 1), ub(0))),
-    ("aiv", Unary("abs", ub(1024), ub(0))),
-    ("aiv", Axpy(ub(1024, FLOAT16), ub(0, FLOAT16), 0.5)),
-    ("aiv", MulAddDst(ub(1024), ub(0), ub(512))),
-    ("aiv", BlockReduce("sum", ub(1024, FLOAT32, 16), ub(0, FLOAT32, 128, 1, 16))),
-    ("aiv", WholeReduce("max", ub(1024, FLOAT32, 2), ub(0, FLOAT32, 128, 1, 16))),
-    ("aiv", WholeReduce("sum", ub(1024, FLOAT32, 4), ub(0, FLOAT32, 64, 1, 3, 2), 13)),
-    ("aiv", Fold("max", ub(0, FLOAT32, 64), ub(256, FLOAT32, 128))),
-    ("aiv", Fold("add", ub(0, FLOAT32, 64), ub(256, FLOAT32, 128))),
-    ("aiv", Unary("exp", ub(1024), ub(0))),
-    ("aiv", Compare("lt", ub(1024, UINT8, 16), ub(0, FLOAT32, 128), ub(512, FLOAT32, 128))),
-    ("aiv", CompareScalar("eq", ub(1024, UINT8, 16), ub(0, INT32, 128), "r")),
-    ("aiv", Select(ub(1024), ub(512, UINT8, 8), ub(0), ub(256))),
-    ("aiv", Select(ub(1024, FLOAT16), ub(512, UINT8, 8), ub(0, FLOAT16), 0.5)),
-    ("aiv", Transpose(ub(2048, FLOAT16, 512), ub(0, FLOAT16, 512))),
-    ("aiv", Gather(ub(1024, FLOAT16), ub(0, FLOAT16), ub(2048, INT32))),
-    ("aiv", Sort32(ub(1024, UINT64, 64), ub(0, FLOAT32, 64), ub(512, INT32, 64))),
-    ("aiv", MrgSort(ub(2048, UINT64, 96), ub(0, UINT64, 99), (64, 32), FLOAT16, "r", 64)),
-    ("aiv", GatherMask("odd", ub(1024, FLOAT32, 32), ub(0, FLOAT32, 64))),
-    ("aiv", Unary("not", ub(1024, INT16), ub(0, INT16))),
-    ("aiv", Binary("or", ub(1024, INT16), ub(0, INT16), ub(512, INT16))),
-    ("aiv", Copy(ub(1024, FLOAT32, 128), ub(0, FLOAT32, 128, 2, 1))),
-    ("aiv", ScalarLoad("s", BYTE)),
-    ("aiv", ScalarLoadGlobal("s", Global("x", 8, 4), INT32)),
-    ("aiv", ScalarStore(BYTE, "r")),
-    ("aiv", ScalarAlu("select", "s", "r", 2, 3)),
-    ("aiv", ScalarAlu("f32_div", "s", "r", "r")),
-    ("aiv", ScalarLoop(5, ROUND)),
-    ("aiv", Trap(0, "never")),
-    ("aiv", Barrier("vector")),
-    ("aiv", SetFlag("mte2", "vector", 1)),
-    ("aiv", WaitFlag("mte2", "vector", 1)),
-    ("aiv", CrossCoreSetFlag("all", "mte3", 1)),
-    ("aiv", CrossCoreWaitFlag("all", "mte2", 1)),
+    ("ai_core", isa.CopyL0c(ub(0, FLOAT16, 1024), at("l0c", INT32, 1024), "deqf16", 1, 32)),
+    ("ai_core", isa.CopyL0c(ub(0, INT8, 1024), at("l0c", INT32, 512), "req8", 1, 32)),
+    ("ai_core", isa.BroadcastToL0c(at("l0c", FLOAT32, 512), ub(0, FLOAT32, 16), 32)),
+    ("ai_core", isa.CopyToL1(at("l1", UINT8, 192), ub(0, UINT8, 128), 64, 2, 64, 128)),
+    ("aiv", isa.Cast(ub(1024, INT4), ub(0, FLOAT16), "rint")),
+    ("aiv", isa.Cast(ub(1024, INT32), ub(0, FLOAT16), "floor")),
+    ("aiv", isa.Binary("add", STRIDED, ub(0, FLOAT32, 128), ub(0, FLOAT32, 128, 0, 1))),
+    ("aiv", isa.Binary("div", ub(1024, FLOAT16), ub(0, FLOAT16), ub(512, FLOAT16))),
+    ("aiv", isa.BinaryScalar("mul", ub(1024, INT32), ub(0, INT32), 3)),
+    ("aiv", isa.BinaryScalar("max", ub(1024), ub(0), "r")),
+    ("aiv", isa.Duplicate(ub(0, FLOAT32, 128, 1, 9), 0.5)),
+    ("aiv", isa.Broadcast(ub(1024, FLOAT32, 64), ub(0, FLOAT32, 8))),
+    ("aiv", isa.Reduce("max", ub(1024, FLOAT32, 1), ub(0))),
+    ("aiv", isa.Unary("abs", ub(1024), ub(0))),
+    ("aiv", isa.Axpy(ub(1024, FLOAT16), ub(0, FLOAT16), 0.5)),
+    ("aiv", isa.MulAddDst(ub(1024), ub(0), ub(512))),
+    ("aiv", isa.BlockReduce("sum", ub(1024, FLOAT32, 16), ub(0, FLOAT32, 128, 1, 16))),
+    ("aiv", isa.WholeReduce("max", ub(1024, FLOAT32, 2), ub(0, FLOAT32, 128, 1, 16))),
+    ("aiv", isa.WholeReduce("sum", ub(1024, FLOAT32, 4), ub(0, FLOAT32, 64, 1, 3, 2), 13)),
+    ("aiv", isa.Fold("max", ub(0, FLOAT32, 64), ub(256, FLOAT32, 128))),
+    ("aiv", isa.Fold("add", ub(0, FLOAT32, 64), ub(256, FLOAT32, 128))),
+    ("aiv", isa.Unary("exp", ub(1024), ub(0))),
+    ("aiv", isa.Compare("lt", ub(1024, UINT8, 16), ub(0, FLOAT32, 128), ub(512, FLOAT32, 128))),
+    ("aiv", isa.CompareScalar("eq", ub(1024, UINT8, 16), ub(0, INT32, 128), "r")),
+    ("aiv", isa.Select(ub(1024), ub(512, UINT8, 8), ub(0), ub(256))),
+    ("aiv", isa.Select(ub(1024, FLOAT16), ub(512, UINT8, 8), ub(0, FLOAT16), 0.5)),
+    ("aiv", isa.Transpose(ub(2048, FLOAT16, 512), ub(0, FLOAT16, 512))),
+    ("aiv", isa.Gather(ub(1024, FLOAT16), ub(0, FLOAT16), ub(2048, INT32))),
+    ("aiv", isa.Sort32(ub(1024, UINT64, 64), ub(0, FLOAT32, 64), ub(512, INT32, 64))),
+    ("aiv", isa.MrgSort(ub(2048, UINT64, 96), ub(0, UINT64, 99), (64, 32), FLOAT16, "r", 64)),
+    ("aiv", isa.GatherMask("odd", ub(1024, FLOAT32, 32), ub(0, FLOAT32, 64))),
+    ("aiv", isa.Unary("not", ub(1024, INT16), ub(0, INT16))),
+    ("aiv", isa.Binary("or", ub(1024, INT16), ub(0, INT16), ub(512, INT16))),
+    ("aiv", isa.Copy(ub(1024, FLOAT32, 128), ub(0, FLOAT32, 128, 2, 1))),
+    ("aiv", isa.ScalarLoad("s", BYTE)),
+    ("aiv", isa.ScalarLoadGlobal("s", isa.Global("x", 8, 4), INT32)),
+    ("aiv", isa.ScalarStore(BYTE, "r")),
+    ("aiv", isa.ScalarAlu("select", "s", "r", 2, 3)),
+    ("aiv", isa.ScalarAlu("f32_div", "s", "r", "r")),
+    ("aiv", isa.ScalarLoop(5, ROUND)),
+    ("aiv", isa.Trap(0, "never")),
+    ("aiv", isa.Barrier("vector")),
+    ("aiv", isa.SetFlag("mte2", "vector", 1)),
+    ("aiv", isa.WaitFlag("mte2", "vector", 1)),
+    ("aiv", isa.CrossCoreSetFlag("all", "mte3", 1)),
+    ("aiv", isa.CrossCoreWaitFlag("all", "mte2", 1)),
 ]  # fmt: skip
 
 SIZES = (-(10**7), -64, -1, 0, 1, 2, 3, 7, 8, 9, 15, 16, 31, 32, 33, 64, 100, 128, 255, 256)
@@ -260,28 +209,28 @@ class Guarded:
         return bool(same.all())
 
 
-def play(op: MicroOp, kind: str) -> None:
+def play(op: isa.MicroOp, kind: str) -> None:
     """Compute *op* on guarded bytes, and see that it touched what it says."""
     core = CHIPS[kind].cores[kind]
     buffers = Buffers(core, byte_exact=True)
     guards = {name: Guarded(size) for name, size in buffers._sizes.items()}
     buffers._bytes = {name: guard.data for name, guard in guards.items()}
-    if isinstance(op, Gather):
+    if isinstance(op, isa.Gather):
         # Offsets at random are hardly ever those of elements.
         guards["ub"].data[op.offsets.offset_bytes : op.offsets.end_bytes] = 0
         guards["ub"].keep()
     tensors = {name: Guarded(TENSOR_BYTES) for name in "xy"}
     memories = {name: Memory(guard.data) for name, guard in tensors.items()}
     state = State(buffers, memories, registers={"r": np.array([3], np.int64)})
-    ordering = (SetFlag, WaitFlag, Barrier, CrossCoreSetFlag, CrossCoreWaitFlag)
+    ordering = (isa.SetFlag, isa.WaitFlag, isa.Barrier, isa.CrossCoreSetFlag, isa.CrossCoreWaitFlag)
     if not isinstance(op, ordering):
         run([op], state)
     for name, guard in guards.items():
-        told = [local for local in writes(op) if local.buffer == name]
+        told = [local for local in isa.writes(op) if local.buffer == name]
         start = min((local.offset_bytes for local in told), default=0)
         end = max((local.end_bytes for local in told), default=0)
         assert guard.untouched_but(start, end), name
-    place = global_operand(op) if writes_global(op) else None
+    place = isa.global_operand(op) if isa.writes_global(op) else None
     for name, guard in tensors.items():
         is_it = place is not None and place.name == name
         start, end = (place.offset_bytes, place.end_bytes) if place and is_it else (0, 0)
@@ -319,7 +268,7 @@ def test_a_guard_sees_a_byte_before_behind_and_between() -> None:
 
 
 def test_a_seed_of_each_micro_op_is_accepted() -> None:
-    assert {type(op) for _, op in SEEDS} == set(MICRO_OPS)
+    assert {type(op) for _, op in SEEDS} == set(isa.MICRO_OPS)
     for kind, op in SEEDS:
         # By the rules alone: flags are set by nobody, or for nobody.
         check(Program("any", (FIRST[kind], op)), Place(CHIPS[kind], kind))

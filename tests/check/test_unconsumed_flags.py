@@ -51,7 +51,7 @@ def verify(*cores: list[MicroOp], kinds: tuple[str, ...] = GROUP) -> None:
 def refused(text: str, *cores: list[MicroOp], kinds: tuple[str, ...] = GROUP) -> None:
     with pytest.raises(FlagError, match=f"^{re.escape(text)}$"):
         verify(*cores, kinds=kinds)
-    # Only an operator that says so may leave them.
+    # Only whoever says so may leave them.
     chip.verify(launch(*cores, kinds=kinds), A2, flags_may_stay_up=True)
 
 
@@ -190,9 +190,7 @@ def ways(error: FlagError) -> list[str]:
 
 @given(flags, flags, flags)
 @draws(300)
-def test_following_the_advice_yields_a_launch_that_passes(
-    cube: list[MicroOp], first: list[MicroOp], second: list[MicroOp]
-) -> None:
+def test_the_advice_helps(cube: list[MicroOp], first: list[MicroOp], second: list[MicroOp]) -> None:
     cores = [cube, first, second]
     try:
         error = left_over(cores)
@@ -248,11 +246,7 @@ def test_a_custom_kernel_must_have_its_flags_awaited() -> None:
 
 def test_three_operators_end_as_the_vendors_kernels_do() -> None:
     kept = [name for name in ops.names() if ops.load(name).flags_may_stay_up]
-    assert kept == [
-        "npu_grouped_matmul",
-        "npu_quant_matmul",
-        "npu_weight_quant_batchmatmul",
-    ]
+    assert kept == ["npu_grouped_matmul", "npu_quant_matmul", "npu_weight_quant_batchmatmul"]
     operator = ops.load("npu_quant_matmul")
     problem = operator.check(
         A2,

@@ -9,54 +9,12 @@ import numpy as np
 import pytest
 from random_programs import OUTPUTS, TENSORS, random_program
 
-from npusim import chip, devices
+from npusim import chip, devices, isa
 from npusim.check.hazards import Orders
 from npusim.check.uninitialized import UnwrittenError, Written
 from npusim.data.dtypes import FLOAT16, FLOAT32, INT32, UINT8, UINT64, DType
 from npusim.data.tensor import GlobalTensor
 from npusim.devices.schema import DeviceSpec
-from npusim.isa import (
-    Axpy,
-    Barrier,
-    Binary,
-    BinaryScalar,
-    BlockReduce,
-    Broadcast,
-    BroadcastToL0c,
-    Cast,
-    Compare,
-    CompareScalar,
-    Copy,
-    CopyL0c,
-    CopyToL1,
-    Duplicate,
-    Fixpipe,
-    Fold,
-    Gather,
-    GatherMask,
-    Global,
-    Load,
-    LoadData,
-    LoadNd2Nz,
-    LoadTable,
-    Local,
-    MicroOp,
-    Mmad,
-    MrgSort,
-    MulAddDst,
-    Reduce,
-    ScalarAlu,
-    ScalarLoad,
-    ScalarLoop,
-    ScalarStore,
-    Select,
-    Sort32,
-    Store,
-    Transpose,
-    Trap,
-    Unary,
-    WholeReduce,
-)
 from npusim.kernel.program import Binding, Block, Body, Call, Program
 
 A2 = devices.load("ascend910b2")
@@ -64,20 +22,20 @@ P3 = devices.load("ascend310p3")
 SIZES = {"y": 4096}
 
 
-def ub(start: int, count: int, dtype: DType = FLOAT32) -> Local:
-    return Local("ub", start, dtype, count)
+def ub(start: int, count: int, dtype: DType = FLOAT32) -> isa.Local:
+    return isa.Local("ub", start, dtype, count)
 
 
-def load(start: int, nbytes: int, name: str = "x") -> Load:
-    return Load(ub(start, nbytes, UINT8), Global(name, 0, nbytes))
+def load(start: int, nbytes: int, name: str = "x") -> isa.Load:
+    return isa.Load(ub(start, nbytes, UINT8), isa.Global(name, 0, nbytes))
 
 
-def store(start: int, nbytes: int, to: int = 0, name: str = "y") -> Store:
-    return Store(Global(name, to, nbytes), ub(start, nbytes, UINT8))
+def store(start: int, nbytes: int, to: int = 0, name: str = "y") -> isa.Store:
+    return isa.Store(isa.Global(name, to, nbytes), ub(start, nbytes, UINT8))
 
 
 def check(
-    *parts: MicroOp | Call, kind: str = "aiv", spec: DeviceSpec = A2, **bindings: Binding
+    *parts: isa.MicroOp | Call, kind: str = "aiv", spec: DeviceSpec = A2, **bindings: Binding
 ) -> None:
     """Only for bytes that nobody wrote: flags and rules are left to others."""
     names = {"x": Binding("x"), "y": Binding("y"), "w": Binding("w")} | bindings
@@ -86,13 +44,17 @@ def check(
     Written(spec.cores[kind], orders, SIZES).check(block, range(len(block.program)))
 
 
-def refused(text: str, *parts: MicroOp | Call, kind: str = "aiv", spec: DeviceSpec = A2) -> None:
+def refused(
+    text: str, *parts: isa.MicroOp | Call, kind: str = "aiv", spec: DeviceSpec = A2
+) -> None:
     start = "kernel: bytes must be written before they are used, but nobody wrote "
     with pytest.raises(UnwrittenError, match=f"^{re.escape(start + text)}$"):
         check(*parts, kind=kind, spec=spec)
 
 
-def leaves(where: str, *parts: MicroOp | Call, kind: str = "aiv", spec: DeviceSpec = A2) -> None:
+def leaves(
+    where: str, *parts: isa.MicroOp | Call, kind: str = "aiv", spec: DeviceSpec = A2
+) -> None:
     with pytest.raises(UnwrittenError, match=rf"but nobody wrote {re.escape(where)} before "):
         check(*parts, kind=kind, spec=spec)
 
@@ -105,8 +67,10 @@ def test_a_store_of_what_nobody_wrote_is_refused() -> None:
     check(load(0, 256), store(0, 256))
 
 
-def test_stored_bytes_are_checked_again_after_a_loop_of_stores() -> None:
-    loop = ScalarLoop(9, (ScalarLoad("a", ub(512, 1), 4), ScalarStore(ub(0, 1), "a", 4)))
+def test_bytes_that_were_stored_once_are_checked_again_after_a_loop_of_stores() -> None:
+    loop = isa.ScalarLoop(
+        9, (isa.ScalarLoad("a", ub(512, 1), 4), isa.ScalarStore(ub(0, 1), "a", 4))
+    )
     # The last round leaves something written in the register.
     good = load(0, 32), store(0, 32), load(544, 32)
     check(*good, load(512, 32), loop, store(0, 32))
@@ -114,18 +78,18 @@ def test_stored_bytes_are_checked_again_after_a_loop_of_stores() -> None:
 
 
 def test_an_accumulator_that_nobody_set_is_refused() -> None:
-    add = Binary("add", ub(256, 64), ub(256, 64), ub(0, 64))
+    add = isa.Binary("add", ub(256, 64), ub(256, 64), ub(0, 64))
     refused(
         f"ub[256:512] before #1 vector: {add} reads it, and #2 mte3: {store(256, 256)} stores what "
         f"comes of it; load or fill it before",
         *(load(0, 256), add, store(256, 256)),
     )
-    check(load(0, 256), Duplicate(ub(256, 64), 0.0), add, store(256, 256))
+    check(load(0, 256), isa.Duplicate(ub(256, 64), 0.0), add, store(256, 256))
 
 
 def test_lanes_that_are_dropped_do_no_harm() -> None:
     # 20 elements are loaded, whole repeats computed, and 20 stored.
-    ops = (load(0, 80), BinaryScalar("mul", ub(256, 64), ub(0, 64), 2.0))
+    ops = (load(0, 80), isa.BinaryScalar("mul", ub(256, 64), ub(0, 64), 2.0))
     check(*ops, store(256, 80))
     check(*ops, store(256, 96))  # A copy pads its rows with zeros up to a whole block.
     leaves("ub[96:256]", *ops, store(256, 100))
@@ -135,17 +99,18 @@ def test_what_is_stored_over_again_does_no_harm() -> None:
     # Whole blocks, the tail of each under the next one, and the last beyond the end.
     rows = [store(64 * row, 32, 20 * row) for row in range(3)]
     filled = [load(64 * row, 20) for row in range(3)]
-    check(*(Duplicate(ub(64 * row, 5), 0.0) for row in range(3)), *rows, store(0, 20, 60))
-    leaves("ub[148:160]", *(Duplicate(ub(64 * row, 5), 0.0) for row in range(3)), *rows)
-    check(*filled, Duplicate(ub(0, 5), 0.0), store(0, 32, 4076))
+    check(*(isa.Duplicate(ub(64 * row, 5), 0.0) for row in range(3)), *rows, store(0, 20, 60))
+    leaves("ub[148:160]", *(isa.Duplicate(ub(64 * row, 5), 0.0) for row in range(3)), *rows)
+    check(*filled, isa.Duplicate(ub(0, 5), 0.0), store(0, 32, 4076))
     leaves(
-        "ub[20:32]", *(Duplicate(ub(0, 5), 0.0), store(0, 32), load(64, 64, "y"), store(64, 20, 20))
+        "ub[20:32]",
+        *(isa.Duplicate(ub(0, 5), 0.0), store(0, 32), load(64, 64, "y"), store(64, 20, 20)),
     )
 
 
 def test_what_is_added_does_not_make_it_written() -> None:
-    add = Store(Global("y", 0, 32), ub(64, 32, UINT8), atomic=FLOAT32)
-    leaves("ub[0:32]", Duplicate(ub(64, 8), 0.0), store(0, 32), add)
+    add = isa.Store(isa.Global("y", 0, 32), ub(64, 32, UINT8), atomic=FLOAT32)
+    leaves("ub[0:32]", isa.Duplicate(ub(64, 8), 0.0), store(0, 32), add)
     leaves("ub[64:96]", load(0, 32), store(0, 32), add)
 
 
@@ -156,27 +121,27 @@ def test_what_goes_to_workspaces_counts_as_written() -> None:
 @pytest.mark.parametrize(
     ("op", "result"),
     [
-        (Cast(ub(512, 64, FLOAT16), ub(0, 64), "none"), 128),
-        (Unary("abs", ub(512, 64), ub(0, 64)), 256),
-        (Unary("exp", ub(512, 64), ub(0, 64)), 256),
-        (Binary("max", ub(512, 64), ub(1024, 64), ub(0, 64)), 256),
-        (Binary("max", ub(512, 64), ub(0, 64), ub(1024, 64)), 256),
-        (BinaryScalar("min", ub(512, 64), ub(0, 64), 1.0), 256),
-        (Axpy(ub(512, 64), ub(0, 64), 2.0), 256),
-        (MulAddDst(ub(512, 64), ub(0, 64), ub(1024, 64)), 256),
-        (MulAddDst(ub(512, 64), ub(1024, 64), ub(0, 64)), 256),
-        (Copy(ub(512, 64), ub(0, 64)), 256),
-        (Copy(ub(512, 128, FLOAT16), ub(0, 128, FLOAT16)), 256),
-        (Broadcast(ub(512, 512), ub(0, 64)), 2048),
-        (BlockReduce("sum", ub(512, 8), ub(0, 64)), 32),
-        (Select(ub(512, 64), ub(1024, 8, UINT8), ub(0, 64), ub(1280, 64)), 256),
-        (Select(ub(512, 64), ub(1024, 8, UINT8), ub(0, 64), 1.0), 256),
+        (isa.Cast(ub(512, 64, FLOAT16), ub(0, 64), "none"), 128),
+        (isa.Unary("abs", ub(512, 64), ub(0, 64)), 256),
+        (isa.Unary("exp", ub(512, 64), ub(0, 64)), 256),
+        (isa.Binary("max", ub(512, 64), ub(1024, 64), ub(0, 64)), 256),
+        (isa.Binary("max", ub(512, 64), ub(0, 64), ub(1024, 64)), 256),
+        (isa.BinaryScalar("min", ub(512, 64), ub(0, 64), 1.0), 256),
+        (isa.Axpy(ub(512, 64), ub(0, 64), 2.0), 256),
+        (isa.MulAddDst(ub(512, 64), ub(0, 64), ub(1024, 64)), 256),
+        (isa.MulAddDst(ub(512, 64), ub(1024, 64), ub(0, 64)), 256),
+        (isa.Copy(ub(512, 64), ub(0, 64)), 256),
+        (isa.Copy(ub(512, 128, FLOAT16), ub(0, 128, FLOAT16)), 256),
+        (isa.Broadcast(ub(512, 512), ub(0, 64)), 2048),
+        (isa.BlockReduce("sum", ub(512, 8), ub(0, 64)), 32),
+        (isa.Select(ub(512, 64), ub(1024, 8, UINT8), ub(0, 64), ub(1280, 64)), 256),
+        (isa.Select(ub(512, 64), ub(1024, 8, UINT8), ub(0, 64), 1.0), 256),
     ],
     ids=lambda x: type(x).__name__,
 )
-def test_each_element_comes_of_its_source(op: MicroOp, result: int) -> None:
-    known = [Duplicate(ub(1024, 64), 0.0), Duplicate(ub(512, 512), 0.0)]
-    known = known[:1] if isinstance(op, Broadcast) else known
+def test_each_element_comes_of_its_own(op: isa.MicroOp, result: int) -> None:
+    known = [isa.Duplicate(ub(1024, 64), 0.0), isa.Duplicate(ub(512, 512), 0.0)]
+    known = known[:1] if isinstance(op, isa.Broadcast) else known
     # The first half is there, and so is the first half of the result, but no byte more.
     check(*known, load(0, 128), op, store(512, result // 2))
     leaves("ub[128:256]", *known, load(0, 128), op, store(512, result // 2 + 1))
@@ -184,114 +149,100 @@ def test_each_element_comes_of_its_source(op: MicroOp, result: int) -> None:
     check(*known, load(0, 256), op, store(512, result))
 
 
-def test_what_is_looked_up_comes_of_all_and_of_its_offset() -> None:
-    offsets, zero = ub(0, 64, INT32), Duplicate(ub(1024, 64), 0.0)
-    gather = Gather(ub(512, 64), ub(1024, 64), offsets)
-    check(zero, load(0, 128), gather, store(512, 128))
-    leaves("ub[128:256]", zero, load(0, 128), gather, store(512, 256))
-    leaves("ub[1024:1280]", load(0, 256), gather, store(512, 32))
+def zero(start: int, count: int = 64) -> isa.Duplicate:
+    return isa.Duplicate(ub(start, count), 0.0)
+
+
+GATHER = isa.Gather(ub(512, 64), ub(1024, 64), ub(0, 64, INT32))
+INDICES = isa.Duplicate(ub(256, 64, INT32), 0)
+SORT = isa.Sort32(ub(512, 64, UINT64), ub(0, 64), ub(256, 64, INT32))
+EVEN = isa.GatherMask("even", ub(512, 32), ub(0, 64))
+SQUARE = isa.Transpose(ub(1024, 256, FLOAT16), ub(0, 256, FLOAT16))
+CHOSEN = isa.Select(ub(1024, 128), ub(0, 16, UINT8), ub(512, 128), 1.0)
+LEAST = isa.Reduce("min", ub(512, 1), ub(0, 64))
+FOLD = isa.Fold("max", ub(512, 16), ub(0, 64))
+# The first half of each of four repeats of 16 elements.
+HALVES = isa.Duplicate(isa.Local("ub", 0, FLOAT32, 32, 2, 16), 0.0)
+WHOLE = isa.WholeReduce("max", ub(1024, 2), ub(0, 128))
+MASKED = isa.WholeReduce("sum", ub(1024, 1), ub(0, 64), 32)
+ROWS = isa.Load(ub(0, 32, UINT8), isa.Global("x", 0, 32, 8, 32), 64)
+EVERY_OTHER = isa.Local("ub", 0, FLOAT32, 64, 2, 16)
+
+
+@pytest.mark.parametrize(
+    ("where", "ops"),
+    [
+        ("", (zero(1024), load(0, 128), GATHER, store(512, 128))),
+        ("ub[128:256]", (zero(1024), load(0, 128), GATHER, store(512, 256))),
+        ("ub[1024:1280]", (load(0, 256), GATHER, store(512, 32))),
+        ("", (INDICES, load(0, 128), SORT, store(512, 256))),
+        ("ub[128:256]", (INDICES, load(0, 128), SORT, store(512, 264))),
+        ("ub[256:512]", (load(0, 256), SORT, store(512, 8))),
+        ("", (load(0, 128), EVEN, store(512, 64))),
+        ("ub[128:256]", (load(0, 128), EVEN, store(512, 68))),
+        # The first row of a square that is turned is the first column of what is there.
+        ("ub[32:512]", (load(0, 32), SQUARE, store(1024, 32))),
+        ("", (load(0, 256), zero(256), SQUARE, store(1024, 512))),
+        ("", (zero(512, 128), load(0, 32), CHOSEN, store(1024, 512))),
+        ("ub[0:16]", (zero(512, 128), CHOSEN, store(1024, 512))),
+        ("ub[128:256]", (load(0, 128), LEAST, store(512, 4))),
+        ("", (load(0, 256), LEAST, store(512, 4))),
+        ("", (HALVES, zero(512, 16), FOLD, store(512, 32))),
+        ("ub[32:64]", (HALVES, zero(512, 16), FOLD, store(512, 36))),
+        ("ub[512:576]", (load(0, 256), FOLD, store(512, 4))),
+        ("", (load(0, 256), WHOLE, store(1024, 4))),
+        ("ub[256:512]", (load(0, 256), WHOLE, store(1024, 8))),
+        ("", (load(0, 128), MASKED, store(1024, 4))),
+        ("ub[96:256]", (load(0, 96), MASKED, store(1024, 4))),
+        ("", (ROWS, isa.Copy(ub(512, 64), EVERY_OTHER), store(512, 256))),
+        ("ub[32:64]", (ROWS, isa.Copy(ub(512, 64), ub(0, 64)), store(512, 256))),
+        ("", (ROWS, isa.Store(isa.Global("y", 0, 32, 3, 32), ub(0, 32, UINT8), 64))),
+        ("ub[32:40]", (ROWS, isa.Store(isa.Global("y", 0, 40, 3, 40), ub(0, 40, UINT8), 64))),
+    ],
+    ids=str,
+)
+def test_a_result_comes_of_what_it_is_made_of(where: str, ops: tuple[isa.MicroOp, ...]) -> None:
+    if where:
+        leaves(where, *ops)
+    else:
+        check(*ops)
 
 
 def test_a_byte_of_bits_comes_of_eight_elements() -> None:
-    zero = Duplicate(ub(1024, 64), 0.0)
+    zero = isa.Duplicate(ub(1024, 64), 0.0)
     for compare in (
-        Compare("lt", ub(512, 8, UINT8), ub(0, 64), ub(1024, 64)),
-        CompareScalar("lt", ub(512, 8, UINT8), ub(0, 64), 1.0),
+        isa.Compare("lt", ub(512, 8, UINT8), ub(0, 64), ub(1024, 64)),
+        isa.CompareScalar("lt", ub(512, 8, UINT8), ub(0, 64), 1.0),
     ):
         check(zero, load(0, 96), compare, store(512, 3))
         leaves("ub[96:256]", zero, load(0, 96), compare, store(512, 4))
 
 
-def test_a_list_comes_of_all_that_is_sorted_into_it() -> None:
-    keys, indices = ub(0, 64), ub(256, 64, INT32)
-    sort, known = Sort32(ub(512, 64, UINT64), keys, indices), Duplicate(indices, 0)
-    check(known, load(0, 128), sort, store(512, 256))
-    leaves("ub[128:256]", known, load(0, 128), sort, store(512, 264))
-    leaves("ub[256:512]", load(0, 256), sort, store(512, 8))
-
-
 def test_merged_lists_come_of_theirs_or_of_all_that_a_register_may_mean() -> None:
-    word = ScalarLoad("r", ub(0, 1, INT32))
+    word = isa.ScalarLoad("r", ub(0, 1, INT32))
     for start, sign in ((0, check), ("r", leaves)):
-        lists = MrgSort(ub(1024, 16, UINT64), ub(0, 32, UINT64), (8, 8), FLOAT32, start, 8)
+        lists = isa.MrgSort(ub(1024, 16, UINT64), ub(0, 32, UINT64), (8, 8), FLOAT32, start, 8)
         told = ["ub[128:256]"] if sign is leaves else []
         sign(*told, load(0, 128), word, lists, store(1024, 128))
 
 
-def test_what_is_taken_out_of_pairs_comes_of_its_source() -> None:
-    even = GatherMask("even", ub(512, 32), ub(0, 64))
-    check(load(0, 128), even, store(512, 64))
-    leaves("ub[128:256]", load(0, 128), even, store(512, 68))
-
-
-def test_a_square_turned_has_its_columns_in_rows() -> None:
-    turn = Transpose(ub(1024, 256, FLOAT16), ub(0, 256, FLOAT16))
-    first = Load(ub(0, 16, FLOAT16), Global("x", 0, 32))
-    # The first row of what comes is the first column of what is there.
-    leaves("ub[32:512]", first, turn, store(1024, 32))
-    check(load(0, 256), Duplicate(ub(256, 64), 0.0), turn, store(1024, 512))
-
-
-def test_a_selection_comes_of_its_mask() -> None:
-    known = Duplicate(ub(512, 128), 0.0)
-    chosen = Select(ub(1024, 128), ub(0, 16, UINT8), ub(512, 128), 1.0)
-    check(known, load(0, 32), chosen, store(1024, 512))
-    leaves("ub[0:16]", known, chosen, store(1024, 512))
-
-
-def test_a_smallest_element_comes_of_all() -> None:
-    least = Reduce("min", ub(512, 1), ub(0, 64))
-    leaves("ub[128:256]", load(0, 128), least, store(512, 4))
-    check(load(0, 256), least, store(512, 4))
-
-
-def test_a_fold_comes_of_one_lane_of_each_repeat() -> None:
-    fold, before = Fold("max", ub(512, 16), ub(0, 64)), Duplicate(ub(512, 16), 0.0)
-    # The first half of each of four repeats.
-    halves = Duplicate(Local("ub", 0, FLOAT32, 32, 2, 16), 0.0)
-    check(halves, before, fold, store(512, 32))
-    leaves("ub[32:64]", halves, before, fold, store(512, 36))
-    leaves("ub[512:576]", load(0, 256), fold, store(512, 4))
-
-
-def test_a_repeat_reduced_comes_of_all_of_it() -> None:
-    whole = WholeReduce("max", ub(1024, 2), ub(0, 128))
-    check(load(0, 256), whole, store(1024, 4))
-    leaves("ub[256:512]", load(0, 256), whole, store(1024, 8))
-
-
-def test_a_mask_leaves_lanes_out() -> None:
-    masked = WholeReduce("sum", ub(1024, 1), ub(0, 64), 32)
-    check(load(0, 128), masked, store(1024, 4))
-    leaves("ub[96:256]", load(0, 96), masked, store(1024, 4))
-
-
-def test_what_strides_leave_out_is_not_read() -> None:
-    every_other = Local("ub", 0, FLOAT32, 64, 2, 16)
-    rows = Load(ub(0, 32, UINT8), Global("x", 0, 32, 8, 32), 64)
-    check(rows, Copy(ub(512, 64), every_other), store(512, 256))
-    leaves("ub[32:64]", rows, Copy(ub(512, 64), ub(0, 64)), store(512, 256))
-
-
-def test_what_lies_between_rows_is_not_stored() -> None:
-    rows = Load(ub(0, 32, UINT8), Global("x", 0, 32, 3, 32), 64)
-    check(rows, Store(Global("y", 0, 32, 3, 32), ub(0, 32, UINT8), 64))
-    leaves("ub[32:40]", rows, Store(Global("y", 0, 40, 3, 40), ub(0, 40, UINT8), 64))
-
-
 def test_registers_pass_it_on() -> None:
-    take, word = ScalarLoad("r", ub(4, 1)), ub(512, 8)
+    take, word = isa.ScalarLoad("r", ub(4, 1)), ub(512, 8)
     for use in (
-        (Duplicate(word, "r"),),
-        (Duplicate(word, 0.0), BinaryScalar("add", word, word, "r")),
-        (Duplicate(word, 0.0), ScalarStore(ub(512, 1), "r")),
-        (Duplicate(word, 0.0), ScalarAlu("add", "s", "r", 1), ScalarStore(ub(512, 1), "s")),
+        (isa.Duplicate(word, "r"),),
+        (isa.Duplicate(word, 0.0), isa.BinaryScalar("add", word, word, "r")),
+        (isa.Duplicate(word, 0.0), isa.ScalarStore(ub(512, 1), "r")),
+        (
+            isa.Duplicate(word, 0.0),
+            isa.ScalarAlu("add", "s", "r", 1),
+            isa.ScalarStore(ub(512, 1), "s"),
+        ),
     ):
-        leaves("ub[4:8]", Duplicate(ub(0, 1), 0.0), take, *use, store(512, 32))
+        leaves("ub[4:8]", isa.Duplicate(ub(0, 1), 0.0), take, *use, store(512, 32))
         check(load(0, 32), take, *use, store(512, 32))
         # A register that is set again is as good as any.
         check(take, load(0, 32), take, *use, store(512, 32))
-    trap = Trap("r", "x must be zero")
+    trap = isa.Trap("r", "x must be zero")
     refused(
         f"ub[4:8] before #0 scalar: {take} reads it, and #1 scalar: {trap} stops by what comes of "
         f"it; load or fill it before",
@@ -301,17 +252,17 @@ def test_registers_pass_it_on() -> None:
 
 
 def test_rounds_of_a_loop_are_distinguished() -> None:
-    body = (ScalarLoad("r", ub(0, 1), 4), ScalarStore(ub(512, 1), "r", 4))
-    loop = ScalarLoop(16, body)
+    body = (isa.ScalarLoad("r", ub(0, 1), 4), isa.ScalarStore(ub(512, 1), "r", 4))
+    loop = isa.ScalarLoop(16, body)
     check(load(0, 32), loop, store(512, 32))
     leaves("ub[32:64]", load(0, 32), loop, store(512, 36))
 
 
 def test_calls_are_followed_until_nothing_changes() -> None:
     # What is unwritten moves on by one place a call, and comes out with the fourth.
-    steps = [Copy(ub(64 * i + 64, 8), ub(64 * i, 8)) for i in (3, 2, 1, 0)]
+    steps = [isa.Copy(ub(64 * i + 64, 8), ub(64 * i, 8)) for i in (3, 2, 1, 0)]
     body = Body((*steps, store(256, 32)))
-    first = tuple(Duplicate(ub(64 * i, 8), 0.0) for i in range(1, 5))
+    first = tuple(isa.Duplicate(ub(64 * i, 8), 0.0) for i in range(1, 5))
     check(*first, *(Call(body, {"y": 32 * turn}) for turn in range(3)))
     leaves("ub[0:32]", *first, *(Call(body, {"y": 32 * turn}) for turn in range(4)))
 
@@ -321,31 +272,35 @@ def test_calls_are_followed_until_nothing_changes() -> None:
 NZ_ROWS, K, N = 32, 32, 32
 
 
-def product(m: int, k: int = K, n: int = N, loaded: int | None = None) -> tuple[MicroOp, ...]:
+def product(m: int, k: int = K, n: int = N, loaded: int | None = None) -> tuple[isa.MicroOp, ...]:
     """(m, k) times (k, n), of which *loaded* rows of the first are loaded, to L0C."""
     rows = m if loaded is None else loaded
     l1_b = 16 * 1024
     return (
-        LoadNd2Nz(Local("l1", 0, FLOAT16, rows * k), Global("x", 0, 2 * k, rows, 2 * k), NZ_ROWS),
-        LoadNd2Nz(Local("l1", l1_b, FLOAT16, k * n), Global("w", 0, 2 * n, k, 2 * n), NZ_ROWS),
-        LoadData(
-            *(Local("l0a", 0, FLOAT16, 32 * 32), Local("l1", 0, FLOAT16, 32 * 32)),
+        isa.LoadNd2Nz(
+            isa.Local("l1", 0, FLOAT16, rows * k), isa.Global("x", 0, 2 * k, rows, 2 * k), NZ_ROWS
+        ),
+        isa.LoadNd2Nz(
+            isa.Local("l1", l1_b, FLOAT16, k * n), isa.Global("w", 0, 2 * n, k, 2 * n), NZ_ROWS
+        ),
+        isa.LoadData(
+            *(isa.Local("l0a", 0, FLOAT16, 32 * 32), isa.Local("l1", 0, FLOAT16, 32 * 32)),
             *(NZ_ROWS, 0, 0, m, k),
         ),
-        LoadData(
-            *(Local("l0b", 0, FLOAT16, 32 * 32), Local("l1", l1_b, FLOAT16, 32 * 32)),
+        isa.LoadData(
+            *(isa.Local("l0b", 0, FLOAT16, 32 * 32), isa.Local("l1", l1_b, FLOAT16, 32 * 32)),
             *(NZ_ROWS, 0, 0, k, n, True),
         ),
-        Mmad(
-            *(Local("l0c", 0, FLOAT32, 32 * 32), Local("l0a", 0, FLOAT16, 32 * 32)),
-            *(Local("l0b", 0, FLOAT16, 32 * 32), m, n, k),
+        isa.Mmad(
+            *(isa.Local("l0c", 0, FLOAT32, 32 * 32), isa.Local("l0a", 0, FLOAT16, 32 * 32)),
+            *(isa.Local("l0b", 0, FLOAT16, 32 * 32), m, n, k),
         ),
     )
 
 
-def out(m: int, n: int = N) -> Fixpipe:
-    where = Global("y", 0, 4 * n, m, 4 * n)
-    return Fixpipe(where, Local("l0c", 0, FLOAT32, 32 * 32), m, n, 32, FLOAT32)
+def out(m: int, n: int = N) -> isa.Fixpipe:
+    where = isa.Global("y", 0, 4 * n, m, 4 * n)
+    return isa.Fixpipe(where, isa.Local("l0c", 0, FLOAT32, 32 * 32), m, n, 32, FLOAT32)
 
 
 @pytest.mark.parametrize("m", [17, 20, 32])
@@ -365,51 +320,59 @@ def test_rows_that_nobody_loaded_leave_their_mark() -> None:
 
 def test_a_sum_that_goes_on_goes_on_from_something() -> None:
     *loads, mmad = product(32)
-    on = Mmad(mmad.dst, mmad.a, mmad.b, 32, 32, 32, "accumulate")
+    on = isa.Mmad(mmad.dst, mmad.a, mmad.b, 32, 32, 32, "accumulate")
     check(*loads, mmad, on, out(32), kind="aic")
     leaves("l0c[0:4096]", *loads, on, out(32), kind="aic")
 
 
 def test_biases_and_scales_come_from_somewhere() -> None:
     *loads, mmad = product(32)
-    table = Local("bt", 0, FLOAT32, 32)
-    bias = Mmad(mmad.dst, mmad.a, mmad.b, 32, 32, 32, "bias", table)
-    row = Load(Local("l1", 65536, UINT8, 128), Global("x", 0, 128))
-    take = LoadTable(table, Local("l1", 65536, FLOAT32, 32))
+    table = isa.Local("bt", 0, FLOAT32, 32)
+    bias = isa.Mmad(mmad.dst, mmad.a, mmad.b, 32, 32, 32, "bias", table)
+    row = isa.Load(isa.Local("l1", 65536, UINT8, 128), isa.Global("x", 0, 128))
+    take = isa.LoadTable(table, isa.Local("l1", 65536, FLOAT32, 32))
     check(*loads, row, take, bias, out(32), kind="aic")
     leaves("bt[0:128]", *loads, row, bias, out(32), kind="aic")
     leaves("l1[65536:65664]", *loads, take, bias, out(32), kind="aic")
-    scales = Local("fb", 0, UINT64, 32)
-    sums = Local("l0c", 0, INT32, 1024)
-    where = Global("y", 0, 64, 32, 64)
-    scaled = Fixpipe(where, sums, 32, 32, 32, FLOAT16, "deqf16", scales)
+    scales = isa.Local("fb", 0, UINT64, 32)
+    sums = isa.Local("l0c", 0, INT32, 1024)
+    where = isa.Global("y", 0, 64, 32, 64)
+    scaled = isa.Fixpipe(where, sums, 32, 32, 32, FLOAT16, "deqf16", scales)
     leaves("fb[0:256]", *loads, mmad, scaled, kind="aic")
 
 
 def test_what_the_fixpipe_puts_into_l1_may_be_read_there() -> None:
-    back = Local("l1", 32768, FLOAT16, 32 * 32)
-    to_l1 = Fixpipe(back, Local("l0c", 0, FLOAT32, 1024), 20, 32, 32, FLOAT16, "cast", dst_rows=32)
-    again = LoadData(Local("l0a", 0, FLOAT16, 1024), back, 32, 0, 0, 20, 32)
+    back = isa.Local("l1", 32768, FLOAT16, 32 * 32)
+    to_l1 = isa.Fixpipe(
+        back, isa.Local("l0c", 0, FLOAT32, 1024), 20, 32, 32, FLOAT16, "cast", dst_rows=32
+    )
+    again = isa.LoadData(isa.Local("l0a", 0, FLOAT16, 1024), back, 32, 0, 0, 20, 32)
     *_, mmad = product(20)
     check(*product(20), to_l1, again, mmad, out(20), kind="aic")
     leaves("l1[32768:34816]", *product(20), again, mmad, out(20), kind="aic")
 
 
 def test_sums_of_a_coupled_core_go_through_the_unified_buffer() -> None:
-    src = Local("l0c", 0, FLOAT32, 16 * 32)
+    src = isa.Local("l0c", 0, FLOAT32, 16 * 32)
     row = load(0, 128)
-    spread = BroadcastToL0c(src, ub(0, 32), 16)
-    copy = CopyL0c(ub(1024, 512), src, rows=16)
+    spread = isa.BroadcastToL0c(src, ub(0, 32), 16)
+    copy = isa.CopyL0c(ub(1024, 512), src, rows=16)
     words: dict[str, Any] = {"kind": "ai_core", "spec": P3}
     check(row, spread, copy, store(1024, 2048), **words)
     leaves("l0c[0:2048]", row, copy, store(1024, 2048), **words)
     leaves("ub[64:128]", load(0, 64), spread, copy, store(1024, 2048), **words)
     check(load(0, 64), spread, copy, store(1024, 1024), **words)
-    to_l1 = CopyToL1(Local("l1", 0, UINT8, 64), ub(0, 64, UINT8), 32, 2, 64, 32)
-    a = LoadData(Local("l0a", 0, FLOAT16, 256), Local("l1", 0, FLOAT16, 256), 16, 0, 0, 2, 16)
-    b = LoadData(Local("l0b", 0, FLOAT16, 256), Local("l1", 0, FLOAT16, 256), 16, 0, 0, 2, 16)
-    mmad = Mmad(src, Local("l0a", 0, FLOAT16, 256), Local("l0b", 0, FLOAT16, 256), 2, 2, 16)
-    get = (CopyL0c(ub(1024, 256), Local("l0c", 0, FLOAT32, 256), rows=16), store(1024, 8))
+    to_l1 = isa.CopyToL1(isa.Local("l1", 0, UINT8, 64), ub(0, 64, UINT8), 32, 2, 64, 32)
+    a = isa.LoadData(
+        isa.Local("l0a", 0, FLOAT16, 256), isa.Local("l1", 0, FLOAT16, 256), 16, 0, 0, 2, 16
+    )
+    b = isa.LoadData(
+        isa.Local("l0b", 0, FLOAT16, 256), isa.Local("l1", 0, FLOAT16, 256), 16, 0, 0, 2, 16
+    )
+    mmad = isa.Mmad(
+        src, isa.Local("l0a", 0, FLOAT16, 256), isa.Local("l0b", 0, FLOAT16, 256), 2, 2, 16
+    )
+    get = (isa.CopyL0c(ub(1024, 256), isa.Local("l0c", 0, FLOAT32, 256), rows=16), store(1024, 8))
     check(load(0, 32), load(64, 32), to_l1, a, b, mmad, *get, **words)
     leaves("ub[64:96]", load(0, 32), to_l1, a, b, mmad, *get, **words)
 
@@ -427,9 +390,7 @@ def outputs_of(seed: int, pattern: int, monkeypatch: pytest.MonkeyPatch) -> byte
     return data["y"][: TENSORS["y"]].tobytes()
 
 
-def test_outputs_of_programs_that_pass_do_not_depend_on_what_buffers_held(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_outputs_do_not_depend_on_what_buffers_held(monkeypatch: pytest.MonkeyPatch) -> None:
     passed = differ = 0
     for seed in range(240):
         blocks = random_program(seed).blocks
@@ -452,13 +413,13 @@ def test_outputs_of_programs_that_pass_do_not_depend_on_what_buffers_held(
     assert differ > 5
 
 
-def _place(op: MicroOp) -> Global | None:
-    return op.src if isinstance(op, Load) else op.dst if isinstance(op, Store) else None
+def _place(op: isa.MicroOp) -> isa.Global | None:
+    return op.src if isinstance(op, isa.Load) else op.dst if isinstance(op, isa.Store) else None
 
 
 def test_a_whole_chip_is_checked_block_by_block() -> None:
-    good = Program("kernel", (load(0, 64), Barrier(), store(0, 64)))
-    bad = Program("kernel", (load(0, 32), Barrier(), store(0, 64)))
+    good = Program("kernel", (load(0, 64), isa.Barrier(), store(0, 64)))
+    bad = Program("kernel", (load(0, 32), isa.Barrier(), store(0, 64)))
     bound = [{"x": Binding("x"), "y": Binding("y", 64 * core)} for core in range(2)]
     blocks = Block(0, "aiv", good, bound[0]), Block(1, "aiv", bad, bound[1])
     chip.verify(blocks, A2)

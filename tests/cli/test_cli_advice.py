@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 from browser import CHROMIUM, MISSING, Browser
+from commands import npusim_says
 from matplotlib.axes import Axes
 from records import written
-from typer.testing import CliRunner
 
 import npusim
 from npusim import TensorSpec
-from npusim.cli import app
 from npusim.data.files import FileError
 
 RAGGED = (
@@ -22,21 +21,14 @@ RAGGED = (
 )
 
 
-def says(*words: object) -> tuple[int, str, str]:
-    result = CliRunner().invoke(app, [str(word) for word in words], prog_name="npusim")
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result.exit_code, result.stdout, result.stderr
-
-
 def ragged() -> npusim.Run:
     x1, x2 = TensorSpec((16, 512), "float16"), TensorSpec((512, 513), "float16")
     return npusim.run("matmul", x1, x2, device="ascend910b2")
 
 
 def test_advice_comes_after_the_summary() -> None:
-    _, plain, _ = says(*RAGGED)
-    code, told, error = says(*RAGGED, "--advice")
+    _, plain, _ = npusim_says(*RAGGED)
+    code, told, error = npusim_says(*RAGGED, "--advice")
     assert (code, error) == (0, "")
     assert told.startswith(plain)
     lines = told.removeprefix(plain).strip().splitlines()
@@ -53,7 +45,7 @@ def test_advice_comes_after_the_summary() -> None:
 
 def test_what_does_not_gain_is_said_in_a_line() -> None:
     """A row that fits: nothing to change, and the launch is all that counts."""
-    _, told, _ = says(
+    _, told, _ = npusim_says(
         *("run", "npu_rms_norm", "-d", "ascend910b2", "--advice"),
         *("-i", "x=spec:50x8192:float16", "-i", "gamma=spec:8192:float16"),
     )
@@ -61,8 +53,8 @@ def test_what_does_not_gain_is_said_in_a_line() -> None:
     assert own.startswith("   Nothing that was tried gains.\nwhat if  launch and completion take ")
 
 
-def test_the_critical_path_is_printed_in_tables() -> None:
-    code, told, error = says(*RAGGED, "--critical-path")
+def test_the_critical_path_is_told_in_tables() -> None:
+    code, told, error = npusim_says(*RAGGED, "--critical-path")
     assert (code, error) == (0, "")
     path = ragged().critical_path()
     first = path.parts[0]
@@ -76,23 +68,34 @@ def test_the_critical_path_is_printed_in_tables() -> None:
         assert heading in told
 
 
-def test_json_has_both_when_asked() -> None:
-    _, text, _ = says(*RAGGED, "--json", "--advice", "--critical-path")
+def test_the_trials_are_printed_with_what_each_gained() -> None:
+    code, printed, error = npusim_says(*RAGGED, "--prove")
+    assert (code, error) == (0, "")
+    listed = printed.partition("a twentieth faster")[2]
+    for trial in ragged().trials:
+        assert f"{trial.time_us:.2f}" in listed
+    assert "launch.base_us" in listed
+
+
+def test_json_has_all_when_asked() -> None:
+    _, text, _ = npusim_says(*RAGGED, "--json", "--advice", "--critical-path", "--prove")
     found = json.loads(text)
     run = ragged()
     assert [each["change"] for each in found["advice"]] == [each.change for each in run.advice()]
     assert found["critical_path"] == json.loads(json.dumps(run.critical_path().to_json()))
-    assert {"advice", "critical_path"}.isdisjoint(json.loads(says(*RAGGED, "--json")[1]))
+    assert [row["settings"] for row in found["trials"]] == [each.settings for each in run.trials]
+    plain = json.loads(npusim_says(*RAGGED, "--json")[1])
+    assert {"advice", "critical_path", "trials"}.isdisjoint(plain)
     empty = ("run", "npu_quantize", "-d", "ascend910b2", "-a", "dtype=qint8")
     inputs = "-i", "input=spec:0x512:float16", "-i", "scales=spec:1:float32"
-    _, text, _ = says(*empty, *inputs, "--json", "--advice", "--critical-path")
+    _, text, _ = npusim_says(*empty, *inputs, "--json", "--advice", "--critical-path", "--prove")
     found = json.loads(text)
-    assert (found["advice"], found["critical_path"]) == ([], None)
+    assert (found["advice"], found["critical_path"], found["trials"]) == ([], None, [])
 
 
-@pytest.mark.parametrize("option", ["--advice", "--critical-path"])
-def test_without_times_there_is_neither(option: str) -> None:
-    assert says(*RAGGED, "--no-timing", option) == (
+@pytest.mark.parametrize("option", ["--advice", "--critical-path", "--prove"])
+def test_without_times_there_is_none(option: str) -> None:
+    assert npusim_says(*RAGGED, "--no-timing", option) == (
         *(2, ""),
         f"npusim: run: {option} must come with times, which it is about; leave --no-timing out\n",
     )
@@ -104,7 +107,7 @@ def test_without_times_there_is_neither(option: str) -> None:
 def test_a_page_begins_with_advice(tmp_path: Path) -> None:
     out = written(tmp_path / "run")
     for more, is_there in ((), True), (("--advice",), True), (("--no-advice",), False):
-        assert says("report", out, "-o", tmp_path / "page.html", "--force", *more)[0] == 0
+        assert npusim_says("report", out, "-o", tmp_path / "page.html", "--force", *more)[0] == 0
         text = (tmp_path / "page.html").read_text()
         assert ('<section id="advice"><h2>What to change</h2>' in text) == is_there
         assert text.index("<section") == text.index(
@@ -114,7 +117,7 @@ def test_a_page_begins_with_advice(tmp_path: Path) -> None:
 
 def test_advice_is_for_pages(tmp_path: Path) -> None:
     out = written(tmp_path / "run")
-    assert says("report", out, "--advice", "--format", "png", "-o", tmp_path / "p") == (
+    assert npusim_says("report", out, "--advice", "--format", "png", "-o", tmp_path / "p") == (
         *(2, ""),
         "npusim: report: --advice must come with a page, which it is for; leave --format png out\n",
     )
@@ -123,8 +126,8 @@ def test_advice_is_for_pages(tmp_path: Path) -> None:
 def test_a_run_writes_the_page_that_its_folder_gives(tmp_path: Path) -> None:
     own = ragged().report(tmp_path / "own.html")
     assert own == tmp_path / "own.html"
-    assert says(*RAGGED, "-o", tmp_path / "run")[0] == 0
-    assert says("report", tmp_path / "run", "-o", tmp_path / "page.html")[0] == 0
+    assert npusim_says(*RAGGED, "-o", tmp_path / "run")[0] == 0
+    assert npusim_says("report", tmp_path / "run", "-o", tmp_path / "page.html")[0] == 0
     assert own.read_text() == (tmp_path / "page.html").read_text()
     with pytest.raises(FileError) as raised:
         ragged().report(own)

@@ -10,7 +10,6 @@ import pytest
 from commands import npusim_says, refused
 
 from npusim import ops
-from npusim.explain.scales import decode
 
 # ---- decode-scale ----
 
@@ -31,7 +30,7 @@ def test_a_word_is_taken_apart() -> None:
     assert npusim_says("decode-scale", "70369809530880") == answer
 
 
-def test_bits_that_are_not_read_are_reported() -> None:
+def test_bits_that_are_not_read_are_told() -> None:
     _, out, _ = npusim_says("decode-scale", "0x8000_0000_3F80_0001")
     assert "bit 46         0: 8-bit results are unsigned\n" in out
     assert (
@@ -81,23 +80,6 @@ def test_scale_and_offset_are_packed() -> None:
 )  # fmt: skip
 def test_wrong_words_are_refused(words: tuple[str, ...], message: str) -> None:
     refused(2, f"decode-scale: {message}", "decode-scale", *(words or ("--json",)))
-
-
-def test_numbers_that_do_not_fit_are_refused() -> None:
-    refused(
-        1,
-        "decode-scale: a word must fit into 64 bits, not be 18446744073709551616; check it",
-        *("decode-scale", str(2**64)),
-    )
-    with pytest.raises(ValueError, match=r"^decode-scale: a word must fit into 64 bits, not have "
-                                         r"16610; check it$"):  # fmt: skip
-        decode(10**5000)
-    refused(
-        1,
-        "decode-scale: round_mode must be 0 or 1, not 2; 0 cuts the scale's low bits off, "
-        "1 rounds them",
-        *("decode-scale", "-e", "1", "--round-mode", "2"),
-    )
 
 
 # ---- compare ----
@@ -153,11 +135,7 @@ def test_the_rest_of_many_is_counted() -> None:
     assert out.endswith("and 29 more\n")
 
 
-def test_bfloat16_and_int4_are_named() -> None:
-    _, out, _ = npusim_says("compare", "ones:2:bfloat16", "full:2:bfloat16:value=1.0078125")
-    assert "max ulps                   1\n" in out
-    _, out, _ = npusim_says("compare", "full:2x2:int4:value=-8", "full:2x2:int4:value=7")
-    assert "max ulps                   15\n" in out
+def test_two_types_have_no_ulps() -> None:
     _, out, _ = npusim_says("compare", "ones:2:float16", "ones:2")
     assert "arrays                     float16 and float32 (2,): 0 of 2 differ\n" in out
     assert "undefined for two types" in out
@@ -168,11 +146,6 @@ def test_both_sides_need_values(files: tuple[str, str]) -> None:
         2,
         "compare: both sides must have values, not spec:2x2; name a file",
         *("compare", files[0], "spec:2x2"),
-    )
-    refused(
-        1,
-        "compare: arrays must have the same shape, not (2, 2) and (3,); reshape one",
-        *("compare", files[0], "ones:3"),
     )
 
 
@@ -231,34 +204,12 @@ def test_an_explanation_as_json() -> None:
     assert found["call"]["outputs"]["output"]["shape"] == [4, 64]
 
 
-def test_what_is_missing_is_named() -> None:
+def test_what_is_missing_is_told_in_its_own_name() -> None:
     refused(
         2,
         "explain: scales of npu_quantize must be given; add for example -i scales=randn:8x16",
         *("explain", "npu_quantize", "-i", "input=spec:8x64"),
     )
-
-
-def test_an_operator_must_exist() -> None:
-    code, out, err = npusim_says("explain", "npu_quantise")
-    assert (code, out) == (2, "")
-    assert err.endswith("not 'npu_quantise'; did you mean npu_quantize?\n")
-
-
-INT4_CALL = (
-    *("explain", "npu_weight_quant_batchmatmul", "-i", "x=spec:16x4096:float16"),
-    *("-i", "antiquant_scale=spec:1024:float16", "-i"),
-)
-
-
-def test_int4_is_led_to_the_form_in_which_it_is_taken() -> None:
-    code, out, _ = npusim_says(*INT4_CALL, "weight=spec:4096x1024:int4")
-    told = " ".join(out.split())
-    assert code == 0
-    assert "pass them packed, eight to an int32, as (4096, 128)" in told
-    code, out, _ = npusim_says(*INT4_CALL, "weight=spec:4096x128:int32")
-    assert code == 0
-    assert "template" in out.split()
 
 
 def test_a_custom_kernel_is_run_and_not_explained(tmp_path: Path) -> None:

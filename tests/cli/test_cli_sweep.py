@@ -164,9 +164,7 @@ def written_out(*words: str) -> tuple[dict[str, tuple[object, ...]], list[str]]:
         (["1x2", "2x1"], {"x": ("1x2", "2x1")}),
     ],
 )
-def test_words_that_a_shell_made_vary_as_the_braces_did(
-    words: list[str], variables: dict[str, tuple[object, ...]]
-) -> None:
+def test_words_of_a_shell_vary(words: list[str], variables: dict[str, tuple[object, ...]]) -> None:
     assert written_out(*words) == (variables, words)
 
 
@@ -313,17 +311,6 @@ def test_a_folder_has_the_csv_the_json_and_the_picture(tmp_path: Path) -> None:
     assert entries(tmp_path) == ["out"]
 
 
-def test_a_folder_of_others_is_left_as_it_is(tmp_path: Path) -> None:
-    (tmp_path / "sweep.json").write_text("{}")
-    code, out, err = npusim_says(*QUANTIZE, "-o", str(tmp_path), "--force")
-    assert (code, out) == (1, "")
-    assert err == (
-        f"npusim: sweep: the folder {tmp_path} must be one that this version of npusim has written "
-        f"to be replaced, but its sweep.json does not say so; name another, or remove it yourself\n"
-    )
-    assert entries(tmp_path) == ["sweep.json"]
-
-
 AT_ONCE = """
 from npusim.cli import main
 from npusim.sweeps import playing
@@ -337,7 +324,7 @@ main()
 @pytest.mark.parametrize(
     ("number", "jobs"), [(signal.SIGINT, "2"), (signal.SIGTERM, "1"), (signal.SIGKILL, "2")]
 )
-def test_an_interrupted_sweep_goes_on(tmp_path: Path, number: signal.Signals, jobs: str) -> None:
+def test_sweeps_are_resumed(tmp_path: Path, number: signal.Signals, jobs: str) -> None:
     words = (*OP, "-d", "A2", *REST, "-i", "input=spec:{1..80}x256:float16", "-o", "out")
     partial = tmp_path / "out.partial"
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
@@ -365,19 +352,6 @@ def test_an_interrupted_sweep_goes_on(tmp_path: Path, number: signal.Signals, jo
     assert "wrote sweep.json" in again.stdout
     plain = npusim_says(*words[:-2], "-f", "csv", "-j", "1").out
     assert (tmp_path / "out" / "sweep.csv").read_text() == plain
-
-
-def test_the_file_of_another_sweep_is_left_as_it_is(tmp_path: Path) -> None:
-    partial = tmp_path / "out.partial"
-    partial.write_text("mine\n")
-    code, out, err = npusim_says(*QUANTIZE, "-o", str(tmp_path / "out"), "--force")
-    assert (code, out) == (1, "")
-    assert err == (
-        f"npusim: sweep: {partial} must be what an interrupted sweep has left, but is something "
-        f"else; move it away, or name another folder\n"
-    )
-    assert partial.read_text() == "mine\n"
-    assert entries(tmp_path) == ["out.partial"]
 
 
 # ---- messages ----

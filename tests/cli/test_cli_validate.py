@@ -54,9 +54,7 @@ def test_families_are_a_table(csv: Path) -> None:
     assert npusim_says("validate", str(csv), "-j", "1") == (0, TABLE, "")
 
 
-def test_a_long_one_says_how_far_it_is_where_no_terminal_is(
-    csv: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_progress_without_a_terminal(csv: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def slow(row: Row) -> tuple[Kernel, ...]:
         sleep(0.2)
         return (Kernel(float(row.m or 0)),)
@@ -90,9 +88,7 @@ def test_only_rows_of_the_families_asked_for_are_timed(csv: Path) -> None:
     assert [row["id"] for row in json.loads(out)["rows"]] == ["q1", "q2", "e1"]
 
 
-def test_of_the_shipped_rows_a_sample_is_taken_unless_all_are_asked_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_sample_is_taken_unless_all_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     words = "validate", "-f", "cast_a3", "-j", "1"
     monkeypatch.setattr("npusim.validation.samples.MOST_ROWS", 2)
     found = json.loads(npusim_says(*words, "--json").out)
@@ -132,39 +128,18 @@ def test_without_times_there_are_no_pictures(csv: Path, tmp_path: Path) -> None:
     assert [path.name for path in out.iterdir()] == ["validation.json"]
 
 
-def test_a_folder_that_holds_something_is_left_alone(csv: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    out.mkdir()
-    (out / "run.json").write_text("{}")
-    words = "validate", str(csv), "-o", str(out)
-    refused(
-        1,
-        f"validate: the folder {out} must be new or empty, but holds run.json; "
-        f"name another, or add --force to replace an earlier run",
-        *words,
-    )
-    refused(
-        1,
-        f"validate: the folder {out} must hold a validation.json to be replaced, but holds "
-        f"run.json; name another",
-        *(*words, "--force"),
-    )
-
-
-def test_a_family_that_is_not_there_is_refused(csv: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "remedy"), [("statik", "did you mean static?"), ("x", "use one of these")]
+)
+def test_a_family_that_is_not_there_is_refused(csv: Path, name: str, remedy: str) -> None:
     refused(
         2,
-        "validate: --family must be one of static, elementwise, not 'statik'; did you mean static?",
-        *("validate", str(csv), "--family", "statik"),
-    )
-    refused(
-        2,
-        "validate: --family must be one of static, elementwise, not 'x'; use one of these",
-        *("validate", str(csv), "--family", "x"),
+        f"validate: --family must be one of static, elementwise, not {name!r}; {remedy}",
+        *("validate", str(csv), "--family", name),
     )
 
 
-def test_a_file_that_is_wrong_is_refused(tmp_path: Path) -> None:
+def test_wrong_files_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     path.write_text(FILE.replace("2.5", "soon"))
     refused(

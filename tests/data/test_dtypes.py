@@ -40,9 +40,6 @@ MODES: tuple[RoundMode, ...] = get_args(RoundMode)
 OVERFLOWS: tuple[Overflow, ...] = get_args(Overflow)
 
 by_mode = pytest.mark.parametrize("mode", MODES)
-by_overflow = pytest.mark.parametrize("overflow", OVERFLOWS)
-
-
 # ---- the second definition: sign, integer significand, power of two ----
 
 
@@ -164,9 +161,7 @@ by_half = pytest.mark.parametrize("src", [FLOAT16, BFLOAT16], ids=str)
 @pytest.mark.sample(5)
 @by_half
 @by_mode
-def test_every_half_becomes_the_same_integers_as_by_the_second_definition(
-    src: DType, mode: RoundMode
-) -> None:
+def test_every_half_becomes_the_same_integers(src: DType, mode: RoundMode) -> None:
     wide = [to_integer(number, INT32, mode) for number in all_numbers(src)]
     for dst, (low, high) in RANGES.items():
         expected = np.clip(wide, low, high)
@@ -287,9 +282,7 @@ def test_float32_to_float32_without_rounding_keeps_every_bit() -> None:
 
 
 @given(st.integers(0, 2**32 - 1), st.sampled_from(MODES), st.sampled_from(OVERFLOWS))
-def test_any_float32_alone_follows_the_second_definition(
-    pattern: int, mode: RoundMode, overflow: Overflow
-) -> None:
+def test_any_float32_alone_is_the_same(pattern: int, mode: RoundMode, overflow: Overflow) -> None:
     value, number = np.uint32([pattern]).view(np.float32), decode(pattern, FORMATS[FLOAT32])
     for dst in RANGES:
         assert cast(value, dst, mode, overflow).tolist() == [to_integer(number, dst, mode)]
@@ -377,12 +370,6 @@ def test_boundaries_of_the_vendors_tables(subtests: pytest.Subtests) -> None:
             assert found.astype(np.float64).tolist() == [expected]
 
 
-def test_saturating_overflow_gives_the_largest_half_and_no_nan() -> None:
-    values = np.float32([INF, -INF, NAN, 65520, -1e30])
-    assert cast(values, FLOAT16, "rint", "saturate").tolist() == [65504, -65504, 0, 65504, -65504]
-    assert cast(np.int32([2**31 - 1]), FLOAT16, "none", "saturate").tolist() == [65504]
-
-
 @pytest.mark.parametrize(
     ("mode", "expected"),
     [
@@ -401,14 +388,6 @@ def test_ties_by_mode(mode: RoundMode, expected: list[int]) -> None:
     assert cast(np.float32(ties), INT32, mode).tolist() == expected
 
 
-def test_odd_rounding_keeps_what_is_exact_and_marks_what_is_not() -> None:
-    step = 2.0**-10
-    values = np.float32([1, 1 + step / 1024, 1 + step, 1 + 1.5 * step, 1 + 2 * step])
-    expected = [1, 1 + step, 1 + step, 1 + step, 1 + 2 * step]
-    assert cast(values, FLOAT16, "odd").tolist() == expected
-    assert cast(-values, FLOAT16, "odd").tolist() == [-value for value in expected]
-
-
 # ---- the fast ways ----
 
 
@@ -425,7 +404,7 @@ def test_fast_float32_to_int32_is_the_definition(
 
 
 @pytest.mark.parametrize("dst", [FLOAT16, FLOAT32], ids=str)
-def test_fast_int32_to_float_is_the_definition(
+def test_fast_int32_to_float(
     dst: DType, rng: np.random.Generator, subtests: pytest.Subtests
 ) -> None:
     for edge in [0, 2048, -2048, 2049, -2049, 2**31 - 1, -(2**31)]:
@@ -442,12 +421,6 @@ def test_casts_keep_the_shape_of_views_and_of_nothing() -> None:
     assert cast(table[::2, ::3], INT8).tolist() == [[0, 3], [12, 15]]
     for src in (FLOAT32, FLOAT16, INT32):
         assert cast(np.empty((0, 3), src.numpy), FLOAT16).shape == (0, 3)
-
-
-def test_a_signalling_nan_is_a_nan_like_any_other() -> None:
-    values = np.uint32([0x7F800001, 0xFF800001]).view(np.float32)
-    assert cast(values, INT32).tolist() == [0, 0]
-    assert np.isnan(cast(values, FLOAT16)).all()
 
 
 def test_an_unknown_mode_is_refused() -> None:

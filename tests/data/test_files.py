@@ -78,7 +78,7 @@ def test_a_new_file_is_like_any_other(tmp_path: Path) -> None:
     assert names(path.parent) == ["file"]
 
 
-def test_a_file_is_replaced_only_when_asked(tmp_path: Path) -> None:
+def test_a_file_is_replaced_only_when_told(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("old")
     there = "must be a new file, but there is one; name another, or add --force to replace it"
@@ -130,9 +130,7 @@ def test_a_file_cannot_lie_below_a_file(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_full_disk_is_reported_and_leaves_nothing(
-    error: OSError, why: str, tmp_path: Path
-) -> None:
+def test_a_full_disk_is_told_and_leaves_nothing(error: OSError, why: str, tmp_path: Path) -> None:
     def full(new: Path) -> None:
         new.write_text("half")
         raise error
@@ -146,23 +144,8 @@ def test_a_full_disk_is_reported_and_leaves_nothing(
     assert names(tmp_path) == []
 
 
-def test_a_file_that_comes_while_another_is_made_stays(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-
-    def fill(new: Path) -> None:
-        new.write_text("new")
-        path.write_text("old")
-
-    with pytest.raises(FileError, match=r"must be a new file, but there is one"):
-        files.write(path, fill, "test")
-    assert path.read_text() == "old"
-    assert names(tmp_path) == ["file"]
-
-
 @pytest.mark.parametrize("has_links", [True, False])
-def test_of_two_that_pass_the_look_one_writes(
-    has_links: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_of_two_wins(has_links: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_links(*_: object) -> None:
         raise OSError(1, "Operation not permitted")
 
@@ -288,7 +271,7 @@ def test_a_signal_within_two_of_them_unwinds_both(tmp_path: Path) -> None:
     assert names(tmp_path) == []
 
 
-def test_ctrl_c_is_reported_as_ever(tmp_path: Path) -> None:
+def test_whoever_presses_ctrl_c_is_told_as_ever(tmp_path: Path) -> None:
     def fill(_: Path) -> None:
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(20)

@@ -79,9 +79,7 @@ def sizes(block: int) -> list[int]:
 
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=list(LAYOUTS))
 @pytest.mark.parametrize("width", WIDTHS.values())
-def test_offsets_say_where_elements_lie_and_everything_else_is_zero(
-    layout: Layout, width: int
-) -> None:
+def test_offsets_say_where_elements_lie(layout: Layout, width: int) -> None:
     fractal = (FRACTAL_ROWS, width) if layout is not ZN else (width, FRACTAL_ROWS)
     for rows, columns in itertools.product(sizes(fractal[0]), sizes(fractal[1])):
         matrix = np.arange(1, rows * columns + 1).reshape(rows, columns)

@@ -248,9 +248,7 @@ def test_a_line_and_a_colour_mark_where_the_next_fractal_begins(name: str) -> No
         (100, None, [*range(16)]),
     ],
 )
-def test_rows_and_columns_that_a_table_shows(
-    extent: int, fractal: int | None, shown: list[int]
-) -> None:
+def test_rows_and_columns_of_a_table(extent: int, fractal: int | None, shown: list[int]) -> None:
     assert list(shown_of(extent, fractal)) == shown
 
 

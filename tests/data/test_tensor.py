@@ -67,9 +67,7 @@ def test_the_transpose_of_a_spec_is_the_same_memory() -> None:
 @pytest.mark.parametrize("layout", ["ND", "FRACTAL_NZ"])
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_a_tensor_holds_the_numbers_that_it_was_made_of(
-    shape: tuple[int, ...], transposed: bool, layout: str
-) -> None:
+def test_a_tensor_holds_its_array(shape: tuple[int, ...], transposed: bool, layout: str) -> None:
     array = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
     tensor = Tensor.of(array, layout, transposed)
     assert tensor.spec == TensorSpec(shape, "float32", layout, transposed)

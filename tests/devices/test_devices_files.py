@@ -148,11 +148,3 @@ def test_a_chain_of_files_has_an_end(links: int, tmp_path: Path) -> None:
     )
     with pytest.raises(devices.DeviceError, match=f"^{re.escape(message)}$"):
         devices.load(tmp_path / "0.toml")
-
-
-def test_a_file_does_not_extend_itself(file: Path) -> None:
-    file.write_text('extends = "./chip.toml"\nname = "mine"', encoding="utf-8")
-    assert refusal(file) == (
-        "devices: chip.toml: extends: must not lead back, but chip.toml -> chip.toml; "
-        "take the line out of one of them"
-    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import tomllib
 from importlib.resources import files
 from pathlib import Path
@@ -34,6 +33,11 @@ MEANT = {
     "Atlas 800I A2 推理产品/A200I A2 Box 异构组件": "ascend910b4",
     "Atlas A3 训练系列产品 / Atlas A3 推理系列产品": "ascend910_9391",
     "Atlas A3 训练系列产品／Atlas A3 推理系列产品": "ascend910_9391",
+    "Atlas 300I Pro": "ascend310p3",
+    "ATLAS-800I_A2": "ascend910b4",
+    " Atlas 800I A2 ": "ascend910b4",
+    "Atlas 800T A3": "ascend910_9391",
+    "Atlas 800I A3": "ascend910_9391",
     "A2": "ascend910b2",
     "A3": "ascend910_9391",
     "310P": "ascend310p3",
@@ -89,7 +93,7 @@ def test_a_name_of_the_documents_and_of_the_market_is_a_chip(name: str) -> None:
     assert devices.load(name).name == MEANT[name]
 
 
-def test_what_counts_in_a_name_is_unique_in_every_file() -> None:
+def test_what_counts_in_a_name_is_its_own_in_every_file() -> None:
     """No chip has an alias that another has, nor the same twice; all of it has a source."""
     known: dict[str, str] = {}
     for name in devices.names():
@@ -155,9 +159,7 @@ def test_known_names_are_listed_with_their_aliases() -> None:
 CHILD = 'extends = "ascend910b2"\nname = "mine"\n'
 
 
-def test_a_slash_makes_a_path_only_where_there_is_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slash_makes_a_path_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     folder = tmp_path / "chips"
@@ -173,7 +175,7 @@ def test_a_slash_makes_a_path_only_where_there_is_one(
     assert refusal("~nobody-at-all/chip").startswith("devices: chip: must be a file that can be ")
 
 
-def test_a_file_extends_its_neighbour_and_a_list_of_products(tmp_path: Path) -> None:
+def test_a_file_extends_what_lies_beside_it_and_a_list_of_products(tmp_path: Path) -> None:
     (tmp_path / "chips").mkdir()
     (tmp_path / "chips" / "base").write_text(CHILD, encoding="utf-8")
     child = tmp_path / "child.toml"
@@ -198,18 +200,11 @@ def test_a_name_holds_nothing_that_a_page_picture_or_terminal_would_obey(tmp_pat
                 DeviceSpec.model_validate(spec | entry)
 
 
-def test_a_wrong_name_is_quoted_without_what_is_hidden_in_it(tmp_path: Path) -> None:
-    file = tmp_path / "chip.toml"
-    file.write_text('extends = "A2"\nname = "a\\u001b[31m$x$"\n', encoding="utf-8")
-    message = (
-        "devices: chip.toml: name: must be letters, digits, blanks and _ . + - ( ), 64 at most, "
-        "from a letter or a digit on, not 'a\\x1b[31m$x$'; rename it"
-    )
-    with pytest.raises(devices.DeviceError, match=f"^{re.escape(message)}$"):
-        devices.load(file)
-
-
 HIDDEN = {
+    'name = "a\\u001b[31m$x$"': (
+        "name: must be letters, digits, blanks and _ . + - ( ), 64 at most, from a letter or a "
+        "digit on, not 'a\\x1b[31m$x$'; rename it"
+    ),
     '"gm\\u001b[31m" = 5': "gm\\x1b[31m: must be one of extends, name, ",
     '[cores."a\\u001b"]': "cores.a\\x1b: must be one of ai_core, vector_core, aic, aiv, "
     "not a\\x1b; rename the table",
@@ -247,7 +242,7 @@ def test_no_escape_of_a_file_reaches_a_message(tmp_path: Path, subtests: pytest.
             assert str(caught.value).isprintable()
 
 
-def test_the_name_of_a_file_is_quoted_without_what_is_hidden_in_it(tmp_path: Path) -> None:
+def test_the_name_of_a_file_is_told_without_what_is_hidden_in_it(tmp_path: Path) -> None:
     file = tmp_path / "chip\x1b[31m.toml"
     file.write_text("speed = 2", encoding="utf-8")
     with pytest.raises(devices.DeviceError, match=r"^devices: chip\\x1b\[31m\.toml: ") as caught:

@@ -1,4 +1,4 @@
-"""How npusim refuses a device file that does not describe a device."""
+"""What a reader is told about a device file that does not describe a device."""
 
 from __future__ import annotations
 
@@ -187,13 +187,7 @@ def refuses(chip: Path, *lines: str) -> None:
         devices.load(chip)
 
 
-def brief(body: object) -> str:
-    return re.sub(r"\W+", " ", str(body)).strip()[:60]
-
-
-def test_a_wrong_entry_is_named_with_file_key_and_remedy(
-    chip: Path, subtests: pytest.Subtests
-) -> None:
+def test_wrong_entries_are_named(chip: Path, subtests: pytest.Subtests) -> None:
     for body in [*NUMBERS, *SOURCES, *SHAPES, *JOINT]:
         with subtests.test(body):
             chip.write_text(HEAD + body, encoding="utf-8")
@@ -232,12 +226,32 @@ def test_a_chip_that_extends_nothing_gives_everything_itself(chip: Path) -> None
     )
 
 
-def test_a_name_is_not_inherited(chip: Path) -> None:
-    chip.write_text('extends = "ascend910b2"', encoding="utf-8")
-    refuses(chip, "my_chip.toml: name: must be given; add it")
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('extends = "ascend910b2"', "name: must be given; add it"),
+        (
+            'extends = "ascend910b8"\nname = "my_chip"',
+            "extends: no device 'ascend910b8'; did you mean ascend910b4? "
+            f"known: {devices.listing()}; "
+            "a file of your own is given by its path, which ends in .toml",
+        ),
+        (
+            'extends = 5\nname = "my_chip"',
+            "extends: must be a string, not 5; put a name or a path there",
+        ),
+        (
+            'name = "my_chip"\narch =\n',
+            "must be TOML, but: Invalid value (at line 2, column 7); fix that place",
+        ),
+    ],
+)
+def test_a_file_needs_a_name_and_a_base(chip: Path, text: str, message: str) -> None:
+    chip.write_text(text, encoding="utf-8")
+    refuses(chip, f"my_chip.toml: {message}")
 
 
-def test_a_problem_of_a_base_is_reported_with_the_name_of_the_base(chip: Path) -> None:
+def test_a_problem_of_a_base_is_told_with_the_name_of_the_base(chip: Path) -> None:
     base = chip.with_name("base.toml")
     base.write_text(f"{HEAD}[l2]\nline_bytes = {NUMBER(0)}", encoding="utf-8")
     chip.write_text('extends = "./base.toml"\nname = "my_chip"', encoding="utf-8")
@@ -249,21 +263,6 @@ def test_a_problem_of_a_base_is_reported_with_the_name_of_the_base(chip: Path) -
 
 
 # ---- extends ----
-
-
-def test_an_unknown_base_lists_the_known_ones(chip: Path) -> None:
-    chip.write_text('extends = "ascend910b8"\nname = "my_chip"', encoding="utf-8")
-    refuses(
-        chip,
-        "my_chip.toml: extends: no device 'ascend910b8'; did you mean ascend910b4? "
-        f"known: {devices.listing()}; "
-        "a file of your own is given by its path, which ends in .toml",
-    )
-
-
-def test_a_base_is_named_by_a_string(chip: Path) -> None:
-    chip.write_text('extends = 5\nname = "my_chip"', encoding="utf-8")
-    refuses(chip, "my_chip.toml: extends: must be a string, not 5; put a name or a path there")
 
 
 def test_files_do_not_extend_each_other_in_a_circle(chip: Path) -> None:
@@ -279,7 +278,7 @@ def test_files_do_not_extend_each_other_in_a_circle(chip: Path) -> None:
 # ---- files ----
 
 
-def test_a_missing_file_is_reported_with_its_path(chip: Path) -> None:
+def test_a_missing_file_is_told_with_its_path(chip: Path) -> None:
     refuses(
         chip,
         "my_chip.toml: must be a file that can be read, but: No such file or directory; "
@@ -296,14 +295,6 @@ def test_a_folder_is_no_file(chip: Path) -> None:
     )
 
 
-def test_what_is_not_toml_is_reported_with_its_line(chip: Path) -> None:
-    chip.write_text('name = "my_chip"\narch =\n', encoding="utf-8")
-    refuses(
-        chip,
-        "my_chip.toml: must be TOML, but: Invalid value (at line 2, column 7); fix that place",
-    )
-
-
-def test_what_is_not_utf_8_is_reported_with_its_line(chip: Path) -> None:
+def test_what_is_not_utf_8_is_told_with_its_line(chip: Path) -> None:
     chip.write_bytes(b'name = "my_chip"\narch = "\xff"\n')
     refuses(chip, "my_chip.toml: line 2: must be UTF-8, not byte 0xff; save the file as UTF-8")

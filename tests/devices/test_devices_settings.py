@@ -63,10 +63,7 @@ def leaves(tree: object) -> list[object]:
 def test_a_changed_chip_says_that_it_is() -> None:
     found = changed(A2, {READ: "x2"})
     assert (found.name, found.aliases) == ("ascend910b2 (changed)", ())
-    assert found.sources[READ] == (
-        "set to x2 for a what-if, 1545120000000 before",
-        "assumed",
-    )
+    assert found.sources[READ] == ("set to x2 for a what-if, 1545120000000 before", "assumed")
     assert changed(found, {READ: "x2"}).name == found.name
     assert changed(A2, {}) is A2
     assert A2.gm.read_bytes_per_s == 1545.12e9

@@ -24,10 +24,7 @@ def test_measures_by_hand() -> None:
     assert found.relative_euclidean == pytest.approx(math.sqrt(2 / 22), rel=1e-15)
     # From 1 to 2 there are 2^23 steps of fp32, from 3 to 4 half as many.
     assert found.max_ulps == 2**23
-    assert found.worst == (
-        Mismatch((1, 0), 4.0, 3.0, 2**22),
-        Mismatch((1, 1), 1.0, 2.0, 2**23),
-    )
+    assert found.worst == (Mismatch((1, 0), 4.0, 3.0, 2**22), Mismatch((1, 1), 1.0, 2.0, 2**23))
 
 
 def test_equal_arrays_have_nothing_to_tell() -> None:

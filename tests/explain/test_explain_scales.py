@@ -51,9 +51,16 @@ def test_what_nobody_packs_shows() -> None:
     assert word.written_scale == 1 + 2**-23
 
 
-@pytest.mark.parametrize("word", [2**64, -(2**63) - 1])
-def test_a_word_has_64_bits(word: int) -> None:
-    message = f"decode-scale: a word must fit into 64 bits, not be {word}; check it"
+@pytest.mark.parametrize(
+    ("word", "came"),
+    [
+        (2**64, "be 18446744073709551616"),
+        (-(2**63) - 1, "be -9223372036854775809"),
+        pytest.param(10**5000, "have 16610", id="many digits"),
+    ],
+)
+def test_a_word_has_64_bits(word: int, came: str) -> None:
+    message = f"decode-scale: a word must fit into 64 bits, not {came}; check it"
     with pytest.raises(ValueError, match="^" + re.escape(message) + "$"):
         decode(word)
 

@@ -6,10 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from commands import entries, npusim_says, refused
 
 from npusim import exports
-from npusim.cli import app
 from npusim.trace.summary import WORDS
 
 CALL = (
@@ -18,16 +17,9 @@ CALL = (
 )
 
 
-def npusim_says(*words: str) -> tuple[int, str, str]:
-    result = CliRunner().invoke(app, [*CALL, *words], prog_name="npusim")
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result.exit_code, result.stdout, result.stderr
-
-
-def test_exports_stand_next_to_the_numbers(tmp_path: Path) -> None:
+def test_exports_stand_beside_the_numbers(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    code, said, err = npusim_says("-o", str(out), "--export", "perfetto,msprof")
+    code, said, err = npusim_says(*CALL, "-o", str(out), "--export", "perfetto,msprof")
 
     assert (code, err) == (0, "")
     assert said.endswith(
@@ -35,13 +27,13 @@ def test_exports_stand_next_to_the_numbers(tmp_path: Path) -> None:
         f"perfetto.json to {out}\n"
     )
     assert (out / "msprof" / "simulator" / "core0.veccore0" / "trace.json").exists()
-    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert entries(tmp_path) == ["out"]
 
 
 def test_force_replaces_them(tmp_path: Path) -> None:
-    npusim_says("-o", str(tmp_path / "out"), "--export", "perfetto,msprof")
+    npusim_says(*CALL, "-o", str(tmp_path / "out"), "--export", "perfetto,msprof")
     words = "--force", "--export", "perfetto", "--trace-time", "cycles"
-    assert npusim_says("-o", str(tmp_path / "out"), *words)[0] == 0
+    assert npusim_says(*CALL, "-o", str(tmp_path / "out"), *words)[0] == 0
 
     head = json.loads((tmp_path / "out" / "perfetto.json").read_text())
     assert head["otherData"] == {"time_unit": "1ns=1cycle"}
@@ -74,13 +66,15 @@ def test_what_makes_no_sense_is_refused(
     words: tuple[str, ...], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert npusim_says(*words) == (2, "", f"npusim: run: {message}\n")
-    assert list(tmp_path.iterdir()) == []
+    refused(2, f"run: {message}", *CALL, *words)
+    assert entries(tmp_path) == []
 
 
-def test_what_was_too_large_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_too_large_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exports.binary, "MAX_BYTES", 1)
-    code, said, err = npusim_says("-o", str(tmp_path / "out"), "--export", "msprof", "--json")
+    code, said, err = npusim_says(
+        *CALL, "-o", str(tmp_path / "out"), "--export", "msprof", "--json"
+    )
 
     assert code == 0
     assert json.loads(said)["op"] == "npu_quantize"
@@ -89,9 +83,9 @@ def test_what_was_too_large_is_reported(tmp_path: Path, monkeypatch: pytest.Monk
     )
 
 
-def test_a_summary_is_reported(tmp_path: Path) -> None:
+def test_a_summary_is_told(tmp_path: Path) -> None:
     words = "-o", str(tmp_path / "out"), "--export", "perfetto", "--level", "summary"
-    code, _, err = npusim_says(*words)
+    code, _, err = npusim_says(*CALL, *words)
 
     assert code == 0
     assert err == f"npusim: exported timelines are {WORDS}; --level full writes all\n"

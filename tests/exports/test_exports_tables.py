@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import npusim
-from npusim import Tensor, TensorSpec, devices, exports
+from npusim import Tensor, TensorSpec, devices, exports, isa
 from npusim.data.dtypes import FLOAT16, FLOAT32, INT8, INT32
 from npusim.devices.schema import DeviceSpec
 from npusim.exports import binary, profile
@@ -26,22 +26,6 @@ from npusim.exports.tables import CODE, INSTRUCTIONS
 from npusim.exports.tally import tallies
 from npusim.exports.throughput import throughput
 from npusim.exports.writing import Clock
-from npusim.isa import (
-    Axpy,
-    Binary,
-    Cast,
-    Fixpipe,
-    Global,
-    Load,
-    LoadData,
-    Local,
-    MicroOp,
-    Mmad,
-    Product,
-    SetFlag,
-    Store,
-    WaitFlag,
-)
 from npusim.kernel.program import Body, Call, Program
 from npusim.run import Output, Run
 from npusim.trace import LaneTrace, Trace
@@ -92,9 +76,7 @@ def test_the_columns_are_the_vendors(exported: tuple[Run, Path]) -> None:
         assert {len(row) for row in rows} == {len(rows[0])}
 
 
-def test_each_core_of_a2_has_a_row_and_the_older_series_one_in_all(
-    exported: tuple[Run, Path],
-) -> None:
+def test_rows_are_cores_or_one_for_the_older_series(exported: tuple[Run, Path]) -> None:
     run, folder = exported
     assert run.trace is not None
     rows = table(folder / "PipeUtilization.csv")[1:]
@@ -104,9 +86,7 @@ def test_each_core_of_a2_has_a_row_and_the_older_series_one_in_all(
         assert [row[:2] for row in rows] == [[str(core), "vector0"] for core in run.trace.cores]
 
 
-def test_what_has_no_model_and_what_the_core_has_not_is_not_a_number(
-    exported: tuple[Run, Path],
-) -> None:
+def test_what_is_not_modelled_is_not_a_number(exported: tuple[Run, Path]) -> None:
     run, folder = exported
     header, row, *_ = table(folder / "PipeUtilization.csv")
     cells = dict(zip(header, row, strict=True))
@@ -132,7 +112,7 @@ def test_the_pipes_are_busy_as_the_counters_say(exported: tuple[Run, Path]) -> N
             assert float(cells[f"aiv_{word}_ratio"]) == pytest.approx(share, abs=1e-6)
 
 
-Times = tuple[MicroOp, int, int, int]
+Times = tuple[isa.MicroOp, int, int, int]
 
 
 def by_hand(device: DeviceSpec, kind: str, *times: Times) -> dict[str, float]:
@@ -144,18 +124,18 @@ def by_hand(device: DeviceSpec, kind: str, *times: Times) -> dict[str, float]:
     return measures(tallies(trace, listing)[0], listing, device)
 
 
-X = Local("ub", 0, FLOAT32, 64)
+X = isa.Local("ub", 0, FLOAT32, 64)
 
 
 def test_a_vector_core_is_measured(tiny: DeviceSpec) -> None:
     found = by_hand(
         *(tiny, "aiv"),
-        (Load(X, Global("x", 0, 256)), 0, 10, 30),
-        (WaitFlag("mte2", "vector", 0), 0, 31, 31),
-        (Binary("mul", X, X, X), 31, 40, 45),
-        (Axpy(X, X, 2.0), 40, 50, 55),
-        (Cast(X.as_dtype(INT32), X, "rint"), 55, 60, 65),
-        (Store(Global("y", 0, 256), X), 65, 80, 100),
+        (isa.Load(X, isa.Global("x", 0, 256)), 0, 10, 30),
+        (isa.WaitFlag("mte2", "vector", 0), 0, 31, 31),
+        (isa.Binary("mul", X, X, X), 31, 40, 45),
+        (isa.Axpy(X, X, 2.0), 40, 50, 55),
+        (isa.Cast(X.as_dtype(INT32), X, "rint"), 55, 60, 65),
+        (isa.Store(isa.Global("y", 0, 256), X), 65, 80, 100),
     )
     expected = {
         "time(us)": 0.1,
@@ -182,14 +162,19 @@ def test_a_vector_core_is_measured(tiny: DeviceSpec) -> None:
 
 
 def test_a_cube_core_is_measured(tiny: DeviceSpec) -> None:
-    a, b = Local("l0a", 0, INT8, 16 * 64), Local("l0b", 0, INT8, 64 * 32)
-    c = Local("l0c", 0, INT32, 16 * 32)
+    a, b = isa.Local("l0a", 0, INT8, 16 * 64), isa.Local("l0b", 0, INT8, 64 * 32)
+    c = isa.Local("l0c", 0, INT32, 16 * 32)
     found = by_hand(
         *(tiny, "aic"),
-        (LoadData(a, Local("l1", 0, INT8, 1024), 16, 0, 0, 16, 64), 0, 10, 12),
-        (Mmad(c, a, b, 16, 32, 64), 12, 20, 25),
-        (Mmad(c, a, b, 16, 32, 64, "accumulate"), 20, 28, 33),
-        (Fixpipe(Global("y", 0, 64, 16, 64), c, 16, 32, 16, FLOAT16, "deqf16", 1), 40, 50, 100),
+        (isa.LoadData(a, isa.Local("l1", 0, INT8, 1024), 16, 0, 0, 16, 64), 0, 10, 12),
+        (isa.Mmad(c, a, b, 16, 32, 64), 12, 20, 25),
+        (isa.Mmad(c, a, b, 16, 32, 64, "accumulate"), 20, 28, 33),
+        (
+            isa.Fixpipe(isa.Global("y", 0, 64, 16, 64), c, 16, 32, 16, FLOAT16, "deqf16", 1),
+            40,
+            50,
+            100,
+        ),
     )
     expected = {
         "cube_ratio": 0.21,
@@ -210,12 +195,12 @@ def test_a_cube_core_is_measured(tiny: DeviceSpec) -> None:
 
 
 def test_fractals_count_whole() -> None:
-    assert cube_ops(Product(1, 1, 1, FLOAT16)) == 8192
-    assert cube_ops(Product(17, 16, 33, INT8)) == 4 * 16384
+    assert cube_ops(isa.Product(1, 1, 1, FLOAT16)) == 8192
+    assert cube_ops(isa.Product(17, 16, 33, INT8)) == 4 * 16384
 
 
 def test_a_copy_moves_what_arrives() -> None:
-    rows = Load(X, Global("x", 0, 20, 3, 100), pitch_bytes=32)
+    rows = isa.Load(X, isa.Global("x", 0, 20, 3, 100), pitch_bytes=32)
     assert traffic(rows) == Counter({"read gm": 60, "write ub": 60, "gm to ub": 60})
 
 
@@ -291,9 +276,9 @@ def test_lines_and_instructions_add_up_to_what_each_core_ran(exported: tuple[Run
 
 
 def test_a_line_runs_while_one_of_its_calls_is_under_way() -> None:
-    load = Load(X, Global("x", 0, 256))
+    load = isa.Load(X, isa.Global("x", 0, 256))
     times = np.array([0, 10, 10, 50], np.int64)
-    body = Body((load, SetFlag("mte2", "vector", 0)))
+    body = Body((load, isa.SetFlag("mte2", "vector", 0)))
     program = Program("k", (Call(body), Call(body)))
     end = np.array([30, 999, 40, 999], np.int64)
     trace = Trace((LaneTrace((0,), "aiv", program, times, times + 5, end, 0, 0),), 10**9)
@@ -306,7 +291,7 @@ def test_a_line_runs_while_one_of_its_calls_is_under_way() -> None:
 
 
 def test_copies_spread_over_the_microseconds_that_they_take() -> None:
-    load = Load(X, Global("x", 0, 256))
+    load = isa.Load(X, isa.Global("x", 0, 256))
     start, end = np.array([500, 2400]), np.array([2500, 2400])
     lane = LaneTrace((0, 1), "aiv", Program("k", (load, load)), start, end, end, 0, 0)
     trace = Trace((lane,), 10**9)
@@ -357,9 +342,7 @@ def test_the_binary_file_holds_listing_timeline_and_counts(exported: tuple[Run, 
         assert {frozenset(row) for row in rows} == {frozenset(kinds)}
 
 
-def test_a_part_that_is_too_large_is_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_large_a_part_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = quantize("Atlas 300I Pro")
     exports.export(run, tmp_path / "whole", ["msprof"])
     whole = blocks(tmp_path / "whole/msprof/simulator/visualize_data.bin")
@@ -393,9 +376,7 @@ def test_progress_goes_from_nothing_to_all(tmp_path: Path) -> None:
     assert shares[-1] == 1.0
 
 
-def test_what_cannot_be_written_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 

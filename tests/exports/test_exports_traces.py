@@ -15,7 +15,7 @@ from insight import problems
 from processor import ask, missing
 
 import npusim
-from npusim import TensorSpec, exports
+from npusim import TensorSpec, exports, isa
 from npusim.data.dtypes import FLOAT32
 from npusim.exports.arrows import Arrows
 from npusim.exports.binary import CHUNK_BYTES
@@ -23,16 +23,6 @@ from npusim.exports.listing import Listing
 from npusim.exports.names import Place, places
 from npusim.exports.tracks import Stretch, Tracks
 from npusim.exports.writing import Clock
-from npusim.isa import (
-    CrossCoreSetFlag,
-    CrossCoreWaitFlag,
-    Global,
-    Load,
-    Local,
-    MicroOp,
-    SetFlag,
-    WaitFlag,
-)
 from npusim.kernel.program import Body, Call, Program
 from npusim.run import Run
 from npusim.trace import LaneTrace, Trace, summary
@@ -137,9 +127,7 @@ def test_what_insight_does_not_take_is_found(tmp_path: Path) -> None:
 # ---- Perfetto ----
 
 
-def test_the_trace_for_perfetto_has_every_micro_op_with_its_cycles(
-    exported: tuple[Run, Path],
-) -> None:
+def test_perfetto_has_every_micro_op_with_its_cycles(exported: tuple[Run, Path]) -> None:
     run, folder = exported
     whole = Counter(
         (span.core, str(span.op), span.start, span.free, span.end, span.nbytes)
@@ -165,9 +153,7 @@ def test_on_the_clock_of_cycles_a_nanosecond_is_a_cycle(exported: tuple[Run, Pat
             assert round(event["ts"] * 1000) == event["args"]["start_cycle"]
 
 
-def test_times_are_those_of_the_cycles_but_for_a_few_nanoseconds(
-    exported: tuple[Run, Path],
-) -> None:
+def test_times_are_those_of_the_cycles(exported: tuple[Run, Path]) -> None:
     run, folder = exported
     for event in events(folder / "perfetto.json"):
         if event["ph"] == "X" and "start_cycle" in event["args"]:
@@ -182,9 +168,9 @@ def test_every_wait_has_an_arrow_from_the_flag_that_it_takes(exported: tuple[Run
         flags: dict[tuple[str, str, int], deque[int]] = defaultdict(deque)
         for span in traced(run).spans(core):
             match span.op:
-                case SetFlag(src, dst, event):
+                case isa.SetFlag(src, dst, event):
                     flags[src, dst, event].append(span.start)
-                case WaitFlag(src, dst, event):
+                case isa.WaitFlag(src, dst, event):
                     expected[src, dst, flags[src, dst, event].popleft(), span.free] += 1
     found: Counter[tuple[str, str, int, int]] = Counter()
     feet: dict[int, list[Event]] = defaultdict(list)
@@ -311,9 +297,7 @@ def test_all_else_is_that_of_the_whole_run(summarised: tuple[Run, Path]) -> None
 
 
 @pytest.mark.skipif(missing() is not None, reason=str(missing()))
-def test_perfetto_keeps_every_span_of_a_summary(
-    summarised: tuple[Run, Path], tmp_path: Path
-) -> None:
+def test_perfetto_keeps_a_summary(summarised: tuple[Run, Path], tmp_path: Path) -> None:
     _, folder = summarised
     path = folder / "summary" / "perfetto.json"
     queries = QUERIES["slices"], QUERIES["nested"], QUERIES["lost"]
@@ -327,7 +311,7 @@ def test_perfetto_keeps_every_span_of_a_summary(
 # ---- tracks ----
 
 
-def test_what_is_under_way_at_once_lies_on_separate_tracks() -> None:
+def test_what_is_under_way_at_once_lies_on_tracks_of_its_own() -> None:
     tracks = Tracks(Clock(1_000_000_000))
 
     assert tracks.take("mte2", 0, 100) == Stretch(0, 100, 0, True)
@@ -347,7 +331,7 @@ def test_cycles_shorter_than_a_nanosecond_follow_each_other() -> None:
 # ---- arrows between cores ----
 
 
-def lane(core: int, kind: str, *times: tuple[MicroOp, int, int], group: int = 0) -> LaneTrace:
+def lane(core: int, kind: str, *times: tuple[isa.MicroOp, int, int], group: int = 0) -> LaneTrace:
     ops = tuple(op for op, _, _ in times)
     start = np.array([start for _, start, _ in times], np.int64)
     end = np.array([end for _, _, end in times], np.int64)
@@ -366,7 +350,10 @@ def joined(trace: Trace) -> list[tuple[int, int]]:
 
 
 def test_a_flag_for_a_group_goes_to_its_other_kind() -> None:
-    sets, waits = CrossCoreSetFlag("group", "mte3", 1), CrossCoreWaitFlag("group", "mte2", 1)
+    sets, waits = (
+        isa.CrossCoreSetFlag("group", "mte3", 1),
+        isa.CrossCoreWaitFlag("group", "mte2", 1),
+    )
     lanes = [
         lane(0, "aic", (waits, 0, 9), (sets, 10, 11)),
         *(lane(core, "aiv", (sets, 1, 2), (waits, 3, 12)) for core in (1, 2)),
@@ -378,7 +365,7 @@ def test_a_flag_for_a_group_goes_to_its_other_kind() -> None:
 
 
 def test_a_flag_for_all_starts_where_it_was_set_last() -> None:
-    sets, waits = CrossCoreSetFlag("all", "mte3", 0), CrossCoreWaitFlag("all", "mte2", 0)
+    sets, waits = isa.CrossCoreSetFlag("all", "mte3", 0), isa.CrossCoreWaitFlag("all", "mte2", 0)
     both = [(sets, waits, sets, waits)] * 3
     ends = [(1, 9, 12, 25), (8, 9, 11, 25), (2, 9, 24, 25)]
     lanes = [
@@ -394,7 +381,7 @@ def test_a_flag_for_all_starts_where_it_was_set_last() -> None:
 
 
 def test_cores_stand_where_the_vendor_puts_them() -> None:
-    nothing = Load(Local("ub", 0, FLOAT32, 8), Global("x", 0, 32)), 0, 1
+    nothing = isa.Load(isa.Local("ub", 0, FLOAT32, 8), isa.Global("x", 0, 32)), 0, 1
     mix = Trace((lane(6, "aic", nothing, group=1), lane(8, "aiv", nothing, group=1)), 1)
     single = Trace((lane(0, "aic", nothing), lane(1, "aiv", nothing)), 1)
     alone = Trace((lane(3, "aiv", nothing),), 1)
@@ -412,9 +399,9 @@ def test_cores_stand_where_the_vendor_puts_them() -> None:
     assert [place.name for place in places(old).values()] == ["core3", "core8"]
 
 
-def test_repeated_calls_are_listed_once_with_their_places() -> None:
-    load = Load(Local("ub", 0, FLOAT32, 8), Global("x", 64, 32))
-    again = Load(Local("ub", 0, FLOAT32, 8), Global("x", 64, 32))
+def test_what_is_called_again_is_listed_once_and_told_where_it_went() -> None:
+    load = isa.Load(isa.Local("ub", 0, FLOAT32, 8), isa.Global("x", 64, 32))
+    again = isa.Load(isa.Local("ub", 0, FLOAT32, 8), isa.Global("x", 64, 32))
     program = Program(
         "k", (Call(Body((load,)), {"x": 0}), Call(Body((again,)), {"x": 128, "y": 1}))
     )

@@ -61,9 +61,7 @@ def test_a_verb_writes_a_barrier_and_an_independent_block_only_one(tiny: DeviceS
     ]
 
 
-def test_a_cast_rounds_to_nearest_even_by_the_conversion_that_a_chip_has(
-    tiny: DeviceSpec, tiny_2002: DeviceSpec
-) -> None:
+def test_a_cast_rounds_to_nearest_even(tiny: DeviceSpec, tiny_2002: DeviceSpec) -> None:
     modes = []
     for spec in (tiny, tiny_2002):
         core = VectorCore("cast", spec)

@@ -7,9 +7,7 @@ from npusim.kernel.builder import Builder
 from npusim.kernel.cross_core import sync_all
 
 
-def test_all_vector_cores_meet_and_then_signal_their_cube_core(
-    tiny: DeviceSpec,
-) -> None:
+def test_vector_cores_meet_before_their_cube_core_starts(tiny: DeviceSpec) -> None:
     builder = Builder("kernel", tiny.cores["aiv"], tiny.sync)
     sync_all(builder, set_pipe="mte3", wait_pipe="mte2", event=3, group_event=0)
     sync_all(builder, set_pipe="vector", wait_pipe="vector", event=4)

@@ -37,9 +37,7 @@ def ops(cube: Matmul, *, first_k: int = 0, products: int = 1) -> tuple[MicroOp, 
 
 
 @pytest.mark.parametrize(("core", "pieces_a"), [(0, (0, 64, 128)), (4, (64, 128, 0))])
-def test_each_core_begins_at_another_piece_and_goes_round(
-    tiny: DeviceSpec, core: int, pieces_a: tuple[int, ...]
-) -> None:
+def test_each_core_begins_elsewhere(tiny: DeviceSpec, core: int, pieces_a: tuple[int, ...]) -> None:
     cube = product_on(tiny)
     # Three pieces of a, the last one half as long, so core 4 begins with the second.
     first_k = cube.stagger(core, K)

@@ -193,9 +193,7 @@ def test_a_claim_beyond_the_buffer_is_refused(tiny: DeviceSpec) -> None:
 
 
 @pytest.mark.parametrize("nbytes", [-32, -1024, 1.5, True, "64", None, float("nan")])
-def test_a_claim_that_would_put_slots_into_each_other_is_refused(
-    nbytes: Any, tiny: DeviceSpec
-) -> None:
+def test_claims_are_whole_blocks(nbytes: Any, tiny: DeviceSpec) -> None:
     write = builder(tiny)
     write.claim("ub", 64)
     text = f"must be an integer from 0 on, not {nbytes!r}; pass an int that fits"
@@ -226,13 +224,6 @@ def test_a_kernel_alone_may_claim_every_byte(tiny: DeviceSpec) -> None:
         Builder("kernel", core, tiny.sync, alone=True).room_bytes("l1")
 
 
-@pytest.mark.parametrize("buffer", ["l1", "cache"])
-def test_a_buffer_that_the_core_lacks_is_refused(buffer: str, tiny: DeviceSpec) -> None:
-    text = f"kernel: the core must have a {buffer}, but it has none"
-    with pytest.raises(ProgramError, match=message(text)):
-        builder(tiny).claim(buffer, 32)
-
-
 def test_events_run_out(tiny: DeviceSpec) -> None:
     write = builder(tiny)
     write.queue("ub", 32, "mte2", "vector", 4)
@@ -257,11 +248,7 @@ def test_the_event_of_a_plain_wait_is_not_given_to_a_queue_afterwards(tiny: Devi
     write.queue("ub", 32, "mte2", "vector", 5)
     write.sync("mte2", "vector")
     write.sync("vector", "mte2")
-    text = (
-        "kernel: mte2 and vector must get by with 5 events, but another queue slot needs one more; "
-        "use fewer queues or less depth"
-    )
-    with pytest.raises(ProgramError, match=message(text)):
+    with pytest.raises(ProgramError, match=r"^kernel: mte2 and vector must get by with 5 events, "):
         write.queue("ub", 32, "mte2", "vector")
 
 
@@ -318,13 +305,6 @@ def test_a_range_is_cut_by_elements() -> None:
     text = "isa.Local.at: elements [60, 65) must lie in [0, 64); ask for less"
     with pytest.raises(ValueError, match=message(text)):
         whole.at(60, 5)
-
-
-def test_micro_ops_can_be_emitted_as_they_are(tiny: DeviceSpec) -> None:
-    write = builder(tiny)
-    fill = Duplicate(write.claim("ub", 256).of(FLOAT32, 64), 1.0)
-    write.emit(fill, fill)
-    assert write.build().ops == (fill, fill)
 
 
 def test_calls_of_one_key_share_a_body_and_are_moved_each_on_its_own(tiny: DeviceSpec) -> None:

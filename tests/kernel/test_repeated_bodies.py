@@ -175,9 +175,7 @@ FIXPIPE: Case = (
      "antiquant_scale": spec("int64", 1024), "antiquant_offset": spec("int32", 1024),
      "bias": spec("float16", 1024)},
 )  # fmt: skip
-UNROLLED: list[Case] = [
-    ("npu_trans_quant_param", SPLIT, {"scale": spec("float32", 9000)}),
-]
+UNROLLED: list[Case] = [("npu_trans_quant_param", SPLIT, {"scale": spec("float32", 9000)})]
 """These write no calls: there is nothing to be forgotten."""
 
 
@@ -279,9 +277,7 @@ def test_bodies_are_reused_only_where_they_are_the_same(case: Case) -> None:
 
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("case", LONG_K, ids=lambda case: case[0])
-def test_turns_of_a_product_are_what_a_plain_loop_over_k_writes(
-    case: Case, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_turns_are_a_loop_over_k(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     blocks = blocks_of(*case)
     bodies = {body for block in blocks for body in block.program.bodies}
     called = [call.body for body in bodies for call in body.calls]

@@ -9,31 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from npusim import isa
 from npusim.data.dtypes import FLOAT32, INT4
 from npusim.devices.schema import DeviceSpec
-from npusim.isa import (
-    BLOCK_BYTES,
-    Binary,
-    BinaryScalar,
-    Duplicate,
-    Fixpipe,
-    MicroOp,
-    global_operand,
-    moved,
-)
+from npusim.isa import moved
 from npusim.kernel.builder import Builder, watched
 from npusim.kernel.launch import CoreSteps, launch, launch_mixed, mixed_blocks
 from npusim.kernel.program import Binding, Block, Program
 from npusim.kernel.queues import ProgramError, Queue
-from npusim.kernel.steps import (
-    Choices,
-    GmViews,
-    StageCall,
-    Step,
-    column,
-    column_of,
-    tiles,
-)
+from npusim.kernel.steps import Choices, GmViews, StageCall, Step, column, column_of, tiles
 from npusim.kernel.views import GmView, load, repeat, store
 
 X, Y = (GmView.of(name, FLOAT32, 6, 20) for name in "xy")
@@ -48,17 +32,17 @@ class Doubled:
         queue = self.builder.queue
         self.loaded: Queue = queue("ub", 1024, "mte2", "vector", depth)
         self.computed: Queue = queue("ub", 1024, "vector", "mte3", depth)
-        self.ones = self.builder.claim("ub", BLOCK_BYTES)
+        self.ones = self.builder.claim("ub", isa.BLOCK_BYTES)
 
     def begin(self) -> None:
-        self.builder.emit(Duplicate(self.ones.of(FLOAT32, 8), 1.0))
+        self.builder.emit(isa.Duplicate(self.ones.of(FLOAT32, 8), 1.0))
 
     def tile(self, x: GmView, y: GmView, factor: float = 2.0) -> None:
         self.written.append((x, y, factor))
         slot, out = load(self.builder, self.loaded, x), self.computed.alloc()
         count = x.rows * 24
         source, target = slot.of(FLOAT32, count), out.of(FLOAT32, count)
-        self.builder.emit(BinaryScalar("mul", target, source, factor))
+        self.builder.emit(isa.BinaryScalar("mul", target, source, factor))
         self.loaded.free(slot)
         store(self.builder, self.computed, out, y)
 
@@ -74,7 +58,7 @@ class Doubled:
     def stored(self, y: GmView) -> None:
         slot, out = self.loaded.deque(), self.computed.alloc()
         source, target = slot.of(FLOAT32, y.columns), out.of(FLOAT32, y.columns)
-        self.builder.emit(Binary("add", target, source, source))
+        self.builder.emit(isa.Binary("add", target, source, source))
         self.loaded.free(slot)
         store(self.builder, self.computed, out, y)
 
@@ -96,8 +80,8 @@ def written(program: Program, bound: dict[str, Binding]) -> list[str]:
     return str(Program("", tuple(_at(op, at) for op in program.ops))).splitlines()
 
 
-def _at(op: MicroOp, at: dict[str, int]) -> MicroOp:
-    place = global_operand(op)
+def _at(op: isa.MicroOp, at: dict[str, int]) -> isa.MicroOp:
+    place = isa.global_operand(op)
     return op if place is None else moved(op, at.get(place.name, 0))
 
 
@@ -264,7 +248,7 @@ def test_cores_without_a_tile_run_the_beginning_and_the_end(tiny: DeviceSpec) ->
         (2, False),
     ]
     assert blocks[0].program is blocks[2].program
-    assert blocks[0].program.ops == (Duplicate(kernel.ones.of(FLOAT32, 8), 1.0),)
+    assert blocks[0].program.ops == (isa.Duplicate(kernel.ones.of(FLOAT32, 8), 1.0),)
 
 
 def test_a_builder_that_has_launched_begins_anew(tiny: DeviceSpec) -> None:
@@ -293,9 +277,7 @@ def test_whoever_watches_hears_of_each_program(tiny: DeviceSpec) -> None:
         ((1,), np.zeros(3), "the order must have an entry for each of 2 tiles, not 3; "),
     ],
 )
-def test_columns_of_another_length_are_refused(
-    arguments: tuple[Any, ...], order: Any, says: str
-) -> None:
+def test_wrong_columns_are_refused(arguments: tuple[Any, ...], order: Any, says: str) -> None:
     with pytest.raises(ProgramError, match=f"^Step: {says}"):
         Step(print, arguments, np.zeros(2, np.int64), order)
 
@@ -351,7 +333,7 @@ class Handed:
     def fill(self, place: GmView, is_again: bool) -> None:
         if is_again:
             self.cube.cross_core_wait_flag("group", "fixpipe", 1)
-        self.cube.emit(Fixpipe(place.operand, self.part.of(FLOAT32, 256), 16, 16, 16, FLOAT32))
+        self.cube.emit(isa.Fixpipe(place.operand, self.part.of(FLOAT32, 256), 16, 16, 16, FLOAT32))
         self.cube.cross_core_set_flag("group", "fixpipe", 0)
 
     def take(self, place: GmView, y: GmView, is_read: bool) -> None:

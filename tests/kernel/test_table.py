@@ -78,10 +78,7 @@ def test_a_table_that_is_none_is_refused(
 
 def test_bodies_of_a_table_are_looked_into() -> None:
     calls = Calls((Body(("load",)),), (), np.zeros(1, np.int64), np.zeros((1, 0), np.int64))  # type: ignore[arg-type]
-    with pytest.raises(
-        RuleError,
-        match=r"#0: a program must consist of micro-ops",
-    ):
+    with pytest.raises(RuleError, match=r"#0: a program must consist of micro-ops"):
         check_program(TabledProgram("kernel", calls, {}))
 
 

@@ -27,9 +27,7 @@ def builder(tiny: DeviceSpec) -> Builder:
     columns=st.integers(1, 9),
     cuts=st.lists(st.tuples(st.integers(0, 7), st.integers(0, 7)), min_size=2, max_size=2),
 )
-def test_a_view_covers_the_bytes_that_numpy_would_slice(
-    rows: int, columns: int, cuts: list[tuple[int, int]]
-) -> None:
+def test_views_are_slices_of_numpy(rows: int, columns: int, cuts: list[tuple[int, int]]) -> None:
     numbers = np.arange(rows * columns, dtype=np.float32).reshape(rows, columns)
     where = slice(*cuts[0]), slice(*cuts[1])
     view = GmView.of("x", FLOAT32, rows, columns)[where]

@@ -112,10 +112,7 @@ def test_product_multiplies_by_the_transpose(
 )
 @pytest.mark.parametrize("shape", [(64, 160, 80), (70, 190, 50)], ids=str)
 def test_every_variant_of_product_multiplies(
-    shape: tuple[int, int, int],
-    options: dict[str, Any],
-    tiny: DeviceSpec,
-    rng: np.random.Generator,
+    shape: tuple[int, int, int], options: dict[str, Any], tiny: DeviceSpec, rng: np.random.Generator
 ) -> None:
     m, n, k = shape
     x, y = rng.integers(-4, 5, (m, k)), rng.integers(-4, 5, (k, n))
@@ -151,9 +148,7 @@ def moved(trace: Trace) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("to", ["ub", "l1"])
-def test_a_matrix_that_the_l2_cannot_hold_comes_from_memory_each_time(
-    to: To, tiny: DeviceSpec
-) -> None:
+def test_a_matrix_beyond_the_l2_comes_from_memory(to: To, tiny: DeviceSpec) -> None:
     # 32 KiB, four times the L2.
     whole = 64 * 256 * 2
     once = time(read(tiny, (64, 256), (16, 64), to), tiny)
@@ -190,9 +185,7 @@ def test_every_element_is_read_once(shape: tuple[int, int], to: To, tiny: Device
 
 
 @pytest.mark.parametrize("staggered", [False, True])
-def test_staggered_cores_read_the_same_tiles_in_different_orders(
-    staggered: bool, tiny: DeviceSpec
-) -> None:
+def test_staggered_cores_read_in_their_own_order(staggered: bool, tiny: DeviceSpec) -> None:
     kernel = read_alike(tiny, (64, 128), (16, 64), staggered=staggered)
     orders = [
         [
@@ -207,7 +200,7 @@ def test_staggered_cores_read_the_same_tiles_in_different_orders(
     assert time(kernel, tiny).l2_bytes == 2 * 64 * 128 * 2
 
 
-def test_all_cores_read_the_same_past_the_l2_if_asked(tiny: DeviceSpec) -> None:
+def test_all_cores_read_the_same_past_the_l2_if_told_to(tiny: DeviceSpec) -> None:
     # 4 KiB, half of the L2, for each of two cores.
     nbytes = 2 * 16 * 128 * 2
     kernel = read_alike(tiny, (16, 128), (16, 64))
@@ -267,9 +260,7 @@ def test_a_core_gets_whole_tiles_of_what_is_broadcast(
     ],
     ids=str,
 )
-def test_a_share_is_one_tile_if_it_fits(
-    dtype: DType, count: int, loads: int, a2: DeviceSpec
-) -> None:
+def test_a_share_is_one_tile(dtype: DType, count: int, loads: int, a2: DeviceSpec) -> None:
     x = TensorSpec((count,), dtype.name)
     kernel = elementwise(a2, "maximum", x, x)
     assert len(kernel.blocks) == 48
@@ -396,9 +387,7 @@ def test_small_tiles_and_rows_off_a_line_are_slower(to: To, a2: DeviceSpec) -> N
         ),
     ],
 )
-def test_what_a_kernel_cannot_do_is_refused(
-    write: Callable[[DeviceSpec], Kernel], text: str, tiny: DeviceSpec
-) -> None:
+def test_bad_calls_fail(write: Callable[[DeviceSpec], Kernel], text: str, tiny: DeviceSpec) -> None:
     with pytest.raises(ValueError, match=says(text)):
         write(tiny)
 
@@ -453,9 +442,7 @@ def _example() -> Any:
     return module
 
 
-def test_the_example_prints_measured_and_simulated_times(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_example_prints_both_times(capsys: pytest.CaptureFixture[str]) -> None:
     example = _example()
     example.main(["3 x 128"], False)
     title, head, row, end = capsys.readouterr().out.split("\n")[:4]

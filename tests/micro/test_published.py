@@ -39,9 +39,7 @@ def test_rows_and_pipes_are_those_of_measured_kernels() -> None:
         *(("mte2", id_, 0.05) for id_ in ("m0819", "m0820", "m0826", "m0827")),
     ],
 )
-def test_a_pipe_is_busy_as_long_as_the_profiler_says(
-    pipe: Pipe, id_: str, tolerance: float, a2: DeviceSpec
-) -> None:
+def test_pipes_are_busy_as_measured(pipe: Pipe, id_: str, tolerance: float, a2: DeviceSpec) -> None:
     found = find(id_)
     assert found is not None
     table, row = found

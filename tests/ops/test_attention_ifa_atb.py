@@ -18,7 +18,7 @@ from attention_calls import (
 from draws import draws
 from hypothesis import given
 from hypothesis import strategies as st
-from op_calls import BF16, NEW, Row, assert_accepted, assert_all_same, assert_refused, on_each_line
+from op_calls import BF16, NEW, Row, assert_all_same, constraints
 
 from npusim import Code, TensorSpec, run
 from npusim.ops._attention.rules import OFFSET, RULES
@@ -178,12 +178,7 @@ ROWS = [
 ]  # fmt: skip
 
 
-@on_each_line(ROWS)
-def test_each_constraint(series: str, rows: list[Row]) -> None:
-    assert_accepted(OP, BASE, series)
-    for row in rows:
-        assert_refused(OP, BASE | row.wrong, row, series)
-        assert_accepted(OP, BASE | row.right, series)
+test_each_constraint = constraints(OP, BASE, ROWS)
 
 
 def test_every_rule_of_offsets_is_broken_by_a_row() -> None:

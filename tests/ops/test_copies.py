@@ -36,10 +36,6 @@ def test_no_bit_changes(dtype: Any, device: str, rng: np.random.Generator) -> No
             ("concat", ([x, x[:2], x[1:]],), np.concatenate([x, x[:2], x[1:]])),
         ]
         for name, args, expected in calls:
-            if device == "ascend310p3" and name == "concat" and shape != (2, 32):
-                continue
-            if device == "ascend310p3" and name == "concat":
-                args, expected = ([x, x], -1), np.concatenate([x, x], -1)
             found = np.asarray(run(name, *args, device=device, timing=False).output)
             np.testing.assert_array_equal(found, expected)
             np.testing.assert_array_equal(ops.load(name).reference(*args), expected)
@@ -91,12 +87,7 @@ def test_any_part_along_any_axis(data: st.DataObject, device: str) -> None:
 def test_any_tensors_behind_each_other(data: st.DataObject, device: str) -> None:
     x = data.draw(operands(device))
     dim = data.draw(st.integers(-x.ndim, x.ndim - 1))
-    if device == "ascend310p3":
-        # Whole blocks from the axis on.
-        x = np.repeat(x, 32, axis=-1)
     sizes = data.draw(st.lists(st.integers(0, x.shape[dim]), max_size=4))
-    if device == "ascend310p3" and dim in (-1, x.ndim - 1):
-        sizes = [x.shape[dim] for _ in sizes]
     tensors = [x, *(np.take(x, np.arange(size), axis=dim) for size in sizes)]
     assert_copied("concat", device, np.concatenate(tensors, dim), tensors, dim)
 
@@ -129,9 +120,6 @@ REFUSED = [
      "convert it"),
     ("concat", ("ascend910b2", [np.ones(4, np.float32)] * 33),
      "concat: tensors must be at most 32 tensors, not 33; split the call"),
-    ("concat", ("ascend310p3", [np.ones((4, 4), np.float32), np.ones((4, 8), np.float32)], 1),
-     "concat: tensors must have whole blocks of 32 bytes from dim on on Atlas inference, not "
-     "(4, 4), (4, 8): others are not simulated; pad them"),
 ]  # fmt: skip
 
 

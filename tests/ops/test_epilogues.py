@@ -37,14 +37,14 @@ CALLS: dict[str, tuple[str, tuple[Any, ...], dict[str, Any], str, tuple[int, int
     "a scale a row": (
         PRODUCT, (x("int8"), EIGHT_BITS, ONE),
         {"output_dtype": "bfloat16", "pertoken_scale": TensorSpec((5,), "float32"),
-         "template": "tbe"},
+        "template": "tbe"},
         "output", (2 * 64 * 2, 3 * 64 * 2),
     ),
     # Here the first core makes everything.
     "a scale a row, opt": (
         PRODUCT, (x("int8"), EIGHT_BITS, ONE),
         {"output_dtype": "bfloat16", "pertoken_scale": TensorSpec((5,), "float32"),
-         "template": "tbe_opt"},
+        "template": "tbe_opt"},
         "output", (5 * 64 * 2, 0),
     ),
     # Two digits of a row, each of one byte.

@@ -14,10 +14,8 @@ import numpy as np
 import pytest
 from tiny import fewer_cores
 
-from npusim import Run, TensorSpec, run
+from npusim import TensorSpec, run
 from npusim.devices.schema import DeviceSpec
-from npusim.isa import LoadData, Mmad, global_operand
-from npusim.trace import ORDERING, Span
 
 FOLDER = Path(__file__).parents[1] / "golden"
 
@@ -145,14 +143,14 @@ CASES = [
     Case(
         "npu_dynamic_quant", "moe_large", (TensorSpec((1, 10256), "bfloat16"),), ALL[1:2],
         {"smooth_scales": TensorSpec((1, 10256), "bfloat16"), "template": "moe_large",
-         "group_index": np.array([1], np.int32)},
+        "group_index": np.array([1], np.int32)},
     ),
     Case("npu_dynamic_quant", "long_rows", (TensorSpec((1, 4128), "float16"),), (INFERENCE,)),
     # Two rows of one core, each of another group.
     Case(
         "npu_dynamic_quant", "groups", (TensorSpec((96, 16), "bfloat16"),), ALL[1:2],
         {"smooth_scales": TensorSpec((96, 16), "bfloat16"), "dst_type": "quint4x2",
-         "group_index": np.arange(1, 97, dtype=np.int32)}, 1,
+        "group_index": np.arange(1, 97, dtype=np.int32)}, 1,
     ),
     Case("npu_swiglu", "widened", (TensorSpec((3, 64), "float16"),), ALL),
     Case("npu_swiglu", "float32", (TensorSpec((2, 52), "float32"),), ALL[1:2]),
@@ -203,12 +201,12 @@ CASES = [
     Case(
         "npu_dequant_swiglu_quant", "groups", (TensorSpec((4, 128), "int32"),), ALL[1:2],
         {"weight_scale": TensorSpec((2, 128), "float32"), "group_index": np.array([3, 1]),
-         "activation_scale": TensorSpec((4, 1), "float32"), "quant_mode": 1}, 1,
+        "activation_scale": TensorSpec((4, 1), "float32"), "quant_mode": 1}, 1,
     ),
     Case(
         "npu_dequant_swiglu_quant", "whole_groups", (TensorSpec((64, 128), "int32"),), ALL[1:2],
         {"weight_scale": TensorSpec((32, 128), "float32"), "group_index": np.full(32, 2),
-         "quant_scale": TensorSpec((32, 64), "float32"), "quant_mode": 1, "swiglu_mode": 1}, 1,
+        "quant_scale": TensorSpec((32, 64), "float32"), "quant_mode": 1, "swiglu_mode": 1}, 1,
     ),
     # Two rows of a core, each of another group.
     *(
@@ -247,7 +245,7 @@ CASES = [
     Case(
         "npu_moe_gating_top_k", "groups_of_32", (TensorSpec((1, 256), "bfloat16"), 8), (A2,),
         {"bias": TensorSpec((256,), "bfloat16"), "k_group": 4, "group_count": 8,
-         "group_select_mode": 1, "norm_type": 1},
+        "group_select_mode": 1, "norm_type": 1},
     ),
     Case("npu_moe_gating_top_k", "no_group", (TensorSpec((3, 72), "float16"), 2), (A2,)),
     Case(
@@ -533,12 +531,6 @@ FILES = {
 }
 
 
-def traced(op: str, what: str) -> Run:
-    """The run of the case of that name, on the first of its chips."""
-    case = next(case for case in CASES if (case.op, case.what) == (op, what))
-    return run(case.op, *case.args, device=case.devices[0], **case.keywords)
-
-
 @pytest.mark.parametrize("name", FILES)
 def test_trace(name: str, pytestconfig: pytest.Config) -> None:
     case, device = FILES[name]
@@ -554,77 +546,3 @@ def test_trace(name: str, pytestconfig: pytest.Config) -> None:
 
 def test_every_file_has_its_case() -> None:
     assert {path.name for path in FOLDER.glob("*.txt")} == {*FILES}
-
-
-# ---- what the traces of products show ----
-
-
-def working(result: Run, kind: str, pipe: str) -> list[Span]:
-    """Spans of *pipe* on all cores of *kind*, flags and barriers left out."""
-    trace = result.trace
-    assert trace is not None
-    return [
-        span
-        for span in trace.spans()
-        if span.pipe == pipe and trace.kind(span.core) == kind and not isinstance(span.op, ORDERING)
-    ]
-
-
-def of_tensor(spans: list[Span], name: str) -> list[Span]:
-    """Those that load from or store to tensor *name*."""
-    return [
-        span
-        for span in spans
-        if (place := global_operand(span.op)) is not None and place.name == name
-    ]
-
-
-@pytest.mark.parametrize(
-    ("op", "what"),
-    [("matmul", "three_blocks"), ("npu_quant_matmul", "fixpipe"), ("npu_quant_matmul", "vector")],
-)
-def test_the_next_block_is_loaded_while_one_is_multiplied(op: str, what: str) -> None:
-    result = traced(op, what)
-    loads = of_tensor(working(result, "aic", "mte2"), "x2")
-    onward = [
-        span
-        for span in working(result, "aic", "mte1")
-        if isinstance(span.op, LoadData) and span.op.dst.buffer == "l0b"
-    ]
-    products = [span for span in working(result, "aic", "cube") if isinstance(span.op, Mmad)]
-    assert len(loads) == len(onward) == len(products) == 3
-    for block in (1, 2):
-        assert loads[block].start < products[block - 1].end
-    # L1 has room for two: the third comes when the first has gone on to L0.
-    assert loads[1].start < onward[0].end <= loads[2].start
-
-
-def test_vector_cores_finish_a_block_while_the_cube_makes_the_next() -> None:
-    x1, x2 = TensorSpec((2, 2048), "int8"), TensorSpec((2048, 520), "int8", "FRACTAL_NZ")
-    result = run("npu_quant_matmul", x1, x2, ONE, output_dtype="bfloat16", device=A2)
-    cube, vector = (working(result, *place) for place in (("aic", "cube"), ("aiv", "vector")))
-    for core in (1, 2):
-        assert any(
-            span.start < product.end and product.start < span.end
-            for span in vector
-            if span.core == core
-            for product in cube
-        )
-
-
-def test_the_third_block_waits_until_the_first_has_left_the_workspace() -> None:
-    result = traced("npu_quant_matmul", "vector")
-    stores = of_tensor(working(result, "aic", "fixpipe"), "workspace")
-    reads = of_tensor(working(result, "aiv", "mte2"), "workspace")
-    assert len(stores) == 3
-    first = [next(span for span in reads if span.core == core) for core in (1, 2)]
-    assert stores[0].end <= min(span.start for span in first)
-    assert stores[1].start < max(span.end for span in first) <= stores[2].start
-
-
-def test_vector_cores_dequantise_a_round_while_the_cube_multiplies_another() -> None:
-    result = traced("npu_weight_quant_batchmatmul", "custom")
-    stores = of_tensor(working(result, "aiv", "mte3"), "dequantised")
-    loads = of_tensor(working(result, "aic", "mte2"), "dequantised")
-    assert min(span.end for span in stores) <= min(span.start for span in loads)
-    assert min(span.start for span in loads) < max(span.end for span in stores)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from calls import OF_EACH
+from calls import half_ones as ones
 
 import npusim
 from npusim import OpError, Tensor, TensorSpec, ops, run
@@ -30,10 +31,6 @@ class Hostile:
 
     def __eq__(self, _: object) -> bool:
         raise RuntimeError
-
-
-def ones(*shape: int, dtype: Any = HALF) -> Any:
-    return np.ones(shape, dtype)
 
 
 JUNK: dict[str, Any] = {

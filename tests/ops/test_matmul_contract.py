@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from typing import get_args
 
 import numpy as np
 import pytest
-from op_calls import BF16, NEW, OLD, Row, on_each_line
-from product_calls import assert_check_accepts, assert_check_refuses
+from calls import half_ones as ones
+from matrix_calls import fractals
+from op_calls import BF16, NEW, OLD, Row, assert_accepted, constraints
 
-from npusim import TensorSpec
-from npusim.data.layout import NZ, to_fractals
-from npusim.data.tensor import Tensor
 from npusim.ops._vocabulary import listed
 from npusim.ops.matmul.choice import Template
 
 OP = "matmul"
 F16, F32 = np.float16, np.float32
-
-
-def ones(*shape: int, dtype: Any = F16) -> Any:
-    return np.ones(shape, dtype)
-
-
-def fractals(matrix: Any) -> Tensor:
-    spec = TensorSpec(matrix.shape, matrix.dtype.name, "FRACTAL_NZ")
-    return Tensor(spec, to_fractals(matrix, NZ, (16, 16)))
 
 
 BASE = {"x1": ones(4, 16), "x2": ones(16, 8)}
@@ -37,7 +26,7 @@ ROWS = [
     # shapes
     *(
         Row({name: ones(*shape)},
-            f"{name} must not be empty, not of shape {shape}; leave the call out", {})
+            f"{name} must not be empty, not of shape {shape}; leave the call out")
         for name, shape in (("x1", (0, 16)), ("x1", (4, 0)), ("x2", (16, 0)))
     ),
     Row({"x1": ones(16, 4)},
@@ -55,10 +44,10 @@ ROWS = [
     # kernels
     *(
         Row({"template": template},
-            f"template must be {listed(get_args(Template))} on Atlas A2 and Atlas A3, not "
-            f"{template!r}; leave it out to get the vendor's choice", {"template": "v2"}, NEW)
+    f"template must be {listed(get_args(Template))} on Atlas A2 and Atlas A3, not "
+        f"{template!r}; leave it out to get the vendor's choice", {"template": "v2"}, NEW)
         for template in ("v3", 3)
-    ),
+        ),
     Row({"template": "v2"},
         "template must be base on Atlas inference, not 'v2'; "
         "leave it out to get the vendor's choice", {"template": "base"}, OLD),
@@ -95,16 +84,7 @@ ROWS = [
         "x2 must have as many rows as x1 has columns, 16, not 8; pass its transpose",
         {"x2": fractals(ones(8, 16)).T}),
 ]  # fmt: skip
-
-
-@on_each_line(ROWS)
-def test_what_is_checked_before_the_launch(
-    series: str, rows: list[Row], subtests: pytest.Subtests
-) -> None:
-    for row in rows:
-        with subtests.test(row.message):
-            assert_check_refuses(OP, BASE | row.wrong, row, series)
-            assert_check_accepts(OP, BASE | row.right, series)
+test_each_constraint = constraints(OP, BASE, ROWS)
 
 
 @pytest.mark.parametrize("bias", [None, (8,), (1, 8)])
@@ -112,4 +92,4 @@ def test_what_is_checked_before_the_launch(
 def test_both_types_with_and_without_bias(series: str, bias: tuple[int, ...] | None) -> None:
     for call in (BASE, BRAIN):
         start = None if bias is None else ones(*bias, dtype=F32)
-        assert_check_accepts(OP, call | {"bias": start}, series)
+        assert_accepted(OP, call | {"bias": start}, series)

@@ -10,12 +10,11 @@ from chips import every
 from draws import draws
 from hypothesis import given
 from hypothesis import strategies as st
-from matrix_calls import SPLIT, assert_same_bits, gm_matrix, halves, sizes, turned, with_special
-from numpy.typing import NDArray
-from op_calls import BF16
+from matrix_calls import SPLIT, gm_matrix, halves, sizes, turned, with_special
+from op_calls import BF16, assert_as_reference, assert_same
+from tiny import fewer_cores
 
-from npusim import Run, TensorSpec, chip, devices, ops, run
-from npusim.devices.schema import DeviceSpec
+from npusim import TensorSpec, chip, devices, ops, run
 from npusim.ops.matmul import k_split
 from npusim.ops.matmul.choice import Template, unmet
 from npusim.ops.matmul.oracle import in_chunks, in_runs
@@ -24,7 +23,6 @@ from npusim.ops.matmul.templates.whole_k import WholeKPlan
 from npusim.ops.matmul.traits import CallTraits, Chip
 from npusim.ops.matmul.traits import turned as turned_operands
 
-Array = NDArray[Any]
 MATMUL = ops.load("matmul")
 TEMPLATES: tuple[str, ...] = get_args(Template)
 A2 = devices.load("ascend910b2")
@@ -32,15 +30,7 @@ HALF, NZ = np.float16, "FRACTAL_NZ"
 DEEP = ("al1_split_k", "single_core_split_k", "deterministic_split_k")
 
 
-def with_cores(count: int) -> DeviceSpec:
-    """An Atlas A2 of *count* cube cores."""
-    cores = A2.cores
-    aic = cores["aic"].model_copy(update={"count": count})
-    aiv = cores["aiv"].model_copy(update={"count": 2 * count})
-    return A2.model_copy(update={"cores": cores | {"aic": aic, "aiv": aiv}})
-
-
-SMALL = with_cores(3)
+SMALL = fewer_cores("ascend910b2", aic=3, aiv=6)
 
 
 def operands(
@@ -53,17 +43,6 @@ def operands(
     x2 = gm_matrix(b, "tB" in words, "FRACTAL_NZ" if "nz" in words else "ND")
     bias = halves(rng, (n,), np.float32) if "bias" in words else None
     return turned(a) if "tA" in words else a, x2, bias
-
-
-def assert_as_the_reference(
-    *args: Any, template: str, spec: DeviceSpec = SMALL, **modes: Any
-) -> Run:
-    """The tiled run gives the bits of the reference."""
-    result = run("matmul", *args, template=template, device=spec, **modes)
-    with np.errstate(all="ignore"):
-        expected = MATMUL.reference(*args, template=template, spec=spec)
-    assert_same_bits(np.asarray(result.output), expected)
-    return result
 
 
 # ---- values ----
@@ -117,7 +96,7 @@ def test_values(
     rng: np.random.Generator, template: str, m: int, k: int, n: int, kind: Any, words: str
 ) -> None:
     args = operands(rng, m, k, n, kind, words)
-    assert_as_the_reference(*args, template=template, timing=False)
+    assert_as_reference("matmul", *args, template=template, device=SMALL)
 
 
 @pytest.mark.parametrize(
@@ -137,8 +116,9 @@ def test_every_mode(
     rng: np.random.Generator, template: str, m: int, k: int, n: int, words: str
 ) -> None:
     args = operands(rng, m, k, n, HALF, words)
-    whole = assert_as_the_reference(*args, template=template)
-    exact = assert_as_the_reference(*args, template=template, byte_exact=True, every_core=True)
+    whole = run("matmul", *args, device=SMALL, template=template)
+    exact = run("matmul", *args, device=SMALL, template=template, byte_exact=True, every_core=True)
+    assert_same(exact.output, whole.output)
     assert whole.plan is not None
     assert (whole.plan.block_dim, whole.time_us) == (SMALL.cores["aic"].count, exact.time_us)
 
@@ -160,9 +140,9 @@ def test_values_of_nd2nz_are_those_of_base(
     rng: np.random.Generator, m: int, k: int, n: int, kind: Any, words: str, sides: Any
 ) -> None:
     args = operands(rng, m, k, n, kind, words)
-    result = assert_as_the_reference(*args, template="nd2nz", timing=False)
+    result = assert_as_reference("matmul", *args, device=SMALL, template="nd2nz")
     plain = run("matmul", *args, template="base", device=SMALL, timing=False)
-    assert_same_bits(np.asarray(result.output), np.asarray(plain.output))
+    assert_same(plain.output, result.output)
     assert isinstance(result.plan, TurningPlan)
     assert tuple(result.plan.turned) == sides
 
@@ -171,7 +151,7 @@ def test_values_of_nd2nz_are_those_of_base(
 @pytest.mark.parametrize("template", ["single_core_split_k", "deterministic_split_k", "nd2nz"])
 def test_batches_of_x1_are_rows(rng: np.random.Generator, template: str, batch: Any) -> None:
     a, b = halves(rng, (*batch[0], 9, 500)), halves(rng, (*batch[1], 500, 20))
-    assert_as_the_reference(a, turned(b), template=template, timing=False)
+    assert_as_reference("matmul", a, turned(b), template=template, device=SMALL)
 
 
 # ---- the order of sums ----
@@ -192,7 +172,7 @@ def test_chunks_are_summed_apart_and_added_in_order() -> None:
     assert in_chunks(ONES, ONES.T, np.float32([8]), "k1", 2).tolist() == [[12.0]]
 
 
-def test_runs_of_chunks_are_added_in_the_order_of_the_cores() -> None:
+def test_runs_of_chunks_are_added_core_by_core() -> None:
     """Four chunks by 1 core: ((2^24 + 1) + 1) + 1; by 2: (2^24 + 1) + (1 + 1)."""
     a = np.array([[2.0**12, 1, 1, 1]], HALF)
     sums = [in_runs(a, POWERS, None, "k1", 1, cores).item() for cores in (1, 2, 3, 4)]
@@ -368,7 +348,7 @@ def template_calls(draw: st.DrawFn) -> TemplateCall:
 @draws(60)
 @given(call=template_calls())
 def test_any_call(call: TemplateCall) -> None:
-    assert_as_the_reference(*call.args, template=call.template, timing=False)
+    assert_as_reference("matmul", *call.args, device=SMALL, template=call.template)
 
 
 @pytest.mark.nightly
@@ -376,8 +356,8 @@ def test_any_call(call: TemplateCall) -> None:
 @draws(150)
 @given(call=template_calls())
 def test_any_further_call(byte_exact: bool, call: TemplateCall) -> None:
-    modes = {"timing": False, "byte_exact": byte_exact}
-    assert_as_the_reference(*call.args, template=call.template, **modes)
+    more = {"template": call.template, "byte_exact": byte_exact}
+    assert_as_reference("matmul", *call.args, device=SMALL, **more)
 
 
 @pytest.mark.sample(4)

@@ -406,14 +406,12 @@ def test_tiles_of_matmul_v2(m: int, n: int, base: Any, grid: Any, blocks: int) -
         (64, 8192, 512, (32, 64), 16),
     ],
 )
-def test_matmul_v2_cuts_few_rows_that_do_not_fit_into_l1(
-    m: int, k: int, n: int, base: Any, cores: int
-) -> None:
+def test_matmul_v2_cuts_few_long_rows(m: int, k: int, n: int, base: Any, cores: int) -> None:
     tiled = halves(B2, m, k, n, turned=True)
     assert (tiled.base[:2], tiled.cube.cores) == (base, cores)
 
 
-def test_loads_of_matmul_v2_copy_as_much_of_k_of_both() -> None:
+def test_loads_of_matmul_v2() -> None:
     # 524288 bytes hold twice 431 of k of 176 and 128 rows: one line. 64 of k in L0.
     tiled = halves(B2, 512, 4096, 1024, turned=True)
     assert (tiled.base[2], tiled.steps) == (64, (4, 4, 8, 8))
@@ -422,7 +420,7 @@ def test_loads_of_matmul_v2_copy_as_much_of_k_of_both() -> None:
     assert (tiled.base[2], tiled.steps) == (256, (5, 5, 10, 10))
 
 
-def test_more_rows_are_split_by_base_where_even_rectangles_gain_nothing() -> None:
+def test_many_rows_are_split_by_base() -> None:
     usual, read_off = (
         halves(B2, 1024, 1024, 4096, turned=True, template=name) for name in ("base", "v2")
     )
@@ -603,7 +601,7 @@ def test_blocks_are_dealt_in_order(order: Any, schedule: Any, expected: Any) -> 
     assert places(replace(ORDERED, order=order, schedule=schedule), SMALL) == expected
 
 
-def test_the_next_l2_tile_begins_with_the_core_that_had_less() -> None:
+def test_an_l2_tile_begins_with_the_idle_core() -> None:
     cube = replace(ORDERED, order="row", cores=4, l2_m=1, l2_n=3)
     # Tiles of three blocks: the second one begins with core 3; its columns go on from the left,
     # since there is one tile across.

@@ -9,7 +9,7 @@ import pytest
 from draws import draws
 from hypothesis import given
 from hypothesis import strategies as st
-from op_calls import A2, A3, BF16, INFERENCE, Array, assert_all_same, rows_of_floats
+from op_calls import A2, A3, BF16, INFERENCE, Array, assert_as_reference, rows_of_floats
 
 from npusim import TensorSpec, devices, ops, run
 from npusim.isa import Store
@@ -18,23 +18,9 @@ NORM, ADD = "npu_rms_norm", "npu_add_rms_norm"
 QUANT, DYNAMIC = "npu_add_rms_norm_quant", "npu_add_rms_norm_dynamic_quant"
 
 
-def agrees(op: str, device: str, *args: Any, **kwargs: Any) -> Any:
-    """The run of a call whose outputs are those of the reference, bit for bit."""
-    found = run(op, *args, device=device, timing=False, **kwargs)
-    expected: Any = ops.load(op).reference(*args, spec=devices.load(device), **kwargs)
-    # numpy finds no NaN in bfloat16.
-    came: Any = found.output
-    assert_all_same(*(tuple(map(comparable, each)) for each in (came, expected)))
-    return found
-
-
 def outputs(op: str, *args: Any, device: str = "ascend910b2", **kwargs: Any) -> Any:
     """All that a call gives."""
     return run(op, *args, device=device, timing=False, **kwargs).output
-
-
-def comparable(values: Any) -> Array:
-    return values.astype(np.float32) if values.dtype == BF16 else np.asarray(values)
 
 
 def near_one(rng: np.random.Generator, columns: int, dtype: Any) -> Array:
@@ -59,13 +45,15 @@ A2_NORMS = [
 def test_npu_rms_norm(rows: int, columns: int, dtype: Any, gamma_dtype: Any, template: str) -> None:
     rng = np.random.default_rng(columns)
     x = rng.normal(0, 3, (rows, columns)).astype(dtype)
-    found = agrees(NORM, "ascend910b2", x, near_one(rng, columns, gamma_dtype or dtype))
+    found = assert_as_reference(
+        NORM, x, near_one(rng, columns, gamma_dtype or dtype), device="ascend910b2"
+    )
     assert found.template == template
 
 
 def test_a_row_shorter_than_a_block_is_a_piece() -> None:
     x, gamma = np.arange(12, dtype=np.float16).reshape(2, 6), np.ones(6, np.float16)
-    agrees(NORM, "ascend910b2", x, gamma, template="split_d")
+    assert_as_reference(NORM, x, gamma, template="split_d", device="ascend910b2")
 
 
 def test_roots_of_64_rows_are_stored_together() -> None:
@@ -93,7 +81,7 @@ A2_SUMS = [
 def test_npu_add_rms_norm(rows: int, columns: int, dtype: Any, template: str) -> None:
     rng = np.random.default_rng(columns)
     x1, x2 = (rng.normal(0, 3, (rows, columns)).astype(dtype) for _ in range(2))
-    found = agrees(ADD, "ascend910b2", x1, x2, near_one(rng, columns, dtype))
+    found = assert_as_reference(ADD, x1, x2, near_one(rng, columns, dtype), device="ascend910b2")
     assert found.template == template
 
 
@@ -136,7 +124,7 @@ def test_npu_add_rms_norm_quant(
         more |= {"scales2": scales[1], "zero_points2": points[1]}
     args = x1, x2, near_one(rng, columns, dtype), scales[0], points[0]
     for divides in (True, False):
-        found = agrees(QUANT, "ascend910b2", *args, **more, div_mode=divides)
+        found = assert_as_reference(QUANT, *args, **more, div_mode=divides, device="ascend910b2")
         assert found.template == template
 
 
@@ -162,7 +150,7 @@ def test_npu_add_rms_norm_dynamic_quant(rows: int, columns: int, template: str, 
     if columns % 8 == 0:
         calls.append({"y_dtype": "int4", "smooth_scale1": first})
     for call in calls:
-        found = agrees(DYNAMIC, "ascend910b2", x1, x2, gamma, **call)
+        found = assert_as_reference(DYNAMIC, x1, x2, gamma, **call, device="ascend910b2")
         # Beta takes room, and rows of int4 are filled up further.
         if "beta" not in call and "y_dtype" not in call:
             assert found.template == template
@@ -184,15 +172,18 @@ def test_310p(rows: int, columns: int, dtype: Any, templates: tuple[str | None, 
     rng, device = np.random.default_rng(columns), "ascend310p3"
     x1, x2 = (rng.normal(0, 3, (rows, columns)).astype(dtype) for _ in range(2))
     gamma = near_one(rng, columns, dtype)
-    assert agrees(NORM, device, x1, gamma).template == templates[0]
-    found = agrees(ADD, device, x1, x2, gamma)
+    assert assert_as_reference(NORM, x1, gamma, device=device).template == templates[0]
+    found = assert_as_reference(ADD, x1, x2, gamma, device=device)
     assert found.template == templates[1]
     # It does not store 1 / root.
     assert not found.output[1].any()
     if templates[2] is not None:
         scales = rng.uniform(0.01, 0.05, columns).astype(np.float32)
         points = rng.integers(-9, 9, columns).astype(np.int32)
-        assert agrees(QUANT, device, x1, x2, gamma, scales, points).template == templates[2]
+        assert (
+            assert_as_reference(QUANT, x1, x2, gamma, scales, points, device=device).template
+            == templates[2]
+        )
 
 
 # ---- drawn calls ----
@@ -213,17 +204,17 @@ def test_a_tiled_run_equals_the_reference(data: st.DataObject) -> None:
     if data.draw(st.booleans()):
         gamma = np.broadcast_to(gamma, (shape[1], columns)).copy()
     epsilon = data.draw(st.sampled_from((1e-6, 1e-5, 0.5, 0.0)))
-    agrees(NORM, device, x1, gamma, epsilon)
-    agrees(ADD, device, x1, x2, gamma, epsilon)
+    assert_as_reference(NORM, x1, gamma, epsilon, device=device)
+    assert_as_reference(ADD, x1, x2, gamma, epsilon, device=device)
     if kind is np.float32 or gamma.ndim > 1:
         return
     if not is_old:
-        agrees(DYNAMIC, device, x1, x2, gamma, epsilon=epsilon or 1e-6)
+        assert_as_reference(DYNAMIC, x1, x2, gamma, epsilon=epsilon or 1e-6, device=device)
     if not is_old or columns >= 32:
         scale_kind, point_kind = (np.float32, np.int32) if kind is np.float16 else (BF16, BF16)
         scales = rng.normal(0, 1, columns).astype(scale_kind)
         points = rng.integers(-200, 200, columns).astype(point_kind)
-        agrees(QUANT, device, x1, x2, gamma, scales, points, epsilon=epsilon)
+        assert_as_reference(QUANT, x1, x2, gamma, scales, points, epsilon=epsilon, device=device)
 
 
 # ---- special numbers ----

@@ -8,7 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from chips import THREE
+from chips import THREE, every
 from draws import draws
 from hypothesis import given
 from hypothesis import strategies as st
@@ -34,10 +34,11 @@ def test_the_example_of_the_vendor() -> None:
         assert anti_quant(x, two, device, offset=two).tolist() == [6, 8, 10, 12]
 
 
-def test_the_offset_comes_first_and_fp16_rounding_last() -> None:
+@pytest.mark.parametrize("device", every(devices.names()))
+def test_the_offset_comes_first_and_halves_come_last(device: str) -> None:
     x = np.array([-128, -7, 0, 127], np.int8)
     scale, offset = np.float32([0.0123]), np.float32([0.3])
-    y = anti_quant(x, scale, offset=offset)
+    y = anti_quant(x, scale, device, offset=offset)
     assert [f"{word:04X}" for word in y.view(np.uint16)] == ["BE48", "AD46", "1B8F", "3E43"]
 
 
@@ -136,7 +137,7 @@ def test_large_tensors_fit_the_buffer_and_use_every_core(device: str) -> None:
         assert len(found.counters) == len(found.device.vector_cores)
 
 
-def test_a_second_core_starts_when_the_first_has_a_buffer_full() -> None:
+def test_a_second_core_starts_after_a_full_buffer() -> None:
     scale = SPEC((1,), "float32")
     cores = [
         len(run(OP, SPEC((n,), "int8"), scale, device="ascend910b2").counters)

@@ -11,7 +11,7 @@ from chips import every
 from draws import draws
 from hypothesis import given
 from hypothesis import strategies as st
-from op_calls import BF16, INFERENCE, LINES, Array, Row, assert_refused, on_each_line
+from op_calls import BF16, INFERENCE, LINES, Array, Row, constraints
 
 from npusim import OpError, Tensor, TensorSpec, devices, ops, run
 from npusim.ops.npu_format_cast import pieces_of_cores
@@ -212,16 +212,7 @@ ROWS = [
         for wrong in (3, 0, "NZ", 29.0, None, True, [29])
     ),
 ]
-
-
-@on_each_line(ROWS)
-def test_a_broken_constraint_is_refused_and_the_nearest_call_is_not(
-    series: str, rows: list[Row], subtests: pytest.Subtests
-) -> None:
-    for row in rows:
-        with subtests.test(row.message):
-            assert_refused(OP, BASE | row.wrong, row, series)
-            run(OP, device=LINES[series], **BASE | row.right)
+test_each_constraint = constraints(OP, BASE, ROWS)
 
 
 def test_parameters_of_other_chips_are_taken_as_none_only() -> None:

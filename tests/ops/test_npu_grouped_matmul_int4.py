@@ -7,14 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 from draws import draws
-from grouped_calls import A2, A3, OP, assert_refused, packed
 from hypothesis import given
 from hypothesis import strategies as st
-from op_calls import assert_same
+from matrix_calls import packed
+from op_calls import NEW, RNG, Row, assert_as_reference, assert_same, constraints
 
 from npusim import Code, Tensor, TensorSpec, devices, ops, run
 from npusim.ops.npu_grouped_matmul import choice
 
+OP = "npu_grouped_matmul"
+A2, A3 = "ascend910b2", "ascend910_9391"
 REFERENCE = ops.load(OP).reference
 F16, F32 = np.float16, np.float32
 
@@ -61,52 +63,44 @@ def call_of(
 # ---- values ----
 
 
+CHIPS = st.sampled_from([A2, A3])
 COUNTS = st.lists(st.sampled_from([0, 1, 3, 70]), min_size=1, max_size=3).filter(any)
+DTYPES = st.sampled_from(["float16", "bfloat16"])
+
+
+def calls(k: int, groups: tuple[int, ...], x: str, layouts: tuple[str, ...]) -> Any:
+    """Any call with *k* of each group, or in all, and columns that the layout has."""
+    return st.one_of(
+        st.builds(
+            call_of, RNG, COUNTS,
+            st.tuples(st.just(k * (count if x == "int8" else 1)), st.just(64 if of_64 else 520)),
+            st.just(count), x=st.just(x), dtype=DTYPES,
+            layout=st.sampled_from(layouts) if of_64 else st.just("ND"),
+        )
+        for count in groups for of_64 in (True, False)
+    )  # fmt: skip
 
 
 @draws(10)
-@given(
-    device=st.sampled_from([A2, A3]),
-    counts=COUNTS,
-    groups=st.sampled_from([1, 2, 3]),
-    n=st.sampled_from([64, 520]),
-    layout=st.sampled_from(["ND", "NZ"]),
-    dtype=st.sampled_from(["float16", "bfloat16"]),
-    seed=st.integers(0, 2**32 - 1),
-)
-def test_int8_by_int4_equals_the_reference(
-    device: str, counts: list[int], groups: int, n: int, layout: str, dtype: str, seed: int
-) -> None:
-    n = n // 64 * 64 if layout == "NZ" else n
-    rng = np.random.default_rng(seed)
-    call = call_of(rng, counts, (256 * groups, n), groups, layout=layout, dtype=dtype)
-    is_unpacked = groups == 1 and n * len(counts) <= 4 * sum(counts)
-    found = run(OP, **call, device=device, timing=False)
+@given(device=CHIPS, call=calls(256, (1, 2, 3), "int8", ("ND", "NZ")))
+def test_int8_by_int4_equals_the_reference(device: str, call: dict[str, Any]) -> None:
+    rows, scale = call["group_list"], call["scale"][0]
+    is_unpacked = scale.shape[1] == 1 and scale.shape[-1] * len(rows) <= 4 * sum(rows)
+    found = assert_as_reference(OP, **call, device=device)
     assert found.template == ("a8w4_unpacked" if is_unpacked else "a8w4")
-    assert_same(found.output, REFERENCE(**call))
 
 
 @draws(10)
 @given(
-    device=st.sampled_from([A2, A3]),
-    counts=COUNTS,
-    groups=st.sampled_from([0, 1, 2, 4]),
-    n=st.sampled_from([64, 520]),
-    layout=st.sampled_from(["ND", "NZ", "turned"]),
-    dtype=st.sampled_from(["float16", "bfloat16"]),
-    seed=st.integers(0, 2**32 - 1),
+    device=CHIPS,
+    call=calls(384, (0, 1, 2, 4), "int4", ("ND", "NZ", "turned")),
+    is_tuned=st.booleans(),
 )
 def test_int4_by_int4_equals_the_reference(
-    device: str, counts: list[int], groups: int, n: int, layout: str, dtype: str, seed: int
+    device: str, call: dict[str, Any], is_tuned: bool
 ) -> None:
-    n = n // 64 * 64 if layout == "NZ" else n
-    rng = np.random.default_rng(seed)
-    call = call_of(rng, counts, (384, n), groups, x="int4", layout=layout, dtype=dtype)
-    if seed % 3 == 0:
-        call["tuning_config"] = [sum(counts)]
-    found = run(OP, **call, device=device, timing=False)
-    assert found.template == "a4w4"
-    assert_same(found.output, REFERENCE(**call))
+    more = {"tuning_config": [int(sum(call["group_list"]))]} if is_tuned else {}
+    assert assert_as_reference(OP, **call, **more, device=device).template == "a4w4"
 
 
 @draws(10)
@@ -125,9 +119,8 @@ def test_int4_of_few_columns_becomes_int8(
     n = 4 * sum(counts) // len(counts) // 64 * 64
     call = call_of(np.random.default_rng(seed), counts, (k, n), 0, layout=layout, dtype=dtype)
     call["scale"][0][:, ::2] |= np.uint64(1 << 31)
-    found = run(OP, **call, device=device, timing=False)
+    found = assert_as_reference(OP, **call, device=device)
     assert found.template == "a8w4_unpacked"
-    assert_same(found.output, REFERENCE(**call))
 
 
 @pytest.mark.sample(2)
@@ -141,9 +134,8 @@ def test_a_small_product_has_scales_of_float32(groups: int, dtype: str) -> None:
     assert found.template == "a8w4_vector"
     assert_same(found.output, REFERENCE(**call))
     in_rows = call | {"weight": [np.asarray(call["weight"][0])]}
-    found = run(OP, **in_rows, device=A2, timing=False)
+    found = assert_as_reference(OP, **in_rows, device=A2)
     assert found.template == "a8w4"
-    assert_same(found.output, REFERENCE(**in_rows))
 
 
 @pytest.mark.sample(1)
@@ -156,9 +148,8 @@ def test_scaled_groups_are_added_up_in_float32(
     known = (len(counts), sum(counts), 1024, 1088)
     monkeypatch.setattr(choice, "VECTOR_DEQUANTISED", (known,))
     call = call_of(np.random.default_rng(7), counts, (1024, 1088), 4, layout="NZ")
-    found = run(OP, **call, device=A3, timing=False)
+    found = assert_as_reference(OP, **call, device=A3)
     assert found.template == "a8w4_vector"
-    assert_same(found.output, REFERENCE(**call))
 
 
 @pytest.mark.sample(1)
@@ -168,9 +159,8 @@ def test_offsets_are_added_for_each_row(device: str, counts: list[int], groups: 
     rng = np.random.default_rng(len(counts))
     call = call_of(rng, counts, (2048, 7168), groups)
     call["offset"] = [rng.normal(0, 0.1, (len(counts), 1, 7168)).astype(F32)]
-    found = run(OP, **call, device=device, timing=False)
+    found = assert_as_reference(OP, **call, device=device)
     assert found.template == "a8w4"
-    assert_same(found.output, REFERENCE(**call))
 
 
 def test_offsets_of_many_rows_keep_the_weight_packed() -> None:
@@ -255,58 +245,44 @@ def test_the_tiles(x: str, rows: int, tuning: Any, tile: tuple[int, int, int]) -
 
 # ---- what is refused ----
 
-RNG = np.random.default_rng(0)
-MIXED = call_of(RNG, [3, 2], (512, 64), 2)
-INT4 = call_of(RNG, [3, 2], (512, 64), 2, x="int4")
-WIDE = call_of(RNG, [3], (2048, 7168), 8)
+MADE = np.random.default_rng(0)
+MIXED = call_of(MADE, [3, 2], (512, 64), 2)
+INT4 = call_of(MADE, [3, 2], (512, 64), 2, x="int4")
+WIDE = call_of(MADE, [3], (2048, 7168), 8)
 WITH = " with int8 x, int32 weight and float16 output"
 OF = " with int32 x, int32 weight and float16 output"
-ROWS: list[tuple[dict[str, Any], dict[str, Any], str, Code]] = [
-    (MIXED, {"group_list_type": 0, "group_list": np.array([3, 5])},
-     f"group_list_type must be 1{WITH}, not 0; list the rows of each group",
-     Code.INVALID_PARAMETER),
-    (MIXED, {"weight": [packed(np.zeros((2, 64, 512), np.int8)).swapaxes(1, 2)]},
-     f"weight must be contiguous{WITH}, not a transposed view; turn it", Code.INVALID_PARAMETER),
-    (MIXED, {"x": [np.ones((5, 500), np.int8)], "weight": [np.ones((2, 500, 8), np.int32)]},
-     f"k must be a multiple of 64 up to 18432 and n one of 8{WITH}, not 500 and 64; pad weight, or "
-     "split the call", Code.INVALID_PARAMETER),
-    (MIXED, {"scale": [words(RNG, 2, 4, 64)]},
-     f"scale must have 1 or 2 groups of k{WITH} and k = 512, not 4; pass a scale for each 256 of k",
-     Code.INVALID_PARAMETER),
-    (MIXED, {"scale": [words(RNG, 2, 64, 2)]},
-     f"scale must have shape (2, 64) or (2, groups of k, 64){WITH}, not (2, 64, 2); pass a number "
-     "a column", Code.INVALID_PARAMETER),
-    (MIXED, {"tuning_config": [1, 1]},
-     f"tuning_config must have at most one number{WITH}, not 2, which ask for a kernel that is not "
-     "simulated; pass the first one", Code.UNSUPPORTED),
-    (MIXED, {"bias": None},
-     "bias must be given with x of int8 and weight of int32 on Atlas A2, not None; pass a tensor",
-     Code.NULL_POINTER),
-    (MIXED, {"offset": [np.ones((2, 1, 64), F32)]},
-     f"offset must be None for weights that are not of (7168, 4096) or (2048, 7168){WITH}, not "
-     "given for (512, 64); leave it out", Code.INVALID_PARAMETER),
-    (WIDE, {"offset": [np.ones((1, 7168), F32)]},
-     f"offset must be one tensor of shape (1, 1, 7168){WITH}, not [(1, 7168)]; pass a number a "
-     "column", Code.INVALID_PARAMETER),
-    (WIDE, {"offset": [np.ones((1, 1, 7168), F32)], "output_dtype": "bfloat16"},
-     "offset must be None with output_dtype=bfloat16 on Atlas A2, not given; leave it out",
-     Code.INVALID_PARAMETER),
-    (INT4, {"scale": [words(RNG, 2, 3, 64)]},
-     f"k of a group must be a whole, even number{OF}, not 512 / 3; change the groups of scale",
-     Code.INVALID_PARAMETER),
-    (INT4, {"per_token_scale": None},
-     "per_token_scale must be given with x of int32 on Atlas A2, not None; pass a tensor",
-     Code.NULL_POINTER),
-    (INT4, {"bias": [np.ones((2, 64), F32)]},
-     "bias must be None with x of int32 on Atlas A2, not given; leave it out",
-     Code.INVALID_PARAMETER),
+MIXED_ROWS = [
+    Row({"group_list_type": 0, "group_list": np.array([3, 5])},
+        f"group_list_type must be 1{WITH}, not 0; list the rows of each group"),
+    Row({"weight": [packed(np.zeros((2, 64, 512), np.int8)).swapaxes(1, 2)]},
+        f"weight must be contiguous{WITH}, not a transposed view; turn it"),
+    Row({"x": [np.ones((5, 500), np.int8)], "weight": [np.ones((2, 500, 8), np.int32)]},
+        f"k must be a multiple of 64 up to 18432 and n one of 8{WITH}, not 500 and 64; pad weight, "
+        "or split the call"),
+    Row({"scale": [words(MADE, 2, 4, 64)]},
+        f"scale must have 1 or 2 groups of k{WITH} and k = 512, not 4; pass a scale for each 256 "
+        "of k"),
+    Row({"scale": [words(MADE, 2, 64, 2)]},
+        f"scale must have shape (2, 64) or (2, groups of k, 64){WITH}, not (2, 64, 2); pass a "
+        "number a column"),
+    Row({"tuning_config": [1, 1]},
+        f"tuning_config must have at most one number{WITH}, not 2, which ask for a kernel that is "
+        "not simulated; pass the first one", code=Code.UNSUPPORTED),
+    Row({"offset": [np.ones((2, 1, 64), F32)]},
+        f"offset must be None for weights that are not of (7168, 4096) or (2048, 7168){WITH}, not "
+        "given for (512, 64); leave it out"),
 ]  # fmt: skip
-
-
-@pytest.mark.parametrize(("base", "wrong", "message", "code"), ROWS)
-def test_what_is_checked_before_the_launch(
-    base: dict[str, Any], wrong: dict[str, Any], message: str, code: Code
-) -> None:
-    assert_refused(base | wrong, message, code)
-    for right in (MIXED, INT4):
-        assert_same(run(OP, **right, device=A2, timing=False).output, REFERENCE(**right))
+WIDE_ROWS = [
+    Row({"offset": [np.ones((1, 7168), F32)]},
+        f"offset must be one tensor of shape (1, 1, 7168){WITH}, not [(1, 7168)]; pass a number a "
+        "column"),
+    Row({"offset": [np.ones((1, 1, 7168), F32)], "output_dtype": "bfloat16"},
+        "offset must be None with output_dtype=bfloat16 on {series}, not given; leave it out"),
+]  # fmt: skip
+INT4_ROWS = [
+    Row({"scale": [words(MADE, 2, 3, 64)]},
+        f"k of a group must be a whole, even number{OF}, not 512 / 3; change the groups of scale"),
+]  # fmt: skip
+test_constraints_of_int8_by_int4 = constraints(OP, MIXED, MIXED_ROWS, NEW)
+test_constraints_of_offsets = constraints(OP, WIDE, WIDE_ROWS, NEW)
+test_constraints_of_int4 = constraints(OP, INT4, INT4_ROWS, NEW)

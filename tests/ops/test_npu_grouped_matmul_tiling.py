@@ -93,7 +93,7 @@ def test_tiles_are_high_for_the_rows_of_tuning_config(
     assert (found.m, found.n, found.k, found.steps_a, found.steps_b) == wanted
 
 
-def test_one_group_of_few_rows_starts_no_more_cores_than_it_needs() -> None:
+def test_one_group_of_few_rows_starts_few_cores() -> None:
     """30 blocks of columns take two waves, with 15 cores as with 24."""
     cores = [plan(half_of(rows, 512, 256 * 30, tuning_config=tuning)).block_dim
              for rows, tuning in (([300], [256]), ([300], [257]), ([300], None), ([9, 9], [9]))
@@ -159,7 +159,7 @@ def test_every_cube_core_starts_and_reads_the_whole_list() -> None:
         assert [op.is_cached for op in reads] == [entry % 8 != 0 for entry in range(20)]
 
 
-def test_a_group_of_one_block_of_rows_reads_its_weight_past_the_l2() -> None:
+def test_weights_read_once_pass_the_l2_by() -> None:
     p = problem([128, 129], 64, 64)
     block, *_ = ops.load(OP).build(A2, p, plan(p))
     names = {
@@ -180,9 +180,7 @@ def test_a_group_of_one_block_of_rows_reads_its_weight_past_the_l2() -> None:
         (1024, 0, [127], 1), (1536, 0, [128], 1), (2048, 0, [128], 2),
     ],
 )  # fmt: skip
-def test_one_vector_core_works_with_a_cube_core_unless_there_is_much(
-    k: int, act_type: int, tuning: Any, cores: int
-) -> None:
+def test_vector_cores_beside_a_cube_core(k: int, act_type: int, tuning: Any, cores: int) -> None:
     p = half_of([200], k, 512, act_type=act_type, tuning_config=tuning)
     assert plan(p).vector_cores == cores
 
@@ -211,7 +209,7 @@ def test_chunks_fill_the_unified_buffer(
         (2, 16, 1536, "FRACTAL_NZ", None, 256), (8, 1024, 8192, "FRACTAL_NZ", [1024], 2048),
     ],
 )  # fmt: skip
-def test_blocks_of_int8_in_fractals_may_be_wider_than_a_tile(
+def test_blocks_in_fractals_are_wider_than_a_tile(
     experts: int, rows: int, n: int, layout: str, tuning: Any, columns: int
 ) -> None:
     p = half_of([rows] * experts, 512, n, layout, tuning_config=tuning)

@@ -15,10 +15,10 @@ from draws import draws
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from op_calls import assert_all_same
+from op_calls import assert_all_same, assert_as_reference
 from op_calls import floats as hostile
 
-from npusim import Tensor, TensorSpec, devices, ops, run
+from npusim import Tensor, TensorSpec, ops, run
 from npusim.ops import npu_trans_quant_param
 from npusim.run.result import without_values
 
@@ -46,8 +46,7 @@ def turned(weight: Array) -> Array:
 
 def assert_runs(device: str, /, **call: Any) -> None:
     """The run gives what the reference computes."""
-    found = run(OP, device=device, **call)
-    assert_all_same(found.output, ops.load(OP).reference(**call))
+    assert_as_reference(OP, device=device, **call)
 
 
 # ---- vectors ----
@@ -165,10 +164,7 @@ def test_310p_multiplies_halves(
         "group_type": 0,
         "split_item": 3,
     }
-    found = run(OP, device="ascend310p3", **call)
-    assert found.template == "coupled"
-    spec = devices.load("ascend310p3")
-    assert_all_same(found.output, ops.load(OP).reference(**call, spec=spec))
+    assert assert_as_reference(OP, device="ascend310p3", **call).template == "coupled"
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from attention_calls import OP as FIRST
-from op_calls import NEW, Row, assert_accepted, assert_all_same, assert_refused, on_each_line
+from op_calls import NEW, Row, assert_all_same, constraints
 
 from npusim import Code, ops, run
 
@@ -67,8 +67,4 @@ ROWS = [
 ]  # fmt: skip
 
 
-@on_each_line(ROWS)
-def test_each_constraint(series: str, rows: list[Row]) -> None:
-    for row in rows:
-        assert_refused(OP, BASE | row.wrong, row, series)
-        assert_accepted(OP, BASE | row.right, series)
+test_each_constraint = constraints(OP, BASE, ROWS)

@@ -86,7 +86,7 @@ def test_scales_and_bias_are_loaded_again_for_every_piece() -> None:
     assert names == ["workspace", "bias", "scale", "pertoken_scale"] * count
 
 
-def test_opt_spreads_the_scales_of_rows_before_the_sums_are_there() -> None:
+def test_opt_spreads_scales_before_the_sums() -> None:
     result = traced(TINY, 4, 32, 64, "tbe_opt", pertoken_scale=TOKEN)
     first = next(span for span in spans(result, 0, "fixpipe"))
     early = [span for span in spans(result, 1, "vector") if span.end < first.start]
@@ -121,7 +121,7 @@ def test_a_message_starts_the_cube_core() -> None:
     assert [(wait.pipe, wait.free) for wait in waits] == [("scalar", 32)]
 
 
-def test_the_next_row_of_blocks_starts_when_the_one_before_is_done() -> None:
+def test_a_row_of_blocks_awaits_the_one_before() -> None:
     # One cube core, and two rows of blocks for it.
     result = traced(A2, 600, 64, 200, "tbe")
     loads = [

@@ -9,7 +9,7 @@ import pytest
 from draws import draws
 from hypothesis import given
 from hypothesis import strategies as st
-from op_calls import NEW, Row, assert_accepted, assert_refused, assert_same, on_each_line
+from op_calls import NEW, RNG, Row, assert_as_reference, constraints
 from weight_calls import Kind, gm_matrix
 
 from npusim import Code, TensorSpec, devices, ops, run
@@ -17,7 +17,6 @@ from npusim.data.dtypes import pack_int4
 
 OP = "npu_quant_matmul"
 A2, A3 = "ascend910b2", "ascend910_9391"
-REFERENCE = ops.load(OP).reference
 F32, F16 = np.float32, np.float16
 
 
@@ -104,47 +103,30 @@ def test_offsets_of_groups_leave_the_sum_of_a_row() -> None:
     assert set(y.astype(float).ravel()) == {-512.0}
 
 
-@draws(25)
-@given(
-    device=st.sampled_from([A2, A3]),
-    m=st.sampled_from([1, 2, 17, 70]),
-    k=st.sampled_from([2, 64, 130, 530]),
-    n=st.sampled_from([8, 64, 200, 520]),
-    layout=st.sampled_from(["ND", "NDT", "NZ", "NZT"]),
-    dtype=st.sampled_from(["float16", "bfloat16"]),
-    seed=st.integers(0, 2**32 - 1),
-)
+CHIPS, DTYPES = st.sampled_from([A2, A3]), st.sampled_from(["float16", "bfloat16"])
+COLUMNS = st.sampled_from([8, 64, 200, 520])
+APART = st.builds(
+    mixed_call, RNG, st.sampled_from([1, 2, 17, 70]), st.sampled_from([2, 64, 130, 530]), COLUMNS,
+    st.sampled_from(["ND", "NZ"]), grouped=st.just(False),
+) | st.builds(
+    mixed_call, RNG, st.sampled_from([1, 70]), st.sampled_from([8, 72, 136, 536]), COLUMNS,
+    st.sampled_from(["NDT", "NZT"]), grouped=st.just(False),
+)  # fmt: skip
+IN_GROUPS_OF_K = st.builds(
+    mixed_call, RNG, st.sampled_from([1, 9, 40]), st.sampled_from([256, 512, 1280]),
+    st.sampled_from([8, 264, 1040]), st.just("ND"), grouped=st.just(True),
+)  # fmt: skip
+
+
+@draws(40)
+@given(device=CHIPS, call=APART | IN_GROUPS_OF_K, dtype=DTYPES, factor=st.sampled_from([1, 1e30]))
 def test_int8_times_int4_equals_the_reference(
-    device: str, m: int, k: int, n: int, layout: str, dtype: str, seed: int
+    device: str, call: dict[str, Any], dtype: str, factor: float
 ) -> None:
-    k = k // 8 * 8 + 8 if layout.endswith("T") else k
-    rng = np.random.default_rng(seed)
-    call = mixed_call(rng, m, k, n, layout, grouped=False) | {"output_dtype": dtype}
     with np.errstate(over="ignore"):
-        call["scale"] = words(call["scale"].astype(np.uint32).view(F32) * [1e30, 1][seed % 2])
-    found = run(OP, **call, device=device, timing=False)
+        call["scale"] = words(call["scale"].astype(np.uint32).view(F32) * factor)
+    found = assert_as_reference(OP, **call, output_dtype=dtype, device=device)
     assert found.template == "msd"
-    assert_same(found.output, REFERENCE(**call))
-
-
-@draws(15)
-@given(
-    device=st.sampled_from([A2, A3]),
-    m=st.sampled_from([1, 9, 40]),
-    groups=st.sampled_from([1, 2, 5]),
-    n=st.sampled_from([8, 264, 1040]),
-    dtype=st.sampled_from(["float16", "bfloat16"]),
-    seed=st.integers(0, 2**32 - 1),
-)
-def test_int8_times_int4_of_groups_equals_the_reference(
-    device: str, m: int, groups: int, n: int, dtype: str, seed: int
-) -> None:
-    rng = np.random.default_rng(seed)
-    call = mixed_call(rng, m, 256 * groups, n, "ND", grouped=True) | {"output_dtype": dtype}
-    found = run(OP, **call, device=device, timing=False)
-    assert_same(found.output, REFERENCE(**call))
-    exact = call["x1"].astype(float) @ np.zeros((256 * groups, n))
-    assert found.output.shape == exact.shape
 
 
 @pytest.mark.sample(3)
@@ -155,9 +137,8 @@ def test_groups_of_int4_equal_the_reference(
     device: str, m: int, k: int, n: int, dtype: str
 ) -> None:
     call = grouped_call(np.random.default_rng(m), m, k, n) | {"output_dtype": dtype}
-    found = run(OP, **call, device=device, timing=False)
+    found = assert_as_reference(OP, **call, device=device)
     assert found.template == "pergroup"
-    assert_same(found.output, REFERENCE(**call))
 
 
 def test_the_digits_are_near_the_exact_product() -> None:
@@ -202,77 +183,56 @@ def test_the_blocks(m: int, k: int, n: int, grouped: bool, tile: tuple[int, int,
 # ---- what is refused ----
 
 
-RNG = np.random.default_rng(0)
-MIXED = mixed_call(RNG, 3, 256, 64, "ND", grouped=False) | {"output_dtype": "float16"}
-IN_GROUPS = mixed_call(RNG, 3, 512, 64, "ND", grouped=True) | {"output_dtype": "float16"}
-INT4 = grouped_call(RNG, 3, 1024, 256) | {"output_dtype": "float16"}
+MADE = np.random.default_rng(0)
+MIXED = mixed_call(MADE, 3, 256, 64, "ND", grouped=False) | {"output_dtype": "float16"}
+IN_GROUPS = mixed_call(MADE, 3, 512, 64, "ND", grouped=True) | {"output_dtype": "float16"}
+INT4 = grouped_call(MADE, 3, 1024, 256) | {"output_dtype": "float16"}
 WITH = " with int8 times packed int4"
-MIXED_ON = " with x1 of int8 and x2 of int32 on {series}"
 OF = " with groups of int4"
-
-
-def changed(base: dict[str, Any], message: str, right: dict[str, Any] | None = None,
-            code: Code = Code.INVALID_PARAMETER, **wrong: Any) -> Row:  # fmt: skip
-    return Row(base | wrong, message, base | (right or {}), NEW, code)
-
-
-ROWS = [
-    changed(MIXED, f"bias must be None{MIXED_ON}, not given; leave it out", bias=np.zeros(64, F32)),
-    changed(MIXED, "pertoken_scale must be given, not None; pass a tensor", None,
-            Code.NULL_POINTER, pertoken_scale=None),
-    changed(MIXED, "offset must be given, not None; pass a tensor", None, Code.NULL_POINTER,
-            offset=None),
-    changed(MIXED, f"scale must be int64 or uint64{MIXED_ON}, not float32; convert it",
-            {"scale": MIXED["scale"].view(np.int64)}, scale=np.ones(64, F32)),
-    changed(MIXED, "scale must have shape (64,), not (1, 64); reshape it",
-            scale=MIXED["scale"].reshape(1, 64)),
-    changed(MIXED, "offset must have shape (64,), not (1,); pass as many elements",
-            offset=np.ones(1, F32)),
-    changed(MIXED, "pertoken_scale must have shape (3,), not (3, 1); reshape it",
-            pertoken_scale=np.ones((3, 1), F32)),
-    changed(MIXED, "scale must have bit 36 clear, which asks for a shift that "
-            "npu_trans_quant_param never does and that is not simulated; pack it with "
-            "npu_trans_quant_param", None, Code.UNSUPPORTED,
-            scale=np.full(64, 1 << 36, np.uint64)),
-    changed(MIXED, "group_sizes must be (0, 0, 0) or (0, 0, 256) on {series}, not (0, 0, 128); "
-            "choose one of these", group_sizes=[0, 0, 128]),
-    changed(MIXED, "template must be msd on Atlas A2 and Atlas A3 with int8 times packed int4, not "
-            "'basic'; leave it out to get the vendor's choice", {"template": "msd"},
-            template="basic"),
-    changed(MIXED, "x2 must have as many rows as x1 has columns, 255, not 256; pass x1 as (m, k), "
-            "x2 as (k, n / 8) or as the transpose of (n, k / 8)", x1=np.ones((3, 255), np.int8)),
-    changed(MIXED, f"x1 and x2 must have two dimensions{WITH}; pass matrix by matrix",
-            x1=np.ones((2, 3, 256), np.int8)),
-    changed(MIXED, f"x1 must not be transposed{WITH}; make it contiguous",
-            x1=np.ones((256, 3), np.int8).T),
-    changed(MIXED, f"k and n must be even and k at most 29576{WITH}, not 255 and 64; pad the "
-            "matrices, or split them", x1=np.ones((3, 255), np.int8),
-            x2=np.ones((255, 8), np.int32)),
-    changed(IN_GROUPS, f"k must be a multiple of 256{WITH} and scales of groups, not 500; pad both "
-            "matrices", x1=np.ones((3, 500), np.int8), x2=np.ones((500, 8), np.int32)),
-    changed(IN_GROUPS, f"x2 must be (k, n / 8) in ND{WITH} and scales of groups, not transposed; "
-            "make it so", x2=np.ones((64, 64), np.int32).T),
-    changed(IN_GROUPS, "scale must have shape (2, 64), not (64,); pass as many elements",
-            scale=MIXED["scale"]),
-    changed(INT4, "scale must be float32 with x1 of int32 and group_sizes=(0, 0, 256) on "
-            "{series}, not uint64; pass the words that "
-            "npu_trans_quant_param packed", scale=np.ones((4, 256), np.uint64)),
-    changed(INT4, "offset must be float16 with x1 of int32 on {series}, not float32; convert it",
-            offset=np.ones((4, 256), F32)),
-    changed(INT4, "offset must have shape (4, 256), not (256,); pass as many elements",
-            offset=np.ones(256, F16)),
-    changed(INT4, f"k must be a multiple of 1024 and n of 256{OF}, not 512 and 256; pad both "
-            "matrices", x1=np.ones((3, 64), np.int32), x2=np.ones((256, 64), np.int32).T),
-    changed(INT4, f"x2 must be the transposed view of (n, k / 8){OF}, not contiguous; turn it",
-            x2=np.ones((1024, 32), np.int32)),
+MIXED_ROWS = [
+    Row({"pertoken_scale": None}, "pertoken_scale must be given, not None; pass a tensor",
+        code=Code.NULL_POINTER),
+    Row({"offset": None}, "offset must be given, not None; pass a tensor", code=Code.NULL_POINTER),
+    Row({"scale": MIXED["scale"].reshape(1, 64)},
+        "scale must have shape (64,), not (1, 64); reshape it"),
+    Row({"offset": np.ones(1, F32)},
+        "offset must have shape (64,), not (1,); pass as many elements"),
+    Row({"pertoken_scale": np.ones((3, 1), F32)},
+        "pertoken_scale must have shape (3,), not (3, 1); reshape it"),
+    Row({"scale": np.full(64, 1 << 36, np.uint64)},
+        "scale must have bit 36 clear, which asks for a shift that npu_trans_quant_param never "
+        "does and that is not simulated; pack it with npu_trans_quant_param",
+        code=Code.UNSUPPORTED),
+    Row({"template": "basic"},
+        "template must be msd on Atlas A2 and Atlas A3 with int8 times packed int4, not 'basic'; "
+        "leave it out to get the vendor's choice", {"template": "msd"}),
+    Row({"x1": np.ones((3, 255), np.int8)},
+        "x2 must have as many rows as x1 has columns, 255, not 256; pass x1 as (m, k), x2 as (k, "
+        "n / 8) or as the transpose of (n, k / 8)"),
+    Row({"x1": np.ones((2, 3, 256), np.int8)},
+        f"x1 and x2 must have two dimensions{WITH}; pass matrix by matrix"),
+    Row({"x1": np.ones((256, 3), np.int8).T},
+        f"x1 must not be transposed{WITH}; make it contiguous"),
+    Row({"x1": np.ones((3, 255), np.int8), "x2": np.ones((255, 8), np.int32)},
+        f"k and n must be even and k at most 29576{WITH}, not 255 and 64; pad the matrices, or "
+        "split them"),
 ]  # fmt: skip
-
-
-@on_each_line(ROWS)
-def test_what_is_checked_before_the_launch(
-    series: str, rows: list[Row], subtests: pytest.Subtests
-) -> None:
-    for row in rows:
-        with subtests.test(row.message):
-            assert_refused(OP, row.wrong, row, series)
-            assert_accepted(OP, row.right, series)
+GROUP_ROWS = [
+    Row({"x1": np.ones((3, 500), np.int8), "x2": np.ones((500, 8), np.int32)},
+        f"k must be a multiple of 256{WITH} and scales of groups, not 500; pad both matrices"),
+    Row({"x2": np.ones((64, 64), np.int32).T},
+        f"x2 must be (k, n / 8) in ND{WITH} and scales of groups, not transposed; make it so"),
+    Row({"scale": MIXED["scale"]},
+        "scale must have shape (2, 64), not (64,); pass as many elements"),
+]  # fmt: skip
+INT4_ROWS = [
+    Row({"offset": np.ones(256, F16)},
+        "offset must have shape (4, 256), not (256,); pass as many elements"),
+    Row({"x1": np.ones((3, 64), np.int32), "x2": np.ones((256, 64), np.int32).T},
+        f"k must be a multiple of 1024 and n of 256{OF}, not 512 and 256; pad both matrices"),
+    Row({"x2": np.ones((1024, 32), np.int32)},
+        f"x2 must be the transposed view of (n, k / 8){OF}, not contiguous; turn it"),
+]  # fmt: skip
+test_constraints_of_int8_by_int4 = constraints(OP, MIXED, MIXED_ROWS, NEW)
+test_constraints_of_scales_of_groups = constraints(OP, IN_GROUPS, GROUP_ROWS, NEW)
+test_constraints_of_int4 = constraints(OP, INT4, INT4_ROWS, NEW)

@@ -7,19 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from calls import half_ones as ones
 from draws import draws
 from hypothesis import given
 from hypothesis import strategies as st
-from op_calls import (
-    BF16,
-    NEW,
-    Row,
-    assert_constraints,
-    assert_same,
-    on_each_line,
-)
+from op_calls import BF16, Row, assert_as_reference, constraints
 
-from npusim import TensorSpec, ops, run
+from npusim import TensorSpec, run
 from npusim.isa import Store, global_operand
 
 OP = "npu_scatter_nd_update"
@@ -62,8 +56,7 @@ def test_a_tiled_run_equals_the_reference(
     indices = np.stack(np.unravel_index(places, leading), -1).astype(index_type)
     x = rng.integers(-99, 99, shape).astype(dtype)
     updates = rng.integers(-99, 99, (len(places), *shape[depth:])).astype(dtype)
-    found = run(OP, x, indices, updates, device=device, timing=False).output
-    assert_same(found, ops.load(OP).reference(x, indices, updates))
+    assert_as_reference(OP, x, indices, updates, device=device)
 
 
 @pytest.mark.parametrize(("rows", "template"), [(2**24 - 1, "sorted"), (2**24, "scanned")])
@@ -92,34 +85,26 @@ def test_a_core_replaces_rows_of_its_range_in_ascending_order() -> None:
 # ---- what is refused ----
 
 
-def ones(*shape: int, dtype: Any = np.float16) -> Any:
-    return np.ones(shape, dtype)
-
-
 BASE = {"self": ones(4, 5, 16), "indices": np.array([[1], [3]]), "updates": ones(2, 5, 16)}
 ROWS = [
     Row({"indices": np.zeros((2, 4), np.int64)},
         "indices must have a last dimension in [1, 3], the dimensions of self, not 4; index no "
-        "more than there are", {}, NEW),
+        "more than there are"),
     Row({"updates": ones(2, 16)},
         "updates must have shape (2, 5, 16) for indices of shape (2, 1) and self of shape "
-        "(4, 5, 16), not (2, 16); pass a row for each index", {}, NEW),
+        "(4, 5, 16), not (2, 16); pass a row for each index"),
     Row({"indices": np.zeros((5, 1), np.int64), "updates": ones(5, 5, 16)},
         "indices must name each of the 4 rows of self once at most, not 5 rows; leave out what "
-        "others replace", {}, NEW),
+        "others replace"),
     *(
         Row({"indices": np.array([[1], [place]])},
             f"indices must name places in [0, 4) of dimension 0 of self, not {place}; a card would "
-            "write elsewhere: correct them", {}, NEW)
+            "write elsewhere: correct them")
         for place in (4, -1)
     ),
     Row({"indices": np.array([[1, 4], [1, 4]]), "updates": ones(2, 16)},
         "indices must name each place once, not (1, 4) twice: which update is kept is open on a "
         "card; leave one of them out",
-        {"indices": np.array([[1, 4], [1, 3]]), "updates": ones(2, 16)}, NEW),
+        {"indices": np.array([[1, 4], [1, 3]]), "updates": ones(2, 16)}),
 ]  # fmt: skip
-
-
-@on_each_line(ROWS)
-def test_each_constraint(series: str, rows: list[Row]) -> None:
-    assert_constraints(OP, BASE, rows, series)
+test_each_constraint = constraints(OP, BASE, ROWS)

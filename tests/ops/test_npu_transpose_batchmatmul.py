@@ -6,18 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from calls import half_ones as ones
 from draws import draws
 from hypothesis import given
 from hypothesis import strategies as st
-from op_calls import (
-    BF16,
-    NEW,
-    Row,
-    assert_accepted,
-    assert_refused,
-    assert_same,
-    on_each_line,
-)
+from op_calls import BF16, Row, assert_as_reference, constraints
 
 from npusim import Code, Tensor, TensorSpec, devices, ops, run
 
@@ -86,8 +79,7 @@ def test_a_tiled_run_equals_the_reference(
         more["batch_split_factor"] = heads
     elif seed % 3 == 1 and dtype is F16:
         more["scale"] = words(heads * n, 0.5, float(seed % 99))
-    found = run(OP, x, w, device=device, timing=False, **more)
-    assert_same(found.output, REFERENCE(x, w, **more))
+    assert_as_reference(OP, x, w, device=device, **more)
 
 
 @pytest.mark.sample(1)
@@ -99,8 +91,7 @@ def test_a_weight_in_fractals_is_begun_elsewhere_by_each_core(device: str) -> No
     plain = rng.normal(0, 1, (2, 2500, 640)).astype(F16)
     w = Tensor.of(plain, "FRACTAL_NZ")
     order = {"perm_x1": (1, 0, 2)}
-    found = run(OP, x, w, device=device, timing=False, **order)
-    assert_same(found.output, REFERENCE(x, w, **order, spec=found.device))
+    found = assert_as_reference(OP, x, w, device=device, **order)
     in_order = REFERENCE(x, plain, **order)
     assert 0 < np.mean(found.output != in_order) < 0.5
     np.testing.assert_allclose(found.output.astype(float), in_order, rtol=2e-2, atol=2)
@@ -144,10 +135,6 @@ def test_the_measured_call_is_near_its_time() -> None:
 # ---- what is refused ----
 
 
-def ones(*shape: int, dtype: Any = F16) -> Any:
-    return np.ones(shape, dtype)
-
-
 def fractals(*shape: int) -> Tensor:
     return Tensor.of(ones(*shape), "FRACTAL_NZ")
 
@@ -159,78 +146,68 @@ WHY = "since the kernel PpMatmulEinSum, which takes such calls, is not simulated
 ROWS = [
     Row(TURNED | {name: ones(2, 2, 2, dtype=np.float32) for name in ("input", "weight")},
         f"perm_x1 must be (0, 1, 2) with float32, not (1, 0, 2), {WHY}; permute input",
-        {name: ones(2, 2, 2, dtype=np.float32) for name in ("input", "weight")}, NEW,
-        Code.UNSUPPORTED),
+        {name: ones(2, 2, 2, dtype=np.float32) for name in ("input", "weight")},
+        code=Code.UNSUPPORTED),
     Row({"weight": ones(2, 16, 0)},
-        "weight must not be empty, not of shape (2, 16, 0); leave the call out", {}, NEW),
+        "weight must not be empty, not of shape (2, 16, 0); leave the call out"),
     # axes
     Row({"perm_x1": (2, 1, 0)},
         "perm_x1 must be (0, 1, 2) or (1, 0, 2), not (2, 1, 0); permute the tensor first",
-        TURNED | {"input": ones(3, 2, 16)}, NEW),
+        TURNED | {"input": ones(3, 2, 16)}),
     Row({"perm_x2": (1, 0, 2)},
         "perm_x2 must be (0, 1, 2) or (0, 2, 1), not (1, 0, 2); permute the tensor first",
-        SWAPPED | {"weight": ones(2, 32, 16)}, NEW),
+        SWAPPED | {"weight": ones(2, 32, 16)}),
     Row({"perm_y": (0, 1, 2)}, "perm_y must be (1, 0, 2), not (0, 1, 2); pass (1, 0, 2)",
-        {"perm_y": [1, 0, 2]}, NEW),
+        {"perm_y": [1, 0, 2]}),
     Row({"perm_x1": "012"},
         "perm_x1 must be a list of integers, not '012'; pass a list of them",
-        {"perm_x1": [0, 1, 2]}, NEW),
+        {"perm_x1": [0, 1, 2]}),
     Row({"weight": ones(3, 16, 32)},
         "dimension 0 of weight must be heads of input, 2, not 3; pass input as (B, M, K) and "
-        "weight as (B, K, N)", {}, NEW),
+        "weight as (B, K, N)"),
     Row(TURNED,
         "dimension 0 of weight must be heads of input, 3, not 2; pass input as (M, B, K) and "
-        "weight as (B, K, N)", TURNED | {"input": ones(3, 2, 16)}, NEW),
+        "weight as (B, K, N)", TURNED | {"input": ones(3, 2, 16)}),
     Row(SWAPPED,
         "dimension 2 of weight must be k of input, 16, not 32; pass input as (B, M, K) and "
-        "weight as (B, N, K)", SWAPPED | {"weight": ones(2, 32, 16)}, NEW),
+        "weight as (B, N, K)", SWAPPED | {"weight": ones(2, 32, 16)}),
     Row({"weight": ones(1, 1, 65536), "input": ones(1, 1, 1)},
-        "N must be at most 65535, not 65536; split the call", {}, NEW),
+        "N must be at most 65535, not 65536; split the call"),
     Row({"weight": ones(65536, 1, 1), "input": ones(65536, 1, 1)},
-        "the number of heads must be at most 65535, not 65536; split the call", {}, NEW),
+        "the number of heads must be at most 65535, not 65536; split the call"),
     # layouts, and the vendor's other kernel
     Row({"weight": fractals(2, 16, 32)},
         "weight in FRACTAL_NZ must come as (B, K, N), with perm_x1 (1, 0, 2) and perm_x2 "
         "(0, 1, 2), not with (0, 1, 2) and (0, 1, 2); pass it through npu_format_cast(..., 2)",
-        TURNED | {"input": ones(3, 2, 16), "weight": fractals(2, 16, 32)}, NEW),
+        TURNED | {"input": ones(3, 2, 16), "weight": fractals(2, 16, 32)}),
     Row(TURNED | SWAPPED | {"input": ones(3, 2, 16), "weight": ones(2, 32, 16)},
         f"perm_x2 must be (0, 1, 2) with perm_x1 (1, 0, 2), not (0, 2, 1), {WHY}; transpose weight",
-        TURNED | {"input": ones(3, 2, 16)}, NEW, Code.UNSUPPORTED),
+        TURNED | {"input": ones(3, 2, 16)}, code=Code.UNSUPPORTED),
     Row(TURNED | {"input": ones(1, 2, 32768), "weight": ones(2, 32768, 1)},
         f"a row of input, B * K, must have at most 65535 elements, not 65536, {WHY}; permute "
-        "input, and pass perm_x1=(0, 1, 2)", {}, NEW, Code.UNSUPPORTED),
+        "input, and pass perm_x1=(0, 1, 2)", code=Code.UNSUPPORTED),
     # slices and scales
     *(
         Row({"batch_split_factor": factor},
             f"batch_split_factor must divide the number of heads, 2, not be {factor}; pass 1",
-            {"batch_split_factor": 2}, NEW)
+            {"batch_split_factor": 2})
         for factor in (0, 3)
     ),
     Row({"scale": words(32, 1.0)},
         "scale must have shape (64,), a word for each head and column, not (32,); pass as many",
-        {"scale": words(64, 1.0).view(np.uint64)}, NEW),
+        {"scale": words(64, 1.0).view(np.uint64)}),
     Row({"scale": words(64, 1.0).reshape(2, 32)},
         "scale must have shape (64,), a word for each head and column, not (2, 32); reshape it",
-        {"scale": words(64, 1.0)}, NEW),
+        {"scale": words(64, 1.0)}),
     Row({"scale": np.ones(64, np.int64)},
         "scale must have bit 46 set for an int8 output, without it the kernel writes uint8; pack "
-        "it with npu_trans_quant_param",
-        {"scale": words(64, 1.0)}, NEW),
+        "it with npu_trans_quant_param", {"scale": words(64, 1.0)}),
     Row({"scale": words(64, 1.0), "batch_split_factor": 2},
-        "batch_split_factor must be 1 with a scale, not 2; pass 1", {"scale": words(64, 1.0)}, NEW),
+        "batch_split_factor must be 1 with a scale, not 2; pass 1", {"scale": words(64, 1.0)}),
     Row({"scale": words(65536, 1.0), "input": ones(2, 1, 1), "weight": ones(2, 1, 32768)},
-        "B * N must be at most 65535 with a scale, not 65536; split the call", {}, NEW),
+        "B * N must be at most 65535 with a scale, not 65536; split the call"),
 ]  # fmt: skip
-
-
-@on_each_line(ROWS)
-def test_what_is_checked_before_the_launch(
-    series: str, rows: list[Row], subtests: pytest.Subtests
-) -> None:
-    for row in rows:
-        with subtests.test(row.message):
-            assert_refused(OP, BASE | row.wrong, row, series)
-            assert_accepted(OP, BASE | row.right, series)
+test_each_constraint = constraints(OP, BASE, ROWS)
 
 
 @pytest.mark.filterwarnings("default:npu_transpose_batchmatmul:UserWarning")

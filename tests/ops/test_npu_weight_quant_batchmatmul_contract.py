@@ -12,19 +12,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from op_calls import LINES, NEW, OLD, Row, on_each_line
+from calls import half_ones as ones
+from matrix_calls import fractals
+from op_calls import LINES, NEW, OLD, Row, constraints
 from weight_calls import check
 
-from npusim import Code, DocumentWarning, OpError, Tensor, TensorSpec, devices
-from npusim.data.layout import NZ, c0, to_fractals
+from npusim import Code, DocumentWarning, Tensor, TensorSpec, devices
 from npusim.ops.npu_weight_quant_batchmatmul import Problem
 
 OP = "npu_weight_quant_batchmatmul"
 HALF, FULL = np.float16, np.float32
-
-
-def ones(*shape: int, dtype: Any = HALF) -> Any:
-    return np.ones(shape, dtype)
 
 
 def int8(*shape: int) -> Any:
@@ -39,12 +36,6 @@ def spec(*shape: int, dtype: str = "float16") -> TensorSpec:
     return TensorSpec(shape, dtype)
 
 
-def fractal(matrix: Any) -> Tensor:
-    """*matrix* in FRACTAL_NZ."""
-    wanted = TensorSpec(matrix.shape, matrix.dtype.name, "FRACTAL_NZ")
-    return Tensor(wanted, to_fractals(matrix, NZ, (16, c0(wanted.element))))
-
-
 def checked(call: dict[str, Any], series: str) -> Problem:
     return check(devices.load(LINES[series]), **call)
 
@@ -57,8 +48,8 @@ PACKED = {
     "antiquant_scale": np.full(128, WORD, np.int64),
 }
 INT4 = {"weight": int32(64, 16)}
-INT8_NZ = {"weight": fractal(int8(64, 128))}
-INT4_NZ = {"weight": fractal(int32(128, 8)).T}
+INT8_NZ = {"weight": fractals(int8(64, 128))}
+INT4_NZ = {"weight": fractals(int32(128, 8)).T}
 QUANT = {"quant_scale": ones(128, dtype=FULL)}
 BIG = {"antiquant_scale": spec(1)}
 
@@ -66,9 +57,9 @@ RESHAPE, ONE_OR_N = "reshape it", "pass one value, or one for each column"
 EACH = "pass a scale for each group and column"
 PAIR_T = {"antiquant_scale": ones(128, 2).T, "antiquant_group_size": 32}
 SHAPES = [
-    Row({"x": ones(0, 64)}, "x must not be empty, not of shape (0, 64); leave the call out", {}),
+    Row({"x": ones(0, 64)}, "x must not be empty, not of shape (0, 64); leave the call out"),
     Row({"weight": int8(64, 0)},
-        "weight must not be empty, not of shape (64, 0); leave the call out", {}),
+        "weight must not be empty, not of shape (64, 0); leave the call out"),
     Row({"weight": int8(128, 64)},
         "weight must have k = 64 rows as x has columns, not 128; pass its transpose",
         {"weight": int8(128, 64).T}),
@@ -107,13 +98,18 @@ SHAPES = [
     Row({"antiquant_scale": ones(2, 128)},
         "antiquant_scale must have shape (1,), (1, 1), (128,) or (1, 128), not (2, 128); "
         "pass antiquant_group_size=32 if these are scales of groups", GROUP, NEW),
+    Row({"x": ones(4, 200), "weight": int8(200, 128), "antiquant_scale": ones(3, 128)},
+        "antiquant_scale must have shape (1,), (1, 1), (128,) or (1, 128), not (3, 128); "
+        "pass antiquant_group_size=96 if these are scales of groups",
+        {"x": ones(4, 200), "weight": int8(200, 128), "antiquant_scale": ones(3, 128),
+        "antiquant_group_size": 96}, NEW),
     Row(INT4 | {"weight": int32(64, 128)},
         "antiquant_scale must have shape (1,), (1, 1), (1024,) or (1, 1024), not (128,); "
         "an int32 of weight holds eight int4: pack those that hold one with "
         "npu_convert_weight_to_int4pack", INT4, NEW),
     Row({"antiquant_scale": ones(64)},
         "antiquant_scale must have shape (1,), (1, 1), (128,) or (1, 128), not (64,); "
-        "pass one for each column", {}, OLD),
+        "pass one for each column", lines=OLD),
     *(
         Row(GROUP | {"antiquant_scale": ones(*shape)},
             f"antiquant_scale must have shape (2, 128), not {shape}; {remedy}", right, NEW)
@@ -160,8 +156,11 @@ ATTRIBUTES = [
             f"not {size}; pass 32 with scales (2, n), or 0 with one for each column", GROUP, NEW)
         for size in (-32, 1, 16, 48, 64, 96)
     ),
+    Row({"x": ones(4, 32), "weight": int8(32, 128), "antiquant_group_size": 32},
+        "antiquant_group_size must be 0 for k = 32, not 32; pass 0, with one scale for each column",
+        {"x": ones(4, 32), "weight": int8(32, 128)}, NEW),
     Row(GROUP, "antiquant_group_size must be 0 on {series}, not 32; pass a scale for each column",
-        {}, OLD),
+        lines=OLD),
     Row({"inner_precise": 2}, "inner_precise must be 0 or 1, not 2; 0 is precise, 1 is fast",
         {"inner_precise": 1}),
     *(
@@ -198,7 +197,7 @@ ATTRIBUTES = [
 
 INT4_GROUP_NZ = {
     "x": ones(128, 4).T,
-    "weight": fractal(int32(128, 16)),
+    "weight": fractals(int32(128, 16)),
     "antiquant_scale": ones(2, 128),
     "antiquant_group_size": 64,
 }
@@ -241,45 +240,35 @@ COMBINATIONS = [
     Row(INT4_NZ | {"antiquant_scale": ones(1)},
         "with an int32 FRACTAL_NZ weight, antiquant_scale must have a value for each column, not "
         f"one for all; {AND_NZ}", INT4_NZ, NEW),
-    Row({"weight": fractal(int32(64, 16))},
+    Row({"weight": fractals(int32(64, 16))},
         "with an int32 FRACTAL_NZ weight, weight must be the transposed view of an (n, k) matrix "
         f"for a scale for each column, not a (k, n) matrix; {AND_NZ}", INT4_NZ, NEW),
-    Row(INT4_GROUP_NZ | {"weight": fractal(int32(128, 16)), "antiquant_group_size": 96},
+    Row(INT4_GROUP_NZ | {"weight": fractals(int32(128, 16)), "antiquant_group_size": 96},
         "with an int32 FRACTAL_NZ weight, antiquant_group_size must be 64 or 128, not 96; "
         f"{AND_NZ}", INT4_GROUP_NZ, NEW),
-    Row(INT4_GROUP_NZ | {"weight": fractal(int32(128, 16)).T},
+    Row(INT4_GROUP_NZ | {"weight": fractals(int32(128, 16)).T},
         "with an int32 FRACTAL_NZ weight, weight must be a (k, n) matrix for scales of groups, not "
         f"the transposed view of an (n, k) matrix; {AND_NZ}", INT4_GROUP_NZ, NEW),
-    Row(INT4_GROUP_NZ | {"x": ones(96, 4).T, "weight": fractal(int32(96, 16))},
+    Row(INT4_GROUP_NZ | {"x": ones(96, 4).T, "weight": fractals(int32(96, 16))},
         "with an int32 FRACTAL_NZ weight, k must be a multiple of antiquant_group_size, 64, not "
         f"96; {AND_NZ}", INT4_GROUP_NZ, NEW),
-    Row(INT4_GROUP_NZ | {"weight": fractal(int32(128, 4)), "antiquant_scale": ones(2, 32)},
+    Row(INT4_GROUP_NZ | {"weight": fractals(int32(128, 4)), "antiquant_scale": ones(2, 32)},
         f"with an int32 FRACTAL_NZ weight, n must be a multiple of 64, not 32; {AND_NZ}",
         INT4_GROUP_NZ, NEW),
     # Atlas inference
     Row({"antiquant_scale": ones(1)},
         "antiquant_scale must have a value for each of 128 columns on {series}, not one for "
-        "all; repeat it", {}, OLD),
+        "all; repeat it", lines=OLD),
     Row(BIG | {"x": spec(12801, 40000), "weight": spec(40000, 1, dtype="int8")},
         "m x k must be at most 512000000 with one scale for all on {series}, not 512040000; "
         "split x",
         BIG | {"x": spec(12800, 40000), "weight": spec(40000, 1, dtype="int8")}, OLD),
-    Row({"weight": fractal(int8(64, 128))},
+    Row({"weight": fractals(int8(64, 128))},
         "weight in FRACTAL_NZ must be the transposed view of an (n, k) matrix on {series}, not of "
         "(k, n); cast the contiguous (n, k) matrix with npu_format_cast(..., 29), and pass that "
-        "one's .T", {"weight": fractal(int8(128, 64)).T}, OLD, Code.UNSUPPORTED),
+        "one's .T", {"weight": fractals(int8(128, 64)).T}, OLD, Code.UNSUPPORTED),
 ]  # fmt: skip
-
-
-@on_each_line(SHAPES + ATTRIBUTES + COMBINATIONS)
-def test_what_is_checked(series: str, rows: list[Row], subtests: pytest.Subtests) -> None:
-    for row in rows:
-        with subtests.test(row.message):
-            message = f"{OP}: {row.message.format(series=series)} [{row.code.value}]"
-            with pytest.raises(OpError, match="^" + re.escape(message) + "$") as caught:
-                checked(BASE | row.wrong, series)
-            assert caught.value.code is row.code
-            assert checked(BASE | row.right, series).output.shape[1] > 0
+test_each_constraint = constraints(OP, BASE, SHAPES + ATTRIBUTES + COMBINATIONS)
 
 
 # ---- where the document contradicts itself ----
@@ -357,7 +346,7 @@ def test_a_bias_of_one_number_is_spread() -> None:
 def test_310p_gets_the_weight_in_fractals() -> None:
     rng = np.random.default_rng(1)
     weight = rng.integers(-128, 128, (64, 128), np.int8)
-    for given in (weight, np.asfortranarray(weight), fractal(weight.T.copy()).T):
+    for given in (weight, np.asfortranarray(weight), fractals(weight.T.copy()).T):
         problem = checked(BASE | {"weight": given}, "Atlas inference")
         assert problem.weight.spec == TensorSpec((128, 64), "int8", "FRACTAL_NZ").T
         assert problem.weight.array is not None

@@ -70,7 +70,7 @@ def test_a_row_of_x1_may_come_as_a_turned_column(form: int) -> None:
 
 
 @pytest.mark.parametrize("form", [0, 1])
-def test_a_weight_that_is_a_column_of_int32_is_unpacked_along_k(form: int) -> None:
+def test_a_column_of_int32_is_unpacked_along_k(form: int) -> None:
     x, scale = RNG.integers(-4, 4, (3, K)).astype(np.float16), np.ones(N, np.float16)
     weight = forms(TURNED, True)[form]
     found = run("npu_weight_quant_batchmatmul", x, weight, scale, device=A2).output

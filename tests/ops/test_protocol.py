@@ -216,7 +216,7 @@ ROWS = {"input": spec("float16", 8, 16), "zero_points": None, "dtype": "qint8"}
             "QuantBatchMatmulV3",
         ),
         ("index_select", {"x": spec("float16", 8, 16), "dim": 0, "index": spec("int32", 4)},
-         "GatherV3"),
+        "GatherV3"),
     ],
 )  # fmt: skip
 def test_a_run_knows_what_cann_calls_its_kernel(op: str, given: dict[str, Any], named: str) -> None:

@@ -50,7 +50,7 @@ def test_types_are_those_of_python(
     )
 
 
-def test_an_operator_adds_its_template_and_extras_behind_what_torch_has() -> None:
+def test_template_and_extras_come_last() -> None:
     norm = ops.load("npu_rms_norm")
     assert str(ops.signature(norm)) == (
         "(x: 'Array', gamma: 'Array', epsilon: 'float' = 1e-06, *, template: 'str | None' = None)"

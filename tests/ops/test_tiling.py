@@ -139,7 +139,7 @@ def test_310p_gives_rows_narrower_than_a_store_to_one_core() -> None:
     assert len(quantize("ascend910b2", (100, 31), "float16").blocks) == 34
 
 
-def test_buffers_are_single_with_div_mode_false_and_double_with_true() -> None:
+def test_buffers_are_double_with_div_mode_true() -> None:
     assert quantize("ascend910b2", (64, 64), "float32").plan.depth == 1
     assert divide("ascend910b2", (64, 64)).plan.depth == 2
 
@@ -161,9 +161,7 @@ def test_div_mode_true_starts_a_core_for_each_4_kib(count: int, cores: int) -> N
     [(1, (1,)), (47, (1,) * 47), (48, (1,) * 48), (49, (2,) + (1,) * 47),
      (100, (3,) * 4 + (2,) * 44), (960, (20,) * 48)],
 )  # fmt: skip
-def test_group_quant_deals_rows_out_the_first_cores_taking_one_more(
-    rows: int, of_core: tuple[int, ...]
-) -> None:
+def test_group_quant_deals_rows_out(rows: int, of_core: tuple[int, ...]) -> None:
     x, scale = TensorSpec((rows, 64), "float16"), TensorSpec((4, 64), "float32")
     plan = tiled("npu_group_quant", "ascend910b2", x, scale, TensorSpec((4,), "int32"))
     assert plan.plan.rows_of_core == of_core
@@ -226,7 +224,7 @@ def test_dynamic_quant_takes_long_rows_in_parts(smooth: bool, columns: int) -> N
 
 
 @pytest.mark.parametrize("device", every(devices.names()))
-def test_trans_quant_param_works_on_one_core_in_chunks_of_8192(device: str) -> None:
+def test_trans_quant_param_takes_chunks_of_8192(device: str) -> None:
     for count, chunk, stores in ((5, 5, 1), (8192, 8192, 1), (20001, 8192, 3)):
         scale = TensorSpec((count,), "float32")
         plan = tiled("npu_trans_quant_param", device, scale, scale)
@@ -264,100 +262,93 @@ def sizes(draw: st.DrawFn) -> tuple[int, int]:
     return draw(st.integers(1, max(1, min(3000, 3_000_000 // columns)))), columns
 
 
-@draws(150)
-@given(st.data(), sizes(), st.sampled_from(devices.names()), st.booleans(), st.booleans())
-def test_every_plan_of_npu_quantize_fits(
-    data: st.DataObject, size: tuple[int, int], device: str, divides: bool, offset: bool
-) -> None:
-    rows, columns = size
+@st.composite
+def quantize_plans(draw: st.DrawFn) -> Tiled:
+    (rows, columns), device, divides = draw(sizes()), draw(CHIPS), draw(st.booleans())
     is_old = device in INFERENCE
     kinds = [np.dtype(kind).name for kind in FLOATS[devices.load(device).series]]
-    dtype = data.draw(st.sampled_from(kinds))
-    axis = data.draw(st.sampled_from((-1,) if is_old and not divides else (-1, -2)))
-    count = data.draw(st.sampled_from((1, size[axis])))
+    dtype = draw(st.sampled_from(kinds))
+    axis = draw(st.sampled_from((-1,) if is_old and not divides else (-1, -2)))
     if divides:
-        target = data.draw(st.sampled_from(("qint8", "quint8", "int32")))
-        point = data.draw(st.sampled_from(("int8", "uint8", "int32")))
+        target = draw(st.sampled_from(("qint8", "quint8", "int32")))
+        point = draw(st.sampled_from(("int8", "uint8", "int32")))
         scale = "float32"
-        if dtype == "bfloat16" and data.draw(st.booleans()):
+        if dtype == "bfloat16" and draw(st.booleans()):
             scale = point = "bfloat16"
     else:
-        target = data.draw(st.sampled_from(("qint8",) if is_old else ("qint8", "quint4x2")))
+        target = draw(st.sampled_from(("qint8",) if is_old else ("qint8", "quint4x2")))
         columns += -columns % 8
-        count = columns if count == size[1] and axis == -1 else count
-        scale = point = data.draw(st.sampled_from(kinds)) if dtype == "float32" else dtype
-    args = (
-        TensorSpec((rows, columns), dtype),
-        TensorSpec((count,), scale),
-        TensorSpec((count,), point) if offset else None,
-    )
-    plan = tiled("npu_quantize", device, *args, target, axis, divides)
-    assert_fits(plan)
+        scale = point = draw(st.sampled_from(kinds)) if dtype == "float32" else dtype
+    count = draw(st.sampled_from((1, (rows, columns)[axis])))
+    points = TensorSpec((count,), point) if draw(st.booleans()) else None
+    x, scales = TensorSpec((rows, columns), dtype), TensorSpec((count,), scale)
+    plan = tiled("npu_quantize", device, x, scales, points, target, axis, divides)
     # Each element is written by some core, in order.
     starts = [block.bindings["output"].base_bytes for block in plan.blocks]
     assert starts[0] == 0
     assert all(a < b for a, b in pairwise(starts))
+    return plan
 
 
-@draws(25)
-@given(
-    sizes(),
-    st.sampled_from(A2 + A3),
-    st.tuples(*[st.sampled_from(("float32", "float16", "bfloat16"))] * 2),
-    st.sampled_from(("int32", "int64")),
-    st.sampled_from((1, 3, 255, 256, 257, 700)),
-    st.booleans(),
-)
-def test_every_plan_of_npu_group_quant_fits(
-    size: tuple[int, int],
-    device: str,
-    dtypes: tuple[str, str],
-    index: str,
-    groups: int,
-    offset: bool,
-) -> None:
-    rows, columns = min(size[0], 300), size[1] + -size[1] % 8
-    x, scale = TensorSpec((rows, columns), dtypes[0]), TensorSpec((groups, columns), dtypes[1])
-    point = TensorSpec((1,), dtypes[1]) if offset else None
-    for dst_dtype in ("int8", "quint4x2"):
-        assert_fits(
-            tiled(
-                "npu_group_quant", device, x, scale, TensorSpec((groups,), index),
-                offset=point, dst_dtype=dst_dtype,
-            )
-        )  # fmt: skip
+@st.composite
+def group_plans(draw: st.DrawFn) -> Tiled:
+    rows, columns = draw(sizes())
+    columns += -columns % 8
+    x_type, scale_type = (draw(st.sampled_from(("float32", "float16", "bfloat16"))) for _ in "12")
+    groups = draw(st.sampled_from((1, 3, 255, 256, 257, 700)))
+    ends = TensorSpec((groups,), draw(st.sampled_from(("int32", "int64"))))
+    x, scale = (
+        TensorSpec((min(rows, 300), columns), x_type),
+        TensorSpec((groups, columns), scale_type),
+    )
+    offset = TensorSpec((1,), scale_type) if draw(st.booleans()) else None
+    more = {"offset": offset, "dst_dtype": draw(st.sampled_from(("int8", "quint4x2")))}
+    return tiled("npu_group_quant", draw(NEW_CHIPS), x, scale, ends, **more)
 
 
-@draws(100)
-@given(
-    sizes() | st.tuples(st.integers(1, 400), st.sampled_from((4096, 5120, 10240, 128, 136, 12736))),
-    st.sampled_from(A2 + A3),
-    st.sampled_from(("float16", "bfloat16")),
-    st.sampled_from((None, 0, 1, 7, 1024)),
-    st.booleans(),
-)
-def test_every_plan_of_npu_dynamic_quant_fits(
-    size: tuple[int, int], device: str, dtype: str, groups: int | None, packed: bool
-) -> None:
-    """Without smooth scales, with one row of them, and with one for each group."""
-    more: dict[str, Any] = {"dst_type": "quint4x2"} if packed else {}
-    rows, columns = size
-    columns = -(-columns // 8) * 8 if packed else columns
+@st.composite
+def dynamic_plans(draw: st.DrawFn) -> Tiled:
+    """Without smooth scales, with one row of them, and with one for each group; and on 310P."""
+    if draw(st.integers(0, 2)) == 0:
+        shape = draw(st.integers(1, 3000)), 32 * draw(st.integers(1, 160) | st.integers(1, 1000))
+        device = draw(st.sampled_from(("ascend310p3", "ascend310p1")))
+        return tiled("npu_dynamic_quant", device, TensorSpec(shape, "float16"))
+    usual = st.sampled_from((4096, 5120, 10240, 128, 136, 12736))
+    rows, columns = draw(sizes() | st.tuples(st.integers(1, 400), usual))
+    dtype, groups = draw(st.sampled_from(("float16", "bfloat16"))), draw(GROUPS)
+    more: dict[str, Any] = {}
+    if draw(st.booleans()):
+        more, columns = {"dst_type": "quint4x2"}, columns + -columns % 8
     if groups is not None:
         more["smooth_scales"] = TensorSpec((*([groups] if groups else []), columns), dtype)
     if groups:
         more["group_index"] = TensorSpec((groups,), "int32")
-    assert_fits(tiled("npu_dynamic_quant", device, TensorSpec((rows, columns), dtype), **more))
+    x = TensorSpec((rows, columns), dtype)
+    return tiled("npu_dynamic_quant", draw(NEW_CHIPS), x, **more)
 
 
+@st.composite
+def word_plans(draw: st.DrawFn) -> Tiled:
+    scale = TensorSpec((draw(st.integers(1, 100000)),), "float32")
+    offset = draw(st.sampled_from((scale, None)))
+    return tiled("npu_trans_quant_param", draw(CHIPS), scale, offset, draw(st.integers(0, 1)))
+
+
+CHIPS, NEW_CHIPS = st.sampled_from(devices.names()), st.sampled_from(A2 + A3)
+GROUPS = st.sampled_from((None, 0, 1, 7, 1024))
+PLANS = {
+    "npu_quantize": quantize_plans,
+    "npu_group_quant": group_plans,
+    "npu_dynamic_quant": dynamic_plans,
+    "npu_trans_quant_param": word_plans,
+}
+
+
+@pytest.mark.parametrize("op", PLANS)
 @draws(60)
-@given(
-    st.integers(1, 3000),
-    st.integers(1, 160) | st.integers(1, 1000),
-    st.sampled_from(("ascend310p3", "ascend310p1")),
-)
-def test_every_plan_of_npu_dynamic_quant_on_310p_fits(rows: int, blocks: int, device: str) -> None:
-    assert_fits(tiled("npu_dynamic_quant", device, TensorSpec((rows, 32 * blocks), "float16")))
+@given(data=st.data())
+def test_every_plan_fits(op: str, data: st.DataObject) -> None:
+    assert_fits(data.draw(PLANS[op]()))
 
 
 def test_dynamic_quant_on_310p_deals_out_patches(subtests: pytest.Subtests) -> None:
@@ -407,13 +398,3 @@ def test_int4_leaves_out_the_template_single_row() -> None:
         x = TensorSpec((rows, columns), "float16")
         plan = tiled("npu_dynamic_quant", "ascend910b2", x, dst_type="quint4x2").plan
         assert plan.template == "multi_row"
-
-
-@given(st.sampled_from(devices.names()), st.integers(1, 100000), st.booleans(), st.integers(0, 1))
-def test_every_plan_of_npu_trans_quant_param_fits(
-    device: str, count: int, offset: bool, round_mode: int
-) -> None:
-    scale = TensorSpec((count,), "float32")
-    assert_fits(
-        tiled("npu_trans_quant_param", device, scale, scale if offset else None, round_mode)
-    )

@@ -5,7 +5,6 @@ tests/printed.py holds what documents print.
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import numpy as np
@@ -26,7 +25,7 @@ from printed import (
     WORDS,
 )
 
-from npusim import Code, OpError, devices, run
+from npusim import devices, run
 
 ALL = devices.names()
 
@@ -127,72 +126,6 @@ def test_aclnn_trans_quant_param_v2_example(device: str) -> None:
     """ops-nn, quant/trans_quant_param_v2/examples."""
     one = np.ones(1, np.float32)
     assert output("npu_trans_quant_param", device, one, one).tolist() == [70507248484352]
-
-
-# ---- properties that the kernels' sources give ----
-
-
-@pytest.mark.parametrize("device", every(ALL))
-def test_offsets_are_rounded_to_even_and_clipped(device: str) -> None:
-    fields = {0.5: 0, 1.5: 2, 2.5: 2, -0.5: 0, 300: 255, -300: -256}
-    scale = np.full(6, 1.9999999, np.float32)
-    words = output("npu_trans_quant_param", device, scale, np.float32(list(fields))).tolist()
-    nine_bits = [word >> 37 & 0x1FF for word in words]
-    assert dict(zip(fields, (x - (x >> 8 << 9) for x in nine_bits), strict=True)) == fields
-    # Cut off, not rounded: rounding would give 2.0.
-    cut = int(np.float32(1.9990234375).view(np.uint32))
-    assert [word & 0xFFFFFFFF for word in words] == [cut] * 6
-
-
-@pytest.mark.parametrize("device", every(ALL))
-def test_div_mode_false_takes_axis_0_for_the_last_one(device: str) -> None:
-    x = np.arange(72, dtype=np.float32).reshape(2, 3, 12)
-    scale = np.linspace(0.1, 1, 12, dtype=np.float32)
-    results = [
-        output("npu_quantize", device, x, scale, None, "qint8", axis, False).tolist()
-        for axis in (-1, 0, 1, 2, 3)
-    ]
-    assert results.count(results[0]) == 5
-
-
-@pytest.mark.parametrize("device", every(A2 + A3))
-def test_a_bad_group_index_is_a_trap_of_the_kernel_not_a_wrong_argument(device: str) -> None:
-    x, scale = np.ones((6, 4), np.float16), np.ones((4, 4), np.float32)
-    message = (
-        "npu_group_quant: group_index must not decrease, not be [2, 1, 6, 6]; "
-        "pass the end row of each group, in order (core 0) [507015]"
-    )
-    for kind in (np.int32, np.int64):
-        with pytest.raises(OpError, match="^" + re.escape(message) + "$") as caught:
-            run("npu_group_quant", x, scale, np.array([2, 1, 6, 6], kind), device=device)
-        assert caught.value.code is Code.AICORE_EXCEPTION
-
-
-# ---- weights ----
-
-
-@pytest.mark.parametrize("device", every(A2 + A3))
-@pytest.mark.parametrize("x", [np.float16, BF16])
-def test_aclnn_weight_quant_batch_matmul_v2_example(device: str, x: Any) -> None:
-    """ops-nn, examples of weight_quant_batch_matmul_v2: ones everywhere, k = 32."""
-    ones = np.ones((16, 32), x), np.ones((32, 16), np.int8), np.ones(16, x)
-    found = run("npu_weight_quant_batchmatmul", *ones, device=device, timing=False)
-    # m is small, but n is no multiple of 32.
-    assert found.template == "custom"
-    assert np.array_equal(np.asarray(found.output), np.full((16, 16), 32, x))
-
-
-@pytest.mark.parametrize("device", every(A2 + A3))
-def test_int4_weights_in_the_order_of_npu_convert_weight_to_int4pack(device: str) -> None:
-    whole = np.arange(-8, 8, dtype=np.int32).reshape(2, 8)
-    packed = run("npu_convert_weight_to_int4pack", whole, device=device).output
-    assert isinstance(packed, np.ndarray)
-    assert packed.ravel().tolist() == [-19088744, 1985229328]
-    one = np.ones(1, np.float16)
-    eye = np.eye(2, dtype=np.float16)
-    found = run("npu_weight_quant_batchmatmul", eye, packed, one, device=device, timing=False)
-    assert found.template == "custom"
-    assert np.array_equal(np.asarray(found.output), whole)
 
 
 def test_these_are_all_chips() -> None:

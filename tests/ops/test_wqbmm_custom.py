@@ -1,27 +1,23 @@
-"""The template custom: tiled values against whole arrays, and what other templates agree on."""
+"""The template custom: its ring, the steps of a vector core, and how it is split."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
-from draws import draws
-from hypothesis import given
-from hypothesis import strategies as st
-from op_calls import BF16, Array
+from op_calls import BF16, assert_as_reference
 from tiny import log, play, tiny_spec
-from weight_calls import HALF, OP, Kind, assert_bits, check, reference, weight_call
+from weight_calls import OP, Kind, check, tile, weight_call, weight_specs
 
-from npusim import TensorSpec, devices, ops, run
-from npusim.data.dtypes import FLOAT16
-from npusim.isa import CrossCoreSetFlag, CrossCoreWaitFlag, Load, Store
+from npusim import devices, run
+from npusim.data.dtypes import FLOAT16, INT8
+from npusim.isa import CrossCoreSetFlag, CrossCoreWaitFlag, Global, Load, Store
 from npusim.kernel.matrices import GmMatrix
 from npusim.kernel.vector_core import VectorCore
 from npusim.kernel.views import repeat
 from npusim.ops._dequantised_weight import (
     Dequantiser,
     MatrixTile,
+    tile_view,
 )
 from npusim.ops.npu_weight_quant_batchmatmul.templates.custom import CustomPlan, precision
 from npusim.trace import Span
@@ -30,60 +26,10 @@ A2 = devices.load("ascend910b2")
 pytestmark = pytest.mark.filterwarnings("ignore:npu_weight_quant_batchmatmul.*it is taken")
 
 
-def custom(call: dict[str, Any], **how: Any) -> Array:
-    """What the simulated chip makes of *call*."""
-    values = run(OP, **call, template="custom", device=A2, timing=False, **how).output
-    assert isinstance(values, np.ndarray)
-    return values
-
-
 def plan_of(m: int, k: int, n: int, kind: Kind) -> CustomPlan:
-    call = weight_call(np.random.default_rng(0), m, k, n, kind)
-    operator = ops.load(OP)
-    plan = operator.tile(A2, operator.check(A2, **call, template="custom"))
+    plan = tile(A2, check(A2, **weight_specs(m, k, n, kind, template="custom")))
     assert isinstance(plan, CustomPlan)
     return plan
-
-
-SMALL = [
-    # One element; one fractal; tails everywhere.
-    ((1, 1, 1), Kind()),
-    ((16, 32, 16), Kind(offset=True)),
-    ((33, 99, 70), Kind(offset=True, bias=True)),
-    ((33, 99, 70), Kind(BF16, offset=True, bias=True, trans_x=True)),
-    ((33, 99, 70), Kind(layout="NDT", offset=True, bias=True, quant=1)),
-    ((33, 99, 70), Kind(BF16, layout="NDT", single=True, offset=True)),
-    ((33, 99, 70), Kind(single=True, quant=2, trans_x=True)),
-    # Columns of fractals, cut short by k and by n.
-    ((17, 99, 70), Kind(layout="NZ", offset=True)),
-    ((17, 99, 70), Kind(BF16, layout="NZ", bias=True)),
-    ((17, 99, 70), Kind(layout="NZT", quant=2)),
-    ((17, 99, 70), Kind(BF16, layout="NZT", offset=True)),
-    # Several rows of tiles, pieces longer than k and than n, a last group that is short.
-    ((150, 300, 333), Kind(size=64, offset=True, trans_x=True, quant=2)),
-    ((150, 300, 333), Kind(BF16, layout="NDT", size=96, offset=True, bias=True)),
-    ((300, 70, 40), Kind(bias=True)),
-    ((5, 1100, 24), Kind(layout="NDT", size=32, offset=True)),
-    # int4 in every layout that takes it.
-    ((17, 200, 72), Kind(weight="int4", size=32, offset=True)),
-    ((17, 200, 72), Kind(BF16, "int4", "NDT", size=32, offset=True)),
-    ((17, 40, 8), Kind(BF16, "int4", single=True, bias=True)),
-    ((17, 192, 192), Kind(weight="int4", layout="NZ", size=64, offset=True, trans_x=True)),
-    ((17, 256, 64), Kind(BF16, "int4", "NZ", size=128)),
-    ((17, 200, 33), Kind(BF16, "int4", "NZT", offset=True)),
-    ((17, 200, 33), Kind(weight="int4", layout="NZT")),
-]
-
-
-@pytest.mark.sample(8)
-@pytest.mark.parametrize(("sizes", "kind"), SMALL)
-def test_tiles_are_the_whole(
-    rng: np.random.Generator, sizes: tuple[int, int, int], kind: Kind
-) -> None:
-    call = weight_call(rng, *sizes, kind)
-    expected = reference(**call, template="custom", spec=A2)
-    for byte_exact in (False, True):
-        assert_bits(custom(call, byte_exact=byte_exact), expected)
 
 
 WIDE = 3 * 24 * 256 + 300
@@ -104,129 +50,15 @@ def test_a_slot_of_the_ring_is_filled_again(rng: np.random.Generator, k: int, ki
     plan = plan_of(3, k, WIDE, kind)
     assert (plan.rounds, plan.slots) == (4, 3)
     call = weight_call(rng, 3, k, WIDE, kind)
-    assert_bits(custom(call), reference(**call, template="custom", spec=A2))
-
-
-@st.composite
-def calls(draw: st.DrawFn) -> dict[str, Any]:
-    """Any small call that custom takes."""
-    m, k = draw(st.integers(1, 140)), draw(st.integers(1, 200))
-    # One column has one scale, which is one for all, and FRACTAL_NZ wants one for each.
-    n = draw(st.integers(2, 300))
-    weight = draw(st.sampled_from(["int8", "int4"]))
-    layout = draw(st.sampled_from(["ND", "NDT", "NZT", "NZ"]))
-    is_nz, is_int4 = layout.startswith("NZ"), weight == "int4"
-    size = 0
-    if layout == "NZ" and is_int4:
-        size = draw(st.sampled_from([64, 128]))
-        k, n = size * draw(st.integers(2, 3)), 64 * draw(st.integers(1, 4))
-    elif not is_nz and k > 32:
-        size = draw(st.sampled_from([0, 32, 32 * ((k - 1) // 32)]))
-    if is_int4 and layout.endswith("T"):
-        k = -(-k // 8) * 8
-    elif is_int4:
-        n = -(-n // 8) * 8
-    kind = Kind(
-        draw(st.sampled_from([HALF, BF16])),
-        weight,
-        layout,
-        size,
-        single=not is_nz and not size and draw(st.booleans()),
-        offset=draw(st.booleans()),
-        bias=draw(st.booleans()),
-        quant=0 if is_nz else draw(st.integers(0, 2)),
-        trans_x=(not is_nz or is_int4) and draw(st.booleans()),
-    )
-    return weight_call(np.random.default_rng(draw(st.integers(0, 99))), m, k, n, kind)
-
-
-@draws(25)
-@given(calls())
-def test_any_call(call: dict[str, Any]) -> None:
-    assert_bits(custom(call), reference(**call, template="custom", spec=A2))
-    # The same call without values runs the same programs.
-    timed = run(OP, **_described(call), template="custom", device=A2, timing=False)
-    assert isinstance(timed.output, TensorSpec)
-
-
-def _described(call: dict[str, Any]) -> dict[str, Any]:
-    found = {}
-    for name, value in call.items():
-        if isinstance(value, np.ndarray):
-            turned = value.ndim > 1 and not value.flags.c_contiguous
-            plain = TensorSpec((value.T if turned else value).shape, value.dtype.name)
-            found[name] = plain.T if turned else plain
-        else:
-            found[name] = getattr(value, "spec", value)
-    return found
-
-
-@pytest.mark.parametrize("kind", [Kind(offset=True), Kind(BF16, offset=True)])
-def test_what_is_not_a_number_stays_in_its_row_or_column(
-    rng: np.random.Generator, kind: Kind
-) -> None:
-    call = weight_call(rng, 20, 40, 50, kind)
-    x, scale, offset = (call[name].copy() for name in ("x", "antiquant_scale", "antiquant_offset"))
-    x[3, 7], x[5], x[9, 0] = np.nan, 0, np.inf
-    scale[0, 11], offset[0, 13] = np.inf, np.nan
-    call |= {"x": x, "antiquant_scale": scale, "antiquant_offset": offset}
-    y = custom(call)
-    assert_bits(y, reference(**call, template="custom", spec=A2))
-    wide = y.astype(np.float32)
-    lost = {11, 13}
-    kept = [column for column in range(50) if column not in lost]
-    assert np.isnan(wide[3]).all()
-    assert np.isnan(wide[:, 13]).all()
-    assert (wide[5, kept] == 0).all()
-    assert np.isfinite(wide[np.ix_([0, 1, 19], kept)]).all()
-    assert not np.isfinite(wide[9]).any()
-
-
-@pytest.mark.parametrize("x", [HALF, BF16])
-def test_layouts_do_not_change_values(x: Any) -> None:
-    m, k, n = 20, 70, 90
-    calls = [
-        weight_call(np.random.default_rng(5), m, k, n, Kind(x, layout=layout, offset=True))
-        for layout in ("ND", "NDT", "NZ", "NZT")
-    ]
-    first = custom(calls[0])
-    for call in calls[1:]:
-        assert_bits(custom(call), first)
-
-
-def test_fp16_agrees_with_nz_splitk_on_one_core_along_k(rng: np.random.Generator) -> None:
-    call = weight_call(rng, 70, 640, 64, Kind(layout="NZT", offset=True))
-    assert_bits(custom(call), reference(**call, template="nz_splitk", spec=A2))
-
-
-def test_groups_may_lie_either_way(rng: np.random.Generator) -> None:
-    for layout in ("ND", "NDT"):
-        call = weight_call(rng, 20, 128, 40, Kind(layout=layout, size=64, offset=True))
-        turned = {
-            name: np.asfortranarray(call[name]) for name in ("antiquant_scale", "antiquant_offset")
-        }
-        assert_bits(custom(call | turned), custom(call))
-
-
-def test_the_vendor_takes_it_for_what_no_other_kernel_can(rng: np.random.Generator) -> None:
-    for kind in (Kind(single=True), Kind(quant=2), Kind(trans_x=True), Kind(size=64)):
-        call = weight_call(rng, 20, 128, 64, kind)
-        found = run(OP, **call, device=A2, timing=False)
-        assert found.template == "custom"
-        assert isinstance(found.output, np.ndarray)
-        assert_bits(found.output, reference(**call, spec=A2))
+    assert_as_reference(OP, device=A2, template="custom", **call)
 
 
 # ---- the steps of a vector core ----
 
 
 def test_fp16_is_copied_to_where_it_is_stored_from() -> None:
-    call = {
-        "x": TensorSpec((1, 4), "float16"),
-        "weight": TensorSpec((4, 128), "int8"),
-        "antiquant_scale": TensorSpec((128,), "float16"),
-    }
-    p, spec = check(A2, **call, template="custom"), tiny_spec(l2__capacity_bytes=1 << 20)
+    call = weight_specs(1, 4, 128, Kind(), template="custom")
+    p, spec = check(A2, **call), tiny_spec(l2__capacity_bytes=1 << 20)
     builder = VectorCore("dequantise", spec)
     kernel = Dequantiser(builder, p.quantised_weight, precision(p), 4, 128)
     out = GmMatrix("out", FLOAT16, 4, 128, True)
@@ -246,14 +78,20 @@ def test_fp16_is_copied_to_where_it_is_stored_from() -> None:
     ]
 
 
+def test_a_tile_of_fractals_is_a_burst_a_column() -> None:
+    weight = GmMatrix("weight", INT8, 70, 99, k_is_first=True, layout="FRACTAL_NZ")
+    tile = MatrixTile(row=16, column=32, rows=40, columns=50)
+    # 70 rows are filled up to 80; rows 16 to 56 end in the fractal of row 64, columns 32 to 82 lie
+    # in the second and the third column of fractals, each 32 bytes wide.
+    assert tile_view(weight, tile).operand == Global(
+        "weight", (80 + 16) * 32, burst_bytes=48 * 32, bursts=2, stride_bytes=80 * 32
+    )
+
+
 def spans_of(core: int, k: int, n: int) -> list[Span]:
     """What vector core *core* of a run does, in the order of its program."""
-    call = {
-        "x": TensorSpec((1, k), "float16"),
-        "weight": TensorSpec((k, n), "int8"),
-        "antiquant_scale": TensorSpec((1,), "float16"),
-    }
-    found = run(OP, **call, device=A2, values=False, template="custom", every_core=True)
+    call = weight_specs(1, k, n, Kind(single=True), template="custom")
+    found = run(OP, **call, device=A2, values=False, every_core=True)
     assert found.trace is not None
     return [span for span in found.trace.spans() if span.core == core]
 
@@ -272,7 +110,7 @@ def names_of(spans: list[Span]) -> list[str]:
     return found
 
 
-def test_a_round_is_handed_over_when_the_first_tile_of_the_next_is_made() -> None:
+def test_a_round_is_handed_over_a_tile_later() -> None:
     # Four rounds of 24 x 256 columns, 12 tiles of 512 each: one for each of the first 12 cores.
     spans = spans_of(1, 9, WIDE)
     hand_over = ["set 6", "wait 6", "set 8"]
@@ -336,6 +174,6 @@ def test_many_rows_are_shared_along_m_too() -> None:
     assert (plan.cores_m, plan.base.m, plan.cores_n, plan.rounds) == (6, 128, 4, 1)
 
 
-def test_a_k_is_padded_to_256_where_it_runs_along_the_rows() -> None:
+def test_k_along_rows_is_padded_to_256() -> None:
     plan = plan_of(16, 300, 64, Kind(layout="NDT"))
     assert plan.workspaces == {"dequantised": 512 * plan.round_n * 2}

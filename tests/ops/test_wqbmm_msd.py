@@ -10,14 +10,13 @@ import pytest
 from draws import draws
 from hypothesis import given
 from hypothesis import strategies as st
-from op_calls import BF16, Array
+from op_calls import BF16, Array, assert_same
 from tiny import log, play, tiny_spec
 from weight_calls import (
     F32,
     HALF,
     OP,
     Kind,
-    assert_bits,
     check,
     inputs_of,
     played,
@@ -71,7 +70,7 @@ def assert_as_reference(call: Call, form: str, device: str = "ascend910b2", **ho
     assert found.plan is not None
     assert (found.template, getattr(found.plan, "form", "")) == ("msd", form)
     with np.errstate(all="ignore"):
-        assert_bits(found.output, reference(**call, spec=devices.load(device)))
+        assert_same(found.output, reference(**call, spec=devices.load(device)))
 
 
 # ---- multicore ----
@@ -127,7 +126,7 @@ def test_the_precise_form_sums_the_digits() -> None:
     call = call_of(3, 4224, 64, parts="o", weight="ND.T")
     inputs = inputs_of(**call)
     expected = inputs.round_to_x(multicore(inputs, precise=True))
-    assert_bits(precise(call, "multicore_hp"), expected)
+    assert_same(precise(call, "multicore_hp"), expected)
     assert not np.array_equal(precise(call, "multicore"), expected)
 
 
@@ -194,7 +193,7 @@ def test_the_ring_is_filled_again_and_again(half_rounds: int, weight: str) -> No
     )
     inputs = inputs_of(**call)
     expected = inputs.round_to_x(msd_split_k(inputs))
-    assert_bits(played(A2, p, plan), expected)
+    assert_same(played(A2, p, plan), expected)
 
 
 def scheme_of(weight: str) -> Scheme:

@@ -11,18 +11,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matrix_calls import fractals, packed
 from op_calls import BF16, Array
 from weight_calls import F32, HALF, inputs_of, reference
 
-from npusim import Tensor, TensorSpec, devices, ops
-from npusim.data.layout import NZ, c0, to_fractals
-from npusim.ops._digits import away
+from npusim import devices, ops
 from npusim.ops.npu_weight_quant_batchmatmul.choice import block_k, scheme_of
 from npusim.ops.npu_weight_quant_batchmatmul.oracle import (
     FIRST,
     SECOND,
     Inputs,
     absmax,
+    away,
     halving_sum,
     lanes_sum,
     msd_group,
@@ -38,18 +38,6 @@ def words(values: Array, count: int) -> list[str]:
     """The first numbers of row 0 as hexadecimal words."""
     raw = np.ascontiguousarray(values).view(f"u{values.dtype.itemsize}")[0, :count]
     return [f"{word:0{2 * values.dtype.itemsize}X}" for word in raw]
-
-
-def pack(nibbles: Array) -> Array:
-    """int4 numbers, eight an int32 along the last dimension, the first in the lowest bits."""
-    eights = nibbles.reshape(*nibbles.shape[:-1], -1, 8).astype(np.uint32) & 0xF
-    packed = (eights << np.arange(0, 32, 4, dtype=np.uint32)).sum(-1, dtype=np.uint32)
-    return np.ascontiguousarray(packed).view(np.int32)
-
-
-def fractal(matrix: Array) -> Tensor:
-    wanted = TensorSpec(matrix.shape, matrix.dtype.name, "FRACTAL_NZ")
-    return Tensor(wanted, to_fractals(matrix, NZ, (16, c0(wanted.element))))
 
 
 # ---- the vector set ----
@@ -100,7 +88,7 @@ def test_split_k_of_int8() -> None:
 
 
 def test_split_k_of_int4() -> None:
-    weight = pack(NIBBLES.T).T
+    weight = packed(NIBBLES.T).T
     call = inputs_of(weight=weight, **VECTORS)
     np.testing.assert_array_equal(call.weight, NIBBLES)
     total = msd_split_k(call)
@@ -177,7 +165,7 @@ def group_call(rng: np.random.Generator, size: int, k: int, kind: Any = HALF) ->
     count = k // size
     return {
         "x": rng.normal(size=(2, k)).astype(kind),
-        "weight": pack(rng.integers(-8, 8, (k, 64))),
+        "weight": packed(rng.integers(-8, 8, (k, 64))),
         "antiquant_scale": rng.uniform(0.01, 0.02, (count, 64)).astype(kind),
         "antiquant_offset": rng.integers(-3, 4, (count, 64)).astype(kind),
         "antiquant_group_size": size,
@@ -350,7 +338,7 @@ def bits16(values: Any) -> Any:
     return np.asarray(values, F32).astype(BF16).astype(F32)
 
 
-def test_custom_rounds_a_bf16_weight_once_and_an_fp16_weight_twice() -> None:
+def test_custom_rounds_bf16_once_and_fp16_twice() -> None:
     weight, x = np.array([[127]], np.int8), np.ones((65, 1))
     scale, offset = np.array([1.5]).astype(BF16), np.array([0.25]).astype(BF16)
     y = reference(x.astype(BF16), weight, scale, offset)
@@ -390,10 +378,10 @@ def test_split_k_rounds_as_its_kernel_does(rng: np.random.Generator) -> None:
 def test_nz_splitk(rng: np.random.Generator, kind: Any, has_bias: bool, k: int) -> None:
     x, weight, scale, offset = numbers(rng, 65, k, 64, kind)
     bias = rng.normal(size=64).astype(HALF if kind is HALF else F32) if has_bias else None
-    y = reference(x, fractal(weight.T.copy()).T, scale, offset, bias=bias)
+    y = reference(x, fractals(weight.T.copy()).T, scale, offset, bias=bias)
     wanted = exact(x, weight, scale, offset) + (0 if bias is None else bias.astype(np.float64))
     near(y, wanted, 1e-3 if kind is HALF else 8e-3)
-    same = reference(x, fractal(weight.T.copy()).T, scale, offset, bias=bias, template="custom")
+    same = reference(x, fractals(weight.T.copy()).T, scale, offset, bias=bias, template="custom")
     # One core along k, fp16 and no bias: nothing but custom's own sum.
     assert np.array_equal(y, same) == (kind is HALF and k == 512 and not has_bias)
 
@@ -402,7 +390,7 @@ def test_nz_splitk_rounds_ties_away_after_its_epilogue() -> None:
     # 1 + 2^-11 lies between two fp16 numbers; custom rounds it to the even one.
     x, weight = np.zeros((65, 64), HALF), np.zeros((64, 64), np.int8)
     x[:, 0], weight[0] = 2.0**-11, 1
-    call = (x, fractal(weight.T.copy()).T, np.ones(64, HALF))
+    call = (x, fractals(weight.T.copy()).T, np.ones(64, HALF))
     bias = np.ones(64, HALF)
     assert np.all(reference(*call, bias=bias) == HALF(1 + 2.0**-10))
     assert np.all(reference(*call, bias=bias, deterministic=True) == HALF(1))
@@ -464,7 +452,7 @@ def test_310p_is_custom_whatever_the_layout(rng: np.random.Generator) -> None:
     x, weight, scale, offset = numbers(rng, 4, 96, 48)
     bias = rng.normal(size=48).astype(HALF)
     custom = reference(x, weight, scale, offset, bias=bias, template="custom")
-    for given_as in (weight, np.asfortranarray(weight), fractal(weight.T.copy()).T):
+    for given_as in (weight, np.asfortranarray(weight), fractals(weight.T.copy()).T):
         y = reference(x, given_as, scale, offset, bias=bias, spec=ONLY_310P)
         np.testing.assert_array_equal(y, custom)
 
@@ -479,8 +467,8 @@ def test_layouts_do_not_change_values(rng: np.random.Generator) -> None:
     for other in (
         reference(turned, weight, scale, offset),
         reference(x, np.asfortranarray(weight), scale[None], offset[None]),
-        reference(x, fractal(weight), scale, offset),
-        reference(x, fractal(weight.T.copy()).T, scale, offset, deterministic=True),
+        reference(x, fractals(weight), scale, offset),
+        reference(x, fractals(weight.T.copy()).T, scale, offset, deterministic=True),
     ):
         np.testing.assert_array_equal(other, y)
 
@@ -490,9 +478,9 @@ def test_int4_layouts_do_not_change_values(rng: np.random.Generator) -> None:
     x = rng.normal(size=(65, 64)).astype(HALF)
     scale = rng.uniform(0.01, 0.02, 128).astype(HALF)
     wide = reference(x, nibbles, scale, template="custom")
-    down = pack(nibbles.T)
-    for packed in (pack(nibbles), down.T, fractal(down).T):
-        np.testing.assert_array_equal(reference(x, packed, scale), wide)
+    down = packed(nibbles.T)
+    for given_as in (packed(nibbles), down.T, fractals(down).T):
+        np.testing.assert_array_equal(reference(x, given_as, scale), wide)
 
 
 def test_one_scale_for_all(rng: np.random.Generator) -> None:
@@ -510,7 +498,7 @@ def test_a_row_of_zeros_gives_the_bias(k: int) -> None:
     weight, scale = np.ones((k, 32), np.int8), np.ones(32, HALF)
     bias = np.full(32, 3, HALF)
     assert np.all(reference(x, weight, scale, scale, bias=bias) == 3)
-    nibbles = pack(np.ones((32, k), np.int8)).T
+    nibbles = packed(np.ones((32, k), np.int8)).T
     assert np.all(reference(x, nibbles, scale, scale, bias=bias) == 3)
 
 

@@ -471,9 +471,7 @@ def opened(browser: Browser, path: Path, width: int, scheme: str) -> None:
 
 @needs_chromium
 @pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (360, "dark")])
-def test_an_element_has_the_colour_of_its_fractal_on_every_map(
-    tmp_path: Path, width: int, scheme: str
-) -> None:
+def test_elements_have_the_colour_of_their_fractal(tmp_path: Path, width: int, scheme: str) -> None:
     shades = {"light": SHADES, "dark": DARK_SHADES}[scheme]
     with Browser(tmp_path / "profile") as browser:
         opened(browser, tmp_path / "layout.html", width, scheme)

@@ -155,9 +155,7 @@ SEEN = """timelines.then(([t]) => {
 
 @NEEDS_CHROMIUM
 @pytest.mark.parametrize(("width", "scheme"), [(1300, "light"), (700, "dark")])
-def test_the_timeline_shows_kernels_below_their_modules(
-    a: Path, tmp_path: Path, width: int, scheme: str
-) -> None:
+def test_kernels_lie_below_modules(a: Path, tmp_path: Path, width: int, scheme: str) -> None:
     with Browser(tmp_path / "profile") as browser:
         metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
         browser.call("Emulation.setDeviceMetricsOverride", **metrics)
@@ -243,9 +241,7 @@ def test_two_runs_share_a_page_and_a_scale(a: Path, b: Path, tmp_path: Path) -> 
 @NEEDS_CHROMIUM
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [360, 820, 1300])
-def test_three_runs_fit_and_move_together(
-    a: Path, b: Path, tmp_path: Path, width: int, scheme: str
-) -> None:
+def test_three_runs_move(a: Path, b: Path, tmp_path: Path, width: int, scheme: str) -> None:
     page = tmp_path / "page.html"
     assert npusim_says("report", str(a), str(b), str(a), "-o", str(page)).code == 0
     with Browser(tmp_path / "profile") as browser:

@@ -260,7 +260,7 @@ def test_modules_of_other_classes_are_found_again() -> None:
     ]
     several = run_of((NORM, "Quantised.head", 0), (NORM, "Other", 0), missing=0)
     assert [row[0] for row in model.compared([a, several])["modules"].rows] == [
-        *("root", "root.head", "Quantised", "Quantised.head", "Other"),
+        *("root", "root.head", "Quantised", "Quantised.head", "Other")
     ]
 
 

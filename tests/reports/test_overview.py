@@ -67,10 +67,10 @@ def test_one_run_needs_no_letter(tmp_path: Path) -> None:
 
 def test_runs_are_distinguished_by_what_is_not_alike(tmp_path: Path) -> None:
     assert told(tmp_path / "shapes", product(16), product(32), product(32, k=128)) == [
-        *("A, x1 16x64, x2 64x64", "B, x1 32x64, x2 64x64", "C, x1 32x128, x2 128x64"),
+        *("A, x1 16x64, x2 64x64", "B, x1 32x64, x2 64x64", "C, x1 32x128, x2 128x64")
     ]
     assert told(tmp_path / "chips", product(16), product(16, device="Atlas A3")) == [
-        *("A, ascend910b2", "B, ascend910_9391"),
+        *("A, ascend910b2", "B, ascend910_9391")
     ]
     assert told(
         tmp_path / "l2", product(16), product(16, l2="warm"), product(16, icache="warm")
@@ -83,7 +83,7 @@ def test_runs_are_distinguished_by_what_is_not_alike(tmp_path: Path) -> None:
 
 def test_the_same_call_is_said_to_be_the_same(tmp_path: Path) -> None:
     assert told(tmp_path, product(16), product(32), product(16), product(32)) == [
-        *("A, x1 16x64", "B, x1 32x64", "C, the same call as A", "D, the same call as B"),
+        *("A, x1 16x64", "B, x1 32x64", "C, the same call as A", "D, the same call as B")
     ]
     assert told(tmp_path / "all", product(16), product(16)) == ["A", "B, the same call as A"]
 
@@ -130,7 +130,7 @@ def test_other_operators_are_distinguished_by_name(tmp_path: Path) -> None:
     gate = npusim.run("npu_swiglu", SPEC((16, 64), "float16"), device="Atlas A2")
     assert told(tmp_path / "two", product(16), gate) == ["A, matmul, base", "B, npu_swiglu"]
     assert told(tmp_path / "three", product(16), gate, product(32)) == [
-        *("A, matmul, base, x1 16x64", "B, npu_swiglu", "C, matmul, base, x1 32x64"),
+        *("A, matmul, base, x1 16x64", "B, npu_swiglu", "C, matmul, base, x1 32x64")
     ]
 
 
@@ -179,7 +179,7 @@ def test_the_quickest_and_the_slowest_are_named_with_what_bounds_them() -> None:
     assert overview.finding([small, large, small]) == (
         f"A is the quickest: {small.time_us:.2f} us. B is the slowest: {large.time_us:.1f} us, "
         f"{large.time_us / small.time_us:.0f} times as long. A and C are bound by launch and "
-        f"completion; B by turning rows into fractals."
+        f"completion; B by the bandwidth of global memory."
     )
     assert overview.finding([small, small]) == (
         f"Both take {small.time_us:.2f} us. Both are bound by launch and completion."

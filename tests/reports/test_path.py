@@ -10,20 +10,8 @@ from played import CHAIN, MUL, Played, lane, trace
 from tiny import play, tiny_spec
 
 import npusim
-from npusim import TensorSpec
+from npusim import TensorSpec, isa
 from npusim.data.dtypes import FLOAT32
-from npusim.isa import (
-    Barrier,
-    Binary,
-    CrossCoreSetFlag,
-    CrossCoreWaitFlag,
-    Global,
-    Load,
-    Local,
-    SetFlag,
-    Store,
-    WaitFlag,
-)
 from npusim.reports import timeline_data
 from npusim.reports.critical_path import steps
 from npusim.reports.finish import finishes
@@ -79,16 +67,16 @@ def test_steps_are_all_of_the_time_and_pipes_on_them_have_no_slack(call: str, de
 def both(load_bytes: int, repeats: int) -> Trace:
     """A load and a multiplication side by side; a store waits for both."""
     spec = tiny_spec()
-    loaded = Local("ub", 0, FLOAT32, load_bytes // 4)
-    long = Local("ub", 8192, FLOAT32, 64 * repeats)
+    loaded = isa.Local("ub", 0, FLOAT32, load_bytes // 4)
+    long = isa.Local("ub", 8192, FLOAT32, 64 * repeats)
     ops = (
-        Load(loaded, Global("x", 0, load_bytes)),
-        SetFlag("mte2", "mte3", 0),
-        Binary("mul", long, long, long),
-        SetFlag("vector", "mte3", 0),
-        WaitFlag("mte2", "mte3", 0),
-        WaitFlag("vector", "mte3", 0),
-        Store(Global("y", 0, 32), Local("ub", 0, FLOAT32, 8)),
+        isa.Load(loaded, isa.Global("x", 0, load_bytes)),
+        isa.SetFlag("mte2", "mte3", 0),
+        isa.Binary("mul", long, long, long),
+        isa.SetFlag("vector", "mte3", 0),
+        isa.WaitFlag("mte2", "mte3", 0),
+        isa.WaitFlag("vector", "mte3", 0),
+        isa.Store(isa.Global("y", 0, 32), isa.Local("ub", 0, FLOAT32, 8)),
     )
     return play(spec, ops, sizes={"x": 8192, "y": 32}, l2="warm")
 
@@ -116,19 +104,18 @@ def test_a_load_during_long_work_has_the_slack() -> None:
 
 
 def test_half_of_the_micro_ops_have_at_least_the_median() -> None:
-    found = trace(
-        lane((0,), (MUL, 0, 10, 10), (MUL, 10, 20, 20)),
-        lane((1,), (MUL, 0, 10, 40)),
-    )
+    found = trace(lane((0,), (MUL, 0, 10, 10), (MUL, 10, 20, 20)), lane((1,), (MUL, 0, 10, 40)))
     assert slack(found) == [Slack("aiv", 1, "vector", 0, 0)]
     # A barrier lets nothing be later; what comes before its own pipe's last result may.
-    barred = trace(lane((0,), (MUL, 0, 10, 12), (Barrier("vector"), 10, 13, 13), (MUL, 13, 20, 20)))
+    barred = trace(
+        lane((0,), (MUL, 0, 10, 12), (isa.Barrier("vector"), 10, 13, 13), (MUL, 13, 20, 20))
+    )
     assert slack(barred) == [Slack("aiv", 0, "vector", 0, 0)]
 
 
 def test_a_core_that_waits_for_two_passes_its_slack_on() -> None:
-    give = CrossCoreSetFlag("group", "vector", 3)
-    take = CrossCoreWaitFlag("group", "vector", 3)
+    give = isa.CrossCoreSetFlag("group", "vector", 3)
+    take = isa.CrossCoreWaitFlag("group", "vector", 3)
     found = trace(
         lane((0,), (take, 0, 45, 45), (MUL, 45, 50, 60), kind="aic"),
         lane((1,), (MUL, 0, 20, 24), (give, 20, 21, 25)),

@@ -12,14 +12,13 @@ import numpy as np
 import pytest
 from axe import needs_axe, shown, violations
 from browser import CHROMIUM, MISSING, Browser
+from commands import entries, npusim_says, refused
 from played import CHAIN, LOAD, MUL, lane, trace
 from records import written
 from tampering import members, replaced, retold
-from typer.testing import CliRunner
 
 import npusim
 from npusim import reports
-from npusim.cli import app
 from npusim.isa import CrossCoreSetFlag, CrossCoreWaitFlag, SetFlag, WaitFlag
 from npusim.reports import style, timeline_data
 from npusim.reports.tables import difference, table
@@ -31,13 +30,6 @@ MIX = (
 )
 
 
-def says(*words: object) -> tuple[int, str, str]:
-    result = CliRunner().invoke(app, [str(word) for word in words], prog_name="npusim")
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result.exit_code, result.stdout, result.stderr
-
-
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return written(tmp_path_factory.mktemp("small") / "out")
@@ -47,7 +39,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def page(small: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The page of that run."""
     out = tmp_path_factory.mktemp("page") / "deep" / "page.html"
-    assert says("report", small, "-o", out) == (0, f"wrote {out}\n", "")
+    assert npusim_says("report", small, "-o", out) == (0, f"wrote {out}\n", "")
     return out
 
 
@@ -63,10 +55,6 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 def three(two: list[Path], small: Path) -> list[Path]:
     """The same call on three chips."""
     return [*two, small]
-
-
-def entries(where: Path) -> list[str]:
-    return sorted(path.name for path in where.iterdir())
 
 
 # ---- files ----
@@ -100,12 +88,12 @@ def test_names_inside_pictures_stay_apart(page: Path) -> None:
     assert len(found) == len(set(found)) > 5
 
 
-def test_the_same_run_gives_the_same_bytes_under_its_own_name(
+def test_the_same_run_gives_the_same_bytes_under_a_name_of_its_own(
     small: Path, page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
 
-    assert says("report", small) == (0, "wrote report.html\n", "")
+    assert npusim_says("report", small) == (0, "wrote report.html\n", "")
     assert entries(tmp_path) == ["report.html"]
     assert (tmp_path / "report.html").read_bytes() == page.read_bytes()
 
@@ -113,7 +101,7 @@ def test_the_same_run_gives_the_same_bytes_under_its_own_name(
 def test_two_runs_are_compared(two: list[Path], tmp_path: Path) -> None:
     out = tmp_path / "page.html"
 
-    assert says("report", *two, "-o", out)[0] == 0
+    assert npusim_says("report", *two, "-o", out)[0] == 0
     page = out.read_text()
     assert len(page) < 3_000_000
     title = "npu_quantize on ascend910b2 against npu_quantize on ascend910b4"
@@ -127,7 +115,7 @@ def test_two_runs_are_compared(two: list[Path], tmp_path: Path) -> None:
 def test_three_runs_are_held_against_the_first(three: list[Path], tmp_path: Path) -> None:
     out = tmp_path / "page.html"
 
-    assert says("report", *three, "-o", out, "--no-advice")[:2] == (0, f"wrote {out}\n")
+    assert npusim_says("report", *three, "-o", out, "--no-advice")[:2] == (0, f"wrote {out}\n")
     page = out.read_text()
     title = "3 runs of npu_quantize on ascend910b2, ascend910b4 and ascend310p3"
     assert f"<title>npusim: {title}</title>" in page
@@ -155,12 +143,12 @@ def test_three_runs_are_held_against_the_first(three: list[Path], tmp_path: Path
 def test_a_run_may_stand_there_twice(three: list[Path], small: Path, tmp_path: Path) -> None:
     out = tmp_path / "page.html"
 
-    assert says("report", small, small, three[0], "-o", out, "--no-advice")[0] == 0
+    assert npusim_says("report", small, small, three[0], "-o", out, "--no-advice")[0] == 0
     page = out.read_text()
     assert re.findall(r'<p class="who"><b>(.*?)</p>', page) == [
-        *("A</b> ascend310p3", "B</b> the same call as A", "C</b> ascend910b2"),
+        *("A</b> ascend310p3", "B</b> the same call as A", "C</b> ascend910b2")
     ]
-    # Two chips, of which each is listed once.
+    # Two chips, of which each is told once.
     assert re.search(r"<th>ascend310p3</th><th>its source</th><th>ascend910b2</th>", page)
     assert page.count("<th>ascend310p3</th>") == 1
     found = re.findall(r'<clipPath id="([^"]+)"', page)
@@ -171,7 +159,7 @@ def test_a_run_may_stand_there_twice(three: list[Path], small: Path, tmp_path: P
 def test_chips_of_one_name_have_the_letters_of_their_runs(small: Path, tmp_path: Path) -> None:
     slow = [written(tmp_path / by, "--set", f"gm.read_bytes_per_s={by}") for by in ("x0.5", "x2")]
     out = tmp_path / "page.html"
-    assert says("report", *slow, slow[1], small, "-o", out, "--no-advice")[0] == 0
+    assert npusim_says("report", *slow, slow[1], small, "-o", out, "--no-advice")[0] == 0
     page = out.read_text()
     heads = "ascend310p3 (changed) (A)", "ascend310p3 (changed) (B, C)", "ascend310p3"
     assert "".join(f"<th>{head}</th><th>its source</th>" for head in heads) in page
@@ -182,25 +170,30 @@ def test_chips_of_one_name_have_the_letters_of_their_runs(small: Path, tmp_path:
 def test_pictures_alone_go_into_a_folder(kind: str, small: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
 
-    assert says("report", small, "-f", kind, "-o", out)[0] == 0
+    assert npusim_says("report", small, "-f", kind, "-o", out)[0] == 0
     names = entries(out)
     assert {f"{name}.{kind}" for name in ("timeline", "bounds", "costs")} < set(names)
     start = {"png": b"\x89PNG", "svg": b"<?xml"}[kind]
     assert all((out / name).read_bytes().startswith(start) for name in names)
-    assert says("report", small, "-f", kind, "-o", out) == (
+    refused(
         1,
-        "",
-        f"npusim: report: the folder {out} must be new or empty, but holds bandwidth.{kind}; "
-        f"name another, or add --force to replace an earlier run\n",
+        f"report: the folder {out} must be new or empty, but holds bandwidth.{kind}; "
+        f"name another, or add --force to replace an earlier run",
+        "report",
+        small,
+        "-f",
+        kind,
+        "-o",
+        out,
     )
-    assert says("report", small, "-f", kind, "-o", out, "--force")[0] == 0
+    assert npusim_says("report", small, "-f", kind, "-o", out, "--force")[0] == 0
     assert entries(tmp_path) == ["out"]
 
 
 @pytest.mark.nightly
 def test_pictures_of_several_runs_have_letters(three: list[Path], tmp_path: Path) -> None:
     out = tmp_path / "out"
-    code, said, _ = says("report", *three, "-f", "svg", "-o", out)
+    code, said, _ = npusim_says("report", *three, "-f", "svg", "-o", out)
     names = [f"timeline_{letter}.svg" for letter in "abc"]
 
     assert code == 0
@@ -211,17 +204,23 @@ def test_pictures_of_several_runs_have_letters(three: list[Path], tmp_path: Path
     )
     assert "<!-- C, ascend310p3 -->" in (out / "bounds_c.svg").read_text()
     # Pictures of three make room for those of one and the other way round, but for nothing else.
-    assert says("report", three[0], "-f", "svg", "-o", out, "--force")[0] == 0
+    assert npusim_says("report", three[0], "-f", "svg", "-o", out, "--force")[0] == 0
     assert "timeline_a.svg" not in entries(out)
-    assert says("report", *three, "-f", "svg", "-o", out, "--force")[0] == 0
+    assert npusim_says("report", *three, "-f", "svg", "-o", out, "--force")[0] == 0
     assert set(names) < set(entries(out))
     for mine in ("timeline_me.svg", "timeline_aa_b.svg"):
         (out / mine).write_text("mine")
-        assert says("report", *three, "-f", "svg", "-o", out, "--force") == (
+        refused(
             1,
-            "",
-            f"npusim: report: the folder {out} must hold only what npusim wrote to be replaced, "
-            f"but holds {mine}; move that away, or name another\n",
+            f"report: the folder {out} must hold only what npusim wrote to be replaced, "
+            f"but holds {mine}; move that away, or name another",
+            "report",
+            *three,
+            "-f",
+            "svg",
+            "-o",
+            out,
+            "--force",
         )
         (out / mine).unlink()
 
@@ -229,7 +228,7 @@ def test_pictures_of_several_runs_have_letters(three: list[Path], tmp_path: Path
 def test_a_pdf_has_a_page_a_picture(small: Path, tmp_path: Path) -> None:
     out = tmp_path / "report.pdf"
 
-    assert says("report", small, "-f", "pdf", "-o", out) == (0, f"wrote {out}\n", "")
+    assert npusim_says("report", small, "-f", "pdf", "-o", out) == (0, f"wrote {out}\n", "")
     assert out.read_bytes().startswith(b"%PDF")
     assert out.read_bytes().count(b"/Type /Page ") == 10
 
@@ -237,23 +236,18 @@ def test_a_pdf_has_a_page_a_picture(small: Path, tmp_path: Path) -> None:
 # ---- what is refused ----
 
 
-def test_what_is_no_run_is_reported_in_a_line(tmp_path: Path) -> None:
-    assert says("report", tmp_path, "-o", tmp_path / "page.html") == (
-        1,
-        "",
-        f"npusim: report: the folder {tmp_path} must hold a run.json, but holds none; "
-        f"name one that npusim run -o has written\n",
-    )
-    assert entries(tmp_path) == []
-
-
 def test_the_folder_that_is_no_run_is_named(three: list[Path], tmp_path: Path) -> None:
     (tmp_path / "none").mkdir()
-    assert says("report", *three[:2], tmp_path / "none", three[2], "-o", tmp_path / "x.html") == (
+    refused(
         1,
-        "",
-        f"npusim: report: the folder {tmp_path / 'none'} must hold a run.json, but holds none; "
-        f"name one that npusim run -o has written\n",
+        f"report: the folder {tmp_path / 'none'} must hold a run.json, but holds none; "
+        f"name one that npusim run -o has written",
+        "report",
+        *three[:2],
+        tmp_path / "none",
+        three[2],
+        "-o",
+        tmp_path / "x.html",
     )
     assert entries(tmp_path) == ["none"]
 
@@ -261,18 +255,19 @@ def test_the_folder_that_is_no_run_is_named(three: list[Path], tmp_path: Path) -
 def test_a_run_without_time_is_refused(tmp_path: Path) -> None:
     out = written(tmp_path / "out", "--no-timing")
 
-    assert says("report", out, "-o", tmp_path / "page.html") == (
+    refused(
         1,
-        "",
-        f"npusim: report: the run in {out} must have been timed and have had work to do, but it "
-        f"has no trace; run it with --timing on tensors that are not empty\n",
+        f"report: the run in {out} must have been timed and have had work to do, but it "
+        f"has no trace; run it with --timing on tensors that are not empty",
+        "report",
+        out,
+        "-o",
+        tmp_path / "page.html",
     )
     assert entries(tmp_path) == ["out"]
 
 
-def test_a_page_that_fails_leaves_the_earlier_one(
-    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failures_keep_a_page(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from npusim.reports import html as page
 
     out = tmp_path / "page.html"
@@ -282,47 +277,54 @@ def test_a_page_that_fails_leaves_the_earlier_one(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(page, "report", full)
-    assert says("report", small, "-o", out, "--force") == (
+    refused(
         1,
-        "",
-        f"npusim: report: {out} must be a file that can be written, but: No space left on device; "
-        f"name another\n",
+        f"report: {out} must be a file that can be written, but: No space left on device; "
+        f"name another",
+        "report",
+        small,
+        "-o",
+        out,
+        "--force",
     )
     assert (out.read_text(), entries(tmp_path)) == ("earlier", ["page.html"])
 
 
-def test_a_page_does_not_take_the_place_of_a_folder(small: Path, tmp_path: Path) -> None:
-    assert says("report", small, "-o", tmp_path) == (
-        1,
-        "",
-        f"npusim: report: {tmp_path} must be a file, not a folder; name a file in it\n",
-    )
-
-
-def test_an_earlier_page_is_replaced_only_when_asked(small: Path, tmp_path: Path) -> None:
+def test_an_earlier_page_is_replaced_only_when_told(small: Path, tmp_path: Path) -> None:
     for name, kind in (("page.html", "html"), ("pages.pdf", "pdf")):
         out = tmp_path / name
         out.write_text("earlier")
-        assert says("report", small, "-f", kind, "-o", out) == (
+        refused(
             1,
-            "",
-            f"npusim: report: {out} must be a new file, but there is one; name another, or add "
-            f"--force to replace it\n",
+            f"report: {out} must be a new file, but there is one; name another, or add "
+            f"--force to replace it",
+            "report",
+            small,
+            "-f",
+            kind,
+            "-o",
+            out,
         )
         assert out.read_text() == "earlier"
-        assert says("report", small, "-f", kind, "-o", out, "--force")[0] == 0
+        assert npusim_says("report", small, "-f", kind, "-o", out, "--force")[0] == 0
         assert out.read_bytes()[:4] in (b"<!DO", b"%PDF")
 
 
 def test_only_pictures_make_room_for_pictures(small: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    says("report", small, "-f", "svg", "-o", out)
+    npusim_says("report", small, "-f", "svg", "-o", out)
     (out / "notes.txt").write_text("mine")
-    assert says("report", small, "-f", "svg", "-o", out, "--force") == (
+    refused(
         1,
-        "",
-        f"npusim: report: the folder {out} must hold only what npusim wrote to be replaced, but "
-        f"holds notes.txt; move that away, or name another\n",
+        f"report: the folder {out} must hold only what npusim wrote to be replaced, but "
+        f"holds notes.txt; move that away, or name another",
+        "report",
+        small,
+        "-f",
+        "svg",
+        "-o",
+        out,
+        "--force",
     )
     assert (out / "notes.txt").read_text() == "mine"
 
@@ -331,14 +333,12 @@ def test_only_pictures_make_room_for_pictures(small: Path, tmp_path: Path) -> No
     ("part", "value", "shown"),
     [(1, "<img src=x>", "<img src=x>"), (2, 1 << 20, "ub[1048576:"), (4, -5, "")],
 )
-def test_a_program_that_no_chip_takes_is_no_run(
-    part: int, value: object, shown: str, small: Path, tmp_path: Path
-) -> None:
+def test_bad_programs(part: int, value: object, shown: str, small: Path, tmp_path: Path) -> None:
     out = Path(shutil.copytree(small, tmp_path / "out"))
     tree, arrays = members(out)
     tree["bodies"][0][0][0][1][part] = value
     replaced(out, tree, arrays)
-    code, said, told = says("report", out, "-o", tmp_path / "page.html")
+    code, said, told = npusim_says("report", out, "-o", tmp_path / "page.html")
 
     assert (code, said, told.count("\n")) == (1, "", 1)
     # What the rules of the chip say of it stands in the middle.
@@ -442,9 +442,7 @@ def test_tables_escape_and_align() -> None:
         (None, 5.0, ""),
     ],
 )
-def test_a_difference_is_written_in_percent_or_in_times(
-    a: float | None, b: float | None, told: str
-) -> None:
+def test_differences_in_percent_or_times(a: float | None, b: float | None, told: str) -> None:
     assert difference(a, b) == told
 
 
@@ -526,9 +524,9 @@ def test_two_timelines_have_one_scale(tmp_path: Path) -> None:
             *("-i", "scales=spec:1:float16", "-a", "dtype=qint8", "-a", "div_mode=false"),
             *("-o", tmp_path / name),
         )
-        assert says(*words)[0] == 0
+        assert npusim_says(*words)[0] == 0
     page = tmp_path / "page.html"
-    assert says("report", tmp_path / "short", tmp_path / "long", "-o", page)[0] == 0
+    assert npusim_says("report", tmp_path / "short", tmp_path / "long", "-o", page)[0] == 0
     with Browser(tmp_path / "profile") as browser:
         browser.open(page)
         browser.call(
@@ -557,14 +555,14 @@ def test_two_timelines_have_one_scale(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason=MISSING)
-def test_a_summary_says_so_and_lists_what_it_joins(tmp_path: Path) -> None:
+def test_a_summary_says_so_and_tells_what_it_joins(tmp_path: Path) -> None:
     words = ("-i", "input=spec:1024x2048:float16", "-i", "scales=spec:1:float16")
     words = ("run", "npu_quantize", "-d", "Atlas A2", *words, "-a", "dtype=qint8")
-    assert says(*words, "-a", "div_mode=false", "-o", tmp_path / "out")[0] == 0
+    assert npusim_says(*words, "-a", "div_mode=false", "-o", tmp_path / "out")[0] == 0
     page = tmp_path / "page.html"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(timeline_data, "MOST_SPANS", 200)
-        assert says("report", tmp_path / "out", "-o", page)[0] == 0
+        assert npusim_says("report", tmp_path / "out", "-o", page)[0] == 0
     assert f'<p class="note">This timeline is {WORDS}. --level full shows all.</p>' in (
         page.read_text()
     )
@@ -651,8 +649,8 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
     above = tmp_path_factory.mktemp("many")
     words = ("-i", "input=spec:1024x2048:float16", "-i", "scales=spec:1:float16")
     words = ("run", "npu_quantize", "-d", "Atlas A2", *words, "-a", "dtype=qint8")
-    assert says(*words, "-a", "div_mode=false", "-o", above / "out")[0] == 0
-    assert says("report", above / "out", "-o", above / "page.html")[0] == 0
+    assert npusim_says(*words, "-a", "div_mode=false", "-o", above / "out")[0] == 0
+    assert npusim_says("report", above / "out", "-o", above / "page.html")[0] == 0
     return above / "page.html"
 
 
@@ -685,9 +683,9 @@ def side_by_side(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for rows in (512, 1024, 2048):
         words = ("-i", f"input=spec:{rows}x2048:float16", "-i", "scales=spec:1:float16")
         words = ("run", "npu_quantize", "-d", "Atlas A2", *words, "-a", "dtype=qint8")
-        assert says(*words, "-a", "div_mode=false", "-o", above / str(rows))[0] == 0
+        assert npusim_says(*words, "-a", "div_mode=false", "-o", above / str(rows))[0] == 0
     page = above / "page.html"
-    assert says("report", *sorted(above.iterdir()), "-o", page, "--no-advice")[0] == 0
+    assert npusim_says("report", *sorted(above.iterdir()), "-o", page, "--no-advice")[0] == 0
     return page
 
 
@@ -697,9 +695,7 @@ RANGES = "all.map((one) => [one.from, one.to])"
 @pytest.mark.skipif(CHROMIUM is None, reason=MISSING)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [360, 820, 1300])
-def test_a_page_of_three_fits_and_moves_together(
-    side_by_side: Path, tmp_path: Path, width: int, scheme: str
-) -> None:
+def test_three_pages_move(side_by_side: Path, tmp_path: Path, width: int, scheme: str) -> None:
     with Browser(tmp_path / "profile") as browser:
         browser.sized(width, 900, scheme)
         browser.open(side_by_side)
@@ -708,7 +704,7 @@ def test_a_page_of_three_fits_and_moves_together(
         who = "[...document.querySelectorAll('.glance .who')].map((each) => each.innerText)"
         # 1024 comes before 2048 and 512.
         assert browser.evaluate(who) == [
-            *("A input 1024x2048", "B input 2048x2048", "C input 512x2048"),
+            *("A input 1024x2048", "B input 2048x2048", "C input 512x2048")
         ]
         bars = "[...document.querySelectorAll('.glance .stack')].map((bar) =>"
         bars += " bar.lastChild.getBoundingClientRect().right - bar.getBoundingClientRect().left)"
@@ -727,9 +723,7 @@ def test_a_page_of_three_fits_and_moves_together(
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason=MISSING)
-def test_each_of_three_timelines_has_its_own_search_cores_and_address(
-    side_by_side: Path, tmp_path: Path
-) -> None:
+def test_three_timelines_have_their_own_search(side_by_side: Path, tmp_path: Path) -> None:
     own = "all.map((t) => [t.chooser.value, [...t.folded], t.input.value, t.hits.length > 0])"
     with Browser(tmp_path / "profile") as browser:
         browser.open(side_by_side)
@@ -739,7 +733,7 @@ def test_each_of_three_timelines_has_its_own_search_cores_and_address(
         browser.evaluate("new Promise((done) => setTimeout(done, 500))")
         assert browser.evaluate(RANGES) == [[1, 3]] * 3
         assert browser.evaluate(own) == [
-            *(["aiv", [], "", False], ["", [], "load", True], ["0", [1], "store", True]),
+            *(["aiv", [], "", False], ["", [], "load", True], ["0", [1], "store", True])
         ]
         browser.evaluate("all[1].pan(0.5)")
         browser.evaluate("new Promise((done) => setTimeout(done, 500))")
@@ -747,9 +741,7 @@ def test_each_of_three_timelines_has_its_own_search_cores_and_address(
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason=MISSING)
-def test_a_timeline_out_of_sight_is_drawn_when_it_is_seen(
-    side_by_side: Path, tmp_path: Path
-) -> None:
+def test_timelines_are_drawn_when_seen(side_by_side: Path, tmp_path: Path) -> None:
     calm = "new Promise((done) => setTimeout(done, 300))"
     with Browser(tmp_path / "profile") as browser:
         browser.sized(1300, 300, "light")
@@ -855,9 +847,7 @@ def test_an_address_shows_what_was_seen(many: Path, tmp_path: Path) -> None:
 @pytest.mark.skipif(CHROMIUM is None, reason=MISSING)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [360, 800, 1400])
-def test_a_page_fits_and_its_axis_stays_in_sight(
-    many: Path, tmp_path: Path, width: int, scheme: str
-) -> None:
+def test_pages_fit_and_show_the_axis(many: Path, tmp_path: Path, width: int, scheme: str) -> None:
     with Browser(tmp_path / "profile") as browser:
         metrics = {"width": width, "height": 500, "deviceScaleFactor": 1, "mobile": False}
         browser.call("Emulation.setDeviceMetricsOverride", **metrics)
@@ -885,17 +875,21 @@ def test_a_level_is_for_pages(small: Path, tmp_path: Path) -> None:
         "npusim: report: --level full must come with a page, whose timelines it is for; "
         "leave --format svg out\n"
     )
-    assert says("report", small, "-f", "svg", "-o", out, "--level", "full") == (2, "", message)
+    assert npusim_says("report", small, "-f", "svg", "-o", out, "--level", "full") == (
+        2,
+        "",
+        message,
+    )
     assert not out.exists()
 
 
 @pytest.mark.nightly
 @pytest.mark.skipif(CHROMIUM is None, reason=MISSING)
-def test_the_timeline_zooms_pans_and_describes(tmp_path: Path) -> None:
+def test_the_timeline_zooms_pans_and_tells(tmp_path: Path) -> None:
     mixes = [tmp_path / chip for chip in ("ascend910b2", "ascend910b4")]
     for out in mixes:
-        assert says(*MIX, "-d", out.name, "-o", out)[0] == 0
-    assert says("report", *mixes, "-o", tmp_path / "page.html")[0] == 0
+        assert npusim_says(*MIX, "-d", out.name, "-o", out)[0] == 0
+    assert npusim_says("report", *mixes, "-o", tmp_path / "page.html")[0] == 0
 
     with Browser(tmp_path / "profile") as browser:
         browser.open(tmp_path / "page.html")
@@ -931,7 +925,7 @@ def test_markup_in_a_name_is_shown_and_does_not_run(small: Path, tmp_path: Path)
     tree["code"] = [[file, number, EVIL] for file, number, _ in tree["code"]]
     replaced(out, _renamed(tree), arrays)
     retold(out, lambda facts: facts.update(op=EVIL, template=EVIL, reason=EVIL))
-    assert says("report", out, "-o", page)[0] == 0
+    assert npusim_says("report", out, "-o", page)[0] == 0
 
     with Browser(tmp_path / "profile") as browser:
         browser.open(page)

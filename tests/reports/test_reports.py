@@ -13,13 +13,12 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch
 from matplotlib.text import Text
-from played import Played
+from played import Played, lane, trace
 
 import npusim
 from npusim import TensorSpec
 from npusim.data.dtypes import FLOAT32, INT8
-from npusim.isa import Barrier, Binary, Cast, Global, Load, Local, MicroOp, SetFlag, Store, WaitFlag
-from npusim.kernel.program import Program
+from npusim.isa import Barrier, Binary, Cast, Global, Load, Local, SetFlag, Store, WaitFlag
 from npusim.reports import compare, gallery, labels, pipes, style, subject, timeline
 from npusim.reports.bars import Bar
 from npusim.run import Run
@@ -31,21 +30,6 @@ LOAD = Load(X, Global("input", 0, 32))
 MUL = Binary("mul", X, X, X)
 CAST = Cast(Y, X, "rint")
 STORE = Store(Global("output", 0, 32), Y)
-
-Times = tuple[MicroOp, int, int, int]
-
-
-def lane(cores: tuple[int, ...], *times: Times, kind: str = "aiv") -> LaneTrace:
-    """A lane of (micro-op, start, free, end)."""
-    ops = tuple(time[0] for time in times)
-    start, free, end = (np.array([time[i] for time in times], np.int64) for i in (1, 2, 3))
-    return LaneTrace(cores, kind, Program("kernel", ops), start, free, end, 0, 0)
-
-
-def trace(*lanes: LaneTrace) -> Trace:
-    """At 1 MHz, where a cycle is a microsecond."""
-    return Trace(lanes, 1_000_000)
-
 
 CHAIN = (
     (LOAD, 0, 100, 300),
@@ -62,11 +46,6 @@ def short(bars: list[Bar]) -> list[tuple[object, ...]]:
         (bar.cores, bar.pipe, ",".join(bar.names), bar.start_us, bar.free_us, bar.end_us)
         for bar in bars
     ]
-
-
-@pytest.fixture
-def ax() -> Axes:
-    return Figure((10, 5), dpi=100).subplots()
 
 
 @pytest.fixture(scope="module")
@@ -223,7 +202,7 @@ def test_mixed_bars_are_named_upright() -> None:
     assert labelled(found, lane_pixels=40) == [("mul", True), ("cast", True), ("cast", True)]
 
 
-def test_narrow_bars_are_named_next_to_their_cluster() -> None:
+def test_narrow_bars_are_named_beside_their_cluster() -> None:
     found = bars(("mul", 0, 2, 3), ("cast.rint", 4, 6, 7), ("cast.none", 8, 10, 11))
 
     assert labelled(found) == [("mul, cast", False)]
@@ -464,13 +443,7 @@ def test_rows_compare_the_slowest_core_with_the_mean() -> None:
     ]
 
 
-def test_overlapping_micro_ops_are_busy_once() -> None:
-    (row,) = pipes.rows(trace(lane((0,), (LOAD, 0, 10, 80), (LOAD, 10, 20, 100))))
-
-    assert (row.busy, row.mean) == (1, 1)
-
-
-def test_each_kind_of_core_has_its_own_rows() -> None:
+def test_each_kind_of_core_has_rows_of_its_own() -> None:
     played = trace(
         lane((0, 1), (LOAD, 0, 50, 100), kind="ai_core"),
         lane((8,), (LOAD, 0, 50, 200), kind="vector_core"),
@@ -520,7 +493,7 @@ def test_one_core_needs_no_mean(small: Run, ax: Axes) -> None:
 
 
 @pytest.mark.parametrize("end", [20, 92, 96, 100])
-def test_a_share_stands_next_to_its_bar_within_the_picture(end: int) -> None:
+def test_a_share_stands_beside_its_bar_and_its_mark_and_within_the_picture(end: int) -> None:
     played = trace(
         lane((0,), (LOAD, 0, 10, end), (MUL, end, 99, 100)), lane((1,), (LOAD, 0, 10, end - 1))
     )
@@ -625,6 +598,6 @@ def test_cores_are_named_by_their_runs(cores: tuple[int, ...], text: str) -> Non
     assert style.cores_named(cores, "aiv") == text
 
 
-def test_every_pipe_has_its_own_colour() -> None:
+def test_every_pipe_has_a_colour_of_its_own() -> None:
     assert set(style.COLORS) == set(npusim.devices.schema.Pipe.__args__)  # type: ignore[attr-defined]
     assert len(set(style.COLORS.values())) == len(style.COLORS)

@@ -10,24 +10,10 @@ from matplotlib.patches import FancyArrowPatch
 from played import CHAIN, LOAD, MUL, READY, STORE, Played, X, at_1_mhz, lane, trace
 from tiny import play, tiny_spec
 
-from npusim.isa import (
-    Barrier,
-    CrossCoreSetFlag,
-    CrossCoreWaitFlag,
-    Global,
-    Load,
-    SetFlag,
-    WaitFlag,
-)
+from npusim.isa import Barrier, CrossCoreSetFlag, CrossCoreWaitFlag, Global, Load, SetFlag, WaitFlag
 from npusim.kernel.program import Program
 from npusim.reports import bounds, costs, flags, subject, timeline
 from npusim.reports.cross_core_waits import crossings
-
-
-@pytest.fixture
-def ax() -> Axes:
-    return Figure((10, 5), dpi=100).subplots()
-
 
 # ---- flags ----
 
@@ -213,7 +199,7 @@ def test_the_title_says_what_bounds_the_run_and_what_comes_next(ax: Axes) -> Non
         "50 % of 100.0 us, on mte3; next the core's own port to memory, 29 %"
     )
     assert [label.get_text() for label in ax.get_yticklabels()] == [
-        *("path", "mte2", "vector", "mte3"),
+        *("path", "mte2", "vector", "mte3")
     ]
     widths = np.array([patch.get_width() for patch in ax.patches])  # type: ignore[attr-defined]
     np.testing.assert_allclose(widths[:5], [50, 29, 10, 9, 2])

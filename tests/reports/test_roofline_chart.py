@@ -385,9 +385,7 @@ def test_a_group_is_chosen_and_zoomed(page: Path, records: list[Record], tmp_pat
 
 
 @needs_browser
-def test_keys_lead_from_point_to_point_and_to_its_roof(
-    page: Path, records: list[Record], tmp_path: Path
-) -> None:
+def test_keys_lead_to_points_and_roofs(page: Path, records: list[Record], tmp_path: Path) -> None:
     rows = [row for row in roofline.rows(records[0]) if row.title == "GM/L2"]
     first, second, third = sorted(rows, key=lambda row: row.intensity)
     with opened(page, tmp_path) as browser:
@@ -425,9 +423,7 @@ def test_keys_lead_from_point_to_point_and_to_its_roof(
 
 
 @needs_browser
-def test_an_address_shows_the_group_and_what_was_picked(
-    two: Path, records: list[Record], tmp_path: Path
-) -> None:
+def test_an_address_keeps_the_group(two: Path, records: list[Record], tmp_path: Path) -> None:
     rows = roofline.rows(records[1])
     place, row = next((n, row) for n, row in enumerate(rows) if row.title == "Pipeline(Vector)")
     with opened(two, tmp_path) as browser:
@@ -471,9 +467,7 @@ LOOKS = """r.items.map(({ kind, row, element }) => {
 
 @needs_browser
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_runs_stand_on_the_same_axes_each_with_its_mark(
-    records: list[Record], tmp_path: Path, scheme: str
-) -> None:
+def test_runs_share_axes(records: list[Record], tmp_path: Path, scheme: str) -> None:
     runs = [*records, records[0]]
     gm = [next(row for row in roofline.rows(run) if row.name == "GM") for run in runs]
     with opened(alone(runs, tmp_path / "page.html"), tmp_path, 1300, scheme) as browser:

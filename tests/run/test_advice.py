@@ -20,14 +20,7 @@ from npusim.reports.causes import causes
 from npusim.run.advice import MIN_GAIN, Advice, advise
 from npusim.run.advice.what_if import TIMES, settings
 from npusim.run.call import Options, play
-from npusim.run.page import (
-    NO_KERNEL,
-    NO_VALUES,
-    OTHER_TIMES,
-    TOO_LONG,
-    advice_for,
-    recorded,
-)
+from npusim.run.page import NO_KERNEL, NO_VALUES, OTHER_TIMES, TOO_LONG, advice_for, recorded
 
 COURSE = Path(__file__).parents[2] / "docs" / "course" / "vector_add.py"
 F16, A2 = "float16", "ascend910b2"
@@ -297,9 +290,7 @@ def test_a_folder_has_the_advice_of_its_run(tmp_path: Path) -> None:
     assert advice_for(recorded(made, tmp_path / "a"), None) == told
 
 
-def test_what_a_folder_does_not_keep_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lost_values_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert advice_for(recorded(advised("groups")[0], tmp_path / "a"), None) == NO_VALUES
     assert advice_for(recorded(advised("its own queues")[0], tmp_path / "b"), None) == NO_KERNEL
     plain = recorded(advised("weight of int8")[0], tmp_path / "c")

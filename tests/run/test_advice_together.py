@@ -90,9 +90,7 @@ WEIGHT = TensorSpec((1000, 50), "int8")
         (WEIGHT, replace(WEIGHT, layout="FRACTAL_NZ"), replace(WEIGHT, layout="FRACTAL_NZ")),
     ],
 )  # fmt: skip
-def test_changes_of_one_tensor_are_merged_field_by_field(
-    one: TensorSpec, other: TensorSpec, wanted: TensorSpec
-) -> None:
+def test_changes_are_merged(one: TensorSpec, other: TensorSpec, wanted: TensorSpec) -> None:
     assert merged(WEIGHT, one, other) == merged(WEIGHT, other, one) == wanted
     assert merged([WEIGHT, WEIGHT], [one, WEIGHT], [other, WEIGHT]) == [wanted, WEIGHT]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -80,9 +81,7 @@ def test_what_is_read_is_what_would_be_timed(
     assert_same_run(runs[0], runs[2])
 
 
-def test_values_are_computed_every_time(
-    tmp_path: Path, rng: np.random.Generator, timed: list[str]
-) -> None:
+def test_values_are_computed(tmp_path: Path, rng: np.random.Generator, timed: list[str]) -> None:
     for _ in range(2):
         forget()
         x = rng.standard_normal((4, 64)).astype(np.float16)
@@ -93,9 +92,7 @@ def test_values_are_computed_every_time(
     assert timed == ["npu_dynamic_quant"]
 
 
-def test_the_environment_names_the_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, timed: list[str]
-) -> None:
+def test_a_variable_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, timed: list[str]) -> None:
     anew()
     monkeypatch.setenv(VARIABLE, str(tmp_path / "deep" / "times"))
     anew()
@@ -114,18 +111,14 @@ def test_the_environment_names_the_folder(
     [{"device": "ascend910b4"}, {"l2": "warm"}, {"l2": {"input": 0.5}}, {"every_core": True}],
     ids=str,
 )
-def test_another_call_is_timed_anew(
-    other: dict[str, Any], tmp_path: Path, timed: list[str]
-) -> None:
+def test_other_calls_are_timed(other: dict[str, Any], tmp_path: Path, timed: list[str]) -> None:
     anew(cache=tmp_path)
     changed = anew(cache=tmp_path, **other)
     assert len(timed) == len(files(tmp_path)) == 2
     assert_same_run(changed, anew(**other))
 
 
-def test_another_npusim_times_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, timed: list[str]
-) -> None:
+def test_upgrades_retime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, timed: list[str]) -> None:
     anew(cache=tmp_path)
     monkeypatch.setattr(disk_cache, "own_digest", lambda: b"of tomorrow")
     anew(cache=tmp_path)
@@ -180,9 +173,7 @@ def empty(path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [cut, flip, empty])
-def test_a_damaged_file_is_passed_over_and_replaced(
-    damage: Any, tmp_path: Path, timed: list[str]
-) -> None:
+def test_a_damaged_file_is_replaced(damage: Any, tmp_path: Path, timed: list[str]) -> None:
     fresh = anew(cache=tmp_path)
     (path,) = files(tmp_path)
     whole = path.read_bytes()
@@ -274,9 +265,7 @@ def test_a_kernel_that_stops_itself_does_so_every_time(tmp_path: Path) -> None:
     assert files(tmp_path) == []
 
 
-def test_a_folder_that_cannot_be_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bad_folders_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     taken = tmp_path / "taken"
     taken.write_text("mine")
     with pytest.raises(StoreError) as error:
@@ -290,6 +279,21 @@ def test_a_folder_that_cannot_be_is_refused(
     assert str(error.value) == (
         f"run: {VARIABLE} must be a folder, not {taken / 'deeper'}: Not a directory; name another"
     )
+
+
+@pytest.mark.parametrize(
+    ("cache", "kind", "message"),
+    [
+        ("a\0b", StoreError, "run: cache must be a folder, not 'a\\x00b' with a null byte; name "
+         "another"),
+        (3, TypeError, "run: cache must be the path of a folder, not 3; pass a string or a Path"),
+        (b"a", TypeError, "run: cache must be the path of a folder, not b'a'; pass a string or a "
+         "Path"),
+    ],
+)  # fmt: skip
+def test_what_is_no_path_is_refused(cache: Any, kind: type[Exception], message: str) -> None:
+    with pytest.raises(kind, match=f"^{re.escape(message)}$"):
+        anew(cache=cache)
 
 
 # ---- several processes ----

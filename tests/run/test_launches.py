@@ -1,4 +1,4 @@
-"""Calls that launch several kernels: what each takes, and what reports them."""
+"""Calls that launch several kernels: what each takes, and what tells of them."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from chips import THREE
 from commands import npusim_says
 
 from npusim import Run, TensorSpec, run
+from npusim.explain.operator import explain
 from npusim.reports import costs, tables
 from npusim.trace import record
 
@@ -28,9 +29,7 @@ def product(device: str, scale: Any = FLOATS, **kwargs: Any) -> Run:
 
 @pytest.mark.parametrize("device", THREE)
 @pytest.mark.parametrize("output", [None, "int8", "float16"])
-def test_a_float32_scale_becomes_words_by_a_separate_launch(
-    device: str, output: str | None
-) -> None:
+def test_a_float32_scale_takes_a_launch(device: str, output: str | None) -> None:
     both = product(device, output_dtype=output)
     alone = product(device, WORDS, output_dtype=output)
     packing = run(FIRST, FLOATS, device=device)
@@ -74,9 +73,7 @@ WEIGHT = {
     ("scale", "offset"),
     [(FLOATS, None), (FLOATS, FLOATS), (ONE, ONE), (TensorSpec((1, 96), "float32"), None)],
 )
-def test_so_does_the_float32_scale_of_a_quantised_output(
-    scale: TensorSpec, offset: TensorSpec | None
-) -> None:
+def test_a_scale_of_an_output_too(scale: TensorSpec, offset: TensorSpec | None) -> None:
     op = "npu_weight_quant_batchmatmul"
     given = WEIGHT | {"quant_offset": offset}
     both = run(op, **given, quant_scale=scale, device="ascend910b2")
@@ -104,7 +101,7 @@ def test_the_values_are_those_of_packed_words() -> None:
     np.testing.assert_array_equal(both, packed)
 
 
-def test_without_times_the_launches_are_reported_all_the_same() -> None:
+def test_without_times_the_launches_are_told_all_the_same() -> None:
     both = product("ascend910b2", timing=False)
     assert (both.time_us, both.cycles) == (None, None)
     assert [(launch.op, launch.time_us) for launch in both.launches] == [(FIRST, None), (OP, None)]
@@ -115,7 +112,7 @@ def test_a_call_that_runs_no_kernel_has_no_launch() -> None:
     assert (empty.launches, empty.time_us, empty.launch_us) == ((), 0.0, 0.0)
 
 
-# ---- what reports them ----
+# ---- who tells of them ----
 
 
 def test_json_and_repr_name_both() -> None:
@@ -158,3 +155,58 @@ def test_reports_name_both(tmp_path: Path) -> None:
     assert (rows[0].part, rows[0].us) == ("launches before", both.launches[0].time_us)
     assert sum(row.us for row in rows) == pytest.approx(both.time_us)
     assert f"{FIRST} " in tables.facts([found])
+
+
+# ---- copies of views ----
+
+ROWS = np.arange(64 * 128, dtype=np.float16).reshape(64, 128) % 13
+VIEWS = {
+    "transposed": (ROWS.T, ["permute"]),
+    "columns": (ROWS[:, 16:80], ["narrow"]),
+    "every other row": (ROWS[::2], ["narrow"]),
+    "columns, transposed": (ROWS[:, 16:48].T, ["narrow", "permute"]),
+    "axes in another order": (ROWS.reshape(4, 16, 128).transpose(1, 0, 2), ["permute"]),
+    "one row for all": (np.broadcast_to(ROWS[:1], (32, 128)), ["broadcast_to"]),
+    "a part of all": (ROWS[:32], []),
+    "a row alone": (ROWS[3:4].T.T, []),
+}
+"""View -> the kernels that copy it."""
+
+
+@pytest.mark.parametrize("device", THREE)
+@pytest.mark.parametrize("name", VIEWS)
+def test_a_view_is_copied_by_launches_of_their_own(name: str, device: str) -> None:
+    view, kernels = VIEWS[name]
+    found = run("npu_swiglu", view, device=device)
+    alone = run("npu_swiglu", np.ascontiguousarray(view), device=device)
+    assert [launch.op for launch in found.launches] == [*kernels, "npu_swiglu"]
+    assert found.launches[-1:] == alone.launches
+    took_us = [launch.time_us or 0.0 for launch in found.launches]
+    assert found.time_us == pytest.approx(sum(took_us))
+    np.testing.assert_array_equal(np.asarray(found.output), np.asarray(alone.output))
+    # Asked again for its time alone, as advice does, it is the same call.
+    assert found.call is not None
+    again = found.call.timed()
+    assert again is not None
+    assert again.time_us == found.time_us
+
+
+def test_a_transposed_spec_is_copied_as_an_array_is() -> None:
+    spec = TensorSpec((128, 64), "float16", transposed=True)
+    of_spec = run("npu_swiglu", spec, device="ascend910b2")
+    assert of_spec.launches == run("npu_swiglu", ROWS.T, device="ascend910b2").launches
+    assert explain("npu_swiglu", of_spec.device, {"x": spec, "dim": -1}).earlier == ("permute",)
+
+
+def test_each_operand_that_is_a_view_is_copied() -> None:
+    found = run("add", ROWS.T, ROWS.T, device="ascend910b2")
+    assert [launch.op for launch in found.launches] == ["permute", "permute", "add"]
+    found = run("concat", [ROWS.T, ROWS[:, 1:65].T], 0, device="ascend910b2")
+    assert [launch.op for launch in found.launches] == ["permute", "narrow", "permute", "concat"]
+
+
+def test_a_product_takes_a_transposed_matrix_as_it_lies() -> None:
+    found = run("matmul", ROWS, ROWS.T, device="ascend910b2")
+    assert [launch.op for launch in found.launches] == ["matmul"]
+    found = run("matmul", ROWS[:, :64], ROWS[:, :64].T, device="ascend910b2")
+    assert [launch.op for launch in found.launches] == ["narrow", "narrow", "permute", "matmul"]

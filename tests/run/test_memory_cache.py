@@ -79,7 +79,7 @@ def assert_same_run(a: Run, b: Run) -> None:
 @pytest.mark.sample(6)
 @pytest.mark.parametrize("device", THREE)
 @pytest.mark.parametrize(("op", "args", "kwargs"), CALLS, ids=[call[0] for call in CALLS])
-def test_an_entry_is_what_would_be_computed(
+def test_hits_are_exact(
     op: str, args: tuple[Any, ...], kwargs: dict[str, Any], device: str
 ) -> None:
     first = run(op, *args, **kwargs, device=device, l2="warm")

@@ -18,8 +18,9 @@ from tiny import tiny_spec
 
 import npusim
 from npusim import DeviceSpec, Kernel, Tensor, TensorSpec, micro
-from npusim.data.dtypes import DTYPES, FLOAT16
-from npusim.isa import Binary, Global, Load, Store
+from npusim.check.uninitialized import UnwrittenError
+from npusim.data.dtypes import DTYPES, FLOAT16, DType
+from npusim.isa import Barrier, Binary, Global, Load, Store
 from npusim.kernel.builder import Builder
 from npusim.kernel.program import Binding, Block, Program
 from npusim.kernel.queues import ProgramError
@@ -208,9 +209,7 @@ def test_what_does_not_fit_is_refused(code: int, words: tuple[str, ...], message
         ("def halve(x): return 1 / x\nhalve(0)\n", "line 1 raises ZeroDivisionError: division"),
     ],
 )
-def test_a_file_that_does_not_run_is_reported_by_its_line(
-    text: str, complaint: str, tmp_path: Path
-) -> None:
+def test_bad_files_name_their_line(text: str, complaint: str, tmp_path: Path) -> None:
     file = tmp_path / "broken.py"
     file.write_text(text)
     with pytest.raises(KernelError) as caught:
@@ -220,9 +219,7 @@ def test_a_file_that_does_not_run_is_reported_by_its_line(
     assert str(caught.value).endswith("; fix it")
 
 
-def test_a_file_may_import_neighbours_which_are_no_kernels(
-    tmp_path: Path,
-) -> None:
+def test_what_a_file_imports_is_no_kernel_of_it(tmp_path: Path) -> None:
     (tmp_path / "sizes_of_mine.py").write_text("TILE = 5\ndef other(): ...\n")
     file = tmp_path / "mine.py"
     file.write_text("from sizes_of_mine import TILE, other\ndef add(spec): raise KeyError(TILE)\n")
@@ -355,22 +352,63 @@ def test_what_nobody_wrote_is_found_before_a_run() -> None:
         npusim.run(short, X, X, device=tiny_spec(), timing=False)
 
 
-@pytest.mark.parametrize("is_added", [False, True])
-def test_what_a_kernel_leaves_out_of_its_output_shows(is_added: bool) -> None:
+@pytest.mark.parametrize("values", [False, True])
+@pytest.mark.parametrize(
+    ("stores", "message"),
+    [
+        pytest.param(
+            ((0, None),),
+            "half: every byte of z must be stored, but nobody stores [64, 128) of its 128; store "
+            "them",
+            id="half of it",
+        ),
+        pytest.param(
+            (),
+            "half: every byte of z must be stored, but nobody stores [0, 128) of its 128; store "
+            "them",
+            id="nothing",
+        ),
+        pytest.param(
+            ((0, FLOAT16), (64, None)),
+            "half #3 (line {line} of test_user_kernel.py): store z+0 64 B float16 += ub[0:64] "
+            "float16: it must add to what was stored before, but nobody stores bytes [0, 64) of z; "
+            "store zeros there first",
+            id="a sum onto what was there",
+        ),
+    ],
+)
+def test_every_byte_of_an_output_must_be_stored(
+    stores: tuple[tuple[int, DType | None], ...], message: str, values: bool
+) -> None:
     def half(spec: DeviceSpec, x: TensorSpec) -> Kernel:
         write = Builder("half", spec.cores["aiv"], spec.sync)
         here = write.claim("ub", 64).of(FLOAT16, 32)
         write.data_copy(here, Global("x", 0, 64))
         write.sync("mte2", "mte3")
-        write.emit(Store(Global("z", 0, 64), here, atomic=FLOAT16 if is_added else None))
+        for start, atomic in stores:
+            write.emit(Store(Global("z", start, 64), here, atomic=atomic))
         block = Block(0, "aiv", write.build(), {name: Binding(name) for name in "xz"})
         return Kernel("half", (block,), {"x": x}, {"z": x})
 
     x = np.arange(64, dtype=np.float16)
-    z = npusim.run(half, x, device="Atlas A2", timing=False).output
-    assert (z[32:] == 61280).all()
-    # Nobody has cleared what is added to.
-    assert np.array_equal(z[:32], x[:32] + np.float16(61280 if is_added else 0))
+    line = half.__code__.co_firstlineno + 6
+    with pytest.raises(UnwrittenError, match=says(message.format(line=line))):
+        npusim.run(half, x, device="Atlas A2", values=values)
+
+
+def test_what_was_stored_may_be_added_to() -> None:
+    def twice(spec: DeviceSpec, x: TensorSpec) -> Kernel:
+        write = Builder("twice", spec.cores["aiv"], spec.sync)
+        here = write.claim("ub", 128).of(FLOAT16, 64)
+        write.data_copy(here, Global("x", 0, 128))
+        write.sync("mte2", "mte3")
+        write.emit(Store(Global("z", 0, 128), here), Barrier("mte3"))
+        write.emit(Store(Global("z", 0, 128), here, atomic=FLOAT16))
+        block = Block(0, "aiv", write.build(), {name: Binding(name) for name in "xz"})
+        return Kernel("twice", (block,), {"x": x}, {"z": x})
+
+    x = np.arange(64, dtype=np.float16)
+    assert np.array_equal(npusim.run(twice, x, device="Atlas A2").output, x + x)
 
 
 def no_chip(x: TensorSpec) -> Kernel:

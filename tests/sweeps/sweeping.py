@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from npusim import TensorSpec
-from npusim.run.call import Options
 from npusim.sweeps import Outcome, Row, Sweep
 from npusim.sweeps.cells import Cell
 
@@ -35,6 +34,3 @@ def made(times: dict[tuple[str, str | None], dict[Any, float | None]], axis: str
         for value, time in line.items()
     ]
     return Sweep(OP, (), (axis,), tuple(rows))
-
-
-OPTIONS = Options(values=False)

@@ -109,9 +109,7 @@ def test_a_lost_scheduler_is_reported_and_finished_cells_stay(tmp_path: Path) ->
     assert shares[0] == pytest.approx(done / len(found.rows))
 
 
-def test_workers_with_another_npusim_are_refused(
-    workers: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_workers_are_refused(workers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     address = workers.scheduler_address
     monkeypatch.setattr(module, "own_digest", lambda **_: str(os.getpid()).encode())
     with pytest.raises(SweepError) as caught, cluster(address):

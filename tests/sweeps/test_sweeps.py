@@ -185,9 +185,7 @@ def test_processes_give_the_same_bytes(expected: str) -> None:
         assert swept(executor=pool).to_csv() == expected
 
 
-def test_what_is_soon_done_starts_no_process(
-    monkeypatch: pytest.MonkeyPatch, expected: str
-) -> None:
+def test_short_work_starts_no_process(monkeypatch: pytest.MonkeyPatch, expected: str) -> None:
     monkeypatch.setattr(playing, "ALONE_S", 1000.0)
     monkeypatch.setattr(playing, "processes", None)
     assert swept(jobs=2).to_csv() == expected
@@ -231,9 +229,7 @@ def test_an_executor_that_breaks_is_reported() -> None:
 
 
 @pytest.mark.usefixtures("at_once")
-def test_processes_that_are_killed_again_and_again_are_given_up(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_dying_processes_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     class Dying(Broken):
         def __enter__(self) -> Dying:
             return self
@@ -248,7 +244,7 @@ def test_processes_that_are_killed_again_and_again_are_given_up(
     )
 
 
-def test_workers_with_another_npusim_are_refused() -> None:
+def test_other_workers_are_refused() -> None:
     class Other(Executor):
         def submit(self, function: Any, /, *args: Any, **_: Any) -> Future[Any]:
             future: Future[Any] = Future()
@@ -389,9 +385,7 @@ def some(count: int, path: Path) -> Iterator[None]:
     yield
 
 
-def test_an_interrupted_sweep_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expected: str
-) -> None:
+def test_sweeps_are_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expected: str) -> None:
     path = tmp_path / "sweep.partial"
     next(some(4, path))
     assert len(path.read_bytes().splitlines()) == 1 + 4
@@ -431,9 +425,7 @@ def test_the_file_of_something_else_is_left_as_it_is(tmp_path: Path) -> None:
         )
 
 
-def test_the_file_of_another_sweep_is_left_as_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_sweep_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "sweep.partial"
     next(some(2, path))
     held(

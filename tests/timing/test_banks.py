@@ -20,10 +20,6 @@ def ub(offset_bytes: int, *strides: int, count: int = 4096) -> Local:
     return Local("ub", offset_bytes, FLOAT32, count, *strides)
 
 
-def add(a: Local, b: Local, dst: Local, repeats: int = 64) -> int:
-    return repeat_cycles(BANKS, (a, b), dst, 64, repeats)
-
-
 @pytest.fixture(scope="module")
 def chip() -> DeviceSpec:
     return devices.load("ascend910b1")
@@ -48,49 +44,37 @@ def test_the_vendors_measured_adds(
     assert modelled == pytest.approx(measured, rel=0.08)
 
 
-def test_operands_in_different_groups_take_a_cycle_a_repeat() -> None:
-    # Reads of repeat r + 1 at 256 (r + 1) and 256 (r + 2), in groups 8 to 15 and 0 to 7 by turns;
-    # the write of repeat r goes to another bank.
-    assert add(ub(0), ub(64 * KIB + 256), ub(128 * KIB)) == 64
-
-
-def test_operands_in_the_same_groups_take_two() -> None:
-    assert add(ub(0), ub(64 * KIB), ub(128 * KIB + 256)) == 128
-
-
-def test_the_same_operand_twice_is_read_once() -> None:
-    assert add(ub(0), ub(0), ub(128 * KIB)) == 64
-
-
-def test_a_block_stride_of_16_puts_eight_blocks_in_one_group() -> None:
-    strided = ub(0, 16, 128)
-    assert repeat_cycles(BANKS, (strided,), ub(64 * KIB), 64, 8) == 8 * 8
-    assert repeat_cycles(BANKS, (ub(64 * KIB),), strided, 64, 8) == 8 * 8
-
-
-def test_a_block_stride_of_8_puts_four_blocks_in_each_of_two() -> None:
-    assert repeat_cycles(BANKS, (ub(0, 8, 64),), ub(64 * KIB), 64, 8) == 8 * 4
-
-
-def test_a_padded_block_stride_has_no_conflict() -> None:
-    # 144 blocks from row to row: one group. 145: eight groups.
-    assert repeat_cycles(BANKS, (ub(0, 144, 8),), ub(64 * KIB), 64, 8) == 8 * 8
-    assert repeat_cycles(BANKS, (ub(0, 145, 8),), ub(64 * KIB), 64, 8) == 8
-
-
-def test_a_result_in_place_is_hidden_for_it_is_written_a_repeat_later() -> None:
-    assert repeat_cycles(BANKS, (ub(0),), ub(0), 64, 64) == 64
-    assert repeat_cycles(BANKS, (ub(0),), ub(512), 64, 64) == 64
-
-
-def test_a_write_into_the_bank_that_is_read_takes_two() -> None:
-    # Written blocks lie one repeat further than those of the same group that are read.
-    assert repeat_cycles(BANKS, (ub(0),), ub(256), 64, 64) == 64
-    assert repeat_cycles(BANKS, (ub(0),), ub(256 + 512), 64, 64) == 128
-
-
-def test_the_same_in_another_bank_takes_one() -> None:
-    assert repeat_cycles(BANKS, (ub(0),), ub(64 * KIB + 768), 64, 64) == 64
+@pytest.mark.parametrize(
+    ("reads", "dst", "repeats", "cycles"),
+    [
+        # Reads of repeat r + 1 at 256 (r + 1) and 256 (r + 2), in groups 8 to 15 and 0 to 7 by
+        # turns; the write of repeat r goes to another bank.
+        ((ub(0), ub(64 * KIB + 256)), ub(128 * KIB), 64, 64),
+        # Both in the same groups; and the same operand twice, which is read once.
+        ((ub(0), ub(64 * KIB)), ub(128 * KIB + 256), 64, 128),
+        ((ub(0), ub(0)), ub(128 * KIB), 64, 64),
+        # A block stride of 16 puts eight blocks in one group, one of 8 four in each of two.
+        ((ub(0, 16, 128),), ub(64 * KIB), 8, 8 * 8),
+        ((ub(64 * KIB),), ub(0, 16, 128), 8, 8 * 8),
+        ((ub(0, 8, 64),), ub(64 * KIB), 8, 8 * 4),
+        # Of eight blocks in one group four are written into each of two banks.
+        ((ub(128 * KIB),), ub(40 * KIB, 240, 16), 8, 8 * 8),
+        # 144 blocks from row to row: one group. 145, padded: eight groups.
+        ((ub(0, 144, 8),), ub(64 * KIB), 8, 8 * 8),
+        ((ub(0, 145, 8),), ub(64 * KIB), 8, 8),
+        # A result in place is written a repeat later.
+        ((ub(0),), ub(0), 64, 64),
+        ((ub(0),), ub(512), 64, 64),
+        # Written blocks lie one repeat further than those of the same group that are read: in the
+        # same bank, and in another one.
+        ((ub(0),), ub(256), 64, 64),
+        ((ub(0),), ub(256 + 512), 64, 128),
+        ((ub(0),), ub(64 * KIB + 768), 64, 64),
+    ],
+    ids=str,
+)
+def test_a_repeat_takes(reads: tuple[Local, ...], dst: Local, repeats: int, cycles: int) -> None:
+    assert repeat_cycles(BANKS, reads, dst, 64, repeats) == cycles
 
 
 def test_repeats_beyond_the_period_of_the_groups_go_on_alike() -> None:

@@ -107,9 +107,7 @@ def test_engines_agree_on_ragged_calls(device: str, l2: chip.L2State) -> None:
 
 @pytest.mark.usefixtures("nothing_kept")
 @needs_compiled
-def test_the_compiled_engine_works_single_times_out_when_somebody_asks(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_single_times_are_worked_out_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     def asked(*_: object) -> None:
         raise AssertionError
 

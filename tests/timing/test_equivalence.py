@@ -16,17 +16,7 @@ from npusim.chip import L2_STATES, Binding, Block, L2State
 from npusim.data.dtypes import FLOAT32, UINT8
 from npusim.data.tensor import GlobalTensor
 from npusim.devices.schema import DeviceSpec
-from npusim.isa import (
-    Barrier,
-    BinaryScalar,
-    Global,
-    Load,
-    Local,
-    MicroOp,
-    SetFlag,
-    Store,
-    WaitFlag,
-)
+from npusim.isa import Barrier, BinaryScalar, Global, Load, Local, MicroOp, SetFlag, Store, WaitFlag
 from npusim.kernel.program import Body, Call, Program
 from npusim.timing.compiled import is_built
 from npusim.timing.equivalence import equivalent_cores
@@ -106,7 +96,7 @@ def assert_equal_times(
 # ---- where folding happens ----
 
 
-def test_cores_with_separate_lines_are_one_lane(tiny: DeviceSpec) -> None:
+def test_cores_with_lines_of_their_own_are_one_lane(tiny: DeviceSpec) -> None:
     assert lanes(blocks_of(kernel(), 8), tiny) == [tuple(range(8))]
     assert_equal_times(blocks_of(kernel(), 8), tensors_of(8), tiny)
 
@@ -206,9 +196,7 @@ def bound(program: Program, *x: Binding) -> tuple[Block, ...]:
     )
 
 
-def test_cores_part_when_one_hits_where_another_misses(
-    tiny: DeviceSpec, parted: list[list[list[int]]]
-) -> None:
+def test_cores_part_at_a_hit(tiny: DeviceSpec, parted: list[list[list[int]]]) -> None:
     # What cores 0 and 1 load second is there since their first load; cores 2 and 3 have rows of
     # their own, and core 4 reads what core 3 writes.
     blocks = bound(two_loads(), *[Binding("scale")] * 2, *(Binding("x", ROW * i) for i in (2, 3)))
@@ -219,9 +207,7 @@ def test_cores_part_when_one_hits_where_another_misses(
     assert_equal_times(blocks, tensors_of(5), tiny)
 
 
-def test_cores_that_part_ask_separately_for_what_they_shared(
-    parted: list[list[list[int]]],
-) -> None:
+def test_parted_cores_ask_for_themselves(parted: list[list[list[int]]]) -> None:
     # Core 2 stores from the middle of a sector on, while all are about to load the same line, past
     # the L2, where three of them are answered in turn.
     ops = (
@@ -242,9 +228,7 @@ def test_cores_that_part_ask_separately_for_what_they_shared(
     assert_equal_times(blocks, tensors_of(3), spec)
 
 
-def test_what_a_line_costs_keeps_cores_together(
-    tiny: DeviceSpec, parted: list[list[list[int]]]
-) -> None:
+def test_a_line_keeps_cores_together(tiny: DeviceSpec, parted: list[list[list[int]]]) -> None:
     # Cores 0 and 1 share what their lines cost, cores 2 and 3 pay for theirs alone.
     places = (0, 0, 2 * ROW, 3 * ROW)
     blocks = bound(two_loads(), *(Binding("x", place) for place in places))
@@ -255,9 +239,7 @@ def test_what_a_line_costs_keeps_cores_together(
     assert_equal_times(blocks, tensors_of(4), tiny)
 
 
-def test_cores_part_where_one_has_more_to_do(
-    tiny: DeviceSpec, parted: list[list[list[int]]]
-) -> None:
+def test_cores_part_with_more_work(tiny: DeviceSpec, parted: list[list[list[int]]]) -> None:
     body = Body((*two_loads().ops, Barrier()))
     several = [
         Program("kernel", tuple(Call(body, {"x": 512 * turn}) for turn in range(turns)))
@@ -393,9 +375,7 @@ def test_cores_that_go_on_differently_have_their_own_times(
 @given(st.integers(2, 16), st.sampled_from([0, 64, 640]), st.sampled_from([0, 128, 256]))
 @example(16, 256, 0)
 @draws(40)
-def test_private_rows_fold_into_one_lane_with_equal_times(
-    cores: int, common: int, gap: int
-) -> None:
+def test_private_rows_fold_into_one_lane(cores: int, common: int, gap: int) -> None:
     spec = tiny_spec(gm__read_bytes_per_s=77e9, l2__capacity_bytes=4096)
     blocks = blocks_of(kernel(2, 128, common, 128 + gap), cores)
     assert lanes(blocks, spec) == [tuple(range(cores))]

@@ -81,12 +81,6 @@ def test_a_copy_slows_down_when_another_begins(tiny: DeviceSpec) -> None:
     assert log(trace, 1) == [("mte2", 0, 24, 34)]
 
 
-def test_four_cores_get_a_quarter_each() -> None:
-    spec = tiny_spec()
-    trace = play(spec, *((load(256, 2048 * core),) for core in range(4)))
-    assert [log(trace, core) for core in range(4)] == [[("mte2", 0, 32, 42)]] * 4
-
-
 def test_unequal_ports_share_in_proportion() -> None:
     env = simpy.Environment()
     link, ends = Link(env, 30.0), []
@@ -103,11 +97,6 @@ def test_reads_and_writes_have_links_of_their_own(tiny: DeviceSpec) -> None:
     trace = play(tiny, (load(256),), (store(256),))
     assert log(trace, 0) == [("mte2", 0, 8, 18)]
     assert log(trace, 1) == [("mte3", 0, 8, 12)]
-
-
-def test_stores_share_the_write_link(tiny: DeviceSpec) -> None:
-    trace = play(tiny, (store(256),), (store(256, 4096),))
-    assert log(trace, 0) == log(trace, 1) == [("mte3", 0, 16, 20)]
 
 
 def test_the_l2_has_its_own_links() -> None:

@@ -64,9 +64,7 @@ def test_runs_are_identified_by_what_is_missing() -> None:
 
 
 @pytest.mark.parametrize("cores", [(256, 512), (512, 256)])
-def test_who_asks_for_the_same_line_at_once_bears_a_part_of_it(
-    cores: tuple[int, int], tiny: DeviceSpec
-) -> None:
+def test_the_cost_of_a_line_is_shared(cores: tuple[int, int], tiny: DeviceSpec) -> None:
     # Both bear half of the first two lines: loads of 16 and 24 bytes a cycle on a link of 32, four
     # fifths of full speed. 256 bytes take 10 cycles; the others 8 more at full speed.
     trace = play(tiny, *((load(nbytes),) for nbytes in cores))
@@ -112,9 +110,7 @@ def test_so_does_the_l2_with_what_is_stored(apart_us: float, took: int) -> None:
 
 @pytest.mark.parametrize("every_core", [False, True])
 @pytest.mark.parametrize(("apart_bytes", "took"), [(0, 16), (1024, 12)])
-def test_the_l2_makes_up_for_no_rest_while_cores_load_the_same(
-    apart_bytes: int, took: int, every_core: bool
-) -> None:
+def test_no_rest_while_cores_load_the_same(apart_bytes: int, took: int, every_core: bool) -> None:
     spec = tiny_spec(gm__apart_us=0.004)
     # As above, but for 10 cycles two cores load out of the L2, which leaves the link for stores at
     # rest. It makes up for 4 of them if each loads lines of its own; those that load the same lines
@@ -167,9 +163,7 @@ def test_what_goes_past_the_l2_comes_once_for_each_core(every_core: bool, tiny: 
     ("bus", "write_bytes_per_s", "took"),
     [("shared", 32e9, 136), ("shared", 16e9, 144), ("separate", 16e9, 128)],
 )
-def test_what_leaves_the_l2_is_written_back_over_the_bus(
-    bus: str, write_bytes_per_s: float, took: int
-) -> None:
+def test_evicted_lines_are_written_back(bus: str, write_bytes_per_s: float, took: int) -> None:
     spec = tiny_spec(gm__bus=bus, gm__write_bytes_per_s=write_bytes_per_s)
     # The second load brings the volume to 8192 + 256, so that the 256 bytes stored have to go. A
     # bus for both is taken up by them for 8 cycles, or 16 where it writes at half the speed.
@@ -264,9 +258,7 @@ def test_lines_that_come_in_take_their_time_from_stores() -> None:
 
 
 @pytest.mark.parametrize(("stride", "took"), [(256, 8), (512, 16)])
-def test_bursts_too_far_apart_come_more_slowly_out_of_the_l2_to_several(
-    stride: int, took: int
-) -> None:
+def test_bursts_far_apart_come_more_slowly(stride: int, took: int) -> None:
     spec = tiny_spec(l2__aliased_bytes=512, l2__aliased_speed=0.5)
     # 512 bytes at 64 take 8 cycles, or 16 at half of it.
     program = (rows(4, 128, stride),)
@@ -289,9 +281,7 @@ def test_rows_that_become_fractals_wait_for_each_other() -> None:
 
 
 @pytest.mark.parametrize(("l2", "took", "latency"), [("cold", 32, 10), ("warm", 16, 2)])
-def test_bytes_that_take_longer_hide_the_time_from_row_to_row(
-    l2: L2State, took: int, latency: int
-) -> None:
+def test_long_bytes_hide_row_times(l2: L2State, took: int, latency: int) -> None:
     # 8 rows of 128 bytes take 4 cycles each at the port from the memory, 2 out of the L2.
     spec = tiny_spec(gm__row_ns=4.0, l2__row_ns=2.0)
     trace = play(spec, (fractals(8, 128, 128),), sizes=SMALL, l2=l2, kind="aic")

@@ -11,23 +11,12 @@ import re
 import pytest
 from tiny import log, tiny_spec
 
-from npusim import chip
+from npusim import chip, isa
 from npusim.check.hazards import DeadlockError
 from npusim.chip import Binding, Block
 from npusim.data.dtypes import FLOAT16, FLOAT32, UINT8
 from npusim.data.tensor import GlobalTensor
 from npusim.devices.schema import DeviceSpec
-from npusim.isa import (
-    BinaryScalar,
-    CrossCoreSetFlag,
-    CrossCoreWaitFlag,
-    CrossMode,
-    Global,
-    Load,
-    Local,
-    MicroOp,
-    Mmad,
-)
 from npusim.kernel.program import Program
 from npusim.timing.equivalence import equivalent_cores
 from npusim.trace import Trace
@@ -35,33 +24,33 @@ from npusim.trace import Trace
 TENSORS = [GlobalTensor("x", 4096)]
 
 
-def mmad(tiles: int) -> Mmad:
-    a, b = Local("l0a", 0, FLOAT16, 256), Local("l0b", 0, FLOAT16, 256)
-    return Mmad(Local("l0c", 0, FLOAT32, 256), a, b, 16, 16, 16 * tiles)
+def mmad(tiles: int) -> isa.Mmad:
+    a, b = isa.Local("l0a", 0, FLOAT16, 256), isa.Local("l0b", 0, FLOAT16, 256)
+    return isa.Mmad(isa.Local("l0c", 0, FLOAT32, 256), a, b, 16, 16, 16 * tiles)
 
 
-def vector(repeats: int) -> BinaryScalar:
-    x = Local("ub", 0, FLOAT32, 64 * repeats)
-    return BinaryScalar("add", x, x, 1.0)
+def vector(repeats: int) -> isa.BinaryScalar:
+    x = isa.Local("ub", 0, FLOAT32, 64 * repeats)
+    return isa.BinaryScalar("add", x, x, 1.0)
 
 
-def cube_set(mode: CrossMode = "group", event: int = 0) -> CrossCoreSetFlag:
-    return CrossCoreSetFlag(mode, "cube", event)
+def cube_set(mode: isa.CrossMode = "group", event: int = 0) -> isa.CrossCoreSetFlag:
+    return isa.CrossCoreSetFlag(mode, "cube", event)
 
 
-def cube_wait(mode: CrossMode = "group", event: int = 0) -> CrossCoreWaitFlag:
-    return CrossCoreWaitFlag(mode, "cube", event)
+def cube_wait(mode: isa.CrossMode = "group", event: int = 0) -> isa.CrossCoreWaitFlag:
+    return isa.CrossCoreWaitFlag(mode, "cube", event)
 
 
-def vector_set(mode: CrossMode = "group", event: int = 0) -> CrossCoreSetFlag:
-    return CrossCoreSetFlag(mode, "vector", event)
+def vector_set(mode: isa.CrossMode = "group", event: int = 0) -> isa.CrossCoreSetFlag:
+    return isa.CrossCoreSetFlag(mode, "vector", event)
 
 
-def vector_wait(mode: CrossMode = "group", event: int = 0) -> CrossCoreWaitFlag:
-    return CrossCoreWaitFlag(mode, "vector", event)
+def vector_wait(mode: isa.CrossMode = "group", event: int = 0) -> isa.CrossCoreWaitFlag:
+    return isa.CrossCoreWaitFlag(mode, "vector", event)
 
 
-def on(core: int, kind: str, group: int, *ops: MicroOp) -> Block:
+def on(core: int, kind: str, group: int, *ops: isa.MicroOp) -> Block:
     return Block(core, kind, Program("kernel", ops), {"x": Binding("x")}, group)
 
 
@@ -136,7 +125,7 @@ def test_setting_and_waiting_take_what_the_device_says() -> None:
 
 
 def test_cores_of_a_kind_wait_for_their_last(tiny: DeviceSpec) -> None:
-    def twice(first: int, second: int) -> tuple[MicroOp, ...]:
+    def twice(first: int, second: int) -> tuple[isa.MicroOp, ...]:
         meet = (vector_set("all"), vector_wait("all"))
         return (vector(first), *meet, vector(second), *meet, vector(1))
 
@@ -179,7 +168,7 @@ def test_cores_that_cannot_meet_are_reported(tiny_2002: DeviceSpec) -> None:
 
 
 def test_cores_that_meet_are_timed_one_by_one(tiny: DeviceSpec) -> None:
-    load = Load(Local("ub", 0, UINT8, 32), Global("x", 0, 32))
+    load = isa.Load(isa.Local("ub", 0, UINT8, 32), isa.Global("x", 0, 32))
     for flags, lanes in (((), 1), ((vector_set("all"),), 2), ((vector_wait("all"),), 2)):
         program = Program("kernel", (load, *flags))
         blocks = tuple(Block(core, "aiv", program, {"x": Binding("x")}) for core in range(2))

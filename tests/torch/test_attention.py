@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from simulated_card import torch
+from simulated_card import recorded, torch
 
 import npusim.torch
 from npusim.torch.clock import clock
@@ -16,14 +15,6 @@ KERNEL = "npu_fused_infer_attention_score"
 attention = torch.nn.functional.scaled_dot_product_attention
 
 
-@pytest.fixture(autouse=True)
-def card() -> Iterator[None]:
-    torch.manual_seed(7)
-    npusim.torch.install(device="ascend910b2")
-    yield
-    npusim.torch.install(device="ascend910b2")
-
-
 def drawn(*heads: int, tokens: int = 8, keys: int = 8, dtype: Any = HALF) -> list[Any]:
     """Query, key and value of 2 requests, on the CPU."""
     own, others = heads
@@ -31,14 +22,11 @@ def drawn(*heads: int, tokens: int = 8, keys: int = 8, dtype: Any = HALF) -> lis
     return [torch.randn(*shape).to(dtype) for shape in shapes]
 
 
-def recorded(tensors: list[Any], **options: Any) -> tuple[Any, list[str]]:
-    """What attention on npu gives, and the kernels it ran and those it should have, by name."""
+def attended(tensors: list[Any], **options: Any) -> tuple[Any, list[str]]:
+    """What attention on npu gives, and its kernels by name."""
     given = [x.npu() for x in tensors]
     options = {name: x.npu() if hasattr(x, "npu") else x for name, x in options.items()}
-    kept = clock.record()
-    found = attention(*given, **options)
-    clock.stop(kept)
-    return found, [event.name for event in kept]
+    return recorded(lambda: attention(*given, **options))
 
 
 def some(*shape: int) -> Any:
@@ -68,7 +56,7 @@ def test_attention_is_one_kernel(
     heads: tuple[int, int], tokens: int, options: Any, kernels: list[str], dtype: Any
 ) -> None:
     given = drawn(*heads, tokens=tokens, dtype=dtype)
-    found, names = recorded(given, **options)
+    found, names = attended(given, **options)
     assert (names, found.is_npu, found.dtype) == (kernels, True, dtype)
     rtol = 2e-3 if dtype is HALF else 2e-2
     torch.testing.assert_close(found.cpu(), attention(*given, **options), rtol=rtol, atol=rtol)
@@ -85,7 +73,7 @@ def test_attention_is_one_kernel(
 )
 def test_what_the_kernel_does_not_take_is_products_and_a_softmax(options: Any, dtype: Any) -> None:
     given = drawn(4, 4, dtype=dtype)
-    found, names = recorded(given, **options)
+    found, names = attended(given, **options)
     assert KERNEL not in names
     assert "softmax" in names
     torch.testing.assert_close(found.cpu(), attention(*given, **options), rtol=2e-3, atol=2e-3)
@@ -93,7 +81,7 @@ def test_what_the_kernel_does_not_take_is_products_and_a_softmax(options: Any, d
 
 def test_one_causal_token_sees_the_first_key_alone() -> None:
     given = drawn(4, 4, tokens=1)
-    found, names = recorded(given, is_causal=True)
+    found, names = attended(given, is_causal=True)
     assert KERNEL not in names
     torch.testing.assert_close(found.cpu(), given[2][:, :, :1], rtol=1e-3, atol=1e-3)
 
@@ -101,7 +89,7 @@ def test_one_causal_token_sees_the_first_key_alone() -> None:
 def test_atlas_inference_has_no_such_kernel() -> None:
     npusim.torch.install(device="ascend310p3")
     given = drawn(4, 4)
-    found, names = recorded(given)
+    found, names = attended(given)
     assert names.count("matmul") == 2
     torch.testing.assert_close(found.cpu(), attention(*given), rtol=2e-3, atol=2e-3)
 
@@ -109,7 +97,7 @@ def test_atlas_inference_has_no_such_kernel() -> None:
 def test_views_are_copied_first() -> None:
     query, key, value = (x.transpose(1, 2).contiguous().npu() for x in drawn(4, 4))
     given = [x.transpose(1, 2) for x in (query, key, value)]
-    found, names = recorded(given)
+    found, names = attended(given)
     assert names == ["permute"] * 3 + [KERNEL]
     expected = attention(*(x.cpu() for x in given))
     torch.testing.assert_close(found.cpu(), expected, rtol=2e-3, atol=2e-3)
@@ -137,6 +125,6 @@ def test_shapes_alone_take_the_same_kernel_and_time() -> None:
     for values in True, False:
         npusim.torch.install(device="ascend910b2", values=values)
         before = clock.now_us
-        found, names = recorded(drawn(4, 4), is_causal=True)
+        found, names = attended(drawn(4, 4), is_causal=True)
         seen.append((names, found.shape, round(clock.now_us - before, 6)))
     assert seen[0] == seen[1]

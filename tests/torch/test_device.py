@@ -117,6 +117,45 @@ def test_an_output_is_filled_or_resized(size: tuple[int, ...]) -> None:
     assert torch.equal(out.cpu(), x.cpu() * 2)
 
 
+OF_TWO = {
+    "add": torch.add,
+    "mul": torch.mul,
+    "maximum": torch.maximum,
+    "gt": torch.gt,
+    "matmul": torch.matmul,
+    "cat": lambda x, y, out: torch.cat([x, y], out=out),
+    "sum": lambda x, _, out: torch.sum(x, 1, out=out),
+}
+
+
+@pytest.mark.parametrize("lies", ["larger", "smaller", "transposed"])
+@pytest.mark.parametrize("name", OF_TWO)
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
+def test_an_output_of_another_shape_has_memory_of_its_own(name: str, lies: str) -> None:
+    # Many times over: freed memory may still hold what was there.
+    for _ in range(5):
+        x, y = numbers(40, 40), numbers(40, 40)
+        want = OF_TWO[name](x.cpu(), y.cpu(), out=None)
+        shape = {"larger": (100, 50), "smaller": (3, 2), "transposed": want.shape[::-1]}[lies]
+        out = torch.empty(shape, dtype=want.dtype, device="npu")
+        out = out.mT if lies == "transposed" and out.dim() > 1 else out
+        assert OF_TWO[name](x, y, out=out) is out
+        del x, y
+        _others = [torch.full((size,), 7, dtype=want.dtype) for size in (40, 1600, 3200, 5000)]
+        torch.testing.assert_close(out.cpu(), want)
+
+
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
+def test_what_shares_memory_with_an_output_that_shrinks_still_does() -> None:
+    base = torch.zeros(10, device="npu")
+    out, x = base[2:8], torch.ones(3, device="npu")
+    before = torch.npu.memory_allocated()
+    torch.add(x, 1.0, out=out)
+    assert torch.npu.memory_allocated() == before
+    assert base.tolist() == [0, 0, 2, 2, 2, 0, 0, 0, 0, 0]
+    assert out.untyped_storage().data_ptr() == base.untyped_storage().data_ptr()
+
+
 def test_a_tensor_grows_in_place() -> None:
     tensor = torch.arange(4.0, device="npu")
     assert tensor.resize_(2, 3) is tensor

@@ -77,11 +77,12 @@ def test_an_operator_that_is_not_simulated_refuses_when_called() -> None:
             "PromptFlashAttention, with scale for scale_value, and take the first of its two "
             "outputs",
         ),
-        ("npu_linear", "use torch.nn.functional.linear"),
         (
-            "npu_mm_all_reduce_base",
-            "it speaks to other cards, and there is one here: leave it out",
+            "_npu_paged_attention",
+            "use npu_fused_infer_attention_score on Atlas A2 or A3, with block_table",
         ),
+        ("npu_linear", "use torch.nn.functional.linear"),
+        ("npu_mm_all_reduce_base", "it speaks to other cards, and there is one here: leave it out"),
         ("matmul_checksum", "do without it"),
     ],
 )
@@ -111,13 +112,20 @@ def test_a_class_can_be_inherited_from_but_not_made() -> None:
         Mine([])
 
 
-def test_a_name_that_torch_npu_lacks_is_an_error() -> None:
+@pytest.mark.parametrize(
+    ("module", "name", "advice"),
+    [
+        ("torch_npu", "npu_quantzie", "did you mean npu_quantize?"),
+        ("torch_npu.npu", "mem_pool", "leave it out"),
+    ],
+)
+def test_a_name_that_torch_npu_lacks_is_an_error(module: str, name: str, advice: str) -> None:
     message = (
-        "module 'torch_npu' has no attribute 'npu_quantzie'\nnpusim.torch: torch_npu.npu_quantzie "
-        "must be a name of torch_npu 2.14 or older, but is none; did you mean npu_quantize?"
+        f"module {module!r} has no attribute {name!r}\nnpusim.torch: {module}.{name} must be a "
+        f"name of torch_npu 2.14 or older, but is none; {advice}"
     )
     with pytest.raises(AttributeError, match=exactly(message)):
-        _ = torch_npu.npu_quantzie
+        getattr(importlib.import_module(module), name)
 
 
 def test_torchair_has_two_names() -> None:
@@ -309,3 +317,12 @@ def test_a_method_compiled_once() -> None:
     x = torch.ones(2, 4, device="npu")
     compiled = torchair.inference.cache_compile(layer.forward, config=torchair.CompilerConfig())
     assert torch.equal(compiled(x), layer(x))
+
+
+@pytest.mark.parametrize("name", ["hifloat8", "float8_e8m0fnu", "float4_e2m1fn_x2"])
+def test_a_type_of_later_chips_is_there_and_refused_by_name(name: str) -> None:
+    assert name in dir(torch_npu)
+    x = torch.ones(2, 64, device="npu", dtype=torch.float16)
+    message = f"dst_type must be int8 or quint4x2 on Atlas A2, not '{name}'; "
+    with pytest.raises(RuntimeError, match=message):
+        torch_npu.npu_dynamic_quant(x, dst_type=getattr(torch_npu, name))

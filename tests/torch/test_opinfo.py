@@ -43,6 +43,11 @@ EXCLUDED = {
 }
 """Operation -> why it is left out."""
 
+MADE_SOMEWHERE = (
+    *("arange", "linspace", "logspace", "ones", "zeros", "full", "eye", "randn", "normal"),
+)
+"""Operations whose samples name the CPU as the device of the output."""
+
 DTYPES = (torch.float32, torch.int64)
 MOST_SAMPLES = 3
 """Of an operation in a type: they begin with the plainest."""
@@ -93,3 +98,24 @@ def test_an_operation_gives_what_the_cpu_gives(op: Any) -> None:
             torch.testing.assert_close(
                 got, tree_map(_on_host, want), equal_nan=True, rtol=1e-4, atol=1e-4
             )
+
+
+WITH_OUTPUTS = [op for op in OPERATIONS if op.supports_out and op.name not in MADE_SOMEWHERE]
+
+
+@pytest.mark.nightly
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("op", WITH_OUTPUTS, ids=lambda op: op.formatted_name)
+def test_an_output_that_is_too_large_is_resized(op: Any) -> None:
+    if torch.float32 not in op.supported_dtypes("cpu"):
+        return
+    for sample in list(op.sample_inputs("cpu", torch.float32))[:1]:
+        want = _expected(op, sample)
+        if not isinstance(want, torch.Tensor) or want.dim() == 0:
+            continue
+        args, kwargs = tree_map(_on_npu, (sample.args, sample.kwargs))
+        larger = [size + 3 for size in want.shape]
+        out = torch.empty(larger, dtype=want.dtype, device="npu")
+        torch.manual_seed(0)
+        assert op.op(_on_npu(sample.input), *args, **kwargs, out=out) is out
+        torch.testing.assert_close(out.cpu(), _on_host(want), equal_nan=True, rtol=1e-4, atol=1e-4)

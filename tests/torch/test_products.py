@@ -2,41 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
-from simulated_card import torch, torch_npu
+from simulated_card import recorded, torch, torch_npu
 
 import npusim
 import npusim.torch
-from npusim.torch.clock import clock
 
 HALF, BRAIN, SINGLE = torch.float16, torch.bfloat16, torch.float32
 TYPES = [HALF, BRAIN, SINGLE]
 linear = torch.nn.functional.linear
 
 
-@pytest.fixture(autouse=True)
-def card() -> Iterator[None]:
-    torch.manual_seed(7)
-    npusim.torch.install(device="ascend910b2")
-    yield
-    npusim.torch.install(device="ascend910b2")
-
-
 def drawn(*shape: int, dtype: Any = HALF) -> Any:
     return torch.randn(*shape).to(dtype).npu()
-
-
-def recorded(call: Any) -> tuple[Any, list[str]]:
-    """What *call* gives, and the kernels it ran and those it should have, by name."""
-    kept = clock.record()
-    found = call()
-    clock.stop(kept)
-    return found, [event.name for event in kept]
 
 
 def plain(x: Any) -> Any:
@@ -118,9 +100,7 @@ def test_a_weight_in_fractals_goes_in_as_it_is() -> None:
         (SINGLE, 3, 5, "mul"),
     ],
 )
-def test_a_column_times_a_row_is_no_product(
-    dtype: Any, rows: int, columns: int, kernel: str
-) -> None:
+def test_outer_products_are_none(dtype: Any, rows: int, columns: int, kernel: str) -> None:
     a, b = drawn(rows, 1, dtype=dtype), drawn(1, columns, dtype=dtype)
     found, names = recorded(lambda: a @ b)
     assert names == [kernel]
@@ -157,9 +137,7 @@ def test_atlas_inference_multiplies_float16_alone() -> None:
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 @pytest.mark.parametrize(("beta", "alpha"), [(1, 1), (0.5, 1), (1, 3)])
 @pytest.mark.parametrize("batch", [(), (3,)])
-def test_a_whole_matrix_is_added_in_float32(
-    dtype: Any, beta: float, alpha: float, batch: Any
-) -> None:
+def test_matrices_are_added_in_float32(dtype: Any, beta: float, alpha: float, batch: Any) -> None:
     x, w, other = (drawn(*batch, *shape, dtype=dtype) for shape in ((16, 32), (32, 64), (16, 64)))
     add = torch.baddbmm if batch else torch.addmm
     found, names = recorded(lambda: add(other, x, w, beta=beta, alpha=alpha))

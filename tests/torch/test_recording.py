@@ -13,7 +13,6 @@ from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_h
 
 import npusim.torch
 from npusim.data.folders import FolderError
-from npusim.reports.model import tables
 from npusim.torch import card
 from npusim.torch.__main__ import main
 from npusim.torch.clock import Event, clock
@@ -67,7 +66,7 @@ def where(recorded: Any) -> list[tuple[str, str]]:
 # ---- launches ----
 
 
-def test_a_recording_is_what_the_clock_reports(net: torch.nn.Module, x: torch.Tensor) -> None:
+def test_a_recording_is_what_the_clock_tells(net: torch.nn.Module, x: torch.Tensor) -> None:
     began_us, launches = clock.now_us, clock.launches
     events = clock.record()
     with torch.no_grad(), npusim.torch.record("net") as recorded:
@@ -128,17 +127,6 @@ def test_launches_of_one_call_share_their_kernel(net: torch.nn.Module, x: torch.
     assert up.read_bytes >= 2 * (16 * 64 + 64 * 128)
     assert up.bound == "launch and completion"
     assert 0 < up.bound_share <= 1
-
-
-def test_sums_are_those_of_the_run(net: torch.nn.Module, x: torch.Tensor) -> None:
-    with torch.no_grad(), npusim.torch.record() as recorded:
-        net(x)
-        x + x
-    run = recorded.run
-    found = tables.by_module(run)
-    assert found["Net"].time_us + found[tables.OUTSIDE].time_us == pytest.approx(run.time_us)
-    for own in (tables.by_operator(run), tables.by_work(run), tables.by_kernel(run)):
-        assert sum(each.time_us for each in own.values()) == pytest.approx(run.time_us)
 
 
 def test_streams_are_distinguished(net: torch.nn.Module, x: torch.Tensor) -> None:
@@ -207,9 +195,7 @@ def test_a_recording_is_entered_once_at_a_time() -> None:
 
 
 @pytest.mark.parametrize("is_known", [True, False], ids=["run before", "new"])
-def test_kernels_of_a_compiled_graph_know_their_modules(
-    net: torch.nn.Module, x: torch.Tensor, is_known: bool
-) -> None:
+def test_graphs_know_their_modules(net: torch.nn.Module, x: torch.Tensor, is_known: bool) -> None:
     torch._dynamo.reset()
     compiled = torch.compile(net, backend=torchair.get_npu_backend(), dynamic=False)
     with (
@@ -263,9 +249,7 @@ def test_shapes_alone_make_the_same_record(net: torch.nn.Module, x: torch.Tensor
 # ---- what is left ----
 
 
-def test_a_recording_is_written_and_read_back(
-    net: torch.nn.Module, x: torch.Tensor, tmp_path: Path
-) -> None:
+def test_a_recording_survives(net: torch.nn.Module, x: torch.Tensor, tmp_path: Path) -> None:
     with torch.no_grad(), npusim.torch.record() as recorded:
         net(x)
     names = recorded.write(tmp_path / "out")

@@ -164,9 +164,7 @@ def test_it_writes_what_it_reads_best(example: Any, device: str, name: str, kind
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(("device", "name", "kind"), CASES[2:-1:3])
-def test_a_graph_of_a_token_is_one_launch_with_the_same_bits(
-    example: Any, device: str, name: str, kind: str
-) -> None:
+def test_a_graph_is_one_launch(example: Any, device: str, name: str, kind: str) -> None:
     model, prompts = prepared(example, device, name, kind)
     read = model(prompts, use_cache=True)
     last = read.logits[:, -1:].argmax(-1)

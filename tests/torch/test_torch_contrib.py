@@ -21,12 +21,6 @@ LinearWeightQuant = torch_npu.contrib.module.LinearWeightQuant
 QuantConv2d = torch_npu.contrib.module.QuantConv2d
 
 
-@pytest.fixture(autouse=True)
-def card() -> None:
-    torch.manual_seed(11)
-    npusim.torch.install(device="ascend910b2")
-
-
 def integers(*shape: int, dtype: Any = torch.int8) -> Any:
     return torch.randint(-8, 8, shape, dtype=dtype).npu()
 

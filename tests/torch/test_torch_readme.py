@@ -16,7 +16,7 @@ SHOWN = [console for console in consoles() if needs_torch(console)]
 
 
 @pytest.mark.parametrize("console", SHOWN, ids=lambda console: console.page)
-def test_the_script_runs_as_shown(
+def test_scripts_run_as_shown(
     console: Console, tmp_path: Path, pytestconfig: pytest.Config
 ) -> None:
     assert console.script is not None

@@ -72,8 +72,8 @@ def test_a_folder_must_hold_a_run(tmp_path: Path) -> None:
         )
 
 
-@pytest.mark.parametrize("version", [None, 1, 3, 8])
-def test_another_version_is_reported(version: int | None, out: Path) -> None:
+@pytest.mark.parametrize("version", [None, 1, 3, 9])
+def test_another_version_is_told(version: int | None, out: Path) -> None:
     facts = json.loads((out / "run.json").read_text())
     del facts["version"]
     if version is not None:
@@ -83,7 +83,7 @@ def test_another_version_is_reported(version: int | None, out: Path) -> None:
     with pytest.raises(RecordError) as caught:
         record.read(out)
     assert str(caught.value) == (
-        f"report: the run in {out} must be of version 7, not {version or 1}; "
+        f"report: the run in {out} must be of version 8, not {version or 1}; "
         f"write it again with npusim run -o"
     )
 
@@ -220,19 +220,26 @@ def test_another_checksum_is_reported(out: Path) -> None:
     refused(out, "run.json is damaged: it is not what was written")
 
 
-def test_a_trace_must_be_the_one_of_the_run(out: Path) -> None:
-    retold(out, lambda facts: facts.update(cycles=facts["cycles"] + 1))
-    refused(out, "trace.npz is damaged: its cycles and counters must be those of run.json")
-
-
-def test_a_time_must_follow_from_the_trace(out: Path) -> None:
-    retold(out, lambda facts: facts.update(time_us=facts["time_us"] + 1))
-    refused(out, "trace.npz is damaged: its time must be that of run.json")
-
-
-def test_a_chip_must_be_the_one_of_the_run(out: Path) -> None:
-    retold(out, lambda facts: facts.update(device="ascend910b2"))
-    refused(out, "device.json is damaged: device must be that of run.json")
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        (
+            lambda facts: facts.update(cycles=facts["cycles"] + 1),
+            "trace.npz is damaged: its cycles and counters must be those of run.json",
+        ),
+        (
+            lambda facts: facts.update(time_us=facts["time_us"] + 1),
+            "trace.npz is damaged: its time must be that of run.json",
+        ),
+        (
+            lambda facts: facts.update(device="ascend910b2"),
+            "device.json is damaged: device must be that of run.json",
+        ),
+    ],
+)
+def test_files_must_be_of_one_run(change: Change, what: str, out: Path) -> None:
+    retold(out, change)
+    refused(out, what)
 
 
 # ---- arrays ----
@@ -298,9 +305,7 @@ def _add(arrays: Arrays, name: str) -> None:
         ),
     ],
 )
-def test_arrays_must_be_what_the_programs_need(
-    change: Callable[[Arrays], object], why: str, out: Path
-) -> None:
+def test_arrays_fit_the_programs(change: Callable[[Arrays], object], why: str, out: Path) -> None:
     tree, arrays = members(out)
     ops, cycles = arrays["times0"].shape[1], json.loads((out / "run.json").read_text())["cycles"]
     copies = arrays["copies0"].shape[1]
@@ -351,14 +356,29 @@ def test_a_zip_bomb_is_not_unpacked(out: Path, monkeypatch: pytest.MonkeyPatch) 
     assert unpacked == ["programs.npy"]
 
 
-def test_a_text_that_is_too_long_is_not_unpacked(
-    out: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_long_text_is_not_unpacked(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tree, arrays = members(out)
     monkeypatch.setattr("npusim.trace.archive.MAX_HEADER_BYTES", 0)
     monkeypatch.setattr("npusim.trace.archive.MAX_TEXT_BYTES", 1000)
     replaced(out, tree, arrays)
     refused(out, "trace.npz is damaged: programs must have at most 1000 bytes")
+
+
+def test_programs_have_no_more_text_than_what_runs_can_need(
+    out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    facts = json.loads((out / "run.json").read_text())
+    count = sum(
+        each["micro_ops"] for pipes in facts["counters"].values() for each in pipes.values()
+    )
+    most = (1 << 18) + (1 << 11) * count
+    tree, arrays = members(out)
+    tree["programs"][0]["name"] = "a" * (most + (1 << 16))
+    replaced(out, tree, arrays)
+    unpacked: list[str] = []
+    monkeypatch.setattr(zipfile.ZipFile, "read", lambda _, info: unpacked.append(info.filename))
+    refused(out, f"trace.npz is damaged: programs must have at most {most} bytes")
+    assert unpacked == []
 
 
 def test_a_member_must_come_once(out: Path) -> None:

@@ -30,9 +30,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(summary, "MOST_OPS", 8)
 
 
-def test_the_slowest_is_shown_at_its_ends_and_in_the_middle(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_slowest_is_shown_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
     small(monkeypatch)
     slow, fast = repeated(12, late=1), repeated(12, cores=(1, 2))
     found = Summary(Trace((fast, slow), 1_000_000), 36)
@@ -63,7 +61,7 @@ def test_a_call_without_repeats_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.parts(slow) == (Part(0, 20, 1, False),)
     assert found.parts(fast) == (Part(0, 6, 0, True), Part(6, 13, 0, True), Part(13, 20, 0, True))
     assert [each.text for spans in found.joined(fast) for each in spans] == [
-        *("6 micro-ops", "7 micro-ops", "7 micro-ops"),
+        *("6 micro-ops", "7 micro-ops", "7 micro-ops")
     ]
 
 

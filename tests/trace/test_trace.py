@@ -8,34 +8,23 @@ import numpy as np
 import pytest
 from tiny import play, tiny_spec
 
+from npusim import isa
 from npusim.chip import Binding
 from npusim.data.dtypes import FLOAT32, UINT8
 from npusim.devices.schema import DeviceSpec
-from npusim.isa import (
-    Barrier,
-    BinaryScalar,
-    Global,
-    Load,
-    Local,
-    MicroOp,
-    ScalarAlu,
-    SetFlag,
-    Store,
-    WaitFlag,
-)
 from npusim.kernel.program import Program
 from npusim.trace import LaneTrace, PipeCounter, Trace
 
-X = Local("ub", 0, FLOAT32, 64)
-BYTES = Local("ub", 0, UINT8, 256)
-PROGRAM: tuple[MicroOp, ...] = (
-    Load(BYTES, Global("x", 0, 256)),
-    *(SetFlag("mte2", "vector", 0), WaitFlag("mte2", "vector", 0)),
-    BinaryScalar("add", X, X, 1.0),
-    Barrier("vector"),
-    BinaryScalar("mul", X, X, 2.0),
-    *(SetFlag("vector", "mte3", 0), WaitFlag("vector", "mte3", 0)),
-    Store(Global("y", 0, 256), BYTES),
+X = isa.Local("ub", 0, FLOAT32, 64)
+BYTES = isa.Local("ub", 0, UINT8, 256)
+PROGRAM: tuple[isa.MicroOp, ...] = (
+    isa.Load(BYTES, isa.Global("x", 0, 256)),
+    *(isa.SetFlag("mte2", "vector", 0), isa.WaitFlag("mte2", "vector", 0)),
+    isa.BinaryScalar("add", X, X, 1.0),
+    isa.Barrier("vector"),
+    isa.BinaryScalar("mul", X, X, 2.0),
+    *(isa.SetFlag("vector", "mte3", 0), isa.WaitFlag("vector", "mte3", 0)),
+    isa.Store(isa.Global("y", 0, 256), BYTES),
 )
 
 
@@ -74,9 +63,9 @@ def test_counters_of_each_pipe(tiny: DeviceSpec) -> None:
 
 
 def test_overlapping_spans_are_busy_once(tiny: DeviceSpec) -> None:
-    far = Load(BYTES, Global("x", 4096, 256))
-    op = ScalarAlu("add", "r", 1, 1)
-    program = (Load(BYTES, Global("x", 0, 256)), far, op, op)
+    far = isa.Load(BYTES, isa.Global("x", 4096, 256))
+    op = isa.ScalarAlu("add", "r", 1, 1)
+    program = (isa.Load(BYTES, isa.Global("x", 0, 256)), far, op, op)
     # Loads 0 to 18 and 8 to 26: 26 cycles, not 36.
     counters = play(tiny, program).counters()[0]
     assert counters == {"mte2": PipeCounter(26, 2, 512), "scalar": PipeCounter(2, 2, 0)}
@@ -95,13 +84,13 @@ def test_overlapping_spans_are_busy_once(tiny: DeviceSpec) -> None:
 )
 def test_busy_cycles_are_those_covered_by_any_span(spans: list[tuple[int, int]], busy: int) -> None:
     start, end = (np.array(column, np.int64) for column in zip(*spans, strict=True))
-    ops = tuple(ScalarAlu("add", "r", 1, 1) for _ in spans)
+    ops = tuple(isa.ScalarAlu("add", "r", 1, 1) for _ in spans)
     lane = LaneTrace((0,), "aiv", Program("kernel", ops), start, end, end, 0, 0)
     assert lane.counters() == {"scalar": PipeCounter(busy, len(spans), 0)}
 
 
 def test_a_strided_copy_counts_its_own_bytes_not_those_moved(tiny: DeviceSpec) -> None:
-    rows = Load(Local("ub", 0, UINT8, 40), Global("x", 5, 40, 3, 200), 64)
+    rows = isa.Load(isa.Local("ub", 0, UINT8, 40), isa.Global("x", 5, 40, 3, 200), 64)
     trace = play(tiny, (rows,))
     assert trace.counters()[0]["mte2"].nbytes == 120
     # Off their sectors, the rows move the lines they touch: 0, 1 and 3.

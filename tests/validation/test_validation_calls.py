@@ -281,8 +281,7 @@ def test_sums_are_of_operands_of_one_shape() -> None:
 def test_an_operator_that_npusim_lacks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ops, "names", lambda: ("npu_quant_matmul",))
     absent(
-        replace(QUANT, op="npu_dynamic_quant + npu_quant_matmul"),
-        "npusim has no npu_dynamic_quant",
+        replace(QUANT, op="npu_dynamic_quant + npu_quant_matmul"), "npusim has no npu_dynamic_quant"
     )
 
 

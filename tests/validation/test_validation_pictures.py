@@ -31,11 +31,6 @@ RESULTS = (
 )
 
 
-@pytest.fixture
-def ax() -> Axes:
-    return Figure((10, 5), dpi=100).subplots()
-
-
 def legend(ax: Axes) -> list[str]:
     found = ax.get_legend()
     assert found is not None

@@ -100,16 +100,7 @@ def half(*shape: int) -> np.ndarray:
 
 CALLS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "quantize": ("npu_quantize", (half(61, 333), RNG.random(333, np.float32), None, "qint8", -1)),
-    "quantize short rows": (
-        "npu_quantize",
-        (half(1000, 7), np.ones(1, np.float32), None, "quint8", -1),
-    ),
-    "quantize to int32": (
-        "npu_quantize",
-        (half(70, 100), np.full(1, 0.1, np.float32), np.full(1, 3, np.int32), "qint32", -1),
-    ),
     "dynamic": ("npu_dynamic_quant", (half(101, 224),)),
-    "dynamic long rows": ("npu_dynamic_quant", (half(50, 3008),)),
     "group": (
         "npu_group_quant",
         (half(100, 64), RNG.random((4, 64), np.float32), np.int32([3, 50, 50, 100])),
@@ -146,7 +137,7 @@ def test_operators_give_the_same_side_by_side(name: str, device: str) -> None:
         assert np.asarray(found[output]).tobytes() == np.asarray(expected[output]).tobytes()
 
 
-# ---- what is computed side by side ----
+# ---- who is computed beside whom ----
 
 X = Local("ub", 0, FLOAT32, 8)
 ROW = Local("ub", 0, UINT8, 32)
@@ -210,9 +201,7 @@ def play(spec: DeviceSpec, *ops: MicroOp, x: np.ndarray, cores: int) -> np.ndarr
     return y
 
 
-def test_the_first_core_that_traps_is_named_though_another_does_so_earlier(
-    tiny: DeviceSpec,
-) -> None:
+def test_the_first_core_that_traps_is_named(tiny: DeviceSpec) -> None:
     def check(element: int, reason: str) -> tuple[MicroOp, ...]:
         return ScalarLoad("bad", Local("ub", 4 * element, INT32, 1)), Trap("bad", reason)
 
@@ -228,9 +217,7 @@ def test_the_first_core_that_traps_is_named_though_another_does_so_earlier(
         play(tiny, *ops, x=x, cores=4)
 
 
-def test_the_first_core_that_traps_is_named_in_any_order(
-    tiny: DeviceSpec,
-) -> None:
+def test_the_first_core_is_named_whatever_is_computed_first(tiny: DeviceSpec) -> None:
     read = Load(ROW, Global("x", 0, 32)), Barrier(), ScalarLoad("bad", Local("ub", 0, INT32, 1))
     ends = Program("ends", (*read, Trap("bad", "must be zero")))
     copies = Program("copies", (*read, Trap("bad", "must be 0"), Barrier(), *COPY))
@@ -254,7 +241,7 @@ def test_the_first_core_that_traps_is_named_in_any_order(
             chip.compute(blocks, tensors, tiny, chip.verify(blocks, tiny))
 
 
-def test_registers_overwritten_unread_are_not_calculated() -> None:
+def test_registers_that_are_set_again_before_anyone_reads_them_are_not_calculated() -> None:
     here = Local("ub", 0, INT32, 1)
     look = ScalarLoop(2, (ScalarLoad("end", here), ScalarAlu("lt", "inside", 0, "end")))
     used = ScalarLoop(1, (ScalarLoad("end", here), ScalarAlu("add", "inside", "inside", "end")))
@@ -266,7 +253,7 @@ def test_registers_overwritten_unread_are_not_calculated() -> None:
     assert kept == [stops, puts, look, used, Trap("inside", "never"), look]
 
 
-def test_each_core_has_its_own_registers(tiny: DeviceSpec) -> None:
+def test_each_core_has_registers_of_its_own(tiny: DeviceSpec) -> None:
     x = np.arange(24, dtype=np.float32)
     loop = ScalarLoop(
         2,
@@ -306,9 +293,7 @@ WHOLE, HALVES = Local("ub", 0, INT32, 8), Local("ub", 64, FLOAT16, 8)
 
 
 @pytest.mark.parametrize("overwritten", [False, True])
-def test_a_cast_reads_what_lies_there_and_not_what_a_cast_put_there(
-    tiny: DeviceSpec, overwritten: bool
-) -> None:
+def test_a_cast_reads_what_lies_there(tiny: DeviceSpec, overwritten: bool) -> None:
     x = np.float32([[0.4, 1.5, -300.5, 2049, -0.2, 7, 8, 9], [1, 2, 3, 4, 5, 6, 7, 8]])
     change = Duplicate(Local("ub", 0, INT32, 2), 5.0)
     ops: tuple[MicroOp, ...] = (
@@ -333,9 +318,7 @@ def test_a_cast_reads_what_lies_there_and_not_what_a_cast_put_there(
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("device", ["ascend910b2", "ascend910_9391"])
 @pytest.mark.parametrize("shape", [(700, 300, 900), (130, 65, 257)], ids=str)
-def test_vector_cores_that_wait_for_their_cubes_give_the_same_side_by_side(
-    shape: tuple[int, int, int], device: str
-) -> None:
+def test_mixed_cores_give_the_same(shape: tuple[int, int, int], device: str) -> None:
     m, k, n = shape
     rng = np.random.default_rng(0)
     a, b = rng.integers(-128, 128, (m, k), np.int8), rng.integers(-128, 128, (k, n), np.int8)

@@ -26,9 +26,7 @@ SHAPES = ((700, 600, 900), (129, 2100, 257), (1, 64, 1000), (2048, 48, 33))
 @pytest.mark.parametrize("device", CHIPS)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("output", ["float16", "int8", "int32"])
-def test_products_are_those_of_cores_that_wait_for_nothing(
-    output: str, shape: tuple[int, int, int], device: str
-) -> None:
+def test_waiting_changes_no_value(output: str, shape: tuple[int, int, int], device: str) -> None:
     if output == "int32" and device == "ascend310p3":
         pytest.skip("int32 does not come out on this chip")
     m, k, n = shape
@@ -98,9 +96,7 @@ def test_the_last_of_two_that_write_the_same_bytes_stays(bench: CubeBench) -> No
     np.testing.assert_array_equal(z[16:24], expected[24:32])
 
 
-def test_what_is_written_at_once_comes_after_what_waits_for_the_same_bytes(
-    bench: CubeBench,
-) -> None:
+def test_writes_come_after_what_waits(bench: CubeBench) -> None:
     z, late = matrix(bench, "z", np.int32, 16), bench.state.late
     assert late is not None
     product(bench, 0, 0)
@@ -153,9 +149,7 @@ def test_a_place_is_rows_of_a_matrix_or_none() -> None:
     assert Place.of(Global("z", 50, 20, 3, 64), data, 0) is None
 
 
-def test_products_of_the_same_columns_are_one_up_to_a_limit(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_products_of_the_same_columns_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = np.ones((3 * MOST_ROWS, 4), np.int8), np.ones((4, 2), np.int8)
     seen: list[int] = []
     late = Late(Panels())

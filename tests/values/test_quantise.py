@@ -33,9 +33,7 @@ EIGHT = pytest.mark.parametrize("mode", ["req8", "qf322b8"])
     ("offset", "large", "small"),
     [(0, 127, -128), (-200, 55, -128), (100, 127, -128), (255, 127, -1), (-256, -1, -128)],
 )
-def test_nine_bits_saturate_before_the_offset(
-    mode: Any, offset: int, large: int, small: int
-) -> None:
+def test_nine_bits_saturate(mode: Any, offset: int, large: int, small: int) -> None:
     # 255 - 200 = 55, which a sum that saturates once would never give.
     found = to_int8([10**6, 256, 255, -(10**6), -257, -256], mode, parameter(1, offset))
     assert found == [large] * 3 + [small] * 3

@@ -18,18 +18,25 @@ from __future__ import annotations
 
 from npusim.check.hazards.cross_core import CrossCoreOrder, Moment
 from npusim.check.hazards.errors import DeadlockError, FlagError, HazardError, RaceError, deadlock
-from npusim.check.hazards.record import Recorder
+from npusim.check.hazards.exchange import NO_PHASE, Exchange, Members, Touch, Visible
+from npusim.check.hazards.record import Followed, Recorder
 from npusim.check.hazards.rounds import Orders, order
 
 __all__ = [
+    "NO_PHASE",
     "CrossCoreOrder",
     "DeadlockError",
+    "Exchange",
     "FlagError",
+    "Followed",
     "HazardError",
+    "Members",
     "Moment",
     "Orders",
     "RaceError",
     "Recorder",
+    "Touch",
+    "Visible",
     "deadlock",
     "order",
 ]

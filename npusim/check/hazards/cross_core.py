@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from npusim.check.cross_core_flags import awaits
 from npusim.check.hazards.errors import DeadlockError, FlagError
+from npusim.check.hazards.exchange import MOST_SETS
 from npusim.check.hazards.pasts import Epoch, Record, Touched
 from npusim.check.hazards.record import Called, Recorder, has_cross_core_flags
 from npusim.devices.schema import Pipe
@@ -36,16 +37,6 @@ A set that comes before something does so with all earlier ones of its pipe.
 """
 SetOf = tuple[int, int]
 """A set: the number of its setter, which is a pipe of a core, and its own among the setter's."""
-
-MOST_SETS = 16
-"""Sets of a flag that a core may not have awaited yet.
-
-Assumed: today's page has the counter go up to 15, an older one allows 16 sets (asc-devkit,
-CrossCoreSetFlag(ISASI).md), and the msd kernel, whose ring has two halves of up to 8
-slots as the vendor's (ops-nn, weight_quant_batch_matmul_v2, *_msd_split_k.h), sets a flag
-16 times ahead.
-"""
-
 
 _NO_RECORD = Record(), Called([], (), np.zeros((0, 0), np.int64))
 """The record of a program without flags between cores."""

@@ -32,6 +32,8 @@ class Envelopes:
     touches: dict[int, Touches] = field(default_factory=dict)
     """What a micro-op of such a body touches, by its address: a body may have equal ones, which
     differ in what the other bodies touch there. The bodies keep them."""
+    of_buffers: dict[int, Touches] = field(default_factory=dict)
+    """What each micro-op of all bodies touches itself, global memory apart."""
 
     @staticmethod
     def of(bodies: Iterable[Body]) -> Envelopes:
@@ -43,6 +45,7 @@ class Envelopes:
             for op in body:
                 if op not in known:
                     known[op] = _kind(op)
+                found.of_buffers[id(op)] = known[op][1]
             alike.setdefault(tuple([known[op][0] for op in body]), []).append(body)
         for group in alike.values():
             found.standing.update(dict.fromkeys(group, group[0]))

@@ -31,7 +31,18 @@ from npusim.isa import (
     global_operand,
 )
 
-__all__ = ["PIPES", "Accesses", "Effect", "Epoch", "FlagUse", "Record", "State", "Touched"]
+__all__ = [
+    "PIPES",
+    "Accesses",
+    "Effect",
+    "Epoch",
+    "FlagUse",
+    "Record",
+    "State",
+    "Touched",
+    "Use",
+    "bits_of",
+]
 
 PIPES: tuple[Pipe, ...] = get_args(Pipe)
 Past = tuple[int, int]
@@ -227,8 +238,8 @@ class State:
 
         def union(past: Past) -> int:
             waits, accesses = past
-            found = tuple(number_of[x] for x in _bits(waits & (1 << self._unknown) - 1))
-            groups = sum(1 << group for group in {group_of[x] for x in _bits(accesses)})
+            found = tuple(number_of[x] for x in bits_of(waits & (1 << self._unknown) - 1))
+            groups = sum(1 << group for group in {group_of[x] for x in bits_of(accesses)})
             whole = Union(-1, found, waits >> self._unknown, groups)
             return unions.setdefault(whole, len(unions))
 
@@ -245,7 +256,7 @@ class State:
         """The accesses, together those that follow the same and are in the same of these pasts."""
         later = [0] * len(self._touched)
         for number, accesses in enumerate(dict.fromkeys(past[1] for past in handed_on)):
-            for access in _bits(accesses):
+            for access in bits_of(accesses):
                 later[access] |= 1 << number
         groups: dict[tuple[int, int], list[int]] = {}
         for access, (waits, _) in enumerate(self._touched):
@@ -268,7 +279,7 @@ class State:
             # The past of a pipe only grows: what comes before a set comes before all later ones.
             seen, after = 0, sum(1 << number for number, _ in of_pipe)
             for number, accesses in of_pipe:
-                for access in _bits(accesses & ~seen):
+                for access in bits_of(accesses & ~seen):
                     later[access] |= after
                 seen |= accesses
                 after ^= 1 << number
@@ -299,7 +310,7 @@ def _joined(past: Past, other: Past) -> Past:
     return past[0] | other[0], past[1] | other[1]
 
 
-def _bits(number: int) -> Iterator[int]:
+def bits_of(number: int) -> Iterator[int]:
     """Which bits of *number* are set, ascending."""
     while number:
         lowest = number & -number

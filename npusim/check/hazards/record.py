@@ -12,8 +12,9 @@ Programs whose bodies do the same to pasts, wherever they read and write, share 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -26,7 +27,7 @@ from npusim.isa import CrossCoreSetFlag, CrossCoreWaitFlag, MicroOp
 from npusim.kernel.program import Body, Call, Program, added
 from npusim.kernel.table import Calls, spread
 
-__all__ = ["Called", "Recorder", "has_cross_core_flags"]
+__all__ = ["Called", "Followed", "Recorder", "has_cross_core_flags"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ class Called:
         return dict(zip(self.names, row, strict=True)), self.accesses[call]
 
 
-class _Followed(NamedTuple):
+class Followed(NamedTuple):
     """A body, followed from some flags that are up."""
 
     number: int
@@ -71,15 +72,17 @@ class Recorder:
 
     def __init__(self, orders: Orders) -> None:
         self._orders = orders
-        self._known: dict[tuple[int, Hashable], _Followed] = {}
+        self._known: dict[tuple[int, Hashable], Followed] = {}
         self._numbers: dict[Effect, int] = {}
         self._ups: dict[Hashable, int] = {(): 0}
         """Flags that are up, and how often -> their number."""
         self._up_of: list[dict[Flag, int]] = [{}]
-        self._moves: dict[tuple[int, Body], tuple[_Followed, int]] = {}
+        self._moves: dict[tuple[int, Body], tuple[Followed, int]] = {}
         """Number of such flags, and a body -> what it does, and the number that it leads to."""
         self._awaited: dict[Body, tuple[Flag, ...]] = {}
-        self._cross_core: dict[Body, int] = {}
+        self._uses: dict[Body, tuple[MicroOp, ...]] = {}
+        self._last: dict[Body, bool] = {}
+        self._parts: dict[Hashable, _Parts] = {}
         self._records: dict[Hashable, Record] = {}
 
     def record(self, program: Program) -> tuple[Record, Called]:
@@ -87,14 +90,7 @@ class Recorder:
         order = self._orders.of(program)
         if not isinstance(order, range):
             return _recorded_in(order, program.ops)
-        bodies, names, shifts = self._with_few_flags(program)
-        called, up = [], 0
-        for body in bodies:
-            move = self._moves.get((up, body))
-            if move is None:
-                move = self._moves[up, body] = self._move(up, body)
-            called.append(move[0])
-            up = move[1]
+        called, calls = self._follow(program, self._has_few_flags)
         key = tuple([followed.number for followed in called])
         if key not in self._records:
             state = State(0, {})
@@ -103,9 +99,33 @@ class Recorder:
                 state.call(followed.effect, touched)
             self._records[key] = state.record()
         accesses = [followed.accesses for followed in called]
-        return self._records[key], Called(accesses, names, shifts)
+        return self._records[key], Called(accesses, calls.names, calls.shifts)
 
-    def _move(self, number: int, body: Body) -> tuple[_Followed, int]:
+    def call_by_call(self, program: Program) -> tuple[list[Followed], Calls] | None:
+        """What each call of *program* does, and the calls.
+
+        A body that goes on behind a flag between cores that it sets is taken apart. None if the
+        program does not go in program order.
+        """
+        if not isinstance(self._orders.of(program), range):
+            return None
+        return self._follow(program, self._sets_last)
+
+    def _follow(
+        self, program: Program, is_one: Callable[[Body], bool]
+    ) -> tuple[list[Followed], Calls]:
+        calls = self._taken_apart(Calls.of(program), is_one)
+        called, up = [], 0
+        for number in calls.body.tolist():
+            body = calls.bodies[number]
+            move = self._moves.get((up, body))
+            if move is None:
+                move = self._moves[up, body] = self._move(up, body)
+            called.append(move[0])
+            up = move[1]
+        return called, calls
+
+    def _move(self, number: int, body: Body) -> tuple[Followed, int]:
         """What *body* does where flags of that *number* are up, and which are up then."""
         up = self._up_of[number].copy()
         followed = self._followed(body, up)
@@ -117,49 +137,40 @@ class Recorder:
             self._up_of.append(dict(after))
         return followed, self._ups[after]
 
-    def _with_few_flags(
-        self, program: Program
-    ) -> tuple[tuple[Body, ...], tuple[str, ...], NDArray[np.int64]]:
-        """The bodies that *program* calls, and by how much each shifts which names.
-
-        In place of a body with more than a few flags between cores come those that it calls.
-        """
-        calls = Calls.of(program)
-        if all(self._has_few_flags(body) for body in calls.bodies):
-            return program.called, calls.names, calls.shifts
-        inner = [tuple(self._inner(Call(body))) for body in calls.bodies]
-        size = np.array([len(each) for each in inner], np.int64)
-        row, where = spread(size[calls.body], (np.cumsum(size) - size)[calls.body])
-        flat = [call for each in inner for call in each]
-        names = dict.fromkeys((*calls.names, *(name for call in flat for name in call.shifts)))
-        own = np.array([[call.shifts.get(x, 0) for x in names] for call in flat], np.int64)
-        shifts = own.reshape(-1, len(names))[where]
-        shifts[:, : len(calls.names)] += calls.shifts[row]
-        return tuple([flat[x].body for x in where.tolist()]), tuple(names), shifts
+    def _taken_apart(self, calls: Calls, is_one: Callable[[Body], bool]) -> Calls:
+        """*calls*; a body that is not *one* is taken apart."""
+        if all(map(is_one, calls.bodies)):
+            return calls
+        # Programs of one launch have the same bodies.
+        key = is_one, calls.bodies, calls.names
+        if key not in self._parts:
+            self._parts[key] = _Parts.of(calls, is_one)
+        return self._parts[key].calls(calls)
 
     def _has_few_flags(self, body: Body) -> bool:
-        return not body.calls or self._flags_in(body) <= FEW_FLAGS
+        return not body.calls or len(self._uses_of(body)) <= FEW_FLAGS
 
-    def _inner(self, call: Call) -> Iterator[Call]:
-        """*call*, or the calls of its body where flags between cores are more than a few."""
-        if self._has_few_flags(call.body):
-            yield call
-            return
-        for inner in call.body.calls:
-            yield from self._inner(Call(inner.body, added(inner.shifts, call.shifts)))
+    def _sets_last(self, body: Body) -> bool:
+        """Whether nothing but sets of flags between cores follows one in *body*."""
+        if body not in self._last:
+            *before, last = body.calls or _parted(body)
+            is_last = not body.calls or self._sets_last(last.body)
+            self._last[body] = is_last and not any(self._has_set(call.body) for call in before)
+        return self._last[body]
 
-    def _flags_in(self, body: Body) -> int:
-        """How many flags between cores *body* sets and awaits."""
-        if body not in self._cross_core:
+    def _has_set(self, body: Body) -> bool:
+        return any(isinstance(op, CrossCoreSetFlag) for op in self._uses_of(body))
+
+    def _uses_of(self, body: Body) -> tuple[MicroOp, ...]:
+        """The sets and waits of flags between cores in *body*."""
+        if body not in self._uses:
             kinds = CrossCoreSetFlag, CrossCoreWaitFlag
-            self._cross_core[body] = (
-                sum(self._flags_in(call.body) for call in body.calls)
-                if body.calls
-                else sum(isinstance(op, kinds) for op in body.ops)
-            )
-        return self._cross_core[body]
+            inner = [op for call in body.calls for op in self._uses_of(call.body)]
+            own = () if body.calls else (op for op in body.ops if isinstance(op, kinds))
+            self._uses[body] = (*inner, *own)
+        return self._uses[body]
 
-    def _followed(self, body: Body, up: dict[Flag, int]) -> _Followed:
+    def _followed(self, body: Body, up: dict[Flag, int]) -> Followed:
         """*body*, followed from where so many sets of flags are *up*."""
         counts = tuple([(flag, up[flag]) for flag in self._awaits(body) if up.get(flag)])
         key = self._orders.number(body), counts
@@ -172,7 +183,7 @@ class Recorder:
             effect, alike = state.effect()
             number = self._numbers.setdefault(effect, len(self._numbers))
             together = (tuple(part for x in group for part in accesses[x]) for group in alike)
-            self._known[key] = _Followed(number, effect, tuple(together))
+            self._known[key] = Followed(number, effect, tuple(together))
         return self._known[key]
 
     def _call_all(self, state: State, calls: tuple[Call, ...]) -> list[Accesses]:
@@ -197,6 +208,58 @@ class Recorder:
                 flags = [flag for op in body.ops if (flag := awaited(op)) is not None]
             self._awaited[body] = tuple(dict.fromkeys(flags))
         return self._awaited[body]
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """Bodies taken apart."""
+
+    size: NDArray[np.int64]
+    """Of each body how many calls there are in its place, `(bodies,)`."""
+    bodies: tuple[Body, ...]
+    """Of all these calls."""
+    names: tuple[str, ...]
+    shifts: NDArray[np.int64]
+    """`(calls, names)`."""
+
+    @staticmethod
+    def of(calls: Calls, is_one: Callable[[Body], bool]) -> _Parts:
+        """The bodies of *calls*, those that are not *one* taken apart."""
+        inner = [tuple(_inner(Call(body), is_one)) for body in calls.bodies]
+        size = np.array([len(each) for each in inner], np.int64)
+        flat = [call for each in inner for call in each]
+        names = dict.fromkeys((*calls.names, *(name for call in flat for name in call.shifts)))
+        shifts = np.array([[call.shifts.get(x, 0) for x in names] for call in flat], np.int64)
+        bodies = tuple([call.body for call in flat])
+        return _Parts(size, bodies, tuple(names), shifts.reshape(len(flat), len(names)))
+
+    def calls(self, calls: Calls) -> Calls:
+        """What *calls* of the bodies as they were become."""
+        first = np.cumsum(self.size) - self.size
+        row, where = spread(self.size[calls.body], first[calls.body])
+        shifts = self.shifts[where]
+        shifts[:, : len(calls.names)] += calls.shifts[row]
+        return Calls(self.bodies, self.names, where, shifts)
+
+
+def _inner(call: Call, is_one: Callable[[Body], bool]) -> Iterator[Call]:
+    """*call*, or the calls that its body makes where it *is not one*."""
+    if is_one(call.body):
+        yield call
+        return
+    for inner in call.body.calls or _parted(call.body):
+        yield from _inner(Call(inner.body, added(inner.shifts, call.shifts)), is_one)
+
+
+def _parted(body: Body) -> list[Call]:
+    """*body*, which makes no calls, in parts that end where it sets flags between cores."""
+    are_sets = [isinstance(op, CrossCoreSetFlag) for op in body.ops]
+    after = enumerate(pairwise(are_sets), 1)
+    ends = [index for index, (is_set, is_next) in after if is_set and not is_next]
+    return [
+        Call(Body(body.ops[first:end]))
+        for first, end in zip([0, *ends], [*ends, len(body)], strict=True)
+    ]
 
 
 def _recorded_in(order: Sequence[int], ops: tuple[MicroOp, ...]) -> tuple[Record, Called]:

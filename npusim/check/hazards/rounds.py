@@ -175,7 +175,8 @@ class Orders:
             return True
         key = pipes, shared
         if key not in self._states:
-            self._states[key] = _Led(States(pipes, shared))
+            states = States(pipes, shared, of_buffers=self._envelopes.of_buffers)
+            self._states[key] = _Led(states)
         # The whole program says what is wrong, with its own numbers.
         return self._states[key].passes(tuple(map(self._numbered, program.called)))
 

@@ -18,7 +18,7 @@ from npusim.check.hazards.accesses import Touches
 from npusim.check.hazards.flags import flag_of_pair
 from npusim.check.hazards.walk import SCALAR_READS, ClashError, Clock, Walk
 from npusim.devices.schema import Pipe
-from npusim.isa import Fixpipe, MicroOp, Mmad, SetFlag, WaitFlag
+from npusim.isa import Fixpipe, MicroOp, Mmad, SetFlag, WaitFlag, global_operand
 from npusim.kernel.program import Body, Program
 
 __all__ = ["START", "BodyWalk", "States"]
@@ -42,10 +42,13 @@ class States:
         pipes: frozenset[Pipe],
         shared: frozenset[str] = frozenset(),
         touches: dict[int, Touches] | None = None,
+        of_buffers: dict[int, Touches] | None = None,
     ) -> None:
-        """*touches* is what micro-ops touch, by their addresses, where that is known before."""
+        """*touches* is what micro-ops touch, by their addresses, where that is known before;
+        *of_buffers* what those touch that touch no shared names.
+        """
         used = tuple(pipe for pipe in PIPES if pipe in pipes)
-        first = BodyWalk(used, shared, {} if touches is None else touches)
+        first = BodyWalk(used, shared, {} if touches is None else touches, of_buffers or {})
         self._walks = [first]
         self._numbers: dict[Hashable, int] = {first.state(): START}
 
@@ -76,7 +79,11 @@ class BodyWalk(Walk):
     """
 
     def __init__(
-        self, used: tuple[Pipe, ...], shared: frozenset[str], touches: dict[int, Touches]
+        self,
+        used: tuple[Pipe, ...],
+        shared: frozenset[str],
+        touches: dict[int, Touches],
+        of_buffers: dict[int, Touches],
     ) -> None:
         super().__init__(Program("walk", ()), pipes=PIPES)
         self.shared = shared
@@ -86,10 +93,11 @@ class BodyWalk(Walk):
         """The micro-ops of this walk and of those that it shares the list with."""
         self._touches = touches
         """What each of them touches, by its address: the list keeps them all."""
+        self._of_buffers = of_buffers
 
     def copied(self) -> BodyWalk:
         """A walk that goes on from here without a trace in this one."""
-        other = BodyWalk(self._used, self.shared, self._touches)
+        other = BodyWalk(self._used, self.shared, self._touches, self._of_buffers)
         other.ops = self.ops
         other.go_on_from(self)
         return other
@@ -97,7 +105,10 @@ class BodyWalk(Walk):
     def touches(self, op: MicroOp) -> Touches:
         found = self._touches.get(id(op))
         if found is None:
-            found = self._touches[id(op)] = super().touches(op)
+            place = global_operand(op)
+            is_shared = place is not None and place.name in self.shared
+            found = None if is_shared else self._of_buffers.get(id(op))
+            found = self._touches[id(op)] = found or super().touches(op)
         return found
 
     def passes(self, body: Body) -> bool:

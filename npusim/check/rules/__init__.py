@@ -6,7 +6,7 @@ A row's predicate gets the micro-op and the :class:`Place` it would run on; a fa
 
 from __future__ import annotations
 
-from npusim.check.rules import copies, matrix, scalar, sorting, sync, vector
+from npusim.check.rules import copies, matrix, overlap, scalar, sorting, sync, vector
 from npusim.check.rules.contents import check_blocks, check_program, where
 from npusim.check.rules.registers import check_registers
 from npusim.check.rules.rule import Place, Rule, RuleError, named, operands
@@ -94,6 +94,7 @@ FIRST = (IN_BOUNDS, SOLID)
 RULES = (
     *copies.RULES,
     *vector.RULES,
+    *overlap.RULES,
     *sorting.RULES,
     *matrix.RULES,
     *scalar.RULES,

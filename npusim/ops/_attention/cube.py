@@ -27,6 +27,8 @@ from npusim.ops._attention.problem import FRACTAL_COLUMNS
 
 L0 = 128
 """Rows, columns and k of a product in L0."""
+LINE_ENTRIES = 16
+"""Entries of the block table in 64 bytes, a line of the scalar unit's cache."""
 
 
 class Piece(NamedTuple):

@@ -1,8 +1,9 @@
-"""Where FAI finds things in global memory: tensors of a call, and workspaces.
+"""Where FAI finds things in global memory: tensors of a call, and its workspaces.
 
-A body of micro-ops serves all tasks of a form: it is written for a task whose query, keys, values
-and output begin at 0, and each call moves it to its own places. Blocks of the cache lie anywhere,
-so each of a tile has its own names, key0, key1 and so on, which all stand for the cache.
+A body of micro-ops of FAI serves all tasks of a form: it is written for a task whose query, keys,
+values and output begin at 0, and each call moves it to its own places. Blocks of the cache lie
+anywhere, so each of a tile has its own names, key0, key1 and so on, which all stand for the
+cache.
 """
 
 from __future__ import annotations
@@ -12,18 +13,16 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from npusim.data.dtypes import FLOAT32, INT32, UINT8, DType
 from npusim.data.integers import ceil_div
 from npusim.kernel.program import Binding
+from npusim.kernel.steps import Integers
 from npusim.kernel.views import GmView
-from npusim.ops._attention.cube import Piece
-from npusim.ops._attention.fai_tiling import ENTRIES_OF_A_LINE as LINE_ENTRIES
+from npusim.ops._attention.cube import LINE_ENTRIES, Piece
 from npusim.ops._attention.fai_tiling import SLOTS, TASK_ROWS, TILE, Form, Part, Task, Tile
 from npusim.ops._attention.problem import MASK_EXTENT, Attention, Side, sides_of
 
-Integers = NDArray[np.int64]
 KEYS = 128
 """Keys that are loaded for a product of scores."""
 PRODUCT_COLUMNS = 128

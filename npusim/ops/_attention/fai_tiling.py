@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from npusim.data.integers import ceil_div
 from npusim.kernel.rows import pieces
 from npusim.ops import _protocol
+from npusim.ops._attention.cube import LINE_ENTRIES
 from npusim.ops._attention.problem import Attention
 
 TASK_ROWS = 128
@@ -25,8 +26,6 @@ TILE = 512
 """Keys of a tile."""
 SLOTS = 3
 """Scores, probabilities and products have so many each, for each group of cores."""
-ENTRIES_OF_A_LINE = 16
-"""Entries of the block table in 64 bytes, a line of the scalar unit's cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +252,7 @@ def _pages(a: Attention, request: int, keys: int) -> tuple[tuple[int, ...], int,
     if a.paging is None or keys == 0:
         return (), 0, 0
     table = a.paging.tables[request][: ceil_div(keys, a.paging.block_size)]
-    entry = request * a.paging.width % ENTRIES_OF_A_LINE
+    entry = request * a.paging.width % LINE_ENTRIES
     return tuple([page - table[0] for page in table]), table[0], entry
 
 

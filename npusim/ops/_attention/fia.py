@@ -26,30 +26,38 @@ heads are loaded by themselves where tokens do not follow each other.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
 
 from npusim.data.integers import align_down, align_up
 from npusim.data.layout import FRACTAL_ROWS
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import Local
 from npusim.kernel.cross_core import sync_all
-from npusim.kernel.launch import mixed_blocks
+from npusim.kernel.launch import CoreSteps, launch_mixed
 from npusim.kernel.matrices import L1Matrix, l1_rows
-from npusim.kernel.program import Binding, Block, Program
+from npusim.kernel.program import Binding, Block
 from npusim.kernel.rows import pieces
+from npusim.kernel.steps import Step
 from npusim.kernel.views import GmView, repeat
 from npusim.ops import _protocol
 from npusim.ops._attention.cube import L0, MatrixCore, Piece, rows_within, within
 from npusim.ops._attention.fia_output import Finish, Output
-from npusim.ops._attention.fia_tiling import Tile, schedule
+from npusim.ops._attention.fia_tiling import schedule
 from npusim.ops._attention.fia_vector import (
+    FIRST,
     PRODUCT_READY,
     SCORES_READY,
+    SECOND,
+    TURNS,
     WEIGHTS_READY,
     Softmax,
     Vector,
+    step_of,
 )
 from npusim.ops._attention.mla_places import LatentMemory
-from npusim.ops._attention.places import Memory
+from npusim.ops._attention.places import Memory, Part
 from npusim.ops._attention.problem import Attention
 
 ALL_VECTORS = 10
@@ -111,11 +119,18 @@ def build(spec: DeviceSpec, a: Attention, names: tuple[str, ...], plan: Plan) ->
     memory = Memory(schedule(a, spec.cores["aic"].count))
     vector = Vector(spec, memory)
     softmax, finish = Softmax(vector), Finish(vector)
-    return launch(spec, vector, softmax, finish, Output(vector, finish), names, plan)
+    output = Output(vector, finish)
+    return launch(cube_steps(spec, memory), vector, softmax, finish, output, names, plan)
+
+
+def cube_steps(spec: DeviceSpec, memory: Memory) -> CoreSteps:
+    """What cube cores do."""
+    cube = Cube(spec, memory)
+    return CoreSteps(cube.core, cube.steps())
 
 
 def launch(
-    spec: DeviceSpec,
+    of_cube: CoreSteps,
     vector: Vector,
     softmax: Softmax,
     finish: Finish,
@@ -124,34 +139,25 @@ def launch(
     plan: Plan,
 ) -> tuple[Block, ...]:
     """What cube and vector cores write, for all groups."""
-    memory, core = vector.memory, vector.core
-    cube, work = Cube(spec, memory), memory.plan
+    memory, core, work = vector.memory, vector.core, vector.memory.plan
     streamed = ("key", "value") if plan.streams_keys else ()
     bound = {name: Binding(name, is_cached=name not in streamed) for name in names}
     shared = ("piece_out", "piece_max", "piece_sum")
     bound |= {name: Binding(name) for name in shared if name in plan.workspaces}
 
-    def program(group: int, half: int) -> Program:
-        """The program of vector core *half* of *group*."""
-        number = 2 * group + half
-        core.call("begin", {}, vector.raise_flags)
-        finish.write_empty(work.empty[number :: 2 * plan.block_dim])
-        tiles = tuple(work.tiles(group))
-        for index, now in enumerate(tiles):
-            softmax.begin(tiles, index, half)
-            softmax.call(now, index, half)
-            if index:
-                output.call(tiles[index - 1], index - 1, half)
-        if tiles:
-            output.call(tiles[-1], len(tiles) - 1, half)
-        if work.pieces:
-            core.call("end", {}, core.end_stage)
-            sync_all(core, "mte3", "mte2", ALL_VECTORS)
-            output.combine(work.combined[number])
-        return core.build()
-
-    return mixed_blocks(
-        plan.block_dim, lambda group: bound | memory.of_core(group), cube.program, program
+    vectors = np.arange(2 * plan.block_dim)
+    steps = [finish.empty(work.empty, vectors.size), *softmax.steps(), output.step()]
+    if work.pieces:
+        end = TURNS * (len(work.tiles) + 2)
+        last = np.full(vectors.size, end)
+        wait = partial(sync_all, core, "mte3", "mte2", ALL_VECTORS)
+        steps += [Step(core.end_stage, (), vectors, last), Step(wait, (), vectors, last)]
+        steps.append(output.combine(end))
+    return launch_mixed(
+        plan.block_dim,
+        of_cube,
+        CoreSteps(core, tuple(steps), vector.raise_flags),
+        lambda group: bound | memory.of_core(group),
     )
 
 
@@ -161,7 +167,7 @@ class Cube:
     def __init__(self, spec: DeviceSpec, memory: Memory) -> None:
         self._memory, self._width, self._depth = memory, memory.width, memory.depth
         element = memory.factor
-        self._core = core = MatrixCore("fia", spec, element, alone=True)
+        self.core = self._core = core = MatrixCore("fia", spec, element, alone=True)
         of_keys, of_values = (
             align_down(SLICE_BYTES // element.nbytes(count), FRACTAL_ROWS)
             for count in (self._depth, self._width)
@@ -177,29 +183,27 @@ class Cube:
         self._slices = core.tiles(element, of_slice, "mte2", "mte1", KEY_SLICES, "l1")
         core.claim_l0()
 
-    def program(self, core: int) -> Program:
-        """The program of cube core number *core*: scores are a tile ahead."""
-        tiles = list(self._memory.plan.tiles(core))
-        for index, now in enumerate(tiles):
-            self._call_scores(now, index)
-            if index:
-                self._call_product(tiles[index - 1], index - 1)
-        if tiles:
-            self._call_product(tiles[-1], len(tiles) - 1)
-        return self._core.build()
+    def steps(self) -> tuple[Step, ...]:
+        """All tiles; scores are one ahead of products."""
+        memory = self._memory
+        parts = [
+            Part(tile, 0, memory.copies * tile.piece.row_tile.rows) for tile in memory.plan.tiles
+        ]
+        scores, weights, product = (
+            memory.slots(name, parts) for name in ("scores", "weights", "product")
+        )
+        key, value = (memory.operands(name, parts) for name in ("key", "value"))
+        ends = np.array([x.ends for x in parts]).reshape(-1, 2).T
+        of_scores, of_product = (
+            (scores, *ends, memory.queries(parts), key),
+            (weights, product, value),
+        )
+        return (
+            step_of(parts, FIRST, 1, self._scores, *of_scores),
+            step_of(parts, SECOND, 1, self._product, *of_product),
+        )
 
     # ---- scores ----
-
-    def _call_scores(self, tile: Tile, index: int) -> None:
-        memory = self._memory
-        rows = memory.copies * tile.piece.row_tile.rows
-        scores = memory.slot("scores", index, rows, tile.keys)
-        if memory.copies == 1:
-            queries = memory.queries(tile.piece.row_tile)
-        else:
-            queries = ((memory.slot("digits", tile.turn, rows, self._width),),)
-        plain = tile.is_first, tile.is_last, queries, memory.keys("key", tile, index)
-        repeat(self._core, self._scores, scores, *plain, keeps_slots=True)
 
     def _scores(
         self,
@@ -282,14 +286,6 @@ class Cube:
         self._slices.free(tile)
 
     # ---- product ----
-
-    def _call_product(self, tile: Tile, index: int) -> None:
-        memory = self._memory
-        rows = memory.copies * tile.piece.row_tile.rows
-        weights = memory.slot("weights", index, rows, tile.keys)
-        product = memory.slot("product", index, rows, self._width)
-        found = memory.keys("value", tile, index)
-        repeat(self._core, self._product, weights, product, found, keeps_slots=True)
 
     def _product(self, weights: GmView, product: GmView, found: tuple[Piece, ...]) -> None:
         """(rows, keys) @ (keys, width) -> (rows, width), 128 rows at a time."""

@@ -25,20 +25,27 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
+import numpy as np
+
 from npusim.data.dtypes import FLOAT16, FLOAT32, RoundMode
 from npusim.data.integers import align_down, align_up
 from npusim.isa import BLOCK_BYTES, Local, Store
+from npusim.kernel.launch import VECTOR_CORES_OF_A_GROUP as VECTOR_CORES
 from npusim.kernel.rows import pieces
+from npusim.kernel.steps import Column, Step, column_of
 from npusim.kernel.views import GmView, repeat
 from npusim.kernel.wide_plane import LANES, WidePlane, by_rows
-from npusim.ops._attention.fia_tiling import Combined, RowTile, Tile
+from npusim.ops._attention.fia_tiling import Piece, RowTile
 from npusim.ops._attention.fia_vector import (
+    BEFORE,
     BLOCK,
     COUNT,
     HIDDEN,
     PRODUCT_READY,
+    SECOND,
     Vector,
     rows_of_half,
+    step_of,
 )
 from npusim.ops._attention.places import Target, joined
 
@@ -139,12 +146,22 @@ class Finish:
 
     # ---- rows that see no key ----
 
-    def write_empty(self, tiles: tuple[RowTile, ...]) -> None:
-        """Zeros for all rows of *tiles*, and infinite logarithms."""
-        for tile in tiles:
-            for row, rows in pieces(tile.rows, self.loop_rows):
-                target = self._vector.memory.target(tile, row, rows)
-                repeat(self._core, self._empty, rows, target)
+    def empty(self, tiles: tuple[RowTile, ...], cores: int) -> Step:
+        """Zeros for all rows of *tiles*, and infinite logarithms: so many *cores* take turns.
+
+        Likewise for tokens that requests do not have.
+        """
+        memory = self._vector.memory
+        parts = [
+            (number % cores, rows, memory.target(tile, row, rows))
+            for number, tile in enumerate(tiles)
+            for row, rows in pieces(tile.rows, self.loop_rows)
+        ]
+        padding = enumerate(memory.padding(self.loop_rows))
+        parts += [(number % cores, rows, target) for number, (rows, target) in padding]
+        core, rows, targets = map(list, zip(*parts, strict=True)) if parts else ([], [], [])
+        before = np.full(len(parts), BEFORE)
+        return Step(self._empty, (rows, targets), np.array(core, np.int64), before)
 
     def _empty(self, rows: int, target: Target) -> None:
         core, vector, width = self._core, self._vector, self._vector.memory.width
@@ -165,10 +182,9 @@ class Form(NamedTuple):
     """Whether it is the first of its piece; *is_last* likewise."""
     is_last: bool
     parity: int
-    """Which of two has its state."""
-    sums: int
-    """Where its sums lie in the workspace, in bytes; *before* where those of the tile before do."""
-    before: int
+    """Which of two has its state, and its sums."""
+    own: int
+    """The row where its sums begin in the workspace."""
     digit_bytes: int
     """From the product of a digit to that of the next, where there are several."""
 
@@ -185,43 +201,48 @@ class Output:
         vector: Vector,
         finish: Finish,
         loaded: Loaded | None = None,
-        scale: Callable[[Tile], GmView | None] | None = None,
+        scale: Callable[..., GmView | None] | None = None,
     ) -> None:
         """*scale* says what the columns of a tile are multiplied by, where *loaded* does that."""
         self._vector, self._core, self._memory = vector, vector.core, vector.memory
         self._finish, self._loaded, self._scale = finish, loaded or self._load, scale
 
-    def call(self, tile: Tile, index: int, half: int) -> None:
-        """Write the call for tile number *index* of a core, its rows of *half*."""
-        memory, piece, width = self._memory, tile.piece, self._memory.width
-        row_tile = piece.row_tile
-        first, rows = rows_of_half(row_tile.rows, half)
-        product = memory.slot("product", index, rows, width, first)
+    def step(self) -> Step:
+        """The second half of all tiles."""
+        memory, parts = self._memory, self._vector.parts
+        keys = [(*x.ends, x.tile.number % 2, x.tile.piece.row_tile.rows, x.half) for x in parts]
+        scale = None if self._scale is None else memory.by_keys(self._scale, parts)
+        arguments = column_of(keys, self._form), memory.slots("product", parts), scale
+        return step_of(parts, SECOND, VECTOR_CORES, self._tile, *arguments, self.targets())
+
+    def _form(self, is_first: bool, is_last: bool, parity: int, rows: int, half: int) -> Form:
+        memory = self._memory
         # Each vector core has its own rows of sums, however many a tile has: nothing else keeps
         # one from the next row of tiles while the other one still reads.
         own, _ = rows_of_half(memory.max_rows, half)
-        # Where sums lie is passed as a number, so that the call does not move them on: mte3 stores
-        # what mte2 loads, and where all calls find such bytes in one place, order is found once.
-        sums, before = (
-            memory.slot("sums", number, rows, width, own).offset_bytes
-            for number in (index, index - 1)
-        )
-        digit_bytes = row_tile.rows * product.row_bytes if memory.copies > 1 else 0
-        form = Form(tile.is_first, tile.is_last, index % 2, sums, before, digit_bytes)
-        scale = None if self._scale is None else self._scale(tile)
-        targets = self.targets(tile, half)
-        repeat(self._core, self._tile, form, product, scale, targets)
+        digit_bytes = rows * FLOAT32.nbytes(memory.width) if memory.copies > 1 else 0
+        return Form(is_first, is_last, parity, own, digit_bytes)
 
-    def targets(self, tile: Tile, half: int) -> tuple[Target | tuple[GmView, ...], ...]:
-        """Where the rows of *half* go behind the last tile of a piece, of each loop."""
-        memory, piece = self._memory, tile.piece
-        first, rows = rows_of_half(piece.row_tile.rows, half)
-        return tuple(
-            memory.target(piece.row_tile, first + row, count)
-            if piece.number is None
-            else memory.of_piece(piece.number, first + row, count)
-            for row, count in pieces(rows if tile.is_last else 0, self._finish.loop_rows)
+    def _sums(self, parity: int, row: int, rows: int) -> GmView:
+        # No argument of a stage, so that the call does not move it on: mte3 stores what mte2 loads,
+        # and where all calls find such bytes in one place, order is found once.
+        return self._memory.slot("sums", parity, rows, self._memory.width, row).flat
+
+    def targets(self) -> Column:
+        """Where the rows of each part go, loop by loop: nowhere before its last tile."""
+        return column_of(
+            [(x.tile.piece, x.row, x.rows) if x.tile.is_last else () for x in self._vector.parts],
+            self._targets,
         )
+
+    def _targets(
+        self, piece: Piece | None = None, first: int = 0, rows: int = 0
+    ) -> tuple[Target | tuple[GmView, ...], ...]:
+        """Where rows [first, first + rows) of *piece* go, of each loop."""
+        memory, loops = self._memory, pieces(rows, self._finish.loop_rows)
+        if piece is None or piece.number is None:
+            return tuple(memory.target(piece.row_tile, first + x, n) for x, n in loops if piece)
+        return tuple(memory.of_piece(piece.number, first + x, n) for x, n in loops)
 
     def _tile(
         self,
@@ -259,18 +280,17 @@ class Output:
         """Some rows of a tile, from *row* on."""
         core, vector, state = self._core, self._vector, self._vector.state
         plane = self._loaded(form, row, product, scale)
-        start = FLOAT32.nbytes(row * product.columns)
-        sums = GmView.vector("sums", FLOAT32, plane.whole.count)
+        at = form.own + row, plane.rows
         if not form.is_first:
             # plane = sums before x factor of the row + plane
-            tile = core.load_rows(vector.wide_in, sums.shifted_to(form.before + start))
+            tile = core.load_rows(vector.wide_in, self._sums(1 - form.parity, *at))
             old = replace(plane, tile=tile)
             faded = state.of("faded", form.parity, row, plane.rows)
             by_rows(core, "mul", old, state.blocks(faded))
             core.add(plane.whole, old.whole, plane.whole)
             vector.wide_in.free(tile)
         if not form.is_last:
-            self._store_plane(plane, sums.shifted_to(form.sums + start))
+            self._store_plane(plane, self._sums(form.parity, *at))
         else:
             total = state.of("total", form.parity, row, plane.rows)
             by_rows(core, "div", plane, state.blocks(total))
@@ -300,12 +320,15 @@ class Output:
 
     # ---- pieces put together ----
 
-    def combine(self, parts: tuple[Combined, ...]) -> None:
-        """Put the pieces of *parts* together, up to 8 rows at a time."""
-        for part in parts:
-            views = self._memory.of_piece(part.first, part.row, part.rows)
-            target = self._memory.target(part.row_tile, part.row, part.rows)
-            repeat(self._core, self._combine, part.pieces, target, *views)
+    def combine(self, order: int) -> Step:
+        """Put pieces together, up to 8 rows at a time."""
+        memory, every = self._memory, self._memory.plan.combined
+        parts = [part for own in every for part in own]
+        core = np.repeat(np.arange(len(every)), [len(own) for own in every])
+        targets = [memory.target(part.row_tile, part.row, part.rows) for part in parts]
+        views = zip(*(memory.of_piece(x.first, x.row, x.rows) for x in parts), strict=True)
+        arguments = [part.pieces for part in parts], targets, *map(list, views)
+        return Step(self._combine, arguments, core, np.full(core.size, order))
 
     def _combine(
         self, count: int, target: Target, outs: GmView, maxima: GmView, sums: GmView

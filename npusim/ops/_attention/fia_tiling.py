@@ -179,7 +179,9 @@ class Tile(NamedTuple):
     """Whether it is the first of its piece; *is_last* likewise."""
     is_last: bool
     turn: int
-    """The number of its piece on its core."""
+    """The number of its piece on its core, and its own *number* there."""
+    number: int
+    core: int
 
 
 class Combined(NamedTuple):
@@ -294,15 +296,20 @@ class Schedule:
     empty: tuple[RowTile, ...]
     """Rows that see no key: zeros."""
 
-    def tiles(self, core: int) -> Iterator[Tile]:
-        """What *core* does, in order; a core without pieces does nothing."""
-        for turn, piece in enumerate(self.cores[core] if self.cores else ()):
-            keys = self.rows.a.kv_lengths[piece.row_tile.request]
-            for index in range(piece.first, piece.last):
-                key = index * self.sizes.keys
-                count = min(self.sizes.keys, keys - key)
-                is_last = index == piece.last - 1
-                yield Tile(piece, key, count, index == piece.first, is_last, turn)
+    @cached_property
+    def tiles(self) -> tuple[Tile, ...]:
+        """What cores do, core after core, each in its order."""
+        found: list[Tile] = []
+        for core, own in enumerate(self.cores):
+            before = len(found)
+            for turn, piece in enumerate(own):
+                keys = self.rows.a.kv_lengths[piece.row_tile.request]
+                for index in range(piece.first, piece.last):
+                    key = index * self.sizes.keys
+                    count, number = min(self.sizes.keys, keys - key), len(found) - before
+                    ends = index == piece.first, index == piece.last - 1
+                    found.append(Tile(piece, key, count, *ends, turn, number, core))
+        return tuple(found)
 
     @cached_property
     def split_rows(self) -> tuple[tuple[Piece, ...], ...]:

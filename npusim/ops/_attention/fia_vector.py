@@ -16,20 +16,24 @@ assumed.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
+
+import numpy as np
 
 from npusim.data.dtypes import FLOAT16, FLOAT32, UINT8
 from npusim.data.integers import align_down, align_up
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import Local
+from npusim.kernel.launch import VECTOR_CORES_OF_A_GROUP as VECTOR_CORES
 from npusim.kernel.rows import pieces
+from npusim.kernel.steps import Column, Step, column_of
 from npusim.kernel.vector_core import VectorCore
 from npusim.kernel.views import GmView, repeat
 from npusim.kernel.wide_plane import WidePlane, by_rows, reduce_rows
 from npusim.ops._attention.fia_sizes import KEYS_ALIGNED
-from npusim.ops._attention.fia_tiling import RowTile, Run, Tile
-from npusim.ops._attention.places import Memory, joined
+from npusim.ops._attention.fia_tiling import RowTile, Run
+from npusim.ops._attention.places import Memory, Part, joined
 from npusim.ops._attention.problem import MASK_EXTENT
 
 SCORES_READY, WEIGHTS_READY, PRODUCT_READY = 7, 8, 9
@@ -49,6 +53,10 @@ BLOCK = 8
 """float32 in a data block."""
 STATE_ROWS = 256
 """A vector core has at most so many."""
+Stage = Callable[..., None]
+BEFORE, FIRST, SECOND, TURNS = 0, 1, 5, 3
+"""Turns of a core: before a tile, at its first half, and at its second one, behind the first half
+of the next tile. Those of the next tile come so many later."""
 
 
 def rows_of_half(rows: int, half: int) -> tuple[int, int]:
@@ -62,6 +70,13 @@ def rows_of_half(rows: int, half: int) -> tuple[int, int]:
         units = (rows + SPLIT_ROWS - 1) // SPLIT_ROWS
         first = (units + 1) // 2 * SPLIT_ROWS
     return (0, first) if half == 0 else (first, rows - first)
+
+
+def step_of(parts: Sequence[Part], turn: int, cores: int, stage: Stage, *arguments: Any) -> Step:
+    """What *cores* of each group do with *parts*."""
+    core = np.array([cores * x.tile.core + x.half for x in parts], np.int64)
+    order = np.array([TURNS * x.tile.number + turn for x in parts], np.int64)
+    return Step(stage, arguments, core, order, keeps_slots=cores == 1)
 
 
 class Vector:
@@ -84,6 +99,11 @@ class Vector:
         self.blocks = between[COUNT * 3 // 4 :]
         """A block a row."""
         self.row = core.tile(FLOAT32, STATE_ROWS)
+        self.parts = tuple(
+            Part(tile, *rows_of_half(tile.piece.row_tile.rows, half), half)
+            for half in range(VECTOR_CORES)
+            for tile in memory.plan.tiles
+        )
         self.state = State(self, ("largest", "total", "faded"))
 
     def raise_flags(self) -> None:
@@ -167,20 +187,14 @@ class Softmax:
 
     def __init__(self, vector: Vector) -> None:
         self._vector, self._core, self._memory = vector, vector.core, vector.memory
-        self._masks: dict[tuple[RowTile, int, int], tuple[tuple[MaskStep, ...], ...]] = {}
 
-    def begin(self, tiles: tuple[Tile, ...], index: int, half: int) -> None:
-        """What comes before tile number *index* of *tiles*: nothing."""
-
-    def call(self, tile: Tile, index: int, half: int) -> None:
-        """Write the call for tile number *index* of a core, its rows of *half*."""
-        row_tile = tile.piece.row_tile
-        first, rows = rows_of_half(row_tile.rows, half)
-        scores, weights = (
-            self._memory.slot(name, index, rows, tile.keys, first) for name in ("scores", "weights")
-        )
-        more = self.of_loops(tile, first, rows)
-        repeat(self._core, self._tile, tile.is_first, index % 2, scores, weights, more)
+    def steps(self) -> list[Step]:
+        """The first half of all tiles."""
+        parts = self._vector.parts
+        ends, odd = [x.tile.is_first for x in parts], [x.tile.number % 2 for x in parts]
+        views = (self._memory.slots(name, parts) for name in ("scores", "weights"))
+        arguments = np.array(ends, np.bool_), np.array(odd), *views, self.of_loops()
+        return [step_of(parts, FIRST, VECTOR_CORES, self._tile, *arguments)]
 
     def _tile(
         self,
@@ -270,16 +284,24 @@ class Softmax:
 
     # ---- masks ----
 
-    def of_loops(self, tile: Tile, first: int, rows: int) -> tuple[Hashable, ...]:
-        """What hides scores of rows [first, first + rows) of *tile*, of each loop."""
+    def of_loops(self) -> Column:
+        """What hides scores, of each loop of each part."""
         # It is the same for all heads.
-        place = tile.piece.row_tile._replace(head=0), tile.key, first
-        if place not in self._masks:
-            self._masks[place] = tuple(
-                tuple(self._masks_of(place[0], tile.key, tile.keys, first + row, count))
-                for row, count in self._vector.loops(tile.keys, rows)
-            )
-        return self._masks[place]
+        return column_of(
+            (
+                (x.tile.piece.row_tile._replace(head=0), x.tile.key, x.tile.keys, x.row, x.rows)
+                for x in self._vector.parts
+            ),
+            self._masks,
+        )
+
+    def _masks(
+        self, tile: RowTile, key: int, keys: int, first: int, rows: int
+    ) -> tuple[Hashable, ...]:
+        return tuple(
+            tuple(self._masks_of(tile, key, keys, first + row, count))
+            for row, count in self._vector.loops(keys, rows)
+        )
 
     def _masks_of(
         self, tile: RowTile, key: int, keys: int, row: int, count: int

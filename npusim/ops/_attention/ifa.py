@@ -38,15 +38,18 @@ from npusim.data.dtypes import FLOAT32, INT8, INT32
 from npusim.data.integers import align_down, align_up
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import BLOCK_BYTES, Local
+from npusim.kernel.launch import VECTOR_CORES_OF_A_GROUP as VECTOR_CORES
 from npusim.kernel.program import Block
 from npusim.kernel.rows import pieces
+from npusim.kernel.steps import Column, Step, column_of
 from npusim.kernel.views import GmView, repeat
 from npusim.kernel.wide_plane import LANES, WidePlane, by_columns, by_rows, reduce_rows
-from npusim.ops._attention.fia import OPERANDS_READY, Plan, launch
+from npusim.ops._attention.fia import OPERANDS_READY, Plan, cube_steps, launch
 from npusim.ops._attention.fia_output import Finish, Form, Output
 from npusim.ops._attention.fia_sizes import KEYS_ALIGNED
-from npusim.ops._attention.fia_tiling import Tile, schedule
+from npusim.ops._attention.fia_tiling import schedule
 from npusim.ops._attention.fia_vector import (
+    BEFORE,
     BLOCK,
     COUNT,
     ROWS_OF_LOOP,
@@ -54,9 +57,9 @@ from npusim.ops._attention.fia_vector import (
     State,
     StateName,
     Vector,
-    rows_of_half,
+    step_of,
 )
-from npusim.ops._attention.places import DIGITS, Memory, joined
+from npusim.ops._attention.places import DIGITS, Memory, Part, joined
 from npusim.ops._attention.problem import Antiquant, Attention
 
 FIRST, NEXT = 127.0, 254.0
@@ -73,7 +76,8 @@ def build(spec: DeviceSpec, a: Attention, names: tuple[str, ...], plan: Plan) ->
     digits = Digits(vector)
     finish = Finish(vector)
     output = Output(vector, finish, digits.product, digits.scale_of_columns)
-    return launch(spec, vector, DigitSoftmax(vector, digits), finish, output, names, plan)
+    softmax, cube = DigitSoftmax(vector, digits), cube_steps(spec, vector.memory)
+    return launch(cube, vector, softmax, finish, output, names, plan)
 
 
 class Digits:
@@ -188,10 +192,10 @@ class Digits:
 
     # ---- products of weights and values ----
 
-    def scale_of_columns(self, tile: Tile) -> GmView | None:
+    def scale_of_columns(self, *of_keys: int) -> GmView | None:
         """Those of the values, unless weights have been multiplied by them."""
         value = self.antiquant.value
-        return self._vector.memory.scales(value, tile) if value.per != "token" else None
+        return self._vector.memory.scales(value, *of_keys) if value.per != "token" else None
 
     def product(self, form: Form, row: int, product: GmView, scale: GmView | None) -> WidePlane:
         """Rows of *product* from *row* of the core's on, as those of real numbers."""
@@ -226,36 +230,39 @@ class DigitSoftmax(Softmax):
 
     # ---- queries ----
 
-    def begin(self, tiles: tuple[Tile, ...], index: int, half: int) -> None:
-        """The digits of the next row of tiles, while the cube is at this one."""
-        if index == 0:
-            self._call_query(tiles[0], half)
-        if index + 1 < len(tiles) and tiles[index + 1].is_first:
-            self._call_query(tiles[index + 1], half)
+    def steps(self) -> list[Step]:
+        """The digits of the next row of tiles are written while the cube is at this one."""
+        parts = [part for part in self._vector.parts if part.tile.is_first]
+        arguments = [list(each) for each in zip(*map(self._of_query, parts), strict=True)]
+        earlier = [
+            part._replace(tile=part.tile._replace(number=max(0, part.tile.number - 1)))
+            for part in parts
+        ]
+        own = [step_of(earlier, BEFORE, VECTOR_CORES, self._query, *arguments)]
+        return [*(own if parts else []), *super().steps()]
 
-    def _call_query(self, tile: Tile, half: int) -> None:
-        """Write the call for the row of tiles of *tile*, its rows of *half*."""
+    def _of_query(self, part: Part) -> tuple[Hashable, ...]:
+        """What `_query` gets for the rows of *part*."""
+        tile, row, rows, _ = part
         memory, a, row_tile = self._memory, self._vector.a, tile.piece.row_tile
-        first, rows = rows_of_half(row_tile.rows, half)
         # The heads of the only token of a request follow each other, whatever the layout.
-        head = row_tile.head * a.group + row_tile.row + first
+        head = row_tile.head * a.group + row_tile.row + row
         place = a.element.nbytes(memory.sides["query"].at(row_tile.request, head, 0)) if rows else 0
         query = GmView.of("query", a.element, rows, memory.width).shifted_to(place)
-        digits = memory.slot("digits", tile.turn, rows, memory.width, first)
-        digit_bytes = row_tile.rows * digits.row_bytes
+        digits = memory.slot("digits", tile.turn, rows, memory.width, row)
         key = self._digits.antiquant.key
-        scale = memory.scales(key, tile) if key.per != "token" else None
-        repeat(self._core, self._query, tile.turn, query, digits, digit_bytes, scale)
+        scale = memory.scales(key, *part.of_keys) if key.per != "token" else None
+        return tile.turn % 2, query, digits, row_tile.rows * digits.row_bytes, scale
 
     def _query(
-        self, turn: int, query: GmView, digits: GmView, digit_bytes: int, scale: GmView | None
+        self, parity: int, query: GmView, digits: GmView, digit_bytes: int, scale: GmView | None
     ) -> None:
         """(rows, width) of *query* -> as many of each digit."""
         loop_rows = max(1, align_down(COUNT // query.columns, ROWS_OF_LOOP))
         for row, rows in pieces(query.rows, loop_rows):
             here = slice(row, row + rows)
             views = query[here, :], digits[here, :]
-            repeat(self._core, self._query_rows, turn % 2, row, *views, digit_bytes, scale)
+            repeat(self._core, self._query_rows, parity, row, *views, digit_bytes, scale)
         self._core.cross_core_set_flag("group", "mte3", OPERANDS_READY)
 
     def _query_rows(
@@ -282,15 +289,24 @@ class DigitSoftmax(Softmax):
 
     # ---- scores ----
 
-    def of_loops(self, tile: Tile, _: int, rows: int) -> tuple[Hashable, ...]:
-        """What is special about *tile*, the same for each loop."""
-        memory, both = self._memory, self._digits.antiquant
+    def of_loops(self) -> Column:
+        """What is special about each tile, the same for each loop."""
+        return column_of(
+            (
+                (x.tile.turn % 2, x.tile.piece.row_tile.rows, x.rows, *x.of_keys)
+                for x in self._vector.parts
+            ),
+            self._special,
+        )
+
+    def _special(self, turn: int, count: int, rows: int, *of_keys: int) -> tuple[Hashable, ...]:
+        both = self._digits.antiquant
         key, value = (
-            memory.scales(each, tile) if each.per == "token" else None
+            self._memory.scales(each, *of_keys) if each.per == "token" else None
             for each in (both.key, both.value)
         )
-        special = Special(tile.turn % 2, tile.piece.row_tile.rows, key, value)
-        return tuple(special for _ in self._vector.loops(tile.keys, rows))
+        loops = self._vector.loops(of_keys[-1], rows)
+        return tuple(Special(turn, count, key, value) for _ in loops)
 
     def rows(
         self,

@@ -28,18 +28,28 @@ from npusim.data.dtypes import FLOAT16, INT8, INT32
 from npusim.data.integers import align_down, align_up, ceil_div
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import ScalarLoadGlobal
+from npusim.kernel.launch import VECTOR_CORES_OF_A_GROUP as VECTOR_CORES
 from npusim.kernel.program import Block
 from npusim.kernel.rows import pieces
+from npusim.kernel.steps import Step
 from npusim.kernel.views import GmView, repeat
 from npusim.kernel.wide_plane import WidePlane, by_columns
 from npusim.ops._attention.cube import Piece, within
-from npusim.ops._attention.fia import OPERANDS_READY, Plan, launch
+from npusim.ops._attention.fia import OPERANDS_READY, Plan, cube_steps, launch
 from npusim.ops._attention.fia_output import Finish, Output
 from npusim.ops._attention.fia_sizes import KEYS_ALIGNED
-from npusim.ops._attention.fia_tiling import Tile, schedule
-from npusim.ops._attention.fia_vector import COUNT, ROWS_OF_LOOP, MaskStep, Softmax, Vector
-from npusim.ops._attention.places import Memory, joined
-from npusim.ops._attention.problem import Attention, Scales
+from npusim.ops._attention.fia_tiling import schedule
+from npusim.ops._attention.fia_vector import (
+    BEFORE,
+    COUNT,
+    ROWS_OF_LOOP,
+    MaskStep,
+    Softmax,
+    Vector,
+    step_of,
+)
+from npusim.ops._attention.places import Memory, Part, joined
+from npusim.ops._attention.problem import Attention
 
 HIDDEN = -65504.0
 """What a hidden score is replaced by: the lowest fp16."""
@@ -49,15 +59,15 @@ def build(spec: DeviceSpec, a: Attention, names: tuple[str, ...], plan: Plan) ->
     """Three blocks a group; *names* are those of the call's tensors."""
     vector = Vector(spec, Memory(schedule(a, spec.cores["aic"].count)))
     finish = Finish(vector)
-    softmax = HalfSoftmax(vector)
-    return launch(spec, vector, softmax, finish, Output(vector, finish), names, plan)
+    softmax, cube = HalfSoftmax(vector), cube_steps(spec, vector.memory)
+    return launch(cube, vector, softmax, finish, Output(vector, finish), names, plan)
 
 
-class Part(NamedTuple):
+class Given(NamedTuple):
     """Keys, or values, of a tile that a vector core dequantises."""
 
-    given: tuple[Piece, ...]
-    """int8, in pages."""
+    pages: tuple[Piece, ...]
+    """int8."""
     result: GmView
     offset: GmView
     """Of the columns of a head; *scale* likewise."""
@@ -69,42 +79,46 @@ class HalfSoftmax(Softmax):
 
     # ---- keys and values ----
 
-    def begin(self, tiles: tuple[Tile, ...], index: int, half: int) -> None:
-        """The keys and values of the next tile, while the cube is at this one."""
-        for number in range(0 if index == 0 else index + 1, min(index + 2, len(tiles))):
-            repeat(self._core, self._dequantise, tuple(self._parts(tiles[number], number, half)))
+    def steps(self) -> list[Step]:
+        """The keys and values of the next tile are written while the cube is at this one."""
+        parts = self._vector.parts
+        earlier = [
+            part._replace(tile=part.tile._replace(number=max(0, part.tile.number - 1)))
+            for part in parts
+        ]
+        given = [tuple(self._given(part)) for part in parts]
+        own = [step_of(earlier, BEFORE, VECTOR_CORES, self._dequantise, given)]
+        return [*(own if parts else []), *super().steps()]
 
-    def _parts(self, tile: Tile, index: int, half: int) -> Iterator[Part]:
-        """What vector core *half* dequantises of *tile* number *index* of its core."""
-        memory, antiquant = self._memory, self._vector.a.antiquant
+    def _given(self, part: Part) -> Iterator[Given]:
+        """What the vector core of *part* dequantises of its tile."""
+        memory, antiquant, tile = self._memory, self._vector.a.antiquant, part.tile
         assert antiquant is not None
         assert antiquant.offsets is not None
         middle = min(tile.keys, align_up(ceil_div(tile.keys, 2), ROWS_OF_LOOP))
-        first, last = (0, middle) if half == 0 else (middle, tile.keys)
+        first, last = (0, middle) if part.half == 0 else (middle, tile.keys)
         scales = antiquant.key, antiquant.value
         for name, scale, offset in zip(("key", "value"), scales, antiquant.offsets, strict=True):
-            result = memory.slot(f"{name}s", index, last - first, memory.width, first)
-            keys = memory.given_keys(name, tile, INT8)
-            given = tuple(piece for _, piece in within(keys, first, last - first))
-            yield Part(given, result, *(self._columns(each, tile) for each in (offset, scale)))
+            result = memory.slot(f"{name}s", tile.number, last - first, memory.width, first)
+            keys = memory.keys(name, INT8, *part.of_keys)
+            pages = tuple(piece for _, piece in within(keys, first, last - first))
+            views = (memory.scales(each, *part.of_keys) for each in (offset, scale))
+            yield Given(pages, result, *views)
 
-    def _columns(self, scales: Scales, tile: Tile) -> GmView:
-        return self._memory.scales(scales, tile)
-
-    def _dequantise(self, parts: tuple[Part, ...]) -> None:
+    def _dequantise(self, parts: tuple[Given, ...]) -> None:
         """The keys and the values of a tile."""
         for part in parts:
-            if part.given:
+            if part.pages:
                 offset = self._core.load_rows(self._vector.mask_in, part.offset)
                 scale = self._core.load_rows(self._vector.second_in, part.scale)
                 row = 0
-                for piece in part.given:
+                for piece in part.pages:
                     here = part.result[row : row + piece.keys.rows, :]
                     repeat(self._core, self._dequantise_page, piece, here, keeps_slots=True)
                     row += piece.keys.rows
                 self._vector.mask_in.free(offset)
                 self._vector.second_in.free(scale)
-        if not any(part.given for part in parts):
+        if not any(part.pages for part in parts):
             # A core without keys must not get ahead of the other one.
             self._core.sync("mte2", "mte3")
         self._core.cross_core_set_flag("group", "mte3", OPERANDS_READY)

@@ -24,30 +24,33 @@ cores, and what is assumed of it, is that of FIA.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
+
+import numpy as np
 
 from npusim.data.integers import align_up, ceil_div
 from npusim.data.layout import FRACTAL_ROWS
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import Local
-from npusim.kernel.cross_core import sync_all
-from npusim.kernel.launch import CoreSteps, launch_mixed
+from npusim.kernel.launch import CoreSteps
 from npusim.kernel.matrices import L1Matrix, l0c_elements, l1_rows
-from npusim.kernel.program import Binding, Block
+from npusim.kernel.program import Block
 from npusim.kernel.queues import Slot
 from npusim.kernel.rows import pieces
-from npusim.kernel.steps import StageCall
+from npusim.kernel.steps import Step
 from npusim.kernel.views import GmView, repeat
 from npusim.ops._attention.cube import L0, MatrixCore, Piece, rows_within, within
-from npusim.ops._attention.fia import ALL_VECTORS, Plan
+from npusim.ops._attention.fia import Plan, launch
 from npusim.ops._attention.fia_output import Finish
 from npusim.ops._attention.fia_tiling import schedule
 from npusim.ops._attention.fia_vector import (
+    FIRST,
     PRODUCT_READY,
     SCORES_READY,
+    SECOND,
     WEIGHTS_READY,
     Vector,
+    step_of,
 )
 from npusim.ops._attention.mla_places import (
     HALF_COLUMNS,
@@ -61,6 +64,7 @@ from npusim.ops._attention.mla_vector import (
     LatentOutput,
     LatentSoftmax,
 )
+from npusim.ops._attention.places import Part
 from npusim.ops._attention.problem import LATENT_COLUMNS, Attention
 
 STEP_COLUMNS = 96
@@ -78,40 +82,11 @@ FEW_FRACTALS = 10
 def build(spec: DeviceSpec, a: Attention, names: tuple[str, ...], plan: Plan) -> tuple[Block, ...]:
     """Three blocks a group; *names* are those of the call's tensors."""
     memory = LatentMemory(schedule(a, spec.cores["aic"].count))
-    cube, vector, work = Cube(spec, memory), Vector(spec, memory), memory.plan
-    finish, core = Finish(vector), vector.core
-    softmax = LatentSoftmax(vector)
+    cube, vector = Cube(spec, memory), Vector(spec, memory)
+    finish, softmax = Finish(vector), LatentSoftmax(vector, 2 * plan.block_dim)
     output = LatentOutput(vector, finish, softmax)
-    shared = ("piece_out", "piece_max", "piece_sum")
-    every = (*names, *(name for name in shared if name in plan.workspaces))
-    bound = {name: Binding(name) for name in every}
-    wait = partial(sync_all, core, "mte3", "mte2", ALL_VECTORS)
-
-    def of_vector(number: int) -> Iterator[StageCall]:
-        """What vector core *number* of all does."""
-        group, half = divmod(number, 2)
-        yield finish.write_empty, work.empty[number :: 2 * plan.block_dim]
-        tiles = tuple(work.tiles(group))
-        for index, now in enumerate(tiles):
-            yield softmax.of_tile(now, index, half)
-            if index:
-                yield output.of_tile(tiles[index - 1], index - 1, half)
-        if tiles:
-            yield output.of_tile(tiles[-1], len(tiles) - 1, half)
-        yield (softmax.end,)
-        if work.pieces:
-            yield (core.end_stage,)
-            yield (wait,)
-            yield output.combine, work.combined[number]
-
-    vectors = CoreSteps.of_calls(core, 2 * plan.block_dim, of_vector)
-    cubes = CoreSteps.of_calls(cube.core, plan.block_dim, cube.calls)
-    return launch_mixed(
-        plan.block_dim,
-        CoreSteps(cube.core, cubes.steps, cube.begin),
-        CoreSteps(core, vectors.steps, vector.raise_flags),
-        lambda group: bound | memory.of_core(group),
-    )
+    of_cube = CoreSteps(cube.core, cube.steps(), cube.begin)
+    return launch(of_cube, vector, softmax, finish, output, names, plan)
 
 
 class Cube:
@@ -132,22 +107,17 @@ class Cube:
         """No product is missing yet."""
         self._core.cross_core_set_flag("group", "fixpipe", PRODUCT_ADDED)
 
-    def calls(self, group: int) -> Iterator[StageCall]:
-        """What the cube core of *group* does: scores are a tile ahead."""
-        before: StageCall | None = None
-        for index, tile in enumerate(self._memory.plan.tiles(group)):
-            memory, rows = self._memory, tile.piece.row_tile.rows
-            scores, weights = (
-                memory.slot(name, index, rows, tile.keys) for name in ("scores", "weights")
-            )
-            found = memory.keys("key", tile, index)
-            yield self._scores, scores, memory.queries(tile.piece.row_tile), found
-            if before is not None:
-                yield before
-            product = memory.slot("product", tile.turn, rows, LATENT_COLUMNS)
-            before = self._product, weights, product, found, tile.is_first
-        if before is not None:
-            yield before
+    def steps(self) -> tuple[Step, ...]:
+        """All tiles; scores are one ahead of products."""
+        memory = self._memory
+        parts = [Part(tile, 0, tile.piece.row_tile.rows) for tile in memory.plan.tiles]
+        scores, weights = (memory.slots(name, parts) for name in ("scores", "weights"))
+        keys, firsts = memory.operands("key", parts), [x.tile.is_first for x in parts]
+        of_product = weights, memory.products(parts), keys, np.array(firsts, np.bool_)
+        return (
+            step_of(parts, FIRST, 1, self._scores, scores, memory.queries(parts), keys),
+            step_of(parts, SECOND, 1, self._product, *of_product),
+        )
 
     # ---- scores ----
 

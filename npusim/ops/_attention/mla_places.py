@@ -11,14 +11,15 @@ by side, so that they go to L1 as they are. Views of it have a row for each 16 c
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
 from npusim.data.dtypes import FLOAT32, DType
+from npusim.kernel.steps import Column, column_of
 from npusim.kernel.views import GmView
 from npusim.ops._attention.fia_tiling import RowTile
-from npusim.ops._attention.places import Memory, Target
+from npusim.ops._attention.places import Memory, Part, Target
 
 
 class Columns(NamedTuple):
@@ -47,9 +48,14 @@ class LatentMemory(Memory):
     def _types(self) -> dict[str, DType]:
         return {"scores": FLOAT32, "weights": self.factor, "product": FLOAT32}
 
-    def queries(self, tile: RowTile) -> tuple[tuple[GmView, ...], ...]:
+    def queries_of(self, tile: RowTile) -> tuple[tuple[GmView, ...], ...]:
         """The rows of *tile* and their rotated parts, as few matrices as possible each."""
-        return tuple(map(_merged, super().queries(tile)))
+        return tuple(map(_merged, super().queries_of(tile)))
+
+    def products(self, parts: Sequence[Part]) -> Column:
+        """Where the products of *parts* add up: those of two rows of tiles have each a place."""
+        keys = [("product", x.tile.turn % 2, x.rows, self.width, x.row) for x in parts]
+        return column_of(keys, self.slot)
 
     def target(self, tile: RowTile, row: int, rows: int) -> Target:
         """Where rows [row, row + rows) of *tile* go."""

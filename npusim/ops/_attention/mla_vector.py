@@ -30,22 +30,27 @@ import numpy as np
 
 from npusim.data.dtypes import FLOAT32, INT32
 from npusim.isa import Local, Store
+from npusim.kernel.launch import VECTOR_CORES_OF_A_GROUP as VECTOR_CORES
 from npusim.kernel.rows import pieces
-from npusim.kernel.steps import StageCall
+from npusim.kernel.steps import Step
 from npusim.kernel.views import GmView, repeat
 from npusim.kernel.wide_plane import LANES, WidePlane, by_rows
 from npusim.ops._attention.fia_output import Finish, Output
-from npusim.ops._attention.fia_tiling import Tile
 from npusim.ops._attention.fia_vector import (
     BLOCK,
+    FIRST,
     PRODUCT_READY,
     SCORES_READY,
+    SECOND,
+    TURNS,
     WEIGHTS_READY,
     Softmax,
     State,
     Vector,
     rows_of_half,
+    step_of,
 )
+from npusim.ops._attention.mla_places import LatentMemory
 from npusim.ops._attention.places import Target, joined
 
 PRODUCT_ADDED, PRODUCT_SCALED = 4, 5
@@ -59,6 +64,8 @@ FACTOR_STEP, LEAST_STEP = 1.5, 1e-6
 MANTISSA = 2.0**23
 LARGEST = 1e10
 """Products beyond are what a wrapped exponent has left."""
+BEHIND = 2
+"""The end of a core comes so many turns behind its last tile, before pieces are put together."""
 SCALED_ROWS, SCALED_COLUMNS = 64, 128
 """Of a product that integers are added to at a time."""
 
@@ -66,8 +73,11 @@ SCALED_ROWS, SCALED_COLUMNS = 64, 128
 class LatentSoftmax(Softmax):
     """Writes the first half of tiles for a vector core, and scales products."""
 
-    def __init__(self, vector: Vector) -> None:
+    def __init__(self, vector: Vector, cores: int) -> None:
+        """For a launch of so many vector *cores*."""
         super().__init__(vector)
+        assert isinstance(vector.memory, LatentMemory)
+        self._cores, self.products = cores, vector.memory.products
         core, count = vector.core, rows_of_half(vector.memory.max_rows, 0)[1]
         self.scales = State(vector, ("power", "factor", "divisor"))
         self._columns = [core.tile(FLOAT32, max(1, count)) for _ in range(4)]
@@ -75,17 +85,18 @@ class LatentSoftmax(Softmax):
         self._integers = core.tile(INT32, max(1, count))
         """What is added to each float of a row."""
 
-    def of_tile(self, tile: Tile, index: int, half: int) -> StageCall:
-        """The call for tile number *index* of a core, its rows of *half*."""
-        memory, row_tile = self._memory, tile.piece.row_tile
-        first, rows = rows_of_half(row_tile.rows, half)
-        scores, weights = (
-            memory.slot(name, index, rows, tile.keys, first) for name in ("scores", "weights")
-        )
-        product = memory.slot("product", tile.turn, rows, memory.width, first)
-        more = self.of_loops(tile, first, rows)
-        ends = tile.is_first, tile.is_last
-        return self._whole, *ends, index % 2, scores, weights, product, more
+    def steps(self) -> list[Step]:
+        """The first half of all tiles, and the end of all cores."""
+        memory, parts = self._memory, self._vector.parts
+        ends = np.array([x.ends for x in parts], np.bool_).reshape(-1, 2).T
+        odd = np.array([x.tile.number % 2 for x in parts], np.int64)
+        views = (memory.slots(name, parts) for name in ("scores", "weights"))
+        arguments = *ends, odd, *views, self.products(parts), self.of_loops()
+        last = np.full(self._cores, TURNS * (len(memory.plan.tiles) + 1) + BEHIND)
+        return [
+            step_of(parts, FIRST, VECTOR_CORES, self._whole, *arguments),
+            Step(self._end, (), np.arange(self._cores), last),
+        ]
 
     def _whole(
         self,
@@ -120,7 +131,7 @@ class LatentSoftmax(Softmax):
             repeat(core, self._scale, row, product[row : row + rows, :])
         core.cross_core_set_flag("group", "mte3", PRODUCT_SCALED)
 
-    def end(self) -> None:
+    def _end(self) -> None:
         """The last product has been added."""
         self._core.cross_core_wait_flag("group", "mte3", PRODUCT_ADDED)
 
@@ -207,13 +218,14 @@ class LatentOutput(Output):
 
     def __init__(self, vector: Vector, finish: Finish, softmax: LatentSoftmax) -> None:
         super().__init__(vector, finish)
-        self._scales = softmax.scales
+        self._scales, self._products = softmax.scales, softmax.products
 
-    def of_tile(self, tile: Tile, index: int, half: int) -> StageCall:
-        """The call for tile number *index* of a core, its rows of *half*."""
-        first, rows = rows_of_half(tile.piece.row_tile.rows, half)
-        product = self._memory.slot("product", tile.turn, rows, self._memory.width, first)
-        return self._whole, index % 2, product, self.targets(tile, half)
+    def step(self) -> Step:
+        """The second half of all tiles."""
+        parts = self._vector.parts
+        odd = np.array([x.tile.number % 2 for x in parts], np.int64)
+        arguments = odd, self._products(parts), self.targets()
+        return step_of(parts, SECOND, VECTOR_CORES, self._whole, *arguments)
 
     def _whole(
         self, parity: int, product: GmView, targets: tuple[Target | tuple[GmView, ...], ...]

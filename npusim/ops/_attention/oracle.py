@@ -80,7 +80,7 @@ def attend(problem: Problem, spec: DeviceSpec, order: CubeOrder) -> tuple[Array,
     arrays = {each.name: np.asarray(each.array) for each in problem.inputs}
     is_fai, cores = template.startswith("FAI"), spec.cores["aic"].count
     out = np.zeros(max(problem.output.size, 1), a.element.numpy)
-    lse = np.full((a.requests, a.query_heads, a.longest_query), np.inf if is_fai else 0, F32)
+    lse = np.full((a.requests, a.query_heads, a.longest_query), np.inf, F32)
     groups = _fai_groups(a, cores, template) if is_fai else _fia_groups(a, cores, lse)
 
     @lru_cache(maxsize=1)

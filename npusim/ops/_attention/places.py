@@ -1,4 +1,4 @@
-"""Where FIA and IFA find things in global memory: tensors of a call, and workspaces.
+"""Where FIA and IFA find things in global memory: tensors of a call, and their workspaces.
 
 They move what they write from tile to tile. Their workspaces are
 
@@ -11,18 +11,20 @@ They move what they write from tile to tile. Their workspaces are
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import product
 from typing import NamedTuple
 
 from npusim.data.dtypes import FLOAT16, FLOAT32, INT32, DType
 from npusim.data.integers import align_up
 from npusim.kernel.cube_core import sums_dtype
 from npusim.kernel.program import Binding
+from npusim.kernel.rows import pieces
+from npusim.kernel.steps import Column, column_of
 from npusim.kernel.views import GmView
-from npusim.ops._attention.cube import Piece
-from npusim.ops._attention.fai_tiling import ENTRIES_OF_A_LINE as LINE_ENTRIES
+from npusim.ops._attention.cube import LINE_ENTRIES, Piece
 from npusim.ops._attention.fia_sizes import KEYS_ALIGNED
 from npusim.ops._attention.fia_tiling import RowTile, Schedule, Tile
 from npusim.ops._attention.problem import Scales, Side, sides_of
@@ -49,6 +51,27 @@ class Target(NamedTuple):
     """First row, rows from one to the next, and their places in softmax_lse."""
     blind: tuple[tuple[int, int], ...]
     """First row and rows of those that see no key, whatever was computed for them."""
+
+
+class Part(NamedTuple):
+    """Rows of a tile that a cube core has, or a vector core."""
+
+    tile: Tile
+    row: int
+    rows: int
+    half: int = 0
+    """Which of two vector cores."""
+
+    @property
+    def of_keys(self) -> tuple[int, int, int, int]:
+        """Request, head, first key and keys."""
+        row_tile = self.tile.piece.row_tile
+        return row_tile.request, row_tile.head, self.tile.key, self.tile.keys
+
+    @property
+    def ends(self) -> tuple[bool, bool]:
+        """Whether the tile is the first of its piece, and whether it is the last."""
+        return self.tile.is_first, self.tile.is_last
 
 
 @dataclass(frozen=True)
@@ -133,6 +156,12 @@ class Memory:
             if nbytes and self.plan.cores
         }
 
+    def slots(self, name: str, parts: Sequence[Part]) -> Column:
+        """What *parts* have of the slots of *name*."""
+        width = None if name in WIDE else self.width
+        keys = [(name, x.tile.number % 2, x.rows, width or x.tile.keys, x.row) for x in parts]
+        return column_of(keys, self.slot)
+
     def slot(self, name: str, index: int, rows: int, columns: int, row: int = 0) -> GmView:
         """*rows* x *columns* of slot *index* of a core's workspace *name*, from *row* on."""
         dtype, pitch = self._types[name], columns
@@ -144,17 +173,23 @@ class Memory:
     def of_piece(self, number: int, row: int, rows: int) -> tuple[GmView, ...]:
         """Rows of what piece *number* leaves: output, maxima and sums."""
         first = number * self.max_rows + row
-        every = self.plan.pieces * self.max_rows
         columns = {"piece_out": self.width, "piece_max": BLOCK, "piece_sum": BLOCK}
         return tuple(
-            GmView.of(name, FLOAT32, every, count)[first : first + rows, :]
+            GmView(name, FLOAT32, rows, count, count, FLOAT32.nbytes(first * count))
             for name, count in columns.items()
         )
 
     # ---- queries and what comes out ----
 
-    def queries(self, tile: RowTile) -> tuple[tuple[GmView, ...], ...]:
-        """The rows of *tile*, and their rotated parts, as few matrices as possible each."""
+    def queries(self, parts: Sequence[Part]) -> Column:
+        """The rows of the tile of each of *parts*, or their digits, as few matrices as possible."""
+        if self.copies == 1:
+            return column_of([(x.tile.piece.row_tile,) for x in parts], self.queries_of)
+        keys = [("digits", x.tile.turn % 2, x.rows, self.width) for x in parts]
+        return column_of(keys, lambda *key: ((self.slot(*key),),))
+
+    def queries_of(self, tile: RowTile) -> tuple[tuple[GmView, ...], ...]:
+        """The rows of *tile*, and where there are such their rotated parts."""
         names = ("query", "query_rope")[: 2 if self.plan.rows.a.rope_size else 1]
         return tuple(
             tuple(self._views(self.sides[name], tile, 0, tile.rows, joins_heads=False))
@@ -166,6 +201,21 @@ class Memory:
         outputs = tuple(self._views(self.sides["output"], tile, row, rows, joins_heads=True))
         sums = tuple(self._sums(tile, row, rows)) if self.plan.rows.a.returns_lse else ()
         return Target(outputs, sums, tuple(self._blind(tile, row, rows)))
+
+    def padding(self, most: int) -> Iterator[tuple[int, Target]]:
+        """Places of tokens that requests do not have, up to *most* of a head at a time."""
+        a, side, logs = self.plan.rows.a, self.sides["output"], self.sides["softmax_lse"]
+        longest = 0 if a.is_packed else a.longest_query
+        for request, length in enumerate(a.query_lengths):
+            for head, (row, rows) in product(
+                range(a.query_heads), tuple(pieces(max(0, longest - length), most))
+            ):
+                place = request, head, length + row
+                first, pitch = a.element.nbytes(side.at(*place)), side.token_pitch
+                own = GmView("output", a.element, rows, self.width, pitch, first)
+                at, pitch = FLOAT32.nbytes(logs.at(*place)), logs.token_pitch if rows > 1 else 0
+                sums = ((0, 1, GmView("softmax_lse", FLOAT32, rows, 1, pitch, at)),)
+                yield rows, Target((own,), sums if a.returns_lse else (), ())
 
     def _views(
         self, side: Side, tile: RowTile, row: int, rows: int, *, joins_heads: bool
@@ -208,6 +258,8 @@ class Memory:
         """Rows of tokens that see no key, counted from *row*."""
         every, at = self.plan.rows, 0
         low, high = every.blind(tile.request)
+        if low == 0 and high == every.a.query_lengths[tile.request]:
+            return
         for run in every.runs(tile.request, tile.row + row, rows):
             before = min(run.tokens, max(0, low - run.token))
             behind = min(run.tokens - before, max(0, run.token + run.tokens - high))
@@ -219,59 +271,69 @@ class Memory:
 
     # ---- keys and values ----
 
-    def keys(self, name: str, tile: Tile, index: int) -> tuple[Piece, ...]:
-        """What the cube multiplies of *name*, key or value, for *tile* number *index* of a core."""
-        if self.plan.rows.a.dequantises:
-            return (Piece(self.slot(f"{name}s", index, tile.keys, self.width)),)
-        return self.given_keys(name, tile, self.factor)
+    def by_keys(self, write: Callable[..., Hashable], parts: Sequence[Part]) -> Column:
+        """What *write* makes of the keys of *parts*: request, head, first key and keys."""
+        return column_of([x.of_keys for x in parts], write)
 
-    def given_keys(self, name: str, tile: Tile, element: DType) -> tuple[Piece, ...]:
-        """The keys of *tile* in *name*, key or value, in pieces of neighbours."""
-        page, request = self.plan.rows.a.paging, tile.piece.row_tile.request
+    def operands(self, name: str, parts: Sequence[Part]) -> Column:
+        """What the cube multiplies of *name*, key or value, for each of *parts*."""
+        if not self.plan.rows.a.dequantises:
+            return self.by_keys(partial(self.keys, name, self.factor), parts)
+        keys = [
+            (f"{name}s", x.tile.number % DEQUANTISED_SLOTS, x.tile.keys, self.width) for x in parts
+        ]
+        return column_of(keys, lambda *key: (Piece(self.slot(*key)),))
+
+    def keys(
+        self, name: str, element: DType, request: int, head: int, key: int, keys: int
+    ) -> tuple[Piece, ...]:
+        """*keys* in *name*, key or value, from *key* on, in pieces of neighbours."""
+        page, place = self.plan.rows.a.paging, (request, head)
         if page is None:
-            return (self._piece(name, tile, element, 0, tile.key, tile.keys),)
+            return (self._piece(name, element, *place, key, keys),)
         found: list[Piece] = []
-        at = tile.key
-        while at < tile.key + tile.keys:
+        at = key
+        while at < key + keys:
             index, token = divmod(at, page.block_size)
-            rows = min(page.block_size - token, tile.key + tile.keys - at)
-            block = page.tables[request][index] * page.block_size
-            place = request * page.width + index
-            entry = GmView("block_table", INT32, 1, 1, 0, INT32.nbytes(place))
+            rows = min(page.block_size - token, key + keys - at)
+            number = request * page.width + index
+            entry = GmView("block_table", INT32, 1, 1, 0, INT32.nbytes(number))
             # The first entry of a line, and that of a tile, is read from global memory.
-            is_cached = at > tile.key and place % LINE_ENTRIES > 0
-            own = self._piece(name, tile, element, block, token, rows)
+            is_cached = at > key and number % LINE_ENTRIES > 0
+            block = page.tables[request][index] * page.block_size
+            own = self._piece(name, element, *place, token, rows, block)
             found.append(own._replace(entry=entry, is_cached=is_cached))
             at += rows
         return tuple(found)
 
     def _piece(
-        self, name: str, tile: Tile, element: DType, block: int, token: int, tokens: int
+        self,
+        name: str,
+        element: DType,
+        request: int,
+        head: int,
+        token: int,
+        tokens: int,
+        block: int = 0,
     ) -> Piece:
-        """*tokens* from *token* on, of a block that begins *block* tokens into the cache."""
-        a, rotated = self.plan.rows.a, None
+        """*tokens* from *token* on, of a block that begins *block* tokens into a cache."""
+        a, views = self.plan.rows.a, []
         is_nz = a.paging is not None and a.paging.is_nz
-        keys = self._keys(name, tile, element, block, token, tokens)
-        if name == "key" and a.rope_size:
-            rotated = self._keys("key_rope", tile, element, block, token, tokens)
-        return Piece(keys, rotated=rotated, is_nz=is_nz)
+        for each in (name, "key_rope")[: 2 if name == "key" and a.rope_size else 1]:
+            side = self.sides[each]
+            place = block * a.kv_heads * side.columns + side.at(request, head, token)
+            rows, columns, pitch = tokens, side.columns, side.token_pitch
+            if is_nz:
+                # A row for each column of fractals.
+                rows, columns = side.columns // pitch, tokens * pitch
+                pitch = side.head_pitch // rows
+            views.append(GmView(each, element, rows, columns, pitch, element.nbytes(place)))
+        return Piece(views[0], rotated=views[1] if len(views) > 1 else None, is_nz=is_nz)
 
-    def _keys(
-        self, name: str, tile: Tile, element: DType, block: int, token: int, tokens: int
-    ) -> GmView:
-        a, side, (request, head, *_) = self.plan.rows.a, self.sides[name], tile.piece.row_tile
-        place = block * a.kv_heads * side.columns + side.at(request, head, token)
-        first, pitch = element.nbytes(place), side.token_pitch
-        if a.paging is None or not a.paging.is_nz:
-            return GmView(name, element, tokens, side.columns, pitch, first)
-        count = side.columns // pitch
-        return GmView(name, element, count, tokens * pitch, side.head_pitch // count, first)
-
-    def scales(self, scales: Scales, tile: Tile) -> GmView:
-        """Those of the columns of a head, of the keys of *tile*, or one."""
-        request, head, *_ = tile.piece.row_tile
-        count = {"tensor": 1, "channel": self.width, "token": tile.keys}[scales.per]
-        place = scales.place(request, head, tile.key, self.width)
+    def scales(self, scales: Scales, request: int, head: int, key: int, keys: int) -> GmView:
+        """Those of the columns of a head, of *keys* from *key* on, or one."""
+        count = {"tensor": 1, "channel": self.width, "token": keys}[scales.per]
+        place = scales.place(request, head, key, self.width)
         view = GmView.vector(scales.name, scales.dtype, count)
         return view.shifted_to(scales.dtype.nbytes(place))
 

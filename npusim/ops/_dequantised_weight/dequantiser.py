@@ -138,6 +138,10 @@ class _Parameter:
         return ready
 
 
+FEW_ROWS = 16
+"""k that is shorter than a fractal, which tiles of many rows leave room for many times over."""
+
+
 class Dequantiser:
     """Writes the dequantisation of tiles, up to a largest one, for one vector core."""
 
@@ -169,6 +173,9 @@ class Dequantiser:
         self.fp16 = core.tile(FLOAT16, count) if is_fp16 or self.is_nz else None
         k, n = (rows, columns) if matrix.k_is_first else (columns, rows)
         groups = _max_groups(weight.group_size, k)
+        if weight.group_size and weight.k < FEW_ROWS:
+            # A tile of so short a matrix would have room for many times the groups that it has.
+            groups = min(groups, weight.k // weight.group_size)
         axis: Axis = "columns" if matrix.k_is_first else "rows"
         if weight.is_single:
             axis = "none"

@@ -37,7 +37,7 @@ Sources: ops-nn@e5c3fa9 norm/add_rms_norm_quant and add_rms_norm_quant_v2, op_ke
 What is accepted is what the operator's document says (torch_npu-npu_add_rms_norm_quant.md): bf16
 with scales in fp32 and zero points in int32, which the kernels have and the document does not name,
 is warned of. axis must be -1; dst_type is int8, which is its default; rows have 32 elements at
-least on 310P.
+least on 310P, and so has what is left of them after whole pieces.
 """
 
 from __future__ import annotations
@@ -117,6 +117,16 @@ def check(contract: ops.Contract) -> Problem:
             f"{operand.name} must have the shape of gamma, {gamma.shape}, not {operand.shape}; "
             f"pass a number for each of its elements",
         )
+    templates = _templates(contract.spec, x1, gamma, optional)
+    asked = norm.template_of(contract, templates)
+    piece = norm.chosen(templates, asked).column_step
+    left = gamma.spec.size % piece
+    contract.require(
+        not is_310p or left in (0, *range(COLUMNS_310P, piece)),
+        f"gamma must leave at least {COLUMNS_310P} elements to the last piece of a row on "
+        f"{contract.spec.series}, where pieces have {piece}, not {left}: storing fewer would "
+        f"overwrite the next row, which is not simulated; pad it",
+    )
     y = TensorSpec(x1.shape, "int8")
     return Problem(
         inputs=ops.present(x1, x2, gamma, scales1, scales2, points1, points2, beta),
@@ -128,7 +138,7 @@ def check(contract: ops.Contract) -> Problem:
         divides=divides,
         per_tensor=per_tensor,
         epsilon=norm.epsilon_of(contract, least=""),
-        asked=norm.template_of(contract, _templates(contract.spec, x1, gamma, optional)),
+        asked=asked,
     )
 
 
@@ -249,6 +259,7 @@ OPERATOR = ops.Operator(
     contract=check,
     tile=tile,
     build=build,
+    may_be_unstored=("y2",),
     oracle=oracle,
     templates=tuple(TEMPLATES),
     torch=(

@@ -24,7 +24,8 @@ comes out depends on the vendor's kernel, called template, that takes the call: 
 * A NaN makes its row zeros and the scale NaN: Max keeps it. Not so in all but the last 10240
   columns, or what is left after the last whole 10240, of a row that large or moe_large takes: the
   scalar unit compares their M and drops a NaN. On 310P it counts as 0, and an
-  infinity as 65504 (both: asc-devkit, Memory矢量计算接口边界值汇总.md).
+  infinity as 65504 in M (both: asc-devkit, Memory矢量计算接口边界值汇总.md); scaled, it is as large
+  as fp16 has it, so that y is 127, or -128 for minus infinity (assumed).
 
 Sources: ops-nn@e5c3fa9 quant/dynamic_quant, op_kernel and op_host. What is accepted is what the
 operator's document says (torch_npu-npu_dynamic_quant.md), on Atlas A2 and A3. Beyond it:

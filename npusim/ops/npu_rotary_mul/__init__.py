@@ -74,6 +74,7 @@ OPERATOR = ops.Operator(
     document=__doc__,
     support=SUPPORT,
     elsewhere="run npu_apply_rotary_pos_emb, or on Atlas A2 or A3",
+    unsimulated=ops.ATLAS_INFERENCE,
     contract=check,
     prologue=_prologue,
     tile=tile,

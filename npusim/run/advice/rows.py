@@ -9,7 +9,7 @@ from npusim.data.arguments import Arguments
 from npusim.data.tensor import TensorSpec
 from npusim.reports import style
 from npusim.reports.bounds import MIN_SHARE
-from npusim.reports.causes import causes
+from npusim.reports.causes import path_causes
 from npusim.reports.finish import finishes
 from npusim.run.advice.change import Change, resized
 from npusim.run.result import Call, Result
@@ -115,7 +115,7 @@ def _with_rows(call: Call, first: str, axis: int, other: int) -> Iterator[Argume
 
 def _shared(run: Result) -> str:
     """Why more rows may come for nothing."""
-    launch = sum(each.share for each in causes(run) if each.cause == "launch")
+    launch = sum(each.path_share for each in path_causes(run) if each.cause == "launch")
     words = [f"launch and completion take {style.percent(launch)} of the time"]
     for each in finishes(run):
         took = len(each.done_us)

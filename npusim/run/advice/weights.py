@@ -12,7 +12,7 @@ from npusim.data.integers import align_up
 from npusim.data.tensor import LAYOUTS, TensorSpec
 from npusim.reports import style
 from npusim.reports.bounds import MIN_SHARE
-from npusim.reports.causes import causes
+from npusim.reports.causes import path_causes
 from npusim.reports.path import path_of
 from npusim.run.advice.change import Change, resized
 from npusim.run.result import Call, Result
@@ -79,10 +79,10 @@ def _found(run: Result, weight: str, now: TensorSpec) -> str:
         return f"{lies}: {who} {style.time_named(took)} of the critical path" if took else lies
     if not any(part.name == "nd2nz" for part in parts):
         return lies
-    turning = next((each for each in causes(run) if each.cause == "rows"), None)
-    if turning is None or turning.share < MIN_SHARE:
+    turning = next((each for each in path_causes(run) if each.cause == "rows"), None)
+    if turning is None or turning.path_share < MIN_SHARE:
         return f"{lies}: copies turn its rows into fractals on the way"
-    return f"{lies}: {turning.words} takes {style.time_named(turning.us)} of the critical path"
+    return f"{lies}: {turning.words} takes {style.time_named(turning.path_us)} of the critical path"
 
 
 def _to_do(weight: str, now: TensorSpec, layout: str, turned: bool) -> str:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 
-from npusim.devices.problems import ends
-from npusim.devices.schema import DeviceSpec
-from npusim.devices.settings import changed
 from npusim.kernel.program import QueueName
 from npusim.reports import bounds, style
-from npusim.reports.causes import CAUSES, Bound, Known, causes
+from npusim.reports.causes import Bound, causes
+from npusim.reports.trials import settings
 from npusim.run.result import Result
+from npusim.trace import Known
 
-__all__ = ["MOST", "TIMES", "WhatIf", "faster", "what_ifs"]
+__all__ = ["MOST", "TIMES", "WhatIf", "what_ifs"]
 
 TIMES = 2
 """How many times as fast what bounds the run is tried."""
@@ -23,8 +21,6 @@ MOST = 2
 """How many causes, and how many queues, are tried."""
 SEVERAL: tuple[Known, ...] = ("buffers", "flags", "cross-core flags", "launch")
 """Causes whose words are several things."""
-GROWS = ("_per_s", "bytes_per_cycle", "repeat_bytes")
-"""Ends of the names of numbers that are larger where a chip is faster; all others are smaller."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,22 +61,3 @@ def _waits(run: Result, bound: Bound) -> str:
                 return ""
             return f"; {row.pipe} waits for {carried} {style.percent(row.share)} of the cores' time"
     return ""
-
-
-def faster(spec: DeviceSpec, cause: Known, factor: int) -> DeviceSpec:
-    """*spec* with every number that *cause* depends on so many times as fast."""
-    return changed(spec, settings(spec, cause, factor))
-
-
-def settings(spec: DeviceSpec, cause: Known, factor: int) -> dict[str, float]:
-    """What `--set` is given for that: the dotted keys of the numbers, and their values."""
-    found: dict[str, float] = {}
-    for key, value in ends(spec.model_dump(exclude={"sources"})):
-        name = ".".join(key)
-        if value is None or not any(fnmatchcase(name, each) for each in CAUSES[cause].numbers):
-            continue
-        if name.endswith(GROWS) or "k_per_cycle" in name:
-            found[name] = value * factor
-        else:
-            found[name] = value // factor if isinstance(value, int) else value / factor
-    return found

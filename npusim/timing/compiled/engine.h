@@ -102,6 +102,7 @@ typedef struct {
     double gm_row_ns, l2_row_ns, same_line_ns, clock_hz, aliased_speed;
     i64 fill_weight;
     i64 events_per_report;
+    volatile i64 stop;  /* set from another thread: the run ends before its next event */
     Ask ask;
     Report report;
     /* What comes out, from which the times of a lane follow without the others: of each of its

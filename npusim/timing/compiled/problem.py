@@ -49,7 +49,7 @@ class Problem(ctypes.Structure):
         *((name, I64) for name in ("gm_read_latency", "l2_read_latency", "l2_write_latency")),
         *((name, ctypes.c_double) for name in ("gm_row_ns", "l2_row_ns", "same_line_ns")),
         *((name, ctypes.c_double) for name in ("clock_hz", "aliased_speed")),
-        *((name, I64) for name in ("fill_weight", "events_per_report")),
+        *((name, I64) for name in ("fill_weight", "events_per_report", "stop")),
         ("ask", Ask),
         ("report", Report),
         *((name, Table) for name in ("first_fact", "first_risen", "facts", "risen")),

@@ -178,7 +178,8 @@ int npusim_run(Problem *problem) {
     make(&run);
     for (i64 i = 0; i < problem->lanes && !run.failed; i++) lane_run(&run, &run.lanes[i]);
     for (i64 events = 0; run.event_count && !run.failed; events++) {
-        if (events % problem->events_per_report == 0 && problem->report(run.started))
+        if (problem->stop
+            || (events % problem->events_per_report == 0 && problem->report(run.started)))
             run.failed = STOPPED;
         else
             happen(&run, next_event(&run));

@@ -18,6 +18,7 @@ from npusim.kernel.program import Block
 from npusim.timing.compiled import library
 from npusim.timing.compiled.problem import FACTS, Ask, Asked, Problem, Report
 from npusim.timing.compiled.tables import LaneTables, ProgramTables
+from npusim.timing.interrupts import unless_interrupted
 from npusim.timing.memory import L2, PORT_UNITS, SharedMemory
 from npusim.timing.memory.l2 import AGES, SHARE_UNITS, WHOLE
 from npusim.timing.pipes.decode import PIPES, SCALAR, Code
@@ -165,11 +166,14 @@ class _Run:
         problem = self._problem
         problem.ask, problem.report = Ask(ask), Report(report)
         problem.events_per_report = EVENTS_PER_REPORT
-        ended = engine.npusim_run(ctypes.byref(problem))
+        ended = unless_interrupted(lambda: engine.npusim_run(ctypes.byref(problem)), self._stop)
         if self._error is not None:
             raise self._error
         if ended == OUT_OF_MEMORY:
             raise MemoryError
+
+    def _stop(self) -> None:
+        self._problem.stop = 1
 
     def results(self) -> tuple[tuple[LaneTrace, ...], int]:
         """What happened when on each lane, and what the L2 wrote back."""

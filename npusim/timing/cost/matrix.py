@@ -30,7 +30,7 @@ asc-devkit, docs/zh/api, Cube指令理论性能汇总.md: 64 elements, 128 bytes
 
 
 def mmad(op: Mmad, cube: Cube) -> Cost:
-    """A cycle a tile; one that follows another hides most of its start-up in it."""
+    """The tiles at their rate; an Mmad that follows another hides most of its start-up in it."""
     dtype = op.a.dtype.name
     if dtype not in cube.k_per_cycle:
         raise ValueError(
@@ -40,7 +40,7 @@ def mmad(op: Mmad, cube: Cube) -> Cost:
     k = cube.k_per_cycle[dtype]
     tiles = ceil_div(op.m, cube.m) * ceil_div(op.n, cube.n) * ceil_div(op.k, k)
     hidden = max(0, cube.startup_cycles - cube.back_to_back_cycles)
-    return Cost(cube.back_to_back_cycles + tiles, tail=hidden)
+    return Cost(cube.back_to_back_cycles + ceil(tiles / cube.tiles_per_cycle), tail=hidden)
 
 
 def between_buffers(op: MicroOp, nbytes: int, core: Core) -> Cost:

@@ -73,7 +73,9 @@ def vector(
     repeats = ceil_div(count, elements)
     is_narrow = widest_bits == 16
     rate = kind.cycles_per_repeat_16bit if is_narrow else kind.cycles_per_repeat_32bit
-    conflicted = 0
+    body = ceil(repeats * rate)
     if not (reduces or expands):
         conflicted = repeat_cycles(spec.banks, sources, dst, min(elements, count), repeats)
-    return Cost(max(ceil(repeats * rate), conflicted), kind.head_cycles, kind.tail_cycles)
+        # A cycle a repeat is what banks take without a conflict: then the unit alone decides.
+        body = max(body, conflicted) if conflicted > repeats else body
+    return Cost(body, kind.head_cycles, kind.tail_cycles)

@@ -4,7 +4,9 @@ One long row is cut into even shares of whole blocks for all cores, and tiles of
 less 8 KiB, two in turn where a share has several (TensorMove of CANN: dengguojie/
 vue-element-admin@7d77ce32 ops/built-in/op_tiling/tensor_move.cc, of 2022, and the public TBE copy
 impl/tensor_move.py). Rows that lie apart are shared out evenly, as many in a tile as fit there;
-that the vendor's Slice and ConcatD, whose templates were not read, do the like is assumed.
+that the vendor's Slice and ConcatD, whose templates were not read, do the like is assumed. So is
+that on 310P, where less than a block cannot be stored, one core joins parts that are no whole
+blocks, and row by row if some are shorter than a block.
 """
 
 from __future__ import annotations
@@ -34,13 +36,16 @@ class Plan(ops.Plan):
     columns_per_core: int
     """All of a row, but of one long one."""
     tile_bytes: int
+    is_by_row: bool
+    """Whether all parts of a row are stored before the next row."""
 
 
 def tile(spec: DeviceSpec, p: Problem) -> Plan:
     """Even shares for all cores."""
-    cores = len(spec.vector_cores)
+    cores, granule = len(spec.vector_cores), spec.transfer.store_granule_bytes
     rows = max(move.src.rows for move in p.moves)
-    if any(move.dst.row_bytes % spec.transfer.store_granule_bytes for move in p.moves) and rows > 1:
+    is_ragged = any(move.dst.row_bytes % granule for move in p.moves)
+    if is_ragged and (rows > 1 or len(p.moves) > 1):
         # What is stored beyond the end of a row belongs to the next one, of the same core.
         cores = 1
     room = spec.cores[spec.vector_kinds[0]].usable_bytes("ub") - RESERVED_BYTES
@@ -57,6 +62,7 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
         rows_per_core=each,
         columns_per_core=each_columns,
         tile_bytes=align_down(room // 2, BLOCK_BYTES),
+        is_by_row=len(p.moves) > 1 and any(move.dst.row_bytes < granule for move in p.moves),
     )
 
 
@@ -71,15 +77,19 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
 
     steps = []
     for number, move in enumerate(p.moves):
-        found = np.array(list(_tiles(move, plan)), np.int64).reshape(-1, 5)
+        # No piece of a part is shorter than what can be stored, if it is not the only one.
+        least = ceil_div(8 * spec.transfer.store_granule_bytes, element.bits)
+        parts = _tiles(move, plan, least if len(p.moves) > 1 else 1)
+        found = np.array(list(parts), np.int64).reshape(-1, 5)
         owner, *here = found.T
         views = GmViews.of(move.src, *here), GmViews.of(move.dst, *here)
-        steps.append(Step(stage, views, owner, np.full(owner.size, number)))
+        order = len(p.moves) * here[0] if plan.is_by_row else np.zeros_like(owner)
+        steps.append(Step(stage, views, owner, order + number))
     bound = {name: Binding(name) for name in (*(x.name for x in p.inputs), "output")}
     return core.launch(*steps, bound=lambda _: bound, block_dim=plan.block_dim)
 
 
-def _tiles(move: Move, plan: Plan) -> Iterator[tuple[int, int, int, int, int]]:
+def _tiles(move: Move, plan: Plan, least: int) -> Iterator[tuple[int, int, int, int, int]]:
     """What cores move at a time: the core, first row and column, rows and columns."""
     whole = move.src
     for core in range(plan.block_dim):
@@ -92,6 +102,8 @@ def _tiles(move: Move, plan: Plan) -> Iterator[tuple[int, int, int, int, int]]:
             continue
         width = min(own.columns, plan.tile_bytes * 8 // own.dtype.bits)
         height = max(1, plan.tile_bytes // align_up(own.row_bytes, BLOCK_BYTES))
+        if plan.is_by_row:
+            height = 1
         for top, count in pieces(own.rows, height):
-            for column, extent in pieces(own.columns, width):
+            for column, extent in pieces(own.columns, width, least):
                 yield core, first + top, left + column, count, extent

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
-from npusim.data.dtypes import FLOAT16, FLOAT32, UINT8, DType, RoundMode
+from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT32, UINT8, DType, RoundMode
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import (
     Binary,
@@ -122,7 +122,8 @@ class Chain:
             dtype.bits == 8 and x.dtype is not FLOAT16
         ):
             x = self.cast(x, FLOAT16)
-        elif x.dtype.bits == 16 and dtype.bits == 16:
+        if dtype.bits == 16 and (x.dtype.bits == 16 or (dtype is BFLOAT16 and x.dtype is INT32)):
+            # Nothing but float32 becomes bfloat16, and the other way round.
             x = self.cast(x, FLOAT32)
         mode = self._rounding(x.dtype, dtype)
         return self._add(lambda dst, src: Cast(dst, src, mode), (x,), dtype)

@@ -8,7 +8,7 @@ from functools import partial
 import ml_dtypes
 import numpy as np
 
-from npusim.data.dtypes import FLOAT16, INT32, Array, cast, dtype_named
+from npusim.data.dtypes import BFLOAT16, FLOAT16, INT32, Array, cast, dtype_named
 from npusim.devices.schema import DeviceSpec
 from npusim.ops._oracle import Given
 
@@ -163,6 +163,8 @@ def _cast(given: Given) -> Array:
         return cast(x.astype(np.float32), INT32, "trunc")
     if target is FLOAT16:
         return given.rounded(x.astype(np.float32), HALF)
+    if target is BFLOAT16:
+        return x.astype(np.float32).astype(BF16)
     return x.astype(target.numpy)
 
 

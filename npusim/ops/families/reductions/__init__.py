@@ -21,7 +21,7 @@ from npusim.devices.schema import DeviceSpec
 from npusim.kernel.program import Block
 from npusim.ops import _protocol
 from npusim.ops._protocol import Operator
-from npusim.ops.families.reductions import column_softmax, columns, kernel, segments
+from npusim.ops.families.reductions import column_softmax, columns, kernel, long_rows, segments
 from npusim.ops.families.reductions.contract import SUPPORT, Problem, check
 from npusim.ops.families.reductions.reference import compute
 
@@ -79,9 +79,11 @@ def _kernel(spec: DeviceSpec, p: Problem) -> Kernel:
         return column_softmax.tile, column_softmax.build
     if p.inner > 1:
         return columns.tile, columns.build
-    if p.name in segments.NAMES and not kernel.fits(spec, p):
+    if kernel.fits(spec, p):
+        return kernel.tile, kernel.build
+    if p.name in segments.NAMES:
         return segments.tile, segments.build
-    return kernel.tile, kernel.build
+    return long_rows.tile, long_rows.build
 
 
 def _tile(spec: DeviceSpec, p: Problem) -> _protocol.Plan:

@@ -30,6 +30,8 @@ from npusim.kernel.sequences import count_on
 from npusim.ops import _vocabulary as ops
 from npusim.ops.families.reductions.contract import Problem
 
+Fold = Literal["sum", "max", "min"]
+"""What reduces a row to a number."""
 BRCB_LANES = 8
 """Elements that Brcb takes at a time."""
 
@@ -48,15 +50,10 @@ class Plan(ops.Plan):
 
 
 def tile(spec: DeviceSpec, p: Problem) -> Plan:
-    """Even runs of rows; raises OpError where not one row fits into the buffer."""
+    """Even runs of rows that fit into the buffer."""
     cores = cores_of(spec, p)
     each = ceil_div(p.rows, cores)
     room, row_bytes = _room_bytes(spec, p), _row_bytes(p)
-    if not fits(spec, p):
-        ops.Contract(p.name, spec).fail(
-            f"a row must fit into the unified buffer, not have {p.columns} elements: longer ones "
-            f"are not simulated; split it"
-        )
     depth = 2 if room >= 2 * row_bytes else 1
     return Plan(
         block_dim=ceil_div(p.rows, each),
@@ -137,14 +134,20 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
     )
 
 
-def shares(p: Problem, rows_per_core: int, row_step: int, stage: Callable[..., None]) -> Step:
-    """*stage* for each *row_step* rows of x and of the result; cores have *rows_per_core*."""
+def shares(
+    p: Problem, rows_per_core: int, row_step: int, stage: Callable[..., None], *more: GmView
+) -> Step:
+    """*stage* for each *row_step* rows of x, of the result and of *more*, `(rows, columns)`.
+
+    Cores have *rows_per_core*.
+    """
     columns = p.columns if p.keeps_shape else 1
     x = GmView.of("x", p.inputs[0].element, p.rows, p.columns)
     y = GmView.of("output", p.output.element, p.rows, columns)
     parts = rectangles(p.rows, p.columns, (rows_per_core, p.columns), p.columns).cut(row_step)
     out: Rectangles = replace(parts, columns=np.full(parts.core.size, columns))
-    return Step(stage, (parts.views(x), out.views(y)), parts.core, parts.order)
+    views = parts.views(x), out.views(y), *map(parts.views, more)
+    return Step(stage, views, parts.core, parts.order)
 
 
 class RowKernel:
@@ -214,12 +217,12 @@ class RowKernel:
         elif dst != src:
             self.core.copy(dst, src)
 
-    def reduced(self, op: Literal["sum", "max", "min"], src: Local) -> Local:
+    def reduced(self, op: Fold, src: Local) -> Local:
         """The sum, the largest or the smallest of *src*, a number."""
         self.core.copy(self.folded.as_dtype(src.dtype, src.count), src)
         return self.fold(op, src.dtype, src.count)
 
-    def fold(self, op: Literal["sum", "max", "min"], dtype: DType, count: int) -> Local:
+    def fold(self, op: Fold, dtype: DType, count: int) -> Local:
         """The same of the *count* elements in `folded`, which are overwritten."""
         folded = self.folded.as_dtype(dtype, count)
         lanes = REPEAT_BYTES * 8 // dtype.bits
@@ -282,6 +285,12 @@ class RowKernel:
             self.core.cast(self.row, src)
         return self.row
 
+    def invert(self, number: Local) -> None:
+        """`number = 1 / number`."""
+        ones = self.blocks.of(FLOAT32, 1)
+        self.core.duplicate(ones, 1.0)
+        self.core.div(number, ones, number)
+
 
 # ---- what a row becomes ----
 
@@ -314,9 +323,7 @@ def _softmax(kernel: RowKernel, dst: Local, src: Local) -> None:
     kernel.core.exp(values, values)
     total = kernel.reduced("sum", values)
     if kernel.core.is_310p:
-        ones = kernel.blocks.of(FLOAT32, 1)
-        kernel.core.duplicate(ones, 1.0)
-        kernel.core.div(total, ones, total)
+        kernel.invert(total)
         kernel.with_number("mul", values, values, total)
     else:
         kernel.with_number("div", values, values, total)

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
 from math import prod
 
 import numpy as np
 
-from npusim.data.dtypes import Array
+from npusim import devices
+from npusim.data.dtypes import Array, dtype_of
+from npusim.data.tensor import Operand, TensorSpec
+from npusim.devices.schema import DeviceSpec
 from npusim.ops._oracle import Given
+from npusim.ops.families.reductions.contract import KEEPS_SHAPE, Problem
+from npusim.ops.families.reductions.kernel import fits
+from npusim.ops.families.reductions.long_rows import cuts
 
 LANES = 64
 """Elements of float32 that one instruction reduces."""
@@ -25,8 +32,8 @@ def compute(name: str, given: Given) -> Array:
             first = np.where(has_nan, x.shape[dim] - 1, np.argmax(x, axis=dim))
             return np.asarray(first.astype(np.int32))
         is_last = prod(x.shape[dim + 1 :]) <= 1
-        add = _sum if is_last else _added
         rows = np.moveaxis(x, dim, -1)
+        add = partial(_total, cuts=_cuts(name, rows, given.spec)) if is_last else _added
         wide = rows.astype(np.float32)
         if name == "sum":
             return given.rounded(add(wide), x.dtype)
@@ -60,6 +67,31 @@ def _added(values: Array) -> Array:
 
 def _exp(x: Array) -> Array:
     return np.exp(x.astype(np.float64)).astype(np.float32)
+
+
+def _cuts(name: str, x: Array, spec: DeviceSpec | None) -> list[tuple[int, int]]:
+    """The pieces of a row of *x*, whose last axis is that of rows, as the chip takes them."""
+    chip = devices.load("ascend910b2") if spec is None else spec
+    rows, columns, element = prod(x.shape[:-1]), x.shape[-1], dtype_of(x)
+    assert element is not None
+    given = TensorSpec((rows, columns), element.name)
+    p = Problem(
+        inputs=(Operand("x", given),),
+        outputs={"output": given if name in KEEPS_SHAPE else TensorSpec((rows,), element.name)},
+        name=name,
+        rows=rows,
+        columns=columns,
+    )
+    return [(0, columns)] if fits(chip, p) else cuts(chip, p)
+
+
+def _total(x: Array, cuts: list[tuple[int, int]]) -> Array:
+    """Of each row: pieces onto the first one, and the sum of that."""
+    (first, width), *others = cuts
+    total = x[..., first : first + width].copy()
+    for left, extent in others:
+        total[..., :extent] += x[..., left : left + extent]
+    return _sum(total)
 
 
 def _sum(x: Array) -> Array:
