@@ -71,10 +71,6 @@ def verdict(op: str, device: str, given: dict[str, Any]) -> Any:
 REFUSED_WHEN_GIVEN = {
     ("npu_incre_flash_attention", "atten_mask"),
     ("npu_incre_flash_attention", "antiquant_offset"),
-} | {
-    (f"npu_fused_infer_attention_score{version}", name)
-    for version in ("", "_v2")
-    for name in ("query_rope", "key_rope")
 }
 """Those that a row of support names and a rule refuses: what they do is not simulated."""
 

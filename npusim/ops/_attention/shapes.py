@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from npusim.data.errors import shown
 from npusim.data.tensor import Operand
@@ -143,10 +144,8 @@ class Shapes:
     @cached_property
     def value_size(self) -> int:
         """Columns of a head of values."""
-        shape = self.value.shape
-        if not self.is_paged:
-            return self.columns_of(shape, self.kv_heads)
-        return {3: shape[-1] // self.kv_heads, 4: shape[-1], 5: shape[-1] * shape[-3]}[self.rank]
+        shape, is_paged = self.value.shape, self.is_paged
+        return int(value_columns(shape, self.kv_heads, self.inner, is_paged=is_paged))
 
     @property
     def has_rope(self) -> bool:
@@ -255,6 +254,17 @@ class Shapes:
     def longest_kv(self) -> int:
         is_room = not self.is_packed and not self.is_paged
         return self.room[1] if is_room else max(self.kv_lengths, default=0)
+
+
+def value_columns(shape: tuple[Any, ...], heads: Any, inner: str, *, is_paged: bool) -> Any:
+    """Columns of a head of values of *shape*; sizes may be symbols.
+
+    They are in the layout *inner* of query, or in pages as their dimensions say.
+    """
+    if is_paged and len(shape) == 5:
+        return shape[-1] * shape[-3]
+    is_joined = len(shape) == 3 if is_paged else inner == "BSH"
+    return shape[-1] // heads if is_joined else shape[-1]
 
 
 def _listed(contract: Contract, name: str) -> tuple[int, ...] | None:
