@@ -143,9 +143,6 @@ class Operator:
     """Whether its kernel may end with flags between cores that were set and not awaited, because
     the vendor's kernel, whose order it follows, does. That counters start a launch at zero all the
     same is assumed: no public document says that a kernel must leave them so."""
-    may_be_unstored: tuple[str, ...] = ()
-    """Outputs of which its kernel stores nothing in some calls, or only a part, as the vendor's: by
-    the names that programs use. The rest holds what was there at launch, which is zeros here."""
     value_dependent_inputs: tuple[str, ...] = ()
     """Operands whose values `tile` and `build` look at. Of all others they see the specs alone, so
     that calls which differ in nothing else share a kernel and its times."""

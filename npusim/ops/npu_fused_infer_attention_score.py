@@ -132,7 +132,6 @@ OPERATOR = Operator(
     contract=check,
     tile=tile,
     build=build,
-    may_be_unstored=("softmax_lse",),
     oracle=oracle,
     templates=TEMPLATES,
     value_dependent_inputs=("block_table",),

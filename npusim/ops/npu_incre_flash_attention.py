@@ -90,7 +90,6 @@ OPERATOR = Operator(
     contract=check,
     tile=tile,
     build=build,
-    may_be_unstored=("softmax_lse",),
     oracle=oracle,
     value_dependent_inputs=("block_table",),
     torch=(TORCH,),

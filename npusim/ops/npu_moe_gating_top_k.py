@@ -412,7 +412,6 @@ OPERATOR = ops.Operator(
     contract=check,
     tile=tile,
     build=build,
-    may_be_unstored=("out",),
     oracle=oracle,
     torch=(TORCH,),
 )

@@ -169,7 +169,9 @@ class Task:
             orders = chip.verify(
                 *(blocks, self._spec),
                 self._fresh_bytes(),
-                self._stored_bytes(),
+                # The vendor's kernels leave outputs as they are that a call does not ask for, and
+                # rows that belong to no group.
+                self._fresh_bytes() if self._is_own else None,
                 flags_may_stay_up=self._operator.flags_may_stay_up,
                 progress=self._progress,
             )
@@ -189,11 +191,6 @@ class Task:
         """The bytes of each output of which nothing is there before the kernel writes it."""
         outputs, updated = self._problem.outputs, self._problem.updated
         return {name: spec.nbytes for name, spec in outputs.items() if name not in updated}
-
-    def _stored_bytes(self) -> dict[str, int]:
-        """The same of those that the kernel has to store."""
-        left = self._operator.may_be_unstored
-        return {name: size for name, size in self._fresh_bytes().items() if name not in left}
 
     def _watched(self, progress: Progress) -> tuple[Block, ...]:
         """The programs; *progress* hears of each, as a share of one for every core started."""

@@ -182,7 +182,6 @@ OPERATOR = ops.Operator(
     contract=check,
     tile=tile,
     build=build,
-    may_be_unstored=("rstd",),
     oracle=oracle,
     templates=tuple(TEMPLATES),
     torch=(

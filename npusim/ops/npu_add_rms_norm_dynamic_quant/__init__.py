@@ -254,7 +254,6 @@ OPERATOR = ops.Operator(
     contract=check,
     tile=tile,
     build=build,
-    may_be_unstored=("y2", "scale2"),
     oracle=oracle,
     templates=tuple(TEMPLATES),
     torch=(

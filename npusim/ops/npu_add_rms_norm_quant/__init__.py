@@ -259,7 +259,6 @@ OPERATOR = ops.Operator(
     contract=check,
     tile=tile,
     build=build,
-    may_be_unstored=("y2",),
     oracle=oracle,
     templates=tuple(TEMPLATES),
     torch=(

@@ -184,7 +184,6 @@ OPERATOR = ops.Operator(
     contract=check,
     tile=tile,
     build=build,
-    may_be_unstored=("scale",),
     oracle=oracle,
     value_dependent_inputs=("group_index",),
     torch=(TORCH,),

@@ -111,7 +111,6 @@ OPERATOR = ops.Operator(
     contract=check,
     tile=tile,
     build=build,
-    may_be_unstored=("output_offset",),
     oracle=oracle,
     value_dependent_inputs=("group_list",),
     torch=(TORCH,),

@@ -171,7 +171,6 @@ OPERATOR = ops.Operator(
     contract=check,
     tile=tile,
     build=build,
-    may_be_unstored=("expert_token_cumsum_or_count",),
     oracle=oracle,
     value_dependent_inputs=("expert_idx",),
     torch=(TORCH,),
