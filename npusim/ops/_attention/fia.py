@@ -282,6 +282,7 @@ class Cube:
                         a = L1Matrix(part, count, depth, origin=row, k=k)
                         b = L1Matrix(tile, scores.columns, depth, origin=column, k=k)
                         core.multiply(total, a, b, (rows, columns, some), begins=k == 0)
+                        self._end_step(is_last=k + some == depth)
                     core.drain(total, here)
         self._slices.free(tile)
 
@@ -309,7 +310,8 @@ class Cube:
                     tile = kept[number] if stays else self._values.deque()
                     part = weights[row : row + rows, key : key + count]
                     values = L1Matrix(tile, self._width, count, k_is_first=True, origin=column)
-                    self._add(total, part, values, columns, begins=key == 0)
+                    ends = key == 0, key + count == weights.columns
+                    self._add(total, part, values, columns, *ends)
                     if not stays:
                         self._values.free(tile)
                 core.drain(total, product[row : row + rows, column : column + columns])
@@ -323,7 +325,13 @@ class Cube:
         self._values.enque(tile)
 
     def _add(
-        self, total: Local, weights: GmView, values: L1Matrix, columns: int, *, begins: bool
+        self,
+        total: Local,
+        weights: GmView,
+        values: L1Matrix,
+        columns: int,
+        begins: bool,
+        ends: bool,
     ) -> None:
         """Add (rows, keys) of weights @ (keys, columns) of a slice of values to *total*."""
         rows, keys = weights.rows, weights.columns
@@ -334,4 +342,10 @@ class Cube:
         for k, depth in pieces(keys, L0):
             a, shape = L1Matrix(tile, rows, keys, k=k), (rows, columns, depth)
             self._core.multiply(total, a, values.at(k=k), shape, begins=begins and k == 0)
+            self._end_step(is_last=ends and k + depth == keys)
         self._slices.free(tile)
+
+    def _end_step(self, *, is_last: bool) -> None:
+        """An Mmad waits until the one before is over where values are narrower than keys."""
+        if not is_last and self._depth > self._width:
+            self._core.barrier("cube")
