@@ -30,6 +30,22 @@ class Columns(NamedTuple):
     size: int
 
 
+class Sum(NamedTuple):
+    """Where products add up, in numbers: a call does not move them on as it does with views.
+
+    Pipe mte2 loads there what mte3 stores, and where all calls find such bytes in one place, order
+    is found once.
+    """
+
+    turn: int
+    row: int
+    rows: int
+
+    def part(self, row: int, rows: int) -> Sum:
+        """Some of the rows."""
+        return Sum(self.turn, self.row + row, rows)
+
+
 HALVES = (
     (Columns(False, 0, 256), Columns(True, 0, 32)),
     (Columns(True, 32, 32), Columns(False, 256, 256)),
@@ -54,8 +70,15 @@ class LatentMemory(Memory):
 
     def products(self, parts: Sequence[Part]) -> Column:
         """Where the products of *parts* add up: those of two rows of tiles have each a place."""
-        keys = [("product", x.tile.turn % 2, x.rows, self.width, x.row) for x in parts]
-        return column_of(keys, self.slot)
+        return column_of([self.sum_of(x) for x in parts], self.product)
+
+    def sum_of(self, part: Part) -> Sum:
+        """The same as numbers."""
+        return Sum(part.tile.turn % 2, part.row, part.rows)
+
+    def product(self, turn: int, row: int, rows: int) -> GmView:
+        """*rows* of a product, from *row* on."""
+        return self.slot("product", turn, rows, self.width, row)
 
     def target(self, tile: RowTile, row: int, rows: int) -> Target:
         """Where rows [row, row + rows) of *tile* go."""

@@ -32,7 +32,7 @@ from npusim.data.dtypes import FLOAT32, INT32
 from npusim.isa import Local, Store
 from npusim.kernel.launch import VECTOR_CORES_OF_A_GROUP as VECTOR_CORES
 from npusim.kernel.rows import pieces
-from npusim.kernel.steps import Step
+from npusim.kernel.steps import Step, column
 from npusim.kernel.views import GmView, repeat
 from npusim.kernel.wide_plane import LANES, WidePlane, by_rows
 from npusim.ops._attention.fia_output import Finish, Output
@@ -50,7 +50,7 @@ from npusim.ops._attention.fia_vector import (
     rows_of_half,
     step_of,
 )
-from npusim.ops._attention.mla_places import LatentMemory
+from npusim.ops._attention.mla_places import LatentMemory, Sum
 from npusim.ops._attention.places import Target, joined
 
 PRODUCT_ADDED, PRODUCT_SCALED = 4, 5
@@ -77,7 +77,7 @@ class LatentSoftmax(Softmax):
         """For a launch of so many vector *cores*."""
         super().__init__(vector)
         assert isinstance(vector.memory, LatentMemory)
-        self._cores, self.products = cores, vector.memory.products
+        self._cores, self.latent = cores, vector.memory
         core, count = vector.core, rows_of_half(vector.memory.max_rows, 0)[1]
         self.scales = State(vector, ("power", "factor", "divisor"))
         self._columns = [core.tile(FLOAT32, max(1, count)) for _ in range(4)]
@@ -91,7 +91,8 @@ class LatentSoftmax(Softmax):
         ends = np.array([x.ends for x in parts], np.bool_).reshape(-1, 2).T
         odd = np.array([x.tile.number % 2 for x in parts], np.int64)
         views = (memory.slots(name, parts) for name in ("scores", "weights"))
-        arguments = *ends, odd, *views, self.products(parts), self.of_loops()
+        sums = column([self.latent.sum_of(x) for x in parts])
+        arguments = *ends, odd, *views, sums, self.of_loops()
         last = np.full(self._cores, TURNS * (len(memory.plan.tiles) + 1) + BEHIND)
         return [
             step_of(parts, FIRST, VECTOR_CORES, self._whole, *arguments),
@@ -105,7 +106,7 @@ class LatentSoftmax(Softmax):
         parity: int,
         scores: GmView,
         weights: GmView,
-        product: GmView,
+        sums: Sum,
         more: tuple[Hashable, ...],
     ) -> None:
         """(rows, keys) of scores -> weights, and scale (rows, 512) of the product before."""
@@ -127,8 +128,8 @@ class LatentSoftmax(Softmax):
             core.sync("mte2", "mte3")
         core.cross_core_set_flag("group", "mte3", WEIGHTS_READY)
         core.cross_core_wait_flag("group", "mte3", PRODUCT_ADDED)
-        for row, rows in pieces(0 if is_first else product.rows, SCALED_ROWS):
-            repeat(core, self._scale, row, product[row : row + rows, :])
+        for row, rows in pieces(0 if is_first else sums.rows, SCALED_ROWS):
+            repeat(core, self._scale, row, sums.part(row, rows))
         core.cross_core_set_flag("group", "mte3", PRODUCT_SCALED)
 
     def _end(self) -> None:
@@ -192,9 +193,10 @@ class LatentSoftmax(Softmax):
         core.cast(self._integers.at(row, rows), wide, "round")
         return narrow
 
-    def _scale(self, row: int, product: GmView) -> None:
-        """Add integers to (rows, 512) of *product*, from *row* of the core's on."""
-        core, vector, rows = self._core, self._vector, product.rows
+    def _scale(self, row: int, sums: Sum) -> None:
+        """Add integers to (rows, 512) of products at *sums*, from *row* of the core's on."""
+        core, vector, rows = self._core, self._vector, sums.rows
+        product = self.latent.product(*sums)
         blocks, out = vector.blocks[: rows * BLOCK], vector.wide_out.alloc()
         core.brcb(blocks, self._integers.at(row, rows).as_dtype(FLOAT32))
         count = rows * SCALED_COLUMNS
@@ -207,8 +209,8 @@ class LatentSoftmax(Softmax):
                 core.add(dst, replace(src, block_stride=0, repeat_stride=1), 0)
         vector.wide_out.enque(out)
         out = vector.wide_out.deque()
-        for column, columns in pieces(product.columns, SCALED_COLUMNS):
-            part, src = product[:, column : column + columns], out.as_dtype(INT32, count)
+        for first, columns in pieces(product.columns, SCALED_COLUMNS):
+            part, src = product[:, first : first + columns], out.as_dtype(INT32, count)
             core.emit(Store(part.operand, src, part.row_bytes if rows > 1 else 0, atomic=INT32))
         vector.wide_out.free(out)
 
@@ -218,33 +220,32 @@ class LatentOutput(Output):
 
     def __init__(self, vector: Vector, finish: Finish, softmax: LatentSoftmax) -> None:
         super().__init__(vector, finish)
-        self._scales, self._products = softmax.scales, softmax.products
+        self._scales, self._latent = softmax.scales, softmax.latent
 
     def step(self) -> Step:
         """The second half of all tiles."""
         parts = self._vector.parts
         odd = np.array([x.tile.number % 2 for x in parts], np.int64)
-        arguments = odd, self._products(parts), self.targets()
+        sums = column([self._latent.sum_of(x) for x in parts])
+        arguments = odd, sums, self.targets()
         return step_of(parts, SECOND, VECTOR_CORES, self._whole, *arguments)
 
     def _whole(
-        self, parity: int, product: GmView, targets: tuple[Target | tuple[GmView, ...], ...]
+        self, parity: int, sums: Sum, targets: tuple[Target | tuple[GmView, ...], ...]
     ) -> None:
         """(rows, 512) of a product to *targets*, loop by loop; before its last tile to none."""
         self._core.cross_core_wait_flag("group", "mte2", PRODUCT_READY)
         if targets:
             # What was stored here has been added to by the cube, so this waits for nothing.
             self._core.sync("mte3", "mte2")
-        loops = pieces(product.rows, self._finish.loop_rows)
+        loops = pieces(sums.rows, self._finish.loop_rows)
         for (row, rows), target in zip(loops, targets, strict=False):
-            here = product[row : row + rows, :]
-            repeat(self._core, self._end, parity, row, here, target)
+            repeat(self._core, self._end, parity, row, sums.part(row, rows), target)
 
-    def _end(
-        self, parity: int, row: int, product: GmView, target: Target | tuple[GmView, ...]
-    ) -> None:
-        """Some rows of the product, from *row* on, over their sums."""
-        core, vector, rows = self._core, self._vector, product.rows
+    def _end(self, parity: int, row: int, sums: Sum, target: Target | tuple[GmView, ...]) -> None:
+        """Some rows of the products at *sums*, from *row* of the core's on, over their sums."""
+        core, vector, rows = self._core, self._vector, sums.rows
+        product = self._latent.product(*sums)
         tile = core.load_rows(vector.wide_in, joined(product))
         plane = WidePlane(tile, rows, product.columns, product.columns)
         self._wipe(plane)
