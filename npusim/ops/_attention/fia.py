@@ -12,15 +12,17 @@ Tile by tile, scores, weights, products and sums pass through global memory, two
 core waits by flags for what it reads. All vector cores wait for each other before they put the
 pieces of split rows together. In L1 are the queries of a row of tiles (256 of them are a slice),
 slices of 256 keys or of 128 x 256 weights, three at a time, and two of 256 values, which stay there
-where a tile has no more; in L0 128 x 128 x 128.
+where a tile has no more; in L0 128 x 128 x 128. Rotated parts of queries and keys lie in L1 behind
+the other columns, and are multiplied last.
 
 Sources: ops-transformer@3a280bc attention/common/op_kernel/arch22, fia_kernel_nonquant.h and
-fia_block_cube_nonquant_gqa.h. Assumed: rows without keys are filled with zeros first, in turn by
-all vector cores; which flag vector cores wait for each other by; lengths of requests come with the
+fia_block_cube_nonquant_gqa.h. Assumed: rows without keys, and places of tokens that requests do not
+have, are filled with zeros first, in turn by all vector cores; which flag vector cores wait for each other by; lengths of requests come with the
 sizes of the tiles, so that no core reads them; heads that are no 64 or 128 wide go through the same
 cube in slices that fit, though the vendor has another one for them; all queries in L1 share one
 flag, and where not all rows of a tile fit, keys are loaded for each part of them; each token's
-heads are loaded by themselves where tokens do not follow each other.
+heads are loaded by themselves where tokens do not follow each other; keys in fractals go to L1 as
+they are; only where values are narrower than keys does an Mmad wait for the one before.
 """
 
 from __future__ import annotations

@@ -15,11 +15,10 @@ In L1 are four parts of 128 rows of queries or of weights, and three of 128 keys
 KiB each; in L0 128 x 128 x 96 of scores and x 128 of products. L0C has a unit flag.
 
 Sources: ops-transformer@3a280bc attention/common/op_kernel/arch22, fia_kernel_nonquant_mla.h and
-fia_block_cube_nonquant_mla.h. Assumed: values are read from key; two
-parts of the same rows share a flag; each half of the keys meets all
-rows before the next one is loaded; all keys of a tile are added up in L0C; rows that lie a fixed
-distance apart are one copy; the vector cores end with a wait for the last product. The split over
-cores, and what is assumed of it, is that of FIA.
+fia_block_cube_nonquant_mla.h. Assumed: values are read from key; two parts of the same rows share
+a flag; each half of the keys meets all rows before the next one is loaded; all keys of a tile are
+added up in L0C; rows that lie a fixed distance apart are one copy; the vector cores end with a wait
+for the last product. The split over cores, and what is assumed of it, is that of FIA.
 """
 
 from __future__ import annotations

@@ -143,7 +143,7 @@ QUERY_RULES = (
 HEAD_RULES = (
     Rule(DOCUMENT, "document", ALL, lambda c: c.heads <= MOST_HEADS,
          f"num_heads must be at most {MOST_HEADS}", "{c.heads}", "split the call"),
-    Rule(DOCUMENT, "document", ALL, lambda c: c.group <= MOST_OF_GROUP,
+    Rule(DOCUMENT, "document", ALL, lambda c: c.is_mla or c.group <= MOST_OF_GROUP,
          f"at most {MOST_OF_GROUP} query heads must share a head of keys", "{c.group}",
          "repeat the keys"),
     Rule(WRAPPER, "opapi", NO_PAGES, lambda c: c.rank == len(c.value.shape) == len(c.query.shape),
