@@ -17,12 +17,13 @@ the other columns, and are multiplied last.
 
 Sources: ops-transformer@3a280bc attention/common/op_kernel/arch22, fia_kernel_nonquant.h and
 fia_block_cube_nonquant_gqa.h. Assumed: rows without keys, and places of tokens that requests do not
-have, are filled with zeros first, in turn by all vector cores; which flag vector cores wait for each other by; lengths of requests come with the
-sizes of the tiles, so that no core reads them; heads that are no 64 or 128 wide go through the same
-cube in slices that fit, though the vendor has another one for them; all queries in L1 share one
-flag, and where not all rows of a tile fit, keys are loaded for each part of them; each token's
-heads are loaded by themselves where tokens do not follow each other; keys in fractals go to L1 as
-they are; only where values are narrower than keys does an Mmad wait for the one before.
+have, are filled with zeros first, in turn by all vector cores; which flag vector cores wait for
+each other by; lengths of requests come with the sizes of the tiles, so that no core reads them;
+heads that are no 64 or 128 wide go through the same cube in slices that fit, though the vendor has
+another one for them; all queries in L1 share one flag, and where not all rows of a tile fit, keys
+are loaded for each part of them; each token's heads are loaded by themselves where tokens do not
+follow each other; keys in fractals go to L1 as they are; only where values are narrower than keys
+does an Mmad wait for the one before.
 """
 
 from __future__ import annotations
