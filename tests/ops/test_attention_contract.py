@@ -509,6 +509,18 @@ def test_rotated_parts_may_be_put_behind_the_columns() -> None:
     assert_all_same(*found)
 
 
+@pytest.mark.parametrize("call", [BASE, DECODE])
+def test_queries_of_int8_are_known_and_not_simulated(call: dict[str, Any]) -> None:
+    narrow = {name: call[name].astype(np.int8) for name in ("query", "key", "value")}
+    error = refused(call | narrow)
+    assert error.code is LACKS
+    assert str(error) == (
+        f"{OP}: query must be float16 or bfloat16, not int8: the kernels that take it, and latent "
+        f"keys of int8 with it, are not simulated; dequantise query and key, and leave their "
+        f"scales out [361001]"
+    )
+
+
 # ---- choice ----
 
 

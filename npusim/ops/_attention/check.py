@@ -130,6 +130,15 @@ def check(contract: Contract) -> Problem:
 
 def call_of(contract: Contract) -> Call:
     """The tensors of a call, of types that a row of support takes together."""
+    given = contract.value("query")
+    contract.require(
+        "query_rope" not in contract.arguments
+        or not isinstance(given, np.ndarray | TensorSpec)
+        or str(given.dtype) != INT8.name,
+        "query must be float16 or bfloat16, not int8: the kernels that take it, and latent keys of "
+        "int8 with it, are not simulated; dequantise query and key, and leave their scales out",
+        Code.UNSUPPORTED,
+    )
     query, (scales, offsets) = contract.operand("query"), _scales(contract)
     key, value = contract.operand("key"), contract.operand("value")
     mask = contract.value("atten_mask")
