@@ -30,7 +30,7 @@ HALF, BYTES = ones(N, N, dtype=F16), ones(N, N, dtype=np.int8)
 FLAGS = ones(N, N, dtype=np.uint8)
 ROW16, ROW32 = ones(1, N, dtype=F16), ones(1, N)
 INDEX = np.array([N], np.int32)
-HEAD = ones(1, 1, 4, 16, dtype=F16)
+HEAD = ones(1, 1, 4, N, dtype=F16)
 TOKENS = {
     **{name: ones(1, 1, N, dtype=F16) for name in ("key", "value")},
     **{name: ones(2, N, 1, N, dtype=F16) for name in ("key_cache", "value_cache")},
@@ -143,6 +143,11 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
         | {"query": ones(1, 1, 4 * N, dtype=F16), "num_heads": 2, "num_key_value_heads": 1}
         | {"antiquant_scale": ones(2, 1, N), "antiquant_mode": 1},
     ),
+    "attention, float16 alone": (
+        "npu_incre_flash_attention",
+        dict.fromkeys(("key", "value"), ones(3, N, 8 * N, dtype=F16))
+        | {"query": ones(3, 1, 8 * N, dtype=F16), "num_heads": 8},
+    ),
     "attention, int8 alone, pages": (
         "npu_incre_flash_attention",
         dict.fromkeys(("key", "value"), ones(1, 2 * N, 2 * N, dtype=np.int8))
@@ -198,6 +203,10 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
         "npu_moe_init_routing_v2",
         {"x": HALF, "expert_idx": np.zeros((N, 1), np.int32), "expert_num": 1}
         | {"scale": ones(1, N), "quant_mode": 1},
+    ),
+    "rows by expert as they are": (
+        "npu_moe_init_routing_v2",
+        {"x": HALF, "expert_idx": np.zeros((N, 1), np.int32), "expert_num": 1, "active_num": 0},
     ),
     "best experts by softmax": (
         "npu_moe_gating_top_k_softmax",

@@ -32,7 +32,7 @@ class Code(IntEnum):
     """ACL_ERROR_RT_MEMORY_ALLOCATION: the tensors do not fit into global memory."""
 
     UNSUPPORTED = 361001
-    """ACLNN_ERR_RUNTIME_ERROR: the chip has no such kernel."""
+    """ACLNN_ERR_RUNTIME_ERROR: the chip has no such kernel, or npusim does not simulate it."""
 
     AICORE_EXCEPTION = 507015
     """ACL_ERROR_RT_AICORE_EXCEPTION: the kernel stopped itself while running."""

@@ -4,6 +4,9 @@ A pair has eight bytes: the key in the lower word, in its low half if the key is
 upper word an index that goes with it. Lists are in descending order of their keys. A key that
 equals another one, as -0 equals 0, stays behind it (asc-devkit, Sort.md); NaN, of either sign,
 counts as larger than infinity and as equal to itself, which is assumed.
+
+Arch 2002 sorts proposals instead, of eight elements of one type, whose element number 4 is the key;
+the others go with it (asc-devkit, RpSort16.md, MrgSort4.md, ProposalConcat.md).
 """
 
 from __future__ import annotations
@@ -18,12 +21,32 @@ from npusim.isa.micro_op import MicroOp, Role
 from npusim.isa.operands import Local, Register
 from npusim.isa.work import Rearrangement, Work
 
-__all__ = ["LONGEST_LIST", "SORTED_AT_ONCE", "GatherMask", "MrgSort", "Sort32"]
+__all__ = [
+    "LONGEST_LIST",
+    "PROPOSALS_AT_ONCE",
+    "PROPOSAL_ELEMENTS",
+    "SCORE",
+    "SORTED_AT_ONCE",
+    "GatherMask",
+    "MrgSort",
+    "MrgSort4",
+    "ProposalConcat",
+    "ProposalExtract",
+    "RpSort16",
+    "Sort32",
+]
 
 SORTED_AT_ONCE = 32
 """Elements that one repeat of Sort32 puts in order."""
 LONGEST_LIST = 2**12 - 1
-"""Pairs of a list that MrgSort takes: its length has a field of 12 bits, which is assumed."""
+"""Pairs of a list that MrgSort takes: its length has a field of 12 bits, which is assumed. That of
+MrgSort4 has (asc-devkit, dav_m200/kernel_operator_proposal_impl.h)."""
+PROPOSAL_ELEMENTS, SCORE = 8, 4
+"""Elements of a proposal, and the place of its key among them."""
+PROPOSALS_AT_ONCE = 16
+"""Proposals that one repeat of RpSort16, ProposalConcat or ProposalExtract takes."""
+FIELDS = Range(0, 5)
+"""Places of a proposal that a micro-op can write or read alone (asc-devkit, ProposalConcat.md)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,3 +124,67 @@ class GatherMask(MicroOp):
 
     def __str__(self) -> str:
         return f"gather_mask.{self.places} {self.dst} <- {self.src}"
+
+
+@dataclass(frozen=True, slots=True)
+class ProposalConcat(MicroOp):
+    """Each element of *src* becomes element *place* of a proposal of *dst* (ProposalConcat)."""
+
+    place: Annotated[int, FIELDS]
+    dst: Local
+    src: Local
+    pipe: ClassVar[Pipe] = "vector"
+    roles: ClassVar[tuple[Role, ...]] = (Role("src", "read"), Role("dst", "updated"))
+    work: ClassVar[Work] = Rearrangement()
+
+    def __str__(self) -> str:
+        return f"proposal_concat.{self.place} {self.dst} <- {self.src}"
+
+
+@dataclass(frozen=True, slots=True)
+class ProposalExtract(MicroOp):
+    """Each element of *dst* is element *place* of a proposal of *src* (ProposalExtract)."""
+
+    place: Annotated[int, FIELDS]
+    dst: Local
+    src: Local
+    pipe: ClassVar[Pipe] = "vector"
+    roles: ClassVar[tuple[Role, ...]] = (Role("src", "read"), Role("dst", "written"))
+    work: ClassVar[Work] = Rearrangement()
+
+    def __str__(self) -> str:
+        return f"proposal_extract.{self.place} {self.dst} <- {self.src}"
+
+
+@dataclass(frozen=True, slots=True)
+class RpSort16(MicroOp):
+    """Each 16 proposals of *src* become a list in *dst* (RpSort16)."""
+
+    dst: Local
+    src: Local
+    pipe: ClassVar[Pipe] = "vector"
+    roles: ClassVar[tuple[Role, ...]] = (Role("src", "read"), Role("dst", "written"))
+    work: ClassVar[Work] = Rearrangement()
+
+    def __str__(self) -> str:
+        return f"rp_sort16 {self.dst} <- {self.src}"
+
+
+@dataclass(frozen=True, slots=True)
+class MrgSort4(MicroOp):
+    """Two to four lists of proposals become one (MrgSort4), again for each repeat of *src*.
+
+    A repeat has the lists behind each other, of `counts[i]` proposals each. Of equal keys those of
+    the earlier list come first.
+    """
+
+    dst: Local
+    src: Local
+    counts: tuple[Annotated[int, Range(1, LONGEST_LIST)], ...]
+    pipe: ClassVar[Pipe] = "vector"
+    roles: ClassVar[tuple[Role, ...]] = (Role("src", "read"), Role("dst", "written"))
+    work: ClassVar[Work] = Rearrangement()
+
+    def __str__(self) -> str:
+        lists = ", ".join(map(str, self.counts))
+        return f"mrg_sort4 {self.dst} <- {self.src}: lists of {lists}"

@@ -262,7 +262,10 @@ class Axpy(MicroOp):
 
 @dataclass(frozen=True, slots=True)
 class MulAddDst(MicroOp):
-    """`dst = a x b + dst` (MulAddDst): the product is rounded, then the sum; see :class:`Axpy`."""
+    """`dst = a x b + dst` (MulAddDst): the product is rounded, then the sum; see :class:`Axpy`.
+
+    *a* and *b* may be float16 where *dst* is float32.
+    """
 
     dst: Local
     a: Local
@@ -417,7 +420,11 @@ class Gather(MicroOp):
 
 @dataclass(frozen=True, slots=True)
 class Transpose(MicroOp):
-    """Each matrix of 16 x 16 elements of 16 bits, 512 bytes, the other way round (Transpose)."""
+    """Each matrix of 16 blocks, 512 bytes, the other way round.
+
+    Elements of 16 bits are 16 x 16 (Transpose), and those of 32 bits 16 x 8, of which come 8 x 16
+    (TransDataTo5HD).
+    """
 
     dst: Local
     src: Local

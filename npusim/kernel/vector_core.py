@@ -33,9 +33,13 @@ from npusim.isa import (
     Local,
     MicroOp,
     MrgSort,
+    MrgSort4,
     MulAddDst,
+    ProposalConcat,
+    ProposalExtract,
     Reduce,
     Register,
+    RpSort16,
     Select,
     Sort32,
     Store,
@@ -374,6 +378,22 @@ class VectorCore(Core):
     ) -> None:
         """Merge two to four sorted lists of pairs of *src*, which begin at *starts* (MrgSort)."""
         self.step(MrgSort(dst, src, counts, key, *starts))
+
+    def proposal_concat(self, place: int, dst: Local, src: Local) -> None:
+        """Each element of *src* to element *place* of a proposal of *dst* (ProposalConcat)."""
+        self.step(ProposalConcat(place, dst, src))
+
+    def proposal_extract(self, place: int, dst: Local, src: Local) -> None:
+        """Element *place* of each proposal of *src* to *dst* (ProposalExtract)."""
+        self.step(ProposalExtract(place, dst, src))
+
+    def rp_sort16(self, dst: Local, src: Local) -> None:
+        """Each 16 proposals of *src* become a sorted list (RpSort16)."""
+        self.step(RpSort16(dst, src))
+
+    def mrg_sort4(self, dst: Local, src: Local, counts: tuple[int, ...]) -> None:
+        """Merge lists of *counts* proposals, behind each other, in each repeat (MrgSort4)."""
+        self.step(MrgSort4(dst, src, counts))
 
     def _binary(self, op: BinaryOp, dst: Local, a: Local, b: Local | Register | float) -> None:
         self.step(Binary(op, dst, a, b) if isinstance(b, Local) else BinaryScalar(op, dst, a, b))

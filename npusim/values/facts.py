@@ -27,9 +27,13 @@ from npusim.isa import (
     Load,
     MicroOp,
     MrgSort,
+    MrgSort4,
     MulAddDst,
+    ProposalConcat,
+    ProposalExtract,
     Reduce,
     Register,
+    RpSort16,
     ScalarAlu,
     ScalarLoad,
     ScalarLoadGlobal,
@@ -66,6 +70,7 @@ SIDE_BY_SIDE: frozenset[type[MicroOp]] = frozenset(
     (
         *(Axpy, Binary, BinaryScalar, BlockReduce, Broadcast, Cast, Compare, CompareScalar, Copy),
         *(Duplicate, Fold, Gather, GatherMask, Load, MrgSort, MulAddDst, Reduce, ScalarAlu),
+        *(MrgSort4, ProposalConcat, ProposalExtract, RpSort16),
         *(
             ScalarLoad,
             ScalarLoadGlobal,

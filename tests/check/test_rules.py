@@ -212,6 +212,12 @@ ROWS_AIV: list[tuple[isa.MicroOp, str, isa.MicroOp]] = [
         isa.Gather(X, ub(1024, FLOAT32, 9), ub(2048, INT32, 64)),
     ),
     (
+        isa.MulAddDst(ub(1024, FLOAT32, 64), ub(0, FLOAT16, 64), ub(512, FLOAT32, 64)),
+        "operands must share one of float32, float16, not float16, float32, float32, float32; cast "
+        "first",
+        isa.MulAddDst(ub(1024, FLOAT32, 64), ub(0, FLOAT16, 64), ub(512, FLOAT16, 64)),
+    ),
+    (
         isa.Sort32(ub(1024, UINT64, 40), ub(0, FLOAT32, 40), ub(512, INT32, 40)),
         "keys must be float32 or float16, indices int32 and dst uint64, all with the same number "
         "of elements, a multiple of 32, not 40 float32, 40 int32, 40 uint64; cast or pad them",
@@ -244,8 +250,8 @@ ROWS_AIV: list[tuple[isa.MicroOp, str, isa.MicroOp]] = [
     ),
     (
         isa.Transpose(ub(0, FLOAT16, 256), ub(1024, FLOAT16, 128)),
-        "src and dst must be as many matrices of 512 bytes each, of one type of 16 bits, not 128 "
-        "float16, 256 float16; pad them",
+        "src and dst must be as many matrices of 512 bytes each, of one type of 16 or 32 bits, not "
+        "128 float16, 256 float16; pad them",
         isa.Transpose(ub(0, FLOAT16, 256), ub(1024, FLOAT16, 256)),
     ),
     (

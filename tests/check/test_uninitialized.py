@@ -226,6 +226,21 @@ def test_merged_lists_come_of_theirs_or_of_all_that_a_register_may_mean() -> Non
         sign(*told, load(0, 128), word, lists, store(1024, 128))
 
 
+def test_a_field_of_a_proposal_comes_of_its_list_and_of_the_keys() -> None:
+    keys, lists, proposals = ub(0, 32, FLOAT16), ub(512, 256, FLOAT16), ub(1024, 256, FLOAT16)
+    known, sort = isa.ProposalConcat(4, lists, keys), isa.RpSort16(proposals, lists)
+    merge, out = isa.MrgSort4(lists, proposals, (16, 16)), ub(2048, 32, FLOAT16)
+    take = [isa.ProposalExtract(place, out, lists) for place in (0, 4)]
+    labels = isa.ProposalConcat(0, lists, keys)
+    on_core: Any = {"kind": "ai_core", "spec": P3}
+    check(load(0, 64), known, sort, merge, take[1], store(2048, 64), **on_core)
+    check(load(0, 64), known, labels, sort, merge, take[0], store(2048, 64), **on_core)
+    with pytest.raises(UnwrittenError):
+        check(load(0, 64), known, sort, merge, take[0], store(2048, 64), **on_core)
+    with pytest.raises(UnwrittenError):
+        check(load(0, 32), known, sort, merge, take[1], store(2048, 2), **on_core)
+
+
 def test_registers_pass_it_on() -> None:
     take, word = isa.ScalarLoad("r", ub(4, 1)), ub(512, 8)
     for use in (

@@ -155,6 +155,8 @@ CASES = [
     Case("npu_swiglu", "widened", (TensorSpec((3, 64), "float16"),), ALL),
     Case("npu_swiglu", "float32", (TensorSpec((2, 52), "float32"),), ALL[1:2]),
     Case("npu_rotary_mul", "half", (HEADS, LINE, LINE), ALL[1:2]),
+    Case("npu_rotary_mul", "coupled", (_heads(2, "float16"), *[_heads(1, "float16")] * 2),
+         (INFERENCE,)),
     *(
         Case(
             "npu_rotary_mul", template,
@@ -257,6 +259,8 @@ CASES = [
              (TensorSpec((3, 40), dtype), TensorSpec((3,), "uint8"), 2), (A2,))
         for dtype in ("float16", "bfloat16")
     ),
+    Case("npu_moe_gating_top_k_softmax", "coupled", (TensorSpec((2, 80), "float16"), None, 2),
+         (INFERENCE,)),
     # Core 0 sorts, the others copy; its share is one row.
     *(
         Case(
@@ -271,6 +275,11 @@ CASES = [
             ("padded", {"drop_pad_mode": 1, "expert_capacity": 1,
                         "scale": TensorSpec((2,), "float32")}),
         )
+    ),
+    Case(
+        "npu_moe_init_routing_v2", "full_load",
+        (TensorSpec((2, 32), "float16"), np.array([[2, 0], [1, 2]], np.int32)), (INFERENCE,),
+        {"expert_num": 3, "active_num": 0},
     ),
     Case(
         "npu_moe_finalize_routing", "two_tokens",
@@ -355,6 +364,11 @@ CASES = [
         (TensorSpec((2, 1, 64), "float16"), *[TensorSpec((2, 40, 32), "int8")] * 2), (A2,),
         {"num_heads": 2, "num_key_value_heads": 1, "scale": 0.5}
         | {"antiquant_scale": TensorSpec((2, 32), "float16")}, 3,
+    ),
+    Case(
+        "npu_incre_flash_attention", "vector",
+        (TensorSpec((2, 1, 128), "float16"), *[TensorSpec((2, 20, 128), "float16")] * 2), (A2,),
+        {"num_heads": 4, "actual_seq_lengths": [20, 7]}, 1,
     ),
     Case(
         "npu_incre_flash_attention", "pages",

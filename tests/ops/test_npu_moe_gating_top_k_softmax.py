@@ -8,16 +8,16 @@ import numpy as np
 from draws import draws
 from hypothesis import given
 from hypothesis import strategies as st
-from op_calls import BF16, SPECIAL, Row, assert_as_reference, constraints
+from op_calls import BF16, NEW, OLD, SPECIAL, Row, assert_as_reference, constraints
 
-from npusim import ops, run
+from npusim import TensorSpec, ops, run
 
 OP = "npu_moe_gating_top_k_softmax"
-A2, A3 = "ascend910b2", "ascend910_9391"
+A2, A3, INFERENCE = "ascend910b2", "ascend910_9391", "ascend310p3"
 
 
-def outputs(*args: Any) -> list[Any]:
-    found = run(OP, *args, device=A2, timing=False)
+def outputs(*args: Any, device: str = A2) -> list[Any]:
+    found = run(OP, *args, device=device, timing=False)
     return [np.asarray(output) for output in found.outputs.values()]
 
 
@@ -89,6 +89,49 @@ def test_a_tiled_run_equals_the_reference(
     assert_as_reference(OP, **given, device=device)
 
 
+def test_atlas_inference_counts_rows_one_by_one_and_finishes_none() -> None:
+    x = np.full((3, 16), -100, np.float16)
+    x[:, [5, 9, 11]] = np.log(np.float16([[2, 5, 1], [2, 2, 4], [3, 1, 4]]))
+    weights, experts, rows = outputs(x, np.uint8([0, 1, 0]), 2, device=INFERENCE)
+    np.testing.assert_allclose(weights, [[5 / 8, 2 / 8], [4 / 8, 2 / 8], [4 / 8, 3 / 8]], rtol=1e-3)
+    assert experts.tolist() == [[9, 5], [11, 5], [11, 5]]
+    assert rows.tolist() == [[0, 1], [2, 3], [4, 5]]
+
+
+@draws(40)
+@given(
+    shape=st.sampled_from(
+        [(1, 16), (3, 64), (1, 128), (17, 96), (2, 3, 48), (128, 128), (9, 80), (2, 256), (3, 320)]
+    ),
+    k=st.sampled_from([1, 2, 6, 16, 17]),
+    is_special=st.booleans(),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_a_tiled_run_of_atlas_inference_equals_the_reference(
+    shape: tuple[int, ...], k: int, is_special: bool, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    drawn = rng.choice(SPECIAL, shape) if is_special else rng.normal(0, 3, shape)
+    with np.errstate(all="ignore"):
+        given = {"x": drawn.astype(np.float16), "k": min(k, shape[-1])}
+    assert_as_reference(OP, **given, device=INFERENCE)
+
+
+def test_groups_of_rows_follow_each_other() -> None:
+    x = np.random.default_rng(4).normal(0, 3, (300, 32)).astype(np.float16)
+    parts = [outputs(x[rows], None, 3, device=INFERENCE) for rows in (slice(9), slice(290, 300))]
+    whole = outputs(x, None, 3, device=INFERENCE)
+    assert whole[0][:9].tolist() == parts[0][0].tolist()
+    assert whole[1][290:].tolist() == parts[1][1].tolist()
+    assert whole[2].ravel().tolist() == [*range(900)]
+    times = [
+        run(OP, TensorSpec((rows, 32), "float16"), None, 3, device=INFERENCE).time_us
+        for rows in (128, 256)
+    ]
+    assert None not in times
+    assert times[1] > 1.8 * times[0]
+
+
 def test_no_row_is_no_work() -> None:
     assert run(OP, np.zeros((0, 8), np.float16), None, 2, device=A2).time_us == 0
 
@@ -104,10 +147,22 @@ ROWS = [
         {"x": np.zeros((1, 4096), np.float16)}),
     Row({"finished": np.zeros((2, 4), np.uint8)},
         "finished must have shape (2, 3) like x, not (2, 4); pass one of that shape",
-        "row", {"finished": np.zeros((2, 3), np.uint8)}),
+        {"finished": np.zeros((2, 3), np.uint8)}),
     Row({"k": 65}, "k must be from 1 to 64, not 65; choose fewer of the experts", {"k": 64}),
     Row({"k": 1025, "x": np.zeros((1, 2048), np.float16)},
         "k must be from 1 to 1024, not 1025; choose fewer of the experts",
         {"k": 1024, "x": np.zeros((1, 2048), np.float16)}),
 ]  # fmt: skip
-test_each_constraint = constraints(OP, BASE, ROWS)
+test_each_constraint = constraints(OP, BASE, ROWS, NEW)
+ROWS_310P = [
+    Row({"x": np.zeros((2, 40), np.float16)},
+        "x must have a multiple of 16 columns on {series}, not 40; pad it with experts of -65504",
+        {"x": np.zeros((2, 48), np.float16)}),
+    Row({"x": np.zeros((128, 192), np.float16)},
+        "x must be so small that a group of rows fits, with room to work, into the 244736 bytes "
+        "that the kernel has on {series}, not need 258048; pass fewer rows a call, or fewer "
+        "columns",
+        {"x": np.zeros((100, 192), np.float16)}),
+    Row({"k": 65}, "k must be from 1 to 64, not 65; choose fewer of the experts", {"k": 64}),
+]  # fmt: skip
+test_each_constraint_of_310p = constraints(OP, BASE, ROWS_310P, OLD)

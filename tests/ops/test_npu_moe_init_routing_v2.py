@@ -9,13 +9,13 @@ import pytest
 from draws import draws
 from hypothesis import given
 from hypothesis import strategies as st
-from op_calls import BF16, Row, assert_as_reference, constraints, rows_of_floats
+from op_calls import BF16, NEW, OLD, Row, assert_as_reference, constraints, rows_of_floats
 
 from npusim import Code, TensorSpec, run
-from npusim.isa import Load, MrgSort, Sort32, global_operand
+from npusim.isa import Load, MrgSort, RpSort16, Sort32, Store, global_operand
 
 OP = "npu_moe_init_routing_v2"
-A2, A3 = "ascend910b2", "ascend910_9391"
+A2, A3, INFERENCE = "ascend910b2", "ascend910_9391", "ascend310p3"
 
 
 def outputs(x: Any, experts: Any, **kwargs: Any) -> list[Any]:
@@ -217,6 +217,62 @@ def test_lists_beyond_one_core_are_merged() -> None:
         assert found.template == "many_cores"
 
 
+# ---- Atlas inference ----
+
+
+def test_atlas_inference_gives_the_ends_of_all_experts_in_int32() -> None:
+    x = np.arange(3, dtype=np.float16)[:, None] + np.zeros((3, 32), np.float16)
+    given = {"expert_num": 5, "active_num": 6, "expert_tokens_num_type": 1, "row_idx_type": 1}
+    found = run(OP, x, np.int32(EXPERTS), **given, device=INFERENCE, timing=False)
+    rows, index, ends, unwritten = found.outputs.values()
+    assert np.asarray(rows)[:, 0].tolist() == [0, 2, 0, 1, 2, 1]
+    assert np.asarray(index).tolist() == [2, 0, 3, 5, 1, 4]
+    assert np.asarray(ends).tolist() == [2, 2, 5, 6, 6]
+    assert np.asarray(unwritten).tolist() == [0] * 5
+    assert {np.asarray(each).dtype for each in (index, ends, unwritten)} == {np.dtype(np.int32)}
+    assert (found.kernel_type, found.template) == ("MoeInitRoutingV2", "full_load")
+
+
+@draws(30)
+@given(
+    shape=st.sampled_from(
+        [(1, 1, 32), (1, 8, 64), (3, 2, 32), (5, 6, 96), (17, 1, 32), (60, 8, 64), (180, 8, 32)]
+    ),
+    experts=st.sampled_from([1, 3, 8, 9, 128]),
+    dtype=st.sampled_from([np.float16, np.float32]),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_a_tiled_run_of_atlas_inference_equals_the_reference(
+    shape: tuple[int, int, int], experts: int, dtype: Any, seed: int
+) -> None:
+    tokens, k, width = shape
+    rng = np.random.default_rng(seed)
+    call = {
+        "x": rng.standard_normal((tokens, width)).astype(dtype),
+        "expert_idx": rng.integers(0, experts, (tokens, k)).astype(np.int32),
+        "expert_num": experts,
+        "active_num": 0,
+    }
+    assert_as_reference(OP, **call, device=INFERENCE)
+
+
+def test_every_core_of_atlas_inference_sorts_and_copies_its_rows() -> None:
+    x, experts = np.zeros((9, 32), np.float16), np.int32([[3, 1]] * 9)
+    found = run(OP, x, experts, expert_num=4, active_num=0, device=INFERENCE)
+    assert found.trace is not None
+    programs = [lane.program.ops for lane in found.trace.lanes]
+    # 18 choices: three for each of six cores.
+    sorts = [[op.dst.count // 8 for op in ops_ if isinstance(op, RpSort16)] for ops_ in programs]
+    assert sorts[:6] == [[32, 32]] * 6
+    stored = [
+        [place.name for op in ops_ if isinstance(op, Store) and (place := global_operand(op))]
+        for ops_ in programs
+    ]
+    assert stored[0] == ["expanded_row_idx", *["output"] * 3]
+    assert stored[5] == ["expert_token_cumsum_or_count", *["output"] * 3]
+    assert not any(stored[6:])
+
+
 def test_no_token_is_no_work() -> None:
     found = run(OP, np.zeros((0, 8), np.int8), np.zeros((0, 2), np.int32), expert_num=3, device=A2)
     assert found.time_us == 0
@@ -310,4 +366,23 @@ ROWS = [
         for expert in (4, -1)
     ),
 ]  # fmt: skip
-test_each_constraint = constraints(OP, BASE, ROWS)
+test_each_constraint = constraints(OP, BASE, ROWS, NEW)
+ON_310P = BASE | {"x": np.ones((4, 32), np.float16), "active_num": 0}
+ROWS_310P = [
+    Row({"active_num": -1},
+        "active_num must not be negative on {series}, not -1; pass 0, or the 8 choices"),
+    Row({"active_num": 4},
+        "active_num must be -1, 0 or at least the 8 choices, not 4, whose index is not known; pass "
+        "-1", {"active_num": 8}, code=Code.UNSUPPORTED),
+    Row({"active_expert_range": [0, 3]},
+        "active_expert_range must name all experts on {series}, not [0, 3); leave it out",
+        {"active_expert_range": [0, 4]}),
+    Row({"x": np.ones((4, 48), np.float16)},
+        "x must have a multiple of 32 columns on {series}, not 48; pad it"),
+    Row({"x": np.ones((304, 32), np.float16), "expert_idx": np.zeros((304, 8), np.int32)},
+        "x and expert_idx must be so small that a core holds all choices and its rows of at most "
+        "16376 columns, in fewer than 262144 bytes on {series}, not 265184 bytes and 32 columns, "
+        "for which other kernels wait for each other in a way that is not simulated; pass fewer "
+        "tokens a call", code=Code.UNSUPPORTED),
+]  # fmt: skip
+test_each_constraint_of_310p = constraints(OP, ON_310P, ROWS_310P, OLD)

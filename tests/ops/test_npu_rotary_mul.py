@@ -10,12 +10,12 @@ from calls import half_ones as ones
 from draws import draws
 from hypothesis import given
 from hypothesis import strategies as st
-from op_calls import BF16, Row, assert_as_reference, assert_same, constraints
+from op_calls import BF16, NEW, OLD, Row, assert_as_reference, assert_same, constraints
 
-from npusim import ops, run
+from npusim import Code, TensorSpec, ops, run
 
 OP = "npu_rotary_mul"
-A2, A3 = "ascend910b2", "ascend910_9391"
+A2, A3, INFERENCE = "ascend910b2", "ascend910_9391", "ascend310p3"
 
 
 def rotary_mul(x: Any, cos: Any, sin: Any, device: str = A2) -> Any:
@@ -36,6 +36,37 @@ def test_a_vector_worked_out_apart() -> None:
     y = rotary_mul(x, cos, sin)
     words = [f"{word:04x}" for word in y.view(np.uint16).ravel()]
     assert words == ["3f29", "bfac", "c054", "c291", "3fa1", "c007", "bdc0", "c28a"]
+
+
+def test_float16_is_calculated_in_float16_on_atlas_inference() -> None:
+    """The same vector, its halves apart in one of 64, is turned by each product line's kernel."""
+    words = {
+        "x": [0x3C00, 0xC100, 0x3555, 0x4700, 0x3C0A, 0x9F2B, 0x429A, 0x5640],
+        "cos": [0x3BA5, 0x3853, 0xB01F, 0xB9E6] * 2,
+        "sin": [0x34BA, 0x3ABB, 0x3BEF, 0x3967] * 2,
+    }
+    places = [0, 1, 2, 3, 32, 33, 34, 35]
+    tensors = []
+    for each in words.values():
+        tensors.append(np.zeros((1, 1, 1, 64), np.float16))
+        tensors[-1][..., places] = np.array(each, np.uint16).view(np.float16)
+    found = {
+        device: [f"{word:04x}" for word in rotary_mul(*tensors, device).view(np.uint16)[0, 0, 0]]
+        for device in (A2, INFERENCE)
+    }
+    # Worked out apart: in float32 with one rounding, and with one for each step.
+    turned = {
+        A2: ["3942", "bd62", "c2a2", "d48b", "3d0b", "c037", "ae0e", "d450"],
+        INFERENCE: ["3942", "bd62", "c2a2", "d48b", "3d0a", "c037", "ae0c", "d450"],
+    }
+    assert {device: [row[place] for place in places] for device, row in found.items()} == turned
+
+
+def test_atlas_inference_has_no_infinities_in_float16() -> None:
+    x, cos, sin = (np.full((1, 1, 1, 64), each, np.float16) for each in (300, 300, 0))
+    x[..., 1] = np.nan
+    y = rotary_mul(x, cos, sin, INFERENCE).ravel()
+    assert (y[0], y[1], y[33]) == (65504, 0, 65504)
 
 
 def test_the_halves_of_cosines_and_sines_may_differ() -> None:
@@ -98,6 +129,39 @@ def test_a_tiled_run_equals_the_reference(
             [np.nan, np.inf, -np.inf, -0.0, 6e4][seed % 5], dtype
         )
     assert_same(rotary_mul(x, cos, sin, device), ops.load(OP).reference(x, cos, sin))
+
+
+@draws(30)
+@given(
+    layout=st.sampled_from(["11SD", "B1SD", "1S1D", "BS1D", "S11D", "as x", "one line"]),
+    sizes=st.tuples(*[st.sampled_from([1, 2, 3, 7, 50, 300])] * 3),
+    width=st.sampled_from([64, 128, 192, 448, 896]),
+    dtype=st.sampled_from([np.float16, np.float32]),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_a_tiled_run_of_atlas_inference_equals_the_reference(
+    layout: str, sizes: tuple[int, int, int], width: int, dtype: Any, seed: int
+) -> None:
+    a, b, c = sizes
+    a, b = (min(a, 7), min(b, 7)) if a * b * c > 5000 else (a, b)
+    x_shape, r_shape = shapes(layout, a, b, c, width)
+    rng = np.random.default_rng(seed)
+    x, cos, sin = (
+        (rng.standard_normal(shape) * 10).astype(dtype) for shape in (x_shape, r_shape, r_shape)
+    )
+    for array in (x, cos, sin):
+        array.reshape(-1)[:: max(1, array.size // 5)] = np.array(
+            [np.nan, np.inf, -np.inf, -0.0, 6e4][seed % 5], dtype
+        )
+    assert_as_reference(OP, x, cos, sin, device=INFERENCE)
+
+
+@pytest.mark.parametrize(("device", "kernel"),
+    [(A2, "RotaryPositionEmbedding"), (INFERENCE, "RotaryMul")])  # fmt: skip
+def test_each_product_line_has_its_kernel(device: str, kernel: str) -> None:
+    x = TensorSpec((1, 2, 40, 64), "float16")
+    line = TensorSpec((1, 1, 40, 64), "float16")
+    assert run(OP, x, line, line, device=device).kernel_type == kernel
 
 
 def test_neighbours_turn_too() -> None:
@@ -169,6 +233,7 @@ def test_float32_angles_are_cast_by_kernels_of_their_own(mode: str) -> None:
 
 
 BASE = {"self": ones(2, 3, 5, 8), "r1": ones(1, 1, 5, 8), "r2": ones(1, 1, 5, 8)}
+ON_64 = {"self": ones(2, 3, 5, 64), "r1": ones(1, 1, 5, 64), "r2": ones(1, 1, 5, 64)}
 WIDE = {name: ones(1, 1, 1, 898) for name in BASE}
 WIDEST = {name: ones(1, 1, 1, 896) for name in BASE}
 CUT = "cut vectors into parts that turn by themselves"
@@ -199,4 +264,14 @@ ROWS = [
         for shape in ((1, 1, 4, 8), (1, 3, 5, 8), (1, 1, 5, 4), (5, 8))
     ),
 ]  # fmt: skip
-test_each_constraint = constraints(OP, BASE, ROWS)
+test_each_constraint = constraints(OP, BASE, ROWS, NEW)
+ROWS_310P = [
+    Row({name: ones(5, 1, 64) for name in BASE},
+        "self must have four dimensions on {series}, not 3; reshape it"),
+    Row({name: ones(1, 1, 1, 960) for name in BASE},
+        f"self must have an even last dimension of at most 896, not 960; {CUT}", WIDEST),
+    Row(BASE, "self must have a last dimension that is a multiple of 64 on {series}, not 8, which "
+        "torch_npu turns by several kernels there; run mul, concat and add one by one",
+        code=Code.UNSUPPORTED),
+]  # fmt: skip
+test_each_constraint_of_310p = constraints(OP, ON_64, ROWS_310P, OLD)

@@ -113,6 +113,11 @@ def test_each_vector_micro_op_has_its_class(classy: DeviceSpec, subtests: pytest
         (isa.Sort32(ub(1024, UINT64, 96), ub(0, FLOAT16, 96), ub(512, INT32, 96)), 3 * 3),
         (isa.MrgSort(ub(0, UINT64, 70), ub(4096, UINT64, 90), (40, 30), FLOAT16), 3 * 3),
         (isa.GatherMask("odd", ub(4096, FLOAT16, 128), ub(0, FLOAT16, 256)), 2 * 2),
+        # Proposals of 16 or 32 bits go by their number.
+        (isa.ProposalConcat(4, ub(1024, FLOAT16, 384), ub(0, FLOAT16, 48)), 3 * 3),
+        (isa.ProposalExtract(4, ub(0, FLOAT32, 48), ub(1024, FLOAT32, 384)), 3 * 3),
+        (isa.RpSort16(ub(1024, FLOAT32, 512), ub(4096, FLOAT32, 512)), 2 * 3),
+        (isa.MrgSort4(ub(1024, FLOAT16, 384), ub(4096, FLOAT16, 384), (16, 16, 16)), 2 * 3),
         # A fold walks its source; every other repeat lies in the groups of its result.
         (isa.Fold("max", ub(0, FLOAT16, 128), ub(256, FLOAT16, 640)), 5 * 2),
     ],

@@ -559,8 +559,8 @@ def test_a_product_line_without_the_kernel() -> None:
         lambda: torch_npu.npu_group_quant(x, scale, ends),
         "aclnnGroupQuant",
         "npu_group_quant: the chip must be of Atlas A2 or Atlas A3, not ascend310p3 of Atlas "
-        "inference, which has no such kernel; use npu_quantize with div_mode=False for each group "
-        "[361001]",
+        "inference, which has no such kernel; use npu_quantize with div_mode=False for each "
+        "group [361001]",
     )
     row = scale.half().reshape(16)
     assert torch_npu.npu_quantize(x, row, None, torch.qint8, -1, False).shape == (4, 16)

@@ -731,6 +731,24 @@ def test_squares_are_turned(bench: Bench, rng: np.random.Generator) -> None:
     np.testing.assert_array_equal(turned, squares.swapaxes(1, 2))
 
 
+def test_rows_of_eight_words_become_eight_columns(bench: Bench, rng: np.random.Generator) -> None:
+    matrices = rng.standard_normal((2, 16, 8)).astype(np.float32)
+    bench.put(0, matrices)
+    bench.run(isa.Transpose(ub(2048, FLOAT32, 256), ub(0, FLOAT32, 256)))
+    turned = bench.get(2048, FLOAT32, 256).reshape(2, 8, 16)
+    np.testing.assert_array_equal(turned, matrices.swapaxes(1, 2))
+
+
+def test_products_of_halves_are_added_to_floats(bench: Bench, rng: np.random.Generator) -> None:
+    a, b = (rng.standard_normal(64).astype(np.float16) for _ in range(2))
+    before = rng.standard_normal(64).astype(np.float32)
+    for offset, values in ((0, before), (512, a), (1024, b)):
+        bench.put(offset, values)
+    bench.run(isa.MulAddDst(ub(0, FLOAT32, 64), ub(512, FLOAT16, 64), ub(1024, FLOAT16, 64)))
+    wanted = a.astype(np.float32) * b.astype(np.float32) + before
+    np.testing.assert_array_equal(bench.get(0, FLOAT32, 64), wanted)
+
+
 # ---- sorting ----
 
 NANS = (np.nan, np.uint32(0xFFC00000).view(np.float32))
@@ -764,6 +782,45 @@ def test_each_32_elements_are_sorted(bench: Bench, dtype: DType, rng: np.random.
     bench.run(isa.Sort32(ub(1024, UINT64, 96), ub(0, dtype, 96), ub(512, INT32, 96)))
     order = [32 * n + i for n in range(3) for i in descending(keys[32 * n : 32 * n + 32])]
     np.testing.assert_array_equal(bench.get(1024, UINT64, 96), pairs_of(keys, indices)[order])
+
+
+def proposals_of(keys: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """`(n, 8)`: *keys*, and anything else around them."""
+    found = rng.integers(0, 1000, (keys.size, 8)).astype(keys.dtype)
+    found[:, 4] = keys
+    return found
+
+
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16], ids=str)
+def test_proposals_are_put_together_and_taken_apart(
+    bench: Bench, dtype: DType, rng: np.random.Generator
+) -> None:
+    proposals, column = proposals_of(np.zeros(32, dtype.numpy), rng), np.arange(32)
+    bench.put(0, proposals)
+    bench.put(2048, column.astype(dtype.numpy))
+    bench.run(isa.ProposalConcat(3, ub(0, dtype, 256), ub(2048, dtype, 32)))
+    wanted = proposals.copy()
+    wanted[:, 3] = column
+    np.testing.assert_array_equal(bench.get(0, dtype, 256).reshape(32, 8), wanted)
+    bench.run(isa.ProposalExtract(5, ub(2048, dtype, 32), ub(0, dtype, 256)))
+    np.testing.assert_array_equal(bench.get(2048, dtype, 32), proposals[:, 5])
+
+
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16], ids=str)
+def test_each_16_proposals_are_sorted_and_lists_of_each_repeat_merged(
+    bench: Bench, dtype: DType, rng: np.random.Generator
+) -> None:
+    with np.errstate(over="ignore"):
+        keys = rng.choice(np.float32(HARD_KEYS), 64).astype(dtype.numpy)
+    proposals = proposals_of(keys, rng)
+    bench.put(0, proposals)
+    bench.run(isa.RpSort16(ub(2048, dtype, 512), ub(0, dtype, 512)))
+    order = [16 * n + i for n in range(4) for i in descending(keys[16 * n : 16 * n + 16])]
+    found = bench.get(2048, dtype, 512).reshape(64, 8).copy()
+    np.testing.assert_array_equal(found, proposals[order])
+    bench.run(isa.MrgSort4(ub(0, dtype, 512), ub(2048, dtype, 512), (16, 16)))
+    halves = [32 * n + i for n in range(2) for i in descending(keys[32 * n : 32 * n + 32])]
+    np.testing.assert_array_equal(bench.get(0, dtype, 512).reshape(64, 8), proposals[halves])
 
 
 def taken(lists: list[list[float]]) -> list[tuple[int, int]]:

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from npusim.check.rules.rule import Rule, operands
 from npusim.data.dtypes import FLOAT16, FLOAT32, INT32, UINT64
-from npusim.isa import SORTED_AT_ONCE, GatherMask, MicroOp, MrgSort, Sort32
+from npusim.isa import (
+    PROPOSAL_ELEMENTS,
+    PROPOSALS_AT_ONCE,
+    SORTED_AT_ONCE,
+    GatherMask,
+    MicroOp,
+    MrgSort,
+    MrgSort4,
+    ProposalConcat,
+    ProposalExtract,
+    RpSort16,
+    Sort32,
+)
 
 __all__ = ["RULES"]
 
@@ -39,7 +51,26 @@ def _merges(op: MrgSort) -> bool:
     )
 
 
-def _lies_apart(op: Sort32 | MrgSort) -> bool:
+PROPOSING = (ProposalConcat, ProposalExtract, RpSort16, MrgSort4)
+AI_CORE = "ai_core"
+
+
+def _proposes(op: ProposalConcat | ProposalExtract | RpSort16 | MrgSort4) -> bool:
+    """Whether its operands have one type, and as many proposals as it takes at a time."""
+    if op.src.dtype is not op.dst.dtype or op.src.dtype not in KEYS:
+        return False
+    if isinstance(op, ProposalConcat | ProposalExtract):
+        few, many = sorted((op.src.count, op.dst.count))
+        narrow = op.src if isinstance(op, ProposalConcat) else op.dst
+        fits = many == few * PROPOSAL_ELEMENTS and narrow.count == few
+        return fits and few > 0 == few % PROPOSALS_AT_ONCE
+    each = PROPOSALS_AT_ONCE if isinstance(op, RpSort16) else sum(op.counts)
+    if isinstance(op, MrgSort4) and len(op.counts) not in LISTS:
+        return False
+    return op.src.count == op.dst.count > 0 == op.src.count % (PROPOSAL_ELEMENTS * each)
+
+
+def _lies_apart(op: Sort32 | MrgSort | RpSort16 | MrgSort4) -> bool:
     """Whether nothing is written where pairs still wait to be read."""
     ends = [(local.offset_bytes, local.end_bytes) for local in operands(op)]
     *read, (start, end) = ends
@@ -72,7 +103,25 @@ RULES = (
         ),
     ),
     Rule(
-        (Sort32, MrgSort),
+        PROPOSING,
+        # asc-devkit, RpSort16.md: the vector cores of Atlas inference have no proposals.
+        lambda _, at: at.arch == "2002" and at.kind == AI_CORE,
+        lambda _, at: (
+            f"the core must be an AI core of arch 2002, which sorts proposals, not {at.kind} of "
+            f"arch {at.arch}; sort pairs, or on the host"
+        ),
+    ),
+    Rule(
+        PROPOSING,
+        lambda op, _: _proposes(op),
+        lambda op, _: (
+            f"src and dst must be float16 or float32 alike, with whole proposals of "
+            f"{PROPOSAL_ELEMENTS} elements, as many as {PROPOSALS_AT_ONCE} or its lists go into, "
+            f"not {op.src.count} {op.src.dtype.name}, {op.dst.count} {op.dst.dtype.name}; pad them"
+        ),
+    ),
+    Rule(
+        (Sort32, MrgSort, RpSort16, MrgSort4),
         lambda op, _: _lies_apart(op),
         lambda op, _: (
             f"dst must lie apart from what is read, not {op.dst} among "

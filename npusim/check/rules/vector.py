@@ -9,7 +9,7 @@ import numpy as np
 
 from npusim.check.rules.rule import Rule, names, offsets, operands, types
 from npusim.check.rules.vector_dtypes import CASTS, FLOATS, dtypes_of
-from npusim.data.dtypes import FLOAT32, INT4, INT32, UINT8, DType
+from npusim.data.dtypes import FLOAT16, FLOAT32, INT4, INT32, UINT8, DType
 from npusim.data.integers import ceil_div
 from npusim.isa import (
     BLOCK_BYTES,
@@ -30,9 +30,13 @@ from npusim.isa import (
     Local,
     MicroOp,
     MrgSort,
+    MrgSort4,
     MulAddDst,
+    ProposalConcat,
+    ProposalExtract,
     Reduce,
     Register,
+    RpSort16,
     Select,
     Sort32,
     Transpose,
@@ -50,9 +54,10 @@ FLOATING = (Axpy, MulAddDst, BlockReduce, WholeReduce, Fold)
 ELEMENTWISE = (Cast, *ARITHMETIC, Unary, Axpy, MulAddDst, Copy)
 MOVING = (Duplicate, Broadcast, Reduce, Copy)
 COMPARING = (Compare, CompareScalar)
-SOLID = (*COMPARING, Select, Gather, Transpose, Sort32, MrgSort, GatherMask)
+PROPOSING = (ProposalConcat, ProposalExtract, RpSort16, MrgSort4)
+SOLID = (*COMPARING, Select, Gather, Transpose, Sort32, MrgSort, GatherMask, *PROPOSING)
 SQUARE_BYTES = 16 * BLOCK_BYTES
-# asc-devkit, Transpose.md: a matrix of 16 rows, each of a block of 16 elements.
+# asc-devkit, Transpose.md and TransDataTo5HD.md: a matrix of 16 rows, each of a block.
 VECTOR = (Cast, *ARITHMETIC, Unary, *FLOATING, *MOVING, *SOLID)
 """What works on the unified buffer alone."""
 
@@ -99,6 +104,13 @@ def _can_stride(local: Local) -> bool:
     """Whether the strides fit their fields, that from repeat to repeat if there are several."""
     repeat_stride = local.repeat_stride if _repeats(local) else 0
     return max(local.block_stride, repeat_stride) <= STRIDE_BLOCKS
+
+
+def _widens(op: MicroOp) -> bool:
+    """Whether it adds products of float16 to float32 (asc-devkit, MulAddDst.md)."""
+    if not isinstance(op, MulAddDst) or op.dst.dtype is not FLOAT32:
+        return False
+    return op.a.dtype is op.b.dtype is FLOAT16
 
 
 def _starts_well(op: MicroOp) -> bool:
@@ -214,7 +226,7 @@ RULES = (
         (*ARITHMETIC, Unary, *FLOATING),
         lambda op, _: (
             op.dst.dtype in dtypes_of(op)
-            and all(local.dtype is op.dst.dtype for local in reads(op))
+            and (all(local.dtype is op.dst.dtype for local in reads(op)) or _widens(op))
         ),
         lambda op, _: (
             f"operands must share {_one_of(dtypes_of(op))}, not {types(op)}; "
@@ -283,14 +295,14 @@ RULES = (
     Rule(
         (Transpose,),
         lambda op, _: (
-            op.dst.dtype.bits == 16
+            op.dst.dtype.bits in (16, 32)
             and op.src.dtype is op.dst.dtype
             and op.src.nbytes == op.dst.nbytes > 0
             and op.dst.nbytes % SQUARE_BYTES == 0
         ),
         lambda op, _: (
             f"src and dst must be as many matrices of {SQUARE_BYTES} bytes each, of one type of 16 "
-            f"bits, not {_sizes(op)}; pad them"
+            f"or 32 bits, not {_sizes(op)}; pad them"
         ),
     ),
     Rule(

@@ -27,8 +27,12 @@ from npusim.check.uninitialized.marks import WRITTEN, Array, Marks, Sink
 from npusim.data.dtypes import UINT8
 from npusim.data.layout import FRACTAL_ROWS, c0
 from npusim.isa import (
+    BLOCK_BYTES,
     MICRO_OPS,
     ORDERING,
+    PROPOSAL_ELEMENTS,
+    PROPOSALS_AT_ONCE,
+    SCORE,
     SORTED_AT_ONCE,
     Axpy,
     Binary,
@@ -55,8 +59,12 @@ from npusim.isa import (
     MicroOp,
     Mmad,
     MrgSort,
+    MrgSort4,
     MulAddDst,
+    ProposalConcat,
+    ProposalExtract,
     Reduce,
+    RpSort16,
     ScalarAlu,
     ScalarLoad,
     ScalarLoadGlobal,
@@ -202,7 +210,8 @@ def _gather(op: Gather, marks: Marks) -> Sink:
 
 
 def _transpose(op: Transpose, marks: Marks) -> Sink:
-    matrices = marks.elements(op.src).reshape(-1, *SQUARE)
+    rows = SQUARE[0]
+    matrices = marks.elements(op.src).reshape(-1, rows, BLOCK_BYTES * 8 // op.src.dtype.bits)
     marks.put(op.dst, matrices.swapaxes(1, 2).reshape(-1))
     return None
 
@@ -227,6 +236,29 @@ def _merge(op: MrgSort, marks: Marks) -> Sink:
 
 def _gather_mask(op: GatherMask, marks: Marks) -> Sink:
     marks.put(op.dst, marks.elements(op.src)[op.places == "odd" :: 2])
+    return None
+
+
+def _concat(op: ProposalConcat, marks: Marks) -> Sink:
+    proposals = marks.elements(op.dst).copy()
+    proposals[op.place :: PROPOSAL_ELEMENTS] = marks.elements(op.src)
+    marks.put(op.dst, proposals)
+    return None
+
+
+def _extract(op: ProposalExtract, marks: Marks) -> Sink:
+    marks.put(op.dst, marks.elements(op.src)[op.place :: PROPOSAL_ELEMENTS])
+    return None
+
+
+def _order(op: RpSort16 | MrgSort4, marks: Marks) -> Sink:
+    # Each field of a proposal comes of that field of any of those that it is ordered with, and of
+    # their keys.
+    together = PROPOSALS_AT_ONCE if isinstance(op, RpSort16) else sum(op.counts)
+    lists = marks.elements(op.src).reshape(-1, together, PROPOSAL_ELEMENTS)
+    largest = lists.max(axis=1, keepdims=True)
+    found = np.maximum(largest, largest[..., SCORE : SCORE + 1])
+    marks.put(op.dst, np.broadcast_to(found, lists.shape).reshape(-1))
     return None
 
 
@@ -328,6 +360,10 @@ FLOW: Table[Callable[[Any, Marks], Sink]] = Table(
         Sort32: _sort,
         MrgSort: _merge,
         GatherMask: _gather_mask,
+        ProposalConcat: _concat,
+        ProposalExtract: _extract,
+        RpSort16: _order,
+        MrgSort4: _order,
         Broadcast: _broadcast,
         Reduce: _reduce,
         BlockReduce: _block_reduce,

@@ -24,6 +24,13 @@ of zeros becomes one of zeros.
 A card leaves as it finds them the rows of experts that are not active, the counts without
 expert_tokens_num_flag, and the scales without quantisation; here they are full of 0.
 
+Atlas inference has another kernel, MoeInitRoutingV2, for rows of float16 and float32 as they are:
+all experts are active, the index says where each choice has gone, and the counts are the ends of
+the experts' rows, in int32, whatever row_idx_type, expert_tokens_num_type and
+expert_tokens_num_flag say. The fourth result is expert_tokens_before_capacity there, of int32,
+which that kernel does not write. See the module `coupled`; more choices than a core holds go to
+kernels that are not simulated.
+
 Sources: ops-transformer@c29bc10 moe/moe_init_routing_v3, op_kernel and op_host; torch_npu 2.14.0,
 the text of this function, which has drop_pad_mode 0 alone, and what it returns to torch.compile,
 which has the shapes of drop_pad_mode 1. Assumed: that choices which are not active keep their
@@ -42,14 +49,33 @@ from typing import Any
 import numpy as np
 
 from npusim.data.dtypes import Array
+from npusim.devices.schema import DeviceSpec
+from npusim.kernel import Block
 from npusim.ops import _vocabulary as ops
-from npusim.ops.npu_moe_init_routing_v2.check import PAIRS, SUPPORT, check, tile
-from npusim.ops.npu_moe_init_routing_v2.kernel import build
+from npusim.ops.npu_moe_init_routing_v2 import coupled, kernel
+from npusim.ops.npu_moe_init_routing_v2.check import (
+    PAIRS,
+    SUPPORT,
+    CoupledPlan,
+    Plan,
+    Problem,
+    check,
+    tile,
+)
+
+
+def build(spec: DeviceSpec, p: Problem, plan: Plan | CoupledPlan) -> tuple[Block, ...]:
+    """The kernel of the product line."""
+    if isinstance(plan, CoupledPlan):
+        return coupled.build(spec, p, plan)
+    return kernel.build(spec, p, plan)
 
 
 def oracle(given: ops.Given) -> tuple[Array, Array, Array, Array]:
     """The rows of each expert behind each other, where they are, their counts and their scales."""
     x, expert_idx, scale, expert_num = given.x, given.expert_idx, given.scale, given.expert_num
+    if given.spec is not None and given.spec.series in ops.ATLAS_INFERENCE:
+        return _coupled(x, expert_idx, expert_num)
     is_padded, kind = given.drop_pad_mode == 1, given.expert_tokens_num_type
     first, last = given.active_expert_range or (0, expert_num)
     experts, k = expert_idx.ravel(), expert_idx.shape[1]
@@ -80,6 +106,14 @@ def oracle(given: ops.Given) -> tuple[Array, Array, Array, Array]:
     numbers = np.bincount(experts[is_active] - first, minlength=last - first).astype(np.int64)
     counts = _counts(numbers, kind, first, expert_num)
     return rows, index, counts if given.expert_tokens_num_flag else np.zeros_like(counts), scales
+
+
+def _coupled(x: Array, expert_idx: Array, expert_num: int) -> tuple[Array, Array, Array, Array]:
+    """The same of Atlas inference: all rows as they are, and the ends of all experts."""
+    order = np.argsort(expert_idx.ravel(), kind="stable")
+    index = np.argsort(order, kind="stable").astype(np.int32)
+    ends = np.cumsum(np.bincount(expert_idx.ravel(), minlength=expert_num)).astype(np.int32)
+    return x[order // expert_idx.shape[1]], index, ends, np.zeros(expert_num, np.int32)
 
 
 def _padded(experts: Array, expert_num: int, capacity: int) -> tuple[Array, Array]:
@@ -163,11 +197,15 @@ TORCH = ops.TorchFunction(
     absent=("offset", "x_dtype"),
 )
 
+
+def _kernel_type(spec: DeviceSpec, _: Problem, __: object) -> str:
+    return "MoeInitRoutingV2" if spec.series in ops.ATLAS_INFERENCE else "MoeInitRoutingV3"
+
+
 OPERATOR = ops.Operator(
-    kernel_type="MoeInitRoutingV3",
+    kernel_type=_kernel_type,
     document=__doc__,
     support=SUPPORT,
-    unsimulated=ops.ATLAS_INFERENCE,
     contract=check,
     tile=tile,
     build=build,

@@ -1,4 +1,4 @@
-"""What npu_moe_init_routing_v2 accepts, on Atlas A2 and A3, and how it is split over cores."""
+"""What npu_moe_init_routing_v2 accepts, and how it is split over cores."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import numpy as np
 
 from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT8, INT32, UINT64, Array, DType
 from npusim.data.errors import Code, shown
-from npusim.data.integers import align_down, ceil_div
+from npusim.data.integers import align_down, align_up, ceil_div
 from npusim.data.tensor import Operand, TensorSpec
 from npusim.devices.schema import DeviceSpec
 from npusim.ops import _vocabulary as ops
 from npusim.ops._sorting import LISTS_AT_ONCE
-from npusim.ops._vocabulary import A2_A3, Operands, Row, listed, present
+from npusim.ops._vocabulary import A2_A3, ATLAS_INFERENCE, Operands, Row, listed, present
 
 CUMULATIVE, COUNTS, PAIRS = range(3)
 """What expert_tokens_num_type stands for."""
@@ -92,7 +92,7 @@ class Problem(ops.Problem):
 
 
 FLOATS = (FLOAT32, FLOAT16, BFLOAT16)
-"""What rows are made of; the form for 310P is another kernel, which is not simulated."""
+"""What rows are made of."""
 MODES: dict[str, Any] = {
     "expert_tokens_num_type": (CUMULATIVE, COUNTS, PAIRS),
     "row_idx_type": (0, 1),
@@ -116,6 +116,14 @@ SUPPORT = (
         quant_mode=(DYNAMIC,),
         **MODES,
     ),
+    # The kernel of 310P is another one, which does not know the other modes.
+    Row(
+        on=ATLAS_INFERENCE,
+        x=Operands((FLOAT32, FLOAT16), shape="tokens width"),
+        expert_idx=CHOICES,
+        quant_mode=(NO_QUANT,),
+        drop_pad_mode=(DROPLESS,),
+    ),
 )
 
 
@@ -124,6 +132,8 @@ def check(contract: ops.Contract) -> Problem:
     quantises = _quantises(contract)
     tokens, where = contract.operand("x"), contract.operand("expert_idx")
     _require_shapes(contract, tokens, where, quantises)
+    if contract.spec.series in ATLAS_INFERENCE:
+        return _check_310p(contract, tokens, where)
     (count, width), rows = tokens.shape, where.spec.size
     kind = contract.integer("expert_tokens_num_type")
     experts = _experts(contract, kind, quantises)
@@ -159,13 +169,72 @@ def check(contract: ops.Contract) -> Problem:
         counts=kind,
         has_counts=contract.boolean("expert_tokens_num_flag"),
         by_source=by_source,
-        chosen=contract.indices(
-            "expert_idx",
-            where.array,
-            range(experts),
-            "experts",
-            remedy="raise expert_num, or correct it",
-        ),
+        chosen=_chosen(contract, where, experts),
+    )
+
+
+def _check_310p(contract: ops.Contract, x: Operand, where: Operand) -> Problem:
+    """What the kernel of 310P takes; it reads no other attributes than these."""
+    series, rows, (count, width) = contract.spec.series, where.spec.size, x.shape
+    contract.integer("drop_pad_mode")
+    experts = _experts(contract, CUMULATIVE, quantises=False)
+    active = _active(contract, experts)
+    contract.require(
+        active == range(experts),
+        f"active_expert_range must name all experts on {series}, not [{active.start}, "
+        f"{active.stop}); leave it out",
+    )
+    contract.require(
+        contract.integer("active_num") >= 0,
+        f"active_num must not be negative on {series}, not {contract.value('active_num')}; pass 0, "
+        f"or the {rows} choices",
+    )
+    _require_all(contract, rows)
+    contract.require(
+        width % WIDTH_UNIT_310P == 0,
+        f"x must have a multiple of {WIDTH_UNIT_310P} columns on {series}, not {width}; pad it",
+    )
+    problem = Problem(
+        inputs=(x, where),
+        outputs={
+            "output": TensorSpec((rows, width), x.spec.dtype),
+            "expanded_row_idx": TensorSpec((rows,), "int32"),
+            "expert_token_cumsum_or_count": TensorSpec((experts,), "int32"),
+            "expert_tokens_before_capacity": TensorSpec((experts,), "int32"),
+        },
+        element=x.element,
+        tokens=count,
+        k=where.shape[1],
+        width=width,
+        experts=experts,
+        active=active,
+        scale=None,
+        quantises=False,
+        capacity=None,
+        counts=CUMULATIVE,
+        has_counts=True,
+        by_source=True,
+        chosen=_chosen(contract, where, experts),
+    )
+    need_bytes, most_bytes = needed_bytes(contract.spec, problem), room_bytes(contract.spec)
+    contract.require(
+        not rows or (width <= WIDEST_310P and need_bytes < most_bytes),
+        f"x and expert_idx must be so small that a core holds all choices and its rows of at most "
+        f"{WIDEST_310P} columns, in fewer than {most_bytes} bytes on {series}, not {need_bytes} "
+        f"bytes and {width} columns, for which other kernels wait for each other in a way that is "
+        f"not simulated; pass fewer tokens a call",
+        Code.UNSUPPORTED,
+    )
+    return problem
+
+
+def _chosen(contract: ops.Contract, where: Operand, experts: int) -> tuple[int, ...] | None:
+    return contract.indices(
+        "expert_idx",
+        where.array,
+        range(experts),
+        "experts",
+        remedy="raise expert_num, or correct it",
     )
 
 
@@ -287,7 +356,7 @@ class Plan(ops.Plan):
     """Choices of each."""
 
 
-def tile(spec: DeviceSpec, p: Problem) -> Plan | None:
+def tile(spec: DeviceSpec, p: Problem) -> Plan | CoupledPlan | None:
     """All vector cores; the choices are sorted by one of them if its buffer holds them.
 
     Otherwise 4^x parts are, each by a core, and merged four at a time. Assumed: what the buffer
@@ -295,6 +364,8 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan | None:
     """
     if not p.rows:
         return None
+    if spec.series in ATLAS_INFERENCE:
+        return _coupled(spec, p)
     room = spec.cores[spec.vector_kinds[0]].usable_bytes("ub")
     most = align_down(room // SORT_BYTES, LANES) - LANES
     parts = 1
@@ -315,4 +386,51 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan | None:
             "histogram": INT32.nbytes(len(p.active)),
         }
         | pairs,
+    )
+
+
+# ---- 310P: ops-transformer@3a280bc moe/moe_init_routing_v2/op_host, whose vector cores are the AI
+# cores (asc-devkit, GetCoreNumAiv.md) ----
+
+WIDTH_UNIT_310P, WIDEST_310P = 32, 16376
+"""Columns are a multiple of the first; more than the second are copied in parts."""
+SORT_LANES, SORT_WORDS = 32, 24 + 3
+"""Choices are counted in so many at a time, of so many words of the buffer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoupledPlan(ops.Plan):
+    """Each core sorts all choices, and copies the rows of a run of them."""
+
+    rows_of_core: int
+    tokens_of_core: int
+    """The most rows of x that belong to them."""
+
+
+def room_bytes(spec: DeviceSpec) -> int:
+    """The unified buffer of a core."""
+    return spec.cores[spec.vector_kinds[0]].usable_bytes("ub")
+
+
+def needed_bytes(spec: DeviceSpec, p: Problem) -> int:
+    """What the tiling counts for a core that holds all choices, their counts and its rows."""
+    cores = spec.cores[spec.vector_kinds[0]].count
+    tokens, rest = divmod(p.tokens, cores)
+    tokens += 1 if rest <= 1 else 2
+    sort_bytes = align_up(p.rows, SORT_LANES) * INT32.nbytes(SORT_WORDS)
+    return sort_bytes + align_up(INT32.nbytes(p.experts), 32) + tokens * p.element.nbytes(p.width)
+
+
+def _coupled(spec: DeviceSpec, p: Problem) -> CoupledPlan:
+    """Even shares of the choices; all AI cores start."""
+    cores = spec.cores[spec.vector_kinds[0]].count
+    rows = ceil_div(p.rows, cores)
+    begin = np.arange(0, p.rows, rows)
+    end = np.minimum(begin + rows, p.rows)
+    return CoupledPlan(
+        block_dim=cores,
+        template="full_load",
+        reason=f"{p.rows} choices, which a core holds with its rows",
+        rows_of_core=rows,
+        tokens_of_core=int((-(-end // p.k) - begin // p.k).max()),
     )

@@ -11,12 +11,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, DType
+from npusim.data.errors import Code
+from npusim.data.integers import ceil_div
 from npusim.data.tensor import Operand, TensorSpec
 from npusim.devices.schema import DeviceSpec
+from npusim.isa import MAX_REPEATS
 from npusim.kernel import share
 from npusim.kernel.rows import whole_blocks
 from npusim.ops import _vocabulary as ops
-from npusim.ops._vocabulary import A2_A3, alike
+from npusim.ops._vocabulary import A2_A3, ATLAS_INFERENCE, alike
 
 MAX_WIDTH = 896
 """Longest vector: the tiling refuses longer ones (rope_rotate_half_tiling.cpp). The document
@@ -69,25 +72,40 @@ class Problem(ops.Problem):
     """Whether r1 and r2 came in float32 and are cast to the type of x first."""
 
 
-SUPPORT = tuple(
-    row
-    for dtype in (FLOAT16, BFLOAT16, FLOAT32)
-    # The kernel gets r1 and r2 in the type of self: another one casts them first.
-    for row in alike(
-        tuple(dict.fromkeys((dtype, FLOAT32))),
-        *("r1", "r2"),
-        on=A2_A3,
-        shapes={"r1": "*lines", "r2": "*lines"},
-        self=dtype,
-        rotary_mode=MODES,
-    )
+LINES = {"r1": "*lines", "r2": "*lines"}
+SUPPORT = (
+    *(
+        row
+        for dtype in (FLOAT16, BFLOAT16, FLOAT32)
+        # The kernel gets r1 and r2 in the type of self: another one casts them first.
+        for row in alike(
+            tuple(dict.fromkeys((dtype, FLOAT32))),
+            *LINES,
+            on=A2_A3,
+            shapes=LINES,
+            self=dtype,
+            rotary_mode=MODES,
+        )
+    ),
+    *alike(
+        (FLOAT16, FLOAT32),
+        *("self", *LINES),
+        on=ATLAS_INFERENCE,
+        shapes=LINES,
+        rotary_mode=(HALF,),
+    ),
 )
+WIDTH_UNIT_310P = 64
+"""torch_npu runs RotaryMul for multiples of this width alone (op-plugin@517f2e7,
+RotaryMulKernelNpu.cpp)."""
 
 
 def check(contract: ops.Contract) -> Problem:
     """Hold a call against what ties its arguments together; raises OpError."""
     x, cos, sin = contract.operand("self"), contract.operand("r1"), contract.operand("r2")
     mode = contract.choice("rotary_mode")
+    if contract.spec.series in ATLAS_INFERENCE:
+        _check_310p(contract, x)
     contract.require(
         len(x.shape) in (3, 4),
         f"self must have three or four dimensions, not {len(x.shape)}; reshape it",
@@ -122,6 +140,22 @@ def check(contract: ops.Contract) -> Problem:
         axes=axes,
         is_interleaved=is_interleaved,
         casts=cos.element is not x.element,
+    )
+
+
+def _check_310p(contract: ops.Contract, x: Operand) -> None:
+    """What RotaryMul takes; torch_npu makes other widths of several kernels."""
+    series = contract.spec.series
+    contract.require(
+        len(x.shape) == 4,
+        f"self must have four dimensions on {series}, not {len(x.shape)}; reshape it",
+    )
+    contract.require(
+        x.shape[-1] % WIDTH_UNIT_310P == 0,
+        f"self must have a last dimension that is a multiple of {WIDTH_UNIT_310P} on {series}, not "
+        f"{x.shape[-1]}, which torch_npu turns by several kernels there; run mul, concat and add "
+        f"one by one",
+        Code.UNSUPPORTED,
     )
 
 
@@ -195,8 +229,21 @@ class InterleavedPlan(Plan):
     head_step: int
 
 
-def tile(spec: DeviceSpec, p: Problem) -> Plan:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoupledPlan(ops.Plan):
+    """On 310P task i, of *line_step* lines with all their heads, goes to core i mod block_dim."""
+
+    line_step: int
+
+
+COUPLED_BUFFERS = 4
+"""Cosines, sines, vectors and their exchanged halves (CANN 8.1.RC1, rotary_mul.py)."""
+
+
+def tile(spec: DeviceSpec, p: Problem) -> Plan | CoupledPlan:
     """Lines are dealt out evenly; as many are loaded together as the buffers hold."""
+    if spec.series in ATLAS_INFERENCE:
+        return _coupled(spec, p)
     if p.is_interleaved:
         return _interleaved(spec, p)
     cores = min(p.axes.lines, len(spec.vector_cores))
@@ -206,6 +253,17 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
     lines = tuple(len(share(p.axes.lines, cores, core)) for core in range(cores))
     step = room // dtype.nbytes(2 * whole_blocks(p.width // 2, dtype))
     return Plan(block_dim=cores, lines_of_core=lines, line_step=min(step, lines[0]))
+
+
+def _coupled(spec: DeviceSpec, p: Problem) -> CoupledPlan:
+    """The tiling of RotaryMul is closed. Assumed: an even share of the lines for each AI core, in
+    tasks that the buffers hold, and whose lines are no more than a repeat count says."""
+    core, lines = spec.cores[spec.vector_kinds[0]], p.axes.lines
+    vectors_bytes = p.x.element.nbytes(COUPLED_BUFFERS * p.width)
+    # The one line that all turn by has a buffer apart.
+    most = core.usable_bytes("ub") // vectors_bytes - int(p.axes.is_single)
+    step = min(most, MAX_REPEATS, ceil_div(lines, core.count))
+    return CoupledPlan(block_dim=min(core.count, ceil_div(lines, step)), line_step=step)
 
 
 def _interleaved(spec: DeviceSpec, p: Problem) -> InterleavedPlan:

@@ -25,13 +25,14 @@ from npusim.kernel.rows import whole_blocks
 from npusim.kernel.sequences import BY_SCALAR, count_on
 from npusim.kernel.steps import Integers
 from npusim.ops._rotary import exchange, negate_left
-from npusim.ops.npu_rotary_mul.check import InterleavedPlan, Plan, Problem
+from npusim.ops.npu_rotary_mul.check import CoupledPlan, InterleavedPlan, Plan, Problem
+from npusim.ops.npu_rotary_mul.coupled import CoupledHalves
 
 PLACE, MINUS_ONE = "place", "minus_one"
 """Registers."""
 
 
-def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
+def build(spec: DeviceSpec, p: Problem, plan: Plan | CoupledPlan) -> tuple[Block, ...]:
     """Runs of lines for each core; those with as many share their program."""
     core = VectorCore("npu_rotary_mul", spec)
     x, cos, sin = (
@@ -41,7 +42,11 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
     views = x, replace(x, name="output"), cos, sin
     if isinstance(plan, InterleavedPlan):
         return _build_interleaved(core, p, plan, views)
-    return _build_halves(core, p, plan, views)
+    if isinstance(plan, CoupledPlan):
+        found = [*pieces(p.axes.lines, plan.line_step)]
+        tasks = np.array([(task % plan.block_dim, *each) for task, each in enumerate(found)]).T
+        return _build_halves(CoupledHalves(core, p, plan), p, tasks, views)
+    return _build_halves(Halves(core, p, plan), p, _pieces(plan), views)
 
 
 def _pieces(plan: Plan) -> Integers:
@@ -59,11 +64,14 @@ def _pieces(plan: Plan) -> Integers:
 
 
 def _build_halves(
-    core: VectorCore, p: Problem, plan: Plan, views: tuple[GmView, ...]
+    halves: Halves | CoupledHalves, p: Problem, found: Integers, views: tuple[GmView, ...]
 ) -> tuple[Block, ...]:
-    """Each group goes piece after piece of lines: they come, and then head after head turns."""
-    halves, axes = Halves(core, p, plan), p.axes
-    cores, first, count = _pieces(plan)
+    """Each group goes piece after piece of lines: they come, and then head after head turns.
+
+    *found* has the core, the first line and the lines of each piece.
+    """
+    axes = p.axes
+    cores, first, count = found
     group, piece = (part.ravel() for part in np.mgrid[: axes.groups, : cores.size])
     line = 0 * group if axes.is_single else group * axes.lines + first[piece]
     rows = 1 if axes.is_single else count[piece]
@@ -86,7 +94,7 @@ def _build_halves(
         for view in views[:2]
     ]
     head = Step(halves.head, tuple(heads), cores[piece[each]], turn[each])
-    return core.launch(take, head, drop)
+    return halves.core.launch(take, head, drop)
 
 
 class Halves:

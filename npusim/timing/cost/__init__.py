@@ -12,11 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from math import ceil
 from typing import Any
 
+from npusim.data.integers import ceil_div
 from npusim.devices.schema import Core, DeviceSpec, VectorClassName
 from npusim.isa import (
     MICRO_OPS,
+    PROPOSAL_ELEMENTS,
+    PROPOSALS_AT_ONCE,
+    SORTED_AT_ONCE,
     Axpy,
     Barrier,
     Binary,
@@ -45,8 +50,12 @@ from npusim.isa import (
     MicroOp,
     Mmad,
     MrgSort,
+    MrgSort4,
     MulAddDst,
+    ProposalConcat,
+    ProposalExtract,
     Reduce,
+    RpSort16,
     ScalarAlu,
     ScalarLoad,
     ScalarLoadGlobal,
@@ -141,6 +150,24 @@ def _merge(op: MrgSort, spec: DeviceSpec, _: Core) -> Cost:
     return vector(taken, spec, spec.vector.classes["merge"], reduces=True)
 
 
+def _proposals(name: VectorClassName, at_once: int) -> CostOf:
+    """As class *name*, of which a repeat has *at_once* proposals; the banks are left alone.
+
+    What arch 2002 needs for proposals is not public: the pace of sorts and merges is taken to be
+    that of arch 2201 for pairs, two a cycle (assumed).
+    """
+
+    def cost_of(
+        op: ProposalConcat | ProposalExtract | RpSort16 | MrgSort4, spec: DeviceSpec, _: Core
+    ) -> Cost:
+        kind = spec.vector.classes[name]
+        count = max(op.src.count, op.dst.count) // PROPOSAL_ELEMENTS
+        body = ceil(ceil_div(count, at_once) * kind.cycles_per_repeat_32bit)
+        return Cost(body, kind.head_cycles, kind.tail_cycles)
+
+    return cost_of
+
+
 def _load_global(op: ScalarLoadGlobal, spec: DeviceSpec, _: Core) -> Cost:
     scalar = spec.scalar
     return Cost(scalar.load_cycles if op.is_cached else scalar.global_load_cycles)
@@ -198,6 +225,10 @@ COST: Table[CostOf] = Table(
         Sort32: _vector("sort", reduces=True),
         MrgSort: _merge,
         GatherMask: _vector("gather_mask", reduces=True),
+        ProposalConcat: _proposals("gather_mask", PROPOSALS_AT_ONCE),
+        ProposalExtract: _proposals("gather_mask", PROPOSALS_AT_ONCE),
+        RpSort16: _proposals("sort", SORTED_AT_ONCE),
+        MrgSort4: _proposals("merge", SORTED_AT_ONCE),
         ScalarLoad: _constant(lambda spec: spec.scalar.load_cycles),
         ScalarLoadGlobal: _load_global,
         ScalarStore: _constant(lambda spec: spec.scalar.store_cycles),

@@ -5,11 +5,23 @@ from __future__ import annotations
 import numpy as np
 
 from npusim.data.dtypes import Array, DType
-from npusim.isa import SORTED_AT_ONCE, GatherMask, MrgSort, Sort32
+from npusim.isa import (
+    PROPOSAL_ELEMENTS,
+    PROPOSALS_AT_ONCE,
+    SCORE,
+    SORTED_AT_ONCE,
+    GatherMask,
+    MrgSort,
+    MrgSort4,
+    ProposalConcat,
+    ProposalExtract,
+    RpSort16,
+    Sort32,
+)
 from npusim.values.buffers import OutOfBufferError
 from npusim.values.semantics.state import State
 
-__all__ = ["gather_mask", "merge", "sort"]
+__all__ = ["concat", "extract", "gather_mask", "merge", "merge_proposals", "sort", "sort_proposals"]
 
 ABOVE_ALL = np.int64(2**31)
 """The rank of NaN: above that of infinity."""
@@ -65,3 +77,38 @@ def _list_of(op: MrgSort, src: Array, start: str | int, count: int, state: State
 
 def gather_mask(op: GatherMask, state: State) -> None:
     state.write(op.dst, state.read(op.src)[..., op.places == "odd" :: 2])
+
+
+# ---- proposals ----
+
+
+def concat(op: ProposalConcat, state: State) -> None:
+    proposals = state.read(op.dst).copy()
+    proposals[..., op.place :: PROPOSAL_ELEMENTS] = state.read(op.src)
+    state.write(op.dst, proposals)
+
+
+def extract(op: ProposalExtract, state: State) -> None:
+    state.write(op.dst, state.read(op.src)[..., op.place :: PROPOSAL_ELEMENTS])
+
+
+def sort_proposals(op: RpSort16, state: State) -> None:
+    shape = (*state.lead, -1, PROPOSALS_AT_ONCE, PROPOSAL_ELEMENTS)
+    proposals = state.read(op.src).reshape(shape)
+    order = np.argsort(-_ranks(proposals[..., SCORE]), axis=-1, kind="stable")
+    _write_in_order(op, proposals, order, state)
+
+
+def merge_proposals(op: MrgSort4, state: State) -> None:
+    shape = (*state.lead, -1, sum(op.counts), PROPOSAL_ELEMENTS)
+    proposals = state.read(op.src).reshape(shape)
+    keys = np.split(_ranks(proposals[..., SCORE]), np.cumsum(op.counts[:-1]), axis=-1)
+    # What stands behind a smaller one of its list comes right after it, as in `merge`.
+    ranks = [np.minimum.accumulate(each, axis=-1) for each in keys]
+    order = np.argsort(-np.concatenate(ranks, axis=-1), axis=-1, kind="stable")
+    _write_in_order(op, proposals, order, state)
+
+
+def _write_in_order(op: RpSort16 | MrgSort4, proposals: Array, order: Array, state: State) -> None:
+    found = np.take_along_axis(proposals, order[..., None], axis=-2)
+    state.write(op.dst, found.reshape(*state.lead, op.dst.count))

@@ -324,7 +324,8 @@ def _multiply_add(dst: Local, a: Array, b: Array, state: State) -> None:
     """`dst = a x b + dst`, the product rounded to the type of *dst* first."""
     before = state.read(dst)
     if dst.dtype is FLOAT32:
-        state.write(dst, a * b + before)
+        # Of float16 the product is exact.
+        state.write(dst, np.multiply(a, b, dtype=np.float32) + before)
         return
     product = cast(a.astype(np.float32) * b.astype(np.float32), dst.dtype, "rint", state.overflow)
     total = product.astype(np.float32) + before.astype(np.float32)
@@ -418,6 +419,7 @@ def gather(op: Gather, state: State) -> None:
 
 
 def transpose(op: Transpose, state: State) -> None:
-    matrices = state.read(op.src).reshape(*state.lead, -1, SQUARE_ROWS, SQUARE_ROWS)
+    columns = BLOCK_BYTES * 8 // op.src.dtype.bits
+    matrices = state.read(op.src).reshape(*state.lead, -1, SQUARE_ROWS, columns)
     turned = matrices.swapaxes(-1, -2).reshape(*state.lead, op.dst.count)
     state.write(op.dst, turned)

@@ -5,12 +5,17 @@
     p          = e / sum(e), e = exp(x - max(x))
     y          = the k largest elements of p, of equal ones the first
     expert_idx = where they are in the row; the number of columns where the row is finished
-    row_idx    = j * rows + row for choice j
+    row_idx    = j * rows + row for choice j; on Atlas inference row * k + j
 
 float16 is calculated in float16, bfloat16 and float32 in float32, each step rounded by itself. y of
 bfloat16 is rounded to nearest, halves away from zero. Sums go a repeat of 256 bytes at a time,
 neighbours onto neighbours, and these sums one after the other. NaN counts as larger than all, see
 :mod:`npusim.isa.sorting`.
+
+On Atlas inference float16 is calculated in float32: e times 1 / sum(e), rounded to float16, by
+which rows are sorted. The sum adds columns 64 apart, one after the other, and then neighbours. Its
+kernel does not read finished, and every AI core does all rows, so that vllm-ascend passes 1024 at a
+time; the module `coupled` has its sources.
 
 Sources: ops-transformer@c29bc10 moe/moe_gating_top_k_softmax, op_kernel and op_host; asc-devkit,
 TopK.md, of rows that are finished. Assumed: the order of the sum, which is that of ReduceSum; that
@@ -20,90 +25,34 @@ memory and multiplied in, and which barriers stand between.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import prod
-
 import numpy as np
 
-from npusim.data.dtypes import FLOAT16, FLOAT32, INT32, UINT8, Array, DType
+from npusim.data.dtypes import FLOAT16, FLOAT32, INT32, UINT8, Array
 from npusim.data.integers import ceil_div
-from npusim.data.tensor import TensorSpec
 from npusim.devices.schema import DeviceSpec
-from npusim.isa import ScalarLoadGlobal
+from npusim.isa import FLOATS_PER_REPEAT, ScalarLoadGlobal
 from npusim.kernel import Block, GmView, Step, VectorCore, bindings
 from npusim.kernel.sequences import count_up
 from npusim.kernel.steps import tiles
 from npusim.ops import _vocabulary as ops
-from npusim.ops._gates import FLOATS, NOTHING, Plan, Scores, descending, row_sums
+from npusim.ops._gates import NOTHING, Plan, Scores, descending, row_sums
 from npusim.ops._sorting import Sorter, padded
-from npusim.ops._vocabulary import A2_A3, Operands, Row, present
-
-MOST_CHOSEN = 1024
-"""moe_gating_top_k_softmax, op_host."""
-MOST_EXPERTS = 4096
-"""What the unified buffer holds of a row that is loaded whole; longer ones are not simulated."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Problem(ops.Problem):
-    """A checked call: of each row of x `(rows, experts)` the *k* best."""
-
-    element: DType
-    rows: int
-    experts: int
-    k: int
-    has_finished: bool
-
-
-SUPPORT = (
-    Row(
-        on=A2_A3,
-        x=Operands(FLOATS, ranks=(2, 3), shape="*rows experts"),
-        finished=Operands((UINT8,), shape="*rows"),
-    ),
-)
-
-
-def check(contract: ops.Contract) -> Problem:
-    """Hold a call against what ties its arguments together; raises OpError."""
-    scores = contract.operand("x")
-    *leading, experts = scores.shape
-    contract.require(
-        1 <= experts <= MOST_EXPERTS,
-        f"x must have 1 to {MOST_EXPERTS} columns, not {experts}; longer rows are not simulated: "
-        f"split them",
-    )
-    done = contract.optional("finished")
-    best, most = contract.integer("k"), min(experts, MOST_CHOSEN)
-    contract.require(
-        1 <= best <= most, f"k must be from 1 to {most}, not {best}; choose fewer of the experts"
-    )
-    shape = (*leading, best)
-    return Problem(
-        inputs=present(scores, done),
-        outputs={
-            "output": TensorSpec(shape, scores.spec.dtype),
-            "expert_idx": TensorSpec(shape, "int32"),
-            "row_idx": TensorSpec(shape, "int32"),
-        },
-        element=scores.element,
-        rows=prod(leading),
-        experts=experts,
-        k=best,
-        has_finished=done is not None,
-    )
-
+from npusim.ops.npu_moe_gating_top_k_softmax import coupled
+from npusim.ops.npu_moe_gating_top_k_softmax.check import SUPPORT, CoupledPlan, Problem, check
+from npusim.ops.npu_moe_gating_top_k_softmax.check import coupled as coupled_plan
 
 # ---- tiling ----
 
 
-def tile(spec: DeviceSpec, p: Problem) -> Plan:
+def tile(spec: DeviceSpec, p: Problem) -> Plan | CoupledPlan:
     """Rows evenly over the vector cores.
 
     The vendor has templates for few columns, for rows that fit and for longer ones
     (ops-transformer@c29bc10 moe/moe_gating_top_k_softmax); all rows do here as those that fit,
     which is assumed.
     """
+    if spec.series in ops.ATLAS_INFERENCE:
+        return coupled_plan(spec, p)
     rows = ceil_div(p.rows, len(spec.vector_cores))
     return Plan(block_dim=ceil_div(p.rows, rows), rows_per_core=rows)
 
@@ -114,8 +63,10 @@ DONE, GOES_ON = "done", "goes_on"
 """Registers."""
 
 
-def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
+def build(spec: DeviceSpec, p: Problem, plan: Plan | CoupledPlan) -> tuple[Block, ...]:
     """A run of rows for each core, which counts them to say where the rows of experts are to be."""
+    if isinstance(plan, CoupledPlan):
+        return coupled.build(spec, p, plan)
     core = VectorCore("gating_top_k_softmax", spec)
     gate = GatingSoftmax(core, p)
     views = [
@@ -206,6 +157,8 @@ class GatingSoftmax:
 def oracle(given: ops.Given) -> tuple[Array, Array, Array]:
     """Weights, experts and the places of the rows that go to them, each `(..., k)`."""
     x, finished, k = given.x, given.finished, given.k
+    if given.spec is not None and given.spec.series in ops.ATLAS_INFERENCE:
+        return _coupled(given)
     shape = (*x.shape[:-1], k)
     wide = x.reshape(-1, x.shape[-1])
     if x.dtype != np.float16:
@@ -223,6 +176,33 @@ def oracle(given: ops.Given) -> tuple[Array, Array, Array]:
     results = (_half_away(weights, x), experts.astype(np.int32), places.astype(np.int32))
     weights, experts, places = (each.reshape(shape) for each in results)
     return weights, experts, places
+
+
+def _coupled(given: ops.Given) -> tuple[Array, Array, Array]:
+    """The same as Atlas inference finds them, in float32 up to the weights."""
+    x, k = given.x, given.k
+    wide = x.reshape(-1, x.shape[-1]).astype(np.float32)
+    with np.errstate(all="ignore"):
+        apart = wide - np.max(wide, axis=-1, keepdims=True)
+        exponential = np.exp(apart.astype(np.float64)).astype(np.float32)
+        inverse = np.float32(1) / _lane_sums(exponential)
+        scores = given.rounded(exponential * inverse[:, None], x.dtype)
+    experts = descending(scores.astype(np.float32))[:, :k]
+    weights = np.take_along_axis(scores, experts, axis=-1)
+    places = np.arange(len(wide) * k, dtype=np.int32)
+    shape = (*x.shape[:-1], k)
+    return weights.reshape(shape), experts.astype(np.int32).reshape(shape), places.reshape(shape)
+
+
+def _lane_sums(x: Array) -> Array:
+    """Columns 64 apart one after the other, and then neighbours onto neighbours."""
+    total = np.zeros((len(x), FLOATS_PER_REPEAT), np.float32)
+    for start in range(0, x.shape[1], FLOATS_PER_REPEAT):
+        part = x[:, start : start + FLOATS_PER_REPEAT]
+        total[:, : part.shape[1]] += part
+    while total.shape[1] > 1:
+        total = total[:, 0::2] + total[:, 1::2]
+    return np.asarray(total[:, 0])
 
 
 def _softmax(x: Array) -> Array:
@@ -258,7 +238,6 @@ OPERATOR = ops.Operator(
     kernel_type="MoeGatingTopKSoftmax",
     document=__doc__,
     support=SUPPORT,
-    unsimulated=ops.ATLAS_INFERENCE,
     contract=check,
     tile=tile,
     build=build,
