@@ -17,7 +17,7 @@ import numpy as np
 
 from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT8, INT32, UINT8
 from npusim.data.errors import Code
-from npusim.data.tensor import Operand, TensorSpec
+from npusim.data.tensor import Operand, Tensor, TensorSpec
 from npusim.ops import _protocol
 from npusim.ops._attention.call import Call
 from npusim.ops._attention.problem import Attention, Choice
@@ -131,6 +131,8 @@ def check(contract: Contract) -> Problem:
 def call_of(contract: Contract) -> Call:
     """The tensors of a call, of types that a row of support takes together."""
     given = contract.value("query")
+    if isinstance(given, Tensor):
+        given = given.spec
     contract.require(
         "query_rope" not in contract.arguments
         or not isinstance(given, np.ndarray | TensorSpec)
