@@ -39,10 +39,7 @@ from matplotlib.patches import Patch
 import npusim
 from npusim.devices import DeviceError
 from npusim.reports import style
-from npusim.timing.compiled import is_built
 
-ENGINE = "compiled" if is_built() else "simpy"
-"""Both find the same times; the compiled one is there where npusim found a C compiler."""
 DEVICES = ("Atlas A2", "Atlas A3", "Atlas 300I Pro")
 GIB = 1 << 30
 KNOWN: dict[str, tuple[Kernel, Any]] = {}
@@ -92,7 +89,7 @@ class Step(Layer):
         """Weights of another kind change products alone: what was timed before is known."""
         call = repr((self.device, op, args, options))
         if call not in KNOWN:
-            outputs = super().kernel(work, op, *args, engine=ENGINE, **options)
+            outputs = super().kernel(work, op, *args, **options)
             KNOWN[call] = self.kernels.pop(), outputs
         kernel, outputs = KNOWN[call]
         self.kernels.append(kernel)

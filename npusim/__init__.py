@@ -9,7 +9,7 @@ from npusim.run import run
 
 if TYPE_CHECKING:
     from npusim import devices, ops
-    from npusim.data.errors import Code, DocumentWarning, OpError
+    from npusim.data.errors import Code, DocumentWarning, OpError, SlowEngineWarning
     from npusim.data.tensor import Tensor, TensorSpec
     from npusim.devices.schema import DeviceSpec
     from npusim.kernel.launch import Kernel
@@ -24,6 +24,7 @@ __all__ = [
     "Kernel",
     "OpError",
     "Run",
+    "SlowEngineWarning",
     "Span",
     "Tensor",
     "TensorSpec",
@@ -41,6 +42,7 @@ HOMES = {
     "Kernel": "npusim.kernel.launch",
     "OpError": "npusim.data.errors",
     "Run": "npusim.run.runs",
+    "SlowEngineWarning": "npusim.data.errors",
     "Span": "npusim.trace",
     "Tensor": "npusim.data.tensor",
     "TensorSpec": "npusim.data.tensor",

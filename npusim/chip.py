@@ -22,7 +22,7 @@ from npusim.data.tensor import GlobalTensor
 from npusim.devices.schema import DeviceSpec
 from npusim.kernel.program import Binding, Block, Body, Program
 from npusim.kernel.table import LaunchTable
-from npusim.timing.engines import ENGINES, Engine, engine_named, simulate
+from npusim.timing.engines import ENGINES, Engine, EngineChoice, engine_named, simulate
 from npusim.timing.equivalence import equivalent_cores
 from npusim.timing.memory import L2, L2_STATES, L2State, at_launch
 from npusim.timing.pipes import Code, Decoder
@@ -35,6 +35,7 @@ __all__ = [
     "Binding",
     "Block",
     "Engine",
+    "EngineChoice",
     "L2State",
     "Model",
     "Progress",
@@ -125,13 +126,13 @@ def time(
     *,
     l2: L2State = "cold",
     every_core: bool = False,
-    engine: Engine | None = None,
+    engine: EngineChoice = "auto",
     progress: Progress | None = None,
 ) -> Trace:
     """Time every block, all starting at cycle 0; *every_core* on times each on its own.
 
-    *engine* is one of :data:`ENGINES`; unless given, what the environment variable NPUSIM_ENGINE
-    says. *progress* hears now and then which share of the micro-ops has started.
+    *engine* is one of :data:`ENGINES`. *progress* hears now and then which share of the micro-ops
+    has started.
     """
     check_inside(blocks, tensors)
     alone = tuple((block,) for block in blocks)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from engine_times import needs_compiled
 
 import npusim
 from npusim import run
@@ -50,10 +51,52 @@ def test_help_loads_the_words_alone() -> None:
     modules = loaded(COMMAND.format(words=["--help"]))
     beyond = {name for name in ours(modules) if not name.startswith("npusim.cli.commands")}
     assert beyond == {
-        *("npusim", "npusim.cli", "npusim.data", "npusim.data.files", "npusim.data.text"),
-        "npusim.run",
+        *("npusim", "npusim.cli", "npusim.data", "npusim.data.files", "npusim.data.garbage"),
+        *("npusim.data.text", "npusim.run"),
     }
     assert not modules & HEAVY
+
+
+RUN = [
+    *("run", "npu_dynamic_quant", "-d", "A2", "-i", "x=randn:8x64:float16"),
+]
+ON_REQUEST = {
+    *("matplotlib", "rich", "simpy"),
+    *(
+        "npusim.cli.folder",
+        "npusim.cli.screen",
+        "npusim.exports",
+        "npusim.run.advice",
+        "npusim.run.disk_cache",
+    ),
+    *("npusim.run.page", "npusim.timing.simpy_engine", "npusim.trace.record"),
+}
+
+
+@needs_compiled
+def test_a_run_as_json_loads_what_it_uses() -> None:
+    modules = loaded(COMMAND.format(words=[*RUN, "--engine", "compiled", "--json"]))
+    assert "npusim.run.call" in modules
+    assert not modules & ON_REQUEST
+
+
+def test_simpy_is_loaded_where_its_engine_runs() -> None:
+    assert "simpy" in loaded(COMMAND.format(words=[*RUN, "--engine", "simpy", "--json"]))
+
+
+def test_a_name_of_a_chip_is_found_in_no_file_but_its_own() -> None:
+    code = """
+import sys
+seen = []
+sys.addaudithook(lambda event, args: event == "open" and seen.append(str(args[0])))
+import npusim
+assert npusim.devices.load("Atlas A2").name == "ascend910b2"
+files = sorted(name.rpartition("/")[2] for name in seen if name.endswith(".toml"))
+assert files == ["ascend910b1.toml", "ascend910b2.toml"], files
+sources = [name for name in seen if name.endswith(".py")]
+assert not sources or sys.dont_write_bytecode, sources
+"""
+    assert loaded(code)
 
 
 def test_the_list_of_operators_plays_none() -> None:

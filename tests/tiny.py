@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from engine_times import assert_equal_traces
+
 from npusim import chip, devices
-from npusim.chip import Binding, Block, L2State
+from npusim.chip import Binding, Block, Engine, L2State
 from npusim.data.tensor import GlobalTensor
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import MicroOp
 from npusim.kernel.builder import Builder
 from npusim.kernel.program import Program
+from npusim.timing.compiled import is_built
 from npusim.trace import ORDERING, Trace
 
 UB_BYTES = 16 * 1024
@@ -139,7 +142,10 @@ def play(
     bindings: tuple[dict[str, Binding], ...] = (),
     kind: str | None = None,
 ) -> Trace:
-    """Time one program a core; each name of global memory is a tensor of its own, of *sizes*."""
+    """Time one program a core; each name of global memory is a tensor of its own, of *sizes*.
+
+    Both engines must find these times, so that what is computed by hand holds for either.
+    """
     sizes = {"x": 8192, "y": 8192} if sizes is None else sizes
     same = {name: Binding(name) for name in sizes}
     blocks = tuple(
@@ -152,7 +158,14 @@ def play(
         for core, program in enumerate(programs)
     )
     tensors = [GlobalTensor(name, size) for name, size in sizes.items()]
-    return chip.time(blocks, tensors, spec, l2=l2, every_core=every_core)
+    engines: tuple[Engine, ...] = ("simpy", "compiled") if is_built() else ("simpy",)
+    trace, *others = (
+        chip.time(blocks, tensors, spec, l2=l2, every_core=every_core, engine=engine)
+        for engine in engines
+    )
+    for other in others:
+        assert_equal_traces(trace, other)
+    return trace
 
 
 def log(trace: Trace, core: int = 0) -> list[tuple[str, int, int, int]]:

@@ -144,12 +144,13 @@ def known() -> dict[Kind, tuple[Known, ...]]:
     """The measured kernels of each kind, by their ids."""
     text = (files(__package__) / SIMULATED).read_text(encoding="utf-8")
     found: dict[Kind, list[Known]] = {}
-    for line in csv.DictReader(text.splitlines()):
-        if line["op"]:
-            kind = Kind(line["op"], line["series"], line["types"], line["layout"])
-            sizes = tuple(map(int, line["sizes"].split("x")))
-            times = (float(line[name]) for name in ("measured_us", "simulated_us", "error"))
-            found.setdefault(kind, []).append(Known(line["id"], sizes, *times))
+    _, *lines = csv.reader(text.splitlines())  # in half the time of rows as dicts
+    for name, simulated_us, measured_us, error, op, series, types, layout, sizes in lines:
+        if op:
+            own = found.setdefault(Kind(op, series, types, layout), [])
+            extents = tuple(map(int, sizes.split("x")))
+            times = float(measured_us), float(simulated_us), float(error)
+            own.append(Known(name, extents, *times))
     return {kind: tuple(sorted(own, key=lambda one: one.id)) for kind, own in found.items()}
 
 

@@ -29,6 +29,7 @@ from npusim.cli.commands.run import run_operator
 from npusim.cli.commands.sweep import sweep_operator
 from npusim.cli.commands.validate import validate
 from npusim.data.files import interruptible, reason
+from npusim.data.garbage import collected_seldom
 from npusim.data.text import printable
 
 __all__ = ["app", "main"]
@@ -101,11 +102,14 @@ def _drop_answer() -> None:
 
 @contextmanager
 def _printed_warnings() -> Iterator[None]:
-    """Warnings about documents are lines like others, each once; the rest is Python's."""
-    from npusim.data.errors import DocumentWarning  # loads numpy, as each command does
+    """Warnings of npusim's own are lines like others, each once; the rest is Python's."""
+    # Loads numpy, as each command does.
+    from npusim.data.errors import DocumentWarning, SlowEngineWarning
 
+    own = DocumentWarning, SlowEngineWarning
     with warnings.catch_warnings():
-        warnings.simplefilter("default", DocumentWarning)
+        for each in own:
+            warnings.simplefilter("default", each)
         usual = warnings.showwarning
 
         def show(
@@ -116,7 +120,7 @@ def _printed_warnings() -> Iterator[None]:
             file: TextIO | None = None,
             line: str | None = None,
         ) -> None:
-            if issubclass(category, DocumentWarning):
+            if issubclass(category, own):
                 _say(f"warning: {message}")
             else:
                 usual(message, category, filename, lineno, file, line)
@@ -134,7 +138,15 @@ def _show_version(asked: bool) -> None:
     if asked:
         from importlib.metadata import version
 
-        typer.echo(f"npusim {version('npusim')}")
+        from npusim.timing.engines import EngineError, engine_named
+
+        try:
+            with _printed_warnings():
+                engine = engine_named()
+        except EngineError as error:
+            _say(str(error))
+            raise typer.Exit(1) from None
+        typer.echo(f"npusim {version('npusim')}, times by engine {engine}")
         raise typer.Exit
 
 
@@ -150,7 +162,12 @@ app = typer.Typer(
 def _options(
     _version: Annotated[
         bool,
-        typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version."),
+        typer.Option(
+            "--version",
+            callback=_show_version,
+            is_eager=True,
+            help="Print the version and the engine.",
+        ),
     ] = False,
 ) -> None:
     """Huawei Ascend AI cores: which bits come out, how long it takes, and why."""
@@ -170,5 +187,5 @@ app.add_typer(devices_app, name="devices")
 
 def main() -> None:
     """Run the command line of this process."""
-    with interruptible(), completion.whole_words():
+    with interruptible(), collected_seldom(), completion.whole_words():
         app(prog_name="npusim")

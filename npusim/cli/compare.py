@@ -16,9 +16,9 @@ from rich.text import Text
 
 from npusim.cli.call import UsageError
 from npusim.cli.models import are_models, compare_models
-from npusim.cli.screen import json_text, show, table
+from npusim.cli.screen import show, table
 from npusim.data.dtypes import Array
-from npusim.data.json import Json
+from npusim.data.json import Json, json_text
 from npusim.data.tensor import Tensor
 from npusim.explain.comparison import Comparison, Mismatch, compare
 from npusim.run.inputs import parse

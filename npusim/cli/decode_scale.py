@@ -11,8 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from npusim.cli.call import UsageError
-from npusim.cli.screen import json_text, show
+from npusim.cli.screen import show
 from npusim.data.errors import shown
+from npusim.data.json import json_text
 from npusim.explain.scales import Encoded, Word, decode, encode
 
 __all__ = ["decode_scale"]

@@ -11,7 +11,8 @@ from rich.text import Text
 from npusim import devices
 from npusim.cli.call import chip
 from npusim.cli.quantities import bytes_named, hz_named, quantity
-from npusim.cli.screen import json_text, show, table
+from npusim.cli.screen import show, table
+from npusim.data.json import json_text
 from npusim.devices.schema import DeviceSpec
 from npusim.reports.style import rate_named
 

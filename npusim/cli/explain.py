@@ -13,7 +13,8 @@ from rich.text import Text
 from npusim import ops
 from npusim.cli.call import UsageError, arguments, chip, parameters
 from npusim.cli.operators import attribute_table, described
-from npusim.cli.screen import json_text, show, table
+from npusim.cli.screen import show, table
+from npusim.data.json import json_text
 from npusim.data.tensor import TensorSpec
 from npusim.explain.operator import Explanation, explain, formula
 

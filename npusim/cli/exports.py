@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
-from npusim.chip import Progress
 from npusim.cli.call import UsageError
-from npusim.exports import Format, Level, Scale, export
-from npusim.run.result import Result
+
+if TYPE_CHECKING:
+    from npusim.chip import Progress
+    from npusim.exports import Format, Level, Scale
+    from npusim.run.result import Result
 
 __all__ = ["Writer", "formats"]
 
@@ -18,8 +20,8 @@ def formats(
     words: str | None, scale: Scale, level: Level | None, has_folder: bool, is_timed: bool
 ) -> list[Format]:
     """The formats that *words* name, each once; raises UsageError for what makes no sense."""
-    known: tuple[Format, ...] = get_args(Format)
     asked = [] if words is None else [word.strip() for word in words.split(",")]
+    known = _known() if asked else ()
     unknown = [word for word in asked if word not in known]
     if unknown:
         raise UsageError(
@@ -41,6 +43,12 @@ def formats(
     return [each for each in known if each in asked]
 
 
+def _known() -> tuple[Format, ...]:
+    from npusim.exports import Format  # loads what writes them, which few runs need
+
+    return get_args(Format)
+
+
 @dataclass(slots=True)
 class Writer:
     """Writes what was asked for of a run."""
@@ -59,6 +67,8 @@ class Writer:
         """Write into *folder*; returns the names of what is new there."""
         if not self.chosen:
             return []
+        from npusim.exports import export
+
         exported = export(
             *(self.run, folder, self.chosen),
             scale=self.scale,

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict
 
-from npusim.cli.screen import json_text
-from npusim.data.json import Json
+from npusim.data.json import Json, json_text
 from npusim.data.layout import Placement, Spot
 
 __all__ = ["FORMATS", "described", "facts"]

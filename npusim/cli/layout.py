@@ -15,10 +15,11 @@ from npusim import devices
 from npusim.cli.call import UsageError
 from npusim.cli.commands.formats import MapFormat
 from npusim.cli.grids import FORMATS, described, facts
-from npusim.cli.screen import json_text, show
+from npusim.cli.screen import show
 from npusim.data.dtypes import dtype_named
 from npusim.data.errors import shown
 from npusim.data.files import check_place, write
+from npusim.data.json import json_text
 from npusim.data.layout import Placement, Spot
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import BLOCK_BYTES

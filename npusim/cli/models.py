@@ -12,8 +12,9 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from npusim.cli.call import UsageError
-from npusim.cli.screen import json_text, show, table
+from npusim.cli.screen import show, table
 from npusim.data.files import check_place, write
+from npusim.data.json import json_text
 from npusim.reports import model
 from npusim.trace.model import MODEL, ModelRun, read
 

@@ -9,8 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from npusim import ops
-from npusim.cli.screen import json_text, show, table
-from npusim.data.json import Json
+from npusim.cli.screen import show, table
+from npusim.data.json import Json, json_text
 from npusim.ops import NO_DEFAULT, in_words
 
 __all__ = ["attribute_table", "described", "list_operators"]

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Event, Thread
 from time import monotonic
+from typing import TYPE_CHECKING
 
 import typer
-from rich.console import Console
-from rich.progress import Progress, TaskID
 
-from npusim import chip
+if TYPE_CHECKING:
+    from rich.progress import TaskID
+
+    from npusim import chip
 
 __all__ = ["shown"]
 
@@ -24,18 +27,17 @@ LINE_EVERY_S = 10.0
 @contextmanager
 def shown() -> Iterator[chip.Progress]:
     """Give what a run reports its progress to: stages, and the share of each that is done."""
-    console = Console(stderr=True)
-    if console.is_terminal:
-        with _bar(console) as report:
-            yield report
-    else:
-        with _lines() as report:
-            yield report
+    with _bar() if sys.stderr.isatty() else _lines() as report:
+        yield report
 
 
 @contextmanager
-def _bar(console: Console) -> Iterator[chip.Progress]:
-    progress = Progress(console=console, transient=True)
+def _bar() -> Iterator[chip.Progress]:
+    # Only a terminal needs what rich loads.
+    from rich.console import Console
+    from rich.progress import Progress
+
+    progress = Progress(console=Console(stderr=True), transient=True)
     begin = monotonic()
     tasks: dict[str, TaskID] = {}
 

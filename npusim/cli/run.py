@@ -4,27 +4,24 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
-from rich.console import RenderableType
 
 import npusim
 from npusim.chip import L2_STATES, L2State, Progress
-from npusim.cli import folder
-from npusim.cli.advice import advice_lines
 from npusim.cli.call import UsageError, arguments, attribute, chip
-from npusim.cli.critical_path import path_tables
 from npusim.cli.exports import Writer, formats
 from npusim.cli.progress import shown
-from npusim.cli.screen import json_text, show
-from npusim.cli.summary import summary
-from npusim.cli.trials import trial_table
 from npusim.data import folders
-from npusim.exports import Level, Scale
+from npusim.data.json import json_text
 from npusim.run.result import trials_json
 from npusim.run.runs import Run
-from npusim.trace.summary import WORDS
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from npusim.exports import Level, Scale
 
 __all__ = ["l2_state", "run_operator"]
 
@@ -73,6 +70,11 @@ class _More:
         return found
 
     def shown(self) -> list[RenderableType]:
+        # Who asks for JSON does without what draws tables.
+        from npusim.cli.advice import advice_lines
+        from npusim.cli.critical_path import path_tables
+        from npusim.cli.trials import trial_table
+
         parts: list[RenderableType] = []
         if self._asked["prove"] and self._run.trials:
             parts.append(trial_table(self._run))
@@ -81,6 +83,17 @@ class _More:
         if self._asked["advice"]:
             parts.append(advice_lines(self._advice))
         return parts
+
+
+def _say_what_lacks(exports: Writer) -> None:
+    """Say on stderr what is not in the files that were written."""
+    if exports.is_joined:
+        from npusim.trace.summary import WORDS
+
+        typer.echo(f"npusim: exported timelines are {WORDS}; --level full writes all", err=True)
+    if exports.left_out:
+        lost = ", ".join(exports.left_out)
+        typer.echo(f"npusim: left out of visualize_data.bin, as too large: {lost}", err=True)
 
 
 def run_operator(
@@ -109,6 +122,8 @@ def run_operator(
     spec = chip(device, settings, "run")
     chosen = formats(export, trace_time, level, output is not None, timing)
     if output is not None:
+        from npusim.cli import folder  # loads what writes and reads folders
+
         folders.check(output, force, folder.RUN)
     with shown() as progress:
         run = npusim.run(
@@ -126,14 +141,13 @@ def run_operator(
         if output is not None:
             written = folder.write(run, output, typed, exports.write, force=force)
         more = _More(run, asked, progress)
-    if exports.is_joined:
-        typer.echo(f"npusim: exported timelines are {WORDS}; --level full writes all", err=True)
-    if exports.left_out:
-        lost = ", ".join(exports.left_out)
-        typer.echo(f"npusim: left out of visualize_data.bin, as too large: {lost}", err=True)
+    _say_what_lacks(exports)
     if as_json:
         typer.echo(json_text(run.to_json() | more.to_json()))
         return
+    from npusim.cli.screen import show
+    from npusim.cli.summary import summary
+
     show(summary(run, settings), *more.shown())
     if output is not None:
         show(f"\nwrote {', '.join(written)} to {output}")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import typer
 from rich import box
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -12,7 +10,7 @@ from rich.table import Table
 
 from npusim.data.text import printable
 
-__all__ = ["json_text", "show", "table"]
+__all__ = ["show", "table"]
 
 UNFOLDED_COLUMNS = 1000
 """Width where nobody looks at a screen: every row stays on its line, for grep and friends."""
@@ -46,9 +44,3 @@ def table(*headings: str) -> Table:
     for heading in headings:
         empty.add_column(heading, overflow="fold")
     return empty
-
-
-def json_text(value: object) -> str:
-    """*value* as JSON text, the same bytes for the same value."""
-    # The one control character that json leaves as it is.
-    return json.dumps(value, indent=2, allow_nan=False).replace("\x7f", "\\u007f")

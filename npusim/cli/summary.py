@@ -43,6 +43,8 @@ def summary(run: Result, settings: Sequence[str] = ()) -> Group:
     lines.add_row("time", _time(run))
     if run.trace is not None and len(run.launches) > 1:
         lines.add_row("", f"{run.launches[-1].time_us:.2f} us {run.op} = {_parts(run)}")
+    if run.engine is not None:
+        lines.add_row("engine", run.engine)
     if run.accuracy is not None:
         lines.add_row("accuracy", str(run.accuracy))
         if run.accuracy.nearest is not None:

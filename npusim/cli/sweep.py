@@ -21,10 +21,11 @@ from npusim.cli.call import UsageError, arguments, options_of, parameters, setti
 from npusim.cli.commands.formats import RowFormat
 from npusim.cli.progress import shown as shown_progress
 from npusim.cli.run import l2_state
-from npusim.cli.screen import json_text, show, table
+from npusim.cli.screen import show, table
 from npusim.data import folders
 from npusim.data.errors import shown
 from npusim.data.files import content
+from npusim.data.json import json_text
 from npusim.sweeps import Sweep
 from npusim.sweeps.journal import remove
 from npusim.sweeps.picture import PICTURE

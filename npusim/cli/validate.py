@@ -16,9 +16,10 @@ from rich.text import Text
 from npusim import validation
 from npusim.cli.call import UsageError
 from npusim.cli.progress import shown
-from npusim.cli.screen import json_text, show, table
+from npusim.cli.screen import show, table
 from npusim.data import folders
 from npusim.data.files import content
+from npusim.data.json import json_text
 from npusim.validation import Family, Result, Row
 from npusim.validation.errors import SHORT_US
 from npusim.validation.pictures import PICTURES

@@ -7,7 +7,15 @@ from enum import IntEnum
 
 import numpy as np
 
-__all__ = ["Code", "DocumentWarning", "OpError", "TrapError", "callers_level", "shown"]
+__all__ = [
+    "Code",
+    "DocumentWarning",
+    "OpError",
+    "SlowEngineWarning",
+    "TrapError",
+    "callers_level",
+    "shown",
+]
 
 MOST_SHOWN = 80
 """Characters of a value that an error repeats: more would hide what the error says."""
@@ -52,6 +60,10 @@ class OpError(RuntimeError):
 
 class DocumentWarning(UserWarning):
     """A call that the vendor's document excludes, and that is taken all the same."""
+
+
+class SlowEngineWarning(UserWarning):
+    """Times come from the slower of two engines, since the other was not built."""
 
 
 def callers_level() -> int:

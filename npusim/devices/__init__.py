@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pydantic import ValidationError
 
 from npusim.data.errors import shown as in_a_line
+from npusim.devices.aliases import ALIASES
 from npusim.devices.names import begun, likely, normalised, quoted, visible, whole
 from npusim.devices.problems import (
     Problem,
@@ -66,11 +67,9 @@ class Layer(NamedTuple):
     tree: Tree
 
 
-@cache
 def names() -> tuple[str, ...]:
     """The names of the chips that ship with npusim, sorted."""
-    entries = (entry.name for entry in files(__name__).iterdir())
-    return tuple(sorted(name[: -len(".toml")] for name in entries if name.endswith(".toml")))
+    return tuple(ALIASES)
 
 
 def load(name: str | os.PathLike[str] | DeviceSpec) -> DeviceSpec:
@@ -127,20 +126,10 @@ def _shipped(name: str) -> Traversable:
 
 
 @cache
-def _aliases() -> dict[str, tuple[str, ...]]:
-    """The name of each chip -> what else its file says that it is called."""
-    return {
-        name: tuple(alias for group in groups.values() for alias in group["value"])
-        for name in names()
-        for groups in [_read(_shipped(name)).tree["aliases"]]
-    }
-
-
-@cache
 def _known() -> dict[str, str]:
     """Every name and alias, as far as they count -> the name of its chip."""
     known = {normalised(name): name for name in names()}
-    for name, aliases in _aliases().items():
+    for name, aliases in ALIASES.items():
         known.update({normalised(alias): name for alias in aliases})
     return known
 
@@ -148,14 +137,14 @@ def _known() -> dict[str, str]:
 @cache
 def spellings() -> tuple[str, ...]:
     """Every chip by its name and by what else its file says that it is called."""
-    return tuple(each for name, aliases in _aliases().items() for each in (name, *aliases))
+    return tuple(each for name, aliases in ALIASES.items() for each in (name, *aliases))
 
 
 @cache
 def listing() -> str:
     """The chips in one line, each with what else it is called."""
     chips = []
-    for name, aliases in _aliases().items():
+    for name, aliases in ALIASES.items():
         others = [alias for alias in aliases if normalised(alias) != normalised(name)]
         more = f" ({', '.join(others)})" if others else ""
         chips.append(f"{name}{more}")
@@ -168,6 +157,8 @@ def _find(name: str, who: str = "devices") -> str:
     parts = [normalised(part) for part in unicodedata.normalize("NFKC", name).split("/")]
     if all(part in known for part in parts):
         chips = list(dict.fromkeys(known[part] for part in parts))
+        if len(chips) == 1:
+            return chips[0]
         series = {_load_shipped(chip).series for chip in chips}
         if len(series) > 1:
             raise DeviceError(
@@ -175,7 +166,7 @@ def _find(name: str, who: str = "devices") -> str:
                 f"{' and '.join(sorted(series))} as in {quoted(name)}; give one of them"
             )
         return chips[0]
-    aliases = [alias for each in _aliases().values() for alias in each]
+    aliases = [alias for each in ALIASES.values() for alias in each]
     choices = begun(name, aliases)
     if len(choices) > 1:
         several = ", ".join(f"{alias} ({known[normalised(alias)]})" for alias in choices)

@@ -126,13 +126,7 @@ class Source(NamedTuple):
 class Part(BaseModel):
     """A table of a device file."""
 
-    model_config = ConfigDict(
-        frozen=True,
-        extra="forbid",
-        strict=True,
-        allow_inf_nan=False,
-        use_attribute_docstrings=True,
-    )
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
 def _known_way(name: str) -> str:

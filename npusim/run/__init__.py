@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import os
 
-    from npusim.chip import Engine, L2State, Progress
+    from npusim.chip import EngineChoice, L2State, Progress
     from npusim.data.product import CubeOrder
     from npusim.devices.schema import DeviceSpec, ICache
     from npusim.run.result import Output
@@ -30,7 +30,7 @@ def run(
     l2: L2State = "cold",
     icache: ICache | None = None,
     every_core: bool = False,
-    engine: Engine | None = None,
+    engine: EngineChoice = "auto",
     cache: str | os.PathLike[str] | None = None,
     byte_exact: bool = False,
     cube_order: CubeOrder = "k16",
@@ -47,10 +47,10 @@ def run(
     tuple, or a share of each, as in `{"x": 1, "weight": 0.5}`; *icache* whether the instruction
     caches hold the kernel ("warm") or not ("cold"); by default they do with "warm" and "repeat".
     *every_core* times each core on its own, and *byte_exact* keeps every byte of L1 and L0 and
-    computes core after core: both give the same more slowly. *engine* is "simpy" or "compiled",
-    which finds the same times sooner where a C compiler was there to build it; unless given, what
-    the environment variable NPUSIM_ENGINE says, or else "simpy". *cube_order* is the model of fp16
-    and bf16 products: how many the cube adds up exactly before it rounds. *progress* is
+    computes core after core: both give the same more slowly. *engine* is "compiled", or "simpy",
+    which finds the same times more slowly; "auto" is what the environment variable NPUSIM_ENGINE
+    says, or else "compiled" where a C compiler was there to build it. *cube_order* is the model of
+    fp16 and bf16 products: how many the cube adds up exactly before it rounds. *progress* is
     :data:`npusim.chip.Progress`.
 
     Programs and times of earlier calls are cached: see :mod:`npusim.run.memory_cache`; times also

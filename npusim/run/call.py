@@ -9,12 +9,12 @@ from dataclasses import replace
 from difflib import get_close_matches
 from functools import partial
 from inspect import Parameter, Signature
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
 import numpy as np
 
 from npusim import chip, devices, ops
-from npusim.chip import L2_STATES, Engine, L2State, Progress, engine_named
+from npusim.chip import L2_STATES, L2State, Progress, engine_named
 from npusim.data.arguments import Arguments
 from npusim.data.dtypes import Array
 from npusim.data.errors import Code, OpError, TrapError, shown
@@ -22,12 +22,14 @@ from npusim.data.tensor import GlobalTensor, Tensor, TensorSpec, is_transposed
 from npusim.devices.schema import DeviceSpec, ICache
 from npusim.kernel.builder import deeper
 from npusim.run import user_kernel
-from npusim.run.disk_cache import stored_in
-from npusim.run.options import Options
+from npusim.run.options import CACHE_VARIABLE, Options
 from npusim.run.result import Call, Output, Result, without_values
 from npusim.run.task import Task, allocated, place
 from npusim.run.views import copies_before
-from npusim.timing.compiled import is_built
+from npusim.timing.engines import quickest
+
+if TYPE_CHECKING:
+    from npusim.run.disk_cache import Stored
 
 __all__ = ["bind", "find", "play"]
 
@@ -53,15 +55,7 @@ def play(
     seen = {name: bound[name] for name in operator.value_dependent_inputs if name in bound}
     if options.copies is None:
         options = replace(options, copies=copies_before(spec, problem, bound))
-    asked_again = Call(
-        op=asked,
-        operator=operator,
-        device=spec,
-        arguments=arguments | seen,
-        options=options,
-        play=play,
-    )
-    task = Task(operator, spec, problem, progress, stored_in(options.cache), options.deeper)
+    task = Task(operator, spec, problem, progress, _stored_in(options.cache), options.deeper)
     outputs: dict[str, Output] = dict(problem.outputs)
     whole = partial(
         Result,
@@ -86,20 +80,34 @@ def play(
         outputs=outputs,
         plan=task.plan,
         trace=trace,
+        engine=engine if options.timing else None,
         earlier=_earlier(operator, problem, spec, arguments, replace(options, icache=icache)),
         is_own_kernel=isinstance(problem, user_kernel.UserProblem),
         kernel_type=operator.type_of(spec, problem, task.plan),
-        call=asked_again,
-        cycles_on=partial(_cycles_on, task, l2, options, engine) if options.timing else None,
+        call=Call(
+            op=asked,
+            operator=operator,
+            device=spec,
+            arguments=arguments | seen,
+            options=options,
+            play=play,
+        ),
+        cycles_on=partial(_cycles_on, task, l2, options) if options.timing else None,
     )
 
 
-def _cycles_on(
-    task: Task, l2: L2State, options: Options, engine: Engine, device: DeviceSpec
-) -> int:
-    # Both engines find the same times.
-    quick: Engine = "compiled" if is_built() else engine
-    return task.cycles_on(device, l2, options.every_core, quick)
+def _stored_in(folder: str | os.PathLike[str] | None) -> Stored | None:
+    """The times in *folder*, or in the one that the environment names, if there is one."""
+    if folder is None and not os.environ.get(CACHE_VARIABLE):
+        return None
+    from npusim.run.disk_cache import stored_in  # loads what reads and writes folders
+
+    return stored_in(folder)
+
+
+def _cycles_on(task: Task, l2: L2State, options: Options, device: DeviceSpec) -> int:
+    # All engines find the same times.
+    return task.cycles_on(device, l2, options.every_core, quickest())
 
 
 def _described(bound: Arguments, problem: ops.Problem) -> Arguments:

@@ -33,15 +33,14 @@ from npusim.data.dtypes import DType
 from npusim.data.errors import shown
 from npusim.data.files import opened, reason, taken, write
 from npusim.kernel.program import Block
+from npusim.run.options import CACHE_VARIABLE
 from npusim.trace import Trace
 from npusim.trace.archive import Archive, DamageError, save
 from npusim.trace.programs import Count, LaneRow, lane_row
 from npusim.trace.times import arrays_of, lane_of, names_of
 
-__all__ = ["MOST_BYTES", "VARIABLE", "StoreError", "Stored", "digest_of", "own_digest", "stored_in"]
+__all__ = ["MOST_BYTES", "StoreError", "Stored", "digest_of", "own_digest", "stored_in"]
 
-VARIABLE = "NPUSIM_CACHE"
-"""The environment variable that names the folder where a call names none."""
 MOST_BYTES = 1 << 30
 """All files of ours in a folder have at most so many: some five thousand int8 products of 4096
 cubed, of 200 KB."""
@@ -77,10 +76,10 @@ def stored_in(folder: str | os.PathLike[str] | None) -> Stored | None:
     None comes back where that names none either. Raises TypeError for what is no path, StoreError
     for what is no folder, or cannot be read and written.
     """
-    named = os.environ.get(VARIABLE) or None if folder is None else folder
+    named = os.environ.get(CACHE_VARIABLE) or None if folder is None else folder
     if named is None:
         return None
-    who = f"run: {'cache' if folder is not None else VARIABLE}"
+    who = f"run: {'cache' if folder is not None else CACHE_VARIABLE}"
     try:
         path = Path(named)
     except TypeError:

@@ -8,14 +8,17 @@ from typing import get_args
 
 import numpy as np
 
-from npusim.chip import Engine, L2State
+from npusim.chip import EngineChoice, L2State
 from npusim.data.errors import shown
 from npusim.data.product import CubeOrder
 from npusim.devices.schema import ICache
 from npusim.kernel.program import QueueName
 from npusim.run.views import EarlierCall
 
-__all__ = ["Options"]
+__all__ = ["CACHE_VARIABLE", "Options"]
+
+CACHE_VARIABLE = "NPUSIM_CACHE"
+"""The environment variable that names a folder for times where a call names none."""
 
 SWITCHES = ("values", "timing", "every_core", "byte_exact")
 
@@ -29,7 +32,7 @@ class Options:
     l2: L2State = "cold"
     icache: ICache | None = None
     every_core: bool = False
-    engine: Engine | None = None
+    engine: EngineChoice = "auto"
     cache: str | os.PathLike[str] | None = None
     byte_exact: bool = False
     cube_order: CubeOrder = "k16"

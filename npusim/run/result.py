@@ -13,7 +13,7 @@ import numpy as np
 from npusim import ops
 from npusim.accuracy import Accuracy, Kind, Sizes, accuracy_of, kind_of
 from npusim.check.hazards import HazardError
-from npusim.chip import L2State
+from npusim.chip import Engine, L2State
 from npusim.data.arguments import Arguments
 from npusim.data.dtypes import Array
 from npusim.data.errors import OpError
@@ -23,7 +23,7 @@ from npusim.devices.schema import DeviceSpec, ICache, Pipe
 from npusim.kernel.program import QueueName
 from npusim.run.options import Options
 from npusim.run.user_kernel import KernelFunction
-from npusim.timing.compiled import is_built
+from npusim.timing.engines import quickest
 from npusim.trace import Launch, PipeCounter, Trace, Trial
 
 if TYPE_CHECKING:
@@ -55,6 +55,8 @@ class Result:
     """When each micro-op ran; None without timing, or when no kernel ran."""
     timed: bool
     """Whether time was asked for."""
+    engine: Engine | None = None
+    """What found the times; None where no kernel ran or no time was asked for."""
     earlier: tuple[Result, ...] = ()
     """What torch_npu launches first, separate kernels: their times are part of this one's.
 
@@ -209,6 +211,7 @@ class Result:
             "template": self.template,
             "reason": self.reason,
             "plan": _to_json(asdict(self.plan)) if self.plan else None,
+            "engine": self.engine,
             "time_us": self.time_us,
             "launch_us": self.launch_us,
             "cycles": self.cycles,
@@ -284,9 +287,8 @@ class Call:
         Queues that are *deeper* get a slot more than its kernel declares. None where such a call is
         refused, or has nothing to do.
         """
-        # Both engines find the same times.
-        engine = "compiled" if is_built() else self.options.engine
-        options = replace(self.options, values=False, timing=True, engine=engine, deeper=deeper)
+        # All engines find the same times.
+        options = replace(self.options, values=False, timing=True, engine=quickest(), deeper=deeper)
         arguments = self.arguments | dict(changes or {})
         return self._played(self.op, arguments, device or self.device, options)
 

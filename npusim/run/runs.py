@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from dataclasses import fields
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from npusim.chip import Progress
-from npusim.run.advice import Advice, advise
-from npusim.run.page import write_page
 from npusim.run.result import Result
+
+if TYPE_CHECKING:
+    from npusim.chip import Progress
+    from npusim.run.advice import Advice
 
 __all__ = ["Run"]
 
@@ -29,6 +31,8 @@ class Run(Result):
         It takes as long as some ten to thirty runs of the same. Raises ValueError for a run that
         was not timed or had nothing to do.
         """
+        from npusim.run.advice import advise  # loads more than a run, as a page does
+
         return advise(self, progress)
 
     def report(self, path: str | os.PathLike[str], *others: Result, force: bool = False) -> Path:
@@ -38,4 +42,6 @@ class Run(Result):
         ValueError for a run that was not timed or had nothing to do, FileError for a *path* that
         cannot be written.
         """
+        from npusim.run.page import write_page
+
         return write_page([self, *others], path, force)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,12 +21,14 @@ from npusim.kernel.builder import deeper, watched
 from npusim.kernel.program import Program, QueueName
 from npusim.kernel.queues import ProgramError
 from npusim.kernel.table import TabledProgram
-from npusim.run.disk_cache import Stored
 from npusim.run.memory_cache import CACHE, device_key, key_of, unvalued
 from npusim.run.user_kernel import UserProblem
 from npusim.trace import Trace, copies_of
 from npusim.values.buffers import UNWRITTEN
 from npusim.values.replay import Replay
+
+if TYPE_CHECKING:
+    from npusim.run.disk_cache import Stored
 
 __all__ = ["Programs", "Task", "allocated", "place"]
 
@@ -251,9 +254,6 @@ def allocated(problem: ops.Problem, with_values: bool) -> list[GlobalTensor]:
             before = updated[output.name].place().data
             assert before is not None
             output.data[: output.nbytes] = before[: output.nbytes]
-        elif isinstance(problem, UserProblem):
-            # Nobody clears an output; what a kernel does not store there must show.
-            output.data[:] = UNWRITTEN
     return outputs
 
 

@@ -29,9 +29,10 @@ from npusim.sweeps.errors import SweepError
 from npusim.sweeps.journal import journal_at
 from npusim.sweeps.playing import Outcome, played
 from npusim.sweeps.table import LABELS, OUTCOME, Row, Sweep
+from npusim.timing.engines import engine_named
 
 if TYPE_CHECKING:
-    from npusim.chip import Engine, L2State, Progress
+    from npusim.chip import EngineChoice, L2State, Progress
     from npusim.devices.schema import ICache
 
 __all__ = ["Outcome", "Row", "Sweep", "SweepError", "sweep"]
@@ -47,7 +48,7 @@ def sweep(
     settings: Settings | None = None,
     l2: L2State = "cold",
     icache: ICache | None = None,
-    engine: Engine | None = None,
+    engine: EngineChoice = "auto",
     cache: str | os.PathLike[str] | None = None,
     executor: Executor | None = None,
     jobs: int | None = None,
@@ -73,6 +74,8 @@ def sweep(
     chips = [device] if isinstance(device, str | os.PathLike | DeviceSpec) else list(device)
     over, settings = dict(over or {}), dict(settings or {})
     _check(over, settings, jobs)
+    if engine == "auto":
+        engine_named()  # warns here, where it is read; workers say nothing
     options = Options(values=False, l2=l2, icache=icache, engine=engine, cache=cache)
     cells = cells_of(op, call, over, chips, template, settings, options)
     rows = _rows(cells, executor, jobs or os.cpu_count() or 1, resume, progress)

@@ -12,7 +12,7 @@ from queue import SimpleQueue
 from time import monotonic
 
 from npusim.check.hazards import HazardError
-from npusim.data.errors import DocumentWarning, OpError
+from npusim.data.errors import DocumentWarning, OpError, SlowEngineWarning
 from npusim.reports.bounds import finding
 from npusim.run.call import play
 from npusim.run.disk_cache import own_digest
@@ -60,7 +60,8 @@ def timed(call: Call) -> Answer:
     """Time *call*; a refusal is an answer, too."""
     with warnings.catch_warnings():
         # The row says what came out, and nobody reads what a worker prints.
-        warnings.simplefilter("ignore", DocumentWarning)
+        for category in (DocumentWarning, SlowEngineWarning):
+            warnings.simplefilter("ignore", category)
         try:
             options = replace(call.options, values=False)
             found = _outcome(play(call.op, (), call.arguments, call.spec, options))

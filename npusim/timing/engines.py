@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Sequence
-from typing import Literal, get_args
+from functools import cache as once
+from typing import TYPE_CHECKING, Literal, get_args
 
-from npusim.devices.schema import DeviceSpec
-from npusim.kernel.program import Block
-from npusim.timing import simpy_engine
-from npusim.timing.memory import L2
-from npusim.timing.pipes import Code
-from npusim.trace import LaneTrace
+from npusim.data.errors import SlowEngineWarning, callers_level
+from npusim.timing.compiled import is_built
 
-__all__ = ["ENGINES", "VARIABLE", "Engine", "EngineError", "engine_named", "simulate"]
+if TYPE_CHECKING:
+    from npusim.devices.schema import DeviceSpec
+    from npusim.kernel.program import Block
+    from npusim.timing.memory import L2
+    from npusim.timing.pipes import Code
+    from npusim.trace import LaneTrace
+
+__all__ = [
+    "ENGINES",
+    "VARIABLE",
+    "Engine",
+    "EngineChoice",
+    "EngineError",
+    "engine_named",
+    "quickest",
+    "simulate",
+]
 
 Engine = Literal["simpy", "compiled"]
 """What times a launch.
@@ -21,36 +35,57 @@ Engine = Literal["simpy", "compiled"]
 simpy     processes of SimPy, in Python: what the times are is defined there
 compiled  the same in C, ten times faster, where a C compiler was found when npusim was installed
 """
-ENGINES: tuple[Engine, ...] = get_args(Engine)
+EngineChoice = Literal["auto", "simpy", "compiled"]
+"""What a call asks for: an engine by its name, or auto, the one that the environment names, or else
+compiled where it was built, and SimPy's where it was not."""
+ENGINES: tuple[EngineChoice, ...] = get_args(EngineChoice)
 VARIABLE = "NPUSIM_ENGINE"
-"""The environment variable that says what is taken where a call says nothing."""
+"""The environment variable that says what auto is."""
 
 
 class EngineError(ValueError):
     """An engine that there is not, or not here."""
 
 
-def engine_named(name: str | None) -> Engine:
-    """The engine called *name*; None asks the environment, and is SimPy's where that is silent.
+def engine_named(choice: str = "auto") -> Engine:
+    """The engine that *choice* means here.
 
-    Raises EngineError if there is none of that name, or if it was not built.
+    Raises EngineError if there is none of that name, or if it was not built. The first time that
+    auto is SimPy's for want of the other, it warns with SlowEngineWarning.
     """
-    who = "run: engine" if name is not None else f"run: {VARIABLE}"
-    word = name if name is not None else os.environ.get(VARIABLE) or "simpy"
-    for engine in ENGINES:
-        if engine == word:
-            break
-    else:
-        raise EngineError(f"{who} must be one of {', '.join(ENGINES)}, not {word!r}; use one")
-    if engine == "compiled":
-        from npusim.timing.compiled import is_built
+    who = "run: engine"
+    if choice == "auto":
+        who, choice = f"run: {VARIABLE}", os.environ.get(VARIABLE) or "auto"
+    if choice not in ENGINES:
+        raise EngineError(f"{who} must be one of {', '.join(ENGINES)}, not {choice!r}; use one")
+    if choice == "simpy":
+        return "simpy"
+    if is_built():
+        return "compiled"
+    if choice == "compiled":
+        raise EngineError(
+            f"{who} must be an engine that there is, not {choice!r}, which was not built when "
+            f"npusim was installed; install a C compiler, then npusim again, or use 'auto'"
+        )
+    _warn_of_simpy()
+    return "simpy"
 
-        if not is_built():
-            raise EngineError(
-                f"{who} must be an engine that there is, not {word!r}, which was not built when "
-                f"npusim was installed; install a C compiler, then npusim again, or use 'simpy'"
-            )
-    return engine
+
+def quickest() -> Engine:
+    """The quickest engine there is here, for whoever wants times and does not name one."""
+    return "compiled" if is_built() else "simpy"
+
+
+@once
+def _warn_of_simpy() -> None:
+    """Say what it costs to do without the compiled engine, and how to get it."""
+    warnings.warn(
+        "run: the compiled engine was not built when npusim was installed, and SimPy takes ten "
+        "times as long or more for the same times; install a C compiler, then npusim again, or "
+        f"set {VARIABLE}=simpy to read this no more",
+        SlowEngineWarning,
+        stacklevel=callers_level(),
+    )
 
 
 def simulate(
@@ -65,6 +100,8 @@ def simulate(
 ) -> tuple[tuple[LaneTrace, ...], int]:
     """Do what :func:`npusim.timing.simpy_engine.simulate` does, by *engine*."""
     if engine == "simpy":
+        from npusim.timing import simpy_engine  # loads SimPy, which the other does without
+
         return simpy_engine.simulate(groups, codes, cache, spec, progress, every_core)
     from npusim.timing.compiled.run import simulate
 

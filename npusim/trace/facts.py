@@ -110,6 +110,7 @@ class Facts(Part):
     template: str | None
     reason: str | None
     plan: dict[str, JsonValue] | None
+    engine: Name | None
     time_us: Us | None
     launch_us: Us
     cycles: Count | None

@@ -232,3 +232,17 @@ def test_whatever_is_left_out_the_same_is_said_as_of_all(core: int) -> None:
         assert outcome(less) == whole(less)
         said.add(outcome(less).partition(":")[0])
     assert said == {"", "RaceError", "DeadlockError"}
+
+
+def test_a_group_whose_tensors_lie_otherwise_is_checked_too() -> None:
+    writer, reader, _ = programs()
+    late = replace(STORE, dst=Global("x", 64, 64))
+    writer = Program("writer", (*writer.parts, late))
+    blocks = launch(2, 128, *[(writer, reader, reader)] * 2)
+    check_order(blocks, Orders())
+    # The vector cores of the second group load what is stored behind the flag.
+    further = {"x": Binding("ws", 128 + 64)}
+    blocks = (*blocks[:4], *(replace(block, bindings=further) for block in blocks[4:]))
+    with pytest.raises(RaceError) as caught:
+        check_order(blocks, Orders())
+    assert f"RaceError: {caught.value}" == whole(blocks)

@@ -160,6 +160,18 @@ def test_a_race_between_rounds_is_named_by_its_own_numbers() -> None:
         order(program)
 
 
+def test_a_barrier_of_the_vector_pipe_is_none_for_other_pipes() -> None:
+    filled, stored = Body((FILL, isa.Barrier("vector"))), Body((STORE,))
+    program = Program("kernel", (Call(filled), Call(stored)))
+    text = (
+        f"kernel: micro-ops that touch the same bytes must be ordered by a flag, not #0 vector: "
+        f"{FILL} and #2 mte3: {STORE} at ub[1024:1152]; set a flag from vector to mte3 after the "
+        f"first and await it before the second"
+    )
+    with pytest.raises(RaceError, match=f"^{re.escape(text)}$"):
+        order(program)
+
+
 def test_a_loop_out_of_program_order_is_ordered_in_full() -> None:
     tile = (USE, isa.Barrier("vector"), FILL, NEXT, FILLED)
     copies, fills = [3, 4, 8, 9, 13, 14], [0, 1, 2, 5, 6, 7, 10, 11, 12]

@@ -476,21 +476,18 @@ ROWS_AIV: list[tuple[isa.MicroOp, str, isa.MicroOp]] = [
         isa.SetFlag("mte2", "vector", 7),
     ),
     (
-        "aiv",
         isa.Unary("abs", ub(32, FLOAT32, 64), ub(0, FLOAT32, 64)),
         "within a repeat, a source and dst must be the same bytes or have none in common, not "
         "share a part as ub[0:256] float32 and ub[32:288] float32 do; move one of them",
         isa.Unary("abs", ub(0, FLOAT32, 64), ub(0, FLOAT32, 64)),
     ),
     (
-        "aiv",
         isa.Cast(ub(0, FLOAT32, 128), ub(0, FLOAT16, 128), "none"),
         "no repeat must read what one before it has written, as it does of ub[0:256] float16 and "
         "ub[0:512] float32; move one of them, or take a repeat at a time with a barrier between",
         isa.Cast(ub(0, FLOAT32, 128), ub(256, FLOAT16, 128), "none"),
     ),
     (
-        "aiv",
         isa.Unary("abs", ub(256, FLOAT32, 128), ub(0, FLOAT32, 128)),
         "no repeat must read what one before it has written, as it does of ub[0:512] float32 and "
         "ub[256:768] float32; move one of them, or take a repeat at a time with a barrier between",
@@ -498,7 +495,6 @@ ROWS_AIV: list[tuple[isa.MicroOp, str, isa.MicroOp]] = [
         isa.Unary("abs", ub(0, FLOAT32, 128), ub(256, FLOAT32, 128)),
     ),
     (
-        "aiv",
         isa.Binary("add", ub(0, FLOAT32, 128), ub(512, FLOAT32, 128), ub(0, FLOAT32, 128, 1, 0)),
         "no repeat must read what one before it has written, as it does of ub[0:256] float32 "
         "stride 1,0 and ub[0:512] float32; move one of them, or take a repeat at a time with a "
@@ -675,3 +671,10 @@ def test_the_first_bad_micro_op_is_named(tiny: DeviceSpec) -> None:
     bad = isa.SetFlag("mte2", "vector", 9)
     with pytest.raises(RuleError, match=r"^kernel #2: set_flag mte2->vector 9: "):
         check(Program("kernel", (load(), load(), bad, bad)), Place(tiny, "aiv"))
+
+
+def test_a_flag_between_cores_has_one_of_eleven_events(tiny: DeviceSpec) -> None:
+    check(Program("kernel", (isa.CrossCoreSetFlag("group", "mte3", 10),)), Place(tiny, "aiv"))
+    for kind in (isa.CrossCoreSetFlag, isa.CrossCoreWaitFlag):
+        text = "a flag between cores must have an event in [0, 11), not 11; use another event"
+        refused(Place(tiny, "aiv"), kind("group", "mte3", 11), text)

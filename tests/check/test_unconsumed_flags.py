@@ -118,6 +118,22 @@ def test_cores_of_a_kind_await_all_of_their_kind() -> None:
     )
 
 
+def test_each_group_has_its_own_flags() -> None:
+    even, more = (awaited(2), raised(2), raised(2)), (awaited(1), raised(2), raised(2))
+    blocks = tuple(
+        Block(3 * group + core, GROUP[core], Program("kernel", tuple(ops)), {}, group)
+        for group, cores in enumerate((even, more))
+        for core, ops in enumerate(cores)
+    )
+    text = (
+        f"kernel #1 mte2: cross_core_set_flag group 0 on core 4: {MUST} group 0 is set twice on "
+        "cores 4 and 5 and awaited once on core 3; await it at the end once more on core 3, or "
+        "leave out its last set on cores 4 and 5"
+    )
+    with pytest.raises(FlagError, match=f"^{re.escape(text)}$"):
+        chip.verify(blocks, A2)
+
+
 def test_sets_in_calls_are_counted_and_numbered_as_written_out() -> None:
     turn = Body(tuple(raised(1)))
     vector = Program("kernel", (Call(turn), Call(turn), Call(turn)))

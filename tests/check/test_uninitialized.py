@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -208,6 +209,12 @@ def test_a_result_comes_of_what_it_is_made_of(where: str, ops: tuple[isa.MicroOp
         check(*ops)
 
 
+def test_what_is_looked_up_may_come_of_any_element() -> None:
+    half, offsets = isa.Duplicate(ub(1024, 32), 0.0), ub(0, 64, INT32)
+    gather = isa.Gather(ub(512, 64), ub(1024, 64), offsets)
+    leaves("ub[1152:1280]", half, load(0, 256), gather, store(512, 32))
+
+
 def test_a_byte_of_bits_comes_of_eight_elements() -> None:
     zero = isa.Duplicate(ub(1024, 64), 0.0)
     for compare in (
@@ -331,6 +338,15 @@ def test_rows_that_nobody_loaded_leave_their_mark() -> None:
     leaves("l1[576:1024]", *ops, out(19), kind="aic")
     # What lies beyond a product in its fractals nobody has written.
     leaves("l0c[1280:1344]", *product(20), out(21), kind="aic")
+
+
+def test_columns_beyond_a_product_are_written_by_nobody() -> None:
+    # All factors are whole fractals, but of the second 16 columns the product takes 4.
+    *loads, whole = product(32)
+    assert isinstance(whole, isa.Mmad)
+    narrow = replace(whole, n=20)
+    check(*loads, narrow, out(32, 20), kind="aic")
+    leaves("l0c[2064:2112]", *loads, narrow, out(32, 21), kind="aic")
 
 
 def test_a_sum_that_goes_on_goes_on_from_something() -> None:

@@ -14,6 +14,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from commands import entries, npusim_says, refused
+from engine_times import needs_compiled
 from rich.console import Console
 
 import npusim
@@ -84,6 +85,7 @@ def test_a_run_is_summed_up() -> None:
         "output    int8 (2, 3, 12): 0 3 6 9 12 15 18 21 24 27 30 33 ...\n"
         f"time      {run.time_us:.2f} us = {run.launch_us:.2f} us launch and completion"
         f" + {cores_us:.2f} us slowest core ({run.cycles} cycles at 1.06 GHz)\n"
+        f"engine    {run.engine}\n"
         "accuracy  nothing measured of this kind on Atlas inference: no more than a guess\n"
         f"why       {bounds.finding(run)}\n"
         "memory    768 bytes from and to global memory, 3.125 KiB from and to the L2\n"
@@ -458,9 +460,28 @@ def test_other_wrong_words_are_reported_by_usage(words: tuple[str, ...], part: s
     assert part in " ".join((out + err).split())
 
 
-def test_the_version_is_that_of_the_package() -> None:
-    code, said, err = npusim_says("--version")
-    assert (code, said, err) == (0, f"npusim {version('npusim')}\n", "")
+@pytest.mark.parametrize("engine", ["simpy", pytest.param("compiled", marks=needs_compiled)])
+def test_the_version_is_that_of_the_package(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NPUSIM_ENGINE", engine)
+    said = f"npusim {version('npusim')}, times by engine {engine}\n"
+    assert npusim_says("--version") == (0, said, "")
+
+
+def test_the_version_is_refused_an_engine_that_there_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("NPUSIM_ENGINE", "numba")
+    text = "run: NPUSIM_ENGINE must be one of auto, simpy, compiled, not 'numba'; use one"
+    assert npusim_says("--version") == (1, "", f"npusim: {text}\n")
+
+
+@pytest.mark.parametrize("engine", ["simpy", pytest.param("compiled", marks=needs_compiled)])
+def test_a_run_names_what_found_its_times(engine: str, tmp_path: Path) -> None:
+    words = quantize("--engine", engine)
+    assert f"\nengine    {engine}\n" in npusim_says(*words).out
+    npusim_says(*words, "-o", str(tmp_path / "out"))
+    record = json.loads((tmp_path / "out" / "run.json").read_text())
+    assert record["engine"] == engine
 
 
 # ---- refusals: exit code 1 ----
@@ -812,8 +833,10 @@ def test_files_get_lines(
 def test_short_runs_lack_a_bar(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setattr(
-        progress, "Console", lambda stderr: Console(stderr=stderr, force_terminal=True, width=60)
+        "rich.console.Console",
+        lambda stderr: Console(stderr=stderr, force_terminal=True, width=60),
     )
 
     def play() -> chip.Progress:

@@ -10,6 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from npusim import devices
+from npusim.devices.aliases import ALIASES
 from npusim.devices.names import normalised
 from npusim.devices.schema import DeviceSpec
 
@@ -91,6 +92,19 @@ NAMES = ("chip", "My chip 2.0 (a+b)", "芯片", "x" * 64, "ascend910b4_1", "910B
 @pytest.mark.parametrize("name", MEANT)
 def test_a_name_of_the_documents_and_of_the_market_is_a_chip(name: str) -> None:
     assert devices.load(name).name == MEANT[name]
+
+
+def test_names_are_those_of_the_files() -> None:
+    found = {
+        path.name.removesuffix(".toml"): tomllib.loads(path.read_text(encoding="utf-8"))["aliases"]
+        for path in files("npusim.devices").iterdir()
+        if path.name.endswith(".toml")
+    }
+    assert list(ALIASES) == sorted(found)
+    assert {
+        name: tuple(alias for group in groups.values() for alias in group["value"])
+        for name, groups in found.items()
+    } == ALIASES
 
 
 def test_what_counts_in_a_name_is_its_own_in_every_file() -> None:

@@ -197,6 +197,18 @@ def test_which_template_is_taken(chip: str, shape: Any, template: str) -> None:
     assert quantised(devices.load(chip), *shape).plan.template == template
 
 
+def test_few_rows_with_tokens_are_those_of_one_block() -> None:
+    # Sums that are no multiple of 64 long, so that only few rows have their own workspace.
+    one, two = (quantised(B2, m, 100, 330, "nz").plan for m in (16, 272))
+    assert (one.template, one.cube.base_m) == ("tbe_opt", 16)
+    assert two.template == "tbe"
+
+
+def test_a_cube_core_is_fifteen_blocks_ahead_at_most() -> None:
+    plan = quantised(B2, 256, 64, 65472, "nz").plan
+    assert (plan.template, plan.workspace_blocks) == ("tbe_opt", 15)
+
+
 def test_int4_always_takes_the_basic_template() -> None:
     x1, x2 = TensorSpec((1, 512), "int32"), TensorSpec((4096, 512), "int32")
     tiled = quantised(B2, 1, 4096, 4096, x1=x1, x2=x2)
@@ -442,6 +454,14 @@ def test_matmul_v2_reads_a_large_x2_past_the_l2(m: int, k: int, n: int, past: An
 
 
 # ---- 310P ----
+
+
+def test_a_wide_bias_leaves_room_for_one_block_of_sums() -> None:
+    # Two blocks of 16 x 256 fit into L0C, but the table of biases holds one row of 256.
+    plain = halves(B2, 16, 512, 8192, template="v2")
+    biased = halves(B2, 16, 512, 8192, template="v2", bias=TensorSpec((8192,), "float32"))
+    assert (plain.cube.base_n, biased.cube.base_n) == (256, 256)
+    assert (plain.cube.l0c_depth, biased.cube.l0c_depth) == (2, 1)
 
 
 def test_pp_takes_powers_of_two_with_the_least_traffic() -> None:

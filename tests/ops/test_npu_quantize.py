@@ -35,6 +35,7 @@ from op_calls import (
     quantize_calls,
 )
 from scalar_oracle import add, divide, fit, multiply, packed
+from tiny import fewer_cores
 
 from npusim import Code, OpError, TensorSpec, devices, ops, run
 from npusim.isa import Cast, Load
@@ -242,6 +243,17 @@ def test_a_scale_for_each_head_equals_the_reference(device: str) -> None:
     for dtype in ("qint8", "quint4x2"):
         args = (x, s, z, dtype, -2, False)
         assert_same(quantize(device, *args), reference(*args))
+
+
+def test_scales_of_rows_come_anew_where_a_piece_begins_with_a_chunk() -> None:
+    rng = np.random.default_rng(10)
+    # A core has 65 rows in pieces of 32; the buffer has 64 scales at a time.
+    x, s = (floats(rng, shape, BF16) for shape in ((130, 1888), (130, 1)))
+    args = (x, s, None, "qint8", -2, False)
+    found = run(OP, *args, device=fewer_cores("ascend910b2", aiv=2), timing=False)
+    assert found.plan is not None
+    assert (found.plan.rows_per_core, found.plan.row_step) == (65, 32)  # type: ignore[attr-defined]
+    assert_same(found.output, reference(*args))
 
 
 @pytest.mark.sample(2)

@@ -151,6 +151,11 @@ def test_310p_has_one_kernel() -> None:
     assert choice.reason == "the only kernel of Atlas inference"
 
 
+def test_multicore_takes_as_much_of_k_as_fits_the_buffer() -> None:
+    forms = [choose(call(8, k, 8640), CHIPS[20]).form for k in (13696, 13696 + 32)]
+    assert forms == ["multicore", "split_k"]
+
+
 # ---- asked for ----
 
 FORCED = [

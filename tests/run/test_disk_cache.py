@@ -18,8 +18,9 @@ from npusim import Run, TensorSpec, run
 from npusim.chip import Block
 from npusim.data.errors import TrapError
 from npusim.run import disk_cache
-from npusim.run.disk_cache import MARK, VARIABLE, Stored, StoreError, digest_of
+from npusim.run.disk_cache import MARK, Stored, StoreError, digest_of
 from npusim.run.memory_cache import forget, key_of
+from npusim.run.options import CACHE_VARIABLE
 from npusim.run.task import Task
 from npusim.trace import Trace
 
@@ -30,7 +31,7 @@ X, SCALES = TensorSpec((64, 512), "float16"), TensorSpec((512,), "float16")
 
 @pytest.fixture(autouse=True)
 def no_folder(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.delenv(CACHE_VARIABLE, raising=False)
 
 
 @pytest.fixture
@@ -94,7 +95,7 @@ def test_values_are_computed(tmp_path: Path, rng: np.random.Generator, timed: li
 
 def test_a_variable_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, timed: list[str]) -> None:
     anew()
-    monkeypatch.setenv(VARIABLE, str(tmp_path / "deep" / "times"))
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "deep" / "times"))
     anew()
     anew()
     assert len(files(tmp_path / "deep" / "times")) == 1
@@ -273,11 +274,12 @@ def test_bad_folders_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert str(error.value) == (
         f"run: cache must be a folder, not {taken}: File exists; name another"
     )
-    monkeypatch.setenv(VARIABLE, str(taken / "deeper"))
+    monkeypatch.setenv(CACHE_VARIABLE, str(taken / "deeper"))
     with pytest.raises(StoreError) as error:
         anew()
     assert str(error.value) == (
-        f"run: {VARIABLE} must be a folder, not {taken / 'deeper'}: Not a directory; name another"
+        f"run: {CACHE_VARIABLE} must be a folder, not {taken / 'deeper'}: Not a directory; "
+        f"name another"
     )
 
 

@@ -356,6 +356,11 @@ def test_keys_distinguish_types_and_contents() -> None:
         key_of([1])
 
 
+def test_keys_distinguish_zeros_and_not_two_nans() -> None:
+    assert key_of(0.0) != key_of(-0.0)
+    assert key_of(float("nan")) == key_of(float("nan"))
+
+
 def test_values_are_left_out_but_for_those_asked_for() -> None:
     x, ends = (Operand(name, S((2,), "int8"), np.ones(2, np.int8)) for name in ("x", "ends"))
     bare = unvalued((x, (ends, 3), None), ("ends",))

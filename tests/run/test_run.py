@@ -195,6 +195,14 @@ def test_a_share_in_the_l2_lies_between_none_and_all() -> None:
     assert none == zero > half > one == all_  # type: ignore[operator]
 
 
+@pytest.mark.parametrize(
+    ("l2", "icache"), [("cold", "cold"), ("warm", "warm"), ("repeat", "warm"), (("x",), "cold")]
+)
+def test_instructions_are_cached_where_the_kernel_has_run_before(l2: Any, icache: str) -> None:
+    x = TensorSpec((4, 64), "float16")
+    assert run("npu_swiglu", x, device="ascend910b2", l2=l2).icache == icache
+
+
 @pytest.mark.parametrize("order", ["k2", 16, None])
 def test_the_order_of_the_cube_is_one_of_four(order: Any) -> None:
     message = f"run: cube_order must be one of k16, k8, k4, k1, not {order!r}; use one of these"
@@ -306,8 +314,9 @@ CALLS = {
 
 
 KEYS = [
-    "op", "device", "arguments", "l2", "icache", "output", "template", "reason", "plan", "time_us",
-    "launch_us", "cycles", "clock_hz", "accuracy", "launches", "gm_bytes", "gm_written_bytes",
+    "op", "device", "arguments", "l2", "icache", "output", "template", "reason", "plan", "engine",
+    "time_us", "launch_us", "cycles", "clock_hz", "accuracy", "launches", "gm_bytes",
+    "gm_written_bytes",
     "l2_bytes", "l2_hit_bytes", "counters",
 ]  # fmt: skip
 

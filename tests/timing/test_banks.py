@@ -87,6 +87,14 @@ def test_repeats_beyond_the_period_of_the_groups_go_on_alike() -> None:
         assert one_by_one[:16] == one_by_one[16:32] == one_by_one[32:]
 
 
+def test_a_period_that_is_begun_takes_as_long_as_its_repeats() -> None:
+    for reads, dst in [((ub(0), ub(64 * KIB)), ub(128 * KIB)), ((ub(0, 3, 7),), ub(4096))]:
+        some, all_of_one, more = (
+            repeat_cycles(BANKS, reads, dst, 64, repeats) for repeats in (5, 16, 16 + 5)
+        )
+        assert more == all_of_one + some
+
+
 def test_a_cast_reads_eight_blocks_and_writes_four(chip: DeviceSpec) -> None:
     half = Local("ub", 64 * KIB, FLOAT16, 4096)
     assert cost(Cast(half, ub(0), "none"), chip, chip.cores["aiv"]).body == 64

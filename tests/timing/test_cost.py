@@ -134,6 +134,16 @@ def test_a_rate_below_one_is_rounded_up_over_all_repeats() -> None:
     assert cost(isa.Broadcast(ub(0, FLOAT32, 192), ub(4096, FLOAT32, 24)), spec).body == 3
 
 
+def test_a_repeat_ends_with_the_blocks_of_a_strided_operand(tiny: DeviceSpec) -> None:
+    two_blocks = ub(0, FLOAT32, 64, 1, 3, 2)
+    assert cost(isa.BinaryScalar("add", two_blocks, two_blocks, 1.0), tiny).body == 4
+
+
+def test_a_broadcast_leaves_the_banks_alone(tiny: DeviceSpec) -> None:
+    # The block behind the one that is read lies in the bank of the first block that is written.
+    assert cost(isa.Broadcast(X, ub(256 + 4096, FLOAT32, 8)), tiny).body == 1
+
+
 def test_a_conflict_in_the_buffer_lengthens_the_body(tiny: DeviceSpec) -> None:
     # The tiny buffer has 16 groups of two banks of 512 bytes; 8192 bytes on is the other bank.
     far = ub(8192, FLOAT32, 64)
@@ -251,6 +261,7 @@ L0C = isa.Local("l0c", 0, FLOAT32, 1024)
         (isa.Fixpipe(L1, L0C, 16, 64, 16, FLOAT16, "cast", dst_rows=16), 7 + 16),
         (isa.Fixpipe(L1, L0C, 16, 64, 16, INT8, "req8", 1, dst_rows=16), 7 + 16),
         (isa.Fixpipe(L1, L0C, 4, 20, 16, FLOAT16, "cast", dst_rows=16), 7 + 2),
+        (isa.Fixpipe(L1, L0C, 16, 20, 16, FLOAT16, "cast", dst_rows=16), 7 + 8),
     ],
     ids=str,
 )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +18,7 @@ from random_programs import DEVICE, TENSORS, RandomProgram, random_program
 from npusim import TensorSpec, chip, devices, run
 from npusim.check.hazards import DeadlockError
 from npusim.data.tensor import GlobalTensor
-from npusim.timing import compiled
+from npusim.timing import engines
 from npusim.timing.engines import Engine, EngineError, engine_named
 from npusim.trace import Trace
 
@@ -150,29 +152,82 @@ def refusal(text: str) -> str:
 
 
 def test_an_engine_that_there_is_not_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = "run: engine must be one of simpy, compiled, not 'numba'; use one"
+    text = "run: engine must be one of auto, simpy, compiled, not 'numba'; use one"
     with pytest.raises(EngineError, match=refusal(text)):
         run("npu_dynamic_quant", TensorSpec((8, 64), "float16"), device=THREE[1], engine="numba")  # type: ignore[arg-type]
     monkeypatch.setenv("NPUSIM_ENGINE", "numba")
-    text = "run: NPUSIM_ENGINE must be one of simpy, compiled, not 'numba'; use one"
+    text = "run: NPUSIM_ENGINE must be one of auto, simpy, compiled, not 'numba'; use one"
     with pytest.raises(EngineError, match=refusal(text)):
-        engine_named(None)
+        engine_named("auto")
 
 
 def test_an_engine_that_was_not_built_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiled, "is_built", lambda: False)
+    monkeypatch.setattr(engines, "is_built", lambda: False)
     text = (
         "run: engine must be an engine that there is, not 'compiled', which was not built when "
-        "npusim was installed; install a C compiler, then npusim again, or use 'simpy'"
+        "npusim was installed; install a C compiler, then npusim again, or use 'auto'"
     )
     with pytest.raises(EngineError, match=refusal(text)):
         engine_named("compiled")
 
 
-def test_the_environment_chooses_where_a_call_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_is_what_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines, "is_built", lambda: True)
+    monkeypatch.setenv("NPUSIM_ENGINE", "simpy")
+    assert engine_named("auto") == "simpy"
+    assert engine_named("compiled") == "compiled"
+
+
+@pytest.mark.parametrize("said", ["", "auto"])
+def test_auto_is_compiled_where_it_was_built(said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NPUSIM_ENGINE", said)
+    monkeypatch.setattr(engines, "is_built", lambda: True)
+    assert engine_named("auto") == "compiled"
+
+
+UNBUILT = """
+from npusim.timing import engines
+engines.is_built = lambda: False
+"""
+SLOW = (
+    "run: the compiled engine was not built when npusim was installed, and SimPy takes ten times "
+    "as long or more for the same times; install a C compiler, then npusim again, or set "
+    "NPUSIM_ENGINE=simpy to read this no more"
+)
+
+
+def said_of(code: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What a new process without the compiled engine says on stderr when it runs *code*."""
     monkeypatch.delenv("NPUSIM_ENGINE", raising=False)
-    assert engine_named(None) == "simpy"
-    monkeypatch.setattr(compiled, "is_built", lambda: True)
-    monkeypatch.setenv("NPUSIM_ENGINE", "compiled")
-    assert engine_named(None) == "compiled"
-    assert engine_named("simpy") == "simpy"
+    words = [sys.executable, "-c", UNBUILT + code]
+    return subprocess.run(words, capture_output=True, text=True, check=True).stderr.splitlines()
+
+
+def test_who_has_no_compiled_engine_hears_of_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    twice = """
+import numpy as np, npusim, warnings
+warnings.simplefilter("always")
+for rows in (1, 2):
+    run = npusim.run("npu_dynamic_quant", np.ones((rows, 64), np.float16), device="A2")
+    assert run.engine == "simpy"
+"""
+    assert [line for line in said_of(twice, monkeypatch) if line.startswith("<string>")] == [
+        f"<string>:8: SlowEngineWarning: {SLOW}"
+    ]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "['--version']",
+        "['run', 'npu_dynamic_quant', '-d', 'A2', '-i', 'x=spec:8x64:float16']",
+        "['sweep', 'npu_dynamic_quant', '-d', 'A2,310P', '-i', 'x=spec:{1,2}x64:float16']",
+    ],
+)
+def test_the_command_says_so_in_one_line(words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = f"import sys; from npusim.cli import main; sys.argv[1:] = {words}; main()"
+    assert said_of(code, monkeypatch) == [f"npusim: warning: {SLOW}"]
+
+
+def test_who_asks_for_simpy_hears_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert said_of("engines.engine_named('simpy')", monkeypatch) == []

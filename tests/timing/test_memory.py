@@ -99,6 +99,13 @@ def test_reads_and_writes_have_links_of_their_own(tiny: DeviceSpec) -> None:
     assert log(trace, 1) == [("mte3", 0, 8, 12)]
 
 
+def test_a_link_was_too_narrow_only_while_a_copy_used_it(tiny: DeviceSpec) -> None:
+    trace = play(tiny, (load(256), load(128, 1024)), (load(256, 4096),))
+    # Two ports of 32 on a link of 32 for 16 cycles; then one of them alone.
+    assert log(trace, 0)[1] == ("mte2", 16, 20, 30)
+    assert trace.lanes[0].copies.gm_narrow.tolist() == [16, 0]
+
+
 def test_the_l2_has_its_own_links() -> None:
     spec = tiny_spec(l2__read_bytes_per_s=64e9)
     trace = play(spec, (load(256),), (load(256, 1024),), sizes=SMALL, l2="warm")
@@ -291,6 +298,14 @@ def test_lines_read_in_part_from_an_odd_place_do_not_stay(tiny: DeviceSpec) -> N
     trace = play(tiny, (load(300, 16), load(300, 16)), sizes=BIG)
     # Three lines each time; of the second, the one in the middle is there.
     assert [row[2] - row[1] for row in log(trace)] == [12, 8 + 2]
+
+
+def test_a_line_that_does_not_stay_comes_for_each_row_that_ends_in_it(tiny: DeviceSpec) -> None:
+    # Rows of 100 bytes from bytes 4 and 112 on: both end in line 0, the second also in line 1.
+    rows = Load(Local("ub", 0, UINT8, 100), Global("x", 4, 100, 2, 108), 128)
+    trace = play(tiny, (rows,), sizes=BIG)
+    assert log(trace) == [("mte2", 0, 12, 22)]
+    assert trace.lanes[0].gm_bytes == 3 * 128
 
 
 # ---- what lies in the L2 at launch ----

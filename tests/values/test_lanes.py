@@ -276,6 +276,12 @@ def test_each_core_has_registers_of_its_own(tiny: DeviceSpec) -> None:
     np.testing.assert_array_equal(play(tiny, *ops, x=x, cores=3).reshape(3, 8), expected)
 
 
+def test_the_last_core_may_load_past_the_end_of_its_tensor(tiny: DeviceSpec) -> None:
+    x = np.arange(24, dtype=np.float32)
+    ops = (Load(ROW, Global("x", 16, 32)), Store(Global("y", 0, 32), ROW))
+    assert play(tiny, *ops, x=x, cores=3).tolist() == [*range(4, 24), 0, 0, 0, 0]
+
+
 def test_a_reduction_and_a_duplicate_stay_in_their_lane(tiny: DeviceSpec) -> None:
     x = np.float32([[3, 9, 1, 4, 0, 0, 0, 0], [7, -2, 8, 5, 0, 0, 0, 0]])
     ops = (

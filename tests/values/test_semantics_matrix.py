@@ -327,6 +327,16 @@ def test_another_width_than_what_was_loaded_mixes_fractals(cube: CubeBench) -> N
     np.testing.assert_array_equal(cube.elements(dst).reshape(32, 16), expected)
 
 
+def test_fewer_columns_than_were_loaded_mix_fractals_too(cube: CubeBench) -> None:
+    b = (np.arange(64 * 32).reshape(64, 32) % 5).astype(np.int8)
+    left, _ = fill_l0(cube, np.eye(64, dtype=np.int8), b, INT8)
+    dst = Local("l0c", 0, INT32, 64 * 16)
+    cube.run(Mmad(dst, left, Local("l0b", 1024, INT8, 64 * 16), 64, 16, 64))
+    # The second fractal of the first 32 rows comes in place of the first of the rows below.
+    expected = np.concatenate([b[:32, :16], b[:32, 16:]]).astype(np.int32)
+    np.testing.assert_array_equal(cube.elements(dst).reshape(64, 16), expected)
+
+
 # ---- a wrong order of fractals ----
 
 

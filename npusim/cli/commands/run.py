@@ -115,12 +115,13 @@ EveryCore = Annotated[
     bool, typer.Option("--every-core", help="Time each core, also those that do the same.")
 ]
 EngineOption = Annotated[
-    str | None,
+    str,
     typer.Option(
         "--engine",
-        metavar="simpy|compiled",
+        metavar="auto|simpy|compiled",
         help="What finds the times: the same ones, and compiled sooner, where npusim was installed "
-        "with a C compiler at hand. Unless given, what NPUSIM_ENGINE says.",
+        "with a C compiler at hand. Auto is what NPUSIM_ENGINE says, or else the sooner of those "
+        "that there are.",
     ),
 ]
 CacheOption = Annotated[
@@ -174,7 +175,7 @@ def run_operator(
     values: Values = True,
     timing: Timing = True,
     every_core: EveryCore = False,
-    engine: EngineOption = None,
+    engine: EngineOption = "auto",
     cache: CacheOption = None,
     export: Export = None,
     trace_time: TraceTime = TimeScale.US,

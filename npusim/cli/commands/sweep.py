@@ -93,7 +93,7 @@ def sweep_operator(
     as_json: Json = False,
     l2: L2Option = "cold",
     icache: ICacheOption = None,
-    engine: EngineOption = None,
+    engine: EngineOption = "auto",
     cache: CacheOption = None,
     jobs: Jobs = None,
     dask: Dask = None,

@@ -6,9 +6,9 @@ import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
-import simpy
 from numpy.typing import NDArray
 
 from npusim.check.hazards import DeadlockError, deadlock
@@ -24,6 +24,9 @@ from npusim.timing.memory.l2 import AGES, SHARE_UNITS, WHOLE
 from npusim.timing.pipes.decode import PIPES, SCALAR, Code
 from npusim.timing.pipes.lane import copy_times
 from npusim.trace import COUNT_UNITS, CopyTimes, LaneTrace, LazyLaneTrace
+
+if TYPE_CHECKING:
+    import simpy
 
 __all__ = ["simulate"]
 
@@ -93,8 +96,9 @@ class _Run:
         problem.run_bytes, problem.ages, problem.whole = spec.gm.run_bytes, AGES, WHOLE
         problem.share_units, problem.count_units = SHARE_UNITS, COUNT_UNITS
         problem.port_units = PORT_UNITS
-        # Never run: it says what the numbers of the chip come to in the units of the links.
-        memory = SharedMemory(simpy.Environment(), spec, cache)
+        # Never run, and so without a clock: it says what the numbers of the chip come to in the
+        # units of the links.
+        memory = SharedMemory(cast("simpy.Environment", None), spec, cache)
         for far in ("gm", "l2"):
             for is_read, way in ((True, "read"), (False, "write")):
                 setattr(problem, f"{far}_{way}_width", memory.links[far, is_read].width)

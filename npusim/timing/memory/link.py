@@ -21,11 +21,12 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
-from typing import NamedTuple
-
-import simpy
+from typing import TYPE_CHECKING, NamedTuple
 
 from npusim.data.integers import ceil_div
+
+if TYPE_CHECKING:
+    import simpy
 
 __all__ = ["PORT_UNITS", "Copy", "Link", "Narrow"]
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
 import numpy as np
-import simpy
 from numpy.typing import NDArray
-from simpy.events import EventPriority
 
 from npusim.data.integers import ceil_div
 from npusim.devices.schema import DeviceSpec
@@ -25,6 +23,10 @@ from npusim.timing.memory.l2 import (
 )
 from npusim.timing.memory.link import PORT_UNITS, Copy, Link, Narrow
 from npusim.trace.copies import COUNT_UNITS
+
+if TYPE_CHECKING:
+    import simpy
+    from simpy.events import EventPriority
 
 __all__ = ["Answer", "Moved", "Request", "SharedMemory"]
 
@@ -179,7 +181,7 @@ class SharedMemory:
     def ask(self, asker: Asker) -> None:
         """Answer *asker* at the end of this cycle, and then let it begin."""
         if not self._askers:
-            _EndOfCycle(self.env, self._serve)
+            _call_last(self.env, self._serve)
         self._askers.append(asker)
 
     def _serve(self) -> None:
@@ -409,14 +411,12 @@ def _speed(nbytes: int, took: tuple[int, int]) -> int:
     return ceil_div(nbytes * PORT_UNITS * parts, cycles)
 
 
-class _EndOfCycle(simpy.Event):
-    """Calls *action* after all other events of this cycle."""
-
-    def __init__(self, env: simpy.Environment, action: Callable[[], None]) -> None:
-        super().__init__(env)
-        self._ok, self._value = True, None
-        self.callbacks.append(lambda _: action())
-        env.schedule(self, priority=EventPriority(LAST))
+def _call_last(env: simpy.Environment, action: Callable[[], None]) -> None:
+    """Call *action* after all other events of this cycle."""
+    event = env.event()
+    event._ok, event._value = True, None
+    event.callbacks.append(lambda _: action())
+    env.schedule(event, priority=cast("EventPriority", LAST))
 
 
 def _use(request: Request) -> Use:

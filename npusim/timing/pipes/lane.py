@@ -16,9 +16,9 @@ from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from copy import copy as twin_of
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
-import simpy
 from numpy.typing import NDArray
 
 from npusim.check.hazards import DeadlockError, deadlock
@@ -40,6 +40,9 @@ from npusim.timing.pipes.decode import (
     Step,
 )
 from npusim.trace import COUNT_UNITS, CopyTimes, LaneTrace
+
+if TYPE_CHECKING:
+    import simpy
 
 __all__ = ["FACTS", "Lane", "copy_times"]
 
