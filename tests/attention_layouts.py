@@ -123,7 +123,7 @@ def float64_rows(q: Array, k: Array, v: Array, hidden: Array, scale: float) -> t
     """
     seen = ~hidden.all(axis=1)
     group = len(q) // len(k)
-    found = np.zeros(q.shape)
+    found = np.zeros((*q.shape[:2], v.shape[2]))
     for head in range(len(q)):
         own, values = (x[head // group].astype(np.float64) for x in (k, v))
         scores = np.where(hidden, -np.inf, q[head].astype(np.float64) @ own.T * scale)

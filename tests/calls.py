@@ -51,8 +51,26 @@ ATTENTION = {
 V2_NAMES = {
     "actual_seq_lengths": "actual_seq_qlen",
     "actual_seq_lengths_kv": "actual_seq_kvlen",
+    "num_heads": "num_query_heads",
 }
 ATTENTION_V2 = {V2_NAMES.get(name, name): value for name, value in ATTENTION.items()}
+ROTATED = {
+    **dict.fromkeys(("query", "key", "value"), ones(1, N, 2, 2 * N, dtype=F16)),
+    **dict.fromkeys(("query_rope", "key_rope"), ones(1, N, 2, N, dtype=F16)),
+    "atten_mask": STENCIL,
+    "num_heads": 2,
+    "input_layout": "BSND",
+    "sparse_mode": 3,
+}
+LATENT = {
+    "query": ones(1, 2, 1, 512, dtype=F16),
+    **dict.fromkeys(("key", "value"), ones(1, 1, N, 512, dtype=F16)),
+    "query_rope": ones(1, 2, 1, N, dtype=F16),
+    "key_rope": ones(1, 1, N, N, dtype=F16),
+    "num_heads": 2,
+    "num_key_value_heads": 1,
+    "input_layout": "BNSD_NBSD",
+}
 CALLS: dict[str, tuple[str, dict[str, Any]]] = {
     "matmul": ("matmul", {"x1": HALF, "x2": HALF, "bias": ROW16}),
     "words": ("npu_trans_quant_param", {"scale": ROW32, "offset": ROW32}),
@@ -105,6 +123,8 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
         dict.fromkeys(("query", "key", "value"), ones(1, 2, N, N, dtype=F16))
         | {"atten_mask": ones(N, N, dtype=np.uint8), "num_heads": 2, "input_layout": "BNSD"},
     ),
+    "attention, rotated parts": ("npu_fused_infer_attention_score", ROTATED),
+    "attention, latent keys": ("npu_fused_infer_attention_score", LATENT),
     "attention, int8": (
         "npu_fused_infer_attention_score",
         dict.fromkeys(("key", "value"), ones(1, N, 2 * N, dtype=np.int8))
@@ -150,6 +170,10 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
         )
     },
     "attention, second version": ("npu_fused_infer_attention_score_v2", ATTENTION_V2),
+    "attention, second version, rotated parts": (
+        "npu_fused_infer_attention_score_v2",
+        {V2_NAMES.get(name, name): value for name, value in ROTATED.items()},
+    ),
     "attention, second version, pages": (
         "npu_fused_infer_attention_score_v2",
         ATTENTION_V2

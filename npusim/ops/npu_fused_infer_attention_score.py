@@ -27,11 +27,11 @@ and op_kernel, and the operator's document (op-plugin@517f2e7,
 torch_npu-npu_fused_infer_attention_score.md). Atlas A2 and A3; Atlas inference has no such kernel.
 Simulated are:
 
-* fp16 and bf16 in the input_layouts that need no query_rope. In TND and NTD the tokens of all
-  requests lie behind each other, and lengths are sums of lengths so far. What stands behind an
-  underline says where the output lies. Or keys lie in a cache `(blocks, block_size, heads x
-  columns)` or `(blocks, heads, block_size, columns)` with a block_table `(requests, blocks)`,
-  and actual_seq_lengths_kv is the length of each request.
+* fp16 and bf16 in all input_layouts. In TND and NTD the tokens of all requests lie behind each
+  other, and lengths are sums of lengths so far. What stands behind an underline says where the
+  output lies. Or keys lie in a cache `(blocks, block_size, heads x columns)`, `(blocks, heads,
+  block_size, columns)` or, in fractals, `(blocks, heads, columns / 16, block_size, 16)`, with a
+  block_table `(requests, blocks)`, and actual_seq_lengths_kv is the length of each request.
 * FAI: layout TND, sparse_mode 0 without a mask, and with the stencil `numpy.triu(ones, 1)` of 2048
   x 2048, whatever the lengths are, 3, causal, and 4, a band from pre_tokens before to next_tokens
   behind. Nonzero hides. With inner_precise 1, fp16, and as many heads of keys as of queries,
@@ -43,7 +43,12 @@ Simulated are:
   the mask alone hides. Where each request has one token, in BSH, BSND and BNSD, modes and tokens do
   not count. Bit 1 of inner_precise empties rows that such a mask hides from all keys, which
   otherwise are the mean of the values; bit 0 changes nothing. Places of tokens that a request does
-  not have are left alone.
+  not have give zeros and an infinite softmax_lse. Heads of 128 columns may have 64 rotated ones
+  apart, query_rope and key_rope, and heads of 192 columns values of 128.
+* FIA-MLA: latent keys, a head of 512 columns that all query heads share, with 64 rotated ones apart
+  (query_rope, key_rope), as DeepSeek decodes: sparse_mode 0, 3 and 4. Pass key for value, too.
+  Sums of tiles stay in global memory, where vector cores scale them by their exponents, see
+  :mod:`npusim.ops._attention.mla_vector`.
 * Tokens that a mode leaves without a key give zeros and an infinite softmax_lse.
 * IFA: layouts BSH, BSND and BNSD, a token of each request, key and value of int8, without mask and
   softmax_lse. `antiquant_scale` for both, `(2, ...)`, or `key_antiquant_scale` and
@@ -58,8 +63,7 @@ Simulated are:
   :mod:`npusim.ops._attention.problem`.
 
 What a call must fulfil, who checks it and what is said stands in the table of rules, see
-:mod:`npusim.ops._attention.rules`. query_rope, heads of 192 columns with values of 128, and caches
-in fractals are held against it, and then refused.
+:mod:`npusim.ops._attention.rules`. Latent keys of int8 are refused.
 
 A block_table without values stands for blocks that follow each other; `run.plan.reason` says so.
 """
@@ -84,8 +88,9 @@ def outputs(given: TorchArguments, _: Sizes) -> tuple[Result, ...]:
     query, heads, returns_lse = given["query"], given["num_heads"], given["softmax_lse_flag"]
     # A query of other dimensions, and a word that is no layout, are refused when it runs.
     layout = given["input_layout"] if given["input_layout"] in LAYOUTS else "BSH"
-    kv_heads, is_paged = given["num_key_value_heads"] or heads, given["block_table"] is not None
-    columns = columns_of(given["value"].shape, max(1, kv_heads), layout, is_paged)
+    kv_heads = max(1, given["num_key_value_heads"] or heads)
+    is_paged = given["block_table"] is not None
+    columns = columns_of(given["value"].shape, kv_heads, layout, is_paged)
     output, lse = shapes_of(query.shape, heads, layout, columns, returns_lse=returns_lse)
     return (output, query.dtype), (lse, "float32")
 

@@ -260,7 +260,7 @@ def test_a_builder_that_has_launched_begins_anew(tiny: DeviceSpec) -> None:
     assert kernel.builder.build().ops[: len(first.ops) // 4] == first.ops[: len(first.ops) // 4]
 
 
-def test_a_watcher_is_called_for_each_program(tiny: DeviceSpec) -> None:
+def test_whoever_watches_hears_of_each_program(tiny: DeviceSpec) -> None:
     kernel, heard = Doubled(tiny), list[int]()
     step = Step(kernel.tile, (tiles(X, 2, 20), tiles(Y, 2, 20)), np.array([0, 1, 1]))
     with watched(lambda: heard.append(1)):

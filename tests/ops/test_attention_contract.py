@@ -372,20 +372,16 @@ CASES = [
     Case(BSND, {"pse_shift": ones(5, 4, 32)},
          "parameters that are not simulated must be None, and modes 0, not pse_shift=an array "
          "of float16 (5, 4, 32); leave it out", LACKS),
-    Case(MLA, {},
-         "query_rope must be None with heads of 512 columns, not given: the kernel that takes "
-         "it is not simulated; call operators for its products and its softmax", LACKS),
-    Case(ROPE, {},
-         "query_rope must be None, not given: the kernel that takes it is not simulated; put "
-         "it behind the columns of query and key, and pad value to as many", LACKS,
-         {"query": ones(2, 3, 4, 192), "query_rope": None, "key_rope": None} | both(2, 9, 2, 192)),
-    Case(WIDE, {},
-         "heads of query and of value must have as many columns, not 192 and 128: the kernel "
-         "that takes them is not simulated; pad value",
-         LACKS, {"query": ones(2, 6, 4, 192)} | both(2, 20, 2, 192)),
-    Case(BSH, both(4, 2, 4, 128, 16),
-         "a cache must have 3 or 4 dimensions, not (4, 2, 4, 128, 16): fractals are not "
-         "simulated; make it (blocks, block_size, heads x columns)", LACKS),
+    Case(MLA, {"sparse_mode": 9, "atten_mask": STENCIL},
+         "sparse_mode must be 0, 3 or 4 with heads of 512 columns and query_rope, not 9: what a "
+         "tree of tokens hides is not simulated; pass 3",
+         LACKS, {"sparse_mode": 3, "atten_mask": STENCIL}),
+    Case(MLA, {"value": 2 * MLA["value"]},
+         "value must be key with heads of 512 columns and query_rope, not another one: that its "
+         "kernel reads values from key is assumed; pass key for both", LACKS),
+    Case(ROPE, {"sparse_mode": 9, "atten_mask": STENCIL},
+         "sparse_mode must be 0, 1, 2, 3 or 4, not 9: what a tree of tokens hides is not "
+         "simulated; pass 3", LACKS, {"sparse_mode": 3, "atten_mask": STENCIL}),
     Case(BASE, {"num_key_value_heads": 4, "inner_precise": 2} | both(9, 4, 32),
          "inner_precise must be 0 or 1 in TND where no query heads share keys, not 2: what it "
          "corrects there is not known; pass 0",
@@ -468,6 +464,11 @@ CASES = [
     Case(EIGHT, {"block_size": 16, "block_table": table(2, 2)} | eight(4, 16, 64),
          "block_size must be a multiple of 32 with key of int8, not 16; make the cache so",
          TILING, {"block_size": 32, "block_table": table(2, 1)} | eight(4, 32, 64)),
+    Case(EIGHT, {"query": ones(2, 1, 4, 64), "block_size": 32, "block_table": table(2, 1)}
+         | eight(4, 2, 2, 32, 32),
+         "a cache of int8 must have 3 or 4 dimensions, not (4, 2, 2, 32, 32): fractals are not "
+         "simulated; make it (blocks, block_size, heads x columns)",
+         LACKS, {"block_size": 32, "block_table": table(2, 1)} | eight(4, 32, 64)),
     Case(EIGHT, {"key_antiquant_scale": ones(3)},
          "scales must be one, or have the columns of heads, or with mode 1 the tokens of "
          "requests, not key_antiquant_scale (3,) in place of (1,), (1, 2, 32) or (2, 32); "
@@ -608,8 +609,8 @@ def test_every_rule_has_a_case(monkeypatch: pytest.MonkeyPatch) -> None:
          "request, not be empty; pass the lengths"),
         (BASE | {"antiquant_mode": 1}, "antiquant_mode must be 0 with no antiquant_scale on Atlas "
          "A2, not 1; pass 0"),
-        (BASE | {"template": "PFA"}, "template must be FAI, FAI-FD, FAI-DEC, FIA, IFA or IFA-ATB, "
-         "not 'PFA'; leave it out to get the vendor's choice"),
+        (BASE | {"template": "PFA"}, "template must be FAI, FAI-FD, FAI-DEC, FIA, FIA-MLA, IFA or "
+         "IFA-ATB, not 'PFA'; leave it out to get the vendor's choice"),
         (BASE | {"template": "IFA"}, "template 'IFA' can run only if key and value are int8 "
          "without offsets; leave it out to get the vendor's choice"),
         (BASE | {"template": "FAI-FD"}, "template 'FAI-FD' can run only if the cache is in pages; "
@@ -654,12 +655,10 @@ PREFILL |= {"query_rope": ones(5, 4, 64), "key_rope": ones(9, 4, 64), "softmax_l
         (PREFILL, (128, 128, 64), False),
     ],
 )
-def test_rotated_parts_fulfil_all_rules_and_are_not_simulated(
+def test_rotated_parts_are_taken_as_vllm_ascend_passes_them(
     call: dict[str, Any], sizes: tuple[int, int, int], is_nz: bool
 ) -> None:
-    error = refused(call)
-    assert error.code is LACKS
-    assert str(error).startswith(f"{OP}: query_rope must be None")
+    taken(call)
     operator, spec = ops.load(OP), devices.load(A2)
     every = {each.name: call.get(each.name, each.default) for each in operator.parameters}
     a = check.call_of(Contract(OP, spec, arguments=every, support=operator.support)).attention
@@ -676,10 +675,26 @@ def test_the_output_may_have_heads_before_requests() -> None:
 
 
 def test_rotated_parts_may_be_put_behind_the_columns() -> None:
-    rotated = {name: PREFILL[f"{name}_rope"] for name in ("query", "key")}
-    parts = {name: np.concatenate([PREFILL[name], x], axis=2) for name, x in rotated.items()}
-    value = np.pad(PREFILL["value"], ((0, 0), (0, 0), (0, 64)))
-    taken(PREFILL | parts | {"value": value, "query_rope": None, "key_rope": None})
+    parts = {
+        name: np.concatenate([PREFILL[name], PREFILL[f"{name}_rope"]], axis=2)
+        for name in ("query", "key")
+    }
+    behind = PREFILL | parts | {"query_rope": None, "key_rope": None}
+    taken(behind)
+    found = [run(OP, device=A2, timing=False, **call).output for call in (PREFILL, behind)]
+    assert_all_same(*found)
+
+
+@pytest.mark.parametrize("call", [BASE, DECODE])
+def test_queries_of_int8_are_known_and_not_simulated(call: dict[str, Any]) -> None:
+    narrow = {name: call[name].astype(np.int8) for name in ("query", "key", "value")}
+    error = refused(call | narrow)
+    assert error.code is LACKS
+    assert str(error) == (
+        f"{OP}: query must be float16 or bfloat16, not int8: the kernels that take it, and latent "
+        f"keys of int8 with it, are not simulated; dequantise query and key, and leave their "
+        f"scales out [361001]"
+    )
 
 
 # ---- choice ----

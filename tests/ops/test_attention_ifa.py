@@ -230,6 +230,8 @@ BASE, _ = int8_call(0, "BSND", (9, 9), (4, 2), 32, F16, ("channel", "channel"))
 SCALE = BASE["key_antiquant_scale"]
 ONE = {f"{x}_antiquant_scale": None for x in ("key", "value")}
 PAGED, _ = int8_call(0, "BSND", (9, 9), (4, 2), 32, F16, ("tensor", "tensor"), block_size=32)
+FRACTALS = PAGED | {"query": np.ones((2, 1, 4, 64), F16)}
+FRACTALS |= {x: np.ones((4, 2, 2, 32, 32), np.int8) for x in ("key", "value")}
 TOKENS = {f"{x}_antiquant_mode": 1 for x in ("key", "value")}
 
 WRONG_SHAPES = {f"{x}_antiquant_scale": np.ones((2, 8), np.float32) for x in ("key", "value")}

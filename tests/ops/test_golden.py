@@ -335,6 +335,29 @@ CASES = [
         (TensorSpec((1, 17, 1, 32), "bfloat16"), *[TensorSpec((1, 1030, 1, 32), "bfloat16")] * 2),
         ALL[1:2], ATTENTION | {"input_layout": "BSND", "num_heads": 1}, 3,
     ),
+    # FIA with rotated parts; latent keys, two tiles of a row of them, whose sums are scaled.
+    Case(
+        "npu_fused_infer_attention_score", "rotated",
+        (TensorSpec((20, 2, 128), "bfloat16"), *[TensorSpec((40, 2, 128), "bfloat16")] * 2),
+        (A2,), ATTENTION | {"num_heads": 2, "num_key_value_heads": 2, "softmax_lse_flag": True}
+        | {"actual_seq_lengths": [20], "actual_seq_lengths_kv": [40]}
+        | {"query_rope": TensorSpec((20, 2, 64), "bfloat16")}
+        | {"key_rope": TensorSpec((40, 2, 64), "bfloat16")}, 3,
+    ),
+    *(
+        Case(
+            "npu_fused_infer_attention_score", f"latent{what}",
+            (TensorSpec((1, 16, 1, 512), "bfloat16"), *[TensorSpec(key, "bfloat16")] * 2), (A2,),
+            {"query_rope": TensorSpec((1, 16, 1, 64), "bfloat16"), "num_heads": 16, "scale": 0.5}
+            | {"key_rope": TensorSpec(rope, "bfloat16"), "input_layout": "BNSD_NBSD"}
+            | {"num_key_value_heads": 1, "block_size": 128, "actual_seq_lengths_kv": [keys]}
+            | {"block_table": TensorSpec((1, 6), "int32")}, 3,
+        )
+        for what, keys, key, rope in (
+            ("", 600, (6, 1, 128, 512), (6, 1, 128, 64)),
+            ("_fractals", 300, (6, 1, 32, 128, 16), (6, 1, 4, 128, 16)),
+        )
+    ),
     # IFA: a token of two requests to keys of int8, with scales of columns.
     Case(
         "npu_fused_infer_attention_score", "ifa",

@@ -9,7 +9,7 @@ from npusim.data.dtypes import Array
 from npusim.data.errors import DocumentWarning
 from npusim.devices.schema import DeviceSpec
 from npusim.kernel.program import Block
-from npusim.ops._attention import fai, fia, ifa, ifa_atb
+from npusim.ops._attention import fai, fia, ifa, ifa_atb, mla
 from npusim.ops._attention.check import Problem
 from npusim.ops._attention.fai_tiling import Plan as FaiPlan
 from npusim.ops._attention.oracle import attend
@@ -41,7 +41,8 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
         return fai.build(spec, p.attention, plan)
     assert isinstance(plan, fia.Plan)
     names = *(each.name for each in p.inputs), *p.outputs
-    build_kernel = {"IFA": ifa.build, "IFA-ATB": ifa_atb.build}.get(p.choice.template, fia.build)
+    kernels = {"FIA-MLA": mla.build, "IFA": ifa.build, "IFA-ATB": ifa_atb.build}
+    build_kernel = kernels.get(p.choice.template, fia.build)
     return build_kernel(spec, p.attention, names, plan)
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT8, INT32, UINT8
 from npusim.data.errors import Code
-from npusim.data.tensor import Operand, TensorSpec
+from npusim.data.tensor import Operand, Tensor, TensorSpec
 from npusim.ops import _protocol
 from npusim.ops._attention.call import Call
 from npusim.ops._attention.problem import Attention, Choice
@@ -143,6 +143,17 @@ def call_of(contract: Contract) -> Call:
             f"one length, stack them, and pass actual_seq_lengths_kv",
             Code.UNSUPPORTED,
         )
+    given = contract.value("query")
+    if isinstance(given, Tensor):
+        given = given.spec
+    contract.require(
+        "query_rope" not in contract.arguments
+        or not isinstance(given, np.ndarray | TensorSpec)
+        or str(given.dtype) != INT8.name,
+        "query must be float16 or bfloat16, not int8: the kernels that take it, and latent keys of "
+        "int8 with it, are not simulated; dequantise query and key, and leave their scales out",
+        Code.UNSUPPORTED,
+    )
     query, (scales, offsets) = contract.operand("query"), _scales(contract)
     key, value = contract.operand("key"), contract.operand("value")
     mask = contract.value("atten_mask")

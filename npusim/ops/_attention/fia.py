@@ -5,27 +5,29 @@
     cube      scores(0)  scores(1)  product(0)  scores(2)  product(1)  ...
     vectors              softmax(0)             softmax(1)  output(0)  softmax(2)  output(1)  ...
 
-    query (rows, width) @ key (keys, width).T     -> scores (rows, keys), fp32, to the workspace
+    query (rows, depth) @ key (keys, depth).T     -> scores (rows, keys), fp32, to the workspace
     weights (rows, keys) @ value (keys, width)    -> product (rows, width), fp32, to the workspace
 
 Tile by tile, scores, weights, products and sums pass through global memory, two slots of each; a
 core waits by flags for what it reads. All vector cores wait for each other before they put the
 pieces of split rows together. In L1 are the queries of a row of tiles (256 of them are a slice),
 slices of 256 keys or of 128 x 256 weights, three at a time, and two of 256 values, which stay there
-where a tile has no more; in L0 128 x 128 x 128.
+where a tile has no more; in L0 128 x 128 x 128. Rotated parts of queries and keys lie in L1 behind
+the other columns, and are multiplied last.
 
 Sources: ops-transformer@3a280bc attention/common/op_kernel/arch22, fia_kernel_nonquant.h and
-fia_block_cube_nonquant_gqa.h. Assumed: rows without keys are filled with zeros first, in turn by
-all vector cores; which flag vector cores wait for each other by; lengths of requests come with the
-sizes of the tiles, so that no core reads them; heads that are no 64 or 128 wide go through the same
-cube in slices that fit, though the vendor has another one for them; all queries in L1 share one
-flag, and where not all rows of a tile fit, keys are loaded for each part of them; each token's
-heads are loaded by themselves where tokens do not follow each other.
+fia_block_cube_nonquant_gqa.h. Assumed: rows without keys, and places of tokens that requests do not
+have, are filled with zeros first, in turn by all vector cores; which flag vector cores wait for
+each other by; lengths of requests come with the sizes of the tiles, so that no core reads them;
+heads that are no 64 or 128 wide go through the same cube in slices that fit, though the vendor has
+another one for them; all queries in L1 share one flag, and where not all rows of a tile fit, keys
+are loaded for each part of them; each token's heads are loaded by themselves where tokens do not
+follow each other; keys in fractals go to L1 as they are; only where values are narrower than keys
+does an Mmad wait for the one before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -43,7 +45,7 @@ from npusim.kernel.rows import pieces
 from npusim.kernel.steps import Step
 from npusim.kernel.views import GmView, repeat
 from npusim.ops import _protocol
-from npusim.ops._attention.cube import L0, MatrixCore, Piece
+from npusim.ops._attention.cube import L0, MatrixCore, Piece, rows_within, within
 from npusim.ops._attention.fia_output import Finish, Output
 from npusim.ops._attention.fia_tiling import schedule
 from npusim.ops._attention.fia_vector import (
@@ -57,6 +59,7 @@ from npusim.ops._attention.fia_vector import (
     Vector,
     step_of,
 )
+from npusim.ops._attention.mla_places import LatentMemory
 from npusim.ops._attention.places import Memory, Part
 from npusim.ops._attention.problem import Attention
 
@@ -91,12 +94,13 @@ class Plan(_protocol.Plan):
 def tile(spec: DeviceSpec, a: Attention, template: str, nbytes_of_keys: int, reason: str) -> Plan:
     """Split *a*, whose keys and values take *nbytes_of_keys* together, for FIA or IFA."""
     plan = schedule(a, spec.cores["aic"].count)
+    memory = LatentMemory(plan) if a.is_latent else Memory(plan)
     return Plan(
         template=template,
         reason=reason,
         block_dim=max(1, len(plan.cores)),
         is_mix=True,
-        workspaces=Memory(plan).workspaces,
+        workspaces=memory.workspaces,
         tile_rows=plan.sizes.rows,
         tile_keys=plan.sizes.keys,
         pieces=plan.pieces,
@@ -105,7 +109,7 @@ def tile(spec: DeviceSpec, a: Attention, template: str, nbytes_of_keys: int, rea
 
 
 def _streams(spec: DeviceSpec, a: Attention, nbytes_of_keys: int) -> bool:
-    if a.longest_query != 1 or a.group > STREAMED_GROUP:
+    if a.longest_query != 1 or a.group > STREAMED_GROUP or a.rope_size:
         return False
     page = a.paging
     is_by_head = a.layout.startswith("BNSD") if page is None else page.heads_first
@@ -118,11 +122,18 @@ def build(spec: DeviceSpec, a: Attention, names: tuple[str, ...], plan: Plan) ->
     memory = Memory(schedule(a, spec.cores["aic"].count))
     vector = Vector(spec, memory)
     softmax, finish = Softmax(vector), Finish(vector)
-    return launch(spec, vector, softmax, finish, Output(vector, finish), names, plan)
+    output = Output(vector, finish)
+    return launch(cube_steps(spec, memory), vector, softmax, finish, output, names, plan)
+
+
+def cube_steps(spec: DeviceSpec, memory: Memory) -> CoreSteps:
+    """What cube cores do."""
+    cube = Cube(spec, memory)
+    return CoreSteps(cube.core, cube.steps())
 
 
 def launch(
-    spec: DeviceSpec,
+    of_cube: CoreSteps,
     vector: Vector,
     softmax: Softmax,
     finish: Finish,
@@ -131,8 +142,7 @@ def launch(
     plan: Plan,
 ) -> tuple[Block, ...]:
     """What cube and vector cores write, for all groups."""
-    memory, core = vector.memory, vector.core
-    cube, work = Cube(spec, memory), memory.plan
+    memory, core, work = vector.memory, vector.core, vector.memory.plan
     streamed = ("key", "value") if plan.streams_keys else ()
     bound = {name: Binding(name, is_cached=name not in streamed) for name in names}
     shared = ("piece_out", "piece_max", "piece_sum")
@@ -148,7 +158,7 @@ def launch(
         steps.append(output.combine(end))
     return launch_mixed(
         plan.block_dim,
-        CoreSteps(cube.core, cube.steps()),
+        of_cube,
         CoreSteps(core, tuple(steps), vector.raise_flags),
         lambda group: bound | memory.of_core(group),
     )
@@ -158,14 +168,17 @@ class Cube:
     """Writes the programs of cube cores."""
 
     def __init__(self, spec: DeviceSpec, memory: Memory) -> None:
-        self._memory, self._width = memory, memory.width
+        self._memory, self._width, self._depth = memory, memory.width, memory.depth
         element = memory.factor
         self.core = self._core = core = MatrixCore("fia", spec, element, alone=True)
-        row_bytes = element.nbytes(self._width)
-        fits = align_down(SLICE_BYTES // row_bytes, FRACTAL_ROWS)
-        self._slice_keys = min(fits, SLICE_KEYS if self._width <= NARROW else WIDE_KEYS)
-        self._slice_values = min(fits, SLICE_KEYS)
-        self._slice_rows = min(align_down(QUERY_BYTES // row_bytes, FRACTAL_ROWS), QUERY_ROWS)
+        of_keys, of_values = (
+            align_down(SLICE_BYTES // element.nbytes(count), FRACTAL_ROWS)
+            for count in (self._depth, self._width)
+        )
+        self._slice_keys = min(of_keys, SLICE_KEYS if self._depth <= NARROW else WIDE_KEYS)
+        self._slice_values = min(of_values, SLICE_KEYS)
+        fits = align_down(QUERY_BYTES // element.nbytes(self._depth), FRACTAL_ROWS)
+        self._slice_rows = min(fits, QUERY_ROWS)
         of_queries = QUERY_SLICES * QUERY_BYTES // element.nbytes(1)
         of_slice = SLICE_BYTES // element.nbytes(1)
         self._queries = core.tiles(element, of_queries, "mte2", "mte1", 1, "l1")
@@ -200,10 +213,10 @@ class Cube:
         scores: GmView,
         is_first: bool,
         is_last: bool,
-        queries: tuple[GmView, ...],
+        queries: tuple[tuple[GmView, ...], ...],
         found: tuple[Piece, ...],
     ) -> None:
-        """(rows, width) @ (keys, width).T -> (rows, keys), a slice of keys at a time."""
+        """(rows, depth) @ (keys, depth).T -> (rows, keys), a slice of keys at a time."""
         core = self._core
         a = self._memory.plan.rows.a
         if a.dequantises or (is_first and a.has_digits):
@@ -224,13 +237,15 @@ class Cube:
                 self._queries.free(*self._queries.in_use)
         core.cross_core_set_flag("group", "fixpipe", SCORES_READY)
 
-    def _load_queries(self, views: tuple[GmView, ...], first: int, rows: int) -> None:
-        """Queries [first, first + rows) of a tile, each slice as Nz `(width / 16, rows, 16)`."""
+    def _load_queries(self, queries: tuple[tuple[GmView, ...], ...], first: int, rows: int) -> None:
+        """Queries [first, first + rows) of a tile, each slice as Nz `(depth / 16, rows, 16)`."""
         tile = self._queries.alloc()
         for part, count in pieces(rows, self._slice_rows):
-            dst, padded = tile[part * self._width :], align_up(count, FRACTAL_ROWS)
-            for row, view in _within(views, first + part, count):
-                self._core.load_rows(dst, view, padded, row)
+            dst, padded = tile[part * self._depth :], align_up(count, FRACTAL_ROWS)
+            for views in queries:
+                for row, view in rows_within(views, first + part, count):
+                    self._core.load_rows(dst, view, padded, row)
+                dst = dst[views[0].columns * padded :]
         self._queries.enque(tile)
         self._queries.deque()
 
@@ -238,40 +253,39 @@ class Cube:
         self, found: tuple[Piece, ...], key: int, keys: int, tile: Local, *, k_is_first: bool
     ) -> None:
         """Keys or values [key, key + keys) of those of *found* into *tile*, a copy a piece."""
-        core, end = self._core, 0
+        core = self._core
         padded = l1_rows(core.element, keys, k_is_first)
-        for piece in found:
-            start, end = end, end + piece.keys.rows
-            low, high = max(start, key), min(end, key + keys)
-            if low < high:
-                view = piece.keys[low - start : high - start, :]
-                if piece.entry is None:
-                    core.load_rows(tile, view, padded, low - key)
-                else:
-                    own = Piece(view, piece.entry, piece.is_cached or low > start)
-                    repeat(core, self._load_page, tile, low - key, padded, own)
+        for row, piece in within(found, key, keys):
+            if piece.entry is None:
+                self._load_page(tile, row, padded, piece)
+            else:
+                repeat(core, self._load_page, tile, row, padded, piece)
 
     def _load_page(self, tile: Local, row: int, padded: int, page: Piece) -> None:
-        """A page: where it lies stands in the block table."""
+        """A page: where it lies stands in the block table; rotated parts follow the others."""
         self._core.look_up("block", page)
-        self._core.load_rows(tile, page.keys, padded, row)
+        load = self._core.load_fractals if page.is_nz else self._core.load_rows
+        load(tile, page.keys, padded, row)
+        if page.rotated is not None:
+            load(tile[self._memory.plan.rows.a.head_size * padded :], page.rotated, padded, row)
 
     def _slice_scores(self, scores: GmView) -> None:
-        """The columns of a slice of keys: (rows, width) @ (width, keys)."""
-        core, width = self._core, self._width
+        """The columns of a slice of keys: (rows, depth) @ (depth, keys)."""
+        core, depth = self._core, self._depth
         (queries,) = self._queries.in_use
         tile = self._slices.deque()
         for first, count in pieces(scores.rows, self._slice_rows):
-            part = queries[first * width :]
+            part = queries[first * depth :]
             for row, rows in pieces(count, L0):
                 for column, columns in pieces(scores.columns, L0):
                     top = first + row
                     here = scores[top : top + rows, column : column + columns]
                     total = core.totals.alloc()
-                    for k, depth in pieces(width, L0):
-                        a = L1Matrix(part, count, width, origin=row, k=k)
-                        b = L1Matrix(tile, scores.columns, width, origin=column, k=k)
-                        core.multiply(total, a, b, (rows, columns, depth), begins=k == 0)
+                    for k, some in pieces(depth, L0):
+                        a = L1Matrix(part, count, depth, origin=row, k=k)
+                        b = L1Matrix(tile, scores.columns, depth, origin=column, k=k)
+                        core.multiply(total, a, b, (rows, columns, some), begins=k == 0)
+                        self._end_step(is_last=k + some == depth)
                     core.drain(total, here)
         self._slices.free(tile)
 
@@ -299,7 +313,8 @@ class Cube:
                     tile = kept[number] if stays else self._values.deque()
                     part = weights[row : row + rows, key : key + count]
                     values = L1Matrix(tile, self._width, count, k_is_first=True, origin=column)
-                    self._add(total, part, values, columns, begins=key == 0)
+                    ends = key == 0, key + count == weights.columns
+                    self._add(total, part, values, columns, *ends)
                     if not stays:
                         self._values.free(tile)
                 core.drain(total, product[row : row + rows, column : column + columns])
@@ -313,7 +328,13 @@ class Cube:
         self._values.enque(tile)
 
     def _add(
-        self, total: Local, weights: GmView, values: L1Matrix, columns: int, *, begins: bool
+        self,
+        total: Local,
+        weights: GmView,
+        values: L1Matrix,
+        columns: int,
+        begins: bool,
+        ends: bool,
     ) -> None:
         """Add (rows, keys) of weights @ (keys, columns) of a slice of values to *total*."""
         rows, keys = weights.rows, weights.columns
@@ -324,14 +345,10 @@ class Cube:
         for k, depth in pieces(keys, L0):
             a, shape = L1Matrix(tile, rows, keys, k=k), (rows, columns, depth)
             self._core.multiply(total, a, values.at(k=k), shape, begins=begins and k == 0)
+            self._end_step(is_last=ends and k + depth == keys)
         self._slices.free(tile)
 
-
-def _within(views: tuple[GmView, ...], first: int, count: int) -> Iterator[tuple[int, GmView]]:
-    """What of *views*, one below the other, lies within rows [first, first + count)."""
-    end = 0
-    for view in views:
-        start, end = end, end + view.rows
-        low, high = max(start, first), min(end, first + count)
-        if low < high:
-            yield low - first, view[low - start : high - start, :]
+    def _end_step(self, *, is_last: bool) -> None:
+        """An Mmad waits until the one before is over where values are narrower than keys."""
+        if not is_last and self._depth > self._width:
+            self._core.barrier("cube")

@@ -32,7 +32,7 @@ from npusim.data.integers import align_down, align_up
 from npusim.isa import BLOCK_BYTES, Local, Store
 from npusim.kernel.launch import VECTOR_CORES_OF_A_GROUP as VECTOR_CORES
 from npusim.kernel.rows import pieces
-from npusim.kernel.steps import Step, column_of
+from npusim.kernel.steps import Column, Step, column_of
 from npusim.kernel.views import GmView, repeat
 from npusim.kernel.wide_plane import LANES, WidePlane, by_rows
 from npusim.ops._attention.fia_tiling import Piece, RowTile
@@ -147,12 +147,18 @@ class Finish:
     # ---- rows that see no key ----
 
     def empty(self, tiles: tuple[RowTile, ...], cores: int) -> Step:
-        """Zeros for all rows of *tiles*, and infinite logarithms: so many *cores* take turns."""
+        """Zeros for all rows of *tiles*, and infinite logarithms: so many *cores* take turns.
+
+        Likewise for tokens that requests do not have.
+        """
+        memory = self._vector.memory
         parts = [
-            (number % cores, rows, self._vector.memory.target(tile, row, rows))
+            (number % cores, rows, memory.target(tile, row, rows))
             for number, tile in enumerate(tiles)
             for row, rows in pieces(tile.rows, self.loop_rows)
         ]
+        padding = enumerate(memory.padding(self.loop_rows))
+        parts += [(number % cores, rows, target) for number, (rows, target) in padding]
         core, rows, targets = map(list, zip(*parts, strict=True)) if parts else ([], [], [])
         before = np.full(len(parts), BEFORE)
         return Step(self._empty, (rows, targets), np.array(core, np.int64), before)
@@ -205,12 +211,9 @@ class Output:
         """The second half of all tiles."""
         memory, parts = self._memory, self._vector.parts
         keys = [(*x.ends, x.tile.number % 2, x.tile.piece.row_tile.rows, x.half) for x in parts]
-        targets = column_of(
-            [(x.tile.piece, x.row, x.rows) if x.tile.is_last else () for x in parts], self._targets
-        )
         scale = None if self._scale is None else memory.by_keys(self._scale, parts)
-        arguments = column_of(keys, self._form), memory.slots("product", parts), scale, targets
-        return step_of(parts, SECOND, VECTOR_CORES, self._tile, *arguments)
+        arguments = column_of(keys, self._form), memory.slots("product", parts), scale
+        return step_of(parts, SECOND, VECTOR_CORES, self._tile, *arguments, self.targets())
 
     def _form(self, is_first: bool, is_last: bool, parity: int, rows: int, half: int) -> Form:
         memory = self._memory
@@ -224,6 +227,13 @@ class Output:
         # No argument of a stage, so that the call does not move it on: mte3 stores what mte2 loads,
         # and where all calls find such bytes in one place, order is found once.
         return self._memory.slot("sums", parity, rows, self._memory.width, row).flat
+
+    def targets(self) -> Column:
+        """Where the rows of each part go, loop by loop: nowhere before its last tile."""
+        return column_of(
+            [(x.tile.piece, x.row, x.rows) if x.tile.is_last else () for x in self._vector.parts],
+            self._targets,
+        )
 
     def _targets(
         self, piece: Piece | None = None, first: int = 0, rows: int = 0
@@ -282,20 +292,26 @@ class Output:
         if not form.is_last:
             self._store_plane(plane, self._sums(form.parity, *at))
         else:
-            largest, total = (
-                state.of(name, form.parity, row, plane.rows) for name in ("largest", "total")
-            )
+            total = state.of("total", form.parity, row, plane.rows)
             by_rows(core, "div", plane, state.blocks(total))
-            if isinstance(target, Target):
-                self._finish.rows(plane, target, largest, total)
-            else:
-                self._store_plane(plane, joined(target[0]))
-                for kept, view in zip((largest, total), target[1:], strict=True):
-                    blocks = state.blocks(kept)
-                    small = vector.small_out.alloc()
-                    core.copy(small[: blocks.count], blocks)
-                    core.store_rows(vector.small_out, small, joined(view))
+            self.leave(plane, form.parity, row, target)
         vector.wide_in.free(plane.tile)
+
+    def leave(
+        self, plane: WidePlane, parity: int, row: int, target: Target | tuple[GmView, ...]
+    ) -> None:
+        """Rows that are done, from *row* on, to *target*, with their maxima and sums."""
+        core, vector, state = self._core, self._vector, self._vector.state
+        largest, total = (state.of(name, parity, row, plane.rows) for name in ("largest", "total"))
+        if isinstance(target, Target):
+            self._finish.rows(plane, target, largest, total)
+            return
+        self._store_plane(plane, joined(target[0]))
+        for kept, view in zip((largest, total), target[1:], strict=True):
+            blocks = state.blocks(kept)
+            small = vector.small_out.alloc()
+            core.copy(small[: blocks.count], blocks)
+            core.store_rows(vector.small_out, small, joined(view))
 
     def _store_plane(self, plane: WidePlane, view: GmView) -> None:
         out = self._vector.wide_out.alloc()

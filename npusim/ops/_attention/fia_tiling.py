@@ -28,24 +28,10 @@ from itertools import accumulate, chain
 from math import sqrt
 from typing import NamedTuple
 
-from npusim.data.integers import align_down, align_up, ceil_div
+from npusim.data.integers import ceil_div
+from npusim.ops._attention.fia_sizes import TileSizes, tile_sizes
 from npusim.ops._attention.problem import Attention
 
-FEW_QUERIES = 16
-"""Up to so many tokens a request, a tile has many keys and few rows, as a decoder's."""
-PREFILL_KEYS, PREFILL_ROWS = 512, 512
-DECODE_KEYS = (8192, 4096, 2048)
-"""For groups of less than 5 heads, of less than 10, and of more."""
-GROUP_STEP = 5
-STENCIL_KEYS = 1024
-"""The most keys of a tile where lengths say what is hidden."""
-KEYS_ALIGNED = 32
-ROWS_OF_KEYS = ((512, 512), (1024, 256), (2048, 128), (4096, 64))
-"""Keys up to the first number have as many rows as the second."""
-FEWEST_ROWS = 32
-EIGHTFOLD_ROWS = 128
-"""Up to so many rows a tile keeps maxima and sums eight times each, as the vector pipe reads them.
-"""
 ROW_COST, ROWS_OF_COST = 6, 16
 KEY_COST, KEYS_OF_COST = 10, 64
 TOLERANCE = 2
@@ -53,8 +39,6 @@ TOLERANCE = 2
 SPLIT_CORES, SPLIT_PAGED_KEYS = 2, 1024
 """Of keys of int8, cores share a row where there are that many cores for each head of each request,
 and in pages only where the longest request has more keys."""
-CHUNK_KEYS, CHUNK_ROWS = 256, 128
-"""Of a tile whose keys of int8 are dequantised; of rows that is assumed."""
 COMBINED_ROWS = 8
 """Rows of a row of tiles that a vector core puts together at a time."""
 
@@ -159,38 +143,6 @@ class Rows:
 
 
 # ---- tiles ----
-
-
-class TileSizes(NamedTuple):
-    """How many keys and rows a tile has at most."""
-
-    keys: int
-    rows: int
-
-    @property
-    def is_eightfold(self) -> bool:
-        """Whether the state of each row fills a block of eight float32."""
-        return self.rows <= EIGHTFOLD_ROWS
-
-
-def tile_sizes(rows: Rows) -> TileSizes:
-    """The sizes of all tiles of a call."""
-    a, page = rows.a, rows.a.paging
-    is_prefill = a.is_packed or max(a.query_lengths, default=0) > FEW_QUERIES
-    keys = PREFILL_KEYS
-    if not is_prefill:
-        keys = DECODE_KEYS[min(a.group // GROUP_STEP, len(DECODE_KEYS) - 1)]
-    if a.is_stencil:
-        keys = min(keys, STENCIL_KEYS)
-    if a.dequantises:
-        keys = CHUNK_KEYS
-    if page is not None and keys > page.block_size:
-        keys = align_down(keys, page.block_size)
-    keys = min(keys, max(a.kv_lengths, default=0))
-    if a.dequantises or is_prefill:
-        return TileSizes(keys, CHUNK_ROWS if a.dequantises else PREFILL_ROWS)
-    aligned = align_up(keys, KEYS_ALIGNED)
-    return TileSizes(keys, next((n for most, n in ROWS_OF_KEYS if aligned <= most), FEWEST_ROWS))
 
 
 class RowTile(NamedTuple):
@@ -396,7 +348,7 @@ class Schedule:
 def schedule(a: Attention, cores: int) -> Schedule:
     """The schedule of *a* on a chip of so many cube *cores*."""
     rows = Rows(a)
-    sizes = tile_sizes(rows)
+    sizes = tile_sizes(a, cores)
     tiles: list[list[RowTile]] = []
     costs: list[Costs] = []
     shares_rows = a.antiquant is None or (a.has_digits and _splits_keys(a, cores))

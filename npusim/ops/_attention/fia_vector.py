@@ -31,7 +31,8 @@ from npusim.kernel.steps import Column, Step, column_of
 from npusim.kernel.vector_core import VectorCore
 from npusim.kernel.views import GmView, repeat
 from npusim.kernel.wide_plane import WidePlane, by_rows, reduce_rows
-from npusim.ops._attention.fia_tiling import KEYS_ALIGNED, RowTile, Run
+from npusim.ops._attention.fia_sizes import KEYS_ALIGNED
+from npusim.ops._attention.fia_tiling import RowTile, Run
 from npusim.ops._attention.places import Memory, Part, joined
 from npusim.ops._attention.problem import MASK_EXTENT
 
@@ -122,14 +123,14 @@ class Vector:
         return pieces(rows, max(1, most))
 
 
-StateName = Literal["largest", "total", "faded", "query", "weights"]
+StateName = Literal["largest", "total", "faded", "query", "weights", "power", "factor", "divisor"]
 
 
 class State:
     """What is kept of the rows of two tiles: a block of eight for each, or one float32.
 
     That are maxima, sums, and factors of what came before; where there are digits, the largest
-    magnitudes of queries and of weights.
+    magnitudes of queries and of weights; for latent keys what products are scaled and divided by.
     """
 
     def __init__(self, vector: Vector, names: tuple[StateName, ...]) -> None:

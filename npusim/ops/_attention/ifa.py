@@ -44,9 +44,10 @@ from npusim.kernel.rows import pieces
 from npusim.kernel.steps import Column, Step, column_of
 from npusim.kernel.views import GmView, repeat
 from npusim.kernel.wide_plane import LANES, WidePlane, by_columns, by_rows, reduce_rows
-from npusim.ops._attention.fia import OPERANDS_READY, Plan, launch
+from npusim.ops._attention.fia import OPERANDS_READY, Plan, cube_steps, launch
 from npusim.ops._attention.fia_output import Finish, Form, Output
-from npusim.ops._attention.fia_tiling import KEYS_ALIGNED, schedule
+from npusim.ops._attention.fia_sizes import KEYS_ALIGNED
+from npusim.ops._attention.fia_tiling import schedule
 from npusim.ops._attention.fia_vector import (
     BEFORE,
     BLOCK,
@@ -75,7 +76,8 @@ def build(spec: DeviceSpec, a: Attention, names: tuple[str, ...], plan: Plan) ->
     digits = Digits(vector)
     finish = Finish(vector)
     output = Output(vector, finish, digits.product, digits.scale_of_columns)
-    return launch(spec, vector, DigitSoftmax(vector, digits), finish, output, names, plan)
+    softmax, cube = DigitSoftmax(vector, digits), cube_steps(spec, vector.memory)
+    return launch(cube, vector, softmax, finish, output, names, plan)
 
 
 class Digits:

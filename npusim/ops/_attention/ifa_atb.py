@@ -34,10 +34,11 @@ from npusim.kernel.rows import pieces
 from npusim.kernel.steps import Step
 from npusim.kernel.views import GmView, repeat
 from npusim.kernel.wide_plane import WidePlane, by_columns
-from npusim.ops._attention.cube import Piece
-from npusim.ops._attention.fia import OPERANDS_READY, Plan, launch
+from npusim.ops._attention.cube import Piece, within
+from npusim.ops._attention.fia import OPERANDS_READY, Plan, cube_steps, launch
 from npusim.ops._attention.fia_output import Finish, Output
-from npusim.ops._attention.fia_tiling import KEYS_ALIGNED, schedule
+from npusim.ops._attention.fia_sizes import KEYS_ALIGNED
+from npusim.ops._attention.fia_tiling import schedule
 from npusim.ops._attention.fia_vector import (
     BEFORE,
     COUNT,
@@ -58,8 +59,8 @@ def build(spec: DeviceSpec, a: Attention, names: tuple[str, ...], plan: Plan) ->
     """Three blocks a group; *names* are those of the call's tensors."""
     vector = Vector(spec, Memory(schedule(a, spec.cores["aic"].count)))
     finish = Finish(vector)
-    softmax = HalfSoftmax(vector)
-    return launch(spec, vector, softmax, finish, Output(vector, finish), names, plan)
+    softmax, cube = HalfSoftmax(vector), cube_steps(spec, vector.memory)
+    return launch(cube, vector, softmax, finish, Output(vector, finish), names, plan)
 
 
 class Given(NamedTuple):
@@ -99,7 +100,8 @@ class HalfSoftmax(Softmax):
         scales = antiquant.key, antiquant.value
         for name, scale, offset in zip(("key", "value"), scales, antiquant.offsets, strict=True):
             result = memory.slot(f"{name}s", tile.number, last - first, memory.width, first)
-            pages = tuple(_within(memory.keys(name, INT8, *part.of_keys), first, last))
+            keys = memory.keys(name, INT8, *part.of_keys)
+            pages = tuple(piece for _, piece in within(keys, first, last - first))
             views = (memory.scales(each, *part.of_keys) for each in (offset, scale))
             yield Given(pages, result, *views)
 
@@ -169,14 +171,3 @@ class HalfSoftmax(Softmax):
         half = self._vector.half_mask[: plane.whole.count]
         self._core.cast(half, plane.whole, "none")
         self._core.cast(plane.whole, half, "none")
-
-
-def _within(found: tuple[Piece, ...], first: int, last: int) -> Iterator[Piece]:
-    """What of *found*, one behind the other, lies within keys [first, last)."""
-    end = 0
-    for piece in found:
-        start, end = end, end + piece.keys.rows
-        low, high = max(start, first), min(end, last)
-        if low < high:
-            is_cached = piece.is_cached or low > start
-            yield Piece(piece.keys[low - start : high - start, :], piece.entry, is_cached)

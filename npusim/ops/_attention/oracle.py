@@ -33,6 +33,7 @@ from npusim.ops._attention.check import Problem
 from npusim.ops._attention.fai_tiling import TASK_ROWS, TILE, work_of
 from npusim.ops._attention.fia_tiling import Rows, RowTile, schedule
 from npusim.ops._attention.oracle_int8 import digit_piece, half_piece
+from npusim.ops._attention.oracle_latent import joined_columns, latent_piece
 from npusim.ops._attention.oracle_sums import (
     F32,
     Single,
@@ -45,7 +46,7 @@ from npusim.ops._attention.oracle_sums import (
     sums_by_64,
     sums_by_128,
 )
-from npusim.ops._attention.problem import Attention, sides_of
+from npusim.ops._attention.problem import FRACTAL_COLUMNS, Attention, sides_of
 from npusim.ops._matmul_oracle import cube_product
 
 ADDED, REPLACED = F32(-3e38), F32(-1e12)
@@ -79,17 +80,19 @@ def attend(problem: Problem, spec: DeviceSpec, order: CubeOrder) -> tuple[Array,
     arrays = {each.name: np.asarray(each.array) for each in problem.inputs}
     is_fai, cores = template.startswith("FAI"), spec.cores["aic"].count
     out = np.zeros(max(problem.output.size, 1), a.element.numpy)
-    lse = np.full((a.requests, a.query_heads, a.longest_query), np.inf if is_fai else 0, F32)
+    lse = np.full((a.requests, a.query_heads, a.longest_query), np.inf, F32)
     groups = _fai_groups(a, cores, template) if is_fai else _fia_groups(a, cores, lse)
 
     @lru_cache(maxsize=1)
     def keys(request: int) -> list[Array]:
-        return [_keys_of(a, name, arrays[name], request) for name in ("key", "value")]
+        names = ("key", "value", "key_rope")[: 3 if a.rope_size else 2]
+        return [_keys_of(a, name, arrays[name], request) for name in names]
 
     with np.errstate(all="ignore"):
         for group in groups:
             places = group.heads, group.tokens
-            k, v = (x[group.heads[0] // a.group] for x in keys(group.request))
+            k, v, *rotated = (x[group.heads[0] // a.group] for x in keys(group.request))
+            k = joined_columns(a, k, *rotated)
             o, logs = _rows(a, arrays, group, k, v, is_fai, order)
             view = _tokens_of(a, "output", out, group.request)
             is_away = a.element is FLOAT16 and not is_fai
@@ -115,7 +118,9 @@ def _rows(
 ) -> tuple[Single, Single]:
     """Output and softmax_lse of the rows of *group*, of keys and values `(keys, columns)`."""
     request, rows = group.request, Rows(a)
-    q = _tokens_of(a, "query", arrays["query"], request)[group.heads, group.tokens]
+    names = ("query", "query_rope")[: 2 if a.rope_size else 1]
+    found = [_tokens_of(a, name, arrays[name], request) for name in names]
+    q = joined_columns(a, *(x[group.heads, group.tokens] for x in found))
     hidden = _hidden(a.window(request), group.tokens, len(k))
     seen = ~hidden.all(axis=1)
     if a.has_own_mask and not is_fai:
@@ -131,6 +136,8 @@ def _rows(
         piece = digit_piece(a, arrays, place, q, k, v)
     elif is_fai and a.work_type is FLOAT16:
         return _narrow_rows(a, q, k, v, hidden, group.pieces[0], order)
+    elif a.is_latent:
+        piece = latent_piece(a, q, k, v, hidden, order)
     elif a.dequantises:
         piece = half_piece(a, arrays, place, q, (k, v), hidden, order)
     else:
@@ -206,12 +213,13 @@ def _tiles(first: int, last: int, size: int) -> Tiles:
 def _tokens_of(a: Attention, name: str, array: Array, request: int) -> Array:
     """The tokens of *request* in tensor *name*, `(heads, tokens, columns)`; a view."""
     side = sides_of(a)[name]
-    length = (a.kv_lengths if name in ("key", "value") else a.query_lengths)[request]
+    is_key = name in ("key", "value", "key_rope")
+    length = (a.kv_lengths if is_key else a.query_lengths)[request]
     flat = np.ascontiguousarray(array).reshape(-1)
     pitches = side.head_pitch, side.token_pitch, 1
     return np.lib.stride_tricks.as_strided(
         flat[side.starts[request] :],
-        (side.heads, length, a.head_size),
+        (side.heads, length, side.columns),
         tuple(flat.itemsize * pitch for pitch in pitches),
     )
 
@@ -222,11 +230,16 @@ def _keys_of(a: Attention, name: str, array: Array, request: int) -> Array:
     if page is None:
         return _tokens_of(a, name, array, request)
     blocks = list(page.tables[request][: ceil_div(length, page.block_size)])
-    # Blocks, then tokens and heads, or heads and tokens, then columns.
-    shape = (page.block_size, a.kv_heads) if not page.heads_first else (a.kv_heads, page.block_size)
-    chosen = array.reshape(page.blocks, *shape, a.head_size)[blocks]
-    by_head = np.moveaxis(chosen, 1 if page.heads_first else 2, 0)
-    return by_head.reshape(a.kv_heads, len(blocks) * page.block_size, a.head_size)[:, :length]
+    heads, size, columns = a.kv_heads, page.block_size, sides_of(a)[name].columns
+    if page.is_nz:
+        # The columns of a fractal follow the tokens.
+        chosen = array.reshape(page.blocks, heads, -1, size, FRACTAL_COLUMNS)[blocks]
+        by_head = chosen.transpose(1, 0, 3, 2, 4)
+    elif page.heads_first:
+        by_head = array.reshape(page.blocks, heads, size, columns)[blocks].swapaxes(0, 1)
+    else:
+        by_head = np.moveaxis(array.reshape(page.blocks, size, heads, columns)[blocks], 2, 0)
+    return by_head.reshape(heads, len(blocks) * size, columns)[:, :length]
 
 
 def _hidden(

@@ -14,16 +14,19 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import product
 from typing import NamedTuple
 
 from npusim.data.dtypes import FLOAT16, FLOAT32, INT32, DType
 from npusim.data.integers import align_up
 from npusim.kernel.cube_core import sums_dtype
 from npusim.kernel.program import Binding
+from npusim.kernel.rows import pieces
 from npusim.kernel.steps import Column, column_of
 from npusim.kernel.views import GmView
 from npusim.ops._attention.cube import LINE_ENTRIES, Piece
-from npusim.ops._attention.fia_tiling import KEYS_ALIGNED, RowTile, Schedule, Tile
+from npusim.ops._attention.fia_sizes import KEYS_ALIGNED
+from npusim.ops._attention.fia_tiling import RowTile, Schedule, Tile
 from npusim.ops._attention.problem import Scales, Side, sides_of
 
 WORK_SLOTS = 2
@@ -94,8 +97,13 @@ class Memory:
 
     @cached_property
     def width(self) -> int:
-        """Columns of a head."""
-        return self.plan.rows.a.head_size
+        """Columns of a head of the output."""
+        return self.plan.rows.a.value_size
+
+    @cached_property
+    def depth(self) -> int:
+        """Columns of a head of query and key, with rotated ones."""
+        return self.plan.rows.a.head_size + self.plan.rows.a.rope_size
 
     @cached_property
     def max_rows(self) -> int:
@@ -176,18 +184,38 @@ class Memory:
     def queries(self, parts: Sequence[Part]) -> Column:
         """The rows of the tile of each of *parts*, or their digits, as few matrices as possible."""
         if self.copies == 1:
-            return column_of([(x.tile.piece.row_tile,) for x in parts], self._queries)
+            return column_of([(x.tile.piece.row_tile,) for x in parts], self.queries_of)
         keys = [("digits", x.tile.turn % 2, x.rows, self.width) for x in parts]
-        return column_of(keys, lambda *key: (self.slot(*key),))
+        return column_of(keys, lambda *key: ((self.slot(*key),),))
 
-    def _queries(self, tile: RowTile) -> tuple[GmView, ...]:
-        return tuple(self._views(self.sides["query"], tile, 0, tile.rows, joins_heads=False))
+    def queries_of(self, tile: RowTile) -> tuple[tuple[GmView, ...], ...]:
+        """The rows of *tile*, and where there are such their rotated parts."""
+        names = ("query", "query_rope")[: 2 if self.plan.rows.a.rope_size else 1]
+        return tuple(
+            tuple(self._views(self.sides[name], tile, 0, tile.rows, joins_heads=False))
+            for name in names
+        )
 
     def target(self, tile: RowTile, row: int, rows: int) -> Target:
         """Where rows [row, row + rows) of *tile* go."""
         outputs = tuple(self._views(self.sides["output"], tile, row, rows, joins_heads=True))
         sums = tuple(self._sums(tile, row, rows)) if self.plan.rows.a.returns_lse else ()
         return Target(outputs, sums, tuple(self._blind(tile, row, rows)))
+
+    def padding(self, most: int) -> Iterator[tuple[int, Target]]:
+        """Places of tokens that requests do not have, up to *most* of a head at a time."""
+        a, side, logs = self.plan.rows.a, self.sides["output"], self.sides["softmax_lse"]
+        longest = 0 if a.is_packed else a.longest_query
+        for request, length in enumerate(a.query_lengths):
+            for head, (row, rows) in product(
+                range(a.query_heads), tuple(pieces(max(0, longest - length), most))
+            ):
+                place = request, head, length + row
+                first, pitch = a.element.nbytes(side.at(*place)), side.token_pitch
+                own = GmView("output", a.element, rows, self.width, pitch, first)
+                at, pitch = FLOAT32.nbytes(logs.at(*place)), logs.token_pitch if rows > 1 else 0
+                sums = ((0, 1, GmView("softmax_lse", FLOAT32, rows, 1, pitch, at)),)
+                yield rows, Target((own,), sums if a.returns_lse else (), ())
 
     def _views(
         self, side: Side, tile: RowTile, row: int, rows: int, *, joins_heads: bool
@@ -196,7 +224,7 @@ class Memory:
 
         With *joins_heads*, a row may be all heads of a token that are neighbours.
         """
-        element, width, pitch = self.plan.rows.a.element, self.width, side.token_pitch
+        element, width, pitch = self.plan.rows.a.element, side.columns, side.token_pitch
         first_head = tile.head * self.plan.rows.a.group
         for run in self.plan.rows.runs(tile.request, tile.row + row, rows):
             start = element.nbytes(side.at(tile.request, first_head + run.head, run.token))
@@ -260,26 +288,47 @@ class Memory:
         self, name: str, element: DType, request: int, head: int, key: int, keys: int
     ) -> tuple[Piece, ...]:
         """*keys* in *name*, key or value, from *key* on, in pieces of neighbours."""
-        a, side = self.plan.rows.a, self.sides[name]
-        page = a.paging
-        pitch, width = side.token_pitch, self.width
+        page, place = self.plan.rows.a.paging, (request, head)
         if page is None:
-            first = element.nbytes(side.at(request, head, key))
-            return (Piece(GmView(name, element, keys, width, pitch, first)),)
+            return (self._piece(name, element, *place, key, keys),)
         found: list[Piece] = []
         at = key
         while at < key + keys:
             index, token = divmod(at, page.block_size)
             rows = min(page.block_size - token, key + keys - at)
-            block = page.tables[request][index] * page.block_size * a.kv_heads * width
-            first = element.nbytes(block + side.at(request, head, token))
-            place = request * page.width + index
-            entry = GmView("block_table", INT32, 1, 1, 0, INT32.nbytes(place))
+            number = request * page.width + index
+            entry = GmView("block_table", INT32, 1, 1, 0, INT32.nbytes(number))
             # The first entry of a line, and that of a tile, is read from global memory.
-            is_cached = at > key and place % LINE_ENTRIES > 0
-            found.append(Piece(GmView(name, element, rows, width, pitch, first), entry, is_cached))
+            is_cached = at > key and number % LINE_ENTRIES > 0
+            block = page.tables[request][index] * page.block_size
+            own = self._piece(name, element, *place, token, rows, block)
+            found.append(own._replace(entry=entry, is_cached=is_cached))
             at += rows
         return tuple(found)
+
+    def _piece(
+        self,
+        name: str,
+        element: DType,
+        request: int,
+        head: int,
+        token: int,
+        tokens: int,
+        block: int = 0,
+    ) -> Piece:
+        """*tokens* from *token* on, of a block that begins *block* tokens into a cache."""
+        a, views = self.plan.rows.a, []
+        is_nz = a.paging is not None and a.paging.is_nz
+        for each in (name, "key_rope")[: 2 if name == "key" and a.rope_size else 1]:
+            side = self.sides[each]
+            place = block * a.kv_heads * side.columns + side.at(request, head, token)
+            rows, columns, pitch = tokens, side.columns, side.token_pitch
+            if is_nz:
+                # A row for each column of fractals.
+                rows, columns = side.columns // pitch, tokens * pitch
+                pitch = side.head_pitch // rows
+            views.append(GmView(each, element, rows, columns, pitch, element.nbytes(place)))
+        return Piece(views[0], rotated=views[1] if len(views) > 1 else None, is_nz=is_nz)
 
     def scales(self, scales: Scales, request: int, head: int, key: int, keys: int) -> GmView:
         """Those of the columns of a head, of *keys* from *key* on, or one."""

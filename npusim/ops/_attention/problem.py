@@ -14,6 +14,7 @@ FAI       tokens of all requests behind each other (TND); a task is up to 128 ro
 FAI-FD    as FAI, the keys of a task split over cores, for few and long requests in pages
 FAI-DEC   as FAI, one token a request, without a mask: several heads of keys in a task
 FIA       every other layout, and what FAI refuses
+FIA-MLA   latent keys: a head of 512 columns, which is the values, too, and a rotated part
 IFA       keys and values of int8
 IFA-ATB   keys and values of int8 with offsets, in pages, of tokens in TND
 ========  ====================================================================================
@@ -43,6 +44,10 @@ PACKED = ("TND", "NTD", "TND_NTD", "NTD_TND")
 """Layouts whose requests follow each other."""
 LARGEST_TOKENS = 2147483647
 """What pre_tokens and next_tokens are where they hide nothing."""
+FRACTAL_COLUMNS = 16
+"""Columns of a cache in fractals that lie side by side, of 16 bits."""
+LATENT_COLUMNS = 512
+"""Columns of latent keys, rotated parts apart."""
 MASK_EXTENT = 2048
 """Rows and columns of the mask that sparse modes 2, 3 and 4 take: a stencil, whatever the lengths
 (op-plugin@517f2e7, torch_npu-npu_fused_infer_attention_score.md)."""
@@ -59,6 +64,8 @@ class Side:
     """Where head 0 of the first token of each request lies."""
     head_pitch: int
     token_pitch: int
+    columns: int
+    """Columns of a head."""
 
     def at(self, request: int, head: int, token: int) -> int:
         """Where *token* of *head* of *request* begins."""
@@ -168,6 +175,11 @@ class Attention:
         return len(self.query_lengths)
 
     @property
+    def is_latent(self) -> bool:
+        """Whether keys are latent: one head, which is the values, too, and a rotated part."""
+        return self.rope_size > 0 and self.head_size == LATENT_COLUMNS
+
+    @property
     def group(self) -> int:
         """Query heads that share a head of the keys."""
         return self.query_heads // self.kv_heads
@@ -220,53 +232,62 @@ class Attention:
 
 
 def sides_of(a: Attention) -> dict[str, Side]:
-    """Where tokens lie of query, key, value, output and softmax_lse, by these names.
+    """Where tokens lie of query, key, value, their rotated parts, output and softmax_lse.
 
     Those of keys in pages are counted from the start of any block.
     """
     inner, _, outer = a.layout.partition("_")
-    heads, kv_heads, page = a.query_heads, a.kv_heads, a.paging
-    queries = a.query_lengths, a.longest_query
     lse = "TND" if a.is_packed else "BNSD"
+    queries = (
+        ("query", inner, a.head_size),
+        ("query_rope", inner, a.rope_size),
+        ("output", outer or inner, a.value_size),
+        ("softmax_lse", lse, 1),
+    )
     found = {
-        "query": _side_of("query", inner, heads, a.head_size, *queries),
-        "output": _side_of("output", outer or inner, heads, a.value_size, *queries),
-        "softmax_lse": _side_of("softmax_lse", lse, heads, 1, *queries),
+        name: _side_of(name, layout, a.query_heads, size, a.query_lengths, a.longest_query)
+        for name, layout, size in queries
     }
-    for name, size in (("key", a.head_size), ("value", a.value_size)):
-        if page is None:
-            own = _side_of(name, inner, kv_heads, size, a.kv_lengths, a.longest_kv)
-        elif page.heads_first:
-            own = Side(name, kv_heads, (0,) * a.requests, page.block_size * size, size)
-        else:
-            own = Side(name, kv_heads, (0,) * a.requests, size, kv_heads * size)
-        found[name] = own
-    return found
+    keys = (("key", a.head_size), ("key_rope", a.rope_size), ("value", a.value_size))
+    return found | {name: _key_side(a, inner, name, size) for name, size in keys}
+
+
+def _key_side(a: Attention, layout: str, name: str, size: int) -> Side:
+    """The tokens of key or value, in *layout* or in pages."""
+    page, heads = a.paging, a.kv_heads
+    if page is None:
+        return _side_of(name, layout, heads, size, a.kv_lengths, a.longest_kv)
+    firsts, by_head = (0,) * a.requests, page.block_size * size
+    if page.is_nz:
+        return Side(name, heads, firsts, by_head, FRACTAL_COLUMNS, size)
+    if page.heads_first:
+        return Side(name, heads, firsts, by_head, size, size)
+    return Side(name, heads, firsts, size, heads * size, size)
 
 
 def _side_of(
-    name: str, layout: str, heads: int, head_size: int, lengths: tuple[int, ...], longest: int
+    name: str, layout: str, heads: int, size: int, lengths: tuple[int, ...], longest: int
 ) -> Side:
-    """The tokens of tensor *name* in *layout*, without an underline.
+    """The tokens of tensor *name* in *layout*, without an underline; *size* columns a head.
 
     *longest* is how many tokens of a request the tensor has room for.
     """
-    row = heads * head_size
+    row = heads * size
     padded = tuple(request * longest * row for request in range(len(lengths)))
     firsts = (0, *accumulate(lengths))[:-1]
     match layout:
         case "BSH" | "BSND":
-            return Side(name, heads, padded, head_size, row)
+            return Side(name, heads, padded, size, row, size)
         case "BNSD":
-            return Side(name, heads, padded, longest * head_size, head_size)
+            return Side(name, heads, padded, longest * size, size, size)
         case "NBSD":
-            own = tuple(request * longest * head_size for request in range(len(lengths)))
-            return Side(name, heads, own, len(lengths) * longest * head_size, head_size)
+            own = tuple(request * longest * size for request in range(len(lengths)))
+            return Side(name, heads, own, len(lengths) * longest * size, size, size)
         case "TND":
-            return Side(name, heads, tuple(first * row for first in firsts), head_size, row)
+            return Side(name, heads, tuple(first * row for first in firsts), size, row, size)
         case "NTD":
-            starts = tuple(first * head_size for first in firsts)
-            return Side(name, heads, starts, sum(lengths) * head_size, head_size)
+            starts = tuple(first * size for first in firsts)
+            return Side(name, heads, starts, sum(lengths) * size, size, size)
     raise ValueError(
         f"attention: an order must be BSH, BSND, BNSD, NBSD, TND or NTD, not {layout!r}; use one "
         f"of these"
@@ -275,7 +296,7 @@ def _side_of(
 
 # ---- the choice of a kernel ----
 
-Template = Literal["FAI", "FAI-FD", "FAI-DEC", "FIA", "IFA", "IFA-ATB"]
+Template = Literal["FAI", "FAI-FD", "FAI-DEC", "FIA", "FIA-MLA", "IFA", "IFA-ATB"]
 TEMPLATES: tuple[Template, ...] = get_args(Template)
 
 MAX_HEAD_SIZE = 256
@@ -360,7 +381,8 @@ NEEDS: dict[Template, Needs] = {
     "FAI": FAI,
     "FAI-FD": FAI | FD,
     "FAI-DEC": FAI | DEC,
-    "FIA": ALIKE,
+    "FIA": ALIKE | {"keys are not latent": lambda a, _: not a.is_latent},
+    "FIA-MLA": ALIKE | {"keys are latent, with a rotated part": lambda a, _: a.is_latent},
     "IFA": {"key and value are int8 without offsets": lambda a, _: a.has_digits},
     "IFA-ATB": {"key and value are int8 with offsets": lambda a, _: a.dequantises},
 }
@@ -387,6 +409,8 @@ def choose(a: Attention, cores: int, asked: Template | None = None) -> Choice:
         if a.dequantises:
             return Choice("IFA-ATB", f"key and value are {a.antiquant.element.name} with offsets")
         return Choice("IFA", f"key and value are {a.antiquant.element.name}")
+    if a.is_latent:
+        return Choice("FIA-MLA", f"keys are latent: {LATENT_COLUMNS} columns and a rotated part")
     refusal = unmet("FAI", a, cores)
     if refusal is not None:
         return Choice("FIA", f"FAI takes calls only if {refusal}")

@@ -14,7 +14,7 @@ from typing import Any
 
 from npusim.data.errors import shown
 from npusim.data.tensor import Operand
-from npusim.ops._attention.problem import PACKED
+from npusim.ops._attention.problem import LATENT_COLUMNS, PACKED
 from npusim.ops._contract import Contract, listed
 
 ORDERS = {
@@ -28,7 +28,6 @@ UNMASKED_TOKENS = ("BSH", "BSND", "BNSD")
 """Layouts in which a single token a request sees what its mask shows, whatever the mode."""
 ROPE_COLUMNS = 64
 """Of the rotated part of a head."""
-MLA_COLUMNS = 512
 NZ_BYTES = 32
 """Of a row of a fractal: 16 columns of 16 bits, 32 of int8."""
 
@@ -147,7 +146,8 @@ class Shapes:
     @cached_property
     def value_size(self) -> int:
         """Columns of a head of values."""
-        return int(columns_of(self.value.shape, self.kv_heads, self.layout, self.is_paged))
+        shape, is_paged = self.value.shape, self.is_paged
+        return int(columns_of(shape, self.kv_heads, self.layout, is_paged))
 
     @property
     def value_fits(self) -> bool:
@@ -180,7 +180,13 @@ class Shapes:
     @property
     def is_mla(self) -> bool:
         """Whether keys are latent: one head of 512 columns, which are the values, too."""
-        return self.has_rope and self.size == MLA_COLUMNS
+        return self.has_rope and self.size == LATENT_COLUMNS
+
+    @property
+    def is_value_key(self) -> bool:
+        """Whether value has the values of key, as far as it has any."""
+        key, value = self.key.array, self.value.array
+        return key is None or value is None or key.tobytes() == value.tobytes()
 
     @property
     def block_size(self) -> int:
