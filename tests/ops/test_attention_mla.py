@@ -138,6 +138,7 @@ def test_rows_of_a_tile_share_requests_of_equal_length(
     assert (found.keys, found.rows) == sizes
 
 
+@pytest.mark.filterwarnings("ignore::npusim.data.errors.DocumentWarning")
 def test_the_second_version_is_the_same() -> None:
     call, _ = decode(5, "TND_NTD", ((2, 1), (300, 20)), 16, sparse_mode=3, softmax_lse_flag=True)
     own = {SECOND.get(name, name): value for name, value in call.items()}

@@ -80,6 +80,7 @@ def test_rotated_parts_may_be_columns_of_the_heads(layout: str) -> None:
     assert_all_same(values(behind), reference(behind))
 
 
+@pytest.mark.filterwarnings("ignore::npusim.data.errors.DocumentWarning")
 @pytest.mark.parametrize("columns", [64, 128])
 def test_a_cache_in_fractals_is_that_of_heads_first(columns: int) -> None:
     rng = np.random.default_rng(1)
