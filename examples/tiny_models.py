@@ -177,17 +177,19 @@ class Attention(nn.Module):
             hidden = {"atten_mask": ~attention_mask}
         elif query.shape[2] > 1:
             hidden = {"atten_mask": self.later, "sparse_mode": 3}
+        # The document takes no other layout of the output with one token.
+        is_single = query.shape[2] == 1
         y, _ = torch_npu.npu_fused_infer_attention_score(
             query,
             key,
             value,
             num_heads=self.heads,
             num_key_value_heads=self.kv_heads,
-            input_layout="BNSD_BSND",
+            input_layout="BNSD" if is_single else "BNSD_BSND",
             scale=self.head**-0.5,
             **hidden,
         )
-        return self.o(y.flatten(2)), None
+        return self.o((y.transpose(1, 2) if is_single else y).flatten(2)), None
 
 
 def stacked(*layers: nn.Linear) -> nn.Linear:

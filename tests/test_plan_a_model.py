@@ -72,7 +72,7 @@ NORMS = {"Qwen2.5-7B": 0, "Qwen3-32B": 2}
 
 NO_INT4 = (
     "npu_weight_quant_batchmatmul: weight must be int8 on Atlas inference, not int32; pass its "
-    "numbers, which int32 holds packed, as int8 [161002]"
+    "elements, which int32 holds packed, as int8 [161002]"
 )
 
 

@@ -415,11 +415,6 @@ REFUSED_AIV: list[tuple[isa.MicroOp, str]] = [
         "cut them alike",
     ),
     (
-        isa.MulAddDst(at("ub", FLOAT32, 8), at("ub", FLOAT16, 8, 64), at("ub", FLOAT16, 8, 32)),
-        "operands must share one of float32, float16, not float16, float16, float32, float32; "
-        "cast first",
-    ),
-    (
         isa.Copy(at("ub", INT8, 64), at("ub", INT8, 64, 64)),
         "operands must share one type of 16 or 32 bits, not int8, int8; cast first",
     ),
