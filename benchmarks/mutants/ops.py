@@ -140,9 +140,9 @@ MUTANTS = (
         two_buffers_of_the_whole=("most = min(most // 2,", "most = min(most,"),
     ),
     *of(
-        "npusim/ops/_attention/fia_tiling.py",
+        "npusim/ops/_attention/fia_sizes.py",
         "tests/ops/test_attention_fia.py::test_many_heads_may_share_keys",
-        attention_eightfold_below=("self.rows <= EIGHTFOLD_ROWS", "self.rows < EIGHTFOLD_ROWS"),
+        attention_eightfold_below=("count <= EIGHTFOLD_ROWS)", "count < EIGHTFOLD_ROWS)"),
     ),
     *of(
         "npusim/ops/_attention/fia_tiling.py",

@@ -70,7 +70,7 @@ def test_a_signal_ends_the_engine_every_time(
     with monkeypatch.context() as patched:
         patched.setattr(MODULES[engine], "unless_interrupted", armed)
         for number in range(TRIES):
-            delay_s = 1e-5 * 1.5**number
+            delay_s = 1e-5 * 1.35**number
             with pytest.raises(TimeIsUpError, match=r"^a while of waiting$"):
                 product()
     assert product().time_us

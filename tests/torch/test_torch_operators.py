@@ -205,7 +205,9 @@ def torch_call(op: str, given: dict[str, Any]) -> tuple[str, dict[str, Any], dic
     schema = getattr(torch.ops.npu, op).default._schema
     lists = {each.name for each in schema.arguments if "List[Tensor]" in str(each.type)}
     theirs = {own: name for (of, name), own in OWN_NAMES.items() if of == op}
-    named = {name: as_torch(value) for name, value in given.items() if name not in dtypes}
+    # What is one array in the call stays one tensor, as latent keys that are the values, too.
+    tensors = {id(value): as_torch(value) for value in given.values()}
+    named = {name: tensors[id(value)] for name, value in given.items() if name not in dtypes}
     named = {name: [value] if name in lists else value for name, value in named.items()}
     return op, {theirs.get(name, name): value for name, value in named.items()}, dtypes
 
