@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
 import time
@@ -167,4 +168,6 @@ def report(name: str) -> None:
 
 
 if __name__ == "__main__":
-    report(sys.argv[1])
+    words = argparse.ArgumentParser(description="Time calls with many small pieces.")
+    words.add_argument("name", choices=list(CALLS), help="one of them, in this process")
+    report(words.parse_args().name)

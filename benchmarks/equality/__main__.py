@@ -151,7 +151,11 @@ def asked_for() -> argparse.Namespace:
     words.add_argument("--against", type=Path, help=f"a checkout, in place of one of {BASELINE}")
     words.add_argument("--baseline-cache", type=Path, help="a file that keeps its outcomes")
     words.add_argument("--coverage", action="store_true", help="list templates, chip by chip")
-    return words.parse_args()
+    asked = words.parse_args()
+    cache = asked.baseline_cache
+    if cache is not None and (cache.is_dir() or not cache.parent.is_dir()):
+        words.error(f"--baseline-cache must be a file in a folder that is there, not {cache}")
+    return asked
 
 
 def main() -> int:

@@ -50,9 +50,8 @@ tile.
 
 **Launches.** A :class:`Block` is what one core does: a :class:`Program`, and where its names of
 global memory begin (:func:`bindings`). :func:`share` splits work into runs. :func:`launch_mixed`
-starts cube cores with their vector cores, whose cores wait for each other by :func:`sync_all`;
-:func:`mixed_blocks` does so for programs that are written core by core. What loops say better than
-columns :func:`~npusim.kernel.steps.steps_of` turns into steps.
+starts cube cores with their vector cores, whose cores wait for each other by :func:`sync_all`. What
+loops say better than columns :func:`~npusim.kernel.steps.steps_of` turns into steps.
 
 **Steps of the vector pipe.** :func:`step` is a micro-op and the barrier behind it. A
 :class:`Plane` is rows and columns in the unified buffer, with what goes along rows or columns.
@@ -167,7 +166,6 @@ from npusim.kernel.launch import (
     CoreSteps,
     Kernel,
     launch_mixed,
-    mixed_blocks,
     share,
 )
 from npusim.kernel.matmul import (
@@ -343,7 +341,6 @@ __all__ = [
     "in_reach",
     "launch_mixed",
     "load",
-    "mixed_blocks",
     "pieces",
     "product_steps",
     "repeat",

@@ -23,7 +23,6 @@ __all__ = [
     "Kernel",
     "launch",
     "launch_mixed",
-    "mixed_blocks",
     "share",
 ]
 
@@ -51,31 +50,6 @@ class Kernel:
     def block_dim(self) -> int:
         """Cores that are started; a cube core and the vector cores of its group count as one."""
         return len({block.group for block in self.blocks} if self.is_mix else self.blocks)
-
-
-def mixed_blocks(
-    groups: int,
-    bindings: Callable[[int], dict[str, Binding]],
-    cube: Callable[[int], Program],
-    vector: Callable[[int, int], Program],
-    vector_cores: int = VECTOR_CORES_OF_A_GROUP,
-) -> tuple[Block, ...]:
-    """The blocks of cube cores with their two vector cores, from the program of each core: three a
-    group, in this order; see :func:`launch_mixed` for steps.
-
-    A kernel may start only one of the two *vector_cores* of each group.
-
-    `bindings(group)` binds the names of global memory for all three, `cube(group)` is the program
-    of the cube core, `vector(group, half)` that of its vector core number *half*, 0 or 1.
-    """
-    blocks: list[Block] = []
-    for group in range(groups):
-        bound = bindings(group)
-        first = CORES_OF_A_GROUP * group
-        blocks.append(Block(first, "aic", cube(group), bound, group))
-        for half in range(vector_cores):
-            blocks.append(Block(first + 1 + half, "aiv", vector(group, half), bound, group))
-    return tuple(blocks)
 
 
 def share(count: int, parts: int, index: int) -> range:
@@ -159,8 +133,9 @@ def launch_mixed(
     bound: Callable[[int], dict[str, Binding]] | None = None,
     vector_cores: int = VECTOR_CORES_OF_A_GROUP,
 ) -> tuple[Block, ...]:
-    """The blocks of cube cores with their vector cores, group by group, as of `mixed_blocks`.
+    """The blocks of cube cores with their vector cores: three a group, the cube core first.
 
+    A kernel may start only one of the two *vector_cores* of each group.
     Steps of *cube* name the group as their core; those of *vector* name vector core number *half*
     of a group `vector_cores * group + half`. *bound* says what names mean to a group.
     """

@@ -146,7 +146,7 @@ class Result:
     def trials(self) -> tuple[Trial, ...]:
         """What bounds it, tried: the same programs on chips that are a little faster there.
 
-        None where no kernel ran or no time was asked for.
+        Empty where no kernel ran or no time was asked for.
         """
         from npusim.reports.trials import try_causes
 

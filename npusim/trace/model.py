@@ -132,11 +132,6 @@ class ModelRun:
         """The time of all launches."""
         return sum((launch.time_us for launch in self.launches), 0.0)
 
-    @property
-    def not_timed_count(self) -> int:
-        """How many kernels of a card are missing from :attr:`time_us`."""
-        return sum(each.count for each in self.not_timed)
-
     def to_json(self) -> dict[str, object]:
         """All of it as plain numbers, strings and lists."""
         kernels = _Numbers(self.kernels)

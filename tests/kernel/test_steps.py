@@ -14,7 +14,7 @@ from npusim.data.dtypes import FLOAT32, INT4
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import moved
 from npusim.kernel.builder import Builder, watched
-from npusim.kernel.launch import CoreSteps, launch, launch_mixed, mixed_blocks
+from npusim.kernel.launch import CoreSteps, launch, launch_mixed
 from npusim.kernel.program import Binding, Block, Program
 from npusim.kernel.queues import ProgramError, Queue
 from npusim.kernel.steps import Choices, GmViews, StageCall, Step, column, column_of, tiles
@@ -377,7 +377,15 @@ def test_a_mixed_launch_is_the_programs_of_each_core(tiny: DeviceSpec) -> None:
             repeat(other.vector, other.take, *views, turn < 2)
         return other.vector.build()
 
-    plain = mixed_blocks(2, bound_of, of_cube, of_vector)
+    plain = [
+        block
+        for group in range(2)
+        for block in (
+            Block(3 * group, "aic", of_cube(group), bound_of(group), group),
+            Block(3 * group + 1, "aiv", of_vector(group, 0), bound_of(group), group),
+            Block(3 * group + 2, "aiv", of_vector(group, 1), bound_of(group), group),
+        )
+    ]
     calls = of_calls(tiny)
     assert [x.program.ops for x in calls] == [x.program.ops for x in plain]
     for block, like in zip(blocks, plain, strict=True):

@@ -11,9 +11,9 @@ from npusim.data.dtypes import FLOAT16, FLOAT32, INT4, DType
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import Global, Load, Local, Store
 from npusim.kernel.builder import Builder
-from npusim.kernel.launch import mixed_blocks, share
+from npusim.kernel.launch import share
 from npusim.kernel.matrices import GmMatrix, GmTile
-from npusim.kernel.program import Binding, Call, Program
+from npusim.kernel.program import Binding, Call
 from npusim.kernel.views import GmView, bindings, fill, load, repeat, store
 
 
@@ -171,22 +171,6 @@ def test_a_copy_can_name_the_gap_behind_the_last_row_too(builder: Builder) -> No
         "store y+0 2x20 B stride 20 <- ub[256:384] float32",
     ]
     assert [op.pitch_bytes for op in found] == [64, 0, 64]
-
-
-def test_a_group_has_a_cube_core_and_two_vector_cores() -> None:
-    programs = {name: Program(name, ()) for name in ("c0", "c1", "v00", "v01", "v10", "v11")}
-    blocks = mixed_blocks(
-        2,
-        lambda group: {"x": Binding("x", 64 * group)},
-        lambda group: programs[f"c{group}"],
-        lambda group, half: programs[f"v{group}{half}"],
-    )
-
-    found = [(x.core, x.kind, x.program.name, x.group, x.bindings["x"].base_bytes) for x in blocks]
-    assert found == [
-        (0, "aic", "c0", 0, 0), (1, "aiv", "v00", 0, 0), (2, "aiv", "v01", 0, 0),
-        (3, "aic", "c1", 1, 64), (4, "aiv", "v10", 1, 64), (5, "aiv", "v11", 1, 64),
-    ]  # fmt: skip
 
 
 @given(st.integers(0, 40), st.integers(1, 9))
