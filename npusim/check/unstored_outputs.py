@@ -1,8 +1,9 @@
 """Bytes of an output that no core stores, or that cores only add to.
 
-What a card allocates for an output holds what was there before. So each byte of it has to be stored
-by some micro-op; an atomic store adds to what is there, and needs another one that has stored it.
-In which order they come is for the checks of races.
+What a card allocates for an output holds what was there before: assumed, as no document says that
+it is cleared. So each byte of it has to be stored by some micro-op. An atomic store adds to what is
+there, which nothing clears before (asc-devkit@82b89a1 docs/zh/api, SetAtomicAdd.md), and needs
+another one that has stored it. In which order they come is for the checks of races.
 """
 
 from __future__ import annotations
