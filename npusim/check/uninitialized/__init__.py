@@ -91,8 +91,10 @@ class Written:
         if len(program.called) == 1 and not program.called[0].calls:
             # A body that no other program can share is not worth a look at all of it.
             return [self._run(state, order, program.ops).out]
-        outs = []
-        for body in program.called:
+        whole = self._after_body(self._orders.whole(program), state)
+        outs: list[dict[int, Numbers]] = []
+        for body in program.called if whole.out else ():
+            # Where something is let out depends on the shifts of each call.
             followed = self._after_body(body, state)
             state = followed.state
             outs.append(followed.out)
@@ -115,7 +117,7 @@ class Written:
             followed = self._after_body(call.body, state)
             state = followed.state
             for index, places in followed.out.items():
-                place = global_operand(call.ops[index])
+                place = global_operand(call.ops[index]) if call.shifts else None
                 shift = call.shifts.get(place.name, 0) if place else 0
                 out[start + index] = places + shift
             start += len(call.body)

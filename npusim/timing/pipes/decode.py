@@ -29,7 +29,7 @@ from npusim.isa import (
     writes_global,
 )
 from npusim.kernel.program import Body, Program, added
-from npusim.kernel.table import Calls
+from npusim.kernel.table import Calls, MicroOps
 from npusim.timing.cost import charge, cost
 from npusim.timing.memory import PORT_UNITS, Lines, touched_lines, unaligned_lines
 
@@ -132,8 +132,10 @@ class CopyStep:
 class Decoder:
     """Decodes what one *kind* of core runs; each body once, whatever programs share it."""
 
-    def __init__(self, kind: str, spec: DeviceSpec) -> None:
+    def __init__(self, kind: str, spec: DeviceSpec, micro_ops: MicroOps | None = None) -> None:
+        """*micro_ops* are those of what it decodes by number, where they are known."""
         self.kind, self.spec = kind, spec
+        self._micro_ops = micro_ops or MicroOps()
         self._core = spec.cores[kind]
         self._ratio = spec.clock_hz / self._core.clock_hz
         self._dispatch = self.cycles(spec.scalar.dispatch_cycles)
@@ -147,7 +149,8 @@ class Decoder:
         self.copies: list[CopyStep] = []
         self._bodies: dict[Body, Decoded] = {}
         self._runs: dict[Body, list[Run]] = {}
-        self._steps: dict[MicroOp, Step] = {}
+        self._steps: dict[int, tuple[int, int, Step]] = {}
+        """Number of a micro-op -> its pipe, the cycles until it is issued, and what is done."""
         self._shapes: dict[object, int] = {}
         self._shape_of: dict[int, int] = {}
         """Address of a stretch -> its shape."""
@@ -204,13 +207,11 @@ class Decoder:
         stretches: list[Stretch] = []
         steps: list[list[Step]] = [[] for _ in PIPES]
         elapsed = 0
-        for index, op in enumerate(body):
-            pipe = PIPES.index(op.pipe)
-            if pipe != SCALAR:
-                # A barrier is one instruction, of which nothing has to be worked out before.
-                is_barrier = isinstance(op, Barrier)
-                elapsed += self._dispatch_barrier if is_barrier else self._dispatch
-            what, _, cycles, x, y = self._step(op)
+        for index, number in enumerate(self._micro_ops.of(body)):
+            if number not in self._steps:
+                self._steps[number] = self._issued(self._micro_ops.distinct[number])
+            pipe, issue, (what, _, cycles, x, y) = self._steps[number]
+            elapsed += issue
             steps[pipe].append((what, elapsed, cycles, x, y))
             rows[pipe].append(index)
             if pipe == SCALAR:
@@ -219,10 +220,12 @@ class Decoder:
         stretches.append(Stretch(steps, elapsed))
         return Decoded(stretches, [np.array(found, np.int64) for found in rows])
 
-    def _step(self, op: MicroOp) -> Step:
-        if op not in self._steps:
-            self._steps[op] = self._decoded(op)
-        return self._steps[op]
+    def _issued(self, op: MicroOp) -> tuple[int, int, Step]:
+        """The pipe of *op*, the cycles that the scalar unit takes to issue it, and its step."""
+        pipe = PIPES.index(op.pipe)
+        # A barrier is one instruction, of which nothing has to be worked out before.
+        issue = self._dispatch_barrier if isinstance(op, Barrier) else self._dispatch
+        return pipe, 0 if pipe == SCALAR else issue, self._decoded(op)
 
     def _decoded(self, op: MicroOp) -> Step:
         place = copied_place(op)
