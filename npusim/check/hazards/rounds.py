@@ -134,11 +134,11 @@ class Orders:
     def _numbered(self, body: Body) -> _Numbered:
         numbered = self._by_body.get(body)
         if numbered is None:
-            calls = tuple(self._numbered(call.body) for call in body.calls)
-            shifts = (tuple(sorted(call.shifts.items())) for call in body.calls)
-            key: Hashable = body.parts
-            if calls:
-                key = tuple((x.number, found) for x, found in zip(calls, shifts, strict=True))
+            calls = tuple([self._numbered(call.body) for call in body.calls])
+            shifts = [tuple(sorted(call.shifts.items())) for call in body.calls]
+            key: Hashable = tuple(zip([call.number for call in calls], shifts, strict=True))
+            if not calls:
+                key = tuple(self.micro_ops.of(body))
             numbered = self._equal.get(key)
             if numbered is None:
                 numbered = self._equal[key] = _Numbered(len(self._equal), body, calls)
