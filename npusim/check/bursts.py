@@ -43,7 +43,7 @@ class BurstsOfBodies:
                 for name, bursts in self.of(call.body).items():
                     moved = bursts + np.array([call.shifts.get(name, 0), 0, 0, 0])
                     found.setdefault(name, []).append(moved)
-            for op in () if body.calls else body:
+            for _, op, _ in () if body.calls else body.touching:
                 place = self._place_of(op)
                 if place is not None:
                     found.setdefault(place.name, []).append(np.array([_bursts_of(place)]))

@@ -16,6 +16,7 @@ from npusim.devices.schema import Pipe
 from npusim.isa import (
     CrossCoreSetFlag,
     CrossCoreWaitFlag,
+    Global,
     MicroOp,
     copied_place,
     global_operand,
@@ -85,7 +86,16 @@ class Body:
         """The names of global memory that it touches."""
         if self.calls:
             return frozenset[str]().union(*(leaf.names for leaf in self.leaves))
-        return frozenset(place.name for op in self for place in [global_operand(op)] if place)
+        return frozenset(place.name for _, _, place in self.touching)
+
+    @cached_property
+    def touching(self) -> tuple[tuple[int, MicroOp, Global], ...]:
+        """Its micro-ops that touch global memory, each with its number before and where behind.
+
+        Of a body without calls; of others ask what they call.
+        """
+        places = ((index, op, global_operand(op)) for index, op in enumerate(self.ops))
+        return tuple((index, op, place) for index, op, place in places if place is not None)
 
     @cached_property
     def has_cross_core_flags(self) -> bool:
@@ -99,7 +109,7 @@ class Body:
         """Numbers of its micro-ops that copy from or to global memory, `(copies,)`."""
         if self.calls:
             return copies_of_bodies(call.body for call in self.calls)
-        found = [index for index, op in enumerate(self) if copied_place(op) is not None]
+        found = [index for index, op, _ in self.touching if copied_place(op) is not None]
         return np.array(found, np.int64)
 
     @cached_property

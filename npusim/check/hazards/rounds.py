@@ -13,7 +13,7 @@ from npusim.check.hazards.envelopes import Envelopes
 from npusim.check.hazards.states import START, States
 from npusim.check.hazards.walk import walk
 from npusim.devices.schema import Pipe
-from npusim.isa import Barrier, MicroOp, ScalarLoadGlobal, global_operand, writes_global
+from npusim.isa import Barrier, MicroOp, ScalarLoadGlobal, writes_global
 from npusim.kernel.program import Block, Body, Call, Program
 from npusim.kernel.table import Calls, LaunchTable, MicroOps, in_pairs
 
@@ -174,8 +174,9 @@ class Orders:
         """
         for body in program.leaves:
             if (body, shared) not in self._pipes:
+                ops = map(self.micro_ops.distinct.__getitem__, {*self.micro_ops.of(body)})
                 self._pipes[body, shared] = frozenset(
-                    op.pipe for op in body if not _leaves_no_trace(op, shared)
+                    op.pipe for op in ops if not _leaves_no_trace(op, shared)
                 )
         pipes = frozenset[Pipe]().union(*(self._pipes[body, shared] for body in program.leaves))
         if not shared and self._passes_with_most(program, pipes):
@@ -281,10 +282,10 @@ def _of_calls(calls: tuple[Call, ...]) -> tuple[frozenset[_Touch], ...]:
 
 def _of_leaf(body: Body) -> tuple[frozenset[_Touch], ...]:
     stages: list[set[_Touch]] = [set()]
-    for op in body:
-        place = global_operand(op)
-        if op in EVERYTHING:
+    places = {index: place.name for index, _, place in body.touching}
+    for index, op in enumerate(body):
+        if index in places:
+            stages[-1].add((places[index], op.pipe, writes_global(op)))
+        elif type(op) is Barrier and op in EVERYTHING:
             stages.append(set())
-        elif place is not None:
-            stages[-1].add((place.name, op.pipe, writes_global(op)))
     return tuple(map(frozenset, stages))

@@ -87,12 +87,18 @@ class Marks:
         marks, shape = self.bytes[area.place], area.shape
         if shape is None:
             yield marks[area.start : area.end]
-        elif shape.inner == 1 and shape.stride > shape.nbytes:
-            yield self.rows(area.place, area.start, shape.nbytes, shape.pieces, shape.stride)
-        else:
+        elif min(shape.stride, shape.inner_stride) < 0:
             starts, ends = edges(shape)
             for start, end in zip(starts - starts[0], ends - starts[0], strict=True):
                 yield marks[area.start + start : area.start + end]
+        else:
+            whole, left = divmod(shape.pieces, shape.inner)
+            size = marks.itemsize
+            steps = (shape.stride * size, shape.inner_stride * size, size)
+            for outer, inner, first in ((whole, shape.inner, 0), (1, left, whole * shape.stride)):
+                if outer and inner:
+                    pieces, start = (outer, inner, shape.nbytes), (area.start + first) * size
+                    yield np.ndarray(pieces, marks.dtype, marks, start, steps)
 
     # ---- bytes and elements ----
 

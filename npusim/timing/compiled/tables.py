@@ -301,19 +301,22 @@ class LaneTables:
         hearers: list[int] = []
         setters: list[int] = []
         first_hearer, first_setter = [0], [0]
-        known: dict[tuple[int, str], tuple[list[int], list[int]]] = {}
+        known: dict[tuple[str, int | None, str], tuple[list[int], list[int]]] = {}
+        of_group: dict[int, list[int]] = {}
         for lane, block in enumerate(firsts):
+            of_group.setdefault(block.group, []).append(lane)
+        for block in firsts:
             for mode, _ in self._programs.cross_flags:
-                if (lane, mode) not in known:
-                    heard = [i for i, other in enumerate(firsts) if awaits(other, mode, block)]
+                key = block.kind, block.group if mode == "group" else None, mode
+                if key not in known:
+                    near = of_group[block.group] if mode == "group" else range(len(firsts))
+                    heard = [i for i in near if awaits(firsts[i], mode, block)]
                     # All cores that await this one await the same set of cores.
                     await_ = [
-                        i
-                        for i, other in enumerate(firsts)
-                        if heard and awaits(firsts[heard[0]], mode, other)
+                        i for i in near if heard and awaits(firsts[heard[0]], mode, firsts[i])
                     ]
-                    known[lane, mode] = heard, await_
-                heard, await_ = known[lane, mode]
+                    known[key] = heard, await_
+                heard, await_ = known[key]
                 hearers += heard
                 setters += await_
                 first_hearer.append(len(hearers))
