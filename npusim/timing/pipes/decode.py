@@ -76,6 +76,10 @@ class Decoded(NamedTuple):
     stretches: list[Stretch]
     rows: list[NDArray[np.int64]]
     """For each pipe, the numbers of its micro-ops."""
+    copies: list[int]
+    """How many of them copy from or to global memory."""
+    cross_sets: list[int]
+    """The numbers of the flags between cores that are set."""
 
 
 class Run(NamedTuple):
@@ -206,6 +210,7 @@ class Decoder:
         rows: list[list[int]] = [[] for _ in PIPES]
         stretches: list[Stretch] = []
         steps: list[list[Step]] = [[] for _ in PIPES]
+        copies, cross_sets = [0] * len(PIPES), list[int]()
         elapsed = 0
         for index, number in enumerate(self._micro_ops.of(body)):
             if number not in self._steps:
@@ -214,11 +219,16 @@ class Decoder:
             elapsed += issue
             steps[pipe].append((what, elapsed, cycles, x, y))
             rows[pipe].append(index)
+            if what == COPY:
+                copies[pipe] += 1
+            elif what == CROSS_SET:
+                cross_sets.append(x)
             if pipe == SCALAR:
                 stretches.append(Stretch(steps, elapsed))
                 steps, elapsed = [[] for _ in PIPES], 0
         stretches.append(Stretch(steps, elapsed))
-        return Decoded(stretches, [np.array(found, np.int64) for found in rows])
+        numbers = [np.array(found, np.int64) for found in rows]
+        return Decoded(stretches, numbers, copies, cross_sets)
 
     def _issued(self, op: MicroOp) -> tuple[int, int, Step]:
         """The pipe of *op*, the cycles that the scalar unit takes to issue it, and its step."""
