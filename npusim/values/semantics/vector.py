@@ -324,12 +324,10 @@ def _multiply_add(dst: Local, a: Array, b: Array, state: State) -> None:
     """`dst = a x b + dst`, the product rounded to the type of *dst* first."""
     before = state.read(dst)
     if dst.dtype is FLOAT32:
-        # Of float16 the product is exact.
-        state.write(dst, np.multiply(a, b, dtype=np.float32) + before)
-        return
-    product = cast(a.astype(np.float32) * b.astype(np.float32), dst.dtype, "rint", state.overflow)
-    total = product.astype(np.float32) + before.astype(np.float32)
-    state.write(dst, cast(total, dst.dtype, "rint", state.overflow))
+        state.write(dst, a * b + before)
+    else:
+        product = _rounded("mul", a, b, dst.dtype, state)
+        state.write(dst, _rounded("add", product, before, dst.dtype, state))
 
 
 def axpy(op: Axpy, state: State) -> None:
@@ -338,7 +336,31 @@ def axpy(op: Axpy, state: State) -> None:
 
 
 def mul_add_dst(op: MulAddDst, state: State) -> None:
-    _multiply_add(op.dst, state.read(op.a), state.read(op.b), state)
+    if op.dst.dtype is not FLOAT32:
+        _multiply_add(op.dst, state.read(op.a), state.read(op.b), state)
+        return
+    # Of float16 the product is exact.
+    product = _wide(op.a, state)
+    product *= _wide(op.b, state)
+    total = state.buffers.view(op.dst)
+    total += product.reshape(total.shape)
+
+
+def _wide(local: Local, state: State) -> Array:
+    """The elements of *local* in order as fp32, as an array of their own."""
+    view = state.buffers.view(local)
+    if not local.is_strided:
+        return view.copy() if local.dtype is FLOAT32 else cast(view, FLOAT32)
+    # Blocks that are read again and again become wide once.
+    once = view[..., :1, :, :] if local.repeat_stride == 0 else view
+    once = once[..., :1, :] if local.block_stride == 0 else once
+    blocks = np.empty(once.shape, view.dtype)
+    _copy_blocks(blocks, once, once.shape)
+    wide = blocks if local.dtype is FLOAT32 else cast(blocks, FLOAT32)
+    if once.size < view.size:
+        block = np.dtype(f"V{wide.itemsize * wide.shape[-1]}")
+        wide = np.broadcast_to(wide.view(block), (*view.shape[:-1], 1)).copy().view(np.float32)
+    return wide.reshape(*state.lead, -1)
 
 
 def block_reduce(op: BlockReduce, state: State) -> None:
