@@ -22,6 +22,7 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from npusim.data.dtypes import FLOAT32, INT4, INT32, Array, DType, pack_int4, unpack_int4
+from npusim.data.few_rows import FEW_ROWS, add_few_rows
 from npusim.data.int_product import accumulate_int, int_product
 from npusim.data.integers import align_up, ceil_div
 from npusim.data.layout import FRACTAL_ROWS, NZ, Layout, c0, from_fractals, to_fractals
@@ -322,9 +323,12 @@ class Accumulator:
             self.initial = product if is_zero else accumulate_int(self.initial, product)
         else:
             start = np.broadcast_to(self.initial, (self.m, self.n)).copy()
+            self.initial = start
+            if self.m <= FEW_ROWS:
+                add_few_rows(a.matrix, b.matrix, start, self.order)
+                return
             left, right = self.panels.left(a, self.order), self.panels.right(b, self.order)
             add_float_product(left, right, start, self.order)
-            self.initial = start
 
 
 LARGEST_PRODUCT = 1 << 14
