@@ -4,9 +4,9 @@ Cores that run the same micro-ops side by side are *lanes*: each has its own buf
 read of them or written to them has the lanes as its first axis. One core alone has no such axis.
 
 What a micro-op leaves may be a lazy tile, whose bytes are written only when a micro-op reads them:
-matrices of the cube (``matrices``), which saves reordering fractals, and the whole numbers of a
-cast (:class:`WholeTile`), which the next cast takes as they are. That changes no value; a
-byte-exact core writes every tile at once.
+matrices of the cube (``matrices``), which saves reordering fractals, the whole numbers of a cast
+(:class:`WholeTile`), which the next cast takes as they are, and what a comparison has found
+(:class:`MaskTile`). That changes no value; a byte-exact core writes every tile at once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from npusim.data.integers import ceil_div
 from npusim.devices.schema import Core
 from npusim.isa import BLOCK_BYTES, Local
 
-__all__ = ["UNWRITTEN", "Buffers", "LazyTile", "OutOfBufferError", "WholeTile"]
+__all__ = ["UNWRITTEN", "Buffers", "LazyTile", "MaskTile", "OutOfBufferError", "WholeTile"]
 
 BUFFERS = ("ub", "l1", "l0a", "l0b", "l0c", "bt", "fb")
 
@@ -59,17 +59,33 @@ Sweep = tuple[Local, int, int]
 """The first operand of a run, how many there are, and bytes from one to the next."""
 
 
-class WholeTile:
-    """Whole numbers as the elements of *place*, which has no gaps; lanes first."""
+class _Elements:
+    """The elements of *place*, which has no gaps, as a lazy tile."""
 
-    __slots__ = ("end", "place", "start", "whole")
-
-    def __init__(self, place: Local, whole: Whole) -> None:
-        self.place, self.whole = place, whole
-        self.start, self.end = place.offset_bytes, place.end_bytes
+    def __init__(self, place: Local) -> None:
+        self.place, self.start, self.end = place, place.offset_bytes, place.end_bytes
 
     def covers(self, other: LazyTile) -> bool:
         return self.start <= other.start and other.end <= self.end
+
+
+class MaskTile(_Elements):
+    """A bit of *place* for each of *holds*, the first one lowest in its byte; lanes first."""
+
+    def __init__(self, place: Local, holds: NDArray[np.bool_]) -> None:
+        super().__init__(place)
+        self.holds = holds
+
+    def write(self, raw: NDArray[np.uint8]) -> None:
+        raw[..., self.start : self.end] = np.packbits(self.holds, axis=-1, bitorder="little")
+
+
+class WholeTile(_Elements):
+    """Whole numbers as the elements of *place*; lanes first."""
+
+    def __init__(self, place: Local, whole: Whole) -> None:
+        super().__init__(place)
+        self.whole = whole
 
     def write(self, raw: NDArray[np.uint8]) -> None:
         dtype = self.place.dtype

@@ -708,7 +708,7 @@ def test_comparisons_set_bits(
     )
     holds, holds_of_one = COMPARED[op](a, b), COMPARED[op](a, dtype.numpy.type(1))
     for offset, expected in ((4096, holds), (4160, holds_of_one)):
-        bits = [int(byte) >> bit & 1 for byte in bench.ub[offset : offset + 32] for bit in range(8)]
+        bits = [int(byte) >> bit & 1 for byte in bench.get(offset, UINT8, 32) for bit in range(8)]
         assert bits == expected.tolist()
     assert_same(bench.get(5120, dtype, 200), np.where(holds, a, b)[:200])
     assert_same(bench.get(6144, dtype, 256), np.where(holds_of_one, a, dtype.numpy.type(-0.5)))

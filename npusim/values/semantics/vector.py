@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from npusim.data.dtypes import (
     FLOAT16,
@@ -43,7 +45,7 @@ from npusim.isa import (
     Unary,
     WholeReduce,
 )
-from npusim.values.buffers import OutOfBufferError, WholeTile
+from npusim.values.buffers import MaskTile, OutOfBufferError, WholeTile
 from npusim.values.runs import FIELDS, Accumulated, Swept
 from npusim.values.semantics.state import State
 
@@ -382,13 +384,20 @@ _COMPARE: dict[str, Callable[..., Any]] = {
 
 
 def compare(op: Compare, state: State) -> None:
-    holds = _holds(op.op, state.read(op.a), state.read(op.b))
-    state.write(op.dst, np.packbits(holds, axis=-1, bitorder="little"))
+    _write_mask(op.dst, _holds(op.op, state.read(op.a), state.read(op.b)), state)
 
 
 def compare_scalar(op: CompareScalar, state: State) -> None:
-    holds = _holds(op.op, state.read(op.a), _scalar_of(op.scalar, op.a.dtype, state))
-    state.write(op.dst, np.packbits(holds, axis=-1, bitorder="little"))
+    scalar = _scalar_of(op.scalar, op.a.dtype, state)
+    _write_mask(op.dst, _holds(op.op, state.read(op.a), scalar), state)
+
+
+def _write_mask(dst: Local, holds: Array, state: State) -> None:
+    """A bit for each of *holds*, which the next Select takes as they are."""
+    if dst.is_strided or holds.shape[-1] != 8 * dst.count:
+        state.write(dst, np.packbits(holds, axis=-1, bitorder="little"))
+    else:
+        state.buffers.add_tile(dst.buffer, MaskTile(dst, holds))
 
 
 def _holds(op: CompareOp, a: Array, b: Array) -> Array:
@@ -417,15 +426,46 @@ def _order(values: Array) -> Array | None:
 
 
 def select(op: Select, state: State) -> None:
-    is_set = np.unpackbits(state.read(op.mask), axis=-1, count=op.dst.count, bitorder="little")
-    a = state.read(op.a)
+    holds, a = _mask(op, state), state.read(op.a)
+    whole = None if isinstance(op.b, Local) or op.dst.is_strided else _one_of_two(holds, a, op.b)
+    if whole is not None:
+        state.buffers.add_tile(op.dst.buffer, WholeTile(op.dst, whole))
+        return
     b = state.read(op.b) if isinstance(op.b, Local) else np.full(1, op.b, a.dtype)
     # As bits, without a branch for each element.
     bits = f"u{a.itemsize}"
-    mask = np.negative(is_set, dtype=bits, casting="unsafe")
+    mask = np.negative(holds.view(np.uint8), dtype=bits, casting="unsafe")
     mask &= a.view(bits) ^ b.view(bits)
     mask ^= b.view(bits)
     state.write(op.dst, mask.view(a.dtype))
+
+
+def _mask(op: Select, state: State) -> NDArray[np.bool_]:
+    """Whether the bit of each element of *op* is set."""
+    tile, count = state.buffers.tile(op.mask.buffer, op.mask.offset_bytes), op.dst.count
+    if isinstance(tile, MaskTile) and tile.holds.shape[-1] >= count:
+        return tile.holds[..., :count]
+    bits = np.unpackbits(state.read(op.mask), axis=-1, count=count, bitorder="little")
+    return bits.view(np.bool_)
+
+
+def _one_of_two(holds: NDArray[np.bool_], a: Array, b: float) -> Whole | None:
+    """1 where *holds*, else 0, if that is what *a* and *b* are; None otherwise."""
+    if b != 0 or math.copysign(1, b) < 0 or a.dtype not in _ONES:
+        return None
+    bits = a.view(f"u{a.itemsize}")
+    one = _ONES[a.dtype]
+    # One look at the first spares the others as a rule.
+    if bits.flat[0] != one or not (bits == one).all():
+        return None
+    return Whole(holds.view(np.int8), 0, 1)
+
+
+_ONES = {
+    dtype.numpy: np.ones(1, dtype.numpy).view(f"u{dtype.numpy.itemsize}")[0]
+    for dtype in (FLOAT16, FLOAT32)
+}
+"""The bits of 1."""
 
 
 def gather(op: Gather, state: State) -> None:
