@@ -5,14 +5,15 @@ read of them or written to them has the lanes as its first axis. One core alone 
 
 What a micro-op leaves may be a lazy tile, whose bytes are written only when a micro-op reads them:
 matrices of the cube (``matrices``), which saves reordering fractals, the whole numbers of a cast
-(:class:`WholeTile`), which the next cast takes as they are, and what a comparison has found
-(:class:`MaskTile`). That changes no value; a byte-exact core writes every tile at once.
+(:class:`WholeTile`), which the next cast takes as they are, what a comparison has found
+(:class:`MaskTile`), and what a load has found in memory that nobody writes (:class:`ViewTile`).
+That changes no value; a byte-exact core writes every tile at once.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
@@ -23,7 +24,15 @@ from npusim.data.integers import ceil_div
 from npusim.devices.schema import Core
 from npusim.isa import BLOCK_BYTES, Local
 
-__all__ = ["UNWRITTEN", "Buffers", "LazyTile", "MaskTile", "OutOfBufferError", "WholeTile"]
+__all__ = [
+    "UNWRITTEN",
+    "Buffers",
+    "LazyTile",
+    "MaskTile",
+    "OutOfBufferError",
+    "ViewTile",
+    "WholeTile",
+]
 
 BUFFERS = ("ub", "l1", "l0a", "l0b", "l0c", "bt", "fb")
 
@@ -78,6 +87,23 @@ class MaskTile(_Elements):
 
     def write(self, raw: NDArray[np.uint8]) -> None:
         raw[..., self.start : self.end] = np.packbits(self.holds, axis=-1, bitorder="little")
+
+
+class ViewTile(_Elements):
+    """Bytes of memory that nobody writes, as those of *place*; lanes first."""
+
+    def __init__(self, place: Local, there: NDArray[np.uint8]) -> None:
+        super().__init__(place)
+        self.there = there
+
+    def write(self, raw: NDArray[np.uint8]) -> None:
+        raw[..., self.start : self.end] = self.there
+
+    def part(self, start: int, end: int) -> NDArray[np.uint8] | None:
+        """Bytes [start, end) of the buffer, if they all lie here."""
+        if start < self.start or self.end < end:
+            return None
+        return self.there[..., start - self.start : end - self.start]
 
 
 class WholeTile(_Elements):
@@ -168,11 +194,29 @@ class Buffers:
         return view
 
     def read(self, local: Local) -> Array:
-        """The elements of *local* in order, `(count,)`, lanes first, int4 unpacked."""
-        view = self.view(local)
+        """The elements of *local* in order, `(count,)`, lanes first, int4 unpacked; not to write.
+
+        What a load has left in memory is seen there.
+        """
+        view = self._seen(local)
+        if view is None:
+            view = self.view(local)
         if local.is_strided:
             view = view.reshape(*self.lead, -1)
         return unpack_int4(view)[..., : local.count] if local.dtype is INT4 else view
+
+    def _seen(self, local: Local) -> Array | None:
+        """The elements of *local* in memory that nobody writes, if that is where they are."""
+        tiles = self._tiles.get(local.buffer)
+        if not tiles or local.is_strided:
+            return None
+        start, end = local.offset_bytes, local.offset_bytes + local.nbytes
+        for tile in tiles.values():
+            if isinstance(tile, ViewTile):
+                part = tile.part(start, end)
+                if part is not None:
+                    return part.view(_numpy_of(local))
+        return None
 
     def swept(self, local: Local, count: int, step_bytes: int) -> Array:
         """*count* views as of :meth:`view`, *step_bytes* apart, as an axis behind the lanes.
@@ -284,7 +328,7 @@ class Buffers:
         return found
 
     def _cut(self, local: Local) -> Array:
-        dtype = np.dtype(np.uint8) if local.dtype is INT4 else local.dtype.numpy
+        dtype = _numpy_of(local)
         window = self._within(local).view(dtype)
         if not local.is_strided:
             return window
@@ -294,3 +338,8 @@ class Buffers:
         shape = (*self.lead, repeats, inner, BLOCK_BYTES // dtype.itemsize)
         steps = (local.repeat_stride * BLOCK_BYTES, local.block_stride * BLOCK_BYTES)
         return as_strided(window, shape, (*window.strides[:-1], *steps, dtype.itemsize))
+
+
+def _numpy_of(local: Local) -> np.dtype[Any]:
+    """How numpy holds the elements of *local*: packed int4 as its bytes."""
+    return np.dtype(np.uint8) if local.dtype is INT4 else local.dtype.numpy

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import numpy as np
 
-from npusim.data.dtypes import FLOAT32, Array, DType, cast
+from npusim.data.dtypes import FLOAT32, UINT8, Array, DType, cast
 from npusim.data.integers import align_up
 from npusim.data.tensor import SLACK_BYTES
-from npusim.isa import BLOCK_BYTES, CopyToL1, Global, Load, Store
-from npusim.values.buffers import OutOfBufferError
+from npusim.isa import BLOCK_BYTES, CopyToL1, Global, Load, Local, Store
+from npusim.values.buffers import OutOfBufferError, ViewTile
 from npusim.values.late import Place
 from npusim.values.semantics.state import Bytes, State
 
@@ -56,13 +54,10 @@ def windows(place: Global, state: State, slack_bytes: int = 0) -> Bytes | list[B
     if memory.is_late and state.late is not None:
         for base in bases:
             state.late.make_way(Place.of(place, data, base))
-    first, last = bases[0], bases[-1]
-    step = bases[1] - first
-    is_even = step > 0 and all(b - a == step for a, b in pairwise(bases))
-    if is_even and first + place.offset_bytes >= 0 and last + place.end_bytes <= data.size:
+    first = bases[0] + place.offset_bytes
+    if isinstance(bases, range) and first >= 0 and bases[-1] + place.end_bytes <= data.size:
         shape = len(bases), place.bursts, place.burst_bytes
-        strides = step, place.stride_bytes, 1
-        return np.ndarray(shape, np.uint8, data, first + place.offset_bytes, strides)
+        return np.ndarray(shape, np.uint8, data, first, (bases.step, place.stride_bytes, 1))
     return [window_of(data, place, base, slack_bytes) for base in bases]
 
 
@@ -99,6 +94,8 @@ def add_atomically(place: Global, values: Array, dtype: DType, state: State) -> 
 def load(op: Load, state: State) -> None:
     burst, count = op.src.burst_bytes, op.src.bursts
     padded = align_up(burst, BLOCK_BYTES)
+    if count == 1 and burst == padded >= WORTH_A_VIEW_BYTES and _is_viewed(op, state):
+        return
     rows = state.buffers.rows(op.dst, padded, count, op.pitch_bytes)
     found = windows(op.src, state, SLACK_BYTES)
     if isinstance(found, list):
@@ -108,6 +105,22 @@ def load(op: Load, state: State) -> None:
         rows[..., :burst] = found
     if burst < padded:
         rows[..., burst:] = 0
+
+
+WORTH_A_VIEW_BYTES = 1 << 12
+"""Fewer bytes are copied in no more time than it takes to hold a view of them."""
+
+
+def _is_viewed(op: Load, state: State) -> bool:
+    """Leave what *op* loads where it is, if nobody writes there and elements may lie there."""
+    if not state.memories[op.src.name].is_constant:
+        return False
+    there = windows(op.src, state, SLACK_BYTES)
+    if isinstance(there, list) or any(x % BLOCK_BYTES for x in there.strides[:-2]):
+        return False
+    place = Local(op.dst.buffer, op.dst.offset_bytes, UINT8, op.src.burst_bytes)
+    state.buffers.add_tile(op.dst.buffer, ViewTile(place, there[..., 0, :]))
+    return True
 
 
 def store(op: Store, state: State) -> None:

@@ -114,7 +114,7 @@ _ARITHMETIC: dict[str, Callable[..., Any]] = {
 
 def _compute(op: str, dst: Local, a: Local, b: Array, state: State) -> None:
     if dst.dtype is FLOAT32 and not (dst.is_strided or a.is_strided):
-        _ARITHMETIC[op](state.buffers.view(a), b, out=state.buffers.room(dst))
+        _ARITHMETIC[op](state.read(a), b, out=state.buffers.room(dst))
     else:
         state.write(dst, _rounded(op, state.read(a), b, dst.dtype, state))
 
@@ -410,18 +410,23 @@ def _holds(op: CompareOp, a: Array, b: Array) -> Array:
 
 
 _MAGNITUDE_OF_16_BITS = np.int16(0x7FFF)
-_INFINITY_OF_16_BITS = 0x7C00
+_NEGATIVE_ZERO = -(2**15)
+_INFINITY, _NEGATIVE_INFINITY = 0x7C00, 0xFC00
+"""Patterns of fp16: those of the same sign that are greater are NaN."""
 
 
 def _order(values: Array) -> Array | None:
     """Whole numbers in the order of fp16 *values*, both zeros 0; None where one is NaN."""
     patterns = values.view(np.int16)
-    order = patterns & _MAGNITUDE_OF_16_BITS
-    if order.max(initial=0) > _INFINITY_OF_16_BITS:
+    if patterns.max(initial=0) > _INFINITY:
         return None
-    signs = patterns >> 15
-    order ^= signs
-    order -= signs
+    if values.view(np.uint16).max(initial=0) > _NEGATIVE_INFINITY:
+        return None
+    order = patterns >> 15
+    order &= _MAGNITUDE_OF_16_BITS
+    order ^= patterns
+    if patterns.min(initial=0) == _NEGATIVE_ZERO:
+        np.copyto(order, 0, where=order == -1)
     return np.asarray(order)
 
 
