@@ -101,7 +101,8 @@ class _Form(NamedTuple):
     @classmethod
     @cache
     def of(cls, dtype: np.dtype[Any]) -> _Form:
-        bits, info = np.dtype(f"u{dtype.itemsize}"), ml_dtypes.finfo(dtype)
+        bits = np.dtype(f"u{dtype.itemsize}")
+        info: Any = ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
         magnitude = bits.type(np.iinfo(bits).max >> 1)
         return cls(bits, magnitude, bits.type(1), float(info.eps), float(info.smallest_subnormal))
 

@@ -121,12 +121,22 @@ class WholeTile(_Elements):
 class Buffers:
     """The bytes of a core's buffers; bytes that were never written are UNWRITTEN.
 
-    With *lanes* they are those of so many cores, which hold no matrices of the cube.
+    With *lanes* they are those of so many cores, which hold no matrices of the cube. With *repeats*
+    each has as many of its own for calls that are computed together, whose bytes are anything at
+    first.
     """
 
-    def __init__(self, core: Core, *, byte_exact: bool = False, lanes: int | None = None) -> None:
-        self.lead: tuple[int, ...] = () if lanes is None else (lanes,)
+    def __init__(
+        self,
+        core: Core,
+        *,
+        byte_exact: bool = False,
+        lanes: int | None = None,
+        repeats: int | None = None,
+    ) -> None:
+        self.lead = tuple(number for number in (lanes, repeats) if number is not None)
         """What the shape of everything that is read begins with."""
+        self._is_repeated = repeats is not None
         self._byte_exact = byte_exact
         self._tiles: dict[str, dict[int, LazyTile]] = {}
         sizes = {name: getattr(core, f"{name}_bytes") for name in BUFFERS}
@@ -148,6 +158,8 @@ class Buffers:
     def reset(self) -> None:
         """Forget everything that was written."""
         self._tiles.clear()
+        if self._is_repeated:
+            return
         for raw in self._bytes.values():
             raw.fill(UNWRITTEN)
 
@@ -161,7 +173,9 @@ class Buffers:
         raw = self._bytes.get(buffer)
         if raw is None:
             shape = *self.lead, self._size(buffer)
-            raw = self._bytes[buffer] = np.full(shape, UNWRITTEN, np.uint8)
+            raw = self._bytes[buffer] = np.empty(shape, np.uint8)
+            if not self._is_repeated:
+                raw.fill(UNWRITTEN)
         return raw
 
     def _size(self, buffer: str) -> int:

@@ -19,6 +19,7 @@ from npusim.values.lanes import Batch, batches
 from npusim.values.late import Late
 from npusim.values.matrices import Panels
 from npusim.values.registers import renamed
+from npusim.values.repeats import Repeat, repeat_at
 from npusim.values.semantics import Memory, State, run
 
 __all__ = ["DEFAULT_MODEL", "Model", "Player", "bases_of", "moved", "ordered"]
@@ -69,6 +70,8 @@ class Player:
         self._late = None if model.byte_exact else Late(self._panels)
         self._late_tensors = set() if model.byte_exact else late
         self._buffers: dict[tuple[str, int], Buffers] = {}
+        self._repeated: dict[tuple[object, ...], Buffers] = {}
+        """Kind of core, lanes and repeats -> buffers of calls that are computed together."""
         self._trapped: dict[int, str] = {}
         """Place of a block in the launch -> why it stopped."""
 
@@ -115,19 +118,43 @@ class Player:
         buffers = self._fresh(first.kind, len(batch))
         state = State(buffers, {}, overflow, order, self._panels, late=self._late)
         bound = self._bound(batch)
+        calls = [self._calls[block.program] for block in batch]
+        place = 0
         try:
-            for calls in zip(*(self._calls[block.program] for block in batch), strict=True):
-                state.memories = _memories(bound, calls)
-                for piece in facts_of(calls[0].body).pieces:
+            while place < len(calls[0]):
+                together = tuple(each[place] for each in calls)
+                state.memories = _memories(bound, together)
+                repeat = None if self._model.byte_exact else repeat_at(place, calls, bound)
+                if repeat is not None:
+                    self._run_repeat(repeat, first.kind, together[0].body, state)
+                    place += repeat.count
+                    continue
+                for piece in facts_of(together[0].body).pieces:
                     if isinstance(piece, list):
                         run(piece, state)
                     else:
                         yield piece
+                place += 1
         except TrapError as trap:
             state.trapped[0] = str(trap)
         if state.trapped:
             lane, reason = min(state.trapped.items())
             self._stop(batch[lane], reason)
+
+    def _run_repeat(self, repeat: Repeat, kind: str, body: Body, before: State) -> None:
+        """Compute the calls of *repeat*, whose first one would begin with *before*."""
+        key = kind, *before.lead, repeat.count
+        if key not in self._repeated:
+            lanes = before.lead[0] if before.lead else None
+            core = self._spec.cores[kind]
+            self._repeated[key] = Buffers(core, lanes=lanes, repeats=repeat.count)
+        buffers = self._repeated[key]
+        buffers.reset()
+        state = repeat.state(before, buffers)
+        state.memories = repeat.memories(before.memories)
+        (ops,) = facts_of(body).pieces
+        assert isinstance(ops, list)
+        run(ops, state)
 
     def _stop(self, block: Block, reason: str) -> None:
         """*block* trapped. It is named in the end, unless one before it in the launch does too.

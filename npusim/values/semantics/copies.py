@@ -45,7 +45,8 @@ def window(place: Global, state: State, slack_bytes: int = 0) -> Bytes:
 def windows(place: Global, state: State, slack_bytes: int = 0) -> Bytes | list[Bytes]:
     """:func:`window` of each lane: one view where they lie equally far apart, else a list.
 
-    Of a block alone it is the window.
+    Of a block alone it is the window. Calls that are computed together are an axis behind the
+    lanes.
     """
     memory = state.memories[place.name]
     data, bases = memory.data, memory.bases
@@ -54,11 +55,39 @@ def windows(place: Global, state: State, slack_bytes: int = 0) -> Bytes | list[B
     if memory.is_late and state.late is not None:
         for base in bases:
             state.late.make_way(Place.of(place, data, base))
-    first = bases[0] + place.offset_bytes
-    if isinstance(bases, range) and first >= 0 and bases[-1] + place.end_bytes <= data.size:
-        shape = len(bases), place.bursts, place.burst_bytes
-        return np.ndarray(shape, np.uint8, data, first, (bases.step, place.stride_bytes, 1))
-    return [window_of(data, place, base, slack_bytes) for base in bases]
+    repeats = () if memory.repeats is None else (memory.repeats,)
+    if len(state.lead) == len(repeats):
+        return _spread(place, data, bases[0], repeats, slack_bytes)
+    if isinstance(bases, range) and bases[0] + place.offset_bytes >= 0:
+        axes = (len(bases), bases.step), *repeats
+        if _end(place, bases[0], axes) <= data.size:
+            return _spread(place, data, bases[0], axes, slack_bytes)
+    return [_spread(place, data, base, repeats, slack_bytes) for base in bases]
+
+
+Axes = tuple[tuple[int, int], ...]
+"""How many windows lie behind each other, and bytes from one to the next."""
+
+
+def _end(place: Global, base_bytes: int, axes: Axes) -> int:
+    """One past the last byte of windows of *place*."""
+    return base_bytes + place.end_bytes + sum((count - 1) * step for count, step in axes)
+
+
+def _spread(place: Global, data: Bytes, base_bytes: int, axes: Axes, slack_bytes: int) -> Bytes:
+    """The windows of *place* along *axes*, the first of which begins at *base_bytes*."""
+    if not axes:
+        return window_of(data, place, base_bytes, slack_bytes)
+    first = base_bytes + place.offset_bytes
+    if first < 0 or _end(place, base_bytes, axes) > data.size:
+        (count, step), *others = axes
+        starts = (
+            range(base_bytes, base_bytes + count * step, step) if step else [base_bytes] * count
+        )
+        return np.stack([_spread(place, data, x, tuple(others), slack_bytes) for x in starts])
+    counts, steps = zip(*axes, strict=True)
+    shape = *counts, place.bursts, place.burst_bytes
+    return np.ndarray(shape, np.uint8, data, first, (*steps, place.stride_bytes, 1))
 
 
 def window_of(data: Bytes, place: Global, base_bytes: int, slack_bytes: int = 0) -> Bytes:
@@ -100,7 +129,7 @@ def load(op: Load, state: State) -> None:
     found = windows(op.src, state, SLACK_BYTES)
     if isinstance(found, list):
         for lane, there in zip(rows, found, strict=True):
-            lane[:, :burst] = there
+            lane[..., :burst] = there
     else:
         rows[..., :burst] = found
     if burst < padded:

@@ -35,6 +35,8 @@ class Memory:
     """The offset of each lane, where blocks run side by side; *base_bytes* is that of the first.
 
     A range where they lie equally far apart."""
+    repeats: tuple[int, int] | None = None
+    """How many calls are computed together, as an axis behind the lanes, and bytes between two."""
 
 
 @dataclass(slots=True)
