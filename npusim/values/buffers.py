@@ -68,7 +68,7 @@ Sweep = tuple[Local, int, int]
 """The first operand of a run, how many there are, and bytes from one to the next."""
 
 
-class _Elements:
+class Elements:
     """The elements of *place*, which has no gaps, as a lazy tile."""
 
     def __init__(self, place: Local) -> None:
@@ -78,7 +78,7 @@ class _Elements:
         return self.start <= other.start and other.end <= self.end
 
 
-class MaskTile(_Elements):
+class MaskTile(Elements):
     """A bit of *place* for each of *holds*, the first one lowest in its byte; lanes first."""
 
     def __init__(self, place: Local, holds: NDArray[np.bool_]) -> None:
@@ -89,7 +89,7 @@ class MaskTile(_Elements):
         raw[..., self.start : self.end] = np.packbits(self.holds, axis=-1, bitorder="little")
 
 
-class ViewTile(_Elements):
+class ViewTile(Elements):
     """Bytes of memory that nobody writes, as those of *place*; lanes first."""
 
     def __init__(self, place: Local, there: NDArray[np.uint8]) -> None:
@@ -106,7 +106,7 @@ class ViewTile(_Elements):
         return self.there[..., start - self.start : end - self.start]
 
 
-class WholeTile(_Elements):
+class WholeTile(Elements):
     """Whole numbers as the elements of *place*; lanes first."""
 
     def __init__(self, place: Local, whole: Whole) -> None:

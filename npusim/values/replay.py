@@ -20,7 +20,7 @@ from npusim.values.facts import Facts, facts_of
 from npusim.values.lanes import batches
 from npusim.values.matrices import Panels
 from npusim.values.play import bases_of, moved, ordered
-from npusim.values.runs import Accumulated, Swept
+from npusim.values.runs import Run
 from npusim.values.semantics import Memory, State, run
 from npusim.values.semantics.state import Bytes
 
@@ -43,7 +43,7 @@ class _Step(NamedTuple):
     """A call of each block of a batch."""
 
     names: tuple[_Name, ...]
-    ops: Sequence[MicroOp | Accumulated | Swept]
+    ops: Sequence[MicroOp | Run]
 
 
 class Replay:

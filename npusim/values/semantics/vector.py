@@ -45,9 +45,9 @@ from npusim.isa import (
     Unary,
     WholeReduce,
 )
-from npusim.values.buffers import MaskTile, OutOfBufferError, WholeTile
-from npusim.values.runs import FIELDS, Accumulated, Swept
-from npusim.values.semantics.state import State
+from npusim.values.buffers import Elements, MaskTile, OutOfBufferError, WholeTile
+from npusim.values.runs import FIELDS, Accumulated, Halved, Swept
+from npusim.values.semantics.state import Bytes, State
 
 __all__ = [
     "accumulate",
@@ -63,6 +63,7 @@ __all__ = [
     "duplicate",
     "fold",
     "gather",
+    "halve",
     "mul_add_dst",
     "reduce",
     "select",
@@ -164,6 +165,32 @@ def sweep(op: Swept, state: State) -> None:
         dst[...] = src
 
 
+class _HalvedTile(Elements):
+    """A row that is halved when somebody reads it, but for its extreme."""
+
+    def __init__(self, halved: Halved, row: Array) -> None:
+        super().__init__(halved.row)
+        self.ops, self.row = halved.ops, row
+
+    def write(self, raw: Bytes) -> None:
+        for op in self.ops:
+            a, b = (raw[..., x.offset_bytes : x.end_bytes].view(np.float32) for x in (op.a, op.b))
+            _ARITHMETIC[op.op](a, b, out=a)
+
+    def extreme(self, op: WholeReduce) -> Array | None:
+        """What *op* finds in what is left, `(..., 1)`; None where that depends on the order."""
+        last = self.ops[-1]
+        if (op.op, op.src, op.dst.count, op.mask) != (last.op, last.dst, 1, None):
+            return None
+        found = (np.min if op.op == "min" else np.max)(self.row, axis=-1, keepdims=True)
+        # Two zeros differ in their signs, and two NaN in their bits.
+        return None if (found == 0).any() or np.isnan(found).any() else np.asarray(found)
+
+
+def halve(op: Halved, state: State) -> None:
+    state.buffers.add_tile(op.row.buffer, _HalvedTile(op, state.buffers.view(op.row)))
+
+
 def _scalar_of(scalar: float | str, dtype: DType, state: State) -> Array:
     """`(1,)`: a number, or the element whose bits a register holds; lanes first if they differ."""
     if isinstance(scalar, str):
@@ -212,6 +239,11 @@ def _tree(op: str, values: Array, state: State) -> Array:
 
 
 def whole_reduce(op: WholeReduce, state: State) -> None:
+    tile = state.buffers.tile(op.src.buffer, op.src.offset_bytes)
+    extreme = tile.extreme(op) if isinstance(tile, _HalvedTile) else None
+    if extreme is not None:
+        state.write(op.dst, extreme)
+        return
     repeats = state.read(op.src).reshape(*state.lead, op.dst.count, -1)[..., : op.mask]
     lanes = REPEAT_BYTES // op.src.dtype.numpy.itemsize
     if op.op == "sum" and repeats.shape[-1] < lanes:
@@ -298,7 +330,7 @@ _TILE_BLOCKS = 32
 
 
 def copy(op: Copy, state: State) -> None:
-    src, dst = state.buffers.view(op.src), state.buffers.view(op.dst)
+    src, dst = state.buffers.view(op.src), state.buffers.room(op.dst)
     is_one_block = op.src.block_stride == op.src.repeat_stride == 0
     if is_one_block and not op.dst.is_strided and src.size == dst.size:
         block = src[..., :1, 0, :].copy()
@@ -437,12 +469,26 @@ def select(op: Select, state: State) -> None:
         state.buffers.add_tile(op.dst.buffer, WholeTile(op.dst, whole))
         return
     b = state.read(op.b) if isinstance(op.b, Local) else np.full(1, op.b, a.dtype)
+    is_apart = op.a.end_bytes <= op.dst.offset_bytes or op.dst.end_bytes <= op.a.offset_bytes
+    if b.size == 1 and is_apart and not op.dst.is_strided and _are_few(holds):
+        found = state.buffers.room(op.dst)
+        found[...] = b
+        np.copyto(found, a, where=holds)
+        return
     # As bits, without a branch for each element.
     bits = f"u{a.itemsize}"
     mask = np.negative(holds.view(np.uint8), dtype=bits, casting="unsafe")
     mask &= a.view(bits) ^ b.view(bits)
     mask ^= b.view(bits)
     state.write(op.dst, mask.view(a.dtype))
+
+
+_FEW = 1 / 16
+"""So few of all are worth a branch for each element (measured)."""
+
+
+def _are_few(holds: NDArray[np.bool_]) -> bool:
+    return bool(np.count_nonzero(holds) <= _FEW * holds.size)
 
 
 def _mask(op: Select, state: State) -> NDArray[np.bool_]:
