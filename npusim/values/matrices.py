@@ -297,13 +297,18 @@ class Accumulator:
         return self.initial
 
     def constant_product(self) -> Term | None:
-        """The factors of an exact product that is all of it, of memory that is never written."""
-        if self.dtype is not INT32 or self.initial.ndim or self.initial or not self.terms:
+        """The factors of what is all of it, if both are of memory that is never written.
+
+        None unless the product is exact or of few rows.
+        """
+        is_exact = self.dtype is INT32
+        if self.initial.ndim or self.initial or not self.terms:
             return None
         first, *more = _groups(list(self.terms))
-        if more or not self._is_joinable(first):
+        if more or not self._is_joinable(first) or not (is_exact or self.m <= FEW_ROWS):
             return None
-        first.sort(key=lambda term: term[0].address)
+        if is_exact:
+            first.sort(key=lambda term: term[0].address)
         left, right = joined([a for a, _ in first], 1), joined([b for _, b in first], 0)
         return (left, right) if left.is_constant and right.is_constant else None
 

@@ -67,7 +67,7 @@ class Player:
             facts_of(body).meets for program in programs for body in bodies[program]
         )
         # Where bytes are to be exact at any time, nothing waits.
-        self._late = None if model.byte_exact else Late(self._panels)
+        self._late = None if model.byte_exact else Late(self._panels, model.cube_order)
         self._late_tensors = set() if model.byte_exact else late
         self._buffers: dict[tuple[str, int], Buffers] = {}
         self._repeated: dict[tuple[object, ...], Buffers] = {}
