@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
@@ -20,10 +20,10 @@ from npusim.devices.schema import CORES_OF_A_GROUP, DeviceSpec
 from npusim.kernel.builder import deeper, watched
 from npusim.kernel.program import Program, QueueName
 from npusim.kernel.queues import ProgramError
-from npusim.kernel.table import TabledProgram
+from npusim.kernel.table import LaunchTable, TabledProgram
 from npusim.run.memory_cache import CACHE, device_key, key_of, unvalued
 from npusim.run.user_kernel import UserProblem
-from npusim.trace import Trace, copies_of
+from npusim.trace import Trace
 from npusim.values.buffers import UNWRITTEN
 from npusim.values.replay import Replay
 
@@ -33,15 +33,11 @@ if TYPE_CHECKING:
 __all__ = ["Programs", "Task", "allocated", "place"]
 
 WRITTEN_BYTES = 200
-"""What a micro-op of a body takes, and a call (measured: 75 in products, 200 in vector kernels)."""
-TIMED_BYTES = 32
-"""What the times of a micro-op take: four integers, when it starts, leaves its pipe free and ends,
-and its number on the pipe (measured: 32.4)."""
-COPIED_BYTES = 60
-"""What the facts about a copy take besides: seven integers, and the array around them."""
+"""What a micro-op of a body takes, and a call that is an object (measured: 75 in products, 200 in
+vector kernels)."""
+BODY_BYTES, BLOCK_BYTES = 1000, 2000
+"""What a body and a block take besides (measured in launches of few micro-ops)."""
 POINTER_BYTES = 8
-CYCLES_BYTES = 1000
-"""What a number and its key take."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -106,10 +102,10 @@ class Task:
         make = partial(self._timed, l2, every_core, engine)
         if self._key is None:
             return make()
-        key = self._key, "trace", key_of(l2), bool(every_core), engine
+        part = "trace", key_of(l2), bool(every_core), engine
         if self._stored is not None:
-            make = partial(self._stored.get, key, self._blocks, make)
-        return CACHE.get(key, make, _trace_bytes)
+            make = partial(self._stored.get, (self._key, *part), self._blocks, make)
+        return CACHE.get(self._key, make, _trace_bytes, part)
 
     def cycles_on(self, spec: DeviceSpec, l2: L2State, every_core: bool, engine: Engine) -> int:
         """The cycles of the slowest core on *spec*, a chip that differs in what micro-ops cost.
@@ -119,13 +115,10 @@ class Task:
         make = partial(self._timed, l2, every_core, engine, spec)
         if self._key is None:
             return make().cycles
-        key = self._key, "trace", key_of(l2), bool(every_core), engine, device_key(spec)
-        stored = self._stored
-        if stored is None:
-            return CACHE.get(key, lambda: make().cycles, lambda _: CYCLES_BYTES)
-        return CACHE.get(
-            key, lambda: stored.get(key, self._blocks, make).cycles, lambda _: CYCLES_BYTES
-        )
+        part = "trace", key_of(l2), bool(every_core), engine, device_key(spec)
+        if self._stored is not None:
+            make = partial(self._stored.get, (self._key, *part), self._blocks, make)
+        return CACHE.get(self._key, lambda: make().cycles, lambda _: 0, part)
 
     def _blocks(self) -> tuple[Block, ...]:
         """The programs; written for times that are there already, they need not be checked."""
@@ -148,7 +141,7 @@ class Task:
     def _programs(self) -> Programs:
         if self._key is None:
             return self._written()
-        return CACHE.get((self._key, "programs"), self._written, _programs_bytes)
+        return CACHE.get(self._key, self._written, _programs_bytes, "programs")
 
     def _timed(
         self, l2: L2State, every_core: bool, engine: Engine, spec: DeviceSpec | None = None
@@ -261,27 +254,16 @@ def allocated(problem: ops.Problem, with_values: bool) -> list[GlobalTensor]:
 
 
 def _programs_bytes(programs: Programs) -> int:
-    """What keeping *programs* takes, roughly."""
+    """What holding *programs* takes, roughly."""
+    launch = LaunchTable.of(programs.blocks)
+    bodies = {*launch.bodies, *(leaf for body in launch.bodies for leaf in body.leaves)}
+    parts = sum(len(body.parts) for body in bodies)
+    parts += sum(len(x.parts) for x in launch.programs if not isinstance(x, TabledProgram))
     orders = sum(len(order) for order in programs.orders.values() if not isinstance(order, range))
-    return _written_bytes(programs.orders) + POINTER_BYTES * orders
+    objects = BODY_BYTES * len(bodies) + BLOCK_BYTES * len(programs.blocks)
+    return objects + WRITTEN_BYTES * parts + POINTER_BYTES * orders + launch.nbytes
 
 
 def _trace_bytes(trace: Trace) -> int:
-    """What keeping *trace* takes, roughly, with the programs that its spans are of."""
-    programs = dict.fromkeys(lane.program for lane in trace.lanes)
-    copies = {program: len(copies_of(program)) for program in programs}
-    return _written_bytes(copies) + sum(
-        TIMED_BYTES * len(lane.program) + COPIED_BYTES * copies[lane.program]
-        for lane in trace.lanes
-    )
-
-
-def _written_bytes(programs: Iterable[Program]) -> int:
-    found = list(programs)
-    bodies = {body for program in found for body in program.bodies}
-    leaves = {leaf for program in found for leaf in program.leaves}
-    calls = sum(len(program.calls) for program in found if not isinstance(program, TabledProgram))
-    calls += sum(len(body.calls) for body in bodies)
-    tables = [program.table for program in found if isinstance(program, TabledProgram)]
-    rows = sum(table.body.nbytes + table.shifts.nbytes for table in tables)
-    return WRITTEN_BYTES * (sum(map(len, leaves)) + calls) + rows
+    """What holding *trace* takes; its programs are another part of the entry."""
+    return trace.nbytes
