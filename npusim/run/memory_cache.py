@@ -66,11 +66,14 @@ Made = TypeVar("Made")
 class Entry:
     """All that is known by one key."""
 
+    key: Hashable
     made: dict[Hashable, Any] = field(default_factory=dict)
     """Part -> what was made of it: programs, and their times in each state of the L2."""
     nbytes: int = 0
     used: int = 0
     """Which request was the last that found a part of it."""
+    named: dict[Hashable, Any] = field(default_factory=dict)
+    """What is found by other names as well, such as the calls that have it in common."""
 
 
 class MemoryCache:
@@ -87,6 +90,7 @@ class MemoryCache:
             self.most_bytes = most_bytes
         self._entries: OrderedDict[Hashable, Entry] = OrderedDict()
         """The most recently used last."""
+        self._named: dict[Hashable, Entry] = {}
         self._asked: OrderedDict[int, int] = OrderedDict()
         """Hash of a key and a part that are not there -> which request asked for it last. Where two
         have the same hash, one of them may find room too early."""
@@ -133,10 +137,37 @@ class MemoryCache:
         self._keep(key, part, made, ENTRY_BYTES + nbytes(made), asked)
         return made
 
+    def named(self, name: Hashable) -> Any:
+        """What was stored as *name*, or None."""
+        with self._lock:
+            entry = self._named.get(name)
+            if entry is None:
+                return None
+            self._requests += 1
+            entry.used = self._requests
+            self._entries.move_to_end(entry.key)
+            return entry.named[name]
+
+    def name(self, name: Hashable, key: Hashable, made: object) -> None:
+        """Store *made* as *name* for as long as there is an entry of *key*, if there is room.
+
+        It must hold nothing large but parts of that entry.
+        """
+        with self._lock:
+            entry = self._entries.get(key)
+            if entry is None or self._nbytes + ENTRY_BYTES > self.most_bytes:
+                return
+            if name not in self._named:
+                entry.nbytes += ENTRY_BYTES
+                self._nbytes += ENTRY_BYTES
+            entry.named[name] = made
+            self._named[name] = entry
+
     def forget(self) -> None:
         """Keep nothing of what there is."""
         with self._lock:
             self._entries.clear()
+            self._named.clear()
             self._asked.clear()
             self._nbytes = 0
 
@@ -151,7 +182,7 @@ class MemoryCache:
     def _keep(self, key: Hashable, part: Hashable, made: object, nbytes: int, asked: int) -> None:
         """Store what was *made*, if there is room; it was last *asked* for in that request."""
         with self._lock:
-            entry = self._entries.get(key) or Entry(used=self._requests)
+            entry = self._entries.get(key) or Entry(key, used=self._requests)
             if part in entry.made or not self._make_room(nbytes, entry, asked):
                 return
             entry.made[part] = made
@@ -171,7 +202,10 @@ class MemoryCache:
         if missing > 0:
             return False
         for key in going:
-            self._nbytes -= self._entries.pop(key).nbytes
+            gone = self._entries.pop(key)
+            self._nbytes -= gone.nbytes
+            for name in gone.named:
+                del self._named[name]
         return True
 
 
