@@ -53,8 +53,10 @@ def play(
         return repeated(known, spec)
     warned = warnings_given()
     found = _played(op, args, kwargs, spec, options, engine, progress)
-    # What warned is to warn again.
-    if key is not None and found.cached_as is not None and warned == warnings_given():
+    if warned != warnings_given():
+        # What warned is to warn again.
+        return replace(found, cached_as=None)
+    if key is not None and found.cached_as is not None:
         CACHE.name(key, found.cached_as, repeated(found, spec))
     return found
 

@@ -72,8 +72,8 @@ class Entry:
     nbytes: int = 0
     used: int = 0
     """Which request was the last that found a part of it."""
-    named: dict[Hashable, Any] = field(default_factory=dict)
-    """What is found by other names as well, such as the calls that have it in common."""
+    names: list[Hashable] = field(default_factory=list)
+    """Other names of what belongs to it, such as the calls that have it in common."""
 
 
 class MemoryCache:
@@ -90,7 +90,7 @@ class MemoryCache:
             self.most_bytes = most_bytes
         self._entries: OrderedDict[Hashable, Entry] = OrderedDict()
         """The most recently used last."""
-        self._named: dict[Hashable, Entry] = {}
+        self._named: dict[Hashable, tuple[Entry, Any]] = {}
         self._asked: OrderedDict[int, int] = OrderedDict()
         """Hash of a key and a part that are not there -> which request asked for it last. Where two
         have the same hash, one of them may find room too early."""
@@ -140,13 +140,14 @@ class MemoryCache:
     def named(self, name: Hashable) -> Any:
         """What was stored as *name*, or None."""
         with self._lock:
-            entry = self._named.get(name)
-            if entry is None:
+            found = self._named.get(name)
+            if found is None:
                 return None
+            entry, made = found
             self._requests += 1
             entry.used = self._requests
             self._entries.move_to_end(entry.key)
-            return entry.named[name]
+            return made
 
     def name(self, name: Hashable, key: Hashable, made: object) -> None:
         """Store *made* as *name* for as long as there is an entry of *key*, if there is room.
@@ -158,10 +159,10 @@ class MemoryCache:
             if entry is None or self._nbytes + ENTRY_BYTES > self.most_bytes:
                 return
             if name not in self._named:
+                entry.names.append(name)
                 entry.nbytes += ENTRY_BYTES
                 self._nbytes += ENTRY_BYTES
-            entry.named[name] = made
-            self._named[name] = entry
+            self._named[name] = entry, made
 
     def forget(self) -> None:
         """Keep nothing of what there is."""
@@ -204,7 +205,7 @@ class MemoryCache:
         for key in going:
             gone = self._entries.pop(key)
             self._nbytes -= gone.nbytes
-            for name in gone.named:
+            for name in gone.names:
                 del self._named[name]
         return True
 

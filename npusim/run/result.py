@@ -72,7 +72,8 @@ class Result:
     """The cycles of its programs on a chip that differs in what micro-ops cost; None where no
     kernel ran or no time was asked for."""
     cached_as: Hashable = None
-    """The key of what :mod:`npusim.run.memory_cache` holds of it; None where that is nothing."""
+    """The key of what :mod:`npusim.run.memory_cache` holds of it; None where that is nothing, for
+    calls with values, and for those that warned."""
 
     @property
     def output(self) -> Output | tuple[Output, ...]:
