@@ -119,9 +119,10 @@ class Clock:
         start_us = self.now_us
         self.now_us += time_us
         if self._recordings:
+            own, graph = name or run.op, self._graph
+            operator, module = self.operator or run.op, self.module
             event = Event(
-                *(name or run.op, start_us, time_us, launch_us, run, self._graph),
-                *(self.operator or run.op, self.module, self.stream),
+                own, start_us, time_us, launch_us, run, graph, operator, module, self.stream
             )
             for kept in self._recordings:
                 kept.append(event)

@@ -113,12 +113,12 @@ def _key(given: Given) -> Hashable:
 def described(value: object) -> Hashable:
     """All that *value* says but for the values of tensors; raises TypeError as `key_of` does."""
     kind = type(value)
+    if kind is torch.Tensor or isinstance(value, torch.Tensor):
+        return value.dtype, value.shape, value.stride(), formats.get(value)
     if kind is str or value is None:
         return value
     if kind is int or kind is bool:
         return kind, value
-    if isinstance(value, torch.Tensor):
-        return value.dtype, value.shape, value.stride(), formats.get(value)
     if isinstance(value, list):
         return list, *map(described, value)
     return key_of(value)

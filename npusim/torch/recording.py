@@ -103,11 +103,14 @@ class Recording:
 
     def _kernel(self, event: Event, run: Result) -> int:
         """The number of the kernel that *event* launched."""
-        known = self._of_runs.setdefault(run, {})
+        known = self._of_runs.get(run)
+        if known is None:
+            known = self._of_runs[run] = {}
         times = event.time_us, event.launch_us
-        if times not in known:
-            known[times] = self._launches.number(self._kernel_of(event, run))
-        return known[times]
+        number = known.get(times)
+        if number is None:
+            number = known[times] = self._launches.number(self._kernel_of(event, run))
+        return number
 
     def _kernel_of(self, event: Event, run: Result) -> Kernel:
         inputs, outputs = _described(run.arguments), _described(run.outputs)
