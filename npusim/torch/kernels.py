@@ -113,7 +113,7 @@ def _key(given: Given) -> Hashable:
 def described(value: object) -> Hashable:
     """All that *value* says but for the values of tensors; raises TypeError as `key_of` does."""
     kind = type(value)
-    if kind is torch.Tensor or isinstance(value, torch.Tensor):
+    if isinstance(value, torch.Tensor):
         return value.dtype, value.shape, value.stride(), formats.get(value)
     if kind is str or value is None:
         return value
