@@ -38,6 +38,12 @@ def spread(sizes: Integers, first: Integers | int = 0) -> tuple[Integers, Intege
     return item, np.arange(item.size) + (first - before)[item]
 
 
+def held_bytes(arrays: Iterable[Integers]) -> int:
+    """What *arrays* take in memory: a part of another one holds all of that."""
+    whole = [array if array.base is None else array.base for array in arrays]
+    return sum(nbytes for nbytes in {id(array): array.nbytes for array in whole}.values())
+
+
 @dataclass(frozen=True, eq=False)
 class Calls:
     """Calls of bodies, a row each."""
@@ -222,6 +228,14 @@ class LaunchTable:
             if blocks:
                 _KNOWN[blocks[0]] = known
         return known[1]
+
+    @property
+    def nbytes(self) -> int:
+        """What its arrays take, and those of its programs."""
+        tables = [program.table for program in self.programs if isinstance(program, TabledProgram)]
+        arrays = [array for table in tables for array in (table.body, table.shifts)]
+        arrays += [self.program, self.first, self.body, self.shifts, self.tensor, self.base]
+        return held_bytes(arrays)
 
     @property
     def cores(self) -> int:
