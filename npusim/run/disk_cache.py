@@ -48,7 +48,7 @@ MARK = b"npusim times 1\n"
 """Begins every file of ours; the number is that of what follows."""
 HEAD = "head"
 NAME = re.compile(r"times-[0-9a-f]{64}\.npz")
-BUILT = frozenset((".so", ".pyd"))
+BUILT = frozenset((".so",))
 SOURCES = frozenset((".py", ".c", ".h")) | BUILT
 """Files on whose contents times may depend; chips are identified by their numbers."""
 
