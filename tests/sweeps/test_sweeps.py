@@ -201,8 +201,8 @@ def test_a_killed_process_of_this_machine_is_replaced(expected: str) -> None:
 
     killed: list[int] = []
 
-    def progress(_: str, share: float) -> None:
-        if share > 0 and not killed:
+    def progress(done: int, _: int) -> None:
+        if done and not killed:
             pid = active_children()[0].pid
             assert pid is not None
             killed.append(pid)
@@ -260,7 +260,7 @@ def test_other_workers_are_refused() -> None:
 
 def test_equal_cells_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[Any] = []
-    monkeypatch.setattr(playing, "timed", lambda call: calls.append(call) or timed(call))
+    monkeypatch.setattr(playing, "timed", lambda *work: calls.append(work) or timed(*work))
     settings = {"l2.capacity_bytes": ["x1", "192MiB"]}
     assert devices.load("A2").l2.capacity_bytes == 192 << 20
     found = swept(device=["A2", "910B2"], settings=settings)
@@ -376,8 +376,8 @@ def test_two_chips_of_one_name_are_refused(tmp_path: Path) -> None:
 def some(count: int, path: Path) -> Iterator[None]:
     """Interrupt a sweep once *count* cells are done."""
 
-    def progress(_: str, share: float) -> None:
-        if round(share * len(SIZES) * len(CHIPS)) == count:
+    def progress(done: int, _: int) -> None:
+        if done == count:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -393,13 +393,12 @@ def test_sweeps_are_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exp
     with path.open("ab") as file:
         file.write(b'{"key":"ab')
     calls: list[Any] = []
-    shares: list[float] = []
-    monkeypatch.setattr(playing, "timed", lambda call: calls.append(call) or timed(call))
-    found = swept(resume=path, progress=lambda _, share: shares.append(share))
+    heard: list[tuple[int, int]] = []
+    monkeypatch.setattr(playing, "timed", lambda *work: calls.append(work) or timed(*work))
+    found = swept(resume=path, progress=lambda *news: heard.append(news))
     assert found.to_csv() == expected
     assert len(calls) == len(SIZES) * len(CHIPS) - 4
-    assert shares[0] == pytest.approx(0.4)
-    assert shares[-1] == 1
+    assert heard == [(done, 10) for done in range(4, 11)]
     # All is there, and nothing is left to do.
     calls.clear()
     assert swept(resume=path).to_csv() == expected
@@ -460,8 +459,8 @@ def test_a_damaged_line_is_named(tmp_path: Path) -> None:
 def test_one_process_at_a_time_writes_the_file(tmp_path: Path) -> None:
     path = tmp_path / "sweep.partial"
 
-    def progress(_: str, share: float) -> None:
-        if share == 0:
+    def progress(done: int, _: int) -> None:
+        if not done:
             with pytest.raises(SweepError) as caught:
                 swept(resume=path)
             assert str(caught.value) == (
