@@ -224,7 +224,7 @@ def test_tasks_of_several_calls_give_the_same_bytes(
         assert swept(executor=pool).to_csv() == expected
 
 
-class Killed(Exception):
+class KilledError(Exception):
     """The worker that had a task was killed."""
 
 
@@ -233,12 +233,12 @@ def test_a_call_that_kills_its_worker_does_not_take_others_along(
 ) -> None:
     def deadly(key: str, call: Any) -> Outcome:
         if call.spec.name == CHIPS[0] and call.arguments["input"].shape[0] == 4:
-            raise Killed
+            raise KilledError
         return timed(key, call)
 
     monkeypatch.setattr(playing, "IN_FLIGHT", 2)
     monkeypatch.setattr(playing, "timed", deadly)
-    monkeypatch.setattr(playing, "_is_lost", lambda error: isinstance(error, Killed))
+    monkeypatch.setattr(playing, "_is_lost", lambda error: isinstance(error, KilledError))
     with ThreadPoolExecutor(2) as pool:
         found = swept(executor=pool)
     assert {(row.cell.device, row.cell.variables["m"]): row.outcome.error for row in found.bad} == {
@@ -503,7 +503,7 @@ def test_sweeps_are_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exp
     path = tmp_path / "sweep.partial"
     next(some(4, path))
     assert len(path.read_bytes().splitlines()) == 1 + 4
-    # Killed while it wrote a line.
+    # KilledError while it wrote a line.
     with path.open("ab") as file:
         file.write(b'{"key":"ab')
     calls: list[Any] = []
