@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from npusim.data.dtypes import INT4, UINT8, Array, Whole, unpack_int4
 from npusim.data.integers import ceil_div
 from npusim.devices.schema import Core
-from npusim.isa import BLOCK_BYTES, Local
+from npusim.isa import BLOCK_BYTES, Local, places
 
 __all__ = ["UNWRITTEN", "Buffers", "LazyTile", "OutOfBufferError", "WholeTile"]
 
@@ -153,10 +153,28 @@ class Buffers:
 
     def read(self, local: Local) -> Array:
         """The elements of *local* in order, `(count,)`, lanes first, int4 unpacked."""
-        view = self.view(local)
+        if local.is_ragged:
+            elements, at = self._ragged(local)
+            view = elements[..., at]
+        else:
+            view = self.view(local)
         if local.is_strided:
             view = view.reshape(*self.lead, -1)
         return unpack_int4(view)[..., : local.count] if local.dtype is INT4 else view
+
+    def write(self, local: Local, values: Array) -> None:
+        """Put *values* where *local* says, of which several elements may be one; int4 packed."""
+        if local.is_ragged:
+            elements, at = self._ragged(local)
+            elements[..., at] = values
+            return
+        view = self.room(local)
+        view[...] = values.reshape(view.shape) if local.is_strided else values
+
+    def _ragged(self, local: Local) -> tuple[Array, NDArray[np.int64]]:
+        """All from the first byte of *local* on as its elements, and which of them are its."""
+        dtype = np.dtype(np.uint8) if local.dtype is INT4 else local.dtype.numpy
+        return self.window(local).view(dtype), places(local) // dtype.itemsize
 
     def swept(self, local: Local, count: int, step_bytes: int) -> Array:
         """*count* views as of :meth:`view`, *step_bytes* apart, as an axis behind the lanes.

@@ -45,6 +45,10 @@ def ub(offset_bytes: int, dtype: Any = FLOAT32, count: int = 64, *strides: int) 
     return isa.Local("ub", offset_bytes, dtype, count, *strides)
 
 
+def masked(offset_bytes: int) -> isa.Local:
+    return isa.Local("ub", offset_bytes, FLOAT32, 12, 1, 9, mask=0b1011 << 40)
+
+
 def at(buffer: str, dtype: Any, count: int, offset_bytes: int = 0) -> isa.Local:
     return isa.Local(buffer, offset_bytes, dtype, count)
 
@@ -92,6 +96,9 @@ SEEDS: list[tuple[str, isa.MicroOp]] = [
     ("aiv", isa.BinaryScalar("mul", ub(1024, INT32), ub(0, INT32), 3)),
     ("aiv", isa.BinaryScalar("max", ub(1024), ub(0), "r")),
     ("aiv", isa.Duplicate(ub(0, FLOAT32, 128, 1, 9), 0.5)),
+    ("aiv", isa.Duplicate(ub(0, FLOAT32, 100, 2, 17), 0.5)),
+    ("aiv", isa.Unary("abs", masked(1024), masked(0))),
+    ("aiv", isa.Copy(ub(4096, FLOAT32, 288, 1, 18, 18), ub(0, FLOAT32, 288, 1, 20, 18))),
     ("aiv", isa.Broadcast(ub(1024, FLOAT32, 64), ub(0, FLOAT32, 8))),
     ("aiv", isa.Reduce("max", ub(1024, FLOAT32, 1), ub(0))),
     ("aiv", isa.Unary("abs", ub(1024), ub(0))),

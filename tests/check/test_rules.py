@@ -31,6 +31,12 @@ from npusim.kernel.program import Program
 
 X = isa.Local("ub", 0, FLOAT32, 64)
 Y = isa.Local("ub", 256, FLOAT32, 64)
+
+
+def masked(offset_bytes: int, count: int, mask: int) -> isa.Local:
+    return isa.Local("ub", offset_bytes, FLOAT32, count, mask=mask)
+
+
 BYTE = isa.Local("ub", 3, UINT8, 1)
 CHIPS = {"aiv": tiny_spec(), "aic": tiny_spec(), "ai_core": tiny_spec("2002")}
 
@@ -321,14 +327,46 @@ ROWS_AIV: list[tuple[isa.MicroOp, str, isa.MicroOp]] = [
         isa.Broadcast(ub(256, FLOAT32, 64), ub(0, FLOAT32, 8)),
     ),
     (
-        isa.Duplicate(ub(0, FLOAT32, 12, 2, 16), 0.0),
-        BLOCKS + "48 bytes; pad them",
-        isa.Duplicate(ub(0, FLOAT32, 16, 2, 16), 0.0),
+        isa.Fold("add", ub(0, FLOAT32, 12), ub(64, FLOAT32, 12, 2, 16)),
+        BLOCKS + "48, 48, 48 bytes; pad them",
+        isa.Fold("add", ub(0, FLOAT32, 16), ub(64, FLOAT32, 16, 2, 16)),
     ),
     (
-        isa.Duplicate(ub(0, FLOAT32, 96, 2, 16), 0.0),
-        BLOCKS + "384 bytes; pad them",
-        isa.Duplicate(ub(0, FLOAT32, 96, 2, 16, 4), 0.0),
+        isa.Fold("add", ub(0, FLOAT32, 32), ub(128, FLOAT32, 96, 2, 16)),
+        BLOCKS + "384, 128, 128 bytes; pad them",
+        isa.Fold("add", ub(0, FLOAT32, 32), ub(128, FLOAT32, 96, 2, 16, 4)),
+    ),
+    (
+        isa.Duplicate(ub(0, FLOAT32, 40, 2, 16, 4), 0.0),
+        "strided operands that end within a repeat must have whole repeats of 256 bytes of the "
+        "widest before, not 40 of ub[0:544] float32 stride 2,16 of 4 blocks; give them a mask",
+        # Where the chip counts elements, 12 of the second repeat are left.
+        isa.Duplicate(ub(0, FLOAT32, 76, 2, 16), 0.0),
+    ),
+    (
+        isa.Unary("exp", masked(0, 20, 0x3FF), masked(1024, 20, 0x7FE)),
+        "all operands must have the same mask, or none, not ub[1024:1324] float32 mask 0x7fe, "
+        "ub[0:296] float32 mask 0x3ff; give it to each",
+        isa.Unary("exp", masked(0, 20, 0x7FE), masked(1024, 20, 0x7FE)),
+    ),
+    (
+        isa.Duplicate(masked(0, 20, 0x7FE << 54), 0.0),
+        "a mask must pick lanes of a repeat of 256 bytes, of elements of whole bytes, and the "
+        "number of elements be as many for each repeat, not 20 of ub[0:516] float32 mask "
+        "0x1ff80000000000000; count those that take part",
+        isa.Duplicate(masked(0, 20, 0x7FE << 53), 0.0),
+    ),
+    (
+        isa.Duplicate(masked(0, 21, 0x7FE), 0.0),
+        "a mask must pick lanes of a repeat of 256 bytes, of elements of whole bytes, and the "
+        "number of elements be as many for each repeat, not 21 of ub[0:520] float32 mask 0x7fe; "
+        "count those that take part",
+        isa.Duplicate(masked(0, 30, 0x7FE), 0.0),
+    ),
+    (
+        isa.Duplicate(ub(0, FLOAT32, 72, 2, 18, 9), 0.0),
+        "a repeat must have at most 8 blocks, not 9; make it several",
+        isa.Copy(ub(0, FLOAT32, 144, 1, 9, 9), ub(4096, FLOAT32, 144, 2, 18, 9)),
     ),
     (
         isa.Cast(ub(4096, FLOAT16, 256, 2, 16), ub(0, INT8, 256, 2, 8)),

@@ -8,6 +8,7 @@ of its pieces and where it begins, so what is found out of two shapes serves all
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -33,6 +34,7 @@ from npusim.isa import (
     ScalarStore,
     Store,
     Table,
+    places,
     reads,
     writes,
 )
@@ -44,7 +46,7 @@ Edges = tuple[Numbers, Numbers]
 """Where the pieces of a set begin and end: ascending, apart, and not touching."""
 
 
-class Shape(NamedTuple):
+class Rows(NamedTuple):
     """*pieces* of *nbytes*: *inner* of them *inner_stride* apart, the next ones *stride*."""
 
     nbytes: int
@@ -52,6 +54,15 @@ class Shape(NamedTuple):
     stride: int
     inner: int = 1
     inner_stride: int = 0
+
+
+class Elements(NamedTuple):
+    """The elements of an operand that is no rectangle of blocks, wherever it begins."""
+
+    operand: Local
+
+
+Shape = Rows | Elements
 
 
 class Area(NamedTuple):
@@ -69,13 +80,16 @@ class Area(NamedTuple):
 @lru_cache(maxsize=4096)
 def edges(shape: Shape) -> Edges:
     """The edges of the pieces, counted from where the first piece begins."""
-    numbers = np.arange(shape.pieces)
-    starts = numbers // shape.inner * shape.stride + numbers % shape.inner * shape.inner_stride
+    if isinstance(shape, Elements):
+        starts, nbytes = places(shape.operand), max(1, shape.operand.dtype.bits // 8)
+    else:
+        numbers, nbytes = np.arange(shape.pieces), shape.nbytes
+        starts = numbers // shape.inner * shape.stride + numbers % shape.inner * shape.inner_stride
     starts = np.sort(starts)
     # All are of one length, so what begins later ends later.
-    first = np.flatnonzero(np.concatenate(([True], starts[1:] > starts[:-1] + shape.nbytes)))
+    first = np.flatnonzero(np.concatenate(([True], starts[1:] > starts[:-1] + nbytes)))
     last = np.append(first[1:] - 1, starts.size - 1)
-    return starts[first], starts[last] + shape.nbytes
+    return starts[first], starts[last] + nbytes
 
 
 def _area(place: str, offset: int, shape: Shape) -> Area:
@@ -89,16 +103,18 @@ def _rows(place: str, offset: int, nbytes: int, count: int, stride: int) -> Area
     """*count* pieces of *nbytes*, *stride* bytes from start to start."""
     if count == 1:
         return Area(place, offset, offset + nbytes)
-    return _area(place, offset, Shape(nbytes, count, stride))
+    return _area(place, offset, Rows(nbytes, count, stride))
 
 
 def of_local(local: Local) -> Area:
     """The bytes of *local*."""
     if not local.is_strided:
         return Area(local.buffer, local.offset_bytes, local.offset_bytes + local.nbytes)
+    if local.is_ragged:
+        return _area(local.buffer, local.offset_bytes, Elements(replace(local, offset_bytes=0)))
     blocks = ceil_div(local.nbytes, BLOCK_BYTES)
     repeat, block = local.repeat_stride * BLOCK_BYTES, local.block_stride * BLOCK_BYTES
-    shape = Shape(BLOCK_BYTES, blocks, repeat, local.repeat_blocks, block)
+    shape = Rows(BLOCK_BYTES, blocks, repeat, local.repeat_blocks, block)
     return _area(local.buffer, local.offset_bytes, shape)
 
 

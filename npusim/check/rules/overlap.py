@@ -29,6 +29,7 @@ from npusim.isa import (
     MulAddDst,
     Select,
     Unary,
+    places,
     reads,
     writes,
 )
@@ -85,6 +86,11 @@ def _bytes(local: Local, repeat: int, elements: int) -> set[int]:
         start = local.offset_bytes + local.dtype.nbytes(first)
         return set(range(start, start + nbytes))
     found: set[int] = set()
+    if local.is_ragged:
+        size = max(1, local.dtype.bits // 8)
+        for place in places(local)[first * local.dtype.bits // 8 // size :][: nbytes // size]:
+            found.update(range(local.offset_bytes + place, local.offset_bytes + place + size))
+        return found
     start = local.offset_bytes + repeat * local.repeat_stride * BLOCK_BYTES
     for block in range(ceil_div(nbytes, BLOCK_BYTES)):
         place = start + block * local.block_stride * BLOCK_BYTES

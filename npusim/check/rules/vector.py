@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from math import isfinite
 
 import numpy as np
 
+from npusim.check.rules.kinds import (
+    ARITHMETIC,
+    COMPARING,
+    ELEMENTWISE,
+    FLOATING,
+    MOVING,
+    VECTOR,
+    WITH_SCALAR,
+)
 from npusim.check.rules.rule import Rule, names, offsets, operands, types
 from npusim.check.rules.vector_dtypes import CASTS, FLOATS, dtypes_of
 from npusim.data.dtypes import FLOAT16, FLOAT32, INT4, INT32, UINT8, DType
@@ -14,58 +22,30 @@ from npusim.data.integers import ceil_div
 from npusim.isa import (
     BLOCK_BYTES,
     REPEAT_BYTES,
-    Axpy,
-    Binary,
-    BinaryScalar,
     BlockReduce,
     Broadcast,
     Cast,
     Compare,
     CompareScalar,
-    Copy,
-    Duplicate,
     Fold,
     Gather,
-    GatherMask,
     Local,
     MicroOp,
-    MrgSort,
-    MrgSort4,
     MulAddDst,
-    ProposalConcat,
-    ProposalExtract,
     Reduce,
     Register,
-    RpSort16,
     Select,
-    Sort32,
     Transpose,
     Unary,
     WholeReduce,
     reads,
     writes,
 )
-from npusim.kernel.repeats import STRIDE_BLOCKS
 
-__all__ = ["RULES", "VECTOR"]
+__all__ = ["RULES"]
 
-ARITHMETIC = (Binary, BinaryScalar)
-FLOATING = (Axpy, MulAddDst, BlockReduce, WholeReduce, Fold)
-ELEMENTWISE = (Cast, *ARITHMETIC, Unary, Axpy, MulAddDst, Copy)
-MOVING = (Duplicate, Broadcast, Reduce, Copy)
-COMPARING = (Compare, CompareScalar)
-PROPOSING = (ProposalConcat, ProposalExtract, RpSort16, MrgSort4)
-SOLID = (*COMPARING, Select, Gather, Transpose, Sort32, MrgSort, GatherMask, *PROPOSING)
 SQUARE_BYTES = 16 * BLOCK_BYTES
 # asc-devkit, Transpose.md and TransDataTo5HD.md: a matrix of 16 rows, each of a block.
-VECTOR = (Cast, *ARITHMETIC, Unary, *FLOATING, *MOVING, *SOLID)
-"""What works on the unified buffer alone."""
-
-# Copy is a DataCopy within the buffer, whose gaps have 16 bits; WholeReduceMax steps over rows of
-# up to 1020 blocks (ops-nn, dynamic_quant_multi_row.h). How often an instruction repeats is not
-# held against its 8 bits: a micro-op of more repeats stands for several instructions.
-STRIDING = tuple(kind for kind in VECTOR if kind not in (Copy, WholeReduce))
-WITH_SCALAR = (BinaryScalar, Axpy, Duplicate, CompareScalar)
 
 
 def _is_repeat(local: Local, count: int) -> bool:
@@ -82,28 +62,6 @@ def _one_of(dtypes: tuple[DType, ...]) -> str:
 
 def _has_parts(local: Local, count: int) -> bool:
     return local.count > 0 == local.count % count
-
-
-def _whole_repeats(local: Local) -> bool:
-    blocks, rest = divmod(local.nbytes, BLOCK_BYTES)
-    return not rest and (blocks < local.repeat_blocks or blocks % local.repeat_blocks == 0)
-
-
-def _in_step(op: MicroOp) -> bool:
-    """Whether all strided operands go on to their next repeat at the same element."""
-    strided = [local for local in operands(op) if local.is_strided]
-    return not any(map(_repeats, strided)) or len({x.repeat_elements for x in strided}) == 1
-
-
-def _repeats(local: Local) -> bool:
-    """Whether *local* is strided and takes several repeats."""
-    return local.is_strided and local.nbytes > local.repeat_blocks * BLOCK_BYTES
-
-
-def _can_stride(local: Local) -> bool:
-    """Whether the strides fit their fields, that from repeat to repeat if there are several."""
-    repeat_stride = local.repeat_stride if _repeats(local) else 0
-    return max(local.block_stride, repeat_stride) <= STRIDE_BLOCKS
 
 
 def _widens(op: MicroOp) -> bool:
@@ -125,16 +83,6 @@ def _starts_well(op: MicroOp) -> bool:
     if len(starts) > 1 or not isinstance(op, ARITHMETIC):
         return False
     return starts.pop() + op.dst.nbytes <= BLOCK_BYTES
-
-
-@lru_cache(maxsize=4096)
-def _written_once(dst: Local) -> bool:
-    """Whether *dst*, strided and in whole repeats, has no block twice."""
-    blocks = dst.nbytes // BLOCK_BYTES
-    if blocks * BLOCK_BYTES > dst.end_bytes - dst.offset_bytes:
-        return False
-    places = (divmod(index, dst.repeat_blocks) for index in range(blocks))
-    return len({a * dst.repeat_stride + b * dst.block_stride for a, b in places}) == blocks
 
 
 def _fits(scalar: float | Register, dtype: DType) -> bool:
@@ -250,14 +198,6 @@ RULES = (
         lambda op, _: f"operands must share one type of 16 or 32 bits, not {types(op)}; cast first",
     ),
     Rule(
-        SOLID,
-        lambda op, _: not any(local.is_strided for local in operands(op)),
-        lambda op, _: (
-            f"operands must be without strides, not "
-            f"{', '.join(str(local) for local in operands(op))}; take the pieces one by one"
-        ),
-    ),
-    Rule(
         COMPARING,
         lambda op, _: _compares(op),
         lambda op, _: (
@@ -346,41 +286,6 @@ RULES = (
         lambda op, _: (
             f"dst must be one repeat of at most {REPEAT_BYTES} bytes and src a number of such "
             f"repeats, not {op.dst.nbytes} and {op.src.nbytes} bytes; cut them so"
-        ),
-    ),
-    Rule(
-        VECTOR,
-        lambda op, _: all(_whole_repeats(local) for local in operands(op) if local.is_strided),
-        lambda op, _: (
-            f"strided operands must be blocks of {BLOCK_BYTES} bytes, up to those of a repeat or a "
-            f"multiple of them, "
-            f"not {', '.join(str(local.nbytes) for local in operands(op))} bytes; pad them"
-        ),
-    ),
-    Rule(
-        ELEMENTWISE,
-        lambda op, _: _in_step(op),
-        lambda op, _: (
-            f"strided operands must have the same number of elements in a repeat, not "
-            f"{', '.join(str(local.repeat_elements) for local in operands(op))}; "
-            f"take fewer blocks a repeat of the narrower one"
-        ),
-    ),
-    Rule(
-        STRIDING,
-        lambda op, _: all(_can_stride(local) for local in operands(op) if local.is_strided),
-        lambda op, _: (
-            f"strides must be at most {STRIDE_BLOCKS} blocks, not those of "
-            f"{', '.join(str(local) for local in operands(op))}; emit what in_reach makes of it"
-        ),
-    ),
-    Rule(
-        VECTOR,
-        lambda op, _: all(_written_once(local) for local in writes(op) if local.is_strided),
-        lambda op, _: (
-            f"dst must have strides that bring it to each block once, not {op.dst.block_stride} "
-            f"and {op.dst.repeat_stride} for {op.dst.nbytes} bytes; raise them, or write "
-            f"elsewhere and combine"
         ),
     ),
     Rule(

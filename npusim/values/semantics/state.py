@@ -68,6 +68,5 @@ class State:
         return self.buffers.read(local)
 
     def write(self, dst: Local, values: Array) -> None:
-        """Put *values* where *dst* says; int4 comes packed."""
-        view = self.buffers.room(dst)
-        view[...] = values.reshape(view.shape) if dst.is_strided else values
+        """Put *values*, or one for all, where *dst* says; int4 comes packed."""
+        self.buffers.write(dst, values)

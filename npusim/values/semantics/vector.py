@@ -175,7 +175,11 @@ def binary_scalar(op: BinaryScalar, state: State) -> None:
 
 
 def duplicate(op: Duplicate, state: State) -> None:
-    dst, scalar = state.buffers.view(op.dst), _scalar_of(op.scalar, op.dst.dtype, state)
+    scalar = _scalar_of(op.scalar, op.dst.dtype, state)
+    if op.dst.is_ragged:
+        state.write(op.dst, scalar)
+        return
+    dst = state.buffers.view(op.dst)
     if scalar.ndim > 1:
         scalar = scalar.reshape(*state.lead, *(1,) * (dst.ndim - 1))
     dst[...] = scalar
@@ -296,6 +300,9 @@ _TILE_BLOCKS = 32
 
 
 def copy(op: Copy, state: State) -> None:
+    if op.src.is_ragged or op.dst.is_ragged:
+        state.write(op.dst, state.read(op.src))
+        return
     src, dst = state.buffers.view(op.src), state.buffers.view(op.dst)
     is_one_block = op.src.block_stride == op.src.repeat_stride == 0
     if is_one_block and not op.dst.is_strided and src.size == dst.size:
