@@ -57,6 +57,17 @@ from npusim.isa.operands import (
     lanes,
     places,
 )
+from npusim.isa.rearranging import Broadcast, Copy, Duplicate, Gather, Transpose
+from npusim.isa.reductions import (
+    BlockReduce,
+    ExtremeOp,
+    Fold,
+    FoldOp,
+    Reduce,
+    ReduceOp,
+    ReduceOrder,
+    WholeReduce,
+)
 from npusim.isa.scalar import (
     ScalarAlu,
     ScalarLoad,
@@ -66,6 +77,7 @@ from npusim.isa.scalar import (
     ScalarStore,
     Trap,
 )
+from npusim.isa.selection import Compare, CompareOp, CompareScalar, Select
 from npusim.isa.sorting import (
     LONGEST_LIST,
     PROPOSAL_ELEMENTS,
@@ -94,23 +106,10 @@ from npusim.isa.vector import (
     BinaryOp,
     BinaryScalar,
     BitwiseOp,
-    BlockReduce,
-    Broadcast,
     Cast,
-    Compare,
-    CompareOp,
-    CompareScalar,
-    Copy,
-    Duplicate,
-    Fold,
-    Gather,
     MulAddDst,
-    Reduce,
-    Select,
-    Transpose,
     Unary,
     UnaryOp,
-    WholeReduce,
 )
 from npusim.isa.work import (
     Arithmetic,
@@ -158,8 +157,10 @@ __all__ = [
     "CrossCoreWaitFlag",
     "CrossMode",
     "Duplicate",
+    "ExtremeOp",
     "Fixpipe",
     "Fold",
+    "FoldOp",
     "Gather",
     "GatherMask",
     "Global",
@@ -180,6 +181,8 @@ __all__ = [
     "QuantMode",
     "Rearrangement",
     "Reduce",
+    "ReduceOp",
+    "ReduceOrder",
     "Register",
     "Role",
     "RpSort16",

@@ -425,7 +425,8 @@ REFUSED_AIV: list[tuple[isa.MicroOp, str]] = [
     ),
     (
         other(SUM, dst=at("ub", FLOAT32, 7)),
-        "src must be 32 bytes for each of the 7 elements of dst, not 256 in all; change its count",
+        "dst must be 8 elements, from the first to the last that comes of the 64 of src, not 7; "
+        "change its count",
     ),
     # ---- flags between cores ----
     (

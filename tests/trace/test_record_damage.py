@@ -83,7 +83,7 @@ def test_another_version_is_told(version: int | None, out: Path) -> None:
     with pytest.raises(RecordError) as caught:
         record.read(out)
     assert str(caught.value) == (
-        f"report: the run in {out} must be of version 8, not {version or 1}; "
+        f"report: the run in {out} must be of version 9, not {version or 1}; "
         f"write it again with npusim run -o"
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import isfinite
+from typing import get_args
 
 import numpy as np
 
@@ -33,6 +34,7 @@ from npusim.isa import (
     MicroOp,
     MulAddDst,
     Reduce,
+    ReduceOrder,
     Register,
     Select,
     Transpose,
@@ -46,6 +48,23 @@ __all__ = ["RULES"]
 
 SQUARE_BYTES = 16 * BLOCK_BYTES
 # asc-devkit, Transpose.md and TransDataTo5HD.md: a matrix of 16 rows, each of a block.
+
+
+ORDERS: dict[str, tuple[ReduceOrder, ...]] = {
+    "2201": get_args(ReduceOrder),
+    # A value alone is what a kernel reads of the pair.
+    "2002": ("value", "value_index", "index_value"),
+}
+"""asc-devkit, ReduceRepeat.md, constraints."""
+
+
+def _is_whole(src: Local) -> bool:
+    """Whether all elements of each repeat are there."""
+    return src.mask is None and src.count % min(src.count, src.repeat_elements) == 0
+
+
+def _elements(count: int) -> str:
+    return "one element" if count == 1 else f"{count} elements"
 
 
 def _is_repeat(local: Local, count: int) -> bool:
@@ -254,28 +273,56 @@ RULES = (
         ),
     ),
     Rule(
+        (BlockReduce, WholeReduce),
+        lambda op, _: op.dst.count == op.span,
+        lambda op, _: (
+            f"dst must be {_elements(op.span)}, from the first to the last that comes of the "
+            f"{op.src.count} of src, not {op.dst.count}; change its count"
+        ),
+    ),
+    Rule(
+        (BlockReduce, WholeReduce),
+        lambda op, _: not op.dst.is_strided or op.places.size == op.span,
+        lambda op, _: (
+            f"dst must have either strides or a stride of results, not both as {op.dst} has; "
+            f"take the former out"
+        ),
+    ),
+    Rule(
         (BlockReduce,),
-        lambda op, _: op.src.nbytes == op.dst.count * BLOCK_BYTES,
+        lambda op, _: op.src.mask is None or op.dst_stride is not None,
         lambda op, _: (
-            f"src must be {BLOCK_BYTES} bytes for each of the {op.dst.count} elements of dst, "
-            f"not {op.src.nbytes} in all; change its count"
+            f"a mask must come with a dst_stride, not with {op.dst_stride}; say how far apart the "
+            f"results of repeats lie"
         ),
     ),
     Rule(
         (WholeReduce,),
-        lambda op, _: _is_repeat(op.src, op.dst.count),
+        lambda op, _: op.mask is None or _is_whole(op.src),
         lambda op, _: (
-            f"src must be {op.src.repeat_blocks * BLOCK_BYTES} bytes for each of the "
-            f"{op.dst.count} elements of dst, or less for a single one, not {op.src.nbytes} in "
-            f"all; change its count"
+            f"with a mask src must be whole repeats and have none, not {op.src.count} of {op.src}; "
+            f"take one of the two"
         ),
     ),
     Rule(
         (WholeReduce,),
-        lambda op, _: op.mask is None or op.mask * op.dst.count <= op.src.count,
+        lambda op, _: op.mask is None or op.mask <= min(op.src.count, op.src.repeat_elements),
         lambda op, _: (
-            f"mask must be at most the {op.src.count // op.dst.count} elements of a repeat, not "
-            f"{op.mask}; take more blocks a repeat"
+            f"mask must be at most the {min(op.src.count, op.src.repeat_elements)} elements of a "
+            f"repeat, not {op.mask}; take more blocks a repeat"
+        ),
+    ),
+    Rule(
+        (WholeReduce,),
+        lambda op, _: op.op != "sum" or op.order == "value",
+        lambda op, _: f"a sum must leave a value, not {op.order}; take min or max",
+    ),
+    Rule(
+        (WholeReduce,),
+        lambda op, at: op.order in ORDERS[at.arch],
+        lambda op, at: (
+            f"order must be one of {', '.join(ORDERS[at.arch])} on arch {at.arch}, not "
+            f"{op.order}; take the part that is wanted"
         ),
     ),
     Rule(
@@ -311,7 +358,9 @@ RULES = (
     ),
     Rule(
         (Reduce,),
-        lambda op, _: op.dst.count == 1,
-        lambda op, _: f"dst must be one element, not {op.dst.count}; change its count",
+        lambda op, _: op.dst.count == op.result_elements,
+        lambda op, _: (
+            f"dst must be {_elements(op.result_elements)}, not {op.dst.count}; change its count"
+        ),
     ),
 )
