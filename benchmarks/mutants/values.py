@@ -39,10 +39,22 @@ MUTANTS = (
         "npusim/values/semantics/copies.py",
         VECTOR,
         "tests/values/test_lanes.py::test_the_last_core_may_load_past_the_end_of_its_tensor",
-        padding_left_as_it_was=("if burst < padded:", "if burst > padded:"),
+        padding_left_as_it_was=("elif end < op.row_bytes:", "elif end > op.row_bytes:"),
         last_lane_past_the_end=(
             "last + place.end_bytes <= data.size:",
             "first + place.end_bytes <= data.size:",
+        ),
+    ),
+    *of(
+        "npusim/values/semantics/copies.py",
+        "tests/values/test_copies.py",
+        padding_by_the_last_element=(
+            "rows[..., : dtype.itemsize]",
+            "rows[..., end - dtype.itemsize : end]",
+        ),
+        zero_above_zero=(
+            'np.signbit(b) if op == "max" else np.signbit(a)',
+            'np.signbit(a) if op == "max" else np.signbit(b)',
         ),
     ),
     *of(

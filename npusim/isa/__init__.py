@@ -30,7 +30,7 @@ from npusim.isa.micro_op import (
     MicroOp,
     Role,
     Table,
-    added_dtype,
+    combined_as,
     copied_place,
     declared,
     ends,
@@ -42,7 +42,7 @@ from npusim.isa.micro_op import (
     writes,
     writes_global,
 )
-from npusim.isa.mte import Load, Store
+from npusim.isa.mte import AtomicOp, Load, Padding, Store
 from npusim.isa.operands import (
     BLOCK_BYTES,
     FLOATS_PER_BLOCK,
@@ -137,6 +137,7 @@ __all__ = [
     "SCORE",
     "SORTED_AT_ONCE",
     "Arithmetic",
+    "AtomicOp",
     "Axpy",
     "Barrier",
     "Binary",
@@ -175,6 +176,7 @@ __all__ = [
     "MrgSort4",
     "MulAddDst",
     "Ordering",
+    "Padding",
     "Product",
     "ProposalConcat",
     "ProposalExtract",
@@ -206,7 +208,7 @@ __all__ = [
     "WaitFlag",
     "WholeReduce",
     "Work",
-    "added_dtype",
+    "combined_as",
     "copied_place",
     "ends",
     "global_operand",

@@ -72,7 +72,7 @@ def test_a_folder_must_hold_a_run(tmp_path: Path) -> None:
         )
 
 
-@pytest.mark.parametrize("version", [None, 1, 3, 9])
+@pytest.mark.parametrize("version", [None, 1, 3, 10])
 def test_another_version_is_told(version: int | None, out: Path) -> None:
     facts = json.loads((out / "run.json").read_text())
     del facts["version"]

@@ -177,8 +177,8 @@ def _from_zero(shape: Shape | None, nbytes: int) -> Edges:
 
 
 def _load(op: Load) -> Area:
-    padded = align_up(op.src.burst_bytes, BLOCK_BYTES)
-    return _rows(op.dst.buffer, op.dst.offset_bytes, padded, op.src.bursts, op.pitch_bytes)
+    where = op.dst.buffer, op.dst.offset_bytes
+    return _rows(*where, op.row_bytes, op.src.bursts, op.pitch_bytes)
 
 
 def _store(op: Store) -> Area:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from math import isfinite
 from typing import get_args
-
-import numpy as np
 
 from npusim.check.rules.kinds import (
     ARITHMETIC,
@@ -16,7 +13,7 @@ from npusim.check.rules.kinds import (
     VECTOR,
     WITH_SCALAR,
 )
-from npusim.check.rules.rule import Rule, names, offsets, operands, types
+from npusim.check.rules.rule import Rule, fits, names, offsets, operands, types
 from npusim.check.rules.vector_dtypes import CASTS, FLOATS, dtypes_of
 from npusim.data.dtypes import FLOAT16, FLOAT32, INT4, INT32, UINT8, DType
 from npusim.data.integers import ceil_div
@@ -35,7 +32,6 @@ from npusim.isa import (
     MulAddDst,
     Reduce,
     ReduceOrder,
-    Register,
     Select,
     Transpose,
     Unary,
@@ -102,17 +98,6 @@ def _starts_well(op: MicroOp) -> bool:
     if len(starts) > 1 or not isinstance(op, ARITHMETIC):
         return False
     return starts.pop() + op.dst.nbytes <= BLOCK_BYTES
-
-
-def _fits(scalar: float | Register, dtype: DType) -> bool:
-    """Whether *dtype* can hold *scalar*, rounded if it is a float."""
-    if isinstance(scalar, str):
-        return True
-    if dtype.is_float:
-        with np.errstate(over="ignore"):
-            return not isfinite(scalar) or bool(np.isfinite(np.array(scalar).astype(dtype.numpy)))
-    limits = np.iinfo(dtype.numpy)
-    return isfinite(scalar) and scalar == int(scalar) and limits.min <= scalar <= limits.max
 
 
 def _sizes(op: MicroOp) -> str:
@@ -345,7 +330,7 @@ RULES = (
     ),
     Rule(
         WITH_SCALAR,
-        lambda op, _: _fits(op.scalar, _scalar_dtype(op)),
+        lambda op, _: fits(op.scalar, _scalar_dtype(op)),
         lambda op, _: (
             f"scalar must be a number that {_scalar_dtype(op).name} has, not {op.scalar}; "
             f"round or clip it"
@@ -353,7 +338,7 @@ RULES = (
     ),
     Rule(
         (Select,),
-        lambda op, _: isinstance(op.b, Local) or _fits(op.b, op.dst.dtype),
+        lambda op, _: isinstance(op.b, Local) or fits(op.b, op.dst.dtype),
         lambda op, _: f"b must be a number that {op.dst.dtype.name} has, not {op.b}; round it",
     ),
     Rule(

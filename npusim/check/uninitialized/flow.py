@@ -23,7 +23,7 @@ from npusim.check.uninitialized.cube_flow import (
     load_data,
     mmad,
 )
-from npusim.check.uninitialized.marks import WRITTEN, Array, Marks, Sink
+from npusim.check.uninitialized.marks import NOBODY, WRITTEN, Array, Marks, Sink
 from npusim.data.dtypes import UINT8
 from npusim.data.layout import FRACTAL_ROWS, c0
 from npusim.isa import (
@@ -91,6 +91,8 @@ def fills(op: MicroOp) -> bool:
         case LoadData():
             # Edges of fractals come from beyond the piece.
             return op.dst.count == op.rows * op.columns
+        case Load():
+            return op.padding is None or not op.padding.is_unknown
         case Mmad():
             return op.m % FRACTAL_ROWS == 0 == op.n % FRACTAL_ROWS
         case Reduce():
@@ -122,6 +124,12 @@ def _copy_to_l1(op: CopyToL1, marks: Marks) -> Sink:
 def _from_outside(op: Load | LoadNd2Nz, marks: Marks) -> Sink:
     for area in areas.written(op):
         marks.write(area)
+    if isinstance(op, Load) and op.padding is not None and op.padding.is_unknown:
+        where = op.dst.buffer, op.dst.offset_bytes
+        rows = marks.rows(*where, op.row_bytes, op.src.bursts, op.pitch_bytes)
+        end = op.left_bytes + op.src.burst_bytes
+        for around in (rows[:, : op.left_bytes], rows[:, end:]):
+            marks.put_bytes(op.dst.buffer, around, np.array(NOBODY, around.dtype))
     return None
 
 
