@@ -35,6 +35,8 @@ __all__ = [
     "INT32",
     "INT64",
     "UINT8",
+    "UINT16",
+    "UINT32",
     "UINT64",
     "Array",
     "DType",
@@ -101,10 +103,12 @@ UINT8 = DType("uint8", np.dtype(np.uint8), 8, "DT_UINT8")
 INT16 = DType("int16", np.dtype(np.int16), 16, "DT_INT16")
 INT32 = DType("int32", np.dtype(np.int32), 32, "DT_INT32")
 INT64 = DType("int64", np.dtype(np.int64), 64, "DT_INT64")
+UINT16 = DType("uint16", np.dtype(np.uint16), 16, "DT_UINT16")
+UINT32 = DType("uint32", np.dtype(np.uint32), 32, "DT_UINT32")
 UINT64 = DType("uint64", np.dtype(np.uint64), 64, "DT_UINT64")
 
 DTYPES = (FLOAT32, FLOAT16, BFLOAT16, INT4, INT8, UINT8, INT32, INT64, UINT64)
-BUFFER_DTYPES = (*DTYPES, INT16)
+BUFFER_DTYPES = (*DTYPES, INT16, UINT16, UINT32)
 """What a micro-op may find in a buffer; tensors have only the others."""
 _BY_NAME = {dtype.name: dtype for dtype in DTYPES} | {"float": FLOAT32, "half": FLOAT16}
 _BY_NUMPY = {dtype.numpy: dtype for dtype in DTYPES}

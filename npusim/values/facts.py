@@ -13,6 +13,7 @@ from npusim.isa import (
     BlockReduce,
     Broadcast,
     Cast,
+    CastDequant,
     Compare,
     CompareScalar,
     Copy,
@@ -46,7 +47,7 @@ from npusim.isa import (
     Trap,
     Unary,
     WholeReduce,
-    added_dtype,
+    combined_as,
     global_operand,
     reads,
     registers_read,
@@ -68,7 +69,8 @@ Without those that order pipes and those that set registers for nobody.
 
 SIDE_BY_SIDE: frozenset[type[MicroOp]] = frozenset(
     (
-        *(Axpy, Binary, BinaryScalar, BlockReduce, Broadcast, Cast, Compare, CompareScalar, Copy),
+        *(Axpy, Binary, BinaryScalar, BlockReduce, Broadcast, Cast, CastDequant, Compare),
+        *(CompareScalar, Copy),
         *(Duplicate, Fold, Gather, GatherMask, Load, MrgSort, MulAddDst, Reduce, ScalarAlu),
         *(MrgSort4, ProposalConcat, ProposalExtract, RpSort16),
         *(
@@ -132,7 +134,7 @@ def _look(body: Body) -> Facts:
             quiet.append(op)
             working.append(op)
     pieces.append(with_runs(quiet))
-    adds = any(added_dtype(op) is not None for op in working)
+    adds = any(combined_as(op) is not None for op in working)
     is_alone = adds or any(type(op) not in SIDE_BY_SIDE for op in working)
     return Facts(
         tuple(pieces),

@@ -45,6 +45,10 @@ def ub(offset_bytes: int, dtype: Any = FLOAT32, count: int = 64, *strides: int) 
     return isa.Local("ub", offset_bytes, dtype, count, *strides)
 
 
+def masked(offset_bytes: int) -> isa.Local:
+    return isa.Local("ub", offset_bytes, FLOAT32, 12, 1, 9, mask=0b1011 << 40)
+
+
 def at(buffer: str, dtype: Any, count: int, offset_bytes: int = 0) -> isa.Local:
     return isa.Local(buffer, offset_bytes, dtype, count)
 
@@ -55,6 +59,7 @@ FIRST: dict[str, isa.MicroOp] = {"aiv": LOADED, "ai_core": LOADED, "aic": isa.Ba
 """What sets the register r, where there is something to load it from."""
 ROWS = isa.Global("x", 64, 48, 3, 100)
 STRIDED = ub(1024, FLOAT32, 128, 2, 16)
+HALVES = isa.Local("ub", 2048, INT8, 64, mask=0xFFFF0000FFFF0000FFFF0000FFFF0000)
 L0C = at("l0c", FLOAT32, 1536)
 PRODUCT = isa.Mmad(at("l0c", INT32, 1536), at("l0a", INT8, 2048), at("l0b", INT8, 3072), 20, 40, 50)
 ROUND = (isa.ScalarLoad("s", ub(0, INT32, 1), 4), isa.ScalarStore(ub(512, INT32, 1), "s", 4))
@@ -62,7 +67,9 @@ ROUND = (isa.ScalarLoad("s", ub(0, INT32, 1), 4), isa.ScalarStore(ub(512, INT32,
 SEEDS: list[tuple[str, isa.MicroOp]] = [
     ("aiv", isa.Load(ub(0, UINT8, 192), ROWS, 64)),
     ("aiv", isa.Store(isa.Global("y", 32, 48, 3, 64), ub(0, UINT8, 192), 64)),
+    ("aiv", isa.Load(ub(0, FLOAT16, 96), ROWS, 64, isa.Padding(2, 3, -1.5))),
     ("aiv", isa.Store(isa.Global("y", 32, 64), ub(0), 0, FLOAT32)),
+    ("aiv", isa.Store(isa.Global("y", 32, 64), ub(0, FLOAT16), 0, FLOAT16, "min")),
     ("ai_core", isa.Store(isa.Global("y", 32, 64, 2, 96), ub(0, UINT8, 128), 64)),
     ("aic", isa.LoadNd2Nz(at("l1", FLOAT16, 1024), isa.Global("x", 0, 64, 20, 300), 32)),
     ("aic", isa.LoadNd2Nz(at("l1", INT4, 4096), isa.Global("x", 0, 64, 20, 300), 32)),
@@ -87,11 +94,18 @@ SEEDS: list[tuple[str, isa.MicroOp]] = [
     ("ai_core", isa.CopyToL1(at("l1", UINT8, 192), ub(0, UINT8, 128), 64, 2, 64, 128)),
     ("aiv", isa.Cast(ub(1024, INT4), ub(0, FLOAT16), "rint")),
     ("aiv", isa.Cast(ub(1024, INT32), ub(0, FLOAT16), "floor")),
+    ("aiv", isa.CastDequant(ub(1024, FLOAT16), ub(0, INT32), 0.5)),
+    ("aiv", isa.CastDequant(HALVES, ub(0, INT16, 64), ub(1024, UINT64, 16))),
+    ("aiv", isa.BinaryScalar("shift_right_round", ub(1024, INT16), ub(0, INT16), 3)),
+    ("aiv", isa.MulAddDst(ub(1024), ub(0), ub(512), "mul_add_relu")),
     ("aiv", isa.Binary("add", STRIDED, ub(0, FLOAT32, 128), ub(0, FLOAT32, 128, 0, 1))),
     ("aiv", isa.Binary("div", ub(1024, FLOAT16), ub(0, FLOAT16), ub(512, FLOAT16))),
     ("aiv", isa.BinaryScalar("mul", ub(1024, INT32), ub(0, INT32), 3)),
     ("aiv", isa.BinaryScalar("max", ub(1024), ub(0), "r")),
     ("aiv", isa.Duplicate(ub(0, FLOAT32, 128, 1, 9), 0.5)),
+    ("aiv", isa.Duplicate(ub(0, FLOAT32, 100, 2, 17), 0.5)),
+    ("aiv", isa.Unary("abs", masked(1024), masked(0))),
+    ("aiv", isa.Copy(ub(4096, FLOAT32, 288, 1, 18, 18), ub(0, FLOAT32, 288, 1, 20, 18))),
     ("aiv", isa.Broadcast(ub(1024, FLOAT32, 64), ub(0, FLOAT32, 8))),
     ("aiv", isa.Reduce("max", ub(1024, FLOAT32, 1), ub(0))),
     ("aiv", isa.Unary("abs", ub(1024), ub(0))),
@@ -100,6 +114,11 @@ SEEDS: list[tuple[str, isa.MicroOp]] = [
     ("aiv", isa.BlockReduce("sum", ub(1024, FLOAT32, 16), ub(0, FLOAT32, 128, 1, 16))),
     ("aiv", isa.WholeReduce("max", ub(1024, FLOAT32, 2), ub(0, FLOAT32, 128, 1, 16))),
     ("aiv", isa.WholeReduce("sum", ub(1024, FLOAT32, 4), ub(0, FLOAT32, 64, 1, 3, 2), 13)),
+    (
+        "aiv",
+        isa.WholeReduce("min", ub(1024, FLOAT16, 14), ub(0, FLOAT16, 256), None, "index_value", 6),
+    ),
+    ("aiv", isa.BlockReduce("max", ub(1024, FLOAT32, 54), masked(0), 2)),
     ("aiv", isa.Fold("max", ub(0, FLOAT32, 64), ub(256, FLOAT32, 128))),
     ("aiv", isa.Fold("add", ub(0, FLOAT32, 64), ub(256, FLOAT32, 128))),
     ("aiv", isa.Unary("exp", ub(1024), ub(0))),

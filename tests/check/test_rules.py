@@ -22,6 +22,7 @@ from npusim.data.dtypes import (
     INT32,
     INT64,
     UINT8,
+    UINT16,
     UINT64,
     DType,
     RoundMode,
@@ -31,6 +32,12 @@ from npusim.kernel.program import Program
 
 X = isa.Local("ub", 0, FLOAT32, 64)
 Y = isa.Local("ub", 256, FLOAT32, 64)
+
+
+def masked(offset_bytes: int, count: int, mask: int) -> isa.Local:
+    return isa.Local("ub", offset_bytes, FLOAT32, count, mask=mask)
+
+
 BYTE = isa.Local("ub", 3, UINT8, 1)
 CHIPS = {"aiv": tiny_spec(), "aic": tiny_spec(), "ai_core": tiny_spec("2002")}
 
@@ -141,13 +148,14 @@ ROWS_AIV: list[tuple[isa.MicroOp, str, isa.MicroOp]] = [
     ),
     (
         isa.Binary("add", X, X, ub(512, FLOAT16, 64)),
-        "operands must share one of float32, float16, int32, not float32, float16, float32; "
+        "operands must share one of float32, float16, int32, int16, not float32, float16, float32; "
         "cast first",
         isa.Binary("add", X, X, Y),
     ),
     (
         isa.BinaryScalar("mul", ub(0, BFLOAT16, 64), ub(0, BFLOAT16, 64), 1.0),
-        "operands must share one of float32, float16, int32, not bfloat16, bfloat16; cast first",
+        "operands must share one of float32, float16, int32, int16, not bfloat16, bfloat16; cast "
+        "first",
         isa.BinaryScalar("mul", ub(0, INT32, 64), ub(0, INT32, 64), 1),
     ),
     (
@@ -166,8 +174,46 @@ ROWS_AIV: list[tuple[isa.MicroOp, str, isa.MicroOp]] = [
         isa.Unary("exp", ub(0, FLOAT16, 64), ub(0, FLOAT16, 64)),
     ),
     (
+        isa.BinaryScalar("shift_left", *[X.as_dtype(INT16)] * 2, 17),
+        "bits must be shifted 0 to 16 places, not 17; shift all out with Duplicate",
+        isa.BinaryScalar("shift_left", *[X.as_dtype(INT32)] * 2, 17),
+    ),
+    (
+        isa.BinaryScalar("shift_right_round", *[X.as_dtype(UINT16)] * 2, 1),
+        "operands must share one of int16, int32, not uint16, uint16; take the bytes as such",
+        isa.BinaryScalar("shift_right", *[X.as_dtype(UINT16)] * 2, 1),
+    ),
+    (
+        isa.Binary("mul", ub(1024, INT16, 64), ub(0, FLOAT16, 64), ub(256, FLOAT16, 64)),
+        "operands must share one of float32, float16, int32, int16, not float16, float16, int16; "
+        "cast first",
+        isa.Binary("mul", ub(1024, UINT8, 64), ub(0, FLOAT16, 64), ub(256, FLOAT16, 64)),
+    ),
+    (
+        isa.CastDequant(ub(1024, INT8, 64), ub(0, FLOAT16, 64), 1.0),
+        "src and dst must be int32 and float16, or int16 and int8 or uint8, not float16, int8; use "
+        "Cast",
+        isa.CastDequant(ub(1024, FLOAT16, 64), ub(0, INT32, 64), 1.0),
+    ),
+    (
+        isa.CastDequant(ub(1024, FLOAT16, 64), ub(0, INT32, 64), 1e6),
+        "scale must be a number, of float16 for int32, which has no offset, or for int16 16 uint64 "
+        "without strides, which have their own, not 1000000.0 and 0; change it",
+        isa.CastDequant(ub(1024, FLOAT16, 64), ub(0, INT32, 64), 1e3),
+    ),
+    (
+        isa.CastDequant(ub(1024, INT8, 16), ub(0, INT16, 16), 1.0, 3),
+        "bytes must fill the first or the second half of a block for each block of src, by the "
+        "mask of dst, not ub[1024:1040] int8 of ub[0:32] int16; give it the lanes of src, those of "
+        "one block 32 further than those of the block before",
+        isa.CastDequant(
+            isa.Local("ub", 1024, INT8, 16, mask=0xFFFF_0000), ub(0, INT16, 16), 1.0, 3
+        ),
+    ),
+    (
         isa.Binary("or", X, X, X),
-        "operands must share the type int16, not float32, float32, float32; take the bytes as such",
+        "operands must share one of int16, uint16, not float32, float32, float32; take the bytes "
+        "as such",
         isa.Binary("or", *[X.as_dtype(INT16)] * 3),
     ),
     (
@@ -299,15 +345,45 @@ ROWS_AIV: list[tuple[isa.MicroOp, str, isa.MicroOp]] = [
     ),
     (
         isa.WholeReduce("max", ub(256, FLOAT32, 2), ub(512, FLOAT32, 64)),
-        "src must be 256 bytes for each of the 2 elements of dst, or less for a single one, not "
-        "256 in all; change its count",
+        "dst must be one element, from the first to the last that comes of the 64 of src, not 2; "
+        "change its count",
         isa.WholeReduce("max", ub(256, FLOAT32, 2), ub(512, FLOAT32, 128, 1, 300)),
     ),
     (
         isa.WholeReduce("min", ub(256, FLOAT16, 1), ub(512, FLOAT16, 129)),
-        "src must be 256 bytes for each of the 1 elements of dst, or less for a single one, not "
-        "258 in all; change its count",
-        isa.WholeReduce("min", ub(256, FLOAT16, 1), ub(512, FLOAT16, 127)),
+        "dst must be 2 elements, from the first to the last that comes of the 129 of src, not 1; "
+        "change its count",
+        # Where the chip counts elements, the second repeat has one.
+        isa.WholeReduce("min", ub(256, FLOAT16, 2), ub(512, FLOAT16, 129)),
+    ),
+    (
+        isa.WholeReduce("min", ub(256, FLOAT16, 2), ub(512, FLOAT16, 129), 3),
+        "with a mask src must be whole repeats and have none, not 129 of ub[512:770] float16; take "
+        "one of the two",
+        isa.WholeReduce("min", ub(256, FLOAT16, 2), ub(512, FLOAT16, 256), 3),
+    ),
+    (
+        isa.WholeReduce("max", ub(256, FLOAT32, 2), ub(512, FLOAT32, 128), None, "value", 3),
+        "dst must be 4 elements, from the first to the last that comes of the 128 of src, not 2; "
+        "change its count",
+        isa.WholeReduce("max", ub(256, FLOAT32, 8), ub(512, FLOAT32, 128), None, "index_value", 3),
+    ),
+    (
+        isa.WholeReduce("max", ub(256, FLOAT32, 65, 2), ub(512, FLOAT32, 128), None, "value", 64),
+        "dst must have either strides or a stride of results, not both as ub[256:736] float32 "
+        "stride 2,8 has; take the former out",
+        isa.WholeReduce("max", ub(256, FLOAT32, 65), ub(1024, FLOAT32, 128), None, "value", 64),
+    ),
+    (
+        isa.WholeReduce("sum", ub(256, FLOAT32, 2), ub(512, FLOAT32, 64), None, "value_index"),
+        "a sum must leave a value, not value_index; take min or max",
+        isa.WholeReduce("min", ub(256, FLOAT32, 2), ub(512, FLOAT32, 64), None, "value_index"),
+    ),
+    (
+        isa.BlockReduce("max", ub(256, FLOAT32, 2), masked(512, 4, 0x303)),
+        "a mask must come with a dst_stride, not with None; say how far apart the results of "
+        "repeats lie",
+        isa.BlockReduce("max", ub(256, FLOAT32, 2), masked(512, 4, 0x303), 1),
     ),
     (
         isa.Fold("max", X, ub(256, FLOAT32, 100)),
@@ -321,14 +397,46 @@ ROWS_AIV: list[tuple[isa.MicroOp, str, isa.MicroOp]] = [
         isa.Broadcast(ub(256, FLOAT32, 64), ub(0, FLOAT32, 8)),
     ),
     (
-        isa.Duplicate(ub(0, FLOAT32, 12, 2, 16), 0.0),
-        BLOCKS + "48 bytes; pad them",
-        isa.Duplicate(ub(0, FLOAT32, 16, 2, 16), 0.0),
+        isa.Fold("add", ub(0, FLOAT32, 12), ub(64, FLOAT32, 12, 2, 16)),
+        BLOCKS + "48, 48, 48 bytes; pad them",
+        isa.Fold("add", ub(0, FLOAT32, 16), ub(64, FLOAT32, 16, 2, 16)),
     ),
     (
-        isa.Duplicate(ub(0, FLOAT32, 96, 2, 16), 0.0),
-        BLOCKS + "384 bytes; pad them",
-        isa.Duplicate(ub(0, FLOAT32, 96, 2, 16, 4), 0.0),
+        isa.Fold("add", ub(0, FLOAT32, 32), ub(128, FLOAT32, 96, 2, 16)),
+        BLOCKS + "384, 128, 128 bytes; pad them",
+        isa.Fold("add", ub(0, FLOAT32, 32), ub(128, FLOAT32, 96, 2, 16, 4)),
+    ),
+    (
+        isa.Duplicate(ub(0, FLOAT32, 40, 2, 16, 4), 0.0),
+        "strided operands that end within a repeat must have whole repeats of 256 bytes of the "
+        "widest before, not 40 of ub[0:544] float32 stride 2,16 of 4 blocks; give them a mask",
+        # Where the chip counts elements, 12 of the second repeat are left.
+        isa.Duplicate(ub(0, FLOAT32, 76, 2, 16), 0.0),
+    ),
+    (
+        isa.Unary("exp", masked(0, 20, 0x3FF), masked(1024, 20, 0x7FE)),
+        "all operands must have the same mask, or none, not ub[1024:1324] float32 mask 0x7fe, "
+        "ub[0:296] float32 mask 0x3ff; give it to each",
+        isa.Unary("exp", masked(0, 20, 0x7FE), masked(1024, 20, 0x7FE)),
+    ),
+    (
+        isa.Duplicate(masked(0, 20, 0x7FE << 54), 0.0),
+        "a mask must pick lanes of a repeat of 256 bytes, of elements of whole bytes, and the "
+        "number of elements be as many for each repeat, not 20 of ub[0:516] float32 mask "
+        "0x1ff80000000000000; count those that take part",
+        isa.Duplicate(masked(0, 20, 0x7FE << 53), 0.0),
+    ),
+    (
+        isa.Duplicate(masked(0, 21, 0x7FE), 0.0),
+        "a mask must pick lanes of a repeat of 256 bytes, of elements of whole bytes, and the "
+        "number of elements be as many for each repeat, not 21 of ub[0:520] float32 mask 0x7fe; "
+        "count those that take part",
+        isa.Duplicate(masked(0, 30, 0x7FE), 0.0),
+    ),
+    (
+        isa.Duplicate(ub(0, FLOAT32, 72, 2, 18, 9), 0.0),
+        "a repeat must have at most 8 blocks, not 9; make it several",
+        isa.Copy(ub(0, FLOAT32, 144, 1, 9, 9), ub(4096, FLOAT32, 144, 2, 18, 9)),
     ),
     (
         isa.Cast(ub(4096, FLOAT16, 256, 2, 16), ub(0, INT8, 256, 2, 8)),

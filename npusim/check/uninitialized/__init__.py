@@ -30,7 +30,7 @@ from npusim.isa import (
     Global,
     MicroOp,
     Trap,
-    added_dtype,
+    combined_as,
     global_operand,
     writes_global,
 )
@@ -226,7 +226,7 @@ class _Outputs:
         if size is None:
             return
         spots, by = self._left.get(bound.tensor, (np.zeros(0, np.int64), np.zeros(0, np.int64)))
-        if spots.size and added_dtype(op) is None:
+        if spots.size and combined_as(op) is None:
             kept = ~self._within(spots, place, bound.base_bytes + shift)
             spots, by = spots[kept], by[kept]
         if places is not None:

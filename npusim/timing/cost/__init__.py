@@ -30,6 +30,7 @@ from npusim.isa import (
     Broadcast,
     BroadcastToL0c,
     Cast,
+    CastDequant,
     Compare,
     CompareScalar,
     Copy,
@@ -124,9 +125,9 @@ def _fold(op: Fold, spec: DeviceSpec, core: Core) -> Cost:
 
 
 def _whole_reduce(op: WholeReduce, spec: DeviceSpec, _: Core) -> Cost:
-    """A repeat for each element of the result, however few of its lanes take part."""
+    """A repeat for each result, however few of its lanes take part."""
     lanes = spec.vector.repeat_bytes * 8 // op.src.dtype.bits
-    whole = Local(op.src.buffer, op.src.offset_bytes, op.src.dtype, op.dst.count * lanes)
+    whole = Local(op.src.buffer, op.src.offset_bytes, op.src.dtype, op.src.repeats * lanes)
     return vector(replace(op, src=whole), spec, spec.vector.classes["reduce"], reduces=True)
 
 
@@ -203,12 +204,15 @@ COST: Table[CostOf] = Table(
         CopyToL1: _between(matrix.burst_bytes),
         Mmad: lambda op, spec, _: matrix.mmad(op, spec.cube),
         Cast: _vector("cast"),
+        # As a cast: assumed.
+        CastDequant: _vector("cast"),
         Binary: _vector(BINARY),
         BinaryScalar: _vector(BINARY_SCALAR),
         Unary: _vector(UNARY),
         # Nobody fitted Axpy. It runs at the lanes of muls and add (asc-devkit, vector throughput
         # table), and its second operand may hit the banks of the first.
         Axpy: _vector("muls"),
+        # FusedMulAdd and MulAddRelu read as many operands as MulAddDst: assumed.
         MulAddDst: _vector("muladd"),
         Duplicate: _vector("duplicate"),
         Broadcast: _vector("broadcast", expands=True),

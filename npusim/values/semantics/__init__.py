@@ -24,6 +24,7 @@ from npusim.isa import (
     Broadcast,
     BroadcastToL0c,
     Cast,
+    CastDequant,
     Compare,
     CompareScalar,
     Copy,
@@ -66,7 +67,16 @@ from npusim.isa import (
     WholeReduce,
 )
 from npusim.values.runs import Accumulated, Halved, Run, Swept
-from npusim.values.semantics import copies, matrix, scalar, sorting, vector
+from npusim.values.semantics import (
+    copies,
+    matrix,
+    rearranging,
+    reductions,
+    scalar,
+    selection,
+    sorting,
+    vector,
+)
 from npusim.values.semantics.state import Memory, State
 
 __all__ = ["EXECUTE", "Memory", "State", "run"]
@@ -84,7 +94,7 @@ def run(ops: Iterable[MicroOp | Run], state: State) -> None:
 
 _RUNS: dict[type, Callable[[Any, State], None]] = {
     Accumulated: vector.accumulate,
-    Halved: vector.halve,
+    Halved: reductions.halve,
     Swept: vector.sweep,
 }
 
@@ -109,23 +119,24 @@ EXECUTE: Table[Callable[[Any, State], None]] = Table(
         CopyL0c: matrix.copy_l0c,
         BroadcastToL0c: matrix.broadcast_to_l0c,
         Cast: vector.convert,
+        CastDequant: vector.dequantise,
         Unary: vector.unary,
         Binary: vector.binary,
         BinaryScalar: vector.binary_scalar,
         Axpy: vector.axpy,
         MulAddDst: vector.mul_add_dst,
-        Duplicate: vector.duplicate,
-        Broadcast: vector.broadcast,
-        Reduce: vector.reduce,
-        BlockReduce: vector.block_reduce,
-        WholeReduce: vector.whole_reduce,
-        Fold: vector.fold,
-        Copy: vector.copy,
-        Compare: vector.compare,
-        CompareScalar: vector.compare_scalar,
-        Select: vector.select,
-        Gather: vector.gather,
-        Transpose: vector.transpose,
+        Duplicate: rearranging.duplicate,
+        Broadcast: rearranging.broadcast,
+        Reduce: reductions.reduce,
+        BlockReduce: reductions.block_reduce,
+        WholeReduce: reductions.whole_reduce,
+        Fold: reductions.fold,
+        Copy: rearranging.copy,
+        Compare: selection.compare,
+        CompareScalar: selection.compare_scalar,
+        Select: selection.select,
+        Gather: rearranging.gather,
+        Transpose: rearranging.transpose,
         Sort32: sorting.sort,
         MrgSort: sorting.merge,
         GatherMask: sorting.gather_mask,
