@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, get_args
 import numpy as np
 
 from npusim import chip, devices, ops
+from npusim.ascendc import SourceLaunch
 from npusim.chip import L2_STATES, L2State, Progress, engine_named
 from npusim.data.arguments import Arguments
 from npusim.data.dtypes import Array
@@ -21,7 +22,7 @@ from npusim.data.errors import Code, OpError, TrapError, shown
 from npusim.data.tensor import GlobalTensor, Tensor, TensorSpec, is_transposed
 from npusim.devices.schema import DeviceSpec, ICache
 from npusim.kernel.builder import deeper
-from npusim.run import user_kernel
+from npusim.run import source_kernel, user_kernel
 from npusim.run.options import CACHE_VARIABLE, Options
 from npusim.run.result import Call, Output, Result, without_values
 from npusim.run.task import Task, allocated, place
@@ -35,7 +36,7 @@ __all__ = ["bind", "find", "play"]
 
 
 def play(
-    op: str | user_kernel.KernelFunction,
+    op: str | user_kernel.OwnKernel,
     args: tuple[object, ...],
     kwargs: dict[str, object],
     device: str | os.PathLike[str] | DeviceSpec,
@@ -172,12 +173,14 @@ def _earlier(
     return tuple(found)
 
 
-def find(op: str | user_kernel.KernelFunction) -> ops.Operator:
+def find(op: str | user_kernel.OwnKernel) -> ops.Operator:
     """What is to be run: the operator of that name, or a custom kernel.
 
     A custom kernel is a function, or FILE.py:FUNCTION. Raises ValueError for an unknown
     operator, KernelError for a kernel that cannot be found.
     """
+    if isinstance(op, SourceLaunch):
+        return source_kernel.operator(op)
     if not isinstance(op, str):
         return user_kernel.operator(op) if callable(op) else ops.load(op)
     is_in_a_file = ":" in op or op.endswith(".py")

@@ -1,0 +1,200 @@
+"""A kernel of a source, which can be called.
+
+.. code-block:: python
+
+    add = npusim.ascendc.load("add_custom.cpp").add_custom
+    run = add[8](x, y, z, 65536, device="Atlas A2")
+    run.time_us, z
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import npusim
+from npusim.ascendc import source as sources
+from npusim.ascendc.compiler import compiled
+from npusim.ascendc.errors import AscendCError
+from npusim.ascendc.launch import AI_CORE, Launch
+from npusim.ascendc.lines import Lines
+from npusim.ascendc.process import Message, Process
+from npusim.ascendc.programs import Place, Written, written
+from npusim.ascendc.source import Cores, Parameter
+from npusim.data.dtypes import Array
+from npusim.data.tensor import Operand
+from npusim.devices.schema import DeviceSpec
+
+if TYPE_CHECKING:
+    from npusim import Run
+
+__all__ = ["Recorded", "SourceKernel", "SourceLaunch", "find"]
+
+POINTER, SIGNED, UNSIGNED, FLOATING, HALF, BFLOAT16, OTHER = range(7)
+"""Kinds of parameters, by the number that driver.h has for them."""
+UNIT_BYTES, GAP_BYTES = 512, 1 << 16
+"""Tensors begin at multiples of the one, and so far apart at least that no two can be mixed up."""
+FORMATS = {4: "f", 8: "d"}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SourceKernel:
+    """A `__global__` function of a file; its template arguments stand in *instance*."""
+
+    file: Path
+    instance: str
+    parameters: tuple[Parameter, ...]
+    cores: Cores
+
+    @property
+    def name(self) -> str:
+        """Its name without template arguments."""
+        return self.instance.partition("<")[0]
+
+    def __getitem__(self, blocks: int) -> SourceLaunch:
+        """A launch on so many blocks."""
+        return SourceLaunch(self, blocks)
+
+    def record(
+        self,
+        spec: DeviceSpec,
+        blocks: int,
+        operands: Mapping[str, Operand],
+        attributes: Mapping[str, object],
+        timeout_s: float | None = None,
+    ) -> Recorded:
+        """Compile it, run it, and write the programs of its cores; raises AscendCError.
+
+        *operands* are the parameters that are pointers, *attributes* the others.
+        """
+        program = compiled(self._text(spec), self.file, spec)
+        with Process([program.file], timeout_s) as process:
+            places = _placed(process, operands)
+            said = process.hear()
+            if said is None or said.kind is not Message.PARAMETERS:
+                raise AscendCError(f"{self.name}: its process must start; it ended at once")
+            words = struct.unpack(f"<{len(said.payload) // 8}q", said.payload)
+            kinds, sizes = words[: len(words) // 2], words[len(words) // 2 :]
+            starts = {place.name: place.start for place in places}
+            process.answer(struct.pack("<Q", blocks))
+            for (name, _), kind, size in zip(self.parameters, kinds, sizes, strict=True):
+                if kind == POINTER:
+                    process.answer(struct.pack("<q", starts.get(name, -1)))
+                else:
+                    process.answer(_argument(self.name, name, kind, size, attributes.get(name)))
+            begun = process.hear()
+            assert begun is not None
+            launch = Launch(process, begun, spec, Lines(program.file))
+            launch.run()
+            return Recorded(written(launch, places, spec), launch.reads_values)
+
+    def _text(self, spec: DeviceSpec) -> str:
+        text = self.file.read_text()
+        cores = self.cores if spec.arch == "2201" else Cores(AI_CORE, 0)
+        return (
+            "#define main npusim_main_of_the_source\n"
+            f'#line 1 "{self.file.resolve()}"\n'
+            f"{sources.with_launches(text, {})}\n"
+            '#line 1 "driver.cpp"\n'
+            "#undef main\n"
+            '#include "npusim_ascendc/driver.h"\n'
+            f'int main() {{ return npusim::drive("{self.name}", {{{cores.kind}, {cores.halves}}}, '
+            f"{self.instance}); }}\n"
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SourceLaunch:
+    """A kernel on so many blocks."""
+
+    kernel: SourceKernel
+    blocks: int
+
+    def __call__(
+        self, *args: object, device: str | os.PathLike[str] | DeviceSpec, **options: Any
+    ) -> Run:
+        """Run it on *device*: *args* are those of the C++ function, *options* those of
+        :func:`npusim.run`. Arrays that the kernel stores to are written in place.
+        """
+        run = npusim.run(self, *args, device=device, **options)
+        given = dict(zip((each.name for each in self.kernel.parameters), args, strict=False))
+        for name, found in run.outputs.items():
+            array = given[name]
+            if isinstance(array, np.ndarray) and isinstance(found, np.ndarray):
+                array[...] = found
+        return run
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A kernel as it ran."""
+
+    programs: Written
+    reads_values: bool
+    """Whether it looked at values: with others it may do other things."""
+
+
+def find(file: Path, instance: str) -> SourceKernel:
+    """The kernel of *file* that *instance* names; raises AscendCError."""
+    try:
+        text = file.read_text()
+    except OSError as error:
+        raise AscendCError(
+            f"ascendc: {file} must be a source of C++, but {error.strerror}; check the path"
+        ) from None
+    known, name = sources.kernels(text), instance.partition("<")[0]
+    if name not in known:
+        near = get_close_matches(name, known, n=1)
+        hint = f"did you mean {near[0]}?" if near else "name one of these"
+        raise AscendCError(
+            f"ascendc: {file} must have the kernel {name}, but has "
+            f"{', '.join(known) or 'none'}; {hint}"
+        )
+    found = known[name]
+    cores = found.cores or sources.guessed_cores(text)
+    return SourceKernel(file, instance, found.parameters, cores)
+
+
+def _placed(process: Process, operands: Mapping[str, Operand]) -> list[Place]:
+    """Put *operands* into global memory."""
+    start, places = GAP_BYTES, []
+    for name, operand in operands.items():
+        tensor = operand.place()
+        places.append(Place(name, start, tensor.nbytes))
+        if tensor.data is not None:
+            process.memory[start : start + tensor.nbytes] = tensor.data[: tensor.nbytes]
+        start += -(-tensor.nbytes // UNIT_BYTES) * UNIT_BYTES + GAP_BYTES
+    return places
+
+
+def _argument(kernel: str, name: str, kind: int, size: int, value: object) -> bytes:
+    """The bytes of a parameter that is no pointer; raises AscendCError."""
+    match kind, value:
+        case ((1 | 2), int() | np.integer()):
+            low, high = (-(1 << 8 * size - 1), 1 << 8 * size - 1)
+            if kind == UNSIGNED:
+                low, high = 0, 1 << 8 * size
+            if not low <= int(value) < high:
+                raise AscendCError(
+                    f"{kernel}: {name} must lie in [{low}, {high}), not be {value}; pass what fits"
+                )
+            return int(value).to_bytes(size, "little", signed=kind == SIGNED)
+        case 3, int() | float() | np.number():
+            return struct.pack(FORMATS[size], float(value))
+        case 4, int() | float() | np.number():
+            return np.float16(value).tobytes()
+        case _, bytes() if len(value) == size:
+            return value
+        case _, np.ndarray() if value.nbytes == size:
+            array: Array = value
+            return array.tobytes()
+    what = {SIGNED: "an integer", UNSIGNED: "an integer from 0 on", FLOATING: "a number"}
+    must = what.get(kind, f"{size} bytes")
+    raise AscendCError(f"{kernel}: {name} must be {must}, not {value!r}; pass one")
