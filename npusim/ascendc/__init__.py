@@ -14,17 +14,22 @@ import os
 from pathlib import Path
 
 from npusim.ascendc.errors import AscendCError, CompileError, CrashError, StuckError
-from npusim.ascendc.kernel import SourceKernel, SourceLaunch, find
+from npusim.ascendc.kernel import SourceKernel, SourceLaunch, find, named, names_source
+from npusim.ascendc.program import HostProgram, ProgramLaunch
 
 __all__ = [
     "AscendCError",
     "CompileError",
     "CrashError",
+    "HostProgram",
+    "ProgramLaunch",
     "Source",
     "SourceKernel",
     "SourceLaunch",
     "StuckError",
     "load",
+    "named",
+    "names_source",
 ]
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from npusim.ascendc.errors import CompileError
 from npusim.devices.schema import DeviceSpec
 
-__all__ = ["Program", "compiled"]
+__all__ = ["GENERATED", "HERE", "Program", "compiled"]
 
 HERE = Path(__file__).parent
 INCLUDE, RUNTIME = HERE / "include", HERE / "runtime"
@@ -41,6 +41,8 @@ FLAGS = (
     "-w",
 )
 BUFFERS = ("ub", "l1", "l0a", "l0b", "l0c", "bt", "fb")
+GENERATED = "generated.cpp"
+"""What a compiler reads; its lines are those of the source."""
 CACHE_VARIABLE = "XDG_CACHE_HOME"
 
 
@@ -70,7 +72,7 @@ def compiled(
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         work = Path(scratch)
-        main = work / "main.cpp"
+        main = work / GENERATED
         main.write_text(text)
         used = work / "used.d"
         listed = "-MMD", "-MF", str(used)
@@ -132,7 +134,7 @@ def _hash(*parts: str | bytes) -> str:
 
 @cache
 def _own_headers() -> str:
-    files = sorted([*INCLUDE.rglob("*"), *RUNTIME.rglob("*")])
+    files = sorted([Path(__file__), *INCLUDE.rglob("*"), *RUNTIME.rglob("*")])
     return _hash(*(file.read_bytes() for file in files if file.is_file()))
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,7 @@ import npusim
 from npusim.ascendc import source as sources
 from npusim.ascendc.compiler import compiled
 from npusim.ascendc.errors import AscendCError
-from npusim.ascendc.launch import AI_CORE, Launch
+from npusim.ascendc.launch import Launch
 from npusim.ascendc.lines import Lines
 from npusim.ascendc.process import Message, Process
 from npusim.ascendc.programs import Place, Written, written
@@ -35,13 +35,17 @@ from npusim.devices.schema import DeviceSpec
 if TYPE_CHECKING:
     from npusim import Run
 
-__all__ = ["Recorded", "SourceKernel", "SourceLaunch", "find"]
+__all__ = ["SourceKernel", "SourceLaunch", "find", "named", "names_source"]
 
 POINTER, SIGNED, UNSIGNED, FLOATING, HALF, BFLOAT16, OTHER = range(7)
 """Kinds of parameters, by the number that driver.h has for them."""
+MOST_BLOCKS = 65535
+"""asc-devkit, docs/zh/api: numBlocks of <<<>>>."""
 UNIT_BYTES, GAP_BYTES = 512, 1 << 16
 """Tensors begin at multiples of the one, and so far apart at least that no two can be mixed up."""
 FORMATS = {4: "f", 8: "d"}
+SUFFIXES = (".asc", ".cpp", ".cc", ".cxx", ".cce")
+"""Of the names of sources."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,7 +63,12 @@ class SourceKernel:
         return self.instance.partition("<")[0]
 
     def __getitem__(self, blocks: int) -> SourceLaunch:
-        """A launch on so many blocks."""
+        """A launch on so many blocks; raises AscendCError."""
+        if not isinstance(blocks, int) or not 0 < blocks <= MOST_BLOCKS:
+            raise AscendCError(
+                f"{self.name}: blocks must be a number from 1 to {MOST_BLOCKS}, not {blocks!r}; "
+                f"pass one"
+            )
         return SourceLaunch(self, blocks)
 
     def record(
@@ -69,7 +78,7 @@ class SourceKernel:
         operands: Mapping[str, Operand],
         attributes: Mapping[str, object],
         timeout_s: float | None = None,
-    ) -> Recorded:
+    ) -> Written:
         """Compile it, run it, and write the programs of its cores; raises AscendCError.
 
         *operands* are the parameters that are pointers, *attributes* the others.
@@ -91,13 +100,13 @@ class SourceKernel:
                     process.answer(_argument(self.name, name, kind, size, attributes.get(name)))
             begun = process.hear()
             assert begun is not None
-            launch = Launch(process, begun, spec, Lines(program.file))
+            launch = Launch(process, begun, spec, Lines(program.file, self.file), {})
             launch.run()
-            return Recorded(written(launch, places, spec), launch.reads_values)
+            return written(launch, places, spec)
 
     def _text(self, spec: DeviceSpec) -> str:
         text = self.file.read_text()
-        cores = self.cores if spec.arch == "2201" else Cores(AI_CORE, 0)
+        cores = sources.on_chip(self.cores, spec)
         return (
             "#define main npusim_main_of_the_source\n"
             f'#line 1 "{self.file.resolve()}"\n'
@@ -116,6 +125,28 @@ class SourceLaunch:
 
     kernel: SourceKernel
     blocks: int
+    timeout_s: float | None = None
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def name(self) -> str:
+        return self.kernel.name
+
+    @property
+    def file(self) -> Path:
+        return self.kernel.file
+
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        return self.kernel.parameters
+
+    def record(
+        self, spec: DeviceSpec, operands: Mapping[str, Operand], others: Mapping[str, object]
+    ) -> Written:
+        """What its cores do with *operands*, its pointers, and the *others* of its arguments."""
+        return self.kernel.record(spec, self.blocks, operands, others, self.timeout_s)
 
     def __call__(
         self, *args: object, device: str | os.PathLike[str] | DeviceSpec, **options: Any
@@ -132,24 +163,10 @@ class SourceLaunch:
         return run
 
 
-@dataclass(frozen=True, slots=True)
-class Recorded:
-    """A kernel as it ran."""
-
-    programs: Written
-    reads_values: bool
-    """Whether it looked at values: with others it may do other things."""
-
-
 def find(file: Path, instance: str) -> SourceKernel:
     """The kernel of *file* that *instance* names; raises AscendCError."""
-    try:
-        text = file.read_text()
-    except OSError as error:
-        raise AscendCError(
-            f"ascendc: {file} must be a source of C++, but {error.strerror}; check the path"
-        ) from None
-    known, name = sources.kernels(text), instance.partition("<")[0]
+    text, name = _whole(file), instance.partition("<")[0]
+    known = sources.kernels(text)
     if name not in known:
         near = get_close_matches(name, known, n=1)
         hint = f"did you mean {near[0]}?" if near else "name one of these"
@@ -160,6 +177,36 @@ def find(file: Path, instance: str) -> SourceKernel:
     found = known[name]
     cores = found.cores or sources.guessed_cores(text)
     return SourceKernel(file, instance, found.parameters, cores)
+
+
+def _whole(file: Path) -> str:
+    return "\n".join(sources.texts_of(file).values())
+
+
+def names_source(op: str) -> bool:
+    """Whether *op* names a file of C++, with or without a kernel in it."""
+    return Path(op.partition(":")[0]).suffix in SUFFIXES
+
+
+def named(op: str, blocks: int | None = None, timeout_s: float | None = None) -> SourceLaunch:
+    """The launch that `FILE.cpp:KERNEL[BLOCKS]` names, *blocks* in place of those in brackets.
+
+    Raises AscendCError.
+    """
+    file, _, rest = op.partition(":")
+    instance, _, number = rest.removesuffix("]").partition("[")
+    if not instance:
+        raise AscendCError(
+            f"ascendc: {file} must be followed by a kernel, as in {file}:add; name one of its "
+            f"{', '.join(sources.kernels(_whole(Path(file)))) or 'none'}"
+        )
+    found = find(Path(file), instance)
+    if blocks is None and not number.isdigit():
+        raise AscendCError(
+            f"{found.name}: it must be said on how many blocks a kernel runs, as in {file}:"
+            f"{instance}[8]; add them, or --blocks 8"
+        )
+    return replace(found[int(number) if blocks is None else blocks], timeout_s=timeout_s)
 
 
 def _placed(process: Process, operands: Mapping[str, Operand]) -> list[Place]:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import signal
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
 
 from npusim.ascendc.calls import micro_ops
 from npusim.ascendc.calls.table import POSITIONS, Chip
@@ -37,8 +40,18 @@ def kinds_of(spec: DeviceSpec, recording: Recording) -> list[str]:
 class Launch:
     """What *process* does from the message that begins a launch up to the one that ends it."""
 
-    def __init__(self, process: Process, begun: Said, spec: DeviceSpec, lines: Lines) -> None:
+    def __init__(
+        self,
+        process: Process,
+        begun: Said,
+        spec: DeviceSpec,
+        lines: Lines,
+        allocated: Mapping[int, int],
+    ) -> None:
         self._process, self._spec, self.lines = process, spec, lines
+        self._allocated = allocated
+        self.before: dict[int, NDArray[np.uint8]] = {}
+        """What was *allocated*, start -> bytes, before anything was played, if something was."""
         self.recording = Recording.of(begun.payload)
         self.kinds = kinds_of(spec, self.recording)
         self._micro_ops: dict[tuple[int, str], tuple[MicroOp, ...]] = {}
@@ -96,6 +109,9 @@ class Launch:
         return Playing(self._spec, self.kinds, self._process.memory, self.micro_ops)
 
     def _play(self) -> None:
+        if not self.reads_values:
+            for start, nbytes in self._allocated.items():
+                self.before[start] = self._process.memory[start : start + nbytes].copy()
         self.reads_values = True
         records = self.recording.records
         self._playing.play(records[self._played :])

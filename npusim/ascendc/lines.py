@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
-from npusim.ascendc.compiler import HERE
+from npusim.ascendc.compiler import GENERATED, HERE
 from npusim.kernel.program import Line
 
 __all__ = ["Lines"]
@@ -15,10 +15,10 @@ UNKNOWN = ("", 0)
 
 
 class Lines:
-    """The lines of *program*, which has debugging information."""
+    """The lines of *program*, which was made of *source* and has debugging information."""
 
-    def __init__(self, program: Path) -> None:
-        self._program = program
+    def __init__(self, program: Path, source: Path) -> None:
+        self._program, self._source = program, source.resolve()
         self._known: dict[int, tuple[Line, ...]] = {}
 
     def learn(self, addresses: Iterable[int]) -> None:
@@ -39,21 +39,21 @@ class Lines:
             if line.startswith("0x"):
                 found.append([])
             else:
-                found[-1].append(_line(line))
+                found[-1].append(self._line(line))
         for address, lines in zip(unknown, found, strict=False):
             self._known[address] = tuple(lines)
+
+    def _line(self, text: str) -> Line:
+        file, _, number = text.partition(" (")[0].rpartition(":")
+        if not number.isdigit() or file.startswith("?"):
+            return UNKNOWN
+        path = Path(file)
+        return str(self._source if path.name == GENERATED else path), int(number)
 
     def calls(self, addresses: Iterable[int]) -> tuple[Line, ...]:
         """The lines of the user's that called each other, the innermost first."""
         found = (line for address in addresses for line in self._known.get(address, ()))
         return tuple(line for line in found if line[0] and not _is_ours(line[0]))
-
-
-def _line(text: str) -> Line:
-    file, _, number = text.partition(" (")[0].rpartition(":")
-    if not number.isdigit() or file.startswith("?"):
-        return UNKNOWN
-    return str(Path(file)), int(number)
 
 
 def _is_ours(file: str) -> bool:

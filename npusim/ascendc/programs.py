@@ -10,7 +10,9 @@ from numpy.typing import NDArray
 
 from npusim.ascendc.errors import AscendCError
 from npusim.ascendc.launch import Launch
+from npusim.ascendc.recording import GlobalOperand
 from npusim.check.bounds import BoundsError
+from npusim.data.dtypes import DType
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import Global, MicroOp, global_operand, moved, reads, writes, writes_global
 from npusim.kernel.program import Binding, Block, Line, Program, short_line
@@ -48,6 +50,12 @@ class Written:
     """Tensors that are written to."""
     loaded: frozenset[str]
     """Tensors that are read."""
+    types: dict[str, DType]
+    """Tensor -> the type of the elements that are copied first."""
+    is_mix: bool
+    """Whether cube and vector cores start together."""
+    reads_values: bool
+    """Whether the kernel looked at values: with others it may do other things."""
 
 
 def written(launch: Launch, places: Sequence[Place], spec: DeviceSpec) -> Written:
@@ -64,6 +72,7 @@ class _Writing:
         self._programs: dict[bytes, Program] = {}
         self._stored: set[str] = set()
         self._loaded: set[str] = set()
+        self._types: dict[str, DType] = {}
 
     def written(self) -> Written:
         launch, recording = self._launch, self._launch.recording
@@ -75,7 +84,14 @@ class _Writing:
         for core, kind in enumerate(launch.kinds):
             rows = records[order[edges[core] : edges[core + 1]]]
             blocks.append(self._block(core, kind, rows))
-        return Written(tuple(blocks), frozenset(self._stored), frozenset(self._loaded))
+        return Written(
+            tuple(blocks),
+            frozenset(self._stored),
+            frozenset(self._loaded),
+            self._types,
+            recording.halves > 0,
+            launch.reads_values,
+        )
 
     def _block(self, core: int, kind: str, rows: NDArray[np.void]) -> Block:
         called = rows["called"].astype(np.int64)
@@ -161,6 +177,9 @@ class _Writing:
                 name = self._places[tensor].name
                 ops = tuple(_renamed(op, name) for op in ops)
                 is_stored = [writes_global(op) for op in ops if global_operand(op)]
+                for operand in self._launch.recording.called[number].arguments:
+                    if isinstance(operand, GlobalOperand):
+                        self._types.setdefault(name, operand.dtype)
                 if any(is_stored):
                     self._stored.add(name)
                 if not all(is_stored):

@@ -9,7 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
+
+from npusim.ascendc.errors import AscendCError
+from npusim.devices.schema import DeviceSpec
 
 __all__ = [
     "CUBE",
@@ -18,7 +22,10 @@ __all__ = [
     "Kernel",
     "Parameter",
     "guessed_cores",
+    "has_main",
     "kernels",
+    "on_chip",
+    "texts_of",
     "with_launches",
 ]
 
@@ -56,7 +63,7 @@ class Cores(NamedTuple):
     halves: int
 
 
-VECTOR, CUBE = Cores(0, 0), Cores(1, 0)
+VECTOR, CUBE, AI = Cores(0, 0), Cores(1, 0), Cores(2, 0)
 TASK_TYPES = {
     "KERNEL_TYPE_AIV_ONLY": VECTOR,
     "KERNEL_TYPE_AIC_ONLY": CUBE,
@@ -130,6 +137,37 @@ def with_launches(text: str, cores: dict[str, Cores]) -> str:
         ]
         done = words[last].end
     return "".join([*pieces, text[done:]])
+
+
+def has_main(text: str) -> bool:
+    """Whether *text* has the word main."""
+    return any(word.text == "main" for word in _words(text) if word.kind == "name")
+
+
+def texts_of(file: Path) -> dict[Path, str]:
+    """The text of *file*, and of the headers that it includes by a path from its own folder.
+
+    Raises AscendCError.
+    """
+    if not file.is_file():
+        raise AscendCError(
+            f"ascendc: {file} must be a source of C++, but there is no such file; check the path"
+        )
+    found: dict[Path, str] = {}
+    waiting = [file]
+    while waiting:
+        path = waiting.pop(0)
+        if path in found or not path.is_file():
+            continue
+        found[path] = path.read_text()
+        names = re.findall(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"', found[path], re.MULTILINE)
+        waiting += [path.parent / name for name in names]
+    return found
+
+
+def on_chip(cores: Cores, spec: DeviceSpec) -> Cores:
+    """What a block is on *spec*: chips without cube cores have one kind for all."""
+    return cores if spec.arch == "2201" else AI
 
 
 def _on_one_line(text: str) -> str:

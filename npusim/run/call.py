@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, get_args
 import numpy as np
 
 from npusim import chip, devices, ops
-from npusim.ascendc import SourceLaunch
+from npusim.ascendc import ProgramLaunch, SourceLaunch, named, names_source
 from npusim.chip import L2_STATES, L2State, Progress, engine_named
 from npusim.data.arguments import Arguments
 from npusim.data.dtypes import Array
@@ -179,10 +179,12 @@ def find(op: str | user_kernel.OwnKernel) -> ops.Operator:
     A custom kernel is a function, or FILE.py:FUNCTION. Raises ValueError for an unknown
     operator, KernelError for a kernel that cannot be found.
     """
-    if isinstance(op, SourceLaunch):
+    if isinstance(op, SourceLaunch | ProgramLaunch):
         return source_kernel.operator(op)
     if not isinstance(op, str):
         return user_kernel.operator(op) if callable(op) else ops.load(op)
+    if names_source(op):
+        return source_kernel.operator(named(op))
     is_in_a_file = ":" in op or op.endswith(".py")
     return user_kernel.operator(user_kernel.load(op)) if is_in_a_file else ops.load(op)
 

@@ -10,7 +10,8 @@ from inspect import Parameter, Signature
 
 import numpy as np
 
-from npusim.ascendc import AscendCError, SourceLaunch
+from npusim.ascendc import AscendCError, ProgramLaunch, SourceLaunch
+from npusim.ascendc.programs import Written
 from npusim.data.tensor import Operand, Tensor, TensorSpec
 from npusim.devices.schema import DeviceSpec
 from npusim.kernel.launch import Kernel
@@ -21,15 +22,14 @@ from npusim.run.user_kernel import UserProblem, no_oracle, operand_of
 __all__ = ["operator"]
 
 
-def operator(launch: SourceLaunch) -> Operator:
+def operator(launch: SourceLaunch | ProgramLaunch) -> Operator:
     """What runs *launch* as operators are run."""
-    kernel = launch.kernel
     return Operator(
-        name=kernel.name,
-        document=f"{kernel.name}, a kernel of {kernel.file.name}.",
-        kernel_type=kernel.name,
+        name=launch.name,
+        document=f"{launch.name}, a kernel of {launch.file.name}.",
+        kernel_type=launch.name,
         signature=_signature(launch),
-        contract=lambda contract: _check(launch, contract),
+        contract=lambda contract: _problem(launch, contract),
         support=(Row(),),
         tile=_tile,
         build=_build,
@@ -37,47 +37,53 @@ def operator(launch: SourceLaunch) -> Operator:
     )
 
 
-def _signature(launch: SourceLaunch) -> Signature:
+def _signature(launch: SourceLaunch | ProgramLaunch) -> Signature:
     """The parameters of a call: tensors where the kernel takes pointers."""
     return Signature(
         [
             Parameter(
                 name,
                 Parameter.POSITIONAL_OR_KEYWORD,
-                annotation=TensorSpec if is_pointer else Parameter.empty,
+                annotation=TensorSpec if is_pointer else object,
             )
-            for name, is_pointer in launch.kernel.parameters
+            for name, is_pointer in launch.parameters
         ]
     )
 
 
-def _check(launch: SourceLaunch, contract: Contract) -> UserProblem:
-    kernel, arguments = launch.kernel, contract.arguments
-    pointers = {name for name, is_pointer in kernel.parameters if is_pointer}
-    operands: dict[str, Operand] = {}
-    for name in pointers & arguments.keys():
-        value = arguments[name]
-        if not isinstance(value, np.ndarray | Tensor | TensorSpec):
-            raise AscendCError(
-                f"{kernel.name}: {name} must be a tensor, not {type(value).__name__}; pass an array"
-            )
-        operands[name] = operand_of(kernel.name, name, value)
-    operands = {name: operands[name] for name, _ in kernel.parameters if name in operands}
-    others = {name: value for name, value in arguments.items() if name not in pointers}
-    recorded = kernel.record(contract.spec, launch.blocks, operands, others)
-    programs = recorded.programs
+def _problem(launch: SourceLaunch | ProgramLaunch, contract: Contract) -> UserProblem:
+    arguments = contract.arguments
+    operands = {
+        name: _tensor(launch.name, name, arguments[name])
+        for name, is_pointer in launch.parameters
+        if is_pointer and name in arguments
+    }
+    others = {name: value for name, value in arguments.items() if name not in operands}
+    programs = launch.record(contract.spec, operands, others)
     stored = [name for name in operands if name in programs.stored]
     if not stored:
         raise AscendCError(
-            f"{kernel.name}: a kernel must store something, but it leaves all tensors as they are; "
+            f"{launch.name}: a kernel must store something, but it leaves all tensors as they are; "
             f"pass its outputs too, and sizes that leave it work"
         )
     specs = {name: operand.spec for name, operand in operands.items()}
     return UserProblem(
         inputs=tuple(operands.values()),
         outputs={name: specs[name] for name in stored},
-        kernel=Kernel(kernel.name, programs.blocks, specs, is_mix=kernel.cores.halves > 0),
+        kernel=_kernel(launch.name, programs, specs),
     )
+
+
+def _kernel(name: str, programs: Written, specs: dict[str, TensorSpec]) -> Kernel:
+    return Kernel(name, programs.blocks, specs, is_mix=programs.is_mix)
+
+
+def _tensor(who: str, name: str, value: object) -> Operand:
+    if not isinstance(value, np.ndarray | Tensor | TensorSpec):
+        raise AscendCError(
+            f"{who}: {name} must be a tensor, not {type(value).__name__}; pass an array"
+        )
+    return operand_of(who, name, value)
 
 
 def _tile(_: DeviceSpec, problem: UserProblem) -> Plan:

@@ -28,7 +28,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from npusim.ascendc import SourceLaunch
+from npusim.ascendc import ProgramLaunch, SourceLaunch
 from npusim.check.bounds import check_inside
 from npusim.check.rules import check_blocks
 from npusim.data.dtypes import DTYPES, Array, dtype_of
@@ -54,7 +54,7 @@ __all__ = [
 
 KernelFunction = Callable[..., Kernel]
 """A function of a chip, its parameter `spec`, and of TensorSpecs and attributes, to a kernel."""
-OwnKernel = KernelFunction | SourceLaunch
+OwnKernel = KernelFunction | SourceLaunch | ProgramLaunch
 """What runs in place of an operator: one written in Python, or in C++."""
 PACKAGE = Path(__file__).resolve().parents[1]
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from sources import probe
 
-from npusim.ascendc import AscendCError, CompileError, CrashError
+import npusim
+from npusim.ascendc import AscendCError, CompileError, CrashError, StuckError
 from npusim.check.bounds import BoundsError
 from npusim.check.hazards import RaceError
 
@@ -61,3 +64,14 @@ def test_compiler(tmp_path: Path) -> None:
     file = tmp_path / "probe.cpp"
     assert said.startswith(f"ascendc: {file} must compile, but g++ says:\n{file}: In function ")
     assert f"{file}:19:5: error: 'Exq' was not declared in this scope" in said
+
+
+def test_kernel_without_end(tmp_path: Path) -> None:
+    kernel = probe(tmp_path, "    for (volatile int i = 0; i >= 0;) {\n        i = 1;\n    }")
+    with pytest.raises(StuckError) as caught:
+        npusim.run(replace(kernel[1], timeout_s=0.5), X, X, device="Atlas A2")
+    said = re.sub(r"line (19|20)", "line N", str(caught.value))
+    assert said == (
+        "probe: a kernel must end within 0.5 s, but is still at line N of probe.cpp; allow more by "
+        "--timeout"
+    )

@@ -13,10 +13,13 @@ from npusim.isa import BLOCK_BYTES, Copy, Load, Local, MicroOp, Store
 
 __all__ = ["CALLS"]
 
+ADDS = 1
+"""The number of SUM in Atomic of recorder.h."""
+
 Operand = LocalOperand | GlobalOperand
 
 
-def _data_copy(_: Chip, dst: Operand, src: Operand, count: int) -> Iterator[MicroOp]:
+def _data_copy(_: Chip, dst: Operand, src: Operand, count: int, *atomic: int) -> Iterator[MicroOp]:
     if isinstance(dst, LocalOperand) and isinstance(src, LocalOperand):
         yield Copy(local(dst, count), local(src, count))
         return
@@ -25,58 +28,84 @@ def _data_copy(_: Chip, dst: Operand, src: Operand, count: int) -> Iterator[Micr
     # What is no whole blocks is copied up to the last whole one.
     nbytes = inner.dtype.nbytes(count) // BLOCK_BYTES * BLOCK_BYTES
     if nbytes:
-        yield from _moved(dst, src, nbytes, 1, nbytes, nbytes)
+        yield from _moved(dst, src, nbytes, 1, nbytes, nbytes, *atomic)
 
 
 def _data_copy_blocks(
-    _: Chip, dst: Operand, src: Operand, bursts: int, length: int, src_gap: int, dst_gap: int
-) -> Iterator[MicroOp]:
-    burst, src_pitch, dst_pitch = (
-        blocks * BLOCK_BYTES for blocks in (length, length + src_gap, length + dst_gap)
-    )
-    yield from _moved(dst, src, burst, bursts, dst_pitch, src_pitch)
-
-
-def _data_copy_pad(
     _: Chip,
     dst: Operand,
     src: Operand,
     bursts: int,
+    length: int,
+    src_gap: int,
+    dst_gap: int,
+    *atomic: int,
+) -> Iterator[MicroOp]:
+    burst, src_pitch, dst_pitch = (
+        blocks * BLOCK_BYTES for blocks in (length, length + src_gap, length + dst_gap)
+    )
+    yield from _moved(dst, src, burst, bursts, dst_pitch, src_pitch, *atomic)
+
+
+def _data_copy_pad(
+    _: Chip,
+    dst: LocalOperand,
+    src: GlobalOperand,
+    bursts: int,
     burst_bytes: int,
     src_stride: int,
     dst_stride: int,
-    is_padded: int = 0,
-    left: int = 0,
-    _right: int = 0,
-    value: Number | None = None,
+    is_padded: int,
+    left: int,
+    _right: int,
+    value: Number,
 ) -> Iterator[MicroOp]:
-    padded = align_up(burst_bytes, BLOCK_BYTES)
-    if isinstance(dst, LocalOperand):
-        if is_padded and (left or (value is not None and value.bits)):
-            raise AscendCError("DataCopyPad must pad on the right and with zeros; it does not yet")
-        pitches = padded + dst_stride * BLOCK_BYTES, burst_bytes + src_stride
-    else:
-        pitches = burst_bytes + dst_stride, padded + src_stride * BLOCK_BYTES
-    yield from _moved(dst, src, burst_bytes, bursts, *pitches)
+    if is_padded and (left or value.bits):
+        raise AscendCError(
+            f"DataCopyPad must pad on the right alone and with zeros, not {left} on the left or "
+            f"with {value.value}; load without padding, and fill by Duplicate"
+        )
+    dst_pitch = align_up(burst_bytes, BLOCK_BYTES) + dst_stride * BLOCK_BYTES
+    yield from _moved(dst, src, burst_bytes, bursts, dst_pitch, burst_bytes + src_stride)
+
+
+def _data_copy_pad_out(
+    _: Chip,
+    dst: GlobalOperand,
+    src: LocalOperand,
+    bursts: int,
+    burst_bytes: int,
+    src_stride: int,
+    dst_stride: int,
+    *atomic: int,
+) -> Iterator[MicroOp]:
+    src_pitch = align_up(burst_bytes, BLOCK_BYTES) + src_stride * BLOCK_BYTES
+    yield from _moved(dst, src, burst_bytes, bursts, burst_bytes + dst_stride, src_pitch, *atomic)
 
 
 def _moved(
-    dst: Operand, src: Operand, burst: int, bursts: int, dst_pitch: int, src_pitch: int
+    dst: Operand,
+    src: Operand,
+    burst: int,
+    bursts: int,
+    dst_pitch: int,
+    src_pitch: int,
+    atomic: int = 0,
+    atomic_type: int = 0,
 ) -> Iterator[MicroOp]:
     """*bursts* of *burst* bytes, from start to start so many bytes apart on each side."""
     if isinstance(dst, LocalOperand) and isinstance(src, LocalOperand):
         for index in range(bursts):
             yield Copy(_bytes(dst, index * dst_pitch, burst), _bytes(src, index * src_pitch, burst))
     elif isinstance(dst, LocalOperand):
-        nbytes = (bursts - 1) * dst_pitch + burst
-        yield Load(
-            _bytes(dst, 0, nbytes), place(burst, bursts, src_pitch), _pitch(bursts, dst_pitch)
-        )
+        own = _bytes(dst, 0, (bursts - 1) * dst_pitch + burst)
+        yield Load(own, place(burst, bursts, src_pitch), _pitch(bursts, dst_pitch))
     elif isinstance(src, LocalOperand):
-        nbytes = (bursts - 1) * src_pitch + burst
-        yield Store(
-            place(burst, bursts, dst_pitch), _bytes(src, 0, nbytes), _pitch(bursts, src_pitch)
-        )
+        if atomic > ADDS:
+            raise AscendCError("copies must overwrite or add, not keep the larger or smaller; add")
+        own = _bytes(src, 0, (bursts - 1) * src_pitch + burst)
+        added = GlobalOperand(atomic_type).dtype if atomic == ADDS else None
+        yield Store(place(burst, bursts, dst_pitch), own, _pitch(bursts, src_pitch), added)
 
 
 def _pitch(bursts: int, pitch_bytes: int) -> int:
@@ -96,4 +125,5 @@ CALLS: Table = {
     "DataCopy": _data_copy,
     "DataCopyBlocks": _data_copy_blocks,
     "DataCopyPad": _data_copy_pad,
+    "DataCopyPadOut": _data_copy_pad_out,
 }

@@ -66,6 +66,38 @@ struct DataCopyPadExtParams {
     TYPE paddingValue{};
 };
 
+}  // namespace AscendC
+
+namespace npusim {
+
+// What copies to global memory do with what is there, and the type in which they do.
+struct AtomicMode {
+    int32_t atomic;
+    int32_t type;
+};
+
+inline AtomicMode atomic()
+{
+    return {npusim_core()->atomic, npusim_core()->atomic_type};
+}
+
+inline Words& operator<<(Words& words, const AtomicMode& mode)
+{
+    return words.integer(mode.atomic).integer(mode.type);
+}
+
+template <typename Dst, typename Src, typename... More>
+void copy_blocks(const Dst& dst, const Src& src, const AscendC::DataCopyParams& by,
+                 const More&... more)
+{
+    record("DataCopyBlocks", dst, src, by.blockCount, by.blockLen, by.srcStride, by.dstStride,
+           more...);
+}
+
+}  // namespace npusim
+
+namespace AscendC {
+
 template <typename T>
 __aicore__ inline void DataCopy(const LocalTensor<T>& dst, const GlobalTensor<T>& src,
                                 const uint32_t count)
@@ -77,7 +109,7 @@ template <typename T>
 __aicore__ inline void DataCopy(const GlobalTensor<T>& dst, const LocalTensor<T>& src,
                                 const uint32_t count)
 {
-    npusim::record("DataCopy", dst, src, count);
+    npusim::record("DataCopy", dst, src, count, npusim::atomic());
 }
 
 template <typename T>
@@ -87,18 +119,26 @@ __aicore__ inline void DataCopy(const LocalTensor<T>& dst, const LocalTensor<T>&
     npusim::record("DataCopy", dst, src, count);
 }
 
-#define NPUSIM_DATA_COPY(DST, SRC)                                                              \
-    template <typename T>                                                                       \
-    __aicore__ inline void DataCopy(const DST<T>& dst, const SRC<T>& src,                       \
-                                    const DataCopyParams& repeatParams)                         \
-    {                                                                                           \
-        npusim::record("DataCopyBlocks", dst, src, repeatParams.blockCount,                     \
-                       repeatParams.blockLen, repeatParams.srcStride, repeatParams.dstStride);  \
-    }
-NPUSIM_DATA_COPY(LocalTensor, GlobalTensor)
-NPUSIM_DATA_COPY(GlobalTensor, LocalTensor)
-NPUSIM_DATA_COPY(LocalTensor, LocalTensor)
-#undef NPUSIM_DATA_COPY
+template <typename T>
+__aicore__ inline void DataCopy(const LocalTensor<T>& dst, const GlobalTensor<T>& src,
+                                const DataCopyParams& repeatParams)
+{
+    npusim::copy_blocks(dst, src, repeatParams);
+}
+
+template <typename T>
+__aicore__ inline void DataCopy(const LocalTensor<T>& dst, const LocalTensor<T>& src,
+                                const DataCopyParams& repeatParams)
+{
+    npusim::copy_blocks(dst, src, repeatParams);
+}
+
+template <typename T>
+__aicore__ inline void DataCopy(const GlobalTensor<T>& dst, const LocalTensor<T>& src,
+                                const DataCopyParams& repeatParams)
+{
+    npusim::copy_blocks(dst, src, repeatParams, npusim::atomic());
+}
 
 template <typename T>
 __aicore__ inline void DataCopyPad(const LocalTensor<T>& dst, const GlobalTensor<T>& src,
@@ -127,23 +167,27 @@ template <typename T>
 __aicore__ inline void DataCopyPad(const GlobalTensor<T>& dst, const LocalTensor<T>& src,
                                    const DataCopyExtParams& dataCopyParams)
 {
-    npusim::record("DataCopyPad", dst, src, dataCopyParams.blockCount, dataCopyParams.blockLen,
-                   dataCopyParams.srcStride, dataCopyParams.dstStride);
+    npusim::record("DataCopyPadOut", dst, src, dataCopyParams.blockCount, dataCopyParams.blockLen,
+                   dataCopyParams.srcStride, dataCopyParams.dstStride, npusim::atomic());
 }
 
 template <typename T>
 __aicore__ inline void DataCopyPad(const GlobalTensor<T>& dst, const LocalTensor<T>& src,
                                    const DataCopyParams& dataCopyParams)
 {
-    npusim::record("DataCopyPad", dst, src, dataCopyParams.blockCount, dataCopyParams.blockLen,
-                   dataCopyParams.srcStride, dataCopyParams.dstStride);
+    npusim::record("DataCopyPadOut", dst, src, dataCopyParams.blockCount, dataCopyParams.blockLen,
+                   dataCopyParams.srcStride, dataCopyParams.dstStride, npusim::atomic());
 }
 
 }  // namespace AscendC
 
 namespace npusim {
 
-enum Atomic : int { NONE, SUM, MAXIMUM, MINIMUM };
+inline void set_atomic(Atomic atomic, int type)
+{
+    npusim_core()->atomic = atomic;
+    npusim_core()->atomic_type = type;
+}
 
 }  // namespace npusim
 
@@ -152,24 +196,24 @@ namespace AscendC {
 template <typename T>
 __aicore__ inline void SetAtomicAdd()
 {
-    npusim::record("SetAtomic", npusim::SUM, npusim::TypeOf<T>::number);
+    npusim::set_atomic(npusim::SUM, npusim::TypeOf<T>::number);
 }
 
 template <typename T>
 __aicore__ inline void SetAtomicMax()
 {
-    npusim::record("SetAtomic", npusim::MAXIMUM, npusim::TypeOf<T>::number);
+    npusim::set_atomic(npusim::MAXIMUM, npusim::TypeOf<T>::number);
 }
 
 template <typename T>
 __aicore__ inline void SetAtomicMin()
 {
-    npusim::record("SetAtomic", npusim::MINIMUM, npusim::TypeOf<T>::number);
+    npusim::set_atomic(npusim::MINIMUM, npusim::TypeOf<T>::number);
 }
 
 __aicore__ inline void SetAtomicNone()
 {
-    npusim::record("SetAtomic", npusim::NONE, 0);
+    npusim::set_atomic(npusim::NONE, 0);
 }
 
 }  // namespace AscendC

@@ -10,6 +10,9 @@
 
 namespace npusim {
 
+// What a copy to global memory does with what is there.
+enum Atomic : int32_t { NONE = 0, SUM = 1, MAXIMUM = 2, MINIMUM = 3 };
+
 // What a core is to the code that runs on it.
 enum CoreKind : int32_t { VECTOR_CORE = 0, CUBE_CORE = 1, AI_CORE = 2 };
 
@@ -22,6 +25,8 @@ struct Core {
     void* pipe;          // the TPipe that was made last
     uint64_t mask[2];    // high and low word, as the last call that set them left them
     bool counts;         // mask mode: count of elements, or bits of a repeat
+    int32_t atomic;      // what copies to global memory do with what is there: an Atomic
+    int32_t atomic_type;
 };
 
 }  // namespace npusim

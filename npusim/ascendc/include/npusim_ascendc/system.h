@@ -87,7 +87,7 @@ __aicore__ inline void InitSocState()
 {
     npusim_core()->counts = false;
     npusim::set_mask(~uint64_t(0), ~uint64_t(0));
-    npusim::record("SetAtomic", npusim::NONE, 0);
+    npusim_core()->atomic = npusim::NONE;
 }
 
 }  // namespace AscendC
