@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from npusim.check import bursts
 from npusim.check.bursts import Bursts, BurstsOfBodies, bursts_of_cores, written_out
-from npusim.isa import Global, MicroOp, added_dtype, global_operand, writes_global
+from npusim.isa import Global, MicroOp, combined_as, global_operand, writes_global
 from npusim.kernel.program import Block
 from npusim.kernel.table import LaunchTable, spread
 
@@ -256,11 +256,10 @@ def _place_of_kind(kind: str, op: MicroOp) -> Global | None:
 
 
 def kind_of(op: MicroOp) -> str:
-    """What *op* does to global memory: read, write, or the type in which it adds."""
+    """What *op* does to global memory: read, write, or how it combines with what is there."""
     if not writes_global(op):
         return "read"
-    dtype = added_dtype(op)
-    return "write" if dtype is None else dtype.name
+    return combined_as(op) or "write"
 
 
 @lru_cache(maxsize=4096)

@@ -30,7 +30,7 @@ from npusim.isa.micro_op import (
     MicroOp,
     Role,
     Table,
-    added_dtype,
+    combined_as,
     copied_place,
     declared,
     ends,
@@ -42,7 +42,7 @@ from npusim.isa.micro_op import (
     writes,
     writes_global,
 )
-from npusim.isa.mte import Load, Store
+from npusim.isa.mte import AtomicOp, Load, Padding, Store
 from npusim.isa.operands import (
     BLOCK_BYTES,
     FLOATS_PER_BLOCK,
@@ -57,6 +57,17 @@ from npusim.isa.operands import (
     lanes,
     places,
 )
+from npusim.isa.rearranging import Broadcast, Copy, Duplicate, Gather, Transpose
+from npusim.isa.reductions import (
+    BlockReduce,
+    ExtremeOp,
+    Fold,
+    FoldOp,
+    Reduce,
+    ReduceOp,
+    ReduceOrder,
+    WholeReduce,
+)
 from npusim.isa.scalar import (
     ScalarAlu,
     ScalarLoad,
@@ -66,6 +77,7 @@ from npusim.isa.scalar import (
     ScalarStore,
     Trap,
 )
+from npusim.isa.selection import Compare, CompareOp, CompareScalar, Select
 from npusim.isa.sorting import (
     LONGEST_LIST,
     PROPOSAL_ELEMENTS,
@@ -94,23 +106,10 @@ from npusim.isa.vector import (
     BinaryOp,
     BinaryScalar,
     BitwiseOp,
-    BlockReduce,
-    Broadcast,
     Cast,
-    Compare,
-    CompareOp,
-    CompareScalar,
-    Copy,
-    Duplicate,
-    Fold,
-    Gather,
     MulAddDst,
-    Reduce,
-    Select,
-    Transpose,
     Unary,
     UnaryOp,
-    WholeReduce,
 )
 from npusim.isa.work import (
     Arithmetic,
@@ -138,6 +137,7 @@ __all__ = [
     "SCORE",
     "SORTED_AT_ONCE",
     "Arithmetic",
+    "AtomicOp",
     "Axpy",
     "Barrier",
     "Binary",
@@ -158,8 +158,10 @@ __all__ = [
     "CrossCoreWaitFlag",
     "CrossMode",
     "Duplicate",
+    "ExtremeOp",
     "Fixpipe",
     "Fold",
+    "FoldOp",
     "Gather",
     "GatherMask",
     "Global",
@@ -174,12 +176,15 @@ __all__ = [
     "MrgSort4",
     "MulAddDst",
     "Ordering",
+    "Padding",
     "Product",
     "ProposalConcat",
     "ProposalExtract",
     "QuantMode",
     "Rearrangement",
     "Reduce",
+    "ReduceOp",
+    "ReduceOrder",
     "Register",
     "Role",
     "RpSort16",
@@ -203,7 +208,7 @@ __all__ = [
     "WaitFlag",
     "WholeReduce",
     "Work",
-    "added_dtype",
+    "combined_as",
     "copied_place",
     "ends",
     "global_operand",

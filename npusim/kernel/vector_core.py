@@ -20,14 +20,18 @@ from npusim.isa import (
     Binary,
     BinaryOp,
     BinaryScalar,
+    BitwiseOp,
     BlockReduce,
     Broadcast,
     Cast,
     Compare,
+    CompareOp,
     CompareScalar,
     Copy,
     Duplicate,
+    ExtremeOp,
     Fold,
+    FoldOp,
     Gather,
     GatherMask,
     Local,
@@ -38,6 +42,7 @@ from npusim.isa import (
     ProposalConcat,
     ProposalExtract,
     Reduce,
+    ReduceOp,
     Register,
     RpSort16,
     Select,
@@ -47,7 +52,6 @@ from npusim.isa import (
     Unary,
     WholeReduce,
 )
-from npusim.isa.vector import BitwiseOp, CompareOp, ExtremeOp, FoldOp, ReduceOp
 from npusim.kernel import rows, views
 from npusim.kernel.core import Core, TileQueue
 from npusim.kernel.queues import ProgramError, Slot

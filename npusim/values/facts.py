@@ -46,7 +46,7 @@ from npusim.isa import (
     Trap,
     Unary,
     WholeReduce,
-    added_dtype,
+    combined_as,
     global_operand,
     reads,
     registers_read,
@@ -132,7 +132,7 @@ def _look(body: Body) -> Facts:
             quiet.append(op)
             working.append(op)
     pieces.append(with_runs(quiet))
-    adds = any(added_dtype(op) is not None for op in working)
+    adds = any(combined_as(op) is not None for op in working)
     is_alone = adds or any(type(op) not in SIDE_BY_SIDE for op in working)
     return Facts(
         tuple(pieces),

@@ -305,15 +305,45 @@ ROWS_AIV: list[tuple[isa.MicroOp, str, isa.MicroOp]] = [
     ),
     (
         isa.WholeReduce("max", ub(256, FLOAT32, 2), ub(512, FLOAT32, 64)),
-        "src must be 256 bytes for each of the 2 elements of dst, or less for a single one, not "
-        "256 in all; change its count",
+        "dst must be one element, from the first to the last that comes of the 64 of src, not 2; "
+        "change its count",
         isa.WholeReduce("max", ub(256, FLOAT32, 2), ub(512, FLOAT32, 128, 1, 300)),
     ),
     (
         isa.WholeReduce("min", ub(256, FLOAT16, 1), ub(512, FLOAT16, 129)),
-        "src must be 256 bytes for each of the 1 elements of dst, or less for a single one, not "
-        "258 in all; change its count",
-        isa.WholeReduce("min", ub(256, FLOAT16, 1), ub(512, FLOAT16, 127)),
+        "dst must be 2 elements, from the first to the last that comes of the 129 of src, not 1; "
+        "change its count",
+        # Where the chip counts elements, the second repeat has one.
+        isa.WholeReduce("min", ub(256, FLOAT16, 2), ub(512, FLOAT16, 129)),
+    ),
+    (
+        isa.WholeReduce("min", ub(256, FLOAT16, 2), ub(512, FLOAT16, 129), 3),
+        "with a mask src must be whole repeats and have none, not 129 of ub[512:770] float16; take "
+        "one of the two",
+        isa.WholeReduce("min", ub(256, FLOAT16, 2), ub(512, FLOAT16, 256), 3),
+    ),
+    (
+        isa.WholeReduce("max", ub(256, FLOAT32, 2), ub(512, FLOAT32, 128), None, "value", 3),
+        "dst must be 4 elements, from the first to the last that comes of the 128 of src, not 2; "
+        "change its count",
+        isa.WholeReduce("max", ub(256, FLOAT32, 8), ub(512, FLOAT32, 128), None, "index_value", 3),
+    ),
+    (
+        isa.WholeReduce("max", ub(256, FLOAT32, 65, 2), ub(512, FLOAT32, 128), None, "value", 64),
+        "dst must have either strides or a stride of results, not both as ub[256:736] float32 "
+        "stride 2,8 has; take the former out",
+        isa.WholeReduce("max", ub(256, FLOAT32, 65), ub(1024, FLOAT32, 128), None, "value", 64),
+    ),
+    (
+        isa.WholeReduce("sum", ub(256, FLOAT32, 2), ub(512, FLOAT32, 64), None, "value_index"),
+        "a sum must leave a value, not value_index; take min or max",
+        isa.WholeReduce("min", ub(256, FLOAT32, 2), ub(512, FLOAT32, 64), None, "value_index"),
+    ),
+    (
+        isa.BlockReduce("max", ub(256, FLOAT32, 2), masked(512, 4, 0x303)),
+        "a mask must come with a dst_stride, not with None; say how far apart the results of "
+        "repeats lie",
+        isa.BlockReduce("max", ub(256, FLOAT32, 2), masked(512, 4, 0x303), 1),
     ),
     (
         isa.Fold("max", X, ub(256, FLOAT32, 100)),

@@ -109,6 +109,9 @@ def operands(draw: st.DrawFn) -> tuple[str, isa.MicroOp]:
         blocks = 8 * dtype.bits // widest
         block_stride = draw(st.integers(1, 2))
         repeat_stride = block_stride * blocks + draw(st.integers(0, 3))
+        if draw(st.booleans()):
+            # The blocks of one repeat lie between those of the others.
+            block_stride, repeat_stride = 3, 1
         local = isa.Local("ub", 4096 * index, dtype, count, block_stride, repeat_stride)
         found.append(replace(local, repeat_blocks=8 if mask else blocks, mask=mask))
     return name, make(*found)

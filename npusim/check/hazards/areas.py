@@ -20,6 +20,7 @@ from npusim.data.layout import FRACTAL_ROWS, c0
 from npusim.isa import (
     BLOCK_BYTES,
     MICRO_OPS,
+    BlockReduce,
     CopyToL1,
     Fixpipe,
     Global,
@@ -34,6 +35,7 @@ from npusim.isa import (
     ScalarStore,
     Store,
     Table,
+    WholeReduce,
     places,
     reads,
     writes,
@@ -62,7 +64,14 @@ class Elements(NamedTuple):
     operand: Local
 
 
-Shape = Rows | Elements
+class Scattered(NamedTuple):
+    """Pieces of *nbytes* that begin at *starts*, from the first one on."""
+
+    nbytes: int
+    starts: tuple[int, ...]
+
+
+Shape = Rows | Elements | Scattered
 
 
 class Area(NamedTuple):
@@ -82,6 +91,8 @@ def edges(shape: Shape) -> Edges:
     """The edges of the pieces, counted from where the first piece begins."""
     if isinstance(shape, Elements):
         starts, nbytes = places(shape.operand), max(1, shape.operand.dtype.bits // 8)
+    elif isinstance(shape, Scattered):
+        starts, nbytes = np.array(shape.starts), shape.nbytes
     else:
         numbers, nbytes = np.arange(shape.pieces), shape.nbytes
         starts = numbers // shape.inner * shape.stride + numbers % shape.inner * shape.inner_stride
@@ -166,8 +177,8 @@ def _from_zero(shape: Shape | None, nbytes: int) -> Edges:
 
 
 def _load(op: Load) -> Area:
-    padded = align_up(op.src.burst_bytes, BLOCK_BYTES)
-    return _rows(op.dst.buffer, op.dst.offset_bytes, padded, op.src.bursts, op.pitch_bytes)
+    where = op.dst.buffer, op.dst.offset_bytes
+    return _rows(*where, op.row_bytes, op.src.bursts, op.pitch_bytes)
 
 
 def _store(op: Store) -> Area:
@@ -219,6 +230,14 @@ def _to_l1_written(op: CopyToL1) -> Area:
     return _rows(*where, op.burst_bytes, op.bursts, op.dst_pitch_bytes)
 
 
+def _results(op: BlockReduce | WholeReduce) -> tuple[Area, ...]:
+    if op.places.size == op.dst.count:
+        return (of_local(op.dst),)
+    size = op.dst.dtype.bits // 8
+    shape = Scattered(size, tuple((op.places * size).tolist()))
+    return (_area(op.dst.buffer, op.dst.offset_bytes, shape),)
+
+
 def _loop_part(local: Local, step_bytes: int, op: ScalarLoop) -> Area:
     return _rows(local.buffer, local.offset_bytes, local.nbytes, op.count, step_bytes)
 
@@ -263,6 +282,8 @@ _TOUCHES = Table(
         Fixpipe: _Touches(lambda op: (_fixpipe_read(op), *_table_of(op)), _fixpipe_written),
         CopyToL1: _Touches(lambda op: (_to_l1_read(op),), lambda op: (_to_l1_written(op),)),
         ScalarLoop: _Touches(_loaded, _stored),
+        WholeReduce: _Touches(writes=_results),
+        BlockReduce: _Touches(writes=_results),
     },
 )
 _ALL: dict[type[MicroOp], _Touches] = {}
@@ -272,7 +293,7 @@ _ALL: dict[type[MicroOp], _Touches] = {}
 def _touches(kind: type[MicroOp]) -> _Touches:
     found = _ALL.get(kind)
     if found is None:
-        has_gaps = any(role.touched for role in kind.roles)
+        has_gaps = kind in _TOUCHES or any(role.touched for role in kind.roles)
         found = _ALL[kind] = _TOUCHES[kind] if has_gaps else _Touches()
     return found
 

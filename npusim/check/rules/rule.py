@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
+
+import numpy as np
 
 from npusim.data.dtypes import DType
 from npusim.devices.schema import Core, DeviceSpec
-from npusim.isa import Local, MicroOp, Role, reads, writes
+from npusim.isa import Local, MicroOp, Register, Role, reads, writes
 
-__all__ = ["Place", "Rule", "RuleError", "named", "names", "offsets", "operands", "types"]
+__all__ = ["Place", "Rule", "RuleError", "fits", "named", "names", "offsets", "operands", "types"]
 
 
 class RuleError(ValueError):
@@ -69,3 +72,14 @@ def types(op: MicroOp) -> str:
 
 def offsets(op: MicroOp) -> str:
     return ", ".join(str(local.offset_bytes) for local in operands(op))
+
+
+def fits(scalar: float | Register, dtype: DType) -> bool:
+    """Whether *dtype* can hold *scalar*, rounded if it is a float."""
+    if isinstance(scalar, str):
+        return True
+    if dtype.is_float:
+        with np.errstate(over="ignore"):
+            return not isfinite(scalar) or bool(np.isfinite(np.array(scalar).astype(dtype.numpy)))
+    limits = np.iinfo(dtype.numpy)
+    return isfinite(scalar) and scalar == int(scalar) and limits.min <= scalar <= limits.max

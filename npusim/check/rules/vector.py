@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from math import isfinite
-
-import numpy as np
+from typing import get_args
 
 from npusim.check.rules.kinds import (
     ARITHMETIC,
@@ -15,7 +13,7 @@ from npusim.check.rules.kinds import (
     VECTOR,
     WITH_SCALAR,
 )
-from npusim.check.rules.rule import Rule, names, offsets, operands, types
+from npusim.check.rules.rule import Rule, fits, names, offsets, operands, types
 from npusim.check.rules.vector_dtypes import CASTS, FLOATS, dtypes_of
 from npusim.data.dtypes import FLOAT16, FLOAT32, INT4, INT32, UINT8, DType
 from npusim.data.integers import ceil_div
@@ -33,7 +31,7 @@ from npusim.isa import (
     MicroOp,
     MulAddDst,
     Reduce,
-    Register,
+    ReduceOrder,
     Select,
     Transpose,
     Unary,
@@ -46,6 +44,23 @@ __all__ = ["RULES"]
 
 SQUARE_BYTES = 16 * BLOCK_BYTES
 # asc-devkit, Transpose.md and TransDataTo5HD.md: a matrix of 16 rows, each of a block.
+
+
+ORDERS: dict[str, tuple[ReduceOrder, ...]] = {
+    "2201": get_args(ReduceOrder),
+    # A value alone is what a kernel reads of the pair.
+    "2002": ("value", "value_index", "index_value"),
+}
+"""asc-devkit, ReduceRepeat.md, constraints."""
+
+
+def _is_whole(src: Local) -> bool:
+    """Whether all elements of each repeat are there."""
+    return src.mask is None and src.count % min(src.count, src.repeat_elements) == 0
+
+
+def _elements(count: int) -> str:
+    return "one element" if count == 1 else f"{count} elements"
 
 
 def _is_repeat(local: Local, count: int) -> bool:
@@ -83,17 +98,6 @@ def _starts_well(op: MicroOp) -> bool:
     if len(starts) > 1 or not isinstance(op, ARITHMETIC):
         return False
     return starts.pop() + op.dst.nbytes <= BLOCK_BYTES
-
-
-def _fits(scalar: float | Register, dtype: DType) -> bool:
-    """Whether *dtype* can hold *scalar*, rounded if it is a float."""
-    if isinstance(scalar, str):
-        return True
-    if dtype.is_float:
-        with np.errstate(over="ignore"):
-            return not isfinite(scalar) or bool(np.isfinite(np.array(scalar).astype(dtype.numpy)))
-    limits = np.iinfo(dtype.numpy)
-    return isfinite(scalar) and scalar == int(scalar) and limits.min <= scalar <= limits.max
 
 
 def _sizes(op: MicroOp) -> str:
@@ -254,28 +258,56 @@ RULES = (
         ),
     ),
     Rule(
+        (BlockReduce, WholeReduce),
+        lambda op, _: op.dst.count == op.span,
+        lambda op, _: (
+            f"dst must be {_elements(op.span)}, from the first to the last that comes of the "
+            f"{op.src.count} of src, not {op.dst.count}; change its count"
+        ),
+    ),
+    Rule(
+        (BlockReduce, WholeReduce),
+        lambda op, _: not op.dst.is_strided or op.places.size == op.span,
+        lambda op, _: (
+            f"dst must have either strides or a stride of results, not both as {op.dst} has; "
+            f"take the former out"
+        ),
+    ),
+    Rule(
         (BlockReduce,),
-        lambda op, _: op.src.nbytes == op.dst.count * BLOCK_BYTES,
+        lambda op, _: op.src.mask is None or op.dst_stride is not None,
         lambda op, _: (
-            f"src must be {BLOCK_BYTES} bytes for each of the {op.dst.count} elements of dst, "
-            f"not {op.src.nbytes} in all; change its count"
+            f"a mask must come with a dst_stride, not with {op.dst_stride}; say how far apart the "
+            f"results of repeats lie"
         ),
     ),
     Rule(
         (WholeReduce,),
-        lambda op, _: _is_repeat(op.src, op.dst.count),
+        lambda op, _: op.mask is None or _is_whole(op.src),
         lambda op, _: (
-            f"src must be {op.src.repeat_blocks * BLOCK_BYTES} bytes for each of the "
-            f"{op.dst.count} elements of dst, or less for a single one, not {op.src.nbytes} in "
-            f"all; change its count"
+            f"with a mask src must be whole repeats and have none, not {op.src.count} of {op.src}; "
+            f"take one of the two"
         ),
     ),
     Rule(
         (WholeReduce,),
-        lambda op, _: op.mask is None or op.mask * op.dst.count <= op.src.count,
+        lambda op, _: op.mask is None or op.mask <= min(op.src.count, op.src.repeat_elements),
         lambda op, _: (
-            f"mask must be at most the {op.src.count // op.dst.count} elements of a repeat, not "
-            f"{op.mask}; take more blocks a repeat"
+            f"mask must be at most the {min(op.src.count, op.src.repeat_elements)} elements of a "
+            f"repeat, not {op.mask}; take more blocks a repeat"
+        ),
+    ),
+    Rule(
+        (WholeReduce,),
+        lambda op, _: op.op != "sum" or op.order == "value",
+        lambda op, _: f"a sum must leave a value, not {op.order}; take min or max",
+    ),
+    Rule(
+        (WholeReduce,),
+        lambda op, at: op.order in ORDERS[at.arch],
+        lambda op, at: (
+            f"order must be one of {', '.join(ORDERS[at.arch])} on arch {at.arch}, not "
+            f"{op.order}; take the part that is wanted"
         ),
     ),
     Rule(
@@ -298,7 +330,7 @@ RULES = (
     ),
     Rule(
         WITH_SCALAR,
-        lambda op, _: _fits(op.scalar, _scalar_dtype(op)),
+        lambda op, _: fits(op.scalar, _scalar_dtype(op)),
         lambda op, _: (
             f"scalar must be a number that {_scalar_dtype(op).name} has, not {op.scalar}; "
             f"round or clip it"
@@ -306,12 +338,14 @@ RULES = (
     ),
     Rule(
         (Select,),
-        lambda op, _: isinstance(op.b, Local) or _fits(op.b, op.dst.dtype),
+        lambda op, _: isinstance(op.b, Local) or fits(op.b, op.dst.dtype),
         lambda op, _: f"b must be a number that {op.dst.dtype.name} has, not {op.b}; round it",
     ),
     Rule(
         (Reduce,),
-        lambda op, _: op.dst.count == 1,
-        lambda op, _: f"dst must be one element, not {op.dst.count}; change its count",
+        lambda op, _: op.dst.count == op.result_elements,
+        lambda op, _: (
+            f"dst must be {_elements(op.result_elements)}, not {op.dst.count}; change its count"
+        ),
     ),
 )

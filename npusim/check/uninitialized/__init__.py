@@ -24,7 +24,7 @@ from npusim.check.hazards.areas import Area
 from npusim.check.uninitialized.flow import FLOW, fills
 from npusim.check.uninitialized.marks import NOBODY, WRITTEN, Array, Marks
 from npusim.devices.schema import Core
-from npusim.isa import Global, MicroOp, Trap, added_dtype, global_operand, writes_global
+from npusim.isa import Global, MicroOp, Trap, combined_as, global_operand, writes_global
 from npusim.kernel.program import Block, Body, Call, Program
 
 __all__ = ["UnwrittenError", "Written"]
@@ -207,7 +207,7 @@ class _Outputs:
         if size is None:
             return
         spots, by = self._left.get(bound.tensor, (np.zeros(0, np.int64), np.zeros(0, np.int64)))
-        if spots.size and added_dtype(op) is None:
+        if spots.size and combined_as(op) is None:
             kept = ~self._within(spots, place, bound.base_bytes + shift)
             spots, by = spots[kept], by[kept]
         if places is not None:

@@ -23,7 +23,7 @@ from npusim.check.uninitialized.cube_flow import (
     load_data,
     mmad,
 )
-from npusim.check.uninitialized.marks import WRITTEN, Array, Marks, Sink
+from npusim.check.uninitialized.marks import NOBODY, WRITTEN, Array, Marks, Sink
 from npusim.data.dtypes import UINT8
 from npusim.data.layout import FRACTAL_ROWS, c0
 from npusim.isa import (
@@ -79,6 +79,7 @@ from npusim.isa import (
     Trap,
     Unary,
     WholeReduce,
+    lanes,
 )
 
 __all__ = ["FLOW", "fills"]
@@ -90,10 +91,12 @@ def fills(op: MicroOp) -> bool:
         case LoadData():
             # Edges of fractals come from beyond the piece.
             return op.dst.count == op.rows * op.columns
+        case Load():
+            return op.padding is None or not op.padding.is_unknown
         case Mmad():
             return op.m % FRACTAL_ROWS == 0 == op.n % FRACTAL_ROWS
         case Reduce():
-            return op.dst.count == 1
+            return op.dst.count == op.result_elements
         case _:
             return True
 
@@ -121,6 +124,12 @@ def _copy_to_l1(op: CopyToL1, marks: Marks) -> Sink:
 def _from_outside(op: Load | LoadNd2Nz, marks: Marks) -> Sink:
     for area in areas.written(op):
         marks.write(area)
+    if isinstance(op, Load) and op.padding is not None and op.padding.is_unknown:
+        where = op.dst.buffer, op.dst.offset_bytes
+        rows = marks.rows(*where, op.row_bytes, op.src.bursts, op.pitch_bytes)
+        end = op.left_bytes + op.src.burst_bytes
+        for around in (rows[:, : op.left_bytes], rows[:, end:]):
+            marks.put_bytes(op.dst.buffer, around, np.array(NOBODY, around.dtype))
     return None
 
 
@@ -173,13 +182,33 @@ def _broadcast(op: Broadcast, marks: Marks) -> Sink:
 
 
 def _reduce(op: Reduce, marks: Marks) -> Sink:
-    marks.put(op.dst.at(0, 1), marks.elements(op.src).max(keepdims=True))
+    count = op.result_elements
+    marks.put(op.dst.at(0, count), np.repeat(marks.elements(op.src).max(), count))
     return None
+
+
+def _results(op: BlockReduce | WholeReduce, found: Array, marks: Marks) -> Sink:
+    if op.places.size == op.dst.count:
+        marks.put(op.dst, found)
+        return None
+    for place, mark in zip(op.places.tolist(), found, strict=True):
+        marks.put(op.dst.at(place, 1), np.array([mark]))
+    return None
+
+
+def _groups(marks: Array, size: int) -> Array:
+    """*marks* of elements as rows of *size*, the last of which may lack some."""
+    lacking = np.zeros(-marks.size % size, marks.dtype)
+    return np.concatenate([marks, lacking]).reshape(-1, size)
 
 
 def _block_reduce(op: BlockReduce, marks: Marks) -> Sink:
-    marks.put(op.dst, marks.elements(op.src).reshape(-1, c0(op.src.dtype)).max(axis=1))
-    return None
+    found, per_block = marks.elements(op.src), c0(op.src.dtype)
+    if op.src.mask is None:
+        return _results(op, _groups(found, per_block).max(axis=1), marks)
+    repeats, block = found.reshape(op.src.repeats, -1), lanes(op.src.mask) // per_block
+    each = [repeats[:, block == number].max(axis=1) for number in op.blocks]
+    return _results(op, np.stack(each, axis=1).reshape(-1), marks)
 
 
 def _compare(op: Compare, marks: Marks) -> Sink:
@@ -263,9 +292,9 @@ def _order(op: RpSort16 | MrgSort4, marks: Marks) -> Sink:
 
 
 def _whole_reduce(op: WholeReduce, marks: Marks) -> Sink:
-    repeats = marks.elements(op.src).reshape(op.dst.count, -1)
-    marks.put(op.dst, repeats[:, : op.mask].max(axis=1))
-    return None
+    repeats = _groups(marks.elements(op.src), min(op.src.count, op.src.repeat_elements))
+    found = repeats[:, : op.mask].max(axis=1)
+    return _results(op, np.repeat(found, op.result_elements), marks)
 
 
 def _fold(op: Fold, marks: Marks) -> Sink:

@@ -124,9 +124,9 @@ def _fold(op: Fold, spec: DeviceSpec, core: Core) -> Cost:
 
 
 def _whole_reduce(op: WholeReduce, spec: DeviceSpec, _: Core) -> Cost:
-    """A repeat for each element of the result, however few of its lanes take part."""
+    """A repeat for each result, however few of its lanes take part."""
     lanes = spec.vector.repeat_bytes * 8 // op.src.dtype.bits
-    whole = Local(op.src.buffer, op.src.offset_bytes, op.src.dtype, op.dst.count * lanes)
+    whole = Local(op.src.buffer, op.src.offset_bytes, op.src.dtype, op.src.repeats * lanes)
     return vector(replace(op, src=whole), spec, spec.vector.classes["reduce"], reduces=True)
 
 

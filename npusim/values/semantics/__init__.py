@@ -66,7 +66,16 @@ from npusim.isa import (
     WholeReduce,
 )
 from npusim.values.runs import Accumulated, Swept
-from npusim.values.semantics import copies, matrix, scalar, sorting, vector
+from npusim.values.semantics import (
+    copies,
+    matrix,
+    rearranging,
+    reductions,
+    scalar,
+    selection,
+    sorting,
+    vector,
+)
 from npusim.values.semantics.state import Memory, State
 
 __all__ = ["EXECUTE", "Memory", "State", "run"]
@@ -113,18 +122,18 @@ EXECUTE: Table[Callable[[Any, State], None]] = Table(
         BinaryScalar: vector.binary_scalar,
         Axpy: vector.axpy,
         MulAddDst: vector.mul_add_dst,
-        Duplicate: vector.duplicate,
-        Broadcast: vector.broadcast,
-        Reduce: vector.reduce,
-        BlockReduce: vector.block_reduce,
-        WholeReduce: vector.whole_reduce,
-        Fold: vector.fold,
-        Copy: vector.copy,
-        Compare: vector.compare,
-        CompareScalar: vector.compare_scalar,
-        Select: vector.select,
-        Gather: vector.gather,
-        Transpose: vector.transpose,
+        Duplicate: rearranging.duplicate,
+        Broadcast: rearranging.broadcast,
+        Reduce: reductions.reduce,
+        BlockReduce: reductions.block_reduce,
+        WholeReduce: reductions.whole_reduce,
+        Fold: reductions.fold,
+        Copy: rearranging.copy,
+        Compare: selection.compare,
+        CompareScalar: selection.compare_scalar,
+        Select: selection.select,
+        Gather: rearranging.gather,
+        Transpose: rearranging.transpose,
         Sort32: sorting.sort,
         MrgSort: sorting.merge,
         GatherMask: sorting.gather_mask,
