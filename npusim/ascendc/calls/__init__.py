@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from npusim.ascendc.calls import copies, scalars, sync, vector
+from npusim.ascendc.calls import copies, reductions, scalars, selection, sync, vector
 from npusim.ascendc.calls.table import Chip, Table
 from npusim.ascendc.errors import AscendCError
 from npusim.ascendc.recording import Called
@@ -15,7 +15,14 @@ from npusim.isa import MicroOp
 
 __all__ = ["Chip", "micro_ops"]
 
-CALLS: Table = {**copies.CALLS, **scalars.CALLS, **sync.CALLS, **vector.CALLS}
+CALLS: Table = {
+    **copies.CALLS,
+    **reductions.CALLS,
+    **scalars.CALLS,
+    **selection.CALLS,
+    **sync.CALLS,
+    **vector.CALLS,
+}
 
 
 def micro_ops(called: Called, chip: Chip) -> tuple[MicroOp, ...]:

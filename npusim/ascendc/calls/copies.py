@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from npusim.ascendc.calls.table import Chip, Table, buffer_of, local, place
-from npusim.ascendc.errors import AscendCError
 from npusim.ascendc.recording import GlobalOperand, LocalOperand, Number
 from npusim.data.dtypes import UINT8
 from npusim.data.integers import align_up
-from npusim.isa import BLOCK_BYTES, Copy, Load, Local, MicroOp, Store
+from npusim.isa import BLOCK_BYTES, Copy, Load, Local, MicroOp, Padding, Store
+from npusim.isa.mte import AtomicOp
 
 __all__ = ["CALLS"]
 
-ADDS = 1
-"""The number of SUM in Atomic of recorder.h."""
+ATOMICS: tuple[AtomicOp, ...] = ("add", "max", "min")
+"""By the number of Atomic in recorder.h, from SUM on."""
 
 Operand = LocalOperand | GlobalOperand
 
@@ -50,23 +50,25 @@ def _data_copy_blocks(
 def _data_copy_pad(
     _: Chip,
     dst: LocalOperand,
-    src: GlobalOperand,
+    _src: GlobalOperand,
     bursts: int,
     burst_bytes: int,
     src_stride: int,
     dst_stride: int,
     is_padded: int,
     left: int,
-    _right: int,
+    right: int,
     value: Number,
 ) -> Iterator[MicroOp]:
+    padding = None
     if is_padded and (left or value.bits):
-        raise AscendCError(
-            f"DataCopyPad must pad on the right alone and with zeros, not {left} on the left or "
-            f"with {value.value}; load without padding, and fill by Duplicate"
-        )
-    dst_pitch = align_up(burst_bytes, BLOCK_BYTES) + dst_stride * BLOCK_BYTES
-    yield from _moved(dst, src, burst_bytes, bursts, dst_pitch, burst_bytes + src_stride)
+        padding = Padding(left, right, value.value)
+    row = dst.dtype.nbytes(left) * bool(padding) + burst_bytes
+    row += dst.dtype.nbytes(right) * bool(padding)
+    dst_pitch = align_up(row, BLOCK_BYTES) + dst_stride * BLOCK_BYTES
+    own = _bytes(dst, 0, (bursts - 1) * dst_pitch + row)
+    global_ = place(burst_bytes, bursts, burst_bytes + src_stride)
+    yield Load(own, global_, _pitch(bursts, dst_pitch), padding)
 
 
 def _data_copy_pad_out(
@@ -101,11 +103,13 @@ def _moved(
         own = _bytes(dst, 0, (bursts - 1) * dst_pitch + burst)
         yield Load(own, place(burst, bursts, src_pitch), _pitch(bursts, dst_pitch))
     elif isinstance(src, LocalOperand):
-        if atomic > ADDS:
-            raise AscendCError("copies must overwrite or add, not keep the larger or smaller; add")
         own = _bytes(src, 0, (bursts - 1) * src_pitch + burst)
-        added = GlobalOperand(atomic_type).dtype if atomic == ADDS else None
-        yield Store(place(burst, bursts, dst_pitch), own, _pitch(bursts, src_pitch), added)
+        combined = GlobalOperand(atomic_type).dtype if atomic else None
+        yield Store(
+            *(place(burst, bursts, dst_pitch), own, _pitch(bursts, src_pitch)),
+            atomic=combined,
+            atomic_op=ATOMICS[max(atomic - 1, 0)],
+        )
 
 
 def _pitch(bursts: int, pitch_bytes: int) -> int:

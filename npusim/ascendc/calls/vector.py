@@ -7,9 +7,11 @@ from functools import partial
 from typing import Any, get_args
 
 from npusim.ascendc.calls.table import Chip, Table, every_repeat, local
+from npusim.ascendc.errors import AscendCError
 from npusim.ascendc.recording import Lanes, LocalOperand, Number
-from npusim.data.dtypes import RoundMode
+from npusim.data.dtypes import FLOAT16, INT32, RoundMode
 from npusim.isa import (
+    Axpy,
     Binary,
     BinaryScalar,
     Broadcast,
@@ -18,6 +20,7 @@ from npusim.isa import (
     Duplicate,
     Fold,
     MicroOp,
+    MulAddDst,
     Unary,
 )
 from npusim.isa.vector import BinaryOp, BitwiseOp, UnaryOp
@@ -59,10 +62,32 @@ def _binary_scalar(
 
 
 def _cast(
-    _: Chip, dst: LocalOperand, src: LocalOperand, lanes: Lanes, mode: int
+    _: Chip, dst: LocalOperand, src: LocalOperand, lanes: Lanes, mode: int, scale: Number
 ) -> Iterator[MicroOp]:
     to, first = every_repeat(lanes, dst, src)
+    if src.dtype is INT32 and dst.dtype is FLOAT16:
+        # The chip multiplies by the scale, whatever the rounding (asc-devkit, Cast.md).
+        if scale.value != 1:
+            raise AscendCError(
+                f"SetDeqScale must be 1 where int32_t becomes half, not {scale.value}; multiply "
+                f"after it"
+            )
+        yield Cast(to, first)
+        return
     yield Cast(to, first, ROUND_MODES[mode])
+
+
+def _mul_add_dst(
+    _: Chip, dst: LocalOperand, a: LocalOperand, b: LocalOperand, lanes: Lanes
+) -> Iterator[MicroOp]:
+    yield MulAddDst(*every_repeat(lanes, dst, a, b))
+
+
+def _axpy(
+    _: Chip, dst: LocalOperand, src: LocalOperand, lanes: Lanes, scalar: Number
+) -> Iterator[MicroOp]:
+    to, first = every_repeat(lanes, dst, src)
+    yield Axpy(to, first, scalar.value)
 
 
 def _duplicate(_: Chip, dst: LocalOperand, lanes: Lanes, scalar: Number) -> Iterator[MicroOp]:
@@ -88,8 +113,10 @@ CALLS: Table = {
     **{name: partial(_unary, op) for name, op in UNARY.items()},
     **{name: partial(_binary, op) for name, op in BINARY.items()},
     **{name: partial(_binary_scalar, op) for name, op in SCALAR.items()},
+    "Axpy": _axpy,
     "Brcb": _broadcast,
     "Cast": _cast,
     "Copy": _copy,
     "Duplicate": _duplicate,
+    "MulAddDst": _mul_add_dst,
 }

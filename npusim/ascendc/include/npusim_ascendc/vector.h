@@ -77,8 +77,8 @@ struct BrcbRepeatParams {
         : dstBlkStride(dstBlkStrideIn), dstRepStride(dstRepStrideIn)
     {}
     uint32_t blockNumber = DEFAULT_BLK_NUM;
-    uint16_t dstRepStride = DEFAULT_REPEAT_STRIDE;
     uint16_t dstBlkStride = DEFAULT_BLK_STRIDE;
+    uint16_t dstRepStride = DEFAULT_REPEAT_STRIDE;
 };
 
 }  // namespace AscendC
@@ -187,6 +187,7 @@ NPUSIM_BINARY(AddRelu)
 NPUSIM_BINARY(SubRelu)
 NPUSIM_BINARY(FusedMulAdd)
 NPUSIM_BINARY(FusedMulAddRelu)
+NPUSIM_BINARY(MulAddRelu)
 #undef NPUSIM_BINARY
 
 #define NPUSIM_WITH_SCALAR(NAME)                                                             \
@@ -220,13 +221,40 @@ NPUSIM_WITH_SCALAR(Muls)
 NPUSIM_WITH_SCALAR(Maxs)
 NPUSIM_WITH_SCALAR(Mins)
 NPUSIM_WITH_SCALAR(LeakyRelu)
+NPUSIM_WITH_SCALAR(ShiftLeft)
 #undef NPUSIM_WITH_SCALAR
+
+template <typename T, bool isSetMask = true>
+__aicore__ inline void ShiftRight(const LocalTensor<T>& dst, const LocalTensor<T>& src,
+                                  const T& scalarValue, const int32_t& count)
+{
+    npusim::unary("ShiftRight", dst, src, npusim::first(count), {}, npusim::scalar(scalarValue), 0);
+}
+
+template <typename T, bool isSetMask = true>
+__aicore__ inline void ShiftRight(const LocalTensor<T>& dst, const LocalTensor<T>& src,
+                                  const T& scalarValue, uint64_t mask[], const uint8_t repeatTime,
+                                  const UnaryRepeatParams& repeatParams, bool roundEn = false)
+{
+    npusim::unary("ShiftRight", dst, src, npusim::lanes<isSetMask>(mask, repeatTime), repeatParams,
+                  npusim::scalar(scalarValue), roundEn);
+}
+
+template <typename T, bool isSetMask = true>
+__aicore__ inline void ShiftRight(const LocalTensor<T>& dst, const LocalTensor<T>& src,
+                                  const T& scalarValue, uint64_t mask, const uint8_t repeatTime,
+                                  const UnaryRepeatParams& repeatParams, bool roundEn = false)
+{
+    npusim::unary("ShiftRight", dst, src, npusim::lanes<isSetMask>(mask, repeatTime), repeatParams,
+                  npusim::scalar(scalarValue), roundEn);
+}
 
 template <typename T, typename U>
 __aicore__ inline void Cast(const LocalTensor<T>& dst, const LocalTensor<U>& src,
                             const RoundMode& roundMode, const uint32_t count)
 {
-    npusim::unary("Cast", dst, src, npusim::first(count), npusim::without_gaps<T, U>(), roundMode);
+    npusim::unary("Cast", dst, src, npusim::first(count), npusim::without_gaps<T, U>(), roundMode,
+                  npusim::scalar(npusim_core()->deq_scale));
 }
 
 template <typename T, typename U, bool isSetMask = true>
@@ -235,7 +263,7 @@ __aicore__ inline void Cast(const LocalTensor<T>& dst, const LocalTensor<U>& src
                             const uint8_t repeatTime, const UnaryRepeatParams& repeatParams)
 {
     npusim::unary("Cast", dst, src, npusim::lanes<isSetMask>(mask, repeatTime), repeatParams,
-                  roundMode);
+                  roundMode, npusim::scalar(npusim_core()->deq_scale));
 }
 
 template <typename T, typename U, bool isSetMask = true>
@@ -244,7 +272,7 @@ __aicore__ inline void Cast(const LocalTensor<T>& dst, const LocalTensor<U>& src
                             const uint8_t repeatTime, const UnaryRepeatParams& repeatParams)
 {
     npusim::unary("Cast", dst, src, npusim::lanes<isSetMask>(mask, repeatTime), repeatParams,
-                  roundMode);
+                  roundMode, npusim::scalar(npusim_core()->deq_scale));
 }
 
 template <typename T>
