@@ -13,7 +13,6 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -21,7 +20,7 @@ from pathlib import Path
 from npusim.ascendc.errors import CompileError
 from npusim.devices.schema import DeviceSpec
 
-__all__ = ["GENERATED", "HERE", "Program", "compiled"]
+__all__ = ["GENERATED", "HERE", "Build", "Program", "compiled"]
 
 HERE = Path(__file__).parent
 INCLUDE, RUNTIME = HERE / "include", HERE / "runtime"
@@ -47,22 +46,28 @@ CACHE_VARIABLE = "XDG_CACHE_HOME"
 
 
 @dataclass(frozen=True, slots=True)
+class Build:
+    """What the author's own build gives the compiler."""
+
+    defines: tuple[str, ...] = ()
+    """NAME or NAME=VALUE each."""
+    include: tuple[Path, ...] = ()
+    """Folders of headers."""
+    auto_sync: bool = True
+    """Whether the compiler orders what depends on each other where it can: --cce-auto-sync."""
+
+
+@dataclass(frozen=True, slots=True)
 class Program:
     """An executable, and the messages of its compiler."""
 
     file: Path
 
 
-def compiled(
-    text: str,
-    source: Path,
-    spec: DeviceSpec,
-    include: Sequence[Path] = (),
-    flags: Sequence[str] = (),
-) -> Program:
+def compiled(text: str, source: Path, spec: DeviceSpec, build: Build) -> Program:
     """The program that *text*, made of *source*, is for *spec*; raises CompileError."""
-    command = [_compiler(), *FLAGS, *_macros(spec), *flags]
-    folders = (source.resolve().parent, *include, INCLUDE)
+    command = [_compiler(), *FLAGS, *_macros(spec), *(f"-D{each}" for each in build.defines)]
+    folders = (source.resolve().parent, *(each.resolve() for each in build.include), INCLUDE)
     command += [word for folder in folders for word in ("-I", str(folder))]
     key = _hash(" ".join(command), _version(command[0]), _own_headers(), text, str(source))
     folder = _cache_folder() / key

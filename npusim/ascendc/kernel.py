@@ -21,7 +21,7 @@ import numpy as np
 
 import npusim
 from npusim.ascendc import source as sources
-from npusim.ascendc.compiler import compiled
+from npusim.ascendc.compiler import Build, compiled
 from npusim.ascendc.errors import AscendCError
 from npusim.ascendc.launch import Launch
 from npusim.ascendc.lines import Lines
@@ -56,6 +56,7 @@ class SourceKernel:
     instance: str
     parameters: tuple[Parameter, ...]
     cores: Cores
+    build: Build
 
     @property
     def name(self) -> str:
@@ -83,7 +84,7 @@ class SourceKernel:
 
         *operands* are the parameters that are pointers, *attributes* the others.
         """
-        program = compiled(self._text(spec), self.file, spec)
+        program = compiled(self._text(spec), self.file, spec, self.build)
         with Process([program.file], timeout_s) as process:
             places = _placed(process, operands)
             said = process.hear()
@@ -100,7 +101,9 @@ class SourceKernel:
                     process.answer(_argument(self.name, name, kind, size, attributes.get(name)))
             begun = process.hear()
             assert begun is not None
-            launch = Launch(process, begun, spec, Lines(program.file, self.file), {})
+            launch = Launch(
+                process, begun, spec, Lines(program.file, self.file), {}, self.build.auto_sync
+            )
             launch.run()
             return written(launch, places, spec)
 
@@ -163,7 +166,7 @@ class SourceLaunch:
         return run
 
 
-def find(file: Path, instance: str) -> SourceKernel:
+def find(file: Path, instance: str, build: Build) -> SourceKernel:
     """The kernel of *file* that *instance* names; raises AscendCError."""
     text, name = _whole(file), instance.partition("<")[0]
     known = sources.kernels(text)
@@ -176,7 +179,7 @@ def find(file: Path, instance: str) -> SourceKernel:
         )
     found = known[name]
     cores = found.cores or sources.guessed_cores(text)
-    return SourceKernel(file, instance, found.parameters, cores)
+    return SourceKernel(file, instance, found.parameters, cores, build)
 
 
 def _whole(file: Path) -> str:
@@ -188,7 +191,12 @@ def names_source(op: str) -> bool:
     return Path(op.partition(":")[0]).suffix in SUFFIXES
 
 
-def named(op: str, blocks: int | None = None, timeout_s: float | None = None) -> SourceLaunch:
+def named(
+    op: str,
+    blocks: int | None = None,
+    timeout_s: float | None = None,
+    build: Build | None = None,
+) -> SourceLaunch:
     """The launch that `FILE.cpp:KERNEL[BLOCKS]` names, *blocks* in place of those in brackets.
 
     Raises AscendCError.
@@ -200,7 +208,7 @@ def named(op: str, blocks: int | None = None, timeout_s: float | None = None) ->
             f"ascendc: {file} must be followed by a kernel, as in {file}:add; name one of its "
             f"{', '.join(sources.kernels(_whole(Path(file)))) or 'none'}"
         )
-    found = find(Path(file), instance)
+    found = find(Path(file), instance, build or Build())
     if blocks is None and not number.isdigit():
         raise AscendCError(
             f"{found.name}: it must be said on how many blocks a kernel runs, as in {file}:"

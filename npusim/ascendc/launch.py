@@ -47,9 +47,10 @@ class Launch:
         spec: DeviceSpec,
         lines: Lines,
         allocated: Mapping[int, int],
+        auto_sync: bool,
     ) -> None:
         self._process, self._spec, self.lines = process, spec, lines
-        self._allocated = allocated
+        self._allocated, self.auto_sync = allocated, auto_sync
         self.before: dict[int, NDArray[np.uint8]] = {}
         """What was *allocated*, start -> bytes, before anything was played, if something was."""
         self.recording = Recording.of(begun.payload)

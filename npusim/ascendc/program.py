@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from npusim.ascendc import source as sources
-from npusim.ascendc.compiler import compiled
+from npusim.ascendc.compiler import Build, compiled
 from npusim.ascendc.errors import AscendCError, StuckError
 from npusim.ascendc.launch import Launch
 from npusim.ascendc.lines import Lines
@@ -52,8 +52,8 @@ class ProgramLaunch:
 class HostProgram:
     """The program of a source with `main`, on a chip."""
 
-    def __init__(self, file: Path, spec: DeviceSpec) -> None:
-        self.file, self._spec = file, spec
+    def __init__(self, file: Path, spec: DeviceSpec, build: Build | None = None) -> None:
+        self.file, self._spec, self._build = file, spec, build or Build()
         self._texts = sources.texts_of(file)
         if not sources.has_main(self._texts[file]):
             raise AscendCError(
@@ -79,7 +79,7 @@ class HostProgram:
         }
         text = sources.with_launches(self._texts[self.file], cores)
         text = f'#line 1 "{self.file.resolve()}"\n{text}'
-        program = compiled(text, self.file, self._spec)
+        program = compiled(text, self.file, self._spec, self._build)
         lines, allocated, count = Lines(program.file, self.file), dict[int, int](), 0
         sys.stdout.flush()
         with Process([program.file, *arguments], timeout_s) as process:
@@ -92,7 +92,9 @@ class HostProgram:
                         allocated.pop(struct.unpack("<q", said.payload)[0], None)
                     case Message.LAUNCH:
                         count += 1
-                        launch = Launch(process, said, self._spec, lines, allocated)
+                        launch = Launch(
+                            process, said, self._spec, lines, allocated, self._build.auto_sync
+                        )
                         launch.run()
                         found = self._launched(launch, allocated, process.memory, count)
                         bytes_of = {

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from npusim.ascendc.auto_sync import AutoSync
 from npusim.ascendc.errors import AscendCError
 from npusim.ascendc.launch import Launch
 from npusim.ascendc.recording import GlobalOperand
@@ -156,12 +157,16 @@ class _Writing:
     ) -> Program:
         parts: list[MicroOp] = []
         lines: list[Line] = []
+        sync = AutoSync() if self._launch.auto_sync else None
         rows = zip(called.tolist(), tensor.tolist(), offset.tolist(), strict=True)
         for number, where, start in rows:
             ops = self._named(core, number, where)
-            parts += [moved(op, start) for op in ops] if start else ops
             line = next(iter(self._launch.lines_of(number)), NOWHERE)
-            lines += [line] * len(ops)
+            for op in ops:
+                if sync is not None:
+                    parts += sync.before(op)
+                parts.append(moved(op, start) if start else op)
+            lines += [line] * (len(parts) - len(lines))
         claimed: dict[str, int] = {}
         for op in set(parts):
             for local in (*reads(op), *writes(op)):

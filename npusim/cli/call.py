@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from npusim import devices
-from npusim.ascendc import SourceLaunch, named, names_source
+from npusim.ascendc import Build, SourceLaunch, named, names_source
 from npusim.data.arguments import Arguments
 from npusim.data.errors import shown
 from npusim.devices.schema import DeviceSpec
@@ -64,15 +64,23 @@ def options_of(parameter: Parameter) -> tuple[str, ...]:
     return ("-i", "-a") if kinds_of(parameter) else ("-i",)
 
 
-def kernel_of(op: str, blocks: int | None, timeout_s: float | None) -> str | SourceLaunch:
+def kernel_of(
+    op: str, blocks: int | None, timeout_s: float | None, build: Build
+) -> str | SourceLaunch:
     """What *op* is to run: a kernel of C++, on that many blocks, or else itself.
 
     Raises UsageError where a kernel of C++ lacks its blocks, or anything else has some.
     """
     if names_source(op):
-        return named(op, blocks, timeout_s)
-    if blocks is not None or timeout_s is not None:
-        option = "--blocks" if blocks is not None else "--timeout"
+        return named(op, blocks, timeout_s, build)
+    given = {
+        "--blocks": blocks is not None,
+        "--timeout": timeout_s is not None,
+        "--define": bool(build.defines),
+        "--include": bool(build.include),
+    }
+    if any(given.values()):
+        option = next(name for name, is_given in given.items() if is_given)
         raise UsageError(
             f"run: {option} must come with a kernel of C++, such as add.cpp:add, not with {op}; "
             f"leave it out"

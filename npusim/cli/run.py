@@ -10,7 +10,7 @@ import numpy as np
 import typer
 
 import npusim
-from npusim.ascendc import HostProgram
+from npusim.ascendc import Build, HostProgram
 from npusim.chip import L2_STATES, L2State, Progress
 from npusim.cli.call import UsageError, arguments, attribute, chip, kernel_of
 from npusim.cli.exports import Writer, formats
@@ -155,6 +155,7 @@ def run_operator(
     *,
     blocks: int | None,
     timeout_s: float | None,
+    build: Build,
     answer: Answer,
     l2: str,
     **options: Any,
@@ -162,9 +163,9 @@ def run_operator(
     """Run *op* and print what came out, and what is asked for besides; *options* are those of
     :func:`npusim.run`.
 
-    *blocks* and *timeout_s* are for a kernel of C++.
+    *blocks*, *timeout_s* and *build* are for a kernel of C++.
     """
-    own = kernel_of(op, blocks, timeout_s)
+    own = kernel_of(op, blocks, timeout_s, build)
     call_arguments = arguments(own, inputs, attributes)
     spec = chip(device, answer.settings, "run")
     chosen = answer.check()
@@ -187,6 +188,7 @@ def run_program(
     words: list[str],
     *,
     timeout_s: float | None,
+    build: Build,
     answer: Answer,
     l2: str,
     **options: Any,
@@ -198,7 +200,7 @@ def run_program(
     """
     spec = chip(device, answer.settings, "run")
     chosen = answer.check()
-    program = HostProgram(file, spec)
+    program = HostProgram(file, spec, build)
     for launch, memory in program.launches(words, timeout_s):
         given = [operand.array for operand in launch.operands.values()]
         run = npusim.run(

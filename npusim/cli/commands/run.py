@@ -179,6 +179,28 @@ Timeout = Annotated[
     typer.Option(metavar="SECONDS", min=0.001, help="Stop a kernel of C++ that runs for longer."),
 ]
 
+Define = Annotated[
+    list[str] | None,
+    typer.Option(
+        *("--define", "-D"),
+        metavar="NAME=VALUE",
+        help="A macro for a source of C++, as it is built.",
+    ),
+]
+Include = Annotated[
+    list[Path] | None,
+    typer.Option(*("--include", "-I"), metavar="DIR", help="A folder of headers of a source."),
+]
+
+AutoSync = Annotated[
+    bool,
+    typer.Option(
+        "--auto-sync/--no-auto-sync",
+        help="Order what depends on each other in a kernel of C++ where the vendor's compiler does "
+        "so by itself (--cce-auto-sync).",
+    ),
+]
+
 
 def run_operator(
     op: Operator,
@@ -188,6 +210,9 @@ def run_operator(
     attributes: Attributes = None,
     blocks: Blocks = None,
     timeout: Timeout = None,
+    define: Define = None,
+    include: Include = None,
+    auto_sync: AutoSync = True,
     setting: Settings = None,
     output: Output = None,
     force: Force = False,
@@ -211,7 +236,7 @@ def run_operator(
     For example: npusim run npu_quantize -d "Atlas 300I Pro" -i input=randn:8x16
     -i scales=full:1:value=0.1 -a dtype=qint8
     """
-    from npusim.ascendc import names_source
+    from npusim.ascendc import Build, names_source
     from npusim.cli.run import Answer, run_operator, run_program
 
     answer = Answer(
@@ -228,6 +253,7 @@ def run_operator(
     )
     options: dict[str, Any] = {
         "timeout_s": timeout,
+        "build": Build(tuple(define or ()), tuple(include or ()), auto_sync),
         "answer": answer,
         "l2": l2,
         "icache": icache,

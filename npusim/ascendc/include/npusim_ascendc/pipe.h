@@ -246,12 +246,16 @@ private:
     bool is_destroyed_ = false;
 };
 
-__aicore__ inline TPipe* GetTPipePtr()
+}  // namespace AscendC
+
+__aicore__ inline AscendC::TPipe* GetTPipePtr()
 {
-    return TPipe::current();
+    return AscendC::TPipe::current();
 }
 
-struct TQueConfig;
+namespace AscendC {
+
+using ::GetTPipePtr;
 
 template <TPosition src, TPosition dst, int32_t depth, auto mask = 0>
 class TQueBind {

@@ -191,6 +191,7 @@ constexpr event_t EVENT_ID0 = 0, EVENT_ID1 = 1, EVENT_ID2 = 2, EVENT_ID3 = 3, EV
 
 namespace AscendC {
 
+using ::int4b_t;
 using TEventID = int8_t;
 using TTagType = int32_t;
 
