@@ -45,12 +45,14 @@ def _left(order: ReduceOrder, dtype: DType) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Reduce(MicroOp):
-    """The smallest or largest element of *src*, as the first element of *dst*.
+    """The smallest or largest element of *src*, or their sum, as the first element of *dst*.
 
-    With *order* its number in *src* goes with it (ReduceMax, ReduceMin with calIndex).
+    With *order* the number of an extreme in *src* goes with it (ReduceMax, ReduceMin with
+    calIndex). A sum adds up each repeat as :class:`WholeReduce` does, and the repeats one after the
+    other (asc-devkit, ReduceSum.md, the first way).
     """
 
-    op: ExtremeOp
+    op: ReduceOp
     dst: Local
     src: Local
     order: Literal["value", "value_index"] = "value"

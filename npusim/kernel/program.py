@@ -328,6 +328,10 @@ class Program:
                 yield call, begin, own
             begin += len(call.body)
 
+    def numbered(self, index: int) -> str:
+        """What messages call micro-op number *index*."""
+        return f"#{index}"
+
     def __len__(self) -> int:
         """How many micro-ops it has, calls written out."""
         return sum(map(len, self.called))

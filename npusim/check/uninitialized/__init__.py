@@ -362,18 +362,20 @@ class _Search:
         return None
 
     def _says(self, index: int, op: MicroOp, mark: int) -> str:
+        numbered = self.program.numbered
         does = "stops by" if isinstance(op, Trap) else "stores"
         reader = mark - NOBODY - 1
         start = f"{self.program.name}: bytes must be written before they are used, but nobody wrote"
         if reader == index:
             return (
-                f"{start} {self.read[mark]} before #{index} {op.pipe}: {op} {does} it; load or "
-                f"fill it before"
+                f"{start} {self.read[mark]} before {numbered(index)} {op.pipe}: {op} "
+                f"{does} it; load or fill it before"
             )
         first = self.program.ops[reader]
         return (
-            f"{start} {self.read[mark]} before #{reader} {first.pipe}: {first} reads it, and "
-            f"#{index} {op.pipe}: {op} {does} what comes of it; load or fill it before"
+            f"{start} {self.read[mark]} before {numbered(reader)} {first.pipe}: {first} "
+            f"reads it, and {numbered(index)} {op.pipe}: {op} {does} what comes of it; load or "
+            f"fill it before"
         )
 
 

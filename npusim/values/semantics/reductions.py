@@ -26,8 +26,14 @@ __all__ = ["block_reduce", "fold", "halve", "reduce", "whole_reduce"]
 
 
 def reduce(op: Reduce, state: State) -> None:
-    values = state.read(op.src)[..., None, :]
-    found = _extreme(op.op, op.order, values, np.arange(op.src.count))
+    if op.op == "sum":
+        repeats = _tree(_zeroed(_repeats(op.src, state), op.src), state)
+        found = repeats[..., :1]
+        for index in range(1, repeats.shape[-1]):
+            found = _sum(found, repeats[..., index, None], state)
+    else:
+        values = state.read(op.src)[..., None, :]
+        found = _extreme(op.op, op.order, values, np.arange(op.src.count))
     dst = state.buffers.view(op.dst)
     first = dst[..., 0, 0, :] if op.dst.is_strided else dst
     first[..., : op.result_elements] = found
