@@ -80,7 +80,14 @@ class Body:
         """The names of global memory that it touches."""
         if self.calls:
             return frozenset[str]().union(*(leaf.names for leaf in self.leaves))
-        return frozenset(place.name for op in self for place in [global_operand(op)] if place)
+        return frozenset(
+            place.name for place in map(global_operand, self.of_global_memory) if place
+        )
+
+    @cached_property
+    def of_global_memory(self) -> tuple[MicroOp, ...]:
+        """Its micro-ops that read or write global memory; of a body without calls."""
+        return tuple([op for op in self if global_operand(op) is not None])
 
     @cached_property
     def has_cross_core_flags(self) -> bool:
