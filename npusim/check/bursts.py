@@ -11,6 +11,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from npusim.data.integers import distinct
 from npusim.isa import Global, MicroOp
 from npusim.kernel.program import Body
 from npusim.kernel.table import LaunchTable, spread
@@ -99,7 +100,7 @@ def are_apart(bursts: Bursts, unit: int = 1) -> bool:
     It is where they are rectangles of one pitch, and their columns equal or apart.
     """
     start, nbytes, pitch, count = bursts.T
-    pitches = np.unique(pitch[count > 1])
+    pitches = distinct(pitch[count > 1])
     if pitches.size > 1:
         return False
     # Bursts of copies that have one alone are distinguished by where they begin.

@@ -1,8 +1,11 @@
-"""Whole numbers: how many pieces cover an extent, and multiples near a number."""
+"""Whole numbers: how many pieces cover an extent, multiples near a number, and different ones."""
 
 from __future__ import annotations
 
-__all__ = ["align_down", "align_up", "ceil_div"]
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["align_down", "align_up", "ceil_div", "distinct"]
 
 
 def ceil_div(extent: int, size: int) -> int:
@@ -30,3 +33,16 @@ def align_down(extent: int, unit: int) -> int:
     (32, 16)
     """
     return max(1, extent // unit) * unit
+
+
+def distinct(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The different ones of *numbers*, ascending.
+
+    As `np.unique` finds them, which loads numpy.ma, and that takes as long as a small run.
+
+    >>> distinct(np.array([3, 1, 3]))
+    array([1, 3])
+    """
+    ordered = np.sort(numbers, axis=None)
+    is_new: NDArray[np.bool_] = np.diff(ordered, prepend=ordered[:1] - 1) != 0
+    return ordered[is_new]
