@@ -51,7 +51,7 @@ class BurstsOfBodies:
 
     def _of_leaf(self, body: Body) -> dict[str, Bursts]:
         found: dict[str, list[tuple[int, int, int, int]]] = {}
-        for op in body.of_global_memory:
+        for _, op, _ in body.touching:
             place = self._place_of(op)
             if place is not None:
                 found.setdefault(place.name, []).append(_bursts_of(place))

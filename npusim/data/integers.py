@@ -1,4 +1,4 @@
-"""Whole numbers: how many pieces cover an extent, multiples near a number, and different ones."""
+"""Whole numbers: how many pieces cover an extent, multiples near a number, and distinct ones."""
 
 from __future__ import annotations
 
@@ -36,13 +36,14 @@ def align_down(extent: int, unit: int) -> int:
 
 
 def distinct(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The different ones of *numbers*, ascending.
+    """*numbers* `(count,)` in ascending order, each once.
 
-    As `np.unique` finds them, which loads numpy.ma, and that takes as long as a small run.
+    The first np.unique of a process loads masked arrays, for as long as a small launch takes.
 
     >>> distinct(np.array([3, 1, 3]))
     array([1, 3])
     """
-    ordered = np.sort(numbers, axis=None)
-    is_new: NDArray[np.bool_] = np.diff(ordered, prepend=ordered[:1] - 1) != 0
-    return ordered[is_new]
+    in_order = np.sort(numbers)
+    is_first = np.ones(in_order.size, np.bool_)
+    is_first[1:] = in_order[1:] != in_order[:-1]
+    return in_order[is_first]

@@ -172,6 +172,8 @@ class _Run:
         problem.ask, problem.report = Ask(ask), Report(report)
         problem.events_per_report = EVENTS_PER_REPORT
         ended = unless_interrupted(lambda: engine.npusim_run(ctypes.byref(problem)), self._stop)
+        # The times that are found later ask for nothing, and would hold all that is asked here.
+        problem.ask, problem.report = Ask(), Report()
         if self._error is not None:
             raise self._error
         if ended == OUT_OF_MEMORY:
