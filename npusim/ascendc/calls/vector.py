@@ -80,7 +80,8 @@ def _cast(
 def _mul_add_dst(
     _: Chip, dst: LocalOperand, a: LocalOperand, b: LocalOperand, lanes: Lanes
 ) -> Iterator[MicroOp]:
-    yield MulAddDst(*every_repeat(lanes, dst, a, b))
+    to, first, second = every_repeat(lanes, dst, a, b)
+    yield MulAddDst(to, first, second)
 
 
 def _axpy(
