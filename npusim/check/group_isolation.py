@@ -386,8 +386,6 @@ def _names(followed: Followed) -> set[str]:
 
 def _combined(columns: list[Numbers]) -> Numbers:
     """A number for each row of *columns*, equal for equal rows."""
-    number = np.zeros(columns[0].size, np.int64)
-    for column in columns:
-        values, index = np.unique(column, return_inverse=True)
-        _, number = np.unique(number * values.size + index, return_inverse=True)
-    return number
+    numbers: dict[bytes, int] = {}
+    rows = np.stack(columns, axis=1).view(f"V{columns[0].itemsize * len(columns)}").ravel().tolist()
+    return np.array([numbers.setdefault(row, len(numbers)) for row in rows], np.int64)

@@ -30,7 +30,7 @@ import numpy as np
 
 from npusim.check.bounds import check_inside
 from npusim.check.rules import check_blocks
-from npusim.data.dtypes import DTYPES, Array, dtype_of
+from npusim.data.dtypes import DTYPES, Array, dtype_of, is_masked
 from npusim.data.errors import shown
 from npusim.data.tensor import GlobalTensor, Operand, Tensor, TensorSpec
 from npusim.devices.names import whole
@@ -250,7 +250,7 @@ def _operand(who: str, name: str, value: Any) -> Operand:
             return Operand(name, value.spec, value.numpy() if is_plain else value.storage)
         case _:
             dtype = dtype_of(value)
-            if dtype is None or isinstance(value, np.ma.MaskedArray):
+            if dtype is None or is_masked(value):
                 known = ", ".join(dtype.name for dtype in DTYPES)
                 what = "a masked array" if dtype is not None else value.dtype
                 raise KernelError(

@@ -35,6 +35,7 @@ typedef struct {
     i64 nbytes, rows, hold_cycles, start, stop;
     const i64 *lines;
     const i64 *unkept;  /* how many bursts end in each line that is not kept, or null */
+    i64 parted;  /* tiles of its lines that were parted, less those that were met again */
 } Asked;
 
 /* A stretch of a program, which of its calls it belongs to, and the number of that call's first
@@ -89,7 +90,7 @@ typedef struct {
     const i64 *first_hearer, *hearers, *first_setter, *setters;
     /* The L2 at launch; tensors one after the other, as many lines as `first_line` says. */
     const i64 *first_line;
-    i32 *touched;  /* of each line, a row of the volumes below */
+    i32 *touched;  /* of each line, a row of the volumes below, or in a run the mark of a tile */
     const i64 *volumes;  /* volumes at which lines were touched before, ascending */
     i64 *absent;
     const i64 *shares;
@@ -162,7 +163,7 @@ typedef struct {
 typedef struct Load {
     i64 lane, pipe, op, start, asked_at;
     const CopyStep *step;
-    const Asked *asked;
+    Asked *asked;
     const Binding *binding;
     i64 line;  /* added to the lines asked for */
     i64 far_bytes, under_way, since, read;
@@ -174,6 +175,14 @@ typedef struct Load {
 typedef struct {
     i64 hits, misses, fetched, read;
 } Found;
+
+/* Lines that were touched last by one request: where they are counted from, and when that was, a
+ * row of the volumes. */
+typedef struct {
+    i64 first;
+    Asked *asked;
+    i32 volume;
+} Tile;
 
 typedef struct {
     i64 part, position, free, done, waits_for, copies;
@@ -221,9 +230,12 @@ typedef struct {
     i64 *missing;
     i64 missing_room;
     Found *found;
-    i64 *first_missing;
+    i64 *first_missing, *most_missing;  /* of each request */
     i64 volume;
     Queue volumes;  /* those at which lines were touched, each once, ascending */
+    Tile *tiles;
+    i64 tile_count, tile_room;
+    Queue free_tiles;  /* numbers of tiles that are none any more */
     Queue stored;  /* volume when bytes were stored, and how many, in turn */
     int failed;
 } Run;

@@ -65,7 +65,7 @@ static void note(Run *run, const Lane *lane, i64 op, i64 start, i64 free, i64 en
     }
 }
 
-static const Asked *asked_of(Run *run, i64 copy, i64 phase) {
+static Asked *asked_of(Run *run, i64 copy, i64 phase) {
     Known *known = find_known(run, copy, phase);
     return known ? &known->asked : 0;
 }
@@ -79,7 +79,7 @@ static void start_copy(Run *run, Lane *lane, i64 pipe, const Part *part, const S
     i64 shift = problem->shifts[part->call * problem->names + step->name];
     i64 address = binding->base_bytes + shift + step->offset_bytes;
     i64 asked_at = start + step->startup;
-    const Asked *asked = asked_of(run, copy, address % problem->line_bytes);
+    Asked *asked = asked_of(run, copy, address % problem->line_bytes);
     if (!asked) return;
     lane->loads[pipe] = (Load){
         .lane = lane->number, .pipe = pipe, .op = part->first_op + found->op, .start = start,

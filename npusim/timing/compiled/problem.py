@@ -21,6 +21,7 @@ class Asked(ctypes.Structure):
         *((name, I64) for name in ("nbytes", "rows", "hold_cycles", "start", "stop")),
         ("lines", Table),
         ("unkept", Table),
+        ("parted", I64),
     )
 
 

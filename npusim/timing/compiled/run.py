@@ -46,7 +46,7 @@ class _Run:
         self._groups, self._codes = groups, codes
         self._problem = Problem()
         self._tables: dict[str, Array] = {}
-        self._asked_lines: list[Numbers] = []
+        self._asked_lines: dict[bytes, Numbers] = {}
         self._error: BaseException | None = None
         self._programs_in()
         self._cores_in(list(cache.counts))
@@ -136,13 +136,14 @@ class _Run:
         if isinstance(found.lines, slice):
             asked.start, asked.stop = found.lines.start, found.lines.stop
         else:
-            lines = np.ascontiguousarray(found.lines)
-            self._asked_lines.append(lines)
+            lines = self._one_of(found.lines)
             asked.start, asked.stop, asked.lines = 0, lines.size, lines.ctypes.data
         if found.unkept is not None:
-            unkept = np.ascontiguousarray(found.unkept)
-            self._asked_lines.append(unkept)
-            asked.unkept = unkept.ctypes.data
+            asked.unkept = self._one_of(found.unkept).ctypes.data
+
+    def _one_of(self, lines: Numbers) -> Numbers:
+        """*lines* in the one place of all that are equal; the address says which they are."""
+        return self._asked_lines.setdefault(lines.tobytes(), np.ascontiguousarray(lines))
 
     def _guarded(self, action: Callable[[], None]) -> int:
         """Exceptions do not pass through C: it is stopped, and they are raised after it."""
