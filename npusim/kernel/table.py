@@ -235,7 +235,6 @@ class LaunchTable:
         """The program of each row, `(rows,)`."""
         return np.repeat(np.arange(len(self.programs)), np.diff(self.first))
 
-    @cached_property
     def whole(self) -> dict[Program, Body]:
         """What each program calls as one body, see :func:`in_pairs`."""
         found = in_pairs(self.bodies, self.body, self.first)
