@@ -42,7 +42,6 @@ MUTANTS = (
         call_without_what_it_finds=("device_key(device), found, how", "device_key(device), how"),
         array_without_strides=("return key_of(value), value.strides", "return key_of(value)"),
         array_of_the_caller=("value.copy() if isinstance(value, np.ndarray) else value", "value"),
-        cycles_of_the_first_chip=("result.cycles_on.written_for(device)", "result.cycles_on"),
     ),
     *of(
         "npusim/run/task.py",
