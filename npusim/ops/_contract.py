@@ -269,7 +269,7 @@ class Contract:
             spec = value
         elif isinstance(value, Tensor):
             spec, array = value.spec, value.numpy() if value.layout == "ND" else value.storage
-        elif isinstance(value, np.ma.MaskedArray):
+        elif type(value) is not np.ndarray and isinstance(value, np.ma.MaskedArray):
             self.fail(f"{name} must be an array without a mask, not a MaskedArray; fill it first")
         elif isinstance(value, np.ndarray):
             dtype = dtype_of(value)

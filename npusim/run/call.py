@@ -9,7 +9,7 @@ from dataclasses import replace
 from difflib import get_close_matches
 from functools import partial
 from inspect import Parameter, Signature
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 
@@ -123,9 +123,9 @@ def _played(
     )
 
 
-def _stored_in(folder: str | os.PathLike[str] | None) -> Stored | None:
+def _stored_in(folder: str | os.PathLike[str] | Literal[False] | None) -> Stored | None:
     """The times in *folder*, or in the one that the environment names, if there is one."""
-    if folder is None and not os.environ.get(CACHE_VARIABLE):
+    if folder is False or (folder is None and not os.environ.get(CACHE_VARIABLE)):
         return None
     from npusim.run.disk_cache import stored_in  # loads what reads and writes folders
 
