@@ -21,7 +21,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 import npusim
-from npusim.chip import Engine
+from npusim.chip import Engine, EngineChoice
 from npusim.run.memory_cache import forget
 from npusim.timing.compiled import is_built
 
@@ -62,7 +62,7 @@ def block_product(a: Matrix, b: Matrix) -> Matrix:
     return total.astype(np.float16)
 
 
-def quantised(*args: Any, engine: Engine | None = None) -> npusim.Run:
+def quantised(*args: Any, engine: EngineChoice = "auto") -> npusim.Run:
     """An int8 product whose int32 sums come out as they are."""
     scale = np.ones(1, np.float32)
     return npusim.run(
