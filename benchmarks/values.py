@@ -171,7 +171,7 @@ def pairwise(x: Matrix) -> Matrix:
 
 
 def attention(query: Matrix, key: Matrix, value: Matrix) -> Matrix:
-    """One token and head after the other, 1024 keys each; a sum of 64 lanes as the kernel has it."""
+    """A head after the other, of 1024 keys; 64 lanes are added up as the kernel does it."""
     out, scale = np.empty(query.shape, np.float16), np.float32(query.shape[-1] ** -0.5)
     for head in np.ndindex(query.shape[:2]):
         scores = row_product(query[head][0].astype(np.float64), key[head].astype(np.float64).T)

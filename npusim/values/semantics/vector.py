@@ -120,11 +120,26 @@ def _compute(op: str, dst: Local, a: Local, b: Array, state: State) -> None:
         state.write(dst, _rounded(op, state.read(a), b, dst.dtype, state))
 
 
+_FEW = 1 << 10
+"""So few numbers numpy converts in the time that it takes to look for a better way."""
+
+
+def _single(values: Array) -> Array:
+    """Floats of 16 bits as fp32."""
+    if values.dtype == np.float16 and values.size > _FEW:
+        return cast(values, FLOAT32, "none")
+    return values.astype(np.float32)
+
+
 def _rounded(op: str, a: Array, b: Array, dtype: DType, state: State) -> Array:
     """`a op b`, rounded once to *dtype*, of which both are."""
     if dtype is FLOAT32 or not dtype.is_float:
         return np.asarray(_ARITHMETIC[op](a, b))
-    wide = _ARITHMETIC[op](a.astype(np.float32), b.astype(np.float32))
+    if op in ("min", "max") and dtype is FLOAT16 and state.overflow == "inf_nan":
+        found = _extremes(op, a, b)
+        if found is not None:
+            return found
+    wide = _ARITHMETIC[op](_single(a), _single(b))
     return cast(wide, dtype, "rint", state.overflow)
 
 
@@ -226,7 +241,7 @@ def _sum(a: Array, b: Array, state: State) -> Array:
     """`a + b` of either float type, each rounded once."""
     if a.dtype == np.float32:
         return np.asarray(a + b)
-    return cast(a.astype(np.float32) + b.astype(np.float32), FLOAT16, "rint", state.overflow)
+    return cast(_single(a) + _single(b), FLOAT16, "rint", state.overflow)
 
 
 def _tree(op: str, values: Array, state: State) -> Array:
@@ -449,17 +464,42 @@ _INFINITY, _NEGATIVE_INFINITY = 0x7C00, 0xFC00
 
 def _order(values: Array) -> Array | None:
     """Whole numbers in the order of fp16 *values*, both zeros 0; None where one is NaN."""
+    order = _turned(values)
+    if order is not None and _has_negative_zero(values):
+        np.copyto(order, 0, where=order == -1)
+    return order
+
+
+def _turned(values: Array) -> Array | None:
+    """Whole numbers in the order of fp16 *values*, -0 less than 0; None where one is NaN."""
     patterns = values.view(np.int16)
     if patterns.max(initial=0) > _INFINITY:
         return None
     if values.view(np.uint16).max(initial=0) > _NEGATIVE_INFINITY:
         return None
+    return _other_way(patterns)
+
+
+def _other_way(patterns: Array) -> Array:
+    """Negative numbers from sign and magnitude to the order of their values, or back."""
     order = patterns >> 15
     order &= _MAGNITUDE_OF_16_BITS
     order ^= patterns
-    if patterns.min(initial=0) == _NEGATIVE_ZERO:
-        np.copyto(order, 0, where=order == -1)
     return np.asarray(order)
+
+
+def _has_negative_zero(values: Array) -> bool:
+    return bool(values.view(np.int16).min(initial=0) == _NEGATIVE_ZERO)
+
+
+def _extremes(op: str, a: Array, b: Array) -> Array | None:
+    """The smaller or larger of fp16 *a* and *b*; None where few, or where bits say too little."""
+    if a.size <= _FEW or _has_negative_zero(a) or _has_negative_zero(b):
+        return None
+    keys = _turned(a), _turned(b)
+    if keys[0] is None or keys[1] is None:
+        return None
+    return _other_way(np.asarray(_ARITHMETIC[op](keys[0], keys[1]))).view(np.float16)
 
 
 def select(op: Select, state: State) -> None:
@@ -483,12 +523,12 @@ def select(op: Select, state: State) -> None:
     state.write(op.dst, mask.view(a.dtype))
 
 
-_FEW = 1 / 16
-"""So few of all are worth a branch for each element (measured)."""
+_SELDOM = 1 / 16
+"""A share that is worth a branch for each element (measured)."""
 
 
 def _are_few(holds: NDArray[np.bool_]) -> bool:
-    return bool(np.count_nonzero(holds) <= _FEW * holds.size)
+    return bool(np.count_nonzero(holds) <= _SELDOM * holds.size)
 
 
 def _mask(op: Select, state: State) -> NDArray[np.bool_]:
