@@ -66,7 +66,7 @@ from npusim.isa import (
     WholeReduce,
 )
 from npusim.values.runs import Accumulated, Halved, Run, Swept
-from npusim.values.semantics import copies, matrix, scalar, sorting, vector
+from npusim.values.semantics import copies, masks, matrix, scalar, sorting, vector
 from npusim.values.semantics.state import Memory, State
 
 __all__ = ["EXECUTE", "Memory", "State", "run"]
@@ -121,9 +121,9 @@ EXECUTE: Table[Callable[[Any, State], None]] = Table(
         WholeReduce: vector.whole_reduce,
         Fold: vector.fold,
         Copy: vector.copy,
-        Compare: vector.compare,
-        CompareScalar: vector.compare_scalar,
-        Select: vector.select,
+        Compare: masks.compare,
+        CompareScalar: masks.compare_scalar,
+        Select: masks.select,
         Gather: vector.gather,
         Transpose: vector.transpose,
         Sort32: sorting.sort,

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from npusim.data.dtypes import (
     FLOAT16,
@@ -30,9 +28,6 @@ from npusim.isa import (
     BlockReduce,
     Broadcast,
     Cast,
-    Compare,
-    CompareOp,
-    CompareScalar,
     Copy,
     Duplicate,
     Fold,
@@ -40,13 +35,13 @@ from npusim.isa import (
     Local,
     MulAddDst,
     Reduce,
-    Select,
     Transpose,
     Unary,
     WholeReduce,
 )
-from npusim.values.buffers import Elements, MaskTile, OutOfBufferError, WholeTile
+from npusim.values.buffers import Elements, OutOfBufferError, WholeTile
 from npusim.values.runs import FIELDS, Accumulated, Halved, Swept
+from npusim.values.semantics.half_order import extremes
 from npusim.values.semantics.state import Bytes, State
 
 __all__ = [
@@ -56,8 +51,6 @@ __all__ = [
     "binary_scalar",
     "block_reduce",
     "broadcast",
-    "compare",
-    "compare_scalar",
     "convert",
     "copy",
     "duplicate",
@@ -66,7 +59,7 @@ __all__ = [
     "halve",
     "mul_add_dst",
     "reduce",
-    "select",
+    "scalar_of",
     "sweep",
     "transpose",
     "unary",
@@ -135,8 +128,9 @@ def _rounded(op: str, a: Array, b: Array, dtype: DType, state: State) -> Array:
     """`a op b`, rounded once to *dtype*, of which both are."""
     if dtype is FLOAT32 or not dtype.is_float:
         return np.asarray(_ARITHMETIC[op](a, b))
-    if op in ("min", "max") and dtype is FLOAT16 and state.overflow == "inf_nan":
-        found = _extremes(op, a, b)
+    is_half = dtype is FLOAT16 and state.overflow == "inf_nan"
+    if op in ("min", "max") and is_half and a.size > _FEW:
+        found = extremes(op, a, b)
         if found is not None:
             return found
     wide = _ARITHMETIC[op](_single(a), _single(b))
@@ -206,7 +200,7 @@ def halve(op: Halved, state: State) -> None:
     state.buffers.add_tile(op.row.buffer, _HalvedTile(op, state.buffers.view(op.row)))
 
 
-def _scalar_of(scalar: float | str, dtype: DType, state: State) -> Array:
+def scalar_of(scalar: float | str, dtype: DType, state: State) -> Array:
     """`(1,)`: a number, or the element whose bits a register holds; lanes first if they differ."""
     if isinstance(scalar, str):
         bits = state.registers[scalar].astype(f"u{dtype.numpy.itemsize}")
@@ -215,11 +209,11 @@ def _scalar_of(scalar: float | str, dtype: DType, state: State) -> Array:
 
 
 def binary_scalar(op: BinaryScalar, state: State) -> None:
-    _compute(op.op, op.dst, op.a, _scalar_of(op.scalar, op.dst.dtype, state), state)
+    _compute(op.op, op.dst, op.a, scalar_of(op.scalar, op.dst.dtype, state), state)
 
 
 def duplicate(op: Duplicate, state: State) -> None:
-    dst, scalar = state.buffers.view(op.dst), _scalar_of(op.scalar, op.dst.dtype, state)
+    dst, scalar = state.buffers.view(op.dst), scalar_of(op.scalar, op.dst.dtype, state)
     if scalar.ndim > 1:
         scalar = scalar.reshape(*state.lead, *(1,) * (dst.ndim - 1))
     dst[...] = scalar
@@ -380,7 +374,7 @@ def _multiply_add(dst: Local, a: Array, b: Array, state: State) -> None:
 
 
 def axpy(op: Axpy, state: State) -> None:
-    scalar = _scalar_of(op.scalar, op.dst.dtype, state)
+    scalar = scalar_of(op.scalar, op.dst.dtype, state)
     _multiply_add(op.dst, state.read(op.src), scalar, state)
 
 
@@ -416,147 +410,6 @@ def block_reduce(op: BlockReduce, state: State) -> None:
     values = state.read(op.src)
     blocks = values.reshape(*state.lead, -1, BLOCK_BYTES // op.src.dtype.numpy.itemsize)
     state.write(op.dst, _tree(op.op, blocks, state))
-
-
-# ---- masks ----
-
-_COMPARE: dict[str, Callable[..., Any]] = {
-    "lt": np.less,
-    "gt": np.greater,
-    "eq": np.equal,
-    "le": np.less_equal,
-    "ge": np.greater_equal,
-    "ne": np.not_equal,
-}
-
-
-def compare(op: Compare, state: State) -> None:
-    _write_mask(op.dst, _holds(op.op, state.read(op.a), state.read(op.b)), state)
-
-
-def compare_scalar(op: CompareScalar, state: State) -> None:
-    scalar = _scalar_of(op.scalar, op.a.dtype, state)
-    _write_mask(op.dst, _holds(op.op, state.read(op.a), scalar), state)
-
-
-def _write_mask(dst: Local, holds: Array, state: State) -> None:
-    """A bit for each of *holds*, which the next Select takes as they are."""
-    if dst.is_strided or holds.shape[-1] != 8 * dst.count:
-        state.write(dst, np.packbits(holds, axis=-1, bitorder="little"))
-    else:
-        state.buffers.add_tile(dst.buffer, MaskTile(dst, holds))
-
-
-def _holds(op: CompareOp, a: Array, b: Array) -> Array:
-    if a.dtype == np.float16:
-        # numpy compares numbers of fp16 one by one, whole numbers many at once.
-        keys = _order(a), _order(b)
-        if keys[0] is not None and keys[1] is not None:
-            a, b = keys[0], keys[1]
-    return np.asarray(_COMPARE[op](a, b))
-
-
-_MAGNITUDE_OF_16_BITS = np.int16(0x7FFF)
-_NEGATIVE_ZERO = -(2**15)
-_INFINITY, _NEGATIVE_INFINITY = 0x7C00, 0xFC00
-"""Patterns of fp16: those of the same sign that are greater are NaN."""
-
-
-def _order(values: Array) -> Array | None:
-    """Whole numbers in the order of fp16 *values*, both zeros 0; None where one is NaN."""
-    order = _turned(values)
-    if order is not None and _has_negative_zero(values):
-        np.copyto(order, 0, where=order == -1)
-    return order
-
-
-def _turned(values: Array) -> Array | None:
-    """Whole numbers in the order of fp16 *values*, -0 less than 0; None where one is NaN."""
-    patterns = values.view(np.int16)
-    if patterns.max(initial=0) > _INFINITY:
-        return None
-    if values.view(np.uint16).max(initial=0) > _NEGATIVE_INFINITY:
-        return None
-    return _other_way(patterns)
-
-
-def _other_way(patterns: Array) -> Array:
-    """Negative numbers from sign and magnitude to the order of their values, or back."""
-    order = patterns >> 15
-    order &= _MAGNITUDE_OF_16_BITS
-    order ^= patterns
-    return np.asarray(order)
-
-
-def _has_negative_zero(values: Array) -> bool:
-    return bool(values.view(np.int16).min(initial=0) == _NEGATIVE_ZERO)
-
-
-def _extremes(op: str, a: Array, b: Array) -> Array | None:
-    """The smaller or larger of fp16 *a* and *b*; None where few, or where bits say too little."""
-    if a.size <= _FEW or _has_negative_zero(a) or _has_negative_zero(b):
-        return None
-    keys = _turned(a), _turned(b)
-    if keys[0] is None or keys[1] is None:
-        return None
-    return _other_way(np.asarray(_ARITHMETIC[op](keys[0], keys[1]))).view(np.float16)
-
-
-def select(op: Select, state: State) -> None:
-    holds, a = _mask(op, state), state.read(op.a)
-    whole = None if isinstance(op.b, Local) or op.dst.is_strided else _one_of_two(holds, a, op.b)
-    if whole is not None:
-        state.buffers.add_tile(op.dst.buffer, WholeTile(op.dst, whole))
-        return
-    b = state.read(op.b) if isinstance(op.b, Local) else np.full(1, op.b, a.dtype)
-    is_apart = op.a.end_bytes <= op.dst.offset_bytes or op.dst.end_bytes <= op.a.offset_bytes
-    if b.size == 1 and is_apart and not op.dst.is_strided and _are_few(holds):
-        found = state.buffers.room(op.dst)
-        found[...] = b
-        np.copyto(found, a, where=holds)
-        return
-    # As bits, without a branch for each element.
-    bits = f"u{a.itemsize}"
-    mask = np.negative(holds.view(np.uint8), dtype=bits, casting="unsafe")
-    mask &= a.view(bits) ^ b.view(bits)
-    mask ^= b.view(bits)
-    state.write(op.dst, mask.view(a.dtype))
-
-
-_SELDOM = 1 / 16
-"""A share that is worth a branch for each element (measured)."""
-
-
-def _are_few(holds: NDArray[np.bool_]) -> bool:
-    return bool(np.count_nonzero(holds) <= _SELDOM * holds.size)
-
-
-def _mask(op: Select, state: State) -> NDArray[np.bool_]:
-    """Whether the bit of each element of *op* is set."""
-    tile, count = state.buffers.tile(op.mask.buffer, op.mask.offset_bytes), op.dst.count
-    if isinstance(tile, MaskTile) and tile.holds.shape[-1] >= count:
-        return tile.holds[..., :count]
-    bits = np.unpackbits(state.read(op.mask), axis=-1, count=count, bitorder="little")
-    return bits.view(np.bool_)
-
-
-def _one_of_two(holds: NDArray[np.bool_], a: Array, b: float) -> Whole | None:
-    """1 where *holds*, else 0, if that is what *a* and *b* are; None otherwise."""
-    if b != 0 or math.copysign(1, b) < 0 or a.dtype not in _ONES:
-        return None
-    bits = a.view(f"u{a.itemsize}")
-    one = _ONES[a.dtype]
-    # One look at the first spares the others as a rule.
-    if bits.flat[0] != one or not (bits == one).all():
-        return None
-    return Whole(holds.view(np.int8), 0, 1)
-
-
-_ONES = {
-    dtype.numpy: np.ones(1, dtype.numpy).view(f"u{dtype.numpy.itemsize}")[0]
-    for dtype in (FLOAT16, FLOAT32)
-}
-"""The bits of 1."""
 
 
 def gather(op: Gather, state: State) -> None:
