@@ -20,6 +20,7 @@ from npusim.isa import (
 from npusim.isa.operands import Numbers
 from npusim.values.buffers import Elements
 from npusim.values.runs import Halved
+from npusim.values.semantics.half_order import single
 from npusim.values.semantics.state import Bytes, State
 
 __all__ = ["block_reduce", "fold", "halve", "reduce", "whole_reduce"]
@@ -64,7 +65,7 @@ def _sum(a: Array, b: Array, state: State) -> Array:
     """`a + b` of either float type, each rounded once."""
     if a.dtype == np.float32:
         return np.asarray(a + b)
-    return cast(a.astype(np.float32) + b.astype(np.float32), FLOAT16, "rint", state.overflow)
+    return cast(single(a) + single(b), FLOAT16, "rint", state.overflow)
 
 
 def _tree(values: Array, state: State) -> Array:

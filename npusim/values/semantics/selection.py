@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from npusim.data.dtypes import FLOAT16, FLOAT32, Array, Whole
 from npusim.isa import Compare, CompareOp, CompareScalar, Local, Select
 from npusim.values.buffers import MaskTile, WholeTile
+from npusim.values.semantics.half_order import order
 from npusim.values.semantics.state import State
 
 __all__ = ["compare", "compare_scalar", "select"]
@@ -46,31 +47,10 @@ def _write_mask(dst: Local, holds: Array, state: State) -> None:
 def _holds(op: CompareOp, a: Array, b: Array) -> Array:
     if a.dtype == np.float16:
         # numpy compares numbers of fp16 one by one, whole numbers many at once.
-        keys = _order(a), _order(b)
+        keys = order(a), order(b)
         if keys[0] is not None and keys[1] is not None:
             a, b = keys[0], keys[1]
     return np.asarray(_COMPARE[op](a, b))
-
-
-_MAGNITUDE_OF_16_BITS = np.int16(0x7FFF)
-_NEGATIVE_ZERO = -(2**15)
-_INFINITY, _NEGATIVE_INFINITY = 0x7C00, 0xFC00
-"""Patterns of fp16: those of the same sign that are greater are NaN."""
-
-
-def _order(values: Array) -> Array | None:
-    """Whole numbers in the order of fp16 *values*, both zeros 0; None where one is NaN."""
-    patterns = values.view(np.int16)
-    if patterns.max(initial=0) > _INFINITY:
-        return None
-    if values.view(np.uint16).max(initial=0) > _NEGATIVE_INFINITY:
-        return None
-    order = patterns >> 15
-    order &= _MAGNITUDE_OF_16_BITS
-    order ^= patterns
-    if patterns.min(initial=0) == _NEGATIVE_ZERO:
-        np.copyto(order, 0, where=order == -1)
-    return np.asarray(order)
 
 
 def select(op: Select, state: State) -> None:
@@ -94,12 +74,12 @@ def select(op: Select, state: State) -> None:
     state.write(op.dst, mask.view(a.dtype))
 
 
-_FEW = 1 / 16
-"""So few of all are worth a branch for each element (measured)."""
+_SELDOM = 1 / 16
+"""A share that is worth a branch for each element (measured)."""
 
 
 def _are_few(holds: NDArray[np.bool_]) -> bool:
-    return bool(np.count_nonzero(holds) <= _FEW * holds.size)
+    return bool(np.count_nonzero(holds) <= _SELDOM * holds.size)
 
 
 def _mask(op: Select, state: State) -> NDArray[np.bool_]:

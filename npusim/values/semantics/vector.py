@@ -35,6 +35,7 @@ from npusim.isa import (
 )
 from npusim.values.buffers import WholeTile
 from npusim.values.runs import FIELDS, Accumulated, Swept
+from npusim.values.semantics.half_order import FEW, extremes, single
 from npusim.values.semantics.quantise import fields
 from npusim.values.semantics.rearranging import copy_blocks
 from npusim.values.semantics.state import State
@@ -104,7 +105,12 @@ def _rounded(op: str, a: Array, b: Array, dtype: DType, state: State) -> Array:
         return _saturated(op, a, b)
     if dtype is FLOAT32 or not dtype.is_float:
         return np.asarray(_ARITHMETIC[op](a, b))
-    wide = _ARITHMETIC[op](a.astype(np.float32), b.astype(np.float32))
+    is_half = dtype is FLOAT16 and state.overflow == "inf_nan"
+    if op in ("min", "max") and is_half and a.size > FEW:
+        found = extremes(op, a, b)
+        if found is not None:
+            return found
+    wide = _ARITHMETIC[op](single(a), single(b))
     return cast(wide, dtype, "rint", state.overflow)
 
 
