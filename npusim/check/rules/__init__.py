@@ -6,7 +6,19 @@ A row's predicate gets the micro-op and the :class:`Place` it would run on; a fa
 
 from __future__ import annotations
 
-from npusim.check.rules import copies, matrix, overlap, scalar, sorting, strides, sync, vector
+from npusim.check.rules import (
+    copies,
+    matrix,
+    overlap,
+    rearranging,
+    reductions,
+    scalar,
+    selection,
+    sorting,
+    strides,
+    sync,
+    vector,
+)
 from npusim.check.rules.contents import check_blocks, check_program, where
 from npusim.check.rules.kinds import VECTOR
 from npusim.check.rules.registers import check_registers
@@ -94,6 +106,9 @@ FIRST = (IN_BOUNDS, SOLID)
 RULES = (
     *copies.RULES,
     *vector.RULES,
+    *rearranging.RULES,
+    *selection.RULES,
+    *reductions.RULES,
     *strides.RULES,
     *overlap.RULES,
     *sorting.RULES,

@@ -8,10 +8,20 @@ from typing import Any
 import numpy as np
 
 from npusim.data.dtypes import Array
-from npusim.isa import Compare, CompareOp, CompareScalar, Local, Select
+from npusim.isa import (
+    CMP_MASK_BYTES,
+    Compare,
+    CompareOp,
+    CompareScalar,
+    GetCmpMask,
+    Local,
+    Select,
+    SetCmpMask,
+    lanes,
+)
 from npusim.values.semantics.state import State
 
-__all__ = ["compare", "compare_scalar", "select"]
+__all__ = ["compare", "compare_scalar", "get_cmp_mask", "select", "set_cmp_mask"]
 
 _COMPARE: dict[str, Callable[..., Any]] = {
     "lt": np.less,
@@ -25,7 +35,30 @@ _COMPARE: dict[str, Callable[..., Any]] = {
 
 def compare(op: Compare, state: State) -> None:
     holds = _holds(op.op, state.read(op.a), state.read(op.b))
-    state.write(op.dst, np.packbits(holds, axis=-1, bitorder="little"))
+    if isinstance(op.dst, Local):
+        state.write(op.dst, np.packbits(holds, axis=-1, bitorder="little"))
+    else:
+        bits = np.zeros((*state.lead, 8 * CMP_MASK_BYTES), np.bool_)
+        bits[..., : op.a.count] = holds
+        if op.a.mask is not None:
+            bits[...] = False
+            bits[..., lanes(op.a.mask)] = holds
+        state.cmp_mask = np.packbits(bits, axis=-1, bitorder="little")
+
+
+def get_cmp_mask(op: GetCmpMask, state: State) -> None:
+    state.write(op.dst, _register(state))
+
+
+def set_cmp_mask(op: SetCmpMask, state: State) -> None:
+    state.cmp_mask = state.read(op.src).copy()
+
+
+def _register(state: State) -> Array:
+    """The bits of the register, 0 where nobody has set them."""
+    if state.cmp_mask is None:
+        state.cmp_mask = np.zeros((*state.lead, CMP_MASK_BYTES), np.uint8)
+    return state.cmp_mask
 
 
 def compare_scalar(op: CompareScalar, state: State) -> None:
@@ -59,7 +92,7 @@ def _order(values: Array) -> Array | None:
 
 
 def select(op: Select, state: State) -> None:
-    is_set = np.unpackbits(state.read(op.mask), axis=-1, count=op.dst.count, bitorder="little")
+    is_set = _is_set(op, state)
     a = state.read(op.a)
     b = state.read(op.b) if isinstance(op.b, Local) else np.full(1, op.b, a.dtype)
     # As bits, without a branch for each element.
@@ -68,3 +101,13 @@ def select(op: Select, state: State) -> None:
     mask &= a.view(bits) ^ b.view(bits)
     mask ^= b.view(bits)
     state.write(op.dst, mask.view(a.dtype))
+
+
+def _is_set(op: Select, state: State) -> Array:
+    """The bit that decides on each element of *op*, `(..., count)`, 0 or 1."""
+    packed = state.read(op.mask) if isinstance(op.mask, Local) else _register(state)
+    if not op.dst.is_strided and not op.is_repeated:
+        return np.unpackbits(packed, axis=-1, count=op.dst.count, bitorder="little")
+    every = np.unpackbits(packed, axis=-1, bitorder="little")
+    numbers = op.bits % op.repeat_lanes if op.is_repeated else op.bits
+    return every[..., numbers]
