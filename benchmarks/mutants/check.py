@@ -80,7 +80,19 @@ MUTANTS = (
             "op.m % FRACTAL_ROWS == 0 == op.n % FRACTAL_ROWS",
             "op.m % FRACTAL_ROWS == 0",
         ),
-        mark_of_the_least=("marks.elements(op.src).max()))", "marks.elements(op.src).min()))"),
+    ),
+    *of(
+        "npusim/check/uninitialized/vector_flow.py",
+        UNINITIALIZED,
+        mark_of_the_least=(
+            "np.maximum(marks.elements(op.offsets), marks.elements(op.src).max()))",
+            "np.maximum(marks.elements(op.offsets), marks.elements(op.src).min()))",
+        ),
+    ),
+    *of(
+        "npusim/check/uninitialized/vector_flow.py",
+        "tests/values/test_moving_forms.py",
+        column_of_whole_rows=("each.transpose(1, 2, 0)", "each.transpose(1, 0, 2)"),
     ),
     *of(
         "npusim/check/bursts.py",

@@ -69,7 +69,7 @@ MUTANTS = (
     *of(
         "npusim/values/semantics/rearranging.py",
         VECTOR,
-        gather_past_the_end=("(offsets > op.src.nbytes - size)", "(offsets > op.src.nbytes)"),
+        gather_past_the_end=("(found > table.nbytes - size)", "(found > table.nbytes)"),
     ),
     *of(
         "npusim/values/semantics/reductions.py",
@@ -85,6 +85,27 @@ MUTANTS = (
         lane_as_one_of_many=("else lanes(mask)", "else np.arange(repeats.shape[-1])"),
         number_of_16_bits=('"u4" if order == "index" else', '"u4" if order == "" else'),
         sum_of_what_is_lacking=("whole[..., -1, each - lacking :] = 0", "pass"),
+    ),
+    *of(
+        "npusim/isa/selection.py",
+        "tests/values/test_moving_forms.py",
+        bits_of_the_lanes_alone=(
+            "repeat * self.repeat_lanes + within[lane]",
+            "repeat * within.size + lane",
+        ),
+    ),
+    *of(
+        "npusim/values/semantics/vector.py",
+        "tests/values/test_vector_forms.py",
+        sign_shifted_out=("(values << places) & ~sign | values & sign", "values << places"),
+        leak_of_what_is_below_zero=(
+            "np.where(np.signbit(values), scaled",
+            "np.where(values < 0, scaled",
+        ),
+        product_by_all_bits_of_a_scale=(
+            "scale, offset = fields(bits)[0],",
+            "scale, offset = bits.astype(np.uint32).view(np.float32),",
+        ),
     ),
     *of(
         "npusim/isa/operands.py",

@@ -57,7 +57,16 @@ from npusim.isa.operands import (
     lanes,
     places,
 )
-from npusim.isa.rearranging import Broadcast, Copy, Duplicate, Gather, Transpose
+from npusim.isa.rearranging import (
+    Broadcast,
+    Copy,
+    Duplicate,
+    Gather,
+    GatherBlocks,
+    Scatter,
+    TransDataTo5HD,
+    Transpose,
+)
 from npusim.isa.reductions import (
     BlockReduce,
     ExtremeOp,
@@ -77,7 +86,16 @@ from npusim.isa.scalar import (
     ScalarStore,
     Trap,
 )
-from npusim.isa.selection import Compare, CompareOp, CompareScalar, Select
+from npusim.isa.selection import (
+    CMP_MASK_BYTES,
+    CmpMask,
+    Compare,
+    CompareOp,
+    CompareScalar,
+    GetCmpMask,
+    Select,
+    SetCmpMask,
+)
 from npusim.isa.sorting import (
     LONGEST_LIST,
     PROPOSAL_ELEMENTS,
@@ -87,6 +105,7 @@ from npusim.isa.sorting import (
     GatherMask,
     MrgSort,
     MrgSort4,
+    PlacesOf,
     ProposalConcat,
     ProposalExtract,
     RpSort16,
@@ -127,6 +146,7 @@ from npusim.isa.work import (
 
 __all__ = [
     "BLOCK_BYTES",
+    "CMP_MASK_BYTES",
     "FLOATS_PER_BLOCK",
     "FLOATS_PER_REPEAT",
     "LONGEST_LIST",
@@ -153,6 +173,7 @@ __all__ = [
     "BroadcastToL0c",
     "Cast",
     "CastDequant",
+    "CmpMask",
     "Compare",
     "CompareOp",
     "CompareScalar",
@@ -168,7 +189,9 @@ __all__ = [
     "Fold",
     "FoldOp",
     "Gather",
+    "GatherBlocks",
     "GatherMask",
+    "GetCmpMask",
     "Global",
     "Load",
     "LoadData",
@@ -183,6 +206,7 @@ __all__ = [
     "MulAddForm",
     "Ordering",
     "Padding",
+    "PlacesOf",
     "Product",
     "ProposalConcat",
     "ProposalExtract",
@@ -203,11 +227,14 @@ __all__ = [
     "ScalarOp",
     "ScalarStore",
     "ScalarWork",
+    "Scatter",
     "Select",
+    "SetCmpMask",
     "SetFlag",
     "Sort32",
     "Store",
     "Table",
+    "TransDataTo5HD",
     "Transfer",
     "Transpose",
     "Trap",

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Literal
 
 from npusim.data.dtypes import FLOAT16, FLOAT32, INT4, INT32, DType, RoundMode
 from npusim.data.integers import align_up
@@ -39,6 +38,7 @@ from npusim.isa import (
     MrgSort,
     MrgSort4,
     MulAddDst,
+    PlacesOf,
     ProposalConcat,
     ProposalExtract,
     Reduce,
@@ -229,6 +229,18 @@ class VectorCore(Core):
         """`dst = a op b`, bit by bit (And, Or)."""
         self.step(Binary(op, dst, a, b))
 
+    def leaky_relu(self, dst: Local, src: Local, slope: Register | float) -> None:
+        """`dst = src`, or `src x slope` where that has a sign (LeakyRelu)."""
+        self.step(BinaryScalar("leaky_relu", dst, src, slope))
+
+    def shift_left(self, dst: Local, src: Local, places: Register | int) -> None:
+        """The bits of *src* so many *places* to the left (ShiftLeft)."""
+        self.step(BinaryScalar("shift_left", dst, src, places))
+
+    def shift_right(self, dst: Local, src: Local, places: Register | int) -> None:
+        """The bits of *src* so many *places* to the right (ShiftRight)."""
+        self.step(BinaryScalar("shift_right", dst, src, places))
+
     def axpy(self, dst: Local, src: Local, scalar: Register | float) -> None:
         """`dst = src x scalar + dst` (Axpy)."""
         self.step(Axpy(dst, src, scalar))
@@ -364,8 +376,8 @@ class VectorCore(Core):
         """`dst = a` where the bit of *mask* is set, else *b* (Select)."""
         self.step(Select(dst, mask, a, b))
 
-    def gather_mask(self, places: Literal["even", "odd"], dst: Local, src: Local) -> None:
-        """The elements of *src* at "even" or "odd" places, closed up (GatherMask)."""
+    def gather_mask(self, places: PlacesOf | Local, dst: Local, src: Local) -> None:
+        """The elements of *src* at "even" or "odd" *places*, say, closed up (GatherMask)."""
         self.step(GatherMask(places, dst, src))
 
     def sort32(self, dst: Local, keys: Local, indices: Local) -> None:

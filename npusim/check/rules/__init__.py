@@ -8,7 +8,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from npusim.check.rules import copies, matrix, overlap, scalar, sorting, strides, sync, vector
+from npusim.check.rules import (
+    copies,
+    matrix,
+    overlap,
+    rearranging,
+    reductions,
+    scalar,
+    selection,
+    sorting,
+    strides,
+    sync,
+    vector,
+)
 from npusim.check.rules.contents import check_blocks, check_program, where
 from npusim.check.rules.kinds import VECTOR
 from npusim.check.rules.registers import check_registers
@@ -97,6 +109,9 @@ FIRST = (IN_BOUNDS, SOLID)
 RULES = (
     *copies.RULES,
     *vector.RULES,
+    *rearranging.RULES,
+    *selection.RULES,
+    *reductions.RULES,
     *strides.RULES,
     *overlap.RULES,
     *sorting.RULES,

@@ -10,12 +10,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from npusim.data.dtypes import FLOAT16, FLOAT32, Array, Whole
-from npusim.isa import Compare, CompareOp, CompareScalar, Local, Select
+from npusim.isa import (
+    CMP_MASK_BYTES,
+    Compare,
+    CompareOp,
+    CompareScalar,
+    GetCmpMask,
+    Local,
+    Select,
+    SetCmpMask,
+    lanes,
+)
 from npusim.values.buffers import MaskTile, WholeTile
 from npusim.values.semantics.half_order import order
 from npusim.values.semantics.state import State
 
-__all__ = ["compare", "compare_scalar", "select"]
+__all__ = ["compare", "compare_scalar", "get_cmp_mask", "select", "set_cmp_mask"]
 
 _COMPARE: dict[str, Callable[..., Any]] = {
     "lt": np.less,
@@ -28,7 +38,31 @@ _COMPARE: dict[str, Callable[..., Any]] = {
 
 
 def compare(op: Compare, state: State) -> None:
-    _write_mask(op.dst, _holds(op.op, state.read(op.a), state.read(op.b)), state)
+    holds = _holds(op.op, state.read(op.a), state.read(op.b))
+    if isinstance(op.dst, Local):
+        _write_mask(op.dst, holds, state)
+    else:
+        bits = np.zeros((*state.lead, 8 * CMP_MASK_BYTES), np.bool_)
+        bits[..., : op.a.count] = holds
+        if op.a.mask is not None:
+            bits[...] = False
+            bits[..., lanes(op.a.mask)] = holds
+        state.cmp_mask = np.packbits(bits, axis=-1, bitorder="little")
+
+
+def get_cmp_mask(op: GetCmpMask, state: State) -> None:
+    state.write(op.dst, _register(state))
+
+
+def set_cmp_mask(op: SetCmpMask, state: State) -> None:
+    state.cmp_mask = state.read(op.src).copy()
+
+
+def _register(state: State) -> Array:
+    """The bits of the register, 0 where nobody has set them."""
+    if state.cmp_mask is None:
+        state.cmp_mask = np.zeros((*state.lead, CMP_MASK_BYTES), np.uint8)
+    return state.cmp_mask
 
 
 def compare_scalar(op: CompareScalar, state: State) -> None:
@@ -54,7 +88,7 @@ def _holds(op: CompareOp, a: Array, b: Array) -> Array:
 
 
 def select(op: Select, state: State) -> None:
-    holds, a = _mask(op, state), state.read(op.a)
+    holds, a = _is_set(op, state), state.read(op.a)
     whole = None if isinstance(op.b, Local) or op.dst.is_strided else _one_of_two(holds, a, op.b)
     if whole is not None:
         state.buffers.add_tile(op.dst.buffer, WholeTile(op.dst, whole))
@@ -82,13 +116,18 @@ def _are_few(holds: NDArray[np.bool_]) -> bool:
     return bool(np.count_nonzero(holds) <= _SELDOM * holds.size)
 
 
-def _mask(op: Select, state: State) -> NDArray[np.bool_]:
-    """Whether the bit of each element of *op* is set."""
-    tile, count = state.buffers.tile(op.mask.buffer, op.mask.offset_bytes), op.dst.count
-    if isinstance(tile, MaskTile) and tile.holds.shape[-1] >= count:
-        return tile.holds[..., :count]
-    bits = np.unpackbits(state.read(op.mask), axis=-1, count=count, bitorder="little")
-    return bits.view(np.bool_)
+def _is_set(op: Select, state: State) -> NDArray[np.bool_]:
+    """Whether the bit that decides on each element of *op* is set, `(..., count)`."""
+    count, is_plain = op.dst.count, not op.dst.is_strided and not op.is_repeated
+    if isinstance(op.mask, Local) and is_plain:
+        tile = state.buffers.tile(op.mask.buffer, op.mask.offset_bytes)
+        if isinstance(tile, MaskTile) and tile.holds.shape[-1] >= count:
+            return tile.holds[..., :count]
+    packed = state.read(op.mask) if isinstance(op.mask, Local) else _register(state)
+    if is_plain:
+        return np.unpackbits(packed, axis=-1, count=count, bitorder="little").view(np.bool_)
+    every = np.unpackbits(packed, axis=-1, bitorder="little").view(np.bool_)
+    return every[..., op.bits % op.repeat_lanes if op.is_repeated else op.bits]
 
 
 def _one_of_two(holds: NDArray[np.bool_], a: Array, b: float) -> Whole | None:

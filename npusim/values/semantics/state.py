@@ -51,6 +51,8 @@ class State:
     registers: dict[str, NDArray[np.int64]] = field(default_factory=dict)
     """Name -> `(1,)`, or `(rounds,)` inside a loop; lanes first, if they differ."""
 
+    cmp_mask: Array | None = None
+    """`(16,)` bytes: the bits that the last comparison left in the register for them."""
     late: Late | None = None
     """Products that wait, where some may."""
     trapped: dict[int, str] = field(default_factory=dict)
