@@ -54,9 +54,9 @@ Assumed of every copy, also that of the unified buffer to L1.
 STRIDE = Range(0, 2**16 - 1)
 """Blocks from one to the next: 16 bits, the widest field of the instructions that stride."""
 
-MASK = Range(1, 2**128 - 1)
-"""Which lanes of a repeat take part, a bit each, the first one lowest: 128 bits are those of
-`uint64_t mask[2]` (asc-devkit, SIMD计算说明/掩码.md)."""
+MASK = Range(1, 2**REPEAT_BYTES - 1)
+"""Which lanes of a repeat take part, a bit each, the first one lowest (asc-devkit, SIMD计算说明/
+掩码.md). Those of bytes that fill half blocks are twice as many as `uint64_t mask[2]` has."""
 
 Register = str
 """A scalar register holds a 64-bit integer; a float loaded into one is its bits."""

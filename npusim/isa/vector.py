@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, get_args
 
 from npusim.data.dtypes import RoundMode
 from npusim.devices.schema import Pipe
+from npusim.isa.fields import Range
 from npusim.isa.micro_op import MicroOp, Role
 from npusim.isa.operands import Local, Register
 from npusim.isa.work import Arithmetic, Rearrangement, Work
@@ -18,13 +19,21 @@ __all__ = [
     "BinaryScalar",
     "BitwiseOp",
     "Cast",
+    "CastDequant",
     "MulAddDst",
+    "MulAddForm",
+    "ReluOp",
+    "ScalarFormOp",
     "Unary",
     "UnaryOp",
 ]
 
 BinaryOp = Literal["add", "sub", "mul", "div", "min", "max"]
 BitwiseOp = Literal["and", "or"]
+ReluOp = Literal["add_relu", "sub_relu"]
+"""A sum or a difference, then the larger of that and 0 (AddRelu, SubRelu)."""
+ScalarFormOp = Literal["leaky_relu", "shift_left", "shift_right", "shift_right_round"]
+MulAddForm = Literal["mul_add_dst", "fused_mul_add", "mul_add_relu"]
 UnaryOp = Literal["abs", "relu", "not", "exp", "ln", "sqrt", "rsqrt", "reciprocal"]
 
 
@@ -44,10 +53,45 @@ class Cast(MicroOp):
 
 
 @dataclass(frozen=True, slots=True)
-class Binary(MicroOp):
-    """`dst = a op b`, element by element (Add, Sub, Mul, Div, Min, Max; And, Or of bits)."""
+class CastDequant(MicroOp):
+    """Convert what is multiplied by a scale (CastDequant; Cast of int32 after SetDeqScale).
 
-    op: BinaryOp | BitwiseOp
+    int32 -> float16           src x scale, which is a float16
+    int16 -> int8, uint8       src x scale + offset, saturated; of scale the upper 19 bits count
+
+    Products are rounded to float32 and then as they are cast, ties to even, which is assumed.
+
+    *scale* is one number with one *offset*, or 16 parameters of 64 bits, one for each element of a
+    block of *src*, laid out as those of the fixpipe (SetDeqScale.md, table 1). Bytes fill a half of
+    each block of *dst*: its mask says which (halfBlock).
+    """
+
+    dst: Local
+    src: Local
+    scale: float | Local
+    offset: Annotated[int, Range(-256, 255)] = 0
+    pipe: ClassVar[Pipe] = "vector"
+    roles: ClassVar[tuple[Role, ...]] = (
+        Role("src", "read"),
+        Role("scale", "read"),
+        Role("dst", "written"),
+    )
+    work: ClassVar[Work] = Rearrangement()
+
+    def __str__(self) -> str:
+        offset = f" + {self.offset}" if self.offset else ""
+        return f"cast_dequant {self.dst} <- {self.src} by {self.scale}{offset}"
+
+
+@dataclass(frozen=True, slots=True)
+class Binary(MicroOp):
+    """`dst = a op b`, element by element (Add, Sub, Mul, Div, Min, Max; And, Or of bits).
+
+    Of a product or of a ReluOp *dst* may be narrower, to which the result is then cast (MulCast,
+    AddReluCast, SubReluCast).
+    """
+
+    op: Literal[BinaryOp, BitwiseOp, ReluOp]
     dst: Local
     a: Local
     b: Local
@@ -70,10 +114,13 @@ class Binary(MicroOp):
 class BinaryScalar(MicroOp):
     """`dst = a op scalar` (Adds, Muls, Mins, Maxs, ...).
 
-    *scalar* is a number, or a register that holds the bits of one element.
+    *scalar* is a number, or a register that holds the bits of one element. `leaky_relu` multiplies
+    what has a sign by it (LeakyRelu; asc-devkit, Memory矢量计算接口边界值汇总.md, table 19). Bits
+    are shifted so many places, of signed integers all but the sign to the left, and the sign comes
+    from the left; `shift_right_round` adds the last bit that falls out (ShiftLeft, ShiftRight).
     """
 
-    op: BinaryOp
+    op: Literal[BinaryOp, ScalarFormOp]
     dst: Local
     a: Local
     scalar: float | Register
@@ -89,7 +136,8 @@ class BinaryScalar(MicroOp):
         return Arithmetic(self.dst.count, self.dst.dtype)
 
     def __str__(self) -> str:
-        return f"{self.op}s {self.dst} <- {self.a}, {self.scalar}"
+        plural = "s" if self.op in get_args(BinaryOp) else ""
+        return f"{self.op}{plural} {self.dst} <- {self.a}, {self.scalar}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +169,8 @@ class Axpy(MicroOp):
     """`dst = src x scalar + dst` (Axpy): the product is rounded, then the sum.
 
     asc-devkit, Memory矢量计算接口边界值汇总.md, tables 20 to 22, give the product a column of its
-    own, with results that a fused operation would not have.
+    own, with results that a fused operation would not have. *src* and the scalar may be float16
+    where *dst* is float32.
     """
 
     dst: Local
@@ -146,12 +195,14 @@ class Axpy(MicroOp):
 class MulAddDst(MicroOp):
     """`dst = a x b + dst` (MulAddDst): the product is rounded, then the sum; see :class:`Axpy`.
 
-    *a* and *b* may be float16 where *dst* is float32.
+    *a* and *b* may be float16 where *dst* is float32. As `fused_mul_add` it is `a x dst + b`
+    (FusedMulAdd), as `mul_add_relu` the larger of that and 0 (MulAddRelu).
     """
 
     dst: Local
     a: Local
     b: Local
+    form: MulAddForm = "mul_add_dst"
     pipe: ClassVar[Pipe] = "vector"
     roles: ClassVar[tuple[Role, ...]] = (
         Role("a", "read"),
@@ -164,4 +215,4 @@ class MulAddDst(MicroOp):
         return Arithmetic(self.dst.count, self.dst.dtype, per_element=2)
 
     def __str__(self) -> str:
-        return f"mul_add_dst {self.dst} <- {self.a}, {self.b}"
+        return f"{self.form} {self.dst} <- {self.a}, {self.b}"

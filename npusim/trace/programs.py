@@ -25,7 +25,7 @@ MAX_LETTERS = 1000
 """A name, or a line of code, has at most so many."""
 MAX_SIZE = 1 << 48
 """Sizes and places in bytes, and counts: far above any tensor."""
-MAX_NUMBER = 1 << 128
+MAX_NUMBER = 1 << 256
 """A mask of lanes; a scalar register holds less."""
 MAX_FLOAT = 1 << 128
 """Whole numbers that are still finite as fp32, rounded."""

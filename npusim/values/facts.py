@@ -13,6 +13,7 @@ from npusim.isa import (
     BlockReduce,
     Broadcast,
     Cast,
+    CastDequant,
     Compare,
     CompareScalar,
     Copy,
@@ -68,7 +69,8 @@ Without those that order pipes and those that set registers for nobody.
 
 SIDE_BY_SIDE: frozenset[type[MicroOp]] = frozenset(
     (
-        *(Axpy, Binary, BinaryScalar, BlockReduce, Broadcast, Cast, Compare, CompareScalar, Copy),
+        *(Axpy, Binary, BinaryScalar, BlockReduce, Broadcast, Cast, CastDequant, Compare),
+        *(CompareScalar, Copy),
         *(Duplicate, Fold, Gather, GatherMask, Load, MrgSort, MulAddDst, Reduce, ScalarAlu),
         *(MrgSort4, ProposalConcat, ProposalExtract, RpSort16),
         *(

@@ -59,6 +59,7 @@ FIRST: dict[str, isa.MicroOp] = {"aiv": LOADED, "ai_core": LOADED, "aic": isa.Ba
 """What sets the register r, where there is something to load it from."""
 ROWS = isa.Global("x", 64, 48, 3, 100)
 STRIDED = ub(1024, FLOAT32, 128, 2, 16)
+HALVES = isa.Local("ub", 2048, INT8, 64, mask=0xFFFF0000FFFF0000FFFF0000FFFF0000)
 L0C = at("l0c", FLOAT32, 1536)
 PRODUCT = isa.Mmad(at("l0c", INT32, 1536), at("l0a", INT8, 2048), at("l0b", INT8, 3072), 20, 40, 50)
 ROUND = (isa.ScalarLoad("s", ub(0, INT32, 1), 4), isa.ScalarStore(ub(512, INT32, 1), "s", 4))
@@ -93,6 +94,10 @@ SEEDS: list[tuple[str, isa.MicroOp]] = [
     ("ai_core", isa.CopyToL1(at("l1", UINT8, 192), ub(0, UINT8, 128), 64, 2, 64, 128)),
     ("aiv", isa.Cast(ub(1024, INT4), ub(0, FLOAT16), "rint")),
     ("aiv", isa.Cast(ub(1024, INT32), ub(0, FLOAT16), "floor")),
+    ("aiv", isa.CastDequant(ub(1024, FLOAT16), ub(0, INT32), 0.5)),
+    ("aiv", isa.CastDequant(HALVES, ub(0, INT16, 64), ub(1024, UINT64, 16))),
+    ("aiv", isa.BinaryScalar("shift_right_round", ub(1024, INT16), ub(0, INT16), 3)),
+    ("aiv", isa.MulAddDst(ub(1024), ub(0), ub(512), "mul_add_relu")),
     ("aiv", isa.Binary("add", STRIDED, ub(0, FLOAT32, 128), ub(0, FLOAT32, 128, 0, 1))),
     ("aiv", isa.Binary("div", ub(1024, FLOAT16), ub(0, FLOAT16), ub(512, FLOAT16))),
     ("aiv", isa.BinaryScalar("mul", ub(1024, INT32), ub(0, INT32), 3)),

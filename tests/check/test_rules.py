@@ -22,6 +22,7 @@ from npusim.data.dtypes import (
     INT32,
     INT64,
     UINT8,
+    UINT16,
     UINT64,
     DType,
     RoundMode,
@@ -147,13 +148,14 @@ ROWS_AIV: list[tuple[isa.MicroOp, str, isa.MicroOp]] = [
     ),
     (
         isa.Binary("add", X, X, ub(512, FLOAT16, 64)),
-        "operands must share one of float32, float16, int32, not float32, float16, float32; "
+        "operands must share one of float32, float16, int32, int16, not float32, float16, float32; "
         "cast first",
         isa.Binary("add", X, X, Y),
     ),
     (
         isa.BinaryScalar("mul", ub(0, BFLOAT16, 64), ub(0, BFLOAT16, 64), 1.0),
-        "operands must share one of float32, float16, int32, not bfloat16, bfloat16; cast first",
+        "operands must share one of float32, float16, int32, int16, not bfloat16, bfloat16; cast "
+        "first",
         isa.BinaryScalar("mul", ub(0, INT32, 64), ub(0, INT32, 64), 1),
     ),
     (
@@ -172,8 +174,46 @@ ROWS_AIV: list[tuple[isa.MicroOp, str, isa.MicroOp]] = [
         isa.Unary("exp", ub(0, FLOAT16, 64), ub(0, FLOAT16, 64)),
     ),
     (
+        isa.BinaryScalar("shift_left", *[X.as_dtype(INT16)] * 2, 17),
+        "bits must be shifted 0 to 16 places, not 17; shift all out with Duplicate",
+        isa.BinaryScalar("shift_left", *[X.as_dtype(INT32)] * 2, 17),
+    ),
+    (
+        isa.BinaryScalar("shift_right_round", *[X.as_dtype(UINT16)] * 2, 1),
+        "operands must share one of int16, int32, not uint16, uint16; take the bytes as such",
+        isa.BinaryScalar("shift_right", *[X.as_dtype(UINT16)] * 2, 1),
+    ),
+    (
+        isa.Binary("mul", ub(1024, INT16, 64), ub(0, FLOAT16, 64), ub(256, FLOAT16, 64)),
+        "operands must share one of float32, float16, int32, int16, not float16, float16, int16; "
+        "cast first",
+        isa.Binary("mul", ub(1024, UINT8, 64), ub(0, FLOAT16, 64), ub(256, FLOAT16, 64)),
+    ),
+    (
+        isa.CastDequant(ub(1024, INT8, 64), ub(0, FLOAT16, 64), 1.0),
+        "src and dst must be int32 and float16, or int16 and int8 or uint8, not float16, int8; use "
+        "Cast",
+        isa.CastDequant(ub(1024, FLOAT16, 64), ub(0, INT32, 64), 1.0),
+    ),
+    (
+        isa.CastDequant(ub(1024, FLOAT16, 64), ub(0, INT32, 64), 1e6),
+        "scale must be a number, of float16 for int32, which has no offset, or for int16 16 uint64 "
+        "without strides, which have their own, not 1000000.0 and 0; change it",
+        isa.CastDequant(ub(1024, FLOAT16, 64), ub(0, INT32, 64), 1e3),
+    ),
+    (
+        isa.CastDequant(ub(1024, INT8, 16), ub(0, INT16, 16), 1.0, 3),
+        "bytes must fill the first or the second half of a block for each block of src, by the "
+        "mask of dst, not ub[1024:1040] int8 of ub[0:32] int16; give it the lanes of src, those of "
+        "one block 32 further than those of the block before",
+        isa.CastDequant(
+            isa.Local("ub", 1024, INT8, 16, mask=0xFFFF_0000), ub(0, INT16, 16), 1.0, 3
+        ),
+    ),
+    (
         isa.Binary("or", X, X, X),
-        "operands must share the type int16, not float32, float32, float32; take the bytes as such",
+        "operands must share one of int16, uint16, not float32, float32, float32; take the bytes "
+        "as such",
         isa.Binary("or", *[X.as_dtype(INT16)] * 3),
     ),
     (

@@ -450,7 +450,7 @@ def _first_op(tree: Any) -> Any:
             lambda tree: _first_op(tree)[2].__setitem__(3, 10**30),
             "burst_bytes of Global must be what it declares, not 1000000000000000000000000000000",
         ),
-        (lambda tree: _first_op(tree).pop(), "Load must have 4 parts, not 2"),
+        (lambda tree: _first_op(tree).pop(), "Load must have 4 parts, not 3"),
         (
             lambda tree: tree["bodies"][0][0].__setitem__(0, ["DType", "int8"]),
             "a body must hold micro-ops, not ['DType', 'int8']",

@@ -9,6 +9,7 @@ from npusim.isa import (
     BlockReduce,
     Broadcast,
     Cast,
+    CastDequant,
     Compare,
     CompareScalar,
     Copy,
@@ -35,6 +36,7 @@ __all__ = [
     "COMPARING",
     "ELEMENTWISE",
     "FLOATING",
+    "MASKED_ALIKE",
     "MOVING",
     "RAGGED",
     "ROWED",
@@ -46,13 +48,15 @@ __all__ = [
 
 ARITHMETIC = (Binary, BinaryScalar)
 FLOATING = (Axpy, MulAddDst, BlockReduce, WholeReduce, Fold)
-ELEMENTWISE = (Cast, *ARITHMETIC, Unary, Axpy, MulAddDst, Copy)
+MASKED_ALIKE = (Cast, *ARITHMETIC, Unary, Axpy, MulAddDst, Copy)
+"""Their operands have one mask."""
+ELEMENTWISE = (*MASKED_ALIKE, CastDequant)
 MOVING = (Duplicate, Broadcast, Reduce, Copy)
 COMPARING = (Compare, CompareScalar)
 PROPOSING = (ProposalConcat, ProposalExtract, RpSort16, MrgSort4)
 SOLID = (*COMPARING, Select, Gather, Transpose, Sort32, MrgSort, GatherMask, *PROPOSING)
 """Their operands lie without gaps."""
-VECTOR = (Cast, *ARITHMETIC, Unary, *FLOATING, *MOVING, *SOLID)
+VECTOR = (Cast, CastDequant, *ARITHMETIC, Unary, *FLOATING, *MOVING, *SOLID)
 """What works on the unified buffer alone."""
 RAGGED = (*ELEMENTWISE, Duplicate, WholeReduce, BlockReduce)
 """Their operands may be masked, or end within a repeat."""

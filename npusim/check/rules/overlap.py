@@ -24,6 +24,7 @@ from npusim.isa import (
     Binary,
     BinaryScalar,
     Cast,
+    CastDequant,
     Local,
     MicroOp,
     MulAddDst,
@@ -36,7 +37,7 @@ from npusim.isa import (
 
 __all__ = ["OVERLAPPING", "RULES"]
 
-OVERLAPPING = (Cast, Binary, BinaryScalar, Unary, Axpy, MulAddDst, Select)
+OVERLAPPING = (Cast, CastDequant, Binary, BinaryScalar, Unary, Axpy, MulAddDst, Select)
 """Those whose pages refer to the general rule."""
 Fault = Literal["part", "later"]
 
@@ -46,7 +47,7 @@ def _fault(op: MicroOp) -> tuple[Fault, Local] | None:
     (dst,) = writes(op)
     for src in reads(op):
         if src != dst and _share_bytes(src, dst):
-            fault = _meet(src, dst, isinstance(op, Cast))
+            fault = _meet(src, dst, isinstance(op, Cast | CastDequant))
             if fault:
                 return fault, src
     return None

@@ -6,7 +6,15 @@ from functools import lru_cache
 
 import numpy as np
 
-from npusim.check.rules.kinds import ELEMENTWISE, RAGGED, ROWED, SOLID, STRIDING, VECTOR
+from npusim.check.rules.kinds import (
+    ELEMENTWISE,
+    MASKED_ALIKE,
+    RAGGED,
+    ROWED,
+    SOLID,
+    STRIDING,
+    VECTOR,
+)
 from npusim.check.rules.rule import Rule, operands
 from npusim.isa import (
     BLOCK_BYTES,
@@ -105,7 +113,7 @@ RULES = (
         ),
     ),
     Rule(
-        ELEMENTWISE,
+        MASKED_ALIKE,
         lambda op, _: len(_masks(op)) == 1,
         lambda op, _: (
             f"all operands must have the same mask, or none, not "

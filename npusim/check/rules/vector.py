@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import get_args
 
+import numpy as np
+
 from npusim.check.rules.kinds import (
     ARITHMETIC,
     COMPARING,
@@ -14,28 +16,31 @@ from npusim.check.rules.kinds import (
     WITH_SCALAR,
 )
 from npusim.check.rules.rule import Rule, fits, names, offsets, operands, types
-from npusim.check.rules.vector_dtypes import CASTS, FLOATS, dtypes_of
-from npusim.data.dtypes import FLOAT16, FLOAT32, INT4, INT32, UINT8, DType
+from npusim.check.rules.vector_dtypes import CASTS, DEQUANTISED, FLOATS, dtypes_of, is_mixed
+from npusim.data.dtypes import FLOAT16, FLOAT32, INT4, INT16, INT32, UINT8, UINT64, DType
 from npusim.data.integers import ceil_div
 from npusim.isa import (
     BLOCK_BYTES,
     REPEAT_BYTES,
+    Axpy,
+    BinaryScalar,
     BlockReduce,
     Broadcast,
     Cast,
+    CastDequant,
     Compare,
     CompareScalar,
     Fold,
     Gather,
     Local,
     MicroOp,
-    MulAddDst,
     Reduce,
     ReduceOrder,
     Select,
     Transpose,
     Unary,
     WholeReduce,
+    lanes,
     reads,
     writes,
 )
@@ -79,13 +84,6 @@ def _has_parts(local: Local, count: int) -> bool:
     return local.count > 0 == local.count % count
 
 
-def _widens(op: MicroOp) -> bool:
-    """Whether it adds products of float16 to float32 (asc-devkit, MulAddDst.md)."""
-    if not isinstance(op, MulAddDst) or op.dst.dtype is not FLOAT32:
-        return False
-    return op.a.dtype is op.b.dtype is FLOAT16
-
-
 def _starts_well(op: MicroOp) -> bool:
     """Whether all operands begin at a block, or, alike, at one lane of a block that a mask picks.
 
@@ -107,7 +105,49 @@ def _sizes(op: MicroOp) -> str:
 
 def _scalar_dtype(op: MicroOp) -> DType:
     """The type of the scalar of *op*."""
-    return op.a.dtype if isinstance(op, CompareScalar) else writes(op)[0].dtype
+    if isinstance(op, CompareScalar | Axpy):
+        return reads(op)[0].dtype
+    return writes(op)[0].dtype
+
+
+def _shifts_too_far(op: BinaryScalar) -> bool:
+    """Whether it shifts by a number of places that is too large, or below zero."""
+    if not op.op.startswith("shift") or isinstance(op.scalar, str):
+        return False
+    return not 0 <= op.scalar <= op.dst.dtype.bits
+
+
+def _is_scaled_well(op: CastDequant) -> bool:
+    if isinstance(op.scale, Local):
+        is_table = op.scale.dtype is UINT64 and op.scale.count == TABLE
+        return op.src.dtype is INT16 and is_table and not op.scale.is_strided and not op.offset
+    return fits(op.scale, FLOAT16 if op.src.dtype is INT32 else FLOAT32) and (
+        op.src.dtype is INT16 or not op.offset
+    )
+
+
+def _fills_halves(op: CastDequant) -> bool:
+    """Whether the results of a block lie in one half of a block, the same one in all of them."""
+    if op.src.dtype is INT32:
+        return op.src.mask == op.dst.mask
+    if op.dst.mask is None:
+        return False
+    each = min(op.src.repeat_elements, op.src.count)
+    taken = np.arange(each) if op.src.mask is None else lanes(op.src.mask)
+    spread = taken // TABLE * BLOCK_BYTES + taken % TABLE
+    found = lanes(op.dst.mask)
+    return found.size == spread.size and any(
+        (found == spread + half).all() for half in (0, BLOCK_BYTES // 2)
+    )
+
+
+def _each_by_each(op: MicroOp) -> tuple[Local, ...]:
+    """What *op* reads element by element."""
+    return (op.src,) if isinstance(op, CastDequant) else reads(op)
+
+
+TABLE = 16
+"""Elements of a block of int16, and parameters for them."""
 
 
 def _compares(op: Compare | CompareScalar) -> bool:
@@ -177,8 +217,7 @@ RULES = (
     Rule(
         (*ARITHMETIC, Unary, *FLOATING),
         lambda op, _: (
-            op.dst.dtype in dtypes_of(op)
-            and (all(local.dtype is op.dst.dtype for local in reads(op)) or _widens(op))
+            all(local.dtype is op.dst.dtype in dtypes_of(op) for local in reads(op)) or is_mixed(op)
         ),
         lambda op, _: (
             f"operands must share {_one_of(dtypes_of(op))}, not {types(op)}; "
@@ -187,7 +226,7 @@ RULES = (
     ),
     Rule(
         ELEMENTWISE,
-        lambda op, _: all(local.count == op.dst.count > 0 for local in reads(op)),
+        lambda op, _: all(local.count == op.dst.count > 0 for local in _each_by_each(op)),
         lambda op, _: (
             f"operands must have the same number of elements, and at least one, not "
             f"{', '.join(str(local.count) for local in operands(op))}; cut them alike"
@@ -217,6 +256,40 @@ RULES = (
             f"number of elements and a bit in dst for each, not "
             f"{', '.join(str(local.count) for local in reads(op))} elements and "
             f"{op.dst.count * 8} bits; pad them"
+        ),
+    ),
+    Rule(
+        (BinaryScalar,),
+        lambda op, _: not _shifts_too_far(op),
+        lambda op, _: (
+            f"bits must be shifted 0 to {op.dst.dtype.bits} places, not {op.scalar}; shift all out "
+            f"with Duplicate"
+        ),
+    ),
+    Rule(
+        (CastDequant,),
+        lambda op, _: op.dst.dtype in DEQUANTISED.get(op.src.dtype, ()),
+        lambda op, _: (
+            f"src and dst must be int32 and float16, or int16 and int8 or uint8, not {types(op)}; "
+            f"use Cast"
+        ),
+    ),
+    Rule(
+        (CastDequant,),
+        lambda op, _: _is_scaled_well(op),
+        lambda op, _: (
+            f"scale must be a number, of float16 for int32, which has no offset, or for int16 16 "
+            f"uint64 without strides, which have their own, not {op.scale} and {op.offset}; "
+            f"change it"
+        ),
+    ),
+    Rule(
+        (CastDequant,),
+        lambda op, _: _fills_halves(op),
+        lambda op, _: (
+            f"bytes must fill the first or the second half of a block for each block of src, by "
+            f"the mask of dst, not {op.dst} of {op.src}; give it the lanes of src, those of one "
+            f"block 32 further than those of the block before"
         ),
     ),
     Rule(

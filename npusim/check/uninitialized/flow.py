@@ -41,6 +41,7 @@ from npusim.isa import (
     Broadcast,
     BroadcastToL0c,
     Cast,
+    CastDequant,
     Compare,
     CompareScalar,
     Copy,
@@ -138,6 +139,15 @@ def _from_outside(op: Load | LoadNd2Nz, marks: Marks) -> Sink:
 
 def _each(op: Cast | Unary | LoadTable, marks: Marks) -> Sink:
     marks.put(op.dst, marks.elements(op.src))
+    return None
+
+
+def _cast_dequant(op: CastDequant, marks: Marks) -> Sink:
+    found = marks.elements(op.src)
+    if isinstance(op.scale, Local):
+        # Which of the parameters belongs to an element is not looked at.
+        found = np.maximum(found, marks.elements(op.scale).max())
+    marks.put(op.dst, found)
     return None
 
 
@@ -374,6 +384,7 @@ FLOW: Table[Callable[[Any, Marks], Sink]] = Table(
         CopyL0c: copy_l0c,
         BroadcastToL0c: broadcast_to_l0c,
         Cast: _each,
+        CastDequant: _cast_dequant,
         Unary: _each,
         Copy: _copy,
         Binary: _binary,

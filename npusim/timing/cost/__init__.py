@@ -30,6 +30,7 @@ from npusim.isa import (
     Broadcast,
     BroadcastToL0c,
     Cast,
+    CastDequant,
     Compare,
     CompareScalar,
     Copy,
@@ -203,12 +204,15 @@ COST: Table[CostOf] = Table(
         CopyToL1: _between(matrix.burst_bytes),
         Mmad: lambda op, spec, _: matrix.mmad(op, spec.cube),
         Cast: _vector("cast"),
+        # As a cast: assumed.
+        CastDequant: _vector("cast"),
         Binary: _vector(BINARY),
         BinaryScalar: _vector(BINARY_SCALAR),
         Unary: _vector(UNARY),
         # Nobody fitted Axpy. It runs at the lanes of muls and add (asc-devkit, vector throughput
         # table), and its second operand may hit the banks of the first.
         Axpy: _vector("muls"),
+        # FusedMulAdd and MulAddRelu read as many operands as MulAddDst: assumed.
         MulAddDst: _vector("muladd"),
         Duplicate: _vector("duplicate"),
         Broadcast: _vector("broadcast", expands=True),

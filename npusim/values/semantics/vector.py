@@ -12,6 +12,8 @@ from npusim.data.dtypes import (
     FLOAT16,
     FLOAT32,
     INT4,
+    INT16,
+    INT32,
     Array,
     DType,
     Overflow,
@@ -20,16 +22,20 @@ from npusim.data.dtypes import (
     pack_int4,
 )
 from npusim.isa import (
+    BLOCK_BYTES,
     Axpy,
     Binary,
     BinaryScalar,
     Cast,
+    CastDequant,
     Local,
     MulAddDst,
     Unary,
+    lanes,
 )
 from npusim.values.buffers import WholeTile
 from npusim.values.runs import FIELDS, Accumulated, Swept
+from npusim.values.semantics.quantise import fields
 from npusim.values.semantics.rearranging import copy_blocks
 from npusim.values.semantics.state import State
 
@@ -39,6 +45,7 @@ __all__ = [
     "binary",
     "binary_scalar",
     "convert",
+    "dequantise",
     "mul_add_dst",
     "sweep",
     "unary",
@@ -93,14 +100,53 @@ def _compute(op: str, dst: Local, a: Local, b: Array, state: State) -> None:
 
 def _rounded(op: str, a: Array, b: Array, dtype: DType, state: State) -> Array:
     """`a op b`, rounded once to *dtype*, of which both are."""
+    if dtype is INT16 and state.overflow == "saturate" and op in SATURATING:
+        return _saturated(op, a, b)
     if dtype is FLOAT32 or not dtype.is_float:
         return np.asarray(_ARITHMETIC[op](a, b))
     wide = _ARITHMETIC[op](a.astype(np.float32), b.astype(np.float32))
     return cast(wide, dtype, "rint", state.overflow)
 
 
+SATURATING = ("add", "sub", "mul")
+"""What saturates in int16 where fp16 does (asc-devkit, Memory矢量计算接口边界值汇总.md, tables 9 to
+16)."""
+
+
+def _saturated(op: str, a: Array, b: Array) -> Array:
+    """`a op b` of int16, with what is out of its range at its ends."""
+    limits = np.iinfo(np.int16)
+    wide = _ARITHMETIC[op](a.astype(np.int32), b.astype(np.int32))
+    return np.asarray(np.clip(wide, limits.min, limits.max).astype(np.int16))
+
+
+def _positive(values: Array) -> Array:
+    """The larger of each and 0, which has no sign."""
+    return np.where(values <= 0, values.dtype.type(0), values)
+
+
 def binary(op: Binary, state: State) -> None:
-    _compute(op.op, op.dst, op.a, state.read(op.b), state)
+    step, is_cut = _STEPS.get(op.op, op.op), op.op in _STEPS
+    if not is_cut and op.a.dtype is op.dst.dtype:
+        _compute(step, op.dst, op.a, state.read(op.b), state)
+        return
+    operands = state.read(op.a), state.read(op.b)
+    if is_cut and op.a.dtype is INT16:
+        # The same tables, 26 and 27, have it saturate on every chip.
+        found = _saturated(step, *operands)
+    else:
+        found = _rounded(step, *operands, op.a.dtype, state)
+    found = _positive(found) if is_cut else found
+    if op.a.dtype is not op.dst.dtype:
+        found = cast(found, op.dst.dtype, "none", state.overflow)
+        if op.dst.dtype is FLOAT16:
+            # As they say, NaN becomes 0.
+            found = np.where(np.isnan(found), np.float16(0), found)
+    state.write(op.dst, found)
+
+
+_STEPS = {"add_relu": "add", "sub_relu": "sub"}
+"""What is calculated before what is below zero is cut off."""
 
 
 def accumulate(op: Accumulated, state: State) -> None:
@@ -137,7 +183,59 @@ def sweep(op: Swept, state: State) -> None:
 
 
 def binary_scalar(op: BinaryScalar, state: State) -> None:
-    _compute(op.op, op.dst, op.a, state.scalar(op.scalar, op.dst.dtype), state)
+    scalar = state.scalar(op.scalar, op.dst.dtype)
+    if op.op == "leaky_relu":
+        values = state.read(op.a)
+        scaled = _rounded("mul", values, scalar, op.dst.dtype, state)
+        as_is = values if op.dst.dtype is FLOAT32 else cast(values, FLOAT16, "rint", state.overflow)
+        state.write(op.dst, np.where(np.signbit(values), scaled, as_is))
+    elif op.op in _SHIFT:
+        wide = state.read(op.a).astype(np.int64)
+        found = _SHIFT[op.op](wide, scalar.astype(np.int64), op.dst.dtype)
+        state.write(op.dst, found.astype(op.dst.dtype.numpy))
+    else:
+        _compute(op.op, op.dst, op.a, scalar, state)
+
+
+def _shift_left(values: Array, places: Array, dtype: DType) -> Array:
+    if dtype.numpy.kind == "u":
+        return np.asarray(values << places)
+    # The sign stays where it is.
+    sign = np.int64(-(1 << (dtype.bits - 1)))
+    return np.asarray((values << places) & ~sign | values & sign)
+
+
+_SHIFT: dict[str, Callable[[Array, Array, DType], Array]] = {
+    "shift_left": _shift_left,
+    "shift_right": lambda values, places, _: values >> places,
+    "shift_right_round": lambda values, places, _: (
+        (values >> places) + np.where(places > 0, values >> np.maximum(places - 1, 0) & 1, 0)
+    ),
+}
+
+
+def dequantise(op: CastDequant, state: State) -> None:
+    values, dtype = state.read(op.src).astype(np.float32), op.dst.dtype
+    if isinstance(op.scale, Local):
+        scale, offset, _ = fields(state.read(op.scale)[..., _lanes_in_a_block(op.src)])
+    elif op.src.dtype is INT32:
+        factor = state.scalar(op.scale, FLOAT16).astype(np.float32)
+        state.write(op.dst, cast(values * factor, FLOAT16, "rint", state.overflow))
+        return
+    else:
+        bits = state.scalar(op.scale, FLOAT32).view(np.uint32).astype(np.uint64)
+        scale, offset = fields(bits)[0], np.array(op.offset)
+    product = values * scale
+    whole = np.where(np.isnan(product), 0, np.rint(product)) + offset
+    limits = np.iinfo(dtype.numpy)
+    state.write(op.dst, np.clip(whole, limits.min, limits.max).astype(dtype.numpy))
+
+
+def _lanes_in_a_block(src: Local) -> Array:
+    """`(count,)`: the place of each element of *src* in its block."""
+    per_block = BLOCK_BYTES * 8 // src.dtype.bits
+    within = np.arange(src.repeat_elements) if src.mask is None else lanes(src.mask)
+    return np.asarray(within[np.arange(src.count) % within.size] % per_block)
 
 
 _EXACT: dict[str, Callable[..., Any]] = {"abs": np.abs, "sqrt": np.sqrt, "not": np.invert}
@@ -197,22 +295,24 @@ def _half_table(op: str, overflow: Overflow) -> Array:
     return cast(nearest.astype(np.float32), FLOAT16, "rint", overflow)
 
 
-def _multiply_add(dst: Local, a: Array, b: Array, state: State) -> None:
-    """`dst = a x b + dst`, the product rounded to the type of *dst* first."""
-    before = state.read(dst)
-    if dst.dtype is FLOAT32:
+def _multiply_add(a: Array, b: Array, c: Array, dtype: DType, state: State) -> Array:
+    """`a x b + c`, the product rounded to *dtype*, that of *c*, first."""
+    if dtype is FLOAT32:
         # Of float16 the product is exact.
-        state.write(dst, np.multiply(a, b, dtype=np.float32) + before)
-        return
-    product = cast(a.astype(np.float32) * b.astype(np.float32), dst.dtype, "rint", state.overflow)
-    total = product.astype(np.float32) + before.astype(np.float32)
-    state.write(dst, cast(total, dst.dtype, "rint", state.overflow))
+        return np.asarray(np.multiply(a, b, dtype=np.float32) + c)
+    product = cast(a.astype(np.float32) * b.astype(np.float32), dtype, "rint", state.overflow)
+    total = product.astype(np.float32) + c.astype(np.float32)
+    return cast(total, dtype, "rint", state.overflow)
 
 
 def axpy(op: Axpy, state: State) -> None:
-    scalar = state.scalar(op.scalar, op.dst.dtype)
-    _multiply_add(op.dst, state.read(op.src), scalar, state)
+    scalar = state.scalar(op.scalar, op.src.dtype)
+    operands = state.read(op.src), scalar, state.read(op.dst)
+    state.write(op.dst, _multiply_add(*operands, op.dst.dtype, state))
 
 
 def mul_add_dst(op: MulAddDst, state: State) -> None:
-    _multiply_add(op.dst, state.read(op.a), state.read(op.b), state)
+    a, b, dst = state.read(op.a), state.read(op.b), state.read(op.dst)
+    second, third = (b, dst) if op.form == "mul_add_dst" else (dst, b)
+    found = _multiply_add(a, second, third, op.dst.dtype, state)
+    state.write(op.dst, _positive(found) if op.form == "mul_add_relu" else found)
