@@ -92,7 +92,8 @@ def _mul_add(
     b: LocalOperand,
     lanes: Lanes,
 ) -> Iterator[MicroOp]:
-    yield MulAddDst(*every_repeat(lanes, dst, a, b), form)
+    to, first, second = every_repeat(lanes, dst, a, b)
+    yield MulAddDst(to, first, second, form)
 
 
 def _shift_right(
