@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from npusim.ascendc.calls import copies, reductions, scalars, selection, sync, vector
+from npusim.ascendc.calls import arranging, copies, reductions, scalars, selection, sync, vector
 from npusim.ascendc.calls.table import Chip, Table
 from npusim.ascendc.errors import AscendCError
 from npusim.ascendc.recording import Called
@@ -16,6 +16,7 @@ from npusim.isa import MicroOp
 __all__ = ["Chip", "micro_ops"]
 
 CALLS: Table = {
+    **arranging.CALLS,
     **copies.CALLS,
     **reductions.CALLS,
     **scalars.CALLS,

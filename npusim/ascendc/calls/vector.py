@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any, get_args
 
 from npusim.ascendc.calls.table import Chip, Table, every_repeat, local
-from npusim.ascendc.errors import AscendCError
 from npusim.ascendc.recording import Lanes, LocalOperand, Number
 from npusim.data.dtypes import FLOAT16, INT32, RoundMode
 from npusim.isa import (
@@ -16,6 +15,7 @@ from npusim.isa import (
     BinaryScalar,
     Broadcast,
     Cast,
+    CastDequant,
     Copy,
     Duplicate,
     Fold,
@@ -23,7 +23,14 @@ from npusim.isa import (
     MulAddDst,
     Unary,
 )
-from npusim.isa.vector import BinaryOp, BitwiseOp, UnaryOp
+from npusim.isa.vector import (
+    BinaryOp,
+    BitwiseOp,
+    MulAddForm,
+    ReluOp,
+    ScalarFormOp,
+    UnaryOp,
+)
 
 __all__ = ["CALLS"]
 
@@ -38,7 +45,7 @@ def _unary(
 
 
 def _binary(
-    op: BinaryOp | BitwiseOp,
+    op: BinaryOp | BitwiseOp | ReluOp,
     _: Chip,
     dst: LocalOperand,
     a: LocalOperand,
@@ -55,7 +62,12 @@ def _binary(
 
 
 def _binary_scalar(
-    op: BinaryOp, _: Chip, dst: LocalOperand, src: LocalOperand, lanes: Lanes, scalar: Number
+    op: BinaryOp | ScalarFormOp,
+    _: Chip,
+    dst: LocalOperand,
+    src: LocalOperand,
+    lanes: Lanes,
+    scalar: Number,
 ) -> Iterator[MicroOp]:
     to, first = every_repeat(lanes, dst, src)
     yield BinaryScalar(op, to, first, scalar.value)
@@ -67,21 +79,28 @@ def _cast(
     to, first = every_repeat(lanes, dst, src)
     if src.dtype is INT32 and dst.dtype is FLOAT16:
         # The chip multiplies by the scale, whatever the rounding (asc-devkit, Cast.md).
-        if scale.value != 1:
-            raise AscendCError(
-                f"SetDeqScale must be 1 where int32_t becomes half, not {scale.value}; multiply "
-                f"after it"
-            )
-        yield Cast(to, first)
+        yield Cast(to, first) if scale.value == 1 else CastDequant(to, first, scale.value)
         return
     yield Cast(to, first, ROUND_MODES[mode])
 
 
-def _mul_add_dst(
-    _: Chip, dst: LocalOperand, a: LocalOperand, b: LocalOperand, lanes: Lanes
+def _mul_add(
+    form: MulAddForm,
+    _: Chip,
+    dst: LocalOperand,
+    a: LocalOperand,
+    b: LocalOperand,
+    lanes: Lanes,
 ) -> Iterator[MicroOp]:
     to, first, second = every_repeat(lanes, dst, a, b)
-    yield MulAddDst(to, first, second)
+    yield MulAddDst(to, first, second, form)
+
+
+def _shift_right(
+    _: Chip, dst: LocalOperand, src: LocalOperand, lanes: Lanes, scalar: Number, rounds: int
+) -> Iterator[MicroOp]:
+    to, first = every_repeat(lanes, dst, src)
+    yield BinaryScalar("shift_right_round" if rounds else "shift_right", to, first, scalar.value)
 
 
 def _axpy(
@@ -108,16 +127,37 @@ def _copy(_: Chip, dst: LocalOperand, src: LocalOperand, lanes: Lanes) -> Iterat
 
 UNARY: dict[str, UnaryOp] = {op.capitalize(): op for op in get_args(UnaryOp)}
 BINARY: dict[str, Any] = {op.capitalize(): op for op in (*get_args(BinaryOp), *get_args(BitwiseOp))}
-SCALAR: dict[str, BinaryOp] = {"Adds": "add", "Muls": "mul", "Maxs": "max", "Mins": "min"}
+BINARY |= {
+    "AddRelu": "add_relu",
+    "SubRelu": "sub_relu",
+    "AddReluCast": "add_relu",
+    "SubReluCast": "sub_relu",
+    "MulCast": "mul",
+}
+SCALAR: dict[str, BinaryOp | ScalarFormOp] = {
+    "Adds": "add",
+    "Muls": "mul",
+    "Maxs": "max",
+    "Mins": "min",
+    "LeakyRelu": "leaky_relu",
+    "ShiftLeft": "shift_left",
+}
+MUL_ADD: dict[str, MulAddForm] = {
+    "MulAddDst": "mul_add_dst",
+    "FusedMulAdd": "fused_mul_add",
+    "FusedMulAddRelu": "mul_add_relu",
+    "MulAddRelu": "mul_add_relu",
+}
 
 CALLS: Table = {
     **{name: partial(_unary, op) for name, op in UNARY.items()},
     **{name: partial(_binary, op) for name, op in BINARY.items()},
     **{name: partial(_binary_scalar, op) for name, op in SCALAR.items()},
+    **{name: partial(_mul_add, form) for name, form in MUL_ADD.items()},
     "Axpy": _axpy,
     "Brcb": _broadcast,
     "Cast": _cast,
     "Copy": _copy,
     "Duplicate": _duplicate,
-    "MulAddDst": _mul_add_dst,
+    "ShiftRight": _shift_right,
 }

@@ -216,4 +216,15 @@ __aicore__ inline void SetAtomicNone()
     npusim::set_atomic(npusim::NONE, 0);
 }
 
+__aicore__ inline void DisableDmaAtomic()
+{
+    npusim::set_atomic(npusim::NONE, 0);
+}
+
+template <typename T>
+__aicore__ inline void SetAtomicType()
+{
+    npusim_core()->atomic_type = npusim::TypeOf<T>::number;
+}
+
 }  // namespace AscendC

@@ -134,17 +134,16 @@ public:
             npusim_refuse("InitBuffer: a queue must have 1 to %d buffers, not %d; pass fewer",
                           T::MOST, num);
         }
-        que.begin(num);
-        for (int i = 0; i < num; ++i) {
-            que.buffers_[i] = claim(T::HELD_AT, len);
-            remember(&que.buffers_[i], T::FREED);
+        que.begin(claim(T::HELD_AT, len, T::FREED), num);
+        for (int i = 1; i < num; ++i) {
+            claim(T::HELD_AT, len, T::FREED);
         }
         return true;
     }
     template <TPosition bufPos>
     bool InitBuffer(TBuf<bufPos>& buf, uint32_t len)
     {
-        buf.buffer_ = claim(bufPos, len);
+        buf.buffer_ = claim(bufPos, len, HardEvent::MAX);
         return true;
     }
     template <HardEvent evt>
@@ -177,13 +176,14 @@ public:
     }
     void Reset()
     {
+        wait_until_free();
         for (auto& used : used_) {
             used = 0;
         }
         for (auto& taken : taken_) {
             taken = 0;
         }
-        queued_ = 0;
+        count_ = 0;
     }
     void Destroy()
     {
@@ -193,20 +193,15 @@ public:
     void DestroyWithoutPipeAll()
     {
         is_destroyed_ = true;
-        for (int i = 0; i < queued_; ++i) {
-            npusim::Buffer& buffer = *queues_[i].buffer;
-            if (buffer.freed_event >= 0) {
-                npusim::record("WaitFlag", queues_[i].freed, buffer.freed_event);
-                buffer.freed_event = -1;
-            }
-        }
+        wait_until_free();
     }
 
     static TPipe* current()
     {
         return static_cast<TPipe*>(npusim_core()->pipe);
     }
-    npusim::Buffer claim(TPosition position, uint32_t nbytes)
+    // The next buffer; those of a queue lie one behind the other.
+    npusim::Buffer* claim(TPosition position, uint32_t nbytes, HardEvent freed)
     {
         npusim::Memory memory = npusim::memory_of(position);
         nbytes = npusim::whole_blocks(nbytes);
@@ -216,33 +211,38 @@ public:
                           "not need %u; use smaller tiles",
                           left, npusim::MEMORY_NAMES[memory], nbytes);
         }
-        npusim::Buffer buffer;
-        buffer.position = position;
-        buffer.address = used_[memory];
-        buffer.nbytes = nbytes;
-        used_[memory] += nbytes;
-        return buffer;
-    }
-    void remember(npusim::Buffer* buffer, HardEvent freed)
-    {
-        if (queued_ == MOST_BUFFERS) {
+        if (count_ == MOST_BUFFERS) {
             npusim_refuse("InitBuffer: a TPipe must have at most %d buffers; use fewer",
                           MOST_BUFFERS);
         }
-        queues_[queued_++] = {buffer, freed};
+        npusim::Buffer& buffer = buffers_[count_];
+        buffer = npusim::Buffer();
+        buffer.position = position;
+        buffer.address = used_[memory];
+        buffer.nbytes = nbytes;
+        freed_[count_++] = freed;
+        used_[memory] += nbytes;
+        return &buffer;
     }
 
 private:
-    struct Queued {
-        npusim::Buffer* buffer;
-        HardEvent freed;
-    };
+    void wait_until_free()
+    {
+        for (int i = 0; i < count_; ++i) {
+            if (buffers_[i].freed_event >= 0) {
+                npusim::record("WaitFlag", freed_[i], buffers_[i].freed_event);
+                buffers_[i].freed_event = -1;
+            }
+        }
+    }
+
     static constexpr int MOST_BUFFERS = 64;
 
     uint32_t used_[npusim::MEMORIES] = {};
     uint8_t taken_[npusim::HARD_EVENTS + 1] = {};
-    Queued queues_[MOST_BUFFERS];
-    int queued_ = 0;
+    npusim::Buffer buffers_[MOST_BUFFERS];
+    HardEvent freed_[MOST_BUFFERS] = {};
+    int count_ = 0;
     bool is_destroyed_ = false;
 };
 
@@ -377,8 +377,9 @@ public:
 protected:
     friend class TPipe;
 
-    void begin(int count)
+    void begin(npusim::Buffer* buffers, int count)
     {
+        buffers_ = buffers;
         count_ = count;
         depth_ = depth > 0 ? depth : 1;
         next_ = first_ = filled_ = 0;
@@ -427,7 +428,7 @@ protected:
         return *buffer;
     }
 
-    npusim::Buffer buffers_[MOST];
+    npusim::Buffer* buffers_ = nullptr;
     npusim::Buffer* full_[MOST];
     int count_ = 0;
     int depth_ = 1;
@@ -449,7 +450,8 @@ public:
     template <typename T>
     LocalTensor<T> Get()
     {
-        return GetWithOffset<T>(npusim::elements_in<PrimT<T>>(buffer_.nbytes), 0);
+        uint32_t nbytes = buffer_ == nullptr ? 0 : buffer_->nbytes;
+        return GetWithOffset<T>(npusim::elements_in<PrimT<T>>(nbytes), 0);
     }
     template <typename T>
     LocalTensor<T> Get(uint32_t len)
@@ -459,15 +461,18 @@ public:
     template <typename T>
     LocalTensor<T> GetWithOffset(uint32_t size, uint32_t bufOffset)
     {
+        if (buffer_ == nullptr) {
+            npusim_refuse("Get: a TBuf must have a buffer; call InitBuffer first");
+        }
         LocalTensor<T> tensor;
-        tensor.SetAddr({buffer_.nbytes, buffer_.address + bufOffset, &buffer_, uint8_t(pos)});
+        tensor.SetAddr({buffer_->nbytes, buffer_->address + bufOffset, buffer_, uint8_t(pos)});
         tensor.SetSize(size);
         return tensor;
     }
 
 private:
     friend class TPipe;
-    npusim::Buffer buffer_;
+    npusim::Buffer* buffer_ = nullptr;
 };
 
 template <Hardware hard = Hardware::UB>

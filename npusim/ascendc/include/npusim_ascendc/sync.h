@@ -46,8 +46,8 @@ __aicore__ inline void CrossCoreWaitFlag(uint16_t flagId)
 
 namespace npusim {
 
-// The flags of SyncAll, above those that a kernel may use (assumed).
-enum CrossCoreFlag : uint16_t { ALL_OF_A_KIND = 14, OF_THE_GROUP = 15 };
+// The flags of SyncAll, the last of those that there are (assumed).
+enum CrossCoreFlag : uint16_t { OF_THE_GROUP = 9, ALL_OF_A_KIND = 10 };
 
 inline void sync_all(bool vector_cores_alone)
 {
