@@ -19,7 +19,6 @@ from npusim.isa import Binary
 from npusim.kernel import (
     BLOCK_BYTES,
     FLOAT16,
-    FLOATS_PER_BLOCK,
     INT4,
     INT8,
     DType,
@@ -112,41 +111,7 @@ def fold_rows(core: VectorCore, plane: Local, rows: int) -> Local:
     return Local(plane.buffer, plane.offset_bytes, plane.dtype, rows * lanes, 1, pitch)
 
 
-# ---- one number for many elements, and rounding ----
-
-
-def repeat_block(core: VectorCore, dst: Local, block: Local) -> None:
-    """Fill the row *dst* `(width,)` with the elements of *block*, again and again.
-
-    The kernels fill all rows with one Copy, whose mask counts the elements of a row; a Copy a row
-    in an ``independent()`` block takes as long.
-    """
-    whole = dst.count // dst.repeat_elements * dst.repeat_elements
-    with core.independent():
-        for part in (dst[:whole], dst[whole:]):
-            if part.count:
-                core.copy(part, block.again(part.count))
-
-
-def repeat_row(core: VectorCore, plane: Local, row: Local) -> None:
-    """*row* `(columns,)` to each row of *plane* `(rows, columns)`: one Copy takes as long."""
-    with core.independent():
-        for first in range(0, plane.count, row.count):
-            core.copy(plane[first : first + row.count], row)
-
-
-def spread_numbers(core: VectorCore, plane: Local, numbers: Local, blocks: Local) -> None:
-    """Each of fp32 *numbers* `(rows,)` to its row of *plane* `(rows, columns)`.
-
-    *blocks* has room for eight of each number.
-    """
-    columns = plane.count // numbers.count
-    # (rows,) -> (rows, 8) -> (rows, columns)
-    core.brcb(blocks[: numbers.count * FLOATS_PER_BLOCK], numbers)
-    with core.independent():
-        for row in range(numbers.count):
-            block = blocks[row * FLOATS_PER_BLOCK : (row + 1) * FLOATS_PER_BLOCK]
-            repeat_block(core, plane[row * columns : (row + 1) * columns], block)
+# ---- rounding ----
 
 
 def round_by_int16(core: VectorCore, values: Local, dst: Local | None = None) -> Local:

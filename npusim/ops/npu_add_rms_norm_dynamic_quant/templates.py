@@ -73,7 +73,7 @@ class Steps:
 
     def __init__(self, core: NormCore, p: Problem, count: int) -> None:
         self.core, self.p, dtype = core, p, p.x.element
-        self.absmax, self.total = core.blocks()[:1], core.blocks()[:1]
+        self.absmax = core.blocks()[:1]
         self.x_in = core.vecin(FLOAT32, count)
         self.first = self.x_in.only.as_dtype(dtype)[:count]
         self.second = upper_half(self.x_in.only, dtype)
@@ -159,8 +159,9 @@ class SeveralRows(Steps):
         core, p, rows = self.core, self.p, self.rows_of(values)
         core.mul(work, values, values)
         for row, squares in zip(rows, self.rows_of(work), strict=True):
-            core.halve_into(self.total, squares)
-            core.root_by_scalar(self.total)
+            core.read_sum("root", squares)
+            core.root_of("root")
+            core.sync("scalar", "vector")
             core.mul(row, row, "root")
         gamma = self.widened(p.gamma, work)
         for row in rows:
@@ -255,8 +256,9 @@ class SingleRow(Steps):
         core.mul(work, values, values)
         # Loaded while the squares are added up.
         loaded = self.load(self.p.gamma)
-        core.halve_into(self.total, work)
-        core.root_by_scalar(self.total)
+        core.read_sum("root", work)
+        core.root_of("root")
+        core.sync("scalar", "vector")
         core.mul(values, values, "root")
         core.cast(work, loaded)
         core.mul(values, values, work)
@@ -320,6 +322,7 @@ class Slices(Steps):
         for part in slices:
             self.add_up(x1[:, part], x2[:, part], x[:, part], kept[:1, part])
         core.root_of("sum")
+        core.sync("scalar", "vector")
         core.sync("mte3", "mte2")
         for part in slices:
             self.scale(kept[:, part], part)
@@ -343,9 +346,7 @@ class Slices(Steps):
         core.store(self.out, rounded, x)
         core.mul(work, values, values)
         core.store(self.wide_out, values, exact)
-        core.halve_into(self.total, work)
-        core.sync("vector", "scalar")
-        core.get_value("part", self.total)
+        core.read_sum("part", work)
         core.alu("f32_add", "sum", "sum", "part")
 
     def vector(self, operand: Operand, part: slice) -> Local:

@@ -1,7 +1,8 @@
 """The templates of npu_add_rms_norm_quant: what the vendor's kernels do with the rows of a core.
 
-ops-nn@e5c3fa9 norm/add_rms_norm_quant/op_kernel; of the kernel for a single scale, of which only
-the arithmetic is known here (norm/add_rms_norm_quant_v2), the schedule is assumed to be the same.
+ops-nn@e5c3fa9 norm/add_rms_norm_quant/op_kernel, and norm/add_rms_norm_quant_v2, which takes a
+single scale with the same templates. They read as many scales and zero points as a row has columns,
+which lie beyond the only one; here that one is read, and once, before the first row.
 """
 
 from __future__ import annotations
@@ -171,22 +172,22 @@ class Quantiser:
 def normal(core: NormCore, p: Problem, plan: norm.Plan) -> norm.Kernel:
     """A row at a time. All vectors stay in the buffer, scales and zero points in fp32.
 
-    Without second scales x2 is loaded where the squares come later. The queue of the first output
-    carries x, and then y; all queues are single.
+    x2 is loaded where the squares come later. The queue of the first output carries x, and then y;
+    all queues are single.
     """
-    steps, dtype, second = Quantiser(core, p, plan), p.x.element, p.optional.scales2
+    steps, dtype = Quantiser(core, p, plan), p.x.element
     padded = steps.padded
-    values, squares = core.tile(FLOAT32, padded), core.tile(FLOAT32, padded)
-    total, ones = core.blocks(), core.blocks()
     x_in = core.vecin(dtype, padded)
-    x2_tile = upper_half(squares, dtype) if second is None else core.tile(dtype, padded)
-    y_out = core.vecout(dtype, padded)
-    y2_out = [core.vecout(INT8, padded) for _ in p.quantisers[1:]]
     tiles = {each: core.tile(dtype, padded) for each in ops.present(p.gamma, p.optional.beta)}
     tiles |= {each: core.tile(FLOAT32, padded) for each in ops.present(*chain(*p.quantisers))}
+    y_out = core.vecout(dtype, padded)
+    values, squares = core.tile(FLOAT32, padded), core.tile(FLOAT32, padded)
+    x2_tile = upper_half(squares, dtype)
+    y2_out = [core.vecout(INT8, padded) for _ in p.quantisers[1:]]
+    scaled = core.tile(FLOAT32, padded)[: p.columns] if y2_out else values
     core.claim_tails()
     rounding = steps.rounding
-    residual = Residual(core, x_in, x2_tile, y_out, values, squares, rounding, frees=False)
+    residual = Residual(core, x_in, x2_tile, y_out, values, squares, rounding, in_pieces=False)
 
     def begin() -> None:
         steps.fetch(tiles)
@@ -194,15 +195,15 @@ def normal(core: NormCore, p: Problem, plan: norm.Plan) -> norm.Kernel:
 
     def row(x1: GmView, x2: GmView, output: GmView, x: GmView, *y2: GmView) -> None:
         values, work = residual(x1, x2, x)
-        core.root_of_row(total[:1], values, work, ones, steps.lanes)
-        core.read_root(total[:1])
+        core.read_root(core.root_of_row(values, work, steps.lanes, one_by_one=True))
         steps.times_gamma(values, tiles[p.gamma], work)
         steps.plus_beta(values, tiles, work)
-        for queue, view in zip(y2_out, y2, strict=True):
-            core.store(queue, steps.quantise(queue.alloc(), work, values, tiles, 1), view)
-        # The next row may come; with second scales where the squares are nothing is loaded.
-        x_in.free(x_in.only)
+        # The next row may come.
+        core.sync("vector", "mte2")
+        second = [steps.quantise(queue.alloc(), scaled, values, tiles, 1) for queue in y2_out]
         core.store(y_out, steps.quantise(y_out.alloc(), values, values, tiles, 0), output)
+        for queue, out, view in zip(y2_out, second, y2, strict=True):
+            core.store(queue, out, view)
 
     return norm.Kernel(row, begin)
 
@@ -216,7 +217,6 @@ def single_n(core: NormCore, p: Problem, plan: norm.Plan) -> norm.Kernel:
     steps, dtype, optional = Quantiser(core, p, plan), p.x.element, p.optional
     padded, count = steps.padded, p.columns
     values, squares = core.tile(FLOAT32, padded)[:count], core.tile(FLOAT32, padded)
-    total, ones = core.blocks()[:1], core.blocks()
     room = core.claim("ub", dtype.nbytes(padded))
     with core.on_top_of(room):
         x1_in = core.vecin(dtype, padded)
@@ -239,7 +239,14 @@ def single_n(core: NormCore, p: Problem, plan: norm.Plan) -> norm.Kernel:
     def row(x1: GmView, x2: GmView, output: GmView, x: GmView, *y2: GmView) -> None:
         addends = core.load(x1_in, x1)[:count], core.load(x2_in, x2)[:count]
         out = y_out.alloc()[:count]
-        core.add_and_round(out, values, addends, work, steps.rounding)
+        if steps.in_half:
+            core.add(out, *addends)
+            core.cast(values, out)
+        else:
+            core.add_in_float32(values, addends, work)
+            core.cast(out, values)
+            if not p.per_tensor:
+                core.cast(values, out)
         x1_in.free(addends[0])
         x2_in.free(addends[1])
         gamma = core.load(x2_in, norm.vector_of(p.gamma))
@@ -248,8 +255,7 @@ def single_n(core: NormCore, p: Problem, plan: norm.Plan) -> norm.Kernel:
             scales = scales_in.alloc()
             steps.fill(scales, p.scales1)
             scales_in.enque(scales)
-        core.root_of_row(total, values, work, ones, None if steps.in_half else steps.lanes)
-        core.read_root(total)
+        core.read_root(root_of_row())
         steps.times_gamma(values, gamma, work)
         x2_in.free(gamma)
         steps.plus_beta(values, kept, work)
@@ -261,6 +267,16 @@ def single_n(core: NormCore, p: Problem, plan: norm.Plan) -> norm.Kernel:
         if first:
             scales_in.free(first[p.scales1])
         core.store_rows(y_out, out, output)
+
+    def root_of_row() -> Local:
+        """1 / root of the row, `(1,)`; fp16 is added up by halves."""
+        if not steps.in_half:
+            return core.root_of_row(values, work, steps.lanes)
+        core.square(work, values)
+        core.read_sum("sum", work)
+        core.barrier("vector")
+        core.root_by_vector(work[:1], steps.lanes[:1])
+        return work[:1]
 
     return norm.Kernel(row, begin)
 
@@ -281,23 +297,23 @@ def split_d(core: NormCore, p: Problem, plan: norm.Plan) -> norm.Kernel:
     vectors = dict.fromkeys(ops.present(p.gamma, p.optional.beta), dtype)
     vectors |= dict.fromkeys(ops.present(*chain(*zip(*p.quantisers, strict=True))), FLOAT32)
     vectors_in = core.vecin(INT8, sum(kind.nbytes(padded) for kind in vectors.values()))
-    blocks = core.blocks(rows)
-    roots_tile, sums = core.tile(FLOAT32, rows), core.tile(FLOAT32, rows)
+    blocks, roots_tile = core.blocks(rows), core.tile(FLOAT32, rows)
     core.claim_tails()
     second, rounding = x_in.only[padded:], steps.rounding
-    residual = Residual(core, x_in, second, y_out, values, squares, rounding, frees=True)
+    residual = Residual(core, x_in, second, y_out, values, squares, rounding, in_pieces=True)
     parts = plan.parts(p.columns)
 
     def group(x1: GmView, x2: GmView, output: GmView, x: GmView, *y2: GmView) -> None:
         roots = roots_tile[: x.rows]
-        residual.roots_of_parts(roots, (steps.lanes, blocks, sums), parts, x1, x2, x)
+        residual.roots_of_parts(roots, (steps.lanes, blocks), parts, x1, x2, x)
         for part in parts:
             loaded = vectors_in.alloc()
             tiles = load_vectors(loaded, part)
             for row in range(x.rows):
                 here = slice(row, row + 1), part
-                core.read_root(roots[row : row + 1])
                 values, work = residual(x1[here], x2[here], x[here])
+                core.read_root(roots[row : row + 1])
+                core.barrier("vector")
                 steps.times_gamma(values, tiles[p.gamma], work)
                 steps.plus_beta(values, tiles, work)
                 for queue, view in zip(y2_out, y2, strict=True):

@@ -24,9 +24,10 @@ from npusim.kernel import (
     VectorCore,
     pieces,
 )
+from npusim.kernel.broadcast import repeat_row, spread_numbers
 from npusim.ops._dynamic_quant import Plan, Problem
 from npusim.ops._dynamic_quant.buffers import SmoothScales, fill_constants, launch_pieces
-from npusim.ops._row_quant import fold_rows, repeat_row, round_by_int16, spread_numbers
+from npusim.ops._row_quant import fold_rows, round_by_int16
 
 PER_ROW = 192
 """Elements that multi_row keeps room for, of what there is one of for each row."""
