@@ -52,23 +52,30 @@ def output_of(
 # ---- the largest magnitude of a row, and the factor ----
 
 
-def fold_max(core: VectorCore, row: Local) -> Local:
-    """Bring the largest elements of *row* `(width,)` into its first repeat, which is returned."""
+def fold_max(core: VectorCore, row: Local, *, rest_last: bool = False) -> Local:
+    """Bring the largest elements of *row* `(width,)` into its first repeat, which is returned.
+
+    What is left behind the last whole repeat comes first, or *rest_last*.
+    """
     lanes = row.repeat_elements
     repeats, left = divmod(row.count, lanes)
     if repeats == 0:
         return row
     first = row[:lanes]
-    if left:
-        core.max(row[:left], row[:left], row[repeats * lanes :])
-    if repeats > 1:
-        core.fold("max", first, row[lanes : repeats * lanes])
+    for is_rest in (False, True) if rest_last else (True, False):
+        if is_rest and left:
+            core.max(row[:left], row[:left], row[repeats * lanes :])
+        elif not is_rest and repeats > 1:
+            core.fold("max", first, row[lanes : repeats * lanes])
     return first
 
 
 def find_max(core: VectorCore, result: Local, row: Local) -> None:
-    """The largest element of *row* `(width,)`, which is overwritten, to *result* `(1,)`."""
-    core.whole_reduce("max", result, fold_max(core, row))
+    """The largest element of *row* `(width,)`, which is overwritten, to *result* `(1,)`.
+
+    As ReduceMaxInplace of the kernels does (dynamic_quant_base.h:200-248).
+    """
+    core.whole_reduce("max", result, fold_max(core, row, rest_last=True))
 
 
 def find_absmax(core: VectorCore, result: Local, work: Local, values: Local) -> None:

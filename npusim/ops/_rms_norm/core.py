@@ -335,10 +335,10 @@ class Residual:
     ) -> None:
         """1 / root of some rows of x1 and x2, whose sum goes to x, to *roots* `(rows,)`.
 
-        A piece of all rows comes after the other. *room* is for 64 running sums, and for a block
-        a row.
+        A piece of all rows comes after the other. *room* is for a block a row, and for 64 running
+        sums.
         """
-        core, (lanes, blocks) = self.core, room
+        core, (blocks, lanes) = self.core, room
         blocks = blocks[: roots.count * FLOATS_PER_BLOCK]
         core.duplicate(roots, 0.0)
         for part in parts:
@@ -379,11 +379,7 @@ class RootsOfRows:
         """Room for the next rows."""
         if isinstance(self.room, Local):
             return self.room
-        roots = self.room.alloc()
-        if self.core.is_310p and self.source == "vector":
-            # What is not set of the last block is added, too.
-            self.core.duplicate(roots, 0.0)
-        return roots
+        return self.room.alloc()
 
     def store(self, roots: Local, rstd: GmView) -> None:
         """Store *roots* to *rstd* `(rows,)`."""

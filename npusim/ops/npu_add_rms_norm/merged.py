@@ -99,6 +99,102 @@ class Several:
 
 TOGETHER = 240
 """Rows that merge_n spreads 1 / root over, and multiplies, at a time."""
+REPEAT_BLOCKS = 8
+"""Blocks of a whole repeat."""
+
+
+class Short(Several):
+    """The steps of merge_n, and its buffers."""
+
+    def __init__(self, core: NormCore, p: norm.Problem, plan: norm.Plan) -> None:
+        roots_count = align_up(plan.row_step, FLOATS_PER_BLOCK)
+        super().__init__(core, p, plan, roots_count, by_rows=True)
+        self.dtype, self.roots_out = p.x.element, self.store_roots()
+        self.lanes = core.lanes(plan.row_step)
+        """64 running sums a row; then ones, and 1 / root of each row eight times."""
+
+    def group(self, x1: GmView, x2: GmView, output: GmView, rstd: GmView, x: GmView) -> None:
+        """The rows of a step."""
+        core, rows, total = self.core, x1.rows, self.add(x1, x2, x)
+        squares, values = self.squares[: total.count], total
+        kept = self.roots_out.alloc()
+        core.duplicate(kept, 0.0)
+        if self.values is not None:
+            values = self.values[: total.count]
+            core.cast(values, total)
+        core.square(squares, values)
+        core.rows_into(kept[:rows], self.lanes, squares, x1.columns)
+        core.root_by_vector(kept[:rows], self.lanes[:rows])
+        self.spread(kept, rows)
+        y = self.y_out.alloc()[: total.count]
+        self.scale(y, values, rows)
+        self.y_out.enque(y)
+        core.store_rows(self.roots_out, kept, rstd)
+        self.y_out.deque()
+        core.put_rows(y, output, self.pitch)
+        self.y_out.free(y)
+
+    def add(self, x1: GmView, x2: GmView, x: GmView) -> Local:
+        """The sum of rows in their type, once it is stored to *x*; its tile of y is free."""
+        core, addends = self.core, self.load(x1, x2)
+        total = self.sum_of(addends, x1.rows * self.pitch)
+        core.barrier("vector")
+        self.free(addends)
+        self.y_out.enque(total)
+        self.y_out.deque()
+        core.sync("vector", "mte3")
+        core.put_rows(total, x, self.pitch)
+        core.sync("mte3", "vector")
+        self.y_out.free(total)
+        return total
+
+    def spread(self, roots: Local, rows: int) -> None:
+        """Each of *rows* of *roots* to a block of `lanes`; the last eight are whole."""
+        core, whole = self.core, rows // TOGETHER * TOGETHER
+        for first in range(0, whole, TOGETHER):
+            core.emit(self._spread(roots, first, first + TOGETHER))
+        core.barrier("vector")
+        if whole < rows:
+            core.step(self._spread(roots, whole, align_up(rows, FLOATS_PER_BLOCK)))
+
+    def _spread(self, roots: Local, first: int, stop: int) -> Broadcast:
+        blocks = self.lanes[first * FLOATS_PER_BLOCK : stop * FLOATS_PER_BLOCK]
+        return Broadcast(blocks, roots[first:stop])
+
+    def scale(self, y: Local, values: Local, rows: int) -> None:
+        """Rows of *values* times 1 / root and gamma, to *y*; bf16 by way of *values* once more."""
+        core, dtype = self.core, self.dtype
+        to = y if dtype is FLOAT32 else values
+        for here, first, count in self.parts(rows):
+            self.write(times_blocks(to[here], values[here], block_of(self.lanes, first), count))
+        if dtype is not FLOAT32:
+            core.emit(Cast(y, values, core.rounding(dtype)))
+        core.barrier("vector")
+        plane, gamma = y, self.gamma
+        if dtype is BFLOAT16:
+            plane, gamma = values, self.squares
+            with core.independent():
+                core.cast(values, y)
+                core.cast(gamma[: self.pitch], self.gamma[: self.pitch])
+        for here, _, count in self.parts(rows):
+            self.write(times_row(plane[here], gamma, count))
+        if dtype is BFLOAT16:
+            core.emit(Cast(y, values, "rint"))
+        core.barrier("vector")
+
+    def parts(self, rows: int) -> Iterator[tuple[slice, int, int]]:
+        """The elements of as many rows as are multiplied together; the first row, and how many."""
+        for first, count in pieces(rows, TOGETHER):
+            yield slice(first * self.pitch, (first + count) * self.pitch), first, count
+
+    def write(self, products: Iterator[Binary]) -> None:
+        """Whole repeats and a barrier, then what is left of the columns and another one."""
+        core, found = self.core, list(products)
+        whole = [each for each in found if each.dst.repeat_blocks == REPEAT_BLOCKS]
+        core.emit(*whole)
+        core.barrier("vector")
+        core.emit(*found[len(whole) :])
+        core.barrier("vector")
 
 
 def merge_n(core: NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kernel:
@@ -106,101 +202,84 @@ def merge_n(core: NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kernel:
 
     ops-nn@e5c3fa9 norm/add_rms_norm/op_kernel/add_rms_norm_merge_n.h.
     """
-    dtype, roots_count = p.x.element, align_up(plan.row_step, FLOATS_PER_BLOCK)
-    several = Several(core, p, plan, roots_count, by_rows=True)
-    pitch, y_out, roots_out = several.pitch, several.y_out, several.store_roots()
-    # 64 running sums a row; then ones, and 1 / root of each row eight times.
-    lanes = core.lanes(plan.row_step)
+    short = Short(core, p, plan)
+    return norm.Kernel(short.group, short.fetch_gamma)
 
-    def add(x1: GmView, x2: GmView, x: GmView) -> Local:
-        """The sum of rows in their type, stored to *x*; its tile of y is free."""
-        addends = several.load(x1, x2)
-        total = several.sum_of(addends, x1.rows * pitch)
+
+class Aligned(Several):
+    """The steps of multi_n, and its buffers."""
+
+    def __init__(self, core: NormCore, p: norm.Problem, plan: norm.Plan) -> None:
+        count = plan.row_step * FLOATS_PER_BLOCK
+        super().__init__(core, p, plan, count)
+        self.sums = self.roots.of(FLOAT32, count)
+        """A block for each row, of which the first element counts."""
+        # 310P does not store them.
+        self.roots_out = None if core.is_310p else self.store_roots()
+        self.lanes = core.lanes()
+        self.firsts = core.tile(INT32, count)
+        """Eight times the offset of the first element of each block."""
+
+    def begin(self) -> None:
+        """Load gamma, and note where the blocks begin."""
+        core = self.core
+        self.fetch_gamma()
+        core.emit(Duplicate(self.sums, 0.0))
+        for row in range(self.sums.count // FLOATS_PER_BLOCK):
+            offset_bytes = FLOAT32.nbytes(row * FLOATS_PER_BLOCK)
+            core.emit(Duplicate(block_of(self.firsts, row), offset_bytes))
+
+    def group(self, x1: GmView, x2: GmView, output: GmView, rstd: GmView, x: GmView) -> None:
+        """The rows of a step."""
+        core, addends, count = self.core, self.load(x1, x2), x.rows * self.pitch
+        total = self.sum_of(addends, count)
+        self.free(addends)
+        core.store(self.y_out, total, x, self.pitch)
         core.barrier("vector")
-        several.free(addends)
-        y_out.enque(total)
-        y_out.deque()
-        core.sync("vector", "mte3")
-        store(total, x)
-        core.sync("mte3", "vector")
-        y_out.free(total)
-        return total
-
-    def store(tile: Local, view: GmView) -> None:
-        extent = view.extent_bytes(dtype.nbytes(pitch)) // dtype.nbytes(1)
-        core.data_copy(view.operand, tile[:extent], dtype.nbytes(pitch) if view.rows > 1 else 0)
-
-    def group(x1: GmView, x2: GmView, output: GmView, rstd: GmView, x: GmView) -> None:
-        rows, total = x1.rows, add(x1, x2, x)
-        squares, values = several.squares[: total.count], total
-        kept = roots_out.alloc()
-        core.duplicate(kept, 0.0)
-        if several.values is not None:
-            values = several.values[: total.count]
-            core.cast(values, total)
+        assert self.values is not None
+        values, squares = self.values[:count], self.squares[:count]
+        core.cast(values, total)
         core.square(squares, values)
-        core.rows_into(kept[:rows], lanes, squares, x1.columns)
-        core.root_by_vector(kept[:rows], lanes[:rows])
-        spread(kept, rows)
-        y = y_out.alloc()[: total.count]
-        scale(y, values, rows)
-        y_out.enque(y)
-        core.store_rows(roots_out, kept, rstd)
-        y_out.deque()
-        store(y, output)
-        y_out.free(y)
+        rows = [slice(row * x.columns, (row + 1) * x.columns) for row in range(x.rows)]
+        roots = self.roots_out.alloc() if self.roots_out else self.sums
+        roots = roots[: x.rows * FLOATS_PER_BLOCK]
+        for row, here in enumerate(rows):
+            core.lanes_into(block_of(roots, row)[:1], self.lanes, squares[here])
+        self.find_roots(roots)
+        if self.roots_out is not None:
+            # Four bytes a burst: the first element of each block.
+            first_of_rows = replace(rstd, rows=rstd.columns, columns=1, pitch=1)
+            core.store_rows(self.roots_out, roots, first_of_rows)
+        blocks = squares[: roots.count]
+        core.gather(blocks, roots, self.firsts[: roots.count])
+        core.store(self.y_out, self.scaled(values, blocks, rows), output, self.pitch)
 
-    def spread(roots: Local, rows: int) -> None:
-        """Each of *rows* of *roots* to a block of `lanes`, of eights of them in the end."""
-        whole, padded = rows // TOGETHER * TOGETHER, align_up(rows, FLOATS_PER_BLOCK)
-        for first in range(0, whole, TOGETHER):
-            core.emit(spread_of(roots, first, first + TOGETHER))
-        core.barrier("vector")
-        if whole < rows:
-            core.step(spread_of(roots, whole, padded))
+    def find_roots(self, sums: Local) -> None:
+        """`1 / sqrt(sums + epsilon)` in their place."""
+        core, ones = self.core, self.lanes[:FLOATS_PER_BLOCK]
+        core.add(sums, sums, core.epsilon)
+        with core.independent():
+            core.sqrt(sums, sums)
+            core.duplicate(ones, 1.0)
+        with core.independent():
+            for part in whole_and_rest(sums.count):
+                here = sums[part]
+                core.div(here, ones.again(here.count), here)
 
-    def spread_of(roots: Local, first: int, stop: int) -> Broadcast:
-        blocks = lanes[first * FLOATS_PER_BLOCK : stop * FLOATS_PER_BLOCK]
-        return Broadcast(blocks, roots[first:stop])
-
-    def scale(y: Local, values: Local, rows: int) -> None:
-        """Rows of *values* times 1 / root and gamma, to *y*; bf16 by way of *values* once more."""
-        multiply(y if dtype is FLOAT32 else values, values, rows)
-        if dtype is not FLOAT32:
-            core.emit(Cast(y, values, core.rounding(dtype)))
-        core.barrier("vector")
-        if dtype is BFLOAT16:
-            gamma = several.squares[:pitch]
-            with core.independent():
-                core.cast(values, y)
-                core.cast(gamma, several.gamma[:pitch])
-            multiply_by_row(values, gamma, rows)
-            core.emit(Cast(y, values, "rint"))
-        else:
-            multiply_by_row(y, several.gamma, rows)
-        core.barrier("vector")
-
-    def multiply(dst: Local, values: Local, rows: int) -> None:
-        """Rows of *values* times 1 / root, to *dst*."""
-        for first, count in pieces(rows, TOGETHER):
-            here = slice(first * pitch, (first + count) * pitch)
-            write(times_blocks(dst[here], values[here], block_of(lanes, first), count))
-
-    def multiply_by_row(plane: Local, row: Local, rows: int) -> None:
-        """Rows of *plane* times *row*."""
-        for first, count in pieces(rows, TOGETHER):
-            write(times_row(plane[first * pitch : (first + count) * pitch], row, count))
-
-    def write(products: Iterator[Binary]) -> None:
-        """Whole repeats and a barrier, then what is left of the columns and another one."""
-        all_products = list(products)
-        whole = [each for each in all_products if each.dst.repeat_blocks == 8]
-        core.emit(*whole)
-        core.barrier("vector")
-        core.emit(*all_products[len(whole) :])
-        core.barrier("vector")
-
-    return norm.Kernel(group, several.fetch_gamma)
+    def scaled(self, values: Local, blocks: Local, rows: list[slice]) -> Local:
+        """Each of *rows* of *values* times its block of 1 / root, rounded, and times gamma."""
+        core, gamma = self.core, self.gamma[: self.p.columns]
+        with core.independent():
+            for row, here in enumerate(rows):
+                for part in whole_and_rest(gamma.count):
+                    some = values[here][part]
+                    core.mul(some, some, block_of(blocks, row).again(some.count))
+        y = self.y_out.alloc()[: values.count]
+        core.cast(y, values)
+        with core.independent():
+            for here in rows:
+                core.mul(y[here], gamma, y[here])
+        return y
 
 
 def multi_n(core: NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kernel:
@@ -212,69 +291,5 @@ def multi_n(core: NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kernel:
 
     ops-nn@e5c3fa9 norm/add_rms_norm/op_kernel/add_rms_norm_multi_n.h.
     """
-    # A block for each row, of which the first element counts.
-    several = Several(core, p, plan, plan.row_step * FLOATS_PER_BLOCK)
-    totals = several.roots.of(FLOAT32, plan.row_step * FLOATS_PER_BLOCK)
-    # 310P does not store them.
-    roots_out = None if core.is_310p else several.store_roots()
-    lanes = core.lanes()
-    # Eight times the offset of the first element of each block.
-    firsts = core.tile(INT32, totals.count)
-
-    def begin() -> None:
-        several.fetch_gamma()
-        core.emit(Duplicate(totals, 0.0))
-        for row in range(plan.row_step):
-            offset_bytes = FLOAT32.nbytes(row * FLOATS_PER_BLOCK)
-            core.emit(Duplicate(block_of(firsts, row), offset_bytes))
-
-    def group(x1: GmView, x2: GmView, output: GmView, rstd: GmView, x: GmView) -> None:
-        addends, count = several.load(x1, x2), x.rows * several.pitch
-        total = several.sum_of(addends, count)
-        several.free(addends)
-        core.store(several.y_out, total, x, several.pitch)
-        core.barrier("vector")
-        assert several.values is not None
-        values, squares = several.values[:count], several.squares[:count]
-        roots = (roots_out.alloc() if roots_out else totals)[: x.rows * FLOATS_PER_BLOCK]
-        core.cast(values, total)
-        core.square(squares, values)
-        rows = [slice(row * x.columns, (row + 1) * x.columns) for row in range(x.rows)]
-        for row, here in enumerate(rows):
-            core.lanes_into(block_of(roots, row)[:1], lanes, squares[here])
-        find_roots(roots)
-        blocks = squares[: roots.count]
-        if roots_out is not None:
-            # Four bytes a burst: the first element of each block.
-            first_of_rows = replace(rstd, rows=rstd.columns, columns=1, pitch=1)
-            core.store_rows(roots_out, roots, first_of_rows)
-        core.gather(blocks, roots, firsts[: roots.count])
-        core.store(several.y_out, scaled(values, blocks, rows), output, several.pitch)
-
-    def find_roots(sums: Local) -> None:
-        """`1 / sqrt(sums + epsilon)` in their place."""
-        ones = lanes[:FLOATS_PER_BLOCK]
-        core.add(sums, sums, core.epsilon)
-        with core.independent():
-            core.sqrt(sums, sums)
-            core.duplicate(ones, 1.0)
-        with core.independent():
-            for part in whole_and_rest(sums.count):
-                here = sums[part]
-                core.div(here, ones.again(here.count), here)
-
-    def scaled(values: Local, blocks: Local, rows: list[slice]) -> Local:
-        """Each of *rows* of *values* times its block of 1 / root, rounded, and times gamma."""
-        with core.independent():
-            for row, here in enumerate(rows):
-                for part in whole_and_rest(here.stop - here.start):
-                    some = values[here][part]
-                    core.mul(some, some, block_of(blocks, row).again(some.count))
-        y = several.y_out.alloc()[: values.count]
-        core.cast(y, values)
-        with core.independent():
-            for here in rows:
-                core.mul(y[here], several.gamma[: p.columns], y[here])
-        return y
-
-    return norm.Kernel(group, begin)
+    aligned = Aligned(core, p, plan)
+    return norm.Kernel(aligned.group, aligned.begin)

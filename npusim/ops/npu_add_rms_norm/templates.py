@@ -185,6 +185,78 @@ def normal(core: NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kernel:
     return norm.Kernel(group, begin)
 
 
+class Pieces:
+    """The steps of split_d, and its buffers."""
+
+    def __init__(self, core: NormCore, p: norm.Problem, plan: norm.Plan) -> None:
+        self.core, self.p, self.dtype = core, p, p.x.element
+        dtype, padded = self.dtype, whole_blocks(plan.column_step, p.x.element)
+        self.x_in, self.gamma_in = core.vecin(dtype, 2 * padded), core.vecin(dtype, padded)
+        self.y_out = core.vecout(dtype, padded)
+        # 310P does not store them.
+        self.roots_out = RootsOfRows(core, plan.row_step, "vector", is_stored=not core.is_310p)
+        # Of fp32 the sum is where x1 was.
+        first, second = self.x_in.only[:padded], self.x_in.only[padded:]
+        self.values = first if dtype is FLOAT32 else core.tile(FLOAT32, padded)
+        self.work = core.tile(FLOAT32, padded)
+        self.room = core.blocks(plan.row_step), core.lanes()
+        core.claim_tails()
+        self.residual = Residual(
+            core, self.x_in, second, self.y_out, self.values, self.work, EXACT, in_pieces=True
+        )
+        self.parts = plan.parts(p.columns)
+        self.adds_again = dtype.nbytes(p.columns) % core.spec.transfer.load_granule_bytes != 0
+        """Whether a copy of whole blocks would reach from x into a row that another core stores.
+
+        Assumed of 310P, where the vendor's kernel reads beyond the row."""
+
+    def group(self, x1: GmView, x2: GmView, output: GmView, rstd: GmView, x: GmView) -> None:
+        """Rows whose 1 / root is stored together."""
+        core, kept = self.core, self.roots_out.alloc()
+        roots = kept[: x.rows]
+        self.residual.roots_of_parts(roots, self.room, self.parts, x1, x2, x)
+        for part in self.parts:
+            gamma = core.load(self.gamma_in, norm.vector_of(self.p.gamma)[:, part])
+            for row in range(x.rows):
+                here = slice(row, row + 1), part
+                if self.adds_again:
+                    self.residual(x1[here], x2[here], x[here])
+                    self.residual.take_again()
+                else:
+                    self.load_sum(x[here])
+                core.read_root(roots[row : row + 1])
+                core.store(self.y_out, self.scaled(gamma, x[here].columns), output[here])
+            self.gamma_in.free(gamma)
+        self.roots_out.store(kept, rstd)
+
+    def load_sum(self, x: GmView) -> None:
+        """What was stored, in fp32 to `values`: the stores are done, by flags of the queues."""
+        loaded = self.core.load(self.x_in, x)
+        if self.dtype is not FLOAT32:
+            self.core.cast(self.values[: x.columns], loaded[: x.columns])
+            self.x_in.free(loaded)
+
+    def scaled(self, gamma: Local, count: int) -> Local:
+        """`values` times register `root`, rounded, and times *gamma*."""
+        core, values, gamma = self.core, self.values[:count], gamma[:count]
+        if self.dtype is FLOAT32:
+            y = self.y_out.alloc()[:count]
+            core.emit(BinaryScalar("mul", y, values, "root"))
+            self.residual.give_back()
+            core.barrier("vector")
+            core.mul(y, gamma, y)
+            return y
+        core.barrier("vector")
+        core.mul(values, values, "root")
+        y = self.y_out.alloc()[:count]
+        if self.dtype is FLOAT16:
+            core.cast(y, values)
+            core.mul(y, gamma, y)
+        else:
+            core.times_gamma_rounded(y, values, gamma, self.work[:count])
+        return y
+
+
 def split_d(core: NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kernel:
     """Rows in pieces, all buffers single; x1 and x2 share one.
 
@@ -193,68 +265,7 @@ def split_d(core: NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kernel:
 
     ops-nn@e5c3fa9 norm/add_rms_norm/op_kernel/add_rms_norm_split_d.h.
     """
-    dtype, padded = p.x.element, whole_blocks(plan.column_step, p.x.element)
-    x_in, gamma_in = core.vecin(dtype, 2 * padded), core.vecin(dtype, padded)
-    y_out = core.vecout(dtype, padded)
-    # 310P does not store them.
-    roots_out = RootsOfRows(core, plan.row_step, "vector", is_stored=not core.is_310p)
-    # Of fp32 the sum is where x1 was.
-    first, second = x_in.only[:padded], x_in.only[padded:]
-    values = first if dtype is FLOAT32 else core.tile(FLOAT32, padded)
-    squares, blocks, lanes = core.tile(FLOAT32, padded), core.blocks(plan.row_step), core.lanes()
-    core.claim_tails()
-    residual = Residual(core, x_in, second, y_out, values, squares, EXACT, in_pieces=True)
-    parts = plan.parts(p.columns)
-    # Whether a copy of whole blocks would reach from x into a row that another core stores.
-    # Assumed of 310P, where the vendor's kernel reads beyond the row.
-    adds_again = dtype.nbytes(p.columns) % core.spec.transfer.load_granule_bytes != 0
-
-    def group(x1: GmView, x2: GmView, output: GmView, rstd: GmView, x: GmView) -> None:
-        kept = roots_out.alloc()
-        roots = kept[: x.rows]
-        residual.roots_of_parts(roots, (lanes, blocks), parts, x1, x2, x)
-        for part in parts:
-            gamma = core.load(gamma_in, norm.vector_of(p.gamma)[:, part])
-            for row in range(x.rows):
-                here = slice(row, row + 1), part
-                if adds_again:
-                    residual(x1[here], x2[here], x[here])
-                    residual.take_again()
-                else:
-                    load_sum(x[here])
-                core.read_root(roots[row : row + 1])
-                core.store(y_out, scaled(gamma, output[here].columns), output[here])
-            gamma_in.free(gamma)
-        roots_out.store(kept, rstd)
-
-    def load_sum(x: GmView) -> None:
-        """What was stored, in fp32 to `values`: the stores are done, by flags of the queues."""
-        loaded = core.load(x_in, x)
-        if dtype is not FLOAT32:
-            core.cast(values[: x.columns], loaded[: x.columns])
-            x_in.free(loaded)
-
-    def scaled(gamma: Local, count: int) -> Local:
-        """`values` times register `root`, rounded, and times *gamma*."""
-        wide, gamma = values[:count], gamma[:count]
-        if dtype is FLOAT32:
-            y = y_out.alloc()[:count]
-            core.emit(BinaryScalar("mul", y, wide, "root"))
-            residual.give_back()
-            core.barrier("vector")
-            core.mul(y, gamma, y)
-            return y
-        core.barrier("vector")
-        core.mul(wide, wide, "root")
-        y = y_out.alloc()[:count]
-        if dtype is FLOAT16:
-            core.cast(y, wide)
-            core.mul(y, gamma, y)
-        else:
-            core.times_gamma_rounded(y, wide, gamma, squares[:count])
-        return y
-
-    return norm.Kernel(group)
+    return norm.Kernel(Pieces(core, p, plan).group)
 
 
 TEMPLATES: norm.Templates = {

@@ -305,7 +305,7 @@ def split_d(core: NormCore, p: Problem, plan: norm.Plan) -> norm.Kernel:
 
     def group(x1: GmView, x2: GmView, output: GmView, x: GmView, *y2: GmView) -> None:
         roots = roots_tile[: x.rows]
-        residual.roots_of_parts(roots, (steps.lanes, blocks), parts, x1, x2, x)
+        residual.roots_of_parts(roots, (blocks, steps.lanes), parts, x1, x2, x)
         for part in parts:
             loaded = vectors_in.alloc()
             tiles = load_vectors(loaded, part)

@@ -32,7 +32,7 @@ SPREAD_ROWS = 240
 """Rows whose 1 / root merge_n spreads at a time."""
 
 
-def _is_small(core: NormCore, p: norm.Problem) -> bool:
+def _has_few_rows(core: NormCore, p: norm.Problem) -> bool:
     """Whether merge_n applies 1 / root and gamma by strides (rms_norm_tiling.cpp).
 
     All of 16 bits, `(rows <= 512, n)` or `(m <= 512, k <= 8, n)`, gamma of one dimension.
@@ -41,6 +41,92 @@ def _is_small(core: NormCore, p: norm.Problem) -> bool:
     is_few = len(outer) in (1, 2) and outer[0] <= SMALL_ROWS and prod(outer[1:]) <= SMALL_INNER_ROWS
     is_half = p.x.element is p.gamma.element is not FLOAT32
     return core.is_310p or (is_few and is_half and len(p.gamma.shape) == 1)
+
+
+class Short:
+    """The steps of merge_n, and its buffers."""
+
+    def __init__(self, core: NormCore, p: norm.Problem, plan: norm.Plan) -> None:
+        self.core, self.p, dtype, rows = core, p, p.x.element, plan.row_step
+        self.pitch, self.is_wide = whole_blocks(p.columns, dtype), dtype is FLOAT32
+        self.has_few_rows = _has_few_rows(core, p)
+        size = rows * self.pitch
+        self.x_in, self.gamma = core.vecin(dtype, size), core.tile(FLOAT32, size)
+        self.y_out, self.roots_out = core.vecout(dtype, size), core.vecout(FLOAT32, rows)
+        self.values = self.x_in.only if self.is_wide else core.tile(FLOAT32, size)
+        self.work = core.tile(FLOAT32, size)
+        self.lanes = core.lanes(rows)
+        """64 running sums a row; then ones, and 1 / root of each row eight times."""
+        core.claim_tails()
+
+    def begin(self) -> None:
+        """gamma in fp32, once or for each row."""
+        core, gamma, vector = self.core, self.gamma, self.p.gamma
+        loaded = gamma if vector.element is FLOAT32 else self.work.as_dtype(vector.element)
+        core.fetch(loaded, norm.vector_of(vector))
+        if loaded is not gamma:
+            core.cast(gamma[: self.p.columns], loaded[: self.p.columns])
+            # The flag of a queue in which nothing was loaded.
+            core.sync("mte2", "vector")
+        if not self.has_few_rows:
+            broadcast_row(core, gamma, gamma[: self.pitch], self.lanes)
+
+    def group(self, x: GmView, output: GmView, rstd: GmView) -> None:
+        """The rows of a step."""
+        core, count, lanes = self.core, x.rows * self.pitch, self.lanes
+        loaded = core.load(self.x_in, x, self.pitch)
+        values, squares = self.values[:count], self.work[:count]
+        if not self.is_wide:
+            core.emit(Cast(values, loaded[:count], "none"))
+            self.x_in.free(loaded)
+            core.barrier("vector")
+        core.mul(squares, values, values)
+        kept = self.roots_out.alloc()
+        roots = kept[: x.rows]
+        core.rows_into(roots, lanes, squares, x.columns)
+        core.mul(roots, roots, core.mean)
+        core.root_by_vector(roots, lanes[: x.rows])
+        core.store_rows(self.roots_out, kept, rstd)
+        scaled = self.by_strides if self.has_few_rows else self.by_planes
+        core.store(self.y_out, scaled(values, squares, roots), output, self.pitch)
+        core.barrier("vector")
+
+    def by_strides(self, values: Local, blocks: Local, roots: Local) -> Local:
+        """Rows of *values* times their *roots*, and times gamma, in a tile of y."""
+        core = self.core
+        for first, count in pieces(roots.count, SPREAD_ROWS):
+            # A repeat of Brcb, of eight numbers, for each row, where one for eight would do.
+            numbers = count * FLOATS_PER_BLOCK
+            start, to = FLOAT32.nbytes(first), first * BLOCK_BYTES
+            core.brcb(
+                Local("ub", blocks.offset_bytes + to, FLOAT32, numbers * FLOATS_PER_BLOCK),
+                Local("ub", roots.offset_bytes + start, FLOAT32, numbers),
+            )
+        for product in times_blocks(values, values, blocks, roots.count):
+            core.step(product)
+        core.barrier("vector")
+        out = self.y_out.alloc()[: values.count]
+        for product in times_row(values, self.gamma, roots.count):
+            core.step(product)
+        core.cast(out, values)
+        return out
+
+    def by_planes(self, values: Local, plane: Local, roots: Local) -> Local:
+        """The same by way of a *plane* that has 1 / root in each column of a row."""
+        core, gamma = self.core, self.gamma[: values.count]
+        broadcast_numbers(core, plane, roots, self.lanes)
+        core.barrier("vector")
+        core.emit(Binary("mul", plane, values, plane))
+        if self.is_wide:
+            self.x_in.free(values)
+        core.barrier("vector")
+        out = self.y_out.alloc()[: values.count]
+        if self.is_wide:
+            core.mul(out, plane, gamma)
+        else:
+            core.mul(plane, plane, gamma)
+            core.cast(out, plane)
+        return out
 
 
 def merge_n(core: NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kernel:
@@ -52,82 +138,8 @@ def merge_n(core: NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kernel:
 
     ops-nn@e5c3fa9 norm/rms_norm/op_kernel/rms_norm_merge_n.h.
     """
-    dtype, rows, pitch = p.x.element, plan.row_step, whole_blocks(p.columns, p.x.element)
-    is_small, is_wide = _is_small(core, p), dtype is FLOAT32
-    x_in, gamma = core.vecin(dtype, rows * pitch), core.tile(FLOAT32, rows * pitch)
-    y_out, roots_out = core.vecout(dtype, rows * pitch), core.vecout(FLOAT32, rows)
-    all_values = x_in.only if is_wide else core.tile(FLOAT32, rows * pitch)
-    work = core.tile(FLOAT32, rows * pitch)
-    # 64 running sums a row; then ones, and 1 / root of each row eight times.
-    lanes = core.lanes(rows)
-    core.claim_tails()
-
-    def begin() -> None:
-        """gamma in fp32, once or for each row."""
-        loaded = gamma if p.gamma.element is FLOAT32 else work.as_dtype(p.gamma.element)
-        core.fetch(loaded, norm.vector_of(p.gamma))
-        if loaded is not gamma:
-            core.cast(gamma[: p.columns], loaded[: p.columns])
-            # The flag of a queue in which nothing was loaded.
-            core.sync("mte2", "vector")
-        if not is_small:
-            broadcast_row(core, gamma, gamma[:pitch], lanes)
-
-    def group(x: GmView, output: GmView, rstd: GmView) -> None:
-        count = x.rows * pitch
-        loaded = core.load(x_in, x, pitch)
-        values, squares = all_values[:count], work[:count]
-        if not is_wide:
-            core.emit(Cast(values, loaded[:count], "none"))
-            x_in.free(loaded)
-            core.barrier("vector")
-        core.mul(squares, values, values)
-        kept = roots_out.alloc()
-        roots = kept[: x.rows]
-        core.rows_into(roots, lanes, squares, x.columns)
-        core.mul(roots, roots, p.mean)
-        core.root_by_vector(roots, lanes[: x.rows])
-        core.store_rows(roots_out, kept, rstd)
-        out = (by_strides if is_small else by_planes)(values, squares, roots)
-        core.store(y_out, out, output, pitch)
-        core.barrier("vector")
-
-    def by_strides(values: Local, blocks: Local, roots: Local) -> Local:
-        """Rows of *values* times their *roots*, and times gamma, in a tile of y."""
-        for first, count in pieces(roots.count, SPREAD_ROWS):
-            # A repeat of Brcb, of eight numbers, for each row, where one for eight would do.
-            numbers = count * FLOATS_PER_BLOCK
-            start_bytes, to_bytes = FLOAT32.nbytes(first), first * BLOCK_BYTES
-            core.brcb(
-                Local("ub", blocks.offset_bytes + to_bytes, FLOAT32, numbers * FLOATS_PER_BLOCK),
-                Local("ub", roots.offset_bytes + start_bytes, FLOAT32, numbers),
-            )
-        for product in times_blocks(values, values, blocks, roots.count):
-            core.step(product)
-        core.barrier("vector")
-        out = y_out.alloc()[: values.count]
-        for product in times_row(values, gamma, roots.count):
-            core.step(product)
-        core.cast(out, values)
-        return out
-
-    def by_planes(values: Local, plane: Local, roots: Local) -> Local:
-        """The same by way of a *plane* that has 1 / root in each column of a row."""
-        broadcast_numbers(core, plane, roots, lanes)
-        core.barrier("vector")
-        core.emit(Binary("mul", plane, values, plane))
-        if is_wide:
-            x_in.free(values)
-        core.barrier("vector")
-        out = y_out.alloc()[: values.count]
-        if is_wide:
-            core.mul(out, plane, gamma[: values.count])
-        else:
-            core.mul(plane, plane, gamma[: values.count])
-            core.cast(out, plane)
-        return out
-
-    return norm.Kernel(group, begin)
+    short = Short(core, p, plan)
+    return norm.Kernel(short.group, short.begin)
 
 
 def _times_gamma(core: NormCore, values: Local, gamma: Local, room: Local) -> None:
@@ -237,6 +249,90 @@ PARTIALS = 64
 """Sums of pieces that the scalar unit adds up together."""
 
 
+class Pieces:
+    """The steps of split_d, and its buffers."""
+
+    def __init__(self, core: NormCore, p: norm.Problem, plan: norm.Plan) -> None:
+        self.core, self.p, self.dtype, room = core, p, p.x.element, plan.column_step
+        dtype, self.is_wide = self.dtype, self.dtype is FLOAT32
+        self.gamma_in, self.x_in = core.vecin(p.gamma.element, room), core.vecin(dtype, room)
+        self.roots_out = RootsOfRows(core, plan.row_step, "vector")
+        self.y_out = core.vecout(dtype, room)
+        self.values = self.x_in.only if self.is_wide else core.tile(FLOAT32, room)
+        self.partials, self.squares = core.blocks(PARTIALS), core.tile(FLOAT32, room)
+        self.lanes = core.lanes()
+        core.claim_tails()
+        self.parts = plan.parts(p.columns)
+
+    def group(self, x: GmView, output: GmView, rstd: GmView) -> None:
+        """Rows whose 1 / root is stored together."""
+        core, parts = self.core, self.parts
+        kept = self.roots_out.alloc()
+        roots = kept[: x.rows]
+        core.duplicate(kept[: align_up(x.rows, FLOATS_PER_BLOCK)], 0.0)
+        for index in range(x.rows):
+            self.add_up(x[index : index + 1, :], roots[index : index + 1])
+        core.mul(roots, roots, core.mean)
+        core.root_by_vector(roots, self.lanes[: x.rows])
+        for part in (parts[-1], *parts[:-1]):
+            gamma = core.load(self.gamma_in, norm.vector_of(self.p.gamma)[:, part])
+            for index in range(x.rows):
+                here = slice(index, index + 1), part
+                loaded = core.load(self.x_in, x[here])
+                core.read_root(roots[index : index + 1])
+                self.scale(loaded, gamma, output[here])
+            self.gamma_in.free(gamma)
+        self.roots_out.store(kept, rstd)
+
+    def add_up(self, x: GmView, place: Local) -> None:
+        """The sum of squares of a row to *place* `(1,)`, the last piece by itself."""
+        core, last = self.core, len(self.parts) - 1
+        core.alu("add", "sum", 0)
+        groups = [range(start, min(start + PARTIALS, last)) for start in range(0, last, PARTIALS)]
+        for indices in (*groups, range(last, last + 1)):
+            totals = [block_of(self.partials, number)[:1] for number in range(len(indices))]
+            for index, total in zip(indices, totals, strict=True):
+                self.square(x[:, self.parts[index]], total)
+            core.sync("vector", "scalar")
+            for total in totals:
+                core.get_value("part", total)
+                core.alu("f32_add", "sum", "sum", "part")
+            if indices[-1] == last:
+                core.set_value(place, "sum")
+            core.sync("scalar", "vector")
+
+    def square(self, x: GmView, total: Local) -> None:
+        """The sum of squares of a piece to *total* `(1,)`."""
+        core, loaded = self.core, self.core.load(self.x_in, x)
+        values, squares = self.values[: x.columns], self.squares[: x.columns]
+        if self.is_wide:
+            core.emit(Binary("mul", squares, values, values))
+        else:
+            core.emit(Cast(values, loaded[: x.columns], "none"))
+        self.x_in.free(loaded)
+        core.barrier("vector")
+        if not self.is_wide:
+            core.mul(squares, values, values)
+        core.halve_into(total, squares)
+        core.barrier("vector")
+
+    def scale(self, loaded: Local, gamma: Local, output: GmView) -> None:
+        """A piece times register `root` and *gamma*, to *output*."""
+        core, count = self.core, output.columns
+        out, products = self.y_out.alloc()[:count], self.squares[:count]
+        if self.is_wide:
+            core.mul(products, loaded[:count], "root")
+            core.emit(Binary("mul", out, products, gamma[:count]))
+        else:
+            core.cast(products, loaded[:count])
+            core.mul(products, products, "root")
+            _times_gamma(core, products, gamma, self.values)
+            core.emit(Cast(out, products, core.rounding(self.dtype)))
+        self.x_in.free(loaded)
+        core.store(self.y_out, out, output)
+        core.barrier("vector")
+
+
 def split_d(core: NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kernel:
     """Rows in pieces, loaded twice.
 
@@ -245,80 +341,7 @@ def split_d(core: NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kernel:
 
     ops-nn@e5c3fa9 norm/rms_norm/op_kernel/rms_norm_split_d.h.
     """
-    dtype, room, is_wide = p.x.element, plan.column_step, p.x.element is FLOAT32
-    gamma_in, x_in = core.vecin(p.gamma.element, room), core.vecin(dtype, room)
-    roots_out, y_out = RootsOfRows(core, plan.row_step, "vector"), core.vecout(dtype, room)
-    wide = x_in.only if is_wide else core.tile(FLOAT32, room)
-    partials, all_squares, lanes = core.blocks(PARTIALS), core.tile(FLOAT32, room), core.lanes()
-    core.claim_tails()
-    parts = plan.parts(p.columns)
-
-    def group(x: GmView, output: GmView, rstd: GmView) -> None:
-        kept = roots_out.alloc()
-        roots = kept[: x.rows]
-        core.duplicate(kept[: align_up(x.rows, FLOATS_PER_BLOCK)], 0.0)
-        for index in range(x.rows):
-            add_up(x[index : index + 1, :], roots[index : index + 1])
-        core.mul(roots, roots, p.mean)
-        core.root_by_vector(roots, lanes[: x.rows])
-        for part in (parts[-1], *parts[:-1]):
-            gamma = core.load(gamma_in, norm.vector_of(p.gamma)[:, part])
-            for index in range(x.rows):
-                here = slice(index, index + 1), part
-                loaded = core.load(x_in, x[here])
-                core.read_root(roots[index : index + 1])
-                scale(loaded, gamma, output[here])
-            gamma_in.free(gamma)
-        roots_out.store(kept, rstd)
-
-    def add_up(x: GmView, place: Local) -> None:
-        """The sum of squares of a row to *place* `(1,)`, the last piece by itself."""
-        last = len(parts) - 1
-        core.alu("add", "sum", 0)
-        groups = [range(start, min(start + PARTIALS, last)) for start in range(0, last, PARTIALS)]
-        for indices in (*groups, range(last, last + 1)):
-            for number, index in enumerate(indices):
-                square(x[:, parts[index]], block_of(partials, number)[:1])
-            core.sync("vector", "scalar")
-            for number in range(len(indices)):
-                core.get_value("part", block_of(partials, number)[:1])
-                core.alu("f32_add", "sum", "sum", "part")
-            if indices[-1] == last:
-                core.set_value(place, "sum")
-            core.sync("scalar", "vector")
-
-    def square(x: GmView, total: Local) -> None:
-        """The sum of squares of a piece to *total* `(1,)`."""
-        loaded, values = core.load(x_in, x), wide[: x.columns]
-        squares = all_squares[: x.columns]
-        if is_wide:
-            core.emit(Binary("mul", squares, values, values))
-        else:
-            core.emit(Cast(values, loaded[: x.columns], "none"))
-        x_in.free(loaded)
-        core.barrier("vector")
-        if not is_wide:
-            core.mul(squares, values, values)
-        core.halve_into(total, squares)
-        core.barrier("vector")
-
-    def scale(loaded: Local, gamma: Local, output: GmView) -> None:
-        """A piece times register `root` and *gamma*, to *output*."""
-        count = output.columns
-        out, products = y_out.alloc()[:count], all_squares[:count]
-        if is_wide:
-            core.mul(products, loaded[:count], "root")
-            core.emit(Binary("mul", out, products, gamma[:count]))
-        else:
-            core.cast(products, loaded[:count])
-            core.mul(products, products, "root")
-            _times_gamma(core, products, gamma, wide)
-            core.emit(Cast(out, products, core.rounding(dtype)))
-        x_in.free(loaded)
-        core.store(y_out, out, output)
-        core.barrier("vector")
-
-    return norm.Kernel(group)
+    return norm.Kernel(Pieces(core, p, plan).group)
 
 
 TEMPLATES: norm.Templates = {
