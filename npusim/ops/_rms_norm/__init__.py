@@ -51,10 +51,7 @@ KEPT_BYTES = 1024
 
 
 WHOLE_ROW, WHOLE_ROW_FLOAT32 = 12288, 10240
-"""Elements of the longest row that is taken whole (rms_norm_tiling.cpp, add_rms_norm_tiling.cpp).
-
-Kernels of a row at a time have buffers for so many, whatever the row has.
-"""
+"""Elements of the longest row that is taken whole (rms_norm_tiling.cpp, add_rms_norm_tiling.cpp)."""
 
 
 def whole_row(element: DType) -> int:
@@ -97,6 +94,8 @@ class Template:
     """Columns that are loaded together: all, but where rows are cut into pieces."""
     unit: int = 1
     """A core gets a multiple of so many rows."""
+    room: int = 0
+    """Columns that the buffers of a row are for, or 0 for those that it has."""
 
 
 def chosen(templates: tuple[Template, ...], asked: str | None) -> Template:
@@ -116,6 +115,8 @@ class Plan(ops.Plan):
     """Rows of a step, if a core has so many; see :class:`Template`."""
     column_step: int
     """Columns that are loaded together."""
+    room: int
+    """Columns that the buffers of a row are for: where they lie depends on the longest row."""
 
     def parts(self, columns: int) -> tuple[slice, ...]:
         """The pieces of a row of *columns*."""
@@ -135,6 +136,7 @@ def planned(templates: tuple[Template, ...], spec: DeviceSpec, p: Problem) -> Pl
         rows_of_core=rows_of_core,
         row_step=taken.row_step,
         column_step=taken.column_step,
+        room=taken.room or taken.column_step,
     )
 
 

@@ -116,10 +116,10 @@ def _templates(
     aligned = f"rows of fp16, a multiple of {MULTI_UNIT} elements"
     fit, too_long = f"at most {limit} elements fit", f"more than {limit} elements do not fit"
     return (
-        norm.Template("single_n", few, has_all and is_few, GROUP_ROWS, columns),
+        norm.Template("single_n", few, has_all and is_few, GROUP_ROWS, columns, room=limit),
         norm.Template("merge_n", short, has_all and is_short, room // merged_bytes, columns),
         norm.Template("multi_n", aligned, is_aligned, multi_rows, columns),
-        norm.Template("normal", f"rows of {fit}", is_whole, GROUP_ROWS, columns),
+        norm.Template("normal", f"rows of {fit}", is_whole, GROUP_ROWS, columns, room=limit),
         norm.Template("split_d", f"rows of {too_long}", True, GROUP_ROWS, piece),
     )
 

@@ -35,9 +35,8 @@ class SingleRow:
     FIRST, SECOND = 0, 1
     """Events: of loads to where x1 and x2 are, and of stores from where x and the squares are."""
 
-    def __init__(self, core: NormCore, p: norm.Problem) -> None:
-        self.core, self.p, self.dtype = core, p, p.x.element
-        count, room = p.columns, norm.whole_row(self.dtype)
+    def __init__(self, core: NormCore, p: norm.Problem, room: int) -> None:
+        self.core, self.p, self.dtype, count = core, p, p.x.element, p.columns
         self.first, self.second = (core.tile(self.dtype, room)[:count] for _ in range(2))
         is_wide = self.dtype is FLOAT32
         self.values = self.first if is_wide else core.tile(FLOAT32, room)[:count]
@@ -101,7 +100,7 @@ class SingleRow:
         core.emit(Cast(x, values, "rint"))
 
 
-def single_n(core: NormCore, p: norm.Problem, _: norm.Plan) -> norm.Kernel:
+def single_n(core: NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kernel:
     """The one row of a core: gamma is loaded while squares are added up, and x leaves meanwhile.
 
     Each flag has an event of its own; in the vendor's kernel two loads share one, which works where
@@ -109,7 +108,7 @@ def single_n(core: NormCore, p: norm.Problem, _: norm.Plan) -> norm.Kernel:
 
     ops-nn@e5c3fa9 norm/add_rms_norm/op_kernel/add_rms_norm_single_n.h.
     """
-    here = SingleRow(core, p)
+    here = SingleRow(core, p, plan.room)
 
     def row(x1: GmView, x2: GmView, output: GmView, rstd: GmView, x: GmView) -> None:
         here.add(x1, x2)
@@ -136,7 +135,7 @@ def normal(core: NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kernel:
 
     ops-nn@e5c3fa9 norm/add_rms_norm/op_kernel/add_rms_norm.h.
     """
-    dtype, room = p.x.element, norm.whole_row(p.x.element)
+    dtype, room = p.x.element, plan.room
     x_in, gamma, y_out = core.vecin(dtype, room), core.tile(dtype, room), core.vecout(dtype, room)
     # 310P does not store them.
     roots = RootsOfRows(core, plan.row_step, is_stored=not core.is_310p)

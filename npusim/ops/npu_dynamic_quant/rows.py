@@ -76,10 +76,10 @@ class Rows:
         # Whole repeats: what lies behind the elements of the row is never used.
         self.whole = core.tile(FLOAT32, align_up(padded, FLOATS_PER_REPEAT))
         self.work = core.tile(FLOAT32, padded)
-        self.smooth = self.smooth_in = None
+        self.smooth = self.narrow_smooth = None
         if p.smooth_scales is not None:
             self.smooth = core.tile(FLOAT32, padded)
-            self.smooth_in = core.vecin(p.x.element, padded)
+            self.narrow_smooth = core.tile(p.x.element, padded)
 
     @property
     def values(self) -> Local:
@@ -88,12 +88,12 @@ class Rows:
 
     def fetch_smooth(self) -> None:
         """The smooth scales, if there are any."""
-        if self.smooth_in is None or self.smooth is None:
+        if self.narrow_smooth is None or self.smooth is None:
             return
-        core, view = self.core, GmView.vector("smooth_scales", self.p.x.element, self.columns)
-        loaded = core.load(self.smooth_in, view)
+        core, columns = self.core, self.columns
+        core.fetch(self.narrow_smooth, GmView.vector("smooth_scales", self.p.x.element, columns))
         core.barrier("vector")
-        core.cast(self.smooth[: self.columns], loaded[: self.columns])
+        core.cast(self.smooth[:columns], self.narrow_smooth[:columns])
 
     def smoothen(self) -> None:
         """The row times the smooth scales, if there are any."""
@@ -145,13 +145,20 @@ class DoubleBuffered(Rows):
         """*x* `(columns,)` as fp32 to `values`, smoothed; M and 127 / M eight times each."""
         core, work = self.core, self.work[: self.columns]
         if self.dtype is FLOAT16 and self.smooth is None:
-            _absmax_in_half(core, self.values, work, x)
+            # Apart from x, which the vendor's kernel overwrites: no barrier is between the two.
+            magnitudes = self.work.as_dtype(FLOAT16, 2 * self.work.count)[self.work.count :]
+            magnitudes = magnitudes[: x.count]
+            core.emit(Cast(self.values, x, "none"))
+            core.abs(magnitudes, x)
+            find_max(core, magnitudes[:1], magnitudes)
+            # All of the row is widened again, for its first element.
+            core.cast(work, magnitudes)
         else:
             core.widen(self.values, x)
             self.smoothen()
             find_absmax(core, work[:1], work, self.values)
-        # The other seven are what they are: of the blocks only the first is used.
-        core.brcb(self.blocks, work[:FLOATS_PER_BLOCK])
+        # The other seven are what they are: only the first of the blocks is used.
+        core.brcb(self.blocks, self.work[:FLOATS_PER_BLOCK])
         core.div(self.factor, self.largest, self.blocks[:FLOATS_PER_BLOCK])
 
     def put(self, row: int, y: Local, halves: Local) -> None:
@@ -177,18 +184,6 @@ def db(core: VectorCore, p: Problem, plan: Plan) -> tuple[Block, ...]:
         Step(rows.piece, tuple(others), found.core, working, keeps_slots=True),
         begin=rows.begin,
     )
-
-
-def _absmax_in_half(core: VectorCore, values: Local, work: Local, x: Local) -> None:
-    """*x* `(columns,)` as fp32 to *values*, and its M to the first of *work*."""
-    # Apart from x, which the vendor's kernel overwrites: no barrier is between the two.
-    magnitudes = work.as_dtype(FLOAT16, 2 * work.count)[work.count :]
-    with core.independent():
-        core.cast(values, x)
-        core.abs(magnitudes, x)
-    find_max(core, magnitudes[:1], magnitudes)
-    # All of the row is widened again, for its first element.
-    core.cast(work, magnitudes)
 
 
 class SingleBuffered(Rows):
@@ -395,8 +390,8 @@ def large(core: VectorCore, p: Problem, plan: Plan) -> tuple[Block, ...]:
     """Rows in parts, the next one always on its way; the scales of a core leave together."""
     rows, found = Parts(core, p, plan), RowPieces.of(plan.rows_of_core, 1)
     x, output, scale = matrices(p)
-    count = np.array(plan.rows_of_core)[found.core]
-    first = (np.cumsum(plan.rows_of_core) - plan.rows_of_core)[found.core]
+    rows_of_core = np.array(plan.rows_of_core, np.int64)
+    count, first = rows_of_core[found.core], (np.cumsum(rows_of_core) - rows_of_core)[found.core]
     index = found.first - first
     scales = GmViews.of(scale, 0, first, 1, count)
     views = found.views(x), found.views(output), scales

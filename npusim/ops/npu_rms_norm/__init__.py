@@ -124,6 +124,7 @@ def _templates(
     is_mixed, columns = norm.element_of(gamma) is not element, prod(gamma.shape)
     padded, rows = whole_blocks(columns, element), prod(x.shape) // columns
     whole = single = norm.whole_row(element)
+    row_room = padded if is_mixed else whole
     piece = min(columns, MIXED_PIECE) if is_mixed else _piece_columns(columns, whole)
     row_bytes = MERGED_BYTES * padded + (MERGED_ROW_BYTES_MIXED if is_mixed else MERGED_ROW_BYTES)
     room, unit = machine.ub_bytes - norm.KEPT_BYTES, 1
@@ -144,7 +145,7 @@ def _templates(
     fit = f"rows of at most {whole} elements fit"
     return (
         norm.Template("merge_n", merged, is_merged, merged_rows, columns, unit),
-        norm.Template("normal", fit, padded <= whole, GROUP_ROWS, columns),
+        norm.Template("normal", fit, padded <= whole, GROUP_ROWS, columns, room=row_room),
         norm.Template("single_row", mixed, is_mixed and padded <= single, GROUP_ROWS, columns),
         norm.Template("split_d", too_long, True, GROUP_ROWS, piece),
     )

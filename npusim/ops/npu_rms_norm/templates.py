@@ -169,9 +169,7 @@ def normal(core: NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kernel:
 
     ops-nn@e5c3fa9 norm/rms_norm/op_kernel/rms_norm.h.
     """
-    dtype, is_wide = p.x.element, p.x.element is FLOAT32
-    is_mixed = p.gamma.element is not dtype
-    room = whole_blocks(p.columns, dtype) if is_mixed else norm.whole_row(dtype)
+    dtype, is_wide, room = p.x.element, p.x.element is FLOAT32, plan.room
     x_in, gamma = core.vecin(dtype, room), core.tile(p.gamma.element, room)
     y_out, roots = core.vecout(dtype, room), RootsOfRows(core, plan.row_step)
     wide = x_in.only if is_wide else core.tile(FLOAT32, room)
