@@ -41,7 +41,8 @@ class SingleRow(Quantiser):
         self.spare = core.tile(FLOAT32, room) if has_second or optional.beta is not None else None
         """beta, and later what becomes of the row for the second output."""
         self.scales2 = core.tile(FLOAT32, room) if has_second else None
-        self.points2 = core.tile(FLOAT32, room) if optional.zero_points2 is not None else None
+        has_points = has_second and optional.zero_points2 is not None
+        self.points2 = core.tile(FLOAT32, room) if has_points else None
 
     def begin(self) -> None:
         """beta, on its way, and the vectors of the second output."""
