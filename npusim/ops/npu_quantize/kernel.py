@@ -142,8 +142,8 @@ class AscendQuant:
         for view, queue, _ in self.parameters:
             if queue is None:
                 continue
-            tile = core.load_rows(queue, view)
-            core.get_value(view.name, tile)
+            tile = core.load(queue, view)
+            core.get_value(view.name, tile[:1])
             if view.dtype is BFLOAT16:
                 # The upper half of an fp32.
                 core.alu("shl", view.name, view.name, 16)
