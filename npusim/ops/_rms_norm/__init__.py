@@ -51,7 +51,7 @@ KEPT_BYTES = 1024
 
 
 WHOLE_ROW, WHOLE_ROW_FLOAT32 = 12288, 10240
-"""Elements of the longest row that is taken whole (rms_norm_tiling.cpp, add_rms_norm_tiling.cpp)."""
+"""Elements of the longest row that is taken whole ({rms,add_rms}_norm_tiling.cpp)."""
 
 
 def whole_row(element: DType) -> int:
