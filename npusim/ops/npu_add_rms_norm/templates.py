@@ -214,6 +214,8 @@ class Pieces:
         core, kept = self.core, self.roots_out.alloc()
         roots = kept[: x.rows]
         self.residual.roots_of_parts(roots, self.room, self.parts, x1, x2, x)
+        if not self.adds_again and x.rows * len(self.parts) < 3:
+            self.core.sync("mte3", "mte2")
         for part in self.parts:
             gamma = core.load(self.gamma_in, norm.vector_of(self.p.gamma)[:, part])
             for row in range(x.rows):
@@ -229,7 +231,7 @@ class Pieces:
         self.roots_out.store(kept, rstd)
 
     def load_sum(self, x: GmView) -> None:
-        """What was stored, in fp32 to `values`: the stores are done, by flags of the queues."""
+        """What was stored, in fp32 to `values`."""
         loaded = self.core.load(self.x_in, x)
         if self.dtype is not FLOAT32:
             self.core.cast(self.values[: x.columns], loaded[: x.columns])
@@ -260,7 +262,9 @@ def split_d(core: NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kernel:
     """Rows in pieces, all buffers single; x1 and x2 share one.
 
     First the sums of up to 64 rows, a piece of all of them after the other, which are stored; then
-    1 / root of all; then the sums are loaded again, a piece of gamma for all rows.
+    1 / root of all; then the sums are loaded again, a piece of gamma for all rows. Flags of the
+    queues say that three or more have been stored. Nothing in the vendor's kernel says it of one or
+    two, which this one waits for.
 
     ops-nn@e5c3fa9 norm/add_rms_norm/op_kernel/add_rms_norm_split_d.h.
     """
