@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from npusim.data.dtypes import (
     FLOAT16,
@@ -43,9 +45,9 @@ from npusim.isa import (
     Unary,
     WholeReduce,
 )
-from npusim.values.buffers import OutOfBufferError, WholeTile
-from npusim.values.runs import FIELDS, Accumulated, Swept
-from npusim.values.semantics.state import State
+from npusim.values.buffers import Elements, MaskTile, OutOfBufferError, WholeTile
+from npusim.values.runs import FIELDS, Accumulated, Halved, Swept
+from npusim.values.semantics.state import Bytes, State
 
 __all__ = [
     "accumulate",
@@ -61,6 +63,7 @@ __all__ = [
     "duplicate",
     "fold",
     "gather",
+    "halve",
     "mul_add_dst",
     "reduce",
     "select",
@@ -112,7 +115,7 @@ _ARITHMETIC: dict[str, Callable[..., Any]] = {
 
 def _compute(op: str, dst: Local, a: Local, b: Array, state: State) -> None:
     if dst.dtype is FLOAT32 and not (dst.is_strided or a.is_strided):
-        _ARITHMETIC[op](state.buffers.view(a), b, out=state.buffers.room(dst))
+        _ARITHMETIC[op](state.read(a), b, out=state.buffers.room(dst))
     else:
         state.write(dst, _rounded(op, state.read(a), b, dst.dtype, state))
 
@@ -160,6 +163,32 @@ def sweep(op: Swept, state: State) -> None:
         _copy_blocks(dst, src, dst.shape)
     else:
         dst[...] = src
+
+
+class _HalvedTile(Elements):
+    """A row that is halved when somebody reads it, but for its extreme."""
+
+    def __init__(self, halved: Halved, row: Array) -> None:
+        super().__init__(halved.row)
+        self.ops, self.row = halved.ops, row
+
+    def write(self, raw: Bytes) -> None:
+        for op in self.ops:
+            a, b = (raw[..., x.offset_bytes : x.end_bytes].view(np.float32) for x in (op.a, op.b))
+            _ARITHMETIC[op.op](a, b, out=a)
+
+    def extreme(self, op: WholeReduce) -> Array | None:
+        """What *op* finds in what is left, `(..., 1)`; None where that depends on the order."""
+        last = self.ops[-1]
+        if (op.op, op.src, op.dst.count, op.mask) != (last.op, last.dst, 1, None):
+            return None
+        found = (np.min if op.op == "min" else np.max)(self.row, axis=-1, keepdims=True)
+        # Two zeros differ in their signs, and two NaN in their bits.
+        return None if (found == 0).any() or np.isnan(found).any() else np.asarray(found)
+
+
+def halve(op: Halved, state: State) -> None:
+    state.buffers.add_tile(op.row.buffer, _HalvedTile(op, state.buffers.view(op.row)))
 
 
 def _scalar_of(scalar: float | str, dtype: DType, state: State) -> Array:
@@ -210,6 +239,11 @@ def _tree(op: str, values: Array, state: State) -> Array:
 
 
 def whole_reduce(op: WholeReduce, state: State) -> None:
+    tile = state.buffers.tile(op.src.buffer, op.src.offset_bytes)
+    extreme = tile.extreme(op) if isinstance(tile, _HalvedTile) else None
+    if extreme is not None:
+        state.write(op.dst, extreme)
+        return
     repeats = state.read(op.src).reshape(*state.lead, op.dst.count, -1)[..., : op.mask]
     lanes = REPEAT_BYTES // op.src.dtype.numpy.itemsize
     if op.op == "sum" and repeats.shape[-1] < lanes:
@@ -296,7 +330,7 @@ _TILE_BLOCKS = 32
 
 
 def copy(op: Copy, state: State) -> None:
-    src, dst = state.buffers.view(op.src), state.buffers.view(op.dst)
+    src, dst = state.buffers.view(op.src), state.buffers.room(op.dst)
     is_one_block = op.src.block_stride == op.src.repeat_stride == 0
     if is_one_block and not op.dst.is_strided and src.size == dst.size:
         block = src[..., :1, 0, :].copy()
@@ -324,12 +358,10 @@ def _multiply_add(dst: Local, a: Array, b: Array, state: State) -> None:
     """`dst = a x b + dst`, the product rounded to the type of *dst* first."""
     before = state.read(dst)
     if dst.dtype is FLOAT32:
-        # Of float16 the product is exact.
-        state.write(dst, np.multiply(a, b, dtype=np.float32) + before)
-        return
-    product = cast(a.astype(np.float32) * b.astype(np.float32), dst.dtype, "rint", state.overflow)
-    total = product.astype(np.float32) + before.astype(np.float32)
-    state.write(dst, cast(total, dst.dtype, "rint", state.overflow))
+        state.write(dst, a * b + before)
+    else:
+        product = _rounded("mul", a, b, dst.dtype, state)
+        state.write(dst, _rounded("add", product, before, dst.dtype, state))
 
 
 def axpy(op: Axpy, state: State) -> None:
@@ -338,7 +370,31 @@ def axpy(op: Axpy, state: State) -> None:
 
 
 def mul_add_dst(op: MulAddDst, state: State) -> None:
-    _multiply_add(op.dst, state.read(op.a), state.read(op.b), state)
+    if op.dst.dtype is not FLOAT32:
+        _multiply_add(op.dst, state.read(op.a), state.read(op.b), state)
+        return
+    # Of float16 the product is exact.
+    product = _wide(op.a, state)
+    product *= _wide(op.b, state)
+    total = state.buffers.view(op.dst)
+    total += product.reshape(total.shape)
+
+
+def _wide(local: Local, state: State) -> Array:
+    """The elements of *local* in order as fp32, as an array of their own."""
+    view = state.buffers.view(local)
+    if not local.is_strided:
+        return view.copy() if local.dtype is FLOAT32 else cast(view, FLOAT32)
+    # Blocks that are read again and again become wide once.
+    once = view[..., :1, :, :] if local.repeat_stride == 0 else view
+    once = once[..., :1, :] if local.block_stride == 0 else once
+    blocks = np.empty(once.shape, view.dtype)
+    _copy_blocks(blocks, once, once.shape)
+    wide = blocks if local.dtype is FLOAT32 else cast(blocks, FLOAT32)
+    if once.size < view.size:
+        block = np.dtype(f"V{wide.itemsize * wide.shape[-1]}")
+        wide = np.broadcast_to(wide.view(block), (*view.shape[:-1], 1)).copy().view(np.float32)
+    return wide.reshape(*state.lead, -1)
 
 
 def block_reduce(op: BlockReduce, state: State) -> None:
@@ -360,13 +416,20 @@ _COMPARE: dict[str, Callable[..., Any]] = {
 
 
 def compare(op: Compare, state: State) -> None:
-    holds = _holds(op.op, state.read(op.a), state.read(op.b))
-    state.write(op.dst, np.packbits(holds, axis=-1, bitorder="little"))
+    _write_mask(op.dst, _holds(op.op, state.read(op.a), state.read(op.b)), state)
 
 
 def compare_scalar(op: CompareScalar, state: State) -> None:
-    holds = _holds(op.op, state.read(op.a), _scalar_of(op.scalar, op.a.dtype, state))
-    state.write(op.dst, np.packbits(holds, axis=-1, bitorder="little"))
+    scalar = _scalar_of(op.scalar, op.a.dtype, state)
+    _write_mask(op.dst, _holds(op.op, state.read(op.a), scalar), state)
+
+
+def _write_mask(dst: Local, holds: Array, state: State) -> None:
+    """A bit for each of *holds*, which the next Select takes as they are."""
+    if dst.is_strided or holds.shape[-1] != 8 * dst.count:
+        state.write(dst, np.packbits(holds, axis=-1, bitorder="little"))
+    else:
+        state.buffers.add_tile(dst.buffer, MaskTile(dst, holds))
 
 
 def _holds(op: CompareOp, a: Array, b: Array) -> Array:
@@ -379,31 +442,81 @@ def _holds(op: CompareOp, a: Array, b: Array) -> Array:
 
 
 _MAGNITUDE_OF_16_BITS = np.int16(0x7FFF)
-_INFINITY_OF_16_BITS = 0x7C00
+_NEGATIVE_ZERO = -(2**15)
+_INFINITY, _NEGATIVE_INFINITY = 0x7C00, 0xFC00
+"""Patterns of fp16: those of the same sign that are greater are NaN."""
 
 
 def _order(values: Array) -> Array | None:
     """Whole numbers in the order of fp16 *values*, both zeros 0; None where one is NaN."""
     patterns = values.view(np.int16)
-    order = patterns & _MAGNITUDE_OF_16_BITS
-    if order.max(initial=0) > _INFINITY_OF_16_BITS:
+    if patterns.max(initial=0) > _INFINITY:
         return None
-    signs = patterns >> 15
-    order ^= signs
-    order -= signs
+    if values.view(np.uint16).max(initial=0) > _NEGATIVE_INFINITY:
+        return None
+    order = patterns >> 15
+    order &= _MAGNITUDE_OF_16_BITS
+    order ^= patterns
+    if patterns.min(initial=0) == _NEGATIVE_ZERO:
+        np.copyto(order, 0, where=order == -1)
     return np.asarray(order)
 
 
 def select(op: Select, state: State) -> None:
-    is_set = np.unpackbits(state.read(op.mask), axis=-1, count=op.dst.count, bitorder="little")
-    a = state.read(op.a)
+    holds, a = _mask(op, state), state.read(op.a)
+    whole = None if isinstance(op.b, Local) or op.dst.is_strided else _one_of_two(holds, a, op.b)
+    if whole is not None:
+        state.buffers.add_tile(op.dst.buffer, WholeTile(op.dst, whole))
+        return
     b = state.read(op.b) if isinstance(op.b, Local) else np.full(1, op.b, a.dtype)
+    is_apart = op.a.end_bytes <= op.dst.offset_bytes or op.dst.end_bytes <= op.a.offset_bytes
+    if b.size == 1 and is_apart and not op.dst.is_strided and _are_few(holds):
+        found = state.buffers.room(op.dst)
+        found[...] = b
+        np.copyto(found, a, where=holds)
+        return
     # As bits, without a branch for each element.
     bits = f"u{a.itemsize}"
-    mask = np.negative(is_set, dtype=bits, casting="unsafe")
+    mask = np.negative(holds.view(np.uint8), dtype=bits, casting="unsafe")
     mask &= a.view(bits) ^ b.view(bits)
     mask ^= b.view(bits)
     state.write(op.dst, mask.view(a.dtype))
+
+
+_FEW = 1 / 16
+"""So few of all are worth a branch for each element (measured)."""
+
+
+def _are_few(holds: NDArray[np.bool_]) -> bool:
+    return bool(np.count_nonzero(holds) <= _FEW * holds.size)
+
+
+def _mask(op: Select, state: State) -> NDArray[np.bool_]:
+    """Whether the bit of each element of *op* is set."""
+    tile, count = state.buffers.tile(op.mask.buffer, op.mask.offset_bytes), op.dst.count
+    if isinstance(tile, MaskTile) and tile.holds.shape[-1] >= count:
+        return tile.holds[..., :count]
+    bits = np.unpackbits(state.read(op.mask), axis=-1, count=count, bitorder="little")
+    return bits.view(np.bool_)
+
+
+def _one_of_two(holds: NDArray[np.bool_], a: Array, b: float) -> Whole | None:
+    """1 where *holds*, else 0, if that is what *a* and *b* are; None otherwise."""
+    if b != 0 or math.copysign(1, b) < 0 or a.dtype not in _ONES:
+        return None
+    bits = a.view(f"u{a.itemsize}")
+    one = _ONES[a.dtype]
+    # One look at the first spares the others as a rule.
+    if bits.flat[0] != one or not (bits == one).all():
+        return None
+    return Whole(holds.view(np.int8), 0, 1)
+
+
+_ONES = {
+    dtype.numpy: np.ones(1, dtype.numpy).view(f"u{dtype.numpy.itemsize}")[0]
+    for dtype in (FLOAT16, FLOAT32)
+}
+"""The bits of 1."""
 
 
 def gather(op: Gather, state: State) -> None:
