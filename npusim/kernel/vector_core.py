@@ -172,6 +172,11 @@ class VectorCore(Core):
         slot = queue.slot(tile)
         views.store(self, queue.queue, slot, view, pitch, with_gaps=with_gaps)
 
+    def put_rows(self, tile: Local, view: GmView, pitch: int | None = None) -> None:
+        """Store *tile* to *view*, a burst for each row, without a flag before or behind it."""
+        slot = Slot(tile.buffer, tile.offset_bytes, tile.nbytes, event=-1)
+        views.put(self, slot, view, pitch)
+
     def store_add(self, dst: GmView, src: Local) -> None:
         """Add *src* to *dst* in global memory (SetAtomicAdd): one burst."""
         self.emit(Store(dst.operand, src, atomic=src.dtype))
@@ -312,21 +317,37 @@ class VectorCore(Core):
             src = half
         self.cast(dst, src, "none")
 
-    def quantize(self, dst: Local, src: Local) -> None:
+    def quantize(
+        self, dst: Local, src: Local, modes: tuple[RoundMode, RoundMode] = ("none", "rint")
+    ) -> None:
         """Round fp32 *src*, ties to even, and narrow it; *src* is overwritten.
 
-        int32 is one cast. The others go fp32 -> int32 -> fp16 -> target, which saturates and gives
-        0 for NaN. The last step finds integers, so its rounding cannot be seen; 310P has no
-        round-to-even there and takes half away from zero (ops-nn@e5c3fa9 quant/ascend_quant_v2).
+        int32 is one cast. The others are `whole_halves`, then a cast to the target, which saturates
+        and gives 0 for NaN. The last two casts find integers, so their *modes* cannot be seen; 310P
+        has no round-to-even there and takes half away from zero (ops-nn@e5c3fa9
+        quant/ascend_quant_v2).
         """
         if dst.dtype is INT32:
             self.cast(dst, src, "rint")
             return
-        whole, half = src.as_dtype(INT32), src.as_dtype(FLOAT16, src.count)
-        self.cast(whole, src, "rint")
-        self.cast(half, whole, "none")
         on_310p: RoundMode = "none" if dst.dtype is INT4 else "round"
-        self.cast(dst, half, on_310p if self.is_310p else "rint")
+        halves = self.whole_halves(src, modes[0])
+        self.cast(dst, halves, on_310p if self.is_310p else modes[1])
+
+    def whole_halves(
+        self, values: Local, mode: RoundMode = "none", place: Local | None = None
+    ) -> Local:
+        """fp32 *values* as fp16 integers, ties to even, by way of int32, in *place* or in theirs.
+
+        A barrier stands behind each cast, and behind what sets the scale of the second one, which
+        is 1 (SetDeqScale); its *mode* is ignored (asc-devkit, kernel_operator_vec_vconv_impl.h).
+        """
+        room, count = place or values, values.count
+        whole, halves = room.as_dtype(INT32, count), room.as_dtype(FLOAT16, count)
+        self.cast(whole, values, "rint")
+        self.barrier("vector")
+        self.cast(halves, whole, mode)
+        return halves
 
     def duplicate(self, dst: Local, scalar: Register | float) -> None:
         """Fill *dst* with *scalar* (Duplicate)."""
