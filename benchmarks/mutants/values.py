@@ -41,13 +41,13 @@ MUTANTS = (
         "tests/values/test_lanes.py::test_the_last_core_may_load_past_the_end_of_its_tensor",
         padding_left_as_it_was=("elif end < op.row_bytes:", "elif end > op.row_bytes:"),
         last_lane_past_the_end=(
-            "last + place.end_bytes <= data.size:",
-            "first + place.end_bytes <= data.size:",
+            "if _end(place, bases[0], axes) <= data.size:",
+            "if _end(place, bases[0], repeats) <= data.size:",
         ),
     ),
     *of(
         "npusim/values/semantics/copies.py",
-        "tests/values/test_copies.py",
+        "tests/values/test_copy_semantics.py",
         padding_by_the_last_element=(
             "rows[..., : dtype.itemsize]",
             "rows[..., end - dtype.itemsize : end]",
@@ -62,8 +62,8 @@ MUTANTS = (
         VECTOR,
         relu_of_minus_zero=("np.where(x <= 0, x.dtype", "np.where(x < 0, x.dtype"),
         product_not_rounded=(
-            "total = product.astype(np.float32) +",
-            "total = a.astype(np.float32) * b.astype(np.float32) +",
+            'product = _rounded("mul", a, b, dtype, state)',
+            "product = single(a) * single(b)",
         ),
     ),
     *of(
@@ -81,7 +81,7 @@ MUTANTS = (
     ),
     *of(
         "npusim/values/semantics/reductions.py",
-        "tests/values/test_reductions.py",
+        "tests/values/test_reduction_semantics.py",
         lane_as_one_of_many=("else lanes(mask)", "else np.arange(repeats.shape[-1])"),
         number_of_16_bits=('"u4" if order == "index" else', '"u4" if order == "" else'),
         sum_of_what_is_lacking=("whole[..., -1, each - lacking :] = 0", "pass"),

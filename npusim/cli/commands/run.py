@@ -255,12 +255,8 @@ def run_operator(
         "timeout_s": timeout,
         "build": Build(tuple(define or ()), tuple(include or ()), auto_sync),
         "answer": answer,
-        "l2": l2,
-        "icache": icache,
-        "values": values,
-        "every_core": every_core,
-        "engine": engine,
-        "cache": cache,
+        **{"l2": l2, "icache": icache, "values": values, "every_core": every_core},
+        **{"engine": engine, "cache": cache},
     }
     if names_source(op) and ":" not in op:
         run_program(Path(op), device, program_arguments or [], **options)
