@@ -40,10 +40,6 @@ MUTANTS = (
         VECTOR,
         "tests/values/test_lanes.py::test_the_last_core_may_load_past_the_end_of_its_tensor",
         padding_left_as_it_was=("elif end < op.row_bytes:", "elif end > op.row_bytes:"),
-        last_lane_past_the_end=(
-            "if _end(place, bases[0], axes) <= data.size:",
-            "if _end(place, bases[0], repeats) <= data.size:",
-        ),
     ),
     *of(
         "npusim/values/semantics/copies.py",
