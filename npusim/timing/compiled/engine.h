@@ -38,14 +38,20 @@ typedef struct {
     i64 parted;  /* tiles of its lines that were parted, less those that were met again */
 } Asked;
 
-/* A stretch of a program, which of its calls it belongs to, and the number of that call's first
- * micro-op. */
+/* A stretch of a body that calls share, by which row of shifts it is moved on, and the number of the
+ * first micro-op of its run within the body. */
 typedef struct {
-    i64 stretch, call, first_op;
+    i64 stretch, run, first_op;
 } Part;
 
+/* A call of a body: its parts, and the number of its first micro-op. */
 typedef struct {
-    i64 first_part, parts, decoder;
+    i64 first_part, parts, first_op;
+} Call;
+
+/* A program: its calls, and how many parts these have. */
+typedef struct {
+    i64 first_call, parts, decoder;
 } Code;
 
 typedef struct {
@@ -82,8 +88,9 @@ typedef struct {
     const Decoder *decoders;
     const i64 *cross_flag_of;  /* (decoders, cross_flags) -> number of the decoder's flag, or -1 */
     const Code *codes;
+    const Call *calls;
     const Part *parts;
-    const i64 *shifts;  /* (calls, names), in bytes */
+    const i64 *shifts, *run_shifts;  /* (calls, names) and (runs, names), in bytes */
     const Member *members;  /* (lanes,) */
     const Binding *bindings;  /* (lanes, names) */
     /* For each lane and flag between cores: first hearer and setter, and one row more. */
@@ -184,8 +191,9 @@ typedef struct {
     i32 volume;
 } Tile;
 
+/* `part` counts those of the program, `of_call` those of the call. */
 typedef struct {
-    i64 part, position, free, done, waits_for, copies;
+    i64 part, call, of_call, position, free, done, waits_for, copies;
 } Pipe;
 
 typedef struct {

@@ -69,7 +69,9 @@ class _Run:
         names = "decoders", "cross_sets", "cross_flag_of"
         for name, found in zip(names, programs.decoder_rows(), strict=True):
             self._put(name, found)
-        for name, found in zip(("codes", "parts", "shifts"), programs.code_rows(), strict=True):
+        for name, found in zip(("codes", "calls", "shifts"), programs.code_rows(), strict=True):
+            self._put(name, found)
+        for name, found in zip(("parts", "run_shifts"), programs.part_rows(), strict=True):
             self._put(name, found)
 
     def _cores_in(self, tensors: Sequence[str]) -> None:
@@ -216,7 +218,7 @@ def _copy_times(facts: Numbers) -> CopyTimes:
 
 
 REPLAYED = (
-    *("steps", "stretches", "decoders", "codes", "parts", "members"),
+    *("steps", "stretches", "decoders", "codes", "calls", "parts", "members"),
     *("first_fact", "first_risen", "facts", "risen", "risen_count"),
 )
 """The tables from which the times of one lane follow, without the other lanes and the memory."""
