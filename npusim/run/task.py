@@ -117,7 +117,8 @@ class Task:
         if self.key is None:
             return make()
         part = "trace", device_key(self._spec), key_of(l2), bool(every_core), engine
-        if self._stored is not None:
+        # A folder has no place for what a launch leaves.
+        if self._stored is not None and not isinstance(l2, chip.Arrival):
             make = partial(self._stored.get, (self.key, *part), self._blocks, make)
         return CACHE.get(self.key, make, _trace_bytes, part)
 
