@@ -25,11 +25,12 @@ from npusim.kernel.builder import deeper
 from npusim.ops import warnings_given
 from npusim.run import source_kernel, user_kernel
 from npusim.run.memory_cache import CACHE
-from npusim.run.options import CACHE_VARIABLE, Options
+from npusim.run.options import CACHE_VARIABLE, Launching, Options
 from npusim.run.repeats import key_of_call, repeated
 from npusim.run.result import Call, Output, Result, without_values
 from npusim.run.task import CyclesOn, Task, allocated, place
 from npusim.run.views import copies_before
+from npusim.trace import Trace
 
 if TYPE_CHECKING:
     from npusim.run.disk_cache import Stored
@@ -83,13 +84,12 @@ def _played(
     if options.copies is None:
         options = replace(options, copies=copies_before(spec, problem, bound))
     task = Task(operator, spec, problem, progress, _stored_in(options.cache), options.deeper)
-    outputs: dict[str, Output] = dict(problem.outputs)
-    plan, launching = task.plan, None
+    plan = task.plan
     earlier = _earlier(operator, problem, spec, arguments, options) if plan else ()
-    if plan is not None and options.card is not None and options.timing:
-        kernel = op, operator.type_of(spec, problem, plan), plan.template
-        launching = options.card.launch(kernel, problem, plan, bound)
-        options = replace(options, l2=launching.l2, icache=launching.icache, card=None)
+    launching = _launching(task, bound, options)
+    if launching is not None:
+        icache = options.icache or launching.icache
+        options = replace(options, l2=launching.l2, icache=icache, card=None)
     whole = partial(
         Result,
         op=op,
@@ -100,15 +100,11 @@ def _played(
         timed=options.timing,
     )
     if plan is None:
+        outputs: dict[str, Output] = dict(problem.outputs)
         if with_values:
             outputs = _without_kernel(operator, problem, bound)
         return whole(outputs=outputs, plan=None, trace=None)
-    if with_values or not options.timing:
-        task.check()
-    with _traps_as_errors(op):
-        if with_values:
-            outputs = _computed(task, plan, problem, options)
-        trace = task.trace(options.l2, options.every_core, engine) if options.timing else None
+    outputs, trace = _outcome(task, problem, options, engine, with_values)
     if launching is not None and trace is not None:
         outputs = launching.ended(trace, outputs)
     return whole(
@@ -118,7 +114,7 @@ def _played(
         engine=engine if options.timing else None,
         earlier=earlier,
         is_own_kernel=isinstance(problem, user_kernel.UserProblem),
-        kernel_type=operator.type_of(spec, problem, plan),
+        kernel_type=task.kernel_type,
         call=Call(
             op=asked,
             operator=operator,
@@ -130,6 +126,13 @@ def _played(
         cycles_on=CyclesOn(task, options.l2, options.every_core) if options.timing else None,
         cached_as=None if with_values else task.key,
     )
+
+
+def _launching(task: Task, bound: Arguments, options: Options) -> Launching | None:
+    """The launch of *task* on the card of *options*; None where there is none."""
+    if task.plan is None or options.card is None or not options.timing:
+        return None
+    return options.card.launch(task.kernel, task.problem, task.plan, bound)
 
 
 def _stored_in(folder: str | os.PathLike[str] | Literal[False] | None) -> Stored | None:
@@ -152,6 +155,21 @@ def _described(bound: Arguments, problem: ops.Problem) -> Arguments:
         if operand.spec.transposed or (is_view and is_transposed(value)):
             found[operand.name] = replace(found[operand.name], transposed=True)
     return found
+
+
+def _outcome(
+    task: Task, problem: ops.Problem, options: Options, engine: Engine, with_values: bool
+) -> tuple[dict[str, Output], Trace | None]:
+    """What the kernel of *task* computes, as specs unless *with_values*, and when, if asked."""
+    outputs: dict[str, Output] = dict(problem.outputs)
+    if with_values or not options.timing:
+        task.check()
+    with _traps_as_errors(task.kernel[0]):
+        if with_values:
+            assert task.plan is not None
+            outputs = _computed(task, task.plan, problem, options)
+        trace = task.trace(options.l2, options.every_core, engine) if options.timing else None
+    return outputs, trace
 
 
 def _computed(

@@ -66,6 +66,7 @@ class Card:
         *args: object,
         values: bool = True,
         timing: bool = True,
+        icache: ICache | None = None,
         every_core: bool = False,
         engine: EngineChoice = "auto",
         byte_exact: bool = False,
@@ -75,11 +76,13 @@ class Card:
     ) -> Run:
         """Run *op* as :func:`npusim.run` does, in its place after what the card ran before.
 
-        A call without *timing* leaves the caches as they are.
+        The instruction caches hold the kernel that ran last, unless *icache* says otherwise. A call
+        without *timing* leaves the caches as they are.
         """
         options = Options(
             values=values,
             timing=timing,
+            icache=icache,
             every_core=every_core,
             engine=engine,
             byte_exact=byte_exact,

@@ -80,6 +80,16 @@ class Task:
         self.plan = operator.plan(spec, self.problem)
         """How it is split; None where no kernel runs."""
 
+    @property
+    def kernel_type(self) -> str:
+        """What CANN calls the kernel."""
+        return self._operator.type_of(self._spec, self.problem, self._split)
+
+    @property
+    def kernel(self) -> tuple[str, str, str | None]:
+        """Equal for launches of one kernel, whatever their shapes."""
+        return self._operator.name, self.kernel_type, self._split.template
+
     def written_for(self, spec: DeviceSpec) -> Task:
         """The same on *spec*, which is as its own chip was, with nothing of it written yet."""
         twin = copy(self)

@@ -8,7 +8,7 @@ from tiny import L2_BYTES
 from npusim.data.json import Json
 from npusim.devices.schema import DeviceSpec
 from npusim.timing.memory import Arrival, CarriedL2
-from npusim.timing.memory.l2 import AGES, NEVER, survival
+from npusim.timing.memory.l2 import AGES, NEVER, WHOLE, survival
 from npusim.trace.left import UNTOUCHED, Left, Runs
 
 LINE_BYTES = 128
@@ -61,10 +61,14 @@ def test_ages_and_dirty_lines_are_those_counted_one_by_one(tiny: DeviceSpec) -> 
         found = carried.found({"all": range(140)})
         oldest = survival(tiny.l2.ways).size - 1
         ages = [counted.age(line) for line in range(140)]
-        near = [age if age < oldest else NEVER for age in ages]
+        expected = [age if age < oldest else NEVER for age in ages]
         seen = [age if age < oldest else NEVER for age in found.tensors["all"].each().tolist()]
-        assert seen == near
-        assert found.dirty_bytes == len(counted.dirty) * LINE_BYTES
+        assert seen == expected
+        near = [x for x in counted.dirty if counted.age(x) <= AGES]
+        assert sum(n for age, n in found.dirty if age <= AGES) == len(near) * LINE_BYTES
+        old = [min(counted.age(x), oldest) for x in counted.dirty.difference(near)]
+        there = sum(survival(tiny.l2.ways)[old]) / WHOLE
+        assert found.dirty_bytes == (len(near) + round(there)) * LINE_BYTES
         written += not counted.dirty
         assert [age for age, _ in found.dirty] == sorted((x for x, _ in found.dirty), reverse=True)
     assert 0 < written < 60

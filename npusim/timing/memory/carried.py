@@ -162,10 +162,14 @@ class CarriedL2:
 
     def _dirty(self, ages: Numbers) -> tuple[tuple[int, int], ...]:
         starts, ends, _, are_dirty = self._lines
-        # Those that are older all leave at once.
-        parts = np.minimum(ages[are_dirty], AGES + 1)
-        sizes = np.bincount(parts, (ends - starts)[are_dirty]) * self._spec.l2.line_bytes
-        return tuple((age, int(sizes[age])) for age in reversed(np.flatnonzero(sizes).tolist()))
+        ages, sizes = ages[are_dirty], (ends - starts)[are_dirty]
+        # Of lines older than all that the L2 holds, which hits have made old, some have left: those
+        # that are still there leave at once.
+        shares = survival(self._spec.l2.ways)
+        left = np.where(ages > AGES, shares[np.minimum(ages, shares.size - 1)], WHOLE)
+        lines = np.bincount(np.minimum(ages, AGES + 1), sizes * left) / WHOLE
+        found = np.round(lines).astype(np.int64) * self._spec.l2.line_bytes
+        return tuple((age, int(found[age])) for age in reversed(np.flatnonzero(found).tolist()))
 
 
 def _later(lines: _Lines, others: _Lines) -> _Lines:
