@@ -33,10 +33,14 @@ ROUND_BYTES = 2 * MIB
 class Block:
     """Memory of a card, which goes back to it when nobody refers to the block any more."""
 
-    __slots__ = ("__weakref__", "address", "nbytes")
+    __slots__ = ("__weakref__", "_whole", "address", "nbytes")
 
-    def __init__(self, address: int, nbytes: int) -> None:
-        self.address, self.nbytes = address, nbytes
+    def __init__(self, address: int, nbytes: int, whole: Block | None = None) -> None:
+        self.address, self.nbytes, self._whole = address, nbytes, whole
+
+    def part(self, offset_bytes: int) -> Block:
+        """What lies from there on, which keeps the whole."""
+        return Block(self.address + offset_bytes, self.nbytes - offset_bytes, self)
 
 
 class Addresses:

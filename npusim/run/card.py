@@ -109,7 +109,7 @@ class Card:
         wanted = sum(map(allocated_bytes, workspaces.values()))
         if wanted > self._workspace.nbytes:
             self._workspace = Block(0, 0)
-            self._workspace = self._addresses.take(wanted)
+            self._workspace = self.take(wanted)
         address = self._workspace.address
         for name, nbytes in workspaces.items():
             places[name] = self._lines(address, nbytes)
@@ -117,8 +117,19 @@ class Card:
         stored = {*problem.outputs, *workspaces}
         return Launching(self, kernel, places, {x: blocks[x] for x in problem.outputs}, stored)
 
+    def take(self, nbytes: int) -> Block:
+        """Memory for a tensor of *nbytes*, as long as somebody refers to it."""
+        return self._addresses.take(nbytes)
+
+    def give_up(self, value: Output) -> Block | None:
+        """Where the memory of *value* lies, which the caller looks after from now on; None of what
+        the card has not seen.
+        """
+        block, _ = self._lying.pop(id(_owner(value)[0]), (None, None))
+        return block
+
     def lie(self, value: Output, block: Block) -> None:
-        """*value* lies in *block* from now on."""
+        """The memory of *value* lies in *block* from now on."""
         owner, _ = _owner(value)
         number = id(owner)
         gone = weakref.ref(owner, lambda _: self._lying.pop(number, None))
@@ -127,15 +138,15 @@ class Card:
     def _place(self, value: object, nbytes: int) -> tuple[Block, range]:
         """Where *value* lies, and its lines; memory of its own for what is no tensor."""
         if not isinstance(value, np.ndarray | Tensor | TensorSpec):
-            block = self._addresses.take(nbytes)
+            block = self.take(nbytes)
             return block, self._lines(block.address, nbytes)
         owner, offset = _owner(value)
         if id(owner) not in self._lying:
             whole = owner.nbytes if offset else max(owner.nbytes, nbytes)
-            self.lie(owner, self._addresses.take(whole))
+            self.lie(owner, self.take(whole))
         block, _ = self._lying[id(owner)]
         if offset + nbytes > block.nbytes:
-            block, offset = self._addresses.take(nbytes), 0
+            block, offset = self.take(nbytes), 0
         return block, self._lines(block.address + offset, nbytes)
 
     def _lines(self, address: int, nbytes: int) -> range:
