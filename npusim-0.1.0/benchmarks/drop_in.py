@@ -1,0 +1,117 @@
+"""How fast torch_npu scripts run on a simulated card, as ratios of two things measured in one run.
+
+(i) an elementwise operation of plain torch on a small npu tensor, against the same on the CPU;
+(j) an operator through torch_npu, against npusim.run on the same data;
+(k) a decode step of 32 layers of a 7B, by shapes alone: a further one against the first, as
+    transformers has it and with torch_npu's operators.
+
+It needs the extra `npusim[torch]`, and for (k) `npusim[models]`.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import npusim
+import npusim.torch
+
+npusim.torch.install(device="ascend910b2")
+
+import torch  # noqa: E402
+import torch_npu  # noqa: E402
+
+REPEATS, ROUNDS = 2000, 7
+SHAPES = ((16, 64), (1024, 1024))
+
+
+def fastest(repeats: int, *works: Callable[[], Any]) -> list[float]:
+    """Seconds a run of each work, in the fastest of a few rounds taken in turn."""
+    best = [float("inf")] * len(works)
+    for _ in range(ROUNDS):
+        for index, work in enumerate(works):
+            start = time.perf_counter()
+            for _ in range(repeats):
+                work()
+            best[index] = min(best[index], (time.perf_counter() - start) / repeats)
+    return best
+
+
+def elementwise() -> None:
+    """(i)"""
+    on_cpu = torch.rand(16, 16)
+    on_npu = on_cpu.npu()
+    ours, theirs = fastest(REPEATS, lambda: on_npu * on_npu, lambda: on_cpu * on_cpu)
+    print(
+        f"(i) x * x of 16 x 16 on npu:0           {ours / theirs:.1f} x the same on the CPU  "
+        f"({ours * 1e6:.1f} us : {theirs * 1e6:.1f} us)"
+    )
+
+
+def operator(shape: tuple[int, int]) -> None:
+    """(j)"""
+    x, scales = torch.randn(shape).half(), torch.rand(shape[1]).half()
+    on_npu = x.npu(), scales.npu(), None, torch.qint8, -1, False
+    plain = x.numpy(), scales.numpy(), None, "qint8", -1, False
+    ours, theirs = fastest(
+        20 if shape == SHAPES[0] else 3,
+        lambda: torch_npu.npu_quantize(*on_npu),
+        lambda: npusim.run("npu_quantize", *plain, device="ascend910b2"),
+    )
+    size = " x ".join(map(str, shape))
+    print(
+        f"(j) npu_quantize fp16 {size:<17} {ours / theirs:.2f} x npusim.run  "
+        f"({ours * 1e3:.1f} ms : {theirs * 1e3:.1f} ms)"
+    )
+
+
+@torch.inference_mode()
+def decode_step(kind: str) -> None:
+    """(k)"""
+    sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
+    import tiny_models
+    from transformers import AutoModelForCausalLM, DynamicCache, LlamaConfig
+
+    # Those of Llama-2-7B.
+    config = LlamaConfig(num_hidden_layers=32, hidden_size=4096, intermediate_size=11008)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
+    model = model.to_empty(device="npu")
+    if kind != tiny_models.AS_IT_STANDS:
+        model = tiny_models.for_card(model, kind, None)
+    words = torch.zeros(16, 1, dtype=torch.int64, device="npu")
+    shape = 16, config.num_key_value_heads, 1023, config.head_dim
+    seconds = []
+    for _ in range(3):
+        cache, past = DynamicCache(config=config), words.new_empty(shape, dtype=torch.bfloat16)
+        for layer in range(config.num_hidden_layers):
+            cache.update(past, past, layer)
+        start = time.process_time()
+        with torch.no_grad():  # as `generate` has it
+            model(words, past_key_values=cache)
+        seconds.append(time.process_time() - start)
+    first, again = seconds[0], min(seconds[1:])
+    print(
+        f"(k) decode step of a 7B, {kind:<12} {again / first:.2f} x the first one  "
+        f"({again:.2f} s : {first:.1f} s of the processor)"
+    )
+
+
+def main() -> None:
+    elementwise()
+    for shape in SHAPES:
+        operator(shape)
+    if find_spec("transformers") is None:
+        print("(k) left out: there is no transformers; pip install 'npusim[models]'")
+        return
+    npusim.torch.install(device="ascend910b2", values=False)
+    for kind in ("as it stands", "bf16", "W8A8"):
+        decode_step(kind)
+
+
+if __name__ == "__main__":
+    main()

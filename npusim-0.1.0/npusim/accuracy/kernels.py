@@ -1,0 +1,178 @@
+"""What measured kernels of its kind say of a simulated time."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any, Literal
+
+import numpy as np
+
+from npusim.accuracy.kinds import Kind, Sizes
+
+__all__ = ["SHORT_US", "SIMULATED", "Accuracy", "Known", "accuracy_of", "known"]
+
+SIMULATED = "simulated.csv"
+SHORT_US = 10.0
+"""Kernels that measured less are short: launch is most of their time, and of their error."""
+NINE_OF_TEN = 0.9
+Span = Literal["10 us and more", "below 10 us", "of any length"]
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A measured kernel, and the time that the simulator gives it."""
+
+    id: str
+    """Its row in `validation/silicon.csv`."""
+    sizes: Sizes
+    """Batches, m, k and n of a product; rows and columns of anything else."""
+    measured_us: float
+    simulated_us: float
+    error: float
+    """Simulated less measured, as a share of the measured one: `npusim.validation.Result`."""
+
+    def __str__(self) -> str:
+        """For example `m0240, 1 x 4096 x 4096: 29.93 us measured, 31.02 us simulated`."""
+        extents = self.sizes[1:] if self.sizes[0] == 1 and len(self.sizes) > 2 else self.sizes
+        return (
+            f"{self.id}, {' x '.join(map(str, extents))}: {self.measured_us:.2f} us measured, "
+            f"{self.simulated_us:.2f} us simulated"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Accuracy:
+    """How far simulated times of a kind of kernel are off, as shares of the measured ones.
+
+    The kernels counted are those that took 10 us and more for a simulated time of 10 us and more,
+    and shorter ones for a shorter one; all where there are none of these.
+    """
+
+    kind: str | None
+    """In words; None for a custom kernel."""
+    series: str
+    rows: int
+    """How many measured kernels; without any, what follows is None."""
+    span: Span | None = None
+    """How long those took that are counted."""
+    median: float | None = None
+    """Of the error without its sign: what half of such kernels are expected to be within."""
+    p90: float | None = None
+    """The same of nine of ten: see :func:`within`."""
+    bias: float | None = None
+    """The median of the error with its sign: below 0 where simulated times are too short."""
+    nearest: Known | None = None
+    """The one of its kind, short or long, whose sizes are least far, in ratios."""
+
+    def __str__(self) -> str:
+        """For example `measured kernels of this kind, 10 us and more: 64, half within 8 %, ...`."""
+        if self.rows == 0 or self.median is None or self.p90 is None or self.bias is None:
+            return f"nothing measured of this kind on {self.series}: no more than a guess"
+        return (
+            f"measured kernels of this kind, {self.span}: {self.rows}, "
+            f"half within {_at_least(self.median)}, nine of ten within {_at_least(self.p90)}, "
+            f"bias {round(100 * self.bias):+d} %"
+        )
+
+    @classmethod
+    def from_json(cls, facts: Mapping[str, Any]) -> Accuracy:
+        """The one whose `asdict` is *facts*, written as JSON and read."""
+        nearest = facts["nearest"]
+        if nearest is not None:
+            nearest = Known(**(nearest | {"sizes": tuple(nearest["sizes"])}))
+        return cls(**(dict(facts) | {"nearest": nearest}))
+
+
+def accuracy_of(kind: Kind, time_us: float, sizes: Sizes | None = None) -> Accuracy:
+    """What is known of a kernel of *kind* that takes *time_us*; without *sizes* none is nearest."""
+    found = known().get(kind)
+    if found is None:
+        return Accuracy(str(kind), kind.series, 0)
+    span, alike = _as_long(found, time_us)
+    errors = [one.error for one in alike]
+    return Accuracy(
+        str(kind),
+        kind.series,
+        len(alike),
+        span,
+        within(errors, 0.5),
+        within(errors, NINE_OF_TEN),
+        float(np.median(errors)),
+        None if sizes is None else _nearest(found, sizes),
+    )
+
+
+def within(errors: Sequence[float], share: float) -> float:
+    """What the *share* of further kernels is expected to be off by at most, without sign.
+
+    *errors* are those of n measured kernels of their kind. Another kernel of it is as likely to
+    come anywhere between them, so that the bound is the error of rank ``share x (n + 1)``, rounded
+    up (split conformal prediction: Vovk, Gammerman, Shafer, Algorithmic Learning in a Random World,
+    2005). Where n is too small to have that rank, and up to n = 8 in any case, it is no less than
+    what the same share of the kernels of all kinds is within, each kind counting as one.
+    """
+    ranked = sorted(map(abs, errors))
+    rank = math.ceil(share * (len(ranked) + 1))
+    if len(ranked) >= ENOUGH:
+        return ranked[rank - 1]
+    return max(ranked[min(rank, len(ranked)) - 1], _within_all_kinds(share))
+
+
+ENOUGH = 9
+"""Kernels from which on the rank of nine of ten is one of theirs."""
+
+
+def _within_all_kinds(share: float) -> float:
+    """The same of the kernels of all kinds, short and long ones apart."""
+    groups = [
+        [abs(one.error) for one in own if (one.measured_us < SHORT_US) == is_short]
+        for own in known().values()
+        for is_short in (False, True)
+    ]
+    weighed = sorted((error, 1 / len(group)) for group in groups for error in group)
+    weights = np.cumsum([weight for _, weight in weighed])
+    return weighed[int(np.searchsorted(weights, share * weights[-1]))][0]
+
+
+@cache
+def known() -> dict[Kind, tuple[Known, ...]]:
+    """The measured kernels of each kind, by their ids."""
+    text = (files(__package__) / SIMULATED).read_text(encoding="utf-8")
+    found: dict[Kind, list[Known]] = {}
+    _, *lines = csv.reader(text.splitlines())  # in half the time of rows as dicts
+    for name, simulated_us, measured_us, error, op, series, types, layout, sizes in lines:
+        if op:
+            own = found.setdefault(Kind(op, series, types, layout), [])
+            extents = tuple(map(int, sizes.split("x")))
+            times = float(measured_us), float(simulated_us), float(error)
+            own.append(Known(name, extents, *times))
+    return {kind: tuple(sorted(own, key=lambda one: one.id)) for kind, own in found.items()}
+
+
+def _as_long(found: tuple[Known, ...], time_us: float) -> tuple[Span, tuple[Known, ...]]:
+    """Those of *found* on the same side of SHORT_US as *time_us*, or else all."""
+    alike = tuple(one for one in found if (one.measured_us < SHORT_US) == (time_us < SHORT_US))
+    if not alike:
+        return "of any length", found
+    return ("below 10 us" if time_us < SHORT_US else "10 us and more"), alike
+
+
+def _nearest(found: Sequence[Known], sizes: Sizes) -> Known:
+    """The nearest one; of several that are as far the one whose id comes first."""
+
+    def distance(one: Known) -> float:
+        # Fewer rows than experts are none of each.
+        ratios = (max(a, 1) / max(b, 1) for a, b in zip(one.sizes, sizes, strict=True))
+        return math.fsum(math.log(ratio) ** 2 for ratio in ratios)
+
+    return min(found, key=distance)
+
+
+def _at_least(share: float) -> str:
+    """*share* in whole percent, which no time is known to."""
+    return f"{max(1, round(100 * share))} %"

@@ -1,0 +1,110 @@
+"""Where copies touch global memory: rows of bursts, which need not be written out to be compared.
+
+A copy touches bursts of one size, one pitch apart: a rectangle of rows and columns where the pitch
+is that of its tensor. Tiles that lie side by side have thousands of bursts and few rectangles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from npusim.data.integers import distinct
+from npusim.isa import Global, MicroOp
+from npusim.kernel.program import Body
+from npusim.kernel.table import LaunchTable, spread
+
+__all__ = ["Bursts", "BurstsOfBodies", "are_apart", "bursts_of_cores", "written_out"]
+
+Bursts = NDArray[np.int64]
+"""First byte, bytes of a burst, pitch, number of bursts: `(copies, 4)`."""
+Edges = tuple[NDArray[np.int64], NDArray[np.int64]]
+"""Where byte ranges begin and end."""
+NONE: Bursts = np.zeros((0, 4), np.int64)
+
+
+class BurstsOfBodies:
+    """What bodies touch of global memory, each looked at once.
+
+    *place_of* gives the place of a micro-op that counts, and None for all others.
+    """
+
+    def __init__(self, place_of: Callable[[MicroOp], Global | None]) -> None:
+        self._place_of = place_of
+        self._known: dict[Body, dict[str, Bursts]] = {}
+
+    def of(self, body: Body) -> dict[str, Bursts]:
+        """Name of global memory -> what *body* touches of it."""
+        if body not in self._known:
+            found: dict[str, list[Bursts]] = {}
+            for call in body.calls:
+                for name, bursts in self.of(call.body).items():
+                    moved = bursts + np.array([call.shifts.get(name, 0), 0, 0, 0])
+                    found.setdefault(name, []).append(moved)
+            for _, op, _ in () if body.calls else body.touching:
+                place = self._place_of(op)
+                if place is not None:
+                    found.setdefault(place.name, []).append(np.array([_bursts_of(place)]))
+            self._known[body] = {name: np.concatenate(each) for name, each in found.items()}
+        return self._known[body]
+
+
+def _bursts_of(place: Global) -> tuple[int, int, int, int]:
+    pitch, nbytes = place.stride_bytes, place.burst_bytes
+    if place.bursts > 1 and 0 <= pitch <= nbytes:
+        # Each touches the next one.
+        return place.offset_bytes, (place.bursts - 1) * pitch + nbytes, 0, 1
+    return place.offset_bytes, nbytes, pitch, place.bursts
+
+
+def written_out(bursts: Bursts) -> Edges:
+    """Each burst as a byte range."""
+    start, nbytes, pitch, count = bursts.T
+    copy, number = spread(count, np.zeros_like(count))
+    starts = start[copy] + number * pitch[copy]
+    return starts, starts + nbytes[copy]
+
+
+def bursts_of_cores(launch: LaunchTable, tensor: int, bodies: BurstsOfBodies) -> Bursts:
+    """What all cores touch of the tensor of that number."""
+    found = [NONE]
+    for column, name in enumerate(launch.names):
+        cores = np.flatnonzero(launch.tensor[:, column] == tensor)
+        each = [bodies.of(body).get(name, NONE) for body in launch.bodies] if cores.size else []
+        size = np.array([len(bursts) for bursts in each], np.int64)
+        if not size.any():
+            continue
+        # The rows of each core's program, then the copies of each row's body.
+        program = launch.program[cores]
+        core, row = spread(np.diff(launch.first)[program], launch.first[program])
+        first = np.cumsum(size) - size
+        which, copy = spread(size[launch.body[row]], first[launch.body[row]])
+        bursts = np.concatenate(each)[copy]
+        bursts[:, 0] += (launch.shifts[row, column] + launch.base[cores[core], column])[which]
+        found.append(bursts)
+    return np.concatenate(found)
+
+
+def are_apart(bursts: Bursts, unit: int = 1) -> bool:
+    """Whether no two of *bursts* touch the same *unit* bytes; False also where that is not plain.
+
+    It is where they are rectangles of one pitch, and their columns equal or apart.
+    """
+    start, nbytes, pitch, count = bursts.T
+    pitches = distinct(pitch[count > 1])
+    if pitches.size > 1:
+        return False
+    # Bursts of copies that have one alone are distinguished by where they begin.
+    width = int(pitches[0]) if pitches.size else int((start + nbytes).max()) + unit
+    row, left = np.divmod(start, max(width, 1))
+    right = left + nbytes
+    if (pitches.size and width % unit) or width <= 0 or right.max() > width:
+        return False
+    left, right = left // unit, -(-right // unit)
+    order = np.lexsort((row, left))
+    left, right, row = left[order], right[order], row[order]
+    below = (left[1:] == left[:-1]) & (right[1:] == right[:-1])
+    below &= row[1:] >= (row + count[order])[:-1]
+    return bool(np.all(below | (left[1:] >= right[:-1])))

@@ -1,0 +1,294 @@
+"""Which byte ranges of global memory the cores of a launch touch, and whether they overlap."""
+
+from __future__ import annotations
+
+from functools import lru_cache, partial
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from npusim.check import bursts
+from npusim.check.bursts import Bursts, BurstsOfBodies, bursts_of_cores, written_out
+from npusim.isa import Global, MicroOp, added_dtype, global_operand, writes_global
+from npusim.kernel.program import Block
+from npusim.kernel.table import LaunchTable, spread
+
+__all__ = [
+    "Numbers",
+    "Owned",
+    "Pieces",
+    "Ranges",
+    "Search",
+    "are_apart",
+    "is_read_elsewhere",
+    "kind_of",
+    "merged",
+    "overlap",
+    "pieces_of",
+    "rows_of_pieces",
+    "shifted",
+]
+
+Numbers = NDArray[np.int64]
+PHASE_BYTES = 2**40
+"""From a byte in a phase to the same byte in the next one: farther than tensors reach."""
+Pieces = tuple[Numbers, Numbers]
+"""Where byte ranges begin and end."""
+
+
+class Ranges(NamedTuple):
+    """Byte ranges of one tensor, ascending, and the block that each belongs to."""
+
+    starts: Numbers
+    ends: Numbers
+    owners: Numbers
+
+    def together(self) -> Ranges:
+        """The same bytes, ranges that touch or overlap joined; -1 owns what several own."""
+        starts, ends = merged([(self.starts, self.ends)])
+        first = np.searchsorted(self.starts, starts)
+        low, high = (
+            each.reduceat(self.owners, first) if first.size else first
+            for each in (np.minimum, np.maximum)
+        )
+        return Ranges(starts, ends, np.where(low == high, low, -1))
+
+    def joined(self, owner: int) -> Ranges:
+        """The same bytes as those of one *owner*, ranges that touch or overlap joined."""
+        starts, ends = merged([(self.starts, self.ends)])
+        return Ranges(starts, ends, np.full(starts.size, owner))
+
+
+def overlap(writes: Ranges) -> bool:
+    """Whether blocks write the same bytes; the ranges of each block are apart."""
+    shared = (writes.starts[1:] < writes.ends[:-1]) & (writes.owners[1:] != writes.owners[:-1])
+    return bool(np.any(shared))
+
+
+def is_read_elsewhere(writes: Ranges, reads: Ranges) -> bool:
+    """Whether blocks read what others write; the writes are apart."""
+    low = np.searchsorted(writes.ends, reads.starts, side="right")
+    high = np.searchsorted(writes.starts, reads.ends, side="left")
+    hit = np.flatnonzero(high > low)
+    low, high, owners = low[hit], high[hit], reads.owners[hit]
+    changes = np.concatenate(([0], np.cumsum(writes.owners[1:] != writes.owners[:-1])))
+    others = (writes.owners[low] != owners) | (changes[low] != changes[high - 1])
+    return bool(np.any(others))
+
+
+class Owned(NamedTuple):
+    """Byte ranges of several owners, one owner after the other: ascending, and apart, for each."""
+
+    starts: Numbers
+    ends: Numbers
+    first: Numbers
+    """Where the ranges of each owner begin, and the end, `(owners + 1,)`."""
+
+    @staticmethod
+    def nothing(owners: int) -> Owned:
+        """No ranges at all."""
+        none = np.zeros(0, np.int64)
+        return Owned(none, none, np.zeros(owners + 1, np.int64))
+
+    @staticmethod
+    def of(starts: Numbers, ends: Numbers, owner: Numbers, owners: int) -> Owned:
+        """Ranges in any order, *owner* being the number of each one's, joined where they touch."""
+        # All owners at once, each in a stretch of the integers for itself.
+        apart = int(ends.max()) - int(starts.min()) + 2
+        by_start = np.argsort(starts + owner * apart, kind="stable")
+        owner = owner[by_start]
+        starts, ends = starts[by_start] + owner * apart, ends[by_start] + owner * apart
+        furthest = np.maximum.accumulate(ends)
+        first = np.flatnonzero(np.concatenate(([True], starts[1:] > furthest[:-1])))
+        owner = owner[first]
+        starts, ends = starts[first], furthest[np.append(first[1:] - 1, furthest.size - 1)]
+        moved = owner * apart
+        return Owned(starts - moved, ends - moved, np.searchsorted(owner, np.arange(owners + 1)))
+
+    def rows_of(self, owners: Numbers) -> tuple[Numbers, Numbers]:
+        """The ranges of *owners*, one owner after the other: whose each is, and which it is."""
+        return spread(self.first[owners + 1] - self.first[owners], self.first[owners])
+
+
+class Search:
+    """Byte ranges that the cores of a launch touch; bodies that calls share are searched once."""
+
+    def __init__(self, blocks: tuple[Block, ...]) -> None:
+        self._launch = LaunchTable.of(blocks)
+        self._core = {block: number for number, block in enumerate(blocks)}
+        self._bodies = {
+            is_write: BurstsOfBodies(partial(_accessed, is_write)) for is_write in (False, True)
+        }
+        self._of_kind: dict[str, BurstsOfBodies] = {}
+        self._of_cores: dict[tuple[str, bool], Owned] = {}
+        """Tensor, and whether it is written -> what each core touches."""
+        self._of_programs: dict[tuple[str, bool], Owned | None] = {}
+        """Name of global memory, and whether it is written -> what each program touches."""
+
+    def is_simple(self, tensor: str) -> bool:
+        """Whether *tensor* is only read, or only written, each byte once."""
+        number = self._launch.tensors.index(tensor)
+        written = bursts_of_cores(self._launch, number, self._bodies[True])
+        if not written.size:
+            return True
+        if bursts_of_cores(self._launch, number, self._bodies[False]).size:
+            return False
+        found = self._touched(tensor, True) if not bursts.are_apart(written) else None
+        return found is None or are_apart(found.starts, found.ends)
+
+    def of_tensor(self, blocks: tuple[Block, ...], tensor: str, is_write: bool) -> Ranges:
+        """What all *blocks*, some of the launch, read or write of *tensor*."""
+        found = self._touched(tensor, is_write)
+        cores = np.array([self._core[block] for block in blocks], np.int64)
+        owners, rows = found.rows_of(cores)
+        starts, ends = found.starts[rows], found.ends[rows]
+        by_start = np.argsort(starts, kind="stable")
+        return Ranges(starts[by_start], ends[by_start], owners[by_start])
+
+    def in_phases(self, tensor: str, kind: str, phases: list[Numbers]) -> Ranges:
+        """What each core touches of *tensor*, that of a phase apart from that of all others.
+
+        *kind* is one of :func:`kind_of`; *phases* says in which phase each call of each core is.
+        """
+        launch, number = self._launch, self._launch.tensors.index(tensor)
+        found = [(np.zeros(0, np.int64),) * 4]
+        bodies = self._of_kind.setdefault(kind, BurstsOfBodies(partial(_place_of_kind, kind)))
+        for column, name in enumerate(launch.names):
+            cores = np.flatnonzero(launch.tensor[:, column] == number).tolist()
+            pieces = rows_of_pieces(launch, name, bodies) if cores else None
+            if pieces is None:
+                continue
+            starts, ends, rows = pieces
+            for core in cores:
+                program = launch.program[core]
+                edges = launch.first[program], launch.first[program + 1]
+                own = slice(*np.searchsorted(rows, edges))
+                base, phase = launch.base[core, column], phases[core][rows[own] - edges[0]]
+                owner = np.full(phase.size, core)
+                found.append((starts[own] + base, ends[own] + base, owner, phase))
+        starts, ends, owner, phase = map(np.concatenate, zip(*found, strict=True))
+        if not starts.size:
+            return Ranges(starts, ends, owner)
+        apart = PHASE_BYTES * phase
+        owned = Owned.of(starts + apart, ends + apart, owner, launch.cores)
+        owner = np.repeat(np.arange(launch.cores), np.diff(owned.first))
+        by_start = np.argsort(owned.starts, kind="stable")
+        return Ranges(owned.starts[by_start], owned.ends[by_start], owner[by_start])
+
+    def _touched(self, tensor: str, is_write: bool) -> Owned:
+        """What each core reads or writes of *tensor*."""
+        key = tensor, is_write
+        if key not in self._of_cores:
+            self._of_cores[key] = self._search(tensor, is_write)
+        return self._of_cores[key]
+
+    def _search(self, tensor: str, is_write: bool) -> Owned:
+        launch, number = self._launch, self._launch.tensors.index(tensor)
+        found = []
+        for column, name in enumerate(launch.names):
+            cores = np.flatnonzero(launch.tensor[:, column] == number)
+            known = self._of_name(name, is_write) if cores.size else None
+            if known is not None:
+                # The ranges of each core's program, from where its name begins.
+                whose, rows = known.rows_of(launch.program[cores])
+                base = launch.base[cores, column][whose]
+                found.append((known.starts[rows] + base, known.ends[rows] + base, cores[whose]))
+        if not found:
+            return Owned.nothing(launch.cores)
+        starts, ends, owner = map(np.concatenate, zip(*found, strict=True))
+        if len(found) > 1:
+            return Owned.of(starts, ends, owner, launch.cores)
+        return Owned(starts, ends, np.searchsorted(owner, np.arange(launch.cores + 1)))
+
+    def _of_name(self, name: str, is_write: bool) -> Owned | None:
+        """What each program touches of *name*; None if none touches it that way."""
+        key = name, is_write
+        if key not in self._of_programs:
+            launch = self._launch
+            found = rows_of_pieces(launch, name, self._bodies[is_write])
+            programs = len(launch.programs)
+            self._of_programs[key] = None
+            if found is not None:
+                starts, ends, rows = found
+                self._of_programs[key] = Owned.of(
+                    starts, ends, launch.program_of_row[rows], programs
+                )
+        return self._of_programs[key]
+
+
+def are_apart(starts: Numbers, ends: Numbers) -> bool:
+    """Whether no two of these ranges overlap.
+
+    That is so where as many have ended as begin before the next one does.
+    """
+    return bool(np.all(np.sort(starts, kind="stable")[1:] >= np.sort(ends, kind="stable")[:-1]))
+
+
+def rows_of_pieces(
+    launch: LaunchTable, name: str, bodies: BurstsOfBodies
+) -> tuple[Numbers, Numbers, Numbers] | None:
+    """What each row touches of *name*: starts, ends, and the row; None if no row touches it."""
+    pieces = [_pieces(bodies.of(body).get(name)) for body in launch.bodies]
+    size = np.array([starts.size for starts, _ in pieces], np.int64)
+    if not size[launch.body].any():
+        return None
+    starts, ends = map(np.concatenate, zip(*pieces, strict=True))
+    row, where = spread(size[launch.body], (np.cumsum(size) - size)[launch.body])
+    shift = launch.shifts[row, launch.column(name)]
+    return starts[where] + shift, ends[where] + shift, row
+
+
+def _pieces(found: Bursts | None) -> Pieces:
+    return merged([] if found is None else [written_out(found)])
+
+
+def _accessed(is_write: bool, op: MicroOp) -> Global | None:
+    """Where *op* writes global memory, or reads it."""
+    place = global_operand(op)
+    return place if place is not None and writes_global(op) is is_write else None
+
+
+def _place_of_kind(kind: str, op: MicroOp) -> Global | None:
+    """Where *op* touches global memory, if that is of *kind*."""
+    place = global_operand(op)
+    return place if place is not None and kind_of(op) == kind else None
+
+
+def kind_of(op: MicroOp) -> str:
+    """What *op* does to global memory: read, write, or the type in which it adds."""
+    if not writes_global(op):
+        return "read"
+    dtype = added_dtype(op)
+    return "write" if dtype is None else dtype.name
+
+
+@lru_cache(maxsize=4096)
+def pieces_of(place: Global) -> Pieces:
+    """The bytes of *place* as ranges, a burst each where they are apart."""
+    if place.bursts > 1 and 0 <= place.stride_bytes <= place.burst_bytes:
+        # Each touches the next one.
+        size = (place.bursts - 1) * place.stride_bytes + place.burst_bytes
+        return np.array([place.offset_bytes]), np.array([place.offset_bytes + size])
+    starts = place.offset_bytes + place.stride_bytes * np.arange(place.bursts)
+    return starts, starts + place.burst_bytes
+
+
+def shifted(pieces: Pieces, nbytes: int) -> Pieces:
+    """*pieces*, *nbytes* further."""
+    return pieces[0] + nbytes, pieces[1] + nbytes
+
+
+def merged(pieces: list[Pieces]) -> Pieces:
+    """*pieces* in ascending order, those that touch or overlap joined."""
+    if len(pieces) == 1 and pieces[0][0].size == 1:
+        return pieces[0]
+    if not pieces:
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    start, end = (np.concatenate(column) for column in zip(*pieces, strict=True))
+    if not start.size:
+        return start, end
+    by_start = np.argsort(start, kind="stable")
+    start, furthest = start[by_start], np.maximum.accumulate(end[by_start])
+    first = np.flatnonzero(np.concatenate(([True], start[1:] > furthest[:-1])))
+    return start[first], furthest[np.append(first[1:] - 1, start.size - 1)]

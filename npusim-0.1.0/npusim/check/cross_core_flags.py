@@ -1,0 +1,57 @@
+"""Flags between the cores of a launch: which cores wait for which, and when a wait is over.
+
+Mode "all": every core of a kind waits for all of its kind, itself included. Mode "group": the
+cores of one kind in a group wait for those of the other kind in it (asc-devkit,
+CrossCoreSetFlag(ISASI).md: modes 0 and 2).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from npusim.isa import CrossCoreSetFlag, CrossCoreWaitFlag, CrossMode
+from npusim.kernel.program import Block
+
+__all__ = ["CrossCoreFlagCounts", "awaits"]
+
+
+def awaits(block: Block, mode: CrossMode, other: Block) -> bool:
+    """Whether *block* cannot pass a flag of *mode* before *other* has set it."""
+    if mode == "all":
+        return other.kind == block.kind
+    return other.group == block.group and other.kind != block.kind
+
+
+class CrossCoreFlagCounts:
+    """Counts flags without times; the k-th wait for a flag takes the k-th set of each core."""
+
+    def __init__(self, blocks: Iterable[Block]) -> None:
+        self._blocks = tuple(blocks)
+        self._senders: dict[tuple[Block, CrossMode], list[Block]] = {}
+        self._sets: Counter[tuple[Block, CrossMode, int]] = Counter()
+        """(block, mode, event) -> how often it was set."""
+        self._waits: Counter[tuple[Block, CrossMode, int]] = Counter()
+
+    def set(self, block: Block, op: CrossCoreSetFlag) -> None:
+        """*block* has reached *op*."""
+        self._sets[block, op.mode, op.event] += 1
+
+    def take(self, block: Block, op: CrossCoreWaitFlag) -> bool:
+        """Let *block* pass *op* if its flag is up, and lower it."""
+        if not self.is_up(block, op):
+            return False
+        self._waits[block, op.mode, op.event] += 1
+        return True
+
+    def is_up(self, block: Block, op: CrossCoreWaitFlag) -> bool:
+        """Whether *block* may pass *op*."""
+        passed = self._waits[block, op.mode, op.event]
+        senders = self._senders_to(block, op.mode)
+        return all(self._sets[other, op.mode, op.event] > passed for other in senders)
+
+    def _senders_to(self, block: Block, mode: CrossMode) -> list[Block]:
+        if (block, mode) not in self._senders:
+            found = [other for other in self._blocks if awaits(block, mode, other)]
+            self._senders[block, mode] = found
+        return self._senders[block, mode]

@@ -1,0 +1,112 @@
+"""What is raised when an order is not certain, or never comes about."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from npusim.check.hazards.aliases import Aliases
+from npusim.isa import SetFlag
+from npusim.kernel.program import Program
+
+__all__ = [
+    "Clash",
+    "DeadlockError",
+    "FlagError",
+    "HazardError",
+    "RaceError",
+    "deadlock",
+    "left_over",
+    "race",
+    "still_up",
+]
+
+
+class HazardError(RuntimeError):
+    """What a program does depends on more than the program."""
+
+
+class RaceError(HazardError):
+    """Two micro-ops touch the same bytes in an order that nothing decides."""
+
+
+class DeadlockError(HazardError):
+    """A pipe waits for a flag that nobody will set."""
+
+
+class FlagError(HazardError):
+    """A flag is set that nobody awaits, or more often than the chip can count."""
+
+
+class Clash(NamedTuple):
+    """A micro-op that nothing orders with a later one."""
+
+    op: int
+    """Its number."""
+    where: str
+    """The first bytes that both touch."""
+
+
+def race(program: Program, clashes: list[Clash], index: int, aliases: Aliases) -> str:
+    """What to say of *clashes*, the last one first, with the micro-op number *index*.
+
+    A flag or a barrier after each of them puts an end to all races with what came before it.
+    """
+    ops = program.ops
+    last, *others = clashes
+    a, b = ops[last.op], ops[index]
+    must = "a barrier" if a.pipe == b.pipe else "a flag"
+    remedy = f"set a flag from {a.pipe} to {b.pipe} after the first and await it before the second"
+    if a.pipe == b.pipe:
+        remedy = f"put a barrier of the {a.pipe} pipe between them"
+    for other in others:
+        pipe = ops[other.op].pipe
+        remedy += (
+            f", and a barrier of the {pipe} pipe after #{other.op}"
+            if pipe == b.pipe
+            else f", and one from {pipe} to {b.pipe} after #{other.op}"
+            if a.pipe != b.pipe
+            else f", and set a flag from {pipe} to {b.pipe} after #{other.op} and await it "
+            f"before #{index}"
+        )
+    named = f" ({aliases})" if aliases.names and last.where.startswith("gm ") else ""
+    return (
+        f"{program.name}: micro-ops that touch the same bytes must be ordered by {must}, "
+        f"not #{last.op} {a.pipe}: {a} and #{index} {b.pipe}: {b} "
+        f"at {last.where}{named}; {remedy}"
+    )
+
+
+def deadlock(program: Program, waiting: list[int]) -> str:
+    """What to say when the micro-ops with these indices wait for ever."""
+    ops = program.ops
+    stuck = "; ".join(f"{ops[index].pipe} at #{index}: {ops[index]}" for index in sorted(waiting))
+    return (
+        f"{program.name}: every awaited flag must be set, but these wait for ever: {stuck}; "
+        f"set the flag on its source pipe before"
+    )
+
+
+def left_over(program: Program, raisers: Iterable[Sequence[int]]) -> str:
+    """What to say when flags are still up at the end; *raisers* of each are the sets too many."""
+    ops, found = program.ops, []
+    for indices in sorted(raisers, key=min):
+        first = indices[0]
+        often = f", and {len(indices) - 1} more of it" if len(indices) > 1 else ""
+        found.append(f"{ops[first].pipe} at #{first}: {ops[first]}{often}")
+    return (
+        f"{program.name}: every flag that is set must be awaited, but nobody awaits these: "
+        f"{'; '.join(found)}; await each as often as it is set, or set it less often"
+    )
+
+
+def still_up(program: Program, index: int) -> str:
+    """What to say when set number *index* comes before the wait of the one before it."""
+    op = program.ops[index]
+    assert isinstance(op, SetFlag)
+    before = max(number for number in range(index) if program.ops[number] == op)
+    return (
+        f"{program.name}: a flag that is set must be awaited before it is set again, but "
+        f"#{index} {op.pipe}: {op} comes before a wait for #{before}; await it in between, or use "
+        f"another event"
+    )

@@ -1,0 +1,163 @@
+"""Flags between cores that are still up when a launch is over.
+
+A core's counter of a flag rises by one once every core that it awaits has set the flag once more
+(``check/cross_core_flags``), and each of its waits lowers it by one. So nothing is left over if all
+cores that set a flag do so as often as each core whose counter it raises awaits it. That is a
+matter of numbers alone, in whatever order the cores get there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import islice
+
+from npusim.check.cross_core_flags import awaits
+from npusim.check.hazards import FlagError
+from npusim.check.rules.contents import where
+from npusim.isa import CrossCoreSetFlag, CrossCoreWaitFlag, CrossMode
+from npusim.kernel.program import Block, Body, Program
+
+__all__ = ["check_left_over"]
+
+Flag = tuple[CrossMode, int]
+Uses = Counter[tuple[type, Flag]]
+"""(set or wait, flag) -> how many a program has."""
+
+
+def check_left_over(blocks: tuple[Block, ...]) -> None:
+    """Raise FlagError, naming cores, micro-op and flag, if a flag between *blocks* stays up.
+
+    No wait may be without end; ``hazards.CrossCoreOrder`` says so of one that is.
+    """
+    bodies: dict[Body, Uses] = {}
+    programs = {block.program: _uses(block.program.called, bodies) for block in blocks}
+    known: set[tuple[Flag, str, int | None]] = set()
+    for block in blocks:
+        for kind, (mode, event) in programs[block.program]:
+            key = (mode, event), block.kind, block.group if mode == "group" else None
+            if kind is CrossCoreSetFlag and key not in known:
+                known.add(key)
+                found = _Exchange.of(block, (mode, event), blocks, programs)
+                if found.is_left_over:
+                    raise FlagError(found.text())
+
+
+def _uses(called: Iterable[Body], bodies: dict[Body, Uses]) -> Uses:
+    """What the bodies *called* use; *bodies* are those seen before."""
+    found: Uses = Counter()
+    for body, often in Counter(called).items():
+        if body not in bodies and body.calls:
+            bodies[body] = _uses((call.body for call in body.calls), bodies)
+        elif body not in bodies:
+            kinds = CrossCoreSetFlag, CrossCoreWaitFlag
+            used = ((type(op), (op.mode, op.event)) for op in body if isinstance(op, kinds))
+            bodies[body] = Counter(used)
+        for use, count in bodies[body].items():
+            found[use] += often * count
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Exchange:
+    """A flag, how often each of the cores that share it sets it, and how often each awaits it."""
+
+    flag: Flag
+    sets: dict[Block, int]
+    waits: dict[Block, int]
+    """All cores whose counters those sets raise."""
+
+    @staticmethod
+    def of(
+        source: Block, flag: Flag, blocks: tuple[Block, ...], programs: dict[Program, Uses]
+    ) -> _Exchange:
+        """The exchange in which *source* sets *flag*."""
+        mode, _ = flag
+        receivers = [block for block in blocks if awaits(block, mode, source)]
+        sources = [
+            block for block in blocks if any(awaits(other, mode, block) for other in receivers[:1])
+        ]
+        sets = {x: programs[x.program][CrossCoreSetFlag, flag] for x in sources or [source]}
+        return _Exchange(
+            flag, sets, {x: programs[x.program][CrossCoreWaitFlag, flag] for x in receivers}
+        )
+
+    @property
+    def is_left_over(self) -> bool:
+        return not self.waits or len({*self.sets.values(), *self.waits.values()}) > 1
+
+    def text(self) -> str:
+        """What to say of it: the first set that one core does not await, all numbers, the remedy.
+
+        The sets that are left out come last, and waits are added behind all others, so that
+        neither changes which wait takes which set.
+        """
+        mode, event = self.flag
+        ordinal = min(self.waits.values(), default=0)
+        source = next(block for block, count in self.sets.items() if count > ordinal)
+        place, op = _set(source.program, self.flag, ordinal)
+        heard = (
+            f"awaited {_listed(self.waits, _often)}"
+            if self.waits
+            else "awaited by no core of the launch"
+        )
+        return (
+            f"{place} {op.pipe}: {op} on core {source.core}: a flag between cores must be awaited "
+            f"as often as it is set, on each core whose counter it raises, but {mode} {event} is "
+            f"set {_listed(self.sets, _often)} and {heard}; {self._remedy()}"
+        )
+
+    def _remedy(self) -> str:
+        awaited = max(self.waits.values(), default=0)
+        most = max(self.sets.values())
+        extra = {x: count - awaited for x, count in self.sets.items() if count > awaited}
+        ways = []
+        # A set that others have not made raises no counter, so there is nothing to await.
+        if self.waits and len({*self.sets.values()}) == 1:
+            ways.append(self._await(most))
+        if extra:
+            sets = _listed(
+                extra, lambda count: f"its last {f'{count} sets' if count > 1 else 'set'}"
+            )
+            more = self._await(awaited)
+            ways.append(f"leave out {sets}, and {more}" if more else f"leave out {sets}")
+        return ", or ".join(ways)
+
+    def _await(self, often: int) -> str:
+        """How to have all receivers await it so *often*; empty where they do."""
+        missing = {x: often - count for x, count in self.waits.items() if count < often}
+        more = _listed(missing, lambda count: f"{_often(count)} more")
+        return f"await it at the end {more}" if missing else ""
+
+
+def _set(program: Program, flag: Flag, ordinal: int) -> tuple[str, CrossCoreSetFlag]:
+    """Set number *ordinal* of *flag*, and where it is."""
+    written_out = (
+        (op, call.lines[index] if call.lines else None)
+        for call in program.calls
+        for index, op in enumerate(call.ops)
+    )
+    sets = (
+        (where(program.name, number, line), op)
+        for number, (op, line) in enumerate(written_out)
+        if isinstance(op, CrossCoreSetFlag) and (op.mode, op.event) == flag
+    )
+    return next(islice(sets, ordinal, None))
+
+
+def _often(count: int) -> str:
+    return {0: "0 times", 1: "once", 2: "twice"}.get(count, f"{count} times")
+
+
+def _listed(counts: dict[Block, int], said: Callable[[int], str]) -> str:
+    """What is said of each number, with the cores that have it."""
+    found: dict[int, list[int]] = {}
+    for block, count in counts.items():
+        found.setdefault(count, []).append(block.core)
+    return " and ".join(f"{said(count)} on {_cores(cores)}" for count, cores in found.items())
+
+
+def _cores(cores: list[int]) -> str:
+    *others, last = map(str, sorted(cores))
+    return f"cores {', '.join(others)} and {last}" if others else f"core {last}"

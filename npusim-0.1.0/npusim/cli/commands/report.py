@@ -1,0 +1,67 @@
+"""`npusim report`, as it is typed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from npusim.cli.commands.formats import PageFormat
+from npusim.cli.commands.level import LevelOption
+
+__all__ = ["write_report"]
+
+
+Runs = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="RUN_DIR",
+        help="What `npusim run -o` or `python -m npusim.torch --report` has written. Several runs "
+        "are compared with the first.",
+    ),
+]
+Output = Annotated[
+    Path | None,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="PATH",
+        help="The page or the PDF; for png and svg the folder. Default: report.html and so on.",
+    ),
+]
+FormatOption = Annotated[
+    PageFormat, typer.Option("--format", "-f", help="A page, or its pictures alone.")
+]
+Force = Annotated[bool, typer.Option("--force", help="Let -o replace an earlier report.")]
+
+
+Advice = Annotated[
+    bool | None,
+    typer.Option(
+        "--advice/--no-advice",
+        help="Try what would make the run quicker, and begin the page with it. Unless given, "
+        "that is done for all but long runs.",
+    ),
+]
+
+
+def write_report(
+    runs: Runs,
+    output: Output = None,
+    kind: FormatOption = PageFormat.HTML,
+    force: Force = False,
+    level: LevelOption = None,
+    advice: Advice = None,
+) -> None:
+    """Write a report: pictures, an interactive timeline, tables, the numbers of the chip.
+
+    For example: npusim report quantize_run -o report.html
+    """
+    from npusim.cli.report import write_report
+
+    write_report(
+        *(runs, output, kind, force),
+        None if level is None else level.value,
+        advice,
+    )

@@ -1,0 +1,211 @@
+"""`npusim run`, as it is typed."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from npusim.cli.commands import completion
+from npusim.cli.commands.level import LevelOption
+
+__all__ = ["Attributes", "Device", "Inputs", "Json", "Operator", "Settings", "run_operator"]
+
+
+class TimeScale(StrEnum):
+    """What times of a trace count."""
+
+    US = "us"
+    CYCLES = "cycles"
+
+
+INPUT = """A tensor: FILE.npy, FILE.npy:bfloat16, randn:8x16:float16:seed=1, rand:8x16,
+randint:64:int8:low=-8:high=8, zeros:8, ones:scalar, full:12:float32:value=3, arange:2x6,
+spec:8192x8192:float16 (time only), none. A matrix may end in :layout=FRACTAL_NZ or
+:transposed=true."""
+
+
+Operator = Annotated[
+    str,
+    typer.Argument(
+        metavar="OP",
+        autocompletion=completion.operators,
+        help="An operator, as `npusim ops` lists it, or FILE.py:FUNCTION, a kernel of your own: "
+        "the file is run, with all that stands in it.",
+    ),
+]
+Device = Annotated[
+    str,
+    typer.Option(
+        *("--device", "-d"),
+        help="A chip's name, or a file that ends in .toml.",
+        autocompletion=completion.devices,
+    ),
+]
+Inputs = Annotated[
+    list[str] | None,
+    typer.Option(
+        *("--input", "-i"),
+        metavar="NAME=VALUE",
+        help=INPUT,
+        autocompletion=completion.tensors,
+    ),
+]
+Attributes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--attr",
+        "-a",
+        metavar="NAME=VALUE",
+        help="An attribute, of the type that `npusim explain OP` lists: true, none, a number, "
+        "a word, or numbers with commas between.",
+        autocompletion=completion.attributes,
+    ),
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Change a number of the chip, as `npusim devices show` names it: by a factor as in "
+        "gm.read_bytes_per_s=x2, or to a number, with a unit or without: 3.2e12, 3.2TB/s.",
+    ),
+]
+Output = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", metavar="DIR", help="Write values, numbers and pictures here."),
+]
+Force = Annotated[
+    bool, typer.Option("--force", help="Let -o replace the folder of an earlier run.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead.")]
+L2Option = Annotated[
+    str,
+    typer.Option(
+        metavar="cold|warm|repeat|NAME,NAME=SHARE",
+        help="What lies in the L2 at launch: nothing, inputs and outputs, what earlier runs of the "
+        "same left there, or the inputs named, or shares of them from 0 to 1.",
+    ),
+]
+ICacheOption = Annotated[
+    str | None,
+    typer.Option(
+        "--icache",
+        metavar="cold|warm",
+        help="Whether the instruction caches hold the kernel at launch; unless given, they do with "
+        "--l2 warm and repeat.",
+    ),
+]
+Values = Annotated[bool, typer.Option("--values/--no-values", help="Compute the values.")]
+Timing = Annotated[bool, typer.Option("--timing/--no-timing", help="Compute the time.")]
+Export = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="FORMATS",
+        help="Traces and tables to write into -o as well: msprof, perfetto, or both with a comma.",
+    ),
+]
+TraceTime = Annotated[
+    TimeScale,
+    typer.Option(help="What a microsecond of a Perfetto trace is: one, or a thousand cycles."),
+]
+EveryCore = Annotated[
+    bool, typer.Option("--every-core", help="Time each core, also those that do the same.")
+]
+EngineOption = Annotated[
+    str,
+    typer.Option(
+        "--engine",
+        metavar="auto|simpy|compiled",
+        help="What finds the times: the same ones, and compiled sooner, where npusim was installed "
+        "with a C compiler at hand. Auto is what NPUSIM_ENGINE says, or else the sooner of those "
+        "that there are.",
+    ),
+]
+CacheOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--cache",
+        metavar="DIR",
+        help="Keep times in this folder, and take those that are there, of the same call on the "
+        "same chip by the same npusim. Unless given, what NPUSIM_CACHE says.",
+    ),
+]
+
+
+AdviceOption = Annotated[
+    bool,
+    typer.Option(
+        "--advice",
+        help="Say what to change, each piece of advice tried and printed with the time that came "
+        "out: that takes as long as some ten to thirty such runs.",
+    ),
+]
+ProveOption = Annotated[
+    bool,
+    typer.Option(
+        "--prove",
+        help="Print the trials behind what bounds the run: the same programs, timed once more on a "
+        "chip that is a twentieth faster in one respect.",
+    ),
+]
+PathOption = Annotated[
+    bool,
+    typer.Option(
+        "--critical-path",
+        help="Say what the end time hangs on: micro-ops, flags between cores, the slack of pipes "
+        "and when cores were done.",
+    ),
+]
+
+
+def run_operator(
+    op: Operator,
+    device: Device,
+    inputs: Inputs = None,
+    attributes: Attributes = None,
+    setting: Settings = None,
+    output: Output = None,
+    force: Force = False,
+    as_json: Json = False,
+    l2: L2Option = "cold",
+    icache: ICacheOption = None,
+    values: Values = True,
+    timing: Timing = True,
+    every_core: EveryCore = False,
+    engine: EngineOption = "auto",
+    cache: CacheOption = None,
+    export: Export = None,
+    trace_time: TraceTime = TimeScale.US,
+    level: LevelOption = None,
+    prove: ProveOption = False,
+    critical_path: PathOption = False,
+    advice: AdviceOption = False,
+) -> None:
+    """Run an operator, or a kernel of your own, on a chip.
+
+    For example: npusim run npu_quantize -d "Atlas 300I Pro" -i input=randn:8x16
+    -i scales=full:1:value=0.1 -a dtype=qint8
+    """
+    from npusim.cli.run import run_operator
+
+    run_operator(
+        *(op, device, inputs or [], attributes or []),
+        settings=setting or [],
+        output=output,
+        force=force,
+        as_json=as_json,
+        export=",".join(export) if export else None,
+        trace_time=trace_time.value,
+        level=None if level is None else level.value,
+        l2=l2,
+        icache=icache,
+        values=values,
+        timing=timing,
+        every_core=every_core,
+        engine=engine,
+        cache=cache,
+        asked={"prove": prove, "critical_path": critical_path, "advice": advice},
+    )

@@ -1,0 +1,122 @@
+"""`npusim sweep`, as it is typed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from npusim.cli.commands import completion
+from npusim.cli.commands.formats import RowFormat
+from npusim.cli.commands.run import (
+    Attributes,
+    CacheOption,
+    EngineOption,
+    Force,
+    ICacheOption,
+    Inputs,
+    Json,
+    L2Option,
+    Operator,
+    Settings,
+)
+
+__all__ = ["sweep_operator"]
+
+
+Words = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[NAME=VALUE]...",
+        help="More values of a tensor or an attribute, as bash makes of braces without quotes.",
+    ),
+]
+Devices = Annotated[
+    list[str],
+    typer.Option(
+        "--device",
+        "-d",
+        metavar="NAME,...",
+        help="Chips, by name or file.",
+        autocompletion=completion.devices,
+    ),
+]
+Template = Annotated[
+    str | None,
+    typer.Option(
+        "--template",
+        metavar="NAME,...|all",
+        help="The vendor's kernels to ask for; all: its own choice and every one that takes the "
+        "call.",
+        autocompletion=completion.templates,
+    ),
+]
+Output = Annotated[
+    Path | None,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="DIR",
+        help="Write CSV, JSON and a picture here. Until all is done, DIR.partial holds what is, "
+        "and the same command goes on from there.",
+    ),
+]
+FormatOption = Annotated[RowFormat, typer.Option("--format", "-f", help="How to print the rows.")]
+Jobs = Annotated[
+    int | None,
+    typer.Option(
+        "--jobs", "-j", metavar="N", min=1, help="Processes; one a processor unless given."
+    ),
+]
+Dask = Annotated[
+    str | None,
+    typer.Option(
+        "--dask",
+        metavar="ADDRESS",
+        help="Have the workers of this Dask scheduler do it, as tcp://HOST:8786.",
+    ),
+]
+
+
+def sweep_operator(
+    op: Operator,
+    device: Devices,
+    words: Words = None,
+    inputs: Inputs = None,
+    attributes: Attributes = None,
+    template: Template = None,
+    setting: Settings = None,
+    output: Output = None,
+    force: Force = False,
+    form: FormatOption = RowFormat.TEXT,
+    as_json: Json = False,
+    l2: L2Option = "cold",
+    icache: ICacheOption = None,
+    engine: EngineOption = "auto",
+    cache: CacheOption = None,
+    jobs: Jobs = None,
+    dask: Dask = None,
+) -> None:
+    """Time an operator over shapes, chips, templates and settings; report where lines cross.
+
+    What stands in braces varies: {1..64}, {1..64..x2}, {1,2,4}, and {m=1..64} in one word with {m}
+    in others. The exit code is 1 if a cell was refused; the others are done all the same.
+    For example: npusim sweep npu_dynamic_quant -d A2,310P -i 'x=spec:{1..64..x2}x4096:float16'
+    """
+    from npusim.cli.sweep import sweep_operator
+
+    sweep_operator(
+        *(op, device, words or [], inputs or [], attributes or []),
+        template=template,
+        settings=setting or [],
+        output=output,
+        force=force,
+        form=RowFormat.JSON if as_json else form,
+        dask=dask,
+        l2=l2,
+        icache=icache,
+        engine=engine,
+        cache=cache,
+        jobs=jobs,
+    )

@@ -1,0 +1,158 @@
+"""`npusim validate`: simulated times compared with times measured on silicon."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from npusim import validation
+from npusim.cli.call import UsageError
+from npusim.cli.progress import shown
+from npusim.cli.screen import show, table
+from npusim.data import folders
+from npusim.data.files import content
+from npusim.data.json import json_text
+from npusim.validation import Family, Result, Row
+from npusim.validation.errors import SHORT_US
+from npusim.validation.pictures import PICTURES
+
+__all__ = ["errors", "validate"]
+
+RECORD = "validation.json"
+MAX_BYTES = 1 << 28
+"""That file has at most so many: a kernel has less than a thousand."""
+
+
+def validate(
+    csv: Path | None,
+    family: Sequence[str],
+    every_row: bool,
+    output: Path | None,
+    force: bool,
+    jobs: int | None,
+    as_json: bool,
+) -> None:
+    """Hold simulated times against measured ones, family by family."""
+    known = _chosen(validation.read(csv), family)
+    rows = known if csv is not None or every_row else validation.sample(known)
+    if output is not None:
+        folders.check(output, force, KIND)
+    with shown() as progress:
+        results = validation.measure(rows, jobs=jobs, progress=progress)
+    families = validation.families(results)
+    facts = json_text(
+        {
+            "sample_of": None if len(rows) == len(known) else len(known),
+            "rows": [result.to_json() for result in results],
+            "families": [found.to_json() for found in families],
+        }
+    )
+    written = []
+    if output is not None:
+        written = folders.write(lambda new: _fill(new, results, facts), output, KIND, force=force)
+    if as_json:
+        typer.echo(facts)
+        return
+    show(Group(*_sampled(len(rows), len(known)), errors(families), *_missing(families)))
+    if output is not None:
+        show(f"\nwrote {', '.join(written)} to {output}")
+
+
+def _made(where: Path) -> frozenset[str]:
+    """What an earlier one wrote into *where*; raises ValueError if it wrote none."""
+    try:
+        facts = json.loads(content(where / RECORD, MAX_BYTES))
+    except (OSError, RecursionError):
+        facts = None
+    if not isinstance(facts, dict) or set(facts) != {"sample_of", "rows", "families"}:
+        raise ValueError(f"validate: {RECORD} must have rows and families; write it again")
+    return frozenset({RECORD, *PICTURES})
+
+
+KIND = folders.Kind("validate", RECORD, _made)
+
+
+def _chosen(rows: tuple[Row, ...], names: Sequence[str]) -> tuple[Row, ...]:
+    known = list(dict.fromkeys(row.family for row in rows))
+    for name in names:
+        if name not in known:
+            near = get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]}?" if near else "use one of these"
+            raise UsageError(
+                f"validate: --family must be one of {', '.join(known)}, not {name!r}; {hint}"
+            )
+    return tuple(row for row in rows if not names or row.family in names)
+
+
+def _fill(new: Path, results: tuple[Result, ...], facts: str) -> list[str]:
+    (new / RECORD).write_text(facts + "\n", encoding="utf-8")
+    names = [RECORD]
+    if any(result.time_us is not None for result in results):
+        # Loading matplotlib takes longer than a few rows; only pictures need it.
+        from npusim.validation.pictures import write
+
+        names += write(results, new)
+    return names
+
+
+# ---- the table ----
+
+
+def _sampled(rows: int, known: int) -> list[Any]:
+    """A line that says that these are not all rows, where they are not."""
+    if rows == known:
+        return []
+    return [Text(f"a sample: {rows} of {known} rows, from short to long ones; --all takes all\n")]
+
+
+def errors(families: Sequence[Family]) -> Table:
+    """A line for each family."""
+    listing = table(
+        *("family", "rows", "timed", f"from {SHORT_US:g} us", "median", "P90", "bias", "worst"),
+        *(f"below {SHORT_US:g} us", "median", "worst", "rank"),
+    )
+    for column in listing.columns[1:]:
+        column.justify = "right"
+    for found in families:
+        long, short = found.long, found.short
+        listing.add_row(
+            Text(found.name, "bold"),
+            *(str(found.rows), str(found.modelled)),
+            *(str(long.rows or ""), _share(long.median), _share(long.p90)),
+            *(_share(long.bias, "+"), _worst(_share(long.worst, "+"), long.worst_id)),
+            *(str(short.rows or ""), _us(short.median)),
+            _worst(_us(short.worst, "+"), short.worst_id),
+            "" if found.rank is None else f"{found.rank:.2f}",
+        )
+    return listing
+
+
+def _share(value: float | None, sign: str = "") -> str:
+    return "" if value is None else f"{round(100 * value):{sign}d} %"
+
+
+def _us(value: float | None, sign: str = "") -> str:
+    return "" if value is None else f"{value:{sign}.1f} us"
+
+
+def _worst(error: str, name: str | None) -> str:
+    return f"{error} {name}" if name else ""
+
+
+def _missing(families: Sequence[Family]) -> list[Any]:
+    """What has no simulated time, and why."""
+    lines = Table.grid(padding=(0, 2))
+    for justify in ("left", "right", "left"):
+        lines.add_column(justify=justify, overflow="fold")
+    for found in families:
+        for reason, count in found.not_modelled.items():
+            lines.add_row(Text(found.name, "bold"), str(count), Text(reason))
+    return [Text("\nnot modelled"), lines] if lines.row_count else []

@@ -1,0 +1,179 @@
+"""Folders that commands leave: written whole or not at all, and known before they are replaced."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import TypeVar
+
+from npusim.data.files import described, made_next_to, reason, taken
+
+__all__ = ["FolderError", "Kind", "check", "write"]
+
+Result = TypeVar("Result")
+
+
+class FolderError(ValueError):
+    """A folder cannot be written, or must not be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What a command leaves in a folder, so that an earlier one is known before it is replaced."""
+
+    command: str
+    record: str
+    """A file that each such folder has."""
+    made: Callable[[Path], frozenset[str]]
+    """What npusim wrote into a folder, as paths below it; raises ValueError if it wrote none."""
+    forced_by: str = "add --force"
+    """What allows to replace an earlier one."""
+
+
+TRIES = 10
+"""A process that replaces a folder while others do tries so often."""
+
+
+def check(folder: Path, force: bool, kind: Kind) -> None:
+    """Refuse a *folder* that cannot be written or must not be, before a command takes its time.
+
+    One that holds something may be replaced only if *force* says so, and if it holds nothing but
+    what an earlier command of the same *kind* wrote.
+    """
+    who = f"{kind.command}: the folder {folder}"
+    try:
+        mode = taken(folder)
+        if mode is not None and not stat.S_ISDIR(mode) and not stat.S_ISREG(mode):
+            raise FolderError(f"{who} must be new or a folder, not {described(mode)}; name another")
+        names = sorted(entry.name for entry in folder.iterdir()) if mode is not None else []
+        target = folder.resolve()
+        above = next(parent for parent in (*target.parents, target) if parent.exists())
+    except OSError as error:
+        raise _unwritable(folder, kind, error) from None
+    if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
+        error_number = errno.EACCES if above.is_dir() else errno.ENOTDIR
+        raise _unwritable(folder, kind, OSError(error_number, os.strerror(error_number)))
+    if target == Path.cwd():
+        raise FolderError(f"{who} must not be the current one; name one below it")
+    if names and not force:
+        raise _held(folder, names[0], kind)
+    if names:
+        _check_earlier(folder, target, kind)
+
+
+def _held(folder: Path, name: str, kind: Kind) -> FolderError:
+    return FolderError(
+        f"{kind.command}: the folder {folder} must be new or empty, but holds {name}; "
+        f"name another, or {kind.forced_by} to replace an earlier run"
+    )
+
+
+def _check_earlier(folder: Path, where: Path, kind: Kind) -> None:
+    """Raise FolderError unless all that is in *where* was written by npusim, to be in *folder*."""
+    who = f"{kind.command}: the folder {folder}"
+    names = sorted(os.listdir(where))
+    if kind.record not in names:
+        raise FolderError(
+            f"{who} must hold a {kind.record} to be replaced, but holds {names[0]}; name another"
+        )
+    try:
+        known = kind.made(where)
+    except ValueError:
+        raise FolderError(
+            f"{who} must be one that this version of npusim has written to be replaced, but its "
+            f"{kind.record} does not say so; name another, or remove it yourself"
+        ) from None
+    above = {parent.as_posix() for name in known for parent in PurePosixPath(name).parents}
+    for root, folders, files in os.walk(where):
+        for name in sorted([*folders, *files]):
+            path = Path(root, name)
+            place, mode = path.relative_to(where).as_posix(), path.lstat().st_mode
+            is_ours = place in above if stat.S_ISDIR(mode) else place in known
+            if not is_ours or not (stat.S_ISDIR(mode) or stat.S_ISREG(mode)):
+                raise FolderError(
+                    f"{who} must hold only what npusim wrote to be replaced, but holds {place}; "
+                    f"move that away, or name another"
+                )
+
+
+def write(
+    fill: Callable[[Path], Result], folder: Path, kind: Kind, *, force: bool = False
+) -> Result:
+    """Have *fill* write files into *folder*, in place of what *check* let pass; returns its answer.
+
+    It is given another folder, new and empty, which then takes the place of *folder*. Of several
+    that write one new folder at once, one succeeds; the others raise FolderError.
+    """
+    target = folder.resolve()
+
+    def ready(temporary: Path) -> tuple[Path, Result]:
+        new = temporary / "new"
+        new.mkdir()
+        return new, fill(new)
+
+    def put(made: tuple[Path, Result]) -> None:
+        _put(made[0], folder, target, kind, force)
+
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        return made_next_to(target, ready, put)[1]
+    except OSError as error:
+        raise _unwritable(folder, kind, error) from None
+
+
+def _place(new: Path, folder: Path, target: Path, kind: Kind) -> None:
+    """Give *new* the name *target*, where there is nothing, or an empty folder."""
+    try:
+        new.rename(target)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+        try:
+            names = os.listdir(target)
+        except FileNotFoundError:
+            names = []  # another process has moved it away
+        raise _held(folder, min(names, default="something"), kind) from None
+
+
+def _put(new: Path, folder: Path, target: Path, kind: Kind, force: bool) -> None:
+    """Put *new* in the place of *target*; of an earlier folder of the same *kind* if *force*."""
+    moved: Path | None = None
+    try:
+        for number in range(TRIES):
+            try:
+                _place(new, folder, target, kind)
+                return
+            except FolderError:
+                if not force or number == TRIES - 1:
+                    raise
+            old = new.with_name(f"old{number}")
+            try:
+                target.rename(old)
+            except FileNotFoundError:
+                continue  # another one, who may replace it too, was quicker
+            moved = old
+            # What is looked at here can no longer be reached under its name.
+            _check_earlier(folder, old, kind)
+    except BaseException:
+        if moved is not None:
+            _put_back(moved, target)
+        raise
+
+
+def _put_back(old: Path, target: Path) -> None:
+    if taken(target) is None:
+        old.rename(target)
+    else:
+        # Another process has written there meanwhile: both stay.
+        old.rename(old.parent.with_suffix(".old"))
+
+
+def _unwritable(folder: Path, kind: Kind, error: OSError) -> FolderError:
+    return FolderError(
+        f"{kind.command}: the folder {folder} must be one that can be written, but: "
+        f"{reason(error)}; name another"
+    )

@@ -1,0 +1,228 @@
+"""A matrix of a size and a type in a layout: which element lies where, and what lies at a byte."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+import numpy as np
+
+from npusim.data.dtypes import FLOAT32, INT32, Array, DType
+from npusim.data.integers import align_up
+from npusim.data.layout.html import Note, grid, shown_of, table
+from npusim.data.layout.orders import FRACTAL_ROWS, NZ, ZN, ZZ, Layout, Shape, c0, to_fractals
+
+__all__ = ["NAMES", "ORDERS", "SPELLINGS", "Placement", "Spot"]
+
+ORDERS: dict[str, Layout | None] = {
+    "ND": None,
+    "FRACTAL_NZ": NZ,
+    "Zz": ZZ,
+    "Zn": ZN,
+    "L0C": NZ,
+}
+"""Name -> the order of its fractals; L0C is that of Nz with fractals of 16 x 16."""
+ALIASES = {"FRACTAL_NZ": ("Nz", "zN"), "Zz": ("zZ",), "Zn": ("nZ",)}
+"""Name -> what else it is called, catlass's names with the small letter first among them."""
+NAMES = {name: name for name in ORDERS}
+NAMES |= {alias: name for name, aliases in ALIASES.items() for alias in aliases}
+"""Every name that a layout goes by -> the first one."""
+SPELLINGS = ", ".join(
+    f"{name} (also {', '.join(ALIASES[name])})" if name in ALIASES else name for name in ORDERS
+)
+"""The same for people, each layout once."""
+SUMS = (FLOAT32, INT32)
+"""What L0C holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """One place in memory, and what lies there."""
+
+    element: int
+    """How many elements lie before it."""
+    byte: int
+    bit: int
+    """Its lowest bit within the byte: 4 for every other int4, else 0."""
+    row: int | None
+    """None, as the column, where the place only fills an edge up."""
+    column: int | None
+    fractal: int | None
+    """How many fractals lie before its own; None in ND."""
+    fractal_row: int | None
+    """Which row of fractals it is in, counted from the top of the matrix."""
+    fractal_column: int | None
+    inner_row: int | None
+    """Its row within the fractal."""
+    inner_column: int | None
+
+    @property
+    def is_padding(self) -> bool:
+        return self.row is None
+
+
+@dataclass(frozen=True)
+class Placement:
+    """A matrix of *rows* x *columns* of *dtype* in the layout called *name*.
+
+    >>> from npusim.data.dtypes import INT8
+    >>> nz = Placement(20, 40, INT8, "FRACTAL_NZ")
+    >>> nz.storage_shape, nz.nbytes, nz.where(17, 33).byte
+    ((2, 2, 16, 32), 2048, 1569)
+    >>> nz.at_byte(1569)[0].row, nz.at_byte(2047)[0].is_padding
+    (17, True)
+    """
+
+    rows: int
+    columns: int
+    dtype: DType
+    name: str = "ND"
+
+    def __post_init__(self) -> None:
+        if self.name not in NAMES:
+            raise ValueError(
+                f"layout: a layout must be one of {SPELLINGS}, not {self.name!r}; use one of these"
+            )
+        object.__setattr__(self, "name", NAMES[self.name])
+        if min(self.rows, self.columns) < 1:
+            raise ValueError(
+                f"layout: a matrix must have at least one row and one column, not "
+                f"{self.rows} x {self.columns}; give it some"
+            )
+        if self.name == "L0C" and self.dtype not in SUMS:
+            raise ValueError(
+                f"layout: L0C must hold float32 or int32, not {self.dtype}; use one of them"
+            )
+
+    @property
+    def order(self) -> Layout | None:
+        """None for ND."""
+        return ORDERS[self.name]
+
+    @property
+    def fractal(self) -> Shape | None:
+        """Rows and columns of a fractal; None for ND."""
+        if self.name == "ND":
+            return None
+        width = FRACTAL_ROWS if self.name == "L0C" else c0(self.dtype)
+        return (width, FRACTAL_ROWS) if self.name == "Zn" else (FRACTAL_ROWS, width)
+
+    @property
+    def padded(self) -> Shape:
+        """Rows and columns of whole fractals."""
+        height, width = self.fractal or (1, 1)
+        return align_up(self.rows, height), align_up(self.columns, width)
+
+    @property
+    def storage_shape(self) -> tuple[int, ...]:
+        """The matrix as an array whose elements lie in memory in order."""
+        if self.order is None or self.fractal is None:
+            return self.rows, self.columns
+        return self.order.array_shape(self.rows, self.columns, self.fractal)
+
+    @property
+    def count(self) -> int:
+        """Elements in memory, padding included."""
+        return prod(self.storage_shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.dtype.nbytes(self.count)
+
+    @property
+    def padding_bytes(self) -> int:
+        """Bytes that only fill the edges up."""
+        return self.nbytes - self.dtype.nbytes(self.rows * self.columns)
+
+    @cached_property
+    def elements(self) -> Array:
+        """How many elements lie before each one, `padded`: those beyond the matrix included."""
+        if self.order is None or self.fractal is None:
+            return np.arange(self.count).reshape(self.rows, self.columns)
+        return self.order.offsets(self.padded, self.fractal)
+
+    @cached_property
+    def stored_elements(self) -> Array:
+        """Which element of the matrix, counted row by row, each place holds; -1 is padding."""
+        numbers = np.arange(self.rows * self.columns).reshape(self.rows, self.columns)
+        if self.order is None or self.fractal is None:
+            return numbers.reshape(-1)
+        # Edges are filled up with zeros, so the numbers begin at one on the way.
+        return to_fractals(numbers + 1, self.order, self.fractal).reshape(-1) - 1
+
+    def where(self, row: int, column: int) -> Spot:
+        """Where element (*row*, *column*) lies; raises ValueError beyond the matrix."""
+        if not (0 <= row < self.rows and 0 <= column < self.columns):
+            raise ValueError(
+                f"layout: an index must lie within {self.rows} x {self.columns}, not be "
+                f"{row},{column}; count from 0,0 to {self.rows - 1},{self.columns - 1}"
+            )
+        if self.order is None or self.fractal is None:
+            return self.spot(row * self.columns + column)
+        return self.spot(self.order.offset(row, column, (self.rows, self.columns), self.fractal))
+
+    def at_byte(self, byte: int) -> tuple[Spot, ...]:
+        """What lies at *byte*: the element it belongs to, or both of two int4."""
+        if not 0 <= byte < self.nbytes:
+            raise ValueError(
+                f"layout: an offset must lie within the {self.nbytes} bytes of the matrix, not be "
+                f"{byte}; count from 0 to {self.nbytes - 1}"
+            )
+        first = byte * 8 // self.dtype.bits
+        last = min((byte * 8 + 7) // self.dtype.bits, self.count - 1)
+        return tuple(self.spot(element) for element in range(first, last + 1))
+
+    def spot(self, element: int) -> Spot:
+        """The place that *element* elements lie before."""
+        byte, bit = divmod(element * self.dtype.bits, 8)
+        places = [int(index) for index in np.unravel_index(element, self.storage_shape)]
+        if self.order is None or self.fractal is None:
+            row, column = places
+            return Spot(element, byte, bit, row, column, None, None, None, None, None)
+        at = dict(zip(self.order.axes, places, strict=True))
+        row = at["i"] * self.fractal[0] + at["y"]
+        column = at["j"] * self.fractal[1] + at["x"]
+        inside = row < self.rows and column < self.columns
+        return Spot(
+            element,
+            byte,
+            bit,
+            row if inside else None,
+            column if inside else None,
+            element // prod(self.fractal),
+            at["i"],
+            at["j"],
+            at["y"],
+            at["x"],
+        )
+
+    def __str__(self) -> str:
+        return f"{self.rows} x {self.columns} {self.dtype} as {self.name}"
+
+    def values_html(self, values: Array, caption: str) -> str:
+        """A table of the corner of *values* `(rows, columns)`; each cell says where it lies.
+
+        The corner that ends with the last of :attr:`shown` will do.
+        """
+        return table(caption, grid(values, (self.rows, self.columns), self._note, self.fractal))
+
+    @property
+    def shown(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The rows and the columns of the matrix that its table shows."""
+        height, width = self.fractal or (None, None)
+        return shown_of(self.rows, height), shown_of(self.columns, width)
+
+    def _note(self, row: int, column: int) -> Note:
+        if row >= self.rows or column >= self.columns:
+            return Note(None, "padding")
+        spot = self.where(row, column)
+        bit = f" bit {spot.bit}" if spot.bit else ""
+        fractal = "" if spot.fractal is None else f", fractal {spot.fractal}"
+        return Note(spot.fractal or 0, f"({row}, {column}) at byte {spot.byte}{bit}{fractal}")
+
+    def _repr_html_(self) -> str:
+        """The corner of the matrix: how many elements lie before each one, padding in grey."""
+        size = f" in fractals of {self.fractal[0]} x {self.fractal[1]}" if self.fractal else ""
+        caption = f"{self}{size}: {self.nbytes} bytes, how many elements lie before each one"
+        return table(caption, grid(self.elements, self.padded, self._note, self.fractal))

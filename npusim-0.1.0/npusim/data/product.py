@@ -1,0 +1,410 @@
+"""The values of the cube: products of matrices, the same bits on every machine.
+
+Integer products are exact. For fp16 and bf16 the order of the additions inside the cube is not
+public; the model is *ascending k, one block at a time: its products and their sum exact, added to
+the fp32 accumulator with one rounding to nearest even*. :data:`CubeOrder` says how wide a block is.
+NaN and inf follow IEEE 754 (asc-devkit, Mmad.md, special values); a zero always comes out as +0.
+
+BLAS does the work, in an order that is not specified. So each route says why it does not matter:
+every partial sum is exact, or the error is bounded, and what the bound leaves open is computed once
+more without error.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from npusim.data.blas import one_thread
+from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, Array
+from npusim.data.int_product import product_shape
+from npusim.data.integers import ceil_div
+
+__all__ = [
+    "REACH",
+    "WIDTHS",
+    "CubeOrder",
+    "Double",
+    "LeftFactor",
+    "RightFactor",
+    "Single",
+    "add_float_product",
+    "float_product",
+]
+
+CubeOrder = Literal["k16", "k8", "k4", "k1"]
+"""How many products the cube adds up before it rounds: 16 (one fractal of fp16), 8, 4 or 1."""
+
+WIDTHS = {"k16": 16, "k8": 8, "k4": 4, "k1": 1}
+
+Double = NDArray[np.float64]
+Single = NDArray[np.float32]
+
+
+# ---- floats ----
+
+# A tile of float64 and what it is added to stay in the second cache of a processor (measured).
+_TILE_COLUMNS, _TILE_SUMS = 512, 2**15
+# A float64 that lies halfway between two fp32 has the first of its 29 low bits set, and no other.
+_ABOVE_TIE, _TIE = 35, -(2**63)
+_MAGNITUDE = np.int32(2**31 - 1)
+"""All bits of an fp32 but its sign."""
+REACH = 2.0**53 - 2.0**40
+"""So many multiples of a power of two float64 holds; some are left out, as bounds were rounded."""
+_BLOCKS_AHEAD = 8
+"""Blocks that are looked at together: their bounds grow slowly enough."""
+_NO_ROWS = np.zeros(0, np.intp)
+
+
+def float_product(a: Array, b: Array, start: Single, order: CubeOrder = "k16") -> Single:
+    """*start* plus the product `(..., m, n)` of *a* `(..., m, k)` and *b* `(..., k, n)` in fp32.
+
+    Operands are float16, bfloat16 or float32; *start* is float32 and broadcasts to the result.
+    Raises TypeError or ValueError on other operands.
+    """
+    who = "product.float_product"
+    if order not in WIDTHS:
+        known = ", ".join(WIDTHS)
+        raise ValueError(f"{who}: order must be one of {known}, not {order!r}; use one of these")
+    shape = product_shape(who, a, b, (FLOAT16, BFLOAT16, FLOAT32))
+    if start.dtype != np.float32:
+        raise TypeError(f"{who}: start must be float32, not {start.dtype}; convert it first")
+    out = np.empty(shape, np.float32)
+    try:
+        out[...] = start
+    except ValueError:
+        raise ValueError(
+            f"{who}: start must broadcast to {shape}, not {start.shape}; give it that shape"
+        ) from None
+    if b.ndim == 2:
+        left = LeftFactor.of(a.reshape(math.prod(shape[:-1]), a.shape[-1]), order)
+        whole = out.reshape(left.values.shape[0], shape[-1])
+        add_float_product(left, RightFactor.of(b, order), whole, order)
+        return out
+    a = np.broadcast_to(a, (*shape[:-1], a.shape[-1]))
+    b = np.broadcast_to(b, (*shape[:-2], *b.shape[-2:]))
+    for index in np.ndindex(shape[:-2]):
+        left, right = LeftFactor.of(a[index], order), RightFactor.of(b[index], order)
+        add_float_product(left, right, out[index], order)
+    return out
+
+
+def add_float_product(left: LeftFactor, right: RightFactor, out: Single, order: CubeOrder) -> None:
+    """Add the product of *left* `(m, k)` and *right* `(k, n)` to *out* `(m, n)`.
+
+    Both are made for *order*.
+    """
+    with np.errstate(all="ignore"), one_thread():
+        _accumulate(left, right, out, WIDTHS[order])
+        out += np.float32(0)
+        out[np.isnan(out)] = np.nan
+
+
+@dataclass(frozen=True, slots=True)
+class LeftFactor:
+    """A left factor `(m, k)` in float64, filled up with zeros to whole blocks of k."""
+
+    values: Double
+    quanta: Double
+    """`(k, m)`: no more than a power of two that divides each number; inf for zero."""
+    finite: bool
+
+    @classmethod
+    def of(cls, values: Array, order: CubeOrder) -> LeftFactor:
+        """From floats `(m, k)`."""
+        filled, sizes, finite = _filled(values, 1, WIDTHS[order])
+        return cls(filled, np.ascontiguousarray(_quanta(sizes).T), finite)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that it takes on the host."""
+        return self.values.nbytes + self.quanta.nbytes
+
+    def sizes(self, rows: slice) -> Double:
+        """Magnitudes in *rows*, and 0 for inf and NaN."""
+        sizes = np.abs(self.values[rows])
+        if not self.finite:
+            np.copyto(sizes, 0, where=~np.isfinite(sizes))
+        return sizes
+
+
+@dataclass(frozen=True, slots=True)
+class RightFactor:
+    """A right factor `(k, n)` in float64, filled up with zeros to whole blocks of k."""
+
+    values: Double
+    peaks: Double
+    """`(tiles, k)`: the largest magnitude in the columns of each tile, inf and NaN left out."""
+    quanta: Double
+    """`(tiles, k)`: no more than a power of two that divides all of these columns."""
+    finite: bool
+
+    @classmethod
+    def of(cls, values: Array, order: CubeOrder) -> RightFactor:
+        """From floats `(k, n)`."""
+        filled, sizes, finite = _filled(values, 0, WIDTHS[order])
+        starts = range(0, values.shape[1], _TILE_COLUMNS)
+        tiles = [slice(start, start + _TILE_COLUMNS) for start in starts]
+        quanta = _quanta(sizes)
+        peaks = np.array([sizes[:, tile].max(axis=1) for tile in tiles])
+        return cls(filled, peaks, np.array([quanta[:, tile].min(axis=1) for tile in tiles]), finite)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that it takes on the host."""
+        return self.values.nbytes + self.peaks.nbytes + self.quanta.nbytes
+
+
+def _filled(values: Array, k_axis: int, width: int) -> tuple[Double, Double, bool]:
+    """*values* in whole blocks, their magnitudes without inf and NaN, whether all are finite."""
+    shape = list(values.shape)
+    shape[k_axis] = ceil_div(shape[k_axis], width) * width
+    filled = np.zeros(shape)
+    with np.errstate(all="ignore"):
+        filled[: values.shape[0], : values.shape[1]] = values
+        sizes = np.abs(filled)
+        finite = math.isfinite(sizes.sum())
+    if not finite:
+        np.copyto(sizes, 0, where=~np.isfinite(sizes))
+    return filled, sizes, finite
+
+
+def _quanta(sizes: Double) -> Double:
+    """At most the lowest set bit of each number; inf for zero."""
+    bits = sizes.view(np.int64)
+    # Less one, the lowest set bit falls: the gap is that bit. A power of two has none in its
+    # significand and loses one of its exponent: the gap is then half of it or more.
+    rest = bits - 1
+    rest &= bits
+    gaps = np.subtract(sizes, rest.view(np.float64), out=rest.view(np.float64))
+    gaps *= 0.5
+    np.copyto(gaps, math.inf, where=gaps == 0)
+    return gaps
+
+
+def _accumulate(left: LeftFactor, right: RightFactor, out: Single, width: int) -> None:
+    """Add the product of *left* `(m, k)` and *right* `(k, n)` to *out*, tile by tile."""
+    if not left.values.size or not right.values.size:
+        return
+    starts = np.abs(out).astype(np.float64)
+    np.copyto(starts, 0, where=~np.isfinite(starts))
+    finest = float(_quanta(starts).min()) if starts.any() else math.inf
+    finite = left.finite and right.finite
+    height = _TILE_SUMS // min(out.shape[1], _TILE_COLUMNS)
+    for number, column in enumerate(range(0, out.shape[1], _TILE_COLUMNS)):
+        columns = slice(column, column + _TILE_COLUMNS)
+        peaks = right.peaks[number].reshape(-1, width)
+        for row in range(0, out.shape[0], height):
+            rows = slice(row, row + height)
+            sizes = left.sizes(rows).reshape(-1, *peaks.shape)
+            bounds = np.einsum("ibw,bw->bi", sizes, peaks)
+            products = left.quanta[:, rows] * right.quanta[number][:, None]
+            quanta = products.reshape(*peaks.shape, -1).min(axis=1)
+            largest = starts[rows, columns].max(axis=1)
+            tile = _Tile.of(bounds, quanta, largest, finest, width, finite)
+            tile.run(left.values[rows], right.values[:, columns], out[rows, columns])
+
+
+@dataclass(frozen=True, slots=True)
+class _Tile:
+    """What is known beforehand of the errors in one tile of *rows* x *columns*.
+
+    Let u = 2^-53, P the sum of |a b| over a block, q a power of two that divides each a b, and
+    T = |start| + 2 x the P of all blocks so far. |accumulator| <= T: rounding to nearest moves a
+    number that fp32 holds by no more than twice what is added to it.
+
+    *Exact*: q divides the accumulator too, as rounding only clears low bits. While T <= 2^53 q for
+    the least q so far of a row, float64 holds every partial sum of that row; what is left is the
+    one rounding to fp32. T and q may begin at any block, with the accumulator as it is there.
+
+    *Ties*: while P <= 2^53 q the block's sum is exact, so only adding the accumulator rounds. A
+    number rounded twice comes out wrong only if the first time it becomes a tie of the second. (Of
+    fp32's subnormals the ties lie elsewhere; but if 2^-149 divides all, no such sum rounds at all.)
+
+    *Doubtful* rows are the rest. BLAS is off by at most (w - 1) u P (1 + tiny), adding the
+    accumulator by u T, adding or taking a tolerance e by u (T + e). With e >= all these the true
+    sum lies between the two candidates before they are rounded; rounding is monotone, so where
+    both give the same fp32 number, it is the right one. 2 u (w P + 2 T) is twice what is needed.
+    """
+
+    bounds: Double
+    """P, `(blocks, rows)`"""
+    quanta: Double
+    """q, `(blocks, rows)`"""
+    finest: Double
+    """`(blocks, rows)`: the least q so far."""
+    doubtful: NDArray[np.bool_]
+    """`(blocks, rows)`"""
+    is_any_doubtful: bool
+    tolerances: Double
+    """`(blocks, rows, 1)`"""
+    width: int
+    finite: bool
+
+    @classmethod
+    def of(
+        cls,
+        bounds: Double,
+        quanta: Double,
+        starts: Double,
+        finest_start: float,
+        width: int,
+        finite: bool,
+    ) -> _Tile:
+        """From P and q `(blocks, rows)`, and the largest |start| of each row."""
+        # (blocks, rows): a bound of every partial sum up to the end of each block
+        largest = starts + 2 * np.cumsum(bounds, axis=0)
+        finest = np.minimum(np.minimum.accumulate(quanta, axis=0), finest_start)
+        doubtful = (bounds > 2.0**52 * quanta) | (finest < 2.0**-149)
+        tolerances = 2.0**-52 * (width * bounds + 2 * largest)
+        is_any = bool(doubtful.any())
+        return cls(bounds, quanta, finest, doubtful, is_any, tolerances[:, :, None], width, finite)
+
+    def run(self, a: Double, b: Double, out: Single) -> None:
+        """Add the product to *out*, which is a window of the result."""
+        total = out.copy()
+        sums, wide = np.empty((2, *out.shape))
+        inexact: list[NDArray[np.intp]] = []
+        for block in range(len(self.bounds)):
+            ks = slice(block * self.width, (block + 1) * self.width)
+            np.matmul(a[:, ks], b[ks], out=sums)
+            if not self.finite:
+                _restore_nonfinite(a[:, ks], b[ks], sums)
+            np.add(sums, total, out=wide)
+            if not inexact:
+                inexact = self._inexact(block, total)
+            rows = inexact.pop()
+            if rows.size and self._is_open(block, rows, total, sums, wide):
+                before = total[rows]
+                np.copyto(total, wide, casting="same_kind")
+                where = a[rows, ks], b[ks], before, sums[rows], wide[rows]
+                total[rows] = self._careful(block, rows, *where)
+            else:
+                np.copyto(total, wide, casting="same_kind")
+        out[...] = total
+
+    def _inexact(self, block: int, total: Single) -> list[NDArray[np.intp]]:
+        """The rows of which float64 may not hold a partial sum, for some blocks, the last first.
+
+        *total* is the accumulator before *block*, the first of them.
+        """
+        blocks = slice(block, block + _BLOCKS_AHEAD)
+        # Without their sign the bits of numbers are in the order of the numbers, NaN above inf.
+        sizes = (total.view(np.int32) & _MAGNITUDE).max(axis=1).view(np.float32)
+        largest = sizes + 2 * np.cumsum(self.bounds[blocks], axis=0)
+        # A NaN is beyond every reach.
+        beyond = ~(largest <= REACH * self.finest[blocks])
+        rows = np.flatnonzero(beyond.any(axis=0))
+        if rows.size:
+            # Rounding has cleared low bits: the accumulator as it is may be a multiple of more.
+            now = _quanta(np.abs(total[rows]).astype(np.float64)).min(axis=1)
+            finest = np.minimum(np.minimum.accumulate(self.quanta[blocks, rows], axis=0), now)
+            beyond[:, rows] = ~(largest[:, rows] <= REACH * finest)
+        is_any = beyond.any(axis=1)
+        return [
+            np.flatnonzero(of_block) if is_there else _NO_ROWS
+            for of_block, is_there in zip(beyond[::-1], is_any[::-1], strict=True)
+        ]
+
+    def _is_open(
+        self, block: int, rows: NDArray[np.intp], total: Single, sums: Double, wide: Double
+    ) -> bool:
+        """Whether float64 lost something of a tie in *rows*, or one of them is doubtful.
+
+        *total* is the accumulator before *block*, *sums* its product, *wide* both together.
+        """
+        ties = np.flatnonzero(wide[rows].view(np.int64) << _ABOVE_TIE == _TIE)
+        if ties.size:
+            row, column = np.divmod(ties, wide.shape[1])
+            row = rows[row]
+            _, rest = _two_sum(total[row, column].astype(np.float64), sums[row, column])
+            if rest.any():
+                return True
+        return self.is_any_doubtful and bool(self.doubtful[block, rows].any())
+
+    def _careful(
+        self,
+        block: int,
+        rows: NDArray[np.intp],
+        a: Double,
+        b: Double,
+        start: Single,
+        sums: Double,
+        wide: Double,
+    ) -> Single:
+        """*start* plus one block's product, of which *sums* is what BLAS found, for *rows*.
+
+        *wide* is their sum as float64 holds it. All but *b* are of these rows alone.
+        """
+        total = wide.astype(np.float32)
+        ties = np.flatnonzero(wide.view(np.int64) << _ABOVE_TIE == _TIE)
+        near, rest = _two_sum(start.take(ties).astype(np.float64), sums.take(ties))
+        if rest.any():
+            total.put(ties, _to_single(near, rest))
+        doubtful = np.flatnonzero(self.doubtful[block, rows])
+        if doubtful.size:
+            tolerances = self.tolerances[block, rows[doubtful]]
+            total[doubtful] = _settled(a[doubtful], b, start[doubtful], wide[doubtful], tolerances)
+        return total
+
+
+def _settled(a: Double, b: Double, start: Single, wide: Double, tolerances: Double) -> Single:
+    """*start* plus one block's product, of which *wide* is within *tolerances* of each row."""
+    low, high = (wide - tolerances).astype(np.float32), (wide + tolerances).astype(np.float32)
+    i, j = np.nonzero(low.view(np.int32) != high.view(np.int32))
+    if i.size:
+        high[i, j] = _rounded_sums(np.column_stack([start[i, j], a[i] * b[:, j].T]))
+    return high
+
+
+def _restore_nonfinite(a: Double, b: Double, sums: Double) -> None:
+    """Compute rows and columns with inf or NaN by plain sums: some BLAS skip products with zero.
+
+    Each of these sums is inf or NaN, whatever the order.
+    """
+    rows, columns = ~np.isfinite(a).all(axis=1), ~np.isfinite(b).all(axis=0)
+    sums[rows] = np.einsum("ik,kj->ij", a[rows], b)
+    sums[:, columns] = np.einsum("ik,kj->ij", a, b[:, columns])
+
+
+def _two_sum(x: Double, y: Double) -> tuple[Double, Double]:
+    """The rounded sum and its error: together they are ``x + y`` (Knuth)."""
+    total = x + y
+    back = total - x
+    return total, (x - (total - back)) + (y - back)
+
+
+def _to_single(total: Double, rest: Double) -> Single:
+    """``total + rest`` with one rounding, where *total* is the nearest float64."""
+    # Rounded to odd, 53 bits show on which side of every fp32 tie the sum lies.
+    even = (total.view(np.int64) & 1) == 0
+    neighbour = np.nextafter(total, np.copysign(np.inf, rest))
+    return cast(Single, np.where(even & (rest != 0), neighbour, total).astype(np.float32))
+
+
+def _extracted(terms: Double, sigma: Double) -> tuple[Double, Double]:
+    """The bits of *terms* above 2^-53 *sigma*, as their sum, and what lies below.
+
+    *sigma* is a power of two, at least 32 times each of up to 30 terms: no addition here rounds
+    (Rump, Ogita, Oishi, "Accurate floating-point summation part I").
+    """
+    high = (terms + sigma) - sigma
+    return high.sum(axis=1), terms - high
+
+
+def _rounded_sums(terms: Double) -> Single:
+    """The sum of each row of *terms*, all finite, with a single rounding to fp32."""
+    _, exponents = np.frexp(np.abs(terms).max(axis=1, keepdims=True))
+    sigma = np.ldexp(1.0, exponents + 5)
+    upper, below = _extracted(terms, sigma)
+    lower, below = _extracted(below, sigma * 2.0**-48)
+    total, rest = _two_sum(upper, lower)
+    for row in np.flatnonzero(below.any(axis=1)):
+        numbers = terms[row].tolist()
+        total[row] = math.fsum(numbers)
+        rest[row] = math.fsum([*numbers, -total[row]])
+    return _to_single(total, rest)

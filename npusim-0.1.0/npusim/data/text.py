@@ -1,0 +1,54 @@
+"""Text for people, from any source."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Mapping
+
+__all__ = ["counted", "printable", "tally"]
+
+MOST_NAMES = 8
+"""A tally lists so many names, before it only counts."""
+
+UNSEEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+"""Unicode's categories of what moves the cursor, turns text round, or is half a character."""
+
+
+def printable(text: str) -> str:
+    """*text* with what a terminal would obey written out; lines stay lines.
+
+    A name from a file may hold an escape sequence, which could hide or forge what is printed.
+
+    >>> printable("chip \\x1b[2J of 8 µm")
+    'chip \\\\x1b[2J of 8 µm'
+    """
+    return "".join(
+        letter
+        if letter == "\n" or unicodedata.category(letter) not in UNSEEN
+        else letter.encode("unicode_escape").decode()
+        for letter in text
+    )
+
+
+def counted(number: int, one: str, many: str) -> str:
+    """A number of things.
+
+    >>> counted(1, "kernel", "kernels"), counted(0, "kernel", "kernels")
+    ('1 kernel', '0 kernels')
+    """
+    return f"{number} {one if number == 1 else many}"
+
+
+def tally(counts: Mapping[str, int]) -> str:
+    """How often there is what: most frequent first, and not too many names.
+
+    >>> tally({"a": 1, "b": 2})
+    '2 x b, 1 x a'
+    """
+    ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    parts = [f"{count} x {name}" for name, count in ranked[:MOST_NAMES]]
+    rest = ranked[MOST_NAMES:]
+    if rest:
+        names = counted(len(rest), "other name", "other names")
+        parts.append(f"{sum(count for _, count in rest)} of {names}")
+    return ", ".join(parts)

@@ -1,0 +1,398 @@
+"""The tables of a device file: cores, memories, units, and what launches cost.
+
+Units stand in the names: ``_bytes``, ``_hz``, ``_cycles`` (of the core that is meant), ``_ns``,
+``_us``, ``_bytes_per_cycle``, ``_bytes_per_s``.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, NamedTuple, Self, get_args
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from npusim.devices.names import Line, visible
+from npusim.devices.ranges import (
+    BankBytes,
+    BiasTableBytes,
+    BlockBytes,
+    BytesPerCycle,
+    BytesPerSecond,
+    CopyBytes,
+    Cores,
+    CubeDepth,
+    CubeEdge,
+    Cycles,
+    CyclesPerRepeat,
+    EventIds,
+    FixpipeBytes,
+    GlobalBytes,
+    GroupBanks,
+    Groups,
+    Hz,
+    L0Bytes,
+    L0cBytes,
+    L1Bytes,
+    L2Bytes,
+    LineBytes,
+    Microseconds,
+    Nanoseconds,
+    RepeatBytes,
+    ReservedBytes,
+    ReservedEventIds,
+    RunBytes,
+    Stride,
+    TilesPerCycle,
+    Times,
+    UbBytes,
+    Ways,
+)
+
+__all__ = [
+    "CORES_OF_A_GROUP",
+    "NUMBER",
+    "Banks",
+    "Confidence",
+    "Core",
+    "Cube",
+    "GlobalMemory",
+    "ICache",
+    "L2Cache",
+    "Launch",
+    "Part",
+    "Path",
+    "Pipe",
+    "Scalar",
+    "Source",
+    "Sync",
+    "Transfer",
+    "Vector",
+    "VectorClass",
+    "VectorClassName",
+]
+
+NUMBER = '{ value = ..., source = "...", confidence = "..." }'
+"""How a number is written."""
+Pipe = Literal["scalar", "vector", "cube", "mte1", "mte2", "mte3", "fixpipe"]
+VectorClassName = Literal[
+    "add",
+    "mul",
+    "max",
+    "adds",
+    "muls",
+    "maxs",
+    "div",
+    "cast",
+    "duplicate",
+    "broadcast",
+    "reduce",
+    "block_reduce",
+    "logic",
+    "select",
+    "copy",
+    "muladd",
+    "transcendental",
+    "ln",
+    "sqrt",
+    "rsqrt",
+    "compare",
+    "gather",
+    "transpose",
+    "sort",
+    "merge",
+    "gather_mask",
+]
+Memory = Literal["gm", "l2", "l1", "l0a", "l0b", "l0c", "ub", "bt", "fb"]
+CUBE_DTYPES = ("int4", "int8", "float16", "bfloat16", "float32")
+"""What `mmad` multiplies: asc-devkit, docs/zh/api, Cube指令理论性能汇总.md."""
+Confidence = Literal[
+    "vendor file",  # platform files that ship with the toolkit
+    "vendor doc",  # official guides, API pages, product pages
+    "vendor tool",  # a constant inside a vendor's cost model: a prior or a fit, not a specification
+    "measured",  # a time taken on silicon, or what follows from it by arithmetic
+    "paper",
+    "calibrated",  # settled on measured rows, which the source names
+    "inferred",  # follows from other facts, the source says how
+    "assumed",  # nothing public was found
+]
+
+
+class Source(NamedTuple):
+    """Where one number of a device file comes from."""
+
+    text: Line
+    confidence: Confidence
+
+
+class Part(BaseModel):
+    """A table of a device file."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+def _known_way(name: str) -> str:
+    known = get_args(Memory)
+    ends = name.split("_to_")
+    if len(ends) != 2 or not set(ends) <= set(known):
+        raise ValueError(
+            f"must be named <from>_to_<to> with memories out of {', '.join(known)}; rename it"
+        )
+    return name
+
+
+class Path(Part):
+    """A way between two memories, named ``<from>_to_<to>``."""
+
+    pipe: Pipe
+    """The pipe that moves the bytes."""
+    bytes_per_cycle: BytesPerCycle
+    """Rate of one core without contention, in bytes a cycle of the core's clock."""
+    startup_cycles: Cycles
+    """Cycles a transfer holds the pipe before its first byte moves."""
+
+
+class Core(Part):
+    """One kind of core; buffers that the kind does not have are left out."""
+
+    count: Cores
+    clock_hz: Hz
+    pipes: tuple[Pipe, ...] = Field(strict=False)  # TOML has lists, not tuples
+    ub_bytes: UbBytes | None = None
+    ub_reserved_bytes: ReservedBytes | None = None
+    """Tail of the unified buffer that the framework keeps for itself."""
+    l1_bytes: L1Bytes | None = None
+    l1_reserved_bytes: ReservedBytes | None = None
+    l0a_bytes: L0Bytes | None = None
+    l0b_bytes: L0Bytes | None = None
+    l0c_bytes: L0cBytes | None = None
+    bt_bytes: BiasTableBytes | None = None
+    """Bias table."""
+    fb_bytes: FixpipeBytes | None = None
+    """Fixpipe buffers, all four together."""
+    paths: dict[Annotated[str, AfterValidator(_known_way)], Path]
+
+    def usable_bytes(self, buffer: str) -> int:
+        """Bytes of *buffer* that a kernel may use; 0 where the core has no such buffer."""
+        size: int = getattr(self, f"{buffer}_bytes", None) or 0
+        kept: int = getattr(self, f"{buffer}_reserved_bytes", None) or 0
+        return size - kept
+
+    @model_validator(mode="after")
+    def _paths_run_on_own_pipes(self) -> Self:
+        for name, path in self.paths.items():
+            if path.pipe not in self.pipes:
+                raise ValueError(
+                    f"paths.{name}.pipe must be one of the core's pipes {', '.join(self.pipes)}, "
+                    f"not {path.pipe}; add the pipe or move the path"
+                )
+            for end in name.split("_to_"):
+                if end not in ("gm", "l2") and getattr(self, f"{end}_bytes") is None:
+                    raise ValueError(
+                        f"paths.{name} must end in buffers that the core has, not in {end}; "
+                        f"give {end}_bytes or drop the path"
+                    )
+        return self
+
+
+class GlobalMemory(Part):
+    """Off-chip memory behind the L2."""
+
+    capacity_bytes: GlobalBytes
+    bus: Literal["separate", "shared"]
+    """Whether writes have their own bandwidth, or share that of reads."""
+    read_bytes_per_s: BytesPerSecond
+    """The rate of all cores together, like `write_bytes_per_s`."""
+    write_bytes_per_s: BytesPerSecond
+    """The rate of lines that the L2 writes back, when nothing is read. They take up a shared bus
+    for so long."""
+    read_latency_ns: Nanoseconds
+    """From a request to its first byte, beyond the time the bytes themselves take."""
+    write_latency_ns: Nanoseconds
+    """From the last byte handed over to the acknowledgement."""
+    row_ns: Nanoseconds
+    """Time from piece to piece of rows, each up to one line, that LoadNd2Nz turns into Nz: a round
+    trip, divided by the requests that a core may have under way. Bytes that take longer at the
+    core's port hide it."""
+    run_bytes: RunBytes
+    """Overhead of each run, in bytes that could have been read in its time."""
+    apart_us: Microseconds
+    """How far cores that do the same are apart in time, so that some load while others rest. What
+    the memory could have read while all rest, simulated in step, it reads later, up to what it
+    reads in this time; and so does the L2 with what comes in and what is stored, except for rest
+    while cores load the same lines at once."""
+
+
+class L2Cache(Part):
+    """The cache that all cores share."""
+
+    fills: Literal["beside", "between"]
+    """Whether lines come in while cores store, or in between, so that each holds the other up
+    for as long as it takes alone."""
+    capacity_bytes: L2Bytes
+    line_bytes: LineBytes
+    read_bytes_per_s: BytesPerSecond
+    write_bytes_per_s: BytesPerSecond
+    read_latency_ns: Nanoseconds
+    write_latency_ns: Nanoseconds
+    row_ns: Nanoseconds
+    """The same for pieces that are in the L2."""
+    ways: Ways
+    """Lines that a set holds."""
+    same_line_ns: Nanoseconds
+    """From answer to answer where several cores ask past the L2 for the same line at once; 0 if
+    unknown."""
+    aliased_bytes: Stride
+    """Bursts that lie a multiple of this apart are in few parts of the L2, which slows several
+    cores that read them at once; 0 if unknown."""
+    aliased_speed: Times
+    """How fast such bursts come out of the L2, as a multiple of the speed of others."""
+
+
+class Transfer(Part):
+    """What a copy between global memory and a core costs in addition to its bytes."""
+
+    issue_cycles: Cycles
+    """A copy instruction holds its pipe at least this long."""
+    burst_cycles: Cycles
+    """Each burst (row) of a strided copy holds the pipe at least this long."""
+    sector_bytes: LineBytes
+    """Smallest piece that moves; an aligned burst is charged in whole sectors."""
+    store_granule_bytes: CopyBytes
+    """Stores to global memory must be a multiple of this."""
+    load_granule_bytes: CopyBytes
+    """Loads from global memory must be a multiple of this."""
+
+
+def _known_dtype(name: str) -> str:
+    if name not in CUBE_DTYPES:
+        raise ValueError(
+            f"must be one of {', '.join(CUBE_DTYPES)}, not {visible(name)}; rename or drop it"
+        )
+    return name
+
+
+class Cube(Part):
+    """The matrix unit: `m` x `n` x `k` multiply-accumulates a cycle."""
+
+    m: CubeEdge
+    n: CubeEdge
+    k_per_cycle: dict[Annotated[str, AfterValidator(_known_dtype)], CubeDepth]
+    """Depth k of the tile of `m` x `n` that is multiplied at once, per dtype."""
+    tiles_per_cycle: TilesPerCycle
+    """How many such tiles are multiplied in a cycle."""
+    startup_cycles: Cycles
+    """Cycles of an `mmad` in addition to its tiles when the pipe was idle."""
+    back_to_back_cycles: Cycles
+    """The same when `mmad` follows `mmad`."""
+
+
+class VectorClass(Part):
+    """Cost of the vector instructions that behave alike."""
+
+    head_cycles: Cycles
+    """Cycles before the first repeat, when the pipe was drained."""
+    tail_cycles: Cycles
+    """Cycles after the last repeat until the result can be read."""
+    cycles_per_repeat_16bit: CyclesPerRepeat
+    cycles_per_repeat_32bit: CyclesPerRepeat
+
+
+class Vector(Part):
+    """The vector unit: 256 bytes a repeat, eight blocks of 32."""
+
+    repeat_bytes: RepeatBytes
+    block_bytes: BlockBytes
+    classes: dict[VectorClassName, VectorClass]
+
+    @model_validator(mode="after")
+    def _no_class_is_missing(self) -> Self:
+        missing = [name for name in get_args(VectorClassName) if name not in self.classes]
+        if missing:
+            raise ValueError(
+                f"classes must be all of {', '.join(get_args(VectorClassName))}, not lack "
+                f"{', '.join(missing)}; add them, or take them from a shipped chip with extends"
+            )
+        return self
+
+
+class Banks(Part):
+    """How the unified buffer is cut into banks.
+
+    Address bits, from the lowest: byte in block, group, row, bank of the group.
+    """
+
+    groups: Groups
+    banks_per_group: GroupBanks
+    bank_bytes: BankBytes
+
+
+class Scalar(Part):
+    """The scalar unit, which also hands every micro-op to its pipe."""
+
+    dispatch_cycles: Cycles
+    """To hand a micro-op or a flag to another pipe, with all that has to be worked out before. A
+    barrier takes as long as what the scalar unit calculates, if that is less."""
+    load_cycles: Cycles
+    global_load_cycles: Cycles
+    """Cycles of a load of one element of global memory that is not in the data cache."""
+    store_cycles: Cycles
+    alu_cycles: Cycles
+
+
+class Sync(Part):
+    """Flags and barriers, inside a core and between cores."""
+
+    set_flag_cycles: Cycles
+    wait_flag_cycles: Cycles
+    barrier_cycles: Cycles
+    event_ids: EventIds
+    """Flags for each pair of pipes."""
+    reserved_event_ids: ReservedEventIds
+    """How many of them, from the top, the framework keeps."""
+    cross_core_cycles: Cycles | None = None
+    """From a set flag until another core sees it; left out if cores cannot wait for each other."""
+
+
+ICache = Literal["cold", "warm"]
+"""Whether the instruction caches hold the kernel at launch: not after other kernels, as in a model;
+yes after the same, as in a benchmark's loop."""
+
+
+CORES_OF_A_GROUP = 3
+"""A cube core and its two vector cores, where a kernel starts both (Ascend C guide, 2201)."""
+
+
+class Launch(Part):
+    """What a kernel costs before its first and after its last micro-op; host launch excluded."""
+
+    base_us: Microseconds
+    per_core_us: Microseconds
+    """Added for each core that is started, up to `saturation_cores`."""
+    warm_per_core_us: Microseconds
+    """The same where the kernel's instructions are in the instruction caches."""
+    saturation_cores: Cores
+    mix_us: Microseconds
+    """Added when cube and vector cores start together."""
+    tiling_us: Microseconds
+    """Added when the kernel reads its tiling from global memory and sets its queues up by it."""
+    tiling_per_core_us: Microseconds
+    """Added then for each core too, whatever their number: they read the same bytes in turn."""
+    completion_us: Microseconds
+
+    def time_us(
+        self,
+        cores: int,
+        is_mix: bool = False,
+        reads_tiling: bool = False,
+        icache: ICache = "cold",
+    ) -> float:
+        """What starting and ending a kernel on *cores* costs around the cores' own time.
+
+        Where it *is_mix*, these are cube cores with two vector cores each.
+        """
+        per_core_us = self.per_core_us if icache == "cold" else self.warm_per_core_us
+        extra_us = self.mix_us if is_mix else 0.0
+        if reads_tiling:
+            readers = cores * (CORES_OF_A_GROUP if is_mix else 1)
+            extra_us += self.tiling_us + readers * self.tiling_per_core_us
+        started_us = per_core_us * min(cores, self.saturation_cores)
+        return self.base_us + started_us + extra_us + self.completion_us

@@ -1,0 +1,1 @@
+"""Packed scales, contracts and differences, explained."""

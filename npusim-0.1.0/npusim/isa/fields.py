@@ -1,0 +1,247 @@
+"""What the fields of a record can hold, read off their annotations, so that none is forgotten.
+
+A micro-op is a dataclass: ``count: int`` and ``op: Literal["min", "max"]`` say what an instruction
+can encode, and ``Annotated[int, Range(1, 4095)]`` how wide its field is. :func:`misfit` holds a
+record to all of that, its operands included, before anything calculates with it.
+
+>>> from npusim.isa.operands import Global
+>>> misfit(Global("x", 0, 32, bursts=0.5))
+'bursts must be an integer from 1 to 4294967295, not 0.5; pass an int that fits'
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields, is_dataclass
+from operator import attrgetter
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import numpy as np
+
+from npusim.data.dtypes import BUFFER_DTYPES, DType
+
+__all__ = ["BYTES", "COUNT", "SIGNED_64", "UNSIGNED_64", "OneOf", "Range", "misfit"]
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Integers from *low* to *high* alone."""
+
+    low: int
+    high: int
+
+    def __str__(self) -> str:
+        return f"an integer from {self.low} to {self.high}"
+
+
+@dataclass(frozen=True, slots=True)
+class OneOf:
+    """One of *names* alone."""
+
+    names: tuple[str, ...]
+
+
+SIGNED_64 = Range(-(2**63), 2**63 - 1)
+"""What a scalar register holds."""
+UNSIGNED_64 = Range(0, 2**64 - 1)
+"""What a quantisation parameter holds."""
+COUNT = Range(1, 2**32 - 1)
+"""How often something happens: 32 bits are the widest field of a copy (DataCopyExtParams)."""
+BYTES = Range(0, 2**32 - 1)
+"""How far apart things lie: the same."""
+ADDRESS = Range(-(2**47), 2**47 - 1)
+"""The range of integers that are not narrowed: as far as an address of 48 bits reaches."""
+
+
+def misfit(record: object) -> str | None:
+    """What is wrong with the first field of *record* that its annotation does not allow, or None.
+
+    *record* is an instance of a dataclass. The text names the field, what it must be, what came
+    and what to do.
+    """
+    form = _FORMS.get(type(record)) or _form_of_class(type(record))
+    if form.fits(record):
+        return None
+    return _complaint(form, record, "")
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """What one annotation allows."""
+
+    fits: Callable[[Any], bool]
+    wanted: str
+    parts: Callable[[Any], Iterable[tuple[str, Any, _Form]]] = lambda _: ()
+    """Returns the path, the value and the form of each part of a value."""
+    remedy: str = "pass one"
+
+
+def _complaint(form: _Form, value: object, path: str) -> str:
+    for name, part, inner in form.parts(value):
+        if not inner.fits(part):
+            return _complaint(inner, part, f"{path}{name}" if path else name.lstrip("."))
+    return f"{path or 'it'} must be {form.wanted}, not {_shown(value)}; {form.remedy}"
+
+
+LONGEST = 60
+"""Characters that a number or a name may take in a message."""
+
+
+def _shown(value: object) -> str:
+    """*value* for a message: itself if it is short, else what it is."""
+    if isinstance(value, int) and value.bit_length() > 3 * LONGEST:
+        return f"one of {value.bit_length()} bits"
+    if value is None or isinstance(value, int | float | str | np.integer | np.floating):
+        text = repr(value)
+        return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
+    return type(value).__name__
+
+
+# ---- forms ----
+
+
+def _form(annotation: Any) -> _Form:
+    """What *annotation*, resolved, allows."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        limit = next(x for x in arguments if isinstance(x, Range | OneOf))
+        return _integer(limit) if isinstance(limit, Range) else _choice(limit.names)
+    if origin is Literal:
+        return _choice(arguments)
+    if origin in (Union, types.UnionType):
+        return _union(tuple(_form(argument) for argument in arguments))
+    if origin is tuple:
+        assert arguments[1:] == (...,), "a tuple of a certain length needs its own form"
+        return _tuple(_form(arguments[0]))
+    if origin is dict:
+        return _dict(_form(arguments[0]), _form(arguments[1]))
+    if annotation in _PLAIN:
+        return _PLAIN[annotation]
+    return _form_of_class(annotation) if _is_value(annotation) else _instance(annotation)
+
+
+def _is_value(kind: type) -> bool:
+    """Whether an instance of *kind* is what its fields are, and has not checked them itself."""
+    return is_dataclass(kind) and "__eq__" in vars(kind) and "__post_init__" not in vars(kind)
+
+
+def _instance(kind: type) -> _Form:
+    return _Form(lambda value: isinstance(value, kind), _a(kind))
+
+
+def _a(kind: type) -> str:
+    return f"{'an' if kind.__name__[0] in 'AEIOU' else 'a'} {kind.__name__}"
+
+
+def _integer(within: Range) -> _Form:
+    low, high = within.low, within.high
+
+    def fits(value: object) -> bool:
+        if type(value) is int:
+            return low <= value <= high
+        # What numpy calculates with sizes are int64; narrower integers would overflow on the way.
+        return type(value) is np.int64 and bool(low <= value <= high)
+
+    wanted = "an integer of at most 48 bits" if within is ADDRESS else str(within)
+    return _Form(fits, wanted, remedy="pass an int that fits")
+
+
+def _is_real(value: object) -> bool:
+    # A whole number that no float holds would be infinite.
+    if type(value) is int:
+        return abs(value) <= UNSIGNED_64.high
+    return isinstance(value, float | np.integer | np.floating)
+
+
+_PLAIN: dict[object, _Form] = {
+    int: _integer(ADDRESS),
+    float: _Form(_is_real, "a number"),
+    bool: _Form(lambda value: type(value) is bool, "True or False"),
+    # Names and reasons are printed for people, who must see all of them.
+    str: _Form(lambda value: type(value) is str and value.isprintable(), "a printable string"),
+    types.NoneType: _Form(lambda value: value is None, "None"),
+    DType: _Form(
+        lambda value: isinstance(value, DType) and value in BUFFER_DTYPES,
+        f"one of the types {', '.join(dtype.name for dtype in BUFFER_DTYPES)}",
+        remedy="use one of these",
+    ),
+}
+
+
+def _choice(known: tuple[str, ...]) -> _Form:
+    return _Form(
+        lambda value: type(value) is str and value in known,
+        f"one of {', '.join(known)}",
+        remedy="use one of these",
+    )
+
+
+def _union(forms: tuple[_Form, ...]) -> _Form:
+    tests = tuple(form.fits for form in forms)
+
+    def parts(value: object) -> Iterable[tuple[str, Any, _Form]]:
+        # A value is of one class, so that one form at most takes it to pieces.
+        return next((found for form in forms if (found := tuple(form.parts(value)))), ())
+
+    wanted = " or ".join(form.wanted for form in forms)
+    return _Form(lambda value: any(test(value) for test in tests), wanted, parts)
+
+
+def _tuple(each: _Form) -> _Form:
+    def fits(value: object) -> bool:
+        return type(value) is tuple and all(map(each.fits, value))
+
+    def parts(value: object) -> Iterable[tuple[str, Any, _Form]]:
+        if type(value) is tuple:
+            yield from ((f"[{index}]", part, each) for index, part in enumerate(value))
+
+    return _Form(fits, f"a tuple, each {each.wanted}", parts)
+
+
+def _dict(key: _Form, each: _Form) -> _Form:
+    def fits(value: object) -> bool:
+        if type(value) is not dict:
+            return False
+        return all(map(key.fits, value)) and all(map(each.fits, value.values()))
+
+    def parts(value: object) -> Iterable[tuple[str, Any, _Form]]:
+        if type(value) is dict:
+            for name, part in value.items():
+                yield ".keys()", name, key
+                yield f"[{_shown(name)}]", part, each
+
+    return _Form(fits, f"a dictionary, each {each.wanted}", parts)
+
+
+_FORMS: dict[type, _Form] = {}
+"""The forms of classes whose fields have been read before."""
+
+
+def _form_of_class(kind: Any) -> _Form:
+    """An instance of *kind*, a dataclass, with every field as its annotation says."""
+    if kind in _FORMS:
+        return _FORMS[kind]
+    hints = get_type_hints(kind, include_extras=True)
+    forms = [(field.name, _form(hints[field.name])) for field in fields(kind)]
+    tests = tuple(form.fits for _, form in forms)
+    names = [name for name, _ in forms]
+    # attrgetter gives a tuple for several names only.
+    values_of = attrgetter(*names) if len(names) > 1 else None
+
+    def fits(value: object) -> bool:
+        # Of every micro-op of every body: a loop, which is quicker than all() of a generator.
+        if type(value) is not kind:
+            return False
+        values = values_of(value) if values_of else [getattr(value, name) for name in names]
+        for test, field_value in zip(tests, values, strict=True):  # noqa: SIM110
+            if not test(field_value):
+                return False
+        return True
+
+    def parts(value: object) -> Iterable[tuple[str, Any, _Form]]:
+        if type(value) is kind:
+            yield from ((f".{name}", getattr(value, name), form) for name, form in forms)
+
+    _FORMS[kind] = _Form(fits, _a(kind), parts)
+    return _FORMS[kind]

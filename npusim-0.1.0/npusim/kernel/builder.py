@@ -1,0 +1,353 @@
+"""The builder, which writes programs micro-op by micro-op."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cache
+
+import numpy as np
+
+from npusim.data.errors import shown
+from npusim.data.integers import align_up
+from npusim.devices.schema import Core, Pipe, Sync
+from npusim.isa import (
+    BLOCK_BYTES,
+    Barrier,
+    CrossCoreSetFlag,
+    CrossCoreWaitFlag,
+    CrossMode,
+    Global,
+    Load,
+    Local,
+    MicroOp,
+    SetFlag,
+    Store,
+    WaitFlag,
+)
+from npusim.kernel.program import Body, Call, Declared, Line, Program, QueueName, short_line
+from npusim.kernel.queues import ProgramError, Queue, QueueState, Slot
+from npusim.kernel.table import Calls, TabledProgram
+
+__all__ = ["MARK", "Builder", "deeper", "kernel_line", "step", "watched"]
+
+__kernel_vocabulary__ = True
+
+MARK = "__kernel_vocabulary__"
+"""What a module sets to True that writes micro-ops on behalf of kernels.
+
+Reports then show the line of the kernel that called it. Every module of this package does.
+"""
+
+
+_watcher: ContextVar[Callable[[], None] | None] = ContextVar("watcher", default=None)
+
+
+@contextmanager
+def watched(report: Callable[[], None]) -> Iterator[None]:
+    """Call *report* for every program that a builder completes in here."""
+    token = _watcher.set(report)
+    try:
+        yield
+    finally:
+        _watcher.reset(token)
+
+
+_deeper: ContextVar[frozenset[QueueName]] = ContextVar("deeper", default=frozenset())
+
+
+@contextmanager
+def deeper(queues: Iterable[QueueName]) -> Iterator[None]:
+    """Give each of *queues* a slot more than it is declared with, in kernels written in here.
+
+    Their declarations raise ProgramError where the core has no room, or no event, for it.
+    """
+    token = _deeper.set(frozenset(queues))
+    try:
+        yield
+    finally:
+        _deeper.reset(token)
+
+
+class Builder:
+    """Writes one program for one kind of core.
+
+    Buffers are allocated from the low end upwards and freed all at once, by `reset_buffers`. A
+    kernel *alone* may claim every byte: one of cube cores all of L1, whose end otherwise carries
+    messages to vector cores (ops-nn, matmul_v3_base_tiling.cpp), one of vector cores that places
+    its tensors itself all of the unified buffer (asc-devkit, add_high_performance: six tiles of
+    32 KiB).
+    """
+
+    def __init__(self, name: str, core: Core, sync: Sync, *, alone: bool = False) -> None:
+        self.name = name
+        self._core = core
+        self._alone = alone
+        self._events = sync.event_ids - sync.reserved_event_ids
+        self._ops: list[MicroOp | Call] = []
+        self._lines: list[Line] = []
+        """Which line of the kernel wrote each of them."""
+        self._claimed: dict[str, int] = {}
+        self._peak_bytes: dict[str, int] = {}
+        self._taken: dict[frozenset[Pipe], int] = {}
+        self._synced: set[frozenset[Pipe]] = set()
+        """Pairs of pipes whose last event serves plain waits."""
+        self._queues: list[Queue] = []
+        self._declared: list[Declared] = []
+        """The same, as they were declared."""
+        self._bodies: dict[Hashable, tuple[Body, tuple[QueueState, ...]]] = {}
+
+    def room_bytes(self, buffer: str) -> int:
+        """Bytes of *buffer* that a kernel may use and has not claimed; raises ProgramError."""
+        usable = self._core.usable_bytes(buffer)
+        if self._alone and usable:
+            usable = getattr(self._core, f"{buffer}_bytes")
+        if usable <= 0:
+            raise ProgramError(f"{self.name}: the core must have a {buffer}, but it has none")
+        return usable - self._claimed.get(buffer, 0)
+
+    def claim(self, buffer: str, nbytes: int) -> Slot:
+        """Claim *nbytes* of *buffer*, rounded up to whole blocks; raises ProgramError."""
+        nbytes = align_up(self._whole("a claim", nbytes, 0), BLOCK_BYTES)
+        room = self.room_bytes(buffer)
+        if nbytes > room:
+            raise ProgramError(
+                f"{self.name}: a claim must fit into the {room} bytes of {buffer} that are left, "
+                f"not need {nbytes}; use smaller tiles"
+            )
+        start = self._claimed.get(buffer, 0)
+        self._claimed[buffer] = start + nbytes
+        self._peak_bytes[buffer] = max(self._peak_bytes.get(buffer, 0), start + nbytes)
+        return Slot(buffer, start, nbytes, event=-1)
+
+    def queue(self, buffer: str, nbytes: int, src: Pipe, dst: Pipe, depth: int = 1) -> Queue:
+        """A queue of *depth* buffers of *nbytes* each, from pipe *src* to pipe *dst*.
+
+        Raises ProgramError where the core has not that much room, or not that many events.
+        """
+        slots, name = [], QueueName(short_line(kernel_line()), buffer, src, dst)
+        for _ in range(self._whole("the depth of a queue", depth, 1) + (name in _deeper.get())):
+            slot = self.claim(buffer, nbytes)
+            slot.event = self._event(src, dst)
+            slots.append(slot)
+        queue = Queue(self, src, dst, slots)
+        self._queues.append(queue)
+        self._declared.append(Declared(name, queue.events))
+        return queue
+
+    @contextmanager
+    def on_top_of(self, slot: Slot | Local) -> Iterator[None]:
+        """What is claimed of the buffer of *slot* in here begins where *slot* does, over it.
+
+        Programs must write flags that keep those who use the one from those who use the other.
+        """
+        below = self._claimed[slot.buffer]
+        self._claimed[slot.buffer] = slot.offset_bytes
+        try:
+            yield
+        finally:
+            self._claimed[slot.buffer] = max(below, self._claimed[slot.buffer])
+
+    def reset_buffers(self) -> None:
+        """Hand buffers and events out from the start again, for a later stage of the kernel.
+
+        Programs must write `end_stage` between what uses the ones and the others (TPipe's Reset).
+        """
+        self._claimed, self._taken = {}, {}
+
+    def _whole(self, what: str, number: int, least: int) -> int:
+        """*number* as an int from *least* on: one slot must not begin inside another one."""
+        is_whole = isinstance(number, int | np.integer) and not isinstance(number, bool)
+        if not is_whole or number < least:
+            raise ProgramError(
+                f"{self.name}: {what} must be an integer from {least} on, not {shown(number)}; "
+                f"pass an int that fits"
+            )
+        return int(number)
+
+    def _event(self, src: Pipe, dst: Pipe) -> int:
+        pair = frozenset((src, dst))
+        event = self._taken.get(pair, 0)
+        events = self._events - (pair in self._synced)
+        if event >= events:
+            raise ProgramError(
+                f"{self.name}: {src} and {dst} must get by with {events} events, "
+                f"but another queue slot needs one more; use fewer queues or less depth"
+            )
+        self._taken[pair] = event + 1
+        return event
+
+    # ---- micro-ops ----
+
+    def emit(self, *ops: MicroOp) -> None:
+        """Append *ops* as they are."""
+        self._ops.extend(ops)
+        self._lines.extend([kernel_line()] * len(ops))
+
+    def data_copy(self, dst: Local | Global, src: Global | Local, pitch_bytes: int = 0) -> None:
+        """Copy between global memory and a buffer (DataCopy, DataCopyPad).
+
+        Bursts lie *pitch_bytes* apart in the buffer, 0 where there is only one. Raises TypeError
+        unless one of *dst* and *src* is in global memory and the other in a buffer.
+        """
+        if isinstance(dst, Local) and isinstance(src, Global):
+            self.emit(Load(dst, src, pitch_bytes))
+        elif isinstance(dst, Global) and isinstance(src, Local):
+            self.emit(Store(dst, src, pitch_bytes))
+        else:
+            raise TypeError(
+                f"{self.name}: data_copy must have one operand in global memory and one in a "
+                f"buffer, not {dst} and {src}; use copy within a buffer"
+            )
+
+    def set_flag(self, src: Pipe, dst: Pipe, event: int) -> None:
+        self.emit(SetFlag(src, dst, event))
+
+    def wait_flag(self, src: Pipe, dst: Pipe, event: int) -> None:
+        self.emit(WaitFlag(src, dst, event))
+
+    def sync(self, src: Pipe, dst: Pipe) -> None:
+        """Let *dst* wait here for all that *src* has been issued so far, by a free event."""
+        pair = frozenset((src, dst))
+        event = self._events - 1
+        if self._taken.get(pair, 0) > event:
+            raise ProgramError(
+                f"{self.name}: {src} and {dst} must have an event left for a plain wait; "
+                f"use fewer queues or less depth"
+            )
+        self._synced.add(pair)
+        self.emit(SetFlag(src, dst, event), WaitFlag(src, dst, event))
+
+    def cross_core_set_flag(self, mode: CrossMode, pipe: Pipe, event: int) -> None:
+        self.emit(CrossCoreSetFlag(mode, pipe, event))
+
+    def cross_core_wait_flag(self, mode: CrossMode, pipe: Pipe, event: int) -> None:
+        self.emit(CrossCoreWaitFlag(mode, pipe, event))
+
+    def call(self, key: Hashable, shifts: dict[str, int], write: Callable[[], None]) -> None:
+        """Append what *write* writes, its names of global memory shifted by *shifts* bytes.
+
+        It is written once for each *key* and state of the queues; *write* must depend on nothing
+        else, and free the slots that it allocates and no others. It may make calls, too.
+        """
+        self._call(key, shifts, write, is_whole=True)
+
+    def call_part(self, key: Hashable, shifts: dict[str, int], write: Callable[[], None]) -> None:
+        """Do what `call` does for a part of what uses slots: *write* may take over and leave them.
+
+        Whoever goes on with a slot that *write* has taken asks the queue for it, since *write* may
+        not have been called.
+        """
+        self._call(key, shifts, write, is_whole=False)
+
+    def _call(
+        self, key: Hashable, shifts: dict[str, int], write: Callable[[], None], *, is_whole: bool
+    ) -> None:
+        body = self.body(key, write, is_whole=is_whole)
+        self._ops.append(Call(body, shifts))
+        self._lines.append(kernel_line())
+
+    def body(self, key: Hashable, write: Callable[[], None], *, is_whole: bool = True) -> Body:
+        """The body of such a call, which leaves the queues as the call would; nothing is appended.
+
+        *is_whole* is what `call` asks for: the slots that *write* allocates are free at its end.
+        """
+        before = self.queue_states
+        known = self._bodies.get((key, before))
+        if known is None:
+            outer, self._ops, self._lines = (self._ops, self._lines), [], []
+            write()
+            written = Body(tuple(self._ops), tuple(self._lines))
+            self._ops, self._lines = outer
+            known = written, self.queue_states
+            if is_whole and _free(before) != _free(known[1]):
+                raise ProgramError(
+                    f"{self.name}: a call must free the slots that it allocates, and no others; "
+                    f"free them in the same call"
+                )
+            self._bodies[key, before] = known
+        else:
+            self.queue_states = known[1]
+        return known[0]
+
+    @property
+    def queue_states(self) -> tuple[QueueState, ...]:
+        """Where each queue stands, in the order in which they were declared."""
+        return tuple([queue.state for queue in self._queues])
+
+    @queue_states.setter
+    def queue_states(self, states: tuple[QueueState, ...]) -> None:
+        for queue, state in zip(self._queues, states, strict=True):
+            queue.state = state
+
+    def barrier(self, pipe: Pipe | None = None) -> None:
+        self.emit(Barrier(pipe))
+
+    def end_stage(self) -> None:
+        """End a stage: drain every queue and wait for all pipes, see `reset_buffers`."""
+        self._drain()
+        self.barrier()
+
+    def build(self) -> Program:
+        """The program, with every queue drained; what is written next begins another one.
+
+        Programs of one builder claim the same buffers and share the bodies of their calls.
+        """
+        if self._bodies:
+            self.call("drain", {}, self._drain)
+        else:
+            self._drain()
+        claimed, lines = dict(self._peak_bytes), tuple(self._lines)
+        program = Program(self.name, tuple(self._ops), claimed, lines, tuple(self._declared))
+        self._ops, self._lines = [], []
+        for queue in self._queues:
+            queue.rewind()
+        return _reported(program)
+
+    def build_table(self, table: Calls) -> Program:
+        """The program that makes the calls of *table*, of bodies of this builder."""
+        claimed, declared = dict(self._peak_bytes), tuple(self._declared)
+        return _reported(TabledProgram(self.name, table, claimed, declared))
+
+    def drained(self) -> Body:
+        """The body that ends a program from where the queues stand now."""
+        return self.body("drain", self._drain)
+
+    def _drain(self) -> None:
+        for queue in self._queues:
+            queue.drain()
+
+
+def _reported(program: Program) -> Program:
+    """*program*, once it has been reported to the watcher, if there is one."""
+    report = _watcher.get()
+    if report is not None:
+        report()
+    return program
+
+
+def _free(states: Iterable[QueueState]) -> list[set[int]]:
+    """The slots of each queue that are free."""
+    return [{slot for slot, _ in free} for free, _ in states]
+
+
+def kernel_line() -> Line:
+    """The line that is being run outside of all modules that bear the mark of the vocabulary."""
+    frame = sys._getframe(1)
+    while frame.f_back and MARK in frame.f_globals:
+        frame = frame.f_back
+    return _line(frame.f_code.co_filename, frame.f_lineno)
+
+
+@cache
+def _line(file: str, number: int) -> Line:
+    """The same object for all that a line writes."""
+    return file, number
+
+
+def step(builder: Builder, op: MicroOp) -> None:
+    """One vector micro-op and the barrier that lets the next one read its result."""
+    builder.emit(op)
+    builder.barrier("vector")

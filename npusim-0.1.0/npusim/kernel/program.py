@@ -1,0 +1,363 @@
+"""What a core runs: micro-ops, calls of them, and what their names of global memory mean."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import chain
+from pathlib import Path
+from typing import TypeVar, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from npusim.devices.schema import Pipe
+from npusim.isa import (
+    CrossCoreSetFlag,
+    CrossCoreWaitFlag,
+    Global,
+    MicroOp,
+    copied_place,
+    global_operand,
+    moved,
+)
+
+__all__ = [
+    "Binding",
+    "Block",
+    "Body",
+    "Call",
+    "Declared",
+    "FirstCalls",
+    "Line",
+    "Program",
+    "QueueName",
+    "added",
+    "copies_of_bodies",
+    "short_line",
+]
+
+__kernel_vocabulary__ = True
+
+Number = TypeVar("Number", bound=np.generic)
+Line = tuple[str, int]
+"""File and number of a line of a kernel."""
+
+
+FirstCalls = tuple[tuple[int, "Body"], ...]
+"""Numbers of micro-ops, and the bodies whose first calls begin there."""
+
+
+def short_line(line: Line) -> Line:
+    """*line* with its file as people name it: from the package on, or without folders."""
+    file = Path(line[0])
+    above = Path(__file__).parents[2]
+    name = file.relative_to(above).as_posix() if file.is_relative_to(above) else file.name
+    return name, line[1]
+
+
+@dataclass(frozen=True, eq=False)
+class Body:
+    """Micro-ops, and calls of other bodies, in program order, which many calls share.
+
+    A body equals itself alone and is hashed by its identity, so that what is found out about it
+    can be a key of a dictionary without a look at its micro-ops.
+    """
+
+    parts: tuple[MicroOp | Call, ...]
+    part_lines: tuple[Line, ...] = ()
+    """Which line of the kernel wrote each part, if that is known."""
+
+    @cached_property
+    def calls(self) -> tuple[Call, ...]:
+        """The body as calls only, as those of a program; empty if it makes no call."""
+        if not any(isinstance(part, Call) for part in self.parts):
+            return ()
+        return _as_calls(self.parts, self.part_lines)
+
+    @cached_property
+    def leaves(self) -> tuple[Body, ...]:
+        """The bodies without calls that it is made of, each once, in order of appearance."""
+        return _leaves(call.body for call in self.calls) if self.calls else (self,)
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """The names of global memory that it touches."""
+        if self.calls:
+            return frozenset[str]().union(*(leaf.names for leaf in self.leaves))
+        return frozenset(place.name for _, _, place in self.touching)
+
+    @cached_property
+    def touching(self) -> tuple[tuple[int, MicroOp, Global], ...]:
+        """Its micro-ops that touch global memory, each with its number before and where behind.
+
+        Of a body without calls; of others ask what they call.
+        """
+        places = ((index, op, global_operand(op)) for index, op in enumerate(self.ops))
+        return tuple((index, op, place) for index, op, place in places if place is not None)
+
+    @cached_property
+    def has_cross_core_flags(self) -> bool:
+        """Whether it sets or awaits flags between cores."""
+        if self.calls:
+            return any(leaf.has_cross_core_flags for leaf in self.leaves)
+        return any(isinstance(op, CrossCoreSetFlag | CrossCoreWaitFlag) for op in self)
+
+    @cached_property
+    def copies(self) -> NDArray[np.int64]:
+        """Numbers of its micro-ops that copy from or to global memory, `(copies,)`."""
+        if self.calls:
+            return copies_of_bodies(call.body for call in self.calls)
+        found = [index for index, op, _ in self.touching if copied_place(op) is not None]
+        return np.array(found, np.int64)
+
+    @cached_property
+    def ops(self) -> tuple[MicroOp, ...]:
+        """Every micro-op, those of its calls moved on by their shifts.
+
+        For a look at each of them; what is looked at once for all calls goes through `calls`.
+        """
+        return _written_out(self.calls) if self.calls else cast(tuple[MicroOp, ...], self.parts)
+
+    @cached_property
+    def lines(self) -> tuple[Line, ...]:
+        """Which line of the kernel wrote each micro-op, if that is known."""
+        return tuple(chain.from_iterable(call.lines for call in self.calls)) or self.part_lines
+
+    @cached_property
+    def _count(self) -> int:
+        return sum(len(call.body) for call in self.calls) or len(self.parts)
+
+    def __iter__(self) -> Iterator[MicroOp]:
+        return iter(self.ops)
+
+    def __len__(self) -> int:
+        """How many micro-ops it has, calls written out."""
+        return self._count
+
+
+def copies_of_bodies(bodies: Iterable[Body]) -> NDArray[np.int64]:
+    """Numbers of the micro-ops of *bodies* that copy from or to global memory, `(copies,)`."""
+    found, first = [np.zeros(0, np.int64)], 0
+    for body in bodies:
+        found.append(body.copies + first)
+        first += len(body)
+    return np.concatenate(found)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Call:
+    """A body with its names of global memory moved on."""
+
+    body: Body
+    shifts: dict[str, int] = field(default_factory=dict)
+    """Name of global memory -> bytes added to every offset into it."""
+
+    @property
+    def ops(self) -> tuple[MicroOp, ...]:
+        """The micro-ops of its body, not moved on."""
+        return self.body.ops
+
+    @property
+    def lines(self) -> tuple[Line, ...]:
+        """Which line of the kernel wrote each of them, if that is known."""
+        return self.body.lines
+
+
+def added(shifts: dict[str, int], others: dict[str, int]) -> dict[str, int]:
+    """By how much names are moved on that are moved on by both."""
+    names = dict.fromkeys((*shifts, *others))
+    return {name: shifts.get(name, 0) + others.get(name, 0) for name in names}
+
+
+def _as_calls(parts: tuple[MicroOp | Call, ...], lines: tuple[Line, ...]) -> tuple[Call, ...]:
+    """*parts* as calls only: micro-ops between two calls are one without shifts."""
+    found: list[Call] = []
+    first = 0
+    for index, part in enumerate((*parts, Call(Body(())))):
+        if isinstance(part, Call):
+            plain = tuple(op for op in parts[first:index] if not isinstance(op, Call))
+            if plain:
+                found.append(Call(Body(plain, lines[first:index])))
+            found.append(part)
+            first = index + 1
+    return tuple(found[:-1])
+
+
+def _leaves(bodies: Iterable[Body]) -> tuple[Body, ...]:
+    return tuple({leaf: None for body in dict.fromkeys(bodies) for leaf in body.leaves})
+
+
+def _first_calls(called: Iterable[Body], start: int = 0) -> FirstCalls:
+    """Each of the bodies *called*, the first of which begins at *start*, with its first place."""
+    found: dict[Body, int] = {}
+    for body in called:
+        found.setdefault(body, start)
+        start += len(body)
+    return tuple((start, body) for body, start in found.items())
+
+
+def _find_first(calls: FirstCalls, found: dict[Body, int], known: set[Body]) -> None:
+    """Add the first place of each body without calls that *calls* are made of."""
+    for start, body in calls:
+        if body not in known:
+            known.add(body)
+            if body.calls:
+                inner = _first_calls([call.body for call in body.calls], start)
+                _find_first(inner, found, known)
+            else:
+                found[body] = start
+
+
+def _written_out(calls: tuple[Call, ...]) -> tuple[MicroOp, ...]:
+    if len(calls) == 1 and not calls[0].shifts:
+        return calls[0].ops
+    return tuple(_shifted(op, call.shifts) for call in calls for op in call.ops)
+
+
+def _laid_out(calls: tuple[Call, ...], known: dict[Body, NDArray[Number]]) -> NDArray[Number]:
+    """What *known* says of the bodies that *calls* are made of, one call after the other."""
+    found = []
+    for call in calls:
+        if call.body not in known:
+            known[call.body] = _laid_out(call.body.calls, known)
+        found.append(known[call.body])
+    return np.concatenate(found)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueName:
+    """Which queues of a kernel: those of one buffer and two pipes that a line of it declares."""
+
+    line: Line
+    """The line that :func:`short_line` gives."""
+    buffer: str
+    src: Pipe
+    dst: Pipe
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """A queue as a kernel declares it."""
+
+    name: QueueName
+    events: tuple[int, ...]
+    """One for each of its slots."""
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """Micro-ops in program order, for every core that is bound to them."""
+
+    name: str
+    parts: tuple[MicroOp | Call, ...]
+    claimed_bytes: dict[str, int] = field(default_factory=dict)
+    """Buffer -> how much of it the program claims."""
+    lines: tuple[Line, ...] = ()
+    """Which line of the kernel wrote each part, if that is known."""
+    queues: tuple[Declared, ...] = ()
+    """The queues that its flags belong to, in the order in which they were declared."""
+
+    @cached_property
+    def calls(self) -> tuple[Call, ...]:
+        """The program as calls only: micro-ops between two calls are one without shifts."""
+        return _as_calls(self.parts, self.lines)
+
+    @cached_property
+    def called(self) -> tuple[Body, ...]:
+        """The body of each call, in order."""
+        return tuple([call.body for call in self.calls])
+
+    @cached_property
+    def first_calls(self) -> FirstCalls:
+        """The bodies that the calls share, each once, in order of appearance.
+
+        With each comes the number of the first micro-op of its first call.
+        """
+        return _first_calls(self.called)
+
+    @cached_property
+    def bodies(self) -> tuple[Body, ...]:
+        """Those bodies alone."""
+        return tuple([body for _, body in self.first_calls])
+
+    @cached_property
+    def leaves(self) -> tuple[Body, ...]:
+        """The bodies without calls that all these are made of, each once, in the same order."""
+        return _leaves(self.bodies)
+
+    @cached_property
+    def first_leaves(self) -> tuple[tuple[int, Body], ...]:
+        """Those, each with the number of its first micro-op."""
+        found: dict[Body, int] = {}
+        _find_first(self.first_calls, found, set())
+        return tuple((start, body) for body, start in found.items())
+
+    @cached_property
+    def ops(self) -> tuple[MicroOp, ...]:
+        """Every micro-op with its own offsets, calls written out."""
+        return _written_out(self.calls)
+
+    def laid_out(self, of_body: Callable[[Body], NDArray[Number]]) -> NDArray[Number]:
+        """What *of_body* says of each micro-op of a body without calls, for every micro-op.
+
+        Both are `(ops,)`; *of_body* is asked once for each of :attr:`leaves`.
+        """
+        known = {leaf: of_body(leaf) for leaf in self.leaves}
+        return _laid_out(self.calls, known) if known else of_body(Body(()))
+
+    def distinct(self) -> tuple[tuple[MicroOp, ...], NDArray[np.int64]]:
+        """The micro-ops of :attr:`leaves`, and how many each of all has, `(ops,)`."""
+        ops: list[MicroOp] = []
+        numbers: dict[Body, NDArray[np.int64]] = {}
+        for body in self.leaves:
+            numbers[body] = np.arange(len(ops), len(ops) + len(body))
+            ops += body.ops
+        return tuple(ops), self.laid_out(lambda body: numbers[body]) if ops else np.arange(0)
+
+    def between(self, first: int, last: int) -> Iterator[tuple[Call, int, slice]]:
+        """Calls that have some of the micro-ops from number *first* up to *last*.
+
+        With each come the number of its own first micro-op, and which of its micro-ops they are.
+        """
+        begin = 0
+        for call in self.calls:
+            own = slice(max(first - begin, 0), min(last - begin, len(call.body)))
+            if own.start < own.stop:
+                yield call, begin, own
+            begin += len(call.body)
+
+    def __len__(self) -> int:
+        """How many micro-ops it has, calls written out."""
+        return sum(map(len, self.called))
+
+    def __str__(self) -> str:
+        return "\n".join(f"{op.pipe:8} {op}" for op in self.ops)
+
+
+def _shifted(op: MicroOp, shifts: dict[str, int]) -> MicroOp:
+    place = global_operand(op)
+    return op if place is None else moved(op, shifts.get(place.name, 0))
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """What a name of global memory means to a block: *tensor* from *base_bytes* on."""
+
+    tensor: str
+    base_bytes: int = 0
+    is_cached: bool = True
+    """Whether the L2 keeps what is read."""
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """What one core does: a program, and what its names of global memory mean here."""
+
+    core: int
+    kind: str
+    program: Program
+    bindings: dict[str, Binding]
+    group: int = 0
+    """Cores of one group share flags of mode "group": a cube core and its two vector cores."""

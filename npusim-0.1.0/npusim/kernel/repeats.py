@@ -1,0 +1,52 @@
+"""Vector micro-ops whose strides are wider than an instruction's fields, taken apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from npusim.data.integers import ceil_div
+from npusim.isa import BLOCK_BYTES, Local, MicroOp
+
+__all__ = ["STRIDE_BLOCKS", "in_reach"]
+
+__kernel_vocabulary__ = True
+
+STRIDE_BLOCKS = 2**8 - 1
+"""Assumed of UnaryRepeatParams and BinaryRepeatParams: strides have fields of 8 bits."""
+
+
+def in_reach(op: MicroOp) -> Iterator[MicroOp]:
+    """*op*, or a micro-op for each of its repeats where they lie more than 255 blocks apart.
+
+    Operands without strides are shared out evenly.
+    """
+    operands = {
+        role.operand: operand
+        for role in op.roles
+        if isinstance(operand := getattr(op, role.operand), Local)
+    }
+    wide = [operand for operand in operands.values() if _reaches_too_far(operand)]
+    if not wide:
+        yield op
+        return
+    repeats = ceil_div(wide[0].nbytes, wide[0].repeat_blocks * BLOCK_BYTES)
+    for index in range(repeats):
+        parts = {name: _part(operand, index, repeats) for name, operand in operands.items()}
+        yield replace(op, **parts)  # type: ignore[type-var]
+
+
+def _reaches_too_far(operand: Local) -> bool:
+    repeats = operand.nbytes > operand.repeat_blocks * BLOCK_BYTES
+    return repeats and operand.repeat_stride > STRIDE_BLOCKS
+
+
+def _part(operand: Local, index: int, repeats: int) -> Local:
+    """What repeat number *index* of *repeats* touches of *operand*."""
+    count = operand.count // repeats
+    if not operand.is_strided:
+        return operand.at(index * count, count)
+    offset_bytes = operand.offset_bytes + index * operand.repeat_stride * BLOCK_BYTES
+    return replace(
+        operand, offset_bytes=offset_bytes, count=count, repeat_stride=operand.repeat_blocks
+    )

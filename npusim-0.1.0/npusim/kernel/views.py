@@ -1,0 +1,245 @@
+"""Views: parts of tensors in global memory and of buffers, cut as numpy cuts arrays.
+
+A stage of a kernel is a function of views and sizes::
+
+    def tile(x: GmView, y: GmView) -> None:        # (rows, columns) of x and of y
+        slot = load(builder, x_queue, x)           # mte2, then the vector pipe may go on
+        ...
+        store(builder, y_queue, result, y)         # mte3 as soon as the vector pipe is done
+
+    for row in range(0, rows, step):
+        repeat(builder, tile, x[row : row + step, :], y[row : row + step, :])
+
+:func:`repeat` writes such a stage once for each shape. What distinguishes the calls is where their
+views begin, and these offsets become the shifts of the :class:`~npusim.kernel.program.Call`;
+everything else is the key of the body, so none can be forgotten.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Self
+
+from npusim.data.dtypes import DType
+from npusim.data.integers import align_up
+from npusim.isa import BLOCK_BYTES, Global
+from npusim.kernel.builder import Builder
+from npusim.kernel.program import Binding
+from npusim.kernel.queues import Queue, Slot
+
+__all__ = ["GmView", "Shiftable", "bindings", "fill", "load", "relative", "repeat", "store"]
+
+__kernel_vocabulary__ = True
+
+
+class Shiftable(ABC):
+    """An argument of a stage that stands for bytes of a tensor in global memory."""
+
+    __slots__ = ()
+
+    name: str
+    """The tensor, as programs call it."""
+    offset_bytes: int
+    """Where it begins in the tensor."""
+
+    @abstractmethod
+    def shifted_to(self, offset_bytes: int) -> Self:
+        """The same, beginning at *offset_bytes*."""
+
+
+@dataclass(frozen=True, slots=True)
+class GmView(Shiftable):
+    """*rows* x *columns* of a row-major matrix in global memory; slicing gives a smaller view.
+
+    >>> from npusim.data.dtypes import FLOAT16
+    >>> x = GmView.of("x", FLOAT16, rows=8, columns=100)
+    >>> print(x[2:4, 10:20].operand)
+    x+420 2x20 B stride 200
+    """
+
+    name: str
+    dtype: DType
+    rows: int
+    columns: int
+    pitch: int
+    """Elements from row to row; 0 for a vector, which has one row only."""
+    offset_bytes: int = 0
+
+    @staticmethod
+    def of(name: str, dtype: DType, rows: int, columns: int) -> GmView:
+        """All of tensor *name*, `(rows, columns)`."""
+        return GmView(name, dtype, rows, columns, columns)
+
+    @staticmethod
+    def vector(name: str, dtype: DType, count: int) -> GmView:
+        """All of tensor *name*, `(count,)`, as one row."""
+        return GmView(name, dtype, 1, count, 0)
+
+    def __getitem__(self, where: tuple[slice, slice]) -> GmView:
+        """`view[top:bottom, left:right]`; bounds beyond the view end at it, as in numpy."""
+        (top, bottom, _), (left, right, _) = (
+            part.indices(size) for part, size in zip(where, (self.rows, self.columns), strict=True)
+        )
+        first = self.offset_bytes + self.dtype.nbytes(top * self.pitch + left)
+        rows, columns = max(0, bottom - top), max(0, right - left)
+        # As `replace` would make it: of every tile of every core.
+        return GmView(self.name, self.dtype, rows, columns, self.pitch, first)
+
+    def row(self, index: int) -> GmView:
+        """Row number *index* as a vector: one that nothing follows."""
+        return replace(self[index : index + 1, :], pitch=0)
+
+    @property
+    def flat(self) -> GmView:
+        """All of it as one row: its rows must follow each other in global memory."""
+        return GmView(self.name, self.dtype, 1, self.rows * self.columns, 0, self.offset_bytes)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row of the view."""
+        return self.dtype.nbytes(self.columns)
+
+    @property
+    def pitch_bytes(self) -> int:
+        """Bytes from row to row."""
+        return self.dtype.nbytes(self.pitch)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all rows, without the gaps between them."""
+        return self.rows * self.row_bytes
+
+    def extent_bytes(self, pitch_bytes: int) -> int:
+        """Bytes from its first to its last in a buffer where rows begin *pitch_bytes* apart."""
+        return (self.rows - 1) * pitch_bytes + self.row_bytes
+
+    @property
+    def operand(self) -> Global:
+        """The view as an operand of a copy: a burst a row.
+
+        A single row of a matrix keeps its pitch: the model of the L2 spreads a copy by it.
+        """
+        return Global(self.name, self.offset_bytes, self.row_bytes, self.rows, self.pitch_bytes)
+
+    def shifted_to(self, offset_bytes: int) -> GmView:
+        """The same view, beginning at *offset_bytes* of the tensor."""
+        return GmView(self.name, self.dtype, self.rows, self.columns, self.pitch, offset_bytes)
+
+
+def bindings(*views: GmView, is_cached: bool = True) -> dict[str, Binding]:
+    """What the views' names mean to a block whose tensors begin where the views do.
+
+    *is_cached* says whether the L2 keeps what is read of them.
+    """
+    return {view.name: Binding(view.name, view.offset_bytes, is_cached) for view in views}
+
+
+def repeat(
+    builder: Builder,
+    stage: Callable[..., None],
+    *arguments: Hashable,
+    keeps_slots: bool = False,
+) -> None:
+    """Call `stage(*arguments)`, written once for calls that differ in their views' offsets only.
+
+    Views may stand in tuples, too. Several of one tensor are shifted together, by the offset of the
+    first. A stage that *keeps_slots* leaves some in use that the next one asks its queues for: a
+    load ahead.
+    """
+    shifts: dict[str, int] = {}
+    plain = [relative(argument, shifts) for argument in arguments]
+    call = builder.call_part if keeps_slots else builder.call
+    call((stage, *plain), shifts, partial(stage, *plain))
+
+
+PLAIN = (int, bool, float, str, type(None))
+"""Types of arguments that have no views; asked for first, since most are such ones."""
+
+
+def relative(argument: Any, shifts: dict[str, int]) -> Any:
+    """*argument* with its views counted from the first of their tensor, which *shifts* has."""
+    if type(argument) in PLAIN or argument == ():
+        return argument
+    if isinstance(argument, Shiftable):
+        first = shifts.setdefault(argument.name, argument.offset_bytes)
+        return argument.shifted_to(argument.offset_bytes - first)
+    if not isinstance(argument, tuple):
+        return argument
+    items = [relative(each, shifts) for each in argument]
+    return tuple(items) if type(argument) is tuple else type(argument)(*items)
+
+
+def load(
+    builder: Builder,
+    queue: Queue,
+    *views: GmView,
+    pitch: int | None = None,
+    with_gaps: bool = False,
+) -> Slot:
+    """Load *views* into a slot of *queue*, as :func:`fill` does, and enqueue it for the consumer.
+
+    Free the slot when it has been read.
+    """
+    slot = queue.alloc()
+    fill(builder, slot, *views, pitch=pitch, with_gaps=with_gaps)
+    queue.enque(slot)
+    return queue.deque()
+
+
+def fill(
+    builder: Builder,
+    slot: Slot,
+    *views: GmView,
+    pitch: int | None = None,
+    with_gaps: bool = False,
+) -> None:
+    """Load *views*, one behind the other, into *slot*.
+
+    Rows begin *pitch* elements apart, or at the next block of 32 bytes. The copy names all of its
+    rows as its destination, and *with_gaps* the gap behind the last one too.
+    """
+    start_bytes = 0
+    for view in views:
+        pitch_bytes = _pitch_bytes(view, pitch)
+        dst = slot.of(view.dtype, _count(view, pitch, with_gaps), start_bytes)
+        builder.data_copy(dst, view.operand, pitch_bytes if view.rows > 1 else 0)
+        start_bytes += view.rows * pitch_bytes
+
+
+def store(
+    builder: Builder,
+    queue: Queue,
+    slot: Slot,
+    view: GmView,
+    pitch: int | None = None,
+    *,
+    with_gaps: bool = False,
+) -> None:
+    """Store what the producer has put into *slot* of *queue* to *view*, and free the slot.
+
+    For *pitch* and *with_gaps* see :func:`fill`.
+    """
+    queue.enque(slot)
+    slot = queue.deque()
+    pitch_bytes = _pitch_bytes(view, pitch) if view.rows > 1 else 0
+    builder.data_copy(
+        view.operand, slot.of(view.dtype, _count(view, pitch, with_gaps)), pitch_bytes
+    )
+    queue.free(slot)
+
+
+def _pitch_bytes(view: GmView, pitch: int | None) -> int:
+    if pitch is not None:
+        return view.dtype.nbytes(pitch)
+    return align_up(view.row_bytes, BLOCK_BYTES)
+
+
+def _count(view: GmView, pitch: int | None, with_gaps: bool) -> int:
+    """Elements that a copy names in the buffer."""
+    pitch_bytes = _pitch_bytes(view, pitch)
+    if with_gaps:
+        return view.rows * pitch_bytes * 8 // view.dtype.bits
+    return (view.rows - 1) * pitch_bytes * 8 // view.dtype.bits + view.columns

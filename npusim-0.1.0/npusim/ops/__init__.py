@@ -1,0 +1,107 @@
+"""The operators, one module or folder each, named after the torch_npu function.
+
+An operator's module declares it: `OPERATOR = Operator(torch=..., support=..., contract=...,
+tile=..., build=..., oracle=...)`, see :class:`Operator`; or, in the folder ``families``, as one
+row of several that a kernel serves. `torch` says how torch calls it, and so which parameters it
+has; the rows of `support` say which types go together on which product line, `contract` holds a
+call against what else must hold and returns a :class:`Problem`, `tile` splits it over cores and
+buffers as the vendor's kernel does and returns a :class:`Plan`, `build` writes the programs, and
+`oracle` computes the result on whole arrays in plain numpy; `kernel_type` is CANN's name of the
+kernel. To add an operator, add its module: nothing else lists it.
+"""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from functools import cache
+from importlib import import_module
+from pkgutil import iter_modules
+
+from npusim.data.errors import shown
+from npusim.ops._attributes import Kind, KindError, in_words, kinds_of, value_of
+from npusim.ops._contract import Contract, warnings_given
+from npusim.ops._oracle import Given
+from npusim.ops._protocol import Operator, Plan, Problem, normalize, signature
+from npusim.ops._signature import NO_DEFAULT, Parameter
+from npusim.ops._support import Row
+from npusim.ops._support_table import support_table, support_text
+from npusim.ops._torch import TorchFunction, TorchTensor
+
+__all__ = [
+    "NOT_BUILT",
+    "NO_DEFAULT",
+    "Contract",
+    "Given",
+    "Kind",
+    "KindError",
+    "Operator",
+    "Parameter",
+    "Plan",
+    "Problem",
+    "Row",
+    "TorchFunction",
+    "TorchTensor",
+    "in_place_of",
+    "in_words",
+    "kinds_of",
+    "load",
+    "names",
+    "normalize",
+    "signature",
+    "support_table",
+    "support_text",
+    "table_text",
+    "value_of",
+    "warnings_given",
+]
+
+
+NOT_BUILT = {"npu_prompt_flash_attention": "PromptFlashAttention"}
+"""Operators of torch_npu whose kernels are not simulated; another one takes such calls too."""
+FAMILIES = "families"
+"""The folder of those that share kernels."""
+
+
+@cache
+def names() -> tuple[str, ...]:
+    """The names of all operators, sorted."""
+    return tuple(sorted((*_modules(), *_of_families())))
+
+
+@cache
+def _modules() -> frozenset[str]:
+    """The operators that have their own module."""
+    found = (module.name for module in iter_modules(__path__))
+    return frozenset(name for name in found if not name.startswith("_") and name != FAMILIES)
+
+
+@cache
+def _of_families() -> dict[str, Operator]:
+    """The operators of the families, by name."""
+    modules = iter_modules([f"{folder}/{FAMILIES}" for folder in __path__])
+    families = (import_module(f"{__name__}.{FAMILIES}.{module.name}") for module in modules)
+    return {operator.name: operator for family in families for operator in family.OPERATORS}
+
+
+def load(name: str) -> Operator:
+    """The operator called *name*; raises ValueError if there is none."""
+    if isinstance(name, str) and name in _modules():
+        found: Operator = import_module(f"{__name__}.{name}").OPERATOR
+        return found
+    if isinstance(name, str) and name in NOT_BUILT:
+        raise ValueError(f"ops: {name} must be modelled, but is not; {in_place_of(name)}")
+    if not isinstance(name, str) or name not in _of_families():
+        near = get_close_matches(name, names(), n=1) if isinstance(name, str) else []
+        hint = f"did you mean {near[0]}?" if near else "choose one of these"
+        raise ValueError(
+            f"ops: an operator must be one that npusim ops lists, not {shown(name)}; {hint}"
+        )
+    return _of_families()[name]
+
+
+def in_place_of(name: str) -> str:
+    """What to call in place of operator *name*, one of `NOT_BUILT`."""
+    return (
+        f"call npu_fused_infer_attention_score on Atlas A2 or A3, whose kernels are not "
+        f"{NOT_BUILT[name]}, with scale for scale_value, and take the first of its two outputs"
+    )

@@ -1,0 +1,61 @@
+"""The room of attention: which kernel runs a call, its plan, its programs and its oracle."""
+
+from __future__ import annotations
+
+from warnings import catch_warnings, simplefilter
+
+from npusim import devices
+from npusim.data.dtypes import Array
+from npusim.data.errors import DocumentWarning
+from npusim.devices.schema import DeviceSpec
+from npusim.kernel.program import Block
+from npusim.ops._attention import fai, fia, ifa, ifa_atb, mla
+from npusim.ops._attention.check import Problem
+from npusim.ops._attention.fai_tiling import Plan as FaiPlan
+from npusim.ops._attention.oracle import attend
+from npusim.ops._oracle import Given
+from npusim.ops._protocol import Operator, Plan
+
+CHIP = "Atlas A2"
+"""The chip whose choice of kernel holds where none is named: kernels add in other orders."""
+ELSEWHERE = (
+    "run it on Atlas A2 or A3: the kernels of npu_prompt_flash_attention and "
+    "npu_incre_flash_attention on Atlas inference are not simulated"
+)
+
+
+def tile(spec: DeviceSpec, p: Problem) -> Plan:
+    """Split as the kernel that takes the call does."""
+    a, template, reason = p.attention, p.choice.template, p.choice.reason
+    if a.paging is not None and a.paging.is_assumed:
+        reason += "; block_table has no values: blocks of the cache are taken to follow each other"
+    if template.startswith("FAI"):
+        return fai.tile(spec, a, template, reason)
+    nbytes = sum(each.spec.nbytes for each in p.inputs if each.name in ("key", "value"))
+    return fia.tile(spec, a, template, nbytes, reason)
+
+
+def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
+    """The programs of all cores."""
+    if isinstance(plan, FaiPlan):
+        return fai.build(spec, p.attention, plan)
+    assert isinstance(plan, fia.Plan)
+    names = *(each.name for each in p.inputs), *p.outputs
+    kernels = {"FIA-MLA": mla.build, "IFA": ifa.build, "IFA-ATB": ifa_atb.build}
+    build_kernel = kernels.get(p.choice.template, fia.build)
+    return build_kernel(spec, p.attention, names, plan)
+
+
+def oracle_of(operator: Operator, given: Given) -> tuple[Array, Array]:
+    """What each token attends to, and softmax_lse, as the kernel that takes the call has it.
+
+    softmax_lse is one 0 unless it is asked for.
+    """
+    spec = given.spec or devices.load(CHIP)
+    arguments = {each.name: getattr(given, each.name) for each in operator.parameters}
+    with catch_warnings():
+        # The call itself has warned.
+        simplefilter("ignore", DocumentWarning)
+        problem = operator.check(spec, **arguments)
+    assert isinstance(problem, Problem)
+    return attend(problem, spec, given.cube_order)

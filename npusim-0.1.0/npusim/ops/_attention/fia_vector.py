@@ -1,0 +1,377 @@
+"""The first half of a vector core's work in FIA: scores to weights, and the state of their rows.
+
+.. code-block:: text
+
+    s = scores * scale, hidden ones -1e12        some rows at a time, 8192 elements
+    m' = max(m, max(s));  e = exp(m - m');  p = exp(s - m');  l' = e * l + sum(p)
+    weights = p in 16 bits, ties away from zero
+
+The steps are those of SoftmaxFlashV2 of asc-devkit (impl/adv_api/detail/activation/softmax) in
+update mode; a mask becomes fp16, is compared with 0, and selects (SelectWithBytesMask there). In
+the unified buffer are 64 KiB for scores, products and sums on their way in, twice 16 KiB for masks,
+32 and 8 KiB on the way out, 32 KiB in between (ops-transformer@3a280bc
+attention/common/op_kernel/arch22, fia_block_vec_nonquant.h). What is where in the last of these is
+assumed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from npusim.data.dtypes import FLOAT16, FLOAT32, UINT8
+from npusim.data.integers import align_down, align_up
+from npusim.devices.schema import DeviceSpec
+from npusim.isa import Local
+from npusim.kernel.launch import VECTOR_CORES_OF_A_GROUP as VECTOR_CORES
+from npusim.kernel.rows import pieces
+from npusim.kernel.steps import Column, Step, column_of
+from npusim.kernel.vector_core import VectorCore
+from npusim.kernel.views import GmView, repeat
+from npusim.kernel.wide_plane import WidePlane, by_rows, reduce_rows
+from npusim.ops._attention.fia_sizes import KEYS_ALIGNED
+from npusim.ops._attention.fia_tiling import RowTile, Run
+from npusim.ops._attention.places import Memory, Part, joined
+from npusim.ops._attention.problem import MASK_EXTENT
+
+SCORES_READY, WEIGHTS_READY, PRODUCT_READY = 7, 8, 9
+"""Flags: the cube to the vector cores, these to the cube, the cube to them again."""
+COUNT = 8192
+"""float32 at a time."""
+HIDDEN = -1e12
+"""What a hidden score is replaced by (fia_block_vec_nonquant.h)."""
+ROWS_OF_LOOP = 8
+"""Where state is a number a row, loops take multiples of so many rows, whole blocks of state: an
+assumed reading of the rule that tiles of many rows do."""
+SPLIT_ROWS = 16
+"""Rows that the two vector cores of a group do not share."""
+COMPARED = 128
+"""fp16 in a repeat, of which Compare takes whole ones."""
+BLOCK = 8
+"""float32 in a data block."""
+STATE_ROWS = 256
+"""A vector core has at most so many."""
+Stage = Callable[..., None]
+BEFORE, FIRST, SECOND, TURNS = 0, 1, 5, 3
+"""Turns of a core: before a tile, at its first half, and at its second one, behind the first half
+of the next tile. Those of the next tile come so many later."""
+
+
+def rows_of_half(rows: int, half: int) -> tuple[int, int]:
+    """The first row of a tile of *rows* that vector core *half* has, and how many.
+
+    >>> [rows_of_half(rows, 1) for rows in (16, 17, 512)]
+    [(16, 0), (16, 1), (256, 256)]
+    """
+    first = rows
+    if rows > SPLIT_ROWS:
+        units = (rows + SPLIT_ROWS - 1) // SPLIT_ROWS
+        first = (units + 1) // 2 * SPLIT_ROWS
+    return (0, first) if half == 0 else (first, rows - first)
+
+
+def step_of(parts: Sequence[Part], turn: int, cores: int, stage: Stage, *arguments: Any) -> Step:
+    """What *cores* of each group do with *parts*."""
+    core = np.array([cores * x.tile.core + x.half for x in parts], np.int64)
+    order = np.array([TURNS * x.tile.number + turn for x in parts], np.int64)
+    return Step(stage, arguments, core, order, keeps_slots=cores == 1)
+
+
+class Vector:
+    """A vector core and all of its unified buffer."""
+
+    def __init__(self, spec: DeviceSpec, memory: Memory) -> None:
+        self.memory, self.a = memory, memory.plan.rows.a
+        self.core = core = VectorCore("fia", spec, "aiv")
+        self.wide_in = core.vecin(FLOAT32, COUNT, 2)
+        self.mask_in = core.vecin(FLOAT32, COUNT // 2)
+        self.second_in = core.vecin(FLOAT32, COUNT // 2)
+        """Sums of pieces; their maxima come the way of masks."""
+        self.wide_out = core.vecout(FLOAT32, COUNT)
+        self.small_out = core.vecout(FLOAT32, COUNT // 4)
+        between = core.tile(FLOAT32, COUNT)
+        self.lanes = between[: COUNT * 3 // 4]
+        """Running sums; before them the mask as fp16, and its bits."""
+        self.half_mask = between.as_dtype(FLOAT16, COUNT)
+        self.mask_bits = between.at(COUNT // 2, COUNT // 16).as_dtype(UINT8)
+        self.blocks = between[COUNT * 3 // 4 :]
+        """A block a row."""
+        self.row = core.tile(FLOAT32, STATE_ROWS)
+        self.parts = tuple(
+            Part(tile, *rows_of_half(tile.piece.row_tile.rows, half), half)
+            for half in range(VECTOR_CORES)
+            for tile in memory.plan.tiles
+        )
+        self.state = State(self, ("largest", "total", "faded"))
+
+    def raise_flags(self) -> None:
+        """Raise the flags of buffers that not every tile uses, as if they had been read before.
+
+        So all tiles find them in the same state, and share their programs.
+        """
+        for queue in (self.mask_in, self.small_out):
+            queue.enque(queue.alloc())
+            queue.free(queue.deque())
+
+    def loops(self, keys: int, rows: int) -> Iterator[tuple[int, int]]:
+        """First row and rows of each part of *rows* of so many *keys* that fits the buffers."""
+        most = COUNT // align_up(keys, KEYS_ALIGNED)
+        if not self.memory.plan.sizes.is_eightfold:
+            most = align_down(most, ROWS_OF_LOOP)
+        return pieces(rows, max(1, most))
+
+
+StateName = Literal["largest", "total", "faded", "query", "weights", "power", "factor", "divisor"]
+
+
+class State:
+    """What is kept of the rows of two tiles: a block of eight for each, or one float32.
+
+    That are maxima, sums, and factors of what came before; where there are digits, the largest
+    magnitudes of queries and of weights; for latent keys what products are scaled and divided by.
+    """
+
+    def __init__(self, vector: Vector, names: tuple[StateName, ...]) -> None:
+        """Claim room for each of *names*."""
+        self._vector, plan = vector, vector.memory.plan
+        self._copies = BLOCK if plan.sizes.is_eightfold else 1
+        rows = max(1, *(rows_of_half(vector.memory.max_rows, half)[1] for half in (0, 1)))
+        self._tiles = {
+            (name, parity): vector.core.tile(FLOAT32, rows * self._copies)
+            for name in names
+            for parity in range(2)
+        }
+
+    def of(self, name: StateName, tile: int, row: int, rows: int) -> Local:
+        """What rows [row, row + rows) of tile number *tile* have, as it is kept."""
+        return self._tiles[name, tile % 2].at(row * self._copies, rows * self._copies)
+
+    def kept(self, column: Local) -> Local:
+        """*column* `(rows,)` as it is kept; in `blocks` if each element is so eight times."""
+        return column if self._copies == 1 else self._spread(column)
+
+    def blocks(self, kept: Local) -> Local:
+        """*kept* as a block a row, in `blocks` unless it is that already."""
+        return self._spread(kept) if self._copies == 1 else kept
+
+    def _spread(self, column: Local) -> Local:
+        # (rows,) -> (rows, 8)
+        blocks = self._vector.blocks[: column.count * BLOCK]
+        self._vector.core.brcb(blocks, column)
+        return blocks
+
+    def begin(self, parity: int, rows: int, lowest: float) -> None:
+        """Maxima and sums of *rows* that nothing is known of; maxima begin with *lowest*."""
+        if rows:
+            with self._vector.core.independent():
+                self._vector.core.duplicate(self.of("largest", parity, 0, rows), lowest)
+                self._vector.core.duplicate(self.of("total", parity, 0, rows), 0.0)
+
+
+class MaskStep(NamedTuple):
+    """Hides some of the scores of a loop."""
+
+    visible: Literal["eq", "ne"]
+    """Whether a key is visible where the mask is zero, or where it is not."""
+    runs: tuple[tuple[int, GmView], ...]
+    """Rows of the mask, and for how many rows of scores each of them is."""
+
+
+class Softmax:
+    """Writes the first half of tiles for a vector core."""
+
+    lowest = float("-inf")
+    """Where maxima begin."""
+
+    def __init__(self, vector: Vector) -> None:
+        self._vector, self._core, self._memory = vector, vector.core, vector.memory
+
+    def steps(self) -> list[Step]:
+        """The first half of all tiles."""
+        parts = self._vector.parts
+        ends, odd = [x.tile.is_first for x in parts], [x.tile.number % 2 for x in parts]
+        views = (self._memory.slots(name, parts) for name in ("scores", "weights"))
+        arguments = np.array(ends, np.bool_), np.array(odd), *views, self.of_loops()
+        return [step_of(parts, FIRST, VECTOR_CORES, self._tile, *arguments)]
+
+    def _tile(
+        self,
+        is_first: bool,
+        parity: int,
+        scores: GmView,
+        weights: GmView,
+        more: tuple[Hashable, ...],
+    ) -> None:
+        """(rows, keys) of scores -> weights; of each loop comes what `of_loops` has for it."""
+        core = self._core
+        core.cross_core_wait_flag("group", "mte2", SCORES_READY)
+        if is_first:
+            self._vector.state.begin(parity, scores.rows, self.lowest)
+        loops = self._vector.loops(scores.columns, scores.rows)
+        for (row, rows), own in zip(loops, more, strict=True):
+            here, before = slice(row, row + rows), parity if is_first else 1 - parity
+            views = scores[here, :], weights[here, :]
+            repeat(core, self.rows, parity, before, row, *views, own)
+        if not more:
+            # A core without rows must not get ahead of the cube either.
+            core.sync("mte2", "mte3")
+        core.cross_core_set_flag("group", "mte3", WEIGHTS_READY)
+
+    def rows(
+        self,
+        parity: int,
+        before: int,
+        row: int,
+        scores: GmView,
+        weights: GmView,
+        masks: Any,
+    ) -> None:
+        """Some rows of a tile, from *row* on; the state of the tile before is number *before*."""
+        core, vector = self._core, self._vector
+        plane = self.scaled(scores, masks)
+        pitch = plane.pitch
+        self._exponentials(row, parity, before, plane)
+        out = vector.wide_out.alloc()
+        core.cast(out.as_dtype(vector.a.element, plane.whole.count), plane.whole, "round")
+        core.store_rows(vector.wide_out, out, joined(weights), pitch=pitch)
+        self._add_sums(row, parity, before, plane)
+        vector.wide_in.free(plane.tile)
+
+    def scaled(self, scores: GmView, masks: Any) -> WidePlane:
+        """*scores* times scale, those that *masks* hide replaced; free its tile."""
+        core, vector = self._core, self._vector
+        pitch = align_up(scores.columns, KEYS_ALIGNED)
+        tile = core.load_rows(vector.wide_in, joined(scores), pitch=pitch)
+        plane = WidePlane(tile, scores.rows, scores.columns, pitch)
+        core.mul(plane.whole, plane.whole, vector.a.scale)
+        for mask in masks:
+            self.hide(plane, mask, plane.whole, HIDDEN)
+        return plane
+
+    def differences(self, plane: WidePlane) -> None:
+        """What becomes of scores less their largest: nothing."""
+
+    def _exponentials(self, row: int, parity: int, before: int, plane: WidePlane) -> None:
+        """Scores of *plane* to exp(scores - the largest so far)."""
+        core, vector, state = self._core, self._vector, self._vector.state
+        place = row, plane.rows
+        # (rows, keys) -> (rows,), or (rows, 8) where state is kept so
+        found = vector.row[: plane.rows]
+        reduce_rows(core, "max", found, plane, vector.lanes)
+        largest = state.kept(found)
+        old = state.of("largest", before, *place)
+        faded = state.of("faded", parity, *place)
+        core.max(largest, old, largest)
+        core.sub(faded, old, largest)
+        core.exp(faded, faded)
+        core.copy(state.of("largest", parity, *place), largest)
+        by_rows(core, "sub", plane, state.blocks(largest))
+        self.differences(plane)
+        core.exp(plane.whole, plane.whole)
+
+    def _add_sums(self, row: int, parity: int, before: int, plane: WidePlane) -> None:
+        """The sums of rows, added to what is left of those before."""
+        core, vector, state = self._core, self._vector, self._vector.state
+        place = row, plane.rows
+        found = vector.row[: plane.rows]
+        reduce_rows(core, "sum", found, plane, vector.lanes)
+        sums = state.kept(found)
+        total, old = state.of("total", parity, *place), state.of("total", before, *place)
+        core.mul(total, state.of("faded", parity, *place), old)
+        core.add(total, total, sums)
+
+    # ---- masks ----
+
+    def of_loops(self) -> Column:
+        """What hides scores, of each loop of each part."""
+        # It is the same for all heads.
+        return column_of(
+            (
+                (x.tile.piece.row_tile._replace(head=0), x.tile.key, x.tile.keys, x.row, x.rows)
+                for x in self._vector.parts
+            ),
+            self._masks,
+        )
+
+    def _masks(
+        self, tile: RowTile, key: int, keys: int, first: int, rows: int
+    ) -> tuple[Hashable, ...]:
+        return tuple(
+            tuple(self._masks_of(tile, key, keys, first + row, count))
+            for row, count in self._vector.loops(keys, rows)
+        )
+
+    def _masks_of(
+        self, tile: RowTile, key: int, keys: int, row: int, count: int
+    ) -> Iterator[MaskStep]:
+        """What hides scores of rows [row, row + count) of *tile*; nothing where all are seen."""
+        every, request = self._memory.plan.rows, tile.request
+        runs = tuple(every.runs(request, tile.row + row, count))
+        if every.mask is not None:
+            place = request * every.mask.request + key
+            offsets = [place + run.token * every.mask.pitch for run in runs]
+            yield _mask_step("eq", every.mask.pitch, runs, offsets, keys)
+        before, after = self._vector.a.window(request)
+        if after is not None and min(run.token for run in runs) + after < key + keys - 1:
+            offsets = [_stencil(run.token + after - key, run, keys) for run in runs]
+            yield _mask_step("eq", MASK_EXTENT, runs, offsets, keys)
+        if before is not None and max(run.token + run.tokens - 1 for run in runs) + before > key:
+            offsets = [_stencil(run.token + before - 1 - key, run, keys) for run in runs]
+            yield _mask_step("ne", MASK_EXTENT, runs, offsets, keys)
+
+    def hide(self, plane: WidePlane, mask: MaskStep, whole: Local, hidden: float) -> None:
+        """Replace scores that *mask* hides by *hidden*: *whole*, which lies as *plane* does."""
+        core, vector, pitch = self._core, self._vector, plane.pitch
+        tile, row = vector.mask_in.alloc(), 0
+        for copies, view in mask.runs:
+            for token, tokens in pieces(view.rows, view.rows if copies == 1 else 1):
+                here = view[token : token + tokens, :]
+                start = (row + token * copies) * pitch
+                dst = tile.as_dtype(UINT8).at(start, here.extent_bytes(pitch))
+                core.data_copy(dst, here.operand, pitch if tokens > 1 else 0)
+            row += view.rows * copies
+        vector.mask_in.enque(tile)
+        tile = vector.mask_in.deque()
+        self._copy_rows(tile.as_dtype(FLOAT16), mask, pitch // 2)
+        count = align_up(plane.rows * pitch, COMPARED)
+        half, bits = vector.half_mask[:count], vector.mask_bits[: count // 8]
+        core.cast(half, tile.as_dtype(UINT8, count), "none")
+        vector.mask_in.free(tile)
+        core.compare(mask.visible, bits, half, 0.0)
+        core.select(whole, bits[: whole.count // 8], whole, hidden)
+
+    def _copy_rows(self, tile: Local, mask: MaskStep, pitch: int) -> None:
+        """The row of a token for its other heads; rows of *tile* are *pitch* apart."""
+        if max(copies for copies, _ in mask.runs) == 1:
+            return
+        at = 0
+        with self._core.independent():
+            for copies, view in mask.runs:
+                for _ in range(view.rows):
+                    for copy in range(1, copies):
+                        dst = tile.at(at + copy * pitch, pitch)
+                        self._core.copy(dst, tile.at(at, pitch))
+                    at += copies * pitch
+
+
+def _stencil(edge: int, run: Run, keys: int) -> int:
+    """Where in the triangle a run begins whose first token sees keys up to *edge* of a tile.
+
+    Beyond the triangle's end there is a row that hides none of the tile, or a column that hides
+    all of it from all tokens of the run.
+    """
+    if edge >= 0:
+        return min(edge, MASK_EXTENT - run.tokens) * MASK_EXTENT
+    return min(-edge, MASK_EXTENT - keys)
+
+
+def _mask_step(
+    visible: Literal["eq", "ne"], pitch: int, runs: tuple[Run, ...], offsets: list[int], keys: int
+) -> MaskStep:
+    found = [
+        (run.heads, GmView("atten_mask", UINT8, run.tokens, keys, pitch, offset))
+        for run, offset in zip(runs, offsets, strict=True)
+    ]
+    return MaskStep(visible, tuple(found))

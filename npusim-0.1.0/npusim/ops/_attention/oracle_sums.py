@@ -1,0 +1,131 @@
+"""Softmax of tiles, sums in the order of the kernels of attention, and roundings: for oracles."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import reduce
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from npusim.data.dtypes import FLOAT16, Array, DType
+
+Single = NDArray[np.float32]
+F32 = np.float32
+LANES = 64
+"""fp32 in a repeat."""
+Tiles = list[tuple[int, int]]
+"""The keys [first, last) of each tile."""
+
+
+class State(NamedTuple):
+    """What a piece leaves of its rows."""
+
+    largest: Single
+    """`(rows,)`, and *total* likewise."""
+    total: Single
+    out: Single
+    """`(rows, width)`, divided by the total."""
+
+
+def softmax(
+    rows: int,
+    scores: Callable[[slice], Single],
+    product: Callable[[slice, Single], Single],
+    sums: Callable[[Single], Single],
+    lowest: np.float32,
+    differences: type[np.floating[Any]] = np.float32,
+) -> Callable[[Tiles], State]:
+    """A piece of *rows* whose tiles have these *scores*, *product* and *sums*, one by one.
+
+    Scores less their largest are rounded to the type *differences*.
+    """
+
+    def piece(tiles: Tiles) -> State:
+        largest, total = np.full(rows, lowest, F32), np.zeros(rows, F32)
+        out: Single | None = None
+        for here in (slice(*tile) for tile in tiles):
+            s = scores(here)
+            new = np.maximum(largest, s.max(axis=1))
+            faded = nearest(np.exp, largest - new)
+            p = nearest(np.exp, (s - new[:, None]).astype(differences))
+            total = faded * total + sums(p)
+            largest, more = new, product(here, p)
+            out = more if out is None else out * faded[:, None] + more
+        assert out is not None
+        return State(largest, total, out / total[:, None])
+
+    return piece
+
+
+# ---- sums and roundings ----
+
+
+def sums_by_64(p: Single) -> Single:
+    """FAI: the sum of each row of *p* `(rows, keys)`.
+
+    That of 512 and of 256 is a tree of neighbours; of other counts it is that of each 64, one after
+    the other. What a tree lacks counts as 0 (assumed).
+    """
+    if p.shape[1] in (256, 512):
+        return _neighbours(p)
+    starts = range(0, p.shape[1], LANES)
+    return reduce(np.add, [_neighbours(p[:, start : start + LANES]) for start in starts])
+
+
+def sums_by_128(p: Array) -> Array:
+    """FAI in fp16: likewise, but of other counts than 512 and 256 that of each 128."""
+    if p.shape[1] in (256, 512):
+        return _neighbours(p)
+    starts = range(0, p.shape[1], 2 * LANES)
+    return reduce(np.add, [_neighbours(p[:, start : start + 2 * LANES]) for start in starts])
+
+
+def row_sums(p: Single) -> Single:
+    """FIA: the sum of each row of *p* `(rows, keys)` as the softmax library adds it up.
+
+    64 running sums, then these by neighbours. The first ones of 512 and more columns are the sums
+    of 8 neighbours, those of 128 and more `x[j] + x[64 + j]`, and every further 64 columns are
+    added to them one by one; what is left at last to the first of them (asc-devkit@82b89a1
+    impl/adv_api/detail/activation/softmax/membase/v220).
+    """
+    rows, keys = p.shape
+    if keys < LANES:
+        return _neighbours(p)
+    if keys >= 512:
+        sums, start = _neighbours(p[:, :512].reshape(rows, LANES, 8)), 512
+    else:
+        sums, start = p[:, :LANES].copy(), LANES
+    for first in range(start, keys, LANES):
+        more = p[:, first : first + LANES]
+        sums[:, : more.shape[1]] += more
+    return _neighbours(sums)
+
+
+def _neighbours(x: Single) -> Single:
+    """`(..., n)` -> `(...)`: neighbours are added, then neighbours of these; zeros fill up."""
+    width = 1 << (x.shape[-1] - 1).bit_length()
+    x = np.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, width - x.shape[-1])])
+    while x.shape[-1] > 1:
+        x = x[..., 0::2] + x[..., 1::2]
+    return np.asarray(x[..., 0])
+
+
+def nearest(function: np.ufunc, x: Array, kind: type[np.floating[Any]] = F32) -> Array:
+    """*function* of *x*, rounded to the type *kind* once."""
+    return np.asarray(function(x.astype(np.float64)), kind)
+
+
+def away(x: Single, element: DType) -> Array:
+    """*x* rounded to *element*, ties away from zero."""
+    if element is not FLOAT16:
+        # The lower half of the bits goes; half of what remains' last one makes it go up.
+        up = (x.view(np.uint32) + np.uint32(0x8000)) & np.uint32(0xFFFF0000)
+        up = np.where(np.isnan(x), np.uint32(0x7FC00000), up)
+        return np.asarray(up.view(np.float32).astype(element.numpy))
+    # fp16: 11 bits from the first one on, but none below 2**-24.
+    _, exponent = np.frexp(x.astype(np.float64))
+    unit = np.ldexp(1.0, np.maximum(exponent - 11, -24))
+    whole = np.floor(np.abs(x) / unit + 0.5) * unit
+    return np.asarray(np.copysign(whole, x).astype(np.float16))

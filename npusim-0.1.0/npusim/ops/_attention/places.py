@@ -1,0 +1,345 @@
+"""Where FIA and IFA find things in global memory: tensors of a call, and their workspaces.
+
+They move what they write from tile to tile. Their workspaces are
+
+.. code-block:: text
+
+    scores, weights, product, sums    of each core: two slots each, used in turn; digits of IFA too
+    keys, values                      of each core, where they are dequantised: three slots each
+    piece_out, piece_max, piece_sum   of each piece of a row of tiles that cores share
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from itertools import product
+from typing import NamedTuple
+
+from npusim.data.dtypes import FLOAT16, FLOAT32, INT32, DType
+from npusim.data.integers import align_up
+from npusim.kernel.cube_core import sums_dtype
+from npusim.kernel.program import Binding
+from npusim.kernel.rows import pieces
+from npusim.kernel.steps import Column, column_of
+from npusim.kernel.views import GmView
+from npusim.ops._attention.cube import LINE_ENTRIES, Piece
+from npusim.ops._attention.fia_sizes import KEYS_ALIGNED
+from npusim.ops._attention.fia_tiling import RowTile, Schedule, Tile
+from npusim.ops._attention.problem import Scales, Side, sides_of
+
+WORK_SLOTS = 2
+"""Each workspace of a core of FIA has so many: one is filled while the other one is read."""
+DEQUANTISED_SLOTS = 3
+"""Dequantised keys and values have so many: the next are written while those of two tiles may be
+read."""
+BLOCK = 8
+"""float32 in a data block."""
+WIDE = ("scores", "weights")
+"""Workspaces with a column a key."""
+DIGITS = 2
+"""A query and a weight have so many, where keys are int8."""
+
+
+class Target(NamedTuple):
+    """Where rows that are done go."""
+
+    outputs: tuple[GmView, ...]
+    """Their places in the output, one behind the other."""
+    sums: tuple[tuple[int, int, GmView], ...]
+    """First row, rows from one to the next, and their places in softmax_lse."""
+    blind: tuple[tuple[int, int], ...]
+    """First row and rows of those that see no key, whatever was computed for them."""
+
+
+class Part(NamedTuple):
+    """Rows of a tile that a cube core has, or a vector core."""
+
+    tile: Tile
+    row: int
+    rows: int
+    half: int = 0
+    """Which of two vector cores."""
+
+    @property
+    def of_keys(self) -> tuple[int, int, int, int]:
+        """Request, head, first key and keys."""
+        row_tile = self.tile.piece.row_tile
+        return row_tile.request, row_tile.head, self.tile.key, self.tile.keys
+
+    @property
+    def ends(self) -> tuple[bool, bool]:
+        """Whether the tile is the first of its piece, and whether it is the last."""
+        return self.tile.is_first, self.tile.is_last
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The tensors and workspaces of a schedule."""
+
+    plan: Schedule
+
+    @cached_property
+    def sides(self) -> dict[str, Side]:
+        return sides_of(self.plan.rows.a)
+
+    @cached_property
+    def factor(self) -> DType:
+        """The type of what the cube multiplies."""
+        a = self.plan.rows.a
+        return a.antiquant.element if a.antiquant is not None and a.has_digits else a.element
+
+    @cached_property
+    def copies(self) -> int:
+        """Rows that the cube has for a row of a tile."""
+        return DIGITS if self.plan.rows.a.has_digits else 1
+
+    @cached_property
+    def width(self) -> int:
+        """Columns of a head of the output."""
+        return self.plan.rows.a.value_size
+
+    @cached_property
+    def depth(self) -> int:
+        """Columns of a head of query and key, with rotated ones."""
+        return self.plan.rows.a.head_size + self.plan.rows.a.rope_size
+
+    @cached_property
+    def max_rows(self) -> int:
+        """Rows of the largest tile."""
+        return max((p.row_tile.rows for core in self.plan.cores for p in core), default=0)
+
+    # ---- workspaces ----
+
+    @cached_property
+    def _types(self) -> dict[str, DType]:
+        """The workspaces of each core."""
+        sums = sums_dtype(self.factor)
+        found = {"scores": sums, "weights": self.factor, "product": sums, "sums": FLOAT32}
+        if self.plan.rows.a.dequantises:
+            found |= {"scores": FLOAT16, "keys": self.factor, "values": self.factor}
+        return found | ({"digits": self.factor} if self.copies > 1 else {})
+
+    @cached_property
+    def workspaces(self) -> dict[str, int]:
+        """Name -> bytes."""
+        cores = len(self.plan.cores)
+        sizes = self._slot_bytes
+        found = {name: cores * self._slots(name) * nbytes for name, nbytes in sizes.items()}
+        if self.plan.pieces:
+            rows = self.plan.pieces * self.max_rows
+            found["piece_out"] = FLOAT32.nbytes(rows * self.width)
+            found["piece_max"] = found["piece_sum"] = FLOAT32.nbytes(rows * BLOCK)
+        return {name: nbytes for name, nbytes in found.items() if nbytes}
+
+    def _slots(self, name: str) -> int:
+        return DEQUANTISED_SLOTS if name in ("keys", "values") else WORK_SLOTS
+
+    @cached_property
+    def _slot_bytes(self) -> dict[str, int]:
+        keys = align_up(self.plan.sizes.keys, KEYS_ALIGNED)
+        return {
+            name: dtype.nbytes(
+                (keys if name in ("keys", "values") else self.max_rows)
+                * (1 if name == "sums" else self.copies)
+                * (keys if name in WIDE else self.width)
+            )
+            for name, dtype in self._types.items()
+        }
+
+    def of_core(self, core: int) -> dict[str, Binding]:
+        """What the names of its workspaces mean to a core."""
+        return {
+            name: Binding(name, core * self._slots(name) * nbytes)
+            for name, nbytes in self._slot_bytes.items()
+            if nbytes and self.plan.cores
+        }
+
+    def slots(self, name: str, parts: Sequence[Part]) -> Column:
+        """What *parts* have of the slots of *name*."""
+        width = None if name in WIDE else self.width
+        keys = [(name, x.tile.number % 2, x.rows, width or x.tile.keys, x.row) for x in parts]
+        return column_of(keys, self.slot)
+
+    def slot(self, name: str, index: int, rows: int, columns: int, row: int = 0) -> GmView:
+        """*rows* x *columns* of slot *index* of a core's workspace *name*, from *row* on."""
+        dtype, pitch = self._types[name], columns
+        if name in WIDE:
+            pitch = align_up(columns, KEYS_ALIGNED)
+        first = index % self._slots(name) * self._slot_bytes[name] + dtype.nbytes(row * pitch)
+        return GmView(name, dtype, rows, columns, pitch, first)
+
+    def of_piece(self, number: int, row: int, rows: int) -> tuple[GmView, ...]:
+        """Rows of what piece *number* leaves: output, maxima and sums."""
+        first = number * self.max_rows + row
+        columns = {"piece_out": self.width, "piece_max": BLOCK, "piece_sum": BLOCK}
+        return tuple(
+            GmView(name, FLOAT32, rows, count, count, FLOAT32.nbytes(first * count))
+            for name, count in columns.items()
+        )
+
+    # ---- queries and what comes out ----
+
+    def queries(self, parts: Sequence[Part]) -> Column:
+        """The rows of the tile of each of *parts*, or their digits, as few matrices as possible."""
+        if self.copies == 1:
+            return column_of([(x.tile.piece.row_tile,) for x in parts], self.queries_of)
+        keys = [("digits", x.tile.turn % 2, x.rows, self.width) for x in parts]
+        return column_of(keys, lambda *key: ((self.slot(*key),),))
+
+    def queries_of(self, tile: RowTile) -> tuple[tuple[GmView, ...], ...]:
+        """The rows of *tile*, and where there are such their rotated parts."""
+        names = ("query", "query_rope")[: 2 if self.plan.rows.a.rope_size else 1]
+        return tuple(
+            tuple(self._views(self.sides[name], tile, 0, tile.rows, joins_heads=False))
+            for name in names
+        )
+
+    def target(self, tile: RowTile, row: int, rows: int) -> Target:
+        """Where rows [row, row + rows) of *tile* go."""
+        outputs = tuple(self._views(self.sides["output"], tile, row, rows, joins_heads=True))
+        sums = tuple(self._sums(tile, row, rows)) if self.plan.rows.a.returns_lse else ()
+        return Target(outputs, sums, tuple(self._blind(tile, row, rows)))
+
+    def padding(self, most: int) -> Iterator[tuple[int, Target]]:
+        """Places of tokens that requests do not have, up to *most* of a head at a time."""
+        a, side, logs = self.plan.rows.a, self.sides["output"], self.sides["softmax_lse"]
+        longest = 0 if a.is_packed else a.longest_query
+        for request, length in enumerate(a.query_lengths):
+            for head, (row, rows) in product(
+                range(a.query_heads), tuple(pieces(max(0, longest - length), most))
+            ):
+                place = request, head, length + row
+                first, pitch = a.element.nbytes(side.at(*place)), side.token_pitch
+                own = GmView("output", a.element, rows, self.width, pitch, first)
+                at, pitch = FLOAT32.nbytes(logs.at(*place)), logs.token_pitch if rows > 1 else 0
+                sums = ((0, 1, GmView("softmax_lse", FLOAT32, rows, 1, pitch, at)),)
+                yield rows, Target((own,), sums if a.returns_lse else (), ())
+
+    def _views(
+        self, side: Side, tile: RowTile, row: int, rows: int, *, joins_heads: bool
+    ) -> Iterator[GmView]:
+        """Rows [row, row + rows) of *tile* in *side*, as matrices whose rows are heads.
+
+        With *joins_heads*, a row may be all heads of a token that are neighbours.
+        """
+        element, width, pitch = self.plan.rows.a.element, side.columns, side.token_pitch
+        first_head = tile.head * self.plan.rows.a.group
+        for run in self.plan.rows.runs(tile.request, tile.row + row, rows):
+            start = element.nbytes(side.at(tile.request, first_head + run.head, run.token))
+            if run.heads == 1:
+                yield GmView(side.name, element, run.tokens, width, pitch, start)
+            elif pitch == run.heads * side.head_pitch:
+                yield GmView(side.name, element, run.rows, width, side.head_pitch, start)
+            elif joins_heads and side.head_pitch == width:
+                yield GmView(side.name, element, run.tokens, run.heads * width, pitch, start)
+            else:
+                for token in range(run.tokens):
+                    first = start + element.nbytes(token * pitch)
+                    yield GmView(side.name, element, run.heads, width, side.head_pitch, first)
+
+    def _sums(self, tile: RowTile, row: int, rows: int) -> Iterator[tuple[int, int, GmView]]:
+        """Copies of a float32 a row to softmax_lse: first row, rows to the next one, and view."""
+        side, at = self.sides["softmax_lse"], 0
+        first_head = tile.head * self.plan.rows.a.group
+        for run in self.plan.rows.runs(tile.request, tile.row + row, rows):
+            by_head = run.tokens >= run.heads
+            count, every = (run.tokens, run.heads) if by_head else (run.heads, 1)
+            pitch = (side.token_pitch if by_head else side.head_pitch) if count > 1 else 0
+            for index in range(run.heads if by_head else run.tokens):
+                head, token = (index, 0) if by_head else (0, index)
+                first = side.at(tile.request, first_head + run.head + head, run.token + token)
+                view = GmView(side.name, FLOAT32, count, 1, pitch, FLOAT32.nbytes(first))
+                yield at + (index if by_head else index * run.heads), every, view
+            at += run.rows
+
+    def _blind(self, tile: RowTile, row: int, rows: int) -> Iterator[tuple[int, int]]:
+        """Rows of tokens that see no key, counted from *row*."""
+        every, at = self.plan.rows, 0
+        low, high = every.blind(tile.request)
+        if low == 0 and high == every.a.query_lengths[tile.request]:
+            return
+        for run in every.runs(tile.request, tile.row + row, rows):
+            before = min(run.tokens, max(0, low - run.token))
+            behind = min(run.tokens - before, max(0, run.token + run.tokens - high))
+            if before:
+                yield at, before * run.heads
+            if behind:
+                yield at + (run.tokens - behind) * run.heads, behind * run.heads
+            at += run.rows
+
+    # ---- keys and values ----
+
+    def by_keys(self, write: Callable[..., Hashable], parts: Sequence[Part]) -> Column:
+        """What *write* makes of the keys of *parts*: request, head, first key and keys."""
+        return column_of([x.of_keys for x in parts], write)
+
+    def operands(self, name: str, parts: Sequence[Part]) -> Column:
+        """What the cube multiplies of *name*, key or value, for each of *parts*."""
+        if not self.plan.rows.a.dequantises:
+            return self.by_keys(partial(self.keys, name, self.factor), parts)
+        keys = [
+            (f"{name}s", x.tile.number % DEQUANTISED_SLOTS, x.tile.keys, self.width) for x in parts
+        ]
+        return column_of(keys, lambda *key: (Piece(self.slot(*key)),))
+
+    def keys(
+        self, name: str, element: DType, request: int, head: int, key: int, keys: int
+    ) -> tuple[Piece, ...]:
+        """*keys* in *name*, key or value, from *key* on, in pieces of neighbours."""
+        page, place = self.plan.rows.a.paging, (request, head)
+        if page is None:
+            return (self._piece(name, element, *place, key, keys),)
+        found: list[Piece] = []
+        at = key
+        while at < key + keys:
+            index, token = divmod(at, page.block_size)
+            rows = min(page.block_size - token, key + keys - at)
+            number = request * page.width + index
+            entry = GmView("block_table", INT32, 1, 1, 0, INT32.nbytes(number))
+            # The first entry of a line, and that of a tile, is read from global memory.
+            is_cached = at > key and number % LINE_ENTRIES > 0
+            block = page.tables[request][index] * page.block_size
+            own = self._piece(name, element, *place, token, rows, block)
+            found.append(own._replace(entry=entry, is_cached=is_cached))
+            at += rows
+        return tuple(found)
+
+    def _piece(
+        self,
+        name: str,
+        element: DType,
+        request: int,
+        head: int,
+        token: int,
+        tokens: int,
+        block: int = 0,
+    ) -> Piece:
+        """*tokens* from *token* on, of a block that begins *block* tokens into a cache."""
+        a, views = self.plan.rows.a, []
+        is_nz = a.paging is not None and a.paging.is_nz
+        for each in (name, "key_rope")[: 2 if name == "key" and a.rope_size else 1]:
+            side = self.sides[each]
+            place = block * a.kv_heads * side.columns + side.at(request, head, token)
+            rows, columns, pitch = tokens, side.columns, side.token_pitch
+            if is_nz:
+                # A row for each column of fractals.
+                rows, columns = side.columns // pitch, tokens * pitch
+                pitch = side.head_pitch // rows
+            views.append(GmView(each, element, rows, columns, pitch, element.nbytes(place)))
+        return Piece(views[0], rotated=views[1] if len(views) > 1 else None, is_nz=is_nz)
+
+    def scales(self, scales: Scales, request: int, head: int, key: int, keys: int) -> GmView:
+        """Those of the columns of a head, of *keys* from *key* on, or one."""
+        count = {"tensor": 1, "channel": self.width, "token": keys}[scales.per]
+        place = scales.place(request, head, key, self.width)
+        view = GmView.vector(scales.name, scales.dtype, count)
+        return view.shifted_to(scales.dtype.nbytes(place))
+
+
+def joined(view: GmView) -> GmView:
+    """*view* as one row where its rows follow each other."""
+    if view.rows > 1 and view.pitch != view.columns:
+        return view
+    return GmView(view.name, view.dtype, 1, view.rows * view.columns, 0, view.offset_bytes)

@@ -1,0 +1,424 @@
+"""A call of attention as kernels see it, whatever its layout.
+
+Tokens of all layouts are reached the same way: each request begins somewhere in the tensor, its
+heads and its tokens lie a fixed number of elements apart. A cache in pages is reached by a table,
+which says in which block of the cache each block of a request's tokens lies.
+
+Which of the vendor's kernels takes a call, and why:
+
+========  ====================================================================================
+template  what it does
+========  ====================================================================================
+FAI       tokens of all requests behind each other (TND); a task is up to 128 rows of a request
+          against all of its keys, 512 at a time; tasks go round the cores
+FAI-FD    as FAI, the keys of a task split over cores, for few and long requests in pages
+FAI-DEC   as FAI, one token a request, without a mask: several heads of keys in a task
+FIA       every other layout, and what FAI refuses
+FIA-MLA   latent keys: a head of 512 columns, which is the values, too, and a rotated part
+IFA       keys and values of int8
+IFA-ATB   keys and values of int8 with offsets, in pages, of tokens in TND
+========  ====================================================================================
+
+ops-transformer@3a280bc attention/fused_infer_attention_score/op_host,
+fused_infer_attention_score_tiling.cpp and arch22/fused_infer_attention_score_tiling_v3.cpp. A
+caller may name another template, which overrules the choice, but not what a kernel needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Literal, get_args
+
+from npusim.data.dtypes import FLOAT16, FLOAT32, DType
+
+Layout = Literal[
+    "BSH", "BSND", "BNSD", "TND", "NTD", "BSH_NBSD", "BSND_NBSD", "BNSD_NBSD", "TND_NTD",
+    "NTD_TND", "BSH_BNSD", "BSND_BNSD", "BNSD_BSND",
+]  # fmt: skip
+"""The order of requests (B), heads (N), tokens (S), columns (D); H is N x D, T all tokens of all
+requests; behind the underline that of the output, where it is another one."""
+LAYOUTS: tuple[Layout, ...] = get_args(Layout)
+PACKED = ("TND", "NTD", "TND_NTD", "NTD_TND")
+"""Layouts whose requests follow each other."""
+LARGEST_TOKENS = 2147483647
+"""What pre_tokens and next_tokens are where they hide nothing."""
+FRACTAL_COLUMNS = 16
+"""Columns of a cache in fractals that lie side by side, of 16 bits."""
+LATENT_COLUMNS = 512
+"""Columns of latent keys, rotated parts apart."""
+MASK_EXTENT = 2048
+"""Rows and columns of the mask that sparse modes 2, 3 and 4 take: a stencil, whatever the lengths
+(op-plugin@517f2e7, torch_npu-npu_fused_infer_attention_score.md)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """Where the tokens of query, key, value or output lie, in elements."""
+
+    name: str
+    """The tensor, as programs call it."""
+    heads: int
+    starts: tuple[int, ...]
+    """Where head 0 of the first token of each request lies."""
+    head_pitch: int
+    token_pitch: int
+    columns: int
+    """Columns of a head."""
+
+    def at(self, request: int, head: int, token: int) -> int:
+        """Where *token* of *head* of *request* begins."""
+        return self.starts[request] + head * self.head_pitch + token * self.token_pitch
+
+
+@dataclass(frozen=True, slots=True)
+class Paging:
+    """A cache in blocks: key and value alike."""
+
+    blocks: int
+    block_size: int
+    """Tokens of a block."""
+    heads_first: bool
+    """Whether a block is `(heads, tokens, columns)`, and not `(tokens, heads, columns)`."""
+    tables: tuple[tuple[int, ...], ...]
+    """The blocks of the tokens of each request, in order."""
+    width: int
+    """Columns of the block table: places for blocks of a request."""
+    is_assumed: bool
+    """Whether the table came without values, so that blocks are taken to follow each other."""
+    is_nz: bool = False
+    """Whether tokens of a head lie in fractals: `(heads, columns / 16, tokens, 16)`."""
+
+
+Per = Literal["tensor", "channel", "token"]
+"""One scale for all, for each column of each head, or for each token of each request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scales:
+    """What keys, or values, of int8 are multiplied by."""
+
+    name: str
+    """The tensor."""
+    dtype: DType
+    per: Per
+    first: int
+    """Elements of the tensor before them: keys and values may share one."""
+    tokens: int
+    """Places of a request, one for each token."""
+
+    def place(self, request: int, head: int, token: int, head_size: int) -> int:
+        """The element where those of *head* of *request* begin, from *token* on."""
+        own = {
+            "tensor": 0,
+            "channel": head * head_size,
+            "token": request * self.tokens + token,
+        }
+        return self.first + own[self.per]
+
+
+@dataclass(frozen=True, slots=True)
+class Antiquant:
+    """Keys and values of int8."""
+
+    element: DType
+    key: Scales
+    value: Scales
+    offsets: tuple[Scales, Scales] | None = None
+    """What is added to keys and to values first; None where nothing is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """What is asked for; values of tensors apart."""
+
+    element: DType
+    layout: Layout
+    query_heads: int
+    kv_heads: int
+    head_size: int
+    """Columns of a head of query and key, rotated parts apart."""
+    value_size: int
+    """Columns of a head of values and of the output."""
+    rope_size: int
+    """Columns of the rotated part of a head of query and key, a tensor each; 0 without one."""
+    query_lengths: tuple[int, ...]
+    """Tokens of each request."""
+    kv_lengths: tuple[int, ...]
+    longest_query: int
+    """Tokens that the layout has room for; of TND and NTD those of the longest request."""
+    longest_kv: int
+    scale: float
+    sparse_mode: int
+    """0 and 1: the mask as it is, 2: left-up causal, 3: right-down causal, 4: a band."""
+    pre_tokens: int
+    next_tokens: int
+    has_mask: bool
+    mask_shape: tuple[int, ...]
+    inner_precise: int
+    """Bit 0: high performance, bit 1: correct rows that see nothing."""
+    returns_lse: bool
+    paging: Paging | None
+    antiquant: Antiquant | None = None
+    """None for keys and values of the type of query."""
+
+    @staticmethod
+    def empty(element: DType, layout: str) -> Attention:
+        """Of no query tokens."""
+        own = next(name for name in LAYOUTS if name == layout)
+        nothing = False, (), 0, False, None
+        return Attention(element, own, 1, 1, 0, 0, 0, (), (), 0, 0, 1.0, 0, 0, 0, *nothing)
+
+    @property
+    def requests(self) -> int:
+        return len(self.query_lengths)
+
+    @property
+    def is_latent(self) -> bool:
+        """Whether keys are latent: one head, which is the values, too, and a rotated part."""
+        return self.rope_size > 0 and self.head_size == LATENT_COLUMNS
+
+    @property
+    def group(self) -> int:
+        """Query heads that share a head of the keys."""
+        return self.query_heads // self.kv_heads
+
+    @property
+    def is_stencil(self) -> bool:
+        """Whether lengths say what is hidden, and the mask is a stencil only."""
+        return self.sparse_mode in (2, 3, 4)
+
+    @property
+    def work_type(self) -> DType:
+        """What FAI has scores, sums and products in: fp16 with high performance, else fp32."""
+        return FLOAT16 if self.inner_precise == 1 else FLOAT32
+
+    @property
+    def has_digits(self) -> bool:
+        """Whether keys are multiplied as int8, with digits of queries."""
+        return self.antiquant is not None and self.antiquant.offsets is None
+
+    @property
+    def dequantises(self) -> bool:
+        """Whether keys and values of int8 become elements of the type of query first."""
+        return self.antiquant is not None and self.antiquant.offsets is not None
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether the tokens of all requests follow each other (TND, NTD)."""
+        return self.layout in PACKED
+
+    @property
+    def has_own_mask(self) -> bool:
+        """Whether a mask is taken as it is, and no stencil."""
+        return self.has_mask and not self.is_stencil
+
+    def window(self, request: int) -> tuple[int | None, int | None]:
+        """What query token i of *request* sees: keys i + first to i + last, None without a bound.
+
+        Of a mask that is taken as it is, nothing is known: both are None.
+        """
+        apart = self.kv_lengths[request] - self.query_lengths[request]
+        match self.sparse_mode:
+            case 2:
+                return None, 0
+            case 3:
+                return None, apart
+            case 4:
+                return apart - self.pre_tokens, apart + self.next_tokens
+            case _:
+                return None, None
+
+
+def sides_of(a: Attention) -> dict[str, Side]:
+    """Where tokens lie of query, key, value, their rotated parts, output and softmax_lse.
+
+    Those of keys in pages are counted from the start of any block.
+    """
+    inner, _, outer = a.layout.partition("_")
+    lse = "TND" if a.is_packed else "BNSD"
+    queries = (
+        ("query", inner, a.head_size),
+        ("query_rope", inner, a.rope_size),
+        ("output", outer or inner, a.value_size),
+        ("softmax_lse", lse, 1),
+    )
+    found = {
+        name: _side_of(name, layout, a.query_heads, size, a.query_lengths, a.longest_query)
+        for name, layout, size in queries
+    }
+    keys = (("key", a.head_size), ("key_rope", a.rope_size), ("value", a.value_size))
+    return found | {name: _key_side(a, inner, name, size) for name, size in keys}
+
+
+def _key_side(a: Attention, layout: str, name: str, size: int) -> Side:
+    """The tokens of key or value, in *layout* or in pages."""
+    page, heads = a.paging, a.kv_heads
+    if page is None:
+        return _side_of(name, layout, heads, size, a.kv_lengths, a.longest_kv)
+    firsts, by_head = (0,) * a.requests, page.block_size * size
+    if page.is_nz:
+        return Side(name, heads, firsts, by_head, FRACTAL_COLUMNS, size)
+    if page.heads_first:
+        return Side(name, heads, firsts, by_head, size, size)
+    return Side(name, heads, firsts, size, heads * size, size)
+
+
+def _side_of(
+    name: str, layout: str, heads: int, size: int, lengths: tuple[int, ...], longest: int
+) -> Side:
+    """The tokens of tensor *name* in *layout*, without an underline; *size* columns a head.
+
+    *longest* is how many tokens of a request the tensor has room for.
+    """
+    row = heads * size
+    padded = tuple(request * longest * row for request in range(len(lengths)))
+    firsts = (0, *accumulate(lengths))[:-1]
+    match layout:
+        case "BSH" | "BSND":
+            return Side(name, heads, padded, size, row, size)
+        case "BNSD":
+            return Side(name, heads, padded, longest * size, size, size)
+        case "NBSD":
+            own = tuple(request * longest * size for request in range(len(lengths)))
+            return Side(name, heads, own, len(lengths) * longest * size, size, size)
+        case "TND":
+            return Side(name, heads, tuple(first * row for first in firsts), size, row, size)
+        case "NTD":
+            starts = tuple(first * size for first in firsts)
+            return Side(name, heads, starts, sum(lengths) * size, size, size)
+    raise ValueError(
+        f"attention: an order must be BSH, BSND, BNSD, NBSD, TND or NTD, not {layout!r}; use one "
+        f"of these"
+    )
+
+
+# ---- the choice of a kernel ----
+
+Template = Literal["FAI", "FAI-FD", "FAI-DEC", "FIA", "FIA-MLA", "IFA", "IFA-ATB"]
+TEMPLATES: tuple[Template, ...] = get_args(Template)
+
+MAX_HEAD_SIZE = 256
+"""Columns of a head that FAI takes."""
+PAGE_UNIT, MAX_PAGE = 16, 512
+"""Tokens of a block of the cache, for FAI: multiples of the one up to the other."""
+TASK_ROWS = 128
+"""Rows of a task of FAI, at most; query heads of a group that FAI-DEC takes."""
+FD_TOKENS = 16
+"""Query tokens of a request that FAI-FD takes, at most."""
+FD_KEYS = 1024
+"""Keys that the longest request of FAI-FD has, at least."""
+FD_FEW, FD_SOME = 4, 8
+"""FAI-FD is taken for up to so many tenths of the cores in requests x heads of keys: the second
+number only where the longest request has 512 keys a core."""
+FD_KEYS_PER_CORE = 512
+DEC_PAGE = 128
+"""Tokens of a block of the cache, for FAI-DEC."""
+
+Needs = dict[str, Callable[[Attention, int], bool]]
+"""What a kernel needs -> whether a call has it, on a chip of so many cube cores."""
+
+
+def _is_paged(a: Attention, unit: int, most: int) -> bool:
+    """Whether keys are not in pages, or pages have a multiple of *unit* tokens up to *most*."""
+    page = a.paging
+    return page is None or (page.block_size % unit == 0 and page.block_size <= most)
+
+
+ALIKE: Needs = {"key and value have the type of query": lambda a, _: a.antiquant is None}
+PAGES: Needs = {"the cache is in pages": lambda a, _: a.paging is not None}
+FAI: Needs = {
+    **ALIKE,
+    "the layout is TND": lambda a, _: a.layout == "TND",
+    "sparse_mode is 0, 3 or 4": lambda a, _: a.sparse_mode in (0, 3, 4),
+    "heads have no rotated part": lambda a, _: a.rope_size == 0,
+    f"a head has at most {MAX_HEAD_SIZE} columns, of value, too": lambda a, _: (
+        a.value_size == a.head_size <= MAX_HEAD_SIZE
+    ),
+    "inner_precise is 0 where query heads share keys": lambda a, _: (
+        a.group == 1 or a.inner_precise == 0
+    ),
+    "inner_precise is not 1 with bfloat16": lambda a, _: (
+        a.element.name != "bfloat16" or a.inner_precise != 1
+    ),
+    "no mask is given with sparse_mode 0 where no query heads share keys": lambda a, _: (
+        a.group > 1 or a.sparse_mode != 0 or not a.has_mask
+    ),
+    "the cache is (blocks, block_size, heads x columns)": lambda a, _: (
+        a.paging is None or not a.paging.heads_first
+    ),
+    "heads have other than 64 and 128 columns in a cache of fractals": lambda a, _: (
+        a.paging is None or not a.paging.is_nz or a.head_size not in (64, 128)
+    ),
+    f"a block of the cache has a multiple of {PAGE_UNIT} tokens up to {MAX_PAGE}": lambda a, _: (
+        _is_paged(a, PAGE_UNIT, MAX_PAGE)
+    ),
+}
+FD: Needs = {
+    **PAGES,
+    "sparse_mode is not 4": lambda a, _: a.sparse_mode != 4,
+    "inner_precise is not 1": lambda a, _: a.inner_precise != 1,
+    f"a request has at most {TASK_ROWS} rows, query tokens x heads of a group": lambda a, _: (
+        max(a.query_lengths) * a.group <= TASK_ROWS
+    ),
+    f"a request has 1 to {FD_TOKENS} query tokens": lambda a, _: (
+        1 <= min(a.query_lengths) <= max(a.query_lengths) <= FD_TOKENS
+    ),
+    f"the longest request has at least {FD_KEYS} keys": lambda a, _: max(a.kv_lengths) >= FD_KEYS,
+}
+DEC: Needs = {
+    **PAGES,
+    "a request has one query token": lambda a, _: set(a.query_lengths) == {1},
+    "sparse_mode is 0": lambda a, _: a.sparse_mode == 0,
+    "there is a request for each core": lambda a, cores: a.requests >= cores,
+    f"a block of the cache has {DEC_PAGE} tokens": lambda a, _: _is_paged(a, DEC_PAGE, DEC_PAGE),
+    "softmax_lse is not asked for": lambda a, _: not a.returns_lse,
+    "inner_precise is 0": lambda a, _: a.inner_precise == 0,
+    f"at most {TASK_ROWS} query heads share keys": lambda a, _: a.group <= TASK_ROWS,
+}
+NEEDS: dict[Template, Needs] = {
+    "FAI": FAI,
+    "FAI-FD": FAI | FD,
+    "FAI-DEC": FAI | DEC,
+    "FIA": ALIKE | {"keys are not latent": lambda a, _: not a.is_latent},
+    "FIA-MLA": ALIKE | {"keys are latent, with a rotated part": lambda a, _: a.is_latent},
+    "IFA": {"key and value are int8 without offsets": lambda a, _: a.has_digits},
+    "IFA-ATB": {"key and value are int8 with offsets": lambda a, _: a.dequantises},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A template, and one line that says why."""
+
+    template: Template
+    reason: str
+
+
+def unmet(template: Template, a: Attention, cores: int) -> str | None:
+    """What *template* would need and *a* does not have; None if it can run."""
+    return next((need for need, holds in NEEDS[template].items() if not holds(a, cores)), None)
+
+
+def choose(a: Attention, cores: int, asked: Template | None = None) -> Choice:
+    """The template for *a* on a chip of so many cube *cores*; *asked* must be able to run."""
+    if asked is not None:
+        return Choice(asked, "asked for")
+    if a.antiquant is not None:
+        if a.dequantises:
+            return Choice("IFA-ATB", f"key and value are {a.antiquant.element.name} with offsets")
+        return Choice("IFA", f"key and value are {a.antiquant.element.name}")
+    if a.is_latent:
+        return Choice("FIA-MLA", f"keys are latent: {LATENT_COLUMNS} columns and a rotated part")
+    refusal = unmet("FAI", a, cores)
+    if refusal is not None:
+        return Choice("FIA", f"FAI takes calls only if {refusal}")
+    longest, tasks = max(a.kv_lengths), a.requests * a.kv_heads
+    tenths = FD_SOME if longest >= FD_KEYS_PER_CORE * cores else FD_FEW
+    if unmet("FAI-FD", a, cores) is None and 10 * tasks <= tenths * cores:
+        words = f"{a.requests} requests x {a.kv_heads} heads of keys"
+        return Choice("FAI-FD", f"{words}, the longest of {longest} keys")
+    if unmet("FAI-DEC", a, cores) is None:
+        return Choice("FAI-DEC", f"one token a request without a mask, {a.requests} requests")
+    return Choice("FAI", f"layout TND with sparse_mode {a.sparse_mode}")

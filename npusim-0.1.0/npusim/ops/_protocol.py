@@ -1,0 +1,327 @@
+"""What every operator consists of: a checked problem, a plan, and the functions around them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from npusim.data.arguments import Arguments
+from npusim.data.dtypes import Array
+from npusim.data.product import CubeOrder
+from npusim.data.tensor import Operand, Tensor, TensorSpec
+from npusim.devices.schema import DeviceSpec
+from npusim.kernel.program import Block
+from npusim.ops._attributes import KindError, value_of
+from npusim.ops._contract import Contract
+from npusim.ops._oracle import Given
+from npusim.ops._signature import Parameter, name_of, of_python, parameters_of, python_signature
+from npusim.ops._support import Row, check_support
+from npusim.ops._torch import TorchFunction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """A checked call; an operator's own adds what its kernel reads off it."""
+
+    inputs: tuple[Operand, ...]
+    """The tensors that the kernel gets, each by the name that programs use, its own constants too.
+    """
+    outputs: dict[str, TensorSpec]
+    """What comes out, by the names that programs use; the first is `output`, unless it bears the
+    name of an input: such a one is that input, which the kernel writes to in place."""
+
+    @property
+    def output(self) -> TensorSpec:
+        """The first of the outputs."""
+        return next(iter(self.outputs.values()))
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to compute, so that no kernel runs."""
+        return self.output.size == 0
+
+    @property
+    def updated(self) -> dict[str, Operand]:
+        """The inputs that the kernel writes to in place, by name."""
+        return {each.name: each for each in self.inputs if each.name in self.outputs}
+
+
+def present(*operands: Operand | None) -> tuple[Operand, ...]:
+    """The *operands* that were given, in order."""
+    return tuple(operand for operand in operands if operand is not None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A problem split over cores and buffers; an operator's own adds the sizes of its tiles."""
+
+    block_dim: int
+    """Cores that are started, idle ones included; a cube core and the vector cores of its group
+    count as one."""
+    template: str | None = None
+    """Which of the vendor's kernels runs, where the operator has several."""
+    reason: str | None = None
+    """Why that one was chosen."""
+    is_mix: bool = False
+    """Whether vector cores start with the cube cores."""
+    reads_tiling: bool = True
+    """Whether the kernel reads its sizes from global memory when it starts."""
+    workspaces: dict[str, int] = field(default_factory=dict)
+    """Tensors in global memory through which cores exchange data: name -> bytes."""
+
+
+EarlierCall = tuple[str, Arguments]
+"""An operator and its arguments."""
+
+
+KernelType = str | Callable[[DeviceSpec, Any, Any], str]
+"""What CANN calls a kernel, or what finds it for a chip, a problem and its plan."""
+
+
+def _no_tile(_: DeviceSpec, __: object) -> Plan | None:
+    return None
+
+
+def _nothing_first(_: object, __: Arguments) -> tuple[EarlierCall, ...]:
+    return ()
+
+
+def _no_build(_: DeviceSpec, __: object, ___: object) -> tuple[Block, ...]:
+    return ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operator:
+    """The declaration of an operator: its functions, and whether the chip has a kernel for it.
+
+    Its parameters are those of its first function of torch, or of its *signature*. Raises TypeError
+    at definition where it has neither, no oracle or no row of support, where a row does not fit the
+    parameters, where an operator of the chip has no kernel or no name for it, or one of the host
+    has either, and where a function of torch has parameters that the operator does not have.
+    """
+
+    name: str = ""
+    """The torch_npu function's; without it the one of its schema."""
+    document: str
+    """A sentence, the formula, and what is accepted."""
+    signature: str | inspect.Signature = ""
+    """The schema of an operator without a function of torch, as in `"abs(Tensor x) -> Tensor"`."""
+    extras: str = ""
+    """Parameters that torch_npu does not have, as a schema has them: `"bool deterministic=False"`.
+    They are given by name. That of `templates` is not among them."""
+    kernel_type: KernelType = ""
+    """CANN's kernel, by the name that the vendor's profilers list as its type."""
+    contract: Callable[[Contract], Problem]
+    """Holds the arguments of a :class:`Contract` against what ties them together, and raises
+    OpError."""
+    support: tuple[Row, ...] = ()
+    """What goes together: types, layouts, ranks, product lines, values of attributes."""
+    rules: tuple[tuple[str, ...], ...] = ()
+    """What else must hold, where a table says that: its header and its lines, for documents."""
+    elsewhere: str = "run on Atlas A2 or A3"
+    """What to do on product lines that no row is on."""
+    unsimulated: tuple[str, ...] = ()
+    """Product lines that no row is on, and that have a kernel all the same."""
+    tile: Callable[[DeviceSpec, Any], Plan | None] = _no_tile
+    """Splits a problem as the vendor's kernel does; None where there is nothing to do."""
+    build: Callable[[DeviceSpec, Any, Any], tuple[Block, ...]] = _no_build
+    """Writes the programs of a problem and its plan, one block a core."""
+    prologue: Callable[[Any, Arguments], tuple[EarlierCall, ...]] = _nothing_first
+    """What torch_npu launches first, for a problem and the call's arguments: separate kernels,
+    whose time a profiler lists apart and whose results `check` hands to the operator's kernel."""
+    oracle: Callable[[Given], Array | Tensor | tuple[Array | Tensor, ...]]
+    """Computes the result on whole arrays in plain numpy from the arguments of a
+    :class:`Given`."""
+    on_host: bool = False
+    """Whether the oracle's result is the result: the chip has no kernel for it, and it takes no
+    time, since a Task Duration leaves the host out."""
+    flags_may_stay_up: bool = False
+    """Whether its kernel may end with flags between cores that were set and not awaited, because
+    the vendor's kernel, whose order it follows, does. That counters start a launch at zero all the
+    same is assumed: no public document says that a kernel must leave them so."""
+    value_dependent_inputs: tuple[str, ...] = ()
+    """Operands whose values `tile` and `build` look at. Of all others they see the specs alone, so
+    that calls which differ in nothing else share a kernel and its times."""
+    templates: tuple[str, ...] = ()
+    """What its parameter `template` may name, on one chip or another: the vendor's kernels. An
+    operator without any has no such parameter."""
+    torch: tuple[TorchFunction, ...] = ()
+    """The functions of torch_npu that run it."""
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            schema = self.torch[0].schema if self.torch else self.signature
+            object.__setattr__(self, "name", name_of(schema) if isinstance(schema, str) else "")
+        self._check_declared()
+        self._check_kernel()
+        self._check_torch()
+
+    def _check_declared(self) -> None:
+        """Raise TypeError where what every operator has is lacking."""
+        if not callable(self.oracle):
+            raise TypeError(
+                f"{self.name or 'operator'}: an operator must have an oracle, a function of what "
+                f"is given, not {self.oracle!r}; write what it computes in plain numpy"
+            )
+        if not self.torch and not self.signature:
+            raise TypeError(
+                f"{self.name or 'operator'}: an operator must have a function of torch or a "
+                f'signature, not neither; declare for example signature="abs(Tensor x) -> Tensor"'
+            )
+        check_support(self.name, self.support, () if self.is_custom else self.parameters)
+
+    def _check_kernel(self) -> None:
+        missing = [
+            name
+            for name, is_missing in (
+                ("tile", self.tile is _no_tile),
+                ("build", self.build is _no_build),
+            )
+            if is_missing
+        ]
+        if self.on_host != (len(missing) == 2) or len(missing) == 1:
+            have = "neither tile nor build" if self.on_host else "both tile and build"
+            came = "lack " + " and ".join(missing) if missing else "have both"
+            raise TypeError(
+                f"{self.name}: an operator with on_host={self.on_host} must have {have}, not "
+                f"{came}; declare what it is"
+            )
+        if bool(self.kernel_type) == self.on_host:
+            must, came = ("no", "has one") if self.on_host else ("a", "has none")
+            raise TypeError(
+                f"{self.name}: an operator with on_host={self.on_host} must have {must} "
+                f"kernel_type, but {came}; declare what CANN calls its kernel, if there is one"
+            )
+
+    def _check_torch(self) -> None:
+        known = [each.name for each in self.parameters]
+        for function in self.torch:
+            unknown = [name for name in function.parameters if name not in known]
+            if unknown:
+                raise TypeError(
+                    f"{self.name}: {function.name} must hand on parameters of the operator, "
+                    f"{', '.join(known)}, not {', '.join(unknown)}; give them their names, or say "
+                    f"that they are absent"
+                )
+
+    @property
+    def is_custom(self) -> bool:
+        """Whether a function of Python declares it: its rows say nothing of its tensors."""
+        return isinstance(self.signature, inspect.Signature)
+
+    @cached_property
+    def parameters(self) -> tuple[Parameter, ...]:
+        """What a call is given, in order: what torch has first, then what npusim adds."""
+        if isinstance(self.signature, inspect.Signature):
+            return tuple(map(of_python, self.signature.parameters.values()))
+        of_torch = self.torch[0].declared if self.torch and not self.signature else ()
+        template = "*, str? template=None" if self.templates else ""
+        extras = f"*, {self.extras}" if self.extras else ""
+        return of_torch + tuple(
+            parameter
+            for text in (self.signature, template, extras)
+            for parameter in parameters_of(text)
+        )
+
+    @cached_property
+    def python_signature(self) -> inspect.Signature:
+        """The same for `inspect`."""
+        if isinstance(self.signature, inspect.Signature):
+            return self.signature
+        return python_signature(self.parameters)
+
+    @cached_property
+    def attributes(self) -> tuple[Parameter, ...]:
+        """The parameters that are no tensors."""
+        return tuple(each for each in self.parameters if not each.is_tensor)
+
+    @cached_property
+    def spellings(self) -> Mapping[str, Mapping[str, str]]:
+        """Parameter that is a dtype -> what torch_npu calls some of them -> the name here."""
+        return {
+            function.names.get(name, name): names
+            for function in self.torch
+            for name, names in function.dtypes.items()
+        }
+
+    @cached_property
+    def _names(self) -> frozenset[str]:
+        return frozenset(each.name for each in self.parameters)
+
+    @cached_property
+    def _tensors(self) -> tuple[str, ...]:
+        if self.is_custom:
+            return ()
+        return tuple(each.name for each in self.parameters if each.is_tensor)
+
+    def _bound(self, args: tuple[object, ...], kwargs: Arguments) -> Arguments:
+        if not args and kwargs.keys() == self._names:
+            return normalize(self, kwargs)  # as a run gives them, which binds by itself
+        bound = self.python_signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        return normalize(self, bound.arguments)
+
+    def check(self, /, spec: DeviceSpec, *args: object, **kwargs: object) -> Problem:
+        """Hold a call against the contract of the product line of *spec*; raises OpError."""
+        arguments = self._bound(args, kwargs)
+        return self._checked(Contract(self.name, spec, arguments=arguments, support=self.support))
+
+    def checked(self, contract: Contract) -> Problem:
+        """Hold the arguments of *contract* against what is supported; raises OpError."""
+        return self._checked(replace(contract, support=self.support))
+
+    def _checked(self, contract: Contract) -> Problem:
+        contract.require_series(self.elsewhere, self.unsimulated)
+        contract.require_types(self.attributes)
+        problem = self.contract(contract)
+        contract.require_presence(self._tensors)
+        return problem
+
+    def reference(
+        self,
+        /,
+        *args: object,
+        spec: DeviceSpec | None = None,
+        cube_order: CubeOrder = "k16",
+        **kwargs: object,
+    ) -> Any:
+        """The oracle's result for a call; *spec* is the chip, None an Atlas A2."""
+        return self.oracle(Given(self.name, self._bound(args, kwargs), spec, cube_order))
+
+    def plan(self, spec: DeviceSpec, problem: Problem) -> Plan | None:
+        """How *problem* is split; None where no kernel runs: on the host, or without elements."""
+        return None if problem.is_empty else self.tile(spec, problem)
+
+    def type_of(self, spec: DeviceSpec, problem: Problem, plan: Plan) -> str:
+        """What CANN calls the kernel that runs *problem* as *plan* splits it."""
+        own = self.kernel_type
+        return own if isinstance(own, str) else own(spec, problem, plan)
+
+
+def signature(operator: Operator) -> inspect.Signature:
+    """The parameters of *operator*: those of its torch_npu function and what npusim adds."""
+    return operator.python_signature
+
+
+def normalize(operator: Operator, arguments: Arguments) -> Arguments:
+    """*arguments* with attributes of the types that the schema of *operator* gives them.
+
+    A dtype may be given by its name, as `torch.dtype` or as numpy's, and by any of the names that
+    torch_npu takes for it: `int8` for `qint8`. What is of another type stays for the contract to
+    refuse.
+    """
+    found = dict(arguments)
+    for parameter in operator.attributes:
+        name = parameter.name
+        if name in found:
+            with suppress(KindError):
+                found[name] = value_of(parameter, found[name])
+    for name, spellings in operator.spellings.items():
+        word = found.get(name)
+        if isinstance(word, str):
+            found[name] = spellings.get(word, word)
+    return found

@@ -1,0 +1,71 @@
+"""Elementwise operators: sums, products, functions, comparisons, selections, broadcasts, fills.
+
+One kernel serves all of them: ``expressions`` says what each computes, ``kernel`` how tiles are
+cut and what a tile's micro-ops are, ``reference`` what comes out, in plain numpy. The second
+operand may be a number or a tensor of a shape that is broadcast. It is of the type of the first;
+of `add` and `mul` one may be float32 and the other float16 or bfloat16, which gives float32.
+
+`exp` and `ln` of the vector unit are taken to be correctly rounded (see
+:class:`npusim.isa.Unary`), which is assumed. On Atlas inference `gt` and `lt` calculate with
+differences, which gives something else for infinities and for differences below 2**-126; that the
+other comparisons do not is assumed.
+"""
+
+from __future__ import annotations
+
+from npusim.data.dtypes import BFLOAT16, FLOAT32
+from npusim.devices.schema import DeviceSpec
+from npusim.ops._protocol import Operator
+from npusim.ops._torch import TorchFunction
+from npusim.ops.families.elementwise.contract import Problem, check, support
+from npusim.ops.families.elementwise.expressions import EXPRESSIONS, Expression
+from npusim.ops.families.elementwise.kernel import build
+from npusim.ops.families.elementwise.reference import oracle_of
+from npusim.ops.families.elementwise.tiling import Plan, tile
+
+
+def _computed(expression: Expression) -> str:
+    """What becomes of bfloat16."""
+    is_wide = expression.computed_in.get(BFLOAT16) is FLOAT32
+    return "; bfloat16 is computed in float32 and rounded once" if is_wide else ""
+
+
+def _mul_type(_: DeviceSpec, p: Problem, __: Plan) -> str:
+    """bfloat16 times a number has its own kernel (ops-math, aclnn_mul.cpp)."""
+    is_muls = p.has_number and p.inputs[0].element is BFLOAT16
+    return "Muls" if is_muls else p.expression.kernel
+
+
+def _operator(expression: Expression) -> Operator:
+    name, torch = expression.name, TORCH.get(expression.name, ())
+    types = ", ".join(dtype.name for dtype in expression.computed_in)
+    return Operator(
+        signature="" if torch else f"{name}({expression.parameters}) -> Tensor",
+        document=(
+            f"{name}: {expression.caption}.\n\n.. code-block:: text\n\n"
+            f"    {expression.formula}\n\n"
+            f"The vendor's kernel is {expression.kernel}. It takes {types}{_computed(expression)}."
+        ),
+        kernel_type=_mul_type if name == "mul" else expression.kernel,
+        support=support(expression),
+        contract=check,
+        tile=tile,
+        build=build,
+        oracle=oracle_of(name),
+        torch=torch,
+    )
+
+
+TORCH = {
+    "npu_gelu": (
+        TorchFunction(
+            schema="npu_gelu(Tensor self, *, str approximate='none') -> Tensor",
+            aclnn=lambda _: "aclnnGeluV2",
+            outputs=lambda given, _: ((given["x"].shape, given["x"].dtype),),
+            names={"self": "x"},
+        ),
+    ),
+}
+"""Operators that are functions of torch_npu; all others torch has itself."""
+
+OPERATORS = tuple(map(_operator, EXPRESSIONS.values()))

@@ -1,0 +1,223 @@
+"""What the operators of the family compute, on whole arrays in plain numpy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import ml_dtypes
+import numpy as np
+
+from npusim.data.dtypes import BFLOAT16, FLOAT16, INT32, Array, cast, dtype_named
+from npusim.devices.schema import DeviceSpec
+from npusim.ops._oracle import Given
+
+Oracle = Callable[[Given], Array]
+
+HALF, FULL, BF16 = np.dtype(np.float16), np.dtype(np.float32), np.dtype(ml_dtypes.bfloat16)
+
+
+def _nearest(function: Callable[[Array], Array]) -> Callable[[Array], Array]:
+    """*function* in float64, rounded to the type that comes in."""
+    return lambda x: function(x.astype(np.float64)).astype(x.dtype)
+
+
+_exp, _log = _nearest(np.exp), _nearest(np.log)
+
+
+def _sigmoid(x: Array) -> Array:
+    return np.asarray(np.float32(1) / (_exp(-x) + np.float32(1)))
+
+
+def _gelu(x: Array) -> Array:
+    inner = x * x * x * np.float32(0.044715) + x
+    return np.asarray(x / (_exp(inner * np.float32(-1.5957691)) + np.float32(1)))
+
+
+POLYNOMIAL = (-3.512339572e-9, 2.64526617e-7, -7.929488134e-6, 1.10612384e-4, 6.518995814e-5,
+              -7.266616915e-2, -1.595769883)  # fmt: skip
+
+
+def _gelu_by_polynomial(x: Array) -> Array:
+    cut = np.minimum(x, np.float32(5.75))
+    square = cut * cut
+    found = np.zeros_like(square)
+    for index, coefficient in enumerate(map(np.float32, POLYNOMIAL)):
+        # The first product is with the first coefficient itself.
+        found = square * coefficient if index == 0 else found + coefficient
+        if 0 < index < len(POLYNOMIAL) - 1:
+            found = found * square
+    return np.asarray(x / (_exp(found * cut) + np.float32(1)))
+
+
+def _silu(x: Array, spec: DeviceSpec | None) -> Array:
+    if spec is None or spec.arch != "2002":
+        return np.asarray(x / (_exp(-x) + np.float32(1)))
+    half = (x - np.abs(x)) * np.float32(0.5)
+    return np.asarray(x * _exp(half) / (_exp(-np.abs(x)) + np.float32(1)))
+
+
+def _exceeds(a: Array, b: Array, given: Given) -> Array:
+    """Whether *a* > *b*; Atlas inference finds it by their difference, in units of *least*."""
+    if given.spec is None or given.spec.arch != "2002":
+        return np.asarray((a > b).astype(np.uint8))
+    dtype = a.dtype
+    least = np.array(2.0**-24 if dtype == HALF else 2.0**-126, dtype)
+    apart = given.rounded(given.rounded(b - a, dtype) + least, dtype)
+    apart = np.maximum(np.minimum(apart, least), dtype.type(0))
+    share = apart.astype(np.float64) / float(least)
+    found = given.rounded((1 - share.astype(dtype)).astype(np.float32), HALF)
+    return np.asarray(found.astype(np.uint8))
+
+
+def _axpy(given: Given) -> Array:
+    """`x + alpha * other`, each step rounded; int32 in float32."""
+    x, other, alpha = given.x, _other(given), given.alpha
+    dtype = x.dtype
+    if dtype == np.int32:
+        x, other = x.astype(np.float32), other.astype(np.float32)
+    product = given.rounded(other * np.array(alpha).astype(x.dtype), x.dtype)
+    total = given.rounded(x + product, x.dtype)
+    return cast(total, INT32, "trunc") if dtype == np.int32 else total
+
+
+def _power(x: Array, exponent: float) -> Array:
+    found = {0.5: np.sqrt(x), 1.0: x, 2.0: x * x, 3.0: x * x * x}[abs(exponent)]
+    return np.asarray(np.float32(1) / found if exponent < 0 else found)
+
+
+def _tanh(x: Array) -> Array:
+    power = _exp(np.abs(x) * np.float32(-2))
+    sign = x / (np.abs(x) + np.float32(2.0**-126))
+    return np.asarray(sign * (np.float32(1) - power) / (np.float32(1) + power))
+
+
+def _compute(given: Given, function: Callable[..., Array], *operands: Array) -> Array:
+    """*function* of operands of one type, rounded to it; bfloat16 in float32."""
+    dtype = operands[0].dtype
+    values = [x.astype(np.float32) for x in operands] if dtype == BF16 else operands
+    return given.rounded(np.asarray(function(*values)), dtype)
+
+
+def _other(given: Given) -> Array:
+    """The second operand as an array; a number is of the type of the first."""
+    other = given.other
+    return other if isinstance(other, np.ndarray) else np.array(other, given.x.dtype)
+
+
+def _one(function: Callable[[Array], Array]) -> Oracle:
+    """*function* of x; in float16 if x is."""
+    return lambda given: _compute(given, function, given.x)
+
+
+def _wide(function: Callable[[Array], Array]) -> Oracle:
+    """*function* of x, always in float32."""
+    return lambda given: given.rounded(function(given.x.astype(np.float32)), given.x.dtype)
+
+
+def _two(function: Callable[..., Array]) -> Oracle:
+    """*function* of x and other; in float16 if both are, of two types in float32."""
+
+    def oracle(given: Given) -> Array:
+        x, other = given.x, _other(given)
+        if other.dtype != x.dtype:
+            return np.asarray(function(x.astype(np.float32), other.astype(np.float32)))
+        return _compute(given, function, x, other)
+
+    return oracle
+
+
+def _comparison(function: Callable[..., Array]) -> Oracle:
+    return lambda given: np.asarray(function(given.x, _other(given)).astype(np.uint8))
+
+
+def _greater(given: Given) -> Array:
+    return _exceeds(given.x, _other(given), given)
+
+
+def _less(given: Given) -> Array:
+    return _exceeds(_other(given), given.x, given)
+
+
+def _where(given: Given) -> Array:
+    return np.asarray(np.where(given.condition == 1, given.x, _other(given)))
+
+
+def _npu_gelu(given: Given) -> Array:
+    return _wide(_gelu if given.approximate == "tanh" else _gelu_by_polynomial)(given)
+
+
+def _clamped(x: Array, low: float | None, high: float | None) -> Array:
+    found = x
+    if high is not None:
+        found = np.minimum(found, np.array(high).astype(x.dtype))
+    if low is not None:
+        found = np.maximum(found, np.array(low).astype(x.dtype))
+    return found
+
+
+def _cast(given: Given) -> Array:
+    x: Array = given.x
+    target = dtype_named(given.dtype)
+    if target is INT32 and x.dtype.kind not in "iu":
+        return cast(x.astype(np.float32), INT32, "trunc")
+    if target is FLOAT16:
+        return given.rounded(x.astype(np.float32), HALF)
+    if target is BFLOAT16:
+        return x.astype(np.float32).astype(BF16)
+    return x.astype(target.numpy)
+
+
+ORACLES: dict[str, Oracle] = {
+    "add": _two(np.add),
+    "sub": _two(np.subtract),
+    "mul": _two(np.multiply),
+    "div": _two(np.divide),
+    "maximum": _two(np.maximum),
+    "minimum": _two(np.minimum),
+    "logical_and": _two(np.bitwise_and),
+    "logical_or": _two(np.bitwise_or),
+    "logical_not": _one(lambda x: x ^ x.dtype.type(1)),
+    "eq": _comparison(np.equal),
+    "ne": _comparison(np.not_equal),
+    "lt": _less,
+    "le": _comparison(np.less_equal),
+    "gt": _greater,
+    "ge": _comparison(np.greater_equal),
+    "neg": _one(np.negative),
+    "abs": _one(np.abs),
+    "relu": _one(lambda x: np.where(x > 0, x, np.where(x != x, x, x.dtype.type(0)))),
+    "exp": _one(_exp),
+    "log": _wide(_log),
+    "sqrt": _wide(np.sqrt),
+    "rsqrt": _wide(lambda x: 1 / np.sqrt(x)),
+    "reciprocal": _wide(lambda x: 1 / x),
+    "pow": lambda given: _wide(partial(_power, exponent=given.exponent))(given),
+    "tanh": _wide(_tanh),
+    "sigmoid": _wide(_sigmoid),
+    "silu": lambda given: _wide(partial(_silu, spec=given.spec))(given),
+    "gelu": _wide(_gelu),
+    "npu_gelu": _npu_gelu,
+    "axpy": _axpy,
+    "where": _where,
+    "clamp": lambda given: given.rounded(_clamped(given.x, given.low, given.high), given.x.dtype),
+    "cast": _cast,
+    "broadcast_to": lambda given: np.ascontiguousarray(np.broadcast_to(given.x, given.shape)),
+    "fill": lambda given: np.full(given.x.shape, np.array(given.value).astype(given.x.dtype)),
+}
+
+
+def oracle_of(name: str) -> Oracle:
+    """What operator *name* computes of a checked call; raises TypeError where no row says so."""
+    if name not in ORACLES:
+        raise TypeError(
+            f"{name}: an elementwise operator must have an oracle; write what it computes in plain "
+            f"numpy as a row of ORACLES in families/elementwise/reference.py"
+        )
+
+    def compute(given: Given) -> Array:
+        # Infinities and NaN are results here, not something to warn of.
+        with np.errstate(all="ignore"):
+            return ORACLES[name](given)
+
+    return compute

@@ -1,0 +1,63 @@
+"""What calls of the family are accepted, and what their kernels read off them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT32
+from npusim.data.tensor import TensorSpec
+from npusim.ops import _protocol
+from npusim.ops._contract import MAX_RANK, Contract
+from npusim.ops._support import A2_A3, ATLAS_INFERENCE, Operands, Row
+
+KEEPS_SHAPE = ("softmax", "log_softmax")
+"""Operators that give a number for each element, not one a row."""
+
+COUNTED = 2**24
+"""Whole numbers that float32 has, in which rows are counted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem(_protocol.Problem):
+    """A checked call: *rows* of *columns* elements each, one after the other."""
+
+    name: str
+    rows: int
+    columns: int
+    inner: int = 1
+    """Elements behind each of these; where there are more than one, rows are added to rows."""
+
+    @property
+    def keeps_shape(self) -> bool:
+        """Whether each row becomes a row, not a number."""
+        return self.name in KEEPS_SHAPE
+
+
+SUPPORT = (
+    Row(on=A2_A3, x=Operands((FLOAT32, FLOAT16, BFLOAT16), ranks=(1, MAX_RANK))),
+    Row(on=ATLAS_INFERENCE, x=Operands((FLOAT32, FLOAT16), ranks=(1, MAX_RANK))),
+)
+
+
+def check(contract: Contract) -> Problem:
+    """Hold a call against what its kernel takes; raises OpError."""
+    name, operand = contract.op, contract.operand("x")
+    axis = contract.axis("dim", operand)
+    outer, columns, rest = operand.shape[:axis], operand.shape[axis], operand.shape[axis + 1 :]
+    contract.require(columns > 0, f"x must have elements along dim, not {operand.shape}; give some")
+    contract.require(
+        name != "argmax" or prod(rest) == 1 or columns <= COUNTED,
+        f"x must have at most {COUNTED} elements along an axis that others follow, not "
+        f"{columns}: more are not simulated; transpose x first",
+    )
+    shape = operand.shape if name in KEEPS_SHAPE else (*outer, *rest)
+    dtype = INT32.name if name == "argmax" else operand.spec.dtype
+    return Problem(
+        inputs=(operand,),
+        outputs={"output": TensorSpec(shape, dtype)},
+        name=name,
+        rows=prod(outer),
+        columns=columns,
+        inner=prod(rest),
+    )

@@ -1,0 +1,168 @@
+"""The programs of 310P's AI cores for npu_dynamic_quant: all in fp16, a scalar trip a row.
+
+.. code-block:: text
+
+    M = max|x|                       fp16; on 310P NaN counts as 0 and infinity as 65504
+    y = fit(round(x * f16(127 / M)))  fp16, ties away from zero
+    scale = M * f32(1 / 127)
+
+Sources: ops-nn@e5c3fa9 quant/dynamic_quant/op_kernel/dynamic_quant_{align,unalign,
+unalign_large}_310p.h. That the scalar unit saturates where 127 / M is beyond fp16 is assumed.
+"""
+
+from __future__ import annotations
+
+from npusim.data.dtypes import FLOAT16, FLOAT32, INT8
+from npusim.isa import BinaryScalar, Local
+from npusim.kernel import BLOCK_BYTES, Block, GmView, Step, VectorCore
+from npusim.kernel.rows import parts_of
+from npusim.ops._dynamic_quant import Plan, Problem
+from npusim.ops._dynamic_quant.buffers import launch_pieces, pieces_of_cores
+
+
+class HalfSteps:
+    """The buffers of a core, and what it does with a row in fp16."""
+
+    def __init__(self, core: VectorCore, plan: Plan) -> None:
+        self.core = core
+        rows, columns = plan.row_step, plan.column_step
+        # Rows of whole blocks of int8, and so of x.
+        self.x_in = core.vecin(FLOAT16, rows * columns, plan.depth)
+        self.y_out = core.vecout(INT8, rows * columns)
+        self.magnitudes = core.tile(FLOAT16, columns)
+        self.absmax = core.tiles(FLOAT16, BLOCK_BYTES // FLOAT16.nbytes(1), "vector", "scalar")
+        self.found = core.tiles(FLOAT32, rows, "scalar", "vector")
+        """M of each row of a patch, in fp32."""
+        self.scale_out = core.vecout(FLOAT32, rows)
+        core.claim_tails()
+
+    def read_absmax(self, x: Local) -> None:
+        """The largest magnitude of *x* `(width,)` into register `half`, as the bits of an fp16."""
+        core, absmax = self.core, self.absmax.alloc()
+        magnitudes = self.magnitudes[: x.count]
+        core.abs(magnitudes, x)
+        core.reduce("max", absmax[:1], magnitudes)
+        self.absmax.enque(absmax)
+        absmax = self.absmax.deque()
+        core.get_value("half", absmax[:1])
+        self.absmax.free(absmax)
+
+    def find_factor(self) -> None:
+        """From register `half`: M in fp32 into `largest`, 127 / M in fp16 into `factor`."""
+        alu = self.core.alu
+        alu("f16_to_f32", "largest", "half")
+        alu("f32_div", "factor", 127.0, "largest")
+        alu("f32_to_f16", "factor", "factor")
+        # A row of zeros keeps them: its factor would be infinite.
+        alu("eq", "zero", "half", 0)
+        alu("select", "factor", "zero", 0, "factor")
+
+    def keep_absmax(self, x: Local, kept: Local, *, is_first: bool = False) -> None:
+        """M so far of a row, after its part *x*, as the bits of an fp16, to *kept* `(1,)`."""
+        self.read_absmax(x)
+        if not is_first:
+            # Bits of magnitudes are in the order of their numbers.
+            self.core.get_value("before", kept)
+            self.core.alu("max", "half", "half", "before")
+        self.core.set_value(kept, "half")
+
+    def read_factor(self, kept: Local) -> None:
+        """Find the factor as `find_factor` does, from what `keep_absmax` has *kept*."""
+        self.core.get_value("half", kept)
+        self.find_factor()
+
+    def quantise(self, y: Local, x: Local) -> None:
+        """*x* `(width,)` times register `factor`, in its place, and rounded into *y*."""
+        self.core.mul(x, x, "factor")
+        self.core.cast(y, x, "round")
+
+    def store_scales(self, found: Local, scale: GmView) -> None:
+        """M / 127 of all rows of a patch to *scale* `(rows,)`."""
+        self.found.enque(found)
+        found, out, rows = self.found.deque(), self.scale_out.alloc(), scale.columns
+        self.core.emit(BinaryScalar("mul", out[:rows], found[:rows], 1 / 127))
+        self.found.free(found)
+        self.core.store(self.scale_out, out, scale)
+
+
+def patches(core: VectorCore, p: Problem, plan: Plan) -> tuple[Block, ...]:
+    """The templates aligned and unaligned: whole rows, the next patch loaded before this one."""
+    half, columns = HalfSteps(core, plan), p.columns
+
+    def fetch(x: GmView) -> None:
+        core.copy_in(half.x_in, x)
+
+    def patch(output: GmView, scale: GmView) -> None:
+        """*output* `(rows, columns)` and *scale* `(rows,)` of the oldest rows of x."""
+        loaded, out, found = half.x_in.deque(), half.y_out.alloc(), half.found.alloc()
+        for row in range(output.rows):
+            here = slice(row * columns, (row + 1) * columns)
+            half.read_absmax(loaded[here])
+            half.find_factor()
+            core.set_value(found[row : row + 1], "largest")
+            # (columns,) fp16 x factor -> int8
+            half.quantise(out[here], loaded[here])
+        half.x_in.free(loaded)
+        core.store(half.y_out, out, output)
+        half.store_scales(found, scale)
+
+    found, (x, *others) = pieces_of_cores(p, plan)
+    loading, working = found.ahead
+    return core.launch(
+        Step(fetch, (x,), found.core, loading, keeps_slots=True),
+        Step(patch, tuple(others), found.core, working, keeps_slots=True),
+    )
+
+
+def long_patches(core: VectorCore, p: Problem, plan: Plan) -> tuple[Block, ...]:
+    """The template unaligned_large: eight rows at a time, in parts of 4096 columns.
+
+    What is left of the columns is quantised with the first pass; the parts before are loaded again,
+    a row at a time.
+    """
+    half, step = HalfSteps(core, plan), plan.column_step
+    whole = p.columns // step * step
+    parts = parts_of(whole, step)
+
+    def quantise_rest(x: GmView, output: GmView, found: Local) -> None:
+        """The last columns, which complete M, *x* to *output*, both `(rows, width)`."""
+        loaded, out = core.load(half.x_in, x), half.y_out.alloc()
+        for row in range(x.rows):
+            here, kept = slice(row * x.columns, (row + 1) * x.columns), found[row : row + 1]
+            half.keep_absmax(loaded[here], kept)
+            half.read_factor(kept)
+            half.quantise(out[here], loaded[here])
+        half.x_in.free(loaded)
+        core.store(half.y_out, out, output)
+
+    def quantise_row(x: GmView, output: GmView, kept: Local) -> None:
+        """A part of a row, *x* to *output*, both `(1, width)`."""
+        loaded = core.load(half.x_in, x)
+        half.read_factor(kept)
+        out = half.y_out.alloc()
+        half.quantise(out[: x.columns], loaded[: x.columns])
+        half.x_in.free(loaded)
+        core.store(half.y_out, out, output)
+
+    def patch(x: GmView, output: GmView, scale: GmView) -> None:
+        found = half.found.alloc()
+        kept = [found[row : row + 1] for row in range(x.rows)]
+        for part in parts:
+            loaded = core.load(half.x_in, x[:, part])
+            for row, each in enumerate(kept):
+                here = loaded[row * step : (row + 1) * step]
+                half.keep_absmax(here, each, is_first=part.start == 0)
+            half.x_in.free(loaded)
+        if whole < x.columns:
+            quantise_rest(x[:, whole:], output[:, whole:], found)
+        for part in parts:
+            for row, each in enumerate(kept):
+                here_in = slice(row, row + 1), part
+                quantise_row(x[here_in], output[here_in], each)
+        # The M of all rows as numbers, and from them the scales.
+        for each in kept:
+            half.read_factor(each)
+            core.set_value(each, "largest")
+        half.store_scales(found, scale)
+
+    return launch_pieces(core, p, plan, patch)

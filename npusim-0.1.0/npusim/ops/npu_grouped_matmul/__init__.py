@@ -1,0 +1,87 @@
+"""npu_grouped_matmul: groups of rows, each multiplied by the weight of its expert.
+
+.. code-block:: text
+
+    y[r] = x[r] @ weight[e] + bias[e]      for the rows r of group e
+
+    float16, bfloat16    round(f32(bias) + the sums of the cube, fp32, k ascending)     fixpipe
+    float32              bias + the sums of the cube, fp32, k ascending                 fixpipe
+    int8 by int8         see `templates.plain` and `templates.dequantise`
+
+* Products of float32 are added up as those of 16 bits are, 16 of them exactly at a time (assumed);
+  this kernel never takes the shorter HF32 for them.
+* 310P has one kernel, `templates.coupled`, for rows of float16 in groups.
+* int4 weights by int8 rows: see `templates.half_sums`, `templates.a8w4_unpacked` where they have
+  few columns for many rows, and `templates.a8w4_vector` for two shapes. The kernel that a second
+  element of tuning_config asks for is not simulated.
+* Of int8 weights by at most 64 float rows an expert, k and n multiples of 128, the vendor writes x
+  in two digits of int8: see `templates.msd`, whose last bits differ from all others.
+
+`template` names the kernel that the vendor would not take itself, where types have several.
+"""
+
+from __future__ import annotations
+
+from npusim.ops._protocol import Operator
+from npusim.ops._torch import TorchArguments, TorchFunction
+from npusim.ops.npu_grouped_matmul.check import check
+from npusim.ops.npu_grouped_matmul.oracle import oracle
+from npusim.ops.npu_grouped_matmul.shapes import torch_outputs_of
+from npusim.ops.npu_grouped_matmul.support import SUPPORT, TEMPLATES
+from npusim.ops.npu_grouped_matmul.templates import build, tile
+
+__all__ = ["OPERATOR"]
+
+LISTS = (
+    "Tensor[] x, Tensor[] weight, *, Tensor[]? bias=None, Tensor[]? scale=None, "
+    "Tensor[]? offset=None, Tensor[]? antiquant_scale=None, Tensor[]? antiquant_offset=None, "
+    "Tensor[]? per_token_scale=None"
+)
+ACTIVATION = (
+    "Tensor[]? activation_input=None, Tensor[]? activation_quant_scale=None, "
+    "Tensor[]? activation_quant_offset=None, int? split_item=0, int? group_type=None, "
+    "int? group_list_type=0, int? act_type=0"
+)
+DEFAULTS = {"split_item": 0, "group_list_type": 0, "act_type": 0}
+
+
+def _acl(given: TorchArguments) -> str:
+    is_nz = given["weight"] and given["weight"][0].layout != "ND"
+    return f"aclnnGroupedMatmul{'WeightNz' if is_nz else 'V5'}"
+
+
+TORCH = (
+    TorchFunction(
+        schema=f"npu_grouped_matmul({LISTS}, Tensor? group_list=None, {ACTIVATION}, "
+        f"int[]? tuning_config=None, int? output_dtype=None, int? x_dtype=None, "
+        f"int? weight_dtype=None, int? scale_dtype=None, int? per_token_scale_dtype=None) "
+        f"-> Tensor[]",
+        aclnn=_acl,
+        outputs=torch_outputs_of,
+        dtypes={"output_dtype": {}},
+        defaults=DEFAULTS,
+        absent=("x_dtype", "weight_dtype", "scale_dtype", "per_token_scale_dtype"),
+    ),
+    TorchFunction(
+        schema=f"npu_grouped_matmul.List({LISTS}, int[]? group_list=None, {ACTIVATION}, "
+        f"int? output_dtype=None) -> Tensor[]",
+        aclnn=lambda _: "aclnnGroupedMatmul",
+        outputs=torch_outputs_of,
+        dtypes={"output_dtype": {}},
+        defaults=DEFAULTS,
+    ),
+)
+
+OPERATOR = Operator(
+    kernel_type="GroupedMatmul",
+    document=__doc__,
+    support=SUPPORT,
+    contract=check,
+    tile=tile,
+    build=build,
+    oracle=oracle,
+    templates=TEMPLATES,
+    flags_may_stay_up=True,
+    value_dependent_inputs=("group_list",),
+    torch=TORCH,
+)

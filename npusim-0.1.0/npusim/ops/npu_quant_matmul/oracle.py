@@ -1,0 +1,106 @@
+"""npu_quant_matmul on whole arrays in plain numpy: the oracle for every tiled run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from npusim.data.dtypes import Array
+from npusim.data.tensor import is_transposed
+from npusim.ops import _vocabulary as ops
+from npusim.ops._int4_matmul import digit_sums, unpacked
+from npusim.ops._matmul_oracle import exact_int
+
+KINDS: dict[str, np.dtype[Any]] = {
+    "float16": np.dtype(np.float16),
+    "bfloat16": np.dtype(ml_dtypes.bfloat16),
+}
+
+
+def oracle(given: ops.Given) -> Array:
+    """Multiply x1 `(..., m, k)` by x2 `(..., k, n)` and rescale.
+
+    x2 may be a Tensor of any layout; int32 matrices hold eight int4 an element, x2 along n, or
+    along k if its k lies inside. The result is `(..., m, n)`. The chip says what becomes of float
+    results out of range; without one they become infinite.
+    """
+    x1, x2, scale = _elements(given.x1), _elements(given.x2), given.scale
+    tokens, target = given.pertoken_scale, given.output_dtype
+    is_int4, is_grouped = np.asarray(given.x2).dtype == np.int32, any(given.group_sizes or ())
+    if is_int4 and (given.x1.dtype == np.int8 or is_grouped):
+        make = _int8_times_int4 if given.x1.dtype == np.int8 else _groups_of_int4
+        y = make(x1, x2, scale, given.offset, tokens.reshape(-1, 1))
+        return given.rounded(y, KINDS[target])
+    acc, late = exact_int(x1, x2), None
+    if given.bias is not None and given.bias.dtype == np.int32:
+        acc = acc + given.bias
+    elif given.bias is not None:
+        late = given.bias.astype(np.float32)
+    acc = np.clip(acc, -(2**31), 2**31 - 1).astype(np.int32)
+    if target == "int32":
+        return acc
+    with np.errstate(all="ignore"):
+        values = acc.astype(np.float32)
+        if target == "bfloat16" or tokens is not None:
+            values = values * scale.astype(np.float32)
+            values = values if tokens is None else values * tokens[:, None]
+            values = values if late is None else values + late
+            return given.rounded(values, KINDS[target])
+        factor, point = _parameters(scale, given.offset)
+        values = values * factor
+        if target == "float16":
+            return given.rounded(values, KINDS["float16"])
+        # Nine bits first, then the offset: a large product minus 200 is 55, not 127.
+        nine = np.rint(np.clip(np.where(np.isnan(values), 0, values), -256, 255)).astype(np.int32)
+        return np.asarray(np.clip(nine + point, -128, 127).astype(np.int8))
+
+
+def _elements(matrix: Array) -> Array:
+    """int8, whether they came so or as eight nibbles an int32, the lowest first."""
+    values = np.asarray(matrix)
+    if values.dtype == np.int8:
+        return values
+    return unpacked(values, is_transposed(matrix))
+
+
+def _parameters(scale: Array, offset: Array | None) -> tuple[Array, Array]:
+    """The scale's upper 19 bits and the nine-bit offset, out of packed words or floats."""
+    point = np.zeros(1, np.int32)
+    if scale.dtype == np.float32:
+        low = scale.view(np.uint32)
+        if offset is not None:
+            whole = np.rint(np.where(np.isnan(offset), 0, offset))
+            point = np.clip(whole, -256, 255).astype(np.int32)
+    else:
+        words = scale.astype(np.int64)
+        low = (words & 0xFFFFFFFF).astype(np.uint32)
+        point = ((words << 18) >> 55).astype(np.int32)
+    return (low & np.uint32(0xFFFFE000)).view(np.float32), point
+
+
+def _int8_times_int4(x1: Array, x2: Array, words: Array, offset: Array, tokens: Array) -> Array:
+    """`(m, n)` float32 of *x1* `(m, k)` int8 and *x2* `(k, n)`, int4 in int8.
+
+    *words* are `(n,)` or `(groups, n)`, *offset* `(n,)` and *tokens* `(m, 1)`.
+    """
+    sums = digit_sums(x1, x2, words.reshape(-1, x2.shape[1]))
+    with np.errstate(all="ignore"):
+        return np.asarray((sums + offset) * tokens)
+
+
+def _groups_of_int4(x1: Array, x2: Array, scale: Array, offset: Array, tokens: Array) -> Array:
+    """`(m, n)` float32 of *x1* `(m, k)` and *x2* `(k, n)`, int4 in int8.
+
+    *scale* and *offset* are `(groups, n)`, *tokens* `(m, 1)`.
+    """
+    size = x1.shape[1] // len(scale)
+    total = np.zeros((x1.shape[0], x2.shape[1]), np.float32)
+    with np.errstate(all="ignore"):
+        for group, (factors, points) in enumerate(zip(scale, offset, strict=True)):
+            ks = slice(group * size, (group + 1) * size)
+            rows = x1[:, ks].sum(axis=1, keepdims=True, dtype=np.int64).astype(np.float32)
+            sums = exact_int(x1[:, ks], x2[ks]).astype(np.float32)
+            total = factors * (sums - points.astype(np.float32) * rows) + total
+        return np.asarray(tokens * total)

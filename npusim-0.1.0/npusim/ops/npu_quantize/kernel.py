@@ -1,0 +1,221 @@
+"""The program that each core runs for npu_quantize.
+
+A core has a rectangle of the matrix and works on pieces that fit the buffer, row by row: widen
+to float32, divide by or multiply with the scales, add the zero points, round and narrow. On 310P
+ascend_quant_v2 (div_mode=False) loads and stores each row by itself, and lets a store end before
+the next one begins (ops-nn@e5c3fa9 quant/ascend_quant_v2/op_kernel/ascend_quant_v2{,_fp16}.h).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, UINT8
+from npusim.data.tensor import Operand
+from npusim.devices.schema import DeviceSpec, Pipe
+from npusim.isa import BinaryOp, Local
+from npusim.kernel import Block, GmView, GmViews, Step, VectorCore
+from npusim.kernel.rectangles import Rectangles, rectangles
+from npusim.ops._quant_parameters import QuantParameter
+from npusim.ops.npu_quantize.check import Problem
+from npusim.ops.npu_quantize.tiling import SCALE_CHUNK, Plan, least_columns, pitch_columns
+
+
+def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
+    """For each piece of columns of a rectangle its parameters, then piece after piece of rows."""
+    core = VectorCore("npu_quantize", spec)
+    quantize = Quantize(core, p, plan)
+    shape = plan.rows_per_core, plan.columns_per_core
+    parts = rectangles(p.rows, p.columns, shape, plan.column_step, least_columns(spec, p))
+    tiles = parts.cut(plan.row_step)
+    x = GmView.of("input", p.input.element, p.rows, p.columns)
+    output = GmView.of("output", p.target, p.rows, p.columns)
+    views = tiles.views(x), tiles.views(output)
+    cores = np.unique(tiles.core)
+    begin, end = (np.full(cores.size, order) for order in (-1, tiles.order.max() + 1))
+    drop = Step(quantize.drop, (), cores, end, keeps_slots=True)
+    if p.scaling == "row":
+        scales = quantize.scales_of_rows(tiles)
+        rows = Step(quantize.scaled_rows, (*views, *scales), tiles.core, tiles.order, True)
+        return core.launch(rows, drop)
+    step = Step(quantize.tile, views, tiles.core, tiles.order)
+    if quantize.is_read_anew:
+        return core.launch(Step(quantize.read, (), parts.core, parts.order), step)
+    if p.scaling == "tensor":
+        return core.launch(Step(quantize.take_numbers, (), cores, begin, True), step, drop)
+    vectors = tuple(parts.views(vector.view) for vector in quantize.parameters)
+    return core.launch(Step(quantize.take, vectors, parts.core, parts.order, True), step, drop)
+
+
+class Quantize:
+    """The buffers of a core, and its stages."""
+
+    def __init__(self, core: VectorCore, p: Problem, plan: Plan) -> None:
+        self.core, self.p = core, p
+        pitch = pitch_columns(p, plan.column_step)
+        size = plan.row_step * pitch
+        self.x = core.vecin(p.input.element, size, plan.depth)
+        self.y = core.vecout(p.target, size, plan.depth)
+        self.work: Local | None = None
+        """A row in float32; float32 rows are worked on where they were loaded."""
+        if p.input.element.bits == 16:
+            self.work = core.tile(FLOAT32, pitch)
+        self.is_read_anew = p.scaling == "tensor" and not core.is_310p and not p.divide
+        """Whether the scalar unit reads and widens the numbers of the tensor before each piece of
+        columns (ops-nn@e5c3fa9 quant/ascend_quant_v2/op_kernel, the kernel of bf16; assumed of the
+        others too)."""
+        count = {"tensor": 1, "column": pitch, "row": SCALE_CHUNK}[p.scaling]
+        self.parameters = [
+            QuantParameter(
+                core, each, count, reader=self._reader(each), widens=not self.is_read_anew
+            )
+            for each in p.inputs[1:]
+        ]
+        self.one_by_one = core.is_310p and not p.divide
+        core.claim_tails(one_by_one=self.one_by_one)
+
+    def _reader(self, operand: Operand) -> Pipe:
+        is_read = operand.element is FLOAT32 and self.p.scaling != "column"
+        return "scalar" if is_read or self.is_read_anew else "vector"
+
+    # ---- parameters ----
+
+    def take(self, *views: GmView) -> None:
+        """Load what serves the columns of *views* `(width,)`; float32 stays until the next."""
+        for vector, view in zip(self.parameters, views, strict=True):
+            vector.drop()
+            vector.take(view)
+            if not vector.is_wide:
+                vector.drop()
+
+    def drop(self) -> None:
+        """The last parameters have been used."""
+        for vector in self.parameters:
+            vector.drop()
+
+    def take_numbers(self) -> None:
+        """Load the number of each parameter into its register; float32 stays in the buffer."""
+        for vector in self.parameters:
+            vector.take(vector.view)
+            self._widened(vector)
+            self.core.get_value(vector.name, vector.wide[:1])
+
+    def _widened(self, vector: QuantParameter) -> None:
+        """The scalar unit goes on with what the vector pipe has widened."""
+        if not vector.is_wide:
+            vector.drop()
+            self.core.sync("vector", "scalar")
+
+    def read(self) -> None:
+        """Load the number of each parameter into its register, and widen it there."""
+        for vector in self.parameters:
+            core, dtype, name = self.core, vector.view.dtype, vector.name
+            tile = core.load_rows(vector.loaded, vector.view)
+            core.get_value(name, tile)
+            if dtype is BFLOAT16:
+                # The upper half of an fp32.
+                core.alu("shl", name, name, 16)
+            elif dtype is FLOAT16:
+                core.alu("f16_to_f32", name, name)
+            vector.loaded.free(tile)
+
+    # ---- tiles ----
+
+    def tile(self, x: GmView, output: GmView) -> None:
+        """*x* to *output*, both `(rows, width)`, by the parameters that were taken."""
+        if x.rows == 1:
+            loaded, out = self._load(x, None), self.y.alloc()
+            self._row(loaded[: x.columns], out[: x.columns])
+            self.x.free(loaded)
+            self.core.store(self.y, out, output)
+            return
+        pitch = pitch_columns(self.p, x.columns)
+        loaded, out = self._load(x, pitch), self.y.alloc()
+        for row in range(x.rows):
+            here = slice(row * pitch, row * pitch + x.columns)
+            self._row(loaded[here], out[here])
+        self.x.free(loaded)
+        self.core.store(self.y, out, output, pitch)
+
+    def _load(self, x: GmView, pitch: int | None) -> Local:
+        return self.core.load(self.x, x, pitch, one_by_one=self.one_by_one)
+
+    def _row(self, x: Local, y: Local) -> None:
+        """Quantise *x* into *y*, both `(width,)`."""
+        core = self.core
+        values = x if self.work is None else self.work[: x.count]
+        if self.work is not None:
+            core.widen(values, x)
+        # (width,) fp32: x / scale or x * scale, then + zero point
+        steps: tuple[BinaryOp, BinaryOp] = ("div" if self.p.divide else "mul", "add")
+        for vector, op in zip(self.parameters, steps, strict=False):
+            by_column = self.p.scaling == "column"
+            core.apply(op, values, values, vector.wide[: x.count] if by_column else vector.name)
+        if self.p.target is UINT8:
+            core.max(values, values, 0.0)
+            core.min(values, values, 255.0)
+        # (width,) fp32 -> the output's type, ties to even
+        core.quantize(y, values)
+
+    # ---- a scale for each row ----
+
+    def scales_of_rows(self, tiles: Rectangles) -> tuple[object, ...]:
+        """The scales of a core, of which each tile's first row takes one, and which are loaded.
+
+        A core's scales begin with the first chunk of those that it takes, if these and all of its
+        rows' are whole.
+        """
+        period, count = self.p.period, tiles.core.size
+        first, rows = (np.zeros(tiles.core.max() + 1, np.int64) for _ in range(2))
+        first[tiles.core[::-1]] = tiles.top[::-1]
+        np.maximum.at(rows, tiles.core, tiles.top + tiles.rows)
+        rows -= first
+        phase = first % period
+        is_whole = phase + rows <= period - period % SCALE_CHUNK
+        start = np.where(is_whole, phase - phase % SCALE_CHUNK, 0)[tiles.core]
+        # Of each tile the place of its first row among those of the core, and of the row before.
+        row = tiles.top - first[tiles.core]
+        before = np.where(row == 0, rows[tiles.core], row) - 1
+        origin = np.where(is_whole, phase % SCALE_CHUNK, phase)[tiles.core]
+        at, chunk = origin + row, (origin + before) % period // SCALE_CHUNK
+        chunk[(row == 0) & (tiles.order == 1)] = -1
+        one = np.ones(count, np.int64)
+        return (
+            at,
+            chunk,
+            *(
+                GmViews.of(vector.view, 0 * start, start, one, period - start)
+                for vector in self.parameters
+            ),
+        )
+
+    def scaled_rows(
+        self, x: GmView, output: GmView, first: int, loaded_chunk: int, *scales: GmView
+    ) -> None:
+        """*x* to *output*, both `(rows, width)`; the first row takes number *first* of *scales*.
+
+        Scales are loaded a chunk at a time and read one by one; *loaded_chunk* is in the buffer.
+        """
+        pitch = pitch_columns(self.p, x.columns)
+        loaded, out = self._load(x, pitch), self.y.alloc()
+        for row in range(x.rows):
+            chunk, number = divmod((first + row) % self.p.period, SCALE_CHUNK)
+            for vector, view in zip(self.parameters, scales, strict=True):
+                if chunk != loaded_chunk:
+                    start = chunk * SCALE_CHUNK
+                    self._take_chunk(vector, view[:, start : start + SCALE_CHUNK])
+                self.core.get_value(vector.name, vector.wide[number : number + 1])
+            loaded_chunk = chunk
+            here = slice(row * pitch, row * pitch + x.columns)
+            self._row(loaded[here], out[here])
+        self.x.free(loaded)
+        self.core.store(self.y, out, output, pitch)
+
+    def _take_chunk(self, vector: QuantParameter, view: GmView) -> None:
+        vector.drop()
+        vector.load(view)
+        if not vector.is_wide:
+            # The scalar unit may still be reading the chunk before.
+            self.core.sync("scalar", "vector")
+        vector.widen(view.columns)
+        self._widened(vector)

@@ -1,0 +1,254 @@
+"""npu_swiglu: the first half of x, weighed by its own sigmoid, times the second half.
+
+.. code-block:: text
+
+    a, b = split(x, 2, dim)
+    float32             y = ((1 / (exp(-a) + 1)) * a) * b
+    float16, bfloat16   y = round((f32(a) / (exp(-f32(a)) + 1)) * f32(b))
+
+All in fp32, one rounding an operation to nearest, ties to even; the two forms differ in the last
+bit. What precision Exp has is not public: the nearest fp32 number is assumed.
+
+* Where a is below -88.7, exp(-a) is infinite and y is zero, with the sign of a times b; a of
+  minus infinity gives NaN.
+* On 310P, which has no infinities in fp16, they count as what they are in fp32, and y is at most
+  65504 (assumed).
+
+Sources: ops-nn@e5c3fa9 activation/swi_glu, op_kernel and op_host. torch_npu's document names Atlas
+A2 alone; that of aclnn and vllm-ascend have it on Atlas inference and Atlas A3 too. Atlas inference
+takes float16 and float32 whose half rows are multiples of 64 bytes, and nothing empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, Array
+from npusim.data.integers import align_down, ceil_div
+from npusim.data.tensor import TensorSpec
+from npusim.devices.schema import DeviceSpec
+from npusim.isa import MAX_BURSTS
+from npusim.kernel import BLOCK_BYTES, FLOATS_PER_BLOCK, Block, GmView, Step, VectorCore
+from npusim.kernel.rows import whole_blocks
+from npusim.kernel.steps import tiles
+from npusim.ops import _vocabulary as ops
+from npusim.ops._swish import exp_plus_1, exp_plus_1_of, invert
+from npusim.ops._torch import Result
+
+SUPPORT = (
+    ops.Row(on=ops.A2_A3, x=ops.Operands((FLOAT16, BFLOAT16, FLOAT32), ranks=(1, 8))),
+    ops.Row(on=ops.ATLAS_INFERENCE, x=ops.Operands((FLOAT16, FLOAT32), ranks=(1, 8))),
+)
+HALF_ROW_BYTES_310P = 64
+"""Half rows of Atlas inference are multiples of this (aclnn_swi_glu.cpp and its document)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem(ops.Problem):
+    """A checked call: x is `(rows, 2, columns)` to the kernel, y `(rows, columns)`."""
+
+    rows: int
+    """Product of the dimensions before *dim*."""
+    columns: int
+    """Half the product of *dim* and those behind it."""
+
+
+def check(contract: ops.Contract) -> Problem:
+    """Hold a call against what ties its arguments together; raises OpError."""
+    x = contract.operand("x")
+    shape, axis = x.shape, contract.axis("dim", x)
+    contract.require(
+        shape[axis] % 2 == 0,
+        f"dimension {axis} of x must be even, to be cut in half, not {shape[axis]}; pad both "
+        f"halves",
+    )
+    columns, series = prod(shape[axis:]) // 2, contract.spec.series
+    if series in ops.ATLAS_INFERENCE:
+        half_bytes = x.element.nbytes(columns)
+        contract.require(
+            prod(shape) > 0,
+            f"x must not be empty on {series}, not of shape {shape}; leave the call out",
+        )
+        contract.require(
+            half_bytes % HALF_ROW_BYTES_310P == 0,
+            f"half of x from dim on must be a multiple of {HALF_ROW_BYTES_310P} bytes on {series}, "
+            f"not {half_bytes} bytes; pad both halves",
+        )
+    halved = (*shape[:axis], shape[axis] // 2, *shape[axis + 1 :])
+    return Problem(
+        inputs=(x,),
+        outputs={"output": TensorSpec(halved, x.spec.dtype)},
+        rows=prod(shape[:axis]),
+        columns=columns,
+    )
+
+
+# ---- tiling: ops-nn@e5c3fa9 activation/swi_glu/op_host/swi_glu_tiling.cpp ----
+
+MAX_GAP = 65535
+"""Blocks between two bursts, or bytes where rows are no whole blocks; and columns of a tile."""
+COLUMN_UNIT_BYTES, QUEUES = 512, 3
+"""Tiles narrower than a row are a multiple of this wide; both halves of x, and y, have a queue."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan(ops.Plan):
+    """Tiles of `row_step` x `column_step`, of which core i takes number i, i + block_dim, ..."""
+
+    row_step: int
+    column_step: int
+    depth: int
+    """Buffers of each half and of y: 2 load and compute at the same time."""
+
+    def tiles(self, p: Problem) -> int:
+        """How many tiles there are."""
+        return ceil_div(p.rows, self.row_step) * ceil_div(p.columns, self.column_step)
+
+
+def tile(spec: DeviceSpec, p: Problem) -> Plan:
+    """Choose tiles and depth; 310P counts its AI cores alone (asc-devkit, GetCoreNumAiv.md)."""
+    plan = _best(spec, p, depth=2)
+    if ceil_div(plan.tiles(p), plan.block_dim) == 2:
+        single = _best(spec, p, depth=1)
+        if single.tiles(p) <= single.block_dim >= plan.block_dim:
+            return single
+    return plan
+
+
+def _best(spec: DeviceSpec, p: Problem, depth: int) -> Plan:
+    """Most cores, then fewest tiles, then the largest, then most whole ones, then the first."""
+    core, element = spec.cores[spec.vector_kinds[0]], p.output.element
+    # Apart from the queues an element takes two fp32, or one where it is fp32 itself; there the
+    # block of ones, which is assumed, must fit, too.
+    is_wide = element is FLOAT32
+    work_bytes = FLOAT32.nbytes(1 if is_wide else 2)
+    per_element = depth * QUEUES * element.nbytes(1) + work_bytes
+    room_bytes = core.usable_bytes("ub") - (BLOCK_BYTES if is_wide else 0)
+    room = align_down(room_bytes // per_element, BLOCK_BYTES // element.nbytes(1))
+
+    def merit(size: tuple[int, int]) -> tuple[int, int, int, int]:
+        rows, columns = size
+        count = ceil_div(p.rows, rows) * ceil_div(p.columns, columns)
+        whole = (p.rows // rows) * (p.columns // columns)
+        return min(count, core.count), -count, rows * columns, whole
+
+    # `max` keeps the first of equals.
+    best = max(_sizes(p, room), key=merit)
+    return Plan(block_dim=merit(best)[0], row_step=best[0], column_step=best[1], depth=depth)
+
+
+def _sizes(p: Problem, room: int) -> Iterator[tuple[int, int]]:
+    """Rows and columns of tiles of at most *room* elements, from the widest to the narrowest."""
+    size = p.output.element.nbytes(1)
+    unit, in_blocks = COLUMN_UNIT_BYTES // size, p.columns * size % BLOCK_BYTES == 0
+    most_rows = min(p.rows, MAX_BURSTS)
+    columns = min(p.columns, room, MAX_GAP if in_blocks else MAX_GAP // size)
+    if columns < p.columns:
+        columns = align_down(columns, unit)
+    while True:
+        # Bytes between a row's end and the next one's begin: the other half, and what is left.
+        gap_bytes = (2 * p.columns - columns) * size
+        is_near = (gap_bytes // BLOCK_BYTES if in_blocks else gap_bytes) <= MAX_GAP
+        rows = min(room // whole_blocks(columns, p.output.element), most_rows) if is_near else 1
+        yield rows, columns
+        if columns <= unit or rows == most_rows:
+            return
+        columns = align_down(columns - 1, unit)
+
+
+# ---- kernel: op_kernel/swi_glu_impl.hpp, swi_glu_bf16.hpp ----
+
+
+def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
+    """Tiles of y and of both halves of x, row by row, go to the cores in turn.
+
+    Rows begin at blocks. Assumed: the order of the buffers, and that the 1 that float32 divides by
+    its sum is a block read again and again.
+    """
+    core, dtype = VectorCore("npu_swiglu", spec), p.output.element
+    is_wide = dtype is FLOAT32
+    size = plan.row_step * whole_blocks(plan.column_step, dtype)
+    a_in, b_in = core.vecin(dtype, size, plan.depth), core.vecin(dtype, size, plan.depth)
+    y_out, work = core.vecout(dtype, size, plan.depth), core.tile(FLOAT32, size)
+    more = core.tile(FLOAT32, FLOATS_PER_BLOCK if is_wide else size)
+    # Half rows of 310P are whole blocks.
+    core.claim_tails(has_tails=not core.is_310p)
+
+    def tile(a: GmView, b: GmView, y: GmView) -> None:
+        """*y* of *a* and *b*, all `(rows, columns)`, with what fills the last blocks of rows."""
+        n = a.rows * whole_blocks(a.columns, dtype)
+        # Both are free before the first is filled.
+        for queue, free, view in ((a_in, a_in.alloc(), a), (b_in, b_in.alloc(), b)):
+            core.fill(free, view)
+            queue.enque(free)
+        first, total = a_in.deque(), work[:n]
+        if is_wide:
+            exp_plus_1(core, total, first[:n])
+            invert(core, total, more)
+            core.mul(total, total, first[:n])
+            a_in.free(first)
+            second, out = b_in.deque(), y_out.alloc()
+            core.mul(out[:n], total, second[:n])
+            b_in.free(second)
+        else:
+            values = more[:n]
+            core.cast(values, first[:n])
+            a_in.free(first)
+            exp_plus_1(core, total, values)
+            core.div(values, values, total)
+            second = b_in.deque()
+            core.cast(total, second[:n])
+            b_in.free(second)
+            core.mul(values, values, total)
+            out = y_out.alloc()
+            core.cast(out[:n], values)
+        core.store(y_out, out, y)
+
+    x = GmView.of("x", dtype, p.rows, 2 * p.columns)
+    output = GmView.of("output", dtype, p.rows, p.columns)
+    views = (x[:, : p.columns], x[:, p.columns :], output)
+    cut = tuple(tiles(view, plan.row_step, plan.column_step) for view in views)
+    begin = (lambda: core.duplicate(more, 1.0)) if is_wide else None
+    return core.launch(Step(tile, cut, np.arange(plan.tiles(p)) % plan.block_dim), begin=begin)
+
+
+# ---- oracle ----
+
+
+def oracle(given: ops.Given) -> Array:
+    """Half of x along dim, in its type; the chip says whether fp16 has infinities."""
+    a, b = (half.astype(np.float32) for half in np.split(given.x, 2, axis=given.dim))
+    with np.errstate(all="ignore"):
+        below = exp_plus_1_of(a)
+        if given.x.dtype == np.float32:
+            return ((np.float32(1) / below) * a) * b
+        return given.rounded((a / below) * b, given.x.dtype)
+
+
+def _outputs(given: ops.TorchArguments, _: object) -> tuple[Result, ...]:
+    x, shape = given["x"], list(given["x"].shape)
+    shape[given["dim"]] //= 2
+    return ((tuple(shape), x.dtype),)
+
+
+OPERATOR = ops.Operator(
+    kernel_type="SwiGlu",
+    document=__doc__,
+    support=SUPPORT,
+    contract=check,
+    tile=tile,
+    build=build,
+    oracle=oracle,
+    torch=(
+        ops.TorchFunction(
+            schema="npu_swiglu(Tensor self, int dim=-1) -> Tensor",
+            aclnn=lambda _: "aclnnSwiGlu",
+            outputs=_outputs,
+            names={"self": "x"},
+        ),
+    ),
+)

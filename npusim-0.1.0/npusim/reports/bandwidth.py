@@ -1,0 +1,182 @@
+"""Bandwidth over time: what moved on each path between memories, of all cores together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from npusim.devices.schema import DeviceSpec
+from npusim.reports import limits, style
+from npusim.reports.picture import Picture
+from npusim.reports.subject import (
+    Subject,
+    Timed,
+    device_of,
+    elapsed_us,
+    longest_us,
+    remembered,
+    title_start,
+    trace_of,
+)
+from npusim.reports.traffic import duration_s, fetched, path, series, work
+from npusim.trace import Trace
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["BINS", "PICTURE", "Row", "bandwidth", "rows"]
+
+BINS = 200
+"""Parts of the run, each of which has one height."""
+FAR = "from GM"
+FAR_ABOVE = 8
+"""A limit so many times the peak is only written, so that the rest can be seen."""
+ROOM = 0.74
+"""The highest peak takes so much of a lane, which is 1 high."""
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """One path, or what is read from global memory for all of them."""
+
+    path: str
+    pipe: str
+    nbytes: int
+    """All that moved."""
+    bytes_per_s: NDArray[np.float64]
+    """`(BINS,)`, each for one part of the run."""
+    mean_bytes_per_s: float
+    limit_bytes_per_s: float | None
+    """What the chip can move there; None without a chip."""
+    limit: str
+    """What has that limit: the link of `GM` or `L2`, or of the `ports` of all cores."""
+
+
+@remembered
+def rows(subject: Subject) -> list[Row]:
+    """What was read from global memory, then the paths that carried something, by bytes.
+
+    Raises ValueError for a run that was not timed or had nothing to do.
+    """
+    trace, device = trace_of(subject), device_of(subject)
+    pipes = {
+        path(op): op.pipe for lane in trace.lanes for body in lane.program.bodies for op in body
+    }
+    found = _far(trace, device)
+    for way, nbytes in work(trace).path_bytes.items():
+        limit, name = _limit(trace, device, way) if device else (None, "")
+        heights = series(trace, trace.lanes, way, BINS)
+        mean = nbytes / duration_s(trace)
+        found.append(Row(way, pipes[way], nbytes, heights, mean, limit, name))
+    return sorted(
+        found, key=lambda row: (row.path != FAR, "gm" not in row.path, -row.nbytes, row.path)
+    )
+
+
+def _far(trace: Trace, device: DeviceSpec | None) -> list[Row]:
+    """What comes from global memory, most of it into the L2: lines whole, and each once."""
+    heights = fetched(trace, BINS)
+    if not heights.any():
+        return []
+    mean = trace.gm_read_bytes / duration_s(trace)
+    limit = device.gm.read_bytes_per_s if device else None
+    return [Row(FAR, "mte2", trace.gm_read_bytes, heights, mean, limit, "GM" if device else "")]
+
+
+def _limit(trace: Trace, device: DeviceSpec, way: str) -> tuple[float, str]:
+    """What bounds the bytes on *way*: a link of the device file, or the ports of all cores."""
+    if "gm" not in way.split("_to_"):
+        return limits.path(device, (way,)).per_s, "ports"
+    is_read = way.startswith("gm")
+    # Everything goes by way of the L2, but for what is read past it.
+    by_l2 = not is_read or trace.l2_bytes > trace.l2_written_bytes
+    name, memory = ("L2", device.l2) if by_l2 else ("GM", device.gm)
+    link = memory.read_bytes_per_s if is_read else memory.write_bytes_per_s
+    ports = limits.path(device, (way.replace("gm", name.lower()),)).per_s
+    return (ports, "ports") if 0 < ports < link else (link, name)
+
+
+def bandwidth(subject: Subject, *, end_us: float | None = None, ax: Axes | None = None) -> Axes:
+    """Draw *subject*, a trace or a run, on *ax* or on a new figure.
+
+    The axis ends with the run, or at *end_us*. Raises ValueError for a run that was not timed or
+    had nothing to do.
+    """
+    trace = trace_of(subject)
+    found = rows(subject)
+    ax = ax or style.new_axes()
+    edges = np.linspace(0, elapsed_us(trace), BINS + 1)
+    for place, row in enumerate(found):
+        top = float(row.bytes_per_s.max())
+        is_seen = row.limit_bytes_per_s is not None and row.limit_bytes_per_s <= FAR_ABOVE * top
+        if is_seen:
+            top = max(top, row.limit_bytes_per_s or 0.0)
+        base = place + 1.0
+        ax.stairs(
+            *(base - ROOM * row.bytes_per_s / top, edges),
+            baseline=base,
+            fill=True,
+            color=style.COLORS[row.pipe],  # type: ignore[index]
+            zorder=2,
+        )
+        ax.hlines(base, *edges[[0, -1]], color=style.GRID, lw=0.8, zorder=1)
+        if is_seen and row.limit_bytes_per_s:
+            height = base - ROOM * row.limit_bytes_per_s / top
+            ax.hlines(height, *edges[[0, -1]], color=style.INK, lw=0.8, linestyle="--", zorder=3)
+        _annotate(ax, row, place)
+    ax.set_xlim(0, edges[-1] if end_us is None else end_us)
+    ax.set_ylim(len(found), 0)
+    ax.set_yticks(
+        [place + 0.6 for place in range(len(found))], [style.plain(row.path) for row in found]
+    )
+    style.bare(ax)
+    style.title(ax, f"{title_start(subject)}{_finding(found)}")
+    ax.set_xlabel(
+        "time since the cores started (us); dashed: what the chip can move there",
+        size=style.TEXT_POINTS,
+        color=style.INK,
+        loc="left",
+    )
+    return ax
+
+
+def _annotate(ax: Axes, row: Row, place: int) -> None:
+    """Peak and limit, right of the lane."""
+    peak = style.rate_named(float(row.bytes_per_s.max()))
+    label = f"peak {peak}\nmean {style.rate_named(row.mean_bytes_per_s)}"
+    if row.limit_bytes_per_s:
+        label += f"\n{row.limit} {style.rate_named(row.limit_bytes_per_s)}"
+    ax.text(
+        *(1.01, place + 0.6, label),
+        transform=ax.get_yaxis_transform(),
+        va="center",
+        size=style.LABEL_POINTS,
+        color=style.INK,
+    )
+
+
+def _finding(found: list[Row]) -> str:
+    if not found:
+        return "nothing moved between memories"
+    row = found[0]
+    sentence = f"{row.path} carries {style.rate_named(row.mean_bytes_per_s)} on average"
+    if not row.limit_bytes_per_s:
+        return sentence
+    share = style.percent(row.mean_bytes_per_s / row.limit_bytes_per_s)
+    return f"{sentence}, {share} of what {row.limit} can"
+
+
+def _height_inches(run: Timed) -> float | None:
+    return 0.7 * len(rows(run)) or None
+
+
+PICTURE = Picture(
+    name="bandwidth",
+    heading="Bandwidth over time",
+    height_inches=_height_inches,
+    draw=bandwidth,
+    draw_among=lambda run, runs, ax: bandwidth(run, end_us=longest_us(runs), ax=ax),
+)

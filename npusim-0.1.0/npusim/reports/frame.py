@@ -1,0 +1,112 @@
+"""What every page of a report is made of: its frame, its sections, timelines with their data."""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from importlib.resources import files
+
+from npusim.reports.policy import policy
+from npusim.reports.run_labels import Head
+
+__all__ = ["columns", "document", "keys", "packed", "sections", "text_of", "timeline"]
+
+
+def document(title: str, styles: str, script: str, body: str) -> str:
+    """A page that opens from disk and asks nothing of any network; *body* is markup."""
+    name = escape(title)
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy(script)}">'
+        f'<title>npusim: {name}</title><link rel="icon" href="data:,">'
+        f"<style>{styles}</style></head><body>"
+        f"<main><h1>{name}</h1>{body}</main>"
+        f"<script>{script}</script></body></html>\n"
+    )
+
+
+def sections(parts: Mapping[str, tuple[str, str]]) -> str:
+    """Links to sections, and these below them: key -> heading and markup."""
+    links = "".join(f'<a href="#{key}">{name}</a>' for key, (name, _) in parts.items())
+    body = "".join(
+        f'<section id="{key}"><h2>{name}</h2>{markup}</section>'
+        for key, (name, markup) in parts.items()
+    )
+    return f"<nav>{links}</nav>{body}"
+
+
+def columns(heads: Sequence[Head], parts: Sequence[str], *, wide: bool = False) -> str:
+    """*parts* of several runs side by side where there is room, each below its head.
+
+    *wide* ones stand below each other.
+    """
+    if len(parts) == 1:
+        return f'<div class="runs"><div>{parts[0]}</div></div>'
+    cells = "".join(
+        f'<div><h3>{head.letter} <span class="soft">{escape(head.who)}</span></h3>{part}</div>'
+        for head, part in zip(heads, parts, strict=True)
+    )
+    return f'<div class="runs {"stacked" if wide else "beside"}">{cells}</div>'
+
+
+def text_of(package: str, name: str) -> str:
+    """The file *name* that is part of *package*."""
+    return (files(package) / name).read_text(encoding="utf-8")
+
+
+KEYS = (
+    ("zoom", ("Ctrl + wheel", "W", "S")),
+    ("move", ("Shift + wheel", "Shift + drag", "A", "D")),
+    ("add up a span", ("drag", "T: what is in sight")),
+    ("zoom to it", ("Z",)),
+    ("next one", ("&larr;", "&rarr;")),
+    ("search", ("/", "Enter", "Shift + Enter")),
+    ("all", ("0", "double click")),
+    ("clear", ("Esc",)),
+)
+"""What can be done on a timeline, and the keys for it; letters where the timeline has the focus."""
+
+
+def timeline(
+    number: int, data: dict[str, object], about: str, search: str, controls: str = ""
+) -> str:
+    """An interactive timeline of *about*, the *number*-th of the page; *data* are packed into it.
+
+    *search* says what can be searched for; *controls* is markup that stands next to the search.
+    """
+    return (
+        f'<div class="timeline" data-source="trace{number}"><div class="bar">'
+        '<button data-act="in" aria-label="zoom in">+</button>'
+        '<button data-act="out" aria-label="zoom out">&minus;</button>'
+        '<button data-act="all">all</button><button data-act="sum">add up</button>'
+        f'<input type="search" placeholder="{escape(search)}" aria-label="search">'
+        '<button data-act="previous" aria-label="previous one found">&uarr;</button>'
+        '<button data-act="next" aria-label="next one found">&darr;</button>'
+        f'<span class="count" role="status"></span>{controls}<span class="where"></span></div>'
+        '<canvas class="axis" aria-hidden="true"></canvas>'
+        '<div class="view"><div class="tall"><canvas tabindex="0" role="application" '
+        f'aria-label="timeline of {escape(about)}" aria-describedby="keys{number}">'
+        "</canvas></div></div>"
+        '<div class="details" aria-live="polite"></div>'
+        f"{keys(f'keys{number}', KEYS)}</div>{packed(f'trace{number}', data)}"
+    )
+
+
+def keys(name: str, known: Iterable[tuple[str, Iterable[str]]]) -> str:
+    """A line that says what can be done, and the keys for it; *name* is that of the element."""
+    words = " ".join(
+        f"<span>{what}: {' '.join(f'<kbd>{key}</kbd>' for key in own)}</span>"
+        for what, own in known
+    )
+    return f'<p class="keys" id="{name}">{words}</p>'
+
+
+def packed(name: str, data: dict[str, object]) -> str:
+    """*data* in an element called *name*, which a script unpacks."""
+    text = json.dumps(data, separators=(",", ":"))
+    code = base64.b64encode(zlib.compress(text.encode(), 9)).decode()
+    return f'<script type="application/octet-stream" id="{name}">{code}</script>'

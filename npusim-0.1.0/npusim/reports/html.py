@@ -1,0 +1,178 @@
+"""A report: one HTML file that opens from disk and asks nothing of any network.
+
+It holds the pictures of one run, or of several side by side, as SVG; a timeline to pan, zoom and
+click; a roofline; tables; and every number of the chip with its source. The interactive parts are
+`link.js`, `zoom.js`, `lanes.js`, `page.js`, and for the roofline `plot.js`, `roofs.js` and
+`roofline.js`; the looks are `page.css` and `roofline.css`. Data are packed into the page (zlib,
+base64).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from html import escape
+from io import StringIO
+from typing import TYPE_CHECKING
+
+from npusim.reports import bounds, frame, overview, roofline, roofline_chart, timeline
+from npusim.reports.advice import Advised, section
+from npusim.reports.frame import columns
+from npusim.reports.gallery import PICTURES, figures
+from npusim.reports.run_labels import Head, heads, titled
+from npusim.reports.subject import Timed, longest_us, named, trace_of
+from npusim.reports.tables import bound, devices, facts, path, pipes, rooflines, waits
+from npusim.reports.timeline_data import payload
+from npusim.trace.record import Record
+from npusim.trace.summary import WORDS, Level
+
+if TYPE_CHECKING:
+    from npusim.chip import Progress
+
+__all__ = ["glimpse", "report"]
+
+SECTIONS = {
+    "overview": "Overview",
+    "advice": "What to change",
+    "numbers": "Numbers",
+    "timeline": "Timeline",
+    "roofline": "Roofline",
+    "pictures": "Pictures",
+    "tables": "Tables",
+    "device": "The chip",
+}
+CORES = (
+    '<input class="cores" placeholder="all cores; or 0, 3-5, aic" aria-label="cores to show">'
+    '<button data-act="fold">fold</button>'
+)
+HERE = "npusim.reports"
+SHOWN = tuple(picture for picture in PICTURES if picture not in roofline.PICTURES)
+"""The pictures that stand on a page, which has one roofline to look into."""
+SCRIPTS = ("link", "zoom", "lanes", "plot", "roofs", "roofline", "page")
+FONTS = "'DejaVu Sans', Verdana, sans-serif"
+
+
+def report(
+    runs: Sequence[Record],
+    level: Level | None = None,
+    progress: Progress | None = None,
+    advice: Sequence[Sequence[Advised] | str] = (),
+) -> str:
+    """The page of one run, or of several that are compared with the first.
+
+    *advice* is what each run has, or a sentence why there is none; left out, the page has none.
+    *level* says whether the timelines show every micro-op ("full") or a "summary", which they are
+    by themselves where there are too many. *progress* hears of the "timelines" and the "pictures".
+    Raises ValueError for no run, and for one that was not timed or had nothing to do.
+    """
+    if not runs:
+        raise ValueError("reports: one run at least must be given, not none; run the operator")
+    for run in runs:
+        trace_of(run)
+    report_progress = progress or _unheard
+    names = heads(runs)
+    sections = {"overview": overview.of_runs(runs, names)} if len(runs) > 1 else {}
+    sections |= {"advice": columns(names, [section(own) for own in advice])} if advice else {}
+    sections |= {
+        "numbers": facts(runs),
+        "timeline": columns(names, _timelines(runs, names, level, report_progress), wide=True),
+        "roofline": roofline_chart.section(runs, _whose(runs, names)),
+        "pictures": _pictures(runs, names, report_progress),
+        "tables": columns(names, [_tables(run) for run in runs]),
+        "device": devices(runs),
+    }
+    found = bounds.finding(runs[0]) if len(runs) == 1 else overview.finding(runs)
+    shown = {key: (name, sections[key]) for key, name in SECTIONS.items() if key in sections}
+    body = f'<p class="finding">{escape(found)}</p>{frame.sections(shown)}'
+    script = "".join(frame.text_of(HERE, f"{name}.js") for name in SCRIPTS)
+    styles = frame.text_of(HERE, "page.css") + frame.text_of(HERE, "roofline.css")
+    return frame.document(titled(runs), styles, script, body)
+
+
+def glimpse(line: str, run: Timed | None) -> str:
+    """A run as a notebook shows it: *line* as text, then a timeline and what bounds it."""
+    text = f"<p><code>{escape(line)}</code></p>"
+    if run is None:
+        return text
+    shown = (timeline.PICTURE, bounds.PICTURE)
+    return text + "".join(_svg(picture.figure(run), picture.name) for picture in shown)
+
+
+def _whose(runs: Sequence[Record], names: Sequence[Head]) -> list[str]:
+    """What a chart calls each of *runs*: what distinguishes it from the others, or what it is."""
+    return [head.who or named(run) for run, head in zip(runs, names, strict=True)]
+
+
+# ---- timelines ----
+
+
+def _unheard(_: str, __: float) -> None:
+    """Nobody hears how far a page is."""
+
+
+def _timelines(
+    runs: Sequence[Record], names: Sequence[Head], level: Level | None, report_progress: Progress
+) -> list[str]:
+    found = []
+    for number, (run, head) in enumerate(zip(runs, names, strict=True)):
+        report_progress("timelines", number / len(runs))
+        about = ", ".join(filter(None, (head.letter, named(run))))
+        found.append(_timeline(run, number, about, longest_us(runs), level))
+    return found
+
+
+def _timeline(run: Record, number: int, about: str, end_us: float, level: Level | None) -> str:
+    """The timeline of *run*, which can be seen up to *end_us*: alike for runs that are compared."""
+    data = payload(trace_of(run), run.code, level) | {"end_us": end_us}
+    note = ""
+    if data["level"] == "summary":
+        note = f'<p class="note">This timeline is {WORDS}. --level full shows all.</p>'
+    return note + frame.timeline(number, data, about, "mnemonic, buffer, tensor", CORES)
+
+
+# ---- pictures ----
+
+
+def _pictures(runs: Sequence[Record], names: Sequence[Head], report_progress: Progress) -> str:
+    headings: dict[str, str] = {}
+    drawn: list[dict[str, str]] = []
+    for number, run in enumerate(runs):
+        drawn.append({})
+        others = [other for other in runs if other is not run]
+        for picture, figure in figures(run, others, SHOWN):
+            share = (SHOWN.index(picture) + 1) / len(SHOWN)
+            report_progress("pictures", (number + share) / len(runs))
+            headings[picture.name] = picture.heading
+            svg = _svg(figure, f"{picture.name}{number}")
+            label = ", ".join(filter(None, (names[number].letter, picture.heading)))
+            start = f'<svg role="img" aria-label="{escape(label)}"'
+            svg = svg.replace("<svg", start, 1)
+            drawn[number][picture.name] = f'<figure tabindex="0">{svg}</figure>'
+    nothing = '<p class="note">does not apply</p>'
+    return "".join(
+        f"<h3>{escape(heading)}</h3>{columns(names, [own.get(name, nothing) for own in drawn])}"
+        for name, heading in headings.items()
+    )
+
+
+def _svg(figure: object, salt: str) -> str:
+    """*figure* as an element; *salt* keeps the names inside apart from those of others."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    assert isinstance(figure, Figure)
+    text = StringIO()
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": salt}):
+        figure.savefig(text, format="svg", metadata={"Date": None})
+    element = text.getvalue()
+    element = element[element.index("<svg") :].replace("'DejaVu Sans'", FONTS)
+    element = re.sub(r"<metadata>.*?</metadata>", "", element, flags=re.DOTALL)
+    element = re.sub(r'\bid="(figure|axes|matplotlib|text|patch|line2d)[^"]*"', "", element)
+    return re.sub(r"\s*\n\s*", "\n", element)
+
+
+# ---- tables ----
+
+
+def _tables(run: Record) -> str:
+    return bound(run) + path(run) + pipes(run) + waits(run) + rooflines(run)

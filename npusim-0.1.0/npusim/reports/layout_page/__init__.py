@@ -1,0 +1,134 @@
+"""One page to explore layouts in: no network, nothing installed, opened from disk.
+
+What it draws is computed by `map.js`, and for an Mmad by `mmad.js`, from what :func:`facts` takes
+out of ``npusim.data.layout`` and a device: the order of axes and the fractal of each layout, what
+an Mmad takes, and what a burst costs. The rest is looks.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from importlib.resources import files
+
+from npusim.check.rules import Place, RuleError, check
+from npusim.check.rules.matrix import OPERAND_DTYPES
+from npusim.check.rules.matrix import SUMS as MMAD_SUMS
+from npusim.data.dtypes import DTYPES, UINT8, DType
+from npusim.data.json import Json
+from npusim.data.layout import FRACTAL_ROWS, Placement, c0
+from npusim.data.layout.html import DARK_SHADES, SHADES
+from npusim.data.layout.placement import ORDERS, SUMS
+from npusim.devices.schema import CORE_KINDS, DeviceSpec
+from npusim.isa import BLOCK_BYTES, Global, LoadNd2Nz, Local, Mmad
+from npusim.kernel.builder import Builder
+from npusim.reports.policy import policy
+from npusim.timing.cost.matrix import mmad
+
+__all__ = ["MAX_EXTENT", "facts", "page"]
+
+MAX_EXTENT = 128
+"""Rows and columns that the page draws."""
+MMAD_EXTENT = 64
+"""The same of an Mmad, whose three operands stand next to each other."""
+MMAD_START = {"m": 20, "n": 32, "k": 40}
+"""What the page begins with: several fractals of every type each way, some of them padded."""
+SCRIPTS = ("map.js", "draw.js", "mmad.js", "page.js")
+
+
+def page(start: Placement, spec: DeviceSpec) -> str:
+    """The page as text; it begins with *start* and charges copies as *spec* does."""
+    if max(start.rows, start.columns) > MAX_EXTENT:
+        raise ValueError(
+            f"layout: the page must begin with at most {MAX_EXTENT} rows and columns, not "
+            f"{start.rows} x {start.columns}; take a smaller matrix"
+        )
+    here = files(__name__)
+    # No text within the data may end the element that holds it.
+    parts = {"data": json.dumps(facts(start, spec), allow_nan=False).replace("<", "\\u003c")}
+    for name in (*SCRIPTS, "page.css"):
+        parts[name] = here.joinpath(name).read_text(encoding="utf-8")
+    parts["policy"] = policy(*(f"\n{parts[name]}\n" for name in SCRIPTS))
+    frame = here.joinpath("page.html").read_text(encoding="utf-8")
+    return re.sub(r"/\*\{([\w.]+)\}\*/", lambda place: parts[place[1]], frame)
+
+
+def facts(start: Placement, spec: DeviceSpec) -> Json:
+    """What the page is given of layouts and of the device, as JSON."""
+    return {
+        "start": {
+            "rows": start.rows,
+            "columns": start.columns,
+            "dtype": start.dtype.name,
+            "layout": start.name,
+        },
+        "most": MAX_EXTENT,
+        "block_bytes": BLOCK_BYTES,
+        "bits": {dtype.name: dtype.bits for dtype in DTYPES},
+        "layouts": {name: _layout(name) for name in ORDERS},
+        "shades": SHADES,
+        "dark_shades": DARK_SHADES,
+        "mmad": _mmad(start.dtype, spec),
+        "device": {
+            "name": spec.name,
+            "sector_bytes": spec.transfer.sector_bytes,
+            "line_bytes": spec.l2.line_bytes,
+            "issue_cycles": spec.transfer.issue_cycles,
+            "burst_cycles": spec.transfer.burst_cycles,
+            "nd2nz_refusal": _refusal(spec),
+            "gm_row_ns": spec.gm.row_ns,
+            "l2_row_ns": spec.l2.row_ns,
+        },
+    }
+
+
+def _refusal(spec: DeviceSpec) -> str | None:
+    """Why the chip does not turn rows into Nz on their way into L1; None if it does."""
+    kind = CORE_KINDS[spec.arch][0]
+    builder = Builder("page", spec.cores[kind], spec.sync)
+    block = builder.claim("l1", FRACTAL_ROWS * BLOCK_BYTES).of(UINT8, BLOCK_BYTES)
+    op = LoadNd2Nz(block, Global("x", 0, BLOCK_BYTES), FRACTAL_ROWS)
+    builder.emit(op)
+    try:
+        check(builder.build(), Place(spec, kind))
+    except RuleError as error:
+        return str(error).partition(f"{op}: ")[2]
+    return None
+
+
+def _layout(name: str) -> dict[str, object]:
+    """The order of axes of a layout, and its fractal for each type that it can hold."""
+    order = ORDERS[name]
+    dtypes = SUMS if name == "L0C" else DTYPES
+    return {
+        "axes": order.axes if order else None,
+        "fractals": {dtype.name: Placement(1, 1, dtype, name).fractal for dtype in dtypes},
+    }
+
+
+def _mmad(wanted: DType, spec: DeviceSpec) -> dict[str, object]:
+    """Where an Mmad has its operands, and the types it takes: *wanted* first if it is one."""
+    dtypes = [dtype for dtype in OPERAND_DTYPES[spec.arch] if dtype.name in spec.cube.k_per_cycle]
+    return {
+        "most": MMAD_EXTENT,
+        "start": MMAD_START | {"dtype": (wanted if wanted in dtypes else dtypes[0]).name},
+        "layouts": {"a": "Zz", "b": "Zn", "c": "L0C"},
+        "buffers": {"a": "L0A", "b": "L0B", "c": "L0C"},
+        "dtypes": {
+            dtype.name: {"sum": MMAD_SUMS[dtype].name, "cycles": _step_cycles(dtype, spec)}
+            for dtype in dtypes
+        },
+    }
+
+
+def _step_cycles(dtype: DType, spec: DeviceSpec) -> int:
+    """Cycles that one more fractal of A and of B make an Mmad longer."""
+
+    def cycles(fractals: int) -> int:
+        k = fractals * c0(dtype)
+        a = Local("l0a", 0, dtype, FRACTAL_ROWS * k)
+        b = Local("l0b", 0, dtype, k * FRACTAL_ROWS)
+        c = Local("l0c", 0, MMAD_SUMS[dtype], FRACTAL_ROWS**2)
+        return mmad(Mmad(c, a, b, FRACTAL_ROWS, FRACTAL_ROWS, k), spec.cube).body
+
+    return cycles(2) - cycles(1)

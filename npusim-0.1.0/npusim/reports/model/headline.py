@@ -1,0 +1,62 @@
+"""A run of a model in a few lines of plain words."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from npusim.data.text import counted, tally
+from npusim.reports.model.tables import by_work, total
+from npusim.reports.style import percent, size_named, span_named
+from npusim.trace.model import ModelRun
+
+__all__ = ["bounds", "coverage", "headline", "not_timed"]
+
+
+def headline(run: ModelRun) -> list[str]:
+    """Device time, launches, kinds of work, bounds, bytes, and what is not timed."""
+    whole = total(run.launches)
+    kernels = counted(whole.launches, "kernel", "kernels")
+    launches = counted(run.paid_launches, "launch", "launches")
+    lines = [
+        f"{span_named(whole.time_us)} of device time on {run.device} ({run.series}): {kernels} "
+        f"in {launches}"
+    ]
+    if run.launches:
+        works = sorted(by_work(run).items(), key=lambda item: -item[1].time_us)
+        shares = (f"{percent(own.time_us / whole.time_us)} {work}" for work, own in works)
+        lines += [
+            f"work: {', '.join(shares)}",
+            f"bounds: {bounds(run)}; launch and completion are "
+            f"{percent(whole.launch_us / whole.time_us)} of the time",
+            f"bytes: cores read {size_named(whole.read_bytes)} and write "
+            f"{size_named(whole.written_bytes)}; {size_named(whole.gm_bytes)} move from and to "
+            f"global memory",
+        ]
+    return [*lines, coverage(run)]
+
+
+def coverage(run: ModelRun) -> str:
+    """How many kernels of a card are timed, and which are not."""
+    counts = not_timed(run)
+    timed = len(run.launches)
+    kernels = counted(timed + counts.total(), "kernel", "kernels")
+    parts = f"{timed} of {kernels} timed"
+    return f"{parts}; not timed: {tally(counts)}" if counts else parts
+
+
+def not_timed(run: ModelRun) -> Counter[str]:
+    """Operation of torch -> how often it was not timed, where a card would run a kernel."""
+    counts: Counter[str] = Counter()
+    for each in run.not_timed:
+        counts[each.operator] += each.count
+    return counts
+
+
+def bounds(run: ModelRun) -> str:
+    """What bounds the kernels in which most of the time of *run* is spent."""
+    spent: dict[str, float] = {}
+    for launch in run.launches:
+        spent[launch.kernel.bound] = spent.get(launch.kernel.bound, 0.0) + launch.time_us
+    ranked = sorted(spent.items(), key=lambda item: (-item[1], item[0]))
+    parts = [f"{percent(us / run.time_us)} in kernels bound by {words}" for words, us in ranked[:3]]
+    return ", ".join(parts)

@@ -1,0 +1,141 @@
+"""The critical path in words: micro-ops, flags between cores, slack, and when cores were done.
+
+What the end time hangs on is on the path, and every cycle of it belongs to one micro-op there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+
+from npusim.devices.schema import Pipe
+from npusim.isa import CrossCoreSetFlag, CrossCoreWaitFlag
+from npusim.reports.causes import CAUSES
+from npusim.reports.critical_path import Step, steps
+from npusim.reports.finish import Finish, finishes
+from npusim.reports.slack import Slack, slack
+from npusim.reports.subject import Subject, elapsed_us, trace_of
+from npusim.trace import Cause, Trace
+
+__all__ = ["CriticalPath", "Crossing", "Part", "path_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """All micro-ops of one name on the path, on one pipe of one kind of core."""
+
+    kind: str
+    pipe: Pipe
+    name: str
+    """The mnemonic, as `load` or `set_flag`."""
+    micro_ops: int
+    us: float
+    share: float
+    """Its share of the time of the slowest core."""
+    cause: Cause
+    """What took most of it."""
+
+    @property
+    def words(self) -> str:
+        """The cause in words."""
+        return CAUSES[self.cause].words
+
+
+@dataclass(frozen=True, slots=True)
+class Crossing:
+    """A flag between cores on the path: who set it, and who went on."""
+
+    core: int
+    kind: str
+    pipe: Pipe
+    dst_core: int
+    dst_kind: str
+    dst_pipe: Pipe
+    flag: str
+    """Mode and event, as `group 3`."""
+    set_us: float
+    """When what had to come before was done."""
+
+
+@dataclass(frozen=True, slots=True)
+class CriticalPath:
+    """What the end time hangs on."""
+
+    steps: tuple[Step, ...]
+    """From the first cycle to the last result; together they are all of its cycles."""
+    parts: tuple[Part, ...]
+    """The same by micro-ops, longest first, without those that took no time."""
+    crossings: tuple[Crossing, ...]
+    """Where it goes from core to core, in order."""
+    slack: tuple[Slack, ...]
+    """By how much each pipe could be later: 0 somewhere for those on the path."""
+    finishes: tuple[Finish, ...]
+    """When the cores of each kind were done."""
+    us: float
+    """How long it is: the time of the slowest core."""
+
+    def to_json(self) -> dict[str, object]:
+        """All but the single steps, as plain numbers, strings and lists."""
+        return {
+            "us": self.us,
+            "parts": [asdict(part) for part in self.parts],
+            "crossings": [asdict(crossing) for crossing in self.crossings],
+            "slack": [asdict(each) for each in self.slack],
+            "finishes": [
+                asdict(each) | {"idle": each.idle, "median_us": each.median_us}
+                for each in self.finishes
+            ],
+        }
+
+
+def path_of(subject: Subject) -> CriticalPath:
+    """The critical path of *subject*, a trace or a run.
+
+    Raises ValueError for a run that was not timed or had nothing to do.
+    """
+    trace = trace_of(subject)
+    found = steps(trace)
+    return CriticalPath(
+        found,
+        tuple(_parts(trace, found)),
+        tuple(_crossings(trace, found)),
+        tuple(slack(trace)),
+        tuple(finishes(subject)),
+        elapsed_us(trace),
+    )
+
+
+def _parts(trace: Trace, found: tuple[Step, ...]) -> list[Part]:
+    count: Counter[tuple[str, Pipe, str]] = Counter()
+    causes: dict[tuple[str, Pipe, str], Counter[Cause]] = {}
+    for step in found:
+        if step.cycles:
+            op = trace.lanes[step.lane].ops[step.index]
+            key = step.kind, step.pipe, str(op).partition(" ")[0]
+            count[key] += 1
+            for cause, cycles in step.causes:
+                causes.setdefault(key, Counter())[cause] += cycles
+    us = 1e6 / trace.clock_hz
+    parts = []
+    for key, own in causes.items():
+        cycles = own.total()
+        # Of two that took as long, the one that the docs list first.
+        cause = min(own, key=lambda cause: (-own[cause], list(CAUSES).index(cause)))
+        parts.append(Part(*key, count[key], cycles * us, cycles / trace.cycles, cause))
+    return sorted(parts, key=lambda part: (-part.us, part.kind, part.pipe, part.name))
+
+
+def _crossings(trace: Trace, found: tuple[Step, ...]) -> list[Crossing]:
+    crossings = []
+    for before, after in pairwise(found):
+        op = trace.lanes[after.lane].ops[after.index]
+        if before.lane != after.lane and isinstance(op, CrossCoreSetFlag | CrossCoreWaitFlag):
+            crossings.append(
+                Crossing(
+                    *(before.core, before.kind, before.pipe, after.core, after.kind, after.pipe),
+                    f"{op.mode} {op.event}",
+                    before.until / trace.clock_hz * 1e6,
+                )
+            )
+    return crossings

@@ -1,0 +1,288 @@
+"""How pictures look: a colour and a place for each pipe, names of cores, text sizes."""
+
+from __future__ import annotations
+
+from functools import cache
+from textwrap import wrap
+from typing import TYPE_CHECKING
+
+from npusim.data.text import printable
+from npusim.devices.schema import Pipe
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
+
+__all__ = [
+    "COLORS",
+    "GRID",
+    "INK",
+    "LABEL_POINTS",
+    "MANY_COLORS",
+    "PIPES",
+    "TEXT_POINTS",
+    "Look",
+    "bare",
+    "cores_named",
+    "header",
+    "legend_below",
+    "look",
+    "new_axes",
+    "percent",
+    "plain",
+    "points",
+    "rate_named",
+    "seen_on",
+    "size_named",
+    "span_named",
+    "time_named",
+    "tint",
+    "title",
+]
+
+# Okabe and Ito, "Color Universal Design" (2008): distinct for every kind of colour vision, and all
+# light enough for black text.
+COLORS: dict[Pipe, str] = {
+    "scalar": "#999999",
+    "mte2": "#56B4E9",
+    "mte1": "#CC79A7",
+    "cube": "#D55E00",
+    "vector": "#E69F00",
+    "fixpipe": "#F0E442",
+    "mte3": "#009E73",
+}
+
+PIPES: tuple[Pipe, ...] = tuple(COLORS)
+"""From top to bottom: the way of the data through a core."""
+
+# Paul Tol, "Colour Schemes" (SRON/EPS/TN/09-002, 2021), muted, then most of vibrant: distinct for
+# every kind of colour vision, the more so with different markers.
+MANY_COLORS = (
+    *("#332288", "#CC6677", "#117733", "#DDCC77", "#88CCEE", "#882255", "#44AA99", "#999933"),
+    *("#AA4499", "#EE7733", "#0077BB", "#CC3311", "#222222", "#EE3377", "#999999", "#8B5A2B"),
+)
+MARKERS = "os^Dv<>PXphdH8"
+
+Look = tuple[str, str]
+"""A colour and a marker."""
+
+INK = "#222222"
+GRID = "#DDDDDD"
+TITLE_POINTS = 12.0
+TEXT_POINTS = 10.0
+LABEL_POINTS = 8.0
+LEGEND_POINTS = 19.0
+"""From the axis down to the legend, at the height of the axis label."""
+LINE_POINTS = 15.0
+ENTRY_POINTS = 40.0
+"""An entry of a legend takes so much next to its text: its patch, and space before the next."""
+LEGEND_SHARE = 0.85
+"""The axis label and the legend share so much of the width of a figure."""
+LONG_TITLE = 90
+"""Characters that fit above a picture of usual width."""
+
+
+MAX_RUNS = 4
+"""Runs of cores that a label lists before it only counts."""
+
+
+def look(place: int) -> Look:
+    """How the one at *place* of many things is drawn, so that it differs from the others."""
+    return MANY_COLORS[place % len(MANY_COLORS)], MARKERS[place % len(MARKERS)]
+
+
+def new_axes() -> Axes:
+    """Axes of a new figure, which belongs to no window and no global state."""
+    from matplotlib.figure import Figure
+
+    return Figure((10, 5), layout="constrained").subplots()
+
+
+def tint(color: str, share: float = 0.35) -> str:
+    """*color* mixed with white, of which it keeps *share*.
+
+    >>> tint("#000000", 0.5)
+    '#808080'
+    """
+    parts = (int(color[start : start + 2], 16) for start in (1, 3, 5))
+    return "#" + "".join(f"{round(255 - share * (255 - part)):02x}" for part in parts)
+
+
+def seen_on(color: str, paper: str) -> str:
+    """*color*, made lighter or darker until it stands out from *paper*, "#" and six digits each.
+
+    Text does with a contrast of 4.5 (W3C, Web Content Accessibility Guidelines 2.2, 1.4.3).
+
+    >>> seen_on("#332288", "#ffffff"), seen_on("#332288", "#191919")
+    ('#332288', '#857ab8')
+    """
+    end = 0 if _luminance(paper) > MIDDLE else 255
+    parts = [int(color[start : start + 2], 16) for start in (1, 3, 5)]
+    for percent_mixed in range(0, 101, 5):
+        mixed = [round(part + (end - part) * percent_mixed / 100) for part in parts]
+        found = "#" + "".join(f"{part:02x}" for part in mixed)
+        lighter, darker = sorted((_luminance(found), _luminance(paper)), reverse=True)
+        if (lighter + 0.05) / (darker + 0.05) >= CONTRAST:
+            break
+    return found
+
+
+CONTRAST = 4.5
+MIDDLE = 0.18
+"""The luminance from which on black stands out more than white."""
+
+
+def _luminance(color: str) -> float:
+    """Relative luminance, as the same guidelines define it."""
+    shares = [int(color[start : start + 2], 16) / 255 for start in (1, 3, 5)]
+    red, green, blue = (
+        share / 12.92 if share <= 0.04045 else ((share + 0.055) / 1.055) ** 2.4 for share in shares
+    )
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def cores_named(cores: tuple[int, ...], kind: str) -> str:
+    """Cores as a label names them.
+
+    >>> cores_named((0, 1, 2, 5), "aiv")
+    'cores 0-2, 5 (aiv)'
+    """
+    runs: list[list[int]] = []
+    for core in cores:
+        if runs and core == runs[-1][-1] + 1:
+            runs[-1].append(core)
+        else:
+            runs.append([core])
+    parts = [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs[:MAX_RUNS]]
+    left = sum(len(run) for run in runs[MAX_RUNS:])
+    more = f" and {left} more" if left else ""
+    word = "core" if len(cores) == 1 else "cores"
+    return f"{word} {', '.join(parts)}{more} ({kind})"
+
+
+def percent(share: float) -> str:
+    """A share as text, in whole percent.
+
+    >>> percent(0.837), percent(0.002), percent(0.0)
+    ('84 %', '< 1 %', '0 %')
+    """
+    return "< 1 %" if 0 < share < 0.005 else f"{100 * share:.0f} %"
+
+
+def time_named(us: float) -> str:
+    """A time as titles give it.
+
+    >>> time_named(1.195), time_named(162.853)
+    ('1.20 us', '162.9 us')
+    """
+    return f"{us:.2f} us" if us < 10 else f"{us:.1f} us"
+
+
+def rate_named(bytes_per_s: float) -> str:
+    """What a memory can move.
+
+    >>> rate_named(1.6e12), rate_named(2.04e11)
+    ('1.6 TB/s', '204 GB/s')
+    """
+    if bytes_per_s >= 1e12:
+        return f"{bytes_per_s / 1e12:.4g} TB/s"
+    return f"{bytes_per_s / 1e9:.4g} GB/s"
+
+
+def span_named(us: float) -> str:
+    """A time that may be long, as text.
+
+    >>> span_named(0.5), span_named(162.853), span_named(15123.4), span_named(2.5e6)
+    ('0.50 us', '162.9 us', '15.12 ms', '2.50 s')
+    """
+    if us < 1e3:
+        return time_named(us)
+    return f"{us / 1e3:.2f} ms" if us < 1e6 else f"{us / 1e6:.2f} s"
+
+
+def size_named(nbytes: float) -> str:
+    """How many bytes moved.
+
+    >>> size_named(0), size_named(1536), size_named(15.23e9)
+    ('0 B', '1.54 kB', '15.2 GB')
+    """
+    for power, unit in ((12, "TB"), (9, "GB"), (6, "MB"), (3, "kB")):
+        if nbytes >= 10**power:
+            return f"{nbytes / 10**power:.3g} {unit}"
+    return f"{nbytes:.0f} B"
+
+
+def bare(ax: Axes) -> None:
+    """Leave only the bottom line of the frame, with light vertical lines behind the bars."""
+    ax.spines[["top", "right", "left"]].set_visible(False)
+    ax.tick_params("y", pad=8)
+    ax.tick_params(length=0, labelsize=TEXT_POINTS, labelcolor=INK)
+    ax.grid(axis="x", color=GRID, linewidth=0.8)
+    ax.set_axisbelow(True)
+
+
+def plain(text: str) -> str:
+    """*text* as matplotlib shows it letter by letter: what stands between dollars is no formula.
+
+    Whoever names a chip or a family of rows may use any letter.
+
+    >>> plain("from $5 to $9")
+    'from \\\\$5 to \\\\$9'
+    """
+    return printable(text).replace("$", r"\$")
+
+
+def title(ax: Axes, text: str, longest: int = LONG_TITLE) -> None:
+    """Write *text* at the left above the picture; a long one goes on after its first colon.
+
+    No line has more than *longest* characters.
+    """
+    if len(text) > longest:
+        text = text.replace(": ", ":\n", 1)
+    lines = [part for line in text.split("\n") for part in wrap(line, longest) or [""]]
+    ax.set_title(plain("\n".join(lines)), loc="left", size=TITLE_POINTS, color=INK)
+
+
+@cache
+def points(text: str, size: float) -> float:
+    """How wide *text* is in letters of *size* points, in points."""
+    from matplotlib.textpath import TextPath
+
+    return float(TextPath((0, 0), plain(text), size=size).get_extents().width)
+
+
+def header(ax: Axes, text: str, y: float) -> None:
+    """Write *text* at the left above a group of bars, its middle at *y*."""
+    place = ax.get_yaxis_transform()
+    ax.text(
+        0, y, plain(text), transform=place, va="center", color=INK, size=TEXT_POINTS, weight="bold"
+    )
+
+
+def legend_below(ax: Axes, marks: Sequence[Artist], label: str) -> None:
+    """Write *label* below the axis, and a legend of *marks* next to it, or below without room."""
+    from matplotlib.transforms import ScaledTranslation
+
+    ax.set_xlabel(label, size=TEXT_POINTS, color=INK, loc="left")
+    figure = ax.get_figure(root=True)
+    assert figure is not None
+    entries = (points(str(mark.get_label()), TEXT_POINTS) + ENTRY_POINTS for mark in marks)
+    wide = points(label, TEXT_POINTS) + sum(entries)
+    beside = wide <= LEGEND_SHARE * 72 * figure.get_figwidth()
+    # As far below the axis however high the picture is.
+    depth = LEGEND_POINTS + (0 if beside else LINE_POINTS)
+    lower = ScaledTranslation(0, -depth / 72, figure.dpi_scale_trans)
+    ax.legend(
+        handles=marks,
+        loc="upper right",
+        bbox_to_anchor=(0.5, 0, 0.5, 0),
+        bbox_transform=ax.transAxes + lower,
+        ncols=len(marks),
+        frameon=False,
+        fontsize=TEXT_POINTS,
+        labelcolor=INK,
+        borderaxespad=0,
+        handlelength=1.2,
+    )

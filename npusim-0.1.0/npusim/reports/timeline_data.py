@@ -1,0 +1,202 @@
+"""The data of the interactive timeline of a report, as plain numbers and strings.
+
+Micro-ops of a body that calls share stand there once; times are differences, which compress well.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from npusim.kernel.program import Body, Line
+from npusim.reports import style
+from npusim.reports.bars import alike
+from npusim.reports.critical_path import steps
+from npusim.reports.cross_core_waits import handed
+from npusim.reports.flags import NOBODY, matches, what
+from npusim.reports.subject import slowest_lanes
+from npusim.reports.traffic import moved, path
+from npusim.trace import ORDERING, LaneTrace, Trace
+from npusim.trace.summary import Joined, Level, Part, Summary, level_of
+
+__all__ = ["MOST_SPANS", "payload"]
+
+MOST_SPANS = 120_000
+"""Above it a page has a summary unless all is asked for: of that many micro-ops, a page has some
+megabytes, and a browser draws them while one drags."""
+
+
+class _Words:
+    """Strings, each once, known by their numbers."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, int] = {}
+
+    def number(self, word: str) -> int:
+        """The number of *word*."""
+        return self.known.setdefault(word, len(self.known))
+
+
+def payload(trace: Trace, code: dict[Line, str], level: Level | None = None) -> dict[str, object]:
+    """The lanes of *trace* at *level*, the slowest of each kind before the others.
+
+    By itself a summary is shown where there is no room for all.
+    """
+    bodies = _Bodies(code)
+    level = level_of(trace, level, MOST_SPANS)
+    summary = Summary(trace, MOST_SPANS) if level == "summary" else None
+    path = _path(trace)
+    groups = _sorted(trace)
+    lanes = [
+        _lane(lane, cores, summary, bodies)
+        | {"path": [stretch for core in cores for stretch in path.get(core, ())]}
+        for lane, cores in groups
+    ]
+    return {
+        "clock_hz": trace.clock_hz,
+        "cycles": trace.cycles,
+        "pipes": list(style.PIPES),
+        "colors": list(style.COLORS.values()),
+        "bodies": bodies.written,
+        "lanes": lanes,
+        "handed": _handed(trace, groups) if summary is None else [],
+        "level": level,
+        "words": list(bodies.words.known),
+    }
+
+
+def _sorted(trace: Trace) -> list[tuple[LaneTrace, tuple[int, ...]]]:
+    """Lanes with the cores that ran alike, those with the slowest of a kind first."""
+    first = {lane.cores[0] for lane in slowest_lanes(trace)}
+    return sorted(alike(trace), key=lambda group: (not set(group[1]) & first, group[1]))
+
+
+def _path(trace: Trace) -> dict[int, list[list[int]]]:
+    """First core of a lane -> its stretches of the critical path: pipe, since when, until when."""
+    found: dict[int, list[list[int]]] = {}
+    for step in steps(trace):
+        own, pipe = found.setdefault(step.core, []), style.PIPES.index(step.pipe)
+        if own and own[-1][::2] == [pipe, step.since]:
+            own[-1][2] = step.until
+        elif step.cycles:
+            own.append([pipe, step.since, step.until])
+    return found
+
+
+def _handed(trace: Trace, groups: list[tuple[LaneTrace, tuple[int, ...]]]) -> list[list[int]]:
+    """Flags between lanes of the page: lane and pipe that raised each and when, lane and pipe that
+    stood still for it and until when."""
+    places = {core: place for place, (_, cores) in enumerate(groups) for core in cores}
+    found = []
+    for each in handed(trace.lanes, [lane for lane, _ in groups]):
+        start, end = places[each.setter.cores[0]], places[each.waiter.cores[0]]
+        if start != end:
+            set_pipe = style.PIPES.index(each.setter.ops[each.set_index].pipe)
+            wait_pipe = style.PIPES.index(each.waiter.ops[each.wait_index].pipe)
+            set_at, passed_at = each.setter.end[each.set_index], each.waiter.free[each.wait_index]
+            found.append([start, set_pipe, int(set_at), end, wait_pipe, int(passed_at)])
+    return found
+
+
+class _Bodies:
+    """Micro-ops of bodies, each body once, as rows of the page."""
+
+    def __init__(self, code: dict[Line, str]) -> None:
+        self.written: list[list[list[int]]] = []
+        self.words = _Words()
+        self._code = code
+        self._known: dict[tuple[Body, int, int], int] = {}
+
+    def number(self, body: Body, own: slice) -> int:
+        """The number of the part *own* of *body*."""
+        key = body, own.start, own.stop
+        if key not in self._known:
+            self._known[key] = len(self.written)
+            self.written.append([self._row(body, index) for index in range(own.start, own.stop)])
+        return self._known[key]
+
+    def joined(self, spans: list[Joined]) -> int:
+        """The number of a body of *spans*, which stand for micro-ops of their pipes."""
+        self.written.append([self._joined(span) for span in spans])
+        return len(self.written) - 1
+
+    def _row(self, body: Body, index: int) -> list[int]:
+        """The pipe of a micro-op, its name, text, bytes, path, line and code, -1 for none; whether
+        it orders others."""
+        op, words = body.ops[index], self.words
+        line = body.lines[index] if body.lines else None
+        way = path(op)
+        return [
+            style.PIPES.index(op.pipe),
+            words.number(str(op).partition(" ")[0]),
+            words.number(str(op)),
+            moved(op) if way else 0,
+            words.number(way) if way else -1,
+            words.number(f"{line[0]}:{line[1]}") if line else -1,
+            words.number(self._code.get(line, "")) if line else -1,
+            int(isinstance(op, ORDERING)),
+        ]
+
+    def _joined(self, span: Joined) -> list[int]:
+        """The same of *span*, with its bytes of global memory; at last, how many cycles it held
+        its pipe."""
+        text = self.words.number(span.text)
+        return [style.PIPES.index(span.pipe), text, text, span.nbytes, -1, -1, -1, 0, span.held]
+
+
+def _lane(
+    lane: LaneTrace, cores: tuple[int, ...], summary: Summary | None, bodies: _Bodies
+) -> dict[str, object]:
+    whole = Part(0, len(lane.program), len(lane.program.called), False)
+    parts = (whole,) if summary is None else summary.parts(lane)
+    joined: list[list[Joined]] = [[]] if summary is None else summary.joined(lane)
+    calls: list[list[int]] = []
+    times = []
+    places = np.full(len(lane.program), NOBODY)
+    """Where each micro-op stands on the page, if it is shown."""
+    count = 0
+    for part, spans in zip(parts, joined, strict=True):
+        if part.is_joined:
+            calls.append([bodies.joined(spans), -1])
+            own_times = [(span.start, span.free, span.end) for span in spans]
+            times.append(np.array(own_times, np.int64).reshape(-1, 3).T)
+        else:
+            for call, _, own in lane.program.between(part.first, part.last):
+                shifts = bodies.words.number(_shifts(call.shifts)) if call.shifts else -1
+                calls.append([bodies.number(call.body, own), shifts])
+            rows = part.rows
+            times.append(np.array([lane.start[rows], lane.free[rows], lane.end[rows]]))
+            places[rows] = np.arange(count, count + part.last - part.first)
+        count += times[-1].shape[1]
+    start, free, end = np.concatenate(times, axis=1)
+    return {
+        "name": style.cores_named(cores, lane.kind),
+        "cores": list(cores),
+        "kind": lane.kind,
+        "calls": calls,
+        "start": np.diff(start, prepend=0).tolist(),
+        "free": (free - start).tolist(),
+        "end": (end - free).tolist(),
+        "waits": _waits(lane, places, bodies.words),
+    }
+
+
+def _waits(lane: LaneTrace, places: NDArray[np.int64], words: _Words) -> list[list[int]]:
+    """Each wait that stands on the page: its place, that of its set, and what the flag carries.
+
+    Those whose set does not stand there are left out; *places* are those of all micro-ops.
+    """
+    if (places == NOBODY).all():
+        return []
+    matched = matches(lane.program)
+    matched[(places == NOBODY) | (places[matched] == NOBODY)] = NOBODY
+    carried = what(lane.program, matched)
+    shown = np.flatnonzero(matched != NOBODY)
+    return [
+        [int(places[wait]), int(places[matched[wait]]), words.number(carried.get(wait, ""))]
+        for wait in shown.tolist()
+    ]
+
+
+def _shifts(shifts: dict[str, int]) -> str:
+    return ", ".join(f"{name} + {nbytes} bytes" for name, nbytes in shifts.items())

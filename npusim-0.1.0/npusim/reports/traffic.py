@@ -1,0 +1,161 @@
+"""Which way micro-ops move bytes, how many, and what they compute: the data of several pictures.
+
+Paths are named as in a device file, `gm_to_ub`; whether the bytes of global memory lay in the L2 is
+known of whole cores only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from npusim.isa import (
+    Arithmetic,
+    MicroOp,
+    Product,
+    Transfer,
+    ends,
+    global_operand,
+    reads,
+    writes,
+)
+from npusim.kernel.program import Body
+from npusim.reports.subject import remembered
+from npusim.trace import LaneTrace, Trace
+
+__all__ = [
+    "Work",
+    "duration_s",
+    "fetched",
+    "moved",
+    "path",
+    "series",
+    "work",
+]
+
+
+def path(op: MicroOp) -> str | None:
+    """The path that *op* moves bytes on; None if it computes or orders."""
+    return "_to_".join(ends(op)) if isinstance(op.work, Transfer) else None
+
+
+def moved(op: MicroOp) -> int:
+    """Bytes that *op* moves on its path: as they arrive, in global memory as they are asked for."""
+    place = global_operand(op)
+    return place.nbytes if place else sum(target.nbytes for target in writes(op))
+
+
+@dataclass(slots=True)
+class Work:
+    """What all cores of a run did together."""
+
+    path_bytes: dict[str, int] = field(default_factory=dict)
+    pipe_bytes: dict[str, int] = field(default_factory=dict)
+    """Pipe -> bytes it moved."""
+    cube_ops: int = 0
+    """A multiplication and an addition count as two."""
+    cube_dtypes: dict[str, int] = field(default_factory=dict)
+    """Type that the cube multiplied -> operations."""
+    vector_ops: int = 0
+    """One an element, two where it multiplies and adds."""
+    vector_bits: int = 16
+    """Widest element of the vector unit."""
+    vector_read_bytes: int = 0
+    vector_written_bytes: int = 0
+
+
+@remembered
+def work(trace: Trace) -> Work:
+    """Count what *trace* did; bodies that calls share are looked at once."""
+    found = Work()
+    for op, times in _counted(trace):
+        way = path(op)
+        if way is not None:
+            found.path_bytes[way] = found.path_bytes.get(way, 0) + times * moved(op)
+            found.pipe_bytes[op.pipe] = found.pipe_bytes.get(op.pipe, 0) + times * moved(op)
+        elif isinstance(done := op.work, Product):
+            count, dtype = times * 2 * done.m * done.n * done.k, done.dtype.name
+            found.cube_ops += count
+            found.cube_dtypes[dtype] = found.cube_dtypes.get(dtype, 0) + count
+        elif op.pipe == "vector" and writes(op):
+            operands = (*reads(op), *writes(op))
+            each = done.per_element if isinstance(done, Arithmetic) else 1
+            found.vector_ops += times * each * max(place.count for place in operands)
+            found.vector_bits = max(found.vector_bits, *(place.dtype.bits for place in operands))
+            found.vector_read_bytes += times * sum(place.nbytes for place in reads(op))
+            found.vector_written_bytes += times * sum(place.nbytes for place in writes(op))
+    return found
+
+
+def _counted(trace: Trace) -> Iterator[tuple[MicroOp, int]]:
+    """Every micro-op of a body, and how often all cores ran it."""
+    counts: dict[Body, int] = {}
+    for lane in trace.lanes:
+        for body in lane.program.called:
+            counts[body] = counts.get(body, 0) + len(lane.cores)
+    for body, times in counts.items():
+        for op in body:
+            yield op, times
+
+
+def duration_s(trace: Trace) -> float:
+    """How long the slowest core takes."""
+    return trace.cycles / trace.clock_hz
+
+
+Ints = NDArray[np.int64]
+Rates = NDArray[np.float64]
+"""Bytes a second in each of equal parts of a run, `(bins,)`."""
+_Moves = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]
+"""First cycle, end, and bytes of each, `(moves,)`."""
+
+
+def series(trace: Trace, lanes: tuple[LaneTrace, ...], way: str, bins: int) -> Rates:
+    """Bytes a second on *way* in each of *bins* equal parts of the run, `(bins,)`.
+
+    A copy moves its bytes evenly while it holds its pipe.
+    """
+    moves: list[_Moves] = []
+    known: dict[Body, Ints] = {}
+
+    def of_body(body: Body) -> Ints:
+        if body not in known:
+            # What moves on another path, or nothing, is below any number of bytes.
+            known[body] = np.array([moved(op) if path(op) == way else -1 for op in body], np.int64)
+        return known[body]
+
+    for lane in lanes:
+        nbytes = lane.program.laid_out(of_body)
+        index = np.flatnonzero(nbytes >= 0)
+        each = nbytes[index].astype(np.float64) * len(lane.cores)
+        moves.append((lane.start[index], lane.free[index], each))
+    return _over_time(trace, moves, bins)
+
+
+def fetched(trace: Trace, bins: int) -> Rates:
+    """The same of what is read from global memory, lines whole: evenly while bytes are moved."""
+    moves: list[_Moves] = []
+    for lane in trace.lanes:
+        copies = lane.copies
+        is_far = copies.gm_bytes > 0
+        nbytes = copies.gm_bytes[is_far] * len(lane.cores)
+        moves.append((copies.asked[is_far], copies.moved[is_far], nbytes))
+    return _over_time(trace, moves, bins)
+
+
+def _over_time(trace: Trace, moves: list[_Moves], bins: int) -> Rates:
+    start, end, nbytes = (np.concatenate(parts) for parts in zip(*moves, strict=True))
+    if not start.size:
+        return np.zeros(bins)
+    end = np.maximum(end, start + 1)
+    rates = nbytes / (end - start)
+    when, steps = np.concatenate([start, end]), np.concatenate([rates, -rates])
+    order = np.argsort(when, kind="stable")
+    when, speed = when[order], np.cumsum(steps[order])
+    total = np.concatenate(([0.0], np.cumsum(speed[:-1] * np.diff(when))))
+    edges = np.linspace(0, trace.cycles, bins + 1)
+    within = np.interp(edges, when, total)
+    return np.diff(within) / np.diff(edges) * trace.clock_hz

@@ -1,0 +1,123 @@
+"""The page of runs that are at hand, and the advice for runs in folders."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from npusim import ops
+from npusim.data.files import FileError, check_place, taken, write
+from npusim.data.tensor import TensorSpec
+from npusim.reports.subject import trace_of
+from npusim.run.advice import Advice, advise
+from npusim.run.call import play
+from npusim.run.options import Options
+from npusim.run.result import REFUSALS, Result, trials_json
+from npusim.trace import record
+from npusim.trace.record import Record
+
+if TYPE_CHECKING:
+    from npusim.chip import Progress
+
+__all__ = ["MOST_MICRO_OPS", "advice_for", "recorded", "write_page"]
+
+MOST_MICRO_OPS = 200_000
+"""A run with more has no advice on its page by default: some ten to thirty runs like it take
+about a minute."""
+
+
+def write_page(runs: Sequence[Result], path: str | os.PathLike[str], force: bool) -> Path:
+    """Write the page of *runs*, as `npusim report` does, with the advice for each."""
+    from npusim.reports.html import report  # loads matplotlib
+
+    for run in runs:
+        trace_of(run)
+    target = Path(path)
+    if not force and taken(target) is not None:
+        raise FileError(
+            f"report: {target} must be a new file, but there is one; name another, or pass "
+            f"force=True to replace it"
+        )
+    check_place(target, force, "report")
+    with TemporaryDirectory(prefix="npusim-") as above:
+        records = [recorded(run, Path(above, str(number))) for number, run in enumerate(runs)]
+        text = report(records, advice=[advise(run) for run in runs])
+    write(target, partial(_fill, text), "report", force=force)
+    return target
+
+
+def _fill(text: str, path: Path) -> None:
+    path.write_text(text, encoding="utf-8")
+
+
+def recorded(run: Result, folder: Path) -> Record:
+    """*run* as it is read back from a folder: alike wherever a page comes from."""
+    folder.mkdir(parents=True)
+    record.write(folder, run.device, run.trace)
+    record.seal(folder, run.to_json() | trials_json(run))
+    return record.read(folder)
+
+
+# ---- runs in folders ----
+
+NO_VALUES = (
+    "No advice: times of this operator depend on values, which a folder does not keep. "
+    "npusim run --advice gives some."
+)
+NO_KERNEL = "No advice: a report runs no kernel of your own. npusim run --advice gives some."
+TOO_LONG = "No advice was tried, for the run is long. --advice tries some."
+OTHER_TIMES = (
+    "No advice: this npusim finds another time for the call than the one that wrote the folder. "
+    "Write it again with npusim run -o."
+)
+
+
+def advice_for(
+    found: Record, asked: bool | None, progress: Progress | None = None
+) -> list[Advice] | str:
+    """The advice for the run that *found* describes, or a sentence why there is none.
+
+    It is made again, from the shapes and types that the folder keeps. Unless *asked*, a long run is
+    not.
+    """
+    is_own = found.accuracy is None or found.accuracy.kind is None  # whatever its name is
+    if is_own or found.op not in ops.names():
+        return NO_KERNEL
+    if asked is None and trace_of(found).micro_ops > MOST_MICRO_OPS:
+        return TOO_LONG
+    arguments = {name: _argument(value) for name, value in found.facts["arguments"].items()}
+    seen = ops.load(found.op).value_dependent_inputs
+    if any(isinstance(arguments.get(name), TensorSpec) for name in seen):
+        return NO_VALUES
+    run = _again(found, arguments)
+    if run is None or run.time_us is None or not math.isclose(run.time_us, found.time_us or 0.0):
+        return OTHER_TIMES
+    return advise(run, progress)
+
+
+def _again(found: Record, arguments: dict[str, object]) -> Result | None:
+    """The run that *found* describes; None where this npusim refuses it."""
+    l2 = found.facts["l2"]
+    state = tuple(l2) if isinstance(l2, list) else l2
+    options = Options(values=False, l2=state, icache=found.facts["icache"])
+    try:
+        return play(found.op, (), arguments, found.device, options)
+    except REFUSALS:
+        return None
+
+
+def _argument(value: object) -> Any:
+    """An argument as it was, from what `run.json` has of it."""
+    if isinstance(value, list):
+        return [_argument(part) for part in value]
+    if isinstance(value, dict):
+        plain = {"shape": tuple(value["shape"]), "dtype": value["dtype"]}
+        return TensorSpec(
+            **plain, layout=value["layout"], transposed=value.get("transposed", False)
+        )
+    return value

@@ -1,0 +1,113 @@
+"""A call that is made again and again: all but the values is found out once.
+
+    again = prepared("mul", spec, {"x": x, "other": y})      # as npusim.run, for its time alone
+    again.run.time_us
+    again.outputs({"x": other_x, "other": other_y})          # the values of tensors of those shapes
+
+Arguments, contract, tiling and times of a call depend on shapes, types and attributes, and not on
+values, unless an operator says otherwise. So a caller whose calls differ in nothing else, as
+torch, can spare all of them. The micro-ops compute the values, as in any run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from npusim import chip, ops
+from npusim.data.dtypes import INT4, Array
+from npusim.data.tensor import GlobalTensor, Operand, Tensor, TensorSpec, allocated_bytes
+from npusim.devices.schema import DeviceSpec
+from npusim.run.call import bind, find, play
+from npusim.run.options import Options
+from npusim.run.result import Result
+from npusim.run.task import Task
+from npusim.run.views import by_operand, copies_before
+
+__all__ = ["Prepared", "prepared"]
+
+
+class Prepared:
+    """What calls of the same shapes, types and attributes share."""
+
+    def __init__(self, run: Result, task: Task, problem: ops.Problem) -> None:
+        self.run = run
+        """The run of each of them, its outputs as they are without values."""
+        self._task, self._problem, self._replay = task, problem, task.replay()
+        self._specs = {operand.name: operand.spec for operand in problem.inputs}
+        placed = {operand.name: operand.place().data for operand in problem.inputs}
+        self._placed = {name: data for name, data in placed.items() if data is not None}
+        """Operand -> its bytes; those of arrays are of the first call."""
+        self._as_they_lie = {
+            name
+            for name, spec in self._specs.items()
+            if name in self._placed and spec.layout == "ND" and not spec.transposed
+            if spec.element is not INT4
+        }
+        """Operands whose contiguous arrays are their bytes."""
+        self._outputs = [
+            (name, spec, allocated_bytes(spec.nbytes), slice(0, spec.nbytes))
+            for name, spec in problem.outputs.items()
+        ]
+
+    @property
+    def nbytes(self) -> int:
+        """What keeping it takes, roughly."""
+        own = self._replay.nbytes if self._replay else 0
+        return own + self._task.nbytes(self.run.trace)
+
+    def outputs(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
+        """What comes out for *arrays*, operand by operand; shapes and types are not checked."""
+        data = dict(self._placed)
+        for name, array in arrays.items():
+            if name in self._as_they_lie and array.flags.c_contiguous:
+                data[name] = array.reshape(-1).view(np.uint8)
+            elif name in data:
+                # As the first one was: a transposed matrix goes there as it lies.
+                placed = Operand(name, self._specs[name], array).place().data
+                assert placed is not None
+                data[name] = placed
+        for name, _, nbytes, _ in self._outputs:
+            data[name] = np.zeros(nbytes, np.uint8)
+        if self._replay is None:
+            tensors = [GlobalTensor(name, bytes_.size, bytes_) for name, bytes_ in data.items()]
+            self._task.compute(tensors, chip.Model())
+        else:
+            self._replay.run(data)
+        return {
+            name: data[name][own].view(spec.element.numpy).reshape(spec.shape)
+            for name, spec, _, own in self._outputs
+        }
+
+
+def prepared(op: str, spec: DeviceSpec, arguments: dict[str, object]) -> Prepared | None:
+    """A call of operator *op*, whose check does not look at the values of its *arguments*.
+
+    None where its kernel does, or is handed something else than the arrays of the call, where it
+    has workspaces, writes in place or to fractals, where other kernels go first, and where none
+    runs. Raises what :func:`npusim.run` raises.
+    """
+    operator = find(op)
+    run = play(op, (), arguments, spec, Options(values=False))
+    bound = bind(operator, (), arguments)
+    problem = operator.check(spec, **bound)
+    is_plain = all(_is_as_given(each, bound) for each in problem.inputs) and all(
+        out.layout == "ND" for out in problem.outputs.values()
+    )
+    # What copies views computes nothing new.
+    has_prologue = len(run.earlier) > len(copies_before(spec, problem, bound))
+    has_more = has_prologue or operator.value_dependent_inputs or problem.updated
+    if run.plan is None or run.plan.workspaces or has_more or not is_plain:
+        return None
+    task = Task(operator, spec, problem)
+    return Prepared(run, task, problem)
+
+
+def _is_as_given(operand: Operand, bound: Mapping[str, object]) -> bool:
+    """Whether *operand* is an array of the call, or made of an attribute."""
+    given = by_operand(bound)
+    if operand.name not in given:
+        return False
+    argument = given[operand.name]
+    return argument is operand.array or not isinstance(argument, np.ndarray | Tensor | TensorSpec)

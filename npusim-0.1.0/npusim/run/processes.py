@@ -1,0 +1,49 @@
+"""Processes of this machine that share work."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from multiprocessing import active_children, get_context, parent_process
+from threading import Thread
+
+__all__ = ["processes"]
+
+
+@contextmanager
+def processes(jobs: int) -> Iterator[ProcessPoolExecutor]:
+    """*jobs* processes that take calls; those that wait when the body fails are dropped.
+
+    A script must keep its own calls below `if __name__ == "__main__"`, since each process imports
+    it anew.
+    """
+    others = active_children()
+    # Spawned, not forked: the same on every system, and safe where threads run.
+    start = get_context("spawn")
+    with ProcessPoolExecutor(jobs, mp_context=start, initializer=_end_with_parent) as pool:
+        try:
+            yield pool
+        except Exception:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+        except BaseException:
+            # Whoever ends this process does not want to wait for calls that are half done.
+            for process in active_children():
+                if process not in others:
+                    process.terminate()
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def _end_with_parent() -> None:
+    """Have this process end when the one that started it is killed, and wait for calls no more."""
+    parent = parent_process()
+    assert parent is not None
+
+    def wait() -> None:
+        parent.join()
+        os._exit(1)
+
+    Thread(target=wait, daemon=True).start()

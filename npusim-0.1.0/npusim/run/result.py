@@ -1,0 +1,365 @@
+"""What a run gives back: its outputs, its times, how the work was split, and the call itself."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Hashable, Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from npusim import ops
+from npusim.accuracy import Accuracy, Kind, Sizes, accuracy_of, kind_of
+from npusim.check.hazards import HazardError
+from npusim.chip import Engine, L2State
+from npusim.data.arguments import Arguments
+from npusim.data.dtypes import Array
+from npusim.data.errors import OpError
+from npusim.data.json import Json
+from npusim.data.tensor import Tensor, TensorSpec
+from npusim.devices.schema import DeviceSpec, ICache, Pipe
+from npusim.kernel.program import QueueName
+from npusim.run.options import Options
+from npusim.run.user_kernel import KernelFunction
+from npusim.timing.engines import quickest
+from npusim.trace import Launch, PipeCounter, Trace, Trial
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from npusim.reports.path import CriticalPath
+
+__all__ = ["REFUSALS", "Call", "Output", "Result", "trials_json", "without_values"]
+
+Output = Array | Tensor | TensorSpec
+"""The values, or only their shape and type when a TensorSpec went in."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Result:
+    """What came out, how long it took, and why."""
+
+    op: str
+    device: DeviceSpec
+    arguments: Arguments
+    """Parameter -> what was given; arrays and tensors as their TensorSpec."""
+    l2: L2State
+    icache: ICache
+    outputs: dict[str, Output]
+    """All that came out, by the names that programs use: operators call the first `output`."""
+    plan: ops.Plan | None
+    """How the work was split; None when no kernel ran."""
+    trace: Trace | None
+    """When each micro-op ran; None without timing, or when no kernel ran."""
+    timed: bool
+    """Whether time was asked for."""
+    engine: Engine | None = None
+    """What found the times; None where no kernel ran or no time was asked for."""
+    earlier: tuple[Result, ...] = ()
+    """What torch_npu launches first, separate kernels: their times are part of this one's.
+
+    Plan, trace, cycles and counters are those of the operator's own kernel.
+    """
+    is_own_kernel: bool = False
+    """Whether a function of the user wrote the kernel, and no operator of npusim."""
+    kernel_type: str | None = None
+    """What CANN calls the kernel; None when no kernel ran."""
+    call: Call | None = None
+    """What was asked, so that it can be asked once more with a change; None where no kernel ran."""
+    cycles_on: CyclesOn | None = None
+    """The cycles of its programs on a chip that differs in what micro-ops cost; None where no
+    kernel ran or no time was asked for."""
+    cached_as: Hashable = None
+    """The key of what :mod:`npusim.run.memory_cache` holds of it; None where that is nothing, for
+    calls with values, and for those that warned."""
+
+    @property
+    def output(self) -> Output | tuple[Output, ...]:
+        """What the torch_npu function returns: one output, or a tuple of several."""
+        found = tuple(self.outputs.values())
+        return found if len(found) > 1 else found[0]
+
+    @property
+    def cycles(self) -> int | None:
+        """Cycles of the slowest core, from its first micro-op to its last result."""
+        if not self.timed:
+            return None
+        return self.trace.cycles if self.trace else 0
+
+    @property
+    def template(self) -> str | None:
+        """Which of the vendor's kernels ran, where the operator has several."""
+        return self.plan.template if self.plan else None
+
+    @property
+    def reason(self) -> str | None:
+        """Why that one was chosen."""
+        return self.plan.reason if self.plan else None
+
+    @cached_property
+    def launches(self) -> tuple[Launch, ...]:
+        """The kernels that the call launches, the operator's own last; none where none ran."""
+        first = tuple(launch for run in self.earlier for launch in run.launches)
+        return first if self.plan is None else (*first, self._own_launch(self.plan))
+
+    def _launch_us_on(self, device: DeviceSpec, plan: ops.Plan) -> float:
+        return device.launch.time_us(plan.block_dim, plan.is_mix, plan.reads_tiling, self.icache)
+
+    def _own_launch(self, plan: ops.Plan) -> Launch:
+        launch_us = self._launch_us_on(self.device, plan)
+        time_us = None
+        if self.cycles is not None:
+            time_us = launch_us + self.cycles / self.device.clock_hz * 1e6
+        gm_bytes = self.trace.gm_bytes if self.trace else 0
+        l2_bytes = self.trace.l2_bytes if self.trace else 0
+        return Launch(self.op, plan.block_dim, time_us, launch_us, self.cycles, gm_bytes, l2_bytes)
+
+    @property
+    def launch_us(self) -> float:
+        """What starting and ending the kernels costs around the cores' own time."""
+        return sum((launch.launch_us for launch in self.launches), 0.0)
+
+    @property
+    def time_us(self) -> float | None:
+        """The profiler's Task Duration: launch, the slowest core, completion; host excluded.
+
+        The sum of those of all kernels, where the call launches several: see :attr:`launches`.
+        """
+        if not self.timed:
+            return None
+        return sum((launch.time_us or 0.0 for launch in self.launches), 0.0)
+
+    def time_us_on(self, device: DeviceSpec) -> float:
+        """The time of the same programs on *device*, which differs in what micro-ops cost.
+
+        Raises ValueError for a run that was not timed or had nothing to do.
+        """
+        if self.plan is None or self.cycles_on is None:
+            raise ValueError(
+                f"run: a run must have been timed and have had work to do, not {self!r}; run it "
+                f"with timing=True on tensors that are not empty"
+            )
+        before_us = sum(run.time_us_on(device) for run in self.earlier if run.cycles_on)
+        launch_us = self._launch_us_on(device, self.plan)
+        return before_us + launch_us + self.cycles_on(device) / device.clock_hz * 1e6
+
+    @cached_property
+    def trials(self) -> tuple[Trial, ...]:
+        """What bounds it, tried: the same programs on chips that are a little faster there.
+
+        Empty where no kernel ran or no time was asked for.
+        """
+        from npusim.reports.trials import try_causes
+
+        return try_causes(self, self.time_us_on) if self.trace and self.trace.cycles else ()
+
+    @property
+    def kind(self) -> Kind | None:
+        """Which measured kernels are like it; None for a custom kernel, or where no kernel ran."""
+        return None if self._sort is None else self._sort[0]
+
+    @cached_property
+    def accuracy(self) -> Accuracy | None:
+        """How far to trust :attr:`time_us`: what measured kernels of its kind say.
+
+        None where no kernel ran or no time was asked for.
+        """
+        if self.time_us is None or self.plan is None:
+            return None
+        if self._sort is None:
+            return Accuracy(None, self.device.series, 0)
+        kind, sizes = self._sort
+        return accuracy_of(kind, self.time_us, sizes)
+
+    @cached_property
+    def _sort(self) -> tuple[Kind, Sizes] | None:
+        if self.plan is None or self.is_own_kernel:
+            return None
+        return kind_of(self.op, self.device.series, self.arguments)
+
+    @property
+    def counters(self) -> dict[int, dict[Pipe, PipeCounter]]:
+        """Core -> pipe -> what it did."""
+        return self.trace.counters() if self.trace else {}
+
+    def critical_path(self) -> CriticalPath:
+        """What the end time hangs on: micro-ops, flags between cores, slack of pipes, last wave.
+
+        Raises ValueError for a run that was not timed or had nothing to do.
+        """
+        from npusim.reports.path import path_of
+
+        return path_of(self)
+
+    def timeline(self, **options: Any) -> Axes:
+        """Draw what each pipe did when; *options* are those of `npusim.reports.timeline.timeline`.
+
+        Raises ValueError for a run that was not timed or had nothing to do.
+        """
+        from npusim.reports.timeline import timeline  # loads matplotlib
+
+        return timeline(self, **options)
+
+    def to_json(self) -> Json:
+        """Everything but the values and the spans, as plain numbers, strings and lists."""
+        return {
+            "op": self.op,
+            "device": self.device.name,
+            "arguments": {name: _to_json(value) for name, value in self.arguments.items()},
+            "l2": dict(self.l2) if isinstance(self.l2, Mapping) else self.l2,
+            "icache": self.icache,
+            "output": _to_json(without_values(self.output)),
+            "template": self.template,
+            "reason": self.reason,
+            "plan": _to_json(asdict(self.plan)) if self.plan else None,
+            "engine": self.engine,
+            "time_us": self.time_us,
+            "launch_us": self.launch_us,
+            "cycles": self.cycles,
+            "clock_hz": self.device.clock_hz,
+            "accuracy": asdict(self.accuracy) if self.accuracy else None,
+            "launches": [asdict(launch) for launch in self.launches],
+            "gm_bytes": self.trace.gm_bytes if self.trace else 0,
+            "gm_written_bytes": self.trace.gm_written_bytes if self.trace else 0,
+            "l2_bytes": self.trace.l2_bytes if self.trace else 0,
+            "l2_hit_bytes": self.trace.l2_hit_bytes if self.trace else 0,
+            "counters": {
+                str(core): {pipe: asdict(counter) for pipe, counter in pipes.items()}
+                for core, pipes in self.counters.items()
+            },
+        }
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the run in a line and, if it was timed, its timeline."""
+        from npusim.reports.html import glimpse  # loads matplotlib, which a run does without
+
+        return glimpse(repr(self), self if self.trace is not None else None)
+
+    def __repr__(self) -> str:
+        found = " and ".join(_describe(output) for output in self.outputs.values())
+        took = "not timed" if self.time_us is None else f"{self.time_us:.2f} us"
+        several = len(self.launches) > 1 and self.time_us is not None
+        took += f" in {len(self.launches)} launches" if several else ""
+        return f"<{self.op} on {self.device.name}: {found}, {took}>"
+
+
+class CyclesOn(Protocol):
+    """Finds the cycles of the programs of a run on a chip: :class:`npusim.run.task.CyclesOn`."""
+
+    def __call__(self, device: DeviceSpec) -> int: ...
+
+    def written_for(self, spec: DeviceSpec) -> CyclesOn:
+        """The same of the run on *spec*, which is as its own chip was."""
+
+
+REFUSALS = OpError, HazardError, ValueError, TypeError
+"""What a call raises that an operator, a chip or a custom kernel does not take."""
+
+
+class Play(Protocol):
+    """Runs a call: :func:`npusim.run.call.play`."""
+
+    def __call__(
+        self,
+        op: str | KernelFunction,
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+        device: DeviceSpec,
+        options: Options,
+    ) -> Result: ...
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Call:
+    """What was asked of :func:`npusim.run`, which can be asked once more with a change."""
+
+    op: str | KernelFunction
+    operator: ops.Operator
+    device: DeviceSpec
+    arguments: Arguments
+    """Parameter -> what was given; arrays and tensors as their TensorSpec, but for those whose
+    values decide how the kernel is written."""
+    options: Options
+    play: Play
+    """What ran it, and runs it again."""
+
+    def __repr__(self) -> str:
+        return f"<call of {self.operator.name} on {self.device.name}>"
+
+    def timed(
+        self,
+        changes: Mapping[str, object] | None = None,
+        device: DeviceSpec | None = None,
+        deeper: tuple[QueueName, ...] = (),
+    ) -> Result | None:
+        """The same for its time alone, with *changes* of its arguments or on another chip.
+
+        Queues that are *deeper* get a slot more than its kernel declares. None where such a call is
+        refused, or has nothing to do.
+        """
+        # All engines find the same times.
+        options = replace(self.options, values=False, timing=True, engine=quickest(), deeper=deeper)
+        arguments = self.arguments | dict(changes or {})
+        return self._played(self.op, arguments, device or self.device, options)
+
+    def other(self, op: str, arguments: dict[str, object]) -> Result | None:
+        """Another call on the same chip, for its time alone, with nothing in the L2."""
+        options = replace(
+            self.options, values=False, timing=True, l2="cold", icache=None, copies=None
+        )
+        return self._played(op, arguments, self.device, options)
+
+    def _played(
+        self,
+        op: str | KernelFunction,
+        arguments: dict[str, object],
+        device: DeviceSpec,
+        options: Options,
+    ) -> Result | None:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                found = self.play(op, (), arguments, device, options)
+        except REFUSALS:
+            return None
+        return found if found.time_us else None
+
+
+def trials_json(run: Result) -> Json:
+    """What bounds *run*, tried, as :meth:`Result.to_json` gives the rest."""
+    return {"trials": [asdict(trial) for trial in run.trials]}
+
+
+def without_values(value: object) -> Any:
+    """Arrays and tensors as their TensorSpec, also in tuples and lists; the rest as it is."""
+    if isinstance(value, tuple):
+        return tuple(without_values(part) for part in value)
+    if isinstance(value, list):
+        return [without_values(part) for part in value]
+    if isinstance(value, np.ndarray):
+        # A mask of truths is a byte a number.
+        is_mask = value.dtype == np.bool_
+        return TensorSpec(value.shape, "uint8" if is_mask else value.dtype.name)
+    return value.spec if isinstance(value, Tensor) else value
+
+
+def _describe(output: Output) -> str:
+    spec = without_values(output)
+    return f"{spec.dtype} {spec.shape}" + ("" if spec.layout == "ND" else f" {spec.layout}")
+
+
+def _to_json(value: object) -> Any:
+    """An argument, an output without values, or a part of a plan, as numbers, strings, lists and
+    dictionaries."""
+    if isinstance(value, dict):
+        return {str(name): _to_json(part) for name, part in value.items()}
+    if isinstance(value, range):
+        return [value.start, value.stop]
+    if isinstance(value, tuple | list):
+        return [_to_json(part) for part in value]
+    if isinstance(value, TensorSpec):
+        plain = {"shape": list(value.shape), "dtype": value.dtype, "layout": value.layout}
+        return plain | ({"transposed": True} if value.transposed else {})
+    return value.item() if isinstance(value, np.generic) else value

@@ -1,0 +1,302 @@
+"""What a checked call has the chip do: its programs, and when they do what."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from contextlib import nullcontext
+from copy import copy
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from npusim import chip, ops
+from npusim.check.hazards import HazardError
+from npusim.check.rules import RuleError
+from npusim.chip import Block, Engine, L2State, Progress
+from npusim.data.errors import Code, OpError
+from npusim.data.garbage import uncollected
+from npusim.data.tensor import GlobalTensor, allocate
+from npusim.devices.schema import CORES_OF_A_GROUP, DeviceSpec
+from npusim.kernel.builder import deeper, watched
+from npusim.kernel.program import Program, QueueName
+from npusim.kernel.queues import ProgramError
+from npusim.kernel.table import LaunchTable, TabledProgram
+from npusim.run.memory_cache import CACHE, device_key, key_of, unvalued
+from npusim.run.user_kernel import UserProblem
+from npusim.timing.engines import quickest
+from npusim.trace import Trace
+from npusim.values.buffers import UNWRITTEN
+from npusim.values.replay import Replay
+
+if TYPE_CHECKING:
+    from npusim.run.disk_cache import Stored
+
+__all__ = ["CyclesOn", "Programs", "Task", "allocated", "place"]
+
+WRITTEN_BYTES = 200
+"""What a micro-op of a body takes, and a call that is an object (measured: 75 in products, 200 in
+vector kernels)."""
+BODY_BYTES, BLOCK_BYTES = 1000, 2000
+"""What a body and a block take besides (measured in launches of few micro-ops)."""
+POINTER_BYTES = 8
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Programs:
+    """What each core does, checked."""
+
+    blocks: tuple[Block, ...]
+    orders: dict[Program, Sequence[int]]
+    """For each program an order in which its micro-ops may be computed."""
+
+
+class Task:
+    """A kernel that is to run: an operator's, for one problem on one chip.
+
+    It sees no values of *problem*, but for those that decide how the kernel is written. So what it
+    computes is the same for all calls of the same shapes, and is cached for them, its times also in
+    the folder *stored* if there is one. Of a custom kernel nothing is cached: the function behind
+    it may have looked at anything. The *queues* that are named get a slot more than the kernel
+    declares.
+    """
+
+    def __init__(
+        self,
+        operator: ops.Operator,
+        spec: DeviceSpec,
+        problem: ops.Problem,
+        progress: Progress | None = None,
+        stored: Stored | None = None,
+        queues: tuple[QueueName, ...] = (),
+    ) -> None:
+        self._operator, self._spec, self._progress = operator, spec, progress
+        self._stored, self._queues = stored, queues
+        is_own = isinstance(problem, UserProblem)
+        self.problem = problem if is_own else unvalued(problem, operator.value_dependent_inputs)
+        """What it is for, with no values but those that decide how the kernel is written."""
+        self._is_own = is_own
+        self.plan = operator.plan(spec, self.problem)
+        """How it is split; None where no kernel runs."""
+
+    def written_for(self, spec: DeviceSpec) -> Task:
+        """The same on *spec*, which is as its own chip was, with nothing of it written yet."""
+        twin = copy(self)
+        vars(twin).pop("_programs", None)
+        twin._spec, twin._progress = spec, None
+        if twin.plan is not None:
+            twin.plan = replace(twin.plan, workspaces=dict(twin.plan.workspaces))
+        return twin
+
+    def check(self) -> None:
+        """Have the programs written and checked; refuses a chip that does not hold them."""
+        _ = self._programs  # written and checked when it is first asked for
+
+    def compute(self, tensors: list[GlobalTensor], model: chip.Model) -> None:
+        """Compute the values of *tensors*, those that :func:`place` gives; raises TrapError."""
+        blocks, orders = self._programs.blocks, self._programs.orders
+        chip.compute(blocks, tensors, self._spec, orders, model, progress=self._progress)
+
+    def replay(self) -> Replay | None:
+        """What computes values of the same shapes again and again; None for large launches."""
+        return Replay.of(self._programs.blocks, self._spec, self._programs.orders)
+
+    def nbytes(self, trace: Trace | None) -> int:
+        """What its programs take, and *trace* if there is one, roughly."""
+        return _programs_bytes(self._programs) + (_trace_bytes(trace) if trace else 0)
+
+    def trace(self, l2: L2State, every_core: bool, engine: Engine) -> Trace:
+        """When each micro-op runs with *l2* at launch, as *engine* finds; *every_core* times each
+        core on its own.
+
+        Raises TrapError for a kernel that is sure to stop itself.
+        """
+        make = partial(self._timed, l2, every_core, engine)
+        if self.key is None:
+            return make()
+        part = "trace", key_of(l2), bool(every_core), engine
+        if self._stored is not None:
+            make = partial(self._stored.get, (self.key, *part), self._blocks, make)
+        return CACHE.get(self.key, make, _trace_bytes, part)
+
+    def cycles_on(self, spec: DeviceSpec, l2: L2State, every_core: bool, engine: Engine) -> int:
+        """The cycles of the slowest core on *spec*, a chip that differs in what micro-ops cost.
+
+        The programs are those of the chip of the task.
+        """
+        make = partial(self._timed, l2, every_core, engine, spec)
+        if self.key is None:
+            return make().cycles
+        part = "trace", key_of(l2), bool(every_core), engine, device_key(spec)
+        if self._stored is not None:
+            make = partial(self._stored.get, (self.key, *part), self._blocks, make)
+        return CACHE.get(self.key, lambda: make().cycles, lambda _: 0, part)
+
+    def _blocks(self) -> tuple[Block, ...]:
+        """The programs; written for times that are there already, they need not be checked."""
+        return self._programs.blocks if "_programs" in vars(self) else self._built()
+
+    @cached_property
+    def key(self) -> Hashable:
+        """The key of all that is cached of it; None where nothing is."""
+        if self._is_own:
+            return None
+        operator = self._operator
+        functions = operator.tile, operator.build, operator.flags_may_stay_up
+        try:
+            problem = key_of(self.problem), key_of(self._queues)
+            return operator.name, functions, device_key(self._spec), *problem
+        except TypeError:
+            return None
+
+    @cached_property
+    def _programs(self) -> Programs:
+        if self.key is None:
+            return self._written()
+        return CACHE.get(self.key, self._written, _programs_bytes, "programs")
+
+    def _timed(
+        self, l2: L2State, every_core: bool, engine: Engine, spec: DeviceSpec | None = None
+    ) -> Trace:
+        # What SimPy's processes leave behind are cycles; the other engine's tables have none.
+        with nullcontext() if engine == "simpy" else uncollected():
+            tensors = place(self.problem, self._split, False)
+            return chip.time(
+                *(self._programs.blocks, tensors, spec or self._spec),
+                l2=l2,
+                every_core=every_core,
+                engine=engine,
+                progress=None if spec else self._progress,
+            )
+
+    @property
+    def _split(self) -> ops.Plan:
+        assert self.plan is not None
+        return self.plan
+
+    def _written(self) -> Programs:
+        blocks = self._built() if self._progress is None else self._watched(self._progress)
+        try:
+            orders = chip.verify(
+                *(blocks, self._spec),
+                self._fresh_bytes(),
+                # The vendor's kernels leave outputs as they are that a call does not ask for, and
+                # rows that belong to no group.
+                self._fresh_bytes() if self._is_own else None,
+                flags_may_stay_up=self._operator.flags_may_stay_up,
+                progress=self._progress,
+            )
+        except (RuleError, HazardError) as error:
+            if self._is_own or self._queues:
+                raise
+            name = self._operator.name
+            raise OpError(
+                Code.UNSUPPORTED,
+                f"{name}: its kernel, tiled as the vendor tiles it, must be one that "
+                f"{self._spec.name} can run, but {error}. Such a call is not simulated; pass "
+                f"another shape or type, or name another chip",
+            ) from error
+        return Programs(blocks, orders)
+
+    def _fresh_bytes(self) -> dict[str, int]:
+        """The bytes of each output of which nothing is there before the kernel writes it."""
+        outputs, updated = self.problem.outputs, self.problem.updated
+        return {name: spec.nbytes for name, spec in outputs.items() if name not in updated}
+
+    def _watched(self, progress: Progress) -> tuple[Block, ...]:
+        """The programs; *progress* hears of each, as a share of one for every core started."""
+        plan, done = self._split, 0
+        most = plan.block_dim * (CORES_OF_A_GROUP if plan.is_mix else 1)
+
+        def report() -> None:
+            nonlocal done
+            done += 1
+            progress("programs", min(1.0, done / most))
+
+        progress("programs", 0.0)
+        with watched(report):
+            blocks = self._built()
+        progress("programs", 1.0)
+        return blocks
+
+    def _built(self) -> tuple[Block, ...]:
+        """The program of each core; refuses a chip that does not hold an operator's tiles."""
+        try:
+            with deeper(self._queues), uncollected():
+                return self._operator.build(self._spec, self.problem, self._split)
+        except ProgramError as error:
+            if isinstance(self.problem, UserProblem):
+                raise
+            name = self._operator.name
+            must = str(error).removeprefix(f"{name}: ").rpartition("; ")[0]
+            raise OpError(
+                Code.UNSUPPORTED,
+                f"{name}: its kernel, tiled as the vendor tiles it, must fit {self._spec.name}, "
+                f"but {must}; give the chip larger buffers or more events",
+            ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class CyclesOn:
+    """Finds the cycles of the programs of *task* on a chip, with the same in the L2."""
+
+    task: Task
+    l2: L2State
+    every_core: bool
+
+    def __call__(self, device: DeviceSpec) -> int:
+        # All engines find the same times.
+        return self.task.cycles_on(device, self.l2, self.every_core, quickest())
+
+    def written_for(self, spec: DeviceSpec) -> CyclesOn:
+        """The same of the programs for *spec*, which is as the chip of the task was."""
+        return replace(self, task=self.task.written_for(spec))
+
+
+# ---- tensors ----
+
+
+def place(problem: ops.Problem, plan: ops.Plan, with_values: bool) -> list[GlobalTensor]:
+    """Outputs, inputs and workspaces in global memory, in that order."""
+    tensors = allocated(problem, with_values)
+    placed = {tensor.name for tensor in tensors}
+    tensors += [operand.place() for operand in problem.inputs if operand.name not in placed]
+    for name, nbytes in plan.workspaces.items():
+        # What nobody has written must show when somebody reads it.
+        data = np.full(nbytes, UNWRITTEN, np.uint8) if with_values else None
+        tensors.append(GlobalTensor(name, nbytes, data))
+    return tensors
+
+
+def allocated(problem: ops.Problem, with_values: bool) -> list[GlobalTensor]:
+    """The outputs of *problem*; with *with_values*, as they are before a kernel has run."""
+    outputs = [allocate(name, spec, with_values) for name, spec in problem.outputs.items()]
+    updated = problem.updated
+    for output in outputs:
+        if output.data is None:
+            continue
+        if output.name in updated:
+            before = updated[output.name].place().data
+            assert before is not None
+            output.data[: output.nbytes] = before[: output.nbytes]
+    return outputs
+
+
+# ---- how much is cached ----
+
+
+def _programs_bytes(programs: Programs) -> int:
+    """What holding *programs* takes, roughly."""
+    launch = LaunchTable.of(programs.blocks)
+    bodies = {*launch.bodies, *(leaf for body in launch.bodies for leaf in body.leaves)}
+    parts = sum(len(body.parts) for body in bodies)
+    parts += sum(len(x.parts) for x in launch.programs if not isinstance(x, TabledProgram))
+    orders = sum(len(order) for order in programs.orders.values() if not isinstance(order, range))
+    objects = BODY_BYTES * len(bodies) + BLOCK_BYTES * len(programs.blocks)
+    return objects + WRITTEN_BYTES * parts + POINTER_BYTES * orders + launch.nbytes
+
+
+def _trace_bytes(trace: Trace) -> int:
+    """What holding *trace* takes; its programs are another part of the entry."""
+    return trace.nbytes

@@ -1,0 +1,160 @@
+"""Lines of a sweep over its longest row of numbers, and where another line becomes the fastest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from npusim.sweeps.rows import VENDOR, Rows
+
+__all__ = ["Crossover", "Line", "axis_of", "crossovers", "lines"]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Times over the axis, all else being the same."""
+
+    coordinates: dict[str, object]
+    """What it may differ in from other lines."""
+    times_us: dict[int | float, float]
+    """Value of the axis -> the time there, in rising order; refused cells are left out."""
+
+    @property
+    def label(self) -> str:
+        """What distinguishes it from the others."""
+        return _words(self.coordinates)
+
+
+@dataclass(frozen=True, slots=True)
+class Crossover:
+    """Where, of lines that differ in one thing alone, another one becomes the fastest."""
+
+    among: dict[str, object]
+    """What they have in common."""
+    along: str
+    """What they differ in: device, template, the key of a setting, or a variable."""
+    axis: str
+    until: int | float
+    """The last value of the axis at which *slower* is the fastest."""
+    at: int | float
+    """The next value, at which *faster* is."""
+    slower: str
+    faster: str
+    time_us: float
+    """The time of *faster* there."""
+
+    def __str__(self) -> str:
+        where = f" ({_words(self.among)})" if self.among else ""
+        return (
+            f"from {self.axis} = {self.at} on {self.faster} is faster than {self.slower}, "
+            f"the fastest until {self.until}{where}"
+        )
+
+
+def _words(coordinates: dict[str, object]) -> str:
+    """Chips and templates by their names, and what else there is behind its own."""
+    named = "device", "template"
+    parts = (
+        str(value) if name in named else f"{name} = {value}" for name, value in coordinates.items()
+    )
+    return ", ".join(parts)
+
+
+def axis_of(sweep: Rows) -> str | None:
+    """The variable of numbers with the most values, two at least; the first of several."""
+    found: str | None = None
+    most = 1
+    for name in sweep.variables:
+        values = {row.cell.variables[name] for row in sweep.rows if _is_number(row, name)}
+        if len(values) > most and all(_is_number(row, name) for row in sweep.rows):
+            found, most = name, len(values)
+    return found
+
+
+def _is_number(row: Any, name: str) -> bool:
+    value = row.cell.variables[name]
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def lines(sweep: Rows) -> tuple[Line, ...]:
+    """A line for each combination of what varies besides the axis, in the order of the rows."""
+    axis = axis_of(sweep)
+    found: dict[tuple[str, ...], Line] = {}
+    for row in sweep.rows:
+        own = {name: of for name, of in row.coordinates.items() if name in sweep.varied}
+        own.pop(axis or "", None)
+        line = found.setdefault(tuple(map(str, own.values())), Line(own, {}))
+        if row.outcome.time_us is not None and axis is not None:
+            line.times_us[row.cell.variables[axis]] = row.outcome.time_us
+    for line in found.values():
+        ordered = sorted(line.times_us.items())
+        line.times_us.clear()
+        line.times_us.update(ordered)
+    return tuple(line for line in found.values() if line.times_us)
+
+
+def crossovers(sweep: Rows) -> tuple[Crossover, ...]:
+    """Every crossover of lines that differ in a chip, a template, a setting or a variable of words.
+
+    The vendor's choice, one of the templates, does not compete with these.
+    """
+    axis = axis_of(sweep)
+    if axis is None:
+        return ()
+    every = lines(sweep)
+    found: list[Crossover] = []
+    for along in sweep.varied:
+        if along == axis or (along in sweep.variables and _all_numbers(sweep, along)):
+            continue
+        for among, group in _groups(every, along):
+            found += _of_group(axis, along, among, group)
+    return tuple(found)
+
+
+def _all_numbers(sweep: Rows, name: str) -> bool:
+    return all(_is_number(row, name) for row in sweep.rows)
+
+
+def _groups(every: tuple[Line, ...], along: str) -> Iterator[tuple[dict[str, object], list[Line]]]:
+    """Lines that differ in *along* alone, with what they have in common."""
+    found: dict[tuple[str, ...], tuple[dict[str, Any], list[Line]]] = {}
+    for line in every:
+        if along == "template" and line.coordinates[along] == VENDOR:
+            continue
+        among = {name: of for name, of in line.coordinates.items() if name != along}
+        found.setdefault(tuple(map(str, among.values())), (among, []))[1].append(line)
+    yield from found.values()
+
+
+def _of_group(
+    axis: str, along: str, among: dict[str, object], group: list[Line]
+) -> Iterator[Crossover]:
+    leader: Line | None = None
+    until: int | float = 0
+    for at in sorted({value for line in group for value in line.times_us}):
+        best = _fastest(group, at)
+        if leader is None or at not in leader.times_us:
+            leader = best  # one that takes no call here crosses no other
+        if best.times_us[at] < leader.times_us[at]:
+            if _led(leader, best, at):
+                slower, faster = (str(line.coordinates[along]) for line in (leader, best))
+                time_us = best.times_us[at]
+                yield Crossover(among, along, axis, until, at, slower, faster, time_us)
+            leader = best
+        until = at
+
+
+def _led(leader: Line, other: Line, before: float) -> bool:
+    """Whether *leader* was truly faster than *other* somewhere below *before*."""
+    return any(
+        time_us < other.times_us[value]
+        for value, time_us in leader.times_us.items()
+        if value < before and value in other.times_us
+    )
+
+
+def _fastest(group: list[Line], value: float) -> Line:
+    """The fastest at *value*, the first of equals."""
+    there = (line for line in group if value in line.times_us)
+    return min(there, key=lambda line: line.times_us[value])

@@ -1,0 +1,1 @@
+"""Timing: how many cycles each micro-op takes, and which of them overlap."""

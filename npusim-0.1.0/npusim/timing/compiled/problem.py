@@ -1,0 +1,58 @@
+"""What the compiled engine is handed, as `Problem` in engine.h: fields in the same order."""
+
+from __future__ import annotations
+
+import ctypes
+
+__all__ = ["FACTS", "Ask", "Asked", "Problem", "Report"]
+
+FACTS = 10
+"""Numbers that describe each copy."""
+
+I64 = ctypes.c_int64
+Table = ctypes.c_void_p
+"""Where an array begins: of int32 for the lines touched, else of int64."""
+
+
+class Asked(ctypes.Structure):
+    """What a copy asks from a place within a line on."""
+
+    _fields_ = (
+        *((name, I64) for name in ("nbytes", "rows", "hold_cycles", "start", "stop")),
+        ("lines", Table),
+        ("unkept", Table),
+    )
+
+
+Ask = ctypes.CFUNCTYPE(ctypes.c_int, I64, I64, ctypes.POINTER(Asked))
+"""Fills in what copy number so and so asks from a place within a line on; 0 if all is well."""
+Report = ctypes.CFUNCTYPE(ctypes.c_int, I64)
+"""Hears how many micro-ops have started; 0 if all is well."""
+
+
+class Problem(ctypes.Structure):
+    """All that a run needs to know, and where it puts what it finds."""
+
+    _fields_ = (
+        *((name, I64) for name in ("pipes", "scalar", "names", "lanes", "cross_flags", "tensors")),
+        *((name, Table) for name in ("steps", "stretches", "copies", "cross_sets", "decoders")),
+        *((name, Table) for name in ("cross_flag_of", "codes", "parts", "shifts", "members")),
+        *((name, Table) for name in ("bindings", "first_hearer", "hearers", "first_setter")),
+        *((name, Table) for name in ("setters", "first_line", "touched", "volumes", "absent")),
+        ("shares", Table),
+        *((name, I64) for name in ("volume_count", "share_count", "holds_all", "line_bytes")),
+        ("capacity_bytes", I64),
+        *((name, I64) for name in ("run_bytes", "ages", "whole", "share_units", "count_units")),
+        *((name, I64) for name in ("port_units", "gm_read_width", "gm_write_width")),
+        *((name, I64) for name in ("l2_read_width", "l2_write_width", "shared_bus")),
+        *((name, I64) for name in ("gm_most_rested", "l2_most_rested")),
+        *((name, I64) for name in ("gm_read_latency", "l2_read_latency", "l2_write_latency")),
+        *((name, ctypes.c_double) for name in ("gm_row_ns", "l2_row_ns", "same_line_ns")),
+        *((name, ctypes.c_double) for name in ("clock_hz", "aliased_speed")),
+        *((name, I64) for name in ("fill_weight", "events_per_report", "stop")),
+        ("ask", Ask),
+        ("report", Report),
+        *((name, Table) for name in ("first_fact", "first_risen", "facts", "risen")),
+        *((name, Table) for name in ("risen_count", "last_end", "counts", "waiting")),
+        ("written_bytes", I64),
+    )

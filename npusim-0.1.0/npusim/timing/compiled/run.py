@@ -1,0 +1,255 @@
+"""Runs the compiled engine and hands back what it found."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from npusim.check.hazards import DeadlockError, deadlock
+from npusim.data.dtypes import Array
+from npusim.devices.schema import DeviceSpec
+from npusim.kernel.program import Block
+from npusim.timing.compiled import library
+from npusim.timing.compiled.problem import FACTS, Ask, Asked, Problem, Report
+from npusim.timing.compiled.tables import LaneTables, ProgramTables
+from npusim.timing.interrupts import unless_interrupted
+from npusim.timing.memory import L2, PORT_UNITS, SharedMemory
+from npusim.timing.memory.l2 import AGES, SHARE_UNITS, WHOLE
+from npusim.timing.pipes.decode import PIPES, SCALAR, Code
+from npusim.timing.pipes.lane import copy_times
+from npusim.trace import COUNT_UNITS, CopyTimes, LaneTimes, LaneTrace, LazyLaneTrace
+
+if TYPE_CHECKING:
+    import simpy
+
+__all__ = ["simulate"]
+
+READ = 7
+"""Which of them is the share of what was read from global memory."""
+FINISHED, STOPPED, OUT_OF_MEMORY = range(3)
+EVENTS_PER_REPORT = 100_000
+Numbers = NDArray[np.int64]
+Groups = Sequence[tuple[Block, ...]]
+
+
+class _Run:
+    """One run: the tables stay alive as long as it does."""
+
+    def __init__(self, groups: Groups, codes: Sequence[Code], cache: L2, spec: DeviceSpec) -> None:
+        self._programs = ProgramTables(list(dict.fromkeys(codes)))
+        self._groups, self._codes = groups, codes
+        self._problem = Problem()
+        self._tables: dict[str, Array] = {}
+        self._asked_lines: list[Numbers] = []
+        self._error: BaseException | None = None
+        self._programs_in()
+        self._cores_in(list(cache.counts))
+        self._memory_in(cache, spec)
+        self._results_out()
+
+    def _put(self, name: str, array: Array) -> Array:
+        array = np.ascontiguousarray(array)
+        self._tables[name] = array
+        setattr(self._problem, name, array.ctypes.data)
+        return array
+
+    def _programs_in(self) -> None:
+        programs, problem = self._programs, self._problem
+        problem.pipes, problem.scalar = len(PIPES), SCALAR
+        problem.names, problem.cross_flags = len(programs.names) or 1, len(programs.cross_flags)
+        for name, found in zip(("steps", "stretches"), programs.steps(), strict=True):
+            self._put(name, found)
+        self._put("copies", programs.copy_steps())
+        names = "decoders", "cross_sets", "cross_flag_of"
+        for name, found in zip(names, programs.decoder_rows(), strict=True):
+            self._put(name, found)
+        for name, found in zip(("codes", "parts", "shifts"), programs.code_rows(), strict=True):
+            self._put(name, found)
+
+    def _cores_in(self, tensors: Sequence[str]) -> None:
+        cores = LaneTables(self._programs, self._groups, self._codes, tensors)
+        self._problem.lanes = len(self._groups)
+        self._put("members", cores.members())
+        self._put("bindings", cores.bindings())
+        names = "first_hearer", "hearers", "first_setter", "setters"
+        for name, found in zip(names, cores.hearers(), strict=True):
+            self._put(name, found)
+
+    def _memory_in(self, cache: L2, spec: DeviceSpec) -> None:
+        problem = self._problem
+        problem.tensors = len(cache.counts)
+        counts, launched = list(cache.counts.values()), list(cache.launched.values())
+        self._put("first_line", np.cumsum([0, *counts]))
+        volumes, rows = np.unique(np.array([*launched, 0], np.int64), return_inverse=True)
+        self._put("touched", np.repeat(rows.astype(np.int32), [*counts, 1]))
+        problem.volume_count = self._put("volumes", volumes).size
+        self._put("absent", np.array([*cache.absent.values(), 0], np.int64))
+        problem.share_count = self._put("shares", cache.shares).size
+        problem.holds_all = cache.holds_all
+        problem.line_bytes, problem.capacity_bytes = spec.l2.line_bytes, spec.l2.capacity_bytes
+        problem.run_bytes, problem.ages, problem.whole = spec.gm.run_bytes, AGES, WHOLE
+        problem.share_units, problem.count_units = SHARE_UNITS, COUNT_UNITS
+        problem.port_units = PORT_UNITS
+        # Never run, and so without a clock: it says what the numbers of the chip come to in the
+        # units of the links.
+        memory = SharedMemory(cast("simpy.Environment", None), spec, cache)
+        for far in ("gm", "l2"):
+            for is_read, way in ((True, "read"), (False, "write")):
+                setattr(problem, f"{far}_{way}_width", memory.links[far, is_read].width)
+        problem.gm_write_width = memory.gm_write_width
+        problem.shared_bus = spec.gm.bus == "shared"
+        problem.gm_most_rested = memory.links["gm", True].most_rested
+        problem.l2_most_rested = memory.links["l2", False].most_rested
+        problem.gm_read_latency = memory.latency["gm", True]
+        problem.l2_read_latency = memory.latency["l2", True]
+        problem.l2_write_latency = memory.latency["l2", False]
+        problem.gm_row_ns, problem.l2_row_ns = spec.gm.row_ns, spec.l2.row_ns
+        problem.same_line_ns, problem.clock_hz = spec.l2.same_line_ns, spec.clock_hz
+        problem.aliased_speed, problem.fill_weight = memory.aliased_speed, memory.fill_weight
+
+    def _results_out(self) -> None:
+        lanes = len(self._groups)
+        copies = {code: self._programs.copies_of(code) for code in self._programs.codes}
+        counts = np.array([copies[code] for code in self._codes]).reshape(-1)
+        self._first_fact = self._put("first_fact", np.concatenate(([0], np.cumsum(counts))))
+        self._facts = self._put("facts", np.zeros((int(counts.sum()), FACTS), np.int64))
+        most = self._programs.most_risen()
+        self._put("first_risen", np.arange(lanes) * most)
+        self._put("risen", np.zeros((lanes * most, 2), np.int64))
+        self._put("risen_count", np.zeros(lanes, np.int64))
+        self._last_end = self._put("last_end", np.zeros(lanes, np.int64))
+        self._counts = self._put("counts", np.zeros((lanes, 3), np.int64))
+        self._waiting = self._put("waiting", np.zeros((lanes, len(PIPES)), np.int64))
+
+    # ---- callbacks ----
+
+    def _asked(self, number: int, phase: int, asked: Asked) -> None:
+        decoder, copy = self._programs.copies[number]
+        found = decoder.asked(copy, phase)
+        asked.nbytes, asked.rows, asked.hold_cycles = found.nbytes, found.rows, found.hold_cycles
+        if isinstance(found.lines, slice):
+            asked.start, asked.stop = found.lines.start, found.lines.stop
+        else:
+            lines = np.ascontiguousarray(found.lines)
+            self._asked_lines.append(lines)
+            asked.start, asked.stop, asked.lines = 0, lines.size, lines.ctypes.data
+        if found.unkept is not None:
+            unkept = np.ascontiguousarray(found.unkept)
+            self._asked_lines.append(unkept)
+            asked.unkept = unkept.ctypes.data
+
+    def _guarded(self, action: Callable[[], None]) -> int:
+        """Exceptions do not pass through C: it is stopped, and they are raised after it."""
+        try:
+            action()
+        except BaseException as error:
+            self._error = error
+            return 1
+        return 0
+
+    # ---- the run ----
+
+    def run(self, progress: Callable[[float], None] | None) -> None:
+        """Let the engine work; raises what a callback raised, and MemoryError."""
+        engine = library()
+        assert engine is not None
+        total = max(1, sum(len(code.program) for code in self._codes))
+
+        def ask(number: int, phase: int, asked: ctypes._Pointer[Asked]) -> int:
+            return self._guarded(lambda: self._asked(number, phase, asked.contents))
+
+        def report(started: int) -> int:
+            return self._guarded(lambda: progress(started / total)) if progress else 0
+
+        problem = self._problem
+        problem.ask, problem.report = Ask(ask), Report(report)
+        problem.events_per_report = EVENTS_PER_REPORT
+        try:
+            ended = unless_interrupted(lambda: engine.npusim_run(ctypes.byref(problem)), self._stop)
+        finally:
+            # The callbacks hold this run, all tables and decoders included; its times do not.
+            problem.ask, problem.report = Ask(), Report()
+        if self._error is not None:
+            raise self._error
+        if ended == OUT_OF_MEMORY:
+            raise MemoryError
+
+    def _stop(self) -> None:
+        self._problem.stop = 1
+
+    def results(self) -> tuple[tuple[LaneTrace, ...], int]:
+        """What happened when on each lane, and what the L2 wrote back."""
+        replay = _Replay(self._problem, {name: self._tables[name] for name in REPLAYED})
+        lanes = tuple(self._lane(number, replay) for number in range(len(self._groups)))
+        return lanes, int(self._problem.written_bytes)
+
+    def _lane(self, number: int, replay: _Replay) -> LaneTrace:
+        code, group = self._codes[number], self._groups[number]
+        waiting = [op for op in self._waiting[number].tolist() if op >= 0]
+        if waiting:
+            raise DeadlockError(deadlock(code.program, waiting))
+        first, last = self._first_fact[[number * len(PIPES), (number + 1) * len(PIPES)]]
+        facts = self._facts[first:last]
+        l2_bytes, l2_hit_bytes, l2_written_bytes = self._counts[number].tolist()
+        return LazyLaneTrace(
+            *(replay, number, int(self._last_end[number])),
+            cores=tuple(block.core for block in group),
+            kind=code.decoder.kind,
+            program=code.program,
+            gm_bytes=sum(facts[:, READ].tolist()) / COUNT_UNITS,
+            l2_bytes=l2_bytes,
+            groups=tuple(block.group for block in group),
+            l2_hit_bytes=l2_hit_bytes,
+            l2_written_bytes=l2_written_bytes,
+            find_copies=partial(_copy_times, facts),
+        )
+
+
+def _copy_times(facts: Numbers) -> CopyTimes:
+    return copy_times(facts[:, : READ + 1])
+
+
+REPLAYED = (
+    *("steps", "stretches", "decoders", "codes", "parts", "members"),
+    *("first_fact", "first_risen", "facts", "risen", "risen_count"),
+)
+"""The tables from which the times of one lane follow, without the other lanes and the memory."""
+
+
+class _Replay(LaneTimes):
+    """What the engine reads to find the times of a lane anew."""
+
+    def __init__(self, problem: Problem, tables: dict[str, Numbers]) -> None:
+        """*tables* are what *problem* points to."""
+        self._problem, self._tables = problem, tables
+        self.nbytes = sum(each.nbytes for each in tables.values())
+
+    def times(self, number: int, ops: int) -> Numbers:
+        """Start, free and end of the micro-ops of lane *number*; MemoryError without room."""
+        engine = library()
+        assert engine is not None
+        found = np.zeros((3, ops), np.int64)
+        problem = ctypes.byref(self._problem)
+        if engine.npusim_replay(problem, number, *(row.ctypes.data for row in found)):
+            raise MemoryError
+        return found
+
+
+def simulate(
+    groups: Groups,
+    codes: Sequence[Code],
+    cache: L2,
+    spec: DeviceSpec,
+    progress: Callable[[float], None] | None,
+) -> tuple[tuple[LaneTrace, ...], int]:
+    """Do what `npusim.timing.simpy_engine.simulate` does; raises MemoryError, too, without
+    enough of it.
+    """
+    run = _Run(groups, codes, cache, spec)
+    run.run(progress)
+    return run.results()

@@ -1,0 +1,300 @@
+"""Programs and cores as the flat tables that the compiled engine reads."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from npusim.check.cross_core_flags import awaits
+from npusim.kernel.program import Block
+from npusim.kernel.table import spread
+from npusim.timing.pipes.decode import (
+    PIPES,
+    Code,
+    CopyStep,
+    CrossFlag,
+    Decoded,
+    Decoder,
+    Run,
+)
+
+__all__ = ["LaneTables", "ProgramTables"]
+
+Numbers = NDArray[np.int64]
+Groups = Sequence[tuple[Block, ...]]
+
+
+def table(rows: Sequence[Sequence[int]], columns: int) -> Numbers:
+    """*rows* as an array, `(len(rows), columns)`."""
+    return np.array(rows, np.int64).reshape(-1, columns)
+
+
+class _Pattern(NamedTuple):
+    """What the calls of a body have in common."""
+
+    parts: Numbers
+    """Its parts, as those of a program whose only call it is, `(parts, 3)`."""
+    shifts: Numbers
+    """What its runs add to the offsets into global memory, `(runs, names)`."""
+    ops: int
+    copies: Numbers
+    """How many copies each pipe makes, `(pipes,)`."""
+    cross_sets: list[int]
+    """The numbers of the flags between cores that are set."""
+
+
+class _Bodies(NamedTuple):
+    """The bodies of a table, one after the other."""
+
+    sizes: Numbers
+    """Parts, runs and micro-ops of each, `(bodies, 3)`."""
+    first: Numbers
+    """Where those of each begin."""
+    parts: Numbers
+    shifts: Numbers
+    copies: Numbers
+    """How many copies each pipe makes, `(bodies, pipes)`."""
+
+
+@dataclass
+class ProgramTables:
+    """The programs of a launch and the decoders they came through."""
+
+    codes: list[Code]
+
+    def __post_init__(self) -> None:
+        self.decoders = list(dict.fromkeys(code.decoder for code in self.codes))
+        self.copies: list[tuple[Decoder, CopyStep]] = [
+            (decoder, copy) for decoder in self.decoders for copy in decoder.copies
+        ]
+        names = dict.fromkeys(copy.place.name for _, copy in self.copies)
+        self.names = {name: number for number, name in enumerate(names)}
+        """Name of global memory -> its column."""
+        events = dict.fromkeys(flag for decoder in self.decoders for flag in decoder.cross_flags)
+        self.cross_flags = {flag: number for number, flag in enumerate(events)}
+        """Flag between cores -> its number."""
+        self._bodies: dict[int, tuple[Decoded, int]] = {}
+        """Address of what is decoded -> it, and the number of its first stretch."""
+        stretches = 0
+        every = {id(runs): runs for code in self.codes for runs in code.runs_of_bodies}
+        for run in chain.from_iterable(every.values()):
+            if id(run.decoded) not in self._bodies:
+                self._bodies[id(run.decoded)] = run.decoded, stretches
+                stretches += len(run.decoded.stretches)
+        self._known: dict[tuple[int, int], _Bodies] = {}
+        self._patterns = {key: self._pattern(runs) for key, runs in every.items()}
+        """Address of what a body runs -> what each call of it has in common."""
+
+    def steps(self) -> tuple[Numbers, Numbers]:
+        """All steps, `(steps, 6)`, and the stretches, `(stretches, 1 + 2 pipes)`."""
+        steps: list[tuple[int, ...]] = []
+        rows = []
+        for decoded, _ in self._bodies.values():
+            ops = [iter(numbers.tolist()) for numbers in decoded.rows]
+            for stretch in decoded.stretches:
+                row = [stretch.cycles]
+                for found, numbers in zip(stretch.steps, ops, strict=True):
+                    row += [len(steps), len(found)]
+                    steps += [(*step, op) for step, op in zip(found, numbers, strict=False)]
+                rows.append(row)
+        return table(steps, 6), table(rows, 1 + 2 * len(PIPES))
+
+    def copy_steps(self) -> Numbers:
+        """The copies, `(copies, 8)`."""
+        return table(
+            [
+                (
+                    self.names[copy.place.name],
+                    copy.place.offset_bytes,
+                    copy.is_read,
+                    copy.gm_port,
+                    copy.l2_port,
+                    copy.piece_bytes,
+                    copy.is_aliased,
+                    copy.startup,
+                )
+                for _, copy in self.copies
+            ],
+            8,
+        )
+
+    def decoder_rows(self) -> tuple[Numbers, Numbers, Numbers]:
+        """The decoders, `(decoders, 4)`, their sets of flags between cores, and the number that
+        each has for each of these flags, `(decoders, flags)`.
+        """
+        rows: list[tuple[int, ...]] = []
+        sets: list[int] = []
+        first_copy = 0
+        for decoder in self.decoders:
+            rows.append((first_copy, len(decoder.flags), len(sets), decoder.cross_core))
+            first_copy += len(decoder.copies)
+            sets += [self.cross_flags[flag] for flag in decoder.cross_flags]
+        numbers = [
+            [decoder.flags.get(flag, -1) for flag in self.cross_flags] for decoder in self.decoders
+        ]
+        return table(rows, 4), np.array(sets, np.int64), table(numbers, len(self.cross_flags) or 1)
+
+    def code_rows(self) -> tuple[Numbers, Numbers, Numbers]:
+        """The programs, `(codes, 3)`, their parts, `(parts, 3)`, and what each run adds to the
+        offsets into global memory, `(runs, names)`.
+        """
+        rows = np.zeros((len(self.codes), 3), np.int64)
+        parts, shifts = [table([], 3)], [self._shifts([])]
+        first_part = first_run = 0
+        alike: dict[tuple[int, int], list[int]] = {}
+        for number, code in enumerate(self.codes):
+            alike.setdefault((id(code.calls.bodies), id(code.decoder)), []).append(number)
+        for numbers in alike.values():
+            codes = [self.codes[number] for number in numbers]
+            of_codes, moved, first = self._parts_of(codes)
+            of_codes[:, 1] += first_run
+            rows[numbers, 0], rows[numbers, 1] = first_part + first[:-1], np.diff(first)
+            rows[numbers, 2] = self.decoders.index(codes[0].decoder)
+            first_part += len(of_codes)
+            first_run += len(moved)
+            parts.append(of_codes)
+            shifts.append(moved)
+        return rows, np.concatenate(parts), np.concatenate(shifts)
+
+    def _parts_of(self, codes: list[Code]) -> tuple[Numbers, Numbers, Numbers]:
+        """The parts of *codes*, which share a table of bodies, the shifts of their runs, and the
+        first part of each, `(codes + 1,)`: those of each call, moved on.
+        """
+        known = self._of_bodies(codes[0])
+        body = np.concatenate([code.calls.body for code in codes])
+        edges = np.cumsum([0, *(code.calls.body.size for code in codes)])
+        # What comes before each call: parts, runs and micro-ops, (calls + 1, 3).
+        sizes = known.sizes[body]
+        before = np.concatenate([table([(0, 0, 0)], 3), np.cumsum(sizes, axis=0)])
+        first = before[:-1].copy()
+        first[:, 2] -= np.repeat(before[edges[:-1], 2], np.diff(edges))
+        moved = np.zeros((body.size, len(self.names) or 1), np.int64)
+        for code, start, end in zip(codes, edges, edges[1:], strict=False):
+            for column, name in enumerate(code.calls.names):
+                if name in self.names:
+                    moved[start:end, self.names[name]] = code.calls.shifts[:, column]
+        call, where = spread(sizes[:, 0], known.first[body, 0])
+        parts = known.parts.take(where, axis=0)
+        parts[:, 1:] += first[:, 1:].take(call, axis=0)
+        call, where = spread(sizes[:, 1], known.first[body, 1])
+        shifts = known.shifts.take(where, axis=0) + moved.take(call, axis=0)
+        return parts, shifts, before[edges, 0]
+
+    def _of_bodies(self, code: Code) -> _Bodies:
+        """What programs of one table of bodies have in common."""
+        key = id(code.calls.bodies), id(code.decoder)
+        if key not in self._known:
+            found = [self._patterns[id(runs)] for runs in code.runs_of_bodies]
+            rows = [[len(x.parts), len(x.shifts), x.ops] for x in found]
+            sizes = np.array(rows, np.int64).reshape(-1, 3)
+            self._known[key] = _Bodies(
+                sizes,
+                np.cumsum(sizes, axis=0) - sizes,
+                np.concatenate([table([], 3), *(x.parts for x in found)]),
+                np.concatenate([self._shifts([]), *(x.shifts for x in found)]),
+                table([x.copies.tolist() for x in found], len(PIPES)),
+            )
+        return self._known[key]
+
+    def _pattern(self, runs: list[Run]) -> _Pattern:
+        parts = []
+        for number, run in enumerate(runs):
+            _, first = self._bodies[id(run.decoded)]
+            stretches = range(first, first + len(run.decoded.stretches))
+            parts += [(stretch, number, run.first) for stretch in stretches]
+        last = runs[-1] if runs else None
+        ops = last.first + sum(map(len, last.decoded.rows)) if last else 0
+        copies = table([run.decoded.copies for run in runs], len(PIPES)).sum(axis=0)
+        sets = [number for run in runs for number in run.decoded.cross_sets]
+        shifts = self._shifts(run.shifts for run in runs)
+        return _Pattern(table(parts, 3), shifts, ops, copies, sets)
+
+    def _shifts(self, found: Iterable[dict[str, int]]) -> Numbers:
+        """Shifts by name as rows, `(shifts, names)`; a column of zeros where there are no names."""
+        rows = [[shifts.get(name, 0) for name in self.names] or [0] for shifts in found]
+        return table(rows, len(self.names) or 1)
+
+    def copies_of(self, code: Code) -> Numbers:
+        """How many copies each pipe makes in *code*, `(pipes,)`."""
+        often = np.bincount(code.calls.body, minlength=len(code.calls.bodies))
+        copies: Numbers = often @ self._of_bodies(code).copies
+        return copies
+
+    def most_risen(self) -> int:
+        """How often flags between cores rise for one core at most."""
+        # A flag rises for the n-th time with the last of the n-th sets.
+        most: Counter[CrossFlag] = Counter()
+        for code in self.codes:
+            sets: Counter[CrossFlag] = Counter()
+            often = np.bincount(code.calls.body, minlength=len(code.calls.bodies)).tolist()
+            for runs, calls in zip(code.runs_of_bodies, often, strict=True):
+                for number in self._patterns[id(runs)].cross_sets if calls else ():
+                    sets[code.decoder.cross_flags[number]] += calls
+            most |= sets
+        return most.total()
+
+
+class LaneTables:
+    """The lanes of a launch: which program each runs, and what its names mean."""
+
+    def __init__(
+        self, programs: ProgramTables, groups: Groups, codes: Sequence[Code], tensors: Sequence[str]
+    ) -> None:
+        self._programs, self._groups, self._codes = programs, groups, codes
+        self._tensors = {name: number for number, name in enumerate(tensors)}
+
+    def members(self) -> Numbers:
+        """The lanes, `(lanes, 2)`: program, cores."""
+        numbers = {code: number for number, code in enumerate(self._programs.codes)}
+        rows = zip(self._codes, self._groups, strict=True)
+        return table([(numbers[code], len(group)) for code, group in rows], 2)
+
+    def bindings(self) -> Numbers:
+        """What each name means to each lane, `(lanes, names, 4)`; zeros where it has none."""
+        names = self._programs.names
+        found = np.zeros((len(self._groups), len(names) or 1, 4), np.int64)
+        for row, group in zip(found, self._groups, strict=True):
+            for name, bound in group[0].bindings.items():
+                if name not in names:
+                    continue
+                different = len({block.bindings[name] for block in group})
+                tensor = self._tensors[bound.tensor]
+                row[names[name]] = tensor, bound.base_bytes, bound.is_cached, different
+        return found
+
+    def hearers(self) -> tuple[Numbers, Numbers, Numbers, Numbers]:
+        """For each lane and flag between cores: where its hearers begin, all hearers, and the same
+        of the lanes that must have set the flag before they hear of it.
+        """
+        firsts = [group[0] for group in self._groups]
+        hearers: list[int] = []
+        setters: list[int] = []
+        first_hearer, first_setter = [0], [0]
+        known: dict[tuple[str, int | None, str], tuple[list[int], list[int]]] = {}
+        of_group: dict[int, list[int]] = {}
+        for lane, block in enumerate(firsts):
+            of_group.setdefault(block.group, []).append(lane)
+        for block in firsts:
+            for mode, _ in self._programs.cross_flags:
+                key = block.kind, block.group if mode == "group" else None, mode
+                if key not in known:
+                    near = of_group[block.group] if mode == "group" else range(len(firsts))
+                    heard = [i for i in near if awaits(firsts[i], mode, block)]
+                    # All cores that await this one await the same set of cores.
+                    await_ = [
+                        i for i in near if heard and awaits(firsts[heard[0]], mode, firsts[i])
+                    ]
+                    known[key] = heard, await_
+                heard, await_ = known[key]
+                hearers += heard
+                setters += await_
+                first_hearer.append(len(hearers))
+                first_setter.append(len(setters))
+        first = np.array(first_hearer, np.int64), np.array(first_setter, np.int64)
+        return first[0], np.array(hearers, np.int64), first[1], np.array(setters, np.int64)

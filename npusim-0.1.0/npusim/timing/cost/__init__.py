@@ -1,0 +1,244 @@
+"""How long each micro-op occupies its pipe without contention, in cycles of its core.
+
+Vector: `head + max(repeats x rate, bank cycles) + tail`, a repeat being 256 bytes of the widest
+operand; the head is paid when the pipe was drained, the tail before anybody may read the result.
+Cube: a cycle a tile and what an Mmad costs besides. Between the buffers of a core: the start-up
+of the path and the bytes at its rate. Copies to and from global memory: bytes as the memory moves
+them (whole sectors, whole lines where a burst starts off one), which the links of
+``timing/memory`` turn into time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from math import ceil
+from typing import Any
+
+from npusim.data.integers import ceil_div
+from npusim.devices.schema import Core, DeviceSpec, VectorClassName
+from npusim.isa import (
+    MICRO_OPS,
+    PROPOSAL_ELEMENTS,
+    PROPOSALS_AT_ONCE,
+    SORTED_AT_ONCE,
+    Axpy,
+    Barrier,
+    Binary,
+    BinaryScalar,
+    BlockReduce,
+    Broadcast,
+    BroadcastToL0c,
+    Cast,
+    Compare,
+    CompareScalar,
+    Copy,
+    CopyL0c,
+    CopyToL1,
+    CrossCoreSetFlag,
+    CrossCoreWaitFlag,
+    Duplicate,
+    Fixpipe,
+    Fold,
+    Gather,
+    GatherMask,
+    Load,
+    LoadData,
+    LoadNd2Nz,
+    LoadTable,
+    Local,
+    MicroOp,
+    Mmad,
+    MrgSort,
+    MrgSort4,
+    MulAddDst,
+    ProposalConcat,
+    ProposalExtract,
+    Reduce,
+    RpSort16,
+    ScalarAlu,
+    ScalarLoad,
+    ScalarLoadGlobal,
+    ScalarLoop,
+    ScalarStore,
+    Select,
+    SetFlag,
+    Sort32,
+    Store,
+    Table,
+    Transpose,
+    Trap,
+    Unary,
+    WaitFlag,
+    WholeReduce,
+)
+from npusim.timing.cost import matrix
+from npusim.timing.cost.copies import Charge, charge
+from npusim.timing.cost.cycles import Cost
+from npusim.timing.cost.vector import BINARY, BINARY_SCALAR, UNARY, vector
+
+__all__ = ["COST", "Charge", "Cost", "charge", "cost"]
+
+
+def cost(op: MicroOp, spec: DeviceSpec, core: Core) -> Cost:
+    """Cycles of *op* on a *core* of *spec*.
+
+    Raises TypeError for copies to and from global memory, whose time other cores decide: see
+    `charge`. Raises ValueError where the device does not say what it takes.
+    """
+    return COST[type(op)](op, spec, core)
+
+
+CostOf = Callable[[Any, DeviceSpec, Core], Cost]
+
+
+def _constant(cycles: Callable[[DeviceSpec], int]) -> CostOf:
+    """The same for all micro-ops of a kind."""
+    return lambda _, spec, __: Cost(cycles(spec))
+
+
+def _between(nbytes: Callable[[Any], int]) -> CostOf:
+    """Bytes on their way from buffer to buffer."""
+    return lambda op, _, core: matrix.between_buffers(op, nbytes(op), core)
+
+
+def _vector(
+    name: VectorClassName | Mapping[Any, VectorClassName],
+    *,
+    reduces: bool = False,
+    expands: bool = False,
+) -> CostOf:
+    """A vector micro-op of the class *name*, or of the class that its `op` has there."""
+
+    def cycles(op: Any, spec: DeviceSpec, _: Core) -> Cost:
+        kind = spec.vector.classes[name if isinstance(name, str) else name[op.op]]
+        return vector(op, spec, kind, reduces=reduces, expands=expands)
+
+    return cycles
+
+
+def _fold(op: Fold, spec: DeviceSpec, core: Core) -> Cost:
+    """The cost of the Max or Min that it is, whose result and first source stay where they are."""
+    here = replace(op.dst, count=op.src.count, repeat_stride=0)
+    return cost(Binary(op.op, here, here, op.src), spec, core)
+
+
+def _whole_reduce(op: WholeReduce, spec: DeviceSpec, _: Core) -> Cost:
+    """A repeat for each element of the result, however few of its lanes take part."""
+    lanes = spec.vector.repeat_bytes * 8 // op.src.dtype.bits
+    whole = Local(op.src.buffer, op.src.offset_bytes, op.src.dtype, op.dst.count * lanes)
+    return vector(replace(op, src=whole), spec, spec.vector.classes["reduce"], reduces=True)
+
+
+def _select(op: Select, spec: DeviceSpec, _: Core) -> Cost:
+    """The cost of an operation on its sources; the bits of a repeat are a quarter of a block."""
+    chosen: MicroOp = BinaryScalar("max", op.dst, op.a, 0)
+    if isinstance(op.b, Local):
+        chosen = Binary("max", op.dst, op.a, op.b)
+    return vector(chosen, spec, spec.vector.classes["select"])
+
+
+def _gather(op: Gather, spec: DeviceSpec, _: Core) -> Cost:
+    """By the elements that it looks up; the banks that these are in are left alone."""
+    looked_up = replace(op, src=replace(op.src, count=op.dst.count))
+    return vector(looked_up, spec, spec.vector.classes["gather"], reduces=True)
+
+
+def _merge(op: MrgSort, spec: DeviceSpec, _: Core) -> Cost:
+    """By the pairs that it takes, 32 to a repeat; the banks are left alone."""
+    taken = replace(op, src=replace(op.src, count=op.dst.count))
+    return vector(taken, spec, spec.vector.classes["merge"], reduces=True)
+
+
+def _proposals(name: VectorClassName, at_once: int) -> CostOf:
+    """As class *name*, of which a repeat has *at_once* proposals; the banks are left alone.
+
+    What arch 2002 needs for proposals is not public: the pace of sorts and merges is taken to be
+    that of arch 2201 for pairs, two a cycle (assumed).
+    """
+
+    def cost_of(
+        op: ProposalConcat | ProposalExtract | RpSort16 | MrgSort4, spec: DeviceSpec, _: Core
+    ) -> Cost:
+        kind = spec.vector.classes[name]
+        count = max(op.src.count, op.dst.count) // PROPOSAL_ELEMENTS
+        body = ceil(ceil_div(count, at_once) * kind.cycles_per_repeat_32bit)
+        return Cost(body, kind.head_cycles, kind.tail_cycles)
+
+    return cost_of
+
+
+def _load_global(op: ScalarLoadGlobal, spec: DeviceSpec, _: Core) -> Cost:
+    scalar = spec.scalar
+    return Cost(scalar.load_cycles if op.is_cached else scalar.global_load_cycles)
+
+
+def _loop(op: ScalarLoop, spec: DeviceSpec, core: Core) -> Cost:
+    return Cost(op.count * sum(cost(part, spec, core).body for part in op.body))
+
+
+def _charged(op: Load | LoadNd2Nz | Store | Fixpipe, _: DeviceSpec, __: Core) -> Cost:
+    raise TypeError(f"cost: {op} must be charged with the offset of its tensor; use charge")
+
+
+def _fixpipe(op: Fixpipe, spec: DeviceSpec, core: Core) -> Cost:
+    if not isinstance(op.dst, Local):
+        return _charged(op, spec, core)
+    return matrix.between_buffers(op, matrix.fixpipe_bytes(op), core)
+
+
+COST: Table[CostOf] = Table(
+    "cost.COST",
+    "a function that gives its cycles",
+    MICRO_OPS,
+    {
+        Load: _charged,
+        LoadNd2Nz: _charged,
+        Store: _charged,
+        Fixpipe: _fixpipe,
+        LoadData: _between(matrix.filled_bytes),
+        LoadTable: _between(matrix.filled_bytes),
+        BroadcastToL0c: _between(matrix.filled_bytes),
+        CopyL0c: _between(lambda op: op.src.nbytes),
+        CopyToL1: _between(matrix.burst_bytes),
+        Mmad: lambda op, spec, _: matrix.mmad(op, spec.cube),
+        Cast: _vector("cast"),
+        Binary: _vector(BINARY),
+        BinaryScalar: _vector(BINARY_SCALAR),
+        Unary: _vector(UNARY),
+        # Nobody fitted Axpy. It runs at the lanes of muls and add (asc-devkit, vector throughput
+        # table), and its second operand may hit the banks of the first.
+        Axpy: _vector("muls"),
+        MulAddDst: _vector("muladd"),
+        Duplicate: _vector("duplicate"),
+        Broadcast: _vector("broadcast", expands=True),
+        Reduce: _vector("reduce", reduces=True),
+        WholeReduce: _whole_reduce,
+        Fold: _fold,
+        BlockReduce: _vector("block_reduce", reduces=True),
+        Copy: _vector("copy"),
+        Compare: _vector("compare", reduces=True),
+        CompareScalar: _vector("compare", reduces=True),
+        Select: _select,
+        Gather: _gather,
+        Transpose: _vector("transpose"),
+        Sort32: _vector("sort", reduces=True),
+        MrgSort: _merge,
+        GatherMask: _vector("gather_mask", reduces=True),
+        ProposalConcat: _proposals("gather_mask", PROPOSALS_AT_ONCE),
+        ProposalExtract: _proposals("gather_mask", PROPOSALS_AT_ONCE),
+        RpSort16: _proposals("sort", SORTED_AT_ONCE),
+        MrgSort4: _proposals("merge", SORTED_AT_ONCE),
+        ScalarLoad: _constant(lambda spec: spec.scalar.load_cycles),
+        ScalarLoadGlobal: _load_global,
+        ScalarStore: _constant(lambda spec: spec.scalar.store_cycles),
+        ScalarAlu: _constant(lambda spec: spec.scalar.alu_cycles),
+        Trap: _constant(lambda spec: spec.scalar.alu_cycles),
+        ScalarLoop: _loop,
+        SetFlag: _constant(lambda spec: spec.sync.set_flag_cycles),
+        CrossCoreSetFlag: _constant(lambda spec: spec.sync.set_flag_cycles),
+        WaitFlag: _constant(lambda spec: spec.sync.wait_flag_cycles),
+        CrossCoreWaitFlag: _constant(lambda spec: spec.sync.wait_flag_cycles),
+        Barrier: _constant(lambda spec: spec.sync.barrier_cycles),
+    },
+)

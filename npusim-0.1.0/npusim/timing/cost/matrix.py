@@ -1,0 +1,70 @@
+"""Cycles of the cube and of the ways between the buffers around it."""
+
+from __future__ import annotations
+
+from math import ceil
+
+from npusim.data.integers import align_up, ceil_div
+from npusim.data.layout import FRACTAL_ROWS
+from npusim.devices.schema import Core, Cube
+from npusim.isa import (
+    BLOCK_BYTES,
+    BroadcastToL0c,
+    CopyToL1,
+    Fixpipe,
+    LoadData,
+    LoadTable,
+    MicroOp,
+    Mmad,
+    ends,
+)
+from npusim.timing.cost.cycles import Cost
+
+__all__ = ["between_buffers", "burst_bytes", "filled_bytes", "fixpipe_bytes", "mmad"]
+
+FIXPIPE_ELEMENT_BYTES = 2
+"""Fixpipe moves as many elements a cycle whatever their type; its rate is stated for fp16.
+
+asc-devkit, docs/zh/api, Cube指令理论性能汇总.md: 64 elements, 128 bytes of fp16 or 64 of int8.
+"""
+
+
+def mmad(op: Mmad, cube: Cube) -> Cost:
+    """The tiles at their rate; an Mmad that follows another hides most of its start-up in it."""
+    dtype = op.a.dtype.name
+    if dtype not in cube.k_per_cycle:
+        raise ValueError(
+            f"cost: cube.k_per_cycle must state {', '.join(cube.k_per_cycle)} or more for {op}, "
+            f"not lack {dtype}; use one of these types or add it to the device"
+        )
+    k = cube.k_per_cycle[dtype]
+    tiles = ceil_div(op.m, cube.m) * ceil_div(op.n, cube.n) * ceil_div(op.k, k)
+    hidden = max(0, cube.startup_cycles - cube.back_to_back_cycles)
+    return Cost(cube.back_to_back_cycles + ceil(tiles / cube.tiles_per_cycle), tail=hidden)
+
+
+def between_buffers(op: MicroOp, nbytes: int, core: Core) -> Cost:
+    """The start-up of the path that *op* takes, and *nbytes* at the path's rate."""
+    name = "_to_".join(ends(op))
+    path = core.paths.get(name)
+    if path is None:
+        raise ValueError(
+            f"cost: a core must have the path {name} for {op}, "
+            f"not only {', '.join(core.paths)}; use another core or add the path to the device"
+        )
+    return Cost(path.startup_cycles + ceil(nbytes / path.bytes_per_cycle))
+
+
+def filled_bytes(op: LoadData | LoadTable | BroadcastToL0c) -> int:
+    """Bytes of the whole blocks that *op* fills."""
+    return align_up(op.dst.nbytes, BLOCK_BYTES)
+
+
+def burst_bytes(op: CopyToL1) -> int:
+    """Bytes of the whole blocks that the pieces of *op* have."""
+    return op.bursts * align_up(op.burst_bytes, BLOCK_BYTES)
+
+
+def fixpipe_bytes(op: Fixpipe) -> int:
+    """Bytes of whole columns of fractals, as the rate of the fixpipe counts them."""
+    return op.m * align_up(op.n, FRACTAL_ROWS) * FIXPIPE_ELEMENT_BYTES

@@ -1,0 +1,73 @@
+"""What lies in the L2 when a kernel starts, by the states that a caller can name."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Literal, get_args
+
+import numpy as np
+
+from npusim.data.integers import ceil_div
+from npusim.data.tensor import GlobalTensor, allocated_bytes
+from npusim.devices.schema import DeviceSpec
+from npusim.timing.memory.l2 import AGES, WHOLE, resident_share, survival
+
+__all__ = ["L2_STATES", "L2State", "at_launch"]
+
+NamedState = Literal["cold", "warm", "repeat"]
+L2_STATES: tuple[NamedState, ...] = get_args(NamedState)
+L2State = NamedState | tuple[str, ...] | Mapping[str, float]
+"""What lies in the L2 at launch.
+
+cold     nothing
+warm     everything, or of each tensor as large a part as fits
+repeat   what is left when the same kernel has run again and again
+names    the tensors named
+shares   of each tensor named that share of its lines, from 0 to 1, evenly spread
+"""
+
+
+def at_launch(
+    spec: DeviceSpec, state: L2State, tensors: list[GlobalTensor], cached: Collection[str]
+) -> dict[str, int]:
+    """Tensor -> how many bytes came into the L2 since its lines were touched; never if left out.
+
+    *cached* are the names of those of *tensors* that do not all go past the L2.
+    """
+    line_bytes = spec.l2.line_bytes
+    sizes = {
+        tensor.name: ceil_div(allocated_bytes(tensor.nbytes), line_bytes) * line_bytes
+        for tensor in tensors
+    }
+    if state == "cold":
+        return {}
+    if state != "repeat":
+        return _ages_of_shares(spec, sizes, _shares(state, sizes))
+    # Between two touches of a line all others come; half of them come in again before the second
+    # one, on average, if they have left.
+    turn_bytes = sum(sizes[name] for name in cached)
+    fits = resident_share(turn_bytes, spec) == WHOLE
+    return dict.fromkeys(cached, 0 if fits else turn_bytes // 2)
+
+
+def _shares(
+    state: Literal["warm"] | tuple[str, ...] | Mapping[str, float], sizes: Mapping[str, int]
+) -> dict[str, int]:
+    """Tensor -> the share of it that is there, of WHOLE."""
+    if isinstance(state, Mapping):
+        return {name: round(share * WHOLE) for name, share in state.items()}
+    return dict.fromkeys(sizes if state == "warm" else state, WHOLE)
+
+
+def _ages_of_shares(
+    spec: DeviceSpec, sizes: Mapping[str, int], shares: Mapping[str, int]
+) -> dict[str, int]:
+    """The ages at which that share of each tensor is left, or as large a part of it as fits."""
+    capacity_bytes = spec.l2.capacity_bytes
+    wanted_bytes = sum(sizes[name] * share for name, share in shares.items()) // WHOLE
+    left = survival(spec.l2.ways) * max(capacity_bytes, wanted_bytes)
+    return {
+        name: ceil_div(int(np.argmax(left <= share * capacity_bytes)) * capacity_bytes, AGES)
+        for name, share in shares.items()
+        if share
+    }

@@ -1,0 +1,430 @@
+"""Memory shared by all cores: takes requests, and calls back when their bytes have moved."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from npusim.data.integers import ceil_div
+from npusim.devices.schema import DeviceSpec
+from npusim.timing.memory.l2 import (
+    L2,
+    SHARE_UNITS,
+    WHOLE,
+    Found,
+    Lines,
+    Use,
+    line_count,
+    run_starts,
+)
+from npusim.timing.memory.link import PORT_UNITS, Copy, Link, Narrow
+from npusim.trace.copies import COUNT_UNITS
+
+if TYPE_CHECKING:
+    import simpy
+    from simpy.events import EventPriority
+
+__all__ = ["Answer", "Moved", "Request", "SharedMemory"]
+
+LAST = 9
+"""Priority of an event after all others of its cycle; those of SimPy are 0 and 1."""
+
+
+class Moved(NamedTuple):
+    """What the bytes of a request did on their way."""
+
+    latency: int
+    """Cycles from the last byte until the result is there."""
+    l2_bytes: int
+    """Bytes that it moved from or to the L2, as moved."""
+    l2_hit_bytes: int
+    """The part of them that was there already, or that was stored."""
+    l2_written_bytes: int
+    """The part of them that was stored."""
+    gm_narrow: int
+    """Cycles in which the link of global memory was too narrow for the ports that used it."""
+    l2_read_narrow: int
+    """The same of the link of the L2 for reads."""
+    l2_write_narrow: int
+    """The same of stores, which share their link of the L2 with lines that come in."""
+    turning: int
+    """Cycles in which the rows that it turns came more slowly than the port takes their bytes."""
+
+
+Done = Callable[[Moved], None]
+
+
+class Request(NamedTuple):
+    """A copy as the memory sees it."""
+
+    is_read: bool
+    tensor: str
+    lines: Lines
+    nbytes: int
+    """Bytes as moved."""
+    rows: int
+    """Pieces of rows that are turned into Nz."""
+    gm_port: int
+    """Speed of the core's port for bytes of global memory, in PORT_UNITS."""
+    l2_port: int
+    """The same for bytes in the L2."""
+    copies: int
+    """How many equivalent cores make this request at once."""
+    is_cached: bool = True
+    """Whether the L2 keeps the bytes."""
+    different: int = 1
+    """How many of the cores ask for their own bytes."""
+    piece_bytes: int = 0
+    """Bytes of its requests: of a line, or of a shorter burst; 0 for stores."""
+    unkept: NDArray[np.int64] | None = None
+    """How many bursts end in each line that the L2 does not keep though *is_cached*, 0 for those
+    that it keeps; None if it keeps all."""
+    is_aliased: bool = False
+    """Whether its bursts lie so far apart that few parts of the L2 have them all, which slows it if
+    other cores ask them for the same lines at once."""
+
+    @property
+    def is_slowed_by_others(self) -> bool:
+        """Whether it matters to a load who else asks for the same lines at once."""
+        return self.is_aliased or not self.is_cached
+
+    @property
+    def traits(self) -> tuple[int, ...]:
+        """All that matters of it but for which lines it asks for, and for how many cores."""
+        ports = self.gm_port, self.l2_port, self.piece_bytes
+        return self.is_read, self.nbytes, self.rows, *ports, self.is_cached
+
+    @property
+    def first_line(self) -> tuple[str, int]:
+        """The tensor and the first of the lines, the same for requests for the same bytes."""
+        lines = self.lines
+        return self.tensor, lines.start if isinstance(lines, slice) else int(lines[0])
+
+
+class Answer(NamedTuple):
+    """What decides how a request fares, besides its own traits and what else is under way."""
+
+    found: Found
+    shared_port: int | None
+    """The speed, in PORT_UNITS, of each of those that ask past the L2 for the same lines at once;
+    None where that slows nobody."""
+    is_aliased: bool
+    """Whether other cores ask for the same lines in few parts of the L2."""
+    is_in_step: bool
+    """Whether other cores ask for the same lines at once, and the L2 minds."""
+
+    @property
+    def traits(self) -> tuple[int, int, int | None, bool]:
+        """What decides about the times of a load; the rest enters the load of the links alone."""
+        return self.found.hits, self.found.misses, self.shared_port, self.is_aliased
+
+
+STORED = Answer(Found(0, 0, 0, 0), None, is_aliased=False, is_in_step=False)
+"""Stores fare alike, whatever their lines."""
+
+
+class Asker(Protocol):
+    """The copy of a pipe of a lane, whose cores may ask for different bytes."""
+
+    def requests(self) -> Sequence[Request]:
+        """What its cores ask for, each place once."""
+
+    def answer(self, answers: Sequence[Answer]) -> None:
+        """Hear of each of `requests()` what will become of it."""
+
+    def begin(self, memory: SharedMemory) -> None:
+        """Let the memory move the bytes, now that all who asked in this cycle have answers."""
+
+
+class SharedMemory:
+    """Takes requests at the present cycle, and calls back when their last byte has moved."""
+
+    def __init__(self, env: simpy.Environment, spec: DeviceSpec, l2: L2) -> None:
+        self.env = env
+        self._l2 = l2
+        clock = spec.clock_hz
+        apart_cycles = round(spec.gm.apart_us * clock / 1e6)
+        reads = Link(env, spec.gm.read_bytes_per_s / clock, apart_cycles)
+        writes = Link(env, spec.gm.write_bytes_per_s / clock)
+        self.gm_write_width = writes.width
+        """What global memory takes of written bytes when nothing is read, in PORT_UNITS."""
+        self.links = {
+            ("gm", True): reads,
+            ("gm", False): reads if spec.gm.bus == "shared" else writes,
+            ("l2", True): Link(env, spec.l2.read_bytes_per_s / clock),
+            # What comes in from global memory passes it as it comes, and so do stores. Cores that
+            # ask for the same lines at once wait for the same answers, which keeps them in step.
+            ("l2", False): Link(env, spec.l2.write_bytes_per_s / clock, apart_cycles),
+        }
+        self._clock_hz = clock
+        self._run_bytes = spec.gm.run_bytes
+        self._row_ns = {"gm": spec.gm.row_ns, "l2": spec.l2.row_ns}
+        self._same_line_ns = spec.l2.same_line_ns
+        weight = spec.l2.write_bytes_per_s / spec.gm.read_bytes_per_s
+        self.fill_weight = round(weight * PORT_UNITS) if spec.l2.fills == "between" else 0
+        """What a byte that comes in takes of the link for stores, in 1 / PORT_UNITS of a byte."""
+        self.aliased_speed = spec.l2.aliased_speed
+        self.latency = {
+            ("gm", True): round(spec.gm.read_latency_ns * clock / 1e9),
+            ("l2", True): round(spec.l2.read_latency_ns * clock / 1e9),
+            ("l2", False): round(spec.l2.write_latency_ns * clock / 1e9),
+        }
+        self._askers: list[Asker] = []
+        """Who has asked in the present cycle."""
+        self.written_bytes = 0
+        """What the L2 has written back to global memory, in whole lines."""
+
+    def ask(self, asker: Asker) -> None:
+        """Answer *asker* at the end of this cycle, and then let it begin."""
+        if not self._askers:
+            _call_last(self.env, self._serve)
+        self._askers.append(asker)
+
+    def _serve(self) -> None:
+        """Serve all requests of a cycle together, at its end."""
+        askers, self._askers = self._askers, []
+        asked = [asker.requests() for asker in askers]
+        answers = iter(self._answers([request for requests in asked for request in requests]))
+        for asker, requests in zip(askers, asked, strict=True):
+            asker.answer([next(answers) for _ in requests])
+        for asker in askers:
+            asker.begin(self)
+        self._write_back()
+        for link in self.links.values():
+            link.plan()
+
+    def _answers(self, requests: Sequence[Request]) -> list[Answer]:
+        """What becomes of each of *requests*, all of one cycle."""
+        cached = [request for request in requests if request.is_cached or not request.is_read]
+        found = iter(self._l2.touch([_use(request) for request in cached]))
+        readers = Counter[tuple[str, int]]()
+        minds = self.links["l2", False].most_rested > 0
+        if minds or any(request.is_slowed_by_others for request in requests):
+            for request in requests:
+                if request.is_read:
+                    readers[request.first_line] += request.copies // request.different
+        answers = []
+        for request in requests:
+            if not request.is_read:
+                next(found)
+                answers.append(STORED)
+                continue
+            lines = next(found) if request.is_cached else self._past(request)
+            of_it = readers[request.first_line]
+            shared_port = self._shared_port(request, of_it)
+            is_aliased = request.is_aliased and of_it > 1
+            answers.append(Answer(lines, shared_port, is_aliased, minds and of_it > 1))
+        return answers
+
+    def move(self, request: Request, answers: Sequence[tuple[Answer, int]], done: Done) -> None:
+        """Move the bytes of *request*; then call `done(moved)`.
+
+        *answers* have the same traits; each comes with how many cores it is for.
+        """
+        if request.is_read:
+            _Load(self, request, answers, done).begin()
+        else:
+            self._store(request, sum(cores for _, cores in answers), done)
+
+    def _store(self, request: Request, cores: int, done: Done) -> None:
+        nbytes = request.nbytes
+        latency = self.latency["l2", False]
+
+        def stored(narrow: Narrow) -> None:
+            by_loads = narrow.cycles - narrow.by_stores
+            done(Moved(latency, nbytes, nbytes, nbytes, by_loads, 0, narrow.by_stores, 0))
+
+        copy = Copy(nbytes, request.l2_port, request.l2_port * cores, is_store=True)
+        self.links["l2", False].join(copy, stored)
+
+    def _write_back(self) -> None:
+        """Write evicted bytes to global memory: they take bandwidth, but no pipe waits for them."""
+        nbytes = self._l2.evicted()
+        if nbytes:
+            self.written_bytes += nbytes
+            link = self.links["gm", False]
+            # On a bus for both, written bytes take longer than as many that are read.
+            bytes_read_meanwhile = nbytes * link.width // self.gm_write_width
+            link.join(Copy(bytes_read_meanwhile, link.width, link.width), lambda _: None)
+
+    def _past(self, request: Request) -> Found:
+        """What a request reads that bypasses the L2: the bytes of each core, no whole lines."""
+        count = line_count(request.lines)
+        runs = int(run_starts(request.lines, np.full(count, WHOLE)).sum()) // WHOLE
+        cost = (request.nbytes + runs * self._run_bytes) * SHARE_UNITS
+        return Found(0, count * WHOLE, cost, request.nbytes * COUNT_UNITS)
+
+    def near_port(self, port: int, is_aliased: bool) -> int:
+        """The speed at which a core takes bytes out of the L2, in PORT_UNITS; *port* is its own."""
+        return max(1, round(port * self.aliased_speed)) if is_aliased else port
+
+    def row_cycles(self, far_rows: int, near_rows: int) -> int:
+        """How long rows from global memory and from the L2 take at least: the round trips of their
+        requests, divided by how many requests a core may have under way.
+        """
+        waits_ns = far_rows * self._row_ns["gm"] + near_rows * self._row_ns["l2"]
+        return round(waits_ns * self._clock_hz / 1e9)
+
+    def _shared_port(self, request: Request, readers: int) -> int | None:
+        """The speed, in PORT_UNITS, of each of *readers* that ask past the L2 for the same lines at
+        once, whose requests are answered one after the other; None where that slows nobody. The L2
+        merges those that it keeps the lines of.
+        """
+        if request.is_cached or readers <= 1 or not self._same_line_ns:
+            return None
+        cycles = readers * self._same_line_ns * self._clock_hz / 1e9
+        return max(1, round(request.piece_bytes * PORT_UNITS / cycles))
+
+    def fill_load(self, port: int, read: int, nbytes: int) -> int:
+        """What lines that come in take of the link for stores, in PORT_UNITS.
+
+        *nbytes* come at *port* in all, of lines of *read* / COUNT_UNITS bytes.
+        """
+        return port * read * self.fill_weight // (nbytes * COUNT_UNITS * PORT_UNITS)
+
+
+class _Load:
+    """A load on its way, part of it from global memory and part from the L2.
+
+    A core's port takes one after the other: for far bytes at speed f and near ones at speed n it
+    needs far / f + near / n, or as long as the rows take that are turned, if that is longer. Both
+    parts are under way all that time, mixed as their lines are, so that a link too narrow for one
+    part holds up no more than it must.
+    """
+
+    __slots__ = (
+        *("_answers", "_done", "_far_bytes", "_found", "_is_in_step", "_is_queued", "_latest"),
+        "_memory",
+        *("_request", "_since", "_under_way", "_is_turned"),
+        *("gm_narrow", "l2_read_narrow", "l2_write_narrow", "turning"),
+    )
+
+    def __init__(
+        self,
+        memory: SharedMemory,
+        request: Request,
+        answers: Sequence[tuple[Answer, int]],
+        done: Done,
+    ) -> None:
+        """*answers* have the same traits, each for so many cores."""
+        self._memory, self._request, self._done = memory, request, done
+        self._answers = answers
+        self._found = answers[0][0].found
+        lines = self._found.hits + self._found.misses
+        self._far_bytes = request.nbytes * self._found.misses // lines
+        self._under_way = 0
+        """Links that are not through yet."""
+        self._latest = -1, 0, False, 0
+        """When the latest link was through, for how long it was too narrow, whether what comes from
+        global memory waited for it, and for how long it did for stores, below 0."""
+        self._is_queued = False
+        """Whether it is slowed by others that ask for the same lines."""
+        self._is_in_step = any(answer.is_in_step for answer, _ in answers)
+        """Whether some of its cores wait together with others."""
+        self._is_turned = False
+        """Whether its rows take longer than their bytes at the core's ports."""
+        self.gm_narrow = self.l2_read_narrow = self.l2_write_narrow = self.turning = 0
+
+    def begin(self) -> None:
+        """Ask for all bytes."""
+        memory, request, found = self._memory, self._request, self._found
+        _, shared_port, is_aliased, _ = self._answers[0][0]
+        if self._is_in_step:
+            memory.links["l2", False].begin_in_step()
+        nbytes, far_bytes = request.nbytes, self._far_bytes
+        near_bytes = nbytes - far_bytes
+        self._since = int(memory.env.now)
+        far_rows = request.rows * found.misses // (found.hits + found.misses)
+        near_rows = request.rows - far_rows
+        if request.is_cached:
+            # Rows of one line wait for it once.
+            far_rows = min(far_rows, ceil_div(found.misses, WHOLE))
+        far_port, near_port = request.gm_port, memory.near_port(request.l2_port, is_aliased)
+        # Cycles as a fraction of whole numbers: far / far_port + near / near_port, or the rows'.
+        took = (far_bytes * near_port + near_bytes * far_port) * PORT_UNITS, far_port * near_port
+        row_cycles = memory.row_cycles(far_rows, near_rows)
+        self._is_turned = row_cycles * took[1] > took[0]
+        if self._is_turned:
+            took = row_cycles, 1
+        if far_bytes:
+            port = _speed(far_bytes, took)
+            if shared_port is not None:
+                self._is_queued = shared_port < port
+                port = min(port, shared_port)
+            load, units = 0, far_bytes * SHARE_UNITS
+            for each, cores in self._answers:
+                load += port * each.found.fetched // units * cores
+            self._join("gm", True, Copy(far_bytes, port, load), is_far=True)
+            if request.is_cached:
+                # Lines that come in are stored in the L2, next to what the cores store. They take
+                # of that link what they take of global memory, and wait there as they would.
+                load = 0
+                for each, cores in self._answers:
+                    load += memory.fill_load(port, each.found.read, far_bytes) * cores
+                self._join("l2", False, Copy(far_bytes, port, load), is_far=True)
+        if request.is_cached:
+            # All that the core gets passes through the L2.
+            port = _speed(nbytes, took)
+            cores = sum(cores for _, cores in self._answers)
+            self._join("l2", True, Copy(nbytes, port, port * cores), is_far=False)
+
+    def _join(self, memory: str, is_read: bool, copy: Copy, is_far: bool) -> None:
+        self._under_way += 1
+        self._memory.links[memory, is_read].join(copy, lambda narrow: self._arrived(narrow, is_far))
+
+    def _arrived(self, narrow: Narrow, is_far: bool) -> None:
+        """All bytes are through one of the links, which was too narrow for some cycles."""
+        now = int(self._memory.env.now)
+        # The latest is what they waited for; of several that end together, the narrowest, and of
+        # these global memory, and least for stores.
+        self._latest = max(self._latest, (now, narrow.cycles, is_far, -narrow.by_stores))
+        self._under_way -= 1
+        if self._under_way:
+            return
+        if self._is_in_step:
+            self._memory.links["l2", False].end_in_step()
+        _, cycles, is_far, not_for_stores = self._latest
+        if is_far:
+            self.gm_narrow, self.l2_write_narrow = cycles + not_for_stores, -not_for_stores
+        else:
+            self.l2_read_narrow = cycles
+        if self._is_queued:
+            # Whoever waits for others to be answered waits for the memory.
+            self.gm_narrow = now - self._since
+        elif self._is_turned:
+            self.turning = now - self._since - cycles
+        request = self._request
+        latency = self._memory.latency["gm" if self._far_bytes else "l2", True]
+        through = request.nbytes if request.is_cached else 0
+        hit = request.nbytes - self._far_bytes
+        held_up = self.gm_narrow, self.l2_read_narrow, self.l2_write_narrow, self.turning
+        self._done(Moved(latency, through, hit, 0, *held_up))
+
+
+def _speed(nbytes: int, took: tuple[int, int]) -> int:
+    """At which *nbytes* take a fraction of cycles, in PORT_UNITS."""
+    cycles, parts = took
+    return ceil_div(nbytes * PORT_UNITS * parts, cycles)
+
+
+def _call_last(env: simpy.Environment, action: Callable[[], None]) -> None:
+    """Call *action* after all other events of this cycle."""
+    event = env.event()
+    event._ok, event._value = True, None
+    event.callbacks.append(lambda _: action())
+    env.schedule(event, priority=cast("EventPriority", LAST))
+
+
+def _use(request: Request) -> Use:
+    return Use(
+        request.is_read,
+        request.tensor,
+        request.lines,
+        request.copies,
+        request.different,
+        request.unkept,
+    )

@@ -1,0 +1,368 @@
+"""Micro-ops decoded for timing: plain numbers, sorted by pipe, in cycles of the chip's clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from npusim.data.errors import TrapError
+from npusim.devices.schema import DeviceSpec, Pipe
+from npusim.isa import (
+    ORDERING,
+    Barrier,
+    CrossCoreSetFlag,
+    CrossCoreWaitFlag,
+    CrossMode,
+    Global,
+    MicroOp,
+    SetFlag,
+    Table,
+    Trap,
+    WaitFlag,
+    copied_place,
+    ends,
+    writes_global,
+)
+from npusim.kernel.program import Body, Program, added
+from npusim.kernel.table import Calls, MicroOps
+from npusim.timing.cost import charge, cost
+from npusim.timing.memory import PORT_UNITS, Lines, touched_lines, unaligned_lines
+
+__all__ = [
+    "PIPES",
+    "SCALAR",
+    "Code",
+    "CopyStep",
+    "Decoded",
+    "Decoder",
+    "Part",
+    "Step",
+    "Stretch",
+]
+
+PIPES: tuple[Pipe, ...] = get_args(Pipe)
+SCALAR = PIPES.index("scalar")
+
+WORK, SET, WAIT, DRAIN, DRAIN_ALL, COPY, CROSS_SET = range(7)
+"""Kinds of steps, by how they are timed; `Lane._work` has their fields."""
+
+Step = tuple[int, int, int, int, int]
+"""A micro-op: what it does, when it is issued, the cycles it takes, and two numbers more.
+
+Handed out counts from the start of its stretch. The numbers are head and tail of WORK, flag and
+waiting pipe of SET, flag of WAIT, number of the copy of COPY, number of the flag of CROSS_SET.
+"""
+CrossFlag = tuple[CrossMode, int]
+"""Mode and event of a flag between cores."""
+
+
+class Stretch(NamedTuple):
+    """Micro-ops that the scalar unit issues in a row, and its own micro-op that ends them."""
+
+    steps: list[list[Step]]
+    """For each pipe, what it has to do."""
+    cycles: int
+    """From the first micro-op issued to the scalar unit's own."""
+
+
+class Decoded(NamedTuple):
+    """A body that calls share, ready to be timed."""
+
+    stretches: list[Stretch]
+    rows: list[NDArray[np.int64]]
+    """For each pipe, the numbers of its micro-ops."""
+    copies: list[int]
+    """How many of them copy from or to global memory."""
+    cross_sets: list[int]
+    """The numbers of the flags between cores that are set."""
+
+
+class Run(NamedTuple):
+    """A body without calls, where a body that calls it runs it."""
+
+    decoded: Decoded
+    shifts: dict[str, int]
+    """Name of global memory -> bytes added to every offset into it."""
+    first: int
+    """The number of its first micro-op."""
+
+
+class Part(NamedTuple):
+    """A stretch as a program runs it."""
+
+    stretch: Stretch
+    shifts: dict[str, int]
+    """Name of global memory -> bytes added to every offset into it."""
+
+
+class Asked(NamedTuple):
+    """What a copy asks of the memory."""
+
+    nbytes: int
+    """Bytes as moved."""
+    rows: int
+    """Pieces of rows that are turned."""
+    hold_cycles: int
+    """Cycles of the chip's clock that hold the pipe at least."""
+    lines: Lines
+    unkept: NDArray[np.int64] | None
+    """How many bursts end in each of the lines that the L2 does not keep."""
+
+
+@dataclass(slots=True)
+class CopyStep:
+    """A copy to or from global memory."""
+
+    op: MicroOp
+    place: Global
+    is_read: bool
+    gm_port: int
+    l2_port: int
+    piece_bytes: int
+    """Bytes of its requests to global memory: of a line, or of a shorter burst."""
+    is_aliased: bool
+    """Whether its bursts lie in few parts of the L2."""
+    startup: int
+    """Cycles from the start of the copy to its first byte."""
+    by_phase: dict[int, Asked] = field(default_factory=dict)
+    """Place within a line -> what is asked for, with lines from that one on."""
+
+
+class Decoder:
+    """Decodes what one *kind* of core runs; each body once, whatever programs share it."""
+
+    def __init__(self, kind: str, spec: DeviceSpec, micro_ops: MicroOps | None = None) -> None:
+        """*micro_ops* are those of what it decodes by number, where they are known."""
+        self.kind, self.spec = kind, spec
+        self._micro_ops = micro_ops or MicroOps()
+        self._core = spec.cores[kind]
+        self._ratio = spec.clock_hz / self._core.clock_hz
+        self._dispatch = self.cycles(spec.scalar.dispatch_cycles)
+        self._dispatch_barrier = min(self._dispatch, self.cycles(spec.scalar.alu_cycles))
+        self.cross_core = self.cycles(spec.sync.cross_core_cycles or 0)
+        """From a set flag until another core sees it."""
+        self._line_bytes = spec.l2.line_bytes
+        self.flags: dict[tuple[object, ...], int] = {}
+        """Flag -> its number: source, destination and event, or a flag between cores."""
+        self.cross_flags: list[CrossFlag] = []
+        self.copies: list[CopyStep] = []
+        self._bodies: dict[Body, Decoded] = {}
+        self._runs: dict[Body, list[Run]] = {}
+        self._steps: dict[int, tuple[int, int, Step]] = {}
+        """Number of a micro-op -> its pipe, the cycles until it is issued, and what is done."""
+        self._shapes: dict[object, int] = {}
+        self._shape_of: dict[int, int] = {}
+        """Address of a stretch -> its shape."""
+
+    def cycles(self, core_cycles: int) -> int:
+        """Cycles of the chip's clock for cycles of this core's: the nearest number, and not 0."""
+        # Rounding up would make each single cycle of a slightly slower core last two.
+        twice = 2 * core_cycles * self.spec.clock_hz + self._core.clock_hz
+        return max(twice // (2 * self._core.clock_hz), min(core_cycles, 1))
+
+    def decoded(self, body: Body) -> Decoded:
+        """*body* decoded; raises TrapError if a micro-op of it traps whatever the values."""
+        if body not in self._bodies:
+            self._bodies[body] = self._body(body)
+        return self._bodies[body]
+
+    def runs(self, body: Body) -> list[Run]:
+        """What *body* runs, in order; raises TrapError as `decoded`."""
+        if body not in self._runs:
+            self._runs[body] = self._called(body)
+        return self._runs[body]
+
+    def _called(self, body: Body) -> list[Run]:
+        if not body.calls:
+            return [Run(self.decoded(body), {}, 0)]
+        found = []
+        first = 0
+        for call in body.calls:
+            for run in self.runs(call.body):
+                shifts = added(run.shifts, call.shifts)
+                found.append(Run(run.decoded, shifts, first + run.first))
+            first += len(call.body)
+        return found
+
+    def shape(self, stretch: Stretch) -> int:
+        """A number that *stretch*, of a decoded body, shares with those that differ from it in
+        nothing but which bytes of global memory their copies move.
+        """
+        known = self._shape_of.get(id(stretch))
+        if known is None:
+            steps = tuple(tuple(map(self._shape_of_step, steps)) for steps in stretch.steps)
+            known = self._shapes.setdefault((stretch.cycles, steps), len(self._shapes))
+            self._shape_of[id(stretch)] = known
+        return known
+
+    def _shape_of_step(self, step: Step) -> tuple[int, ...]:
+        if step[0] != COPY:
+            return step
+        copy = self.copies[step[3]]
+        return COPY, step[1], copy.startup, copy.is_read
+
+    def _body(self, body: Body) -> Decoded:
+        rows: list[list[int]] = [[] for _ in PIPES]
+        stretches: list[Stretch] = []
+        steps: list[list[Step]] = [[] for _ in PIPES]
+        copies, cross_sets = [0] * len(PIPES), list[int]()
+        elapsed = 0
+        for index, number in enumerate(self._micro_ops.of(body)):
+            if number not in self._steps:
+                self._steps[number] = self._issued(self._micro_ops.distinct[number])
+            pipe, issue, (what, _, cycles, x, y) = self._steps[number]
+            elapsed += issue
+            steps[pipe].append((what, elapsed, cycles, x, y))
+            rows[pipe].append(index)
+            if what == COPY:
+                copies[pipe] += 1
+            elif what == CROSS_SET:
+                cross_sets.append(x)
+            if pipe == SCALAR:
+                stretches.append(Stretch(steps, elapsed))
+                steps, elapsed = [[] for _ in PIPES], 0
+        stretches.append(Stretch(steps, elapsed))
+        numbers = [np.array(found, np.int64) for found in rows]
+        return Decoded(stretches, numbers, copies, cross_sets)
+
+    def _issued(self, op: MicroOp) -> tuple[int, int, Step]:
+        """The pipe of *op*, the cycles that the scalar unit takes to issue it, and its step."""
+        pipe = PIPES.index(op.pipe)
+        # A barrier is one instruction, of which nothing has to be worked out before.
+        issue = self._dispatch_barrier if isinstance(op, Barrier) else self._dispatch
+        return pipe, 0 if pipe == SCALAR else issue, self._decoded(op)
+
+    def _decoded(self, op: MicroOp) -> Step:
+        place = copied_place(op)
+        if place is not None:
+            return COPY, 0, 0, self._copy(op, place), 0
+        if isinstance(op, Trap) and isinstance(op.when, int) and op.when:
+            raise TrapError(op.reason)
+        took = cost(op, self.spec, self._core)
+        body = self.cycles(took.body)
+        if isinstance(op, ORDERING):
+            return ORDERING_STEPS[type(op)](self, op, body)
+        return WORK, 0, body, self.cycles(took.head), self.cycles(took.tail)
+
+    # ---- micro-ops that order others; *cycles* is what each takes ----
+
+    def set_flag(self, op: SetFlag, cycles: int) -> Step:
+        return SET, 0, cycles, self._flag(op.src, op.dst, op.event), PIPES.index(op.dst)
+
+    def wait_flag(self, op: WaitFlag, cycles: int) -> Step:
+        return WAIT, 0, cycles, self._flag(op.src, op.dst, op.event), 0
+
+    def cross_core_set_flag(self, op: CrossCoreSetFlag, cycles: int) -> Step:
+        self._check_cross_core(op)
+        self.cross_flags.append((op.mode, op.event))
+        return CROSS_SET, 0, cycles, len(self.cross_flags) - 1, 0
+
+    def cross_core_wait_flag(self, op: CrossCoreWaitFlag, cycles: int) -> Step:
+        return WAIT, 0, cycles, self._flag(op.mode, op.event), 0
+
+    def barrier(self, op: Barrier, cycles: int) -> Step:
+        return (DRAIN_ALL if op.on is None else DRAIN), 0, cycles, 0, 0
+
+    def _flag(self, *key: object) -> int:
+        return self.flags.setdefault(key, len(self.flags))
+
+    def _check_cross_core(self, op: CrossCoreSetFlag) -> None:
+        if self.spec.sync.cross_core_cycles is None:
+            raise ValueError(
+                f"pipes: cores of {self.spec.name} must have flags between them for {op}, but "
+                f"sync.cross_core_cycles is left out; use a chip of arch 2201 or state it"
+            )
+
+    # ---- copies ----
+
+    def _copy(self, op: MicroOp, place: Global) -> int:
+        is_read = not writes_global(op)
+        src, dst = ends(op)
+        ways = [(memory, dst) if is_read else (src, memory) for memory in ("gm", "l2")]
+        far, near = (self._core.paths[f"{a}_to_{b}"] for a, b in ways)
+        gm_port, l2_port = (
+            max(1, round(x.bytes_per_cycle / self._ratio * PORT_UNITS)) for x in (far, near)
+        )
+        startup = self.cycles(far.startup_cycles)
+        piece_bytes = min(place.burst_bytes, self._line_bytes)
+        apart = self.spec.l2.aliased_bytes
+        is_aliased = place.bursts > 1 and bool(apart) and place.stride_bytes % apart == 0
+        self.copies.append(
+            CopyStep(op, place, is_read, gm_port, l2_port, piece_bytes, is_aliased, startup)
+        )
+        return len(self.copies) - 1
+
+    def asked(self, copy: CopyStep, address: int) -> Asked:
+        """What *copy* asks of the memory, from *address* on within its tensor."""
+        line, phase = divmod(address, self._line_bytes)
+        asked = copy.by_phase.get(phase)
+        if asked is None:
+            base = phase - copy.place.offset_bytes
+            charged = charge(copy.op, base, self.spec)
+            lines = touched_lines(copy.place, base, self._line_bytes)
+            unkept = unaligned_lines(copy.place, base, self.spec, lines) if copy.is_read else None
+            hold = self.cycles(charged.hold_cycles)
+            asked = Asked(charged.nbytes, charged.rows, hold, lines, unkept)
+            copy.by_phase[phase] = asked
+        lines = asked.lines
+        if isinstance(lines, slice):
+            return asked._replace(lines=slice(lines.start + line, lines.stop + line))
+        return asked._replace(lines=lines + line)
+
+
+ORDERING_STEPS: Table[Callable[[Decoder, Any, int], Step]] = Table(
+    "pipes.ORDERING_STEPS",
+    "a step that orders pipes",
+    ORDERING,
+    {
+        SetFlag: Decoder.set_flag,
+        WaitFlag: Decoder.wait_flag,
+        CrossCoreSetFlag: Decoder.cross_core_set_flag,
+        CrossCoreWaitFlag: Decoder.cross_core_wait_flag,
+        Barrier: Decoder.barrier,
+    },
+)
+
+
+class Code:
+    """A program made ready to be timed on one kind of core."""
+
+    def __init__(self, program: Program, decoder: Decoder) -> None:
+        self.program, self.decoder = program, decoder
+        self.calls = Calls.of(program)
+        # Whatever stands in a table is run by a program of it.
+        self.runs_of_bodies = [decoder.runs(body) for body in self.calls.bodies]
+        """What each body of the table runs."""
+
+    @cached_property
+    def runs(self) -> list[list[Run]]:
+        """What the body of each call runs; calls of one body share the list."""
+        return [self.runs_of_bodies[number] for number in self.calls.body.tolist()]
+
+    @cached_property
+    def parts(self) -> list[Part]:
+        """Its stretches in order, each with the shifts of its call."""
+        return [
+            Part(stretch, shifts)
+            for call, runs in zip(self.program.calls, self.runs, strict=True)
+            for run in runs
+            for shifts in [added(run.shifts, call.shifts)]
+            for stretch in run.decoded.stretches
+        ]
+
+    @cached_property
+    def rows(self) -> list[NDArray[np.int64]]:
+        """For each pipe, the numbers of its micro-ops, calls written out."""
+        rows = [[np.zeros(0, np.int64)] for _ in PIPES]
+        first = 0
+        for body, runs in zip(self.program.called, self.runs, strict=True):
+            for run in runs:
+                for found, own in zip(rows, run.decoded.rows, strict=True):
+                    found.append(own + (first + run.first))
+            first += len(body)
+        return [np.concatenate(found) for found in rows]

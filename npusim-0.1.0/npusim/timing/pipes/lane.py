@@ -1,0 +1,428 @@
+"""Timing of the pipes of a core while it runs a program, or of several while they do the same.
+
+Cores begin as one lane. It asks the memory for the bytes of each, and parts where these fare
+differently, or where the programs go on differently: a lane that parts off takes over all that has
+happened so far. Times are those of each core on its own, since the order of what happens in a cycle
+makes no difference: requests of a cycle are served together, all that decides when one ends is
+compared, and the links, which are shared fairly, get the load of every core.
+
+A pipe is simulated ahead of the global clock as far as its flags allow; it stops at a wait for a
+flag that is not set yet, at a copy, and at a barrier of all pipes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Hashable, Sequence
+from copy import copy as twin_of
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from npusim.check.hazards import DeadlockError, deadlock
+from npusim.isa import CrossMode
+from npusim.kernel.program import Binding
+from npusim.timing.memory import Moved, Request, SharedMemory
+from npusim.timing.pipes.copying import Copying, Member, Stage, Wanted
+from npusim.timing.pipes.cross_core_flags import CrossCoreFlags
+from npusim.timing.pipes.decode import (
+    COPY,
+    CROSS_SET,
+    DRAIN,
+    PIPES,
+    SCALAR,
+    SET,
+    WAIT,
+    WORK,
+    CopyStep,
+    Step,
+)
+from npusim.trace import COUNT_UNITS, CopyTimes, LaneTrace
+
+if TYPE_CHECKING:
+    import simpy
+
+__all__ = ["FACTS", "Lane", "copy_times"]
+
+Numbers = NDArray[np.int64]
+READY, WORKLESS, COPYING, DRAINING = -1, -2, -3, -4
+"""What a pipe waits for if not for a flag, whose numbers start at 0: nothing, the scalar unit to
+issue more, its copy, all other pipes."""
+
+
+class Lane:
+    """The pipes of one core, or of several, as long as they have the same times."""
+
+    def __init__(
+        self,
+        env: simpy.Environment,
+        memory: SharedMemory,
+        cross_core_flags: CrossCoreFlags,
+        members: list[Member],
+        lanes: list[Lane],
+    ) -> None:
+        """*lanes* are all of the launch: this one joins them, and those that part off later."""
+        self._env, self._memory, self._cross_core_flags = env, memory, cross_core_flags
+        self.members, self._lanes = members, lanes
+        code = members[0].code
+        self._decoder, self._parts = code.decoder, code.parts
+        self._opened: list[int] = []
+        """For each stretch that the scalar unit has entered, the cycle at which it did."""
+        self._part = [0] * len(PIPES)
+        """For each pipe, the stretch it is in."""
+        self._position = [0] * len(PIPES)
+        """For each pipe, how many steps of that stretch are done."""
+        self._free = [0] * len(PIPES)
+        """When each pipe can take its next micro-op."""
+        self._done = [0] * len(PIPES)
+        """When the last result of each pipe is there."""
+        self._waits_for = [WORKLESS] * len(PIPES)
+        """The number of a flag, or one of the reasons above."""
+        self._raised: list[deque[int]] = [deque() for _ in code.decoder.flags]
+        """For each flag, the cycles of the sets that no wait has taken yet, oldest first."""
+        self._waits_for[SCALAR] = READY
+        self._runnable = [SCALAR]
+        self._times: list[tuple[list[int], list[int], list[int]]] = [([], [], []) for _ in PIPES]
+        """For each pipe, when each micro-op started, left the pipe free and had its result."""
+        self._copied: list[list[int]] = [[] for _ in PIPES]
+        """For each pipe, FACTS numbers of each of its copies but the last of them, one after the
+        other."""
+        self._copying: list[Copying | None] = [None for _ in PIPES]
+        """For each pipe, the copy that it waits for."""
+        self._l2_bytes = self._l2_hit_bytes = self._l2_written_bytes = 0
+        for member in members:
+            cross_core_flags.join(member.blocks[0], self._raise)
+        lanes.append(self)
+
+    @property
+    def started(self) -> int:
+        """Micro-ops that have started, on one of each of its members."""
+        return len(self.members) * sum(len(starts) for starts, _, _ in self._times)
+
+    def run(self) -> None:
+        """Let all pipes run until each waits for an event of SimPy or has ended."""
+        while self._runnable:
+            self._walk(self._runnable.pop())
+
+    def finish(self) -> list[LaneTrace]:
+        """The times of each of its members, once SimPy has nothing left to do.
+
+        Raises DeadlockError if a pipe waits.
+        """
+        rows = self.members[0].code.rows
+        waiting = [
+            int(rows[pipe][len(self._times[pipe][0])])
+            for pipe, reason in enumerate(self._waits_for)
+            if reason != WORKLESS
+        ]
+        if waiting:
+            raise DeadlockError(deadlock(self.members[0].code.program, waiting))
+        times = [np.array(found, np.int64) for found in self._times]
+        copied = [np.array(found, np.int64) for found in self._copied]
+        return [self._trace(member, times, copied) for member in self.members]
+
+    def _trace(self, member: Member, times: list[Numbers], copied: list[Numbers]) -> LaneTrace:
+        program, rows = member.code.program, member.code.rows
+        ordered = np.empty((3, len(program)), np.int64)
+        for pipe, found in enumerate(times):
+            ordered[:, rows[pipe]] = found
+        start, free, end = ordered
+        return LaneTrace(
+            tuple(block.core for block in member.blocks),
+            self._decoder.kind,
+            program,
+            start,
+            free,
+            end,
+            sum(map(sum, member.read)) / COUNT_UNITS,
+            self._l2_bytes,
+            tuple(block.group for block in member.blocks),
+            self._l2_hit_bytes,
+            self._l2_written_bytes,
+            partial(_copy_times, rows, copied, member.read),
+        )
+
+    # ---- members that part ----
+
+    def part(self, groups: Sequence[Sequence[int]]) -> None:
+        """Keep those members whose numbers in `members` are the first of *groups*, and make a lane
+        of each of the other groups.
+        """
+        first, *others = groups
+        twins = [self._twin(members) for members in others]
+        self.members = [self.members[index] for index in first]
+        self._parts = self.members[0].code.parts
+        for copying in self._copying:
+            if copying:
+                copying.keep(first)
+        for twin in twins:
+            twin.go_on()
+
+    def _twin(self, members: Sequence[int]) -> Lane:
+        """A lane of these of the members, to which the same has happened."""
+        twin = twin_of(self)
+        twin.members = [self.members[index] for index in members]
+        twin._parts = twin.members[0].code.parts
+        names = "_opened", "_part", "_position", "_free", "_done", "_waits_for", "_runnable"
+        for name in names:
+            setattr(twin, name, getattr(self, name).copy())
+        twin._raised = [risen.copy() for risen in self._raised]
+        twin._times = [(starts[:], frees[:], ends[:]) for starts, frees, ends in self._times]
+        twin._copied = [facts[:] for facts in self._copied]
+        twin._copying = [each and each.of(twin, members) for each in self._copying]
+        self._lanes.append(twin)
+        return twin
+
+    def go_on(self) -> None:
+        """Do again for this lane what the one it parted from had arranged for the time to come."""
+        for copying in self._copying:
+            if copying and copying.stage is Stage.ISSUED:
+                self._at(copying.asked, partial(copying.ask, self._memory))
+            elif copying and copying.stage is Stage.ASKED:
+                self._memory.ask(copying)
+            elif copying and copying.stage is Stage.ANSWERED:
+                copying.begin(self._memory)
+        self.run()
+
+    # ---- pipes ----
+
+    def _walk(self, pipe: int) -> None:
+        """Time the stretches of *pipe*, in order, until it has to wait."""
+        while True:
+            number = self._part[pipe]
+            if number == len(self._opened) and not (pipe == SCALAR and self._open()):
+                self._waits_for[pipe] = WORKLESS
+                # It may have been the last pipe that a barrier of all pipes waits for.
+                if self._waits_for[SCALAR] == DRAINING:
+                    self._wake(SCALAR)
+                return
+            stretch = self._parts[number].stretch
+            steps = stretch.steps[pipe]
+            if steps and not self._work(pipe, steps, self._opened[number]):
+                return
+            self._part[pipe] = number + 1
+            # The scalar unit is busy while it issues micro-ops, also without other work.
+            if pipe == SCALAR:
+                handed_out = self._opened[number] + stretch.cycles
+                self._free[SCALAR] = max(self._free[SCALAR], handed_out)
+
+    def _open(self) -> bool:
+        """Let the pipes into the next stretch, if there is one."""
+        if len(self.members) > 1:
+            self._part_by_stretch(len(self._opened))
+        if len(self._opened) == len(self._parts):
+            return False
+        self._opened.append(self._free[SCALAR])
+        for pipe, reason in enumerate(self._waits_for):
+            if reason == WORKLESS:
+                self._wake(pipe)
+        return True
+
+    def _part_by_stretch(self, number: int) -> None:
+        """Part from those whose stretch of this *number* is another one."""
+        alike: dict[Hashable, list[int]] = {}
+        for index, member in enumerate(self.members):
+            parts = member.code.parts
+            is_over = number == len(parts)
+            shape = None if is_over else self._decoder.shape(parts[number].stretch)
+            alike.setdefault(shape, []).append(index)
+        if len(alike) > 1:
+            # The others open their own once they go on.
+            self._runnable.append(SCALAR)
+            self.part(list(alike.values()))
+            self._runnable.pop()
+
+    def _wake(self, pipe: int) -> None:
+        self._waits_for[pipe] = READY
+        self._runnable.append(pipe)
+
+    def _work(self, pipe: int, steps: list[Step], opened: int) -> bool:
+        """Time what is left of *steps*; returns whether *pipe* did all of them.
+
+        Results of a pipe are there in order, and a flag rises when all results before it are.
+        """
+        free, done = self._free[pipe], self._done[pipe]
+        starts, frees, ends = self._times[pipe]
+        raised = self._raised
+        # A step is issued *after* so many cycles of its stretch, and takes its pipe *cycles*.
+        # what              x                               y
+        # WORK              head, paid if the pipe drained  tail, until the result is there
+        # SET               number of the flag              pipe that may wait for it
+        # WAIT, CROSS_SET   number of the flag              -
+        # COPY              number of the copy              -
+        # DRAIN, DRAIN_ALL  -                               -, waits for its own pipe, for all pipes
+        for position in range(self._position[pipe], len(steps)):
+            what, after, cycles, x, y = steps[position]
+            start = opened + after
+            if start < free:
+                start = free
+            if what == WORK:
+                free = start + cycles if start < done else start + x + cycles
+                end = free + y
+                if end < done:
+                    end = done
+                done = end
+            elif what == WAIT:
+                if not raised[x]:
+                    self._waits_for[pipe] = x
+                    break
+                risen = raised[x].popleft()
+                free = end = (start if start > risen else risen) + cycles
+            elif what == SET:
+                free = start + cycles
+                end = free if start > done else done + cycles
+                raised[x].append(end)
+                if self._waits_for[y] == x:
+                    self._wake(y)
+            elif what == COPY:
+                self._waits_for[pipe], self._position[pipe] = COPYING, position
+                self._start_copy(pipe, start)
+                break
+            elif what == CROSS_SET:
+                free, end = start + cycles, max(start, done) + cycles
+                self._send(x, end)
+            elif what == DRAIN:
+                free = end = max(start, done) + cycles
+            else:
+                if not self._is_drained():
+                    self._waits_for[pipe] = DRAINING
+                    break
+                free = end = max(start, done, *self._done, *self._free) + cycles
+            starts.append(start)
+            frees.append(free)
+            ends.append(end)
+        else:
+            self._free[pipe], self._done[pipe], self._position[pipe] = free, done, 0
+            return True
+        self._free[pipe], self._done[pipe], self._position[pipe] = free, done, position
+        return False
+
+    def _is_drained(self) -> bool:
+        """Whether all other pipes have done all that was issued to them."""
+        return all(
+            reason == WORKLESS for pipe, reason in enumerate(self._waits_for) if pipe != SCALAR
+        )
+
+    # ---- what goes through SimPy: flags for other cores, and copies ----
+
+    def _send(self, number: int, risen: int) -> None:
+        mode, event = self._decoder.cross_flags[number]
+        block = self.members[0].blocks[0]
+        seen = risen + self._decoder.cross_core
+        self._at(seen, lambda: self._cross_core_flags.arrive(block, mode, event))
+
+    def _raise(self, mode: CrossMode, event: int) -> None:
+        """A flag between cores has risen for this one."""
+        flag = self._decoder.flags.get((mode, event))
+        if flag is None:
+            return
+        self._raised[flag].append(int(self._env.now))
+        for pipe, reason in enumerate(self._waits_for):
+            if reason == flag:
+                self._wake(pipe)
+        self.run()
+
+    def _start_copy(self, pipe: int, start: int) -> None:
+        number, position = self._part[pipe], self._position[pipe]
+        step = self._parts[number].stretch.steps[pipe][position]
+        asked = start + self._decoder.copies[step[3]].startup
+        copying = Copying(self, pipe, start, asked, self._wanted(pipe, number, position))
+        self._copying[pipe] = copying
+        self._at(asked, partial(copying.ask, self._memory))
+
+    def _wanted(self, pipe: int, number: int, position: int) -> list[Wanted]:
+        """What the copy at *position* of the stretch of this *number* asks for, for each member."""
+        known: dict[Hashable, Wanted] = {}
+        found = []
+        for member in self.members:
+            stretch, shifts = member.code.parts[number]
+            which = stretch.steps[pipe][position][3]
+            copy = self._decoder.copies[which]
+            name = copy.place.name
+            binding, different = member.blocks[0].bindings[name], member.different[name]
+            address = binding.base_bytes + shifts.get(name, 0) + copy.place.offset_bytes
+            # Equivalent cores that all have their own lines share theirs with nobody.
+            alone = member.number if different > 1 else None
+            key = which, binding.tensor, binding.is_cached, address, alone
+            wanted = known.get(key)
+            if wanted is None:
+                cores = len(member.blocks), different
+                wanted = known[key] = self._want(copy, binding, address, *cores)
+            found.append(wanted)
+        return found
+
+    def _want(
+        self, copy: CopyStep, binding: Binding, address: int, cores: int, different: int
+    ) -> Wanted:
+        """What *copy* asks for, from *address* on within its tensor."""
+        asked = self._decoder.asked(copy, address)
+        request = Request(
+            copy.is_read,
+            binding.tensor,
+            asked.lines,
+            asked.nbytes,
+            asked.rows,
+            copy.gm_port,
+            copy.l2_port,
+            cores,
+            binding.is_cached,
+            different,
+            copy.piece_bytes,
+            asked.unkept,
+            copy.is_aliased,
+        )
+        return Wanted(request, asked.hold_cycles)
+
+    def moved(self, copying: Copying, moved: Moved) -> None:
+        """The last byte of *copying* has moved."""
+        pipe = copying.pipe
+        self._copying[pipe] = None
+        self._l2_bytes += moved.l2_bytes
+        self._l2_hit_bytes += moved.l2_hit_bytes
+        self._l2_written_bytes += moved.l2_written_bytes
+        # The pipe is free when the bytes have moved, or its own overhead is over; the latency of
+        # the memory delays only the result, so copies behind each other hide it.
+        now = int(self._env.now)
+        free = max(copying.start + copying.hold_cycles, now)
+        end = max(free, now + moved.latency)
+        # Its number on the pipe, then as in `CopyTimes`.
+        self._copied[pipe] += (len(self._times[pipe][0]), copying.asked, now)
+        self._copied[pipe] += (moved.gm_narrow, moved.l2_read_narrow, moved.l2_write_narrow)
+        self._copied[pipe].append(moved.turning)
+        for times, time in zip(self._times[pipe], (copying.start, free, end), strict=True):
+            times.append(time)
+        self._free[pipe], self._done[pipe] = free, max(self._done[pipe], end)
+        self._position[pipe] += 1
+        self._wake(pipe)
+        self.run()
+
+    def _at(self, cycle: int, action: Callable[[], None]) -> None:
+        event = self._env.timeout(cycle - int(self._env.now))
+        event.callbacks.append(lambda _: action())
+
+
+FACTS = 8
+
+
+def _copy_times(
+    rows: list[Numbers], copied: list[Numbers], read: Sequence[Sequence[int]]
+) -> CopyTimes:
+    """What held up the copies of a lane: *rows* are the numbers of each pipe's micro-ops."""
+    tables = [np.zeros((0, FACTS), np.int64)]
+    for numbers, found, shares in zip(rows, copied, read, strict=True):
+        table = np.column_stack([found.reshape(-1, FACTS - 1), np.array(shares, np.int64)])
+        table[:, 0] = numbers[table[:, 0]]
+        tables.append(table)
+    return copy_times(np.concatenate(tables))
+
+
+def copy_times(table: NDArray[np.int64]) -> CopyTimes:
+    """What held up the copies of a lane, `(copies, FACTS)`, in any order: the number of each, then
+    as in `CopyTimes`.
+    """
+    index, asked, moved, *held_up, read = table[table[:, 0].argsort()].T
+    gm_narrow, l2_read_narrow, l2_write_narrow, turning = held_up
+    times = index, asked, moved, gm_narrow, l2_read_narrow, l2_write_narrow, turning
+    return CopyTimes(*times, read / COUNT_UNITS)

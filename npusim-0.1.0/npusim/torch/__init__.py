@@ -1,0 +1,80 @@
+"""torch_npu scripts as they stand, on a simulated card.
+
+From the shell: ``python -m npusim.torch script.py``. In a notebook or a test, before `torch_npu` is
+imported::
+
+    import npusim.torch
+    npusim.torch.install(device="ascend910b2")
+
+    import torch, torch_npu
+    torch.ones(2, 3).npu()
+
+Importing this package changes nothing and does not import torch.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from npusim import devices
+from npusim.devices.schema import DeviceSpec
+
+if TYPE_CHECKING:
+    from npusim.torch.recording import Recording
+
+__all__ = ["DEFAULT_DEVICE", "install", "record"]
+
+DEFAULT_DEVICE = "ascend910b2"
+
+
+def install(
+    device: str | os.PathLike[str] | DeviceSpec = DEFAULT_DEVICE,
+    *,
+    values: bool = True,
+    shadow: bool = False,
+) -> str:
+    """Simulate *device* as `npu:0`, answer for `torch_npu` and `torchair`; returns its name.
+
+    Without *values*, tensors on npu are shapes alone, of whatever size: kernels take their time and
+    compute nothing, and what asks for a value is refused. A second call puts another card in. With
+    *shadow*, a real torch_npu on this machine stays out of the way, as the launcher has it. Raises
+    ImportError where torch is missing, DeviceError for an unknown device, and RuntimeError where a
+    real torch_npu is there, or is imported already.
+    """
+    spec = devices.load(device)
+    from npusim.torch import stand_ins
+
+    if not stand_ins.installed():
+        stand_ins.check_free(shadow)
+        stand_ins.check_torch()
+        # Torch would import a real torch_npu by itself, and that would take the device.
+        os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
+        from npusim.torch import backend, card, operators, refusals
+
+        backend.register()
+        card.insert(spec)
+        backend.check()
+        refusals.register(operators.register(backend.define))
+        stand_ins.install()
+    from npusim.torch import card
+
+    card.insert(spec, values=values)
+    return card.name()
+
+
+def record(title: str = "model") -> Recording:
+    """Keep what the card launches, to read it as a report; call :func:`install` before.
+
+    ::
+
+        with npusim.torch.record("decode step") as recorded:
+            model(token)
+        print(recorded.summary())
+        recorded.write("report")
+
+    Raises RuntimeError where no card is simulated.
+    """
+    from npusim.torch.recording import Recording
+
+    return Recording(title)

@@ -1,0 +1,144 @@
+"""`torch.npu.memory`: what living tensors take of the card, in bytes.
+
+Nothing is held for later use, so what is reserved is what is allocated.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from npusim.data.json import Json
+from npusim.torch import card
+from npusim.torch.errors import device_number
+from npusim.torch.memory import memory
+
+__all__ = [
+    "empty_cache",
+    "empty_virt_addr_cache",
+    "get_allocator_backend",
+    "get_per_process_memory_fraction",
+    "host_empty_cache",
+    "ipc_collect",
+    "max_memory_allocated",
+    "max_memory_cached",
+    "max_memory_reserved",
+    "mem_get_info",
+    "memory_allocated",
+    "memory_cached",
+    "memory_reserved",
+    "memory_stats",
+    "memory_stats_as_nested_dict",
+    "memory_summary",
+    "reset_accumulated_memory_stats",
+    "reset_max_memory_allocated",
+    "reset_max_memory_cached",
+    "reset_peak_memory_stats",
+    "set_per_process_memory_fraction",
+]
+
+
+def memory_allocated(device: object = None) -> int:
+    """What living tensors take, in the allocator's blocks."""
+    device_number(device)
+    return memory.allocated_bytes
+
+
+def max_memory_allocated(device: object = None) -> int:
+    """The most that was allocated at a time."""
+    device_number(device)
+    return memory.peak_bytes
+
+
+memory_reserved = memory_cached = memory_allocated
+max_memory_reserved = max_memory_cached = max_memory_allocated
+
+
+def reset_peak_memory_stats(device: object = None) -> None:
+    """Count the peak from now on."""
+    device_number(device)
+    memory.peak_bytes = memory.allocated_bytes
+
+
+reset_max_memory_allocated = reset_max_memory_cached = reset_peak_memory_stats
+
+
+def reset_accumulated_memory_stats(device: object = None) -> None:
+    """Count what was allocated and freed in all from now on."""
+    device_number(device)
+    memory.taken_bytes = memory.freed_bytes = 0
+
+
+def mem_get_info(device: object = None) -> tuple[int, int]:
+    """Free bytes, and all bytes."""
+    device_number(device)
+    total = card.spec().gm.capacity_bytes
+    return total - memory.allocated_bytes, total
+
+
+def memory_stats(device: object = None) -> OrderedDict[str, int]:
+    """Counts by the names of torch's allocators, of those that are counted here."""
+    device_number(device)
+    found: OrderedDict[str, int] = OrderedDict()
+    for what in "active_bytes", "allocated_bytes", "reserved_bytes":
+        for pool in "all", "large_pool", "small_pool":
+            is_all = pool == "all"
+            of_it = {
+                "current": memory.allocated_bytes,
+                "peak": memory.peak_bytes,
+                "allocated": memory.taken_bytes,
+                "freed": memory.freed_bytes,
+            }
+            for name, nbytes in of_it.items():
+                # All blocks are of one pool.
+                found[f"{what}.{pool}.{name}"] = nbytes if is_all or pool == "large_pool" else 0
+    found["num_alloc_retries"] = found["num_ooms"] = 0
+    return found
+
+
+def memory_stats_as_nested_dict(device: object = None) -> Json:
+    """:func:`memory_stats`, a dict a part of the name."""
+    nested: Json = {}
+    for name, number in memory_stats(device).items():
+        *above, last = name.split(".")
+        inner = nested
+        for part in above:
+            inner = inner.setdefault(part, {})
+        inner[last] = number
+    return nested
+
+
+def memory_summary(device: object = None, abbreviated: bool = False) -> str:  # noqa: ARG001
+    """The counts as a text."""
+    free, total = mem_get_info(device)
+    return (
+        f"NPU memory of {card.name()}: {memory.allocated_bytes} bytes allocated, "
+        f"{memory.peak_bytes} at most, {free} of {total} free"
+    )
+
+
+def empty_cache() -> None:
+    """Nothing is held for later use."""
+
+
+empty_virt_addr_cache = host_empty_cache = ipc_collect = empty_cache
+
+
+def get_allocator_backend() -> str:
+    return "native"
+
+
+def get_per_process_memory_fraction(device: object = None) -> float:
+    """The share of the card's memory that tensors may take."""
+    device_number(device)
+    return memory.fraction
+
+
+def set_per_process_memory_fraction(fraction: float, device: object = None) -> None:
+    """Let tensors take so much of the card's memory. Raises ValueError unless it is 0 to 1."""
+    device_number(device)
+    if not isinstance(fraction, float | int) or not 0 <= fraction <= 1:
+        raise ValueError(
+            "torch.npu.set_per_process_memory_fraction: fraction must be 0 to 1, not "
+            f"{fraction!r}; pass a share of the card's memory"
+        )
+    memory.fraction = float(fraction)

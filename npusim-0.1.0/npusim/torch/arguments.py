@@ -1,0 +1,161 @@
+"""Arguments of torch's operations as operators take them; None where no operator does.
+
+Tensors of two types come to one by casts, each a separate kernel, but where one kernel takes both
+(ops-math, the L2 code of aclnn): sums and products of float32 with a type of 16 bits.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from npusim.torch.kernels import Given
+from npusim.torch.views import cast, is_plain
+
+__all__ = [
+    "FLOATS",
+    "as_type",
+    "bounded",
+    "filled",
+    "flag",
+    "flags",
+    "mixed",
+    "number",
+    "one",
+    "power",
+    "quotient",
+    "rows",
+    "selected",
+    "table",
+    "two",
+    "where",
+]
+
+REALS = (torch.float32, torch.float16, torch.bfloat16, torch.int32)
+FLOATS = REALS[:3]
+SELECTED = (*REALS, torch.int64, torch.int8, torch.uint8)
+MOST_SELECTED = 1 << 14
+"""Rows that a kernel selects: it has a micro-op for each, so that more take seconds to write."""
+
+
+def one(x: torch.Tensor, **_: object) -> Given | None:
+    return {"x": x} if x.dtype in REALS else None
+
+
+def flag(x: torch.Tensor) -> Given | None:
+    """A tensor of bool, as the bytes that it is."""
+    return {"x": x.view(torch.uint8)} if x.dtype == torch.bool else None
+
+
+def flags(x: object, other: object) -> Given | None:
+    """Two of them."""
+    tensors = [each for each in (x, other) if isinstance(each, torch.Tensor)]
+    if len(tensors) < 2 or any(each.dtype != torch.bool or not each.is_npu for each in tensors):
+        return None
+    return {"x": tensors[0].view(torch.uint8), "other": tensors[1].view(torch.uint8)}
+
+
+def two(x: object, other: object) -> Given | None:
+    """Both of the type to which torch promotes them."""
+    return _promoted(x, other, (), REALS)
+
+
+def mixed(x: object, other: object) -> Given | None:
+    """The same, but for float32 and a type of 16 bits, which one kernel takes."""
+    return _promoted(x, other, FLOATS, REALS)
+
+
+def quotient(x: object, other: object) -> Given | None:
+    """The same for a division: whole numbers become float32 first."""
+    return _promoted(x, other, (), FLOATS)
+
+
+def _promoted(
+    x: torch.Tensor | float,
+    other: Any,
+    mixes: tuple[torch.dtype, ...],
+    known: tuple[torch.dtype, ...],
+) -> Given | None:
+    """*x* and *other* of one type, one of *known*, or of two of *mixes*."""
+    if not isinstance(x, torch.Tensor) or x.dtype not in REALS:
+        return None
+    if isinstance(other, torch.Tensor) and other.dim() and other.dtype == x.dtype in known:
+        return {"x": x, "other": other}
+    value = number(other)
+    if value is None and not (isinstance(other, torch.Tensor) and other.is_npu):
+        return None
+    dtype = torch.result_type(x, other if value is None else value)
+    if dtype not in known:
+        dtype = torch.float32
+    if value is not None:
+        of_type = as_type(x, dtype)
+        return None if of_type is None else {"x": of_type, "other": value}
+    types = {x.dtype, other.dtype}
+    if dtype == torch.float32 and types <= {*mixes} and torch.float32 in types:
+        return {"x": x, "other": other}
+    a, b = as_type(x, dtype), as_type(other, dtype)
+    return None if a is None or b is None else {"x": a, "other": b}
+
+
+def as_type(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor | None:
+    """*x* as *dtype*, by a kernel where it is of another type; None where none casts it."""
+    if x.dtype == dtype:
+        return x
+    return cast(x, dtype) if is_plain(x) and x.dtype in REALS else None
+
+
+def number(value: torch.Tensor | float | None) -> int | float | None:
+    """*value* if it is a number, or a tensor of the host that torch made of one; else None."""
+    if isinstance(value, torch.Tensor):
+        is_number = value.dim() == 0 and not value.is_npu
+        value = value.item() if is_number else None
+    is_real = isinstance(value, int | float) and not isinstance(value, bool)
+    return value if is_real else None
+
+
+def power(x: object, exponent: object) -> Given | None:
+    """A power of floats; the operator says which exponents it takes."""
+    value = number(exponent)
+    if not isinstance(x, torch.Tensor) or value is None or x.dtype not in FLOATS:
+        return None
+    return {"x": x, "exponent": float(value)}
+
+
+def bounded(x: torch.Tensor, low: object = None, high: object = None) -> Given | None:
+    """Both bounds as torch promotes them: those of whole numbers must be whole too."""
+    bounds = [number(bound) for bound in (low, high) if bound is not None]
+    if x.dtype not in REALS or None in bounds:
+        return None
+    is_whole = all(isinstance(bound, int) for bound in bounds)
+    return {"x": x, "low": low, "high": high} if is_whole or x.dtype in FLOATS else None
+
+
+def where(condition: torch.Tensor, x: object, other: object) -> Given | None:
+    if not condition.is_npu or condition.dtype != torch.bool:
+        return None
+    given = two(x, other)
+    return None if given is None else {"condition": condition.view(torch.uint8)} | given
+
+
+def rows(x: torch.Tensor, dim: int, is_wider: bool) -> Given | None:
+    """Along one axis, without another type for the result."""
+    return None if is_wider or x.dtype not in FLOATS else {"x": x, "dim": dim}
+
+
+def table(weight: torch.Tensor, indices: torch.Tensor, *_: object, **__: object) -> Given | None:
+    """What else there is is about gradients."""
+    is_known = weight.dtype in REALS and indices.dtype in (torch.int32, torch.int64)
+    return {"weight": weight, "indices": indices} if is_known else None
+
+
+def selected(x: torch.Tensor, dim: int, index: torch.Tensor) -> Given | None:
+    is_known = x.dtype in SELECTED and index.dtype in (torch.int32, torch.int64)
+    is_few = x.shape[:dim].numel() * index.numel() <= MOST_SELECTED if x.dim() else False
+    return {"x": x, "dim": dim, "index": index} if is_known and is_few else None
+
+
+def filled(x: torch.Tensor, value: object = 0) -> Given | None:
+    found = number(value)
+    is_real = x.dtype in FLOATS and found is not None
+    return {"x": x, "value": found} if is_real or isinstance(found, int) else None

@@ -1,0 +1,289 @@
+"""Operations of torch itself that a kernel of the card computes.
+
+Sums, functions, comparisons and the like of npu tensors run as operators of npusim, with the card's
+bits and time, where an operator takes the call. Tensors of two types are cast to one before it,
+and a view is copied first, by separate kernels (:mod:`npusim.torch.views`). In place, a kernel
+writes to the tensor itself, which must be contiguous. All other calls run on the host, as
+operations without a kernel do, and those with `out=`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from npusim.torch import arguments, card, products, shapes
+from npusim.torch.arguments import FLOATS
+from npusim.torch.fallback import HostOp, is_on_host
+from npusim.torch.kernels import Given, launched, takes, tensors_of
+from npusim.torch.relabel import overwrite, to_host, to_npu
+from npusim.torch.views import cast, contiguous, copied, is_plain
+
+__all__ = ["kernels"]
+
+Take = Callable[..., Given | None]
+"""The arguments of an operation as the operator takes them; None where it does not."""
+MULTIPLIED = (torch.float32, torch.float16, torch.int32)
+MOST_JOINED = 32
+"""Tensors of one ConcatD (aclnn_cat.cpp)."""
+
+
+class CardOp(ABC):
+    """An operation of torch with an operator of npusim."""
+
+    __slots__ = ("_host", "_name")
+
+    def __init__(self, op: torch._ops.OpOverload, name: str) -> None:
+        self._host, self._name = HostOp(op), name
+
+    def __call__(self, *args: object, **kwargs: object) -> object:
+        found = None if is_on_host() else self.on_card(*args, **kwargs)
+        return self._host(*args, **kwargs) if found is None else found
+
+    @abstractmethod
+    def on_card(self, *args: Any, **kwargs: Any) -> torch.Tensor | None:
+        """The result of the kernel; None where none takes the call."""
+
+
+class KernelOp(CardOp):
+    """One whose arguments become the operator's."""
+
+    __slots__ = ("_take",)
+
+    def __init__(self, op: torch._ops.OpOverload, name: str, take: Take) -> None:
+        super().__init__(op, name)
+        self._take = take
+
+    def on_card(self, *args: Any, **kwargs: Any) -> torch.Tensor | None:
+        return _launched(self._name, self._take(*args, **kwargs))
+
+
+def _launched(name: str, given: Given | None) -> torch.Tensor | None:
+    """What operator *name* makes of *given*, views copied first; None where it does not take it."""
+    if given is None:
+        return None
+    tensors = tensors_of(given)
+    if not all(map(is_plain, tensors)):
+        return None
+    if not all(x.is_contiguous() for x in tensors):
+        if not takes(name, given):
+            return None
+        given = {key: _in_rows(value) for key, value in given.items()}
+    found = launched(name, given)
+    return found.view(torch.bool) if found is not None and name in GIVE_BOOL else found
+
+
+def _in_rows(value: object) -> object:
+    if isinstance(value, torch.Tensor):
+        return contiguous(value)
+    return list(map(contiguous, value)) if isinstance(value, list) else value
+
+
+class MultipleOp(KernelOp):
+    """A sum or difference, with a factor of the second operand: one kernel for both.
+
+    Of bfloat16 there are two, and factor and product are rounded to it (aclnnAdd and aclnnSub of
+    ops-math).
+    """
+
+    def on_card(
+        self, x: torch.Tensor, other: torch.Tensor | float, *, alpha: float = 1
+    ) -> torch.Tensor | None:
+        if alpha == 1:
+            return _launched(self._name, self._take(x, other))
+        given = arguments.two(x, other)
+        if given is None:
+            return None
+        x, other = given["x"], given["other"]
+        if x.dtype == torch.bfloat16 and isinstance(other, torch.Tensor):
+            return _launched(self._name, {"x": x, "other": torch.mul(other, alpha)})
+        sign = -1 if self._name == "sub" else 1
+        is_known = x.dtype in MULTIPLIED
+        return _launched("axpy", given | {"alpha": sign * alpha}) if is_known else None
+
+
+class ReductionOp(CardOp):
+    """A number along one axis, along several that follow each other, or of all there is.
+
+    A type that is asked for is that of a cast first. That axes which follow each other are reduced
+    as one is assumed.
+    """
+
+    def on_card(
+        self,
+        x: torch.Tensor,
+        dim: int | Sequence[int] | None = None,
+        keepdim: bool = False,
+        *,
+        dtype: torch.dtype | None = None,
+    ) -> torch.Tensor | None:
+        axes = _axes(x, dim)
+        if not axes or axes != [*range(axes[0], axes[-1] + 1)] or not is_plain(x):
+            return None
+        if dtype not in (None, x.dtype):
+            x = arguments.as_type(x, dtype)
+        if x is None or x.dtype not in FLOATS:
+            return None
+        shape = [1 if place in axes else size for place, size in enumerate(x.shape)]
+        given = contiguous(x).flatten(axes[0], axes[-1]) if len(axes) > 1 else x
+        found = _launched(self._name, {"x": given, "dim": axes[0]})
+        if found is None:
+            return None
+        if self._name == "argmax":
+            found = _as_int64(found)
+        return found.view(shape) if keepdim else found
+
+
+def _axes(x: torch.Tensor, dim: object) -> list[int]:
+    """The axes that *dim* names, in order; all of them where it names none. A number has none."""
+    if x.dim() == 0:
+        return []
+    dims = dim if isinstance(dim, list | tuple) else () if dim is None else (dim,)
+    return sorted(each % x.dim() for each in dims or range(x.dim()))
+
+
+def _as_int64(indices: torch.Tensor) -> torch.Tensor:
+    """*indices* as torch has them, which the kernel is assumed to write itself."""
+    if card.computes_values():
+        return to_npu(to_host(indices).long())
+    return shapes.like(torch.empty(indices.shape, dtype=torch.int64, device="meta"))
+
+
+class JoinOp(CardOp):
+    """`cat`: empty tensors are left out, others are cast to one type; of one, a copy is left."""
+
+    def on_card(self, tensors: list[torch.Tensor], dim: int = 0) -> torch.Tensor | None:
+        full = [x for x in tensors if x.numel()]
+        if not 0 < len(full) <= MOST_JOINED or not all(map(is_plain, full)):
+            return None
+        if full[0].dim() != max(x.dim() for x in tensors):
+            return None
+        if len(full) == 1:
+            return copied(full[0], torch.contiguous_format) if _is_one_type(tensors) else None
+        if full[0].dtype == torch.bool and _is_one_type(tensors):
+            found = self.on_card([x.view(torch.uint8) for x in full], dim)
+            return None if found is None else found.view(torch.bool)
+        cast_to = full[0].dtype
+        if not _is_one_type(tensors):
+            for x in tensors:
+                cast_to = torch.promote_types(cast_to, x.dtype)
+        given = [x if x.dtype == cast_to else arguments.as_type(x, cast_to) for x in full]
+        if any(x is None for x in given):
+            return None
+        return _launched(self._name, {"tensors": given, "dim": dim})
+
+
+def _is_one_type(tensors: list[torch.Tensor]) -> bool:
+    return len({x.dtype for x in tensors}) == 1
+
+
+class InPlaceOp:
+    """An operation whose result is written over the first tensor."""
+
+    __slots__ = ("_host", "_kernel")
+
+    def __init__(self, op: torch._ops.OpOverload, kernel: CardOp) -> None:
+        self._host, self._kernel = HostOp(op), kernel
+
+    def __call__(self, x: torch.Tensor, *args: Any, **kwargs: Any) -> object:
+        others = [value for value in args if isinstance(value, torch.Tensor)]
+        fits = x.is_contiguous() and all(_is_broadcast(other, x) for other in others)
+        is_on_card = fits and not is_on_host()
+        found = self._kernel.on_card(x, *args, **kwargs) if is_on_card else None
+        if found is not None and found.dtype != x.dtype:
+            found = cast(found, x.dtype) if torch.can_cast(found.dtype, x.dtype) else None
+        if found is None:
+            return self._host(x, *args, **kwargs)
+        overwrite(x, found)
+        return x
+
+
+def _is_broadcast(other: torch.Tensor, x: torch.Tensor) -> bool:
+    """Whether *other* has the shape of *x* once it is broadcast."""
+    behind = x.shape[x.dim() - other.dim() :] if other.dim() <= x.dim() else None
+    return behind is not None and all(
+        own in (1, size) for own, size in zip(other.shape, behind, strict=True)
+    )
+
+
+class CopyOp:
+    """`clone`: a view is copied as its kernels do it."""
+
+    __slots__ = ("_host",)
+
+    def __init__(self) -> None:
+        self._host = HostOp(torch.ops.aten.clone.default)
+
+    def __call__(self, x: torch.Tensor, *, memory_format: object = None) -> object:
+        found = None if is_on_host() else copied(x, memory_format)
+        return self._host(x, memory_format=memory_format) if found is None else found
+
+
+def kernels() -> dict[str, Callable[..., object]]:
+    """Operation of aten -> its kernel for the card."""
+    known: dict[str, CardOp] = {
+        full: kind(_named(full), name, take)
+        for kind, table in ((KernelOp, _TABLE), (MultipleOp, _MULTIPLES))
+        for full, (name, take) in table.items()
+    }
+    known |= {full: ReductionOp(_named(full), name) for full, name in _REDUCTIONS.items()}
+    known["cat"] = JoinOp(_named("cat"), "concat")
+    found: dict[str, Callable[..., object]] = {**known, **products.kernels(), "clone": CopyOp()}
+    for full in _IN_PLACE:
+        packet, dot, overload = full.partition(".")
+        in_place = f"{packet}_{dot}{overload}"
+        found[in_place] = InPlaceOp(_named(in_place), known[full])
+    return found
+
+
+def _named(full: str) -> torch._ops.OpOverload:
+    packet, _, overload = full.partition(".")
+    return getattr(getattr(torch.ops.aten, packet), overload or "default")
+
+
+COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
+LOGIC = ("logical_and", "logical_or")
+GIVE_BOOL = (*COMPARISONS, *LOGIC, "logical_not")
+_OF_ONE = ("neg", "abs", "exp", "log", "sqrt", "rsqrt", "reciprocal", "tanh", "sigmoid", "silu",
+           "gelu", "relu")  # fmt: skip
+_TABLE: dict[str, tuple[str, Take]] = {
+    **{name: (name, arguments.one) for name in _OF_ONE},
+    **{f"{name}.Tensor": (name, arguments.two) for name in COMPARISONS},
+    **{f"{name}.Scalar": (name, arguments.two) for name in COMPARISONS},
+    **{name: (name, arguments.two) for name in ("maximum", "minimum")},
+    **{name: (name, arguments.flags) for name in LOGIC},
+    "bitwise_and.Tensor": ("logical_and", arguments.flags),
+    "bitwise_or.Tensor": ("logical_or", arguments.flags),
+    **dict.fromkeys(("logical_not", "bitwise_not"), ("logical_not", arguments.flag)),
+    "mul.Tensor": ("mul", arguments.mixed),
+    "div.Tensor": ("div", arguments.quotient),
+    "pow.Tensor_Scalar": ("pow", arguments.power),
+    "clamp": ("clamp", arguments.bounded),
+    "where.self": ("where", arguments.where),
+    "_softmax": ("softmax", arguments.rows),
+    "_log_softmax": ("log_softmax", arguments.rows),
+    "embedding": ("embedding", arguments.table),
+    "index_select": ("index_select", arguments.selected),
+    **dict.fromkeys(("fill.Scalar", "fill.Tensor", "zero"), ("fill", arguments.filled)),
+}
+"""Operation of aten -> the operator, and how its arguments become the operator's."""
+_MULTIPLES: dict[str, tuple[str, Take]] = {
+    "add.Tensor": ("add", arguments.mixed),
+    "sub.Tensor": ("sub", arguments.two),
+}
+"""The same with a factor of the second operand."""
+_REDUCTIONS = {
+    **dict.fromkeys(("sum", "sum.dim_IntList"), "sum"),
+    **dict.fromkeys(("mean", "mean.dim"), "mean"),
+    **{name: name for name in ("amax", "argmax")},
+}
+"""Operation along axes -> the operator."""
+_IN_PLACE = (
+    *(name for name in _OF_ONE if name not in ("silu", "gelu")),
+    *(f"{name}.Tensor" for name in ("add", "sub", "mul", "div")),
+    *("clamp", "fill.Scalar", "fill.Tensor", "zero"),
+)
+"""Those that also write over their first tensor."""

@@ -1,0 +1,157 @@
+"""The device `npu`: what torch needs so that `npu:0` exists in this process.
+
+What other parts use::
+
+    from npusim.torch.relabel import to_host, to_npu    # same memory, other label, no copy
+    from npusim.torch.formats import ND, NZ, get, put   # the format of a storage
+    from npusim.torch import card                       # card.run(op, ...) moves the clock
+    from npusim.torch.clock import clock                # clock.graph(name): one launch
+
+An operator of the namespace `npu` is defined by its schema, its kernel and its fake::
+
+    def register(define: Define) -> None:               # npusim.torch.operators
+        define("npu_twice(Tensor x) -> Tensor", real=twice, fake=lambda x: torch.empty_like(x))
+
+The kernel gets the npu tensors themselves, with their strides and formats, and returns npu tensors;
+`to_host(x).numpy()` is their memory. The fake gets fake tensors. Given CPU tensors, torch says what
+it says on a card: Could not run 'npu::npu_twice' with arguments from the 'CPU' backend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import torch
+from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+
+from npusim.torch import accelerator, aten, attention, autocast, formats, npu, pinned, shapes
+from npusim.torch.calls import noted
+from npusim.torch.clock import launched_by
+from npusim.torch.fallback import HostOp, fallback, on_host
+from npusim.torch.storages import KERNELS, new_storage
+
+__all__ = ["Define", "check", "define", "register"]
+
+KEY = "PrivateUse1"
+_libraries: list[torch.library.Library] = []
+"""Registrations live as long as their library."""
+
+
+class Define(Protocol):
+    """Defines the operator of *schema*, which begins with its name, in the namespace `npu`."""
+
+    def __call__(
+        self, schema: str, *, real: Callable[..., object], fake: Callable[..., object]
+    ) -> None: ...
+
+
+def register() -> None:
+    """Make the device. Raises RuntimeError where another backend has the place."""
+    taken = torch._C._get_privateuse1_backend_name()
+    if taken != "privateuseone":
+        raise RuntimeError(
+            "npusim.torch: torch must not have a device of another package yet, "
+            f"but has {taken!r}; start a new process"
+        )
+    _setup_privateuseone_for_python_backend("npu", backend_module=npu)
+    _register_fallback()
+    _register_kernels()
+    _patch_torch()
+    _libraries.append(torch.library.Library("npu", "DEF"))
+
+
+def define(schema: str, *, real: Callable[..., object], fake: Callable[..., object]) -> None:
+    """Define the operator `npu::name` of *schema* with its kernel and its fake."""
+    library, name = _libraries[-1], schema.partition("(")[0]
+    library.define(schema)
+    full = _full("npu", name)
+    library.impl(name, noted(full, launched_by(full, real)), KEY)
+    torch.library.register_fake(f"npu::{name}", fake, lib=library)
+
+
+@on_host
+def check() -> None:
+    """Try what everything rests on. Raises RuntimeError where this torch does not do it."""
+    row = torch.arange(6.0).npu()
+    column = row.view(2, 3).t()
+    base = torch.nn.Parameter(torch.empty(1, device="npu"), requires_grad=False)
+    base.data = column
+    base.add_(1)
+    right = torch.arange(1.0, 7.0)
+    if not torch.equal(row.cpu(), right) or not torch.equal(base.cpu(), right.view(2, 3).t()):
+        raise RuntimeError(
+            "npusim.torch: torch must share memory between a tensor and its views on npu, "
+            f"but torch {torch.__version__} does not; use torch 2.13"
+        )
+
+
+def _register_fallback() -> None:
+    library = torch.library.Library("_", "IMPL")
+    library.fallback(noted(None, fallback), KEY)
+    library.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
+    _libraries.append(library)
+
+
+def _register_kernels() -> None:
+    library = torch.library.Library("aten", "IMPL")
+    _libraries.append(library)
+    for name, kernel in {**KERNELS, **attention.KERNELS, **aten.kernels()}.items():
+        full = _full("aten", name)
+        library.impl(name, noted(full, launched_by(full, kernel)), KEY)
+    for name, kernel in attention.AUTOGRAD.items():
+        library.impl(name, kernel, "AutogradPrivateUse1")
+    for name, host_op in _functions():
+        library.impl(name, noted(host_op.name, host_op), KEY)
+    for name, kernel in autocast.KERNELS.items():
+        library.impl(name, kernel, "AutocastPrivateUse1")
+    for bit in ("Conjugate", "Negative"):
+        # Torch's own fallbacks would clone the source, which copies, which clones it again.
+        library.impl("_copy_from", torch.library.fallthrough_kernel, bit)
+
+
+def _full(namespace: str, name: str) -> str:
+    """What torch calls the operation *name*, whose overload may go without saying."""
+    return f"{namespace}.{name}" if "." in name else f"{namespace}.{name}.default"
+
+
+def _functions() -> list[tuple[str, HostOp]]:
+    """Functional operations that torch would else split into an allocation and an `out=` call."""
+    found = []
+    for full in torch._C._dispatch_get_registrations_for_dispatch_key(
+        "CompositeExplicitAutogradNonFunctional"
+    ):
+        namespace, _, name = full.partition("::")
+        if namespace != "aten" or torch._C._dispatch_has_kernel_for_dispatch_key(full, KEY):
+            continue
+        packet, _, overload = name.partition(".")
+        op = getattr(getattr(torch.ops.aten, packet), overload or "default")
+        if not op._schema.is_mutable:
+            found.append((name, HostOp(op)))
+    return found
+
+
+def _patch_torch() -> None:
+    """Replace what torch does in C++ for backends in C++ only."""
+    torch.UntypedStorage.__new__ = staticmethod(new_storage)
+    torch.Generator = npu.Generator
+    torch._tensor_str._str = shapes.printed(on_host(torch._tensor_str._str))
+    torch._TorchCompileInductorWrapper.__call__ = _refuse_inductor
+    accelerator.patch()
+    formats.patch()
+    pinned.patch()
+
+
+_inductor = torch._TorchCompileInductorWrapper.__call__
+
+
+def _refuse_inductor(
+    self: object, model: object, inputs: Sequence[object], **kwargs: object
+) -> object:
+    """Torch's default compiler writes code for no card, and would fail deep inside."""
+    if any(isinstance(given, torch.Tensor) and given.is_npu for given in inputs):
+        raise RuntimeError(
+            "torch.compile: the backend for tensors on npu must be torchair's, not inductor; "
+            "pass backend=torchair.get_npu_backend()"
+        )
+    return _inductor(self, model, inputs, **kwargs)

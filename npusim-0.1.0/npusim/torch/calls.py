@@ -1,0 +1,133 @@
+"""Operations of torch as its dispatcher hands them to the card, recorded while asked for.
+
+Those that torch takes apart before, such as `aten::linear`, appear as what they become.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from npusim.torch.clock import Event, clock
+
+__all__ = ["Call", "Calls", "noted"]
+
+INNER = tuple(
+    f"{folder}{os.sep}" for folder in (Path(__file__).parents[1], Path(str(torch.__file__)).parent)
+)
+"""Where the files lie whose frames a call stack leaves out."""
+
+
+@dataclass(slots=True)
+class Call:
+    """One operation: `aten.add.Tensor` of tensors."""
+
+    operator: str
+    """By the name that torch's dispatcher has for it."""
+    began_us: float
+    """Simulated time when it was called."""
+    first: int
+    """The number of events that were recorded before."""
+    inputs: tuple[torch.Size, ...] = ()
+    """Shapes of its tensors."""
+    dtypes: tuple[str, ...] = ()
+    stack: tuple[str, ...] = ()
+    """Where it was called, the innermost frame first."""
+    after: int = 0
+    """The number of events that had been recorded when it returned."""
+
+    @property
+    def name(self) -> str:
+        """The name that profilers show: `aten::add`."""
+        namespace, packet = self.operator.split(".")[:2]
+        return f"{namespace}::{packet}"
+
+
+@dataclass(eq=False)
+class Calls:
+    """What was called, in order, next to the events that the clock records."""
+
+    events: list[Event] = field(default_factory=list)
+    has_shapes: bool = False
+    has_stack: bool = False
+    kept: list[Call] = field(default_factory=list)
+    _is_inside: bool = False
+
+    def start(self) -> None:
+        """Keep calls from here on, and events."""
+        clock.tell(self.events)
+        _keepers.append(self)
+
+    def stop(self) -> None:
+        """Keep no more."""
+        clock.stop(self.events)
+        _keepers[:] = [other for other in _keepers if other is not self]
+
+    def enter(
+        self, operator: str, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> Call | None:
+        """A call of *operator* begins; None within another, which is how that one is written."""
+        if self._is_inside:
+            return None
+        tensors = list(_tensors((*args, *kwargs.values()))) if self.has_shapes else []
+        call = Call(
+            *(operator, clock.now_us, len(self.events)),
+            inputs=tuple(tensor.shape for tensor in tensors),
+            dtypes=tuple(str(tensor.dtype).removeprefix("torch.") for tensor in tensors),
+            stack=_stack() if self.has_stack else (),
+        )
+        self.kept.append(call)
+        self._is_inside = True
+        return call
+
+    def leave(self, call: Call) -> None:
+        """*call* has returned, or failed."""
+        call.after = len(self.events)
+        self._is_inside = False
+
+
+_keepers: list[Calls] = []
+"""Those that keep calls as they happen."""
+
+
+def noted(operator: str | None, run: Callable[..., object]) -> Callable[..., object]:
+    """*run*, recorded as *operator* while calls are; None: as the operation it is given."""
+
+    def call(*args: object, **kwargs: object) -> object:
+        if not _keepers or clock.is_paused:
+            return run(*args, **kwargs)
+        name, given = (operator, args) if operator else (str(args[0]), args[1:])
+        begun = [(keeper, keeper.enter(name, given, kwargs)) for keeper in _keepers]
+        try:
+            return run(*args, **kwargs)
+        finally:
+            for keeper, one in begun:
+                if one is not None:
+                    keeper.leave(one)
+
+    return call
+
+
+def _tensors(values: Iterable[object]) -> Iterator[torch.Tensor]:
+    """The tensors among *values*, also in lists."""
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, list | tuple):
+            yield from _tensors(value)
+
+
+def _stack() -> tuple[str, ...]:
+    """Frames of the script that runs, the innermost first, as the vendor's profiler writes them."""
+    found, frame = [], inspect.currentframe()
+    while frame is not None:
+        code = frame.f_code
+        if not code.co_filename.startswith((*INNER, "<frozen")):
+            found.append(f"{code.co_filename}({frame.f_lineno}): {code.co_name}")
+        frame = frame.f_back
+    return tuple(found)

@@ -1,0 +1,133 @@
+"""The one card of this process: which chip it is, and kernels run on it.
+
+::
+
+    run = card.run("npu_quantize", x, scales, None, dtype="qint8")   # npusim.run, and time passes
+    card.spec().series                                               # "Atlas A2"
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any
+
+import numpy as np
+
+from npusim.data.dtypes import Array
+from npusim.devices.schema import DeviceSpec
+from npusim.run import run as simulate
+from npusim.run.memory_cache import CACHE, device_key
+from npusim.run.prepared import prepared
+from npusim.run.repeats import Found
+from npusim.run.result import Result
+from npusim.run.views import by_operand
+from npusim.torch.clock import clock
+
+__all__ = [
+    "again",
+    "computes_values",
+    "found",
+    "insert",
+    "known",
+    "name",
+    "run",
+    "run_again",
+    "spec",
+]
+
+COLD = Found()
+"""Nothing of the inputs is in the L2, nor of the kernel in the instruction caches."""
+
+_inserted: list[tuple[DeviceSpec, bytes, bool]] = []
+"""The card, by what its kernels are found, and whether they compute values."""
+
+
+def insert(device: DeviceSpec, *, values: bool = True) -> None:
+    """Make *device* the card, as it is now; a later one takes the place of an earlier one.
+
+    Without *values* its tensors have shapes alone, and its kernels take their time alone.
+    """
+    _inserted[:] = [(device, device_key(device), values)]
+
+
+def computes_values() -> bool:
+    """Whether kernels compute values, and tensors on npu have them."""
+    return not _inserted or _inserted[0][2]
+
+
+def spec() -> DeviceSpec:
+    """The chip. Raises RuntimeError where none is simulated."""
+    if not _inserted:
+        raise RuntimeError(
+            "npusim.torch: a card must be simulated before it is asked for, but none is; "
+            "call npusim.torch.install() first"
+        )
+    return _inserted[0][0]
+
+
+def name() -> str:
+    """What `torch.npu.get_device_name()` says, for example Ascend910B2."""
+    chip = spec()
+    return next((alias for alias in chip.aliases if alias.startswith("Ascend")), chip.name)
+
+
+def run(op: str, *args: object, again_by: Hashable = None, **kwargs: Any) -> Result:
+    """`npusim.run` on the card; the clock moves on by its time.
+
+    The launch is found :func:`again` by the key *again_by*, which says all that *args* and *kwargs*
+    do but for the values of tensors.
+    """
+    done = simulate(
+        op, *args, device=spec(), values=computes_values(), **found()._asdict(), **kwargs
+    )
+    if again_by is not None and not computes_values():
+        CACHE.name(("launch", _inserted[0][1], found(), again_by), done.cached_as, done)
+    clock.kernel(done)
+    return done
+
+
+def again(key: Hashable) -> Result | None:
+    """A launch of shapes alone that was made before, by the *key* given to :func:`run`.
+
+    The clock moves on. None where there was none, and where kernels compute values.
+    """
+    if computes_values():
+        return None
+    done: Result | None = CACHE.named(("launch", _inserted[0][1], found(), key))
+    if done is not None:
+        clock.kernel(done)
+    return done
+
+
+def found() -> Found:
+    """What the next launch finds on the card."""
+    return COLD
+
+
+def known(key: Hashable, find: Callable[[], bool]) -> bool:
+    """What *find* says of the card, asked once for each *key*."""
+    found: bool = CACHE.get((key, _inserted[0][1]), find, lambda _: 0)
+    return found
+
+
+def run_again(op: str, key: Hashable, arguments: Mapping[str, object]) -> dict[str, Array] | None:
+    """The outputs of an operator that may have run on the card before; the clock moves on.
+
+    *key* is all that *arguments* say but for the values of arrays, on which neither the operator's
+    check nor its kernel may depend. None where the call cannot be prepared.
+    """
+    if not computes_values():
+        return None
+    chip = spec()
+    again = CACHE.get(
+        ("again", op, _inserted[0][1], key),
+        lambda: prepared(op, chip, dict(arguments)),
+        lambda made: made.nbytes if made else 0,
+    )
+    if again is None:
+        return None
+    given = by_operand(arguments).items()
+    arrays = {name: value for name, value in given if isinstance(value, np.ndarray)}
+    outputs = again.outputs(arrays)
+    clock.kernel(again.run)
+    return outputs

@@ -1,0 +1,212 @@
+"""Simulated time: one clock a process, which only kernels of the card move.
+
+Operators of the card take the time of :attr:`npusim.Run.time_us`, one after the other. Operations
+of torch for which npusim has no kernel run on the host in no time. Those that a card would run as a
+kernel are counted by name, each as one, though a card may launch several: no sum of times is given
+without what is missing from it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from npusim.accuracy import Kind, accuracy_of
+from npusim.accuracy.kernels import SHORT_US
+from npusim.data.text import counted, tally
+from npusim.run.result import Result
+
+__all__ = ["Clock", "Event", "Keeper", "clock", "launched_by"]
+
+
+class Event(NamedTuple):
+    """A kernel on the card, or a host operation that is not simulated."""
+
+    name: str
+    start_us: float
+    time_us: float
+    """0 for what is not simulated."""
+    launch_us: float = 0.0
+    """How much of it is the cost of starting and ending the kernel."""
+    run: Result | None = None
+    """The kernel's run; None for what is not simulated."""
+    graph: str | None = None
+    """The compiled graph that it was part of."""
+    operator: str = ""
+    """The operation of torch that launched it, as torch's dispatcher calls it."""
+    module: str = ""
+    """The module of torch in whose forward it was, while a recording says so; else nothing."""
+    stream: int = 0
+    """The stream that it was launched on."""
+    is_kernel: bool = True
+    """Whether a card would run it as a kernel."""
+
+    @property
+    def is_simulated(self) -> bool:
+        return self.run is not None
+
+
+class Keeper(Protocol):
+    """Whoever is given events as they happen, such as a list."""
+
+    def append(self, event: Event, /) -> object:
+        """Take *event*."""
+
+
+@dataclass(eq=False)
+class Clock:
+    """What the card has done so far, and when.
+
+    Events are stored only while somebody records, so that a long script does not grow.
+    """
+
+    now_us: float = 0.0
+    launches: int = 0
+    """Kernels launched; a compiled graph counts once."""
+    kernels: int = 0
+    """Kernels run."""
+    not_timed: Counter[str] = field(default_factory=Counter)
+    """Operation that a card would run as a kernel -> how often it ran on the host."""
+    _times_us: dict[tuple[Kind, bool], float] = field(default_factory=dict)
+    """Kind of kernel, and whether its kernels are short -> the time of all, launches included."""
+    operator: str = ""
+    """The operation of torch that is at work; nothing outside all."""
+    module: str = ""
+    """The module of torch that is at work, as the recording says."""
+    stream: int = 0
+    """The number of the current stream."""
+    _recordings: list[Keeper] = field(default_factory=list)
+    _graph: str | None = None
+    _paid_us: float | None = None
+    is_paused: bool = False
+    """Whether what runs counts for nothing, as while a graph is captured."""
+
+    @property
+    def is_in_graph(self) -> bool:
+        """Whether a compiled graph is running."""
+        return self._graph is not None
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether somebody listens to events."""
+        return bool(self._recordings)
+
+    def kernel(self, run: Result, name: str | None = None) -> None:
+        """Move on by the time of *run*, kernel by kernel; *name* is that of the run's own kernel.
+
+        In a graph the launch is paid once: a later kernel pays only what its own costs more.
+        """
+        if self.is_paused:
+            return
+        for earlier in run.earlier:
+            self.kernel(earlier)
+        launch_us = own_us = 0.0
+        if launches := run.launches:
+            launch_us, own_us = launches[-1].launch_us, launches[-1].time_us or 0.0
+        time_us = own_us
+        if self._paid_us is not None:
+            owed_us = max(0.0, launch_us - self._paid_us)
+            time_us, launch_us = time_us - launch_us + owed_us, owed_us
+            self._paid_us += owed_us
+        if run.plan is not None:
+            self.kernels += 1
+            self.launches += self._graph is None
+            if run.kind is not None:
+                self._trust(run.kind, own_us)
+        start_us = self.now_us
+        self.now_us += time_us
+        if self._recordings:
+            own, graph = name or run.op, self._graph
+            operator, module = self.operator or run.op, self.module
+            event = Event(
+                own, start_us, time_us, launch_us, run, graph, operator, module, self.stream
+            )
+            for kept in self._recordings:
+                kept.append(event)
+
+    def host(self, name: str, is_kernel: bool = True) -> None:
+        """A host operation, which takes no simulated time; *is_kernel* says of a card's."""
+        if self.is_paused:
+            return
+        if is_kernel:
+            self.not_timed[name] += 1
+        event = Event(
+            *(name, self.now_us, 0.0, 0.0, None, self._graph),
+            *(name, self.module, self.stream, is_kernel),
+        )
+        for kept in self._recordings:
+            kept.append(event)
+
+    @contextmanager
+    def graph(self, name: str) -> Iterator[None]:
+        """Run what is inside as one launch; a graph within a graph belongs to the outer one."""
+        if self._graph is not None:
+            yield
+            return
+        before = self.kernels
+        self._graph, self._paid_us = name, 0.0
+        try:
+            yield
+        finally:
+            self.launches += self.kernels > before
+            self._graph = self._paid_us = None
+
+    def summary(self) -> str:
+        """What has passed, and how much of it is timed, in one line."""
+        missing = sum(self.not_timed.values())
+        kernels = counted(self.kernels + missing, "kernel", "kernels")
+        line = (
+            f"{self.now_us:.2f} us simulated in {counted(self.launches, 'launch', 'launches')}; "
+            f"{self.kernels} of {kernels} timed"
+        )
+        return f"{line}; not timed: {tally(self.not_timed)}" if missing else line
+
+    def _trust(self, kind: Kind, time_us: float) -> None:
+        key = kind, time_us < SHORT_US
+        self._times_us[key] = self._times_us.get(key, 0.0) + time_us
+
+    def accuracy(self) -> list[str]:
+        """How far to trust the times, a line for each kind of kernel: those that took most first.
+
+        The kernels of a kind that take 10 us and more are counted apart from shorter ones.
+        """
+        most = sorted(self._times_us.items(), key=lambda item: (-item[1], item[0]))
+        return [
+            f"{time_us:.2f} us {kind}: {accuracy_of(kind, 0.0 if is_short else SHORT_US)}"
+            for (kind, is_short), time_us in most
+        ]
+
+    def record(self) -> list[Event]:
+        """Start to keep events; they appear in the list until it is given to :meth:`stop`."""
+        kept: list[Event] = []
+        self.tell(kept)
+        return kept
+
+    def tell(self, keeper: Keeper) -> None:
+        """Give events to *keeper* as they happen, until :meth:`stop`."""
+        self._recordings.append(keeper)
+
+    def stop(self, kept: Keeper) -> None:
+        """Give no more events to *kept*."""
+        self._recordings = [other for other in self._recordings if other is not kept]
+
+
+clock = Clock()
+"""The clock of this process."""
+
+
+def launched_by(operator: str, call: Callable[..., object]) -> Callable[..., object]:
+    """*call*, whose kernels are those of *operator* of torch, also where it calls others."""
+
+    def run(*args: object, **kwargs: object) -> object:
+        outer = clock.operator
+        clock.operator = outer or operator
+        try:
+            return call(*args, **kwargs)
+        finally:
+            clock.operator = outer
+
+    return run

@@ -1,0 +1,284 @@
+"""Layers whose weights are integers: `torch_npu.contrib.module`.
+
+Parameters are made empty, of the shapes and types in which torch_npu makes them, so that what
+`load_state_dict` takes here is what it takes on a card (Ascend/pytorch 2.14.0,
+torch_npu/contrib/module). That is float32 for most of them, also where the operator takes integers:
+loading converts what it loads into that, and so users assign their own through `.data =`. How
+parameters lie is from the document, LinearWeightQuant.md.
+"""
+
+from __future__ import annotations
+
+from typing import NoReturn
+from warnings import warn
+
+import torch
+from torch.nn.modules.utils import _pair
+
+from npusim.data.errors import Code, OpError, callers_level
+from npusim.torch.errors import as_on_card
+from npusim.torch.refusals import others_of
+
+__all__ = ["LinearA8W8Quant", "LinearQuant", "LinearWeightQuant", "QuantConv2d"]
+
+
+def _parameter(*shape: int, **options: object) -> torch.nn.Parameter:
+    return torch.nn.Parameter(torch.empty(shape, **options), requires_grad=False)
+
+
+def _turned(parameter: torch.Tensor | None) -> torch.Tensor | None:
+    """`(n, k)` seen as `(k, n)`; what has one dimension stays."""
+    if parameter is None or parameter.dim() < 2:
+        return parameter
+    return parameter.transpose(-1, -2)
+
+
+# ---- float times integers ----
+
+
+class LinearWeightQuant(torch.nn.Module):
+    """x `(m, in_features)` times a weight of int8 or packed int4, `(out_features, in_features)`.
+
+    Parameters that are not asked for are None; scales, offsets and bias are made `(out_features,)`,
+    whatever *antiquant_group_size* says. Whatever *dtype* says, all are float32 until something
+    else is assigned: `layer.weight.data = ...`.
+
+    The document takes weights in FRACTAL_NZ in graph mode only, after
+    `torchair.experimental.inference.use_internal_format_weight`. Outside of a graph they are taken
+    with a :class:`npusim.DocumentWarning`.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        antiquant_offset: bool = False,
+        quant_scale: bool = False,
+        quant_offset: bool = False,
+        antiquant_group_size: int = 0,
+        inner_precise: int = 0,
+        weight_dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.in_features, self.out_features, self.dtype = in_features, out_features, dtype
+        self.weight = _parameter(out_features, in_features, device=device)
+        self.antiquant_scale = _parameter(out_features, device=device)
+        for name, is_wanted in (
+            ("antiquant_offset", antiquant_offset),
+            ("quant_scale", quant_scale),
+            ("quant_offset", quant_offset),
+            ("bias", bias),
+        ):
+            made = _parameter(out_features, device=device) if is_wanted else None
+            self.register_parameter(name, made)
+        self.antiquant_group_size = antiquant_group_size
+        self.inner_precise = inner_precise
+        self.weight_dtype = weight_dtype
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """`(m, out_features)`: int8 with a quant_scale, else of x's type."""
+        self._require_assigned(x)
+        return torch.ops.npu.npu_weight_quant_batchmatmul(
+            x,
+            _turned(self.weight),
+            _turned(self.antiquant_scale),
+            _turned(self.antiquant_offset),
+            self.quant_scale,
+            self.quant_offset,
+            self.bias,
+            self.antiquant_group_size,
+            self.inner_precise,
+            self.weight_dtype,
+        )
+
+    def _require_assigned(self, x: torch.Tensor) -> None:
+        """Refuse parameters that are still float32 where the operator takes no float32."""
+        wanted = {"weight": "torch.int8 or torch.int32"}
+        if x.dtype in (torch.float16, torch.bfloat16):
+            wanted |= dict.fromkeys(("antiquant_scale", "antiquant_offset"), f"{x.dtype} like x")
+        if x.dtype == torch.float16:
+            wanted["bias"] = f"{x.dtype} like x"
+        for name, kinds in wanted.items():
+            parameter = self._parameters[name]
+            if parameter is not None and parameter.dtype == torch.float32:
+                self._refuse(name, kinds)
+
+    def _refuse(self, name: str, kinds: str) -> NoReturn:
+        version = 3 if self.inner_precise == 1 else 2
+        raise as_on_card(
+            OpError(
+                Code.INVALID_PARAMETER,
+                f"LinearWeightQuant: {name} must be {kinds}, not torch.float32, in which it is "
+                f"made and in which load_state_dict leaves it; assign layer.{name}.data = ...",
+            ),
+            "npu_weight_quant_batchmatmul",
+            f"aclnnWeightQuantBatchMatmulV{version}",
+        )
+
+
+# ---- integers times integers ----
+
+
+def _make_parameters(
+    layer: torch.nn.Module, bias: bool, offset: bool, pertoken_scale: bool
+) -> None:
+    """Those of LinearQuant and LinearA8W8Quant, on the host whatever device is asked for."""
+    n, k = layer.out_features, layer.in_features
+    layer.weight, layer.scale = _parameter(n, k), _parameter(n)
+    layer.register_parameter("offset", _parameter(n) if offset else None)
+    layer.register_parameter("pertoken_scale", _parameter(n) if pertoken_scale else None)
+    layer.register_parameter("bias", _parameter(n, dtype=torch.int32) if bias else None)
+
+
+def _product(layer: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """*x* times the layer's weight; float32 scales for the fixpipe are packed before, by a launch.
+
+    Raises ValueError unless both are int8, or both int4 packed in int32.
+    """
+    kinds = x.dtype, layer.weight.dtype
+    if kinds not in ((torch.int8, torch.int8), (torch.int32, torch.int32)):
+        raise ValueError(
+            f"{type(layer).__name__}: x and weight must both be torch.int8 or both torch.int32, "
+            f"not {kinds[0]} and {kinds[1]}; assign layer.weight.data, which is made float32 and "
+            f"which load_state_dict leaves so"
+            if kinds[1] == torch.float32
+            else f"{type(layer).__name__}: x and weight must both be torch.int8 or both "
+            f"torch.int32, not {kinds[0]} and {kinds[1]}; quantise x like the weight"
+        )
+    scale, target = layer.scale, layer.output_dtype
+    by_vector = layer.pertoken_scale is not None or target in (torch.bfloat16, torch.int32)
+    if scale.dtype == torch.float32 and not by_vector:
+        scale = torch.ops.npu.npu_trans_quant_param(scale, layer.offset)
+    return torch.ops.npu.npu_quant_matmul(
+        x,
+        _turned(layer.weight),
+        scale,
+        offset=layer.offset,
+        pertoken_scale=layer.pertoken_scale,
+        bias=layer.bias,
+        output_dtype=target,
+    )
+
+
+class LinearQuant(torch.nn.Module):
+    """x `(..., in_features)` times a weight `(out_features, in_features)`, both int8.
+
+    Both may also be int32 that packs eight int4 along in_features. Parameters are made on the host,
+    weight, scale, offset and pertoken_scale as float32, bias as int32.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        *,
+        bias: bool = True,
+        offset: bool = False,
+        pertoken_scale: bool = False,
+        device: torch.device | str | None = None,  # noqa: ARG002
+        dtype: torch.dtype | None = None,
+        output_dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.in_features, self.out_features, self.dtype = in_features, out_features, dtype
+        self.output_dtype = output_dtype
+        _make_parameters(self, bias, offset, pertoken_scale)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """`(..., out_features)` of *output_dtype*, int8 by default."""
+        return _product(self, x)
+
+
+class LinearA8W8Quant(torch.nn.Module):
+    """LinearQuant by its older name, which torch_npu is going to drop; it says so with a
+    FutureWarning. output_dtype is None, int8, float16 or bfloat16.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        *,
+        bias: bool = True,
+        offset: bool = False,
+        pertoken_scale: bool = False,
+        device: torch.device | str | None = None,  # noqa: ARG002
+        dtype: torch.dtype | None = None,
+        output_dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        warn(
+            "LinearA8W8Quant: torch_npu is going to drop this name; use LinearQuant",
+            FutureWarning,
+            stacklevel=callers_level(),
+        )
+        self.in_features, self.out_features, self.dtype = in_features, out_features, dtype
+        self.output_dtype = output_dtype
+        _make_parameters(self, bias, offset, pertoken_scale)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """`(..., out_features)` of *output_dtype*, int8 by default."""
+        if self.output_dtype not in (None, torch.int8, torch.float16, torch.bfloat16):
+            raise ValueError(
+                f"LinearA8W8Quant: output_dtype must be torch.int8, torch.float16 or "
+                f"torch.bfloat16, not {self.output_dtype}; use LinearQuant for others"
+            )
+        return _product(self, x)
+
+
+# ---- convolution ----
+
+
+class QuantConv2d(torch.nn.Module):
+    """A convolution of int8, whose operator, npu_quant_conv2d, is not simulated: forward refuses.
+
+    Parameters are made as torch_npu makes them, so that models that hold it can be built and
+    loaded: weight `(out_channels, in_channels / groups, *kernel_size)` and bias `(out_channels,)`
+    float32, scale `(out_channels,)` int64.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int | tuple[int, int],
+        output_dtype: torch.dtype,
+        stride: int | tuple[int, int] = 1,
+        padding: int | tuple[int, int] = 0,
+        dilation: int | tuple[int, int] = 1,
+        groups: int = 1,
+        bias: bool = True,
+        offset: bool = False,
+        offset_x: int = 0,
+        round_mode: str = "rint",
+        input_dtype: torch.dtype | None = None,
+        weight_dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,  # noqa: ARG002
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        if offset:
+            raise ValueError("QuantConv2d: offset must be False, not True; leave it out")
+        self.in_channels, self.out_channels, self.groups = in_channels, out_channels, groups
+        self.kernel_size, self.stride = _pair(kernel_size), _pair(stride)
+        self.padding, self.dilation = _pair(padding), _pair(dilation)
+        self.offset_x, self.round_mode, self.dtype = offset_x, round_mode, dtype
+        self.input_dtype, self.weight_dtype = input_dtype, weight_dtype
+        self.output_dtype = output_dtype
+        self.weight = _parameter(out_channels, in_channels // groups, *self.kernel_size)
+        self.scale = _parameter(out_channels, dtype=torch.int64)
+        self.register_parameter("bias", _parameter(out_channels) if bias else None)
+        self.register_parameter("offset", None)
+
+    def forward(self, _: torch.Tensor) -> NoReturn:
+        """Refuses; raises NotImplementedError."""
+        raise NotImplementedError(
+            "QuantConv2d: its operator, npu_quant_conv2d, must be modelled to run it, but is not; "
+            "use torch.nn.functional.conv2d with the weight turned back into floats"
+        )
+
+
+__getattr__ = others_of("torch_npu.contrib.module")

@@ -1,0 +1,54 @@
+"""Errors in two parts: the first line as a user of a card would see it, then what to do."""
+
+from __future__ import annotations
+
+import torch
+
+from npusim.data.errors import Code, OpError
+
+__all__ = ["as_on_card", "device_number", "invalid_device", "mixed_devices", "not_modelled"]
+
+
+def invalid_device(device: object) -> RuntimeError:
+    """A device beyond the one card, as the runtime reports it (code 107001)."""
+    return RuntimeError(
+        "NPU function error: aclrtSetDevice, error code is 107001\n"
+        f"npusim.torch: the device must be npu:0, the one simulated card, not {device}; use npu:0"
+    )
+
+
+def device_number(device: object) -> int:
+    """The number of *device*: None, a number, or what `torch.device` takes. Only 0 exists."""
+    if device is None:
+        return 0
+    index = device if isinstance(device, int) else torch.device(device).index
+    if index not in (None, 0, -1):
+        raise invalid_device(f"npu:{index}")
+    return 0
+
+
+def mixed_devices(op: str) -> RuntimeError:
+    """Tensors of the host and of the card in one operation."""
+    return RuntimeError(
+        "Expected all tensors to be on the same device, but found at least two devices, "
+        f"npu:0 and cpu!\n{op}: its tensors must all be on npu:0, not on the host too; "
+        "move them with .npu()"
+    )
+
+
+def not_modelled(
+    who: str, what: str, remedy: str = "move its tensors with .cpu()"
+) -> NotImplementedError:
+    """Something that a card does and npusim does not."""
+    return NotImplementedError(f"npusim.torch: {who} must not {what}; {remedy}")
+
+
+def as_on_card(error: OpError, op: str, acl: str) -> OpError:
+    """The same error after the line that it begins with on a card."""
+    code = error.code
+    first = f"{op}: NPU function error: call {acl} failed, error code is {code.value}"
+    if code is Code.AICORE_EXCEPTION:
+        first = f"ACL stream synchronize failed, error code:{code.value}"
+    elif code is Code.OUT_OF_MEMORY:
+        first = "NPU out of memory."
+    return OpError(code, f"{first}\n{str(error).removesuffix(f' [{code.value}]')}")

@@ -1,0 +1,295 @@
+"""Plain torch operations on npu tensors: run by torch's CPU kernels on the same memory.
+
+One boxed fallback serves every operation that has no kernel for the card. It relabels the npu
+arguments as CPU tensors, runs the operation, and relabels what is new among the results; a result
+that is an argument (in place, `out=`) is the caller's own tensor again.
+
+What a card would run as a kernel is counted by name as not timed. Views, allocations and what only
+asks about a tensor are no kernels, and neither is what torch computes to print one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from npusim.torch import card, shapes
+from npusim.torch.clock import clock
+from npusim.torch.errors import invalid_device, mixed_devices, not_modelled
+from npusim.torch.relabel import to_host, to_npu
+
+__all__ = ["HostOp", "fallback", "is_on_host", "on_host"]
+
+CPU = torch.device("cpu")
+PLAIN = frozenset({int, float, bool, str, type(None), torch.dtype, torch.layout, complex})
+"""Types of arguments that mean the same on the host."""
+
+NUMBERS = frozenset({int, float, bool, complex})
+
+CPU_INDICES = frozenset(
+    f"aten::{name}"
+    for name in ("index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index")
+)
+"""Operations that take indices from the host next to npu tensors."""
+
+NO_KERNELS = frozenset(
+    f"aten::{name}"
+    for name in (
+        *("_local_scalar_dense", "is_pinned", "is_set_to", "record_stream"),
+        *("empty_like", "new_empty", "new_empty_strided", "set_", "resize_as_"),
+    )
+)
+"""Operations that move nothing on the card: they allocate, ask, or fetch a number."""
+
+INTEGERS = frozenset({torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64})
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_on_host: list[str] = []
+"""Why operations are to run on the host, while they are."""
+
+
+def on_host(function: Callable[P, R]) -> Callable[P, R]:
+    """*function*, whose operations on npu tensors take no time: torch prints tensors with them."""
+
+    @wraps(function)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        _on_host.append(function.__name__)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            _on_host.pop()
+
+    return run
+
+
+def is_on_host() -> bool:
+    """Whether all operations are to run on the host just now."""
+    return bool(_on_host)
+
+
+class _Lent:
+    """An npu tensor lent to the host as *alias*, and how the alias lay when it was lent."""
+
+    __slots__ = ("alias", "lay", "npu")
+
+    def __init__(self, npu: torch.Tensor, alias: torch.Tensor) -> None:
+        self.npu, self.alias, self.lay = npu, alias, _lay(alias)
+
+
+def _lay(tensor: torch.Tensor) -> tuple[object, ...]:
+    return tensor.data_ptr(), tensor.shape, tensor.stride()
+
+
+class HostOp:
+    """One torch operation, and how to run it on the host for npu tensors."""
+
+    __slots__ = ("is_kernel", "is_mutable", "mixes", "name", "op", "outs", "run", "tensors")
+
+    def __init__(self, op: torch._ops.OpOverload) -> None:
+        schema = op._schema
+        self.op, self.name = op, str(op)
+        self.outs = [argument.name for argument in schema.arguments if argument.is_out]
+        self.tensors = tuple(
+            place
+            for place, argument in enumerate(schema.arguments)
+            if isinstance(argument.type, torch.TensorType) and not argument.kwarg_only
+        )
+        """Places of arguments that are tensors."""
+        self.is_mutable = schema.is_mutable
+        self.mixes = schema.name in CPU_INDICES
+        self.is_kernel = schema.name not in NO_KERNELS and not _is_view(schema)
+        self.run = _draw_normal if op is torch.ops.aten.normal_.default else op
+
+    def __call__(self, *args: object, **kwargs: object) -> object:
+        if not card.computes_values():
+            return self._by_shapes(args, kwargs)
+        # A call's state is a plain object: closures that refer to themselves would keep every
+        # tensor alive until the garbage collector runs.
+        call = _Call(self)
+        down = call.down
+        low = [arg if type(arg) in PLAIN else down(arg) for arg in args]
+        named = {key: arg if type(arg) in PLAIN else down(arg) for key, arg in kwargs.items()}
+        if call.has_host and call.lent and not (self.mixes and _only_indices(args)):
+            raise mixed_devices(self.name)
+        run = self.run
+        if any(type(low[place]) in NUMBERS for place in self.tensors if place < len(low)):
+            # Torch wraps a number as a tensor before it asks for a backend, and hands the bare
+            # number on: the overload for numbers computes what it would have.
+            run = self.op.overloadpacket
+        try:
+            if self.is_mutable:
+                result = self._run_mutable(run, call, low, named)
+            else:
+                result = run(*low, **named)
+        except NotImplementedError as error:
+            if not str(error).startswith("Could not run"):
+                raise
+            raise not_modelled(
+                self.name,
+                "be run on npu, since torch has no kernel of that name for the CPU",
+                "move the tensors of what calls it with .cpu()",
+            ) from None
+        if self.is_mutable:
+            call.give_back()
+        found = call.up(result)
+        # After it has run: `out=` may have been empty before.
+        is_work = self.is_kernel and not _on_host and (call.has_work or _has_elements(found))
+        clock.host(self.name, is_work)
+        return found
+
+    def _by_shapes(self, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
+        if self.op is torch.ops.aten._local_scalar_dense.default:
+            shapes.refuse("the number in a tensor")
+        run = self.op
+        if any(type(args[place]) in NUMBERS for place in self.tensors if place < len(args)):
+            run = self.op.overloadpacket
+        found = shapes.run(run, args, kwargs)
+        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        is_free = not any(tensor.is_npu for tensor in tensors)
+        is_work = is_free or _has_elements(tensors) or _has_elements(found)
+        clock.host(self.name, self.is_kernel and is_work and not _on_host)
+        return found
+
+    def _run_mutable(
+        self,
+        run: Callable[..., object],
+        call: _Call,
+        low: list[object],
+        named: dict[str, object],
+    ) -> object:
+        call.renew_empty(named)
+        try:
+            return run(*low, **named)
+        except RuntimeError as error:
+            if "not resizable" not in str(error) or not self.outs:
+                raise
+        call.renew(named)
+        return run(*low, **named)
+
+
+class _Call:
+    """The tensors of one call: which npu tensor each alias belongs to."""
+
+    __slots__ = ("has_host", "lent", "op")
+
+    def __init__(self, op: HostOp) -> None:
+        self.op = op
+        self.lent: dict[int, _Lent] = {}
+        self.has_host = False
+
+    @property
+    def has_work(self) -> bool:
+        """Whether there is an element among the npu tensors, or none of these is given."""
+        return not self.lent or any(lent.npu.numel() for lent in self.lent.values())
+
+    def down(self, value: object) -> object:
+        """An argument as the host takes it."""
+        if isinstance(value, torch.Tensor):
+            if not value.is_npu:
+                self.has_host = self.has_host or (value.dim() > 0 and value.device == CPU)
+                return value
+            alias = to_host(value)
+            self.lent[id(alias)] = _Lent(value, alias)
+            return alias
+        if isinstance(value, torch.device):
+            if value.type != "npu":
+                return value
+            if value.index:
+                raise invalid_device(value)
+            return CPU
+        if isinstance(value, list | tuple):
+            return [self.down(part) for part in value]
+        return value
+
+    def up(self, value: object) -> object:
+        """A result as the card gives it."""
+        if isinstance(value, torch.Tensor):
+            lent = self.lent.get(id(value))
+            if lent is not None:
+                return lent.npu
+            if value.device != CPU:
+                return value
+            if value.layout is not torch.strided:
+                raise not_modelled(self.op.name, f"give a tensor of layout {value.layout}")
+            return to_npu(value)
+        if isinstance(value, list | tuple):
+            return type(value)([self.up(part) for part in value])
+        return value
+
+    def renew_empty(self, named: dict[str, object]) -> None:
+        """Before: composite functions of torch hand over outputs of size 0 to be resized."""
+        self._renew(named, lambda out: out.numel() == 0)
+
+    def renew(self, named: dict[str, object]) -> None:
+        """Memory that came through DLPack cannot be resized: lend fresh outputs instead."""
+        self._renew(named, lambda _: True)
+
+    def _renew(self, named: dict[str, object], wanted: Callable[[torch.Tensor], bool]) -> None:
+        for name in self.op.outs:
+            lent = self.lent.get(id(named.get(name)))
+            if lent is not None and wanted(lent.alias):
+                del self.lent[id(lent.alias)]
+                named[name] = torch.empty(0, dtype=lent.alias.dtype)
+                fresh = self.lent[id(named[name])] = _Lent(lent.npu, named[name])
+                fresh.lay = ()
+
+    def give_back(self) -> None:
+        """After: an alias that lies elsewhere now takes its npu tensor along.
+
+        In the same memory the tensor stays in its storage, which others may share.
+        """
+        for lent in self.lent.values():
+            npu, alias = lent.npu, lent.alias
+            if _lay(alias) == lent.lay:
+                continue
+            if lent.lay and alias.data_ptr() == lent.lay[0]:
+                npu.as_strided_(alias.shape, alias.stride(), npu.storage_offset())
+            else:
+                npu.data = to_npu(alias)
+
+
+def _has_elements(found: object) -> bool:
+    """Whether there is an element among the npu tensors of *found*."""
+    return any(
+        leaf.is_npu and leaf.numel() > 0
+        for leaf in tree_leaves(found)
+        if isinstance(leaf, torch.Tensor)
+    )
+
+
+def _is_view(schema: torch.FunctionSchema) -> bool:
+    """Whether the result shares memory with an argument that stays as it is."""
+    return any(
+        each.alias_info is not None and not each.alias_info.is_write for each in schema.returns
+    )
+
+
+def _only_indices(args: tuple[object, ...]) -> bool:
+    """Whether all but the second argument, a list of indices, is on npu or a number."""
+    tensors = (arg for arg in args if isinstance(arg, torch.Tensor))
+    return all(tensor.is_npu or tensor.dim() == 0 for tensor in tensors)
+
+
+def _draw_normal(tensor: torch.Tensor, *args: object, **kwargs: object) -> torch.Tensor:
+    """`normal_`, also for integers, which the CPU does not support: drawn in float32, cut off."""
+    if tensor.dtype not in INTEGERS:
+        return tensor.normal_(*args, **kwargs)
+    drawn = torch.empty(tensor.shape, dtype=torch.float32).normal_(*args, **kwargs)
+    return tensor.copy_(drawn)
+
+
+_known: dict[torch._ops.OpOverload, HostOp] = {}
+
+
+def fallback(op: object, *args: object, **kwargs: object) -> object:
+    """Run *op* on the host."""
+    host_op = _known.get(op)
+    if host_op is None:
+        host_op = _known[op] = HostOp(op)
+    return host_op(*args, **kwargs)

@@ -1,0 +1,172 @@
+"""`torch.npu`, also `torch_npu.npu`: the card as scripts ask for it."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from npusim.torch import (
+    allocator,
+    amp,
+    card,
+    generator,
+    graphs,
+    legacy_types,
+    marks,
+    settings,
+    streams,
+)
+from npusim.torch.errors import device_number
+from npusim.torch.generator import Generator
+from npusim.torch.refusals import others_of
+from npusim.torch.settings import HF32, Config
+from npusim.torch.streams import Event, Stream
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["Event", "Generator", "Stream", "amp", "config", "device", "get_device_name"]
+
+
+# ---- the device ----
+
+
+@dataclass(frozen=True, slots=True)
+class Properties:
+    """What `get_device_properties` returns."""
+
+    name: str
+    total_memory: int
+    """Bytes."""
+    cube_core_num: int
+    vector_core_num: int
+    L2_cache_size: int
+    """Bytes."""
+
+
+class device:  # noqa: N801
+    """`with torch.npu.device(0)`: there is one card, so nothing changes."""
+
+    def __init__(self, device: object) -> None:
+        self.idx = device_number(device)
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+def is_available() -> bool:
+    return True
+
+
+def is_initialized() -> bool:
+    return True
+
+
+def init() -> None:
+    """Nothing is left to do."""
+
+
+def _is_in_bad_fork() -> bool:
+    return False
+
+
+def device_count() -> int:
+    """One card."""
+    return 1
+
+
+def current_device() -> int:
+    return 0
+
+
+def set_device(device: object) -> None:
+    """Choose the one card there is."""
+    device_number(device)
+
+
+def get_device_name(device: object = None) -> str:
+    """The name of the chip, for example Ascend910B2."""
+    device_number(device)
+    return card.name()
+
+
+def get_device_properties(device: object = None) -> Properties:
+    """The chip's name, memory and cores."""
+    device_number(device)
+    spec = card.spec()
+    counts = {
+        pipe: sum(core.count for core in spec.cores.values() if pipe in core.pipes)
+        for pipe in ("cube", "vector")
+    }
+    return Properties(
+        name=card.name(),
+        total_memory=spec.gm.capacity_bytes,
+        cube_core_num=counts["cube"],
+        vector_core_num=counts["vector"],
+        L2_cache_size=spec.l2.capacity_bytes,
+    )
+
+
+def synchronize(device: object = None) -> None:
+    """Wait for the card; every kernel has ended when its call returns."""
+    device_number(device)
+
+
+# ---- settings ----
+
+config = Config()
+matmul, conv = HF32(allow_hf32=False), HF32(allow_hf32=True)
+
+
+def get_amp_supported_dtype() -> list[torch.dtype]:
+    return [torch.float16, torch.bfloat16]
+
+
+def is_bf16_supported() -> bool:
+    """Whether the cube takes bfloat16: not on Atlas inference products."""
+    return card.spec().series != "Atlas inference"
+
+
+@contextmanager
+def device_of(tensor: torch.Tensor) -> Iterator[None]:  # noqa: ARG001
+    """The device of *tensor*: there is one card, so nothing changes."""
+    yield
+
+
+def is_autocast_enabled() -> bool:
+    return bool(torch.is_autocast_enabled("npu"))
+
+
+def set_autocast_enabled(enable: bool) -> None:
+    torch.set_autocast_enabled("npu", enable)
+
+
+def get_autocast_dtype() -> torch.dtype:
+    return torch.get_autocast_dtype("npu")
+
+
+def set_autocast_dtype(dtype: torch.dtype) -> None:
+    torch.set_autocast_dtype("npu", dtype)
+
+
+def can_device_access_peer(device: object, peer_device: object) -> bool:
+    """Whether one card reaches another's memory: there is one."""
+    device_number(device)
+    device_number(peer_device)
+    return False
+
+
+def get_device_capability(device: object = None) -> None:
+    """None, as on a card: capabilities are CUDA's."""
+    device_number(device)
+
+
+__getattr__ = others_of(
+    "torch_npu.npu", allocator, generator, graphs, legacy_types, marks, settings, streams
+)

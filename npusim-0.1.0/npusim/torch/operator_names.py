@@ -1,0 +1,39 @@
+"""The names of torch_npu's operators: those that are simulated, and those that refuse."""
+
+from __future__ import annotations
+
+import re
+from difflib import get_close_matches
+from typing import Any
+
+from npusim.torch import refusals
+from npusim.torch.functions import FUNCTIONS
+from npusim.torch.published import names, schemas
+from npusim.torch.refusals import OF_ATB
+from npusim.torch.schemas import CARD_TYPES
+
+__all__ = ["REFUSED", "named"]
+
+_IN_NPU = frozenset(re.match(r"\w+", schema)[0] for schema in schemas())  # type: ignore[index]
+REFUSED = (_IN_NPU | OF_ATB.keys()) - FUNCTIONS.keys()
+"""Operators of torch_npu that are not simulated."""
+
+
+def named(name: str) -> Any:
+    """The operator *name* of torch_npu, or the type; raises AttributeError where it has none."""
+    if name in CARD_TYPES:
+        return CARD_TYPES[name]
+    if name in FUNCTIONS:
+        return FUNCTIONS[name]
+    if name in REFUSED:
+        return refusals.operator(name)
+    if name in names()["torch_npu"]:
+        return refusals.refusal("torch_npu", name)
+    # npu_dynamic_quant_v9 is no slip of npu_dynamic_quant.
+    others = [other for other in (*FUNCTIONS, *REFUSED) if not name.startswith(other)]
+    near = get_close_matches(name, others, n=1, cutoff=0.9)
+    advice = f"did you mean {near[0]}?" if near else "leave it out"
+    raise AttributeError(
+        f"module 'torch_npu' has no attribute {name!r}\nnpusim.torch: torch_npu.{name} must be a "
+        f"name of torch_npu 2.14 or older, but is none; {advice}"
+    )

@@ -1,0 +1,241 @@
+"""The operators of torch_npu in the namespace `npu`: each call runs on the simulated card.
+
+Errors are those of a card, with torch_npu's first line and CANN's code, and then what npusim has to
+say: what must hold, what came, what to do. The form of the first line is that of published error
+reports. A kernel that traps is reported at once, by a card only at the next synchronise. Which
+functions there are, and which function of aclnn each calls, the operators declare.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any, NoReturn
+from warnings import warn
+
+import torch
+
+from npusim import ops
+from npusim.data.errors import Code, DocumentWarning, OpError, callers_level
+from npusim.data.tensor import Tensor, TensorSpec
+from npusim.ops import TorchTensor
+from npusim.run.result import Output, Result
+from npusim.torch import card, formats, kernels
+from npusim.torch.backend import Define
+from npusim.torch.clock import clock
+from npusim.torch.errors import as_on_card
+from npusim.torch.gradients import inference_only
+from npusim.torch.kernels import tensors_of
+from npusim.torch.relabel import overwrite, to_host, to_npu
+from npusim.torch.schemas import arguments, bind, described, empty, named_tensors
+from npusim.torch.values import argument, result
+from npusim.torch.views import contiguous
+
+__all__ = ["register"]
+
+
+def register(define: Define) -> frozenset[str]:
+    """Define every operator, and return their names in torch_npu; called once by `install`."""
+    library = torch.library.Library("npu", "IMPL")
+    _libraries.append(library)
+    for operator in map(ops.load, ops.names()):
+        for function in operator.torch:
+            _register(define, library, operator.name, function)
+    return frozenset(function.name for op in ops.names() for function in ops.load(op).torch)
+
+
+def _register(
+    define: Define, library: torch.library.Library, op: str, function: ops.TorchFunction
+) -> None:
+    name, schema = function.name, torch._C.parse_schema(f"npu::{function.schema}")
+    define(function.schema, real=_real(op, function, schema), fake=_fake(function, schema))
+    full = function.schema.partition("(")[0]
+    library.impl(full, _refusal(name), "CPU")
+    if not schema.is_mutable:
+        found = getattr(getattr(torch.ops.npu, name), function.overload or "default")
+        library.impl(full, inference_only(name, found), "AutogradPrivateUse1")
+
+
+_libraries: list[torch.library.Library] = []
+"""Registrations live as long as their library."""
+
+
+def _refusal(name: str) -> Callable[..., NoReturn]:
+    """The error for CPU tensors; its first line is torch's."""
+
+    def refuse(*_: object, **__: object) -> NoReturn:
+        raise NotImplementedError(
+            f"Could not run 'npu::{name}' with arguments from the 'CPU' backend.\n"
+            f"{name}: its tensors must lie on the npu, not on the cpu; move them with .npu()"
+        )
+
+    return refuse
+
+
+# ---- the operators as torch calls them ----
+
+
+def _fake(function: ops.TorchFunction, schema: torch.FunctionSchema) -> Callable[..., object]:
+    """What comes out, as empty tensors."""
+
+    def fake(*args: object, **kwargs: object) -> object:
+        bound = bind(schema, args, kwargs)
+        _, first = next(named_tensors(bound))
+        if function.into:
+            return _returned(schema, [bound[name] for name in function.into])
+        if schema.is_mutable:
+            return first
+        known = described(arguments(function, bound), {})
+        try:
+            found = function.outputs(known, torch)
+        except (AttributeError, IndexError):
+            # Asked of a tensor that is None, or has too few dimensions.
+            name = function.name
+            raise OpError(
+                Code.INVALID_PARAMETER,
+                f"{name}: its tensors must be given with the dimensions that it takes, not be "
+                f"{_shapes(known)}; run it on npu, which says what is wrong",
+            ) from None
+        outputs = tuple(empty(first, shape, dtype) for shape, dtype in found)
+        if _returns_list(schema):
+            return list(outputs)
+        return outputs if len(outputs) > 1 else outputs[0]
+
+    return fake
+
+
+def _returned(schema: torch.FunctionSchema, tensors: list[torch.Tensor]) -> object:
+    """What a function returns that writes to *tensors*: nothing, or as many of them as it says."""
+    found = tuple(tensors[: len(schema.returns)])
+    return found if len(found) > 1 else found[0] if found else None
+
+
+def _returns_list(schema: torch.FunctionSchema) -> bool:
+    """Whether a function returns a list of tensors, be it of one."""
+    return [str(each.type) for each in schema.returns] == ["List[Tensor]"]
+
+
+def _shapes(known: Mapping[str, object]) -> str:
+    shapes = {name: value.shape for name, value in known.items() if isinstance(value, TorchTensor)}
+    return ", ".join(f"{name} {tuple(shape)}" for name, shape in shapes.items()) or "absent"
+
+
+def _real(
+    op: str, function: ops.TorchFunction, schema: torch.FunctionSchema
+) -> Callable[..., object]:
+    """Runs *op*; in place, the tensor's own memory is exchanged for that of the result."""
+
+    gives_list = _returns_list(schema)
+    is_repeatable = not (function.into or schema.is_mutable)
+
+    def real(*args: object, **kwargs: object) -> object:
+        key = _key(function, args, kwargs) if is_repeatable else None
+        if key is not None and (again := card.again(key)) is not None:
+            return _given(again, gives_list)
+        bound = bind(schema, args, kwargs)
+        own, first = arguments(function, bound), next(iter(bound.values()))
+        layouts = {name: _LAYOUTS[formats.get(value)] for name, value in named_tensors(own)}
+        known = described(own, layouts)
+        acl = function.aclnn(known)
+        for name in function.absent:
+            _require_none(op, acl, name, bound[name])
+        if (text := function.warns_eager(known)) is not None and not clock.is_in_graph:
+            warn(f"{op}: {text}", DocumentWarning, stacklevel=callers_level())
+        if text is not None:
+            key = None  # it is to warn again
+        if function.into:
+            done = _run(op, acl, own)
+            into = [bound[name] for name in function.into]
+            for tensor, found in zip(into, done if len(into) > 1 else (done,), strict=True):
+                overwrite(tensor, found)
+            return _returned(schema, into)
+        if not function.is_done(known):
+            found = _run(op, acl, own, key, gives_list)
+        elif schema.is_mutable:
+            return first
+        else:
+            # No kernel: a clone of an npu tensor would be one.
+            found = to_npu(to_host(first).clone())
+            formats.put(found, formats.get(first))
+        if not schema.is_mutable:
+            return found
+        first.data = found
+        return first
+
+    return real
+
+
+_LAYOUTS = {formats.ND: "ND", formats.NZ: "FRACTAL_NZ"}
+
+
+def _key(
+    function: ops.TorchFunction, args: tuple[object, ...], kwargs: dict[str, object]
+) -> Hashable | None:
+    """All that a call of *function* says of shapes alone; None where it cannot be found again."""
+    if card.computes_values():
+        return None
+    tensors = tensors_of({"args": [*args], **kwargs})
+    if not all(x.is_npu and (x.is_contiguous() or x.mT.is_contiguous()) for x in tensors):
+        return None  # copied first, or refused
+    try:
+        named = tuple([(x, kernels.described(y)) for x, y in kwargs.items()])
+        return function.schema, kernels.described([*args]), named
+    except TypeError:
+        return None
+
+
+def _run(
+    op: str,
+    acl: str,
+    arguments: Mapping[str, object],
+    key: Hashable = None,
+    gives_list: bool = False,
+) -> Any:
+    """Run *op*, which torch_npu hands to the function *acl* of aclnn."""
+    try:
+        taken = {name: _taken(op, name, value) for name, value in arguments.items()}
+        done = card.run(op, again_by=key, **taken)
+    except OpError as error:
+        raise as_on_card(error, op, acl) from None
+    return _given(done, gives_list)
+
+
+def _given(done: Result, gives_list: bool) -> Any:
+    """What a function of torch_npu returns that ran as *done*."""
+    outputs = tuple(map(_on_npu, done.outputs.values()))
+    if gives_list:
+        return list(outputs)
+    return outputs if len(outputs) > 1 else outputs[0]
+
+
+def _on_npu(output: Output) -> torch.Tensor:
+    """*output* as a tensor on the card, in its format."""
+    found = to_npu(result(output))
+    is_nz = isinstance(output, Tensor | TensorSpec) and output.layout == "FRACTAL_NZ"
+    formats.put(found, formats.NZ if is_nz else formats.ND)
+    return found
+
+
+def _require_none(op: str, acl: str, name: str, value: object) -> None:
+    """Refuse a parameter that only other chips have."""
+    if value is not None:
+        text = f"{op}: {name} must be None on the chips that are simulated, not given; leave it out"
+        raise as_on_card(OpError(Code.INVALID_PARAMETER, text), op, acl)
+
+
+def _taken(op: str, name: str, value: object) -> object:
+    if isinstance(value, list | tuple):
+        return [_taken(op, f"{name}[{place}]", part) for place, part in enumerate(value)]
+    if not isinstance(value, torch.Tensor):
+        return value
+    if value.device.type == "cpu":
+        # ATen's message for operators of one device (c10/core, structured checks).
+        raise RuntimeError(
+            f"Expected all tensors to be on the same device, but found at least two devices, "
+            f"npu:0 and cpu! (when checking argument for argument {name} in method "
+            f"wrapper_PrivateUse1__{op})\n"
+            f"{op}: {name} must lie on the npu, not on the cpu; move it with .npu()"
+        )
+    if not card.computes_values() and not (value.is_contiguous() or value.mT.is_contiguous()):
+        # A spec says of no other view how it lies.
+        value = contiguous(value)
+    return argument(op, name, to_host(value), formats.get(value))

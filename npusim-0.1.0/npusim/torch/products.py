@@ -1,0 +1,170 @@
+"""Products of torch on npu tensors: `mm`, `bmm`, `addmm`, `baddbmm` and `mv` as the card runs them.
+
+`matmul`, `linear`, `einsum` and attention come here as torch takes them apart. A product is one
+launch of the operator `matmul`, and next to it there are those that aclnn adds (ops-nn,
+matmul/mat_mul_v3/op_api and matmul/common/op_host/op_api):
+
+* an operand that is a plain transposed view goes in as it lies, any other view is copied first;
+* float32 is multiplied as it is, since allow_hf32 is not set, and matrices of two types are cast to
+  it first. Atlas inference multiplies float16 alone, and casts float32 to it and the result back;
+* k = 1 is Mul and never reaches the cube, but on Atlas inference, with a bias or FRACTAL_NZ, and
+  with bfloat16 of more than 4000 columns or fewer than 10000 elements;
+* a number a column that is added is a bias, of bfloat16 cast to float32 first;
+* a whole matrix is added by a separate kernel, Axpy if there is an `alpha`: to the product in
+  float32, as which the matrix is then cast too, and the sum back; to the product as it is rounded
+  on Atlas inference, and where the weight is FRACTAL_NZ. That `baddbmm` does the like is assumed.
+
+That a result is of the type of the first matrix, where the two differ, is assumed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from npusim.torch import card, formats
+from npusim.torch.fallback import HostOp, is_on_host
+from npusim.torch.kernels import Given, launch, launched, takes
+from npusim.torch.views import cast, contiguous, is_plain
+
+__all__ = ["kernels"]
+
+FLOATS = (torch.float16, torch.bfloat16, torch.float32)
+MOST_MUL_COLUMNS = 4000
+"""A bfloat16 product with k = 1 has at most so many, if Mul is to take it (matmul_util.cpp)."""
+LEAST_MUL_ELEMENTS = 10000
+"""The same of its result."""
+
+
+class ProductOp:
+    """A product of torch: on the card where *compute* finds its kernels, else on the host."""
+
+    __slots__ = ("_compute", "_host")
+
+    def __init__(
+        self, op: torch._ops.OpOverload, compute: Callable[..., torch.Tensor | None]
+    ) -> None:
+        self._host, self._compute = HostOp(op), compute
+
+    def __call__(self, *args: object, **kwargs: object) -> object:
+        found = None if is_on_host() else self._compute(*args, **kwargs)
+        return self._host(*args, **kwargs) if found is None else found
+
+
+def kernels() -> dict[str, ProductOp]:
+    """Operation of aten -> its kernel for the card."""
+    aten = torch.ops.aten
+    return {
+        "mm": ProductOp(aten.mm.default, _product),
+        "bmm": ProductOp(aten.bmm.default, _product),
+        "mv": ProductOp(aten.mv.default, _mv),
+        "addmm": ProductOp(aten.addmm.default, _sum),
+        "baddbmm": ProductOp(aten.baddbmm.default, _sum),
+    }
+
+
+def _mv(a: torch.Tensor, x: torch.Tensor) -> torch.Tensor | None:
+    found = _product(a, x[:, None])
+    return None if found is None else found[:, 0]
+
+
+def _sum(
+    x: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, beta: float = 1, alpha: float = 1
+) -> torch.Tensor | None:
+    """`beta * x + alpha * (a @ b)`."""
+    columns = b.shape[-1]
+    if beta == 0 and alpha != 0:
+        found = _product(a, b)
+        scaled = {"x": found, "other": float(alpha)}
+        return found if found is None or alpha == 1 else launch("mul", scaled)
+    if not is_plain(x) or alpha == 0:
+        return None
+    if alpha == beta == 1 and tuple(x.shape) in ((columns,), (1, columns)):
+        return _product(a, b, x)
+    is_wide = not _is_inference() and formats.get(b) == formats.ND
+    known = FLOATS if is_wide else (torch.float16,)
+    if not x.dtype == a.dtype == b.dtype or x.dtype not in known:
+        return None
+    found = _product(a, b, is_wide=is_wide)
+    if found is None:
+        return None
+    x = contiguous(x)
+    if beta != 1:
+        x = launch("mul", {"x": x, "other": float(beta)})
+    if x.dtype != found.dtype:
+        x = launch("cast", {"x": x, "dtype": "float32"})
+    if not takes("add", {"x": found, "other": x}):
+        x = contiguous(x.expand(found.shape))
+    if alpha == 1:
+        found = launch("add", {"x": found, "other": x})
+    else:
+        found = launch("axpy", {"x": x, "other": found, "alpha": float(alpha)})
+    return found if found.dtype == a.dtype else cast(found, a.dtype)
+
+
+def _is_inference() -> bool:
+    return card.spec().series == "Atlas inference"
+
+
+# ---- one product ----
+
+
+def _product(
+    a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None = None, *, is_wide: bool = False
+) -> torch.Tensor | None:
+    """`a @ b + bias`, of the type of *a* or, *is_wide*, float32; None where no kernel takes it."""
+    given = [x for x in (a, b, bias) if x is not None]
+    if not all(x.is_npu and x.numel() and x.dtype in FLOATS for x in given):
+        return None
+    if a.dim() != b.dim() or a.shape[-1] != b.shape[-2] or a.shape[:-2] != b.shape[:-2]:
+        return None
+    if bias is None and not is_wide and _is_mul(a, b):
+        return launch("mul", {"x": contiguous(a), "other": contiguous(b)})
+    precision = _precision(a.dtype, b.dtype)
+    x1, x2 = _factor(a, precision), _factor(b, precision)
+    if x1 is None or x2 is None:
+        return None
+    call: Given = {"x1": x1, "x2": x2, "bias": _bias(bias, precision)}
+    if is_wide:
+        call["output_dtype"] = "float32"
+    found = launched("matmul", call)
+    if found is None or is_wide or found.dtype == a.dtype:
+        return found
+    return cast(found, a.dtype)
+
+
+def _precision(a: torch.dtype, b: torch.dtype) -> torch.dtype:
+    """What is multiplied."""
+    if _is_inference():
+        return torch.float16
+    return a if a == b else torch.float32
+
+
+def _factor(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor | None:
+    """*x* as *dtype*, as it lies or turned; other views are copied."""
+    if formats.get(x) != formats.ND:
+        # The operator says which views of FRACTAL_NZ it takes.
+        return x if x.dtype == dtype else None
+    if not is_plain(x):
+        return None
+    if not x.mT.is_contiguous():
+        x = contiguous(x)
+    return x if x.dtype == dtype else cast(x, dtype)
+
+
+def _bias(bias: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:
+    """*bias* as the bias table takes it next to matrices of *dtype*."""
+    if bias is None:
+        return None
+    is_taken = bias.dtype == torch.float32 or bias.dtype == dtype == torch.float16
+    return contiguous(bias) if is_taken else cast(bias, torch.float32)
+
+
+def _is_mul(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether a column times a row is Mul."""
+    rows, columns = a.shape[-2], b.shape[-1]
+    if a.shape[-1] != 1 or _is_inference() or not (is_plain(a) and is_plain(b)):
+        return False
+    is_large = columns > MOST_MUL_COLUMNS or rows * columns < LEAST_MUL_ELEMENTS
+    return not (a.dtype == torch.bfloat16 and is_large) and takes("mul", {"x": a, "other": b})

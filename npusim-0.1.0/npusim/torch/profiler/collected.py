@@ -1,0 +1,110 @@
+"""What a profile recorded: steps, the operations called in them, and their kernels."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from functools import cached_property
+
+from npusim.exports.kernel_names import kernel_name
+from npusim.exports.profile import cores_of
+from npusim.run.result import Result
+from npusim.torch.calls import Call
+from npusim.torch.clock import Event
+from npusim.torch.profiler.aclnn import api
+
+__all__ = ["TICK_US", "Kernel", "Recorded", "Step"]
+
+TICK_US = 0.001
+"""Between operations that begin at one time, so that they can be distinguished."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of a script, in simulated time."""
+
+    number: int
+    start_us: float
+    end_us: float
+    first_call: int = 0
+    """How many operations had been called before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A kernel that ran."""
+
+    event: Event
+    run: Result
+    call: int | None
+    """The number of the operation that launched it."""
+    step: int
+    """The number of the step in which it began."""
+    name: str
+    """What the vendor's profiler calls it."""
+
+    @property
+    def cores(self) -> str:
+        """The profiler's word for the cores that took part."""
+        return cores_of(self.run)
+
+    @property
+    def end_us(self) -> float:
+        return self.event.start_us + self.event.time_us
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A stretch of a script."""
+
+    steps: tuple[Step, ...]
+    calls: tuple[Call, ...]
+    events: tuple[Event, ...]
+
+    @cached_property
+    def calls_of_events(self) -> list[int | None]:
+        """For each event the number of the operation in which it happened."""
+        found: list[int | None] = [None] * len(self.events)
+        for number, call in enumerate(self.calls):
+            found[call.first : call.after] = [number] * (call.after - call.first)
+        return found
+
+    @cached_property
+    def kernels(self) -> tuple[Kernel, ...]:
+        """What ran on the card; operators without a kernel did not."""
+        found = []
+        for event, call in zip(self.events, self.calls_of_events, strict=True):
+            if event.run is None or event.run.plan is None:
+                continue
+            operator = event.operator if call is None else self.calls[call].operator
+            name = kernel_name(event.run, api(event.run, operator))
+            found.append(Kernel(event, event.run, call, self._step_of(event), name))
+        return tuple(found)
+
+    def _step_of(self, event: Event) -> int:
+        """The step in which *event* began: the last that had begun, since kernels take time."""
+        place = bisect_right(self.steps, event.start_us, key=lambda step: step.start_us)
+        return self.steps[place - 1].number if place else 0
+
+    @cached_property
+    def host_us(self) -> tuple[list[float], list[float]]:
+        """When steps, and operations, begin on the host, which takes no simulated time.
+
+        Those that begin at one time stand a nanosecond after each other, the last of them at that
+        time: the host runs that far ahead.
+        """
+        order = [(False, call.began_us) for call in self.calls]
+        for step in reversed(self.steps):
+            order.insert(step.first_call, (True, step.start_us))
+        steps, calls = list[float](), list[float]()
+        at_us = float("inf")
+        for is_step, began_us in reversed(order):
+            at_us = min(at_us - TICK_US, began_us)
+            (steps if is_step else calls).append(at_us)
+        return steps[::-1], calls[::-1]
+
+    @cached_property
+    def lead_us(self) -> float:
+        """How much later than simulated time everything is written, for nothing to begin before 0:
+        the nanoseconds by which the host is ahead of a clock that has just been set to 0."""
+        return max(0.0, -min((us for starts in self.host_us for us in starts), default=0.0))

@@ -1,0 +1,70 @@
+"""What the pipes of a kernel's cores did, in the columns of the metric PipeUtilization.
+
+Names and order: Ascend/msprof, docs (op_summary), by product line; `total_cycles` is the sum over
+cores and a time the mean of them, which is assumed. What the simulator does not count is N/A.
+"""
+
+from __future__ import annotations
+
+from npusim.devices.schema import DeviceSpec, Pipe
+from npusim.trace import LaneTrace, Trace
+
+__all__ = ["columns", "counters"]
+
+MISSING = "N/A"
+NAMES: dict[Pipe, str] = {"vector": "vec", "cube": "mac"}
+"""Pipes that profilers call otherwise than here."""
+WHOLE: tuple[Pipe, ...] = ("vector", "cube", "scalar", "mte1", "mte2", "mte3")
+"""The pipes of a core with both units, on Atlas inference."""
+OF_KIND: dict[str, tuple[Pipe, ...]] = {
+    "aic": ("cube", "scalar", "mte1", "mte2", "fixpipe"),
+    "aiv": ("vector", "scalar", "mte2", "mte3"),
+}
+
+
+def columns(spec: DeviceSpec) -> tuple[str, ...]:
+    """Those of *spec*."""
+    if spec.arch == "2002":
+        return ("aicore_time(us)", "total_cycles", *_names("", WHOLE), "cube_utilization(%)")
+    first = ("aicore_time(us)", "aic_total_cycles", *_names("aic_", OF_KIND["aic"]))
+    second = ("aiv_time(us)", "aiv_total_cycles", *_names("aiv_", OF_KIND["aiv"]))
+    return (*first, *second, "cube_utilization(%)")
+
+
+def _names(prefix: str, pipes: tuple[Pipe, ...]) -> tuple[str, ...]:
+    words = [NAMES.get(pipe, pipe) for pipe in pipes]
+    names = [f"{prefix}{word}_{what}" for word in words for what in ("time(us)", "ratio")]
+    return (*names, f"{prefix}icache_miss_rate")
+
+
+def counters(spec: DeviceSpec, trace: Trace | None, time_us: float) -> list[str]:
+    """The cells of a kernel on *spec* that takes *time_us*."""
+    lanes = trace.lanes if trace else ()
+    if spec.arch == "2002":
+        cells = _block(spec, list(lanes), WHOLE)
+    else:
+        cells = []
+        for kind, pipes in OF_KIND.items():
+            cells += _block(spec, [lane for lane in lanes if lane.kind == kind], pipes)
+    cube = [lane for lane in lanes if spec.arch == "2002" or lane.kind == "aic"]
+    used = sum(lane.last_end * len(lane.cores) for lane in cube)
+    possible = spec.clock_hz * time_us / 1e6 * _cube_cores(spec)
+    return [*cells, f"{100 * used / possible:.3f}" if possible else "0.000"]
+
+
+def _block(spec: DeviceSpec, lanes: list[LaneTrace], pipes: tuple[Pipe, ...]) -> list[str]:
+    """Time, cycles, and of each pipe time and ratio, of the cores of *lanes*."""
+    count = sum(len(lane.cores) for lane in lanes)
+    total = sum(lane.last_end * len(lane.cores) for lane in lanes)
+    mean_us = total / count / spec.clock_hz * 1e6 if count else 0.0
+    cells = [f"{mean_us:.3f}", str(total)]
+    busy = [(lane.counters(), len(lane.cores)) for lane in lanes]
+    for pipe in pipes:
+        cycles = sum(own[pipe].busy_cycles * cores for own, cores in busy if pipe in own)
+        ratio = cycles / total if total else 0.0
+        cells += [f"{mean_us * ratio:.3f}", f"{ratio:.3f}"]
+    return [*cells, MISSING]
+
+
+def _cube_cores(spec: DeviceSpec) -> int:
+    return sum(core.count for core in spec.cores.values() if "cube" in core.pipes)

@@ -1,0 +1,150 @@
+"""The tables that torch_npu's profiler leaves, of kernels, of operations and of steps.
+
+Columns of kernels: Ascend/pytorch, torch_npu/profiler/analysis/prof_common_func/_csv_headers.py;
+those of operations, and the last ones of the steps, are as its documents show them (assumed). Times
+are microseconds of simulated time, in which the host takes none.
+"""
+
+from __future__ import annotations
+
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+from npusim.devices.schema import DeviceSpec
+from npusim.exports.profile import DETAILS, details
+from npusim.exports.tables import write_csv
+from npusim.torch.calls import Call
+from npusim.torch.profiler import counters
+from npusim.torch.profiler.collected import Kernel, Recorded
+from npusim.torch.profiler.settings import _ExperimentalConfig
+
+__all__ = [
+    "CALL_LINES",
+    "NO_MODEL",
+    "shapes_of",
+    "write_kernels",
+    "write_operations",
+    "write_statistic",
+    "write_steps",
+]
+
+Row = list[Any]
+DETAILED = (
+    *(*DETAILS[:1], "Model ID", "Task ID", "Stream ID", *DETAILS[1:3], "OP State", *DETAILS[3:8]),
+    *("Mix Block Num", "HF32 Eligible", *DETAILS[8:], "Context ID"),
+)
+"""Those of kernels above level 0."""
+STATISTIC = (
+    *("Device_id", "OP Type", "Core Type", "Count", "Total Time(us)", "Min Time(us)"),
+    *("Avg Time(us)", "Max Time(us)", "Ratio(%)"),
+)
+OPERATIONS = (
+    *("Name", "Input Shapes", "Call Stack", "Host Self Duration(us)", "Host Total Duration(us)"),
+    *("Device Self Duration(us)", "Device Total Duration(us)"),
+    *("Device Self Duration With AICore(us)", "Device Total Duration With AICore(us)"),
+)
+STEPS = (
+    *("Device_id", "Step", "Computing", "Communication(Not Overlapped)", "Overlapped"),
+    *("Communication", "Free", "Stage", "Bubble"),
+    *("Communication(Not Overlapped and Exclude Receive)", "Preparing"),
+)
+WITH_CUBE = ("AI_CORE", "MIX_AIC")
+"""Cores of kernels whose time counts as that of AI cores."""
+MISSING = "N/A"
+NO_MODEL = (1 << 32) - 1
+"""What stands for the model of kernels outside of a graph."""
+CALL_LINES = ";\r\n"
+"""Between the frames of a call stack."""
+
+
+def write_kernels(
+    path: Path, recorded: Recorded, spec: DeviceSpec, config: _ExperimentalConfig
+) -> None:
+    """A row for each kernel; with more than one step, its step comes first.
+
+    Above level 0 also its task and stream, and what the pipes of its cores did.
+    """
+    columns = DETAILED if config.is_detailed else DETAILS
+    if config.has_counters:
+        columns = (*columns, *counters.columns(spec))
+    # Kernels that are launched again have the same trace.
+    pipes = cache(partial(counters.counters, spec))
+    has_steps = len(recorded.steps) > 1
+    rows, ended_us = [], None
+    for number, kernel in enumerate(recorded.kernels):
+        event, run = kernel.event, kernel.run
+        waited_us = 0.0 if ended_us is None else max(0.0, event.start_us - ended_us)
+        ended_us = kernel.end_us
+        start_us = event.start_us + recorded.lead_us
+        row: Row = details(run, kernel.name, start_us, event.time_us, waited_us)
+        if config.is_detailed:
+            row = _with_task(row, kernel, number)
+        if config.has_counters:
+            row += pipes(run.trace, event.time_us)
+        rows.append([kernel.step, *row] if has_steps else row)
+    write_csv(path, ["Step Id", *columns] if has_steps else columns, rows)
+
+
+def _with_task(row: Row, kernel: Kernel, number: int) -> Row:
+    """*row* of the lowest level with the cells between; a block of a mix has two vector cores."""
+    vectors = 2 * kernel.run.plan.block_dim if kernel.run.plan and kernel.cores == "MIX_AIC" else 0
+    tasks = [NO_MODEL, number, kernel.event.stream]
+    first, last = [*tasks, *row[1:3], "dynamic"], [vectors, "NO", *row[8:], MISSING]
+    return [*row[:1], *first, *row[3:8], *last]
+
+
+def write_statistic(path: Path, recorded: Recorded) -> None:
+    """A row for each type of kernel and kind of core, the longest first."""
+    times: dict[tuple[str, str], list[float]] = {}
+    for kernel in recorded.kernels:
+        kind = kernel.run.kernel_type or "", kernel.cores
+        times.setdefault(kind, []).append(kernel.event.time_us)
+    total_us = sum(map(sum, times.values()))
+    ordered = sorted(times.items(), key=lambda kind: (-sum(kind[1]), kind[0]))
+    rows = []
+    for (op, cores), us in ordered:
+        measures = [_us(found) for found in (sum(us), min(us), sum(us) / len(us), max(us))]
+        share = 100 * sum(us) / total_us if total_us else 0.0
+        rows.append([0, op, cores, len(us), *measures, f"{share:.3f}"])
+    write_csv(path, STATISTIC, rows)
+
+
+def write_operations(path: Path, recorded: Recorded) -> None:
+    """A row for each operation of torch, in order, with the time of its kernels.
+
+    None is part of another, so that its own time is its total.
+    """
+    own = [[0.0, 0.0] for _ in recorded.calls]
+    for kernel in recorded.kernels:
+        if kernel.call is not None:
+            own[kernel.call][0] += kernel.event.time_us
+            own[kernel.call][1] += kernel.event.time_us * (kernel.cores in WITH_CUBE)
+    rows = []
+    for call, (device_us, cube_us) in zip(recorded.calls, own, strict=True):
+        times = 0.0, 0.0, device_us, device_us, cube_us, cube_us
+        rows.append([call.name, shapes_of(call), CALL_LINES.join(call.stack), *map(_us, times)])
+    write_csv(path, OPERATIONS, rows)
+
+
+def shapes_of(call: Call) -> str:
+    """The shapes of its tensors, as profilers write them."""
+    return ";".join(",".join(map(str, shape)) for shape in call.inputs)
+
+
+def write_steps(path: Path, recorded: Recorded) -> None:
+    """A row for each step: how long the card computed, and how long it had nothing to do."""
+    rows = []
+    for step in recorded.steps:
+        within = [kernel for kernel in recorded.kernels if kernel.step == step.number]
+        computing_us = sum(kernel.event.time_us for kernel in within)
+        free_us = max(0.0, step.end_us - step.start_us - computing_us)
+        first_us = within[0].event.start_us if within else step.end_us
+        # A stage without bubbles is all of the step.
+        cells = (computing_us, 0.0, 0.0, 0.0, free_us, step.end_us - step.start_us, 0.0, 0.0)
+        rows.append([0, step.number, *map(_us, cells), _us(first_us - step.start_us)])
+    write_csv(path, STEPS, rows)
+
+
+def _us(time_us: float) -> str:
+    return f"{time_us:.3f}"

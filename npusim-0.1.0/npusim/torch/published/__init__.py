@@ -1,0 +1,30 @@
+"""What torch_npu itself offers: the schemas of its operators, and the names of its modules.
+
+Both were read off the wheel of torch_npu 2.14.0 on PyPI: `operators.txt` has the schemas that its
+libraries register in the namespace `npu`, one a line, without those of process groups;
+`names.toml` has what `__all__` of its modules lists.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from functools import cache
+from importlib.resources import files
+
+__all__ = ["names", "schemas"]
+
+
+@cache
+def schemas() -> tuple[str, ...]:
+    """The schemas of torch_npu's operators, as torch parses them."""
+    return tuple(_read("operators.txt").splitlines())
+
+
+@cache
+def names() -> dict[str, tuple[str, ...]]:
+    """Module of torch_npu -> its public names."""
+    return {module: tuple(found) for module, found in tomllib.loads(_read("names.toml")).items()}
+
+
+def _read(file: str) -> str:
+    return (files(__package__) / file).read_text(encoding="utf-8")

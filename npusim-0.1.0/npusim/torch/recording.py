@@ -1,0 +1,186 @@
+"""What a model launches on the card, launch by launch, with the module that was at work.
+
+A launch is reduced to a line at once: neither tensors nor programs are held.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from npusim.data.tensor import Tensor, TensorSpec
+from npusim.devices.schema import DeviceSpec
+from npusim.reports import model
+from npusim.reports.bounds import bounded_by
+from npusim.reports.causes import bound_by
+from npusim.run.result import Result
+from npusim.torch import card
+from npusim.torch.clock import Event, clock
+from npusim.torch.modules import Modules
+from npusim.trace import Launch, Trace, Trial
+from npusim.trace.model import Kernel, Launches, ModelRun, NotTimed
+
+__all__ = ["Recording"]
+
+
+class Recording:
+    """`with npusim.torch.record() as recorded:` keeps what the card does inside.
+
+    ``recorded.run`` is what has happened so far, ``recorded.write(folder)`` leaves the report.
+    """
+
+    def __init__(self, title: str) -> None:
+        self._title, self._device, self._series = title, card.name(), card.spec().series
+        self._launches = Launches()
+        self._not_timed: Counter[tuple[str, str]] = Counter()
+        self._kernels: dict[Hashable, tuple[Trace | None, Kernel]] = {}
+        """All that distinguishes two kernels -> the trace that it names, and the kernel."""
+        self._of_runs: WeakKeyDictionary[Result, dict[tuple[float, float], int]]
+        """The numbers of the kernels of runs at hand, by what they and their launch took."""
+        self._of_runs = WeakKeyDictionary()
+        self._modules = Modules()
+        self._began_us, self._paid_before, self._paid_launches = 0.0, 0, 0
+        self._is_open = False
+
+    def __enter__(self) -> Recording:
+        if self._is_open:
+            raise RuntimeError(
+                "npusim.torch.record: a recording must be entered once at a time, but it is open; "
+                "make another with npusim.torch.record()"
+            )
+        self._launches, self._not_timed, self._is_open = Launches(), Counter(), True
+        self._of_runs.clear()
+        self._began_us, self._paid_before = clock.now_us, clock.launches
+        self._modules.__enter__()
+        clock.tell(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        clock.stop(self)
+        self._modules.__exit__()
+        self._paid_launches, self._is_open = clock.launches - self._paid_before, False
+
+    @property
+    def run(self) -> ModelRun:
+        """What has happened so far."""
+        paid = clock.launches - self._paid_before if self._is_open else self._paid_launches
+        missing = (NotTimed(*key, count) for key, count in self._not_timed.items())
+        return ModelRun(
+            *(self._title, self._device, self._series, paid),
+            self._launches.copy(),
+            tuple(sorted(missing, key=lambda each: (-each.count, each.operator, each.module))),
+            self._modules.classes_of(launch.module for launch in self._launches),
+        )
+
+    def summary(self) -> str:
+        """The headline of the report, as lines."""
+        return "\n".join(model.headline(self.run))
+
+    def write(self, folder: str | Path, *, force: bool = False) -> list[str]:
+        """Write page, tables and record into *folder*, new or empty; returns the names of files.
+
+        With *force* an earlier report is replaced. Raises FolderError.
+        """
+        return model.write(self.run, Path(folder), model.kind("pass force=True"), force=force)
+
+    def append(self, event: Event, /) -> None:
+        """Take what the clock reports."""
+        if event.run is None:
+            if event.is_kernel:
+                self._not_timed[event.operator, event.module] += 1
+            return
+        if event.run.plan is None:
+            return
+        self._launches.add(
+            *(self._kernel(event, event.run), event.start_us - self._began_us, event.stream),
+            *(event.operator, event.module, event.graph or ""),
+        )
+
+    def _kernel(self, event: Event, run: Result) -> int:
+        """The number of the kernel that *event* launched."""
+        known = self._of_runs.get(run)
+        if known is None:
+            known = self._of_runs[run] = {}
+        times = event.time_us, event.launch_us
+        number = known.get(times)
+        if number is None:
+            number = known[times] = self._launches.number(self._kernel_of(event, run))
+        return number
+
+    def _kernel_of(self, event: Event, run: Result) -> Kernel:
+        inputs, outputs = _described(run.arguments), _described(run.outputs)
+        key = (id(run.trace), run.op, inputs, outputs, event.time_us, event.launch_us)
+        if key not in self._kernels:
+            # The trace is held, or another one might come to lie where it was.
+            self._kernels[key] = run.trace, _kernel(event, run, inputs, outputs)
+        return self._kernels[key][1]
+
+
+# ---- kernels ----
+
+
+@dataclass(frozen=True, eq=False)
+class _Alone:
+    """A kernel without those that its call launches before, as reports ask for it."""
+
+    op: str
+    template: str | None
+    device: DeviceSpec
+    trace: Trace | None
+    launches: tuple[Launch, ...]
+    launch_us: float
+    time_us: float | None
+    trials: tuple[Trial, ...]
+
+
+def _kernel(event: Event, run: Result, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> Kernel:
+    trace, own = run.trace, run.launches[-1]
+    own = replace(own, time_us=event.time_us, launch_us=event.launch_us)
+    # The programs of the kernel alone, with what it costs to start it here.
+    beyond_us = (run.time_us or 0.0) - event.time_us
+    trials = tuple(replace(each, time_us=each.time_us - beyond_us) for each in run.trials)
+    alone = _Alone(
+        *(run.op, run.template, run.device, trace, (own,), event.launch_us, event.time_us),
+        trials,
+    )
+    words, share = "launch and completion", 1.0
+    if trace is not None and trace.cycles:
+        words, share = bounded_by(alone), bound_by(alone).share
+    read_bytes, written_bytes = _asked_bytes(trace)
+    return Kernel(
+        *(run.op, run.template, inputs, outputs, len(trace.cores) if trace else 0),
+        *(event.time_us, event.launch_us, own.cycles or 0),
+        *(read_bytes, written_bytes, trace.gm_bytes if trace else 0),
+        *(words, min(1.0, share)),
+    )
+
+
+def _asked_bytes(trace: Trace | None) -> tuple[int, int]:
+    """What the cores of *trace* read from and write to memory."""
+    counters = [] if trace is None else list(trace.counters().values())
+    by_pipe: Counter[str] = Counter()
+    for own in counters:
+        for pipe, counter in own.items():
+            by_pipe[pipe] += counter.nbytes
+    written = by_pipe["mte3"] + by_pipe["fixpipe"]
+    return by_pipe.total() - written, written
+
+
+def _described(values: Mapping[str, object]) -> tuple[str, ...]:
+    """Type and shape of each tensor among *values*, lists of them included."""
+    return tuple(text for value in values.values() for text in _texts(value))
+
+
+def _texts(value: object) -> list[str]:
+    if isinstance(value, list | tuple):
+        return [text for part in value for text in _texts(part)]
+    if not isinstance(value, np.ndarray | Tensor | TensorSpec):
+        return []
+    shape = "x".join(map(str, value.shape)) or "scalar"
+    layout = "ND" if isinstance(value, np.ndarray) else value.layout
+    return [f"{value.dtype} {shape}" + ("" if layout == "ND" else f" {layout}")]

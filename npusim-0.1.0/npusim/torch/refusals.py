@@ -1,0 +1,148 @@
+"""What torch_npu has and npusim does not simulate: there by name, refused when called.
+
+Models import functions that they may never call, and choose what to call by what is there. So a
+name that torch_npu has exists here, too; calling it raises NotImplementedError, which says what can
+be used instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import NoReturn
+
+import torch
+
+from npusim import ops
+from npusim.torch.published import names, schemas
+
+__all__ = ["OF_ATB", "operator", "others_of", "refusal", "register"]
+
+INSTEAD = {
+    "fast_gelu": "torch.nn.functional.gelu",
+    "npu_bmmV2": "torch.bmm",
+    "npu_broadcast": "torch.Tensor.expand",
+    "npu_confusion_transpose": "torch.Tensor.permute and reshape",
+    "npu_conv2d": "torch.nn.functional.conv2d",
+    "npu_conv3d": "torch.nn.functional.conv3d",
+    "npu_conv_transpose2d": "torch.nn.functional.conv_transpose2d",
+    "npu_convolution": "torch.nn.functional.conv2d or conv3d",
+    "npu_cross_entropy_loss": "torch.nn.functional.cross_entropy",
+    "npu_dropout_with_add_softmax": "torch's own operations",
+    "npu_dtype_cast": "torch.Tensor.to",
+    "npu_fast_gelu": "torch.nn.functional.gelu",
+    "npu_geglu": "torch.nn.functional.gelu and a product",
+    "npu_gelu_mul": "torch.nn.functional.gelu and a product",
+    "npu_group_norm_silu": "torch.nn.functional.group_norm and silu",
+    "npu_group_norm_swish": "torch.nn.functional.group_norm and silu",
+    "npu_layer_norm_eval": "torch.nn.functional.layer_norm",
+    "npu_linear": "torch.nn.functional.linear",
+    "npu_max": "torch.max",
+    "npu_min": "torch.min",
+    "npu_mish": "torch.nn.functional.mish",
+    "npu_nms_v4": "torch's own operations",
+    "npu_one_hot": "torch.nn.functional.one_hot",
+    "npu_pad": "torch.nn.functional.pad",
+    "npu_reshape": "torch.Tensor.reshape",
+    "npu_scaled_masked_softmax": "torch.softmax of the scaled and masked scores",
+    "npu_silu": "torch.nn.functional.silu",
+    "npu_silu_": "torch.nn.functional.silu",
+    "npu_slice": "torch.narrow",
+    "npu_softmax_cross_entropy_with_logits": "torch.nn.functional.cross_entropy",
+    "npu_sort_v2": "torch.sort",
+    "npu_stride_add": "torch's own operations",
+    "npu_transpose": "torch.Tensor.permute",
+}
+"""Operator -> what computes the same, in part or in several steps."""
+
+_ATTENTION = "npu_fused_infer_attention_score on Atlas A2 or A3"
+OF_ATB = {
+    "_npu_flash_attention": f"{_ATTENTION}, with the lengths of the sequences",
+    "_npu_flash_attention_v3": f"{_ATTENTION}, with the lengths of the sequences",
+    "_npu_paged_attention": f"{_ATTENTION}, with block_table",
+    "_npu_paged_attention_splitfuse": f"{_ATTENTION}, with block_table and a mask",
+    "_npu_paged_attention_splitfuse_v2": f"{_ATTENTION}, with block_table and a mask",
+}
+"""Operator that torch_npu takes from ATB, and not from aclnn -> what computes the same (op-plugin,
+atb_ops.yaml; vllm-ascend calls them). The namespace `npu` has none of them."""
+
+BETWEEN_CARDS = (
+    *("all_reduce", "allgather", "all_gather", "alltoall", "reduce_scatter", "distribute"),
+    *("broadcast_", "send", "recv", "hccl", "hcom", "ring_", "_combine"),
+)
+"""Parts of names of operators that speak to other cards."""
+
+_libraries: list[torch.library.Library] = []
+"""Registrations live as long as their library."""
+
+
+def register(simulated: frozenset[str]) -> None:
+    """Define torch_npu's operators in the namespace `npu` but for those *simulated*."""
+    library = torch.library.Library("npu", "FRAGMENT")
+    _libraries.append(library)
+    for schema in schemas():
+        name = schema.partition("(")[0]
+        packet = name.partition(".")[0]
+        if packet not in simulated:
+            library.define(schema)
+            library.impl(name, operator(packet), "CompositeExplicitAutograd")
+
+
+def operator(name: str) -> Callable[..., NoReturn]:
+    """The function of torch_npu called *name*, which is no operator of npusim."""
+    return _function(f"torch_npu.{name}", _why(name))
+
+
+def refusal(module: str, name: str) -> object:
+    """*name* of *module*: a class where torch_npu has one, which refuses to be made."""
+    full = f"{module}.{name}"
+    if not name[0].isupper():
+        return _function(full, _why(name))
+
+    def __init__(self: object, *_: object, **__: object) -> None:  # noqa: N807, ARG001
+        raise _refused(full, _why(name))
+
+    return type(name, (), {"__init__": __init__, "__module__": module})
+
+
+def others_of(module: str, *parts: ModuleType) -> Callable[[str], object]:
+    """`__getattr__` of a module of ours that answers for *module*: what *parts* list in `__all__`
+    is its own, and what else torch_npu has there refuses when called."""
+
+    def find(name: str) -> object:
+        for part in parts:
+            if name in part.__all__:
+                return getattr(part, name)
+        if name in names()[module]:
+            return refusal(module, name)
+        raise AttributeError(
+            f"module {module!r} has no attribute {name!r}\nnpusim.torch: {module}.{name} must be "
+            "a name of torch_npu 2.14 or older, but is none; leave it out"
+        )
+
+    return find
+
+
+def _function(full: str, why: str) -> Callable[..., NoReturn]:
+    def refuse(*_: object, **__: object) -> NoReturn:
+        raise _refused(full, why)
+
+    refuse.__name__ = refuse.__qualname__ = full.rpartition(".")[2]
+    refuse.__doc__ = f"Not simulated: {why}."
+    return refuse
+
+
+def _refused(full: str, why: str) -> NotImplementedError:
+    return NotImplementedError(f"{full}: it must be simulated to be called, but is not; {why}")
+
+
+def _why(name: str) -> str:
+    if any(part in name for part in BETWEEN_CARDS):
+        return "it speaks to other cards, and there is one here: leave it out"
+    if name in ops.NOT_BUILT:
+        return ops.in_place_of(name)
+    if name in INSTEAD | OF_ATB:
+        return f"use {(INSTEAD | OF_ATB)[name]}"
+    if name.startswith(("npu_", "_npu_")):
+        return "it would need its own kernel: write it with torch's own operations"
+    return "do without it"

@@ -1,0 +1,95 @@
+"""From a call of torch to the terms of an operator's declaration: parameters and dtypes by name.
+
+The schemas themselves stand in the operators' declarations, see :class:`npusim.ops.TorchFunction`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+from npusim.data.arguments import Arguments
+from npusim.ops import TorchFunction, TorchTensor
+
+__all__ = ["CARD_TYPES", "arguments", "bind", "described", "dtype_name", "empty", "named_tensors"]
+
+# c10/core/ScalarType.h of PyTorch: its dtypes in the order in which it counts them.
+_NAMES = (
+    *("uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64"),
+    *("complex32", "complex64", "complex128", "bool"),
+    *("qint8", "quint8", "qint32", "bfloat16", "quint4x2"),
+)
+_DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in _NAMES}
+CARD_TYPES = {"hifloat8": 290, "float8_e8m0fnu": 293, "float4_e2m1fn_x2": 296}
+"""Types that torch_npu adds, as it counts them: from 256 on by aclDataType (Ascend/pytorch
+csrc/custom_dtype/Init.cpp has the names; the numbers are assumed). No chip here has any of them."""
+
+
+def dtype_name(number: int | None) -> str | None:
+    """The name of the dtype that torch counts as *number*; the number itself if it has none."""
+    if number is None:
+        return None
+    for name, counted in CARD_TYPES.items():
+        if number == counted:
+            return name
+    return _NAMES[number] if 0 <= number < len(_NAMES) else str(number)
+
+
+def bind(
+    schema: torch.FunctionSchema, args: tuple[object, ...], kwargs: dict[str, object]
+) -> Arguments:
+    """The arguments of a call by the names of *schema*, defaults filled in."""
+    bound = {argument.name: argument.default_value for argument in schema.arguments}
+    return bound | dict(zip(bound, args, strict=False)) | kwargs
+
+
+def arguments(function: TorchFunction, bound: Mapping[str, Any]) -> Arguments:
+    """*bound* by the operator's own names of parameters and dtypes."""
+    found = {}
+    for name, value in bound.items():
+        if name in function.absent:
+            continue
+        if name in function.dtypes:
+            text = dtype_name(value)
+            value = text if text is None else function.dtypes[name].get(text, text)
+        if value is None:
+            value = function.defaults.get(name)
+        found[function.names.get(name, name)] = value
+    return found
+
+
+def described(arguments: Mapping[str, object], layouts: Mapping[str, str]) -> Arguments:
+    """*arguments* with tensors as the declaration sees them; those not in *layouts* are ND.
+
+    The tensors of a list go by its name and their place, as in `x[1]`.
+    """
+
+    def of(name: str, value: object) -> Any:
+        if isinstance(value, list | tuple):
+            return [of(f"{name}[{place}]", part) for place, part in enumerate(value)]
+        is_tensor = isinstance(value, torch.Tensor)
+        return _described(value, layouts.get(name, "ND")) if is_tensor else value
+
+    return {name: of(name, value) for name, value in arguments.items()}
+
+
+def named_tensors(arguments: Mapping[Any, object]) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors among *arguments*, those of lists too, by the names that `described` knows."""
+    for name, value in arguments.items():
+        if isinstance(value, list | tuple):
+            yield from named_tensors({f"{name}[{at}]": part for at, part in enumerate(value)})
+        elif isinstance(value, torch.Tensor):
+            yield name, value
+
+
+def _described(tensor: torch.Tensor, layout: str) -> TorchTensor:
+    strides = tensor.stride() if tensor.layout == torch.strided else ()
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    return TorchTensor(tuple(tensor.shape), tuple(strides), dtype, layout)
+
+
+def empty(like: torch.Tensor, shape: tuple[object, ...], dtype: str) -> torch.Tensor:
+    """A tensor next to *like*; of int8 where *dtype* is none of torch's, which the run refuses."""
+    return like.new_empty(shape, dtype=_DTYPES.get(dtype, torch.int8))

@@ -1,0 +1,236 @@
+"""Views, copies, and storages of npu tensors: what the fallback cannot do by relabelling.
+
+A view must share the storage of its base, not only the memory, so that autograd and `.data =` see
+one tensor. `aten.alias` does that in C++ for every device, and `as_strided_` only writes geometry.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from npusim.torch import card, shapes
+from npusim.torch.clock import clock
+from npusim.torch.errors import invalid_device
+from npusim.torch.fallback import is_on_host
+from npusim.torch.relabel import to_host, to_npu
+from npusim.torch.views import cast, copied
+
+__all__ = ["KERNELS", "new_storage"]
+
+aten = torch.ops.aten
+
+
+def _empty(
+    size: object,
+    *,
+    dtype: object = None,
+    device: object = None,
+    memory_format: object = None,
+    **_: object,
+) -> torch.Tensor:
+    _check(device)
+    if not card.computes_values():
+        order = _order(memory_format)
+        return shapes.like(torch.empty(size, dtype=dtype, device="meta", memory_format=order))
+    return to_npu(torch.empty(size, dtype=dtype, device="cpu", memory_format=_order(memory_format)))
+
+
+def _empty_strided(
+    size: Sequence[int],
+    stride: Sequence[int],
+    *,
+    dtype: object = None,
+    device: object = None,
+    **_: object,
+) -> torch.Tensor:
+    _check(device)
+    if not card.computes_values():
+        return to_npu(shapes.untouched(size, stride, dtype or torch.get_default_dtype()))
+    return to_npu(torch.empty_strided(size, stride, dtype=dtype, device="cpu"))
+
+
+def _check(device: torch.device | None) -> None:
+    if device is not None and device.index:
+        raise invalid_device(device)
+
+
+def _order(memory_format: torch.memory_format | None) -> torch.memory_format:
+    return torch.contiguous_format if memory_format is None else memory_format
+
+
+def _as_strided(
+    tensor: torch.Tensor, size: object, stride: object, storage_offset: int | None = None
+) -> torch.Tensor:
+    offset = tensor.storage_offset() if storage_offset is None else storage_offset
+    return aten.as_strided_(aten.alias(tensor), size, stride, offset)
+
+
+def _view_by_meta(op: torch._ops.OpOverload) -> Callable[..., torch.Tensor]:
+    """The kernel of a view whose geometry a meta tensor finds."""
+
+    def view(tensor: torch.Tensor, *args: object) -> torch.Tensor:
+        meta = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+        seen = op(meta, *args)
+        offset = tensor.storage_offset() + seen.storage_offset()
+        return _as_strided(tensor, seen.shape, seen.stride(), offset)
+
+    return view
+
+
+def _copy_from(
+    source: torch.Tensor, target: torch.Tensor, non_blocking: bool = False
+) -> torch.Tensor:
+    if source.is_npu and target.is_npu and target.numel():
+        source = _moved(source, target)
+    if card.computes_values():
+        to_host(target).copy_(to_host(source), non_blocking)
+    elif source.is_npu and not target.is_npu:
+        shapes.refuse("a copy to the host")
+    return target
+
+
+def _moved(source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """*source* as the kernel that writes it to *target* has it; from the host none is needed."""
+    found = None
+    if target.is_contiguous() and source.shape == target.shape and not is_on_host():
+        is_copy = source.dtype == target.dtype
+        order = torch.contiguous_format
+        found = copied(source, order) if is_copy else cast(source, target.dtype)
+    if found is None:
+        clock.host("aten.copy_.default", not is_on_host())
+    return source if found is None else found
+
+
+def _copy_from_and_resize(source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    if target.shape != source.shape:
+        target.resize_(source.shape)
+    return _copy_from(source, target)
+
+
+def _to_copy(
+    tensor: torch.Tensor,
+    *,
+    dtype: torch.dtype | None = None,
+    device: torch.device | None = None,
+    memory_format: torch.memory_format | None = None,
+    **_: object,
+) -> torch.Tensor:
+    """A copy of another type, or on another device: `.to()`, `.half()`, `.cpu()`."""
+    if device is not None and device.type not in ("npu", "cpu"):
+        return torch.empty_like(tensor, dtype=dtype, device=device, memory_format=memory_format)
+    is_there = device is None or device.type == "npu"
+    if is_there:
+        _check(device)
+    found = _converted(tensor, dtype, memory_format) if is_there and tensor.is_npu else None
+    if found is not None:
+        return found
+    if not card.computes_values():
+        if not is_there:
+            shapes.refuse("a copy to the host")
+        meta = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+        return shapes.like(aten._to_copy(meta, dtype=dtype, memory_format=memory_format))
+    on_host = aten._to_copy(to_host(tensor), dtype=dtype, memory_format=memory_format)
+    return to_npu(on_host) if is_there else on_host
+
+
+def _converted(tensor: torch.Tensor, dtype: object, memory_format: object) -> torch.Tensor | None:
+    """A copy on the card by its kernels; None where there are none. What crosses is none."""
+    found = None
+    if not is_on_host():
+        if dtype in (None, tensor.dtype):
+            found = copied(tensor, memory_format)
+        elif memory_format in (None, torch.preserve_format):
+            found = cast(tensor, dtype)
+    if found is None:
+        clock.host("aten._to_copy.default", tensor.numel() > 0 and not is_on_host())
+    return found
+
+
+def _resize(tensor: torch.Tensor, size: object, *, memory_format: object = None) -> torch.Tensor:
+    """Adopt memory of the new size: that from DLPack cannot grow."""
+    if not card.computes_values():
+        order = _order(memory_format)
+        new = torch.empty(size, dtype=tensor.dtype, device="meta", memory_format=order)
+        tensor.data = shapes.like(new)
+        return tensor
+    old = to_host(tensor)
+    new = torch.empty(size, dtype=old.dtype, memory_format=_order(memory_format))
+    kept = min(old.numel(), new.numel())
+    new.view(-1)[:kept] = old.reshape(-1)[:kept]
+    tensor.data = to_npu(new)
+    return tensor
+
+
+def _set_storage(
+    tensor: torch.Tensor,
+    storage: torch.UntypedStorage,
+    storage_offset: int = 0,
+    size: object = None,
+    stride: object = (),
+) -> torch.Tensor:
+    flat = torch.empty(0, dtype=tensor.dtype)
+    whole = storage.nbytes() // tensor.element_size()
+    if whole:
+        memory = (ctypes.c_char * storage.nbytes()).from_address(storage.data_ptr())
+        memory.kept = storage
+        flat = torch.frombuffer(memory, dtype=tensor.dtype, count=whole)
+    if size is None:
+        size, stride = (whole,), (1,)
+    tensor.data = to_npu(torch.as_strided(flat, size, stride, storage_offset))
+    return tensor
+
+
+def _convolution(x: object, weight: object, bias: object, *rest: object) -> torch.Tensor:
+    clock.host("aten.convolution.default")
+    bias = None if bias is None else to_host(bias)
+    return to_npu(torch.convolution(to_host(x), to_host(weight), bias, *rest))
+
+
+def _convolution_backward(
+    grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, *rest: Any
+) -> tuple[torch.Tensor | None, ...]:
+    clock.host("aten.convolution_backward.default")
+    how, mask = rest[:-1], rest[-1]
+    bias_sizes = [grad.shape[1]] if mask[2] else None
+    tensors = to_host(grad), to_host(x), to_host(weight)
+    parts = aten.convolution_backward(*tensors, bias_sizes, *how, mask)
+    return tuple(None if part is None else to_npu(part) for part in parts)
+
+
+KERNELS: dict[str, Callable[..., object]] = {
+    "empty.memory_format": _empty,
+    "empty_strided": _empty_strided,
+    "_to_copy": _to_copy,
+    "as_strided": _as_strided,
+    "_reshape_alias": _as_strided,
+    "view": _view_by_meta(aten.view.default),
+    "unfold": _view_by_meta(aten.unfold.default),
+    "_copy_from": _copy_from,
+    "_copy_from_and_resize": _copy_from_and_resize,
+    "resize_": _resize,
+    "set_.source_Storage": _set_storage,
+    "set_.source_Storage_storage_offset": _set_storage,
+    "convolution_overrideable": _convolution,
+    "convolution_backward_overrideable": _convolution_backward,
+}
+"""Operation of aten -> its kernel for the card."""
+
+_new_on_host = torch.UntypedStorage.__new__
+
+
+def new_storage(cls: object, *args: object, device: object = None, **kwargs: object) -> object:
+    """`torch.UntypedStorage(...)`: torch itself has no allocator for the card and would crash."""
+    if device is None or torch.device(device).type != "npu":
+        given = kwargs if device is None else kwargs | {"device": device}
+        return _new_on_host(cls, *args, **given)
+    if len(args) > 1 or kwargs or (args and not isinstance(args[0], int)):
+        raise TypeError(
+            "npusim.torch: a storage on npu must be made from a size, "
+            f"not {args[0] if args else kwargs!r}; make it on the CPU and copy it"
+        )
+    size = args[0] if args else 0
+    return torch.empty(size, dtype=torch.uint8, device=device).untyped_storage()

@@ -1,0 +1,17 @@
+"""`torch_npu.testing`: what torch_npu's own tests are written with."""
+
+from __future__ import annotations
+
+from npusim.torch.testing import common_utils, decorator, testcase
+from npusim.torch.testing.common_utils import SupportedDevices, create_common_tensor
+from npusim.torch.testing.testcase import TestCase, run_tests
+
+__all__ = [
+    "SupportedDevices",
+    "TestCase",
+    "common_utils",
+    "create_common_tensor",
+    "decorator",
+    "run_tests",
+    "testcase",
+]

@@ -1,0 +1,50 @@
+"""`torch_npu.testing.decorator`: one test for each dtype and format."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partialmethod
+from itertools import product
+from typing import Any
+
+__all__ = ["Dtypes", "Formats", "instantiate_tests"]
+
+
+class _Choices:
+    """Notes on a test which values one of its parameters takes."""
+
+    parameter = ""
+
+    def __init__(self, *values: object) -> None:
+        self.values = values
+
+    def __call__(self, test: Callable[..., object]) -> object:
+        noted: Any = test
+        noted.choices = vars(test).get("choices", {}) | {self.parameter: self.values}
+        return noted
+
+
+class Dtypes(_Choices):
+    """The dtypes that a test takes as `dtype`."""
+
+    parameter = "dtype"
+
+
+class Formats(_Choices):
+    """The formats that a test takes as `npu_format`."""
+
+    parameter = "npu_format"
+
+
+def instantiate_tests(cls: object) -> object:
+    """Replace each test of *cls* that has choices by one for each combination."""
+    for name, test in list(vars(cls).items()):
+        choices = getattr(test, "choices", None)
+        if not name.startswith("test") or choices is None:
+            continue
+        delattr(cls, name)
+        for values in product(*choices.values()):
+            words = "_".join(str(value).removeprefix("torch.") for value in values)
+            chosen = dict(zip(choices, values, strict=True))
+            setattr(cls, f"{name}_{words}", partialmethod(test, **chosen))
+    return cls

@@ -1,0 +1,71 @@
+"""`torch_npu.testing.testcase`: a test case with a fixed seed and tolerant comparisons."""
+# ruff: noqa: PT009 (it is a unittest.TestCase itself)
+
+from __future__ import annotations
+
+import random
+import unittest
+
+import numpy as np
+import torch
+
+from npusim.torch.testing.comparison import difference
+
+__all__ = ["TestCase", "run_tests", "set_rng_seed"]
+
+SEED = 1234
+
+
+def set_rng_seed(seed: int = SEED) -> None:
+    """Seed torch, the card, random and numpy."""
+    torch.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed)
+
+
+def run_tests() -> None:
+    """Run the tests of the script that calls it."""
+    unittest.main()
+
+
+class TestCase(unittest.TestCase):
+    """Tests that start with the same random numbers each."""
+
+    precision = 1e-5
+    """How far elements may be apart in :meth:`assertEqual`."""
+
+    def setUp(self) -> None:
+        set_rng_seed()
+
+    def assertRtolEqual(  # noqa: N802
+        self,
+        x: object,
+        y: object,
+        prec: float = 1e-4,
+        prec16: float = 1e-3,
+        auto_trans_dtype: bool = False,
+        message: str | None = None,
+    ) -> None:
+        """Fail where :mod:`npusim.torch.testing.comparison` finds a difference."""
+        found = difference(x, y, prec, prec16, auto_trans_dtype)
+        if found is not None:
+            self.fail(found if message is None else f"{message}: {found}")
+
+    def assertEqual(self, first: object, second: object, *rest: object, **named: object) -> None:  # noqa: N802
+        """Tensors: the same shape, NaN in the same places, elements no further apart than `prec`.
+
+        Anything else is compared as unittest does. *rest*: prec and message, as torch_npu has them.
+        """
+        options = dict(zip(("prec", "message"), rest, strict=False)) | named
+        message = options.get("message") or options.get("msg")
+        if not isinstance(first, torch.Tensor) and not isinstance(second, torch.Tensor):
+            super().assertEqual(first, second, message)
+            return
+        x, y = (torch.as_tensor(value).detach().cpu() for value in (first, second))
+        super().assertEqual(x.shape, y.shape, message)
+        prec = options.get("prec")
+        atol = self.precision if prec is None else prec
+        wide = torch.complex128 if x.is_complex() else torch.float64
+        if not torch.allclose(x.to(wide), y.to(wide), rtol=0, atol=atol, equal_nan=True):
+            away = float((x.to(wide) - y.to(wide)).abs().max())
+            self.fail(message or f"elements must be no more than {atol:g} apart, not {away:g}")

@@ -1,0 +1,68 @@
+"""Tensors of torch as arguments of npusim, and what npusim gives as tensors of torch.
+
+Neither way copies: both sides see the same host memory. A tensor in FRACTAL_NZ keeps its elements
+in the order in which they are numbered, so that torch can print and copy them; how the chip would
+have them lie in memory is worked out when an operator asks.
+"""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import torch
+
+from npusim.data.dtypes import BFLOAT16, Array
+from npusim.data.errors import Code, OpError
+from npusim.data.tensor import Tensor, TensorSpec
+from npusim.run.result import Output
+from npusim.torch import card, shapes
+from npusim.torch.formats import ND
+
+__all__ = ["argument", "result"]
+
+
+def argument(
+    op: str, name: str, tensor: torch.Tensor, acl_format: int
+) -> Array | Tensor | TensorSpec:
+    """*tensor*, in host memory, as an argument of npusim; raises OpError if it cannot be one."""
+    if not card.computes_values():
+        return shapes.spec_of(tensor, acl_format)
+    if tensor.requires_grad or tensor.is_conj() or tensor.is_neg():
+        tensor = tensor.detach().resolve_conj().resolve_neg()
+    if tensor.dtype == torch.bool:
+        # A byte each, 0 or 1, which is how aclnn's BOOL lies in memory.
+        tensor = tensor.view(torch.uint8)
+    if tensor.dtype == torch.bfloat16:
+        array: Array = tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    else:
+        try:
+            array = tensor.numpy()
+        except (TypeError, RuntimeError):
+            raise OpError(
+                Code.INVALID_PARAMETER,
+                f"{op}: {name} must be of a type that the operator knows, not {tensor.dtype}; "
+                f"convert it",
+            ) from None
+    if acl_format == ND:
+        return array
+    is_turned = not array.flags.c_contiguous
+    gm_matrix = array.swapaxes(-1, -2) if is_turned else array
+    if not gm_matrix.flags.c_contiguous:
+        raise OpError(
+            Code.INVALID_PARAMETER,
+            f"{op}: {name} must be a whole tensor in FRACTAL_NZ or its transpose, not a view of "
+            f"shape {tuple(tensor.shape)} with strides {tensor.stride()}; cast the whole tensor "
+            f"back with npu_format_cast(..., 2), and take the view of that",
+        )
+    return Tensor.of(array, "FRACTAL_NZ", transposed=is_turned)
+
+
+def result(output: Output) -> torch.Tensor:
+    """*output* as a contiguous tensor in host memory."""
+    if isinstance(output, TensorSpec):
+        return shapes.contiguous(output)
+    array = np.ascontiguousarray(output.numpy() if isinstance(output, Tensor) else output)
+    array = array.reshape(output.shape)
+    if array.dtype == BFLOAT16.numpy:
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)

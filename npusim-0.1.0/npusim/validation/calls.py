@@ -1,0 +1,447 @@
+"""From a measured row to what is timed in its place.
+
+What the rows leave open is settled here, once for all:
+
+* The L2 holds what an earlier run of the same left there if a row says warm. Where as many other
+  bytes were read before each run as it holds, and a row says flushed, it is cold: in sets of 16 a
+  third of a small kernel's lines would survive, but the rows of cann-bench, whose harness reads
+  201 MB, come out nearer with none. If a row says that weights are cold and activations warm, it
+  holds the activations. So it does where a row says only that weights are cold: those come from a
+  benchmark that replays a graph over six copies of the weights in turn, whose activations stay.
+  Of the weights there is what the L2 has left of a copy when its turn comes: all of it while six
+  copies are clearly smaller, half where they are as large. Where a row does not say, or says it in
+  its notes, the L2 is cold.
+* A row of several batches has them in both operands.
+* A weight lies as `[N, K]` or `[K, N]` as the note says; where it does not, as `[K, N]` but for two
+  families: bf16 products of that benchmark take the weight of a linear layer, which torch keeps as
+  `[N, K]`, and the fractals of the 310P kernel of npu_weight_quant_batchmatmul are those of
+  `[N, K]`.
+* npu_quant_matmul with fp16 out, without scales a token, gets its fp32 scale through
+  npu_trans_quant_param, whose own time is not in the row: the kernel takes int64.
+* A bias has the last dtype that the note lists. One that is not known is left out, and so is an
+  offset.
+* AddRmsNormBias, of vllm-ascend, is timed as npu_add_rms_norm: without a bias its kernels are
+  copies of that one's, and bf16 rows of 6144 are tiled alike.
+* The times of two operators add; the gap between their kernels, which some rows include, is not
+  simulated.
+* npu_dynamic_quant of the sources ROW_BY_ROW runs the template base, inferred: they have CANN 8,
+  whose release seems to lack the templates single_row and multi_row. In their traces of Atlas A3 6,
+  9 and 27 rows take 4.3, 5.2 and 9.0 us whatever their length, as if a core were started for each,
+  and 4096 rows of 768 take 33 us; by the present rules it is one core for 6 or 9 rows of 512, and
+  18 us. In their table of linear layers 16384 rows of 256 and 512 take 93 and 101 us more than 1024
+  rows do, of which the product with 256 columns takes 21 and 24: 0.22 and 0.24 us a row of a core,
+  as a kernel does that works row by row. Which of the two of this kind, base or db, is open: base
+  is nearer to most rows. Rows too long for it run what the rules choose.
+* npu_dequant_swiglu_quant is dynamic, without groups: the harness of its rows says so.
+* Layers of experts are timed as their products by both weights and swiglu between them, in int8
+  with npu_dynamic_quant before each product, which leaves bfloat16 (inferred): the table names the
+  shapes of the first weight and of the result, and from four rows an expert on its times are those
+  in which both weights are read from memory once, at 1.3 to 1.4 TB/s. Tokens go to some experts
+  each; those of this card get their share of the rows, dealt out at random by numpy's generator of
+  seed 0, since a group a little larger than a block takes one more. Where there are no more rows
+  than experts, the time follows the number of those that were drawn, whose weights are read: that
+  of a token is given, and that of several is assumed to be as expected if each draws its own at
+  random, with one standard deviation of at most OPEN; rows of fewer draws are not modelled.
+* npu_fused_infer_attention_score is causal, in TND; keys are in pages where the note says so, those
+  of a request in blocks that follow each other. Its tensors are the same in each replay: of query,
+  keys and values there is what the L2 has left of them when all others have come.
+* The instruction caches hold a kernel that is run again and again, not one of two that take turns,
+  nor one in the trace of a model.
+
+Where a benchmark measured its host in place of a short kernel, a time from that of a larger product
+on is right: `npusim.validation.rows.HOST_US`.
+
+Rows that were taken with kernels other than the vendor's library, OTHER_KERNELS, are held against
+the library's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from npusim import devices, ops
+from npusim.chip import L2State
+from npusim.data.arguments import Arguments
+from npusim.data.dtypes import Array
+from npusim.data.integers import ceil_div
+from npusim.data.tensor import TensorSpec
+from npusim.devices.schema import ICache
+from npusim.micro import time
+from npusim.micro.published import find
+from npusim.ops._attention.problem import MASK_EXTENT
+from npusim.ops._dynamic_quant.choice import UB_BYTES, Traits, chosen
+from npusim.run import run
+from npusim.timing.memory import WHOLE, resident_share
+from npusim.validation.columns import (
+    TRACED,
+    bias_dtype,
+    icache_of,
+    l2_of,
+    operands,
+    rows_of,
+    shapes,
+    size,
+    sizes,
+    weight_of,
+)
+from npusim.validation.routing import Draw
+from npusim.validation.rows import Row, RowError
+
+__all__ = ["KERNELS", "OTHER_KERNELS", "Call", "NotModelledError", "Timed", "timed"]
+
+ROW_BY_ROW = (TRACED, "systems/data/ascend_910b/vllm-ascend/0.18.0")
+"""Parts of hudingyi688/aiconfigurator-npu with an earlier release of npu_dynamic_quant."""
+OTHER_KERNELS = ("matmul_pto_a3", "qmm_catlass_910b1")
+"""Families measured with kernels that their sources wrote by hand."""
+
+QUANTISED = "npu_dynamic_quant + npu_grouped_matmul"
+"""Half of a layer of experts in int8."""
+OPEN = 0.15
+"""Share of the number of experts that may be open where few tokens draw them: half of all times may
+be wrong by as much."""
+PAGE = 128
+"""Keys of a block of the cache."""
+
+
+class NotModelledError(ValueError):
+    """npusim has nothing that a row could be compared with; the text is the reason."""
+
+
+class Timed(Protocol):
+    """Something that takes time on a chip; it must pickle, since another process may ask it."""
+
+    def time_us(self) -> float:
+        """How long it takes, as Task Duration."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call of `npusim.run`, for its time alone."""
+
+    op: str
+    args: tuple[TensorSpec | str | int | bool, ...]
+    device: str
+    l2: L2State
+    icache: ICache
+    options: Arguments = field(default_factory=dict)
+
+    def time_us(self) -> float:
+        """Task Duration; raises OpError if the operator refuses."""
+        states: dict[str, Any] = {"l2": self.l2, "icache": self.icache}
+        found = run(
+            self.op, *self.args, device=self.device, values=False, **states, **self.options
+        ).time_us
+        assert found is not None
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A kernel of `npusim.micro.published`, by the id of its row."""
+
+    id: str
+    device: str
+
+    def time_us(self) -> float:
+        """Task Duration."""
+        found = find(self.id)
+        assert found is not None
+        table, row = found
+        spec = devices.load(self.device)
+        kernel = row.write(spec)
+        return table.time_us(row, kernel, spec, time(kernel, spec, table.l2))
+
+
+def timed(row: Row) -> tuple[Timed, ...]:
+    """What *row* measured, kernel by kernel, one after the other.
+
+    Raises NotModelledError, and RowError if a cell that its operator needs is empty or wrong.
+    """
+    if row.op.startswith("micro: ") and find(row.id):
+        return (Published(row.id, row.device),)
+    if row.op not in KERNELS:
+        reasons = (reason for start, reason in ABSENT.items() if row.op.startswith(start))
+        raise NotModelledError(next(reasons, f"npusim has no {row.op}"))
+    for op in row.op.split(" + "):
+        if op.startswith("npu_") and op not in ops.names():
+            raise NotModelledError(f"npusim has no {op}")
+    try:
+        return KERNELS[row.op](row)
+    except (RowError, NotModelledError):
+        raise
+    except ValueError as error:
+        raise RowError(f"validate: row {row.id}: {error}") from None
+
+
+# ---- operators ----
+
+
+def _matmul(row: Row) -> tuple[Timed, ...]:
+    weight = weight_of(row, row.x_dtype)
+    args = rows_of(row, "k", row.x_dtype), weight
+    return (Call("matmul", args, row.device, l2_of(row, weight, "x2", "x1"), icache_of(row)),)
+
+
+def _quant_matmul(row: Row) -> tuple[Timed, ...]:
+    m, _, n = sizes(row)
+    weight = weight_of(row, "int8")
+    scale = row.scale_dtype or "float32"
+    if scale == "float32" and row.out_dtype == "float16" and not row.pertoken:
+        scale = "int64"
+    options: Arguments = {"output_dtype": row.out_dtype}
+    names = ["x2", "x1"]
+    if row.pertoken:
+        options["pertoken_scale"] = TensorSpec((m,), "float32")
+        names.append("pertoken_scale")
+    if row.bias:
+        options["bias"] = TensorSpec((n,), bias_dtype(row))
+    args = rows_of(row, "k", "int8"), weight, TensorSpec((n,), scale)
+    return (
+        Call(
+            "npu_quant_matmul",
+            args,
+            row.device,
+            l2_of(row, weight, *names),
+            icache_of(row),
+            options,
+        ),
+    )
+
+
+def _grouped_matmul(row: Row) -> tuple[Timed, ...]:
+    """Rows in groups, whose ends stand in the column shape."""
+    m, _, n = sizes(row)
+    experts = size(row, "b")
+    word, *ends = row.shape.split() or [""]
+    if word != "ends" or len(ends) != experts or not all(map(str.isdigit, ends)):
+        raise RowError(
+            f"validate: row {row.id}: shape must be ends and where each of {experts} groups ends "
+            f"for {row.op}, not {row.shape!r}; fix the cell"
+        )
+    options: Arguments = {"group_list": np.array(list(map(int, ends)), np.int64)}
+    options |= {"group_type": 0, "split_item": 3}
+    named = dict(part.split() for part in row.variant.split(", ") if part)
+    if "tuning" in named:
+        options["tuning_config"] = [int(named["tuning"])]
+    options["act_type"] = int(named.get("activation", 0))
+    if row.bias:
+        kind = "float32" if row.x_dtype == "bfloat16" else row.x_dtype
+        options["bias"] = TensorSpec((experts, n), kind)
+    if row.scale_dtype:
+        options |= {"scale": TensorSpec((experts, n), row.scale_dtype)}
+        options |= {"output_dtype": row.out_dtype}
+    if row.pertoken:
+        options["per_token_scale"] = TensorSpec((m,), "float32")
+    weight = weight_of(row, row.x_dtype)
+    args = TensorSpec((m, size(row, "k")), row.x_dtype), weight
+    return (
+        Call(row.op, args, row.device, l2_of(row, weight, "weight", "x"), icache_of(row), options),
+    )
+
+
+def _experts(row: Row) -> tuple[Timed, ...]:
+    """Products by both weights of each expert, and swiglu between them."""
+    m, hidden, inner = sizes(row)
+    experts = size(row, "b")
+    shares = _shares(row, m, experts)
+    is_int8 = row.x_dtype == "int8"
+
+    def of_rows(op: str, columns: int) -> Call:
+        x = TensorSpec((m, columns), row.out_dtype)
+        return Call(op, (x,), row.device, "repeat", icache_of(row))
+
+    def product(k: int, n: int) -> Iterator[Call]:
+        if is_int8:
+            yield of_rows("npu_dynamic_quant", k)
+        options: Arguments = {"group_list": shares, "group_list_type": 1}
+        options |= {"group_type": 0, "split_item": 3}
+        if is_int8:
+            options |= {"scale": TensorSpec((experts, n), row.scale_dtype)}
+            options |= {"per_token_scale": TensorSpec((m,), "float32")}
+            options |= {"output_dtype": row.out_dtype}
+        weight = TensorSpec((experts, n, k), row.x_dtype).T
+        args = TensorSpec((m, k), row.x_dtype), weight
+        yield Call("npu_grouped_matmul", args, row.device, ("x",), icache_of(row), options)
+
+    return *product(hidden, 2 * inner), of_rows("npu_swiglu", 2 * inner), *product(inner, hidden)
+
+
+def _shares(row: Row, m: int, experts: int) -> Array:
+    """How many of *m* rows each of *experts* gets `(experts,)`."""
+    if m > experts:
+        return np.random.default_rng(0).multinomial(m, [1 / experts] * experts)
+    draw = Draw.read(row.note)
+    if draw is None or draw.here != experts:
+        raise NotModelledError("which experts so few rows went to is not known")
+    if draw.spread > OPEN:
+        raise NotModelledError(
+            f"which experts so few rows went to is not known, and how many differs by "
+            f"{draw.spread:.0%} from draw to draw"
+        )
+    return draw.rows(m)
+
+
+def _weight_quant_matmul(row: Row) -> tuple[Timed, ...]:
+    n = size(row, "n")
+    weight = weight_of(row, "int8")
+    channel = TensorSpec((n,), row.scale_dtype or row.x_dtype)
+    options: Arguments = {}
+    if row.antiquant_offset:
+        options["antiquant_offset"] = channel
+    if row.bias:
+        options["bias"] = TensorSpec((n,), bias_dtype(row))
+    args = rows_of(row, "k", row.x_dtype), weight, channel
+    return (
+        Call(row.op, args, row.device, l2_of(row, weight, "weight", "x"), icache_of(row), options),
+    )
+
+
+def _quantize(row: Row) -> tuple[Timed, ...]:
+    channel = TensorSpec((size(row, "n"),), row.x_dtype)
+    x = rows_of(row, "n", row.x_dtype)
+    return (
+        Call(
+            row.op,
+            (x, channel, channel, "qint8", -1, False),
+            row.device,
+            l2_of(row),
+            icache_of(row),
+        ),
+    )
+
+
+def _dynamic_quant(row: Row, columns: str = "n") -> tuple[Timed, ...]:
+    x = rows_of(row, columns, row.x_dtype)
+    is_earlier = any(source in row.source for source in ROW_BY_ROW)
+    traits = Traits(rows=1, columns=x.shape[-1], ub_bytes=UB_BYTES)
+    is_base = is_earlier and chosen(traits, "base").fits
+    options = {"template": "base"} if is_base else {}
+    return (Call("npu_dynamic_quant", (x,), row.device, l2_of(row), icache_of(row), options),)
+
+
+def _norm(row: Row) -> tuple[Timed, ...]:
+    x, gamma = rows_of(row, "n", row.x_dtype), TensorSpec((size(row, "n"),), row.x_dtype)
+    added = (x,) if row.op == "npu_rms_norm" else (x, x)
+    return (Call(row.op, (*added, gamma), row.device, l2_of(row), icache_of(row)),)
+
+
+def _dynamic_quant_matmul(row: Row) -> tuple[Timed, ...]:
+    return (*_dynamic_quant(row, "k"), *_quant_matmul(row))
+
+
+def _swiglu(row: Row) -> tuple[Timed, ...]:
+    (shape,) = shapes(row)
+    return (
+        Call(row.op, (TensorSpec(shape, row.x_dtype),), row.device, l2_of(row), icache_of(row)),
+    )
+
+
+def _dequant_swiglu_quant(row: Row) -> tuple[Timed, ...]:
+    """x; of int32 its scales by column and by row; and scales of y, if there are more shapes."""
+    shape, *more = shapes(row)
+    dtype, *_ = row.x_dtype.split("/")
+    names = ("weight_scale", "activation_scale") if dtype == "int32" else ()
+    given = dict(zip((*names, "quant_scale"), more, strict=False))
+    options: Arguments = {name: TensorSpec(shape, "float32") for name, shape in given.items()}
+    x = TensorSpec(shape, dtype)
+    return (
+        Call(row.op, (x,), row.device, l2_of(row), icache_of(row), options | {"quant_mode": 1}),
+    )
+
+
+def _attention(row: Row) -> tuple[Timed, ...]:
+    """b requests of m query tokens and k keys each; shape has heads and columns of q and of k."""
+    (heads, width), (kv_heads, _) = shapes(row)
+    requests, tokens, keys = size(row, "b"), size(row, "m"), size(row, "k")
+    query = TensorSpec((requests * tokens, heads, width), row.x_dtype)
+    options: Arguments = {
+        "atten_mask": TensorSpec((MASK_EXTENT, MASK_EXTENT), "int8"),
+        "actual_seq_lengths": [tokens * number for number in range(1, requests + 1)],
+        "actual_seq_lengths_kv": [keys * number for number in range(1, requests + 1)],
+        "num_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "scale": width**-0.5,
+        "input_layout": "TND",
+        "sparse_mode": 3,
+    }
+    kv = TensorSpec((requests * keys, kv_heads, width), row.x_dtype)
+    if "pages" in row.note:
+        blocks = ceil_div(keys, PAGE)
+        kv = TensorSpec((requests * blocks, PAGE, kv_heads * width), row.x_dtype)
+        options["block_table"] = TensorSpec((requests, blocks), "int32")
+        options |= {"block_size": PAGE, "actual_seq_lengths_kv": [keys] * requests}
+    # All come between two uses of one.
+    share = resident_share(2 * (query.nbytes + kv.nbytes), devices.load(row.device))
+    l2: L2State = (
+        "repeat" if share == WHOLE else dict.fromkeys(("query", "key", "value"), share / WHOLE)
+    )
+    return (Call(row.op, (query, kv, kv), row.device, l2, icache_of(row), options),)
+
+
+def _cast(row: Row) -> tuple[Timed, ...]:
+    (x,) = operands(row)
+    return (_elementwise(row, x, "float32"),)
+
+
+def _add(row: Row) -> tuple[Timed, ...]:
+    x, *others = operands(row)
+    if others != [x]:
+        raise NotModelledError("how the vendor adds operands of different shapes is closed")
+    return (_elementwise(row, x, x),)
+
+
+def _maximum(row: Row) -> tuple[Timed, ...]:
+    if row.x_dtype.startswith("int64"):
+        raise NotModelledError("how the vendor compares int64 is closed")
+    return (_elementwise(row, *operands(row)),)
+
+
+def _of_one(row: Row) -> tuple[Timed, ...]:
+    (x,) = operands(row)
+    return (_elementwise(row, x),)
+
+
+def _elementwise(row: Row, *args: TensorSpec | str) -> Call:
+    return Call(row.op, args, row.device, l2_of(row), icache_of(row))
+
+
+KERNELS: dict[str, Callable[[Row], tuple[Timed, ...]]] = {
+    "matmul": _matmul,
+    "npu_quant_matmul": _quant_matmul,
+    "npu_grouped_matmul": _grouped_matmul,
+    "npu_grouped_matmul + npu_swiglu + npu_grouped_matmul": _experts,
+    f"{QUANTISED} + npu_swiglu + {QUANTISED}": _experts,
+    "npu_weight_quant_batchmatmul": _weight_quant_matmul,
+    "npu_quantize": _quantize,
+    "npu_dynamic_quant": _dynamic_quant,
+    "npu_swiglu": _swiglu,
+    "npu_dequant_swiglu_quant": _dequant_swiglu_quant,
+    "npu_dynamic_quant + npu_quant_matmul": _dynamic_quant_matmul,
+    "npu_rms_norm": _norm,
+    "npu_add_rms_norm": _norm,
+    "npu_add_rms_norm_dynamic_quant": _norm,
+    "npu_fused_infer_attention_score": _attention,
+    "add": _add,
+    "cast": _cast,
+    "clone": _of_one,
+    "gelu": _of_one,
+    "maximum": _maximum,
+    "sigmoid": _of_one,
+    "softmax": _of_one,
+    "sqrt": _of_one,
+}
+"""The op of a row -> what is timed for it.
+
+A kernel that is no operator of torch_npu has its place here too: anything Timed will do, and a
+variant that is not simulated raises NotModelledError.
+"""
+
+ABSENT = {
+    "micro: ": "a kernel of the vendor's guide that is not simulated, or not by that name",
+    "as noted: ": "mentioned in passing, as a sum or for a shape that is not exact",
+}
+"""How the op of a row begins -> why it has no place in KERNELS."""

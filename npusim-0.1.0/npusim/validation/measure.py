@@ -1,0 +1,116 @@
+"""Times rows on the simulator, several at once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import as_completed
+from dataclasses import dataclass
+
+from npusim.data.errors import OpError
+from npusim.run.processes import processes
+from npusim.validation.calls import NotModelledError, Timed, timed
+from npusim.validation.rows import Row
+
+__all__ = ["Result", "measure"]
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A row, and the time that the simulator gives it or the reason why it gives none."""
+
+    row: Row
+    time_us: float | None
+    reason: str | None = None
+
+    @property
+    def off_us(self) -> float | None:
+        """Simulated less measured time; 0 between the least and the median: `Row.nearest_us`."""
+        return None if self.time_us is None else self.time_us - self.row.nearest_us(self.time_us)
+
+    @property
+    def error(self) -> float | None:
+        """The same as a share of the time it is held against: 0.1 is a tenth too long."""
+        if self.time_us is None or self.off_us is None:
+            return None
+        return self.off_us / self.row.nearest_us(self.time_us)
+
+    def to_json(self) -> dict[str, object]:
+        """It as plain numbers and strings."""
+        row = self.row
+        sizes = {name: getattr(row, name) for name in ("m", "k", "n") if getattr(row, name)}
+        return {
+            "id": row.id,
+            "family": row.family,
+            "op": row.op,
+            "device": row.device,
+            **(sizes or {"shape": row.shape}),
+            "measured_us": row.latency_us,
+            "measured_min_us": row.latency_min_us,
+            "simulated_us": self.time_us,
+            "error": self.error,
+            "not_modelled": self.reason,
+            "source": row.source,
+        }
+
+
+def measure(
+    rows: Sequence[Row],
+    *,
+    jobs: int | None = None,
+    progress: Callable[[str, float], None] | None = None,
+) -> tuple[Result, ...]:
+    """The results of *rows*, in their order.
+
+    *jobs* processes share the work, one a processor by default; with 1 all is done in
+    this one. Their number changes no result. With more than 1 a script must keep its own calls
+    below `if __name__ == "__main__"`, since each process imports it anew. *progress* is called
+    with "rows" and the share of them that is done.
+
+    Raises RowError if a row lacks what its operator needs.
+    """
+    found: list[Result | None] = []
+    work: dict[int, tuple[Timed, ...]] = {}
+    for place, row in enumerate(rows):
+        try:
+            work[place] = timed(row)
+            found.append(None)
+        except NotModelledError as error:
+            found.append(Result(row, None, str(error)))
+    # Long kernels take long to simulate; the last process to end should not have begun with one.
+    order = sorted(work, key=lambda place: -rows[place].latency_us)
+    jobs = min(jobs or os.cpu_count() or 1, max(len(work), 1))
+    if progress is not None:
+        # The first row to end may take a minute.
+        progress("rows", 0.0)
+    played = _alone(work, order) if jobs == 1 else _together(work, order, jobs)
+    for done, (place, answer) in enumerate(played, 1):
+        found[place] = Result(rows[place], *answer)
+        if progress is not None:
+            progress("rows", done / len(work))
+    return tuple(result for result in found if result is not None)
+
+
+Answer = tuple[float | None, str | None]
+"""A time in microseconds, or else why there is none."""
+Answers = Iterator[tuple[int, Answer]]
+"""Places of rows with their answers."""
+
+
+def _alone(work: dict[int, tuple[Timed, ...]], order: list[int]) -> Answers:
+    for place in order:
+        yield place, _play(work[place])
+
+
+def _together(work: dict[int, tuple[Timed, ...]], order: list[int], jobs: int) -> Answers:
+    with processes(jobs) as pool:
+        places = {pool.submit(_play, work[place]): place for place in order}
+        for future in as_completed(places):
+            yield places[future], future.result()
+
+
+def _play(kernels: tuple[Timed, ...]) -> Answer:
+    try:
+        return sum(kernel.time_us() for kernel in kernels), None
+    except OpError as error:
+        return None, str(error)

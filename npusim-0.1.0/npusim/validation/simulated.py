@@ -1,0 +1,71 @@
+"""The file of simulated times that ships with npusim and is behind every `npusim.accuracy`."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Mapping
+from importlib.resources import files
+from io import StringIO
+
+from npusim import devices, ops
+from npusim.accuracy import Kind, Sizes, kind_of
+from npusim.accuracy.kernels import SIMULATED
+from npusim.validation.calls import OTHER_KERNELS, Call, NotModelledError, timed
+from npusim.validation.measure import Result
+from npusim.validation.rows import Row
+
+__all__ = ["COLUMNS", "content", "results", "times"]
+
+COLUMNS = (
+    *("id", "simulated_us", "measured_us", "error"),
+    *("op", "series", "types", "layout", "sizes"),
+)
+NO_LINE = "npusim can, but simulated.csv has no line of it"
+
+
+def times(text: str | None = None) -> dict[str, float]:
+    """The simulated times of the file, or of its *text*, by the ids of their rows."""
+    text = (files("npusim.accuracy") / SIMULATED).read_text() if text is None else text
+    return {line["id"]: float(line["simulated_us"]) for line in csv.DictReader(text.splitlines())}
+
+
+def results(rows: Iterable[Row]) -> tuple[Result, ...]:
+    """What `measure` gave when the file was written: nothing is simulated."""
+    found = times()
+    return tuple(_result(row, found) for row in rows)
+
+
+def content(rows: Iterable[Row], found: Mapping[str, float]) -> str:
+    """What the file is to hold: a line for each of *rows* that has a time among *found*.
+
+    Times are in tenths of a nanosecond. A row of two operators counts for the second, which takes
+    most of the time. Kernels that are no operators, or not the vendor's, are of no kind.
+    """
+    text = StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for row in rows:
+        if row.id in found:
+            time_us = round(found[row.id], 4)
+            error = Result(row, time_us).error
+            kind, sizes = _kind(row)
+            extents = "x".join(map(str, sizes))
+            writer.writerow((row.id, time_us, row.latency_us, f"{error:.6f}", *kind, extents))
+    return text.getvalue()
+
+
+def _result(row: Row, found: Mapping[str, float]) -> Result:
+    try:
+        timed(row)
+    except NotModelledError as error:
+        return Result(row, None, str(error))
+    time_us = found.get(row.id)
+    return Result(row, time_us, NO_LINE if time_us is None else None)
+
+
+def _kind(row: Row) -> tuple[Kind | tuple[str, ...], Sizes]:
+    *_, call = timed(row)
+    if not isinstance(call, Call) or row.family in OTHER_KERNELS:
+        return ("", "", "", ""), ()
+    bound = ops.signature(ops.load(call.op)).bind(*call.args, **call.options)
+    return kind_of(call.op, devices.load(call.device).series, bound.arguments)

@@ -1,0 +1,190 @@
+"""What playing a body asks about its micro-ops, found out once for as long as the body lives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+from npusim.isa import (
+    ORDERING,
+    Axpy,
+    Binary,
+    BinaryScalar,
+    BlockReduce,
+    Broadcast,
+    Cast,
+    Compare,
+    CompareScalar,
+    Copy,
+    CrossCoreSetFlag,
+    CrossCoreWaitFlag,
+    Duplicate,
+    Fixpipe,
+    Fold,
+    Gather,
+    GatherMask,
+    Global,
+    Load,
+    MicroOp,
+    MrgSort,
+    MrgSort4,
+    MulAddDst,
+    ProposalConcat,
+    ProposalExtract,
+    Reduce,
+    Register,
+    RpSort16,
+    ScalarAlu,
+    ScalarLoad,
+    ScalarLoadGlobal,
+    ScalarLoop,
+    ScalarStore,
+    Select,
+    Sort32,
+    Store,
+    Transpose,
+    Trap,
+    Unary,
+    WholeReduce,
+    added_dtype,
+    global_operand,
+    reads,
+    registers_read,
+    registers_set,
+    writes,
+    writes_global,
+)
+from npusim.kernel.program import Body
+from npusim.values.runs import Run, with_runs
+
+__all__ = ["CrossCoreOp", "Facts", "Piece", "facts_of"]
+
+CrossCoreOp = CrossCoreSetFlag | CrossCoreWaitFlag
+Piece = list[MicroOp | Run] | CrossCoreOp
+"""Micro-ops and runs of them between two flags between cores, or one such flag.
+
+Without those that order pipes and those that set registers for nobody.
+"""
+
+SIDE_BY_SIDE: frozenset[type[MicroOp]] = frozenset(
+    (
+        *(Axpy, Binary, BinaryScalar, BlockReduce, Broadcast, Cast, Compare, CompareScalar, Copy),
+        *(Duplicate, Fold, Gather, GatherMask, Load, MrgSort, MulAddDst, Reduce, ScalarAlu),
+        *(MrgSort4, ProposalConcat, ProposalExtract, RpSort16),
+        *(
+            ScalarLoad,
+            ScalarLoadGlobal,
+            ScalarLoop,
+            ScalarStore,
+            Select,
+            Sort32,
+            Store,
+            Transpose,
+            Trap,
+            Unary,
+            WholeReduce,
+        ),
+    )
+)
+"""Micro-ops that can be computed for several blocks at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known of a body."""
+
+    pieces: tuple[Piece, ...]
+    stored: frozenset[str]
+    """Names of global memory that it writes."""
+    drained: frozenset[str]
+    """Names of global memory that the fixpipe writes."""
+    is_alone: bool
+    """Whether it holds a micro-op that cannot be computed for several blocks at once."""
+    width: int
+    """Bytes of its widest operand within the core."""
+    adds: bool
+    """Whether it adds to global memory."""
+    traps: bool
+    meets: bool
+    """Whether it has flags between cores."""
+
+
+_known: WeakKeyDictionary[Body, Facts] = WeakKeyDictionary()
+
+
+def facts_of(body: Body) -> Facts:
+    """What is known of *body*, which is looked at once."""
+    found = _known.get(body)
+    if found is None:
+        found = _known[body] = _look(body)
+    return found
+
+
+def _look(body: Body) -> Facts:
+    pieces: list[Piece] = []
+    quiet: list[MicroOp] = []
+    working: list[MicroOp] = []
+    for op in _with_effect(list(body)):
+        if isinstance(op, CrossCoreOp):
+            pieces += [with_runs(quiet), op]
+            quiet = []
+        elif not isinstance(op, ORDERING):
+            quiet.append(op)
+            working.append(op)
+    pieces.append(with_runs(quiet))
+    adds = any(added_dtype(op) is not None for op in working)
+    is_alone = adds or any(type(op) not in SIDE_BY_SIDE for op in working)
+    return Facts(
+        tuple(pieces),
+        frozenset(_stored(working)),
+        frozenset(_drained(working)),
+        is_alone,
+        0 if is_alone else max((_width(op) for op in working), default=0),
+        adds,
+        any(_traps(op) for op in working),
+        len(pieces) > 1,
+    )
+
+
+def _with_effect(ops: list[MicroOp]) -> list[MicroOp]:
+    """*ops* without those that only set registers which are set again before anyone reads them.
+
+    Kernels look at an entry of a list for each row, say: that takes time and yields no value.
+    """
+    kept: list[MicroOp] = []
+    overwritten: set[Register] = set()
+    for op in reversed(ops):
+        if _only_sets_registers(op) and overwritten.issuperset(registers_set(op)):
+            continue
+        overwritten.update(registers_set(op))
+        overwritten.difference_update(registers_read(op))
+        kept.append(op)
+    return kept[::-1]
+
+
+def _only_sets_registers(op: MicroOp) -> bool:
+    parts = op.body if isinstance(op, ScalarLoop) else (op,)
+    return all(isinstance(part, ScalarLoad | ScalarAlu) for part in parts)
+
+
+def _stored(ops: list[MicroOp]) -> list[str]:
+    places = [global_operand(op) for op in ops if writes_global(op)]
+    return [place.name for place in places if place is not None]
+
+
+def _drained(ops: list[MicroOp]) -> list[str]:
+    places = [op.dst for op in ops if isinstance(op, Fixpipe)]
+    return [place.name for place in places if isinstance(place, Global)]
+
+
+def _width(op: MicroOp) -> int:
+    """Bytes of the widest operand; a copy from or to global memory is not calculated with."""
+    if global_operand(op) is not None:
+        return 0
+    return max((local.nbytes for local in (*reads(op), *writes(op))), default=0)
+
+
+def _traps(op: MicroOp) -> bool:
+    if isinstance(op, ScalarLoop):
+        return any(isinstance(part, Trap) for part in op.body)
+    return isinstance(op, Trap)

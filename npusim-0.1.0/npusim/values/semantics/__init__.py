@@ -1,0 +1,148 @@
+"""What each micro-op computes, bit for bit: the living definition.
+
+One function a micro-op, each on the :class:`State` of one core. Nothing here depends on time. Every
+arithmetic step is one IEEE operation in the element type: fp32 directly; fp16 and bf16 in fp32 and
+then rounded, which gives the same bits (an fp32 significand has more than twice their bits and
+two). Source of the rules: asc-devkit, the API pages of each instruction. What the cube computes
+stands in ``data/product``, what the fixpipe does to it in ``quantise``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from npusim.isa import (
+    MICRO_OPS,
+    Axpy,
+    Barrier,
+    Binary,
+    BinaryScalar,
+    BlockReduce,
+    Broadcast,
+    BroadcastToL0c,
+    Cast,
+    Compare,
+    CompareScalar,
+    Copy,
+    CopyL0c,
+    CopyToL1,
+    CrossCoreSetFlag,
+    CrossCoreWaitFlag,
+    Duplicate,
+    Fixpipe,
+    Fold,
+    Gather,
+    GatherMask,
+    Load,
+    LoadData,
+    LoadNd2Nz,
+    LoadTable,
+    MicroOp,
+    Mmad,
+    MrgSort,
+    MrgSort4,
+    MulAddDst,
+    ProposalConcat,
+    ProposalExtract,
+    Reduce,
+    RpSort16,
+    ScalarAlu,
+    ScalarLoad,
+    ScalarLoadGlobal,
+    ScalarLoop,
+    ScalarStore,
+    Select,
+    SetFlag,
+    Sort32,
+    Store,
+    Table,
+    Transpose,
+    Trap,
+    Unary,
+    WaitFlag,
+    WholeReduce,
+)
+from npusim.values.runs import Accumulated, Halved, Run, Swept
+from npusim.values.semantics import copies, matrix, scalar, sorting, vector
+from npusim.values.semantics.state import Memory, State
+
+__all__ = ["EXECUTE", "Memory", "State", "run"]
+
+
+def run(ops: Iterable[MicroOp | Run], state: State) -> None:
+    """Execute *ops* in the order given; raises TrapError when one of them traps."""
+    with np.errstate(all="ignore"):
+        for op in ops:
+            if isinstance(op, MicroOp):
+                EXECUTE[type(op)](op, state)
+            else:
+                _RUNS[type(op)](op, state)
+
+
+_RUNS: dict[type, Callable[[Any, State], None]] = {
+    Accumulated: vector.accumulate,
+    Halved: vector.halve,
+    Swept: vector.sweep,
+}
+
+
+def _nothing(_: MicroOp, __: State) -> None:
+    """Order between pipes moves no values."""
+
+
+EXECUTE: Table[Callable[[Any, State], None]] = Table(
+    "semantics.EXECUTE",
+    "a function that computes it",
+    MICRO_OPS,
+    {
+        Load: copies.load,
+        Store: copies.store,
+        CopyToL1: copies.copy_to_l1,
+        LoadNd2Nz: matrix.load_nd2nz,
+        LoadData: matrix.load_data,
+        LoadTable: matrix.load_table,
+        Mmad: matrix.mmad,
+        Fixpipe: matrix.fixpipe,
+        CopyL0c: matrix.copy_l0c,
+        BroadcastToL0c: matrix.broadcast_to_l0c,
+        Cast: vector.convert,
+        Unary: vector.unary,
+        Binary: vector.binary,
+        BinaryScalar: vector.binary_scalar,
+        Axpy: vector.axpy,
+        MulAddDst: vector.mul_add_dst,
+        Duplicate: vector.duplicate,
+        Broadcast: vector.broadcast,
+        Reduce: vector.reduce,
+        BlockReduce: vector.block_reduce,
+        WholeReduce: vector.whole_reduce,
+        Fold: vector.fold,
+        Copy: vector.copy,
+        Compare: vector.compare,
+        CompareScalar: vector.compare_scalar,
+        Select: vector.select,
+        Gather: vector.gather,
+        Transpose: vector.transpose,
+        Sort32: sorting.sort,
+        MrgSort: sorting.merge,
+        GatherMask: sorting.gather_mask,
+        ProposalConcat: sorting.concat,
+        ProposalExtract: sorting.extract,
+        RpSort16: sorting.sort_proposals,
+        MrgSort4: sorting.merge_proposals,
+        ScalarLoad: scalar.scalar_load,
+        ScalarLoadGlobal: scalar.scalar_load_global,
+        ScalarStore: scalar.scalar_store,
+        ScalarAlu: scalar.scalar_alu,
+        ScalarLoop: scalar.scalar_loop,
+        Trap: scalar.trap,
+        SetFlag: _nothing,
+        WaitFlag: _nothing,
+        Barrier: _nothing,
+        CrossCoreSetFlag: _nothing,
+        CrossCoreWaitFlag: _nothing,
+    },
+)

@@ -1,0 +1,172 @@
+"""Copies between global memory and the core."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from npusim.data.dtypes import FLOAT32, UINT8, Array, DType, cast
+from npusim.data.integers import align_up
+from npusim.data.tensor import SLACK_BYTES
+from npusim.isa import BLOCK_BYTES, CopyToL1, Global, Load, Local, Store
+from npusim.values.buffers import OutOfBufferError, ViewTile
+from npusim.values.late import Place
+from npusim.values.semantics.state import Bytes, State
+
+__all__ = [
+    "add_atomically",
+    "bursts",
+    "copy_to_l1",
+    "load",
+    "store",
+    "window",
+    "window_of",
+    "windows",
+]
+
+
+def bursts(data: Bytes, first: int, burst: int, count: int, step: int) -> Bytes:
+    """`(count, burst)` bytes of *data*, rows *step* bytes apart."""
+    if count == 1:
+        return data[None, first : first + burst]
+    return np.ndarray((count, burst), np.uint8, data, first, (step, 1))
+
+
+def window(place: Global, state: State, slack_bytes: int = 0) -> Bytes:
+    """`(bursts, burst_bytes)` of global memory; a copy, with zeros, where it runs over the end.
+
+    Products that wait to be written there are written first.
+    """
+    memory = state.memories[place.name]
+    if memory.is_late and state.late is not None:
+        state.late.make_way(Place.of(place, memory.data, memory.base_bytes))
+    return window_of(memory.data, place, memory.base_bytes, slack_bytes)
+
+
+def windows(place: Global, state: State, slack_bytes: int = 0) -> Bytes | list[Bytes]:
+    """:func:`window` of each lane: one view where they lie equally far apart, else a list.
+
+    Of a block alone it is the window. Calls that are computed together are an axis behind the
+    lanes.
+    """
+    memory = state.memories[place.name]
+    data, bases = memory.data, memory.bases
+    if not state.lead:
+        return window(place, state, slack_bytes)
+    if memory.is_late and state.late is not None:
+        for base in bases:
+            state.late.make_way(Place.of(place, data, base))
+    repeats = () if memory.repeats is None else (memory.repeats,)
+    if len(state.lead) == len(repeats):
+        return _spread(place, data, bases[0], repeats, slack_bytes)
+    if isinstance(bases, range) and bases[0] + place.offset_bytes >= 0:
+        axes = (len(bases), bases.step), *repeats
+        if _end(place, bases[0], axes) <= data.size:
+            return _spread(place, data, bases[0], axes, slack_bytes)
+    return [_spread(place, data, base, repeats, slack_bytes) for base in bases]
+
+
+Axes = tuple[tuple[int, int], ...]
+"""How many windows lie behind each other, and bytes from one to the next."""
+
+
+def _end(place: Global, base_bytes: int, axes: Axes) -> int:
+    """One past the last byte of windows of *place*."""
+    return base_bytes + place.end_bytes + sum((count - 1) * step for count, step in axes)
+
+
+def _spread(place: Global, data: Bytes, base_bytes: int, axes: Axes, slack_bytes: int) -> Bytes:
+    """The windows of *place* along *axes*, the first of which begins at *base_bytes*."""
+    if not axes:
+        return window_of(data, place, base_bytes, slack_bytes)
+    first = base_bytes + place.offset_bytes
+    if first < 0 or _end(place, base_bytes, axes) > data.size:
+        (count, step), *others = axes
+        starts = (
+            range(base_bytes, base_bytes + count * step, step) if step else [base_bytes] * count
+        )
+        return np.stack([_spread(place, data, x, tuple(others), slack_bytes) for x in starts])
+    counts, steps = zip(*axes, strict=True)
+    shape = *counts, place.bursts, place.burst_bytes
+    return np.ndarray(shape, np.uint8, data, first, (*steps, place.stride_bytes, 1))
+
+
+def window_of(data: Bytes, place: Global, base_bytes: int, slack_bytes: int = 0) -> Bytes:
+    """The window of *data*, where *base_bytes* is the beginning of the name; of what is there now.
+
+    Raises OutOfBufferError more than *slack_bytes* beyond the end.
+    """
+    first = base_bytes + place.offset_bytes
+    over = base_bytes + place.end_bytes - data.size
+    if first < 0 or over > slack_bytes:
+        raise OutOfBufferError(
+            f"semantics: {place} must lie within the {data.size} bytes of its tensor, "
+            f"not reach [{first}, {base_bytes + place.end_bytes}); fix the kernel's tiling"
+        )
+    if over > 0:
+        data, first = np.concatenate([data[first:], np.zeros(over, np.uint8)]), 0
+    return bursts(data, first, place.burst_bytes, place.bursts, place.stride_bytes)
+
+
+def add_atomically(place: Global, values: Array, dtype: DType, state: State) -> None:
+    """Add *values* `(bursts, elements)` to those at *place*, in *dtype*, with one rounding each."""
+    there = window(place, state)
+    # A copy: the bytes of a tensor need not lie where elements of the type may.
+    before = there.copy().view(dtype.numpy)
+    if dtype.is_float:
+        after = before.astype(np.float32) + values.astype(np.float32)
+        after = after if dtype is FLOAT32 else cast(after, dtype, "rint", state.overflow)
+    else:
+        after = before + values
+    there[:] = np.ascontiguousarray(after).view(np.uint8)
+
+
+def load(op: Load, state: State) -> None:
+    burst, count = op.src.burst_bytes, op.src.bursts
+    padded = align_up(burst, BLOCK_BYTES)
+    if count == 1 and burst == padded >= WORTH_A_VIEW_BYTES and _is_viewed(op, state):
+        return
+    rows = state.buffers.rows(op.dst, padded, count, op.pitch_bytes)
+    found = windows(op.src, state, SLACK_BYTES)
+    if isinstance(found, list):
+        for lane, there in zip(rows, found, strict=True):
+            lane[..., :burst] = there
+    else:
+        rows[..., :burst] = found
+    if burst < padded:
+        rows[..., burst:] = 0
+
+
+WORTH_A_VIEW_BYTES = 1 << 12
+"""Fewer bytes are copied in no more time than it takes to hold a view of them."""
+
+
+def _is_viewed(op: Load, state: State) -> bool:
+    """Leave what *op* loads where it is, if nobody writes there and elements may lie there."""
+    if not state.memories[op.src.name].is_constant:
+        return False
+    there = windows(op.src, state, SLACK_BYTES)
+    if isinstance(there, list) or any(x % BLOCK_BYTES for x in there.strides[:-2]):
+        return False
+    place = Local(op.dst.buffer, op.dst.offset_bytes, UINT8, op.src.burst_bytes)
+    state.buffers.add_tile(op.dst.buffer, ViewTile(place, there[..., 0, :]))
+    return True
+
+
+def store(op: Store, state: State) -> None:
+    rows = state.buffers.rows(op.src, op.dst.burst_bytes, op.dst.bursts, op.pitch_bytes)
+    if op.atomic is None:
+        places = windows(op.dst, state)
+        if isinstance(places, list):
+            for lane, there in zip(rows, places, strict=True):
+                there[:] = lane
+        else:
+            places[...] = rows
+    else:
+        elements = np.ascontiguousarray(rows).view(op.atomic.numpy)
+        add_atomically(op.dst, elements, op.atomic, state)
+
+
+def copy_to_l1(op: CopyToL1, state: State) -> None:
+    src, dst = state.buffers.window(op.read), state.buffers.window(op.written)
+    rows = bursts(src, 0, op.burst_bytes, op.bursts, op.src_pitch_bytes)
+    bursts(dst, 0, op.burst_bytes, op.bursts, op.dst_pitch_bytes)[:] = rows

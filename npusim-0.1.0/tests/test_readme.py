@@ -1,0 +1,240 @@
+"""Everything that the README shows is run as it stands."""
+
+from __future__ import annotations
+
+import doctest
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from commands import npusim_says
+from consoles import PAGES, ROOT, consoles, held, needs_torch
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+SHELL = re.findall(r"^```sh\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
+MAIN, TESTS, CLI = (block.strip() for block in SHELL)
+SPEED = ROOT / "docs" / "speed.md"
+
+
+def shell(command: str, folder: Path) -> str:
+    """What *command* prints, run in *folder* with this environment's npusim first."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    ran = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", command],
+        cwd=folder,
+        env=os.environ | {"PATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+def test_the_tour_gives_what_it_shows() -> None:
+    tour = doctest.DocTestParser().get_doctest(README, {}, "README.md", None, 0)
+    answers: list[str] = []
+    doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(tour, out=answers.append)
+    assert len(tour.examples) > 10
+    assert "".join(answers) == ""
+
+
+def test_the_sweep_in_python_gives_what_it_shows() -> None:
+    page = (ROOT / "docs" / "sweeps.md").read_text(encoding="utf-8")
+    tour = doctest.DocTestParser().get_doctest(page, {}, "sweeps.md", None, 0)
+    answers: list[str] = []
+    doctest.DocTestRunner().run(tour, out=answers.append)
+    assert len(tour.examples) > 4
+    assert "".join(answers) == ""
+
+
+def test_the_chip_of_the_tour_loads(tmp_path: Path) -> None:
+    (chip,) = re.findall(r"^```toml\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
+    (tmp_path / "chip.toml").write_text(chip, encoding="utf-8")
+    command = "npusim devices show chip.toml --sources"
+    assert re.search(r"read_bytes_per_s +3\.1 TB/s +assumed +what if", shell(command, tmp_path))
+
+
+def test_the_command_lines_run_as_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests
+) -> None:
+    """One after the other in one folder; in this process, which has all of npusim loaded."""
+    monkeypatch.chdir(tmp_path)
+    assert CLI.splitlines()
+    for command in CLI.splitlines():
+        with subtests.test(command):
+            program, *words = shlex.split(command)
+            assert program == ".venv/bin/npusim"
+            answer = npusim_says(*words)
+            assert (answer.code, bool(answer.out)) == (0, True)
+
+
+def test_every_console_answers_as_shown(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    subtests: pytest.Subtests,
+    pytestconfig: pytest.Config,
+) -> None:
+    """Those of PyTorch scripts are run by tests/torch/test_torch_readme.py."""
+    monkeypatch.chdir(tmp_path)
+    shown = [console for console in consoles() if not needs_torch(console)]
+    assert [console.page for console in shown] == ["README.md", "docs/sweeps.md"]
+    for console in shown:
+        with subtests.test(console.command):
+            program, *words = shlex.split(console.command)
+            assert program == ".venv/bin/npusim"
+            answer = npusim_says(*words)
+            assert (answer.code, answer.err) == (0, "")
+            held(console, answer.out, update=pytestconfig.getoption("--update-golden"))
+
+
+def test_no_console_is_overlooked() -> None:
+    """A block in a list or with another prompt would be run by nobody."""
+    fences = sum(page.read_text(encoding="utf-8").count("```console") for page in PAGES)
+    prompts = sum(
+        len(re.findall(r"^ *\$ ", page.read_text(encoding="utf-8"), re.MULTILINE)) for page in PAGES
+    )
+    assert len(consoles()) == fences == prompts
+
+
+COUNTS = {0: "{} kernels measured on cards", 1: "measured times of {} kernels"}
+"""How many rows there are, and how many are timed."""
+
+
+def test_the_table_of_errors_is_that_of_the_calibration(pytestconfig: pytest.Config) -> None:
+    """Its times ship; tests/validation/test_simulated.py holds them against the simulator."""
+    numbers = shell(f"python {ROOT / 'benchmarks' / 'calibration.py'}", ROOT).rstrip("\n")
+    shown = re.search(r"^```text\n(family .*?)\n```", README, re.DOTALL | re.MULTILINE)
+    assert shown is not None
+    rows = [line.split() for line in numbers.splitlines()[2:]]
+    counts = [sum(int(row[place]) for row in rows) for place in (1, 2)]
+    if pytestconfig.getoption("--update-golden"):
+        # Consoles of the page may just have been renewed, so it is read again.
+        page = ROOT / "README.md"
+        text = page.read_text(encoding="utf-8").replace(shown[1], numbers)
+        for counted, words in COUNTS.items():
+            text = re.sub(words.format(r"\d+"), words.format(counts[counted]), text)
+        page.write_text(text, encoding="utf-8")
+        return
+    assert shown[1] == numbers
+    for counted, words in COUNTS.items():
+        assert words.format(counts[counted]) in README
+
+
+def test_every_operator_and_every_chip_is_named() -> None:
+    from npusim import devices, ops
+
+    table = README.partition("| operator | chips |")[2].partition("\n\n")[0]
+    cells = re.findall(r"^\| (`[^|]+`) \|", table, re.MULTILINE)
+    named = [name for cell in cells for name in re.findall(r"`(\w+)`", cell)]
+    assert sorted(named) == list(ops.names())
+    for name in devices.names():
+        assert f"`{name}`" in README
+
+
+def test_the_example_prints_what_the_document_prints(tmp_path: Path) -> None:
+    printed = shell(f"python {ROOT / 'examples' / 'quantize.py'} pictures", tmp_path)
+    assert "72 of 72 values are those that the document prints" in printed
+    assert "12 of 12 values are those that the document prints" in printed
+    assert (tmp_path / "pictures" / "timeline.png").stat().st_size > 10_000
+
+
+def test_the_kernels_of_a_weight_run_side_by_side(tmp_path: Path) -> None:
+    printed = shell(f"python {ROOT / 'examples' / 'weight_quant.py'} pictures", tmp_path)
+    assert "custom: per-channel int8 with m = 8192 that no other kernel takes" in printed
+    assert re.findall(r"^(\S.*?) +\d+\.\d+ us  \d\.\de-04$", printed, re.MULTILINE) == [
+        "msd", "custom", "nz_splitk", "matmul, fp16",
+    ]  # fmt: skip
+    assert (tmp_path / "pictures" / "weight_quant.png").stat().st_size > 10_000
+
+
+def test_a_layer_of_experts_begins_with_what_the_document_prints(tmp_path: Path) -> None:
+    printed = shell(f"python {ROOT / 'examples' / 'grouped_products.py'}", tmp_path)
+    assert "24 of 24 values are those that the document prints" in printed
+    assert re.findall(r"^(npu_\w+): (\w+) (\(.*\)), \d+\.\d+ us$", printed, re.MULTILINE) == [
+        ("npu_group_quant", "int8", "(6, 4)"),
+        ("npu_trans_quant_param", "int64", "(4, 16)"),
+        ("npu_grouped_matmul", "int8", "(6, 16)"),
+    ]
+
+
+def test_a_layer_of_experts_runs_from_gate_to_answers(tmp_path: Path) -> None:
+    printed = shell(f"python {ROOT / 'examples' / 'mixture_of_experts.py'} pictures", tmp_path)
+    assert re.findall(r"^(npu_\w+) +\d+\.\d+ us", printed, re.MULTILINE) == [
+        "npu_moe_gating_top_k", "npu_moe_init_routing_v2", "npu_grouped_matmul", "npu_swiglu",
+        "npu_dynamic_quant", "npu_grouped_matmul", "npu_moe_finalize_routing",
+    ]  # fmt: skip
+    assert re.search(r"largest error next to the largest value: \d\.\de-02$", printed, re.MULTILINE)
+    assert (tmp_path / "pictures" / "mixture_of_experts.png").stat().st_size > 10_000
+
+
+def tracked_copy(folder: Path) -> Path:
+    """A clone of the project as it stands, links included."""
+    files = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True
+    ).stdout
+    subprocess.run(
+        ["tar", "--null", "-cf", folder / "all.tar", "-T", "-"], cwd=ROOT, input=files, check=True
+    )
+    copy = folder / "npusim"
+    copy.mkdir()
+    subprocess.run(["tar", "-xf", folder / "all.tar", "-C", copy], check=True)
+    return copy
+
+
+@pytest.mark.nightly
+def test_the_first_command_runs_on_a_fresh_clone(tmp_path: Path) -> None:
+    copy = tracked_copy(tmp_path)
+    printed = shell(MAIN, copy)
+    assert "72 of 72 values are those that the document prints" in printed
+    assert (copy / "out" / "timeline.png").exists()
+
+
+def rows_of(printed: str) -> list[str]:
+    """The lines of a benchmark without its numbers, which are this machine's."""
+    return [" ".join(re.sub(r"\d+(\.\d+)?", "#", line).split()) for line in printed.splitlines()]
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("words", "begins"),
+    [("speed.py", "(a)"), ("sweeps.py --cells 80", "(n)")],
+    ids=["speed", "sweeps"],
+)
+def test_a_benchmark_prints_its_ratios(
+    words: str, begins: str, pytestconfig: pytest.Config
+) -> None:
+    page = SPEED.read_text(encoding="utf-8")
+    shown = re.search(rf"^```text\n({re.escape(begins)}.*?)^```", page, re.DOTALL | re.MULTILINE)
+    assert shown is not None
+    printed = shell(f"python benchmarks/{words}", ROOT)
+    if pytestconfig.getoption("--update-golden") and words == "speed.py":
+        SPEED.write_text(page.replace(shown[1], printed), encoding="utf-8")
+        return
+    assert rows_of(printed) == rows_of(shown[1])
+
+
+def test_the_ratios_are_those_of_the_benchmark() -> None:
+    short = README.partition("## How fast\n")[2].partition("\n## ")[0]
+    assert "(docs/speed.md)" in short
+    ratios = re.findall(r"\b\d+\.\d+\b", short)
+    assert len(ratios) > 4
+    page = SPEED.read_text(encoding="utf-8")
+    assert [ratio for ratio in ratios if not re.search(rf" {re.escape(ratio)} x ", page)] == []
+
+
+def test_the_test_command_is_what_ci_runs() -> None:
+    assert TESTS.endswith(".venv/bin/pytest -q -n 2")
+    script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    found = subprocess.run(
+        ["bash", "-c", script.split("\n\n")[1].splitlines()[0] + '\nprintf %s "$tests"'],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert found.stdout == TESTS

@@ -1,0 +1,81 @@
+"""The site: it is built without a warning, and its notebooks are the pages of the course."""
+
+from __future__ import annotations
+
+import doctest
+import sys
+from itertools import product
+from pathlib import Path
+
+import axe
+import pytest
+from browser import Browser
+from test_course import PAGES, ROOT
+from test_readme import shell
+
+pytest.importorskip("sphinx", reason="the extra docs is not installed")
+sys.path.insert(0, str(ROOT / "docs" / "site"))
+import notebooks
+
+pytestmark = pytest.mark.nightly
+
+
+def cells(page: Path) -> list[str]:
+    """The code of the notebook of *page*, cell by cell."""
+    told = notebooks.notebook(page)["cells"]
+    return [cell["source"] for cell in told if cell["cell_type"] == "code"]
+
+
+def test_the_site_is_complete(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    """In one test, as building takes minutes; a warning fails it."""
+    shell(f"{sys.executable} -m sphinx -W -q {ROOT / 'docs'} {tmp_path}", tmp_path)
+    pages = {path.relative_to(ROOT / "docs") for path in (ROOT / "docs").rglob("*.md")}
+    found = [(tmp_path / page).with_suffix(".html").exists() for page in sorted(pages)]
+    assert all(found)
+    for page in pages:
+        language = "zh-CN" if "zh" in (*page.parts, page.stem[-2:]) else "en"
+        html = (tmp_path / page).with_suffix(".html").read_text(encoding="utf-8")
+        assert f' lang="{language}"' in html.partition("<head>")[0], page
+    for page in PAGES:
+        written = tmp_path / "course" / f"{page.stem}.ipynb"
+        assert notebooks.nbformat.read(written, as_version=4) == notebooks.notebook(page)
+    gallery = (tmp_path / "gallery.html").read_text(encoding="utf-8")
+    for script in (ROOT / "examples").glob("*.py"):
+        assert f"<h2>{script.name}" in gallery
+        drawn = f'alt="What {script.name} draws"' in gallery
+        assert drawn == (".savefig(" in script.read_text(encoding="utf-8"))
+    with subtests.test("axe finds nothing"):
+        axe_finds_nothing(tmp_path)
+
+
+def axe_finds_nothing(site: Path) -> None:
+    if not axe.HERE:
+        pytest.skip(axe.MISSING_HERE)
+    names = "index", "gallery", "interface", "reports", "tour_zh", "course/04_nd_and_nz"
+    with Browser(site / "profile") as browser:
+        for name, (width, scheme) in product(names, [(1400, "light"), (360, "dark")]):
+            axe.shown(browser, site / f"{name}.html", width, scheme)
+            assert axe.violations(browser) == [], name
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_notebook_has_the_statements_of_its_page(page: Path) -> None:
+    said = doctest.DocTestParser().get_examples(page.read_text(encoding="utf-8"))
+    written = "\n".join(cell for cell in cells(page) if not cell.startswith("%%"))
+    expected = "".join(
+        "figure\n" if example.source.startswith("figure.savefig(") else example.source
+        for example in said
+    )
+    assert written + "\n" == expected
+
+
+def test_a_notebook_has_its_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run as Jupyter would, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    first, *rest = cells(PAGES[0])
+    magic, _, kernel = first.partition("\n")
+    Path(magic.removeprefix("%%writefile ")).write_text(kernel, encoding="utf-8")
+    for cell in rest:
+        exec(cell, names)
+    assert {path.name for path in tmp_path.iterdir()} == {"vector_add.py"}

@@ -1,0 +1,64 @@
+"""docs/timing.md: the numbers of its table are those of the device file of an Atlas A2."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from npusim import devices
+
+PAGE = (Path(__file__).parents[1] / "docs" / "timing.md").read_text(encoding="utf-8")
+A2 = devices.load("Atlas A2")
+LAUNCH, GM, L2, CUBE = A2.launch, A2.gm, A2.l2, A2.cube
+CUBES, VECTORS = A2.cores["aic"].paths, A2.cores["aiv"].paths
+ELEMENT = 2 * A2.scalar.load_cycles + A2.scalar.alu_cycles + A2.scalar.store_cycles
+"""Cycles of a loop that loads twice, adds and stores."""
+NUMBERS = {
+    "launch": (
+        f"{LAUNCH.base_us:g} us, {LAUNCH.per_core_us:g} us a core up to {LAUNCH.saturation_cores} "
+        f"cores, {LAUNCH.warm_per_core_us:g} where the instruction caches hold the kernel, "
+        f"{LAUNCH.completion_us:g} us at the end"
+    ),
+    "tiling data": (
+        f"{LAUNCH.tiling_us:g} us before an operator's first copy, and "
+        f"{LAUNCH.tiling_per_core_us:g} a core"
+    ),
+    "mixed kernels": f"{LAUNCH.mix_us:g} us when",
+    "global memory": (
+        f"{GM.read_bytes_per_s / 1e12:.3f} TB/s; fair shares; {GM.read_latency_ns:g} ns from"
+    ),
+    "written back": f"written at {GM.write_bytes_per_s / 1e12:.3f} TB/s",
+    "fills and stores": f"{L2.write_bytes_per_s / 1e12:.2f} TB/s of stores alone",
+    "dispatch": f"{A2.scalar.dispatch_cycles} cycles of the scalar unit",
+    "cores apart": f"in {GM.apart_us:g} us",
+    "rows in memory": f"as much as {GM.run_bytes} bytes more",
+    "the L2": f"lines of {L2.line_bytes} B",
+    "the same lines": f"answers to one line come {L2.same_line_ns:g} ns apart",
+    "strides of 32 KiB": f"{L2.aliased_speed:g} of the speed",
+    "rows into fractals": f"{GM.row_ns:g} ns from memory and one in {L2.row_ns:g} ns from the L2",
+    "a core's ports": (
+        f"{VECTORS['gm_to_ub'].bytes_per_cycle:.0f} B a cycle into UB, "
+        f"{CUBES['gm_to_l1'].bytes_per_cycle:.0f} into L1 from memory, "
+        f"{CUBES['l2_to_l1'].bytes_per_cycle:.0f} from the L2"
+    ),
+    "Mmad": f"{CUBE.startup_cycles} cycles alone, {CUBE.back_to_back_cycles} behind another",
+    "L1 to L0": (
+        f"{CUBES['l1_to_l0a'].bytes_per_cycle:.0f} and {CUBES['l1_to_l0b'].bytes_per_cycle:.0f} B "
+        f"a cycle, {CUBES['l1_to_l0a'].startup_cycles} cycles each"
+    ),
+    "fixpipe": f"{CUBES['l0c_to_gm'].bytes_per_cycle:.0f} B a cycle out of L0C",
+    "vector": f"{A2.vector.repeat_bytes} B a cycle",
+    "scalar": f"{ELEMENT} cycles an element of a loop that loads twice, adds and stores",
+    "flags between cores": f"{A2.sync.cross_core_cycles} cycles from",
+}
+
+
+def test_the_table_says_what_the_device_file_says() -> None:
+    table = PAGE.partition("| effect | what is simulated |")[2].partition("\n\n")[0]
+    rows = dict(re.findall(r"^\| ([^|]+?) \| ([^|]+?) \|", table, re.MULTILINE))
+    rows.pop("---", None)
+
+    # These rows state a rule, not of a number.
+    assert set(rows) - set(NUMBERS) == {"past the L2", "banks", "replacement", "odd rows"}
+    for effect, numbers in NUMBERS.items():
+        assert numbers in rows[effect]

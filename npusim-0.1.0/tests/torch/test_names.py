@@ -1,0 +1,328 @@
+"""Every name that torch_npu has is there; what is not simulated refuses when it is called."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from typing import Any
+
+import pytest
+from simulated_card import torch, torch_npu, torchair
+
+from npusim import ops
+from npusim.torch.clock import clock
+from npusim.torch.published import names, schemas
+
+PACKETS = sorted({re.match(r"\w+", schema)[0] for schema in schemas()})  # type: ignore[index]
+SIMULATED = {function.name for op in ops.names() for function in ops.load(op).torch}
+
+
+def exactly(message: str) -> str:
+    return f"^{re.escape(message)}$"
+
+
+ELDER = {"npu_format_cast", "npu_format_cast_", "_npu_reshape_and_cache"}
+"""Functions with the schemas of older versions, which say more; the last one is vllm-ascend's."""
+
+
+def _arguments(schema: Any) -> list[tuple[str, Any, bool]]:
+    """Name, default, and whether it goes by name alone; today's `input` was `self` before."""
+    return [
+        ("self" if each.name == "input" else each.name, each.default_value, each.kwarg_only)
+        for each in schema.arguments
+    ]
+
+
+def test_our_operators_take_what_theirs_take() -> None:
+    parsed = [torch._C.parse_schema(f"npu::{schema}") for schema in schemas()]
+    theirs = {(each.name, each.overload_name): each for each in parsed}
+    for function in (each for op in ops.names() for each in ops.load(op).torch):
+        own = torch._C.parse_schema(f"npu::{function.schema}")
+        if function.name not in ELDER:
+            assert _arguments(own) == _arguments(theirs[own.name, own.overload_name])
+
+
+@pytest.mark.parametrize("module", sorted(names()))
+def test_a_module_has_all_its_names(module: str) -> None:
+    found = importlib.import_module(module)
+    assert [name for name in names()[module] if not hasattr(found, name)] == []
+
+
+def test_every_operator_is_there_by_both_names() -> None:
+    assert [name for name in PACKETS if not callable(getattr(torch_npu, name))] == []
+    assert [name for name in PACKETS if not hasattr(torch.ops.npu, name)] == []
+    assert set(PACKETS) <= set(dir(torch_npu))
+
+
+def test_an_operator_that_is_not_simulated_refuses_when_called() -> None:
+    others = [name for name in PACKETS if name not in {*SIMULATED, "get_npu_format"}]
+    assert len(others) > 300
+    for name in others:
+        with pytest.raises(
+            NotImplementedError, match=f"^torch_npu.{name}: it must be simulated to be called, "
+        ):
+            getattr(torch_npu, name)(1, two=2)
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        (
+            "npu_fusion_attention",
+            "it would need its own kernel: write it with torch's own operations",
+        ),
+        (
+            "npu_prompt_flash_attention",
+            "call npu_fused_infer_attention_score on Atlas A2 or A3, whose kernels are not "
+            "PromptFlashAttention, with scale for scale_value, and take the first of its two "
+            "outputs",
+        ),
+        (
+            "_npu_paged_attention",
+            "use npu_fused_infer_attention_score on Atlas A2 or A3, with block_table",
+        ),
+        ("npu_linear", "use torch.nn.functional.linear"),
+        ("npu_mm_all_reduce_base", "it speaks to other cards, and there is one here: leave it out"),
+        ("matmul_checksum", "do without it"),
+    ],
+)
+def test_a_refusal_says_what_to_use(name: str, advice: str) -> None:
+    message = f"torch_npu.{name}: it must be simulated to be called, but is not; {advice}"
+    with pytest.raises(NotImplementedError, match=exactly(message)):
+        getattr(torch_npu, name)()
+
+
+def test_the_dispatcher_refuses_as_well() -> None:
+    x = torch.ones(2, 2, device="npu")
+    with pytest.raises(NotImplementedError, match=r"^torch_npu.npu_linear: "):
+        torch.ops.npu.npu_linear(x, x)
+
+
+def test_a_class_can_be_inherited_from_but_not_made() -> None:
+    optim = importlib.import_module("torch_npu.optim")
+
+    class Mine(optim.NpuFusedAdamW):  # type: ignore[misc, name-defined]
+        pass
+
+    message = (
+        "torch_npu.optim.NpuFusedAdamW: it must be simulated to be called, but is not; "
+        "do without it"
+    )
+    with pytest.raises(NotImplementedError, match=exactly(message)):
+        Mine([])
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "advice"),
+    [
+        ("torch_npu", "npu_quantzie", "did you mean npu_quantize?"),
+        ("torch_npu.npu", "mem_pool", "leave it out"),
+    ],
+)
+def test_a_name_that_torch_npu_lacks_is_an_error(module: str, name: str, advice: str) -> None:
+    message = (
+        f"module {module!r} has no attribute {name!r}\nnpusim.torch: {module}.{name} must be a "
+        f"name of torch_npu 2.14 or older, but is none; {advice}"
+    )
+    with pytest.raises(AttributeError, match=exactly(message)):
+        getattr(importlib.import_module(module), name)
+
+
+def test_torchair_has_two_names() -> None:
+    second = importlib.import_module("torch_npu.dynamo.torchair")
+    assert second is torchair
+    inference = importlib.import_module("torch_npu.dynamo.torchair.inference")
+    assert inference is torchair.inference
+    assert torch_npu.dynamo.torchair is torchair
+
+
+# ---- what scripts touch besides operators ----
+
+
+def test_pinned_memory_is_marked() -> None:
+    assert torch.empty(3, pin_memory=True).is_pinned()
+    assert torch.ones(3).new_zeros(2, pin_memory=True).is_pinned()
+    plain = torch.ones(3)
+    pinned = plain.pin_memory()
+    assert (pinned.is_pinned(), plain.is_pinned()) == (True, False)
+    assert pinned.pin_memory() is pinned
+    assert pinned[1:].is_pinned()
+    with pytest.raises(RuntimeError, match=r"^cannot pin 'torch.npu.torch.float32' only dense "):
+        torch.ones(3, device="npu", pin_memory=True)
+
+
+def test_the_mark_ends_with_the_memory() -> None:
+    for _ in range(100):
+        torch.empty(3, pin_memory=True)
+    assert not any(torch.empty(3).is_pinned() for _ in range(100))
+
+
+def test_torchs_own_events_and_streams_are_the_cards() -> None:
+    start, end = torch.Event("npu", enable_timing=True), torch.Event(enable_timing=True)
+    x = torch.ones(64, device="npu", dtype=torch.float16)
+    start.record()
+    _ = x * x
+    end.record()
+    assert start.elapsed_time(end) > 0
+    assert isinstance(start, torch.Event)
+    x.record_stream(torch.npu.Stream())
+    assert isinstance(torch.Stream("npu"), torch.npu.Stream)
+
+
+def test_memory_is_counted_by_every_name() -> None:
+    x = torch.ones(4096, device="npu")
+    allocated = torch.npu.memory_allocated()
+    assert torch.accelerator.memory_allocated() == allocated
+    stats = torch.npu.memory_stats()
+    assert stats["allocated_bytes.all.current"] == allocated
+    nested = torch.npu.memory_stats_as_nested_dict()
+    assert nested["allocated_bytes"]["all"]["current"] == allocated
+    taken = stats["allocated_bytes.all.allocated"]
+    del x
+    after = torch.npu.memory_stats()
+    assert after["allocated_bytes.all.freed"] >= 16384
+    assert after["allocated_bytes.all.allocated"] == taken
+    assert f"{torch.npu.memory_allocated()} bytes allocated" in torch.npu.memory_summary()
+
+
+def test_a_share_of_the_memory_is_a_limit() -> None:
+    torch.npu.set_per_process_memory_fraction(0.0)
+    try:
+        with pytest.raises(torch.OutOfMemoryError, match=r"^NPU out of memory\. "):
+            torch.empty(1 << 30, device="npu")
+    finally:
+        torch.npu.set_per_process_memory_fraction(1.0)
+    message = (
+        "torch.npu.set_per_process_memory_fraction: fraction must be 0 to 1, not 2; "
+        "pass a share of the card's memory"
+    )
+    with pytest.raises(ValueError, match=exactly(message)):
+        torch.npu.set_per_process_memory_fraction(2)
+
+
+def test_older_names_of_types() -> None:
+    x = torch.npu.HalfTensor([1, 2])
+    assert (x.dtype, x.is_npu, x.tolist()) == (torch.float16, True, [1, 2])
+    assert torch.npu.FloatTensor(2, 3).shape == (2, 3)
+    assert isinstance(x, torch.npu.HalfTensor)
+    assert not isinstance(x, torch.npu.FloatTensor)
+    assert not isinstance(x.cpu(), torch.npu.HalfTensor)
+
+
+@pytest.mark.parametrize(
+    ("setter", "getter", "value"),
+    [
+        ("set_sync_debug_mode", "get_sync_debug_mode", 1),
+        ("set_mm_bmm_format_nd", "get_mm_bmm_format_nd", False),
+        ("set_task_queue_enable", "get_task_queue_enable", False),
+        ("use_compatible_impl", "are_compatible_impl_enabled", True),
+        ("set_autocast_dtype", "get_autocast_dtype", torch.bfloat16),
+    ],
+)
+def test_settings_stay(setter: str, getter: str, value: Any) -> None:
+    before = getattr(torch.npu, getter)()
+    getattr(torch.npu, setter)(value)
+    assert getattr(torch.npu, getter)() == value
+    getattr(torch.npu, setter)(before)
+
+
+# ---- graphs ----
+
+
+def test_a_graph_runs_again_on_what_lies_in_its_memory() -> None:
+    x = torch.ones(64, device="npu", dtype=torch.float16)
+    before, launches = clock.now_us, clock.launches
+    captured = torch.npu.NPUGraph()
+    with torch.npu.graph(captured):
+        assert torch.npu.is_current_stream_capturing()
+        twice = x * 2
+        y = torch.relu(twice - 5).view(8, 8)[1:].t()
+    assert (clock.now_us, clock.launches) == (before, launches)
+    assert not torch.npu.is_current_stream_capturing()
+    x.fill_(4)
+    now_us = clock.now_us
+    captured.replay()
+    assert y.tolist() == [[3.0] * 7] * 8
+    assert twice[0].item() == 8
+    # Three kernels, of which the first alone pays for a launch.
+    eager = clock.now_us
+    assert eager > now_us
+    assert clock.launches == launches + 2
+    _ = torch.relu(x * 2 - 5)
+    assert clock.now_us - eager > eager - now_us
+
+
+def test_a_graph_of_a_call() -> None:
+    x = torch.arange(4.0, device="npu")
+    call = torch.npu.make_graphed_callables(lambda a: a * 3, (x,))
+    assert call(x + 1).tolist() == [3, 6, 9, 12]
+
+
+def test_graphs_say_what_is_wrong() -> None:
+    empty = torch.npu.NPUGraph()
+    message = (
+        "torch.npu.NPUGraph: a graph must be captured before replay(), but is not; use "
+        "with torch.npu.graph(g)"
+    )
+    with pytest.raises(RuntimeError, match=exactly(message)):
+        empty.replay()
+    with pytest.raises(RuntimeError, match=r"^torch.npu.NPUGraph: a capture must have begun "):
+        empty.capture_end()
+    x = torch.ones(4, device="npu")
+    message = (
+        "torch.npu.graph: what is captured must not need a value on the host, but "
+        ".item() or a condition asks for one; take it out of the graph"
+    )
+    with pytest.raises(RuntimeError, match=exactly(message)), torch.npu.graph(empty):
+        x.sum().item()
+    with (
+        torch.npu.graph(empty),
+        pytest.raises(RuntimeError, match=r"^torch.npu.NPUGraph: one graph must be captured at "),
+    ):
+        torch.npu.NPUGraph().capture_begin()
+
+
+# ---- torchair ----
+
+
+def test_wishes_for_a_part_of_a_graph_change_nothing() -> None:
+    x = torch.ones(4, device="npu")
+    with torchair.scope.npu_stream_switch("a"), torchair.scope.super_kernel("b"):
+        assert torchair.scope.npu_wait_tensor(x, x) is x
+    with pytest.raises(ValueError, match=r"^torchair.scope.deterministic: level must be 0, 1, 2 "):
+        torchair.scope.deterministic(4)
+    with pytest.raises(NotImplementedError, match=r"^torchair.scope.limit_core_num: "):
+        torchair.scope.limit_core_num(4, 8)
+
+
+def test_gears_are_sizes_of_a_dimension() -> None:
+    x = torch.ones(4, 8, device="npu")
+    torchair.inference.set_dim_gears(x, {0: [2, 4]})
+    message = (
+        "torchair.inference.set_dim_gears: a dimension must be 0 to 1, not 2; "
+        "name one of the tensor's"
+    )
+    with pytest.raises(ValueError, match=exactly(message)):
+        torchair.inference.set_dim_gears(x, {2: [2, 4]})
+    message = (
+        "torchair.inference.set_dim_gears: the sizes of dimension 0 must be a list of "
+        "2 to 100 whole numbers but 0, not [4]; list them"
+    )
+    with pytest.raises(ValueError, match=exactly(message)):
+        torchair.inference.set_dim_gears(x, {0: [4]})
+
+
+def test_a_method_compiled_once() -> None:
+    layer = torch.nn.Linear(4, 4).npu()
+    x = torch.ones(2, 4, device="npu")
+    compiled = torchair.inference.cache_compile(layer.forward, config=torchair.CompilerConfig())
+    assert torch.equal(compiled(x), layer(x))
+
+
+@pytest.mark.parametrize("name", ["hifloat8", "float8_e8m0fnu", "float4_e2m1fn_x2"])
+def test_a_type_of_later_chips_is_there_and_refused_by_name(name: str) -> None:
+    assert name in dir(torch_npu)
+    x = torch.ones(2, 64, device="npu", dtype=torch.float16)
+    message = f"dst_type must be int8 or quint4x2 on Atlas A2, not '{name}'; "
+    with pytest.raises(RuntimeError, match=message):
+        torch_npu.npu_dynamic_quant(x, dst_type=getattr(torch_npu, name))
