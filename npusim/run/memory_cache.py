@@ -1,7 +1,8 @@
 """What earlier calls had written and timed, so that the same call need not do it again.
 
-A program depends on the operator, the chip, and the problem as a kernel sees it; the times of a
-kernel on what lies in the L2 besides. Both are looked up by all of that, so no entry ever becomes
+A program depends on the operator, the problem and its tiling as a kernel sees them, and on the chip
+but for what only times rest on; the times of a kernel on the whole chip and on what lies in the L2
+besides. Both are looked up by all of that, so no entry ever becomes
 wrong, and nothing has to be thrown away but for room. Values are computed every time.
 
 Entries are returned as they are: programs, orders and traces are not written to once they are made,
@@ -258,9 +259,11 @@ def free_bytes(proc: Path = Path("/proc/meminfo"), cgroup: Path = Path("/sys/fs/
 # ---- keys ----
 
 
-def device_key(spec: DeviceSpec) -> bytes:
-    """A digest of all that *spec* says, but for its sources, on which no entry depends."""
-    return sha256(spec.model_dump_json(exclude={"sources"}).encode()).digest()
+def device_key(spec: DeviceSpec, *names: str) -> bytes:
+    """A digest of all that *spec* says, but for its sources, on which no entry depends, and for
+    the fields *names*.
+    """
+    return sha256(spec.model_dump_json(exclude={"sources", *names}).encode()).digest()
 
 
 def key_of(value: object) -> Hashable:

@@ -83,7 +83,8 @@ class Task:
     def written_for(self, spec: DeviceSpec) -> Task:
         """The same on *spec*, which is as its own chip was, with nothing of it written yet."""
         twin = copy(self)
-        vars(twin).pop("_programs", None)
+        for name in ("_programs", "_chip"):
+            vars(twin).pop(name, None)
         twin._spec, twin._progress = spec, None
         if twin.plan is not None:
             twin.plan = replace(twin.plan, workspaces=dict(twin.plan.workspaces))
@@ -115,7 +116,7 @@ class Task:
         make = partial(self._timed, l2, every_core, engine)
         if self.key is None:
             return make()
-        part = "trace", key_of(l2), bool(every_core), engine
+        part = "trace", device_key(self._spec), key_of(l2), bool(every_core), engine
         if self._stored is not None:
             make = partial(self._stored.get, (self.key, *part), self._blocks, make)
         return CACHE.get(self.key, make, _trace_bytes, part)
@@ -128,7 +129,7 @@ class Task:
         make = partial(self._timed, l2, every_core, engine, spec)
         if self.key is None:
             return make().cycles
-        part = "trace", key_of(l2), bool(every_core), engine, device_key(spec)
+        part = "cycles", device_key(spec), key_of(l2), bool(every_core), engine
         if self._stored is not None:
             make = partial(self._stored.get, (self.key, *part), self._blocks, make)
         return CACHE.get(self.key, lambda: make().cycles, lambda _: 0, part)
@@ -144,11 +145,25 @@ class Task:
             return None
         operator = self._operator
         functions = operator.tile, operator.build, operator.flags_may_stay_up
+        # Refusals alone name the chip, and are not cached.
+        chip_key = device_key(self._chip, "name")
         try:
-            problem = key_of(self.problem), key_of(self._queues)
-            return operator.name, functions, device_key(self._spec), *problem
+            parts = key_of(self.problem), self._plan_key, key_of(self._queues)
+            return operator.name, functions, chip_key, *parts
         except TypeError:
             return None
+
+    @property
+    def _plan_key(self) -> Hashable:
+        try:
+            return key_of(self.plan)
+        except TypeError:
+            return device_key(self._spec)  # on which the plan of a problem depends
+
+    @cached_property
+    def _chip(self) -> DeviceSpec:
+        """The chip as programs are written for it; a custom kernel may look at all of it."""
+        return self._spec if self._is_own else self._spec.for_programs
 
     @cached_property
     def _programs(self) -> Programs:
@@ -179,7 +194,7 @@ class Task:
         blocks = self._built() if self._progress is None else self._watched(self._progress)
         try:
             orders = chip.verify(
-                *(blocks, self._spec),
+                *(blocks, self._chip),
                 self._fresh_bytes(),
                 # The vendor's kernels leave outputs as they are that a call does not ask for, and
                 # rows that belong to no group.
@@ -224,7 +239,7 @@ class Task:
         """The program of each core; refuses a chip that does not hold an operator's tiles."""
         try:
             with deeper(self._queues), uncollected():
-                return self._operator.build(self._spec, self.problem, self._split)
+                return self._operator.build(self._chip, self.problem, self._split)
         except ProgramError as error:
             if isinstance(self.problem, UserProblem):
                 raise

@@ -24,7 +24,7 @@ from npusim.torch import card, formats
 from npusim.torch.relabel import to_host, to_npu
 from npusim.torch.values import argument, result
 
-__all__ = ["Given", "described", "launch", "launched", "takes", "tensors_of"]
+__all__ = ["Given", "described", "described_all", "launch", "launched", "takes", "tensors_of"]
 
 Given = dict[str, Any]
 """Parameter of the operator -> a tensor on npu, a list of them, or the value of an attribute."""
@@ -35,7 +35,7 @@ SEES_VALUES = ("embedding", "index_select")
 
 def takes(name: str, given: Given) -> bool:
     """Whether operator *name* takes *given* on the card; a view counts as what it shows."""
-    return _takes(name, given, _key(given))
+    return _takes(name, given, described_all(given))
 
 
 def _takes(name: str, given: Given, key: Hashable) -> bool:
@@ -54,14 +54,14 @@ def _is_taken(name: str, given: Given) -> bool:
 
 def launch(name: str, given: Given) -> torch.Tensor:
     """The output of operator *name* on npu. Raises OpError where it does not take *given*."""
-    key = _key(given)
+    key = described_all(given)
     done = card.again((name, key))
     return _on_npu(_outputs(name, given, key) if done is None else done.outputs, given)
 
 
 def launched(name: str, given: Given) -> torch.Tensor | None:
     """The output of operator *name* on npu; None where it does not take *given*."""
-    key = _key(given)
+    key = described_all(given)
     done = card.again((name, key))
     if done is not None:
         return _on_npu(done.outputs, given)
@@ -105,7 +105,7 @@ def _argument(op: str, name: str, value: object) -> object:
     return value
 
 
-def _key(given: Given) -> Hashable:
+def described_all(given: Given) -> Hashable:
     """All that *given* says but for the values of its tensors."""
     return tuple([(name, described(value)) for name, value in given.items()])
 

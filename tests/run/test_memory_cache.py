@@ -382,18 +382,21 @@ def test_parts_of_a_key_go_together() -> None:
     assert asked.cache.nbytes == 3 * UNIT
 
 
-@pytest.mark.parametrize(("op", "args", "kwargs"), CALLS[:4], ids=[call[0] for call in CALLS[:4]])
-def test_an_entry_is_charged_what_it_takes(
-    op: str, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> None:
-    found = run(op, *args, **kwargs, device="ascend910b2")  # loads what is loaded once
-    del found
+LARGE: dict[str, tuple[Any, ...]] = {
+    "matmul": (S((256, 2048), "float16"), S((2048, 4096), "float16")),
+    "npu_quantize": (S((4096, 1024), "float16"), S((1024,), "float16"), None, "qint8", -1, False),
+}
+
+
+@pytest.mark.parametrize("op", LARGE)
+def test_an_entry_is_charged_what_it_takes(op: str) -> None:
+    run(op, *LARGE[op], device="ascend910b2")  # loads what is loaded once
     forget()
     gc.collect()
     tracemalloc.start()
     try:
         before, _ = tracemalloc.get_traced_memory()
-        run(op, *args, **kwargs, device="ascend910b2")
+        run(op, *LARGE[op], device="ascend910b2")
         gc.collect()
         taken = tracemalloc.get_traced_memory()[0] - before
     finally:

@@ -14,6 +14,7 @@ from npusim.run import call
 from npusim.run.memory_cache import CACHE, forget
 from npusim.run.options import Options
 from npusim.run.repeats import MOST_ARRAY_BYTES, key_of_call
+from npusim.run.task import Task
 
 pytestmark = pytest.mark.usefixtures("nothing_kept")
 
@@ -138,3 +139,51 @@ def test_a_call_goes_with_what_is_cached_of_it(planned: list[str]) -> None:
     forget()
     call.play("mul", (X, X), {}, A2, Options())
     assert planned == ["mul", "mul"]
+
+
+# ---- programs of several chips ----
+
+
+@pytest.fixture
+def built(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The operators whose programs were written, each time."""
+    found: list[str] = []
+    usual = Task._built
+
+    def write(self: Task) -> Any:
+        found.append(self.plan.template if self.plan else "")
+        return usual(self)
+
+    monkeypatch.setattr(Task, "_built", write)
+    return found
+
+
+@pytest.mark.parametrize(("op", "args", "kwargs"), CALLS, ids=[each[0] for each in CALLS])
+def test_chips_that_differ_in_times_alone_share_programs(
+    op: str, args: tuple[Any, ...], kwargs: dict[str, Any], built: list[str]
+) -> None:
+    run(op, *args, **kwargs, device=A2)
+    count = len(built)
+    shared = run(op, *args, **kwargs, device="ascend910_9391")
+    assert len(built) == count > 0
+    forget()
+    assert_same_run(shared, run(op, *args, **kwargs, device="ascend910_9391"))
+    run(op, *args, **kwargs, device="ascend310p3")
+    assert len(built) > 2 * count
+
+
+def test_programs_that_are_tiled_otherwise_are_not_shared(built: list[str]) -> None:
+    x, weight = TensorSpec((16, 4096), "int8"), TensorSpec((4096, 4096), "int8")
+    given = x, weight, TensorSpec((1,), "float32")
+    slow = A2.l2.model_copy(update={"capacity_bytes": A2.l2.capacity_bytes // 64})
+    for device in (A2, A2.model_copy(update={"l2": slow})):
+        run("npu_quant_matmul", *given, output_dtype="bfloat16", device=device)
+    assert len(built) == 2
+
+
+@pytest.mark.parametrize("read", ["series", "clock_hz", "aliases"])
+def test_programs_are_written_without_a_look_at_what_times_rest_on(read: str) -> None:
+    assert getattr(A2, read) is not None
+    with pytest.raises(AttributeError):
+        getattr(A2.for_programs, read)
+    assert A2.for_programs.cores["aiv"].count == A2.cores["aiv"].count
