@@ -1,1 +1,0 @@
-"""What is checked before a kernel runs: what a chip has, races, deadlocks, bounds, bytes unset."""

@@ -1,1 +1,0 @@
-"""Packed scales, contracts and differences, explained."""

@@ -1,1 +1,0 @@
-"""Pictures of a run, one module each: rows are computed first, then drawn on given axes."""

@@ -1,1 +1,0 @@
-"""Timing: how many cycles each micro-op takes, and which of them overlap."""

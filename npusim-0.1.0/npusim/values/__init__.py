@@ -1,1 +1,0 @@
-"""Values: what each micro-op computes, bit for bit, without regard to time."""
