@@ -75,6 +75,7 @@ from npusim.isa.scalar import (
     ScalarLoop,
     ScalarOp,
     ScalarStore,
+    ScalarStoreGlobal,
     Trap,
 )
 from npusim.isa.selection import Compare, CompareOp, CompareScalar, Select
@@ -202,6 +203,7 @@ __all__ = [
     "ScalarLoop",
     "ScalarOp",
     "ScalarStore",
+    "ScalarStoreGlobal",
     "ScalarWork",
     "Select",
     "SetFlag",

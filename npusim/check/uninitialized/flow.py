@@ -72,6 +72,7 @@ from npusim.isa import (
     ScalarLoop,
     ScalarOp,
     ScalarStore,
+    ScalarStoreGlobal,
     Select,
     Sort32,
     Store,
@@ -328,6 +329,10 @@ def _load_global(op: ScalarLoadGlobal, marks: Marks) -> Sink:
     return None
 
 
+def _store_global(op: ScalarStoreGlobal, marks: Marks) -> Sink:
+    return np.array([marks.registers.get(op.src, WRITTEN)])
+
+
 def _scalar_loop(op: ScalarLoop, marks: Marks) -> Sink:
     return _all_rounds(op.body, marks, op.count)
 
@@ -412,6 +417,7 @@ FLOW: Table[Callable[[Any, Marks], Sink]] = Table(
         ScalarLoad: _one,
         ScalarLoadGlobal: _load_global,
         ScalarStore: _one,
+        ScalarStoreGlobal: _store_global,
         ScalarAlu: _one,
         ScalarLoop: _scalar_loop,
         Trap: _one,
