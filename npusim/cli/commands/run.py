@@ -201,6 +201,15 @@ AutoSync = Annotated[
     ),
 ]
 
+Strict = Annotated[
+    bool,
+    typer.Option(
+        "--strict",
+        help="Refuse hazards of a kernel of C++ that the vendor's own kernels have, too, and that "
+        "are harmless.",
+    ),
+]
+
 
 def run_operator(
     op: Operator,
@@ -213,6 +222,7 @@ def run_operator(
     define: Define = None,
     include: Include = None,
     auto_sync: AutoSync = True,
+    strict: Strict = False,
     setting: Settings = None,
     output: Output = None,
     force: Force = False,
@@ -253,7 +263,7 @@ def run_operator(
     )
     options: dict[str, Any] = {
         "timeout_s": timeout,
-        "build": Build(tuple(define or ()), tuple(include or ()), auto_sync),
+        "build": Build(tuple(define or ()), tuple(include or ()), auto_sync, strict),
         "answer": answer,
         "l2": l2,
         "icache": icache,
