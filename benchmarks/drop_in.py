@@ -3,13 +3,19 @@
 (i) an elementwise operation of plain torch on a small npu tensor, against the same on the CPU;
 (j) an operator through torch_npu, against npusim.run on the same data;
 (k) a decode step of 32 layers of a 7B, by shapes alone: a further one against the first, as
-    transformers has it and with torch_npu's operators.
+    transformers has it and with torch_npu's operators;
+(l) what is npusim's of a launch that was made before: its key, where it is found, and its row in a
+    record, against a sum of two small tensors on the CPU;
+(m) processor time of a prefill of 512 tokens and of a decode step behind it, of Qwen3-32B with all
+    64 layers by shapes alone, as transformers has it, for the first time and again, against the
+    same on torch's meta device; and the peak memory of a separate process that does it.
 
-It needs the extra `npusim[torch]`, and for (k) `npusim[models]`.
+It needs the extra `npusim[torch]`, and for (k) and (m) `npusim[models]`.
 """
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -24,6 +30,8 @@ npusim.torch.install(device="ascend910b2")
 
 import torch  # noqa: E402
 import torch_npu  # noqa: E402
+
+from npusim.torch import card, kernels  # noqa: E402
 
 REPEATS, ROUNDS = 2000, 7
 SHAPES = ((16, 64), (1024, 1024))
@@ -101,17 +109,105 @@ def decode_step(kind: str) -> None:
     )
 
 
+@torch.inference_mode()
+def known_launches() -> None:
+    """(l)"""
+    rows = torch.empty(16, 5120, dtype=torch.bfloat16, device="npu")
+    query = torch.empty(1, 64, 1, 128, dtype=torch.bfloat16, device="npu")
+    cache = torch.empty(1, 8, 512, 128, dtype=torch.bfloat16, device="npu")
+    heads = {"num_heads": 64, "num_key_value_heads": 8, "scale": 0.1, "input_layout": "BNSD"}
+    calls: dict[str, dict[str, Any]] = {
+        "mul": {"x": rows, "other": rows},
+        "npu_fused_infer_attention_score": {"query": query, "key": cache, "value": cache, **heads},
+    }
+    small = torch.rand(16, 16)
+    for name, given in calls.items():
+        kernels.launch(name, given)
+
+        def again(name: str = name, given: dict[str, Any] = given) -> None:
+            assert card.again((name, kernels.described_all(given))) is not None
+
+        with npusim.torch.record(name):
+            ours, sums = fastest(100, again, lambda: small + small)
+        print(
+            f"(l) again, {name:32} {ours / sums:.1f} x a sum of 16 x 16 on the CPU  "
+            f"({ours * 1e6:.1f} us : {sums * 1e6:.1f} us)"
+        )
+
+
+def whole_model() -> None:
+    """(m)"""
+    words = [sys.executable, __file__]
+    found = {}
+    for device in ("npu", "meta"):
+        done = subprocess.run([*words, device], check=True, capture_output=True, text=True)
+        found[device] = [float(word) for word in done.stdout.split()]
+    *seconds, peak_mib = found["npu"]
+    prefill, decode = found["meta"][1], found["meta"][3]
+    for name, own, theirs in zip(
+        ("prefill of 512, first", "prefill of 512, again", "decode, first", "decode, again"),
+        seconds,
+        (prefill, prefill, decode, decode),
+        strict=True,
+    ):
+        print(
+            f"(m) Qwen3-32B, {name:22} {own / theirs:5.2f} x on the meta device  "
+            f"({own:.2f} s : {theirs:.2f} s of the processor, {peak_mib:.0f} MiB)"
+        )
+
+
+@torch.inference_mode()
+def report_steps(device: str) -> None:
+    """Print processor seconds of two prefills and two decode steps on *device*, and the peak."""
+    from transformers import AutoModelForCausalLM, DynamicCache, Qwen3Config
+
+    npusim.torch.install(device="ascend910b2", values=False)
+    # That of Qwen3-32B, by its config.json.
+    config = Qwen3Config(
+        hidden_size=5120,
+        intermediate_size=25600,
+        num_hidden_layers=64,
+        num_attention_heads=64,
+        num_key_value_heads=8,
+        head_dim=128,
+        vocab_size=151936,
+        max_position_embeddings=40960,
+    )
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
+    model = model.to_empty(device=device)
+    seconds = []
+    for tokens, past in ((512, 0), (512, 0), (1, 511), (1, 511)):
+        cache = DynamicCache(config=config)
+        shape = 1, config.num_key_value_heads, past, config.head_dim
+        states = torch.empty(shape, dtype=torch.bfloat16, device=device)
+        for layer in range(config.num_hidden_layers if past else 0):
+            cache.update(states, states, layer)
+        words = torch.empty(1, tokens, dtype=torch.int64, device=device)
+        start = time.process_time()
+        model(words, past_key_values=cache, logits_to_keep=1)
+        seconds.append(time.process_time() - start)
+    status = Path("/proc/self/status").read_text()
+    peak = next(line for line in status.splitlines() if line.startswith("VmHWM"))
+    print(*seconds, int(peak.split()[1]) / 1024)
+
+
 def main() -> None:
     elementwise()
     for shape in SHAPES:
         operator(shape)
     if find_spec("transformers") is None:
-        print("(k) left out: there is no transformers; pip install 'npusim[models]'")
+        print("(k) and (m) left out: there is no transformers; pip install 'npusim[models]'")
         return
     npusim.torch.install(device="ascend910b2", values=False)
     for kind in ("as it stands", "bf16", "W8A8"):
         decode_step(kind)
+    known_launches()
+    whole_model()
 
 
 if __name__ == "__main__":
-    main()
+    if len(sys.argv) > 1:
+        report_steps(sys.argv[1])
+    else:
+        main()

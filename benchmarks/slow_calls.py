@@ -11,7 +11,10 @@ import argparse
 import subprocess
 import sys
 import time
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 from threadpoolctl import threadpool_limits
@@ -105,7 +108,17 @@ def prefill(heads: int, tokens: int) -> Run:
     return run("npu_fused_infer_attention_score", x, x, x, **given)
 
 
+def plan_a_model() -> None:
+    """The example of that name: two models, three chips, weights of three kinds."""
+    sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
+    import plan_a_model
+
+    with TemporaryDirectory() as folder, redirect_stdout(StringIO()):
+        plan_a_model.main(["-o", folder])
+
+
 CALLS = {
+    "examples/plan_a_model.py": plan_a_model,
     "npu_swiglu 65536 x 8192": lambda: swiglu(65536, 8192),
     "grouped product of 128 experts": lambda: experts(128, 4096),
     "routing of 4096 tokens": lambda: routing(4096),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from mutant import of
 
 MEMORY = "tests/run/test_memory_cache.py::"
+REPEATS = "tests/run/test_calls_again.py::"
 ANEW = f"{MEMORY}test_another_chip_or_state_is_timed_anew"
 DISK = "tests/run/test_disk_cache.py::test_the_least_recently_used_goes_first"
 RUN = "tests/run/test_run.py::"
@@ -13,15 +14,41 @@ MUTANTS = (
     *of(
         "npusim/run/task.py",
         ANEW,
-        key_without_every_core=("key_of(l2), bool(every_core), engine\n", "key_of(l2), engine\n"),
-        key_without_the_chip=("functions, device_key(self._spec), *problem", "functions, *problem"),
+        key_without_every_core=(
+            '"trace", device_key(self._spec), key_of(l2), bool(every_core), engine\n',
+            '"trace", device_key(self._spec), key_of(l2), engine\n',
+        ),
+    ),
+    *of(
+        "npusim/run/task.py",
+        f"{REPEATS}test_chips_that_differ_in_times_alone_share_programs",
+        times_without_the_chip=('"trace", device_key(self._spec), key', '"trace", key'),
+    ),
+    *of(
+        "npusim/run/task.py",
+        f"{REPEATS}test_programs_that_are_tiled_otherwise_are_not_shared",
+        programs_without_the_chip=(
+            "operator.name, functions, chip_key, ",
+            "operator.name, functions, ",
+        ),
+    ),
+    *of(
+        "npusim/run/repeats.py",
+        f"{REPEATS}test_a_call_is_found_again_only_by_all_of_it",
+        f"{REPEATS}test_small_arrays_are_distinguished_by_what_they_hold_and_how_they_lie",
+        f"{REPEATS}test_an_array_that_changes_later_is_that_of_its_own_call",
+        f"{REPEATS}test_a_chip_that_changes_later_is_that_of_its_own_call",
+        call_without_the_chip=('"call", op, device_key(device), found', '"call", op, found'),
+        call_without_what_it_finds=("device_key(device), found, how", "device_key(device), how"),
+        array_without_strides=("return key_of(value), value.strides", "return key_of(value)"),
+        array_of_the_caller=("value.copy() if isinstance(value, np.ndarray) else value", "value"),
     ),
     *of(
         "npusim/run/task.py",
         "tests/run/test_advice_slots.py::test_a_deeper_kernel_is_another_entry_of_caches",
         key_without_queues=(
-            "key_of(self._problem), key_of(self._queues)",
-            "(key_of(self._problem),)",
+            "key_of(self.problem), self._plan_key, key_of(self._queues)",
+            "key_of(self.problem), self._plan_key",
         ),
     ),
     *of(
@@ -33,12 +60,13 @@ MUTANTS = (
         "npusim/run/memory_cache.py",
         f"{MEMORY}test_keys_distinguish_types_and_contents",
         f"{MEMORY}test_keys_distinguish_zeros_and_not_two_nans",
-        f"{MEMORY}test_the_least_recently_used_goes_first",
+        f"{MEMORY}test_what_was_not_used_since_the_new_was_asked_for_goes_first",
         key_without_shape=(
             "value.dtype.name, value.shape, value.tobytes()",
             "value.dtype.name, value.tobytes()",
         ),
         oldest_not_latest=("self._entries.move_to_end(key)", "pass"),
+        new_for_what_was_used_since=("if missing <= 0 or entry.used > asked:", "if missing <= 0:"),
         zeros_alike=("return kind, value.hex()", "return kind, value"),
     ),
     *of(

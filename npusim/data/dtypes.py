@@ -46,6 +46,7 @@ __all__ = [
     "cast",
     "dtype_named",
     "dtype_of",
+    "is_masked",
     "pack_int4",
     "round_to_integral",
     "unpack_int4",
@@ -144,6 +145,12 @@ def dtype_of(array: Array) -> DType | None:
     return _BY_NUMPY.get(array.dtype)
 
 
+def is_masked(value: object) -> bool:
+    """Whether *value* is an array with a mask."""
+    # A plain one is asked first: numpy.ma takes as long to load as a small run.
+    return type(value) is not np.ndarray and isinstance(value, np.ma.MaskedArray)
+
+
 # ---- rounding ----
 
 
@@ -217,6 +224,8 @@ def _table(src: np.dtype[Any], dst: DType, mode: RoundMode, overflow: Overflow) 
 _LONG_ROW = 1 << 10
 """So many elements are worth their own call of numpy, if there are many (measured)."""
 _MANY = 1 << 15
+_WORTH_ITS_BITS = 1 << 12
+"""So many elements are worth a dozen calls of numpy."""
 # Integers up to here are exact in fp16, whose significand has 11 bits.
 _FP16_EXACT = 2048
 _ROUNDINGS: dict[str, np.ufunc] = {
@@ -276,6 +285,8 @@ class Whole(NamedTuple):
 _FP32_TO_FP16 = np.float32(2.0**-112)
 """fp32 numbers have exponents that are greater by 127 - 15 than those of fp16, and 13 more bits of
 significand behind them."""
+_FP16_TO_FP32 = 1 / _FP32_TO_FP16
+_MORE_BITS = 13
 _SIGN_OF_16_BITS = np.int16(-(2**15))
 
 
@@ -284,7 +295,7 @@ def _fp16_bits(values: Array) -> tuple[Array, Array]:
     signs = values.astype(np.int16)
     signs &= _SIGN_OF_16_BITS
     rest = np.multiply(values, _FP32_TO_FP16, dtype=np.float32).view(np.int32)
-    rest >>= 13
+    rest >>= _MORE_BITS
     return rest.astype(np.int16), signs
 
 
@@ -310,6 +321,10 @@ def cast(
         )
     if values.dtype.kind in "iu" and dst.is_float:
         mode = "none"
+    if values.dtype == np.float16 and dst is FLOAT32 and values.size >= _MANY:
+        found = _widened(values, out)
+        if found is not None:
+            return found
     if values.itemsize <= 2:
         return _looked_up(values, _table(values.dtype, dst, mode, overflow), out)
     found = _nearly_cast(values, dst, mode, overflow)
@@ -318,6 +333,61 @@ def cast(
             return found.astype(np.int8 if dst is INT4 else dst.numpy, copy=False)
         np.copyto(out, found, casting="unsafe")
     return out
+
+
+_SIGN_AND_REST = np.uint32(0x8FFF_E000).astype(np.int32)
+"""Where the bits of an fp16 number lie in fp32, before its exponent is that of fp32."""
+_INFINITY, _MINUS_INFINITY = 0x7C00, 0xFC00
+"""Patterns of fp16; those of the same sign that are greater are NaN."""
+_SMALLEST = np.float32(2.0**-149)
+
+
+def _widened(values: Array, out: Array | None) -> Array | None:
+    """fp16 *values* as fp32 by their bits; None where one of them is infinite or NaN.
+
+    Also where the processor takes subnormal numbers for zeros.
+    """
+    patterns = values.view(np.int16)
+    if patterns.max() >= _INFINITY or values.view(np.uint16).max() >= _MINUS_INFINITY:
+        return None
+    if not _SMALLEST * _FP16_TO_FP32:
+        return None
+    wide = patterns.astype(np.int32)
+    wide <<= _MORE_BITS
+    wide &= _SIGN_AND_REST
+    return np.asarray(np.multiply(wide.view(np.float32), _FP16_TO_FP32, out=out))
+
+
+_ROUNDED_UP = 65520
+"""What is less is rounded to a finite number of fp16."""
+_FP32_EXPONENT = np.int32(0x7F80_0000)
+_SMALLEST_NORMAL = np.int32(113 << 23)
+"""That of fp16, as fp32."""
+_MORE_BITS_UP = np.int32(_MORE_BITS << 23)
+"""In an exponent of fp32: times 2^13."""
+
+
+def _narrowed(values: Array) -> Array:
+    """fp32 *values* that are less than 65520 rounded to fp16, ties to even, by their bits.
+
+    numpy takes long for each number that is subnormal in fp16. Here the processor rounds: next to
+    2^13 times its leading bit, a number has room for no more bits than fp16 has.
+    """
+    leading = values.view(np.int32) & _FP32_EXPONENT
+    np.maximum(leading, _SMALLEST_NORMAL, out=leading)
+    leading += _MORE_BITS_UP
+    sums = np.abs(values)
+    sums += leading.view(np.float32)
+    found = sums.view(np.int32)
+    found -= leading
+    # The significand has its leading bit, which adds 1 to the exponent of a normal number.
+    leading -= _SMALLEST_NORMAL + _MORE_BITS_UP
+    leading >>= _MORE_BITS
+    found += leading
+    narrow = found.astype(np.int16)
+    signs = values.view(np.int32) >> 16
+    narrow |= signs.astype(np.int16) & _SIGN_OF_16_BITS
+    return narrow.view(np.float16)
 
 
 def _looked_up(values: Array, table: Array, out: Array | None) -> Array:
@@ -346,8 +416,13 @@ def _nearly_cast(values: Array, dst: DType, mode: RoundMode, overflow: Overflow)
     elif values.dtype == np.float32 and dst in _FLOAT_FORMAT and mode in ("rint", "none"):
         # Both round once, to nearest even, and have infinities; a NaN fails both tests.
         largest = np.inf if overflow == "inf_nan" else _FLOAT_FORMAT[dst][2]
-        if values.size and values.max() <= largest and -largest <= values.min():
-            return values
+        if values.size:
+            low, high = values.min(), values.max()
+            is_worth_it = dst is FLOAT16 and values.size >= _WORTH_ITS_BITS
+            if is_worth_it and -_ROUNDED_UP < low <= high < _ROUNDED_UP:
+                return _narrowed(values)
+            if high <= largest and -largest <= low:
+                return values
     elif values.dtype == np.int32 and dst is FLOAT16:
         first, last = _INTEGER_RANGE[INT16]
         if values.size and values.min() >= first and values.max() <= last:

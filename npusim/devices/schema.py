@@ -8,7 +8,7 @@ which says of each number where it comes from. Units stand in the names: ``_byte
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, NamedTuple, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
@@ -109,6 +109,17 @@ def _together(aliases: object) -> Any:
     return [name for names in aliases.values() for name in names]
 
 
+Some = TypeVar("Some", bound=Part)
+
+
+def _without(part: Some, *names: str) -> Some:
+    """*part* without the fields *names*."""
+    found = part.model_copy()
+    for name in names:
+        del vars(found)[name]
+    return found
+
+
 class DeviceSpec(Part):
     """A chip (for Atlas A3: one die): its clock, cores, memories and costs, with their sources."""
 
@@ -135,12 +146,27 @@ class DeviceSpec(Part):
     sources: dict[str, Source] = Field(default_factory=dict, repr=False)
     """Dotted key of each number, `aliases.` and each alias -> where it comes from."""
 
+    def __hash__(self) -> int:
+        # Equal chips have one name, and what else there is of them cannot be hashed.
+        return hash(self.name)
+
     def __repr__(self) -> str:
         cores = " and ".join(f"{core.count} {kind}" for kind, core in self.cores.items())
         clock = f"{self.clock_hz / 1e9:g} GHz"
         return f"<DeviceSpec {self.name}: {self.series}, {cores} at {clock}>"
 
     __str__ = __repr__
+
+    @property
+    def for_programs(self) -> DeviceSpec:
+        """The chip as programs are written for it and checked, without what only times rest on.
+
+        To read what is left out raises AttributeError. Chips that have the rest in common run the
+        same programs, as those of Atlas A2 and A3 do.
+        """
+        cores = {kind: _without(core, "clock_hz") for kind, core in self.cores.items()}
+        l2 = _without(self.l2, "read_bytes_per_s", "write_bytes_per_s")
+        return _without(self.model_copy(update={"cores": cores, "l2": l2}), "series", "aliases")
 
     @property
     def vector_kinds(self) -> tuple[str, ...]:

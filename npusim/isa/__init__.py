@@ -57,7 +57,16 @@ from npusim.isa.operands import (
     lanes,
     places,
 )
-from npusim.isa.rearranging import Broadcast, Copy, Duplicate, Gather, Transpose
+from npusim.isa.rearranging import (
+    Broadcast,
+    Copy,
+    Duplicate,
+    Gather,
+    GatherBlocks,
+    Scatter,
+    TransDataTo5HD,
+    Transpose,
+)
 from npusim.isa.reductions import (
     BlockReduce,
     ExtremeOp,
@@ -78,7 +87,16 @@ from npusim.isa.scalar import (
     ScalarStoreGlobal,
     Trap,
 )
-from npusim.isa.selection import Compare, CompareOp, CompareScalar, Select
+from npusim.isa.selection import (
+    CMP_MASK_BYTES,
+    CmpMask,
+    Compare,
+    CompareOp,
+    CompareScalar,
+    GetCmpMask,
+    Select,
+    SetCmpMask,
+)
 from npusim.isa.sorting import (
     LONGEST_LIST,
     PROPOSAL_ELEMENTS,
@@ -88,6 +106,7 @@ from npusim.isa.sorting import (
     GatherMask,
     MrgSort,
     MrgSort4,
+    PlacesOf,
     ProposalConcat,
     ProposalExtract,
     RpSort16,
@@ -128,6 +147,7 @@ from npusim.isa.work import (
 
 __all__ = [
     "BLOCK_BYTES",
+    "CMP_MASK_BYTES",
     "FLOATS_PER_BLOCK",
     "FLOATS_PER_REPEAT",
     "LONGEST_LIST",
@@ -154,6 +174,7 @@ __all__ = [
     "BroadcastToL0c",
     "Cast",
     "CastDequant",
+    "CmpMask",
     "Compare",
     "CompareOp",
     "CompareScalar",
@@ -169,7 +190,9 @@ __all__ = [
     "Fold",
     "FoldOp",
     "Gather",
+    "GatherBlocks",
     "GatherMask",
+    "GetCmpMask",
     "Global",
     "Load",
     "LoadData",
@@ -184,6 +207,7 @@ __all__ = [
     "MulAddForm",
     "Ordering",
     "Padding",
+    "PlacesOf",
     "Product",
     "ProposalConcat",
     "ProposalExtract",
@@ -205,11 +229,14 @@ __all__ = [
     "ScalarStore",
     "ScalarStoreGlobal",
     "ScalarWork",
+    "Scatter",
     "Select",
+    "SetCmpMask",
     "SetFlag",
     "Sort32",
     "Store",
     "Table",
+    "TransDataTo5HD",
     "Transfer",
     "Transpose",
     "Trap",

@@ -31,7 +31,7 @@ import numpy as np
 from npusim.ascendc import ProgramLaunch, SourceLaunch
 from npusim.check.bounds import check_inside
 from npusim.check.rules import check_blocks
-from npusim.data.dtypes import DTYPES, Array, dtype_of
+from npusim.data.dtypes import DTYPES, Array, dtype_of, is_masked
 from npusim.data.errors import shown
 from npusim.data.tensor import GlobalTensor, Operand, Tensor, TensorSpec
 from npusim.devices.names import whole
@@ -266,7 +266,7 @@ def operand_of(who: str, name: str, value: Any) -> Operand:
             return Operand(name, value.spec, value.numpy() if is_plain else value.storage)
         case _:
             dtype = dtype_of(value)
-            if dtype is None or isinstance(value, np.ma.MaskedArray):
+            if dtype is None or is_masked(value):
                 known = ", ".join(dtype.name for dtype in DTYPES)
                 what = "a masked array" if dtype is not None else value.dtype
                 raise KernelError(

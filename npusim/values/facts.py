@@ -23,7 +23,9 @@ from npusim.isa import (
     Fixpipe,
     Fold,
     Gather,
+    GatherBlocks,
     GatherMask,
+    GetCmpMask,
     Global,
     Load,
     MicroOp,
@@ -41,9 +43,12 @@ from npusim.isa import (
     ScalarLoop,
     ScalarStore,
     ScalarStoreGlobal,
+    Scatter,
     Select,
+    SetCmpMask,
     Sort32,
     Store,
+    TransDataTo5HD,
     Transpose,
     Trap,
     Unary,
@@ -57,12 +62,12 @@ from npusim.isa import (
     writes_global,
 )
 from npusim.kernel.program import Body
-from npusim.values.runs import Accumulated, Swept, with_runs
+from npusim.values.runs import Run, with_runs
 
 __all__ = ["CrossCoreOp", "Facts", "Piece", "facts_of"]
 
 CrossCoreOp = CrossCoreSetFlag | CrossCoreWaitFlag
-Piece = list[MicroOp | Accumulated | Swept] | CrossCoreOp
+Piece = list[MicroOp | Run] | CrossCoreOp
 """Micro-ops and runs of them between two flags between cores, or one such flag.
 
 Without those that order pipes and those that set registers for nobody.
@@ -74,6 +79,7 @@ SIDE_BY_SIDE: frozenset[type[MicroOp]] = frozenset(
         *(CompareScalar, Copy),
         *(Duplicate, Fold, Gather, GatherMask, Load, MrgSort, MulAddDst, Reduce, ScalarAlu),
         *(MrgSort4, ProposalConcat, ProposalExtract, RpSort16),
+        *(GatherBlocks, GetCmpMask, Scatter, SetCmpMask, TransDataTo5HD),
         *(
             ScalarLoad,
             ScalarLoadGlobal,

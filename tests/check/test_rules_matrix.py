@@ -416,8 +416,8 @@ REFUSED_AIV: list[tuple[isa.MicroOp, str]] = [
         "cut them alike",
     ),
     (
-        isa.Copy(at("ub", INT8, 64), at("ub", INT8, 64, 64)),
-        "operands must share one type of 16 or 32 bits, not int8, int8; cast first",
+        isa.Duplicate(at("ub", INT8, 64), 0),
+        "operands must share one type of 16 or 32 bits, not int8; cast first",
     ),
     (
         isa.Copy(at("ub", INT32, 64), at("ub", INT32, 56, 256)),

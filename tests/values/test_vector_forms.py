@@ -73,7 +73,7 @@ def numbers(dtype: DType, seed: int, count: int = 64) -> np.ndarray:
         found[:4] = limits.min, limits.max, 0, 1
         return found
     found = rng.normal(0, 50, count)
-    found[::3] = rng.choice(FLOATS, found[::3].size)
+    found[::3] = np.resize(rng.permutation(FLOATS), found[::3].size)
     with np.errstate(over="ignore"):
         return found.astype(dtype.numpy)
 

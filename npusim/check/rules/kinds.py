@@ -16,7 +16,10 @@ from npusim.isa import (
     Duplicate,
     Fold,
     Gather,
+    GatherBlocks,
     GatherMask,
+    GetCmpMask,
+    MicroOp,
     MrgSort,
     MrgSort4,
     MulAddDst,
@@ -24,8 +27,11 @@ from npusim.isa import (
     ProposalExtract,
     Reduce,
     RpSort16,
+    Scatter,
     Select,
+    SetCmpMask,
     Sort32,
+    TransDataTo5HD,
     Transpose,
     Unary,
     WholeReduce,
@@ -36,11 +42,13 @@ __all__ = [
     "COMPARING",
     "ELEMENTWISE",
     "FLOATING",
-    "MASKED_ALIKE",
+    "LANEWISE",
+    "LOOKING_UP",
     "MOVING",
     "RAGGED",
     "ROWED",
     "SOLID",
+    "SOLID_PARTS",
     "STRIDING",
     "VECTOR",
     "WITH_SCALAR",
@@ -48,17 +56,31 @@ __all__ = [
 
 ARITHMETIC = (Binary, BinaryScalar)
 FLOATING = (Axpy, MulAddDst, BlockReduce, WholeReduce, Fold)
-MASKED_ALIKE = (Cast, *ARITHMETIC, Unary, Axpy, MulAddDst, Copy)
-"""Their operands have one mask."""
-ELEMENTWISE = (*MASKED_ALIKE, CastDequant)
+ELEMENTWISE = (Cast, CastDequant, *ARITHMETIC, Unary, Axpy, MulAddDst, Copy)
 MOVING = (Duplicate, Broadcast, Reduce, Copy)
 COMPARING = (Compare, CompareScalar)
 PROPOSING = (ProposalConcat, ProposalExtract, RpSort16, MrgSort4)
-SOLID = (*COMPARING, Select, Gather, Transpose, Sort32, MrgSort, GatherMask, *PROPOSING)
+LOOKING_UP = (Gather, GatherBlocks, Scatter)
+SOLID = (Transpose, Sort32, MrgSort, GetCmpMask, SetCmpMask, *PROPOSING)
 """Their operands lie without gaps."""
-VECTOR = (Cast, CastDequant, *ARITHMETIC, Unary, *FLOATING, *MOVING, *SOLID)
+SOLID_PARTS: dict[type[MicroOp], tuple[str, ...]] = {
+    **dict.fromkeys((*COMPARING, GatherMask, Scatter), ("dst",)),
+    Select: ("mask",),
+    Gather: ("src",),
+    GatherBlocks: ("src", "offsets"),
+}
+"""Operands that do, where others need not."""
+VECTOR = (
+    *(Cast, CastDequant, *ARITHMETIC, Unary, *FLOATING, *MOVING, *COMPARING, Select, *LOOKING_UP),
+    *(GatherMask, TransDataTo5HD, *SOLID),
+)
 """What works on the unified buffer alone."""
-RAGGED = (*ELEMENTWISE, Duplicate, WholeReduce, BlockReduce)
+LANEWISE = (*ELEMENTWISE, *COMPARING, Select, Gather, Scatter)
+"""Lanes of one operand meet the same lanes of another one."""
+RAGGED = (
+    *(*LANEWISE, Duplicate, WholeReduce, BlockReduce, GatherMask),
+    TransDataTo5HD,
+)
 """Their operands may be masked, or end within a repeat."""
 ROWED = (Copy,)
 """A repeat of theirs has any number of blocks: a row of DataCopy, or of Copy where it counts."""

@@ -13,7 +13,18 @@ from npusim.data.dtypes import DType
 from npusim.devices.schema import Core, DeviceSpec
 from npusim.isa import Local, MicroOp, Register, Role, reads, writes
 
-__all__ = ["Place", "Rule", "RuleError", "fits", "named", "names", "offsets", "operands", "types"]
+__all__ = [
+    "Place",
+    "Rule",
+    "RuleError",
+    "fits",
+    "named",
+    "names",
+    "offsets",
+    "operands",
+    "sizes",
+    "types",
+]
 
 
 class RuleError(ValueError):
@@ -58,7 +69,8 @@ def named(op: MicroOp) -> tuple[tuple[Role, Local], ...]:
         if isinstance(operand, Local):
             found.append((role, operand))
         elif isinstance(operand, tuple):
-            found += [pair for part in operand for pair in named(part)]
+            for part in operand:
+                found += [(role, part)] if isinstance(part, Local) else named(part)
     return tuple(found)
 
 
@@ -68,6 +80,11 @@ def names(dtypes: Iterable[DType]) -> str:
 
 def types(op: MicroOp) -> str:
     return names(local.dtype for local in operands(op))
+
+
+def sizes(op: MicroOp) -> str:
+    """How many elements each operand of *op* has, and of which type."""
+    return ", ".join(f"{local.count} {local.dtype.name}" for local in operands(op))
 
 
 def offsets(op: MicroOp) -> str:

@@ -7,11 +7,11 @@ from functools import lru_cache
 import numpy as np
 
 from npusim.check.rules.kinds import (
-    ELEMENTWISE,
-    MASKED_ALIKE,
+    LANEWISE,
     RAGGED,
     ROWED,
     SOLID,
+    SOLID_PARTS,
     STRIDING,
     VECTOR,
 )
@@ -20,8 +20,14 @@ from npusim.isa import (
     BLOCK_BYTES,
     REPEAT_BLOCKS,
     REPEAT_BYTES,
+    CastDequant,
+    Compare,
+    CompareScalar,
+    Gather,
     Local,
     MicroOp,
+    Scatter,
+    Select,
     lanes,
     places,
     writes,
@@ -41,20 +47,20 @@ def _ends_well(op: MicroOp) -> bool:
 
     Where the chip counts elements, each of its repeats but the last one has all of its lanes.
     """
-    widest = max(16, *(local.dtype.bits for local in operands(op)))
+    widest = max(16, *(local.dtype.bits for local in _lanewise(op)))
     return all(
         local.mask is not None
         or local.repeats == 1
         or local.count % local.repeat_elements == 0
         or local.repeat_elements == REPEAT_BYTES * 8 // widest
-        for local in operands(op)
+        for local in _lanewise(op)
         if local.is_strided
     )
 
 
 def _in_step(op: MicroOp) -> bool:
     """Whether all strided operands go on to their next repeat at the same element."""
-    strided = [local for local in operands(op) if local.is_strided]
+    strided = [local for local in _lanewise(op) if local.is_strided]
     return not any(map(_repeats, strided)) or len({x.repeat_elements for x in strided}) == 1
 
 
@@ -81,8 +87,29 @@ def _written_once(dst: Local) -> bool:
     return len({a * dst.repeat_stride + b * dst.block_stride for a, b in found}) == blocks
 
 
-def _masks(op: MicroOp) -> set[int | None]:
-    return {local.mask for local in operands(op)}
+def _lanewise(op: MicroOp) -> tuple[Local, ...]:
+    """The operands of *op* whose lanes meet."""
+    match op:
+        case CastDequant():
+            return (op.src,)
+        case Compare():
+            return (op.a, op.b)
+        case CompareScalar():
+            return (op.a,)
+        case Select():
+            return tuple(x for x in (op.dst, op.a, op.b) if isinstance(x, Local))
+        case Gather():
+            return (op.offsets, op.dst)
+        case Scatter():
+            return (op.offsets, op.src)
+        case _:
+            return operands(op)
+
+
+def _solid_parts(op: MicroOp) -> list[Local]:
+    """Operands of *op* that must have no strides, and do."""
+    found = [getattr(op, name) for name in SOLID_PARTS[type(op)]]
+    return [local for local in found if isinstance(local, Local) and local.is_strided]
 
 
 def _mask_fits(local: Local) -> bool:
@@ -103,6 +130,14 @@ RULES = (
         ),
     ),
     Rule(
+        tuple(SOLID_PARTS),
+        lambda op, _: not _solid_parts(op),
+        lambda op, _: (
+            f"{', '.join(SOLID_PARTS[type(op)])} must be without strides, not "
+            f"{', '.join(str(local) for local in _solid_parts(op))}; take the pieces one by one"
+        ),
+    ),
+    Rule(
         VECTOR,
         lambda op, _: all(map(_mask_fits, operands(op))),
         lambda op, _: (
@@ -113,11 +148,11 @@ RULES = (
         ),
     ),
     Rule(
-        MASKED_ALIKE,
-        lambda op, _: len(_masks(op)) == 1,
+        LANEWISE,
+        lambda op, _: len({local.mask for local in _lanewise(op)}) == 1,
         lambda op, _: (
             f"all operands must have the same mask, or none, not "
-            f"{', '.join(str(local) for local in operands(op))}; give it to each"
+            f"{', '.join(str(local) for local in _lanewise(op))}; give it to each"
         ),
     ),
     Rule(
@@ -147,11 +182,11 @@ RULES = (
         ),
     ),
     Rule(
-        ELEMENTWISE,
+        LANEWISE,
         lambda op, _: _in_step(op),
         lambda op, _: (
             f"strided operands must have the same number of elements in a repeat, not "
-            f"{', '.join(str(local.repeat_elements) for local in operands(op))}; "
+            f"{', '.join(str(local.repeat_elements) for local in _lanewise(op))}; "
             f"take fewer blocks a repeat of the narrower one"
         ),
     ),

@@ -2,42 +2,55 @@
 
 from __future__ import annotations
 
-from typing import get_args
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from npusim.check.rules.kinds import (
     ARITHMETIC,
-    COMPARING,
     ELEMENTWISE,
     FLOATING,
-    MOVING,
     VECTOR,
     WITH_SCALAR,
 )
-from npusim.check.rules.rule import Rule, fits, names, offsets, operands, types
-from npusim.check.rules.vector_dtypes import CASTS, DEQUANTISED, FLOATS, dtypes_of, is_mixed
-from npusim.data.dtypes import FLOAT16, FLOAT32, INT4, INT16, INT32, UINT8, UINT64, DType
-from npusim.data.integers import ceil_div
+from npusim.check.rules.rule import (
+    Rule,
+    fits,
+    names,
+    offsets,
+    operands,
+    types,
+)
+from npusim.check.rules.vector_dtypes import (
+    CASTS,
+    DEQUANTISED,
+    dtypes_of,
+    is_mixed,
+)
+from npusim.data.dtypes import (
+    FLOAT16,
+    FLOAT32,
+    INT4,
+    INT16,
+    INT32,
+    UINT64,
+    DType,
+)
 from npusim.isa import (
     BLOCK_BYTES,
-    REPEAT_BYTES,
+    CMP_MASK_BYTES,
+    REPEAT_BLOCKS,
     Axpy,
     BinaryScalar,
     BlockReduce,
-    Broadcast,
     Cast,
     CastDequant,
-    Compare,
     CompareScalar,
-    Fold,
-    Gather,
+    GetCmpMask,
     Local,
     MicroOp,
     Reduce,
-    ReduceOrder,
-    Select,
-    Transpose,
     Unary,
     WholeReduce,
     lanes,
@@ -47,41 +60,19 @@ from npusim.isa import (
 
 __all__ = ["RULES"]
 
-SQUARE_BYTES = 16 * BLOCK_BYTES
-# asc-devkit, Transpose.md and TransDataTo5HD.md: a matrix of 16 rows, each of a block.
-
-
-ORDERS: dict[str, tuple[ReduceOrder, ...]] = {
-    "2201": get_args(ReduceOrder),
-    # A value alone is what a kernel reads of the pair.
-    "2002": ("value", "value_index", "index_value"),
-}
-"""asc-devkit, ReduceRepeat.md, constraints."""
-
-
-def _is_whole(src: Local) -> bool:
-    """Whether all elements of each repeat are there."""
-    return src.mask is None and src.count % min(src.count, src.repeat_elements) == 0
-
-
-def _elements(count: int) -> str:
-    return "one element" if count == 1 else f"{count} elements"
-
-
-def _is_repeat(local: Local, count: int) -> bool:
-    """Whether *local* has *count* whole repeats, or is one that may be shorter."""
-    repeat_bytes = local.repeat_blocks * BLOCK_BYTES
-    if count == 1:
-        return 0 < local.nbytes <= repeat_bytes
-    return local.nbytes == count * repeat_bytes > 0
-
 
 def _one_of(dtypes: tuple[DType, ...]) -> str:
     return f"one of {names(dtypes)}" if len(dtypes) > 1 else f"the type {names(dtypes)}"
 
 
-def _has_parts(local: Local, count: int) -> bool:
-    return local.count > 0 == local.count % count
+RESULTS: dict[type, Callable[[Any], int]] = {
+    WholeReduce: lambda op: op.dst.dtype.nbytes(op.result_elements),
+    Reduce: lambda op: op.dst.dtype.nbytes(op.result_elements),
+    BlockReduce: lambda op: op.dst.dtype.nbytes(REPEAT_BLOCKS),
+    GetCmpMask: lambda _: CMP_MASK_BYTES,
+}
+"""What places of results are multiples of, in bytes (asc-devkit, ReduceRepeat.md, table 3,
+ReduceDataBlock.md, GetCmpMask(ISASI).md; those of Reduce are taken to be the same)."""
 
 
 def _starts_well(op: MicroOp) -> bool:
@@ -93,14 +84,13 @@ def _starts_well(op: MicroOp) -> bool:
     starts = {local.offset_bytes % BLOCK_BYTES for local in operands(op)}
     if starts == {0}:
         return True
+    if isinstance(op, tuple(RESULTS)):
+        sources = {local.offset_bytes % BLOCK_BYTES for local in reads(op)}
+        dst = writes(op)
+        return sources <= {0} and all(x.offset_bytes % RESULTS[type(op)](op) == 0 for x in dst)
     if len(starts) > 1 or not isinstance(op, ARITHMETIC):
         return False
     return starts.pop() + op.dst.nbytes <= BLOCK_BYTES
-
-
-def _sizes(op: MicroOp) -> str:
-    """How many elements each operand of *op* has, and of which type."""
-    return ", ".join(f"{local.count} {local.dtype.name}" for local in operands(op))
 
 
 def _scalar_dtype(op: MicroOp) -> DType:
@@ -150,43 +140,6 @@ TABLE = 16
 """Elements of a block of int16, and parameters for them."""
 
 
-def _compares(op: Compare | CompareScalar) -> bool:
-    """Whether the types are known. asc-devkit, Compare.md and CompareScalar.md: int32 for eq."""
-    known = (*FLOATS, INT32) if op.op == "eq" else FLOATS
-    return (
-        op.dst.dtype is UINT8
-        and op.a.dtype in known
-        and {x.dtype for x in reads(op)} == {op.a.dtype}
-    )
-
-
-def _compared(op: Compare | CompareScalar) -> bool:
-    """Whether there is a bit for each element, of whole repeats (asc-devkit, Compare.md)."""
-    repeats = op.a.nbytes % REPEAT_BYTES == 0 < op.a.count == reads(op)[-1].count
-    return repeats and op.dst.count * 8 == op.a.count
-
-
-def _selects(op: Select) -> bool:
-    """Whether the types are known. asc-devkit, Select.md."""
-    chosen = [op.dst, op.a, *(x for x in (op.b,) if isinstance(x, Local))]
-    return (
-        op.mask.dtype is UINT8
-        and op.dst.dtype in FLOATS
-        and all(x.dtype is op.dst.dtype and x.count == op.dst.count > 0 for x in chosen)
-        and op.mask.count == ceil_div(op.dst.count, 8)
-    )
-
-
-def _gathers(op: Gather) -> bool:
-    """Whether the types are known. asc-devkit, Gather.md, whose offsets are uint32."""
-    return (
-        op.dst.dtype.bits in (16, 32)
-        and op.src.dtype is op.dst.dtype
-        and op.offsets.dtype is INT32
-        and op.offsets.count == op.dst.count > 0 < op.src.count
-    )
-
-
 RULES = (
     Rule(
         VECTOR,
@@ -233,32 +186,6 @@ RULES = (
         ),
     ),
     Rule(
-        MOVING,
-        lambda op, _: (
-            op.dst.dtype.bits in (16, 32)
-            and all(local.dtype is op.dst.dtype for local in reads(op))
-        ),
-        lambda op, _: f"operands must share one type of 16 or 32 bits, not {types(op)}; cast first",
-    ),
-    Rule(
-        COMPARING,
-        lambda op, _: _compares(op),
-        lambda op, _: (
-            f"dst must be uint8 and what is compared share one of float32, float16, or for eq "
-            f"int32, not {types(op)} for {op.op}; cast first"
-        ),
-    ),
-    Rule(
-        COMPARING,
-        lambda op, _: _compared(op),
-        lambda op, _: (
-            f"what is compared must be whole repeats of {REPEAT_BYTES} bytes, all with the same "
-            f"number of elements and a bit in dst for each, not "
-            f"{', '.join(str(local.count) for local in reads(op))} elements and "
-            f"{op.dst.count * 8} bits; pad them"
-        ),
-    ),
-    Rule(
         (BinaryScalar,),
         lambda op, _: not _shifts_too_far(op),
         lambda op, _: (
@@ -293,107 +220,6 @@ RULES = (
         ),
     ),
     Rule(
-        (Select,),
-        lambda op, _: _selects(op),
-        lambda op, _: (
-            f"mask must be uint8 with a bit for each element, and all others share their number "
-            f"of elements and one of float32, float16, not {_sizes(op)}; cast first, or cut them "
-            f"alike"
-        ),
-    ),
-    Rule(
-        (Gather,),
-        lambda op, _: _gathers(op),
-        lambda op, _: (
-            f"src and dst must share one type of 16 or 32 bits, and offsets be int32, one for each "
-            f"element of dst, not {_sizes(op)}; cast first, or cut them alike"
-        ),
-    ),
-    Rule(
-        (Transpose,),
-        lambda op, _: (
-            op.dst.dtype.bits in (16, 32)
-            and op.src.dtype is op.dst.dtype
-            and op.src.nbytes == op.dst.nbytes > 0
-            and op.dst.nbytes % SQUARE_BYTES == 0
-        ),
-        lambda op, _: (
-            f"src and dst must be as many matrices of {SQUARE_BYTES} bytes each, of one type of 16 "
-            f"or 32 bits, not {_sizes(op)}; pad them"
-        ),
-    ),
-    Rule(
-        (Broadcast,),
-        lambda op, _: op.dst.nbytes == op.src.count * BLOCK_BYTES,
-        lambda op, _: (
-            f"dst must be {BLOCK_BYTES} bytes for each of the {op.src.count} elements, "
-            f"not {op.dst.nbytes} in all; change its count"
-        ),
-    ),
-    Rule(
-        (BlockReduce, WholeReduce),
-        lambda op, _: op.dst.count == op.span,
-        lambda op, _: (
-            f"dst must be {_elements(op.span)}, from the first to the last that comes of the "
-            f"{op.src.count} of src, not {op.dst.count}; change its count"
-        ),
-    ),
-    Rule(
-        (BlockReduce, WholeReduce),
-        lambda op, _: not op.dst.is_strided or op.places.size == op.span,
-        lambda op, _: (
-            f"dst must have either strides or a stride of results, not both as {op.dst} has; "
-            f"take the former out"
-        ),
-    ),
-    Rule(
-        (BlockReduce,),
-        lambda op, _: op.src.mask is None or op.dst_stride is not None,
-        lambda op, _: (
-            f"a mask must come with a dst_stride, not with {op.dst_stride}; say how far apart the "
-            f"results of repeats lie"
-        ),
-    ),
-    Rule(
-        (WholeReduce,),
-        lambda op, _: op.mask is None or _is_whole(op.src),
-        lambda op, _: (
-            f"with a mask src must be whole repeats and have none, not {op.src.count} of {op.src}; "
-            f"take one of the two"
-        ),
-    ),
-    Rule(
-        (WholeReduce,),
-        lambda op, _: op.mask is None or op.mask <= min(op.src.count, op.src.repeat_elements),
-        lambda op, _: (
-            f"mask must be at most the {min(op.src.count, op.src.repeat_elements)} elements of a "
-            f"repeat, not {op.mask}; take more blocks a repeat"
-        ),
-    ),
-    Rule(
-        (WholeReduce,),
-        lambda op, _: op.op != "sum" or op.order == "value",
-        lambda op, _: f"a sum must leave a value, not {op.order}; take min or max",
-    ),
-    Rule(
-        (WholeReduce,),
-        lambda op, at: op.order in ORDERS[at.arch],
-        lambda op, at: (
-            f"order must be one of {', '.join(ORDERS[at.arch])} on arch {at.arch}, not "
-            f"{op.order}; take the part that is wanted"
-        ),
-    ),
-    Rule(
-        (Fold,),
-        lambda op, _: (
-            not op.dst.is_strided and _is_repeat(op.dst, 1) and _has_parts(op.src, op.dst.count)
-        ),
-        lambda op, _: (
-            f"dst must be one repeat of at most {REPEAT_BYTES} bytes and src a number of such "
-            f"repeats, not {op.dst.nbytes} and {op.src.nbytes} bytes; cut them so"
-        ),
-    ),
-    Rule(
         VECTOR,
         lambda op, _: all(local.count % 2 == 0 for local in operands(op) if local.dtype is INT4),
         lambda op, _: (
@@ -407,18 +233,6 @@ RULES = (
         lambda op, _: (
             f"scalar must be a number that {_scalar_dtype(op).name} has, not {op.scalar}; "
             f"round or clip it"
-        ),
-    ),
-    Rule(
-        (Select,),
-        lambda op, _: isinstance(op.b, Local) or fits(op.b, op.dst.dtype),
-        lambda op, _: f"b must be a number that {op.dst.dtype.name} has, not {op.b}; round it",
-    ),
-    Rule(
-        (Reduce,),
-        lambda op, _: op.dst.count == op.result_elements,
-        lambda op, _: (
-            f"dst must be {_elements(op.result_elements)}, not {op.dst.count}; change its count"
         ),
     ),
 )

@@ -35,6 +35,9 @@ from npusim.isa import (
 __all__ = ["CASTS", "DEQUANTISED", "FLOATS", "dtypes_of", "is_mixed"]
 
 _INTEGRAL: tuple[RoundMode, ...] = ("rint", "floor", "ceil", "round", "trunc")
+_ANY: tuple[RoundMode, ...] = (*_INTEGRAL, "odd", "none")
+"""int32 becomes fp16 by the instruction that scales, whatever mode is written (asc-devkit@82b89a1,
+impl/basic_api/dav_c220 and dav_m200, kernel_operator_vec_vconv_impl.h:29)."""
 # asc-devkit, Cast.md, one table a product line; 310P's fp32 to int32 stands in its code only
 # (impl/basic_api/dav_m200/kernel_operator_vec_vconv_impl.h).
 CASTS: dict[str, dict[tuple[DType, DType], tuple[RoundMode, ...]]] = {
@@ -55,7 +58,7 @@ CASTS: dict[str, dict[tuple[DType, DType], tuple[RoundMode, ...]]] = {
         (INT8, FLOAT16): ("none",),
         (UINT8, FLOAT16): ("none",),
         (INT32, FLOAT32): ("none",),
-        (INT32, FLOAT16): ("none",),
+        (INT32, FLOAT16): _ANY,
         (INT16, FLOAT16): _INTEGRAL,
         (INT64, INT32): ("none",),
     },
@@ -70,7 +73,7 @@ CASTS: dict[str, dict[tuple[DType, DType], tuple[RoundMode, ...]]] = {
         (INT8, FLOAT16): ("none",),
         (UINT8, FLOAT16): ("none",),
         (INT32, FLOAT32): ("none",),
-        (INT32, FLOAT16): ("none",),
+        (INT32, FLOAT16): _ANY,
     },
 }
 FLOATS = (FLOAT32, FLOAT16)

@@ -98,6 +98,7 @@ static void make(Run *run) {
     run->asked = zeros(run, 2 * copies, sizeof(Load *));
     run->found = zeros(run, copies, sizeof(Found));
     run->first_missing = zeros(run, copies, sizeof(i64));
+    run->most_missing = zeros(run, copies, sizeof(i64));
     run->readers = zeros(run, lines, sizeof(i32));
     run->brought = zeros(run, lines, sizeof(i32));
     for (i64 i = 0; i < problem->volume_count; i++) push(run, &run->volumes, problem->volumes[i]);
@@ -122,9 +123,11 @@ static void clear(Run *run) {
     }
     for (i64 i = 0; run->known && i < run->known_room; i++) free(run->known[i]);
     for (int i = 0; i < 4; i++) free(run->links[i].moving);
-    void *rest[] = {run->lanes,   run->asked,   run->found,        run->first_missing, run->readers,
-                    run->brought, run->missing, run->stored.items, run->known,         run->events,
-                    run->volumes.items};
+    void *rest[] = {run->lanes,         run->asked,        run->found,
+                    run->first_missing, run->most_missing, run->readers,
+                    run->brought,       run->missing,      run->stored.items,
+                    run->known,         run->events,       run->volumes.items,
+                    run->tiles,         run->free_tiles.items};
     for (unsigned i = 0; i < sizeof rest / sizeof *rest; i++) free(rest[i]);
 }
 
@@ -156,7 +159,8 @@ static void tell_waiting(const Run *run) {
 }
 
 /* Find all times of lane `number` from what a run found out about it; FINISHED or OUT_OF_MEMORY. */
-int npusim_replay(Problem *problem, int64_t number, int64_t *start, int64_t *free, int64_t *end) {
+EXPORTED int npusim_replay(Problem *problem, int64_t number, int64_t *start, int64_t *free,
+                           int64_t *end) {
     const Times times = {start, free, end};
     Run run = {.problem = problem, .times = &times};
     run.lanes = zeros(&run, problem->lanes, sizeof(Lane));
@@ -170,10 +174,10 @@ int npusim_replay(Problem *problem, int64_t number, int64_t *start, int64_t *fre
 }
 
 /* So that a build of another version is not taken for this one. */
-int64_t npusim_problem_bytes(void) { return (int64_t)sizeof(Problem); }
+EXPORTED int64_t npusim_problem_bytes(void) { return (int64_t)sizeof(Problem); }
 
 /* Time all lanes from cycle 0 until nothing is left to do; FINISHED, STOPPED or OUT_OF_MEMORY. */
-int npusim_run(Problem *problem) {
+EXPORTED int npusim_run(Problem *problem) {
     Run run = {.problem = problem};
     make(&run);
     for (i64 i = 0; i < problem->lanes && !run.failed; i++) lane_run(&run, &run.lanes[i]);

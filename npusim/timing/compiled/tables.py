@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import chain
 from typing import NamedTuple
 
@@ -15,8 +14,6 @@ from numpy.typing import NDArray
 from npusim.check.cross_core_flags import awaits
 from npusim.kernel.program import Block
 from npusim.timing.pipes.decode import (
-    COPY,
-    CROSS_SET,
     PIPES,
     Code,
     CopyStep,
@@ -40,35 +37,14 @@ def table(rows: Sequence[Sequence[int]], columns: int) -> Numbers:
 class _Pattern(NamedTuple):
     """What the calls of a body have in common."""
 
-    parts: Numbers
-    """Its parts, as those of a program whose only call it is, `(parts, 3)`."""
-    shifts: Numbers
-    """What its runs add to the offsets into global memory, `(runs, names)`."""
+    first_part: int
+    """The number of its first part among those of all bodies; it has so many *parts*."""
+    parts: int
     ops: int
     copies: Numbers
     """How many copies each pipe makes, `(pipes,)`."""
     cross_sets: list[int]
     """The numbers of the flags between cores that are set."""
-
-
-class _Bodies(NamedTuple):
-    """The bodies of a table, one after the other."""
-
-    sizes: Numbers
-    """Parts, runs and micro-ops of each, `(bodies, 3)`."""
-    first: Numbers
-    """Where those of each begin."""
-    parts: Numbers
-    shifts: Numbers
-    copies: Numbers
-    """How many copies each pipe makes, `(bodies, pipes)`."""
-
-
-def _spread(sizes: Numbers, first: Numbers) -> tuple[Numbers, Numbers]:
-    """For *sizes* rows from *first* on of each call: the call, and the row."""
-    ends = np.cumsum(sizes)
-    call = np.repeat(np.arange(sizes.size), sizes)
-    return call, np.arange(call.size) - np.repeat(ends - sizes - first, sizes)
 
 
 @dataclass
@@ -96,7 +72,8 @@ class ProgramTables:
             if id(run.decoded) not in self._bodies:
                 self._bodies[id(run.decoded)] = run.decoded, stretches
                 stretches += len(run.decoded.stretches)
-        self._known: dict[tuple[int, int], _Bodies] = {}
+        self._parts: list[tuple[int, int, int]] = []
+        self._run_shifts: list[dict[str, int]] = []
         self._patterns = {key: self._pattern(runs) for key, runs in every.items()}
         """Address of what a body runs -> what each call of it has in common."""
 
@@ -149,78 +126,57 @@ class ProgramTables:
         ]
         return table(rows, 4), np.array(sets, np.int64), table(numbers, len(self.cross_flags) or 1)
 
-    def code_rows(self) -> tuple[Numbers, Numbers, Numbers]:
-        """The programs, `(codes, 3)`, their parts, `(parts, 3)`, and what each run adds to the
-        offsets into global memory, `(runs, names)`.
+    def part_rows(self) -> tuple[Numbers, Numbers]:
+        """The parts of all bodies, `(parts, 3)`, and what each run of a body adds to the offsets
+        into global memory, `(runs, names)`, a column of zeros where there are no names.
         """
-        rows: list[tuple[int, ...]] = []
-        parts, shifts = [table([], 3)], [self._shifts([])]
-        first_part = first_shift = 0
-        for code in self.codes:
-            of_code, moved = self._parts_of(code)
-            of_code[:, 1] += first_shift
-            rows.append((first_part, len(of_code), self.decoders.index(code.decoder)))
-            first_part += len(of_code)
-            first_shift += len(moved)
-            parts.append(of_code)
-            shifts.append(moved)
-        return table(rows, 3), np.concatenate(parts), np.concatenate(shifts)
+        names = len(self.names) or 1
+        rows = [[found.get(name, 0) for name in self.names] or [0] for found in self._run_shifts]
+        return table(self._parts, 3), table(rows, names)
 
-    def _parts_of(self, code: Code) -> tuple[Numbers, Numbers]:
-        """The parts of *code* and the shifts of its runs: those of each call, moved on."""
-        table = code.calls
-        known = self._of_bodies(code)
-        # Of each call its first part, its first run and its first micro-op: (calls, 3)
-        sizes = known.sizes[table.body]
-        first = np.cumsum(sizes, axis=0) - sizes
-        moved = np.zeros((table.body.size, len(self.names) or 1), np.int64)
-        for column, name in enumerate(table.names):
-            if name in self.names:
-                moved[:, self.names[name]] = table.shifts[:, column]
-        call, where = _spread(sizes[:, 0], known.first[table.body, 0])
-        parts = known.parts[where] + first[call] * (0, 1, 1)
-        call, where = _spread(sizes[:, 1], known.first[table.body, 1])
-        return parts, known.shifts[where] + moved[call]
+    def code_rows(self) -> tuple[Numbers, Numbers, Numbers]:
+        """The programs, `(codes, 3)`, their calls, `(calls, 3)`, and what each call adds to the
+        offsets into global memory, `(calls, names)`.
+        """
+        first = np.cumsum([0, *(code.calls.body.size for code in self.codes)])
+        calls = np.zeros((first[-1], 3), np.int64)
+        shifts = np.zeros((first[-1], len(self.names) or 1), np.int64)
+        rows = []
+        for code, start, end in zip(self.codes, first, first[1:], strict=False):
+            body, own = code.calls.body, shifts[start:end]
+            sizes = self._sizes(code)[body]
+            calls[start:end] = sizes
+            calls[start:end, 2] = np.cumsum(sizes[:, 2]) - sizes[:, 2]
+            for column, name in enumerate(code.calls.names):
+                if name in self.names:
+                    own[:, self.names[name]] = code.calls.shifts[:, column]
+            rows.append((start, sizes[:, 1].sum(), self.decoders.index(code.decoder)))
+        return table(rows, 3), calls, shifts
 
-    def _of_bodies(self, code: Code) -> _Bodies:
-        """What programs of one table of bodies have in common."""
-        key = id(code.calls.bodies), id(code.decoder)
-        if key not in self._known:
-            found = [self._patterns[id(runs)] for runs in code.runs_of_bodies]
-            rows = [[len(x.parts), len(x.shifts), x.ops] for x in found]
-            sizes = np.array(rows, np.int64).reshape(-1, 3)
-            self._known[key] = _Bodies(
-                sizes,
-                np.cumsum(sizes, axis=0) - sizes,
-                np.concatenate([table([], 3), *(x.parts for x in found)]),
-                np.concatenate([self._shifts([]), *(x.shifts for x in found)]),
-                table([x.copies.tolist() for x in found], len(PIPES)),
-            )
-        return self._known[key]
+    def _sizes(self, code: Code) -> Numbers:
+        """Of each body in the table of *code* the first part, and how many parts and micro-ops it
+        has, `(bodies, 3)`.
+        """
+        return table([self._patterns[id(runs)][:3] for runs in code.runs_of_bodies], 3)
 
     def _pattern(self, runs: list[Run]) -> _Pattern:
-        parts = []
-        for number, run in enumerate(runs):
+        first_part = len(self._parts)
+        for number, run in enumerate(runs, len(self._run_shifts)):
             _, first = self._bodies[id(run.decoded)]
             stretches = range(first, first + len(run.decoded.stretches))
-            parts += [(stretch, number, run.first) for stretch in stretches]
+            self._parts += [(stretch, number, run.first) for stretch in stretches]
+        self._run_shifts += [run.shifts for run in runs]
         last = runs[-1] if runs else None
         ops = last.first + sum(map(len, last.decoded.rows)) if last else 0
-        none = np.zeros(len(PIPES), np.int64)
-        copies = sum((self._copies[id(run.decoded)] for run in runs), none)
-        sets = [number for run in runs for number in self._cross_sets[id(run.decoded)]]
-        shifts = self._shifts(run.shifts for run in runs)
-        return _Pattern(table(parts, 3), shifts, ops, copies, sets)
-
-    def _shifts(self, found: Iterable[dict[str, int]]) -> Numbers:
-        """Shifts by name as rows, `(shifts, names)`; a column of zeros where there are no names."""
-        rows = [[shifts.get(name, 0) for name in self.names] or [0] for shifts in found]
-        return table(rows, len(self.names) or 1)
+        copies = table([run.decoded.copies for run in runs], len(PIPES)).sum(axis=0)
+        sets = [number for run in runs for number in run.decoded.cross_sets]
+        return _Pattern(first_part, len(self._parts) - first_part, ops, copies, sets)
 
     def copies_of(self, code: Code) -> Numbers:
         """How many copies each pipe makes in *code*, `(pipes,)`."""
         often = np.bincount(code.calls.body, minlength=len(code.calls.bodies))
-        copies: Numbers = often @ self._of_bodies(code).copies
+        patterns = (self._patterns[id(runs)] for runs in code.runs_of_bodies)
+        copies: Numbers = often @ table([x.copies.tolist() for x in patterns], len(PIPES))
         return copies
 
     def most_risen(self) -> int:
@@ -235,34 +191,6 @@ class ProgramTables:
                     sets[code.decoder.cross_flags[number]] += calls
             most |= sets
         return most.total()
-
-    @cached_property
-    def _copies(self) -> dict[int, Numbers]:
-        """Address of what is decoded -> how many copies each pipe makes in it."""
-        return {key: _count_of_copies(body) for key, (body, _) in self._bodies.items()}
-
-    @cached_property
-    def _cross_sets(self) -> dict[int, list[int]]:
-        """Address of what is decoded -> the numbers of the flags between cores that it sets."""
-        return {
-            key: [
-                x
-                for stretch in body.stretches
-                for steps in stretch.steps
-                for what, _, _, x, _ in steps
-                if what == CROSS_SET
-            ]
-            for key, (body, _) in self._bodies.items()
-        }
-
-
-def _count_of_copies(body: Decoded) -> Numbers:
-    """How many copies each pipe makes in *body*, `(pipes,)`."""
-    counts = np.zeros(len(PIPES), np.int64)
-    for stretch in body.stretches:
-        for pipe, steps in enumerate(stretch.steps):
-            counts[pipe] += sum(step[0] == COPY for step in steps)
-    return counts
 
 
 class LaneTables:
@@ -301,19 +229,22 @@ class LaneTables:
         hearers: list[int] = []
         setters: list[int] = []
         first_hearer, first_setter = [0], [0]
-        known: dict[tuple[int, str], tuple[list[int], list[int]]] = {}
+        known: dict[tuple[str, int | None, str], tuple[list[int], list[int]]] = {}
+        of_group: dict[int, list[int]] = {}
         for lane, block in enumerate(firsts):
+            of_group.setdefault(block.group, []).append(lane)
+        for block in firsts:
             for mode, _ in self._programs.cross_flags:
-                if (lane, mode) not in known:
-                    heard = [i for i, other in enumerate(firsts) if awaits(other, mode, block)]
+                key = block.kind, block.group if mode == "group" else None, mode
+                if key not in known:
+                    near = of_group[block.group] if mode == "group" else range(len(firsts))
+                    heard = [i for i in near if awaits(firsts[i], mode, block)]
                     # All cores that await this one await the same set of cores.
                     await_ = [
-                        i
-                        for i, other in enumerate(firsts)
-                        if heard and awaits(firsts[heard[0]], mode, other)
+                        i for i in near if heard and awaits(firsts[heard[0]], mode, firsts[i])
                     ]
-                    known[lane, mode] = heard, await_
-                heard, await_ = known[lane, mode]
+                    known[key] = heard, await_
+                heard, await_ = known[key]
                 hearers += heard
                 setters += await_
                 first_hearer.append(len(hearers))

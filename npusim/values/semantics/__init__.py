@@ -36,7 +36,9 @@ from npusim.isa import (
     Fixpipe,
     Fold,
     Gather,
+    GatherBlocks,
     GatherMask,
+    GetCmpMask,
     Load,
     LoadData,
     LoadNd2Nz,
@@ -56,18 +58,21 @@ from npusim.isa import (
     ScalarLoop,
     ScalarStore,
     ScalarStoreGlobal,
+    Scatter,
     Select,
+    SetCmpMask,
     SetFlag,
     Sort32,
     Store,
     Table,
+    TransDataTo5HD,
     Transpose,
     Trap,
     Unary,
     WaitFlag,
     WholeReduce,
 )
-from npusim.values.runs import Accumulated, Swept
+from npusim.values.runs import Accumulated, Halved, Run, Swept
 from npusim.values.semantics import (
     copies,
     matrix,
@@ -83,7 +88,7 @@ from npusim.values.semantics.state import Memory, State
 __all__ = ["EXECUTE", "Memory", "State", "run"]
 
 
-def run(ops: Iterable[MicroOp | Accumulated | Swept], state: State) -> None:
+def run(ops: Iterable[MicroOp | Run], state: State) -> None:
     """Execute *ops* in the order given; raises TrapError when one of them traps."""
     with np.errstate(all="ignore"):
         for op in ops:
@@ -95,6 +100,7 @@ def run(ops: Iterable[MicroOp | Accumulated | Swept], state: State) -> None:
 
 _RUNS: dict[type, Callable[[Any, State], None]] = {
     Accumulated: vector.accumulate,
+    Halved: reductions.halve,
     Swept: vector.sweep,
 }
 
@@ -136,6 +142,11 @@ EXECUTE: Table[Callable[[Any, State], None]] = Table(
         CompareScalar: selection.compare_scalar,
         Select: selection.select,
         Gather: rearranging.gather,
+        GatherBlocks: rearranging.gather_blocks,
+        Scatter: rearranging.scatter,
+        TransDataTo5HD: rearranging.trans_data,
+        GetCmpMask: selection.get_cmp_mask,
+        SetCmpMask: selection.set_cmp_mask,
         Transpose: rearranging.transpose,
         Sort32: sorting.sort,
         MrgSort: sorting.merge,

@@ -5,11 +5,32 @@ from __future__ import annotations
 import numpy as np
 
 from npusim.data.dtypes import Array
-from npusim.isa import BLOCK_BYTES, Broadcast, Copy, Duplicate, Gather, Transpose
+from npusim.isa import (
+    BLOCK_BYTES,
+    Broadcast,
+    Copy,
+    Duplicate,
+    Gather,
+    GatherBlocks,
+    Local,
+    Scatter,
+    TransDataTo5HD,
+    Transpose,
+)
 from npusim.values.buffers import OutOfBufferError
 from npusim.values.semantics.state import State
 
-__all__ = ["broadcast", "copy", "copy_blocks", "duplicate", "gather", "transpose"]
+__all__ = [
+    "broadcast",
+    "copy",
+    "copy_blocks",
+    "duplicate",
+    "gather",
+    "gather_blocks",
+    "scatter",
+    "trans_data",
+    "transpose",
+]
 
 
 def duplicate(op: Duplicate, state: State) -> None:
@@ -39,7 +60,7 @@ def copy(op: Copy, state: State) -> None:
     if op.src.is_ragged or op.dst.is_ragged:
         state.write(op.dst, state.read(op.src))
         return
-    src, dst = state.buffers.view(op.src), state.buffers.view(op.dst)
+    src, dst = state.buffers.view(op.src), state.buffers.room(op.dst)
     is_one_block = op.src.block_stride == op.src.repeat_stride == 0
     if is_one_block and not op.dst.is_strided and src.size == dst.size:
         block = src[..., :1, 0, :].copy()
@@ -64,15 +85,46 @@ def copy_blocks(dst: Array, src: Array, shape: tuple[int, ...]) -> None:
 
 
 def gather(op: Gather, state: State) -> None:
-    src, offsets = state.read(op.src), state.read(op.offsets)
-    size = src.itemsize
-    bad = (offsets < 0) | (offsets > op.src.nbytes - size) | (offsets % size != 0)
+    src = state.read(op.src)
+    places = _looked_up(op, op.offsets, op.src, src.itemsize, state)
+    state.write(op.dst, np.take_along_axis(src, places, axis=-1))
+
+
+def _looked_up(
+    op: Gather | GatherBlocks | Scatter, offsets: Local, table: Local, size: int, state: State
+) -> Array:
+    """The numbers of the pieces of *size* bytes of *table* that *offsets* mean.
+
+    Raises OutOfBufferError where one means none.
+    """
+    found = state.read(offsets).astype(np.int64)
+    bad = (found < 0) | (found > table.nbytes - size) | (found % size != 0)
     if bad.any():
+        name = "dst" if table is op.dst else "src"
         raise OutOfBufferError(
-            f"semantics: {op}: offsets must be those of elements of src, multiples of {size} in "
-            f"[0, {op.src.nbytes}), not {offsets[bad][0]}; fix what fills them"
+            f"semantics: {op}: offsets must be those of {_pieces(op)} of {name}, multiples of "
+            f"{size} in [0, {table.nbytes}), not {found[bad][0]}; fix what fills them"
         )
-    state.write(op.dst, np.take_along_axis(src, offsets // size, axis=-1))
+    return np.asarray(found // size)
+
+
+def _pieces(op: Gather | GatherBlocks | Scatter) -> str:
+    return "blocks" if isinstance(op, GatherBlocks) else "elements"
+
+
+def gather_blocks(op: GatherBlocks, state: State) -> None:
+    places = _looked_up(op, op.offsets, op.src, BLOCK_BYTES, state)
+    src = state.read(op.src)
+    blocks = src.reshape(*state.lead, -1, BLOCK_BYTES // src.itemsize)
+    found = np.take_along_axis(blocks, places[..., None], axis=-2)
+    state.write(op.dst, found.reshape(*state.lead, -1))
+
+
+def scatter(op: Scatter, state: State) -> None:
+    found = state.read(op.dst).copy()
+    places = _looked_up(op, op.offsets, op.dst, found.itemsize, state)
+    np.put_along_axis(found, places, state.read(op.src), axis=-1)
+    state.write(op.dst, found)
 
 
 def transpose(op: Transpose, state: State) -> None:
@@ -80,3 +132,18 @@ def transpose(op: Transpose, state: State) -> None:
     matrices = state.read(op.src).reshape(*state.lead, -1, SQUARE_ROWS, columns)
     turned = matrices.swapaxes(-1, -2).reshape(*state.lead, op.dst.count)
     state.write(op.dst, turned)
+
+
+def trans_data(op: TransDataTo5HD, state: State) -> None:
+    rows = np.stack([state.read(row) for row in op.src], axis=-2)
+    # (..., elements of a row, repeats, rows)
+    elements = rows.shape[-1] // op.src[0].repeats
+    each = rows.reshape(*rows.shape[:-1], -1, elements)
+    turned = np.moveaxis(each, -1, -3).swapaxes(-1, -2)
+    if elements < SQUARE_ROWS:
+        # Of 32 bits a column fills two blocks.
+        halves = turned.reshape(*turned.shape[:-1], SQUARE_ROWS // elements, elements)
+        turned = np.moveaxis(halves, -2, -3)
+        turned = turned.reshape(*state.lead, SQUARE_ROWS, *turned.shape[-2:])
+    for index, row in enumerate(op.dst):
+        state.write(row, turned[..., index, :, :].reshape(*state.lead, -1))

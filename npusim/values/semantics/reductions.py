@@ -18,9 +18,12 @@ from npusim.isa import (
     lanes,
 )
 from npusim.isa.operands import Numbers
-from npusim.values.semantics.state import State
+from npusim.values.buffers import Elements
+from npusim.values.runs import Halved
+from npusim.values.semantics.half_order import single
+from npusim.values.semantics.state import Bytes, State
 
-__all__ = ["block_reduce", "fold", "reduce", "whole_reduce"]
+__all__ = ["block_reduce", "fold", "halve", "reduce", "whole_reduce"]
 
 
 def reduce(op: Reduce, state: State) -> None:
@@ -62,7 +65,7 @@ def _sum(a: Array, b: Array, state: State) -> Array:
     """`a + b` of either float type, each rounded once."""
     if a.dtype == np.float32:
         return np.asarray(a + b)
-    return cast(a.astype(np.float32) + b.astype(np.float32), FLOAT16, "rint", state.overflow)
+    return cast(single(a) + single(b), FLOAT16, "rint", state.overflow)
 
 
 def _tree(values: Array, state: State) -> Array:
@@ -107,7 +110,40 @@ def _put(dst: Local, places: Numbers, found: Array, state: State) -> None:
         state.buffers.view(dst)[..., places] = found
 
 
+class _HalvedTile(Elements):
+    """A row that is halved when somebody reads it, but for its extreme."""
+
+    def __init__(self, halved: Halved, row: Array) -> None:
+        super().__init__(halved.row)
+        self.ops, self.row = halved.ops, row
+
+    def write(self, raw: Bytes) -> None:
+        for op in self.ops:
+            a, b = (raw[..., x.offset_bytes : x.end_bytes].view(np.float32) for x in (op.a, op.b))
+            (np.minimum if op.op == "min" else np.maximum)(a, b, out=a)
+
+    def extreme(self, op: WholeReduce) -> Array | None:
+        """What *op* finds in what is left, `(..., 1)`; None where that depends on the order."""
+        last = self.ops[-1]
+        if (op.op, op.src, op.dst.count, op.mask) != (last.op, last.dst, 1, None):
+            return None
+        if op.order != "value":
+            return None
+        found = (np.min if op.op == "min" else np.max)(self.row, axis=-1, keepdims=True)
+        # Two zeros differ in their signs, and two NaN in their bits.
+        return None if (found == 0).any() or np.isnan(found).any() else np.asarray(found)
+
+
+def halve(op: Halved, state: State) -> None:
+    state.buffers.add_tile(op.row.buffer, _HalvedTile(op, state.buffers.view(op.row)))
+
+
 def whole_reduce(op: WholeReduce, state: State) -> None:
+    tile = state.buffers.tile(op.src.buffer, op.src.offset_bytes)
+    extreme = tile.extreme(op) if isinstance(tile, _HalvedTile) else None
+    if extreme is not None:
+        state.write(op.dst, extreme)
+        return
     repeats = _repeats(op.src, state)[..., : op.mask]
     if op.op == "sum":
         found = _tree(_zeroed(repeats, op.src), state)

@@ -35,6 +35,7 @@ from npusim.isa import (
 )
 from npusim.values.buffers import WholeTile
 from npusim.values.runs import FIELDS, Accumulated, Swept
+from npusim.values.semantics.half_order import FEW, extremes, single
 from npusim.values.semantics.quantise import fields
 from npusim.values.semantics.rearranging import copy_blocks
 from npusim.values.semantics.state import State
@@ -93,7 +94,7 @@ _ARITHMETIC: dict[str, Callable[..., Any]] = {
 
 def _compute(op: str, dst: Local, a: Local, b: Array, state: State) -> None:
     if dst.dtype is FLOAT32 and not (dst.is_strided or a.is_strided):
-        _ARITHMETIC[op](state.buffers.view(a), b, out=state.buffers.room(dst))
+        _ARITHMETIC[op](state.read(a), b, out=state.buffers.room(dst))
     else:
         state.write(dst, _rounded(op, state.read(a), b, dst.dtype, state))
 
@@ -104,7 +105,12 @@ def _rounded(op: str, a: Array, b: Array, dtype: DType, state: State) -> Array:
         return _saturated(op, a, b)
     if dtype is FLOAT32 or not dtype.is_float:
         return np.asarray(_ARITHMETIC[op](a, b))
-    wide = _ARITHMETIC[op](a.astype(np.float32), b.astype(np.float32))
+    is_half = dtype is FLOAT16 and state.overflow == "inf_nan"
+    if op in ("min", "max") and is_half and a.size > FEW:
+        found = extremes(op, a, b)
+        if found is not None:
+            return found
+    wide = _ARITHMETIC[op](single(a), single(b))
     return cast(wide, dtype, "rint", state.overflow)
 
 
@@ -300,9 +306,8 @@ def _multiply_add(a: Array, b: Array, c: Array, dtype: DType, state: State) -> A
     if dtype is FLOAT32:
         # Of float16 the product is exact.
         return np.asarray(np.multiply(a, b, dtype=np.float32) + c)
-    product = cast(a.astype(np.float32) * b.astype(np.float32), dtype, "rint", state.overflow)
-    total = product.astype(np.float32) + c.astype(np.float32)
-    return cast(total, dtype, "rint", state.overflow)
+    product = _rounded("mul", a, b, dtype, state)
+    return _rounded("add", product, c, dtype, state)
 
 
 def axpy(op: Axpy, state: State) -> None:
@@ -312,7 +317,32 @@ def axpy(op: Axpy, state: State) -> None:
 
 
 def mul_add_dst(op: MulAddDst, state: State) -> None:
+    is_ragged = op.dst.is_ragged or op.a.is_ragged or op.b.is_ragged
+    if op.form == "mul_add_dst" and op.dst.dtype is FLOAT32 and not is_ragged:
+        # Of float16 the product is exact.
+        product = _wide(op.a, state)
+        product *= _wide(op.b, state)
+        total = state.buffers.view(op.dst)
+        total += product.reshape(total.shape)
+        return
     a, b, dst = state.read(op.a), state.read(op.b), state.read(op.dst)
     second, third = (b, dst) if op.form == "mul_add_dst" else (dst, b)
     found = _multiply_add(a, second, third, op.dst.dtype, state)
     state.write(op.dst, _positive(found) if op.form == "mul_add_relu" else found)
+
+
+def _wide(local: Local, state: State) -> Array:
+    """The elements of *local* in order as fp32, as an array of their own."""
+    view = state.buffers.view(local)
+    if not local.is_strided:
+        return view.copy() if local.dtype is FLOAT32 else cast(view, FLOAT32)
+    # Blocks that are read again and again become wide once.
+    once = view[..., :1, :, :] if local.repeat_stride == 0 else view
+    once = once[..., :1, :] if local.block_stride == 0 else once
+    blocks = np.empty(once.shape, view.dtype)
+    copy_blocks(blocks, once, once.shape)
+    wide = blocks if local.dtype is FLOAT32 else cast(blocks, FLOAT32)
+    if once.size < view.size:
+        block = np.dtype(f"V{wide.itemsize * wide.shape[-1]}")
+        wide = np.broadcast_to(wide.view(block), (*view.shape[:-1], 1)).copy().view(np.float32)
+    return wide.reshape(*state.lead, -1)
