@@ -37,6 +37,7 @@ class ProgramLaunch:
     file: Path
     operands: dict[str, Operand]
     programs: Written
+    is_strict: bool
     number: int
     """Which of the launches of the program, from 1 on."""
 
@@ -140,7 +141,9 @@ class HostProgram:
             if data is None:
                 data = memory[place.start : place.start + place.nbytes].copy()
             operands[place.name] = _operand(place.name, data, programs.types.get(place.name))
-        return ProgramLaunch(recording.kernel, self.file, operands, programs, number), used
+        return ProgramLaunch(
+            recording.kernel, self.file, operands, programs, self._build.is_strict, number
+        ), used
 
 
 def _operand(name: str, data: NDArray[np.uint8], dtype: DType | None) -> Operand:

@@ -84,6 +84,7 @@ from npusim.isa.scalar import (
     ScalarLoop,
     ScalarOp,
     ScalarStore,
+    ScalarStoreGlobal,
     Trap,
 )
 from npusim.isa.selection import (
@@ -226,6 +227,7 @@ __all__ = [
     "ScalarLoop",
     "ScalarOp",
     "ScalarStore",
+    "ScalarStoreGlobal",
     "ScalarWork",
     "Scatter",
     "Select",

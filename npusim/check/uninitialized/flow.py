@@ -21,7 +21,7 @@ from npusim.check.uninitialized.cube_flow import (
     load_data,
     mmad,
 )
-from npusim.check.uninitialized.marks import NOBODY, Array, Marks, Sink
+from npusim.check.uninitialized.marks import NOBODY, WRITTEN, Array, Marks, Sink
 from npusim.check.uninitialized.vector_flow import VECTOR_FLOW
 from npusim.data.layout import FRACTAL_ROWS
 from npusim.isa import (
@@ -44,6 +44,7 @@ from npusim.isa import (
     ScalarLoop,
     ScalarOp,
     ScalarStore,
+    ScalarStoreGlobal,
     Store,
     Table,
     Trap,
@@ -111,6 +112,10 @@ def _load_global(op: ScalarLoadGlobal, marks: Marks) -> Sink:
     return None
 
 
+def _store_global(op: ScalarStoreGlobal, marks: Marks) -> Sink:
+    return np.array([marks.registers.get(op.src, WRITTEN)])
+
+
 def _scalar_loop(op: ScalarLoop, marks: Marks) -> Sink:
     return _all_rounds(op.body, marks, op.count)
 
@@ -168,6 +173,7 @@ FLOW: Table[Callable[[Any, Marks], Sink]] = Table(
         ScalarLoad: _one,
         ScalarLoadGlobal: _load_global,
         ScalarStore: _one,
+        ScalarStoreGlobal: _store_global,
         ScalarAlu: _one,
         ScalarLoop: _scalar_loop,
         Trap: _one,
