@@ -1,13 +1,14 @@
-"""How fast npusim is, as ratios of two things measured in one run.
+"""How fast npusim is, as ratios of two things measured in one run: of processor time, so that what
+else a machine does matters little.
 
 (a) values and time of a large npu_quantize against its own plain-numpy reference;
 (b) micro-ops timed a second against bare SimPy timeouts a second;
 (c) peak memory of a process that does (a) against the size of its inputs and outputs;
 (d) to (h) products on the cube: see products.py;
-(i) processor time of values: see values.py;
-(k) processor time of a process that imports npusim, or prints the help, against one of numpy;
+(i) values: see values.py;
+(k) a process that imports npusim, or prints the help, against one of numpy;
 (l) a second call of the same shapes, time only, against the first one;
-(m) processor time and memory of calls with many small pieces, time only: see slow_calls.py.
+(m) time and memory of calls with many small pieces, time only: see slow_calls.py.
 
 All rows but (l) have every call computed anew.
 """
@@ -46,14 +47,14 @@ SECOND_CALLS = 50
 
 
 def fastest(*works: Callable[[], Any]) -> list[float]:
-    """Seconds of the fastest of a few runs of each work, taken in turn and computed anew."""
+    """Processor seconds of the fastest of a few runs of each work, taken in turn and done anew."""
     best = [float("inf")] * len(works)
     for _ in range(REPEATS):
         for index, work in enumerate(works):
             forget()
-            start = time.perf_counter()
+            start = time.process_time()
             work()
-            best[index] = min(best[index], time.perf_counter() - start)
+            best[index] = min(best[index], time.process_time() - start)
     return best
 
 
@@ -186,7 +187,7 @@ def second_calls() -> None:
             device=DEVICE,
         )
         (first,) = fastest(call)
-        second = min(timeit.repeat(call, number=1, repeat=SECOND_CALLS))
+        second = min(timeit.repeat(call, timer=time.process_time, number=1, repeat=SECOND_CALLS))
         print(
             f"(l) again, int8 {f'{m} x {k} x {n}':20}  {second / first:.4f} x the first call  "
             f"({second * 1e3:.2f} ms : {first * 1e3:.0f} ms)"

@@ -13,14 +13,14 @@ from functools import partial
 from npusim.check.bounds import check_inside
 from npusim.check.group_isolation import check_order
 from npusim.check.hazards import Orders
-from npusim.check.rules import Place, check, check_blocks
+from npusim.check.rules import Accepted, Place, check, check_blocks
 from npusim.check.unconsumed_flags import check_left_over
 from npusim.check.uninitialized import Written
 from npusim.check.unstored_outputs import check_stored
 from npusim.data.garbage import uncollected
 from npusim.data.tensor import GlobalTensor
 from npusim.devices.schema import DeviceSpec
-from npusim.kernel.program import Binding, Block, Body, Program
+from npusim.kernel.program import Binding, Block, Program
 from npusim.kernel.table import LaunchTable
 from npusim.timing.engines import ENGINES, Engine, EngineChoice, engine_named, simulate
 from npusim.timing.equivalence import equivalent_cores
@@ -74,7 +74,7 @@ def verify(
     """
     check_blocks("chip", blocks)
     launch = LaunchTable.of(blocks)
-    accepted: dict[str, set[Body]] = {}
+    accepted: dict[str, Accepted] = {}
     first: dict[tuple[str, int], Block] = {}
     """The first block of each kind and sequence: rules look at no other."""
     alike = [
@@ -82,9 +82,10 @@ def verify(
         for block, sequence in zip(blocks, launch.sequences(), strict=True)
     ]
     for block in first.values():
-        check(block.program, Place(spec, block.kind), accepted.setdefault(block.kind, set()))
+        known = accepted.setdefault(block.kind, Accepted(launch.micro_ops))
+        check(block.program, Place(spec, block.kind), known)
     # Only what the rules let through is of a size that can be looked at.
-    found = Orders.of_launch(launch.bodies)
+    found = Orders.of_launch(launch)
     orders: dict[Program, Sequence[int]] = {}
     written: dict[str, Written] = {}
     for number, (block, like) in enumerate(zip(blocks, alike, strict=True)):
@@ -141,7 +142,8 @@ def time(
     check_inside(blocks, tensors)
     alone = tuple((block,) for block in blocks)
     groups = alone if every_core else equivalent_cores(blocks, spec)
-    decoders = {block.kind: Decoder(block.kind, spec) for block in blocks}
+    micro_ops = LaunchTable.of(blocks).micro_ops
+    decoders = {block.kind: Decoder(block.kind, spec, micro_ops) for block in blocks}
     codes: dict[tuple[Program, str], Code] = {}
     for first, *_ in groups:
         key = first.program, first.kind

@@ -8,7 +8,6 @@ ISOLATION = "tests/check/test_group_isolation.py"
 ROUNDS = "tests/check/test_hazards_rounds.py"
 HAZARDS = "tests/check/test_hazards.py"
 UNINITIALIZED = "tests/check/test_uninitialized.py"
-CLEAR = "            if marks.any():\n                self._clean.clear()"
 
 MUTANTS = (
     *of(
@@ -41,17 +40,18 @@ MUTANTS = (
     *of(
         "npusim/check/uninitialized/marks.py",
         UNINITIALIZED,
-        put_bytes_leaves_clean=(
-            f"self.changed.add(buffer)\n{CLEAR}",
-            "self.changed.add(buffer)",
-        ),
+        put_bytes_leaves_clean=("self._change(buffer, marks=marks)", "self._change(buffer)"),
         put_leaves_clean=(
-            f"self.changed.add(local.buffer)\n{CLEAR}",
-            "self.changed.add(local.buffer)",
+            "self._change(local.buffer, marks=marks)",
+            "self._change(local.buffer)",
         ),
         load_leaves_clean=(
-            "[marks.size :] = NOBODY\n        self._clean.clear()",
+            "[marks.size :] = NOBODY\n        self.forget(buffer)",
             "[marks.size :] = NOBODY",
+        ),
+        what_is_known_outlives_a_change=(
+            "self.changed.add(buffer)\n        self.known[buffer].clear()",
+            "self.changed.add(buffer)",
         ),
     ),
     *of(

@@ -81,8 +81,7 @@ class Copy:
         # What does not compile is passed over, as the engine is optional: then there is none.
         for before in folder.glob("_engine*"):
             before.unlink()
-        setup = "from setuptools import setup; setup()"
-        command = [sys.executable, "-c", setup, "-q", "build_ext", "--inplace", "--force"]
+        command = [sys.executable, "setup.py", "-q", "build_ext", "--inplace", "--force"]
         ran = subprocess.run(command, cwd=self.root, capture_output=True, text=True, check=False)
         for engine in folder.glob("_engine*"):
             return engine

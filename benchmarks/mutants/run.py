@@ -33,12 +33,13 @@ MUTANTS = (
         "npusim/run/memory_cache.py",
         f"{MEMORY}test_keys_distinguish_types_and_contents",
         f"{MEMORY}test_keys_distinguish_zeros_and_not_two_nans",
-        f"{MEMORY}test_the_least_recently_used_goes_first",
+        f"{MEMORY}test_what_was_not_used_since_the_new_was_asked_for_goes_first",
         key_without_shape=(
             "value.dtype.name, value.shape, value.tobytes()",
             "value.dtype.name, value.tobytes()",
         ),
         oldest_not_latest=("self._entries.move_to_end(key)", "pass"),
+        new_for_what_was_used_since=("if missing <= 0 or entry.used > asked:", "if missing <= 0:"),
         zeros_alike=("return kind, value.hex()", "return kind, value"),
     ),
     *of(

@@ -62,8 +62,8 @@ MUTANTS = (
         VECTOR,
         relu_of_minus_zero=("np.where(x <= 0, x.dtype", "np.where(x < 0, x.dtype"),
         product_not_rounded=(
-            "total = product.astype(np.float32) +",
-            "total = a.astype(np.float32) * b.astype(np.float32) +",
+            'product = _rounded("mul", a, b, dtype, state)',
+            "product = a.astype(np.float32) * b.astype(np.float32)",
         ),
     ),
     *of(

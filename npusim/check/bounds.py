@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from npusim.data.tensor import SLACK_BYTES, GlobalTensor
-from npusim.isa import global_operand
 from npusim.kernel.program import Block, Body, Call, Program
 from npusim.kernel.table import LaunchTable
 
@@ -135,9 +134,7 @@ def _of_calls(
 
 def _of_leaf(body: Body) -> dict[str, _Extent]:
     found: dict[str, _Extent] = {}
-    for index, op in enumerate(body):
-        place = global_operand(op)
-        if place is not None:
-            extent = _Extent(place.offset_bytes, place.end_bytes, index, index)
-            found[place.name] = found[place.name].joined(extent) if place.name in found else extent
+    for index, _, place in body.touching:
+        extent = _Extent(place.offset_bytes, place.end_bytes, index, index)
+        found[place.name] = found[place.name].joined(extent) if place.name in found else extent
     return found

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from npusim.data.integers import distinct
 from npusim.isa import Global, MicroOp
 from npusim.kernel.program import Body
 from npusim.kernel.table import LaunchTable, spread
@@ -42,7 +43,7 @@ class BurstsOfBodies:
                 for name, bursts in self.of(call.body).items():
                     moved = bursts + np.array([call.shifts.get(name, 0), 0, 0, 0])
                     found.setdefault(name, []).append(moved)
-            for op in () if body.calls else body:
+            for _, op, _ in () if body.calls else body.touching:
                 place = self._place_of(op)
                 if place is not None:
                     found.setdefault(place.name, []).append(np.array([_bursts_of(place)]))
@@ -92,7 +93,7 @@ def are_apart(bursts: Bursts, unit: int = 1) -> bool:
     It is where they are rectangles of one pitch, and their columns equal or apart.
     """
     start, nbytes, pitch, count = bursts.T
-    pitches = np.unique(pitch[count > 1])
+    pitches = distinct(pitch[count > 1])
     if pitches.size > 1:
         return False
     # Bursts of copies that have one alone are distinguished by where they begin.

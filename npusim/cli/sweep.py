@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from concurrent.futures import Executor
 from contextlib import ExitStack
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import typer
@@ -15,10 +16,10 @@ from rich.table import Table
 from rich.text import Text
 
 import npusim
-from npusim.chip import Progress
 from npusim.cli.braces import Braces
 from npusim.cli.call import UsageError, arguments, options_of, parameters, settings
 from npusim.cli.commands.formats import RowFormat
+from npusim.cli.progress import Shown
 from npusim.cli.progress import shown as shown_progress
 from npusim.cli.run import l2_state
 from npusim.cli.screen import show, table
@@ -90,15 +91,22 @@ def sweep_operator(
 
 
 class _Relay:
-    """Passes progress on, and knows whether the cells have begun."""
+    """Shows how many cells are done, and knows whether they have begun."""
 
-    def __init__(self, report: Progress) -> None:
-        self._report = report
-        self.has_begun = False
+    def __init__(self, show: Shown) -> None:
+        self._show = show
+        self._begin: tuple[float, int] | None = None
 
-    def __call__(self, stage: str, share: float) -> None:
-        self.has_begun = True
-        self._report(stage, share)
+    @property
+    def has_begun(self) -> bool:
+        return self._begin is not None
+
+    def __call__(self, done: int, of: int) -> None:
+        now = monotonic()
+        self._begin = self._begin or (now, done)
+        begin, before = self._begin
+        pace = f"{(done - before) / (now - begin):.3g} a second" if done > before else ""
+        self._show("cells", done / max(of, 1), pace)
 
 
 def _executor(stack: ExitStack, address: str | None) -> Executor | None:

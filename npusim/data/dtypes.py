@@ -276,6 +276,8 @@ class Whole(NamedTuple):
 _FP32_TO_FP16 = np.float32(2.0**-112)
 """fp32 numbers have exponents that are greater by 127 - 15 than those of fp16, and 13 more bits of
 significand behind them."""
+_FP16_TO_FP32 = 1 / _FP32_TO_FP16
+_MORE_BITS = 13
 _SIGN_OF_16_BITS = np.int16(-(2**15))
 
 
@@ -284,7 +286,7 @@ def _fp16_bits(values: Array) -> tuple[Array, Array]:
     signs = values.astype(np.int16)
     signs &= _SIGN_OF_16_BITS
     rest = np.multiply(values, _FP32_TO_FP16, dtype=np.float32).view(np.int32)
-    rest >>= 13
+    rest >>= _MORE_BITS
     return rest.astype(np.int16), signs
 
 
@@ -310,6 +312,10 @@ def cast(
         )
     if values.dtype.kind in "iu" and dst.is_float:
         mode = "none"
+    if values.dtype == np.float16 and dst is FLOAT32 and values.size >= _MANY:
+        found = _widened(values, out)
+        if found is not None:
+            return found
     if values.itemsize <= 2:
         return _looked_up(values, _table(values.dtype, dst, mode, overflow), out)
     found = _nearly_cast(values, dst, mode, overflow)
@@ -318,6 +324,29 @@ def cast(
             return found.astype(np.int8 if dst is INT4 else dst.numpy, copy=False)
         np.copyto(out, found, casting="unsafe")
     return out
+
+
+_SIGN_AND_REST = np.uint32(0x8FFF_E000).astype(np.int32)
+"""Where the bits of an fp16 number lie in fp32, before its exponent is that of fp32."""
+_INFINITY, _MINUS_INFINITY = 0x7C00, 0xFC00
+"""Patterns of fp16; those of the same sign that are greater are NaN."""
+_SMALLEST = np.float32(2.0**-149)
+
+
+def _widened(values: Array, out: Array | None) -> Array | None:
+    """fp16 *values* as fp32 by their bits; None where one of them is infinite or NaN.
+
+    Also where the processor takes subnormal numbers for zeros.
+    """
+    patterns = values.view(np.int16)
+    if patterns.max() >= _INFINITY or values.view(np.uint16).max() >= _MINUS_INFINITY:
+        return None
+    if not _SMALLEST * _FP16_TO_FP32:
+        return None
+    wide = patterns.astype(np.int32)
+    wide <<= _MORE_BITS
+    wide &= _SIGN_AND_REST
+    return np.asarray(np.multiply(wide.view(np.float32), _FP16_TO_FP32, out=out))
 
 
 def _looked_up(values: Array, table: Array, out: Array | None) -> Array:

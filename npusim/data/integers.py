@@ -1,8 +1,11 @@
-"""Whole numbers: how many pieces cover an extent, and multiples near a number."""
+"""Whole numbers: how many pieces cover an extent, multiples near a number, and distinct ones."""
 
 from __future__ import annotations
 
-__all__ = ["align_down", "align_up", "ceil_div"]
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["align_down", "align_up", "ceil_div", "distinct"]
 
 
 def ceil_div(extent: int, size: int) -> int:
@@ -30,3 +33,17 @@ def align_down(extent: int, unit: int) -> int:
     (32, 16)
     """
     return max(1, extent // unit) * unit
+
+
+def distinct(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+    """*numbers* `(count,)` in ascending order, each once.
+
+    The first np.unique of a process loads masked arrays, for as long as a small launch takes.
+
+    >>> distinct(np.array([3, 1, 3]))
+    array([1, 3])
+    """
+    in_order = np.sort(numbers)
+    is_first = np.ones(in_order.size, np.bool_)
+    is_first[1:] = in_order[1:] != in_order[:-1]
+    return in_order[is_first]

@@ -25,9 +25,13 @@ from npusim.data.int_product import product_shape
 from npusim.data.integers import ceil_div
 
 __all__ = [
+    "REACH",
+    "WIDTHS",
     "CubeOrder",
+    "Double",
     "LeftFactor",
     "RightFactor",
+    "Single",
     "add_float_product",
     "float_product",
 ]
@@ -35,7 +39,7 @@ __all__ = [
 CubeOrder = Literal["k16", "k8", "k4", "k1"]
 """How many products the cube adds up before it rounds: 16 (one fractal of fp16), 8, 4 or 1."""
 
-_WIDTHS = {"k16": 16, "k8": 8, "k4": 4, "k1": 1}
+WIDTHS = {"k16": 16, "k8": 8, "k4": 4, "k1": 1}
 
 Double = NDArray[np.float64]
 Single = NDArray[np.float32]
@@ -49,7 +53,7 @@ _TILE_COLUMNS, _TILE_SUMS = 512, 2**15
 _ABOVE_TIE, _TIE = 35, -(2**63)
 _MAGNITUDE = np.int32(2**31 - 1)
 """All bits of an fp32 but its sign."""
-_REACH = 2.0**53 - 2.0**40
+REACH = 2.0**53 - 2.0**40
 """So many multiples of a power of two float64 holds; some are left out, as bounds were rounded."""
 _BLOCKS_AHEAD = 8
 """Blocks that are looked at together: their bounds grow slowly enough."""
@@ -63,8 +67,8 @@ def float_product(a: Array, b: Array, start: Single, order: CubeOrder = "k16") -
     Raises TypeError or ValueError on other operands.
     """
     who = "product.float_product"
-    if order not in _WIDTHS:
-        known = ", ".join(_WIDTHS)
+    if order not in WIDTHS:
+        known = ", ".join(WIDTHS)
         raise ValueError(f"{who}: order must be one of {known}, not {order!r}; use one of these")
     shape = product_shape(who, a, b, (FLOAT16, BFLOAT16, FLOAT32))
     if start.dtype != np.float32:
@@ -95,7 +99,7 @@ def add_float_product(left: LeftFactor, right: RightFactor, out: Single, order: 
     Both are made for *order*.
     """
     with np.errstate(all="ignore"), one_thread():
-        _accumulate(left, right, out, _WIDTHS[order])
+        _accumulate(left, right, out, WIDTHS[order])
         out += np.float32(0)
         out[np.isnan(out)] = np.nan
 
@@ -112,7 +116,7 @@ class LeftFactor:
     @classmethod
     def of(cls, values: Array, order: CubeOrder) -> LeftFactor:
         """From floats `(m, k)`."""
-        filled, sizes, finite = _filled(values, 1, _WIDTHS[order])
+        filled, sizes, finite = _filled(values, 1, WIDTHS[order])
         return cls(filled, np.ascontiguousarray(_quanta(sizes).T), finite)
 
     @property
@@ -142,7 +146,7 @@ class RightFactor:
     @classmethod
     def of(cls, values: Array, order: CubeOrder) -> RightFactor:
         """From floats `(k, n)`."""
-        filled, sizes, finite = _filled(values, 0, _WIDTHS[order])
+        filled, sizes, finite = _filled(values, 0, WIDTHS[order])
         starts = range(0, values.shape[1], _TILE_COLUMNS)
         tiles = [slice(start, start + _TILE_COLUMNS) for start in starts]
         quanta = _quanta(sizes)
@@ -293,13 +297,13 @@ class _Tile:
         sizes = (total.view(np.int32) & _MAGNITUDE).max(axis=1).view(np.float32)
         largest = sizes + 2 * np.cumsum(self.bounds[blocks], axis=0)
         # A NaN is beyond every reach.
-        beyond = ~(largest <= _REACH * self.finest[blocks])
+        beyond = ~(largest <= REACH * self.finest[blocks])
         rows = np.flatnonzero(beyond.any(axis=0))
         if rows.size:
             # Rounding has cleared low bits: the accumulator as it is may be a multiple of more.
             now = _quanta(np.abs(total[rows]).astype(np.float64)).min(axis=1)
             finest = np.minimum(np.minimum.accumulate(self.quanta[blocks, rows], axis=0), now)
-            beyond[:, rows] = ~(largest[:, rows] <= _REACH * finest)
+            beyond[:, rows] = ~(largest[:, rows] <= REACH * finest)
         is_any = beyond.any(axis=1)
         return [
             np.flatnonzero(of_block) if is_there else _NO_ROWS

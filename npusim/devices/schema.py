@@ -135,6 +135,10 @@ class DeviceSpec(Part):
     sources: dict[str, Source] = Field(default_factory=dict, repr=False)
     """Dotted key of each number, `aliases.` and each alias -> where it comes from."""
 
+    def __hash__(self) -> int:
+        # Equal chips have one name, and what else there is of them cannot be hashed.
+        return hash(self.name)
+
     def __repr__(self) -> str:
         cores = " and ".join(f"{core.count} {kind}" for kind, core in self.cores.items())
         clock = f"{self.clock_hz / 1e9:g} GHz"

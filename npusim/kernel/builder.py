@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import cache
 
 import numpy as np
 
@@ -337,7 +338,13 @@ def kernel_line() -> Line:
     frame = sys._getframe(1)
     while frame.f_back and MARK in frame.f_globals:
         frame = frame.f_back
-    return frame.f_code.co_filename, frame.f_lineno
+    return _line(frame.f_code.co_filename, frame.f_lineno)
+
+
+@cache
+def _line(file: str, number: int) -> Line:
+    """The same object for all that a line writes."""
+    return file, number
 
 
 def step(builder: Builder, op: MicroOp) -> None:

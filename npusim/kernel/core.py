@@ -47,6 +47,7 @@ class TileQueue:
         self.dtype = dtype
         self.count = count
         self._slots = {slot.offset_bytes: slot for slot in queue.slots}
+        self._tiles: dict[Slot, Local] = {}
 
     def alloc(self) -> Local:
         """The next free tile, for the producer; raises ProgramError when none is left."""
@@ -87,7 +88,9 @@ class TileQueue:
         return found
 
     def _tile(self, slot: Slot) -> Local:
-        return slot.of(self.dtype, self.count)
+        if slot not in self._tiles:
+            self._tiles[slot] = slot.of(self.dtype, self.count)
+        return self._tiles[slot]
 
 
 class Core(Builder):

@@ -10,6 +10,7 @@ from typing import Annotated, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from npusim.data.integers import distinct
 from npusim.data.tensor import TensorSpec
 from npusim.isa.fields import BYTES
 from npusim.kernel.builder import Builder
@@ -173,7 +174,7 @@ class _Rows(NamedTuple):
         names = tuple(dict.fromkeys(name for step in steps for name in step.offsets))
         shapes = np.cumsum([0, *(step.examples.size for step in steps)])
         tiles = [step.core for step in steps]
-        cores = np.unique(np.concatenate([np.arange(block_dim), *tiles]))
+        cores = distinct(np.concatenate([np.arange(block_dim), *tiles]))
         ends = [cores, cores] if has_begin else [cores]
         sizes = [each.size for each in (*tiles, *ends)]
         edges = np.cumsum([0, *sizes])

@@ -16,6 +16,7 @@ from npusim.devices.schema import Pipe
 from npusim.isa import (
     CrossCoreSetFlag,
     CrossCoreWaitFlag,
+    Global,
     MicroOp,
     copied_place,
     global_operand,
@@ -28,6 +29,7 @@ __all__ = [
     "Body",
     "Call",
     "Declared",
+    "FirstCalls",
     "Line",
     "Program",
     "QueueName",
@@ -41,6 +43,10 @@ __kernel_vocabulary__ = True
 Number = TypeVar("Number", bound=np.generic)
 Line = tuple[str, int]
 """File and number of a line of a kernel."""
+
+
+FirstCalls = tuple[tuple[int, "Body"], ...]
+"""Numbers of micro-ops, and the bodies whose first calls begin there."""
 
 
 def short_line(line: Line) -> Line:
@@ -80,7 +86,16 @@ class Body:
         """The names of global memory that it touches."""
         if self.calls:
             return frozenset[str]().union(*(leaf.names for leaf in self.leaves))
-        return frozenset(place.name for op in self for place in [global_operand(op)] if place)
+        return frozenset(place.name for _, _, place in self.touching)
+
+    @cached_property
+    def touching(self) -> tuple[tuple[int, MicroOp, Global], ...]:
+        """Its micro-ops that touch global memory, each with its number before and where behind.
+
+        Of a body without calls; of others ask what they call.
+        """
+        places = ((index, op, global_operand(op)) for index, op in enumerate(self.ops))
+        return tuple((index, op, place) for index, op, place in places if place is not None)
 
     @cached_property
     def has_cross_core_flags(self) -> bool:
@@ -94,7 +109,7 @@ class Body:
         """Numbers of its micro-ops that copy from or to global memory, `(copies,)`."""
         if self.calls:
             return copies_of_bodies(call.body for call in self.calls)
-        found = [index for index, op in enumerate(self) if copied_place(op) is not None]
+        found = [index for index, op, _ in self.touching if copied_place(op) is not None]
         return np.array(found, np.int64)
 
     @cached_property
@@ -174,18 +189,25 @@ def _leaves(bodies: Iterable[Body]) -> tuple[Body, ...]:
     return tuple({leaf: None for body in dict.fromkeys(bodies) for leaf in body.leaves})
 
 
-def _find_first(
-    called: Iterable[Body], start: int, found: dict[Body, int], known: set[Body]
-) -> None:
-    """Add the first place of each body without calls; those *called* begin at *start*."""
+def _first_calls(called: Iterable[Body], start: int = 0) -> FirstCalls:
+    """Each of the bodies *called*, the first of which begins at *start*, with its first place."""
+    found: dict[Body, int] = {}
     for body in called:
+        found.setdefault(body, start)
+        start += len(body)
+    return tuple((start, body) for body, start in found.items())
+
+
+def _find_first(calls: FirstCalls, found: dict[Body, int], known: set[Body]) -> None:
+    """Add the first place of each body without calls that *calls* are made of."""
+    for start, body in calls:
         if body not in known:
             known.add(body)
             if body.calls:
-                _find_first((call.body for call in body.calls), start, found, known)
+                inner = _first_calls([call.body for call in body.calls], start)
+                _find_first(inner, found, known)
             else:
                 found[body] = start
-        start += len(body)
 
 
 def _written_out(calls: tuple[Call, ...]) -> tuple[MicroOp, ...]:
@@ -248,9 +270,17 @@ class Program:
         return tuple([call.body for call in self.calls])
 
     @cached_property
+    def first_calls(self) -> FirstCalls:
+        """The bodies that the calls share, each once, in order of appearance.
+
+        With each comes the number of the first micro-op of its first call.
+        """
+        return _first_calls(self.called)
+
+    @cached_property
     def bodies(self) -> tuple[Body, ...]:
-        """The bodies that the calls share, each once, in order of appearance."""
-        return tuple(dict.fromkeys(self.called))
+        """Those bodies alone."""
+        return tuple([body for _, body in self.first_calls])
 
     @cached_property
     def leaves(self) -> tuple[Body, ...]:
@@ -261,7 +291,7 @@ class Program:
     def first_leaves(self) -> tuple[tuple[int, Body], ...]:
         """Those, each with the number of its first micro-op."""
         found: dict[Body, int] = {}
-        _find_first(self.called, 0, found, set())
+        _find_first(self.first_calls, found, set())
         return tuple((start, body) for body, start in found.items())
 
     @cached_property

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from functools import cache
 from typing import Protocol
 
 from npusim.data.dtypes import DType
 from npusim.devices.schema import Pipe
-from npusim.isa import Local
+from npusim.isa import Local, MicroOp, SetFlag, WaitFlag
 
 __all__ = ["ProgramError", "Queue", "QueueState", "Slot"]
 
@@ -45,19 +46,25 @@ QueueState = tuple[tuple[tuple[int, bool], ...], tuple[int, ...]]
 """Free slots in turn, each with whether its flag is set or will be; full slots in turn."""
 
 
-class Flags(Protocol):
-    """Writes flags, as a builder does."""
+class Writer(Protocol):
+    """Appends micro-ops to a program, as a builder does."""
 
-    def set_flag(self, src: Pipe, dst: Pipe, event: int) -> None: ...
+    def emit(self, *ops: MicroOp) -> None: ...
 
-    def wait_flag(self, src: Pipe, dst: Pipe, event: int) -> None: ...
+
+@cache
+def _flag(
+    kind: type[SetFlag] | type[WaitFlag], src: Pipe, dst: Pipe, event: int
+) -> SetFlag | WaitFlag:
+    """The same object for equal flags, half of all micro-ops: each is looked at once."""
+    return kind(src, dst, event)
 
 
 class Queue:
     """Buffers that *src* fills and *dst* drains, in order."""
 
-    def __init__(self, flags: Flags, src: Pipe, dst: Pipe, slots: list[Slot]) -> None:
-        self._flags = flags
+    def __init__(self, writer: Writer, src: Pipe, dst: Pipe, slots: list[Slot]) -> None:
+        self._writer = writer
         self._src = src
         self._dst = dst
         self._slots = slots
@@ -86,14 +93,14 @@ class Queue:
             )
         slot = self._free.popleft()
         if slot.used:
-            self._flags.wait_flag(self._dst, self._src, slot.event)
+            self._wait_flag(self._dst, self._src, slot)
             slot.used = False
         return slot
 
     def enque(self, slot: Slot) -> None:
         """Hand a filled buffer to the consumer."""
         self._take_up()
-        self._flags.set_flag(self._src, self._dst, slot.event)
+        self._set_flag(self._src, self._dst, slot)
         self._full.append(slot)
 
     def deque(self) -> Slot:
@@ -102,13 +109,13 @@ class Queue:
         if not self._full:
             raise ProgramError("Queue.deque: a slot must have been enqueued; call enque first")
         slot = self._full.popleft()
-        self._flags.wait_flag(self._src, self._dst, slot.event)
+        self._wait_flag(self._src, self._dst, slot)
         return slot
 
     def free(self, slot: Slot) -> None:
         """The consumer has read the buffer."""
         self._take_up()
-        self._flags.set_flag(self._dst, self._src, slot.event)
+        self._set_flag(self._dst, self._src, slot)
         slot.used = True
         self._free.append(slot)
 
@@ -155,5 +162,11 @@ class Queue:
         self._take_up()
         for slot in self._slots:
             if slot.used:
-                self._flags.wait_flag(self._dst, self._src, slot.event)
+                self._wait_flag(self._dst, self._src, slot)
                 slot.used = False
+
+    def _set_flag(self, src: Pipe, dst: Pipe, slot: Slot) -> None:
+        self._writer.emit(_flag(SetFlag, src, dst, slot.event))
+
+    def _wait_flag(self, src: Pipe, dst: Pipe, slot: Slot) -> None:
+        self._writer.emit(_flag(WaitFlag, src, dst, slot.event))

@@ -11,14 +11,16 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from weakref import WeakKeyDictionary, ref
 
 import numpy as np
 from numpy.typing import NDArray
 
-from npusim.kernel.program import Block, Body, Call, Declared, Program
+from npusim.isa import MicroOp
+from npusim.kernel.program import Block, Body, Call, Declared, FirstCalls, Program
 
-__all__ = ["Calls", "LaunchTable", "TabledProgram", "spread"]
+__all__ = ["Calls", "LaunchTable", "MicroOps", "TabledProgram", "in_pairs", "spread"]
 
 __kernel_vocabulary__ = True
 
@@ -36,6 +38,12 @@ def spread(sizes: Integers, first: Integers | int = 0) -> tuple[Integers, Intege
     return item, np.arange(item.size) + (first - before)[item]
 
 
+def held_bytes(arrays: Iterable[Integers]) -> int:
+    """What *arrays* take in memory: a part of another one holds all of that."""
+    whole = [array if array.base is None else array.base for array in arrays]
+    return sum(nbytes for nbytes in {id(array): array.nbytes for array in whole}.values())
+
+
 @dataclass(frozen=True, eq=False)
 class Calls:
     """Calls of bodies, a row each."""
@@ -47,6 +55,11 @@ class Calls:
     """Number of the body, `(calls,)`."""
     shifts: Integers
     """Bytes added to every offset into a name, `(calls, names)`."""
+
+    @cached_property
+    def sizes(self) -> Integers:
+        """How many micro-ops each of the bodies has, `(bodies,)`."""
+        return np.array([len(body) for body in self.bodies], np.int64)
 
     @staticmethod
     def of(program: Program) -> Calls:
@@ -117,12 +130,71 @@ class TabledProgram(Program):
         return tuple(map(self.table.bodies.__getitem__, self.table.body.tolist()))
 
     @cached_property
-    def _length(self) -> int:
-        sizes = np.array([len(body) for body in self.table.bodies], np.int64)
-        return int(sizes[self.table.body].sum())
+    def first_calls(self) -> FirstCalls:
+        numbers, row = np.unique(self.table.body, return_index=True)
+        starts = (self._ends - self.table.sizes[self.table.body])[row]
+        in_order = np.argsort(row)
+        bodies = map(self.table.bodies.__getitem__, numbers[in_order].tolist())
+        return tuple(zip(starts[in_order].tolist(), bodies, strict=True))
+
+    @cached_property
+    def _ends(self) -> Integers:
+        return np.cumsum(self.table.sizes[self.table.body])
 
     def __len__(self) -> int:
-        return self._length
+        return int(self._ends[-1]) if self._ends.size else 0
+
+
+class MicroOps:
+    """The micro-ops of bodies without calls by number: equal ones have the same."""
+
+    def __init__(self) -> None:
+        self.distinct: list[MicroOp] = []
+        """The first of each number."""
+        self._numbers: dict[MicroOp, int] = {}
+        self._by_address: dict[int, int] = {}
+        """The same of objects, which the bodies that have them keep: many stand in several."""
+        self._of_bodies: dict[Body, list[int]] = {}
+
+    def of(self, body: Body) -> list[int]:
+        """The number of each micro-op of *body*."""
+        if body not in self._of_bodies:
+            known = self._by_address
+            self._of_bodies[body] = [
+                known[id(op)] if id(op) in known else self._number(op) for op in body.ops
+            ]
+        return self._of_bodies[body]
+
+    def _number(self, op: MicroOp) -> int:
+        number = self._numbers.setdefault(op, len(self.distinct))
+        if number == len(self.distinct):
+            self.distinct.append(op)
+        self._by_address[id(op)] = number
+        return number
+
+
+def in_pairs(bodies: tuple[Body, ...], body: Integers, first: Integers) -> tuple[Body, ...]:
+    """Each sequence of calls as one body that makes them, without their shifts.
+
+    *body* are the numbers of those called, `(rows,)`, sequence after sequence; *first* says where
+    each begins, and where the last ends. A body calls two halves, these call two halves of theirs,
+    and so on. Halves that come again, anywhere, are one body: what is found once for each body is
+    so found for steady loops of any length.
+    """
+    found, node = list(bodies), body
+    while (sizes := np.diff(first)).max(initial=0) > 1:
+        sequence, number = spread(sizes // 2)
+        left = first[sequence] + 2 * number
+        values, pair = np.unique(node[left] * len(found) + node[left + 1], return_inverse=True)
+        ends = np.cumsum([0, *(sizes + 1) // 2])
+        halves = np.zeros(ends[-1], np.int64)
+        # The last of an odd sequence stays as it is.
+        halves[ends[1:] - 1] = node[first[1:] - 1]
+        halves[ends[sequence] + number] = len(found) + pair
+        parts = zip(*(x.tolist() for x in np.divmod(values, len(found))), strict=True)
+        found += [Body((Call(found[one]), Call(found[other]))) for one, other in parts]
+        node, first = halves, ends
+    return tuple(found[node[start]] if end > start else Body(()) for start, end in pairwise(first))
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,6 +230,14 @@ class LaunchTable:
         return known[1]
 
     @property
+    def nbytes(self) -> int:
+        """What its arrays take, and those of its programs."""
+        tables = [program.table for program in self.programs if isinstance(program, TabledProgram)]
+        arrays = [array for table in tables for array in (table.body, table.shifts)]
+        arrays += [self.program, self.first, self.body, self.shifts, self.tensor, self.base]
+        return held_bytes(arrays)
+
+    @property
     def cores(self) -> int:
         """How many there are."""
         return self.program.size
@@ -166,6 +246,17 @@ class LaunchTable:
     def program_of_row(self) -> Integers:
         """The program of each row, `(rows,)`."""
         return np.repeat(np.arange(len(self.programs)), np.diff(self.first))
+
+    @cached_property
+    def whole(self) -> dict[Program, Body]:
+        """What each program calls as one body, see :func:`in_pairs`."""
+        found = in_pairs(self.bodies, self.body, self.first)
+        return dict(zip(self.programs, found, strict=True))
+
+    @cached_property
+    def micro_ops(self) -> MicroOps:
+        """The micro-ops of its bodies, whoever asked for them."""
+        return MicroOps()
 
     def column(self, name: str) -> int:
         """The column of *name*; raises ValueError."""

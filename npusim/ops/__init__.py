@@ -19,7 +19,7 @@ from pkgutil import iter_modules
 
 from npusim.data.errors import shown
 from npusim.ops._attributes import Kind, KindError, in_words, kinds_of, value_of
-from npusim.ops._contract import Contract
+from npusim.ops._contract import Contract, warnings_given
 from npusim.ops._oracle import Given
 from npusim.ops._protocol import Operator, Plan, Problem, normalize, signature
 from npusim.ops._signature import NO_DEFAULT, Parameter
@@ -52,6 +52,7 @@ __all__ = [
     "support_text",
     "table_text",
     "value_of",
+    "warnings_given",
 ]
 
 

@@ -50,7 +50,7 @@ from npusim.ops._support import (
     values_of,
 )
 
-__all__ = ["MAX_RANK", "Contract", "listed"]
+__all__ = ["MAX_RANK", "Contract", "listed", "warnings_given"]
 
 CASTABLE = (FLOAT32, FLOAT16, BFLOAT16, INT8, INT32)
 """What npu_format_cast takes, on some product line, of up to so many dimensions."""
@@ -59,6 +59,14 @@ MAX_CAST_RANK = 6
 
 ARGUMENT: Final = object()
 """Stands for the argument of that name."""
+
+
+_warnings = 0
+
+
+def warnings_given() -> int:
+    """How often a contract has warned in this process."""
+    return _warnings
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +171,8 @@ class Contract:
 
     def warn(self, text: str) -> None:
         """Say that the document excludes what is taken: *text*, at the line that called npusim."""
+        global _warnings
+        _warnings += 1
         own = self._in_own_names(text)
         warn(f"{self.op}: {own}", DocumentWarning, stacklevel=callers_level())
 
@@ -259,7 +269,7 @@ class Contract:
             spec = value
         elif isinstance(value, Tensor):
             spec, array = value.spec, value.numpy() if value.layout == "ND" else value.storage
-        elif isinstance(value, np.ma.MaskedArray):
+        elif type(value) is not np.ndarray and isinstance(value, np.ma.MaskedArray):
             self.fail(f"{name} must be an array without a mask, not a MaskedArray; fill it first")
         elif isinstance(value, np.ndarray):
             dtype = dtype_of(value)

@@ -10,8 +10,9 @@ gain only then.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from fnmatch import fnmatchcase
+from functools import lru_cache
 
 from npusim.devices.problems import ends
 from npusim.devices.schema import DeviceSpec
@@ -28,6 +29,8 @@ MOST = 4
 """How many causes are tried one by one."""
 UNEXPLAINED = 0.2
 """From this share of the time on that no cause alone gains, two are tried together."""
+CHIPS = 64
+"""How many chips made faster are held: a few causes of each chip of a sweep."""
 BUSY = 0.5
 """From this share of the time on, a link that all cores share is tried wherever the path leads."""
 GROWS = ("_per_s", "bytes_per_cycle", "tiles_per_cycle")
@@ -70,8 +73,9 @@ def try_causes(run: Timed, time_us: Callable[[DeviceSpec], float]) -> tuple[Tria
     return tuple(alone)
 
 
+@lru_cache(CHIPS)
 def _faster(
-    spec: DeviceSpec, causes: Sequence[Known]
+    spec: DeviceSpec, causes: tuple[Known, ...]
 ) -> tuple[float, dict[str, float], DeviceSpec] | None:
     """*spec* with *causes* made faster: the part of their time that is gone, the numbers that
     differ, and the chip.

@@ -5,6 +5,8 @@ the L2, and npusim itself, file by file. So nothing there ever becomes wrong; wh
 for longest goes when there is no room. Programs are written anew, which is quick, and not checked
 again, which is not; values are computed every time.
 
+Sweeps store their rows, which say less and are found at once.
+
 Several processes may use one folder: files appear whole, under names that say what is in them.
 What is damaged, or no file of ours, is passed over, and what is not ours is left as it is. Files
 are plain data: reading them runs nothing (:mod:`npusim.trace.archive`).
@@ -25,13 +27,13 @@ from importlib.metadata import version
 from inspect import isfunction
 from pathlib import Path
 from types import FunctionType
-from typing import TypeGuard
+from typing import Literal, TypeGuard
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from npusim.data.dtypes import DType
 from npusim.data.errors import shown
-from npusim.data.files import opened, reason, taken, write
+from npusim.data.files import content, opened, reason, taken, write
 from npusim.kernel.program import Block
 from npusim.run.options import CACHE_VARIABLE
 from npusim.trace import Trace
@@ -44,11 +46,16 @@ __all__ = ["MOST_BYTES", "StoreError", "Stored", "digest_of", "own_digest", "sto
 MOST_BYTES = 1 << 30
 """All files of ours in a folder have at most so many: some five thousand int8 products of 4096
 cubed, of 200 KB."""
+LOOKS = 64
+"""A process looks how much there is when it has written such a part of that."""
+FREED = 8
+"""Where it is too much, such a part is made free, so that a few processes stay below it."""
+MOST_LINE_BYTES = 1 << 20
 MARK = b"npusim times 1\n"
 """Begins every file of ours; the number is that of what follows."""
 HEAD = "head"
-NAME = re.compile(r"times-[0-9a-f]{64}\.npz")
-BUILT = frozenset((".so", ".pyd"))
+NAME = re.compile(r"times-[0-9a-f]{64}\.npz|row-[0-9a-f]{64}\.json")
+BUILT = frozenset((".so",))
 SOURCES = frozenset((".py", ".c", ".h")) | BUILT
 """Files on whose contents times may depend; chips are identified by their numbers."""
 
@@ -70,14 +77,14 @@ class Head(BaseModel):
     """Their programs are those of the blocks with these numbers."""
 
 
-def stored_in(folder: str | os.PathLike[str] | None) -> Stored | None:
-    """The times in *folder*, which is made if need be; None asks the environment.
+def stored_in(folder: str | os.PathLike[str] | Literal[False] | None) -> Stored | None:
+    """The times in *folder*, which is made if need be; None asks the environment, False is none.
 
     None comes back where that names none either. Raises TypeError for what is no path, StoreError
     for what is no folder, or cannot be read and written.
     """
     named = os.environ.get(CACHE_VARIABLE) or None if folder is None else folder
-    if named is None:
+    if named is None or named is False:
         return None
     who = f"run: {'cache' if folder is not None else CACHE_VARIABLE}"
     try:
@@ -125,8 +132,27 @@ class Stored:
         made = make()
         with suppress(OSError, ValueError):
             self._write(path, digest, made, blocks())
-            self._trim()
         return made
+
+    def line(self, digest: str) -> bytes | None:
+        """What :meth:`add_line` has stored under *digest*; None where nothing is."""
+        path = self._line_at(digest)
+        try:
+            found = content(path, MOST_LINE_BYTES)
+            if not found.startswith(MARK):
+                return None
+            os.utime(path)  # used last
+        except OSError:
+            return None
+        return found.removeprefix(MARK)
+
+    def add_line(self, digest: str, line: bytes) -> None:
+        """Store *line* if it can be."""
+        with suppress(OSError, ValueError):
+            self._put(self._line_at(digest), lambda new: new.write_bytes(MARK + line))
+
+    def _line_at(self, digest: str) -> Path:
+        return self._folder / f"row-{digest}.json"
 
     def _read(self, path: Path, digest: str, blocks: Callable[[], Sequence[Block]]) -> Trace | None:
         try:
@@ -141,8 +167,6 @@ class Stored:
 
     def _write(self, path: Path, digest: str, trace: Trace, blocks: Sequence[Block]) -> None:
         """Put *trace* at *path*; raises OSError or ValueError where that cannot be."""
-        if taken(path) is not None and not _is_ours(path):
-            return
         numbers = {block.core: number for number, block in enumerate(blocks)}
         head = {
             "key": digest,
@@ -152,16 +176,31 @@ class Stored:
             "lanes": [lane_row(lane, numbers[lane.cores[0]]) for lane in trace.lanes],
         }
         text, arrays = json.dumps(head, separators=(",", ":")).encode(), arrays_of(trace)
+        self._put(path, lambda new: save(new, {HEAD: text}, arrays, mark=MARK))
 
-        def fill(new: Path) -> None:
-            save(new, {HEAD: text}, arrays, mark=MARK)
-            if new.stat().st_size > self._most_bytes:
+    def _put(self, path: Path, fill: Callable[[Path], object]) -> None:
+        """Have *fill* write a file at *path*, unless one of others is there, and make room."""
+        if taken(path) is not None and not _is_ours(path):
+            return
+        nbytes = 0
+
+        def fitting(new: Path) -> None:
+            nonlocal nbytes
+            fill(new)
+            nbytes = new.stat().st_size
+            if nbytes > self._most_bytes:
                 raise StoreError("cache: times must fit into the folder")
 
-        write(path, fill, "cache", force=True)
+        write(path, fitting, "cache", force=True)
+        # To look through a folder takes long where there is much in it.
+        unseen = _unseen_bytes.get(self._folder, self._most_bytes) + nbytes
+        if unseen * LOOKS >= self._most_bytes:
+            self._trim()
+            unseen = 0
+        _unseen_bytes[self._folder] = unseen
 
     def _trim(self) -> None:
-        """Remove files of ours, those that were not used for longest first, until all fit."""
+        """Make room where there is too much: files not used for longest are removed first."""
         found = []
         with os.scandir(self._folder) as entries:
             for entry in entries:
@@ -170,14 +209,20 @@ class Stored:
                         facts = entry.stat(follow_symlinks=False)
                         found.append((facts.st_mtime_ns, entry.name, facts.st_size))
         left = sum(nbytes for _, _, nbytes in found)
+        if left <= self._most_bytes:
+            return
         for _, name, nbytes in sorted(found):
-            if left <= self._most_bytes:
+            if left <= self._most_bytes - self._most_bytes // FREED:
                 return
             # Another process may have removed it meanwhile.
             with suppress(FileNotFoundError):
                 if _is_ours(self._folder / name):
                     (self._folder / name).unlink()
                     left -= nbytes
+
+
+_unseen_bytes: dict[Path, int] = {}
+"""Folder -> what this process has written there since it looked how much there is."""
 
 
 def _is_ours(path: Path) -> bool:

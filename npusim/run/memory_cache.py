@@ -6,52 +6,102 @@ wrong, and nothing has to be thrown away but for room. Values are computed every
 
 Entries are returned as they are: programs, orders and traces are not written to once they are made,
 and the arrays of a trace cannot be.
+
+How much room there is says the environment variable NPUSIM_MEMORY_MIB, or in Python
+`memory_cache.CACHE.most_bytes`, in bytes; else it is an eighth of the memory that is free.
 """
 
 from __future__ import annotations
 
+import os
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from enum import Enum
+from functools import cached_property
 from hashlib import sha256
 from operator import is_
+from pathlib import Path
 from threading import Lock
 from typing import Any, TypeVar
 
 import numpy as np
 
 from npusim.data.dtypes import DType
+from npusim.data.errors import shown
 from npusim.data.tensor import Operand, TensorSpec
 from npusim.devices.schema import DeviceSpec
 
-__all__ = ["CACHE", "MemoryCache", "device_key", "forget", "key_of", "unvalued"]
+__all__ = [
+    "CACHE",
+    "MEMORY_VARIABLE",
+    "MemoryCache",
+    "device_key",
+    "forget",
+    "free_bytes",
+    "key_of",
+    "room_bytes",
+    "unvalued",
+]
 
-MOST_BYTES = 1 << 26
-"""All entries have at most so many, by the sizes that :meth:`MemoryCache.get` is given: 64 MiB.
-That is one int8 product of 8192 cubed, six of 4096 cubed, or a hundred decode steps. The least
-recently used goes first."""
+MIB = 1 << 20
+MEMORY_VARIABLE = "NPUSIM_MEMORY_MIB"
+"""The environment variable that says how many MiB all entries have at most."""
+FREE_PARTS = 8
+"""Of the memory that is free, all entries have one of so many parts: 512 MiB of 4 GiB."""
+LEAST_BYTES, MOST_BYTES = 64 * MIB, 1024 * MIB
+"""However much is free, entries may have the first, and no more than the second: some thirty
+prefills of a layer, or some hundred thousand decode steps."""
+ASSUMED_FREE_BYTES = 4096 * MIB
+"""What is assumed to be free where the system does not say."""
+ENTRY_BYTES = 4000
+"""What a key and its entry take besides what is made (measured)."""
+MOST_ASKED = 1 << 16
+"""Keys without an entry of which the cache knows when they were asked for."""
 
 Made = TypeVar("Made")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Entry:
-    """One entry."""
+    """All that is known by one key."""
 
-    made: Any
-    nbytes: int
+    key: Hashable
+    made: dict[Hashable, Any] = field(default_factory=dict)
+    """Part -> what was made of it: programs, and their times in each state of the L2."""
+    nbytes: int = 0
+    used: int = 0
+    """Which request was the last that found a part of it."""
+    names: list[Hashable] = field(default_factory=list)
+    """Other names of what belongs to it, such as the calls that have it in common."""
 
 
 class MemoryCache:
-    """Results by their keys, at most so many bytes of them; safe for several threads."""
+    """Results by their keys, at most so many bytes of them; safe for several threads.
 
-    def __init__(self, most_bytes: int) -> None:
-        self.most_bytes = most_bytes
+    Where there is no room, what was used least recently goes for what is new, but only if the new
+    was asked for since. So what is asked for in turn, and is too much for the room, does not evict
+    itself: of the layers of a model those stay that came first, and what is asked for once, as in
+    a sweep, replaces nothing.
+    """
+
+    def __init__(self, most_bytes: int | None = None) -> None:
+        if most_bytes is not None:
+            self.most_bytes = most_bytes
         self._entries: OrderedDict[Hashable, Entry] = OrderedDict()
         """The most recently used last."""
+        self._named: dict[Hashable, tuple[Entry, Any]] = {}
+        self._asked: OrderedDict[int, int] = OrderedDict()
+        """Hash of a key and a part that are not there -> which request asked for it last. Where two
+        have the same hash, one of them may find room too early."""
+        self._requests = 0
         self._nbytes = 0
         self._lock = Lock()
+
+    @cached_property
+    def most_bytes(self) -> int:
+        """All entries have at most so many; may be set. Raises ValueError as :func:`room_bytes`."""
+        return room_bytes()
 
     @property
     def nbytes(self) -> int:
@@ -59,47 +109,150 @@ class MemoryCache:
         return self._nbytes
 
     def __len__(self) -> int:
-        return len(self._entries)
+        """How many parts all entries have."""
+        return sum(len(entry.made) for entry in self._entries.values())
 
-    def get(self, key: Hashable, make: Callable[[], Made], nbytes: Callable[[Made], int]) -> Made:
-        """What is stored under *key*; else what *make* returns, stored if there is room for it.
+    def get(
+        self,
+        key: Hashable,
+        make: Callable[[], Made],
+        nbytes: Callable[[Made], int],
+        part: Hashable = None,
+    ) -> Made:
+        """What is stored under *key* as *part*; else what *make* returns, stored if there is room.
 
-        *nbytes* says how much that takes. Two threads that ask at once may both make it.
+        The parts of a key stay or go together. *nbytes* says how much what was made takes. Two
+        threads that ask at once may both make it.
         """
         with self._lock:
-            if key in self._entries:
+            self._requests += 1
+            entry = self._entries.get(key)
+            if entry is not None and part in entry.made:
+                entry.used = self._requests
                 self._entries.move_to_end(key)
-                found: Made = self._entries[key].made
+                found: Made = entry.made[part]
                 return found
+            asked = self._ask(hash((key, part)))
         made = make()
-        self._keep(key, Entry(made, nbytes(made)))
+        self._keep(key, part, made, ENTRY_BYTES + nbytes(made), asked)
         return made
+
+    def named(self, name: Hashable) -> Any:
+        """What was stored as *name*, or None."""
+        with self._lock:
+            found = self._named.get(name)
+            if found is None:
+                return None
+            entry, made = found
+            self._requests += 1
+            entry.used = self._requests
+            self._entries.move_to_end(entry.key)
+            return made
+
+    def name(self, name: Hashable, key: Hashable, made: object) -> None:
+        """Store *made* as *name* for as long as there is an entry of *key*, if there is room.
+
+        It must hold nothing large but parts of that entry.
+        """
+        with self._lock:
+            entry = self._entries.get(key)
+            if entry is None or self._nbytes + ENTRY_BYTES > self.most_bytes:
+                return
+            if name not in self._named:
+                entry.names.append(name)
+                entry.nbytes += ENTRY_BYTES
+                self._nbytes += ENTRY_BYTES
+            self._named[name] = entry, made
 
     def forget(self) -> None:
         """Keep nothing of what there is."""
         with self._lock:
             self._entries.clear()
+            self._named.clear()
+            self._asked.clear()
             self._nbytes = 0
 
-    def _keep(self, key: Hashable, entry: Entry) -> None:
-        if entry.nbytes > self.most_bytes:
-            return
+    def _ask(self, number: int) -> int:
+        """When what has that hash was asked for before, or 0."""
+        before = self._asked.pop(number, 0)
+        self._asked[number] = self._requests
+        if len(self._asked) > MOST_ASKED:
+            self._asked.popitem(last=False)
+        return before
+
+    def _keep(self, key: Hashable, part: Hashable, made: object, nbytes: int, asked: int) -> None:
+        """Store what was *made*, if there is room; it was last *asked* for in that request."""
         with self._lock:
-            earlier = self._entries.pop(key, None)
-            self._nbytes += entry.nbytes - (earlier.nbytes if earlier else 0)
+            entry = self._entries.get(key) or Entry(key, used=self._requests)
+            if part in entry.made or not self._make_room(nbytes, entry, asked):
+                return
+            entry.made[part] = made
+            entry.nbytes += nbytes
+            self._nbytes += nbytes
             self._entries[key] = entry
-            while self._nbytes > self.most_bytes:
-                _, oldest = self._entries.popitem(last=False)
-                self._nbytes -= oldest.nbytes
+
+    def _make_room(self, nbytes: int, own: Entry, asked: int) -> bool:
+        """Whether there is room for so many bytes more of *own*; others go for it."""
+        missing, going = self._nbytes + nbytes - self.most_bytes, []
+        for key, entry in self._entries.items():
+            if missing <= 0 or entry.used > asked:
+                break
+            if entry is not own:
+                going.append(key)
+                missing -= entry.nbytes
+        if missing > 0:
+            return False
+        for key in going:
+            gone = self._entries.pop(key)
+            self._nbytes -= gone.nbytes
+            for name in gone.names:
+                del self._named[name]
+        return True
 
 
-CACHE = MemoryCache(MOST_BYTES)
+CACHE = MemoryCache()
 """What the calls of this process share."""
 
 
 def forget() -> None:
     """Let the next call of each kind compute everything anew."""
     CACHE.forget()
+
+
+# ---- room ----
+
+
+def room_bytes() -> int:
+    """How many bytes entries have: what NPUSIM_MEMORY_MIB says, or a part of what is free.
+
+    Raises ValueError where the variable is not a whole number.
+    """
+    text = os.environ.get(MEMORY_VARIABLE)
+    if text:
+        if not text.isdecimal():
+            raise ValueError(
+                f"memory cache: {MEMORY_VARIABLE} must be a whole number of MiB, not "
+                f"{shown(text)}; write for example {MEMORY_VARIABLE}=512"
+            )
+        return int(text) * MIB
+    return min(max(free_bytes() // FREE_PARTS, LEAST_BYTES), MOST_BYTES)
+
+
+def free_bytes(proc: Path = Path("/proc/meminfo"), cgroup: Path = Path("/sys/fs/cgroup")) -> int:
+    """The memory that this process may still take: that of the machine, or of its container.
+
+    4 GiB where the system does not say, as other systems than Linux.
+    """
+    try:
+        rows = (line.split() for line in proc.read_text().splitlines())
+        free = next(int(row[1]) * 1024 for row in rows if row[0] == "MemAvailable:")
+    except (OSError, StopIteration):
+        return ASSUMED_FREE_BYTES
+    try:
+        limit, used = ((cgroup / f"memory.{name}").read_text() for name in ("max", "current"))
+        return min(free, int(limit) - int(used))
+    except (OSError, ValueError):  # no container, or "max": one without a limit
+        return free
 
 
 # ---- keys ----
@@ -127,6 +280,8 @@ def key_of(value: object) -> Hashable:
         return kind, value.hex()
     if isinstance(value, Enum):
         return kind, value.name
+    if isinstance(value, range):
+        return kind, value.start, value.stop, value.step
     if isinstance(value, np.generic):
         return kind, value.tobytes()
     if isinstance(value, np.ndarray):

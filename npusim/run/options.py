@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import get_args
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -33,7 +33,9 @@ class Options:
     icache: ICache | None = None
     every_core: bool = False
     engine: EngineChoice = "auto"
-    cache: str | os.PathLike[str] | None = None
+    cache: str | os.PathLike[str] | Literal[False] | None = None
+    """The folder for times; None for the one that the environment names, False for none, which is
+    no argument of :func:`npusim.run`."""
     byte_exact: bool = False
     cube_order: CubeOrder = "k16"
     deeper: tuple[QueueName, ...] = ()

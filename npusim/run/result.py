@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
@@ -68,9 +68,12 @@ class Result:
     """What CANN calls the kernel; None when no kernel ran."""
     call: Call | None = None
     """What was asked, so that it can be asked once more with a change; None where no kernel ran."""
-    cycles_on: Callable[[DeviceSpec], int] | None = None
+    cycles_on: CyclesOn | None = None
     """The cycles of its programs on a chip that differs in what micro-ops cost; None where no
     kernel ran or no time was asked for."""
+    cached_as: Hashable = None
+    """The key of what :mod:`npusim.run.memory_cache` holds of it; None where that is nothing, for
+    calls with values, and for those that warned."""
 
     @property
     def output(self) -> Output | tuple[Output, ...]:
@@ -240,6 +243,15 @@ class Result:
         several = len(self.launches) > 1 and self.time_us is not None
         took += f" in {len(self.launches)} launches" if several else ""
         return f"<{self.op} on {self.device.name}: {found}, {took}>"
+
+
+class CyclesOn(Protocol):
+    """Finds the cycles of the programs of a run on a chip: :class:`npusim.run.task.CyclesOn`."""
+
+    def __call__(self, device: DeviceSpec) -> int: ...
+
+    def written_for(self, spec: DeviceSpec) -> CyclesOn:
+        """The same of the run on *spec*, which is as its own chip was."""
 
 
 REFUSALS = OpError, HazardError, ValueError, TypeError

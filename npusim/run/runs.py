@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,8 +21,9 @@ class Run(Result):
     @staticmethod
     def of(result: Result) -> Run:
         """*result* as a run, and so are the launches before it."""
-        facts = {field.name: getattr(result, field.name) for field in fields(result)}
-        return Run(**facts | {"earlier": tuple(map(Run.of, result.earlier))})
+        run = object.__new__(Run)
+        vars(run).update(vars(result), earlier=tuple(map(Run.of, result.earlier)))
+        return run
 
     def advice(self, progress: Progress | None = None) -> list[Advice]:
         """What to change so that it is quicker, each piece tried: see :mod:`npusim.run.advice`.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Sequence
+from contextlib import nullcontext
+from copy import copy
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
@@ -20,28 +22,25 @@ from npusim.devices.schema import CORES_OF_A_GROUP, DeviceSpec
 from npusim.kernel.builder import deeper, watched
 from npusim.kernel.program import Program, QueueName
 from npusim.kernel.queues import ProgramError
-from npusim.kernel.table import TabledProgram
+from npusim.kernel.table import LaunchTable, TabledProgram
 from npusim.run.memory_cache import CACHE, device_key, key_of, unvalued
 from npusim.run.user_kernel import UserProblem
-from npusim.trace import Trace, copies_of
+from npusim.timing.engines import quickest
+from npusim.trace import Trace
 from npusim.values.buffers import UNWRITTEN
 from npusim.values.replay import Replay
 
 if TYPE_CHECKING:
     from npusim.run.disk_cache import Stored
 
-__all__ = ["Programs", "Task", "allocated", "place"]
+__all__ = ["CyclesOn", "Programs", "Task", "allocated", "place"]
 
 WRITTEN_BYTES = 200
-"""What a micro-op of a body takes, and a call (measured: 75 in products, 200 in vector kernels)."""
-TIMED_BYTES = 32
-"""What the times of a micro-op take: four integers, when it starts, leaves its pipe free and ends,
-and its number on the pipe (measured: 32.4)."""
-COPIED_BYTES = 60
-"""What the facts about a copy take besides: seven integers, and the array around them."""
+"""What a micro-op of a body takes, and a call that is an object (measured: 75 in products, 200 in
+vector kernels)."""
+BODY_BYTES, BLOCK_BYTES = 1000, 2000
+"""What a body and a block take besides (measured in launches of few micro-ops)."""
 POINTER_BYTES = 8
-CYCLES_BYTES = 1000
-"""What a number and its key take."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,10 +74,20 @@ class Task:
         self._operator, self._spec, self._progress = operator, spec, progress
         self._stored, self._queues = stored, queues
         is_own = isinstance(problem, UserProblem)
-        self._problem = problem if is_own else unvalued(problem, operator.value_dependent_inputs)
+        self.problem = problem if is_own else unvalued(problem, operator.value_dependent_inputs)
+        """What it is for, with no values but those that decide how the kernel is written."""
         self._is_own = is_own
-        self.plan = operator.plan(spec, self._problem)
+        self.plan = operator.plan(spec, self.problem)
         """How it is split; None where no kernel runs."""
+
+    def written_for(self, spec: DeviceSpec) -> Task:
+        """The same on *spec*, which is as its own chip was, with nothing of it written yet."""
+        twin = copy(self)
+        vars(twin).pop("_programs", None)
+        twin._spec, twin._progress = spec, None
+        if twin.plan is not None:
+            twin.plan = replace(twin.plan, workspaces=dict(twin.plan.workspaces))
+        return twin
 
     def check(self) -> None:
         """Have the programs written and checked; refuses a chip that does not hold them."""
@@ -104,12 +113,12 @@ class Task:
         Raises TrapError for a kernel that is sure to stop itself.
         """
         make = partial(self._timed, l2, every_core, engine)
-        if self._key is None:
+        if self.key is None:
             return make()
-        key = self._key, "trace", key_of(l2), bool(every_core), engine
+        part = "trace", key_of(l2), bool(every_core), engine
         if self._stored is not None:
-            make = partial(self._stored.get, key, self._blocks, make)
-        return CACHE.get(key, make, _trace_bytes)
+            make = partial(self._stored.get, (self.key, *part), self._blocks, make)
+        return CACHE.get(self.key, make, _trace_bytes, part)
 
     def cycles_on(self, spec: DeviceSpec, l2: L2State, every_core: bool, engine: Engine) -> int:
         """The cycles of the slowest core on *spec*, a chip that differs in what micro-ops cost.
@@ -117,49 +126,49 @@ class Task:
         The programs are those of the chip of the task.
         """
         make = partial(self._timed, l2, every_core, engine, spec)
-        if self._key is None:
+        if self.key is None:
             return make().cycles
-        key = self._key, "trace", key_of(l2), bool(every_core), engine, device_key(spec)
-        stored = self._stored
-        if stored is None:
-            return CACHE.get(key, lambda: make().cycles, lambda _: CYCLES_BYTES)
-        return CACHE.get(
-            key, lambda: stored.get(key, self._blocks, make).cycles, lambda _: CYCLES_BYTES
-        )
+        part = "trace", key_of(l2), bool(every_core), engine, device_key(spec)
+        if self._stored is not None:
+            make = partial(self._stored.get, (self.key, *part), self._blocks, make)
+        return CACHE.get(self.key, lambda: make().cycles, lambda _: 0, part)
 
     def _blocks(self) -> tuple[Block, ...]:
         """The programs; written for times that are there already, they need not be checked."""
         return self._programs.blocks if "_programs" in vars(self) else self._built()
 
     @cached_property
-    def _key(self) -> Hashable:
+    def key(self) -> Hashable:
         """The key of all that is cached of it; None where nothing is."""
         if self._is_own:
             return None
         operator = self._operator
         functions = operator.tile, operator.build, operator.flags_may_stay_up
         try:
-            problem = key_of(self._problem), key_of(self._queues)
+            problem = key_of(self.problem), key_of(self._queues)
             return operator.name, functions, device_key(self._spec), *problem
         except TypeError:
             return None
 
     @cached_property
     def _programs(self) -> Programs:
-        if self._key is None:
+        if self.key is None:
             return self._written()
-        return CACHE.get((self._key, "programs"), self._written, _programs_bytes)
+        return CACHE.get(self.key, self._written, _programs_bytes, "programs")
 
     def _timed(
         self, l2: L2State, every_core: bool, engine: Engine, spec: DeviceSpec | None = None
     ) -> Trace:
-        return chip.time(
-            *(self._programs.blocks, place(self._problem, self._split, False), spec or self._spec),
-            l2=l2,
-            every_core=every_core,
-            engine=engine,
-            progress=None if spec else self._progress,
-        )
+        # What SimPy's processes leave behind are cycles; the other engine's tables have none.
+        with nullcontext() if engine == "simpy" else uncollected():
+            tensors = place(self.problem, self._split, False)
+            return chip.time(
+                *(self._programs.blocks, tensors, spec or self._spec),
+                l2=l2,
+                every_core=every_core,
+                engine=engine,
+                progress=None if spec else self._progress,
+            )
 
     @property
     def _split(self) -> ops.Plan:
@@ -192,7 +201,7 @@ class Task:
 
     def _fresh_bytes(self) -> dict[str, int]:
         """The bytes of each output of which nothing is there before the kernel writes it."""
-        outputs, updated = self._problem.outputs, self._problem.updated
+        outputs, updated = self.problem.outputs, self.problem.updated
         return {name: spec.nbytes for name, spec in outputs.items() if name not in updated}
 
     def _watched(self, progress: Progress) -> tuple[Block, ...]:
@@ -215,9 +224,9 @@ class Task:
         """The program of each core; refuses a chip that does not hold an operator's tiles."""
         try:
             with deeper(self._queues), uncollected():
-                return self._operator.build(self._spec, self._problem, self._split)
+                return self._operator.build(self._spec, self.problem, self._split)
         except ProgramError as error:
-            if isinstance(self._problem, UserProblem):
+            if isinstance(self.problem, UserProblem):
                 raise
             name = self._operator.name
             must = str(error).removeprefix(f"{name}: ").rpartition("; ")[0]
@@ -226,6 +235,23 @@ class Task:
                 f"{name}: its kernel, tiled as the vendor tiles it, must fit {self._spec.name}, "
                 f"but {must}; give the chip larger buffers or more events",
             ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class CyclesOn:
+    """Finds the cycles of the programs of *task* on a chip, with the same in the L2."""
+
+    task: Task
+    l2: L2State
+    every_core: bool
+
+    def __call__(self, device: DeviceSpec) -> int:
+        # All engines find the same times.
+        return self.task.cycles_on(device, self.l2, self.every_core, quickest())
+
+    def written_for(self, spec: DeviceSpec) -> CyclesOn:
+        """The same of the programs for *spec*, which is as the chip of the task was."""
+        return replace(self, task=self.task.written_for(spec))
 
 
 # ---- tensors ----
@@ -261,27 +287,16 @@ def allocated(problem: ops.Problem, with_values: bool) -> list[GlobalTensor]:
 
 
 def _programs_bytes(programs: Programs) -> int:
-    """What keeping *programs* takes, roughly."""
+    """What holding *programs* takes, roughly."""
+    launch = LaunchTable.of(programs.blocks)
+    bodies = {*launch.bodies, *(leaf for body in launch.bodies for leaf in body.leaves)}
+    parts = sum(len(body.parts) for body in bodies)
+    parts += sum(len(x.parts) for x in launch.programs if not isinstance(x, TabledProgram))
     orders = sum(len(order) for order in programs.orders.values() if not isinstance(order, range))
-    return _written_bytes(programs.orders) + POINTER_BYTES * orders
+    objects = BODY_BYTES * len(bodies) + BLOCK_BYTES * len(programs.blocks)
+    return objects + WRITTEN_BYTES * parts + POINTER_BYTES * orders + launch.nbytes
 
 
 def _trace_bytes(trace: Trace) -> int:
-    """What keeping *trace* takes, roughly, with the programs that its spans are of."""
-    programs = dict.fromkeys(lane.program for lane in trace.lanes)
-    copies = {program: len(copies_of(program)) for program in programs}
-    return _written_bytes(copies) + sum(
-        TIMED_BYTES * len(lane.program) + COPIED_BYTES * copies[lane.program]
-        for lane in trace.lanes
-    )
-
-
-def _written_bytes(programs: Iterable[Program]) -> int:
-    found = list(programs)
-    bodies = {body for program in found for body in program.bodies}
-    leaves = {leaf for program in found for leaf in program.leaves}
-    calls = sum(len(program.calls) for program in found if not isinstance(program, TabledProgram))
-    calls += sum(len(body.calls) for body in bodies)
-    tables = [program.table for program in found if isinstance(program, TabledProgram)]
-    rows = sum(table.body.nbytes + table.shifts.nbytes for table in tables)
-    return WRITTEN_BYTES * (sum(map(len, leaves)) + calls) + rows
+    """What holding *trace* takes; its programs are another part of the entry."""
+    return trace.nbytes

@@ -32,10 +32,13 @@ from npusim.sweeps.table import LABELS, OUTCOME, Row, Sweep
 from npusim.timing.engines import engine_named
 
 if TYPE_CHECKING:
-    from npusim.chip import EngineChoice, L2State, Progress
+    from npusim.chip import EngineChoice, L2State
     from npusim.devices.schema import ICache
 
-__all__ = ["Outcome", "Row", "Sweep", "SweepError", "sweep"]
+__all__ = ["CellProgress", "Outcome", "Row", "Sweep", "SweepError", "sweep"]
+
+CellProgress = Callable[[int, int], None]
+"""Called with how many calls are done, and of how many: equal cells are one call."""
 
 
 def sweep(
@@ -53,7 +56,7 @@ def sweep(
     executor: Executor | None = None,
     jobs: int | None = None,
     resume: str | os.PathLike[str] | None = None,
-    progress: Progress | None = None,
+    progress: CellProgress | None = None,
 ) -> Sweep:
     """Time operator *op*, or the kernel FILE.py:FUNCTION, once for each cell.
 
@@ -61,12 +64,14 @@ def sweep(
     *over* names. *device* is a chip or several, *template* the name of a template, several, or
     "all": the vendor's choice and each of the others that takes the call. *settings* change numbers
     of the chips as :func:`npusim.devices.changed` does, each to one value or to several in turn.
-    *l2*, *icache*, *engine* and *cache* are those of :func:`npusim.run`.
+    *l2*, *icache* and *engine* are those of :func:`npusim.run`, and so is *cache*, a folder where
+    rows outlive the process.
 
     The work is done by *executor*, any of concurrent.futures, or else by *jobs* processes, one a
     processor by default; 1 does all in this process. None of this changes a row. With processes a
     script must keep its own calls below `if __name__ == "__main__"`. *resume* names a file for what
-    is done, from which the same call goes on; its owner removes it. *progress* hears of "cells".
+    is done, from which the same call goes on; its owner removes it. *progress* hears how many calls
+    are done, and of how many.
 
     Raises SweepError for what is no sweep, a file of another one, and workers that are lost; what
     :func:`npusim.run` raises for a call that no cell can make, and for an unknown operator or chip.
@@ -87,7 +92,7 @@ def _rows(
     executor: Executor | None,
     jobs: int,
     resume: str | os.PathLike[str] | None,
-    progress: Progress | None,
+    progress: CellProgress | None,
 ) -> tuple[Row, ...]:
     """Each cell with what came of it."""
     keys = [None if cell.call is None else cell.call.key() for cell in cells]
@@ -104,7 +109,7 @@ def _done(
     executor: Executor | None,
     jobs: int,
     resume: str | os.PathLike[str] | None,
-    progress: Progress | None,
+    progress: CellProgress | None,
 ) -> dict[str, Outcome]:
     """What comes of each call, by its key; equal calls are made once."""
     every = {key: cell.call for key, cell in zip(keys, cells, strict=True) if key and cell.call}
@@ -114,16 +119,16 @@ def _done(
             path = Path(resume)
             kept = stack.enter_context(journal_at(path, [key or "" for key in keys]))
         done = {} if kept is None else dict(kept.done)
-        work = {key: call for key, call in every.items() if key not in done}
+        work = [(key, call) for key, call in every.items() if key not in done]
         if progress is not None:
-            progress("cells", 1 - len(work) / max(len(every), 1))
+            progress(len(every) - len(work), len(every))
         answers = stack.enter_context(closing(played(work, executor, jobs)))
         for number, (key, outcome) in enumerate(answers, 1):
             done[key] = outcome
             if kept is not None:
                 kept.add(key, outcome)
             if progress is not None:
-                progress("cells", 1 - (len(work) - number) / len(every))
+                progress(len(every) - len(work) + number, len(every))
     return done
 
 

@@ -7,10 +7,8 @@ done again.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict
 from hashlib import sha256
 from io import FileIO
 from pathlib import Path
@@ -20,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from npusim.data.files import content, opened, reason, taken, write
 from npusim.run.disk_cache import own_digest
 from npusim.sweeps.errors import SweepError
-from npusim.sweeps.playing import Outcome
+from npusim.sweeps.playing import Line, Outcome
 
 try:
     from fcntl import LOCK_EX, LOCK_NB, flock
@@ -45,15 +43,6 @@ class Head(BaseModel):
     sweep: str
 
 
-class Line(BaseModel):
-    """A call that is done."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-    key: str
-    outcome: Outcome
-
-
 class Journal:
     """The file of one sweep, held open."""
 
@@ -65,7 +54,7 @@ class Journal:
     def add(self, key: str, outcome: Outcome) -> None:
         """Note what came of the call with *key*."""
         self.done[key] = outcome
-        line = json.dumps({"key": key, "outcome": asdict(outcome)}, separators=(",", ":"))
+        line = Line(key=key, outcome=outcome).model_dump_json()
         try:
             self._file.write(line.encode() + b"\n")
         except OSError as error:

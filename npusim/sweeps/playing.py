@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import pickle
 import sys
 import warnings
-from collections.abc import Generator, Iterable, Mapping
+from collections import deque
+from collections.abc import Generator, Iterable, Sequence
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import takewhile
 from queue import SimpleQueue
 from time import monotonic
+
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from npusim.check.hazards import HazardError
 from npusim.data.errors import DocumentWarning, OpError, SlowEngineWarning
 from npusim.reports.bounds import finding
 from npusim.run.call import play
-from npusim.run.disk_cache import own_digest
+from npusim.run.disk_cache import own_digest, stored_in
 from npusim.run.processes import processes
 from npusim.run.result import Result
 from npusim.sweeps.cells import Call
 from npusim.sweeps.errors import SweepError
 
-__all__ = ["Outcome", "played", "timed"]
+__all__ = ["Line", "Outcome", "Work", "answered", "played", "timed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,31 +50,75 @@ class Outcome:
     error: str | None = None
 
 
-Answer = tuple[bytes, Outcome]
+class Line(BaseModel):
+    """A call that is done, as it is written to files."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    key: str
+    outcome: Outcome
+
+
+Work = tuple[str, Call]
+"""A call with its key."""
+Answer = tuple[bytes, list[Outcome]]
 """The digest of the npusim that answers, and what it found."""
 IN_FLIGHT = 1024
-"""Calls that an executor is handed at once: more than most clusters have threads."""
+"""Tasks that an executor has at once: more than most clusters have threads."""
 BATCH = 16
+MOST_CALLS = 32
+"""Calls of a task, to hand over which takes about as long whether it has one or ten."""
+TASK_S = 0.25
+"""After so long a task returns what it has done, and the rest is handed out anew."""
 ALONE_S = 2.0
 """About what a process takes to start: what is done by then is done without any."""
 TRIES = 3
 """Times that processes of this machine are started, where one ends that should not."""
 
 
-def timed(call: Call) -> Answer:
-    """Time *call*; a refusal is an answer, too."""
+def answered(task: bytes) -> Answer:
+    """The outcomes of the first calls of *task*, a pickled list of Work; of one at least."""
+    end_s = monotonic() + TASK_S
+    found: list[Outcome] = []
+    for work in pickle.loads(task):
+        if found and monotonic() >= end_s:
+            break
+        found.append(timed(*work))
+    return own_digest(with_built=False), found
+
+
+def timed(key: str, call: Call) -> Outcome:
+    """What comes of *call*, as the folder for times has it under *key*, or simulated anew."""
+    # A custom kernel may have looked at anything.
+    stored = None if ":" in call.op else stored_in(call.options.cache)
+    line = stored.line(key) if stored else None
+    if line is not None:
+        with suppress(ValidationError):
+            found = Line.model_validate_json(line)
+            if found.key == key:
+                return found.outcome
+    try:
+        outcome = _timed(call)
+    except MemoryError:
+        # Another machine may have more.
+        return Outcome(error="sweep: a call must fit into memory; give it fewer elements")
+    if stored:
+        stored.add_line(key, Line(key=key, outcome=outcome).model_dump_json().encode())
+    return outcome
+
+
+def _timed(call: Call) -> Outcome:
+    """Time *call*; a refusal is an outcome, too."""
+    # What is stored of a sweep are its rows.
+    options = replace(call.options, values=False, cache=False)
     with warnings.catch_warnings():
         # The row says what came out, and nobody reads what a worker prints.
         for category in (DocumentWarning, SlowEngineWarning):
             warnings.simplefilter("ignore", category)
         try:
-            options = replace(call.options, values=False)
-            found = _outcome(play(call.op, (), call.arguments, call.spec, options))
+            return _outcome(play(call.op, (), call.arguments, call.spec, options))
         except (OpError, HazardError, ValueError, TypeError) as error:
-            found = Outcome(error=" ".join(str(error).split()))
-        except MemoryError:
-            found = Outcome(error="sweep: a call must fit into memory; give it fewer elements")
-    return own_digest(with_built=False), found
+            return Outcome(error=" ".join(str(error).split()))
 
 
 def _outcome(run: Result) -> Outcome:
@@ -86,43 +135,39 @@ def _outcome(run: Result) -> Outcome:
     )
 
 
-Work = Mapping[str, Call]
-"""Calls by their keys."""
-Pending = dict[Future[Answer], str]
-"""What an executor has at hand, with the keys."""
+Pending = dict[Future[Answer], list[Work]]
+"""What an executor has at hand."""
 Outcomes = Generator[tuple[str, Outcome], None, None]
 
 
-def played(work: Work, executor: Executor | None, jobs: int) -> Outcomes:
-    """The outcome of each call of *work*, as they come: by *executor*, or by *jobs* processes here,
-    which start where the work takes longer than they do.
+def played(work: Sequence[Work], executor: Executor | None, jobs: int) -> Outcomes:
+    """The outcome of each call of *work* by its key, as they come: by *executor*, or by *jobs*
+    processes here, which start where the work takes longer than they do.
 
     Raises SweepError where workers are lost, or have another npusim.
     """
     if executor is not None:
-        return _given(work.items(), executor)
+        return _given(work, executor)
     return _in_processes(work, jobs) if jobs > 1 else _alone(work)
 
 
-def _alone(work: Work) -> Outcomes:
-    for key, call in work.items():
-        yield key, timed(call)[1]
+def _alone(work: Iterable[Work]) -> Outcomes:
+    for key, call in work:
+        yield key, timed(key, call)
 
 
-def _in_processes(work: Work, jobs: int) -> Outcomes:
+def _in_processes(work: Sequence[Work], jobs: int) -> Outcomes:
     left = dict(work)
     end_s = monotonic() + ALONE_S
-    for key, call in work.items():
-        if monotonic() > end_s:
-            break
+    for key, outcome in _alone(takewhile(lambda _: monotonic() <= end_s, work)):
         del left[key]
-        yield key, timed(call)[1]
+        yield key, outcome
     if not left:
         return
     for _ in range(TRIES):
         try:
             with processes(min(jobs, len(left))) as pool:
-                for key, outcome in _by(pool, tuple(left.items()), {}):
+                for key, outcome in _by(pool, left.items(), {}):
                     del left[key]
                     yield key, outcome
             return
@@ -135,7 +180,7 @@ def _in_processes(work: Work, jobs: int) -> Outcomes:
     )
 
 
-def _given(work: Iterable[tuple[str, Call]], executor: Executor) -> Outcomes:
+def _given(work: Iterable[Work], executor: Executor) -> Outcomes:
     pending: Pending = {}
     try:
         yield from _by(executor, work, pending)
@@ -149,39 +194,62 @@ def _given(work: Iterable[tuple[str, Call]], executor: Executor) -> Outcomes:
             future.cancel()
 
 
-def _by(executor: Executor, work: Iterable[tuple[str, Call]], pending: Pending) -> Outcomes:
-    left = iter(work)
+def _by(executor: Executor, work: Iterable[Work], pending: Pending) -> Outcomes:
+    left = deque(work)
+    alone: deque[Work] = deque()
+    """Calls of which one has killed its worker, each to be tried in a task without others."""
     # Not `wait`, which holds the locks of all futures: interrupted in it, none would ever end.
     finished: SimpleQueue[Future[Answer]] = SimpleQueue()
     while True:
-        batch = tuple(islice(left, min(BATCH, IN_FLIGHT - len(pending))))
-        for key, call in batch:
-            future = executor.submit(timed, call)
-            pending[future] = key
+        tasks = [_task(left, alone) for _ in range(min(BATCH, IN_FLIGHT - len(pending)))]
+        for task in filter(None, tasks):
+            # Dask looks into each part of what it is given, but not into bytes.
+            future = executor.submit(answered, pickle.dumps(task))
+            pending[future] = task
             future.add_done_callback(finished.put)
         if not pending:
             return
         # To hand all of them over may take long; what is done meanwhile is reported at once.
-        while pending and not (batch and finished.empty()):
+        while pending and not (any(tasks) and finished.empty()):
             future = finished.get()
-            yield pending.pop(future), _answer(future)
+            task = pending.pop(future)
+            outcomes = _outcomes(future, len(task))
+            if outcomes is None:
+                alone += task
+            else:
+                yield from ((key, found) for (key, _), found in zip(task, outcomes, strict=False))
+                left += task[len(outcomes) :]
             if finished.empty():
                 break
 
 
-def _answer(future: Future[Answer]) -> Outcome:
+def _task(left: deque[Work], alone: deque[Work]) -> list[Work]:
+    """What the next task is to do: more than one call where there are many more than workers."""
+    if alone:
+        return [alone.popleft()]
+    calls = min(max(1, len(left) // IN_FLIGHT), MOST_CALLS, len(left))
+    return [left.popleft() for _ in range(calls)]
+
+
+def _outcomes(future: Future[Answer], calls: int) -> list[Outcome] | None:
+    """What came of the first calls of a task of so many; None where they must be tried again, each
+    alone.
+    """
     error = future.exception()
     if error is not None and _is_lost(error):
-        return Outcome(
-            error="sweep: a worker must live until its call is done, but each that had this one "
+        if calls > 1:
+            return None
+        text = (
+            "sweep: a worker must live until its call is done, but each that had this one "
             "was killed, perhaps for want of memory; give workers more, or take fewer a machine"
         )
-    digest, outcome = future.result()
+        return [Outcome(error=text)]
+    digest, outcomes = future.result()
     if digest != own_digest(with_built=False):
         raise SweepError(
             "sweep: workers must run this very npusim, but one runs another; install the same there"
         )
-    return outcome
+    return outcomes
 
 
 def _is_lost(error: BaseException) -> bool:

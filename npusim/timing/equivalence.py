@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from npusim.check import bursts
 from npusim.check.bursts import BurstsOfBodies, bursts_of_cores
 from npusim.check.byte_ranges import Numbers, Owned, are_apart, rows_of_pieces
+from npusim.data.integers import distinct
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import copied_place
 from npusim.kernel.program import Block, Program
@@ -102,11 +103,11 @@ def _runs(
     rows = rows_of_pieces(launch, launch.names[column], copied)
     first, phase = np.divmod(launch.base[:, column], line_bytes)
     # Where a name begins within a line decides which lines a program copies.
-    for within in np.unique(phase[cores]).tolist():
+    for within in distinct(phase[cores]).tolist():
         if rows is None:
             break
         here = np.flatnonzero(cores & (phase == within))
-        lines = _lines(launch, rows, np.unique(launch.program[here]), within, line_bytes)
+        lines = _lines(launch, rows, distinct(launch.program[here]), within, line_bytes)
         whose, which = lines.rows_of(launch.program[here])
         core = here[whose]
         cells = core * len(launch.names) + column

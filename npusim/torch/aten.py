@@ -18,7 +18,7 @@ import torch
 from npusim.torch import arguments, card, products, shapes
 from npusim.torch.arguments import FLOATS
 from npusim.torch.fallback import HostOp, is_on_host
-from npusim.torch.kernels import Given, launch, takes, tensors_of
+from npusim.torch.kernels import Given, launched, takes, tensors_of
 from npusim.torch.relabel import overwrite, to_host, to_npu
 from npusim.torch.views import cast, contiguous, copied, is_plain
 
@@ -66,12 +66,14 @@ def _launched(name: str, given: Given | None) -> torch.Tensor | None:
     if given is None:
         return None
     tensors = tensors_of(given)
-    if not all(map(is_plain, tensors)) or not takes(name, given):
+    if not all(map(is_plain, tensors)):
         return None
     if not all(x.is_contiguous() for x in tensors):
+        if not takes(name, given):
+            return None
         given = {key: _in_rows(value) for key, value in given.items()}
-    found = launch(name, given)
-    return found.view(torch.bool) if name in GIVE_BOOL else found
+    found = launched(name, given)
+    return found.view(torch.bool) if found is not None and name in GIVE_BOOL else found
 
 
 def _in_rows(value: object) -> object:

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from npusim.accuracy import Kind, accuracy_of
 from npusim.accuracy.kernels import SHORT_US
@@ -22,8 +22,7 @@ from npusim.run.result import Result
 __all__ = ["Clock", "Event", "Keeper", "clock", "launched_by"]
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(NamedTuple):
     """A kernel on the card, or a host operation that is not simulated."""
 
     name: str
@@ -104,10 +103,10 @@ class Clock:
             return
         for earlier in run.earlier:
             self.kernel(earlier)
-        launch_us, time_us = 0.0, 0.0
-        if run.launches:
-            own = run.launches[-1]
-            launch_us, time_us = own.launch_us, own.time_us or 0.0
+        launch_us = own_us = 0.0
+        if launches := run.launches:
+            launch_us, own_us = launches[-1].launch_us, launches[-1].time_us or 0.0
+        time_us = own_us
         if self._paid_us is not None:
             owed_us = max(0.0, launch_us - self._paid_us)
             time_us, launch_us = time_us - launch_us + owed_us, owed_us
@@ -116,14 +115,17 @@ class Clock:
             self.kernels += 1
             self.launches += self._graph is None
             if run.kind is not None:
-                self._trust(run.kind, run.launches[-1].time_us or 0.0)
-        event = Event(
-            *(name or run.op, self.now_us, time_us, launch_us, run, self._graph),
-            *(self.operator or run.op, self.module, self.stream),
-        )
+                self._trust(run.kind, own_us)
+        start_us = self.now_us
         self.now_us += time_us
-        for kept in self._recordings:
-            kept.append(event)
+        if self._recordings:
+            own, graph = name or run.op, self._graph
+            operator, module = self.operator or run.op, self.module
+            event = Event(
+                own, start_us, time_us, launch_us, run, graph, operator, module, self.stream
+            )
+            for kept in self._recordings:
+                kept.append(event)
 
     def host(self, name: str, is_kernel: bool = True) -> None:
         """A host operation, which takes no simulated time; *is_kernel* says of a card's."""

@@ -48,7 +48,7 @@ _formats: dict[int, int] = {}
 
 def get(tensor: torch.Tensor) -> int:
     """The format of the storage of *tensor*."""
-    return _formats.get(tensor.untyped_storage()._cdata, ND)
+    return _formats.get(tensor.untyped_storage()._cdata, ND) if _formats else ND
 
 
 def put(tensor: torch.Tensor, number: int) -> None:

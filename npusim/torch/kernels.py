@@ -4,13 +4,14 @@
 
     if takes("add", {"x": x, "other": 1}):
         y = launch("add", {"x": x, "other": 1})        # an npu tensor; the clock has moved
+    y = launched("add", {"x": x, "other": 1})          # both in one, or None
 
-Both know calls that were made before, of tensors of the same types, shapes and strides.
+All know calls that were made before, of tensors of the same types, shapes and strides.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 import torch
@@ -18,11 +19,12 @@ import torch
 from npusim import ops
 from npusim.data.errors import OpError
 from npusim.run.memory_cache import key_of
+from npusim.run.result import Output
 from npusim.torch import card, formats
 from npusim.torch.relabel import to_host, to_npu
 from npusim.torch.values import argument, result
 
-__all__ = ["Given", "launch", "takes", "tensors_of"]
+__all__ = ["Given", "described", "launch", "launched", "takes", "tensors_of"]
 
 Given = dict[str, Any]
 """Parameter of the operator -> a tensor on npu, a list of them, or the value of an attribute."""
@@ -33,9 +35,13 @@ SEES_VALUES = ("embedding", "index_select")
 
 def takes(name: str, given: Given) -> bool:
     """Whether operator *name* takes *given* on the card; a view counts as what it shows."""
-    if name in SEES_VALUES:
+    return _takes(name, given, _key(given))
+
+
+def _takes(name: str, given: Given, key: Hashable) -> bool:
+    if name in SEES_VALUES and card.computes_values():
         return _is_taken(name, given)
-    return card.known(("takes", name, _key(given)), lambda: _is_taken(name, given))
+    return card.known(("takes", name, key), lambda: _is_taken(name, given))
 
 
 def _is_taken(name: str, given: Given) -> bool:
@@ -48,9 +54,27 @@ def _is_taken(name: str, given: Given) -> bool:
 
 def launch(name: str, given: Given) -> torch.Tensor:
     """The output of operator *name* on npu. Raises OpError where it does not take *given*."""
+    key = _key(given)
+    done = card.again((name, key))
+    return _on_npu(_outputs(name, given, key) if done is None else done.outputs, given)
+
+
+def launched(name: str, given: Given) -> torch.Tensor | None:
+    """The output of operator *name* on npu; None where it does not take *given*."""
+    key = _key(given)
+    done = card.again((name, key))
+    if done is not None:
+        return _on_npu(done.outputs, given)
+    return _on_npu(_outputs(name, given, key), given) if _takes(name, given, key) else None
+
+
+def _outputs(name: str, given: Given, key: Hashable) -> Mapping[str, Output]:
     arguments = _arguments(name, given)
-    again = None if name in SEES_VALUES else card.run_again(name, _key(given), arguments)
-    outputs = card.run(name, **arguments).outputs if again is None else again
+    again = None if name in SEES_VALUES else card.run_again(name, key, arguments)
+    return card.run(name, again_by=(name, key), **arguments).outputs if again is None else again
+
+
+def _on_npu(outputs: Mapping[str, Output], given: Given) -> torch.Tensor:
     found = result(outputs["output"])
     # Operators take a number's tensor as one of one element, and give such a one.
     if found.numel() == 1 and all(value.dim() == 0 for value in tensors_of(given)):
@@ -65,7 +89,7 @@ def tensors_of(given: Given) -> list[torch.Tensor]:
         if isinstance(value, torch.Tensor):
             found.append(value)
         elif isinstance(value, list):
-            found += value
+            found += [part for part in value if isinstance(part, torch.Tensor)]
     return found
 
 
@@ -83,10 +107,18 @@ def _argument(op: str, name: str, value: object) -> object:
 
 def _key(given: Given) -> Hashable:
     """All that *given* says but for the values of its tensors."""
-    return tuple((name, _described(value)) for name, value in given.items())
+    return tuple([(name, described(value)) for name, value in given.items()])
 
 
-def _described(value: object) -> Hashable:
+def described(value: object) -> Hashable:
+    """All that *value* says but for the values of tensors; raises TypeError as `key_of` does."""
+    kind = type(value)
     if isinstance(value, torch.Tensor):
         return value.dtype, value.shape, value.stride(), formats.get(value)
-    return tuple(map(_described, value)) if isinstance(value, list) else key_of(value)
+    if kind is str or value is None:
+        return value
+    if kind is int or kind is bool:
+        return kind, value
+    if isinstance(value, list):
+        return list, *map(described, value)
+    return key_of(value)

@@ -8,7 +8,7 @@ functions there are, and which function of aclnn each calls, the operators decla
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, NoReturn
 from warnings import warn
 
@@ -18,12 +18,13 @@ from npusim import ops
 from npusim.data.errors import Code, DocumentWarning, OpError, callers_level
 from npusim.data.tensor import Tensor, TensorSpec
 from npusim.ops import TorchTensor
-from npusim.run.result import Output
-from npusim.torch import card, formats
+from npusim.run.result import Output, Result
+from npusim.torch import card, formats, kernels
 from npusim.torch.backend import Define
 from npusim.torch.clock import clock
 from npusim.torch.errors import as_on_card
 from npusim.torch.gradients import inference_only
+from npusim.torch.kernels import tensors_of
 from npusim.torch.relabel import overwrite, to_host, to_npu
 from npusim.torch.schemas import arguments, bind, described, empty, named_tensors
 from npusim.torch.values import argument, result
@@ -123,7 +124,13 @@ def _real(
 ) -> Callable[..., object]:
     """Runs *op*; in place, the tensor's own memory is exchanged for that of the result."""
 
+    gives_list = _returns_list(schema)
+    is_repeatable = not (function.into or schema.is_mutable)
+
     def real(*args: object, **kwargs: object) -> object:
+        key = _key(function, args, kwargs) if is_repeatable else None
+        if key is not None and (again := card.again(key)) is not None:
+            return _given(again, gives_list)
         bound = bind(schema, args, kwargs)
         own, first = arguments(function, bound), next(iter(bound.values()))
         layouts = {name: _LAYOUTS[formats.get(value)] for name, value in named_tensors(own)}
@@ -133,22 +140,22 @@ def _real(
             _require_none(op, acl, name, bound[name])
         if (text := function.warns_eager(known)) is not None and not clock.is_in_graph:
             warn(f"{op}: {text}", DocumentWarning, stacklevel=callers_level())
+        if text is not None:
+            key = None  # it is to warn again
         if function.into:
-            done = _run(op, acl, **own)
+            done = _run(op, acl, own)
             into = [bound[name] for name in function.into]
             for tensor, found in zip(into, done if len(into) > 1 else (done,), strict=True):
                 overwrite(tensor, found)
             return _returned(schema, into)
         if not function.is_done(known):
-            found = _run(op, acl, **own)
+            found = _run(op, acl, own, key, gives_list)
         elif schema.is_mutable:
             return first
         else:
             # No kernel: a clone of an npu tensor would be one.
             found = to_npu(to_host(first).clone())
             formats.put(found, formats.get(first))
-        if _returns_list(schema):
-            return list(found) if isinstance(found, tuple) else [found]
         if not schema.is_mutable:
             return found
         first.data = found
@@ -160,14 +167,43 @@ def _real(
 _LAYOUTS = {formats.ND: "ND", formats.NZ: "FRACTAL_NZ"}
 
 
-def _run(op: str, acl: str, **arguments: object) -> Any:
+def _key(
+    function: ops.TorchFunction, args: tuple[object, ...], kwargs: dict[str, object]
+) -> Hashable | None:
+    """All that a call of *function* says of shapes alone; None where it cannot be found again."""
+    if card.computes_values():
+        return None
+    tensors = tensors_of({"args": [*args], **kwargs})
+    if not all(x.is_npu and (x.is_contiguous() or x.mT.is_contiguous()) for x in tensors):
+        return None  # copied first, or refused
+    try:
+        named = tuple([(x, kernels.described(y)) for x, y in kwargs.items()])
+        return function.schema, kernels.described([*args]), named
+    except TypeError:
+        return None
+
+
+def _run(
+    op: str,
+    acl: str,
+    arguments: Mapping[str, object],
+    key: Hashable = None,
+    gives_list: bool = False,
+) -> Any:
     """Run *op*, which torch_npu hands to the function *acl* of aclnn."""
     try:
         taken = {name: _taken(op, name, value) for name, value in arguments.items()}
-        done = card.run(op, **taken)
+        done = card.run(op, again_by=key, **taken)
     except OpError as error:
         raise as_on_card(error, op, acl) from None
-    outputs = tuple(_on_npu(output) for output in done.outputs.values())
+    return _given(done, gives_list)
+
+
+def _given(done: Result, gives_list: bool) -> Any:
+    """What a function of torch_npu returns that ran as *done*."""
+    outputs = tuple(map(_on_npu, done.outputs.values()))
+    if gives_list:
+        return list(outputs)
     return outputs if len(outputs) > 1 else outputs[0]
 
 

@@ -25,7 +25,7 @@ import torch
 
 from npusim.torch import card, formats
 from npusim.torch.fallback import HostOp, is_on_host
-from npusim.torch.kernels import Given, launch, takes
+from npusim.torch.kernels import Given, launch, launched, takes
 from npusim.torch.views import cast, contiguous, is_plain
 
 __all__ = ["kernels"]
@@ -128,10 +128,10 @@ def _product(
     call: Given = {"x1": x1, "x2": x2, "bias": _bias(bias, precision)}
     if is_wide:
         call["output_dtype"] = "float32"
-    if not takes("matmul", call):
-        return None
-    found = launch("matmul", call)
-    return found if is_wide or found.dtype == a.dtype else cast(found, a.dtype)
+    found = launched("matmul", call)
+    if found is None or is_wide or found.dtype == a.dtype:
+        return found
+    return cast(found, a.dtype)
 
 
 def _precision(a: torch.dtype, b: torch.dtype) -> torch.dtype:

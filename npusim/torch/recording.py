@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -22,7 +23,7 @@ from npusim.torch import card
 from npusim.torch.clock import Event, clock
 from npusim.torch.modules import Modules
 from npusim.trace import Launch, Trace, Trial
-from npusim.trace.model import Kernel, KernelLaunch, ModelRun, NotTimed
+from npusim.trace.model import Kernel, Launches, ModelRun, NotTimed
 
 __all__ = ["Recording"]
 
@@ -35,10 +36,13 @@ class Recording:
 
     def __init__(self, title: str) -> None:
         self._title, self._device, self._series = title, card.name(), card.spec().series
-        self._launches: list[KernelLaunch] = []
+        self._launches = Launches()
         self._not_timed: Counter[tuple[str, str]] = Counter()
         self._kernels: dict[Hashable, tuple[Trace | None, Kernel]] = {}
         """All that distinguishes two kernels -> the trace that it names, and the kernel."""
+        self._of_runs: WeakKeyDictionary[Result, dict[tuple[float, float], int]]
+        """The numbers of the kernels of runs at hand, by what they and their launch took."""
+        self._of_runs = WeakKeyDictionary()
         self._modules = Modules()
         self._began_us, self._paid_before, self._paid_launches = 0.0, 0, 0
         self._is_open = False
@@ -49,7 +53,8 @@ class Recording:
                 "npusim.torch.record: a recording must be entered once at a time, but it is open; "
                 "make another with npusim.torch.record()"
             )
-        self._launches, self._not_timed, self._is_open = [], Counter(), True
+        self._launches, self._not_timed, self._is_open = Launches(), Counter(), True
+        self._of_runs.clear()
         self._began_us, self._paid_before = clock.now_us, clock.launches
         self._modules.__enter__()
         clock.tell(self)
@@ -67,7 +72,7 @@ class Recording:
         missing = (NotTimed(*key, count) for key, count in self._not_timed.items())
         return ModelRun(
             *(self._title, self._device, self._series, paid),
-            tuple(self._launches),
+            self._launches.copy(),
             tuple(sorted(missing, key=lambda each: (-each.count, each.operator, each.module))),
             self._modules.classes_of(launch.module for launch in self._launches),
         )
@@ -91,14 +96,23 @@ class Recording:
             return
         if event.run.plan is None:
             return
-        self._launches.append(
-            KernelLaunch(
-                *(self._kernel(event, event.run), event.start_us - self._began_us, event.stream),
-                *(event.operator, event.module, event.graph or ""),
-            )
+        self._launches.add(
+            *(self._kernel(event, event.run), event.start_us - self._began_us, event.stream),
+            *(event.operator, event.module, event.graph or ""),
         )
 
-    def _kernel(self, event: Event, run: Result) -> Kernel:
+    def _kernel(self, event: Event, run: Result) -> int:
+        """The number of the kernel that *event* launched."""
+        known = self._of_runs.get(run)
+        if known is None:
+            known = self._of_runs[run] = {}
+        times = event.time_us, event.launch_us
+        number = known.get(times)
+        if number is None:
+            number = known[times] = self._launches.number(self._kernel_of(event, run))
+        return number
+
+    def _kernel_of(self, event: Event, run: Result) -> Kernel:
         inputs, outputs = _described(run.arguments), _described(run.outputs)
         key = (id(run.trace), run.op, inputs, outputs, event.time_us, event.launch_us)
         if key not in self._kernels:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from functools import wraps
-from math import prod
 from typing import Any, NoReturn
 
 import numpy as np
@@ -36,6 +35,10 @@ __all__ = [
 ]
 
 
+WORDS = {1: np.int8, 2: np.int16, 4: np.int32, 8: np.int64}
+"""Size of an element -> what stands for it where nobody touches it."""
+
+
 class ShapesOnlyError(RuntimeError):
     """A script asks for a value where shapes alone are simulated."""
 
@@ -54,7 +57,7 @@ def untouched(shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -
     """A host tensor of that geometry, in memory that the system provides when it is touched."""
     reach = sum((size - 1) * step for size, step in zip(shape, stride, strict=True)) + 1
     count = 1 if 0 in tuple(shape) else reach
-    memory = torch.from_numpy(np.zeros(count * dtype.itemsize, np.uint8))
+    memory = torch.from_numpy(np.empty(count * dtype.itemsize, np.uint8))
     return memory.view(dtype).as_strided(tuple(shape), tuple(stride))
 
 
@@ -65,8 +68,9 @@ def like(meta: torch.Tensor) -> torch.Tensor:
 
 def contiguous(spec: TensorSpec) -> torch.Tensor:
     """A host tensor of the shape and type of *spec*, row after row, whatever its layout."""
-    stride = [prod(spec.shape[place + 1 :]) for place in range(len(spec.shape))]
-    return untouched(spec.shape, stride, getattr(torch, spec.dtype))
+    dtype: torch.dtype = getattr(torch, spec.dtype)
+    memory = torch.from_numpy(np.empty(spec.shape, WORDS[dtype.itemsize]))
+    return memory.view(dtype)
 
 
 def spec_of(tensor: torch.Tensor, acl_format: int) -> TensorSpec:

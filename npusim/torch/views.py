@@ -13,7 +13,7 @@ import torch
 from npusim.run.views import copies_of
 from npusim.torch import formats
 from npusim.torch.clock import clock
-from npusim.torch.kernels import launch, takes
+from npusim.torch.kernels import launch, launched, takes
 from npusim.torch.relabel import overwrite, to_host, to_npu
 
 __all__ = ["cast", "contiguous", "copied", "is_plain"]
@@ -105,8 +105,8 @@ def _in_fractals(name: str, x: torch.Tensor, **options: str) -> torch.Tensor | N
 def _on_memory(name: str, x: torch.Tensor, **options: str) -> torch.Tensor | None:
     """Operator *name* on the run of memory that *x* is, whatever the order of its axes."""
     run = x.as_strided((x.numel(),), (1,), x.storage_offset())
-    given = {"x": run, **options}
-    return launch(name, given).as_strided(x.shape, x.stride(), 0) if takes(name, given) else None
+    found = launched(name, {"x": run, **options})
+    return None if found is None else found.as_strided(x.shape, x.stride(), 0)
 
 
 def _in_order(x: torch.Tensor) -> torch.Tensor | None:
@@ -118,8 +118,8 @@ def _in_order(x: torch.Tensor) -> torch.Tensor | None:
     rows, pitch = copies.rows, copies.pitch
     found = x.as_strided((rows, pitch), (pitch, 1), offset - copies.start)
     for kernel in copies.kernels:
-        given = {"x": found.view(kernel.shape), **kernel.attributes}
-        if not takes(kernel.op, given):
+        copy = launched(kernel.op, {"x": found.view(kernel.shape), **kernel.attributes})
+        if copy is None:
             return None
-        found = launch(kernel.op, given)
+        found = copy
     return found.view(x.shape)

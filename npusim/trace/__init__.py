@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from npusim.trace.copies import COUNT_UNITS, CopyTimes, copies_of
-from npusim.trace.lanes import ORDERING, LaneTrace, LazyLaneTrace, PipeCounter, Span, Trace
+from npusim.trace.lanes import (
+    ORDERING,
+    LaneTimes,
+    LaneTrace,
+    LazyLaneTrace,
+    PipeCounter,
+    Span,
+    Trace,
+)
 from npusim.trace.launch import Launch
 from npusim.trace.trial import Cause, Known, Trial
 
@@ -13,6 +21,7 @@ __all__ = [
     "Cause",
     "CopyTimes",
     "Known",
+    "LaneTimes",
     "LaneTrace",
     "Launch",
     "LazyLaneTrace",

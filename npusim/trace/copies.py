@@ -49,6 +49,11 @@ class CopyTimes:
         for field in fields(self):
             getattr(self, field.name).setflags(write=False)
 
+    @property
+    def nbytes(self) -> int:
+        """What its arrays take."""
+        return sum(getattr(self, field.name).nbytes for field in fields(self))
+
     @classmethod
     def none(cls) -> CopyTimes:
         """For a lane of which nothing of the kind is known."""

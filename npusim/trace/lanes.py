@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,12 +11,16 @@ from html import escape
 import numpy as np
 from numpy.typing import NDArray
 
+from npusim.data.recent import recent
 from npusim.devices.schema import Pipe
 from npusim.isa import ORDERING, MicroOp, copied_place
 from npusim.kernel.program import Body, Program
 from npusim.trace.copies import CopyTimes
 
-__all__ = ["ORDERING", "LaneTrace", "LazyLaneTrace", "PipeCounter", "Span", "Trace"]
+__all__ = ["ORDERING", "LaneTimes", "LaneTrace", "LazyLaneTrace", "PipeCounter", "Span", "Trace"]
+
+LANE_BYTES = 3000
+"""What a lane takes besides its times (measured: 1600 to 2900)."""
 
 Cycles = NDArray[np.int64]
 Rows = NDArray[np.int64]
@@ -48,6 +53,14 @@ class PipeCounter:
     result is there, as the profiler counts. Flags and barriers are none."""
     micro_ops: int
     nbytes: int
+
+
+def _copies_bytes(copies: CopyTimes) -> int:
+    return copies.nbytes
+
+
+def _times_bytes(times: tuple[Cycles, Cycles, Cycles]) -> int:
+    return sum(each.nbytes for each in times)
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,10 +104,16 @@ class LaneTrace:
         """When its last result is there; 0 without micro-ops."""
         return int(self.end.max(initial=0))
 
-    @cached_property
+    @recent(_copies_bytes)
     def copies(self) -> CopyTimes:
         """What held its copies up; worked out when somebody asks, which a run alone does not."""
         return self.find_copies()
+
+    @property
+    def nbytes(self) -> int:
+        """What holding it takes, roughly, but for its program and what it shares with others."""
+        times = _times_bytes((self.start, self.free, self.end))
+        return LANE_BYTES + times + self.find_copies().nbytes
 
     def group(self, core: int) -> int:
         """The group of *core*, which must be one of the lane's."""
@@ -128,19 +147,38 @@ class LaneTrace:
         return PipeCounter(int(busy), len(rows), nbytes)
 
 
+class LaneTimes(ABC):
+    """What is left of a run, to find the times of its lanes where somebody asks for them."""
+
+    nbytes: int
+    """What holding it takes, roughly."""
+
+    @abstractmethod
+    def times(self, number: int, ops: int) -> Cycles:
+        """Start, free and end of the micro-ops of lane *number*, which has *ops*: `(3, ops)`."""
+
+
 class LazyLaneTrace(LaneTrace):
     """A lane whose times are worked out when somebody asks, which a run alone does not."""
 
-    def __init__(self, find_times: Callable[[], Cycles], last_end: int, **facts: object) -> None:
-        """*find_times* gives start, free and end, `(3, ops)`; *facts* are all other fields."""
-        self.__dict__.update(facts, find_times=find_times, last_end=last_end)
+    replay: LaneTimes
+    """What works them out; the lanes of a run share it."""
 
-    @cached_property
+    def __init__(self, replay: LaneTimes, number: int, last_end: int, **facts: object) -> None:
+        """Lane *number* of *replay*; *facts* are all fields but the times."""
+        vars(self).update(facts, replay=replay, number=number, last_end=last_end)
+
+    @recent(_times_bytes)
     def _times(self) -> tuple[Cycles, Cycles, Cycles]:
-        times: Cycles = self.__dict__["find_times"]()
+        times = self.replay.times(vars(self)["number"], len(self.program))
         times.setflags(write=False)
         start, free, end = times
         return start, free, end
+
+    @property
+    def nbytes(self) -> int:
+        """What holding it takes, roughly, but for its program and what it shares with others."""
+        return LANE_BYTES
 
     @property
     def start(self) -> Cycles:
@@ -229,6 +267,12 @@ class Trace:
     def l2_written_bytes(self) -> int:
         """The part of them that was stored."""
         return sum(len(lane.cores) * lane.l2_written_bytes for lane in self.lanes)
+
+    @property
+    def nbytes(self) -> int:
+        """What holding it takes, roughly, but for the programs of its lanes."""
+        replays = {lane.replay for lane in self.lanes if isinstance(lane, LazyLaneTrace)}
+        return sum(x.nbytes for x in self.lanes) + sum(x.nbytes for x in replays)
 
     @cached_property
     def cycles(self) -> int:

@@ -8,11 +8,13 @@ Reading one runs nothing and believes nothing.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sized
+from array import array
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, overload
 
 from pydantic import Field, model_validator
 
@@ -25,6 +27,7 @@ __all__ = [
     "VERSION",
     "Kernel",
     "KernelLaunch",
+    "Launches",
     "ModelRun",
     "NotTimed",
     "made",
@@ -96,6 +99,68 @@ class KernelLaunch:
         return self.start_us + self.kernel.time_us
 
 
+class Launches(Sequence[KernelLaunch]):
+    """Launches in the order of their starts, a row of numbers each.
+
+    An object is made of a row where somebody reads it.
+    """
+
+    def __init__(self) -> None:
+        self._kernels: dict[Kernel, int] = {}
+        self._names: dict[str, int] = {}
+        """Operators, modules and graphs -> their numbers."""
+        self._start_us = array("d")
+        self._rows = array("q")
+        """Of each launch kernel, stream, operator, module and graph, one after the other."""
+
+    def number(self, kernel: Kernel) -> int:
+        """The number of *kernel* in rows."""
+        return self._kernels.setdefault(kernel, len(self._kernels))
+
+    def add(
+        self, kernel: int, start_us: float, stream: int, operator: str, module: str, graph: str
+    ) -> None:
+        """Add a row: the number of a kernel, and the other facts of a :class:`KernelLaunch`."""
+        names = self._names
+        self._start_us.append(start_us)
+        self._rows.extend(
+            (
+                *(kernel, stream),
+                names.setdefault(operator, len(names)),
+                names.setdefault(module, len(names)),
+                names.setdefault(graph, len(names)),
+            )
+        )
+
+    def copy(self) -> Launches:
+        """The launches so far."""
+        twin = Launches()
+        twin._kernels, twin._names = dict(self._kernels), dict(self._names)
+        twin._start_us, twin._rows = self._start_us[:], self._rows[:]
+        return twin
+
+    def __len__(self) -> int:
+        return len(self._start_us)
+
+    def __iter__(self) -> Iterator[KernelLaunch]:
+        kernels, names, rows = [*self._kernels], [*self._names], iter(self._rows)
+        for start_us in self._start_us:
+            kernel, stream, operator, module, graph = islice(rows, 5)
+            yield KernelLaunch(
+                *(kernels[kernel], start_us, stream),
+                *(names[operator], names[module], names[graph]),
+            )
+
+    @overload
+    def __getitem__(self, place: int) -> KernelLaunch: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> list[KernelLaunch]: ...
+
+    def __getitem__(self, place: int | slice) -> KernelLaunch | list[KernelLaunch]:
+        return [*self][place]
+
+
 @dataclass(frozen=True, slots=True)
 class NotTimed:
     """An operation that a card would run as a kernel, and which took no simulated time."""
@@ -116,7 +181,7 @@ class ModelRun:
     series: str
     paid_launches: int
     """Launches from the host; a compiled graph is one."""
-    launches: tuple[KernelLaunch, ...]
+    launches: Sequence[KernelLaunch]
     """In the order of their starts."""
     not_timed: tuple[NotTimed, ...]
     classes: dict[str, str]
@@ -262,19 +327,15 @@ def seal(folder: Path, run: ModelRun) -> str:
 def read(folder: Path, who: str = "report") -> ModelRun:
     """The run in *folder*; raises RecordError, in the name of *who*, if there is none."""
     _, facts = SEALED.read(folder, who, _Facts)
-    kernels = [_kernel(row) for row in facts.kernels]
-    columns = facts.launches
-    launches = tuple(
-        KernelLaunch(
-            *(kernels[kernel], start_us, stream),
-            *(facts.operators[operator], facts.modules[module], facts.graphs[graph]),
-        )
-        for kernel, start_us, stream, operator, module, graph in zip(
-            *(columns.kernel, columns.start_us, columns.stream),
-            *(columns.operator, columns.module, columns.graph),
-            strict=True,
-        )
-    )
+    columns, launches = facts.launches, Launches()
+    kernels = [launches.number(_kernel(row)) for row in facts.kernels]
+    for kernel, start_us, stream, operator, module, graph in zip(
+        *(columns.kernel, columns.start_us, columns.stream),
+        *(columns.operator, columns.module, columns.graph),
+        strict=True,
+    ):
+        names = facts.operators[operator], facts.modules[module], facts.graphs[graph]
+        launches.add(kernels[kernel], start_us, stream, *names)
     not_timed = tuple(NotTimed(each.operator, each.module, each.count) for each in facts.not_timed)
     return ModelRun(
         *(facts.title, facts.device, facts.series, facts.paid_launches, launches, not_timed),

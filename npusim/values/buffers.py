@@ -4,15 +4,16 @@ Cores that run the same micro-ops side by side are *lanes*: each has its own buf
 read of them or written to them has the lanes as its first axis. One core alone has no such axis.
 
 What a micro-op leaves may be a lazy tile, whose bytes are written only when a micro-op reads them:
-matrices of the cube (``matrices``), which saves reordering fractals, and the whole numbers of a
-cast (:class:`WholeTile`), which the next cast takes as they are. That changes no value; a
-byte-exact core writes every tile at once.
+matrices of the cube (``matrices``), which saves reordering fractals, the whole numbers of a cast
+(:class:`WholeTile`), which the next cast takes as they are, what a comparison has found
+(:class:`MaskTile`), and what a load has found in memory that nobody writes (:class:`ViewTile`).
+That changes no value; a byte-exact core writes every tile at once.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
@@ -23,7 +24,15 @@ from npusim.data.integers import ceil_div
 from npusim.devices.schema import Core
 from npusim.isa import BLOCK_BYTES, Local, places
 
-__all__ = ["UNWRITTEN", "Buffers", "LazyTile", "OutOfBufferError", "WholeTile"]
+__all__ = [
+    "UNWRITTEN",
+    "Buffers",
+    "LazyTile",
+    "MaskTile",
+    "OutOfBufferError",
+    "ViewTile",
+    "WholeTile",
+]
 
 BUFFERS = ("ub", "l1", "l0a", "l0b", "l0c", "bt", "fb")
 
@@ -59,17 +68,50 @@ Sweep = tuple[Local, int, int]
 """The first operand of a run, how many there are, and bytes from one to the next."""
 
 
-class WholeTile:
-    """Whole numbers as the elements of *place*, which has no gaps; lanes first."""
+class Elements:
+    """The elements of *place*, which has no gaps, as a lazy tile."""
 
-    __slots__ = ("end", "place", "start", "whole")
-
-    def __init__(self, place: Local, whole: Whole) -> None:
-        self.place, self.whole = place, whole
-        self.start, self.end = place.offset_bytes, place.end_bytes
+    def __init__(self, place: Local) -> None:
+        self.place, self.start, self.end = place, place.offset_bytes, place.end_bytes
 
     def covers(self, other: LazyTile) -> bool:
         return self.start <= other.start and other.end <= self.end
+
+
+class MaskTile(Elements):
+    """A bit of *place* for each of *holds*, the first one lowest in its byte; lanes first."""
+
+    def __init__(self, place: Local, holds: NDArray[np.bool_]) -> None:
+        super().__init__(place)
+        self.holds = holds
+
+    def write(self, raw: NDArray[np.uint8]) -> None:
+        raw[..., self.start : self.end] = np.packbits(self.holds, axis=-1, bitorder="little")
+
+
+class ViewTile(Elements):
+    """Bytes of memory that nobody writes, as those of *place*; lanes first."""
+
+    def __init__(self, place: Local, there: NDArray[np.uint8]) -> None:
+        super().__init__(place)
+        self.there = there
+
+    def write(self, raw: NDArray[np.uint8]) -> None:
+        raw[..., self.start : self.end] = self.there
+
+    def part(self, start: int, end: int) -> NDArray[np.uint8] | None:
+        """Bytes [start, end) of the buffer, if they all lie here."""
+        if start < self.start or self.end < end:
+            return None
+        return self.there[..., start - self.start : end - self.start]
+
+
+class WholeTile(Elements):
+    """Whole numbers as the elements of *place*; lanes first."""
+
+    def __init__(self, place: Local, whole: Whole) -> None:
+        super().__init__(place)
+        self.whole = whole
 
     def write(self, raw: NDArray[np.uint8]) -> None:
         dtype = self.place.dtype
@@ -79,12 +121,22 @@ class WholeTile:
 class Buffers:
     """The bytes of a core's buffers; bytes that were never written are UNWRITTEN.
 
-    With *lanes* they are those of so many cores, which hold no matrices of the cube.
+    With *lanes* they are those of so many cores, which hold no matrices of the cube. With *repeats*
+    each has as many of its own for calls that are computed together, whose bytes are anything at
+    first.
     """
 
-    def __init__(self, core: Core, *, byte_exact: bool = False, lanes: int | None = None) -> None:
-        self.lead: tuple[int, ...] = () if lanes is None else (lanes,)
+    def __init__(
+        self,
+        core: Core,
+        *,
+        byte_exact: bool = False,
+        lanes: int | None = None,
+        repeats: int | None = None,
+    ) -> None:
+        self.lead = tuple(number for number in (lanes, repeats) if number is not None)
         """What the shape of everything that is read begins with."""
+        self._is_repeated = repeats is not None
         self._byte_exact = byte_exact
         self._tiles: dict[str, dict[int, LazyTile]] = {}
         sizes = {name: getattr(core, f"{name}_bytes") for name in BUFFERS}
@@ -106,6 +158,8 @@ class Buffers:
     def reset(self) -> None:
         """Forget everything that was written."""
         self._tiles.clear()
+        if self._is_repeated:
+            return
         for raw in self._bytes.values():
             raw.fill(UNWRITTEN)
 
@@ -119,7 +173,9 @@ class Buffers:
         raw = self._bytes.get(buffer)
         if raw is None:
             shape = *self.lead, self._size(buffer)
-            raw = self._bytes[buffer] = np.full(shape, UNWRITTEN, np.uint8)
+            raw = self._bytes[buffer] = np.empty(shape, np.uint8)
+            if not self._is_repeated:
+                raw.fill(UNWRITTEN)
         return raw
 
     def _size(self, buffer: str) -> int:
@@ -152,11 +208,16 @@ class Buffers:
         return view
 
     def read(self, local: Local) -> Array:
-        """The elements of *local* in order, `(count,)`, lanes first, int4 unpacked."""
+        """The elements of *local* in order, `(count,)`, lanes first, int4 unpacked; not to write.
+
+        What a load has left in memory is seen there.
+        """
         if local.is_ragged:
             elements, at = self._ragged(local)
-            view = elements[..., at]
+            view: Array | None = elements[..., at]
         else:
+            view = self._seen(local)
+        if view is None:
             view = self.view(local)
         if local.is_strided:
             view = view.reshape(*self.lead, -1)
@@ -175,6 +236,19 @@ class Buffers:
         """All from the first byte of *local* on as its elements, and which of them are its."""
         dtype = np.dtype(np.uint8) if local.dtype is INT4 else local.dtype.numpy
         return self.window(local).view(dtype), places(local) // dtype.itemsize
+
+    def _seen(self, local: Local) -> Array | None:
+        """The elements of *local* in memory that nobody writes, if that is where they are."""
+        tiles = self._tiles.get(local.buffer)
+        if not tiles or local.is_strided:
+            return None
+        start, end = local.offset_bytes, local.offset_bytes + local.nbytes
+        for tile in tiles.values():
+            if isinstance(tile, ViewTile):
+                part = tile.part(start, end)
+                if part is not None:
+                    return part.view(_numpy_of(local))
+        return None
 
     def swept(self, local: Local, count: int, step_bytes: int) -> Array:
         """*count* views as of :meth:`view`, *step_bytes* apart, as an axis behind the lanes.
@@ -286,7 +360,7 @@ class Buffers:
         return found
 
     def _cut(self, local: Local) -> Array:
-        dtype = np.dtype(np.uint8) if local.dtype is INT4 else local.dtype.numpy
+        dtype = _numpy_of(local)
         window = self._within(local).view(dtype)
         if not local.is_strided:
             return window
@@ -296,3 +370,8 @@ class Buffers:
         shape = (*self.lead, repeats, inner, BLOCK_BYTES // dtype.itemsize)
         steps = (local.repeat_stride * BLOCK_BYTES, local.block_stride * BLOCK_BYTES)
         return as_strided(window, shape, (*window.strides[:-1], *steps, dtype.itemsize))
+
+
+def _numpy_of(local: Local) -> np.dtype[Any]:
+    """How numpy holds the elements of *local*: packed int4 as its bytes."""
+    return np.dtype(np.uint8) if local.dtype is INT4 else local.dtype.numpy

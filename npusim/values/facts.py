@@ -61,12 +61,12 @@ from npusim.isa import (
     writes_global,
 )
 from npusim.kernel.program import Body
-from npusim.values.runs import Accumulated, Swept, with_runs
+from npusim.values.runs import Run, with_runs
 
 __all__ = ["CrossCoreOp", "Facts", "Piece", "facts_of"]
 
 CrossCoreOp = CrossCoreSetFlag | CrossCoreWaitFlag
-Piece = list[MicroOp | Accumulated | Swept] | CrossCoreOp
+Piece = list[MicroOp | Run] | CrossCoreOp
 """Micro-ops and runs of them between two flags between cores, or one such flag.
 
 Without those that order pipes and those that set registers for nobody.

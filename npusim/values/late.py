@@ -1,9 +1,10 @@
 """Products that are computed later, several tiles as one.
 
 What the fixpipe writes to global memory need not be there before something reads or writes these
-bytes, or the launch ends. So an exact product of operands that nobody writes waits for those of the
-same columns and other rows, whichever core they are of: BLAS takes less time for one tall
-product than for many flat ones, and each of its numbers is the same.
+bytes, or the launch ends. So a product of operands that nobody writes waits for others with the
+same factor, whichever core they are of: an exact one for those of the same columns and other rows,
+as BLAS takes less time for one tall product than for many flat ones; one of few rows for those of
+the same rows and other columns, as little of it is BLAS. Each number is the same.
 """
 
 from __future__ import annotations
@@ -15,14 +16,18 @@ from typing import NamedTuple
 import numpy as np
 
 from npusim.data.dtypes import Array
+from npusim.data.few_rows import add_few_rows
 from npusim.data.int_product import int_product
+from npusim.data.product import CubeOrder
 from npusim.isa import Global
 from npusim.values.matrices import Factor, Panels, joined
 
 __all__ = ["Late", "Place"]
 
 MOST_ROWS = 512
-"""Rows of a product: more make it hardly faster (measured)."""
+"""Rows of an exact product: more make it hardly faster (measured)."""
+MOST_COLUMNS = 1024
+"""Columns of a product of few rows, likewise."""
 MOST_WAITING = 1024
 """Products that wait at once."""
 
@@ -60,12 +65,31 @@ class _Waiting(NamedTuple):
     put: Callable[[Array], None]
     """Takes the product."""
 
+    @property
+    def is_exact(self) -> bool:
+        return self.left.matrix.dtype.kind == "i"
+
+    @property
+    def shared(self) -> Factor:
+        """The factor that those have in common with which it is computed."""
+        return self.right if self.is_exact else self.left
+
+    @property
+    def own(self) -> Factor:
+        """The other one."""
+        return self.left if self.is_exact else self.right
+
+    @property
+    def extent(self) -> int:
+        """Rows or columns of its own."""
+        return int(self.own.matrix.shape[0 if self.is_exact else 1])
+
 
 class Late:
     """Products of one launch that wait."""
 
-    def __init__(self, panels: Panels) -> None:
-        self._panels = panels
+    def __init__(self, panels: Panels, order: CubeOrder = "k16") -> None:
+        self._panels, self._order = panels, order
         self._waiting: list[_Waiting] = []
         self._places = np.empty((MOST_WAITING, 4), np.int64)
         """Where they go: first row, one past the last, first byte, one past the last."""
@@ -102,26 +126,32 @@ class Late:
 
     def _compute(self, run: list[_Waiting]) -> None:
         """One product for all of *run*."""
-        left, right = joined([each.left for each in run], 0), run[0].right
-        product = int_product(self._panels.single(left), self._panels.single(right))
-        row = 0
-        for each in run:
-            rows = each.left.matrix.shape[0]
-            each.put(product[row : row + rows])
-            row += rows
+        first, axis = run[0], 0 if run[0].is_exact else 1
+        own = joined([each.own for each in run], axis)
+        product: Array
+        if first.is_exact:
+            product = int_product(self._panels.single(own), self._panels.single(first.right))
+        else:
+            left = first.left.matrix
+            product = np.zeros((left.shape[0], own.matrix.shape[1]), np.float32)
+            add_few_rows(left, own.matrix, product, self._order)
+        edges = np.cumsum([each.extent for each in run])[:-1]
+        for each, part in zip(run, np.split(product, edges, axis), strict=True):
+            each.put(part)
 
 
 def _runs(waiting: list[_Waiting]) -> Iterator[list[_Waiting]]:
-    """Those of the same right factor, up to MOST_ROWS rows; neighbours in memory come together."""
+    """Those with the same shared factor, up to so many rows or columns; neighbours in memory come
+    together."""
     # Runs of the same rows come one after the other, so that their panel is at hand.
-    keyed = sorted(waiting, key=lambda each: (each.right.key(), each.left.address))
+    keyed = sorted(waiting, key=lambda each: (each.shared.key(), each.own.address))
     runs: list[list[_Waiting]] = []
-    for _, alike in groupby(keyed, lambda each: each.right.key()):
+    for _, alike in groupby(keyed, lambda each: each.shared.key()):
         run: list[_Waiting] = []
         for each in alike:
-            rows = sum(other.left.matrix.shape[0] for other in run)
-            is_alike = run and run[-1].left.matrix.dtype == each.left.matrix.dtype
-            if not (is_alike and rows + each.left.matrix.shape[0] <= MOST_ROWS):
+            most = MOST_ROWS if each.is_exact else MOST_COLUMNS
+            is_alike = run and run[-1].own.matrix.dtype == each.own.matrix.dtype
+            if not (is_alike and sum(other.extent for other in run) + each.extent <= most):
                 run = []
                 runs.append(run)
             run.append(each)

@@ -22,6 +22,7 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from npusim.data.dtypes import FLOAT32, INT4, INT32, Array, DType, pack_int4, unpack_int4
+from npusim.data.few_rows import FEW_ROWS, add_few_rows
 from npusim.data.int_product import accumulate_int, int_product
 from npusim.data.integers import align_up, ceil_div
 from npusim.data.layout import FRACTAL_ROWS, NZ, Layout, c0, from_fractals, to_fractals
@@ -296,13 +297,18 @@ class Accumulator:
         return self.initial
 
     def constant_product(self) -> Term | None:
-        """The factors of an exact product that is all of it, of memory that is never written."""
-        if self.dtype is not INT32 or self.initial.ndim or self.initial or not self.terms:
+        """The factors of what is all of it, if both are of memory that is never written.
+
+        None unless the product is exact or of few rows.
+        """
+        is_exact = self.dtype is INT32
+        if self.initial.ndim or self.initial or not self.terms:
             return None
         first, *more = _groups(list(self.terms))
-        if more or not self._is_joinable(first):
+        if more or not self._is_joinable(first) or not (is_exact or self.m <= FEW_ROWS):
             return None
-        first.sort(key=lambda term: term[0].address)
+        if is_exact:
+            first.sort(key=lambda term: term[0].address)
         left, right = joined([a for a, _ in first], 1), joined([b for _, b in first], 0)
         return (left, right) if left.is_constant and right.is_constant else None
 
@@ -322,9 +328,12 @@ class Accumulator:
             self.initial = product if is_zero else accumulate_int(self.initial, product)
         else:
             start = np.broadcast_to(self.initial, (self.m, self.n)).copy()
+            self.initial = start
+            if self.m <= FEW_ROWS:
+                add_few_rows(a.matrix, b.matrix, start, self.order)
+                return
             left, right = self.panels.left(a, self.order), self.panels.right(b, self.order)
             add_float_product(left, right, start, self.order)
-            self.initial = start
 
 
 LARGEST_PRODUCT = 1 << 14

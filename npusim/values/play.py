@@ -19,9 +19,10 @@ from npusim.values.lanes import Batch, batches
 from npusim.values.late import Late
 from npusim.values.matrices import Panels
 from npusim.values.registers import renamed
+from npusim.values.repeats import Repeat, repeat_at
 from npusim.values.semantics import Memory, State, run
 
-__all__ = ["DEFAULT_MODEL", "Model", "Player", "bases_of", "ordered"]
+__all__ = ["DEFAULT_MODEL", "Model", "Player", "bases_of", "moved", "ordered"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +67,11 @@ class Player:
             facts_of(body).meets for program in programs for body in bodies[program]
         )
         # Where bytes are to be exact at any time, nothing waits.
-        self._late = None if model.byte_exact else Late(self._panels)
+        self._late = None if model.byte_exact else Late(self._panels, model.cube_order)
         self._late_tensors = set() if model.byte_exact else late
         self._buffers: dict[tuple[str, int], Buffers] = {}
+        self._repeated: dict[tuple[object, ...], Buffers] = {}
+        """Kind of core, lanes and repeats -> buffers of calls that are computed together."""
         self._trapped: dict[int, str] = {}
         """Place of a block in the launch -> why it stopped."""
 
@@ -114,20 +117,44 @@ class Player:
         overflow, order = self._spec.half_overflow, self._model.cube_order
         buffers = self._fresh(first.kind, len(batch))
         state = State(buffers, {}, overflow, order, self._panels, late=self._late)
-        bound = [self._bound(block) for block in batch]
+        bound = self._bound(batch)
+        calls = [self._calls[block.program] for block in batch]
+        place = 0
         try:
-            for calls in zip(*(self._calls[block.program] for block in batch), strict=True):
-                state.memories = _memories(bound, batch, calls)
-                for piece in facts_of(calls[0].body).pieces:
+            while place < len(calls[0]):
+                together = tuple(each[place] for each in calls)
+                state.memories = _memories(bound, together)
+                repeat = None if self._model.byte_exact else repeat_at(place, calls, bound)
+                if repeat is not None:
+                    self._run_repeat(repeat, first.kind, together[0].body, state)
+                    place += repeat.count
+                    continue
+                for piece in facts_of(together[0].body).pieces:
                     if isinstance(piece, list):
                         run(piece, state)
                     else:
                         yield piece
+                place += 1
         except TrapError as trap:
             state.trapped[0] = str(trap)
         if state.trapped:
             lane, reason = min(state.trapped.items())
             self._stop(batch[lane], reason)
+
+    def _run_repeat(self, repeat: Repeat, kind: str, body: Body, before: State) -> None:
+        """Compute the calls of *repeat*, whose first one would begin with *before*."""
+        key = kind, *before.lead, repeat.count
+        if key not in self._repeated:
+            lanes = before.lead[0] if before.lead else None
+            core = self._spec.cores[kind]
+            self._repeated[key] = Buffers(core, lanes=lanes, repeats=repeat.count)
+        buffers = self._repeated[key]
+        buffers.reset()
+        state = repeat.state(before, buffers)
+        state.memories = repeat.memories(before.memories)
+        (ops,) = facts_of(body).pieces
+        assert isinstance(ops, list)
+        run(ops, state)
 
     def _stop(self, block: Block, reason: str) -> None:
         """*block* trapped. It is named in the end, unless one before it in the launch does too.
@@ -149,9 +176,10 @@ class Player:
             self._buffers[key].reset()
         return self._buffers[key]
 
-    def _bound(self, block: Block) -> dict[str, Memory]:
+    def _bound(self, batch: Batch) -> dict[str, Memory]:
+        """What the names of global memory mean to the blocks of *batch*."""
         memories = {}
-        for name, bound in block.bindings.items():
+        for name, bound in batch[0].bindings.items():
             data = self._data[bound.tensor]
             if data is None:
                 raise ValueError(
@@ -160,7 +188,8 @@ class Player:
                 )
             is_constant = bound.tensor not in self._written
             is_late = bound.tensor in self._late_tensors
-            memories[name] = Memory(data, bound.base_bytes, is_constant, is_late)
+            bases = bases_of(batch, name)
+            memories[name] = Memory(data, bases[0], is_constant, is_late, bases)
         return memories
 
 
@@ -211,22 +240,38 @@ def ordered(program: Program, order: Sequence[int]) -> tuple[Call, ...]:
     return (Call(Body(tuple(ops[index] for index in order))),)
 
 
-def _memories(
-    bound: list[dict[str, Memory]], batch: Batch, calls: tuple[Call, ...]
-) -> dict[str, Memory]:
+def _memories(bound: dict[str, Memory], calls: tuple[Call, ...]) -> dict[str, Memory]:
     """What names mean in *calls*, one of each block; *bound* is what they mean to the blocks."""
-    if len(bound) == 1 and not calls[0].shifts:
-        return bound[0]
-    return {
-        name: Memory(memory.data, bases[0], memory.is_constant, memory.is_late, bases)
-        for (name, memory), bases in zip(bound[0].items(), bases_of(batch, calls), strict=True)
-    }
+    if not any(call.shifts for call in calls):
+        return bound
+    memories = {}
+    for name, memory in bound.items():
+        bases = moved(memory.bases, name, calls)
+        memories[name] = Memory(memory.data, bases[0], memory.is_constant, memory.is_late, bases)
+    return memories
 
 
-def bases_of(batch: Batch, calls: tuple[Call, ...]) -> Iterator[tuple[int, ...]]:
-    """Where each name of global memory begins in *calls*, one of each block of *batch*."""
-    for name in batch[0].bindings:
-        yield tuple(
-            block.bindings[name].base_bytes + call.shifts.get(name, 0)
-            for block, call in zip(batch, calls, strict=True)
+def bases_of(batch: Batch, name: str) -> Sequence[int]:
+    """Where *name* of global memory begins to each block of *batch*."""
+    return _evenly(tuple(block.bindings[name].base_bytes for block in batch))
+
+
+def moved(bases: Sequence[int], name: str, calls: tuple[Call, ...]) -> Sequence[int]:
+    """Where *name* begins in *calls*, one of each block; to the blocks it begins at *bases*."""
+    first, *others = calls
+    by = first.shifts.get(name, 0)
+    if any(call is not first for call in others):
+        return _evenly(
+            tuple(x + call.shifts.get(name, 0) for x, call in zip(bases, calls, strict=True))
         )
+    if isinstance(bases, range):
+        return range(bases.start + by, bases.stop + by, bases.step)
+    return tuple(base + by for base in bases)
+
+
+def _evenly(bases: tuple[int, ...]) -> Sequence[int]:
+    """*bases*, as a range where they lie equally far apart."""
+    if len(bases) < 2 or bases[1] <= bases[0]:
+        return bases
+    even = range(bases[0], bases[-1] + 1, bases[1] - bases[0])
+    return even if tuple(even) == bases else bases

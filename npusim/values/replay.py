@@ -19,8 +19,8 @@ from npusim.values.buffers import Buffers
 from npusim.values.facts import Facts, facts_of
 from npusim.values.lanes import batches
 from npusim.values.matrices import Panels
-from npusim.values.play import bases_of, ordered
-from npusim.values.runs import Accumulated, Swept
+from npusim.values.play import bases_of, moved, ordered
+from npusim.values.runs import Run
 from npusim.values.semantics import Memory, State, run
 from npusim.values.semantics.state import Bytes
 
@@ -36,14 +36,14 @@ class _Name(NamedTuple):
     name: str
     tensor: str
     is_constant: bool
-    bases: tuple[int, ...]
+    bases: Sequence[int]
 
 
 class _Step(NamedTuple):
     """A call of each block of a batch."""
 
     names: tuple[_Name, ...]
-    ops: Sequence[MicroOp | Accumulated | Swept]
+    ops: Sequence[MicroOp | Run]
 
 
 class Replay:
@@ -70,10 +70,13 @@ class Replay:
             steps = []
             for together in zip(*(calls[block.program] for block in batch), strict=True):
                 names = tuple(
-                    _Name(name, bound.tensor, bound.tensor not in written, bases)
-                    for (name, bound), bases in zip(
-                        batch[0].bindings.items(), bases_of(batch, together), strict=True
+                    _Name(
+                        name,
+                        bound.tensor,
+                        bound.tensor not in written,
+                        moved(bases_of(batch, name), name, together),
                     )
+                    for name, bound in batch[0].bindings.items()
                 )
                 (ops,) = facts[together[0].body].pieces
                 assert isinstance(ops, list)

@@ -8,12 +8,15 @@ There are two kinds:
 * what adds row after row to a total, or takes the larger or smaller: numpy reduces along the axis,
   in the same order;
 * what leaves each of its results where no other one of the run reads or writes.
+
+And a row that is halved again and again, by the larger or smaller of its two halves, waits for what
+is asked of it (:class:`Halved`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +25,7 @@ from npusim.data.dtypes import FLOAT32
 from npusim.data.integers import ceil_div
 from npusim.isa import BLOCK_BYTES, Binary, Copy, Local, MicroOp
 
-__all__ = ["FIELDS", "Accumulated", "Swept", "with_runs"]
+__all__ = ["FIELDS", "Accumulated", "Halved", "Run", "Swept", "with_runs"]
 
 LEAST = 4
 """Micro-ops that are worth an array with one more axis."""
@@ -51,13 +54,55 @@ class Swept:
     """Bytes from one to the next, for each of the FIELDS of its kind."""
 
 
-def with_runs(ops: Sequence[MicroOp]) -> list[MicroOp | Accumulated | Swept]:
+@dataclass(frozen=True, slots=True)
+class Halved:
+    """The smaller or larger of both halves of a row, then of those of the first half, and so on."""
+
+    ops: tuple[Binary, ...]
+
+    @property
+    def row(self) -> Local:
+        """What is halved."""
+        half = self.ops[0].dst
+        return Local(half.buffer, half.offset_bytes, half.dtype, 2 * half.count)
+
+
+Run = Accumulated | Swept | Halved
+
+
+def with_runs(ops: Sequence[MicroOp]) -> list[MicroOp | Run]:
     """*ops*, which are computed in order, with those that are a run as one."""
-    found: list[MicroOp | Accumulated | Swept] = []
+    found: list[MicroOp | Run] = []
     for first, end in _alike(ops):
         run = _run(ops[first], ops[first + 1], end - first) if end - first >= LEAST else None
         found += ops[first:end] if run is None else [run]
+    return _with_halved(found)
+
+
+def _with_halved(ops: list[MicroOp | Run]) -> list[MicroOp | Run]:
+    """*ops* with those that halve a row as one."""
+    found: list[MicroOp | Run] = []
+    halving: list[Binary] = []
+    for op in [*ops, None]:
+        if isinstance(op, Binary) and _halves(op, halving):
+            halving.append(op)
+            continue
+        found += halving if len(halving) < LEAST else [Halved(tuple(halving))]
+        halving = [op] if isinstance(op, Binary) and _halves(op, []) else []
+        if op is not None and not halving:
+            found.append(op)
     return found
+
+
+def _halves(op: Binary, before: list[Binary]) -> bool:
+    """Whether *op* halves what the last one of *before* has left, or a row if there is none."""
+    dst, other = op.dst, op.b
+    if op.op not in ("min", "max") or dst.dtype is not FLOAT32 or dst != op.a:
+        return False
+    if dst.is_strided or other != replace(dst, offset_bytes=dst.end_bytes):
+        return False
+    last = before[-1] if before else None
+    return last is None or (last.op == op.op and last.dst == replace(dst, count=2 * dst.count))
 
 
 def _alike(ops: Sequence[MicroOp]) -> Iterator[tuple[int, int]]:

@@ -27,7 +27,7 @@ from npusim.data.tensor import GlobalTensor
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import Barrier, Binary, Local, MicroOp, SetFlag, WaitFlag, moved
 from npusim.kernel.program import Block, Body, Call, Program
-from npusim.kernel.table import LaunchTable, TabledProgram
+from npusim.kernel.table import LaunchTable, MicroOps, TabledProgram
 
 SPLIT = fewer_cores("ascend910b2", aic=3, aiv=4)
 CALLS: dict[str, dict[str, Any]] = {
@@ -163,7 +163,7 @@ def test_bodies_that_differ_in_bytes_alone_are_one_with_the_most() -> None:
     small, large = Body((add(8), Barrier("vector"))), Body((add(64), Barrier("vector")))
     other, swapped = Body((add(8),)), Body((Barrier("vector"), add(8)))
     nest = Body((Call(small), Call(other)))
-    found = Envelopes.of((small, large, nest, swapped))
+    found = Envelopes.of((small, large, nest, swapped), MicroOps())
     assert found.standing == {small: small, large: small, other: other, swapped: swapped}
     areas = [(area.start, area.end) for area, *_ in found.touches[id(small.parts[0])].areas]
     assert areas == [(0, 256), (4096, 4352), (0, 256)]
@@ -171,7 +171,7 @@ def test_bodies_that_differ_in_bytes_alone_are_one_with_the_most() -> None:
 
 def test_an_object_at_two_places_touches_the_most_of_both() -> None:
     same = add(8)
-    found = Envelopes.of((Body((same, same)), Body((add(8), add(16, 512)))))
+    found = Envelopes.of((Body((same, same)), Body((add(8), add(16, 512)))), MicroOps())
     areas = [(area.start, area.end) for area, *_ in found.touches[id(same)].areas]
     assert areas[0] == (0, 576)
 
@@ -182,8 +182,11 @@ def test_a_race_of_the_most_alone_is_none(monkeypatch: pytest.MonkeyPatch) -> No
     bodies = Body((add(8), add(8, 32), wait)), Body((add(8, 64), add(8, 96), wait))
     program = Program("kernel", tuple(map(Call, bodies)))
     monkeypatch.setattr(rounds, "walk", lambda *_: pytest.fail("walked in full"))
-    assert rounds.Orders.of_launch(program.bodies).of(program) == range(6)
+    orders = rounds.Orders.of_launch(LaunchTable.of((Block(0, "aiv", program, {}),)))
+    assert orders.of(program) == range(6)
     passes = rounds.Orders._passes_with_most
     pipes = frozenset({"vector"})
-    assert not passes(rounds.Orders.of_launch(program.bodies), program, pipes)
-    assert passes(rounds.Orders.of_launch(bodies[:1]), Program("kernel", program.parts[:1]), pipes)
+    assert not passes(orders, program, pipes)
+    alone = Program("kernel", program.parts[:1])
+    orders = rounds.Orders.of_launch(LaunchTable.of((Block(0, "aiv", alone, {}),)))
+    assert passes(orders, alone, pipes)

@@ -17,6 +17,7 @@ from commands import entries, npusim_says, refused
 
 import npusim
 from npusim import TensorSpec
+from npusim.cli import sweep
 from npusim.cli.braces import Braces
 from npusim.cli.call import UsageError
 
@@ -408,3 +409,17 @@ def test_what_is_typed_wrong_is_one_line(code: int, message: str, words: tuple[s
     found = npusim_says(*OP, *chip, *REST, *words)
     assert (found.code, found.out, found.err.count("\n")) == (code, "", 1)
     assert found.err.startswith(f"npusim: {message}")
+
+
+def test_the_pace_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of cells that are done now, not of those that an earlier sweep has left."""
+    shown: list[tuple[object, ...]] = []
+    relay = sweep._Relay(lambda *news: shown.append(news))
+    for now_s, done in ((100.0, 40), (102.0, 60), (104.0, 100)):
+        monkeypatch.setattr(sweep, "monotonic", lambda now_s=now_s: now_s)
+        relay(done, 200)
+    assert shown == [
+        ("cells", 0.2, ""),
+        ("cells", 0.3, "10 a second"),
+        ("cells", 0.5, "15 a second"),
+    ]

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from npusim.data.dtypes import Array
+from npusim.data.few_rows import add_few_rows
 from npusim.data.int_product import accumulate_int, int_product
 from npusim.data.product import CubeOrder, _restore_nonfinite, float_product
 from npusim.ops._matmul_oracle import cube_product, exact_int
@@ -76,6 +77,12 @@ def assert_same(found: Array, expected: Array) -> None:
     )
 
 
+def by_few_rows(a: Array, b: Array, start: Array, order: CubeOrder) -> Array:
+    out = np.broadcast_to(start, (len(a), b.shape[1])).copy()
+    add_few_rows(a, b, out, order)
+    return out
+
+
 def spread(
     rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[np.generic], bits: int
 ) -> Array:
@@ -101,6 +108,7 @@ def test_products_equal_the_fractions(
             start = spread(rng, (9, 11), BF16, bits).astype(np.float32)
             expected = by_fractions(a, b, start, order)
             assert_same(float_product(a, b, start, order), expected)
+            assert_same(by_few_rows(a, b, start, order), expected)
             assert_same(cube_product(a, b, start, order), expected)
 
 
@@ -136,6 +144,7 @@ def test_hostile_numbers(order: CubeOrder, subtests: pytest.Subtests) -> None:
             a[1], b[:, 2], start[1, 2] = row, column, first
             expected = by_fractions(a, b, start, order)
             assert_same(float_product(a, b, start, order), expected)
+            assert_same(by_few_rows(a, b, start, order), expected)
             assert_same(cube_product(a, b, start, order), expected)
 
 
@@ -160,6 +169,7 @@ def test_bfloat16_reaches_both_ends_of_fp32(
     start = np.array([[first]], np.float32)
     found = np.array([[expected]]).astype(np.float32)
     assert_same(float_product(a, b, start), found)
+    assert_same(by_few_rows(a, b, start, "k16"), found)
     assert_same(cube_product(a, b, start), found)
 
 
@@ -190,7 +200,9 @@ def test_both_products_are_one(
         a[rng.integers(m), rng.integers(k)] = rng.choice([math.inf, -math.inf, math.nan])
         b[rng.integers(k), rng.integers(n)] = rng.choice([math.inf, -math.inf, math.nan])
     start = rng.standard_normal((m, n)).astype(np.float32)
-    assert_same(float_product(a, b, start, order), cube_product(a, b, start, order))
+    expected = cube_product(a, b, start, order)
+    assert_same(float_product(a, b, start, order), expected)
+    assert_same(by_few_rows(a, b, start, order), expected)
 
 
 def test_ordinary_numbers_over_many_tiles_equal_the_oracle(rng: np.random.Generator) -> None:

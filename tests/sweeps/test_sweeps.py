@@ -18,6 +18,7 @@ from sweeping import CHIPS, OP, SIZES, call
 
 import npusim
 from npusim import Tensor, TensorSpec, devices
+from npusim.run.disk_cache import StoreError
 from npusim.run.inputs import parse
 from npusim.run.processes import processes
 from npusim.sweeps import Outcome, SweepError, journal, playing
@@ -201,8 +202,8 @@ def test_a_killed_process_of_this_machine_is_replaced(expected: str) -> None:
 
     killed: list[int] = []
 
-    def progress(_: str, share: float) -> None:
-        if share > 0 and not killed:
+    def progress(done: int, _: int) -> None:
+        if done and not killed:
             pid = active_children()[0].pid
             assert pid is not None
             killed.append(pid)
@@ -210,6 +211,40 @@ def test_a_killed_process_of_this_machine_is_replaced(expected: str) -> None:
 
     assert swept(jobs=2, progress=progress).to_csv() == expected
     assert len(killed) == 1
+
+
+@pytest.mark.parametrize("task_s", [-1.0, 100.0])
+def test_tasks_of_several_calls_give_the_same_bytes(
+    task_s: float, monkeypatch: pytest.MonkeyPatch, expected: str
+) -> None:
+    """Whether they do all of them, or each time the first one alone."""
+    monkeypatch.setattr(playing, "IN_FLIGHT", 2)
+    monkeypatch.setattr(playing, "TASK_S", task_s)
+    with ThreadPoolExecutor(2) as pool:
+        assert swept(executor=pool).to_csv() == expected
+
+
+class KilledError(Exception):
+    """The worker that had a task was killed."""
+
+
+def test_a_call_that_kills_its_worker_does_not_take_others_along(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def deadly(key: str, call: Any) -> Outcome:
+        if call.spec.name == CHIPS[0] and call.arguments["input"].shape[0] == 4:
+            raise KilledError
+        return timed(key, call)
+
+    monkeypatch.setattr(playing, "IN_FLIGHT", 2)
+    monkeypatch.setattr(playing, "timed", deadly)
+    monkeypatch.setattr(playing, "_is_lost", lambda error: isinstance(error, KilledError))
+    with ThreadPoolExecutor(2) as pool:
+        found = swept(executor=pool)
+    assert {(row.cell.device, row.cell.variables["m"]): row.outcome.error for row in found.bad} == {
+        (CHIPS[0], 4): "sweep: a worker must live until its call is done, but each that had this "
+        "one was killed, perhaps for want of memory; give workers more, or take fewer a machine"
+    }
 
 
 class Broken(Executor):
@@ -260,11 +295,90 @@ def test_other_workers_are_refused() -> None:
 
 def test_equal_cells_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[Any] = []
-    monkeypatch.setattr(playing, "timed", lambda call: calls.append(call) or timed(call))
+    monkeypatch.setattr(playing, "timed", lambda *work: calls.append(work) or timed(*work))
     settings = {"l2.capacity_bytes": ["x1", "192MiB"]}
     assert devices.load("A2").l2.capacity_bytes == 192 << 20
     found = swept(device=["A2", "910B2"], settings=settings)
     assert (len(found.rows), len(calls)) == (2 * len(SIZES), len(SIZES))
+
+
+# ---- rows in a folder ----
+
+
+@pytest.fixture
+def simulated(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The calls that are simulated, each time."""
+    found: list[Any] = []
+    usual = playing._timed
+    monkeypatch.setattr(playing, "_timed", lambda call: found.append(call) or usual(call))
+    return found
+
+
+def test_rows_outlive_the_process(tmp_path: Path, simulated: list[Any], expected: str) -> None:
+    for _ in range(2):
+        assert swept(cache=tmp_path).to_csv() == expected
+    assert len(simulated) == len(list(tmp_path.iterdir())) == len(SIZES) * len(CHIPS)
+    with ThreadPoolExecutor(2) as pool:
+        assert swept(cache=tmp_path, executor=pool).to_csv() == expected
+    # Another sweep needs what it shares with this one no more.
+    npusim.sweep(OP, call, {"m": [3, 4]}, device=CHIPS, jobs=1, cache=tmp_path)
+    assert len(simulated) == len(SIZES) * len(CHIPS) + 2
+
+
+def test_what_is_no_row_of_ours_is_done_again(
+    tmp_path: Path, simulated: list[Any], expected: str
+) -> None:
+    swept(cache=tmp_path)
+    foreign, damaged, exchanged, _, *_ = sorted(tmp_path.iterdir())
+    own = foreign.read_bytes()
+    damaged.write_bytes(damaged.read_bytes().replace(b"time_us", b"time"))
+    exchanged.write_bytes(own)
+    foreign.write_bytes(b"mine")
+    assert swept(cache=tmp_path).to_csv() == expected
+    assert len(simulated) == len(SIZES) * len(CHIPS) + 3
+    assert foreign.read_bytes() == b"mine"
+    assert swept(cache=tmp_path).to_csv() == expected
+    assert len(simulated) == len(SIZES) * len(CHIPS) + 4
+
+
+def test_what_another_machine_may_do_is_not_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def play(*_: Any) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(playing, "play", play)
+    (row,) = npusim.sweep(OP, call(4), device="A2", jobs=1, cache=tmp_path).rows
+    assert row.outcome.error == "sweep: a call must fit into memory; give it fewer elements"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_rows_of_custom_kernels_are_not_stored(tmp_path: Path, simulated: list[Any]) -> None:
+    kernel = tmp_path / "mine.py"
+    kernel.write_text(
+        "from npusim.kernel import FLOAT32, VectorCore\n"
+        "from npusim import TensorSpec\n"
+        "def double(spec, x):\n    raise ValueError('not today')\n"
+    )
+    for _ in range(2):
+        npusim.sweep(
+            *(f"{kernel}:double", {"x": TensorSpec((64,), "float32")}),
+            device="A2",
+            jobs=1,
+            cache=tmp_path / "rows",
+        )
+    assert len(simulated) == 2
+    assert not (tmp_path / "rows").exists()
+
+
+def test_a_folder_that_is_none_is_refused_before_anything_is_done(tmp_path: Path) -> None:
+    taken = tmp_path / "taken"
+    taken.write_text("mine")
+    with pytest.raises(StoreError) as caught:
+        swept(cache=taken)
+    assert str(caught.value) == (
+        f"run: cache must be a folder, not {taken}: File exists; name another"
+    )
 
 
 # ---- refusals ----
@@ -376,8 +490,8 @@ def test_two_chips_of_one_name_are_refused(tmp_path: Path) -> None:
 def some(count: int, path: Path) -> Iterator[None]:
     """Interrupt a sweep once *count* cells are done."""
 
-    def progress(_: str, share: float) -> None:
-        if round(share * len(SIZES) * len(CHIPS)) == count:
+    def progress(done: int, _: int) -> None:
+        if done == count:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -389,17 +503,16 @@ def test_sweeps_are_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exp
     path = tmp_path / "sweep.partial"
     next(some(4, path))
     assert len(path.read_bytes().splitlines()) == 1 + 4
-    # Killed while it wrote a line.
+    # KilledError while it wrote a line.
     with path.open("ab") as file:
         file.write(b'{"key":"ab')
     calls: list[Any] = []
-    shares: list[float] = []
-    monkeypatch.setattr(playing, "timed", lambda call: calls.append(call) or timed(call))
-    found = swept(resume=path, progress=lambda _, share: shares.append(share))
+    heard: list[tuple[int, int]] = []
+    monkeypatch.setattr(playing, "timed", lambda *work: calls.append(work) or timed(*work))
+    found = swept(resume=path, progress=lambda *news: heard.append(news))
     assert found.to_csv() == expected
     assert len(calls) == len(SIZES) * len(CHIPS) - 4
-    assert shares[0] == pytest.approx(0.4)
-    assert shares[-1] == 1
+    assert heard == [(done, 10) for done in range(4, 11)]
     # All is there, and nothing is left to do.
     calls.clear()
     assert swept(resume=path).to_csv() == expected
@@ -460,8 +573,8 @@ def test_a_damaged_line_is_named(tmp_path: Path) -> None:
 def test_one_process_at_a_time_writes_the_file(tmp_path: Path) -> None:
     path = tmp_path / "sweep.partial"
 
-    def progress(_: str, share: float) -> None:
-        if share == 0:
+    def progress(done: int, _: int) -> None:
+        if not done:
             with pytest.raises(SweepError) as caught:
                 swept(resume=path)
             assert str(caught.value) == (

@@ -10,7 +10,7 @@ import pytest
 from cube import CubeBench, nd2nz
 
 import npusim
-from npusim.data.dtypes import INT8, INT32
+from npusim.data.dtypes import INT8, INT32, dtype_named
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import Fixpipe, Global, Load, LoadData, Local, Mmad, Store
 from npusim.values.buffers import UNWRITTEN, Buffers
@@ -36,6 +36,20 @@ def test_waiting_changes_no_value(output: str, shape: tuple[int, int, int], devi
     args: tuple[Any, ...] = "npu_quant_matmul", a, b, scale.astype(np.float32)
     found, expected = (
         npusim.run(*args, output_dtype=output, device=device, timing=False, byte_exact=alone).output
+        for alone in (False, True)
+    )
+    assert found.tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("rows", [1, 16])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_few_rows_wait_and_keep_their_values(rows: int, dtype: str, rng: Any) -> None:
+    """Two rows of the other factor have bits that float64 loses next to the rest."""
+    a, b = (rng.standard_normal(shape) for shape in ((rows, 600), (600, 700)))
+    b[40:42] *= 2.0**-24
+    args = "matmul", *(x.astype(np.dtype(dtype_named(dtype).numpy)) for x in (a, b))
+    found, expected = (
+        npusim.run(*args, device="ascend910b2", timing=False, byte_exact=alone).output
         for alone in (False, True)
     )
     assert found.tobytes() == expected.tobytes()

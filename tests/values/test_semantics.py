@@ -691,6 +691,21 @@ COMPARED: dict[Any, Any] = {
 
 
 @pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16], ids=str)
+@pytest.mark.parametrize("other", [0.0, -0.0, 2.0])
+def test_a_choice_of_1_or_another_number(bench: Bench, dtype: DType, other: float) -> None:
+    values = np.arange(64).astype(dtype.numpy)
+    bench.put(0, values)
+    bench.put(1024, np.ones(64, dtype.numpy))
+    mask, chosen = ub(2048, UINT8, 8), ub(2080, dtype, 64)
+    bench.run(
+        isa.CompareScalar("gt", mask, ub(0, dtype, 64), 40.0),
+        isa.Select(chosen, mask, ub(1024, dtype, 64), other),
+    )
+    expected = np.where(values > 40, 1, other).astype(dtype.numpy)
+    assert bench.get(2080, dtype, 64).tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16], ids=str)
 @pytest.mark.parametrize("op", COMPARED)
 def test_comparisons_set_bits(
     bench: Bench, op: Any, dtype: DType, rng: np.random.Generator
@@ -708,7 +723,7 @@ def test_comparisons_set_bits(
     )
     holds, holds_of_one = COMPARED[op](a, b), COMPARED[op](a, dtype.numpy.type(1))
     for offset, expected in ((4096, holds), (4160, holds_of_one)):
-        bits = [int(byte) >> bit & 1 for byte in bench.ub[offset : offset + 32] for bit in range(8)]
+        bits = [int(byte) >> bit & 1 for byte in bench.get(offset, UINT8, 32) for bit in range(8)]
         assert bits == expected.tolist()
     assert_same(bench.get(5120, dtype, 200), np.where(holds, a, b)[:200])
     assert_same(bench.get(6144, dtype, 256), np.where(holds_of_one, a, dtype.numpy.type(-0.5)))

@@ -18,6 +18,7 @@ from npusim.check.hazards.areas import Area
 from npusim.check.hazards.flags import awaited, raised
 from npusim.isa import Barrier, Fixpipe, MicroOp, Mmad
 from npusim.kernel.program import Body
+from npusim.kernel.table import MicroOps
 
 __all__ = ["Envelopes"]
 
@@ -36,34 +37,37 @@ class Envelopes:
     """What each micro-op of all bodies touches itself, global memory apart."""
 
     @staticmethod
-    def of(bodies: Iterable[Body]) -> Envelopes:
-        """Those of the bodies without calls that *bodies* are made of."""
+    def of(bodies: Iterable[Body], micro_ops: MicroOps) -> Envelopes:
+        """Those of the bodies without calls that *bodies* are made of, *micro_ops* by number."""
         found = Envelopes()
+        leaves = dict.fromkeys(leaf for each in bodies for leaf in each.leaves)
+        numbers = {body: micro_ops.of(body) for body in leaves}
+        touches = [Touches.of(op, NO_NAMES, NO_ALIASES) for op in micro_ops.distinct]
+        kinds: dict[Hashable, int] = {}
+        kind = [
+            kinds.setdefault(_kind(op, each), len(kinds))
+            for op, each in zip(micro_ops.distinct, touches, strict=True)
+        ]
         alike: dict[Hashable, list[Body]] = {}
-        known: dict[MicroOp, tuple[Hashable, Touches]] = {}
-        for body in dict.fromkeys(leaf for each in bodies for leaf in each.leaves):
-            for op in body:
-                if op not in known:
-                    known[op] = _kind(op)
-                found.of_buffers[id(op)] = known[op][1]
-            alike.setdefault(tuple([known[op][0] for op in body]), []).append(body)
+        for body, own in numbers.items():
+            found.of_buffers.update(zip(map(id, body), map(touches.__getitem__, own), strict=True))
+            alike.setdefault(tuple(map(kind.__getitem__, own)), []).append(body)
         for group in alike.values():
             found.standing.update(dict.fromkeys(group, group[0]))
-            touches = [[known[op][1] for op in body] for body in group]
-            for op, *touched in zip(group[0], *touches, strict=True):
+            for op, *touched in zip(group[0], *map(numbers.__getitem__, group), strict=True):
                 # One object may stand at several places of a body, or of several bodies.
                 before = found.touches.get(id(op))
-                found.touches[id(op)] = _joined([*touched, before] if before else touched)
+                each = [touches[number] for number in dict.fromkeys(touched)]
+                found.touches[id(op)] = _joined([*each, before] if before else each)
         return found
 
 
-def _kind(op: MicroOp) -> tuple[Hashable, Touches]:
-    """What of *op* decides about order, and what it touches of buffers."""
-    touches = Touches.of(op, NO_NAMES, NO_ALIASES)
+def _kind(op: MicroOp, touches: Touches) -> Hashable:
+    """What of *op*, which *touches* so much of buffers, decides about order."""
     places = tuple((area.place, is_write, adds) for area, is_write, adds in touches.areas)
     on = op.on if isinstance(op, Barrier) else None
     unit = op.unit_flag if isinstance(op, Mmad | Fixpipe) else None
-    return (type(op), op.pipe, on, unit, awaited(op), raised(op), places), touches
+    return type(op), op.pipe, on, unit, awaited(op), raised(op), places
 
 
 def _joined(touched: list[Touches]) -> Touches:

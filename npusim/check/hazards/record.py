@@ -139,10 +139,11 @@ class Recorder:
 
     def _taken_apart(self, calls: Calls, is_one: Callable[[Body], bool]) -> Calls:
         """*calls*; a body that is not *one* is taken apart."""
-        if all(map(is_one, calls.bodies)):
+        are_one = tuple(map(is_one, calls.bodies))
+        if all(are_one):
             return calls
         # Programs of one launch have the same bodies.
-        key = is_one, calls.bodies, calls.names
+        key = are_one, calls.bodies, calls.names
         if key not in self._parts:
             self._parts[key] = _Parts.of(calls, is_one)
         return self._parts[key].calls(calls)

@@ -6,14 +6,16 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
+import numpy as np
+
 from npusim.check.hazards.aliases import NO_ALIASES, Aliases, Touched, aliases, touched
 from npusim.check.hazards.envelopes import Envelopes
 from npusim.check.hazards.states import START, States
 from npusim.check.hazards.walk import walk
 from npusim.devices.schema import Pipe
-from npusim.isa import Barrier, MicroOp, ScalarLoadGlobal, global_operand, writes_global
-from npusim.kernel.program import Block, Body, Program
-from npusim.kernel.table import Calls
+from npusim.isa import Barrier, MicroOp, ScalarLoadGlobal, writes_global
+from npusim.kernel.program import Block, Body, Call, Program
+from npusim.kernel.table import Calls, LaunchTable, MicroOps, in_pairs
 
 __all__ = ["Orders", "order"]
 
@@ -42,25 +44,19 @@ class _Led:
     led: dict[tuple[int, int], int | None] = field(default_factory=dict)
     """State and number of a body -> the state that it leads to, or None."""
 
-    def after(self, state: int, bodies: tuple[_Numbered, ...]) -> int | None:
-        """The state that *bodies* lead to, one after the other, or None."""
-        for body in bodies:
-            key = state, body.number
-            if key not in self.led:
-                self.led[key] = (
-                    self.after(state, body.calls)
-                    if body.calls
-                    else self.states.after(state, body.body)
-                )
-            after = self.led[key]
-            if after is None:
-                return None
-            state = after
-        return state
+    def after(self, state: int, body: _Numbered) -> int | None:
+        """The state that *body* leads to, or None."""
+        key = state, body.number
+        if key not in self.led:
+            after: int | None = state
+            for call in body.calls:
+                after = None if after is None else self.after(after, call)
+            self.led[key] = after if body.calls else self.states.after(state, body.body)
+        return self.led[key]
 
-    def passes(self, bodies: tuple[_Numbered, ...]) -> bool:
-        """Whether *bodies*, from the start on, go in program order and leave no flag up."""
-        state = self.after(START, bodies)
+    def passes(self, body: _Numbered) -> bool:
+        """Whether *body*, from the start on, goes in program order and leaves no flag up."""
+        state = self.after(START, body)
         return state is not None and self.states.is_even(state)
 
 
@@ -68,6 +64,7 @@ class _Led:
 class Orders:
     """The orders of the programs of a launch; what was found for one serves those alike."""
 
+    micro_ops: MicroOps = field(default_factory=MicroOps)
     _found: dict[tuple[Program, Aliases], Sequence[int]] = field(default_factory=dict)
     _equal: dict[Hashable, _Numbered] = field(default_factory=dict)
     """Micro-ops, or calls by their numbers and shifts -> the body that has them."""
@@ -85,11 +82,13 @@ class Orders:
     _standing_equal: dict[Hashable, _Numbered] = field(default_factory=dict)
     _states_of_most: dict[frozenset[Pipe], _Led] = field(default_factory=dict)
     """Pipes -> the states of programs that use these, with the most bytes."""
+    _whole: dict[Program, Body] = field(default_factory=dict)
 
     @staticmethod
-    def of_launch(bodies: Iterable[Body]) -> Orders:
-        """Those of programs that call *bodies*: of what these touch, the most is held first."""
-        return Orders(_envelopes=Envelopes.of(bodies))
+    def of_launch(launch: LaunchTable) -> Orders:
+        """Those of the programs of *launch*: of what their bodies touch, the most is held first."""
+        envelopes = Envelopes.of(launch.bodies, launch.micro_ops)
+        return Orders(micro_ops=launch.micro_ops, _envelopes=envelopes, _whole=launch.whole.copy())
 
     def of_block(self, block: Block, like: Block | None = None) -> Sequence[int]:
         """What :func:`order` says of the program of *block*, whose names may share a tensor.
@@ -116,6 +115,14 @@ class Orders:
             self._found.setdefault((program, NO_ALIASES), self._found[key])
         return self._found[key]
 
+    def whole(self, program: Program) -> Body:
+        """What *program* calls as one body, without shifts, see :func:`in_pairs`."""
+        if program not in self._whole:
+            calls = Calls.of(program)
+            edges = np.array([0, calls.body.size])
+            (self._whole[program],) = in_pairs(calls.bodies, calls.body, edges)
+        return self._whole[program]
+
     def number(self, body: Body) -> int:
         """The number that *body* shares with all equal ones."""
         return self._numbered(body).number
@@ -127,11 +134,11 @@ class Orders:
     def _numbered(self, body: Body) -> _Numbered:
         numbered = self._by_body.get(body)
         if numbered is None:
-            calls = tuple(self._numbered(call.body) for call in body.calls)
-            shifts = (tuple(sorted(call.shifts.items())) for call in body.calls)
-            key: Hashable = body.parts
-            if calls:
-                key = tuple((x.number, found) for x, found in zip(calls, shifts, strict=True))
+            calls = tuple([self._numbered(call.body) for call in body.calls])
+            shifts = [tuple(sorted(call.shifts.items())) for call in body.calls]
+            key: Hashable = tuple(zip([call.number for call in calls], shifts, strict=True))
+            if not calls:
+                key = tuple(self.micro_ops.of(body))
             numbered = self._equal.get(key)
             if numbered is None:
                 numbered = self._equal[key] = _Numbered(len(self._equal), body, calls)
@@ -151,8 +158,8 @@ class Orders:
         return found
 
     def _order(self, program: Program, aliases: Aliases) -> Sequence[int]:
-        is_long = len(program.called) > 1 or any(body.calls for body in program.called)
-        shared = _shared(program, aliases) if is_long else None
+        whole = self.whole(program)
+        shared = _shared(program, whole, aliases) if whole.calls else None
         if shared is not None and self._passes(program, shared):
             if aliases is NO_ALIASES:
                 self._of_bodies.add(program)
@@ -167,8 +174,9 @@ class Orders:
         """
         for body in program.leaves:
             if (body, shared) not in self._pipes:
+                ops = map(self.micro_ops.distinct.__getitem__, {*self.micro_ops.of(body)})
                 self._pipes[body, shared] = frozenset(
-                    op.pipe for op in body if not _leaves_no_trace(op, shared)
+                    op.pipe for op in ops if not _leaves_no_trace(op, shared)
                 )
         pipes = frozenset[Pipe]().union(*(self._pipes[body, shared] for body in program.leaves))
         if not shared and self._passes_with_most(program, pipes):
@@ -178,7 +186,7 @@ class Orders:
             states = States(pipes, shared, of_buffers=self._envelopes.of_buffers)
             self._states[key] = _Led(states)
         # The whole program says what is wrong, with its own numbers.
-        return self._states[key].passes(tuple(map(self._numbered, program.called)))
+        return self._states[key].passes(self._numbered(self.whole(program)))
 
     def _passes_with_most(self, program: Program, pipes: frozenset[Pipe]) -> bool:
         """The same where each body touches the most that any that it is like does."""
@@ -187,8 +195,7 @@ class Orders:
         if pipes not in self._states_of_most:
             states = States(pipes, touches=self._envelopes.touches)
             self._states_of_most[pipes] = _Led(states)
-        bodies = tuple(map(self._standing_for, program.called))
-        return self._states_of_most[pipes].passes(bodies)
+        return self._states_of_most[pipes].passes(self._standing_for(self.whole(program)))
 
 
 def order(program: Program) -> Sequence[int]:
@@ -216,20 +223,12 @@ def _leaves_no_trace(op: MicroOp, shared: frozenset[str]) -> bool:
     return op in EVERYTHING
 
 
-def _shared(program: Program, aliases: Aliases) -> frozenset[str] | None:
+def _shared(program: Program, whole: Body, aliases: Aliases) -> frozenset[str] | None:
     """The names that two pipes touch with no barrier of all pipes between them.
 
     None where a call moves one of them on, or where names stand for each other.
     """
-    segment: set[_Touch] = set()
-    found: set[str] = set()
-    for body in program.called:
-        first, *others = _stages(body)
-        segment |= first
-        for stage in others:
-            found |= _clashing(segment, aliases)
-            segment = set(stage)
-    found |= _clashing(segment, aliases)
+    found = {name for stage in _stages(whole) for name in _clashing(stage, aliases)}
     if found and (aliases is not NO_ALIASES or found & _moved(program)):
         return None
     return frozenset(found)
@@ -263,28 +262,30 @@ def _moved(program: Program) -> set[str]:
 
 
 def _stages(body: Body) -> tuple[frozenset[_Touch], ...]:
-    """What *body* touches from barrier to barrier of all pipes.
-
-    Where it makes calls, the last barrier alone counts.
-    """
+    """What *body* touches from barrier to barrier of all pipes; alike between two, it is one."""
     known = _STAGES.get(body)
     if known is None:
-        if body.calls:
-            touched = frozenset[_Touch]().union(*(x for leaf in body.leaves for x in _stages(leaf)))
-            known = (touched, frozenset()) if _ends(body) else (touched,)
-        else:
-            stages: list[set[_Touch]] = [set()]
-            for op in body:
-                place = global_operand(op)
-                if op in EVERYTHING:
-                    stages.append(set())
-                elif place is not None:
-                    stages[-1].add((place.name, op.pipe, writes_global(op)))
-            known = tuple(map(frozenset, stages))
-        _STAGES[body] = known
+        known = _STAGES[body] = _of_calls(body.calls) if body.calls else _of_leaf(body)
     return known
 
 
-def _ends(body: Body) -> bool:
-    """Whether its last micro-op is one after which all pipes are done."""
-    return _ends(body.calls[-1].body) if body.calls else body.parts[-1:] == EVERYTHING
+def _of_calls(calls: tuple[Call, ...]) -> tuple[frozenset[_Touch], ...]:
+    stages: list[frozenset[_Touch]] = [frozenset()]
+    for call in calls:
+        first, *others = _stages(call.body)
+        stages[-1] |= first
+        stages += others
+    first, *inner = stages
+    last = inner[-1:]
+    return first, *dict.fromkeys(inner[:-1]), *last
+
+
+def _of_leaf(body: Body) -> tuple[frozenset[_Touch], ...]:
+    stages: list[set[_Touch]] = [set()]
+    places = {index: place.name for index, _, place in body.touching}
+    for index, op in enumerate(body):
+        if index in places:
+            stages[-1].add((places[index], op.pipe, writes_global(op)))
+        elif type(op) is Barrier and op in EVERYTHING:
+            stages.append(set())
+    return tuple(map(frozenset, stages))

@@ -6,6 +6,8 @@ A row's predicate gets the micro-op and the :class:`Place` it would run on; a fa
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 from npusim.check.rules import (
     copies,
     matrix,
@@ -38,8 +40,9 @@ from npusim.isa import (
     Trap,
 )
 from npusim.kernel.program import Body, Line, Program
+from npusim.kernel.table import MicroOps
 
-__all__ = ["CASTS", "Place", "RuleError", "check", "check_blocks"]
+__all__ = ["CASTS", "Accepted", "Place", "RuleError", "check", "check_blocks"]
 
 UNRESTRICTED = (ScalarAlu, Trap, Barrier)
 """What every core accepts that has its pipe and its operands' buffers."""
@@ -128,12 +131,21 @@ ROWS: Table[tuple[Rule, ...]] = Table(
 )
 
 
-def check(program: Program, place: Place, known: set[Body] | None = None) -> None:
+@dataclass(slots=True)
+class Accepted:
+    """What a kind of core was found to accept, of bodies and of *micro_ops* by number."""
+
+    micro_ops: MicroOps = field(default_factory=MicroOps)
+    bodies: set[Body] = field(default_factory=set)
+    numbers: set[int] = field(default_factory=set)
+
+
+def check(program: Program, place: Place, known: Accepted | None = None) -> None:
     """Raise RuleError for the first micro-op of *program* that *place* does not accept.
 
     Bodies that calls share are looked at once, without their shifts, on which no rule depends; a
-    micro-op's number is the one of its first call. Those that are *known* to be accepted there are
-    not looked at again; others are then added to them.
+    micro-op's number is the one of its first call. What is *known* to be accepted there is not
+    looked at again; the rest is then added to it.
     """
     check_program(program)
     if place.kind not in place.spec.cores:
@@ -142,17 +154,18 @@ def check(program: Program, place: Place, known: set[Body] | None = None) -> Non
             f"of {', '.join(place.spec.cores)}, not {place.kind}; take one of these"
         )
     check_registers(program)
-    known = set() if known is None else known
-    seen: set[MicroOp] = set()
+    known = known or Accepted()
+    if known.bodies.issuperset(program.leaves):
+        return
     for start, body in program.first_leaves:
-        if body in known:
+        if body in known.bodies:
             continue
-        known.add(body)
-        for index, op in enumerate(body):
-            if op not in seen:
-                seen.add(op)
+        known.bodies.add(body)
+        for index, number in enumerate(known.micro_ops.of(body)):
+            if number not in known.numbers:
+                known.numbers.add(number)
                 line = body.lines[index] if body.lines else None
-                _check(program.name, start + index, op, place, line)
+                _check(program.name, start + index, body.ops[index], place, line)
 
 
 def _check(name: str, index: int, op: MicroOp, place: Place, line: Line | None) -> None:

@@ -38,12 +38,12 @@ def check_blocks(who: str, blocks: object) -> None:
             f"{who}: blocks must be a tuple, each a Block, not {_shown(blocks)}; "
             f"write for example (Block(0, kind, builder.build(), bindings),)"
         )
-    bodies: set[Body] = set()
+    good: set[int] = set()
     for index, block in enumerate(blocks):
         wrong = misfit(block)
         if wrong is not None:
             raise RuleError(f"{who}: blocks[{index}].{wrong}")
-        _check_program(block.program, bodies)
+        _check_program(block.program, good)
 
 
 def check_program(program: Program) -> None:
@@ -51,8 +51,8 @@ def check_program(program: Program) -> None:
     _check_program(program, set())
 
 
-def _check_program(program: Program, bodies: set[Body]) -> None:
-    """The same; *bodies* are those that were found good before."""
+def _check_program(program: Program, good: set[int]) -> None:
+    """The same; *good* are the addresses of bodies and micro-ops that were found so before."""
     if program in _known:
         return
     is_tabled = isinstance(program, TabledProgram)
@@ -69,13 +69,13 @@ def _check_program(program: Program, bodies: set[Body]) -> None:
             f"Program: name must be a printable string, not {program.name!r}; rename it"
         )
     if isinstance(program, TabledProgram):
-        _check_table(program.name, program.table, bodies)
+        _check_table(program.name, program.table, good)
     else:
-        _check_parts(program.name, 0, program, bodies)
+        _check_parts(program.name, 0, program, good)
     _known.add(program)
 
 
-def _check_table(name: str, table: Calls, bodies: set[Body]) -> None:
+def _check_table(name: str, table: Calls, good: set[int]) -> None:
     """The same of a program that is made of *table*."""
     body, shifts = table.body, table.shifts
     is_whole = body.ndim == 1 and shifts.shape == (body.size, len(table.names))
@@ -91,27 +91,29 @@ def _check_table(name: str, table: Calls, bodies: set[Body]) -> None:
             f"{body.max()}; take what launch gives"
         )
     for each in table.bodies:
-        if each not in bodies:
-            _check_parts(name, 0, each, bodies)
-            bodies.add(each)
+        if id(each) not in good:
+            _check_parts(name, 0, each, good)
+            good.add(id(each))
     for edge in (shifts.min(axis=0), shifts.max(axis=0)) if body.size else ():
         farthest = dict(zip(table.names, edge.tolist(), strict=True))
         _check_call(name, Call(table.bodies[0], farthest))
 
 
-def _check_parts(name: str, start: int, owner: Program | Body, bodies: set[Body]) -> None:
+def _check_parts(name: str, start: int, owner: Program | Body, good: set[int]) -> None:
     """The same of the parts of *owner*, the first of which is micro-op number *start*."""
     lines = owner.lines if isinstance(owner, Program) else owner.part_lines
     for number, part in enumerate(owner.parts):
         if not isinstance(part, Call):
-            line = lines[number] if number < len(lines) else None
-            _check_micro_op(name, start, part, line)
+            if id(part) not in good:
+                line = lines[number] if number < len(lines) else None
+                _check_micro_op(name, start, part, line)
+                good.add(id(part))
             start += 1
             continue
         _check_call(f"{name} #{start}", part)
-        if part.body not in bodies:
-            _check_parts(name, start, part.body, bodies)
-            bodies.add(part.body)
+        if id(part.body) not in good:
+            _check_parts(name, start, part.body, good)
+            good.add(id(part.body))
         start += len(part.body)
 
 

@@ -25,8 +25,8 @@ def check_registers(program: Program) -> None:
     The scalar unit hands a register's contents out with the micro-op, so program order counts.
     """
     known: set[Register] = set()
-    start = 0
-    for body in program.called:
+    # What a body has set stays set, so what it reads is there when it comes again, too.
+    for start, body in program.first_calls:
         needed, left = _uses(body)
         for register, index in needed.items():
             if register not in known:
@@ -37,7 +37,6 @@ def check_registers(program: Program) -> None:
                     f"ScalarLoad or compute it with ScalarAlu first"
                 )
         known |= left
-        start += len(body)
 
 
 def _uses(body: Body) -> Uses:

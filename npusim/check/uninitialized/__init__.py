@@ -13,8 +13,9 @@ Calls of one body that find the same marks leave the same, so each is followed o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,9 +23,17 @@ from numpy.typing import NDArray
 from npusim.check.hazards import HazardError, Orders, areas
 from npusim.check.hazards.areas import Area
 from npusim.check.uninitialized.flow import FLOW, fills
-from npusim.check.uninitialized.marks import NOBODY, WRITTEN, Array, Marks
+from npusim.check.uninitialized.marks import NOBODY, WRITTEN, Array, Marks, Sink
 from npusim.devices.schema import Core
-from npusim.isa import Global, MicroOp, Trap, combined_as, global_operand, writes_global
+from npusim.isa import (
+    ORDERING,
+    Global,
+    MicroOp,
+    Trap,
+    combined_as,
+    global_operand,
+    writes_global,
+)
 from npusim.kernel.program import Block, Body, Call, Program
 
 __all__ = ["UnwrittenError", "Written"]
@@ -59,6 +68,8 @@ class Written:
         self._loaded: dict[str, int] = {}
         """Buffer -> the number of what its marks are now; missing where nobody wrote anything."""
         self._after: dict[tuple[int, State], _Followed] = {}
+        self._steps: dict[int, _Step] = {}
+        """Number of a micro-op -> what it does to marks."""
         self._programs: dict[Program, list[dict[int, Numbers]]] = {}
         """For each call of a program what it lets out."""
         self._in_order: set[Program] = set()
@@ -86,13 +97,12 @@ class Written:
     def _follow(self, program: Program, order: Sequence[int]) -> list[dict[int, Numbers]]:
         state: State = ((), ())
         if not isinstance(order, range):
-            found = self._run(state, order, program.ops)
-            return [found.out]
-        if len(program.called) == 1 and not program.called[0].calls:
-            # A body that no other program can share is not worth a look at all of it.
-            return [self._run(state, order, program.ops).out]
-        outs = []
-        for body in program.called:
+            steps = ((index, _Step.of(program.ops[index])) for index in order)
+            return [self._run(state, steps).out]
+        whole = self._after_body(self._orders.whole(program), state)
+        outs: list[dict[int, Numbers]] = []
+        for body in program.called if whole.out else ():
+            # Where something is let out depends on the shifts of each call.
             followed = self._after_body(body, state)
             state = followed.state
             outs.append(followed.out)
@@ -105,8 +115,17 @@ class Written:
             if body.calls:
                 self._after[key] = self._after_calls(body.calls, state)
             else:
-                self._after[key] = self._run(state, range(len(body)), body.ops)
+                self._after[key] = self._run(state, self._steps_of(body))
         return self._after[key]
+
+    def _steps_of(self, body: Body) -> Iterator[tuple[int, _Step]]:
+        """What the micro-ops of *body* do, each with its number; those without marks left out."""
+        micro_ops = self._orders.micro_ops
+        for index, number in enumerate(micro_ops.of(body)):
+            if number not in self._steps:
+                self._steps[number] = _Step.of(micro_ops.distinct[number])
+            if not self._steps[number].only_orders:
+                yield index, self._steps[number]
 
     def _after_calls(self, calls: tuple[Call, ...], state: State) -> _Followed:
         out: dict[int, Numbers] = {}
@@ -115,14 +134,14 @@ class Written:
             followed = self._after_body(call.body, state)
             state = followed.state
             for index, places in followed.out.items():
-                place = global_operand(call.ops[index])
+                place = global_operand(call.ops[index]) if call.shifts else None
                 shift = call.shifts.get(place.name, 0) if place else 0
                 out[start + index] = places + shift
             start += len(call.body)
         return _Followed(state, out)
 
-    def _run(self, state: State, order: Iterable[int], ops: Sequence[MicroOp]) -> _Followed:
-        """What *ops* do in *order*, when they find *state*."""
+    def _run(self, state: State, steps: Iterable[tuple[int, _Step]]) -> _Followed:
+        """What *steps* do one after the other, when they find *state*."""
         marks, wanted = self._marks, dict(state[0])
         for buffer in self._loaded.keys() - wanted.keys():
             marks.load(buffer, np.zeros(0, np.uint8))
@@ -132,10 +151,10 @@ class Written:
         marks.registers = dict.fromkeys(state[1], NOBODY)
         marks.changed.clear()
         outs: dict[int, Numbers] = {}
-        for index in order:
-            out = _out(ops[index], marks)
+        for index, step in steps:
+            out = step.out(marks)
             if out is not None:
-                outs[index] = _places(ops[index], out)
+                outs[index] = _places(step.op, out)
         wanted |= {buffer: self._number(marks.bytes[buffer]) for buffer in marks.changed}
         self._loaded = wanted
         after = tuple(sorted(wanted.items())), tuple(sorted(marks.registers))
@@ -241,14 +260,33 @@ class _Outputs:
         return inside
 
 
-def _out(op: MicroOp, marks: Marks) -> Array | None:
-    """Pass marks through *op*; returns the marks of what it lets out, if any is not WRITTEN."""
-    if not marks.registers and fills(op) and all(map(marks.is_written, areas.read(op))):
-        for area in areas.written(op):
-            marks.write(area)
-        return None
-    out = FLOW[type(op)](op, marks)
-    return out.copy() if out is not None and out.any() else None
+@dataclass(frozen=True, slots=True, eq=False)
+class _Step:
+    """A micro-op, and what of it is the same whatever it finds."""
+
+    op: MicroOp
+    only_orders: bool
+    """Whether it does nothing to marks."""
+    fills: bool
+    reads: tuple[Area, ...]
+    writes: tuple[Area, ...]
+    flow: Callable[[Any, Marks], Sink]
+
+    @staticmethod
+    def of(op: MicroOp) -> _Step:
+        only_orders = isinstance(op, ORDERING)
+        return _Step(
+            *(op, only_orders, fills(op), areas.read(op), areas.written(op), FLOW[type(op)])
+        )
+
+    def out(self, marks: Marks) -> Array | None:
+        """Pass *marks* through it; returns those of what it lets out, if any is not WRITTEN."""
+        if not marks.registers and self.fills and all(map(marks.is_written, self.reads)):
+            for area in self.writes:
+                marks.write(area)
+            return None
+        out = self.flow(self.op, marks)
+        return out.copy() if out is not None and out.any() else None
 
 
 def _places(op: MicroOp, out: Array) -> Numbers:
@@ -279,30 +317,37 @@ class _Search:
         """What to say of micro-op number *last*, which lets unwritten bytes out."""
         for index in order:
             op = self.program.ops[index]
-            out = self._follow(index, op)
+            out = self._follow(index, _Step.of(op))
             if out is not None and index == last:
                 return self._says(index, op, int(out[out != WRITTEN][0]))
         raise AssertionError(f"{self.program.name}: everything that it lets out is written")
 
-    def _follow(self, index: int, op: MicroOp) -> Array | None:
-        """Pass marks through *op*, which puts its own in place of NOBODY where it reads."""
+    def _follow(self, index: int, step: _Step) -> Array | None:
+        """Pass marks through *step*, which puts its own in place of NOBODY where it reads."""
         marks, mine = self.marks, index + NOBODY + 1
-        first = next(filter(None, map(self._unwritten, areas.read(op))), None)
+        first = next(filter(None, map(self._unwritten, step.reads)), None)
         if first is None:
-            return _out(op, marks)
+            return step.out(marks)
         self.read[mine] = first
         before = {name: array.copy() for name, array in marks.bytes.items()}
-        for view in (view for area in areas.read(op) for view in marks.views(area)):
+        for view in (view for area in step.reads for view in marks.views(area)):
             view[view == NOBODY] = mine
-        out = _out(op, marks)
+        self._forget()
+        out = step.out(marks)
         written = {name: np.zeros(array.size, bool) for name, array in before.items()}
-        for area in areas.written(op):
+        for area in step.writes:
             for start, end in _runs(area):
                 written[area.place][start:end] = True
         for name, array in marks.bytes.items():
             # What it only reads is as unwritten as it was.
             array[(array == mine) & (before[name] == NOBODY) & ~written[name]] = NOBODY
+        self._forget()
         return out
+
+    def _forget(self) -> None:
+        """Marks were changed where :class:`Marks` does not see it."""
+        for buffer in self.marks.bytes:
+            self.marks.forget(buffer)
 
     def _unwritten(self, area: Area) -> str | None:
         """The first bytes of *area* that nobody wrote."""

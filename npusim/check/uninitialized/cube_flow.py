@@ -6,6 +6,7 @@ is known for its shape.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -69,6 +70,16 @@ def _put_raw(local: Local, raw: Array, marks: Marks) -> None:
     marks.put_bytes(local.buffer, view, raw)
 
 
+def _put_written(
+    local: Local, raw: Callable[..., Array], shaped: tuple[Any, ...], marks: Marks
+) -> None:
+    """Make `raw(*shaped)` the marks of the bytes that *local* begins with, if they are not yet."""
+    known, fact = marks.known[local.buffer], (raw, shaped, local.offset_bytes)
+    if fact not in known:
+        _put_raw(local, raw(*shaped), marks)
+        known.add(fact)
+
+
 def _nz(local: Local, first_block: int, nz_rows: int, size: tuple[int, int], marks: Marks) -> Array:
     """A matrix of *size* in Nz of *nz_rows* rows, its blocks 32 bytes (in L0C 16 elements) wide."""
     rows, columns = size
@@ -87,6 +98,16 @@ def _nz_is_written(
     local: Local, first_block: int, nz_rows: int, size: tuple[int, int], marks: Marks
 ) -> bool:
     """Whether all elements of such a matrix are WRITTEN."""
+    known = marks.known[local.buffer]
+    fact = local.offset_bytes, local.dtype, first_block, nz_rows, size
+    if fact not in known and _has_no_marks(local, first_block, nz_rows, size, marks):
+        known.add(fact)
+    return fact in known
+
+
+def _has_no_marks(
+    local: Local, first_block: int, nz_rows: int, size: tuple[int, int], marks: Marks
+) -> bool:
     rows, columns = size
     width = FRACTAL_ROWS if local.buffer == "l0c" else c0(local.dtype)
     row_bytes = local.dtype.nbytes(width)
@@ -107,7 +128,7 @@ def load_data(op: LoadData, marks: Marks) -> Sink:
     is_turned = op.transpose is (op.dst.buffer == "l0a")
     if _nz_is_written(*where):
         shape = (op.columns, op.rows) if is_turned else (op.rows, op.columns)
-        _put_raw(op.dst, _raw_l0(op.dst.buffer, op.dst.dtype, shape), marks)
+        _put_written(op.dst, _raw_l0, (op.dst.buffer, op.dst.dtype, shape), marks)
         return None
     piece = _nz(*where)
     _put_raw(op.dst, _as_l0(op.dst.buffer, op.dst.dtype, piece.T if is_turned else piece), marks)
@@ -144,6 +165,13 @@ def _factor(local: Local, shape: tuple[int, int], marks: Marks) -> Array:
 
 def _factor_is_written(local: Local, shape: tuple[int, int], marks: Marks) -> bool:
     """Whether all elements of that matrix are WRITTEN."""
+    known, fact = marks.known[local.buffer], (local.offset_bytes, local.dtype, shape)
+    if fact not in known and _is_no_more(local, shape, marks):
+        known.add(fact)
+    return fact in known
+
+
+def _is_no_more(local: Local, shape: tuple[int, int], marks: Marks) -> bool:
     padding = _raw_l0(local.buffer, local.dtype, shape)
     raw = marks.bytes[local.buffer][local.offset_bytes : local.offset_bytes + padding.size]
     # Marks that are larger than those of a matrix that is.
@@ -160,7 +188,7 @@ def mmad(op: Mmad, marks: Marks) -> Sink:
         and (op.init != "accumulate" or _nz_is_written(*before))
         and (op.init == "accumulate" or op.bias is None or not _bias(op, marks).any())
     ):
-        _put_raw(op.dst, _raw_product(op.dst.dtype, size), marks)
+        _put_written(op.dst, _raw_product, (op.dst.dtype, size), marks)
         return None
     rows = _factor(op.a, (op.m, op.k), marks).max(axis=1, keepdims=True)
     columns = _factor(op.b, (op.k, op.n), marks).max(axis=0, keepdims=True)

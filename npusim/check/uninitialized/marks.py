@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,47 +36,69 @@ class Marks:
         """Those that are not WRITTEN; what nobody has set is not for this check to find."""
         self.changed: set[str] = set()
         """Buffers with a mark that changed since this was last emptied."""
-        self._clean: set[Area] = set()
-        """Areas that are WRITTEN throughout."""
+        self._clean: dict[str, set[Area]] = {name: set() for name in self.bytes}
+        """Buffer -> areas that are WRITTEN throughout."""
+        self.known: dict[str, set[Hashable]] = {name: set() for name in self.bytes}
+        """Buffer -> what was found of its marks, and holds until one of them changes."""
 
     def load(self, buffer: str, marks: Array) -> None:
         """Make *marks* those of the first bytes of *buffer*; nobody wrote the others."""
         self.bytes[buffer][: marks.size] = marks
         self.bytes[buffer][marks.size :] = NOBODY
-        self._clean.clear()
+        self.forget(buffer)
+
+    def forget(self, buffer: str) -> None:
+        """Nothing is known of *buffer* any more."""
+        self._clean[buffer].clear()
+        self.known[buffer].clear()
 
     # ---- areas: whether all is written, and that it is ----
 
     def is_written(self, area: Area) -> bool:
         """Whether all bytes of *area* are WRITTEN."""
-        if area in self._clean:
+        clean = self._clean[area.place]
+        if area in clean:
             return True
         if any(view.any() for view in self.views(area)):
             return False
-        self._clean.add(area)
+        clean.add(area)
         return True
 
     def write(self, area: Area) -> None:
         """Make all bytes of *area* WRITTEN."""
-        if area in self._clean:
+        clean = self._clean[area.place]
+        if area in clean:
             return
         for view in self.views(area):
             if view.any():
                 view[...] = WRITTEN
-                self.changed.add(area.place)
-        self._clean.add(area)
+                self._change(area.place)
+        clean.add(area)
+
+    def _change(self, buffer: str, *, marks: Array | None = None) -> None:
+        """Some of the marks of *buffer* have become *marks*, or WRITTEN."""
+        self.changed.add(buffer)
+        self.known[buffer].clear()
+        if marks is not None and marks.any():
+            self._clean[buffer].clear()
 
     def views(self, area: Area) -> Iterator[Array]:
         """The marks of *area*, in pieces."""
         marks, shape = self.bytes[area.place], area.shape
         if shape is None:
             yield marks[area.start : area.end]
-        elif isinstance(shape, Rows) and shape.inner == 1 and shape.stride > shape.nbytes:
-            yield self.rows(area.place, area.start, shape.nbytes, shape.pieces, shape.stride)
-        else:
+        elif not isinstance(shape, Rows) or min(shape.stride, shape.inner_stride) < 0:
             starts, ends = edges(shape)
             for start, end in zip(starts - starts[0], ends - starts[0], strict=True):
                 yield marks[area.start + start : area.start + end]
+        else:
+            whole, left = divmod(shape.pieces, shape.inner)
+            size = marks.itemsize
+            steps = (shape.stride * size, shape.inner_stride * size, size)
+            for outer, inner, first in ((whole, shape.inner, 0), (1, left, whole * shape.stride)):
+                if outer and inner:
+                    pieces, start = (outer, inner, shape.nbytes), (area.start + first) * size
+                    yield np.ndarray(pieces, marks.dtype, marks, start, steps)
 
     # ---- bytes and elements ----
 
@@ -90,9 +112,7 @@ class Marks:
         """Make *marks* those of *view*, which is one of *buffer*."""
         if (view != marks).any():
             view[...] = marks
-            self.changed.add(buffer)
-            if marks.any():
-                self._clean.clear()
+            self._change(buffer, marks=marks)
 
     def elements(self, local: Local) -> Array:
         """The marks of the elements of *local*, `(count,)`: of their bytes the largest."""
@@ -114,9 +134,7 @@ class Marks:
         before = self.bytes[local.buffer]
         if (before[spots] != marks).any():
             before[spots] = marks
-            self.changed.add(local.buffer)
-            if marks.any():
-                self._clean.clear()
+            self._change(local.buffer, marks=marks)
 
     @staticmethod
     def _places(local: Local, size: int) -> NDArray[np.int64]:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from npusim.data.dtypes import INT64, DType
+from npusim.data.integers import distinct
 from npusim.data.tensor import Operand
 from npusim.isa import ScalarLoadGlobal
 from npusim.kernel import (
@@ -182,7 +183,7 @@ class Parts:
         key = 2 * output + self.is_alone
         if scale:
             key = 2 * key + np.array([each.element is scale[0].element for each in scale])[weight]
-        for each in np.unique(key).tolist():
+        for each in distinct(key).tolist():
             yield self.select(key == each)
 
     # ---- operands ----

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from npusim.data.dtypes import FLOAT16, FLOAT32, INT8, INT32, INT64, UINT8
-from npusim.data.integers import align_down, align_up
+from npusim.data.integers import align_down, align_up, distinct
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import BLOCK_BYTES, FLOATS_PER_BLOCK, Global, Local, ScalarLoad, ScalarLoop, Store
 from npusim.kernel import Binding, Block, GmView, GmViews, Step, VectorCore, pieces, share, sync_all
@@ -70,7 +70,8 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
     steps = [*sorting(core, p, plan, order, meeting), meeting, *_rows(core, p, plan, order)]
     core.reset_buffers()
     if p.has_counts:
-        clear, write = _counts(core, p, np.intersect1d(order.keys, p.active).tolist())
+        filled = [key for key in distinct(order.keys).tolist() if key in p.active]
+        clear, write = _counts(core, p, filled)
         first = np.zeros(1, np.int64)
         steps.insert(0, Step(clear, (), first, first + BEFORE))
         steps.append(Step(meet, (), cores, np.full(cores.size, AFTER)))
@@ -259,7 +260,9 @@ def _padding(core: VectorCore, p: Problem, plan: Plan, order: Order) -> list[Ste
     def fill(there: GmView) -> None:
         core.data_copy(there.operand, zeros.as_dtype(UINT8)[: there.columns])
 
-    empty = np.setdiff1d(np.arange(p.rows_out), order.places)
+    is_empty = np.ones(p.rows_out, np.bool_)
+    is_empty[order.places[order.places != NOWHERE]] = False
+    empty = np.flatnonzero(is_empty)
     cores = _shared(p.rows_out, plan.block_dim)[0][empty]
     # Runs of places that follow each other, (runs,), and the pieces of each of them.
     runs = np.flatnonzero((np.diff(empty, prepend=-2) > 1) | (np.diff(cores, prepend=-1) > 0))
@@ -268,7 +271,7 @@ def _padding(core: VectorCore, p: Problem, plan: Plan, order: Order) -> list[Ste
     output = GmView.vector("output", UINT8, p.rows_out * row_bytes)
     start, width = part * ZEROS_BYTES, np.minimum(ZEROS_BYTES, run_bytes[run] - part * ZEROS_BYTES)
     there = GmViews.of(output, 0, empty[runs][run] * row_bytes + start, 1, width)
-    busy, filling = np.unique(cores), cores[runs][run]
+    busy, filling = distinct(cores), cores[runs][run]
     return [
         Step(clear, (), busy, np.full(busy.size, BEFORE)),
         Step(fill, (there,), filling, np.full(filling.size, BEFORE)),

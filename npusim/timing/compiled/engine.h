@@ -16,6 +16,13 @@ typedef int64_t i64;
 /* Virtual time is counted in 2^40 parts of a cycle: more than 64 bits hold. */
 typedef __int128 i128;
 
+/* What Python calls; all else is the library's own. */
+#ifdef _WIN32
+#define EXPORTED __declspec(dllexport)
+#else
+#define EXPORTED __attribute__((visibility("default")))
+#endif
+
 /* ---- what Python hands in: flat tables of i64, row after row ---- */
 
 enum { WORK, SET, WAIT, DRAIN, DRAIN_ALL, COPY, CROSS_SET };

@@ -156,7 +156,8 @@ static void tell_waiting(const Run *run) {
 }
 
 /* Find all times of lane `number` from what a run found out about it; FINISHED or OUT_OF_MEMORY. */
-int npusim_replay(Problem *problem, int64_t number, int64_t *start, int64_t *free, int64_t *end) {
+EXPORTED int npusim_replay(Problem *problem, int64_t number, int64_t *start, int64_t *free,
+                           int64_t *end) {
     const Times times = {start, free, end};
     Run run = {.problem = problem, .times = &times};
     run.lanes = zeros(&run, problem->lanes, sizeof(Lane));
@@ -170,10 +171,10 @@ int npusim_replay(Problem *problem, int64_t number, int64_t *start, int64_t *fre
 }
 
 /* So that a build of another version is not taken for this one. */
-int64_t npusim_problem_bytes(void) { return (int64_t)sizeof(Problem); }
+EXPORTED int64_t npusim_problem_bytes(void) { return (int64_t)sizeof(Problem); }
 
 /* Time all lanes from cycle 0 until nothing is left to do; FINISHED, STOPPED or OUT_OF_MEMORY. */
-int npusim_run(Problem *problem) {
+EXPORTED int npusim_run(Problem *problem) {
     Run run = {.problem = problem};
     make(&run);
     for (i64 i = 0; i < problem->lanes && !run.failed; i++) lane_run(&run, &run.lanes[i]);

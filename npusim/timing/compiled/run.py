@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
@@ -23,7 +22,7 @@ from npusim.timing.memory import L2, PORT_UNITS, SharedMemory
 from npusim.timing.memory.l2 import AGES, SHARE_UNITS, WHOLE
 from npusim.timing.pipes.decode import PIPES, SCALAR, Code
 from npusim.timing.pipes.lane import copy_times
-from npusim.trace import COUNT_UNITS, CopyTimes, LaneTrace, LazyLaneTrace
+from npusim.trace import COUNT_UNITS, CopyTimes, LaneTimes, LaneTrace, LazyLaneTrace
 
 if TYPE_CHECKING:
     import simpy
@@ -170,7 +169,11 @@ class _Run:
         problem = self._problem
         problem.ask, problem.report = Ask(ask), Report(report)
         problem.events_per_report = EVENTS_PER_REPORT
-        ended = unless_interrupted(lambda: engine.npusim_run(ctypes.byref(problem)), self._stop)
+        try:
+            ended = unless_interrupted(lambda: engine.npusim_run(ctypes.byref(problem)), self._stop)
+        finally:
+            # The callbacks hold this run, all tables and decoders included; its times do not.
+            problem.ask, problem.report = Ask(), Report()
         if self._error is not None:
             raise self._error
         if ended == OUT_OF_MEMORY:
@@ -194,8 +197,7 @@ class _Run:
         facts = self._facts[first:last]
         l2_bytes, l2_hit_bytes, l2_written_bytes = self._counts[number].tolist()
         return LazyLaneTrace(
-            partial(replay.times, number, len(code.program)),
-            int(self._last_end[number]),
+            *(replay, number, int(self._last_end[number])),
             cores=tuple(block.core for block in group),
             kind=code.decoder.kind,
             program=code.program,
@@ -219,23 +221,20 @@ REPLAYED = (
 """The tables from which the times of one lane follow, without the other lanes and the memory."""
 
 
-@dataclass(frozen=True, eq=False)
-class _Replay:
-    """What is left of a run, to find the times of its lanes where somebody asks for them."""
+class _Replay(LaneTimes):
+    """What the engine reads to find the times of a lane anew."""
 
-    problem: Problem
-    tables: dict[str, Numbers]
-    """What *problem* points to, held as long as it is needed."""
+    def __init__(self, problem: Problem, tables: dict[str, Numbers]) -> None:
+        """*tables* are what *problem* points to."""
+        self._problem, self._tables = problem, tables
+        self.nbytes = sum(each.nbytes for each in tables.values())
 
     def times(self, number: int, ops: int) -> Numbers:
-        """Times of lane *number*, `(3, ops)`: start, pipe free and end of each micro-op.
-
-        Raises MemoryError where there is not enough.
-        """
+        """Start, free and end of the micro-ops of lane *number*; MemoryError without room."""
         engine = library()
         assert engine is not None
         found = np.zeros((3, ops), np.int64)
-        problem = ctypes.byref(self.problem)
+        problem = ctypes.byref(self._problem)
         if engine.npusim_replay(problem, number, *(row.ctypes.data for row in found)):
             raise MemoryError
         return found

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import chain
 from typing import NamedTuple
 
@@ -14,9 +13,8 @@ from numpy.typing import NDArray
 
 from npusim.check.cross_core_flags import awaits
 from npusim.kernel.program import Block
+from npusim.kernel.table import spread
 from npusim.timing.pipes.decode import (
-    COPY,
-    CROSS_SET,
     PIPES,
     Code,
     CopyStep,
@@ -62,13 +60,6 @@ class _Bodies(NamedTuple):
     shifts: Numbers
     copies: Numbers
     """How many copies each pipe makes, `(bodies, pipes)`."""
-
-
-def _spread(sizes: Numbers, first: Numbers) -> tuple[Numbers, Numbers]:
-    """For *sizes* rows from *first* on of each call: the call, and the row."""
-    ends = np.cumsum(sizes)
-    call = np.repeat(np.arange(sizes.size), sizes)
-    return call, np.arange(call.size) - np.repeat(ends - sizes - first, sizes)
 
 
 @dataclass
@@ -153,34 +144,47 @@ class ProgramTables:
         """The programs, `(codes, 3)`, their parts, `(parts, 3)`, and what each run adds to the
         offsets into global memory, `(runs, names)`.
         """
-        rows: list[tuple[int, ...]] = []
+        rows = np.zeros((len(self.codes), 3), np.int64)
         parts, shifts = [table([], 3)], [self._shifts([])]
-        first_part = first_shift = 0
-        for code in self.codes:
-            of_code, moved = self._parts_of(code)
-            of_code[:, 1] += first_shift
-            rows.append((first_part, len(of_code), self.decoders.index(code.decoder)))
-            first_part += len(of_code)
-            first_shift += len(moved)
-            parts.append(of_code)
+        first_part = first_run = 0
+        alike: dict[tuple[int, int], list[int]] = {}
+        for number, code in enumerate(self.codes):
+            alike.setdefault((id(code.calls.bodies), id(code.decoder)), []).append(number)
+        for numbers in alike.values():
+            codes = [self.codes[number] for number in numbers]
+            of_codes, moved, first = self._parts_of(codes)
+            of_codes[:, 1] += first_run
+            rows[numbers, 0], rows[numbers, 1] = first_part + first[:-1], np.diff(first)
+            rows[numbers, 2] = self.decoders.index(codes[0].decoder)
+            first_part += len(of_codes)
+            first_run += len(moved)
+            parts.append(of_codes)
             shifts.append(moved)
-        return table(rows, 3), np.concatenate(parts), np.concatenate(shifts)
+        return rows, np.concatenate(parts), np.concatenate(shifts)
 
-    def _parts_of(self, code: Code) -> tuple[Numbers, Numbers]:
-        """The parts of *code* and the shifts of its runs: those of each call, moved on."""
-        table = code.calls
-        known = self._of_bodies(code)
-        # Of each call its first part, its first run and its first micro-op: (calls, 3)
-        sizes = known.sizes[table.body]
-        first = np.cumsum(sizes, axis=0) - sizes
-        moved = np.zeros((table.body.size, len(self.names) or 1), np.int64)
-        for column, name in enumerate(table.names):
-            if name in self.names:
-                moved[:, self.names[name]] = table.shifts[:, column]
-        call, where = _spread(sizes[:, 0], known.first[table.body, 0])
-        parts = known.parts[where] + first[call] * (0, 1, 1)
-        call, where = _spread(sizes[:, 1], known.first[table.body, 1])
-        return parts, known.shifts[where] + moved[call]
+    def _parts_of(self, codes: list[Code]) -> tuple[Numbers, Numbers, Numbers]:
+        """The parts of *codes*, which share a table of bodies, the shifts of their runs, and the
+        first part of each, `(codes + 1,)`: those of each call, moved on.
+        """
+        known = self._of_bodies(codes[0])
+        body = np.concatenate([code.calls.body for code in codes])
+        edges = np.cumsum([0, *(code.calls.body.size for code in codes)])
+        # What comes before each call: parts, runs and micro-ops, (calls + 1, 3).
+        sizes = known.sizes[body]
+        before = np.concatenate([table([(0, 0, 0)], 3), np.cumsum(sizes, axis=0)])
+        first = before[:-1].copy()
+        first[:, 2] -= np.repeat(before[edges[:-1], 2], np.diff(edges))
+        moved = np.zeros((body.size, len(self.names) or 1), np.int64)
+        for code, start, end in zip(codes, edges, edges[1:], strict=False):
+            for column, name in enumerate(code.calls.names):
+                if name in self.names:
+                    moved[start:end, self.names[name]] = code.calls.shifts[:, column]
+        call, where = spread(sizes[:, 0], known.first[body, 0])
+        parts = known.parts.take(where, axis=0)
+        parts[:, 1:] += first[:, 1:].take(call, axis=0)
+        call, where = spread(sizes[:, 1], known.first[body, 1])
+        shifts = known.shifts.take(where, axis=0) + moved.take(call, axis=0)
+        return parts, shifts, before[edges, 0]
 
     def _of_bodies(self, code: Code) -> _Bodies:
         """What programs of one table of bodies have in common."""
@@ -206,9 +210,8 @@ class ProgramTables:
             parts += [(stretch, number, run.first) for stretch in stretches]
         last = runs[-1] if runs else None
         ops = last.first + sum(map(len, last.decoded.rows)) if last else 0
-        none = np.zeros(len(PIPES), np.int64)
-        copies = sum((self._copies[id(run.decoded)] for run in runs), none)
-        sets = [number for run in runs for number in self._cross_sets[id(run.decoded)]]
+        copies = table([run.decoded.copies for run in runs], len(PIPES)).sum(axis=0)
+        sets = [number for run in runs for number in run.decoded.cross_sets]
         shifts = self._shifts(run.shifts for run in runs)
         return _Pattern(table(parts, 3), shifts, ops, copies, sets)
 
@@ -235,34 +238,6 @@ class ProgramTables:
                     sets[code.decoder.cross_flags[number]] += calls
             most |= sets
         return most.total()
-
-    @cached_property
-    def _copies(self) -> dict[int, Numbers]:
-        """Address of what is decoded -> how many copies each pipe makes in it."""
-        return {key: _count_of_copies(body) for key, (body, _) in self._bodies.items()}
-
-    @cached_property
-    def _cross_sets(self) -> dict[int, list[int]]:
-        """Address of what is decoded -> the numbers of the flags between cores that it sets."""
-        return {
-            key: [
-                x
-                for stretch in body.stretches
-                for steps in stretch.steps
-                for what, _, _, x, _ in steps
-                if what == CROSS_SET
-            ]
-            for key, (body, _) in self._bodies.items()
-        }
-
-
-def _count_of_copies(body: Decoded) -> Numbers:
-    """How many copies each pipe makes in *body*, `(pipes,)`."""
-    counts = np.zeros(len(PIPES), np.int64)
-    for stretch in body.stretches:
-        for pipe, steps in enumerate(stretch.steps):
-            counts[pipe] += sum(step[0] == COPY for step in steps)
-    return counts
 
 
 class LaneTables:
@@ -301,19 +276,22 @@ class LaneTables:
         hearers: list[int] = []
         setters: list[int] = []
         first_hearer, first_setter = [0], [0]
-        known: dict[tuple[int, str], tuple[list[int], list[int]]] = {}
+        known: dict[tuple[str, int | None, str], tuple[list[int], list[int]]] = {}
+        of_group: dict[int, list[int]] = {}
         for lane, block in enumerate(firsts):
+            of_group.setdefault(block.group, []).append(lane)
+        for block in firsts:
             for mode, _ in self._programs.cross_flags:
-                if (lane, mode) not in known:
-                    heard = [i for i, other in enumerate(firsts) if awaits(other, mode, block)]
+                key = block.kind, block.group if mode == "group" else None, mode
+                if key not in known:
+                    near = of_group[block.group] if mode == "group" else range(len(firsts))
+                    heard = [i for i in near if awaits(firsts[i], mode, block)]
                     # All cores that await this one await the same set of cores.
                     await_ = [
-                        i
-                        for i, other in enumerate(firsts)
-                        if heard and awaits(firsts[heard[0]], mode, other)
+                        i for i in near if heard and awaits(firsts[heard[0]], mode, firsts[i])
                     ]
-                    known[lane, mode] = heard, await_
-                heard, await_ = known[lane, mode]
+                    known[key] = heard, await_
+                heard, await_ = known[key]
                 hearers += heard
                 setters += await_
                 first_hearer.append(len(hearers))

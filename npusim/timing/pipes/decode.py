@@ -29,7 +29,7 @@ from npusim.isa import (
     writes_global,
 )
 from npusim.kernel.program import Body, Program, added
-from npusim.kernel.table import Calls
+from npusim.kernel.table import Calls, MicroOps
 from npusim.timing.cost import charge, cost
 from npusim.timing.memory import PORT_UNITS, Lines, touched_lines, unaligned_lines
 
@@ -76,6 +76,10 @@ class Decoded(NamedTuple):
     stretches: list[Stretch]
     rows: list[NDArray[np.int64]]
     """For each pipe, the numbers of its micro-ops."""
+    copies: list[int]
+    """How many of them copy from or to global memory."""
+    cross_sets: list[int]
+    """The numbers of the flags between cores that are set."""
 
 
 class Run(NamedTuple):
@@ -132,8 +136,10 @@ class CopyStep:
 class Decoder:
     """Decodes what one *kind* of core runs; each body once, whatever programs share it."""
 
-    def __init__(self, kind: str, spec: DeviceSpec) -> None:
+    def __init__(self, kind: str, spec: DeviceSpec, micro_ops: MicroOps | None = None) -> None:
+        """*micro_ops* are those of what it decodes by number, where they are known."""
         self.kind, self.spec = kind, spec
+        self._micro_ops = micro_ops or MicroOps()
         self._core = spec.cores[kind]
         self._ratio = spec.clock_hz / self._core.clock_hz
         self._dispatch = self.cycles(spec.scalar.dispatch_cycles)
@@ -147,7 +153,8 @@ class Decoder:
         self.copies: list[CopyStep] = []
         self._bodies: dict[Body, Decoded] = {}
         self._runs: dict[Body, list[Run]] = {}
-        self._steps: dict[MicroOp, Step] = {}
+        self._steps: dict[int, tuple[int, int, Step]] = {}
+        """Number of a micro-op -> its pipe, the cycles until it is issued, and what is done."""
         self._shapes: dict[object, int] = {}
         self._shape_of: dict[int, int] = {}
         """Address of a stretch -> its shape."""
@@ -203,26 +210,32 @@ class Decoder:
         rows: list[list[int]] = [[] for _ in PIPES]
         stretches: list[Stretch] = []
         steps: list[list[Step]] = [[] for _ in PIPES]
+        copies, cross_sets = [0] * len(PIPES), list[int]()
         elapsed = 0
-        for index, op in enumerate(body):
-            pipe = PIPES.index(op.pipe)
-            if pipe != SCALAR:
-                # A barrier is one instruction, of which nothing has to be worked out before.
-                is_barrier = isinstance(op, Barrier)
-                elapsed += self._dispatch_barrier if is_barrier else self._dispatch
-            what, _, cycles, x, y = self._step(op)
+        for index, number in enumerate(self._micro_ops.of(body)):
+            if number not in self._steps:
+                self._steps[number] = self._issued(self._micro_ops.distinct[number])
+            pipe, issue, (what, _, cycles, x, y) = self._steps[number]
+            elapsed += issue
             steps[pipe].append((what, elapsed, cycles, x, y))
             rows[pipe].append(index)
+            if what == COPY:
+                copies[pipe] += 1
+            elif what == CROSS_SET:
+                cross_sets.append(x)
             if pipe == SCALAR:
                 stretches.append(Stretch(steps, elapsed))
                 steps, elapsed = [[] for _ in PIPES], 0
         stretches.append(Stretch(steps, elapsed))
-        return Decoded(stretches, [np.array(found, np.int64) for found in rows])
+        numbers = [np.array(found, np.int64) for found in rows]
+        return Decoded(stretches, numbers, copies, cross_sets)
 
-    def _step(self, op: MicroOp) -> Step:
-        if op not in self._steps:
-            self._steps[op] = self._decoded(op)
-        return self._steps[op]
+    def _issued(self, op: MicroOp) -> tuple[int, int, Step]:
+        """The pipe of *op*, the cycles that the scalar unit takes to issue it, and its step."""
+        pipe = PIPES.index(op.pipe)
+        # A barrier is one instruction, of which nothing has to be worked out before.
+        issue = self._dispatch_barrier if isinstance(op, Barrier) else self._dispatch
+        return pipe, 0 if pipe == SCALAR else issue, self._decoded(op)
 
     def _decoded(self, op: MicroOp) -> Step:
         place = copied_place(op)

@@ -71,7 +71,7 @@ from npusim.isa import (
     WaitFlag,
     WholeReduce,
 )
-from npusim.values.runs import Accumulated, Swept
+from npusim.values.runs import Accumulated, Halved, Run, Swept
 from npusim.values.semantics import (
     copies,
     matrix,
@@ -87,7 +87,7 @@ from npusim.values.semantics.state import Memory, State
 __all__ = ["EXECUTE", "Memory", "State", "run"]
 
 
-def run(ops: Iterable[MicroOp | Accumulated | Swept], state: State) -> None:
+def run(ops: Iterable[MicroOp | Run], state: State) -> None:
     """Execute *ops* in the order given; raises TrapError when one of them traps."""
     with np.errstate(all="ignore"):
         for op in ops:
@@ -99,6 +99,7 @@ def run(ops: Iterable[MicroOp | Accumulated | Swept], state: State) -> None:
 
 _RUNS: dict[type, Callable[[Any, State], None]] = {
     Accumulated: vector.accumulate,
+    Halved: reductions.halve,
     Swept: vector.sweep,
 }
 

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import numpy as np
 
-from npusim.data.dtypes import FLOAT32, Array, DType, cast
+from npusim.data.dtypes import FLOAT32, UINT8, Array, DType, cast
 from npusim.data.tensor import SLACK_BYTES
-from npusim.isa import AtomicOp, CopyToL1, Fixpipe, Global, Load, Padding, Store
-from npusim.values.buffers import UNWRITTEN, OutOfBufferError
+from npusim.isa import (
+    BLOCK_BYTES,
+    AtomicOp,
+    CopyToL1,
+    Fixpipe,
+    Global,
+    Load,
+    Local,
+    Padding,
+    Store,
+)
+from npusim.values.buffers import UNWRITTEN, OutOfBufferError, ViewTile
 from npusim.values.late import Place
 from npusim.values.semantics.state import Bytes, State
 
@@ -46,7 +54,8 @@ def window(place: Global, state: State, slack_bytes: int = 0) -> Bytes:
 def windows(place: Global, state: State, slack_bytes: int = 0) -> Bytes | list[Bytes]:
     """:func:`window` of each lane: one view where they lie equally far apart, else a list.
 
-    Of a block alone it is the window.
+    Of a block alone it is the window. Calls that are computed together are an axis behind the
+    lanes.
     """
     memory = state.memories[place.name]
     data, bases = memory.data, memory.bases
@@ -55,14 +64,39 @@ def windows(place: Global, state: State, slack_bytes: int = 0) -> Bytes | list[B
     if memory.is_late and state.late is not None:
         for base in bases:
             state.late.make_way(Place.of(place, data, base))
-    first, last = bases[0], bases[-1]
-    step = bases[1] - first
-    is_even = step > 0 and all(b - a == step for a, b in pairwise(bases))
-    if is_even and first + place.offset_bytes >= 0 and last + place.end_bytes <= data.size:
-        shape = len(bases), place.bursts, place.burst_bytes
-        strides = step, place.stride_bytes, 1
-        return np.ndarray(shape, np.uint8, data, first + place.offset_bytes, strides)
-    return [window_of(data, place, base, slack_bytes) for base in bases]
+    repeats = () if memory.repeats is None else (memory.repeats,)
+    if len(state.lead) == len(repeats):
+        return _spread(place, data, bases[0], repeats, slack_bytes)
+    if isinstance(bases, range) and bases[0] + place.offset_bytes >= 0:
+        axes = (len(bases), bases.step), *repeats
+        if _end(place, bases[0], axes) <= data.size:
+            return _spread(place, data, bases[0], axes, slack_bytes)
+    return [_spread(place, data, base, repeats, slack_bytes) for base in bases]
+
+
+Axes = tuple[tuple[int, int], ...]
+"""How many windows lie behind each other, and bytes from one to the next."""
+
+
+def _end(place: Global, base_bytes: int, axes: Axes) -> int:
+    """One past the last byte of windows of *place*."""
+    return base_bytes + place.end_bytes + sum((count - 1) * step for count, step in axes)
+
+
+def _spread(place: Global, data: Bytes, base_bytes: int, axes: Axes, slack_bytes: int) -> Bytes:
+    """The windows of *place* along *axes*, the first of which begins at *base_bytes*."""
+    if not axes:
+        return window_of(data, place, base_bytes, slack_bytes)
+    first = base_bytes + place.offset_bytes
+    if first < 0 or _end(place, base_bytes, axes) > data.size:
+        (count, step), *others = axes
+        starts = (
+            range(base_bytes, base_bytes + count * step, step) if step else [base_bytes] * count
+        )
+        return np.stack([_spread(place, data, x, tuple(others), slack_bytes) for x in starts])
+    counts, steps = zip(*axes, strict=True)
+    shape = *counts, place.bursts, place.burst_bytes
+    return np.ndarray(shape, np.uint8, data, first, (*steps, place.stride_bytes, 1))
 
 
 def window_of(data: Bytes, place: Global, base_bytes: int, slack_bytes: int = 0) -> Bytes:
@@ -113,11 +147,14 @@ def _extreme(op: AtomicOp, a: Array, b: Array) -> Array:
 
 def load(op: Load, state: State) -> None:
     first, end = op.left_bytes, op.left_bytes + op.src.burst_bytes
+    is_plain = op.src.bursts == 1 and op.padding is None and end == op.row_bytes
+    if is_plain and end >= WORTH_A_VIEW_BYTES and _is_viewed(op, state):
+        return
     rows = state.buffers.rows(op.dst, op.row_bytes, op.src.bursts, op.pitch_bytes)
     found = windows(op.src, state, SLACK_BYTES)
     if isinstance(found, list):
         for lane, there in zip(rows, found, strict=True):
-            lane[:, first:end] = there
+            lane[..., first:end] = there
     else:
         rows[..., first:end] = found
     if op.padding is not None:
@@ -139,6 +176,22 @@ def _pad(rows: Bytes, op: Load, padding: Padding) -> None:
         else:
             value = np.array([padding.value]).astype(dtype)
             part[...] = np.tile(value.view(np.uint8), elements)
+
+
+WORTH_A_VIEW_BYTES = 1 << 12
+"""Fewer bytes are copied in no more time than it takes to hold a view of them."""
+
+
+def _is_viewed(op: Load, state: State) -> bool:
+    """Leave what *op* loads where it is, if nobody writes there and elements may lie there."""
+    if not state.memories[op.src.name].is_constant:
+        return False
+    there = windows(op.src, state, SLACK_BYTES)
+    if isinstance(there, list) or any(x % BLOCK_BYTES for x in there.strides[:-2]):
+        return False
+    place = Local(op.dst.buffer, op.dst.offset_bytes, UINT8, op.src.burst_bytes)
+    state.buffers.add_tile(op.dst.buffer, ViewTile(place, there[..., 0, :]))
+    return True
 
 
 def store(op: Store, state: State) -> None:

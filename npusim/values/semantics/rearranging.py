@@ -60,7 +60,7 @@ def copy(op: Copy, state: State) -> None:
     if op.src.is_ragged or op.dst.is_ragged:
         state.write(op.dst, state.read(op.src))
         return
-    src, dst = state.buffers.view(op.src), state.buffers.view(op.dst)
+    src, dst = state.buffers.view(op.src), state.buffers.room(op.dst)
     is_one_block = op.src.block_stride == op.src.repeat_stride == 0
     if is_one_block and not op.dst.is_strided and src.size == dst.size:
         block = src[..., :1, 0, :].copy()

@@ -18,9 +18,12 @@ from npusim.isa import (
     lanes,
 )
 from npusim.isa.operands import Numbers
-from npusim.values.semantics.state import State
+from npusim.values.buffers import Elements
+from npusim.values.runs import Halved
+from npusim.values.semantics.state import Bytes, State
+from npusim.values.semantics.vector import ARITHMETIC
 
-__all__ = ["block_reduce", "fold", "reduce", "whole_reduce"]
+__all__ = ["block_reduce", "fold", "halve", "reduce", "whole_reduce"]
 
 
 def reduce(op: Reduce, state: State) -> None:
@@ -101,7 +104,38 @@ def _put(dst: Local, places: Numbers, found: Array, state: State) -> None:
         state.buffers.view(dst)[..., places] = found
 
 
+class _HalvedTile(Elements):
+    """A row that is halved when somebody reads it, but for its extreme."""
+
+    def __init__(self, halved: Halved, row: Array) -> None:
+        super().__init__(halved.row)
+        self.ops, self.row = halved.ops, row
+
+    def write(self, raw: Bytes) -> None:
+        for op in self.ops:
+            a, b = (raw[..., x.offset_bytes : x.end_bytes].view(np.float32) for x in (op.a, op.b))
+            ARITHMETIC[op.op](a, b, out=a)
+
+    def extreme(self, op: WholeReduce) -> Array | None:
+        """What *op* finds in what is left, `(..., 1)`; None where that depends on the order."""
+        last = self.ops[-1]
+        if (op.op, op.src, op.dst.count, op.mask) != (last.op, last.dst, 1, None):
+            return None
+        found = _extreme_of(op.op, self.row)[..., None]
+        # Two zeros differ in their signs, and two NaN in their bits.
+        return None if (found == 0).any() or np.isnan(found).any() else found
+
+
+def halve(op: Halved, state: State) -> None:
+    state.buffers.add_tile(op.row.buffer, _HalvedTile(op, state.buffers.view(op.row)))
+
+
 def whole_reduce(op: WholeReduce, state: State) -> None:
+    tile = state.buffers.tile(op.src.buffer, op.src.offset_bytes)
+    extreme = tile.extreme(op) if isinstance(tile, _HalvedTile) else None
+    if extreme is not None and op.order == "value":
+        state.write(op.dst, extreme)
+        return
     repeats = _repeats(op.src, state)[..., : op.mask]
     if op.op == "sum":
         found = _tree(_zeroed(repeats, op.src), state)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from npusim.data.dtypes import Array
+from npusim.data.dtypes import FLOAT16, FLOAT32, Array, Whole
 from npusim.isa import (
     CMP_MASK_BYTES,
     Compare,
@@ -19,6 +21,7 @@ from npusim.isa import (
     SetCmpMask,
     lanes,
 )
+from npusim.values.buffers import MaskTile, WholeTile
 from npusim.values.semantics.state import State
 
 __all__ = ["compare", "compare_scalar", "get_cmp_mask", "select", "set_cmp_mask"]
@@ -36,7 +39,7 @@ _COMPARE: dict[str, Callable[..., Any]] = {
 def compare(op: Compare, state: State) -> None:
     holds = _holds(op.op, state.read(op.a), state.read(op.b))
     if isinstance(op.dst, Local):
-        state.write(op.dst, np.packbits(holds, axis=-1, bitorder="little"))
+        _write_mask(op.dst, holds, state)
     else:
         bits = np.zeros((*state.lead, 8 * CMP_MASK_BYTES), np.bool_)
         bits[..., : op.a.count] = holds
@@ -62,8 +65,16 @@ def _register(state: State) -> Array:
 
 
 def compare_scalar(op: CompareScalar, state: State) -> None:
-    holds = _holds(op.op, state.read(op.a), state.scalar(op.scalar, op.a.dtype))
-    state.write(op.dst, np.packbits(holds, axis=-1, bitorder="little"))
+    scalar = state.scalar(op.scalar, op.a.dtype)
+    _write_mask(op.dst, _holds(op.op, state.read(op.a), scalar), state)
+
+
+def _write_mask(dst: Local, holds: Array, state: State) -> None:
+    """A bit for each of *holds*, which the next Select takes as they are."""
+    if dst.is_strided or holds.shape[-1] != 8 * dst.count:
+        state.write(dst, np.packbits(holds, axis=-1, bitorder="little"))
+    else:
+        state.buffers.add_tile(dst.buffer, MaskTile(dst, holds))
 
 
 def _holds(op: CompareOp, a: Array, b: Array) -> Array:
@@ -76,38 +87,85 @@ def _holds(op: CompareOp, a: Array, b: Array) -> Array:
 
 
 _MAGNITUDE_OF_16_BITS = np.int16(0x7FFF)
-_INFINITY_OF_16_BITS = 0x7C00
+_NEGATIVE_ZERO = -(2**15)
+_INFINITY, _NEGATIVE_INFINITY = 0x7C00, 0xFC00
+"""Patterns of fp16: those of the same sign that are greater are NaN."""
 
 
 def _order(values: Array) -> Array | None:
     """Whole numbers in the order of fp16 *values*, both zeros 0; None where one is NaN."""
     patterns = values.view(np.int16)
-    order = patterns & _MAGNITUDE_OF_16_BITS
-    if order.max(initial=0) > _INFINITY_OF_16_BITS:
+    if patterns.max(initial=0) > _INFINITY:
         return None
-    signs = patterns >> 15
-    order ^= signs
-    order -= signs
+    if values.view(np.uint16).max(initial=0) > _NEGATIVE_INFINITY:
+        return None
+    order = patterns >> 15
+    order &= _MAGNITUDE_OF_16_BITS
+    order ^= patterns
+    if patterns.min(initial=0) == _NEGATIVE_ZERO:
+        np.copyto(order, 0, where=order == -1)
     return np.asarray(order)
 
 
 def select(op: Select, state: State) -> None:
-    is_set = _is_set(op, state)
-    a = state.read(op.a)
+    holds, a = _holding(op, state), state.read(op.a)
+    whole = None if isinstance(op.b, Local) or op.dst.is_strided else _one_of_two(holds, a, op.b)
+    if whole is not None:
+        state.buffers.add_tile(op.dst.buffer, WholeTile(op.dst, whole))
+        return
     b = state.read(op.b) if isinstance(op.b, Local) else np.full(1, op.b, a.dtype)
+    is_apart = op.a.end_bytes <= op.dst.offset_bytes or op.dst.end_bytes <= op.a.offset_bytes
+    if b.size == 1 and is_apart and not op.dst.is_strided and _are_few(holds):
+        found = state.buffers.room(op.dst)
+        found[...] = b
+        np.copyto(found, a, where=holds)
+        return
     # As bits, without a branch for each element.
     bits = f"u{a.itemsize}"
-    mask = np.negative(is_set, dtype=bits, casting="unsafe")
+    mask = np.negative(holds.view(np.uint8), dtype=bits, casting="unsafe")
     mask &= a.view(bits) ^ b.view(bits)
     mask ^= b.view(bits)
     state.write(op.dst, mask.view(a.dtype))
 
 
-def _is_set(op: Select, state: State) -> Array:
-    """The bit that decides on each element of *op*, `(..., count)`, 0 or 1."""
-    packed = state.read(op.mask) if isinstance(op.mask, Local) else _register(state)
-    if not op.dst.is_strided and not op.is_repeated:
-        return np.unpackbits(packed, axis=-1, count=op.dst.count, bitorder="little")
-    every = np.unpackbits(packed, axis=-1, bitorder="little")
-    numbers = op.bits % op.repeat_lanes if op.is_repeated else op.bits
-    return every[..., numbers]
+_FEW = 1 / 16
+"""So few of all are worth a branch for each element (measured)."""
+
+
+def _are_few(holds: NDArray[np.bool_]) -> bool:
+    return bool(np.count_nonzero(holds) <= _FEW * holds.size)
+
+
+def _holding(op: Select, state: State) -> NDArray[np.bool_]:
+    """Whether the bit is set that decides on each element of *op*, `(..., count)`."""
+    if not isinstance(op.mask, Local):
+        packed = _register(state)
+    elif op.dst.is_strided or op.is_repeated:
+        packed = state.read(op.mask)
+    else:
+        tile, count = state.buffers.tile(op.mask.buffer, op.mask.offset_bytes), op.dst.count
+        if isinstance(tile, MaskTile) and tile.holds.shape[-1] >= count:
+            return tile.holds[..., :count]
+        bits = np.unpackbits(state.read(op.mask), axis=-1, count=count, bitorder="little")
+        return bits.view(np.bool_)
+    every = np.unpackbits(packed, axis=-1, bitorder="little").view(np.bool_)
+    return np.asarray(every[..., op.bits % op.repeat_lanes if op.is_repeated else op.bits])
+
+
+def _one_of_two(holds: NDArray[np.bool_], a: Array, b: float) -> Whole | None:
+    """1 where *holds*, else 0, if that is what *a* and *b* are; None otherwise."""
+    if b != 0 or math.copysign(1, b) < 0 or a.dtype not in _ONES:
+        return None
+    bits = a.view(f"u{a.itemsize}")
+    one = _ONES[a.dtype]
+    # One look at the first spares the others as a rule.
+    if bits.flat[0] != one or not (bits == one).all():
+        return None
+    return Whole(holds.view(np.int8), 0, 1)
+
+
+_ONES = {
+    dtype.numpy: np.ones(1, dtype.numpy).view(f"u{dtype.numpy.itemsize}")[0]
+    for dtype in (FLOAT16, FLOAT32)
+}
+"""The bits of 1."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -30,8 +31,12 @@ class Memory:
     """Nobody writes the tensor in this launch, so a view of it is as good as a copy."""
     is_late: bool = False
     """The fixpipe writes to the tensor, and may do so later."""
-    bases: tuple[int, ...] = ()
-    """The offset of each lane, where blocks run side by side; *base_bytes* is that of the first."""
+    bases: Sequence[int] = ()
+    """The offset of each lane, where blocks run side by side; *base_bytes* is that of the first.
+
+    A range where they lie equally far apart."""
+    repeats: tuple[int, int] | None = None
+    """How many calls are computed together, as an axis behind the lanes, and bytes between two."""
 
 
 @dataclass(slots=True)

@@ -40,6 +40,7 @@ from npusim.values.semantics.rearranging import copy_blocks
 from npusim.values.semantics.state import State
 
 __all__ = [
+    "ARITHMETIC",
     "accumulate",
     "axpy",
     "binary",
@@ -79,7 +80,7 @@ BITS_THAT_LEAVE = 8
 """What has so few bits is cast no further as a rule: it is written while the cache holds it."""
 
 
-_ARITHMETIC: dict[str, Callable[..., Any]] = {
+ARITHMETIC: dict[str, Callable[..., Any]] = {
     "add": np.add,
     "sub": np.subtract,
     "mul": np.multiply,
@@ -93,7 +94,7 @@ _ARITHMETIC: dict[str, Callable[..., Any]] = {
 
 def _compute(op: str, dst: Local, a: Local, b: Array, state: State) -> None:
     if dst.dtype is FLOAT32 and not (dst.is_strided or a.is_strided):
-        _ARITHMETIC[op](state.buffers.view(a), b, out=state.buffers.room(dst))
+        ARITHMETIC[op](state.read(a), b, out=state.buffers.room(dst))
     else:
         state.write(dst, _rounded(op, state.read(a), b, dst.dtype, state))
 
@@ -103,8 +104,8 @@ def _rounded(op: str, a: Array, b: Array, dtype: DType, state: State) -> Array:
     if dtype is INT16 and state.overflow == "saturate" and op in SATURATING:
         return _saturated(op, a, b)
     if dtype is FLOAT32 or not dtype.is_float:
-        return np.asarray(_ARITHMETIC[op](a, b))
-    wide = _ARITHMETIC[op](a.astype(np.float32), b.astype(np.float32))
+        return np.asarray(ARITHMETIC[op](a, b))
+    wide = ARITHMETIC[op](a.astype(np.float32), b.astype(np.float32))
     return cast(wide, dtype, "rint", state.overflow)
 
 
@@ -116,7 +117,7 @@ SATURATING = ("add", "sub", "mul")
 def _saturated(op: str, a: Array, b: Array) -> Array:
     """`a op b` of int16, with what is out of its range at its ends."""
     limits = np.iinfo(np.int16)
-    wide = _ARITHMETIC[op](a.astype(np.int32), b.astype(np.int32))
+    wide = ARITHMETIC[op](a.astype(np.int32), b.astype(np.int32))
     return np.asarray(np.clip(wide, limits.min, limits.max).astype(np.int16))
 
 
@@ -151,7 +152,7 @@ _STEPS = {"add_relu": "add", "sub_relu": "sub"}
 
 def accumulate(op: Accumulated, state: State) -> None:
     """Rows come as `(..., count, elements)`."""
-    calculate: Any = _ARITHMETIC[op.first.op]
+    calculate: Any = ARITHMETIC[op.first.op]
     total = state.buffers.view(op.first.dst)
     rows = state.buffers.swept(op.first.b, op.count, op.step_bytes)
     # numpy begins with the first row, so the total goes there meanwhile.
@@ -173,7 +174,7 @@ def sweep(op: Swept, state: State) -> None:
         views = [view.reshape(strided[0].shape) for view in views]
     src, dst = views[0], views[-1]
     if isinstance(first, Binary) and first.dst.dtype is FLOAT32:
-        _ARITHMETIC[first.op](src, views[1], out=dst)
+        ARITHMETIC[first.op](src, views[1], out=dst)
     elif isinstance(first, Binary):
         dst[...] = _rounded(first.op, src, views[1], first.dst.dtype, state)
     elif strided:
@@ -300,9 +301,8 @@ def _multiply_add(a: Array, b: Array, c: Array, dtype: DType, state: State) -> A
     if dtype is FLOAT32:
         # Of float16 the product is exact.
         return np.asarray(np.multiply(a, b, dtype=np.float32) + c)
-    product = cast(a.astype(np.float32) * b.astype(np.float32), dtype, "rint", state.overflow)
-    total = product.astype(np.float32) + c.astype(np.float32)
-    return cast(total, dtype, "rint", state.overflow)
+    product = _rounded("mul", a, b, dtype, state)
+    return _rounded("add", product, c, dtype, state)
 
 
 def axpy(op: Axpy, state: State) -> None:
@@ -312,7 +312,32 @@ def axpy(op: Axpy, state: State) -> None:
 
 
 def mul_add_dst(op: MulAddDst, state: State) -> None:
+    is_plain = op.form == "mul_add_dst" and op.dst.dtype is FLOAT32
+    if is_plain and not any(x.is_ragged for x in (op.a, op.b, op.dst)):
+        # Of float16 the product is exact.
+        product = _wide(op.a, state)
+        product *= _wide(op.b, state)
+        total = state.buffers.view(op.dst)
+        total += product.reshape(total.shape)
+        return
     a, b, dst = state.read(op.a), state.read(op.b), state.read(op.dst)
     second, third = (b, dst) if op.form == "mul_add_dst" else (dst, b)
     found = _multiply_add(a, second, third, op.dst.dtype, state)
     state.write(op.dst, _positive(found) if op.form == "mul_add_relu" else found)
+
+
+def _wide(local: Local, state: State) -> Array:
+    """The elements of *local* in order as fp32, as an array of their own."""
+    view = state.buffers.view(local)
+    if not local.is_strided:
+        return view.copy() if local.dtype is FLOAT32 else cast(view, FLOAT32)
+    # Blocks that are read again and again become wide once.
+    once = view[..., :1, :, :] if local.repeat_stride == 0 else view
+    once = once[..., :1, :] if local.block_stride == 0 else once
+    blocks = np.empty(once.shape, view.dtype)
+    copy_blocks(blocks, once, once.shape)
+    wide = blocks if local.dtype is FLOAT32 else cast(blocks, FLOAT32)
+    if once.size < view.size:
+        block = np.dtype(f"V{wide.itemsize * wide.shape[-1]}")
+        wide = np.broadcast_to(wide.view(block), (*view.shape[:-1], 1)).copy().view(np.float32)
+    return wide.reshape(*state.lead, -1)

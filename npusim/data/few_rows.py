@@ -1,0 +1,123 @@
+"""Products of few rows, which take no longer than to look at each number of the other factor.
+
+`product` bounds the errors of BLAS number by number, which pays where a factor meets many rows.
+Here a bound for whole columns of the left and rows of the right factor has to do: where it shows
+that float64 holds every partial sum, the only rounding is that to fp32 after each block. Where it
+does not, `product` takes the work.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, NamedTuple
+
+import ml_dtypes
+import numpy as np
+
+from npusim.data.dtypes import Array
+from npusim.data.product import (
+    REACH,
+    WIDTHS,
+    CubeOrder,
+    Double,
+    LeftFactor,
+    RightFactor,
+    Single,
+    add_float_product,
+)
+
+__all__ = ["FEW_ROWS", "add_few_rows"]
+
+FEW_ROWS = 16
+"""Those of one fractal. With more of them `product` is faster (measured)."""
+_MOST = 2**17
+"""Numbers of the right factor that are multiplied together (measured): a mebibyte of float64."""
+
+
+def add_few_rows(a: Array, b: Array, out: Single, order: CubeOrder) -> None:
+    """Add the product of *a* `(m, k)` and *b* `(k, n)`, floats of up to 32 bits, to *out*."""
+    width, k = WIDTHS[order], a.shape[1]
+    step = max(1, _MOST // max(1, b.shape[1] * width)) * width
+    for start in range(0, k, step):
+        ks = slice(start, min(start + step, k))
+        left, right = a[:, ks], b[ks]
+        with np.errstate(all="ignore"):
+            if _is_exact(left, right, out):
+                _add(left.astype(np.float64), right.astype(np.float64), out, width)
+                continue
+        factors = LeftFactor.of(left, order), RightFactor.of(right, order)
+        add_float_product(*factors, out, order)
+
+
+def _is_exact(a: Array, b: Array, out: Single) -> bool:
+    """Whether float64 surely holds every partial sum of *out* and the products of `a @ b`.
+
+    Each is a multiple of the least power of two that divides products and *out*, and no larger than
+    *out* and twice the sizes of all products: so far rounding may move an accumulator.
+    """
+    (peaks, quanta), (others, other_quanta) = _span(a, 0), _span(b, 1)
+    sizes = peaks * others
+    least = np.min(quanta * other_quanta, where=sizes > 0, initial=np.inf)
+    reach = 2 * sizes.sum()
+    if out.any():
+        (largest,), (finest,) = _span(out.reshape(-1, 1), 0)
+        reach, least = reach + largest, min(least, finest)
+    # A NaN is beyond every reach.
+    return bool(reach <= REACH * least)
+
+
+def _span(values: Array, axis: int) -> tuple[Double, Double]:
+    """The largest magnitudes along *axis*, and powers of two that divide all that are not 0."""
+    form = _Form.of(values.dtype)
+    # Without their sign the bits of numbers are in the order of the numbers, NaN above inf.
+    sizes = values.view(form.bits) & form.magnitude
+    peaks, smallest = sizes.max(axis=axis), sizes.min(axis=axis)
+    if not smallest.all():
+        # Zeros come last.
+        sizes -= form.one
+        smallest = sizes.min(axis=axis) + form.one
+    exponents = smallest.view(values.dtype).astype(np.float64).view(np.int64) & _EXPONENT
+    quanta = np.maximum(exponents.view(np.float64) * form.last_bit, form.smallest)
+    return peaks.view(values.dtype).astype(np.float64), quanta
+
+
+_EXPONENT = 0x7FF << 52
+"""The exponent's bits of a float64."""
+
+
+class _Form(NamedTuple):
+    """How floats of a type lie in their bits."""
+
+    bits: np.dtype[Any]
+    """An integer of as many bits."""
+    magnitude: Any
+    """All of them but the sign."""
+    one: Any
+    last_bit: float
+    """What the last bit of 1 is worth."""
+    smallest: float
+    """The least number above 0."""
+
+    @classmethod
+    @cache
+    def of(cls, dtype: np.dtype[Any]) -> _Form:
+        bits = np.dtype(f"u{dtype.itemsize}")
+        info: Any = ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
+        magnitude = bits.type(np.iinfo(bits).max >> 1)
+        return cls(bits, magnitude, bits.type(1), float(info.eps), float(info.smallest_subnormal))
+
+
+def _add(a: Double, b: Double, out: Single, width: int) -> None:
+    """Add the product of *a* and *b* to *out*, which is rounded after each block of *width*."""
+    (m, k), n = a.shape, b.shape[1]
+    blocks, rest = divmod(k, width)
+    whole = k - rest
+    sums = np.empty((blocks + bool(rest), m, n))
+    left = a[:, :whole].reshape(m, blocks, width).swapaxes(0, 1)
+    np.matmul(left, b[:whole].reshape(blocks, width, n), out=sums[:blocks])
+    if rest:
+        np.matmul(a[:, whole:], b[whole:], out=sums[-1])
+    for block in sums:
+        block += out
+        out[...] = block
+    out += np.float32(0)
