@@ -36,7 +36,7 @@ def check_left_over(blocks: tuple[Block, ...]) -> None:
     known: set[tuple[Flag, str, int | None]] = set()
     for block in blocks:
         for kind, (mode, event) in programs[block.program]:
-            key = (mode, event), block.kind, block.group if mode == "group" else None
+            key = (mode, event), block.kind, block.group if mode != "all" else None
             if kind is CrossCoreSetFlag and key not in known:
                 known.add(key)
                 found = _Exchange.of(block, (mode, event), blocks, programs)
