@@ -294,6 +294,10 @@ REFUSED_AIC: list[tuple[isa.MicroOp, str]] = [
         "it must go a way that aic has for it, one of l0c_to_gm, l0c_to_l1, not l0c_to_l0a; "
         "take another buffer",
     ),
+    (
+        isa.CrossCoreSetFlag("pair", "fixpipe", 0),
+        "a flag of a pair must be one of vector cores, not of aic; take the mode group",
+    ),
 ]
 REFUSED_AI_CORE: list[tuple[isa.MicroOp, str]] = [
     # ---- operands that name less than is moved ----
