@@ -1,13 +1,11 @@
 """How sweeps scale, as ratios of two things measured in one run: cells of npu_quant_matmul over
 shapes, templates and chips.
 
-* two processes against one
-* the same sweep again, whose rows a folder has, against the first one
-* a Dask cluster of four workers of this machine against one of one worker
+(n) two processes against one; the same sweep again, whose rows a folder has, against the first one;
+    and a Dask cluster of four workers of this machine against one of one worker.
 
-Each is done by a process that has not simulated anything. *processor time* is that of all its
-processes, against that of the other one: what sharing costs. Two processors that are otherwise
-idle can gain as much as 2 over it.
+Each is done by a process that has not simulated anything. Seconds are those of a clock, so nothing
+else should run meanwhile; the processor time of all processes says what it costs to share.
 """
 
 from __future__ import annotations
@@ -86,46 +84,47 @@ def anew(cells: int, *, jobs: int = 1, workers: int = 0, cache: str | None = Non
     answer = subprocess.run(
         [sys.executable, __file__, "--swept", json.dumps(words)],
         check=True,
-        stdout=subprocess.PIPE,
+        capture_output=True,
         env=os.environ | {"OPENBLAS_NUM_THREADS": "1"},
     )
     return json.loads(answer.stdout)
 
 
+def show(name: str, ratio: str) -> None:
+    print(f"(n) {name:36}  {ratio}", flush=True)
+
+
 def compare(name: str, one: Any, other: Any) -> None:
     """Print how many times as fast as *one* the *other* is."""
-    print(
-        f"{name:38}  {one['seconds'] / other['seconds']:5.2f} x as fast  "
-        f"({other['seconds']:.1f} s : {one['seconds']:.1f} s, "
-        f"{other['processor'] / one['processor']:.2f} x the processor time)",
-        flush=True,
+    show(
+        name,
+        f"{one['seconds'] / other['seconds']:.2f} x as fast as one, "
+        f"{other['processor'] / one['processor']:.2f} x the processor time  "
+        f"({other['seconds']:.1f} s : {one['seconds']:.1f} s)",
     )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--cells", type=int, default=CELLS)
+    parser = argparse.ArgumentParser(description="How sweeps scale.")
+    parser.add_argument("--cells", type=int, default=CELLS, help="how many")
     parser.add_argument("--swept", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.swept:
         print(json.dumps(swept(*json.loads(given.swept))))
         return
+    one = anew(given.cells)
+    a_second = one["cells"] / one["seconds"]
+    show(f"{one['cells']} cells, one process", f"{a_second:.1f} cells a second")
+    compare("two processes", one, anew(given.cells, jobs=2))
     with TemporaryDirectory() as folder:
-        one = anew(given.cells)
-        print(
-            f"{one['cells']} cells by one process: {one['seconds']:.1f} s, "
-            f"{one['cells'] / one['seconds']:.0f} cells a second"
-        )
-        two = anew(given.cells, jobs=2)
-        compare("two processes against one", one, two)
-        first = anew(given.cells, cache=folder)
-        again = anew(given.cells, cache=folder)
-    print(
-        f"{'again, rows in a folder':38}  {again['seconds'] / first['seconds']:.4f} x the first  "
-        f"({again['seconds']:.2f} s : {first['seconds']:.1f} s)"
+        first, again = (anew(given.cells, cache=folder) for _ in range(2))
+    show(
+        "again, with rows in a folder",
+        f"{again['seconds'] / first['seconds']:.4f} x the first  "
+        f"({again['seconds']:.2f} s : {first['seconds']:.1f} s)",
     )
     worker, workers = (anew(given.cells, workers=count) for count in (1, 4))
-    compare("Dask, four workers against one", worker, workers)
+    compare("Dask, four workers", worker, workers)
 
 
 if __name__ == "__main__":

@@ -144,6 +144,48 @@ def exceeds(x: Matrix, y: Matrix) -> Matrix:
     return out
 
 
+def row_product(a: Matrix, b: Matrix) -> Matrix:
+    """`a @ b` of a row *a*, the sum rounded to float32 after each block."""
+    total = np.zeros(b.shape[1], np.float32)
+    for k in range(0, len(a), BLOCK_K):
+        ks = slice(k, k + BLOCK_K)
+        total = (a[ks] @ b[ks] + total).astype(np.float32)
+    return total
+
+
+def half_away(x: Matrix) -> Matrix:
+    """*x* as fp16, ties away from zero."""
+    sizes = np.abs(x)
+    near = sizes.astype(np.float16)
+    above = np.nextafter(near, np.float16(np.inf))
+    ties = sizes == (near.astype(np.float32) + above.astype(np.float32)) / 2
+    near[ties] = above[ties]
+    return np.copysign(near, x)
+
+
+def pairwise(x: Matrix) -> Matrix:
+    """The sums along the last axis: of neighbours, then of neighbours of these, and so on."""
+    while x.shape[-1] > 1:
+        x = x[..., 0::2] + x[..., 1::2]
+    return np.asarray(x[..., 0])
+
+
+def attention(query: Matrix, key: Matrix, value: Matrix) -> Matrix:
+    """A head after the other, of 1024 keys; 64 lanes are added up as the kernel does it."""
+    out, scale = np.empty(query.shape, np.float16), np.float32(query.shape[-1] ** -0.5)
+    for head in np.ndindex(query.shape[:2]):
+        scores = row_product(query[head][0].astype(np.float64), key[head].astype(np.float64).T)
+        scores *= scale
+        scores -= scores.max()
+        weights = np.exp(scores.astype(np.float64)).astype(np.float32)
+        total = pairwise(weights[:512].reshape(64, 8))
+        for row in weights[512:].reshape(8, 64):
+            total = total + row
+        found = row_product(half_away(weights).astype(np.float64), value[head].astype(np.float64))
+        out[head] = half_away(found / pairwise(total))
+    return out
+
+
 # ---- the row ----
 
 
@@ -158,6 +200,10 @@ def calls() -> dict[str, tuple[Call, Callable[[], Matrix]]]:
     tokens = np.full(2048, 1e-2, np.float32)
     f, g = (rng.standard_normal((1024, 1024), np.float32).astype(np.float16) for _ in range(2))
     y = x[::-1].copy()
+    heads = {"num_heads": 8, "input_layout": "BNSD", "scale": 128**-0.5}
+    query = rng.standard_normal((8, 8, 1, 128), np.float32).astype(np.float16)
+    shape = 8, 8, 1024, 128
+    key, value = (rng.standard_normal(shape, np.float32).astype(np.float16) for _ in range(2))
     by_token = {"pertoken_scale": tokens, "output_dtype": "bfloat16"}
     return {
         "npu_quantize 4096 squared, /": (
@@ -189,6 +235,10 @@ def calls() -> dict[str, tuple[Call, Callable[[], Matrix]]]:
         "sum along dim 0, fp16 4096 squared": (("sum", (x, 0), {}), lambda: added_up(x)),
         "argmax fp16 4096 squared": (("argmax", (x,), {}), lambda: where_largest(x)),
         "matmul fp16 1024 cubed": (("matmul", (f, g), {}), lambda: block_product(f, g)),
+        "attention decode 8 x 8 x 1024 x 128": (
+            ("npu_fused_infer_attention_score", (query, key, value), heads),
+            lambda: attention(query, key, value),
+        ),
     }
 
 

@@ -74,19 +74,23 @@ def verify(
     """
     check_blocks("chip", blocks)
     launch = LaunchTable.of(blocks)
-    found = Orders.of_launch(launch)
-    orders: dict[Program, Sequence[int]] = {}
-    written: dict[str, Written] = {}
     accepted: dict[str, Accepted] = {}
     first: dict[tuple[str, int], Block] = {}
     """The first block of each kind and sequence: rules look at no other."""
-    for number, (block, sequence) in enumerate(zip(blocks, launch.sequences(), strict=True)):
+    alike = [
+        first.setdefault((block.kind, sequence), block)
+        for block, sequence in zip(blocks, launch.sequences(), strict=True)
+    ]
+    for block in first.values():
+        known = accepted.setdefault(block.kind, Accepted(launch.micro_ops))
+        check(block.program, Place(spec, block.kind), known)
+    # Only what the rules let through is of a size that can be looked at.
+    found = Orders.of_launch(launch)
+    orders: dict[Program, Sequence[int]] = {}
+    written: dict[str, Written] = {}
+    for number, (block, like) in enumerate(zip(blocks, alike, strict=True)):
         if progress:
             progress("checks", number / len(blocks))
-        like = first.setdefault((block.kind, sequence), block)
-        if like is block:
-            known = accepted.setdefault(block.kind, Accepted(launch.micro_ops))
-            check(block.program, Place(spec, block.kind), known)
         orders[block.program] = found.of_block(block, like)
         if outputs is not None:
             if block.kind not in written:

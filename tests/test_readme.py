@@ -16,7 +16,8 @@ from consoles import PAGES, ROOT, consoles, held, needs_torch
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 SHELL = re.findall(r"^```sh\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
-MAIN, TESTS, CLI, BENCHMARK = (block.strip() for block in SHELL)
+MAIN, TESTS, CLI = (block.strip() for block in SHELL)
+SPEED = ROOT / "docs" / "speed.md"
 
 
 def shell(command: str, folder: Path) -> str:
@@ -193,16 +194,37 @@ def test_the_first_command_runs_on_a_fresh_clone(tmp_path: Path) -> None:
     assert (copy / "out" / "timeline.png").exists()
 
 
+def rows_of(printed: str) -> list[str]:
+    """The lines of a benchmark without its numbers, which are this machine's."""
+    return [" ".join(re.sub(r"\d+(\.\d+)?", "#", line).split()) for line in printed.splitlines()]
+
+
 @pytest.mark.nightly
-def test_the_benchmark_prints_its_ratios() -> None:
-    assert BENCHMARK == ".venv/bin/python benchmarks/speed.py"
-    printed = shell("python benchmarks/speed.py", ROOT)
-    shown = re.search(r"^```text\n(\(a\).*?)^```", README, re.DOTALL | re.MULTILINE)
+@pytest.mark.parametrize(
+    ("words", "begins"),
+    [("speed.py", "(a)"), ("sweeps.py --cells 80", "(n)")],
+    ids=["speed", "sweeps"],
+)
+def test_a_benchmark_prints_its_ratios(
+    words: str, begins: str, pytestconfig: pytest.Config
+) -> None:
+    page = SPEED.read_text(encoding="utf-8")
+    shown = re.search(rf"^```text\n({re.escape(begins)}.*?)^```", page, re.DOTALL | re.MULTILINE)
     assert shown is not None
-    # The numbers are this machine's; the rows are those of the README.
-    number = re.compile(r"\d+(\.\d+)?")
-    rows = [number.sub("#", line).split() for line in printed.splitlines()]
-    assert rows == [number.sub("#", line).split() for line in shown[1].splitlines()]
+    printed = shell(f"python benchmarks/{words}", ROOT)
+    if pytestconfig.getoption("--update-golden") and words == "speed.py":
+        SPEED.write_text(page.replace(shown[1], printed), encoding="utf-8")
+        return
+    assert rows_of(printed) == rows_of(shown[1])
+
+
+def test_the_ratios_are_those_of_the_benchmark() -> None:
+    short = README.partition("## How fast\n")[2].partition("\n## ")[0]
+    assert "(docs/speed.md)" in short
+    ratios = re.findall(r"\b\d+\.\d+\b", short)
+    assert len(ratios) > 4
+    page = SPEED.read_text(encoding="utf-8")
+    assert [ratio for ratio in ratios if not re.search(rf" {re.escape(ratio)} x ", page)] == []
 
 
 def test_the_test_command_is_what_ci_runs() -> None:

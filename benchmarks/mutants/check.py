@@ -31,6 +31,25 @@ MUTANTS = (
         ),
     ),
     *of(
+        "npusim/check/hazards/rounds.py",
+        HAZARDS,
+        ROUNDS,
+        last_stage_of_a_call_alone=("stages[-1] |= first", "stages[-1] = first"),
+        pairs_that_move_alike=(
+            "key: Hashable = tuple(zip([call.number for call in calls], shifts, strict=True))",
+            "key: Hashable = tuple([call.number for call in calls])",
+        ),
+    ),
+    *of(
+        "npusim/kernel/table.py",
+        "tests/kernel/test_table.py",
+        odd_ones_begin_anew=("node[first[1:] - 1]", "node[first[:-1]]"),
+        last_call_for_first=(
+            "zip(reversed(numbers), reversed(range(len(numbers))), strict=True)",
+            "zip(numbers, range(len(numbers)), strict=True)",
+        ),
+    ),
+    *of(
         "npusim/check/hazards/walk.py",
         HAZARDS,
         ROUNDS,
@@ -61,7 +80,19 @@ MUTANTS = (
             "op.m % FRACTAL_ROWS == 0 == op.n % FRACTAL_ROWS",
             "op.m % FRACTAL_ROWS == 0",
         ),
-        mark_of_the_least=("marks.elements(op.src).max()))", "marks.elements(op.src).min()))"),
+    ),
+    *of(
+        "npusim/check/uninitialized/vector_flow.py",
+        UNINITIALIZED,
+        mark_of_the_least=(
+            "np.maximum(marks.elements(op.offsets), marks.elements(op.src).max()))",
+            "np.maximum(marks.elements(op.offsets), marks.elements(op.src).min()))",
+        ),
+    ),
+    *of(
+        "npusim/check/uninitialized/vector_flow.py",
+        "tests/values/test_moving_forms.py",
+        column_of_whole_rows=("each.transpose(1, 2, 0)", "each.transpose(1, 0, 2)"),
     ),
     *of(
         "npusim/check/bursts.py",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from mutant import of
 
 MEMORY = "tests/run/test_memory_cache.py::"
-REPEATS = "tests/run/test_repeats.py::"
+REPEATS = "tests/run/test_calls_again.py::"
 ANEW = f"{MEMORY}test_another_chip_or_state_is_timed_anew"
 DISK = "tests/run/test_disk_cache.py::test_the_least_recently_used_goes_first"
 RUN = "tests/run/test_run.py::"

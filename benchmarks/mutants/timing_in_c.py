@@ -44,6 +44,11 @@ MUTANTS = (
             "> run->problem->capacity_bytes)",
             ">= run->problem->capacity_bytes)",
         ),
+        c_part_of_a_tile_is_all_of_it=("tile->asked->stop == asked->stop && ", ""),
+        c_tiles_of_a_cycle_overlap=(
+            "    part_all(run, touched, use->asked, count);\n    bool",
+            "    bool",
+        ),
         c_lost_lines_come_once=("is_kept(use, i) ? 1 : use->asked->unkept[i];", "1;"),
     ),
     *of(

@@ -39,25 +39,77 @@ MUTANTS = (
         "npusim/values/semantics/copies.py",
         VECTOR,
         "tests/values/test_lanes.py::test_the_last_core_may_load_past_the_end_of_its_tensor",
-        padding_left_as_it_was=("if burst < padded:", "if burst > padded:"),
-        last_lane_past_the_end=(
-            "last + place.end_bytes <= data.size:",
-            "first + place.end_bytes <= data.size:",
+        padding_left_as_it_was=("elif end < op.row_bytes:", "elif end > op.row_bytes:"),
+    ),
+    *of(
+        "npusim/values/semantics/copies.py",
+        "tests/values/test_copy_semantics.py",
+        padding_by_the_last_element=(
+            "rows[..., : dtype.itemsize]",
+            "rows[..., end - dtype.itemsize : end]",
+        ),
+        zero_above_zero=(
+            'np.signbit(b) if op == "max" else np.signbit(a)',
+            'np.signbit(a) if op == "max" else np.signbit(b)',
         ),
     ),
     *of(
         "npusim/values/semantics/vector.py",
         VECTOR,
         relu_of_minus_zero=("np.where(x <= 0, x.dtype", "np.where(x < 0, x.dtype"),
+        product_not_rounded=(
+            'product = _rounded("mul", a, b, dtype, state)',
+            "product = single(a) * single(b)",
+        ),
+    ),
+    *of(
+        "npusim/values/semantics/rearranging.py",
+        VECTOR,
+        gather_past_the_end=("(found > table.nbytes - size)", "(found > table.nbytes)"),
+    ),
+    *of(
+        "npusim/values/semantics/reductions.py",
+        VECTOR,
         sum_of_halves=(
             "_sum(values[..., 0::2], values[..., 1::2], state)",
             "_sum(*np.split(values, 2, axis=-1), state)",
         ),
-        product_not_rounded=(
-            "total = product.astype(np.float32) +",
-            "total = a.astype(np.float32) * b.astype(np.float32) +",
+    ),
+    *of(
+        "npusim/values/semantics/reductions.py",
+        "tests/values/test_reduction_semantics.py",
+        lane_as_one_of_many=("else lanes(mask)", "else np.arange(repeats.shape[-1])"),
+        number_of_16_bits=('"u4" if order == "index" else', '"u4" if order == "" else'),
+        sum_of_what_is_lacking=("whole[..., -1, each - lacking :] = 0", "pass"),
+    ),
+    *of(
+        "npusim/isa/selection.py",
+        "tests/values/test_moving_forms.py",
+        bits_of_the_lanes_alone=(
+            "repeat * self.repeat_lanes + within[lane]",
+            "repeat * within.size + lane",
         ),
-        gather_past_the_end=("(offsets > op.src.nbytes - size)", "(offsets > op.src.nbytes)"),
+    ),
+    *of(
+        "npusim/values/semantics/vector.py",
+        "tests/values/test_vector_forms.py",
+        sign_shifted_out=("(values << places) & ~sign | values & sign", "values << places"),
+        leak_of_what_is_below_zero=(
+            "np.where(np.signbit(values), scaled",
+            "np.where(values < 0, scaled",
+        ),
+        product_by_all_bits_of_a_scale=(
+            "scale, offset = fields(bits)[0],",
+            "scale, offset = bits.astype(np.uint32).view(np.float32),",
+        ),
+    ),
+    *of(
+        "npusim/isa/operands.py",
+        "tests/values/test_masks.py",
+        reach_of_the_last_repeat=(
+            "    if before:\n        ends",
+            "    if before < 0:\n        ends",
+        ),
     ),
     *of(
         "npusim/values/semantics/sorting.py",

@@ -38,17 +38,24 @@ class BurstsOfBodies:
     def of(self, body: Body) -> dict[str, Bursts]:
         """Name of global memory -> what *body* touches of it."""
         if body not in self._known:
-            found: dict[str, list[Bursts]] = {}
-            for call in body.calls:
-                for name, bursts in self.of(call.body).items():
-                    moved = bursts + np.array([call.shifts.get(name, 0), 0, 0, 0])
-                    found.setdefault(name, []).append(moved)
-            for _, op, _ in () if body.calls else body.touching:
-                place = self._place_of(op)
-                if place is not None:
-                    found.setdefault(place.name, []).append(np.array([_bursts_of(place)]))
-            self._known[body] = {name: np.concatenate(each) for name, each in found.items()}
+            self._known[body] = self._of_calls(body) if body.calls else self._of_leaf(body)
         return self._known[body]
+
+    def _of_calls(self, body: Body) -> dict[str, Bursts]:
+        found: dict[str, list[Bursts]] = {}
+        for call in body.calls:
+            for name, bursts in self.of(call.body).items():
+                moved = bursts + np.array([call.shifts.get(name, 0), 0, 0, 0])
+                found.setdefault(name, []).append(moved)
+        return {name: np.concatenate(each) for name, each in found.items()}
+
+    def _of_leaf(self, body: Body) -> dict[str, Bursts]:
+        found: dict[str, list[tuple[int, int, int, int]]] = {}
+        for _, op, _ in body.touching:
+            place = self._place_of(op)
+            if place is not None:
+                found.setdefault(place.name, []).append(_bursts_of(place))
+        return {name: np.array(each) for name, each in found.items()}
 
 
 def _bursts_of(place: Global) -> tuple[int, int, int, int]:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from npusim.check import bursts
 from npusim.check.bursts import Bursts, BurstsOfBodies, bursts_of_cores, written_out
-from npusim.isa import Global, MicroOp, added_dtype, global_operand, writes_global
+from npusim.isa import Global, MicroOp, combined_as, global_operand, writes_global
 from npusim.kernel.program import Block
 from npusim.kernel.table import LaunchTable, spread
 
@@ -35,6 +35,7 @@ PHASE_BYTES = 2**40
 """From a byte in a phase to the same byte in the next one: farther than tensors reach."""
 Pieces = tuple[Numbers, Numbers]
 """Where byte ranges begin and end."""
+NO_PIECES: Pieces = np.zeros(0, np.int64), np.zeros(0, np.int64)
 
 
 class Ranges(NamedTuple):
@@ -129,13 +130,21 @@ class Search:
     def is_simple(self, tensor: str) -> bool:
         """Whether *tensor* is only read, or only written, each byte once."""
         number = self._launch.tensors.index(tensor)
+        is_read, is_written = (self._may_touch(number, is_write) for is_write in (False, True))
+        if not is_written or is_read:
+            return not is_written
         written = bursts_of_cores(self._launch, number, self._bodies[True])
-        if not written.size:
+        if not written.size or bursts.are_apart(written):
             return True
-        if bursts_of_cores(self._launch, number, self._bodies[False]).size:
-            return False
-        found = self._touched(tensor, True) if not bursts.are_apart(written) else None
-        return found is None or are_apart(found.starts, found.ends)
+        found = self._touched(tensor, True)
+        return are_apart(found.starts, found.ends)
+
+    def _may_touch(self, tensor: int, is_write: bool) -> bool:
+        """Whether a body reads or writes a name that some core binds to tensor number *tensor*."""
+        bound = (self._launch.tensor == tensor).any(axis=0).tolist()
+        names = {name for name, own in zip(self._launch.names, bound, strict=True) if own}
+        bodies = self._bodies[is_write]
+        return any(not names.isdisjoint(bodies.of(body)) for body in self._launch.bodies)
 
     def of_tensor(self, blocks: tuple[Block, ...], tensor: str, is_write: bool) -> Ranges:
         """What all *blocks*, some of the launch, read or write of *tensor*."""
@@ -240,7 +249,7 @@ def rows_of_pieces(
 
 
 def _pieces(found: Bursts | None) -> Pieces:
-    return merged([] if found is None else [written_out(found)])
+    return NO_PIECES if found is None else merged([written_out(found)])
 
 
 def _accessed(is_write: bool, op: MicroOp) -> Global | None:
@@ -256,11 +265,10 @@ def _place_of_kind(kind: str, op: MicroOp) -> Global | None:
 
 
 def kind_of(op: MicroOp) -> str:
-    """What *op* does to global memory: read, write, or the type in which it adds."""
+    """What *op* does to global memory: read, write, or how it combines with what is there."""
     if not writes_global(op):
         return "read"
-    dtype = added_dtype(op)
-    return "write" if dtype is None else dtype.name
+    return combined_as(op) or "write"
 
 
 @lru_cache(maxsize=4096)
@@ -284,7 +292,7 @@ def merged(pieces: list[Pieces]) -> Pieces:
     if len(pieces) == 1 and pieces[0][0].size == 1:
         return pieces[0]
     if not pieces:
-        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+        return NO_PIECES
     start, end = (np.concatenate(column) for column in zip(*pieces, strict=True))
     if not start.size:
         return start, end

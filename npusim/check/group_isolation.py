@@ -69,7 +69,9 @@ def check_order(blocks: tuple[Block, ...], orders: Orders) -> None:
 
 def _modes(blocks: tuple[Block, ...]) -> set[tuple[str, CrossMode]]:
     """Kinds of cores, and the modes of their flags between cores."""
-    leaves = {(block.kind, leaf) for block in blocks for leaf in block.program.leaves}
+    # Whatever stands in a table is run by a program of it, and most of them share one.
+    tables = {(block.kind, Calls.of(block.program).bodies) for block in blocks}
+    leaves = {(kind, leaf) for kind, bodies in tables for body in bodies for leaf in body.leaves}
     return {
         (kind, op.mode)
         for kind, leaf in leaves
@@ -386,8 +388,6 @@ def _names(followed: Followed) -> set[str]:
 
 def _combined(columns: list[Numbers]) -> Numbers:
     """A number for each row of *columns*, equal for equal rows."""
-    number = np.zeros(columns[0].size, np.int64)
-    for column in columns:
-        values, index = np.unique(column, return_inverse=True)
-        _, number = np.unique(number * values.size + index, return_inverse=True)
-    return number
+    numbers: dict[bytes, int] = {}
+    rows = np.stack(columns, axis=1).view(f"V{columns[0].itemsize * len(columns)}").ravel().tolist()
+    return np.array([numbers.setdefault(row, len(numbers)) for row in rows], np.int64)

@@ -9,15 +9,18 @@ matter of numbers alone, in whatever order the cores get there.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
+
+import numpy as np
 
 from npusim.check.cross_core_flags import awaits
 from npusim.check.hazards import FlagError
 from npusim.check.rules.contents import where
 from npusim.isa import CrossCoreSetFlag, CrossCoreWaitFlag, CrossMode
 from npusim.kernel.program import Block, Body, Program
+from npusim.kernel.table import Calls
 
 __all__ = ["check_left_over"]
 
@@ -32,31 +35,43 @@ def check_left_over(blocks: tuple[Block, ...]) -> None:
     No wait may be without end; ``hazards.CrossCoreOrder`` says so of one that is.
     """
     bodies: dict[Body, Uses] = {}
-    programs = {block.program: _uses(block.program.called, bodies) for block in blocks}
+    programs = {program: _uses(program, bodies) for program in {x.program: None for x in blocks}}
     known: set[tuple[Flag, str, int | None]] = set()
+    of_group: dict[int, list[Block]] = {}
+    for block in blocks:
+        of_group.setdefault(block.group, []).append(block)
     for block in blocks:
         for kind, (mode, event) in programs[block.program]:
             key = (mode, event), block.kind, block.group if mode == "group" else None
             if kind is CrossCoreSetFlag and key not in known:
                 known.add(key)
-                found = _Exchange.of(block, (mode, event), blocks, programs)
+                near = of_group[block.group] if mode == "group" else blocks
+                found = _Exchange.of(block, (mode, event), near, programs)
                 if found.is_left_over:
                     raise FlagError(found.text())
 
 
-def _uses(called: Iterable[Body], bodies: dict[Body, Uses]) -> Uses:
-    """What the bodies *called* use; *bodies* are those seen before."""
+def _uses(program: Program, bodies: dict[Body, Uses]) -> Uses:
+    """What *program* uses; *bodies* are those seen before."""
+    calls = Calls.of(program)
+    often = np.bincount(calls.body, minlength=len(calls.bodies)).tolist()
     found: Uses = Counter()
-    for body, often in Counter(called).items():
-        if body not in bodies and body.calls:
-            bodies[body] = _uses((call.body for call in body.calls), bodies)
-        elif body not in bodies:
-            kinds = CrossCoreSetFlag, CrossCoreWaitFlag
-            used = ((type(op), (op.mode, op.event)) for op in body if isinstance(op, kinds))
-            bodies[body] = Counter(used)
-        for use, count in bodies[body].items():
-            found[use] += often * count
+    for body, count in zip(calls.bodies, often, strict=True):
+        for use, each in _uses_of(body, bodies).items() if count else ():
+            found[use] += count * each
     return found
+
+
+def _uses_of(body: Body, bodies: dict[Body, Uses]) -> Uses:
+    if body not in bodies:
+        found: Uses = Counter()
+        for call in body.calls:
+            found.update(_uses_of(call.body, bodies))
+        for op in () if body.calls or not body.has_cross_core_flags else body:
+            if isinstance(op, CrossCoreSetFlag | CrossCoreWaitFlag):
+                found[type(op), (op.mode, op.event)] += 1
+        bodies[body] = found
+    return bodies[body]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +85,9 @@ class _Exchange:
 
     @staticmethod
     def of(
-        source: Block, flag: Flag, blocks: tuple[Block, ...], programs: dict[Program, Uses]
+        source: Block, flag: Flag, blocks: Sequence[Block], programs: dict[Program, Uses]
     ) -> _Exchange:
-        """The exchange in which *source* sets *flag*."""
+        """The exchange in which *source* sets *flag*, which no others than *blocks* may await."""
         mode, _ = flag
         receivers = [block for block in blocks if awaits(block, mode, source)]
         sources = [

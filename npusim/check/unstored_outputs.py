@@ -16,7 +16,7 @@ from npusim.check.bursts import BurstsOfBodies, are_apart, bursts_of_cores, writ
 from npusim.check.byte_ranges import Pieces, merged, pieces_of
 from npusim.check.rules.contents import where
 from npusim.check.uninitialized import UnwrittenError
-from npusim.isa import Global, MicroOp, added_dtype, global_operand, writes_global
+from npusim.isa import Global, MicroOp, combined_as, global_operand, writes_global
 from npusim.kernel.program import Block
 from npusim.kernel.table import LaunchTable
 
@@ -43,7 +43,7 @@ def check_stored(blocks: tuple[Block, ...], outputs: Mapping[str, int]) -> None:
 
 def _stored(op: MicroOp) -> Global | None:
     """Where *op* stores, whatever was there before."""
-    return global_operand(op) if writes_global(op) and added_dtype(op) is None else None
+    return global_operand(op) if writes_global(op) and combined_as(op) is None else None
 
 
 def _first_gap(stored: Pieces, nbytes: int) -> tuple[int, int] | None:
@@ -63,7 +63,7 @@ def _text(blocks: tuple[Block, ...], tensor: str, nbytes: int, gap: tuple[int, i
     for block in blocks:
         for index, op in enumerate(block.program.ops):
             place = global_operand(op)
-            if place is None or not writes_global(op) or added_dtype(op) is None:
+            if place is None or not writes_global(op) or combined_as(op) is None:
                 continue
             bound = block.bindings[place.name]
             begins, stops = pieces_of(place)

@@ -5,20 +5,32 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
+import numpy as np
+
 from npusim import devices
+from npusim.ascendc import Build, SourceLaunch, named, names_source
 from npusim.data.arguments import Arguments
 from npusim.data.errors import shown
 from npusim.devices.schema import DeviceSpec
 from npusim.ops import NO_DEFAULT, Kind, KindError, Parameter, kinds_of, value_of
 from npusim.run.call import find
-from npusim.run.inputs import parse
+from npusim.run.inputs import Value, parse
 from npusim.run.user_kernel import KernelError
 
-__all__ = ["UsageError", "arguments", "attribute", "chip", "options_of", "parameters", "settings"]
+__all__ = [
+    "UsageError",
+    "arguments",
+    "attribute",
+    "chip",
+    "kernel_of",
+    "options_of",
+    "parameters",
+    "settings",
+]
 
 
 MAX_DIGITS = 19
@@ -31,7 +43,7 @@ class UsageError(ValueError):
     """The command line does not say what is needed."""
 
 
-def parameters(op: str) -> tuple[Parameter, ...]:
+def parameters(op: str | SourceLaunch) -> tuple[Parameter, ...]:
     """The parameters of *op*, as `run` takes it, in order.
 
     Raises UsageError for an unknown operator, KernelError for a kernel that cannot be found.
@@ -52,8 +64,32 @@ def options_of(parameter: Parameter) -> tuple[str, ...]:
     return ("-i", "-a") if kinds_of(parameter) else ("-i",)
 
 
+def kernel_of(
+    op: str, blocks: int | None, timeout_s: float | None, build: Build
+) -> str | SourceLaunch:
+    """What *op* is to run: a kernel of C++, on that many blocks, or else itself.
+
+    Raises UsageError where a kernel of C++ lacks its blocks, or anything else has some.
+    """
+    if names_source(op):
+        return named(op, blocks, timeout_s, build)
+    given = {
+        "--blocks": blocks is not None,
+        "--timeout": timeout_s is not None,
+        "--define": bool(build.defines),
+        "--include": bool(build.include),
+    }
+    if any(given.values()):
+        option = next(name for name, is_given in given.items() if is_given)
+        raise UsageError(
+            f"run: {option} must come with a kernel of C++, such as add.cpp:add, not with {op}; "
+            f"leave it out"
+        )
+    return op
+
+
 def arguments(
-    op: str, tensors: Iterable[str], attributes: Iterable[str], command: str = "run"
+    op: str | SourceLaunch, tensors: Iterable[str], attributes: Iterable[str], command: str = "run"
 ) -> Arguments:
     """Arguments for *op* from the values of `-i` and `-a` of a *command*.
 
@@ -61,6 +97,7 @@ def arguments(
     UsageError for names that do not fit *op*, InputError and FileError for their values.
     """
     known = parameters(op)
+    op = str(op)
     lists = {p.name for p in known if p.is_list}
     named = {option: [p.name for p in known if option in options_of(p)] for option in ("-i", "-a")}
     words = _named(command, op, "-i", tensors, named["-i"], lists)
@@ -79,9 +116,24 @@ def arguments(
             raise UsageError(f"{command}: {name} of {op} must be given; add for example {example}")
         found[name] = None
     for name, several in words.items():
-        values = [parse(word) for word in several]
+        values = [_tensor(command, word, words) for word in several]
         found[name] = values if len(values) > 1 else values[0]
     return found
+
+
+def _tensor(command: str, word: str, words: Mapping[str, list[str]]) -> Value:
+    """The tensor of *word*: `like:NAME` is one of zeros, with the shape and type of another one."""
+    if not word.startswith("like:"):
+        return parse(word)
+    name = word.removeprefix("like:")
+    model = words.get(name, [])
+    if len(model) != 1 or model[0].startswith("like:"):
+        raise UsageError(
+            f"{command}: like: must name another -i that is written out, not {shown(name)}; "
+            f"write for example -i z=like:x -i x=randn:64"
+        )
+    found = parse(model[0])
+    return np.zeros_like(found) if isinstance(found, np.ndarray) else found
 
 
 def _example(parameter: Parameter) -> str:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 import typer
 
 import npusim
+from npusim.ascendc import Build, HostProgram
 from npusim.chip import L2_STATES, L2State, Progress
-from npusim.cli.call import UsageError, arguments, attribute, chip
+from npusim.cli.call import UsageError, arguments, attribute, chip, kernel_of
 from npusim.cli.exports import Writer, formats
 from npusim.cli.progress import shown
 from npusim.data import folders
@@ -21,9 +23,9 @@ from npusim.run.runs import Run
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from npusim.exports import Level, Scale
+    from npusim.exports import Format, Level, Scale
 
-__all__ = ["l2_state", "run_operator"]
+__all__ = ["Answer", "l2_state", "run_operator", "run_program"]
 
 
 def l2_state(word: str) -> L2State:
@@ -96,58 +98,119 @@ def _say_what_lacks(exports: Writer) -> None:
         typer.echo(f"npusim: left out of visualize_data.bin, as too large: {lost}", err=True)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What is made of a run: a folder, JSON or words."""
+
+    output: Path | None
+    force: bool
+    as_json: bool
+    export: str | None
+    trace_time: Scale
+    level: Level | None
+    timing: bool
+    asked: Asked
+    settings: list[str]
+    typed: dict[str, list[str]]
+    """The words of the command line that made the arguments."""
+
+    def check(self) -> list[Format]:
+        """The formats to export, before anything runs; raises UsageError and FolderError."""
+        if not self.timing:
+            _check_no_times(self.asked)
+        has_folder = self.output is not None
+        chosen = formats(self.export, self.trace_time, self.level, has_folder, self.timing)
+        if self.output is not None:
+            from npusim.cli import folder  # loads what writes and reads folders
+
+            folders.check(self.output, self.force, folder.RUN)
+        return chosen
+
+    def give(self, run: Run, chosen: list[Format], progress: Progress) -> None:
+        """Write and print *run*, with what is asked for besides."""
+        exports = Writer(run, chosen, self.trace_time, self.level, progress)
+        written = []
+        if self.output is not None:
+            from npusim.cli import folder
+
+            written = folder.write(run, self.output, self.typed, exports.write, force=self.force)
+        more = _More(run, self.asked, progress)
+        _say_what_lacks(exports)
+        if self.as_json:
+            typer.echo(json_text(run.to_json() | more.to_json()))
+            return
+        from npusim.cli.screen import show
+        from npusim.cli.summary import summary
+
+        show(summary(run, self.settings), *more.shown())
+        if self.output is not None:
+            show(f"\nwrote {', '.join(written)} to {self.output}")
+
+
 def run_operator(
     op: str,
     device: str,
     inputs: list[str],
     attributes: list[str],
     *,
-    settings: list[str],
-    output: Path | None,
-    force: bool,
-    as_json: bool,
-    export: str | None,
-    trace_time: Scale,
-    level: Level | None,
+    blocks: int | None,
+    timeout_s: float | None,
+    build: Build,
+    answer: Answer,
     l2: str,
-    timing: bool,
-    asked: Asked,
     **options: Any,
 ) -> None:
-    """Run *op* and print what came out, and what is *asked* for besides; *options* are those of
-    :func:`npusim.run`."""
-    if not timing:
-        _check_no_times(asked)
-    call_arguments = arguments(op, inputs, attributes)
-    spec = chip(device, settings, "run")
-    chosen = formats(export, trace_time, level, output is not None, timing)
-    if output is not None:
-        from npusim.cli import folder  # loads what writes and reads folders
+    """Run *op* and print what came out, and what is asked for besides; *options* are those of
+    :func:`npusim.run`.
 
-        folders.check(output, force, folder.RUN)
+    *blocks*, *timeout_s* and *build* are for a kernel of C++.
+    """
+    own = kernel_of(op, blocks, timeout_s, build)
+    call_arguments = arguments(own, inputs, attributes)
+    spec = chip(device, answer.settings, "run")
+    chosen = answer.check()
     with shown() as progress:
         run = npusim.run(
-            op,
+            own,
             **call_arguments,
             device=spec,
             l2=l2_state(l2),
-            timing=timing,
+            timing=answer.timing,
             progress=progress,
             **options,
         )
-        typed = {"op": [op], "input": inputs, "attr": attributes}
-        exports = Writer(run, chosen, trace_time, level, progress)
-        written = []
-        if output is not None:
-            written = folder.write(run, output, typed, exports.write, force=force)
-        more = _More(run, asked, progress)
-    _say_what_lacks(exports)
-    if as_json:
-        typer.echo(json_text(run.to_json() | more.to_json()))
-        return
-    from npusim.cli.screen import show
-    from npusim.cli.summary import summary
+        answer.give(run, chosen, progress)
 
-    show(summary(run, settings), *more.shown())
-    if output is not None:
-        show(f"\nwrote {', '.join(written)} to {output}")
+
+def run_program(
+    file: Path,
+    device: str,
+    words: list[str],
+    *,
+    timeout_s: float | None,
+    build: Build,
+    answer: Answer,
+    l2: str,
+    **options: Any,
+) -> None:
+    """Run the program of *file* with *words*, and answer for each kernel that it launches, in a
+    folder of its own.
+
+    Raises typer.Exit with its exit code.
+    """
+    spec = chip(device, answer.settings, "run")
+    chosen = answer.check()
+    program = HostProgram(file, spec, build)
+    for launch, memory in program.launches(words, timeout_s):
+        given = [operand.array for operand in launch.operands.values()]
+        run = npusim.run(
+            launch, *given, device=spec, l2=l2_state(l2), timing=answer.timing, **options
+        )
+        for name, found in run.outputs.items():
+            assert isinstance(found, np.ndarray)
+            memory[name][:] = found.reshape(-1).view(np.uint8)
+        folder = answer.output and answer.output / f"{launch.number}_{launch.name}"
+        with shown() as progress:
+            replace(answer, output=folder).give(run, chosen, progress)
+    if program.exit_code:
+        raise typer.Exit(program.exit_code)

@@ -35,6 +35,8 @@ __all__ = [
     "INT32",
     "INT64",
     "UINT8",
+    "UINT16",
+    "UINT32",
     "UINT64",
     "Array",
     "DType",
@@ -44,6 +46,7 @@ __all__ = [
     "cast",
     "dtype_named",
     "dtype_of",
+    "is_masked",
     "pack_int4",
     "round_to_integral",
     "unpack_int4",
@@ -101,10 +104,12 @@ UINT8 = DType("uint8", np.dtype(np.uint8), 8, "DT_UINT8")
 INT16 = DType("int16", np.dtype(np.int16), 16, "DT_INT16")
 INT32 = DType("int32", np.dtype(np.int32), 32, "DT_INT32")
 INT64 = DType("int64", np.dtype(np.int64), 64, "DT_INT64")
+UINT16 = DType("uint16", np.dtype(np.uint16), 16, "DT_UINT16")
+UINT32 = DType("uint32", np.dtype(np.uint32), 32, "DT_UINT32")
 UINT64 = DType("uint64", np.dtype(np.uint64), 64, "DT_UINT64")
 
 DTYPES = (FLOAT32, FLOAT16, BFLOAT16, INT4, INT8, UINT8, INT32, INT64, UINT64)
-BUFFER_DTYPES = (*DTYPES, INT16)
+BUFFER_DTYPES = (*DTYPES, INT16, UINT16, UINT32)
 """What a micro-op may find in a buffer; tensors have only the others."""
 _BY_NAME = {dtype.name: dtype for dtype in DTYPES} | {"float": FLOAT32, "half": FLOAT16}
 _BY_NUMPY = {dtype.numpy: dtype for dtype in DTYPES}
@@ -138,6 +143,12 @@ def dtype_named(name: str) -> DType:
 def dtype_of(array: Array) -> DType | None:
     """The element type of *array*, or None where the chip has no such type."""
     return _BY_NUMPY.get(array.dtype)
+
+
+def is_masked(value: object) -> bool:
+    """Whether *value* is an array with a mask."""
+    # A plain one is asked first: numpy.ma takes as long to load as a small run.
+    return type(value) is not np.ndarray and isinstance(value, np.ma.MaskedArray)
 
 
 # ---- rounding ----
@@ -213,6 +224,8 @@ def _table(src: np.dtype[Any], dst: DType, mode: RoundMode, overflow: Overflow) 
 _LONG_ROW = 1 << 10
 """So many elements are worth their own call of numpy, if there are many (measured)."""
 _MANY = 1 << 15
+_WORTH_ITS_BITS = 1 << 12
+"""So many elements are worth a dozen calls of numpy."""
 # Integers up to here are exact in fp16, whose significand has 11 bits.
 _FP16_EXACT = 2048
 _ROUNDINGS: dict[str, np.ufunc] = {
@@ -345,6 +358,38 @@ def _widened(values: Array, out: Array | None) -> Array | None:
     return np.asarray(np.multiply(wide.view(np.float32), _FP16_TO_FP32, out=out))
 
 
+_ROUNDED_UP = 65520
+"""What is less is rounded to a finite number of fp16."""
+_FP32_EXPONENT = np.int32(0x7F80_0000)
+_SMALLEST_NORMAL = np.int32(113 << 23)
+"""That of fp16, as fp32."""
+_MORE_BITS_UP = np.int32(_MORE_BITS << 23)
+"""In an exponent of fp32: times 2^13."""
+
+
+def _narrowed(values: Array) -> Array:
+    """fp32 *values* that are less than 65520 rounded to fp16, ties to even, by their bits.
+
+    numpy takes long for each number that is subnormal in fp16. Here the processor rounds: next to
+    2^13 times its leading bit, a number has room for no more bits than fp16 has.
+    """
+    leading = values.view(np.int32) & _FP32_EXPONENT
+    np.maximum(leading, _SMALLEST_NORMAL, out=leading)
+    leading += _MORE_BITS_UP
+    sums = np.abs(values)
+    sums += leading.view(np.float32)
+    found = sums.view(np.int32)
+    found -= leading
+    # The significand has its leading bit, which adds 1 to the exponent of a normal number.
+    leading -= _SMALLEST_NORMAL + _MORE_BITS_UP
+    leading >>= _MORE_BITS
+    found += leading
+    narrow = found.astype(np.int16)
+    signs = values.view(np.int32) >> 16
+    narrow |= signs.astype(np.int16) & _SIGN_OF_16_BITS
+    return narrow.view(np.float16)
+
+
 def _looked_up(values: Array, table: Array, out: Array | None) -> Array:
     """The entry of *table* for the bits of each value, in *out* if that is given."""
     patterns = values.view(f"u{values.itemsize}")
@@ -371,8 +416,13 @@ def _nearly_cast(values: Array, dst: DType, mode: RoundMode, overflow: Overflow)
     elif values.dtype == np.float32 and dst in _FLOAT_FORMAT and mode in ("rint", "none"):
         # Both round once, to nearest even, and have infinities; a NaN fails both tests.
         largest = np.inf if overflow == "inf_nan" else _FLOAT_FORMAT[dst][2]
-        if values.size and values.max() <= largest and -largest <= values.min():
-            return values
+        if values.size:
+            low, high = values.min(), values.max()
+            is_worth_it = dst is FLOAT16 and values.size >= _WORTH_ITS_BITS
+            if is_worth_it and -_ROUNDED_UP < low <= high < _ROUNDED_UP:
+                return _narrowed(values)
+            if high <= largest and -largest <= low:
+                return values
     elif values.dtype == np.int32 and dst is FLOAT16:
         first, last = _INTEGER_RANGE[INT16]
         if values.size and values.min() >= first and values.max() <= last:

@@ -16,6 +16,7 @@ from npusim.data.layout import FRACTAL_ROWS, c0
 from npusim.devices.schema import Pipe
 from npusim.isa.fields import BYTES, COUNT, UNSIGNED_64
 from npusim.isa.micro_op import MicroOp, Role
+from npusim.isa.mte import AtomicOp, combination
 from npusim.isa.operands import BLOCK_BYTES, Global, Local
 from npusim.isa.work import Product, Transfer, Work
 
@@ -191,7 +192,8 @@ class Fixpipe(MicroOp):
 
     *src* is Nz of *src_rows* rows. To global memory it goes as ND, a burst a row; to L1 as Nz of
     *dst_rows* rows. *scale* is one 64-bit quantisation parameter, or one a column in the fixpipe
-    buffer. With *atomic* the results are added to what is there, in the type of *dtype*.
+    buffer. With *atomic* the results are added to what is there, in the type of *dtype*, or the
+    larger or smaller stays, as *atomic_op* says.
 
     With *unit_flag*, an Mmad that has it too and this one hand L0C over 512 bytes at a time: either
     may work right behind the other (asc-devkit, Mmad.md, Fixpipe.md, the guide's page on UnitFlag).
@@ -212,12 +214,13 @@ class Fixpipe(MicroOp):
     dst_rows: int = 0
     atomic: bool = False
     unit_flag: bool = False
+    atomic_op: AtomicOp = "add"
     pipe: ClassVar[Pipe] = "fixpipe"
     roles: ClassVar[tuple[Role, ...]] = (
         Role("src", "read", touched="footprint"),
         Role("scale", "read"),
         Role("dst", "written", touched="written"),
-        Role("dst", "written", "global", added="added"),
+        Role("dst", "written", "global", combined="combined"),
     )
 
     @property
@@ -225,9 +228,9 @@ class Fixpipe(MicroOp):
         return Transfer(self.dtype.nbytes(self.m * self.n))
 
     @property
-    def added(self) -> DType | None:
-        """The type in which it adds to global memory, if it does."""
-        return self.dtype if self.atomic else None
+    def combined(self) -> str | None:
+        """How it combines with what is in global memory, if it does."""
+        return combination(self.atomic_op, self.dtype) if self.atomic else None
 
     @property
     def footprint(self) -> Local:
@@ -248,7 +251,7 @@ class Fixpipe(MicroOp):
 
     def __str__(self) -> str:
         scale = "" if self.scale is None else f" by {self.scale}"
-        sign = "+=" if self.atomic else "<-"
+        sign = {"add": "+=", "max": "max=", "min": "min="}[self.atomic_op] if self.atomic else "<-"
         name = f"fixpipe.{self.mode}{'.unit_flag' if self.unit_flag else ''}"
         return f"{name} {self.m}x{self.n} {self.dst} {self.dtype.name} {sign} {self.src}{scale}"
 

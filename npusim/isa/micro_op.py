@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
-from npusim.data.dtypes import DType
 from npusim.isa.operands import Global, Local, Register
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ __all__ = [
     "MicroOp",
     "Role",
     "Table",
-    "added_dtype",
+    "combined_as",
     "copied_place",
     "declared",
     "ends",
@@ -54,8 +53,8 @@ class Role:
     """Attribute with the bytes touched: a Local, several, or None; left out, the operand itself.
 
     Of registers it has their names, a tuple."""
-    added: str | None = None
-    """Attribute with the type in which it adds to global memory, None where it overwrites."""
+    combined: str | None = None
+    """Attribute with how it combines with what global memory holds, None where it overwrites."""
 
     @property
     def is_read(self) -> bool:
@@ -155,13 +154,16 @@ def writes_global(op: MicroOp) -> bool:
     return role is not None and role.is_written and isinstance(getattr(op, role.operand), Global)
 
 
-def added_dtype(op: MicroOp) -> DType | None:
-    """The type in which *op* adds to global memory; None if it does not."""
+def combined_as(op: MicroOp) -> str | None:
+    """How *op* combines with what global memory holds, which two such do in any order alike.
+
+    That is the type in which it adds, or `max` or `min` and the type; None if it does not.
+    """
     role = op._global_role
-    if role is None or role.added is None or not isinstance(getattr(op, role.operand), Global):
+    if role is None or role.combined is None or not isinstance(getattr(op, role.operand), Global):
         return None
-    dtype: DType | None = getattr(op, role.added)
-    return dtype
+    found: str | None = getattr(op, role.combined)
+    return found
 
 
 def registers_read(op: MicroOp) -> tuple[Register, ...]:

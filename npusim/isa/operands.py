@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Annotated
+
+import numpy as np
+from numpy.typing import NDArray
 
 from npusim.data.dtypes import DType
 from npusim.data.integers import ceil_div
@@ -14,13 +18,17 @@ __all__ = [
     "BUFFERS",
     "FLOATS_PER_BLOCK",
     "FLOATS_PER_REPEAT",
+    "MASK",
     "MAX_BURSTS",
     "MAX_REPEATS",
+    "REPEAT_BLOCKS",
     "REPEAT_BYTES",
     "STRIDE",
     "Global",
     "Local",
     "Register",
+    "lanes",
+    "places",
 ]
 
 BLOCK_BYTES = 32
@@ -28,9 +36,11 @@ BLOCK_BYTES = 32
 
 BUFFERS = OneOf(("ub", "l1", "l0a", "l0b", "l0c", "bt", "fb"))
 """The unified buffer, those around the cube, the bias table and the fixpipe buffer."""
-REPEAT_BLOCKS = Range(1, 8)
+REPEAT_BLOCKS = 8
 """Blocks of an operand in a repeat: 256 bytes are the most that a vector instruction takes."""
-REPEAT_BYTES = REPEAT_BLOCKS.high * BLOCK_BYTES
+ROW_BLOCKS = Range(1, 2**16 - 1)
+"""Blocks of a row of DataCopy, or of a repeat of Copy where it counts elements: 16 bits."""
+REPEAT_BYTES = REPEAT_BLOCKS * BLOCK_BYTES
 """Bytes of an operand in a whole repeat."""
 FLOATS_PER_BLOCK, FLOATS_PER_REPEAT = 8, 64
 """fp32 elements in a block of 32 bytes, and in a repeat of 256."""
@@ -44,6 +54,10 @@ Assumed of every copy, also that of the unified buffer to L1.
 STRIDE = Range(0, 2**16 - 1)
 """Blocks from one to the next: 16 bits, the widest field of the instructions that stride."""
 
+MASK = Range(1, 2**REPEAT_BYTES - 1)
+"""Which lanes of a repeat take part, a bit each, the first one lowest (asc-devkit, SIMD计算说明/
+掩码.md). Those of bytes that fill half blocks are twice as many as `uint64_t mask[2]` has."""
+
 Register = str
 """A scalar register holds a 64-bit integer; a float loaded into one is its bits."""
 
@@ -55,7 +69,9 @@ class Local:
     A vector instruction reads *repeat_blocks* blocks of 32 bytes a repeat, *block_stride* blocks
     apart, and starts the next repeat *repeat_stride* blocks further. They are eight, or as many
     fewer as the operand is narrower than another one or as a mask leaves (asc-devkit,
-    docs/zh/guide).
+    docs/zh/guide). Of a *mask* that leaves no whole blocks the lanes stand here: *count* is that of
+    the elements that take part, and what lies between them is not the operand's. Without one the
+    last repeat may end early, as it does where the chip counts elements (Counter mode).
     """
 
     buffer: Annotated[str, BUFFERS]
@@ -64,7 +80,8 @@ class Local:
     count: int
     block_stride: Annotated[int, STRIDE] = 1
     repeat_stride: Annotated[int, STRIDE] = 8
-    repeat_blocks: Annotated[int, REPEAT_BLOCKS] = 8
+    repeat_blocks: Annotated[int, ROW_BLOCKS] = REPEAT_BLOCKS
+    mask: Annotated[int, MASK] | None = None
 
     @property
     def nbytes(self) -> int:
@@ -73,18 +90,42 @@ class Local:
 
     @property
     def is_strided(self) -> bool:
-        return self.block_stride != 1 or self.repeat_stride != self.repeat_blocks
+        return (
+            self.block_stride != 1
+            or self.repeat_stride != self.repeat_blocks
+            or self.mask is not None
+        )
+
+    @property
+    def is_ragged(self) -> bool:
+        """Whether it is strided and no rectangle of blocks: masked, or with a last repeat or block
+        that ends early.
+        """
+        if not self.is_strided:
+            return False
+        blocks, rest = divmod(self.nbytes, BLOCK_BYTES)
+        ends_early = rest or (blocks > self.repeat_blocks and blocks % self.repeat_blocks)
+        return self.mask is not None or bool(ends_early)
 
     @property
     def repeat_elements(self) -> int:
         """Elements of a repeat."""
+        if self.mask is not None:
+            return lanes(self.mask).size
         return self.repeat_blocks * BLOCK_BYTES * 8 // self.dtype.bits
+
+    @property
+    def repeats(self) -> int:
+        """How many repeats its elements take."""
+        return ceil_div(self.count, self.repeat_elements)
 
     @property
     def end_bytes(self) -> int:
         """One past the last byte touched."""
         if not self.is_strided:
             return self.offset_bytes + self.nbytes
+        if self.is_ragged:
+            return self.offset_bytes + _reach(_shape(self))
         blocks = ceil_div(self.nbytes, BLOCK_BYTES)
         repeats, first = ceil_div(blocks, self.repeat_blocks), min(blocks, self.repeat_blocks)
         last = (repeats - 1) * self.repeat_stride + (first - 1) * self.block_stride
@@ -120,10 +161,69 @@ class Local:
         return Local(self.buffer, self.offset_bytes, dtype, fits if count is None else count)
 
     def __str__(self) -> str:
-        stride = f" stride {self.block_stride},{self.repeat_stride}" if self.is_strided else ""
-        if stride and self.repeat_blocks != REPEAT_BLOCKS.high:
+        has_gaps = self.block_stride != 1 or self.repeat_stride != self.repeat_blocks
+        stride = f" stride {self.block_stride},{self.repeat_stride}" if has_gaps else ""
+        if stride and self.repeat_blocks != REPEAT_BLOCKS:
             stride += f" of {self.repeat_blocks} blocks"
+        if self.mask is not None:
+            stride += f" mask {self.mask:#x}"
         return f"{self.buffer}[{self.offset_bytes}:{self.end_bytes}] {self.dtype.name}{stride}"
+
+
+Numbers = NDArray[np.int64]
+_Shape = tuple[int, int, int, int, int, int | None]
+"""Bits of an element, how many there are, strides, blocks of a repeat, mask."""
+
+
+def _shape(local: Local) -> _Shape:
+    strides = local.block_stride, local.repeat_stride, local.repeat_blocks
+    return local.dtype.bits, local.count, *strides, local.mask
+
+
+def places(local: Local) -> Numbers:
+    """Where each element of a strided *local* begins, in bytes from its offset: `(count,)`.
+
+    Of elements of four bits each byte has a place, of two elements.
+    """
+    return _places(_shape(local))
+
+
+@lru_cache(maxsize=4096)
+def _places(shape: _Shape) -> Numbers:
+    bits, count, _, repeat_stride, _, _ = shape
+    within = _within(shape)
+    repeat, lane = np.divmod(np.arange(ceil_div(count * bits, max(8, bits))), within.size)
+    return repeat * repeat_stride * BLOCK_BYTES + within[lane]
+
+
+def _within(shape: _Shape) -> Numbers:
+    """Where the elements of the first repeat begin, of those of four bits their bytes."""
+    bits, _, block_stride, _, repeat_blocks, mask = shape
+    size = max(1, bits // 8)
+    per_block = BLOCK_BYTES // size
+    taken = np.arange(repeat_blocks * per_block) if mask is None else lanes(mask)
+    block, inside = np.divmod(taken, per_block)
+    found: Numbers = block * block_stride * BLOCK_BYTES + inside * size
+    return found
+
+
+@lru_cache(maxsize=4096)
+def _reach(shape: _Shape) -> int:
+    """Bytes from the offset to one past the last byte touched."""
+    bits, count, _, repeat_stride, _, _ = shape
+    within = _within(shape)
+    before, rest = divmod(ceil_div(count * bits, max(8, bits)) - 1, within.size)
+    # The last repeat, and the one before it, which may reach further.
+    ends = [before * repeat_stride * BLOCK_BYTES + int(within[: rest + 1].max())]
+    if before:
+        ends.append((before - 1) * repeat_stride * BLOCK_BYTES + int(within.max()))
+    return max(ends) + max(1, bits // 8)
+
+
+@lru_cache(maxsize=4096)
+def lanes(mask: int) -> Numbers:
+    """The numbers of the lanes that *mask* picks."""
+    return np.array([lane for lane, bit in enumerate(f"{mask:b}"[::-1]) if bit == "1"], np.int64)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,15 +14,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
+import numpy as np
+
 from npusim.data.dtypes import DType
 from npusim.devices.schema import Pipe
 from npusim.isa.fields import BYTES, Range
 from npusim.isa.micro_op import MicroOp, Role
-from npusim.isa.operands import Local, Register
+from npusim.isa.operands import Local, Numbers, Register
 from npusim.isa.work import Rearrangement, Work
 
 __all__ = [
     "LONGEST_LIST",
+    "PLACES",
     "PROPOSALS_AT_ONCE",
     "PROPOSAL_ELEMENTS",
     "SCORE",
@@ -30,6 +33,7 @@ __all__ = [
     "GatherMask",
     "MrgSort",
     "MrgSort4",
+    "PlacesOf",
     "ProposalConcat",
     "ProposalExtract",
     "RpSort16",
@@ -47,6 +51,19 @@ PROPOSALS_AT_ONCE = 16
 """Proposals that one repeat of RpSort16, ProposalConcat or ProposalExtract takes."""
 FIELDS = Range(0, 5)
 """Places of a proposal that a micro-op can write or read alone (asc-devkit, ProposalConcat.md)."""
+
+
+PlacesOf = Literal["even", "odd", "first", "second", "third", "fourth", "all"]
+PLACES: dict[PlacesOf, tuple[int, int]] = {
+    "even": (0, 2),
+    "odd": (1, 2),
+    "first": (0, 4),
+    "second": (1, 4),
+    "third": (2, 4),
+    "fourth": (3, 4),
+    "all": (0, 1),
+}
+"""The first place, and from one to the next; patterns 1 to 7 (asc-devkit, GatherMask.md)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,17 +130,48 @@ class MrgSort(MicroOp):
 
 @dataclass(frozen=True, slots=True)
 class GatherMask(MicroOp):
-    """The elements of *src* at even or at odd places, closed up (GatherMask, patterns 1 and 2)."""
+    """The elements of *src* at certain *places*, closed up (GatherMask).
 
-    places: Literal["even", "odd"]
+    Those at even or odd places are patterns 1 and 2, the n-th of every four 3 to 6, all of them 7.
+    A tensor has a bit for each element instead, the first one lowest; then *dst* has room for all,
+    and register *kept* gets how many came (rsvdCnt). Rows of *src*, and of the tensor, are repeats.
+    """
+
+    places: PlacesOf | Local
     dst: Local
     src: Local
+    kept: Register | None = None
     pipe: ClassVar[Pipe] = "vector"
-    roles: ClassVar[tuple[Role, ...]] = (Role("src", "read"), Role("dst", "written"))
+    roles: ClassVar[tuple[Role, ...]] = (
+        Role("src", "read"),
+        Role("places", "read"),
+        Role("dst", "written"),
+        Role("kept", "written", "register"),
+    )
     work: ClassVar[Work] = Rearrangement()
 
+    @property
+    def row_elements(self) -> int:
+        """Elements of *src* in a repeat, from each of which the pattern begins anew."""
+        src = self.src
+        return min(src.count, src.repeat_elements) if src.is_strided else src.count
+
+    @property
+    def taken(self) -> Numbers | None:
+        """The numbers of the elements of *src* that come; None if a tensor says it."""
+        if isinstance(self.places, Local):
+            return None
+        first, step = PLACES[self.places]
+        numbers = np.arange(self.src.count)
+        within: Numbers = numbers % self.row_elements
+        found: Numbers = numbers[(within >= first) & ((within - first) % step == 0)]
+        return found
+
     def __str__(self) -> str:
-        return f"gather_mask.{self.places} {self.dst} <- {self.src}"
+        kept = f", {self.kept}" if self.kept else ""
+        if isinstance(self.places, Local):
+            return f"gather_mask {self.dst}{kept} <- {self.src} by {self.places}"
+        return f"gather_mask.{self.places} {self.dst}{kept} <- {self.src}"
 
 
 @dataclass(frozen=True, slots=True)

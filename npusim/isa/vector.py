@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, get_args
 
 from npusim.data.dtypes import RoundMode
 from npusim.devices.schema import Pipe
@@ -18,34 +18,22 @@ __all__ = [
     "BinaryOp",
     "BinaryScalar",
     "BitwiseOp",
-    "BlockReduce",
-    "Broadcast",
     "Cast",
-    "Compare",
-    "CompareOp",
-    "CompareScalar",
-    "Copy",
-    "Duplicate",
-    "ExtremeOp",
-    "Fold",
-    "FoldOp",
-    "Gather",
+    "CastDequant",
     "MulAddDst",
-    "Reduce",
-    "ReduceOp",
-    "Select",
-    "Transpose",
+    "MulAddForm",
+    "ReluOp",
+    "ScalarFormOp",
     "Unary",
     "UnaryOp",
-    "WholeReduce",
 ]
 
 BinaryOp = Literal["add", "sub", "mul", "div", "min", "max"]
 BitwiseOp = Literal["and", "or"]
-CompareOp = Literal["lt", "gt", "eq", "le", "ge", "ne"]
-ExtremeOp = Literal["min", "max"]
-FoldOp = Literal["add", "min", "max"]
-ReduceOp = Literal["sum", "min", "max"]
+ReluOp = Literal["add_relu", "sub_relu"]
+"""A sum or a difference, then the larger of that and 0 (AddRelu, SubRelu)."""
+ScalarFormOp = Literal["leaky_relu", "shift_left", "shift_right", "shift_right_round"]
+MulAddForm = Literal["mul_add_dst", "fused_mul_add", "mul_add_relu"]
 UnaryOp = Literal["abs", "relu", "not", "exp", "ln", "sqrt", "rsqrt", "reciprocal"]
 
 
@@ -65,10 +53,45 @@ class Cast(MicroOp):
 
 
 @dataclass(frozen=True, slots=True)
-class Binary(MicroOp):
-    """`dst = a op b`, element by element (Add, Sub, Mul, Div, Min, Max; And, Or of bits)."""
+class CastDequant(MicroOp):
+    """Convert what is multiplied by a scale (CastDequant; Cast of int32 after SetDeqScale).
 
-    op: BinaryOp | BitwiseOp
+    int32 -> float16           src x scale, which is a float16
+    int16 -> int8, uint8       src x scale + offset, saturated; of scale the upper 19 bits count
+
+    Products are rounded to float32 and then as they are cast, ties to even, which is assumed.
+
+    *scale* is one number with one *offset*, or 16 parameters of 64 bits, one for each element of a
+    block of *src*, laid out as those of the fixpipe (SetDeqScale.md, table 1). Bytes fill a half of
+    each block of *dst*: its mask says which (halfBlock).
+    """
+
+    dst: Local
+    src: Local
+    scale: float | Local
+    offset: Annotated[int, Range(-256, 255)] = 0
+    pipe: ClassVar[Pipe] = "vector"
+    roles: ClassVar[tuple[Role, ...]] = (
+        Role("src", "read"),
+        Role("scale", "read"),
+        Role("dst", "written"),
+    )
+    work: ClassVar[Work] = Rearrangement()
+
+    def __str__(self) -> str:
+        offset = f" + {self.offset}" if self.offset else ""
+        return f"cast_dequant {self.dst} <- {self.src} by {self.scale}{offset}"
+
+
+@dataclass(frozen=True, slots=True)
+class Binary(MicroOp):
+    """`dst = a op b`, element by element (Add, Sub, Mul, Div, Min, Max; And, Or of bits).
+
+    Of a product or of a ReluOp *dst* may be narrower, to which the result is then cast (MulCast,
+    AddReluCast, SubReluCast).
+    """
+
+    op: Literal[BinaryOp, BitwiseOp, ReluOp]
     dst: Local
     a: Local
     b: Local
@@ -91,10 +114,13 @@ class Binary(MicroOp):
 class BinaryScalar(MicroOp):
     """`dst = a op scalar` (Adds, Muls, Mins, Maxs, ...).
 
-    *scalar* is a number, or a register that holds the bits of one element.
+    *scalar* is a number, or a register that holds the bits of one element. `leaky_relu` multiplies
+    what has a sign by it (LeakyRelu; asc-devkit, Memory矢量计算接口边界值汇总.md, table 19). Bits
+    are shifted so many places, of signed integers all but the sign to the left, and the sign comes
+    from the left; `shift_right_round` adds the last bit that falls out (ShiftLeft, ShiftRight).
     """
 
-    op: BinaryOp
+    op: Literal[BinaryOp, ScalarFormOp]
     dst: Local
     a: Local
     scalar: float | Register
@@ -110,104 +136,8 @@ class BinaryScalar(MicroOp):
         return Arithmetic(self.dst.count, self.dst.dtype)
 
     def __str__(self) -> str:
-        return f"{self.op}s {self.dst} <- {self.a}, {self.scalar}"
-
-
-@dataclass(frozen=True, slots=True)
-class Duplicate(MicroOp):
-    """Fill *dst* with one number, or with a register's bits."""
-
-    dst: Local
-    scalar: float | Register
-    pipe: ClassVar[Pipe] = "vector"
-    roles: ClassVar[tuple[Role, ...]] = (
-        Role("scalar", "read", "register"),
-        Role("dst", "written"),
-    )
-    work: ClassVar[Work] = Rearrangement()
-
-    def __str__(self) -> str:
-        return f"duplicate {self.dst} <- {self.scalar}"
-
-
-@dataclass(frozen=True, slots=True)
-class Broadcast(MicroOp):
-    """Each element of *src* fills one 32-byte block of *dst* (Brcb)."""
-
-    dst: Local
-    src: Local
-    pipe: ClassVar[Pipe] = "vector"
-    roles: ClassVar[tuple[Role, ...]] = (Role("src", "read"), Role("dst", "written"))
-    work: ClassVar[Work] = Rearrangement()
-
-    def __str__(self) -> str:
-        return f"broadcast {self.dst} <- {self.src}"
-
-
-@dataclass(frozen=True, slots=True)
-class Reduce(MicroOp):
-    """The smallest or largest element of *src*, as the first element of *dst*."""
-
-    op: ExtremeOp
-    dst: Local
-    src: Local
-    pipe: ClassVar[Pipe] = "vector"
-    roles: ClassVar[tuple[Role, ...]] = (Role("src", "read"), Role("dst", "written"))
-
-    @property
-    def work(self) -> Work:
-        return Arithmetic(self.src.count, self.dst.dtype)
-
-    def __str__(self) -> str:
-        return f"reduce.{self.op} {self.dst} <- {self.src}"
-
-
-@dataclass(frozen=True, slots=True)
-class WholeReduce(MicroOp):
-    """Each repeat of *src* becomes one element of *dst* (WholeReduceSum, ...Max, ...Min).
-
-    *src* has as many repeats as *dst* has elements, all of as many blocks; a single one may end
-    within a block. With a *mask* only so many elements of each repeat take part, the first ones. A
-    sum adds neighbours, then neighbours of these, and so on, as if what takes no part were 0
-    (asc-devkit, ReduceRepeat.md; the zeros are assumed).
-    """
-
-    op: ReduceOp
-    dst: Local
-    src: Local
-    mask: Annotated[int, Range(1, 128)] | None = None
-    pipe: ClassVar[Pipe] = "vector"
-    roles: ClassVar[tuple[Role, ...]] = (Role("src", "read"), Role("dst", "written"))
-
-    @property
-    def work(self) -> Work:
-        return Arithmetic(self.src.count, self.dst.dtype)
-
-    def __str__(self) -> str:
-        mask = "" if self.mask is None else f", first {self.mask}"
-        return f"whole_reduce.{self.op} {self.dst} <- {self.src}{mask}"
-
-
-@dataclass(frozen=True, slots=True)
-class Fold(MicroOp):
-    """`dst = dst op repeat` for one repeat of *src* after the other, each as long as *dst*.
-
-    Add, Max or Min whose result and first source have a repeat stride of 0, so that each repeat
-    takes what the one before it has left.
-    """
-
-    op: FoldOp
-    dst: Local
-    src: Local
-    pipe: ClassVar[Pipe] = "vector"
-    roles: ClassVar[tuple[Role, ...]] = (Role("src", "read"), Role("dst", "updated"))
-
-    @property
-    def work(self) -> Work:
-        return Arithmetic(self.src.count, self.dst.dtype)
-
-    def __str__(self) -> str:
-        return f"fold.{self.op} {self.dst} <- {self.src}"
+        plural = "s" if self.op in get_args(BinaryOp) else ""
+        return f"{self.op}{plural} {self.dst} <- {self.a}, {self.scalar}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +169,8 @@ class Axpy(MicroOp):
     """`dst = src x scalar + dst` (Axpy): the product is rounded, then the sum.
 
     asc-devkit, Memory矢量计算接口边界值汇总.md, tables 20 to 22, give the product a column of its
-    own, with results that a fused operation would not have.
+    own, with results that a fused operation would not have. *src* and the scalar may be float16
+    where *dst* is float32.
     """
 
     dst: Local
@@ -264,12 +195,14 @@ class Axpy(MicroOp):
 class MulAddDst(MicroOp):
     """`dst = a x b + dst` (MulAddDst): the product is rounded, then the sum; see :class:`Axpy`.
 
-    *a* and *b* may be float16 where *dst* is float32.
+    *a* and *b* may be float16 where *dst* is float32. As `fused_mul_add` it is `a x dst + b`
+    (FusedMulAdd), as `mul_add_relu` the larger of that and 0 (MulAddRelu).
     """
 
     dst: Local
     a: Local
     b: Local
+    form: MulAddForm = "mul_add_dst"
     pipe: ClassVar[Pipe] = "vector"
     roles: ClassVar[tuple[Role, ...]] = (
         Role("a", "read"),
@@ -282,155 +215,4 @@ class MulAddDst(MicroOp):
         return Arithmetic(self.dst.count, self.dst.dtype, per_element=2)
 
     def __str__(self) -> str:
-        return f"mul_add_dst {self.dst} <- {self.a}, {self.b}"
-
-
-@dataclass(frozen=True, slots=True)
-class BlockReduce(MicroOp):
-    """Each block of 32 bytes of *src* becomes one element of *dst* (BlockReduceSum and so on).
-
-    A sum adds neighbours, then neighbours of these, and so on: ``((x0+x1)+(x2+x3))+...``
-    (asc-devkit, ReduceDataBlock.md).
-    """
-
-    op: ReduceOp
-    dst: Local
-    src: Local
-    pipe: ClassVar[Pipe] = "vector"
-    roles: ClassVar[tuple[Role, ...]] = (Role("src", "read"), Role("dst", "written"))
-
-    @property
-    def work(self) -> Work:
-        return Arithmetic(self.src.count, self.dst.dtype)
-
-    def __str__(self) -> str:
-        return f"block_reduce.{self.op} {self.dst} <- {self.src}"
-
-
-@dataclass(frozen=True, slots=True)
-class Copy(MicroOp):
-    """Copy element by element; with strides, blocks change places (DataCopy, UB to UB)."""
-
-    dst: Local
-    src: Local
-    pipe: ClassVar[Pipe] = "vector"
-    roles: ClassVar[tuple[Role, ...]] = (Role("src", "read"), Role("dst", "written"))
-    work: ClassVar[Work] = Rearrangement()
-
-    def __str__(self) -> str:
-        return f"copy {self.dst} <- {self.src}"
-
-
-@dataclass(frozen=True, slots=True)
-class Compare(MicroOp):
-    """A bit for each element, whether `a op b`, the first one lowest in its byte (Compare).
-
-    NaN is unequal to everything, and neither less nor greater.
-    """
-
-    op: CompareOp
-    dst: Local
-    """uint8, eight elements a byte."""
-    a: Local
-    b: Local
-    pipe: ClassVar[Pipe] = "vector"
-    roles: ClassVar[tuple[Role, ...]] = (
-        Role("a", "read"),
-        Role("b", "read"),
-        Role("dst", "written"),
-    )
-
-    @property
-    def work(self) -> Work:
-        return Arithmetic(self.a.count, self.a.dtype)
-
-    def __str__(self) -> str:
-        return f"compare.{self.op} {self.dst} <- {self.a}, {self.b}"
-
-
-@dataclass(frozen=True, slots=True)
-class CompareScalar(MicroOp):
-    """The same with one number, or a register's bits, in place of *b* (CompareScalar)."""
-
-    op: CompareOp
-    dst: Local
-    a: Local
-    scalar: float | Register
-    pipe: ClassVar[Pipe] = "vector"
-    roles: ClassVar[tuple[Role, ...]] = (
-        Role("a", "read"),
-        Role("scalar", "read", "register"),
-        Role("dst", "written"),
-    )
-
-    @property
-    def work(self) -> Work:
-        return Arithmetic(self.a.count, self.a.dtype)
-
-    def __str__(self) -> str:
-        return f"compares.{self.op} {self.dst} <- {self.a}, {self.scalar}"
-
-
-@dataclass(frozen=True, slots=True)
-class Select(MicroOp):
-    """`dst = a` where the bit of *mask* is set, else *b*, a vector or one number (Select)."""
-
-    dst: Local
-    mask: Local
-    """uint8, as Compare writes it."""
-    a: Local
-    b: Local | float
-    pipe: ClassVar[Pipe] = "vector"
-    roles: ClassVar[tuple[Role, ...]] = (
-        Role("mask", "read"),
-        Role("a", "read"),
-        Role("b", "read"),
-        Role("dst", "written"),
-    )
-
-    @property
-    def work(self) -> Work:
-        return Arithmetic(self.dst.count, self.dst.dtype)
-
-    def __str__(self) -> str:
-        return f"select {self.dst} <- {self.mask}, {self.a}, {self.b}"
-
-
-@dataclass(frozen=True, slots=True)
-class Gather(MicroOp):
-    """Each element of *dst* is the one of *src* that its offset says (Gather).
-
-    *offsets* are int32, in bytes from the beginning of *src*.
-    """
-
-    dst: Local
-    src: Local
-    offsets: Local
-    pipe: ClassVar[Pipe] = "vector"
-    roles: ClassVar[tuple[Role, ...]] = (
-        Role("src", "read"),
-        Role("offsets", "read"),
-        Role("dst", "written"),
-    )
-    work: ClassVar[Work] = Rearrangement()
-
-    def __str__(self) -> str:
-        return f"gather {self.dst} <- {self.src} at {self.offsets}"
-
-
-@dataclass(frozen=True, slots=True)
-class Transpose(MicroOp):
-    """Each matrix of 16 blocks, 512 bytes, the other way round.
-
-    Elements of 16 bits are 16 x 16 (Transpose), and those of 32 bits 16 x 8, of which come 8 x 16
-    (TransDataTo5HD).
-    """
-
-    dst: Local
-    src: Local
-    pipe: ClassVar[Pipe] = "vector"
-    roles: ClassVar[tuple[Role, ...]] = (Role("src", "read"), Role("dst", "written"))
-    work: ClassVar[Work] = Rearrangement()
-
-    def __str__(self) -> str:
-        return f"transpose {self.dst} <- {self.src}"
+        return f"{self.form} {self.dst} <- {self.a}, {self.b}"

@@ -72,9 +72,10 @@ class Body:
     @cached_property
     def calls(self) -> tuple[Call, ...]:
         """The body as calls only, as those of a program; empty if it makes no call."""
-        if not any(isinstance(part, Call) for part in self.parts):
-            return ()
-        return _as_calls(self.parts, self.part_lines)
+        are_calls = [type(part) is Call for part in self.parts]
+        if all(are_calls):
+            return cast(tuple[Call, ...], self.parts)
+        return _as_calls(self.parts, self.part_lines) if any(are_calls) else ()
 
     @cached_property
     def leaves(self) -> tuple[Body, ...]:
@@ -327,6 +328,10 @@ class Program:
             if own.start < own.stop:
                 yield call, begin, own
             begin += len(call.body)
+
+    def numbered(self, index: int) -> str:
+        """What messages call micro-op number *index*."""
+        return f"#{index}"
 
     def __len__(self) -> int:
         """How many micro-ops it has, calls written out."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from npusim.data.dtypes import FLOAT32
 from npusim.isa import FLOATS_PER_REPEAT, Local
-from npusim.isa.vector import ExtremeOp
+from npusim.isa.reductions import ExtremeOp
 from npusim.kernel.vector_core import VectorCore
 
 __all__ = ["Reduction"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from npusim.data.integers import ceil_div
 from npusim.isa import BLOCK_BYTES, Local, MicroOp
 
 __all__ = ["STRIDE_BLOCKS", "in_reach"]
@@ -30,15 +29,14 @@ def in_reach(op: MicroOp) -> Iterator[MicroOp]:
     if not wide:
         yield op
         return
-    repeats = ceil_div(wide[0].nbytes, wide[0].repeat_blocks * BLOCK_BYTES)
+    repeats = wide[0].repeats
     for index in range(repeats):
         parts = {name: _part(operand, index, repeats) for name, operand in operands.items()}
         yield replace(op, **parts)  # type: ignore[type-var]
 
 
 def _reaches_too_far(operand: Local) -> bool:
-    repeats = operand.nbytes > operand.repeat_blocks * BLOCK_BYTES
-    return repeats and operand.repeat_stride > STRIDE_BLOCKS
+    return operand.repeats > 1 and operand.repeat_stride > STRIDE_BLOCKS
 
 
 def _part(operand: Local, index: int, repeats: int) -> Local:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Literal
 
 from npusim.data.dtypes import FLOAT16, FLOAT32, INT4, INT32, DType, RoundMode
 from npusim.data.integers import align_up
@@ -20,14 +19,18 @@ from npusim.isa import (
     Binary,
     BinaryOp,
     BinaryScalar,
+    BitwiseOp,
     BlockReduce,
     Broadcast,
     Cast,
     Compare,
+    CompareOp,
     CompareScalar,
     Copy,
     Duplicate,
+    ExtremeOp,
     Fold,
+    FoldOp,
     Gather,
     GatherMask,
     Local,
@@ -35,9 +38,11 @@ from npusim.isa import (
     MrgSort,
     MrgSort4,
     MulAddDst,
+    PlacesOf,
     ProposalConcat,
     ProposalExtract,
     Reduce,
+    ReduceOp,
     Register,
     RpSort16,
     Select,
@@ -47,7 +52,6 @@ from npusim.isa import (
     Unary,
     WholeReduce,
 )
-from npusim.isa.vector import BitwiseOp, CompareOp, ExtremeOp, FoldOp, ReduceOp
 from npusim.kernel import rows, views
 from npusim.kernel.core import Core, TileQueue
 from npusim.kernel.queues import ProgramError, Slot
@@ -168,6 +172,11 @@ class VectorCore(Core):
         slot = queue.slot(tile)
         views.store(self, queue.queue, slot, view, pitch, with_gaps=with_gaps)
 
+    def put_rows(self, tile: Local, view: GmView, pitch: int | None = None) -> None:
+        """Store *tile* to *view*, a burst for each row, without a flag before or behind it."""
+        slot = Slot(tile.buffer, tile.offset_bytes, tile.nbytes, event=-1)
+        views.put(self, slot, view, pitch)
+
     def store_add(self, dst: GmView, src: Local) -> None:
         """Add *src* to *dst* in global memory (SetAtomicAdd): one burst."""
         self.emit(Store(dst.operand, src, atomic=src.dtype))
@@ -224,6 +233,18 @@ class VectorCore(Core):
     def bitwise(self, op: BitwiseOp, dst: Local, a: Local, b: Local) -> None:
         """`dst = a op b`, bit by bit (And, Or)."""
         self.step(Binary(op, dst, a, b))
+
+    def leaky_relu(self, dst: Local, src: Local, slope: Register | float) -> None:
+        """`dst = src`, or `src x slope` where that has a sign (LeakyRelu)."""
+        self.step(BinaryScalar("leaky_relu", dst, src, slope))
+
+    def shift_left(self, dst: Local, src: Local, places: Register | int) -> None:
+        """The bits of *src* so many *places* to the left (ShiftLeft)."""
+        self.step(BinaryScalar("shift_left", dst, src, places))
+
+    def shift_right(self, dst: Local, src: Local, places: Register | int) -> None:
+        """The bits of *src* so many *places* to the right (ShiftRight)."""
+        self.step(BinaryScalar("shift_right", dst, src, places))
 
     def axpy(self, dst: Local, src: Local, scalar: Register | float) -> None:
         """`dst = src x scalar + dst` (Axpy)."""
@@ -296,21 +317,37 @@ class VectorCore(Core):
             src = half
         self.cast(dst, src, "none")
 
-    def quantize(self, dst: Local, src: Local) -> None:
+    def quantize(
+        self, dst: Local, src: Local, modes: tuple[RoundMode, RoundMode] = ("none", "rint")
+    ) -> None:
         """Round fp32 *src*, ties to even, and narrow it; *src* is overwritten.
 
-        int32 is one cast. The others go fp32 -> int32 -> fp16 -> target, which saturates and gives
-        0 for NaN. The last step finds integers, so its rounding cannot be seen; 310P has no
-        round-to-even there and takes half away from zero (ops-nn@e5c3fa9 quant/ascend_quant_v2).
+        int32 is one cast. The others are `whole_halves`, then a cast to the target, which saturates
+        and gives 0 for NaN. The last two casts find integers, so their *modes* cannot be seen; 310P
+        has no round-to-even there and takes half away from zero (ops-nn@e5c3fa9
+        quant/ascend_quant_v2).
         """
         if dst.dtype is INT32:
             self.cast(dst, src, "rint")
             return
-        whole, half = src.as_dtype(INT32), src.as_dtype(FLOAT16, src.count)
-        self.cast(whole, src, "rint")
-        self.cast(half, whole, "none")
         on_310p: RoundMode = "none" if dst.dtype is INT4 else "round"
-        self.cast(dst, half, on_310p if self.is_310p else "rint")
+        halves = self.whole_halves(src, modes[0])
+        self.cast(dst, halves, on_310p if self.is_310p else modes[1])
+
+    def whole_halves(
+        self, values: Local, mode: RoundMode = "none", place: Local | None = None
+    ) -> Local:
+        """fp32 *values* as fp16 integers, ties to even, by way of int32, in *place* or in theirs.
+
+        A barrier stands behind each cast, and behind what sets the scale of the second one, which
+        is 1 (SetDeqScale); its *mode* is ignored (asc-devkit, kernel_operator_vec_vconv_impl.h).
+        """
+        room, count = place or values, values.count
+        whole, halves = room.as_dtype(INT32, count), room.as_dtype(FLOAT16, count)
+        self.cast(whole, values, "rint")
+        self.barrier("vector")
+        self.cast(halves, whole, mode)
+        return halves
 
     def duplicate(self, dst: Local, scalar: Register | float) -> None:
         """Fill *dst* with *scalar* (Duplicate)."""
@@ -360,8 +397,8 @@ class VectorCore(Core):
         """`dst = a` where the bit of *mask* is set, else *b* (Select)."""
         self.step(Select(dst, mask, a, b))
 
-    def gather_mask(self, places: Literal["even", "odd"], dst: Local, src: Local) -> None:
-        """The elements of *src* at "even" or "odd" places, closed up (GatherMask)."""
+    def gather_mask(self, places: PlacesOf | Local, dst: Local, src: Local) -> None:
+        """The elements of *src* at "even" or "odd" *places*, say, closed up (GatherMask)."""
         self.step(GatherMask(places, dst, src))
 
     def sort32(self, dst: Local, keys: Local, indices: Local) -> None:

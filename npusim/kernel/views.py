@@ -30,7 +30,17 @@ from npusim.kernel.builder import Builder
 from npusim.kernel.program import Binding
 from npusim.kernel.queues import Queue, Slot
 
-__all__ = ["GmView", "Shiftable", "bindings", "fill", "load", "relative", "repeat", "store"]
+__all__ = [
+    "GmView",
+    "Shiftable",
+    "bindings",
+    "fill",
+    "load",
+    "put",
+    "relative",
+    "repeat",
+    "store",
+]
 
 __kernel_vocabulary__ = True
 
@@ -224,11 +234,22 @@ def store(
     """
     queue.enque(slot)
     slot = queue.deque()
-    pitch_bytes = _pitch_bytes(view, pitch) if view.rows > 1 else 0
-    builder.data_copy(
-        view.operand, slot.of(view.dtype, _count(view, pitch, with_gaps)), pitch_bytes
-    )
+    put(builder, slot, view, pitch, with_gaps=with_gaps)
     queue.free(slot)
+
+
+def put(
+    builder: Builder,
+    slot: Slot,
+    view: GmView,
+    pitch: int | None = None,
+    *,
+    with_gaps: bool = False,
+) -> None:
+    """Store what is in *slot* to *view*, without a flag; for *pitch* and *with_gaps* see `fill`."""
+    pitch_bytes = _pitch_bytes(view, pitch) if view.rows > 1 else 0
+    src = slot.of(view.dtype, _count(view, pitch, with_gaps))
+    builder.data_copy(view.operand, src, pitch_bytes)
 
 
 def _pitch_bytes(view: GmView, pitch: int | None) -> int:

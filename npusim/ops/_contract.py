@@ -26,6 +26,7 @@ from npusim.data.dtypes import (
     Array,
     DType,
     dtype_of,
+    is_masked,
 )
 from npusim.data.errors import Code, DocumentWarning, OpError, callers_level, shown
 from npusim.data.tensor import Operand, Tensor, TensorSpec, is_transposed, lies_both_ways
@@ -269,7 +270,7 @@ class Contract:
             spec = value
         elif isinstance(value, Tensor):
             spec, array = value.spec, value.numpy() if value.layout == "ND" else value.storage
-        elif type(value) is not np.ndarray and isinstance(value, np.ma.MaskedArray):
+        elif is_masked(value):
             self.fail(f"{name} must be an array without a mask, not a MaskedArray; fill it first")
         elif isinstance(value, np.ndarray):
             dtype = dtype_of(value)

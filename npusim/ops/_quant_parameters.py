@@ -19,8 +19,7 @@ class QuantParameter:
 
     `take` is `load`, then `widen`, for kernels that do something between the two. *reader* is the
     pipe that reads what was loaded: the vector pipe, or the scalar unit for float32 that is read
-    into registers. A kernel that widens them there has no room for it in the buffer. *by_rows*
-    loads as `load_rows` does, on A2 and A3.
+    into registers. *by_rows* loads as `load_rows` does, on A2 and A3.
     """
 
     def __init__(
@@ -30,7 +29,6 @@ class QuantParameter:
         count: int,
         *,
         reader: Pipe = "vector",
-        widens: bool = True,
         by_rows: bool = False,
     ) -> None:
         self.core, self.reader, self.name = core, reader, operand.name
@@ -38,7 +36,7 @@ class QuantParameter:
         self.view = GmView.vector(operand.name, operand.element, operand.spec.size)
         """All of it, in global memory."""
         self.loaded = core.tiles(operand.element, count, "mte2", reader)
-        self.is_wide = operand.element is FLOAT32 or not widens
+        self.is_wide = operand.element is FLOAT32
         self.wide = self.loaded.only if self.is_wide else core.tile(FLOAT32, count)
         """Where its elements are as float32."""
 

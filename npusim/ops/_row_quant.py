@@ -19,7 +19,6 @@ from npusim.isa import Binary
 from npusim.kernel import (
     BLOCK_BYTES,
     FLOAT16,
-    FLOATS_PER_BLOCK,
     INT4,
     INT8,
     DType,
@@ -53,23 +52,30 @@ def output_of(
 # ---- the largest magnitude of a row, and the factor ----
 
 
-def fold_max(core: VectorCore, row: Local) -> Local:
-    """Bring the largest elements of *row* `(width,)` into its first repeat, which is returned."""
+def fold_max(core: VectorCore, row: Local, *, rest_last: bool = False) -> Local:
+    """Bring the largest elements of *row* `(width,)` into its first repeat, which is returned.
+
+    What is left behind the last whole repeat comes first, or *rest_last*.
+    """
     lanes = row.repeat_elements
     repeats, left = divmod(row.count, lanes)
     if repeats == 0:
         return row
     first = row[:lanes]
-    if left:
-        core.max(row[:left], row[:left], row[repeats * lanes :])
-    if repeats > 1:
-        core.fold("max", first, row[lanes : repeats * lanes])
+    for is_rest in (False, True) if rest_last else (True, False):
+        if is_rest and left:
+            core.max(row[:left], row[:left], row[repeats * lanes :])
+        elif not is_rest and repeats > 1:
+            core.fold("max", first, row[lanes : repeats * lanes])
     return first
 
 
 def find_max(core: VectorCore, result: Local, row: Local) -> None:
-    """The largest element of *row* `(width,)`, which is overwritten, to *result* `(1,)`."""
-    core.whole_reduce("max", result, fold_max(core, row))
+    """The largest element of *row* `(width,)`, which is overwritten, to *result* `(1,)`.
+
+    As ReduceMaxInplace of the kernels does (dynamic_quant_base.h:200-248).
+    """
+    core.whole_reduce("max", result, fold_max(core, row, rest_last=True))
 
 
 def find_absmax(core: VectorCore, result: Local, work: Local, values: Local) -> None:
@@ -112,41 +118,7 @@ def fold_rows(core: VectorCore, plane: Local, rows: int) -> Local:
     return Local(plane.buffer, plane.offset_bytes, plane.dtype, rows * lanes, 1, pitch)
 
 
-# ---- one number for many elements, and rounding ----
-
-
-def repeat_block(core: VectorCore, dst: Local, block: Local) -> None:
-    """Fill the row *dst* `(width,)` with the elements of *block*, again and again.
-
-    The kernels fill all rows with one Copy, whose mask counts the elements of a row; a Copy a row
-    in an ``independent()`` block takes as long.
-    """
-    whole = dst.count // dst.repeat_elements * dst.repeat_elements
-    with core.independent():
-        for part in (dst[:whole], dst[whole:]):
-            if part.count:
-                core.copy(part, block.again(part.count))
-
-
-def repeat_row(core: VectorCore, plane: Local, row: Local) -> None:
-    """*row* `(columns,)` to each row of *plane* `(rows, columns)`: one Copy takes as long."""
-    with core.independent():
-        for first in range(0, plane.count, row.count):
-            core.copy(plane[first : first + row.count], row)
-
-
-def spread_numbers(core: VectorCore, plane: Local, numbers: Local, blocks: Local) -> None:
-    """Each of fp32 *numbers* `(rows,)` to its row of *plane* `(rows, columns)`.
-
-    *blocks* has room for eight of each number.
-    """
-    columns = plane.count // numbers.count
-    # (rows,) -> (rows, 8) -> (rows, columns)
-    core.brcb(blocks[: numbers.count * FLOATS_PER_BLOCK], numbers)
-    with core.independent():
-        for row in range(numbers.count):
-            block = blocks[row * FLOATS_PER_BLOCK : (row + 1) * FLOATS_PER_BLOCK]
-            repeat_block(core, plane[row * columns : (row + 1) * columns], block)
+# ---- rounding ----
 
 
 def round_by_int16(core: VectorCore, values: Local, dst: Local | None = None) -> Local:

@@ -32,11 +32,11 @@ from npusim.data.integers import align_down, ceil_div
 from npusim.data.tensor import TensorSpec
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import MAX_BURSTS
-from npusim.kernel import BLOCK_BYTES, FLOATS_PER_BLOCK, Block, GmView, Step, VectorCore
+from npusim.kernel import BLOCK_BYTES, Block, Duplicate, GmView, Step, VectorCore
 from npusim.kernel.rows import whole_blocks
 from npusim.kernel.steps import tiles
 from npusim.ops import _vocabulary as ops
-from npusim.ops._swish import exp_plus_1, exp_plus_1_of, invert
+from npusim.ops._swish import exp_plus_1, exp_plus_1_of
 from npusim.ops._torch import Result
 
 SUPPORT = (
@@ -122,13 +122,10 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
 def _best(spec: DeviceSpec, p: Problem, depth: int) -> Plan:
     """Most cores, then fewest tiles, then the largest, then most whole ones, then the first."""
     core, element = spec.cores[spec.vector_kinds[0]], p.output.element
-    # Apart from the queues an element takes two fp32, or one where it is fp32 itself; there the
-    # block of ones, which is assumed, must fit, too.
-    is_wide = element is FLOAT32
-    work_bytes = FLOAT32.nbytes(1 if is_wide else 2)
+    # Apart from the queues an element takes two fp32, or one where it is fp32 itself.
+    work_bytes = FLOAT32.nbytes(1 if element is FLOAT32 else 2)
     per_element = depth * QUEUES * element.nbytes(1) + work_bytes
-    room_bytes = core.usable_bytes("ub") - (BLOCK_BYTES if is_wide else 0)
-    room = align_down(room_bytes // per_element, BLOCK_BYTES // element.nbytes(1))
+    room = align_down(core.usable_bytes("ub") // per_element, BLOCK_BYTES // element.nbytes(1))
 
     def merit(size: tuple[int, int]) -> tuple[int, int, int, int]:
         rows, columns = size
@@ -166,15 +163,14 @@ def _sizes(p: Problem, room: int) -> Iterator[tuple[int, int]]:
 def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
     """Tiles of y and of both halves of x, row by row, go to the cores in turn.
 
-    Rows begin at blocks. Assumed: the order of the buffers, and that the 1 that float32 divides by
-    its sum is a block read again and again.
+    Rows begin at blocks. float32 is worked on where y leaves by, and divides a tile of ones.
     """
     core, dtype = VectorCore("npu_swiglu", spec), p.output.element
     is_wide = dtype is FLOAT32
     size = plan.row_step * whole_blocks(plan.column_step, dtype)
     a_in, b_in = core.vecin(dtype, size, plan.depth), core.vecin(dtype, size, plan.depth)
     y_out, work = core.vecout(dtype, size, plan.depth), core.tile(FLOAT32, size)
-    more = core.tile(FLOAT32, FLOATS_PER_BLOCK if is_wide else size)
+    more = work if is_wide else core.tile(FLOAT32, size)
     # Half rows of 310P are whole blocks.
     core.claim_tails(has_tails=not core.is_310p)
 
@@ -185,17 +181,21 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
         for queue, free, view in ((a_in, a_in.alloc(), a), (b_in, b_in.alloc(), b)):
             core.fill(free, view)
             queue.enque(free)
-        first, total = a_in.deque(), work[:n]
+        first = a_in.deque()
         if is_wide:
-            exp_plus_1(core, total, first[:n])
-            invert(core, total, more)
-            core.mul(total, total, first[:n])
+            out = y_out.alloc()[:n]
+            core.barrier("vector")
+            exp_plus_1(core, out, first[:n])
+            core.barrier("vector")
+            core.div(out, work[:n], out)
+            core.mul(out, out, first[:n])
             a_in.free(first)
-            second, out = b_in.deque(), y_out.alloc()
-            core.mul(out[:n], total, second[:n])
+            second = b_in.deque()
+            core.barrier("vector")
+            core.mul(out, out, second[:n])
             b_in.free(second)
         else:
-            values = more[:n]
+            total, values = work[:n], more[:n]
             core.cast(values, first[:n])
             a_in.free(first)
             exp_plus_1(core, total, values)
@@ -204,15 +204,15 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
             core.cast(total, second[:n])
             b_in.free(second)
             core.mul(values, values, total)
-            out = y_out.alloc()
-            core.cast(out[:n], values)
+            out = y_out.alloc()[:n]
+            core.cast(out, values)
         core.store(y_out, out, y)
 
     x = GmView.of("x", dtype, p.rows, 2 * p.columns)
     output = GmView.of("output", dtype, p.rows, p.columns)
     views = (x[:, : p.columns], x[:, p.columns :], output)
     cut = tuple(tiles(view, plan.row_step, plan.column_step) for view in views)
-    begin = (lambda: core.duplicate(more, 1.0)) if is_wide else None
+    begin = (lambda: core.emit(Duplicate(work, 1.0))) if is_wide else None
     return core.launch(Step(tile, cut, np.arange(plan.tiles(p)) % plan.block_dim), begin=begin)
 
 

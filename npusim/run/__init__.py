@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from npusim.devices.schema import DeviceSpec, ICache
     from npusim.run.result import Output
     from npusim.run.runs import Run
-    from npusim.run.user_kernel import KernelFunction
+    from npusim.run.user_kernel import OwnKernel
 
 __all__ = ["Output", "Run", "run"]
 
@@ -22,7 +22,7 @@ HOMES = {"Output": "npusim.run.result", "Run": "npusim.run.runs"}
 
 
 def run(
-    op: str | KernelFunction,
+    op: str | OwnKernel,
     *args: object,
     device: str | os.PathLike[str] | DeviceSpec,
     values: bool = True,

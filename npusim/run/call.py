@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 import numpy as np
 
 from npusim import chip, devices, ops
+from npusim.ascendc import ProgramLaunch, SourceLaunch, named, names_source
 from npusim.chip import L2_STATES, Engine, L2State, Progress, engine_named
 from npusim.data.arguments import Arguments
 from npusim.data.dtypes import Array
@@ -22,7 +23,7 @@ from npusim.data.tensor import GlobalTensor, Tensor, TensorSpec, is_transposed
 from npusim.devices.schema import DeviceSpec, ICache
 from npusim.kernel.builder import deeper
 from npusim.ops import warnings_given
-from npusim.run import user_kernel
+from npusim.run import source_kernel, user_kernel
 from npusim.run.memory_cache import CACHE
 from npusim.run.options import CACHE_VARIABLE, Options
 from npusim.run.repeats import key_of_call, repeated
@@ -37,7 +38,7 @@ __all__ = ["bind", "find", "play"]
 
 
 def play(
-    op: str | user_kernel.KernelFunction,
+    op: str | user_kernel.OwnKernel,
     args: tuple[object, ...],
     kwargs: dict[str, object],
     device: str | os.PathLike[str] | DeviceSpec,
@@ -62,7 +63,7 @@ def play(
 
 
 def _played(
-    op: str | user_kernel.KernelFunction,
+    op: str | user_kernel.OwnKernel,
     args: tuple[object, ...],
     kwargs: dict[str, object],
     spec: DeviceSpec,
@@ -194,14 +195,18 @@ def _earlier(
     return tuple(found)
 
 
-def find(op: str | user_kernel.KernelFunction) -> ops.Operator:
+def find(op: str | user_kernel.OwnKernel) -> ops.Operator:
     """What is to be run: the operator of that name, or a custom kernel.
 
     A custom kernel is a function, or FILE.py:FUNCTION. Raises ValueError for an unknown
     operator, KernelError for a kernel that cannot be found.
     """
+    if isinstance(op, SourceLaunch | ProgramLaunch):
+        return source_kernel.operator(op)
     if not isinstance(op, str):
         return user_kernel.operator(op) if callable(op) else ops.load(op)
+    if names_source(op):
+        return source_kernel.operator(named(op))
     is_in_a_file = ":" in op or op.endswith(".py")
     return user_kernel.operator(user_kernel.load(op)) if is_in_a_file else ops.load(op)
 

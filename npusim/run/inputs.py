@@ -32,7 +32,7 @@ from npusim.data.errors import shown
 from npusim.data.files import opened
 from npusim.data.tensor import LAYOUTS, Tensor, TensorSpec
 
-__all__ = ["FileError", "InputError", "parse"]
+__all__ = ["FileError", "InputError", "Value", "parse"]
 
 MAX_BYTES = 2**40
 """Generators make nothing larger."""

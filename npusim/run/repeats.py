@@ -43,8 +43,8 @@ def key_of_call(
     engine: Engine,
 ) -> Hashable | None:
     """What a call is found by; None where it computes values, or might do so."""
-    if not isinstance(op, str) or ":" in op or op.endswith(".py"):
-        return None  # a custom kernel, whose function may have looked at anything
+    if not isinstance(op, str) or not op.isidentifier():
+        return None  # a kernel of a file, whose function may have looked at anything
     given = (*args, *kwargs.values())
     if options.values and not any(_is_bare(value) for value in given):
         return None

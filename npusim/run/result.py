@@ -22,7 +22,7 @@ from npusim.data.tensor import Tensor, TensorSpec
 from npusim.devices.schema import DeviceSpec, ICache, Pipe
 from npusim.kernel.program import QueueName
 from npusim.run.options import Options
-from npusim.run.user_kernel import KernelFunction
+from npusim.run.user_kernel import OwnKernel
 from npusim.timing.engines import quickest
 from npusim.trace import Launch, PipeCounter, Trace, Trial
 
@@ -263,7 +263,7 @@ class Play(Protocol):
 
     def __call__(
         self,
-        op: str | KernelFunction,
+        op: str | OwnKernel,
         args: tuple[object, ...],
         kwargs: dict[str, object],
         device: DeviceSpec,
@@ -275,7 +275,7 @@ class Play(Protocol):
 class Call:
     """What was asked of :func:`npusim.run`, which can be asked once more with a change."""
 
-    op: str | KernelFunction
+    op: str | OwnKernel
     operator: ops.Operator
     device: DeviceSpec
     arguments: Arguments
@@ -313,7 +313,7 @@ class Call:
 
     def _played(
         self,
-        op: str | KernelFunction,
+        op: str | OwnKernel,
         arguments: dict[str, object],
         device: DeviceSpec,
         options: Options,

@@ -28,9 +28,10 @@ from typing import Any, cast
 
 import numpy as np
 
+from npusim.ascendc import ProgramLaunch, SourceLaunch
 from npusim.check.bounds import check_inside
 from npusim.check.rules import check_blocks
-from npusim.data.dtypes import DTYPES, Array, dtype_of
+from npusim.data.dtypes import DTYPES, Array, dtype_of, is_masked
 from npusim.data.errors import shown
 from npusim.data.tensor import GlobalTensor, Operand, Tensor, TensorSpec
 from npusim.devices.names import whole
@@ -40,10 +41,21 @@ from npusim.kernel.launch import Kernel
 from npusim.kernel.program import Block
 from npusim.ops import Contract, Given, Operator, Plan, Problem, Row
 
-__all__ = ["KernelError", "KernelFunction", "load", "operator"]
+__all__ = [
+    "KernelError",
+    "KernelFunction",
+    "OwnKernel",
+    "UserProblem",
+    "load",
+    "no_oracle",
+    "operand_of",
+    "operator",
+]
 
 KernelFunction = Callable[..., Kernel]
 """A function of a chip, its parameter `spec`, and of TensorSpecs and attributes, to a kernel."""
+OwnKernel = KernelFunction | SourceLaunch | ProgramLaunch
+"""What runs in place of an operator: one written in Python, or in C++."""
 PACKAGE = Path(__file__).resolve().parents[1]
 
 
@@ -147,11 +159,11 @@ def operator(function: KernelFunction) -> Operator:
         support=(Row(),),
         tile=kernel.tile,
         build=kernel.build,
-        oracle=_no_oracle,
+        oracle=no_oracle,
     )
 
 
-def _no_oracle(given: Given) -> Array:
+def no_oracle(given: Given) -> Array:
     """Values come of the kernel alone."""
     raise KernelError(
         f"kernel: a custom kernel must be run, not asked for its oracle ({given}); call npusim.run"
@@ -185,7 +197,7 @@ class UserKernel:
         """Have the kernel written, and hold it against the tensors and the chip."""
         spec, arguments = contract.spec, contract.arguments
         operands = {
-            name: _operand(self.name, name, value)
+            name: operand_of(self.name, name, value)
             for name, value in arguments.items()
             if isinstance(value, np.ndarray | Tensor | TensorSpec)
         }
@@ -241,7 +253,8 @@ def _check_parameters(name: str, function: KernelFunction) -> None:
         )
 
 
-def _operand(who: str, name: str, value: Any) -> Operand:
+def operand_of(who: str, name: str, value: Any) -> Operand:
+    """The operand *name* of a kernel; raises KernelError for an array of a type that none has."""
     match value:
         case TensorSpec():
             return Operand(name, value)
@@ -250,7 +263,7 @@ def _operand(who: str, name: str, value: Any) -> Operand:
             return Operand(name, value.spec, value.numpy() if is_plain else value.storage)
         case _:
             dtype = dtype_of(value)
-            if dtype is None or isinstance(value, np.ma.MaskedArray):
+            if dtype is None or is_masked(value):
                 known = ", ".join(dtype.name for dtype in DTYPES)
                 what = "a masked array" if dtype is not None else value.dtype
                 raise KernelError(

@@ -22,9 +22,11 @@ from __future__ import annotations
 from collections import Counter
 from functools import lru_cache
 
+import numpy as np
+
 from npusim.data.integers import ceil_div
 from npusim.devices.schema import Banks
-from npusim.isa import BLOCK_BYTES, Local
+from npusim.isa import BLOCK_BYTES, Local, lanes
 
 __all__ = ["bank_of", "repeat_cycles"]
 
@@ -43,6 +45,11 @@ def bank_of(banks: Banks, block: int) -> tuple[int, int]:
 
 def _blocks(local: Local, repeat: int, block_count: int) -> list[int]:
     """Block numbers that *local* touches in a *repeat*."""
+    if local.mask is not None:
+        per_block = BLOCK_BYTES * 8 // local.dtype.bits
+        start = local.offset_bytes // BLOCK_BYTES + repeat * local.repeat_stride
+        picked = np.unique(lanes(local.mask) // per_block) * local.block_stride + start
+        return [int(block) for block in picked]
     if local.is_strided:
         first, step = repeat * local.repeat_stride, local.block_stride
     else:

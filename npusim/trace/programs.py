@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from npusim.data.dtypes import BUFFER_DTYPES, DType
 from npusim.data.json import Json
-from npusim.isa import MICRO_OPS, Global, Local, MicroOp
+from npusim.isa import MICRO_OPS, Global, Local, MicroOp, Padding
 from npusim.kernel.program import Body, Call, Line, Program, short_line
 from npusim.trace.archive import DamageError
 from npusim.trace.lanes import LaneTrace, Trace
@@ -25,8 +25,8 @@ MAX_LETTERS = 1000
 """A name, or a line of code, has at most so many."""
 MAX_SIZE = 1 << 48
 """Sizes and places in bytes, and counts: far above any tensor."""
-MAX_NUMBER = 1 << 64
-"""What a scalar register holds."""
+MAX_NUMBER = 1 << 256
+"""A mask of lanes; a scalar register holds less."""
 MAX_FLOAT = 1 << 128
 """Whole numbers that are still finite as fp32, rounded."""
 
@@ -34,7 +34,7 @@ SIGNED = ("step_bytes", "stride_bytes", "pitch_bytes", "block_stride", "repeat_s
 """Fields of micro-ops that may be below zero; what a chip takes of them is up to its rules."""
 
 _DTYPES = {dtype.name: dtype for dtype in BUFFER_DTYPES}
-_KNOWN: dict[str, type] = {kind.__name__: kind for kind in (*MICRO_OPS, Local, Global)}
+_KNOWN: dict[str, type] = {kind.__name__: kind for kind in (*MICRO_OPS, Local, Global, Padding)}
 
 
 def named(text: str) -> str:

@@ -34,7 +34,7 @@ from npusim.trace.trial import Trial
 
 __all__ = ["RECORD", "VERSION", "Record", "RecordError", "made", "read", "seal", "write"]
 
-VERSION = 8
+VERSION = 9
 """Of what a folder holds; 1 had no trace, 2 no groups of cores, 3 no checksums, no launches and no
 whole lines, 4 not what held copies up, 5 not how far to trust the time, 7 no trials."""
 RECORD = "run.json"

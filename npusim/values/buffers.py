@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from npusim.data.dtypes import INT4, UINT8, Array, Whole, unpack_int4
 from npusim.data.integers import ceil_div
 from npusim.devices.schema import Core
-from npusim.isa import BLOCK_BYTES, Local
+from npusim.isa import BLOCK_BYTES, Local, places
 
 __all__ = [
     "UNWRITTEN",
@@ -213,7 +213,10 @@ class Buffers:
         What a load has left in memory is seen there.
         """
         view = self._seen(local)
-        if view is None:
+        if view is None and local.is_ragged:
+            elements, at = self._ragged(local)
+            view = elements[..., at]
+        elif view is None:
             view = self.view(local)
         if local.is_strided:
             view = view.reshape(*self.lead, -1)
@@ -231,6 +234,20 @@ class Buffers:
                 if part is not None:
                     return part.view(_numpy_of(local))
         return None
+
+    def write(self, local: Local, values: Array) -> None:
+        """Put *values* where *local* says, of which several elements may be one; int4 packed."""
+        if local.is_ragged:
+            elements, at = self._ragged(local)
+            elements[..., at] = values
+            return
+        view = self.room(local)
+        view[...] = values.reshape(view.shape) if local.is_strided else values
+
+    def _ragged(self, local: Local) -> tuple[Array, NDArray[np.int64]]:
+        """All from the first byte of *local* on as its elements, and which of them are its."""
+        dtype = np.dtype(np.uint8) if local.dtype is INT4 else local.dtype.numpy
+        return self.window(local).view(dtype), places(local) // dtype.itemsize
 
     def swept(self, local: Local, count: int, step_bytes: int) -> Array:
         """*count* views as of :meth:`view`, *step_bytes* apart, as an axis behind the lanes.

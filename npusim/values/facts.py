@@ -13,6 +13,7 @@ from npusim.isa import (
     BlockReduce,
     Broadcast,
     Cast,
+    CastDequant,
     Compare,
     CompareScalar,
     Copy,
@@ -22,7 +23,9 @@ from npusim.isa import (
     Fixpipe,
     Fold,
     Gather,
+    GatherBlocks,
     GatherMask,
+    GetCmpMask,
     Global,
     Load,
     MicroOp,
@@ -39,14 +42,17 @@ from npusim.isa import (
     ScalarLoadGlobal,
     ScalarLoop,
     ScalarStore,
+    Scatter,
     Select,
+    SetCmpMask,
     Sort32,
     Store,
+    TransDataTo5HD,
     Transpose,
     Trap,
     Unary,
     WholeReduce,
-    added_dtype,
+    combined_as,
     global_operand,
     reads,
     registers_read,
@@ -68,9 +74,11 @@ Without those that order pipes and those that set registers for nobody.
 
 SIDE_BY_SIDE: frozenset[type[MicroOp]] = frozenset(
     (
-        *(Axpy, Binary, BinaryScalar, BlockReduce, Broadcast, Cast, Compare, CompareScalar, Copy),
+        *(Axpy, Binary, BinaryScalar, BlockReduce, Broadcast, Cast, CastDequant, Compare),
+        *(CompareScalar, Copy),
         *(Duplicate, Fold, Gather, GatherMask, Load, MrgSort, MulAddDst, Reduce, ScalarAlu),
         *(MrgSort4, ProposalConcat, ProposalExtract, RpSort16),
+        *(GatherBlocks, GetCmpMask, Scatter, SetCmpMask, TransDataTo5HD),
         *(
             ScalarLoad,
             ScalarLoadGlobal,
@@ -132,7 +140,7 @@ def _look(body: Body) -> Facts:
             quiet.append(op)
             working.append(op)
     pieces.append(with_runs(quiet))
-    adds = any(added_dtype(op) is not None for op in working)
+    adds = any(combined_as(op) is not None for op in working)
     is_alone = adds or any(type(op) not in SIDE_BY_SIDE for op in working)
     return Facts(
         tuple(pieces),

@@ -129,7 +129,7 @@ def _steps(one: MicroOp, other: MicroOp) -> tuple[int, ...] | None:
     steps = []
     for name in fields:
         before, after = getattr(one, name), getattr(other, name)
-        if _shape(before) != _shape(after):
+        if _shape(before) != _shape(after) or before.is_ragged:
             return None
         steps.append(after.offset_bytes - before.offset_bytes)
     return tuple(steps)
@@ -138,7 +138,7 @@ def _steps(one: MicroOp, other: MicroOp) -> tuple[int, ...] | None:
 def _shape(local: Local) -> tuple[object, ...]:
     """All of *local* but where it begins."""
     strides = local.block_stride, local.repeat_stride, local.repeat_blocks
-    return local.buffer, local.dtype, local.count, strides
+    return local.buffer, local.dtype, local.count, strides, local.mask
 
 
 def _run(first: MicroOp, second: MicroOp, count: int) -> Accumulated | Swept | None:

@@ -106,8 +106,8 @@ def block(*parts: Any, **changes: Any) -> Block:
         ),
         (
             (block(ZERO, isa.BinaryScalar("pow", X, X, 1.0)),),
-            "kernel #1: BinaryScalar: op must be one of add, sub, mul, div, min, max, not 'pow'; "
-            "use one of these",
+            "kernel #1: BinaryScalar: op must be one of add, sub, mul, div, min, max, leaky_relu, "
+            "shift_left, shift_right, shift_right_round, not 'pow'; use one of these",
         ),
         (
             (block(ZERO, replace(ZERO, dst=replace(X, offset_bytes=0.0))),),

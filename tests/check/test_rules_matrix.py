@@ -286,13 +286,8 @@ REFUSED_AIC: list[tuple[isa.MicroOp, str]] = [
     ),
     (
         other(TO_L1, atomic=True),
-        "what is added must be one of float32, float16, int32 and go to global memory, "
-        "not float16 to l1; add on a vector core",
-    ),
-    (
-        other(OUT, atomic=True, dtype=BFLOAT16),
-        "what is added must be one of float32, float16, int32 and go to global memory, "
-        "not bfloat16 to gm; add on a vector core",
+        "what is combined must be one of float32, float16, bfloat16, int32, int16, int8 and go to "
+        "global memory, not float16 to l1; combine it on a vector core",
     ),
     (
         other(OUT, dst=at("l0a", FLOAT16, 64), dst_rows=32),
@@ -319,8 +314,14 @@ REFUSED_AI_CORE: list[tuple[isa.MicroOp, str]] = [
         "load row by row and copy block by block",
     ),
     (
-        other(ADD, atomic=FLOAT16),
-        "what is added must be one of float32 on arch 2002, not float16; add in the unified buffer",
+        other(ADD, atomic=INT32),
+        "what is combined by add must be one of float32, float16, int16 on arch 2002, not int32; "
+        "combine it in the unified buffer",
+    ),
+    (
+        other(ADD, atomic_op="max"),
+        "what is combined by max must be one of none on arch 2002, not float32; combine it in the "
+        "unified buffer",
     ),
     (
         other(TO_CUBE, burst_bytes=48),
@@ -387,13 +388,13 @@ REFUSED_AIV: list[tuple[isa.MicroOp, str]] = [
         "load row by row and copy block by block",
     ),
     (
-        other(ADD, atomic=BFLOAT16),
-        "what is added must be one of float32, float16, int32 on arch 2201, not bfloat16; add in "
-        "the unified buffer",
+        other(ADD, atomic=UINT8),
+        "what is combined by add must be one of float32, float16, bfloat16, int32, int16, int8 on "
+        "arch 2201, not uint8; combine it in the unified buffer",
     ),
     (
         other(ADD, dst=isa.Global("y", 0, 62)),
-        "bursts must be whole elements of float32 to be added, not 62 bytes; change their size",
+        "bursts must be whole elements of float32 to be combined, not 62 bytes; change their size",
     ),
     (
         other(TO_CUBE, dst=at("ub", UINT8, 64, 4096)),
@@ -415,8 +416,8 @@ REFUSED_AIV: list[tuple[isa.MicroOp, str]] = [
         "cut them alike",
     ),
     (
-        isa.Copy(at("ub", INT8, 64), at("ub", INT8, 64, 64)),
-        "operands must share one type of 16 or 32 bits, not int8, int8; cast first",
+        isa.Duplicate(at("ub", INT8, 64), 0),
+        "operands must share one type of 16 or 32 bits, not int8; cast first",
     ),
     (
         isa.Copy(at("ub", INT32, 64), at("ub", INT32, 56, 256)),
@@ -425,7 +426,8 @@ REFUSED_AIV: list[tuple[isa.MicroOp, str]] = [
     ),
     (
         other(SUM, dst=at("ub", FLOAT32, 7)),
-        "src must be 32 bytes for each of the 7 elements of dst, not 256 in all; change its count",
+        "dst must be 8 elements, from the first to the last that comes of the 64 of src, not 7; "
+        "change its count",
     ),
     # ---- flags between cores ----
     (

@@ -185,6 +185,32 @@ def test_every_half_is_exact_in_float32(src: DType, mode: RoundMode) -> None:
     assert_patterns(cast(all_values(src), FLOAT32, mode), expected)
 
 
+def test_every_finite_half_is_exact_in_float32() -> None:
+    """Without infinities and NaN it is the bits that are moved, and never a table."""
+    finite = [number.kind not in ("nan", "inf") for number in all_numbers(FLOAT16)]
+    values = np.extract(finite, all_values(FLOAT16))
+    assert dtypes._widened(values, None) is not None
+    expected = [
+        to_float(number, FORMATS[FLOAT32], "none", "inf_nan")
+        for number, is_finite in zip(all_numbers(FLOAT16), finite, strict=True)
+        if is_finite
+    ]
+    assert_patterns(cast(values, FLOAT32, "none"), expected)
+
+
+def test_subnormal_halves_are_not_lost_where_the_processor_flushes_them() -> None:
+    torch = pytest.importorskip("torch")
+    values = np.arange(1 << 15, dtype=np.uint16).view(np.float16)[: 1 << 10].repeat(64)
+    expected = cast(values[::64], FLOAT32, "none")
+    if not torch.set_flush_denormal(True):
+        pytest.skip("this processor cannot")
+    try:
+        found = cast(values, FLOAT32, "none")
+    finally:
+        torch.set_flush_denormal(False)
+    assert found[::64].tobytes() == expected.tobytes()
+
+
 # ---- float32: specials, ties, and a dense sample ----
 
 
@@ -240,6 +266,11 @@ def test_float32_without_a_nan_becomes_the_same_halves(dst: DType, mode: RoundMo
     for overflow in OVERFLOWS:
         expected = [to_float(number, FORMATS[dst], mode, overflow) for number in kept]
         assert_patterns(cast(values[~np.isnan(values)], dst, mode, overflow), expected)
+        # What stays finite in fp16 is rounded by its bits.
+        small = np.abs(values) < 65520
+        finite = [number for number, is_small in zip(numbers, small, strict=True) if is_small]
+        expected = [to_float(number, FORMATS[dst], mode, overflow) for number in finite]
+        assert_patterns(cast(values[small], dst, mode, overflow), expected)
 
 
 def test_int64_comes_to_int32_and_saturates() -> None:

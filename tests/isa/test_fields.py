@@ -31,7 +31,8 @@ STRIDE = "must be an integer from 0 to 65535"
     [
         (
             isa.BinaryScalar("pow", X, X, 1.0),
-            "op must be one of add, sub, mul, div, min, max, not 'pow'; use one of these",
+            "op must be one of add, sub, mul, div, min, max, leaky_relu, shift_left, shift_right, "
+            "shift_right_round, not 'pow'; use one of these",
         ),
         (replace(ADD, a=None), "a must be a Local, not None; pass one"),
         (

@@ -266,17 +266,18 @@ def test_a_micro_op_says_which_bytes_it_reads_and_writes(
     assert (isa.reads(op), isa.writes(op)) == (read, written)
 
 
-def test_only_copies_touch_global_memory_and_only_some_add_to_it() -> None:
+def test_only_copies_touch_global_memory_and_only_some_combine_with_it() -> None:
     assert [isa.global_operand(op) for op in (LOADED, STORED, OUT, INTO_L1, LOOP)] == [
         ROWS_OF_X, ROWS_OF_X, THERE, None, None
     ]  # fmt: skip
     assert [isa.writes_global(op) for op in (LOADED, STORED, OUT, INTO_L1)] == [
         False, True, True, False
     ]  # fmt: skip
-    assert [isa.added_dtype(op) for op in (LOADED, STORED, OUT, INTO_L1)] == [
-        None, FLOAT16, FLOAT32, None
+    assert [isa.combined_as(op) for op in (LOADED, STORED, OUT, INTO_L1)] == [
+        None, "float16", "float32", None
     ]  # fmt: skip
-    assert isa.added_dtype(isa.Store(THERE, ub(0))) is None
+    assert isa.combined_as(isa.Store(THERE, ub(0))) is None
+    assert isa.combined_as(isa.Store(THERE, ub(0), 0, FLOAT16, "max")) == "max float16"
 
 
 def test_the_scalar_unit_reads_global_memory_and_copies_none_of_it() -> None:

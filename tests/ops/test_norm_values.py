@@ -246,6 +246,21 @@ def test_sums_of_fp16_overflow_as_the_product_line_does() -> None:
     assert (outputs(ADD, x, x, gamma, device="ascend310p3")[2] == 65504).all()
 
 
+def test_slices_whose_largest_is_nan_are_left_out() -> None:
+    """A NaN is not larger than what was found before; without slices it is the row's largest."""
+    x = np.random.default_rng(17).normal(0, 3, (4, 12800)).astype(np.float16)
+    smooth = np.ones(x.shape[1], np.float16)
+    x[1, 3], smooth[77] = np.inf, np.nan
+    call = {"smooth_scale1": np.ones_like(smooth), "smooth_scale2": smooth}
+    found = assert_as_reference(DYNAMIC, x, x, np.ones_like(smooth), **call, device="ascend910b2")
+    y1, y2, _, scale1, scale2 = found.output
+    assert (found.template, scale1[1], y1[1].any()) == ("slice_d", 0, False)
+    assert scale2[0] > 0
+    assert not y2[:, 77].any()
+    narrow = np.ascontiguousarray(x[:, :128])
+    assert np.isnan(outputs(DYNAMIC, narrow, narrow, np.ones(128, np.float16))[3][1])
+
+
 def test_a_row_of_zeros_has_scale_0() -> None:
     x, gamma = np.zeros((2, 64), np.float16), np.ones(64, np.float16)
     y1, y2, _, scale, other = outputs(DYNAMIC, x, x, gamma)

@@ -38,9 +38,11 @@ def body(whole: Program, number: int = 1) -> tuple[MicroOp, ...]:
         # Seven rows of 2048 an instruction, but for the fold.
         ((2048, 2048), False, {"Cast": 4, "Unary": 1, "Fold": 7, "WholeReduce": 1, "Binary": 3,
                                "Broadcast": 1, "Copy": 7}),
-        # The smooth scales are copied to all rows first.
-        ((2048, 2048), True, {"Cast": 4, "Unary": 1, "Fold": 6, "WholeReduce": 1, "Binary": 4,
-                              "Broadcast": 1, "Copy": 12, "Duplicate": 1}),
+        # An Or with zeros copies the smooth scales to a row: to eight of them, of up to 254 blocks.
+        ((2048, 2048), True, {"Cast": 4, "Unary": 1, "Fold": 6, "WholeReduce": 1, "Binary": 4 + 6,
+                              "Broadcast": 1, "Copy": 6, "Duplicate": 1}),
+        ((2048, 1408), True, {"Cast": 4, "Unary": 1, "Fold": 9, "WholeReduce": 1, "Binary": 4 + 2,
+                              "Broadcast": 1, "Copy": 9, "Duplicate": 1}),
         # A row that is no multiple of 64: its end joins the fold, and a copy.
         ((2048, 2056), False, {"Cast": 4, "Unary": 1, "Fold": 7, "WholeReduce": 1, "Binary": 3 + 7,
                                "Broadcast": 1, "Copy": 14}),
@@ -68,10 +70,14 @@ def test_the_instructions_of_a_piece(
 
 @pytest.mark.parametrize(("dtype", "casts"), [("float16", 5), ("bfloat16", 4)])
 def test_db_has_one_instruction_a_row_and_no_scalar_trip(dtype: str, casts: int) -> None:
-    piece = body(program(1023, 1023, dtype))
+    whole = program(1023, 1023, dtype)
+    # Behind the constants two loads, and the work on what the first of them brought.
+    first, second, piece = (body(whole, number) for number in (1, 2, 3))
     found = counts(piece)
-    rows = next(op for op in piece if isinstance(op, Load)).src.bursts
+    rows = next(op for op in first if isinstance(op, Load)).src.bursts
     assert rows == 17
+    assert any(isinstance(op, Load) for op in second)
+    assert not any(isinstance(op, Load) for op in piece)
     # Max, div, mul with the factor, mul for the scale.
     wanted = {"Cast": casts, "Unary": 1, "Fold": 1, "WholeReduce": 1, "Broadcast": 1, "Binary": 4}
     assert {name: found[name] for name in wanted} == {k: n * rows for k, n in wanted.items()}
@@ -79,12 +85,16 @@ def test_db_has_one_instruction_a_row_and_no_scalar_trip(dtype: str, casts: int)
 
 
 def test_large_loads_ahead_and_twice() -> None:
-    ops_of_row = body(program(96, 25000))
-    loads = [i for i, op in enumerate(ops_of_row) if isinstance(op, Load)]
-    reads = [i for i, op in enumerate(ops_of_row) if isinstance(op, ScalarLoad)]
-    stores = [i for i, op in enumerate(ops_of_row) if isinstance(op, Store)]
-    # Three parts, loaded twice; the next one is always asked for before the scalar unit waits.
-    assert len(loads) == 6
+    whole = program(96, 25000)
+    first, last = body(whole, 0), body(whole, 1)
+    loads = [i for i, op in enumerate(first) if isinstance(op, Load)]
+    reads = [i for i, op in enumerate(first) if isinstance(op, ScalarLoad)]
+    # Three parts, loaded twice, and the first of the next row; the next one is always asked for
+    # before the scalar unit waits.
+    assert len(loads) == 7
     assert [sum(load < read for load in loads) for read in reads] == [2, 3, 4]
-    # A scale, then the parts.
-    assert len(stores) == 1 + 3
+    assert sum(isinstance(op, Load) for op in last) == 5
+    # The parts; behind those of the last row the scales of both.
+    stores = [[op for op in row if isinstance(op, Store)] for row in (first, last)]
+    assert list(map(len, stores)) == [3, 4]
+    assert stores[1][-1].dst.nbytes == 2 * 4

@@ -37,6 +37,7 @@ def ub(offset_bytes: int, dtype: DType, count: int, *strides: int) -> isa.Local:
 
 X, Y, Z = (ub(at, FLOAT32, 64) for at in (0, 256 + 8192, 512))
 HALF = ub(512, FLOAT16, 64)
+W = ub(0, INT32, 64)
 
 
 def test_each_vector_micro_op_has_its_class(classy: DeviceSpec, subtests: pytest.Subtests) -> None:
@@ -62,6 +63,14 @@ def test_each_vector_micro_op_has_its_class(classy: DeviceSpec, subtests: pytest
         (isa.Unary("exp", Z, X), "transcendental"),
         *((isa.Unary(op, Z, X), op) for op in ("ln", "sqrt", "rsqrt")),
         (isa.Unary("reciprocal", Z, X), "rsqrt"),
+        *((isa.Binary(op, Z, X, Y), "add") for op in ("add_relu", "sub_relu")),
+        (isa.BinaryScalar("leaky_relu", X, X, 0.5), "muls"),
+        (isa.BinaryScalar("shift_left", W, W, 3), "adds"),
+        (isa.MulAddDst(Z, X, Y, "mul_add_relu"), "muladd"),
+        (isa.CastDequant(ub(512, FLOAT16, 64), X.as_dtype(INT32), 0.5), "cast"),
+        (isa.Compare("lt", "cmp_mask", X, Y), "compare"),
+        (isa.Scatter(ub(4096, FLOAT32, 640), Z, Y.as_dtype(INT32)), "gather"),
+        (isa.GatherBlocks(Z, ub(4096, FLOAT32, 640), ub(0, INT32, 8)), "copy"),
         (isa.Fold("add", Z, X), "add"),
         (isa.Axpy(Z, X, 2.0), "muls"),
         (isa.MulAddDst(Z, X, Y), "muladd"),
@@ -97,6 +106,10 @@ def test_each_vector_micro_op_has_its_class(classy: DeviceSpec, subtests: pytest
         (isa.Cast(ub(4096, INT8, 256), ub(0, FLOAT16, 256), "rint"), 2 * 2),
         (isa.Cast(ub(4096, INT4, 256), ub(0, FLOAT16, 256), "rint"), 2 * 2),
         (isa.Copy(ub(4096, UINT8, 256), ub(0, UINT8, 256)), 2 * 2),
+        # A row of nine blocks takes two repeats.
+        (isa.Copy(ub(4096, FLOAT32, 216, 1, 9, 9), ub(0, FLOAT32, 216, 1, 11, 9)), 3 * 2 * 3),
+        # Of each of 16 rows a block for each repeat: squares of two repeats.
+        (isa.TransDataTo5HD((ub(0, FLOAT16, 48, 1, 16, 1),) * 16, (HALF,) * 16), 3 * 2 * 2),
         # A broadcast fills its target, a reduction walks its source.
         (isa.Broadcast(ub(0, FLOAT32, 128), ub(4096, FLOAT32, 16)), 2 * 3),
         (isa.Reduce("min", ub(4096, FLOAT16, 1), ub(0, FLOAT16, 640)), 5 * 2),

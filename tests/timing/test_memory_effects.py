@@ -6,7 +6,10 @@ and 128; a load is there after 10 cycles, or 2 out of the L2, a store after 4. L
 
 from __future__ import annotations
 
+import random
+
 import pytest
+from engine_times import needs_compiled
 from tiny import log, play, tiny_spec
 
 from npusim.chip import Binding, L2State
@@ -214,6 +217,17 @@ def test_only_the_tensors_named_are_warm(tiny: DeviceSpec) -> None:
         ("mte2", 4, 12, 22),
     ]
     assert log(play(tiny, program, sizes=SMALL, l2=())) == log(play(tiny, program, sizes=SMALL))
+
+
+@needs_compiled
+def test_requests_for_some_of_the_lines_of_others_find_each_line_as_it_was() -> None:
+    # 12 and 16 lines, from the same one on or not, and every other line: more than stays.
+    whole, part, behind = load(2048), load(1536), load(2048, 512)
+    ways = whole, part, behind, rows(16, 128, 256), rows(12, 128, 256), store(2048), store(1536)
+    spec, rng = tiny_spec(l2__capacity_bytes=4096, l2__ways=4), random.Random(3)
+    for _ in range(80):
+        # Whether both engines find the same times is what `play` looks at.
+        play(spec, *(tuple(rng.choices(ways, k=12)) for _ in range(2)), sizes=BIG)
 
 
 @pytest.mark.parametrize(("share", "took"), [(1.0, 32), (0.75, 40), (0.25, 56), (0.0, 64)])

@@ -72,7 +72,7 @@ def test_a_folder_must_hold_a_run(tmp_path: Path) -> None:
         )
 
 
-@pytest.mark.parametrize("version", [None, 1, 3, 9])
+@pytest.mark.parametrize("version", [None, 1, 3, 10])
 def test_another_version_is_told(version: int | None, out: Path) -> None:
     facts = json.loads((out / "run.json").read_text())
     del facts["version"]
@@ -83,7 +83,7 @@ def test_another_version_is_told(version: int | None, out: Path) -> None:
     with pytest.raises(RecordError) as caught:
         record.read(out)
     assert str(caught.value) == (
-        f"report: the run in {out} must be of version 8, not {version or 1}; "
+        f"report: the run in {out} must be of version 9, not {version or 1}; "
         f"write it again with npusim run -o"
     )
 
@@ -450,7 +450,7 @@ def _first_op(tree: Any) -> Any:
             lambda tree: _first_op(tree)[2].__setitem__(3, 10**30),
             "burst_bytes of Global must be what it declares, not 1000000000000000000000000000000",
         ),
-        (lambda tree: _first_op(tree).pop(), "Load must have 3 parts, not 2"),
+        (lambda tree: _first_op(tree).pop(), "Load must have 4 parts, not 3"),
         (
             lambda tree: tree["bodies"][0][0].__setitem__(0, ["DType", "int8"]),
             "a body must hold micro-ops, not ['DType', 'int8']",

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from npusim import isa
+from npusim import devices, isa
 from npusim.data.dtypes import (
     BFLOAT16,
     FLOAT16,
@@ -688,6 +688,27 @@ COMPARED: dict[Any, Any] = {
     "ge": np.greater_equal,
     "ne": np.not_equal,
 }
+
+
+@pytest.mark.parametrize("op", ["min", "max"])
+@pytest.mark.parametrize("what", ["finite", "zeros of both signs", "infinite", "NaN"])
+def test_extremes_of_halves(op: Any, what: str, rng: np.random.Generator) -> None:
+    bench = Bench(devices.load("ascend910b2"))
+    a = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+    if what != "NaN":
+        a = a[~np.isnan(a)]
+    if what in ("finite", "zeros of both signs"):
+        a = a[np.isfinite(a)]
+    if what != "zeros of both signs":
+        a = a[(a != 0) | ~np.signbit(a)]
+    a = rng.permutation(a)[:6000]
+    a[:3] = a.max(), a.min(), 0
+    b = rng.permutation(a)
+    bench.put(0, a)
+    bench.put(12288, b)
+    bench.run(isa.Binary(op, *(ub(x, FLOAT16, 6000) for x in (24576, 0, 12288))))
+    wide = (np.minimum if op == "min" else np.maximum)(*(x.astype(np.float32) for x in (a, b)))
+    assert_same(bench.get(24576, FLOAT16, 6000).copy(), wide.astype(np.float16))
 
 
 @pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16], ids=str)

@@ -9,9 +9,8 @@ from typing import NamedTuple
 from npusim.check.hazards import areas
 from npusim.check.hazards.aliases import NO_ALIASES, Aliases
 from npusim.check.hazards.areas import Area
-from npusim.data.dtypes import DType
 from npusim.devices.schema import Pipe
-from npusim.isa import MicroOp, added_dtype, global_operand, writes_global
+from npusim.isa import MicroOp, combined_as, global_operand, writes_global
 
 __all__ = ["Access", "Key", "Touches", "clashing", "is_race", "shared_names"]
 
@@ -44,8 +43,8 @@ class Access(NamedTuple):
     is_write: bool
     op: int
     """Number of the micro-op."""
-    adds: DType | None = None
-    """The type in which it adds to what is there: two such do not race."""
+    adds: str | None = None
+    """How it combines with what is there: two such do not race."""
 
     def keys(self, is_write: bool) -> tuple[Key, ...]:
         """Where it is found, or where writes or reads that may clash with it are."""
@@ -68,15 +67,15 @@ def _keys(place: str, is_write: bool, start: int, end: int) -> tuple[Key, ...]:
 class Touches(NamedTuple):
     """What a micro-op touches, whenever it does."""
 
-    areas: tuple[tuple[Area, bool, DType | None], ...]
-    """Each with whether it is written, and the type in which it is added to."""
+    areas: tuple[tuple[Area, bool, str | None], ...]
+    """Each with whether it is written, and how it is combined with."""
     clashing: tuple[tuple[Key, int], ...]
     """Where accesses that may clash are found, and with which of the areas."""
 
     @staticmethod
     def of(op: MicroOp, shared: frozenset[str], aliases: Aliases) -> Touches:
         """Those of *op*; of names of global memory the *shared* ones count."""
-        found: list[tuple[Area, bool, DType | None]] = [
+        found: list[tuple[Area, bool, str | None]] = [
             *((area, False, None) for area in areas.read(op)),
             *((area, True, None) for area in areas.written(op)),
         ]
@@ -85,11 +84,11 @@ class Touches(NamedTuple):
             name, base_bytes = aliases.place(place.name)
             if name in shared:
                 area = areas.of_global(place, f"{GLOBAL}{name} ", base_bytes)
-                found.append((area, writes_global(op), added_dtype(op)))
+                found.append((area, writes_global(op), combined_as(op)))
         return Touches(tuple(found), clashing(found))
 
 
-def clashing(touched: Sequence[tuple[Area, bool, DType | None]]) -> tuple[tuple[Key, int], ...]:
+def clashing(touched: Sequence[tuple[Area, bool, str | None]]) -> tuple[tuple[Key, int], ...]:
     """Where accesses are found that may clash with those of *touched*, and with which of these.
 
     Everything clashes with writes of others, what is written here with their reads as well.
@@ -104,8 +103,8 @@ def clashing(touched: Sequence[tuple[Area, bool, DType | None]]) -> tuple[tuple[
 
 
 def is_race(past: Access, access: Access) -> bool:
-    """Whether two accesses, one of which writes, share bytes to which they do not both add."""
-    if past.adds is not None and past.adds is access.adds:
+    """Whether two accesses, one of which writes, share bytes that they do not combine alike."""
+    if past.adds is not None and past.adds == access.adds:
         return False
     a, b = past.area, access.area
     if a.end <= b.start or b.end <= a.start:

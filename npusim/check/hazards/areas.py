@@ -8,6 +8,7 @@ of its pieces and where it begins, so what is found out of two shapes serves all
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ from npusim.data.layout import FRACTAL_ROWS, c0
 from npusim.isa import (
     BLOCK_BYTES,
     MICRO_OPS,
+    BlockReduce,
     CopyToL1,
     Fixpipe,
     Global,
@@ -33,6 +35,8 @@ from npusim.isa import (
     ScalarStore,
     Store,
     Table,
+    WholeReduce,
+    places,
     reads,
     writes,
 )
@@ -44,7 +48,7 @@ Edges = tuple[Numbers, Numbers]
 """Where the pieces of a set begin and end: ascending, apart, and not touching."""
 
 
-class Shape(NamedTuple):
+class Rows(NamedTuple):
     """*pieces* of *nbytes*: *inner* of them *inner_stride* apart, the next ones *stride*."""
 
     nbytes: int
@@ -52,6 +56,22 @@ class Shape(NamedTuple):
     stride: int
     inner: int = 1
     inner_stride: int = 0
+
+
+class Elements(NamedTuple):
+    """The elements of an operand that is no rectangle of blocks, wherever it begins."""
+
+    operand: Local
+
+
+class Scattered(NamedTuple):
+    """Pieces of *nbytes* that begin at *starts*, from the first one on."""
+
+    nbytes: int
+    starts: tuple[int, ...]
+
+
+Shape = Rows | Elements | Scattered
 
 
 class Area(NamedTuple):
@@ -69,13 +89,18 @@ class Area(NamedTuple):
 @lru_cache(maxsize=4096)
 def edges(shape: Shape) -> Edges:
     """The edges of the pieces, counted from where the first piece begins."""
-    numbers = np.arange(shape.pieces)
-    starts = numbers // shape.inner * shape.stride + numbers % shape.inner * shape.inner_stride
+    if isinstance(shape, Elements):
+        starts, nbytes = places(shape.operand), max(1, shape.operand.dtype.bits // 8)
+    elif isinstance(shape, Scattered):
+        starts, nbytes = np.array(shape.starts), shape.nbytes
+    else:
+        numbers, nbytes = np.arange(shape.pieces), shape.nbytes
+        starts = numbers // shape.inner * shape.stride + numbers % shape.inner * shape.inner_stride
     starts = np.sort(starts)
     # All are of one length, so what begins later ends later.
-    first = np.flatnonzero(np.concatenate(([True], starts[1:] > starts[:-1] + shape.nbytes)))
+    first = np.flatnonzero(np.concatenate(([True], starts[1:] > starts[:-1] + nbytes)))
     last = np.append(first[1:] - 1, starts.size - 1)
-    return starts[first], starts[last] + shape.nbytes
+    return starts[first], starts[last] + nbytes
 
 
 def _area(place: str, offset: int, shape: Shape) -> Area:
@@ -89,16 +114,18 @@ def _rows(place: str, offset: int, nbytes: int, count: int, stride: int) -> Area
     """*count* pieces of *nbytes*, *stride* bytes from start to start."""
     if count == 1:
         return Area(place, offset, offset + nbytes)
-    return _area(place, offset, Shape(nbytes, count, stride))
+    return _area(place, offset, Rows(nbytes, count, stride))
 
 
 def of_local(local: Local) -> Area:
     """The bytes of *local*."""
     if not local.is_strided:
         return Area(local.buffer, local.offset_bytes, local.offset_bytes + local.nbytes)
+    if local.is_ragged:
+        return _area(local.buffer, local.offset_bytes, Elements(replace(local, offset_bytes=0)))
     blocks = ceil_div(local.nbytes, BLOCK_BYTES)
     repeat, block = local.repeat_stride * BLOCK_BYTES, local.block_stride * BLOCK_BYTES
-    shape = Shape(BLOCK_BYTES, blocks, repeat, local.repeat_blocks, block)
+    shape = Rows(BLOCK_BYTES, blocks, repeat, local.repeat_blocks, block)
     return _area(local.buffer, local.offset_bytes, shape)
 
 
@@ -150,8 +177,8 @@ def _from_zero(shape: Shape | None, nbytes: int) -> Edges:
 
 
 def _load(op: Load) -> Area:
-    padded = align_up(op.src.burst_bytes, BLOCK_BYTES)
-    return _rows(op.dst.buffer, op.dst.offset_bytes, padded, op.src.bursts, op.pitch_bytes)
+    where = op.dst.buffer, op.dst.offset_bytes
+    return _rows(*where, op.row_bytes, op.src.bursts, op.pitch_bytes)
 
 
 def _store(op: Store) -> Area:
@@ -203,6 +230,14 @@ def _to_l1_written(op: CopyToL1) -> Area:
     return _rows(*where, op.burst_bytes, op.bursts, op.dst_pitch_bytes)
 
 
+def _results(op: BlockReduce | WholeReduce) -> tuple[Area, ...]:
+    if op.places.size == op.dst.count:
+        return (of_local(op.dst),)
+    size = op.dst.dtype.bits // 8
+    shape = Scattered(size, tuple((op.places * size).tolist()))
+    return (_area(op.dst.buffer, op.dst.offset_bytes, shape),)
+
+
 def _loop_part(local: Local, step_bytes: int, op: ScalarLoop) -> Area:
     return _rows(local.buffer, local.offset_bytes, local.nbytes, op.count, step_bytes)
 
@@ -247,6 +282,8 @@ _TOUCHES = Table(
         Fixpipe: _Touches(lambda op: (_fixpipe_read(op), *_table_of(op)), _fixpipe_written),
         CopyToL1: _Touches(lambda op: (_to_l1_read(op),), lambda op: (_to_l1_written(op),)),
         ScalarLoop: _Touches(_loaded, _stored),
+        WholeReduce: _Touches(writes=_results),
+        BlockReduce: _Touches(writes=_results),
     },
 )
 _ALL: dict[type[MicroOp], _Touches] = {}
@@ -256,7 +293,7 @@ _ALL: dict[type[MicroOp], _Touches] = {}
 def _touches(kind: type[MicroOp]) -> _Touches:
     found = _ALL.get(kind)
     if found is None:
-        has_gaps = any(role.touched for role in kind.roles)
+        has_gaps = kind in _TOUCHES or any(role.touched for role in kind.roles)
         found = _ALL[kind] = _TOUCHES[kind] if has_gaps else _Touches()
     return found
 

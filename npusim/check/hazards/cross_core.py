@@ -205,7 +205,8 @@ class CrossCoreOrder:
 
     def _deadlock(self, sources: dict[Block, dict[CrossMode, list[_Core]]]) -> str:
         stuck = [
-            f"core {core.block.core} {lane[0].op.pipe} at #{lane[0].index}: {lane[0].op}"
+            f"core {core.block.core} {lane[0].op.pipe} at "
+            f"{core.block.program.numbered(lane[0].index)}: {lane[0].op}"
             for core in self._cores.values()
             for lane in core.lanes.values()
             if lane
@@ -338,6 +339,7 @@ def _too_many(source: _Core, index: int, core: _Core) -> str:
     op = block.program.ops[index]
     return (
         f"{block.program.name}: a core counts up to {MOST_SETS} sets of a flag that it has not "
-        f"awaited, but #{index} {op.pipe}: {op} on core {block.core} may be one more for core "
-        f"{core.block.core}; let core {block.core} wait for core {core.block.core} before"
+        f"awaited, but {block.program.numbered(index)} {op.pipe}: {op} on core {block.core} may be "
+        f"one more for core {core.block.core}; "
+        f"let core {block.core} wait for core {core.block.core} before"
     )

@@ -52,7 +52,7 @@ def race(program: Program, clashes: list[Clash], index: int, aliases: Aliases) -
 
     A flag or a barrier after each of them puts an end to all races with what came before it.
     """
-    ops = program.ops
+    ops, numbered = program.ops, program.numbered
     last, *others = clashes
     a, b = ops[last.op], ops[index]
     must = "a barrier" if a.pipe == b.pipe else "a flag"
@@ -62,25 +62,27 @@ def race(program: Program, clashes: list[Clash], index: int, aliases: Aliases) -
     for other in others:
         pipe = ops[other.op].pipe
         remedy += (
-            f", and a barrier of the {pipe} pipe after #{other.op}"
+            f", and a barrier of the {pipe} pipe after {numbered(other.op)}"
             if pipe == b.pipe
-            else f", and one from {pipe} to {b.pipe} after #{other.op}"
+            else f", and one from {pipe} to {b.pipe} after {numbered(other.op)}"
             if a.pipe != b.pipe
-            else f", and set a flag from {pipe} to {b.pipe} after #{other.op} and await it "
-            f"before #{index}"
+            else f", and set a flag from {pipe} to {b.pipe} after {numbered(other.op)} and await "
+            f"it before {numbered(index)}"
         )
     named = f" ({aliases})" if aliases.names and last.where.startswith("gm ") else ""
     return (
         f"{program.name}: micro-ops that touch the same bytes must be ordered by {must}, "
-        f"not #{last.op} {a.pipe}: {a} and #{index} {b.pipe}: {b} "
-        f"at {last.where}{named}; {remedy}"
+        f"not {numbered(last.op)} {a.pipe}: {a} and {numbered(index)} {b.pipe}: {b} at "
+        f"{last.where}{named}; {remedy}"
     )
 
 
 def deadlock(program: Program, waiting: list[int]) -> str:
     """What to say when the micro-ops with these indices wait for ever."""
     ops = program.ops
-    stuck = "; ".join(f"{ops[index].pipe} at #{index}: {ops[index]}" for index in sorted(waiting))
+    stuck = "; ".join(
+        f"{ops[index].pipe} at {program.numbered(index)}: {ops[index]}" for index in sorted(waiting)
+    )
     return (
         f"{program.name}: every awaited flag must be set, but these wait for ever: {stuck}; "
         f"set the flag on its source pipe before"
@@ -93,7 +95,7 @@ def left_over(program: Program, raisers: Iterable[Sequence[int]]) -> str:
     for indices in sorted(raisers, key=min):
         first = indices[0]
         often = f", and {len(indices) - 1} more of it" if len(indices) > 1 else ""
-        found.append(f"{ops[first].pipe} at #{first}: {ops[first]}{often}")
+        found.append(f"{ops[first].pipe} at {program.numbered(first)}: {ops[first]}{often}")
     return (
         f"{program.name}: every flag that is set must be awaited, but nobody awaits these: "
         f"{'; '.join(found)}; await each as often as it is set, or set it less often"
@@ -107,6 +109,7 @@ def still_up(program: Program, index: int) -> str:
     before = max(number for number in range(index) if program.ops[number] == op)
     return (
         f"{program.name}: a flag that is set must be awaited before it is set again, but "
-        f"#{index} {op.pipe}: {op} comes before a wait for #{before}; await it in between, or use "
+        f"{program.numbered(index)} {op.pipe}: {op} comes before a wait for "
+        f"{program.numbered(before)}; await it in between, or use "
         f"another event"
     )

@@ -45,6 +45,7 @@ __all__ = [
 ]
 
 PIPES: tuple[Pipe, ...] = get_args(Pipe)
+ORDERS = frozenset((SetFlag, WaitFlag, CrossCoreSetFlag, CrossCoreWaitFlag))
 Past = tuple[int, int]
 """What came before: waits, and accesses, a bit each."""
 Accesses = tuple[tuple[dict[str, int], tuple[MicroOp, ...]], ...]
@@ -319,5 +320,6 @@ def bits_of(number: int) -> Iterator[int]:
 
 
 def _matters(op: MicroOp) -> bool:
-    orders = SetFlag | WaitFlag | CrossCoreSetFlag | CrossCoreWaitFlag
-    return isinstance(op, orders) or op == Barrier() or global_operand(op) is not None
+    if type(op) is Barrier:
+        return op.on is None
+    return type(op) in ORDERS or global_operand(op) is not None

@@ -21,7 +21,6 @@ from npusim.check.hazards.errors import (
     still_up,
 )
 from npusim.check.hazards.flags import Flag, awaited, flag_of_pair, raised
-from npusim.data.dtypes import DType
 from npusim.devices.schema import Pipe
 from npusim.isa import Barrier, Fixpipe, MicroOp, Mmad, SetFlag, WaitFlag
 from npusim.kernel.program import Program
@@ -44,7 +43,7 @@ class _Page:
 
     latest: int = 0
     """Sequence of the latest access."""
-    accesses: dict[tuple[Area, DType | None], Access] = field(default_factory=dict)
+    accesses: dict[tuple[Area, str | None], Access] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

@@ -8,11 +8,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from npusim.check.rules import copies, matrix, overlap, scalar, sorting, sync, vector
+from npusim.check.rules import (
+    copies,
+    matrix,
+    overlap,
+    rearranging,
+    reductions,
+    scalar,
+    selection,
+    sorting,
+    strides,
+    sync,
+    vector,
+)
 from npusim.check.rules.contents import check_blocks, check_program, where
+from npusim.check.rules.kinds import VECTOR
 from npusim.check.rules.registers import check_registers
 from npusim.check.rules.rule import Place, Rule, RuleError, named, operands
-from npusim.check.rules.vector import VECTOR
 from npusim.check.rules.vector_dtypes import CASTS
 from npusim.data.integers import align_up
 from npusim.devices.schema import Core
@@ -97,6 +109,10 @@ FIRST = (IN_BOUNDS, SOLID)
 RULES = (
     *copies.RULES,
     *vector.RULES,
+    *rearranging.RULES,
+    *selection.RULES,
+    *reductions.RULES,
+    *strides.RULES,
     *overlap.RULES,
     *sorting.RULES,
     *matrix.RULES,

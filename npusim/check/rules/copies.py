@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from npusim.check.rules.rule import Place, Rule, names, offsets, operands
-from npusim.data.dtypes import FLOAT16, FLOAT32, INT32
+from typing import get_args
+
+from npusim.check.rules.rule import Place, Rule, fits, names, offsets, operands
+from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT8, INT16, INT32, DType
 from npusim.data.integers import align_up
 from npusim.data.layout import FRACTAL_ROWS
 from npusim.isa import (
     BLOCK_BYTES,
     MAX_BURSTS,
+    AtomicOp,
     CopyToL1,
     Global,
     Load,
     LoadNd2Nz,
+    Padding,
     Store,
     ends,
     global_operand,
@@ -29,10 +33,12 @@ GAP_BLOCKS = 2**16 - 1
 """Assumed of DataCopyParams: the gaps between bursts are counted in blocks, in 16 bits."""
 PADDED_GAP_BYTES = 2**32 - 1
 """Assumed of DataCopyExtParams (DataCopyPad): in global memory in bytes, in 32 bits."""
-# asc-devkit, SetAtomicAdd.md; 310P's from a kernel that adds there (ops-nn@e5c3fa9,
-# norm/rms_norm/op_kernel/rms_norm.h).
-ATOMIC_DTYPES = (FLOAT32, FLOAT16, INT32)
-ATOMIC_DTYPES_OF = {"2201": ATOMIC_DTYPES, "2002": (FLOAT32,)}
+# asc-devkit, SetAtomicAdd.md, SetAtomicMax(ISASI).md, SetAtomicMin(ISASI).md.
+ATOMIC_DTYPES = (FLOAT32, FLOAT16, BFLOAT16, INT32, INT16, INT8)
+ATOMIC_DTYPES_OF: dict[str, dict[AtomicOp, tuple[DType, ...]]] = {
+    "2201": dict.fromkeys(get_args(AtomicOp), ATOMIC_DTYPES),
+    "2002": {"add": (FLOAT32, FLOAT16, INT16), "max": (), "min": ()},
+}
 
 
 def _global(op: Load | LoadNd2Nz | Store) -> Global:
@@ -78,6 +84,21 @@ def _gap(place: Global) -> int:
 
 def _padded(nbytes: int) -> int:
     return align_up(nbytes, BLOCK_BYTES)
+
+
+def _row_bytes(op: Load | Store) -> int:
+    """Bytes that a burst fills in the buffer."""
+    return op.row_bytes if isinstance(op, Load) else _padded(op.dst.burst_bytes)
+
+
+def _is_padded_well(op: Load, padding: Padding) -> bool:
+    """asc-devkit, DataCopyPad（GMToUB非对齐数据搬运）.md, constraints."""
+    dtype = op.dst.dtype
+    sides = (dtype.nbytes(padding.left), dtype.nbytes(padding.right))
+    if dtype.bits < 8 or max(sides) > BLOCK_BYTES or op.src.burst_bytes * 8 % dtype.bits:
+        return False
+    has_value = padding.value is None or fits(padding.value, dtype)
+    return has_value and (dtype.bits < 64 or padding.value in (None, 0))
 
 
 def _whole_blocks(op: CopyToL1) -> bool:
@@ -137,10 +158,27 @@ RULES = (
     ),
     Rule(
         (Load, Store),
-        lambda op, _: _global(op).bursts == 1 or op.pitch_bytes >= _padded(_global(op).burst_bytes),
+        lambda op, _: _global(op).bursts == 1 or op.pitch_bytes >= _row_bytes(op),
         lambda op, _: (
-            f"rows must lie at least the {_padded(_global(op).burst_bytes)} bytes apart that each "
+            f"rows must lie at least the {_row_bytes(op)} bytes apart that each "
             f"fills, not {op.pitch_bytes}; raise the pitch"
+        ),
+    ),
+    Rule(
+        (Load,),
+        lambda op, at: op.padding is None or at.arch == "2201",
+        lambda op, at: (
+            f"bursts must have no padding on arch {at.arch}, not be {op.padding}; fill it in with "
+            f"Duplicate"
+        ),
+    ),
+    Rule(
+        (Load,),
+        lambda op, _: op.padding is None or _is_padded_well(op, op.padding),
+        lambda op, _: (
+            f"padding must be at most {BLOCK_BYTES} bytes to each side of whole elements of "
+            f"{op.dst.dtype.name}, of a number that it has, or of 0 where it has 64 bits, not "
+            f"{op.padding}, of bursts of {op.src.burst_bytes} bytes; change it"
         ),
     ),
     Rule(
@@ -154,17 +192,18 @@ RULES = (
     ),
     Rule(
         (Store,),
-        lambda op, at: op.atomic is None or op.atomic in ATOMIC_DTYPES_OF[at.arch],
+        lambda op, at: op.atomic is None or op.atomic in ATOMIC_DTYPES_OF[at.arch][op.atomic_op],
         lambda op, at: (
-            f"what is added must be one of {names(ATOMIC_DTYPES_OF[at.arch])} on arch {at.arch}, "
-            f"not {op.atomic.name}; add in the unified buffer"
+            f"what is combined by {op.atomic_op} must be one of "
+            f"{names(ATOMIC_DTYPES_OF[at.arch][op.atomic_op]) or 'none'} on arch {at.arch}, not "
+            f"{op.atomic.name}; combine it in the unified buffer"
         ),
     ),
     Rule(
         (Store,),
         lambda op, _: op.atomic is None or op.dst.burst_bytes * 8 % op.atomic.bits == 0,
         lambda op, _: (
-            f"bursts must be whole elements of {op.atomic.name} to be added, not "
+            f"bursts must be whole elements of {op.atomic.name} to be combined, not "
             f"{op.dst.burst_bytes} bytes; change their size"
         ),
     ),

@@ -336,8 +336,8 @@ DRAINS = (
         (Fixpipe,),
         lambda op, _: not op.atomic or (isinstance(op.dst, Global) and op.dtype in ATOMIC_DTYPES),
         lambda op, _: (
-            f"what is added must be one of {names(ATOMIC_DTYPES)} and go to global memory, not "
-            f"{op.dtype.name} to {_way(op).split('_')[-1]}; add on a vector core"
+            f"what is combined must be one of {names(ATOMIC_DTYPES)} and go to global memory, not "
+            f"{op.dtype.name} to {_way(op).split('_')[-1]}; combine it on a vector core"
         ),
     ),
 )

@@ -24,18 +24,20 @@ from npusim.isa import (
     Binary,
     BinaryScalar,
     Cast,
+    CastDequant,
     Local,
     MicroOp,
     MulAddDst,
     Select,
     Unary,
+    places,
     reads,
     writes,
 )
 
 __all__ = ["OVERLAPPING", "RULES"]
 
-OVERLAPPING = (Cast, Binary, BinaryScalar, Unary, Axpy, MulAddDst, Select)
+OVERLAPPING = (Cast, CastDequant, Binary, BinaryScalar, Unary, Axpy, MulAddDst, Select)
 """Those whose pages refer to the general rule."""
 Fault = Literal["part", "later"]
 
@@ -45,7 +47,7 @@ def _fault(op: MicroOp) -> tuple[Fault, Local] | None:
     (dst,) = writes(op)
     for src in reads(op):
         if src != dst and _share_bytes(src, dst):
-            fault = _meet(src, dst, isinstance(op, Cast))
+            fault = _meet(src, dst, isinstance(op, Cast | CastDequant))
             if fault:
                 return fault, src
     return None
@@ -85,6 +87,11 @@ def _bytes(local: Local, repeat: int, elements: int) -> set[int]:
         start = local.offset_bytes + local.dtype.nbytes(first)
         return set(range(start, start + nbytes))
     found: set[int] = set()
+    if local.is_ragged:
+        size = max(1, local.dtype.bits // 8)
+        for place in places(local)[first * local.dtype.bits // 8 // size :][: nbytes // size]:
+            found.update(range(local.offset_bytes + place, local.offset_bytes + place + size))
+        return found
     start = local.offset_bytes + repeat * local.repeat_stride * BLOCK_BYTES
     for block in range(ceil_div(nbytes, BLOCK_BYTES)):
         place = start + block * local.block_stride * BLOCK_BYTES

@@ -4,13 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
+
+import numpy as np
 
 from npusim.data.dtypes import DType
 from npusim.devices.schema import Core, DeviceSpec
-from npusim.isa import Local, MicroOp, Role, reads, writes
+from npusim.isa import Local, MicroOp, Register, Role, reads, writes
 
-__all__ = ["Place", "Rule", "RuleError", "named", "names", "offsets", "operands", "types"]
+__all__ = [
+    "Place",
+    "Rule",
+    "RuleError",
+    "fits",
+    "named",
+    "names",
+    "offsets",
+    "operands",
+    "sizes",
+    "types",
+]
 
 
 class RuleError(ValueError):
@@ -55,7 +69,8 @@ def named(op: MicroOp) -> tuple[tuple[Role, Local], ...]:
         if isinstance(operand, Local):
             found.append((role, operand))
         elif isinstance(operand, tuple):
-            found += [pair for part in operand for pair in named(part)]
+            for part in operand:
+                found += [(role, part)] if isinstance(part, Local) else named(part)
     return tuple(found)
 
 
@@ -67,5 +82,21 @@ def types(op: MicroOp) -> str:
     return names(local.dtype for local in operands(op))
 
 
+def sizes(op: MicroOp) -> str:
+    """How many elements each operand of *op* has, and of which type."""
+    return ", ".join(f"{local.count} {local.dtype.name}" for local in operands(op))
+
+
 def offsets(op: MicroOp) -> str:
     return ", ".join(str(local.offset_bytes) for local in operands(op))
+
+
+def fits(scalar: float | Register, dtype: DType) -> bool:
+    """Whether *dtype* can hold *scalar*, rounded if it is a float."""
+    if isinstance(scalar, str):
+        return True
+    if dtype.is_float:
+        with np.errstate(over="ignore"):
+            return not isfinite(scalar) or bool(np.isfinite(np.array(scalar).astype(dtype.numpy)))
+    limits = np.iinfo(dtype.numpy)
+    return isfinite(scalar) and scalar == int(scalar) and limits.min <= scalar <= limits.max

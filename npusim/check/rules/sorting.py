@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from npusim.check.rules.rule import Rule, operands
-from npusim.data.dtypes import FLOAT16, FLOAT32, INT32, UINT64
+from npusim.check.rules.rule import Rule, operands, sizes
+from npusim.data.dtypes import FLOAT16, FLOAT32, INT32, UINT16, UINT32, UINT64
+from npusim.data.integers import ceil_div
 from npusim.isa import (
     PROPOSAL_ELEMENTS,
     PROPOSALS_AT_ONCE,
     SORTED_AT_ONCE,
     GatherMask,
-    MicroOp,
+    Local,
     MrgSort,
     MrgSort4,
     ProposalConcat,
@@ -23,10 +24,6 @@ __all__ = ["RULES"]
 KEYS = (FLOAT32, FLOAT16)
 # asc-devkit, Sort32.md and MrgSort.md.
 LISTS = range(2, 5)
-
-
-def _sizes(op: MicroOp) -> str:
-    return ", ".join(f"{local.count} {local.dtype.name}" for local in operands(op))
 
 
 def _sorts(op: Sort32) -> bool:
@@ -77,9 +74,31 @@ def _lies_apart(op: Sort32 | MrgSort | RpSort16 | MrgSort4) -> bool:
     return all(high <= start or end <= low for low, high in read)
 
 
+def _gathers(op: GatherMask) -> bool:
+    """asc-devkit, GatherMask.md."""
+    taken = op.src.count if op.taken is None else op.taken.size
+    return (
+        op.dst.dtype.bits in (16, 32)
+        and op.src.dtype is op.dst.dtype
+        and op.src.count > 0
+        and op.dst.count == taken > 0
+    )
+
+
+def _has_bits(op: GatherMask, places: Local) -> bool:
+    words = ceil_div(op.row_elements, places.dtype.bits)
+    rows = op.src.count // op.row_elements
+    is_like = places.dtype in (UINT16, UINT32) and places.dtype.bits == op.src.dtype.bits
+    if not is_like or op.src.count % op.row_elements:
+        return False
+    if not places.is_strided:
+        return rows == 1 and places.count == words
+    return places.repeats == rows and places.count == rows * words
+
+
 RULES = (
     Rule(
-        (Sort32, MrgSort, GatherMask),
+        (Sort32, MrgSort),
         lambda _, at: at.arch == "2201",
         lambda _, at: f"the arch must be 2201, which sorts pairs, not {at.arch}; sort on the host",
     ),
@@ -88,7 +107,7 @@ RULES = (
         lambda op, _: _sorts(op),
         lambda op, _: (
             f"keys must be float32 or float16, indices int32 and dst uint64, all with the same "
-            f"number of elements, a multiple of {SORTED_AT_ONCE}, not {_sizes(op)}; cast or pad "
+            f"number of elements, a multiple of {SORTED_AT_ONCE}, not {sizes(op)}; cast or pad "
             f"them"
         ),
     ),
@@ -97,7 +116,7 @@ RULES = (
         lambda op, _: _merges(op),
         lambda op, _: (
             f"src and dst must be uint64, key float32 or float16, and two to four lists make the "
-            f"pairs of dst and lie within src, not {_sizes(op)}, key {op.key.name} and lists of "
+            f"pairs of dst and lie within src, not {sizes(op)}, key {op.key.name} and lists of "
             f"{', '.join(map(str, op.counts)) or 'none'} from {', '.join(map(str, op.starts))}; "
             f"change their counts"
         ),
@@ -130,14 +149,23 @@ RULES = (
     ),
     Rule(
         (GatherMask,),
+        lambda op, _: _gathers(op),
         lambda op, _: (
-            op.dst.dtype.bits in (16, 32)
-            and op.src.dtype is op.dst.dtype
-            and op.src.count == 2 * op.dst.count > 0
+            f"src and dst must share one type of 16 or 32 bits, and dst have as many elements as "
+            f"come, of src or with a tensor at most, not {sizes(op)}; change its count"
         ),
+    ),
+    Rule(
+        (GatherMask,),
+        lambda op, _: not isinstance(op.places, Local) or _has_bits(op, op.places),
         lambda op, _: (
-            f"src and dst must share one type of 16 or 32 bits, and src have twice the elements of "
-            f"dst, not {_sizes(op)}; take the pairs as such"
+            f"places must be unsigned and as wide as elements of src, with a bit for each of the "
+            f"{op.row_elements} of each repeat, not {op.places.count} of {op.places}; change them"
         ),
+    ),
+    Rule(
+        (GatherMask,),
+        lambda op, at: at.arch == "2201" or op.places != "all",
+        lambda op, at: f"places must be some of all on arch {at.arch}, not {op.places}; copy them",
     ),
 )

@@ -30,7 +30,7 @@ from npusim.isa import (
     Global,
     MicroOp,
     Trap,
-    added_dtype,
+    combined_as,
     global_operand,
     writes_global,
 )
@@ -226,7 +226,7 @@ class _Outputs:
         if size is None:
             return
         spots, by = self._left.get(bound.tensor, (np.zeros(0, np.int64), np.zeros(0, np.int64)))
-        if spots.size and added_dtype(op) is None:
+        if spots.size and combined_as(op) is None:
             kept = ~self._within(spots, place, bound.base_bytes + shift)
             spots, by = spots[kept], by[kept]
         if places is not None:
@@ -362,18 +362,20 @@ class _Search:
         return None
 
     def _says(self, index: int, op: MicroOp, mark: int) -> str:
+        numbered = self.program.numbered
         does = "stops by" if isinstance(op, Trap) else "stores"
         reader = mark - NOBODY - 1
         start = f"{self.program.name}: bytes must be written before they are used, but nobody wrote"
         if reader == index:
             return (
-                f"{start} {self.read[mark]} before #{index} {op.pipe}: {op} {does} it; load or "
-                f"fill it before"
+                f"{start} {self.read[mark]} before {numbered(index)} {op.pipe}: {op} "
+                f"{does} it; load or fill it before"
             )
         first = self.program.ops[reader]
         return (
-            f"{start} {self.read[mark]} before #{reader} {first.pipe}: {first} reads it, and "
-            f"#{index} {op.pipe}: {op} {does} what comes of it; load or fill it before"
+            f"{start} {self.read[mark]} before {numbered(reader)} {first.pipe}: {first} "
+            f"reads it, and {numbered(index)} {op.pipe}: {op} {does} what comes of it; load or "
+            f"fill it before"
         )
 
 

@@ -7,11 +7,11 @@ from collections.abc import Hashable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from npusim.check.hazards.areas import Area, edges
+from npusim.check.hazards.areas import Area, Rows, edges
 from npusim.data.dtypes import INT4
 from npusim.data.integers import ceil_div
 from npusim.devices.schema import Core
-from npusim.isa import BLOCK_BYTES, Local
+from npusim.isa import Local, places
 
 __all__ = ["NOBODY", "WRITTEN", "Array", "Marks", "Sink"]
 
@@ -87,7 +87,7 @@ class Marks:
         marks, shape = self.bytes[area.place], area.shape
         if shape is None:
             yield marks[area.start : area.end]
-        elif min(shape.stride, shape.inner_stride) < 0:
+        elif not isinstance(shape, Rows) or min(shape.stride, shape.inner_stride) < 0:
             starts, ends = edges(shape)
             for start, end in zip(starts - starts[0], ends - starts[0], strict=True):
                 yield marks[area.start + start : area.start + end]
@@ -127,23 +127,20 @@ class Marks:
         """Give the elements of *local* their *marks* `(count,)`."""
         if local.dtype is INT4:
             even = np.append(marks, WRITTEN)[: 2 * ceil_div(marks.size, 2)]
-            places, marks = self._places(local, 1), even.reshape(-1, 2).max(axis=1)
+            spots, marks = self._places(local, 1), even.reshape(-1, 2).max(axis=1)
         else:
-            places = self._places(local, local.dtype.bits // 8)
-            marks = np.broadcast_to(marks[:, None], places.shape)
+            spots = self._places(local, local.dtype.bits // 8)
+            marks = np.broadcast_to(marks[:, None], spots.shape)
         before = self.bytes[local.buffer]
-        if (before[places] != marks).any():
-            before[places] = marks
+        if (before[spots] != marks).any():
+            before[spots] = marks
             self._change(local.buffer, marks=marks)
 
     @staticmethod
     def _places(local: Local, size: int) -> NDArray[np.int64]:
         """Where the bytes of the elements of *local* lie, `(count, size)`; of int4 `(bytes,)`."""
-        at = np.arange(local.nbytes)
         if local.is_strided:
-            block, inside = np.divmod(at, BLOCK_BYTES)
-            repeat, lane = np.divmod(block, local.repeat_blocks)
-            steps = repeat * local.repeat_stride + lane * local.block_stride
-            at = BLOCK_BYTES * steps + inside
-        places = local.offset_bytes + at
-        return places if local.dtype is INT4 else places.reshape(-1, size)
+            first = local.offset_bytes + places(local)
+        else:
+            first = np.arange(local.offset_bytes, local.offset_bytes + local.nbytes, size)
+        return first if local.dtype is INT4 else first[:, None] + np.arange(size)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -32,8 +32,9 @@ Operator = Annotated[
     typer.Argument(
         metavar="OP",
         autocompletion=completion.operators,
-        help="An operator, as `npusim ops` lists it, or FILE.py:FUNCTION, a kernel of your own: "
-        "the file is run, with all that stands in it.",
+        help="An operator, as `npusim ops` lists it, or FILE.py:FUNCTION or FILE.cpp:KERNEL, a "
+        "kernel of your own, or FILE.asc, a program that launches some: the file is run, with all "
+        "that stands in it.",
     ),
 ]
 Device = Annotated[
@@ -161,11 +162,57 @@ PathOption = Annotated[
 ]
 
 
+ProgramArguments = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="ARGUMENTS",
+        help="What the program of a source with `main` is given, after --.",
+        show_default=False,
+    ),
+]
+Blocks = Annotated[
+    int | None,
+    typer.Option(min=1, help="How many blocks of a kernel of C++ are launched."),
+]
+Timeout = Annotated[
+    float | None,
+    typer.Option(metavar="SECONDS", min=0.001, help="Stop a kernel of C++ that runs for longer."),
+]
+
+Define = Annotated[
+    list[str] | None,
+    typer.Option(
+        *("--define", "-D"),
+        metavar="NAME=VALUE",
+        help="A macro for a source of C++, as it is built.",
+    ),
+]
+Include = Annotated[
+    list[Path] | None,
+    typer.Option(*("--include", "-I"), metavar="DIR", help="A folder of headers of a source."),
+]
+
+AutoSync = Annotated[
+    bool,
+    typer.Option(
+        "--auto-sync/--no-auto-sync",
+        help="Order what depends on each other in a kernel of C++ where the vendor's compiler does "
+        "so by itself (--cce-auto-sync).",
+    ),
+]
+
+
 def run_operator(
     op: Operator,
     device: Device,
+    program_arguments: ProgramArguments = None,
     inputs: Inputs = None,
     attributes: Attributes = None,
+    blocks: Blocks = None,
+    timeout: Timeout = None,
+    define: Define = None,
+    include: Include = None,
+    auto_sync: AutoSync = True,
     setting: Settings = None,
     output: Output = None,
     force: Force = False,
@@ -189,23 +236,29 @@ def run_operator(
     For example: npusim run npu_quantize -d "Atlas 300I Pro" -i input=randn:8x16
     -i scales=full:1:value=0.1 -a dtype=qint8
     """
-    from npusim.cli.run import run_operator
+    from npusim.ascendc import Build, names_source
+    from npusim.cli.run import Answer, run_operator, run_program
 
-    run_operator(
-        *(op, device, inputs or [], attributes or []),
-        settings=setting or [],
+    answer = Answer(
         output=output,
         force=force,
         as_json=as_json,
         export=",".join(export) if export else None,
         trace_time=trace_time.value,
         level=None if level is None else level.value,
-        l2=l2,
-        icache=icache,
-        values=values,
         timing=timing,
-        every_core=every_core,
-        engine=engine,
-        cache=cache,
         asked={"prove": prove, "critical_path": critical_path, "advice": advice},
+        settings=setting or [],
+        typed={"op": [op], "input": inputs or [], "attr": attributes or []},
     )
+    options: dict[str, Any] = {
+        "timeout_s": timeout,
+        "build": Build(tuple(define or ()), tuple(include or ()), auto_sync),
+        "answer": answer,
+        **{"l2": l2, "icache": icache, "values": values, "every_core": every_core},
+        **{"engine": engine, "cache": cache},
+    }
+    if names_source(op) and ":" not in op:
+        run_program(Path(op), device, program_arguments or [], **options)
+    else:
+        run_operator(op, device, inputs or [], attributes or [], blocks=blocks, **options)

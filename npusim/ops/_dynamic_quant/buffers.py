@@ -8,7 +8,7 @@ from typing import Any
 
 from npusim.data.dtypes import FLOAT32
 from npusim.isa import Local
-from npusim.kernel import Block, GmView, Step, VectorCore
+from npusim.kernel import Block, Cast, Duplicate, GmView, Step, VectorCore
 from npusim.kernel.rectangles import RowPieces
 from npusim.kernel.rows import whole_blocks
 from npusim.ops._dynamic_quant import Plan, Problem
@@ -67,10 +67,11 @@ class SmoothScales:
         self.widen(len(range(self.p.columns)[columns]))
 
     def keep(self) -> None:
-        """Load and widen those of all columns, once."""
+        """Load and widen those of all columns, once; no barrier follows."""
         self.load(slice(self.p.columns))
         self.core.sync("mte2", "vector")
-        self.widen(self.p.columns)
+        width = self.p.columns
+        self.core.emit(Cast(self.tile[:width], self._narrow(width), "none"))
 
     def _narrow(self, width: int) -> Local:
         count = self.tile.count
@@ -78,18 +79,12 @@ class SmoothScales:
 
 
 def fill_constants(
-    core: VectorCore,
-    p: Problem,
-    smooth: SmoothScales | None,
-    largest: Local,
-    inverse: Local | None = None,
+    core: VectorCore, p: Problem, largest: Local, inverse: Local | None = None
 ) -> None:
-    """What kernels begin with: *largest* and its *inverse* for Div and Mul, and smooth scales."""
-    core.duplicate(largest, p.largest)
+    """What kernels begin with: *largest* and its *inverse* for Div and Mul; no barrier follows."""
+    core.emit(Duplicate(largest, p.largest))
     if inverse is not None:
-        core.duplicate(inverse, 1 / p.largest)
-    if smooth is not None:
-        smooth.keep()
+        core.emit(Duplicate(inverse, 1 / p.largest))
 
 
 # ---- pieces ----

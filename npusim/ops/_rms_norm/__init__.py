@@ -27,6 +27,7 @@ from npusim.data.integers import align_up, ceil_div
 from npusim.data.tensor import Operand
 from npusim.devices.schema import DeviceSpec
 from npusim.kernel import (
+    FLOAT32,
     FLOATS_PER_REPEAT,
     Block,
     DType,
@@ -47,6 +48,15 @@ CORES, UB_BYTES = 48, 196_352
 
 KEPT_BYTES = 1024
 """The vendor's tiling leaves this much of it alone, but for the dynamic quantisation."""
+
+
+WHOLE_ROW, WHOLE_ROW_FLOAT32 = 12288, 10240
+"""Elements of the longest row that is taken whole ({rms,add_rms}_norm_tiling.cpp)."""
+
+
+def whole_row(element: DType) -> int:
+    """Elements of the longest row of *element* that is taken whole."""
+    return WHOLE_ROW_FLOAT32 if element is FLOAT32 else WHOLE_ROW
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +94,8 @@ class Template:
     """Columns that are loaded together: all, but where rows are cut into pieces."""
     unit: int = 1
     """A core gets a multiple of so many rows."""
+    room: int = 0
+    """Columns that the buffers of a row are for, or 0 for those that it has."""
 
 
 def chosen(templates: tuple[Template, ...], asked: str | None) -> Template:
@@ -100,9 +112,11 @@ class Plan(ops.Plan):
 
     rows_of_core: tuple[int, ...]
     row_step: int
-    """Rows of a step; see :class:`Template`."""
+    """Rows of a step, if a core has so many; see :class:`Template`."""
     column_step: int
     """Columns that are loaded together."""
+    room: int
+    """Columns that the buffers of a row are for: where they lie depends on the longest row."""
 
     def parts(self, columns: int) -> tuple[slice, ...]:
         """The pieces of a row of *columns*."""
@@ -110,10 +124,7 @@ class Plan(ops.Plan):
 
 
 def planned(templates: tuple[Template, ...], spec: DeviceSpec, p: Problem) -> Plan:
-    """The plan of the template that takes *p*: cores get as many rows each, the last what is left.
-
-    No step has more rows than a core.
-    """
+    """The plan of the template that takes *p*: as many rows a core, the last has what is left."""
     taken = chosen(templates, p.asked)
     each = align_up(ceil_div(p.rows, Machine.of(spec).cores), taken.unit)
     full, left = divmod(p.rows, each)
@@ -123,8 +134,9 @@ def planned(templates: tuple[Template, ...], spec: DeviceSpec, p: Problem) -> Pl
         template=taken.name,
         reason=taken.reason,
         rows_of_core=rows_of_core,
-        row_step=min(taken.row_step, rows_of_core[0]),
+        row_step=taken.row_step,
         column_step=taken.column_step,
+        room=taken.room or taken.column_step,
     )
 
 

@@ -1,8 +1,8 @@
 """What the kernels of the family are written with: a vector core with more verbs, and rows.
 
 A row of fp32 is added up in one of two orders. Both end in WholeReduceSum over 64 lanes, a tree of
-neighbours. Assumed of all kernels: in which order their buffers
-lie.
+neighbours. Buffers lie in the order in which the vendor's kernels claim them, as large as the
+tiling has them: where a row and its squares are decides which repeats meet in a bank.
 
 ops-nn@e5c3fa9 norm/rms_norm/op_kernel/rms_norm_base.h and reduce_common.h, and of what adds a
 residual norm/add_rms_norm/op_kernel.
@@ -10,7 +10,8 @@ residual norm/add_rms_norm/op_kernel.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -22,12 +23,15 @@ from npusim.kernel import (
     FLOAT32,
     FLOATS_PER_BLOCK,
     FLOATS_PER_REPEAT,
+    Binary,
+    BinaryScalar,
     DType,
     GmView,
     Local,
     Register,
     TileQueue,
     VectorCore,
+    WholeReduce,
 )
 
 
@@ -42,6 +46,12 @@ def upper_half(room: Local, dtype: DType) -> Local:
     return whole[whole.count - room.count :]
 
 
+def whole_and_rest(count: int) -> tuple[slice, ...]:
+    """The whole repeats of *count* fp32 elements, and the others: two instructions, or one."""
+    whole = count // FLOATS_PER_REPEAT * FLOATS_PER_REPEAT
+    return tuple(part for part in (slice(0, whole), slice(whole, count)) if part.start < part.stop)
+
+
 def every_row(plane: Local, rows: int, start: int, columns: int) -> Local:
     """*columns* of all *rows* of *plane*, from column *start* on: a repeat for each row.
 
@@ -52,6 +62,29 @@ def every_row(plane: Local, rows: int, start: int, columns: int) -> Local:
     first = plane.offset_bytes + plane.dtype.nbytes(start)
     count = rows * blocks * per_block
     return Local(plane.buffer, first, plane.dtype, count, 1, stride, blocks)
+
+
+def columns_of(plane: Local, rows: int) -> Iterator[Local]:
+    """A repeat of columns of all *rows* of *plane* after the other, as `every_row` cuts them."""
+    lanes, pitch = plane.repeat_elements, plane.count // rows
+    for start in range(0, pitch, lanes):
+        yield every_row(plane, rows, start, min(lanes, pitch - start))
+
+
+def times_blocks(dst: Local, plane: Local, blocks: Local, rows: int) -> Iterator[Binary]:
+    """Each of *rows* of *plane* times a number, which fills its block of *blocks*, to *dst*."""
+    for here, to in zip(columns_of(plane, rows), columns_of(dst, rows), strict=True):
+        # Stride 0: one block for each of the eight; repeat stride 1: that of the next row.
+        first = blocks.offset_bytes
+        block = replace(here, offset_bytes=first, block_stride=0, repeat_stride=1)
+        yield Binary("mul", to, here, block)
+
+
+def times_row(plane: Local, row: Local, rows: int) -> Iterator[Binary]:
+    """Each of *rows* of *plane* times *row* `(pitch,)`, in its type and in the place of *plane*."""
+    for here in columns_of(plane, rows):
+        first = row.offset_bytes + here.offset_bytes - plane.offset_bytes
+        yield Binary("mul", here, here, replace(here, offset_bytes=first, repeat_stride=0))
 
 
 class Rounding(NamedTuple):
@@ -77,13 +110,6 @@ class NormCore(VectorCore):
     def lanes(self, rows: int = 1) -> Local:
         """A tile for 64 running sums of each of *rows*."""
         return self.tile(FLOAT32, rows * FLOATS_PER_REPEAT)
-
-    def to_float32(self, dst: Local, src: Local) -> None:
-        """*src* of any float in fp32; fp32 is copied by an addition of 0."""
-        if src.dtype is FLOAT32:
-            self.add(dst, src, 0.0)
-        else:
-            self.cast(dst, src)
 
     # ---- sums ----
 
@@ -119,10 +145,13 @@ class NormCore(VectorCore):
             width = min(FLOATS_PER_REPEAT, columns - start)
             sums = every_row(lanes, rows, 0, width)
             self.add(sums, every_row(plane, rows, start, width), sums)
+        if columns % FLOATS_PER_REPEAT == 0:
+            # The one behind what is left of the columns, if anything is.
+            self.barrier("vector")
         self.whole_reduce("sum", totals, lanes)
 
-    def halve_into(self, total: Local, values: Local) -> None:
-        """The sum of *values* `(n,)` to *total* `(1,)`; *values* is overwritten.
+    def halve(self, values: Local) -> Local:
+        """Add *values* `(n,)` up in 64 lanes at most, which are returned; *values* is overwritten.
 
         What lies behind the largest power of two goes onto the first elements, then the upper half
         onto the lower one until 64 are left: an Add each, and a barrier behind it.
@@ -134,18 +163,28 @@ class NormCore(VectorCore):
             while half > FLOATS_PER_REPEAT:
                 half //= 2
                 self.add(values[:half], values[:half], values[half : 2 * half])
-        self.whole_reduce("sum", total, values[: min(values.count, FLOATS_PER_REPEAT)])
+        return values[: min(values.count, FLOATS_PER_REPEAT)]
+
+    def halve_into(self, total: Local, values: Local) -> None:
+        """The sum of *values* `(n,)` to *total* `(1,)`, as `halve` adds up."""
+        self.whole_reduce("sum", total, self.halve(values))
+
+    def read_sum(self, register: Register, values: Local) -> None:
+        """The sum of *values* `(n,)`, as `halve` adds up, in their place and into *register*."""
+        self.emit(WholeReduce("sum", values[:1], self.halve(values)))
+        self.sync("vector", "scalar")
+        self.get_value(register, values[:1])
+
+    def sums_of_blocks(self, sums: Local, blocks: Local) -> None:
+        """The sum of each of *blocks* to *sums*: of whole repeats, then of what is left."""
+        for part in whole_and_rest(blocks.count):
+            to = slice(part.start // FLOATS_PER_BLOCK, part.stop // FLOATS_PER_BLOCK)
+            self.block_reduce("sum", sums[to], blocks[part])
 
     # ---- 1 / root ----
 
-    def root_by_scalar(self, total: Local) -> None:
-        """`1 / sqrt(total x mean + epsilon)` of *total* `(1,)` to register `root`."""
-        self.sync("vector", "scalar")
-        self.get_value("root", total)
-        self.root_of("root")
-
     def root_of(self, total: Register) -> None:
-        """The same of a register; the vector pipe waits for it.
+        """`1 / sqrt(total x mean + epsilon)` to register `root`, by the scalar unit.
 
         Assumed: that the scalar unit rounds the product before the sum.
         """
@@ -153,13 +192,16 @@ class NormCore(VectorCore):
         self.alu("f32_add", "root", "root", self.epsilon)
         self.alu("f32_sqrt", "root", "root")
         self.alu("f32_div", "root", 1.0, "root")
-        self.sync("scalar", "vector")
 
-    def root_by_vector(self, roots: Local, ones: Local) -> None:
-        """`1 / sqrt(roots + epsilon)` in the place of *roots*; *ones* has room for as many."""
+    def root_by_vector(self, roots: Local, ones: Local, *, one_by_one: bool = False) -> None:
+        """`1 / sqrt(roots + epsilon)` in the place of *roots*; *ones* has room for as many.
+
+        *one_by_one* writes a barrier between Sqrt and Duplicate, too (add_rms_norm_quant.h:231).
+        """
         self.add(roots, roots, self.epsilon)
-        self.sqrt(roots, roots)
-        self.duplicate(ones, 1.0)
+        with nullcontext() if one_by_one else self.independent():
+            self.sqrt(roots, roots)
+            self.duplicate(ones, 1.0)
         self.div(roots, ones, roots)
 
     def read_root(self, where: Local) -> None:
@@ -169,15 +211,19 @@ class NormCore(VectorCore):
         self.sync("scalar", "vector")
 
     def root_of_row(
-        self, total: Local, values: Local, squares: Local, ones: Local, lanes: Local | None
-    ) -> None:
-        """1 / root of *values* to *total* `(1,)`; without *lanes* a row is added up by halves."""
+        self, values: Local, squares: Local, lanes: Local, *, one_by_one: bool = False
+    ) -> Local:
+        """1 / root of *values* `(n,)`, `(1,)`, which comes where their *squares* begin.
+
+        For *one_by_one* see `root_by_vector`.
+        """
+        total = squares[:1]
         self.square(squares, values)
-        if lanes is None:
-            self.halve_into(total, squares)
-        else:
-            self.lanes_into(total, lanes, squares)
-        self.root_by_vector(total, ones[:1])
+        self.lanes_into(total, lanes, squares)
+        # One behind the sum, one behind the call (ops-nn, add_rms_norm.h:176).
+        self.barrier("vector")
+        self.root_by_vector(total, lanes[:1], one_by_one=one_by_one)
+        return total
 
     # ---- products ----
 
@@ -186,58 +232,16 @@ class NormCore(VectorCore):
         self.mul(squares, values, values)
         self.mul(squares, squares, self.mean)
 
-    def multiply_by_block(self, dst: Local, plane: Local, blocks: Local, rows: int) -> None:
-        """Each row of *plane* `(rows, pitch)` times a number, which fills its block of *blocks*."""
-        pitch = plane.count // rows
-        for start in range(0, pitch, FLOATS_PER_REPEAT):
-            here, to = (
-                every_row(each, rows, start, min(FLOATS_PER_REPEAT, pitch - start))
-                for each in (plane, dst)
-            )
-            # Stride 0: one block for each of the eight; repeat stride 1: that of the next row.
-            first = blocks.offset_bytes
-            self.mul(to, here, replace(here, offset_bytes=first, block_stride=0, repeat_stride=1))
+    def times_gamma_rounded(self, y: Local, values: Local, gamma: Local, work: Local) -> None:
+        """fp32 *values* rounded to bf16 and times *gamma*, to *y*, all by way of fp32.
 
-    def multiply_by_row(self, plane: Local, row: Local, rows: int) -> None:
-        """Each row of *plane* `(rows, pitch)` times *row* `(pitch,)`, in its type."""
-        lanes, pitch = plane.repeat_elements, plane.count // rows
-        for start in range(0, pitch, lanes):
-            here = every_row(plane, rows, start, min(lanes, pitch - start))
-            first = row[start:].offset_bytes
-            self.mul(here, here, replace(here, offset_bytes=first, repeat_stride=0))
-
-    def times_root_and_gamma(
-        self,
-        y_out: TileQueue,
-        values: Local,
-        gamma: Local,
-        work: Local,
-        free: Callable[[], None] | None = None,
-    ) -> Local:
-        """*values* times register `root`, rounded, and times *gamma*, in a tile of *y_out*.
-
-        *values* and fp32 *work* are overwritten. *free* is called when nobody needs the tile of x
-        any more, in which fp32 *values* are.
+        *values* and *work* are overwritten.
         """
-        gamma = gamma[: values.count]
-        if gamma.dtype is not FLOAT32:
-            self.mul(values, values, "root")
-        y = y_out.alloc()[: values.count]
-        if y.dtype is FLOAT32:
-            self.mul(y, values, "root")
-        else:
-            self.cast(y, values)
-        is_wide = y.dtype not in (FLOAT16, FLOAT32)
-        if is_wide:
-            self.cast(values, y)
-            self.cast(work, gamma)
-            self.mul(values, values, work)
-            self.cast(y, values)
-        if free is not None:
-            free()
-        if not is_wide:
-            self.mul(y, y, gamma)
-        return y
+        self.cast(y, values)
+        self.cast(values, y)
+        self.cast(work, gamma)
+        self.mul(values, values, work)
+        self.cast(y, values)
 
     # ---- two tensors added ----
 
@@ -251,30 +255,10 @@ class NormCore(VectorCore):
 
     def add_in_float32(self, values: Local, addends: tuple[Local, Local], work: Local) -> None:
         """The sum of *addends*, of 16 bits, to fp32 *values* by way of *work*."""
-        self.cast(values, addends[0])
-        self.cast(work, addends[1])
+        with self.independent():
+            self.cast(values, addends[0])
+            self.cast(work, addends[1])
         self.add(values, values, work)
-
-    def add_and_round(
-        self,
-        out: Local,
-        values: Local,
-        addends: tuple[Local, Local],
-        work: Local,
-        rounding: Rounding,
-    ) -> None:
-        """The sum of *addends* to *out*, in their type, and to fp32 *values* by way of *work*."""
-        if out.dtype is FLOAT32:
-            self.add(values, *addends)
-            self.to_float32(out, values)
-        elif out.dtype is FLOAT16 and rounding.in_half:
-            self.add(out, *addends)
-            self.cast(values, out)
-        else:
-            self.add_in_float32(values, addends, work)
-            self.cast(out, values)
-            if not rounding.is_exact:
-                self.cast(values, out)
 
 
 @dataclass(frozen=True)
@@ -293,48 +277,84 @@ class Residual:
     work: Local
     """Room for squares in fp32."""
     rounding: Rounding
-    frees: bool
-    """Whether nobody needs x1 and x2 any more when they have been added."""
+    in_pieces: bool
+    """Whether rows come in pieces, whose x2 is widened over x1 and x2, where both are."""
 
     def __call__(self, x1: GmView, x2: GmView, x: GmView) -> tuple[Local, Local]:
-        """The sum of *x1* and *x2* in fp32, on its way to *x*; and room for its squares."""
+        """The sum of *x1* and *x2* in fp32, on its way to *x*; and room for its squares.
+
+        The tile of x1 is free; whoever reads a sum of fp32 takes it again (`take_again`).
+        """
         core, n = self.core, x.columns
+        out = None if self.in_pieces else self.y_out.alloc()
         core.load_pair(self.x_in, self.second, x1, x2)
-        addends = self.x_in.only.as_dtype(x.dtype)[:n], self.second[:n]
-        out, values, work = self.y_out.alloc()[:n], self.values[:n], self.work[:n]
-        core.add_and_round(out, values, addends, work, self.rounding)
-        if self.frees:
-            self.x_in.free(self.x_in.only)
+        out = (out or self.y_out.alloc())[:n]
+        self.add(out, self.values[:n], (self.x_in.only.as_dtype(x.dtype)[:n], self.second[:n]))
+        self.x_in.free(self.x_in.only)
         core.store(self.y_out, out, x)
-        return values, work
+        return self.values[:n], self.work[:n]
+
+    def add(self, out: Local, values: Local, addends: tuple[Local, Local]) -> None:
+        """The sum of *addends* to *out*, in their type, and to fp32 *values*."""
+        core = self.core
+        if out.dtype is FLOAT32:
+            core.add(values, *addends)
+            core.emit(BinaryScalar("add", out, values, 0.0))
+            return
+        if out.dtype is FLOAT16 and self.rounding.in_half:
+            core.add(out, *addends)
+            core.cast(values, out)
+            return
+        if self.in_pieces:
+            wide = self.x_in.only.as_dtype(FLOAT32)[: values.count]
+            core.cast(values, addends[0])
+            core.cast(wide, addends[1])
+            core.add(values, values, wide)
+        else:
+            core.add_in_float32(values, addends, self.work[: values.count])
+        core.cast(out, values)
+        if not self.rounding.is_exact:
+            core.cast(values, out)
+
+    def take_again(self) -> None:
+        """Keep the tile of x1 from being loaded into while its sum of fp32 is read."""
+        if self.x_in.dtype is FLOAT32:
+            self.x_in.alloc()
+
+    def give_back(self) -> None:
+        """The sum of fp32 has been read, if it is one."""
+        if self.x_in.dtype is FLOAT32:
+            self.x_in.free(self.x_in.only)
 
     def roots_of_parts(
         self,
         roots: Local,
-        room: tuple[Local, Local, Local],
+        room: tuple[Local, Local],
         parts: tuple[slice, ...],
         *views: GmView,
     ) -> None:
         """1 / root of some rows of x1 and x2, whose sum goes to x, to *roots* `(rows,)`.
 
-        A piece of all rows comes after the other. *room* is for 64 running sums, for a block and
-        for an element a row.
+        A piece of all rows comes after the other. *room* is for a block a row, and for 64 running
+        sums.
         """
-        core, (lanes, blocks, sums) = self.core, room
-        blocks, sums = blocks[: roots.count * FLOATS_PER_BLOCK], sums[: roots.count]
+        core, (blocks, lanes) = self.core, room
+        blocks = blocks[: roots.count * FLOATS_PER_BLOCK]
         core.duplicate(roots, 0.0)
         for part in parts:
             for row in range(roots.count):
-                x1, x2, x = (view[row : row + 1, part] for view in views)
-                values, squares = self(x1, x2, x)
-                core.square(squares, values)
+                values, squares = self(*(view[row : row + 1, part] for view in views))
+                self.take_again()
+                core.barrier("vector")
+                core.emit(Binary("mul", squares, values, values))
+                self.give_back()
+                core.barrier("vector")
+                core.mul(squares, squares, core.mean)
                 core.lanes_of_row(lanes, squares)
                 core.block_reduce("sum", block_of(blocks, row), lanes)
-                if not self.frees:
-                    self.x_in.free(self.x_in.only)
-            core.block_reduce("sum", sums, blocks)
-            core.add(roots, roots, sums)
-        core.root_by_vector(roots, sums)
+            core.sums_of_blocks(blocks[: roots.count], blocks)
+            core.add(roots, roots, blocks[: roots.count])
+        core.root_by_vector(roots, lanes[: roots.count])
 
 
 class RootsOfRows:
@@ -359,11 +379,7 @@ class RootsOfRows:
         """Room for the next rows."""
         if isinstance(self.room, Local):
             return self.room
-        roots = self.room.alloc()
-        if self.core.is_310p and self.source == "vector":
-            # What is not set of the last block is added, too.
-            self.core.duplicate(roots, 0.0)
-        return roots
+        return self.room.alloc()
 
     def store(self, roots: Local, rstd: GmView) -> None:
         """Store *roots* to *rstd* `(rows,)`."""

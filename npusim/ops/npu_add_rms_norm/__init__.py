@@ -81,8 +81,6 @@ def check(contract: ops.Contract) -> norm.Problem:
 
 ROUNDED = ("single_n", "merge_n", "multi_n")
 """Templates that scale the sum of two bf16 as it is stored, rounded; the others keep it in fp32."""
-WHOLE_ROW, WHOLE_ROW_FLOAT32 = 12288, 10240
-"""Columns of the longest row that is taken whole."""
 PIECE, PIECE_FLOAT32 = 12096, 9696
 """Columns of the longest piece of a row."""
 MERGED_COLUMNS = 2000
@@ -92,7 +90,7 @@ MERGED_BYTES, MERGED_BYTES_FLOAT32, MERGED_ROW_BYTES = 18, 24, 260
 MULTI_UNIT, MULTI_BYTES, MULTI_ROW_BYTES, MULTI_KEPT_BYTES = 16, 16, 64, 256
 """Rows of multi_n are a multiple of 16; what it takes of the buffer likewise."""
 GROUP_ROWS = 64
-"""1 / root of so many rows is stored together, in normal and split_d; assumed of normal."""
+"""1 / root of so many rows is stored together, in normal and split_d."""
 
 
 def _templates(
@@ -108,7 +106,7 @@ def _templates(
     multi_rows = max(0, multi_room // (MULTI_BYTES * columns + MULTI_ROW_BYTES))
     most, unit = (PIECE_FLOAT32, 8) if is_wide else (PIECE, 16)
     piece = align_up(ceil_div(columns, ceil_div(columns, most)), unit)
-    limit = WHOLE_ROW_FLOAT32 if is_wide else WHOLE_ROW
+    limit = norm.whole_row(element)
     is_whole, is_short = columns <= limit, padded <= MERGED_COLUMNS
     is_few = is_whole and rows <= machine.cores
     is_aligned = is_whole and element is FLOAT16 and columns % MULTI_UNIT == 0 and multi_rows > 0
@@ -118,10 +116,10 @@ def _templates(
     aligned = f"rows of fp16, a multiple of {MULTI_UNIT} elements"
     fit, too_long = f"at most {limit} elements fit", f"more than {limit} elements do not fit"
     return (
-        norm.Template("single_n", few, has_all and is_few, GROUP_ROWS, columns),
+        norm.Template("single_n", few, has_all and is_few, GROUP_ROWS, columns, room=limit),
         norm.Template("merge_n", short, has_all and is_short, room // merged_bytes, columns),
         norm.Template("multi_n", aligned, is_aligned, multi_rows, columns),
-        norm.Template("normal", f"rows of {fit}", is_whole, GROUP_ROWS, columns),
+        norm.Template("normal", f"rows of {fit}", is_whole, GROUP_ROWS, columns, room=limit),
         norm.Template("split_d", f"rows of {too_long}", True, GROUP_ROWS, piece),
     )
 

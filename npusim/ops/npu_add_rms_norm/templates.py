@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import partial
-
 from npusim.kernel import (
     BFLOAT16,
+    FLOAT16,
     FLOAT32,
-    FLOATS_PER_BLOCK,
-    INT32,
+    Binary,
+    BinaryScalar,
+    Cast,
     GmView,
     Local,
 )
@@ -20,53 +19,109 @@ from npusim.ops._rms_norm.core import (
     Residual,
     RootsOfRows,
     Rounding,
-    block_of,
     upper_half,
 )
+from npusim.ops.npu_add_rms_norm.merged import merge_n, multi_n
 
-EXACT, AS_STORED = Rounding(is_exact=True), Rounding(is_exact=False)
+EXACT = Rounding(is_exact=True)
 
 
-def single_n(core: NormCore, p: norm.Problem, _: norm.Plan) -> norm.Kernel:
-    """The one row of a core: gamma comes where x2 was, x leaves while squares are added up.
+class SingleRow:
+    """The row of a core that has one, whose flags single_n sets and awaits by itself.
+
+    x1 and x2 are where x and gamma are later, and x where y is; squares begin with 1 / root.
+    """
+
+    FIRST, SECOND = 0, 1
+    """Events: of loads to where x1 and x2 are, and of stores from where x and the squares are."""
+
+    def __init__(self, core: NormCore, p: norm.Problem, room: int) -> None:
+        self.core, self.p, self.dtype, count = core, p, p.x.element, p.columns
+        self.first, self.second = (core.tile(self.dtype, room)[:count] for _ in range(2))
+        is_wide = self.dtype is FLOAT32
+        self.values = self.first if is_wide else core.tile(FLOAT32, room)[:count]
+        self.squares, self.lanes = core.tile(FLOAT32, room)[:count], core.lanes()
+
+    def load(self, tile: Local, view: GmView, event: int) -> None:
+        """Begin to load *view* into *tile*."""
+        self.core.fill(tile, view)
+        self.core.set_flag("mte2", "vector", event)
+
+    def store(self, tile: Local, view: GmView) -> None:
+        """Begin to store *tile* to *view* once the vector pipe is done."""
+        self.core.sync("vector", "mte3")
+        self.core.data_copy(view.operand, tile)
+
+    def add(self, x1: GmView, x2: GmView) -> None:
+        """The sum of *x1* and *x2* where x1 was; fp16 is added as such."""
+        core, first, second = self.core, self.first, self.second
+        self.load(first, x1, self.FIRST)
+        self.load(second, x2, self.SECOND)
+        core.wait_flag("mte2", "vector", self.FIRST)
+        if self.dtype is not BFLOAT16:
+            core.wait_flag("mte2", "vector", self.SECOND)
+            core.add(first, first, second)
+            return
+        core.emit(Cast(self.values, first, "none"))
+        core.wait_flag("mte2", "vector", self.SECOND)
+        core.cast(self.squares, second)
+        core.add(self.values, self.values, self.squares)
+        core.cast(first, self.values)
+
+    def store_and_read_root(self, root: Local, rstd: GmView) -> None:
+        """*root* to *rstd* and into register `root`; of bf16 the register comes first."""
+        core = self.core
+        if self.dtype is not BFLOAT16:
+            self.store(root, rstd)
+            core.read_root(root)
+            return
+        core.read_root(root)
+        self.store(root, rstd)
+        core.set_flag("mte3", "vector", self.SECOND)
+
+    def scale(self) -> None:
+        """The sum times register `root`, rounded, and times gamma, where x is once it is stored."""
+        core, x, gamma, values = self.core, self.first, self.second, self.values
+        if self.dtype is FLOAT32:
+            core.wait_flag("mte3", "vector", self.FIRST)
+        core.mul(values, values, "root")
+        if self.dtype is not FLOAT32:
+            core.wait_flag("mte3", "vector", self.FIRST)
+            core.cast(x, values)
+        if self.dtype is not BFLOAT16:
+            core.wait_flag("mte2", "vector", self.SECOND)
+            core.emit(Binary("mul", x, x, gamma))
+            return
+        core.cast(values, x)
+        core.wait_flag("mte2", "vector", self.SECOND)
+        core.wait_flag("mte3", "vector", self.SECOND)
+        core.cast(self.squares, gamma)
+        core.mul(values, values, self.squares)
+        core.emit(Cast(x, values, "rint"))
+
+
+def single_n(core: NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kernel:
+    """The one row of a core: gamma is loaded while squares are added up, and x leaves meanwhile.
+
+    Each flag has an event of its own; in the vendor's kernel two loads share one, which works where
+    a flag counts how often it has been set.
 
     ops-nn@e5c3fa9 norm/add_rms_norm/op_kernel/add_rms_norm_single_n.h.
     """
-    dtype, count, padded = p.x.element, p.columns, whole_blocks(p.columns, p.x.element)
-    x1_in, x2_in = core.vecin(dtype, padded), core.vecin(dtype, padded)
-    y_out = core.vecout(dtype, padded)
-    # Squares of fp32, and then y; the sum is where it leaves by.
-    wide_out = core.vecout(FLOAT32, padded) if dtype is FLOAT32 else None
-    squares = wide_out.only if wide_out else core.tile(FLOAT32, padded)
-    values = y_out.only if wide_out else core.tile(FLOAT32, padded)
-    values, work, lanes = values[:count], squares[:count], core.lanes()
-    root_out = core.vecout(FLOAT32, FLOATS_PER_BLOCK)
-    ones = core.blocks()
+    here = SingleRow(core, p, plan.room)
 
     def row(x1: GmView, x2: GmView, output: GmView, rstd: GmView, x: GmView) -> None:
-        addends = core.load(x1_in, x1)[:count], core.load(x2_in, x2)[:count]
-        total = y_out.alloc()[:count]
-        if wide_out is not None:
-            wide_out.alloc()
-            core.add(total, *addends)
-        else:
-            core.add_and_round(total, values, addends, work, AS_STORED)
-        x1_in.free(addends[0])
-        x2_in.free(addends[1])
-        gamma = core.load(x2_in, norm.vector_of(p.gamma))[:count]
-        core.store_rows(y_out, total, x)
-        root = root_out.alloc()[:1]
-        core.root_of_row(root, values, work, ones, lanes)
-        core.store_rows(root_out, root, rstd)
-        core.read_root(root)
-        if wide_out is not None:
-            core.mul(work, values, "root")
-            core.mul(work, work, gamma)
-            core.store_rows(wide_out, work, output)
-        else:
-            out = core.times_root_and_gamma(y_out, values, gamma, work)
-            core.store_rows(y_out, out, output)
-        x2_in.free(gamma)
+        here.add(x1, x2)
+        core.sync("vector", "mte2")
+        here.load(here.second, norm.vector_of(p.gamma), here.SECOND)
+        here.store(here.first, x)
+        core.set_flag("mte3", "vector", here.FIRST)
+        if here.dtype is not FLOAT32:
+            core.cast(here.values, here.first)
+        root = core.root_of_row(here.values, here.squares, here.lanes)
+        here.store_and_read_root(root, rstd)
+        here.scale()
+        here.store(here.first, output)
 
     return norm.Kernel(row)
 
@@ -74,21 +129,21 @@ def single_n(core: NormCore, p: norm.Problem, _: norm.Plan) -> norm.Kernel:
 def normal(core: NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kernel:
     """A row at a time, all buffers single; x2 is loaded where squares come, so the next row waits.
 
-    The queue of y carries x first, and then y: each waits for the other to be stored.
+    The queue of y carries x first, and then y: each waits for the other to be stored. The scalar
+    unit, which writes 1 / root, raises the flag for their store; in the vendor's kernel it is the
+    vector pipe, and nothing but the order of the program lets the last one arrive in time.
 
     ops-nn@e5c3fa9 norm/add_rms_norm/op_kernel/add_rms_norm.h.
     """
-    dtype, padded = p.x.element, whole_blocks(p.columns, p.x.element)
-    x_in, y_out = core.vecin(dtype, padded), core.vecout(dtype, padded)
-    gamma, squares = core.tile(dtype, padded), core.tile(FLOAT32, padded)
-    values = x_in.only if dtype is FLOAT32 else core.tile(FLOAT32, padded)
-    lanes, total, ones = core.lanes(), core.blocks(), core.blocks()
+    dtype, room = p.x.element, plan.room
+    x_in, gamma, y_out = core.vecin(dtype, room), core.tile(dtype, room), core.vecout(dtype, room)
     # 310P does not store them.
     roots = RootsOfRows(core, plan.row_step, is_stored=not core.is_310p)
+    values = x_in.only if dtype is FLOAT32 else core.tile(FLOAT32, room)
+    squares, lanes = core.tile(FLOAT32, room), core.lanes()
     core.claim_tails()
     second = upper_half(squares, dtype)
-    residual = Residual(core, x_in, second, y_out, values, squares, EXACT, frees=False)
-    free = partial(x_in.free, x_in.only)
+    residual = Residual(core, x_in, second, y_out, values, squares, EXACT, in_pieces=False)
 
     def begin() -> None:
         core.fetch(gamma, norm.vector_of(p.gamma))
@@ -97,205 +152,123 @@ def normal(core: NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kernel:
         kept = roots.alloc()
         for index in range(x1.rows):
             row = slice(index, index + 1), slice(None)
-            summed, work = residual(x1[row], x2[row], x[row])
-            core.root_of_row(total[:1], summed, work, ones, lanes)
-            core.read_root(total[:1])
-            out = core.times_root_and_gamma(y_out, summed, gamma, work, free)
-            core.store(y_out, out, output[row])
+            values, work = residual(x1[row], x2[row], x[row])
+            residual.take_again()
+            core.read_root(core.root_of_row(values, work, lanes))
             core.set_value(kept[index : index + 1], "root")
+            core.barrier("vector")
+            core.store(y_out, scaled(values, work), output[row])
         roots.store(kept, rstd)
 
+    def scaled(values: Local, work: Local) -> Local:
+        """*values* times register `root` and gamma; mte2 may load the next row after it."""
+        if dtype is FLOAT32:
+            y = y_out.alloc()[: values.count]
+            core.emit(BinaryScalar("mul", y, values, "root"))
+            residual.give_back()
+            core.barrier("vector")
+            core.mul(y, gamma[: values.count], y)
+            return y
+        core.mul(values, values, "root")
+        y = y_out.alloc()[: values.count]
+        if dtype is FLOAT16:
+            core.emit(Cast(y, values, core.rounding(FLOAT16)))
+            core.sync("vector", "mte2")
+            core.barrier("vector")
+            core.mul(y, gamma[: values.count], y)
+        else:
+            core.times_gamma_rounded(y, values, gamma[: values.count], work)
+            core.sync("vector", "mte2")
+        return y
+
     return norm.Kernel(group, begin)
 
 
-class Several:
-    """Buffers of several rows; x1 and x2 take a tile of x each, x and y one of y."""
+class Pieces:
+    """The steps of split_d, and its buffers."""
 
     def __init__(self, core: NormCore, p: norm.Problem, plan: norm.Plan) -> None:
-        self.core, self.p, dtype = core, p, p.x.element
-        rows, self.pitch = plan.row_step, whole_blocks(p.columns, dtype)
-        self.x_in = core.vecin(dtype, rows * self.pitch, depth=2)
-        self.y_out = core.vecout(dtype, rows * self.pitch, depth=2)
-        self.gamma = core.tile(dtype, self.pitch)
-        self.squares = core.tile(FLOAT32, rows * self.pitch)
-        self.values = None if dtype is FLOAT32 else core.tile(FLOAT32, rows * self.pitch)
-        core.claim_tails()
-
-    def fetch_gamma(self) -> None:
-        self.core.fetch(self.gamma, norm.vector_of(self.p.gamma))
-
-    def add(self, x1: GmView, x2: GmView, x: GmView) -> tuple[Local, Local]:
-        """The sum of rows in fp32, on its way to *x* as well, and room for its squares.
-
-        That of fp32 is in a tile of x, which the caller frees.
-        """
-        core, count = self.core, x1.rows * self.pitch
-        first, second = (core.load(self.x_in, each, self.pitch)[:count] for each in (x1, x2))
-        total, squares = self.y_out.alloc()[:count], self.squares[:count]
-        values = self.values[:count] if self.values else first
-        core.add_and_round(total, values, (first, second), squares, AS_STORED)
-        self.x_in.free(second)
-        if self.values:
-            self.x_in.free(first)
-        core.store(self.y_out, total, x, self.pitch)
-        return values, squares
-
-
-def merge_n(core: NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kernel:
-    """Several short rows an instruction. The vector unit waits until x is stored.
-
-    ops-nn@e5c3fa9 norm/add_rms_norm/op_kernel/add_rms_norm_merge_n.h.
-    """
-    several, dtype = Several(core, p, plan), p.x.element
-    roots_out = core.vecout(FLOAT32, plan.row_step)
-    # 64 running sums a row; then ones, and 1 / root of each row eight times.
-    lanes = core.lanes(plan.row_step)
-    wide_gamma = core.tile(FLOAT32, several.pitch) if dtype is BFLOAT16 else None
-
-    def group(x1: GmView, x2: GmView, output: GmView, rstd: GmView, x: GmView) -> None:
-        rows = x1.rows
-        values, squares = several.add(x1, x2, x)
-        core.sync("mte3", "vector")
-        core.square(squares, values)
-        roots = roots_out.alloc()[:rows]
-        core.rows_into(roots, lanes, squares, x1.columns)
-        core.root_by_vector(roots, lanes[:rows])
-        blocks = lanes[: rows * FLOATS_PER_BLOCK]
-        core.brcb(blocks, roots)
-        core.store_rows(roots_out, roots, rstd)
-        y = several.y_out.alloc()[: values.count]
-        if dtype is FLOAT32:
-            core.multiply_by_block(y, values, blocks, rows)
-        else:
-            core.multiply_by_block(values, values, blocks, rows)
-            core.cast(y, values)
-        scale(y, values, rows)
-        if dtype is FLOAT32:
-            several.x_in.free(values)
-        core.store(several.y_out, y, output, several.pitch)
-
-    def scale(y: Local, values: Local, rows: int) -> None:
-        """Rows of *y* times gamma; bf16 by way of *values*."""
-        if wide_gamma is None:
-            core.multiply_by_row(y, several.gamma, rows)
-            return
-        core.cast(values, y)
-        # Once for all rows of a step.
-        core.cast(wide_gamma, several.gamma)
-        core.multiply_by_row(values, wide_gamma, rows)
-        core.cast(y, values)
-
-    return norm.Kernel(group, several.fetch_gamma)
-
-
-def multi_n(core: NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kernel:
-    """Several rows of fp16, added up one after the other; the scalar unit waits for nothing.
-
-    ops-nn@e5c3fa9 norm/add_rms_norm/op_kernel/add_rms_norm_multi_n.h.
-    """
-    several = Several(core, p, plan)
-    lanes = core.lanes()
-    # A block for each row, of which the first element counts.
-    totals_room = core.claim("ub", FLOAT32.nbytes(plan.row_step * FLOATS_PER_BLOCK))
-    totals = totals_room.of(FLOAT32, plan.row_step * FLOATS_PER_BLOCK)
-    roots_out = None
-    if not core.is_310p:
+        self.core, self.p, self.dtype = core, p, p.x.element
+        dtype, padded = self.dtype, whole_blocks(plan.column_step, p.x.element)
+        self.x_in, self.gamma_in = core.vecin(dtype, 2 * padded), core.vecin(dtype, padded)
+        self.y_out = core.vecout(dtype, padded)
         # 310P does not store them.
-        with core.on_top_of(totals_room):
-            roots_out = core.vecout(FLOAT32, totals.count)
-    # Eight times the offset of the first element of each block.
-    firsts = core.tile(INT32, totals.count)
+        self.roots_out = RootsOfRows(core, plan.row_step, "vector", is_stored=not core.is_310p)
+        # Of fp32 the sum is where x1 was.
+        first, second = self.x_in.only[:padded], self.x_in.only[padded:]
+        self.values = first if dtype is FLOAT32 else core.tile(FLOAT32, padded)
+        self.work = core.tile(FLOAT32, padded)
+        self.room = core.blocks(plan.row_step), core.lanes()
+        core.claim_tails()
+        self.residual = Residual(
+            core, self.x_in, second, self.y_out, self.values, self.work, EXACT, in_pieces=True
+        )
+        self.parts = plan.parts(p.columns)
+        self.adds_again = dtype.nbytes(p.columns) % core.spec.transfer.load_granule_bytes != 0
+        """Whether a copy of whole blocks would reach from x into a row that another core stores.
 
-    def begin() -> None:
-        several.fetch_gamma()
-        with core.independent():
-            # Seven of eight elements are never looked at; that they are set first is assumed.
-            core.duplicate(totals, 0.0)
-            for row in range(plan.row_step):
-                core.duplicate(block_of(firsts, row), FLOAT32.nbytes(row * FLOATS_PER_BLOCK))
+        Assumed of 310P, where the vendor's kernel reads beyond the row."""
 
-    def group(x1: GmView, x2: GmView, output: GmView, rstd: GmView, x: GmView) -> None:
-        rows = [slice(row * x.columns, (row + 1) * x.columns) for row in range(x.rows)]
-        values, squares = several.add(x1, x2, x)
-        core.square(squares, values)
-        count = x.rows * FLOATS_PER_BLOCK
-        roots = (roots_out.alloc() if roots_out else totals)[:count]
-        for row, here in enumerate(rows):
-            core.lanes_into(block_of(roots, row)[:1], lanes, squares[here])
-        blocks = squares[:count]
-        core.root_by_vector(roots, blocks)
-        core.gather(blocks, roots, firsts[:count])
-        if roots_out is not None:
-            # Four bytes a burst: the first element of each block.
-            first_of_rows = replace(rstd, rows=rstd.columns, columns=1, pitch=1)
-            core.store_rows(roots_out, roots, first_of_rows)
-        y = several.y_out.alloc()[: values.count]
-        for row, here in enumerate(rows):
-            core.multiply_by_block(values[here], values[here], block_of(blocks, row), 1)
-        core.cast(y, values)
-        for here in rows:
-            core.mul(y[here], y[here], several.gamma[: x.columns])
-        core.store(several.y_out, y, output, several.pitch)
+    def group(self, x1: GmView, x2: GmView, output: GmView, rstd: GmView, x: GmView) -> None:
+        """Rows whose 1 / root is stored together."""
+        core, kept = self.core, self.roots_out.alloc()
+        roots = kept[: x.rows]
+        self.residual.roots_of_parts(roots, self.room, self.parts, x1, x2, x)
+        if not self.adds_again and x.rows * len(self.parts) < 3:
+            self.core.sync("mte3", "mte2")
+        for part in self.parts:
+            gamma = core.load(self.gamma_in, norm.vector_of(self.p.gamma)[:, part])
+            for row in range(x.rows):
+                here = slice(row, row + 1), part
+                if self.adds_again:
+                    self.residual(x1[here], x2[here], x[here])
+                    self.residual.take_again()
+                else:
+                    self.load_sum(x[here])
+                core.read_root(roots[row : row + 1])
+                core.store(self.y_out, self.scaled(gamma, x[here].columns), output[here])
+            self.gamma_in.free(gamma)
+        self.roots_out.store(kept, rstd)
 
-    return norm.Kernel(group, begin)
+    def load_sum(self, x: GmView) -> None:
+        """What was stored, in fp32 to `values`."""
+        loaded = self.core.load(self.x_in, x)
+        if self.dtype is not FLOAT32:
+            self.core.cast(self.values[: x.columns], loaded[: x.columns])
+            self.x_in.free(loaded)
+
+    def scaled(self, gamma: Local, count: int) -> Local:
+        """`values` times register `root`, rounded, and times *gamma*."""
+        core, values, gamma = self.core, self.values[:count], gamma[:count]
+        if self.dtype is FLOAT32:
+            y = self.y_out.alloc()[:count]
+            core.emit(BinaryScalar("mul", y, values, "root"))
+            self.residual.give_back()
+            core.barrier("vector")
+            core.mul(y, gamma, y)
+            return y
+        core.barrier("vector")
+        core.mul(values, values, "root")
+        y = self.y_out.alloc()[:count]
+        if self.dtype is FLOAT16:
+            core.cast(y, values)
+            core.mul(y, gamma, y)
+        else:
+            core.times_gamma_rounded(y, values, gamma, self.work[:count])
+        return y
 
 
 def split_d(core: NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kernel:
     """Rows in pieces, all buffers single; x1 and x2 share one.
 
     First the sums of up to 64 rows, a piece of all of them after the other, which are stored; then
-    1 / root of all; then the sums are loaded again, a piece of gamma for all rows.
+    1 / root of all; then the sums are loaded again, a piece of gamma for all rows. Flags of the
+    queues say that three or more have been stored. Nothing in the vendor's kernel says it of one or
+    two, which this one waits for.
 
     ops-nn@e5c3fa9 norm/add_rms_norm/op_kernel/add_rms_norm_split_d.h.
     """
-    dtype, padded = p.x.element, whole_blocks(plan.column_step, p.x.element)
-    x_in, y_out = core.vecin(dtype, 2 * padded), core.vecout(dtype, padded)
-    gamma_in = core.vecin(dtype, padded)
-    # Of fp32 the sum is where x1 was, and the squares are where x2 was.
-    is_wide = dtype is FLOAT32
-    first, second = x_in.only[:padded], x_in.only[padded:]
-    values, squares = (each if is_wide else core.tile(FLOAT32, padded) for each in (first, second))
-    lanes, blocks = core.lanes(), core.blocks(plan.row_step)
-    sums = core.tile(FLOAT32, plan.row_step)
-    # 310P does not store them.
-    roots_out = RootsOfRows(core, plan.row_step, "vector", is_stored=not core.is_310p)
-    core.claim_tails()
-    residual = Residual(core, x_in, second, y_out, values, squares, EXACT, frees=not is_wide)
-    free = partial(x_in.free, x_in.only) if is_wide else None
-    parts = plan.parts(p.columns)
-    # Whether a copy of whole blocks would reach from x into a row that another core stores.
-    # Assumed of 310P, where the vendor's kernel reads beyond the row.
-    adds_again = dtype.nbytes(p.columns) % core.spec.transfer.load_granule_bytes != 0
-
-    def group(x1: GmView, x2: GmView, output: GmView, rstd: GmView, x: GmView) -> None:
-        kept = roots_out.alloc()
-        roots = kept[: x.rows]
-        residual.roots_of_parts(roots, (lanes, blocks, sums), parts, x1, x2, x)
-        # What was stored is loaded again.
-        core.sync("mte3", "mte2")
-        for part in parts:
-            gamma = core.load(gamma_in, norm.vector_of(p.gamma)[:, part])
-            for row in range(x.rows):
-                here = slice(row, row + 1), part
-                core.read_root(roots[row : row + 1])
-                if adds_again:
-                    residual(x1[here], x2[here], x[here])
-                else:
-                    load_sum(x[here])
-                n = x[here].columns
-                out = core.times_root_and_gamma(y_out, values[:n], gamma, squares[:n], free)
-                core.store(y_out, out, output[here])
-            gamma_in.free(gamma)
-        roots_out.store(kept, rstd)
-
-    def load_sum(x: GmView) -> None:
-        """What was stored, in fp32 to `values`."""
-        loaded = core.load(x_in, x)
-        if not is_wide:
-            core.cast(values[: x.columns], loaded[: x.columns])
-            x_in.free(loaded)
-
-    return norm.Kernel(group)
+    return norm.Kernel(Pieces(core, p, plan).group)
 
 
 TEMPLATES: norm.Templates = {

@@ -27,7 +27,9 @@ slice_d     a row in slices, which go through a workspace
 The first that can, in this order. `template` may name another one, which overrules the choice, but
 not what a kernel has room for.
 
-* A row whose z are all zero gives zeros and scale 0. One with an infinity gives zeros and NaN.
+* A row whose z are all zero gives zeros and scale 0. One with an infinity gives zeros and NaN, but
+  slice_d leaves out slices whose largest is NaN: what is finite there saturates if it exceeds the
+  others' largest, and the scale is 0 if no slice is left.
 * y2 and scale2 come with both smooth scales, or as output_mask says; without a mask the template
   normal computes the second in any case, and drops it, which takes its time. What is not asked for
   comes back as a tensor without dimensions, undefined on a card and 0 here.
@@ -51,7 +53,8 @@ from npusim.ops import _rms_norm as norm
 from npusim.ops import _vocabulary as ops
 from npusim.ops._row_quant import LARGEST, clamped, output_of, packed
 from npusim.ops._torch import Result, quantised
-from npusim.ops.npu_add_rms_norm_dynamic_quant.templates import TEMPLATES, Output, Problem, padded
+from npusim.ops.npu_add_rms_norm_dynamic_quant.steps import Output, Problem, padded
+from npusim.ops.npu_add_rms_norm_dynamic_quant.templates import TEMPLATES
 
 # ---- what is accepted ----
 
@@ -218,20 +221,33 @@ def oracle(given: ops.Given) -> tuple[Array, Array, Array, Array, Array]:
             values = values + beta.astype(np.float32)
         nothing = np.zeros((), np.int32 if target is INT4 else np.int8), np.zeros((), np.float32)
         (y1, scale1), (y2, scale2) = (
-            _quantised(values, factors, target) if is_asked else nothing
+            _quantised(values, factors, target, taken) if is_asked else nothing
             for is_asked, factors in zip(asked, smooth, strict=True)
         )
         x = given.rounded(total, x1.dtype)
     return y1, y2, x, scale1, scale2
 
 
-def _quantised(values: Array, smooth: Array | None, target: DType) -> tuple[Array, Array]:
+def _quantised(
+    values: Array, smooth: Array | None, target: DType, template: norm.Template
+) -> tuple[Array, Array]:
     """Each row of *values* scaled so that its largest element becomes 127 or 7, and the scales."""
     if smooth is not None:
         values = values * smooth.astype(np.float32)
-    factor = np.float32(LARGEST[target]) / np.abs(values).max(-1)
+    factor = np.float32(LARGEST[target]) / _largest(np.abs(values), template)
     whole = clamped(values * factor[..., None], target)
     return packed(whole) if target is INT4 else whole, np.float32(1) / factor
+
+
+def _largest(magnitudes: Array, template: norm.Template) -> Array:
+    """The largest of each row; slice_d takes that of a slice only if it is larger than before."""
+    if template.name != "slice_d":
+        return np.asarray(magnitudes.max(-1))
+    largest = np.zeros(magnitudes.shape[:-1], np.float32)
+    for start in range(0, magnitudes.shape[-1], template.column_step):
+        part = magnitudes[..., start : start + template.column_step].max(-1)
+        largest = np.where(part > largest, part, largest)
+    return largest
 
 
 def _outputs(given: ops.TorchArguments, _: object) -> tuple[Result, ...]:

@@ -56,7 +56,8 @@ from npusim.ops import _rms_norm as norm
 from npusim.ops import _vocabulary as ops
 from npusim.ops._row_quant import clamped
 from npusim.ops._torch import Result
-from npusim.ops.npu_add_rms_norm_quant.templates import TEMPLATES, OptionalVectors, Problem
+from npusim.ops.npu_add_rms_norm_quant.steps import OptionalVectors, Problem
+from npusim.ops.npu_add_rms_norm_quant.templates import TEMPLATES
 
 # ---- what is accepted ----
 
@@ -175,11 +176,12 @@ def _templates(
         piece = align_down((room - PIECE_KEPT_BYTES) // (PIECE_BYTES + row_bytes), UNIT)
     is_few = prod(x1.shape) // columns <= machine.cores and not machine.is_310p
     few = f"no more rows than the {machine.cores} cores, of at most {single} elements"
+    piece_step = min(columns, piece)
     fit, too_long = f"at most {normal} elements fit", f"more than {normal} elements do not fit"
     return (
-        norm.Template("single_n", few, is_few and columns <= single, 1, columns),
-        norm.Template("normal", f"rows of {fit}", columns <= normal, 1, columns),
-        norm.Template("split_d", f"rows of {too_long}", True, GROUP_ROWS, min(columns, piece)),
+        norm.Template("single_n", few, is_few and columns <= single, 1, columns, room=single),
+        norm.Template("normal", f"rows of {fit}", columns <= normal, 1, columns, room=normal),
+        norm.Template("split_d", f"rows of {too_long}", True, GROUP_ROWS, piece_step, room=piece),
     )
 
 

@@ -16,8 +16,9 @@ from npusim.data.dtypes import FLOAT32, INT8, INT32, INT64
 from npusim.data.integers import align_up
 from npusim.isa import Local
 from npusim.kernel import FLOATS_PER_BLOCK, Block, GmView, Step, VectorCore
+from npusim.kernel.broadcast import repeat_row, spread_numbers
 from npusim.kernel.rectangles import RowPieces
-from npusim.ops._row_quant import fold_rows, repeat_row, spread_numbers
+from npusim.ops._row_quant import fold_rows
 from npusim.ops._swish import exp_plus_1
 from npusim.ops.npu_dequant_swiglu_quant.check import Problem
 from npusim.ops.npu_dequant_swiglu_quant.tiling import Plan, segments_of

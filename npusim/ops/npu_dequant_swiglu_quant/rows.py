@@ -185,8 +185,9 @@ class ByRow:
 
     def _store_static(self, values: Local, y: GmView) -> None:
         self.vectors.quantise(values)
+        halves = round_by_int16(self.core, values)
         out = self.y_out.alloc()
-        self.core.quantize(out[: values.count], values)
+        self.core.cast(out[: values.count], halves)
         self.core.store(self.y_out, out, y)
 
     # ---- rows in parts ----

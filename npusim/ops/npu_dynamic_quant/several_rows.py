@@ -4,106 +4,206 @@ The rows of a piece follow each other in the buffer, so an instruction takes all
 those that look for the largest magnitude of each. No number passes through the scalar unit, but for
 multi_row in pieces of one row.
 
-ops-nn@e5c3fa9 quant/dynamic_quant/op_kernel/dynamic_quant_{multi,single}_row.h. Assumed: where the
-small buffers of single_row lie.
+ops-nn@e5c3fa9 quant/dynamic_quant/op_kernel/dynamic_quant_{multi,single}_row.h.
 """
 
 from __future__ import annotations
 
-from functools import partial
-
 from npusim.data.dtypes import FLOAT16, FLOAT32, INT8
 from npusim.data.integers import align_up
-from npusim.isa import Binary, Local
+from npusim.isa import Local
 from npusim.kernel import (
     BLOCK_BYTES,
     FLOATS_PER_BLOCK,
     FLOATS_PER_REPEAT,
     Block,
     GmView,
+    Step,
     VectorCore,
     pieces,
 )
+from npusim.kernel.broadcast import broadcast_numbers, broadcast_row, repeat_row, spread_numbers
 from npusim.ops._dynamic_quant import Plan, Problem
-from npusim.ops._dynamic_quant.buffers import SmoothScales, fill_constants, launch_pieces
-from npusim.ops._row_quant import fold_rows, repeat_row, round_by_int16, spread_numbers
+from npusim.ops._dynamic_quant.buffers import (
+    SmoothScales,
+    fill_constants,
+    launch_pieces,
+    pieces_of_cores,
+)
+from npusim.ops._row_quant import fold_rows, round_by_int16
 
+TENSOR_UNIT = 32
+"""The tensors of multi_row have room for a multiple of so many elements."""
 PER_ROW = 192
 """Elements that multi_row keeps room for, of what there is one of for each row."""
 SPREAD_ROWS = 32
 """BroadCast takes so many rows at a time: what the 1152 bytes beyond its tensors have room for."""
 
 
-def _find_maxima(core: VectorCore, result: Local, magnitudes: Local) -> None:
-    """The largest of each row of *magnitudes* `(rows, columns)`, overwritten, to *result*."""
+def _find_maxima(
+    core: VectorCore, result: Local, magnitudes: Local, *, waits: bool = False
+) -> None:
+    """The largest of each row of *magnitudes* `(rows, columns)`, overwritten, to *result*.
+
+    *waits* writes one more barrier, behind all rows.
+    """
     firsts = fold_rows(core, magnitudes, result.count)
-    core.barrier("vector")
+    if waits:
+        core.barrier("vector")
     core.whole_reduce("max", result, firsts)
-
-
-def _repeat_factors(core: VectorCore, plane: Local, factors: Local, blocks: Local) -> None:
-    """Each of *factors* `(rows,)` to its row of *plane* `(rows, columns)`."""
-    if factors.count == 1:
-        # BroadCast of one number goes by way of the scalar unit.
-        core.sync("vector", "scalar")
-        core.get_value("factor", factors)
-        core.sync("scalar", "vector")
-        core.duplicate(plane, "factor")
-        return
-    columns = plane.count // factors.count
-    for first, count in pieces(factors.count, SPREAD_ROWS):
-        rows = plane[first * columns : (first + count) * columns]
-        spread_numbers(core, rows, factors[first : first + count], blocks)
 
 
 def multi_row(core: VectorCore, p: Problem, plan: Plan) -> tuple[Block, ...]:
     """Take as many rows as 255 repeats hold in fp32; all buffers are single."""
-    columns, size = p.columns, plan.row_step * p.columns
-    x_in = core.vecin(p.x.element, size)
-    smooth = SmoothScales.claimed(core, p, columns) if p.smooth_scales else None
-    all_values, all_work = (core.tile(FLOAT32, size) for _ in range(2))
-    # A byte an element for int4 too.
-    y_out, scale_out = core.vecout(INT8, size), core.vecout(FLOAT32, PER_ROW)
-    absmax, factor = (core.tile(FLOAT32, PER_ROW) for _ in range(2))
-    largest, inverse = (core.tile(FLOAT32, FLOATS_PER_BLOCK) for _ in range(2))
-    blocks = core.tile(FLOAT32, SPREAD_ROWS * FLOATS_PER_BLOCK)
+    rows = SeveralRows(core, p, plan)
+    found, views = pieces_of_cores(p, plan)
+    return core.launch(Step(rows.piece, (*views, found.is_first), found.core), begin=rows.begin)
 
-    begin = partial(fill_constants, core, p, smooth, largest, inverse)
 
-    def smooth_rows(values: Local, work: Local, factors: Local) -> None:
-        """*values* `(rows, columns)` times the smooth scales *factors*."""
+class SeveralRows:
+    """The steps of multi_row, and its buffers."""
+
+    def __init__(self, core: VectorCore, p: Problem, plan: Plan) -> None:
+        self.core, self.p, columns, size = core, p, p.columns, plan.row_step * p.columns
+        self.x = core.tile(p.x.element, align_up(size, TENSOR_UNIT))
+        self.smooth = SmoothScales.claimed(core, p, columns) if p.smooth_scales else None
+        self.values, self.work = (core.tile(FLOAT32, align_up(size, TENSOR_UNIT)) for _ in range(2))
+        # A byte an element for int4 too.
+        self.y = core.tile(INT8, align_up(size, TENSOR_UNIT))
+        self.scales, self.absmax, self.factor = (core.tile(FLOAT32, PER_ROW) for _ in range(3))
+        self.largest, self.inverse = (core.tile(FLOAT32, FLOATS_PER_BLOCK) for _ in range(2))
+        self.blocks = core.tile(FLOAT32, SPREAD_ROWS * FLOATS_PER_BLOCK)
+
+    def begin(self) -> None:
+        """Constants, and the smooth scales; no barrier follows."""
+        fill_constants(self.core, self.p, self.largest, self.inverse)
+        if self.smooth is not None:
+            self.smooth.keep()
+
+    def piece(self, x: GmView, output: GmView, scale: GmView, is_first: int) -> None:
+        """Rows that are loaded together: the first of the core, or such as wait for stores."""
+        core, rows, count = self.core, x.rows, x.rows * x.columns
+        # (rows, columns) as fp32, and room for as many
+        values, work = self.values[:count], self.work[:count]
+        # A mask of 64 lanes, of which those behind the rows are never used.
+        lanes = align_up(rows, FLOATS_PER_REPEAT)
+        core.fetch(self.x, x.flat)
+        core.cast(values, self.x[:count])
+        # All is in fp32: mte2 may load the next piece.
+        core.sync("vector", "mte2")
+        self.smoothen(values, work)
+        core.abs(work, values)
+        _find_maxima(core, self.absmax[:rows], work)
+        core.div(self.factor[:lanes], self.largest.again(lanes), self.absmax[:lanes])
+        self.repeat_factors(work, self.factor[:rows])
+        core.mul(work, values, work)
+        halves = round_by_int16(core, work)
+        if not is_first:
+            core.sync("mte3", "vector")
+        y = self.y.as_dtype(self.p.target, count)
+        with core.independent():
+            core.mul(self.scales[:lanes], self.absmax[:lanes], self.inverse.again(lanes))
+            core.cast(y, halves, "trunc")
+        core.sync("vector", "mte3")
+        core.data_copy(scale.operand, self.scales[:rows])
+        core.data_copy(output.flat.operand, y)
+
+    def smoothen(self, values: Local, work: Local) -> None:
+        """*values* `(rows, columns)` times the smooth scales, if there are any."""
+        core, columns = self.core, self.p.columns
+        if self.smooth is None:
+            return
+        factors = self.smooth.tile[:columns]
         if values.count > columns:
-            # BroadCast copies with an Or, whose other operand are zeros; Copy takes as long.
-            core.duplicate(work[:FLOATS_PER_BLOCK], 0.0)
-            repeat_row(core, work, factors)
+            broadcast_row(core, work, factors, self.blocks)
+            core.barrier("vector")
             factors = work
         core.mul(values, values, factors)
 
-    def piece(x: GmView, output: GmView, scale: GmView) -> None:
-        rows, count = x.rows, x.rows * columns
-        # (rows, columns) as fp32, and room for as many
-        values, work = all_values[:count], all_work[:count]
-        # A mask of 64 lanes, of which those behind the rows are never used.
-        lanes = align_up(rows, FLOATS_PER_REPEAT)
-        loaded = core.load_rows(x_in, x.flat)
-        core.cast(values, loaded[:count])
-        # All is in fp32: mte2 may load the next piece.
-        x_in.free(loaded)
-        if smooth is not None:
-            smooth_rows(values, work, smooth.tile[:columns])
-        core.abs(work, values)
-        _find_maxima(core, absmax[:rows], work)
-        core.div(factor[:lanes], largest.again(lanes), absmax[:lanes])
-        _repeat_factors(core, work, factor[:rows], blocks)
-        core.mul(work, values, work)
-        halves = round_by_int16(core, work)
-        out, scales = y_out.alloc(), scale_out.alloc()
-        core.emit(Binary("mul", scales[:lanes], absmax[:lanes], inverse.again(lanes)))
-        core.cast(out.as_dtype(p.target, count), halves, "trunc")
-        core.store_rows(scale_out, scales, scale)
-        core.store_rows(y_out, out, output.flat)
+    def repeat_factors(self, plane: Local, factors: Local) -> None:
+        """Each of *factors* `(rows,)` to its row of *plane* `(rows, columns)`."""
+        columns = plane.count // factors.count
+        for first, count in pieces(factors.count, SPREAD_ROWS):
+            rows = plane[first * columns : (first + count) * columns]
+            broadcast_numbers(self.core, rows, factors[first : first + count], self.blocks)
+        self.core.barrier("vector")
 
-    return launch_pieces(core, p, plan, piece, begin)
+
+class LongRows:
+    """The steps of single_row, and its buffers."""
+
+    def __init__(self, core: VectorCore, p: Problem, plan: Plan) -> None:
+        self.core, self.p, size = core, p, plan.row_step * p.columns
+        self.in_half = p.x.element is FLOAT16 and p.smooth_scales is None
+        eights = align_up(plan.row_step, FLOATS_PER_BLOCK) * FLOATS_PER_BLOCK
+        # Room for fp32; elements of 16 bits come into the upper half unless they stay 16 bits wide.
+        self.x_in, self.start = core.vecin(FLOAT32, size), 0 if self.in_half else size
+        scales_bytes = FLOAT32.nbytes(plan.row_step) + BLOCK_BYTES
+        # y, and behind it the scales.
+        self.y_out, self.scales_start = core.vecout(INT8, size + scales_bytes), size
+        self.work = core.tile(FLOAT32, size)
+        self.blocks, self.factor = core.tile(FLOAT32, eights), core.tile(FLOAT32, eights)
+        self.smooth = SmoothScales.claimed(core, p, p.columns) if p.smooth_scales else None
+
+    def begin(self) -> None:
+        """The smooth scales."""
+        if self.smooth is not None:
+            self.smooth.keep()
+            self.core.barrier("vector")
+
+    def piece(self, x: GmView, output: GmView, scale: GmView) -> None:
+        """Rows that are loaded together."""
+        core, rows, count = self.core, x.rows, x.rows * x.columns
+        loaded = self.x_in.alloc()
+        narrow = loaded.as_dtype(x.dtype)[self.start : self.start + count]
+        core.data_copy(narrow, x.flat.operand)
+        self.x_in.enque(loaded)
+        self.x_in.deque()
+        wide, work, factor = loaded[:count], self.work[:count], self.factor[:rows]
+        found = self.absmax_in_half if self.in_half else self.absmax
+        largest = found(wide, work, narrow)
+        out = self.y_out.alloc()
+        scales = out[self.scales_start :].as_dtype(FLOAT32, rows)
+        if self.in_half:
+            core.cast(scales, largest)
+            largest = scales
+        else:
+            core.mul(scales, largest, 1 / self.p.largest)
+        core.duplicate(factor, self.p.largest)
+        core.div(factor, factor, largest)
+        if self.in_half:
+            core.mul(scales, scales, 1 / self.p.largest)
+        values, plane = (work, wide) if self.in_half else (wide, work)
+        spread_numbers(core, plane, factor, self.blocks)
+        core.mul(work, values, plane)
+        self.x_in.free(loaded)
+        core.quantize(out.as_dtype(self.p.target, count), work, ("round", "trunc"))
+        self.y_out.enque(out)
+        out = self.y_out.deque()
+        core.data_copy(scale.operand, scales)
+        core.data_copy(output.flat.operand, out.as_dtype(self.p.target, count))
+        self.y_out.free(out)
+
+    def absmax_in_half(self, wide: Local, work: Local, narrow: Local) -> Local:
+        """fp16 *narrow* as fp32 to *work*; M of each row in fp16, where x is."""
+        core = self.core
+        core.cast(work, narrow)
+        core.abs(narrow, narrow)
+        largest = narrow[: wide.count // self.p.columns]
+        _find_maxima(core, largest, narrow, waits=True)
+        return largest
+
+    def absmax(self, wide: Local, work: Local, narrow: Local) -> Local:
+        """*narrow* as fp32 to *wide*, smoothed; M of each row, at the start of *work*."""
+        core, columns = self.core, self.p.columns
+        core.cast(wide, narrow)
+        if self.smooth is not None:
+            repeat_row(core, work, self.smooth.tile[:columns])
+            core.mul(wide, wide, work)
+        core.abs(work, wide)
+        largest = work[: wide.count // columns]
+        _find_maxima(core, largest, work, waits=True)
+        return largest
 
 
 def single_row(core: VectorCore, p: Problem, plan: Plan) -> tuple[Block, ...]:
@@ -111,48 +211,5 @@ def single_row(core: VectorCore, p: Problem, plan: Plan) -> tuple[Block, ...]:
 
     Without smooth scales the largest of fp16 elements are found in fp16.
     """
-    most_rows, size = plan.row_step, plan.row_step * p.columns
-    in_half = p.x.element is FLOAT16 and p.smooth_scales is None
-    # Room for fp32; elements of 16 bits come into the upper half unless they stay 16 bits wide.
-    x_in = core.vecin(FLOAT32, size)
-    start = 0 if in_half else size
-    y_out, scale_out = core.vecout(INT8, size), core.vecout(FLOAT32, FLOATS_PER_BLOCK)
-    all_work = core.tile(FLOAT32, size)
-    smooth = SmoothScales.claimed(core, p, p.columns) if p.smooth_scales else None
-    all_halves = core.tile(FLOAT16, BLOCK_BYTES // FLOAT16.nbytes(1))
-    absmax, factor = (core.tile(FLOAT32, FLOATS_PER_BLOCK) for _ in range(2))
-    blocks = core.tile(FLOAT32, most_rows * FLOATS_PER_BLOCK)
-
-    def piece(x: GmView, output: GmView, scale: GmView) -> None:
-        rows, count = x.rows, x.rows * x.columns
-        loaded = x_in.alloc()
-        narrow = loaded.as_dtype(x.dtype)[start : start + count]
-        core.data_copy(narrow, x.flat.operand)
-        x_in.enque(loaded)
-        x_in.deque()
-        values, plane, largest = all_work[:count], loaded[:count], absmax[:rows]
-        core.cast(values, narrow)
-        if in_half:
-            halves = all_halves[:rows]
-            core.abs(narrow, narrow)
-            _find_maxima(core, halves, narrow)
-            core.cast(largest, halves)
-        else:
-            if smooth is not None:
-                repeat_row(core, plane, smooth.tile[: p.columns])
-                core.mul(values, values, plane)
-            core.abs(plane, values)
-            _find_maxima(core, largest, plane)
-        out, scales = y_out.alloc(), scale_out.alloc()
-        # Which of the two comes first differs with the type, but not how long they take.
-        core.duplicate(factor[:rows], p.largest)
-        core.div(factor[:rows], factor[:rows], largest)
-        core.mul(scales[:rows], largest, 1 / p.largest)
-        spread_numbers(core, plane, factor[:rows], blocks)
-        core.mul(values, values, plane)
-        x_in.free(loaded)
-        core.quantize(out.as_dtype(p.target, count), values)
-        core.store_rows(scale_out, scales, scale)
-        core.store_rows(y_out, out, output.flat)
-
-    return launch_pieces(core, p, plan, piece, smooth.keep if smooth is not None else None)
+    rows = LongRows(core, p, plan)
+    return launch_pieces(core, p, plan, rows.piece, rows.begin)

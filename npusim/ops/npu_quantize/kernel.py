@@ -8,13 +8,15 @@ the next one begins (ops-nn@e5c3fa9 quant/ascend_quant_v2/op_kernel/ascend_quant
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
-from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, UINT8
+from npusim.data.dtypes import BFLOAT16, FLOAT32, UINT8
 from npusim.data.tensor import Operand
 from npusim.devices.schema import DeviceSpec, Pipe
-from npusim.isa import BinaryOp, Local
-from npusim.kernel import Block, GmView, GmViews, Step, VectorCore
+from npusim.isa import BinaryOp, Local, ScalarLoadGlobal
+from npusim.kernel import Block, GmView, GmViews, Step, TileQueue, VectorCore
 from npusim.kernel.rectangles import Rectangles, rectangles
 from npusim.ops._quant_parameters import QuantParameter
 from npusim.ops.npu_quantize.check import Problem
@@ -24,13 +26,15 @@ from npusim.ops.npu_quantize.tiling import SCALE_CHUNK, Plan, least_columns, pit
 def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
     """For each piece of columns of a rectangle its parameters, then piece after piece of rows."""
     core = VectorCore("npu_quantize", spec)
-    quantize = Quantize(core, p, plan)
     shape = plan.rows_per_core, plan.columns_per_core
     parts = rectangles(p.rows, p.columns, shape, plan.column_step, least_columns(spec, p))
     tiles = parts.cut(plan.row_step)
     x = GmView.of("input", p.input.element, p.rows, p.columns)
     output = GmView.of("output", p.target, p.rows, p.columns)
     views = tiles.views(x), tiles.views(output)
+    if not p.divide and p.scaling != "row":
+        return AscendQuant(core, p, plan).launch(parts, tiles, views)
+    quantize = Quantize(core, p, plan)
     cores = np.unique(tiles.core)
     begin, end = (np.full(cores.size, order) for order in (-1, tiles.order.max() + 1))
     drop = Step(quantize.drop, (), cores, end, keeps_slots=True)
@@ -39,12 +43,165 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
         rows = Step(quantize.scaled_rows, (*views, *scales), tiles.core, tiles.order, True)
         return core.launch(rows, drop)
     step = Step(quantize.tile, views, tiles.core, tiles.order)
-    if quantize.is_read_anew:
-        return core.launch(Step(quantize.read, (), parts.core, parts.order), step)
     if p.scaling == "tensor":
         return core.launch(Step(quantize.take_numbers, (), cores, begin, True), step, drop)
     vectors = tuple(parts.views(vector.view) for vector in quantize.parameters)
     return core.launch(Step(quantize.take, vectors, parts.core, parts.order, True), step, drop)
+
+
+class Parameter(NamedTuple):
+    """A scale or an offset of ascend_quant_v2, of columns or of the tensor."""
+
+    view: GmView
+    """All of it, in global memory."""
+    queue: TileQueue | None
+    """None for the float32 number of a tensor, which the scalar unit reads there."""
+    wide: Local | None
+    """In float32; None for a number of the tensor, which is in a register."""
+
+    @property
+    def is_wide(self) -> bool:
+        return self.view.dtype is FLOAT32
+
+
+class AscendQuant:
+    """The buffers and stages of ascend_quant_v2, with scales of columns or of the tensor.
+
+    A burst loads or stores each row, but on 310P. Assumed of scales that are narrower than float32
+    elements: that they are widened as those of 16 bits are.
+
+    ops-nn@e5c3fa9 quant/ascend_quant_v2/op_kernel/ascend_quant_v2{,_fp16,_bf16,_fp32}.h.
+    """
+
+    def __init__(self, core: VectorCore, p: Problem, plan: Plan) -> None:
+        self.core, self.p = core, p
+        element, pitch = p.input.element, pitch_columns(p, plan.column_step)
+        size = plan.row_step * pitch
+        self.x_in = core.vecin(element, size, plan.depth)
+        self.work: Local | None = None
+        """A row in float32; float32 rows are worked on where they were loaded."""
+        self.parameters: list[Parameter] = []
+        for operand in p.inputs[1:]:
+            queue = self._queue(operand, pitch)
+            if self.work is None and element is not FLOAT32:
+                self.work = core.tile(FLOAT32, pitch)
+            wide = None
+            if queue is not None and p.scaling == "column":
+                wide = queue.only if operand.element is FLOAT32 else core.tile(FLOAT32, pitch)
+            view = GmView.vector(operand.name, operand.element, operand.spec.size)
+            self.parameters.append(Parameter(view, queue, wide))
+        self.y_out = core.vecout(p.target, size, plan.depth)
+        core.claim_tails(one_by_one=core.is_310p)
+
+    def _queue(self, operand: Operand, pitch: int) -> TileQueue | None:
+        if self.p.scaling == "column":
+            return self.core.vecin(operand.element, pitch)
+        if operand.element is FLOAT32:
+            return None
+        return self.core.tiles(operand.element, 1, "mte2", "scalar")
+
+    def launch(
+        self, parts: Rectangles, tiles: Rectangles, views: tuple[GmViews, ...]
+    ) -> tuple[Block, ...]:
+        """A block for each core that has *tiles*; those of one of *parts* share parameters."""
+        core, is_first = self.core, np.diff(tiles.core, prepend=-1) != 0
+        work = Step(self.tile, (*views, is_first), tiles.core, tiles.order, keeps_slots=True)
+        if self.p.scaling == "tensor":
+            return core.launch(Step(self.read, (), parts.core, parts.order), work)
+        vectors = tuple(parts.views(parameter.view) for parameter in self.parameters)
+        return core.launch(
+            Step(self.take, vectors, parts.core, parts.order, keeps_slots=True),
+            work,
+            Step(self.drop, (), parts.core, parts.order + 2, keeps_slots=True),
+        )
+
+    # ---- parameters ----
+
+    def take(self, *vectors: GmView) -> None:
+        """Load what serves the columns of *vectors* `(width,)`; 16 bits are widened at once."""
+        core = self.core
+        for (_, queue, wide), vector in zip(self.parameters, vectors, strict=True):
+            assert queue is not None
+            assert wide is not None
+            tile = queue.alloc()
+            core.fill(tile, vector)
+            if queue.dtype is not FLOAT32:
+                core.sync("mte2", "vector")
+                core.cast(wide[: vector.columns], tile[: vector.columns], "none")
+            queue.enque(tile)
+
+    def drop(self) -> None:
+        """These columns are done."""
+        for parameter in self.parameters:
+            if parameter.queue is not None:
+                parameter.queue.free(parameter.queue.deque())
+
+    def read(self) -> None:
+        """Load each number of 16 bits into its register, and widen it there."""
+        core = self.core
+        for view, queue, _ in self.parameters:
+            if queue is None:
+                continue
+            tile = core.load(queue, view)
+            core.get_value(view.name, tile[:1])
+            if view.dtype is BFLOAT16:
+                # The upper half of an fp32.
+                core.alu("shl", view.name, view.name, 16)
+            else:
+                core.alu("f16_to_f32", view.name, view.name)
+            core.barrier("vector")
+            queue.free(tile)
+
+    # ---- tiles ----
+
+    def tile(self, x: GmView, output: GmView, is_first: int) -> None:
+        """*x* to *output*, both `(rows, width)`; *is_first* that the core takes."""
+        core, pitch, columns = self.core, pitch_columns(self.p, x.columns), x.columns
+        rows_pitch = None if x.rows == 1 else pitch
+        if core.is_310p:
+            loaded = core.load(self.x_in, x, rows_pitch, one_by_one=True)
+        else:
+            loaded = core.load_rows(self.x_in, x, pitch=rows_pitch)
+        scale, *offsets = self.parameters
+        self.await_float32(scale, is_first)
+        out = self.y_out.alloc()
+        for offset in offsets:
+            self.await_float32(offset, is_first)
+        for start in range(0, x.rows * pitch, pitch):
+            self.row(loaded[start : start + columns], out[start : start + columns])
+        for parameter in self.parameters:
+            if parameter.is_wide and parameter.queue is not None:
+                # Nobody has loaded anything: the flag is that of the next tile.
+                parameter.queue.enque(parameter.queue.only)
+        self.x_in.free(loaded)
+        if core.is_310p:
+            core.store(self.y_out, out, output, rows_pitch)
+        else:
+            core.store_rows(self.y_out, out, output, rows_pitch)
+
+    def await_float32(self, parameter: Parameter, is_first: int) -> None:
+        """Wait for float32 of columns, or read that of the tensor out of global memory.
+
+        The scalar unit's cache has it from the first tile on.
+        """
+        view, queue, _ = parameter
+        if not parameter.is_wide:
+            return
+        if queue is not None:
+            queue.deque()
+            return
+        is_cached = not is_first
+        self.core.emit(ScalarLoadGlobal(view.name, view.operand, FLOAT32, is_cached))
+
+    def row(self, x: Local, y: Local) -> None:
+        """Quantise *x* into *y*, both `(width,)`."""
+        core, values = self.core, x if self.work is None else self.work[: x.count]
+        if self.work is not None:
+            core.cast(values, x, "none")
+        verbs = core.mul, core.add
+        for (view, _, wide), verb in zip(self.parameters, verbs, strict=False):
+            verb(values, values, view.name if wide is None else wide[: x.count])
+        core.quantize(y, values)
 
 
 class Quantize:
@@ -60,23 +217,16 @@ class Quantize:
         """A row in float32; float32 rows are worked on where they were loaded."""
         if p.input.element.bits == 16:
             self.work = core.tile(FLOAT32, pitch)
-        self.is_read_anew = p.scaling == "tensor" and not core.is_310p and not p.divide
-        """Whether the scalar unit reads and widens the numbers of the tensor before each piece of
-        columns (ops-nn@e5c3fa9 quant/ascend_quant_v2/op_kernel, the kernel of bf16; assumed of the
-        others too)."""
         count = {"tensor": 1, "column": pitch, "row": SCALE_CHUNK}[p.scaling]
         self.parameters = [
-            QuantParameter(
-                core, each, count, reader=self._reader(each), widens=not self.is_read_anew
-            )
-            for each in p.inputs[1:]
+            QuantParameter(core, each, count, reader=self._reader(each)) for each in p.inputs[1:]
         ]
         self.one_by_one = core.is_310p and not p.divide
         core.claim_tails(one_by_one=self.one_by_one)
 
     def _reader(self, operand: Operand) -> Pipe:
         is_read = operand.element is FLOAT32 and self.p.scaling != "column"
-        return "scalar" if is_read or self.is_read_anew else "vector"
+        return "scalar" if is_read else "vector"
 
     # ---- parameters ----
 
@@ -105,19 +255,6 @@ class Quantize:
         if not vector.is_wide:
             vector.drop()
             self.core.sync("vector", "scalar")
-
-    def read(self) -> None:
-        """Load the number of each parameter into its register, and widen it there."""
-        for vector in self.parameters:
-            core, dtype, name = self.core, vector.view.dtype, vector.name
-            tile = core.load_rows(vector.loaded, vector.view)
-            core.get_value(name, tile)
-            if dtype is BFLOAT16:
-                # The upper half of an fp32.
-                core.alu("shl", name, name, 16)
-            elif dtype is FLOAT16:
-                core.alu("f16_to_f32", name, name)
-            vector.loaded.free(tile)
 
     # ---- tiles ----
 

@@ -101,8 +101,6 @@ def check(contract: ops.Contract) -> norm.Problem:
 
 MERGED_COLUMNS = 2000
 """A stride has eight bits: rows of fp32 in the buffer begin at most 255 blocks apart."""
-WHOLE_ROW, WHOLE_ROW_FLOAT32 = 12288, 10240
-"""Columns of the longest row that normal takes, and of the longest piece of split_d."""
 MIXED_PIECE = 12048
 """Columns of a piece where gamma is wider than x."""
 MIXED_BYTES = {"normal": 16, "single_row": 14}
@@ -125,7 +123,8 @@ def _templates(
     machine, element = norm.Machine.of(spec), norm.element_of(x)
     is_mixed, columns = norm.element_of(gamma) is not element, prod(gamma.shape)
     padded, rows = whole_blocks(columns, element), prod(x.shape) // columns
-    whole = single = WHOLE_ROW_FLOAT32 if element is FLOAT32 else WHOLE_ROW
+    whole = single = norm.whole_row(element)
+    row_room = padded if is_mixed else whole
     piece = min(columns, MIXED_PIECE) if is_mixed else _piece_columns(columns, whole)
     row_bytes = MERGED_BYTES * padded + (MERGED_ROW_BYTES_MIXED if is_mixed else MERGED_ROW_BYTES)
     room, unit = machine.ub_bytes - norm.KEPT_BYTES, 1
@@ -146,7 +145,7 @@ def _templates(
     fit = f"rows of at most {whole} elements fit"
     return (
         norm.Template("merge_n", merged, is_merged, merged_rows, columns, unit),
-        norm.Template("normal", fit, padded <= whole, GROUP_ROWS, columns),
+        norm.Template("normal", fit, padded <= whole, GROUP_ROWS, columns, room=row_room),
         norm.Template("single_row", mixed, is_mixed and padded <= single, GROUP_ROWS, columns),
         norm.Template("split_d", too_long, True, GROUP_ROWS, piece),
     )

@@ -4,17 +4,35 @@ from __future__ import annotations
 
 from math import prod
 
-from npusim.data.tensor import Operand
-from npusim.kernel import FLOAT32, FLOATS_PER_BLOCK, FLOATS_PER_REPEAT, GmView, Local
+from npusim.data.integers import align_up
+from npusim.kernel import (
+    BLOCK_BYTES,
+    FLOAT32,
+    FLOATS_PER_BLOCK,
+    Binary,
+    BinaryScalar,
+    Cast,
+    GmView,
+    Local,
+    pieces,
+)
+from npusim.kernel.broadcast import broadcast_numbers, broadcast_row
 from npusim.kernel.rows import whole_blocks
 from npusim.ops import _rms_norm as norm
-from npusim.ops._rms_norm.core import NormCore, RootsOfRows, block_of
-from npusim.ops._row_quant import repeat_block
+from npusim.ops._rms_norm.core import (
+    NormCore,
+    RootsOfRows,
+    block_of,
+    times_blocks,
+    times_row,
+)
 
 SMALL_ROWS, SMALL_INNER_ROWS = 512, 8
+SPREAD_ROWS = 240
+"""Rows whose 1 / root merge_n spreads at a time."""
 
 
-def _is_small(core: NormCore, p: norm.Problem) -> bool:
+def _has_few_rows(core: NormCore, p: norm.Problem) -> bool:
     """Whether merge_n applies 1 / root and gamma by strides (rms_norm_tiling.cpp).
 
     All of 16 bits, `(rows <= 512, n)` or `(m <= 512, k <= 8, n)`, gamma of one dimension.
@@ -25,6 +43,92 @@ def _is_small(core: NormCore, p: norm.Problem) -> bool:
     return core.is_310p or (is_few and is_half and len(p.gamma.shape) == 1)
 
 
+class Short:
+    """The steps of merge_n, and its buffers."""
+
+    def __init__(self, core: NormCore, p: norm.Problem, plan: norm.Plan) -> None:
+        self.core, self.p, dtype, rows = core, p, p.x.element, plan.row_step
+        self.pitch, self.is_wide = whole_blocks(p.columns, dtype), dtype is FLOAT32
+        self.has_few_rows = _has_few_rows(core, p)
+        size = rows * self.pitch
+        self.x_in, self.gamma = core.vecin(dtype, size), core.tile(FLOAT32, size)
+        self.y_out, self.roots_out = core.vecout(dtype, size), core.vecout(FLOAT32, rows)
+        self.values = self.x_in.only if self.is_wide else core.tile(FLOAT32, size)
+        self.work = core.tile(FLOAT32, size)
+        self.lanes = core.lanes(rows)
+        """64 running sums a row; then ones, and 1 / root of each row eight times."""
+        core.claim_tails()
+
+    def begin(self) -> None:
+        """gamma in fp32, once or for each row."""
+        core, gamma, vector = self.core, self.gamma, self.p.gamma
+        loaded = gamma if vector.element is FLOAT32 else self.work.as_dtype(vector.element)
+        core.fetch(loaded, norm.vector_of(vector))
+        if loaded is not gamma:
+            core.cast(gamma[: self.p.columns], loaded[: self.p.columns])
+            # The flag of a queue in which nothing was loaded.
+            core.sync("mte2", "vector")
+        if not self.has_few_rows:
+            broadcast_row(core, gamma, gamma[: self.pitch], self.lanes)
+
+    def group(self, x: GmView, output: GmView, rstd: GmView) -> None:
+        """The rows of a step."""
+        core, count, lanes = self.core, x.rows * self.pitch, self.lanes
+        loaded = core.load(self.x_in, x, self.pitch)
+        values, squares = self.values[:count], self.work[:count]
+        if not self.is_wide:
+            core.emit(Cast(values, loaded[:count], "none"))
+            self.x_in.free(loaded)
+            core.barrier("vector")
+        core.mul(squares, values, values)
+        kept = self.roots_out.alloc()
+        roots = kept[: x.rows]
+        core.rows_into(roots, lanes, squares, x.columns)
+        core.mul(roots, roots, core.mean)
+        core.root_by_vector(roots, lanes[: x.rows])
+        core.store_rows(self.roots_out, kept, rstd)
+        scaled = self.by_strides if self.has_few_rows else self.by_planes
+        core.store(self.y_out, scaled(values, squares, roots), output, self.pitch)
+        core.barrier("vector")
+
+    def by_strides(self, values: Local, blocks: Local, roots: Local) -> Local:
+        """Rows of *values* times their *roots*, and times gamma, in a tile of y."""
+        core = self.core
+        for first, count in pieces(roots.count, SPREAD_ROWS):
+            # A repeat of Brcb, of eight numbers, for each row, where one for eight would do.
+            numbers = count * FLOATS_PER_BLOCK
+            start, to = FLOAT32.nbytes(first), first * BLOCK_BYTES
+            core.brcb(
+                Local("ub", blocks.offset_bytes + to, FLOAT32, numbers * FLOATS_PER_BLOCK),
+                Local("ub", roots.offset_bytes + start, FLOAT32, numbers),
+            )
+        for product in times_blocks(values, values, blocks, roots.count):
+            core.step(product)
+        core.barrier("vector")
+        out = self.y_out.alloc()[: values.count]
+        for product in times_row(values, self.gamma, roots.count):
+            core.step(product)
+        core.cast(out, values)
+        return out
+
+    def by_planes(self, values: Local, plane: Local, roots: Local) -> Local:
+        """The same by way of a *plane* that has 1 / root in each column of a row."""
+        core, gamma = self.core, self.gamma[: values.count]
+        broadcast_numbers(core, plane, roots, self.lanes)
+        core.barrier("vector")
+        core.emit(Binary("mul", plane, values, plane))
+        if self.is_wide:
+            self.x_in.free(values)
+        core.barrier("vector")
+        out = self.y_out.alloc()[: values.count]
+        if self.is_wide:
+            core.mul(out, plane, gamma)
+        else:
+            core.mul(plane, plane, gamma)
+            core.cast(out, plane)
+        return out
+
+
 def merge_n(core: NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kernel:
     """Rows begin at whole blocks of x in the buffer, and what fills them up is 0.
 
@@ -32,166 +136,45 @@ def merge_n(core: NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kernel:
     planes as large as the rows. The scalar unit waits for nothing within a step, so the next rows
     are on their way while these are scaled; all buffers are single.
 
-    ops-nn@e5c3fa9 norm/rms_norm/op_kernel/rms_norm_merge_n.h; asc-devkit, DK
-    impl/adv_api/detail/pad/broadcast, for BroadCast.
+    ops-nn@e5c3fa9 norm/rms_norm/op_kernel/rms_norm_merge_n.h.
     """
-    dtype, rows, pitch = p.x.element, plan.row_step, whole_blocks(p.columns, p.x.element)
-    is_small = _is_small(core, p)
-    x_in, y_out = core.vecin(dtype, rows * pitch), core.vecout(dtype, rows * pitch)
-    roots_out = core.vecout(FLOAT32, rows)
-    # 64 running sums a row; then ones, and 1 / root of each row eight times.
-    lanes = core.lanes(rows)
-    work = core.tile(FLOAT32, rows * pitch)
-    is_wide = dtype is FLOAT32
-    all_values = x_in.only if is_wide else core.tile(FLOAT32, rows * pitch)
-    gamma = core.tile(FLOAT32, pitch if is_small else rows * pitch)
-    core.claim_tails()
-
-    def begin() -> None:
-        """gamma in fp32, once or for each row."""
-        _fetch_in_float32(core, gamma, p.gamma, work, pitch)
-        if not is_small:
-            _repeat_row(core, gamma, pitch)
-
-    def group(x: GmView, output: GmView, rstd: GmView) -> None:
-        count = x.rows * pitch
-        loaded = core.load(x_in, x, pitch)
-        values, squares = all_values[:count], work[:count]
-        if not is_wide:
-            core.cast(values, loaded[:count])
-            x_in.free(loaded)
-        core.mul(squares, values, values)
-        kept = roots_out.alloc()
-        roots = kept[: x.rows]
-        core.rows_into(roots, lanes, squares, x.columns)
-        core.mul(roots, roots, p.mean)
-        core.root_by_vector(roots, lanes[: x.rows])
-        out = y_out.alloc()[:count]
-        scaled = out if is_wide else values
-        if is_small:
-            core.multiply_by_block(scaled, values, _spread_roots(core, roots, lanes), x.rows)
-            core.multiply_by_row(scaled, gamma, x.rows)
-        else:
-            _repeat_roots(core, squares, roots, lanes)
-            core.mul(scaled, values, squares)
-            core.mul(scaled, scaled, gamma[:count])
-        if is_wide:
-            x_in.free(loaded)
-        else:
-            core.cast(out, scaled)
-        core.store_rows(roots_out, kept, rstd)
-        core.store(y_out, out, output, pitch)
-
-    return norm.Kernel(group, begin)
+    short = Short(core, p, plan)
+    return norm.Kernel(short.group, short.begin)
 
 
-def _fetch_in_float32(
-    core: NormCore, wide: Local, vector: Operand, work: Local, columns: int
-) -> None:
-    """Load *vector* for good to fp32 *wide*, whose first *columns* it fills, by way of *work*."""
-    loaded = wide if vector.element is FLOAT32 else work.as_dtype(vector.element)
-    core.fetch(loaded, norm.vector_of(vector))
-    if loaded is not wide:
-        core.cast(wide[:columns], loaded[:columns])
+def _times_gamma(core: NormCore, values: Local, gamma: Local, room: Local) -> None:
+    """fp32 *values* times *gamma*, which is widened once more for every row, into *room*."""
+    gamma = gamma[: values.count]
+    if gamma.dtype is not FLOAT32:
+        core.cast(room[: values.count], gamma)
+        gamma = room[: values.count]
+    core.mul(values, values, gamma)
 
 
-def _repeat_row(core: NormCore, plane: Local, pitch: int) -> None:
-    """The first row of *plane* `(rows, pitch)` to all others."""
-    with core.independent():
-        for start in range(pitch, plane.count, pitch):
-            core.copy(plane[start : start + pitch], plane[:pitch])
+def _root_of_row(core: NormCore, place: Local) -> None:
+    """1 / root of the sum in register `root` to that register, and to *place* `(1,)`.
 
-
-def _spread_roots(core: NormCore, roots: Local, lanes: Local) -> Local:
-    """Each of *roots* to a block of *lanes*: a repeat of Brcb, where one for eight would do."""
-    blocks = lanes[: roots.count * FLOATS_PER_REPEAT]
-    core.brcb(blocks, roots.as_dtype(FLOAT32, roots.count * FLOATS_PER_BLOCK))
-    return blocks
-
-
-def _repeat_roots(core: NormCore, plane: Local, roots: Local, lanes: Local) -> None:
-    """Each of *roots* to its row of *plane*; that of one row goes by way of the scalar unit."""
-    if roots.count == 1:
-        core.read_root(roots)
-        core.duplicate(plane, "root")
-        return
-    pitch = plane.count // roots.count
-    core.brcb(lanes[: roots.count * FLOATS_PER_BLOCK], roots)
-    with core.independent():
-        for row in range(roots.count):
-            here = plane[row * pitch : (row + 1) * pitch]
-            repeat_block(core, here, block_of(lanes, row))
-
-
-class OneRow:
-    """Buffers of a row, or of a piece of one, all of them single; and what becomes of it."""
-
-    def __init__(self, core: NormCore, p: norm.Problem, plan: norm.Plan) -> None:
-        self.core, dtype = core, p.x.element
-        self.columns = whole_blocks(plan.column_step, dtype)
-        self.in_x = plan.template == "single_row"
-        """Whether squares come where the row itself was."""
-        self.x_in = core.vecin(FLOAT32 if self.in_x else dtype, self.columns)
-        self.y_out = core.vecout(dtype, self.columns)
-        self.is_wide, room = dtype is FLOAT32, self.x_in.only
-        self.values = room if self.is_wide else core.tile(FLOAT32, self.columns)
-        """x in fp32."""
-        self.squares = room if self.in_x else core.tile(FLOAT32, self.columns)
-        core.claim_tails()
-
-    def sum_squares(self, total: Local, x: GmView) -> None:
-        """Load the row *x*; the sum of its squares to *total* `(1,)`, and the row to `values`.
-
-        The tile is freed as soon as it can be, but not one of fp32, which `scale` still reads.
-        """
-        values, squares = self.load(x), self.squares[: x.columns]
-        self.core.mul(squares, values, values)
-        self.core.halve_into(total, squares)
-        if self.in_x:
-            self.x_in.free(self.x_in.only)
-
-    def load(self, x: GmView) -> Local:
-        """The row *x* in fp32; its tile is freed unless more of it is needed."""
-        loaded, values = self.core.load(self.x_in, x), self.values[: x.columns]
-        if not self.is_wide:
-            self.core.cast(values, loaded.as_dtype(x.dtype, x.columns))
-            if not self.in_x:
-                self.x_in.free(loaded)
-        return values
-
-    def scale(self, gamma: Local, output: GmView) -> None:
-        """The row times register `root` and *gamma*, to *output*."""
-        core, count = self.core, output.columns
-        values, gamma = self.values[:count], gamma[:count]
-        if self.is_wide:
-            out = self.y_out.alloc()[:count]
-            core.mul(out, values, "root")
-            self.x_in.free(values)
-            core.mul(out, out, gamma)
-        else:
-            core.mul(values, values, "root")
-            if gamma.dtype is not FLOAT32:
-                # Once more for every row.
-                core.cast(self.squares[:count], gamma)
-                gamma = self.squares[:count]
-            core.mul(values, values, gamma)
-            out = self.y_out.alloc()[:count]
-            core.cast(out, values)
-        core.store(self.y_out, out, output)
+    The flag behind the sum is set and awaited once more (rms_norm.h:204-206).
+    """
+    core.sync("vector", "scalar")
+    core.root_of("root")
+    core.set_value(place, "root")
+    core.sync("scalar", "vector")
 
 
 def normal(core: NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kernel:
-    """A row at a time; the next one is loaded once the sum of this one is known.
+    """A row at a time; the next one is loaded once this one is in fp32, or scaled if it is fp32.
 
-    So it is on its way while this one is scaled and stored. gamma stays in the buffer; single_row
-    has the squares of a row where the row itself was.
+    So it is on its way while this one is scaled and stored. gamma stays in the buffer.
 
-    ops-nn@e5c3fa9 norm/rms_norm/op_kernel/rms_norm.h and rms_norm_single_row.h.
+    ops-nn@e5c3fa9 norm/rms_norm/op_kernel/rms_norm.h.
     """
-    row = OneRow(core, p, plan)
-    gamma = core.tile(p.gamma.element, row.columns)
-    total = core.blocks()[:1]
-    roots = RootsOfRows(core, plan.row_step)
+    dtype, is_wide, room = p.x.element, p.x.element is FLOAT32, plan.room
+    x_in, gamma = core.vecin(dtype, room), core.tile(p.gamma.element, room)
+    y_out, roots = core.vecout(dtype, room), RootsOfRows(core, plan.row_step)
+    wide = x_in.only if is_wide else core.tile(FLOAT32, room)
+    all_squares = core.tile(FLOAT32, room)
+    core.claim_tails()
 
     def begin() -> None:
         core.fetch(gamma, norm.vector_of(p.gamma))
@@ -200,82 +183,168 @@ def normal(core: NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kernel:
         kept = roots.alloc()
         for index in range(x.rows):
             here = slice(index, index + 1), slice(None)
-            row.sum_squares(total, x[here])
-            core.root_by_scalar(total)
-            core.set_value(kept[index : index + 1], "root")
-            row.scale(gamma, output[here])
+            loaded = core.load(x_in, x[here])
+            values, squares = wide[: x.columns], all_squares[: x.columns]
+            if not is_wide:
+                core.cast(values, loaded[: x.columns])
+                x_in.free(loaded)
+            core.mul(squares, values, values)
+            core.read_sum("root", squares)
+            _root_of_row(core, kept[index : index + 1])
+            core.emit(BinaryScalar("mul", squares, values, "root"))
+            if is_wide:
+                x_in.free(loaded)
+            core.barrier("vector")
+            out = y_out.alloc()[: x.columns]
+            if is_wide:
+                core.emit(Binary("mul", out, squares, gamma[: x.columns]))
+            else:
+                _times_gamma(core, squares, gamma, wide)
+                core.emit(Cast(out, squares, core.rounding(dtype)))
+            core.store(y_out, out, output[here])
+            core.barrier("vector")
         roots.store(kept, rstd)
 
     return norm.Kernel(group, begin)
 
 
+def single_row(core: NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kernel:
+    """As normal, with the squares of a row where the row itself was.
+
+    ops-nn@e5c3fa9 norm/rms_norm/op_kernel/rms_norm_single_row.h.
+    """
+    dtype, room = p.x.element, whole_blocks(p.columns, p.x.element)
+    x_in, gamma = core.vecin(FLOAT32, room), core.tile(FLOAT32, room)
+    y_out, roots = core.vecout(dtype, room), RootsOfRows(core, plan.row_step)
+    values = core.tile(FLOAT32, room)[: p.columns]
+    core.claim_tails()
+
+    def begin() -> None:
+        core.fetch(gamma, norm.vector_of(p.gamma))
+
+    def group(x: GmView, output: GmView, rstd: GmView) -> None:
+        kept = roots.alloc()
+        for index in range(x.rows):
+            here = slice(index, index + 1), slice(None)
+            loaded = core.load(x_in, x[here])
+            squares = loaded[: x.columns]
+            core.cast(values, loaded.as_dtype(dtype, x.columns))
+            core.mul(squares, values, values)
+            core.read_sum("root", squares)
+            x_in.free(loaded)
+            _root_of_row(core, kept[index : index + 1])
+            core.mul(values, values, "root")
+            core.mul(values, values, gamma[: x.columns])
+            out = y_out.alloc()[: x.columns]
+            core.cast(out, values)
+            core.store(y_out, out, output[here])
+        roots.store(kept, rstd)
+
+    return norm.Kernel(group, begin)
+
+
+PARTIALS = 64
+"""Sums of pieces that the scalar unit adds up together."""
+
+
+class Pieces:
+    """The steps of split_d, and its buffers."""
+
+    def __init__(self, core: NormCore, p: norm.Problem, plan: norm.Plan) -> None:
+        self.core, self.p, self.dtype, room = core, p, p.x.element, plan.column_step
+        dtype, self.is_wide = self.dtype, self.dtype is FLOAT32
+        self.gamma_in, self.x_in = core.vecin(p.gamma.element, room), core.vecin(dtype, room)
+        self.roots_out = RootsOfRows(core, plan.row_step, "vector")
+        self.y_out = core.vecout(dtype, room)
+        self.values = self.x_in.only if self.is_wide else core.tile(FLOAT32, room)
+        self.partials, self.squares = core.blocks(PARTIALS), core.tile(FLOAT32, room)
+        self.lanes = core.lanes()
+        core.claim_tails()
+        self.parts = plan.parts(p.columns)
+
+    def group(self, x: GmView, output: GmView, rstd: GmView) -> None:
+        """Rows whose 1 / root is stored together."""
+        core, parts = self.core, self.parts
+        kept = self.roots_out.alloc()
+        roots = kept[: x.rows]
+        core.duplicate(kept[: align_up(x.rows, FLOATS_PER_BLOCK)], 0.0)
+        for index in range(x.rows):
+            self.add_up(x[index : index + 1, :], roots[index : index + 1])
+        core.mul(roots, roots, core.mean)
+        core.root_by_vector(roots, self.lanes[: x.rows])
+        for part in (parts[-1], *parts[:-1]):
+            gamma = core.load(self.gamma_in, norm.vector_of(self.p.gamma)[:, part])
+            for index in range(x.rows):
+                here = slice(index, index + 1), part
+                loaded = core.load(self.x_in, x[here])
+                core.read_root(roots[index : index + 1])
+                self.scale(loaded, gamma, output[here])
+            self.gamma_in.free(gamma)
+        self.roots_out.store(kept, rstd)
+
+    def add_up(self, x: GmView, place: Local) -> None:
+        """The sum of squares of a row to *place* `(1,)`, the last piece by itself."""
+        core, last = self.core, len(self.parts) - 1
+        core.alu("add", "sum", 0)
+        groups = [range(start, min(start + PARTIALS, last)) for start in range(0, last, PARTIALS)]
+        for indices in (*groups, range(last, last + 1)):
+            totals = [block_of(self.partials, number)[:1] for number in range(len(indices))]
+            for index, total in zip(indices, totals, strict=True):
+                self.square(x[:, self.parts[index]], total)
+            core.sync("vector", "scalar")
+            for total in totals:
+                core.get_value("part", total)
+                core.alu("f32_add", "sum", "sum", "part")
+            if indices[-1] == last:
+                core.set_value(place, "sum")
+            core.sync("scalar", "vector")
+
+    def square(self, x: GmView, total: Local) -> None:
+        """The sum of squares of a piece to *total* `(1,)`."""
+        core, loaded = self.core, self.core.load(self.x_in, x)
+        values, squares = self.values[: x.columns], self.squares[: x.columns]
+        if self.is_wide:
+            core.emit(Binary("mul", squares, values, values))
+        else:
+            core.emit(Cast(values, loaded[: x.columns], "none"))
+        self.x_in.free(loaded)
+        core.barrier("vector")
+        if not self.is_wide:
+            core.mul(squares, values, values)
+        core.halve_into(total, squares)
+        core.barrier("vector")
+
+    def scale(self, loaded: Local, gamma: Local, output: GmView) -> None:
+        """A piece times register `root` and *gamma*, to *output*."""
+        core, count = self.core, output.columns
+        out, products = self.y_out.alloc()[:count], self.squares[:count]
+        if self.is_wide:
+            core.mul(products, loaded[:count], "root")
+            core.emit(Binary("mul", out, products, gamma[:count]))
+        else:
+            core.cast(products, loaded[:count])
+            core.mul(products, products, "root")
+            _times_gamma(core, products, gamma, self.values)
+            core.emit(Cast(out, products, core.rounding(self.dtype)))
+        self.x_in.free(loaded)
+        core.store(self.y_out, out, output)
+        core.barrier("vector")
+
+
 def split_d(core: NormCore, p: norm.Problem, plan: norm.Plan) -> norm.Kernel:
     """Rows in pieces, loaded twice.
 
-    First the sums of up to 64 rows, which the scalar unit adds up piece by piece; then 1 / root of
-    all of them at once; then their products, a piece of gamma for all rows, the last piece first.
+    First the sums of up to 64 rows, which the scalar unit adds up; then 1 / root of all of them at
+    once; then their products, a piece of gamma for all rows, the last piece first.
 
     ops-nn@e5c3fa9 norm/rms_norm/op_kernel/rms_norm_split_d.h.
     """
-    row = OneRow(core, p, plan)
-    gamma_in = core.vecin(p.gamma.element, row.columns)
-    parts = plan.parts(p.columns)
-    # A block for the sum of each piece.
-    partials = core.blocks(len(parts))
-    sums, ones = core.tile(FLOAT32, plan.row_step), core.tile(FLOAT32, plan.row_step)
-    roots_out = RootsOfRows(core, plan.row_step, "vector")
-
-    def group(x: GmView, output: GmView, rstd: GmView) -> None:
-        for index in range(x.rows):
-            add_up(x[index : index + 1, :])
-            core.set_value(sums[index : index + 1], "sum")
-        core.sync("scalar", "vector")
-        kept = roots_out.alloc()
-        roots = kept[: x.rows]
-        core.mul(roots, sums[: x.rows], p.mean)
-        core.root_by_vector(roots, ones[: x.rows])
-        for part in (parts[-1], *parts[:-1]):
-            gamma = core.load(gamma_in, norm.vector_of(p.gamma)[:, part])
-            for index in range(x.rows):
-                here = slice(index, index + 1), part
-                core.read_root(roots[index : index + 1])
-                row.load(x[here])
-                row.scale(gamma, output[here])
-            gamma_in.free(gamma)
-        roots_out.store(kept, rstd)
-
-    def add_up(x: GmView) -> None:
-        """The sum of squares of a row into register `sum`.
-
-        The scalar unit waits for the vector pipe before the last piece, and behind it.
-        """
-        last = len(parts) - 1
-        for index, part in enumerate(parts):
-            if index == last:
-                _add_to_sum(core, partials, range(last))
-            row.sum_squares(block_of(partials, index)[:1], x[:, part])
-            if row.is_wide:
-                row.x_in.free(row.values)
-        _add_to_sum(core, partials, range(last, last + 1))
-
-    return norm.Kernel(group)
-
-
-def _add_to_sum(core: NormCore, partials: Local, indices: range) -> None:
-    """Add blocks *indices* of *partials* to register `sum`, which begins with the first of all."""
-    if not indices:
-        return
-    core.sync("vector", "scalar")
-    if indices[0] == 0:
-        core.alu("add", "sum", 0)
-    for index in indices:
-        core.get_value("part", block_of(partials, index)[:1])
-        core.alu("f32_add", "sum", "sum", "part")
+    return norm.Kernel(Pieces(core, p, plan).group)
 
 
 TEMPLATES: norm.Templates = {
     "merge_n": merge_n,
     "normal": normal,
-    "single_row": normal,
+    "single_row": single_row,
     "split_d": split_d,
 }

@@ -42,16 +42,23 @@ typedef struct {
     i64 nbytes, rows, hold_cycles, start, stop;
     const i64 *lines;
     const i64 *unkept;  /* how many bursts end in each line that is not kept, or null */
+    i64 parted;  /* tiles of its lines that were parted, less those that were met again */
 } Asked;
 
-/* A stretch of a program, which of its calls it belongs to, and the number of that call's first
- * micro-op. */
+/* A stretch of a body that calls share, by which row of shifts it is moved on, and the number of the
+ * first micro-op of its run within the body. */
 typedef struct {
-    i64 stretch, call, first_op;
+    i64 stretch, run, first_op;
 } Part;
 
+/* A call of a body: its parts, and the number of its first micro-op. */
 typedef struct {
-    i64 first_part, parts, decoder;
+    i64 first_part, parts, first_op;
+} Call;
+
+/* A program: its calls, and how many parts these have. */
+typedef struct {
+    i64 first_call, parts, decoder;
 } Code;
 
 typedef struct {
@@ -88,15 +95,16 @@ typedef struct {
     const Decoder *decoders;
     const i64 *cross_flag_of;  /* (decoders, cross_flags) -> number of the decoder's flag, or -1 */
     const Code *codes;
+    const Call *calls;
     const Part *parts;
-    const i64 *shifts;  /* (calls, names), in bytes */
+    const i64 *shifts, *run_shifts;  /* (calls, names) and (runs, names), in bytes */
     const Member *members;  /* (lanes,) */
     const Binding *bindings;  /* (lanes, names) */
     /* For each lane and flag between cores: first hearer and setter, and one row more. */
     const i64 *first_hearer, *hearers, *first_setter, *setters;
     /* The L2 at launch; tensors one after the other, as many lines as `first_line` says. */
     const i64 *first_line;
-    i32 *touched;  /* of each line, a row of the volumes below */
+    i32 *touched;  /* of each line, a row of the volumes below, or in a run the mark of a tile */
     const i64 *volumes;  /* volumes at which lines were touched before, ascending */
     i64 *absent;
     const i64 *shares;
@@ -169,7 +177,7 @@ typedef struct {
 typedef struct Load {
     i64 lane, pipe, op, start, asked_at;
     const CopyStep *step;
-    const Asked *asked;
+    Asked *asked;
     const Binding *binding;
     i64 line;  /* added to the lines asked for */
     i64 far_bytes, under_way, since, read;
@@ -182,8 +190,17 @@ typedef struct {
     i64 hits, misses, fetched, read;
 } Found;
 
+/* Lines that were touched last by one request: where they are counted from, and when that was, a
+ * row of the volumes. */
 typedef struct {
-    i64 part, position, free, done, waits_for, copies;
+    i64 first;
+    Asked *asked;
+    i32 volume;
+} Tile;
+
+/* `part` counts those of the program, `of_call` those of the call. */
+typedef struct {
+    i64 part, call, of_call, position, free, done, waits_for, copies;
 } Pipe;
 
 typedef struct {
@@ -228,9 +245,12 @@ typedef struct {
     i64 *missing;
     i64 missing_room;
     Found *found;
-    i64 *first_missing;
+    i64 *first_missing, *most_missing;  /* of each request */
     i64 volume;
     Queue volumes;  /* those at which lines were touched, each once, ascending */
+    Tile *tiles;
+    i64 tile_count, tile_room;
+    Queue free_tiles;  /* numbers of tiles that are none any more */
     Queue stored;  /* volume when bytes were stored, and how many, in turn */
     int failed;
 } Run;

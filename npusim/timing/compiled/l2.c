@@ -1,6 +1,10 @@
 /* The L2, as npusim.timing.memory.l2: which share of each line is there, and what leaves. */
 #include "engine.h"
 
+/* Of fewer lines it is as quick to look at each; and of requests whose tiles were parted so much more
+ * often than they were met again. */
+enum { FEWEST_OF_TILE = 8, MOST_PARTED = 8 };
+
 static i64 count_of(const Load *use) {
     return use->asked->stop - use->asked->start;
 }
@@ -27,25 +31,96 @@ static i64 missing_since(const Run *run, i64 then) {
     return problem->whole - problem->shares[smaller(age, problem->share_count - 1)];
 }
 
-/* The share of each line of `use` that is not there; whether any is not. */
-static bool look_up(const Run *run, const Load *use, i64 *missing) {
+/* ---- when lines were touched ----
+ *
+ * Most copies ask for the very lines that others have asked for, tile after tile. So lines that were
+ * touched last by one request share a mark, which says when for all of them; it lasts until another
+ * request touches some of them. Other lines have the time of each for a mark. */
+
+static i32 mark_of(i64 tile) {
+    return (i32)(-1 - tile);
+}
+
+static i64 tile_of(i32 mark) {
+    return -1 - (i64)mark;
+}
+
+/* The lines of `use`, if they are those of one tile; else null. */
+static Tile *whole_tile(const Run *run, const Load *use) {
+    const Asked *asked = use->asked;
+    if (asked->stop == asked->start) return 0;
+    i32 mark = run->problem->touched[first_of(run, use) + nth(asked, 0)];
+    if (mark >= 0) return 0;
+    Tile *tile = run->tiles + tile_of(mark);
+    bool is_same = tile->first == first_of(run, use) && tile->asked->start == asked->start &&
+                   tile->asked->stop == asked->stop && tile->asked->lines == asked->lines;
+    return is_same ? tile : 0;
+}
+
+/* Let each line of a tile say for itself when it was touched. */
+static void part(Run *run, i64 number) {
+    const Tile *tile = run->tiles + number;
+    i32 *touched = run->problem->touched + tile->first;
+    tile->asked->parted++;
+    for (i64 i = 0; i < tile->asked->stop - tile->asked->start; i++)
+        touched[nth(tile->asked, i)] = tile->volume;
+    push(run, &run->free_tiles, number);
+}
+
+/* The least of the marks of some lines. */
+static i32 oldest(const i32 *touched, const Asked *asked, i64 count) {
+    i32 found = INT32_MAX;
+    if (!asked->lines)
+        for (i64 i = asked->start; i < asked->stop; i++)
+            found = touched[i] < found ? touched[i] : found;
+    else
+        for (i64 i = 0; i < count; i++)
+            found = touched[asked->lines[i]] < found ? touched[asked->lines[i]] : found;
+    return found;
+}
+
+/* Part the tiles that some lines are of. */
+static void part_all(Run *run, const i32 *touched, const Asked *asked, i64 count) {
+    for (i64 i = 0; i < count; i++)
+        if (touched[nth(asked, i)] < 0) part(run, tile_of(touched[nth(asked, i)]));
+}
+
+/* The number of a new tile of the lines of `use`. */
+static i64 new_tile(Run *run, const Load *use, i32 volume) {
+    i64 number = run->free_tiles.count ? pop_first(&run->free_tiles) : run->tile_count++;
+    run->tiles = room_for(run, run->tiles, &run->tile_room, larger(run->tile_count, 64),
+                          sizeof(Tile));
+    if (!run->failed) run->tiles[number] = (Tile){first_of(run, use), use->asked, volume};
+    return number;
+}
+
+/* The share that is not there of the line of `use` that was touched longest ago: of no other line
+ * more. Its lines are those of a tile, or of none. */
+static i64 most_missing(Run *run, const Load *use) {
     const Asked *asked = use->asked;
     const i32 *touched = run->problem->touched + first_of(run, use);
-    i64 count = count_of(use), then = -1, share = 0;
-    bool any = false;
-    /* All rows first: lines lie apart in memory, and are waited for together if nothing depends on
-     * one of them. */
-    for (i64 i = 0; i < count; i++) missing[i] = touched[nth(asked, i)];
+    const Tile *tile = whole_tile(run, use);
+    i64 count = count_of(use);
+    if (tile || !count) return tile ? missing_since(run, run->volumes.items[tile->volume]) : 0;
+    i32 first = oldest(touched, asked, count);
+    if (first < 0) {
+        part_all(run, touched, asked, count);
+        first = oldest(touched, asked, count);
+    }
+    return missing_since(run, run->volumes.items[first]);
+}
+
+/* The share of each line of `use` that is not there, of none more than `most`. */
+static void look_up(const Run *run, const Load *use, i64 most, i64 *missing) {
+    const i32 *touched = run->problem->touched + first_of(run, use);
+    bool is_alike = !most || whole_tile(run, use);
+    i64 count = count_of(use), then = -1, share = most;
     for (i64 i = 0; i < count; i++) {
+        i64 mark = is_alike ? then : touched[nth(use->asked, i)];
         /* Neighbours were mostly touched together. */
-        if (missing[i] != then) {
-            then = missing[i];
-            share = missing_since(run, run->volumes.items[then]);
-            any |= share != 0;
-        }
+        if (mark != then) share = missing_since(run, run->volumes.items[then = mark]);
         missing[i] = share;
     }
-    return any;
 }
 
 static void keep(Run *run, const Load *use) {
@@ -55,9 +130,22 @@ static void keep(Run *run, const Load *use) {
     if (volumes->items[volumes->count - 1] != run->volume) push(run, volumes, run->volume);
     if (run->failed) return;
     i32 now = (i32)(volumes->count - 1);
-    for (i64 i = 0; i < count; i++)
-        if (is_kept(use, i)) touched[nth(use->asked, i)] = now;
+    Tile *tile = whole_tile(run, use);
+    if (tile) {
+        tile->volume = now;
+        if (tile->asked->parted) tile->asked->parted--;
+        return;
+    }
+    /* Another request of the cycle may have made a tile of some of them. */
+    part_all(run, touched, use->asked, count);
+    bool is_tile = count >= FEWEST_OF_TILE && !use->asked->unkept &&
+                   use->asked->parted <= MOST_PARTED;
+    i32 mark = is_tile ? mark_of(new_tile(run, use, now)) : now;
+    for (i64 i = 0; i < count && !run->failed; i++)
+        if (is_kept(use, i)) touched[nth(use->asked, i)] = mark;
 }
+
+/* ---- what is found of the lines of a request ---- */
 
 /* How far line `i` follows no other that is read: `missing` of it, less what follows one. */
 static i64 starts_run(const Problem *problem, const Load *use, const i64 *missing, i64 i) {
@@ -142,9 +230,10 @@ void l2_touch(Run *run, Load **uses, i64 count, Found *found) {
     run->missing = room_for(run, run->missing, &run->missing_room, lines, sizeof(i64));
     if (run->failed) return;
     bool any = false;
-    for (i64 u = 0; u < count; u++)
-        any |= look_up(run, uses[u], run->missing + run->first_missing[u]);
+    for (i64 u = 0; u < count; u++) any |= run->most_missing[u] = most_missing(run, uses[u]);
     if (any) {
+        for (i64 u = 0; u < count; u++)
+            look_up(run, uses[u], run->most_missing[u], run->missing + run->first_missing[u]);
         for (i64 u = 0; u < count; u++) {
             const Load *use = uses[u];
             const i64 *missing = run->missing + run->first_missing[u];

@@ -34,8 +34,23 @@ static i64 when_drained(const Problem *problem, const Lane *lane, i64 start, i64
     return latest;
 }
 
+static const Call *call_of(const Run *run, const Lane *lane, i64 pipe) {
+    return run->problem->calls + lane->code->first_call + lane->pipes[pipe].call;
+}
+
 static const Part *part_of(const Run *run, const Lane *lane, i64 pipe) {
-    return run->problem->parts + lane->code->first_part + lane->pipes[pipe].part;
+    return run->problem->parts + call_of(run, lane, pipe)->first_part + lane->pipes[pipe].of_call;
+}
+
+/* Let a pipe go on to the next part. */
+static void end_part(const Run *run, Lane *lane, i64 number) {
+    Pipe *pipe = lane->pipes + number;
+    pipe->part++;
+    pipe->of_call++;
+    if (pipe->of_call == call_of(run, lane, number)->parts) {
+        pipe->call++;
+        pipe->of_call = 0;
+    }
 }
 
 /* The steps of a pipe in a stretch, and in `count` how many. */
@@ -48,8 +63,9 @@ static const Step *steps_of(const Problem *problem, const Part *part, i64 pipe, 
 i64 op_of(const Run *run, const Lane *lane, i64 pipe) {
     i64 count;
     const Part *part = part_of(run, lane, pipe);
-    return part->first_op +
-           steps_of(run->problem, part, pipe, &count)[lane->pipes[pipe].position].op;
+    const Step *steps = steps_of(run->problem, part, pipe, &count);
+    i64 first_op = call_of(run, lane, pipe)->first_op + part->first_op;
+    return first_op + steps[lane->pipes[pipe].position].op;
 }
 
 static void note(Run *run, const Lane *lane, i64 op, i64 start, i64 free, i64 end) {
@@ -65,7 +81,7 @@ static void note(Run *run, const Lane *lane, i64 op, i64 start, i64 free, i64 en
     }
 }
 
-static const Asked *asked_of(Run *run, i64 copy, i64 phase) {
+static Asked *asked_of(Run *run, i64 copy, i64 phase) {
     Known *known = find_known(run, copy, phase);
     return known ? &known->asked : 0;
 }
@@ -76,14 +92,16 @@ static void start_copy(Run *run, Lane *lane, i64 pipe, const Part *part, const S
     i64 copy = lane->decoder->first_copy + found->x;
     const CopyStep *step = problem->copies + copy;
     const Binding *binding = lane->bindings + step->name;
-    i64 shift = problem->shifts[part->call * problem->names + step->name];
+    const Call *call = call_of(run, lane, pipe);
+    i64 shift = problem->shifts[(call - problem->calls) * problem->names + step->name] +
+                problem->run_shifts[part->run * problem->names + step->name];
     i64 address = binding->base_bytes + shift + step->offset_bytes;
     i64 asked_at = start + step->startup;
-    const Asked *asked = asked_of(run, copy, address % problem->line_bytes);
+    Asked *asked = asked_of(run, copy, address % problem->line_bytes);
     if (!asked) return;
     lane->loads[pipe] = (Load){
-        .lane = lane->number, .pipe = pipe, .op = part->first_op + found->op, .start = start,
-        .asked_at = asked_at, .step = step, .asked = asked, .binding = binding,
+        .lane = lane->number, .pipe = pipe, .op = call->first_op + part->first_op + found->op,
+        .start = start, .asked_at = asked_at, .step = step, .asked = asked, .binding = binding,
         .line = address / problem->line_bytes, .latest = -1,
     };
     at(run, asked_at, NORMAL, ON_REQUEST, lane->number, pipe);
@@ -103,6 +121,7 @@ static bool work(Run *run, Lane *lane, i64 number, const Part *part, i64 opened)
     i64 count;
     const Step *steps = steps_of(problem, part, number, &count);
     i64 free = pipe->free, done = pipe->done, end = 0, position = pipe->position;
+    i64 first_op = call_of(run, lane, number)->first_op + part->first_op;
     bool goes_on = true;
     for (; position < count; position++) {
         const Step *step = steps + position;
@@ -157,7 +176,7 @@ static bool work(Run *run, Lane *lane, i64 number, const Part *part, i64 opened)
             free = end = when_drained(problem, lane, start, done) + step->cycles;
         }
         if (!goes_on || run->failed) break;
-        note(run, lane, part->first_op + step->op, start, free, end);
+        note(run, lane, first_op + step->op, start, free, end);
     }
     pipe->free = free;
     pipe->done = done;
@@ -181,7 +200,7 @@ static void walk(Run *run, Lane *lane, i64 number) {
         const Part *part = part_of(run, lane, number);
         i64 opened = lane->opened.items[pipe->part];
         if (!work(run, lane, number, part, opened)) return;
-        pipe->part++;
+        end_part(run, lane, number);
         /* The scalar unit is busy while it hands out micro-ops, also without work of its own. */
         i64 cycles = problem->stretches[part->stretch * (1 + 2 * problem->pipes)];
         if (number == problem->scalar) pipe->free = larger(pipe->free, opened + cycles);

@@ -21,6 +21,7 @@ class Asked(ctypes.Structure):
         *((name, I64) for name in ("nbytes", "rows", "hold_cycles", "start", "stop")),
         ("lines", Table),
         ("unkept", Table),
+        ("parted", I64),
     )
 
 
@@ -36,10 +37,10 @@ class Problem(ctypes.Structure):
     _fields_ = (
         *((name, I64) for name in ("pipes", "scalar", "names", "lanes", "cross_flags", "tensors")),
         *((name, Table) for name in ("steps", "stretches", "copies", "cross_sets", "decoders")),
-        *((name, Table) for name in ("cross_flag_of", "codes", "parts", "shifts", "members")),
-        *((name, Table) for name in ("bindings", "first_hearer", "hearers", "first_setter")),
-        *((name, Table) for name in ("setters", "first_line", "touched", "volumes", "absent")),
-        ("shares", Table),
+        *((name, Table) for name in ("cross_flag_of", "codes", "calls", "parts", "shifts")),
+        *((name, Table) for name in ("run_shifts", "members", "bindings", "first_hearer")),
+        *((name, Table) for name in ("hearers", "first_setter", "setters", "first_line")),
+        *((name, Table) for name in ("touched", "volumes", "absent", "shares")),
         *((name, I64) for name in ("volume_count", "share_count", "holds_all", "line_bytes")),
         ("capacity_bytes", I64),
         *((name, I64) for name in ("run_bytes", "ages", "whole", "share_units", "count_units")),

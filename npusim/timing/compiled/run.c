@@ -98,6 +98,7 @@ static void make(Run *run) {
     run->asked = zeros(run, 2 * copies, sizeof(Load *));
     run->found = zeros(run, copies, sizeof(Found));
     run->first_missing = zeros(run, copies, sizeof(i64));
+    run->most_missing = zeros(run, copies, sizeof(i64));
     run->readers = zeros(run, lines, sizeof(i32));
     run->brought = zeros(run, lines, sizeof(i32));
     for (i64 i = 0; i < problem->volume_count; i++) push(run, &run->volumes, problem->volumes[i]);
@@ -122,9 +123,11 @@ static void clear(Run *run) {
     }
     for (i64 i = 0; run->known && i < run->known_room; i++) free(run->known[i]);
     for (int i = 0; i < 4; i++) free(run->links[i].moving);
-    void *rest[] = {run->lanes,   run->asked,   run->found,        run->first_missing, run->readers,
-                    run->brought, run->missing, run->stored.items, run->known,         run->events,
-                    run->volumes.items};
+    void *rest[] = {run->lanes,         run->asked,        run->found,
+                    run->first_missing, run->most_missing, run->readers,
+                    run->brought,       run->missing,      run->stored.items,
+                    run->known,         run->events,       run->volumes.items,
+                    run->tiles,         run->free_tiles.items};
     for (unsigned i = 0; i < sizeof rest / sizeof *rest; i++) free(rest[i]);
 }
 

@@ -45,7 +45,7 @@ class _Run:
         self._groups, self._codes = groups, codes
         self._problem = Problem()
         self._tables: dict[str, Array] = {}
-        self._asked_lines: list[Numbers] = []
+        self._asked_lines: dict[bytes, Numbers] = {}
         self._error: BaseException | None = None
         self._programs_in()
         self._cores_in(list(cache.counts))
@@ -68,7 +68,9 @@ class _Run:
         names = "decoders", "cross_sets", "cross_flag_of"
         for name, found in zip(names, programs.decoder_rows(), strict=True):
             self._put(name, found)
-        for name, found in zip(("codes", "parts", "shifts"), programs.code_rows(), strict=True):
+        for name, found in zip(("codes", "calls", "shifts"), programs.code_rows(), strict=True):
+            self._put(name, found)
+        for name, found in zip(("parts", "run_shifts"), programs.part_rows(), strict=True):
             self._put(name, found)
 
     def _cores_in(self, tensors: Sequence[str]) -> None:
@@ -135,13 +137,14 @@ class _Run:
         if isinstance(found.lines, slice):
             asked.start, asked.stop = found.lines.start, found.lines.stop
         else:
-            lines = np.ascontiguousarray(found.lines)
-            self._asked_lines.append(lines)
+            lines = self._one_of(found.lines)
             asked.start, asked.stop, asked.lines = 0, lines.size, lines.ctypes.data
         if found.unkept is not None:
-            unkept = np.ascontiguousarray(found.unkept)
-            self._asked_lines.append(unkept)
-            asked.unkept = unkept.ctypes.data
+            asked.unkept = self._one_of(found.unkept).ctypes.data
+
+    def _one_of(self, lines: Numbers) -> Numbers:
+        """*lines* in the one place of all that are equal; the address says which they are."""
+        return self._asked_lines.setdefault(lines.tobytes(), np.ascontiguousarray(lines))
 
     def _guarded(self, action: Callable[[], None]) -> int:
         """Exceptions do not pass through C: it is stopped, and they are raised after it."""
@@ -211,7 +214,7 @@ class _Run:
 
 
 REPLAYED = (
-    *("steps", "stretches", "decoders", "codes", "parts", "members"),
+    *("steps", "stretches", "decoders", "codes", "calls", "parts", "members"),
     *("first_fact", "first_risen", "facts", "risen", "risen_count"),
 )
 """The tables from which the times of one lane follow, without the other lanes and the memory."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple
@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from npusim.check.cross_core_flags import awaits
 from npusim.kernel.program import Block
-from npusim.kernel.table import spread
 from npusim.timing.pipes.decode import (
     PIPES,
     Code,
@@ -38,28 +37,14 @@ def table(rows: Sequence[Sequence[int]], columns: int) -> Numbers:
 class _Pattern(NamedTuple):
     """What the calls of a body have in common."""
 
-    parts: Numbers
-    """Its parts, as those of a program whose only call it is, `(parts, 3)`."""
-    shifts: Numbers
-    """What its runs add to the offsets into global memory, `(runs, names)`."""
+    first_part: int
+    """The number of its first part among those of all bodies; it has so many *parts*."""
+    parts: int
     ops: int
     copies: Numbers
     """How many copies each pipe makes, `(pipes,)`."""
     cross_sets: list[int]
     """The numbers of the flags between cores that are set."""
-
-
-class _Bodies(NamedTuple):
-    """The bodies of a table, one after the other."""
-
-    sizes: Numbers
-    """Parts, runs and micro-ops of each, `(bodies, 3)`."""
-    first: Numbers
-    """Where those of each begin."""
-    parts: Numbers
-    shifts: Numbers
-    copies: Numbers
-    """How many copies each pipe makes, `(bodies, pipes)`."""
 
 
 @dataclass
@@ -87,7 +72,8 @@ class ProgramTables:
             if id(run.decoded) not in self._bodies:
                 self._bodies[id(run.decoded)] = run.decoded, stretches
                 stretches += len(run.decoded.stretches)
-        self._known: dict[tuple[int, int], _Bodies] = {}
+        self._parts: list[tuple[int, int, int]] = []
+        self._run_shifts: list[dict[str, int]] = []
         self._patterns = {key: self._pattern(runs) for key, runs in every.items()}
         """Address of what a body runs -> what each call of it has in common."""
 
@@ -140,90 +126,57 @@ class ProgramTables:
         ]
         return table(rows, 4), np.array(sets, np.int64), table(numbers, len(self.cross_flags) or 1)
 
-    def code_rows(self) -> tuple[Numbers, Numbers, Numbers]:
-        """The programs, `(codes, 3)`, their parts, `(parts, 3)`, and what each run adds to the
-        offsets into global memory, `(runs, names)`.
+    def part_rows(self) -> tuple[Numbers, Numbers]:
+        """The parts of all bodies, `(parts, 3)`, and what each run of a body adds to the offsets
+        into global memory, `(runs, names)`, a column of zeros where there are no names.
         """
-        rows = np.zeros((len(self.codes), 3), np.int64)
-        parts, shifts = [table([], 3)], [self._shifts([])]
-        first_part = first_run = 0
-        alike: dict[tuple[int, int], list[int]] = {}
-        for number, code in enumerate(self.codes):
-            alike.setdefault((id(code.calls.bodies), id(code.decoder)), []).append(number)
-        for numbers in alike.values():
-            codes = [self.codes[number] for number in numbers]
-            of_codes, moved, first = self._parts_of(codes)
-            of_codes[:, 1] += first_run
-            rows[numbers, 0], rows[numbers, 1] = first_part + first[:-1], np.diff(first)
-            rows[numbers, 2] = self.decoders.index(codes[0].decoder)
-            first_part += len(of_codes)
-            first_run += len(moved)
-            parts.append(of_codes)
-            shifts.append(moved)
-        return rows, np.concatenate(parts), np.concatenate(shifts)
+        names = len(self.names) or 1
+        rows = [[found.get(name, 0) for name in self.names] or [0] for found in self._run_shifts]
+        return table(self._parts, 3), table(rows, names)
 
-    def _parts_of(self, codes: list[Code]) -> tuple[Numbers, Numbers, Numbers]:
-        """The parts of *codes*, which share a table of bodies, the shifts of their runs, and the
-        first part of each, `(codes + 1,)`: those of each call, moved on.
+    def code_rows(self) -> tuple[Numbers, Numbers, Numbers]:
+        """The programs, `(codes, 3)`, their calls, `(calls, 3)`, and what each call adds to the
+        offsets into global memory, `(calls, names)`.
         """
-        known = self._of_bodies(codes[0])
-        body = np.concatenate([code.calls.body for code in codes])
-        edges = np.cumsum([0, *(code.calls.body.size for code in codes)])
-        # What comes before each call: parts, runs and micro-ops, (calls + 1, 3).
-        sizes = known.sizes[body]
-        before = np.concatenate([table([(0, 0, 0)], 3), np.cumsum(sizes, axis=0)])
-        first = before[:-1].copy()
-        first[:, 2] -= np.repeat(before[edges[:-1], 2], np.diff(edges))
-        moved = np.zeros((body.size, len(self.names) or 1), np.int64)
-        for code, start, end in zip(codes, edges, edges[1:], strict=False):
+        first = np.cumsum([0, *(code.calls.body.size for code in self.codes)])
+        calls = np.zeros((first[-1], 3), np.int64)
+        shifts = np.zeros((first[-1], len(self.names) or 1), np.int64)
+        rows = []
+        for code, start, end in zip(self.codes, first, first[1:], strict=False):
+            body, own = code.calls.body, shifts[start:end]
+            sizes = self._sizes(code)[body]
+            calls[start:end] = sizes
+            calls[start:end, 2] = np.cumsum(sizes[:, 2]) - sizes[:, 2]
             for column, name in enumerate(code.calls.names):
                 if name in self.names:
-                    moved[start:end, self.names[name]] = code.calls.shifts[:, column]
-        call, where = spread(sizes[:, 0], known.first[body, 0])
-        parts = known.parts.take(where, axis=0)
-        parts[:, 1:] += first[:, 1:].take(call, axis=0)
-        call, where = spread(sizes[:, 1], known.first[body, 1])
-        shifts = known.shifts.take(where, axis=0) + moved.take(call, axis=0)
-        return parts, shifts, before[edges, 0]
+                    own[:, self.names[name]] = code.calls.shifts[:, column]
+            rows.append((start, sizes[:, 1].sum(), self.decoders.index(code.decoder)))
+        return table(rows, 3), calls, shifts
 
-    def _of_bodies(self, code: Code) -> _Bodies:
-        """What programs of one table of bodies have in common."""
-        key = id(code.calls.bodies), id(code.decoder)
-        if key not in self._known:
-            found = [self._patterns[id(runs)] for runs in code.runs_of_bodies]
-            rows = [[len(x.parts), len(x.shifts), x.ops] for x in found]
-            sizes = np.array(rows, np.int64).reshape(-1, 3)
-            self._known[key] = _Bodies(
-                sizes,
-                np.cumsum(sizes, axis=0) - sizes,
-                np.concatenate([table([], 3), *(x.parts for x in found)]),
-                np.concatenate([self._shifts([]), *(x.shifts for x in found)]),
-                table([x.copies.tolist() for x in found], len(PIPES)),
-            )
-        return self._known[key]
+    def _sizes(self, code: Code) -> Numbers:
+        """Of each body in the table of *code* the first part, and how many parts and micro-ops it
+        has, `(bodies, 3)`.
+        """
+        return table([self._patterns[id(runs)][:3] for runs in code.runs_of_bodies], 3)
 
     def _pattern(self, runs: list[Run]) -> _Pattern:
-        parts = []
-        for number, run in enumerate(runs):
+        first_part = len(self._parts)
+        for number, run in enumerate(runs, len(self._run_shifts)):
             _, first = self._bodies[id(run.decoded)]
             stretches = range(first, first + len(run.decoded.stretches))
-            parts += [(stretch, number, run.first) for stretch in stretches]
+            self._parts += [(stretch, number, run.first) for stretch in stretches]
+        self._run_shifts += [run.shifts for run in runs]
         last = runs[-1] if runs else None
         ops = last.first + sum(map(len, last.decoded.rows)) if last else 0
         copies = table([run.decoded.copies for run in runs], len(PIPES)).sum(axis=0)
         sets = [number for run in runs for number in run.decoded.cross_sets]
-        shifts = self._shifts(run.shifts for run in runs)
-        return _Pattern(table(parts, 3), shifts, ops, copies, sets)
-
-    def _shifts(self, found: Iterable[dict[str, int]]) -> Numbers:
-        """Shifts by name as rows, `(shifts, names)`; a column of zeros where there are no names."""
-        rows = [[shifts.get(name, 0) for name in self.names] or [0] for shifts in found]
-        return table(rows, len(self.names) or 1)
+        return _Pattern(first_part, len(self._parts) - first_part, ops, copies, sets)
 
     def copies_of(self, code: Code) -> Numbers:
         """How many copies each pipe makes in *code*, `(pipes,)`."""
         often = np.bincount(code.calls.body, minlength=len(code.calls.bodies))
-        copies: Numbers = often @ self._of_bodies(code).copies
+        patterns = (self._patterns[id(runs)] for runs in code.runs_of_bodies)
+        copies: Numbers = often @ table([x.copies.tolist() for x in patterns], len(PIPES))
         return copies
 
     def most_risen(self) -> int:

@@ -21,6 +21,7 @@ from npusim.isa import (
     MICRO_OPS,
     PROPOSAL_ELEMENTS,
     PROPOSALS_AT_ONCE,
+    REPEAT_BLOCKS,
     SORTED_AT_ONCE,
     Axpy,
     Barrier,
@@ -30,6 +31,7 @@ from npusim.isa import (
     Broadcast,
     BroadcastToL0c,
     Cast,
+    CastDequant,
     Compare,
     CompareScalar,
     Copy,
@@ -41,7 +43,9 @@ from npusim.isa import (
     Fixpipe,
     Fold,
     Gather,
+    GatherBlocks,
     GatherMask,
+    GetCmpMask,
     Load,
     LoadData,
     LoadNd2Nz,
@@ -61,11 +65,14 @@ from npusim.isa import (
     ScalarLoadGlobal,
     ScalarLoop,
     ScalarStore,
+    Scatter,
     Select,
+    SetCmpMask,
     SetFlag,
     Sort32,
     Store,
     Table,
+    TransDataTo5HD,
     Transpose,
     Trap,
     Unary,
@@ -124,9 +131,9 @@ def _fold(op: Fold, spec: DeviceSpec, core: Core) -> Cost:
 
 
 def _whole_reduce(op: WholeReduce, spec: DeviceSpec, _: Core) -> Cost:
-    """A repeat for each element of the result, however few of its lanes take part."""
+    """A repeat for each result, however few of its lanes take part."""
     lanes = spec.vector.repeat_bytes * 8 // op.src.dtype.bits
-    whole = Local(op.src.buffer, op.src.offset_bytes, op.src.dtype, op.dst.count * lanes)
+    whole = Local(op.src.buffer, op.src.offset_bytes, op.src.dtype, op.src.repeats * lanes)
     return vector(replace(op, src=whole), spec, spec.vector.classes["reduce"], reduces=True)
 
 
@@ -136,6 +143,54 @@ def _select(op: Select, spec: DeviceSpec, _: Core) -> Cost:
     if isinstance(op.b, Local):
         chosen = Binary("max", op.dst, op.a, op.b)
     return vector(chosen, spec, spec.vector.classes["select"])
+
+
+def _copy(op: Copy, spec: DeviceSpec, core: Core) -> Cost:
+    """Rows of more blocks than a repeat has take several each, and leave the banks alone."""
+    wide = max(op.src, op.dst, key=lambda local: local.repeat_blocks)
+    if wide.repeat_blocks <= REPEAT_BLOCKS:
+        return _vector("copy")(op, spec, core)
+    kind = spec.vector.classes["copy"]
+    is_narrow = wide.dtype.bits <= 16
+    rate = kind.cycles_per_repeat_16bit if is_narrow else kind.cycles_per_repeat_32bit
+    repeats = wide.repeats * ceil_div(wide.repeat_blocks, REPEAT_BLOCKS)
+    return Cost(ceil(repeats * rate), kind.head_cycles, kind.tail_cycles)
+
+
+def _compare(op: Compare, spec: DeviceSpec, core: Core) -> Cost:
+    """The same into the register, of one repeat, as into the buffer."""
+    if not isinstance(op.dst, Local):
+        op = replace(op, dst=replace(op.a, mask=None))
+    return _vector("compare", reduces=True)(op, spec, core)
+
+
+def _one_repeat(name: VectorClassName) -> CostOf:
+    """A repeat of class *name*: assumed."""
+
+    def cost_of(_: MicroOp, spec: DeviceSpec, __: Core) -> Cost:
+        kind = spec.vector.classes[name]
+        return Cost(ceil(kind.cycles_per_repeat_16bit), kind.head_cycles, kind.tail_cycles)
+
+    return cost_of
+
+
+def _trans_data(op: TransDataTo5HD, spec: DeviceSpec, _: Core) -> Cost:
+    """As many squares that lie one behind the other: assumed. The banks are left alone."""
+    first = op.dst[0]
+    whole = Local(first.buffer, first.offset_bytes, first.dtype, len(op.dst) * first.count)
+    kind = spec.vector.classes["transpose"]
+    return vector(Transpose(whole, whole), spec, kind, reduces=True)
+
+
+def _gather_blocks(op: GatherBlocks, spec: DeviceSpec, _: Core) -> Cost:
+    """A copy of what it looks up: assumed. The banks that it is in are left alone."""
+    moved = Copy(op.dst, replace(op.src, count=op.dst.count))
+    return vector(moved, spec, spec.vector.classes["copy"], expands=True)
+
+
+def _scatter(op: Scatter, spec: DeviceSpec, core: Core) -> Cost:
+    """By the elements that it puts down, as Gather looks them up: assumed."""
+    return _gather(Gather(op.src, op.dst, op.offsets), spec, core)
 
 
 def _gather(op: Gather, spec: DeviceSpec, _: Core) -> Cost:
@@ -203,12 +258,15 @@ COST: Table[CostOf] = Table(
         CopyToL1: _between(matrix.burst_bytes),
         Mmad: lambda op, spec, _: matrix.mmad(op, spec.cube),
         Cast: _vector("cast"),
+        # As a cast: assumed.
+        CastDequant: _vector("cast"),
         Binary: _vector(BINARY),
         BinaryScalar: _vector(BINARY_SCALAR),
         Unary: _vector(UNARY),
         # Nobody fitted Axpy. It runs at the lanes of muls and add (asc-devkit, vector throughput
         # table), and its second operand may hit the banks of the first.
         Axpy: _vector("muls"),
+        # FusedMulAdd and MulAddRelu read as many operands as MulAddDst: assumed.
         MulAddDst: _vector("muladd"),
         Duplicate: _vector("duplicate"),
         Broadcast: _vector("broadcast", expands=True),
@@ -216,11 +274,16 @@ COST: Table[CostOf] = Table(
         WholeReduce: _whole_reduce,
         Fold: _fold,
         BlockReduce: _vector("block_reduce", reduces=True),
-        Copy: _vector("copy"),
-        Compare: _vector("compare", reduces=True),
+        Copy: _copy,
+        Compare: _compare,
+        GetCmpMask: _one_repeat("logic"),
+        SetCmpMask: _one_repeat("logic"),
         CompareScalar: _vector("compare", reduces=True),
         Select: _select,
         Gather: _gather,
+        GatherBlocks: _gather_blocks,
+        Scatter: _scatter,
+        TransDataTo5HD: _trans_data,
         Transpose: _vector("transpose"),
         Sort32: _vector("sort", reduces=True),
         MrgSort: _merge,

@@ -6,13 +6,13 @@ from math import ceil
 
 from npusim.data.integers import ceil_div
 from npusim.devices.schema import DeviceSpec, VectorClass, VectorClassName
-from npusim.isa import BinaryOp, BitwiseOp, MicroOp, UnaryOp, reads, writes
+from npusim.isa import BinaryOp, BitwiseOp, MicroOp, ReluOp, ScalarFormOp, UnaryOp, reads, writes
 from npusim.timing.banks import repeat_cycles
 from npusim.timing.cost.cycles import Cost
 
 __all__ = ["BINARY", "BINARY_SCALAR", "UNARY", "vector"]
 
-BINARY: dict[BinaryOp | BitwiseOp, VectorClassName] = {
+BINARY: dict[BinaryOp | BitwiseOp | ReluOp, VectorClassName] = {
     "add": "add",
     "sub": "add",
     "mul": "mul",
@@ -21,15 +21,23 @@ BINARY: dict[BinaryOp | BitwiseOp, VectorClassName] = {
     "max": "max",
     "and": "logic",
     "or": "logic",
+    # Nobody fitted vaddrelu and vsubrelu: as a sum.
+    "add_relu": "add",
+    "sub_relu": "add",
 }
 """What a micro-op on two vectors does -> its class."""
-BINARY_SCALAR: dict[BinaryOp, VectorClassName] = {
+BINARY_SCALAR: dict[BinaryOp | ScalarFormOp, VectorClassName] = {
     "add": "adds",
     "sub": "adds",
     "mul": "muls",
     "div": "div",
     "min": "maxs",
     "max": "maxs",
+    # Nobody fitted vlrelu, vshl and vshr: as a product by a scalar, and as a sum with one.
+    "leaky_relu": "muls",
+    "shift_left": "adds",
+    "shift_right": "adds",
+    "shift_right_round": "adds",
 }
 """The same for a vector and a scalar."""
 UNARY: dict[UnaryOp, VectorClassName] = {

@@ -15,12 +15,13 @@ from collections.abc import Mapping, Sequence
 from decimal import Context
 from functools import cache, cached_property
 from itertools import count
+from math import gcd, perm
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from npusim.data.integers import ceil_div
+from npusim.data.integers import ceil_div, distinct
 from npusim.data.tensor import GlobalTensor, allocated_bytes
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import Global
@@ -64,14 +65,18 @@ def survival(ways: int) -> NDArray[np.int64]:
     exact = Context(prec=bits // 3)
     # Poisson(x) < ways: exp(-x) times the sum of x^k / k!
     ratio = int(exact.multiply(exact.exp(exact.divide(-ways, AGES)), 1 << bits))
+    # In whole numbers: x is age times over / under, and each sum comes times `unit`.
+    over, under = (number // gcd(ways, AGES) for number in (ways, AGES))
+    last = ways - 1
+    factors = [over**k * under ** (last - k) * perm(last, last - k) for k in range(last, -1, -1)]
+    unit = factors[-1]
     shares: list[int] = []
     none = 1 << bits
     for age in count():
-        term = total = none
-        for k in range(1, ways):
-            term = term * ways * age // (AGES * k)
-            total += term
-        shares.append((total * WHOLE + (1 << bits - 1)) >> bits)
+        total = 0
+        for factor in factors:
+            total = total * age + factor
+        shares.append((none * total * WHOLE // unit + (1 << bits - 1)) >> bits)
         if not shares[-1]:
             break
         none = none * ratio >> bits
@@ -267,7 +272,7 @@ def touched_lines(place: Global, base_bytes: int, line_bytes: int) -> Lines:
     starts = first + place.stride_bytes * np.arange(place.bursts)
     lows, highs = starts // line_bytes, (starts + place.burst_bytes - 1) // line_bytes
     runs = lows[:, None] + np.arange(int((highs - lows).max()) + 1)
-    return np.unique(runs[runs <= highs[:, None]])
+    return distinct(runs[runs <= highs[:, None]])
 
 
 def unaligned_lines(

@@ -5,16 +5,25 @@ from __future__ import annotations
 import numpy as np
 
 from npusim.data.dtypes import FLOAT32, UINT8, Array, DType, cast
-from npusim.data.integers import align_up
 from npusim.data.tensor import SLACK_BYTES
-from npusim.isa import BLOCK_BYTES, CopyToL1, Global, Load, Local, Store
-from npusim.values.buffers import OutOfBufferError, ViewTile
+from npusim.isa import (
+    BLOCK_BYTES,
+    AtomicOp,
+    CopyToL1,
+    Fixpipe,
+    Global,
+    Load,
+    Local,
+    Padding,
+    Store,
+)
+from npusim.values.buffers import UNWRITTEN, OutOfBufferError, ViewTile
 from npusim.values.late import Place
 from npusim.values.semantics.state import Bytes, State
 
 __all__ = [
-    "add_atomically",
     "bursts",
+    "combine",
     "copy_to_l1",
     "load",
     "store",
@@ -107,12 +116,19 @@ def window_of(data: Bytes, place: Global, base_bytes: int, slack_bytes: int = 0)
     return bursts(data, first, place.burst_bytes, place.bursts, place.stride_bytes)
 
 
-def add_atomically(place: Global, values: Array, dtype: DType, state: State) -> None:
-    """Add *values* `(bursts, elements)` to those at *place*, in *dtype*, with one rounding each."""
-    there = window(place, state)
+def combine(op: Store | Fixpipe, values: Array, dtype: DType, state: State) -> None:
+    """Combine *values* `(bursts, elements)`, in *dtype*, with those where *op* goes.
+
+    Sums have one rounding each. Of two zeros the positive one is larger, and NaN is found before
+    any number (asc-devkit, 原子操作类接口边界值汇总.md).
+    """
+    assert isinstance(op.dst, Global)
+    there = window(op.dst, state)
     # A copy: the bytes of a tensor need not lie where elements of the type may.
     before = there.copy().view(dtype.numpy)
-    if dtype.is_float:
+    if op.atomic_op != "add":
+        after = _extreme(op.atomic_op, before, values)
+    elif dtype.is_float:
         after = before.astype(np.float32) + values.astype(np.float32)
         after = after if dtype is FLOAT32 else cast(after, dtype, "rint", state.overflow)
     else:
@@ -120,20 +136,46 @@ def add_atomically(place: Global, values: Array, dtype: DType, state: State) -> 
     there[:] = np.ascontiguousarray(after).view(np.uint8)
 
 
+def _extreme(op: AtomicOp, a: Array, b: Array) -> Array:
+    """The larger or smaller of each pair, whose bits are left as they are."""
+    is_a = a > b if op == "max" else a < b
+    if a.dtype.kind not in "iu":
+        sign_of_zero = np.signbit(b) if op == "max" else np.signbit(a)
+        is_a = is_a | np.isnan(a) | ((a == b) & sign_of_zero)
+    return np.where(is_a, a, b)
+
+
 def load(op: Load, state: State) -> None:
-    burst, count = op.src.burst_bytes, op.src.bursts
-    padded = align_up(burst, BLOCK_BYTES)
-    if count == 1 and burst == padded >= WORTH_A_VIEW_BYTES and _is_viewed(op, state):
+    first, end = op.left_bytes, op.left_bytes + op.src.burst_bytes
+    is_one = op.src.bursts == 1 and op.row_bytes == op.src.burst_bytes
+    if is_one and end >= WORTH_A_VIEW_BYTES and _is_viewed(op, state):
         return
-    rows = state.buffers.rows(op.dst, padded, count, op.pitch_bytes)
+    rows = state.buffers.rows(op.dst, op.row_bytes, op.src.bursts, op.pitch_bytes)
     found = windows(op.src, state, SLACK_BYTES)
     if isinstance(found, list):
         for lane, there in zip(rows, found, strict=True):
-            lane[..., :burst] = there
+            lane[..., first:end] = there
     else:
-        rows[..., :burst] = found
-    if burst < padded:
-        rows[..., burst:] = 0
+        rows[..., first:end] = found
+    if op.padding is not None:
+        _pad(rows, op, op.padding)
+    elif end < op.row_bytes:
+        rows[..., end:] = 0
+
+
+def _pad(rows: Bytes, op: Load, padding: Padding) -> None:
+    """Fill *rows* around their bursts as *padding* says."""
+    dtype, end = op.dst.dtype.numpy, op.left_bytes + op.src.burst_bytes
+    around = (rows[..., : op.left_bytes], rows[..., end:])
+    for part in around:
+        elements = part.shape[-1] // dtype.itemsize
+        if padding.is_unknown:
+            part[...] = UNWRITTEN
+        elif padding.is_first_element:
+            part[...] = np.tile(rows[..., : dtype.itemsize], elements)
+        else:
+            value = np.array([padding.value]).astype(dtype)
+            part[...] = np.tile(value.view(np.uint8), elements)
 
 
 WORTH_A_VIEW_BYTES = 1 << 12
@@ -163,7 +205,7 @@ def store(op: Store, state: State) -> None:
             places[...] = rows
     else:
         elements = np.ascontiguousarray(rows).view(op.atomic.numpy)
-        add_atomically(op.dst, elements, op.atomic, state)
+        combine(op, elements, op.atomic, state)
 
 
 def copy_to_l1(op: CopyToL1, state: State) -> None:

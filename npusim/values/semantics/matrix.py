@@ -32,7 +32,7 @@ from npusim.values.matrices import (
     l0c_matrix,
     l1_matrix,
 )
-from npusim.values.semantics.copies import add_atomically, window, window_of
+from npusim.values.semantics.copies import combine, window, window_of
 from npusim.values.semantics.quantise import convert
 from npusim.values.semantics.state import Bytes, State
 
@@ -170,7 +170,7 @@ def fixpipe(op: Fixpipe, state: State) -> None:
         return
     result = convert(values, op.mode, scale, op.dtype, state.overflow)
     if isinstance(op.dst, Global):
-        add_atomically(op.dst, result, op.dtype, state)
+        combine(op, result, op.dtype, state)
     else:
         drained = L1Tile(op.dst.offset_bytes, op.dtype, op.dst_rows, result)
         state.buffers.add_tile(op.dst.buffer, drained)

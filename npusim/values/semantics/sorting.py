@@ -11,6 +11,7 @@ from npusim.isa import (
     SCORE,
     SORTED_AT_ONCE,
     GatherMask,
+    Local,
     MrgSort,
     MrgSort4,
     ProposalConcat,
@@ -76,7 +77,30 @@ def _list_of(op: MrgSort, src: Array, start: str | int, count: int, state: State
 
 
 def gather_mask(op: GatherMask, state: State) -> None:
-    state.write(op.dst, state.read(op.src)[..., op.places == "odd" :: 2])
+    src = state.read(op.src)
+    if isinstance(op.places, Local):
+        count = _gather_by(op, op.places, src, state)
+    else:
+        taken = src[..., op.taken]
+        state.write(op.dst, taken)
+        count = np.array([taken.shape[-1]])
+    if op.kept is not None:
+        state.registers[op.kept] = count
+
+
+def _gather_by(op: GatherMask, places: Local, src: Array, state: State) -> Array:
+    """Write the elements of *src* whose bit of *places* is set; `(..., 1)`: how many there are."""
+    words = state.read(places)
+    rows = words.reshape(*state.lead, places.repeats if places.is_strided else 1, -1)
+    packed = np.ascontiguousarray(rows).view(np.uint8)
+    bits = np.unpackbits(packed, axis=-1, bitorder="little")[..., : op.row_elements]
+    is_taken = bits.reshape(*state.lead, -1)[..., : op.src.count] == 1
+    count = is_taken.sum(axis=-1, keepdims=True)
+    order = np.argsort(~is_taken, axis=-1, kind="stable")
+    closed = np.take_along_axis(src, order, axis=-1)
+    before = state.read(op.dst)
+    state.write(op.dst, np.where(np.arange(op.src.count) < count, closed, before))
+    return np.asarray(count)
 
 
 # ---- proposals ----

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from npusim.data.dtypes import Array, Overflow
+from npusim.data.dtypes import Array, DType, Overflow
 from npusim.data.errors import TrapError
 from npusim.data.product import CubeOrder
-from npusim.isa import Local
+from npusim.isa import Local, Register
 from npusim.values.buffers import Buffers
 from npusim.values.late import Late
 from npusim.values.matrices import Panels
@@ -51,6 +51,8 @@ class State:
     registers: dict[str, NDArray[np.int64]] = field(default_factory=dict)
     """Name -> `(1,)`, or `(rounds,)` inside a loop; lanes first, if they differ."""
 
+    cmp_mask: Array | None = None
+    """`(16,)` bytes: the bits that the last comparison left in the register for them."""
     late: Late | None = None
     """Products that wait, where some may."""
     trapped: dict[int, str] = field(default_factory=dict)
@@ -72,7 +74,13 @@ class State:
         """The elements of *local* in order, int4 unpacked."""
         return self.buffers.read(local)
 
+    def scalar(self, scalar: float | Register, dtype: DType) -> Array:
+        """`(1,)`: a number, or the bits of a register as one; lanes first if they differ."""
+        if isinstance(scalar, str):
+            bits = self.registers[scalar].astype(f"u{dtype.numpy.itemsize}")
+            return bits.view(dtype.numpy)
+        return np.array([scalar]).astype(dtype.numpy)
+
     def write(self, dst: Local, values: Array) -> None:
-        """Put *values* where *dst* says; int4 comes packed."""
-        view = self.buffers.room(dst)
-        view[...] = values.reshape(view.shape) if dst.is_strided else values
+        """Put *values*, or one for all, where *dst* says; int4 comes packed."""
+        self.buffers.write(dst, values)

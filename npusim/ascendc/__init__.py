@@ -1,0 +1,66 @@
+"""Kernels of Ascend C as they stand: C++ compiled for the host, its calls played on a chip.
+
+.. code-block:: python
+
+    kernels = npusim.ascendc.load("add_custom.cpp")
+    run = kernels.add_custom[8](x, y, z, x.size, device="Atlas A2")
+
+Docs: docs/kernels.md.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from npusim.ascendc.compiler import Build
+from npusim.ascendc.errors import AscendCError, CompileError, CrashError, StuckError
+from npusim.ascendc.kernel import SourceKernel, SourceLaunch, find, named, names_source
+from npusim.ascendc.program import HostProgram, ProgramLaunch
+
+__all__ = [
+    "AscendCError",
+    "Build",
+    "CompileError",
+    "CrashError",
+    "HostProgram",
+    "ProgramLaunch",
+    "Source",
+    "SourceKernel",
+    "SourceLaunch",
+    "StuckError",
+    "load",
+    "named",
+    "names_source",
+]
+
+
+class Source:
+    """The kernels of a file, by attribute, or by item where they have template arguments."""
+
+    def __init__(self, file: Path, build: Build) -> None:
+        self.file, self._build = file, build
+
+    def __getattr__(self, name: str) -> SourceKernel:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return find(self.file, name, self._build)
+
+    def __getitem__(self, instance: str) -> SourceKernel:
+        """The kernel that *instance* names, as in `["add<float, 2>"]`."""
+        return find(self.file, instance, self._build)
+
+
+def load(
+    file: str | os.PathLike[str],
+    defines: Iterable[str] = (),
+    include: Iterable[str | os.PathLike[str]] = (),
+    auto_sync: bool = True,
+) -> Source:
+    """The kernels of *file*, a source of C++; it is compiled when one is called.
+
+    *defines* are NAME or NAME=VALUE each, *include* folders of headers. *auto_sync* adds the
+    flags and barriers that the vendor's compiler adds: see :mod:`npusim.ascendc.auto_sync`.
+    """
+    return Source(Path(file), Build(tuple(defines), tuple(map(Path, include)), auto_sync))

@@ -1,0 +1,38 @@
+"""What each call of the API is on a core: the micro-ops of its arguments.
+
+A table has a function for each name; what is not in it is refused by that name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from npusim.ascendc.calls import arranging, copies, reductions, scalars, selection, sync, vector
+from npusim.ascendc.calls.table import Chip, Table
+from npusim.ascendc.errors import AscendCError
+from npusim.ascendc.recording import Called
+from npusim.isa import MicroOp
+
+__all__ = ["Chip", "micro_ops"]
+
+CALLS: Table = {
+    **arranging.CALLS,
+    **copies.CALLS,
+    **reductions.CALLS,
+    **scalars.CALLS,
+    **selection.CALLS,
+    **sync.CALLS,
+    **vector.CALLS,
+}
+
+
+def micro_ops(called: Called, chip: Chip) -> tuple[MicroOp, ...]:
+    """The micro-ops of a call, their operands in global memory from offset 0 on.
+
+    Raises AscendCError where the call is not one that a core can do.
+    """
+    made = CALLS.get(called.name)
+    if made is None:
+        raise AscendCError(f"{called.name} must be a call that npusim simulates; it is not yet")
+    found: Iterable[MicroOp] = made(chip, *called.arguments)
+    return tuple(found)

@@ -1,0 +1,142 @@
+"""Calls of the vector unit that sort, transpose and close up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from npusim.ascendc.calls.table import Chip, Table, every_repeat, local
+from npusim.ascendc.errors import AscendCError
+from npusim.ascendc.recording import Lanes, LocalOperand
+from npusim.data.dtypes import INT32, UINT64
+from npusim.isa import (
+    GatherMask,
+    Local,
+    MicroOp,
+    MrgSort,
+    MrgSort4,
+    ProposalConcat,
+    ProposalExtract,
+    RpSort16,
+    Sort32,
+    Transpose,
+)
+
+__all__ = ["CALLS"]
+
+SORTED, PROPOSALS, PROPOSAL_ELEMENTS = 32, 16, 8
+"""Elements of a repeat of Sort32, proposals of one of RpSort16, elements of a proposal."""
+PAIR_BYTES = 8
+LISTS = {3: 2, 7: 3, 15: 4}
+"""validBit of MrgSort4Info -> how many lists take part."""
+
+
+def _sort32(
+    _: Chip, dst: LocalOperand, keys: LocalOperand, indices: LocalOperand, repeats: int
+) -> Iterator[MicroOp]:
+    count = SORTED * repeats
+    if count:
+        yield Sort32(local(dst, count, UINT64), local(keys, count), local(indices, count, INT32))
+
+
+def _lists(*words: int) -> tuple[tuple[int, ...], int]:
+    """How long the lists are that take part, and how often they are merged."""
+    *lengths, suspends, valid, repeats = words
+    if suspends:
+        raise AscendCError(
+            "MrgSort must go on where a list is exhausted, not stop as ifExhaustedSuspension says; "
+            "leave it out, and merge what is left"
+        )
+    if valid not in LISTS:
+        raise AscendCError(f"MrgSort: validBit must be 3, 7 or 15, not {valid}; choose one")
+    return tuple(lengths[: LISTS[valid]]), repeats
+
+
+def _mrg_sort(
+    _: Chip,
+    dst: LocalOperand,
+    first: LocalOperand,
+    second: LocalOperand,
+    third: LocalOperand,
+    fourth: LocalOperand,
+    *words: int,
+) -> Iterator[MicroOp]:
+    lengths, repeats = _lists(*words)
+    lists = (first, second, third, fourth)[: len(lengths)]
+    begin = min(each.address_bytes for each in lists)
+    starts = [(each.address_bytes - begin) // PAIR_BYTES for each in lists]
+    ends = [start + length for start, length in zip(starts, lengths, strict=True)]
+    src = replace(local(first, max(ends), UINT64), offset_bytes=begin)
+    whole = sum(lengths)
+    for repeat in range(repeats):
+        own = replace(src, offset_bytes=begin + repeat * whole * PAIR_BYTES)
+        to = replace(
+            local(dst, whole, UINT64),
+            offset_bytes=dst.address_bytes + repeat * whole * PAIR_BYTES,
+        )
+        yield MrgSort(to, own, lengths, first.dtype, *starts)
+
+
+def _proposals(operand: LocalOperand, count: int) -> Local:
+    return local(operand, count * PROPOSAL_ELEMENTS)
+
+
+def _mrg_sort4(
+    _: Chip,
+    dst: LocalOperand,
+    first: LocalOperand,
+    _second: LocalOperand,
+    _third: LocalOperand,
+    _fourth: LocalOperand,
+    *words: int,
+) -> Iterator[MicroOp]:
+    lengths, repeats = _lists(*words)
+    count = sum(lengths) * repeats
+    yield MrgSort4(_proposals(dst, count), _proposals(first, count), lengths)
+
+
+def _rp_sort16(_: Chip, dst: LocalOperand, src: LocalOperand, repeats: int) -> Iterator[MicroOp]:
+    count = PROPOSALS * repeats
+    yield RpSort16(_proposals(dst, count), _proposals(src, count))
+
+
+def _proposal_concat(
+    _: Chip, dst: LocalOperand, src: LocalOperand, repeats: int, mode: int
+) -> Iterator[MicroOp]:
+    count = PROPOSALS * repeats
+    yield ProposalConcat(mode, _proposals(dst, count), local(src, count))
+
+
+def _proposal_extract(
+    _: Chip, dst: LocalOperand, src: LocalOperand, repeats: int, mode: int
+) -> Iterator[MicroOp]:
+    count = PROPOSALS * repeats
+    yield ProposalExtract(mode, local(dst, count), _proposals(src, count))
+
+
+def _gather_mask(
+    _: Chip, dst: LocalOperand, src: LocalOperand, pattern: int, lanes: Lanes
+) -> Iterator[MicroOp]:
+    if pattern not in (1, 2):
+        raise AscendCError(
+            f"GatherMask must take pattern 1 or 2, not {pattern}; gather by offsets with Gather"
+        )
+    (own,) = every_repeat(lanes, src)
+    yield GatherMask("even" if pattern == 1 else "odd", local(dst, own.count // 2), own)
+
+
+def _transpose(_: Chip, dst: LocalOperand, src: LocalOperand) -> Iterator[MicroOp]:
+    count = 16 * 16
+    yield Transpose(local(dst, count), local(src, count))
+
+
+CALLS: Table = {
+    "GatherMask": _gather_mask,
+    "MrgSort": _mrg_sort,
+    "MrgSort4": _mrg_sort4,
+    "ProposalConcat": _proposal_concat,
+    "ProposalExtract": _proposal_extract,
+    "RpSort16": _rp_sort16,
+    "Sort32": _sort32,
+    "Transpose": _transpose,
+}

@@ -1,0 +1,30 @@
+"""Calls of the scalar unit: elements that it reads and writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from npusim.ascendc.calls.table import Chip, Table, local, place
+from npusim.ascendc.recording import GlobalOperand, LocalOperand, Number
+from npusim.isa import MicroOp, ScalarAlu, ScalarLoad, ScalarLoadGlobal, ScalarStore
+
+__all__ = ["CALLS"]
+
+VALUE = "value"
+"""The register of an element that is read or written."""
+
+
+def _get(_: Chip, src: LocalOperand) -> Iterator[MicroOp]:
+    yield ScalarLoad(VALUE, local(src, 1))
+
+
+def _set(_: Chip, dst: LocalOperand, number: Number) -> Iterator[MicroOp]:
+    yield ScalarAlu("add", VALUE, number.bits)
+    yield ScalarStore(local(dst, 1), VALUE)
+
+
+def _get_global(_: Chip, src: GlobalOperand) -> Iterator[MicroOp]:
+    yield ScalarLoadGlobal(VALUE, place(src.dtype.nbytes(1)), src.dtype)
+
+
+CALLS: Table = {"GetGlobalValue": _get_global, "GetValue": _get, "SetValue": _set}

@@ -1,0 +1,199 @@
+"""Compiles sources with the host's C++ compiler; what was compiled is there for the next run.
+
+A program is found again by what it was made of: its sources and the headers of its author, ours,
+the chip, the compiler and its flags.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from npusim.ascendc.errors import CompileError
+from npusim.devices.schema import DeviceSpec
+
+__all__ = ["GENERATED", "HERE", "Build", "Program", "compiled"]
+
+HERE = Path(__file__).parent
+INCLUDE, RUNTIME = HERE / "include", HERE / "runtime"
+COMPILERS = ("g++", "clang++")
+OLDEST_GCC = 12
+FLAGS = (
+    "-std=c++17",
+    "-O1",
+    "-g",
+    "-no-pie",
+    "-fno-pie",
+    # The calls above a call of the API are read off the stack.
+    "-fno-omit-frame-pointer",
+    "-fno-optimize-sibling-calls",
+    # Sums of products are rounded twice, as the scalar unit does.
+    "-ffp-contract=off",
+    "-w",
+)
+BUFFERS = ("ub", "l1", "l0a", "l0b", "l0c", "bt", "fb")
+GENERATED = "generated.cpp"
+"""What a compiler reads; its lines are those of the source."""
+CACHE_VARIABLE = "XDG_CACHE_HOME"
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """What the author's own build gives the compiler."""
+
+    defines: tuple[str, ...] = ()
+    """NAME or NAME=VALUE each."""
+    include: tuple[Path, ...] = ()
+    """Folders of headers."""
+    auto_sync: bool = True
+    """Whether the compiler orders what depends on each other where it can: --cce-auto-sync."""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """An executable, and the messages of its compiler."""
+
+    file: Path
+
+
+def compiled(text: str, source: Path, spec: DeviceSpec, build: Build) -> Program:
+    """The program that *text*, made of *source*, is for *spec*; raises CompileError."""
+    command = [_compiler(), *FLAGS, *_macros(spec), *(f"-D{each}" for each in build.defines)]
+    folders = (source.resolve().parent, *(each.resolve() for each in build.include), INCLUDE)
+    command += [word for folder in folders for word in ("-I", str(folder))]
+    key = _hash(" ".join(command), _version(command[0]), _own_headers(), text, str(source))
+    folder = _cache_folder() / key
+    program = folder / "program"
+    if _is_current(folder):
+        return Program(program)
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        work = Path(scratch)
+        main = work / GENERATED
+        main.write_text(text)
+        used = work / "used.d"
+        listed = "-MMD", "-MF", str(used)
+        made = "-c", str(main), "-o", str(work / "main.o")
+        _run([*command, "-include", "npusim_ascendc/launch.h", *listed, *made], source)
+        parts = [str(work / "main.o"), *map(str, _runtime(spec))]
+        _run([command[0], "-no-pie", "-g", *parts, "-o", str(work / "program")], source)
+        headers = [file for file in _used(used) if not file.is_relative_to(INCLUDE)]
+        theirs = {str(file): _hash(file.read_bytes()) for file in headers if file != main}
+        (work / "headers.json").write_text(json.dumps(theirs))
+        # The program comes last: where it is, all is there.
+        (work / "headers.json").replace(folder / "headers.json")
+        (work / "program").replace(program)
+    return Program(program)
+
+
+@cache
+def _compiler() -> str:
+    """The compiler that the environment names, or the first that is there."""
+    named = os.environ.get("CXX")
+    found = next(filter(None, map(shutil.which, (named,) if named else COMPILERS)), None)
+    if found is None:
+        raise CompileError(
+            f"ascendc: a C++ compiler must be there to compile kernels, but there is no "
+            f"{named or ' and no '.join(COMPILERS)}; install g++ {OLDEST_GCC} or newer, or clang, "
+            f"for example by apt install g++, or name one in CXX"
+        )
+    major = re.search(r"\b(\d+)\.\d+", _version(found))
+    if "clang" not in _version(found) and major and int(major[1]) < OLDEST_GCC:
+        raise CompileError(
+            f"ascendc: g++ must be {OLDEST_GCC} or newer, not {major[0]} ({found}); install a "
+            f"newer one, or clang, and name it in CXX"
+        )
+    return found
+
+
+@cache
+def _version(compiler: str) -> str:
+    return subprocess.run([compiler, "--version"], capture_output=True, text=True).stdout
+
+
+def _macros(spec: DeviceSpec) -> list[str]:
+    """What a source can ask of the chip."""
+    is_split = spec.arch == "2201"
+    found = [f"-D__NPU_ARCH__={spec.arch}", f"-D__CCE_AICORE__={220 if is_split else 200}"]
+    for name in BUFFERS:
+        sizes = [getattr(core, f"{name}_bytes") or 0 for core in spec.cores.values()]
+        found.append(f"-DNPUSIM_{name.upper()}_BYTES={max(sizes)}")
+    return found
+
+
+def _hash(*parts: str | bytes) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part.encode() if isinstance(part, str) else part)
+        digest.update(b"\0")
+    return digest.hexdigest()[:32]
+
+
+@cache
+def _own_headers() -> str:
+    files = sorted([Path(__file__), *INCLUDE.rglob("*"), *RUNTIME.rglob("*")])
+    return _hash(*(file.read_bytes() for file in files if file.is_file()))
+
+
+def _cache_folder() -> Path:
+    root = os.environ.get(CACHE_VARIABLE) or Path.home() / ".cache"
+    return Path(root) / "npusim" / "ascendc"
+
+
+def _is_current(folder: Path) -> bool:
+    """Whether there is a program in *folder*, and no header that it was made of has changed."""
+    if not (folder / "program").is_file():
+        return False
+    theirs = json.loads((folder / "headers.json").read_text())
+    return all(
+        Path(file).is_file() and _hash(Path(file).read_bytes()) == known
+        for file, known in theirs.items()
+    )
+
+
+def _used(dependencies: Path) -> list[Path]:
+    """The files that a compiler lists as those that it has read."""
+    words = dependencies.read_text().replace("\\\n", " ").partition(":")[2]
+    names = re.findall(r"(?:\\.|\S)+", words)
+    files = [Path(name.replace("\\ ", " ")).resolve() for name in names]
+    return [file for file in files if not str(file).startswith("/usr/")]
+
+
+def _runtime(spec: DeviceSpec) -> list[Path]:
+    """What every program is linked with, compiled once."""
+    command = [_compiler(), *FLAGS, *_macros(spec), "-I", str(INCLUDE)]
+    found = []
+    for source in sorted(RUNTIME.glob("*.cpp")):
+        key = _hash(" ".join(command), _version(command[0]), _own_headers(), source.name)
+        made = _cache_folder() / f"{key}.o"
+        if not made.is_file():
+            made.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=made.parent) as scratch:
+                part = Path(scratch) / "part.o"
+                _run([*command, "-c", str(source), "-o", str(part)], source)
+                part.replace(made)
+        found.append(made)
+    return found
+
+
+def _run(command: list[str], source: Path) -> None:
+    in_english = os.environ | {"LC_ALL": "C"}
+    done = subprocess.run(command, capture_output=True, text=True, env=in_english)
+    if done.returncode:
+        raise CompileError(
+            f"ascendc: {source} must compile, but {Path(command[0]).name} says:\n"
+            f"{_at_the_users_lines(done.stderr)}"
+        )
+
+
+def _at_the_users_lines(said: str) -> str:
+    """What a compiler says, without the folders of ours."""
+    return said.replace(f"{INCLUDE}{os.sep}", "").rstrip()

@@ -1,0 +1,84 @@
+// Printing from a kernel.
+#pragma once
+
+#include <cassert>
+#include <cstdio>
+#include <utility>
+
+#include "npusim_ascendc/pipe.h"
+
+namespace npusim {
+
+// What printf of C takes in place of the short floats.
+template <typename T>
+T printable(T value)
+{
+    return value;
+}
+inline double printable(half value)
+{
+    return float(value);
+}
+inline double printable(bfloat16_t value)
+{
+    return float(value);
+}
+
+template <typename T>
+void print(const T* elements, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; ++i) {
+        const char* before = i == 0 ? "[" : ", ";
+        if constexpr (std::is_integral<T>::value) {
+            ::printf("%s%lld", before, (long long)(elements[i]));
+        } else {
+            ::printf("%s%f", before, double(printable(elements[i])));
+        }
+    }
+    ::printf(count ? "]\n" : "[]\n");
+}
+
+}  // namespace npusim
+
+namespace AscendC {
+
+template <class... Args>
+__aicore__ inline void printf(const char* fmt, Args&&... args)
+{
+    ::printf(fmt, npusim::printable(std::decay_t<Args>(args))...);
+}
+
+template <class... Args>
+__aicore__ inline void PRINTF(const char* fmt, Args&&... args)
+{
+    AscendC::printf(fmt, args...);
+}
+
+template <typename T>
+__aicore__ inline void DumpTensor(const LocalTensor<T>& tensor, uint32_t desc, uint32_t dumpSize)
+{
+    constexpr uint32_t MOST = 4096;
+    PrimT<T> part[MOST];
+    ::printf("DumpTensor: desc=%u, block=%d, position=%s, data=", desc, npusim_core()->group,
+             npusim::MEMORY_NAMES[npusim::memory_of(TPosition(tensor.GetPosition()))]);
+    uint32_t count = dumpSize < MOST ? dumpSize : MOST;
+    npusim_read_local(tensor.GetPosition(), tensor.GetPhyAddr(), part, count * sizeof(part[0]));
+    npusim::print(part, count);
+}
+
+template <typename T>
+__aicore__ inline void DumpTensor(const GlobalTensor<T>& tensor, uint32_t desc, uint32_t dumpSize)
+{
+    npusim_play();
+    ::printf("DumpTensor: desc=%u, block=%d, position=gm, data=", desc, npusim_core()->group);
+    npusim::print(tensor.GetPhyAddr(), dumpSize);
+}
+
+}  // namespace AscendC
+
+#define ascendc_assert(condition, ...)                                                    \
+    do {                                                                                  \
+        if (!(condition)) {                                                               \
+            npusim_refuse("ascendc_assert: %s must hold; see the line", #condition);      \
+        }                                                                                 \
+    } while (0)

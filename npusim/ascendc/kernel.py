@@ -1,0 +1,255 @@
+"""A kernel of a source, which can be called.
+
+.. code-block:: python
+
+    add = npusim.ascendc.load("add_custom.cpp").add_custom
+    run = add[8](x, y, z, 65536, device="Atlas A2")
+    run.time_us, z
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import npusim
+from npusim.ascendc import source as sources
+from npusim.ascendc.compiler import Build, compiled
+from npusim.ascendc.errors import AscendCError
+from npusim.ascendc.launch import Launch
+from npusim.ascendc.lines import Lines
+from npusim.ascendc.process import Message, Process
+from npusim.ascendc.programs import Place, Written, written
+from npusim.ascendc.source import Cores, Parameter
+from npusim.data.dtypes import Array
+from npusim.data.tensor import Operand
+from npusim.devices.schema import DeviceSpec
+
+if TYPE_CHECKING:
+    from npusim import Run
+
+__all__ = ["SourceKernel", "SourceLaunch", "find", "named", "names_source"]
+
+POINTER, SIGNED, UNSIGNED, FLOATING, HALF, BFLOAT16, OTHER = range(7)
+"""Kinds of parameters, by the number that driver.h has for them."""
+MOST_BLOCKS = 65535
+"""asc-devkit, docs/zh/api: numBlocks of <<<>>>."""
+UNIT_BYTES, GAP_BYTES = 512, 1 << 16
+"""Tensors begin at multiples of the one, and so far apart at least that no two can be mixed up."""
+FORMATS = {4: "f", 8: "d"}
+SUFFIXES = (".asc", ".cpp", ".cc", ".cxx", ".cce")
+"""Of the names of sources."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SourceKernel:
+    """A `__global__` function of a file; its template arguments stand in *instance*."""
+
+    file: Path
+    instance: str
+    parameters: tuple[Parameter, ...]
+    cores: Cores
+    build: Build
+
+    @property
+    def name(self) -> str:
+        """Its name without template arguments."""
+        return self.instance.partition("<")[0]
+
+    def __getitem__(self, blocks: int) -> SourceLaunch:
+        """A launch on so many blocks; raises AscendCError."""
+        if not isinstance(blocks, int) or not 0 < blocks <= MOST_BLOCKS:
+            raise AscendCError(
+                f"{self.name}: blocks must be a number from 1 to {MOST_BLOCKS}, not {blocks!r}; "
+                f"pass one"
+            )
+        return SourceLaunch(self, blocks)
+
+    def record(
+        self,
+        spec: DeviceSpec,
+        blocks: int,
+        operands: Mapping[str, Operand],
+        attributes: Mapping[str, object],
+        timeout_s: float | None = None,
+    ) -> Written:
+        """Compile it, run it, and write the programs of its cores; raises AscendCError.
+
+        *operands* are the parameters that are pointers, *attributes* the others.
+        """
+        program = compiled(self._text(spec), self.file, spec, self.build)
+        with Process([program.file], timeout_s) as process:
+            places = _placed(process, operands)
+            said = process.hear()
+            if said is None or said.kind is not Message.PARAMETERS:
+                raise AscendCError(f"{self.name}: its process must start; it ended at once")
+            words = struct.unpack(f"<{len(said.payload) // 8}q", said.payload)
+            kinds, sizes = words[: len(words) // 2], words[len(words) // 2 :]
+            starts = {place.name: place.start for place in places}
+            process.answer(struct.pack("<Q", blocks))
+            for (name, _), kind, size in zip(self.parameters, kinds, sizes, strict=True):
+                if kind == POINTER:
+                    process.answer(struct.pack("<q", starts.get(name, -1)))
+                else:
+                    process.answer(_argument(self.name, name, kind, size, attributes.get(name)))
+            begun = process.hear()
+            assert begun is not None
+            launch = Launch(
+                process, begun, spec, Lines(program.file, self.file), {}, self.build.auto_sync
+            )
+            launch.run()
+            return written(launch, places, spec)
+
+    def _text(self, spec: DeviceSpec) -> str:
+        text = self.file.read_text()
+        cores = sources.on_chip(self.cores, spec)
+        return (
+            "#define main npusim_main_of_the_source\n"
+            f'#line 1 "{self.file.resolve()}"\n'
+            f"{sources.with_launches(text, {})}\n"
+            '#line 1 "driver.cpp"\n'
+            "#undef main\n"
+            '#include "npusim_ascendc/driver.h"\n'
+            f'int main() {{ return npusim::drive("{self.name}", {{{cores.kind}, {cores.halves}}}, '
+            f"{self.instance}); }}\n"
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SourceLaunch:
+    """A kernel on so many blocks."""
+
+    kernel: SourceKernel
+    blocks: int
+    timeout_s: float | None = None
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def name(self) -> str:
+        return self.kernel.name
+
+    @property
+    def file(self) -> Path:
+        return self.kernel.file
+
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        return self.kernel.parameters
+
+    def record(
+        self, spec: DeviceSpec, operands: Mapping[str, Operand], others: Mapping[str, object]
+    ) -> Written:
+        """What its cores do with *operands*, its pointers, and the *others* of its arguments."""
+        return self.kernel.record(spec, self.blocks, operands, others, self.timeout_s)
+
+    def __call__(
+        self, *args: object, device: str | os.PathLike[str] | DeviceSpec, **options: Any
+    ) -> Run:
+        """Run it on *device*: *args* are those of the C++ function, *options* those of
+        :func:`npusim.run`. Arrays that the kernel stores to are written in place.
+        """
+        run = npusim.run(self, *args, device=device, **options)
+        given = dict(zip((each.name for each in self.kernel.parameters), args, strict=False))
+        for name, found in run.outputs.items():
+            array = given[name]
+            if isinstance(array, np.ndarray) and isinstance(found, np.ndarray):
+                array[...] = found
+        return run
+
+
+def find(file: Path, instance: str, build: Build) -> SourceKernel:
+    """The kernel of *file* that *instance* names; raises AscendCError."""
+    text, name = _whole(file), instance.partition("<")[0]
+    known = sources.kernels(text)
+    if name not in known:
+        near = get_close_matches(name, known, n=1)
+        hint = f"did you mean {near[0]}?" if near else "name one of these"
+        raise AscendCError(
+            f"ascendc: {file} must have the kernel {name}, but has "
+            f"{', '.join(known) or 'none'}; {hint}"
+        )
+    found = known[name]
+    cores = found.cores or sources.guessed_cores(text)
+    return SourceKernel(file, instance, found.parameters, cores, build)
+
+
+def _whole(file: Path) -> str:
+    return "\n".join(sources.texts_of(file).values())
+
+
+def names_source(op: str) -> bool:
+    """Whether *op* names a file of C++, with or without a kernel in it."""
+    return Path(op.partition(":")[0]).suffix in SUFFIXES
+
+
+def named(
+    op: str,
+    blocks: int | None = None,
+    timeout_s: float | None = None,
+    build: Build | None = None,
+) -> SourceLaunch:
+    """The launch that `FILE.cpp:KERNEL[BLOCKS]` names, *blocks* in place of those in brackets.
+
+    Raises AscendCError.
+    """
+    file, _, rest = op.partition(":")
+    instance, _, number = rest.removesuffix("]").partition("[")
+    if not instance:
+        raise AscendCError(
+            f"ascendc: {file} must be followed by a kernel, as in {file}:add; name one of its "
+            f"{', '.join(sources.kernels(_whole(Path(file)))) or 'none'}"
+        )
+    found = find(Path(file), instance, build or Build())
+    if blocks is None and not number.isdigit():
+        raise AscendCError(
+            f"{found.name}: it must be said on how many blocks a kernel runs, as in {file}:"
+            f"{instance}[8]; add them, or --blocks 8"
+        )
+    return replace(found[int(number) if blocks is None else blocks], timeout_s=timeout_s)
+
+
+def _placed(process: Process, operands: Mapping[str, Operand]) -> list[Place]:
+    """Put *operands* into global memory."""
+    start, places = GAP_BYTES, []
+    for name, operand in operands.items():
+        tensor = operand.place()
+        places.append(Place(name, start, tensor.nbytes))
+        if tensor.data is not None:
+            process.memory[start : start + tensor.nbytes] = tensor.data[: tensor.nbytes]
+        start += -(-tensor.nbytes // UNIT_BYTES) * UNIT_BYTES + GAP_BYTES
+    return places
+
+
+def _argument(kernel: str, name: str, kind: int, size: int, value: object) -> bytes:
+    """The bytes of a parameter that is no pointer; raises AscendCError."""
+    match kind, value:
+        case ((1 | 2), int() | np.integer()):
+            low, high = (-(1 << 8 * size - 1), 1 << 8 * size - 1)
+            if kind == UNSIGNED:
+                low, high = 0, 1 << 8 * size
+            if not low <= int(value) < high:
+                raise AscendCError(
+                    f"{kernel}: {name} must lie in [{low}, {high}), not be {value}; pass what fits"
+                )
+            return int(value).to_bytes(size, "little", signed=kind == SIGNED)
+        case 3, int() | float() | np.number():
+            return struct.pack(FORMATS[size], float(value))
+        case 4, int() | float() | np.number():
+            return np.float16(value).tobytes()
+        case _, bytes() if len(value) == size:
+            return value
+        case _, np.ndarray() if value.nbytes == size:
+            array: Array = value
+            return array.tobytes()
+    what = {SIGNED: "an integer", UNSIGNED: "an integer from 0 on", FLOATING: "a number"}
+    must = what.get(kind, f"{size} bytes")
+    raise AscendCError(f"{kernel}: {name} must be {must}, not {value!r}; pass one")

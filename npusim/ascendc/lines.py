@@ -1,0 +1,62 @@
+"""Which lines of C++ an address of a program stands for."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+
+from npusim.ascendc.compiler import GENERATED, HERE
+from npusim.kernel.program import Line
+
+__all__ = ["Lines"]
+
+UNKNOWN = ("", 0)
+
+
+class Lines:
+    """The lines of *program*, which was made of *source* and has debugging information."""
+
+    def __init__(self, program: Path, source: Path) -> None:
+        self._program, self._source = program, source.resolve()
+        self._known: dict[int, tuple[Line, ...]] = {}
+
+    def learn(self, addresses: Iterable[int]) -> None:
+        """Find the lines of return *addresses*, all at once."""
+        unknown = sorted({address for address in addresses if address not in self._known})
+        if not unknown:
+            return
+        # A call returns behind itself: its line is that of the byte before.
+        words = [hex(address - 1) for address in unknown]
+        said = subprocess.run(
+            ["addr2line", "-a", "-i", "-e", str(self._program)],
+            input="\n".join(words),
+            capture_output=True,
+            text=True,
+        ).stdout
+        found: list[list[Line]] = []
+        for line in said.splitlines():
+            if line.startswith("0x"):
+                found.append([])
+            else:
+                found[-1].append(self._line(line))
+        for address, lines in zip(unknown, found, strict=False):
+            self._known[address] = tuple(lines)
+
+    def _line(self, text: str) -> Line:
+        file, _, number = text.partition(" (")[0].rpartition(":")
+        if not number.isdigit() or file.startswith("?"):
+            return UNKNOWN
+        path = Path(file)
+        return str(self._source if path.name == GENERATED else path), int(number)
+
+    def calls(self, addresses: Iterable[int]) -> tuple[Line, ...]:
+        """The lines of the user's that called each other, the innermost first."""
+        found = (line for address in addresses for line in self._known.get(address, ()))
+        return tuple(line for line in found if line[0] and not _is_ours(line[0]))
+
+
+def _is_ours(file: str) -> bool:
+    """Whether a file is a header or the runtime of ours, the compiler's, or what starts kernels."""
+    path = Path(file)
+    return path.is_relative_to(HERE) or path.is_relative_to("/usr") or path.name == "driver.cpp"

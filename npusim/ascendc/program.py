@@ -1,0 +1,151 @@
+"""A program with host code: each kernel that it launches, one after the other.
+
+The program goes on behind a launch once its outputs are in global memory.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from npusim.ascendc import source as sources
+from npusim.ascendc.compiler import Build, compiled
+from npusim.ascendc.errors import AscendCError, StuckError
+from npusim.ascendc.launch import Launch
+from npusim.ascendc.lines import Lines
+from npusim.ascendc.process import Message, Process
+from npusim.ascendc.programs import Place, Written, written
+from npusim.ascendc.source import Kernel, Parameter, on_chip
+from npusim.data.dtypes import DTYPES, INT4, Array, DType
+from npusim.data.tensor import Operand, TensorSpec
+from npusim.devices.schema import DeviceSpec
+
+__all__ = ["HostProgram", "ProgramLaunch"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ProgramLaunch:
+    """A kernel that a program launched, and what it was given."""
+
+    name: str
+    file: Path
+    operands: dict[str, Operand]
+    programs: Written
+    number: int
+    """Which of the launches of the program, from 1 on."""
+
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        return tuple(Parameter(name, True) for name in self.operands)
+
+    def record(self, *_: object) -> Written:
+        """What its cores did."""
+        return self.programs
+
+
+class HostProgram:
+    """The program of a source with `main`, on a chip."""
+
+    def __init__(self, file: Path, spec: DeviceSpec, build: Build | None = None) -> None:
+        self.file, self._spec, self._build = file, spec, build or Build()
+        self._texts = sources.texts_of(file)
+        if not sources.has_main(self._texts[file]):
+            raise AscendCError(
+                f"ascendc: {file} must have a main that launches kernels, but has none; add one, "
+                f"or name a kernel, as in {file}:add"
+            )
+        self._kernels: dict[str, Kernel] = {}
+        for text in self._texts.values():
+            self._kernels |= sources.kernels(text)
+        self.exit_code: int | None = None
+        """What the program ended with, once it has."""
+
+    def launches(
+        self, arguments: Sequence[str] = (), timeout_s: float | None = None
+    ) -> Iterator[tuple[ProgramLaunch, dict[str, NDArray[np.uint8]]]]:
+        """Run it with these *arguments*: each launch, and the bytes of its tensors, in which who
+        iterates puts its outputs. Raises AscendCError.
+        """
+        whole = "\n".join(self._texts.values())
+        cores = {
+            name: on_chip(kernel.cores or sources.guessed_cores(whole), self._spec)
+            for name, kernel in self._kernels.items()
+        }
+        text = sources.with_launches(self._texts[self.file], cores)
+        text = f'#line 1 "{self.file.resolve()}"\n{text}'
+        program = compiled(text, self.file, self._spec, self._build)
+        lines, allocated, count = Lines(program.file, self.file), dict[int, int](), 0
+        sys.stdout.flush()
+        with Process([program.file, *arguments], timeout_s) as process:
+            while (said := process.hear()) is not None:
+                match said.kind:
+                    case Message.ALLOCATE:
+                        start, nbytes = struct.unpack("<2q", said.payload)
+                        allocated[start] = nbytes
+                    case Message.RELEASE:
+                        allocated.pop(struct.unpack("<q", said.payload)[0], None)
+                    case Message.LAUNCH:
+                        count += 1
+                        launch = Launch(
+                            process, said, self._spec, lines, allocated, self._build.auto_sync
+                        )
+                        launch.run()
+                        found = self._launched(launch, allocated, process.memory, count)
+                        bytes_of = {
+                            place.name: process.memory[place.start : place.start + place.nbytes]
+                            for place in found[1]
+                        }
+                        yield found[0], bytes_of
+                        process.answer(b"\0")
+                    case Message.CRASH:
+                        raise StuckError(
+                            f"{self.file.name}: the program must end within {timeout_s} s; allow "
+                            f"more by --timeout"
+                        )
+                    case _:
+                        raise AssertionError(f"{said.kind.name} outside of a launch")
+            self.exit_code = process.end()
+
+    def _launched(
+        self,
+        launch: Launch,
+        allocated: Mapping[int, int],
+        memory: NDArray[np.uint8],
+        number: int,
+    ) -> tuple[ProgramLaunch, list[Place]]:
+        recording = launch.recording
+        kernel = self._kernels.get(recording.kernel)
+        parameters = [each.name for each in kernel.parameters] if kernel else []
+        names: dict[int, str] = {}
+        for index, pointer in enumerate(recording.pointers):
+            start = max((x for x in allocated if x <= pointer), default=None)
+            if pointer >= 0 and start is not None:
+                name = parameters[index] if index < len(parameters) else f"argument{index}"
+                names.setdefault(start, name)
+        places = [
+            Place(names.get(start, f"memory{index}"), start, nbytes)
+            for index, (start, nbytes) in enumerate(allocated.items())
+        ]
+        programs = written(launch, places, self._spec)
+        used = [p for p in places if p.name in programs.stored | programs.loaded]
+        operands = {}
+        for place in used:
+            data = launch.before.get(place.start)
+            if data is None:
+                data = memory[place.start : place.start + place.nbytes].copy()
+            operands[place.name] = _operand(place.name, data, programs.types.get(place.name))
+        return ProgramLaunch(recording.kernel, self.file, operands, programs, number), used
+
+
+def _operand(name: str, data: NDArray[np.uint8], dtype: DType | None) -> Operand:
+    """A tensor of the type in which it is copied, where it is whole elements, or of bytes."""
+    if dtype in DTYPES and dtype is not INT4 and not data.size * 8 % dtype.bits:
+        array: Array = data.view(dtype.numpy)
+        return Operand(name, TensorSpec(array.shape, dtype.name), array)
+    return Operand(name, TensorSpec(data.shape, "uint8"), data)

@@ -1,0 +1,206 @@
+"""From what a launch recorded to the programs of its cores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from npusim.ascendc.auto_sync import AutoSync
+from npusim.ascendc.errors import AscendCError
+from npusim.ascendc.launch import Launch
+from npusim.ascendc.recording import GlobalOperand
+from npusim.check.bounds import BoundsError
+from npusim.data.dtypes import DType
+from npusim.devices.schema import DeviceSpec
+from npusim.isa import Global, MicroOp, global_operand, moved, reads, writes, writes_global
+from npusim.kernel.program import Binding, Block, Line, Program, short_line
+
+__all__ = ["Place", "Written", "written"]
+
+NOWHERE = ("", 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A tensor in global memory."""
+
+    name: str
+    start: int
+    nbytes: int
+
+
+class SourceProgram(Program):
+    """A program whose messages name lines of C++."""
+
+    def numbered(self, index: int) -> str:
+        """The number of a micro-op, and the line that wrote it."""
+        ((call, begin, _),) = self.between(index, index + 1)
+        file, line = short_line(call.lines[index - begin])
+        return f"#{index} (line {line} of {file})"
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The programs of a launch."""
+
+    blocks: tuple[Block, ...]
+    stored: frozenset[str]
+    """Tensors that are written to."""
+    loaded: frozenset[str]
+    """Tensors that are read."""
+    types: dict[str, DType]
+    """Tensor -> the type of the elements that are copied first."""
+    is_mix: bool
+    """Whether cube and vector cores start together."""
+    reads_values: bool
+    """Whether the kernel looked at values: with others it may do other things."""
+
+
+def written(launch: Launch, places: Sequence[Place], spec: DeviceSpec) -> Written:
+    """The programs of *launch*, whose tensors are at *places*; raises AscendCError."""
+    return _Writing(launch, places, spec).written()
+
+
+class _Writing:
+    def __init__(self, launch: Launch, places: Sequence[Place], spec: DeviceSpec) -> None:
+        self._launch, self._spec = launch, spec
+        self._places = sorted(places, key=lambda place: place.start)
+        self._starts = np.array([place.start for place in self._places], np.int64)
+        self._ops: dict[tuple[int, int, str], tuple[MicroOp, ...]] = {}
+        self._programs: dict[bytes, Program] = {}
+        self._stored: set[str] = set()
+        self._loaded: set[str] = set()
+        self._types: dict[str, DType] = {}
+
+    def written(self) -> Written:
+        launch, recording = self._launch, self._launch.recording
+        launch.lines.learn(x for called in recording.called for x in called.addresses)
+        records = recording.records
+        order = np.argsort(records["core"], kind="stable")
+        edges = np.searchsorted(records["core"][order], np.arange(len(launch.kinds) + 1))
+        blocks = []
+        for core, kind in enumerate(launch.kinds):
+            rows = records[order[edges[core] : edges[core + 1]]]
+            blocks.append(self._block(core, kind, rows))
+        return Written(
+            tuple(blocks),
+            frozenset(self._stored),
+            frozenset(self._loaded),
+            self._types,
+            recording.halves > 0,
+            launch.reads_values,
+        )
+
+    def _block(self, core: int, kind: str, rows: NDArray[np.void]) -> Block:
+        called = rows["called"].astype(np.int64)
+        tensor, offset = self._located(rows["address"], called)
+        bindings: dict[str, Binding] = {}
+        for number in np.unique(tensor[tensor >= 0]).tolist():
+            own = tensor == number
+            base = int(offset[own].min())
+            place = self._places[number]
+            self._check_inside(core, place, called[own], offset[own])
+            offset[own] -= base
+            name = place.name
+            bindings[name] = Binding(name, base)
+        key = kind.encode() + called.tobytes() + tensor.tobytes() + offset.tobytes()
+        if key not in self._programs:
+            self._programs[key] = self._program(core, called, tensor, offset)
+        halves = self._launch.recording.halves
+        return Block(core, kind, self._programs[key], bindings, core // (1 + halves))
+
+    def _located(
+        self, address: NDArray[np.int64], called: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The number of the tensor of each address, or -1, and how far into it that is."""
+        tensor = np.searchsorted(self._starts, address, side="right") - 1
+        is_global = address >= 0
+        lost = is_global & (tensor < 0)
+        if lost.any():
+            first = int(called[np.argmax(lost)])
+            where = self._launch.at(self._launch.recording.called[first].addresses)
+            raise AscendCError(
+                f"{self._launch.recording.kernel}: what is in global memory must lie in a tensor, "
+                f"but an operand lies before all of them ({where}); check its address"
+            )
+        tensor = np.where(is_global, tensor, -1)
+        starts = self._starts[np.maximum(tensor, 0)] if len(self._starts) else 0
+        return tensor, np.where(is_global, address - starts, 0)
+
+    def _check_inside(
+        self, core: int, place: Place, called: NDArray[np.int64], offset: NDArray[np.int64]
+    ) -> None:
+        """Raise BoundsError where an operand does not end within its tensor."""
+        for number in np.unique(called).tolist():
+            furthest = int(offset[called == number].max())
+            for op in self._launch.micro_ops(number, core):
+                operand = global_operand(op)
+                end = furthest + operand.end_bytes if operand else 0
+                if end > place.nbytes:
+                    what = self._launch.recording.called[number]
+                    raise BoundsError(
+                        f"{self._launch.recording.kernel}: {what.name} must stay within the "
+                        f"{place.nbytes} bytes of {place.name}, but core {core} touches "
+                        f"[{furthest}:{end}] ({self._launch.at(what.addresses)}); move less, or "
+                        f"pass a larger tensor"
+                    )
+
+    def _program(
+        self,
+        core: int,
+        called: NDArray[np.int64],
+        tensor: NDArray[np.int64],
+        offset: NDArray[np.int64],
+    ) -> Program:
+        parts: list[MicroOp] = []
+        lines: list[Line] = []
+        sync = AutoSync() if self._launch.auto_sync else None
+        rows = zip(called.tolist(), tensor.tolist(), offset.tolist(), strict=True)
+        for number, where, start in rows:
+            ops = self._named(core, number, where)
+            line = next(iter(self._launch.lines_of(number)), NOWHERE)
+            for op in ops:
+                if sync is not None:
+                    parts += sync.before(op)
+                parts.append(moved(op, start) if start else op)
+            lines += [line] * (len(parts) - len(lines))
+        claimed: dict[str, int] = {}
+        for op in set(parts):
+            for local in (*reads(op), *writes(op)):
+                claimed[local.buffer] = max(claimed.get(local.buffer, 0), local.end_bytes)
+        return SourceProgram(self._launch.recording.kernel, tuple(parts), claimed, tuple(lines))
+
+    def _named(self, core: int, number: int, tensor: int) -> tuple[MicroOp, ...]:
+        """The micro-ops of a call, whose operand in global memory is that tensor."""
+        key = number, tensor, self._launch.kinds[core]
+        if key not in self._ops:
+            ops = self._launch.micro_ops(number, core)
+            if tensor >= 0:
+                name = self._places[tensor].name
+                ops = tuple(_renamed(op, name) for op in ops)
+                is_stored = [writes_global(op) for op in ops if global_operand(op)]
+                for operand in self._launch.recording.called[number].arguments:
+                    if isinstance(operand, GlobalOperand):
+                        self._types.setdefault(name, operand.dtype)
+                if any(is_stored):
+                    self._stored.add(name)
+                if not all(is_stored):
+                    self._loaded.add(name)
+            self._ops[key] = ops
+        return self._ops[key]
+
+
+def _renamed(op: MicroOp, name: str) -> MicroOp:
+    """*op*, its operand in global memory that of *name*."""
+    place = global_operand(op)
+    if place is None:
+        return op
+    field = next(role.operand for role in op.roles if role.memory == "global")
+    return replace(op, **{field: Global(name, *_fields(place))})  # type: ignore[type-var]
+
+
+def _fields(place: Global) -> tuple[int, int, int, int]:
+    return place.offset_bytes, place.burst_bytes, place.bursts, place.stride_bytes

@@ -1,0 +1,275 @@
+"""What stands in a source: its kernels, their parameters and cores, and where it launches them.
+
+C++ is not parsed here, only cut into words: that is enough to find `__global__`, the parentheses
+behind it, and `<<<...>>>`, which a compiler of the host does not know.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from npusim.ascendc.errors import AscendCError
+from npusim.devices.schema import DeviceSpec
+
+__all__ = [
+    "CUBE",
+    "VECTOR",
+    "Cores",
+    "Kernel",
+    "Parameter",
+    "guessed_cores",
+    "has_main",
+    "kernels",
+    "on_chip",
+    "texts_of",
+    "with_launches",
+]
+
+WORDS = re.compile(
+    r"""
+    (?P<blank>\s+ | //[^\n]* | /\*.*?\*/ | \\\n)
+    | (?P<text>R"(?P<mark>[^\s()\\]{0,16})\(.*?\)(?P=mark)"
+              | "(?:\\.|[^"\\\n])*" | '(?:\\.|[^'\\\n])*')
+    | (?P<line>\#(?:\\\n|/\*.*?\*/|[^\n])*)
+    | (?P<name>[A-Za-z_]\w*)
+    | (?P<number>\.?\d(?:[eEpP][+-]|['.\w])*)
+    | (?P<sign><<<|>>>|::|->|.)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+PAIRS = {"(": ")", "[": "]", "{": "}"}
+
+
+class Word(NamedTuple):
+    """A word of C++, and where it stands."""
+
+    kind: str
+    text: str
+    start: int
+    end: int
+
+
+class Cores(NamedTuple):
+    """What a block of a kernel is: the number of its kind, and the vector cores of its cube core.
+
+    The numbers are those of `CoreKind` in include/npusim_ascendc/recorder.h.
+    """
+
+    kind: int
+    halves: int
+
+
+VECTOR, CUBE, AI = Cores(0, 0), Cores(1, 0), Cores(2, 0)
+TASK_TYPES = {
+    "KERNEL_TYPE_AIV_ONLY": VECTOR,
+    "KERNEL_TYPE_AIC_ONLY": CUBE,
+    "KERNEL_TYPE_MIX_AIV_1_0": VECTOR,
+    "KERNEL_TYPE_MIX_AIC_1_0": CUBE,
+    "KERNEL_TYPE_MIX_AIC_1_1": Cores(1, 1),
+    "KERNEL_TYPE_MIX_AIC_1_2": Cores(1, 2),
+}
+"""asc-devkit, docs/zh/api, KERNEL_TASK_TYPE."""
+OF_THE_CUBE = frozenset(("Mmad", "Matmul", "MatmulImpl", "LoadData", "Fixpipe", "Conv3D"))
+"""Names of the API that a vector core does not have."""
+
+
+class Parameter(NamedTuple):
+    """A parameter of a kernel."""
+
+    name: str
+    is_pointer: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A `__global__` function."""
+
+    name: str
+    parameters: tuple[Parameter, ...]
+    cores: Cores | None
+    """What the source says of its cores, if it says so."""
+    is_template: bool
+    line: int
+
+
+def kernels(text: str) -> dict[str, Kernel]:
+    """The kernels that *text* defines, by name."""
+    words = [word for word in _words(text) if word.kind not in ("blank", "line")]
+    found: dict[str, Kernel] = {}
+    for index, word in enumerate(words):
+        if word.text == "__global__":
+            kernel = _kernel(text, words, index)
+            if kernel is not None:
+                found[kernel.name] = kernel
+    return found
+
+
+def with_launches(text: str, cores: dict[str, Cores]) -> str:
+    """*text* with each `f<<<blocks, ...>>>(...)` written as a call, line for line.
+
+    *cores* says what a block of each kernel is.
+    """
+    words = [word for word in _words(text) if word.kind not in ("blank", "line")]
+    pieces: list[str] = []
+    done = 0
+    for index, word in enumerate(words):
+        if word.text != "<<<":
+            continue
+        first = _callee(words, index)
+        close = next((i for i in range(index, len(words)) if words[i].text == ">>>"), None)
+        if close is None or close + 1 == len(words) or words[close + 1].text != "(":
+            continue
+        last = _closing(words, close + 1)
+        callee = text[words[first].start : word.start]
+        grid = text[word.end : words[close].start]
+        given = text[words[close + 1].end : words[last].start]
+        names = [each.text for each in words[first:index] if each.kind == "name"]
+        own = next((cores[name] for name in names if name in cores), VECTOR)
+        pieces += [
+            text[done : words[first].start],
+            f'::npusim::launch("{names[0]}", {{{own.kind}, {own.halves}}}, '
+            f"::npusim::Grid({grid}).blocks, ::npusim::pointers({_on_one_line(given)}), "
+            f"[&] {{ {callee}({given}); }})",
+        ]
+        done = words[last].end
+    return "".join([*pieces, text[done:]])
+
+
+def has_main(text: str) -> bool:
+    """Whether *text* has the word main."""
+    return any(word.text == "main" for word in _words(text) if word.kind == "name")
+
+
+def texts_of(file: Path) -> dict[Path, str]:
+    """The text of *file*, and of the headers that it includes by a path from its own folder.
+
+    Raises AscendCError.
+    """
+    if not file.is_file():
+        raise AscendCError(
+            f"ascendc: {file} must be a source of C++, but there is no such file; check the path"
+        )
+    found: dict[Path, str] = {}
+    waiting = [file]
+    while waiting:
+        path = waiting.pop(0)
+        if path in found or not path.is_file():
+            continue
+        found[path] = path.read_text()
+        names = re.findall(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"', found[path], re.MULTILINE)
+        waiting += [path.parent / name for name in names]
+    return found
+
+
+def on_chip(cores: Cores, spec: DeviceSpec) -> Cores:
+    """What a block is on *spec*: chips without cube cores have one kind for all."""
+    return cores if spec.arch == "2201" else AI
+
+
+def _on_one_line(text: str) -> str:
+    without = re.sub(r"//[^\n]*", "", text)
+    return " ".join(without.split())
+
+
+def _words(text: str) -> Iterator[Word]:
+    for match in WORDS.finditer(text):
+        assert match.lastgroup is not None
+        kind = "text" if match.lastgroup == "mark" else match.lastgroup
+        yield Word(kind, match.group(), match.start(), match.end())
+
+
+def _kernel(text: str, words: Sequence[Word], index: int) -> Kernel | None:
+    """The kernel whose `__global__` is word number *index*."""
+    opening = index
+    while opening < len(words) and (
+        words[opening].text != "(" or words[opening - 1].text in ("__mix__", "__attribute__")
+    ):
+        if words[opening].text in (";", "{", "}"):
+            return None
+        opening += 1
+    if opening >= len(words):
+        return None
+    name, closing = words[opening - 1].text, _closing(words, opening)
+    is_defined = closing + 1 < len(words) and words[closing + 1].text == "{"
+    body = words[closing + 1 : _closing(words, closing + 1)] if is_defined else []
+    first = index
+    while first > 0 and words[first - 1].text not in (";", "}", "{"):
+        first -= 1
+    return Kernel(
+        name=name,
+        parameters=tuple(_parameters(words[opening + 1 : closing])),
+        cores=_cores(words[first:opening], body),
+        is_template=any(word.text == "template" for word in words[first:index]),
+        line=text.count("\n", 0, words[opening - 1].start) + 1,
+    )
+
+
+def _parameters(words: Sequence[Word]) -> Iterator[Parameter]:
+    """Each parameter: its name is the last word before a comma, a default or the end."""
+    depth, name, is_pointer = 0, "", False
+    for word in [*words, Word("sign", ",", 0, 0)]:
+        if word.text in ("(", "[", "{", "<"):
+            depth += 1
+        elif word.text in (")", "]", "}", ">"):
+            depth -= 1
+        elif word.text == "," and depth == 0:
+            if name:
+                yield Parameter(name, is_pointer)
+            name, is_pointer = "", False
+        elif depth == 0:
+            is_pointer |= word.text in ("*", "GM_ADDR")
+            name = word.text if word.kind == "name" else name
+
+
+def _cores(qualifiers: Sequence[Word], body: Sequence[Word]) -> Cores | None:
+    """What qualifiers, or a task type in the body, say of the cores."""
+    texts = [word.text for word in qualifiers]
+    if "__mix__" in texts:
+        numbers = [word.text for word in qualifiers[texts.index("__mix__") :]][1:]
+        sizes = [int(each) for each in numbers[: numbers.index(")")] if each.isdigit()]
+        if sizes[:1] == [0]:
+            return VECTOR
+        return Cores(1, sizes[1] if len(sizes) > 1 else 2)
+    if "__cube__" in texts:
+        return CUBE
+    if "__vector__" in texts:
+        return VECTOR
+    return next((TASK_TYPES[word.text] for word in body if word.text in TASK_TYPES), None)
+
+
+def guessed_cores(text: str) -> Cores:
+    """What a block is where nothing says so: cube cores with vector cores if both are used."""
+    names = {word.text for word in _words(text) if word.kind == "name"}
+    if not names & OF_THE_CUBE:
+        return VECTOR
+    return Cores(1, 2) if names & {"Matmul", "MatmulImpl", "VECIN", "VECCALC"} else CUBE
+
+
+def _callee(words: Sequence[Word], index: int) -> int:
+    """The first word of the name before word number *index*, with its template arguments."""
+    first = index - 1
+    if words[first].text == ">":
+        depth = 0
+        while True:
+            depth += {">": 1, "<": -1, ">>>": 3}.get(words[first].text, 0)
+            if depth == 0:
+                break
+            first -= 1
+        first -= 1
+    while words[first - 1].text == "::":
+        first -= 2 if words[first - 2].kind == "name" else 1
+    return first
+
+
+def _closing(words: Sequence[Word], index: int) -> int:
+    """The number of the bracket that closes number *index*; the last word where none does."""
+    opening, closing, depth = words[index].text, PAIRS[words[index].text], 0
+    for place in range(index, len(words)):
+        depth += (words[place].text == opening) - (words[place].text == closing)
+        if depth == 0:
+            return place
+    return len(words) - 1

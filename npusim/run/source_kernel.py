@@ -1,0 +1,97 @@
+"""A kernel of C++, in place of an operator: what it records is what runs.
+
+It is recorded with the values that it is given, since it may look at them; what it stores to are
+its outputs.
+"""
+
+from __future__ import annotations
+
+from inspect import Parameter, Signature
+
+import numpy as np
+
+from npusim.ascendc import AscendCError, ProgramLaunch, SourceLaunch
+from npusim.ascendc.programs import Written
+from npusim.data.tensor import Operand, Tensor, TensorSpec
+from npusim.devices.schema import DeviceSpec
+from npusim.kernel.launch import Kernel
+from npusim.kernel.program import Block
+from npusim.ops import Contract, Operator, Plan, Row
+from npusim.run.user_kernel import UserProblem, no_oracle, operand_of
+
+__all__ = ["operator"]
+
+
+def operator(launch: SourceLaunch | ProgramLaunch) -> Operator:
+    """What runs *launch* as operators are run."""
+    return Operator(
+        name=launch.name,
+        document=f"{launch.name}, a kernel of {launch.file.name}.",
+        kernel_type=launch.name,
+        signature=_signature(launch),
+        contract=lambda contract: _problem(launch, contract),
+        support=(Row(),),
+        tile=_tile,
+        build=_build,
+        oracle=no_oracle,
+    )
+
+
+def _signature(launch: SourceLaunch | ProgramLaunch) -> Signature:
+    """The parameters of a call: tensors where the kernel takes pointers."""
+    return Signature(
+        [
+            Parameter(
+                name,
+                Parameter.POSITIONAL_OR_KEYWORD,
+                annotation=TensorSpec if is_pointer else object,
+            )
+            for name, is_pointer in launch.parameters
+        ]
+    )
+
+
+def _problem(launch: SourceLaunch | ProgramLaunch, contract: Contract) -> UserProblem:
+    arguments = contract.arguments
+    operands = {
+        name: _tensor(launch.name, name, arguments[name])
+        for name, is_pointer in launch.parameters
+        if is_pointer and name in arguments
+    }
+    others = {name: value for name, value in arguments.items() if name not in operands}
+    programs = launch.record(contract.spec, operands, others)
+    stored = [name for name in operands if name in programs.stored]
+    if not stored:
+        raise AscendCError(
+            f"{launch.name}: a kernel must store something, but it leaves all tensors as they are; "
+            f"pass its outputs too, and sizes that leave it work"
+        )
+    specs = {name: operand.spec for name, operand in operands.items()}
+    return UserProblem(
+        inputs=tuple(operands.values()),
+        outputs={name: specs[name] for name in stored},
+        kernel=_kernel(launch.name, programs, specs),
+    )
+
+
+def _kernel(name: str, programs: Written, specs: dict[str, TensorSpec]) -> Kernel:
+    return Kernel(name, programs.blocks, specs, is_mix=programs.is_mix)
+
+
+def _tensor(who: str, name: str, value: object) -> Operand:
+    if not isinstance(value, np.ndarray | Tensor | TensorSpec):
+        raise AscendCError(
+            f"{who}: {name} must be a tensor, not {type(value).__name__}; pass an array"
+        )
+    return operand_of(who, name, value)
+
+
+def _tile(_: DeviceSpec, problem: UserProblem) -> Plan:
+    """What starts; its sizes come as arguments, or it reads them itself."""
+    kernel = problem.kernel
+    return Plan(block_dim=kernel.block_dim, is_mix=kernel.is_mix, reads_tiling=False)
+
+
+def _build(_: DeviceSpec, problem: UserProblem, __: Plan) -> tuple[Block, ...]:
+    """The blocks are written already."""
+    return problem.kernel.blocks

@@ -1,0 +1,64 @@
+"""Numbers of fp16 by their bits: numpy takes them one by one, whole numbers many at once."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from npusim.data.dtypes import FLOAT32, Array, cast
+
+__all__ = ["FEW", "extremes", "order", "single"]
+
+FEW = 1 << 10
+"""So few numbers numpy converts in the time that it takes to look for a better way."""
+
+_MAGNITUDE_OF_16_BITS = np.int16(0x7FFF)
+_NEGATIVE_ZERO = -(2**15)
+_INFINITY, _NEGATIVE_INFINITY = 0x7C00, 0xFC00
+"""Patterns of fp16: those of the same sign that are greater are NaN."""
+
+
+def single(values: Array) -> Array:
+    """Floats of 16 bits as fp32."""
+    if values.dtype == np.float16 and values.size > FEW:
+        return cast(values, FLOAT32, "none")
+    return values.astype(np.float32)
+
+
+def order(values: Array) -> Array | None:
+    """Whole numbers in the order of fp16 *values*, both zeros 0; None where one is NaN."""
+    found = _turned(values)
+    if found is not None and _has_negative_zero(values):
+        np.copyto(found, 0, where=found == -1)
+    return found
+
+
+def _turned(values: Array) -> Array | None:
+    """Whole numbers in the order of fp16 *values*, -0 less than 0; None where one is NaN."""
+    patterns = values.view(np.int16)
+    if patterns.max(initial=0) > _INFINITY:
+        return None
+    if values.view(np.uint16).max(initial=0) > _NEGATIVE_INFINITY:
+        return None
+    return _other_way(patterns)
+
+
+def _other_way(patterns: Array) -> Array:
+    """Negative numbers from sign and magnitude to the order of their values, or back."""
+    found = patterns >> 15
+    found &= _MAGNITUDE_OF_16_BITS
+    found ^= patterns
+    return np.asarray(found)
+
+
+def _has_negative_zero(values: Array) -> bool:
+    return bool(values.view(np.int16).min(initial=0) == _NEGATIVE_ZERO)
+
+
+def extremes(op: str, a: Array, b: Array) -> Array | None:
+    """The smaller or larger of fp16 *a* and *b*; None where one is NaN or -0."""
+    if _has_negative_zero(a) or _has_negative_zero(b):
+        return None
+    x, y = _turned(a), _turned(b)
+    if x is None or y is None:
+        return None
+    return _other_way(np.minimum(x, y) if op == "min" else np.maximum(x, y)).view(np.float16)

@@ -1,0 +1,197 @@
+"""The vector pipe: many elements become fewer."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from npusim.data.dtypes import FLOAT16, Array, cast
+from npusim.isa import (
+    BLOCK_BYTES,
+    REPEAT_BYTES,
+    BlockReduce,
+    Fold,
+    Local,
+    Reduce,
+    ReduceOp,
+    ReduceOrder,
+    WholeReduce,
+    lanes,
+)
+from npusim.isa.operands import Numbers
+from npusim.values.buffers import Elements
+from npusim.values.runs import Halved
+from npusim.values.semantics.half_order import single
+from npusim.values.semantics.state import Bytes, State
+
+__all__ = ["block_reduce", "fold", "halve", "reduce", "whole_reduce"]
+
+
+def reduce(op: Reduce, state: State) -> None:
+    if op.op == "sum":
+        repeats = _tree(_zeroed(_repeats(op.src, state), op.src), state)
+        found = repeats[..., :1]
+        for index in range(1, repeats.shape[-1]):
+            found = _sum(found, repeats[..., index, None], state)
+    else:
+        values = state.read(op.src)[..., None, :]
+        found = _extreme(op.op, op.order, values, np.arange(op.src.count))
+    dst = state.buffers.view(op.dst)
+    first = dst[..., 0, 0, :] if op.dst.is_strided else dst
+    first[..., : op.result_elements] = found
+
+
+def _extreme_of(op: ReduceOp, values: Array) -> Array:
+    return np.asarray((np.min if op == "min" else np.max)(values, axis=-1))
+
+
+def _extreme(op: ReduceOp, order: ReduceOrder, repeats: Array, numbers: Numbers) -> Array:
+    """`(..., repeats, elements)` -> `(..., elements of the results)`: see ReduceOrder.
+
+    *numbers* are those of the elements of a repeat.
+    """
+    if order == "value":
+        return _extreme_of(op, repeats)
+    # The first of equal ones; a NaN is found before any number.
+    first = (np.argmin if op == "min" else np.argmax)(repeats, axis=-1)
+    bits = "u4" if order == "index" else f"u{repeats.itemsize}"
+    index = numbers[first].astype(bits).view(repeats.dtype).reshape(*first.shape, -1)
+    value = np.take_along_axis(repeats, first[..., None], axis=-1)
+    parts = {"index": (index,), "value_index": (value, index), "index_value": (index, value)}
+    found = np.concatenate(parts[order], axis=-1)
+    return found.reshape(*first.shape[:-1], -1)
+
+
+def _sum(a: Array, b: Array, state: State) -> Array:
+    """`a + b` of either float type, each rounded once."""
+    if a.dtype == np.float32:
+        return np.asarray(a + b)
+    return cast(single(a) + single(b), FLOAT16, "rint", state.overflow)
+
+
+def _tree(values: Array, state: State) -> Array:
+    """`(..., power of two)` -> `(...)`: neighbours first, then neighbours of these, and so on."""
+    while values.shape[-1] > 1:
+        values = _sum(values[..., 0::2], values[..., 1::2], state)
+    return values[..., 0]
+
+
+def _repeats(src: Local, state: State) -> Array:
+    """`(..., repeats, elements)` of *src*.
+
+    Where the last one ends early its first element stands for those that it lacks, which changes
+    no extreme; a sum has zeros there.
+    """
+    values, each = state.read(src), min(src.repeat_elements, src.count)
+    lacking = -src.count % each
+    if lacking:
+        last = values[..., src.count - (each - lacking), None]
+        values = np.concatenate([values, np.repeat(last, lacking, axis=-1)], axis=-1)
+    return values.reshape(*state.lead, -1, each)
+
+
+def _zeroed(repeats: Array, src: Local) -> Array:
+    """*repeats* as whole ones, with 0 for each element that takes no part."""
+    each, width = repeats.shape[-1], REPEAT_BYTES // repeats.itemsize
+    lacking = -src.count % src.repeat_elements if src.repeats > 1 else 0
+    if each == width and not lacking:
+        return repeats
+    whole = np.zeros((*repeats.shape[:-1], width), repeats.dtype)
+    whole[..., slice(each) if src.mask is None else lanes(src.mask)] = repeats
+    if lacking:
+        whole[..., -1, each - lacking :] = 0
+    return whole
+
+
+def _put(dst: Local, places: Numbers, found: Array, state: State) -> None:
+    """Write the elements of *found* where *places* are among those of *dst*, the last one last."""
+    if dst.is_strided or places.size == dst.count:
+        state.write(dst, found)
+    else:
+        state.buffers.view(dst)[..., places] = found
+
+
+class _HalvedTile(Elements):
+    """A row that is halved when somebody reads it, but for its extreme."""
+
+    def __init__(self, halved: Halved, row: Array) -> None:
+        super().__init__(halved.row)
+        self.ops, self.row = halved.ops, row
+
+    def write(self, raw: Bytes) -> None:
+        for op in self.ops:
+            a, b = (raw[..., x.offset_bytes : x.end_bytes].view(np.float32) for x in (op.a, op.b))
+            (np.minimum if op.op == "min" else np.maximum)(a, b, out=a)
+
+    def extreme(self, op: WholeReduce) -> Array | None:
+        """What *op* finds in what is left, `(..., 1)`; None where that depends on the order."""
+        last = self.ops[-1]
+        if (op.op, op.src, op.dst.count, op.mask) != (last.op, last.dst, 1, None):
+            return None
+        if op.order != "value":
+            return None
+        found = (np.min if op.op == "min" else np.max)(self.row, axis=-1, keepdims=True)
+        # Two zeros differ in their signs, and two NaN in their bits.
+        return None if (found == 0).any() or np.isnan(found).any() else np.asarray(found)
+
+
+def halve(op: Halved, state: State) -> None:
+    state.buffers.add_tile(op.row.buffer, _HalvedTile(op, state.buffers.view(op.row)))
+
+
+def whole_reduce(op: WholeReduce, state: State) -> None:
+    tile = state.buffers.tile(op.src.buffer, op.src.offset_bytes)
+    extreme = tile.extreme(op) if isinstance(tile, _HalvedTile) else None
+    if extreme is not None:
+        state.write(op.dst, extreme)
+        return
+    repeats = _repeats(op.src, state)[..., : op.mask]
+    if op.op == "sum":
+        found = _tree(_zeroed(repeats, op.src), state)
+    else:
+        mask = op.src.mask
+        numbers = np.arange(repeats.shape[-1]) if mask is None else lanes(mask)
+        found = _extreme(op.op, op.order, repeats, numbers)
+    _put(op.dst, op.places, found, state)
+
+
+def fold(op: Fold, state: State) -> None:
+    repeats = state.read(op.src).reshape(*state.lead, -1, op.dst.count)
+    found = state.read(op.dst)
+    if op.op == "add":
+        for index in range(repeats.shape[-2]):
+            found = _sum(found, repeats[..., index, :], state)
+    else:
+        extreme = np.minimum if op.op == "min" else np.maximum
+        found = extreme(found, extreme.reduce(repeats, axis=-2))
+    state.write(op.dst, found)
+
+
+def block_reduce(op: BlockReduce, state: State) -> None:
+    src, values = op.src, state.read(op.src)
+    per_block = BLOCK_BYTES // values.itemsize
+    if src.mask is None:
+        lacking = -src.count % per_block
+        if lacking:
+            # The first element of the last block stands for those that it lacks, as in _repeats.
+            first = values[..., src.count + lacking - per_block, None]
+            filler = np.zeros_like(first) if op.op == "sum" else first
+            values = np.concatenate([values, np.repeat(filler, lacking, axis=-1)], axis=-1)
+        blocks = values.reshape(*state.lead, -1, per_block)
+        found = _tree(blocks, state) if op.op == "sum" else _extreme_of(op.op, blocks)
+    else:
+        found = _of_masked_blocks(op, values.reshape(*state.lead, src.repeats, -1), state)
+    _put(op.dst, op.places, found, state)
+
+
+def _of_masked_blocks(op: BlockReduce, repeats: Array, state: State) -> Array:
+    """The results of all blocks of *repeats* `(..., repeats, lanes that take part)`."""
+    assert op.src.mask is not None
+    per_block = BLOCK_BYTES // repeats.itemsize
+    if op.op == "sum":
+        whole = _zeroed(repeats, op.src).reshape(*repeats.shape[:-1], -1, per_block)
+        found = _tree(whole, state)[..., op.blocks]
+    else:
+        block = lanes(op.src.mask) // per_block
+        each = [_extreme_of(op.op, repeats[..., block == number]) for number in op.blocks]
+        found = np.stack(each, axis=-1)
+    return found.reshape(*state.lead, -1)

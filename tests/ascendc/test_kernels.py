@@ -1,0 +1,36 @@
+"""Kernels of C++ give what numpy gives, on each chip."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sources import CHIPS, kernels
+
+import npusim
+
+DRAWS = np.random.default_rng(7)
+
+
+@pytest.mark.parametrize("device", CHIPS)
+def test_add(device: str) -> None:
+    x, y = DRAWS.standard_normal((2, 8 * 3 * 2048)).astype(np.float16)
+    z = np.zeros_like(x)
+    run = kernels("add.cpp").add_custom[8](x, y, z, x.size, device=device)
+    np.testing.assert_array_equal(z, x + y)
+    assert run.plan.block_dim == 8
+    assert run.trace.cycles > 0
+
+
+def test_template_arguments_are_given_by_name() -> None:
+    x = np.arange(4096, dtype=np.int32)
+    z = np.zeros_like(x)
+    kernels("add.cpp")["add_any<int32_t>"][2](x, x, z, x.size, device="Atlas A2")
+    np.testing.assert_array_equal(z, 2 * x)
+
+
+def test_a_shape_in_place_of_an_array_asks_for_time_alone() -> None:
+    spec = npusim.TensorSpec((4096,), "float16")
+    launch = kernels("add.cpp").add_custom[2]
+    timed = npusim.run(launch, spec, spec, spec, 4096, device="Atlas A2")
+    x = np.ones(4096, np.float16)
+    assert timed.time_us == npusim.run(launch, x, x, x, 4096, device="Atlas A2").time_us

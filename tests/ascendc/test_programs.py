@@ -1,0 +1,75 @@
+"""Programs with host code: what they launch is simulated, and what they print is passed on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from commands import entries, npusim_says, refused
+from sources import KERNELS
+
+
+def test_program(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    said = npusim_says("run", KERNELS / "scale.asc", "-d", "A2", "-o", tmp_path / "out")
+    assert said.code == 0
+    assert capfd.readouterr().out == "0 of 2048 are wrong\n"
+    assert said.out.count("operator  scale") == 2
+    assert entries(tmp_path / "out") == ["1_scale", "2_scale"]
+    first = np.load(tmp_path / "out/1_scale/y.npy")
+    second = np.load(tmp_path / "out/2_scale/y.npy")
+    np.testing.assert_array_equal(first, 3 * np.arange(2048, dtype=np.float32))
+    np.testing.assert_array_equal(second, first / 2)
+
+
+def test_exit_code_of_a_program_is_passed_on() -> None:
+    assert npusim_says("run", KERNELS / "scale.asc", "more", "-d", "A2").code == 7
+
+
+def test_source_without_a_program(tmp_path: Path) -> None:
+    file = KERNELS / "add.cpp"
+    refused(
+        1,
+        f"ascendc: {file} must have a main that launches kernels, but has none; add one, or name a "
+        f"kernel, as in {file}:add",
+        *("run", file, "-d", "A2"),
+    )
+    missing = tmp_path / "no.asc"
+    refused(
+        1,
+        f"ascendc: {missing} must be a source of C++, but there is no such file; check the path",
+        *("run", missing, "-d", "A2"),
+    )
+
+
+def test_kernel_alone(tmp_path: Path) -> None:
+    words = [
+        *("-i", "x=arange:4096:float16", "-i", "y=ones:4096:float16", "-i", "z=like:x"),
+        *("-a", "totalLength=4096", "--blocks", 2, "-o", tmp_path / "out"),
+    ]
+    said = npusim_says("run", f"{KERNELS / 'add.cpp'}:add_custom", "-d", "A2", *words)
+    assert said.code == 0
+    x = np.arange(4096).astype(np.float16)
+    np.testing.assert_array_equal(np.load(tmp_path / "out/z.npy"), x + np.float16(1))
+
+
+def test_what_a_kernel_alone_must_be_given() -> None:
+    kernel = f"{KERNELS / 'add.cpp'}:add_custom"
+    refused(
+        1,
+        f"add_custom: it must be said on how many blocks a kernel runs, as in {kernel}[8]; add "
+        f"them, or --blocks 8",
+        *("run", kernel, "-d", "A2"),
+    )
+    tensors = [word for name in "xyz" for word in ("-i", f"{name}=zeros:4096:float16")]
+    refused(
+        1,
+        "add_custom: totalLength must lie in [0, 4294967296), not be -1; pass what fits",
+        *("run", f"{kernel}[2]", "-d", "A2", *tensors, "-a", "totalLength=-1"),
+    )
+    refused(
+        2,
+        "run: --blocks must come with a kernel of C++, such as add.cpp:add, not with abs; leave it "
+        "out",
+        *("run", "abs", "-d", "A2", "--blocks", "2"),
+    )

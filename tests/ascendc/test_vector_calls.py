@@ -1,0 +1,121 @@
+"""Calls of the vector unit against numpy: the number of each is its case in kernels/vector.cpp."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from sources import CHIPS, kernels
+
+from npusim.data.dtypes import Array
+
+N = 512
+DRAWS = np.random.default_rng(3)
+
+
+def partly(values: Array, *where: slice | Array) -> Array:
+    """Zeros, but for *values* there."""
+    found = np.zeros(N, values.dtype)
+    for each in where:
+        found[each] = values[each]
+    return found
+
+
+def first(*values: Array | float, of: Array) -> Array:
+    """Zeros behind *values*."""
+    found = np.zeros(N, of.dtype)
+    joined = np.concatenate([np.atleast_1d(np.asarray(x, of.dtype)) for x in values])
+    found[: joined.size] = joined
+    return found
+
+
+def tree(values: Array) -> Array:
+    """Neighbours first, then neighbours of these."""
+    while values.shape[-1] > 1:
+        values = values[..., ::2] + values[..., 1::2]
+    return values[..., 0]
+
+
+def repeats(x: Array) -> Array:
+    return x.reshape(-1, 256 // x.itemsize)
+
+
+def in_turn(values: Array) -> Array:
+    total = values[0]
+    for value in values[1:]:
+        total = total + value
+    return total
+
+
+def index_bits(x: Array) -> Array:
+    """The number of the largest, as bits of the type."""
+    return np.array([x.argmax()], f"u{x.itemsize}").view(x.dtype)
+
+
+def strips(x: Array) -> Array:
+    """Every second repeat of the result is a repeat of x."""
+    found = np.zeros_like(repeats(x))
+    found[::2] = repeats(x)[: len(found) // 2]
+    return found.reshape(-1)
+
+
+def blocks(x: Array) -> Array:
+    return x.reshape(-1, 32 // x.itemsize)
+
+
+CASES: dict[int, Callable[[Array, Array], Array]] = {
+    0: lambda x, y: x - y,
+    1: lambda x, y: np.where(repeats(x).cumsum(1) * 0 + half(x), repeats(x * y), 0).reshape(-1),
+    2: lambda x, y: partly(np.maximum(x, y), np.arange(1, N, 2)),
+    3: lambda x, _: partly(x + x.dtype.type(1.5), slice(100)),
+    4: lambda x, _: partly(x * x.dtype.type(-2), slice(2 * 256 // x.itemsize)),
+    5: lambda x, _: np.abs(x),
+    6: lambda x, y: partly(x + y, slice(100)),
+    7: lambda x, _: first(in_turn(repeats(x)), of=x),
+    8: lambda x, _: first(x.max(), index_bits(x), of=x),
+    10: lambda x, _: first(tree(repeats(x)), of=x),
+    11: lambda x, _: first(blocks(x).min(1), of=x),
+    12: lambda x, y: np.minimum(x, y),
+    13: lambda x, _: np.where(x >= 0, x, x.dtype.type(-1)),
+    14: lambda x, _: first(np.repeat(x[:8], 32 // x.itemsize), of=x),
+    15: lambda x, _: strips(x),
+    16: lambda x, _: first(np.concatenate(blocks(x)[[0, 1, 4, 5, 8, 9, 12, 13]]), of=x),
+    17: lambda x, _: x * x.dtype.type(3),
+    18: lambda x, y: x * y,
+    19: lambda x, _: first(np.full(5, 7), of=x),
+}
+
+
+def half(x: Array) -> Array:
+    """The first half of each repeat."""
+    return np.arange(256 // x.itemsize) < 128 // x.itemsize
+
+
+@pytest.mark.parametrize("device", CHIPS)
+@pytest.mark.parametrize("name", ["float", "half"])
+def test_vector_calls(name: str, device: str) -> None:
+    dtype = {"float": np.float32, "half": np.float16}[name]
+    kernel = kernels("vector.cpp")[f"vector_calls<{name}>"][1]
+    x, y = DRAWS.standard_normal((2, N)).astype(dtype)
+    wrong = {}
+    for which, expected in CASES.items():
+        z = np.zeros_like(x)
+        try:
+            kernel(x, y, z, which, device=device)
+        except ValueError as error:
+            wrong[which] = str(error)
+            continue
+        if not np.array_equal(z.view(f"u{z.itemsize}"), expected(x, y).view(f"u{z.itemsize}")):
+            wrong[which] = f"{z[:8]} not {expected(x, y)[:8]}"
+    assert wrong == {}
+
+
+@pytest.mark.parametrize("device", CHIPS)
+def test_order_of_a_sum(device: str) -> None:
+    x = DRAWS.standard_normal(N).astype(np.float32)
+    z = np.zeros_like(x)
+    kernels("vector.cpp")["vector_calls<float>"][1](x, x, z, 9, device=device)
+    of_repeats = tree(repeats(x))
+    # A2 and A3 add one repeat after the other, 310P as a tree again (ReduceSum.md).
+    assert z[0] == (tree(of_repeats) if device == "ascend310p3" else in_turn(of_repeats))
