@@ -31,6 +31,25 @@ MUTANTS = (
         ),
     ),
     *of(
+        "npusim/check/hazards/rounds.py",
+        HAZARDS,
+        ROUNDS,
+        last_stage_of_a_call_alone=("stages[-1] |= first", "stages[-1] = first"),
+        pairs_that_move_alike=(
+            "key: Hashable = tuple(zip([call.number for call in calls], shifts, strict=True))",
+            "key: Hashable = tuple([call.number for call in calls])",
+        ),
+    ),
+    *of(
+        "npusim/kernel/table.py",
+        "tests/kernel/test_table.py",
+        odd_ones_begin_anew=("node[first[1:] - 1]", "node[first[:-1]]"),
+        last_call_for_first=(
+            "zip(reversed(numbers), reversed(range(len(numbers))), strict=True)",
+            "zip(numbers, range(len(numbers)), strict=True)",
+        ),
+    ),
+    *of(
         "npusim/check/hazards/walk.py",
         HAZARDS,
         ROUNDS,

@@ -69,7 +69,9 @@ def check_order(blocks: tuple[Block, ...], orders: Orders) -> None:
 
 def _modes(blocks: tuple[Block, ...]) -> set[tuple[str, CrossMode]]:
     """Kinds of cores, and the modes of their flags between cores."""
-    leaves = {(block.kind, leaf) for block in blocks for leaf in block.program.leaves}
+    # Whatever stands in a table is run by a program of it, and most of them share one.
+    tables = {(block.kind, Calls.of(block.program).bodies) for block in blocks}
+    leaves = {(kind, leaf) for kind, bodies in tables for body in bodies for leaf in body.leaves}
     return {
         (kind, op.mode)
         for kind, leaf in leaves

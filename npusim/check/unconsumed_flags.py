@@ -9,7 +9,7 @@ matter of numbers alone, in whatever order the cores get there.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -37,12 +37,16 @@ def check_left_over(blocks: tuple[Block, ...]) -> None:
     bodies: dict[Body, Uses] = {}
     programs = {program: _uses(program, bodies) for program in {x.program: None for x in blocks}}
     known: set[tuple[Flag, str, int | None]] = set()
+    of_group: dict[int, list[Block]] = {}
+    for block in blocks:
+        of_group.setdefault(block.group, []).append(block)
     for block in blocks:
         for kind, (mode, event) in programs[block.program]:
             key = (mode, event), block.kind, block.group if mode == "group" else None
             if kind is CrossCoreSetFlag and key not in known:
                 known.add(key)
-                found = _Exchange.of(block, (mode, event), blocks, programs)
+                near = of_group[block.group] if mode == "group" else blocks
+                found = _Exchange.of(block, (mode, event), near, programs)
                 if found.is_left_over:
                     raise FlagError(found.text())
 
@@ -81,9 +85,9 @@ class _Exchange:
 
     @staticmethod
     def of(
-        source: Block, flag: Flag, blocks: tuple[Block, ...], programs: dict[Program, Uses]
+        source: Block, flag: Flag, blocks: Sequence[Block], programs: dict[Program, Uses]
     ) -> _Exchange:
-        """The exchange in which *source* sets *flag*."""
+        """The exchange in which *source* sets *flag*, which no others than *blocks* may await."""
         mode, _ = flag
         receivers = [block for block in blocks if awaits(block, mode, source)]
         sources = [

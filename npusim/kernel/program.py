@@ -72,9 +72,10 @@ class Body:
     @cached_property
     def calls(self) -> tuple[Call, ...]:
         """The body as calls only, as those of a program; empty if it makes no call."""
-        if not any(isinstance(part, Call) for part in self.parts):
-            return ()
-        return _as_calls(self.parts, self.part_lines)
+        are_calls = [type(part) is Call for part in self.parts]
+        if all(are_calls):
+            return cast(tuple[Call, ...], self.parts)
+        return _as_calls(self.parts, self.part_lines) if any(are_calls) else ()
 
     @cached_property
     def leaves(self) -> tuple[Body, ...]:

@@ -125,11 +125,13 @@ class TabledProgram(Program):
 
     @cached_property
     def first_calls(self) -> FirstCalls:
-        numbers, row = np.unique(self.table.body, return_index=True)
-        starts = (self._ends - self.table.sizes[self.table.body])[row]
-        in_order = np.argsort(row)
-        bodies = map(self.table.bodies.__getitem__, numbers[in_order].tolist())
-        return tuple(zip(starts[in_order].tolist(), bodies, strict=True))
+        numbers = self.table.body.tolist()
+        # Of equal keys the last one counts, so that backwards the first row of each is left.
+        first = dict(zip(reversed(numbers), reversed(range(len(numbers))), strict=True))
+        rows = sorted(first.values())
+        starts = (self._ends - self.table.sizes[self.table.body])[rows].tolist()
+        bodies = [self.table.bodies[numbers[row]] for row in rows]
+        return tuple(zip(starts, bodies, strict=True))
 
     @cached_property
     def _ends(self) -> Integers:
@@ -233,7 +235,6 @@ class LaunchTable:
         """The program of each row, `(rows,)`."""
         return np.repeat(np.arange(len(self.programs)), np.diff(self.first))
 
-    @cached_property
     def whole(self) -> dict[Program, Body]:
         """What each program calls as one body, see :func:`in_pairs`."""
         found = in_pairs(self.bodies, self.body, self.first)

@@ -13,7 +13,7 @@ from npusim.check.rules.contents import check_program
 from npusim.data.dtypes import UINT8
 from npusim.isa import Barrier, Global, Load, Local, Store
 from npusim.kernel.program import Binding, Block, Body, Call, Program
-from npusim.kernel.table import Calls, LaunchTable, TabledProgram, spread
+from npusim.kernel.table import Calls, LaunchTable, MicroOps, TabledProgram, in_pairs, spread
 
 LOAD = Body((Load(Local("ub", 0, UINT8, 32), Global("x", 0, 32)),))
 STORE = Body((Store(Global("y", 0, 32), Local("ub", 0, UINT8, 32)),))
@@ -34,7 +34,8 @@ def test_a_tabled_program_is_the_one_that_its_rows_call() -> None:
     assert found == [(BOTH, {"x": 128, "y": 0}), (LOAD, {"x": 32}), (WAIT, {}), (LOAD, {"x": 0})]
     plain = Program("kernel", program.parts, {"ub": 32})
     assert (program.ops, len(program)) == (plain.ops, len(plain))
-    for name in ("bodies", "leaves", "called", "first_leaves", "claimed_bytes", "lines", "queues"):
+    same = "bodies", "leaves", "called", "first_calls", "first_leaves"
+    for name in (*same, "claimed_bytes", "lines", "queues"):
         assert getattr(program, name) == getattr(plain, name), name
     assert program.ops[:2] == (
         Load(Local("ub", 0, UINT8, 32), Global("x", 192, 32)),
@@ -49,6 +50,34 @@ def test_objects_become_the_same_rows() -> None:
     assert calls.body.tolist() == [0, 1, 0]
     assert calls.shifts.tolist() == [[32, 0], [128, 64], [0, 0]]
     assert Calls.of(program) is program.table
+
+
+def called(body: Body) -> list[Body]:
+    """The bodies that make no calls to others of pairs, in the order of *body*."""
+    return [x for call in body.calls for x in called(call.body)] if body.calls else [body]
+
+
+def test_sequences_become_pairs_of_which_those_that_come_again_are_one() -> None:
+    rows = [[0, 1] * 8, [2], [], [0, 1, 2, 0, 1], [0, 1] * 4]
+    first = np.cumsum([0, *map(len, rows)])
+    bodies = LOAD, STORE, WAIT
+    found = in_pairs(bodies, np.array([x for row in rows for x in row]), first)
+    for row, body in zip(rows, found, strict=True):
+        assert len(body) == len(row)
+        assert called(body) == ([bodies[x] for x in row] or [body])
+    long, one, none, odd, short = found
+    assert (one, none.parts) == (WAIT, ())
+    assert long.calls[0].body is long.calls[1].body is short
+    assert odd.calls[0].body.calls[0].body is short.calls[0].body.calls[0].body
+    assert odd.calls[1].body is STORE
+
+
+def test_equal_micro_ops_have_one_number() -> None:
+    one, other = (Barrier("vector") for _ in range(2))
+    micro_ops = MicroOps()
+    assert micro_ops.of(Body((one, Barrier(), other))) == [0, 1, 0]
+    assert micro_ops.of(Body((Barrier(), one))) == [1, 0]
+    assert micro_ops.distinct == [one, Barrier()]
 
 
 def test_a_program_without_calls_is_a_table_without_rows() -> None:

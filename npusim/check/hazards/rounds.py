@@ -88,7 +88,7 @@ class Orders:
     def of_launch(launch: LaunchTable) -> Orders:
         """Those of the programs of *launch*: of what their bodies touch, the most is held first."""
         envelopes = Envelopes.of(launch.bodies, launch.micro_ops)
-        return Orders(micro_ops=launch.micro_ops, _envelopes=envelopes, _whole=launch.whole.copy())
+        return Orders(micro_ops=launch.micro_ops, _envelopes=envelopes, _whole=launch.whole())
 
     def of_block(self, block: Block, like: Block | None = None) -> Sequence[int]:
         """What :func:`order` says of the program of *block*, whose names may share a tensor.

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, get_args
 
@@ -129,7 +129,7 @@ class CopyStep:
     """Whether its bursts lie in few parts of the L2."""
     startup: int
     """Cycles from the start of the copy to its first byte."""
-    by_phase: dict[int, Asked] = field(default_factory=dict)
+    by_phase: dict[int, Asked]
     """Place within a line -> what is asked for, with lines from that one on."""
 
 
@@ -151,6 +151,7 @@ class Decoder:
         """Flag -> its number: source, destination and event, or a flag between cores."""
         self.cross_flags: list[CrossFlag] = []
         self.copies: list[CopyStep] = []
+        self._by_phase: dict[Hashable, dict[int, Asked]] = {}
         self._bodies: dict[Body, Decoded] = {}
         self._runs: dict[Body, list[Run]] = {}
         self._steps: dict[int, tuple[int, int, Step]] = {}
@@ -292,8 +293,13 @@ class Decoder:
         piece_bytes = min(place.burst_bytes, self._line_bytes)
         apart = self.spec.l2.aliased_bytes
         is_aliased = place.bursts > 1 and bool(apart) and place.stride_bytes % apart == 0
+        # Copies of equal bursts ask for the same from the same place in a line on.
+        alike = type(op), is_read, place.burst_bytes, place.bursts, place.stride_bytes
+        by_phase = self._by_phase.setdefault(alike, {})
         self.copies.append(
-            CopyStep(op, place, is_read, gm_port, l2_port, piece_bytes, is_aliased, startup)
+            CopyStep(
+                *(op, place, is_read, gm_port, l2_port, piece_bytes, is_aliased, startup, by_phase)
+            )
         )
         return len(self.copies) - 1
 
