@@ -41,6 +41,8 @@ from npusim.isa import (
     GetCmpMask,
     Load,
     LoadData,
+    LoadFractals,
+    LoadImage,
     LoadNd2Nz,
     LoadTable,
     MicroOp,
@@ -74,6 +76,7 @@ from npusim.isa import (
 from npusim.values.runs import Accumulated, Halved, Run, Swept
 from npusim.values.semantics import (
     copies,
+    fractals,
     matrix,
     rearranging,
     reductions,
@@ -118,6 +121,8 @@ EXECUTE: Table[Callable[[Any, State], None]] = Table(
         CopyToL1: copies.copy_to_l1,
         LoadNd2Nz: matrix.load_nd2nz,
         LoadData: matrix.load_data,
+        LoadFractals: fractals.load_fractals,
+        LoadImage: fractals.load_image,
         LoadTable: matrix.load_table,
         Mmad: matrix.mmad,
         Fixpipe: matrix.fixpipe,
