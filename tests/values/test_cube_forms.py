@@ -87,10 +87,10 @@ def turned(square: list[np.ndarray], dtype: DType) -> list[np.ndarray]:
     return np.split(whole, len(square), axis=axis)
 
 
-@draws(120)
+@pytest.mark.parametrize("dtype", [INT4, INT8, FLOAT16, FLOAT32])
+@pytest.mark.parametrize("transpose", [False, True])
+@draws(30)
 @given(
-    dtype=st.sampled_from((INT4, INT8, FLOAT16, FLOAT32)),
-    transpose=st.booleans(),
     repeats=st.integers(1, 3),
     src_stride=st.integers(0, 2),
     gap=st.integers(0, 2),
@@ -190,9 +190,9 @@ def zz(matrix: np.ndarray, height: int, width: int) -> np.ndarray:
     )
 
 
-@draws(80)
+@pytest.mark.parametrize("buffer", ["l0a", "turned", "l0b"])
+@draws(40)
 @given(
-    buffer=st.sampled_from(("l0a", "turned", "l0b")),
     filter_size=st.tuples(st.integers(1, 3), st.integers(1, 2)),
     stride=st.tuples(st.integers(1, 2), st.integers(1, 2)),
     dilation=st.tuples(st.integers(1, 2), st.integers(1, 2)),
