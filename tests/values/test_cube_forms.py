@@ -338,23 +338,24 @@ def scale_word(scale: float, offset: int = 0, signed: bool = True) -> int:
 
 
 @pytest.mark.parametrize(
-    ("mode", "src", "dtype"),
+    ("mode", "src", "dtype", "layout"),
     [
-        ("none", FLOAT32, FLOAT32),
-        ("cast", FLOAT32, FLOAT16),
-        ("deqf16", INT32, FLOAT16),
-        ("req8", INT32, UINT8),
-        ("qf322b8", FLOAT32, INT8),
+        ("none", FLOAT32, FLOAT32, "nd"),
+        ("none", FLOAT32, FLOAT32, "nz"),
+        ("none", FLOAT32, FLOAT32, "split"),
+        ("cast", FLOAT32, FLOAT16, "nd"),
+        ("cast", FLOAT32, FLOAT16, "nz"),
+        ("deqf16", INT32, FLOAT16, "nz"),
+        ("req8", INT32, UINT8, "nd"),
+        ("req8", INT32, UINT8, "nz"),
+        ("qf322b8", FLOAT32, INT8, "nz"),
     ],
 )
-@pytest.mark.parametrize("layout", ["nd", "nz", "split"])
 @pytest.mark.parametrize("relu", [False, True])
 def test_results_go_out_as_rows_or_columns_of_fractals(
     mode: Any, src: DType, dtype: DType, layout: str, relu: bool
 ) -> None:
     m, n = 20, 64
-    if layout == "split" and dtype is not FLOAT32:
-        pytest.skip("float32 alone is split")
     values = (np.random.default_rng(3).normal(0, 60, (32, n))).astype(src.numpy)
     offset = -7 if dtype is not UINT8 else 5
     scale = scale_word(-0.5, offset, dtype is INT8) if mode not in ("none", "cast") else None
