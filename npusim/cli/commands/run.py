@@ -32,9 +32,9 @@ Operator = Annotated[
     typer.Argument(
         metavar="OP",
         autocompletion=completion.operators,
-        help="An operator, as `npusim ops` lists it, or FILE.py:FUNCTION or FILE.cpp:KERNEL, a "
-        "kernel of your own, or FILE.asc, a program that launches some: the file is run, with all "
-        "that stands in it.",
+        help="An operator, as `npusim ops` lists it; FILE.asc, a program that launches kernels; or "
+        "FILE.py:FUNCTION or FILE.cpp:KERNEL, a kernel of your own: the file is run, with all that "
+        "stands in it.",
     ),
 ]
 Device = Annotated[
