@@ -163,7 +163,7 @@ def _sizes(p: Problem, room: int) -> Iterator[tuple[int, int]]:
 def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
     """Tiles of y and of both halves of x, row by row, go to the cores in turn.
 
-    Rows begin at blocks, each a burst. float32 is worked on where y leaves by, and divides a tile of
+    Rows begin at blocks, each a burst. float32 is worked on where y leaves by; it divides a tile of
     ones.
     """
     core, dtype = VectorCore("npu_swiglu", spec), p.output.element
