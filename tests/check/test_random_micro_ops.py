@@ -169,6 +169,7 @@ SEEDS: list[tuple[str, isa.MicroOp]] = [
     ("aiv", isa.Copy(ub(1024, FLOAT32, 128), ub(0, FLOAT32, 128, 2, 1))),
     ("aiv", isa.ScalarLoad("s", BYTE)),
     ("aiv", isa.ScalarLoadGlobal("s", isa.Global("x", 8, 4), INT32)),
+    ("aiv", isa.ScalarStoreGlobal(isa.Global("y", 8, 4), "r", INT32)),
     ("aiv", isa.ScalarStore(BYTE, "r")),
     ("aiv", isa.ScalarAlu("select", "s", "r", 2, 3)),
     ("aiv", isa.ScalarAlu("f32_div", "s", "r", "r")),
