@@ -39,8 +39,8 @@ MUTANTS = (
         f"{DYNAMIC}test_the_example_of_the_document",
         f"{DYNAMIC}test_each_group_has_its_own_smooth_scales",
         dynamic_quant_of_128=(
-            "core.duplicate(inverse, 1 / p.largest)",
-            "core.duplicate(inverse, 1 / (p.largest + 1))",
+            "core.emit(Duplicate(inverse, 1 / p.largest))",
+            "core.emit(Duplicate(inverse, 1 / (p.largest + 1)))",
         ),
         dynamic_quant_flag_left_out=('self.core.sync("vector", "mte2")', "pass"),
     ),
@@ -112,8 +112,8 @@ MUTANTS = (
         "npusim/ops/npu_rms_norm/templates.py",
         "tests/ops/test_norm_values.py::test_npu_rms_norm",
         rms_norm_last_piece=(
-            "_add_to_sum(core, partials, range(last, last + 1))",
-            "_add_to_sum(core, partials, range(last, last))",
+            "(*groups, range(last, last + 1))",
+            "(*groups, range(last, last))",
         ),
     ),
     *of(
