@@ -202,6 +202,12 @@ def run_program(
     chosen = answer.check()
     program = HostProgram(file, spec, build)
     for launch, memory in program.launches(words, timeout_s):
+        if not launch.programs.stored:
+            typer.echo(
+                f"npusim: launch {launch.number}, {launch.name}, stores nothing and is not timed",
+                err=True,
+            )
+            continue
         given = [operand.array for operand in launch.operands.values()]
         run = npusim.run(
             launch, *given, device=spec, l2=l2_state(l2), timing=answer.timing, **options

@@ -70,8 +70,12 @@ def _select(
     lanes: Lanes,
 ) -> Iterator[MicroOp]:
     # Each repeat has a bit for each of its lanes; in mode 0 all of them take those of the first.
-    repeats = 1 if mode == BY_REGISTER else every_repeat(lanes, dst)[0].repeats
-    bits = _bits(mask, lanes.low if lanes.form == 0 else repeats * lanes_of(dst))
+    count = lanes_of(dst) * every_repeat(lanes, dst)[0].repeats
+    if mode == BY_REGISTER:
+        count = lanes_of(dst)
+    elif lanes.form == 0:
+        count = lanes.low
+    bits = _bits(mask, count)
     if isinstance(b, Number):
         to, first = every_repeat(lanes, dst, a)
         yield Select(to, bits, first, b.value)

@@ -242,6 +242,7 @@ void run_all()
         }
     }
     flush();
+    fflush(stdout);
     std::vector<int64_t> waiting;
     for (auto& fiber : fibers) {
         if (!fiber->is_done) {
@@ -404,6 +405,7 @@ void npusim_refuse(const char* format, ...)
     payload.append(reinterpret_cast<char*>(calls), 8 * depth);
     payload += text;
     flush();
+    fflush(stdout);
     send(REFUSAL, payload.data(), payload.size());
     pause();
     _exit(1);
