@@ -19,6 +19,8 @@ from npusim.check.uninitialized.cube_flow import (
     copy_l0c,
     fixpipe,
     load_data,
+    load_fractals,
+    load_image,
     mmad,
 )
 from npusim.check.uninitialized.marks import NOBODY, WRITTEN, Array, Marks, Sink
@@ -33,6 +35,8 @@ from npusim.isa import (
     Fixpipe,
     Load,
     LoadData,
+    LoadFractals,
+    LoadImage,
     LoadNd2Nz,
     Local,
     MicroOp,
@@ -56,6 +60,9 @@ __all__ = ["FLOW", "fills"]
 def fills(op: MicroOp) -> bool:
     """Whether *op* writes all of what it writes with what it reads, and nothing else."""
     match op:
+        case LoadImage():
+            # Edges of fractals come from nowhere, and padding from no element.
+            return False
         case LoadData():
             # Edges of fractals come from beyond the piece.
             return op.dst.count == op.rows * op.columns
@@ -166,6 +173,8 @@ FLOW: Table[Callable[[Any, Marks], Sink]] = Table(
         Store: _store,
         CopyToL1: _copy_to_l1,
         LoadData: load_data,
+        LoadFractals: load_fractals,
+        LoadImage: load_image,
         Mmad: mmad,
         Fixpipe: fixpipe,
         CopyL0c: copy_l0c,

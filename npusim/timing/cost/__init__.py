@@ -48,6 +48,8 @@ from npusim.isa import (
     GetCmpMask,
     Load,
     LoadData,
+    LoadFractals,
+    LoadImage,
     LoadNd2Nz,
     LoadTable,
     Local,
@@ -253,6 +255,9 @@ COST: Table[CostOf] = Table(
         Store: _charged,
         Fixpipe: _fixpipe,
         LoadData: _between(matrix.filled_bytes),
+        LoadFractals: _between(matrix.fractal_bytes),
+        # As many bytes of a matrix take: assumed.
+        LoadImage: _between(matrix.filled_bytes),
         LoadTable: _between(matrix.filled_bytes),
         BroadcastToL0c: _between(matrix.filled_bytes),
         CopyL0c: _between(lambda op: op.src.nbytes),

@@ -41,6 +41,8 @@ from npusim.isa import (
     GetCmpMask,
     Load,
     LoadData,
+    LoadFractals,
+    LoadImage,
     LoadNd2Nz,
     LoadTable,
     MicroOp,
@@ -75,6 +77,7 @@ from npusim.isa import (
 from npusim.values.runs import Accumulated, Halved, Run, Swept
 from npusim.values.semantics import (
     copies,
+    fractals,
     matrix,
     rearranging,
     reductions,
@@ -119,6 +122,8 @@ EXECUTE: Table[Callable[[Any, State], None]] = Table(
         CopyToL1: copies.copy_to_l1,
         LoadNd2Nz: matrix.load_nd2nz,
         LoadData: matrix.load_data,
+        LoadFractals: fractals.load_fractals,
+        LoadImage: fractals.load_image,
         LoadTable: matrix.load_table,
         Mmad: matrix.mmad,
         Fixpipe: matrix.fixpipe,
