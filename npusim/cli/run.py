@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -201,7 +202,9 @@ def run_program(
     spec = chip(device, answer.settings, "run")
     chosen = answer.check()
     program = HostProgram(file, spec, build)
-    for launch, memory in program.launches(words, timeout_s):
+    for launch, memory in program.launches(
+        words, timeout_s, sys.stderr if answer.as_json else None
+    ):
         if not launch.programs.stored:
             typer.echo(
                 f"npusim: launch {launch.number}, {launch.name}, stores nothing and is not timed",
