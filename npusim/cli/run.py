@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -49,6 +48,8 @@ def _check_no_times(asked: Asked) -> None:
             )
 
 
+STDERR = 2
+"""The number of the file where a program prints while JSON goes to stdout."""
 Asked = dict[Literal["prove", "critical_path", "advice"], bool]
 """What is printed after the summary of a run -> whether it was asked for."""
 
@@ -202,9 +203,8 @@ def run_program(
     spec = chip(device, answer.settings, "run")
     chosen = answer.check()
     program = HostProgram(file, spec, build)
-    for launch, memory in program.launches(
-        words, timeout_s, sys.stderr if answer.as_json else None
-    ):
+    prints_to = STDERR if answer.as_json else None
+    for launch, memory in program.launches(words, timeout_s, prints_to):
         if not launch.programs.stored:
             typer.echo(
                 f"npusim: launch {launch.number}, {launch.name}, stores nothing and is not timed",
