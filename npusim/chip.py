@@ -12,7 +12,7 @@ from functools import partial
 
 from npusim.check.bounds import check_inside
 from npusim.check.group_isolation import check_order
-from npusim.check.hazards import Orders
+from npusim.check.hazards import Orders, RaceError, complain
 from npusim.check.rules import Accepted, Place, check, check_blocks
 from npusim.check.unconsumed_flags import check_left_over
 from npusim.check.uninitialized import Written
@@ -98,7 +98,10 @@ def verify(
             if block.kind not in written:
                 written[block.kind] = Written(spec.cores[block.kind], found, outputs)
             written[block.kind].check(block, orders[block.program], like)
-    check_order(blocks, found)
+    try:
+        check_order(blocks, found)
+    except RaceError as error:
+        complain(error)
     if stored is not None:
         check_stored(blocks, stored)
     if not flags_may_stay_up:

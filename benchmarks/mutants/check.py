@@ -18,7 +18,10 @@ MUTANTS = (
             "found[:, column] = bound.base_bytes - origin",
             "found[:, column] = 0",
         ),
-        met_and_shared=("if len(met) < 2 and (met or not among):", "if len(met) < 2:"),
+        met_and_shared=(
+            "if len(met) < 2 and (met or not among) and not has_pairs:",
+            "if len(met) < 2:",
+        ),
     ),
     *of(
         "npusim/check/hazards/states.py",
@@ -111,7 +114,7 @@ MUTANTS = (
     *of(
         "npusim/check/unconsumed_flags.py",
         "tests/check/test_unconsumed_flags.py",
-        first_group_for_all=('block.group if mode == "group" else None', "None"),
+        first_group_for_all=('block.group if mode != "all" else None', "None"),
     ),
     *of(
         "npusim/check/rules/sync.py",

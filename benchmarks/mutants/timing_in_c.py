@@ -46,8 +46,8 @@ MUTANTS = (
         ),
         c_part_of_a_tile_is_all_of_it=("tile->asked->stop == asked->stop && ", ""),
         c_tiles_of_a_cycle_overlap=(
-            "    part_all(run, touched, use->asked, count);\n    bool",
-            "    bool",
+            "if (run->has_new_tiles) part_all(run, touched, use->asked, count);",
+            "",
         ),
         c_lost_lines_come_once=("is_kept(use, i) ? 1 : use->asked->unkept[i];", "1;"),
     ),

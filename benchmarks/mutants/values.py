@@ -104,6 +104,24 @@ MUTANTS = (
         ),
     ),
     *of(
+        "npusim/isa/fractals.py",
+        "tests/values/test_cube_forms.py",
+        squares_below_each_other=("if inner * rows == width:", "if inner > 0:"),
+        filter_by_columns=(
+            "rest, column = np.divmod(rest, op.filter_width)\n    block, row",
+            "rest, row = np.divmod(rest, op.filter_width)\n    block, column",
+        ),
+    ),
+    *of(
+        "npusim/values/semantics/matrix.py",
+        "tests/values/test_cube_forms.py",
+        relu_of_what_is_scaled=(
+            "    return convert(values, op.mode, scale, op.dtype, overflow)\n\n\ndef _as_bursts",
+            "    found = convert(values, op.mode, scale, op.dtype, overflow)\n"
+            "    return np.maximum(found, 0) if op.relu else found\n\n\ndef _as_bursts",
+        ),
+    ),
+    *of(
         "npusim/isa/operands.py",
         "tests/values/test_masks.py",
         reach_of_the_last_repeat=(

@@ -57,10 +57,12 @@ def load(
     defines: Iterable[str] = (),
     include: Iterable[str | os.PathLike[str]] = (),
     auto_sync: bool = True,
+    strict: bool = False,
 ) -> Source:
     """The kernels of *file*, a source of C++; it is compiled when one is called.
 
-    *defines* are NAME or NAME=VALUE each, *include* folders of headers. *auto_sync* adds the
-    flags and barriers that the vendor's compiler adds: see :mod:`npusim.ascendc.auto_sync`.
+    *defines* are NAME or NAME=VALUE each, *include* folders of headers. *auto_sync* adds what the
+    vendor's compiler adds: see :mod:`npusim.ascendc.auto_sync`. *strict* refuses what is otherwise
+    a HazardWarning.
     """
-    return Source(Path(file), Build(tuple(defines), tuple(map(Path, include)), auto_sync))
+    return Source(Path(file), Build(tuple(defines), tuple(map(Path, include)), auto_sync, strict))

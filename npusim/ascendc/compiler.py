@@ -47,7 +47,7 @@ CACHE_VARIABLE = "XDG_CACHE_HOME"
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """What the author's own build gives the compiler."""
+    """How a source is built and judged: what its author's own build gives the compiler."""
 
     defines: tuple[str, ...] = ()
     """NAME or NAME=VALUE each."""
@@ -55,6 +55,8 @@ class Build:
     """Folders of headers."""
     auto_sync: bool = True
     """Whether the compiler orders what depends on each other where it can: --cce-auto-sync."""
+    is_strict: bool = False
+    """Whether hazards are refused that the vendor's own kernels have, and that are harmless."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -142,6 +142,10 @@ class SourceLaunch:
         return self.kernel.file
 
     @property
+    def is_strict(self) -> bool:
+        return self.kernel.build.is_strict
+
+    @property
     def parameters(self) -> tuple[Parameter, ...]:
         return self.kernel.parameters
 

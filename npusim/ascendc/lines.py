@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 
 from npusim.ascendc.compiler import GENERATED, HERE
@@ -20,6 +21,7 @@ class Lines:
     def __init__(self, program: Path, source: Path) -> None:
         self._program, self._source = program, source.resolve()
         self._known: dict[int, tuple[Line, ...]] = {}
+        """The lines of the user's at an address, the innermost first."""
 
     def learn(self, addresses: Iterable[int]) -> None:
         """Find the lines of return *addresses*, all at once."""
@@ -41,7 +43,7 @@ class Lines:
             else:
                 found[-1].append(self._line(line))
         for address, lines in zip(unknown, found, strict=False):
-            self._known[address] = tuple(lines)
+            self._known[address] = tuple(x for x in lines if x[0] and not _is_ours(x[0]))
 
     def _line(self, text: str) -> Line:
         file, _, number = text.partition(" (")[0].rpartition(":")
@@ -52,10 +54,10 @@ class Lines:
 
     def calls(self, addresses: Iterable[int]) -> tuple[Line, ...]:
         """The lines of the user's that called each other, the innermost first."""
-        found = (line for address in addresses for line in self._known.get(address, ()))
-        return tuple(line for line in found if line[0] and not _is_ours(line[0]))
+        return tuple(line for address in addresses for line in self._known.get(address, ()))
 
 
+@cache
 def _is_ours(file: str) -> bool:
     """Whether a file is a header or the runtime of ours, the compiler's, or what starts kernels."""
     path = Path(file)

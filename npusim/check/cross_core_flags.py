@@ -1,8 +1,9 @@
 """Flags between the cores of a launch: which cores wait for which, and when a wait is over.
 
 Mode "all": every core of a kind waits for all of its kind, itself included. Mode "group": the
-cores of one kind in a group wait for those of the other kind in it (asc-devkit,
-CrossCoreSetFlag(ISASI).md: modes 0 and 2).
+cores of one kind in a group wait for those of the other kind in it. Mode "pair": those of a kind in
+a group wait for each other, and each for itself (asc-devkit, CrossCoreSetFlag(ISASI).md: modes 0, 2
+and 1).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ def awaits(block: Block, mode: CrossMode, other: Block) -> bool:
     """Whether *block* cannot pass a flag of *mode* before *other* has set it."""
     if mode == "all":
         return other.kind == block.kind
-    return other.group == block.group and other.kind != block.kind
+    return other.group == block.group and (other.kind == block.kind) is (mode == "pair")
 
 
 class CrossCoreFlagCounts:

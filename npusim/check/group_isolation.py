@@ -55,10 +55,11 @@ def check_order(blocks: tuple[Block, ...], orders: Orders) -> None:
     tensors, modes = shared_tensors(blocks, ranges), _modes(blocks)
     if not modes and not tensors:
         return
-    groups = _groups(blocks, is_grouped=any(mode == "group" for _, mode in modes))
+    groups = _groups(blocks, is_grouped=any(mode != "all" for _, mode in modes))
     among = frozenset(x for x in tensors if _share_bytes(groups, ranges, blocks, x))
     met = [kind for kind, mode in modes if mode == "all"]
-    if len(met) < 2 and (met or not among):
+    has_pairs = any(mode == "pair" for _, mode in modes)
+    if len(met) < 2 and (met or not among) and not has_pairs:
         launch = _Launch(blocks, groups, frozenset(tensors) - among, among, *met)
         phases = launch.phases(recorder)
         parted = Search(launch.blocks)

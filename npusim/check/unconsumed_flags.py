@@ -42,7 +42,7 @@ def check_left_over(blocks: tuple[Block, ...]) -> None:
         of_group.setdefault(block.group, []).append(block)
     for block in blocks:
         for kind, (mode, event) in programs[block.program]:
-            key = (mode, event), block.kind, block.group if mode == "group" else None
+            key = (mode, event), block.kind, block.group if mode != "all" else None
             if kind is CrossCoreSetFlag and key not in known:
                 known.add(key)
                 near = of_group[block.group] if mode == "group" else blocks

@@ -104,9 +104,9 @@ def _drop_answer() -> None:
 def _printed_warnings() -> Iterator[None]:
     """Warnings of npusim's own are lines like others, each once; the rest is Python's."""
     # Loads numpy, as each command does.
-    from npusim.data.errors import DocumentWarning, SlowEngineWarning
+    from npusim.data.errors import DocumentWarning, HazardWarning, SlowEngineWarning
 
-    own = DocumentWarning, SlowEngineWarning
+    own = DocumentWarning, HazardWarning, SlowEngineWarning
     with warnings.catch_warnings():
         for each in own:
             warnings.simplefilter("default", each)

@@ -62,6 +62,10 @@ class DocumentWarning(UserWarning):
     """A call that the vendor's document excludes, and that is taken all the same."""
 
 
+class HazardWarning(UserWarning):
+    """A kernel does what its flags do not make certain, and what is harmless all the same."""
+
+
 class SlowEngineWarning(UserWarning):
     """Times come from the slower of two engines, since the other was not built."""
 

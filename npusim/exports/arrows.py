@@ -101,11 +101,11 @@ class Arrows:
         self, core: int, op: CrossCoreSetFlag | CrossCoreWaitFlag, is_set: bool
     ) -> Iterable[int]:
         kind, group = self._trace.kind(core), self._places[core].group
-        if op.mode == "group":
+        if op.mode != "all":
             return [
                 other
                 for other, place in self._places.items()
-                if place.group == group and self._trace.kind(other) != kind
+                if place.group == group and (self._trace.kind(other) == kind) is (op.mode == "pair")
             ]
         number = self._rounds[core, op.event, is_set]
         self._rounds[core, op.event, is_set] += 1

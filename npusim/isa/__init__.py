@@ -15,6 +15,7 @@ one program serves every core that does the same work.
 from __future__ import annotations
 
 from npusim.isa.fields import misfit
+from npusim.isa.fractals import LoadFractals, LoadImage, turned_squares
 from npusim.isa.matrix import (
     BroadcastToL0c,
     CopyL0c,
@@ -84,6 +85,7 @@ from npusim.isa.scalar import (
     ScalarLoop,
     ScalarOp,
     ScalarStore,
+    ScalarStoreGlobal,
     Trap,
 )
 from npusim.isa.selection import (
@@ -195,6 +197,8 @@ __all__ = [
     "Global",
     "Load",
     "LoadData",
+    "LoadFractals",
+    "LoadImage",
     "LoadNd2Nz",
     "LoadTable",
     "Local",
@@ -226,6 +230,7 @@ __all__ = [
     "ScalarLoop",
     "ScalarOp",
     "ScalarStore",
+    "ScalarStoreGlobal",
     "ScalarWork",
     "Scatter",
     "Select",
@@ -254,6 +259,7 @@ __all__ = [
     "reads",
     "registers_read",
     "registers_set",
+    "turned_squares",
     "writes",
     "writes_global",
 ]

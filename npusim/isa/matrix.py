@@ -14,7 +14,7 @@ from npusim.data.dtypes import UINT8, DType
 from npusim.data.integers import align_up, ceil_div
 from npusim.data.layout import FRACTAL_ROWS, c0
 from npusim.devices.schema import Pipe
-from npusim.isa.fields import BYTES, COUNT, UNSIGNED_64
+from npusim.isa.fields import BYTES, COUNT, UNSIGNED_64, Range
 from npusim.isa.micro_op import MicroOp, Role
 from npusim.isa.mte import AtomicOp, combination
 from npusim.isa.operands import BLOCK_BYTES, Global, Local
@@ -51,14 +51,15 @@ Init = Literal["zero", "bias", "accumulate"]
 class LoadNd2Nz(MicroOp):
     """Copy rows of global memory into L1 as Nz (DataCopy with Nd2NzParams).
 
-    *src* is the matrix, a burst a row; in L1 it is part of one of *dst_rows* rows (a multiple of
-    16), so that columns of fractals lie ``dst_rows x 32`` bytes apart. Columns are filled up with
-    zeros to a whole C0; rows below the last one are left as they were.
+    *src* is the matrix, a burst a row; in L1 it is part of one of *dst_rows* rows, so that columns
+    of fractals lie ``dst_rows x 32`` bytes apart, and rows lie *row_stride* times 32 bytes apart.
+    Columns are filled up with zeros to a whole C0; rows below the last one are left as they were.
     """
 
     dst: Local
     src: Global
     dst_rows: int
+    row_stride: Annotated[int, Range(1, 2**14)] = 1
     pipe: ClassVar[Pipe] = "mte2"
     roles: ClassVar[tuple[Role, ...]] = (
         Role("src", "read", "global"),
@@ -73,11 +74,13 @@ class LoadNd2Nz(MicroOp):
     def footprint(self) -> Local:
         """All bytes written, as one range."""
         blocks = ceil_div(self.src.burst_bytes, BLOCK_BYTES)
-        nbytes = ((blocks - 1) * self.dst_rows + self.src.bursts) * BLOCK_BYTES
+        rows = (self.src.bursts - 1) * self.row_stride + 1
+        nbytes = ((blocks - 1) * self.dst_rows + rows) * BLOCK_BYTES
         return Local(self.dst.buffer, self.dst.offset_bytes, UINT8, nbytes)
 
     def __str__(self) -> str:
-        return f"nd2nz {self.dst} of {self.dst_rows} rows <- {self.src}"
+        apart = "" if self.row_stride == 1 else f" every {self.row_stride}"
+        return f"nd2nz {self.dst} of {self.dst_rows} rows{apart} <- {self.src}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +153,8 @@ class Mmad(MicroOp):
 
     *a* is Zz in L0A, *b* Zn in L0B, *dst* Nz in L0C: float32 or int32. It starts from zero, from
     *bias* `(n,)` in the bias table, or from what *dst* holds. Elements beyond m, n and k take no
-    part. For *unit_flag* see :class:`Fixpipe`.
+    part. With *gemv* *a* is one row, whose elements lie one behind the other (asc-devkit, GEMV.md).
+    For *unit_flag* see :class:`Fixpipe`.
     """
 
     dst: Local
@@ -162,6 +166,7 @@ class Mmad(MicroOp):
     init: Init = "zero"
     bias: Local | None = None
     unit_flag: bool = False
+    gemv: bool = False
     pipe: ClassVar[Pipe] = "cube"
     roles: ClassVar[tuple[Role, ...]] = (
         Role("a", "read"),
@@ -180,7 +185,7 @@ class Mmad(MicroOp):
         return Product(self.m, self.n, self.k, self.a.dtype)
 
     def __str__(self) -> str:
-        name = "mmad.unit_flag" if self.unit_flag else "mmad"
+        name = f"mmad{'.unit_flag' if self.unit_flag else ''}{'.gemv' if self.gemv else ''}"
         start = f"{self.bias} + " if self.bias else ""
         sign = "+=" if self.init == "accumulate" else "="
         return f"{name} {self.m}x{self.n}x{self.k} {self.dst} {sign} {start}{self.a} @ {self.b}"
@@ -190,10 +195,12 @@ class Mmad(MicroOp):
 class Fixpipe(MicroOp):
     """Write `(m, n)` of L0C to global memory or L1, converted by *mode* (Fixpipe).
 
-    *src* is Nz of *src_rows* rows. To global memory it goes as ND, a burst a row; to L1 as Nz of
-    *dst_rows* rows. *scale* is one 64-bit quantisation parameter, or one a column in the fixpipe
-    buffer. With *atomic* the results are added to what is there, in the type of *dtype*, or the
-    larger or smaller stays, as *atomic_op* says.
+    *src* is Nz of *src_rows* rows. To global memory it goes as ND, a burst a row, or as Nz, a burst
+    a column of fractals: these are 16 columns wide, those of bytes 32, and with *channel_split*
+    those of float32 8. To L1 it goes as Nz of *dst_rows* rows. With *relu* what is below zero
+    counts as 0 before it is scaled. *scale* is one 64-bit quantisation parameter, or one a column
+    in the fixpipe buffer. With *atomic* the results are added to what is there, in the type of
+    *dtype*, or the larger or smaller stays, as *atomic_op* says.
 
     With *unit_flag*, an Mmad that has it too and this one hand L0C over 512 bytes at a time: either
     may work right behind the other (asc-devkit, Mmad.md, Fixpipe.md, the guide's page on UnitFlag).
@@ -215,6 +222,9 @@ class Fixpipe(MicroOp):
     atomic: bool = False
     unit_flag: bool = False
     atomic_op: AtomicOp = "add"
+    relu: bool = False
+    layout: Literal["nd", "nz"] = "nd"
+    channel_split: bool = False
     pipe: ClassVar[Pipe] = "fixpipe"
     roles: ClassVar[tuple[Role, ...]] = (
         Role("src", "read", touched="footprint"),
@@ -231,6 +241,13 @@ class Fixpipe(MicroOp):
     def combined(self) -> str | None:
         """How it combines with what is in global memory, if it does."""
         return combination(self.atomic_op, self.dtype) if self.atomic else None
+
+    @property
+    def fractal_columns(self) -> int:
+        """Columns of a fractal of what goes to global memory as Nz."""
+        if self.channel_split:
+            return FRACTAL_ROWS // 2
+        return max(FRACTAL_ROWS, c0(self.dtype))
 
     @property
     def footprint(self) -> Local:
@@ -252,7 +269,9 @@ class Fixpipe(MicroOp):
     def __str__(self) -> str:
         scale = "" if self.scale is None else f" by {self.scale}"
         sign = {"add": "+=", "max": "max=", "min": "min="}[self.atomic_op] if self.atomic else "<-"
-        name = f"fixpipe.{self.mode}{'.unit_flag' if self.unit_flag else ''}"
+        marks = (("unit_flag", "relu", "channel_split"), ("nz",) if self.layout == "nz" else ())
+        found = (*(x for x in marks[0] if getattr(self, x)), *marks[1])
+        name = ".".join(("fixpipe", self.mode, *found))
         return f"{name} {self.m}x{self.n} {self.dst} {self.dtype.name} {sign} {self.src}{scale}"
 
 

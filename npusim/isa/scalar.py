@@ -21,6 +21,7 @@ __all__ = [
     "ScalarLoop",
     "ScalarOp",
     "ScalarStore",
+    "ScalarStoreGlobal",
     "Trap",
 ]
 
@@ -114,6 +115,28 @@ class ScalarStore(MicroOp):
 
     def __str__(self) -> str:
         return f"sstore {self.dst} <- {self.src}"
+
+
+@dataclass(frozen=True, slots=True)
+class ScalarStoreGlobal(MicroOp):
+    """Write a register into one element of global memory (GlobalTensor.SetValue).
+
+    It goes through the scalar unit's data cache, and is taken to be in memory when it is done, as
+    if DataCacheCleanAndInvalid followed.
+    """
+
+    dst: Global
+    src: Register
+    dtype: DType
+    pipe: ClassVar[Pipe] = "scalar"
+    roles: ClassVar[tuple[Role, ...]] = (
+        Role("dst", "written", "global"),
+        Role("src", "read", "register"),
+    )
+    work: ClassVar[Work] = ScalarWork()
+
+    def __str__(self) -> str:
+        return f"sstore {self.dst} {self.dtype.name} <- {self.src}"
 
 
 @dataclass(frozen=True, slots=True)

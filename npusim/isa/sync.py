@@ -71,12 +71,13 @@ class Barrier(MicroOp):
         return f"barrier {self.on or 'all'}"
 
 
-CrossMode = Literal["all", "group"]
+CrossMode = Literal["all", "group", "pair"]
 """Which cores a flag between cores is for.
 
 all    every cube core, or every vector core, of the launch (mode 0)
 group  a cube core and its two vector cores (mode 2): what the cube core sets, both vector
        cores can await; the cube core can go on once both have set
+pair   the two vector cores of a cube core (mode 1): each goes on once both have set
 """
 
 

@@ -165,21 +165,22 @@ def repeat(
     call((stage, *plain), shifts, partial(stage, *plain))
 
 
-PLAIN = (int, bool, float, str, type(None))
+PLAIN = frozenset((int, bool, float, str, type(None)))
 """Types of arguments that have no views; asked for first, since most are such ones."""
 
 
 def relative(argument: Any, shifts: dict[str, int]) -> Any:
     """*argument* with its views counted from the first of their tensor, which *shifts* has."""
-    if type(argument) in PLAIN or argument == ():
+    kind = type(argument)
+    if kind in PLAIN:
         return argument
+    if isinstance(argument, tuple):
+        items = [relative(each, shifts) for each in argument]
+        return tuple(items) if kind is tuple else kind(*items)
     if isinstance(argument, Shiftable):
         first = shifts.setdefault(argument.name, argument.offset_bytes)
         return argument.shifted_to(argument.offset_bytes - first)
-    if not isinstance(argument, tuple):
-        return argument
-    items = [relative(each, shifts) for each in argument]
-    return tuple(items) if type(argument) is tuple else type(argument)(*items)
+    return argument
 
 
 def load(

@@ -163,7 +163,8 @@ def _sizes(p: Problem, room: int) -> Iterator[tuple[int, int]]:
 def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
     """Tiles of y and of both halves of x, row by row, go to the cores in turn.
 
-    Rows begin at blocks. float32 is worked on where y leaves by, and divides a tile of ones.
+    Rows begin at blocks, each a burst. float32 is worked on where y leaves by; it divides a tile of
+    ones.
     """
     core, dtype = VectorCore("npu_swiglu", spec), p.output.element
     is_wide = dtype is FLOAT32
@@ -206,7 +207,7 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
             core.mul(values, values, total)
             out = y_out.alloc()[:n]
             core.cast(out, values)
-        core.store(y_out, out, y)
+        core.store_rows(y_out, out, y)
 
     x = GmView.of("x", dtype, p.rows, 2 * p.columns)
     output = GmView.of("output", dtype, p.rows, p.columns)

@@ -301,7 +301,7 @@ def sets_for(other: LaneTrace, own: LaneTrace, mode: CrossMode) -> bool:
     if mode == "all":
         return other.kind == own.kind
     groups = set(other.groups or (0,)) & set(own.groups or (0,))
-    return other.kind != own.kind and bool(groups)
+    return (other.kind == own.kind) is (mode == "pair") and bool(groups)
 
 
 def _cause(op: MicroOp) -> Cause:

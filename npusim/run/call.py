@@ -100,9 +100,7 @@ def _played(
         timed=options.timing,
     )
     if plan is None:
-        outputs: dict[str, Output] = dict(problem.outputs)
-        if with_values:
-            outputs = _without_kernel(operator, problem, bound)
+        outputs = _without_kernel(operator, problem, bound, with_values)
         return whole(outputs=outputs, plan=None, trace=None)
     outputs, trace = _outcome(task, problem, options, engine, with_values)
     if launching is not None and trace is not None:
@@ -238,9 +236,11 @@ def find(op: str | user_kernel.OwnKernel) -> ops.Operator:
 
 
 def _without_kernel(
-    operator: ops.Operator, problem: ops.Problem, bound: Arguments
+    operator: ops.Operator, problem: ops.Problem, bound: Arguments, with_values: bool
 ) -> dict[str, Output]:
-    """The values where no kernel runs: there is nothing to do, or the host does it."""
+    """What comes out where no kernel runs: there is nothing to do, or the host does it."""
+    if not with_values:
+        return dict(problem.outputs)
     if problem.is_empty:
         return _found(problem, allocated(problem, True))
     result = operator.reference(**bound)

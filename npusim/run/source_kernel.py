@@ -71,6 +71,7 @@ def _problem(launch: SourceLaunch | ProgramLaunch, contract: Contract) -> UserPr
         inputs=tuple(operands.values()),
         outputs={name: specs[name] for name in stored},
         kernel=_kernel(launch.name, programs, specs),
+        is_strict=launch.is_strict,
     )
 
 

@@ -175,6 +175,9 @@ class UserProblem(Problem):
     """A kernel with its operands."""
 
     kernel: Kernel
+    is_strict: bool = True
+    """Whether what the vendor's own kernels do, against the rules, is refused where it is harmless.
+    """
 
 
 class UserKernel:

@@ -212,28 +212,16 @@ class Buffers:
 
         What a load has left in memory is seen there.
         """
-        view = self._seen(local)
-        if view is None and local.is_ragged:
+        if local.is_ragged:
             elements, at = self._ragged(local)
-            view = elements[..., at]
-        elif view is None:
+            view: Array | None = elements[..., at]
+        else:
+            view = self._seen(local)
+        if view is None:
             view = self.view(local)
         if local.is_strided:
             view = view.reshape(*self.lead, -1)
         return unpack_int4(view)[..., : local.count] if local.dtype is INT4 else view
-
-    def _seen(self, local: Local) -> Array | None:
-        """The elements of *local* in memory that nobody writes, if that is where they are."""
-        tiles = self._tiles.get(local.buffer)
-        if not tiles or local.is_strided:
-            return None
-        start, end = local.offset_bytes, local.offset_bytes + local.nbytes
-        for tile in tiles.values():
-            if isinstance(tile, ViewTile):
-                part = tile.part(start, end)
-                if part is not None:
-                    return part.view(_numpy_of(local))
-        return None
 
     def write(self, local: Local, values: Array) -> None:
         """Put *values* where *local* says, of which several elements may be one; int4 packed."""
@@ -248,6 +236,19 @@ class Buffers:
         """All from the first byte of *local* on as its elements, and which of them are its."""
         dtype = np.dtype(np.uint8) if local.dtype is INT4 else local.dtype.numpy
         return self.window(local).view(dtype), places(local) // dtype.itemsize
+
+    def _seen(self, local: Local) -> Array | None:
+        """The elements of *local* in memory that nobody writes, if that is where they are."""
+        tiles = self._tiles.get(local.buffer)
+        if not tiles or local.is_strided:
+            return None
+        start, end = local.offset_bytes, local.offset_bytes + local.nbytes
+        for tile in tiles.values():
+            if isinstance(tile, ViewTile):
+                part = tile.part(start, end)
+                if part is not None:
+                    return part.view(_numpy_of(local))
+        return None
 
     def swept(self, local: Local, count: int, step_bytes: int) -> Array:
         """*count* views as of :meth:`view`, *step_bytes* apart, as an axis behind the lanes.

@@ -25,7 +25,15 @@ from npusim.data.dtypes import FLOAT32, INT4, INT32, Array, DType, pack_int4, un
 from npusim.data.few_rows import FEW_ROWS, add_few_rows
 from npusim.data.int_product import accumulate_int, int_product
 from npusim.data.integers import align_up, ceil_div
-from npusim.data.layout import FRACTAL_ROWS, NZ, Layout, c0, from_fractals, to_fractals
+from npusim.data.layout import (
+    FRACTAL_BYTES,
+    FRACTAL_ROWS,
+    NZ,
+    Layout,
+    c0,
+    from_fractals,
+    to_fractals,
+)
 from npusim.data.product import (
     CubeOrder,
     LeftFactor,
@@ -49,7 +57,6 @@ __all__ = [
 ]
 
 Bytes = NDArray[np.uint8]
-FRACTAL_BYTES = 512
 SQUARE = (FRACTAL_ROWS, FRACTAL_ROWS)
 
 

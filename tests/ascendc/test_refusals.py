@@ -8,12 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from sources import probe
+from sources import kernels, probe
 
 import npusim
 from npusim.ascendc import AscendCError, CompileError, CrashError, StuckError
 from npusim.check.bounds import BoundsError
-from npusim.check.hazards import RaceError
+from npusim.check.hazards import DeadlockError, RaceError
+from npusim.check.rules import RuleError
+from npusim.data.errors import HazardWarning
 
 X = np.arange(1024, dtype=np.float32)
 
@@ -77,4 +79,136 @@ def test_kernel_without_end(tmp_path: Path) -> None:
     assert said == (
         "probe: a kernel must end within 0.5 s, but is still at line N of probe.cpp; allow more by "
         "--timeout"
+    )
+
+
+SAME_BYTES = """#include "kernel_operator.h"
+using namespace AscendC;
+extern "C" __global__ __aicore__ void probe(GM_ADDR x, GM_ADDR z, uint32_t differs)
+{
+    GlobalTensor<float> zGm;
+    zGm.SetGlobalBuffer((__gm__ float*)z, 64);
+    TPipe pipe;
+    TQue<TPosition::VECOUT, 1> out;
+    pipe.InitBuffer(out, 1, 256);
+    auto b = out.AllocTensor<float>();
+    Duplicate(b, float(differs * GetBlockIdx()), 64);
+    out.EnQue(b);
+    b = out.DeQue<float>();
+    DataCopy(zGm, b, 64);
+    out.FreeTensor(b);
+}
+"""
+BOTH_TOUCH = (
+    "probe: bytes that a core writes must be its own, but cores 0 and 1 both touch z[0:256]; give "
+    "each core its own part, or order them by flags between cores"
+)
+
+
+def test_the_same_bytes_of_two_cores_are_a_warning(tmp_path: Path) -> None:
+    file = tmp_path / "probe.cpp"
+    file.write_text(SAME_BYTES)
+    kernel = npusim.ascendc.load(file).probe[2]
+    with pytest.warns(HazardWarning) as caught:
+        kernel(X, X[:64].copy(), 0, device="Atlas A2")
+    assert [str(each.message) for each in caught] == [
+        f"{BOTH_TOUCH}; the run goes on, since the same bytes come out"
+    ]
+    with pytest.raises(RaceError) as refused:
+        kernel(X, X[:64].copy(), 1, device="Atlas A2")
+    assert str(refused.value) == BOTH_TOUCH
+    strict = npusim.ascendc.load(file, strict=True).probe[2]
+    with pytest.raises(RaceError) as refused:
+        strict(X, X[:64].copy(), 0, device="Atlas A2")
+    assert str(refused.value) == BOTH_TOUCH
+
+
+def test_flag_that_is_set_twice_is_a_warning(tmp_path: Path) -> None:
+    lines = """
+    for (int i = 0; i < 2; ++i) {
+        SetFlag<HardEvent::V_MTE2>(3);
+    }
+    WaitFlag<HardEvent::V_MTE2>(3);
+    WaitFlag<HardEvent::V_MTE2>(3);
+    Exp(b, a, N);"""
+    kernel = probe(tmp_path, lines)[1]
+    with pytest.warns(HazardWarning) as caught:
+        kernel(X, X.copy(), device="Atlas A2")
+    assert [str(each.message) for each in caught] == [
+        "probe: a flag that is set must be awaited before it is set again, but #4 (line 21 of "
+        "probe.cpp) vector: set_flag vector->mte2 3 comes before a wait for #3 (line 21 of "
+        "probe.cpp); await it in between, or use another event; the run goes on, since the same "
+        "bytes come out"
+    ]
+
+
+def test_missing_flag_between_pipes(tmp_path: Path) -> None:
+    said = refused(tmp_path, "    Exp(b, a, N);\n    DataCopy(zGm, b, N);", RaceError)
+    assert said == (
+        "probe: micro-ops that touch the same bytes must be ordered by a flag, not #3 (line 19 of "
+        "probe.cpp) vector: exp ub[4096:8192] float32 <- ub[0:4096] float32 and #4 (line 20 of "
+        "probe.cpp) mte3: store z+0 4096 B <- ub[4096:8192] float32 at ub[4096:8192]; set a flag "
+        "from vector to mte3 after the first and await it before the second"
+    )
+
+
+def test_call_that_is_not_there(tmp_path: Path) -> None:
+    lines = "    ReducePairElem<ReduceType::SUM>(b, a, 64, 1, 1, 1, 8);"
+    said = refused(tmp_path, lines, AscendCError)
+    assert said == (
+        "probe: ReducePairElem must be a call that npusim simulates; it is not yet (line 19 of "
+        "probe.cpp)"
+    )
+
+
+def test_flags_between_cores_of_a_chip_without_them() -> None:
+    x = np.zeros((2, 64), np.int32)
+    with pytest.raises(RuleError) as caught:
+        kernels("values.cpp").rotate[2](x, x.copy(), x.copy(), device="ascend310p3")
+    assert str(caught.value) == (
+        "rotate #4 (line 60 of values.cpp): cross_core_set_flag all 10: the arch must have flags "
+        "between cores, as 2201 has, not be 2002; give each core its own work"
+    )
+
+
+def test_cores_that_wait_for_ever(tmp_path: Path) -> None:
+    lines = "    if (GetBlockIdx() == 0) {\n        CrossCoreWaitFlag(3);\n    }\n    Exp(b, a, N);"
+    kernel = probe(tmp_path, lines)[2]
+    with pytest.raises(DeadlockError) as caught:
+        kernel(np.resize(X, 2048), np.resize(X, 2048), device="Atlas A2")
+    assert str(caught.value) == (
+        "probe: cores must be able to go on, but these wait for flags between cores that nobody "
+        "sets: core 0 for flag 3; set them, or start as many blocks as are waited for"
+    )
+
+
+def test_queue_that_is_used_wrongly(tmp_path: Path) -> None:
+    said = refused(tmp_path, "    auto c = in.AllocTensor<float>();", AscendCError)
+    assert said == (
+        "probe: AllocTensor: one of 1 buffers must be free; free a tensor first, or give the queue "
+        "more (line 19 of probe.cpp)"
+    )
+
+
+def test_kernel_that_ends_its_process(tmp_path: Path) -> None:
+    said = refused(tmp_path, "    std::_Exit(3);", CrashError)
+    assert said == (
+        "probe: a kernel must run to its end, but its process ended with code 3 before; take out "
+        "what ends it"
+    )
+
+
+def test_kernel_that_stores_nothing(tmp_path: Path) -> None:
+    said = refused(tmp_path, "    return;", AscendCError)
+    assert said == (
+        "probe: a kernel must store something, but it leaves all tensors as they are; pass its "
+        "outputs too, and sizes that leave it work"
+    )
+
+
+def test_beyond_a_buffer(tmp_path: Path) -> None:
+    said = refused(tmp_path, "    Exp(b, a[8], N);", AscendCError)
+    assert said == (
+        "probe: Exp must stay within the 4064 bytes of its tensor from byte 32 of ub on, not touch "
+        "4096; pass a larger one, or fewer elements (line 19 of probe.cpp)"
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from draws import draws
@@ -223,6 +224,26 @@ def test_a_core_knows_its_own_work_after_all_have_met() -> None:
         verify(block(0, "aiv", store(), flags[1], back))
 
 
+# ---- pair ----
+
+
+def test_the_vector_cores_of_a_cube_core_wait_for_each_other() -> None:
+    flags = raise_flag("mte3", 3, "pair"), await_flag("mte2", 3, "pair")
+    blocks = [
+        block(
+            1 + core, "aiv", store(64 * core), *flags, load(128 * (core // 2), 128), group=core // 2
+        )
+        for core in range(4)
+    ]
+    verify(*blocks)
+    early = block(4, "aiv", flags[0], store(192), flags[1], load(128, 128), group=1)
+    races("3 and 4", "192:256", *blocks[:3], early)
+    idle = block(4, "aiv", store(192), group=1)
+    stuck(*blocks[:3], idle, waits="core 3 mte2 at #2: cross_core_wait_flag pair 3")
+    beyond = block(2, "aiv", store(64), *flags, load(192, 64), group=0)
+    races("2 and 4", "192:256", blocks[0], beyond, *blocks[2:])
+
+
 # ---- additions ----
 
 
@@ -243,6 +264,8 @@ micro_ops = st.one_of(
     st.builds(raise_flag, st.sampled_from(VECTOR_PIPES), st.just(0), st.just("group")),
     st.builds(await_flag, st.sampled_from(VECTOR_PIPES), st.just(0), st.just("group")),
 )
+PAIR = (raise_flag("mte3", 2, "pair"), await_flag("mte3", 2, "pair"))
+"""What both vector cores meet by; the cube core has none."""
 syncs = st.sampled_from(
     [
         (isa.SetFlag("mte3", "mte2", 0), isa.WaitFlag("mte3", "mte2", 0)),
@@ -251,9 +274,17 @@ syncs = st.sampled_from(
         (raise_flag("mte3", 1, "all"), await_flag("mte3", 1, "all")),
     ]
 )
-programs = st.lists(st.one_of(micro_ops.map(lambda op: (op,)), syncs), min_size=1, max_size=6).map(
-    lambda parts: tuple(op for part in parts for op in part)
-)
+
+
+def programs_of(parts: st.SearchStrategy[tuple[isa.MicroOp, ...]]) -> st.SearchStrategy[Any]:
+    return st.lists(parts, min_size=1, max_size=6).map(
+        lambda found: tuple(op for part in found for op in part)
+    )
+
+
+parts = st.one_of(micro_ops.map(lambda op: (op,)), syncs)
+programs = programs_of(parts)
+vector_programs = programs_of(st.one_of(parts, st.just(PAIR), st.just(PAIR[:1])))
 Node = tuple[int, int]
 
 
@@ -283,7 +314,8 @@ def edges(blocks: list[Block]) -> tuple[dict[Node, set[Node]], set[Node]]:
         if kind is isa.CrossCoreWaitFlag:
             me = blocks[number]
             for turn, node in enumerate(nodes):
-                like = flag[0] == "all"
+                # All are of one group.
+                like = flag[0] != "group"
                 for other, core in enumerate(blocks):
                     if (core.kind == me.kind) == like:
                         sets = turns.get((other, isa.CrossCoreSetFlag, *flag), [])
@@ -324,7 +356,7 @@ def expected(blocks: list[Block]) -> str:
     return "fine"
 
 
-@given(programs, programs, programs)
+@given(programs, vector_programs, vector_programs)
 @draws(400)
 def test_verdicts_are_those_of_the_closure(
     a: tuple[isa.MicroOp, ...], b: tuple[isa.MicroOp, ...], c: tuple[isa.MicroOp, ...]

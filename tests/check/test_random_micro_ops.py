@@ -87,11 +87,20 @@ SEEDS: list[tuple[str, isa.MicroOp]] = [
     ("aic", isa.LoadNd2Nz(at("l1", INT4, 4096), isa.Global("x", 0, 64, 20, 300), 32)),
     ("aic", isa.LoadData(at("l0a", INT8, 2048), at("l1", INT8, 8192), 64, 16, 32, 20, 40)),
     ("aic", isa.LoadData(at("l0b", INT8, 2048), at("l1", INT8, 8192), 64, 32, 32, 32, 40, True)),
+    ("aic", isa.LoadFractals(at("l0b", INT8, 3072), at("l1", INT8, 3072), 2, 2, 3, True, 2)),
+    ("aic", isa.LoadImage(at("l0a", FLOAT16, 1024), at("l1", FLOAT16, 640), 4, 5, 32, 20, 32)),
+    ("aic", isa.LoadNd2Nz(at("l1", FLOAT16, 1024), isa.Global("x", 0, 64, 5, 300), 20, 3)),
     ("aic", isa.LoadTable(at("bt", FLOAT32, 64), at("l1", FLOAT16, 64))),
     ("aic", isa.LoadTable(at("fb", UINT64, 64), at("l1", UINT64, 64))),
     ("aic", PRODUCT),
     ("aic", replace(PRODUCT, init="bias", bias=at("bt", INT32, 48))),
     ("aic", isa.Fixpipe(isa.Global("y", 0, 80, 20, 400), L0C, 20, 40, 32, FLOAT16, "cast")),
+    (
+        "aic",
+        isa.Fixpipe(
+            isa.Global("y", 0, 640, 2, 700), L0C, 20, 32, 32, FLOAT16, "cast", layout="nz"
+        ),
+    ),
     ("aic", isa.Fixpipe(at("l1", FLOAT16, 2048), L0C, 20, 40, 32, FLOAT16, "cast", None, 32)),
     (
         "aic",
@@ -160,6 +169,7 @@ SEEDS: list[tuple[str, isa.MicroOp]] = [
     ("aiv", isa.Copy(ub(1024, FLOAT32, 128), ub(0, FLOAT32, 128, 2, 1))),
     ("aiv", isa.ScalarLoad("s", BYTE)),
     ("aiv", isa.ScalarLoadGlobal("s", isa.Global("x", 8, 4), INT32)),
+    ("aiv", isa.ScalarStoreGlobal(isa.Global("y", 8, 4), "r", INT32)),
     ("aiv", isa.ScalarStore(BYTE, "r")),
     ("aiv", isa.ScalarAlu("select", "s", "r", 2, 3)),
     ("aiv", isa.ScalarAlu("f32_div", "s", "r", "r")),

@@ -97,7 +97,7 @@ def other(op: Any, **changes: Any) -> isa.MicroOp:
     return replace(op, **changes)
 
 
-FRACTION = "rows must be filled and lie in a multiple of 16 rows, not "
+FRACTION = "rows must be filled and each of their blocks have its own place, not "
 PART = "a piece must lie within a matrix whose rows are a multiple of 16, not "
 SUMS = (
     "a and b must share one of float16, bfloat16, float32, int8, int4 on arch 2201 and dst be "
@@ -146,8 +146,7 @@ REFUSED_AIC: list[tuple[isa.MicroOp, str]] = [
         other(OUT, dst=isa.Global("y", 0, 80, 20, 79)),
         "rows must lie at least their 80 bytes apart in global memory, not 79; raise the stride",
     ),
-    (other(ND2NZ, dst_rows=24), FRACTION + "20 rows of 64 bytes in 24; round dst_rows up"),
-    (other(ND2NZ, dst_rows=16), FRACTION + "20 rows of 64 bytes in 16; round dst_rows up"),
+    (other(ND2NZ, dst_rows=16), FRACTION + "20 rows of 64 bytes every 1 in 16; raise dst_rows"),
     (
         other(ND2NZ, dst=at("l1", FLOAT16, 1024, 16)),
         "each operand must start at a multiple of 32 bytes, not at 16; align it",
@@ -293,6 +292,10 @@ REFUSED_AIC: list[tuple[isa.MicroOp, str]] = [
         other(OUT, dst=at("l0a", FLOAT16, 64), dst_rows=32),
         "it must go a way that aic has for it, one of l0c_to_gm, l0c_to_l1, not l0c_to_l0a; "
         "take another buffer",
+    ),
+    (
+        isa.CrossCoreSetFlag("pair", "fixpipe", 0),
+        "a flag of a pair must be one of vector cores, not of aic; take the mode group",
     ),
 ]
 REFUSED_AI_CORE: list[tuple[isa.MicroOp, str]] = [

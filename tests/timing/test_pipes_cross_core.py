@@ -121,6 +121,21 @@ def test_setting_and_waiting_take_what_the_device_says() -> None:
     assert log(trace, 1) == [("vector", 20, 23, 26)]
 
 
+def test_the_vector_cores_of_a_group_wait_for_their_last(tiny: DeviceSpec) -> None:
+    meet = (vector_set("pair"), vector_wait("pair"))
+    trace = play(
+        tiny,
+        on(0, "aic", 0, mmad(500)),
+        on(1, "aiv", 0, vector(10), *meet, vector(1)),
+        on(2, "aiv", 0, vector(40), *meet, vector(1)),
+        on(3, "aiv", 1, vector(5), *meet, vector(1)),
+        on(4, "aiv", 1, vector(6), *meet, vector(1)),
+    )
+    # Done at 45 and at 11, and seen 20 cycles later, by the cores of the same group alone.
+    assert log(trace, 1)[1:] == log(trace, 2)[1:] == [("vector", 65, 68, 71)]
+    assert log(trace, 3)[1:] == log(trace, 4)[1:] == [("vector", 31, 34, 37)]
+
+
 # ---- among all cores of a kind ----
 
 

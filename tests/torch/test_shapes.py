@@ -7,6 +7,7 @@ import re
 import resource
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ import pytest
 from simulated_card import torch, torch_npu
 
 import npusim.torch
+from npusim.run.memory_cache import forget
+from npusim.torch import card
 from npusim.torch.clock import clock
 from npusim.torch.shapes import ShapesOnlyError
 
@@ -64,6 +67,57 @@ def test_shapes_launch_the_same_kernels_in_the_same_time(device: str) -> None:
         counted = clock.kernels - kernels, dict(clock.not_timed)
         seen.append((names, geometry, counted, round(clock.now_us - before, 6)))
     assert seen[0] == seen[1]
+
+
+def launches_of(work: Callable[[], object]) -> list[tuple[str, float, float]]:
+    """The kernels that *work* launches, with their times."""
+    events = clock.record()
+    try:
+        work()
+    finally:
+        clock.stop(events)
+    return [(event.name, event.time_us, event.launch_us) for event in events]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_launches_that_were_made_before_are_found_again(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    npusim.torch.install(device, values=False)
+    forget()
+    first = launches_of(what_a_model_does)
+    with monkeypatch.context() as patch:
+        patch.setattr(card, "simulate", None)
+        assert launches_of(what_a_model_does) == first
+    forget()
+    assert launches_of(what_a_model_does) == first
+
+
+def test_launches_that_differ_are_not_taken_for_each_other() -> None:
+    npusim.torch.install("Atlas A2", values=False)
+    x = torch.empty(64, 256, device="npu", dtype=torch.float16)
+    rows, ones = torch.empty(64, 256, device="npu", dtype=torch.int8), torch.ones(256).npu()
+    plain, other = (torch.empty(256, 256, device="npu", dtype=torch.int8) for _ in range(2))
+    cast = torch_npu.npu_format_cast(other, 29)
+    works: list[Callable[[], object]] = [
+        *(lambda factor=factor: x * factor for factor in (2, True, 2.5, x, x[0])),
+        lambda: x[:32] * 2,
+        lambda: x.bfloat16() * 2,
+        *(
+            lambda weight=weight: torch_npu.npu_quant_matmul(
+                rows, weight, ones, output_dtype=torch.float16
+            )
+            for weight in (plain, plain.t(), cast, cast.t())
+        ),
+    ]
+    together = [launches_of(work) for work in (*works, *works)]
+    alone = []
+    for work in works:
+        forget()
+        alone.append(launches_of(work))
+    assert together == alone + alone
+    npusim.torch.install("Atlas 300I Pro", values=False)
+    assert launches_of(works[0]) != alone[0]
 
 
 @pytest.mark.usefixtures("_no_values")

@@ -55,20 +55,22 @@ def _data_copy_pad(
     burst_bytes: int,
     src_stride: int,
     dst_stride: int,
-    is_padded: int,
     left: int,
     right: int,
+    is_known: int,
     value: Number,
 ) -> Iterator[MicroOp]:
-    padding = None
-    if is_padded and (left or value.bits):
-        padding = Padding(left, right, value.value)
-    row = dst.dtype.nbytes(left) * bool(padding) + burst_bytes
-    row += dst.dtype.nbytes(right) * bool(padding)
+    fill = value.value if is_known else None
+    row = dst.dtype.nbytes(left) + burst_bytes + dst.dtype.nbytes(right)
+    is_whole = not left and not right and burst_bytes % BLOCK_BYTES == 0
     dst_pitch = align_up(row, BLOCK_BYTES) + dst_stride * BLOCK_BYTES
     own = _bytes(dst, 0, (bursts - 1) * dst_pitch + row)
-    global_ = place(burst_bytes, bursts, burst_bytes + src_stride)
-    yield Load(own, global_, _pitch(bursts, dst_pitch), padding)
+    yield Load(
+        own,
+        place(burst_bytes, bursts, burst_bytes + src_stride),
+        _pitch(bursts, dst_pitch),
+        None if is_whole else Padding(left, right, fill),
+    )
 
 
 def _data_copy_pad_out(

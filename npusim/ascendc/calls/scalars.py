@@ -6,7 +6,14 @@ from collections.abc import Iterator
 
 from npusim.ascendc.calls.table import Chip, Table, local, place
 from npusim.ascendc.recording import GlobalOperand, LocalOperand, Number
-from npusim.isa import MicroOp, ScalarAlu, ScalarLoad, ScalarLoadGlobal, ScalarStore
+from npusim.isa import (
+    MicroOp,
+    ScalarAlu,
+    ScalarLoad,
+    ScalarLoadGlobal,
+    ScalarStore,
+    ScalarStoreGlobal,
+)
 
 __all__ = ["CALLS"]
 
@@ -27,4 +34,14 @@ def _get_global(_: Chip, src: GlobalOperand) -> Iterator[MicroOp]:
     yield ScalarLoadGlobal(VALUE, place(src.dtype.nbytes(1)), src.dtype)
 
 
-CALLS: Table = {"GetGlobalValue": _get_global, "GetValue": _get, "SetValue": _set}
+def _set_global(_: Chip, dst: GlobalOperand, number: Number) -> Iterator[MicroOp]:
+    yield ScalarAlu("add", VALUE, number.bits)
+    yield ScalarStoreGlobal(place(dst.dtype.nbytes(1)), VALUE, dst.dtype)
+
+
+CALLS: Table = {
+    "GetGlobalValue": _get_global,
+    "GetValue": _get,
+    "SetGlobalValue": _set_global,
+    "SetValue": _set,
+}

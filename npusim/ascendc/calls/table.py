@@ -12,7 +12,7 @@ from npusim.data.integers import ceil_div
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import BLOCK_BYTES, Global, Local, MicroOp
 
-__all__ = ["GM", "Chip", "Table", "buffer_of", "every_repeat", "local", "place"]
+__all__ = ["GM", "Chip", "Table", "buffer_of", "every_repeat", "lanes_of", "local", "place"]
 
 Table = dict[str, Callable[..., Iterable[MicroOp]]]
 

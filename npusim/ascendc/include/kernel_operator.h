@@ -7,6 +7,8 @@
 #include "npusim_ascendc/tensor.h"
 #include "npusim_ascendc/sync.h"
 #include "npusim_ascendc/pipe.h"
+#include "npusim_ascendc/queue.h"
+#include "npusim_ascendc/buffers.h"
 #include "npusim_ascendc/mask.h"
 #include "npusim_ascendc/vector.h"
 #include "npusim_ascendc/compound.h"

@@ -17,7 +17,15 @@ anything takes, so a program that passes is free of races and deadlocks on every
 from __future__ import annotations
 
 from npusim.check.hazards.cross_core import CrossCoreOrder, Moment
-from npusim.check.hazards.errors import DeadlockError, FlagError, HazardError, RaceError, deadlock
+from npusim.check.hazards.errors import (
+    DeadlockError,
+    FlagError,
+    HazardError,
+    RaceError,
+    complain,
+    deadlock,
+    forgiving,
+)
 from npusim.check.hazards.exchange import NO_PHASE, Exchange, Members, Touch, Visible
 from npusim.check.hazards.record import Followed, Recorder
 from npusim.check.hazards.rounds import Orders, order
@@ -37,6 +45,8 @@ __all__ = [
     "Recorder",
     "Touch",
     "Visible",
+    "complain",
     "deadlock",
+    "forgiving",
     "order",
 ]

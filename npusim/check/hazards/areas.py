@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from npusim.data.integers import align_up, ceil_div
-from npusim.data.layout import FRACTAL_ROWS, c0
+from npusim.data.layout import FRACTAL_BYTES, FRACTAL_ROWS, c0
 from npusim.isa import (
     BLOCK_BYTES,
     MICRO_OPS,
@@ -26,6 +26,7 @@ from npusim.isa import (
     Global,
     Load,
     LoadData,
+    LoadFractals,
     LoadNd2Nz,
     Local,
     MicroOp,
@@ -190,8 +191,24 @@ def _store(op: Store) -> Area:
 
 def _nd2nz(op: LoadNd2Nz) -> Area:
     # Columns of fractals, of which so many rows of 32 bytes are filled: edges of C0 with zeros.
-    blocks, nbytes = ceil_div(op.src.burst_bytes, BLOCK_BYTES), op.src.bursts * BLOCK_BYTES
-    return _rows(op.dst.buffer, op.dst.offset_bytes, nbytes, blocks, op.dst_rows * BLOCK_BYTES)
+    blocks, rows = ceil_div(op.src.burst_bytes, BLOCK_BYTES), op.src.bursts
+    where, column = (op.dst.buffer, op.dst.offset_bytes), op.dst_rows * BLOCK_BYTES
+    if op.row_stride == 1:
+        return _rows(*where, rows * BLOCK_BYTES, blocks, column)
+    row = op.row_stride * BLOCK_BYTES
+    return _area(*where, Rows(BLOCK_BYTES, blocks * rows, column, rows, row))
+
+
+def _fractals_read(op: LoadFractals) -> Area:
+    nbytes = op.inner * FRACTAL_BYTES
+    where = op.src.buffer, op.src.offset_bytes
+    return _rows(*where, nbytes, op.repeats, op.src_stride * nbytes)
+
+
+def _fractals_written(op: LoadFractals) -> Area:
+    steps = op.dst_stride * FRACTAL_BYTES, op.inner, op.inner_stride * FRACTAL_BYTES
+    shape = Rows(FRACTAL_BYTES, op.repeats * op.inner, *steps)
+    return _area(op.dst.buffer, op.dst.offset_bytes, shape)
 
 
 def _load_data(op: LoadData) -> Area:
@@ -278,6 +295,9 @@ _TOUCHES = Table(
         Store: _Touches(reads=lambda op: (_store(op),)),
         LoadNd2Nz: _Touches(writes=lambda op: (_nd2nz(op),)),
         LoadData: _Touches(reads=lambda op: (_load_data(op),)),
+        LoadFractals: _Touches(
+            lambda op: (_fractals_read(op),), lambda op: (_fractals_written(op),)
+        ),
         Mmad: _Touches(),
         Fixpipe: _Touches(lambda op: (_fixpipe_read(op), *_table_of(op)), _fixpipe_written),
         CopyToL1: _Touches(lambda op: (_to_l1_read(op),), lambda op: (_to_l1_written(op),)),

@@ -156,7 +156,7 @@ class CrossCoreOrder:
 
     def _sources(self, block: Block) -> dict[CrossMode, list[_Core]]:
         """Mode -> the cores whose sets *block* awaits."""
-        modes: tuple[CrossMode, ...] = ("all", "group")
+        modes: tuple[CrossMode, ...] = get_args(CrossMode)
         cores = self._cores.values()
         return {mode: [x for x in cores if awaits(block, mode, x.block)] for mode in modes}
 
@@ -181,7 +181,7 @@ class CrossCoreOrder:
         """The sets that come before the end of a wait; None while one that it needs is missing."""
         flag = use.op.mode, use.op.event
         ordinal = core.ordinals[PIPES.index(use.op.pipe)][use.number]
-        group = core.block.group if use.op.mode == "group" else None
+        group = core.block.group if use.op.mode != "all" else None
         key = flag, ordinal, core.block.kind, group
         if key not in self._over:
             sets: list[SetOf] = []

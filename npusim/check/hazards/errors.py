@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import NamedTuple
 
 from npusim.check.hazards.aliases import Aliases
@@ -15,7 +17,9 @@ __all__ = [
     "FlagError",
     "HazardError",
     "RaceError",
+    "complain",
     "deadlock",
+    "forgiving",
     "left_over",
     "race",
     "still_up",
@@ -36,6 +40,29 @@ class DeadlockError(HazardError):
 
 class FlagError(HazardError):
     """A flag is set that nobody awaits, or more often than the chip can count."""
+
+
+_report: ContextVar[Callable[[HazardError], None] | None] = ContextVar("report", default=None)
+
+
+@contextmanager
+def forgiving(report: Callable[[HazardError], None]) -> Iterator[None]:
+    """Hand *report* what :func:`complain` would raise in here."""
+    token = _report.set(report)
+    try:
+        yield
+    finally:
+        _report.reset(token)
+
+
+def complain(error: HazardError) -> None:
+    """Raise *error*, of a kind that the vendor's own kernels have, too; report it in
+    :func:`forgiving`.
+    """
+    report = _report.get()
+    if report is None:
+        raise error
+    report(error)
 
 
 class Clash(NamedTuple):

@@ -27,8 +27,8 @@ def flag_of_pair(op: SetFlag | WaitFlag) -> Flag:
 
 
 def _flag_of_all(op: CrossCoreSetFlag | CrossCoreWaitFlag) -> Flag | None:
-    """A wait of mode "all" also waits for the set of its own core, so that orders its own pipes."""
-    return ("all", "all", op.event) if op.mode == "all" else None
+    """A wait for cores of its kind also waits for the set of its own, so that orders its pipes."""
+    return (op.mode, op.mode, op.event) if op.mode != "group" else None
 
 
 class _Order(NamedTuple):

@@ -15,6 +15,7 @@ from npusim.check.hazards.errors import (
     DeadlockError,
     FlagError,
     RaceError,
+    complain,
     deadlock,
     left_over,
     race,
@@ -191,7 +192,7 @@ class Walk:
         # sets add up. A pipe may run ahead all the same: FetchEventID gives each pair one event.
         up = self.up.get(flag_of_pair(op), 0) + (1 if isinstance(op, SetFlag) else -1)
         if up > 1:
-            raise FlagError(still_up(self.program, index))
+            complain(FlagError(still_up(self.program, index)))
         self.up[flag_of_pair(op)] = up
 
     def tell(self) -> None:

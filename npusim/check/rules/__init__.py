@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from npusim.check.rules import (
     copies,
+    fractals,
     matrix,
     overlap,
     rearranging,
@@ -116,6 +117,7 @@ RULES = (
     *overlap.RULES,
     *sorting.RULES,
     *matrix.RULES,
+    *fractals.RULES,
     *scalar.RULES,
     *sync.RULES,
 )

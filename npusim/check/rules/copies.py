@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import get_args
 
+import numpy as np
+
 from npusim.check.rules.rule import Place, Rule, fits, names, offsets, operands
 from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT8, INT16, INT32, DType
 from npusim.data.integers import align_up
-from npusim.data.layout import FRACTAL_ROWS
 from npusim.isa import (
     BLOCK_BYTES,
     MAX_BURSTS,
@@ -84,6 +85,15 @@ def _gap(place: Global) -> int:
 
 def _padded(nbytes: int) -> int:
     return align_up(nbytes, BLOCK_BYTES)
+
+
+def _lie_apart(op: LoadNd2Nz) -> bool:
+    """Whether no two blocks go to the same place."""
+    rows, blocks = op.src.bursts, align_up(op.src.burst_bytes, BLOCK_BYTES) // BLOCK_BYTES
+    if op.dst_rows > (rows - 1) * op.row_stride:
+        return True
+    places = op.row_stride * np.arange(rows)[:, None] + op.dst_rows * np.arange(blocks)
+    return bool(np.unique(places).size == places.size)
 
 
 def _row_bytes(op: Load | Store) -> int:
@@ -217,15 +227,11 @@ RULES = (
     ),
     Rule(
         (LoadNd2Nz,),
+        lambda op, _: op.src.burst_bytes > 0 < op.src.bursts and _lie_apart(op),
         lambda op, _: (
-            op.src.burst_bytes > 0
-            and op.dst_rows >= op.src.bursts > 0
-            and op.dst_rows % FRACTAL_ROWS == 0
-        ),
-        lambda op, _: (
-            f"rows must be filled and lie in a multiple of {FRACTAL_ROWS} rows, not "
-            f"{op.src.bursts} rows of {op.src.burst_bytes} bytes in {op.dst_rows}; "
-            f"round dst_rows up"
+            f"rows must be filled and each of their blocks have its own place, not "
+            f"{op.src.bursts} rows of {op.src.burst_bytes} bytes every {op.row_stride} in "
+            f"{op.dst_rows}; raise dst_rows"
         ),
     ),
     Rule(

@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 from npusim.check.rules.copies import ATOMIC_DTYPES
+from npusim.check.rules.fractals import FILLING
 from npusim.check.rules.rule import Place, Rule, names, operands
-from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT4, INT8, INT32, UINT64, DType
-from npusim.data.integers import align_up
+from npusim.data.dtypes import (
+    BFLOAT16,
+    FLOAT16,
+    FLOAT32,
+    INT4,
+    INT8,
+    INT32,
+    UINT8,
+    UINT64,
+    DType,
+)
+from npusim.data.integers import align_up, ceil_div
 from npusim.data.layout import FRACTAL_ROWS, c0
 from npusim.isa import (
     BroadcastToL0c,
@@ -13,6 +24,8 @@ from npusim.isa import (
     Fixpipe,
     Global,
     LoadData,
+    LoadFractals,
+    LoadImage,
     LoadTable,
     Local,
     MicroOp,
@@ -35,8 +48,8 @@ FIXPIPE_DTYPES: dict[str, tuple[tuple[DType, DType], ...]] = {
     "none": ((FLOAT32, FLOAT32), (INT32, INT32)),
     "cast": ((FLOAT32, FLOAT16), (FLOAT32, BFLOAT16)),
     "deqf16": ((INT32, FLOAT16),),
-    "req8": ((INT32, INT8),),
-    "qf322b8": ((FLOAT32, INT8),),
+    "req8": ((INT32, INT8), (INT32, UINT8)),
+    "qf322b8": ((FLOAT32, INT8), (FLOAT32, UINT8)),
 }
 # asc-devkit, impl/basic_api/dav_m200/kernel_operator_data_copy_impl.h.
 COPY_L0C_DTYPES: dict[str, tuple[tuple[DType, DType], ...]] = {
@@ -51,14 +64,16 @@ SCALED = ("deqf16", "req8", "qf322b8")
 L1_DTYPES = (FLOAT16, BFLOAT16, INT8)
 
 
-def _way(op: LoadData | LoadTable | Fixpipe | CopyL0c | BroadcastToL0c) -> str:
+def _way(
+    op: LoadData | LoadFractals | LoadImage | LoadTable | Fixpipe | CopyL0c | BroadcastToL0c,
+) -> str:
     return "_to_".join(ends(op))
 
 
 def _ways(op: MicroOp, place: Place) -> tuple[str, ...]:
     """Those that the core has of the ways that a micro-op of its kind can go."""
     ways: dict[type, tuple[str, ...]] = {
-        LoadData: ("l1_to_l0a", "l1_to_l0b"),
+        **dict.fromkeys((LoadData, *FILLING), ("l1_to_l0a", "l1_to_l0b")),
         LoadTable: ("l1_to_bt", "l1_to_fb"),
         Fixpipe: ("l0c_to_gm", "l0c_to_l1"),
         CopyL0c: ("l0c_to_ub",),
@@ -93,11 +108,15 @@ def _filled(op: LoadData) -> int:
     return align_up(op.rows, FRACTAL_ROWS) * align_up(op.columns, width)
 
 
+def _is_row(op: Mmad) -> bool:
+    return not op.gemv or op.m == 1
+
+
 def _eaten(op: Mmad) -> tuple[int, int, int]:
     """Elements of the whole fractals of a, b and dst."""
     m, n = align_up(op.m, FRACTAL_ROWS), align_up(op.n, FRACTAL_ROWS)
     k = align_up(op.k, c0(op.a.dtype))
-    return m * k, k * n, m * n
+    return (k if op.gemv else m * k), k * n, m * n
 
 
 def _modes(op: Fixpipe | CopyL0c) -> tuple[tuple[DType, DType], ...]:
@@ -138,16 +157,31 @@ def _scale_text(op: Fixpipe | CopyL0c, _: Place) -> str:
     )
 
 
+def _bursts(op: Fixpipe) -> tuple[int, int]:
+    """How many bursts go to global memory, and bytes of each."""
+    if op.layout == "nd":
+        return op.m, op.dtype.nbytes(op.n)
+    return ceil_div(op.n, op.fractal_columns), op.dtype.nbytes(op.m * op.fractal_columns)
+
+
+def _lays_out(op: Fixpipe) -> bool:
+    """Whether it goes out as Nz in whole fractals, and splits those of float32 alone."""
+    if op.channel_split and not (op.layout == "nz" and op.dtype is FLOAT32):
+        return False
+    is_whole = op.n % op.fractal_columns == 0 and isinstance(op.dst, Global)
+    return op.layout == "nd" or is_whole
+
+
 def _destination_fits(op: Fixpipe) -> bool:
     if isinstance(op.dst, Global):
-        return op.dst.bursts == op.m and op.dst.burst_bytes == op.dtype.nbytes(op.n)
+        return (op.dst.bursts, op.dst.burst_bytes) == _bursts(op)
     return op.dst_rows >= op.m and op.dst_rows % FRACTAL_ROWS == 0
 
 
 def _destination_text(op: Fixpipe, _: Place) -> str:
     if isinstance(op.dst, Global):
-        wanted, came = op.dtype.nbytes(op.n), f"{op.dst.bursts} of {op.dst.burst_bytes}"
-        return f"global memory must get {op.m} bursts of {wanted} bytes, not {came}; change them"
+        (bursts, wanted), came = _bursts(op), f"{op.dst.bursts} of {op.dst.burst_bytes}"
+        return f"global memory must get {bursts} bursts of {wanted} bytes, not {came}; change them"
     return (
         f"dst_rows must be a multiple of {FRACTAL_ROWS} and at least {op.m}, "
         f"not {op.dst_rows}; round it up"
@@ -216,6 +250,13 @@ LOADS = (
 )
 
 MMADS = (
+    Rule(
+        (Mmad,),
+        lambda op, at: _is_row(op) and not (op.gemv and at.arch != "2201"),
+        lambda op, at: (
+            f"gemv must be of one row on arch 2201, not of {op.m} on arch {at.arch}; take a matrix"
+        ),
+    ),
     Rule(
         (Mmad,),
         lambda op, _: (op.a.buffer, op.b.buffer, op.dst.buffer) == ("l0a", "l0b", "l0c"),
@@ -313,11 +354,22 @@ DRAINS = (
         ),
     ),
     Rule((Fixpipe, CopyL0c), lambda op, _: _scale_fits(op), _scale_text),
+    Rule(
+        (Fixpipe,),
+        lambda op, _: _lays_out(op),
+        lambda op, _: (
+            f"Nz must go to global memory, in fractals of {op.fractal_columns} columns that n is a "
+            f"multiple of, those of float32 alone split, not {op.n} of {op.dtype.name} to "
+            f"{_way(op).split('_')[-1]}; use nd, or pad n"
+        ),
+    ),
     Rule((Fixpipe,), lambda op, _: _destination_fits(op), _destination_text),
     Rule(
         (Fixpipe,),
         lambda op, _: (
-            isinstance(op.dst, Local) or op.m == 1 or op.dst.stride_bytes >= op.dst.burst_bytes
+            isinstance(op.dst, Local)
+            or op.dst.bursts == 1
+            or op.dst.stride_bytes >= op.dst.burst_bytes
         ),
         lambda op, _: (
             f"rows must lie at least their {op.dst.burst_bytes} bytes apart in global memory, not "
@@ -375,7 +427,7 @@ BROADCASTS = (
 
 RULES = (
     Rule(
-        (LoadData, LoadTable, Fixpipe, CopyL0c, BroadcastToL0c),
+        (LoadData, *FILLING, LoadTable, Fixpipe, CopyL0c, BroadcastToL0c),
         lambda op, at: _way(op) in _ways(op, at),
         lambda op, at: (
             f"it must go a way that {at.kind} has for it, one of "
@@ -383,7 +435,7 @@ RULES = (
         ),
     ),
     Rule(
-        (LoadData, LoadTable, Mmad, Fixpipe, CopyL0c, BroadcastToL0c),
+        (LoadData, *FILLING, LoadTable, Mmad, Fixpipe, CopyL0c, BroadcastToL0c),
         lambda op, _: all(_aligned(local) for local in operands(op)),
         _alignment_text,
     ),

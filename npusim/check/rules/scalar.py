@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from npusim.check.rules.rule import Place, Rule, named
-from npusim.isa import Local, ScalarLoad, ScalarLoadGlobal, ScalarLoop, ScalarStore
+from npusim.isa import (
+    Global,
+    Local,
+    ScalarLoad,
+    ScalarLoadGlobal,
+    ScalarLoop,
+    ScalarStore,
+    ScalarStoreGlobal,
+)
 
 __all__ = ["RULES"]
 
@@ -44,8 +52,12 @@ def _element_text(op: ScalarLoad | ScalarStore | ScalarLoop, _: Place) -> str:
     )
 
 
-def _is_one(op: ScalarLoadGlobal) -> bool:
-    place, size = op.src, op.dtype.nbytes(1)
+def _element_of(op: ScalarLoadGlobal | ScalarStoreGlobal) -> Global:
+    return op.src if isinstance(op, ScalarLoadGlobal) else op.dst
+
+
+def _is_one(op: ScalarLoadGlobal | ScalarStoreGlobal) -> bool:
+    place, size = _element_of(op), op.dtype.nbytes(1)
     is_element = op.dtype.bits in ELEMENT_BITS and place.bursts == 1
     return is_element and place.burst_bytes == size and place.offset_bytes % size == 0
 
@@ -57,11 +69,12 @@ RULES = (
         _element_text,
     ),
     Rule(
-        (ScalarLoadGlobal,),
+        (ScalarLoadGlobal, ScalarStoreGlobal),
         lambda op, _: _is_one(op),
         lambda op, _: (
-            f"src must be one element of 8 to 64 bits that lies at a multiple of its size, not "
-            f"{op.src.nbytes} bytes of {op.dtype.name} at {op.src.offset_bytes}; name just that one"
+            f"{'src' if isinstance(op, ScalarLoadGlobal) else 'dst'} must be one element of 8 to "
+            f"64 bits that lies at a multiple of its size, not {_element_of(op).nbytes} bytes of "
+            f"{op.dtype.name} at {_element_of(op).offset_bytes}; name just that one"
         ),
     ),
     Rule(

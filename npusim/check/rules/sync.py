@@ -46,4 +46,11 @@ RULES = (
             f"use another event"
         ),
     ),
+    Rule(
+        CROSS_FLAGS,
+        lambda op, at: op.mode != "pair" or at.kind == "aiv",
+        lambda _, at: (
+            f"a flag of a pair must be one of vector cores, not of {at.kind}; take the mode group"
+        ),
+    ),
 )

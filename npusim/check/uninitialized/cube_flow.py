@@ -15,7 +15,16 @@ import numpy as np
 from npusim.check.uninitialized.marks import NOBODY, WRITTEN, Array, Marks, Sink
 from npusim.data.dtypes import INT4, INT8, DType
 from npusim.data.integers import align_up, ceil_div
-from npusim.data.layout import FRACTAL_ROWS, NZ, ZN, ZZ, c0, from_fractals, to_fractals
+from npusim.data.layout import (
+    FRACTAL_BYTES,
+    FRACTAL_ROWS,
+    NZ,
+    ZN,
+    ZZ,
+    c0,
+    from_fractals,
+    to_fractals,
+)
 from npusim.isa import (
     BLOCK_BYTES,
     BroadcastToL0c,
@@ -23,11 +32,23 @@ from npusim.isa import (
     Fixpipe,
     Global,
     LoadData,
+    LoadFractals,
+    LoadImage,
     Local,
     Mmad,
+    turned_squares,
 )
 
-__all__ = ["SQUARE", "broadcast_to_l0c", "copy_l0c", "fixpipe", "load_data", "mmad"]
+__all__ = [
+    "SQUARE",
+    "broadcast_to_l0c",
+    "copy_l0c",
+    "fixpipe",
+    "load_data",
+    "load_fractals",
+    "load_image",
+    "mmad",
+]
 
 SQUARE = (FRACTAL_ROWS, FRACTAL_ROWS)
 
@@ -135,6 +156,31 @@ def load_data(op: LoadData, marks: Marks) -> Sink:
     return None
 
 
+def load_fractals(op: LoadFractals, marks: Marks) -> Sink:
+    """Its fractals, turned or not."""
+    nbytes = op.inner * FRACTAL_BYTES
+    where = op.src.buffer, op.src.offset_bytes, nbytes, op.repeats
+    found = marks.rows(*where, op.src_stride * nbytes).copy()
+    if op.transpose:
+        squares = _elements_of(found, op.src.dtype)
+        turned = turned_squares(squares.reshape(op.repeats, op.inner, FRACTAL_ROWS, -1))
+        found = _bytes_of(turned.reshape(-1), op.src.dtype).reshape(found.shape)
+    for number in range(op.inner):
+        first = op.dst.offset_bytes + number * op.inner_stride * FRACTAL_BYTES
+        size = FRACTAL_BYTES, op.repeats, op.dst_stride * FRACTAL_BYTES
+        part = found[:, number * FRACTAL_BYTES :][:, :FRACTAL_BYTES]
+        marks.put_bytes(op.dst.buffer, marks.rows(op.dst.buffer, first, *size), part)
+    return None
+
+
+def load_image(op: LoadImage, marks: Marks) -> Sink:
+    """The elements in the window; padding is written."""
+    found = np.append(marks.elements(op.src), WRITTEN)[op.elements]
+    turned = found.T if op.dst.buffer == "l0a" and op.transpose else found
+    _put_raw(op.dst, _as_l0(op.dst.buffer, op.dst.dtype, turned), marks)
+    return None
+
+
 def _as_l0(buffer: str, dtype: DType, matrix: Array) -> Array:
     """The bytes of *matrix* in L0A or L0B."""
     fractal, layout = _l0(buffer, dtype)
@@ -183,14 +229,18 @@ def mmad(op: Mmad, marks: Marks) -> Sink:
     size = op.m, op.n
     before = op.dst, 0, align_up(op.m, FRACTAL_ROWS), size, marks
     if (
-        _factor_is_written(op.a, (op.m, op.k), marks)
+        not op.gemv
+        and _factor_is_written(op.a, (op.m, op.k), marks)
         and _factor_is_written(op.b, (op.k, op.n), marks)
         and (op.init != "accumulate" or _nz_is_written(*before))
         and (op.init == "accumulate" or op.bias is None or not _bias(op, marks).any())
     ):
         _put_written(op.dst, _raw_product, (op.dst.dtype, size), marks)
         return None
-    rows = _factor(op.a, (op.m, op.k), marks).max(axis=1, keepdims=True)
+    if op.gemv:
+        rows = marks.elements(op.a.at(0, op.k)).max().reshape(1, 1)
+    else:
+        rows = _factor(op.a, (op.m, op.k), marks).max(axis=1, keepdims=True)
     columns = _factor(op.b, (op.k, op.n), marks).max(axis=0, keepdims=True)
     total = np.maximum(rows, columns)
     if op.init == "accumulate":
@@ -231,7 +281,10 @@ def fixpipe(op: Fixpipe, marks: Marks) -> Sink:
         return None
     values = np.maximum(_nz(*product), scale)
     if isinstance(op.dst, Global):
-        return values
+        if op.layout == "nd":
+            return values
+        columns = values.reshape(op.m, -1, op.fractal_columns)
+        return np.asarray(columns.swapaxes(0, 1).reshape(columns.shape[1], -1))
     width = c0(op.dtype)
     blocks = ceil_div(op.n, width)
     # Columns are filled up with zeros: (m, blocks x width) -> (blocks, m, width) -> bytes

@@ -19,9 +19,11 @@ from npusim.check.uninitialized.cube_flow import (
     copy_l0c,
     fixpipe,
     load_data,
+    load_fractals,
+    load_image,
     mmad,
 )
-from npusim.check.uninitialized.marks import NOBODY, Array, Marks, Sink
+from npusim.check.uninitialized.marks import NOBODY, WRITTEN, Array, Marks, Sink
 from npusim.check.uninitialized.vector_flow import VECTOR_FLOW
 from npusim.data.layout import FRACTAL_ROWS
 from npusim.isa import (
@@ -33,6 +35,8 @@ from npusim.isa import (
     Fixpipe,
     Load,
     LoadData,
+    LoadFractals,
+    LoadImage,
     LoadNd2Nz,
     Local,
     MicroOp,
@@ -44,6 +48,7 @@ from npusim.isa import (
     ScalarLoop,
     ScalarOp,
     ScalarStore,
+    ScalarStoreGlobal,
     Store,
     Table,
     Trap,
@@ -55,6 +60,9 @@ __all__ = ["FLOW", "fills"]
 def fills(op: MicroOp) -> bool:
     """Whether *op* writes all of what it writes with what it reads, and nothing else."""
     match op:
+        case LoadImage():
+            # Edges of fractals come from nowhere, and padding from no element.
+            return False
         case LoadData():
             # Edges of fractals come from beyond the piece.
             return op.dst.count == op.rows * op.columns
@@ -111,6 +119,10 @@ def _load_global(op: ScalarLoadGlobal, marks: Marks) -> Sink:
     return None
 
 
+def _store_global(op: ScalarStoreGlobal, marks: Marks) -> Sink:
+    return np.array([marks.registers.get(op.src, WRITTEN)])
+
+
 def _scalar_loop(op: ScalarLoop, marks: Marks) -> Sink:
     return _all_rounds(op.body, marks, op.count)
 
@@ -161,6 +173,8 @@ FLOW: Table[Callable[[Any, Marks], Sink]] = Table(
         Store: _store,
         CopyToL1: _copy_to_l1,
         LoadData: load_data,
+        LoadFractals: load_fractals,
+        LoadImage: load_image,
         Mmad: mmad,
         Fixpipe: fixpipe,
         CopyL0c: copy_l0c,
@@ -168,6 +182,7 @@ FLOW: Table[Callable[[Any, Marks], Sink]] = Table(
         ScalarLoad: _one,
         ScalarLoadGlobal: _load_global,
         ScalarStore: _one,
+        ScalarStoreGlobal: _store_global,
         ScalarAlu: _one,
         ScalarLoop: _scalar_loop,
         Trap: _one,

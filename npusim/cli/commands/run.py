@@ -32,9 +32,9 @@ Operator = Annotated[
     typer.Argument(
         metavar="OP",
         autocompletion=completion.operators,
-        help="An operator, as `npusim ops` lists it, or FILE.py:FUNCTION or FILE.cpp:KERNEL, a "
-        "kernel of your own, or FILE.asc, a program that launches some: the file is run, with all "
-        "that stands in it.",
+        help="An operator, as `npusim ops` lists it; FILE.asc, a program that launches kernels; or "
+        "FILE.py:FUNCTION or FILE.cpp:KERNEL, a kernel of your own: the file is run, with all that "
+        "stands in it.",
     ),
 ]
 Device = Annotated[
@@ -201,6 +201,15 @@ AutoSync = Annotated[
     ),
 ]
 
+Strict = Annotated[
+    bool,
+    typer.Option(
+        "--strict",
+        help="Refuse hazards of a kernel of C++ that the vendor's own kernels have, too, and that "
+        "are harmless.",
+    ),
+]
+
 
 def run_operator(
     op: Operator,
@@ -213,6 +222,7 @@ def run_operator(
     define: Define = None,
     include: Include = None,
     auto_sync: AutoSync = True,
+    strict: Strict = False,
     setting: Settings = None,
     output: Output = None,
     force: Force = False,
@@ -251,13 +261,10 @@ def run_operator(
         settings=setting or [],
         typed={"op": [op], "input": inputs or [], "attr": attributes or []},
     )
-    options: dict[str, Any] = {
-        "timeout_s": timeout,
-        "build": Build(tuple(define or ()), tuple(include or ()), auto_sync),
-        "answer": answer,
-        **{"l2": l2, "icache": icache, "values": values, "every_core": every_core},
-        **{"engine": engine, "cache": cache},
-    }
+    build = Build(tuple(define or ()), tuple(include or ()), auto_sync, strict)
+    options: dict[str, Any] = {"timeout_s": timeout, "build": build, "answer": answer}
+    options |= {"l2": l2, "icache": icache, "values": values, "every_core": every_core}
+    options |= {"engine": engine, "cache": cache}
     if names_source(op) and ":" not in op:
         run_program(Path(op), device, program_arguments or [], **options)
     else:

@@ -29,6 +29,7 @@ for the fractals wherever it stands.
 from __future__ import annotations
 
 from npusim.data.layout.orders import (
+    FRACTAL_BYTES,
     FRACTAL_ROWS,
     NZ,
     ZN,
@@ -41,6 +42,7 @@ from npusim.data.layout.orders import (
 from npusim.data.layout.placement import NAMES, SPELLINGS, Placement, Spot
 
 __all__ = [
+    "FRACTAL_BYTES",
     "FRACTAL_ROWS",
     "NAMES",
     "NZ",

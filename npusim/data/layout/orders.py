@@ -13,6 +13,7 @@ from npusim.data.integers import ceil_div
 from npusim.data.layout.html import Note, grid, table
 
 __all__ = [
+    "FRACTAL_BYTES",
     "FRACTAL_ROWS",
     "NZ",
     "ZN",
@@ -25,6 +26,8 @@ __all__ = [
 
 FRACTAL_ROWS = 16
 """Rows of a fractal, and columns of one in L0B and L0C."""
+FRACTAL_BYTES = 512
+"""Bytes of a fractal of L1, L0A and L0B, whatever the type."""
 C0_BYTES = 32
 
 Shape = tuple[int, int]

@@ -254,6 +254,7 @@ typedef struct {
     Queue volumes;  /* those at which lines were touched, each once, ascending */
     Tile *tiles;
     i64 tile_count, tile_room;
+    bool has_new_tiles;  /* made in the present cycle */
     Queue free_tiles;  /* numbers of tiles that are none any more */
     Queue stored;  /* volume when bytes were stored, and how many, in turn */
     int failed;
@@ -265,8 +266,7 @@ Known *find_known(Run *run, i64 copy, i64 phase);
 /* queue.c */
 void *room_for(Run *run, void *items, i64 *room, i64 wanted, i64 size);
 void give_back(void *items);
-void push(Run *run, Queue *queue, i64 item);
-i64 pop_first(Queue *queue);
+void push_far(Run *run, Queue *queue, i64 item);
 void at(Run *run, i64 cycle, i64 priority, EventKind kind, i64 a, i64 b);
 Event next_event(Run *run);
 
@@ -296,6 +296,21 @@ i64 op_of(const Run *run, const Lane *lane, i64 pipe);
 void lane_moved(Run *run, Load *load, i64 latency, i64 l2_bytes, i64 l2_hit_bytes,
                 i64 l2_written_bytes);
 void cross_set_arrived(Run *run, i64 lane, i64 cross_flag);
+
+static inline void push(Run *run, Queue *queue, i64 item) {
+    i64 end = queue->first + queue->count;
+    if (end == queue->room) {
+        push_far(run, queue, item);
+        return;
+    }
+    queue->items[end] = item;
+    queue->count++;
+}
+
+static inline i64 pop_first(Queue *queue) {
+    queue->count--;
+    return queue->items[queue->first++];
+}
 
 static inline i64 ceil_div(i64 a, i64 b) { return (a + b - 1) / b; }
 static inline i64 larger(i64 a, i64 b) { return a > b ? a : b; }

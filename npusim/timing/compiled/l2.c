@@ -90,6 +90,7 @@ static i64 new_tile(Run *run, const Load *use, i32 volume) {
     i64 number = run->free_tiles.count ? pop_first(&run->free_tiles) : run->tile_count++;
     run->tiles = room_for(run, run->tiles, &run->tile_room, larger(run->tile_count, 64),
                           sizeof(Tile));
+    run->has_new_tiles = true;
     if (!run->failed) run->tiles[number] = (Tile){first_of(run, use), use->asked, volume};
     return number;
 }
@@ -137,7 +138,7 @@ static void keep(Run *run, const Load *use) {
         return;
     }
     /* Another request of the cycle may have made a tile of some of them. */
-    part_all(run, touched, use->asked, count);
+    if (run->has_new_tiles) part_all(run, touched, use->asked, count);
     bool is_tile = count >= FEWEST_OF_TILE && !use->asked->unkept &&
                    use->asked->parted <= MOST_PARTED;
     i32 mark = is_tile ? mark_of(new_tile(run, use, now)) : now;
@@ -266,6 +267,7 @@ void l2_touch(Run *run, Load **uses, i64 count, Found *found) {
             found[u] = found_of(run, uses[u], run->missing + run->first_missing[u]);
         bring_in(run, uses, count);
     }
+    run->has_new_tiles = false;
     for (i64 u = 0; u < count; u++) {
         keep(run, uses[u]);
         for (i64 i = 0; any && i < count_of(uses[u]); i++) {

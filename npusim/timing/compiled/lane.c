@@ -68,17 +68,11 @@ i64 op_of(const Run *run, const Lane *lane, i64 pipe) {
     return first_op + steps[lane->pipes[pipe].position].op;
 }
 
-static void note(Run *run, const Lane *lane, i64 op, i64 start, i64 free, i64 end) {
-    const Times *times = run->times;
-    run->started++;
-    if (times) {
-        times->start[op] = start;
-        times->free[op] = free;
-        times->end[op] = end;
-    } else {
-        i64 *last_end = run->problem->last_end + lane->number;
-        *last_end = larger(*last_end, end);
-    }
+/* Note that micro-ops have started, the last of whose results is there at `end`. */
+static void note(Run *run, const Lane *lane, i64 started, i64 end) {
+    i64 *last_end = run->problem->last_end + lane->number;
+    run->started += started;
+    *last_end = larger(*last_end, end);
 }
 
 static Asked *asked_of(Run *run, i64 copy, i64 phase) {
@@ -122,6 +116,8 @@ static bool work(Run *run, Lane *lane, i64 number, const Part *part, i64 opened)
     const Step *steps = steps_of(problem, part, number, &count);
     i64 free = pipe->free, done = pipe->done, end = 0, position = pipe->position;
     i64 first_op = call_of(run, lane, number)->first_op + part->first_op;
+    const Times *times = run->times;
+    i64 started = 0, latest = 0;
     bool goes_on = true;
     for (; position < count; position++) {
         const Step *step = steps + position;
@@ -146,7 +142,7 @@ static bool work(Run *run, Lane *lane, i64 number, const Part *part, i64 opened)
             if (lane->pipes[step->y].waits_for == step->x) wake(run, lane, step->y);
             break;
         case COPY:
-            if (run->times) {
+            if (times) {
                 const Fact *fact = next_fact(run, lane, number);
                 free = fact->free;
                 end = fact->end;
@@ -160,7 +156,7 @@ static bool work(Run *run, Lane *lane, i64 number, const Part *part, i64 opened)
         case CROSS_SET:
             free = start + step->cycles;
             end = larger(start, done) + step->cycles;
-            if (!run->times)
+            if (!times)
                 at(run, end + lane->decoder->cross_core_cycles, NORMAL, ON_CROSS_SET, lane->number,
                    problem->cross_sets[lane->decoder->first_cross_set + step->x]);
             break;
@@ -176,8 +172,15 @@ static bool work(Run *run, Lane *lane, i64 number, const Part *part, i64 opened)
             free = end = when_drained(problem, lane, start, done) + step->cycles;
         }
         if (!goes_on || run->failed) break;
-        note(run, lane, first_op + step->op, start, free, end);
+        started++;
+        latest = larger(latest, end);
+        if (times) {
+            times->start[first_op + step->op] = start;
+            times->free[first_op + step->op] = free;
+            times->end[first_op + step->op] = end;
+        }
     }
+    if (!times) note(run, lane, started, latest);
     pipe->free = free;
     pipe->done = done;
     pipe->position = position < count ? position : 0;
@@ -258,7 +261,7 @@ void lane_moved(Run *run, Load *load, i64 latency, i64 l2_bytes, i64 l2_hit_byte
         load->op, load->asked_at, run->now, load->gm_narrow, load->l2_read_narrow,
         load->l2_write_narrow, load->turning, load->read, free, end,
     };
-    note(run, lane, load->op, load->start, free, end);
+    note(run, lane, 1, end);
     pipe->free = free;
     pipe->done = larger(pipe->done, end);
     pipe->position++;

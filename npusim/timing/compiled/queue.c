@@ -17,10 +17,10 @@ void *room_for(Run *run, void *items, i64 *room, i64 wanted, i64 size) {
     return found;
 }
 
-void push(Run *run, Queue *queue, i64 item) {
+/* Push an item for which there is no room behind the others. */
+void push_far(Run *run, Queue *queue, i64 item) {
     /* What was taken from the front is given back once it is most of the room. */
-    if (queue->first && queue->first + queue->count == queue->room &&
-        queue->first >= queue->count) {
+    if (queue->first && queue->first >= queue->count) {
         for (i64 i = 0; i < queue->count; i++) queue->items[i] = queue->items[queue->first + i];
         queue->first = 0;
     }
@@ -28,11 +28,6 @@ void push(Run *run, Queue *queue, i64 item) {
     queue->items = room_for(run, queue->items, &queue->room, larger(wanted, 4), sizeof(i64));
     if (wanted > queue->room) return;
     queue->items[queue->first + queue->count++] = item;
-}
-
-i64 pop_first(Queue *queue) {
-    queue->count--;
-    return queue->items[queue->first++];
 }
 
 static bool comes_before(const Event *a, const Event *b) {

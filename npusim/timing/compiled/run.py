@@ -195,11 +195,12 @@ class _Run:
     def results(self) -> tuple[tuple[LaneTrace, ...], int]:
         """What happened when on each lane, and what the L2 wrote back."""
         if self._left.size:
-            ends = np.cumsum([*self._cache.counts.values()])
-            touched = np.split(self._left[:-1], ends[:-1])
+            firsts = np.cumsum([*self._cache.counts.values()])
+            touched = np.split(self._left[:-1], firsts[:-1])
             names = self._cache.counts
             self._cache.end(dict(zip(names, touched, strict=True)), int(self._problem.volume))
-        replay = _Replay(self._problem, {name: self._tables[name] for name in REPLAYED})
+        ends = self._first_fact[:: len(PIPES)]
+        replay = _Replay(self._problem, {name: self._tables[name] for name in REPLAYED}, ends)
         lanes = tuple(self._lane(number, replay) for number in range(len(self._groups)))
         return lanes, int(self._problem.written_bytes)
 
@@ -208,25 +209,20 @@ class _Run:
         waiting = [op for op in self._waiting[number].tolist() if op >= 0]
         if waiting:
             raise DeadlockError(deadlock(code.program, waiting))
-        first, last = self._first_fact[[number * len(PIPES), (number + 1) * len(PIPES)]]
-        facts = self._facts[first:last]
+        read = self._facts[replay.copies(number), READ]
         l2_bytes, l2_hit_bytes, l2_written_bytes = self._counts[number].tolist()
         return LazyLaneTrace(
             *(replay, number, int(self._last_end[number])),
             cores=tuple(block.core for block in group),
             kind=code.decoder.kind,
             program=code.program,
-            gm_bytes=sum(facts[:, READ].tolist()) / COUNT_UNITS,
+            gm_bytes=sum(read.tolist()) / COUNT_UNITS,
             l2_bytes=l2_bytes,
             groups=tuple(block.group for block in group),
             l2_hit_bytes=l2_hit_bytes,
             l2_written_bytes=l2_written_bytes,
-            find_copies=partial(_copy_times, facts),
+            find_copies=partial(replay.copy_times, number),
         )
-
-
-def _copy_times(facts: Numbers) -> CopyTimes:
-    return copy_times(facts[:, : READ + 1])
 
 
 REPLAYED = (
@@ -239,20 +235,49 @@ REPLAYED = (
 class _Replay(LaneTimes):
     """What the engine reads to find the times of a lane anew."""
 
-    def __init__(self, problem: Problem, tables: dict[str, Numbers]) -> None:
-        """*tables* are what *problem* points to."""
-        self._problem, self._tables = problem, tables
-        self.nbytes = sum(each.nbytes for each in tables.values())
+    def __init__(self, problem: Problem, tables: dict[str, Numbers], ends: Numbers) -> None:
+        """*tables* are what *problem* points to; copies of a lane are between two of *ends*."""
+        self._problem, self._tables, self._ends = problem, tables, ends
+        self._facts = [_narrowed(column) for column in tables.pop("facts").T]
+        held = [*tables.values(), *self._facts]
+        self.nbytes = sum(each.nbytes for each in held)
+
+    def copies(self, number: int) -> slice:
+        """Which copies are those of lane *number*."""
+        return slice(self._ends[number], self._ends[number + 1])
+
+    def copy_times(self, number: int) -> CopyTimes:
+        """What held the copies of lane *number* up."""
+        return copy_times(self._facts_of(number)[:, : READ + 1])
 
     def times(self, number: int, ops: int) -> Numbers:
         """Start, free and end of the micro-ops of lane *number*; MemoryError without room."""
         engine = library()
         assert engine is not None
+        # The engine is handed the copies of this lane alone.
+        facts, first = self._facts_of(number), self._tables["first_fact"] - self._ends[number]
+        problem = Problem.from_buffer_copy(self._problem)
+        problem.facts, problem.first_fact = facts.ctypes.data, first.ctypes.data
         found = np.zeros((3, ops), np.int64)
-        problem = ctypes.byref(self._problem)
-        if engine.npusim_replay(problem, number, *(row.ctypes.data for row in found)):
+        rows = (row.ctypes.data for row in found)
+        if engine.npusim_replay(ctypes.byref(problem), number, *rows):
             raise MemoryError
         return found
+
+    def _facts_of(self, number: int) -> Numbers:
+        columns = [column[self.copies(number)] if column.size else 0 for column in self._facts]
+        facts = np.zeros((self._ends[number + 1] - self._ends[number], FACTS), np.int64)
+        for column, own in zip(facts.T, columns, strict=True):
+            column[:] = own
+        return facts
+
+
+def _narrowed(column: Numbers) -> Numbers:
+    """*column* in as little room as it needs: nothing for zeros alone, of which most are made."""
+    if not column.any():
+        return np.zeros(0, np.int64)
+    is_short = column.min() >= -(2**31) and column.max() < 2**31
+    return column.astype(np.int32 if is_short else np.int64)
 
 
 def simulate(

@@ -235,9 +235,9 @@ class LaneTables:
             of_group.setdefault(block.group, []).append(lane)
         for block in firsts:
             for mode, _ in self._programs.cross_flags:
-                key = block.kind, block.group if mode == "group" else None, mode
+                key = block.kind, block.group if mode != "all" else None, mode
                 if key not in known:
-                    near = of_group[block.group] if mode == "group" else range(len(firsts))
+                    near = of_group[block.group] if mode != "all" else range(len(firsts))
                     heard = [i for i in near if awaits(firsts[i], mode, block)]
                     # All cores that await this one await the same set of cores.
                     await_ = [

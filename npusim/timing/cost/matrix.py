@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import ceil
 
 from npusim.data.integers import align_up, ceil_div
-from npusim.data.layout import FRACTAL_ROWS
+from npusim.data.layout import FRACTAL_BYTES, FRACTAL_ROWS
 from npusim.devices.schema import Core, Cube
 from npusim.isa import (
     BLOCK_BYTES,
@@ -13,6 +13,8 @@ from npusim.isa import (
     CopyToL1,
     Fixpipe,
     LoadData,
+    LoadFractals,
+    LoadImage,
     LoadTable,
     MicroOp,
     Mmad,
@@ -20,7 +22,14 @@ from npusim.isa import (
 )
 from npusim.timing.cost.cycles import Cost
 
-__all__ = ["between_buffers", "burst_bytes", "filled_bytes", "fixpipe_bytes", "mmad"]
+__all__ = [
+    "between_buffers",
+    "burst_bytes",
+    "filled_bytes",
+    "fixpipe_bytes",
+    "fractal_bytes",
+    "mmad",
+]
 
 FIXPIPE_ELEMENT_BYTES = 2
 """Fixpipe moves as many elements a cycle whatever their type; its rate is stated for fp16.
@@ -55,7 +64,12 @@ def between_buffers(op: MicroOp, nbytes: int, core: Core) -> Cost:
     return Cost(path.startup_cycles + ceil(nbytes / path.bytes_per_cycle))
 
 
-def filled_bytes(op: LoadData | LoadTable | BroadcastToL0c) -> int:
+def fractal_bytes(op: LoadFractals) -> int:
+    """Bytes of the fractals that *op* copies."""
+    return op.repeats * op.inner * FRACTAL_BYTES
+
+
+def filled_bytes(op: LoadData | LoadImage | LoadTable | BroadcastToL0c) -> int:
     """Bytes of the whole blocks that *op* fills."""
     return align_up(op.dst.nbytes, BLOCK_BYTES)
 

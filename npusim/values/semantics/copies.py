@@ -147,8 +147,8 @@ def _extreme(op: AtomicOp, a: Array, b: Array) -> Array:
 
 def load(op: Load, state: State) -> None:
     first, end = op.left_bytes, op.left_bytes + op.src.burst_bytes
-    is_one = op.src.bursts == 1 and op.row_bytes == op.src.burst_bytes
-    if is_one and end >= WORTH_A_VIEW_BYTES and _is_viewed(op, state):
+    is_plain = op.src.bursts == 1 and op.padding is None and end == op.row_bytes
+    if is_plain and end >= WORTH_A_VIEW_BYTES and _is_viewed(op, state):
         return
     rows = state.buffers.rows(op.dst, op.row_bytes, op.src.bursts, op.pitch_bytes)
     found = windows(op.src, state, SLACK_BYTES)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from functools import partial
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 
 from npusim.data.dtypes import INT4, INT8, Array, Overflow, cast, unpack_int4
 from npusim.data.integers import align_up, ceil_div
 from npusim.data.layout import ZN, ZZ, c0
 from npusim.data.tensor import SLACK_BYTES
 from npusim.isa import (
+    BLOCK_BYTES,
     BroadcastToL0c,
     CopyL0c,
     Fixpipe,
@@ -49,6 +51,9 @@ __all__ = [
 
 def load_nd2nz(op: LoadNd2Nz, state: State) -> None:
     rows = window(op.src, state, SLACK_BYTES)
+    if op.row_stride > 1:
+        _spread_rows(op, rows, state)
+        return
     address = 0
     if op.dst.dtype is INT4:
         matrix: Array = unpack_int4(rows)
@@ -61,6 +66,17 @@ def load_nd2nz(op: LoadNd2Nz, state: State) -> None:
             address = address_of(matrix)
     tile = L1Tile(op.dst.offset_bytes, op.dst.dtype, op.dst_rows, matrix, address)
     state.buffers.add_tile(op.dst.buffer, tile)
+
+
+def _spread_rows(op: LoadNd2Nz, rows: Bytes, state: State) -> None:
+    """Write *rows* as Nz whose rows do not lie one behind the other."""
+    blocks = ceil_div(op.src.burst_bytes, BLOCK_BYTES)
+    whole = np.zeros((op.src.bursts, blocks * BLOCK_BYTES), np.uint8)
+    whole[:, : op.src.burst_bytes] = rows
+    split = whole.reshape(op.src.bursts, blocks, BLOCK_BYTES)
+    raw = state.buffers.window(op.footprint)
+    steps = (op.row_stride * BLOCK_BYTES, op.dst_rows * BLOCK_BYTES, 1)
+    as_strided(raw, split.shape, steps)[...] = split
 
 
 def load_data(op: LoadData, state: State) -> None:
@@ -115,8 +131,15 @@ def _same_fractals(tile: L0Tile, shape: tuple[int, int]) -> bool:
     return ceil_div(shape[1], width) == ceil_div(int(tile.matrix.shape[1]), width)
 
 
+def _row(local: Local, k: int, state: State) -> Factor:
+    """The first *k* elements of *local* in L0A, as one row."""
+    raw = state.buffers.window(local)[: local.dtype.nbytes(k)]
+    elements = unpack_int4(raw)[:k] if local.dtype is INT4 else raw.view(local.dtype.numpy)
+    return Factor(elements.reshape(1, k).copy())
+
+
 def mmad(op: Mmad, state: State) -> None:
-    a = _operand(op.a, (op.m, op.k), state)
+    a = _row(op.a, op.k, state) if op.gemv else _operand(op.a, (op.m, op.k), state)
     b = _operand(op.b, (op.k, op.n), state)
     tile = state.buffers.tile("l0c", op.dst.offset_bytes)
     if op.init == "accumulate":
@@ -168,9 +191,9 @@ def fixpipe(op: Fixpipe, state: State) -> None:
     if isinstance(op.dst, Global) and not op.atomic:
         _put(op, window(op.dst, state), scale, state.overflow, values)
         return
-    result = convert(values, op.mode, scale, op.dtype, state.overflow)
+    result = _converted(op, values, scale, state.overflow)
     if isinstance(op.dst, Global):
-        combine(op, result, op.dtype, state)
+        combine(op, _as_bursts(op, result), op.dtype, state)
     else:
         drained = L1Tile(op.dst.offset_bytes, op.dtype, op.dst_rows, result)
         state.buffers.add_tile(op.dst.buffer, drained)
@@ -191,13 +214,28 @@ def _accumulator(op: Fixpipe, state: State) -> Accumulator | None:
 
 def _put(op: Fixpipe, there: Bytes, scale: Array | None, overflow: Overflow, values: Array) -> None:
     """Write *values* of L0C to *there* in global memory."""
-    result = convert(values, op.mode, scale, op.dtype, overflow)
+    result = _as_bursts(op, _converted(op, values, scale, overflow))
     there[:] = np.ascontiguousarray(result).view(np.uint8)
+
+
+def _converted(op: Fixpipe, values: Array, scale: Array | None, overflow: Overflow) -> Array:
+    """*values* of L0C as the type in which they come out."""
+    if op.relu:
+        values = np.where(values <= 0, values.dtype.type(0), values)
+    return convert(values, op.mode, scale, op.dtype, overflow)
+
+
+def _as_bursts(op: Fixpipe, result: Array) -> Array:
+    """*result* `(m, n)` as the bursts that go to global memory."""
+    if op.layout == "nd":
+        return result
+    blocks = result.reshape(op.m, -1, op.fractal_columns)
+    return blocks.swapaxes(0, 1).reshape(blocks.shape[1], -1)
 
 
 def _waits(op: Fixpipe, tile: Accumulator, state: State) -> bool:
     """Leave *op* for later if it may wait: see ``values/late``."""
-    if state.late is None or op.atomic or not isinstance(op.dst, Global):
+    if state.late is None or op.atomic or op.layout == "nz" or not isinstance(op.dst, Global):
         return False
     memory = state.memories[op.dst.name]
     place = Place.of(op.dst, memory.data, memory.base_bytes)

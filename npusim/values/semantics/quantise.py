@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from npusim.data.dtypes import INT8, Array, DType, Overflow, cast
+from npusim.data.dtypes import INT8, UINT8, Array, DType, Overflow, cast
 from npusim.isa import QuantMode
 
 __all__ = ["SCALE_BITS", "convert", "fields"]
@@ -44,8 +44,8 @@ def convert(
     wide = values.astype(np.float32) * factor
     if mode == "deqf16":
         return cast(wide, dtype, "rint", overflow)
-    assert dtype is INT8
+    assert dtype in (INT8, UINT8)
     whole = np.rint(np.clip(np.where(np.isnan(wide), 0, wide), -256, 255)).astype(np.int64)
     low, high = np.where(is_signed, -128, 0), np.where(is_signed, 127, 255)
-    narrow: Array = np.clip(whole + offset, low, high).astype(np.int16).astype(np.int8)
+    narrow: Array = np.clip(whole + offset, low, high).astype(np.int16).astype(dtype.numpy)
     return narrow

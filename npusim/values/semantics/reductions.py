@@ -22,6 +22,7 @@ from npusim.values.buffers import Elements
 from npusim.values.runs import Halved
 from npusim.values.semantics.half_order import single
 from npusim.values.semantics.state import Bytes, State
+from npusim.values.semantics.vector import ARITHMETIC
 
 __all__ = ["block_reduce", "fold", "halve", "reduce", "whole_reduce"]
 
@@ -120,18 +121,16 @@ class _HalvedTile(Elements):
     def write(self, raw: Bytes) -> None:
         for op in self.ops:
             a, b = (raw[..., x.offset_bytes : x.end_bytes].view(np.float32) for x in (op.a, op.b))
-            (np.minimum if op.op == "min" else np.maximum)(a, b, out=a)
+            ARITHMETIC[op.op](a, b, out=a)
 
     def extreme(self, op: WholeReduce) -> Array | None:
         """What *op* finds in what is left, `(..., 1)`; None where that depends on the order."""
         last = self.ops[-1]
         if (op.op, op.src, op.dst.count, op.mask) != (last.op, last.dst, 1, None):
             return None
-        if op.order != "value":
-            return None
-        found = (np.min if op.op == "min" else np.max)(self.row, axis=-1, keepdims=True)
+        found = _extreme_of(op.op, self.row)[..., None]
         # Two zeros differ in their signs, and two NaN in their bits.
-        return None if (found == 0).any() or np.isnan(found).any() else np.asarray(found)
+        return None if (found == 0).any() or np.isnan(found).any() else found
 
 
 def halve(op: Halved, state: State) -> None:
@@ -141,7 +140,7 @@ def halve(op: Halved, state: State) -> None:
 def whole_reduce(op: WholeReduce, state: State) -> None:
     tile = state.buffers.tile(op.src.buffer, op.src.offset_bytes)
     extreme = tile.extreme(op) if isinstance(tile, _HalvedTile) else None
-    if extreme is not None:
+    if extreme is not None and op.order == "value":
         state.write(op.dst, extreme)
         return
     repeats = _repeats(op.src, state)[..., : op.mask]

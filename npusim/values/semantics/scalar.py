@@ -11,11 +11,28 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from npusim.data.dtypes import FLOAT16, INT32, Array, DType, Overflow, cast
-from npusim.isa import Local, ScalarAlu, ScalarLoad, ScalarLoadGlobal, ScalarLoop, ScalarStore, Trap
+from npusim.isa import (
+    Local,
+    ScalarAlu,
+    ScalarLoad,
+    ScalarLoadGlobal,
+    ScalarLoop,
+    ScalarStore,
+    ScalarStoreGlobal,
+    Trap,
+)
 from npusim.values.semantics.copies import windows
 from npusim.values.semantics.state import State
 
-__all__ = ["scalar_alu", "scalar_load", "scalar_load_global", "scalar_loop", "scalar_store", "trap"]
+__all__ = [
+    "scalar_alu",
+    "scalar_load",
+    "scalar_load_global",
+    "scalar_loop",
+    "scalar_store",
+    "scalar_store_global",
+    "trap",
+]
 
 
 def _elements(first: Local, step_bytes: int, rounds: int, state: State) -> Array:
@@ -53,6 +70,16 @@ def scalar_store(op: ScalarStore, state: State, rounds: int = 1) -> None:
     # Without a step the last round's is what stays.
     values = state.registers[op.src] if op.step_bytes else state.registers[op.src][..., -1:]
     elements[...] = values.astype(elements.dtype)
+
+
+def scalar_store_global(op: ScalarStoreGlobal, state: State) -> None:
+    values = np.broadcast_to(state.registers[op.src][..., -1:], (*state.lead, 1))
+    raw = np.ascontiguousarray(values.astype(_bits(op.dtype))).view(np.uint8)
+    found = windows(op.dst, state)
+    if not state.lead:
+        found = [np.asarray(found)]
+    for own, window in zip(raw.reshape(len(found), -1), found, strict=True):
+        window[...] = own
 
 
 def _logical_shift_right(a: Array, b: Array) -> Array:

@@ -41,6 +41,7 @@ from npusim.values.semantics.rearranging import copy_blocks
 from npusim.values.semantics.state import State
 
 __all__ = [
+    "ARITHMETIC",
     "accumulate",
     "axpy",
     "binary",
@@ -80,7 +81,7 @@ BITS_THAT_LEAVE = 8
 """What has so few bits is cast no further as a rule: it is written while the cache holds it."""
 
 
-_ARITHMETIC: dict[str, Callable[..., Any]] = {
+ARITHMETIC: dict[str, Callable[..., Any]] = {
     "add": np.add,
     "sub": np.subtract,
     "mul": np.multiply,
@@ -94,7 +95,7 @@ _ARITHMETIC: dict[str, Callable[..., Any]] = {
 
 def _compute(op: str, dst: Local, a: Local, b: Array, state: State) -> None:
     if dst.dtype is FLOAT32 and not (dst.is_strided or a.is_strided):
-        _ARITHMETIC[op](state.read(a), b, out=state.buffers.room(dst))
+        ARITHMETIC[op](state.read(a), b, out=state.buffers.room(dst))
     else:
         state.write(dst, _rounded(op, state.read(a), b, dst.dtype, state))
 
@@ -104,13 +105,13 @@ def _rounded(op: str, a: Array, b: Array, dtype: DType, state: State) -> Array:
     if dtype is INT16 and state.overflow == "saturate" and op in SATURATING:
         return _saturated(op, a, b)
     if dtype is FLOAT32 or not dtype.is_float:
-        return np.asarray(_ARITHMETIC[op](a, b))
+        return np.asarray(ARITHMETIC[op](a, b))
     is_half = dtype is FLOAT16 and state.overflow == "inf_nan"
     if op in ("min", "max") and is_half and a.size > FEW:
         found = extremes(op, a, b)
         if found is not None:
             return found
-    wide = _ARITHMETIC[op](single(a), single(b))
+    wide = ARITHMETIC[op](single(a), single(b))
     return cast(wide, dtype, "rint", state.overflow)
 
 
@@ -122,7 +123,7 @@ SATURATING = ("add", "sub", "mul")
 def _saturated(op: str, a: Array, b: Array) -> Array:
     """`a op b` of int16, with what is out of its range at its ends."""
     limits = np.iinfo(np.int16)
-    wide = _ARITHMETIC[op](a.astype(np.int32), b.astype(np.int32))
+    wide = ARITHMETIC[op](a.astype(np.int32), b.astype(np.int32))
     return np.asarray(np.clip(wide, limits.min, limits.max).astype(np.int16))
 
 
@@ -157,7 +158,7 @@ _STEPS = {"add_relu": "add", "sub_relu": "sub"}
 
 def accumulate(op: Accumulated, state: State) -> None:
     """Rows come as `(..., count, elements)`."""
-    calculate: Any = _ARITHMETIC[op.first.op]
+    calculate: Any = ARITHMETIC[op.first.op]
     total = state.buffers.view(op.first.dst)
     rows = state.buffers.swept(op.first.b, op.count, op.step_bytes)
     # numpy begins with the first row, so the total goes there meanwhile.
@@ -179,7 +180,7 @@ def sweep(op: Swept, state: State) -> None:
         views = [view.reshape(strided[0].shape) for view in views]
     src, dst = views[0], views[-1]
     if isinstance(first, Binary) and first.dst.dtype is FLOAT32:
-        _ARITHMETIC[first.op](src, views[1], out=dst)
+        ARITHMETIC[first.op](src, views[1], out=dst)
     elif isinstance(first, Binary):
         dst[...] = _rounded(first.op, src, views[1], first.dst.dtype, state)
     elif strided:
@@ -317,8 +318,8 @@ def axpy(op: Axpy, state: State) -> None:
 
 
 def mul_add_dst(op: MulAddDst, state: State) -> None:
-    is_ragged = op.dst.is_ragged or op.a.is_ragged or op.b.is_ragged
-    if op.form == "mul_add_dst" and op.dst.dtype is FLOAT32 and not is_ragged:
+    is_plain = op.form == "mul_add_dst" and op.dst.dtype is FLOAT32
+    if is_plain and not any(x.is_ragged for x in (op.a, op.b, op.dst)):
         # Of float16 the product is exact.
         product = _wide(op.a, state)
         product *= _wide(op.b, state)

@@ -27,6 +27,8 @@ struct Core {
     bool counts;         // mask mode: count of elements, or bits of a repeat
     int32_t atomic;      // what copies to global memory do with what is there: an Atomic
     int32_t atomic_type;
+    bool has_pad;        // whether SetPadValue was called, and the bits that it set
+    uint64_t pad;
     float deq_scale;     // what casts of int32_t to half multiply by
 };
 
