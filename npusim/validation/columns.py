@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import Literal
 
 from npusim import devices
 from npusim.chip import L2State
@@ -11,9 +10,9 @@ from npusim.data.tensor import TensorSpec
 from npusim.devices.schema import ICache
 from npusim.timing.memory import WHOLE, resident_share
 from npusim.validation.rows import Row, RowError
+from npusim.validation.turns import Turns
 
 __all__ = [
-    "Flushed",
     "batches",
     "bias_dtype",
     "icache_of",
@@ -27,7 +26,6 @@ __all__ = [
 ]
 
 
-Flushed = Literal["flushed"]
 COPIES = 6
 """Copies of the weights, used in turn: hudingyi688/aiconfigurator-npu@90d7765, its benchmark."""
 TRACED = "docs/profiler_alignment"
@@ -85,10 +83,12 @@ def icache_of(row: Row) -> ICache:
     return "cold" if TRACED in row.source or " + " in row.op else "warm"
 
 
-def l2_of(row: Row, weight: TensorSpec | None = None, *names: str) -> L2State | Flushed:
+def l2_of(row: Row, weight: TensorSpec | None = None, *names: str) -> L2State | Turns:
     """What the L2 holds at launch; *names* are of the *weight* and of the activations, and without
     a weight all there is are activations.
     """
+    if row.op == "clone" and TRACED in row.source:
+        return "served"
     if row.l2 == "warm":
         return "repeat"
     if row.l2 == "flushed":

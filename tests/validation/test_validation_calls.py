@@ -122,6 +122,16 @@ def test_a_flush_leaves_some_lines_of_a_small_kernel_and_some_dirt() -> None:
     assert times["warm"] < times["flushed"] < times["cold"]
 
 
+def test_copies_in_a_served_model_write_back_what_others_have_stored() -> None:
+    row = shipped("m0634")
+    (served,) = timed(row)
+    assert isinstance(served, Call)
+    assert served.l2 == "served"
+    cold_us = replace(served, l2="cold").time_us()
+    assert cold_us == pytest.approx(row.latency_min_us, rel=0.05)
+    assert served.time_us() == pytest.approx(row.latency_us, rel=0.08)
+
+
 def test_other_kernels_ran_before_those_of_a_trace() -> None:
     assert call(MATMUL).icache == "warm"
     traced = "hudingyi688/aiconfigurator-npu@90d7765 docs/profiler_alignment/groundtruth"
