@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from npusim.ascendc.auto_sync import AutoSync
+from npusim.ascendc.calls.scalars import READ_TILING
 from npusim.ascendc.errors import AscendCError
 from npusim.ascendc.folding import rounds_of
 from npusim.ascendc.launch import Launch
@@ -60,6 +61,8 @@ class Written:
     """Tensor -> the type of the elements that are copied first."""
     is_mix: bool
     """Whether cube and vector cores start together."""
+    reads_tiling: bool
+    """Whether the kernel reads its sizes from global memory."""
     reads_values: bool
     """Whether the kernel looked at values: with others it may do other things."""
 
@@ -105,6 +108,7 @@ class _Writing:
             frozenset(self._loaded),
             self._types,
             recording.halves > 0,
+            any(called.name == READ_TILING for called in recording.called),
             launch.reads_values,
         )
 
