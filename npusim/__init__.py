@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from npusim.data.tensor import Tensor, TensorSpec
     from npusim.devices.schema import DeviceSpec
     from npusim.kernel.launch import Kernel
+    from npusim.run.card import card
     from npusim.run.runs import Run
     from npusim.sweeps import sweep
     from npusim.trace import Span, Trace
@@ -29,6 +30,7 @@ __all__ = [
     "Tensor",
     "TensorSpec",
     "Trace",
+    "card",
     "devices",
     "ops",
     "run",
@@ -47,6 +49,7 @@ HOMES = {
     "Tensor": "npusim.data.tensor",
     "TensorSpec": "npusim.data.tensor",
     "Trace": "npusim.trace",
+    "card": "npusim.run.card",
     "sweep": "npusim.sweeps",
 }
 """Public name -> the module that defines it, which is loaded when the name is first used."""

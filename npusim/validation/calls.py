@@ -2,15 +2,13 @@
 
 What the rows leave open is settled here, once for all:
 
-* The L2 holds what an earlier run of the same left there if a row says warm. Where as many other
-  bytes were read before each run as it holds, and a row says flushed, it is cold: in sets of 16 a
-  third of a small kernel's lines would survive, but the rows of cann-bench, whose harness reads
-  201 MB, come out nearer with none. If a row says that weights are cold and activations warm, it
-  holds the activations. So it does where a row says only that weights are cold: those come from a
-  benchmark that replays a graph over six copies of the weights in turn, whose activations stay.
-  Of the weights there is what the L2 has left of a copy when its turn comes: all of it while six
-  copies are clearly smaller, half where they are as large. Where a row does not say, or says it in
-  its notes, the L2 is cold.
+* The L2 holds what an earlier run of the same left there if a row says warm. If a row says flushed,
+  the kernel runs in a loop with one that reads as much as it holds: `npusim.validation.flushed`. If
+  a row says that weights are cold and activations warm, it holds the activations. So it does where
+  a row says only that weights are cold: those come from a benchmark that replays a graph over six
+  copies of the weights in turn, whose activations stay. Of the weights there is what the L2 has
+  left of a copy when its turn comes: all of it while six copies are clearly smaller, half where
+  they are as large. Where a row does not say, or says it in its notes, the L2 is cold.
 * A row of several batches has them in both operands.
 * A weight lies as `[N, K]` or `[K, N]` as the note says; where it does not, as `[K, N]` but for two
   families: bf16 products of that benchmark take the weight of a linear layer, which torch keeps as
@@ -78,6 +76,7 @@ from npusim.run import run
 from npusim.timing.memory import WHOLE, resident_share
 from npusim.validation.columns import (
     TRACED,
+    Flushed,
     bias_dtype,
     icache_of,
     l2_of,
@@ -88,6 +87,7 @@ from npusim.validation.columns import (
     sizes,
     weight_of,
 )
+from npusim.validation.flushed import time_after_flush_us
 from npusim.validation.routing import Draw
 from npusim.validation.rows import Row, RowError
 
@@ -125,12 +125,15 @@ class Call:
     op: str
     args: tuple[TensorSpec | str | int | bool, ...]
     device: str
-    l2: L2State
+    l2: L2State | Flushed
     icache: ICache
     options: Arguments = field(default_factory=dict)
 
     def time_us(self) -> float:
         """Task Duration; raises OpError if the operator refuses."""
+        if self.l2 == "flushed":
+            call = self.device, self.op, self.args, self.options
+            return time_after_flush_us(*call, self.icache)
         states: dict[str, Any] = {"l2": self.l2, "icache": self.icache}
         found = run(
             self.op, *self.args, device=self.device, values=False, **states, **self.options

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Literal
 
 from npusim import devices
 from npusim.chip import L2State
@@ -12,6 +13,7 @@ from npusim.timing.memory import WHOLE, resident_share
 from npusim.validation.rows import Row, RowError
 
 __all__ = [
+    "Flushed",
     "batches",
     "bias_dtype",
     "icache_of",
@@ -25,6 +27,7 @@ __all__ = [
 ]
 
 
+Flushed = Literal["flushed"]
 COPIES = 6
 """Copies of the weights, used in turn: hudingyi688/aiconfigurator-npu@90d7765, its benchmark."""
 TRACED = "docs/profiler_alignment"
@@ -82,12 +85,14 @@ def icache_of(row: Row) -> ICache:
     return "cold" if TRACED in row.source or " + " in row.op else "warm"
 
 
-def l2_of(row: Row, weight: TensorSpec | None = None, *names: str) -> L2State:
+def l2_of(row: Row, weight: TensorSpec | None = None, *names: str) -> L2State | Flushed:
     """What the L2 holds at launch; *names* are of the *weight* and of the activations, and without
     a weight all there is are activations.
     """
     if row.l2 == "warm":
         return "repeat"
+    if row.l2 == "flushed":
+        return "flushed"
     if not row.l2.startswith("weights cold"):
         return "cold"
     if weight is None:

@@ -111,9 +111,15 @@ def test_a_row_of_dequantised_halves_lists_x_its_scales_and_those_of_y() -> None
 # ---- what the L2 holds ----
 
 
-@pytest.mark.parametrize("said", ["cold", "flushed", "unknown", "as noted", ""])
+@pytest.mark.parametrize("said", ["cold", "unknown", "as noted", ""])
 def test_the_l2_is_cold_unless_a_row_says_otherwise(said: str) -> None:
     assert call(replace(MATMUL, l2=said)).l2 == "cold"
+
+
+def test_a_flush_leaves_some_lines_of_a_small_kernel_and_some_dirt() -> None:
+    row = replace(MATMUL, m=1024, k=1024, n=1024)
+    times = {l2: call(replace(row, l2=l2)).time_us() for l2 in ("cold", "flushed", "warm")}
+    assert times["warm"] < times["flushed"] < times["cold"]
 
 
 def test_other_kernels_ran_before_those_of_a_trace() -> None:

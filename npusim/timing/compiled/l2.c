@@ -269,6 +269,17 @@ i64 l2_evicted(Run *run) {
     return nbytes;
 }
 
+/* Say what the run leaves. */
+void l2_leave(Run *run) {
+    Problem *problem = run->problem;
+    problem->volume = run->volume;
+    for (i64 i = 0; problem->left && i < problem->first_line[problem->tensors]; i++) {
+        i32 mark = problem->touched[i];
+        i64 row = mark < 0 ? run->tiles[tile_of(mark)].volume : mark;
+        problem->left[i] = run->volumes.items[row];
+    }
+}
+
 /* What a request reads that bypasses the L2: the bytes of each core, no whole lines. */
 Found l2_past(Run *run, const Load *load) {
     const Problem *problem = run->problem;

@@ -102,6 +102,7 @@ static void make(Run *run) {
     run->readers = zeros(run, lines, sizeof(i32));
     run->brought = zeros(run, lines, sizeof(i32));
     for (i64 i = 0; i < problem->volume_count; i++) push(run, &run->volumes, problem->volumes[i]);
+    for (i64 i = 0; i < 2 * problem->stored_count; i++) push(run, &run->stored, problem->stored[i]);
     run->known_room = 256;
     run->known = zeros(run, run->known_room, sizeof(Known *));
     make_links(run);
@@ -188,7 +189,10 @@ EXPORTED int npusim_run(Problem *problem) {
         else
             happen(&run, next_event(&run));
     }
-    if (!run.failed) tell_waiting(&run);
+    if (!run.failed) {
+        tell_waiting(&run);
+        l2_leave(&run);
+    }
     clear(&run);
     return run.failed;
 }
