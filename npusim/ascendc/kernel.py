@@ -93,6 +93,7 @@ class SourceKernel:
             words = struct.unpack(f"<{len(said.payload) // 8}q", said.payload)
             kinds, sizes = words[: len(words) // 2], words[len(words) // 2 :]
             starts = {place.name: place.start for place in places}
+            allocated = {place.start: place.nbytes for place in places}
             process.answer(struct.pack("<Q", blocks))
             for (name, _), kind, size in zip(self.parameters, kinds, sizes, strict=True):
                 if kind == POINTER:
@@ -102,7 +103,12 @@ class SourceKernel:
             begun = process.hear()
             assert begun is not None
             launch = Launch(
-                process, begun, spec, Lines(program.file, self.file), {}, self.build.auto_sync
+                process,
+                begun,
+                spec,
+                Lines(program.file, self.file),
+                allocated,
+                self.build.auto_sync,
             )
             launch.run()
             return written(launch, places, spec)

@@ -68,10 +68,15 @@ class HostProgram:
         """What the program ended with, once it has."""
 
     def launches(
-        self, arguments: Sequence[str] = (), timeout_s: float | None = None
+        self,
+        arguments: Sequence[str] = (),
+        timeout_s: float | None = None,
+        stdout: int | None = None,
     ) -> Iterator[tuple[ProgramLaunch, dict[str, NDArray[np.uint8]]]]:
         """Run it with these *arguments*: each launch, and the bytes of its tensors, in which who
         iterates puts its outputs. Raises AscendCError.
+
+        What it prints goes to the file number *stdout*, or where this process prints.
         """
         whole = "\n".join(self._texts.values())
         cores = {
@@ -83,7 +88,7 @@ class HostProgram:
         program = compiled(text, self.file, self._spec, self._build)
         lines, allocated, count = Lines(program.file, self.file), dict[int, int](), 0
         sys.stdout.flush()
-        with Process([program.file, *arguments], timeout_s) as process:
+        with Process([program.file, *arguments], timeout_s, stdout) as process:
             while (said := process.hear()) is not None:
                 match said.kind:
                     case Message.ALLOCATE:

@@ -61,7 +61,7 @@ class LocalOperand(NamedTuple):
     address_bytes: int
     type: int
     size: int
-    """Elements from here to its end; 0 where it is not known."""
+    """Elements from here to the end of its buffer; 0 where that is not known."""
     block_stride: int
     repeat_stride: int
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -73,3 +74,15 @@ def test_what_a_kernel_alone_must_be_given() -> None:
         "out",
         *("run", "abs", "-d", "A2", "--blocks", "2"),
     )
+
+
+def test_json_of_each_launch(capfd: pytest.CaptureFixture[str]) -> None:
+    said = npusim_says("run", KERNELS / "scale.asc", "-d", "A2", "--json")
+    printed = capfd.readouterr()
+    assert (said.code, printed.out, printed.err) == (0, "", "0 of 2048 are wrong\n")
+    decoder, left, found = json.JSONDecoder(), said.out.strip(), []
+    while left:
+        launch, end = decoder.raw_decode(left)
+        found.append(launch["op"])
+        left = left[end:].strip()
+    assert found == ["scale", "scale"]

@@ -204,3 +204,11 @@ def test_kernel_that_stores_nothing(tmp_path: Path) -> None:
         "probe: a kernel must store something, but it leaves all tensors as they are; pass its "
         "outputs too, and sizes that leave it work"
     )
+
+
+def test_beyond_a_buffer(tmp_path: Path) -> None:
+    said = refused(tmp_path, "    Exp(b, a[8], N);", AscendCError)
+    assert said == (
+        "probe: Exp must stay within the 4064 bytes of its tensor from byte 32 of ub on, not touch "
+        "4096; pass a larger one, or fewer elements (line 19 of probe.cpp)"
+    )

@@ -56,8 +56,8 @@ npusim::Core* npusim_core();
 void npusim_record(const char* name, const int64_t* words, int count, const void* gm_address);
 // Bytes of a buffer of this core, once all that was recorded has been played.
 void npusim_read_local(int32_t position, uint64_t address_bytes, void* to, uint64_t nbytes);
-// Global memory holds from here on what was recorded so far.
-void npusim_play();
+// What lies at that place of global memory is from here on as the calls so far leave it.
+void npusim_play(const void* place);
 // Flags between cores: other cores go on until this one can.
 void npusim_cross_core_set(int32_t mode, int32_t pipe, int32_t flag);
 void npusim_cross_core_wait(int32_t mode, int32_t pipe, int32_t flag);
