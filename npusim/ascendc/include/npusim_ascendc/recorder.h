@@ -16,6 +16,20 @@ enum Atomic : int32_t { NONE = 0, SUM = 1, MAXIMUM = 2, MINIMUM = 3 };
 // What a core is to the code that runs on it.
 enum CoreKind : int32_t { VECTOR_CORE = 0, CUBE_CORE = 1, AI_CORE = 2 };
 
+// What calls of the cube have set for later ones.
+struct MatrixState {
+    uint64_t scale;           // SetFixpipePreQuantFlag
+    uint64_t scales_address;  // SetFixPipeConfig, in the fixpipe buffer
+    uint16_t count;           // SetFixpipeNz2ndFlag
+    uint16_t src_nd_stride;
+    uint16_t dst_nd_stride;
+    uint16_t height;          // SetFmatrix
+    uint16_t width;
+    uint8_t padding[4];
+    uint64_t padding_bits;    // SetLoadDataPaddingValue
+    bool is_handed_over;      // whether the last Mmad lets a Fixpipe work right behind it
+};
+
 struct Core {
     int32_t kind;
     int32_t group;       // number of the block that is launched
@@ -30,6 +44,7 @@ struct Core {
     bool has_pad;        // whether SetPadValue was called, and the bits that it set
     uint64_t pad;
     float deq_scale;     // what casts of int32_t to half multiply by
+    MatrixState matrix;
 };
 
 }  // namespace npusim
