@@ -98,8 +98,10 @@ def _clamp(kernel: Kernel) -> Iterator[Reading]:
 
 
 def _where(kernel: Kernel) -> Iterator[Reading]:
-    condition, *values = given(kernel)
-    yield Reading.of("where", condition, *(1.0 if each.shape == () else each for each in values))
+    """A number may be an input without extents, or none at all."""
+    condition, *tensors = given(kernel)
+    values = [1.0 if each.shape == () else each for each in tensors]
+    yield Reading.of("where", condition, *values, *[1.0] * (2 - len(values)))
 
 
 def _cast(kernel: Kernel) -> Iterator[Reading]:

@@ -29,7 +29,7 @@ def added(found: Comparison, earlier: Sequence[Row]) -> list[Row]:
             id=f"{FAMILY}{number}",
             family=FAMILY,
             latency_us=group.middle.kernel.time_us,
-            latency_min_us=min(times_us),
+            latency_min_us=min(times_us) if len(times_us) > 1 else None,
             source=f"{found.profile.path.name}, {len(times_us)} launches",
         )
         if row is not None:
