@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import re
-from typing import Literal
 
 from npusim import devices
 from npusim.chip import L2State
 from npusim.data.tensor import TensorSpec
 from npusim.devices.schema import ICache
 from npusim.timing.memory import WHOLE, resident_share
+from npusim.validation.flushed import Flushed
 from npusim.validation.rows import Row, RowError
 
 __all__ = [
-    "Flushed",
     "batches",
     "bias_dtype",
     "icache_of",
@@ -26,8 +25,6 @@ __all__ = [
     "weight_of",
 ]
 
-
-Flushed = Literal["flushed"]
 COPIES = 6
 """Copies of the weights, used in turn: hudingyi688/aiconfigurator-npu@90d7765, its benchmark."""
 TRACED = "docs/profiler_alignment"

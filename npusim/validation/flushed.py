@@ -7,12 +7,16 @@ kernel's tensors where they are, and what the kernel stored the time before is n
 
 from __future__ import annotations
 
+from typing import Literal
+
 from npusim.data.arguments import Arguments
 from npusim.data.tensor import TensorSpec
 from npusim.devices.schema import ICache
 from npusim.run.card import card
 
-__all__ = ["time_after_flush_us"]
+__all__ = ["Flushed", "time_after_flush_us"]
+
+Flushed = Literal["flushed"]
 
 READ = TensorSpec((96 * 1024, 1024), "float16")
 """What is read before each step: row by row, assumed."""
