@@ -9,7 +9,7 @@ from dataclasses import replace
 from difflib import get_close_matches
 from functools import partial
 from inspect import Parameter, Signature
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
@@ -88,17 +88,11 @@ def _played(
     earlier = _earlier(operator, problem, spec, arguments, options) if plan else ()
     launching = _launching(task, bound, options)
     if launching is not None:
-        icache = options.icache or launching.icache
-        options = replace(options, l2=launching.l2, icache=icache, card=None)
-    whole = partial(
-        Result,
-        op=op,
-        device=spec,
-        arguments=arguments,
-        l2=options.l2,
-        icache=_icache(options.icache, options.l2),
-        timed=options.timing,
-    )
+        found = options.icache or launching.icache
+        options = replace(options, l2=launching.l2, icache=found, card=None)
+    icache = _icache(options.icache, options.l2)
+    states: dict[str, Any] = {"l2": options.l2, "icache": icache, "timed": options.timing}
+    whole = partial(Result, op=op, device=spec, arguments=arguments, **states)
     if plan is None:
         outputs = _without_kernel(operator, problem, bound, with_values)
         return whole(outputs=outputs, plan=None, trace=None)

@@ -21,9 +21,10 @@ from npusim import devices
 from npusim.devices.schema import DeviceSpec
 
 if TYPE_CHECKING:
+    from npusim.ascendc import SourceLaunch
     from npusim.torch.recording import Recording
 
-__all__ = ["DEFAULT_DEVICE", "install", "record"]
+__all__ = ["DEFAULT_DEVICE", "install", "launch", "record"]
 
 DEFAULT_DEVICE = "ascend910b2"
 
@@ -64,6 +65,21 @@ def install(
 
     card.insert(spec, values=values, carried=carried)
     return card.name()
+
+
+def launch(kernel: SourceLaunch, *args: object) -> None:
+    """Run a kernel of Ascend C on the card, on npu tensors; call :func:`install` before.
+
+    ::
+
+        add = npusim.ascendc.load("add_custom.cpp").add_custom
+        npusim.torch.launch(add[8], x, y, z, x.numel())
+
+    What it stores to is written in place. Raises AscendCError where the arguments do not fit.
+    """
+    from npusim.torch.source_kernels import launch as run
+
+    run(kernel, *args)
 
 
 def record(title: str = "model") -> Recording:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from npusim.ascendc import SourceLaunch
 from npusim.data.dtypes import Array
 from npusim.devices.schema import DeviceSpec
 from npusim.run import run as simulate
@@ -81,7 +82,7 @@ def name() -> str:
     return next((alias for alias in chip.aliases if alias.startswith("Ascend")), chip.name)
 
 
-def run(op: str, *args: object, again_by: Hashable = None, **kwargs: Any) -> Result:
+def run(op: str | SourceLaunch, *args: object, again_by: Hashable = None, **kwargs: Any) -> Result:
     """`npusim.run` on the card; the clock moves on by its time.
 
     The launch is found :func:`again` by the key *again_by*, which says all that *args* and *kwargs*

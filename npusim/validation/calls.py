@@ -57,8 +57,7 @@ the library's.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -68,12 +67,10 @@ from npusim.data.arguments import Arguments
 from npusim.data.dtypes import Array
 from npusim.data.integers import ceil_div
 from npusim.data.tensor import TensorSpec
-from npusim.devices.schema import ICache
 from npusim.micro import time
 from npusim.micro.published import find
 from npusim.ops._attention.problem import MASK_EXTENT
 from npusim.ops._dynamic_quant.choice import UB_BYTES, Traits, chosen
-from npusim.run import run
 from npusim.timing.memory import WHOLE, resident_share
 from npusim.validation.columns import (
     TRACED,
@@ -89,9 +86,9 @@ from npusim.validation.columns import (
 )
 from npusim.validation.routing import Draw
 from npusim.validation.rows import Row, RowError
-from npusim.validation.turns import TURNS, Turns, time_in_turns_us
+from npusim.validation.timed import Call, NotModelledError, Timed
 
-__all__ = ["KERNELS", "OTHER_KERNELS", "Call", "NotModelledError", "Timed", "timed"]
+__all__ = ["KERNELS", "OTHER_KERNELS", "timed"]
 
 ROW_BY_ROW = (TRACED, "systems/data/ascend_910b/vllm-ascend/0.18.0")
 """Parts of hudingyi688/aiconfigurator-npu with an earlier release of npu_dynamic_quant."""
@@ -105,41 +102,6 @@ OPEN = 0.15
 be wrong by as much."""
 PAGE = 128
 """Keys of a block of the cache."""
-
-
-class NotModelledError(ValueError):
-    """npusim has nothing that a row could be compared with; the text is the reason."""
-
-
-class Timed(Protocol):
-    """Something that takes time on a chip; it must pickle, since another process may ask it."""
-
-    def time_us(self) -> float:
-        """How long it takes, as Task Duration."""
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """A call of `npusim.run`, for its time alone."""
-
-    op: str
-    args: tuple[TensorSpec | str | int | bool, ...]
-    device: str
-    l2: L2State | Turns
-    icache: ICache
-    options: Arguments = field(default_factory=dict)
-
-    def time_us(self) -> float:
-        """Task Duration; raises OpError if the operator refuses."""
-        if self.l2 in TURNS:
-            call = self.device, self.op, self.args, self.options
-            return time_in_turns_us(self.l2, *call, self.icache)
-        states: dict[str, Any] = {"l2": self.l2, "icache": self.icache}
-        found = run(
-            self.op, *self.args, device=self.device, values=False, **states, **self.options
-        ).time_us
-        assert found is not None
-        return found
 
 
 @dataclass(frozen=True, slots=True)

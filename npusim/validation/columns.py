@@ -25,7 +25,6 @@ __all__ = [
     "weight_of",
 ]
 
-
 COPIES = 6
 """Copies of the weights, used in turn: hudingyi688/aiconfigurator-npu@90d7765, its benchmark."""
 TRACED = "docs/profiler_alignment"

@@ -12,8 +12,9 @@ import pytest
 import npusim
 from npusim import TensorSpec, ops
 from npusim.validation import Row, RowError, calls, read
-from npusim.validation.calls import Call, NotModelledError, timed
+from npusim.validation.calls import timed
 from npusim.validation.routing import Draw
+from npusim.validation.timed import Call, NotModelledError
 
 A2 = "ascend910b2"
 MATMUL = Row(

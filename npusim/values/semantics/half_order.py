@@ -6,7 +6,7 @@ import numpy as np
 
 from npusim.data.dtypes import FLOAT32, Array, cast
 
-__all__ = ["FEW", "extremes", "order", "single"]
+__all__ = ["FEW", "extreme", "extremes", "order", "single"]
 
 FEW = 1 << 10
 """So few numbers numpy converts in the time that it takes to look for a better way."""
@@ -48,6 +48,26 @@ def _other_way(patterns: Array) -> Array:
     found &= _MAGNITUDE_OF_16_BITS
     found ^= patterns
     return np.asarray(found)
+
+
+def extreme(op: str, values: Array) -> Array | None:
+    """The smallest or largest along the last axis of fp16 *values*, `(..., 1)`.
+
+    None where one is NaN or what is found is a zero.
+    """
+    patterns = values.view(np.int16)
+    top = patterns.max(axis=-1, keepdims=True)
+    bottom = values.view(np.uint16).max(axis=-1, keepdims=True)
+    if top.max() > _INFINITY or bottom.max() > _NEGATIVE_INFINITY:
+        return None
+    # Of the positive ones the largest has the greatest pattern, of the negative ones the smallest.
+    found = top if op == "max" else bottom.view(np.int16)
+    if not (found > 0 if op == "max" else (found < 0) & (found != _NEGATIVE_ZERO)).all():
+        keys = _other_way(patterns)
+        found = _other_way((np.max if op == "max" else np.min)(keys, axis=-1, keepdims=True))
+        if not (found & _MAGNITUDE_OF_16_BITS).all():
+            return None
+    return np.asarray(found.view(np.float16))
 
 
 def _has_negative_zero(values: Array) -> bool:
