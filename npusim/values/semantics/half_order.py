@@ -24,22 +24,31 @@ def single(values: Array) -> Array:
     return values.astype(np.float32)
 
 
-def order(values: Array) -> Array | None:
-    """Whole numbers in the order of fp16 *values*, both zeros 0; None where one is NaN."""
-    found = _turned(values)
-    if found is not None and _has_negative_zero(values):
-        np.copyto(found, 0, where=found == -1)
-    return found
+def order(a: Array, b: Array) -> tuple[Array, Array] | None:
+    """Whole numbers of which each pair is in the order of fp16 *a* and *b*.
+
+    None where one is NaN.
+    """
+    if not (_is_ordered(a) and _is_ordered(b)):
+        return None
+    x, y = a.view(np.int16), b.view(np.int16)
+    if _has_negative_zero(a) or _has_negative_zero(b):
+        x, y = (np.where(each == _NEGATIVE_ZERO, np.int16(0), each) for each in (x, y))
+    # As whole numbers those below zero are the other way around, unless all their bits change.
+    both_negative = x & y
+    both_negative >>= 15
+    return x ^ both_negative, y ^ both_negative
+
+
+def _is_ordered(values: Array) -> bool:
+    """Whether none of fp16 *values* is NaN."""
+    is_ordered = values.view(np.int16).max(initial=0) <= _INFINITY
+    return bool(is_ordered and values.view(np.uint16).max(initial=0) <= _NEGATIVE_INFINITY)
 
 
 def _turned(values: Array) -> Array | None:
     """Whole numbers in the order of fp16 *values*, -0 less than 0; None where one is NaN."""
-    patterns = values.view(np.int16)
-    if patterns.max(initial=0) > _INFINITY:
-        return None
-    if values.view(np.uint16).max(initial=0) > _NEGATIVE_INFINITY:
-        return None
-    return _other_way(patterns)
+    return _other_way(values.view(np.int16)) if _is_ordered(values) else None
 
 
 def _other_way(patterns: Array) -> Array:

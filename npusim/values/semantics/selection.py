@@ -91,9 +91,7 @@ def _holds(op: CompareOp, a: Array, b: Array) -> Array:
             # What is neither NaN nor a zero has one pattern.
             return np.asarray(a.view(np.int16) == b.view(np.int16))
         # numpy compares numbers of fp16 one by one, whole numbers many at once.
-        keys = order(a), order(b)
-        if keys[0] is not None and keys[1] is not None:
-            a, b = keys[0], keys[1]
+        a, b = order(a, b) or (a, b)
     return np.asarray(_COMPARE[op](a, b))
 
 
