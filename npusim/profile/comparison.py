@@ -135,7 +135,12 @@ class Comparison:
         for each in self.kernels:
             found.setdefault(each.kernel.kind, []).append(each)
         groups = [Group(tuple(launches)) for launches in found.values()]
-        return tuple(sorted(groups, key=lambda own: (not own.is_slow, -own.lost_us, -own.time_us)))
+        return tuple(
+            sorted(
+                groups,
+                key=lambda own: (not own.is_slow, -own.lost_us * own.is_slow, -own.time_us),
+            )
+        )
 
     @property
     def slowest(self) -> tuple[Group, ...]:
