@@ -23,6 +23,7 @@ from typing import Any
 
 from npusim import ops
 from npusim.data.tensor import TensorSpec
+from npusim.devices.schema import DeviceSpec
 from npusim.profile import products
 from npusim.profile.attention import attention
 from npusim.profile.kernels import Kernel, spec_of
@@ -37,7 +38,7 @@ VARIANTS = ("AiCore", "Aicore", "AICore")
 """What a kernel may be called behind its type."""
 
 
-def readings(kernel: Kernel, device: str) -> tuple[Call, ...]:
+def readings(kernel: Kernel, device: str | DeviceSpec) -> tuple[Call, ...]:
     """The calls that *kernel* may have been on *device*, with nothing in the caches.
 
     Raises NotModelledError where npusim has no such kernel, or not enough is known of it.

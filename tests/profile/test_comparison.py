@@ -54,8 +54,8 @@ WARM_US_OF_INPUT = round(simulated(l2=("x",)).time_us or 0.0, 3)
 
 def test_a_row_twice_as_slow_is_first_and_says_why(tmp_path: Path) -> None:
     busy = {"busy": 5.0}
-    add = {"type": "Add", "shapes": "64,1024;64,1024", "types": "FLOAT16;FLOAT16"}
-    add |= {"formats": "ND;ND", "blocks": 32}
+    add: dict[str, object] = {"type": "Add", "formats": "ND;ND", "blocks": 32}
+    add |= {"shapes": "64,1024;64,1024", "types": "FLOAT16;FLOAT16"}
     long = kernel("Sort", 200, 5000)
     slow = swiglu(0, 2 * COLD_US) | busy
     found = compared(tmp_path, long, swiglu(100, 6.4) | add, slow, names=SUMMARY)
@@ -104,8 +104,8 @@ def test_causes(row: dict[str, object], cause: str, tmp_path: Path) -> None:
 
 
 def test_a_kernel_between_the_bounds_that_is_long_may_be_cold(tmp_path: Path) -> None:
-    add = {"type": "Add", "shapes": "1024,3072;1024,3072", "types": "FLOAT;FLOAT"}
-    add |= {"formats": "ND;ND", "blocks": 48}
+    add: dict[str, object] = {"type": "Add", "formats": "ND;ND", "blocks": 48}
+    add |= {"shapes": "1024,3072;1024,3072", "types": "FLOAT;FLOAT"}
     out = {"out shapes": "1024,3072", "out types": "FLOAT"}
     found = compared(tmp_path, swiglu(0, 30, **out), swiglu(40, 25) | add | out)
     group = next(own for own in found.groups if own.kernel.type == "Add")
@@ -113,7 +113,8 @@ def test_a_kernel_between_the_bounds_that_is_long_may_be_cold(tmp_path: Path) ->
 
 
 def test_short_kernels_are_not_slow_by_less_than_a_microsecond(tmp_path: Path) -> None:
-    tiny = {"type": "Abs", "shapes": "128", "out shapes": "128", "blocks": 1}
+    tiny: dict[str, object] = {"type": "Abs", "blocks": 1}
+    tiny |= {"shapes": "128", "out shapes": "128"}
     found = compared(tmp_path, swiglu(0, 1.9) | tiny)
     (group,) = found.groups
     assert group.ratio is not None
@@ -177,3 +178,32 @@ def test_an_unknown_chip_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "kernel_details.csv", [swiglu(0, 9)])
     with pytest.raises(ValueError, match="Ascend1"):
         profile.read(tmp_path).compare("Ascend1")
+
+
+def test_a_chip_may_differ_from_the_shipped_one(tmp_path: Path) -> None:
+    write(tmp_path / "kernel_details.csv", [swiglu(0, 9)])
+    shipped = npusim.devices.load(DEVICE)
+    halved = {
+        kind: core.model_copy(update={"clock_hz": core.clock_hz // 2})
+        for kind, core in shipped.cores.items()
+    }
+    slower = shipped.model_copy(update={"cores": halved})
+    taken = profile.read(tmp_path)
+    times_us = []
+    for device in (shipped, slower):
+        (found,) = taken.compare(device, jobs=1).kernels
+        assert found.prediction is not None
+        times_us.append(found.prediction.cold_us)
+    x = TensorSpec((64, 2048), "float16")
+    run = npusim.run("npu_swiglu", x, device=slower, values=False)
+    assert times_us == [COLD_US, round(run.time_us or 0.0, 3)]
+    assert times_us[1] > times_us[0]
+
+
+def test_processes_change_no_result(tmp_path: Path) -> None:
+    write(tmp_path / "kernel_details.csv", [swiglu(0, 9), swiglu(10, 9, shapes="32,2048")])
+    taken = profile.read(tmp_path)
+    shares: list[float] = []
+    together = taken.compare(DEVICE, jobs=2, progress=lambda _, share: shares.append(share))
+    assert together == taken.compare(DEVICE, jobs=1)
+    assert shares == [0.0, 0.5, 1.0]
