@@ -135,7 +135,12 @@ class Comparison:
         for each in self.kernels:
             found.setdefault(each.kernel.kind, []).append(each)
         groups = [Group(tuple(launches)) for launches in found.values()]
-        return tuple(sorted(groups, key=lambda own: (not own.is_slow, -own.lost_us, -own.time_us)))
+        return tuple(
+            sorted(
+                groups,
+                key=lambda own: (not own.is_slow, -own.lost_us * own.is_slow, -own.time_us),
+            )
+        )
 
     @property
     def slowest(self) -> tuple[Group, ...]:
@@ -203,13 +208,13 @@ def compare(
     and the share of them that is done. Raises ValueError for an unknown device.
     """
     spec = device if isinstance(device, DeviceSpec) else devices.load(fspath(device))
-    name = spec.name if isinstance(device, DeviceSpec) else fspath(device)
+    card = device if isinstance(device, DeviceSpec) else fspath(device)
     calls: dict[Asked, tuple[Call, ...]] = {}
     reasons: dict[Asked, str] = {}
     asked = list(_asked(profile.kernels))
     for each in dict.fromkeys(asked):
         try:
-            calls[each] = readings(each[0], name)
+            calls[each] = readings(each[0], card)
         except NotModelledError as error:
             reasons[each] = str(error)
     # Long kernels take long to simulate; the last process to end should not have begun with one.
