@@ -33,7 +33,8 @@ void multiply(const AscendC::LocalTensor<T>& dst, const AscendC::LocalTensor<U>&
         return;
     }
     matrix().is_handed_over = by.unitFlag == 3;
-    record("Mmad", dst, fm, filter, by.m, by.n, by.k, start, by.unitFlag, bias...);
+    record("Mmad", dst, fm, filter, by.m, by.n, by.k, start, by.unitFlag,
+           by.m == 1 && !by.disableGemv, bias...);
 }
 
 // The parameters of FixpipeParamsV220 and of DataCopyCO12DstParams.
