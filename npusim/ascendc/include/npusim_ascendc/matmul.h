@@ -269,6 +269,7 @@ public:
             next_ = 0;
             return false;
         }
+        take_over();
         bool m_first = tiling_.iterateOrder == 0;
         row_ = m_first ? next_ % tiles_m() : next_ / tiles_n();
         column_ = m_first ? next_ / tiles_m() : next_ % tiles_n();
@@ -359,6 +360,16 @@ private:
             pipe_.InitBuffer(bias_table_, 1, wide * sizeof(Sum));
         }
         pipe_.InitBuffer(scales_in_l1_, wide * sizeof(uint64_t));
+    }
+    // Objects of a core work in the same places, one after the other.
+    void take_over()
+    {
+        if (npusim::matrix().owner != this) {
+            a_.forget();
+            b_.forget();
+            npusim::record("PipeBarrier", PIPE_ALL);
+            npusim::matrix().owner = this;
+        }
     }
     static uint32_t at_least_one(int32_t count)
     {
