@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from npusim.data.errors import Code, DocumentWarning, OpError, SlowEngineWarning
     from npusim.data.tensor import Tensor, TensorSpec
     from npusim.devices.schema import DeviceSpec
+    from npusim.explain.kernel_comparison import compare
     from npusim.kernel.launch import Kernel
     from npusim.run.runs import Run
     from npusim.sweeps import sweep
@@ -29,6 +30,7 @@ __all__ = [
     "Tensor",
     "TensorSpec",
     "Trace",
+    "compare",
     "devices",
     "ops",
     "run",
@@ -47,6 +49,7 @@ HOMES = {
     "Tensor": "npusim.data.tensor",
     "TensorSpec": "npusim.data.tensor",
     "Trace": "npusim.trace",
+    "compare": "npusim.explain.kernel_comparison",
     "sweep": "npusim.sweeps",
 }
 """Public name -> the module that defines it, which is loaded when the name is first used."""
