@@ -17,6 +17,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import zip_longest
+from pathlib import Path
+from traceback import extract_tb
 from typing import Any
 
 import numpy as np
@@ -24,7 +26,7 @@ import numpy as np
 import npusim
 from npusim import devices
 from npusim.ascendc import SourceKernel, SourceLaunch
-from npusim.data.dtypes import Array
+from npusim.data.dtypes import Array, dtype_of
 from npusim.data.tensor import GlobalTensor, Tensor, TensorSpec
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import Barrier, MicroOp, SetFlag, WaitFlag
@@ -242,13 +244,26 @@ class _Call:
 
     def _made(self, name: str, what: object) -> object:
         """What a function makes of the operator's problem and plan, and all else as it is."""
-        made = what(self.problem, self.plan) if callable(what) else what
+        made = self._called(name, what) if callable(what) else what
         if callable(what) and not isinstance(made, bytes | np.ndarray):
             raise ValueError(
                 f"compare: {name} of {self.launch.name} must be made of bytes or an array, not "
                 f"{type(made).__name__}; have its function return one"
             )
+        if isinstance(made, np.ndarray) and dtype_of(made) is None:
+            made = made.tobytes()  # of a structure, or of a type that no operator takes
         return np.frombuffer(made, np.uint8) if isinstance(made, bytes) else made
+
+    def _called(self, name: str, function: Callable[..., object]) -> object:
+        try:
+            return function(self.problem, self.plan)
+        except Exception as error:
+            *_, last = extract_tb(error.__traceback__)
+            raise ValueError(
+                f"compare: what makes {name} of {self.launch.name} must run with the operator's "
+                f"problem and plan, but line {last.lineno} of {Path(last.filename).name} raises "
+                f"{type(error).__name__}: {error}; fix it"
+            ) from error
 
 
 def _bytes(tensor: GlobalTensor, nbytes: int) -> Array | TensorSpec:
