@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from npusim.data.errors import Code, DocumentWarning, OpError, SlowEngineWarning
     from npusim.data.tensor import Tensor, TensorSpec
     from npusim.devices.schema import DeviceSpec
+    from npusim.explain.kernel_comparison import compare
     from npusim.kernel.launch import Kernel
     from npusim.run.card import card
     from npusim.run.runs import Run
@@ -31,6 +32,7 @@ __all__ = [
     "TensorSpec",
     "Trace",
     "card",
+    "compare",
     "devices",
     "ops",
     "run",
@@ -50,6 +52,7 @@ HOMES = {
     "TensorSpec": "npusim.data.tensor",
     "Trace": "npusim.trace",
     "card": "npusim.run.card",
+    "compare": "npusim.explain.kernel_comparison",
     "sweep": "npusim.sweeps",
 }
 """Public name -> the module that defines it, which is loaded when the name is first used."""
