@@ -30,8 +30,8 @@ from npusim.validation.timed import Call, NotModelledError
 __all__ = ["Comparison", "Group", "Measured", "compare"]
 
 SLOW = 1.25
-"""A ratio from which on a kernel is slower than it should be, assumed: nine of ten kernels that
-were measured are simulated within some 25 % (`npusim validate --all`)."""
+"""A ratio from which on a kernel is called slow, assumed: `npusim validate --all` says how far the
+kernels of a family err."""
 LEAST_LOST_US = 1.0
 """Nor is a kernel slow that lost less, assumed: of short ones most is launch, whose cost differs by
 as much between releases."""
@@ -105,7 +105,7 @@ class Group:
 
     @property
     def is_slow(self) -> bool:
-        """Whether it is slower than it should be by more than the simulator errs."""
+        """Whether it is slower than it should be by SLOW and LEAST_LOST_US."""
         ratio = self.ratio
         return ratio is not None and ratio >= SLOW and self.middle.lost_us >= LEAST_LOST_US
 
