@@ -53,16 +53,16 @@ def check_order(blocks: tuple[Block, ...], orders: Orders) -> None:
     tensors, modes = shared_tensors(blocks, ranges), _modes(blocks)
     if not modes and not tensors:
         return
-    groups = _groups(blocks, is_grouped=any(mode != "all" for _, mode in modes))
-    among = frozenset(x for x in tensors if _share_bytes(groups, ranges, x))
     met = [kind for kind, mode in modes if mode == "all"]
-    has_pairs = any(mode == "pair" for _, mode in modes)
-    if len(met) < 2 and (met or not among) and not has_pairs:
-        launch = _Launch(blocks, groups, frozenset(tensors) - among, among, *met)
-        phases = launch.phases(recorder)
-        parted = Search(launch.blocks)
-        if phases and all(_are_apart(parted, x, launch.kinds, phases) for x in among):
-            return
+    if len(met) < 2 and not any(mode == "pair" for _, mode in modes):
+        groups = _groups(blocks, is_grouped=any(mode != "all" for _, mode in modes))
+        among = frozenset(x for x in tensors if _share_bytes(groups, ranges, x))
+        if met or not among:
+            launch = _Launch(blocks, groups, frozenset(tensors) - among, among, *met)
+            phases = launch.phases(recorder)
+            parted = Search(launch.blocks)
+            if phases and all(_are_apart(parted, x, launch.kinds, phases) for x in among):
+                return
     check_apart(blocks, tensors, CrossCoreOrder(blocks, recorder))
 
 
