@@ -58,9 +58,17 @@ class Said(NamedTuple):
 
 
 class Process:
-    """*command* runs from the beginning to the end of a `with`; *timeout_s* limits it."""
+    """*command* runs from the beginning to the end of a `with`; *timeout_s* limits it.
 
-    def __init__(self, command: Sequence[str | Path], timeout_s: float | None = None) -> None:
+    It prints to the file number *stdout*, or where this process does.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str | Path],
+        timeout_s: float | None = None,
+        stdout: int | None = None,
+    ) -> None:
         self._deadline = None if timeout_s is None else time.monotonic() + timeout_s
         self.timeout_s = timeout_s
         file = _shared_file()
@@ -75,6 +83,7 @@ class Process:
             [str(word) for word in command],
             env=os.environ | {"NPUSIM_ASCENDC": words},
             pass_fds=(to, told, file),
+            stdout=stdout,
         )
         for descriptor in (to, told, file):
             os.close(descriptor)

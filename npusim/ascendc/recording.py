@@ -25,6 +25,8 @@ from npusim.data.dtypes import (
     INT32,
     INT64,
     UINT8,
+    UINT16,
+    UINT32,
     UINT64,
     DType,
 )
@@ -35,9 +37,9 @@ TYPES: tuple[tuple[str, DType | None], ...] = (
     ("int8_t", INT8),
     ("uint8_t", UINT8),
     ("int16_t", INT16),
-    ("uint16_t", INT16),
+    ("uint16_t", UINT16),
     ("int32_t", INT32),
-    ("uint32_t", INT32),
+    ("uint32_t", UINT32),
     ("int64_t", INT64),
     ("uint64_t", UINT64),
     ("half", FLOAT16),
@@ -59,7 +61,7 @@ class LocalOperand(NamedTuple):
     address_bytes: int
     type: int
     size: int
-    """Elements from here to its end; 0 where it is not known."""
+    """Elements from here to the end of its buffer; 0 where that is not known."""
     block_stride: int
     repeat_stride: int
 

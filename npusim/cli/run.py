@@ -48,6 +48,8 @@ def _check_no_times(asked: Asked) -> None:
             )
 
 
+STDERR = 2
+"""The number of the file where a program prints while JSON goes to stdout."""
 Asked = dict[Literal["prove", "critical_path", "advice"], bool]
 """What is printed after the summary of a run -> whether it was asked for."""
 
@@ -201,7 +203,14 @@ def run_program(
     spec = chip(device, answer.settings, "run")
     chosen = answer.check()
     program = HostProgram(file, spec, build)
-    for launch, memory in program.launches(words, timeout_s):
+    prints_to = STDERR if answer.as_json else None
+    for launch, memory in program.launches(words, timeout_s, prints_to):
+        if not launch.programs.stored:
+            typer.echo(
+                f"npusim: launch {launch.number}, {launch.name}, stores nothing and is not timed",
+                err=True,
+            )
+            continue
         given = [operand.array for operand in launch.operands.values()]
         run = npusim.run(
             launch, *given, device=spec, l2=l2_state(l2), timing=answer.timing, **options

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from sources import probe
+from sources import kernels, probe
 
 import npusim
-from npusim.ascendc import AscendCError, CompileError, CrashError, StuckError
+from npusim.ascendc import AscendCError, CompileError, CrashError, StuckError, compiler
 from npusim.check.bounds import BoundsError
-from npusim.check.hazards import RaceError
+from npusim.check.hazards import DeadlockError, RaceError
+from npusim.check.rules import RuleError
 from npusim.data.errors import HazardWarning
 
 X = np.arange(1024, dtype=np.float32)
@@ -157,4 +158,87 @@ def test_call_that_is_not_there(tmp_path: Path) -> None:
     assert said == (
         "probe: ReducePairElem must be a call that npusim simulates; it is not yet (line 19 of "
         "probe.cpp)"
+    )
+
+
+def test_flags_between_cores_of_a_chip_without_them() -> None:
+    x = np.zeros((2, 64), np.int32)
+    with pytest.raises(RuleError) as caught:
+        kernels("values.cpp").rotate[2](x, x.copy(), x.copy(), device="ascend310p3")
+    assert str(caught.value) == (
+        "rotate #4 (line 60 of values.cpp): cross_core_set_flag all 10: the arch must have flags "
+        "between cores, as 2201 has, not be 2002; give each core its own work"
+    )
+
+
+def test_cores_that_wait_for_ever(tmp_path: Path) -> None:
+    lines = "    if (GetBlockIdx() == 0) {\n        CrossCoreWaitFlag(3);\n    }\n    Exp(b, a, N);"
+    kernel = probe(tmp_path, lines)[2]
+    with pytest.raises(DeadlockError) as caught:
+        kernel(np.resize(X, 2048), np.resize(X, 2048), device="Atlas A2")
+    assert str(caught.value) == (
+        "probe: cores must be able to go on, but these wait for flags between cores that nobody "
+        "sets: core 0 for flag 3; set them, or start as many blocks as are waited for"
+    )
+
+
+def test_queue_that_is_used_wrongly(tmp_path: Path) -> None:
+    said = refused(tmp_path, "    auto c = in.AllocTensor<float>();", AscendCError)
+    assert said == (
+        "probe: AllocTensor: one of 1 buffers must be free; free a tensor first, or give the queue "
+        "more (line 19 of probe.cpp)"
+    )
+
+
+def test_kernel_that_ends_its_process(tmp_path: Path) -> None:
+    said = refused(tmp_path, "    std::_Exit(3);", CrashError)
+    assert said == (
+        "probe: a kernel must run to its end, but its process ended with code 3 before; take out "
+        "what ends it"
+    )
+
+
+def test_kernel_that_stores_nothing(tmp_path: Path) -> None:
+    said = refused(tmp_path, "    return;", AscendCError)
+    assert said == (
+        "probe: a kernel must store something, but it leaves all tensors as they are; pass its "
+        "outputs too, and sizes that leave it work"
+    )
+
+
+def test_beyond_a_buffer(tmp_path: Path) -> None:
+    said = refused(tmp_path, "    Exp(b, a[8], N);", AscendCError)
+    assert said == (
+        "probe: Exp must stay within the 4064 bytes of its tensor from byte 32 of ub on, not touch "
+        "4096; pass a larger one, or fewer elements (line 19 of probe.cpp)"
+    )
+
+
+def test_no_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    compiler._compiler.cache_clear()
+    try:
+        said = refused(tmp_path, "    Exp(b, a, N);", CompileError)
+    finally:
+        compiler._compiler.cache_clear()
+    assert said == (
+        "ascendc: a C++ compiler must be there to compile kernels, but there is no "
+        "no-such-compiler; install g++ 12 or newer, or clang, for example by apt install g++, or "
+        "name one in CXX"
+    )
+
+
+def test_compiler_that_is_too_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = tmp_path / "g++-9"
+    old.write_text("#!/bin/sh\necho 'g++ (GCC) 9.4.0'\n")
+    old.chmod(0o755)
+    monkeypatch.setenv("CXX", str(old))
+    compiler._compiler.cache_clear()
+    try:
+        said = refused(tmp_path, "    Exp(b, a, N);", CompileError)
+    finally:
+        compiler._compiler.cache_clear()
+    assert said == (
+        f"ascendc: g++ must be 12 or newer, not 9.4 ({old}); install a newer one, or clang, and "
+        f"name it in CXX"
     )

@@ -7,17 +7,28 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from npusim.ascendc.calls import arranging, copies, reductions, scalars, selection, sync, vector
-from npusim.ascendc.calls.table import Chip, Table
+from npusim.ascendc.calls import (
+    arranging,
+    copies,
+    cube,
+    reductions,
+    scalars,
+    selection,
+    sync,
+    vector,
+)
+from npusim.ascendc.calls.table import Chip, Table, buffer_of
 from npusim.ascendc.errors import AscendCError
-from npusim.ascendc.recording import Called
-from npusim.isa import MicroOp
+from npusim.ascendc.recording import Called, LocalOperand
+from npusim.data.integers import align_up
+from npusim.isa import BLOCK_BYTES, MicroOp, reads, writes
 
 __all__ = ["Chip", "micro_ops"]
 
 CALLS: Table = {
     **arranging.CALLS,
     **copies.CALLS,
+    **cube.CALLS,
     **reductions.CALLS,
     **scalars.CALLS,
     **selection.CALLS,
@@ -34,5 +45,27 @@ def micro_ops(called: Called, chip: Chip) -> tuple[MicroOp, ...]:
     made = CALLS.get(called.name)
     if made is None:
         raise AscendCError(f"{called.name} must be a call that npusim simulates; it is not yet")
+    if called.name in cube.CALLS and not chip.has_cube:
+        return ()  # such calls are nothing in what the compiler makes for vector cores
     found: Iterable[MicroOp] = made(chip, *called.arguments)
-    return tuple(found)
+    ops = tuple(found)
+    for operand in called.arguments:
+        if isinstance(operand, LocalOperand) and operand.size:
+            _check_room(called.name, operand, ops)
+    return ops
+
+
+def _check_room(name: str, operand: LocalOperand, ops: Iterable[MicroOp]) -> None:
+    """Raise AscendCError where what begins at *operand* ends behind the buffer that it is in."""
+    room = align_up(operand.size * operand.dtype.bits // 8, BLOCK_BYTES)
+    buffer, begin = buffer_of(operand), operand.address_bytes
+    for op in ops:
+        for local in (*reads(op), *writes(op)):
+            if local.buffer == buffer and local.offset_bytes == begin:
+                nbytes = local.end_bytes - begin
+                if nbytes > room:
+                    raise AscendCError(
+                        f"{name} must stay within the {room} bytes of its tensor from byte "
+                        f"{begin} of {buffer} on, not touch {nbytes}; pass a larger one, or fewer "
+                        f"elements"
+                    )

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import get_args
 
 from npusim.ascendc.calls.table import Chip, Table, every_repeat, local
 from npusim.ascendc.errors import AscendCError
 from npusim.ascendc.recording import Lanes, LocalOperand
-from npusim.data.dtypes import INT32, UINT64
+from npusim.data.dtypes import INT32, UINT8, UINT64
 from npusim.isa import (
+    BLOCK_BYTES,
     GatherMask,
     Local,
     MicroOp,
@@ -19,14 +21,18 @@ from npusim.isa import (
     ProposalExtract,
     RpSort16,
     Sort32,
+    TransDataTo5HD,
     Transpose,
 )
+from npusim.isa.sorting import PlacesOf
 
 __all__ = ["CALLS"]
 
 SORTED, PROPOSALS, PROPOSAL_ELEMENTS = 32, 16, 8
 """Elements of a repeat of Sort32, proposals of one of RpSort16, elements of a proposal."""
 PAIR_BYTES = 8
+PATTERNS = get_args(PlacesOf)
+"""By the number of src1Pattern, from 1 on."""
 LISTS = {3: 2, 7: 3, 15: 4}
 """validBit of MrgSort4Info -> how many lists take part."""
 
@@ -117,12 +123,55 @@ def _proposal_extract(
 def _gather_mask(
     _: Chip, dst: LocalOperand, src: LocalOperand, pattern: int, lanes: Lanes
 ) -> Iterator[MicroOp]:
-    if pattern not in (1, 2):
+    if not 1 <= pattern <= len(PATTERNS):
         raise AscendCError(
-            f"GatherMask must take pattern 1 or 2, not {pattern}; gather by offsets with Gather"
+            f"GatherMask: src1Pattern must be a number from 1 to 7, not {pattern}; pass one"
         )
     (own,) = every_repeat(lanes, src)
-    yield GatherMask("even" if pattern == 1 else "odd", local(dst, own.count // 2), own)
+    made = GatherMask(PATTERNS[pattern - 1], local(dst, 1), own)
+    assert made.taken is not None
+    yield replace(made, dst=local(dst, made.taken.size))
+
+
+def _gather_mask_by_tensor(
+    _: Chip, dst: LocalOperand, src: LocalOperand, bits: LocalOperand, lanes: Lanes
+) -> Iterator[MicroOp]:
+    (own,) = every_repeat(lanes, src)
+    row = -(-lanes.low // 8)
+    places = local(bits, row * lanes.repeats, UINT8)
+    if lanes.repeats > 1:
+        places = replace(
+            places,
+            repeat_stride=bits.repeat_stride,
+            repeat_blocks=max(1, -(-row // BLOCK_BYTES)),
+            mask=None if row % BLOCK_BYTES == 0 else (1 << row) - 1,
+        )
+    yield GatherMask(places, local(dst, own.count), own)
+
+
+def _trans_data_to_5hd(
+    _: Chip,
+    kind: int,
+    dst_high: int,
+    src_high: int,
+    repeats: int,
+    dst_stride: int,
+    src_stride: int,
+    *addresses: int,
+) -> Iterator[MicroOp]:
+    dtype = LocalOperand(0, 0, kind, 0, 1, 8).dtype
+    is_narrow = dtype.bits == 8
+    count = (16 if is_narrow else BLOCK_BYTES * 8 // dtype.bits) * repeats
+
+    def rows(places: tuple[int, ...], stride: int, is_high: int) -> tuple[Local, ...]:
+        mask = (0xFFFF << 16 * is_high) if is_narrow else None
+        step = stride if repeats > 1 else 1
+        return tuple(Local("ub", x, dtype, count, 1, step, 1, mask) for x in places)
+
+    if repeats:
+        yield TransDataTo5HD(
+            rows(addresses[:16], dst_stride, dst_high), rows(addresses[16:], src_stride, src_high)
+        )
 
 
 def _transpose(_: Chip, dst: LocalOperand, src: LocalOperand) -> Iterator[MicroOp]:
@@ -132,11 +181,13 @@ def _transpose(_: Chip, dst: LocalOperand, src: LocalOperand) -> Iterator[MicroO
 
 CALLS: Table = {
     "GatherMask": _gather_mask,
+    "GatherMaskByTensor": _gather_mask_by_tensor,
     "MrgSort": _mrg_sort,
     "MrgSort4": _mrg_sort4,
     "ProposalConcat": _proposal_concat,
     "ProposalExtract": _proposal_extract,
     "RpSort16": _rp_sort16,
     "Sort32": _sort32,
+    "TransDataTo5HD": _trans_data_to_5hd,
     "Transpose": _transpose,
 }

@@ -6,12 +6,24 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import get_args
 
-from npusim.ascendc.calls.table import Chip, Table, every_repeat, local
+from npusim.ascendc.calls.table import Chip, Table, every_repeat, lanes_of, local
 from npusim.ascendc.errors import AscendCError
 from npusim.ascendc.recording import Lanes, LocalOperand, Number
-from npusim.data.dtypes import INT32, UINT8
-from npusim.isa import Compare, CompareScalar, Gather, Local, MicroOp, Select
-from npusim.isa.selection import CompareOp
+from npusim.data.dtypes import UINT8
+from npusim.isa import (
+    CMP_MASK_BYTES,
+    Compare,
+    CompareScalar,
+    Gather,
+    GatherBlocks,
+    GetCmpMask,
+    Local,
+    MicroOp,
+    Scatter,
+    Select,
+    SetCmpMask,
+)
+from npusim.isa.selection import CmpMask, CompareOp
 
 __all__ = ["CALLS"]
 
@@ -19,6 +31,7 @@ COMPARISONS: tuple[CompareOp, ...] = get_args(CompareOp)
 """By the number of CMPMODE."""
 BY_REGISTER = 0
 """The number of VSEL_CMPMASK_SPR in SELMODE."""
+REGISTER: CmpMask = "cmp_mask"
 
 
 def _bits(operand: LocalOperand, count: int) -> Local:
@@ -56,17 +69,43 @@ def _select(
     mode: int,
     lanes: Lanes,
 ) -> Iterator[MicroOp]:
+    # Each repeat has a bit for each of its lanes; in mode 0 all of them take those of the first.
+    count = lanes_of(dst) * every_repeat(lanes, dst)[0].repeats
     if mode == BY_REGISTER:
-        raise AscendCError(
-            "Select must read its mask from a tensor, in mode 1 or 2, not in mode 0 from the "
-            "register; use one of these"
-        )
+        count = lanes_of(dst)
+    elif lanes.form == 0:
+        count = lanes.low
+    bits = _bits(mask, count)
     if isinstance(b, Number):
         to, first = every_repeat(lanes, dst, a)
-        yield Select(to, _bits(mask, to.count), first, b.value)
+        yield Select(to, bits, first, b.value)
         return
     to, first, second = every_repeat(lanes, dst, a, b)
-    yield Select(to, _bits(mask, to.count), first, second)
+    yield Select(to, bits, first, second)
+
+
+def _select_by_register(
+    _: Chip, dst: LocalOperand, a: LocalOperand, b: LocalOperand, mode: int, lanes: Lanes
+) -> Iterator[MicroOp]:
+    to, first, second = every_repeat(lanes, dst, a, b)
+    if mode != BY_REGISTER:
+        raise AscendCError(f"Select without a mask must be of mode 0, not {mode}; pass a mask")
+    yield Select(to, REGISTER, first, second)
+
+
+def _compare_to_register(
+    _: Chip, a: LocalOperand, b: LocalOperand, mode: int, lanes: Lanes
+) -> Iterator[MicroOp]:
+    first, second = every_repeat(lanes, a, b)
+    yield Compare(COMPARISONS[mode], REGISTER, first, second)
+
+
+def _get_mask(_: Chip, dst: LocalOperand) -> Iterator[MicroOp]:
+    yield GetCmpMask(local(dst, CMP_MASK_BYTES, UINT8))
+
+
+def _set_mask(_: Chip, src: LocalOperand) -> Iterator[MicroOp]:
+    yield SetCmpMask(local(src, CMP_MASK_BYTES, UINT8))
 
 
 def _gather(
@@ -81,12 +120,44 @@ def _gather(
     begin = src.address_bytes + base_bytes
     # Offsets may reach beyond what is named: all that the tensor has may be read.
     count = max(1, src.size - base_bytes * 8 // src.dtype.bits)
-    yield Gather(to, replace(local(src, count), offset_bytes=begin), replace(places, dtype=INT32))
+    yield Gather(to, replace(local(src, count), offset_bytes=begin), places)
+
+
+def _gather_blocks(
+    _: Chip,
+    dst: LocalOperand,
+    src: LocalOperand,
+    offsets: LocalOperand,
+    repeats: int,
+) -> Iterator[MicroOp]:
+    elements = repeats * lanes_of(dst)
+    (to,) = every_repeat(Lanes(3, elements, 0, 1), dst)
+    yield GatherBlocks(to, local(src, max(1, src.size)), local(offsets, 8 * repeats))
+
+
+def _scatter(
+    _: Chip,
+    dst: LocalOperand,
+    src: LocalOperand,
+    offsets: LocalOperand,
+    base_bytes: int,
+    lanes: Lanes,
+) -> Iterator[MicroOp]:
+    own, places = every_repeat(lanes, src, offsets)
+    begin = dst.address_bytes + base_bytes
+    count = max(1, dst.size - base_bytes * 8 // dst.dtype.bits)
+    yield Scatter(replace(local(dst, count), offset_bytes=begin), own, places)
 
 
 CALLS: Table = {
     "Compare": _compare,
+    "CompareToRegister": _compare_to_register,
     "Compares": _compare_scalar,
     "Gather": _gather,
+    "Gatherb": _gather_blocks,
+    "GetCmpMask": _get_mask,
+    "Scatter": _scatter,
     "Select": _select,
+    "SelectByRegister": _select_by_register,
+    "SetCmpMask": _set_mask,
 }

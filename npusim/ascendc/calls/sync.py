@@ -77,7 +77,8 @@ PIPES: tuple[Pipe | None, ...] = (
     *("mte3", "mte3", "vector", "fixpipe"),
 )
 """By the number of pipe_t; None is all of them."""
-MODES: tuple[CrossMode | None, ...] = ("all", None, "group")
+MODES: tuple[CrossMode, ...] = ("all", "pair", "group")
+"""By the number of modeId."""
 
 
 def _pair(event: int) -> tuple[Pipe, Pipe]:
@@ -101,8 +102,8 @@ def _cross(pipe: int, mode: int) -> tuple[CrossMode, Pipe]:
     known, on = MODES[mode] if mode < len(MODES) else None, PIPES[pipe]
     if known is None or on is None:
         raise AscendCError(
-            f"a flag between cores must be of mode 0 or 2 and of one pipe, not of mode {mode}; use "
-            f"one of these"
+            f"a flag between cores must be of mode 0, 1 or 2 and of one pipe, not of mode {mode}; "
+            f"use one of these"
         )
     return known, on
 

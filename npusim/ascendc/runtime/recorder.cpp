@@ -172,7 +172,7 @@ void add_fiber(int kind, int group, int groups, int half, int halves)
 {
     auto fiber = std::make_unique<Fiber>();
     fiber->number = int32_t(fibers.size());
-    fiber->core = {kind, group, groups, half, halves, nullptr, {~0ull, ~0ull}, false, npusim::NONE, 0, 1.0f};
+    fiber->core = {kind, group, groups, half, halves, nullptr, {~0ull, ~0ull}, false, npusim::NONE, 0, false, 0, 1.0f};
     void* stack = mmap(nullptr, STACK_BYTES, PROT_READ | PROT_WRITE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (stack == MAP_FAILED) {
@@ -242,6 +242,7 @@ void run_all()
         }
     }
     flush();
+    fflush(stdout);
     std::vector<int64_t> waiting;
     for (auto& fiber : fibers) {
         if (!fiber->is_done) {
@@ -358,16 +359,17 @@ void npusim_read_local(int32_t position, uint64_t address_bytes, void* to, uint6
     has_unplayed = false;
 }
 
-void npusim_play()
+void npusim_play(const void* place)
 {
     if (!has_unplayed || !running) {
         return;
     }
     flush();
-    send(PLAY, nullptr, 0);
+    int64_t offset = offset_in_memory(place);
+    send(PLAY, &offset, sizeof(offset));
     char done;
     read_all(&done, 1);
-    has_unplayed = false;
+    has_unplayed = done == 0;
 }
 
 void npusim_cross_core_set(int32_t mode, int32_t pipe, int32_t flag)
@@ -404,6 +406,7 @@ void npusim_refuse(const char* format, ...)
     payload.append(reinterpret_cast<char*>(calls), 8 * depth);
     payload += text;
     flush();
+    fflush(stdout);
     send(REFUSAL, payload.data(), payload.size());
     pause();
     _exit(1);

@@ -86,6 +86,20 @@ inline Words& operator<<(Words& words, const AtomicMode& mode)
     return words.integer(mode.atomic).integer(mode.type);
 }
 
+// Without a value of its own, and without SetPadValue, nobody knows what the padding is.
+template <typename T, typename Copy, typename Pad>
+void copy_padded(const AscendC::LocalTensor<T>& dst, const AscendC::GlobalTensor<T>& src,
+                 const Copy& by, const Pad& padding)
+{
+    AscendC::PrimT<T> value;
+    const Core* core = npusim_core();
+    memcpy(&value, padding.isPad ? static_cast<const void*>(&padding.paddingValue) : &core->pad,
+           sizeof(value));
+    record("DataCopyPad", dst, src, by.blockCount, by.blockLen, by.srcStride, by.dstStride,
+           padding.leftPadding, padding.rightPadding, padding.isPad || core->has_pad,
+           scalar(value));
+}
+
 template <typename Dst, typename Src, typename... More>
 void copy_blocks(const Dst& dst, const Src& src, const AscendC::DataCopyParams& by,
                  const More&... more)
@@ -145,10 +159,7 @@ __aicore__ inline void DataCopyPad(const LocalTensor<T>& dst, const GlobalTensor
                                    const DataCopyExtParams& dataCopyParams,
                                    const DataCopyPadExtParams<T>& padParams)
 {
-    npusim::record("DataCopyPad", dst, src, dataCopyParams.blockCount, dataCopyParams.blockLen,
-                   dataCopyParams.srcStride, dataCopyParams.dstStride, padParams.isPad,
-                   padParams.leftPadding, padParams.rightPadding,
-                   npusim::scalar(padParams.paddingValue));
+    npusim::copy_padded(dst, src, dataCopyParams, padParams);
 }
 
 template <typename T>
@@ -156,11 +167,7 @@ __aicore__ inline void DataCopyPad(const LocalTensor<T>& dst, const GlobalTensor
                                    const DataCopyParams& dataCopyParams,
                                    const DataCopyPadParams& padParams)
 {
-    PrimT<T> value;
-    memcpy(&value, &padParams.paddingValue, sizeof(value));
-    npusim::record("DataCopyPad", dst, src, dataCopyParams.blockCount, dataCopyParams.blockLen,
-                   dataCopyParams.srcStride, dataCopyParams.dstStride, padParams.isPad,
-                   padParams.leftPadding, padParams.rightPadding, npusim::scalar(value));
+    npusim::copy_padded(dst, src, dataCopyParams, padParams);
 }
 
 template <typename T>
@@ -192,6 +199,13 @@ inline void set_atomic(Atomic atomic, int type)
 }  // namespace npusim
 
 namespace AscendC {
+
+template <typename T, TPosition pos = TPosition::MAX>
+__aicore__ inline void SetPadValue(T paddingValue)
+{
+    npusim_core()->has_pad = true;
+    memcpy(&npusim_core()->pad, &paddingValue, sizeof(T));
+}
 
 template <typename T>
 __aicore__ inline void SetAtomicAdd()

@@ -1,4 +1,4 @@
-// Buffers of a core, the queues that hand them from pipe to pipe, and the events of their flags.
+// The pipe of a core: what hands out its buffers, and the events of flags between its pipes.
 #pragma once
 
 #include "npusim_ascendc/sync.h"
@@ -108,6 +108,8 @@ template <TPosition src, TPosition dst, int32_t depth, auto mask>
 class TQueBind;
 template <TPosition pos>
 class TBuf;
+template <TPosition pos, uint32_t bufIDSize>
+class TBufPool;
 
 class TPipe {
 public:
@@ -144,6 +146,21 @@ public:
     bool InitBuffer(TBuf<bufPos>& buf, uint32_t len)
     {
         buf.buffer_ = claim(bufPos, len, HardEvent::MAX);
+        return true;
+    }
+    template <class T>
+    bool InitBufPool(T& bufPool, uint32_t len)
+    {
+        npusim::Buffer* buffer = claim(T::AT, len, HardEvent::MAX);
+        bufPool.start_ = bufPool.used_ = buffer->address;
+        bufPool.end_ = buffer->address + buffer->nbytes;
+        return true;
+    }
+    template <class T, class U>
+    bool InitBufPool(T& bufPool, uint32_t len, U& shareBuf)
+    {
+        bufPool.start_ = bufPool.used_ = shareBuf.start_;
+        bufPool.end_ = bufPool.start_ + npusim::whole_blocks(len);
         return true;
     }
     template <HardEvent evt>
@@ -196,6 +213,16 @@ public:
         wait_until_free();
     }
 
+    // Waits for the flags of the buffers in a part of a memory.
+    void wait_within(uint32_t start, uint32_t end)
+    {
+        for (int i = 0; i < count_; ++i) {
+            if (buffers_[i].address >= start && buffers_[i].address < end) {
+                wait_until_free(i);
+            }
+        }
+    }
+
     static TPipe* current()
     {
         return static_cast<TPipe*>(npusim_core()->pipe);
@@ -226,13 +253,21 @@ public:
     }
 
 private:
+    template <TPosition pos, uint32_t bufIDSize>
+    friend class TBufPool;
+
+    void wait_until_free(int index)
+    {
+        if (buffers_[index].freed_event >= 0) {
+            npusim::record("WaitFlag", freed_[index], buffers_[index].freed_event);
+            taken_[int(freed_[index])] &= ~(1 << buffers_[index].freed_event);
+            buffers_[index].freed_event = -1;
+        }
+    }
     void wait_until_free()
     {
         for (int i = 0; i < count_; ++i) {
-            if (buffers_[i].freed_event >= 0) {
-                npusim::record("WaitFlag", freed_[i], buffers_[i].freed_event);
-                buffers_[i].freed_event = -1;
-            }
+            wait_until_free(i);
         }
     }
 
@@ -256,276 +291,5 @@ __aicore__ inline AscendC::TPipe* GetTPipePtr()
 namespace AscendC {
 
 using ::GetTPipePtr;
-
-template <TPosition src, TPosition dst, int32_t depth, auto mask = 0>
-class TQueBind {
-public:
-    static constexpr HardEvent FILLED = npusim::filled(src, dst);
-    static constexpr HardEvent FREED = npusim::reversed(FILLED);
-    static constexpr TPosition HELD_AT = src == TPosition::GM ? dst : src;
-    static constexpr int MOST = 8;
-
-    TQueBind() = default;
-
-    template <typename T>
-    LocalTensor<T> AllocTensor()
-    {
-        LocalTensor<T> tensor;
-        AllocTensor(tensor);
-        return tensor;
-    }
-    template <typename T>
-    void AllocTensor(LocalTensor<T>& tensor)
-    {
-        if (count_ == 0) {
-            npusim_refuse("AllocTensor: a queue must have buffers; call InitBuffer first");
-        }
-        for (int tried = 0; tried < count_; ++tried) {
-            npusim::Buffer& buffer = buffers_[next_];
-            next_ = (next_ + 1) % count_;
-            if (buffer.state == npusim::Buffer::FREE) {
-                take(buffer, tensor);
-                return;
-            }
-        }
-        npusim_refuse("AllocTensor: one of %d buffers must be free; free a tensor first, or give "
-                      "the queue more",
-                      count_);
-    }
-    template <typename T>
-    bool EnQue(const LocalTensor<T>& tensor)
-    {
-        npusim::Buffer& buffer = own(tensor, "EnQue");
-        if constexpr (FREED != HardEvent::MAX) {
-            buffer.filled_event = TPipe::current()->template AllocEventID<FILLED>();
-            npusim::record("SetFlag", FILLED, buffer.filled_event);
-        }
-        return put(buffer, tensor.GetUserTag());
-    }
-    template <TPosition srcUserPos, TPosition dstUserPos, typename T>
-    bool EnQue(const LocalTensor<T>& tensor)
-    {
-        return EnQue(tensor);
-    }
-    template <typename T>
-    LocalTensor<T> DeQue()
-    {
-        LocalTensor<T> tensor;
-        DeQue(tensor);
-        return tensor;
-    }
-    template <TPosition srcUserPos, TPosition dstUserPos, typename T>
-    LocalTensor<T> DeQue()
-    {
-        return DeQue<T>();
-    }
-    template <typename T>
-    void DeQue(LocalTensor<T>& tensor)
-    {
-        if (filled_ == 0) {
-            npusim_refuse("DeQue: a tensor must have been enqueued; call EnQue first");
-        }
-        npusim::Buffer& buffer = *full_[first_];
-        first_ = (first_ + 1) % MOST;
-        --filled_;
-        if (buffer.filled_event >= 0) {
-            npusim::record("WaitFlag", FILLED, buffer.filled_event);
-            TPipe::current()->template ReleaseEventID<FILLED>(buffer.filled_event);
-            buffer.filled_event = -1;
-        }
-        buffer.state = npusim::Buffer::HELD;
-        show(buffer, tensor);
-    }
-    template <typename T>
-    void FreeTensor(LocalTensor<T>& tensor)
-    {
-        npusim::Buffer& buffer = own(tensor, "FreeTensor");
-        if (FREED != HardEvent::MAX && buffer.state == npusim::Buffer::HELD) {
-            buffer.freed_event = TPipe::current()->template AllocEventID<FREED>();
-            npusim::record("SetFlag", FREED, buffer.freed_event);
-        }
-        buffer.state = npusim::Buffer::FREE;
-    }
-    void FreeAllEvent()
-    {
-        for (int i = 0; i < count_; ++i) {
-            wait_until_free(buffers_[i]);
-        }
-    }
-    bool VacantInQue()
-    {
-        return filled_ < depth_;
-    }
-    bool HasTensorInQue()
-    {
-        return filled_ != 0;
-    }
-    int32_t GetTensorCountInQue()
-    {
-        return filled_;
-    }
-    bool HasIdleBuffer()
-    {
-        for (int i = 0; i < count_; ++i) {
-            if (buffers_[i].state == npusim::Buffer::FREE) {
-                return true;
-            }
-        }
-        return false;
-    }
-
-protected:
-    friend class TPipe;
-
-    void begin(npusim::Buffer* buffers, int count)
-    {
-        buffers_ = buffers;
-        count_ = count;
-        depth_ = depth > 0 ? depth : 1;
-        next_ = first_ = filled_ = 0;
-    }
-    void wait_until_free(npusim::Buffer& buffer)
-    {
-        if (buffer.freed_event >= 0) {
-            npusim::record("WaitFlag", FREED, buffer.freed_event);
-            TPipe::current()->template ReleaseEventID<FREED>(buffer.freed_event);
-            buffer.freed_event = -1;
-        }
-    }
-    template <typename T>
-    void take(npusim::Buffer& buffer, LocalTensor<T>& tensor)
-    {
-        wait_until_free(buffer);
-        buffer.state = npusim::Buffer::TAKEN;
-        buffer.tag = 0;
-        show(buffer, tensor);
-    }
-    template <typename T>
-    void show(npusim::Buffer& buffer, LocalTensor<T>& tensor)
-    {
-        tensor.SetAddr({buffer.nbytes, buffer.address, &buffer, uint8_t(buffer.position)});
-        tensor.SetUserTag(buffer.tag);
-    }
-    bool put(npusim::Buffer& buffer, int32_t tag)
-    {
-        if (filled_ == MOST) {
-            npusim_refuse("EnQue: a queue must hold at most %d tensors; call DeQue first", MOST);
-        }
-        full_[(first_ + filled_++) % MOST] = &buffer;
-        buffer.state = npusim::Buffer::FULL;
-        buffer.tag = tag;
-        return true;
-    }
-    template <typename T>
-    npusim::Buffer& own(const LocalTensor<T>& tensor, const char* call)
-    {
-        npusim::Buffer* buffer = tensor.GetBufferHandle();
-        if (buffer == nullptr) {
-            npusim_refuse("%s: a tensor must be of a queue, which AllocTensor gives; pass such a "
-                          "one",
-                          call);
-        }
-        return *buffer;
-    }
-
-    npusim::Buffer* buffers_ = nullptr;
-    npusim::Buffer* full_[MOST];
-    int count_ = 0;
-    int depth_ = 1;
-    int next_ = 0;
-    int first_ = 0;
-    int filled_ = 0;
-};
-
-template <TPosition pos, int32_t depth, auto mask = 0>
-class TQue : public TQueBind<pos,
-                             pos == TPosition::VECOUT || pos == TPosition::CO2 ? TPosition::GM
-                                                                               : TPosition::VECCALC,
-                             depth, mask> {};
-
-template <TPosition pos = TPosition::LCM>
-class TBuf {
-public:
-    TBuf() = default;
-    template <typename T>
-    LocalTensor<T> Get()
-    {
-        uint32_t nbytes = buffer_ == nullptr ? 0 : buffer_->nbytes;
-        return GetWithOffset<T>(npusim::elements_in<PrimT<T>>(nbytes), 0);
-    }
-    template <typename T>
-    LocalTensor<T> Get(uint32_t len)
-    {
-        return GetWithOffset<T>(len, 0);
-    }
-    template <typename T>
-    LocalTensor<T> GetWithOffset(uint32_t size, uint32_t bufOffset)
-    {
-        if (buffer_ == nullptr) {
-            npusim_refuse("Get: a TBuf must have a buffer; call InitBuffer first");
-        }
-        LocalTensor<T> tensor;
-        tensor.SetAddr({buffer_->nbytes, buffer_->address + bufOffset, buffer_, uint8_t(pos)});
-        tensor.SetSize(size);
-        return tensor;
-    }
-
-private:
-    friend class TPipe;
-    npusim::Buffer* buffer_ = nullptr;
-};
-
-template <Hardware hard = Hardware::UB>
-class LocalMemAllocator {
-public:
-    uint32_t GetCurAddr() const
-    {
-        return used_;
-    }
-    template <TPosition pos, class DataType, uint32_t tileSize>
-    LocalTensor<DataType> Alloc()
-    {
-        return Alloc<pos, DataType>(tileSize);
-    }
-    template <TPosition pos, class DataType>
-    LocalTensor<DataType> Alloc(uint32_t tileSize)
-    {
-        LocalTensor<DataType> tensor(pos, used_, tileSize);
-        used_ += npusim::whole_blocks(uint64_t(tileSize) * npusim::TypeOf<DataType>::bits / 8);
-        return tensor;
-    }
-    template <class DataType, uint32_t tileSize>
-    LocalTensor<DataType> Alloc()
-    {
-        return Alloc<position(), DataType>(tileSize);
-    }
-    template <class DataType>
-    LocalTensor<DataType> Alloc(uint32_t tileSize)
-    {
-        return Alloc<position(), DataType>(tileSize);
-    }
-
-private:
-    static constexpr TPosition position()
-    {
-        switch (hard) {
-            case Hardware::L1:
-                return TPosition::A1;
-            case Hardware::L0A:
-                return TPosition::A2;
-            case Hardware::L0B:
-                return TPosition::B2;
-            case Hardware::L0C:
-                return TPosition::CO1;
-            case Hardware::BIAS:
-                return TPosition::C2;
-            case Hardware::FIXBUF:
-                return TPosition::C2PIPE2GM;
-            default:
-                return TPosition::VECCALC;
-        }
-    }
-    uint32_t used_ = 0;
-};
 
 }  // namespace AscendC

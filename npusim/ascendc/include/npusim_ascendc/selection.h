@@ -213,4 +213,54 @@ __aicore__ inline void Gather(const LocalTensor<T>& dst, const LocalTensor<T>& s
                    npusim::lanes<true>(mask, repeatTime));
 }
 
+struct GatherRepeatParams {
+    GatherRepeatParams() = default;
+    GatherRepeatParams(const uint8_t dstBlkStrideIn, const uint8_t dstRepStrideIn)
+        : dstBlkStride(dstBlkStrideIn), dstRepStride(dstRepStrideIn)
+    {}
+    uint32_t blockNumber = DEFAULT_BLK_NUM;
+    uint16_t dstBlkStride = DEFAULT_BLK_STRIDE;
+    uint16_t dstRepStride = DEFAULT_REPEAT_STRIDE;
+    bool repeatStrideMode = false;
+    bool strideSizeMode = false;
+};
+
+template <typename T>
+__aicore__ inline void Gatherb(const LocalTensor<T>& dst, const LocalTensor<T>& src,
+                               const LocalTensor<uint32_t>& offset, const uint8_t repeatTime,
+                               const GatherRepeatParams& repeatParams)
+{
+    npusim::record("Gatherb",
+                   npusim::strided(dst, repeatParams.dstBlkStride, repeatParams.dstRepStride), src,
+                   offset, repeatTime);
+}
+
+template <typename T>
+__aicore__ inline void Scatter(const LocalTensor<T>& dst, const LocalTensor<T>& src,
+                               const LocalTensor<uint32_t>& dstOffset, const uint32_t dstBaseAddr,
+                               const uint32_t count)
+{
+    npusim::record("Scatter", dst, src, dstOffset, dstBaseAddr, npusim::first(count));
+}
+
+template <typename T>
+__aicore__ inline void Scatter(const LocalTensor<T>& dst, const LocalTensor<T>& src,
+                               const LocalTensor<uint32_t>& dstOffset, const uint32_t dstBaseAddr,
+                               const uint64_t mask[], const uint8_t repeatTime,
+                               const uint8_t srcRepStride)
+{
+    npusim::record("Scatter", dst, npusim::strided(src, 1, srcRepStride), dstOffset, dstBaseAddr,
+                   npusim::lanes<true>(mask, repeatTime));
+}
+
+template <typename T>
+__aicore__ inline void Scatter(const LocalTensor<T>& dst, const LocalTensor<T>& src,
+                               const LocalTensor<uint32_t>& dstOffset, const uint32_t dstBaseAddr,
+                               const uint64_t mask, const uint8_t repeatTime,
+                               const uint8_t srcRepStride)
+{
+    npusim::record("Scatter", dst, npusim::strided(src, 1, srcRepStride), dstOffset, dstBaseAddr,
+                   npusim::lanes<true>(mask, repeatTime));
+}
+
 }  // namespace AscendC

@@ -171,6 +171,15 @@ public:
     {
         return handle_;
     }
+    // Elements from here to the end of its buffer.
+    uint64_t room() const
+    {
+        if (handle_ == nullptr) {
+            return size_;
+        }
+        uint64_t end = (uint64_t(handle_->address) + handle_->nbytes) * 8;
+        return end > bits_ ? (end - bits_) / npusim::TypeOf<PrimType>::bits : 0;
+    }
 
 private:
     template <typename U>
@@ -181,8 +190,8 @@ private:
     npusim::Words describe() const
     {
         npusim::Words words;
-        return words.local(int32_t(position_), bits_, npusim::TypeOf<PrimType>::number, size_, 1,
-                           8);
+        words << *this;
+        return words;
     }
 
     TPosition position_ = TPosition::MAX;
@@ -221,7 +230,7 @@ public:
         PrimType value;
         npusim::Words words;
         words.global(npusim::TypeOf<PrimType>::number, at(offset)).record("GetGlobalValue");
-        npusim_play();
+        npusim_play(at(offset));
         memcpy(&value, at(offset), sizeof(PrimType));
         return value;
     }
@@ -233,7 +242,7 @@ public:
     }
     __gm__ PrimType& operator()(const uint64_t offset) const
     {
-        npusim_play();
+        npusim_play(at(offset));
         return *reinterpret_cast<PrimType*>(at(offset));
     }
     GlobalTensor operator[](const uint64_t offset) const
@@ -321,7 +330,7 @@ Words& operator<<(Words& words, const Strided<T>& operand)
     using Element = AscendC::PrimT<T>;
     return words.local(operand.tensor.GetPosition(),
                        operand.tensor.GetPhyAddr() * 8, TypeOf<Element>::number,
-                       operand.tensor.GetSize(), operand.block_stride, operand.repeat_stride);
+                       operand.tensor.room(), operand.block_stride, operand.repeat_stride);
 }
 
 // A number of the type of the elements.
@@ -357,7 +366,7 @@ template <typename U>
 npusim::Words& operator<<(npusim::Words& words, const LocalTensor<U>& tensor)
 {
     return words.local(tensor.GetPosition(), tensor.bits_, npusim::TypeOf<PrimT<U>>::number,
-                       tensor.GetSize(), 1, 8);
+                       tensor.room(), 1, 8);
 }
 
 template <typename U>

@@ -283,11 +283,7 @@ enum class CacheMode { CACHE_MODE_DISABLE = 0, CACHE_MODE_NORMAL = 1 };
 enum class CacheRwMode { READ = 1, WRITE = 2, RW = 3 };
 
 template <typename T>
-struct PrimTypeOf {
-    using type = T;
-};
-template <typename T>
-using PrimT = typename PrimTypeOf<T>::type;
+using PrimT = T;
 
 template <typename T, typename U>
 struct IsSameType {

@@ -1,0 +1,154 @@
+// Buffers of a core that no queue hands on.
+#pragma once
+
+#include "npusim_ascendc/pipe.h"
+
+namespace AscendC {
+
+template <TPosition pos = TPosition::LCM>
+class TBuf {
+public:
+    TBuf() = default;
+    template <typename T>
+    LocalTensor<T> Get()
+    {
+        uint32_t nbytes = buffer_ == nullptr ? 0 : buffer_->nbytes;
+        return GetWithOffset<T>(npusim::elements_in<PrimT<T>>(nbytes), 0);
+    }
+    template <typename T>
+    LocalTensor<T> Get(uint32_t len)
+    {
+        return GetWithOffset<T>(len, 0);
+    }
+    template <typename T>
+    LocalTensor<T> GetWithOffset(uint32_t size, uint32_t bufOffset)
+    {
+        if (buffer_ == nullptr) {
+            npusim_refuse("Get: a TBuf must have a buffer; call InitBuffer first");
+        }
+        LocalTensor<T> tensor;
+        tensor.SetAddr({buffer_->nbytes, buffer_->address + bufOffset, buffer_, uint8_t(pos)});
+        tensor.SetSize(size);
+        return tensor;
+    }
+
+private:
+    friend class TPipe;
+    npusim::Buffer* buffer_ = nullptr;
+};
+
+constexpr uint32_t defaultBufIDSize = 4;
+
+// A part of a buffer, of which others are handed out.
+template <TPosition pos, uint32_t bufIDSize = defaultBufIDSize>
+class TBufPool {
+public:
+    template <class T>
+    bool InitBuffer(T& que, uint8_t num, uint32_t len)
+    {
+        return enter([&](TPipe& pipe) { return pipe.InitBuffer(que, num, len); });
+    }
+    template <TPosition bufPos>
+    bool InitBuffer(TBuf<bufPos>& buf, uint32_t len)
+    {
+        return enter([&](TPipe& pipe) { return pipe.InitBuffer(buf, len); });
+    }
+    template <class T>
+    bool InitBufPool(T& bufPool, uint32_t len)
+    {
+        return enter([&](TPipe& pipe) { return pipe.InitBufPool(bufPool, len); });
+    }
+    template <class T, class U>
+    bool InitBufPool(T& bufPool, uint32_t len, U& shareBuf)
+    {
+        return TPipe::current()->InitBufPool(bufPool, len, shareBuf);
+    }
+    void Reset()
+    {
+        TPipe::current()->wait_within(start_, end_);
+        used_ = start_;
+    }
+
+private:
+    friend class TPipe;
+
+    static constexpr TPosition AT = pos;
+
+    // Lets the pipe hand out what is left of the pool.
+    template <typename Claim>
+    bool enter(const Claim& claim)
+    {
+        TPipe& pipe = *TPipe::current();
+        uint32_t& used = pipe.used_[npusim::memory_of(pos)];
+        uint32_t before = used;
+        used = used_;
+        bool is_done = claim(pipe);
+        used_ = used;
+        used = before;
+        if (used_ > end_) {
+            npusim_refuse("InitBuffer: buffers of a pool must fit into its %u bytes, not need %u; "
+                          "make it larger",
+                          end_ - start_, used_ - start_);
+        }
+        return is_done;
+    }
+
+    uint32_t start_ = 0;
+    uint32_t end_ = 0;
+    uint32_t used_ = 0;
+};
+
+template <Hardware hard = Hardware::UB>
+class LocalMemAllocator {
+public:
+    uint32_t GetCurAddr() const
+    {
+        return used_;
+    }
+    template <TPosition pos, class DataType, uint32_t tileSize>
+    LocalTensor<DataType> Alloc()
+    {
+        return Alloc<pos, DataType>(tileSize);
+    }
+    template <TPosition pos, class DataType>
+    LocalTensor<DataType> Alloc(uint32_t tileSize)
+    {
+        LocalTensor<DataType> tensor(pos, used_, tileSize);
+        used_ += npusim::whole_blocks(uint64_t(tileSize) * npusim::TypeOf<DataType>::bits / 8);
+        return tensor;
+    }
+    template <class DataType, uint32_t tileSize>
+    LocalTensor<DataType> Alloc()
+    {
+        return Alloc<position(), DataType>(tileSize);
+    }
+    template <class DataType>
+    LocalTensor<DataType> Alloc(uint32_t tileSize)
+    {
+        return Alloc<position(), DataType>(tileSize);
+    }
+
+private:
+    static constexpr TPosition position()
+    {
+        switch (hard) {
+            case Hardware::L1:
+                return TPosition::A1;
+            case Hardware::L0A:
+                return TPosition::A2;
+            case Hardware::L0B:
+                return TPosition::B2;
+            case Hardware::L0C:
+                return TPosition::CO1;
+            case Hardware::BIAS:
+                return TPosition::C2;
+            case Hardware::FIXBUF:
+                return TPosition::C2PIPE2GM;
+            default:
+                return TPosition::VECCALC;
+        }
+    }
+    uint32_t used_ = 0;
+};
+
+}  // namespace AscendC
