@@ -37,7 +37,7 @@ def order(a: Array, b: Array) -> tuple[Array, Array] | None:
     # As whole numbers those below zero are the other way around, unless all their bits change.
     both_negative = x & y
     both_negative >>= 15
-    return x ^ both_negative, y ^ both_negative
+    return x ^ both_negative, np.bitwise_xor(y, both_negative, out=both_negative)
 
 
 def _is_ordered(values: Array) -> bool:
