@@ -1,6 +1,10 @@
 // Matmul: products of large matrices, cut into tiles that are loaded ahead of the cube.
 #pragma once
 
+#include <functional>
+#include <map>
+#include <vector>
+
 #include "npusim_ascendc/matmul_config.h"
 #include "npusim_ascendc/buffers.h"
 #include "npusim_ascendc/queue.h"
@@ -89,6 +93,13 @@ public:
     {
         in_l0_.FreeTensor(tile);
     }
+    // Waits until all of it has been read.
+    void settle()
+    {
+        forget();
+        in_l1_.FreeAllEvent();
+        in_l0_.FreeAllEvent();
+    }
     void forget()
     {
         if (is_held_) {
@@ -149,6 +160,54 @@ private:
     bool is_held_ = false;
 };
 
+// What has the buffers of a cube core, until another one takes them over.
+class Owner {
+public:
+    virtual void settle() = 0;
+};
+
+// What the vector cores of a group want of its cube core.
+struct Mailbox {
+    std::vector<std::function<void()>> wanted;
+    int ended = 0;
+};
+
+inline Mailbox& mailbox()
+{
+    static std::map<int32_t, Mailbox> boxes;
+    return boxes[npusim_core()->group];
+}
+
+// Flags between the cube core and both of its vector cores (assumed).
+enum ServiceFlag : uint16_t { WANTED = 7, SERVED = 8 };
+constexpr int32_t OF_A_GROUP = 2;
+
+// Lets the cube core of the group work, on a vector core; all of these call as often.
+inline void serve(std::function<void()> work, bool is_last = false)
+{
+    Mailbox& box = mailbox();
+    box.wanted.push_back(std::move(work));
+    box.ended += is_last;
+    npusim_cross_core_set(OF_A_GROUP, PIPE_MTE3, WANTED);
+    npusim_cross_core_wait(OF_A_GROUP, PIPE_S, SERVED);
+}
+
+// What a cube core does until all objects of its vector cores have come to their End.
+inline void serve_group(int objects)
+{
+    Mailbox& box = mailbox();
+    box = {};
+    while (box.ended < objects * npusim_core()->halves) {
+        npusim_cross_core_wait(OF_A_GROUP, PIPE_S, WANTED);
+        std::vector<std::function<void()>> now;
+        now.swap(box.wanted);
+        for (auto& work : now) {
+            work();
+        }
+        npusim_cross_core_set(OF_A_GROUP, PIPE_FIX, SERVED);
+    }
+}
+
 // How sums become what they are in global memory.
 template <typename Sum, typename Out>
 constexpr QuantMode_t mode_of(bool has_vector)
@@ -172,7 +231,7 @@ namespace AscendC {
 
 template <class A_TYPE, class B_TYPE, class C_TYPE, class BIAS_TYPE = C_TYPE,
           const auto& MM_CFG = CFG_NORM, class MM_CB = MatmulCallBackFunc<nullptr, nullptr, nullptr>>
-class Matmul {
+class Matmul : npusim::Owner {
     using SrcAT = typename A_TYPE::T;
     using SrcBT = typename B_TYPE::T;
     using DstT = typename C_TYPE::T;
@@ -183,6 +242,13 @@ public:
     Matmul() : outer_(npusim_core()->pipe)
     {
         npusim_core()->pipe = outer_;
+    }
+    ~Matmul()
+    {
+        if (npusim::matrix().owner == static_cast<npusim::Owner*>(this)) {
+            settle();
+            npusim::matrix().owner = nullptr;
+        }
     }
     __aicore__ inline void Init(const TCubeTiling* __restrict cubeTiling, TPipe* tpipe = nullptr)
     {
@@ -224,16 +290,14 @@ public:
     }
     __aicore__ inline void SetTensorA(const GlobalTensor<SrcAT>& gm, bool isTransposeA = false)
     {
-        begin();
-        a_.forget();
+        is_stale_ = true;
         a_.matrix = gm;
         a_.is_turned = isTransposeA;
         next_ = 0;
     }
     __aicore__ inline void SetTensorB(const GlobalTensor<SrcBT>& gm, bool isTransposeB = false)
     {
-        begin();
-        b_.forget();
+        is_stale_ = true;
         b_.matrix = gm;
         b_.is_turned = isTransposeB;
         next_ = 0;
@@ -264,6 +328,12 @@ public:
     template <bool sync = true>
     __aicore__ inline bool Iterate(bool enPartialSum = false)
     {
+        if (npusim_core()->kind == npusim::VECTOR_CORE) {
+            bool found = false;
+            npusim::serve([&] { found = Iterate<sync>(enPartialSum); });
+            return found;
+        }
+        begin();
         npusim::Within own(pipe_);
         if (next_ == tiles_m() * tiles_n()) {
             next_ = 0;
@@ -281,6 +351,10 @@ public:
     __aicore__ inline void GetTensorC(const GlobalTensor<DstT>& gm, uint8_t enAtomic = 0,
                                       bool enSequentialWrite = false)
     {
+        if (npusim_core()->kind == npusim::VECTOR_CORE) {
+            npusim::serve([&] { GetTensorC<sync>(gm, enAtomic, enSequentialWrite); });
+            return;
+        }
         npusim::Within own(pipe_);
         int32_t before = npusim_core()->atomic, type = npusim_core()->atomic_type;
         if (enAtomic != 0) {
@@ -295,6 +369,10 @@ public:
                                       bool fakeMsg = false)
     {
         (void)waitIterateAll, (void)fakeMsg;
+        if (npusim_core()->kind == npusim::VECTOR_CORE) {
+            npusim::serve([&] { IterateAll<sync>(gm, enAtomic, enSequentialWrite); });
+            return;
+        }
         while (Iterate<sync>()) {
             GetTensorC<sync>(gm, enAtomic, enSequentialWrite);
         }
@@ -306,11 +384,16 @@ public:
     }
     __aicore__ inline void End()
     {
+        if (npusim_core()->kind == npusim::VECTOR_CORE) {
+            if (!is_ended_) {
+                is_ended_ = true;
+                npusim::serve([&] { End(); }, true);
+            }
+            return;
+        }
         if (is_begun_) {
-            npusim::Within own(pipe_);
-            a_.forget();
-            b_.forget();
-            npusim::record("PipeBarrier", PIPE_ALL);
+            settle();
+            npusim::matrix().owner = nullptr;
         }
     }
     __aicore__ inline void WaitIterateAll() {}
@@ -364,12 +447,28 @@ private:
     // Objects of a core work in the same places, one after the other.
     void take_over()
     {
-        if (npusim::matrix().owner != this) {
+        auto* owner = static_cast<npusim::Owner*>(npusim::matrix().owner);
+        if (owner != this) {
+            if (owner != nullptr) {
+                owner->settle();
+            }
+            npusim::matrix().owner = static_cast<npusim::Owner*>(this);
+        }
+        if (is_stale_) {
             a_.forget();
             b_.forget();
-            npusim::record("PipeBarrier", PIPE_ALL);
-            npusim::matrix().owner = this;
+            is_stale_ = false;
         }
+    }
+    void settle() override
+    {
+        npusim::Within own(pipe_);
+        a_.settle();
+        b_.settle();
+        sums_.FreeAllEvent();
+        bias_in_l1_.FreeAllEvent();
+        bias_table_.FreeAllEvent();
+        npusim::record("PipeBarrier", PIPE_ALL);
     }
     static uint32_t at_least_one(int32_t count)
     {
@@ -505,10 +604,10 @@ private:
     bool has_bias_ = false;
     bool has_scales_ = false;
     bool is_begun_ = false;
+    bool is_stale_ = false;
+    bool is_ended_ = false;
 };
 
-// Objects of vector cores are served by the cube core of their group; npusim has those of the cube
-// core alone, which calls them itself.
 template <class A_TYPE, class B_TYPE, class C_TYPE, class BIAS_TYPE = C_TYPE,
           const auto& MM_CFG = CFG_NORM, class MM_CB = MatmulCallBackFunc<nullptr, nullptr, nullptr>>
 using MatmulImpl = Matmul<A_TYPE, B_TYPE, C_TYPE, BIAS_TYPE, MM_CFG, MM_CB>;
@@ -516,9 +615,7 @@ using MatmulImpl = Matmul<A_TYPE, B_TYPE, C_TYPE, BIAS_TYPE, MM_CFG, MM_CB>;
 }  // namespace AscendC
 
 namespace matmul {
-using AscendC::Matmul;
-using AscendC::MatmulImpl;
-using AscendC::MatmulType;
+using namespace AscendC;
 }  // namespace matmul
 
 namespace npusim {
@@ -530,18 +627,38 @@ void regist(Pipe*)
 template <typename Pipe, typename Object, typename Tiling, typename... More>
 void regist(Pipe* pipe, Object& object, Tiling tiling, More&&... more)
 {
-    if (npusim_core()->kind == VECTOR_CORE) {
-        npusim_refuse("REGIST_MATMUL_OBJ: a Matmul must be of a cube core, not of a vector core; "
-                      "define ASCENDC_CUBE_ONLY and launch cube cores");
-    }
     object.Init(tiling, pipe);
     regist(pipe, more...);
 }
 
+// Whether the core has done all that it is to do: a cube core whose vector cores call for it.
+template <bool IS_CUBE_ONLY, typename Pipe, typename... Objects>
+bool regist_or_serve(Pipe* pipe, Objects&&... objects)
+{
+    Core* core = npusim_core();
+    if (!IS_CUBE_ONLY && core->kind == CUBE_CORE && core->halves != 0) {
+        serve_group(sizeof...(Objects) / 2);
+        return true;
+    }
+    if (core->kind == VECTOR_CORE && core->halves == 0) {
+        npusim_refuse("REGIST_MATMUL_OBJ: a Matmul must be of a cube core or of vector cores with "
+                      "one, not of vector cores alone; launch such cores");
+    }
+    regist(pipe, objects...);
+    return false;
+}
+
 }  // namespace npusim
 
-#define REGIST_MATMUL_OBJ(tpipe, workspace, ...) \
-    ((void)(workspace), ::npusim::regist(tpipe, __VA_ARGS__))
+#ifdef ASCENDC_CUBE_ONLY
+#define NPUSIM_CUBE_ONLY true
+#else
+#define NPUSIM_CUBE_ONLY false
+#endif
+#define REGIST_MATMUL_OBJ(tpipe, workspace, ...)                                \
+    if (::npusim::regist_or_serve<NPUSIM_CUBE_ONLY>(tpipe, __VA_ARGS__)) {      \
+        return;                                                                 \
+    }
 
 __aicore__ inline GM_ADDR GetSysWorkSpacePtr()
 {
