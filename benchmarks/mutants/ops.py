@@ -112,8 +112,8 @@ MUTANTS = (
         "npusim/ops/npu_rms_norm/templates.py",
         "tests/ops/test_norm_values.py::test_npu_rms_norm",
         rms_norm_last_piece=(
-            "in (*groups, range(last, last + 1)):",
-            "in (*groups,):",
+            "(*groups, range(last, last + 1))",
+            "(*groups, range(last, last))",
         ),
     ),
     *of(

@@ -933,7 +933,7 @@ def test_markup_in_a_name_is_shown_and_does_not_run(small: Path, tmp_path: Path)
             "timelines.then(([t]) => { t.pick({ lane: 0, op: t.data.lanes[0].pipes[1][0] });"
             " return [...t.details.querySelectorAll('dd')].map((each) => each.textContent); })"
         )
-        assert told[0].startswith(f"load ub[960:1008] uint8 <- {EVIL}+0 ")
+        assert told[0].startswith(f"load ub[768:816] uint8 <- {EVIL}+0 ")
         assert told[-1].endswith(EVIL)
         assert browser.evaluate("document.querySelectorAll('.details img').length") == 0
         assert browser.evaluate("document.querySelector('h1').textContent").startswith(EVIL)

@@ -439,7 +439,7 @@ def _first_op(tree: Any) -> Any:
         ),
         (
             lambda tree: _first_op(tree).__setitem__(0, "Exec"),
-            "a micro-op must be one that is known, not ['Exec', ['Local', 'ub', 960, "
+            "a micro-op must be one that is known, not ['Exec', ['Local', 'ub', 768, "
             "['DType', 'uint8'], 48, 1, 8, ...",
         ),
         (
