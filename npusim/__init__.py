@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from npusim.data.errors import Code, DocumentWarning, OpError, SlowEngineWarning
     from npusim.data.tensor import Tensor, TensorSpec
     from npusim.devices.schema import DeviceSpec
+    from npusim.explain.kernel_comparison import compare
     from npusim.kernel.launch import Kernel
+    from npusim.run.card import card
     from npusim.run.runs import Run
     from npusim.sweeps import sweep
     from npusim.trace import Span, Trace
@@ -29,6 +31,8 @@ __all__ = [
     "Tensor",
     "TensorSpec",
     "Trace",
+    "card",
+    "compare",
     "devices",
     "ops",
     "run",
@@ -47,6 +51,8 @@ HOMES = {
     "Tensor": "npusim.data.tensor",
     "TensorSpec": "npusim.data.tensor",
     "Trace": "npusim.trace",
+    "card": "npusim.run.card",
+    "compare": "npusim.explain.kernel_comparison",
     "sweep": "npusim.sweeps",
 }
 """Public name -> the module that defines it, which is loaded when the name is first used."""

@@ -10,11 +10,20 @@ from pathlib import Path
 import pytest
 from test_readme import shell
 
+from npusim.ascendc.compiler import COMPILERS
+
 ROOT = Path(__file__).parent.parent
 COURSE, PICTURES = ROOT / "docs" / "course", ROOT / "docs" / "pictures" / "course"
 PAGES = sorted(COURSE.glob("[01]*.md"))
 LONG = ("09_norms_and_dynamic_quantisation", "10_weights_in_int8", "11_planning_a_model")
 """Lessons that take from five seconds to a minute."""
+COMPILED = "12_your_first_ascend_c_kernel"
+"""The lesson whose code is C++."""
+needs_compiler = pytest.mark.skipif(
+    not any(map(shutil.which, COMPILERS)),
+    reason=f"page 12 compiles C++, and there is no {' and no '.join(COMPILERS)}; install one",
+)
+MARKS = dict.fromkeys(LONG, pytest.mark.nightly) | {COMPILED: needs_compiler}
 MOST_PICTURE_BYTES = 100_000
 
 
@@ -37,10 +46,7 @@ def shown(page: Path) -> list[str]:
 
 @pytest.mark.parametrize(
     "page",
-    [
-        pytest.param(page, id=page.stem, marks=pytest.mark.nightly if page.stem in LONG else ())
-        for page in PAGES
-    ],
+    [pytest.param(page, id=page.stem, marks=MARKS.get(page.stem, ())) for page in PAGES],
 )
 def test_a_page_gives_what_it_shows_and_draws_its_pictures(page: Path, copy: Path) -> None:
     text = page.read_text(encoding="utf-8")
@@ -78,9 +84,9 @@ def test_each_picture_is_small_and_shown_once() -> None:
     assert all((PICTURES / name).stat().st_size < MOST_PICTURE_BYTES for name in names)
 
 
-def test_there_are_eleven_pages_in_order_and_the_first_page_lists_them() -> None:
+def test_there_are_twelve_pages_in_order_and_the_first_page_lists_them() -> None:
     titles = [page.read_text(encoding="utf-8").partition("\n")[0] for page in PAGES]
-    assert [title.split()[1] for title in titles] == [f"{number}." for number in range(1, 12)]
+    assert [title.split()[1] for title in titles] == [f"{number}." for number in range(1, 13)]
     listed = re.findall(r"^\| \[.+?\]\((.+?)\)", (COURSE / "README.md").read_text(), re.MULTILINE)
     assert listed == [page.name for page in PAGES]
 
@@ -92,12 +98,29 @@ def test_every_link_leads_somewhere(page: Path) -> None:
     assert [link for link in links if not (COURSE / link).exists()] == []
 
 
-def test_the_first_kernel_is_the_file_as_shown() -> None:
+@pytest.mark.parametrize(
+    ("page", "begins", "file"),
+    [
+        ("02_a_first_kernel.md", 'python\n"""', "vector_add.py"),
+        (f"{COMPILED}.md", "cpp\n//", "scale.cpp"),
+    ],
+)
+def test_a_first_kernel_is_the_file_as_shown(page: str, begins: str, file: str) -> None:
     """And short enough for a page."""
-    text = (COURSE / "02_a_first_kernel.md").read_text(encoding="utf-8")
-    (code,) = re.findall(r"^```python\n(\"\"\".*?)^```", text, re.DOTALL | re.MULTILINE)
-    assert code == (COURSE / "vector_add.py").read_text(encoding="utf-8")
+    text = (COURSE / page).read_text(encoding="utf-8")
+    (block,) = re.findall(rf"^```({begins}.*?)^```", text, re.DOTALL | re.MULTILINE)
+    code = block.partition("\n")[2]
+    assert code == (COURSE / file).read_text(encoding="utf-8")
     assert len(code.splitlines()) <= 40
+
+
+@needs_compiler
+def test_the_kernel_in_cpp_runs_on_the_command_line(copy: Path) -> None:
+    text = (COURSE / f"{COMPILED}.md").read_text(encoding="utf-8")
+    (commands,) = re.findall(r"^```sh\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    said = shell(commands, copy)
+    assert said.startswith("operator  scale\n")
+    assert "\noutput     262144   equal\n" in said
 
 
 def test_the_first_kernel_runs_on_the_command_line(copy: Path) -> None:
@@ -109,6 +132,7 @@ def test_the_first_kernel_runs_on_the_command_line(copy: Path) -> None:
     assert {"pipes.png", "run.json", "timeline.png", "z.npy"} <= made
 
 
+@needs_compiler
 @pytest.mark.nightly
 def test_python_follows_the_pages_without_a_word(copy: Path) -> None:
     text = (COURSE / "README.md").read_text(encoding="utf-8")

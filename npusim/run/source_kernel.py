@@ -56,7 +56,7 @@ def _problem(launch: SourceLaunch | ProgramLaunch, contract: Contract) -> UserPr
     operands = {
         name: _tensor(launch.name, name, arguments[name])
         for name, is_pointer in launch.parameters
-        if is_pointer and name in arguments
+        if is_pointer and arguments.get(name) is not None  # None is a null pointer
     }
     others = {name: value for name, value in arguments.items() if name not in operands}
     programs = launch.record(contract.spec, operands, others)

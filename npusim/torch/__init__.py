@@ -33,12 +33,15 @@ def install(
     device: str | os.PathLike[str] | DeviceSpec = DEFAULT_DEVICE,
     *,
     values: bool = True,
+    carried: bool = False,
     shadow: bool = False,
 ) -> str:
     """Simulate *device* as `npu:0`, answer for `torch_npu` and `torchair`; returns its name.
 
     Without *values*, tensors on npu are shapes alone, of whatever size: kernels take their time and
-    compute nothing, and what asks for a value is refused. A second call puts another card in. With
+    compute nothing, and what asks for a value is refused. A kernel finds nothing in the L2 and in
+    the instruction caches, or with *carried* what those before it have left there, which takes
+    longer to simulate. A second call puts another card in. With
     *shadow*, a real torch_npu on this machine stays out of the way, as the launcher has it. Raises
     ImportError where torch is missing, DeviceError for an unknown device, and RuntimeError where a
     real torch_npu is there, or is imported already.
@@ -60,7 +63,7 @@ def install(
         stand_ins.install()
     from npusim.torch import card
 
-    card.insert(spec, values=values)
+    card.insert(spec, values=values, carried=carried)
     return card.name()
 
 

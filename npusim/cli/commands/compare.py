@@ -6,7 +6,18 @@ from typing import Annotated
 
 import typer
 
-from npusim.cli.commands.run import Json
+from npusim.cli.commands.run import (
+    Attributes,
+    AutoSync,
+    Blocks,
+    Define,
+    Include,
+    Inputs,
+    Json,
+    Settings,
+    Strict,
+    Timeout,
+)
 
 __all__ = ["compare_files"]
 
@@ -14,23 +25,72 @@ A = Annotated[
     str,
     typer.Argument(
         metavar="A",
-        help="FILE.npy, FILE.npy:bfloat16, a generator of `run`, or the folder of a model's run.",
+        help="FILE.npy, FILE.npy:bfloat16, a generator of `run`, the folder of a model's run, or "
+        "FILE.cpp:KERNEL.",
     ),
 ]
-B = Annotated[str, typer.Argument(metavar="B", help="The same: the golden one.")]
-
-
+B = Annotated[
+    str,
+    typer.Argument(metavar="B", help="The same: the golden one; for a kernel, an operator."),
+]
 More = Annotated[
     list[str] | None, typer.Argument(metavar="C", help="More runs of models, if those are.")
 ]
+Chip = Annotated[
+    str | None,
+    typer.Option(*("--device", "-d"), help="Where a kernel and an operator run."),
+]
+Pointers = Annotated[
+    list[str] | None,
+    typer.Option(
+        *("--pointer", "-p"),
+        metavar="NAME=WHAT",
+        help="What a pointer of the kernel is: a tensor of the operator, a tensor as -i writes it, "
+        "FILE.bin, or FILE.py:FUNCTION, which makes bytes or an array of the operator's problem "
+        "and plan. All others stand for the operator's inputs, then its outputs, in their order.",
+    ),
+]
 
 
-def compare_files(a: A, b: B, more: More = None, as_json: Json = False) -> None:
+def compare_files(
+    a: A,
+    b: B,
+    more: More = None,
+    device: Chip = None,
+    inputs: Inputs = None,
+    attributes: Attributes = None,
+    pointers: Pointers = None,
+    blocks: Blocks = None,
+    timeout: Timeout = None,
+    define: Define = None,
+    include: Include = None,
+    auto_sync: AutoSync = True,
+    strict: Strict = False,
+    setting: Settings = None,
+    as_json: Json = False,
+) -> None:
     """Compare an array with a golden one, in the measures of the vendor's comparison tools.
 
-    The exit code is 1 if the accuracy is not reached. Of runs of models, times are compared.
+    The exit code is 1 if the accuracy is not reached. Of runs of models, times are compared. A
+    kernel of C++ is run next to an operator, on the same inputs: bits, micro-ops of the first core
+    and times are compared, and the exit code is 1 if a bit differs. -a gives attributes of the
+    operator and the kernel's scalars.
     For example: npusim compare out/output.npy golden.npy
+    Or: npusim compare add.cpp:add add -d A2 -i x=randn:4096 -i other=like:x -a n=4096
     """
+    from npusim.ascendc import Build
     from npusim.cli.compare import compare_files
+    from npusim.cli.kernel_comparison import Typed, compare_kernels, is_kernel
 
-    compare_files(a, b, more or [], as_json)
+    typed = Typed(
+        inputs=inputs or [],
+        attributes=attributes or [],
+        pointers=pointers or [],
+        settings=setting or [],
+    )
+    if is_kernel(a):
+        build = Build(tuple(define or ()), tuple(include or ()), auto_sync, strict)
+        compare_kernels(a, [b, *(more or [])], device, typed, blocks, timeout, build, as_json)
+    else:
+        typed.check_unused(a, device)
+        compare_files(a, b, more or [], as_json)
