@@ -35,3 +35,11 @@ def test_each_core_multiplies_some_rows(
     kernel[2](*given, bias, c, m, n, k, int(has_bias), device="Atlas A2")
     want = a.astype(sums) @ b.astype(sums) + (bias.astype(sums) if has_bias else 0)
     np.testing.assert_array_equal(c, want)
+
+
+def test_vector_cores_have_their_cube_core_multiply() -> None:
+    m, n, k = 128, 64, 96
+    a, b = (DRAWS.integers(-4, 5, shape).astype(np.float16) for shape in ((m, k), (k, n)))
+    c = np.zeros((m, n), np.float32)
+    kernels("matmul.cpp").halves_each[2](a, b, c, m, n, k, device="Atlas A2")
+    np.testing.assert_array_equal(c, a.astype(np.float32) @ b.astype(np.float32))

@@ -49,6 +49,8 @@ def micro_ops(called: Called, chip: Chip) -> tuple[MicroOp, ...]:
         return ()  # such calls are nothing in what the compiler makes for vector cores
     found: Iterable[MicroOp] = made(chip, *called.arguments)
     ops = tuple(found)
+    if called.name in cube.CALLS:
+        return ops  # these touch whole fractals, whatever is left of them in a tensor
     for operand in called.arguments:
         if isinstance(operand, LocalOperand) and operand.size:
             _check_room(called.name, operand, ops)

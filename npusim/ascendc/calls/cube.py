@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import replace
 from typing import Literal
 
@@ -231,16 +231,7 @@ def _fixpipe(
     mode, has_scales = MODES[mode_number]
     parameters: Local | int | None = scale % 2**64 if mode in SCALED else None
     if has_scales:
-        if not isinstance(scales, LocalOperand):
-            raise AscendCError("Fixpipe: a scale a column must come in a tensor; pass one")
-        table = local(scales, n, UINT64)
-        if table.buffer == "l1":
-            parameters = Local("fb", 0, UINT64, n)
-            yield Barrier("fixpipe")
-            yield LoadTable(parameters, table)
-            yield Barrier("fixpipe")
-        else:
-            parameters = table
+        parameters = yield from _scales(scales, n)
     first = bool(unit_flag and is_handed_over)
     if first:
         yield WaitFlag("cube", "fixpipe", FIRST)
@@ -263,13 +254,25 @@ def _fixpipe(
             there = Local(buffer_of(dst), dst.address_bytes, dtype, _nz(dtype, m, n, dst_stride))
             yield replace(bare, src=own, dst=there, dst_rows=dst_stride)
         else:
-            gm = _bursts(bare, dst_stride)
-            yield replace(
-                bare, src=own, dst=replace(gm, offset_bytes=dtype.nbytes(index * nd_stride))
-            )
+            gm = replace(_bursts(bare, dst_stride), offset_bytes=dtype.nbytes(index * nd_stride))
+            yield replace(bare, src=own, dst=gm)
     if first:
         yield SetFlag("cube", "fixpipe", LAST)
         yield WaitFlag("cube", "fixpipe", LAST)
+
+
+def _scales(scales: LocalOperand | int, n: int) -> Generator[MicroOp, None, Local]:
+    """Those of *n* columns in the fixpipe buffer, and what brings them there from L1."""
+    if not isinstance(scales, LocalOperand):
+        raise AscendCError("Fixpipe: a scale a column must come in a tensor; pass one")
+    table = local(scales, n, UINT64)
+    if table.buffer != "l1":
+        return table
+    there = Local("fb", 0, UINT64, n)
+    yield Barrier("fixpipe")
+    yield LoadTable(there, table)
+    yield Barrier("fixpipe")
+    return there
 
 
 def _nz(dtype: DType, m: int, n: int, rows: int) -> int:

@@ -44,3 +44,26 @@ __global__ __cube__ void rows_each(GM_ADDR a, GM_ADDR b, GM_ADDR bias, GM_ADDR c
     tiles.product.IterateAll(cGm[first * n]);
     tiles.product.End();
 }
+
+// Each of the two vector cores has the cube core of its group multiply half of the rows.
+extern "C" __global__ __mix__(1, 2) void halves_each(GM_ADDR a, GM_ADDR b, GM_ADDR c, int m,
+                                                     int n, int k)
+{
+    GlobalTensor<half> aGm, bGm;
+    GlobalTensor<float> cGm;
+    int own = m / (2 * GetBlockNum()), first = own * GetBlockIdx();
+    aGm.SetGlobalBuffer((__gm__ half*)a);
+    bGm.SetGlobalBuffer((__gm__ half*)b);
+    cGm.SetGlobalBuffer((__gm__ float*)c);
+    TCubeTiling tiling;
+    tiling.M = m, tiling.N = n, tiling.Ka = tiling.Kb = k;
+    tiling.singleCoreM = own, tiling.singleCoreN = n, tiling.singleCoreK = k;
+    tiling.baseM = tiling.baseN = tiling.baseK = 32;
+    TPipe pipe;
+    Tiles<half, float, false, false> tiles;
+    REGIST_MATMUL_OBJ(&pipe, GetSysWorkSpacePtr(), tiles.product, &tiling);
+    tiles.product.SetTensorA(aGm[first * k]);
+    tiles.product.SetTensorB(bGm);
+    tiles.product.IterateAll(cGm[first * n]);
+    tiles.product.End();
+}

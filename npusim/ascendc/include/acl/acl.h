@@ -5,6 +5,7 @@
 #include <cstdint>
 
 using aclError = int;
+using aclFloat16 = uint16_t;
 using aclrtStream = void*;
 using aclrtContext = void*;
 using aclrtEvent = void*;

@@ -1,178 +1,13 @@
 // Matmul: products of large matrices, cut into tiles that are loaded ahead of the cube.
 #pragma once
 
-#include "npusim_ascendc/matmul_config.h"
-#include "npusim_ascendc/buffers.h"
-#include "npusim_ascendc/queue.h"
-
-namespace npusim {
-
-constexpr uint32_t FRACTAL_ROWS = 16;
-
-template <typename T>
-constexpr uint32_t C0 = BLOCK_BYTES * 8 / TypeOf<T>::bits;
-
-template <typename T>
-constexpr uint32_t bytes_of(uint32_t count)
-{
-    return uint64_t(count) * TypeOf<T>::bits / 8;
-}
-
-constexpr uint32_t ceil_div(uint32_t value, uint32_t by)
-{
-    return (value + by - 1) / by;
-}
-
-constexpr uint32_t align_up(uint32_t value, uint32_t to)
-{
-    return ceil_div(value, to) * to;
-}
-
-// What TPipe::current() is while an object of the library works with buffers of its own.
-class Within {
-public:
-    explicit Within(AscendC::TPipe& pipe) : outer_(npusim_core()->pipe)
-    {
-        npusim_core()->pipe = &pipe;
-    }
-    ~Within()
-    {
-        npusim_core()->pipe = outer_;
-    }
-
-private:
-    void* outer_;
-};
-
-// Lines of a matrix that are multiplied, and the lines of k behind each other in each of them.
-struct Part {
-    uint32_t line;
-    uint32_t lines;
-    uint32_t k;
-    uint32_t depth;
-};
-
-// One operand: its piece in L1 stays there until another one is asked for.
-template <typename TYPE, AscendC::TPosition IN_L1, AscendC::TPosition IN_L0, bool IS_RIGHT>
-class Factor {
-    using T = typename TYPE::T;
-
-public:
-    AscendC::GlobalTensor<T> matrix;
-    bool is_turned = TYPE::isTrans;
-    uint32_t lines_in_all = 0;
-    uint32_t k_in_all = 0;
-
-    void claim(AscendC::TPipe& pipe, uint32_t lines, uint32_t depth, uint32_t step,
-               uint32_t pieces, bool twice)
-    {
-        uint32_t whole = align_up(lines, FRACTAL_ROWS > C0<T> ? FRACTAL_ROWS : C0<T>);
-        uint32_t most = C0<T> > FRACTAL_ROWS ? C0<T> : FRACTAL_ROWS;
-        chunk_ = depth * step;
-        pipe.InitBuffer(in_l1_, pieces, bytes_of<T>(whole * align_up(chunk_, most)));
-        pipe.InitBuffer(in_l0_, twice ? 2 : 1, bytes_of<T>(whole * align_up(depth, most)));
-    }
-    // A part in L0, from which the cube may read.
-    AscendC::LocalTensor<T> take(const Part& part, uint32_t k_end)
-    {
-        load(part, k_end);
-        auto tile = in_l0_.template AllocTensor<T>();
-        uint32_t rows = k_is_first() ? part.depth : part.lines;
-        uint32_t columns = k_is_first() ? part.lines : part.depth;
-        uint32_t from = part.k - held_.k;
-        record("LoadMatrix", tile, piece_, padded(k_is_first() ? held_.depth : held_.lines),
-               k_is_first() ? from : 0, k_is_first() ? 0 : from, rows, columns, k_is_first());
-        in_l0_.EnQue(tile);
-        return in_l0_.template DeQue<T>();
-    }
-    void give_back(AscendC::LocalTensor<T>& tile)
-    {
-        in_l0_.FreeTensor(tile);
-    }
-    void forget()
-    {
-        if (is_held_) {
-            in_l1_.FreeTensor(piece_);
-            is_held_ = false;
-        }
-    }
-
-private:
-    bool k_is_first() const
-    {
-        return is_turned != IS_RIGHT;
-    }
-    uint32_t padded(uint32_t rows) const
-    {
-        return align_up(rows, k_is_first() && C0<T> > FRACTAL_ROWS ? C0<T> : FRACTAL_ROWS);
-    }
-    void load(const Part& part, uint32_t k_end)
-    {
-        uint32_t k = part.k / chunk_ * chunk_;
-        Part wanted{part.line, part.lines, k, k_end - k < chunk_ ? k_end - k : chunk_};
-        if (is_held_ && held_.line == wanted.line && held_.k == k &&
-            held_.lines == wanted.lines && held_.depth == wanted.depth) {
-            return;
-        }
-        forget();
-        piece_ = in_l1_.template AllocTensor<T>();
-        held_ = wanted;
-        if (k_is_first()) {
-            fetch(k, wanted.line, wanted.depth, wanted.lines, lines_in_all, k_in_all);
-        } else {
-            fetch(wanted.line, k, wanted.lines, wanted.depth, k_in_all, lines_in_all);
-        }
-        in_l1_.EnQue(piece_);
-        piece_ = in_l1_.template DeQue<T>();
-        is_held_ = true;
-    }
-    void fetch(uint32_t row, uint32_t column, uint32_t rows, uint32_t columns, uint32_t width,
-               uint32_t height)
-    {
-        if constexpr (TYPE::format == CubeFormat::NZ) {
-            uint32_t high = align_up(height, FRACTAL_ROWS), whole = align_up(rows, FRACTAL_ROWS);
-            record("DataCopyBlocks", piece_,
-                   matrix[uint64_t(column / C0<T>) * high * C0<T> + row * C0<T>],
-                   ceil_div(columns, C0<T>), whole, high - whole, padded(rows) - whole);
-        } else {
-            uint32_t pair = TypeOf<T>::bits < 8 ? 2 : 1;
-            record("DataCopyNd2Nz", piece_, matrix[uint64_t(row) * width + column], 1, rows,
-                   columns / pair, 0, width / pair, padded(rows), 1, 0);
-        }
-    }
-
-    AscendC::TQue<IN_L1, 1> in_l1_;
-    AscendC::TQue<IN_L0, 1> in_l0_;
-    AscendC::LocalTensor<T> piece_;
-    Part held_{};
-    uint32_t chunk_ = 1;
-    bool is_held_ = false;
-};
-
-// How sums become what they are in global memory.
-template <typename Sum, typename Out>
-constexpr QuantMode_t mode_of(bool has_vector)
-{
-    if constexpr (std::is_same<Sum, Out>::value) {
-        return NoQuant;
-    } else if constexpr (std::is_same<Out, bfloat16_t>::value) {
-        return F322BF16;
-    } else if constexpr (std::is_same<Out, half>::value) {
-        return std::is_same<Sum, float>::value ? F322F16 : has_vector ? VDEQF16 : DEQF16;
-    } else if constexpr (std::is_same<Sum, float>::value) {
-        return has_vector ? VQF322B8_PRE : QF322B8_PRE;
-    } else {
-        return has_vector ? VREQ8 : REQ8;
-    }
-}
-
-}  // namespace npusim
+#include "npusim_ascendc/matmul_parts.h"
 
 namespace AscendC {
 
 template <class A_TYPE, class B_TYPE, class C_TYPE, class BIAS_TYPE = C_TYPE,
           const auto& MM_CFG = CFG_NORM, class MM_CB = MatmulCallBackFunc<nullptr, nullptr, nullptr>>
-class Matmul {
+class Matmul : npusim::Owner {
     using SrcAT = typename A_TYPE::T;
     using SrcBT = typename B_TYPE::T;
     using DstT = typename C_TYPE::T;
@@ -183,6 +18,13 @@ public:
     Matmul() : outer_(npusim_core()->pipe)
     {
         npusim_core()->pipe = outer_;
+    }
+    ~Matmul()
+    {
+        if (npusim::matrix().owner == static_cast<npusim::Owner*>(this)) {
+            settle();
+            npusim::matrix().owner = nullptr;
+        }
     }
     __aicore__ inline void Init(const TCubeTiling* __restrict cubeTiling, TPipe* tpipe = nullptr)
     {
@@ -224,16 +66,14 @@ public:
     }
     __aicore__ inline void SetTensorA(const GlobalTensor<SrcAT>& gm, bool isTransposeA = false)
     {
-        begin();
-        a_.forget();
+        is_stale_ = true;
         a_.matrix = gm;
         a_.is_turned = isTransposeA;
         next_ = 0;
     }
     __aicore__ inline void SetTensorB(const GlobalTensor<SrcBT>& gm, bool isTransposeB = false)
     {
-        begin();
-        b_.forget();
+        is_stale_ = true;
         b_.matrix = gm;
         b_.is_turned = isTransposeB;
         next_ = 0;
@@ -264,6 +104,12 @@ public:
     template <bool sync = true>
     __aicore__ inline bool Iterate(bool enPartialSum = false)
     {
+        if (npusim_core()->kind == npusim::VECTOR_CORE) {
+            bool found = false;
+            npusim::serve([&] { found = Iterate<sync>(enPartialSum); });
+            return found;
+        }
+        begin();
         npusim::Within own(pipe_);
         if (next_ == tiles_m() * tiles_n()) {
             next_ = 0;
@@ -281,6 +127,10 @@ public:
     __aicore__ inline void GetTensorC(const GlobalTensor<DstT>& gm, uint8_t enAtomic = 0,
                                       bool enSequentialWrite = false)
     {
+        if (npusim_core()->kind == npusim::VECTOR_CORE) {
+            npusim::serve([&] { GetTensorC<sync>(gm, enAtomic, enSequentialWrite); });
+            return;
+        }
         npusim::Within own(pipe_);
         int32_t before = npusim_core()->atomic, type = npusim_core()->atomic_type;
         if (enAtomic != 0) {
@@ -295,6 +145,10 @@ public:
                                       bool fakeMsg = false)
     {
         (void)waitIterateAll, (void)fakeMsg;
+        if (npusim_core()->kind == npusim::VECTOR_CORE) {
+            npusim::serve([&] { IterateAll<sync>(gm, enAtomic, enSequentialWrite); });
+            return;
+        }
         while (Iterate<sync>()) {
             GetTensorC<sync>(gm, enAtomic, enSequentialWrite);
         }
@@ -306,11 +160,16 @@ public:
     }
     __aicore__ inline void End()
     {
+        if (npusim_core()->kind == npusim::VECTOR_CORE) {
+            if (!is_ended_) {
+                is_ended_ = true;
+                npusim::serve([&] { End(); }, true);
+            }
+            return;
+        }
         if (is_begun_) {
-            npusim::Within own(pipe_);
-            a_.forget();
-            b_.forget();
-            npusim::record("PipeBarrier", PIPE_ALL);
+            settle();
+            npusim::matrix().owner = nullptr;
         }
     }
     __aicore__ inline void WaitIterateAll() {}
@@ -364,12 +223,28 @@ private:
     // Objects of a core work in the same places, one after the other.
     void take_over()
     {
-        if (npusim::matrix().owner != this) {
+        auto* owner = static_cast<npusim::Owner*>(npusim::matrix().owner);
+        if (owner != this) {
+            if (owner != nullptr) {
+                owner->settle();
+            }
+            npusim::matrix().owner = static_cast<npusim::Owner*>(this);
+        }
+        if (is_stale_) {
             a_.forget();
             b_.forget();
-            npusim::record("PipeBarrier", PIPE_ALL);
-            npusim::matrix().owner = this;
+            is_stale_ = false;
         }
+    }
+    void settle() override
+    {
+        npusim::Within own(pipe_);
+        a_.settle();
+        b_.settle();
+        sums_.FreeAllEvent();
+        bias_in_l1_.FreeAllEvent();
+        bias_table_.FreeAllEvent();
+        npusim::record("PipeBarrier", PIPE_ALL);
     }
     static uint32_t at_least_one(int32_t count)
     {
@@ -505,10 +380,10 @@ private:
     bool has_bias_ = false;
     bool has_scales_ = false;
     bool is_begun_ = false;
+    bool is_stale_ = false;
+    bool is_ended_ = false;
 };
 
-// Objects of vector cores are served by the cube core of their group; npusim has those of the cube
-// core alone, which calls them itself.
 template <class A_TYPE, class B_TYPE, class C_TYPE, class BIAS_TYPE = C_TYPE,
           const auto& MM_CFG = CFG_NORM, class MM_CB = MatmulCallBackFunc<nullptr, nullptr, nullptr>>
 using MatmulImpl = Matmul<A_TYPE, B_TYPE, C_TYPE, BIAS_TYPE, MM_CFG, MM_CB>;
@@ -516,9 +391,7 @@ using MatmulImpl = Matmul<A_TYPE, B_TYPE, C_TYPE, BIAS_TYPE, MM_CFG, MM_CB>;
 }  // namespace AscendC
 
 namespace matmul {
-using AscendC::Matmul;
-using AscendC::MatmulImpl;
-using AscendC::MatmulType;
+using namespace AscendC;
 }  // namespace matmul
 
 namespace npusim {
@@ -530,18 +403,38 @@ void regist(Pipe*)
 template <typename Pipe, typename Object, typename Tiling, typename... More>
 void regist(Pipe* pipe, Object& object, Tiling tiling, More&&... more)
 {
-    if (npusim_core()->kind == VECTOR_CORE) {
-        npusim_refuse("REGIST_MATMUL_OBJ: a Matmul must be of a cube core, not of a vector core; "
-                      "define ASCENDC_CUBE_ONLY and launch cube cores");
-    }
     object.Init(tiling, pipe);
     regist(pipe, more...);
 }
 
+// Whether the core has done all that it is to do: a cube core whose vector cores call for it.
+template <bool IS_CUBE_ONLY, typename Pipe, typename... Objects>
+bool regist_or_serve(Pipe* pipe, Objects&&... objects)
+{
+    Core* core = npusim_core();
+    if (!IS_CUBE_ONLY && core->kind == CUBE_CORE && core->halves != 0) {
+        serve_group(sizeof...(Objects) / 2);
+        return true;
+    }
+    if (core->kind == VECTOR_CORE && core->halves == 0) {
+        npusim_refuse("REGIST_MATMUL_OBJ: a Matmul must be of a cube core or of vector cores with "
+                      "one, not of vector cores alone; launch such cores");
+    }
+    regist(pipe, objects...);
+    return false;
+}
+
 }  // namespace npusim
 
-#define REGIST_MATMUL_OBJ(tpipe, workspace, ...) \
-    ((void)(workspace), ::npusim::regist(tpipe, __VA_ARGS__))
+#ifdef ASCENDC_CUBE_ONLY
+#define NPUSIM_CUBE_ONLY true
+#else
+#define NPUSIM_CUBE_ONLY false
+#endif
+#define REGIST_MATMUL_OBJ(tpipe, workspace, ...)                                \
+    if (::npusim::regist_or_serve<NPUSIM_CUBE_ONLY>(tpipe, __VA_ARGS__)) {      \
+        return;                                                                 \
+    }
 
 __aicore__ inline GM_ADDR GetSysWorkSpacePtr()
 {

@@ -276,4 +276,12 @@ __aicore__ constexpr MatmulApiStaticTiling GetMatmulApiTiling(const MatmulConfig
     return found;
 }
 
+// What sums of products of a type are.
+template <typename T>
+struct GetMmDstType {
+    using Type = std::conditional_t<(npusim::TypeOf<T>::bits <= 8), int32_t, float>;
+};
+
 }  // namespace AscendC
+
+using AscendC::MatmulApiStaticTiling;

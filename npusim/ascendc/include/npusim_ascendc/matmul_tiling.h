@@ -271,7 +271,8 @@ public:
     }
 
 protected:
-    // The split whose largest part is smallest; of several the one that loads least.
+    // The split whose largest part is smallest; of several the one that loads least, or cuts
+    // more rows.
     void split() override
     {
         int64_t least = INT64_MAX;
@@ -282,7 +283,7 @@ protected:
                                      : whole(npusim::ceil_div(n_, std::max(dim_ / rows, 1)), step);
             m = std::min(m, m_), n = std::min(n, n_);
             int64_t cost = int64_t(m) * n * 1024 + m + n;
-            if (cost < least) {
+            if (cost <= least) {
                 least = cost;
                 single_m_ = m, single_n_ = n;
             }
