@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from npusim.devices.schema import DeviceSpec
     from npusim.explain.kernel_comparison import compare
     from npusim.kernel.launch import Kernel
+    from npusim.run.card import card
     from npusim.run.runs import Run
     from npusim.sweeps import sweep
     from npusim.trace import Span, Trace
@@ -30,6 +31,7 @@ __all__ = [
     "Tensor",
     "TensorSpec",
     "Trace",
+    "card",
     "compare",
     "devices",
     "ops",
@@ -49,6 +51,7 @@ HOMES = {
     "Tensor": "npusim.data.tensor",
     "TensorSpec": "npusim.data.tensor",
     "Trace": "npusim.trace",
+    "card": "npusim.run.card",
     "compare": "npusim.explain.kernel_comparison",
     "sweep": "npusim.sweeps",
 }

@@ -24,7 +24,7 @@ from npusim.kernel.program import Binding, Block, Program
 from npusim.kernel.table import LaunchTable
 from npusim.timing.engines import ENGINES, Engine, EngineChoice, engine_named, simulate
 from npusim.timing.equivalence import equivalent_cores
-from npusim.timing.memory import L2, L2_STATES, L2State, at_launch
+from npusim.timing.memory import L2, L2_STATES, Arrival, CarriedL2, L2State, at_launch
 from npusim.timing.pipes import Code, Decoder
 from npusim.trace import Trace
 from npusim.values.play import DEFAULT_MODEL, Model, Player
@@ -32,8 +32,10 @@ from npusim.values.play import DEFAULT_MODEL, Model, Player
 __all__ = [
     "ENGINES",
     "L2_STATES",
+    "Arrival",
     "Binding",
     "Block",
+    "CarriedL2",
     "Engine",
     "EngineChoice",
     "L2State",
@@ -144,7 +146,9 @@ def time(
     """
     check_inside(blocks, tensors)
     alone = tuple((block,) for block in blocks)
-    groups = alone if every_core else equivalent_cores(blocks, spec)
+    # Of lines that earlier launches have left, each core finds others.
+    arrival = l2 if isinstance(l2, Arrival) else None
+    groups = alone if every_core or arrival else equivalent_cores(blocks, spec)
     micro_ops = LaunchTable.of(blocks).micro_ops
     decoders = {block.kind: Decoder(block.kind, spec, micro_ops) for block in blocks}
     codes: dict[tuple[Program, str], Code] = {}
@@ -154,10 +158,12 @@ def time(
             codes[key] = Code(first.program, decoders[first.kind])
     bindings = [bound for block in blocks for bound in block.bindings.values()]
     cached = {bound.tensor for bound in bindings if bound.is_cached}
-    cache = L2(spec, tensors, at_launch(spec, l2, tensors, cached))
+    stored = arrival.stored(spec) if arrival else ()
+    cache = L2(spec, tensors, at_launch(spec, l2, tensors, cached), stored)
     found = [codes[first.program, first.kind] for first, *_ in groups]
     report = partial(progress, "time") if progress else None
     lanes, written_bytes = simulate(
         *(groups, found, cache, spec, engine_named(engine), report), every_core=every_core
     )
-    return Trace(lanes, spec.clock_hz, written_bytes)
+    left = cache.left() if arrival else None
+    return Trace(lanes, spec.clock_hz, written_bytes, left)

@@ -7,19 +7,20 @@ from npusim.trace.model import Kernel, KernelLaunch, ModelRun, NotTimed
 PRODUCT = Kernel(
     op="matmul", template="v3", inputs=("float16 16x64", "float16 64x32"),
     outputs=("float16 16x32",), cores=8, time_us=10.0, launch_us=4.0, cycles=10800,
-    read_bytes=6144, written_bytes=1024, gm_bytes=8192, bound="the bandwidth of global memory",
-    bound_share=0.5,
+    read_bytes=6144, written_bytes=1024, gm_bytes=8192, l2_hit_bytes=2048,
+    gm_written_bytes=512, bound="the bandwidth of global memory", bound_share=0.5,
 )  # fmt: skip
 NORM = Kernel(
     op="npu_rms_norm", template=None, inputs=("float16 16x32",), outputs=("float16 16x32",),
     cores=16, time_us=2.5, launch_us=2.0, cycles=900, read_bytes=1024, written_bytes=1024,
-    gm_bytes=1024, bound="launch and completion", bound_share=0.8,
+    gm_bytes=1024, l2_hit_bytes=1024, gm_written_bytes=0, bound="launch and completion",
+    bound_share=0.8,
 )  # fmt: skip
 QUANT_PRODUCT = Kernel(
     op="npu_quant_matmul", template=None, inputs=("int8 16x64", "int8 64x32"),
     outputs=("float16 16x32",), cores=8, time_us=6.0, launch_us=4.0, cycles=3600,
-    read_bytes=3072, written_bytes=1024, gm_bytes=4096, bound="launch and completion",
-    bound_share=0.6,
+    read_bytes=3072, written_bytes=1024, gm_bytes=4096, l2_hit_bytes=1024,
+    gm_written_bytes=0, bound="launch and completion", bound_share=0.6,
 )  # fmt: skip
 CLASSES = {
     "Net": "Net",

@@ -28,7 +28,7 @@ from npusim.ascendc.lines import Lines
 from npusim.ascendc.process import Message, Process
 from npusim.ascendc.programs import Place, Written, written
 from npusim.ascendc.source import Cores, Parameter
-from npusim.data.dtypes import Array
+from npusim.data.dtypes import Array, dtype_of
 from npusim.data.tensor import Operand
 from npusim.devices.schema import DeviceSpec
 
@@ -93,6 +93,7 @@ class SourceKernel:
             words = struct.unpack(f"<{len(said.payload) // 8}q", said.payload)
             kinds, sizes = words[: len(words) // 2], words[len(words) // 2 :]
             starts = {place.name: place.start for place in places}
+            allocated = {place.start: place.nbytes for place in places}
             process.answer(struct.pack("<Q", blocks))
             for (name, _), kind, size in zip(self.parameters, kinds, sizes, strict=True):
                 if kind == POINTER:
@@ -102,7 +103,12 @@ class SourceKernel:
             begun = process.hear()
             assert begun is not None
             launch = Launch(
-                process, begun, spec, Lines(program.file, self.file), {}, self.build.auto_sync
+                process,
+                begun,
+                spec,
+                Lines(program.file, self.file),
+                allocated,
+                self.build.auto_sync,
             )
             launch.run()
             return written(launch, places, spec)
@@ -161,12 +167,13 @@ class SourceLaunch:
         """Run it on *device*: *args* are those of the C++ function, *options* those of
         :func:`npusim.run`. Arrays that the kernel stores to are written in place.
         """
-        run = npusim.run(self, *args, device=device, **options)
+        run = npusim.run(self, *map(_known, args), device=device, **options)
         given = dict(zip((each.name for each in self.kernel.parameters), args, strict=False))
         for name, found in run.outputs.items():
             array = given[name]
             if isinstance(array, np.ndarray) and isinstance(found, np.ndarray):
-                array[...] = found
+                # Of types that npusim has no tensors of, it has the bytes.
+                array[...] = found.view(array.dtype).reshape(array.shape)
         return run
 
 
@@ -188,6 +195,13 @@ def find(file: Path, instance: str, build: Build) -> SourceKernel:
 
 def _whole(file: Path) -> str:
     return "\n".join(sources.texts_of(file).values())
+
+
+def _known(value: object) -> object:
+    """*value*, or its bytes where it is an array of a type that npusim has no tensors of."""
+    if isinstance(value, np.ndarray) and dtype_of(value) is None and value.dtype.kind in "biuf":
+        return np.ascontiguousarray(value).reshape(-1).view(np.uint8)
+    return value
 
 
 def names_source(op: str) -> bool:

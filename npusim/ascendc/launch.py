@@ -6,6 +6,7 @@ import signal
 import struct
 from collections.abc import Iterator, Mapping
 from functools import cached_property
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +20,7 @@ from npusim.ascendc.process import Message, Process, Said
 from npusim.ascendc.recording import Recording
 from npusim.check.hazards import DeadlockError
 from npusim.devices.schema import CORE_KINDS, DeviceSpec
-from npusim.isa import MicroOp
+from npusim.isa import MicroOp, writes_global
 from npusim.kernel.program import Line, short_line
 
 __all__ = ["Launch", "kinds_of"]
@@ -76,8 +77,8 @@ class Launch:
                 case Message.READ_LOCAL:
                     self._read_local(*struct.unpack("<4q", said.payload))
                 case Message.PLAY:
-                    self._play()
-                    self._process.answer(b"\0")
+                    is_played = self._play_stores(*struct.unpack("<q", said.payload))
+                    self._process.answer(bytes([is_played]))
                 case Message.FINISH:
                     return self.recording
                 case _:
@@ -108,6 +109,18 @@ class Launch:
     @cached_property
     def _playing(self) -> Playing:
         return Playing(self._spec, self.kinds, self._process.memory, self.micro_ops)
+
+    def _play_stores(self, address: int) -> bool:
+        """Play all if something was stored to the tensor at *address*; whether it was."""
+        records = self.recording.records[self._played :]
+        start = max((x for x in self._allocated if x <= address), default=0)
+        end = start + self._allocated.get(start, 0)
+        near = records[(records["address"] >= start) & (records["address"] < end)]
+        pairs = np.unique(near[["called", "core"]])
+        if not any(map(writes_global, chain(*(self.micro_ops(*x) for x in pairs.tolist())))):
+            return False
+        self._play()
+        return True
 
     def _play(self) -> None:
         if not self.reads_values:

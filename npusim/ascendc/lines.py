@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from collections.abc import Iterable
 from functools import cache
@@ -26,8 +27,8 @@ class Lines:
     def learn(self, addresses: Iterable[int]) -> None:
         """Find the lines of return *addresses*, all at once."""
         unknown = sorted({address for address in addresses if address not in self._known})
-        if not unknown:
-            return
+        if not unknown or not shutil.which("addr2line"):
+            return  # messages then do without lines
         # A call returns behind itself: its line is that of the byte before.
         words = [hex(address - 1) for address in unknown]
         said = subprocess.run(

@@ -5,6 +5,7 @@ The program goes on behind a launch once its outputs are in global memory.
 
 from __future__ import annotations
 
+import signal
 import struct
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from npusim.ascendc import source as sources
 from npusim.ascendc.compiler import Build, compiled
-from npusim.ascendc.errors import AscendCError, StuckError
+from npusim.ascendc.errors import AscendCError, CrashError, StuckError
 from npusim.ascendc.launch import Launch
 from npusim.ascendc.lines import Lines
 from npusim.ascendc.process import Message, Process
@@ -109,14 +110,19 @@ class HostProgram:
                         }
                         yield found[0], bytes_of
                         process.answer(b"\0")
-                    case Message.CRASH:
-                        raise StuckError(
-                            f"{self.file.name}: the program must end within {timeout_s} s; allow "
-                            f"more by --timeout"
-                        )
                     case _:
                         raise AssertionError(f"{said.kind.name} outside of a launch")
             self.exit_code = process.end()
+        if self.exit_code == -signal.SIGALRM:
+            raise StuckError(
+                f"{self.file.name}: the program must end within {timeout_s:g} s, but runs on "
+                f"outside of any kernel; allow more by --timeout"
+            )
+        if self.exit_code < 0:
+            raise CrashError(
+                f"{self.file.name}: the program must run to its end, but stops with "
+                f"{signal.Signals(-self.exit_code).name} outside of any kernel; fix its host code"
+            )
 
     def _launched(
         self,

@@ -9,18 +9,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from npusim.ascendc.auto_sync import AutoSync
+from npusim.ascendc.calls.scalars import READ_TILING
 from npusim.ascendc.errors import AscendCError
+from npusim.ascendc.folding import rounds_of
 from npusim.ascendc.launch import Launch
 from npusim.ascendc.recording import GlobalOperand
 from npusim.check.bounds import BoundsError
 from npusim.data.dtypes import DType
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import Global, MicroOp, global_operand, moved, reads, writes, writes_global
-from npusim.kernel.program import Binding, Block, Line, Program, short_line
+from npusim.kernel.program import Binding, Block, Body, Line, Program, short_line
+from npusim.kernel.table import Calls, TabledProgram
 
 __all__ = ["Place", "Written", "written"]
 
 NOWHERE = ("", 0)
+Integers = NDArray[np.int64]
+Form = tuple[int, tuple[tuple[MicroOp, ...], ...]]
+"""A call, and what stands before each of its micro-ops."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +38,7 @@ class Place:
     nbytes: int
 
 
-class SourceProgram(Program):
+class SourceProgram(TabledProgram):
     """A program whose messages name lines of C++."""
 
     def numbered(self, index: int) -> str:
@@ -55,6 +61,8 @@ class Written:
     """Tensor -> the type of the elements that are copied first."""
     is_mix: bool
     """Whether cube and vector cores start together."""
+    reads_tiling: bool
+    """Whether the kernel reads its sizes from global memory."""
     reads_values: bool
     """Whether the kernel looked at values: with others it may do other things."""
 
@@ -71,6 +79,15 @@ class _Writing:
         self._starts = np.array([place.start for place in self._places], np.int64)
         self._ops: dict[tuple[int, int, str], tuple[MicroOp, ...]] = {}
         self._programs: dict[bytes, Program] = {}
+        self._orders: dict[tuple[str, bytes], Integers] = {}
+        """Calls of a core of a kind -> their forms."""
+        self._forms: dict[Form, int] = {}
+        self._form_of: list[Form] = []
+        self._numbers: dict[bytes, int] = {}
+        """What a round does -> the number of its body."""
+        self._bodies: list[Body] = []
+        self._claimed: list[dict[str, int]] = []
+        """Buffer -> where the last byte is that each of them touches."""
         self._stored: set[str] = set()
         self._loaded: set[str] = set()
         self._types: dict[str, DType] = {}
@@ -91,24 +108,35 @@ class _Writing:
             frozenset(self._loaded),
             self._types,
             recording.halves > 0,
+            any(called.name == READ_TILING for called in recording.called),
             launch.reads_values,
         )
 
     def _block(self, core: int, kind: str, rows: NDArray[np.void]) -> Block:
         called = rows["called"].astype(np.int64)
         tensor, offset = self._located(rows["address"], called)
-        bindings: dict[str, Binding] = {}
         for number in np.unique(tensor[tensor >= 0]).tolist():
             own = tensor == number
-            base = int(offset[own].min())
-            place = self._places[number]
-            self._check_inside(core, place, called[own], offset[own])
-            offset[own] -= base
-            name = place.name
+            self._check_inside(core, self._places[number], called[own], offset[own])
+        forms = self._ordered(core, called)
+        rounds = rounds_of(called, tensor, offset, len(self._places))
+        body = np.array(
+            [
+                self._body(core, forms[at], tensor[at], rounds.within[at])
+                for at in map(slice, rounds.first[:-1], rounds.first[1:])
+            ],
+            np.int64,
+        )
+        bindings, shifts = {}, rounds.begin
+        for number in np.flatnonzero(rounds.touched.any(axis=0)).tolist():
+            own = rounds.touched[:, number]
+            base = int(shifts[own, number].min())
+            shifts[own, number] -= base
+            name = self._places[number].name
             bindings[name] = Binding(name, base)
-        key = kind.encode() + called.tobytes() + tensor.tobytes() + offset.tobytes()
+        key = kind.encode() + body.tobytes() + shifts.tobytes()
         if key not in self._programs:
-            self._programs[key] = self._program(core, called, tensor, offset)
+            self._programs[key] = self._program(body, shifts)
         halves = self._launch.recording.halves
         return Block(core, kind, self._programs[key], bindings, core // (1 + halves))
 
@@ -148,30 +176,56 @@ class _Writing:
                         f"pass a larger tensor"
                     )
 
-    def _program(
-        self,
-        core: int,
-        called: NDArray[np.int64],
-        tensor: NDArray[np.int64],
-        offset: NDArray[np.int64],
-    ) -> Program:
-        parts: list[MicroOp] = []
-        lines: list[Line] = []
-        sync = AutoSync() if self._launch.auto_sync else None
-        rows = zip(called.tolist(), tensor.tolist(), offset.tolist(), strict=True)
-        for number, where, start in rows:
-            ops = self._named(core, number, where)
-            line = next(iter(self._launch.lines_of(number)), NOWHERE)
-            for op in ops:
-                if sync is not None:
-                    parts += sync.before(op)
-                parts.append(moved(op, start) if start else op)
-            lines += [line] * (len(parts) - len(lines))
+    def _ordered(self, core: int, called: Integers) -> Integers:
+        """The number of the form of each call: what the compiler puts around its micro-ops."""
+        key = self._launch.kinds[core], called.tobytes()
+        if key not in self._orders:
+            sync = AutoSync() if self._launch.auto_sync else None
+            found = []
+            for number in called.tolist():
+                ops = self._launch.micro_ops(number, core)
+                added = tuple(tuple(sync.before(op)) if sync else () for op in ops)
+                form = number, added
+                if form not in self._forms:
+                    self._forms[form] = len(self._form_of)
+                    self._form_of.append(form)
+                found.append(self._forms[form])
+            self._orders[key] = np.array(found, np.int64)
+        return self._orders[key]
+
+    def _body(self, core: int, forms: Integers, tensor: Integers, within: Integers) -> int:
+        """The number of the body of a round."""
+        kind = self._launch.kinds[core].encode()
+        key = kind + forms.tobytes() + tensor.tobytes() + within.tobytes()
+        if key not in self._numbers:
+            parts: list[MicroOp] = []
+            lines: list[Line] = []
+            rows = zip(forms.tolist(), tensor.tolist(), within.tolist(), strict=True)
+            for form, where, start in rows:
+                number, added = self._form_of[form]
+                for before, op in zip(added, self._named(core, number, where), strict=True):
+                    parts += [*before, moved(op, start) if start else op]
+                line = next(iter(self._launch.lines_of(number)), NOWHERE)
+                lines += [line] * (len(parts) - len(lines))
+            self._numbers[key] = len(self._bodies)
+            self._bodies.append(Body(tuple(parts), tuple(lines)))
+            claimed: dict[str, int] = {}
+            for op in set(parts):
+                for local in (*reads(op), *writes(op)):
+                    claimed[local.buffer] = max(claimed.get(local.buffer, 0), local.end_bytes)
+            self._claimed.append(claimed)
+        return self._numbers[key]
+
+    def _program(self, body: Integers, shifts: Integers) -> Program:
+        used, own = np.unique(body, return_inverse=True)
         claimed: dict[str, int] = {}
-        for op in set(parts):
-            for local in (*reads(op), *writes(op)):
-                claimed[local.buffer] = max(claimed.get(local.buffer, 0), local.end_bytes)
-        return SourceProgram(self._launch.recording.kernel, tuple(parts), claimed, tuple(lines))
+        for number in used.tolist():
+            for buffer, end in self._claimed[number].items():
+                claimed[buffer] = max(claimed.get(buffer, 0), end)
+        bodies = tuple(self._bodies[number] for number in used.tolist())
+        names = tuple(place.name for place in self._places)
+        table = Calls(bodies, names, own.reshape(-1), shifts)
+        return SourceProgram(self._launch.recording.kernel, table, claimed)
 
     def _named(self, core: int, number: int, tensor: int) -> tuple[MicroOp, ...]:
         """The micro-ops of a call, whose operand in global memory is that tensor."""

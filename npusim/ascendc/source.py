@@ -127,11 +127,11 @@ def with_launches(text: str, cores: dict[str, Cores]) -> str:
         callee = text[words[first].start : word.start]
         grid = text[word.end : words[close].start]
         given = text[words[close + 1].end : words[last].start]
-        names = [each.text for each in words[first:index] if each.kind == "name"]
-        own = next((cores[name] for name in names if name in cores), VECTOR)
+        name = _name(words[first:index])
+        own = cores.get(name, VECTOR)
         pieces += [
             text[done : words[first].start],
-            f'::npusim::launch("{names[0]}", {{{own.kind}, {own.halves}}}, '
+            f'::npusim::launch("{name}", {{{own.kind}, {own.halves}}}, '
             f"::npusim::Grid({grid}).blocks, ::npusim::pointers({_on_one_line(given)}), "
             f"[&] {{ {callee}({given}); }})",
         ]
@@ -263,6 +263,12 @@ def _callee(words: Sequence[Word], index: int) -> int:
     while words[first - 1].text == "::":
         first -= 2 if words[first - 2].kind == "name" else 1
     return first
+
+
+def _name(callee: Sequence[Word]) -> str:
+    """The name of a function without its namespaces and template arguments."""
+    texts = [word.text for word in callee]
+    return texts[texts.index("<") - 1 if "<" in texts else -1]
 
 
 def _closing(words: Sequence[Word], index: int) -> int:

@@ -55,11 +55,6 @@ class Ranges(NamedTuple):
         )
         return Ranges(starts, ends, np.where(low == high, low, -1))
 
-    def joined(self, owner: int) -> Ranges:
-        """The same bytes as those of one *owner*, ranges that touch or overlap joined."""
-        starts, ends = merged([(self.starts, self.ends)])
-        return Ranges(starts, ends, np.full(starts.size, owner))
-
 
 def overlap(writes: Ranges) -> bool:
     """Whether blocks write the same bytes; the ranges of each block are apart."""
@@ -107,6 +102,12 @@ class Owned(NamedTuple):
         moved = owner * apart
         return Owned(starts - moved, ends - moved, np.searchsorted(owner, np.arange(owners + 1)))
 
+    def by_start(self) -> Ranges:
+        """The ranges of all owners, ascending."""
+        owner = np.repeat(np.arange(self.first.size - 1), np.diff(self.first))
+        order = np.argsort(self.starts, kind="stable")
+        return Ranges(self.starts[order], self.ends[order], owner[order])
+
     def rows_of(self, owners: Numbers) -> tuple[Numbers, Numbers]:
         """The ranges of *owners*, one owner after the other: whose each is, and which it is."""
         return spread(self.first[owners + 1] - self.first[owners], self.first[owners])
@@ -117,7 +118,6 @@ class Search:
 
     def __init__(self, blocks: tuple[Block, ...]) -> None:
         self._launch = LaunchTable.of(blocks)
-        self._core = {block: number for number, block in enumerate(blocks)}
         self._bodies = {
             is_write: BurstsOfBodies(partial(_accessed, is_write)) for is_write in (False, True)
         }
@@ -146,14 +146,17 @@ class Search:
         bodies = self._bodies[is_write]
         return any(not names.isdisjoint(bodies.of(body)) for body in self._launch.bodies)
 
-    def of_tensor(self, blocks: tuple[Block, ...], tensor: str, is_write: bool) -> Ranges:
-        """What all *blocks*, some of the launch, read or write of *tensor*."""
+    def of_tensor(self, tensor: str, is_write: bool) -> Ranges:
+        """What each core reads or writes of *tensor*."""
+        return self._touched(tensor, is_write).by_start()
+
+    def of_groups(self, group: Numbers, tensor: str, is_write: bool) -> Ranges:
+        """What each group of cores reads or writes of *tensor*; *group* is that of each core."""
         found = self._touched(tensor, is_write)
-        cores = np.array([self._core[block] for block in blocks], np.int64)
-        owners, rows = found.rows_of(cores)
-        starts, ends = found.starts[rows], found.ends[rows]
-        by_start = np.argsort(starts, kind="stable")
-        return Ranges(starts[by_start], ends[by_start], owners[by_start])
+        if not found.starts.size:
+            return found.by_start()
+        owner = np.repeat(group, np.diff(found.first))
+        return Owned.of(found.starts, found.ends, owner, int(group.max()) + 1).by_start()
 
     def in_phases(self, tensor: str, kind: str, phases: list[Numbers]) -> Ranges:
         """What each core touches of *tensor*, that of a phase apart from that of all others.
@@ -180,10 +183,7 @@ class Search:
         if not starts.size:
             return Ranges(starts, ends, owner)
         apart = PHASE_BYTES * phase
-        owned = Owned.of(starts + apart, ends + apart, owner, launch.cores)
-        owner = np.repeat(np.arange(launch.cores), np.diff(owned.first))
-        by_start = np.argsort(owned.starts, kind="stable")
-        return Ranges(owned.starts[by_start], owned.ends[by_start], owner[by_start])
+        return Owned.of(starts + apart, ends + apart, owner, launch.cores).by_start()
 
     def _touched(self, tensor: str, is_write: bool) -> Owned:
         """What each core reads or writes of *tensor*."""

@@ -42,8 +42,12 @@ class CrossCoreFlagCounts:
         """Let *block* pass *op* if its flag is up, and lower it."""
         if not self.is_up(block, op):
             return False
-        self._waits[block, op.mode, op.event] += 1
+        self.lower(block, op)
         return True
+
+    def lower(self, block: Block, op: CrossCoreWaitFlag) -> None:
+        """Let *block* pass *op*, whose flag is up, and lower it."""
+        self._waits[block, op.mode, op.event] += 1
 
     def is_up(self, block: Block, op: CrossCoreWaitFlag) -> bool:
         """Whether *block* may pass *op*."""

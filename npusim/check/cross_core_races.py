@@ -46,9 +46,9 @@ def shared_tensors(blocks: tuple[Block, ...], ranges: Search) -> list[str]:
     for tensor in sorted({bound.tensor for block in blocks for bound in block.bindings.values()}):
         if ranges.is_simple(tensor):
             continue
-        writes = ranges.of_tensor(blocks, tensor, True)
+        writes = ranges.of_tensor(tensor, True)
         if writes.starts.size and (
-            overlap(writes) or is_read_elsewhere(writes, ranges.of_tensor(blocks, tensor, False))
+            overlap(writes) or is_read_elsewhere(writes, ranges.of_tensor(tensor, False))
         ):
             found.append(tensor)
     return found

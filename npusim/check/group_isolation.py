@@ -10,7 +10,6 @@ is wrong, and its words.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -18,7 +17,6 @@ import numpy as np
 from npusim.check.byte_ranges import (
     Numbers,
     Pieces,
-    Ranges,
     Search,
     is_read_elsewhere,
     merged,
@@ -56,7 +54,7 @@ def check_order(blocks: tuple[Block, ...], orders: Orders) -> None:
     if not modes and not tensors:
         return
     groups = _groups(blocks, is_grouped=any(mode != "all" for _, mode in modes))
-    among = frozenset(x for x in tensors if _share_bytes(groups, ranges, blocks, x))
+    among = frozenset(x for x in tensors if _share_bytes(groups, ranges, x))
     met = [kind for kind, mode in modes if mode == "all"]
     has_pairs = any(mode == "pair" for _, mode in modes)
     if len(met) < 2 and (met or not among) and not has_pairs:
@@ -90,24 +88,13 @@ def _groups(blocks: tuple[Block, ...], is_grouped: bool) -> list[Group]:
     return [tuple(group) for group in found.values()]
 
 
-def _share_bytes(
-    groups: list[Group], ranges: Search, blocks: tuple[Block, ...], tensor: str
-) -> bool:
+def _share_bytes(groups: list[Group], ranges: Search, tensor: str) -> bool:
     """Whether a group touches bytes of *tensor* that another one writes."""
-    writes, reads = (
-        _sorted(
-            ranges.of_tensor(tuple(blocks[core] for core in group), tensor, is_write).joined(number)
-            for number, group in enumerate(groups)
-        )
-        for is_write in (True, False)
-    )
+    group = np.zeros(sum(map(len, groups)), np.int64)
+    for number, cores in enumerate(groups):
+        group[[*cores]] = number
+    writes, reads = (ranges.of_groups(group, tensor, is_write) for is_write in (True, False))
     return overlap(writes) or is_read_elsewhere(writes, reads)
-
-
-def _sorted(found: Iterable[Ranges]) -> Ranges:
-    starts, ends, owners = (np.concatenate(column) for column in zip(*found, strict=True))
-    by_start = np.argsort(starts, kind="stable")
-    return Ranges(starts[by_start], ends[by_start], owners[by_start])
 
 
 def _are_apart(ranges: Search, tensor: str, kinds: set[str], phases: list[Numbers]) -> bool:

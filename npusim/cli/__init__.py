@@ -24,6 +24,7 @@ from npusim.cli.commands.devices import app as devices_app
 from npusim.cli.commands.explain import explain_operator
 from npusim.cli.commands.layout import show_layout
 from npusim.cli.commands.operators import list_operators
+from npusim.cli.commands.profile import profile
 from npusim.cli.commands.report import write_report
 from npusim.cli.commands.run import run_operator
 from npusim.cli.commands.sweep import sweep_operator
@@ -178,6 +179,7 @@ app.command("sweep", no_args_is_help=True)(sweep_operator)
 app.command("ops")(list_operators)
 app.command("report", no_args_is_help=True)(write_report)
 app.command("validate")(validate)
+app.command("profile", no_args_is_help=True)(profile)
 app.command("layout", no_args_is_help=True)(show_layout)
 app.command("decode-scale", no_args_is_help=True)(decode_scale)
 app.command("explain", no_args_is_help=True)(explain_operator)

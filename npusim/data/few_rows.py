@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import ml_dtypes
 import numpy as np
 
-from npusim.data.dtypes import Array
+from npusim.data.dtypes import FLOAT32, Array, cast
 from npusim.data.product import (
     REACH,
     WIDTHS,
@@ -43,10 +43,20 @@ def add_few_rows(a: Array, b: Array, out: Single, order: CubeOrder) -> None:
         left, right = a[:, ks], b[ks]
         with np.errstate(all="ignore"):
             if _is_exact(left, right, out):
-                _add(left.astype(np.float64), right.astype(np.float64), out, width)
+                _add(_double(left), _double(right), out, width)
                 continue
         factors = LeftFactor.of(left, order), RightFactor.of(right, order)
         add_float_product(*factors, out, order)
+
+
+def _double(values: Array) -> Double:
+    """Finite *values* as float64, in the order in which they lie in memory."""
+    if values.dtype != np.float16:
+        return values.astype(np.float64)
+    # numpy takes them one by one, and cast many at once.
+    lies_across = values.strides[0] < values.strides[1]
+    wide = cast(values.T if lies_across else values, FLOAT32).astype(np.float64)
+    return wide.T if lies_across else wide
 
 
 def _is_exact(a: Array, b: Array, out: Single) -> bool:

@@ -38,7 +38,7 @@ Both: Ascend/pytorch@9e73e70 torch_npu/csrc/core/npu/NPUCachingAllocator.cpp, ro
 """
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class TensorSpec:
     """A tensor without its values: in place of an array it asks for time only.
 

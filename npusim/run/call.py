@@ -9,13 +9,13 @@ from dataclasses import replace
 from difflib import get_close_matches
 from functools import partial
 from inspect import Parameter, Signature
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
 from npusim import chip, devices, ops
 from npusim.ascendc import ProgramLaunch, SourceLaunch, named, names_source
-from npusim.chip import L2_STATES, Engine, L2State, Progress, engine_named
+from npusim.chip import L2_STATES, Arrival, Engine, L2State, Progress, engine_named
 from npusim.data.arguments import Arguments
 from npusim.data.dtypes import Array
 from npusim.data.errors import Code, OpError, TrapError, shown
@@ -25,11 +25,12 @@ from npusim.kernel.builder import deeper
 from npusim.ops import warnings_given
 from npusim.run import source_kernel, user_kernel
 from npusim.run.memory_cache import CACHE
-from npusim.run.options import CACHE_VARIABLE, Options
+from npusim.run.options import CACHE_VARIABLE, Launching, Options
 from npusim.run.repeats import key_of_call, repeated
 from npusim.run.result import Call, Output, Result, without_values
 from npusim.run.task import CyclesOn, Task, allocated, place
 from npusim.run.views import copies_before
+from npusim.trace import Trace
 
 if TYPE_CHECKING:
     from npusim.run.disk_cache import Stored
@@ -48,7 +49,8 @@ def play(
     """Run operator *op* on *device* with its own *args* and *kwargs*: see :func:`npusim.run`."""
     options.check(progress)
     engine, spec = engine_named(options.engine), devices.load(device)
-    key = None if progress else key_of_call(op, spec, args, kwargs, options, engine)
+    is_alone = not progress and options.card is None
+    key = key_of_call(op, spec, args, kwargs, options, engine) if is_alone else None
     known: Result | None = None if key is None else CACHE.named(key)
     if known is not None:
         return repeated(known, spec)
@@ -72,45 +74,39 @@ def _played(
     progress: Progress | None,
 ) -> Result:
     """A call that was not made before, or that computes values."""
-    asked, operator, l2 = op, find(op), options.l2
+    asked, operator = op, find(op)
     op, bound = operator.name, bind(operator, args, kwargs)
     with deeper(options.deeper):  # a custom kernel is written now
-        problem = _checked(operator, spec, bound, l2)
-    icache = _icache(options.icache, l2)
+        problem = _checked(operator, spec, bound, options.l2)
     with_values = options.values and all(each.array is not None for each in problem.inputs)
     arguments = _described(bound, problem)
     seen = {name: bound[name] for name in operator.value_dependent_inputs if name in bound}
     if options.copies is None:
         options = replace(options, copies=copies_before(spec, problem, bound))
     task = Task(operator, spec, problem, progress, _stored_in(options.cache), options.deeper)
-    outputs: dict[str, Output] = dict(problem.outputs)
-    whole = partial(
-        Result,
-        op=op,
-        device=spec,
-        arguments=arguments,
-        l2=l2,
-        icache=icache,
-        timed=options.timing,
-    )
-    if task.plan is None:
-        if with_values:
-            outputs = _without_kernel(operator, problem, bound)
+    plan = task.plan
+    earlier = _earlier(operator, problem, spec, arguments, options) if plan else ()
+    launching = _launching(task, bound, options)
+    if launching is not None:
+        found = options.icache or launching.icache
+        options = replace(options, l2=launching.l2, icache=found, card=None)
+    icache = _icache(options.icache, options.l2)
+    states: dict[str, Any] = {"l2": options.l2, "icache": icache, "timed": options.timing}
+    whole = partial(Result, op=op, device=spec, arguments=arguments, **states)
+    if plan is None:
+        outputs = _without_kernel(operator, problem, bound, with_values)
         return whole(outputs=outputs, plan=None, trace=None)
-    if with_values or not options.timing:
-        task.check()
-    with _traps_as_errors(op):
-        if with_values:
-            outputs = _computed(task, task.plan, problem, options)
-        trace = task.trace(l2, options.every_core, engine) if options.timing else None
+    outputs, trace = _outcome(task, problem, options, engine, with_values)
+    if launching is not None and trace is not None:
+        outputs = launching.ended(trace, outputs)
     return whole(
         outputs=outputs,
-        plan=task.plan,
+        plan=plan,
         trace=trace,
         engine=engine if options.timing else None,
-        earlier=_earlier(operator, problem, spec, arguments, replace(options, icache=icache)),
+        earlier=earlier,
         is_own_kernel=isinstance(problem, user_kernel.UserProblem),
-        kernel_type=operator.type_of(spec, problem, task.plan),
+        kernel_type=task.kernel_type,
         call=Call(
             op=asked,
             operator=operator,
@@ -119,9 +115,16 @@ def _played(
             options=options,
             play=play,
         ),
-        cycles_on=CyclesOn(task, l2, options.every_core) if options.timing else None,
+        cycles_on=CyclesOn(task, options.l2, options.every_core) if options.timing else None,
         cached_as=None if with_values else task.key,
     )
+
+
+def _launching(task: Task, bound: Arguments, options: Options) -> Launching | None:
+    """The launch of *task* on the card of *options*; None where there is none."""
+    if task.plan is None or options.card is None or not options.timing:
+        return None
+    return options.card.launch(task.kernel, task.problem, task.plan, bound)
 
 
 def _stored_in(folder: str | os.PathLike[str] | Literal[False] | None) -> Stored | None:
@@ -144,6 +147,21 @@ def _described(bound: Arguments, problem: ops.Problem) -> Arguments:
         if operand.spec.transposed or (is_view and is_transposed(value)):
             found[operand.name] = replace(found[operand.name], transposed=True)
     return found
+
+
+def _outcome(
+    task: Task, problem: ops.Problem, options: Options, engine: Engine, with_values: bool
+) -> tuple[dict[str, Output], Trace | None]:
+    """What the kernel of *task* computes, as specs unless *with_values*, and when, if asked."""
+    outputs: dict[str, Output] = dict(problem.outputs)
+    if with_values or not options.timing:
+        task.check()
+    with _traps_as_errors(task.kernel[0]):
+        if with_values:
+            assert task.plan is not None
+            outputs = _computed(task, task.plan, problem, options)
+        trace = task.trace(options.l2, options.every_core, engine) if options.timing else None
+    return outputs, trace
 
 
 def _computed(
@@ -183,14 +201,14 @@ def _earlier(
 ) -> tuple[Result, ...]:
     """What is launched before, for its time alone; of named inputs in the L2, its own."""
     found = []
-    l2 = options.l2
+    l2, icache = options.l2, _icache(options.icache, options.l2)
     for op, own in (*(options.copies or ()), *operator.prologue(problem, arguments)):
         state = l2
         if isinstance(l2, tuple):
             state = tuple(name for name in l2 if name in own)
         elif isinstance(l2, Mapping):
             state = {name: share for name, share in l2.items() if name in own}
-        own_options = replace(options, values=False, l2=state, copies=())
+        own_options = replace(options, values=False, l2=state, icache=icache, copies=())
         found.append(play(op, (), own, spec, own_options))
     return tuple(found)
 
@@ -212,9 +230,11 @@ def find(op: str | user_kernel.OwnKernel) -> ops.Operator:
 
 
 def _without_kernel(
-    operator: ops.Operator, problem: ops.Problem, bound: Arguments
+    operator: ops.Operator, problem: ops.Problem, bound: Arguments, with_values: bool
 ) -> dict[str, Output]:
-    """The values where no kernel runs: there is nothing to do, or the host does it."""
+    """What comes out where no kernel runs: there is nothing to do, or the host does it."""
+    if not with_values:
+        return dict(problem.outputs)
     if problem.is_empty:
         return _found(problem, allocated(problem, True))
     result = operator.reference(**bound)
@@ -223,6 +243,8 @@ def _without_kernel(
 
 
 def _check_l2(l2: L2State, problem: ops.Problem) -> None:
+    if isinstance(l2, Arrival):
+        return
     names = [operand.name for operand in problem.inputs]
     has_names = isinstance(l2, tuple | Mapping)
     known: Sequence[object] = names if has_names else L2_STATES

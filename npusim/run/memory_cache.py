@@ -28,6 +28,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from npusim.chip import Arrival
 from npusim.data.dtypes import DType
 from npusim.data.errors import shown
 from npusim.data.tensor import Operand, TensorSpec
@@ -289,6 +290,8 @@ def key_of(value: object) -> Hashable:
         return kind, value.tobytes()
     if isinstance(value, np.ndarray):
         return kind, value.dtype.str, value.dtype.name, value.shape, value.tobytes()
+    if isinstance(value, Arrival):
+        return kind, value.digest
     if isinstance(value, tuple):
         return kind, *map(key_of, value)
     if isinstance(value, Mapping):

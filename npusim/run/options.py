@@ -3,24 +3,50 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, Protocol, get_args
 
 import numpy as np
 
-from npusim.chip import EngineChoice, L2State
+from npusim.chip import Arrival, EngineChoice, L2State
+from npusim.data.arguments import Arguments
 from npusim.data.errors import shown
 from npusim.data.product import CubeOrder
 from npusim.devices.schema import ICache
 from npusim.kernel.program import QueueName
+from npusim.ops import Plan, Problem
 from npusim.run.views import EarlierCall
+from npusim.trace import Trace
 
-__all__ = ["CACHE_VARIABLE", "Options"]
+if TYPE_CHECKING:
+    from npusim.run.result import Output
+
+__all__ = ["CACHE_VARIABLE", "Launching", "Options", "Surroundings"]
 
 CACHE_VARIABLE = "NPUSIM_CACHE"
 """The environment variable that names a folder for times where a call names none."""
 
 SWITCHES = ("values", "timing", "every_core", "byte_exact")
+
+
+class Launching(Protocol):
+    """A launch on a card, from what it finds to what it leaves."""
+
+    l2: Arrival
+    icache: ICache
+
+    def ended(self, trace: Trace, outputs: Mapping[str, Output]) -> dict[str, Output]:
+        """Leave what *trace* leaves; *outputs* as tensors of the card."""
+
+
+class Surroundings(Protocol):
+    """What a launch finds on a card, and leaves there."""
+
+    def launch(
+        self, kernel: Hashable, problem: Problem, plan: Plan, arguments: Arguments
+    ) -> Launching:
+        """*kernel* is about to run for *problem*, a call with *arguments*."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +68,9 @@ class Options:
     """Queues of the kernel that get a slot more than it declares, to see what that would give; no
     parameter of :func:`npusim.run`."""
 
+    card: Surroundings | None = None
+    """The card whose caches pass from launch to launch, in place of *l2* and *icache*; no parameter
+    of :func:`npusim.run`."""
     copies: tuple[EarlierCall, ...] | None = None
     """What copies operands that are views, where they are given as shapes alone; no parameter of
     :func:`npusim.run`."""

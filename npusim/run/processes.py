@@ -3,13 +3,36 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from multiprocessing import active_children, get_context, parent_process
 from threading import Thread
+from typing import TypeVar
 
-__all__ = ["processes"]
+__all__ = ["answers", "processes"]
+
+Key = TypeVar("Key")
+Question = TypeVar("Question")
+Answer = TypeVar("Answer")
+
+
+def answers(
+    answer: Callable[[Question], Answer], questions: Mapping[Key, Question], jobs: int | None = None
+) -> Iterator[tuple[Key, Answer]]:
+    """What *answer* says to each of *questions*, as it comes; the first are begun first.
+
+    *jobs* processes share the work, one a processor by default; with 1 all is done in this one.
+    """
+    jobs = min(jobs or os.cpu_count() or 1, max(len(questions), 1))
+    if jobs == 1:
+        for key, question in questions.items():
+            yield key, answer(question)
+        return
+    with processes(jobs) as pool:
+        keys = {pool.submit(answer, question): key for key, question in questions.items()}
+        for future in as_completed(keys):
+            yield keys[future], future.result()
 
 
 @contextmanager

@@ -13,7 +13,7 @@ import numpy as np
 from npusim import ops
 from npusim.accuracy import Accuracy, Kind, Sizes, accuracy_of, kind_of
 from npusim.check.hazards import HazardError
-from npusim.chip import Engine, L2State
+from npusim.chip import Arrival, Engine, L2State
 from npusim.data.arguments import Arguments
 from npusim.data.dtypes import Array
 from npusim.data.errors import OpError
@@ -208,7 +208,7 @@ class Result:
             "op": self.op,
             "device": self.device.name,
             "arguments": {name: _to_json(value) for name, value in self.arguments.items()},
-            "l2": dict(self.l2) if isinstance(self.l2, Mapping) else self.l2,
+            "l2": _l2_json(self.l2),
             "icache": self.icache,
             "output": _to_json(without_values(self.output)),
             "template": self.template,
@@ -348,6 +348,12 @@ def without_values(value: object) -> Any:
 def _describe(output: Output) -> str:
     spec = without_values(output)
     return f"{spec.dtype} {spec.shape}" + ("" if spec.layout == "ND" else f" {spec.layout}")
+
+
+def _l2_json(l2: L2State) -> object:
+    if isinstance(l2, Arrival):
+        return l2.to_json()
+    return dict(l2) if isinstance(l2, Mapping) else l2
 
 
 def _to_json(value: object) -> Any:

@@ -72,6 +72,7 @@ def _problem(launch: SourceLaunch | ProgramLaunch, contract: Contract) -> UserPr
         outputs={name: specs[name] for name in stored},
         kernel=_kernel(launch.name, programs, specs),
         is_strict=launch.is_strict,
+        reads_tiling=programs.reads_tiling,
     )
 
 
@@ -88,9 +89,9 @@ def _tensor(who: str, name: str, value: object) -> Operand:
 
 
 def _tile(_: DeviceSpec, problem: UserProblem) -> Plan:
-    """What starts; its sizes come as arguments, or it reads them itself."""
-    kernel = problem.kernel
-    return Plan(block_dim=kernel.block_dim, is_mix=kernel.is_mix, reads_tiling=False)
+    """What starts, and whether it reads its sizes first."""
+    kernel, reads = problem.kernel, problem.reads_tiling
+    return Plan(block_dim=kernel.block_dim, is_mix=kernel.is_mix, reads_tiling=reads)
 
 
 def _build(_: DeviceSpec, problem: UserProblem, __: Plan) -> tuple[Block, ...]:

@@ -83,6 +83,16 @@ class Task:
         self.plan = operator.plan(spec, self.problem)
         """How it is split; None where no kernel runs."""
 
+    @property
+    def kernel_type(self) -> str:
+        """What CANN calls the kernel."""
+        return self._operator.type_of(self._spec, self.problem, self._split)
+
+    @property
+    def kernel(self) -> tuple[str, str, str | None]:
+        """Equal for launches of one kernel, whatever their shapes."""
+        return self._operator.name, self.kernel_type, self._split.template
+
     def written_for(self, spec: DeviceSpec) -> Task:
         """The same on *spec*, which is as its own chip was, with nothing of it written yet."""
         twin = copy(self)
@@ -134,7 +144,8 @@ class Task:
         if self.key is None:
             return make()
         part = "trace", device_key(self._spec), key_of(l2), bool(every_core), engine
-        if self._stored is not None:
+        # A folder has no place for what a launch leaves.
+        if self._stored is not None and not isinstance(l2, chip.Arrival):
             make = partial(self._stored.get, (self.key, *part), self._blocks, make)
         return CACHE.get(self.key, make, _trace_bytes, part)
 

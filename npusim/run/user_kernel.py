@@ -175,6 +175,8 @@ class UserProblem(Problem):
     """A kernel with its operands."""
 
     kernel: Kernel
+    reads_tiling: bool = False
+    """Whether it reads its sizes from global memory when it starts."""
     is_strict: bool = True
     """Whether what the vendor's own kernels do, against the rules, is refused where it is harmless.
     """

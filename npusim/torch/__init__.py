@@ -21,9 +21,10 @@ from npusim import devices
 from npusim.devices.schema import DeviceSpec
 
 if TYPE_CHECKING:
+    from npusim.ascendc import SourceLaunch
     from npusim.torch.recording import Recording
 
-__all__ = ["DEFAULT_DEVICE", "install", "record"]
+__all__ = ["DEFAULT_DEVICE", "install", "launch", "record"]
 
 DEFAULT_DEVICE = "ascend910b2"
 
@@ -32,12 +33,15 @@ def install(
     device: str | os.PathLike[str] | DeviceSpec = DEFAULT_DEVICE,
     *,
     values: bool = True,
+    carried: bool = False,
     shadow: bool = False,
 ) -> str:
     """Simulate *device* as `npu:0`, answer for `torch_npu` and `torchair`; returns its name.
 
     Without *values*, tensors on npu are shapes alone, of whatever size: kernels take their time and
-    compute nothing, and what asks for a value is refused. A second call puts another card in. With
+    compute nothing, and what asks for a value is refused. A kernel finds nothing in the L2 and in
+    the instruction caches, or with *carried* what those before it have left there, which takes
+    longer to simulate. A second call puts another card in. With
     *shadow*, a real torch_npu on this machine stays out of the way, as the launcher has it. Raises
     ImportError where torch is missing, DeviceError for an unknown device, and RuntimeError where a
     real torch_npu is there, or is imported already.
@@ -59,8 +63,23 @@ def install(
         stand_ins.install()
     from npusim.torch import card
 
-    card.insert(spec, values=values)
+    card.insert(spec, values=values, carried=carried)
     return card.name()
+
+
+def launch(kernel: SourceLaunch, *args: object) -> None:
+    """Run a kernel of Ascend C on the card, on npu tensors; call :func:`install` before.
+
+    ::
+
+        add = npusim.ascendc.load("add_custom.cpp").add_custom
+        npusim.torch.launch(add[8], x, y, z, x.numel())
+
+    What it stores to is written in place. Raises AscendCError where the arguments do not fit.
+    """
+    from npusim.torch.source_kernels import launch as run
+
+    run(kernel, *args)
 
 
 def record(title: str = "model") -> Recording:

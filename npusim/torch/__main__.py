@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from npusim.torch.recording import Recording
 
 USAGE = (
-    "python -m npusim.torch [--device NAME] [--shapes] [--report DIR] [--trace DIR] [--force] [-q] "
-    "(script.py | -m module | -c code)"
+    "python -m npusim.torch [--device NAME] [--shapes] [--carried] [--report DIR] [--trace DIR] "
+    "[--force] [-q] (script.py | -m module | -c code)"
 )
 WITH_VALUE = ("--device", "--report", "--trace")
 
@@ -36,7 +36,9 @@ def main(argv: list[str]) -> None:
     if theirs[0] not in ("-m", "-c") and not Path(theirs[0]).exists():
         parser.error(f"the script must be a file, not {theirs[0]}; check the path")
     try:
-        device = drop_in.install(options.device, values=not options.shapes, shadow=True)
+        device = drop_in.install(
+            options.device, values=not options.shapes, carried=options.carried, shadow=True
+        )
     except (DeviceError, ImportError, RuntimeError) as error:
         _say(str(error))
         sys.exit(1)
@@ -171,6 +173,11 @@ def _parser() -> argparse.ArgumentParser:
         "--shapes",
         action="store_true",
         help="tensors on npu are shapes alone: they take no memory, and kernels only their time",
+    )
+    parser.add_argument(
+        "--carried",
+        action="store_true",
+        help="let kernels find in the caches what earlier ones have left there, not nothing",
     )
     parser.add_argument("-q", "--quiet", action="store_true", help="say nothing about the card")
     return parser

@@ -13,9 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from npusim.ascendc import SourceLaunch
 from npusim.data.dtypes import Array
 from npusim.devices.schema import DeviceSpec
 from npusim.run import run as simulate
+from npusim.run.card import Card
 from npusim.run.memory_cache import CACHE, device_key
 from npusim.run.prepared import prepared
 from npusim.run.repeats import Found
@@ -25,6 +27,7 @@ from npusim.torch.clock import clock
 
 __all__ = [
     "again",
+    "caches",
     "computes_values",
     "found",
     "insert",
@@ -38,16 +41,24 @@ __all__ = [
 COLD = Found()
 """Nothing of the inputs is in the L2, nor of the kernel in the instruction caches."""
 
-_inserted: list[tuple[DeviceSpec, bytes, bool]] = []
-"""The card, by what its kernels are found, and whether they compute values."""
+_inserted: list[tuple[DeviceSpec, bytes, bool, Card | None]] = []
+"""The card, by what its kernels are found, whether they compute values, and what its caches hold if
+that passes from launch to launch."""
 
 
-def insert(device: DeviceSpec, *, values: bool = True) -> None:
+def insert(device: DeviceSpec, *, values: bool = True, carried: bool = False) -> None:
     """Make *device* the card, as it is now; a later one takes the place of an earlier one.
 
-    Without *values* its tensors have shapes alone, and its kernels take their time alone.
+    Without *values* its tensors have shapes alone, and its kernels take their time alone. What its
+    caches hold passes from launch to launch if it is *carried*.
     """
-    _inserted[:] = [(device, device_key(device), values)]
+    caches = Card(device) if carried else None
+    _inserted[:] = [(device, device_key(device), values, caches)]
+
+
+def caches() -> Card | None:
+    """The card whose caches pass from launch to launch; None where each launch finds nothing."""
+    return _inserted[0][3] if _inserted else None
 
 
 def computes_values() -> bool:
@@ -71,12 +82,16 @@ def name() -> str:
     return next((alias for alias in chip.aliases if alias.startswith("Ascend")), chip.name)
 
 
-def run(op: str, *args: object, again_by: Hashable = None, **kwargs: Any) -> Result:
+def run(op: str | SourceLaunch, *args: object, again_by: Hashable = None, **kwargs: Any) -> Result:
     """`npusim.run` on the card; the clock moves on by its time.
 
     The launch is found :func:`again` by the key *again_by*, which says all that *args* and *kwargs*
     do but for the values of tensors.
     """
+    if (on := caches()) is not None:
+        done = on.run(op, *args, values=computes_values(), **kwargs)
+        clock.kernel(done)
+        return done
     done = simulate(
         op, *args, device=spec(), values=computes_values(), **found()._asdict(), **kwargs
     )
@@ -89,9 +104,10 @@ def run(op: str, *args: object, again_by: Hashable = None, **kwargs: Any) -> Res
 def again(key: Hashable) -> Result | None:
     """A launch of shapes alone that was made before, by the *key* given to :func:`run`.
 
-    The clock moves on. None where there was none, and where kernels compute values.
+    The clock moves on. None where there was none, and where kernels compute values or find what
+    others have left.
     """
-    if computes_values():
+    if computes_values() or caches() is not None:
         return None
     done: Result | None = CACHE.named(("launch", _inserted[0][1], found(), key))
     if done is not None:
@@ -114,9 +130,10 @@ def run_again(op: str, key: Hashable, arguments: Mapping[str, object]) -> dict[s
     """The outputs of an operator that may have run on the card before; the clock moves on.
 
     *key* is all that *arguments* say but for the values of arrays, on which neither the operator's
-    check nor its kernel may depend. None where the call cannot be prepared.
+    check nor its kernel may depend. None where the call cannot be prepared, and where kernels find
+    what others have left.
     """
-    if not computes_values():
+    if not computes_values() or caches() is not None:
         return None
     chip = spec()
     again = CACHE.get(

@@ -156,6 +156,7 @@ def _kernel(event: Event, run: Result, inputs: tuple[str, ...], outputs: tuple[s
         *(run.op, run.template, inputs, outputs, len(trace.cores) if trace else 0),
         *(event.time_us, event.launch_us, own.cycles or 0),
         *(read_bytes, written_bytes, trace.gm_bytes if trace else 0),
+        *((trace.l2_hit_bytes, trace.gm_written_bytes) if trace else (0, 0)),
         *(words, min(1.0, share)),
     )
 

@@ -17,6 +17,7 @@ from npusim.data.tensor import Tensor, TensorSpec
 from npusim.run.result import Output
 from npusim.torch import card, shapes
 from npusim.torch.formats import ND
+from npusim.torch.memory import memory
 
 __all__ = ["argument", "result"]
 
@@ -25,6 +26,14 @@ def argument(
     op: str, name: str, tensor: torch.Tensor, acl_format: int
 ) -> Array | Tensor | TensorSpec:
     """*tensor*, in host memory, as an argument of npusim; raises OpError if it cannot be one."""
+    found = _argument(op, name, tensor, acl_format)
+    memory.lie(found, tensor)
+    return found
+
+
+def _argument(
+    op: str, name: str, tensor: torch.Tensor, acl_format: int
+) -> Array | Tensor | TensorSpec:
     if not card.computes_values():
         return shapes.spec_of(tensor, acl_format)
     if tensor.requires_grad or tensor.is_conj() or tensor.is_neg():
@@ -59,6 +68,12 @@ def argument(
 
 def result(output: Output) -> torch.Tensor:
     """*output* as a contiguous tensor in host memory."""
+    found = _result(output)
+    memory.write(found, output)
+    return found
+
+
+def _result(output: Output) -> torch.Tensor:
     if isinstance(output, TensorSpec):
         return shapes.contiguous(output)
     array = np.ascontiguousarray(output.numpy() if isinstance(output, Tensor) else output)

@@ -16,6 +16,7 @@ from npusim.devices.schema import Pipe
 from npusim.isa import ORDERING, MicroOp, copied_place
 from npusim.kernel.program import Body, Program
 from npusim.trace.copies import CopyTimes
+from npusim.trace.left import Left
 
 __all__ = ["ORDERING", "LaneTimes", "LaneTrace", "LazyLaneTrace", "PipeCounter", "Span", "Trace"]
 
@@ -236,6 +237,8 @@ class Trace:
     clock_hz: int
     gm_written_bytes: int = 0
     """What the L2 wrote back to global memory, in whole lines."""
+    left: Left | None = None
+    """What it leaves in the L2, where that passes from launch to launch."""
 
     def __repr__(self) -> str:
         count = len(self.cores)
@@ -272,7 +275,8 @@ class Trace:
     def nbytes(self) -> int:
         """What holding it takes, roughly, but for the programs of its lanes."""
         replays = {lane.replay for lane in self.lanes if isinstance(lane, LazyLaneTrace)}
-        return sum(x.nbytes for x in self.lanes) + sum(x.nbytes for x in replays)
+        left_bytes = self.left.nbytes if self.left else 0
+        return left_bytes + sum(x.nbytes for x in self.lanes) + sum(x.nbytes for x in replays)
 
     @cached_property
     def cycles(self) -> int:

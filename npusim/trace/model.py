@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 MODEL = "model.json"
-VERSION = 1
+VERSION = 2
 MAKER = "python -m npusim.torch --report"
 SEALED = Sealed(MODEL, VERSION, MAKER, 1 << 28)
 """A step of 32 layers has a megabyte."""
@@ -67,6 +67,10 @@ class Kernel:
     """What its cores write to memory, the L2 included."""
     gm_bytes: int
     """What moved from and to global memory while it ran."""
+    l2_hit_bytes: int
+    """What its cores moved from and to the L2 and was there already, or was stored."""
+    gm_written_bytes: int
+    """What the L2 wrote back while it ran, also of what earlier kernels had stored."""
     bound: str
     """What bounds it, in the words of docs/reports.md."""
     bound_share: float
@@ -249,6 +253,8 @@ class _KernelRow(Part):
     read_bytes: Count
     written_bytes: Count
     gm_bytes: Count
+    l2_hit_bytes: Count
+    gm_written_bytes: Count
     bound: Name
     bound_share: Annotated[float, Field(ge=0, le=1)]
 

@@ -2,15 +2,14 @@
 
 What the rows leave open is settled here, once for all:
 
-* The L2 holds what an earlier run of the same left there if a row says warm. Where as many other
-  bytes were read before each run as it holds, and a row says flushed, it is cold: in sets of 16 a
-  third of a small kernel's lines would survive, but the rows of cann-bench, whose harness reads
-  201 MB, come out nearer with none. If a row says that weights are cold and activations warm, it
-  holds the activations. So it does where a row says only that weights are cold: those come from a
-  benchmark that replays a graph over six copies of the weights in turn, whose activations stay.
-  Of the weights there is what the L2 has left of a copy when its turn comes: all of it while six
-  copies are clearly smaller, half where they are as large. Where a row does not say, or says it in
-  its notes, the L2 is cold.
+* The L2 holds what an earlier run of the same left there if a row says warm. If a row says flushed,
+  the kernel runs in a loop with one that reads as much as it holds: `npusim.validation.turns`. If a
+  row says that weights are cold and activations warm, it holds the activations. So it does where a
+  row says only that weights are cold: those come from a benchmark that replays a graph over six
+  copies of the weights in turn, whose activations stay. Of the weights there is what the L2 has
+  left of a copy when its turn comes: all of it while six copies are clearly smaller, half where
+  they are as large. Where a row does not say, or says it in its notes, the L2 is cold. Copies in
+  a served model find what others have left: cold, they take its least times, dirty the medians.
 * A row of several batches has them in both operands.
 * A weight lies as `[N, K]` or `[K, N]` as the note says; where it does not, as `[K, N]` but for two
   families: bf16 products of that benchmark take the weight of a linear layer, which torch keeps as
@@ -58,8 +57,7 @@ the library's.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -69,12 +67,10 @@ from npusim.data.arguments import Arguments
 from npusim.data.dtypes import Array
 from npusim.data.integers import ceil_div
 from npusim.data.tensor import TensorSpec
-from npusim.devices.schema import ICache
 from npusim.micro import time
 from npusim.micro.published import find
 from npusim.ops._attention.problem import MASK_EXTENT
 from npusim.ops._dynamic_quant.choice import UB_BYTES, Traits, chosen
-from npusim.run import run
 from npusim.timing.memory import WHOLE, resident_share
 from npusim.validation.columns import (
     TRACED,
@@ -90,8 +86,9 @@ from npusim.validation.columns import (
 )
 from npusim.validation.routing import Draw
 from npusim.validation.rows import Row, RowError
+from npusim.validation.timed import Call, NotModelledError, Timed
 
-__all__ = ["KERNELS", "OTHER_KERNELS", "Call", "NotModelledError", "Timed", "timed"]
+__all__ = ["KERNELS", "OTHER_KERNELS", "timed"]
 
 ROW_BY_ROW = (TRACED, "systems/data/ascend_910b/vllm-ascend/0.18.0")
 """Parts of hudingyi688/aiconfigurator-npu with an earlier release of npu_dynamic_quant."""
@@ -105,38 +102,6 @@ OPEN = 0.15
 be wrong by as much."""
 PAGE = 128
 """Keys of a block of the cache."""
-
-
-class NotModelledError(ValueError):
-    """npusim has nothing that a row could be compared with; the text is the reason."""
-
-
-class Timed(Protocol):
-    """Something that takes time on a chip; it must pickle, since another process may ask it."""
-
-    def time_us(self) -> float:
-        """How long it takes, as Task Duration."""
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """A call of `npusim.run`, for its time alone."""
-
-    op: str
-    args: tuple[TensorSpec | str | int | bool, ...]
-    device: str
-    l2: L2State
-    icache: ICache
-    options: Arguments = field(default_factory=dict)
-
-    def time_us(self) -> float:
-        """Task Duration; raises OpError if the operator refuses."""
-        states: dict[str, Any] = {"l2": self.l2, "icache": self.icache}
-        found = run(
-            self.op, *self.args, device=self.device, values=False, **states, **self.options
-        ).time_us
-        assert found is not None
-        return found
 
 
 @dataclass(frozen=True, slots=True)

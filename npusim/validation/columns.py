@@ -10,6 +10,7 @@ from npusim.data.tensor import TensorSpec
 from npusim.devices.schema import ICache
 from npusim.timing.memory import WHOLE, resident_share
 from npusim.validation.rows import Row, RowError
+from npusim.validation.turns import Turns
 
 __all__ = [
     "batches",
@@ -23,7 +24,6 @@ __all__ = [
     "sizes",
     "weight_of",
 ]
-
 
 COPIES = 6
 """Copies of the weights, used in turn: hudingyi688/aiconfigurator-npu@90d7765, its benchmark."""
@@ -82,12 +82,16 @@ def icache_of(row: Row) -> ICache:
     return "cold" if TRACED in row.source or " + " in row.op else "warm"
 
 
-def l2_of(row: Row, weight: TensorSpec | None = None, *names: str) -> L2State:
+def l2_of(row: Row, weight: TensorSpec | None = None, *names: str) -> L2State | Turns:
     """What the L2 holds at launch; *names* are of the *weight* and of the activations, and without
     a weight all there is are activations.
     """
+    if row.op == "clone" and TRACED in row.source:
+        return "served"
     if row.l2 == "warm":
         return "repeat"
+    if row.l2 == "flushed":
+        return "flushed"
     if not row.l2.startswith("weights cold"):
         return "cold"
     if weight is None:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import as_completed
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from npusim.data.errors import OpError
-from npusim.run.processes import processes
-from npusim.validation.calls import NotModelledError, Timed, timed
+from npusim.run.processes import answers
+from npusim.validation.calls import timed
 from npusim.validation.rows import Row
+from npusim.validation.timed import NotModelledError, Timed
 
 __all__ = ["Result", "measure"]
 
@@ -79,11 +78,10 @@ def measure(
             found.append(Result(row, None, str(error)))
     # Long kernels take long to simulate; the last process to end should not have begun with one.
     order = sorted(work, key=lambda place: -rows[place].latency_us)
-    jobs = min(jobs or os.cpu_count() or 1, max(len(work), 1))
     if progress is not None:
         # The first row to end may take a minute.
         progress("rows", 0.0)
-    played = _alone(work, order) if jobs == 1 else _together(work, order, jobs)
+    played = answers(_play, {place: work[place] for place in order}, jobs)
     for done, (place, answer) in enumerate(played, 1):
         found[place] = Result(rows[place], *answer)
         if progress is not None:
@@ -93,20 +91,6 @@ def measure(
 
 Answer = tuple[float | None, str | None]
 """A time in microseconds, or else why there is none."""
-Answers = Iterator[tuple[int, Answer]]
-"""Places of rows with their answers."""
-
-
-def _alone(work: dict[int, tuple[Timed, ...]], order: list[int]) -> Answers:
-    for place in order:
-        yield place, _play(work[place])
-
-
-def _together(work: dict[int, tuple[Timed, ...]], order: list[int], jobs: int) -> Answers:
-    with processes(jobs) as pool:
-        places = {pool.submit(_play, work[place]): place for place in order}
-        for future in as_completed(places):
-            yield places[future], future.result()
 
 
 def _play(kernels: tuple[Timed, ...]) -> Answer:

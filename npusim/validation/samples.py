@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from npusim.validation.calls import NotModelledError, timed
+from npusim.validation.calls import timed
 from npusim.validation.rows import Row
+from npusim.validation.timed import NotModelledError
 
 __all__ = ["LONGEST_US", "MOST_ROWS", "sample"]
 

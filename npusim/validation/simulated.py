@@ -10,9 +10,10 @@ from io import StringIO
 from npusim import devices, ops
 from npusim.accuracy import Kind, Sizes, kind_of
 from npusim.accuracy.kernels import SIMULATED
-from npusim.validation.calls import OTHER_KERNELS, Call, NotModelledError, timed
+from npusim.validation.calls import OTHER_KERNELS, timed
 from npusim.validation.measure import Result
 from npusim.validation.rows import Row
+from npusim.validation.timed import Call, NotModelledError
 
 __all__ = ["COLUMNS", "content", "results", "times"]
 

@@ -216,7 +216,7 @@ class Buffers:
             elements, at = self._ragged(local)
             view: Array | None = elements[..., at]
         else:
-            view = self._seen(local)
+            view = self.seen(local)
         if view is None:
             view = self.view(local)
         if local.is_strided:
@@ -237,8 +237,11 @@ class Buffers:
         dtype = np.dtype(np.uint8) if local.dtype is INT4 else local.dtype.numpy
         return self.window(local).view(dtype), places(local) // dtype.itemsize
 
-    def _seen(self, local: Local) -> Array | None:
-        """The elements of *local* in memory that nobody writes, if that is where they are."""
+    def seen(self, local: Local) -> Array | None:
+        """The elements of *local* in memory that nobody writes, if that is where they are.
+
+        Nor do they change later.
+        """
         tiles = self._tiles.get(local.buffer)
         if not tiles or local.is_strided:
             return None

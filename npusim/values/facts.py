@@ -119,6 +119,9 @@ class Facts:
     """Whether it has flags between cores."""
 
 
+_WITHIN_A_CORE = frozenset(ORDERING) - {CrossCoreSetFlag, CrossCoreWaitFlag}
+"""Micro-ops that order others of their core, and do nothing else."""
+
 _known: WeakKeyDictionary[Body, Facts] = WeakKeyDictionary()
 
 
@@ -134,11 +137,11 @@ def _look(body: Body) -> Facts:
     pieces: list[Piece] = []
     quiet: list[MicroOp] = []
     working: list[MicroOp] = []
-    for op in _with_effect(list(body)):
+    for op in _with_effect([op for op in body if type(op) not in _WITHIN_A_CORE]):
         if isinstance(op, CrossCoreOp):
             pieces += [with_runs(quiet), op]
             quiet = []
-        elif not isinstance(op, ORDERING):
+        else:
             quiet.append(op)
             working.append(op)
     pieces.append(with_runs(quiet))

@@ -148,11 +148,13 @@ def _runs(waiting: list[_Waiting]) -> Iterator[list[_Waiting]]:
     runs: list[list[_Waiting]] = []
     for _, alike in groupby(keyed, lambda each: each.shared.key()):
         run: list[_Waiting] = []
+        length = 0
         for each in alike:
             most = MOST_ROWS if each.is_exact else MOST_COLUMNS
             is_alike = run and run[-1].own.matrix.dtype == each.own.matrix.dtype
-            if not (is_alike and sum(other.extent for other in run) + each.extent <= most):
-                run = []
+            length += each.extent
+            if not is_alike or length > most:
+                run, length = [], each.extent
                 runs.append(run)
             run.append(each)
     yield from sorted(runs, key=lambda run: run[0].left.address)

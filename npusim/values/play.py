@@ -204,9 +204,9 @@ def _meet(
     """
     left, begun = dict(plays), 0
     blocks = sum(len(batch) for batch in plays)
-    waiting: dict[Batch, CrossCoreWaitFlag] = {}
+    waiting: dict[Batch, _Wait] = {}
     while left:
-        batch = next((x for x in left if x not in waiting or _take(flags, x, waiting[x])), None)
+        batch = next((x for x in left if x not in waiting or waiting[x].is_over(flags)), None)
         if batch is None:
             return False
         if waiting.pop(batch, None) is None:
@@ -217,19 +217,32 @@ def _meet(
             if isinstance(op, CrossCoreSetFlag):
                 for block in batch:
                     flags.set(block, op)
-            elif not _take(flags, batch, op):
-                waiting[batch] = op
+            elif not (wait := _Wait(batch, op)).is_over(flags):
+                waiting[batch] = wait
                 break
         else:
             del left[batch]
     return True
 
 
-def _take(flags: CrossCoreFlagCounts, batch: Batch, op: CrossCoreWaitFlag) -> bool:
-    """Let all of *batch* pass *op* if its flag is up for each."""
-    if not all(flags.is_up(block, op) for block in batch):
-        return False
-    return all(flags.take(block, op) for block in batch)
+@dataclass(slots=True)
+class _Wait:
+    """*batch* stands at *op*."""
+
+    batch: Batch
+    op: CrossCoreWaitFlag
+    up: int = 0
+    """For so many of the first of its blocks the flag is up, and stays so until they pass."""
+
+    def is_over(self, flags: CrossCoreFlagCounts) -> bool:
+        """Let all of the batch pass if the flag is up for each."""
+        while self.up < len(self.batch):
+            if not flags.is_up(self.batch[self.up], self.op):
+                return False
+            self.up += 1
+        for block in self.batch:
+            flags.lower(block, self.op)
+        return True
 
 
 def ordered(program: Program, order: Sequence[int]) -> tuple[Call, ...]:
@@ -242,10 +255,10 @@ def ordered(program: Program, order: Sequence[int]) -> tuple[Call, ...]:
 
 def _memories(bound: dict[str, Memory], calls: tuple[Call, ...]) -> dict[str, Memory]:
     """What names mean in *calls*, one of each block; *bound* is what they mean to the blocks."""
-    if not any(call.shifts for call in calls):
-        return bound
-    memories = {}
-    for name, memory in bound.items():
+    shifted = {name for call in {id(call): call for call in calls}.values() for name in call.shifts}
+    memories = dict(bound)
+    for name in shifted.intersection(bound):
+        memory = bound[name]
         bases = moved(memory.bases, name, calls)
         memories[name] = Memory(memory.data, bases[0], memory.is_constant, memory.is_late, bases)
     return memories

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from npusim.data.dtypes import UINT8
 from npusim.isa import (
+    ORDERING,
     Binary,
     BinaryScalar,
     Broadcast,
@@ -173,20 +174,27 @@ def _independent(body: Body) -> _Independent | None:
     if body not in _known:
         facts = facts_of(body)
         is_free = not (facts.is_alone or facts.meets or facts.traps)
-        _known[body] = _look(list(body)) if is_free else None
+        _known[body] = _look([op for op in body if type(op) not in ORDERING]) if is_free else None
     return _known[body]
 
 
 def _look(ops: Sequence[MicroOp]) -> _Independent | None:
     needed, touched, covered = _Bytes(), _Bytes(), _Bytes()
     read, is_set = set[str](), set[str]()
+    # A place that is read or written so once more changes nothing.
+    sources, results = set[Local](), set[tuple[Local, bool]]()
     for op in ops:
         for local in reads(op):
-            needed.add(local, but=covered)
+            if local not in sources:
+                sources.add(local)
+                needed.add(local, but=covered)
         for local in writes(op):
-            touched.add(local)
-            if type(op) in WRITES_ALL and not local.is_strided:
-                covered.add(local)
+            covers = type(op) in WRITES_ALL and not local.is_strided
+            if (local, covers) not in results:
+                results.add((local, covers))
+                touched.add(local)
+                if covers:
+                    covered.add(local)
         read.update(name for name in registers_read(op) if name not in is_set)
         is_set.update(registers_set(op))
     if read & is_set or needed.meets(touched):

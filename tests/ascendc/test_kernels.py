@@ -34,3 +34,10 @@ def test_a_shape_in_place_of_an_array_asks_for_time_alone() -> None:
     timed = npusim.run(launch, spec, spec, spec, 4096, device="Atlas A2")
     x = np.ones(4096, np.float16)
     assert timed.time_us == npusim.run(launch, x, x, x, 4096, device="Atlas A2").time_us
+
+
+def test_types_that_npusim_has_no_tensors_of() -> None:
+    x = np.arange(4096, dtype=np.int16).reshape(2, 2048)
+    z = np.zeros_like(x)
+    kernels("add.cpp")["add_any<int16_t>"][2](x, x, z, x.size, device="Atlas A2")
+    np.testing.assert_array_equal(z, 2 * x)

@@ -86,3 +86,33 @@ def test_json_of_each_launch(capfd: pytest.CaptureFixture[str]) -> None:
         found.append(launch["op"])
         left = left[end:].strip()
     assert found == ["scale", "scale"]
+
+
+HOST = """#include "acl/acl.h"
+int main()
+{
+    %s
+    return 0;
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (
+            "*(volatile int*)8 = 1;",
+            "host.cpp: the program must run to its end, but stops with SIGSEGV outside of any "
+            "kernel; fix its host code",
+        ),
+        (
+            "for (volatile int i = 0; i >= 0;) { i = 1; }",
+            "host.cpp: the program must end within 0.5 s, but runs on outside of any kernel; allow "
+            "more by --timeout",
+        ),
+    ],
+)
+def test_host_code_that_does_not_end_well(tmp_path: Path, line: str, message: str) -> None:
+    file = tmp_path / "host.cpp"
+    file.write_text(HOST % line)
+    refused(1, message, "run", file, "-d", "A2", "--timeout", "0.5")

@@ -11,7 +11,7 @@ import pytest
 from sources import kernels, probe
 
 import npusim
-from npusim.ascendc import AscendCError, CompileError, CrashError, StuckError
+from npusim.ascendc import AscendCError, CompileError, CrashError, StuckError, compiler
 from npusim.check.bounds import BoundsError
 from npusim.check.hazards import DeadlockError, RaceError
 from npusim.check.rules import RuleError
@@ -211,4 +211,34 @@ def test_beyond_a_buffer(tmp_path: Path) -> None:
     assert said == (
         "probe: Exp must stay within the 4064 bytes of its tensor from byte 32 of ub on, not touch "
         "4096; pass a larger one, or fewer elements (line 19 of probe.cpp)"
+    )
+
+
+def test_no_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    compiler._compiler.cache_clear()
+    try:
+        said = refused(tmp_path, "    Exp(b, a, N);", CompileError)
+    finally:
+        compiler._compiler.cache_clear()
+    assert said == (
+        "ascendc: a C++ compiler must be there to compile kernels, but there is no "
+        "no-such-compiler; install g++ 12 or newer, or clang, for example by apt install g++, or "
+        "name one in CXX"
+    )
+
+
+def test_compiler_that_is_too_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = tmp_path / "g++-9"
+    old.write_text("#!/bin/sh\necho 'g++ (GCC) 9.4.0'\n")
+    old.chmod(0o755)
+    monkeypatch.setenv("CXX", str(old))
+    compiler._compiler.cache_clear()
+    try:
+        said = refused(tmp_path, "    Exp(b, a, N);", CompileError)
+    finally:
+        compiler._compiler.cache_clear()
+    assert said == (
+        f"ascendc: g++ must be 12 or newer, not 9.4 ({old}); install a newer one, or clang, and "
+        f"name it in CXX"
     )

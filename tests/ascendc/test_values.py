@@ -54,3 +54,16 @@ def test_structures_and_short_floats_are_arguments() -> None:
     assert str(caught.value) == (
         f"by_structure: sizes must be 12 bytes, not {sizes[1:]!r}; pass one"
     )
+
+
+@pytest.mark.parametrize("device", CHIPS)
+def test_a_core_reads_what_it_stored(device: str) -> None:
+    x = DRAWS.integers(-9, 9, (7, N)).astype(np.float32)
+    z = np.zeros_like(x)
+    run = kernels("values.cpp").read_back[1](x, z, 7, device=device)
+    expected = x.copy()
+    expected[0, 1] = x[:, 0].sum()
+    np.testing.assert_array_equal(z, expected)
+    (lane,) = run.trace.lanes
+    # Two buffers take turns: two bodies for the rounds in between, and the first and last ones.
+    assert len(lane.program.calls) > len(lane.program.bodies)

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pytest
 from engine_times import needs_compiled
 from tiny import log, play, tiny_spec
 
+from npusim import TensorSpec, devices, run
 from npusim.chip import Binding, L2State
 from npusim.data.dtypes import UINT8
 from npusim.devices.schema import DeviceSpec
@@ -320,3 +322,21 @@ def test_a_row_across_lines_is_two_pieces() -> None:
         program = (fractals(8, 128, 128),)
         trace = play(spec, program, sizes=SMALL, l2="warm", kind="aic", bindings=own)
         assert log(trace) == [("mte2", 0, took, took + 2)]
+
+
+@needs_compiled
+@pytest.mark.parametrize("faster", [1.01, 1.02])
+def test_a_product_of_odd_rows_is_no_slower_where_memory_is_a_little_faster(faster: float) -> None:
+    # Its rows share lines that do not stay, which cores in step read once and others did not.
+    spec = devices.load("ascend910b2")
+    rate = spec.gm.read_bytes_per_s
+    rates = {"read_bytes_per_s": rate * faster, "write_bytes_per_s": rate * faster}
+    quicker = spec.model_copy(update={"gm": spec.gm.model_copy(update=rates)})
+    x, weight = TensorSpec((2047, 1023), "bfloat16"), TensorSpec((8, 1023, 2047), "bfloat16")
+    group_list = np.array([256, 512, 768, 1023, 1279, 1535, 1791, 2047])
+    options = {"group_list": group_list, "group_type": 0, "split_item": 3, "values": False}
+    slow, quick = (
+        run("npu_grouped_matmul", x, weight, device=device, engine="compiled", **options).cycles
+        for device in (spec, quicker)
+    )
+    assert quick < 1.01 * slow

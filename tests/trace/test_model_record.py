@@ -71,7 +71,7 @@ def test_a_folder_without_a_record_is_refused(tmp_path: Path) -> None:
 def test_another_version_is_refused(folder: Path) -> None:
     changed(folder, lambda facts: facts.update(version=9))
     message = (
-        f"compare: the run in {folder} must be of version 1, not 9; "
+        f"compare: the run in {folder} must be of version 2, not 9; "
         f"write it again with python -m npusim.torch --report"
     )
     with pytest.raises(RecordError, match=f"^{re.escape(message)}$"):

@@ -12,8 +12,9 @@ import pytest
 import npusim
 from npusim import TensorSpec, ops
 from npusim.validation import Row, RowError, calls, read
-from npusim.validation.calls import Call, NotModelledError, timed
+from npusim.validation.calls import timed
 from npusim.validation.routing import Draw
+from npusim.validation.timed import Call, NotModelledError
 
 A2 = "ascend910b2"
 MATMUL = Row(
@@ -111,9 +112,25 @@ def test_a_row_of_dequantised_halves_lists_x_its_scales_and_those_of_y() -> None
 # ---- what the L2 holds ----
 
 
-@pytest.mark.parametrize("said", ["cold", "flushed", "unknown", "as noted", ""])
+@pytest.mark.parametrize("said", ["cold", "unknown", "as noted", ""])
 def test_the_l2_is_cold_unless_a_row_says_otherwise(said: str) -> None:
     assert call(replace(MATMUL, l2=said)).l2 == "cold"
+
+
+def test_a_flush_leaves_some_lines_of_a_small_kernel_and_some_dirt() -> None:
+    row = replace(MATMUL, m=1024, k=1024, n=1024)
+    times = {l2: call(replace(row, l2=l2)).time_us() for l2 in ("cold", "flushed", "warm")}
+    assert times["warm"] < times["flushed"] < times["cold"]
+
+
+def test_copies_in_a_served_model_write_back_what_others_have_stored() -> None:
+    row = shipped("m0634")
+    (served,) = timed(row)
+    assert isinstance(served, Call)
+    assert served.l2 == "served"
+    cold_us = replace(served, l2="cold").time_us()
+    assert cold_us == pytest.approx(row.latency_min_us, rel=0.05)
+    assert served.time_us() == pytest.approx(row.latency_us, rel=0.08)
 
 
 def test_other_kernels_ran_before_those_of_a_trace() -> None:

@@ -56,6 +56,11 @@ def micro_ops(draw: st.DrawFn) -> list[MicroOp]:
     comparison: Any = draw(st.sampled_from(["lt", "eq", "ge", "ne"]))
     extreme: Any = draw(st.sampled_from(["min", "max"]))
     b: Any = draw(st.sampled_from([number, at(z, dtype, count)]))
+    filled: list[MicroOp] = [
+        isa.Cast(at(x, FLOAT32, count), at(z, FLOAT16, count), "none"),
+        isa.Select(at(x, FLOAT32, count), mask, at(z, FLOAT32, count), number),
+    ]
+    before = draw(st.sampled_from([filled[:0], filled[:1], filled[1:]]))
     memory = Global("x", 64 * draw(st.integers(0, 3)), 2 * COUNT)
     return draw(
         st.sampled_from(
@@ -75,6 +80,7 @@ def micro_ops(draw: st.DrawFn) -> list[MicroOp]:
                 [isa.Cast(at(x, FLOAT32, count), at(y, FLOAT16, count, skip), "none")],
                 [isa.Copy(at(x, dtype, count), at(y, dtype, count, skip))],
                 [
+                    *before,
                     *halving(at(x, FLOAT32, count), extreme, 64),
                     isa.WholeReduce(extreme, at(y, FLOAT32, 1), at(x, FLOAT32, 64)),
                 ],
@@ -134,3 +140,51 @@ def test_a_halved_row_has_one_extreme(op: Any, row: Array) -> None:
         found.append(state.read(at(1, FLOAT32, 1)).tobytes())
         found.append(state.buffers.raw("ub").tobytes())
     assert found[:2] == found[2:]
+
+
+@pytest.mark.parametrize("op", ["min", "max"])
+@pytest.mark.parametrize(
+    "row",
+    [
+        ROW - 500,
+        ROW,
+        -ROW,
+        np.where(ROW == 700, 3, -0.0),
+        np.where(ROW == 700, -3, 0.0),
+        np.where(ROW == 700, 0.0, ROW),
+        np.where(ROW == 700, -0.0, -ROW),
+        np.where(ROW == 700, np.inf, -np.inf),
+        np.where(ROW == 700, np.nan, ROW),
+        np.where(ROW == 700, -np.nan, ROW),
+        np.full(ROW.size, 2.0),
+    ],
+)
+def test_the_place_of_an_extreme_in_rows_that_wait(op: Any, row: Array) -> None:
+    """A row that is still in memory, what is selected from where it is largest, and its bytes."""
+    count = row.size
+    places, mask = at(3, FLOAT32, count), Local("ub", MASK_BYTES, UINT8, count // 8)
+    wide, work, found = at(1, FLOAT32, count), at(2, FLOAT32, count), at(0, FLOAT32, 2, 200)
+    ops = [
+        isa.Load(at(0, UINT8, 2 * COUNT), Global("x", 0, 2 * COUNT), 2 * COUNT),
+        isa.Cast(wide, at(0, FLOAT16, count), "none"),
+        isa.Copy(work, wide),
+        *halving(work, op, 64),
+        isa.WholeReduce(op, found.at(0, 1), work.at(0, 64)),
+        isa.ScalarLoad("found", found.at(0, 1)),
+        isa.CompareScalar("eq", mask, wide, "found"),
+        isa.Select(work, mask, places, 9.0),
+        *halving(work, "min", 64),
+        isa.WholeReduce("min", found.at(1, 1), work.at(0, 64)),
+    ]
+    rows = np.stack([np.roll(row, lane) for lane in range(2 * LANES)]).astype(np.float16)
+    states = []
+    for is_exact in (True, False):
+        buffers = Buffers(CORE, byte_exact=is_exact, lanes=LANES)
+        bases = range(0, 4 * LANES * count, 4 * count)
+        memory = Memory(rows.reshape(-1).view(np.uint8), 0, is_constant=True, bases=bases)
+        state = State(buffers, {"x": memory})
+        state.write(places, np.arange(count, dtype=np.float32))
+        run(ops if is_exact else with_runs(ops), state)
+        states.append(state.read(found).tobytes())
+        states.append(buffers.raw("ub").tobytes())
+    assert states[:2] == states[2:]

@@ -7,7 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from npusim.ascendc.calls import arranging, copies, reductions, scalars, selection, sync, vector
+from npusim.ascendc.calls import (
+    arranging,
+    copies,
+    cube,
+    reductions,
+    scalars,
+    selection,
+    sync,
+    vector,
+)
 from npusim.ascendc.calls.table import Chip, Table, buffer_of
 from npusim.ascendc.errors import AscendCError
 from npusim.ascendc.recording import Called, LocalOperand
@@ -19,6 +28,7 @@ __all__ = ["Chip", "micro_ops"]
 CALLS: Table = {
     **arranging.CALLS,
     **copies.CALLS,
+    **cube.CALLS,
     **reductions.CALLS,
     **scalars.CALLS,
     **selection.CALLS,
@@ -35,6 +45,8 @@ def micro_ops(called: Called, chip: Chip) -> tuple[MicroOp, ...]:
     made = CALLS.get(called.name)
     if made is None:
         raise AscendCError(f"{called.name} must be a call that npusim simulates; it is not yet")
+    if called.name in cube.CALLS and not chip.has_cube:
+        return ()  # such calls are nothing in what the compiler makes for vector cores
     found: Iterable[MicroOp] = made(chip, *called.arguments)
     ops = tuple(found)
     for operand in called.arguments:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from npusim.ascendc.calls.table import Chip, Table, buffer_of, local, place
 from npusim.ascendc.recording import GlobalOperand, LocalOperand, Number
 from npusim.data.dtypes import UINT8
 from npusim.data.integers import align_up
-from npusim.isa import BLOCK_BYTES, Copy, Load, Local, MicroOp, Padding, Store
+from npusim.isa import BLOCK_BYTES, Copy, CopyToL1, Load, LoadTable, Local, MicroOp, Padding, Store
 from npusim.isa.mte import AtomicOp
 
 __all__ = ["CALLS"]
@@ -16,12 +17,15 @@ __all__ = ["CALLS"]
 ATOMICS: tuple[AtomicOp, ...] = ("add", "max", "min")
 """By the number of Atomic in recorder.h, from SUM on."""
 
+TABLE_BLOCK_BYTES = {"bt": 64, "fb": 128}
+"""What blockLen counts (asc-devkit, DataCopy, L1ToBiasTable-Buffer and L1ToFixpipe-Buffer)."""
+
 Operand = LocalOperand | GlobalOperand
 
 
 def _data_copy(_: Chip, dst: Operand, src: Operand, count: int, *atomic: int) -> Iterator[MicroOp]:
     if isinstance(dst, LocalOperand) and isinstance(src, LocalOperand):
-        yield Copy(local(dst, count), local(src, count))
+        yield _within(local(dst, count), local(src, count))
         return
     inner = dst if isinstance(dst, LocalOperand) else src
     assert isinstance(inner, LocalOperand)
@@ -41,10 +45,49 @@ def _data_copy_blocks(
     dst_gap: int,
     *atomic: int,
 ) -> Iterator[MicroOp]:
+    if isinstance(dst, LocalOperand) and isinstance(src, LocalOperand):
+        table = TABLE_BLOCK_BYTES.get(buffer_of(dst))
+        if table is not None:
+            yield from _tables(dst, src, bursts, table, length, src_gap, dst_gap)
+            return
     burst, src_pitch, dst_pitch = (
         blocks * BLOCK_BYTES for blocks in (length, length + src_gap, length + dst_gap)
     )
     yield from _moved(dst, src, burst, bursts, dst_pitch, src_pitch, *atomic)
+
+
+def _tables(
+    dst: LocalOperand,
+    src: LocalOperand,
+    bursts: int,
+    block_bytes: int,
+    length: int,
+    src_gap: int,
+    dst_gap: int,
+) -> Iterator[MicroOp]:
+    """Vectors from L1 into the bias table, or scales into the fixpipe buffer."""
+    burst = length * block_bytes
+    count = burst * 8 // dst.dtype.bits
+    src_bytes = src.dtype.nbytes(count)
+    for index in range(bursts):
+        there, own = local(dst, count), local(src, count)
+        yield LoadTable(
+            replace(
+                there, offset_bytes=there.offset_bytes + index * (burst + dst_gap * block_bytes)
+            ),
+            replace(
+                own, offset_bytes=own.offset_bytes + index * (src_bytes + src_gap * BLOCK_BYTES)
+            ),
+        )
+
+
+def _within(dst: Local, src: Local) -> MicroOp:
+    """A copy between buffers of a core."""
+    if dst.buffer in TABLE_BLOCK_BYTES:
+        return LoadTable(dst, src)
+    if dst.buffer == "l1":
+        return CopyToL1(dst, src, src.nbytes)
+    return Copy(dst, src)
 
 
 def _data_copy_pad(
@@ -100,7 +143,9 @@ def _moved(
     """*bursts* of *burst* bytes, from start to start so many bytes apart on each side."""
     if isinstance(dst, LocalOperand) and isinstance(src, LocalOperand):
         for index in range(bursts):
-            yield Copy(_bytes(dst, index * dst_pitch, burst), _bytes(src, index * src_pitch, burst))
+            yield _within(
+                _bytes(dst, index * dst_pitch, burst), _bytes(src, index * src_pitch, burst)
+            )
     elif isinstance(dst, LocalOperand):
         own = _bytes(dst, 0, (bursts - 1) * dst_pitch + burst)
         yield Load(own, place(burst, bursts, src_pitch), _pitch(bursts, dst_pitch))

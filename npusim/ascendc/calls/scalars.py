@@ -15,8 +15,9 @@ from npusim.isa import (
     ScalarStoreGlobal,
 )
 
-__all__ = ["CALLS"]
+__all__ = ["CALLS", "READ_TILING"]
 
+READ_TILING = "ReadTiling"
 VALUE = "value"
 """The register of an element that is read or written."""
 
@@ -39,9 +40,15 @@ def _set_global(_: Chip, dst: GlobalOperand, number: Number) -> Iterator[MicroOp
     yield ScalarStoreGlobal(place(dst.dtype.nbytes(1)), VALUE, dst.dtype)
 
 
+def _read_tiling(_: Chip) -> Iterator[MicroOp]:
+    """A launch takes the longer for it as a whole."""
+    yield from ()
+
+
 CALLS: Table = {
     "GetGlobalValue": _get_global,
     "GetValue": _get,
+    READ_TILING: _read_tiling,
     "SetGlobalValue": _set_global,
     "SetValue": _set,
 }

@@ -9,7 +9,7 @@ from npusim.ascendc.errors import AscendCError
 from npusim.ascendc.recording import Lanes, LocalOperand
 from npusim.data.dtypes import DType
 from npusim.data.integers import ceil_div
-from npusim.devices.schema import DeviceSpec
+from npusim.devices.schema import CORE_KINDS, DeviceSpec
 from npusim.isa import BLOCK_BYTES, Global, Local, MicroOp
 
 __all__ = ["GM", "Chip", "Table", "buffer_of", "every_repeat", "lanes_of", "local", "place"]
@@ -32,6 +32,11 @@ class Chip:
 
     spec: DeviceSpec
     kind: str
+
+    @property
+    def has_cube(self) -> bool:
+        """Whether the core is one with a cube."""
+        return self.kind == CORE_KINDS[self.spec.arch][0]
 
 
 def buffer_of(operand: LocalOperand) -> str:

@@ -16,6 +16,7 @@
 #include "npusim_ascendc/selection.h"
 #include "npusim_ascendc/arranging.h"
 #include "npusim_ascendc/copy.h"
+#include "npusim_ascendc/cube.h"
 #include "npusim_ascendc/scalar.h"
 #include "npusim_ascendc/system.h"
 #include "npusim_ascendc/tiling.h"

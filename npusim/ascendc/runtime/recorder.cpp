@@ -359,16 +359,17 @@ void npusim_read_local(int32_t position, uint64_t address_bytes, void* to, uint6
     has_unplayed = false;
 }
 
-void npusim_play()
+void npusim_play(const void* place)
 {
     if (!has_unplayed || !running) {
         return;
     }
     flush();
-    send(PLAY, nullptr, 0);
+    int64_t offset = offset_in_memory(place);
+    send(PLAY, &offset, sizeof(offset));
     char done;
     read_all(&done, 1);
-    has_unplayed = false;
+    has_unplayed = done == 0;
 }
 
 void npusim_cross_core_set(int32_t mode, int32_t pipe, int32_t flag)

@@ -60,8 +60,11 @@ class _Lane:
     at_issue: Clock = field(default_factory=dict)
     """What the scalar unit knew when it issued its latest micro-op."""
     touched: dict[Key, _Page] = field(default_factory=dict)
+    latest: int = 0
+    """Sequence of the latest access to any page."""
 
     def add(self, access: Access) -> None:
+        self.latest = access.sequence
         for key in access.keys(access.is_write):
             page = self.touched.setdefault(key, _Page())
             page.latest = access.sequence
@@ -70,6 +73,7 @@ class _Lane:
     def take(self, other: _Lane) -> None:
         """Stand where *other* stands, with nothing queued."""
         self.clock, self.drained, self.at_issue = other.clock.copy(), other.drained, other.at_issue
+        self.latest = other.latest
         self.touched = {
             key: _Page(page.latest, page.accesses.copy()) for key, page in other.touched.items()
         }
@@ -249,11 +253,13 @@ class Walk:
         clashing = touches.clashing
         clashes: list[tuple[Access, Access]] = []
         for other in self.lanes.values():
-            if other.touched and other is not lane:
-                known = lane.clock.get(other.pipe, 0)
+            if other is lane:
+                continue
+            known = lane.clock.get(other.pipe, 0)
+            if other.latest > known:
                 clashes += self._clashes(clashing, accesses, other, known, lane)
         # asc-devkit, PipeBarrier(ISASI).md: the vector pipe does not wait for its own results.
-        if op.pipe == "vector":
+        if op.pipe == "vector" and lane.latest > lane.drained:
             clashes += self._clashes(clashing, accesses, lane, lane.drained, lane)
         if clashes:
             raise ClashError(clashes)

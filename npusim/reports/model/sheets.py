@@ -25,8 +25,8 @@ Value = str | int | float | None
 TOTAL = ("launches", "time_us", "share", "launch_us", "read_bytes", "written_bytes", "gm_bytes",
          "bound", "bound_share")  # fmt: skip
 KERNEL = ("op", "template", "inputs", "outputs", "launches", "time_us", "share", "each_us",
-          "each_launch_us", "cores", "cycles", "read_bytes", "written_bytes", "gm_bytes", "bound",
-          "bound_share")  # fmt: skip
+          "each_launch_us", "cores", "cycles", "read_bytes", "written_bytes", "gm_bytes",
+          "l2_hit_bytes", "gm_written_bytes", "bound", "bound_share")  # fmt: skip
 
 HEADINGS = {
     "time_us": "time",
@@ -36,6 +36,8 @@ HEADINGS = {
     "read_bytes": "cores read",
     "written_bytes": "cores write",
     "gm_bytes": "global memory",
+    "l2_hit_bytes": "found in the L2",
+    "gm_written_bytes": "written back",
     "bound": "bound by",
     "not_timed": "not timed",
     "op": "kernel",
@@ -181,7 +183,8 @@ def _kernels(run: ModelRun) -> Sheet:
             *(kernel.op, kernel.template, ", ".join(kernel.inputs), ", ".join(kernel.outputs)),
             *(own.launches, own.time_us, _share(own.time_us, run), kernel.time_us),
             *(kernel.launch_us, kernel.cores, kernel.cycles, kernel.read_bytes),
-            *(kernel.written_bytes, kernel.gm_bytes, kernel.bound, kernel.bound_share),
+            *(kernel.written_bytes, kernel.gm_bytes, kernel.l2_hit_bytes),
+            *(kernel.gm_written_bytes, kernel.bound, kernel.bound_share),
         )
         for kernel, own in tables.by_kernel(run).items()
     )

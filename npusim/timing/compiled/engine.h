@@ -108,7 +108,8 @@ typedef struct {
     const i64 *volumes;  /* volumes at which lines were touched before, ascending */
     i64 *absent;
     const i64 *shares;
-    i64 volume_count, share_count, holds_all;
+    const i64 *stored;  /* volume when dirty bytes were stored, and how many, the oldest first */
+    i64 volume_count, share_count, stored_count, holds_all;
     i64 line_bytes, capacity_bytes, run_bytes, ages, whole, share_units, count_units, port_units;
     /* Links: bandwidths in port units a cycle; a shared bus has one link for reads and writes. */
     i64 gm_read_width, gm_write_width, l2_read_width, l2_write_width, shared_bus;
@@ -130,6 +131,8 @@ typedef struct {
     i64 *counts;  /* (lanes, 3): l2_bytes, l2_hit_bytes, l2_written_bytes */
     i64 *waiting;  /* (lanes, pipes): the micro-op at which a pipe waits for ever, else -1 */
     i64 written_bytes;
+    i64 *left;  /* of each line the volume when it was touched, or null where nobody asks */
+    i64 volume;
 } Problem;
 
 enum { FINISHED = 0, STOPPED = 1, OUT_OF_MEMORY = 2 };
@@ -246,6 +249,7 @@ typedef struct {
     i64 missing_room;
     Found *found;
     i64 *first_missing, *most_missing;  /* of each request */
+    i64 *fetched_at;  /* the cycle in which each line that does not stay was fetched last */
     i64 volume;
     Queue volumes;  /* those at which lines were touched, each once, ascending */
     Tile *tiles;
@@ -276,6 +280,7 @@ void link_leave(Run *run, Link *link, i64 plan);
 /* l2.c */
 void l2_touch(Run *run, Load **uses, i64 count, Found *found);
 i64 l2_evicted(Run *run);
+void l2_leave(Run *run);
 Found l2_past(Run *run, const Load *load);
 
 /* memory.c */

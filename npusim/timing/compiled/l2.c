@@ -218,6 +218,22 @@ static void bring_in(Run *run, Load **uses, i64 count) {
     run->volume += nbytes[0] + nbytes[1];
 }
 
+/* A line that does not stay and is asked for while it is on its way is not fetched again. */
+static void leave_on_way(const Run *run, const Load *use, i64 *missing) {
+    const i64 *fetched_at = run->fetched_at + first_of(run, use);
+    for (i64 i = 0; use->asked->unkept && i < count_of(use); i++)
+        if (!is_kept(use, i) &&
+            run->now - fetched_at[nth(use->asked, i)] < run->problem->gm_read_latency)
+            missing[i] = 0;
+}
+
+/* Remember what is on its way from now on. */
+static void fetch(Run *run, const Load *use, const i64 *missing) {
+    i64 *fetched_at = run->fetched_at + first_of(run, use);
+    for (i64 i = 0; use->asked->unkept && i < count_of(use); i++)
+        if (!is_kept(use, i) && missing[i]) fetched_at[nth(use->asked, i)] = run->now;
+}
+
 /* Look up all uses of one cycle, then bring in what missed, for the cycles after it. */
 void l2_touch(Run *run, Load **uses, i64 count, Found *found) {
     const Problem *problem = run->problem;
@@ -233,8 +249,12 @@ void l2_touch(Run *run, Load **uses, i64 count, Found *found) {
     bool any = false;
     for (i64 u = 0; u < count; u++) any |= run->most_missing[u] = most_missing(run, uses[u]);
     if (any) {
-        for (i64 u = 0; u < count; u++)
+        for (i64 u = 0; u < count; u++) {
             look_up(run, uses[u], run->most_missing[u], run->missing + run->first_missing[u]);
+            leave_on_way(run, uses[u], run->missing + run->first_missing[u]);
+        }
+        for (i64 u = 0; u < count; u++)
+            fetch(run, uses[u], run->missing + run->first_missing[u]);
         for (i64 u = 0; u < count; u++) {
             const Load *use = uses[u];
             const i64 *missing = run->missing + run->first_missing[u];
@@ -267,6 +287,17 @@ i64 l2_evicted(Run *run) {
         nbytes += pop_first(stored);
     }
     return nbytes;
+}
+
+/* Say what the run leaves. */
+void l2_leave(Run *run) {
+    Problem *problem = run->problem;
+    problem->volume = run->volume;
+    for (i64 i = 0; problem->left && i < problem->first_line[problem->tensors]; i++) {
+        i32 mark = problem->touched[i];
+        i64 row = mark < 0 ? run->tiles[tile_of(mark)].volume : mark;
+        problem->left[i] = run->volumes.items[row];
+    }
 }
 
 /* What a request reads that bypasses the L2: the bytes of each core, no whole lines. */

@@ -101,7 +101,10 @@ static void make(Run *run) {
     run->most_missing = zeros(run, copies, sizeof(i64));
     run->readers = zeros(run, lines, sizeof(i32));
     run->brought = zeros(run, lines, sizeof(i32));
+    run->fetched_at = zeros(run, lines, sizeof(i64));
+    for (i64 i = 0; i < lines && !run->failed; i++) run->fetched_at[i] = -problem->gm_read_latency;
     for (i64 i = 0; i < problem->volume_count; i++) push(run, &run->volumes, problem->volumes[i]);
+    for (i64 i = 0; i < 2 * problem->stored_count; i++) push(run, &run->stored, problem->stored[i]);
     run->known_room = 256;
     run->known = zeros(run, run->known_room, sizeof(Known *));
     make_links(run);
@@ -125,9 +128,9 @@ static void clear(Run *run) {
     for (int i = 0; i < 4; i++) free(run->links[i].moving);
     void *rest[] = {run->lanes,         run->asked,        run->found,
                     run->first_missing, run->most_missing, run->readers,
-                    run->brought,       run->missing,      run->stored.items,
+                    run->brought,       run->fetched_at,   run->missing,
                     run->known,         run->events,       run->volumes.items,
-                    run->tiles,         run->free_tiles.items};
+                    run->tiles,         run->stored.items, run->free_tiles.items};
     for (unsigned i = 0; i < sizeof rest / sizeof *rest; i++) free(rest[i]);
 }
 
@@ -188,7 +191,10 @@ EXPORTED int npusim_run(Problem *problem) {
         else
             happen(&run, next_event(&run));
     }
-    if (!run.failed) tell_waiting(&run);
+    if (!run.failed) {
+        tell_waiting(&run);
+        l2_leave(&run);
+    }
     clear(&run);
     return run.failed;
 }

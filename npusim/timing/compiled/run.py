@@ -42,7 +42,7 @@ class _Run:
 
     def __init__(self, groups: Groups, codes: Sequence[Code], cache: L2, spec: DeviceSpec) -> None:
         self._programs = ProgramTables(list(dict.fromkeys(codes)))
-        self._groups, self._codes = groups, codes
+        self._groups, self._codes, self._cache = groups, codes, cache
         self._problem = Problem()
         self._tables: dict[str, Array] = {}
         self._asked_lines: dict[bytes, Numbers] = {}
@@ -85,14 +85,21 @@ class _Run:
     def _memory_in(self, cache: L2, spec: DeviceSpec) -> None:
         problem = self._problem
         problem.tensors = len(cache.counts)
-        counts, launched = list(cache.counts.values()), list(cache.launched.values())
-        self._put("first_line", np.cumsum([0, *counts]))
-        volumes, rows = np.unique(np.array([*launched, 0], np.int64), return_inverse=True)
-        self._put("touched", np.repeat(rows.astype(np.int32), [*counts, 1]))
+        self._put("first_line", np.cumsum([0, *cache.counts.values()]))
+        launched = cache.launched.values()
+        then = np.concatenate([*(runs.numbers for runs in launched), [0]])
+        sizes = np.concatenate([*(runs.ends - runs.starts for runs in launched), [1]])
+        volumes, rows = np.unique(then, return_inverse=True)
+        self._touched = self._put("touched", np.repeat(rows.astype(np.int32), sizes))
         problem.volume_count = self._put("volumes", volumes).size
         self._put("absent", np.array([*cache.absent.values(), 0], np.int64))
         problem.share_count = self._put("shares", cache.shares).size
         problem.holds_all = cache.holds_all
+        self._put("stored", np.array(cache.stored, np.int64).reshape(-1, 2))
+        problem.stored_count = len(cache.stored)
+        self._left = np.zeros(self._touched.size if cache.is_carried else 0, np.int64)
+        if cache.is_carried:
+            self._put("left", self._left)
         problem.line_bytes, problem.capacity_bytes = spec.l2.line_bytes, spec.l2.capacity_bytes
         problem.run_bytes, problem.ages, problem.whole = spec.gm.run_bytes, AGES, WHOLE
         problem.share_units, problem.count_units = SHARE_UNITS, COUNT_UNITS
@@ -187,6 +194,11 @@ class _Run:
 
     def results(self) -> tuple[tuple[LaneTrace, ...], int]:
         """What happened when on each lane, and what the L2 wrote back."""
+        if self._left.size:
+            firsts = np.cumsum([*self._cache.counts.values()])
+            touched = np.split(self._left[:-1], firsts[:-1])
+            names = self._cache.counts
+            self._cache.end(dict(zip(names, touched, strict=True)), int(self._problem.volume))
         ends = self._first_fact[:: len(PIPES)]
         replay = _Replay(self._problem, {name: self._tables[name] for name in REPLAYED}, ends)
         lanes = tuple(self._lane(number, replay) for number in range(len(self._groups)))

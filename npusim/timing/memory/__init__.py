@@ -5,6 +5,7 @@ all cores in one cycle are served together at its end, so that their order makes
 """
 
 from npusim.timing.memory.at_launch import L2_STATES, L2State, at_launch
+from npusim.timing.memory.carried import Arrival, CarriedL2
 from npusim.timing.memory.l2 import (
     L2,
     WHOLE,
@@ -23,6 +24,8 @@ __all__ = [
     "PORT_UNITS",
     "WHOLE",
     "Answer",
+    "Arrival",
+    "CarriedL2",
     "Copy",
     "L2State",
     "Lines",

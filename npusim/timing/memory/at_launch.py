@@ -10,13 +10,15 @@ import numpy as np
 from npusim.data.integers import ceil_div
 from npusim.data.tensor import GlobalTensor, allocated_bytes
 from npusim.devices.schema import DeviceSpec
+from npusim.timing.memory.carried import Arrival
 from npusim.timing.memory.l2 import AGES, WHOLE, resident_share, survival
+from npusim.trace.left import Runs
 
 __all__ = ["L2_STATES", "L2State", "at_launch"]
 
 NamedState = Literal["cold", "warm", "repeat"]
 L2_STATES: tuple[NamedState, ...] = get_args(NamedState)
-L2State = NamedState | tuple[str, ...] | Mapping[str, float]
+L2State = NamedState | tuple[str, ...] | Mapping[str, float] | Arrival
 """What lies in the L2 at launch.
 
 cold     nothing
@@ -24,16 +26,19 @@ warm     everything, or of each tensor as large a part as fits
 repeat   what is left when the same kernel has run again and again
 names    the tensors named
 shares   of each tensor named that share of its lines, from 0 to 1, evenly spread
+arrival  what earlier launches on a card have left there, line by line
 """
 
 
 def at_launch(
     spec: DeviceSpec, state: L2State, tensors: list[GlobalTensor], cached: Collection[str]
-) -> dict[str, int]:
+) -> Mapping[str, int | Runs]:
     """Tensor -> how many bytes came into the L2 since its lines were touched; never if left out.
 
     *cached* are the names of those of *tensors* that do not all go past the L2.
     """
+    if isinstance(state, Arrival):
+        return state.ages(spec)
     line_bytes = spec.l2.line_bytes
     sizes = {
         tensor.name: ceil_div(allocated_bytes(tensor.nbytes), line_bytes) * line_bytes

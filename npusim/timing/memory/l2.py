@@ -26,6 +26,7 @@ from npusim.data.tensor import GlobalTensor, allocated_bytes
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import Global
 from npusim.trace.copies import COUNT_UNITS
+from npusim.trace.left import UNTOUCHED, Left, Runs
 
 __all__ = [
     "L2",
@@ -121,43 +122,58 @@ class L2:
     """Which share of the tensors' lines is in the L2, and how many bytes of it are dirty.
 
     Requests of one cycle do not see each other's lines; those that miss the same line all wait for
-    it, it is fetched once, and its cost is divided among them. The cache is write-back: stored
-    bytes are written to global memory when as much as the cache holds has come in after them.
+    it, it is fetched once, and its cost is divided among them. A line that does not stay is not
+    fetched again, either, while it is on its way: cores need not march in step to share it. The
+    cache is write-back: stored bytes are written to global memory when as much as the cache holds
+    has come in after them.
     """
 
     def __init__(
-        self, spec: DeviceSpec, tensors: list[GlobalTensor], ages: Mapping[str, int]
+        self,
+        spec: DeviceSpec,
+        tensors: list[GlobalTensor],
+        ages: Mapping[str, int | Runs],
+        stored: Sequence[tuple[int, int]] = (),
     ) -> None:
-        """*ages* say how many bytes came in since a tensor was touched; the others were NEVER."""
+        """*ages* say how many bytes came in since a tensor was touched, or each of its lines; the
+        others were NEVER. Those *stored* are ages of dirty bytes, the oldest first, and how many.
+        """
         self._line_bytes = spec.l2.line_bytes
         self._capacity = spec.l2.capacity_bytes
         self._run_bytes = spec.gm.run_bytes
+        self._on_way_cycles = round(spec.gm.read_latency_ns * spec.clock_hz / 1e9)
+        """How long a line is on its way: the round trip of a request."""
         self.shares = survival(spec.l2.ways)
         self._volume = 0
         """Bytes brought in since launch."""
-        self._stored: deque[tuple[int, int]] = deque()
+        self.stored = deque((-age, nbytes) for age, nbytes in stored)
         """Volume when bytes were stored, and how many."""
         self.counts = {
             tensor.name: ceil_div(allocated_bytes(tensor.nbytes), self._line_bytes)
             for tensor in tensors
         }
         """Tensor -> how many lines it has."""
-        self.launched = {name: -ages.get(name, NEVER) for name in self.counts}
-        """Tensor -> volume when its lines were last touched before launch."""
+        self.launched = {
+            name: _launched(ages.get(name, NEVER), count) for name, count in self.counts.items()
+        }
+        """Tensor -> volume when each of its lines was last touched before launch."""
         self.absent = {
-            name: count if self.launched[name] else 0 for name, count in self.counts.items()
+            name: count if self.launched[name].numbers.any() else 0
+            for name, count in self.counts.items()
         }
         """Tensor -> how many of its lines were never in the L2; counted only if all tensors fit."""
         lines = sum(self.counts.values())
         self.holds_all = resident_share(lines * self._line_bytes, spec) == WHOLE and all(
-            age in (0, NEVER) for age in ages.values()
+            isinstance(age, int) and age in (0, NEVER) for age in ages.values()
         )
         """Whether nothing ever leaves."""
+        self.is_carried = any(isinstance(age, Runs) for age in ages.values())
+        """Whether it passes from launch to launch."""
 
     @cached_property
     def _touched(self) -> dict[str, NDArray[np.int64]]:
         """Tensor -> volume when each line was last touched."""
-        return {name: np.full(self.counts[name], then) for name, then in self.launched.items()}
+        return {name: then.each() for name, then in self.launched.items()}
 
     @cached_property
     def _readers(self) -> dict[str, NDArray[np.int64]]:
@@ -169,17 +185,27 @@ class L2:
         """Tensor -> share of each line brought in in the present cycle; zero between cycles."""
         return {name: np.zeros(count, np.int64) for name, count in self.counts.items()}
 
-    def touch(self, uses: Sequence[Use]) -> list[Found]:
-        """Look up all *uses* of one cycle, then bring in what missed, for the cycles after it."""
+    @cached_property
+    def _fetched(self) -> dict[str, NDArray[np.int64]]:
+        """Tensor -> the cycle in which each line that does not stay was fetched last."""
+        long_ago = -self._on_way_cycles
+        return {name: np.full(count, long_ago) for name, count in self.counts.items()}
+
+    def touch(self, uses: Sequence[Use], now: int) -> list[Found]:
+        """Look up all *uses* of the cycle *now*, then bring in what missed, for those after it."""
         # Shortcut: nothing leaves and every line has come in, so everything hits.
         if self.holds_all and not any(self.absent[use.tensor] for use in uses):
             return [Found(line_count(use.lines) * WHOLE, 0, 0, 0) for use in uses]
-        seen = [(use, self._missing(use)) for use in uses]
+        seen = [(use, self._missing(use, now)) for use in uses]
         if not any(missing.any() for _, missing in seen):
             for use in uses:
                 self._keep(use)
             return [Found(missing.size * WHOLE, 0, 0, 0) for _, missing in seen]
         for use, missing in seen:
+            if use.unkept is not None:
+                fetched = self._fetched[use.tensor]
+                is_fetched = (use.unkept > 0) & (missing > 0)
+                fetched[use.lines] = np.where(is_fetched, now, fetched[use.lines])
             if use.is_read:
                 readers = use.copies // use.different
                 self._readers[use.tensor][use.lines] += (missing > 0) * readers
@@ -191,7 +217,7 @@ class L2:
         # Rounded for all requests together, so that equivalent cores may come as one.
         stored, loaded = (brought[is_read] * self._line_bytes // WHOLE for is_read in (False, True))
         if stored:
-            self._stored.append((self._volume, stored))
+            self.stored.append((self._volume, stored))
         self._volume += stored + loaded
         for use in uses:
             self._keep(use)
@@ -199,11 +225,22 @@ class L2:
             self._brought[use.tensor][use.lines] = 0
         return found
 
+    def left(self) -> Left:
+        """What the launch leaves; before it all lines must have had an age above 0."""
+        touched = {
+            name: Runs.of(np.maximum(volumes, UNTOUCHED)) for name, volumes in self._touched.items()
+        }
+        return Left(touched, self._volume)
+
+    def end(self, touched: dict[str, NDArray[np.int64]], volume: int) -> None:
+        """An engine that looks lines up by itself has come to these volumes."""
+        self._touched, self._volume = touched, volume
+
     def evicted(self) -> int:
         """Dirty bytes that leave now and have to be written to global memory."""
         nbytes = 0
-        while self._stored and self._volume - self._stored[0][0] > self._capacity:
-            nbytes += self._stored.popleft()[1]
+        while self.stored and self._volume - self.stored[0][0] > self._capacity:
+            nbytes += self.stored.popleft()[1]
         return nbytes
 
     def _keep(self, use: Use) -> None:
@@ -213,11 +250,14 @@ class L2:
         else:
             touched[use.lines] = np.where(use.unkept > 0, touched[use.lines], self._volume)
 
-    def _missing(self, use: Use) -> NDArray[np.int64]:
-        """The share of each line of *use* that is not there."""
+    def _missing(self, use: Use, now: int) -> NDArray[np.int64]:
+        """The share of each line of *use* that is neither there nor on its way."""
         ages = (self._volume - self._touched[use.tensor][use.lines]) * AGES // self._capacity
         missing: NDArray[np.int64] = WHOLE - self.shares[np.minimum(ages, self.shares.size - 1)]
-        return missing
+        if use.unkept is None:
+            return missing
+        is_on_way = now - self._fetched[use.tensor][use.lines] < self._on_way_cycles
+        return np.where((use.unkept > 0) & is_on_way, 0, missing)
 
     def _found(self, use: Use, missing: NDArray[np.int64]) -> Found:
         misses = int(missing.sum())
@@ -246,6 +286,13 @@ class L2:
             self.absent[use.tensor] -= more // WHOLE
         self._brought[use.tensor][use.lines] = np.maximum(brought, missing)
         return more * use.different
+
+
+def _launched(age: int | Runs, count: int) -> Runs:
+    """Volumes when *count* lines of that age were touched."""
+    if isinstance(age, Runs):
+        return age._replace(numbers=-age.numbers)
+    return Runs(np.array([count]), np.array([-age]))
 
 
 def line_count(lines: Lines) -> int:

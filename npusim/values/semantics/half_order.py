@@ -6,7 +6,7 @@ import numpy as np
 
 from npusim.data.dtypes import FLOAT32, Array, cast
 
-__all__ = ["FEW", "extremes", "order", "single"]
+__all__ = ["FEW", "extreme", "extremes", "order", "single"]
 
 FEW = 1 << 10
 """So few numbers numpy converts in the time that it takes to look for a better way."""
@@ -24,22 +24,31 @@ def single(values: Array) -> Array:
     return values.astype(np.float32)
 
 
-def order(values: Array) -> Array | None:
-    """Whole numbers in the order of fp16 *values*, both zeros 0; None where one is NaN."""
-    found = _turned(values)
-    if found is not None and _has_negative_zero(values):
-        np.copyto(found, 0, where=found == -1)
-    return found
+def order(a: Array, b: Array) -> tuple[Array, Array] | None:
+    """Whole numbers of which each pair is in the order of fp16 *a* and *b*.
+
+    None where one is NaN.
+    """
+    if not (_is_ordered(a) and _is_ordered(b)):
+        return None
+    x, y = a.view(np.int16), b.view(np.int16)
+    if _has_negative_zero(a) or _has_negative_zero(b):
+        x, y = (np.where(each == _NEGATIVE_ZERO, np.int16(0), each) for each in (x, y))
+    # As whole numbers those below zero are the other way around, unless all their bits change.
+    both_negative = x & y
+    both_negative >>= 15
+    return x ^ both_negative, y ^ both_negative
+
+
+def _is_ordered(values: Array) -> bool:
+    """Whether none of fp16 *values* is NaN."""
+    is_ordered = values.view(np.int16).max(initial=0) <= _INFINITY
+    return bool(is_ordered and values.view(np.uint16).max(initial=0) <= _NEGATIVE_INFINITY)
 
 
 def _turned(values: Array) -> Array | None:
     """Whole numbers in the order of fp16 *values*, -0 less than 0; None where one is NaN."""
-    patterns = values.view(np.int16)
-    if patterns.max(initial=0) > _INFINITY:
-        return None
-    if values.view(np.uint16).max(initial=0) > _NEGATIVE_INFINITY:
-        return None
-    return _other_way(patterns)
+    return _other_way(values.view(np.int16)) if _is_ordered(values) else None
 
 
 def _other_way(patterns: Array) -> Array:
@@ -48,6 +57,26 @@ def _other_way(patterns: Array) -> Array:
     found &= _MAGNITUDE_OF_16_BITS
     found ^= patterns
     return np.asarray(found)
+
+
+def extreme(op: str, values: Array) -> Array | None:
+    """The smallest or largest along the last axis of fp16 *values*, `(..., 1)`.
+
+    None where one is NaN or what is found is a zero.
+    """
+    patterns = values.view(np.int16)
+    top = patterns.max(axis=-1, keepdims=True)
+    bottom = values.view(np.uint16).max(axis=-1, keepdims=True)
+    if top.max() > _INFINITY or bottom.max() > _NEGATIVE_INFINITY:
+        return None
+    # Of the positive ones the largest has the greatest pattern, of the negative ones the smallest.
+    found = top if op == "max" else bottom.view(np.int16)
+    if not (found > 0 if op == "max" else (found < 0) & (found != _NEGATIVE_ZERO)).all():
+        keys = _other_way(patterns)
+        found = _other_way((np.max if op == "max" else np.min)(keys, axis=-1, keepdims=True))
+        if not (found & _MAGNITUDE_OF_16_BITS).all():
+            return None
+    return np.asarray(found.view(np.float16))
 
 
 def _has_negative_zero(values: Array) -> bool:

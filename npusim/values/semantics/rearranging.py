@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from npusim.data.dtypes import Array
@@ -18,6 +20,7 @@ from npusim.isa import (
     Transpose,
 )
 from npusim.values.buffers import OutOfBufferError
+from npusim.values.semantics.rows import WidenedTile
 from npusim.values.semantics.state import State
 
 __all__ = [
@@ -60,6 +63,10 @@ def copy(op: Copy, state: State) -> None:
     if op.src.is_ragged or op.dst.is_ragged:
         state.write(op.dst, state.read(op.src))
         return
+    waiting = state.buffers.tile(op.src.buffer, op.src.offset_bytes)
+    if isinstance(waiting, WidenedTile) and waiting.place == op.src == _moved(op.dst, op.src):
+        state.buffers.add_tile(op.dst.buffer, WidenedTile(op.dst, waiting.halves))
+        return
     src, dst = state.buffers.view(op.src), state.buffers.room(op.dst)
     is_one_block = op.src.block_stride == op.src.repeat_stride == 0
     if is_one_block and not op.dst.is_strided and src.size == dst.size:
@@ -76,6 +83,11 @@ def copy(op: Copy, state: State) -> None:
         copy_blocks(dst, src, strided[0].shape)
     else:
         state.write(op.dst, state.read(op.src))
+
+
+def _moved(local: Local, to: Local) -> Local:
+    """*local*, beginning where *to* does."""
+    return replace(local, buffer=to.buffer, offset_bytes=to.offset_bytes)
 
 
 def copy_blocks(dst: Array, src: Array, shape: tuple[int, ...]) -> None:

@@ -18,11 +18,17 @@ from npusim.isa import (
     lanes,
 )
 from npusim.isa.operands import Numbers
-from npusim.values.buffers import Elements
 from npusim.values.runs import Halved
 from npusim.values.semantics.half_order import single
-from npusim.values.semantics.state import Bytes, State
-from npusim.values.semantics.vector import ARITHMETIC
+from npusim.values.semantics.rows import (
+    HalvedTile,
+    Row,
+    SelectedTile,
+    WidenedTile,
+    WrittenRow,
+    extreme_of,
+)
+from npusim.values.semantics.state import State
 
 __all__ = ["block_reduce", "fold", "halve", "reduce", "whole_reduce"]
 
@@ -41,17 +47,13 @@ def reduce(op: Reduce, state: State) -> None:
     first[..., : op.result_elements] = found
 
 
-def _extreme_of(op: ReduceOp, values: Array) -> Array:
-    return np.asarray((np.min if op == "min" else np.max)(values, axis=-1))
-
-
 def _extreme(op: ReduceOp, order: ReduceOrder, repeats: Array, numbers: Numbers) -> Array:
     """`(..., repeats, elements)` -> `(..., elements of the results)`: see ReduceOrder.
 
     *numbers* are those of the elements of a repeat.
     """
     if order == "value":
-        return _extreme_of(op, repeats)
+        return extreme_of(op, repeats)
     # The first of equal ones; a NaN is found before any number.
     first = (np.argmin if op == "min" else np.argmax)(repeats, axis=-1)
     bits = "u4" if order == "index" else f"u{repeats.itemsize}"
@@ -111,35 +113,20 @@ def _put(dst: Local, places: Numbers, found: Array, state: State) -> None:
         state.buffers.view(dst)[..., places] = found
 
 
-class _HalvedTile(Elements):
-    """A row that is halved when somebody reads it, but for its extreme."""
-
-    def __init__(self, halved: Halved, row: Array) -> None:
-        super().__init__(halved.row)
-        self.ops, self.row = halved.ops, row
-
-    def write(self, raw: Bytes) -> None:
-        for op in self.ops:
-            a, b = (raw[..., x.offset_bytes : x.end_bytes].view(np.float32) for x in (op.a, op.b))
-            ARITHMETIC[op.op](a, b, out=a)
-
-    def extreme(self, op: WholeReduce) -> Array | None:
-        """What *op* finds in what is left, `(..., 1)`; None where that depends on the order."""
-        last = self.ops[-1]
-        if (op.op, op.src, op.dst.count, op.mask) != (last.op, last.dst, 1, None):
-            return None
-        found = _extreme_of(op.op, self.row)[..., None]
-        # Two zeros differ in their signs, and two NaN in their bits.
-        return None if (found == 0).any() or np.isnan(found).any() else found
-
-
 def halve(op: Halved, state: State) -> None:
-    state.buffers.add_tile(op.row.buffer, _HalvedTile(op, state.buffers.view(op.row)))
+    buffers, place = state.buffers, op.row
+    tile = buffers.tile(place.buffer, place.offset_bytes)
+    row: Row
+    if isinstance(tile, WidenedTile | SelectedTile) and tile.place == place:
+        row = tile
+    else:
+        row = WrittenRow(buffers.view(place))
+    buffers.add_tile(place.buffer, HalvedTile(op, row))
 
 
 def whole_reduce(op: WholeReduce, state: State) -> None:
     tile = state.buffers.tile(op.src.buffer, op.src.offset_bytes)
-    extreme = tile.extreme(op) if isinstance(tile, _HalvedTile) else None
+    extreme = tile.extreme_for(op) if isinstance(tile, HalvedTile) else None
     if extreme is not None and op.order == "value":
         state.write(op.dst, extreme)
         return
@@ -176,7 +163,7 @@ def block_reduce(op: BlockReduce, state: State) -> None:
             filler = np.zeros_like(first) if op.op == "sum" else first
             values = np.concatenate([values, np.repeat(filler, lacking, axis=-1)], axis=-1)
         blocks = values.reshape(*state.lead, -1, per_block)
-        found = _tree(blocks, state) if op.op == "sum" else _extreme_of(op.op, blocks)
+        found = _tree(blocks, state) if op.op == "sum" else extreme_of(op.op, blocks)
     else:
         found = _of_masked_blocks(op, values.reshape(*state.lead, src.repeats, -1), state)
     _put(op.dst, op.places, found, state)
@@ -191,6 +178,6 @@ def _of_masked_blocks(op: BlockReduce, repeats: Array, state: State) -> Array:
         found = _tree(whole, state)[..., op.blocks]
     else:
         block = lanes(op.src.mask) // per_block
-        each = [_extreme_of(op.op, repeats[..., block == number]) for number in op.blocks]
+        each = [extreme_of(op.op, repeats[..., block == number]) for number in op.blocks]
         found = np.stack(each, axis=-1)
     return found.reshape(*state.lead, -1)

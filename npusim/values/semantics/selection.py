@@ -23,6 +23,7 @@ from npusim.isa import (
 )
 from npusim.values.buffers import MaskTile, WholeTile
 from npusim.values.semantics.half_order import order
+from npusim.values.semantics.rows import SelectedTile, WidenedTile
 from npusim.values.semantics.state import State
 
 __all__ = ["compare", "compare_scalar", "get_cmp_mask", "select", "set_cmp_mask"]
@@ -67,6 +68,12 @@ def _register(state: State) -> Array:
 
 def compare_scalar(op: CompareScalar, state: State) -> None:
     scalar = state.scalar(op.scalar, op.a.dtype)
+    tile = state.buffers.tile(op.a.buffer, op.a.offset_bytes)
+    if isinstance(tile, WidenedTile) and tile.place == op.a:
+        half = scalar.astype(np.float16)
+        if (half == scalar).all():
+            _write_mask(op.dst, _holds(op.op, tile.halves, half), state)
+            return
     _write_mask(op.dst, _holds(op.op, state.read(op.a), scalar), state)
 
 
@@ -80,10 +87,11 @@ def _write_mask(dst: Local, holds: Array, state: State) -> None:
 
 def _holds(op: CompareOp, a: Array, b: Array) -> Array:
     if a.dtype == np.float16:
+        if op == "eq" and b.shape[-1] == 1 and ((b == b) & (b != 0)).all():
+            # What is neither NaN nor a zero has one pattern.
+            return np.asarray(a.view(np.int16) == b.view(np.int16))
         # numpy compares numbers of fp16 one by one, whole numbers many at once.
-        keys = order(a), order(b)
-        if keys[0] is not None and keys[1] is not None:
-            a, b = keys[0], keys[1]
+        a, b = order(a, b) or (a, b)
     return np.asarray(_COMPARE[op](a, b))
 
 
@@ -94,11 +102,8 @@ def select(op: Select, state: State) -> None:
         state.buffers.add_tile(op.dst.buffer, WholeTile(op.dst, whole))
         return
     b = state.read(op.b) if isinstance(op.b, Local) else np.full(1, op.b, a.dtype)
-    is_apart = op.a.end_bytes <= op.dst.offset_bytes or op.dst.end_bytes <= op.a.offset_bytes
-    if b.size == 1 and is_apart and not op.dst.is_strided and _are_few(holds):
-        found = state.buffers.room(op.dst)
-        found[...] = b
-        np.copyto(found, a, where=holds)
+    if b.size == 1 and op.dst.dtype is FLOAT32 and not op.dst.is_strided and _are_few(holds):
+        state.buffers.add_tile(op.dst.buffer, SelectedTile(op.dst, holds, a, b))
         return
     # As bits, without a branch for each element.
     bits = f"u{a.itemsize}"

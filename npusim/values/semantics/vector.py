@@ -38,6 +38,7 @@ from npusim.values.runs import FIELDS, Accumulated, Swept
 from npusim.values.semantics.half_order import FEW, extremes, single
 from npusim.values.semantics.quantise import fields
 from npusim.values.semantics.rearranging import copy_blocks
+from npusim.values.semantics.rows import WidenedTile
 from npusim.values.semantics.state import State
 
 __all__ = [
@@ -63,6 +64,11 @@ def convert(op: Cast, state: State) -> None:
     elif isinstance(tile, WholeTile) and tile.place == src:
         # The last cast still has in hand what it has put there.
         whole = tile.whole.cast_to(dst.dtype)
+    elif src.dtype is FLOAT16 and dst.dtype is FLOAT32 and src.count >= FEW:
+        halves = buffers.seen(src)
+        if halves is not None:
+            buffers.add_tile(dst.buffer, WidenedTile(dst, halves))
+            return
     elif src.dtype is FLOAT32:
         whole = Whole.rounded(state.read(src), dst.dtype, op.mode)
     if whole is not None:

@@ -89,3 +89,28 @@ __global__ __aicore__ void by_structure(__gm__ int32_t* z, Sizes sizes, half sca
     zGm.SetValue(0, int32_t(sizes.rows * sizes.columns));
     zGm.SetValue(1, int32_t(float(scale) * sizes.scale));
 }
+
+// What one core stores, it reads back; rows of both halves are rounds of a loop.
+extern "C" __global__ __aicore__ void read_back(GM_ADDR x, GM_ADDR z, uint32_t rows)
+{
+    GlobalTensor<float> xGm, zGm;
+    xGm.SetGlobalBuffer((__gm__ float*)x, rows * N);
+    zGm.SetGlobalBuffer((__gm__ float*)z, rows * N);
+    TPipe pipe;
+    TQueBind<TPosition::VECIN, TPosition::VECOUT, 1> queue;
+    pipe.InitBuffer(queue, 2, N * sizeof(float));
+    for (uint32_t row = 0; row < rows; ++row) {
+        LocalTensor<float> tile = queue.AllocTensor<float>();
+        DataCopy(tile, xGm[row * N], N);
+        queue.EnQue(tile);
+        tile = queue.DeQue<float>();
+        DataCopy(zGm[row * N], tile, N);
+        queue.FreeTensor(tile);
+    }
+    PipeBarrier<PIPE_ALL>();
+    float sum = 0;
+    for (uint32_t row = 0; row < rows; ++row) {
+        sum += zGm.GetValue(row * N);
+    }
+    zGm.SetValue(1, sum);
+}

@@ -35,7 +35,7 @@ __aicore__ inline void apply(uint32_t which, const LocalTensor<T>& z, const Loca
             break;
         case 6:
             SetMaskCount();
-            SetVectorMask<T, MaskMode::COUNTER>(100);
+            SetVectorMask<T>(0, 100);
             Add<T, false>(z, x, y, MASK_PLACEHOLDER, 1, {1, 1, 1, 8, 8, 8});
             SetMaskNorm();
             ResetMask();

@@ -69,7 +69,7 @@ __aicore__ inline void DumpTensor(const LocalTensor<T>& tensor, uint32_t desc, u
 template <typename T>
 __aicore__ inline void DumpTensor(const GlobalTensor<T>& tensor, uint32_t desc, uint32_t dumpSize)
 {
-    npusim_play();
+    npusim_play(tensor.GetPhyAddr());
     ::printf("DumpTensor: desc=%u, block=%d, position=gm, data=", desc, npusim_core()->group);
     npusim::print(tensor.GetPhyAddr(), dumpSize);
 }

@@ -67,18 +67,17 @@ __aicore__ inline void SetMaskNorm()
     npusim_core()->counts = false;
 }
 
+// These set the register alone: the mode is what SetMaskCount or SetMaskNorm left.
 template <typename T, MaskMode mode = MaskMode::NORMAL>
 __aicore__ static inline void SetVectorMask(const uint64_t maskHigh, const uint64_t maskLow)
 {
-    npusim_core()->counts = mode == MaskMode::COUNTER;
     npusim::set_mask(maskHigh, maskLow);
 }
 
 template <typename T, MaskMode mode = MaskMode::NORMAL>
 __aicore__ static inline void SetVectorMask(int32_t len)
 {
-    npusim_core()->counts = mode == MaskMode::COUNTER;
-    if (mode == MaskMode::COUNTER) {
+    if (mode == MaskMode::COUNTER || npusim_core()->counts) {
         npusim::set_mask(0, len);
     } else {
         npusim::lanes<true>(uint64_t(len), 1);

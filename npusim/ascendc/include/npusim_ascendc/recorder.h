@@ -16,6 +16,20 @@ enum Atomic : int32_t { NONE = 0, SUM = 1, MAXIMUM = 2, MINIMUM = 3 };
 // What a core is to the code that runs on it.
 enum CoreKind : int32_t { VECTOR_CORE = 0, CUBE_CORE = 1, AI_CORE = 2 };
 
+// What calls of the cube have set for later ones.
+struct MatrixState {
+    uint64_t scale;           // SetFixpipePreQuantFlag
+    uint64_t scales_address;  // SetFixPipeConfig, in the fixpipe buffer
+    uint16_t count;           // SetFixpipeNz2ndFlag
+    uint16_t src_nd_stride;
+    uint16_t dst_nd_stride;
+    uint16_t height;          // SetFmatrix
+    uint16_t width;
+    uint8_t padding[4];
+    uint64_t padding_bits;    // SetLoadDataPaddingValue
+    bool is_handed_over;      // whether the last Mmad lets a Fixpipe work right behind it
+};
+
 struct Core {
     int32_t kind;
     int32_t group;       // number of the block that is launched
@@ -30,6 +44,7 @@ struct Core {
     bool has_pad;        // whether SetPadValue was called, and the bits that it set
     uint64_t pad;
     float deq_scale;     // what casts of int32_t to half multiply by
+    MatrixState matrix;
 };
 
 }  // namespace npusim
@@ -41,8 +56,8 @@ npusim::Core* npusim_core();
 void npusim_record(const char* name, const int64_t* words, int count, const void* gm_address);
 // Bytes of a buffer of this core, once all that was recorded has been played.
 void npusim_read_local(int32_t position, uint64_t address_bytes, void* to, uint64_t nbytes);
-// Global memory holds from here on what was recorded so far.
-void npusim_play();
+// What lies at that place of global memory is from here on as the calls so far leave it.
+void npusim_play(const void* place);
 // Flags between cores: other cores go on until this one can.
 void npusim_cross_core_set(int32_t mode, int32_t pipe, int32_t flag);
 void npusim_cross_core_wait(int32_t mode, int32_t pipe, int32_t flag);

@@ -230,7 +230,7 @@ public:
         PrimType value;
         npusim::Words words;
         words.global(npusim::TypeOf<PrimType>::number, at(offset)).record("GetGlobalValue");
-        npusim_play();
+        npusim_play(at(offset));
         memcpy(&value, at(offset), sizeof(PrimType));
         return value;
     }
@@ -242,7 +242,7 @@ public:
     }
     __gm__ PrimType& operator()(const uint64_t offset) const
     {
-        npusim_play();
+        npusim_play(at(offset));
         return *reinterpret_cast<PrimType*>(at(offset));
     }
     GlobalTensor operator[](const uint64_t offset) const

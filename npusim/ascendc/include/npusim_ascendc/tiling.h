@@ -21,7 +21,8 @@ namespace npusim {
 template <typename T>
 T read_tiling(const void* place)
 {
-    npusim_play();
+    record("ReadTiling");
+    npusim_play(place);
     T tiling;
     memcpy(&tiling, place, sizeof(T));
     return tiling;
@@ -36,7 +37,7 @@ T read_tiling(const void* place)
 #define GET_TILING_DATA_MEMBER(TYPE, MEMBER, NAME, ADDRESS) \
     decltype(TYPE::MEMBER) NAME = ::npusim::read_tiling<TYPE>(ADDRESS).MEMBER
 #define GET_TILING_DATA_PTR_WITH_STRUCT(TYPE, NAME, ADDRESS) \
-    __gm__ TYPE* NAME = (::npusim_play(), (__gm__ TYPE*)(ADDRESS))
+    __gm__ TYPE* NAME = (::npusim::record("ReadTiling"), ::npusim_play(ADDRESS), (__gm__ TYPE*)(ADDRESS))
 #define COPY_TILING_WITH_STRUCT(TYPE, SOURCE, NAME) TYPE NAME = *(SOURCE)
 #define COPY_TILING_WITH_ARRAY(TYPE, COUNT, SOURCE, NAME) \
     TYPE NAME[COUNT];                                     \

@@ -1,6 +1,6 @@
 """docs/kernels.md lists the names that the headers declare, and which of them are refused.
 
-`python tests/ascendc/test_names.py` writes the list anew.
+`python tests/ascendc/test_api_names.py` writes the list anew.
 """
 
 from __future__ import annotations

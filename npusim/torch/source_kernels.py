@@ -1,0 +1,41 @@
+"""Kernels of Ascend C on npu tensors: a custom operator inside a model."""
+
+from __future__ import annotations
+
+import torch
+
+from npusim.ascendc import AscendCError, SourceLaunch
+from npusim.torch import card
+from npusim.torch.formats import ND
+from npusim.torch.relabel import overwrite, to_host, to_npu
+from npusim.torch.values import argument, result
+
+__all__ = ["launch"]
+
+
+def launch(kernel: SourceLaunch, *args: object) -> None:
+    """Run *kernel* on the card: *args* are those of the C++ function, pointers npu tensors.
+
+    What it stores to is written in place, and the clock moves on. Raises AscendCError.
+    """
+    names = [each.name for each in kernel.parameters]
+    if len(args) != len(names):
+        raise AscendCError(
+            f"{kernel.name}: a launch must have the arguments {', '.join(names)}, not {len(args)} "
+            f"of them; pass each"
+        )
+    tensors: dict[str, torch.Tensor] = {}
+    given: dict[str, object] = {}
+    for name, value in zip(names, args, strict=True):
+        given[name] = value
+        if isinstance(value, torch.Tensor):
+            if value.device.type != "npu":
+                raise AscendCError(
+                    f"{kernel.name}: {name} must lie on the npu, not on the {value.device.type}; "
+                    f"move it with .npu()"
+                )
+            tensors[name] = value
+            given[name] = argument(kernel.name, name, to_host(value), ND)
+    run = card.run(kernel, **given)
+    for name, found in run.outputs.items():
+        overwrite(tensors[name], to_npu(result(found)))

@@ -1,0 +1,56 @@
+"""What is timed in place of a measured kernel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from npusim.chip import L2State
+from npusim.data.arguments import Arguments
+from npusim.data.tensor import TensorSpec
+from npusim.devices.schema import ICache
+from npusim.run import run
+from npusim.run.result import Result
+from npusim.validation.turns import TURNS, Turns, time_in_turns_us
+
+__all__ = ["Argument", "Call", "NotModelledError", "Timed"]
+
+Argument = TensorSpec | str | int | bool
+"""What a call is given by position."""
+
+
+class NotModelledError(ValueError):
+    """npusim has nothing that a row could be compared with; the text is the reason."""
+
+
+class Timed(Protocol):
+    """Something that takes time on a chip; it must pickle, since another process may ask it."""
+
+    def time_us(self) -> float:
+        """How long it takes, as Task Duration."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call of `npusim.run`, for its time alone."""
+
+    op: str
+    args: tuple[Argument, ...]
+    device: str
+    l2: L2State | Turns
+    icache: ICache
+    options: Arguments = field(default_factory=dict)
+
+    def run(self) -> Result:
+        """The run, of a kernel that takes no turns; raises OpError if the operator refuses."""
+        states: dict[str, Any] = {"l2": self.l2, "icache": self.icache}
+        return run(self.op, *self.args, device=self.device, values=False, **states, **self.options)
+
+    def time_us(self) -> float:
+        """Task Duration; raises OpError if the operator refuses."""
+        if self.l2 in TURNS:
+            call = self.device, self.op, self.args, self.options
+            return time_in_turns_us(self.l2, *call, self.icache)
+        found = self.run().time_us
+        assert found is not None
+        return found

@@ -1,0 +1,75 @@
+"""From a measured call to a row: what :func:`npusim.validation.read` reads back."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from dataclasses import astuple, fields
+from io import StringIO
+from typing import Any
+
+from npusim.data.tensor import TensorSpec
+from npusim.validation.calls import KERNELS, timed
+from npusim.validation.rows import Row, RowError
+from npusim.validation.timed import Call, NotModelledError
+
+__all__ = ["row_of", "to_csv"]
+
+PRODUCTS = ("matmul", "npu_quant_matmul", "npu_weight_quant_batchmatmul")
+IN_WORDS = ("npu_swiglu", "add", "cast", "clone", "gelu", "maximum", "sigmoid", "softmax", "sqrt")
+"""Operators whose sizes stand in the column shape."""
+
+
+def row_of(call: Call, **measured: Any) -> Row | None:
+    """The row of *call*, with what was *measured*; None where rows have no room for it.
+
+    The row is timed as *call* is, but for what lies in the caches.
+    """
+    if call.op not in KERNELS or not isinstance(call.args[0], TensorSpec):
+        return None
+    row = Row(op=call.op, device=call.device, **measured, **_columns(call, call.args[0]))
+    try:
+        kernels = timed(row)
+    except (RowError, NotModelledError):
+        return None
+    found = kernels[0]
+    same = isinstance(found, Call) and len(kernels) == 1 and _asked(found) == _asked(call)
+    return row if same else None
+
+
+def _asked(call: Call) -> tuple[object, ...]:
+    # Which template runs is the vendor's choice.
+    options = {name: value for name, value in call.options.items() if name != "template"}
+    return call.op, call.args, options
+
+
+def _columns(call: Call, x: TensorSpec) -> dict[str, Any]:
+    facts: dict[str, Any] = {"x_dtype": x.dtype, "l2": "unknown"}
+    if call.op in IN_WORDS:
+        tensors = [each for each in call.args if isinstance(each, TensorSpec)]
+        return facts | {"shape": " , ".join("x".join(map(str, each.shape)) for each in tensors)}
+    *batches, m, last = x.shape if len(x.shape) > 1 else (1, *x.shape)
+    facts |= {"m": m, "b": batches[0] if batches else None}
+    weight = call.args[1] if len(call.args) > 1 else None
+    if call.op not in PRODUCTS or not isinstance(weight, TensorSpec):
+        return facts | {"n": last}
+    facts |= {"k": last, "n": weight.shape[-1], "w_dtype": weight.dtype}
+    facts |= {"w_layout": "NZ" if weight.layout != "ND" else "ND"}
+    facts["note"] = "weight [N,K]" if weight.transposed else "weight [K,N]"
+    facts["out_dtype"] = str(call.options.get("output_dtype", x.dtype))
+    scale = call.args[2] if len(call.args) > 2 else None
+    facts["scale_dtype"] = scale.dtype if isinstance(scale, TensorSpec) else ""
+    facts["pertoken"] = "pertoken_scale" in call.options
+    facts["antiquant_offset"] = "antiquant_offset" in call.options
+    facts["bias"] = "bias" in call.options
+    return facts
+
+
+def to_csv(rows: Sequence[Row]) -> str:
+    """*rows* as the text of a file."""
+    text = StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(field.name for field in fields(Row))
+    for row in rows:
+        writer.writerow("" if cell is None else cell for cell in astuple(row))
+    return text.getvalue()
