@@ -43,12 +43,14 @@ def test_the_tour_gives_what_it_shows() -> None:
     assert "".join(answers) == ""
 
 
-def test_the_sweep_in_python_gives_what_it_shows() -> None:
-    page = (ROOT / "docs" / "sweeps.md").read_text(encoding="utf-8")
-    tour = doctest.DocTestParser().get_doctest(page, {}, "sweeps.md", None, 0)
+@pytest.mark.parametrize("name", ["profile.md", "sweeps.md"])
+def test_a_page_in_python_gives_what_it_shows(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    page = (ROOT / "docs" / name).read_text(encoding="utf-8")
+    tour = doctest.DocTestParser().get_doctest(page, {}, name, None, 0)
     answers: list[str] = []
     doctest.DocTestRunner().run(tour, out=answers.append)
-    assert len(tour.examples) > 4
+    assert len(tour.examples) > 3
     assert "".join(answers) == ""
 
 
@@ -81,8 +83,9 @@ def test_every_console_answers_as_shown(
 ) -> None:
     """Those of PyTorch scripts are run by tests/torch/test_torch_readme.py."""
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
     shown = [console for console in consoles() if not needs_torch(console)]
-    assert [console.page for console in shown] == ["README.md", "docs/sweeps.md"]
+    assert [console.page for console in shown] == ["README.md", "docs/profile.md", "docs/sweeps.md"]
     for console in shown:
         with subtests.test(console.command):
             program, *words = shlex.split(console.command)

@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 
 from npusim.ascendc.errors import CompileError
-from npusim.devices.schema import DeviceSpec
+from npusim.devices.schema import CORE_KINDS, DeviceSpec
 
 __all__ = ["GENERATED", "HERE", "Build", "Program", "compiled"]
 
@@ -125,6 +125,9 @@ def _macros(spec: DeviceSpec) -> list[str]:
     """What a source can ask of the chip."""
     is_split = spec.arch == "2201"
     found = [f"-D__NPU_ARCH__={spec.arch}", f"-D__CCE_AICORE__={220 if is_split else 200}"]
+    for name, kind in zip(("CUBE", "VECTOR"), CORE_KINDS[spec.arch], strict=True):
+        cores = spec.cores.get(kind, spec.cores[CORE_KINDS[spec.arch][0]])
+        found.append(f"-DNPUSIM_{name}_CORES={cores.count}")
     for name in BUFFERS:
         sizes = [getattr(core, f"{name}_bytes") or 0 for core in spec.cores.values()]
         found.append(f"-DNPUSIM_{name.upper()}_BYTES={max(sizes)}")

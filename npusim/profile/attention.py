@@ -9,6 +9,7 @@ from npusim.data.integers import ceil_div
 from npusim.data.tensor import TensorSpec
 from npusim.profile.kernels import Kernel
 from npusim.profile.shapes import Reading, given
+from npusim.validation.timed import NotModelledError
 
 __all__ = ["attention"]
 
@@ -24,14 +25,14 @@ def attention(kernel: Kernel) -> Iterator[Reading]:
         elif each.dtype in ("int8", "uint8") and len(each.shape) >= 2:
             options |= {"atten_mask": TensorSpec(each.shape, "int8"), "sparse_mode": 3}
         elif each.dtype != "int64":
-            raise ValueError("of its inputs some are not read")
+            raise NotModelledError("of its inputs some are not read")
     if len(query.shape) == 4:
         options |= {"input_layout": "BNSD", "num_heads": query.shape[1]}
         options |= {"num_key_value_heads": key.shape[1]}
         yield Reading.of("npu_fused_infer_attention_score", query, key, value, **options)
         return
     if len(query.shape) != 3:
-        raise ValueError("a query has three or four dimensions")
+        raise NotModelledError("a query has three or four dimensions")
     tokens, heads, width = query.shape
     options |= {"input_layout": "TND", "num_heads": heads, "scale": width**-0.5}
     if pages is None:

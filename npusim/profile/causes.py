@@ -9,6 +9,8 @@ __all__ = ["cause_of"]
 
 WAITS = 0.25
 """A share of its time in which no core was at work, from which on waiting is the cause, assumed."""
+EXPLAINS = 0.25
+"""What another layout would save is a cause where it is such a share of what was lost, assumed."""
 
 
 def cause_of(kernel: Kernel, found: Prediction) -> str:
@@ -24,7 +26,8 @@ def cause_of(kernel: Kernel, found: Prediction) -> str:
         return f"template: {kernel.type}, where npusim's rules choose {found.kernel_type}"
     if found.better is not None:
         layout, time_us = found.better
-        return f"ND weight: {time_us:.1f} us are simulated with {layout}"
+        if found.cold_us - time_us > EXPLAINS * (kernel.time_us - found.cold_us):
+            return f"ND weight: {time_us:.1f} us are simulated with {layout}"
     return "unknown: another stream or card at work, a lower clock, or another release of CANN"
 
 

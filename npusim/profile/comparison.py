@@ -30,8 +30,8 @@ from npusim.validation.timed import Call, NotModelledError
 __all__ = ["Comparison", "Group", "Measured", "compare"]
 
 SLOW = 1.25
-"""A ratio from which on a kernel is slower than it should be, assumed: nine of ten kernels that
-were measured are simulated within some 25 % (`npusim validate --all`)."""
+"""A ratio from which on a kernel is called slow, assumed: `npusim validate --all` says how far the
+kernels of a family err."""
 LEAST_LOST_US = 1.0
 """Nor is a kernel slow that lost less, assumed: of short ones most is launch, whose cost differs by
 as much between releases."""
@@ -105,7 +105,7 @@ class Group:
 
     @property
     def is_slow(self) -> bool:
-        """Whether it is slower than it should be by more than the simulator errs."""
+        """Whether it is slower than it should be by SLOW and LEAST_LOST_US."""
         ratio = self.ratio
         return ratio is not None and ratio >= SLOW and self.middle.lost_us >= LEAST_LOST_US
 
@@ -135,7 +135,12 @@ class Comparison:
         for each in self.kernels:
             found.setdefault(each.kernel.kind, []).append(each)
         groups = [Group(tuple(launches)) for launches in found.values()]
-        return tuple(sorted(groups, key=lambda own: (not own.is_slow, -own.lost_us, -own.time_us)))
+        return tuple(
+            sorted(
+                groups,
+                key=lambda own: (not own.is_slow, -own.lost_us * own.is_slow, -own.time_us),
+            )
+        )
 
     @property
     def slowest(self) -> tuple[Group, ...]:
@@ -203,13 +208,13 @@ def compare(
     and the share of them that is done. Raises ValueError for an unknown device.
     """
     spec = device if isinstance(device, DeviceSpec) else devices.load(fspath(device))
-    name = spec.name if isinstance(device, DeviceSpec) else fspath(device)
+    card = device if isinstance(device, DeviceSpec) else fspath(device)
     calls: dict[Asked, tuple[Call, ...]] = {}
     reasons: dict[Asked, str] = {}
     asked = list(_asked(profile.kernels))
     for each in dict.fromkeys(asked):
         try:
-            calls[each] = readings(each[0], name)
+            calls[each] = readings(each[0], card)
         except NotModelledError as error:
             reasons[each] = str(error)
     # Long kernels take long to simulate; the last process to end should not have begun with one.

@@ -1,7 +1,7 @@
 """The database that msprof and torch_npu's profiler leave, as rows of their tables.
 
 Names stand in STRING_IDS, by number; when a task ran stands in TASK, in nanoseconds; what it was in
-COMPUTE_TASK_INFO, and collectives in COMMUNICATION_OP.
+COMPUTE_TASK_INFO, and collectives in COMMUNICATION_OP: assumed, and tried on no real database.
 """
 
 from __future__ import annotations

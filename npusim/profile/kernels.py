@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from npusim.data.dtypes import DTYPES
 from npusim.data.tensor import TensorSpec
+from npusim.validation.timed import NotModelledError
 
 __all__ = ["Kernel", "Operand", "ProfileError", "operands", "spec_of"]
 
-DTYPES = {
+SPELLED = {
     "FLOAT": "float32",
     "BF16": "bfloat16",
     "BOOL": "uint8",
@@ -19,6 +21,8 @@ DTYPES = {
 """What profilers call types whose name is not their own in capitals; flags are bytes, and 64 bits
 are 64 bits."""
 FRACTAL = "FRACTAL_NZ"
+FRACTAL_RANK = 4
+KNOWN = frozenset(dtype.name for dtype in DTYPES)
 NOTHING = ("", "N/A", "NULL", "NA")
 """What stands in a cell without a value."""
 
@@ -90,20 +94,22 @@ def _operand(shape: str, dtype: str, layout: str) -> Operand:
     extents = tuple(int(extent) for extent in shape.split(",")) if shape.strip() else ()
     if any(extent < 0 for extent in extents):
         raise ValueError
-    return Operand(extents, DTYPES.get(name, name.lower()), layout)
+    return Operand(extents, SPELLED.get(name, name.lower()), layout)
 
 
 def spec_of(operand: Operand) -> TensorSpec:
     """The tensor that lies in memory as *operand* does; fractals as the whole matrix.
 
-    Raises ValueError for one without a shape, and for a type or format that npusim has not.
+    Raises NotModelledError for one that is not there, and for a type that npusim has not.
     """
     shape = operand.shape
     if shape is None:
-        raise ValueError("an input that it needs is missing")
+        raise NotModelledError("an operand that it needs is missing")
+    if operand.dtype not in KNOWN:
+        raise NotModelledError(f"npusim has no type {operand.dtype.upper()}")
     if operand.layout != FRACTAL:
         return TensorSpec(shape, operand.dtype)
-    if len(shape) < 4:
-        raise ValueError(f"{FRACTAL} must have four dimensions, not {len(shape)}")
+    if len(shape) < FRACTAL_RANK:
+        raise NotModelledError(f"{FRACTAL} must have {FRACTAL_RANK} dimensions, not {len(shape)}")
     *batches, columns, rows, height, width = shape
     return TensorSpec((*batches, rows * height, columns * width), operand.dtype, FRACTAL)

@@ -67,10 +67,10 @@ def _bars(groups: Sequence[Group]) -> str:
         ]
         what = f"{len(group.launches)} x {kernel.type} {shapes_of(kernel.inputs)}"
         lines.append(
-            f'<li><p class="who">{escape(what)}</p>{overview.bar(measured, longest_us)}'
-            f"{overview.bar(simulated, longest_us)}"
+            f'<li><p class="who">{escape(what)}</p>'
+            f"<div>{overview.bar(measured, longest_us)}{overview.bar(simulated, longest_us)}</div>"
             f'<p class="took"><b>{span_named(kernel.time_us)}</b> '
-            f"<span>{group.ratio or 0.0:.2f} of what it should take</span></p>"
+            f"<span>ratio {group.ratio or 0.0:.2f}</span></p>"
             f'<p class="note">{escape(group.cause)}</p></li>'
         )
     return f'{overview.key(COLORS)}<ol class="glance">{"".join(lines)}</ol>'

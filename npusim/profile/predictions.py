@@ -33,6 +33,7 @@ class Prediction:
     cold_us: float
     """With none; of several readings the most."""
     kernel_type: str
+    """What npusim's rules choose, which need not be what ran."""
     template: str | None
     blocks: int
     launch_us: float
@@ -86,7 +87,7 @@ def predicted(question: tuple[tuple[Call, ...], frozenset[Sort]]) -> Prediction 
         min(min(own) for own in times),
         times[0][1],
         max(max(own) for own in times),
-        expected.kernel_type or expected.op,
+        _freely(call).run().kernel_type or call.op,
         expected.template,
         expected.plan.block_dim,
         expected.launches[-1].launch_us,
@@ -115,6 +116,12 @@ def _warm_names(call: Call, warm: frozenset[Sort]) -> tuple[str, ...]:
     )
 
 
+def _freely(call: Call) -> Call:
+    """*call* by the template that the rules choose."""
+    options = {name: value for name, value in call.options.items() if name != "template"}
+    return replace(call, options=options)
+
+
 def _better(call: Call, time_us: float) -> tuple[str, float] | None:
     """What FRACTAL_NZ would give to a weight in ND; None where it is no faster, or refused."""
     place = 1
@@ -125,9 +132,8 @@ def _better(call: Call, time_us: float) -> tuple[str, float] | None:
     turned = TensorSpec(weight.storage_shape, weight.dtype, "FRACTAL_NZ")
     turned = turned.T if weight.transposed else turned
     args = (*call.args[:place], turned, *call.args[place + 1 :])
-    options = {name: value for name, value in call.options.items() if name != "template"}
     try:
-        found_us = _own_us(replace(call, args=args, options=options, l2="cold").run())
+        found_us = _own_us(replace(_freely(call), args=args, l2="cold").run())
     except (OpError, ValueError, TypeError):
         return None
     return ("FRACTAL_NZ", found_us) if found_us < time_us else None

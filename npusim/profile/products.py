@@ -12,6 +12,7 @@ from npusim.data.dtypes import Array
 from npusim.data.tensor import TensorSpec
 from npusim.profile.kernels import Kernel
 from npusim.profile.shapes import Reading, given, only_output
+from npusim.validation.timed import NotModelledError
 
 __all__ = ["ROUTES", "WEIGHTS"]
 
@@ -132,7 +133,7 @@ def _grouped(kernel: Kernel) -> Iterator[Reading]:
             is_scale = is_int8 and each.dtype != "int32"
             options["scale" if is_scale else "bias"] = each
         else:
-            raise ValueError("of its inputs some are not read")
+            raise NotModelledError("of its inputs some are not read")
     if is_int8:
         options["output_dtype"] = out.dtype
     for each in _ways(weight, x.shape[-1], n):
@@ -144,7 +145,7 @@ def _grouped_swiglu(kernel: Kernel) -> Iterator[Reading]:
     x, weight, weight_scale, x_scale, *rest = given(kernel)
     experts = weight.shape[0]
     if any(each.dtype != "int64" for each in rest):
-        raise ValueError("of its inputs some are not read")
+        raise NotModelledError("of its inputs some are not read")
     for each in _ways(weight, x.shape[-1], weight_scale.shape[-1]):
         for groups in _groups(x.shape[0], experts):
             yield Reading.of(

@@ -23,6 +23,7 @@ from typing import Any
 
 from npusim import ops
 from npusim.data.tensor import TensorSpec
+from npusim.devices.schema import DeviceSpec
 from npusim.profile import products
 from npusim.profile.attention import attention
 from npusim.profile.kernels import Kernel, spec_of
@@ -37,7 +38,7 @@ VARIANTS = ("AiCore", "Aicore", "AICore")
 """What a kernel may be called behind its type."""
 
 
-def readings(kernel: Kernel, device: str) -> tuple[Call, ...]:
+def readings(kernel: Kernel, device: str | DeviceSpec) -> tuple[Call, ...]:
     """The calls that *kernel* may have been on *device*, with nothing in the caches.
 
     Raises NotModelledError where npusim has no such kernel, or not enough is known of it.
@@ -56,10 +57,10 @@ def readings(kernel: Kernel, device: str) -> tuple[Call, ...]:
     try:
         # Of readings that are alike one is enough; values of groups do not compare.
         found = {repr(each): each for each in known[name](kernel)}
-    except (ValueError, IndexError, TypeError, ZeroDivisionError) as error:
-        # What Python says of an operand that is missing helps nobody.
-        why = f": {error}" if type(error) is ValueError else ""
-        raise NotModelledError(f"its operands are not those of {kernel.type}{why}") from None
+    except NotModelledError:
+        raise
+    except (ValueError, IndexError, TypeError, ZeroDivisionError):
+        raise NotModelledError(f"its operands are not those of {kernel.type}") from None
     if not found:
         raise NotModelledError(f"its shapes are not those of {kernel.type}")
     return tuple(
@@ -131,7 +132,7 @@ def _slice(kernel: Kernel) -> Iterator[Reading]:
     x, out = given(kernel)[0], only_output(kernel).shape
     cut = [dim for dim, (a, b) in enumerate(zip(x.shape, out, strict=True)) if a != b]
     if len(cut) > 1:
-        raise ValueError("it is cut along several axes")
+        raise NotModelledError("it is cut along several axes")
     dim = cut[0] if cut else 0
     last = x.shape[dim] - out[dim]
     for start in dict.fromkeys((0, min(1, last), last)):
@@ -153,7 +154,7 @@ def _layout(kernel: Kernel) -> Iterator[Reading]:
     out = only_output(kernel)
     x = given(kernel)[0]
     if x.layout == out.layout:
-        raise ValueError("formats other than ND and FRACTAL_NZ")
+        raise NotModelledError("formats other than ND and FRACTAL_NZ")
     yield Reading.of("npu_format_cast", x, out.layout)
 
 
@@ -212,7 +213,7 @@ def _dynamic_quant(op: str, kernel: Kernel) -> Iterator[Reading]:
     x, *rest = given(kernel)
     smooth = {"smooth_scales": rest[0]} if rest and rest[0].dtype == x.dtype else {}
     if len(rest) > len(smooth):
-        raise ValueError("groups of rows are not read")
+        raise NotModelledError("groups of rows are not read")
     yield Reading.of(op, x, **smooth)
 
 
@@ -224,7 +225,7 @@ def _swiglu_quant(kernel: Kernel) -> Iterator[Reading]:
     options: dict[str, Any] = {"quant_mode": 1}
     for each in rest:
         if each.dtype == "int64":
-            raise ValueError("groups of rows are not read")
+            raise NotModelledError("groups of rows are not read")
         name = "quant_scale"
         if each.shape[-1] == columns and x.dtype == "int32":
             name = "weight_scale"
@@ -288,7 +289,7 @@ def _finalize_routing(kernel: Kernel) -> Iterator[Reading]:
     tokens = only_output(kernel).shape[0]
     scales = next((each for each in rest if each.shape[0] == tokens and each not in indices), None)
     if len(indices) != 1 or scales is None:
-        raise ValueError("with what is added to rows it is not read")
+        raise NotModelledError("with what is added to rows it is not read")
     yield Reading.of(
         *("npu_moe_finalize_routing", rows, None, None, None, scales, indices[0], None)
     )

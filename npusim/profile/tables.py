@@ -63,7 +63,8 @@ def group_cells(group: Group) -> list[str]:
     cells = [kernel.type, shapes_of(kernel.inputs), _formats(kernel), str(len(group.launches))]
     cells.append(f"{kernel.time_us:.2f}")
     if known is None or group.ratio is None:
-        return [*cells, "", "", "", "", f"not known: {group.reason}"]
+        why = "communication" if kernel.is_communication else f"not known: {group.reason}"
+        return [*cells, "", "", "", "", why]
     bounds = f"{known.warm_us:.2f}..{known.cold_us:.2f}"
     lost = f"{group.lost_us:.1f}" if group.lost_us else ""
     return [*cells, f"{known.expected_us:.2f}", bounds, f"{group.ratio:.2f}", lost, group.cause]

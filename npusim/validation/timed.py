@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from npusim.chip import L2State
 from npusim.data.arguments import Arguments
 from npusim.data.tensor import TensorSpec
-from npusim.devices.schema import ICache
+from npusim.devices.schema import DeviceSpec, ICache
 from npusim.run import run
 from npusim.run.result import Result
 from npusim.validation.turns import TURNS, Turns, time_in_turns_us
@@ -36,7 +36,7 @@ class Call:
 
     op: str
     args: tuple[Argument, ...]
-    device: str
+    device: str | DeviceSpec
     l2: L2State | Turns
     icache: ICache
     options: Arguments = field(default_factory=dict)

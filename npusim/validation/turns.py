@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple, get_args
 
 from npusim.data.arguments import Arguments
 from npusim.data.tensor import TensorSpec
-from npusim.devices.schema import ICache
+from npusim.devices.schema import DeviceSpec, ICache
 from npusim.run.card import card
 
 __all__ = ["TURNS", "Turns", "time_in_turns_us"]
@@ -41,7 +41,7 @@ OTHERS: dict[Turns, Other] = {
 
 def time_in_turns_us(
     turns: Turns,
-    device: str,
+    device: str | DeviceSpec,
     op: str,
     args: tuple[object, ...],
     options: Arguments,

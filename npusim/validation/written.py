@@ -27,7 +27,8 @@ def row_of(call: Call, **measured: Any) -> Row | None:
     """
     if call.op not in KERNELS or not isinstance(call.args[0], TensorSpec):
         return None
-    row = Row(op=call.op, device=call.device, **measured, **_columns(call, call.args[0]))
+    device = call.device if isinstance(call.device, str) else call.device.name
+    row = Row(op=call.op, device=device, **measured, **_columns(call, call.args[0]))
     try:
         kernels = timed(row)
     except (RowError, NotModelledError):

@@ -595,3 +595,20 @@ def test_a_schedule_is_torch_s_own() -> None:
     options = {"wait": 2, "warmup": 1, "active": 3, "repeat": 2, "skip_first": 4}
     ours, theirs = profiler.schedule(**options), torch.profiler.schedule(**options)
     assert [ours(step) for step in range(30)] == [theirs(step) for step in range(30)]
+
+
+@pytest.mark.parametrize("level", [profiler.ProfilerLevel.Level0, profiler.ProfilerLevel.Level1])
+def test_its_folder_reads_back_with_ratio_1(level: object, tmp_path: Path) -> None:
+    config = profiler._ExperimentalConfig(profiler_level=level)
+    handler = profiler.tensorboard_trace_handler(str(tmp_path))
+    x, weight = torch.ones(64, 256).half().npu(), torch.ones(512, 256).half().npu()
+    with profiler.profile(experimental_config=config, on_trace_ready=handler):
+        y = torch_npu.npu_swiglu(torch.nn.functional.linear(x, weight))
+        y, _ = torch_npu.npu_rms_norm(y, torch.ones(256).half().npu())
+        torch.softmax((y + 1).float(), -1).sum(0)
+
+    found = npusim.profile.read(tmp_path).compare("ascend910b2", jobs=1)
+    types = [each.kernel.type for each in found.kernels]
+    assert types[:3] == ["MatMulV2", "SwiGlu", "RmsNorm"]
+    assert types[-4:] == ["Add", "Cast", "SoftmaxV2", "ReduceSum"]
+    assert [each.ratio for each in found.kernels] == [1.0] * len(types)

@@ -20,6 +20,7 @@ from npusim.isa import (
     Fixpipe,
     Global,
     Load,
+    LoadData,
     LoadFractals,
     LoadImage,
     LoadNd2Nz,
@@ -104,6 +105,25 @@ def _load_fractals(
     yield LoadFractals(own, at, *strides)
 
 
+def _load_matrix(
+    _: Chip,
+    dst: LocalOperand,
+    src: LocalOperand,
+    src_rows: int,
+    row: int,
+    column: int,
+    rows: int,
+    columns: int,
+    is_turned: int,
+) -> Iterator[MicroOp]:
+    """A piece of an Nz matrix, as a Matmul loads it into L0."""
+    width = c0(src.dtype)
+    high, wide = (width, FRACTAL_ROWS) if is_turned else (FRACTAL_ROWS, width)
+    own = local(dst, align_up(rows, high) * align_up(columns, wide))
+    matrix = local(src, src_rows * align_up(column + columns, width))
+    yield LoadData(own, matrix, src_rows, row, column, rows, columns, bool(is_turned))
+
+
 def _load_image(
     _: Chip,
     dst: LocalOperand,
@@ -158,11 +178,11 @@ def _mmad(
     k: int,
     start: int,
     unit_flag: int,
+    is_row: int,
     bias: LocalOperand | None = None,
 ) -> Iterator[MicroOp]:
     rows, columns = align_up(m, FRACTAL_ROWS), align_up(n, FRACTAL_ROWS)
     depth = align_up(k, c0(a.dtype))
-    is_row = m == 1
     if unit_flag:
         # Without unit flags the cube would wait for what leaves L0C by a flag of this pair.
         yield SetFlag("fixpipe", "cube", FIRST)
@@ -177,7 +197,7 @@ def _mmad(
         STARTS[start],
         None if bias is None else local(bias, n),
         unit_flag == 3,
-        is_row,
+        bool(is_row),
     )
 
 
@@ -306,5 +326,6 @@ CALLS: Table = {
     "Fixpipe": _fixpipe,
     "LoadFractals": _load_fractals,
     "LoadImage": _load_image,
+    "LoadMatrix": _load_matrix,
     "Mmad": _mmad,
 }

@@ -21,3 +21,4 @@
 #include "npusim_ascendc/system.h"
 #include "npusim_ascendc/tiling.h"
 #include "npusim_ascendc/debug.h"
+#include "npusim_ascendc/activations.h"

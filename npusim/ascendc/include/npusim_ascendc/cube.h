@@ -33,7 +33,8 @@ void multiply(const AscendC::LocalTensor<T>& dst, const AscendC::LocalTensor<U>&
         return;
     }
     matrix().is_handed_over = by.unitFlag == 3;
-    record("Mmad", dst, fm, filter, by.m, by.n, by.k, start, by.unitFlag, bias...);
+    record("Mmad", dst, fm, filter, by.m, by.n, by.k, start, by.unitFlag,
+           by.m == 1 && !by.disableGemv, bias...);
 }
 
 // The parameters of FixpipeParamsV220 and of DataCopyCO12DstParams.
@@ -185,8 +186,10 @@ __aicore__ inline void Mmad(const LocalTensor<T>& dst, const LocalTensor<U>& fm,
 {
     bool adds = mmadParams.isBias || !mmadParams.cmatrixInitVal;
     if (adds && mmadParams.cmatrixSource) {
-        npusim_refuse("Mmad: cmatrixSource must be false where no bias is given, not true; pass "
-                      "the tensor in C2");
+        // The bias table from its beginning on (assumed).
+        LocalTensor<T> bias(TPosition::C2, 0, mmadParams.n);
+        npusim::multiply(dst, fm, filter, mmadParams, npusim::FROM_BIAS, bias);
+        return;
     }
     npusim::multiply(dst, fm, filter, mmadParams, adds ? npusim::FROM_SUM : npusim::FROM_ZERO);
 }

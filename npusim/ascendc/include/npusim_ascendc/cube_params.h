@@ -177,6 +177,7 @@ struct MmadParams {
     bool enWinogradB = false;
     uint8_t unitFlag = 0;
     bool kDirectionAlign = false;
+    bool disableGemv = false;
     bool cmatrixSource = false;
     bool cmatrixInitVal = true;
 };

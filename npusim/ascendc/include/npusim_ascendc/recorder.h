@@ -27,6 +27,7 @@ struct MatrixState {
     uint16_t width;
     uint8_t padding[4];
     uint64_t padding_bits;    // SetLoadDataPaddingValue
+    const void* owner;        // the Matmul that has what is in L1 and L0
     bool is_handed_over;      // whether the last Mmad lets a Fixpipe work right behind it
 };
 

@@ -1,0 +1,5 @@
+// What the host computes before it launches kernels of the layers above.
+#pragma once
+
+#include "npusim_ascendc/function_tiling.h"
+#include "npusim_ascendc/matmul_tiling.h"
