@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
-from sources import CHIPS, kernels
+from sources import CHIPS, kernels, probe
 
 import npusim
 
@@ -41,3 +43,13 @@ def test_types_that_npusim_has_no_tensors_of() -> None:
     z = np.zeros_like(x)
     kernels("add.cpp")["add_any<int16_t>"][2](x, x, z, x.size, device="Atlas A2")
     np.testing.assert_array_equal(z, 2 * x)
+
+
+def test_functions_of_a_float_are_of_floats(tmp_path: Path) -> None:
+    """Rounded twice, and not once as 1 / sqrt of a double is."""
+    x, z = np.zeros((2, 1024), np.float32)
+    lines = "    float v = 1.5f;\n    Duplicate(b, 1 / sqrt(v), N);"
+    probe(tmp_path, lines)[1](x, z, device="Atlas A2")
+    expected = np.float32(1) / np.sqrt(np.float32(1.5))
+    assert expected != np.float32(1 / np.sqrt(1.5))
+    np.testing.assert_array_equal(z, expected)

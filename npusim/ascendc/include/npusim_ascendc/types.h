@@ -1,6 +1,8 @@
 // Qualifiers, the short floats, and the enumerations of the API.
 #pragma once
 
+#include <math.h>  // sqrt and its like of a float, without std::, are of floats
+
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
