@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import ml_dtypes
 import numpy as np
 import pytest
 from sources import kernels
 
+import npusim
+from npusim.ascendc import AscendCError
 from npusim.data.dtypes import Array
 
 CHIPS = ("Atlas A2", "Atlas A3")
@@ -38,7 +42,7 @@ def test_products(
 ) -> None:
     m, n, k = 40, 48, 70
     a, b = small(m, k, dtype=dtype), small(n, k, dtype=dtype)
-    c = np.zeros((m, n), out)
+    c: Array = np.zeros((m, n), out)
     kernels("cube.cpp")[kernel][1](a, b, c, m, n, k, mode, device=device)
     np.testing.assert_array_equal(c, (a.astype(sum_dtype) @ b.astype(sum_dtype).T).astype(out))
 
@@ -88,3 +92,60 @@ def test_vector_cores_take_over_from_the_cube() -> None:
     c = np.zeros((m, n), np.float32)
     kernels("cube.cpp").doubled[1](a, b, c, m, n, k, device="Atlas A3")
     np.testing.assert_array_equal(c, 2 * (a.astype(np.float32) @ b.astype(np.float32).T))
+
+
+CALLS_OF_OPTIONS = """#include "kernel_operator.h"
+using namespace AscendC;
+extern "C" __global__ __cube__ void probe(GM_ADDR z)
+{
+    GlobalTensor<float> zGm;
+    zGm.SetGlobalBuffer((__gm__ float*)z);
+    LocalTensor<float> l1(TPosition::A1, 0, 4096), a(TPosition::A2, 0, 4096);
+    LocalTensor<float> b(TPosition::B2, 0, 4096), c(TPosition::CO1, 0, 4096);
+    %s
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (
+            "MmadParams by(32, 32, 40); by.kDirectionAlign = true; Mmad(c, a, b, by);",
+            "Mmad: kDirectionAlign must be false where k of float, 40, rounds up to one multiple "
+            "of 8 and another of 16, since npusim reads L0 in eights of k; fill L0 with zeros and "
+            "pass a k of 48",
+        ),
+        (
+            "LoadData3DParamsV2<float> by; by.fMatrixCtrl = true; LoadData(a, l1, by);",
+            "LoadData: fMatrixCtrl must be 0, the only value that npusim simulates; set that",
+        ),
+        (
+            "LoadData3DParamsV2<float> by; by.enSmallK = true; LoadData(a, l1, by);",
+            "LoadData: enSmallK must be 0, the only value that npusim simulates; set that",
+        ),
+        (
+            "LoadData(a, l1, LoadData2DParams(0, 1, 1, 0, 0, false, 1));",
+            "LoadData: addrMode must be 0, the only value that npusim simulates; set that",
+        ),
+        (
+            "LoadDataWithTranspose(b, l1, LoadData2dTransposeParams(0, 1, 1, 0, 0, 1));",
+            "LoadDataWithTranspose: addrMode must be 0, the only value that npusim simulates; set "
+            "that",
+        ),
+        (
+            "DataCopyCO12DstParams by; by.clipReluPre = 1; DataCopy(zGm, c, by);",
+            "DataCopy: clipReluPre must be 0, the only value that npusim simulates; set that",
+        ),
+        (
+            "DataCopyCO12DstParams by; by.eltWiseOp = 1; DataCopy(zGm, c, by);",
+            "DataCopy: eltWiseOp must be 0, the only value that npusim simulates; set that",
+        ),
+    ],
+)
+def test_options_without_a_model(tmp_path: Path, lines: str, message: str) -> None:
+    file = tmp_path / "probe.cpp"
+    file.write_text(CALLS_OF_OPTIONS % lines)
+    with pytest.raises(AscendCError) as caught:
+        npusim.ascendc.load(file).probe[1](np.zeros(64, np.float32), device="Atlas A2")
+    assert str(caught.value) == f"probe: {message} (line 9 of probe.cpp)"

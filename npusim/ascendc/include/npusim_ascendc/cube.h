@@ -11,6 +11,15 @@ inline MatrixState& matrix()
     return npusim_core()->matrix;
 }
 
+// Options that no page of asc-devkit gives these chips, or that npusim does not simulate.
+inline void must_be_off(uint8_t option, const char* call, const char* name)
+{
+    if (option != 0) {
+        npusim_refuse("%s: %s must be 0, the only value that npusim simulates; set that", call,
+                      name);
+    }
+}
+
 template <typename Dst, typename Src>
 void load_fractals(const Dst& dst, const Src& src, uint16_t first, uint8_t repeats,
                    uint16_t src_stride, uint16_t dst_gap, bool is_turned, uint16_t inner_gap)
@@ -31,6 +40,12 @@ void multiply(const AscendC::LocalTensor<T>& dst, const AscendC::LocalTensor<U>&
 {
     if (by.m == 0 || by.n == 0 || by.k == 0) {
         return;
+    }
+    if (by.kDirectionAlign && TypeOf<U>::bits == 32 && (by.k + 7) / 8 % 2 != 0) {
+        npusim_refuse("Mmad: kDirectionAlign must be false where k of float, %d, rounds up to one "
+                      "multiple of 8 and another of 16, since npusim reads L0 in eights of k; fill "
+                      "L0 with zeros and pass a k of %d",
+                      by.k, (by.k + 15) / 16 * 16);
     }
     matrix().is_handed_over = by.unitFlag == 3;
     record("Mmad", dst, fm, filter, by.m, by.n, by.k, start, by.unitFlag,
@@ -78,6 +93,8 @@ inline Drained drained(const AscendC::FixpipeParamsV220& by, AscendC::CO2Layout 
 
 inline Drained drained(const AscendC::DataCopyCO12DstParams& by)
 {
+    must_be_off(by.clipReluPre, "DataCopy", "clipReluPre");
+    must_be_off(by.eltWiseOp, "DataCopy", "eltWiseOp");
     const MatrixState& state = matrix();
     bool is_nd = by.nz2ndEn;
     return {by.nSize,    by.mSize,
@@ -124,6 +141,7 @@ template <typename T>
 __aicore__ inline void LoadData(const LocalTensor<T>& dst, const GlobalTensor<T>& src,
                                 const LoadData2DParams& loadDataParams)
 {
+    npusim::must_be_off(loadDataParams.addrMode, "LoadData", "addrMode");
     npusim::load_fractals(dst, src, loadDataParams.startIndex, loadDataParams.repeatTimes,
                           loadDataParams.srcStride, loadDataParams.dstGap,
                           loadDataParams.ifTranspose, 0);
@@ -135,6 +153,7 @@ template <typename T>
 __aicore__ inline void LoadData(const LocalTensor<T>& dst, const LocalTensor<T>& src,
                                 const LoadData2DParams& loadDataParams)
 {
+    npusim::must_be_off(loadDataParams.addrMode, "LoadData", "addrMode");
     npusim::load_fractals(dst, src, loadDataParams.startIndex, loadDataParams.repeatTimes,
                           loadDataParams.srcStride, loadDataParams.dstGap,
                           loadDataParams.ifTranspose, 0);
@@ -144,6 +163,7 @@ template <typename T>
 __aicore__ inline void LoadDataWithTranspose(const LocalTensor<T>& dst, const LocalTensor<T>& src,
                                              const LoadData2dTransposeParams& loadDataParams)
 {
+    npusim::must_be_off(loadDataParams.addrMode, "LoadDataWithTranspose", "addrMode");
     npusim::load_fractals(dst, src, loadDataParams.startIndex, loadDataParams.repeatTimes,
                           loadDataParams.srcStride, loadDataParams.dstGap, true,
                           loadDataParams.dstFracGap);
@@ -156,6 +176,8 @@ __aicore__ inline void LoadData(const LocalTensor<T>& dst, const LocalTensor<T>&
                                 const LoadData3DParamsV2<U>& loadDataParams)
 {
     const LoadData3DParamsV2<U>& by = loadDataParams;
+    npusim::must_be_off(by.fMatrixCtrl, "LoadData", "fMatrixCtrl");
+    npusim::must_be_off(by.enSmallK, "LoadData", "enSmallK");
     npusim::MatrixState& state = npusim::matrix();
     if constexpr (defaultConfig.isSetFMatrix) {
         SetFmatrix(by.l1H, by.l1W, by.padList, FmatrixMode::FMATRIX_LEFT);

@@ -67,6 +67,8 @@ struct LoadData2DParams {
 };
 using LoadData2dParams = LoadData2DParams;
 
+// Fields: asc-devkit, docs/zh/api, LoadDataWithTranspose. No page gives the constructor: assumed to
+// take them in the order of the table.
 struct LoadData2dTransposeParams {
     LoadData2dTransposeParams() = default;
     LoadData2dTransposeParams(const uint16_t startIndexIn, const uint8_t repeatTimesIn,
@@ -93,6 +95,8 @@ struct IsResetLoad3dConfig {
 };
 constexpr IsResetLoad3dConfig IS_RESER_LOAD3D_DEFAULT_CONFIG = {true, true};
 
+// Fields: asc-devkit, docs/zh/api, LoadData_3D. No page gives the constructor: assumed to take them in
+// the order of the table.
 template <typename T>
 struct LoadData3DParamsV2 {
     LoadData3DParamsV2() = default;
@@ -231,6 +235,8 @@ struct FixpipeParamsV220 {
     bool isChannelSplit = false;
 };
 
+// Fields: asc-devkit, docs/zh/api, DataCopy from L0C to global memory; the constructor: the call of
+// its example. sid first and the places of the fields after it: the order of the table.
 struct DataCopyCO12DstParams {
     DataCopyCO12DstParams() = default;
     DataCopyCO12DstParams(const uint16_t nSizeIn, const uint16_t mSizeIn,
