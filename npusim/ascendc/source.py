@@ -94,16 +94,30 @@ class Kernel:
     """What the source says of its cores, if it says so."""
     is_template: bool
     line: int
+    is_defined: bool
+    """Whether more than its declaration stands there."""
 
 
 def kernels(text: str) -> dict[str, Kernel]:
-    """The kernels that *text* defines, by name."""
+    """The kernels that *text* defines, by name. Raises AscendCError.
+
+    What the preprocessor leaves out counts as well.
+    """
     words = [word for word in _words(text) if word.kind not in ("blank", "line")]
     found: dict[str, Kernel] = {}
     for index, word in enumerate(words):
         if word.text == "__global__":
             kernel = _kernel(text, words, index)
-            if kernel is not None:
+            if kernel is None:
+                continue
+            other = found.get(kernel.name)
+            if other and other.is_defined and kernel.is_defined and other.cores != kernel.cores:
+                raise AscendCError(
+                    f"ascendc: {kernel.name} must have the same cores wherever a source defines "
+                    f"it, but has others in line {other.line} than in line {kernel.line}, and "
+                    f"npusim does not evaluate #if; leave one of them"
+                )
+            if other is None or kernel.is_defined:
                 found[kernel.name] = kernel
     return found
 
@@ -194,10 +208,12 @@ def _kernel(text: str, words: Sequence[Word], index: int) -> Kernel | None:
     if opening >= len(words):
         return None
     name, closing = words[opening - 1].text, _closing(words, opening)
-    is_defined = closing + 1 < len(words) and words[closing + 1].text == "{"
-    body = words[closing + 1 : _closing(words, closing + 1)] if is_defined else []
+    follows = words[closing + 1].text if closing + 1 < len(words) else ";"
+    body = words[closing + 1 : _closing(words, closing + 1)] if follows == "{" else []
     first = index
     while first > 0 and words[first - 1].text not in (";", "}", "{"):
+        if "#" in text[words[first - 1].end : words[first].start]:
+            break
         first -= 1
     return Kernel(
         name=name,
@@ -205,6 +221,7 @@ def _kernel(text: str, words: Sequence[Word], index: int) -> Kernel | None:
         cores=_cores(words[first:opening], body),
         is_template=any(word.text == "template" for word in words[first:index]),
         line=text.count("\n", 0, words[opening - 1].start) + 1,
+        is_defined=follows != ";",
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from npusim.ascendc import AscendCError
 from npusim.ascendc.source import CUBE, VECTOR, Cores, kernels, with_launches
 
 
@@ -29,6 +30,26 @@ def test_kernels_and_their_parameters() -> None:
     assert not found["second"].is_template
     assert found["second"].parameters == ()
     assert found["second"].line == 8
+
+
+def test_cores_that_hang_on_the_preprocessor() -> None:
+    text = """#if SCENARIO == 2
+    extern "C" __global__ __cube__ void f(GM_ADDR a)
+    #else
+    extern "C" __global__ __aicore__ void f(GM_ADDR a)
+    #endif
+    {
+    }
+    """
+    with pytest.raises(AscendCError) as caught:
+        kernels(text)
+    assert str(caught.value) == (
+        "ascendc: f must have the same cores wherever a source defines it, but has others in line "
+        "2 than in line 4, and npusim does not evaluate #if; leave one of them"
+    )
+    same = kernels(text.replace("__aicore__", "__cube__"))
+    declared = kernels("__global__ void f(GM_ADDR a);\n__global__ __cube__ void f(GM_ADDR a) {}")
+    assert same["f"].cores == declared["f"].cores == CUBE
 
 
 @pytest.mark.parametrize(
