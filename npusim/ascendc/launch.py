@@ -63,6 +63,11 @@ class Launch:
 
     def run(self) -> Recording:
         """Record to the end; raises what is wrong with the kernel."""
+        if not self.recording.blocks:
+            raise AscendCError(
+                f"{self.recording.kernel}: a launch must be of at least 1 block, not of 0; see why "
+                f"the host code counts none, such as a GetTiling that returns -1"
+            )
         while True:
             said = self._process.hear()
             if said is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -116,3 +117,42 @@ def test_host_code_that_does_not_end_well(tmp_path: Path, line: str, message: st
     file = tmp_path / "host.cpp"
     file.write_text(HOST % line)
     refused(1, message, "run", file, "-d", "A2", "--timeout", "0.5")
+
+
+def test_launch_of_no_blocks(tmp_path: Path) -> None:
+    file = tmp_path / "host.cpp"
+    text = (KERNELS / "scale.asc").read_text()
+    file.write_text(re.sub(r"<<<[^,]+,", "<<<0,", text))
+    refused(
+        1,
+        "scale: a launch must be of at least 1 block, not of 0; see why the host code counts none, "
+        "such as a GetTiling that returns -1",
+        *("run", file, "-d", "A2"),
+    )
+
+
+def test_a_shape_of_the_whole_matrices(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "host.cpp"
+    file.write_text(TILING)
+    assert npusim_says("run", file, "-d", "A2").code == 0
+    assert capfd.readouterr().out == "96 64 32, 0\n"
+
+
+TILING = """#include <cstdio>
+#include "acl/acl.h"
+#include "tiling/tiling_api.h"
+int main()
+{
+    platform_ascendc::PlatformAscendC* chip =
+        platform_ascendc::PlatformAscendCManager::GetInstance();
+    matmul_tiling::MultiCoreMatmulTiling asked(*chip);
+    asked.SetDim(1);
+    asked.SetOrgShape(96, 64, 48);
+    asked.SetShape(-1, -1, 32);
+    TCubeTiling tiling;
+    int failed = int(asked.GetTiling(tiling));
+    printf("%d %d %d, %d\\n", tiling.singleCoreM, tiling.singleCoreN, tiling.singleCoreK, failed);
+    fflush(stdout);
+    return 0;
+}
+"""

@@ -89,6 +89,7 @@ public:
     int32_t SetBiasType(TPosition, CubeFormat, DataType) { return 0; }
     int32_t SetDequantType(DequantType) { return 0; }
     int32_t SetMadType(MatrixMadType) { return 0; }
+    // Lengths of -1 are those of SetOrgShape.
     int32_t SetShape(int32_t m, int32_t n, int32_t k)
     {
         m_ = m, n_ = n, k_ = k;
@@ -140,6 +141,9 @@ public:
 
     int64_t GetTiling(::TCubeTiling& tiling)
     {
+        m_ = m_ == -1 ? org_m_ : m_;
+        n_ = n_ == -1 ? org_n_ : n_;
+        k_ = k_ == -1 ? std::min(org_ka_, org_kb_) : k_;
         if (m_ <= 0 || n_ <= 0 || k_ <= 0) {
             return -1;
         }
