@@ -67,3 +67,82 @@ extern "C" __global__ __mix__(1, 2) void halves_each(GM_ADDR a, GM_ADDR b, GM_AD
     tiles.product.IterateAll(cGm[first * n]);
     tiles.product.End();
 }
+
+// A product with a configuration: in NZ, with the tiling of the configuration or a given one.
+template <CubeFormat FORMAT, const auto& CONFIG>
+__aicore__ inline void whole(GM_ADDR a, GM_ADDR b, GM_ADDR c, int m, int n, int k,
+                             TCubeTiling* tiling)
+{
+    GlobalTensor<half> aGm, bGm;
+    GlobalTensor<float> cGm;
+    aGm.SetGlobalBuffer((__gm__ half*)a);
+    bGm.SetGlobalBuffer((__gm__ half*)b);
+    cGm.SetGlobalBuffer((__gm__ float*)c);
+    TPipe pipe;
+    Matmul<MatmulType<TPosition::GM, CubeFormat::ND, half>,
+           MatmulType<TPosition::GM, CubeFormat::ND, half>,
+           MatmulType<TPosition::GM, FORMAT, float>, MatmulType<TPosition::GM, FORMAT, float>,
+           CONFIG>
+        product;
+    REGIST_MATMUL_OBJ(&pipe, GetSysWorkSpacePtr(), product, tiling);
+    product.SetOrgShape(m, n, k);
+    product.SetTail(m, n, k);
+    product.SetTensorA(aGm);
+    product.SetTensorB(bGm);
+    product.IterateAll(cGm);
+    product.End();
+}
+
+constexpr MatmulConfig split_config()
+{
+    MatmulConfig config = CFG_NORM;
+    config.isEnableChannelSplit = true;
+    return config;
+}
+constexpr MatmulConfig SPLIT = split_config();
+
+extern "C" __global__ __cube__ void split(GM_ADDR a, GM_ADDR b, GM_ADDR c, int m, int n, int k)
+{
+    TCubeTiling tiling;
+    tiling.M = tiling.singleCoreM = m, tiling.N = tiling.singleCoreN = n;
+    tiling.Ka = tiling.Kb = tiling.singleCoreK = k;
+    tiling.baseM = tiling.baseN = tiling.baseK = 32;
+    whole<CubeFormat::NZ, SPLIT>(a, b, c, m, n, k, &tiling);
+}
+
+using HalfType = MatmulType<TPosition::GM, CubeFormat::ND, half>;
+using FloatType = MatmulType<TPosition::GM, CubeFormat::ND, float>;
+constexpr MatmulShapeParams SHAPES = {512, 512, 512, 32, 48, 64};
+constexpr auto STATIC = GetMatmulApiTiling<HalfType, HalfType, FloatType, FloatType>(
+    GetMMConfig<MatmulConfigMode::CONFIG_MDL>(SHAPES));
+
+extern "C" __global__ __cube__ void tiled_by_type(GM_ADDR a, GM_ADDR b, GM_ADDR c, int m, int n,
+                                                  int k)
+{
+    whole<CubeFormat::ND, STATIC>(a, b, c, m, n, k, nullptr);
+}
+
+// As halves_each, where both vector cores share B.
+extern "C" __global__ __mix__(1, 2) void halves_shared(GM_ADDR a, GM_ADDR b, GM_ADDR c, int m,
+                                                       int n, int k)
+{
+    GlobalTensor<half> aGm, bGm;
+    GlobalTensor<float> cGm;
+    int own = m / 2, first = own * GetBlockIdx();
+    aGm.SetGlobalBuffer((__gm__ half*)a);
+    bGm.SetGlobalBuffer((__gm__ half*)b);
+    cGm.SetGlobalBuffer((__gm__ float*)c);
+    TCubeTiling tiling;
+    tiling.M = m, tiling.N = n, tiling.Ka = tiling.Kb = k;
+    tiling.singleCoreM = own, tiling.singleCoreN = n, tiling.singleCoreK = k;
+    tiling.baseM = tiling.baseN = tiling.baseK = 32;
+    TPipe pipe;
+    Matmul<HalfType, MatmulType<TPosition::GM, CubeFormat::ND, half, false, LayoutMode::NONE, true>,
+           FloatType, FloatType, CFG_IBSHARE_NORM>
+        product;
+    REGIST_MATMUL_OBJ(&pipe, GetSysWorkSpacePtr(), product, &tiling);
+    product.SetTensorA(aGm[first * k]);
+    product.SetTensorB(bGm);
+    product.IterateAll(cGm[first * n]);
+    product.End();
+}

@@ -13,6 +13,10 @@ class Matmul : npusim::Owner {
     using DstT = typename C_TYPE::T;
     using BiasT = typename BIAS_TYPE::T;
     using Sum = std::conditional_t<(npusim::TypeOf<SrcAT>::bits <= 8), int32_t, float>;
+    static constexpr const MatmulConfig& CONFIG = npusim::config_of(MM_CFG);
+    static constexpr bool IS_SPLIT = CONFIG.isEnableChannelSplit &&
+                                     C_TYPE::format == CubeFormat::NZ &&
+                                     std::is_same<DstT, float>::value;
 
 public:
     Matmul() : outer_(npusim_core()->pipe)
@@ -29,6 +33,7 @@ public:
     __aicore__ inline void Init(const TCubeTiling* __restrict cubeTiling, TPipe* tpipe = nullptr)
     {
         (void)tpipe;
+        refuse_what_differs();
         if (cubeTiling != nullptr) {
             tiling_ = *cubeTiling;
         } else if constexpr (std::is_base_of<TCubeTiling, std::decay_t<decltype(MM_CFG)>>::value) {
@@ -39,8 +44,8 @@ public:
                           "%d, %d and %d; take it from GetTiling",
                           tiling_.baseM, tiling_.baseN, tiling_.baseK);
         }
-        SetOrgShape(tiling_.M, tiling_.N, tiling_.Ka, tiling_.Kb);
-        SetSingleShape(tiling_.singleCoreM, tiling_.singleCoreN, tiling_.singleCoreK);
+        set_whole(tiling_.M, tiling_.N, tiling_.Ka, tiling_.Kb, 0);
+        set_single(tiling_.singleCoreM, tiling_.singleCoreN, tiling_.singleCoreK);
     }
     __aicore__ inline void SetOrgShape(int orgM, int orgN, int orgK)
     {
@@ -48,21 +53,17 @@ public:
     }
     __aicore__ inline void SetOrgShape(int orgM, int orgN, int orgKa, int orgKb, int orgKc = 0)
     {
-        a_.lines_in_all = orgM;
-        a_.k_in_all = orgKa;
-        b_.lines_in_all = orgN;
-        b_.k_in_all = orgKb;
-        width_ = orgKc != 0 ? orgKc : orgN;
+        npusim::refuse_call(CONFIG.enableSetOrgShape, "SetOrgShape", "enableSetOrgShape");
+        set_whole(orgM, orgN, orgKa, orgKb, orgKc);
     }
     __aicore__ inline void SetSingleShape(int singleM, int singleN, int singleK)
     {
-        SetTail(singleM, singleN, singleK);
+        set_single(singleM, singleN, singleK);
     }
     __aicore__ inline void SetTail(int tailM = -1, int tailN = -1, int tailK = -1)
     {
-        m_ = tailM >= 0 ? tailM : m_;
-        n_ = tailN >= 0 ? tailN : n_;
-        k_ = tailK >= 0 ? tailK : k_;
+        npusim::refuse_call(CONFIG.enableSetTail, "SetTail", "enableSetTail");
+        set_single(tailM, tailN, tailK);
     }
     __aicore__ inline void SetTensorA(const GlobalTensor<SrcAT>& gm, bool isTransposeA = false)
     {
@@ -80,6 +81,8 @@ public:
     }
     __aicore__ inline void SetBias(const GlobalTensor<BiasT>& biasGlobal)
     {
+        npusim::refuse_call(CONFIG.enableSetBias, "SetBias", "enableSetBias");
+        npusim::refuse_layout<BIAS_TYPE>("SetBias", "the bias", {CubeFormat::ND});
         bias_ = biasGlobal;
         has_bias_ = true;
     }
@@ -93,51 +96,39 @@ public:
     }
     __aicore__ inline void SetQuantScalar(const uint64_t quantScalar)
     {
+        npusim::refuse_call(CONFIG.enableQuantVector, "SetQuantScalar", "enableQuantVector");
         scale_ = quantScalar;
         has_scales_ = false;
     }
     __aicore__ inline void SetQuantVector(const GlobalTensor<uint64_t>& quantTensor)
     {
+        npusim::refuse_call(CONFIG.enableQuantVector, "SetQuantVector", "enableQuantVector");
         scales_ = quantTensor;
         has_scales_ = true;
     }
     template <bool sync = true>
     __aicore__ inline bool Iterate(bool enPartialSum = false)
     {
+        npusim::refuse_iterating(CONFIG, IterateMode::ITERATE_MODE_NORMAL, "Iterate");
+        npusim::refuse_order(CONFIG);
+        npusim::refuse_sharing<A_TYPE, B_TYPE>("Iterate", true);
         if (npusim_core()->kind == npusim::VECTOR_CORE) {
             bool found = false;
             npusim::serve([&] { found = Iterate<sync>(enPartialSum); });
             return found;
         }
-        begin();
-        npusim::Within own(pipe_);
-        if (next_ == tiles_m() * tiles_n()) {
-            next_ = 0;
-            return false;
-        }
-        take_over();
-        bool m_first = tiling_.iterateOrder == 0;
-        row_ = m_first ? next_ % tiles_m() : next_ / tiles_n();
-        column_ = m_first ? next_ / tiles_m() : next_ % tiles_n();
-        ++next_;
-        multiply(enPartialSum);
-        return true;
+        return advance(enPartialSum);
     }
     template <bool sync = true>
     __aicore__ inline void GetTensorC(const GlobalTensor<DstT>& gm, uint8_t enAtomic = 0,
                                       bool enSequentialWrite = false)
     {
+        npusim::refuse_call(CONFIG.enableGetTensorC, "GetTensorC", "enableGetTensorC");
         if (npusim_core()->kind == npusim::VECTOR_CORE) {
             npusim::serve([&] { GetTensorC<sync>(gm, enAtomic, enSequentialWrite); });
             return;
         }
-        npusim::Within own(pipe_);
-        int32_t before = npusim_core()->atomic, type = npusim_core()->atomic_type;
-        if (enAtomic != 0) {
-            npusim::set_atomic(npusim::Atomic(enAtomic), npusim::TypeOf<DstT>::number);
-        }
-        drain(gm, enSequentialWrite);
-        npusim::set_atomic(npusim::Atomic(before), type);
+        write(gm, enAtomic, enSequentialWrite);
     }
     template <bool sync = true>
     __aicore__ inline void IterateAll(const GlobalTensor<DstT>& gm, uint8_t enAtomic = 0,
@@ -145,12 +136,14 @@ public:
                                       bool fakeMsg = false)
     {
         (void)waitIterateAll, (void)fakeMsg;
+        npusim::refuse_iterating(CONFIG, IterateMode::ITERATE_MODE_ALL, "IterateAll");
+        npusim::refuse_sharing<A_TYPE, B_TYPE>("IterateAll", enAtomic != 0);
         if (npusim_core()->kind == npusim::VECTOR_CORE) {
             npusim::serve([&] { IterateAll<sync>(gm, enAtomic, enSequentialWrite); });
             return;
         }
-        while (Iterate<sync>()) {
-            GetTensorC<sync>(gm, enAtomic, enSequentialWrite);
+        while (advance(false)) {
+            write(gm, enAtomic, enSequentialWrite);
         }
     }
     __aicore__ inline MatrixOffset GetOffsetC()
@@ -196,11 +189,71 @@ private:
                   "npusim: the matrices of a Matmul must be in global memory");
     static_assert(!MM_CB::is_set, "npusim: a Matmul must have no functions of MatmulCallBackFunc");
 
+    static void refuse_what_differs()
+    {
+        npusim::refuse_options(CONFIG);
+        npusim::refuse_layout<A_TYPE>("Matmul", "A",
+                                      {CubeFormat::ND, CubeFormat::NZ, CubeFormat::VECTOR});
+        npusim::refuse_layout<B_TYPE>("Matmul", "B", {CubeFormat::ND, CubeFormat::NZ});
+        npusim::refuse_layout<C_TYPE>("Matmul", "C",
+                                      {CubeFormat::ND, CubeFormat::NZ, CubeFormat::ND_ALIGN});
+        if (CONFIG.isEnableChannelSplit && !IS_SPLIT) {
+            npusim_refuse("Matmul: isEnableChannelSplit of MatmulConfig must be false where C is "
+                          "not float in NZ; set that, or make it so");
+        }
+    }
+    void set_whole(int m, int n, int ka, int kb, int width)
+    {
+        a_.lines_in_all = m;
+        a_.k_in_all = ka;
+        b_.lines_in_all = n;
+        b_.k_in_all = kb;
+        width_ = width != 0 ? width : n;
+    }
+    void set_single(int m, int n, int k)
+    {
+        m_ = m >= 0 ? m : m_;
+        n_ = n >= 0 ? n : n_;
+        k_ = k >= 0 ? k : k_;
+    }
+    // The next tile of the product, if there is one.
+    bool advance(bool goes_on)
+    {
+        begin();
+        npusim::Within own(pipe_);
+        if (next_ == tiles_m() * tiles_n()) {
+            next_ = 0;
+            return false;
+        }
+        take_over();
+        bool m_first = tiling_.iterateOrder == 0;
+        row_ = m_first ? next_ % tiles_m() : next_ / tiles_n();
+        column_ = m_first ? next_ / tiles_m() : next_ % tiles_n();
+        ++next_;
+        multiply(goes_on);
+        return true;
+    }
+    void write(const GlobalTensor<DstT>& gm, uint8_t atomic, bool is_alone)
+    {
+        npusim::Within own(pipe_);
+        int32_t before = npusim_core()->atomic, type = npusim_core()->atomic_type;
+        if (atomic != 0) {
+            npusim::set_atomic(npusim::Atomic(atomic), npusim::TypeOf<DstT>::number);
+        }
+        drain(gm, is_alone);
+        npusim::set_atomic(npusim::Atomic(before), type);
+    }
     // Buffers are claimed when the first matrix comes.
     void begin()
     {
         if (is_begun_) {
             return;
+        }
+        if (a_.lines_in_all == 0 || b_.lines_in_all == 0 || a_.k_in_all == 0 ||
+            b_.k_in_all == 0) {
+            npusim_refuse("Matmul: M, N, Ka and Kb of the whole matrices must be at least 1, not "
+                          "%u, %u, %u and %u; call SetOrgShape",
+                          a_.lines_in_all, b_.lines_in_all, a_.k_in_all, b_.k_in_all);
         }
         is_begun_ = true;
         npusim::Within own(pipe_);
@@ -328,7 +381,7 @@ private:
     {
         auto sums = sums_.template DeQue<Sum>();
         constexpr bool is_nz = C_TYPE::format == CubeFormat::NZ;
-        constexpr uint32_t wide = sizeof(DstT) == 1 ? 32 : npusim::FRACTAL_ROWS;
+        constexpr uint32_t wide = sizeof(DstT) == 1 ? 32 : IS_SPLIT ? 8 : npusim::FRACTAL_ROWS;
         uint32_t row = is_alone ? 0 : row_ * tiling_.baseM;
         uint32_t column = is_alone ? 0 : column_ * tiling_.baseN;
         uint64_t high = npusim::align_up(is_alone ? rows() : a_.lines_in_all, npusim::FRACTAL_ROWS);
@@ -344,6 +397,7 @@ private:
         }
         by.quantPre = npusim::mode_of<Sum, DstT>(has_scales_);
         by.deqScalar = scale_;
+        by.isChannelSplit = IS_SPLIT;
         auto there = is_nz ? gm[column * high + row * wide] : gm[row * width + column];
         constexpr auto& layout = is_nz ? CFG_NZ : CFG_ROW_MAJOR;
         if (has_scales_) {
@@ -393,51 +447,3 @@ using MatmulImpl = Matmul<A_TYPE, B_TYPE, C_TYPE, BIAS_TYPE, MM_CFG, MM_CB>;
 namespace matmul {
 using namespace AscendC;
 }  // namespace matmul
-
-namespace npusim {
-
-template <typename Pipe>
-void regist(Pipe*)
-{}
-
-template <typename Pipe, typename Object, typename Tiling, typename... More>
-void regist(Pipe* pipe, Object& object, Tiling tiling, More&&... more)
-{
-    object.Init(tiling, pipe);
-    regist(pipe, more...);
-}
-
-// Whether the core has done all that it is to do: a cube core whose vector cores call for it.
-template <bool IS_CUBE_ONLY, typename Pipe, typename... Objects>
-bool regist_or_serve(Pipe* pipe, Objects&&... objects)
-{
-    Core* core = npusim_core();
-    if (!IS_CUBE_ONLY && core->kind == CUBE_CORE && core->halves != 0) {
-        serve_group(sizeof...(Objects) / 2);
-        return true;
-    }
-    if (core->kind == VECTOR_CORE && core->halves == 0) {
-        npusim_refuse("REGIST_MATMUL_OBJ: a Matmul must be of a cube core or of vector cores with "
-                      "one, not of vector cores alone; launch such cores");
-    }
-    regist(pipe, objects...);
-    return false;
-}
-
-}  // namespace npusim
-
-#ifdef ASCENDC_CUBE_ONLY
-#define NPUSIM_CUBE_ONLY true
-#else
-#define NPUSIM_CUBE_ONLY false
-#endif
-#define REGIST_MATMUL_OBJ(tpipe, workspace, ...)                                \
-    if (::npusim::regist_or_serve<NPUSIM_CUBE_ONLY>(tpipe, __VA_ARGS__)) {      \
-        return;                                                                 \
-    }
-
-__aicore__ inline GM_ADDR GetSysWorkSpacePtr()
-{
-    static uint8_t none[32];
-    return none;
-}

@@ -79,6 +79,7 @@ struct MatmulType {
 
 using TCubeTiling = AscendC::tiling::TCubeTiling;
 
+// Its fields are in the order of the table of asc-devkit, docs/zh/api, MatmulConfig.
 struct MatmulConfig {
     bool doNorm = false;
     bool doBasicBlock = false;
@@ -134,7 +135,100 @@ struct MatmulConfig {
     bool enableRelu = false;
 };
 
+// Options that change values: npusim refuses them, or the calls that they take away.
+//
+// | option | what npusim does |
+// |---|---|
+// | those of NPUSIM_REFUSED_OPTIONS | refuses true, with what to do instead |
+// | isEnableChannelSplit | writes fractals of 16 x 8, of an NZ matrix of float alone |
+// | enableGetTensorC, enableSetOrgShape, enableSetBias, enableSetTail, enableQuantVector, |
+// | iterateMode | refuses the calls that they take away |
+// | scheduleType | refuses Iterate where it is not INNER_PRODUCT: its tiles come in another order |
+// | CubeFormat of MatmulType | refuses all but ND, NZ, VECTOR of A and ND_ALIGN of C |
+// | LAYOUT of MatmulType | refuses all but NONE |
+// | IBSHARE of A and of B | refuses all but IterateAll that adds to nothing |
+// | all others | ignores them: values stay, and times are those without the option |
+#define NPUSIM_REFUSED_OPTIONS(OPTION)                                                          \
+    OPTION(isNBatch, "multiply one batch after the other")                                      \
+    OPTION(isPerTensor, "bring B to the type of A before")                                      \
+    OPTION(hasAntiQuantOffset, "bring B to the type of A before")                               \
+    OPTION(intraBlockPartSum, "add the parts by enAtomic")                                      \
+    OPTION(isPartialOutput, "pass a SetTail of baseK for each part of k")                       \
+    OPTION(enableKdimReorderLoad, "leave k in its order")                                       \
+    OPTION(isCO1Shared, "call GetTensorC after each Iterate")                                   \
+    OPTION(enableRelu, "apply Relu to the product")
+
 namespace npusim {
+
+constexpr const MatmulConfig& config_of(const MatmulConfig& config)
+{
+    return config;
+}
+
+// A static tiling carries its configuration.
+template <typename Tiling>
+constexpr const MatmulConfig& config_of(const Tiling& tiling)
+{
+    return tiling.cfg;
+}
+
+inline void refuse_options(const MatmulConfig& config)
+{
+#define NPUSIM_OPTION(NAME, INSTEAD)                                                            \
+    if (config.NAME) {                                                                          \
+        npusim_refuse("Matmul: %s of MatmulConfig must be false, since npusim does not "        \
+                      "simulate it; %s", #NAME, INSTEAD);                                       \
+    }
+    NPUSIM_REFUSED_OPTIONS(NPUSIM_OPTION)
+#undef NPUSIM_OPTION
+}
+
+// Calls that the vendor's compiler takes away where an option is off.
+inline void refuse_call(bool is_on, const char* call, const char* option)
+{
+    if (!is_on) {
+        npusim_refuse("%s: %s of MatmulConfig must allow this call, but takes it away; leave out "
+                      "one of them", call, option);
+    }
+}
+
+inline void refuse_iterating(const MatmulConfig& config, IterateMode mode, const char* call)
+{
+    refuse_call((config.iterateMode & uint8_t(mode)) != 0, call, "iterateMode");
+}
+
+inline void refuse_order(const MatmulConfig& config)
+{
+    if (config.scheduleType != ScheduleType::INNER_PRODUCT) {
+        npusim_refuse("Iterate: scheduleType of MatmulConfig must be INNER_PRODUCT, since npusim "
+                      "knows no other order of tiles; call IterateAll");
+    }
+}
+
+// Both vector cores of a group want the same product of matrices that they share.
+template <typename A_TYPE, typename B_TYPE>
+void refuse_sharing(const char* call, bool counts_twice)
+{
+    if (A_TYPE::ibShare && B_TYPE::ibShare && counts_twice &&
+        npusim_core()->kind == npusim::VECTOR_CORE) {
+        npusim_refuse("%s: where both A and B are IBSHARE, vector cores must call IterateAll "
+                      "without enAtomic, since npusim multiplies for each of them; share one "
+                      "matrix, or none", call);
+    }
+}
+
+template <typename TYPE>
+void refuse_layout(const char* call, const char* matrix, std::initializer_list<CubeFormat> known)
+{
+    for (CubeFormat format : known) {
+        if (format == TYPE::format && TYPE::layout == LayoutMode::NONE) {
+            return;
+        }
+    }
+    npusim_refuse("%s: %s must be of a CubeFormat that npusim simulates there and of "
+                  "LayoutMode::NONE, not of CubeFormat %d and LayoutMode %d; copy it to ND, one "
+                  "batch after the other", call, matrix, int(TYPE::format), int(TYPE::layout));
+}
 
 constexpr MatmulConfig normal_config()
 {
@@ -147,6 +241,14 @@ constexpr MatmulConfig multi_load_config()
 {
     MatmulConfig config;
     config.doMultiDataLoad = true;
+    config.enUnitFlag = false;
+    return config;
+}
+
+constexpr MatmulConfig special_config()
+{
+    MatmulConfig config;
+    config.doSpecialMDL = true;
     config.enUnitFlag = false;
     return config;
 }
@@ -233,9 +335,10 @@ constexpr void take(MatmulConfig& config, const MatmulShapeParams& shape)
 template <MatmulConfigMode configMode, typename... ArgTypes>
 __aicore__ inline constexpr MatmulConfig GetMMConfig(ArgTypes&&... args)
 {
-    MatmulConfig config = configMode == MatmulConfigMode::CONFIG_NORM  ? CFG_NORM
-                          : configMode == MatmulConfigMode::CONFIG_MDL ? CFG_MDL
-                                                                       : CFG_IBSHARE_NORM;
+    MatmulConfig config = configMode == MatmulConfigMode::CONFIG_NORM         ? CFG_NORM
+                          : configMode == MatmulConfigMode::CONFIG_MDL        ? CFG_MDL
+                          : configMode == MatmulConfigMode::CONFIG_SPECIALMDL ? npusim::special_config()
+                                                                              : CFG_IBSHARE_NORM;
     (npusim::take(config, args), ...);
     return config;
 }

@@ -225,4 +225,48 @@ constexpr QuantMode_t mode_of(bool has_vector)
     }
 }
 
+template <typename Pipe>
+void regist(Pipe*)
+{}
+
+template <typename Pipe, typename Object, typename Tiling, typename... More>
+void regist(Pipe* pipe, Object& object, Tiling tiling, More&&... more)
+{
+    object.Init(tiling, pipe);
+    regist(pipe, more...);
+}
+
+// Whether the core has done all that it is to do: a cube core whose vector cores call for it.
+template <bool IS_CUBE_ONLY, typename Pipe, typename... Objects>
+bool regist_or_serve(Pipe* pipe, Objects&&... objects)
+{
+    Core* core = npusim_core();
+    if (!IS_CUBE_ONLY && core->kind == CUBE_CORE && core->halves != 0) {
+        serve_group(sizeof...(Objects) / 2);
+        return true;
+    }
+    if (core->kind == VECTOR_CORE && core->halves == 0) {
+        npusim_refuse("REGIST_MATMUL_OBJ: a Matmul must be of a cube core or of vector cores with "
+                      "one, not of vector cores alone; launch such cores");
+    }
+    regist(pipe, objects...);
+    return false;
+}
+
 }  // namespace npusim
+
+#ifdef ASCENDC_CUBE_ONLY
+#define NPUSIM_CUBE_ONLY true
+#else
+#define NPUSIM_CUBE_ONLY false
+#endif
+#define REGIST_MATMUL_OBJ(tpipe, workspace, ...)                                \
+    if (::npusim::regist_or_serve<NPUSIM_CUBE_ONLY>(tpipe, __VA_ARGS__)) {      \
+        return;                                                                 \
+    }
+
+__aicore__ inline GM_ADDR GetSysWorkSpacePtr()
+{
+    static uint8_t none[32];
+    return none;
+}
