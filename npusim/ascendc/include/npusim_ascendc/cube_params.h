@@ -236,7 +236,7 @@ struct FixpipeParamsV220 {
 };
 
 // Fields: asc-devkit, docs/zh/api, DataCopy from L0C to global memory; the constructor: the call of
-// its example. sid first and the places of the fields after it: the order of the table.
+// its example. No page gives the struct: assumed to be in the order of the table.
 struct DataCopyCO12DstParams {
     DataCopyCO12DstParams() = default;
     DataCopyCO12DstParams(const uint16_t nSizeIn, const uint16_t mSizeIn,

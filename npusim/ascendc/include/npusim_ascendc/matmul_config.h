@@ -79,7 +79,8 @@ struct MatmulType {
 
 using TCubeTiling = AscendC::tiling::TCubeTiling;
 
-// Its fields are in the order of the table of asc-devkit, docs/zh/api, MatmulConfig.
+// Fields: asc-devkit, docs/zh/api, MatmulConfig. No page gives the struct: assumed to be in the order
+// of that table.
 struct MatmulConfig {
     bool doNorm = false;
     bool doBasicBlock = false;
@@ -146,7 +147,8 @@ struct MatmulConfig {
 // | scheduleType | refuses Iterate where it is not INNER_PRODUCT: its tiles come in another order |
 // | CubeFormat of MatmulType | refuses all but ND, NZ, VECTOR of A and ND_ALIGN of C |
 // | LAYOUT of MatmulType | refuses all but NONE |
-// | IBSHARE of A and of B | refuses all but IterateAll that adds to nothing |
+// | IBSHARE of A and B | refuses all but IterateAll that adds to nothing, on vector cores |
+// | IBSHARE of one | ignores it: each vector core loads the matrix |
 // | all others | ignores them: values stay, and times are those without the option |
 #define NPUSIM_REFUSED_OPTIONS(OPTION)                                                          \
     OPTION(isNBatch, "multiply one batch after the other")                                      \
