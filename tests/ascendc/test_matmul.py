@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -12,11 +11,12 @@ from sources import kernels
 
 import npusim
 from npusim.ascendc import AscendCError
+from npusim.data.dtypes import Array
 
 DRAWS = np.random.default_rng(5)
 
 
-def small(*shape: int) -> np.ndarray[Any, np.dtype[np.float16]]:
+def small(*shape: int) -> Array:
     """Small whole numbers, of which sums are exact."""
     return DRAWS.integers(-4, 5, shape).astype(np.float16)
 
@@ -36,7 +36,8 @@ def test_each_core_multiplies_some_rows(
 ) -> None:
     m, n, k = 88, 144, 208
     sums = np.int32 if dtype is np.int8 else np.float32
-    a, b = (DRAWS.integers(-4, 5, shape).astype(dtype) for shape in ((m, k), (k, n)))
+    a: Array = DRAWS.integers(-4, 5, (m, k)).astype(dtype)
+    b: Array = DRAWS.integers(-4, 5, (k, n)).astype(dtype)
     bias = DRAWS.integers(-4, 5, n).astype(np.float32)
     c = np.zeros((m, n), sums)
     kernel = kernels("matmul.cpp")[
