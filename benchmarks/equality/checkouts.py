@@ -36,8 +36,10 @@ def checkout_of(commit: str) -> Iterator[Path]:
         git = ["git", "-C", str(HERE), "worktree"]
         _run([*git, "add", "--detach", str(place), commit])
         try:
-            setup = "from setuptools import setup; setup()"
-            _run([sys.executable, "-c", setup, "-q", "build_ext", "--inplace"], place)
+            # Older commits have all of the build in pyproject.toml.
+            has_setup = (place / "setup.py").exists()
+            setup = ["setup.py"] if has_setup else ["-c", "from setuptools import setup; setup()"]
+            _run([sys.executable, *setup, "-q", "build_ext", "--inplace"], place)
             require_engine(place)
             yield place
         finally:
@@ -58,8 +60,8 @@ def require_engine(checkout: Path) -> None:
     if not built or max(built) < max(sources):
         raise SystemExit(
             f"equality: {folder} must have an engine that is newer than its sources, and has "
-            f"{'an older one' if built else 'none'}; run: cd {checkout} && {sys.executable} -c "
-            f"'from setuptools import setup; setup()' build_ext --inplace"
+            f"{'an older one' if built else 'none'}; run: cd {checkout} && {sys.executable} "
+            f"setup.py build_ext --inplace"
         )
 
 
