@@ -22,6 +22,8 @@ __all__ = [
     "BlockBytes",
     "BytesPerCycle",
     "BytesPerSecond",
+    "CodeBytes",
+    "CodeLineBytes",
     "CopyBytes",
     "Cores",
     "CubeDepth",
@@ -159,6 +161,10 @@ LineBytes = Annotated[
 GlobalBytes = Annotated[int, Within(1e9, 4e12, "bytes", "chips have 24 to 155 GB"), WHOLE]
 CopyBytes = Annotated[int, Within(1, 32, "bytes", "copies move bytes, or blocks of 32"), WHOLE]
 RunBytes = Annotated[int, Within(0, 65536, "bytes", "runs cost up to 66 bytes"), WHOLE]
+CodeBytes = Annotated[
+    int, Within(0, 1 << 20, "bytes", "instruction caches are 16 to 32 KiB"), WHOLE
+]
+CodeLineBytes = Annotated[int, Within(4, 8192, "bytes", "lines of code are 64 bytes"), WHOLE]
 RepeatBytes = Annotated[int, Within(32, 4096, "bytes", "repeats are 256 bytes"), WHOLE]
 BlockBytes = Annotated[
     int, Within(32, 32, "bytes", "the block of every vector and copy instruction"), WHOLE

@@ -77,8 +77,12 @@ def bias_dtype(row: Row) -> str:
     return listed[-1]
 
 
-def icache_of(row: Row) -> ICache:
-    """Whether the instruction caches hold the kernel: not where others run in between."""
+def icache_of(row: Row) -> ICache | None:
+    """Whether the instruction caches hold the kernel: not where others run in between, and None
+    where it depends on the other one what they hold.
+    """
+    if row.l2 == "flushed":
+        return None
     return "cold" if TRACED in row.source or " + " in row.op else "warm"
 
 

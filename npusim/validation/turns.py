@@ -45,7 +45,7 @@ def time_in_turns_us(
     op: str,
     args: tuple[object, ...],
     options: Arguments,
-    icache: ICache,
+    icache: ICache | None,
 ) -> float:
     """Task Duration of *op* in such a loop; raises OpError if the operator refuses."""
     on, other = card(device), OTHERS[turns]
