@@ -50,7 +50,7 @@ def of_run(run: Record, given: Sequence[Advised] | str | None) -> str:
 def _about(run: Record) -> str:
     """What was called, and in which state: `Atlas A2 · x int8 16x5120 · L2 cold`."""
     given = run.facts["arguments"].items()
-    words = [run.device.series]
+    words: list[str] = [run.device.series]
     words += [f"{name} {argument(value)}" for name, value in given if value is not None]
     words.append(f"L2 {run.facts['l2']}")
     if run.template is not None:
