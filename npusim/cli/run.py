@@ -168,8 +168,8 @@ def run_operator(
     *blocks*, *timeout_s* and *build* are for a kernel of C++.
     """
     own = kernel_of(op, blocks, timeout_s, build)
-    call_arguments = arguments(own, inputs, attributes)
     spec = chip(device, answer.settings, "run")
+    call_arguments = arguments(own, inputs, attributes)
     chosen = answer.check()
     with shown() as progress:
         run = npusim.run(

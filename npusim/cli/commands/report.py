@@ -54,9 +54,11 @@ def write_report(
     level: LevelOption = None,
     advice: Advice = None,
 ) -> None:
-    """Write a report: pictures, an interactive timeline, tables, the numbers of the chip.
+    """Write a page of a run, or of several next to each other.
 
-    For example: npusim report quantize_run -o report.html
+    \b
+    For example:
+      npusim report quantize_run -o report.html
     """
     from npusim.cli.report import write_report
 

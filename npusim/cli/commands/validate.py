@@ -51,7 +51,7 @@ def validate(
     jobs: Jobs = None,
     as_json: Json = False,
 ) -> None:
-    """Hold simulated times against measured ones, family by family.
+    """Compare simulated times with measured ones.
 
     Errors are simulated less measured time: as a share of the measured one for kernels of 10 us
     and more, in microseconds for shorter ones. Of the file that ships with npusim a sample of each
