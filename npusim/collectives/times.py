@@ -28,7 +28,8 @@ from os import PathLike
 from typing import Literal, get_args
 
 from npusim import devices
-from npusim.devices.links import Links
+from npusim.data.integers import ceil_div
+from npusim.devices.links import Links, Servers
 from npusim.devices.schema import DeviceSpec
 
 __all__ = ["KINDS", "Estimate", "Kind", "estimate", "message_us", "time_us"]
@@ -62,40 +63,50 @@ class Estimate:
     moving_us: float
     """What the bytes take on the links, without what overlaps with the start."""
     time_us: float
+    servers: int = 1
+    """Between so many servers another algorithm goes on."""
 
 
 NOTHING = Estimate("nothing", 0.0, 0.0, 0.0)
 
 
 def time_us(
-    kind: Kind, size_bytes: int, cards: int, device: str | PathLike[str] | DeviceSpec
+    kind: Kind,
+    size_bytes: int,
+    cards: int,
+    device: str | PathLike[str] | DeviceSpec,
+    servers: int | None = None,
 ) -> float:
     """Kernel time of a collective over *cards*, from when the last of them has begun.
 
     *size_bytes* is what a card has of all_reduce and broadcast, what it gives of all_gather and
-    all_to_all, and what it gets of reduce_scatter. The host's launch is `device.links.host_us`.
-    Raises ValueError for another kind, a negative size, or cards that cannot take part.
+    all_to_all, and what it gets of reduce_scatter. The cards are in as few *servers* as hold them,
+    or in so many, in each as many. The host's launch is `device.links.host_us`. Raises ValueError
+    for another kind, a negative size, or cards that cannot take part.
 
     >>> round(time_us("all_reduce", 64 << 20, 8, "Atlas A2"))
-    1028
+    1062
     """
-    return estimate(kind, size_bytes, cards, devices.load(device)).time_us
+    return estimate(kind, size_bytes, cards, devices.load(device), servers).time_us
 
 
-def estimate(kind: Kind, size_bytes: int, cards: int, device: DeviceSpec) -> Estimate:
+def estimate(
+    kind: Kind, size_bytes: int, cards: int, device: DeviceSpec, servers: int | None = None
+) -> Estimate:
     """The time of a collective and its parts; arguments are those of :func:`time_us`."""
-    _check(kind, size_bytes, cards, device)
     links = device.links
+    _check(kind, size_bytes, cards, device)
+    count = _servers(kind, cards, device, servers)
     if cards == 1 or size_bytes == 0:
         return NOTHING
     slice_bytes = size_bytes / cards if kind in SHARED else float(size_bytes)
-    if links.layout == "mesh" and cards > links.cards:
-        return _in_servers(kind, slice_bytes, cards, links)
-    return _at_once(kind, slice_bytes, cards, links, is_beyond=cards > links.cards)
+    if links.layout == "mesh" and count > 1:
+        return _in_servers(kind, slice_bytes, cards // count, count, links)
+    return _at_once(kind, slice_bytes, cards, links, is_beyond=count > 1)
 
 
 def _check(kind: Kind, size_bytes: int, cards: int, device: DeviceSpec) -> None:
-    links = device.links
+    most = device.links.most_cards
     if kind not in KINDS:
         raise ValueError(
             f"collectives: the kind must be one of {', '.join(KINDS)}, not {kind!r}; use one of "
@@ -106,22 +117,36 @@ def _check(kind: Kind, size_bytes: int, cards: int, device: DeviceSpec) -> None:
             f"collectives: {kind}: size_bytes must be a whole number from 0 on, not "
             f"{size_bytes!r}; pass the bytes of a card"
         )
-    if isinstance(cards, bool) or not isinstance(cards, int) or not 0 < cards <= links.most_cards:
+    if isinstance(cards, bool) or not isinstance(cards, int) or not 0 < cards <= most:
         raise ValueError(
-            f"collectives: {kind}: cards must be 1 to {links.most_cards} on {device.name}, as many "
-            f"as its links join, not {cards!r}; take fewer, or another chip"
-        )
-    if links.layout == "mesh" and cards > links.cards and cards % links.cards:
-        raise ValueError(
-            f"collectives: {kind}: cards must be up to {links.cards} on {device.name}, which are a "
-            f"server, or whole servers of them, not {cards}; take a multiple of {links.cards}"
+            f"collectives: {kind}: cards must be 1 to {most} on {device.name}, as many as its "
+            f"links join, not {cards!r}; take fewer, or another chip"
         )
 
 
-def message_us(size_bytes: int, device: DeviceSpec) -> float:
-    """The time of *size_bytes* that one card sends another of its server."""
-    message = device.links.message
-    return message.start_us + size_bytes / message.bytes_per_s * US
+def _servers(kind: Kind, cards: int, device: DeviceSpec, given: int | None) -> int:
+    """The number of servers in which *cards* are."""
+    most, count = device.links.cards, given
+    if count is None:
+        count = ceil_div(cards, most)
+        # A plane joins any of them.
+        if device.links.layout != "mesh":
+            return count
+    if count < 1 or cards % count or cards // count > most:
+        raise ValueError(
+            f"collectives: {kind}: cards must be as many in each server, up to {most} on "
+            f"{device.name}, not {cards} in {count}; take a multiple of the servers, or "
+            f"more of them"
+        )
+    return count
+
+
+def message_us(size_bytes: int, device: DeviceSpec, *, is_beyond: bool = False) -> float:
+    """The time of *size_bytes* that one card sends another, which may be *is_beyond* its server."""
+    links = device.links
+    if is_beyond and links.servers is not None:
+        return links.servers.start_us + size_bytes / links.servers.gather_bytes_per_s * US
+    return links.message.start_us + size_bytes / links.message.bytes_per_s * US
 
 
 # ---- cards that reach each other ----
@@ -136,9 +161,8 @@ def _at_once(
         exchange = links.exchange
         start_us = exchange.start_us + exchange.doubling_us * log2(cards)
         return _summed("exchange", start_us, taken_bytes / exchange.rate(cards) * US)
-    beyond_us = 0.0
-    if links.servers and cards > links.cards:
-        beyond_us = links.servers.start_us * len(phases)
+    servers = links.servers if is_beyond and links.layout == "plane" else None
+    beyond_us = servers.start_us * len(phases) if servers else 0.0
     if links.direct is not None and slice_bytes <= _direct_bytes(kind, links, is_beyond):
         start_us = links.direct.start_us + links.direct.doubling_us * log2(cards) + beyond_us
         moving_us = len(phases) * taken_bytes / links.direct.rate(cards) * US
@@ -147,7 +171,10 @@ def _at_once(
     steps = cards - 1 if links.layout == "ring" else 1
     phase_us = staged.start_us * steps + staged.task_us * (cards + staged.extra_tasks)
     start_us = phase_us * len(phases) + beyond_us
-    moving_us = sum(taken_bytes / _staged_rate(phase, cards, links) * US for phase in phases)
+    moving_us = sum(
+        taken_bytes / (_rate(servers, phase) if servers else staged.of(phase).rate(cards)) * US
+        for phase in phases
+    )
     time_us = max(start_us, moving_us) + min(start_us, moving_us) / staged.stages
     return Estimate("staged", start_us, moving_us, time_us)
 
@@ -160,13 +187,9 @@ def _direct_bytes(kind: Kind, links: Links, is_beyond: bool) -> float:
     return min(most, links.servers.slice_bytes) if links.servers and is_beyond else most
 
 
-def _staged_rate(phase: Phase, cards: int, links: Links) -> float:
-    """Bytes a second that a card takes in from all others."""
-    is_reduced = phase == "reduce"
-    if links.servers and cards > links.cards:
-        servers = links.servers
-        return servers.reduce_bytes_per_s if is_reduced else servers.gather_bytes_per_s
-    return (links.staged.reduce if is_reduced else links.staged.gather).rate(cards)
+def _rate(servers: Servers, phase: Phase) -> float:
+    """Bytes a second that a card takes in from other servers."""
+    return servers.reduce_bytes_per_s if phase == "reduce" else servers.gather_bytes_per_s
 
 
 def _summed(way: Way, start_us: float, moving_us: float) -> Estimate:
@@ -176,28 +199,22 @@ def _summed(way: Way, start_us: float, moving_us: float) -> Estimate:
 # ---- servers of a mesh ----
 
 
-def _in_servers(kind: Kind, slice_bytes: float, cards: int, links: Links) -> Estimate:
-    """Within servers over their meshes, and between those in the same place of each."""
-    servers = links.servers
+def _in_servers(kind: Kind, slice_bytes: float, cards: int, count: int, links: Links) -> Estimate:
+    """Within *count* servers of *cards*, and between those in the same place of each."""
+    servers, phases = links.servers, PHASES[kind]
     assert servers is not None
-    count = cards // links.cards
-    # What a card gives or gets of its mesh is what all servers have of its place.
-    inner_bytes = slice_bytes if kind == "all_to_all" else slice_bytes * count
-    inside = _at_once(kind, inner_bytes, links.cards, links, is_beyond=True)
-    phases = PHASES[kind]
-    if kind == "all_to_all":
-        steps, others = count - 1, cards - links.cards
-    else:
-        steps, others = ceil(log2(count)), count - 1
+    is_exchange = kind == "all_to_all"
+    # A slice of a server's own mesh holds those of all servers.
+    inner_bytes = slice_bytes if is_exchange else slice_bytes * count
+    inside = NOTHING
+    if cards > 1:
+        inside = _at_once(kind, inner_bytes, cards, links, is_beyond=True)
+    steps = count - 1 if is_exchange else ceil(log2(count))
+    others = (count - 1) * cards if is_exchange else count - 1
     start_us = servers.start_us * steps * len(phases)
-    moving_us = 0.0
-    for phase in phases:
-        is_reduced = phase == "reduce"
-        rate = servers.reduce_bytes_per_s if is_reduced else servers.gather_bytes_per_s
-        moving_us += others * slice_bytes / rate * US
-    if kind == "all_to_all":
-        # Both kinds of links work at once.
-        time_us = max(inside.time_us, start_us + moving_us)
-    else:
-        time_us = inside.time_us + start_us + moving_us
-    return Estimate(inside.way, inside.start_us + start_us, inside.moving_us + moving_us, time_us)
+    moving_us = sum(others * slice_bytes / _rate(servers, phase) * US for phase in phases)
+    between_us = start_us + moving_us
+    # An exchange uses both kinds of links at once.
+    time_us = max(inside.time_us, between_us) if is_exchange else inside.time_us + between_us
+    start_us, moving_us = inside.start_us + start_us, inside.moving_us + moving_us
+    return Estimate(inside.way, start_us, moving_us, time_us, count)

@@ -25,7 +25,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from npusim.collectives.times import Kind, Way, estimate
+from npusim.collectives.times import Estimate, Kind, Way, estimate
 from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, Array, Overflow, cast
 from npusim.data.integers import align_up, ceil_div
 from npusim.devices.schema import DeviceSpec
@@ -47,23 +47,27 @@ _UFUNCS: dict[Operation, np.ufunc] = {
 }
 
 
-def all_reduce(parts: Sequence[Array], operation: Operation, device: DeviceSpec) -> Array:
+def all_reduce(
+    parts: Sequence[Array], operation: Operation, device: DeviceSpec, servers: int | None = None
+) -> Array:
     """What every rank has after all_reduce of *parts*, the tensor of each rank, on *device*.
 
-    Raises ValueError for parts that do not fit each other, types that are not reduced, and cards
-    that cannot take part.
+    They are in *servers* as :func:`npusim.collectives.time_us` has them. Raises ValueError for
+    parts that do not fit each other, types that are not reduced, and cards that cannot take part.
     """
     first = _checked("all_reduce", parts, operation)
-    way = estimate("all_reduce", first.nbytes, len(parts), device).way
+    found = estimate("all_reduce", first.nbytes, len(parts), device, servers)
     flat = [np.ascontiguousarray(part).reshape(-1) for part in parts]
-    found = np.empty_like(flat[0])
+    output = np.empty_like(flat[0])
     for place, piece in enumerate(_slices(first, len(parts))):
         own = [part[piece] for part in flat]
-        found[piece] = _reduced(own, place, operation, way, device)
-    return found.reshape(first.shape)
+        output[piece] = _reduced(own, place, operation, found, device)
+    return output.reshape(first.shape)
 
 
-def reduce_scatter(parts: Sequence[Array], operation: Operation, device: DeviceSpec) -> list[Array]:
+def reduce_scatter(
+    parts: Sequence[Array], operation: Operation, device: DeviceSpec, servers: int | None = None
+) -> list[Array]:
     """What each rank has after reduce_scatter of *parts*, along their first dimension.
 
     Raises ValueError as :func:`all_reduce` does, and where that dimension is no multiple of ranks.
@@ -74,10 +78,10 @@ def reduce_scatter(parts: Sequence[Array], operation: Operation, device: DeviceS
             f"collectives: reduce_scatter: the first dimension must be a multiple of {cards}, the "
             f"number of ranks, not that of shape {first.shape}; pad it"
         )
-    way = estimate("reduce_scatter", first.nbytes // cards, cards, device).way
+    found = estimate("reduce_scatter", first.nbytes // cards, cards, device, servers)
     cut = [np.split(part, cards) for part in parts]
     return [
-        _reduced([own[place] for own in cut], place, operation, way, device)
+        _reduced([own[place] for own in cut], place, operation, found, device)
         for place in range(cards)
     ]
 
@@ -122,20 +126,15 @@ def _slices(first: Array, cards: int) -> Iterator[slice]:
 
 
 def _reduced(
-    own: Sequence[Array], place: int, operation: Operation, way: Way, device: DeviceSpec
+    own: Sequence[Array], place: int, operation: Operation, found: Estimate, device: DeviceSpec
 ) -> Array:
     """The slice that ends at rank *place*, of what each rank has of it."""
     join, cards = _joining(operation, own[0], device.half_overflow), len(own)
-    group = device.links.cards
-    if device.links.layout != "mesh" or cards <= group:
-        return reduce(join, [own[rank] for rank in _order(cards, place, way, device)])
-    order = _order(group, place % group, way, device)
-    servers = [
-        reduce(join, [own[server * group + rank] for rank in order])
-        for server in range(cards // group)
-    ]
+    group = cards // found.servers
+    order = _order(group, place % group, found.way, device)
+    subtotals = [reduce(join, [own[at + rank] for rank in order]) for at in range(0, cards, group)]
     begin = place // group
-    return _in_pairs(join, servers[begin:] + servers[:begin])
+    return _in_pairs(join, subtotals[begin:] + subtotals[:begin])
 
 
 def _order(cards: int, place: int, way: Way, device: DeviceSpec) -> list[int]:

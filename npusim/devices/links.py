@@ -61,6 +61,10 @@ class Staged(Part):
     gather: Lanes
     reduce: Lanes
 
+    def of(self, phase: str) -> Lanes:
+        """The lanes of a phase, "reduce" or another."""
+        return self.reduce if phase == "reduce" else self.gather
+
 
 class Message(Part):
     """What one card sends another."""

@@ -70,6 +70,14 @@ def test_two_servers_of_a_mesh_by_hand() -> None:
     )
 
 
+def test_cards_in_the_same_place_of_two_servers_have_no_mesh() -> None:
+    apart = collectives.time_us("all_gather", MIB, 2, "Atlas A2", servers=2)
+    assert apart == pytest.approx(9.5 + MIB / 24.3e3)
+    chip = devices.load("Atlas A2")
+    assert collectives.message_us(MIB, chip, is_beyond=True) == pytest.approx(apart)
+    assert collectives.message_us(MIB, chip) == pytest.approx(1.1 + MIB / 20.9e3)
+
+
 def test_a_ring_takes_a_step_for_each_other_card() -> None:
     chip = devices.load("Atlas 300I Duo")
     two, four = (collectives.estimate("all_reduce", MIB, cards, chip) for cards in (2, 4))
@@ -119,9 +127,9 @@ REFUSED: dict[tuple[object, object, object, str], str] = {
         "collectives: all_gather: cards must be 1 to 4 on ascend310p3, as many as its links "
         "join, not 8; take fewer, or another chip"
     ),
-    ("broadcast", 8, 12, "Atlas A2"): (
-        "collectives: broadcast: cards must be up to 8 on ascend910b2, which are a server, or "
-        "whole servers of them, not 12; take a multiple of 8"
+    ("broadcast", 8, 9, "Atlas A2"): (
+        "collectives: broadcast: cards must be as many in each server, up to 8 on ascend910b2, not "
+        "9 in 2; take a multiple of the servers, or more of them"
     ),
 }
 

@@ -170,8 +170,8 @@ REFUSED: list[tuple[str, list[Array], str, str]] = [
         "all_reduce",
         [ONE] * 9,
         "sum",
-        "collectives: all_reduce: cards must be up to 8 on ascend910b2, which are a server, or "
-        "whole servers of them, not 9; take a multiple of 8",
+        "collectives: all_reduce: cards must be as many in each server, up to 8 on ascend910b2, "
+        "not 9 in 2; take a multiple of the servers, or more of them",
     ),
 ]
 
