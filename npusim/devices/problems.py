@@ -197,11 +197,18 @@ def _schema(key: Key) -> Any:
     """The type that the schema gives the entry at *key*, or None where it has no such entry."""
     kind: Any = DeviceSpec
     for name in key:
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
+        if _is_model(kind):
             kind = _entries(kind).get(name)
         else:
             kind = get_args(kind)[1] if get_origin(kind) is dict else None
+        if get_origin(kind) in (Union, UnionType):
+            # A table that may be left out.
+            kind = next((part for part in get_args(kind) if _is_model(part)), kind)
     return kind
+
+
+def _is_model(kind: object) -> bool:
+    return isinstance(kind, type) and issubclass(kind, BaseModel)
 
 
 @cache
@@ -301,8 +308,7 @@ def _missing(key: Key) -> str:
     kind = _schema(key)
     if _takes_number(kind):
         return f"must be given; write {NUMBER}"
-    is_table = get_origin(kind) is dict or (isinstance(kind, type) and issubclass(kind, BaseModel))
-    if is_table:
+    if get_origin(kind) is dict or _is_model(kind):
         return "must be given; add the table, or take it from a shipped chip with extends"
     return "must be given; add it"
 
