@@ -6,7 +6,7 @@ Units stand in the names: ``_bytes``, ``_hz``, ``_cycles`` (of the core that is 
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, NamedTuple, Self, get_args
+from typing import Annotated, ClassVar, Literal, NamedTuple, Self, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
@@ -124,8 +124,10 @@ class Source(NamedTuple):
 
 
 class Part(BaseModel):
-    """A table of a device file."""
+    """A table of a file whose numbers have sources."""
 
+    thing: ClassVar[str] = "chip"
+    """What the file describes."""
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 

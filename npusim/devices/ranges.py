@@ -17,6 +17,7 @@ from pydantic import BeforeValidator
 
 __all__ = [
     "MANY",
+    "SOURCED",
     "BankBytes",
     "BiasTableBytes",
     "BlockBytes",
@@ -69,6 +70,9 @@ MISTAKEN: dict[str, dict[str, float]] = {
 
 MANY = 1e30
 """More than any number that is meant, in any unit; multiples of the largest integers overflow."""
+
+SOURCED = "sourced"
+"""Marks the type of an entry that is no number and states its source all the same."""
 
 
 @dataclass(frozen=True)
