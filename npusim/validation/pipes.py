@@ -5,7 +5,8 @@ are columns of torch_npu's `kernel_details.csv` with the metric PipeUtilization,
 and the others: for each kind of core and pipe the time in which the pipe was at work. That it is
 the mean over the cores that ran, and that a pipe is at work from when a micro-op begins there until
 its result is there, is assumed; products agree, whose mac takes their operations at the clock of
-the cores and 2 to 3 % more. What it counts as work of the scalar unit is not known.
+the cores and 1 to 2 % more. The file has the scalar unit too, which is not held against anything:
+what a profiler counts as its work is not known.
 """
 
 from __future__ import annotations
@@ -35,11 +36,9 @@ COLUMNS: dict[str, tuple[str, Pipe]] = {
     "aic_mte1": ("aic", "mte1"),
     "aic_mte2": ("aic", "mte2"),
     "aic_fixpipe": ("aic", "fixpipe"),
-    "aic_scalar": ("aic", "scalar"),
     "aiv_vec": ("aiv", "vector"),
     "aiv_mte2": ("aiv", "mte2"),
     "aiv_mte3": ("aiv", "mte3"),
-    "aiv_scalar": ("aiv", "scalar"),
 }
 """What profilers call a pipe -> the kind of its cores, and its name here."""
 
