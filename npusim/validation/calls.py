@@ -249,10 +249,11 @@ def _experts(row: Row) -> tuple[Timed, ...]:
 
 def _shares(row: Row, m: int, experts: int) -> Array:
     """How many of *m* rows each of *experts* gets `(experts,)`."""
-    if m > experts:
-        return np.random.default_rng(0).multinomial(m, [1 / experts] * experts)
     draw = Draw.read(row.note)
-    if draw is None or draw.here != experts:
+    is_known = draw is not None and draw.here == experts
+    if m > experts and not (is_known and round(draw.mean) < experts):
+        return np.random.default_rng(0).multinomial(m, [1 / experts] * experts)
+    if draw is None or not is_known:
         raise NotModelledError("which experts so few rows went to is not known")
     if draw.spread > OPEN:
         raise NotModelledError(
