@@ -44,6 +44,10 @@ What the rows leave open is settled here, once for all:
 * npu_fused_infer_attention_score is causal, in TND; keys are in pages where the note says so, those
   of a request in blocks that follow each other. Its tensors are the same in each replay: of query,
   keys and values there is what the L2 has left of them when all others have come.
+* In CANN_8_5 bf16 heads that share no keys run FIA: there FAI takes such heads only in fp16,
+  without a mask (cannmirror/ops-transformer@05c401f fused_infer_attention_score_tiling.cpp,
+  IsUsingFAI). Their times show it: 67 MB of keys take 79 to 83 us, 134 MB 104 to 106, whatever the
+  number of requests and heads, where FAI goes by whole requests and heads.
 * The instruction caches hold a kernel that is run again and again, not one of two that take turns,
   nor one in the trace of a model.
 
@@ -90,8 +94,10 @@ from npusim.validation.timed import Call, NotModelledError, Timed
 
 __all__ = ["KERNELS", "OTHER_KERNELS", "timed"]
 
-ROW_BY_ROW = (TRACED, "systems/data/ascend_910b/vllm-ascend/0.18.0")
-"""Parts of hudingyi688/aiconfigurator-npu with an earlier release of npu_dynamic_quant."""
+CANN_8_5 = "systems/data/ascend_910b/vllm-ascend/0.18.0"
+"""Part of hudingyi688/aiconfigurator-npu with the kernels of an earlier release."""
+ROW_BY_ROW = (TRACED, CANN_8_5)
+"""Parts of it with an earlier npu_dynamic_quant."""
 OTHER_KERNELS = ("matmul_pto_a3", "qmm_catlass_910b1")
 """Families measured with kernels that their sources wrote by hand."""
 
@@ -339,6 +345,8 @@ def _attention(row: Row) -> tuple[Timed, ...]:
         kv = TensorSpec((requests * blocks, PAGE, kv_heads * width), row.x_dtype)
         options["block_table"] = TensorSpec((requests, blocks), "int32")
         options |= {"block_size": PAGE, "actual_seq_lengths_kv": [keys] * requests}
+    if CANN_8_5 in row.source and heads == kv_heads and row.x_dtype == "bfloat16":
+        options["template"] = "FIA"
     # All come between two uses of one.
     share = resident_share(2 * (query.nbytes + kv.nbytes), devices.load(row.device))
     l2: L2State = (
