@@ -12,7 +12,7 @@ import pytest
 import npusim
 from npusim import TensorSpec, ops
 from npusim.validation import Row, RowError, calls, read
-from npusim.validation.calls import timed
+from npusim.validation.calls import CANN_8_5, timed
 from npusim.validation.routing import Draw
 from npusim.validation.timed import Call, NotModelledError
 
@@ -461,3 +461,18 @@ def test_every_operator_of_the_shipped_rows_takes_their_calls() -> None:
         problem = operator.check(npusim.devices.load(found.device), **bound.arguments)
         names = {operand.name for operand in problem.inputs}
         assert isinstance(found.l2, str) or set(found.l2) <= names
+
+
+def test_heads_that_share_no_keys_run_the_kernel_of_their_release() -> None:
+    rows = [
+        row
+        for row in read()
+        if row.op == "npu_fused_infer_attention_score" and CANN_8_5 in row.source
+    ]
+    asked = {
+        (row.shape.split(" , ")[0] == row.shape.split(" , ")[1], call(row).options.get("template"))
+        for row in rows
+    }
+    assert asked == {(True, "FIA"), (False, None)}
+    later = replace(next(row for row in rows if "FIA" in call(row).options.values()), source="mine")
+    assert "template" not in call(later).options
