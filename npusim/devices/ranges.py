@@ -24,6 +24,8 @@ __all__ = [
     "BytesPerCycle",
     "BytesPerSecond",
     "Cards",
+    "CodeBytes",
+    "CodeLineBytes",
     "CopyBytes",
     "Cores",
     "CubeDepth",
@@ -173,6 +175,10 @@ RunBytes = Annotated[int, Within(0, 65536, "bytes", "runs cost up to 66 bytes"),
 SliceBytes = Annotated[
     int, Within(0, 1 << 40, "bytes", "slices of 32 KiB to 1 MiB move directly"), WHOLE
 ]
+CodeBytes = Annotated[
+    int, Within(0, 1 << 20, "bytes", "instruction caches are 16 to 32 KiB"), WHOLE
+]
+CodeLineBytes = Annotated[int, Within(4, 8192, "bytes", "lines of code are 64 bytes"), WHOLE]
 RepeatBytes = Annotated[int, Within(32, 4096, "bytes", "repeats are 256 bytes"), WHOLE]
 BlockBytes = Annotated[
     int, Within(32, 32, "bytes", "the block of every vector and copy instruction"), WHOLE

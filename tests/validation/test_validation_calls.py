@@ -125,7 +125,9 @@ def test_the_l2_is_cold_unless_a_row_says_otherwise(said: str) -> None:
 
 def test_a_flush_leaves_some_lines_of_a_small_kernel_and_some_dirt() -> None:
     row = replace(MATMUL, m=1024, k=1024, n=1024)
-    times = {l2: call(replace(row, l2=l2)).time_us() for l2 in ("cold", "flushed", "warm")}
+    calls = {l2: call(replace(row, l2=l2)) for l2 in ("cold", "flushed", "warm")}
+    assert [each.icache for each in calls.values()] == ["warm", None, "warm"]
+    times = {l2: replace(each, icache="warm").time_us() for l2, each in calls.items()}
     assert times["warm"] < times["flushed"] < times["cold"]
 
 
@@ -143,7 +145,7 @@ def test_copies_in_a_served_model_write_back_what_others_have_stored() -> None:
     assert served.l2 == "served"
     cold_us = replace(served, l2="cold").time_us()
     assert cold_us == pytest.approx(row.latency_min_us, rel=0.05)
-    assert served.time_us() == pytest.approx(row.latency_us, rel=0.08)
+    assert served.time_us() == pytest.approx(row.latency_us, rel=0.1)
 
 
 def test_other_kernels_ran_before_those_of_a_trace() -> None:
