@@ -134,6 +134,7 @@ Ways = Annotated[
 Times = Annotated[float, Within(0.01, 100, "times", "three quarters are known")]
 Groups = Annotated[int, Within(1, 1024, "groups", "unified buffers have 8 to 16"), WHOLE]
 GroupBanks = Annotated[int, Within(1, 1024, "banks", "groups have 2 to 4"), WHOLE]
+Instructions = Annotated[int, Within(0, 1 << 16, "instructions", "queues hold up to 32"), WHOLE]
 EventIds = Annotated[int, Within(1, 1024, "flags", "chips have 4 to 8 for a pair of pipes"), WHOLE]
 ReservedEventIds = Annotated[int, Within(0, 1023, "flags", "chips have 4 to 8 in all"), WHOLE]
 CubeEdge = Annotated[int, Within(1, 256, "elements", "cubes are 16 wide"), WHOLE]
