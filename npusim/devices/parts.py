@@ -31,6 +31,7 @@ from npusim.devices.ranges import (
     GroupBanks,
     Groups,
     Hz,
+    Instructions,
     L0Bytes,
     L0cBytes,
     L1Bytes,
@@ -370,6 +371,9 @@ class Scalar(Part):
     dispatch_cycles: Cycles
     """To hand a micro-op or a flag to another pipe, with all that has to be worked out before. A
     barrier takes as long as what the scalar unit calculates, if that is less."""
+    mte1_queue: Instructions
+    """Instructions that the queue of mte1 holds: while more would wait in it, the scalar unit hands
+    out nothing, so that copies further on begin late. 0 if unknown, and then it holds all."""
     load_cycles: Cycles
     global_load_cycles: Cycles
     """Cycles of a load of one element of global memory that is not in the data cache."""
