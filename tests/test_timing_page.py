@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from npusim import devices
+from npusim.isa import LoadData
 
 PAGE = (Path(__file__).parents[1] / "docs" / "timing.md").read_text(encoding="utf-8")
 A2 = devices.load("Atlas A2")
@@ -63,6 +64,8 @@ NUMBERS = {
     "fixpipe": f"{CUBES['l0c_to_gm'].bytes_per_cycle:.0f} B a cycle out of L0C",
     "vector": f"{A2.vector.repeat_bytes} B a cycle",
     "scalar": f"{ELEMENT} cycles an element of a loop that loads twice, adds and stores",
+    "the queue of mte1": f"{A2.scalar.mte1_queue} instructions, of which a load to L0 is "
+    f"{('one', 'two', 'three')[LoadData.instructions - 1]}",
     "flags between cores": f"{A2.sync.cross_core_cycles} cycles from",
 }
 

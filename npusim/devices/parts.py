@@ -6,7 +6,7 @@ Units stand in the names: ``_bytes``, ``_hz``, ``_cycles`` (of the core that is 
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, NamedTuple, Self, get_args
+from typing import Annotated, ClassVar, Literal, NamedTuple, Self, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
@@ -31,6 +31,7 @@ from npusim.devices.ranges import (
     GroupBanks,
     Groups,
     Hz,
+    Instructions,
     L0Bytes,
     L0cBytes,
     L1Bytes,
@@ -129,8 +130,10 @@ class Source(NamedTuple):
 
 
 class Part(BaseModel):
-    """A table of a device file."""
+    """A table of a file whose numbers have sources."""
 
+    thing: ClassVar[str] = "chip"
+    """What the file describes."""
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
@@ -368,6 +371,9 @@ class Scalar(Part):
     dispatch_cycles: Cycles
     """To hand a micro-op or a flag to another pipe, with all that has to be worked out before. A
     barrier takes as long as what the scalar unit calculates, if that is less."""
+    mte1_queue: Instructions
+    """Instructions that the queue of mte1 holds: while more would wait in it, the scalar unit hands
+    out nothing, so that copies further on begin late. 0 if unknown, and then it holds all."""
     load_cycles: Cycles
     global_load_cycles: Cycles
     """Cycles of a load of one element of global memory that is not in the data cache."""

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Self, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
+from npusim.devices.links import Links
 from npusim.devices.names import Name, visible
 from npusim.devices.parts import (
     CORES_OF_A_GROUP,
@@ -55,6 +56,7 @@ __all__ = [
     "ICache",
     "L2Cache",
     "Launch",
+    "Links",
     "Path",
     "Pipe",
     "Scalar",
@@ -150,6 +152,7 @@ class DeviceSpec(Part):
     scalar: Scalar
     sync: Sync
     launch: Launch
+    links: Links
     sources: dict[str, Source] = Field(default_factory=dict, repr=False)
     """Dotted key of each number, `aliases.` and each alias -> where it comes from."""
 
@@ -173,7 +176,9 @@ class DeviceSpec(Part):
         """
         cores = {kind: _without(core, "clock_hz") for kind, core in self.cores.items()}
         l2 = _without(self.l2, "read_bytes_per_s", "write_bytes_per_s")
-        return _without(self.model_copy(update={"cores": cores, "l2": l2}), "series", "aliases")
+        return _without(
+            self.model_copy(update={"cores": cores, "l2": l2}), "series", "aliases", "links"
+        )
 
     @property
     def vector_kinds(self) -> tuple[str, ...]:

@@ -366,6 +366,9 @@ class Binding:
     base_bytes: int = 0
     is_cached: bool = True
     """Whether the L2 keeps what is read."""
+    is_early: bool = False
+    """Whether its copies are handed out before the loads to L0 that precede them, as compilers of
+    kernels arrange it: the queue of mte1 does not hold them up."""
 
 
 @dataclass(frozen=True, eq=False)
