@@ -106,19 +106,9 @@ CAUSES: dict[Known, About] = {
     "launch": About(
         "launch",
         "launch and completion",
-        tuple(
-            f"launch.{name}_us"
-            for name in (
-                *(
-                    "base",
-                    "per_core",
-                    "warm_per_core",
-                    "mix",
-                    "tiling",
-                    "tiling_per_core",
-                    "completion",
-                ),
-            )
+        (
+            *(f"launch.{name}_us" for name in ("base", "start", "mix", "tiling", "completion")),
+            *(f"cores.*.code.{name}" for name in ("line_ns", "turn_ns")),
         ),
     ),
     "earlier": About("earlier kernels", "the kernels that the call launches before", ()),

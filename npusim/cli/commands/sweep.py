@@ -98,11 +98,15 @@ def sweep_operator(
     jobs: Jobs = None,
     dask: Dask = None,
 ) -> None:
-    """Time an operator over shapes, chips, templates and settings; report where lines cross.
+    """Time an operator over shapes, chips and settings.
 
     What stands in braces varies: {1..64}, {1..64..x2}, {1,2,4}, and {m=1..64} in one word with {m}
     in others. The exit code is 1 if a cell was refused; the others are done all the same.
-    For example: npusim sweep npu_dynamic_quant -d A2,310P -i 'x=spec:{1..64..x2}x4096:float16'
+
+    \b
+    For example:
+      npusim sweep npu_dynamic_quant -d A2,310P \\
+        -i 'x=spec:{1..64..x2}x4096:float16'
     """
     from npusim.cli.sweep import sweep_operator
 

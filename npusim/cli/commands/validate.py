@@ -60,7 +60,7 @@ def validate(
     as_json: Json = False,
     pipes: Pipes = False,
 ) -> None:
-    """Hold simulated times against measured ones, family by family.
+    """Compare simulated times with measured ones.
 
     Errors are simulated less measured time: as a share of the measured one for kernels of 10 us
     and more, in microseconds for shorter ones. Of the file that ships with npusim a sample of each
