@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,13 +35,13 @@ def sweep_model(
     config: Path,
     chips: Sequence[str],
     attributes: Sequence[str],
-    *,
-    unused: Sequence[str],
+    options: Mapping[str, object],
     output: Path | None,
     force: bool,
     form: RowFormat,
 ) -> None:
-    """Sweep the model at *config* and print what came out; *unused* options must not be given."""
+    """Sweep the model at *config* and print what came out; other *options* must not be given."""
+    unused = [name for name, value in options.items() if value]
     if unused:
         raise UsageError(
             f"sweep: a model must be swept by -d and -a alone, not by {', '.join(unused)}; "

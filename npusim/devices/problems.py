@@ -204,11 +204,18 @@ def _schema(key: Key, root: type[Part] = DeviceSpec) -> Any:
     """The type that the schema gives the entry at *key*, or None where it has no such entry."""
     kind: Any = root
     for name in key:
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
+        if _is_model(kind):
             kind = _entries(kind).get(name)
         else:
             kind = get_args(kind)[1] if get_origin(kind) is dict else None
+        if get_origin(kind) in (Union, UnionType):
+            # A table that may be left out.
+            kind = next((part for part in get_args(kind) if _is_model(part)), kind)
     return kind
+
+
+def _is_model(kind: object) -> bool:
+    return isinstance(kind, type) and issubclass(kind, BaseModel)
 
 
 @cache
@@ -312,8 +319,7 @@ def _missing(key: Key, root: type[Part]) -> str:
     kind = _schema(key, root)
     if _takes_number(kind) or _is_sourced(kind):
         return f"must be given; write {NUMBER}"
-    is_table = get_origin(kind) is dict or (isinstance(kind, type) and issubclass(kind, BaseModel))
-    if is_table:
+    if get_origin(kind) is dict or _is_model(kind):
         return f"must be given; add the table, or take it from a shipped {root.thing} with extends"
     return "must be given; add it"
 

@@ -23,6 +23,7 @@ __all__ = [
     "BlockBytes",
     "BytesPerCycle",
     "BytesPerSecond",
+    "Cards",
     "CopyBytes",
     "Cores",
     "CubeDepth",
@@ -46,7 +47,10 @@ __all__ = [
     "ReservedBytes",
     "ReservedEventIds",
     "RunBytes",
+    "SliceBytes",
+    "Stages",
     "Stride",
+    "Tasks",
     "TilesPerCycle",
     "Times",
     "UbBytes",
@@ -138,6 +142,9 @@ Ways = Annotated[
 Times = Annotated[float, Within(0.01, 100, "times", "three quarters are known")]
 Groups = Annotated[int, Within(1, 1024, "groups", "unified buffers have 8 to 16"), WHOLE]
 GroupBanks = Annotated[int, Within(1, 1024, "banks", "groups have 2 to 4"), WHOLE]
+Cards = Annotated[int, Within(1, 1 << 20, "cards", "servers have 4 to 16, clusters 768"), WHOLE]
+Stages = Annotated[int, Within(1, 1024, "stages", "1 and 2 are known"), WHOLE]
+Tasks = Annotated[int, Within(0, 1024, "tasks", "phases have up to 2 more than cards"), WHOLE]
 EventIds = Annotated[int, Within(1, 1024, "flags", "chips have 4 to 8 for a pair of pipes"), WHOLE]
 ReservedEventIds = Annotated[int, Within(0, 1023, "flags", "chips have 4 to 8 in all"), WHOLE]
 CubeEdge = Annotated[int, Within(1, 256, "elements", "cubes are 16 wide"), WHOLE]
@@ -163,6 +170,9 @@ LineBytes = Annotated[
 GlobalBytes = Annotated[int, Within(1e9, 4e12, "bytes", "chips have 24 to 155 GB"), WHOLE]
 CopyBytes = Annotated[int, Within(1, 32, "bytes", "copies move bytes, or blocks of 32"), WHOLE]
 RunBytes = Annotated[int, Within(0, 65536, "bytes", "runs cost up to 66 bytes"), WHOLE]
+SliceBytes = Annotated[
+    int, Within(0, 1 << 40, "bytes", "slices of 32 KiB to 1 MiB move directly"), WHOLE
+]
 RepeatBytes = Annotated[int, Within(32, 4096, "bytes", "repeats are 256 bytes"), WHOLE]
 BlockBytes = Annotated[
     int, Within(32, 32, "bytes", "the block of every vector and copy instruction"), WHOLE
@@ -183,4 +193,6 @@ CyclesPerRepeat = Annotated[
     float, Within(0.01, 1000, "cycles/repeat", "repeats take 1 to 26 cycles")
 ]
 Nanoseconds = Annotated[float, Within(0, 100_000, "ns", "memories answer within 0.3 us")]
-Microseconds = Annotated[float, Within(0, 10_000, "us", "parts of a launch take up to 5 us")]
+Microseconds = Annotated[
+    float, Within(0, 10_000, "us", "parts of a launch take up to 5 us, of a collective 110")
+]

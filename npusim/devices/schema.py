@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Self, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
+from npusim.devices.links import Links
 from npusim.devices.names import Name, visible
 from npusim.devices.parts import (
     CORES_OF_A_GROUP,
@@ -48,6 +49,7 @@ __all__ = [
     "ICache",
     "L2Cache",
     "Launch",
+    "Links",
     "Path",
     "Pipe",
     "Scalar",
@@ -143,6 +145,7 @@ class DeviceSpec(Part):
     scalar: Scalar
     sync: Sync
     launch: Launch
+    links: Links
     sources: dict[str, Source] = Field(default_factory=dict, repr=False)
     """Dotted key of each number, `aliases.` and each alias -> where it comes from."""
 
@@ -166,7 +169,9 @@ class DeviceSpec(Part):
         """
         cores = {kind: _without(core, "clock_hz") for kind, core in self.cores.items()}
         l2 = _without(self.l2, "read_bytes_per_s", "write_bytes_per_s")
-        return _without(self.model_copy(update={"cores": cores, "l2": l2}), "series", "aliases")
+        return _without(
+            self.model_copy(update={"cores": cores, "l2": l2}), "series", "aliases", "links"
+        )
 
     @property
     def vector_kinds(self) -> tuple[str, ...]:

@@ -83,7 +83,8 @@ def _played(
     seen = {name: bound[name] for name in operator.value_dependent_inputs if name in bound}
     if options.copies is None:
         options = replace(options, copies=copies_before(spec, problem, bound))
-    task = Task(operator, spec, problem, progress, _stored_in(options.cache), options.deeper)
+    stored = _stored_in(options.cache)
+    task = Task(operator, spec, problem, progress, stored, options.deeper, options.is_checked)
     plan = task.plan
     earlier = _earlier(operator, problem, spec, arguments, options) if plan else ()
     launching = _launching(task, bound, options)

@@ -68,6 +68,9 @@ class Options:
     """Queues of the kernel that get a slot more than it declares, to see what that would give; no
     parameter of :func:`npusim.run`."""
 
+    is_checked: bool = True
+    """Whether programs are checked before they are timed, as those of measured kernels need not be:
+    their times are none of what a check is for; no parameter of :func:`npusim.run`."""
     card: Surroundings | None = None
     """The card whose caches pass from launch to launch, in place of *l2* and *icache*; no parameter
     of :func:`npusim.run`."""

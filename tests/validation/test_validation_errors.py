@@ -69,7 +69,7 @@ def test_results_do_not_depend_on_the_number_of_processes() -> None:
 
 def test_progress_is_the_share_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(calls.KERNELS, "cumsum", lambda row: (Kernel(row.latency_us),))
-    rows = [replace(ROW, op="cumsum"), replace(ROW, op="relu"), replace(ROW, op="cumsum")]
+    rows = [replace(ROW, op="cumsum"), replace(ROW, op="cumprod"), replace(ROW, op="cumsum")]
     told: list[tuple[str, float]] = []
     measure(rows, jobs=1, progress=lambda stage, share: told.append((stage, share)))
 

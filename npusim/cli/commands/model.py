@@ -55,8 +55,11 @@ def time_model(
     """Time a step of a served model: tokens a second, TPOT, TTFT, memory, and their parts.
 
     Kernels are timed by shapes alone. Half of such times are within the error bars.
-    For example: npusim model Qwen3-32B/config.json -d "Atlas 800I A2" --tp 4 --batch 16 --context
-    2048 --quant w8a8 --engine vllm-ascend
+
+    \b
+    For example:
+      npusim model Qwen3-32B/config.json -d "Atlas 800I A2" --tp 4 \\
+        --batch 16 --context 2048 --quant w8a8
     """
     from npusim.cli.model import time_model
 

@@ -98,18 +98,22 @@ def sweep_operator(
     jobs: Jobs = None,
     dask: Dask = None,
 ) -> None:
-    """Time an operator over shapes, chips, templates and settings; report where lines cross.
+    """Time an operator over shapes, chips and settings.
 
     What stands in braces varies: {1..64}, {1..64..x2}, {1,2,4}, and {m=1..64} in one word with {m}
     in others. The exit code is 1 if a cell was refused; the others are done all the same. The
     config.json of a model is swept by -a tp, ep, dp, batch, context, prompt, quant and engine.
-    For example: npusim sweep npu_dynamic_quant -d A2,310P -i 'x=spec:{1..64..x2}x4096:float16'
+
+    \b
+    For example:
+      npusim sweep npu_dynamic_quant -d A2,310P \\
+        -i 'x=spec:{1..64..x2}x4096:float16'
     """
     form = RowFormat.JSON if as_json else form
     if Path(op).suffix == ".json":
         from npusim.cli.model_sweep import sweep_model
 
-        given = {
+        unused = {
             "NAME=VALUE": words,
             "-i": inputs,
             "--template": template,
@@ -119,14 +123,7 @@ def sweep_operator(
             "--jobs": jobs,
             "--dask": dask,
         }
-        unused = [name for name, value in given.items() if value]
-        sweep_model(
-            *(Path(op), device, attributes or []),
-            unused=unused,
-            output=output,
-            force=force,
-            form=form,
-        )
+        sweep_model(Path(op), device, attributes or [], unused, output, force, form)
         return
     from npusim.cli.sweep import sweep_operator
 
@@ -138,9 +135,5 @@ def sweep_operator(
         force=force,
         form=form,
         dask=dask,
-        l2=l2,
-        icache=icache,
-        engine=engine,
-        cache=cache,
-        jobs=jobs,
+        **{"l2": l2, "icache": icache, "engine": engine, "cache": cache, "jobs": jobs},
     )
