@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -127,6 +127,8 @@ def sweep_operator(
         return
     from npusim.cli.sweep import sweep_operator
 
+    how: dict[str, Any] = {"l2": l2, "icache": icache, "engine": engine}
+    how |= {"cache": cache, "jobs": jobs}
     sweep_operator(
         *(op, device, words or [], inputs or [], attributes or []),
         template=template,
@@ -135,5 +137,5 @@ def sweep_operator(
         force=force,
         form=form,
         dask=dask,
-        **{"l2": l2, "icache": icache, "engine": engine, "cache": cache, "jobs": jobs},
+        **how,
     )
