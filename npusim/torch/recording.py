@@ -90,14 +90,21 @@ class Recording:
 
     def append(self, event: Event, /) -> None:
         """Take what the clock reports."""
+        if event.communicates:
+            number = self._launches.number(_communication(event))
+            self._add(number, event)
+            return
         if event.run is None:
             if event.is_kernel:
                 self._not_timed[event.operator, event.module] += 1
             return
         if event.run.plan is None:
             return
+        self._add(self._kernel(event, event.run), event)
+
+    def _add(self, kernel: int, event: Event) -> None:
         self._launches.add(
-            *(self._kernel(event, event.run), event.start_us - self._began_us, event.stream),
+            *(kernel, event.start_us - self._began_us, event.stream),
             *(event.operator, event.module, event.graph or ""),
         )
 
@@ -136,6 +143,14 @@ class _Alone:
     launch_us: float
     time_us: float | None
     trials: tuple[Trial, ...]
+
+
+def _communication(event: Event) -> Kernel:
+    """What cards exchange is bounded by the links between them."""
+    what = (event.communicates,)
+    return Kernel(
+        *(event.name, None, what, what, 0, event.time_us, 0.0, 0, 0, 0, 0, 0, 0, "links", 1.0)
+    )
 
 
 def _kernel(event: Event, run: Result, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> Kernel:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 __all__ = ["COLORS", "WORKS", "work_of"]
 
-# Okabe and Ito, "Color Universal Design" (2008), and lighter or darker ones of these.
+# Okabe and Ito, "Color Universal Design" (2008), and lighter or darker ones of these; Paul Tol's
+# indigo.
 COLORS = {
     "matrix products": "#D55E00",
     "attention": "#E69F00",
@@ -21,12 +22,14 @@ COLORS = {
     "reductions": "#66C2A5",
     "elementwise": "#B3B3B3",
     "copies and casts": "#7F7F7F",
+    "communication": "#332288",
     "own kernels": "#C9A0DC",
 }
 """Kind of work -> its colour, in the order of pictures."""
 WORKS = tuple(COLORS)
 
 _PARTS = {
+    "hcom": "communication",
     "attention": "attention",
     "matmul": "matrix products",
     "moe": "experts",
