@@ -30,6 +30,8 @@ WORKS = tuple(COLORS)
 
 _PARTS = {
     "hcom": "communication",
+    "Matmul": "matrix products",
+    "Moe": "experts",
     "attention": "attention",
     "matmul": "matrix products",
     "moe": "experts",
