@@ -48,6 +48,7 @@ NUMBERS = {
     "cores apart": f"in {GM.apart_us:g} us",
     "rows in memory": f"as much as {GM.run_bytes} bytes more",
     "the L2": f"lines of {L2.line_bytes} B",
+    "lines on their way": f"a round trip, {GM.read_latency_ns:g} ns",
     "the same lines": f"answers to one line come {L2.same_line_ns:g} ns apart",
     "strides of 32 KiB": f"{L2.aliased_speed:g} of the speed",
     "rows into fractals": f"{GM.row_ns:g} ns from memory and one in {L2.row_ns:g} ns from the L2",
