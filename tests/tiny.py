@@ -41,6 +41,7 @@ NUMBERS: dict[str, Any] = {
     "transfer.issue_cycles": 1,
     "transfer.burst_cycles": 1,
     "transfer.sector_bytes": 32,
+    "transfer.padded_bytes_per_cycle": 1000.0,
     "scalar.dispatch_cycles": 0,
     "scalar.mte1_queue": 0,
     "scalar.load_cycles": 4,

@@ -294,6 +294,9 @@ class Transfer(Part):
     """A copy instruction holds its pipe at least this long."""
     burst_cycles: Cycles
     """Each burst (row) of a strided copy holds the pipe at least this long."""
+    padded_bytes_per_cycle: BytesPerCycle
+    """How fast at most the unified buffer takes or gives bursts that are no whole blocks: they fill
+    blocks up there."""
     sector_bytes: LineBytes
     """Smallest piece that moves; an aligned burst is charged in whole sectors."""
     store_granule_bytes: CopyBytes
