@@ -253,7 +253,6 @@ typedef struct {
     i64 missing_room;
     Found *found;
     i64 *first_missing, *most_missing;  /* of each request */
-    i64 *fetched_at;  /* the cycle in which each line that does not stay was fetched last */
     i64 volume;
     Queue volumes;  /* those at which lines were touched, each once, ascending */
     Tile *tiles;

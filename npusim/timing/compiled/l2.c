@@ -166,8 +166,8 @@ static Found found_of(Run *run, const Load *use, const i64 *missing) {
     i64 line_counts = problem->line_bytes * (problem->count_units / problem->whole);
     for (i64 i = 0; i < count; i++) {
         if (!missing[i]) continue;
-        i64 readers = larger(all_readers[nth(use->asked, i)], 1);
-        /* A line that is not kept comes for each burst that ends in it. */
+        /* A line that is not kept comes for each reader, and for each burst that ends in it. */
+        i64 readers = is_kept(use, i) ? larger(all_readers[nth(use->asked, i)], 1) : 1;
         i64 times = is_kept(use, i) ? 1 : use->asked->unkept[i];
         i64 cost = problem->line_bytes * missing[i] * times +
                    problem->run_bytes * starts_run(problem, use, missing, i);
@@ -218,22 +218,6 @@ static void bring_in(Run *run, Load **uses, i64 count) {
     run->volume += nbytes[0] + nbytes[1];
 }
 
-/* A line that does not stay and is asked for while it is on its way is not fetched again. */
-static void leave_on_way(const Run *run, const Load *use, i64 *missing) {
-    const i64 *fetched_at = run->fetched_at + first_of(run, use);
-    for (i64 i = 0; use->asked->unkept && i < count_of(use); i++)
-        if (!is_kept(use, i) &&
-            run->now - fetched_at[nth(use->asked, i)] < run->problem->gm_read_latency)
-            missing[i] = 0;
-}
-
-/* Remember what is on its way from now on. */
-static void fetch(Run *run, const Load *use, const i64 *missing) {
-    i64 *fetched_at = run->fetched_at + first_of(run, use);
-    for (i64 i = 0; use->asked->unkept && i < count_of(use); i++)
-        if (!is_kept(use, i) && missing[i]) fetched_at[nth(use->asked, i)] = run->now;
-}
-
 /* Look up all uses of one cycle, then bring in what missed, for the cycles after it. */
 void l2_touch(Run *run, Load **uses, i64 count, Found *found) {
     const Problem *problem = run->problem;
@@ -249,19 +233,15 @@ void l2_touch(Run *run, Load **uses, i64 count, Found *found) {
     bool any = false;
     for (i64 u = 0; u < count; u++) any |= run->most_missing[u] = most_missing(run, uses[u]);
     if (any) {
-        for (i64 u = 0; u < count; u++) {
-            look_up(run, uses[u], run->most_missing[u], run->missing + run->first_missing[u]);
-            leave_on_way(run, uses[u], run->missing + run->first_missing[u]);
-        }
         for (i64 u = 0; u < count; u++)
-            fetch(run, uses[u], run->missing + run->first_missing[u]);
+            look_up(run, uses[u], run->most_missing[u], run->missing + run->first_missing[u]);
         for (i64 u = 0; u < count; u++) {
             const Load *use = uses[u];
             const i64 *missing = run->missing + run->first_missing[u];
             i32 *readers = run->readers + first_of(run, use);
             i32 more = (i32)(run->lanes[use->lane].cores / use->binding->different);
             for (i64 i = 0; use->step->is_read && i < count_of(use); i++)
-                if (missing[i]) readers[nth(use->asked, i)] += more;
+                if (missing[i] && is_kept(use, i)) readers[nth(use->asked, i)] += more;
         }
         for (i64 u = 0; u < count; u++)
             found[u] = found_of(run, uses[u], run->missing + run->first_missing[u]);

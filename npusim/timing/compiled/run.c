@@ -101,8 +101,6 @@ static void make(Run *run) {
     run->most_missing = zeros(run, copies, sizeof(i64));
     run->readers = zeros(run, lines, sizeof(i32));
     run->brought = zeros(run, lines, sizeof(i32));
-    run->fetched_at = zeros(run, lines, sizeof(i64));
-    for (i64 i = 0; i < lines && !run->failed; i++) run->fetched_at[i] = -problem->gm_read_latency;
     for (i64 i = 0; i < problem->volume_count; i++) push(run, &run->volumes, problem->volumes[i]);
     for (i64 i = 0; i < 2 * problem->stored_count; i++) push(run, &run->stored, problem->stored[i]);
     run->known_room = 256;
@@ -129,9 +127,9 @@ static void clear(Run *run) {
     for (int i = 0; i < 4; i++) free(run->links[i].moving);
     void *rest[] = {run->lanes,         run->asked,        run->found,
                     run->first_missing, run->most_missing, run->readers,
-                    run->brought,       run->fetched_at,   run->missing,
-                    run->known,         run->events,       run->volumes.items,
-                    run->tiles,         run->stored.items, run->free_tiles.items};
+                    run->brought,       run->missing,      run->known,
+                    run->events,        run->tiles,        run->volumes.items,
+                    run->stored.items,  run->free_tiles.items};
     for (unsigned i = 0; i < sizeof rest / sizeof *rest; i++) free(rest[i]);
 }
 

@@ -122,10 +122,9 @@ class L2:
     """Which share of the tensors' lines is in the L2, and how many bytes of it are dirty.
 
     Requests of one cycle do not see each other's lines; those that miss the same line all wait for
-    it, it is fetched once, and its cost is divided among them. A line that does not stay is not
-    fetched again, either, while it is on its way: cores need not march in step to share it. The
-    cache is write-back: stored bytes are written to global memory when as much as the cache holds
-    has come in after them.
+    it, it is fetched once, and its cost is divided among them. A line that does not stay is fetched
+    for each of them. The cache is write-back: stored bytes are written to global memory when as
+    much as the cache holds has come in after them.
     """
 
     def __init__(
@@ -141,8 +140,6 @@ class L2:
         self._line_bytes = spec.l2.line_bytes
         self._capacity = spec.l2.capacity_bytes
         self._run_bytes = spec.gm.run_bytes
-        self._on_way_cycles = round(spec.gm.read_latency_ns * spec.clock_hz / 1e9)
-        """How long a line is on its way: the round trip of a request."""
         self.shares = survival(spec.l2.ways)
         self._volume = 0
         """Bytes brought in since launch."""
@@ -185,30 +182,21 @@ class L2:
         """Tensor -> share of each line brought in in the present cycle; zero between cycles."""
         return {name: np.zeros(count, np.int64) for name, count in self.counts.items()}
 
-    @cached_property
-    def _fetched(self) -> dict[str, NDArray[np.int64]]:
-        """Tensor -> the cycle in which each line that does not stay was fetched last."""
-        long_ago = -self._on_way_cycles
-        return {name: np.full(count, long_ago) for name, count in self.counts.items()}
-
-    def touch(self, uses: Sequence[Use], now: int) -> list[Found]:
-        """Look up all *uses* of the cycle *now*, then bring in what missed, for those after it."""
+    def touch(self, uses: Sequence[Use]) -> list[Found]:
+        """Look up all *uses* of a cycle, then bring in what missed, for those after it."""
         # Shortcut: nothing leaves and every line has come in, so everything hits.
         if self.holds_all and not any(self.absent[use.tensor] for use in uses):
             return [Found(line_count(use.lines) * WHOLE, 0, 0, 0) for use in uses]
-        seen = [(use, self._missing(use, now)) for use in uses]
+        seen = [(use, self._missing(use)) for use in uses]
         if not any(missing.any() for _, missing in seen):
             for use in uses:
                 self._keep(use)
             return [Found(missing.size * WHOLE, 0, 0, 0) for _, missing in seen]
         for use, missing in seen:
-            if use.unkept is not None:
-                fetched = self._fetched[use.tensor]
-                is_fetched = (use.unkept > 0) & (missing > 0)
-                fetched[use.lines] = np.where(is_fetched, now, fetched[use.lines])
             if use.is_read:
                 readers = use.copies // use.different
-                self._readers[use.tensor][use.lines] += (missing > 0) * readers
+                shared = missing if use.unkept is None else missing * (use.unkept == 0)
+                self._readers[use.tensor][use.lines] += (shared > 0) * readers
         found = [self._found(use, missing) for use, missing in seen]
         brought = {True: 0, False: 0}
         # Stores first: a line that a store and a load both bring in is dirty, and counted once.
@@ -250,14 +238,11 @@ class L2:
         else:
             touched[use.lines] = np.where(use.unkept > 0, touched[use.lines], self._volume)
 
-    def _missing(self, use: Use, now: int) -> NDArray[np.int64]:
-        """The share of each line of *use* that is neither there nor on its way."""
+    def _missing(self, use: Use) -> NDArray[np.int64]:
+        """The share of each line of *use* that is not there."""
         ages = (self._volume - self._touched[use.tensor][use.lines]) * AGES // self._capacity
         missing: NDArray[np.int64] = WHOLE - self.shares[np.minimum(ages, self.shares.size - 1)]
-        if use.unkept is None:
-            return missing
-        is_on_way = now - self._fetched[use.tensor][use.lines] < self._on_way_cycles
-        return np.where((use.unkept > 0) & is_on_way, 0, missing)
+        return missing
 
     def _found(self, use: Use, missing: NDArray[np.int64]) -> Found:
         misses = int(missing.sum())
@@ -268,6 +253,8 @@ class L2:
             times = 1 if use.unkept is None else np.maximum(use.unkept, 1)
             costs = line * missing * times + self._run_bytes * run_starts(use.lines, missing)
             readers = np.maximum(self._readers[use.tensor][use.lines], 1)
+            if use.unkept is not None:
+                readers = np.where(use.unkept > 0, 1, readers)
             fetched = int((costs * unit // readers).sum())
             # Shares are rounded to the nearest.
             nbytes = missing * times * (line * (COUNT_UNITS // WHOLE))

@@ -200,8 +200,7 @@ class SharedMemory:
     def _answers(self, requests: Sequence[Request]) -> list[Answer]:
         """What becomes of each of *requests*, all of one cycle."""
         cached = [request for request in requests if request.is_cached or not request.is_read]
-        now = int(self.env.now)
-        found = iter(self._l2.touch([_use(request) for request in cached], now))
+        found = iter(self._l2.touch([_use(request) for request in cached]))
         readers = Counter[tuple[str, int]]()
         minds = self.links["l2", False].most_rested > 0
         if minds or any(request.is_slowed_by_others for request in requests):
