@@ -35,6 +35,7 @@ NUMBERS = {
     "rows in memory": f"as much as {GM.run_bytes} bytes more",
     "the L2": f"lines of {L2.line_bytes} B",
     "the same lines": f"answers to one line come {L2.same_line_ns:g} ns apart",
+    "ragged rows": f"blocks of 32 B, {A2.transfer.ragged_block_cycles} cycles each",
     "strides of 32 KiB": f"{L2.aliased_speed:g} of the speed",
     "rows into fractals": f"{GM.row_ns:g} ns from memory and one in {L2.row_ns:g} ns from the L2",
     "a core's ports": (

@@ -255,6 +255,9 @@ class Transfer(Part):
     """A copy instruction holds its pipe at least this long."""
     burst_cycles: Cycles
     """Each burst (row) of a strided copy holds the pipe at least this long."""
+    ragged_block_cycles: Cycles
+    """Each block of 32 bytes of the rows that the fixpipe stores holds it at least this long where
+    a row does not begin and end with a sector."""
     sector_bytes: LineBytes
     """Smallest piece that moves; an aligned burst is charged in whole sectors."""
     store_granule_bytes: CopyBytes
