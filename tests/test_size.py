@@ -1,4 +1,4 @@
-"""Functions stay small enough to be read at once."""
+"""Functions and modules stay small enough to be read at once."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 import npusim
 
 FUNCTION_LINES = 60
+MODULE_LINES = 450
 ROOT = Path(npusim.__file__).parent
 
 
@@ -28,6 +29,11 @@ def test_functions_are_short() -> None:
 
     found = {name: long_functions(path.read_text("utf-8")) for name, path in modules.items()}
     assert {name: long for name, long in found.items() if long} == {}
+
+
+def test_modules_are_short() -> None:
+    lengths = {path: len(path.read_text("utf-8").splitlines()) for path in ROOT.rglob("*.py")}
+    assert {path: lines for path, lines in lengths.items() if lines > MODULE_LINES} == {}
 
 
 def test_a_long_function_would_be_found() -> None:

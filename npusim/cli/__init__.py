@@ -23,6 +23,7 @@ from npusim.cli.commands.decode_scale import decode_scale
 from npusim.cli.commands.devices import app as devices_app
 from npusim.cli.commands.explain import explain_operator
 from npusim.cli.commands.layout import show_layout
+from npusim.cli.commands.model import time_model
 from npusim.cli.commands.operators import list_operators
 from npusim.cli.commands.profile import profile
 from npusim.cli.commands.report import write_report
@@ -154,13 +155,42 @@ def _show_version(asked: bool) -> None:
 app = typer.Typer(
     cls=_Group,
     name="npusim",
-    no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,
 )
 
 
-@app.callback()
+FIRST_STEPS = """\
+npusim simulates Huawei Ascend AI cores: which bits come out, how long it takes,
+and why. Five things to try:
+
+  How long does a product take, what bounds it, and what would help?
+    npusim run npu_quant_matmul -d "Atlas A2" --advice \\
+      -i x1=spec:16x5120:int8 -i x2=spec:5120x25600:int8 \\
+      -i scale=spec:25600:float32 -a output_dtype=float16
+
+  Which bits come out?
+    npusim run npu_quantize -d "Atlas 300I Pro" -o out/quantize \\
+      -i input=randn:8x16 -i scales=full:1:value=20 -a dtype=qint8
+
+  What does a page show of that run?
+    npusim report out/quantize -o out/quantize.html
+
+  From how many rows on is another chip faster?
+    npusim sweep npu_dynamic_quant -d A2,310P \\
+      -i 'x=spec:{1..64..x2}x4096:float16'
+
+  Where in FRACTAL_NZ does an element of a matrix lie?
+    npusim layout where 20x40 int8 FRACTAL_NZ --index 17,33
+
+npusim --help lists all commands, and npusim COMMAND --help explains one.
+"""
+"""What `npusim` alone prints."""
+
+
+@app.callback(invoke_without_command=True)
 def _options(
+    context: typer.Context,
     _version: Annotated[
         bool,
         typer.Option(
@@ -172,6 +202,8 @@ def _options(
     ] = False,
 ) -> None:
     """Huawei Ascend AI cores: which bits come out, how long it takes, and why."""
+    if context.invoked_subcommand is None:
+        typer.echo(FIRST_STEPS, nl=False)
 
 
 app.command("run", no_args_is_help=True)(run_operator)
@@ -180,6 +212,7 @@ app.command("ops")(list_operators)
 app.command("report", no_args_is_help=True)(write_report)
 app.command("validate")(validate)
 app.command("profile", no_args_is_help=True)(profile)
+app.command("model", no_args_is_help=True)(time_model)
 app.command("layout", no_args_is_help=True)(show_layout)
 app.command("decode-scale", no_args_is_help=True)(decode_scale)
 app.command("explain", no_args_is_help=True)(explain_operator)

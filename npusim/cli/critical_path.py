@@ -7,12 +7,9 @@ from rich.table import Table
 from rich.text import Text
 
 from npusim.cli.screen import table
-from npusim.reports.path import CriticalPath
+from npusim.reports.path import MOST_PARTS, CriticalPath
 
 __all__ = ["path_tables"]
-
-MOST_PARTS = 12
-"""Rows of a table; what comes after hardly counts, and JSON has it."""
 
 
 def path_tables(path: CriticalPath) -> Group:

@@ -25,7 +25,7 @@ def list_devices(as_json: bool) -> None:
     if as_json:
         typer.echo(json_text([_facts(spec) for spec in specs]))
         return
-    listing = table("chip", "series", "cores", "L2", "memory", "also called")
+    listing = table("chip", "series", "cores", "L2", "memory", "products")
     for spec in specs:
         listing.add_row(
             Text(spec.name, "bold"),
@@ -36,9 +36,14 @@ def list_devices(as_json: bool) -> None:
             ),
             bytes_named(spec.l2.capacity_bytes),
             rate_named(spec.gm.read_bytes_per_s),
-            ", ".join(spec.aliases),
+            ", ".join(_products(spec)),
         )
     show(listing)
+
+
+def _products(spec: DeviceSpec) -> list[str]:
+    """The products with the chip, by their English names."""
+    return [alias for alias in spec.aliases if alias.isascii() and " " in alias]
 
 
 def _facts(spec: DeviceSpec) -> dict[str, object]:

@@ -17,26 +17,15 @@ __all__ = ["attribute_table", "described", "list_operators"]
 
 
 def list_operators(as_json: bool) -> None:
-    """List the operators with the parameters that they need; as JSON with all."""
+    """List the operators; as JSON with their parameters."""
     rows = [described(name) for name in ops.names()]
     if as_json:
         typer.echo(json_text(rows))
         return
     listing = table("operator", "what it does")
     for row in rows:
-        listing.add_row(Text.assemble((row["name"], "bold"), _needed(row["name"])), row["summary"])
+        listing.add_row(Text(row["name"], "bold"), row["summary"])
     show(listing)
-
-
-def _needed(name: str) -> str:
-    """The parameters that a call of *name* needs, in brackets, and dots for those that it may have.
-
-    >>> _needed("npu_swiglu"), _needed("abs")
-    ('(x, ...)', '(x)')
-    """
-    parameters = ops.load(name).parameters
-    needed = [p.name for p in parameters if p.default is NO_DEFAULT]
-    return f"({', '.join(needed + ['...'] * (len(needed) < len(parameters)))})"
 
 
 def described(name: str) -> Json:

@@ -20,8 +20,9 @@ from npusim.cli.screen import show, table
 from npusim.data import folders
 from npusim.data.files import content
 from npusim.data.json import json_text
-from npusim.validation import Family, Result, Row
+from npusim.validation import Family, Result, Row, pipes
 from npusim.validation.errors import SHORT_US
+from npusim.validation.events import events_of
 from npusim.validation.pictures import PICTURES
 
 __all__ = ["errors", "validate"]
@@ -39,8 +40,19 @@ def validate(
     force: bool,
     jobs: int | None,
     as_json: bool,
+    of_pipes: bool,
 ) -> None:
     """Hold simulated times against measured ones, family by family."""
+    if of_pipes:
+        if csv is not None:
+            raise UsageError(
+                "validate: --pipes must be of the rows that ship with npusim, whose pipes were "
+                "counted, not of a file; leave CSV out"
+            )
+        if output is not None:
+            raise UsageError("validate: --pipes must go without --output; leave it out")
+        _hold_pipes(family, jobs, as_json)
+        return
     known = _chosen(validation.read(csv), family)
     rows = known if csv is not None or every_row else validation.sample(known)
     if output is not None:
@@ -61,9 +73,32 @@ def validate(
     if as_json:
         typer.echo(facts)
         return
-    show(Group(*_sampled(len(rows), len(known)), errors(families), *_missing(families)))
+    parts = errors(families), *_between_events(rows), *_missing(families)
+    show(Group(*_sampled(len(rows), len(known)), *parts))
     if output is not None:
         show(f"\nwrote {', '.join(written)} to {output}")
+
+
+def _hold_pipes(family: Sequence[str], jobs: int | None, as_json: bool) -> None:
+    """The same for the times of pipes, of all rows that have them."""
+    rows = [row for row in validation.read() if row.id in pipes.counted()]
+    with shown() as progress:
+        found = pipes.measure(_chosen(tuple(rows), family), jobs=jobs, progress=progress)
+    by_pipe = pipes.errors(found)
+    if as_json:
+        rows_json = [one.to_json() for one in found]
+        typer.echo(json_text({"rows": rows_json, "pipes": [one.to_json() for one in by_pipe]}))
+        return
+    listing = table("family", "pipe", "rows", "median", "bias")
+    for column in listing.columns[2:]:
+        column.justify = "right"
+    last = ""
+    for one in by_pipe:
+        name = "" if one.family == last else one.family
+        shares = _share(one.median), _share(one.bias, "+")
+        listing.add_row(Text(name, "bold"), one.pipe, str(one.rows), *shares)
+        last = one.family
+    show(listing)
 
 
 def _made(where: Path) -> frozenset[str]:
@@ -145,6 +180,17 @@ def _us(value: float | None, sign: str = "") -> str:
 
 def _worst(error: str, name: str | None) -> str:
     return f"{error} {name}" if name else ""
+
+
+def _between_events(rows: Sequence[Row]) -> list[Any]:
+    """What the times of families hold besides the kernel, where they are not Task Durations."""
+    lines = Table.grid(padding=(0, 2))
+    for _ in range(2):
+        lines.add_column(overflow="fold")
+    for name, events in dict.fromkeys((row.family, events_of(row)) for row in rows):
+        if events.table:
+            lines.add_row(Text(name, "bold"), Text(str(events)))
+    return [Text("\nmeasured from event to event"), lines] if lines.row_count else []
 
 
 def _missing(families: Sequence[Family]) -> list[Any]:

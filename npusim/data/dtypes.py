@@ -46,7 +46,6 @@ __all__ = [
     "cast",
     "dtype_named",
     "dtype_of",
-    "is_masked",
     "pack_int4",
     "round_to_integral",
     "unpack_int4",
@@ -143,12 +142,6 @@ def dtype_named(name: str) -> DType:
 def dtype_of(array: Array) -> DType | None:
     """The element type of *array*, or None where the chip has no such type."""
     return _BY_NUMPY.get(array.dtype)
-
-
-def is_masked(value: object) -> bool:
-    """Whether *value* is an array with a mask."""
-    # A plain one is asked first: numpy.ma takes as long to load as a small run.
-    return type(value) is not np.ndarray and isinstance(value, np.ma.MaskedArray)
 
 
 # ---- rounding ----

@@ -17,11 +17,15 @@ from pydantic import BeforeValidator
 
 __all__ = [
     "MANY",
+    "SOURCED",
     "BankBytes",
     "BiasTableBytes",
     "BlockBytes",
     "BytesPerCycle",
     "BytesPerSecond",
+    "Cards",
+    "CodeBytes",
+    "CodeLineBytes",
     "CopyBytes",
     "Cores",
     "CubeDepth",
@@ -45,7 +49,10 @@ __all__ = [
     "ReservedBytes",
     "ReservedEventIds",
     "RunBytes",
+    "SliceBytes",
+    "Stages",
     "Stride",
+    "Tasks",
     "TilesPerCycle",
     "Times",
     "UbBytes",
@@ -65,6 +72,9 @@ MISTAKEN: dict[str, dict[str, float]] = {
 
 MANY = 1e30
 """More than any number that is meant, in any unit; multiples of the largest integers overflow."""
+
+SOURCED = "sourced"
+"""Marks the type of an entry that is no number and states its source all the same."""
 
 
 @dataclass(frozen=True)
@@ -134,6 +144,9 @@ Ways = Annotated[
 Times = Annotated[float, Within(0.01, 100, "times", "three quarters are known")]
 Groups = Annotated[int, Within(1, 1024, "groups", "unified buffers have 8 to 16"), WHOLE]
 GroupBanks = Annotated[int, Within(1, 1024, "banks", "groups have 2 to 4"), WHOLE]
+Cards = Annotated[int, Within(1, 1 << 20, "cards", "servers have 4 to 16, clusters 768"), WHOLE]
+Stages = Annotated[int, Within(1, 1024, "stages", "1 and 2 are known"), WHOLE]
+Tasks = Annotated[int, Within(0, 1024, "tasks", "phases have up to 2 more than cards"), WHOLE]
 Instructions = Annotated[int, Within(0, 1 << 16, "instructions", "queues hold up to 32"), WHOLE]
 EventIds = Annotated[int, Within(1, 1024, "flags", "chips have 4 to 8 for a pair of pipes"), WHOLE]
 ReservedEventIds = Annotated[int, Within(0, 1023, "flags", "chips have 4 to 8 in all"), WHOLE]
@@ -160,6 +173,13 @@ LineBytes = Annotated[
 GlobalBytes = Annotated[int, Within(1e9, 4e12, "bytes", "chips have 24 to 155 GB"), WHOLE]
 CopyBytes = Annotated[int, Within(1, 32, "bytes", "copies move bytes, or blocks of 32"), WHOLE]
 RunBytes = Annotated[int, Within(0, 65536, "bytes", "runs cost up to 66 bytes"), WHOLE]
+SliceBytes = Annotated[
+    int, Within(0, 1 << 40, "bytes", "slices of 32 KiB to 1 MiB move directly"), WHOLE
+]
+CodeBytes = Annotated[
+    int, Within(0, 1 << 20, "bytes", "instruction caches are 16 to 32 KiB"), WHOLE
+]
+CodeLineBytes = Annotated[int, Within(4, 8192, "bytes", "lines of code are 64 bytes"), WHOLE]
 RepeatBytes = Annotated[int, Within(32, 4096, "bytes", "repeats are 256 bytes"), WHOLE]
 BlockBytes = Annotated[
     int, Within(32, 32, "bytes", "the block of every vector and copy instruction"), WHOLE
@@ -180,4 +200,6 @@ CyclesPerRepeat = Annotated[
     float, Within(0.01, 1000, "cycles/repeat", "repeats take 1 to 26 cycles")
 ]
 Nanoseconds = Annotated[float, Within(0, 100_000, "ns", "memories answer within 0.3 us")]
-Microseconds = Annotated[float, Within(0, 10_000, "us", "parts of a launch take up to 5 us")]
+Microseconds = Annotated[
+    float, Within(0, 10_000, "us", "parts of a launch take up to 5 us, of a collective 110")
+]

@@ -17,6 +17,7 @@ from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
 
+from npusim import published
 from npusim.data.errors import shown
 from npusim.ops._attributes import Kind, KindError, in_words, kinds_of, value_of
 from npusim.ops._contract import Contract, warnings_given
@@ -91,12 +92,23 @@ def load(name: str) -> Operator:
     if isinstance(name, str) and name in NOT_BUILT:
         raise ValueError(f"ops: {name} must be modelled, but is not; {in_place_of(name)}")
     if not isinstance(name, str) or name not in _of_families():
-        near = get_close_matches(name, names(), n=1) if isinstance(name, str) else []
-        hint = f"did you mean {near[0]}?" if near else "choose one of these"
         raise ValueError(
-            f"ops: an operator must be one that npusim ops lists, not {shown(name)}; {hint}"
+            f"ops: an operator must be one that npusim simulates, not {_described(name)}"
         )
     return _of_families()[name]
+
+
+def _described(name: object) -> str:
+    """*name*, which is no operator here, what torch_npu has of it, and what to do."""
+    if not isinstance(name, str):
+        return f"{shown(name)}; npusim ops lists them all"
+    near = get_close_matches(name, names(), n=1, cutoff=0.7)
+    if name in published.operators():
+        hint = f"the closest one that is: {near[0]}" if near else "npusim ops lists them all"
+        return f"{name}, which torch_npu has and npusim does not simulate; {hint}"
+    if near:
+        return f"{shown(name)}; did you mean {near[0]}?"
+    return f"{shown(name)}, which is no operator of torch_npu either; npusim ops lists them all"
 
 
 def in_place_of(name: str) -> str:

@@ -17,6 +17,7 @@ from warnings import warn
 
 import numpy as np
 
+from npusim.data.arguments import is_masked
 from npusim.data.dtypes import (
     BFLOAT16,
     FLOAT16,
@@ -26,7 +27,6 @@ from npusim.data.dtypes import (
     Array,
     DType,
     dtype_of,
-    is_masked,
 )
 from npusim.data.errors import Code, DocumentWarning, OpError, callers_level, shown
 from npusim.data.tensor import Operand, Tensor, TensorSpec, is_transposed, lies_both_ways

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -68,7 +69,7 @@ def rows(subject: Subject) -> list[Row]:
     found = _far(trace, device)
     for way, nbytes in work(trace).path_bytes.items():
         limit, name = _limit(trace, device, way) if device else (None, "")
-        heights = series(trace, trace.lanes, way, BINS)
+        heights = series(trace, trace.lanes, way, BINS, limit)
         mean = nbytes / duration_s(trace)
         found.append(Row(way, pipes[way], nbytes, heights, mean, limit, name))
     return sorted(
@@ -78,11 +79,11 @@ def rows(subject: Subject) -> list[Row]:
 
 def _far(trace: Trace, device: DeviceSpec | None) -> list[Row]:
     """What comes from global memory, most of it into the L2: lines whole, and each once."""
-    heights = fetched(trace, BINS)
+    limit = device.gm.read_bytes_per_s if device else None
+    heights = fetched(trace, BINS, limit)
     if not heights.any():
         return []
     mean = trace.gm_read_bytes / duration_s(trace)
-    limit = device.gm.read_bytes_per_s if device else None
     return [Row(FAR, "mte2", trace.gm_read_bytes, heights, mean, limit, "GM" if device else "")]
 
 
@@ -99,21 +100,22 @@ def _limit(trace: Trace, device: DeviceSpec, way: str) -> tuple[float, str]:
     return (ports, "ports") if 0 < ports < link else (link, name)
 
 
-def bandwidth(subject: Subject, *, end_us: float | None = None, ax: Axes | None = None) -> Axes:
+def bandwidth(subject: Subject, *, among: Sequence[Timed] = (), ax: Axes | None = None) -> Axes:
     """Draw *subject*, a trace or a run, on *ax* or on a new figure.
 
-    The axis ends with the run, or at *end_us*. Raises ValueError for a run that was not timed or
-    had nothing to do.
+    The time axis ends with the run, or with the longest of *among*; a path has one scale in the
+    pictures of all of *among*. Raises ValueError for a run that was not timed or had nothing to do.
     """
     trace = trace_of(subject)
     found = rows(subject)
+    highest: dict[str, float] = {}
+    for row in (*found, *(row for run in among for row in rows(run))):
+        highest[row.path] = max(highest.get(row.path, 0.0), _top(row))
     ax = ax or style.new_axes()
     edges = np.linspace(0, elapsed_us(trace), BINS + 1)
     for place, row in enumerate(found):
-        top = float(row.bytes_per_s.max())
-        is_seen = row.limit_bytes_per_s is not None and row.limit_bytes_per_s <= FAR_ABOVE * top
-        if is_seen:
-            top = max(top, row.limit_bytes_per_s or 0.0)
+        top = highest[row.path]
+        is_seen = row.limit_bytes_per_s is not None and row.limit_bytes_per_s <= top
         base = place + 1.0
         ax.stairs(
             *(base - ROOM * row.bytes_per_s / top, edges),
@@ -127,7 +129,7 @@ def bandwidth(subject: Subject, *, end_us: float | None = None, ax: Axes | None 
             height = base - ROOM * row.limit_bytes_per_s / top
             ax.hlines(height, *edges[[0, -1]], color=style.INK, lw=0.8, linestyle="--", zorder=3)
         _annotate(ax, row, place)
-    ax.set_xlim(0, edges[-1] if end_us is None else end_us)
+    ax.set_xlim(0, longest_us(among) if among else edges[-1])
     ax.set_ylim(len(found), 0)
     ax.set_yticks(
         [place + 0.6 for place in range(len(found))], [style.plain(row.path) for row in found]
@@ -141,6 +143,13 @@ def bandwidth(subject: Subject, *, end_us: float | None = None, ax: Axes | None 
         loc="left",
     )
     return ax
+
+
+def _top(row: Row) -> float:
+    """The highest that a lane shows of *row*: its limit, or its peak where that is far below."""
+    peak = float(row.bytes_per_s.max())
+    limit = row.limit_bytes_per_s or 0.0
+    return limit if peak <= limit <= FAR_ABOVE * peak else peak
 
 
 def _annotate(ax: Axes, row: Row, place: int) -> None:
@@ -178,5 +187,5 @@ PICTURE = Picture(
     heading="Bandwidth over time",
     height_inches=_height_inches,
     draw=bandwidth,
-    draw_among=lambda run, runs, ax: bandwidth(run, end_us=longest_us(runs), ax=ax),
+    draw_among=lambda run, runs, ax: bandwidth(run, among=runs, ax=ax),
 )

@@ -6,6 +6,7 @@ reads it before it is written anew; what is written and never read lives while i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -157,14 +158,18 @@ def _steps(lives: list[Life]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     return changes, np.cumsum(total)
 
 
-def occupancy(subject: Subject, *, end_us: float | None = None, ax: Axes | None = None) -> Axes:
+def occupancy(subject: Subject, *, among: Sequence[Timed] = (), ax: Axes | None = None) -> Axes:
     """Draw *subject*, a trace or a run, on *ax* or on a new figure.
 
-    The axis ends with the run, or at *end_us*. Raises ValueError for a run that was not timed or
-    had nothing to do.
+    The time axis ends with the run, or with the longest of *among*; a buffer has one scale in the
+    pictures of all of *among*. Raises ValueError for a run that was not timed or had nothing to do.
     """
     trace = trace_of(subject)
     found = rows(subject)
+    highest: dict[tuple[str, str], int] = {}
+    for row in (*found, *(row for run in among for row in rows(run))):
+        place = row.kind, row.buffer
+        highest[place] = max(highest.get(place, 1), _top(row))
     ax = ax or style.new_axes()
     depth, above, places = 0.0, "", []
     for row in found:
@@ -172,10 +177,10 @@ def occupancy(subject: Subject, *, end_us: float | None = None, ax: Axes | None 
             text = f"core {row.core}, the slowest {row.kind}"
             style.header(ax, text, depth + HEADER_HEIGHT / 2)
             depth, above = depth + HEADER_HEIGHT, row.kind
-        _draw(ax, row, depth + 1, elapsed_us(trace))
+        _draw(ax, row, depth + 1, elapsed_us(trace), highest[row.kind, row.buffer])
         places.append(depth + 0.6)
         depth += 1
-    ax.set_xlim(0, elapsed_us(trace) if end_us is None else end_us)
+    ax.set_xlim(0, longest_us(among) if among else elapsed_us(trace))
     ax.set_ylim(depth, 0)
     ax.set_yticks(places, [row.buffer for row in found])
     style.bare(ax)
@@ -192,11 +197,15 @@ def occupancy(subject: Subject, *, end_us: float | None = None, ax: Axes | None 
     return ax
 
 
-def _draw(ax: Axes, row: Row, base: float, end_us: float) -> None:
-    top = max(row.claimed_bytes, row.peak_bytes, 1)
-    is_seen = row.size_bytes is not None and FAR_ABOVE * top >= row.size_bytes
-    if is_seen:
-        top = max(top, row.size_bytes or 0)
+def _top(row: Row) -> int:
+    """The most bytes that a lane shows of *row*: its size, or its peak where that is far below."""
+    peak = max(row.claimed_bytes, row.peak_bytes, 1)
+    size = row.size_bytes or 0
+    return size if peak <= size <= FAR_ABOVE * peak else peak
+
+
+def _draw(ax: Axes, row: Row, base: float, end_us: float, top: int) -> None:
+    """Draw *row* above *base*, in a lane that *top* bytes fill."""
     edges = np.append(row.times_us, max(end_us, float(row.times_us[-1])))
     color = style.COLORS[BUFFERS[row.buffer]]  # type: ignore[index]
     edges, lowest, highest = seen(edges, row.live_bytes)
@@ -207,8 +216,9 @@ def _draw(ax: Axes, row: Row, base: float, end_us: float) -> None:
         claimed = base - ROOM * row.claimed_bytes / top
         ax.hlines(claimed, 0, end_us, color=style.INK, lw=0.8, linestyle="--", zorder=3)
     ax.hlines(base, 0, end_us, color=style.GRID, lw=0.8, zorder=1)
-    if is_seen:
-        ax.hlines(base - ROOM, 0, end_us, color=style.INK, lw=0.8, zorder=3)
+    if row.size_bytes is not None and row.size_bytes <= top:
+        size = base - ROOM * row.size_bytes / top
+        ax.hlines(size, 0, end_us, color=style.INK, lw=0.8, zorder=3)
     label = f"peak {_bytes(row.peak_bytes)}"
     if row.claimed_bytes:
         label += f"\nclaimed {_bytes(row.claimed_bytes)}"
@@ -257,5 +267,5 @@ PICTURE = Picture(
     heading="What buffers hold",
     height_inches=_height_inches,
     draw=occupancy,
-    draw_among=lambda run, runs, ax: occupancy(run, end_us=longest_us(runs), ax=ax),
+    draw_among=lambda run, runs, ax: occupancy(run, among=runs, ax=ax),
 )

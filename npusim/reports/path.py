@@ -18,7 +18,7 @@ from npusim.reports.slack import Slack, slack
 from npusim.reports.subject import Subject, elapsed_us, trace_of
 from npusim.trace import Cause, Trace
 
-__all__ = ["CriticalPath", "Crossing", "Part", "path_of"]
+__all__ = ["MOST_PARTS", "CriticalPath", "Crossing", "Part", "path_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,11 @@ class Crossing:
     """When what had to come before was done."""
 
 
-@dataclass(frozen=True, slots=True)
+MOST_PARTS = 12
+"""Parts that are listed; what comes after hardly counts, and JSON has it."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class CriticalPath:
     """What the end time hangs on."""
 
@@ -74,6 +78,15 @@ class CriticalPath:
     """When the cores of each kind were done."""
     us: float
     """How long it is: the time of the slowest core."""
+
+    def __repr__(self) -> str:
+        """The longest parts, a line each, in place of every step."""
+        lines = [
+            f"  {part.us:9.2f} us {part.share:6.1%}  {part.name} on {part.pipe} of {part.kind}, "
+            f"{part.micro_ops} micro-ops, mostly {part.words}"
+            for part in self.parts[:MOST_PARTS]
+        ]
+        return "\n".join((f"critical path of {self.us:.2f} us, {len(self.steps)} steps", *lines))
 
     def to_json(self) -> dict[str, object]:
         """All but the single steps, as plain numbers, strings and lists."""

@@ -94,10 +94,12 @@ def look(place: int) -> Look:
 
 
 def new_axes() -> Axes:
-    """Axes of a new figure, which belongs to no window and no global state."""
+    """Axes of a new figure, which belongs to no window and no global state; notebooks show it."""
     from matplotlib.figure import Figure
 
-    return Figure((10, 5), layout="constrained").subplots()
+    from npusim.reports.axes import ShownAxes
+
+    return Figure((10, 5), layout="constrained").add_subplot(axes_class=ShownAxes)
 
 
 def tint(color: str, share: float = 0.35) -> str:

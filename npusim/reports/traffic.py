@@ -113,10 +113,13 @@ _Moves = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]
 """First cycle, end, and bytes of each, `(moves,)`."""
 
 
-def series(trace: Trace, lanes: tuple[LaneTrace, ...], way: str, bins: int) -> Rates:
+def series(
+    trace: Trace, lanes: tuple[LaneTrace, ...], way: str, bins: int, limit: float | None = None
+) -> Rates:
     """Bytes a second on *way* in each of *bins* equal parts of the run, `(bins,)`.
 
-    A copy moves its bytes evenly while it holds its pipe.
+    A copy moves its bytes evenly while it holds its pipe; what would be more than *limit* moves
+    before, see :func:`_within`.
     """
     moves: list[_Moves] = []
     known: dict[Body, Ints] = {}
@@ -132,10 +135,10 @@ def series(trace: Trace, lanes: tuple[LaneTrace, ...], way: str, bins: int) -> R
         index = np.flatnonzero(nbytes >= 0)
         each = nbytes[index].astype(np.float64) * len(lane.cores)
         moves.append((lane.start[index], lane.free[index], each))
-    return _over_time(trace, moves, bins)
+    return _over_time(trace, moves, bins, limit)
 
 
-def fetched(trace: Trace, bins: int) -> Rates:
+def fetched(trace: Trace, bins: int, limit: float | None = None) -> Rates:
     """The same of what is read from global memory, lines whole: evenly while bytes are moved."""
     moves: list[_Moves] = []
     for lane in trace.lanes:
@@ -143,10 +146,10 @@ def fetched(trace: Trace, bins: int) -> Rates:
         is_far = copies.gm_bytes > 0
         nbytes = copies.gm_bytes[is_far] * len(lane.cores)
         moves.append((copies.asked[is_far], copies.moved[is_far], nbytes))
-    return _over_time(trace, moves, bins)
+    return _over_time(trace, moves, bins, limit)
 
 
-def _over_time(trace: Trace, moves: list[_Moves], bins: int) -> Rates:
+def _over_time(trace: Trace, moves: list[_Moves], bins: int, limit: float | None) -> Rates:
     start, end, nbytes = (np.concatenate(parts) for parts in zip(*moves, strict=True))
     if not start.size:
         return np.zeros(bins)
@@ -157,5 +160,18 @@ def _over_time(trace: Trace, moves: list[_Moves], bins: int) -> Rates:
     when, speed = when[order], np.cumsum(steps[order])
     total = np.concatenate(([0.0], np.cumsum(speed[:-1] * np.diff(when))))
     edges = np.linspace(0, trace.cycles, bins + 1)
-    within = np.interp(edges, when, total)
-    return np.diff(within) / np.diff(edges) * trace.clock_hz
+    by_edge = np.interp(edges, when, total)
+    if limit is not None:
+        by_edge = _within(by_edge, edges * (limit / trace.clock_hz))
+    return np.diff(by_edge) / np.diff(edges) * trace.clock_hz
+
+
+def _within(by_edge: Rates, most: Rates) -> Rates:
+    """Bytes that moved up to each edge, `(bins + 1,)`, where *most* could: no faster than that.
+
+    Cores that are simulated in step ask at one time for what cores apart ask for one after the
+    other, so that a link makes up for what it left unused. Here it moves these bytes as late before
+    as it can.
+    """
+    latest = most + np.maximum.accumulate((by_edge - most)[::-1])[::-1]
+    return np.minimum(latest, most)

@@ -68,12 +68,7 @@ def parse(text: str) -> Value:
         return _read(Path(file[1]), file[2])
     kind, *words = text.split(":")
     if kind != "spec" and kind not in GENERATORS:
-        known = ["FILE.npy", *GENERATORS, "spec", "none"]
-        near = get_close_matches(kind, known, n=1)
-        hint = f"did you mean {near[0]}?" if near else "for example randn:8x16:float16"
-        raise InputError(
-            f"inputs: a value must begin with one of {', '.join(known)}, not {shown(text)}; {hint}"
-        )
+        raise _unknown(kind, text)
     shape, dtype, options = _words(kind, words)
     layout, transposed = _lie(kind, shape, options)
     if kind == "spec":
@@ -93,6 +88,23 @@ def parse(text: str) -> Value:
 
 
 # ---- words ----
+
+_SHAPE = r"[0-9]{1,18}(x[0-9]{1,18}){0,63}"
+
+
+def _unknown(kind: str, text: str) -> InputError:
+    """What is wrong with *text*, which begins with *kind*."""
+    if re.fullmatch(_SHAPE, kind):
+        return InputError(
+            f"inputs: a value must begin with where its elements come from, not {shown(text)}, a "
+            f"shape alone; write spec:{text} for the time only, or randn:{text}"
+        )
+    known = ["FILE.npy", *GENERATORS, "spec", "none"]
+    near = get_close_matches(kind, known, n=1)
+    hint = f"did you mean {near[0]}?" if near else "for example randn:8x16:float16"
+    return InputError(
+        f"inputs: a value must begin with one of {', '.join(known)}, not {shown(text)}; {hint}"
+    )
 
 
 def _words(kind: str, words: list[str]) -> tuple[tuple[int, ...], DType, Options]:
@@ -137,7 +149,7 @@ def _lie(kind: str, shape: tuple[int, ...], options: Options) -> tuple[str, bool
 def _shape(kind: str, word: str) -> tuple[int, ...]:
     if word == "scalar":
         return ()
-    if not re.fullmatch(r"[0-9]{1,18}(x[0-9]{1,18}){0,63}", word):
+    if not re.fullmatch(_SHAPE, word):
         raise InputError(
             f"inputs: {kind} must have a shape of sizes joined by x, not {shown(word)}; "
             f"write for example {kind}:8x16, or {kind}:scalar"

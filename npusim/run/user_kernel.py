@@ -31,7 +31,8 @@ import numpy as np
 from npusim.ascendc import ProgramLaunch, SourceLaunch
 from npusim.check.bounds import check_inside
 from npusim.check.rules import check_blocks
-from npusim.data.dtypes import DTYPES, Array, dtype_of, is_masked
+from npusim.data.arguments import is_masked
+from npusim.data.dtypes import DTYPES, Array, dtype_of
 from npusim.data.errors import shown
 from npusim.data.tensor import GlobalTensor, Operand, Tensor, TensorSpec
 from npusim.devices.names import whole

@@ -54,9 +54,10 @@ def install(
         stand_ins.check_torch()
         # Torch would import a real torch_npu by itself, and that would take the device.
         os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
-        from npusim.torch import backend, card, operators, refusals
+        from npusim.torch import backend, card, distributed, operators, refusals
 
         backend.register()
+        distributed.register()
         card.insert(spec)
         backend.check()
         refusals.register(operators.register(backend.define))

@@ -43,10 +43,12 @@ class Event(NamedTuple):
     """The stream that it was launched on."""
     is_kernel: bool = True
     """Whether a card would run it as a kernel."""
+    communicates: str = ""
+    """What cards exchange, if that is what it does: type and shape."""
 
     @property
     def is_simulated(self) -> bool:
-        return self.run is not None
+        return self.run is not None or bool(self.communicates)
 
 
 class Keeper(Protocol):
@@ -126,6 +128,35 @@ class Clock:
             )
             for kept in self._recordings:
                 kept.append(event)
+
+    def communicate(self, name: str, start_us: float, time_us: float, what: str) -> None:
+        """A collective or a message; who needs its result waits until it has ended."""
+        if self.is_paused:
+            return
+        self.kernels += 1
+        self.launches += self._graph is None
+        event = Event(
+            *(name, start_us, time_us, 0.0, None, self._graph, self.operator or name),
+            *(self.module, self.stream, True, what or "nothing"),
+        )
+        for kept in self._recordings:
+            kept.append(event)
+
+    def wait_until(self, end_us: float) -> None:
+        """Nothing is launched before *end_us*."""
+        if not self.is_paused:
+            self.now_us = max(self.now_us, end_us)
+
+    @contextmanager
+    def apart(self) -> Iterator[list[Event]]:
+        """Kernels that are part of another one: the list has their events, and no time passes."""
+        state, events = {**vars(self)}, list[Event]()
+        self._recordings, self.not_timed = [events], Counter()
+        self._times_us, self._graph, self._paid_us = {}, None, None
+        try:
+            yield events
+        finally:
+            vars(self).update(state)
 
     def host(self, name: str, is_kernel: bool = True) -> None:
         """A host operation, which takes no simulated time; *is_kernel* says of a card's."""

@@ -5,26 +5,31 @@ from __future__ import annotations
 import torch
 
 from npusim.data.errors import Code, OpError
+from npusim.torch import numbering
 
 __all__ = ["as_on_card", "device_number", "invalid_device", "mixed_devices", "not_modelled"]
 
 
 def invalid_device(device: object) -> RuntimeError:
-    """A device beyond the one card, as the runtime reports it (code 107001)."""
+    """A device beyond those there are, as the runtime reports it (code 107001)."""
+    own = f"npu:{numbering.current()}"
     return RuntimeError(
         "NPU function error: aclrtSetDevice, error code is 107001\n"
-        f"npusim.torch: the device must be npu:0, the one simulated card, not {device}; use npu:0"
+        f"npusim.torch: the device must be {own}, the one simulated card, not {device}; use {own}"
     )
 
 
 def device_number(device: object) -> int:
-    """The number of *device*: None, a number, or what `torch.device` takes. Only 0 exists."""
+    """The number of *device*: None, a number, or what `torch.device` takes.
+
+    Only the card of this process exists.
+    """
     if device is None:
-        return 0
+        return numbering.current()
     index = device if isinstance(device, int) else torch.device(device).index
-    if index not in (None, 0, -1):
+    if not numbering.is_current(index):
         raise invalid_device(f"npu:{index}")
-    return 0
+    return numbering.current()
 
 
 def mixed_devices(op: str) -> RuntimeError:

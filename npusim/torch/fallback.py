@@ -17,7 +17,7 @@ from typing import ParamSpec, TypeVar
 import torch
 from torch.utils._pytree import tree_leaves
 
-from npusim.torch import card, shapes
+from npusim.torch import card, numbering, shapes
 from npusim.torch.clock import clock
 from npusim.torch.errors import invalid_device, mixed_devices, not_modelled
 from npusim.torch.relabel import to_host, to_npu
@@ -200,7 +200,7 @@ class _Call:
         if isinstance(value, torch.device):
             if value.type != "npu":
                 return value
-            if value.index:
+            if not numbering.is_current(value.index):
                 raise invalid_device(value)
             return CPU
         if isinstance(value, list | tuple):

@@ -16,10 +16,11 @@ from npusim.torch import (
     graphs,
     legacy_types,
     marks,
+    numbering,
     settings,
     streams,
 )
-from npusim.torch.errors import device_number
+from npusim.torch.errors import device_number, invalid_device
 from npusim.torch.generator import Generator
 from npusim.torch.refusals import others_of
 from npusim.torch.settings import HF32, Config
@@ -77,17 +78,21 @@ def _is_in_bad_fork() -> bool:
 
 
 def device_count() -> int:
-    """One card."""
-    return 1
+    """One card, or as many as torchrun has started processes."""
+    return numbering.count()
 
 
 def current_device() -> int:
-    return 0
+    return numbering.current()
 
 
 def set_device(device: object) -> None:
-    """Choose the one card there is."""
-    device_number(device)
+    """Choose what number the card of this process has, of as many as there are."""
+    number = device if isinstance(device, int) else torch.device(device).index or 0
+    if not -1 <= number < numbering.count():
+        raise invalid_device(f"npu:{number}")
+    if number >= 0:
+        numbering.choose(number)
 
 
 def get_device_name(device: object = None) -> str:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from difflib import get_close_matches
 from typing import Any
 
+from npusim.published import names, operators
 from npusim.torch import refusals
 from npusim.torch.functions import FUNCTIONS
-from npusim.torch.published import names, schemas
 from npusim.torch.refusals import OF_ATB
 from npusim.torch.schemas import CARD_TYPES
 
 __all__ = ["REFUSED", "named"]
 
-_IN_NPU = frozenset(re.match(r"\w+", schema)[0] for schema in schemas())  # type: ignore[index]
-REFUSED = (_IN_NPU | OF_ATB.keys()) - FUNCTIONS.keys()
+REFUSED = (operators() | OF_ATB.keys()) - FUNCTIONS.keys()
 """Operators of torch_npu that are not simulated."""
 
 

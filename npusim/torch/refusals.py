@@ -14,7 +14,7 @@ from typing import NoReturn
 import torch
 
 from npusim import ops
-from npusim.torch.published import names, schemas
+from npusim.published import names, schemas
 
 __all__ = ["OF_ATB", "operator", "others_of", "refusal", "register"]
 

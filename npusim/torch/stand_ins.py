@@ -11,7 +11,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from npusim.torch.published import names
+from npusim.published import names
 
 __all__ = ["MODULES", "check_free", "check_torch", "install", "installed"]
 

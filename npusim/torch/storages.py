@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from npusim.torch import card, shapes
+from npusim.torch import card, numbering, shapes
 from npusim.torch.clock import clock
 from npusim.torch.errors import invalid_device
 from npusim.torch.fallback import is_on_host
@@ -54,7 +54,7 @@ def _empty_strided(
 
 
 def _check(device: torch.device | None) -> None:
-    if device is not None and device.index:
+    if device is not None and not numbering.is_current(device.index):
         raise invalid_device(device)
 
 

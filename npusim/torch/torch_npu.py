@@ -6,12 +6,12 @@ from typing import Any
 
 import torch
 
+from npusim.published import names
 from npusim.torch import bindings as _C  # noqa: N812
 from npusim.torch import contrib, dynamo, formats, npu, profiler, testing
 from npusim.torch.formats import Format
 from npusim.torch.functions import FUNCTIONS
 from npusim.torch.operator_names import REFUSED, named
-from npusim.torch.published import names
 from npusim.torch.schemas import CARD_TYPES
 
 __all__ = [

@@ -93,7 +93,8 @@ SOURCES = {
     ),
     '[gm]\ncapacity_bytes = { value = 5, source = "book: p. 5", confidence = "assumed" }': (
         "gm.capacity_bytes: source must start with a key of [sources] (ini, doc, doc_cube, "
-        "doc_vec, ex, hia, pto, tri, leg, rows, split, cat, mc2) or with no key at all, "
+        "doc_vec, ex, hia, pto, tri, leg, rows, split, cat, mc2, alg, cost, msm, hccl, prof) or "
+        "with no key at all, "
         "not 'book'; "
         "add the key to [sources] or leave the colon out"
     ),
@@ -120,7 +121,7 @@ SHAPES = {
     ),
     "colour = 5": (
         "colour: must be one of extends, name, series, arch, aliases, half_overflow, cores, gm, "
-        "l2, transfer, cube, vector, banks, scalar, sync, launch, sources, not colour; "
+        "l2, transfer, cube, vector, banks, scalar, sync, launch, links, sources, not colour; "
         "rename or drop it"
     ),
     f"[sync]\nset_flags_cycles = {NUMBER(1)}": (
@@ -221,7 +222,7 @@ def test_a_chip_that_extends_nothing_gives_everything_itself(chip: Path) -> None
         *(
             f"my_chip.toml: {table}: must be given; "
             "add the table, or take it from a shipped chip with extends"
-            for table in (*tables, "launch")
+            for table in (*tables, "launch", "links")
         ),
     )
 

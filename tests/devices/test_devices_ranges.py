@@ -87,8 +87,8 @@ SLIPS = {
         "32 looks like KiB: write 32768"
     ),
     "launch.base_us = 200000": (
-        "must lie in [0, 10000] us (parts of a launch take up to 5 us), not 200000; "
-        "200000 looks like ns: write 200"
+        "must lie in [0, 10000] us (parts of a launch take up to 5 us, of a collective 110), "
+        "not 200000; 200000 looks like ns: write 200"
     ),
     "gm.read_latency_ns = 192800": (
         "must lie in [0, 100000] ns (memories answer within 0.3 us), not 192800; "
@@ -220,8 +220,8 @@ def range_at(key: str) -> Within:
             kind = get_type_hints(kind, include_extras=True)[name]
         else:
             kind = get_args(kind)[1]
-    if get_origin(kind) in (Union, UnionType):
-        kind = get_args(kind)[0]
+        if get_origin(kind) in (Union, UnionType):
+            kind = get_args(kind)[0]
     (within,) = ranges(kind)
     return within
 

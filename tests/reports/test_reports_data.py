@@ -187,6 +187,18 @@ def test_bandwidth_has_a_lane_a_path(ax: Axes) -> None:
     )
 
 
+def test_no_part_of_a_run_moves_more_than_its_limit() -> None:
+    # Its 48 cores are simulated in step, and all load at once what cores apart load in turn.
+    ran = run("softmax", TensorSpec((4096, 4096), "float16"), dim=-1, device="ascend910b2")
+    assert ran.trace is not None
+    part_s = traffic.duration_s(ran.trace) / bandwidth.BINS
+    for row in bandwidth.rows(ran):
+        assert row.limit_bytes_per_s is not None
+        assert row.bytes_per_s.min() >= -1e-6 * row.limit_bytes_per_s
+        assert row.bytes_per_s.max() <= 1.000001 * row.limit_bytes_per_s
+        assert row.bytes_per_s.sum() * part_s == pytest.approx(row.nbytes)
+
+
 # ---- occupancy ----
 
 
@@ -334,6 +346,24 @@ def test_pictures_of_runs_that_are_compared_have_the_same_axes() -> None:
     low, high = drawn[0]["roofline_gm_l2"].get_ylim()
     assert low < alone["roofline_gm_l2"].get_ylim()[0]
     assert high == alone["roofline_gm_l2"].get_ylim()[1]
+
+
+def test_lanes_of_runs_that_are_compared_have_one_scale() -> None:
+    half = isa.Local("ub", 0, FLOAT32, 32)
+    less = (isa.Load(half, isa.Global("x", 0, 128)), 0, 100, 110)
+    chip = at_1_mhz(tiny_spec())
+    full = Played(trace(lane((0,), *CHAIN[:1], gm_bytes=256)), chip)
+    part = Played(trace(lane((0,), less, gm_bytes=128)), chip)
+    for draw, base in (
+        (bandwidth.bandwidth, 1.0),
+        (occupancy.occupancy, 1 + occupancy.HEADER_HEIGHT),
+    ):
+        heights = []
+        for each in (full, part):
+            ax = draw(each, among=(full, part), ax=Figure().subplots())
+            lane_of = ax.patches[0].get_path().vertices[:, 1]
+            heights.append(base - lane_of.min())
+        assert heights[0] == pytest.approx(2 * heights[1]), draw
 
 
 # ---- several runs ----

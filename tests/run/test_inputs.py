@@ -114,6 +114,11 @@ def test_refusals_of_words_say_what_must_hold(subtests: pytest.Subtests) -> None
             "x.npz",
             f"a value must begin with one of {KINDS}, not 'x.npz'; for example randn:8x16:float16",
         ),
+        (
+            "4x4:float16",
+            "a value must begin with where its elements come from, not '4x4:float16', a shape "
+            "alone; write spec:4x4:float16 for the time only, or randn:4x4:float16",
+        ),
         ("zeros:3:int9", f"a dtype must be one of {DTYPES}, not 'int9'; did you mean int8?"),
         ("spec:3:zzz", f"a dtype must be one of {DTYPES}, not 'zzz'; use one of these"),
         ("randn:3:seed=x", "seed must be a whole number >= 0, not 'x'; write for example seed=8"),

@@ -102,19 +102,28 @@ def test_a_transposed_array_is_described_as_its_spec() -> None:
 
 
 @pytest.mark.parametrize(
-    ("op", "hint"),
+    ("op", "words"),
     [
-        ("npu_quantise", "did you mean npu_quantize?"),
-        ("group_quant", "did you mean npu_group_quant?"),
-        ("topk", "choose one of these"),
-        ("_rows", "choose one of these"),
-        ("", "choose one of these"),
-        (3, "choose one of these"),
-        (None, "choose one of these"),
+        ("npu_quantise", "'npu_quantise'; did you mean npu_quantize?"),
+        ("group_quant", "'group_quant'; did you mean npu_group_quant?"),
+        (
+            "npu_grouped_matmul_finalize_routing",
+            "npu_grouped_matmul_finalize_routing, which torch_npu has and npusim does not "
+            "simulate; the closest one that is: npu_moe_finalize_routing",
+        ),
+        (
+            "npu_ciou",
+            "npu_ciou, which torch_npu has and npusim does not simulate; npusim ops lists them all",
+        ),
+        ("topk", "'topk', which is no operator of torch_npu either; npusim ops lists them all"),
+        ("_rows", "'_rows', which is no operator of torch_npu either; npusim ops lists them all"),
+        ("", "'', which is no operator of torch_npu either; npusim ops lists them all"),
+        (3, "3; npusim ops lists them all"),
+        (None, "None; npusim ops lists them all"),
     ],
 )
-def test_an_operator_that_does_not_exist(op: Any, hint: str) -> None:
-    message = f"ops: an operator must be one that npusim ops lists, not {op!r}; {hint}"
+def test_an_operator_that_does_not_exist(op: Any, words: str) -> None:
+    message = f"ops: an operator must be one that npusim simulates, not {words}"
     with pytest.raises(ValueError, match=whole(message)):
         run(op, *CALL, device="ascend910b2")
 
@@ -240,10 +249,13 @@ def test_time_is_launch_and_the_slowest_core(device: str) -> None:
     assert result.cycles == max(span.end for span in result.trace.spans())
     launch = result.device.launch
     cores = result.plan.block_dim if result.plan else 0
-    started = min(cores, launch.saturation_cores)
-    # An operator reads its tiling first.
+    # An operator reads its tiling first, and all cores fetch its code from global memory.
+    code = result.device.cores[result.device.vector_kinds[0]].code
+    (run_,) = result.trace.code.values()
+    code_bytes = code.kernel_bytes + code.tiling_bytes + run_.micro_ops * code.micro_op_bytes
+    fetched_ns = code_bytes / code.line_bytes * (code.line_ns + cores * code.turn_ns)
     around = launch.base_us + launch.tiling_us + launch.completion_us
-    expected = around + started * launch.per_core_us + cores * launch.tiling_per_core_us
+    expected = around + cores * (launch.start_us + launch.tiling_turn_us) + fetched_ns / 1000
     assert result.launch_us == pytest.approx(expected, rel=1e-12)
     seconds = result.cycles / result.device.clock_hz
     assert result.time_us == pytest.approx(expected + seconds * 1e6, rel=1e-12)

@@ -10,8 +10,8 @@ import pytest
 from simulated_card import torch, torch_npu, torchair
 
 from npusim import ops
+from npusim.published import names, schemas
 from npusim.torch.clock import clock
-from npusim.torch.published import names, schemas
 
 PACKETS = sorted({re.match(r"\w+", schema)[0] for schema in schemas()})  # type: ignore[index]
 SIMULATED = {function.name for op in ops.names() for function in ops.load(op).torch}

@@ -69,14 +69,18 @@ def compare_files(
     setting: Settings = None,
     as_json: Json = False,
 ) -> None:
-    """Compare an array with a golden one, in the measures of the vendor's comparison tools.
+    """Compare arrays, runs of models, or kernels.
 
     The exit code is 1 if the accuracy is not reached. Of runs of models, times are compared. A
     kernel of C++ is run next to an operator, on the same inputs: bits, micro-ops of the first core
     and times are compared, and the exit code is 1 if a bit differs. -a gives attributes of the
     operator and the kernel's scalars.
-    For example: npusim compare out/output.npy golden.npy
-    Or: npusim compare add.cpp:add add -d A2 -i x=randn:4096 -i other=like:x -a n=4096
+
+    \b
+    For example:
+      npusim compare out/output.npy golden.npy
+      npusim compare add.cpp:add add -d A2 \\
+        -i x=randn:4096 -i other=like:x -a n=4096
     """
     from npusim.ascendc import Build
     from npusim.cli.compare import compare_files

@@ -29,9 +29,12 @@ def decode_scale(
     round_mode: RoundMode = 0,
     as_json: Json = False,
 ) -> None:
-    """Take the 64 bits apart that npu_trans_quant_param packs, or pack them.
+    """Unpack what npu_trans_quant_param packs, or pack it.
 
-    For example: npusim decode-scale 0x4000_3F80_0000; npusim decode-scale --encode 0.1,-3
+    \b
+    For example:
+      npusim decode-scale 0x4000_3F80_0000
+      npusim decode-scale --encode 0.1,-3
     """
     from npusim.cli.decode_scale import decode_scale
 

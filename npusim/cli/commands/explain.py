@@ -15,10 +15,12 @@ def explain_operator(
     setting: Settings = None,
     as_json: Json = False,
 ) -> None:
-    """Explain an operator, or a call of it: which product lines take it, which kernel, and why.
+    """Explain which chips take a call, and which kernel runs.
 
-    For example: npusim explain npu_quantize -d "Atlas A2" -i input=spec:8x64:float16
-    -i scales=spec:1:float16 -a dtype=qint8 -a axis=-1 -a div_mode=false
+    \b
+    For example:
+      npusim explain npu_quantize -d "Atlas A2" -i input=spec:8x64:float16 \\
+        -i scales=spec:1:float16 -a dtype=qint8 -a axis=-1 -a div_mode=false
     """
     from npusim.cli.explain import explain_operator
 

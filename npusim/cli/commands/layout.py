@@ -58,8 +58,12 @@ def show_layout(
 ) -> None:
     """Show how a matrix lies in memory, element by element.
 
-    For example: npusim layout 20x40 int8 FRACTAL_NZ; npusim layout where 20x40 int8 FRACTAL_NZ
-    --index 17,33, or --offset 1569; npusim layout --html -o layout.html
+    \b
+    For example:
+      npusim layout 20x40 int8 FRACTAL_NZ
+      npusim layout where 20x40 int8 FRACTAL_NZ --index 17,33
+      npusim layout where 20x40 int8 FRACTAL_NZ --offset 1569
+      npusim layout --html -o layout.html
     """
     from npusim.cli.layout import show_layout
 

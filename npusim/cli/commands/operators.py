@@ -8,7 +8,7 @@ __all__ = ["list_operators"]
 
 
 def list_operators(as_json: Json = False) -> None:
-    """List the operators with their parameters."""
+    """List the operators that are simulated."""
     from npusim.cli.operators import list_operators
 
     list_operators(as_json)

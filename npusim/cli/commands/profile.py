@@ -52,11 +52,14 @@ def profile(
     jobs: Jobs = None,
     as_json: Json = False,
 ) -> None:
-    """Hold a profile of a real card against the simulator: is my number normal?
+    """Compare a profile of a real card with simulated times.
 
     Kernels that are slower than they should be come first, with the likely cause. A ratio is the
     measured time over the simulated one, and 1 wherever it lies between a warm and a cold L2.
-    For example: npusim profile prof_ascend_pt -d 910B3 -o out/normal
+
+    \b
+    For example:
+      npusim profile prof_ascend_pt -d 910B3 -o out/normal
     """
     from npusim.cli.profile import profile
 

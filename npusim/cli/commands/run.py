@@ -82,6 +82,12 @@ Force = Annotated[
     bool, typer.Option("--force", help="Let -o replace the folder of an earlier run.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead.")]
+Open = Annotated[
+    bool,
+    typer.Option(
+        "--open", help="Write a page of the run, next to the folder of -o if given, and open it."
+    ),
+]
 L2Option = Annotated[
     str,
     typer.Option(
@@ -240,11 +246,15 @@ def run_operator(
     prove: ProveOption = False,
     critical_path: PathOption = False,
     advice: AdviceOption = False,
+    is_opened: Open = False,
 ) -> None:
     """Run an operator, or a kernel of your own, on a chip.
 
-    For example: npusim run npu_quantize -d "Atlas 300I Pro" -i input=randn:8x16
-    -i scales=full:1:value=0.1 -a dtype=qint8
+    \b
+    For example:
+      npusim run npu_quantize -d "Atlas 300I Pro" \\
+        -i input=randn:8x16 -i scales=full:1:value=0.1 -a dtype=qint8
+      npusim run npu_dynamic_quant -d "Atlas A2" -i x=spec:4096x4096:float16
     """
     from npusim.ascendc import Build, names_source
     from npusim.cli.run import Answer, run_operator, run_program
@@ -257,6 +267,7 @@ def run_operator(
         trace_time=trace_time.value,
         level=None if level is None else level.value,
         timing=timing,
+        is_opened=is_opened,
         asked={"prove": prove, "critical_path": critical_path, "advice": advice},
         settings=setting or [],
         typed={"op": [op], "input": inputs or [], "attr": attributes or []},

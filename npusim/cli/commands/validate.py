@@ -39,7 +39,15 @@ Jobs = Annotated[
         "--jobs", "-j", metavar="N", min=1, help="Processes; one a processor unless given."
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead: rows and families.")]
+Json = Annotated[
+    bool, typer.Option("--json", help="Print JSON instead: rows and families, or rows and pipes.")
+]
+Pipes = Annotated[
+    bool,
+    typer.Option(
+        "--pipes", help="How long each pipe works, of the rows whose pipes a profiler counted."
+    ),
+]
 
 
 def validate(
@@ -50,13 +58,17 @@ def validate(
     force: Force = False,
     jobs: Jobs = None,
     as_json: Json = False,
+    pipes: Pipes = False,
 ) -> None:
-    """Hold simulated times against measured ones, family by family.
+    """Compare simulated times with measured ones.
 
     Errors are simulated less measured time: as a share of the measured one for kernels of 10 us
     and more, in microseconds for shorter ones. Of the file that ships with npusim a sample of each
     family is taken, under a minute of work; of a file of your own every row.
+
+    With --pipes the times of pipes are held against what profilers counted for the same launches:
+    errors are shares of the duration of the kernel, whatever the share of the pipe in it.
     """
     from npusim.cli.validate import validate
 
-    validate(csv, family or (), every_row, output, force, jobs, as_json)
+    validate(csv, family or (), every_row, output, force, jobs, as_json, pipes)

@@ -14,7 +14,7 @@ MIN_GAIN = 0.02
 """Share of the time that advice must gain to be given; assumed, a fraction of the model's error."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Advice:
     """One piece of advice, and the times that it was tried with."""
 
@@ -34,6 +34,8 @@ class Advice:
     """The queues of the kernel that have a slot more in a what-if."""
     rows: tuple[int, int] | None = None
     """How many rows the call has, and how many it has with the change, where they differ."""
+    code: tuple[str, ...] = ()
+    """What to do as lines of a PyTorch script, where it can be written so."""
     once_us: float | None = None
     """What making what is passed takes, once for many calls; None where nothing is made."""
 
@@ -46,6 +48,9 @@ class Advice:
     def __str__(self) -> str:
         """For example `cast it ...: 52.32 us becomes 45.89 us, 12 % less; ...`."""
         return f"{self.change}: {self.times}"
+
+    def __repr__(self) -> str:
+        return f"<Advice: {self}>"
 
     @property
     def times(self) -> str:

@@ -11,13 +11,19 @@ import tomllib
 from functools import cache
 from importlib.resources import files
 
-__all__ = ["names", "schemas"]
+__all__ = ["names", "operators", "schemas"]
 
 
 @cache
 def schemas() -> tuple[str, ...]:
     """The schemas of torch_npu's operators, as torch parses them."""
     return tuple(_read("operators.txt").splitlines())
+
+
+@cache
+def operators() -> frozenset[str]:
+    """The names of torch_npu's operators."""
+    return frozenset(schema.partition("(")[0].partition(".")[0] for schema in schemas())
 
 
 @cache

@@ -1,0 +1,91 @@
+"""What a collective returns at once: its end, on the simulated clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from npusim.torch.clock import clock
+
+__all__ = ["Done", "Later", "together"]
+
+
+class Done(dist._Work):
+    """A collective that every rank has joined: values are there, and the card is at work."""
+
+    def __init__(self, end_us: float, outputs: list[torch.Tensor]) -> None:
+        super().__init__()
+        self.end_us, self._outputs = end_us, outputs
+
+    def wait(self, timeout: timedelta | None = None) -> bool:  # noqa: ARG002
+        """Let the card's stream wait for its end."""
+        clock.wait_until(self.end_us)
+        return True
+
+    synchronize = wait
+
+    def is_completed(self) -> bool:
+        """Whether it has ended by the time that it is."""
+        return clock.now_us >= self.end_us
+
+    def is_success(self) -> bool:
+        return True
+
+    def exception(self) -> None:
+        """None: what fails raises where it is called."""
+
+    def result(self) -> list[torch.Tensor]:
+        return self._outputs
+
+    def get_future(self) -> Any:
+        """A future of its outputs; who takes it waits."""
+        self.wait()
+        future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
+        future.set_result(self._outputs)
+        return future
+
+    def source_rank(self) -> int:
+        """Messages alone have one."""
+        return -1
+
+    _source_rank = source_rank
+
+
+class Later(Done):
+    """A message, whose end is known when both ranks have come."""
+
+    def __init__(
+        self, finish: Callable[[], tuple[float, int]], outputs: list[torch.Tensor]
+    ) -> None:
+        super().__init__(0.0, outputs)
+        self._finish: Callable[[], tuple[float, int]] | None = finish
+        self._source = -1
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Await the other rank, and the end."""
+        if self._finish is not None:
+            finish, self._finish = self._finish, None
+            self.end_us, self._source = finish()
+        return super().wait(timeout)
+
+    synchronize = wait
+
+    def is_completed(self) -> bool:
+        """Whether it has been awaited and has ended."""
+        return self._finish is None and super().is_completed()
+
+    def source_rank(self) -> int:
+        """The rank that the message came from."""
+        return self._source
+
+    _source_rank = source_rank
+
+
+def together(works: Sequence[Done]) -> Done:
+    """Several as one, which ends with the last."""
+    outputs = [output for work in works for output in work.result()]
+    return Done(max((work.end_us for work in works), default=0.0), outputs)
