@@ -40,6 +40,7 @@ NUMBERS: dict[str, Any] = {
     "l2.aliased_speed": 1.0,
     "transfer.issue_cycles": 1,
     "transfer.burst_cycles": 1,
+    "transfer.ragged_block_cycles": 0,
     "transfer.sector_bytes": 32,
     "transfer.padded_bytes_per_cycle": 1000.0,
     "scalar.dispatch_cycles": 0,

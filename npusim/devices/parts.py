@@ -297,6 +297,9 @@ class Transfer(Part):
     padded_bytes_per_cycle: BytesPerCycle
     """How fast at most the unified buffer takes or gives bursts that are no whole blocks: they fill
     blocks up there."""
+    ragged_block_cycles: Cycles
+    """Each block of 32 bytes of the rows that the fixpipe stores holds it at least this long where
+    a row does not begin and end with a sector."""
     sector_bytes: LineBytes
     """Smallest piece that moves; an aligned burst is charged in whole sectors."""
     store_granule_bytes: CopyBytes

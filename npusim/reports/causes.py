@@ -65,7 +65,7 @@ CAUSES: dict[Known, About] = {
         "issuing copies",
         "issuing copies",
         (
-            *("transfer.issue_cycles", "transfer.burst_cycles"),
+            *(f"transfer.{name}_cycles" for name in ("issue", "burst", "ragged_block")),
             *(f"cores.*.paths.{path}.startup_cycles" for path in ("gm_to_*", "*_to_gm")),
         ),
     ),
