@@ -25,6 +25,7 @@ NUMBERS: dict[str, Any] = {
     "gm.read_latency_ns": 10.0,
     "gm.write_latency_ns": 7.0,
     "gm.row_ns": 0.0,
+    "gm.part_row_ns": 0.0,
     "gm.run_bytes": 0,
     "gm.apart_us": 0.0,
     "l2.line_bytes": 128,

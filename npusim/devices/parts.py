@@ -252,6 +252,8 @@ class GlobalMemory(Part):
     """Time from piece to piece of rows, each up to one line, that LoadNd2Nz turns into Nz: a round
     trip, divided by the requests that a core may have under way. Bytes that take longer at the
     core's port hide it."""
+    part_row_ns: Nanoseconds
+    """The same for rows that are half a line or less each, and alone in it."""
     run_bytes: RunBytes
     """Overhead of each run, in bytes that could have been read in its time."""
     apart_us: Microseconds
