@@ -34,7 +34,10 @@ NUMBERS = {
         f"{A2.cores['aic'].code.cache_bytes >> 10} KiB of a cube core and "
         f"{CODE.cache_bytes >> 10} of a vector core"
     ),
-    "tiling data": f"{LAUNCH.tiling_us:g} us before an operator's first copy",
+    "tiling data": (
+        f"{LAUNCH.tiling_us:g} us before an operator's first copy, and {LAUNCH.tiling_turn_us:g} a "
+        f"core each time"
+    ),
     "mixed kernels": f"{LAUNCH.mix_us:g} us when",
     "global memory": (
         f"{GM.read_bytes_per_s / 1e12:.3f} TB/s; fair shares; {GM.read_latency_ns:g} ns from"

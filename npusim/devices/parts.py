@@ -177,7 +177,7 @@ class Code(Part):
     l2_speed: Times
     """How fast lines come out of the L2, as a multiple of the speed from global memory."""
 
-    def nbytes(self, micro_ops: int, reads_tiling: bool) -> int:
+    def nbytes(self, micro_ops: int, reads_tiling: int) -> int:
         """The code of a kernel with *micro_ops* places that write one."""
         tiling_bytes = self.tiling_bytes if reads_tiling else 0
         return self.kernel_bytes + tiling_bytes + micro_ops * self.micro_op_bytes
@@ -435,13 +435,17 @@ class Launch(Part):
     """Added when cube and vector cores start together."""
     tiling_us: Microseconds
     """Added when the kernel reads its tiling from global memory and sets its queues up by it."""
+    tiling_turn_us: Microseconds
+    """Added then for each core, each time: all read the same bytes, and are served in turn."""
     completion_us: Microseconds
 
-    def time_us(self, cores: int, is_mix: bool = False, reads_tiling: bool = False) -> float:
+    def time_us(self, cores: int, is_mix: bool = False, reads_tiling: int = False) -> float:
         """What starting and ending a kernel on *cores* costs around the cores' own time.
 
-        Where it *is_mix*, these are cube cores with two vector cores each.
+        Where it *is_mix*, these are cube cores with two vector cores each. *reads_tiling* is how
+        often.
         """
         started = cores * (CORES_OF_A_GROUP if is_mix else 1)
+        each_us = self.start_us + reads_tiling * self.tiling_turn_us
         extra_us = (self.mix_us if is_mix else 0.0) + (self.tiling_us if reads_tiling else 0.0)
-        return self.base_us + started * self.start_us + extra_us + self.completion_us
+        return self.base_us + started * each_us + extra_us + self.completion_us

@@ -147,6 +147,17 @@ class Clock:
         if not self.is_paused:
             self.now_us = max(self.now_us, end_us)
 
+    @contextmanager
+    def apart(self) -> Iterator[list[Event]]:
+        """Kernels that are part of another one: the list has their events, and no time passes."""
+        state, events = {**vars(self)}, list[Event]()
+        self._recordings, self.not_timed = [events], Counter()
+        self._times_us, self._graph, self._paid_us = {}, None, None
+        try:
+            yield events
+        finally:
+            vars(self).update(state)
+
     def host(self, name: str, is_kernel: bool = True) -> None:
         """A host operation, which takes no simulated time; *is_kernel* says of a card's."""
         if self.is_paused:
