@@ -42,6 +42,7 @@ NUMBERS: dict[str, Any] = {
     "transfer.burst_cycles": 1,
     "transfer.sector_bytes": 32,
     "scalar.dispatch_cycles": 0,
+    "scalar.mte1_queue": 0,
     "scalar.load_cycles": 4,
     "scalar.global_load_cycles": 30,
     "scalar.store_cycles": 3,

@@ -22,6 +22,7 @@ from npusim.data.files import content
 from npusim.data.json import json_text
 from npusim.validation import Family, Result, Row, pipes
 from npusim.validation.errors import SHORT_US
+from npusim.validation.events import events_of
 from npusim.validation.pictures import PICTURES
 
 __all__ = ["errors", "validate"]
@@ -72,7 +73,8 @@ def validate(
     if as_json:
         typer.echo(facts)
         return
-    show(Group(*_sampled(len(rows), len(known)), errors(families), *_missing(families)))
+    parts = errors(families), *_between_events(rows), *_missing(families)
+    show(Group(*_sampled(len(rows), len(known)), *parts))
     if output is not None:
         show(f"\nwrote {', '.join(written)} to {output}")
 
@@ -178,6 +180,17 @@ def _us(value: float | None, sign: str = "") -> str:
 
 def _worst(error: str, name: str | None) -> str:
     return f"{error} {name}" if name else ""
+
+
+def _between_events(rows: Sequence[Row]) -> list[Any]:
+    """What the times of families hold besides the kernel, where they are not Task Durations."""
+    lines = Table.grid(padding=(0, 2))
+    for _ in range(2):
+        lines.add_column(overflow="fold")
+    for name, events in dict.fromkeys((row.family, events_of(row)) for row in rows):
+        if events.table:
+            lines.add_row(Text(name, "bold"), Text(str(events)))
+    return [Text("\nmeasured from event to event"), lines] if lines.row_count else []
 
 
 def _missing(families: Sequence[Family]) -> list[Any]:

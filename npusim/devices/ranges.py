@@ -24,6 +24,8 @@ __all__ = [
     "BytesPerCycle",
     "BytesPerSecond",
     "Cards",
+    "CodeBytes",
+    "CodeLineBytes",
     "CopyBytes",
     "Cores",
     "CubeDepth",
@@ -145,6 +147,7 @@ GroupBanks = Annotated[int, Within(1, 1024, "banks", "groups have 2 to 4"), WHOL
 Cards = Annotated[int, Within(1, 1 << 20, "cards", "servers have 4 to 16, clusters 768"), WHOLE]
 Stages = Annotated[int, Within(1, 1024, "stages", "1 and 2 are known"), WHOLE]
 Tasks = Annotated[int, Within(0, 1024, "tasks", "phases have up to 2 more than cards"), WHOLE]
+Instructions = Annotated[int, Within(0, 1 << 16, "instructions", "queues hold up to 32"), WHOLE]
 EventIds = Annotated[int, Within(1, 1024, "flags", "chips have 4 to 8 for a pair of pipes"), WHOLE]
 ReservedEventIds = Annotated[int, Within(0, 1023, "flags", "chips have 4 to 8 in all"), WHOLE]
 CubeEdge = Annotated[int, Within(1, 256, "elements", "cubes are 16 wide"), WHOLE]
@@ -173,6 +176,10 @@ RunBytes = Annotated[int, Within(0, 65536, "bytes", "runs cost up to 66 bytes"),
 SliceBytes = Annotated[
     int, Within(0, 1 << 40, "bytes", "slices of 32 KiB to 1 MiB move directly"), WHOLE
 ]
+CodeBytes = Annotated[
+    int, Within(0, 1 << 20, "bytes", "instruction caches are 16 to 32 KiB"), WHOLE
+]
+CodeLineBytes = Annotated[int, Within(4, 8192, "bytes", "lines of code are 64 bytes"), WHOLE]
 RepeatBytes = Annotated[int, Within(32, 4096, "bytes", "repeats are 256 bytes"), WHOLE]
 BlockBytes = Annotated[
     int, Within(32, 32, "bytes", "the block of every vector and copy instruction"), WHOLE

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 import numpy as np
 
@@ -34,7 +34,8 @@ class Launching(Protocol):
     """A launch on a card, from what it finds to what it leaves."""
 
     l2: Arrival
-    icache: ICache
+    found: dict[str, Any]
+    """What a result says of where it finds its code, once it has ended."""
 
     def ended(self, trace: Trace, outputs: Mapping[str, Output]) -> dict[str, Output]:
         """Leave what *trace* leaves; *outputs* as tensors of the card."""

@@ -167,6 +167,17 @@ class Clock:
         """The host waits until the card has done all."""
         self.host_us = max(self.host_us, self.now_us)
 
+    @contextmanager
+    def apart(self) -> Iterator[list[Event]]:
+        """Kernels that are part of another one: the list has their events, and no time passes."""
+        state, events = {**vars(self)}, list[Event]()
+        self._recordings, self.not_timed = [events], Counter()
+        self._times_us, self._graph, self._paid_us, self.launch_us = {}, None, None, 0.0
+        try:
+            yield events
+        finally:
+            vars(self).update(state)
+
     def host(self, name: str, is_kernel: bool = True) -> None:
         """A host operation, whose own time is not simulated; *is_kernel* says of a card's, which is
         launched.

@@ -84,14 +84,21 @@ class Recording:
 
     def append(self, event: Event, /) -> None:
         """Take what the clock reports."""
+        if event.communicates:
+            number = self._launches.number(_communication(event))
+            self._add(number, event)
+            return
         if event.run is None:
             if event.is_kernel:
                 self._not_timed[event.operator, event.module] += 1
             return
         if event.run.plan is None:
             return
+        self._add(self._kernel(event, event.run), event)
+
+    def _add(self, kernel: int, event: Event) -> None:
         self._launches.add(
-            *(self._kernel(event, event.run), event.start_us - self._began_us, event.stream),
+            *(kernel, event.start_us - self._began_us, event.stream),
             *(event.operator, event.module, event.graph or ""),
         )
 
@@ -113,3 +120,11 @@ class Recording:
             # The trace is held, or another one might come to lie where it was.
             self._kernels[key] = run.trace, kernel_of(run, event.time_us, event.launch_us)
         return self._kernels[key][1]
+
+
+def _communication(event: Event) -> Kernel:
+    """What cards exchange is bounded by the links between them."""
+    what = (event.communicates,)
+    return Kernel(
+        *(event.name, None, what, what, 0, event.time_us, 0.0, 0, 0, 0, 0, 0, 0, "links", 1.0)
+    )

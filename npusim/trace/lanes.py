@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from npusim.data.recent import recent
-from npusim.devices.schema import Pipe
+from npusim.devices.schema import CodeRun, Pipe
 from npusim.isa import ORDERING, MicroOp, copied_place
-from npusim.kernel.program import Body, Program
+from npusim.kernel.program import Body, Place, Program
 from npusim.trace.copies import CopyTimes
 from npusim.trace.left import Left
 
@@ -301,6 +301,18 @@ class Trace:
     def cycles(self) -> int:
         """Cycles from the first micro-op to the last result of the slowest core."""
         return max((lane.last_end for lane in self.lanes), default=0)
+
+    @cached_property
+    def code(self) -> dict[str, CodeRun]:
+        """What the cores of each kind run of the kernel's code."""
+        cores: dict[str, int] = {}
+        places: dict[str, set[Place]] = {}
+        for lane in self.lanes:
+            cores[lane.kind] = cores.get(lane.kind, 0) + len(lane.cores)
+            places.setdefault(lane.kind, set()).update(
+                *(leaf.places for leaf in lane.program.leaves)
+            )
+        return {kind: CodeRun(count, len(places[kind])) for kind, count in cores.items()}
 
     @property
     def slowest(self) -> LaneTrace:

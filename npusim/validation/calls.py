@@ -38,14 +38,18 @@ What the rows leave open is settled here, once for all:
   shapes of the first weight and of the result, and from four rows an expert on its times are those
   in which both weights are read from memory once, at 1.3 to 1.4 TB/s. Tokens go to some experts
   each; those of this card get their share of the rows, dealt out at random by numpy's generator of
-  seed 0, since a group a little larger than a block takes one more. Where there are no more rows
-  than experts, the time follows the number of those that were drawn, whose weights are read: that
-  of a token is given, and that of several is assumed to be as expected if each draws its own at
+  seed 0, since a group a little larger than a block takes one more. Where some experts are expected
+  to get none, the time follows the number of those that were drawn, whose weights are read: that of
+  a token is given, and that of several is assumed to be as expected if each draws its own at
   random, with one standard deviation of at most OPEN; rows of fewer draws are not modelled.
 * npu_fused_infer_attention_score is causal, in TND; keys are in pages where the note says so, those
   of a request in blocks that follow each other. Its tensors are the same in each replay: of query,
   keys and values there is what the L2 has left of them when all others have come.
 * So are latent keys, those of decoding in pages, by npu_fused_infer_attention_score_v2.
+* In CANN_8_5 bf16 heads that share no keys run FIA: there FAI takes such heads only in fp16,
+  without a mask (cannmirror/ops-transformer@05c401f fused_infer_attention_score_tiling.cpp,
+  IsUsingFAI). Their times show it: 67 MB of keys take 79 to 83 us, 134 MB 104 to 106, whatever the
+  number of requests and heads, where FAI goes by whole requests and heads.
 * Other operators are called in words: `npusim.validation.words`.
 * The instruction caches hold a kernel that is run again and again, not one of two that take turns,
   nor one in the trace of a model.
@@ -94,8 +98,10 @@ from npusim.validation.words import call_of, options_of
 
 __all__ = ["KERNELS", "OTHER_KERNELS", "timed"]
 
-ROW_BY_ROW = (TRACED, "systems/data/ascend_910b/vllm-ascend/0.18.0")
-"""Parts of hudingyi688/aiconfigurator-npu with an earlier release of npu_dynamic_quant."""
+CANN_8_5 = "systems/data/ascend_910b/vllm-ascend/0.18.0"
+"""Part of hudingyi688/aiconfigurator-npu with the kernels of an earlier release."""
+ROW_BY_ROW = (TRACED, CANN_8_5)
+"""Parts of it with an earlier npu_dynamic_quant."""
 OTHER_KERNELS = ("matmul_pto_a3", "qmm_catlass_910b1")
 """Families measured with kernels that their sources wrote by hand."""
 
@@ -250,17 +256,17 @@ def _experts(row: Row) -> tuple[Timed, ...]:
 def _shares(row: Row, m: int, experts: int) -> Array:
     """How many of *m* rows each of *experts* gets `(experts,)`."""
     draw = Draw.read(row.note)
-    is_known = draw is not None and draw.here == experts
-    if m > experts and not (is_known and round(draw.mean) < experts):
+    known = draw if draw is not None and draw.here == experts else None
+    if m > experts and not (known and round(known.mean) < experts):
         return np.random.default_rng(0).multinomial(m, [1 / experts] * experts)
-    if draw is None or not is_known:
+    if known is None:
         raise NotModelledError("which experts so few rows went to is not known")
-    if draw.spread > OPEN:
+    if known.spread > OPEN:
         raise NotModelledError(
             f"which experts so few rows went to is not known, and how many differs by "
-            f"{draw.spread:.0%} from draw to draw"
+            f"{known.spread:.0%} from draw to draw"
         )
-    return draw.rows(m)
+    return known.rows(m)
 
 
 def _weight_quant_matmul(row: Row) -> tuple[Timed, ...]:
@@ -350,6 +356,8 @@ def _attention(row: Row) -> tuple[Timed, ...]:
     for _, columns in rotated:
         options["query_rope"] = TensorSpec((requests * tokens, heads, columns), row.x_dtype)
         options["key_rope"] = TensorSpec((requests * keys, kv_heads, columns), row.x_dtype)
+    if CANN_8_5 in row.source and heads == kv_heads and row.x_dtype == "bfloat16" and not rotated:
+        options["template"] = "FIA"
     return (_replayed(row, (query, kv, kv), options),)
 
 

@@ -79,8 +79,12 @@ def bias_dtype(row: Row) -> str:
     return listed[-1]
 
 
-def icache_of(row: Row) -> ICache:
-    """Whether the instruction caches hold the kernel: not where others run in between."""
+def icache_of(row: Row) -> ICache | None:
+    """Whether the instruction caches hold the kernel: not where others run in between, and None
+    where it depends on the other one what they hold.
+    """
+    if row.l2 == "flushed":
+        return None
     others_run = any(word in row.source for word in (TRACED, PROFILED))
     return "cold" if others_run or " + " in row.op else "warm"
 

@@ -39,7 +39,7 @@ class Call:
     args: tuple[Argument, ...]
     device: str | DeviceSpec
     l2: L2State | Turns
-    icache: ICache
+    icache: ICache | None
     options: Arguments = field(default_factory=dict)
 
     def run(self) -> Result:

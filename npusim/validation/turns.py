@@ -51,7 +51,7 @@ def run_in_turns(
     op: str,
     args: tuple[object, ...],
     options: Arguments,
-    icache: ICache,
+    icache: ICache | None,
 ) -> Run:
     """The last run of *op* in such a loop; raises OpError if the operator refuses."""
     on, other = card(device), OTHERS[turns]

@@ -139,6 +139,9 @@ family                  pipe          rows   median   bias
 training_matmul_910b4   aic_mac          2     15 %   -5 %
                         aic_fixpipe      1      2 %   +2 %
 training_cast_910b4     aiv_vec          1      1 %   -1 %
+all                     aic_mac          2     15 %   -5 %
+                        aic_fixpipe      1      2 %   +2 %
+                        aiv_vec          1      1 %   -1 %
 """
 
 

@@ -12,7 +12,7 @@ import pytest
 import npusim
 from npusim import TensorSpec, ops
 from npusim.validation import Row, RowError, calls, read
-from npusim.validation.calls import timed
+from npusim.validation.calls import CANN_8_5, timed
 from npusim.validation.routing import Draw
 from npusim.validation.timed import Call, NotModelledError
 
@@ -125,7 +125,9 @@ def test_the_l2_is_cold_unless_a_row_says_otherwise(said: str) -> None:
 
 def test_a_flush_leaves_some_lines_of_a_small_kernel_and_some_dirt() -> None:
     row = replace(MATMUL, m=1024, k=1024, n=1024)
-    times = {l2: call(replace(row, l2=l2)).time_us() for l2 in ("cold", "flushed", "warm")}
+    calls = {l2: call(replace(row, l2=l2)) for l2 in ("cold", "flushed", "warm")}
+    assert [each.icache for each in calls.values()] == ["warm", None, "warm"]
+    times = {l2: replace(each, icache="warm").time_us() for l2, each in calls.items()}
     assert times["warm"] < times["flushed"] < times["cold"]
 
 
@@ -143,7 +145,7 @@ def test_copies_in_a_served_model_write_back_what_others_have_stored() -> None:
     assert served.l2 == "served"
     cold_us = replace(served, l2="cold").time_us()
     assert cold_us == pytest.approx(row.latency_min_us, rel=0.05)
-    assert served.time_us() == pytest.approx(row.latency_us, rel=0.08)
+    assert served.time_us() == pytest.approx(row.latency_us, rel=0.1)
 
 
 def test_other_kernels_ran_before_those_of_a_trace() -> None:
@@ -411,6 +413,9 @@ def test_a_layer_of_experts_is_its_products_and_swiglu() -> None:
         timed(replace(row, m=2))
 
 
+NOTE_OF_40 = "a model: 64 tokens, 6 of 160 experts each, 40 of them here"
+
+
 def test_few_tokens_go_to_as_many_experts_as_expected() -> None:
     op = "npu_grouped_matmul + npu_swiglu + npu_grouped_matmul"
     row = replace(GROUPED, op=op, b=64, m=48, x_dtype="float16", out_dtype="float16")
@@ -418,6 +423,10 @@ def test_few_tokens_go_to_as_many_experts_as_expected() -> None:
     found, *_ = timed(replace(row, note=note.format(8, 64)))
     assert isinstance(found, Call)
     assert found.options["group_list"].tolist() == [2] * 13 + [1] * 22 + [0] * 29
+    # Of more rows than experts, too: 64 tokens leave 3 experts of 40 without one, as expected.
+    found, *_ = timed(replace(row, b=40, m=96, note=NOTE_OF_40))
+    assert isinstance(found, Call)
+    assert np.count_nonzero(found.options["group_list"]) == round(40 * (1 - (1 - 6 / 160) ** 64))
     text = (
         r"^which experts so few rows went to is not known, and how many differs by 17% from draw "
         r"to draw$"
@@ -461,3 +470,18 @@ def test_every_operator_of_the_shipped_rows_takes_their_calls() -> None:
         problem = operator.check(npusim.devices.load(found.device), **bound.arguments)
         names = {operand.name for operand in problem.inputs}
         assert isinstance(found.l2, str) or set(found.l2) <= names
+
+
+def test_heads_that_share_no_keys_run_the_kernel_of_their_release() -> None:
+    rows = [
+        row
+        for row in read()
+        if row.op == "npu_fused_infer_attention_score" and CANN_8_5 in row.source
+    ]
+    asked = {
+        (row.shape.split(" , ")[0] == row.shape.split(" , ")[1], call(row).options.get("template"))
+        for row in rows
+    }
+    assert asked == {(True, "FIA"), (False, None)}
+    later = replace(next(row for row in rows if "FIA" in call(row).options.values()), source="mine")
+    assert "template" not in call(later).options

@@ -116,6 +116,8 @@ def test_a_result_is_printed_in_plain_words() -> None:
         "measured_us": 10.0,
         "measured_min_us": None,
         "simulated_us": 12.5,
+        "around_us": 0.0,
+        "host_us": 0.0,
         "error": 0.25,
         "not_modelled": None,
         "source": "made up",

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 __all__ = ["COLORS", "WORKS", "work_of"]
 
-# Okabe and Ito, "Color Universal Design" (2008), and lighter or darker ones of these.
+# Okabe and Ito, "Color Universal Design" (2008), and lighter or darker ones of these; Paul Tol's
+# indigo.
 COLORS = {
     "matrix products": "#D55E00",
     "attention": "#E69F00",
@@ -28,6 +29,9 @@ COLORS = {
 WORKS = tuple(COLORS)
 
 _PARTS = {
+    "hcom": "communication",
+    "Matmul": "matrix products",
+    "Moe": "experts",
     "attention": "attention",
     "matmul": "matrix products",
     "moe": "experts",

@@ -27,9 +27,9 @@ typedef __int128 i128;
 
 enum { WORK, SET, WAIT, DRAIN, DRAIN_ALL, COPY, CROSS_SET };
 
-/* `op` is its number in its body. */
+/* `in_queue` as in `Step` of decode.py; `op` is its number in its body. */
 typedef struct {
-    i64 what, after, cycles, x, y, op;
+    i64 what, after, cycles, x, y, in_queue, op;
 } Step;
 
 /* A copy as its decoder knows it, `CopyStep`. */
@@ -67,7 +67,7 @@ typedef struct {
 
 /* What a name of global memory means to a lane; `different` as `Request.different`. */
 typedef struct {
-    i64 tensor, base_bytes, is_cached, different;
+    i64 tensor, base_bytes, is_cached, different, is_early;
 } Binding;
 
 typedef struct {
@@ -86,9 +86,10 @@ typedef int (*Ask)(i64 copy, i64 phase, Asked *asked);
 typedef int (*Report)(i64 started);
 
 typedef struct {
-    i64 pipes, scalar, names, lanes, cross_flags, tensors;
+    i64 pipes, scalar, mte1, mte1_queue, names, lanes, cross_flags, tensors;
     const Step *steps;
-    /* A row of 1 + 2 pipes: cycles, then of each pipe the first of its steps and their number. */
+    /* A row of 2 + 2 pipes: cycles, instructions of mte1, then of each pipe the first of its steps
+     * and their number. */
     const i64 *stretches;
     const CopyStep *copies;
     const i64 *cross_sets;  /* -> number of the flag between cores */
@@ -140,7 +141,7 @@ enum { FINISHED = 0, STOPPED = 1, OUT_OF_MEMORY = 2 };
 /* ---- what a run keeps ---- */
 
 /* Why a pipe does not go on, if not for a flag, whose numbers start at 0. */
-enum { READY = -1, WORKLESS = -2, COPYING = -3, DRAINING = -4 };
+enum { READY = -1, WORKLESS = -2, COPYING = -3, DRAINING = -4, QUEUED = -5 };
 
 /* Events in the order of SimPy: by cycle, priority, and the order in which they were made. */
 typedef enum { ON_CROSS_SET, ON_REQUEST, ON_LINK, ON_END_OF_CYCLE } EventKind;
@@ -201,9 +202,10 @@ typedef struct {
     i32 volume;
 } Tile;
 
-/* `part` counts those of the program, `of_call` those of the call. */
+/* `part` counts those of the program, `of_call` those of the call, `passed` the instructions of mte1
+ * in the parts before. */
 typedef struct {
-    i64 part, call, of_call, position, free, done, waits_for, copies;
+    i64 part, call, of_call, passed, position, free, done, waits_for, copies;
 } Pipe;
 
 typedef struct {
@@ -214,6 +216,8 @@ typedef struct {
     Pipe *pipes;
     Load *loads;  /* one a pipe */
     Queue opened, runnable;
+    Queue left;  /* when each instruction left the queue of mte1, but for the first `forgotten` */
+    i64 forgotten;
     Queue *raised;  /* one a flag */
     i64 *arrived;  /* (cross_flags,): sets that have arrived */
 } Lane;

@@ -122,6 +122,7 @@ static void clear(Run *run) {
         free(lane->raised);
         free(lane->arrived);
         free(lane->opened.items);
+        free(lane->left.items);
         free(lane->runnable.items);
     }
     for (i64 i = 0; run->known && i < run->known_room; i++) free(run->known[i]);

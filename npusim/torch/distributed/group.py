@@ -374,6 +374,20 @@ class HcclGroup(dist.ProcessGroup):
         ready_us = max(clock.now_us, self._busy_us)
         return Call(name, alike, card.spec().name, ready_us, len(given), splits or [])
 
+    def share(
+        self, name: str, alike: str, given: torch.Tensor
+    ) -> tuple[float, list[Call], list[torch.Tensor]]:
+        """When all ranks have come to an operator of the card, and the calls and bytes of each."""
+        calls = self._transport.meet(self._call(name, alike, given))
+        self._agree(calls)
+        return max(call.ready_us for call in calls), calls, self._transport.share(given, calls)
+
+    def spend(self, kernel: str, begin_us: float, time_us: float, what: str) -> None:
+        """The card is at work in *kernel*, and its stream waits for the end."""
+        clock.communicate(kernel, begin_us, time_us, what)
+        self._busy_us = begin_us + time_us
+        clock.wait_until(self._busy_us)
+
     def _run(
         self,
         name: str,
