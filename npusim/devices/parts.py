@@ -111,7 +111,7 @@ Memory = Literal["gm", "l2", "l1", "l0a", "l0b", "l0c", "ub", "bt", "fb"]
 CUBE_DTYPES = ("int4", "int8", "float16", "bfloat16", "float32")
 """What `mmad` multiplies: asc-devkit, docs/zh/api, Cube指令理论性能汇总.md."""
 Confidence = Literal[
-    "vendor file",  # platform files that ship with the toolkit
+    "vendor file",  # platform files that ship with the toolkit, an engine's own source
     "vendor doc",  # official guides, API pages, product pages
     "vendor tool",  # a constant inside a vendor's cost model: a prior or a fit, not a specification
     "measured",  # a time taken on silicon, or what follows from it by arithmetic
@@ -132,8 +132,7 @@ class Source(NamedTuple):
 class Part(BaseModel):
     """A table of a file whose numbers have sources."""
 
-    thing: ClassVar[str] = "chip"
-    """What the file describes."""
+    thing: ClassVar[str] = "chip"  # what the file describes
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
