@@ -385,6 +385,12 @@ REFUSED: dict[str, tuple[Callable[[int], object], str]] = {
         "npusim.torch.distributed: run must be called outside of the ranks of another run, not "
         "within one; call it before or after",
     ),
+    "another backend": (
+        lambda _: dist.new_group([0, 1], backend="gloo"),
+        "npusim.torch.distributed: groups of ranks that are threads must have the backend hccl "
+        "alone, not gloo, which would wait for the others for ever; leave gloo out, or start "
+        "processes with torchrun",
+    ),
     "a device beyond": (
         lambda _: torch.npu.set_device(2),
         "NPU function error: aclrtSetDevice, error code is 107001\nnpusim.torch: the device must "

@@ -69,17 +69,17 @@ def _group(options: Any, _: object) -> HcclGroup:
     """The group that torch asks for."""
     from npusim.torch import card
     from npusim.torch.distributed.group import HcclGroup
+    from npusim.torch.distributed.host import HostToo
     from npusim.torch.distributed.ranks import Threads, running
-    from npusim.torch.distributed.transport import Processes, Transport
+    from npusim.torch.distributed.transport import Processes
 
     rank, size = options.group_rank, options.group_size
     ranks = list(options.global_ranks_in_group) or list(range(size))
     text = os.environ.get("LOCAL_WORLD_SIZE", "")
     server_cards = int(text) if text.isdecimal() and int(text) else card.spec().links.cards
     name = str(options.group_id)
-    transport: Transport
     if (turns := running()) is not None:
-        transport = Threads(turns, (name, *ranks), rank, size)
-    else:
-        transport = Processes(options.store, rank, size, options.timeout)
-    return HcclGroup(transport, rank, ranks, name, server_cards)
+        threads = Threads(turns, (name, *ranks), rank, size)
+        return HcclGroup(threads, rank, ranks, name, server_cards)
+    processes = Processes(options.store, rank, size, options.timeout)
+    return HostToo(processes, rank, ranks, name, server_cards).use(processes.gloo)
