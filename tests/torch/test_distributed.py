@@ -261,6 +261,17 @@ def test_a_report_shows_communication(tmp_path: Path) -> None:
     assert launch.kernel.inputs == ("float32 (8,) sum",)
 
 
+def test_the_page_on_collectives_prints_what_it_shows(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "collectives.md").read_text("utf-8")
+    first, second = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (shown,) = re.findall(r"```text\n(.*?)```", page, re.DOTALL)
+    exec(first, {"__name__": "page"})
+    exec(second, {})
+    assert capsys.readouterr().out == shown
+
+
 # ---- the process ----
 
 
