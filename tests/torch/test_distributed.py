@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -9,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from simulated_card import torch
+from simulated_card import torch, torch_npu
 
 import npusim.torch
-from npusim import collectives
+from npusim import collectives, profile
 from npusim.torch import distributed
 from npusim.torch.clock import clock
 from npusim.trace import model
@@ -270,6 +271,34 @@ def test_the_page_on_collectives_prints_what_it_shows(
     exec(first, {"__name__": "page"})
     exec(second, {})
     assert capsys.readouterr().out == shown
+
+
+def test_a_profile_shows_what_is_hidden_and_what_is_not(tmp_path: Path) -> None:
+    def step(rank: int) -> None:
+        handler = torch_npu.profiler.tensorboard_trace_handler(str(tmp_path / str(rank)))
+        with torch_npu.profiler.profile(on_trace_ready=handler) as profiler:
+            work = dist.all_reduce(torch.ones(1 << 20).npu(), async_op=True)
+            x = torch.ones(512, 512).npu()
+            x @ x
+            work.wait()
+            dist.all_reduce(torch.ones(8).npu())
+            profiler.step()
+
+    on_ranks(2, step)
+    (folder,) = (tmp_path / "0").glob("*/ASCEND_PROFILER_OUTPUT")
+    rows = list(csv.DictReader((folder / "kernel_details.csv").open(encoding="utf-8")))
+    assert [row["Accelerator Core"] for row in rows].count("COMMUNICATION") == 2
+    (times,) = csv.DictReader((folder / "step_trace_time.csv").open(encoding="utf-8"))
+    long_us, short_us = (
+        collectives.time_us("all_reduce", size, 2, "ascend910b2") for size in (4 << 20, 32)
+    )
+    computing = float(times["Computing"])
+    assert computing > 0
+    assert float(times["Communication"]) == pytest.approx(long_us + short_us, abs=0.01)
+    assert float(times["Overlapped"]) == pytest.approx(computing, abs=0.01)
+    assert float(times["Free"]) == pytest.approx(0, abs=0.01)
+    found = profile.read(folder).compare("ascend910b2", jobs=1)
+    assert found.communication_us == pytest.approx(long_us + short_us, abs=0.01)
 
 
 # ---- the process ----

@@ -1,4 +1,4 @@
-"""`torch.distributed` with the backend hccl, on simulated cards.
+"""`torch.distributed` with the backend hccl, on simulated cards; also `torch_npu.distributed`.
 
 Each rank is a process with one card, as torchrun starts them::
 
@@ -23,6 +23,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
+
+from npusim.torch.refusals import others_of
 
 if TYPE_CHECKING:
     from npusim.torch.distributed.group import HcclGroup
@@ -83,3 +85,6 @@ def _group(options: Any, _: object) -> HcclGroup:
         return HcclGroup(threads, rank, ranks, name, server_cards)
     processes = Processes(options.store, rank, size, options.timeout)
     return HostToo(processes, rank, ranks, name, server_cards).use(processes.gloo)
+
+
+__getattr__ = others_of("torch_npu.distributed")
