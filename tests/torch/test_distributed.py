@@ -16,6 +16,7 @@ import npusim.torch
 from npusim import collectives, profile
 from npusim.torch import distributed
 from npusim.torch.clock import clock
+from npusim.torch.distributed import transport
 from npusim.trace import model
 
 # Torch warns of a barrier that is not told its device.
@@ -273,6 +274,11 @@ def test_the_page_on_collectives_prints_what_it_shows(
     assert capsys.readouterr().out == shown
 
 
+def table(path: Path) -> list[dict[str, str]]:
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
 def test_a_profile_shows_what_is_hidden_and_what_is_not(tmp_path: Path) -> None:
     def step(rank: int) -> None:
         handler = torch_npu.profiler.tensorboard_trace_handler(str(tmp_path / str(rank)))
@@ -286,9 +292,9 @@ def test_a_profile_shows_what_is_hidden_and_what_is_not(tmp_path: Path) -> None:
 
     on_ranks(2, step)
     (folder,) = (tmp_path / "0").glob("*/ASCEND_PROFILER_OUTPUT")
-    rows = list(csv.DictReader((folder / "kernel_details.csv").open(encoding="utf-8")))
+    rows = table(folder / "kernel_details.csv")
     assert [row["Accelerator Core"] for row in rows].count("COMMUNICATION") == 2
-    (times,) = csv.DictReader((folder / "step_trace_time.csv").open(encoding="utf-8"))
+    (times,) = table(folder / "step_trace_time.csv")
     long_us, short_us = (
         collectives.time_us("all_reduce", size, 2, "ascend910b2") for size in (4 << 20, 32)
     )
@@ -455,3 +461,13 @@ def test_ranks_beyond_the_links_are_refused() -> None:
     )
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         on_ranks(9, lambda _: None)
+
+
+def test_a_process_that_is_gone_is_said_with_what_gloo_says() -> None:
+    message = (
+        "all_reduce: every rank must come to it, but a process is gone or has not come before the "
+        "group's timeout; look for the one that failed, or does not call it\nreset by peer"
+    )
+    with pytest.raises(RuntimeError, match=f"^{re.escape(message)}$"):
+        with transport.all_there("all_reduce"):
+            raise RuntimeError("reset by peer")

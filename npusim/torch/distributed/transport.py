@@ -8,14 +8,15 @@ from __future__ import annotations
 import atexit
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, NamedTuple, Protocol
 
 import torch
 import torch.distributed as dist
 
-__all__ = ["NOTHING", "Call", "Processes", "Transport"]
+__all__ = ["NOTHING", "Arrival", "Call", "Processes", "Transport", "all_there"]
 
 NOTHING = torch.empty(0, dtype=torch.uint8)
 """The bytes of a rank that gives none."""
@@ -84,7 +85,8 @@ class Processes:
         text = torch.tensor(list(json.dumps(call).encode()), dtype=torch.uint8)
         length = torch.tensor([len(text)])
         lengths = [torch.empty_like(length) for _ in range(self._size)]
-        self.gloo.allgather([lengths], [length]).wait()
+        with all_there(call.name):
+            self.gloo.allgather([lengths], [length]).wait()
         texts = self._padded(text, [int(each) for each in lengths])
         return [Call(*json.loads(bytes(text.tolist()))) for text in texts]
 
@@ -110,7 +112,8 @@ class Processes:
         answered = self.gloo.recv([answer], to, _channel(tag, ANSWER))
 
         def finish() -> Call:
-            answered.wait()
+            with all_there(call.name):
+                answered.wait()
             theirs, _ = _read(answer)
             if theirs.alike == call.alike and len(own):
                 self._leave(own, to, _channel(tag, BYTES + number % MESSAGES))
@@ -128,7 +131,8 @@ class Processes:
             self._leave(own, source, _channel(tag, ANSWER))
 
         def finish() -> Arrival:
-            arrived.wait()
+            with all_there(call.name):
+                arrived.wait()
             giver = source
             if giver is None:
                 giver = arrived._source_rank()
@@ -164,6 +168,18 @@ class Processes:
         rows = [torch.empty(most, dtype=torch.uint8) for _ in range(self._size)]
         self.gloo.allgather([rows], [padded]).wait()
         return [row[:length] for row, length in zip(rows, lengths, strict=True)]
+
+
+@contextmanager
+def all_there(name: str) -> Iterator[None]:
+    """Say what is amiss where a process is gone, or does not come in time."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise RuntimeError(
+            f"{name}: every rank must come to it, but a process is gone or has not come before the "
+            f"group's timeout; look for the one that failed, or does not call it\n{error}"
+        ) from None
 
 
 HEAD_BYTES = 1 << 10
