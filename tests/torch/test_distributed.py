@@ -468,6 +468,6 @@ def test_a_process_that_is_gone_is_said_with_what_gloo_says() -> None:
         "all_reduce: every rank must come to it, but a process is gone or has not come before the "
         "group's timeout; look for the one that failed, or does not call it\nreset by peer"
     )
-    with pytest.raises(RuntimeError, match=f"^{re.escape(message)}$"):
-        with transport.all_there("all_reduce"):
-            raise RuntimeError("reset by peer")
+    right = pytest.raises(RuntimeError, match=f"^{re.escape(message)}$")
+    with right, transport.all_there("all_reduce"):
+        raise RuntimeError("reset by peer")
