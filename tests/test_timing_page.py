@@ -6,22 +6,38 @@ import re
 from pathlib import Path
 
 from npusim import devices
+from npusim.isa import LoadData
 
 PAGE = (Path(__file__).parents[1] / "docs" / "timing.md").read_text(encoding="utf-8")
 A2 = devices.load("Atlas A2")
 LAUNCH, GM, L2, CUBE = A2.launch, A2.gm, A2.l2, A2.cube
+CODE = A2.cores["aiv"].code
 CUBES, VECTORS = A2.cores["aic"].paths, A2.cores["aiv"].paths
 ELEMENT = 2 * A2.scalar.load_cycles + A2.scalar.alu_cycles + A2.scalar.store_cycles
 """Cycles of a loop that loads twice, adds and stores."""
 NUMBERS = {
     "launch": (
-        f"{LAUNCH.base_us:g} us, {LAUNCH.per_core_us:g} us a core up to {LAUNCH.saturation_cores} "
-        f"cores, {LAUNCH.warm_per_core_us:g} where the instruction caches hold the kernel, "
-        f"{LAUNCH.completion_us:g} us at the end"
+        f"{LAUNCH.base_us:g} us, {LAUNCH.start_us:g} us a core, {LAUNCH.completion_us:g} us at the "
+        f"end"
+    ),
+    "code": (
+        f"{CODE.line_ns:g} ns and {CODE.turn_ns:g} a vector core, {A2.cores['aic'].code.line_ns:g} "
+        f"and {A2.cores['aic'].code.turn_ns:g} a cube core, for a line of {CODE.line_bytes} B from "
+        f"global memory, and {CODE.l2_speed:g} and {A2.cores['aic'].code.l2_speed:g} times as fast "
+        f"from the L2"
+    ),
+    "length of code": (
+        f"{CODE.kernel_bytes} B, {CODE.tiling_bytes} more with tiling data on vector cores and "
+        f"{A2.cores['aic'].code.tiling_bytes} on cube cores, and {CODE.micro_op_bytes} for each "
+        f"place"
+    ),
+    "instruction caches": (
+        f"{A2.cores['aic'].code.cache_bytes >> 10} KiB of a cube core and "
+        f"{CODE.cache_bytes >> 10} of a vector core"
     ),
     "tiling data": (
-        f"{LAUNCH.tiling_us:g} us before an operator's first copy, and "
-        f"{LAUNCH.tiling_per_core_us:g} a core"
+        f"{LAUNCH.tiling_us:g} us before an operator's first copy, and {LAUNCH.tiling_turn_us:g} a "
+        f"core each time"
     ),
     "mixed kernels": f"{LAUNCH.mix_us:g} us when",
     "global memory": (
@@ -33,9 +49,11 @@ NUMBERS = {
     "cores apart": f"in {GM.apart_us:g} us",
     "rows in memory": f"as much as {GM.run_bytes} bytes more",
     "the L2": f"lines of {L2.line_bytes} B",
+    "lines on their way": f"a round trip, {GM.read_latency_ns:g} ns",
     "the same lines": f"answers to one line come {L2.same_line_ns:g} ns apart",
     "strides of 32 KiB": f"{L2.aliased_speed:g} of the speed",
     "rows into fractals": f"{GM.row_ns:g} ns from memory and one in {L2.row_ns:g} ns from the L2",
+    "padded bursts": f"at most {A2.transfer.padded_bytes_per_cycle:g} B a cycle",
     "a core's ports": (
         f"{VECTORS['gm_to_ub'].bytes_per_cycle:.0f} B a cycle into UB, "
         f"{CUBES['gm_to_l1'].bytes_per_cycle:.0f} into L1 from memory, "
@@ -49,6 +67,8 @@ NUMBERS = {
     "fixpipe": f"{CUBES['l0c_to_gm'].bytes_per_cycle:.0f} B a cycle out of L0C",
     "vector": f"{A2.vector.repeat_bytes} B a cycle",
     "scalar": f"{ELEMENT} cycles an element of a loop that loads twice, adds and stores",
+    "the queue of mte1": f"{A2.scalar.mte1_queue} instructions, of which a load to L0 is "
+    f"{('one', 'two', 'three')[LoadData.instructions - 1]}",
     "flags between cores": f"{A2.sync.cross_core_cycles} cycles from",
 }
 

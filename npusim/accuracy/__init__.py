@@ -4,7 +4,7 @@
 ``benchmarks/simulated.py`` writes it, so nothing here is typed in.
 """
 
-from npusim.accuracy.kernels import Accuracy, Known, accuracy_of
+from npusim.accuracy.kernels import Accuracy, Known, accuracy_of, within_all_kinds
 from npusim.accuracy.kinds import Kind, Sizes, kind_of
 
-__all__ = ["Accuracy", "Kind", "Known", "Sizes", "accuracy_of", "kind_of"]
+__all__ = ["Accuracy", "Kind", "Known", "Sizes", "accuracy_of", "kind_of", "within_all_kinds"]

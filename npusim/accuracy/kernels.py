@@ -14,7 +14,15 @@ import numpy as np
 
 from npusim.accuracy.kinds import Kind, Sizes
 
-__all__ = ["SHORT_US", "SIMULATED", "Accuracy", "Known", "accuracy_of", "known"]
+__all__ = [
+    "SHORT_US",
+    "SIMULATED",
+    "Accuracy",
+    "Known",
+    "accuracy_of",
+    "known",
+    "within_all_kinds",
+]
 
 SIMULATED = "simulated.csv"
 SHORT_US = 10.0
@@ -120,15 +128,15 @@ def within(errors: Sequence[float], share: float) -> float:
     rank = math.ceil(share * (len(ranked) + 1))
     if len(ranked) >= ENOUGH:
         return ranked[rank - 1]
-    return max(ranked[min(rank, len(ranked)) - 1], _within_all_kinds(share))
+    return max(ranked[min(rank, len(ranked)) - 1], within_all_kinds(share))
 
 
 ENOUGH = 9
 """Kernels from which on the rank of nine of ten is one of theirs."""
 
 
-def _within_all_kinds(share: float) -> float:
-    """The same of the kernels of all kinds, short and long ones apart."""
+def within_all_kinds(share: float) -> float:
+    """What the *share* of kernels of whatever kind is within, short and long ones apart."""
     groups = [
         [abs(one.error) for one in own if (one.measured_us < SHORT_US) == is_short]
         for own in known().values()

@@ -23,6 +23,7 @@ from npusim.cli.commands.decode_scale import decode_scale
 from npusim.cli.commands.devices import app as devices_app
 from npusim.cli.commands.explain import explain_operator
 from npusim.cli.commands.layout import show_layout
+from npusim.cli.commands.model import time_model
 from npusim.cli.commands.operators import list_operators
 from npusim.cli.commands.profile import profile
 from npusim.cli.commands.report import write_report
@@ -211,6 +212,7 @@ app.command("ops")(list_operators)
 app.command("report", no_args_is_help=True)(write_report)
 app.command("validate")(validate)
 app.command("profile", no_args_is_help=True)(profile)
+app.command("model", no_args_is_help=True)(time_model)
 app.command("layout", no_args_is_help=True)(show_layout)
 app.command("decode-scale", no_args_is_help=True)(decode_scale)
 app.command("explain", no_args_is_help=True)(explain_operator)

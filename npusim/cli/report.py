@@ -15,7 +15,7 @@ from npusim.cli.call import UsageError
 from npusim.cli.commands.formats import PageFormat
 from npusim.cli.models import are_models, write_page
 from npusim.cli.progress import shown
-from npusim.cli.screen import show
+from npusim.cli.screen import open_page, show
 from npusim.data import folders
 from npusim.data.files import check_place, write
 from npusim.reports.run_labels import heads, letters
@@ -39,8 +39,13 @@ def write_report(
     force: bool,
     level: Level | None,
     advice: bool | None,
+    is_opened: bool,
 ) -> None:
-    """Write a report of the run in each of *paths*."""
+    """Write a report of the run in each of *paths*; a page *is_opened* then."""
+    if is_opened and kind != PageFormat.HTML:
+        raise UsageError(
+            f"report: --open must come with a page, which it opens; leave --format {kind} out"
+        )
     if level is not None and kind != PageFormat.HTML:
         raise UsageError(
             f"report: --level {level} must come with a page, whose timelines it is for; "
@@ -58,7 +63,10 @@ def write_report(
                 f"report: the report of a model must be a page that shows all, not {words}; "
                 f"leave that out"
             )
-        write_page(paths, output or Path("report.html"), force)
+        page = output or Path("report.html")
+        write_page(paths, page, force)
+        if is_opened:
+            open_page(page)
         return
     target = output or Path(
         f"report.{kind}" if kind in (PageFormat.HTML, PageFormat.PDF) else "pictures"
@@ -86,6 +94,8 @@ def write_report(
             )
             written = f"{', '.join(names)} to {target}"
     show(f"wrote {written}")
+    if is_opened:
+        open_page(target)
 
 
 def _mark(target: Path, kind: PageFormat) -> str:

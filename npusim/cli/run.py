@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -39,7 +41,7 @@ def l2_state(word: str) -> L2State:
     return {name: attribute(share) if sign else 1 for name, sign, share in pairs}
 
 
-def _check_no_times(asked: Asked) -> None:
+def _check_no_times(asked: Mapping[str, bool]) -> None:
     for key, is_asked in asked.items():
         if is_asked:
             option = f"--{key.replace('_', '-')}"
@@ -111,6 +113,8 @@ class Answer:
     trace_time: Scale
     level: Level | None
     timing: bool
+    is_opened: bool
+    """Whether a page of the run is written and opened."""
     asked: Asked
     settings: list[str]
     typed: dict[str, list[str]]
@@ -119,7 +123,7 @@ class Answer:
     def check(self) -> list[Format]:
         """The formats to export, before anything runs; raises UsageError and FolderError."""
         if not self.timing:
-            _check_no_times(self.asked)
+            _check_no_times(self.asked | {"open": self.is_opened})
         has_folder = self.output is not None
         chosen = formats(self.export, self.trace_time, self.level, has_folder, self.timing)
         if self.output is not None:
@@ -136,6 +140,8 @@ class Answer:
             from npusim.cli import folder
 
             written = folder.write(run, self.output, self.typed, exports.write, force=self.force)
+        if self.is_opened:
+            self._open_page(run)
         more = _More(run, self.asked, progress)
         _say_what_lacks(exports)
         if self.as_json:
@@ -147,6 +153,16 @@ class Answer:
         show(summary(run, self.settings), *more.shown())
         if self.output is not None:
             show(f"\nwrote {', '.join(written)} to {self.output}")
+
+    def _open_page(self, run: Run) -> None:
+        """Write the page of *run*, next to its folder or into a new one, and open it."""
+        from npusim.cli.screen import open_page
+
+        if self.output is None:
+            page = Path(mkdtemp(prefix="npusim-"), "report.html")
+        else:
+            page = self.output.with_name(f"{self.output.name}.html")
+        open_page(run.report(page, force=self.force))
 
 
 def run_operator(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import typer
 from rich import box
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -10,7 +12,7 @@ from rich.table import Table
 
 from npusim.data.text import printable
 
-__all__ = ["show", "table"]
+__all__ = ["open_page", "show", "table"]
 
 UNFOLDED_COLUMNS = 1000
 """Width where nobody looks at a screen: every row stays on its line, for grep and friends."""
@@ -36,6 +38,12 @@ def show(*parts: RenderableType) -> None:
         screen.print(*map(_Shown, parts), sep="\n")
     # Cells are filled up with spaces, which would only be in the way behind the last one.
     typer.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
+
+
+def open_page(page: Path) -> None:
+    """Open *page* in the browser that this machine opens pages with, and print where it is."""
+    typer.echo(f"npusim: opens {page}", err=True)
+    typer.launch(page.resolve().as_uri())
 
 
 def table(*headings: str) -> Table:

@@ -20,8 +20,9 @@ from npusim.cli.screen import show, table
 from npusim.data import folders
 from npusim.data.files import content
 from npusim.data.json import json_text
-from npusim.validation import Family, Result, Row
+from npusim.validation import Family, Result, Row, pipes, simulated
 from npusim.validation.errors import SHORT_US
+from npusim.validation.events import events_of
 from npusim.validation.pictures import PICTURES
 
 __all__ = ["errors", "validate"]
@@ -39,18 +40,33 @@ def validate(
     force: bool,
     jobs: int | None,
     as_json: bool,
+    of_pipes: bool,
 ) -> None:
     """Hold simulated times against measured ones, family by family."""
+    if of_pipes:
+        if csv is not None:
+            raise UsageError(
+                "validate: --pipes must be of the rows that ship with npusim, whose pipes were "
+                "counted, not of a file; leave CSV out"
+            )
+        if output is not None:
+            raise UsageError("validate: --pipes must go without --output; leave it out")
+        _hold_pipes(family, jobs, as_json)
+        return
     known = _chosen(validation.read(csv), family)
     rows = known if csv is not None or every_row else validation.sample(known)
     if output is not None:
         folders.check(output, force, KIND)
     with shown() as progress:
         results = validation.measure(rows, jobs=jobs, progress=progress)
+    note = []
+    if len(rows) < len(known):
+        note = [_sampled(results, len(known))]
+        results = simulated.with_others(known, results)
     families = validation.families(results)
     facts = json_text(
         {
-            "sample_of": None if len(rows) == len(known) else len(known),
+            "timed_now": len(rows),
             "rows": [result.to_json() for result in results],
             "families": [found.to_json() for found in families],
         }
@@ -61,9 +77,31 @@ def validate(
     if as_json:
         typer.echo(facts)
         return
-    show(Group(*_sampled(len(rows), len(known)), errors(families), *_missing(families)))
+    show(Group(*note, errors(families), *_between_events(rows), *_missing(families)))
     if output is not None:
         show(f"\nwrote {', '.join(written)} to {output}")
+
+
+def _hold_pipes(family: Sequence[str], jobs: int | None, as_json: bool) -> None:
+    """The same for the times of pipes, of all rows that have them."""
+    rows = [row for row in validation.read() if row.id in pipes.counted()]
+    with shown() as progress:
+        found = pipes.measure(_chosen(tuple(rows), family), jobs=jobs, progress=progress)
+    by_pipe = pipes.errors(found)
+    if as_json:
+        rows_json = [one.to_json() for one in found]
+        typer.echo(json_text({"rows": rows_json, "pipes": [one.to_json() for one in by_pipe]}))
+        return
+    listing = table("family", "pipe", "rows", "median", "bias")
+    for column in listing.columns[2:]:
+        column.justify = "right"
+    last = ""
+    for one in by_pipe:
+        name = "" if one.family == last else one.family
+        shares = _share(one.median), _share(one.bias, "+")
+        listing.add_row(Text(name, "bold"), one.pipe, str(one.rows), *shares)
+        last = one.family
+    show(listing)
 
 
 def _made(where: Path) -> frozenset[str]:
@@ -72,7 +110,7 @@ def _made(where: Path) -> frozenset[str]:
         facts = json.loads(content(where / RECORD, MAX_BYTES))
     except (OSError, RecursionError):
         facts = None
-    if not isinstance(facts, dict) or set(facts) != {"sample_of", "rows", "families"}:
+    if not isinstance(facts, dict) or not {"rows", "families"} <= set(facts):
         raise ValueError(f"validate: {RECORD} must have rows and families; write it again")
     return frozenset({RECORD, *PICTURES})
 
@@ -106,11 +144,14 @@ def _fill(new: Path, results: tuple[Result, ...], facts: str) -> list[str]:
 # ---- the table ----
 
 
-def _sampled(rows: int, known: int) -> list[Any]:
-    """A line that says that these are not all rows, where they are not."""
-    if rows == known:
-        return []
-    return [Text(f"a sample: {rows} of {known} rows, from short to long ones; --all takes all\n")]
+def _sampled(results: Sequence[Result], known: int) -> Text:
+    """What is said where *results* are those of a sample of so many rows."""
+    moved = simulated.moved(results)
+    same = f"{moved} of which take another time" if moved else "which take the same time"
+    return Text(
+        f"{known} rows, simulated when this npusim was made, and now a sample of {len(results)}, "
+        f"{same}; --all simulates all now\n"
+    )
 
 
 def errors(families: Sequence[Family]) -> Table:
@@ -145,6 +186,17 @@ def _us(value: float | None, sign: str = "") -> str:
 
 def _worst(error: str, name: str | None) -> str:
     return f"{error} {name}" if name else ""
+
+
+def _between_events(rows: Sequence[Row]) -> list[Any]:
+    """What the times of families hold besides the kernel, where they are not Task Durations."""
+    lines = Table.grid(padding=(0, 2))
+    for _ in range(2):
+        lines.add_column(overflow="fold")
+    for name, events in dict.fromkeys((row.family, events_of(row)) for row in rows):
+        if events.table:
+            lines.add_row(Text(name, "bold"), Text(str(events)))
+    return [Text("\nmeasured from event to event"), lines] if lines.row_count else []
 
 
 def _missing(families: Sequence[Family]) -> list[Any]:

@@ -6,7 +6,7 @@ Units stand in the names: ``_bytes``, ``_hz``, ``_cycles`` (of the core that is 
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, NamedTuple, Self, get_args
+from typing import Annotated, ClassVar, Literal, NamedTuple, Self, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
@@ -17,6 +17,8 @@ from npusim.devices.ranges import (
     BlockBytes,
     BytesPerCycle,
     BytesPerSecond,
+    CodeBytes,
+    CodeLineBytes,
     CopyBytes,
     Cores,
     CubeDepth,
@@ -29,6 +31,7 @@ from npusim.devices.ranges import (
     GroupBanks,
     Groups,
     Hz,
+    Instructions,
     L0Bytes,
     L0cBytes,
     L1Bytes,
@@ -51,9 +54,12 @@ __all__ = [
     "CORES_OF_A_GROUP",
     "NUMBER",
     "Banks",
+    "Code",
+    "CodeRun",
     "Confidence",
     "Core",
     "Cube",
+    "FoundCode",
     "GlobalMemory",
     "ICache",
     "L2Cache",
@@ -124,8 +130,10 @@ class Source(NamedTuple):
 
 
 class Part(BaseModel):
-    """A table of a device file."""
+    """A table of a file whose numbers have sources."""
 
+    thing: ClassVar[str] = "chip"
+    """What the file describes."""
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
@@ -150,6 +158,37 @@ class Path(Part):
     """Cycles a transfer holds the pipe before its first byte moves."""
 
 
+class Code(Part):
+    """How a core gets the code of a kernel: from its instruction cache, the L2 or global memory."""
+
+    cache_bytes: CodeBytes
+    line_bytes: CodeLineBytes
+    """What is fetched at a time."""
+    kernel_bytes: CodeBytes
+    """What every kernel runs through, whatever it does."""
+    tiling_bytes: CodeBytes
+    """The same of kernels that read their tiling from global memory and set queues up by it."""
+    micro_op_bytes: CodeBytes
+    """For each place in a kernel that hands a micro-op or a flag to a pipe."""
+    line_ns: Nanoseconds
+    """To fetch a line from global memory, what the next lines hide left out."""
+    turn_ns: Nanoseconds
+    """Added for each core: all want the same lines, and are served in turn."""
+    l2_speed: Times
+    """How fast lines come out of the L2, as a multiple of the speed from global memory."""
+
+    def nbytes(self, micro_ops: int, reads_tiling: int) -> int:
+        """The code of a kernel with *micro_ops* places that write one."""
+        tiling_bytes = self.tiling_bytes if reads_tiling else 0
+        return self.kernel_bytes + tiling_bytes + micro_ops * self.micro_op_bytes
+
+    def fetch_us(self, nbytes: int, cores: int, l2_share: float) -> float:
+        """How long *cores* fetch *nbytes*, of which the L2 has *l2_share*."""
+        lines = nbytes / self.line_bytes
+        slowness = 1 - l2_share + l2_share / self.l2_speed
+        return lines * (self.line_ns + cores * self.turn_ns) * slowness / 1000
+
+
 class Core(Part):
     """One kind of core; buffers that the kind does not have are left out."""
 
@@ -168,6 +207,7 @@ class Core(Part):
     """Bias table."""
     fb_bytes: FixpipeBytes | None = None
     """Fixpipe buffers, all four together."""
+    code: Code
     paths: dict[Annotated[str, AfterValidator(_known_way)], Path]
 
     def usable_bytes(self, buffer: str) -> int:
@@ -254,6 +294,9 @@ class Transfer(Part):
     """A copy instruction holds its pipe at least this long."""
     burst_cycles: Cycles
     """Each burst (row) of a strided copy holds the pipe at least this long."""
+    padded_bytes_per_cycle: BytesPerCycle
+    """How fast at most the unified buffer takes or gives bursts that are no whole blocks: they fill
+    blocks up there."""
     sector_bytes: LineBytes
     """Smallest piece that moves; an aligned burst is charged in whole sectors."""
     store_granule_bytes: CopyBytes
@@ -331,6 +374,9 @@ class Scalar(Part):
     dispatch_cycles: Cycles
     """To hand a micro-op or a flag to another pipe, with all that has to be worked out before. A
     barrier takes as long as what the scalar unit calculates, if that is less."""
+    mte1_queue: Instructions
+    """Instructions that the queue of mte1 holds: while more would wait in it, the scalar unit hands
+    out nothing, so that copies further on begin late. 0 if unknown, and then it holds all."""
     load_cycles: Cycles
     global_load_cycles: Cycles
     """Cycles of a load of one element of global memory that is not in the data cache."""
@@ -353,8 +399,26 @@ class Sync(Part):
 
 
 ICache = Literal["cold", "warm"]
-"""Whether the instruction caches hold the kernel at launch: not after other kernels, as in a model;
-yes after the same, as in a benchmark's loop."""
+"""Whether the kernel ran just before on the same cores: not after other kernels, as in a model; yes
+in a benchmark's loop."""
+
+
+class CodeRun(NamedTuple):
+    """What the cores of a kind run of a kernel."""
+
+    cores: int
+    micro_ops: int
+    """Places in its code that hand a micro-op or a flag to a pipe, each once however often it
+    runs."""
+
+
+class FoundCode(NamedTuple):
+    """Where a launch finds the code of its kernel."""
+
+    held: frozenset[str] = frozenset()
+    """The kinds of core whose instruction caches hold it."""
+    l2_share: float = 0.0
+    """How much of it lies in the L2, where it is not held."""
 
 
 CORES_OF_A_GROUP = 3
@@ -362,37 +426,29 @@ CORES_OF_A_GROUP = 3
 
 
 class Launch(Part):
-    """What a kernel costs before its first and after its last micro-op; host launch excluded."""
+    """What a kernel costs before its first and after its last micro-op; host launch excluded.
+
+    The code that its cores fetch comes on top, which :class:`Code` has.
+    """
 
     base_us: Microseconds
-    per_core_us: Microseconds
-    """Added for each core that is started, up to `saturation_cores`."""
-    warm_per_core_us: Microseconds
-    """The same where the kernel's instructions are in the instruction caches."""
-    saturation_cores: Cores
+    start_us: Microseconds
+    """Added for each core: they are started one after the other."""
     mix_us: Microseconds
     """Added when cube and vector cores start together."""
     tiling_us: Microseconds
     """Added when the kernel reads its tiling from global memory and sets its queues up by it."""
-    tiling_per_core_us: Microseconds
-    """Added then for each core too, whatever their number: they read the same bytes in turn."""
+    tiling_turn_us: Microseconds
+    """Added then for each core, each time: all read the same bytes, and are served in turn."""
     completion_us: Microseconds
 
-    def time_us(
-        self,
-        cores: int,
-        is_mix: bool = False,
-        reads_tiling: bool = False,
-        icache: ICache = "cold",
-    ) -> float:
+    def time_us(self, cores: int, is_mix: bool = False, reads_tiling: int = False) -> float:
         """What starting and ending a kernel on *cores* costs around the cores' own time.
 
-        Where it *is_mix*, these are cube cores with two vector cores each.
+        Where it *is_mix*, these are cube cores with two vector cores each. *reads_tiling* is how
+        often.
         """
-        per_core_us = self.per_core_us if icache == "cold" else self.warm_per_core_us
-        extra_us = self.mix_us if is_mix else 0.0
-        if reads_tiling:
-            readers = cores * (CORES_OF_A_GROUP if is_mix else 1)
-            extra_us += self.tiling_us + readers * self.tiling_per_core_us
-        started_us = per_core_us * min(cores, self.saturation_cores)
-        return self.base_us + started_us + extra_us + self.completion_us
+        started = cores * (CORES_OF_A_GROUP if is_mix else 1)
+        each_us = self.start_us + reads_tiling * self.tiling_turn_us
+        extra_us = (self.mix_us if is_mix else 0.0) + (self.tiling_us if reads_tiling else 0.0)
+        return self.base_us + started * each_us + extra_us + self.completion_us

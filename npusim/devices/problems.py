@@ -1,4 +1,7 @@
-"""What can be wrong with the tree of a device file, in words a reader can act on."""
+"""What can be wrong with the tree of a file of numbers and sources, in words a reader can act on.
+
+Its schema, the *root* below, is that of a chip unless another one is named.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +23,9 @@ from typing import (
 from pydantic import BaseModel
 
 from npusim.devices.names import LINE_LETTERS, has_hidden, quoted, visible
-from npusim.devices.ranges import MANY, Within, written
-from npusim.devices.schema import NUMBER, Confidence, DeviceSpec, Source
+from npusim.devices.parts import NUMBER, Confidence, Part, Source
+from npusim.devices.ranges import MANY, SOURCED, Within, written
+from npusim.devices.schema import DeviceSpec
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,7 +66,9 @@ class Problem(NamedTuple):
 # ---- numbers and their sources ----
 
 
-def split(tree: Tree) -> tuple[Tree, dict[str, Source], list[Problem]]:
+def split(
+    tree: Tree, root: type[Part] = DeviceSpec
+) -> tuple[Tree, dict[str, Source], list[Problem]]:
     """Take *tree* apart into plain values, the source of each number, and what is wrong.
 
     >>> leaf = {"value": 2, "source": "ini: l2_size", "confidence": "vendor file"}
@@ -75,7 +81,7 @@ confidence='vendor file')})
     sources, problems = {}, []
     for key, node in ends(tree):
         is_number = _is_number(node)
-        wrong = _wrong_with(node, texts) if is_number else _wrong_without(key, node)
+        wrong = _wrong_with(node, texts) if is_number else _wrong_without(key, node, root)
         if wrong:
             problems.append(Problem(key, wrong))
         elif is_number:
@@ -183,9 +189,10 @@ def _wrong_with(node: dict[str, object], texts: dict[str, str]) -> str | None:
     return None
 
 
-def _wrong_without(key: Key, node: object) -> str | None:
+def _wrong_without(key: Key, node: object, root: type[Part]) -> str | None:
     """What is wrong with an entry that brings no source."""
-    if isinstance(node, int | float) and _takes_number(_schema(key)):
+    kind = _schema(key, root)
+    if (isinstance(node, int | float) and _takes_number(kind)) or _is_sourced(kind):
         return f"must have value, source and confidence, not {shown(node)} alone; write {NUMBER}"
     return None
 
@@ -193,9 +200,9 @@ def _wrong_without(key: Key, node: object) -> str | None:
 # ---- the schema ----
 
 
-def _schema(key: Key) -> Any:
+def _schema(key: Key, root: type[Part] = DeviceSpec) -> Any:
     """The type that the schema gives the entry at *key*, or None where it has no such entry."""
-    kind: Any = DeviceSpec
+    kind: Any = root
     for name in key:
         if _is_model(kind):
             kind = _entries(kind).get(name)
@@ -233,6 +240,10 @@ def _takes_number(kind: object) -> bool:
     return range_of(kind) is not None
 
 
+def _is_sourced(kind: object) -> bool:
+    return SOURCED in get_args(kind)
+
+
 def has_key(tree: dict[str, object], key: Key) -> bool:
     """Whether *tree* states something at *key*."""
     node: object = tree
@@ -246,9 +257,9 @@ def has_key(tree: dict[str, object], key: Key) -> bool:
 # ---- pydantic's complaints ----
 
 
-def explain(error: ValidationError) -> list[Problem]:
+def explain(error: ValidationError, root: type[Part] = DeviceSpec) -> list[Problem]:
     """Turn what pydantic found into problems, in its order."""
-    problems = [_explain(detail) for detail in error.errors(include_url=False)]
+    problems = [_explain(detail, root) for detail in error.errors(include_url=False)]
     # What stands below an entry that should not be there is of no interest.
     wrong = {problem.key for problem in problems}
     return [
@@ -258,7 +269,7 @@ def explain(error: ValidationError) -> list[Problem]:
     ]
 
 
-def _explain(detail: ErrorDetails) -> Problem:
+def _explain(detail: ErrorDetails, root: type[Part]) -> Problem:
     # "[key]" marks a complaint about the name of an entry, not about what stands there.
     key = tuple(str(part) for part in detail["loc"] if part != "[key]")
     if detail["type"] == "value_error":
@@ -266,11 +277,11 @@ def _explain(detail: ErrorDetails) -> Problem:
         below, _, rest = f" {detail['ctx']['error']}".partition(" must ")
         return Problem((*key, *below.strip().split(".")) if below else key, f"must {rest}", True)
     if detail["type"] == "missing":
-        return Problem(key, _missing(key))
+        return Problem(key, _missing(key, root))
     if detail["type"] == "extra_forbidden":
-        return Problem(key, _unknown(key))
+        return Problem(key, _unknown(key, root))
     value = detail["input"]
-    within = range_of(_schema(key))
+    within = range_of(_schema(key, root))
     # What has too many digits for a float is refused as none.
     is_far = detail["type"] == "float_type" and type(value) is int
     if within is not None and (is_far or detail["type"] in RANGE_ERRORS):
@@ -304,17 +315,17 @@ def _meant(value: float, slip: tuple[str, str]) -> str:
     return f"{shown(value)} looks like {slip[0]}: write {slip[1]}"
 
 
-def _missing(key: Key) -> str:
-    kind = _schema(key)
-    if _takes_number(kind):
+def _missing(key: Key, root: type[Part]) -> str:
+    kind = _schema(key, root)
+    if _takes_number(kind) or _is_sourced(kind):
         return f"must be given; write {NUMBER}"
     if get_origin(kind) is dict or _is_model(kind):
-        return "must be given; add the table, or take it from a shipped chip with extends"
+        return f"must be given; add the table, or take it from a shipped {root.thing} with extends"
     return "must be given; add it"
 
 
-def _unknown(key: Key) -> str:
-    fields = [name for name in _schema(key[:-1]).model_fields if name != "sources"]
+def _unknown(key: Key, root: type[Part]) -> str:
+    fields = [name for name in _schema(key[:-1], root).model_fields if name != "sources"]
     known = fields if key[:-1] else ["extends", *fields, "sources"]
     near = get_close_matches(key[-1], known, n=1)
     remedy = f"did you mean {near[0]}?" if near else "rename or drop it"

@@ -17,12 +17,15 @@ from pydantic import BeforeValidator
 
 __all__ = [
     "MANY",
+    "SOURCED",
     "BankBytes",
     "BiasTableBytes",
     "BlockBytes",
     "BytesPerCycle",
     "BytesPerSecond",
     "Cards",
+    "CodeBytes",
+    "CodeLineBytes",
     "CopyBytes",
     "Cores",
     "CubeDepth",
@@ -69,6 +72,9 @@ MISTAKEN: dict[str, dict[str, float]] = {
 
 MANY = 1e30
 """More than any number that is meant, in any unit; multiples of the largest integers overflow."""
+
+SOURCED = "sourced"
+"""Marks the type of an entry that is no number and states its source all the same."""
 
 
 @dataclass(frozen=True)
@@ -141,6 +147,7 @@ GroupBanks = Annotated[int, Within(1, 1024, "banks", "groups have 2 to 4"), WHOL
 Cards = Annotated[int, Within(1, 1 << 20, "cards", "servers have 4 to 16, clusters 768"), WHOLE]
 Stages = Annotated[int, Within(1, 1024, "stages", "1 and 2 are known"), WHOLE]
 Tasks = Annotated[int, Within(0, 1024, "tasks", "phases have up to 2 more than cards"), WHOLE]
+Instructions = Annotated[int, Within(0, 1 << 16, "instructions", "queues hold up to 32"), WHOLE]
 EventIds = Annotated[int, Within(1, 1024, "flags", "chips have 4 to 8 for a pair of pipes"), WHOLE]
 ReservedEventIds = Annotated[int, Within(0, 1023, "flags", "chips have 4 to 8 in all"), WHOLE]
 CubeEdge = Annotated[int, Within(1, 256, "elements", "cubes are 16 wide"), WHOLE]
@@ -169,6 +176,10 @@ RunBytes = Annotated[int, Within(0, 65536, "bytes", "runs cost up to 66 bytes"),
 SliceBytes = Annotated[
     int, Within(0, 1 << 40, "bytes", "slices of 32 KiB to 1 MiB move directly"), WHOLE
 ]
+CodeBytes = Annotated[
+    int, Within(0, 1 << 20, "bytes", "instruction caches are 16 to 32 KiB"), WHOLE
+]
+CodeLineBytes = Annotated[int, Within(4, 8192, "bytes", "lines of code are 64 bytes"), WHOLE]
 RepeatBytes = Annotated[int, Within(32, 4096, "bytes", "repeats are 256 bytes"), WHOLE]
 BlockBytes = Annotated[
     int, Within(32, 32, "bytes", "the block of every vector and copy instruction"), WHOLE

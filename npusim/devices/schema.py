@@ -8,6 +8,7 @@ which says of each number where it comes from. Units stand in the names: ``_byte
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NamedTuple, Self, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
@@ -18,9 +19,12 @@ from npusim.devices.parts import (
     CORES_OF_A_GROUP,
     NUMBER,
     Banks,
+    Code,
+    CodeRun,
     Confidence,
     Core,
     Cube,
+    FoundCode,
     GlobalMemory,
     ICache,
     L2Cache,
@@ -41,10 +45,13 @@ __all__ = [
     "CORES_OF_A_GROUP",
     "NUMBER",
     "Banks",
+    "Code",
+    "CodeRun",
     "Confidence",
     "Core",
     "Cube",
     "DeviceSpec",
+    "FoundCode",
     "GlobalMemory",
     "ICache",
     "L2Cache",
@@ -192,6 +199,48 @@ class DeviceSpec(Part):
     def clock_hz(self) -> int:
         """The clock that `cycles` of a run count: that of the first kind of core."""
         return self.cores[CORE_KINDS[self.arch][0]].clock_hz
+
+    def code_bytes(self, runs: Mapping[str, CodeRun], reads_tiling: int) -> dict[str, int]:
+        """How much code the cores of each kind run through, of a kernel that runs *runs* there."""
+        return {
+            kind: self.cores[kind].code.nbytes(run.micro_ops, reads_tiling)
+            for kind, run in runs.items()
+        }
+
+    def found_code(self, icache: ICache, code_bytes: Mapping[str, int]) -> FoundCode:
+        """Where the code is of a kernel that ran just before, or did not, as *icache* says.
+
+        Of code that an instruction cache does not hold whole nothing is left there when it begins
+        again, since the lines that come last take the place of the first ones.
+        """
+        if icache == "cold":
+            return FoundCode()
+        sizes = code_bytes.items()
+        held = frozenset(x for x, size in sizes if size <= self.cores[x].code.cache_bytes)
+        return FoundCode(held, l2_share=1.0)
+
+    def launch_us(
+        self,
+        split: tuple[int, bool, int],
+        runs: Mapping[str, CodeRun],
+        icache: ICache | FoundCode = "cold",
+    ) -> float:
+        """What starting and ending a kernel costs, fetching its code included.
+
+        *split* is what :meth:`Launch.time_us` is given. Each kind of core fetches at the same time
+        as the other.
+        """
+        block_dim, _, reads_tiling = split
+        code_bytes = self.code_bytes(runs, reads_tiling)
+        found = icache
+        if not isinstance(found, FoundCode):
+            found = self.found_code(found, code_bytes)
+        fetch_us = [
+            self.cores[kind].code.fetch_us(size, max(block_dim, runs[kind].cores), found.l2_share)
+            for kind, size in code_bytes.items()
+            if kind not in found.held
+        ]
+        return self.launch.time_us(*split) + max(fetch_us, default=0.0)
 
     @model_validator(mode="after")
     def _cores_are_those_of_the_arch(self) -> Self:

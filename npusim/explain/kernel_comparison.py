@@ -123,7 +123,7 @@ class KernelComparison:
         assert run.plan is not None
         assert launched is not None
         split = run.plan.block_dim, run.plan.is_mix, launched.reads_tiling
-        launch_us = device.launch.time_us(*split, run.icache)
+        launch_us = device.launch_us(split, run.trace.code if run.trace else {}, run.icache)
         return launch_us + (run.cycles or 0) / device.clock_hz * 1e6
 
     @property

@@ -29,6 +29,11 @@ STEP, DILATION, PAD = Range(1, 63), Range(1, 255), Range(0, 255)
 POSITION = Range(0, 2**16 - 1)
 
 
+IMAGE_INSTRUCTIONS = 3
+"""Its own, and those that set the size of the image and the padding (asc-devkit@82b89a1,
+impl/basic_api/dav_c220/kernel_operator_mm_impl.h). That these wait in the queue too is assumed."""
+
+
 @dataclass(frozen=True, slots=True)
 class LoadFractals(MicroOp):
     """Copy fractals from L1 to L0A or L0B, turned or not (LoadData 2D, LoadDataWithTranspose).
@@ -125,6 +130,7 @@ class LoadImage(MicroOp):
     pad_bottom: Annotated[int, PAD] = 0
     pad_value: float = 0
     pipe: ClassVar[Pipe] = "mte1"
+    instructions: ClassVar[int] = IMAGE_INSTRUCTIONS
     roles: ClassVar[tuple[Role, ...]] = (Role("src", "read"), Role("dst", "written"))
 
     @property

@@ -15,6 +15,7 @@ from npusim.data.integers import align_up, ceil_div
 from npusim.data.layout import FRACTAL_ROWS, c0
 from npusim.devices.schema import Pipe
 from npusim.isa.fields import BYTES, COUNT, UNSIGNED_64, Range
+from npusim.isa.fractals import IMAGE_INSTRUCTIONS
 from npusim.isa.micro_op import MicroOp, Role
 from npusim.isa.mte import AtomicOp, combination
 from npusim.isa.operands import BLOCK_BYTES, Global, Local
@@ -102,6 +103,7 @@ class LoadData(MicroOp):
     columns: int
     transpose: bool = False
     pipe: ClassVar[Pipe] = "mte1"
+    instructions: ClassVar[int] = IMAGE_INSTRUCTIONS
     roles: ClassVar[tuple[Role, ...]] = (
         Role("src", "read", touched="footprint"),
         Role("dst", "written"),

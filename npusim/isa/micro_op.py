@@ -76,6 +76,8 @@ class MicroOp:
     __slots__ = ()
 
     roles: ClassVar[tuple[Role, ...]]
+    instructions: ClassVar[int] = 1
+    """How many instructions it takes in the queue of its pipe."""
     _reads: ClassVar[Callable[[Any], tuple[Local, ...]]]
     _writes: ClassVar[Callable[[Any], tuple[Local, ...]]]
     _global_role: ClassVar[Role | None]

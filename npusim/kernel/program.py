@@ -31,6 +31,7 @@ __all__ = [
     "Declared",
     "FirstCalls",
     "Line",
+    "Place",
     "Program",
     "QueueName",
     "added",
@@ -43,6 +44,8 @@ __kernel_vocabulary__ = True
 Number = TypeVar("Number", bound=np.generic)
 Line = tuple[str, int]
 """File and number of a line of a kernel."""
+Place = tuple[Line, type[MicroOp]]
+"""A line of a kernel, and a kind of micro-op that it writes."""
 
 
 FirstCalls = tuple[tuple[int, "Body"], ...]
@@ -125,6 +128,15 @@ class Body:
     def lines(self) -> tuple[Line, ...]:
         """Which line of the kernel wrote each micro-op, if that is known."""
         return tuple(chain.from_iterable(call.lines for call in self.calls)) or self.part_lines
+
+    @cached_property
+    def places(self) -> frozenset[Place]:
+        """Where the kernel writes its micro-ops: once what a loop writes again and again.
+
+        Of a body whose lines are not known each micro-op has a place of its own.
+        """
+        lines = self.lines or [("", number) for number in range(len(self))]
+        return frozenset(zip(lines, map(type, self), strict=True))
 
     @cached_property
     def _count(self) -> int:
@@ -354,6 +366,9 @@ class Binding:
     base_bytes: int = 0
     is_cached: bool = True
     """Whether the L2 keeps what is read."""
+    is_early: bool = False
+    """Whether its copies are handed out before the loads to L0 that precede them, as compilers of
+    kernels arrange it: the queue of mte1 does not hold them up."""
 
 
 @dataclass(frozen=True, eq=False)

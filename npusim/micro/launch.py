@@ -43,7 +43,8 @@ def task_us(
 
     *reads_tiling* says whether its cores read a tiling from global memory before they begin.
     """
-    launch_us = spec.launch.time_us(kernel.block_dim, kernel.is_mix, reads_tiling, icache)
+    split = kernel.block_dim, kernel.is_mix, reads_tiling
+    launch_us = spec.launch_us(split, trace.code, icache)
     return launch_us + trace.cycles / spec.clock_hz * 1e6
 
 

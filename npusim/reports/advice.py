@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import Protocol
 
-__all__ = ["NOTHING", "Advised", "section"]
+__all__ = ["NOTHING", "Advised", "section", "sentence", "supposed"]
 
 NOTHING = "Nothing that was tried gains."
 
@@ -23,6 +23,22 @@ class Advised(Protocol):
         """What to do; of a what-if, what would have to be otherwise."""
 
     @property
+    def code(self) -> Sequence[str]:
+        """The change as lines of a PyTorch script, where it can be written so."""
+
+    @property
+    def before_us(self) -> float:
+        """The time of the run."""
+
+    @property
+    def after_us(self) -> float:
+        """The time of the changed call, which was simulated as any other."""
+
+    @property
+    def rows(self) -> tuple[int, int] | None:
+        """How many rows the call has, and how many with the change, where they differ."""
+
+    @property
     def times(self) -> str:
         """The times before and after, and what is saved."""
 
@@ -36,22 +52,25 @@ def section(given: Sequence[Advised] | str) -> str:
     if isinstance(given, str):
         return f'<p class="note">{escape(given)}</p>'
     changes = "".join(map(_item, (each for each in given if each.kind == "change")))
-    supposed = "".join(map(_item, (each for each in given if each.kind != "change")))
     text = f'<ol class="advice">{changes}</ol>' if changes else f"<p>{NOTHING}</p>"
-    if supposed:
-        note = "What another chip or another kernel would change:"
-        text += f'<p class="note">{note}</p><ul>{supposed}</ul>'
-    return text
+    return text + supposed(given)
+
+
+def supposed(given: Sequence[Advised]) -> str:
+    """What another chip or another kernel would change, as a list; nothing if that is not known."""
+    items = "".join(map(_item, (each for each in given if each.kind != "change")))
+    note = "What another chip or another kernel would change:"
+    return f'<p class="note">{note}</p><ul>{items}</ul>' if items else ""
 
 
 def _item(each: Advised) -> str:
     return (
-        f"<li>{escape(_sentence(each.text))}. <b>{escape(_sentence(each.change))}:</b> "
+        f"<li>{escape(sentence(each.text))}. <b>{escape(sentence(each.change))}:</b> "
         f"{escape(each.times)}.</li>"
     )
 
 
-def _sentence(words: str) -> str:
+def sentence(words: str) -> str:
     """*words* as a sentence begins, unless they begin with a name in a program."""
     first, _, rest = words.partition(" ")
     is_word = first.rstrip(",:").isalpha() and len(first) > 1 and not rest.startswith("= ")

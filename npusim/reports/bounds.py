@@ -160,7 +160,7 @@ def headline(subject: Subject) -> str:
             f"longest part of its critical path is {longest.words}: "
             f"{style.percent(longest.path_share)} of {total}{where}"
         )
-    sentence = f"bound by {first.words}: {style.percent(first.share)} of {total}"
+    sentence = f"bound by {_words(subject, first)}: {style.percent(first.share)} of {total}"
     sentence += _where(first, trace_of(subject))
     if others and others[0].share >= MIN_SHARE:
         sentence += f"; next {others[0].words}, {style.percent(others[0].share)}"
@@ -177,6 +177,15 @@ def bounded_by(subject: Subject) -> str:
     """What bounds the run, without figures."""
     first = bound_by(subject)
     return first.words if first.share >= MIN_SHARE else "the order of the kernel, strides or banks"
+
+
+def _words(subject: Subject, bound: Bound) -> str:
+    """What bounds *subject*; of kernels that a call launches before its own, which these are."""
+    if bound.cause != "earlier" or isinstance(subject, Trace):
+        return bound.words
+    names = list(dict.fromkeys(launch.op for launch in subject.launches[:-1]))
+    kernel = f"a kernel that runs before {subject.op}" if len(names) == 1 else bound.words
+    return f"{' and '.join(names)}, {kernel}"
 
 
 def _where(bound: Bound, trace: Trace) -> str:

@@ -106,19 +106,10 @@ CAUSES: dict[Known, About] = {
     "launch": About(
         "launch",
         "launch and completion",
-        tuple(
-            f"launch.{name}_us"
-            for name in (
-                *(
-                    "base",
-                    "per_core",
-                    "warm_per_core",
-                    "mix",
-                    "tiling",
-                    "tiling_per_core",
-                    "completion",
-                ),
-            )
+        (
+            *("launch.base_us", "launch.start_us", "launch.mix_us", "launch.tiling_us"),
+            *("launch.tiling_turn_us", "launch.completion_us"),
+            *("cores.*.code.line_ns", "cores.*.code.turn_ns"),
         ),
     ),
     "earlier": About("earlier kernels", "the kernels that the call launches before", ()),

@@ -22,7 +22,7 @@ from npusim.trace import ORDERING, LaneTrace, Trace
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["COLORS", "PICTURE", "Row", "costs", "rows"]
+__all__ = ["COLORS", "EARLIER", "PICTURE", "Row", "costs", "rows"]
 
 EARLIER = "launches before"
 """Kernels that torch_npu launches before the one of the trace, each with its own launch."""

@@ -8,6 +8,7 @@ they are the time of the slowest core. What is not on the path was waited for by
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import Literal
@@ -116,6 +117,8 @@ class _Lane:
         """The same among those of all pipes, flags and barriers too."""
         self.handed: list[int] = []
         """The last one of the scalar unit, which issues what follows."""
+        self.queued: list[int] = []
+        """Those of mte1, whose queue may hold up the copies behind them."""
         self._look_back()
         self.setters = matches(lane.program).tolist()
         self.copies = {index: row for row, index in enumerate(lane.copies.index.tolist())}
@@ -132,10 +135,19 @@ class _Lane:
             self.latest_of_all.append(last)
             self.handed.append(before.get("scalar", NOBODY))
             before[pipe] = index
+            if pipe == "mte1":
+                self.queued.append(index)
             if end >= self.end_of(last):
                 last = index
             if not isinstance(op, ORDERING) and end >= self.end_of(known):
                 latest[pipe] = index
+
+    def made_room(self, copy: int) -> int:
+        """The micro-op of mte1 that left the queue when *copy* started, of those before it."""
+        precede, start = bisect_left(self.queued, copy), self.start[copy]
+        latest = bisect_right(self.queued, start, 0, precede, key=self.start.__getitem__) - 1
+        is_it = latest >= 0 and self.start[self.queued[latest]] == start
+        return self.queued[latest] if is_it else NOBODY
 
     def end_of(self, index: int) -> int:
         """When the result of a micro-op is there; before everything for none."""
@@ -205,11 +217,18 @@ class _Walk:
         self._moment = "start"
 
     def _before_start(self) -> None:
-        """It started when its pipe was free, or when it was issued, whichever came later."""
+        """It started when its pipe was free, or when it was issued, whichever came later: after
+        another of the scalar unit, or, a copy, when the queue of mte1 had room for those before it.
+        """
         lane, index = self._at, self._index
         before, handed = lane.before[index], lane.handed[index]
         if before == NOBODY or lane.free[before] < lane.start[index]:
             before = handed
+            if copied_place(lane.ops[index]) is not None:
+                made_room = lane.made_room(index)
+                if made_room != NOBODY:
+                    self._index = made_room
+                    return
         self._charge("dispatch", 0 if before == NOBODY else lane.free[before])
         self._moment = None if before == NOBODY else "free"
         self._index = before

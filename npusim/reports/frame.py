@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from html import escape
 from importlib.resources import files
 
@@ -29,11 +29,17 @@ def document(title: str, styles: str, script: str, body: str) -> str:
     )
 
 
-def sections(parts: Mapping[str, tuple[str, str]]) -> str:
-    """Links to sections, and these below them: key -> heading and markup."""
+def sections(parts: Mapping[str, tuple[str, str]], folded: Collection[str] = ()) -> str:
+    """Links to sections, and these below them: key -> heading and markup; *folded* ones closed.
+
+    A link into a closed one opens it (WHATWG, HTML, 7.4.6.3).
+    """
     links = "".join(f'<a href="#{key}">{name}</a>' for key, (name, _) in parts.items())
     body = "".join(
-        f'<section id="{key}"><h2>{name}</h2>{markup}</section>'
+        f'<details><summary><h2>{name}</h2></summary><section id="{key}">{markup}</section>'
+        "</details>"
+        if key in folded
+        else f'<section id="{key}"><h2>{name}</h2>{markup}</section>'
         for key, (name, markup) in parts.items()
     )
     return f"<nav>{links}</nav>{body}"

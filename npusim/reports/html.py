@@ -15,7 +15,7 @@ from html import escape
 from io import StringIO
 from typing import TYPE_CHECKING
 
-from npusim.reports import bounds, frame, overview, roofline, roofline_chart, timeline
+from npusim.reports import bounds, first_screen, frame, overview, roofline, roofline_chart, timeline
 from npusim.reports.advice import Advised, section
 from npusim.reports.frame import columns
 from npusim.reports.gallery import PICTURES, figures
@@ -34,13 +34,15 @@ __all__ = ["glimpse", "report"]
 SECTIONS = {
     "overview": "Overview",
     "advice": "What to change",
-    "numbers": "Numbers",
     "timeline": "Timeline",
     "roofline": "Roofline",
     "pictures": "Pictures",
+    "numbers": "Numbers",
     "tables": "Tables",
     "device": "The chip",
 }
+FOLDED = ("numbers", "tables", "device")
+"""Sections of tables, which are closed at first."""
 CORES = (
     '<input class="cores" placeholder="all cores; or 0, 3-5, aic" aria-label="cores to show">'
     '<button data-act="fold">fold</button>'
@@ -72,7 +74,8 @@ def report(
     report_progress = progress or _unheard
     names = heads(runs)
     sections = {"overview": overview.of_runs(runs, names)} if len(runs) > 1 else {}
-    sections |= {"advice": columns(names, [section(own) for own in advice])} if advice else {}
+    if len(runs) > 1 and advice:
+        sections["advice"] = columns(names, [section(own) for own in advice])
     sections |= {
         "numbers": facts(runs),
         "timeline": columns(names, _timelines(runs, names, level, report_progress), wide=True),
@@ -81,9 +84,12 @@ def report(
         "tables": columns(names, [_tables(run) for run in runs]),
         "device": devices(runs),
     }
-    found = bounds.finding(runs[0]) if len(runs) == 1 else overview.finding(runs)
+    if len(runs) == 1:
+        top = first_screen.of_run(runs[0], advice[0] if advice else None)
+    else:
+        top = f'<p class="finding">{escape(overview.finding(runs))}</p>'
     shown = {key: (name, sections[key]) for key, name in SECTIONS.items() if key in sections}
-    body = f'<p class="finding">{escape(found)}</p>{frame.sections(shown)}'
+    body = top + frame.sections(shown, FOLDED)
     script = "".join(frame.text_of(HERE, f"{name}.js") for name in SCRIPTS)
     styles = frame.text_of(HERE, "page.css") + frame.text_of(HERE, "roofline.css")
     return frame.document(titled(runs), styles, script, body)

@@ -83,13 +83,13 @@ def _played(
     seen = {name: bound[name] for name in operator.value_dependent_inputs if name in bound}
     if options.copies is None:
         options = replace(options, copies=copies_before(spec, problem, bound))
-    task = Task(operator, spec, problem, progress, _stored_in(options.cache), options.deeper)
+    stored = _stored_in(options.cache)
+    task = Task(operator, spec, problem, progress, stored, options.deeper, options.is_checked)
     plan = task.plan
     earlier = _earlier(operator, problem, spec, arguments, options) if plan else ()
     launching = _launching(task, bound, options)
     if launching is not None:
-        found = options.icache or launching.icache
-        options = replace(options, l2=launching.l2, icache=found, card=None)
+        options = replace(options, l2=launching.l2, card=None)
     icache = _icache(options.icache, options.l2)
     states: dict[str, Any] = {"l2": options.l2, "icache": icache, "timed": options.timing}
     whole = partial(Result, op=op, device=spec, arguments=arguments, **states)
@@ -97,9 +97,12 @@ def _played(
         outputs = _without_kernel(operator, problem, bound, with_values)
         return whole(outputs=outputs, plan=None, trace=None)
     outputs, trace = _outcome(task, problem, options, engine, with_values)
+    found: dict[str, Any] = {}
     if launching is not None and trace is not None:
         outputs = launching.ended(trace, outputs)
+        found = launching.found if options.icache is None else {}
     return whole(
+        **found,
         outputs=outputs,
         plan=plan,
         trace=trace,

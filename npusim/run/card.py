@@ -26,7 +26,7 @@ from npusim.chip import Arrival, CarriedL2, EngineChoice, Progress
 from npusim.data.arguments import Arguments
 from npusim.data.product import CubeOrder
 from npusim.data.tensor import Tensor, TensorSpec, allocated_bytes
-from npusim.devices.schema import DeviceSpec, ICache
+from npusim.devices.schema import DeviceSpec, FoundCode, ICache
 from npusim.run.addresses import Addresses, Block
 from npusim.run.call import play
 from npusim.run.options import Options
@@ -35,8 +35,12 @@ from npusim.run.runs import Run
 from npusim.run.user_kernel import OwnKernel
 from npusim.run.views import by_operand
 from npusim.trace import Trace
+from npusim.trace.left import Runs
 
 __all__ = ["Card", "card"]
+
+CODE = "code"
+"""The kernel's own, next to the tensors of a launch; no name of a tensor begins so."""
 
 
 class Card:
@@ -45,8 +49,7 @@ class Card:
     def __init__(self, device: str | os.PathLike[str] | DeviceSpec) -> None:
         self.spec = devices.load(device)
         self.l2 = CarriedL2(self.spec)
-        self.kernel: Hashable = None
-        """The one that the instruction caches hold, the last that ran."""
+        self.code = CarriedCode(self)
         self._addresses = Addresses()
         self._workspace = Block(0, 0)
         """One for all kernels, as large as any of them has wanted (torch_npu,
@@ -76,8 +79,8 @@ class Card:
     ) -> Run:
         """Run *op* as :func:`npusim.run` does, in its place after what the card ran before.
 
-        The instruction caches hold the kernel that ran last, unless *icache* says otherwise. A call
-        without *timing* leaves the caches as they are.
+        The instruction caches hold what the kernels that ran last have left, unless *icache* says
+        otherwise. A call without *timing* leaves the caches as they are.
         """
         options = Options(
             values=values,
@@ -112,10 +115,11 @@ class Card:
             self._workspace = self.take(wanted)
         address = self._workspace.address
         for name, nbytes in workspaces.items():
-            places[name] = self._lines(address, nbytes)
+            places[name] = self.lines(address, nbytes)
             address += allocated_bytes(nbytes)
         stored = {*problem.outputs, *workspaces}
-        return Launching(self, kernel, places, {x: blocks[x] for x in problem.outputs}, stored)
+        outputs = {x: blocks[x] for x in problem.outputs}
+        return Launching(self, (kernel, plan.reads_tiling), places, outputs, stored)
 
     def take(self, nbytes: int) -> Block:
         """Memory for a tensor of *nbytes*, as long as somebody refers to it."""
@@ -139,7 +143,7 @@ class Card:
         """Where *value* lies, and its lines; memory of its own for what is no tensor."""
         if not isinstance(value, np.ndarray | Tensor | TensorSpec):
             block = self.take(nbytes)
-            return block, self._lines(block.address, nbytes)
+            return block, self.lines(block.address, nbytes)
         owner, offset = _owner(value)
         if id(owner) not in self._lying:
             whole = owner.nbytes if offset else max(owner.nbytes, nbytes)
@@ -147,12 +151,56 @@ class Card:
         block, _ = self._lying[id(owner)]
         if offset + nbytes > block.nbytes:
             block, offset = self.take(nbytes), 0
-        return block, self._lines(block.address + offset, nbytes)
+        return block, self.lines(block.address + offset, nbytes)
 
-    def _lines(self, address: int, nbytes: int) -> range:
+    def lines(self, address: int, nbytes: int) -> range:
+        """The lines of the L2 in which *nbytes* from *address* on lie."""
         line_bytes = self.spec.l2.line_bytes
         first = address // line_bytes
         return range(first, first - -allocated_bytes(nbytes) // line_bytes)
+
+
+class CarriedCode:
+    """The code that launches have left in the instruction caches of a card, and in its L2.
+
+    A kernel runs through its code from the first line to the last, so that what an instruction
+    cache holds of it is all of it or, where other code has come in since, nothing: the oldest lines
+    leave first, and they are the first that it wants again.
+    """
+
+    def __init__(self, card: Card) -> None:
+        self._card = card
+        self._caches: dict[str, dict[Hashable, int]] = {}
+        """Kind of core -> the kernels whose code its caches hold and its bytes, the oldest first.
+        """
+        self._blocks: dict[Hashable, Block] = {}
+        """Where the code of each kernel lies in global memory."""
+
+    def place(self, kernel: Hashable, code_bytes: Mapping[str, int]) -> range:
+        """The lines in which the code of *kernel* lies."""
+        nbytes = sum(code_bytes.values())
+        block = self._blocks.get(kernel)
+        if block is None or block.nbytes < nbytes:
+            block = self._blocks[kernel] = self._card.take(nbytes)
+        return self._card.lines(block.address, nbytes)
+
+    def launched(self, kernel: Hashable, code_bytes: Mapping[str, int]) -> FoundCode:
+        """*kernel* has run *code_bytes* on each kind of core; where a launch has found them."""
+        place = self.place(kernel, code_bytes)
+        resident_bytes = self._card.l2.found({CODE: place}).resident_bytes
+        l2_share = resident_bytes / (len(place) * self._card.spec.l2.line_bytes)
+        held = [x for x, size in code_bytes.items() if self._is_held(kernel, x, size)]
+        return FoundCode(frozenset(held), l2_share)
+
+    def _is_held(self, kernel: Hashable, kind: str, nbytes: int) -> bool:
+        """Whether the caches of *kind* hold *kernel*, which has run now."""
+        cache = self._caches.setdefault(kind, {})
+        capacity_bytes = self._card.spec.cores[kind].code.cache_bytes
+        known_bytes = cache.pop(kernel, 0)
+        cache[kernel] = max(known_bytes, nbytes)
+        while sum(cache.values()) > capacity_bytes:
+            del cache[next(iter(cache))]
+        return nbytes <= known_bytes and kernel in cache
 
 
 class Launching:
@@ -161,7 +209,7 @@ class Launching:
     def __init__(
         self,
         card: Card,
-        kernel: Hashable,
+        kernel: tuple[Hashable, int],
         places: Mapping[str, range],
         outputs: Mapping[str, Block],
         stored: set[str],
@@ -169,14 +217,20 @@ class Launching:
         self._card, self._kernel, self._places = card, kernel, places
         self._outputs, self._stored = outputs, stored
         self.l2: Arrival = card.l2.found(places)
-        self.icache: ICache = "warm" if kernel == card.kernel else "cold"
+        self.found: dict[str, Any] = {}
 
     def ended(self, trace: Trace, outputs: Mapping[str, Output]) -> dict[str, Output]:
         """The launch has ended; *outputs* as tensors of the card."""
         assert trace.left is not None
-        card = self._card
-        card.l2.launched(self._places, trace.left, self._stored)
-        card.kernel = self._kernel
+        card, (kernel, reads_tiling) = self._card, self._kernel
+        code_bytes = card.spec.code_bytes(trace.code, reads_tiling)
+        place = card.code.place(kernel, code_bytes)
+        found_code = card.code.launched(kernel, code_bytes)
+        icache: ICache = "warm" if found_code.held >= code_bytes.keys() else "cold"
+        self.found = {"found_code": found_code, "icache": icache}
+        touched = Runs(np.array([len(place)]), np.zeros(1, np.int64))
+        left = trace.left._replace(touched={**trace.left.touched, CODE: touched})
+        card.l2.launched({**self._places, CODE: place}, left, self._stored)
         found = {}
         for name, output in outputs.items():
             # Specs are shared by calls of the same shapes, whose results are not the same memory.

@@ -19,7 +19,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from enum import Enum
-from functools import cached_property
+from functools import cache, cached_property
 from hashlib import sha256
 from operator import is_
 from pathlib import Path
@@ -267,6 +267,10 @@ def device_key(spec: DeviceSpec, *names: str) -> bytes:
     return sha256(spec.model_dump_json(exclude={"sources", *names}).encode()).digest()
 
 
+OWN_KEYS = frozenset({int, str, bytes, type(None), TensorSpec, DType})
+"""Types whose values are their own keys: all other keys are tuples, which equal none of them."""
+
+
 def key_of(value: object) -> Hashable:
     """A key that only values of the same type and the same contents have.
 
@@ -276,32 +280,41 @@ def key_of(value: object) -> Hashable:
     (False, False, True)
     """
     kind = type(value)
-    if value is None or kind in (str, bytes, TensorSpec, DType):
+    if kind in OWN_KEYS:
         return value
-    if kind in (bool, int):
-        return kind, value
+    if isinstance(value, tuple):
+        # Plans are tens of thousands of tuples of whole numbers.
+        return (
+            (kind, *value) if OWN_KEYS.issuperset(map(type, value)) else (kind, *map(key_of, value))
+        )
     if isinstance(value, float):
         return kind, value.hex()
     if isinstance(value, Enum):
         return kind, value.name
+    if kind is bool:
+        return kind, value
+    if isinstance(value, Arrival):
+        return kind, value.digest
+    if is_dataclass(value) and not isinstance(value, type):
+        return kind, *(key_of(getattr(value, name)) for name in _field_names(type(value)))
     if isinstance(value, range):
         return kind, value.start, value.stop, value.step
     if isinstance(value, np.generic):
         return kind, value.tobytes()
     if isinstance(value, np.ndarray):
         return kind, value.dtype.str, value.dtype.name, value.shape, value.tobytes()
-    if isinstance(value, Arrival):
-        return kind, value.digest
-    if isinstance(value, tuple):
-        return kind, *map(key_of, value)
     if isinstance(value, Mapping):
         return kind, *((key_of(name), key_of(part)) for name, part in value.items())
-    if is_dataclass(value) and not isinstance(value, type):
-        return kind, *(key_of(getattr(value, field.name)) for field in fields(value))
     raise TypeError(
         f"memory cache: a key must be made of numbers, texts, arrays and records, not "
         f"{kind.__name__}; compute it anew"
     )
+
+
+@cache
+def _field_names(kind: type) -> tuple[str, ...]:
+    """The names of the fields of *kind*, a class of records."""
+    return tuple(field.name for field in fields(kind))
 
 
 def unvalued(value: object, seen: tuple[str, ...]) -> Any:
@@ -316,7 +329,7 @@ def unvalued(value: object, seen: tuple[str, ...]) -> Any:
         whole = tuple(unvalued(part, seen) for part in value)
         return value if all(map(is_, whole, value)) else whole
     if is_dataclass(value) and not isinstance(value, type | TensorSpec | DType):
-        parts = {field.name: getattr(value, field.name) for field in fields(value)}
+        parts = {name: getattr(value, name) for name in _field_names(type(value))}
         bare = {name: unvalued(part, seen) for name, part in parts.items()}
         return value if all(bare[name] is parts[name] for name in parts) else replace(value, **bare)
     return value

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 import numpy as np
 
@@ -34,7 +34,8 @@ class Launching(Protocol):
     """A launch on a card, from what it finds to what it leaves."""
 
     l2: Arrival
-    icache: ICache
+    found: dict[str, Any]
+    """What a result says of where it finds its code, once it has ended."""
 
     def ended(self, trace: Trace, outputs: Mapping[str, Output]) -> dict[str, Output]:
         """Leave what *trace* leaves; *outputs* as tensors of the card."""
@@ -68,6 +69,9 @@ class Options:
     """Queues of the kernel that get a slot more than it declares, to see what that would give; no
     parameter of :func:`npusim.run`."""
 
+    is_checked: bool = True
+    """Whether programs are checked before they are timed, as those of measured kernels need not be:
+    their times are none of what a check is for; no parameter of :func:`npusim.run`."""
     card: Surroundings | None = None
     """The card whose caches pass from launch to launch, in place of *l2* and *icache*; no parameter
     of :func:`npusim.run`."""

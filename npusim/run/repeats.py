@@ -50,7 +50,7 @@ def key_of_call(
         return None
     how = (
         *(options.values, options.timing, options.every_core, options.byte_exact),
-        *(options.cube_order, options.deeper, engine),
+        *(options.cube_order, options.deeper, options.is_checked, engine),
     )
     try:
         found = Found(value_key(options.l2), options.icache)

@@ -19,7 +19,7 @@ from npusim.data.dtypes import Array
 from npusim.data.errors import OpError
 from npusim.data.json import Json
 from npusim.data.tensor import Tensor, TensorSpec
-from npusim.devices.schema import DeviceSpec, ICache, Pipe
+from npusim.devices.schema import DeviceSpec, FoundCode, ICache, Pipe
 from npusim.kernel.program import QueueName
 from npusim.run.options import Options
 from npusim.run.user_kernel import OwnKernel
@@ -71,6 +71,8 @@ class Result:
     cycles_on: CyclesOn | None = None
     """The cycles of its programs on a chip that differs in what micro-ops cost; None where no
     kernel ran or no time was asked for."""
+    found_code: FoundCode | None = None
+    """Where the launch of a card finds the kernel's code; None where `icache` says it."""
     cached_as: Hashable = None
     """The key of what :mod:`npusim.run.memory_cache` holds of it; None where that is nothing, for
     calls with values, and for those that warned."""
@@ -105,7 +107,10 @@ class Result:
         return first if self.plan is None else (*first, self._own_launch(self.plan))
 
     def _launch_us_on(self, device: DeviceSpec, plan: ops.Plan) -> float:
-        return device.launch.time_us(plan.block_dim, plan.is_mix, plan.reads_tiling, self.icache)
+        split = plan.block_dim, plan.is_mix, plan.reads_tiling
+        # Only programs say how much code there is, and without timing nobody has looked at them.
+        runs = self.trace.code if self.trace else {}
+        return device.launch_us(split, runs, self.found_code or self.icache)
 
     def _own_launch(self, plan: ops.Plan) -> Launch:
         launch_us = self._launch_us_on(self.device, plan)

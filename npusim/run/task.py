@@ -60,7 +60,7 @@ class Task:
     computes is the same for all calls of the same shapes, and is cached for them, its times also in
     the folder *stored* if there is one. Of a custom kernel nothing is cached: the function behind
     it may have looked at anything. The *queues* that are named get a slot more than the kernel
-    declares.
+    declares. Unless *is_checked*, programs are checked for values alone, and not for times.
     """
 
     def __init__(
@@ -71,9 +71,10 @@ class Task:
         progress: Progress | None = None,
         stored: Stored | None = None,
         queues: tuple[QueueName, ...] = (),
+        is_checked: bool = True,
     ) -> None:
         self._operator, self._spec, self._progress = operator, spec, progress
-        self._stored, self._queues = stored, queues
+        self._stored, self._queues, self._is_checked = stored, queues, is_checked
         is_own = isinstance(problem, UserProblem)
         self.problem = problem if is_own else unvalued(problem, operator.value_dependent_inputs)
         """What it is for, with no values but those that decide how the kernel is written."""
@@ -143,7 +144,9 @@ class Task:
         make = partial(self._timed, l2, every_core, engine)
         if self.key is None:
             return make()
-        part = "trace", device_key(self._spec), key_of(l2), bool(every_core), engine
+        # Of those that were not checked others do not hear: they might never be.
+        name = "trace" if self._is_checked else "trace of unchecked"
+        part = name, device_key(self._spec), key_of(l2), bool(every_core), engine
         # A folder has no place for what a launch leaves.
         if self._stored is not None and not isinstance(l2, chip.Arrival):
             make = partial(self._stored.get, (self.key, *part), self._blocks, make)
@@ -163,7 +166,7 @@ class Task:
         return CACHE.get(self.key, lambda: make().cycles, lambda _: 0, part)
 
     def _blocks(self) -> tuple[Block, ...]:
-        """The programs; written for times that are there already, they need not be checked."""
+        """The programs; written for times that are asked for alone, they need not be checked."""
         return self._programs.blocks if "_programs" in vars(self) else self._built()
 
     @cached_property
@@ -204,9 +207,10 @@ class Task:
     ) -> Trace:
         # What SimPy's processes leave behind are cycles; the other engine's tables have none.
         with nullcontext() if engine == "simpy" else uncollected():
+            blocks = self._programs.blocks if self._is_checked else self._blocks()
             tensors = place(self.problem, self._split, False)
             return chip.time(
-                *(self._programs.blocks, tensors, spec or self._spec),
+                *(blocks, tensors, spec or self._spec),
                 l2=l2,
                 every_core=every_core,
                 engine=engine,

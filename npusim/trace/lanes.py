@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
@@ -12,13 +12,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from npusim.data.recent import recent
-from npusim.devices.schema import Pipe
+from npusim.devices.schema import CodeRun, Pipe
 from npusim.isa import ORDERING, MicroOp, copied_place
-from npusim.kernel.program import Body, Program
+from npusim.kernel.program import Body, Place, Program
 from npusim.trace.copies import CopyTimes
 from npusim.trace.left import Left
 
-__all__ = ["ORDERING", "LaneTimes", "LaneTrace", "LazyLaneTrace", "PipeCounter", "Span", "Trace"]
+__all__ = [
+    "ORDERING",
+    "LaneTimes",
+    "LaneTrace",
+    "LazyLaneTrace",
+    "PipeCounter",
+    "Span",
+    "Trace",
+    "busy_us",
+]
 
 LANE_BYTES = 3000
 """What a lane takes besides its times (measured: 1600 to 2900)."""
@@ -146,6 +155,16 @@ class LaneTrace:
         covered = np.maximum.accumulate(np.concatenate(([0], end[:-1])))
         busy = np.maximum(end - np.maximum(start, covered), 0).sum()
         return PipeCounter(int(busy), len(rows), nbytes)
+
+
+def busy_us(lanes: Sequence[LaneTrace], clock_hz: float) -> dict[Pipe, float]:
+    """Pipe -> how long it was busy, the mean over the cores of *lanes*."""
+    cores = sum(len(lane.cores) for lane in lanes)
+    cycles: dict[Pipe, int] = {}
+    for lane in lanes:
+        for pipe, counter in lane.counters().items():
+            cycles[pipe] = cycles.get(pipe, 0) + counter.busy_cycles * len(lane.cores)
+    return {pipe: busy / cores / clock_hz * 1e6 for pipe, busy in cycles.items()}
 
 
 class LaneTimes(ABC):
@@ -282,6 +301,18 @@ class Trace:
     def cycles(self) -> int:
         """Cycles from the first micro-op to the last result of the slowest core."""
         return max((lane.last_end for lane in self.lanes), default=0)
+
+    @cached_property
+    def code(self) -> dict[str, CodeRun]:
+        """What the cores of each kind run of the kernel's code."""
+        cores: dict[str, int] = {}
+        places: dict[str, set[Place]] = {}
+        for lane in self.lanes:
+            cores[lane.kind] = cores.get(lane.kind, 0) + len(lane.cores)
+            places.setdefault(lane.kind, set()).update(
+                *(leaf.places for leaf in lane.program.leaves)
+            )
+        return {kind: CodeRun(count, len(places[kind])) for kind, count in cores.items()}
 
     @property
     def slowest(self) -> LaneTrace:

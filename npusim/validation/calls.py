@@ -10,7 +10,8 @@ What the rows leave open is settled here, once for all:
   left of a copy when its turn comes: all of it while six copies are clearly smaller, half where
   they are as large. Where a row does not say, or says it in its notes, the L2 is cold. Copies in
   a served model find what others have left: cold, they take its least times, dirty the medians.
-* A row of several batches has them in both operands.
+* A row of several batches has them in both operands. What comes first lies as `[K, M]` if the note
+  says so.
 * A weight lies as `[N, K]` or `[K, N]` as the note says; where it does not, as `[K, N]` but for two
   families: bf16 products of that benchmark take the weight of a linear layer, which torch keeps as
   `[N, K]`, and the fractals of the 310P kernel of npu_weight_quant_batchmatmul are those of
@@ -37,13 +38,19 @@ What the rows leave open is settled here, once for all:
   shapes of the first weight and of the result, and from four rows an expert on its times are those
   in which both weights are read from memory once, at 1.3 to 1.4 TB/s. Tokens go to some experts
   each; those of this card get their share of the rows, dealt out at random by numpy's generator of
-  seed 0, since a group a little larger than a block takes one more. Where there are no more rows
-  than experts, the time follows the number of those that were drawn, whose weights are read: that
-  of a token is given, and that of several is assumed to be as expected if each draws its own at
+  seed 0, since a group a little larger than a block takes one more. Where some experts are expected
+  to get none, the time follows the number of those that were drawn, whose weights are read: that of
+  a token is given, and that of several is assumed to be as expected if each draws its own at
   random, with one standard deviation of at most OPEN; rows of fewer draws are not modelled.
 * npu_fused_infer_attention_score is causal, in TND; keys are in pages where the note says so, those
   of a request in blocks that follow each other. Its tensors are the same in each replay: of query,
   keys and values there is what the L2 has left of them when all others have come.
+* So are latent keys, those of decoding in pages, by npu_fused_infer_attention_score_v2.
+* In CANN_8_5 bf16 heads that share no keys run FIA: there FAI takes such heads only in fp16,
+  without a mask (cannmirror/ops-transformer@05c401f fused_infer_attention_score_tiling.cpp,
+  IsUsingFAI). Their times show it: 67 MB of keys take 79 to 83 us, 134 MB 104 to 106, whatever the
+  number of requests and heads, where FAI goes by whole requests and heads.
+* Other operators are called in words: `npusim.validation.words`.
 * The instruction caches hold a kernel that is run again and again, not one of two that take turns,
   nor one in the trace of a model.
 
@@ -57,7 +64,7 @@ the library's.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -74,10 +81,10 @@ from npusim.ops._dynamic_quant.choice import UB_BYTES, Traits, chosen
 from npusim.timing.memory import WHOLE, resident_share
 from npusim.validation.columns import (
     TRACED,
+    batches,
     bias_dtype,
     icache_of,
     l2_of,
-    operands,
     rows_of,
     shapes,
     size,
@@ -87,11 +94,14 @@ from npusim.validation.columns import (
 from npusim.validation.routing import Draw
 from npusim.validation.rows import Row, RowError
 from npusim.validation.timed import Call, NotModelledError, Timed
+from npusim.validation.words import call_of, options_of
 
 __all__ = ["KERNELS", "OTHER_KERNELS", "timed"]
 
-ROW_BY_ROW = (TRACED, "systems/data/ascend_910b/vllm-ascend/0.18.0")
-"""Parts of hudingyi688/aiconfigurator-npu with an earlier release of npu_dynamic_quant."""
+CANN_8_5 = "systems/data/ascend_910b/vllm-ascend/0.18.0"
+"""Part of hudingyi688/aiconfigurator-npu with the kernels of an earlier release."""
+ROW_BY_ROW = (TRACED, CANN_8_5)
+"""Parts of it with an earlier npu_dynamic_quant."""
 OTHER_KERNELS = ("matmul_pto_a3", "qmm_catlass_910b1")
 """Families measured with kernels that their sources wrote by hand."""
 
@@ -128,14 +138,15 @@ def timed(row: Row) -> tuple[Timed, ...]:
     """
     if row.op.startswith("micro: ") and find(row.id):
         return (Published(row.id, row.device),)
-    if row.op not in KERNELS:
+    kernels = KERNELS.get(row.op, _in_words if row.op in ops.names() else None)
+    if kernels is None:
         reasons = (reason for start, reason in ABSENT.items() if row.op.startswith(start))
         raise NotModelledError(next(reasons, f"npusim has no {row.op}"))
     for op in row.op.split(" + "):
         if op.startswith("npu_") and op not in ops.names():
             raise NotModelledError(f"npusim has no {op}")
     try:
-        return KERNELS[row.op](row)
+        return kernels(row)
     except (RowError, NotModelledError):
         raise
     except ValueError as error:
@@ -146,9 +157,16 @@ def timed(row: Row) -> tuple[Timed, ...]:
 
 
 def _matmul(row: Row) -> tuple[Timed, ...]:
+    m, k, n = sizes(row)
     weight = weight_of(row, row.x_dtype)
-    args = rows_of(row, "k", row.x_dtype), weight
-    return (Call("matmul", args, row.device, l2_of(row, weight, "x2", "x1"), icache_of(row)),)
+    x = rows_of(row, "k", row.x_dtype)
+    if "[K,M]" in row.note:
+        x = TensorSpec((*batches(row), k, m), row.x_dtype).T
+    options: Arguments = options_of(row) if row.variant.startswith("template") else {}
+    if row.bias:
+        options["bias"] = TensorSpec((n,), bias_dtype(row))
+    l2 = l2_of(row, weight, "x2", "x1")
+    return (Call("matmul", (x, weight), row.device, l2, icache_of(row), options),)
 
 
 def _quant_matmul(row: Row) -> tuple[Timed, ...]:
@@ -189,10 +207,10 @@ def _grouped_matmul(row: Row) -> tuple[Timed, ...]:
         )
     options: Arguments = {"group_list": np.array(list(map(int, ends)), np.int64)}
     options |= {"group_type": 0, "split_item": 3}
-    named = dict(part.split() for part in row.variant.split(", ") if part)
+    named = options_of(row)
     if "tuning" in named:
-        options["tuning_config"] = [int(named["tuning"])]
-    options["act_type"] = int(named.get("activation", 0))
+        options["tuning_config"] = [named["tuning"]]
+    options["act_type"] = named.get("activation", 0)
     if row.bias:
         kind = "float32" if row.x_dtype == "bfloat16" else row.x_dtype
         options["bias"] = TensorSpec((experts, n), kind)
@@ -237,17 +255,18 @@ def _experts(row: Row) -> tuple[Timed, ...]:
 
 def _shares(row: Row, m: int, experts: int) -> Array:
     """How many of *m* rows each of *experts* gets `(experts,)`."""
-    if m > experts:
-        return np.random.default_rng(0).multinomial(m, [1 / experts] * experts)
     draw = Draw.read(row.note)
-    if draw is None or draw.here != experts:
+    known = draw if draw is not None and draw.here == experts else None
+    if m > experts and not (known and round(known.mean) < experts):
+        return np.random.default_rng(0).multinomial(m, [1 / experts] * experts)
+    if known is None:
         raise NotModelledError("which experts so few rows went to is not known")
-    if draw.spread > OPEN:
+    if known.spread > OPEN:
         raise NotModelledError(
             f"which experts so few rows went to is not known, and how many differs by "
-            f"{draw.spread:.0%} from draw to draw"
+            f"{known.spread:.0%} from draw to draw"
         )
-    return draw.rows(m)
+    return known.rows(m)
 
 
 def _weight_quant_matmul(row: Row) -> tuple[Timed, ...]:
@@ -298,13 +317,6 @@ def _dynamic_quant_matmul(row: Row) -> tuple[Timed, ...]:
     return (*_dynamic_quant(row, "k"), *_quant_matmul(row))
 
 
-def _swiglu(row: Row) -> tuple[Timed, ...]:
-    (shape,) = shapes(row)
-    return (
-        Call(row.op, (TensorSpec(shape, row.x_dtype),), row.device, l2_of(row), icache_of(row)),
-    )
-
-
 def _dequant_swiglu_quant(row: Row) -> tuple[Timed, ...]:
     """x; of int32 its scales by column and by row; and scales of y, if there are more shapes."""
     shape, *more = shapes(row)
@@ -319,8 +331,10 @@ def _dequant_swiglu_quant(row: Row) -> tuple[Timed, ...]:
 
 
 def _attention(row: Row) -> tuple[Timed, ...]:
-    """b requests of m query tokens and k keys each; shape has heads and columns of q and of k."""
-    (heads, width), (kv_heads, _) = shapes(row)
+    """b requests of m query tokens and k keys each; shape has heads and columns of q and of k, and
+    those of what is rotated, if that lies apart.
+    """
+    (heads, width), (kv_heads, _), *rotated = shapes(row)
     requests, tokens, keys = size(row, "b"), size(row, "m"), size(row, "k")
     query = TensorSpec((requests * tokens, heads, width), row.x_dtype)
     options: Arguments = {
@@ -339,39 +353,56 @@ def _attention(row: Row) -> tuple[Timed, ...]:
         kv = TensorSpec((requests * blocks, PAGE, kv_heads * width), row.x_dtype)
         options["block_table"] = TensorSpec((requests, blocks), "int32")
         options |= {"block_size": PAGE, "actual_seq_lengths_kv": [keys] * requests}
-    # All come between two uses of one.
-    share = resident_share(2 * (query.nbytes + kv.nbytes), devices.load(row.device))
-    l2: L2State = (
-        "repeat" if share == WHOLE else dict.fromkeys(("query", "key", "value"), share / WHOLE)
+    for _, columns in rotated:
+        options["query_rope"] = TensorSpec((requests * tokens, heads, columns), row.x_dtype)
+        options["key_rope"] = TensorSpec((requests * keys, kv_heads, columns), row.x_dtype)
+    if CANN_8_5 in row.source and heads == kv_heads and row.x_dtype == "bfloat16" and not rotated:
+        options["template"] = "FIA"
+    return (_replayed(row, (query, kv, kv), options),)
+
+
+def _latent_attention(row: Row) -> tuple[Timed, ...]:
+    """b requests of one query token and k keys each, in pages; shape has heads and columns of the
+    latent part of q and of k, and those of what is rotated.
+    """
+    (heads, width), (kv_heads, _), (_, columns) = shapes(row)
+    requests, keys = size(row, "b"), size(row, "k")
+    blocks = ceil_div(keys, PAGE)
+    parts = (width, columns)
+    query, query_rope = (TensorSpec((requests, heads, 1, each), row.x_dtype) for each in parts)
+    kv, key_rope = (
+        TensorSpec((requests * blocks, kv_heads, PAGE, each), row.x_dtype) for each in parts
     )
-    return (Call(row.op, (query, kv, kv), row.device, l2, icache_of(row), options),)
+    options: Arguments = {
+        "query_rope": query_rope,
+        "key_rope": key_rope,
+        "block_table": TensorSpec((requests, blocks), "int32"),
+        "actual_seq_kvlen": [keys] * requests,
+        "num_query_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "softmax_scale": sum(parts) ** -0.5,
+        "input_layout": "BNSD_NBSD",
+        "block_size": PAGE,
+    }
+    return (_replayed(row, (query, kv, kv), options),)
 
 
-def _cast(row: Row) -> tuple[Timed, ...]:
-    (x,) = operands(row)
-    return (_elementwise(row, x, "float32"),)
+def _replayed(row: Row, args: tuple[TensorSpec, ...], options: Arguments) -> Call:
+    """An attention of the same tensors in each replay: all come between two uses of one."""
+    ropes = {name: options[name] for name in ("query_rope", "key_rope") if name in options}
+    named = dict(zip(("query", "key", "value"), args, strict=True)) | ropes
+    touched = 2 * sum(each.nbytes for each in (*args[:2], *ropes.values()))
+    share = resident_share(touched, devices.load(row.device))
+    l2: L2State = "repeat" if share == WHOLE else dict.fromkeys(named, share / WHOLE)
+    return Call(row.op, args, row.device, l2, icache_of(row), options)
 
 
-def _add(row: Row) -> tuple[Timed, ...]:
-    x, *others = operands(row)
-    if others != [x]:
-        raise NotModelledError("how the vendor adds operands of different shapes is closed")
-    return (_elementwise(row, x, x),)
-
-
-def _maximum(row: Row) -> tuple[Timed, ...]:
-    if row.x_dtype.startswith("int64"):
+def _in_words(row: Row) -> tuple[Timed, ...]:
+    if row.op == "maximum" and row.x_dtype.startswith("int64"):
         raise NotModelledError("how the vendor compares int64 is closed")
-    return (_elementwise(row, *operands(row)),)
-
-
-def _of_one(row: Row) -> tuple[Timed, ...]:
-    (x,) = operands(row)
-    return (_elementwise(row, x),)
-
-
-def _elementwise(row: Row, *args: TensorSpec | str) -> Call:
-    return Call(row.op, args, row.device, l2_of(row), icache_of(row))
+    if row.op == "cast" and not row.variant:
+        row = replace(row, variant="dtype float32")
+    return (call_of(row),)
 
 
 KERNELS: dict[str, Callable[[Row], tuple[Timed, ...]]] = {
@@ -383,23 +414,15 @@ KERNELS: dict[str, Callable[[Row], tuple[Timed, ...]]] = {
     "npu_weight_quant_batchmatmul": _weight_quant_matmul,
     "npu_quantize": _quantize,
     "npu_dynamic_quant": _dynamic_quant,
-    "npu_swiglu": _swiglu,
     "npu_dequant_swiglu_quant": _dequant_swiglu_quant,
     "npu_dynamic_quant + npu_quant_matmul": _dynamic_quant_matmul,
     "npu_rms_norm": _norm,
     "npu_add_rms_norm": _norm,
     "npu_add_rms_norm_dynamic_quant": _norm,
     "npu_fused_infer_attention_score": _attention,
-    "add": _add,
-    "cast": _cast,
-    "clone": _of_one,
-    "gelu": _of_one,
-    "maximum": _maximum,
-    "sigmoid": _of_one,
-    "softmax": _of_one,
-    "sqrt": _of_one,
+    "npu_fused_infer_attention_score_v2": _latent_attention,
 }
-"""The op of a row -> what is timed for it.
+"""The op of a row -> what is timed for it; other operators are called in words.
 
 A kernel that is no operator of torch_npu has its place here too: anything Timed will do, and a
 variant that is not simulated raises NotModelledError.

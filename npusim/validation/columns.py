@@ -10,7 +10,7 @@ from npusim.data.tensor import TensorSpec
 from npusim.devices.schema import ICache
 from npusim.timing.memory import WHOLE, resident_share
 from npusim.validation.rows import Row, RowError
-from npusim.validation.turns import Turns
+from npusim.validation.turns import TURNS, Turns
 
 __all__ = [
     "batches",
@@ -29,6 +29,8 @@ COPIES = 6
 """Copies of the weights, used in turn: hudingyi688/aiconfigurator-npu@90d7765, its benchmark."""
 TRACED = "docs/profiler_alignment"
 """Its rows come from traces of a whole model, where other kernels run in between."""
+PROFILED = "kernel_details.csv"
+"""And so do those of such tables, which torch_npu's profiler writes."""
 TRANSPOSED = ("matmul_bf16_910b", "wqbmm_310p")
 """Families whose notes do not say that the weight lies as `[N, K]`."""
 SHORT = {"fp16": "float16", "bf16": "bfloat16"}
@@ -77,9 +79,14 @@ def bias_dtype(row: Row) -> str:
     return listed[-1]
 
 
-def icache_of(row: Row) -> ICache:
-    """Whether the instruction caches hold the kernel: not where others run in between."""
-    return "cold" if TRACED in row.source or " + " in row.op else "warm"
+def icache_of(row: Row) -> ICache | None:
+    """Whether the instruction caches hold the kernel: not where others run in between, and None
+    where it depends on the other one what they hold.
+    """
+    if row.l2 == "flushed":
+        return None
+    others_run = any(word in row.source for word in (TRACED, PROFILED))
+    return "cold" if others_run or " + " in row.op else "warm"
 
 
 def l2_of(row: Row, weight: TensorSpec | None = None, *names: str) -> L2State | Turns:
@@ -90,8 +97,8 @@ def l2_of(row: Row, weight: TensorSpec | None = None, *names: str) -> L2State | 
         return "served"
     if row.l2 == "warm":
         return "repeat"
-    if row.l2 == "flushed":
-        return "flushed"
+    if row.l2 in TURNS:
+        return row.l2
     if not row.l2.startswith("weights cold"):
         return "cold"
     if weight is None:
@@ -118,6 +125,12 @@ def shapes(row: Row) -> tuple[tuple[int, ...], ...]:
 
 
 def operands(row: Row) -> list[TensorSpec]:
-    """The tensors of the column shape."""
-    dtype = row.x_dtype.partition("/")[0]
-    return [TensorSpec(shape, SHORT.get(dtype, dtype)) for shape in shapes(row)]
+    """The tensors of the column shape: all of the first type unless each has its own."""
+    sizes, names = shapes(row), row.x_dtype.split("/")
+    if len(names) != len(sizes):
+        names = names[:1] * len(sizes)
+    layouts = ["FRACTAL_NZ" if row.w_layout == "NZ" else "ND"] + ["ND"] * (len(sizes) - 1)
+    return [
+        TensorSpec(shape, SHORT.get(name, name), layout)
+        for shape, name, layout in zip(sizes, names, layouts, strict=True)
+    ]

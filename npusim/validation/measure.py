@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from npusim.data.errors import OpError
 from npusim.run.processes import answers
 from npusim.validation.calls import timed
+from npusim.validation.events import events_of
 from npusim.validation.rows import Row
 from npusim.validation.timed import NotModelledError, Timed
 
@@ -20,6 +21,7 @@ class Result:
 
     row: Row
     time_us: float | None
+    """Of its kernels, and of what else the row measured: see `npusim.validation.events`."""
     reason: str | None = None
 
     @property
@@ -34,9 +36,20 @@ class Result:
             return None
         return self.off_us / self.row.nearest_us(self.time_us)
 
+    @property
+    def kernel_error(self) -> float | None:
+        """The error of the kernels alone; None where a row says nothing of them."""
+        if self.time_us is None or self.off_us is None:
+            return None
+        events, held_against_us = events_of(self.row), self.row.nearest_us(self.time_us)
+        measured_us, simulated_us = map(events.kernel_us, (held_against_us, self.time_us))
+        if measured_us is None or simulated_us is None:
+            return None
+        return (simulated_us - measured_us) / measured_us
+
     def to_json(self) -> dict[str, object]:
         """It as plain numbers and strings."""
-        row = self.row
+        row, events = self.row, events_of(self.row)
         sizes = {name: getattr(row, name) for name in ("m", "k", "n") if getattr(row, name)}
         return {
             "id": row.id,
@@ -47,6 +60,8 @@ class Result:
             "measured_us": row.latency_us,
             "measured_min_us": row.latency_min_us,
             "simulated_us": self.time_us,
+            "around_us": events.around_us,
+            "host_us": events.host_us,
             "error": self.error,
             "not_modelled": self.reason,
             "source": row.source,
@@ -82,8 +97,10 @@ def measure(
         # The first row to end may take a minute.
         progress("rows", 0.0)
     played = answers(_play, {place: work[place] for place in order}, jobs)
-    for done, (place, answer) in enumerate(played, 1):
-        found[place] = Result(rows[place], *answer)
+    for done, (place, (kernels_us, reason)) in enumerate(played, 1):
+        row = rows[place]
+        interval_us = None if kernels_us is None else events_of(row).interval_us(kernels_us)
+        found[place] = Result(row, interval_us, reason)
         if progress is not None:
             progress("rows", done / len(work))
     return tuple(result for result in found if result is not None)

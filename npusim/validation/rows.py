@@ -252,8 +252,8 @@ def _among(choices: tuple[str, ...]) -> tuple[str, Callable[[str], str]]:
 
 
 L2_STATES = (
-    "warm", "cold", "flushed", "weights cold", "weights cold, activations warm", "unknown",
-    "as noted",
+    "warm", "cold", "flushed", "served", "served, last written", "weights cold",
+    "weights cold, activations warm", "unknown", "as noted",
 )  # fmt: skip
 TEXT = ("text", str)
 WORD = ("a name", _word)

@@ -15,12 +15,14 @@ from npusim.validation.measure import Result
 from npusim.validation.rows import Row
 from npusim.validation.timed import Call, NotModelledError
 
-__all__ = ["COLUMNS", "content", "results", "times"]
+__all__ = ["COLUMNS", "content", "moved", "results", "times", "with_others"]
 
 COLUMNS = (
     *("id", "simulated_us", "measured_us", "error"),
     *("op", "series", "types", "layout", "sizes"),
 )
+DIGITS = 4
+"""Behind the point of a time in microseconds."""
 NO_LINE = "npusim can, but simulated.csv has no line of it"
 
 
@@ -36,22 +38,39 @@ def results(rows: Iterable[Row]) -> tuple[Result, ...]:
     return tuple(_result(row, found) for row in rows)
 
 
+def with_others(rows: Iterable[Row], timed: Iterable[Result]) -> tuple[Result, ...]:
+    """The results of *rows*: those that were *timed* now, and of the others those of the file."""
+    now = {result.row.id: result for result in timed}
+    return tuple(now.get(result.row.id, result) for result in results(rows))
+
+
+def moved(timed: Iterable[Result]) -> int:
+    """How many of those that were *timed* now take another time than in the file."""
+    found = times()
+    return sum(
+        one.time_us is not None and round(one.time_us, DIGITS) != found.get(one.row.id)
+        for one in timed
+    )
+
+
 def content(rows: Iterable[Row], found: Mapping[str, float]) -> str:
     """What the file is to hold: a line for each of *rows* that has a time among *found*.
 
     Times are in tenths of a nanosecond. A row of two operators counts for the second, which takes
-    most of the time. Kernels that are no operators, or not the vendor's, are of no kind.
+    most of the time. Kernels that are no operators, or not the vendor's, are of no kind, nor are
+    rows that say nothing of their kernel. The error is that of the kernels alone.
     """
     text = StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
     for row in rows:
         if row.id in found:
-            time_us = round(found[row.id], 4)
-            error = Result(row, time_us).error
-            kind, sizes = _kind(row)
+            time_us = round(found[row.id], DIGITS)
+            error = Result(row, time_us).kernel_error
+            kind, sizes = NO_KIND if error is None else _kind(row)
             extents = "x".join(map(str, sizes))
-            writer.writerow((row.id, time_us, row.latency_us, f"{error:.6f}", *kind, extents))
+            said = "" if error is None else f"{error:.6f}"
+            writer.writerow((row.id, time_us, row.latency_us, said, *kind, extents))
     return text.getvalue()
 
 
@@ -64,9 +83,12 @@ def _result(row: Row, found: Mapping[str, float]) -> Result:
     return Result(row, time_us, NO_LINE if time_us is None else None)
 
 
+NO_KIND: tuple[tuple[str, ...], Sizes] = ("", "", "", ""), ()
+
+
 def _kind(row: Row) -> tuple[Kind | tuple[str, ...], Sizes]:
     *_, call = timed(row)
     if not isinstance(call, Call) or row.family in OTHER_KERNELS:
-        return ("", "", "", ""), ()
+        return NO_KIND
     bound = ops.signature(ops.load(call.op)).bind(*call.args, **call.options)
     return kind_of(call.op, devices.load(call.device).series, bound.arguments)

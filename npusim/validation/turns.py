@@ -5,7 +5,10 @@ flushed  The other one is the maximum of 96 x 1024 x 1024 elements of fp16, as m
          src/kernel_eval/eval/perf_eval.py). It leaves a few lines of the kernel's tensors where
          they are, and what the kernel stored the time before is not all written back.
 served   It is a SwiGlu that reads more than the L2 holds and leaves dirty lines there, for the
-         other kernels of a served model, assumed.
+         other kernels of a model, assumed.
+served, last written
+         After that SwiGlu comes the kernel that writes the last tensor that is given, such as a
+         gradient that is added to what was gathered before.
 """
 
 from __future__ import annotations
@@ -15,11 +18,12 @@ from typing import Literal, NamedTuple, get_args
 from npusim.data.arguments import Arguments
 from npusim.data.tensor import TensorSpec
 from npusim.devices.schema import DeviceSpec, ICache
-from npusim.run.card import card
+from npusim.run.card import Card, card
+from npusim.run.runs import Run
 
-__all__ = ["TURNS", "Turns", "time_in_turns_us"]
+__all__ = ["TURNS", "Turns", "run_in_turns"]
 
-Turns = Literal["flushed", "served"]
+Turns = Literal["flushed", "served", "served, last written"]
 TURNS: tuple[Turns, ...] = get_args(Turns)
 STEPS = 2
 """From the second on all of them take the same, within 0.1 %."""
@@ -32,27 +36,41 @@ class Other(NamedTuple):
     args: tuple[TensorSpec | int, ...]
 
 
+SWIGLU = Other("npu_swiglu", (TensorSpec((8192, 16384), "bfloat16"),))
 OTHERS: dict[Turns, Other] = {
     # Row by row, assumed.
     "flushed": Other("amax", (TensorSpec((96 * 1024, 1024), "float16"), -1)),
-    "served": Other("npu_swiglu", (TensorSpec((8192, 16384), "bfloat16"),)),
+    "served": SWIGLU,
+    "served, last written": SWIGLU,
 }
 
 
-def time_in_turns_us(
+def run_in_turns(
     turns: Turns,
     device: str | DeviceSpec,
     op: str,
     args: tuple[object, ...],
     options: Arguments,
-    icache: ICache,
-) -> float:
-    """Task Duration of *op* in such a loop; raises OpError if the operator refuses."""
+    icache: ICache | None,
+) -> Run:
+    """The last run of *op* in such a loop; raises OpError if the operator refuses."""
     on, other = card(device), OTHERS[turns]
-    time_us: float | None = None
+    run: Run | None = None
     for _ in range(STEPS):
+        # What came out is dropped first, so that it lies where it did.
+        run = None
         on.run(other.op, *other.args, values=False)
-        # What comes out is dropped at once, so that it lies where the next one does.
-        time_us = on.run(op, *args, values=False, icache=icache, **options).time_us
-    assert time_us is not None
-    return time_us
+        if turns == "served, last written":
+            _write(on, [each for each in args if isinstance(each, TensorSpec)][-1])
+        run = on.run(op, *args, values=False, icache=icache, **options)
+    assert run is not None
+    return run
+
+
+def _write(on: Card, tensor: TensorSpec) -> None:
+    """Run a kernel on *on* that stores *tensor*, where it lies from then on."""
+    made = on.run("fill", TensorSpec(tensor.storage_shape, tensor.dtype), 0.0, values=False).output
+    assert isinstance(made, TensorSpec)
+    block = on.give_up(made)
+    assert block is not None
+    on.lie(tensor, block)

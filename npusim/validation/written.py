@@ -8,16 +8,17 @@ from dataclasses import astuple, fields
 from io import StringIO
 from typing import Any
 
+from npusim import ops
+from npusim.data.arguments import Arguments
 from npusim.data.tensor import TensorSpec
 from npusim.validation.calls import KERNELS, timed
 from npusim.validation.rows import Row, RowError
 from npusim.validation.timed import Call, NotModelledError
+from npusim.validation.words import columns_of
 
 __all__ = ["row_of", "to_csv"]
 
 PRODUCTS = ("matmul", "npu_quant_matmul", "npu_weight_quant_batchmatmul")
-IN_WORDS = ("npu_swiglu", "add", "cast", "clone", "gelu", "maximum", "sigmoid", "softmax", "sqrt")
-"""Operators whose sizes stand in the column shape."""
 
 
 def row_of(call: Call, **measured: Any) -> Row | None:
@@ -25,10 +26,11 @@ def row_of(call: Call, **measured: Any) -> Row | None:
 
     The row is timed as *call* is, but for what lies in the caches.
     """
-    if call.op not in KERNELS or not isinstance(call.args[0], TensorSpec):
+    columns = _columns(call)
+    if columns is None:
         return None
     device = call.device if isinstance(call.device, str) else call.device.name
-    row = Row(op=call.op, device=device, **measured, **_columns(call, call.args[0]))
+    row = Row(op=call.op, device=device, **{"l2": "unknown"} | columns | measured)
     try:
         kernels = timed(row)
     except (RowError, NotModelledError):
@@ -40,15 +42,24 @@ def row_of(call: Call, **measured: Any) -> Row | None:
 
 def _asked(call: Call) -> tuple[object, ...]:
     # Which template runs is the vendor's choice.
-    options = {name: value for name, value in call.options.items() if name != "template"}
-    return call.op, call.args, options
+    arguments = {name: value for name, value in _bound(call).items() if name != "template"}
+    plain = {name: tuple(x) if isinstance(x, list) else x for name, x in arguments.items()}
+    return call.op, plain
 
 
-def _columns(call: Call, x: TensorSpec) -> dict[str, Any]:
-    facts: dict[str, Any] = {"x_dtype": x.dtype, "l2": "unknown"}
-    if call.op in IN_WORDS:
-        tensors = [each for each in call.args if isinstance(each, TensorSpec)]
-        return facts | {"shape": " , ".join("x".join(map(str, each.shape)) for each in tensors)}
+def _bound(call: Call) -> Arguments:
+    bound = ops.signature(ops.load(call.op)).bind(*call.args, **call.options)
+    bound.apply_defaults()
+    return bound.arguments
+
+
+def _columns(call: Call) -> dict[str, Any] | None:
+    if call.op not in KERNELS:
+        return columns_of(call.op, _bound(call))
+    x = call.args[0]
+    if not isinstance(x, TensorSpec):
+        return None
+    facts: dict[str, Any] = {"x_dtype": x.dtype}
     *batches, m, last = x.shape if len(x.shape) > 1 else (1, *x.shape)
     facts |= {"m": m, "b": batches[0] if batches else None}
     weight = call.args[1] if len(call.args) > 1 else None
@@ -57,6 +68,8 @@ def _columns(call: Call, x: TensorSpec) -> dict[str, Any]:
     facts |= {"k": last, "n": weight.shape[-1], "w_dtype": weight.dtype}
     facts |= {"w_layout": "NZ" if weight.layout != "ND" else "ND"}
     facts["note"] = "weight [N,K]" if weight.transposed else "weight [K,N]"
+    if x.transposed:
+        facts["note"] += ", x [K,M]"
     facts["out_dtype"] = str(call.options.get("output_dtype", x.dtype))
     scale = call.args[2] if len(call.args) > 2 else None
     facts["scale_dtype"] = scale.dtype if isinstance(scale, TensorSpec) else ""

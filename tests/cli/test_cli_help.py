@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import typer
-from commands import npusim_says
+from commands import npusim_says, refused
 
 from npusim.cli import FIRST_STEPS, app
 
@@ -41,6 +41,33 @@ def test_help_fits_a_terminal_and_breaks_no_example(command: str) -> None:
     shown = npusim_says(command, "--help").out
     assert max(map(len, shown.splitlines())) <= COLUMNS
     assert all(words[0] == command for words in commands_in(shown.partition("For example:")[2]))
+
+
+def test_a_run_and_a_report_open_their_pages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr(typer, "launch", opened.append)
+    call = "run", "npu_dynamic_quant", "-d", "A2", "-i", "x=spec:16x4096:float16", "--open"
+    folder, page = tmp_path / "out", tmp_path / "page.html"
+
+    alone = npusim_says(*call)
+    into_folder = npusim_says(*call, "-o", folder)
+    report = npusim_says("report", folder, "-o", page, "--open")
+
+    assert [alone.code, into_folder.code, report.code] == [0, 0, 0]
+    assert opened[1:] == [(tmp_path / "out.html").as_uri(), page.as_uri()]
+    assert report.err == f"npusim: opens {page}\n"
+    assert Path(opened[0].removeprefix("file://")).is_file()
+    assert (tmp_path / "out.html").is_file()
+    refused(
+        *(2, "report: --open must come with a page, which it opens; leave --format png out"),
+        *("report", folder, "--format", "png", "-o", tmp_path / "pictures", "--open"),
+    )
+    refused(
+        *(2, "run: --open must come with times, which it is about; leave --no-timing out"),
+        *(*call, "--no-timing"),
+    )
 
 
 def test_the_list_of_commands_cuts_no_summary() -> None:

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from time import sleep
 from typing import NamedTuple
@@ -15,7 +16,8 @@ import pytest
 from commands import npusim_says, refused
 
 from npusim.cli import progress
-from npusim.validation import Row, calls, families, measure, read
+from npusim.validation import Row, calls, families, measure, pipes, read
+from npusim.validation.pipes import PipeTimes
 
 FILE = """id,family,op,device,m,n,x_dtype,l2,latency_us,source
 q1,static,npu_quantize,Atlas A3,30,4096,bfloat16,warm,40,by hand
@@ -32,6 +34,9 @@ elementwise      1       0
 not modelled
 elementwise  1  npusim has no topk
 """  # noqa: E501
+
+
+ROW = Row("a", "", "matmul", "Atlas A2", 100.0)
 
 
 class Kernel(NamedTuple):
@@ -73,7 +78,7 @@ def test_json_has_rows_and_families(csv: Path) -> None:
 
     assert (code, err) == (0, "")
     assert json.loads(out) == {
-        "sample_of": None,
+        "timed_now": 3,
         "rows": [result.to_json() for result in results],
         "families": [found.to_json() for found in families(results)],
     }
@@ -92,14 +97,26 @@ def test_a_sample_is_taken_unless_all_are_asked_for(monkeypatch: pytest.MonkeyPa
     words = "validate", "-f", "cast_a3", "-j", "1"
     monkeypatch.setattr("npusim.validation.samples.MOST_ROWS", 2)
     found = json.loads(npusim_says(*words, "--json").out)
-    assert (found["sample_of"], [row["id"] for row in found["rows"]]) == (8, ["m0623", "m0629"])
-    assert npusim_says(*words).out.startswith(
-        "a sample: 2 of 8 rows, from short to long ones; --all takes all\n\nfamily "
+    assert (found["timed_now"], len(found["rows"])) == (2, 12)
+    assert found["families"][0]["rows"] == 12
+    said = (
+        "12 rows, simulated when this npusim was made, and now a sample of 2, which take the same "
     )
+    assert npusim_says(*words).out.startswith(f"{said}time; --all simulates all now\n\nfamily ")
 
     found = json.loads(npusim_says(*words, "--json", "--all").out)
-    assert (found["sample_of"], len(found["rows"])) == (None, 8)
+    assert (found["timed_now"], len(found["rows"])) == (12, 12)
     assert npusim_says(*words, "--all").out.startswith("family ")
+
+
+def test_a_sample_that_takes_another_time_than_before_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("npusim.validation.simulated.times", lambda: {"m0623": 1.0, "m0629": 2.0})
+    monkeypatch.setattr("npusim.validation.samples.MOST_ROWS", 2)
+    code, out, _ = npusim_says("validate", "-f", "cast_a3", "-j", "1")
+    assert code == 0
+    assert "and now a sample of 2, 2 of which take another time; --all" in out
 
 
 def test_of_a_custom_file_every_row_is_taken(csv: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,6 +143,63 @@ def test_without_times_there_are_no_pictures(csv: Path, tmp_path: Path) -> None:
 
     assert said.endswith(f"\n\nwrote validation.json to {out}\n")
     assert [path.name for path in out.iterdir()] == ["validation.json"]
+
+
+PIPES = """\
+family                  pipe          rows   median   bias
+──────────────────────────────────────────────────────────
+training_matmul_910b4   aic_mac          2     15 %   -5 %
+                        aic_fixpipe      1      2 %   +2 %
+training_cast_910b4     aiv_vec          1      1 %   -1 %
+all                     aic_mac          2     15 %   -5 %
+                        aic_fixpipe      1      2 %   +2 %
+                        aiv_vec          1      1 %   -1 %
+"""
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three rows whose pipes take what the table above says."""
+    matmul = replace(ROW, family="training_matmul_910b4")
+    found = [
+        PipeTimes(matmul, {"aic_mac": 50.0, "aic_fixpipe": 5.0}, {"aic_mac": 60, "aic_fixpipe": 7}),
+        PipeTimes(matmul, {"aic_mac": 50.0}, {"aic_mac": 30.0}),
+        PipeTimes(replace(ROW, family="training_cast_910b4"), {"aiv_vec": 6.0}, {"aiv_vec": 5.0}),
+    ]
+    monkeypatch.setattr(pipes, "measure", lambda *_, **__: found)
+
+
+@pytest.mark.usefixtures("counted")
+def test_pipes_are_a_table_or_json() -> None:
+    assert npusim_says("validate", "--pipes") == (0, PIPES, "")
+    facts = json.loads(npusim_says("validate", "--pipes", "--json").out)
+    assert [row["simulated_us"] for row in facts["rows"]] == [
+        *({"aic_mac": 60, "aic_fixpipe": 7}, {"aic_mac": 30.0}, {"aiv_vec": 5.0}),
+    ]
+    assert facts["pipes"][1] == {
+        "family": "training_matmul_910b4", "pipe": "aic_fixpipe", "rows": 1, "median": 0.02,
+        "bias": 0.02,
+    }  # fmt: skip
+
+
+def test_pipes_of_a_family_are_timed() -> None:
+    words = "validate", "--pipes", "-f", "training_910b3", "-j", "1"
+    found = json.loads(npusim_says(*words, "--json").out)
+    assert [row["id"] for row in found["rows"]] == ["rp0957", "rp0958", "rp0961"]
+
+
+def test_pipes_are_of_the_rows_that_ship(csv: Path, tmp_path: Path) -> None:
+    refused(
+        2,
+        "validate: --pipes must be of the rows that ship with npusim, whose pipes were counted, "
+        "not of a file; leave CSV out",
+        *("validate", str(csv), "--pipes"),
+    )
+    refused(
+        2,
+        "validate: --pipes must go without --output; leave it out",
+        *("validate", "--pipes", "-o", str(tmp_path / "out")),
+    )
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ HEAD = 'extends = "ascend910b2"\nname = "mine"\n'
 LIMIT_S = 5.0
 """Far more than a file takes on a busy machine, far less than a hang."""
 
-DEEP = "must have at most 16 tables and lists in each other, as device files have, "
+DEEP = "must have at most 16 tables and lists in each other, as files of a chip have, "
 # What stands below the head -> what is said.
 HOSTILE = {
     f"aliases = {'[' * 2000}{']' * 2000}": f"{DEEP}but has more; flatten it",
@@ -31,7 +31,8 @@ HOSTILE = {
         "line 3: must be of at most 4096 bytes, not of 120001; shorten or break it"
     ),
     "# comment\n" * 30_000: (
-        "must be of at most 262144 bytes, as device files are, not of {size}; check the path {path}"
+        "must be of at most 262144 bytes, as files of a chip are, not of {size}; check the path "
+        "{path}"
     ),
 }
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from npusim import DeviceSpec, TensorSpec, devices, run
+from npusim.devices.schema import CodeRun, FoundCode
 
 X = TensorSpec((40, 64), "int8")
 WEIGHT = TensorSpec((64, 96), "int8")
@@ -51,26 +52,39 @@ def test_each_part_costs_the_kernels_that_have_it(device: str, op: str) -> None:
     }
 
 
-def test_warm_instruction_caches_start_cores_faster() -> None:
-    launch = devices.load("ascend910b2").launch
-    cold, warm = (launch.time_us(4, reads_tiling=True, icache=each) for each in ("cold", "warm"))
-    assert cold - warm == pytest.approx(4 * (launch.per_core_us - launch.warm_per_core_us))
+A2 = devices.load("ascend910b2")
+VECTOR = A2.cores["aiv"].code
 
 
-@pytest.mark.parametrize(("is_mix", "readers"), [(False, 100), (True, 300)])
-def test_all_cores_read_their_tiling_in_turn(is_mix: bool, readers: int) -> None:
-    launch = devices.load("ascend910b2").launch
-    without, reading = (
-        launch.time_us(100, is_mix=is_mix, reads_tiling=each) for each in (False, True)
+def launched_us(micro_ops: int, icache: Any, block_dim: int = 48) -> float:
+    """Of a kernel without tiling data on vector cores."""
+    return A2.launch_us((block_dim, False, False), {"aiv": CodeRun(block_dim, micro_ops)}, icache)
+
+
+def test_code_that_an_instruction_cache_holds_is_not_fetched() -> None:
+    fitting = (VECTOR.cache_bytes - VECTOR.kernel_bytes) // VECTOR.micro_op_bytes
+    assert launched_us(fitting, "warm") == A2.launch.time_us(48)
+    # Of one that does not fit nothing is left; the L2 still has it.
+    code_bytes = VECTOR.nbytes(fitting + 1, reads_tiling=False)
+    line_ns = VECTOR.line_ns + 48 * VECTOR.turn_ns
+    cold_us = code_bytes / VECTOR.line_bytes * line_ns / 1000
+    assert launched_us(fitting + 1, "cold") == pytest.approx(A2.launch.time_us(48) + cold_us)
+    warm_us = cold_us / VECTOR.l2_speed
+    assert launched_us(fitting + 1, "warm") == pytest.approx(A2.launch.time_us(48) + warm_us)
+
+
+def test_cube_and_vector_cores_fetch_at_once() -> None:
+    runs = {"aic": CodeRun(24, 10), "aiv": CodeRun(48, 30)}
+    split = 24, True, True
+    alone = [A2.launch_us(split, {kind: run}) for kind, run in runs.items()]
+    assert A2.launch_us(split, runs) == max(alone)
+    held = FoundCode(held=frozenset({"aiv"}))
+    assert A2.launch_us(split, runs, held) == alone[0]
+
+
+def test_each_started_core_costs_the_same() -> None:
+    launch = A2.launch
+    assert launch.time_us(48) - launch.time_us(47) == pytest.approx(launch.start_us)
+    assert launch.time_us(2, is_mix=True) - launch.time_us(1, is_mix=True) == pytest.approx(
+        3 * launch.start_us
     )
-    in_turn_us = readers * launch.tiling_per_core_us
-    assert reading - without == pytest.approx(launch.tiling_us + in_turn_us)
-
-
-def test_each_started_core_costs_up_to_a_limit() -> None:
-    launch = devices.load("ascend910b2").launch
-    limit = launch.saturation_cores
-    one_us = launch.time_us(2) - launch.time_us(1)
-    assert one_us == pytest.approx(launch.per_core_us)
-    assert launch.time_us(limit) - launch.time_us(1) == pytest.approx((limit - 1) * one_us)
-    assert launch.time_us(limit + 1) == launch.time_us(limit)

@@ -218,10 +218,10 @@ def test_what_goes_past_the_l2_is_read_from_memory_even_if_it_lies_there(tiny: D
 
 @pytest.mark.parametrize(
     ("count", "cores"),
-    [(8, 1), (384, 1), (256, 1), (4096, 2), (14592, 8), (32768, 16), (154880, 44)],
+    [(8, 1), (384, 1), (256, 1), (4096, 4), (14592, 15), (32768, 32), (154880, 44)],
 )
 def test_a_core_gets_at_least_four_kibibytes(count: int, cores: int, a2: DeviceSpec) -> None:
-    """ops-math, the elementwise template; shares are whole 512 elements, so some come to rest."""
+    """Of the wider type; shares are whole 512 elements, so some come to rest."""
     kernel = cast(a2, count)
     assert len(kernel.blocks) == cores
     assert sum(_stored(block.program.ops) for block in kernel.blocks) == 4 * count
@@ -414,11 +414,14 @@ def test_cores_are_those_of_the_first_kind_with_the_pipe(tiny: DeviceSpec) -> No
 def test_a_task_takes_its_launch_and_its_slowest_core() -> None:
     spec = tiny_spec(
         launch__base_us=1.0,
-        launch__per_core_us=0.5,
-        launch__warm_per_core_us=0.25,
-        launch__saturation_cores=8,
+        launch__start_us=0.25,
         launch__mix_us=3.0,
         launch__completion_us=0.25,
+        cores__aiv__code__kernel_bytes=1000,
+        cores__aiv__code__line_bytes=10,
+        cores__aiv__code__micro_op_bytes=0,
+        cores__aiv__code__line_ns=1.0,
+        cores__aiv__code__turn_ns=2.0,
     )
     kernel = cast(spec, 4096)
     trace = time(kernel, spec)
@@ -427,9 +430,8 @@ def test_a_task_takes_its_launch_and_its_slowest_core() -> None:
     cold_us = task_us(kernel, spec, trace, icache="cold")
     assert cold_us == pytest.approx(2.25 + trace.cycles / 1000)
     mixed = Kernel(kernel.name, kernel.blocks, kernel.inputs, kernel.outputs, is_mix=True)
-    # One group.
-    assert task_us(mixed, spec, trace) == pytest.approx(4.5 + trace.cycles / 1000)
-    assert spec.launch.time_us(100) == 1.0 + 8 * 0.5 + 0.25
+    # One group of three cores.
+    assert task_us(mixed, spec, trace) == pytest.approx(5.0 + trace.cycles / 1000)
 
 
 def _example() -> Any:

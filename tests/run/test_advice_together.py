@@ -35,7 +35,7 @@ def test_changes_that_gain_together_are_listed_together() -> None:
     assert both.change == (
         f"all 3 together: (1) {scale.change}; (2) {cast.change}; (3) {filled.change}"
     )
-    assert both.text == "all 3 gain, each with the others"
+    assert both.text == "all 3 changes add up"
     assert both.arguments == {
         "x2": TensorSpec((1000, 2112), "int8", "FRACTAL_NZ"),
         "scale": TensorSpec((2112,), "int64"),
@@ -69,7 +69,7 @@ def test_what_gains_nothing_more_or_is_refused_is_left_out() -> None:
     assert alone.time_us is not None
     found = together(run.call, [replace(packed, after_us=alone.time_us), refused, cast])
     assert found is not None
-    assert found.text == "both gain, each with the other"
+    assert found.text == "both changes add up"
     assert found.change == "both together: (1) b; (2) b"
     assert found.once_us is None
     assert together(run.call, []) is None

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from test_memory_cache import CALLS, assert_same_run
 
-from npusim import DeviceSpec, TensorSpec, devices, run
+from npusim import DeviceSpec, TensorSpec, chip, devices, run
 from npusim.ops import Operator
 from npusim.run import call
 from npusim.run.memory_cache import CACHE, forget
@@ -71,6 +71,7 @@ def test_a_call_is_found_again_only_by_all_of_it() -> None:
         key(X, X, every_core=True),
         key(X, X, timing=False),
         key(X, X, values=False),
+        key(X, X, is_checked=False),
         key(X, SCALES),
         *(key(X, value) for value in (1, True, 1.0, 0.0, -0.0, "1", (1,), [1])),
         key_of_call("mul", A2, (X,), {"other": X}, Options(), "simpy"),
@@ -139,6 +140,24 @@ def test_a_call_goes_with_what_is_cached_of_it(planned: list[str]) -> None:
     forget()
     call.play("mul", (X, X), {}, A2, Options())
     assert planned == ["mul", "mul"]
+
+
+def test_programs_of_times_without_a_check_are_checked_when_somebody_asks_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    checked: list[int] = []
+    usual = chip.verify
+
+    def verify(blocks: Any, *args: Any, **kwargs: Any) -> Any:
+        checked.append(len(blocks))
+        return usual(blocks, *args, **kwargs)
+
+    monkeypatch.setattr(chip, "verify", verify)
+    quick = call.play("mul", (X, X), {}, A2, Options(values=False, is_checked=False))
+    assert not checked
+    whole = call.play("mul", (X, X), {}, A2, Options(values=False))
+    assert len(checked) == 1
+    assert quick.cycles == whole.cycles
 
 
 # ---- programs of several chips ----

@@ -54,13 +54,23 @@ def test_part_of_an_array_lies_within_it() -> None:
         assert half.l2.resident_bytes == BYTES
 
 
-def test_instruction_caches_hold_the_kernel_that_ran_last() -> None:
+def test_instruction_caches_hold_what_fits_of_the_kernels_that_ran_last() -> None:
+    calls = ("npu_swiglu", "npu_swiglu", "npu_dynamic_quant", "npu_swiglu", "sigmoid", "gelu")
+    calls += ("sigmoid", "npu_swiglu", "sigmoid")
     with npusim.card("Atlas A2") as card:
-        found = [
-            card.run(op, X).icache
-            for op in ("npu_swiglu", "npu_swiglu", "npu_dynamic_quant", "npu_swiglu")
-        ]
-    assert found == ["cold", "warm", "cold", "cold"]
+        found = [card.run(op, X).icache for op in calls]
+    cold, warm = "cold", "warm"
+    assert found == [cold, warm, cold, cold, cold, cold, warm, cold, cold]
+
+
+def test_code_that_the_l2_still_has_is_fetched_sooner() -> None:
+    with npusim.card("Atlas A2") as card:
+        first, _, again = (
+            card.run(op, X) for op in ("npu_swiglu", "npu_dynamic_quant", "npu_swiglu")
+        )
+    launch_us = [run.launch_us for run in (first, again)]
+    held_us = npusim.run("npu_swiglu", X, device="Atlas A2", icache="warm").launch_us
+    assert launch_us[0] - held_us == pytest.approx(3 * (launch_us[1] - held_us))
 
 
 def test_dirty_lines_are_written_back_once_and_take_their_time() -> None:

@@ -249,10 +249,13 @@ def test_time_is_launch_and_the_slowest_core(device: str) -> None:
     assert result.cycles == max(span.end for span in result.trace.spans())
     launch = result.device.launch
     cores = result.plan.block_dim if result.plan else 0
-    started = min(cores, launch.saturation_cores)
-    # An operator reads its tiling first.
+    # An operator reads its tiling first, and all cores fetch its code from global memory.
+    code = result.device.cores[result.device.vector_kinds[0]].code
+    (run_,) = result.trace.code.values()
+    code_bytes = code.kernel_bytes + code.tiling_bytes + run_.micro_ops * code.micro_op_bytes
+    fetched_ns = code_bytes / code.line_bytes * (code.line_ns + cores * code.turn_ns)
     around = launch.base_us + launch.tiling_us + launch.completion_us
-    expected = around + started * launch.per_core_us + cores * launch.tiling_per_core_us
+    expected = around + cores * (launch.start_us + launch.tiling_turn_us) + fetched_ns / 1000
     assert result.launch_us == pytest.approx(expected, rel=1e-12)
     seconds = result.cycles / result.device.clock_hz
     assert result.time_us == pytest.approx(expected + seconds * 1e6, rel=1e-12)

@@ -285,6 +285,35 @@ def test_with_the_unit_flag_the_fixpipe_and_the_cube_follow_each_other() -> None
     ]
 
 
+@pytest.mark.parametrize(
+    ("queue", "is_early", "starts"),
+    [
+        # Six instructions precede the copy, of two loads to L0 that begin at 0 and 5.
+        (6, False, 0),
+        (5, False, 0),
+        (4, False, 0),
+        (3, False, 5),
+        (2, False, 5),
+        (2, True, 0),
+        (0, False, 0),
+    ],
+)
+def test_a_copy_waits_for_room_in_the_queue_of_mte1(
+    queue: int, is_early: bool, starts: int
+) -> None:
+    spec = tiny_spec(scalar__mte1_queue=queue)
+    l1, l0a = isa.Local("l1", 0, FLOAT16, 256), isa.Local("l0a", 0, FLOAT16, 256)
+    part = isa.LoadData(l0a, l1, 16, 0, 0, 16, 16)
+    rows = isa.LoadNd2Nz(isa.Local("l1", 512, UINT8, 32), isa.Global("x", 0, 256), 16)
+    bound = {"x": Binding("x", is_early=is_early)}
+    # 512 bytes at 256 a cycle behind 3 of start-up: 5.
+    assert log(play(spec, (part, part, rows), kind="aic", bindings=(bound,))) == [
+        ("mte1", 0, 5, 5),
+        ("mte1", 5, 10, 10),
+        ("mte2", starts, starts + 8, starts + 18),
+    ]
+
+
 def test_rows_that_become_fractals_hold_the_pipe_one_by_one() -> None:
     # The link is so wide that whole lines come in no slower than the rows are taken.
     spec = tiny_spec(transfer__burst_cycles=3, gm__read_bytes_per_s=64e9)

@@ -12,7 +12,7 @@ import pytest
 import npusim
 from npusim import TensorSpec, ops
 from npusim.validation import Row, RowError, calls, read
-from npusim.validation.calls import timed
+from npusim.validation.calls import CANN_8_5, timed
 from npusim.validation.routing import Draw
 from npusim.validation.timed import Call, NotModelledError
 
@@ -88,6 +88,12 @@ def test_a_row_of_batches_has_them_in_both_operands() -> None:
     )
 
 
+def test_what_comes_first_may_be_turned_too() -> None:
+    found = call(replace(MATMUL, note="weight [K,N], x [K,M]", variant="template v3", bias=True))
+    assert found.args == (TensorSpec((32, 8), "bfloat16").T, TensorSpec((32, 48), "bfloat16"))
+    assert found.options == {"template": "v3", "bias": TensorSpec((48,), "bfloat16")}
+
+
 def test_a_row_of_swiglu_has_its_shape_in_words() -> None:
     assert call(shipped("m0104")).args == (TensorSpec((3, 7, 13, 1018), "float32"),)
     assert call(shipped("m0645")).l2 == "repeat"
@@ -119,8 +125,17 @@ def test_the_l2_is_cold_unless_a_row_says_otherwise(said: str) -> None:
 
 def test_a_flush_leaves_some_lines_of_a_small_kernel_and_some_dirt() -> None:
     row = replace(MATMUL, m=1024, k=1024, n=1024)
-    times = {l2: call(replace(row, l2=l2)).time_us() for l2 in ("cold", "flushed", "warm")}
+    calls = {l2: call(replace(row, l2=l2)) for l2 in ("cold", "flushed", "warm")}
+    assert [each.icache for each in calls.values()] == ["warm", None, "warm"]
+    times = {l2: replace(each, icache="warm").time_us() for l2, each in calls.items()}
     assert times["warm"] < times["flushed"] < times["cold"]
+
+
+def test_a_step_of_training_leaves_what_the_kernel_before_wrote() -> None:
+    row = shipped("rp0055")
+    assert row.l2 == "served, last written"
+    times = {l2: call(replace(row, l2=l2)).time_us() for l2 in ("warm", row.l2, "served")}
+    assert times["warm"] < times[row.l2] < times["served"]
 
 
 def test_copies_in_a_served_model_write_back_what_others_have_stored() -> None:
@@ -130,7 +145,7 @@ def test_copies_in_a_served_model_write_back_what_others_have_stored() -> None:
     assert served.l2 == "served"
     cold_us = replace(served, l2="cold").time_us()
     assert cold_us == pytest.approx(row.latency_min_us, rel=0.05)
-    assert served.time_us() == pytest.approx(row.latency_us, rel=0.08)
+    assert served.time_us() == pytest.approx(row.latency_us, rel=0.1)
 
 
 def test_other_kernels_ran_before_those_of_a_trace() -> None:
@@ -285,16 +300,6 @@ def test_rows_that_nothing_can_be_held_against_say_why() -> None:
     )
 
 
-def test_sums_are_of_operands_of_one_shape() -> None:
-    row = replace(MATMUL, op="add", x_dtype="bf16", shape="3x4 , 3x4")
-    x = TensorSpec((3, 4), "bfloat16")
-    assert timed(row) == (Call("add", (x, x), A2, "repeat", "warm"),)
-    for shape in ("3x4 , 4", "3x4"):
-        absent(
-            replace(row, shape=shape), "how the vendor adds operands of different shapes is closed"
-        )
-
-
 def test_an_operator_that_npusim_lacks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ops, "names", lambda: ("npu_quant_matmul",))
     absent(
@@ -328,6 +333,44 @@ def test_a_shape_that_is_wrong_is_named(shape: str) -> None:
         replace(MATMUL, op="maximum", shape=shape),
         f"validate: row r1: shape must be sizes such as 3x4 , 3x4 for maximum, not {shape!r}; "
         f"fix the cell",
+    )
+
+
+WORDS = replace(MATMUL, op="concat", x_dtype="bf16", shape="3x4 , 3x8", variant="dim 1")
+
+
+def test_operators_are_called_in_words() -> None:
+    x, y = TensorSpec((3, 4), "bfloat16"), TensorSpec((3, 8), "bfloat16")
+    assert call(WORDS) == Call("concat", (), A2, "repeat", "warm", {"tensors": [x, y], "dim": 1})
+    whole = TensorSpec((3, 4), "float32")
+    row = replace(WORDS, op="add", shape="3x4 , 3x4", x_dtype="float32/bf16", variant="")
+    assert call(row) == Call("add", (whole, x), A2, "repeat", "warm")
+    row = replace(WORDS, op="mul", shape="3x4", variant="other 0.5")
+    assert call(row) == Call("mul", (x,), A2, "repeat", "warm", {"other": 0.5})
+    row = replace(WORDS, op="cast", shape="3x4", variant="")
+    assert call(row).options == {"dtype": "float32"}
+
+
+@pytest.mark.parametrize("variant", ["dim", "dim 1,start 0", "1 dim"])
+def test_a_variant_that_is_wrong_is_named(variant: str) -> None:
+    refused(
+        replace(WORDS, variant=variant),
+        f"validate: row r1: variant must be names and values such as dim 1, start 0 for concat, "
+        f"not {variant!r}; fix the cell",
+    )
+
+
+def test_words_that_are_no_call_are_named() -> None:
+    row = replace(WORDS, op="add", variant="")
+    refused(
+        replace(row, shape="3x4"),
+        "validate: row r1: shape and variant must be a call of add, but: missing a required "
+        "argument: 'other'; fix the cells",
+    )
+    refused(
+        replace(row, shape="3x4 , 3x4 , 3x4 , 3x4"),
+        "validate: row r1: shape must have as many tensors as add takes, but 2 of '3x4 , 3x4 , "
+        "3x4 , 3x4' are left; take them out",
     )
 
 
@@ -370,6 +413,9 @@ def test_a_layer_of_experts_is_its_products_and_swiglu() -> None:
         timed(replace(row, m=2))
 
 
+NOTE_OF_40 = "a model: 64 tokens, 6 of 160 experts each, 40 of them here"
+
+
 def test_few_tokens_go_to_as_many_experts_as_expected() -> None:
     op = "npu_grouped_matmul + npu_swiglu + npu_grouped_matmul"
     row = replace(GROUPED, op=op, b=64, m=48, x_dtype="float16", out_dtype="float16")
@@ -377,6 +423,10 @@ def test_few_tokens_go_to_as_many_experts_as_expected() -> None:
     found, *_ = timed(replace(row, note=note.format(8, 64)))
     assert isinstance(found, Call)
     assert found.options["group_list"].tolist() == [2] * 13 + [1] * 22 + [0] * 29
+    # Of more rows than experts, too: 64 tokens leave 3 experts of 40 without one, as expected.
+    found, *_ = timed(replace(row, b=40, m=96, note=NOTE_OF_40))
+    assert isinstance(found, Call)
+    assert np.count_nonzero(found.options["group_list"]) == round(40 * (1 - (1 - 6 / 160) ** 64))
     text = (
         r"^which experts so few rows went to is not known, and how many differs by 17% from draw "
         r"to draw$"
@@ -407,11 +457,11 @@ def test_every_operator_of_the_shipped_rows_takes_their_calls() -> None:
     modelled = [
         row
         for row in read()
-        if row.op in calls.KERNELS
+        if (row.op in calls.KERNELS or row.op in ops.names())
         and row.x_dtype != int64
-        and not (row.family == "moe_910b" and _is_open(row))
+        and not (row.family.startswith("moe_910b") and _is_open(row))
     ]
-    assert len(modelled) == 2697
+    assert len(modelled) == 3442
     for found in (found for row in modelled for found in timed(row)):
         assert isinstance(found, Call)
         operator = ops.load(found.op)
@@ -420,3 +470,18 @@ def test_every_operator_of_the_shipped_rows_takes_their_calls() -> None:
         problem = operator.check(npusim.devices.load(found.device), **bound.arguments)
         names = {operand.name for operand in problem.inputs}
         assert isinstance(found.l2, str) or set(found.l2) <= names
+
+
+def test_heads_that_share_no_keys_run_the_kernel_of_their_release() -> None:
+    rows = [
+        row
+        for row in read()
+        if row.op == "npu_fused_infer_attention_score" and CANN_8_5 in row.source
+    ]
+    asked = {
+        (row.shape.split(" , ")[0] == row.shape.split(" , ")[1], call(row).options.get("template"))
+        for row in rows
+    }
+    assert asked == {(True, "FIA"), (False, None)}
+    later = replace(next(row for row in rows if "FIA" in call(row).options.values()), source="mine")
+    assert "template" not in call(later).options

@@ -41,7 +41,20 @@ CALLS = {
     "dynamic_quant": call("npu_dynamic_quant", spec(16, 256)),
     "swiglu": call("npu_swiglu", spec(16, 256)),
     "add": call("add", spec(16, 256), spec(16, 256)),
-}
+    "transposed input": call("matmul", spec(256, 16).T, spec(256, 128)),
+    "axis": call("npu_swiglu", spec(16, 256), dim=0),
+    "number": call("mul", spec(16, 256), other=0.5),
+    "types": call("add", spec(16, 256, dtype="float32"), spec(16, 256, dtype="bfloat16")),
+    "axes": call("permute", spec(16, 8, 256), dims=[1, 0, 2]),
+    "several": call("concat", tensors=[spec(16, 256), spec(16, 8)], dim=1),
+    "word": call("npu_format_cast", spec(64, 256), acl_format="FRACTAL_NZ"),
+    "in fractals": call("npu_format_cast", spec(64, 256, layout="FRACTAL_NZ"), acl_format="ND"),
+    "left out": call(
+        *("npu_moe_finalize_routing", spec(64, 256)), skip1=None, skip2=None, bias=None,
+        scales=spec(16, 4), expanded_src_to_dst_row=spec(64, dtype="int32"),
+        export_for_source_row=None,
+    ),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -58,13 +71,13 @@ def test_a_row_is_timed_as_its_call(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "left_out",
     [
-        call("npu_swiglu", spec(16, 256), dim=0),
-        call("add", spec(16, 256), 1.0),
-        call("permute", spec(16, 256), dims=(1, 0)),
         call("npu_dynamic_quant", spec(16, 256), smooth_scales=spec(256)),
-        call("matmul", spec(256, 16).T, spec(256, 128)),
+        call("npu_rms_norm", spec(4, 2, 16, 256), spec(256)),
+        call("sigmoid", spec(256, 16).T),
+        call("add", spec(16, 256), spec(16, 256, layout="FRACTAL_NZ")),
+        call("matmul", spec(16, 256, layout="FRACTAL_NZ"), spec(256, 128)),
     ],
-    ids=["axis", "number", "operator", "scales", "transposed input"],
+    ids=["scales", "dimensions", "transposed", "second in fractals", "first in fractals"],
 )
 def test_rows_have_no_room_for_everything(left_out: Call) -> None:
     assert row_of(left_out, **MEASURED) is None

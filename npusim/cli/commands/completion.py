@@ -30,6 +30,13 @@ def devices(incomplete: str) -> list[str]:
     return _begun((name for name in spellings() if " " not in name), incomplete)
 
 
+def engines(incomplete: str) -> list[str]:
+    """The engines that serve models."""
+    from npusim import engines
+
+    return _begun(engines.names(), incomplete)
+
+
 def tensors(context: typer.Context, incomplete: str) -> list[str]:
     """The tensors of the operator that was typed, each with its `=`."""
     return _begun((f"{name}=" for name in _parameters(context, True)), incomplete)

@@ -34,6 +34,7 @@ FormatOption = Annotated[
     PageFormat, typer.Option("--format", "-f", help="A page, or its pictures alone.")
 ]
 Force = Annotated[bool, typer.Option("--force", help="Let -o replace an earlier report.")]
+Open = Annotated[bool, typer.Option("--open", help="Open the page in a browser.")]
 
 
 Advice = Annotated[
@@ -53,6 +54,7 @@ def write_report(
     force: Force = False,
     level: LevelOption = None,
     advice: Advice = None,
+    is_opened: Open = False,
 ) -> None:
     """Write a page of a run, or of several next to each other.
 
@@ -65,5 +67,5 @@ def write_report(
     write_report(
         *(runs, output, kind, force),
         None if level is None else level.value,
-        advice,
+        *(advice, is_opened),
     )

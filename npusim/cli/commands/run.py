@@ -82,6 +82,12 @@ Force = Annotated[
     bool, typer.Option("--force", help="Let -o replace the folder of an earlier run.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead.")]
+Open = Annotated[
+    bool,
+    typer.Option(
+        "--open", help="Write a page of the run, next to the folder of -o if given, and open it."
+    ),
+]
 L2Option = Annotated[
     str,
     typer.Option(
@@ -240,6 +246,7 @@ def run_operator(
     prove: ProveOption = False,
     critical_path: PathOption = False,
     advice: AdviceOption = False,
+    is_opened: Open = False,
 ) -> None:
     """Run an operator, or a kernel of your own, on a chip.
 
@@ -260,6 +267,7 @@ def run_operator(
         trace_time=trace_time.value,
         level=None if level is None else level.value,
         timing=timing,
+        is_opened=is_opened,
         asked={"prove": prove, "critical_path": critical_path, "advice": advice},
         settings=setting or [],
         typed={"op": [op], "input": inputs or [], "attr": attributes or []},

@@ -309,7 +309,7 @@ class Cube:
             v = L1Matrix(values, self._size, probabilities.columns, k_is_first=True, origin=n)
             for start, width in pieces(probabilities.columns, CHUNK_KEYS):
                 if is_first and n == start == 0:
-                    core.cross_core_wait_flag("group", "mte2", PROBABILITIES_READY)
+                    core.cross_core_wait_flag("group", "scalar", PROBABILITIES_READY)
                 part = probabilities[:, start : start + width]
                 self._add(total, part, v.at(k=start), columns)
             core.drain(total, products[:, n : n + columns])

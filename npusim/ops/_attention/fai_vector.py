@@ -264,14 +264,14 @@ class Vector:
         pitch = align_up(columns, COLUMN_UNIT)
         if scores.rows == 0:
             # The other core has all rows; this one must not set flags ahead of it.
-            core.cross_core_wait_flag("group", "mte2", SCORES_READY)
+            core.cross_core_wait_flag("group", "scalar", SCORES_READY)
             core.sync("mte2", "mte3")
         width = max(columns, *(mask.stencil.columns for mask in masks), 0)
         for row, rows in pieces(scores.rows, rows_at_a_time(width, self._type)):
             if masks:
                 self._load_mask(masks[0].stencil, row, rows)
             if row == 0:
-                core.cross_core_wait_flag("group", "mte2", SCORES_READY)
+                core.cross_core_wait_flag("group", "scalar", SCORES_READY)
             here = slice(row, row + rows)
             loaded = core.load(self._scores, scores[here, :], pitch)
             plane = plane_of(loaded, rows, columns, pitch)
@@ -365,7 +365,7 @@ class Vector:
         that of all rows does not fit.
         """
         core = self.core
-        core.cross_core_wait_flag("group", "mte2", PRODUCTS_READY)
+        core.cross_core_wait_flag("group", "scalar", PRODUCTS_READY)
         for row, rows in pieces(products.rows, rows_at_a_time(self._a.head_size, self._type)):
             here = slice(row, row + rows)
             if is_first or every is not None:

@@ -220,7 +220,7 @@ class Cube:
         core = self._core
         a = self._memory.plan.rows.a
         if a.dequantises or (is_first and a.has_digits):
-            core.cross_core_wait_flag("group", "mte2", OPERANDS_READY)
+            core.cross_core_wait_flag("group", "scalar", OPERANDS_READY)
         for first, rows in pieces(scores.rows, QUERY_SLICES * self._slice_rows):
             # All rows of a tile stay in L1 until the last of its keys, if they fit.
             stays = rows == scores.rows
@@ -308,7 +308,7 @@ class Cube:
                     if not stays:
                         self._load_values(found, key, count)
                     if not is_ready:
-                        core.cross_core_wait_flag("group", "mte2", WEIGHTS_READY)
+                        core.cross_core_wait_flag("group", "scalar", WEIGHTS_READY)
                         is_ready = True
                     tile = kept[number] if stays else self._values.deque()
                     part = weights[row : row + rows, key : key + count]

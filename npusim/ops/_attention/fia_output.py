@@ -256,7 +256,7 @@ class Output:
         Of a piece these are three views of what it leaves.
         """
         core = self._core
-        core.cross_core_wait_flag("group", "mte2", PRODUCT_READY)
+        core.cross_core_wait_flag("group", "scalar", PRODUCT_READY)
         if not form.is_first and product.rows:
             # What the tile before has stored is loaded again.
             core.sync("mte3", "mte2")

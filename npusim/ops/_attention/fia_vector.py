@@ -206,7 +206,7 @@ class Softmax:
     ) -> None:
         """(rows, keys) of scores -> weights; of each loop comes what `of_loops` has for it."""
         core = self._core
-        core.cross_core_wait_flag("group", "mte2", SCORES_READY)
+        core.cross_core_wait_flag("group", "scalar", SCORES_READY)
         if is_first:
             self._vector.state.begin(parity, scores.rows, self.lowest)
         loops = self._vector.loops(scores.columns, scores.rows)
@@ -314,7 +314,8 @@ class Softmax:
             offsets = [place + run.token * every.mask.pitch for run in runs]
             yield _mask_step("eq", every.mask.pitch, runs, offsets, keys)
         before, after = self._vector.a.window(request)
-        if after is not None and min(run.token for run in runs) + after < key + keys - 1:
+        # It also looks at masks of tiles that hide one key less than none (IsSkipAttentionmask).
+        if after is not None and min(run.token for run in runs) + after < key + keys:
             offsets = [_stencil(run.token + after - key, run, keys) for run in runs]
             yield _mask_step("eq", MASK_EXTENT, runs, offsets, keys)
         if before is not None and max(run.token + run.tokens - 1 for run in runs) + before > key:
@@ -325,35 +326,37 @@ class Softmax:
         """Replace scores that *mask* hides by *hidden*: *whole*, which lies as *plane* does."""
         core, vector, pitch = self._core, self._vector, plane.pitch
         tile, row = vector.mask_in.alloc(), 0
-        for copies, view in mask.runs:
-            for token, tokens in pieces(view.rows, view.rows if copies == 1 else 1):
-                here = view[token : token + tokens, :]
-                start = (row + token * copies) * pitch
-                dst = tile.as_dtype(UINT8).at(start, here.extent_bytes(pitch))
-                core.data_copy(dst, here.operand, pitch if tokens > 1 else 0)
-            row += view.rows * copies
+        for _, view in mask.runs:
+            dst = tile.as_dtype(UINT8).at(row * pitch, view.extent_bytes(pitch))
+            core.data_copy(dst, view.operand, pitch if view.rows > 1 else 0)
+            row += view.rows
         vector.mask_in.enque(tile)
         tile = vector.mask_in.deque()
-        self._copy_rows(tile.as_dtype(FLOAT16), mask, pitch // 2)
+        found = tile.as_dtype(FLOAT16)
+        if self._memory.plan.rows.by_token:
+            found = self._of_heads(found, mask, pitch // 2)
         count = align_up(plane.rows * pitch, COMPARED)
         half, bits = vector.half_mask[:count], vector.mask_bits[: count // 8]
-        core.cast(half, tile.as_dtype(UINT8, count), "none")
+        core.cast(half, found.as_dtype(UINT8, count), "none")
         vector.mask_in.free(tile)
         core.compare(mask.visible, bits, half, 0.0)
         core.select(whole, bits[: whole.count // 8], whole, hidden)
 
-    def _copy_rows(self, tile: Local, mask: MaskStep, pitch: int) -> None:
-        """The row of a token for its other heads; rows of *tile* are *pitch* apart."""
-        if max(copies for copies, _ in mask.runs) == 1:
-            return
-        at = 0
+    def _of_heads(self, tile: Local, mask: MaskStep, pitch: int) -> Local:
+        """The row of each token for each of its heads, also of one: behind the rows in *tile*.
+
+        Rows are *pitch* apart. A token takes a Copy of its own, whose loop holds up masks of many
+        rows (AttentionmaskCopyInForSgLayout in attention/common/op_kernel/vector_common.h).
+        """
+        every, token, row = tile.at(COUNT // 2, COUNT // 2), 0, 0
         with self._core.independent():
             for copies, view in mask.runs:
                 for _ in range(view.rows):
-                    for copy in range(1, copies):
-                        dst = tile.at(at + copy * pitch, pitch)
-                        self._core.copy(dst, tile.at(at, pitch))
-                    at += copies * pitch
+                    for _ in range(copies):
+                        self._core.copy(every.at(row, pitch), tile.at(token, pitch))
+                        row += pitch
+                    token += pitch
+        return every
 
 
 def _stencil(edge: int, run: Run, keys: int) -> int:

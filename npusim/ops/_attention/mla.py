@@ -212,7 +212,7 @@ class Cube:
                 tile = self._load_keys(found, key, keys, own, is_value=True)
                 for number, (row, rows) in enumerate(blocks):
                     if not loaded:
-                        core.cross_core_wait_flag("group", "mte2", WEIGHTS_READY)
+                        core.cross_core_wait_flag("group", "scalar", WEIGHTS_READY)
                     if len(loaded) == number:
                         loaded.append(self._load_weights(weights[row : row + rows, :]))
                     part = loaded[number][key // SLICE_VALUES * PART :]
@@ -278,7 +278,7 @@ class Cube:
         core = self._core
         total = core.totals.deque()
         if awaits_scaling:
-            core.cross_core_wait_flag("group", "fixpipe", PRODUCT_SCALED)
+            core.cross_core_wait_flag("group", "scalar", PRODUCT_SCALED)
         core.totals.free(total)
         core.fixpipe(result, sums, atomic=is_added, unit_flag=True)
         self._over.free(self._over.deque())

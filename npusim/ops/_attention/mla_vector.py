@@ -111,7 +111,7 @@ class LatentSoftmax(Softmax):
     ) -> None:
         """(rows, keys) of scores -> weights, and scale (rows, 512) of the product before."""
         core = self._core
-        core.cross_core_wait_flag("group", "mte2", SCORES_READY)
+        core.cross_core_wait_flag("group", "scalar", SCORES_READY)
         if is_first:
             self._vector.state.begin(parity, scores.rows, self.lowest)
             if scores.rows:
@@ -127,14 +127,14 @@ class LatentSoftmax(Softmax):
             # A core without rows must not get ahead of the cube either.
             core.sync("mte2", "mte3")
         core.cross_core_set_flag("group", "mte3", WEIGHTS_READY)
-        core.cross_core_wait_flag("group", "mte3", PRODUCT_ADDED)
+        core.cross_core_wait_flag("group", "scalar", PRODUCT_ADDED)
         for row, rows in pieces(0 if is_first else sums.rows, SCALED_ROWS):
             repeat(core, self._scale, row, sums.part(row, rows))
         core.cross_core_set_flag("group", "mte3", PRODUCT_SCALED)
 
     def _end(self) -> None:
         """The last product has been added."""
-        self._core.cross_core_wait_flag("group", "mte3", PRODUCT_ADDED)
+        self._core.cross_core_wait_flag("group", "scalar", PRODUCT_ADDED)
 
     def _rows(
         self,
@@ -234,7 +234,7 @@ class LatentOutput(Output):
         self, parity: int, sums: Sum, targets: tuple[Target | tuple[GmView, ...], ...]
     ) -> None:
         """(rows, 512) of a product to *targets*, loop by loop; before its last tile to none."""
-        self._core.cross_core_wait_flag("group", "mte2", PRODUCT_READY)
+        self._core.cross_core_wait_flag("group", "scalar", PRODUCT_READY)
         if targets:
             # What was stored here has been added to by the cube, so this waits for nothing.
             self._core.sync("mte3", "mte2")

@@ -12,7 +12,8 @@ a fixed time each. All of it is assumed, more so between the sizes that were mea
   ones where rows times cores would be below 128;
 * of up to 32 rows and 512 columns, else, each core of half of them takes an even share of the
   columns;
-* below 16 rows, wider ones are cut into 256 columns a block: one a core, or the same number for all
+* below 16 rows, wider ones are cut into 256 columns a block, 2048 columns of 8192 of k and more
+  into 128: one a core, or the same number for all
   cores, or for a power of two of them, or else as many as half of the cores leave;
 * from 16 rows on, up to 256 of them or of columns are cut into blocks of up to 128 x 256, of which
   each core gets a rectangle;
@@ -57,6 +58,12 @@ LONG_CORES = 128
 LONG_COLUMNS = {16: 512, 33: 1024, 65: 256}
 """Below so many of these rows, up to so many columns are cut so. Measured were 1 to 8, 16, 32 and
 64 rows; below 16 rows 1024 columns are cut otherwise."""
+HALVED_K, HALVED = 8192, (1024, 4096)
+"""k from which on blocks of fewer than 16 rows have 128 columns, and between which n. Measured were
+7168 and 8192 of k, and 1024, 2048 and 4096 columns."""
+NARROW = 128
+"""Columns of a router, of up to 32 rows, that one core takes: production on Atlas A3 has 6144 x 128
+in 14 to 16 us, and 6144 x 256 in 8 to 11."""
 CORES_ALONG = 8
 """Cores along n where rows are cut in thirds."""
 KEPT_X2_BYTES = 32 * 2**20
@@ -82,7 +89,8 @@ def v2_tiles(spec: DeviceSpec, p: Problem) -> CubeTiles:
     if long is not None:
         return _grid(core, p, long)
     if pr.m <= 32 and pr.n <= 512:
-        shares = max(1, core.count // 2)
+        # A core takes all of few columns.
+        shares = max(1, core.count // 2) if pr.n > NARROW else 1
         return _grid(core, p, (align_up(pr.m, 16), align_up(ceil_div(pr.n, shares), 16)))
     if pr.m < 16:
         return _few_rows(core, p)
@@ -180,12 +188,14 @@ def _block_cycles(spec: DeviceSpec, p: Problem, block: Block) -> float:
 
 
 def _few_rows(core: Core, p: Problem) -> CubeTiles:
-    """Below 16 rows: 256 columns a block."""
-    blocks, cores = ceil_div(p.product.n, 256), core.count
+    """Below 16 rows: 256 columns a block, or 128."""
+    pr, cores = p.product, core.count
+    columns = 128 if pr.k >= HALVED_K and HALVED[0] < pr.n < HALVED[1] else 256
+    blocks = ceil_div(pr.n, columns)
     if blocks > cores and blocks % cores:
         power = _power_of_two(core)
         cores = power if blocks % power == 0 else max(1, cores // 2)
-    return _grid(core, p, (16, 256), cores)
+    return _grid(core, p, (16, columns), cores)
 
 
 def _power_of_two(core: Core) -> int:

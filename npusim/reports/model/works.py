@@ -22,7 +22,7 @@ COLORS = {
     "reductions": "#66C2A5",
     "elementwise": "#B3B3B3",
     "copies and casts": "#7F7F7F",
-    "communication": "#332288",
+    "communication": "#2F4B7C",
     "own kernels": "#C9A0DC",
 }
 """Kind of work -> its colour, in the order of pictures."""
@@ -48,6 +48,10 @@ _NAMES = {
     "caches": ("npu_scatter_nd_update",),
     "lookups": ("embedding", "index_select"),
     "reductions": ("amax", "argmax", "log_softmax", "mean", "softmax", "sum"),
+    "communication": (
+        *("all_gather", "all_reduce", "all_to_all", "broadcast", "combine", "dispatch"),
+        "reduce_scatter",
+    ),
     "elementwise": (
         *("abs", "add", "axpy", "clamp", "div", "exp", "log", "maximum", "minimum", "mul", "neg"),
         *("reciprocal", "rsqrt", "sqrt", "sub", "where", "eq", "ge", "gt", "le", "lt", "ne"),

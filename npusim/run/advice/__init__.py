@@ -97,6 +97,7 @@ def _piece(run: Result, change: Change, after: Result) -> Advice:
         *(change.text, change.change, run.time_us or 0.0, after.time_us or 0.0, "change"),
         arguments=change.arguments,
         rows=change.rows,
+        code=change.code,
     )
 
 

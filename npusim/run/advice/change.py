@@ -18,6 +18,8 @@ class Change:
     """What was found, in plain words."""
     change: str
     """What to do."""
+    code: tuple[str, ...] = ()
+    """The same as lines of a PyTorch script, where it can be written so."""
     arguments: Arguments
     """Those that differ."""
     topic: str

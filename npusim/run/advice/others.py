@@ -55,6 +55,7 @@ def launches(run: Result, call: Call) -> Iterator[Change]:
             text=f"{extra} of {first} before each call, for {kinds}, "
             f"take{'s' if count == 1 else ''} {style.time_named(took)}",
             change=f"{'; '.join(ways)} once, when the model is loaded, and pass that",
+            code=tuple(way.replace(" = ", " = torch_npu.", 1) for way in ways),
             arguments=dict(made),
             topic="launches",
             once=tuple((earlier.op, earlier.arguments) for earlier in run.earlier),
@@ -82,6 +83,7 @@ def scales(_: Result, call: Call) -> Iterator[Change]:
                     yield Change(
                         text=f"the tensor {name} is {value.dtype}",
                         change=f"pass {name} as {dtype}, with the precision of that",
+                        code=(f"{name} = {name}.to(torch.{dtype})",),
                         arguments={name: replace(value, dtype=dtype)},
                         topic=f"type of {name}",
                     )

@@ -34,6 +34,8 @@ class Advice:
     """The queues of the kernel that have a slot more in a what-if."""
     rows: tuple[int, int] | None = None
     """How many rows the call has, and how many it has with the change, where they differ."""
+    code: tuple[str, ...] = ()
+    """What to do as lines of a PyTorch script, where it can be written so."""
     once_us: float | None = None
     """What making what is passed takes, once for many calls; None where nothing is made."""
 

@@ -36,12 +36,13 @@ def together(call: Call, changes: Sequence[Advice]) -> Advice | None:
     listed = "; ".join(f"({number}) {each.change}" for number, each in enumerate(kept, 1))
     made = [each.once_us for each in kept if each.once_us is not None]
     return Advice(
-        text=f"{count} gain, each with the other{'s' if len(kept) > 2 else ''}",
+        text=f"{count} changes add up",
         change=f"{count} together: {listed}",
         before_us=kept[0].before_us,
         after_us=now_us,
         kind="change",
         arguments=arguments,
+        code=tuple(line for each in kept for line in each.code),
         once_us=sum(made) if made else None,
     )
 

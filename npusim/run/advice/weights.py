@@ -60,6 +60,7 @@ def layouts(run: Result, call: Call) -> Iterator[Change]:
         yield Change(
             text=_found(run, weight, now),
             change=_to_do(weight, now, layout, turned),
+            code=() if specs is whole else _written(weight, now, layout, turned),
             arguments={weight: type(whole)(others) if specs is whole else others[0]},
             topic="layout",
             once=casts if layout not in ("ND", now.layout) else (),
@@ -95,6 +96,21 @@ def _to_do(weight: str, now: TensorSpec, layout: str, turned: bool) -> str:
         cast = f"cast {'it' if ways else weight} by npu_format_cast({weight}, {FRACTAL_NZ})"
         ways.append(f"leave {weight} in ND" if layout == "ND" else cast)
     return f"{', and '.join(ways)}, once, when the model is loaded"
+
+
+def _written(weight: str, now: TensorSpec, layout: str, turned: bool) -> tuple[str, ...]:
+    """The line that makes it so; none where the weight was cast to another layout before.
+
+    >>> _written("w", TensorSpec((64, 32), "int8"), "FRACTAL_NZ", True)
+    ('w = torch_npu.npu_format_cast(w.t().contiguous(), 29).t()',)
+    """
+    if now.layout != "ND":
+        return ()
+    transpose = (".t()" if len(now.shape) == 2 else ".mT") if turned else ""
+    stored = f"{weight}{transpose}" + ("" if turned == now.transposed else ".contiguous()")
+    if layout != "ND":
+        stored = f"torch_npu.npu_format_cast({stored}, {FRACTAL_NZ})"
+    return (f"{weight} = {stored}{transpose}",)
 
 
 def sizes(_: Result, call: Call) -> Iterator[Change]:

@@ -27,9 +27,9 @@ typedef __int128 i128;
 
 enum { WORK, SET, WAIT, DRAIN, DRAIN_ALL, COPY, CROSS_SET };
 
-/* `op` is its number in its body. */
+/* `in_queue` as in `Step` of decode.py; `op` is its number in its body. */
 typedef struct {
-    i64 what, after, cycles, x, y, op;
+    i64 what, after, cycles, x, y, in_queue, op;
 } Step;
 
 /* A copy as its decoder knows it, `CopyStep`. */
@@ -67,7 +67,7 @@ typedef struct {
 
 /* What a name of global memory means to a lane; `different` as `Request.different`. */
 typedef struct {
-    i64 tensor, base_bytes, is_cached, different;
+    i64 tensor, base_bytes, is_cached, different, is_early;
 } Binding;
 
 typedef struct {
@@ -86,9 +86,10 @@ typedef int (*Ask)(i64 copy, i64 phase, Asked *asked);
 typedef int (*Report)(i64 started);
 
 typedef struct {
-    i64 pipes, scalar, names, lanes, cross_flags, tensors;
+    i64 pipes, scalar, mte1, mte1_queue, names, lanes, cross_flags, tensors;
     const Step *steps;
-    /* A row of 1 + 2 pipes: cycles, then of each pipe the first of its steps and their number. */
+    /* A row of 2 + 2 pipes: cycles, instructions of mte1, then of each pipe the first of its steps
+     * and their number. */
     const i64 *stretches;
     const CopyStep *copies;
     const i64 *cross_sets;  /* -> number of the flag between cores */
@@ -140,7 +141,7 @@ enum { FINISHED = 0, STOPPED = 1, OUT_OF_MEMORY = 2 };
 /* ---- what a run keeps ---- */
 
 /* Why a pipe does not go on, if not for a flag, whose numbers start at 0. */
-enum { READY = -1, WORKLESS = -2, COPYING = -3, DRAINING = -4 };
+enum { READY = -1, WORKLESS = -2, COPYING = -3, DRAINING = -4, QUEUED = -5 };
 
 /* Events in the order of SimPy: by cycle, priority, and the order in which they were made. */
 typedef enum { ON_CROSS_SET, ON_REQUEST, ON_LINK, ON_END_OF_CYCLE } EventKind;
@@ -183,15 +184,21 @@ typedef struct Load {
     Asked *asked;
     const Binding *binding;
     i64 line;  /* added to the lines asked for */
-    i64 far_bytes, under_way, since, read;
+    i64 far_bytes, under_way, since, read, arrives;
     i64 latest, latest_narrow, latest_by_stores;
     bool latest_is_far, is_queued, is_turned, is_in_step;
     i64 gm_narrow, l2_read_narrow, l2_write_narrow, turning;
 } Load;
 
 typedef struct {
-    i64 hits, misses, fetched, read;
+    i64 hits, misses, fetched, read, arrives;
 } Found;
+
+/* What of the lines of a request is on its way for others: the shares, and in how many cycles the
+ * first byte of the latest is there. */
+typedef struct {
+    i64 shares, arrives;
+} Coming;
 
 /* Lines that were touched last by one request: where they are counted from, and when that was, a
  * row of the volumes. */
@@ -201,9 +208,10 @@ typedef struct {
     i32 volume;
 } Tile;
 
-/* `part` counts those of the program, `of_call` those of the call. */
+/* `part` counts those of the program, `of_call` those of the call, `passed` the instructions of mte1
+ * in the parts before. */
 typedef struct {
-    i64 part, call, of_call, position, free, done, waits_for, copies;
+    i64 part, call, of_call, passed, position, free, done, waits_for, copies;
 } Pipe;
 
 typedef struct {
@@ -214,6 +222,8 @@ typedef struct {
     Pipe *pipes;
     Load *loads;  /* one a pipe */
     Queue opened, runnable;
+    Queue left;  /* when each instruction left the queue of mte1, but for the first `forgotten` */
+    i64 forgotten;
     Queue *raised;  /* one a flag */
     i64 *arrived;  /* (cross_flags,): sets that have arrived */
 } Lane;
@@ -245,11 +255,14 @@ typedef struct {
     i64 asked_count;
     /* Of each line: how many cores miss it, and the share brought in, in the present cycle. */
     i32 *readers, *brought;
-    i64 *missing;
+    i64 *missing;  /* of each line of the requests, the share */
     i64 missing_room;
     Found *found;
     i64 *first_missing, *most_missing;  /* of each request */
-    i64 *fetched_at;  /* the cycle in which each line that does not stay was fetched last */
+    Coming *coming;  /* of each request */
+    i64 *fetched_at;  /* the cycle in which each line was fetched last */
+    i32 *fetched;  /* the share of it that was */
+    i64 last_fetch;  /* of those the latest */
     i64 volume;
     Queue volumes;  /* those at which lines were touched, each once, ascending */
     Tile *tiles;

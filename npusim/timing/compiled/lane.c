@@ -42,9 +42,14 @@ static const Part *part_of(const Run *run, const Lane *lane, i64 pipe) {
     return run->problem->parts + call_of(run, lane, pipe)->first_part + lane->pipes[pipe].of_call;
 }
 
+static const i64 *stretch_of(const Problem *problem, const Part *part) {
+    return problem->stretches + part->stretch * (2 + 2 * problem->pipes);
+}
+
 /* Let a pipe go on to the next part. */
 static void end_part(const Run *run, Lane *lane, i64 number) {
     Pipe *pipe = lane->pipes + number;
+    pipe->passed += stretch_of(run->problem, part_of(run, lane, number))[1];
     pipe->part++;
     pipe->of_call++;
     if (pipe->of_call == call_of(run, lane, number)->parts) {
@@ -55,9 +60,9 @@ static void end_part(const Run *run, Lane *lane, i64 number) {
 
 /* The steps of a pipe in a stretch, and in `count` how many. */
 static const Step *steps_of(const Problem *problem, const Part *part, i64 pipe, i64 *count) {
-    const i64 *stretch = problem->stretches + part->stretch * (1 + 2 * problem->pipes);
-    *count = stretch[2 + 2 * pipe];
-    return problem->steps + stretch[1 + 2 * pipe];
+    const i64 *stretch = stretch_of(problem, part);
+    *count = stretch[3 + 2 * pipe];
+    return problem->steps + stretch[2 + 2 * pipe];
 }
 
 i64 op_of(const Run *run, const Lane *lane, i64 pipe) {
@@ -99,6 +104,38 @@ static void start_copy(Run *run, Lane *lane, i64 pipe, const Part *part, const S
         .line = address / problem->line_bytes, .latest = -1,
     };
     at(run, asked_at, NORMAL, ON_REQUEST, lane->number, pipe);
+}
+
+static const CopyStep *copy_of(const Problem *problem, const Lane *lane, const Step *step) {
+    return problem->copies + lane->decoder->first_copy + step->x;
+}
+
+/* When the queue of mte1 has room for what precedes a copy; -1 if that is not known yet. */
+static i64 room_at(const Run *run, const Lane *lane, i64 pipe, const Step *step) {
+    const Problem *problem = run->problem;
+    i64 before = lane->pipes[pipe].passed + step->in_queue - problem->mte1_queue;
+    if (before < 0 || !problem->mte1_queue) return 0;
+    if (lane->bindings[copy_of(problem, lane, step)->name].is_early) return 0;
+    i64 place = before - lane->forgotten;
+    return place < lane->left.count ? lane->left.items[lane->left.first + place] : -1;
+}
+
+/* Forget when instructions left the queue of mte1 that precede all that is still to come. */
+static void forget(const Problem *problem, Lane *lane) {
+    i64 least = lane->pipes[0].passed;
+    for (i64 pipe = 1; pipe < problem->pipes; pipe++)
+        least = smaller(least, lane->pipes[pipe].passed);
+    while (lane->left.count && lane->forgotten < least - problem->mte1_queue) {
+        pop_first(&lane->left);
+        lane->forgotten++;
+    }
+}
+
+/* A step of mte1 has begun: copies may wait for that. */
+static void leave_queue(Run *run, Lane *lane, const Step *step, i64 start) {
+    for (i64 i = 0; i < step->in_queue; i++) push(run, &lane->left, start);
+    for (i64 pipe = 0; pipe < run->problem->pipes; pipe++)
+        if (lane->pipes[pipe].waits_for == QUEUED) wake(run, lane, pipe);
 }
 
 /* What became of the next copy of a pipe. */
@@ -144,14 +181,16 @@ static bool work(Run *run, Lane *lane, i64 number, const Part *part, i64 opened)
         case COPY:
             if (times) {
                 const Fact *fact = next_fact(run, lane, number);
+                start = fact->asked_at - copy_of(problem, lane, step)->startup;
                 free = fact->free;
                 end = fact->end;
                 done = larger(done, end);
                 break;
             }
-            pipe->waits_for = COPYING;
-            start_copy(run, lane, number, part, step, start);
             goes_on = false;
+            i64 room = room_at(run, lane, number, step);
+            pipe->waits_for = room < 0 ? QUEUED : COPYING;
+            if (room >= 0) start_copy(run, lane, number, part, step, larger(start, room));
             break;
         case CROSS_SET:
             free = start + step->cycles;
@@ -174,6 +213,7 @@ static bool work(Run *run, Lane *lane, i64 number, const Part *part, i64 opened)
         if (!goes_on || run->failed) break;
         started++;
         latest = larger(latest, end);
+        if (number == problem->mte1 && !times) leave_queue(run, lane, step, start);
         if (times) {
             times->start[first_op + step->op] = start;
             times->free[first_op + step->op] = free;
@@ -204,8 +244,9 @@ static void walk(Run *run, Lane *lane, i64 number) {
         i64 opened = lane->opened.items[pipe->part];
         if (!work(run, lane, number, part, opened)) return;
         end_part(run, lane, number);
+        if (number == problem->mte1) forget(problem, lane);
         /* The scalar unit is busy while it hands out micro-ops, also without work of its own. */
-        i64 cycles = problem->stretches[part->stretch * (1 + 2 * problem->pipes)];
+        i64 cycles = stretch_of(problem, part)[0];
         if (number == problem->scalar) pipe->free = larger(pipe->free, opened + cycles);
     }
 }

@@ -35,7 +35,8 @@ class Problem(ctypes.Structure):
     """All that a run needs to know, and where it puts what it finds."""
 
     _fields_ = (
-        *((name, I64) for name in ("pipes", "scalar", "names", "lanes", "cross_flags", "tensors")),
+        *((name, I64) for name in ("pipes", "scalar", "mte1", "mte1_queue", "names")),
+        *((name, I64) for name in ("lanes", "cross_flags", "tensors")),
         *((name, Table) for name in ("steps", "stretches", "copies", "cross_sets", "decoders")),
         *((name, Table) for name in ("cross_flag_of", "codes", "calls", "parts", "shifts")),
         *((name, Table) for name in ("run_shifts", "members", "bindings", "first_hearer")),

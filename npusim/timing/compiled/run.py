@@ -20,7 +20,7 @@ from npusim.timing.compiled.tables import LaneTables, ProgramTables
 from npusim.timing.interrupts import unless_interrupted
 from npusim.timing.memory import L2, PORT_UNITS, SharedMemory
 from npusim.timing.memory.l2 import AGES, SHARE_UNITS, WHOLE
-from npusim.timing.pipes.decode import PIPES, SCALAR, Code
+from npusim.timing.pipes.decode import MTE1, PIPES, SCALAR, Code
 from npusim.timing.pipes.lane import copy_times
 from npusim.trace import COUNT_UNITS, CopyTimes, LaneTimes, LaneTrace, LazyLaneTrace
 
@@ -60,7 +60,7 @@ class _Run:
 
     def _programs_in(self) -> None:
         programs, problem = self._programs, self._problem
-        problem.pipes, problem.scalar = len(PIPES), SCALAR
+        problem.pipes, problem.scalar, problem.mte1 = len(PIPES), SCALAR, MTE1
         problem.names, problem.cross_flags = len(programs.names) or 1, len(programs.cross_flags)
         for name, found in zip(("steps", "stretches"), programs.steps(), strict=True):
             self._put(name, found)
@@ -119,6 +119,7 @@ class _Run:
         problem.l2_write_latency = memory.latency["l2", False]
         problem.gm_row_ns, problem.l2_row_ns = spec.gm.row_ns, spec.l2.row_ns
         problem.same_line_ns, problem.clock_hz = spec.l2.same_line_ns, spec.clock_hz
+        problem.mte1_queue = spec.scalar.mte1_queue
         problem.aliased_speed, problem.fill_weight = memory.aliased_speed, memory.fill_weight
 
     def _results_out(self) -> None:
@@ -226,7 +227,7 @@ class _Run:
 
 
 REPLAYED = (
-    *("steps", "stretches", "decoders", "codes", "calls", "parts", "members"),
+    *("steps", "stretches", "copies", "decoders", "codes", "calls", "parts", "members"),
     *("first_fact", "first_risen", "facts", "risen", "risen_count"),
 )
 """The tables from which the times of one lane follow, without the other lanes and the memory."""

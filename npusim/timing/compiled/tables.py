@@ -78,18 +78,18 @@ class ProgramTables:
         """Address of what a body runs -> what each call of it has in common."""
 
     def steps(self) -> tuple[Numbers, Numbers]:
-        """All steps, `(steps, 6)`, and the stretches, `(stretches, 1 + 2 pipes)`."""
+        """All steps, `(steps, 7)`, and the stretches, `(stretches, 2 + 2 pipes)`."""
         steps: list[tuple[int, ...]] = []
         rows = []
         for decoded, _ in self._bodies.values():
             ops = [iter(numbers.tolist()) for numbers in decoded.rows]
             for stretch in decoded.stretches:
-                row = [stretch.cycles]
+                row = [stretch.cycles, stretch.queued]
                 for found, numbers in zip(stretch.steps, ops, strict=True):
                     row += [len(steps), len(found)]
                     steps += [(*step, op) for step, op in zip(found, numbers, strict=False)]
                 rows.append(row)
-        return table(steps, 6), table(rows, 1 + 2 * len(PIPES))
+        return table(steps, 7), table(rows, 2 + 2 * len(PIPES))
 
     def copy_steps(self) -> Numbers:
         """The copies, `(copies, 8)`."""
@@ -209,16 +209,17 @@ class LaneTables:
         return table([(numbers[code], len(group)) for code, group in rows], 2)
 
     def bindings(self) -> Numbers:
-        """What each name means to each lane, `(lanes, names, 4)`; zeros where it has none."""
+        """What each name means to each lane, `(lanes, names, 5)`; zeros where it has none."""
         names = self._programs.names
-        found = np.zeros((len(self._groups), len(names) or 1, 4), np.int64)
+        found = np.zeros((len(self._groups), len(names) or 1, 5), np.int64)
         for row, group in zip(found, self._groups, strict=True):
             for name, bound in group[0].bindings.items():
                 if name not in names:
                     continue
                 different = len({block.bindings[name] for block in group})
                 tensor = self._tensors[bound.tensor]
-                row[names[name]] = tensor, bound.base_bytes, bound.is_cached, different
+                own = bound.base_bytes, bound.is_cached, different, bound.is_early
+                row[names[name]] = tensor, *own
         return found
 
     def hearers(self) -> tuple[Numbers, Numbers, Numbers, Numbers]:

@@ -46,17 +46,20 @@ __all__ = [
 ]
 
 PIPES: tuple[Pipe, ...] = get_args(Pipe)
-SCALAR = PIPES.index("scalar")
+SCALAR, MTE1 = PIPES.index("scalar"), PIPES.index("mte1")
 
 WORK, SET, WAIT, DRAIN, DRAIN_ALL, COPY, CROSS_SET = range(7)
 """Kinds of steps, by how they are timed; `Lane._work` has their fields."""
 
-Step = tuple[int, int, int, int, int]
-"""A micro-op: what it does, when it is issued, the cycles it takes, and two numbers more.
+Timed = tuple[int, int, int, int, int]
+"""What a micro-op does, when it is issued, the cycles it takes, and two numbers more.
 
 Handed out counts from the start of its stretch. The numbers are head and tail of WORK, flag and
 waiting pipe of SET, flag of WAIT, number of the copy of COPY, number of the flag of CROSS_SET.
 """
+Step = tuple[int, int, int, int, int, int]
+"""The same, and the instructions that a step of mte1 takes in its queue, or, for a copy, those of
+the steps of mte1 before it in its stretch."""
 CrossFlag = tuple[CrossMode, int]
 """Mode and event of a flag between cores."""
 
@@ -68,6 +71,8 @@ class Stretch(NamedTuple):
     """For each pipe, what it has to do."""
     cycles: int
     """From the first micro-op issued to the scalar unit's own."""
+    queued: int
+    """Instructions of mte1 among them."""
 
 
 class Decoded(NamedTuple):
@@ -156,6 +161,7 @@ class Decoder:
         self._runs: dict[Body, list[Run]] = {}
         self._steps: dict[int, tuple[int, int, Step]] = {}
         """Number of a micro-op -> its pipe, the cycles until it is issued, and what is done."""
+        self.mte1_queue = spec.scalar.mte1_queue
         self._shapes: dict[object, int] = {}
         self._shape_of: dict[int, int] = {}
         """Address of a stretch -> its shape."""
@@ -205,29 +211,31 @@ class Decoder:
         if step[0] != COPY:
             return step
         copy = self.copies[step[3]]
-        return COPY, step[1], copy.startup, copy.is_read
+        return COPY, step[1], copy.startup, copy.is_read, step[5]
 
     def _body(self, body: Body) -> Decoded:
         rows: list[list[int]] = [[] for _ in PIPES]
         stretches: list[Stretch] = []
         steps: list[list[Step]] = [[] for _ in PIPES]
         copies, cross_sets = [0] * len(PIPES), list[int]()
-        elapsed = 0
+        elapsed = queued = 0
         for index, number in enumerate(self._micro_ops.of(body)):
             if number not in self._steps:
                 self._steps[number] = self._issued(self._micro_ops.distinct[number])
-            pipe, issue, (what, _, cycles, x, y) = self._steps[number]
+            pipe, issue, (what, _, cycles, x, y, instructions) = self._steps[number]
             elapsed += issue
-            steps[pipe].append((what, elapsed, cycles, x, y))
+            queued += instructions
+            in_queue = queued if what == COPY else instructions
+            steps[pipe].append((what, elapsed, cycles, x, y, in_queue))
             rows[pipe].append(index)
             if what == COPY:
                 copies[pipe] += 1
             elif what == CROSS_SET:
                 cross_sets.append(x)
             if pipe == SCALAR:
-                stretches.append(Stretch(steps, elapsed))
-                steps, elapsed = [[] for _ in PIPES], 0
-        stretches.append(Stretch(steps, elapsed))
+                stretches.append(Stretch(steps, elapsed, queued))
+                steps, elapsed, queued = [[] for _ in PIPES], 0, 0
+        stretches.append(Stretch(steps, elapsed, queued))
         numbers = [np.array(found, np.int64) for found in rows]
         return Decoded(stretches, numbers, copies, cross_sets)
 
@@ -236,9 +244,10 @@ class Decoder:
         pipe = PIPES.index(op.pipe)
         # A barrier is one instruction, of which nothing has to be worked out before.
         issue = self._dispatch_barrier if isinstance(op, Barrier) else self._dispatch
-        return pipe, 0 if pipe == SCALAR else issue, self._decoded(op)
+        instructions = op.instructions if pipe == MTE1 else 0
+        return pipe, 0 if pipe == SCALAR else issue, (*self._decoded(op), instructions)
 
-    def _decoded(self, op: MicroOp) -> Step:
+    def _decoded(self, op: MicroOp) -> Timed:
         place = copied_place(op)
         if place is not None:
             return COPY, 0, 0, self._copy(op, place), 0
@@ -252,21 +261,21 @@ class Decoder:
 
     # ---- micro-ops that order others; *cycles* is what each takes ----
 
-    def set_flag(self, op: SetFlag, cycles: int) -> Step:
+    def set_flag(self, op: SetFlag, cycles: int) -> Timed:
         return SET, 0, cycles, self._flag(op.src, op.dst, op.event), PIPES.index(op.dst)
 
-    def wait_flag(self, op: WaitFlag, cycles: int) -> Step:
+    def wait_flag(self, op: WaitFlag, cycles: int) -> Timed:
         return WAIT, 0, cycles, self._flag(op.src, op.dst, op.event), 0
 
-    def cross_core_set_flag(self, op: CrossCoreSetFlag, cycles: int) -> Step:
+    def cross_core_set_flag(self, op: CrossCoreSetFlag, cycles: int) -> Timed:
         self._check_cross_core(op)
         self.cross_flags.append((op.mode, op.event))
         return CROSS_SET, 0, cycles, len(self.cross_flags) - 1, 0
 
-    def cross_core_wait_flag(self, op: CrossCoreWaitFlag, cycles: int) -> Step:
+    def cross_core_wait_flag(self, op: CrossCoreWaitFlag, cycles: int) -> Timed:
         return WAIT, 0, cycles, self._flag(op.mode, op.event), 0
 
-    def barrier(self, op: Barrier, cycles: int) -> Step:
+    def barrier(self, op: Barrier, cycles: int) -> Timed:
         return (DRAIN_ALL if op.on is None else DRAIN), 0, cycles, 0, 0
 
     def _flag(self, *key: object) -> int:
@@ -286,9 +295,10 @@ class Decoder:
         src, dst = ends(op)
         ways = [(memory, dst) if is_read else (src, memory) for memory in ("gm", "l2")]
         far, near = (self._core.paths[f"{a}_to_{b}"] for a, b in ways)
-        gm_port, l2_port = (
-            max(1, round(x.bytes_per_cycle / self._ratio * PORT_UNITS)) for x in (far, near)
-        )
+        rates = [x.bytes_per_cycle for x in (far, near)]
+        if "ub" in (src, dst) and place.burst_bytes % self.spec.vector.block_bytes:
+            rates = [min(x, self.spec.transfer.padded_bytes_per_cycle) for x in rates]
+        gm_port, l2_port = (max(1, round(x / self._ratio * PORT_UNITS)) for x in rates)
         startup = self.cycles(far.startup_cycles)
         piece_bytes = min(place.burst_bytes, self._line_bytes)
         apart = self.spec.l2.aliased_bytes
@@ -321,7 +331,7 @@ class Decoder:
         return asked._replace(lines=lines + line)
 
 
-ORDERING_STEPS: Table[Callable[[Decoder, Any, int], Step]] = Table(
+ORDERING_STEPS: Table[Callable[[Decoder, Any, int], Timed]] = Table(
     "pipes.ORDERING_STEPS",
     "a step that orders pipes",
     ORDERING,

@@ -31,6 +31,7 @@ from npusim.timing.pipes.decode import (
     COPY,
     CROSS_SET,
     DRAIN,
+    MTE1,
     PIPES,
     SCALAR,
     SET,
@@ -47,9 +48,9 @@ if TYPE_CHECKING:
 __all__ = ["FACTS", "Lane", "copy_times"]
 
 Numbers = NDArray[np.int64]
-READY, WORKLESS, COPYING, DRAINING = -1, -2, -3, -4
+READY, WORKLESS, COPYING, DRAINING, QUEUED = -1, -2, -3, -4, -5
 """What a pipe waits for if not for a flag, whose numbers start at 0: nothing, the scalar unit to
-issue more, its copy, all other pipes."""
+issue more, its copy, all other pipes, the queue of mte1 to have room for what precedes its copy."""
 
 
 class Lane:
@@ -74,6 +75,10 @@ class Lane:
         """For each pipe, the stretch it is in."""
         self._position = [0] * len(PIPES)
         """For each pipe, how many steps of that stretch are done."""
+        self._passed = [0] * len(PIPES)
+        """For each pipe, how many instructions of mte1 the stretches before its own have."""
+        self._left: list[int] = []
+        """When each instruction left the queue of mte1: a micro-op may take several."""
         self._free = [0] * len(PIPES)
         """When each pipe can take its next micro-op."""
         self._done = [0] * len(PIPES)
@@ -166,7 +171,7 @@ class Lane:
         twin.members = [self.members[index] for index in members]
         twin._parts = twin.members[0].code.parts
         names = "_opened", "_part", "_position", "_free", "_done", "_waits_for", "_runnable"
-        for name in names:
+        for name in *names, "_passed", "_left":
             setattr(twin, name, getattr(self, name).copy())
         twin._raised = [risen.copy() for risen in self._raised]
         twin._times = [(starts[:], frees[:], ends[:]) for starts, frees, ends in self._times]
@@ -200,9 +205,14 @@ class Lane:
                 return
             stretch = self._parts[number].stretch
             steps = stretch.steps[pipe]
-            if steps and not self._work(pipe, steps, self._opened[number]):
+            begun = self._position[pipe]
+            is_over = not steps or self._work(pipe, steps, self._opened[number])
+            if pipe == MTE1:
+                self._leave_queue(steps[begun : None if is_over else self._position[pipe]])
+            if not is_over:
                 return
             self._part[pipe] = number + 1
+            self._passed[pipe] += stretch.queued
             # The scalar unit is busy while it issues micro-ops, also without other work.
             if pipe == SCALAR:
                 handed_out = self._opened[number] + stretch.cycles
@@ -254,7 +264,7 @@ class Lane:
         # COPY              number of the copy              -
         # DRAIN, DRAIN_ALL  -                               -, waits for its own pipe, for all pipes
         for position in range(self._position[pipe], len(steps)):
-            what, after, cycles, x, y = steps[position]
+            what, after, cycles, x, y, in_queue = steps[position]
             start = opened + after
             if start < free:
                 start = free
@@ -277,8 +287,8 @@ class Lane:
                 if self._waits_for[y] == x:
                     self._wake(y)
             elif what == COPY:
-                self._waits_for[pipe], self._position[pipe] = COPYING, position
-                self._start_copy(pipe, start)
+                self._position[pipe] = position
+                self._come_to_copy(pipe, start, x, in_queue)
                 break
             elif what == CROSS_SET:
                 free, end = start + cycles, max(start, done) + cycles
@@ -298,6 +308,37 @@ class Lane:
             return True
         self._free[pipe], self._done[pipe], self._position[pipe] = free, done, position
         return False
+
+    def _leave_queue(self, steps: Sequence[Step]) -> None:
+        """*steps* of mte1 have begun, the last ones: copies may wait for that."""
+        starts = self._times[MTE1][0]
+        for step, start in zip(steps, starts[len(starts) - len(steps) :], strict=True):
+            self._left += [start] * step[5]
+        for pipe, reason in enumerate(self._waits_for):
+            if reason == QUEUED:
+                self._wake(pipe)
+
+    def _come_to_copy(self, pipe: int, start: int, copy: int, in_queue: int) -> None:
+        """Start a copy that *pipe* could take at *start*, once the queue of mte1 has room."""
+        room = self._room(pipe, copy, in_queue)
+        if room is None:
+            self._waits_for[pipe] = QUEUED
+            return
+        self._waits_for[pipe] = COPYING
+        self._start_copy(pipe, max(start, room))
+
+    def _room(self, pipe: int, copy: int, in_queue: int) -> int | None:
+        """When the queue of mte1 has room for what precedes a copy: *in_queue* instructions of its
+        stretch; None if that is not known yet.
+        """
+        before = self._passed[pipe] + in_queue - self._decoder.mte1_queue
+        if before < 0 or not self._decoder.mte1_queue:
+            return 0
+        # Cores of a launch agree about what is early.
+        bindings = self.members[0].blocks[0].bindings
+        if bindings[self._decoder.copies[copy].place.name].is_early:
+            return 0
+        return self._left[before] if before < len(self._left) else None
 
     def _is_drained(self) -> bool:
         """Whether all other pipes have done all that was issued to them."""

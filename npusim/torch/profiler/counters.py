@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from npusim.devices.schema import DeviceSpec, Pipe
 from npusim.trace import LaneTrace, Trace
+from npusim.trace.lanes import busy_us
 
 __all__ = ["columns", "counters"]
 
@@ -58,11 +59,10 @@ def _block(spec: DeviceSpec, lanes: list[LaneTrace], pipes: tuple[Pipe, ...]) ->
     total = sum(lane.last_end * len(lane.cores) for lane in lanes)
     mean_us = total / count / spec.clock_hz * 1e6 if count else 0.0
     cells = [f"{mean_us:.3f}", str(total)]
-    busy = [(lane.counters(), len(lane.cores)) for lane in lanes]
+    busy = busy_us(lanes, spec.clock_hz)
     for pipe in pipes:
-        cycles = sum(own[pipe].busy_cycles * cores for own, cores in busy if pipe in own)
-        ratio = cycles / total if total else 0.0
-        cells += [f"{mean_us * ratio:.3f}", f"{ratio:.3f}"]
+        time_us = busy.get(pipe, 0.0)
+        cells += [f"{time_us:.3f}", f"{time_us / mean_us if mean_us else 0.0:.3f}"]
     return [*cells, MISSING]
 
 

@@ -1,8 +1,10 @@
 """Cores and tiles of elementwise kernels.
 
 Operands that all have the shape of the result are one run of elements. As many cores as there are
-4 KiB of the first operand, up to all of them, take even shares of whole 512 elements, as in the
-design notes of the vendor's elementwise template (ops-math). The tiles are those of its tiling
+4 KiB of it, in the widest type on the way, up to all of them, take even shares of whole 512
+elements: a cast of 6144 numbers from 16 to 32 bits runs on 6 cores, one of 4096 to 64 bits on 8, a
+product of 4096 in fp32 on 4 and a negation of 4096 flags on 2 (profiles of training steps in
+Ascend/msinsight@4e16fca1 and Ascend-mstt@99c2e0f9). The tiles are those of the vendor's tiling
 library (dengguojie/vue-element-admin@7d77ce32 ops/built-in/op_tiling/elewise_v3.cc, of 2022): the
 unified buffer has room for all tensors that are needed at a time, each counted in the widest type;
 a share that is larger than that comes in even tiles with every operand and the result in it twice.
@@ -134,8 +136,8 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
 
 def _run(spec: DeviceSpec, p: Problem, steps: Steps, room: int) -> Plan:
     count = p.output.size
-    widest, element = steps.widest_bits, p.inputs[0].element
-    cores = min(ceil_div(element.nbytes(count), LEAST_BYTES), len(spec.vector_cores))
+    widest = steps.widest_bits
+    cores = min(ceil_div(count * widest, 8 * LEAST_BYTES), len(spec.vector_cores))
     share = align_up(ceil_div(count, cores), SHARE)
     most = room // steps.tensors * 8 // widest
     depth, width = 1, min(share, count)

@@ -141,7 +141,12 @@ def build(spec: DeviceSpec, p: Problem, plan: WholeKPlan) -> tuple[Block, ...]:
     else:
         core = CubeCore("matmul", spec, alone=True)
         cube, stage = on_cube_core(core, p, plan.cube)
-    bound = {name: Binding(name, is_cached=name not in plan.past_l2) for name in p.names}
+    # MatMulV2 of up to any size is as fast as the cube, where no load comes late (assumed).
+    is_early = plan.template == "v2"
+    bound = {
+        name: Binding(name, is_cached=name not in plan.past_l2, is_early=is_early)
+        for name in p.names
+    }
     if plan.template == "bl1_full_load":
         blocks = Pieces.dealt(_pairs(p, plan.cube))
     else:

@@ -1,0 +1,77 @@
+"""The engines that serve models, one TOML file each, and loading a file of the user.
+
+An engine of one's own takes a shipped one and changes what differs::
+
+    extends = "vllm-ascend"
+    name = "my_engine"
+
+    [decode]
+    launch_us = { value = 20, source = "timed on our host", confidence = "measured" }
+"""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+
+from npusim.data.errors import shown
+from npusim.devices.names import likely, quoted
+from npusim.devices.sheets import Room, is_path
+from npusim.engines.schema import Engine
+
+__all__ = ["Engine", "EngineError", "load", "names"]
+
+
+class EngineError(ValueError):
+    """An engine does not exist, or its file does not describe one; a line for each problem."""
+
+
+@cache
+def names() -> tuple[str, ...]:
+    """The engines that ship with npusim, sorted."""
+    found = (each.name for each in files(__name__).iterdir())
+    return tuple(sorted(name.removesuffix(".toml") for name in found if name.endswith(".toml")))
+
+
+def load(name: str | os.PathLike[str] | Engine) -> Engine:
+    """Load the engine called *name*, or of the TOML file at that path.
+
+    A string is a path when it ends in `.toml`, starts with `./`, `../`, `/` or `~`, or holds a `/`
+    and is a file. Raises EngineError where there is no such engine or its file does not describe
+    one.
+
+    >>> load("xlite").name
+    'xlite'
+    """
+    if isinstance(name, Engine):
+        return name
+    if not isinstance(name, str | os.PathLike):
+        raise TypeError(
+            f"engines: an engine must be a name, a path or an Engine, not {shown(name)}; "
+            f"pass for example 'vllm-ascend'"
+        )
+    if isinstance(name, os.PathLike) or is_path(name, Path()):
+        return ROOM.load(name)
+    return _load_shipped(_find(name, "engines"))
+
+
+@cache
+def _load_shipped(name: str) -> Engine:
+    return ROOM.build(ROOM.shipped(name))
+
+
+def _find(name: str, who: str) -> str:
+    word = name.strip().lower().replace("_", "-").replace(" ", "-")
+    if word in names():
+        return word
+    near = likely(word, names())
+    hint = f"did you mean {near}? " if near else ""
+    raise EngineError(
+        f"{who}: no engine {quoted(name)}; {hint}known: {', '.join(names())}; a file of your own "
+        f"is given by its path, which ends in .toml"
+    )
+
+
+ROOM = Room("engines", Engine, EngineError, _find)

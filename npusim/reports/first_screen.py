@@ -1,0 +1,220 @@
+"""The first screen of the page of a run: its time, shares of what the chip can, and what to change.
+
+Shares are of the whole time of the call, launches included, so that they are what a profiler of the
+whole call would show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+
+from npusim.data.dtypes import dtype_named
+from npusim.reports import advice, bounds, costs, limits, overview, style
+from npusim.reports.advice import Advised
+from npusim.reports.causes import CAUSES, Bound, least_us, path_causes
+from npusim.reports.overview import Part
+from npusim.reports.run_labels import argument
+from npusim.reports.subject import earlier_us, trace_of
+from npusim.reports.traffic import work
+from npusim.trace import Known
+from npusim.trace.record import Record
+
+__all__ = ["COLORS", "of_run"]
+
+AROUND: dict[Known, str] = {
+    "launch": costs.COLORS["launch"],
+    "earlier": costs.COLORS[costs.EARLIER],
+}
+COLORS = AROUND | dict(
+    zip((cause for cause in CAUSES if cause not in AROUND), style.MANY_COLORS, strict=False)
+)
+"""Cause -> the colour of its part of the time, the same on every page."""
+LEAST_NAMED = 0.01
+"""Causes that take a smaller share of the time have no name below the bar."""
+LINKS: Mapping[Known, str] = {
+    "gm": "global memory",
+    "l2 reads": "L2 reads",
+    "l2 writes": "L2 writes",
+}
+
+
+def of_run(run: Record, given: Sequence[Advised] | str | None) -> str:
+    """The screen of *run*; *given* is the advice, or why there is none, or None for no advice."""
+    parts = [_about(run), _tiles(run), _parts(run), _limits(run)]
+    if given is not None:
+        parts.insert(3, _changes(run, given))
+    return f'<div class="answer">{"".join(parts)}</div>'
+
+
+def _about(run: Record) -> str:
+    """What was called, and in which state: `Atlas A2 · x int8 16x5120 · L2 cold`."""
+    given = run.facts["arguments"].items()
+    words: list[str] = [run.device.series]
+    words += [f"{name} {argument(value)}" for name, value in given if value is not None]
+    words.append(f"L2 {run.facts['l2']}")
+    if run.template is not None:
+        words.append(f"kernel {run.template}")
+    return f'<p class="soft">{escape(" · ".join(words))}</p>'
+
+
+# ---- in large ----
+
+
+def _tiles(run: Record) -> str:
+    kernels = "" if len(run.launches) == 1 else f", {len(run.launches)} kernels"
+    tiles = (
+        (style.span_named(_us(run)), f"time of the call{kernels}"),
+        _of_peak(run),
+        _of_bandwidth(run),
+        _error(run),
+    )
+    cells = "".join(f"<div><b>{escape(large)}</b>{escape(small)}</div>" for large, small in tiles)
+    return f'<div class="tiles">{cells}</div>'
+
+
+def _us(run: Record) -> float:
+    """The whole time of the call, which :func:`report` has found to be there."""
+    assert run.time_us is not None
+    return run.time_us
+
+
+def _of_peak(run: Record) -> tuple[str, str]:
+    """The share of what the cubes can multiply, or without a product of what vectors compute."""
+    done, seconds = work(trace_of(run)), _us(run) / 1e6
+    if done.cube_ops:
+        dtype = max(done.cube_dtypes, key=lambda name: done.cube_dtypes[name])
+        peak, count, kind = limits.cube(run.device, dtype).per_s, done.cube_ops, dtype
+        unit = "TFLOPS" if dtype_named(dtype).is_float else "TOPS"
+    else:
+        peak, count = limits.vector(run.device, done.vector_bits).per_s, done.vector_ops
+        kind, unit = f"{done.vector_bits}-bit vector", "T operations a second"
+    reached = count / seconds
+    return (
+        _percent(reached / peak),
+        f"of the {kind} peak, {reached / 1e12:.3g} of {peak / 1e12:.4g} {unit}",
+    )
+
+
+def _of_bandwidth(run: Record) -> tuple[str, str]:
+    limit = run.device.gm.read_bytes_per_s
+    reached = trace_of(run).gm_bytes / (_us(run) / 1e6)
+    rates = f"{style.rate_named(reached)} of {style.rate_named(limit)}"
+    return _percent(reached / limit), f"of the memory bandwidth, {rates}"
+
+
+def _error(run: Record) -> tuple[str, str]:
+    """How far measured kernels of the kind were off, and how many there are."""
+    known = run.accuracy
+    if known is None or known.kind is None:
+        return "unknown", "error of the time: only operators have measured kernels"
+    if known.p90 is None:
+        return "unknown", f"error of the time: none of its kind was measured on {known.series}"
+    kernels = f"{known.rows} measured kernel{'' if known.rows == 1 else 's'}"
+    return f"± {_percent(known.p90)}", f"error of the time in 9 of 10 cases, from {kernels}"
+
+
+def _percent(share: float) -> str:
+    """A share with two digits at least.
+
+    >>> _percent(0.0131), _percent(0.19), _percent(0.0002)
+    ('1.3 %', '19 %', '< 0.1 %')
+    """
+    if 0 < share < 0.001:
+        return "< 0.1 %"
+    return f"{100 * share:.1f} %" if share < 0.1 else f"{100 * share:.0f} %"
+
+
+# ---- where the time goes ----
+
+
+def _parts(run: Record) -> str:
+    found = path_causes(run)
+    total_us = sum(bound.path_us for bound in found)
+    parts = [Part(_named(run, bound), bound.path_us, COLORS[bound.cause]) for bound in found]
+    named = {
+        f"{part.name} {style.time_named(part.us)}": part.color
+        for part in parts
+        if part.us >= LEAST_NAMED * total_us
+    }
+    return (
+        f"<h2>Where the time goes</h2>{overview.bar(parts, total_us)}{overview.key(named)}"
+        f"<p>{escape(advice.sentence(bounds.headline(run)))}.</p>"
+    )
+
+
+def _named(run: Record, bound: Bound) -> str:
+    """The cause in short; of kernels that ran before, their names."""
+    if bound.cause == "earlier":
+        return " and ".join(dict.fromkeys(launch.op for launch in run.launches[:-1]))
+    return CAUSES[bound.cause].short
+
+
+# ---- what to change ----
+
+
+def _changes(run: Record, given: Sequence[Advised] | str) -> str:
+    heading = "What to change"
+    if isinstance(given, str):
+        return f'<h2>{heading}</h2><p class="note">{escape(given)}</p>'
+    changes = [each for each in given if each.kind == "change"]
+    best_us = min((each.after_us for each in changes if each.rows is None), default=_us(run))
+    if best_us < _us(run):
+        heading += f": {style.time_named(_us(run))} becomes {style.time_named(best_us)}"
+    items = "".join(map(_change, changes))
+    text = f'<ol class="changes">{items}</ol>' if items else f"<p>{advice.NOTHING}</p>"
+    return f"<h2>{heading}</h2>{text}{advice.supposed(given)}"
+
+
+def _change(each: Advised) -> str:
+    """What to do, as code where it can be written so, and a bar of what is left of the time."""
+    before, after = each.rows or (1, 1)
+    left = each.after_us / after / (each.before_us / before)
+    took = style.time_named(each.after_us) + (f" for {after} rows" if each.rows else "")
+    code = "".join(f"<code>{escape(line)}</code>" for line in each.code)
+    why = escape(advice.sentence(each.text))
+    what = f"{why}.{code}" if code else f"<b>{escape(advice.sentence(each.change))}.</b> {why}."
+    return (
+        f'<li title="{escape(each.times)}"><p>{what}</p>'
+        f'<div class="left"><i style="width:{100 * min(left, 1):.1f}%"></i></div>'
+        f"<span>{took}</span></li>"
+    )
+
+
+# ---- limits ----
+
+
+def _limits(run: Record) -> str:
+    """How much of each thing that the chip has was used, of the whole time."""
+    trace, total_us = trace_of(run), _us(run)
+    shares = {
+        name: us / total_us
+        for cause, us in least_us(trace, run.device).items()
+        if us and (name := LINKS[cause])
+    }
+    done = work(trace)
+    for dtype, count in done.cube_dtypes.items():
+        shares["cube"] = shares.get("cube", 0.0) + _share(
+            count, limits.cube(run.device, dtype), total_us
+        )
+    if done.vector_ops:
+        shares["vector unit"] = _share(
+            done.vector_ops, limits.vector(run.device, done.vector_bits), total_us
+        )
+    rows = [(name, share, _percent(share)) for name, share in shares.items()]
+    for kind in dict.fromkeys(lane.kind for lane in trace.lanes):
+        used = sum(len(lane.cores) for lane in trace.lanes if lane.kind == kind)
+        count = run.device.cores[kind].count
+        rows.append((f"{kind} cores", used / count, f"{used} of {count}"))
+    cells = "".join(
+        f'<dt>{name}</dt><dd><div class="left"><i style="width:{100 * min(share, 1):.1f}%"></i>'
+        f"</div><span>{text}</span></dd>"
+        for name, share, text in rows
+    )
+    before = " while this kernel runs" if earlier_us(run) else ""
+    note = f'<p class="note">Shares of the whole call; cores{before}.</p>'
+    return f'<h2>How much of the chip is used</h2><dl class="limits">{cells}</dl>{note}'
+
+
+def _share(count: int, limit: limits.Limit, total_us: float) -> float:
+    return count / limit.per_s / (total_us / 1e6)

@@ -1,0 +1,76 @@
+"""What lies between the two events that a benchmark records around a replayed graph.
+
+A row of such a benchmark is no Task Duration. From one event to the other it takes
+
+.. code-block:: text
+
+    max(host, around + kernel)
+
+*around* being what the device does besides the kernel: it starts the graph, goes from one kernel of
+it to the next, and runs what else the graph holds. While that and the kernel are shorter than it
+takes the host to issue a replay, the interval is the *host*'s. So a row says less of a short kernel
+than of a long one, and nothing of one that the host hides.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from npusim.validation.rows import Row
+
+__all__ = ["Events", "events_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """What a table of measured kernels has in each of its times besides the kernel."""
+
+    table: str
+    """The end of the source of its rows; empty: times are Task Durations."""
+    around_us: float = 0.0
+    host_us: float = 0.0
+    source: str = ""
+    """Where these numbers come from."""
+    confidence: str = ""
+
+    def interval_us(self, kernel_us: float) -> float:
+        """From event to event, where the kernel takes *kernel_us*."""
+        return max(self.host_us, self.around_us + kernel_us)
+
+    def kernel_us(self, interval_us: float) -> float | None:
+        """The kernel's part of an interval; None where there is none, or the host hides it."""
+        if interval_us <= max(self.host_us, self.around_us):
+            return None
+        return interval_us - self.around_us
+
+    def __str__(self) -> str:
+        """For example `40 us around the kernel, and 60 us at least (calibrated)`."""
+        least = f", and {self.host_us:g} us at least" if self.host_us else ""
+        return f"{self.around_us:g} us around the kernel{least} ({self.confidence})"
+
+
+TASK_DURATION = Events("")
+TABLES = (
+    Events(
+        "vllm-ascend/0.18.0/FusedInferAttentionScore.csv",
+        around_us=32.0,
+        source="176 rows of heads that share keys, with 1 to 350 tasks a core: their times less "
+        "those simulated are 32 to 34 us, and 1.1 to 1.5 us for each task of a core",
+        confidence="calibrated",
+    ),
+    Events(
+        "vllm-ascend/0.18.0/FusedInferAttentionScore_Decode.csv",
+        around_us=40.0,
+        host_us=60.0,
+        source="220 rows of heads of their own: their times less those simulated are 36 to 49 us; "
+        "the graph also holds the kernel that writes keys. 190 of 300 rows with a kernel of 10 to "
+        "30 us take 54 to 69 us whatever it does, and version 0.23 of the benchmark takes 25 to 43 "
+        "us for the same calls",
+        confidence="calibrated",
+    ),
+)
+
+
+def events_of(row: Row) -> Events:
+    """What is in the time of *row* besides its kernels."""
+    return next((each for each in TABLES if row.source.endswith(each.table)), TASK_DURATION)
