@@ -119,7 +119,7 @@ class SourceKernel:
         return (
             "#define main npusim_main_of_the_source\n"
             f'#line 1 "{self.file.resolve()}"\n'
-            f"{sources.with_launches(text, {})}\n"
+            f"{sources.with_launches(sources.with_workspaces(text), {})}\n"
             '#line 1 "driver.cpp"\n'
             "#undef main\n"
             '#include "npusim_ascendc/driver.h"\n'

@@ -84,7 +84,7 @@ class HostProgram:
             name: on_chip(kernel.cores or sources.guessed_cores(whole), self._spec)
             for name, kernel in self._kernels.items()
         }
-        text = sources.with_launches(self._texts[self.file], cores)
+        text = sources.with_launches(sources.with_workspaces(self._texts[self.file]), cores)
         text = f'#line 1 "{self.file.resolve()}"\n{text}'
         program = compiled(text, self.file, self._spec, self._build)
         lines, allocated, count = Lines(program.file, self.file), dict[int, int](), 0

@@ -21,6 +21,14 @@ public:
         return GetWithOffset<T>(len, 0);
     }
     template <typename T>
+    LocalTensor<T> AllocTensor()
+    {
+        return Get<T>();
+    }
+    template <typename T>
+    void FreeTensor(LocalTensor<T>&)
+    {}
+    template <typename T>
     LocalTensor<T> GetWithOffset(uint32_t size, uint32_t bufOffset)
     {
         if (buffer_ == nullptr) {
@@ -36,6 +44,16 @@ private:
     friend class TPipe;
     npusim::Buffer* buffer_ = nullptr;
 };
+
+// What the buffers of the pipe leave of a memory.
+template <typename T, TPosition pos>
+__aicore__ inline bool PopStackBuffer(LocalTensor<T>& popLocal)
+{
+    npusim::Memory memory = npusim::memory_of(pos);
+    uint32_t used = TPipe::used_bytes(memory), whole = npusim::MEMORY_BYTES[memory];
+    popLocal = LocalTensor<T>(pos, used, npusim::elements_in<T>(whole - used));
+    return used < whole;
+}
 
 constexpr uint32_t defaultBufIDSize = 4;
 

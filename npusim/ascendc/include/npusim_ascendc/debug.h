@@ -82,3 +82,14 @@ __aicore__ inline void DumpTensor(const GlobalTensor<T>& tensor, uint32_t desc, 
             npusim_refuse("ascendc_assert: %s must hold; see the line", #condition);      \
         }                                                                                 \
     } while (0)
+
+// The same under the older names; a log is printed.
+#define ASSERT(...) ascendc_assert((__VA_ARGS__))
+#define ASCENDC_ASSERT(CONDITION, BEHAVIOUR)                                            \
+    do {                                                                                \
+        if (!(CONDITION)) {                                                             \
+            BEHAVIOUR;                                                                  \
+            npusim_refuse("ASCENDC_ASSERT: %s must hold; see the line", #CONDITION);    \
+        }                                                                               \
+    } while (0)
+#define KERNEL_LOG(LEVEL, ...) ::printf(__VA_ARGS__)

@@ -1,13 +1,14 @@
 // Matmul: products of large matrices, cut into tiles that are loaded ahead of the cube.
 #pragma once
 
-#include "npusim_ascendc/matmul_parts.h"
+#include "npusim_ascendc/matmul_results.h"
 
 namespace AscendC {
 
 template <class A_TYPE, class B_TYPE, class C_TYPE, class BIAS_TYPE = C_TYPE,
-          const auto& MM_CFG = CFG_NORM, class MM_CB = MatmulCallBackFunc<nullptr, nullptr, nullptr>>
-class Matmul : npusim::Owner {
+          const auto& MM_CFG = CFG_NORM, class MM_CB = MatmulCallBackFunc<nullptr, nullptr, nullptr>,
+          template <const auto&, typename...> class MATMUL_POLICY = Impl::Detail::MatmulPolicy>
+class Matmul : public npusim::MatmulHints, npusim::Owner {
     using SrcAT = typename A_TYPE::T;
     using SrcBT = typename B_TYPE::T;
     using DstT = typename C_TYPE::T;
@@ -33,7 +34,7 @@ public:
     __aicore__ inline void Init(const TCubeTiling* __restrict cubeTiling, TPipe* tpipe = nullptr)
     {
         (void)tpipe;
-        refuse_what_differs();
+        npusim::refuse_what_differs<A_TYPE, B_TYPE, C_TYPE>(CONFIG, IS_SPLIT);
         if (cubeTiling != nullptr) {
             tiling_ = *cubeTiling;
         } else if constexpr (std::is_base_of<TCubeTiling, std::decay_t<decltype(MM_CFG)>>::value) {
@@ -113,8 +114,10 @@ public:
         npusim::refuse_order(CONFIG);
         npusim::refuse_sharing<A_TYPE, B_TYPE>("Iterate", true);
         if (npusim_core()->kind == npusim::VECTOR_CORE) {
-            bool found = false;
-            npusim::serve([&] { found = Iterate<sync>(enPartialSum); });
+            bool found = is_asked_later_ = !sync;
+            if (sync) {
+                npusim::serve([&] { found = Iterate<sync>(enPartialSum); });
+            }
             return found;
         }
         return advance(enPartialSum);
@@ -125,17 +128,30 @@ public:
     {
         npusim::refuse_call(CONFIG.enableGetTensorC, "GetTensorC", "enableGetTensorC");
         if (npusim_core()->kind == npusim::VECTOR_CORE) {
-            npusim::serve([&] { GetTensorC<sync>(gm, enAtomic, enSequentialWrite); });
+            npusim::serve([&] {
+                // Tiles of an Iterate that was not to wait come when they are asked for.
+                if (!is_asked_later_ || advance(false)) {
+                    GetTensorC<sync>(gm, enAtomic, enSequentialWrite);
+                }
+            });
             return;
         }
         write(gm, enAtomic, enSequentialWrite);
     }
+    // Into a buffer of a vector core, by way of global memory.
+    template <bool sync = true>
+    __aicore__ inline void GetTensorC(const LocalTensor<DstT>& co2Local, uint8_t enAtomic = 0,
+                                      bool = false)
+    {
+        uint32_t elements = tiling_.baseM * tiling_.baseN;
+        GlobalTensor<DstT> tile = in_passing_.tile(elements);
+        GetTensorC<sync>(tile, enAtomic, true);
+        in_passing_.take(co2Local, tile, elements);
+    }
     template <bool sync = true>
     __aicore__ inline void IterateAll(const GlobalTensor<DstT>& gm, uint8_t enAtomic = 0,
-                                      bool enSequentialWrite = false, bool waitIterateAll = false,
-                                      bool fakeMsg = false)
+                                      bool enSequentialWrite = false, bool = false, bool = false)
     {
-        (void)waitIterateAll, (void)fakeMsg;
         npusim::refuse_iterating(CONFIG, IterateMode::ITERATE_MODE_ALL, "IterateAll");
         npusim::refuse_sharing<A_TYPE, B_TYPE>("IterateAll", enAtomic != 0);
         if (npusim_core()->kind == npusim::VECTOR_CORE) {
@@ -165,43 +181,26 @@ public:
             npusim::matrix().owner = nullptr;
         }
     }
-    __aicore__ inline void WaitIterateAll() {}
-    __aicore__ inline void WaitGetTensorC() {}
-    __aicore__ inline void SetHF32(bool enableHF32 = false, int32_t transMode = 0)
+    template <class T>
+    __aicore__ inline void SetWorkspace(GlobalTensor<T>& addr)
     {
-        (void)transMode;
-        SetHF32Mode(enableHF32 ? HF32Mode::ENABLE : HF32Mode::DISABLE);
+        in_passing_.set(addr.GetPhyAddr());
     }
-    __aicore__ inline void SetUserDefInfo(const uint64_t) {}
-    __aicore__ inline void SetSelfDefineData(const uint64_t) {}
-    __aicore__ inline void SetLocalWorkspace(const LocalTensor<uint8_t>&) {}
-    __aicore__ inline void SetSubBlockIdx(uint8_t) {}
     template <class T>
-    __aicore__ inline void SetWorkspace(GlobalTensor<T>&)
-    {}
-    template <class T>
-    __aicore__ inline void SetWorkspace(__gm__ const T*, int)
-    {}
+    __aicore__ inline void SetWorkspace(__gm__ const T* addr, int)
+    {
+        in_passing_.set(addr);
+    }
 
 private:
-    static_assert(A_TYPE::pos == TPosition::GM && B_TYPE::pos == TPosition::GM &&
-                      C_TYPE::pos == TPosition::GM,
-                  "npusim: the matrices of a Matmul must be in global memory");
+    static_assert(A_TYPE::pos == TPosition::GM && B_TYPE::pos == TPosition::GM,
+                  "npusim: the factors of a Matmul must be in global memory");
+    static_assert(C_TYPE::pos == TPosition::GM || C_TYPE::pos == TPosition::VECIN ||
+                      C_TYPE::pos == TPosition::VECCALC,
+                  "npusim: the product of a Matmul must be for global memory or a vector core");
+    using Policy = MATMUL_POLICY<MM_CFG, Matmul, A_TYPE, B_TYPE, C_TYPE, BIAS_TYPE>;
     static_assert(!MM_CB::is_set, "npusim: a Matmul must have no functions of MatmulCallBackFunc");
 
-    static void refuse_what_differs()
-    {
-        npusim::refuse_options(CONFIG);
-        npusim::refuse_layout<A_TYPE>("Matmul", "A",
-                                      {CubeFormat::ND, CubeFormat::NZ, CubeFormat::VECTOR});
-        npusim::refuse_layout<B_TYPE>("Matmul", "B", {CubeFormat::ND, CubeFormat::NZ});
-        npusim::refuse_layout<C_TYPE>("Matmul", "C",
-                                      {CubeFormat::ND, CubeFormat::NZ, CubeFormat::ND_ALIGN});
-        if (CONFIG.isEnableChannelSplit && !IS_SPLIT) {
-            npusim_refuse("Matmul: isEnableChannelSplit of MatmulConfig must be false where C is "
-                          "not float in NZ; set that, or make it so");
-        }
-    }
     void set_whole(int m, int n, int ka, int kb, int width)
     {
         a_.lines_in_all = m;
@@ -221,17 +220,23 @@ private:
     {
         begin();
         npusim::Within own(pipe_);
-        if (next_ == tiles_m() * tiles_n()) {
-            next_ = 0;
-            return false;
+        // Parts of k that come as results of their own, or 1.
+        uint32_t parts = CONFIG.isPartialOutput ? npusim::ceil_div(k_, tiling_.baseK) : 1;
+        for (; next_ < tiles_m() * tiles_n() * parts; ++next_) {
+            bool m_first = tiling_.iterateOrder == 0;
+            uint32_t tile = next_ / parts;
+            row_ = m_first ? tile % tiles_m() : tile / tiles_n();
+            column_ = m_first ? tile / tiles_m() : tile % tiles_n();
+            if (Policy::computes(row_, column_)) {
+                take_over();
+                uint32_t from = parts == 1 ? 0 : next_ % parts * tiling_.baseK;
+                multiply(goes_on, from, parts == 1 ? k_ : from + tiling_.baseK);
+                ++next_;
+                return true;
+            }
         }
-        take_over();
-        bool m_first = tiling_.iterateOrder == 0;
-        row_ = m_first ? next_ % tiles_m() : next_ / tiles_n();
-        column_ = m_first ? next_ / tiles_m() : next_ % tiles_n();
-        ++next_;
-        multiply(goes_on);
-        return true;
+        next_ = 0;
+        return false;
     }
     void write(const GlobalTensor<DstT>& gm, uint8_t atomic, bool is_alone)
     {
@@ -258,15 +263,14 @@ private:
         is_begun_ = true;
         npusim::Within own(pipe_);
         npusim::record("PipeBarrier", PIPE_ALL);
-        uint32_t step_a = at_least_one(tiling_.stepKa), step_b = at_least_one(tiling_.stepKb);
-        a_.claim(pipe_, tiling_.baseM, tiling_.baseK, step_a, pieces(tiling_.depthA1, step_a),
+        uint32_t step_a = npusim::at_least_one(tiling_.stepKa), step_b = npusim::at_least_one(tiling_.stepKb);
+        a_.claim(pipe_, tiling_.baseM, tiling_.baseK, step_a, npusim::pieces(tiling_.depthA1, step_a),
                  tiling_.dbL0A == 2);
-        b_.claim(pipe_, tiling_.baseN, tiling_.baseK, step_b, pieces(tiling_.depthB1, step_b),
+        b_.claim(pipe_, tiling_.baseN, tiling_.baseK, step_b, npusim::pieces(tiling_.depthB1, step_b),
                  tiling_.dbL0B == 2);
-        uint32_t sums = npusim::align_up(tiling_.baseM, npusim::FRACTAL_ROWS) *
-                        npusim::align_up(tiling_.baseN, npusim::FRACTAL_ROWS);
-        pipe_.InitBuffer(sums_, tiling_.dbL0C == 2 ? 2 : 1, sums * sizeof(Sum));
         uint32_t wide = npusim::align_up(tiling_.baseN, npusim::FRACTAL_ROWS);
+        uint32_t sums = npusim::align_up(tiling_.baseM, npusim::FRACTAL_ROWS) * wide;
+        pipe_.InitBuffer(sums_, tiling_.dbL0C == 2 ? 2 : 1, sums * sizeof(Sum));
         if (tiling_.isBias) {
             pipe_.InitBuffer(bias_in_l1_, 1, wide * sizeof(Sum));
             pipe_.InitBuffer(bias_table_, 1, wide * sizeof(Sum));
@@ -299,14 +303,6 @@ private:
         bias_table_.FreeAllEvent();
         npusim::record("PipeBarrier", PIPE_ALL);
     }
-    static uint32_t at_least_one(int32_t count)
-    {
-        return count > 0 ? count : 1;
-    }
-    static uint32_t pieces(int32_t depth, uint32_t step)
-    {
-        return depth >= int32_t(2 * step) ? 2 : 1;
-    }
     uint32_t tiles_m() const
     {
         return npusim::ceil_div(m_, tiling_.baseM);
@@ -326,8 +322,9 @@ private:
         return left < uint32_t(tiling_.baseN) ? left : tiling_.baseN;
     }
     // The sums of a tile, which stay in the queue of L0C.
-    void multiply(bool goes_on)
+    void multiply(bool goes_on, uint32_t from, uint32_t to)
     {
+        to = to < k_ ? to : k_;
         LocalTensor<Sum> sums;
         if (goes_on && sums_.HasTensorInQue()) {
             sums = sums_.template DeQue<Sum>();
@@ -336,18 +333,18 @@ private:
             goes_on = false;
         }
         LocalTensor<Sum> table;
-        bool with_bias = has_bias_ && !goes_on;
+        bool with_bias = has_bias_ && !goes_on && from == 0;
         if (with_bias) {
             table = load_bias();
         }
-        for (uint32_t k = 0; k < k_; k += tiling_.baseK) {
-            uint32_t depth = k_ - k < uint32_t(tiling_.baseK) ? k_ - k : tiling_.baseK;
+        for (uint32_t k = from; k < to; k += tiling_.baseK) {
+            uint32_t depth = to - k < uint32_t(tiling_.baseK) ? to - k : tiling_.baseK;
             auto a = a_.take({row_ * tiling_.baseM, rows(), k, depth}, k_);
             auto b = b_.take({column_ * tiling_.baseN, columns(), k, depth}, k_);
             MmadParams by(rows(), columns(), depth);
             by.disableGemv = true;
-            by.cmatrixInitVal = k == 0 && !goes_on;
-            if (k == 0 && with_bias) {
+            by.cmatrixInitVal = k == from && !goes_on;
+            if (k == from && with_bias) {
                 Mmad(sums, a, b, table, by);
             } else {
                 Mmad(sums, a, b, by);
@@ -436,11 +433,14 @@ private:
     bool is_begun_ = false;
     bool is_stale_ = false;
     bool is_ended_ = false;
+    bool is_asked_later_ = false;
+    npusim::TilesInPassing<DstT> in_passing_;
 };
 
 template <class A_TYPE, class B_TYPE, class C_TYPE, class BIAS_TYPE = C_TYPE,
-          const auto& MM_CFG = CFG_NORM, class MM_CB = MatmulCallBackFunc<nullptr, nullptr, nullptr>>
-using MatmulImpl = Matmul<A_TYPE, B_TYPE, C_TYPE, BIAS_TYPE, MM_CFG, MM_CB>;
+          const auto& MM_CFG = CFG_NORM, class MM_CB = MatmulCallBackFunc<nullptr, nullptr, nullptr>,
+          template <const auto&, typename...> class MATMUL_POLICY = Impl::Detail::MatmulPolicy>
+using MatmulImpl = Matmul<A_TYPE, B_TYPE, C_TYPE, BIAS_TYPE, MM_CFG, MM_CB, MATMUL_POLICY>;
 
 }  // namespace AscendC
 

@@ -295,12 +295,21 @@ protected:
         used_ = npusim::ceil_div(m_, single_m_) * npusim::ceil_div(n_, single_n_);
         single_k_ = given_k_ > 0 ? given_k_ : k_;
         if (splits_k_ && given_k_ <= 0 && used_ < dim_) {
-            single_k_ = std::min(whole(npusim::ceil_div(k_, dim_ / used_), step), k_);
+            single_k_ = part_of_k(dim_ / used_, step);
         }
         used_ *= npusim::ceil_div(k_, single_k_);
     }
 
 private:
+    // Parts of k of one length, as many as there may be.
+    int32_t part_of_k(int32_t most, int32_t step) const
+    {
+        while (most > 1 && (k_ % most || k_ / most % step)) {
+            --most;
+        }
+        return k_ / most;
+    }
+
     int32_t dim_ = 1;
     int32_t given_m_ = -1, given_n_ = -1, given_k_ = -1;
     bool splits_k_ = false;

@@ -227,6 +227,11 @@ public:
     {
         return static_cast<TPipe*>(npusim_core()->pipe);
     }
+    // What the buffers of this core take of a memory.
+    static uint32_t used_bytes(npusim::Memory memory)
+    {
+        return current() == nullptr ? 0 : current()->used_[memory];
+    }
     // The next buffer; those of a queue lie one behind the other.
     npusim::Buffer* claim(TPosition position, uint32_t nbytes, HardEvent freed)
     {

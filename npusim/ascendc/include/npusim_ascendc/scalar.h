@@ -140,8 +140,10 @@ __aicore__ inline GM_ADDR GetUserWorkspace(GM_ADDR workspace)
     return workspace;
 }
 
-__aicore__ inline void SetSysWorkspace(GM_ADDR)
-{}
+__aicore__ inline void SetSysWorkspace(GM_ADDR workspace)
+{
+    npusim_core()->workspace = workspace;
+}
 
 }  // namespace AscendC
 

@@ -331,4 +331,24 @@ __aicore__ inline void Copy(const LocalTensor<T>& dst, const LocalTensor<T>& src
                    npusim::strided(src, repeatParams.srcStride, repeatParams.srcRepeatSize), lanes);
 }
 
+#define NPUSIM_OPERATOR(SIGN, NAME)                                                              \
+    template <typename T>                                                                        \
+    npusim::Operation<T> operator SIGN(const LocalTensor<T>& src0, const LocalTensor<T>& src1)   \
+    {                                                                                            \
+        return {NAME, src0, src1};                                                               \
+    }
+NPUSIM_OPERATOR(+, "Add")
+NPUSIM_OPERATOR(-, "Sub")
+NPUSIM_OPERATOR(*, "Mul")
+NPUSIM_OPERATOR(/, "Div")
+NPUSIM_OPERATOR(&, "And")
+NPUSIM_OPERATOR(|, "Or")
+#undef NPUSIM_OPERATOR
+
+template <typename T>
+void LocalTensor<T>::operator=(const npusim::Operation<T>& of)
+{
+    npusim::binary(of.name, *this, of.a, of.b, npusim::first(size_));
+}
+
 }  // namespace AscendC
