@@ -13,6 +13,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -63,6 +64,7 @@ FORWARDED = {
         "ascendc/host_api/tiling/template_argument.h",
         "tiling/template_argument.h",
     ),
+    "npusim_ascendc/c_api.h": ("c_api/asc_simd.h",),
     "acl/acl.h": ("acl/acl_base.h", "acl/acl_rt.h"),
 }
 """Headers that declare all of what sources include under these names as well."""
@@ -80,6 +82,8 @@ class Build:
     """NAME or NAME=VALUE each."""
     include: tuple[Path, ...] = ()
     """Folders of headers."""
+    sources: tuple[Path, ...] = ()
+    """What else a program is made of."""
     auto_sync: bool = True
     """Whether the compiler orders what depends on each other where it can: --cce-auto-sync."""
     is_strict: bool = False
@@ -93,13 +97,20 @@ class Program:
     file: Path
 
 
-def compiled(text: str, source: Path, spec: DeviceSpec, build: Build) -> Program:
-    """The program that *text*, made of *source*, is for *spec*; raises CompileError."""
+def compiled(
+    text: str, source: Path, spec: DeviceSpec, build: Build, others: Mapping[Path, str]
+) -> Program:
+    """The program that *text*, made of *source*, is for *spec*, linked with the texts of *others*.
+
+    Raises CompileError.
+    """
     command = [_compiler(), *FLAGS, *_macros(spec), *(f"-D{each}" for each in build.defines)]
     given = (each.resolve() for each in build.include)
     folders = (source.resolve().parent, *given, INCLUDE, _forwarded())
     command += [word for folder in folders for word in ("-I", str(folder))]
-    key = _hash(" ".join(command), _version(command[0]), _own_headers(), text, str(source))
+    texts = {source: text, **others}
+    words = [word for each, its in texts.items() for word in (its, str(each))]
+    key = _hash(" ".join(command), _version(command[0]), _own_headers(), *words)
     folder = _cache_folder() / key
     program = folder / "program"
     if _is_current(folder):
@@ -107,17 +118,21 @@ def compiled(text: str, source: Path, spec: DeviceSpec, build: Build) -> Program
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         work = Path(scratch)
-        main = work / GENERATED
-        main.write_text(text)
-        used = work / "used.d"
-        listed = "-MMD", "-MF", str(used)
-        made = "-c", str(main), "-o", str(work / "main.o")
-        _run([*command, "-include", "npusim_ascendc/launch.h", *listed, *made], source)
-        parts = [str(work / "main.o"), *map(str, _runtime(spec))]
-        _run([command[0], "-no-pie", "-g", *parts, "-o", str(work / "program")], source)
         own = INCLUDE, _forwarded()
-        headers = [file for file in _used(used) if not any(map(file.is_relative_to, own))]
-        theirs = {str(file): _hash(file.read_bytes()) for file in headers if file != main}
+        theirs: dict[str, str] = {}
+        parts = []
+        for number, (each, its) in enumerate(texts.items()):
+            main = work / str(number) / GENERATED
+            main.parent.mkdir()
+            main.write_text(its)
+            used, part = main.with_suffix(".d"), main.with_suffix(".o")
+            made = "-MMD", "-MF", str(used), "-c", str(main), "-o", str(part)
+            _run([*command, "-include", "npusim_ascendc/launch.h", *made], each)
+            headers = [x for x in _used(used) if not any(map(x.is_relative_to, own)) and x != main]
+            theirs |= {str(file): _hash(file.read_bytes()) for file in headers}
+            parts.append(str(part))
+        parts += map(str, _runtime(spec))
+        _run([command[0], "-no-pie", "-g", *parts, "-o", str(work / "program")], source)
         (work / "headers.json").write_text(json.dumps(theirs))
         # The program comes last: where it is, all is there.
         (work / "headers.json").replace(folder / "headers.json")

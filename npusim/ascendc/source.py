@@ -7,7 +7,7 @@ behind it, and `<<<...>>>`, which a compiler of the host does not know.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
@@ -26,6 +26,7 @@ __all__ = [
     "has_main",
     "kernels",
     "on_chip",
+    "other_sources",
     "texts_of",
     "with_launches",
     "with_workspaces",
@@ -203,6 +204,15 @@ def texts_of(file: Path) -> dict[Path, str]:
         found[path] = path.read_text()
         names = re.findall(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"', found[path], re.MULTILINE)
         waiting += [path.parent / name for name in names]
+    return found
+
+
+def other_sources(files: Iterable[Path], cores: dict[str, Cores]) -> dict[Path, str]:
+    """What a compiler reads of the *files* that a program is made of besides its own."""
+    found = {}
+    for file in files:
+        text = with_launches(with_workspaces(texts_of(file)[file]), cores)
+        found[file] = f'#line 1 "{file.resolve()}"\n{text}'
     return found
 
 

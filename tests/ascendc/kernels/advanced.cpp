@@ -203,7 +203,7 @@ extern "C" __global__ __aicore__ void shapes(GM_ADDR x, GM_ADDR wide, GM_ADDR pa
     tensors.store(sums, b, ROWS);
     ReduceMax<float, Pattern::Reduce::RA>(b, a, matrix, true);
     tensors.store(most, b, COLUMNS);
-    static constexpr CumSumConfig along = {true, false};
+    static constexpr CumSumConfig along = {true, false, false};
     CumSum<float, along>(b, a, a, {ROWS, COLUMNS});
     tensors.store(so_far, b, SIZE);
 }

@@ -8,26 +8,22 @@ namespace npusim {
 
 constexpr int32_t FLAG_ELEMENTS = 8;  // a block of memory for each flag
 
-// Writes a flag by way of the unified buffer.
-inline void put_flag(const AscendC::GlobalTensor<int32_t>& flag,
-                     const AscendC::LocalTensor<int32_t>& room, int32_t value)
+// Writes a flag. The cores of a launch see it at once: time of the copy is not counted, nor is what
+// the others wait.
+inline void put_flag(const AscendC::GlobalTensor<int32_t>& flag, int32_t value)
 {
     record("PipeBarrier", PIPE_ALL);
-    room.SetValue(0, value);
-    record("PipeBarrier", PIPE_ALL);
-    AscendC::DataCopy(flag, room, FLAG_ELEMENTS);
-    record("PipeBarrier", PIPE_ALL);
+    npusim_play(flag.GetPhyAddr());
+    *const_cast<int32_t*>(flag.GetPhyAddr()) = value;
 }
 
 // Looks at a flag until it has that value.
-inline void await_flag(const AscendC::GlobalTensor<int32_t>& flag,
-                       const AscendC::LocalTensor<int32_t>& room, int32_t value)
+inline void await_flag(const AscendC::GlobalTensor<int32_t>& flag, int32_t value)
 {
     record("PipeBarrier", PIPE_ALL);
     for (;;) {
-        AscendC::DataCopy(room, flag, FLAG_ELEMENTS);
-        record("PipeBarrier", PIPE_ALL);
-        if (room.GetValue(0) == value) {
+        npusim_play(flag.GetPhyAddr());
+        if (*flag.GetPhyAddr() == value) {
             return;
         }
         npusim_yield();
@@ -48,54 +44,55 @@ namespace AscendC {
 
 template <bool isAIVOnly = true>
 __aicore__ inline void IBSet(const GlobalTensor<int32_t>& gmWorkspace,
-                             const LocalTensor<int32_t>& ubWorkspace, int32_t blockIdx,
+                             const LocalTensor<int32_t>&, int32_t blockIdx,
                              int32_t eventID)
 {
     if (npusim_core()->kind != npusim::CUBE_CORE) {
         auto flag = npusim::flag_of(gmWorkspace, blockIdx, eventID);
-        npusim::await_flag(flag, ubWorkspace, 0);
-        npusim::put_flag(flag, ubWorkspace, 1);
+        npusim::await_flag(flag, 0);
+        npusim::put_flag(flag, 1);
     }
 }
 
 template <bool isAIVOnly = true>
 __aicore__ inline void IBWait(const GlobalTensor<int32_t>& gmWorkspace,
-                              const LocalTensor<int32_t>& ubWorkspace, int32_t blockIdx,
+                              const LocalTensor<int32_t>&, int32_t blockIdx,
                               int32_t eventID)
 {
     if (npusim_core()->kind != npusim::CUBE_CORE) {
         auto flag = npusim::flag_of(gmWorkspace, blockIdx, eventID);
-        npusim::await_flag(flag, ubWorkspace, 1);
-        npusim::put_flag(flag, ubWorkspace, 0);
+        npusim::await_flag(flag, 1);
+        npusim::put_flag(flag, 0);
     }
 }
 
 // Cores in the order of their numbers, again and again: each has a flag that counts its rounds.
 __aicore__ inline void InitDetermineComputeWorkspace(GlobalTensor<int32_t>& gmWorkspace,
-                                                     LocalTensor<int32_t>& ubWorkspace)
+                                                     LocalTensor<int32_t>&)
 {
     npusim_core()->rounds = 0;
-    npusim::put_flag(gmWorkspace[GetBlockIdx() * npusim::FLAG_ELEMENTS], ubWorkspace, 0);
+    npusim::put_flag(gmWorkspace[GetBlockIdx() * npusim::FLAG_ELEMENTS], 0);
     npusim::sync_all(true);
 }
 
 __aicore__ inline void WaitPreBlock(GlobalTensor<int32_t>& gmWorkspace,
-                                    LocalTensor<int32_t>& ubWorkspace)
+                                    LocalTensor<int32_t>&)
 {
     int64_t block = GetBlockIdx(), last = GetBlockNum() - 1;
     int32_t rounds = npusim_core()->rounds;
     if (block != 0) {
-        npusim::await_flag(gmWorkspace[(block - 1) * npusim::FLAG_ELEMENTS], ubWorkspace,
-                           rounds + 1);
-    } else if (rounds != 0) {
-        npusim::await_flag(gmWorkspace[last * npusim::FLAG_ELEMENTS], ubWorkspace, rounds);
+        npusim::await_flag(gmWorkspace[(block - 1) * npusim::FLAG_ELEMENTS], rounds + 1);
+    } else if (rounds == 0) {
+        PipeBarrier<PIPE_ALL>();
+    } else {
+        npusim::await_flag(gmWorkspace[last * npusim::FLAG_ELEMENTS], rounds);
     }
 }
 
 __aicore__ inline void NotifyNextBlock(GlobalTensor<int32_t>& gmWorkspace,
-                                       LocalTensor<int32_t>& ubWorkspace)
+                                       LocalTensor<int32_t>&)
 {
-    npusim::put_flag(gmWorkspace[GetBlockIdx() * npusim::FLAG_ELEMENTS], ubWorkspace,
+    npusim::put_flag(gmWorkspace[GetBlockIdx() * npusim::FLAG_ELEMENTS],
                      ++npusim_core()->rounds);
 }
 
@@ -115,23 +112,15 @@ public:
     }
     __aicore__ inline void Arrive(uint32_t)
     {
-        LocalTensor<int32_t> room = own_room();
-        npusim::record("PipeBarrier", PIPE_ALL);
-        room.SetValue(0, 1);
-        npusim::record("PipeBarrier", PIPE_ALL);
-        SetAtomicAdd<int32_t>();
         for (uint32_t i = 0; i < waiting_; ++i) {
-            DataCopyPad(flags_[i * ROOM_BYTES / sizeof(int32_t)], room,
-                        DataCopyExtParams(1, sizeof(int32_t), 0, 0, 0));
+            auto flag = flags_[i * ROOM_BYTES / sizeof(int32_t)];
+            npusim::put_flag(flag, *flag.GetPhyAddr() + 1);
         }
-        SetAtomicNone();
-        npusim::record("PipeBarrier", PIPE_ALL);
     }
     __aicore__ inline void Wait(uint32_t waitIndex)
     {
         rounds_ += 1;
-        npusim::await_flag(flags_[waitIndex * ROOM_BYTES / sizeof(int32_t)], own_room(),
-                           rounds_ * arrived_);
+        npusim::await_flag(flags_[waitIndex * ROOM_BYTES / sizeof(int32_t)], rounds_ * arrived_);
     }
     __aicore__ inline uint64_t GetWorkspaceLen()
     {
@@ -139,11 +128,6 @@ public:
     }
 
 private:
-    // The end of the unified buffer, which the API says is taken.
-    static LocalTensor<int32_t> own_room()
-    {
-        return LocalTensor<int32_t>(TPosition::VECCALC, NPUSIM_UB_BYTES - 1600, 8);
-    }
     GlobalTensor<int32_t> flags_;
     uint32_t arrived_;
     uint32_t waiting_;

@@ -45,6 +45,7 @@ struct Core {
     int32_t atomic_type;
     bool has_pad;        // whether SetPadValue was called, and the bits that it set
     uint64_t pad;
+    uint64_t arrays;     // where arrays of the C API begin on the stack; 0 before asc_init
     int32_t rounds;      // how often NotifyNextBlock was called
     uint64_t summed;     // 1 + where the last ReduceSum is in the unified buffer; 0 without one
     float deq_scale;     // what casts of int32_t to half multiply by

@@ -33,6 +33,12 @@ void tiling_of(const Shape& shape, const Shape& original, Tiling& tiling)
     tiling.originalHLength = columns_of(original);
 }
 
+// Layer norms come with four lengths: B, S, H as it is stored, and H as it counts.
+inline Shape stored(const Shape& shape)
+{
+    return shape.GetDimNum() < 4 ? shape : Shape({shape.GetDim(0), shape.GetDim(1), shape.GetDim(2)});
+}
+
 }  // namespace npusim
 
 namespace AscendC {
@@ -104,13 +110,13 @@ inline void SoftMaxFlashV3TilingFunc(const TensorShape& srcShape, const uint32_t
     inline void Get##NAME##MaxMinTmpSize(const TensorShape& srcShape, const uint32_t,    \
                                          const bool, uint32_t& maxValue, uint32_t& minValue) \
     {                                                                                    \
-        npusim::room_of_rows(srcShape, MATRICES, npusim::NORM_ROWS, maxValue, minValue);                    \
+        npusim::room_of_rows(npusim::stored(srcShape), MATRICES, npusim::NORM_ROWS, maxValue, minValue);                    \
     }                                                                                    \
     inline void Get##NAME##NDTilingInfo(const TensorShape& srcShape, const uint32_t,     \
                                         const uint32_t, const bool,                      \
                                         tiling::NAME##Tiling& tiling)                    \
     {                                                                                    \
-        npusim::tiling_of(srcShape, srcShape, tiling);                                   \
+        npusim::tiling_of(npusim::stored(srcShape), srcShape, tiling);                   \
     }
 NPUSIM_ROOM_OF_NORM(LayerNorm, npusim::NORM_MATRICES)
 NPUSIM_ROOM_OF_NORM(LayerNormGrad, 2 * npusim::NORM_MATRICES)

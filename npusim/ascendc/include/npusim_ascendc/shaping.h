@@ -29,11 +29,12 @@ struct MeanParams {
 enum class CumSumAlgorithm { CUMSUM_ALGORITHM_LINEBYLINE = 0, CUMSUM_ALGORITHM_SKLANSKY = 1 };
 struct CumSumConfig {
     bool isLastAxis{true};
+    bool isReuseSource{false};
     bool outputLastRow{false};
     CumSumAlgorithm algorithm{CumSumAlgorithm::CUMSUM_ALGORITHM_LINEBYLINE};
 };
 constexpr CumSumConfig defaultCumSumConfig = {
-    true, false, CumSumAlgorithm::CUMSUM_ALGORITHM_LINEBYLINE};
+    true, false, false, CumSumAlgorithm::CUMSUM_ALGORITHM_LINEBYLINE};
 struct CumSumInfo {
     uint32_t outter{0};
     uint32_t inner{0};
