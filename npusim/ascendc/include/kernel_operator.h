@@ -20,6 +20,7 @@
 #include "npusim_ascendc/scalar.h"
 #include "npusim_ascendc/system.h"
 #include "npusim_ascendc/polling.h"
+#include "npusim_ascendc/list_tensor.h"
 #include "npusim_ascendc/tiling.h"
 #include "npusim_ascendc/debug.h"
 #include "npusim_ascendc/activations.h"

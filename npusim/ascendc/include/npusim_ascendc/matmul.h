@@ -8,7 +8,7 @@ namespace AscendC {
 template <class A_TYPE, class B_TYPE, class C_TYPE, class BIAS_TYPE = C_TYPE,
           const auto& MM_CFG = CFG_NORM, class MM_CB = MatmulCallBackFunc<nullptr, nullptr, nullptr>,
           template <const auto&, typename...> class MATMUL_POLICY = Impl::Detail::MatmulPolicy>
-class Matmul : public npusim::MatmulHints, npusim::Owner {
+class Matmul : public npusim::MatmulHints, npusim::Owner, npusim::Tiles {
     using SrcAT = typename A_TYPE::T;
     using SrcBT = typename B_TYPE::T;
     using DstT = typename C_TYPE::T;
@@ -26,6 +26,9 @@ public:
     }
     ~Matmul()
     {
+        if (npusim_core()->kind == npusim::VECTOR_CORE && tiling_.baseM > 0) {
+            End();
+        }
         if (npusim::matrix().owner == static_cast<npusim::Owner*>(this)) {
             settle();
             npusim::matrix().owner = nullptr;
@@ -35,6 +38,7 @@ public:
     {
         (void)tpipe;
         npusim::refuse_what_differs<A_TYPE, B_TYPE, C_TYPE>(CONFIG, IS_SPLIT);
+        in_parts_ = CONFIG.isPartialOutput;
         if (cubeTiling != nullptr) {
             tiling_ = *cubeTiling;
         } else if constexpr (std::is_base_of<TCubeTiling, std::decay_t<decltype(MM_CFG)>>::value) {
@@ -114,8 +118,11 @@ public:
         npusim::refuse_order(CONFIG);
         npusim::refuse_sharing<A_TYPE, B_TYPE>("Iterate", true);
         if (npusim_core()->kind == npusim::VECTOR_CORE) {
-            bool found = is_asked_later_ = !sync;
-            if (sync) {
+            // Both vector cores have objects, and one tile is in L0C: it is computed for the one
+            // that takes it, when that does.
+            is_awaited_ = !enPartialSum;
+            bool found = is_awaited_ ? find_next<Policy>() : false;
+            if (enPartialSum) {
                 npusim::serve([&] { found = Iterate<sync>(enPartialSum); });
             }
             return found;
@@ -129,8 +136,7 @@ public:
         npusim::refuse_call(CONFIG.enableGetTensorC, "GetTensorC", "enableGetTensorC");
         if (npusim_core()->kind == npusim::VECTOR_CORE) {
             npusim::serve([&] {
-                // Tiles of an Iterate that was not to wait come when they are asked for.
-                if (!is_asked_later_ || advance(false)) {
+                if (!is_awaited_ || advance(false)) {
                     GetTensorC<sync>(gm, enAtomic, enSequentialWrite);
                 }
             });
@@ -172,7 +178,7 @@ public:
         if (npusim_core()->kind == npusim::VECTOR_CORE) {
             if (!is_ended_) {
                 is_ended_ = true;
-                npusim::serve([&] { End(); }, true);
+                npusim::serve_last([&] { End(); });
             }
             return;
         }
@@ -209,34 +215,19 @@ private:
         b_.k_in_all = kb;
         width_ = width != 0 ? width : n;
     }
-    void set_single(int m, int n, int k)
-    {
-        m_ = m >= 0 ? m : m_;
-        n_ = n >= 0 ? n : n_;
-        k_ = k >= 0 ? k : k_;
-    }
     // The next tile of the product, if there is one.
     bool advance(bool goes_on)
     {
         begin();
         npusim::Within own(pipe_);
-        // Parts of k that come as results of their own, or 1.
-        uint32_t parts = CONFIG.isPartialOutput ? npusim::ceil_div(k_, tiling_.baseK) : 1;
-        for (; next_ < tiles_m() * tiles_n() * parts; ++next_) {
-            bool m_first = tiling_.iterateOrder == 0;
-            uint32_t tile = next_ / parts;
-            row_ = m_first ? tile % tiles_m() : tile / tiles_n();
-            column_ = m_first ? tile / tiles_m() : tile % tiles_n();
-            if (Policy::computes(row_, column_)) {
-                take_over();
-                uint32_t from = parts == 1 ? 0 : next_ % parts * tiling_.baseK;
-                multiply(goes_on, from, parts == 1 ? k_ : from + tiling_.baseK);
-                ++next_;
-                return true;
-            }
+        if (!find_next<Policy>()) {
+            return false;
         }
-        next_ = 0;
-        return false;
+        take_over();
+        uint32_t from = parts() == 1 ? 0 : next_ % parts() * tiling_.baseK;
+        multiply(goes_on, from, parts() == 1 ? k_ : from + tiling_.baseK);
+        ++next_;
+        return true;
     }
     void write(const GlobalTensor<DstT>& gm, uint8_t atomic, bool is_alone)
     {
@@ -302,24 +293,6 @@ private:
         bias_in_l1_.FreeAllEvent();
         bias_table_.FreeAllEvent();
         npusim::record("PipeBarrier", PIPE_ALL);
-    }
-    uint32_t tiles_m() const
-    {
-        return npusim::ceil_div(m_, tiling_.baseM);
-    }
-    uint32_t tiles_n() const
-    {
-        return npusim::ceil_div(n_, tiling_.baseN);
-    }
-    uint32_t rows() const
-    {
-        uint32_t left = m_ - row_ * tiling_.baseM;
-        return left < uint32_t(tiling_.baseM) ? left : tiling_.baseM;
-    }
-    uint32_t columns() const
-    {
-        uint32_t left = n_ - column_ * tiling_.baseN;
-        return left < uint32_t(tiling_.baseN) ? left : tiling_.baseN;
     }
     // The sums of a tile, which stay in the queue of L0C.
     void multiply(bool goes_on, uint32_t from, uint32_t to)
@@ -411,7 +384,6 @@ private:
 
     void* outer_;
     TPipe pipe_;
-    TCubeTiling tiling_{};
     npusim::Factor<A_TYPE, TPosition::A1, TPosition::A2, false> a_;
     npusim::Factor<B_TYPE, TPosition::B1, TPosition::B2, true> b_;
     TQue<TPosition::CO1, 1> sums_;
@@ -422,18 +394,12 @@ private:
     GlobalTensor<uint64_t> scales_;
     uint64_t scale_ = 0;
     uint32_t width_ = 0;
-    uint32_t m_ = 0;
-    uint32_t n_ = 0;
-    uint32_t k_ = 0;
-    uint32_t next_ = 0;
-    uint32_t row_ = 0;
-    uint32_t column_ = 0;
     bool has_bias_ = false;
     bool has_scales_ = false;
     bool is_begun_ = false;
     bool is_stale_ = false;
     bool is_ended_ = false;
-    bool is_asked_later_ = false;
+    bool is_awaited_ = false;
     npusim::TilesInPassing<DstT> in_passing_;
 };
 

@@ -88,6 +88,65 @@ private:
     const uint8_t* place_ = nullptr;
 };
 
+// The tiles of a product, and the one that it is at.
+class Tiles {
+protected:
+    void set_single(int m, int n, int k)
+    {
+        m_ = m >= 0 ? m : m_;
+        n_ = n >= 0 ? n : n_;
+        k_ = k >= 0 ? k : k_;
+    }
+    uint32_t tiles_m() const
+    {
+        return ceil_div(m_, tiling_.baseM);
+    }
+    uint32_t tiles_n() const
+    {
+        return ceil_div(n_, tiling_.baseN);
+    }
+    uint32_t rows() const
+    {
+        uint32_t left = m_ - row_ * tiling_.baseM;
+        return left < uint32_t(tiling_.baseM) ? left : tiling_.baseM;
+    }
+    uint32_t columns() const
+    {
+        uint32_t left = n_ - column_ * tiling_.baseN;
+        return left < uint32_t(tiling_.baseN) ? left : tiling_.baseN;
+    }
+    // Parts of k that come as results of their own, or 1.
+    uint32_t parts() const
+    {
+        return in_parts_ ? ceil_div(k_, tiling_.baseK) : 1;
+    }
+    // Goes to the next tile that is to be computed, or back to the first.
+    template <typename Policy>
+    bool find_next()
+    {
+        for (; next_ < tiles_m() * tiles_n() * parts(); ++next_) {
+            uint32_t tile = next_ / parts();
+            bool m_first = tiling_.iterateOrder == 0;
+            row_ = m_first ? tile % tiles_m() : tile / tiles_n();
+            column_ = m_first ? tile / tiles_m() : tile % tiles_n();
+            if (Policy::computes(row_, column_)) {
+                return true;
+            }
+        }
+        next_ = 0;
+        return false;
+    }
+
+    TCubeTiling tiling_{};
+    uint32_t m_ = 0;
+    uint32_t n_ = 0;
+    uint32_t k_ = 0;
+    uint32_t next_ = 0;
+    uint32_t row_ = 0;
+    uint32_t column_ = 0;
+    bool in_parts_ = false;
+};
+
 // What a kernel may say to a Matmul that changes no product.
 class MatmulHints {
 public:

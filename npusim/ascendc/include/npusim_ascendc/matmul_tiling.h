@@ -286,13 +286,16 @@ protected:
                 int32_t m = given_m_ > 0 ? given_m_ : whole(npusim::ceil_div(m_, rows), step);
                 int32_t n = given_n_ > 0 ? given_n_ : whole(npusim::ceil_div(n_, columns), step);
                 m = std::min(m, m_), n = std::min(n, n_);
-                int64_t cost = int64_t(m) * n * 1024 + m + n;
+                bool has_tiles = fixed_m_ > 0 && fixed_n_ > 0;
+                int64_t cost = int64_t(m) * n * 1024 + (has_tiles ? 0 : m + n);
                 if (cost < least || (cost == least && rows > 1 && columns == dim_ / rows)) {
                     least = cost;
                     single_m_ = m, single_n_ = n;
                 }
                 bool is_even = m_ % m == 0 && n_ % n == 0;
-                if (is_even && cost <= least_even) {
+                // Columns of fixed tiles come before rows of them.
+                bool is_column = fixed_n_ > 0 && even_n == fixed_n_;
+                if (is_even && (cost < least_even || (cost == least_even && !is_column))) {
                     least_even = cost;
                     even_m = m, even_n = n;
                 }

@@ -309,6 +309,13 @@ __aicore__ inline void Brcb(const LocalTensor<T>& dst, const LocalTensor<T>& src
                    src, repeatTime);
 }
 
+template <typename T>
+__aicore__ inline void Copy(const LocalTensor<T>& dst, const LocalTensor<T>& src,
+                            const uint32_t count)
+{
+    npusim::record("Copy", dst, src, npusim::first(count));
+}
+
 template <typename T, bool isSetMask = true>
 __aicore__ inline void Copy(const LocalTensor<T>& dst, const LocalTensor<T>& src,
                             const uint64_t mask[], const uint8_t repeatTime,
