@@ -242,8 +242,7 @@ class GlobalMemory(Part):
     read_bytes_per_s: BytesPerSecond
     """The rate of all cores together, like `write_bytes_per_s`."""
     write_bytes_per_s: BytesPerSecond
-    """The rate of lines that the L2 writes back, when nothing is read. They take up a shared bus
-    for so long."""
+    """The rate of lines that the L2 writes back alone; they take up a shared bus for so long."""
     read_latency_ns: Nanoseconds
     """From a request to its first byte, beyond the time the bytes themselves take."""
     write_latency_ns: Nanoseconds
@@ -278,8 +277,7 @@ class L2Cache(Part):
     ways: Ways
     """Lines that a set holds."""
     same_line_ns: Nanoseconds
-    """From answer to answer where several cores ask past the L2 for the same line at once; 0 if
-    unknown."""
+    """From answer to answer of cores that ask past the L2 for one line at once; 0 if unknown."""
     aliased_bytes: Stride
     """Bursts that lie a multiple of this apart are in few parts of the L2, which slows several
     cores that read them at once; 0 if unknown."""
@@ -295,8 +293,7 @@ class Transfer(Part):
     burst_cycles: Cycles
     """Each burst (row) of a strided copy holds the pipe at least this long."""
     ragged_block_cycles: Cycles
-    """Each block of 32 bytes of the rows that the fixpipe stores holds it at least this long where
-    a row does not begin and end with a sector."""
+    """The same for each block of 32 bytes where the fixpipe stores rows that end within sectors."""
     sector_bytes: LineBytes
     """Smallest piece that moves; an aligned burst is charged in whole sectors."""
     store_granule_bytes: CopyBytes
@@ -375,8 +372,7 @@ class Scalar(Part):
     """To hand a micro-op or a flag to another pipe, with all that has to be worked out before. A
     barrier takes as long as what the scalar unit calculates, if that is less."""
     mte1_queue: Instructions
-    """Instructions that the queue of mte1 holds: while more would wait in it, the scalar unit hands
-    out nothing, so that copies further on begin late. 0 if unknown, and then it holds all."""
+    """Instructions of mte1 that may wait while others are handed out; 0: any number."""
     load_cycles: Cycles
     global_load_cycles: Cycles
     """Cycles of a load of one element of global memory that is not in the data cache."""
