@@ -265,14 +265,8 @@ def run_operator(
     from npusim.cli.run import Answer, run_operator, run_program
 
     answer = Answer(
-        output=output,
-        force=force,
-        as_json=as_json,
-        export=",".join(export) if export else None,
-        trace_time=trace_time.value,
-        level=None if level is None else level.value,
-        timing=timing,
-        is_opened=is_opened,
+        *(output, force, as_json, ",".join(export) if export else None, trace_time.value),
+        *(None if level is None else level.value, timing, is_opened),
         asked={"prove": prove, "critical_path": critical_path, "advice": advice},
         settings=setting or [],
         typed={"op": [op], "input": inputs or [], "attr": attributes or []},
