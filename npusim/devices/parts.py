@@ -111,7 +111,7 @@ Memory = Literal["gm", "l2", "l1", "l0a", "l0b", "l0c", "ub", "bt", "fb"]
 CUBE_DTYPES = ("int4", "int8", "float16", "bfloat16", "float32")
 """What `mmad` multiplies: asc-devkit, docs/zh/api, Cube指令理论性能汇总.md."""
 Confidence = Literal[
-    "vendor file",  # platform files that ship with the toolkit
+    "vendor file",  # platform files that ship with the toolkit, an engine's own source
     "vendor doc",  # official guides, API pages, product pages
     "vendor tool",  # a constant inside a vendor's cost model: a prior or a fit, not a specification
     "measured",  # a time taken on silicon, or what follows from it by arithmetic
@@ -132,8 +132,7 @@ class Source(NamedTuple):
 class Part(BaseModel):
     """A table of a file whose numbers have sources."""
 
-    thing: ClassVar[str] = "chip"
-    """What the file describes."""
+    thing: ClassVar[str] = "chip"  # what the file describes
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
@@ -252,6 +251,8 @@ class GlobalMemory(Part):
     """Time from piece to piece of rows, each up to one line, that LoadNd2Nz turns into Nz: a round
     trip, divided by the requests that a core may have under way. Bytes that take longer at the
     core's port hide it."""
+    part_row_ns: Nanoseconds
+    """The same for rows that are half a line or less each, and alone in it."""
     run_bytes: RunBytes
     """Overhead of each run, in bytes that could have been read in its time."""
     apart_us: Microseconds
@@ -294,6 +295,12 @@ class Transfer(Part):
     """A copy instruction holds its pipe at least this long."""
     burst_cycles: Cycles
     """Each burst (row) of a strided copy holds the pipe at least this long."""
+    padded_bytes_per_cycle: BytesPerCycle
+    """How fast at most the unified buffer takes or gives bursts that are no whole blocks: they fill
+    blocks up there."""
+    ragged_block_cycles: Cycles
+    """Each block of 32 bytes of the rows that the fixpipe stores holds it at least this long where
+    a row does not begin and end with a sector."""
     sector_bytes: LineBytes
     """Smallest piece that moves; an aligned burst is charged in whole sectors."""
     store_granule_bytes: CopyBytes
