@@ -6,6 +6,7 @@ import re
 import sys
 from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from consoles import ROOT
@@ -17,7 +18,7 @@ PAGE = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture
-def script(monkeypatch: pytest.MonkeyPatch) -> object:
+def script(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     sys.modules.pop("model_steps", None)
     import model_steps
@@ -50,32 +51,44 @@ def test_an_engine_of_ones_own_loads_as_shown(tmp_path: Path) -> None:
     assert (engine.name, engine.host.before_us) == ("our_engine", 900)
 
 
-def test_every_published_step_has_its_model_and_its_engine(script: object) -> None:
-    rows = script.rows()  # type: ignore[attr-defined]
+def test_every_published_step_has_its_model_and_its_engine(script: Any) -> None:
+    rows = script.rows()
     assert len(rows) == len({row["id"] for row in rows}) == 15
     for row in rows:
-        assert (script.FOLDER / f"{row['model']}.json").is_file()  # type: ignore[attr-defined]
+        assert (script.FOLDER / f"{row['model']}.json").is_file()
         name = row["engine"]
-        where = script.FOLDER / name if name.endswith(".toml") else name  # type: ignore[attr-defined]
+        where = script.FOLDER / name if name.endswith(".toml") else name
         assert engines.load(where).host.before_us > 0
 
 
-def test_a_published_step_comes_out_as_shown(
-    script: object, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_published_step_comes_out_about_as_shown(
+    script: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["model_steps.py", "--id", "tp8_8b"])
-    script.main()  # type: ignore[attr-defined]
+    script.main()
     _, line, summary = capsys.readouterr().out.splitlines()
-    assert line in PAGE.splitlines()
+    (shown,) = (each for each in PAGE.splitlines() if each.startswith("tp8_8b "))
+
+    # Times of kernels move with the simulator; the nightly test holds every digit.
+    assert line.split()[:9] == shown.split()[:9]
+    assert float(line.split()[10]) == pytest.approx(float(shown.split()[10]), abs=0.1)
     assert summary.startswith("full graphs and C++ hosts: 1 rows, ")
 
 
 @pytest.mark.nightly
 def test_all_published_steps_come_out_as_shown(
-    script: object, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    script: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    pytestconfig: pytest.Config,
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["model_steps.py"])
-    script.main()  # type: ignore[attr-defined]
+    script.main()
     printed = capsys.readouterr().out
-    assert printed in PAGE
+    (shown,) = re.findall(r"^```text\n(row .*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+    if pytestconfig.getoption("--update-golden"):
+        where = ROOT / "docs" / "models.md"
+        where.write_text(PAGE.replace(shown, printed), encoding="utf-8")
+        return
+    assert printed == shown
     assert "beyond" not in printed
