@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,18 @@ from rich.text import Text
 
 from npusim import models
 from npusim.cli.screen import show, table
+from npusim.data import folders
+from npusim.data.files import content
 from npusim.data.json import json_text
 from npusim.models.step import Step
 from npusim.reports.style import percent
 
 __all__ = ["time_model"]
 
+RECORD = "step.json"
+PAGES = {"decode": "decode.html", "prefill": "prefill.html"}
+"""Step -> its page."""
+MAX_BYTES = 1 << 24
 MOST_KERNELS = 12
 """Of a step, those that take longest are printed."""
 
@@ -26,15 +33,55 @@ def time_model(
     config: Path,
     device: str,
     asked: Mapping[str, Any],
+    output: Path | None,
+    force: bool,
     as_json: bool,
 ) -> None:
-    """Print what a step of the model at *config* takes on *device*."""
+    """Print, and write if asked, what a step of the model at *config* takes on *device*."""
     model = models.load(config)
+    if output is not None:
+        folders.check(output, force, KIND)
     step = model.step(device=device, **asked)
+    written = []
+    if output is not None:
+        written = folders.write(lambda new: _fill(new, step), output, KIND, force=force)
     if as_json:
         typer.echo(json_text(step.to_json()))
         return
     show(*_lines(step), Text(), _parts(step), Text(), _kernels(step), *_notes(step))
+    if output is not None:
+        show(f"\nwrote {', '.join(written)} to {output}")
+
+
+# ---- files ----
+
+
+def _made(where: Path) -> frozenset[str]:
+    """What an earlier one wrote into *where*; raises ValueError if it wrote none."""
+    try:
+        facts = json.loads(content(where / RECORD, MAX_BYTES))
+    except (OSError, RecursionError):
+        facts = None
+    if not isinstance(facts, dict) or not {"decode", "prefill", "memory"} <= set(facts):
+        raise ValueError(f"model: {RECORD} must be one of a step; write it again")
+    return frozenset({RECORD, *PAGES.values()})
+
+
+KIND = folders.Kind("model", RECORD, _made)
+
+
+def _fill(new: Path, step: Step) -> list[str]:
+    # The pages load what draws; a table does without.
+    from npusim.models.report import lead, run_of
+    from npusim.reports.model import page
+
+    for name, file in PAGES.items():
+        (new / file).write_text(page([run_of(step, name)], [lead(step, name)]), encoding="utf-8")
+    (new / RECORD).write_text(json_text(step.to_json()) + "\n", encoding="utf-8")
+    return [*PAGES.values(), RECORD]
+
+
+# ---- what is printed ----
 
 
 def _lines(step: Step) -> list[Text]:

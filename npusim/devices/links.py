@@ -10,7 +10,7 @@ from typing import Literal
 from npusim.devices.parts import Part
 from npusim.devices.ranges import BytesPerSecond, Cards, Microseconds, SliceBytes, Stages, Tasks
 
-__all__ = ["Copies", "Direct", "Lanes", "Links", "Message", "Servers", "Staged"]
+__all__ = ["Copies", "Direct", "Lanes", "Links", "Message", "Routing", "Servers", "Staged"]
 
 
 class Lanes(Part):
@@ -66,6 +66,16 @@ class Staged(Part):
         return self.reduce if phase == "reduce" else self.gather
 
 
+class Routing(Part):
+    """A kernel that sends tokens to their experts on other cards, or back."""
+
+    start_us: Microseconds
+    doubling_us: Microseconds
+    """Added each time that the number of cards doubles."""
+    bytes_per_s: BytesPerSecond
+    """What a card sends or takes in, whichever is more."""
+
+
 class Message(Part):
     """What one card sends another."""
 
@@ -98,11 +108,17 @@ class Links(Part):
     """Cards that can take part in one collective."""
     host_us: Microseconds
     """What the host takes to launch a collective from a script; the card may work meanwhile."""
+    prepared_us: Microseconds
+    """What the start of a collective takes at most whose tasks wait ready: of a tile of a product
+    that is fused with it."""
     message: Message
     staged: Staged
     exchange: Copies
     """all_to_all."""
     direct: Direct | None = None
     """Left out if there is no such kernel."""
+    dispatch: Routing | None = None
+    """Left out if there is no such kernel, as `combine`."""
+    combine: Routing | None = None
     servers: Servers | None = None
     """Left out if there is nothing to say of several."""

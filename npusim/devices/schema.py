@@ -13,22 +13,18 @@ from typing import Annotated, Any, Literal, NamedTuple, Self, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
+from npusim.devices.launch import CORES_OF_A_GROUP, CodeRun, FoundCode, ICache, Launch
 from npusim.devices.links import Links
 from npusim.devices.names import Name, visible
 from npusim.devices.parts import (
-    CORES_OF_A_GROUP,
     NUMBER,
     Banks,
     Code,
-    CodeRun,
     Confidence,
     Core,
     Cube,
-    FoundCode,
     GlobalMemory,
-    ICache,
     L2Cache,
-    Launch,
     Part,
     Path,
     Pipe,
@@ -200,7 +196,7 @@ class DeviceSpec(Part):
         """The clock that `cycles` of a run count: that of the first kind of core."""
         return self.cores[CORE_KINDS[self.arch][0]].clock_hz
 
-    def code_bytes(self, runs: Mapping[str, CodeRun], reads_tiling: bool) -> dict[str, int]:
+    def code_bytes(self, runs: Mapping[str, CodeRun], reads_tiling: int) -> dict[str, int]:
         """How much code the cores of each kind run through, of a kernel that runs *runs* there."""
         return {
             kind: self.cores[kind].code.nbytes(run.micro_ops, reads_tiling)
@@ -221,7 +217,7 @@ class DeviceSpec(Part):
 
     def launch_us(
         self,
-        split: tuple[int, bool, bool],
+        split: tuple[int, bool, int],
         runs: Mapping[str, CodeRun],
         icache: ICache | FoundCode = "cold",
     ) -> float:

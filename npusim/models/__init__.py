@@ -21,8 +21,9 @@ from npusim.models import config
 from npusim.models.config import ConfigError
 from npusim.models.shapes import Shapes
 from npusim.models.step import Asked, ModelError, Step, step_of
+from npusim.models.sweep import ModelSweep, sweep
 
-__all__ = ["ConfigError", "Model", "ModelError", "Step", "load"]
+__all__ = ["ConfigError", "Model", "ModelError", "ModelSweep", "Step", "load", "sweep"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,7 +115,7 @@ def _gather_tokens(own: Chain) -> None:
 def _scatter_tokens(own: Chain) -> None:
     rank = own.rank
     if rank.ep > 1:
-        own.collective("reduce_scatter", rank.gathered * rank.shapes.hidden * 2, rank.dp)
+        own.collective("reduce_scatter", rank.tokens * rank.shapes.hidden * 2, rank.dp)
 
 
 def _init_routing(own: Chain, quant_mode: int = -1) -> None:

@@ -68,8 +68,8 @@ class Plan:
     """Why that one was chosen."""
     is_mix: bool = False
     """Whether vector cores start with the cube cores."""
-    reads_tiling: bool = True
-    """Whether the kernel reads its sizes from global memory when it starts."""
+    reads_tiling: int = True
+    """How often the kernel reads its sizes from global memory when it starts."""
     workspaces: dict[str, int] = field(default_factory=dict)
     """Tensors in global memory through which cores exchange data: name -> bytes."""
 

@@ -135,7 +135,15 @@ def _best(spec: DeviceSpec, p: Problem, depth: int) -> Plan:
 
     # `max` keeps the first of equals.
     best = max(_sizes(p, room), key=merit)
-    return Plan(block_dim=merit(best)[0], row_step=best[0], column_step=best[1], depth=depth)
+    rows, columns = best
+    # Once to choose the depth, and once more for the tiles (swi_glu.cpp, glu_tiling_kernel.hpp).
+    return Plan(
+        block_dim=merit(best)[0],
+        reads_tiling=2,
+        row_step=rows,
+        column_step=columns,
+        depth=depth,
+    )
 
 
 def _sizes(p: Problem, room: int) -> Iterator[tuple[int, int]]:

@@ -67,7 +67,7 @@ CAUSES: dict[Known, About] = {
         "issuing copies",
         "issuing copies",
         (
-            *("transfer.issue_cycles", "transfer.burst_cycles"),
+            *(f"transfer.{name}_cycles" for name in ("issue", "burst", "ragged_block")),
             *(f"cores.*.paths.{path}.startup_cycles" for path in ("gm_to_*", "*_to_gm")),
         ),
     ),
@@ -109,8 +109,9 @@ CAUSES: dict[Known, About] = {
         "launch",
         "launch and completion",
         (
-            *(f"launch.{name}_us" for name in ("base", "start", "mix", "tiling", "completion")),
-            *(f"cores.*.code.{name}" for name in ("line_ns", "turn_ns")),
+            *("launch.base_us", "launch.start_us", "launch.mix_us", "launch.tiling_us"),
+            *("launch.tiling_turn_us", "launch.completion_us"),
+            *("cores.*.code.line_ns", "cores.*.code.turn_ns"),
         ),
     ),
     "earlier": About("earlier kernels", "the kernels that the call launches before", ()),

@@ -209,7 +209,7 @@ class Launching:
     def __init__(
         self,
         card: Card,
-        kernel: tuple[Hashable, bool],
+        kernel: tuple[Hashable, int],
         places: Mapping[str, range],
         outputs: Mapping[str, Block],
         stored: set[str],

@@ -17,6 +17,7 @@ import torch
 
 from npusim import ops
 from npusim.data.errors import OpError, shown
+from npusim.torch.distributed.declared import FUSED
 from npusim.torch.schemas import named_tensors
 
 __all__ = ["FUNCTIONS"]
@@ -44,8 +45,8 @@ AS_DOCUMENTED = {"npu_quantize": _quantize, "npu_quant_matmul": _quant_matmul}
 """Name -> the arguments of a document's call as the schema has them."""
 
 
-def _function(op: str, declared: ops.TorchFunction) -> Callable[..., object]:
-    """`torch_npu.X` for the function of torch_npu that runs the operator called *op*."""
+def _function(module: str, declared: ops.TorchFunction) -> Callable[..., object]:
+    """`torch_npu.X` for a function of torch_npu, about which *module* says more."""
     name = declared.name
     packet = getattr(torch.ops.npu, name)
     in_schema = AS_DOCUMENTED.get(name, _as_given)
@@ -64,7 +65,7 @@ def _function(op: str, declared: ops.TorchFunction) -> Callable[..., object]:
             raise type(error)(f"{error}\n{name}: {text}") from None
 
     call.__name__ = call.__qualname__ = name
-    call.__doc__ = f"See :mod:`npusim.ops.{op}`."
+    call.__doc__ = f"See :mod:`npusim.{module}`."
     return call
 
 
@@ -150,9 +151,9 @@ def _is_int64(value: object) -> bool:
 
 
 FUNCTIONS: dict[str, Callable[..., object]] = {
-    declared.name: _function(op, declared)
+    declared.name: _function(f"ops.{op}", declared)
     for op in ops.names()
     for declared in ops.load(op).torch
     if not declared.overload
-}
+} | {name: _function("collectives", declared) for name, declared in FUSED.items()}
 """Name in torch_npu -> function."""

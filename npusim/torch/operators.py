@@ -22,6 +22,7 @@ from npusim.run.result import Output, Result
 from npusim.torch import card, formats, kernels
 from npusim.torch.backend import Define
 from npusim.torch.clock import clock
+from npusim.torch.distributed import operators as fused
 from npusim.torch.errors import as_on_card
 from npusim.torch.gradients import inference_only
 from npusim.torch.kernels import tensors_of
@@ -37,17 +38,26 @@ def register(define: Define) -> frozenset[str]:
     """Define every operator, and return their names in torch_npu; called once by `install`."""
     library = torch.library.Library("npu", "IMPL")
     _libraries.append(library)
+    found = fused.kernels()
     for operator in map(ops.load, ops.names()):
-        for function in operator.torch:
-            _register(define, library, operator.name, function)
-    return frozenset(function.name for op in ops.names() for function in ops.load(op).torch)
+        found += [(each, _real(operator.name, each, _schema(each))) for each in operator.torch]
+    for function, real in found:
+        _register(define, library, function, real)
+    return frozenset(function.name for function, _ in found)
+
+
+def _schema(function: ops.TorchFunction) -> torch.FunctionSchema:
+    return torch._C.parse_schema(f"npu::{function.schema}")
 
 
 def _register(
-    define: Define, library: torch.library.Library, op: str, function: ops.TorchFunction
+    define: Define,
+    library: torch.library.Library,
+    function: ops.TorchFunction,
+    real: Callable[..., object],
 ) -> None:
-    name, schema = function.name, torch._C.parse_schema(f"npu::{function.schema}")
-    define(function.schema, real=_real(op, function, schema), fake=_fake(function, schema))
+    name, schema = function.name, _schema(function)
+    define(function.schema, real=real, fake=_fake(function, schema))
     full = function.schema.partition("(")[0]
     library.impl(full, _refusal(name), "CPU")
     if not schema.is_mutable:

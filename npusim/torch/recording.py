@@ -6,23 +6,17 @@ A launch is reduced to a line at once: neither tensors nor programs are held.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Hashable
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
-import numpy as np
-
-from npusim.data.tensor import Tensor, TensorSpec
-from npusim.devices.schema import DeviceSpec
 from npusim.reports import model
-from npusim.reports.bounds import bounded_by
-from npusim.reports.causes import bound_by
+from npusim.run.kernel_facts import described, kernel_of
 from npusim.run.result import Result
 from npusim.torch import card
 from npusim.torch.clock import Event, clock
 from npusim.torch.modules import Modules
-from npusim.trace import Launch, Trace, Trial
+from npusim.trace import Trace
 from npusim.trace.model import Kernel, Launches, ModelRun, NotTimed
 
 __all__ = ["Recording"]
@@ -90,14 +84,21 @@ class Recording:
 
     def append(self, event: Event, /) -> None:
         """Take what the clock reports."""
+        if event.communicates:
+            number = self._launches.number(_communication(event))
+            self._add(number, event)
+            return
         if event.run is None:
             if event.is_kernel:
                 self._not_timed[event.operator, event.module] += 1
             return
         if event.run.plan is None:
             return
+        self._add(self._kernel(event, event.run), event)
+
+    def _add(self, kernel: int, event: Event) -> None:
         self._launches.add(
-            *(self._kernel(event, event.run), event.start_us - self._began_us, event.stream),
+            *(kernel, event.start_us - self._began_us, event.stream),
             *(event.operator, event.module, event.graph or ""),
         )
 
@@ -113,75 +114,17 @@ class Recording:
         return number
 
     def _kernel_of(self, event: Event, run: Result) -> Kernel:
-        inputs, outputs = _described(run.arguments), _described(run.outputs)
+        inputs, outputs = described(run.arguments), described(run.outputs)
         key = (id(run.trace), run.op, inputs, outputs, event.time_us, event.launch_us)
         if key not in self._kernels:
             # The trace is held, or another one might come to lie where it was.
-            self._kernels[key] = run.trace, _kernel(event, run, inputs, outputs)
+            self._kernels[key] = run.trace, kernel_of(run, event.time_us, event.launch_us)
         return self._kernels[key][1]
 
 
-# ---- kernels ----
-
-
-@dataclass(frozen=True, eq=False)
-class _Alone:
-    """A kernel without those that its call launches before, as reports ask for it."""
-
-    op: str
-    template: str | None
-    device: DeviceSpec
-    trace: Trace | None
-    launches: tuple[Launch, ...]
-    launch_us: float
-    time_us: float | None
-    trials: tuple[Trial, ...]
-
-
-def _kernel(event: Event, run: Result, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> Kernel:
-    trace, own = run.trace, run.launches[-1]
-    own = replace(own, time_us=event.time_us, launch_us=event.launch_us)
-    # The programs of the kernel alone, with what it costs to start it here.
-    beyond_us = (run.time_us or 0.0) - event.time_us
-    trials = tuple(replace(each, time_us=each.time_us - beyond_us) for each in run.trials)
-    alone = _Alone(
-        *(run.op, run.template, run.device, trace, (own,), event.launch_us, event.time_us),
-        trials,
-    )
-    words, share = "launch and completion", 1.0
-    if trace is not None and trace.cycles:
-        words, share = bounded_by(alone), bound_by(alone).share
-    read_bytes, written_bytes = _asked_bytes(trace)
+def _communication(event: Event) -> Kernel:
+    """What cards exchange is bounded by the links between them."""
+    what = (event.communicates,)
     return Kernel(
-        *(run.op, run.template, inputs, outputs, len(trace.cores) if trace else 0),
-        *(event.time_us, event.launch_us, own.cycles or 0),
-        *(read_bytes, written_bytes, trace.gm_bytes if trace else 0),
-        *((trace.l2_hit_bytes, trace.gm_written_bytes) if trace else (0, 0)),
-        *(words, min(1.0, share)),
+        *(event.name, None, what, what, 0, event.time_us, 0.0, 0, 0, 0, 0, 0, 0, "links", 1.0)
     )
-
-
-def _asked_bytes(trace: Trace | None) -> tuple[int, int]:
-    """What the cores of *trace* read from and write to memory."""
-    counters = [] if trace is None else list(trace.counters().values())
-    by_pipe: Counter[str] = Counter()
-    for own in counters:
-        for pipe, counter in own.items():
-            by_pipe[pipe] += counter.nbytes
-    written = by_pipe["mte3"] + by_pipe["fixpipe"]
-    return by_pipe.total() - written, written
-
-
-def _described(values: Mapping[str, object]) -> tuple[str, ...]:
-    """Type and shape of each tensor among *values*, lists of them included."""
-    return tuple(text for value in values.values() for text in _texts(value))
-
-
-def _texts(value: object) -> list[str]:
-    if isinstance(value, list | tuple):
-        return [text for part in value for text in _texts(part)]
-    if not isinstance(value, np.ndarray | Tensor | TensorSpec):
-        return []
-    shape = "x".join(map(str, value.shape)) or "scalar"
-    layout = "ND" if isinstance(value, np.ndarray) else value.layout
-    return [f"{value.dtype} {shape}" + ("" if layout == "ND" else f" {layout}")]

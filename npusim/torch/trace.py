@@ -55,9 +55,9 @@ def trace_events(events: Iterable[Event], device: str) -> list[dict[str, object]
 
 def _complete(event: Event) -> dict[str, object]:
     args: Json = {"graph": event.graph} if event.graph else {}
-    if event.run is None:
+    if not event.is_simulated:
         args["simulated"] = False
-    else:
+    elif event.run is not None:
         args |= {"launch_us": event.launch_us, "cycles": event.run.cycles}
     return {
         "ph": "X",

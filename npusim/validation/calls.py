@@ -38,9 +38,9 @@ What the rows leave open is settled here, once for all:
   shapes of the first weight and of the result, and from four rows an expert on its times are those
   in which both weights are read from memory once, at 1.3 to 1.4 TB/s. Tokens go to some experts
   each; those of this card get their share of the rows, dealt out at random by numpy's generator of
-  seed 0, since a group a little larger than a block takes one more. Where there are no more rows
-  than experts, the time follows the number of those that were drawn, whose weights are read: that
-  of a token is given, and that of several is assumed to be as expected if each draws its own at
+  seed 0, since a group a little larger than a block takes one more. Where some experts are expected
+  to get none, the time follows the number of those that were drawn, whose weights are read: that of
+  a token is given, and that of several is assumed to be as expected if each draws its own at
   random, with one standard deviation of at most OPEN; rows of fewer draws are not modelled.
 * npu_fused_infer_attention_score is causal, in TND; keys are in pages where the note says so, those
   of a request in blocks that follow each other. Its tensors are the same in each replay: of query,

@@ -28,9 +28,11 @@ from npusim.validation.calls import timed
 from npusim.validation.rows import Row
 from npusim.validation.timed import Call, NotModelledError
 
-__all__ = ["COLUMNS", "PipeError", "PipeTimes", "counted", "errors", "measure", "of_run"]
+__all__ = ["ALL", "COLUMNS", "PipeError", "PipeTimes", "counted", "errors", "measure", "of_run"]
 
 SHIPPED = "pipes.csv"
+ALL = "all"
+"""Stands for all families."""
 COLUMNS: dict[str, tuple[str, Pipe]] = {
     "aic_mac": ("aic", "cube"),
     "aic_mte1": ("aic", "mte1"),
@@ -125,16 +127,22 @@ def measure(
 
 
 def errors(found: Sequence[PipeTimes]) -> tuple[PipeError, ...]:
-    """One for each family and each pipe that was at work there, in the order of the rows."""
+    """One for each family and each pipe that was at work there, in the order of the rows.
+
+    In the end there is one for each pipe of all rows, whose family is ALL.
+    """
     grouped: dict[tuple[str, str], list[float]] = {}
+    whole: dict[tuple[str, str], list[float]] = {(ALL, pipe): [] for pipe in COLUMNS}
     for each in found:
         for pipe in COLUMNS:
             error = each.error(pipe)
             if error is not None:
                 grouped.setdefault((each.row.family, pipe), []).append(error)
+                whole[ALL, pipe].append(error)
     return tuple(
         PipeError(*key, len(own), float(np.median(np.abs(own))), float(np.median(own)))
-        for key, own in grouped.items()
+        for key, own in (grouped | whole).items()
+        if own
     )
 
 

@@ -148,5 +148,6 @@ def test_a_kernel_of_an_export_has_ratio_1(call: str, tmp_path: Path) -> None:
     found = profile.read(tmp_path).compare(DEVICE, jobs=1)
 
     assert [each.reason for each in found.kernels] == [None] * len(run.launches)
-    assert [each.ratio for each in found.kernels] == [1.0] * len(run.launches)
+    # What a row does not say may decide how much code there is, and how long that takes to come.
+    assert [each.ratio for each in found.kernels] == pytest.approx([1.0] * len(run.launches), 0.005)
     assert [*found.slowest, *found.unknown, *found.gaps] == []

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from model_runs import NORM, PRODUCT, QUANT_PRODUCT, run_of, small
 
 from npusim import ops
+from npusim.collectives import KINDS
 from npusim.reports import model
 from npusim.reports.model import tables
 from npusim.reports.model.page import payload
@@ -113,7 +114,8 @@ def test_a_kind_of_work_is_what_an_operator_is_for(op: str, work: str) -> None:
 def test_every_operator_has_a_kind_of_work() -> None:
     found = Counter(map(work_of, ops.names()))
     assert [name for name in ops.names() if work_of(name) == "own kernels"] == []
-    assert set(found) == set(WORKS) - {"own kernels"}
+    assert set(found) == set(WORKS) - {"own kernels", "communication"}
+    assert {work_of(kind) for kind in (*KINDS, "dispatch", "combine")} == {"communication"}
 
 
 def test_a_sheet_is_the_same_as_csv_and_json() -> None:

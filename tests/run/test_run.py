@@ -255,7 +255,7 @@ def test_time_is_launch_and_the_slowest_core(device: str) -> None:
     code_bytes = code.kernel_bytes + code.tiling_bytes + run_.micro_ops * code.micro_op_bytes
     fetched_ns = code_bytes / code.line_bytes * (code.line_ns + cores * code.turn_ns)
     around = launch.base_us + launch.tiling_us + launch.completion_us
-    expected = around + cores * launch.start_us + fetched_ns / 1000
+    expected = around + cores * (launch.start_us + launch.tiling_turn_us) + fetched_ns / 1000
     assert result.launch_us == pytest.approx(expected, rel=1e-12)
     seconds = result.cycles / result.device.clock_hz
     assert result.time_us == pytest.approx(expected + seconds * 1e6, rel=1e-12)

@@ -66,7 +66,8 @@ def test_errors_are_shares_of_the_duration() -> None:
         return PipeTimes(row, {"aic_mac": measured}, own)
 
     found = [times("a", 50.0, 60.0), times("b", 50.0, 30.0), times("c", 1.0, None)]
-    (error,) = pipes.errors(found)
+    error, of_all = pipes.errors(found)
+    assert of_all == replace(error, family="all")
     assert error.to_json() == {
         "family": "mine", "pipe": "aic_mac", "rows": 2, "median": pytest.approx(0.15),
         "bias": pytest.approx(-0.05),

@@ -413,6 +413,9 @@ def test_a_layer_of_experts_is_its_products_and_swiglu() -> None:
         timed(replace(row, m=2))
 
 
+NOTE_OF_40 = "a model: 64 tokens, 6 of 160 experts each, 40 of them here"
+
+
 def test_few_tokens_go_to_as_many_experts_as_expected() -> None:
     op = "npu_grouped_matmul + npu_swiglu + npu_grouped_matmul"
     row = replace(GROUPED, op=op, b=64, m=48, x_dtype="float16", out_dtype="float16")
@@ -420,6 +423,10 @@ def test_few_tokens_go_to_as_many_experts_as_expected() -> None:
     found, *_ = timed(replace(row, note=note.format(8, 64)))
     assert isinstance(found, Call)
     assert found.options["group_list"].tolist() == [2] * 13 + [1] * 22 + [0] * 29
+    # Of more rows than experts, too: 64 tokens leave 3 experts of 40 without one, as expected.
+    found, *_ = timed(replace(row, b=40, m=96, note=NOTE_OF_40))
+    assert isinstance(found, Call)
+    assert np.count_nonzero(found.options["group_list"]) == round(40 * (1 - (1 - 6 / 160) ** 64))
     text = (
         r"^which experts so few rows went to is not known, and how many differs by 17% from draw "
         r"to draw$"

@@ -29,6 +29,11 @@ Engine = Annotated[
 ]
 Quant = Annotated[str, typer.Option("--quant", help="Weights: float, w8a8, w8a8-static or w4a16.")]
 
+Output = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", metavar="DIR", help="Write two pages and JSON here."),
+]
+
 
 def time_model(
     config: Config,
@@ -41,15 +46,22 @@ def time_model(
     prompt: Annotated[int, typer.Option(help="Tokens of a prompt that is read alone.")] = 512,
     quant: Quant = "float",
     engine: Engine = "vllm-ascend",
+    output: Output = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Let -o replace the folder of an earlier step.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
 ) -> None:
     """Time a step of a served model: tokens a second, TPOT, TTFT, memory, and their parts.
 
     Kernels are timed by shapes alone. Half of such times are within the error bars.
-    For example: npusim model Qwen3-32B/config.json -d "Atlas 800I A2" --tp 4 --batch 16 --context
-    2048 --quant w8a8 --engine vllm-ascend
+
+    \b
+    For example:
+      npusim model Qwen3-32B/config.json -d "Atlas 800I A2" --tp 4 \\
+        --batch 16 --context 2048 --quant w8a8
     """
     from npusim.cli.model import time_model
 
     load = {"tp": tp, "ep": ep, "dp": dp, "batch": batch, "context": context, "prompt": prompt}
-    time_model(config, device, load | {"quant": quant, "engine": engine}, as_json)
+    time_model(config, device, load | {"quant": quant, "engine": engine}, output, force, as_json)

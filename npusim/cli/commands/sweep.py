@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -101,26 +101,41 @@ def sweep_operator(
     """Time an operator over shapes, chips and settings.
 
     What stands in braces varies: {1..64}, {1..64..x2}, {1,2,4}, and {m=1..64} in one word with {m}
-    in others. The exit code is 1 if a cell was refused; the others are done all the same.
+    in others. The exit code is 1 if a cell was refused; the others are done all the same. The
+    config.json of a model is swept by -a tp, ep, dp, batch, context, prompt, quant and engine.
 
     \b
     For example:
       npusim sweep npu_dynamic_quant -d A2,310P \\
         -i 'x=spec:{1..64..x2}x4096:float16'
     """
+    form = RowFormat.JSON if as_json else form
+    if Path(op).suffix == ".json":
+        from npusim.cli.model_sweep import sweep_model
+
+        unused = {
+            "NAME=VALUE": words,
+            "-i": inputs,
+            "--template": template,
+            "--set": setting,
+            "--icache": icache,
+            "--cache": cache,
+            "--jobs": jobs,
+            "--dask": dask,
+        }
+        sweep_model(Path(op), device, attributes or [], unused, output, force, form)
+        return
     from npusim.cli.sweep import sweep_operator
 
+    how: dict[str, Any] = {"l2": l2, "icache": icache, "engine": engine}
+    how |= {"cache": cache, "jobs": jobs}
     sweep_operator(
         *(op, device, words or [], inputs or [], attributes or []),
         template=template,
         settings=setting or [],
         output=output,
         force=force,
-        form=RowFormat.JSON if as_json else form,
+        form=form,
         dask=dask,
-        l2=l2,
-        icache=icache,
-        engine=engine,
-        cache=cache,
-        jobs=jobs,
+        **how,
     )

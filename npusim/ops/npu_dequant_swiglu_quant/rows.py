@@ -146,6 +146,9 @@ class ByRow:
             core.sync("vector", "mte2")
             self.vectors.load(columns.start, columns.stop - columns.start)
         if acts is not None:
+            if self.plan.template in ("dynamic", "dynamic_long"):
+                # For all that is on its way, x too (dynamic_base.hpp, getActivateScaleValue).
+                core.sync("mte2", "scalar")
             core.get_value("act", acts[row : row + 1])
         active, passive = self._sides()
         loaded = self.a_in.deque()

@@ -31,8 +31,11 @@ OPEN_DEPTH = 4
 SHARED, OWN = "npusim.reports", "npusim.reports.model"
 
 
-def page(runs: Sequence[ModelRun]) -> str:
-    """The page of one run, or of several that are compared; raises ValueError for none."""
+def page(runs: Sequence[ModelRun], lead: Sequence[str] = ()) -> str:
+    """The page of one run, or of several that are compared; raises ValueError for none.
+
+    Lines of *lead* come before what the runs say themselves.
+    """
     if not runs:
         raise ValueError("reports: one run at least must be given, not none; record a model")
     named = heads(runs)
@@ -40,7 +43,7 @@ def page(runs: Sequence[ModelRun]) -> str:
     if len(runs) > 1:
         summary = [overview.ranked([run.time_us for run in runs]), *missing(runs)]
     parts = _of_one(runs[0]) if len(runs) == 1 else _of_several(runs, named)
-    first, *rest = (f'<p class="finding">{escape(line)}</p>' for line in summary)
+    first, *rest = (f'<p class="finding">{escape(line)}</p>' for line in (*lead, *summary))
     body = first + "".join(rest) + frame.sections(parts)
     shared = "".join(frame.text_of(SHARED, f"{name}.js") for name in ("link", "zoom"))
     script = shared + frame.text_of(OWN, "page.js")

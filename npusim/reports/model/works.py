@@ -7,7 +7,8 @@ from __future__ import annotations
 
 __all__ = ["COLORS", "WORKS", "work_of"]
 
-# Okabe and Ito, "Color Universal Design" (2008), and lighter or darker ones of these.
+# Okabe and Ito, "Color Universal Design" (2008), and lighter or darker ones of these; Paul Tol's
+# indigo.
 COLORS = {
     "matrix products": "#D55E00",
     "attention": "#E69F00",
@@ -21,12 +22,16 @@ COLORS = {
     "reductions": "#66C2A5",
     "elementwise": "#B3B3B3",
     "copies and casts": "#7F7F7F",
+    "communication": "#2F4B7C",
     "own kernels": "#C9A0DC",
 }
 """Kind of work -> its colour, in the order of pictures."""
 WORKS = tuple(COLORS)
 
 _PARTS = {
+    "hcom": "communication",
+    "Matmul": "matrix products",
+    "Moe": "experts",
     "attention": "attention",
     "matmul": "matrix products",
     "moe": "experts",
@@ -43,6 +48,10 @@ _NAMES = {
     "caches": ("npu_scatter_nd_update",),
     "lookups": ("embedding", "index_select"),
     "reductions": ("amax", "argmax", "log_softmax", "mean", "softmax", "sum"),
+    "communication": (
+        *("all_gather", "all_reduce", "all_to_all", "broadcast", "combine", "dispatch"),
+        "reduce_scatter",
+    ),
     "elementwise": (
         *("abs", "add", "axpy", "clamp", "div", "exp", "log", "maximum", "minimum", "mul", "neg"),
         *("reciprocal", "rsqrt", "sqrt", "sub", "where", "eq", "ge", "gt", "le", "lt", "ne"),

@@ -75,6 +75,7 @@ static void begin(Run *run, Load *load, Found found) {
     bool is_cached = load->binding->is_cached;
     load->far_bytes = far;
     load->read = found.read;
+    load->arrives = found.arrives;
     load->since = run->now;
     /* Cores that ask for the same lines at once wait for the same answers. */
     load->is_in_step = run->l2_writes->most_rested && readers_of(run, load) > 1;
@@ -191,7 +192,8 @@ void memory_arrived(Run *run, Load *load, i64 narrow, i64 by_stores, bool is_far
         load->gm_narrow = run->now - load->since;
     else if (load->is_turned)
         load->turning = run->now - load->since - load->latest_narrow;
-    i64 latency = load->far_bytes ? problem->gm_read_latency : problem->l2_read_latency;
+    i64 latency = problem->l2_read_latency;
+    if (load->far_bytes) latency = larger(latency, load->arrives);
     i64 nbytes = load->asked->nbytes;
     i64 through = load->binding->is_cached ? nbytes : 0;
     lane_moved(run, load, latency, through, nbytes - load->far_bytes, 0);

@@ -20,8 +20,8 @@ from npusim.timing.compiled.tables import LaneTables, ProgramTables
 from npusim.timing.interrupts import unless_interrupted
 from npusim.timing.memory import L2, PORT_UNITS, SharedMemory
 from npusim.timing.memory.l2 import AGES, SHARE_UNITS, WHOLE
+from npusim.timing.pipes.copying import copy_times
 from npusim.timing.pipes.decode import MTE1, PIPES, SCALAR, Code
-from npusim.timing.pipes.lane import copy_times
 from npusim.trace import COUNT_UNITS, CopyTimes, LaneTimes, LaneTrace, LazyLaneTrace
 
 if TYPE_CHECKING:

@@ -118,9 +118,10 @@ class Answer(NamedTuple):
     """Whether other cores ask for the same lines at once, and the L2 minds."""
 
     @property
-    def traits(self) -> tuple[int, int, int | None, bool]:
+    def traits(self) -> tuple[int | None, ...]:
         """What decides about the times of a load; the rest enters the load of the links alone."""
-        return self.found.hits, self.found.misses, self.shared_port, self.is_aliased
+        found = self.found
+        return found.hits, found.misses, found.arrives, self.shared_port, self.is_aliased
 
 
 STORED = Answer(Found(0, 0, 0, 0), None, is_aliased=False, is_in_step=False)
@@ -258,7 +259,8 @@ class SharedMemory:
         count = line_count(request.lines)
         runs = int(run_starts(request.lines, np.full(count, WHOLE)).sum()) // WHOLE
         cost = (request.nbytes + runs * self._run_bytes) * SHARE_UNITS
-        return Found(0, count * WHOLE, cost, request.nbytes * COUNT_UNITS)
+        read = request.nbytes * COUNT_UNITS
+        return Found(0, count * WHOLE, cost, read, self.latency["gm", True])
 
     def near_port(self, port: int, is_aliased: bool) -> int:
         """The speed at which a core takes bytes out of the L2, in PORT_UNITS; *port* is its own."""
@@ -409,7 +411,9 @@ class _Load:
         elif self._is_turned:
             self.turning = now - self._since - cycles
         request = self._request
-        latency = self._memory.latency["gm" if self._far_bytes else "l2", True]
+        latency = self._memory.latency["l2", True]
+        if self._far_bytes:
+            latency = max(latency, self._found.arrives)
         through = request.nbytes if request.is_cached else 0
         hit = request.nbytes - self._far_bytes
         held_up = self.gm_narrow, self.l2_read_narrow, self.l2_write_narrow, self.turning

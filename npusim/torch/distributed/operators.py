@@ -1,0 +1,43 @@
+"""Operators of torch_npu that speak to other cards: what runs for each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from npusim.ops import TorchFunction
+from npusim.torch.distributed.declared import FUSED
+from npusim.torch.schemas import bind
+
+__all__ = ["kernels"]
+
+Kernel = Callable[..., object]
+
+
+def kernels() -> list[tuple[TorchFunction, Kernel]]:
+    """Each function, and what runs for it."""
+    return [(function, _kernel(function)) for function in FUSED.values()]
+
+
+def _kernel(function: TorchFunction) -> Kernel:
+    schema = torch._C.parse_schema(f"npu::{function.schema}")
+
+    def real(*args: object, **kwargs: object) -> object:
+        # Groups take long to load, and most scripts have none.
+        from npusim.torch.distributed import experts, products
+        from npusim.torch.distributed.fused import Contract
+
+        run = {
+            "npu_mm_all_reduce_base": products.mm_all_reduce_base,
+            "npu_all_gather_base_mm": products.all_gather_base_mm,
+            "npu_mm_reduce_scatter_base": products.mm_reduce_scatter_base,
+            "npu_moe_distribute_dispatch": experts.dispatch,
+            "npu_moe_distribute_dispatch_v2": experts.dispatch,
+            "npu_moe_distribute_combine": experts.combine,
+            "npu_moe_distribute_combine_v2": experts.combine,
+        }[function.name]
+        given = bind(schema, args, kwargs)
+        return run(Contract(function.name, function.aclnn({}), given))
+
+    return real
