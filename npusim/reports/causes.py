@@ -55,7 +55,9 @@ CAUSES: dict[Known, About] = {
             for path in ("gm_to_*", "l2_to_*", "*_to_gm", "*_to_l2")
         ),
     ),
-    "rows": About("turning rows", "turning rows into fractals", ("gm.row_ns", "l2.row_ns")),
+    "rows": About(
+        "turning rows", "turning rows into fractals", ("gm.row_ns", "gm.part_row_ns", "l2.row_ns")
+    ),
     "memory latency": About(
         "memory latency",
         "the latency of memory",

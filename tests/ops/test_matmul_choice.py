@@ -115,7 +115,7 @@ def call(m: int, k: int, n: int, *words: str, **more: Any) -> CallTraits:
         (call(512, 1024, 1040, "tB", "wide"), "base"),
         (call(512, 1040, 1024, "tB", "wide"), "nd2nz"),
         # Several matrices never.
-        (call(128, 9216, 384, matrices=2), "base"),
+        (call(128, 9216, 384, matrices=2), "v2"),
     ],
 )  # fmt: skip
 def test_which_template_is_taken(asked: CallTraits, template: str) -> None:

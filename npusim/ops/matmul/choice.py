@@ -13,17 +13,19 @@ nd2nz                  MatMulV3: base, when vector cores have turned operands in
 base                   MatMulV3's base kernel: the same with other tiles
 =====================  =============================================================================
 
-Sources: ops-nn@e5c3fa9 matmul/mat_mul_v3, matmul_v3_base_tiling.cpp for the predicates, op_api/
-matmul_util.cpp and aclnn_matmul.cpp for MatMulV2 or MatMulV3, a question that is handed to a closed
-library for most shapes; whether a product has k enough to be split is computed beforehand and
-handed along. Assumed there, as the kernels of the measured products are called: x2 that lies as
+Sources: ops-nn@e5c3fa9 matmul/mat_mul_v3, matmul_v3_base_tiling.cpp for the predicates,
+op_api/matmul_util.cpp and aclnn_matmul.cpp for MatMulV2 or MatMulV3, a question that is handed to a
+closed library for most shapes; whether a product has k enough to be split is computed beforehand
+and handed along. Assumed there, as the kernels of the measured products are called: x2 that lies as
 (n, k) in ND goes to MatMulV2, unless it is listed in public or has k enough, and so does FRACTAL_NZ
 where one of m, k and n is below 1024 (production lists of vllm-ascend on Atlas A3 have MatMulV2 at
-608 and 768, and MatMulV3 from 1600 on); all else goes to MatMulV3, and on chips of 20 cores large
-x2 in ND, however it lies (a profile of training on a 910B4 has MatMulV3 from 1024 on;
-Ascend/msinsight@4e16fca1, test/st/level2). So does what is to give float32,
-by the published rule; that its kernels which cut k are not taken then is assumed. That it takes
-matrices of float32 is assumed, too: of MatMulV2 no tiles for them are known.
+608 and 768, and MatMulV3 from 1600 on), and several matrices of ND (the same lists have
+BatchMatMulV2 for (64, 256, 192) by (64, 192, 512) and (16, 5, 128) by (16, 128, 512), and products
+of 128 batches with k of 512 are as fast as their loads, which MatMulV3 would hand out late); all
+else goes to MatMulV3, and on chips of 20 cores large x2 in ND, however it lies (a profile of
+training on a 910B4 has MatMulV3 from 1024 on; Ascend/msinsight@4e16fca1, test/st/level2). So does
+what is to give float32, by the published rule; that its kernels which cut k are not taken then is
+assumed. That it takes matrices of float32 is assumed, too: of MatMulV2 no tiles for them are known.
 
 The vendor's predicates mix what a kernel cannot do without with policy. Which are needs (`unmet`)
 is our reading of what the kernels load, where they keep it, and what they write.
@@ -153,6 +155,8 @@ def _reason_for_v2(f: CallTraits, chip: Chip) -> str | None:
     if f.is_nz:
         small = f"x2 is FRACTAL_NZ, and the least of m, k and n, {least}, is below {LARGE}"
         return small if least < LARGE else None
+    if f.matrices > 1:
+        return "x2 is several matrices in ND"
     return "x2 lies as (n, k)" if f.trans_x2 else None
 
 
