@@ -76,6 +76,8 @@ def diagonal_tiles(spec: DeviceSpec, p: Factors) -> CubeTiles:
 def base_block(core: Core, p: Factors) -> Block:
     """Rows and columns of a block."""
     pr, cores = p.product, core.count
+    if pr.matrices > 1 and pr.m >= 256 >= pr.n:
+        return _batch_block(pr)
     bm, bn = _large_block(p)
     blocks = ceil_div(pr.m, bm) * ceil_div(pr.n, bn) * pr.matrices
     waves = ceil_div(blocks, cores)
@@ -88,6 +90,22 @@ def base_block(core: Core, p: Factors) -> Block:
     elif (bm, bn) == (128, 256) and not pr.transposed_a and pr.m <= 672:
         bm = align_up(ceil_div(pr.m, ceil_div(pr.m, bm)), 16)
     return min(bm, align_up(pr.m, 16)), min(bn, align_up(pr.n, 16))
+
+
+def _batch_block(p: Product) -> Block:
+    """Of several matrices, of many rows and few columns: as BatchMatMulV3 splits them.
+
+    Even shares of at most 512 rows, or of half as many where a block then loads less for what it
+    makes (ops-nn@e5c3fa9 batch_mat_mul_v3, batch_mat_mul_v3_base_tiling.cpp). That fewer rows,
+    which it splits anew as well, are split as one matrix is assumed.
+    """
+    columns = align_up(p.n, 16)
+    blocks = []
+    for most in (512, 256):
+        rows = align_up(ceil_div(p.m, ceil_div(p.m, most)), 16)
+        power = 1 << (FULL_BLOCK // rows).bit_length() - 1
+        blocks.append((rows, min(columns, power)))
+    return min(blocks, key=lambda block: 1 / block[0] + 1 / block[1])
 
 
 def _large_block(p: Factors) -> Block:

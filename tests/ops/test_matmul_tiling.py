@@ -643,3 +643,23 @@ def test_few_rows_of_float32_by_a_turned_x2_come_piece_by_piece(
     plan: Any = npusim.run("matmul", x1, x2, device="ascend910b2", values=False).plan
     cube: CubeTiles = plan.cube
     assert (cube.cores, cube.base_n, cube.step_ka, cube.step_kb) == (cores, columns, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "block"),
+    [
+        # Half of 512 rows, which 128 columns fit next to; 32 columns leave room for all of them.
+        (1024, 128, (256, 128)),
+        (1024, 32, (512, 32)),
+        (300, 64, (304, 64)),
+        # One matrix of as many rows and columns, and few rows, are cut otherwise.
+        (128, 128, (128, 128)),
+    ],
+)
+def test_many_rows_of_several_matrices_are_cut_into_tall_blocks(
+    m: int, n: int, block: tuple[int, int]
+) -> None:
+    x1, x2 = TensorSpec((64, m, 512), "float16"), TensorSpec((64, 512, n), "float16")
+    plan: Any = npusim.run("matmul", x1, x2, device="ascend910b2", values=False).plan
+    cube: CubeTiles = plan.cube
+    assert (cube.base_m, cube.base_n) == block
