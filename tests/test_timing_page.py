@@ -23,7 +23,8 @@ NUMBERS = {
     "code": (
         f"{CODE.line_ns:g} ns and {CODE.turn_ns:g} a vector core, {A2.cores['aic'].code.line_ns:g} "
         f"and {A2.cores['aic'].code.turn_ns:g} a cube core, for a line of {CODE.line_bytes} B from "
-        f"global memory, and {CODE.l2_speed:g} times as fast from the L2"
+        f"global memory, and {CODE.l2_speed:g} and {A2.cores['aic'].code.l2_speed:g} times as fast "
+        f"from the L2"
     ),
     "length of code": (
         f"{CODE.kernel_bytes} B, {CODE.tiling_bytes} more with tiling data on vector cores and "
@@ -48,9 +49,12 @@ NUMBERS = {
     "cores apart": f"in {GM.apart_us:g} us",
     "rows in memory": f"as much as {GM.run_bytes} bytes more",
     "the L2": f"lines of {L2.line_bytes} B",
+    "lines on their way": f"a round trip, {GM.read_latency_ns:g} ns",
     "the same lines": f"answers to one line come {L2.same_line_ns:g} ns apart",
+    "ragged rows": f"blocks of 32 B, {A2.transfer.ragged_block_cycles} cycles each",
     "strides of 32 KiB": f"{L2.aliased_speed:g} of the speed",
     "rows into fractals": f"{GM.row_ns:g} ns from memory and one in {L2.row_ns:g} ns from the L2",
+    "padded bursts": f"at most {A2.transfer.padded_bytes_per_cycle:g} B a cycle",
     "a core's ports": (
         f"{VECTORS['gm_to_ub'].bytes_per_cycle:.0f} B a cycle into UB, "
         f"{CUBES['gm_to_l1'].bytes_per_cycle:.0f} into L1 from memory, "

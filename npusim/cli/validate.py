@@ -20,7 +20,7 @@ from npusim.cli.screen import show, table
 from npusim.data import folders
 from npusim.data.files import content
 from npusim.data.json import json_text
-from npusim.validation import Family, Result, Row, pipes
+from npusim.validation import Family, Result, Row, pipes, simulated
 from npusim.validation.errors import SHORT_US
 from npusim.validation.events import events_of
 from npusim.validation.pictures import PICTURES
@@ -59,10 +59,14 @@ def validate(
         folders.check(output, force, KIND)
     with shown() as progress:
         results = validation.measure(rows, jobs=jobs, progress=progress)
+    note = []
+    if len(rows) < len(known):
+        note = [_sampled(results, len(known))]
+        results = simulated.with_others(known, results)
     families = validation.families(results)
     facts = json_text(
         {
-            "sample_of": None if len(rows) == len(known) else len(known),
+            "timed_now": len(rows),
             "rows": [result.to_json() for result in results],
             "families": [found.to_json() for found in families],
         }
@@ -73,8 +77,7 @@ def validate(
     if as_json:
         typer.echo(facts)
         return
-    parts = errors(families), *_between_events(rows), *_missing(families)
-    show(Group(*_sampled(len(rows), len(known)), *parts))
+    show(Group(*note, errors(families), *_between_events(rows), *_missing(families)))
     if output is not None:
         show(f"\nwrote {', '.join(written)} to {output}")
 
@@ -107,7 +110,7 @@ def _made(where: Path) -> frozenset[str]:
         facts = json.loads(content(where / RECORD, MAX_BYTES))
     except (OSError, RecursionError):
         facts = None
-    if not isinstance(facts, dict) or set(facts) != {"sample_of", "rows", "families"}:
+    if not isinstance(facts, dict) or not {"rows", "families"} <= set(facts):
         raise ValueError(f"validate: {RECORD} must have rows and families; write it again")
     return frozenset({RECORD, *PICTURES})
 
@@ -141,11 +144,14 @@ def _fill(new: Path, results: tuple[Result, ...], facts: str) -> list[str]:
 # ---- the table ----
 
 
-def _sampled(rows: int, known: int) -> list[Any]:
-    """A line that says that these are not all rows, where they are not."""
-    if rows == known:
-        return []
-    return [Text(f"a sample: {rows} of {known} rows, from short to long ones; --all takes all\n")]
+def _sampled(results: Sequence[Result], known: int) -> Text:
+    """What is said where *results* are those of a sample of so many rows."""
+    moved = simulated.moved(results)
+    same = f"{moved} of which take another time" if moved else "which take the same time"
+    return Text(
+        f"{known} rows, simulated when this npusim was made, and now a sample of {len(results)}, "
+        f"{same}; --all simulates all now\n"
+    )
 
 
 def errors(families: Sequence[Family]) -> Table:

@@ -1,27 +1,39 @@
 """Products of matrices fused with collectives: rows are cut into tiles, of which one is multiplied
 while another is on the links.
 
-The cubes multiply tile after tile. A processor of the card hands out the collective of each tile,
-and copy engines move it, so that there are three stages, each of which takes up a tile when it is
-free and the one before has done with it (ops-transformer@3a280bcc mc2: all_gather_matmul,
-matmul_reduce_scatter, matmul_all_reduce). How many tiles there are, the vendor's plan says, which
-weighs a product and a collective by formulas of its own: they choose tiles, never times.
+The cubes multiply tile after tile. The collectives of all tiles are prepared when the kernel
+begins; a processor of the card starts each when its tile is there, and copy engines move it. So
+there are three stages, each of which takes up a tile when it is free and the one before has done
+with it (ops-transformer@3a280bcc mc2, all_gather_matmul, matmul_reduce_scatter and
+matmul_all_reduce).
+
+How many tiles there are, the vendor's plan says, which weighs a product and a collective by
+formulas of its own: they choose tiles, never times. That it does not cut what would take longer by
+them is assumed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Literal
 
-from npusim.collectives.times import Estimate
+from npusim.collectives.times import Estimate, estimate
 from npusim.data.integers import align_up, ceil_div
 from npusim.devices.schema import DeviceSpec
 
-__all__ = ["Fused", "gathered_us", "reduced_us", "tiles"]
+__all__ = ["Fused", "gathered_us", "move", "reduced_us", "tiles"]
 
 Fused = Literal["all_reduce", "all_gather", "reduce_scatter"]
 
 # ---- time ----
+
+
+def move(kind: Fused, size_bytes: int, cards: int, device: DeviceSpec, servers: int) -> Estimate:
+    """The collective of a tile, which was prepared; arguments are those of `estimate`."""
+    found = estimate(kind, size_bytes, cards, device, servers)
+    start_us = min(found.start_us, device.links.prepared_us)
+    return replace(found, start_us=start_us, time_us=start_us + found.moving_us)
 
 
 def reduced_us(products_us: Sequence[float], moves: Sequence[Estimate]) -> float:
@@ -105,7 +117,19 @@ def tiles(
     long = min(m - short, max(long, align_up(ceil_div(m - short, MOST_TILES - 1), UNIT)))
     count = (m - short) // long
     rest = m - count * long
-    return (*[long] * count, rest) if is_product_bound else (rest, *[long] * count)
+    cut = (*[long] * count, rest) if is_product_bound else (rest, *[long] * count)
+    return min(((m,), cut), key=lambda rows: _planned_us(rows, product_us, moving_us))
+
+
+def _planned_us(
+    cut: Sequence[int], product_us: Callable[[int], float], moving_us: Callable[[int], float]
+) -> float:
+    """What the plan's own formulas make of *cut*."""
+    multiplied_us = moved_us = 0.0
+    for rows in cut:
+        multiplied_us += product_us(rows)
+        moved_us = max(multiplied_us, moved_us) + moving_us(rows)
+    return moved_us
 
 
 def _most_rows(time_us: Callable[[int], float], limit_us: float, most: int) -> int:

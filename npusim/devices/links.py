@@ -108,6 +108,9 @@ class Links(Part):
     """Cards that can take part in one collective."""
     host_us: Microseconds
     """What the host takes to launch a collective from a script; the card may work meanwhile."""
+    prepared_us: Microseconds
+    """What the start of a collective takes at most whose tasks wait ready: of a tile of a product
+    that is fused with it."""
     message: Message
     staged: Staged
     exchange: Copies

@@ -267,6 +267,10 @@ def device_key(spec: DeviceSpec, *names: str) -> bytes:
     return sha256(spec.model_dump_json(exclude={"sources", *names}).encode()).digest()
 
 
+OWN_KEYS = frozenset({int, str, bytes, type(None), TensorSpec, DType})
+"""Types whose values are their own keys: all other keys are tuples, which equal none of them."""
+
+
 def key_of(value: object) -> Hashable:
     """A key that only values of the same type and the same contents have.
 
@@ -276,11 +280,13 @@ def key_of(value: object) -> Hashable:
     (False, False, True)
     """
     kind = type(value)
-    # Other keys than those of whole numbers and texts are tuples, none of which equals them.
-    if value is None or kind in (int, str, bytes, TensorSpec, DType):
+    if kind in OWN_KEYS:
         return value
     if isinstance(value, tuple):
-        return kind, *map(key_of, value)
+        # Plans are tens of thousands of tuples of whole numbers.
+        return (
+            (kind, *value) if OWN_KEYS.issuperset(map(type, value)) else (kind, *map(key_of, value))
+        )
     if isinstance(value, float):
         return kind, value.hex()
     if isinstance(value, Enum):

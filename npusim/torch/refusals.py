@@ -138,7 +138,7 @@ def _refused(full: str, why: str) -> NotImplementedError:
 
 def _why(name: str) -> str:
     if any(part in name for part in BETWEEN_CARDS):
-        return "it speaks to other cards, and there is one here: leave it out"
+        return "it speaks to other cards: write it with torch.distributed, with backend hccl"
     if name in ops.NOT_BUILT:
         return ops.in_place_of(name)
     if name in INSTEAD | OF_ATB:

@@ -23,6 +23,7 @@ MODULES: dict[str, str | None] = {
     "torch_npu.contrib": "npusim.torch.contrib",
     "torch_npu.contrib.module": "npusim.torch.contrib.module",
     "torch_npu.contrib.transfer_to_npu": "npusim.torch.contrib.transfer_to_npu",
+    "torch_npu.distributed": "npusim.torch.distributed",
     "torch_npu.dynamo": "npusim.torch.dynamo",
     "torch_npu.profiler": "npusim.torch.profiler",
     "torch_npu.testing": "npusim.torch.testing",

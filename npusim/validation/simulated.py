@@ -15,12 +15,14 @@ from npusim.validation.measure import Result
 from npusim.validation.rows import Row
 from npusim.validation.timed import Call, NotModelledError
 
-__all__ = ["COLUMNS", "content", "results", "times"]
+__all__ = ["COLUMNS", "content", "moved", "results", "times", "with_others"]
 
 COLUMNS = (
     *("id", "simulated_us", "measured_us", "error"),
     *("op", "series", "types", "layout", "sizes"),
 )
+DIGITS = 4
+"""Behind the point of a time in microseconds."""
 NO_LINE = "npusim can, but simulated.csv has no line of it"
 
 
@@ -36,6 +38,21 @@ def results(rows: Iterable[Row]) -> tuple[Result, ...]:
     return tuple(_result(row, found) for row in rows)
 
 
+def with_others(rows: Iterable[Row], timed: Iterable[Result]) -> tuple[Result, ...]:
+    """The results of *rows*: those that were *timed* now, and of the others those of the file."""
+    now = {result.row.id: result for result in timed}
+    return tuple(now.get(result.row.id, result) for result in results(rows))
+
+
+def moved(timed: Iterable[Result]) -> int:
+    """How many of those that were *timed* now take another time than in the file."""
+    found = times()
+    return sum(
+        one.time_us is not None and round(one.time_us, DIGITS) != found.get(one.row.id)
+        for one in timed
+    )
+
+
 def content(rows: Iterable[Row], found: Mapping[str, float]) -> str:
     """What the file is to hold: a line for each of *rows* that has a time among *found*.
 
@@ -48,7 +65,7 @@ def content(rows: Iterable[Row], found: Mapping[str, float]) -> str:
     writer.writerow(COLUMNS)
     for row in rows:
         if row.id in found:
-            time_us = round(found[row.id], 4)
+            time_us = round(found[row.id], DIGITS)
             error = Result(row, time_us).kernel_error
             kind, sizes = NO_KIND if error is None else _kind(row)
             extents = "x".join(map(str, sizes))

@@ -78,7 +78,7 @@ def test_json_has_rows_and_families(csv: Path) -> None:
 
     assert (code, err) == (0, "")
     assert json.loads(out) == {
-        "sample_of": None,
+        "timed_now": 3,
         "rows": [result.to_json() for result in results],
         "families": [found.to_json() for found in families(results)],
     }
@@ -97,14 +97,26 @@ def test_a_sample_is_taken_unless_all_are_asked_for(monkeypatch: pytest.MonkeyPa
     words = "validate", "-f", "cast_a3", "-j", "1"
     monkeypatch.setattr("npusim.validation.samples.MOST_ROWS", 2)
     found = json.loads(npusim_says(*words, "--json").out)
-    assert (found["sample_of"], [row["id"] for row in found["rows"]]) == (12, ["m0623", "m0629"])
-    assert npusim_says(*words).out.startswith(
-        "a sample: 2 of 12 rows, from short to long ones; --all takes all\n\nfamily "
+    assert (found["timed_now"], len(found["rows"])) == (2, 12)
+    assert found["families"][0]["rows"] == 12
+    said = (
+        "12 rows, simulated when this npusim was made, and now a sample of 2, which take the same "
     )
+    assert npusim_says(*words).out.startswith(f"{said}time; --all simulates all now\n\nfamily ")
 
     found = json.loads(npusim_says(*words, "--json", "--all").out)
-    assert (found["sample_of"], len(found["rows"])) == (None, 12)
+    assert (found["timed_now"], len(found["rows"])) == (12, 12)
     assert npusim_says(*words, "--all").out.startswith("family ")
+
+
+def test_a_sample_that_takes_another_time_than_before_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("npusim.validation.simulated.times", lambda: {"m0623": 1.0, "m0629": 2.0})
+    monkeypatch.setattr("npusim.validation.samples.MOST_ROWS", 2)
+    code, out, _ = npusim_says("validate", "-f", "cast_a3", "-j", "1")
+    assert code == 0
+    assert "and now a sample of 2, 2 of which take another time; --all" in out
 
 
 def test_of_a_custom_file_every_row_is_taken(csv: Path, monkeypatch: pytest.MonkeyPatch) -> None:

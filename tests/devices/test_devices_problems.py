@@ -93,8 +93,8 @@ SOURCES = {
     ),
     '[gm]\ncapacity_bytes = { value = 5, source = "book: p. 5", confidence = "assumed" }': (
         "gm.capacity_bytes: source must start with a key of [sources] (ini, doc, doc_cube, "
-        "doc_vec, ex, hia, pto, tri, leg, rows, split, cat, mc2, alg, cost, msm, hccl, prof) or "
-        "with no key at all, "
+        "doc_vec, ex, hia, pto, tri, leg, rows, split, cat, alg, cost, plan, msm, hccl, prof) "
+        "or with no key at all, "
         "not 'book'; "
         "add the key to [sources] or leave the colon out"
     ),

@@ -17,7 +17,7 @@ from npusim import TensorSpec, devices, run
 from npusim.chip import Binding, L2State
 from npusim.data.dtypes import UINT8
 from npusim.devices.schema import DeviceSpec
-from npusim.isa import Global, Load, LoadNd2Nz, Local, ScalarAlu, Store
+from npusim.isa import Barrier, Global, Load, LoadNd2Nz, Local, ScalarAlu, Store
 from npusim.kernel.program import Program
 
 SMALL = {"x": 3072, "y": 2048}
@@ -63,8 +63,8 @@ def test_runs_are_identified_by_what_is_missing() -> None:
     spec = tiny_spec(gm__run_bytes=32)
     # Line 1 is there: lines 0, 2 and 3 come in, in two runs, 384 + 64 bytes at 32. The port takes
     # 384 at 32 and 128 out of the L2 at 64, 14 cycles, in which the link moves as much.
-    trace = play(spec, (load(128, 128), load(512)))
-    assert log(trace) == [("mte2", 0, 5, 15), ("mte2", 5, 5 + 14, 29)]
+    trace = play(spec, (load(128, 128), Barrier("mte2"), load(512)))
+    assert log(trace) == [("mte2", 0, 5, 15), ("mte2", 15, 15 + 14, 39)]
     assert (trace.lanes[0].gm_bytes, trace.lanes[0].l2_bytes) == (512, 640)
 
 
@@ -77,12 +77,13 @@ def test_the_cost_of_a_line_is_shared(cores: tuple[int, int], tiny: DeviceSpec) 
     assert found == {256: [("mte2", 0, 10, 20)], 512: [("mte2", 0, 18, 28)]}
 
 
-def test_who_asks_a_cycle_later_gets_it_out_of_the_l2(tiny: DeviceSpec) -> None:
+def test_who_asks_a_few_cycles_later_gets_it_with_those_before(tiny: DeviceSpec) -> None:
     trace = play(tiny, (load(256),), (load(32, 1024), load(256)))
     # The line of core 1 shares the link with the 256 bytes: 32 and 128 bytes a cycle, a fifth, so
-    # that it takes 5 cycles. Core 0 has 7 cycles left then; core 1 hits.
+    # that it takes 5 cycles. Core 0 has 7 cycles left then; core 1 needs the 8 of its port for what
+    # is on its way, of whose 10 cycles 5 are over.
     assert log(trace, 0) == [("mte2", 0, 12, 22)]
-    assert log(trace, 1) == [("mte2", 0, 5, 15), ("mte2", 5, 9, 11)]
+    assert log(trace, 1) == [("mte2", 0, 5, 15), ("mte2", 5, 13, 18)]
 
 
 # ---- cores apart ----
@@ -294,6 +295,23 @@ def test_rows_that_become_fractals_wait_for_each_other() -> None:
     # be through in 16, there after 10. Out of the L2 16, there after 2.
     program = (fractals(8, 32, 64), fractals(8, 32, 64))
     assert log(play(spec, program, kind="aic")) == [("mte2", 0, 20, 30), ("mte2", 20, 36, 38)]
+
+
+@pytest.mark.parametrize(
+    ("row_bytes", "stride", "took"), [(32, 128, 72), (64, 128, 72), (96, 128, 40), (64, 64, 20)]
+)
+def test_rows_alone_in_their_lines_come_more_slowly(row_bytes: int, stride: int, took: int) -> None:
+    spec = tiny_spec(gm__row_ns=5.0, gm__part_row_ns=9.0)
+    # 8 rows in lines of 128 bytes: half of a line or less, more than half, two of a line.
+    program = (fractals(8, row_bytes, stride),)
+    assert log(play(spec, program, sizes=SMALL, kind="aic")) == [("mte2", 0, took, took + 10)]
+
+
+def test_rows_past_the_l2_have_no_lines() -> None:
+    spec = tiny_spec(gm__row_ns=5.0, gm__part_row_ns=9.0)
+    past = ({"x": Binding("x", is_cached=False)},)
+    trace = play(spec, (fractals(8, 64, 128),), sizes=SMALL, kind="aic", bindings=past)
+    assert log(trace) == [("mte2", 0, 40, 50)]
 
 
 @pytest.mark.parametrize(("l2", "took", "latency"), [("cold", 32, 10), ("warm", 16, 2)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -9,12 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from simulated_card import torch
+from simulated_card import torch, torch_npu
 
 import npusim.torch
-from npusim import collectives
+from npusim import collectives, profile
 from npusim.torch import distributed
 from npusim.torch.clock import clock
+from npusim.torch.distributed import transport
 from npusim.trace import model
 
 # Torch warns of a barrier that is not told its device.
@@ -261,6 +263,50 @@ def test_a_report_shows_communication(tmp_path: Path) -> None:
     assert launch.kernel.inputs == ("float32 (8,) sum",)
 
 
+def test_the_page_on_collectives_prints_what_it_shows(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "collectives.md").read_text("utf-8")
+    first, second = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (shown,) = re.findall(r"```text\n(.*?)```", page, re.DOTALL)
+    exec(first, {"__name__": "page"})
+    exec(second, {})
+    assert capsys.readouterr().out == shown
+
+
+def table(path: Path) -> list[dict[str, str]]:
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_a_profile_shows_what_is_hidden_and_what_is_not(tmp_path: Path) -> None:
+    def step(rank: int) -> None:
+        handler = torch_npu.profiler.tensorboard_trace_handler(str(tmp_path / str(rank)))
+        with torch_npu.profiler.profile(on_trace_ready=handler) as profiler:
+            work = dist.all_reduce(torch.ones(1 << 20).npu(), async_op=True)
+            x = torch.ones(512, 512).npu()
+            x @ x
+            work.wait()
+            dist.all_reduce(torch.ones(8).npu())
+            profiler.step()
+
+    on_ranks(2, step)
+    (folder,) = (tmp_path / "0").glob("*/ASCEND_PROFILER_OUTPUT")
+    rows = table(folder / "kernel_details.csv")
+    assert [row["Accelerator Core"] for row in rows].count("COMMUNICATION") == 2
+    (times,) = table(folder / "step_trace_time.csv")
+    long_us, short_us = (
+        collectives.time_us("all_reduce", size, 2, "ascend910b2") for size in (4 << 20, 32)
+    )
+    computing = float(times["Computing"])
+    assert computing > 0
+    assert float(times["Communication"]) == pytest.approx(long_us + short_us, abs=0.01)
+    assert float(times["Overlapped"]) == pytest.approx(computing, abs=0.01)
+    assert float(times["Free"]) == pytest.approx(0, abs=0.01)
+    found = profile.read(folder).compare("ascend910b2", jobs=1)
+    assert found.communication_us == pytest.approx(long_us + short_us, abs=0.01)
+
+
 # ---- the process ----
 
 
@@ -385,6 +431,12 @@ REFUSED: dict[str, tuple[Callable[[int], object], str]] = {
         "npusim.torch.distributed: run must be called outside of the ranks of another run, not "
         "within one; call it before or after",
     ),
+    "another backend": (
+        lambda _: dist.new_group([0, 1], backend="gloo"),
+        "npusim.torch.distributed: groups of ranks that are threads must have the backend hccl "
+        "alone, not gloo, which would wait for the others for ever; leave gloo out, or start "
+        "processes with torchrun",
+    ),
     "a device beyond": (
         lambda _: torch.npu.set_device(2),
         "NPU function error: aclrtSetDevice, error code is 107001\nnpusim.torch: the device must "
@@ -409,3 +461,13 @@ def test_ranks_beyond_the_links_are_refused() -> None:
     )
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         on_ranks(9, lambda _: None)
+
+
+def test_a_process_that_is_gone_is_said_with_what_gloo_says() -> None:
+    message = (
+        "all_reduce: every rank must come to it, but a process is gone or has not come before the "
+        "group's timeout; look for the one that failed, or does not call it\nreset by peer"
+    )
+    right = pytest.raises(RuntimeError, match=f"^{re.escape(message)}$")
+    with right, transport.all_there("all_reduce"):
+        raise RuntimeError("reset by peer")

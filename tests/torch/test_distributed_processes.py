@@ -50,6 +50,16 @@ dist.broadcast(y, src=1)
 found["from 1"] = y.item()
 work = dist.all_reduce(x, async_op=True)
 work.wait()
+of_both = dist.new_group(backend="cpu:gloo,npu:hccl")
+on_host, on_card = torch.tensor([rank + 1.0]), torch.tensor([rank + 1.0]).npu()
+before_us = clock.now_us
+dist.all_reduce(on_host, group=of_both)
+assert clock.now_us == before_us
+dist.all_reduce(on_card, group=of_both)
+found["of both"] = [on_host.item(), on_card.item()]
+by_gloo = dist.new_group(backend="gloo")
+dist.all_reduce(on_host, group=by_gloo)
+found["by gloo"] = on_host.item()
 try:
     dist.all_reduce(torch.ones(2 + rank).npu())
 except RuntimeError as error:
@@ -85,6 +95,8 @@ def test_two_processes_have_bits_time_and_refusals_in_common(tmp_path: Path) -> 
         assert found["us"] == pytest.approx(took_us)
         assert found["objects"] == [5, 5005]
         assert found["from 1"] == 1
+        assert found["of both"] == [3.0, 3.0]
+        assert found["by gloo"] == 6.0
         assert found["refused"] == (
             "all_reduce: all ranks must call it alike, as rank 0 calls all_reduce float32 (2,) sum "
             "on ascend910b2, but rank 1 calls all_reduce float32 (3,) sum on ascend910b2; make the "

@@ -12,9 +12,11 @@ from simulated_card import torch, torch_npu, torchair
 from npusim import ops
 from npusim.published import names, schemas
 from npusim.torch.clock import clock
+from npusim.torch.distributed.declared import FUSED
 
 PACKETS = sorted({re.match(r"\w+", schema)[0] for schema in schemas()})  # type: ignore[index]
-SIMULATED = {function.name for op in ops.names() for function in ops.load(op).torch}
+OWN = [*(each for op in ops.names() for each in ops.load(op).torch), *FUSED.values()]
+SIMULATED = {function.name for function in OWN}
 
 
 def exactly(message: str) -> str:
@@ -36,7 +38,7 @@ def _arguments(schema: Any) -> list[tuple[str, Any, bool]]:
 def test_our_operators_take_what_theirs_take() -> None:
     parsed = [torch._C.parse_schema(f"npu::{schema}") for schema in schemas()]
     theirs = {(each.name, each.overload_name): each for each in parsed}
-    for function in (each for op in ops.names() for each in ops.load(op).torch):
+    for function in OWN:
         own = torch._C.parse_schema(f"npu::{function.schema}")
         if function.name not in ELDER:
             assert _arguments(own) == _arguments(theirs[own.name, own.overload_name])
@@ -82,7 +84,10 @@ def test_an_operator_that_is_not_simulated_refuses_when_called() -> None:
             "use npu_fused_infer_attention_score on Atlas A2 or A3, with block_table",
         ),
         ("npu_linear", "use torch.nn.functional.linear"),
-        ("npu_mm_all_reduce_base", "it speaks to other cards, and there is one here: leave it out"),
+        (
+            "npu_moe_distribute_combine_add_rms_norm",
+            "it speaks to other cards: write it with torch.distributed, with backend hccl",
+        ),
         ("matmul_checksum", "do without it"),
     ],
 )

@@ -23,7 +23,8 @@ FamilyOption = Annotated[
 All = Annotated[
     bool,
     typer.Option(
-        "--all", help="Every row of the file that ships with npusim, not a sample: hours of work."
+        "--all",
+        help="Simulate every row of the file that ships with npusim now: minutes of work.",
     ),
 ]
 Output = Annotated[
@@ -63,8 +64,9 @@ def validate(
     """Compare simulated times with measured ones.
 
     Errors are simulated less measured time: as a share of the measured one for kernels of 10 us
-    and more, in microseconds for shorter ones. Of the file that ships with npusim a sample of each
-    family is taken, under a minute of work; of a file of your own every row.
+    and more, in microseconds for shorter ones. They are of every row. Of the file that ships with
+    npusim a sample of each family is simulated now, under a minute of work, and the others were
+    when npusim was made; of a file of your own every row is simulated.
 
     With --pipes the times of pipes are held against what profilers counted for the same launches:
     errors are shares of the duration of the kernel, whatever the share of the pipe in it.

@@ -116,7 +116,7 @@ typedef struct {
     i64 gm_read_width, gm_write_width, l2_read_width, l2_write_width, shared_bus;
     i64 gm_most_rested, l2_most_rested;
     i64 gm_read_latency, l2_read_latency, l2_write_latency;
-    double gm_row_ns, l2_row_ns, same_line_ns, clock_hz, aliased_speed;
+    double gm_row_ns, gm_part_row_ns, l2_row_ns, same_line_ns, clock_hz, aliased_speed;
     i64 fill_weight;
     i64 events_per_report;
     volatile i64 stop;  /* set from another thread: the run ends before its next event */
@@ -184,15 +184,21 @@ typedef struct Load {
     Asked *asked;
     const Binding *binding;
     i64 line;  /* added to the lines asked for */
-    i64 far_bytes, under_way, since, read;
+    i64 far_bytes, under_way, since, read, arrives;
     i64 latest, latest_narrow, latest_by_stores;
     bool latest_is_far, is_queued, is_turned, is_in_step;
     i64 gm_narrow, l2_read_narrow, l2_write_narrow, turning;
 } Load;
 
 typedef struct {
-    i64 hits, misses, fetched, read;
+    i64 hits, misses, fetched, read, arrives;
 } Found;
+
+/* What of the lines of a request is on its way for others: the shares, and in how many cycles the
+ * first byte of the latest is there. */
+typedef struct {
+    i64 shares, arrives;
+} Coming;
 
 /* Lines that were touched last by one request: where they are counted from, and when that was, a
  * row of the volumes. */
@@ -249,11 +255,14 @@ typedef struct {
     i64 asked_count;
     /* Of each line: how many cores miss it, and the share brought in, in the present cycle. */
     i32 *readers, *brought;
-    i64 *missing;
+    i64 *missing;  /* of each line of the requests, the share */
     i64 missing_room;
     Found *found;
     i64 *first_missing, *most_missing;  /* of each request */
-    i64 *fetched_at;  /* the cycle in which each line that does not stay was fetched last */
+    Coming *coming;  /* of each request */
+    i64 *fetched_at;  /* the cycle in which each line was fetched last */
+    i32 *fetched;  /* the share of it that was */
+    i64 last_fetch;  /* of those the latest */
     i64 volume;
     Queue volumes;  /* those at which lines were touched, each once, ascending */
     Tile *tiles;

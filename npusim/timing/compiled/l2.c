@@ -155,19 +155,21 @@ static i64 starts_run(const Problem *problem, const Load *use, const i64 *missin
     return missing[i] - missing[i] * missing[i - 1] / problem->whole;
 }
 
-static Found found_of(Run *run, const Load *use, const i64 *missing) {
+static Found found_of(Run *run, const Load *use, const i64 *missing, Coming coming) {
     const Problem *problem = run->problem;
     const i32 *all_readers = run->readers + first_of(run, use);
     i64 count = count_of(use), unit = problem->share_units / problem->whole;
-    Found found = {0, 0, 0, 0};
+    Found found = {0};
     for (i64 i = 0; i < count; i++) found.misses += missing[i];
+    found.arrives = found.misses ? problem->gm_read_latency : coming.arrives;
+    found.misses += coming.shares;
     found.hits = count * problem->whole - found.misses;
-    if (!found.misses || !use->step->is_read) return found;
+    if (found.misses == coming.shares || !use->step->is_read) return found;
     i64 line_counts = problem->line_bytes * (problem->count_units / problem->whole);
     for (i64 i = 0; i < count; i++) {
         if (!missing[i]) continue;
-        i64 readers = larger(all_readers[nth(use->asked, i)], 1);
-        /* A line that is not kept comes for each burst that ends in it. */
+        /* A line that is not kept comes for each reader, and for each burst that ends in it. */
+        i64 readers = is_kept(use, i) ? larger(all_readers[nth(use->asked, i)], 1) : 1;
         i64 times = is_kept(use, i) ? 1 : use->asked->unkept[i];
         i64 cost = problem->line_bytes * missing[i] * times +
                    problem->run_bytes * starts_run(problem, use, missing, i);
@@ -218,20 +220,34 @@ static void bring_in(Run *run, Load **uses, i64 count) {
     run->volume += nbytes[0] + nbytes[1];
 }
 
-/* A line that does not stay and is asked for while it is on its way is not fetched again. */
-static void leave_on_way(const Run *run, const Load *use, i64 *missing) {
-    const i64 *fetched_at = run->fetched_at + first_of(run, use);
-    for (i64 i = 0; use->asked->unkept && i < count_of(use); i++)
-        if (!is_kept(use, i) &&
-            run->now - fetched_at[nth(use->asked, i)] < run->problem->gm_read_latency)
-            missing[i] = 0;
+/* Whether some line may be on its way. */
+static bool is_waited_for(const Run *run) {
+    return run->now - run->last_fetch < run->problem->gm_read_latency;
 }
 
-/* Remember what is on its way from now on. */
+/* What of the lines of `use` is on its way for others; a line that does not stay is not. */
+static Coming coming_of(const Run *run, const Load *use, const i64 *missing) {
+    i64 first = first_of(run, use), since = run->now - run->problem->gm_read_latency;
+    Coming coming = {0};
+    for (i64 i = 0; use->step->is_read && i < count_of(use); i++) {
+        i64 line = first + nth(use->asked, i);
+        if (!is_kept(use, i) || !run->fetched[line] || run->fetched_at[line] <= since) continue;
+        i64 share = smaller(run->fetched[line], run->problem->whole - missing[i]);
+        coming.shares += share;
+        if (share) coming.arrives = larger(coming.arrives, run->fetched_at[line] - since);
+    }
+    return coming;
+}
+
+/* Remember which lines that stay are on their way from now on. */
 static void fetch(Run *run, const Load *use, const i64 *missing) {
-    i64 *fetched_at = run->fetched_at + first_of(run, use);
-    for (i64 i = 0; use->asked->unkept && i < count_of(use); i++)
-        if (!is_kept(use, i) && missing[i]) fetched_at[nth(use->asked, i)] = run->now;
+    i64 first = first_of(run, use);
+    for (i64 i = 0; use->step->is_read && i < count_of(use); i++)
+        if (missing[i] && is_kept(use, i)) {
+            i64 line = first + nth(use->asked, i);
+            run->fetched_at[line] = run->last_fetch = run->now;
+            run->fetched[line] = (i32)missing[i];
+        }
 }
 
 /* Look up all uses of one cycle, then bring in what missed, for the cycles after it. */
@@ -241,17 +257,19 @@ void l2_touch(Run *run, Load **uses, i64 count, Found *found) {
     for (i64 u = 0; u < count; u++) {
         run->first_missing[u] = lines;
         lines += count_of(uses[u]);
-        found[u] = (Found){count_of(uses[u]) * problem->whole, 0, 0, 0};
+        found[u] = (Found){.hits = count_of(uses[u]) * problem->whole};
     }
-    if (all_hit(run, uses, count)) return;
+    bool waits = is_waited_for(run);
+    if (!waits && all_hit(run, uses, count)) return;
     run->missing = room_for(run, run->missing, &run->missing_room, lines, sizeof(i64));
     if (run->failed) return;
-    bool any = false;
+    bool any = waits;
     for (i64 u = 0; u < count; u++) any |= run->most_missing[u] = most_missing(run, uses[u]);
     if (any) {
         for (i64 u = 0; u < count; u++) {
             look_up(run, uses[u], run->most_missing[u], run->missing + run->first_missing[u]);
-            leave_on_way(run, uses[u], run->missing + run->first_missing[u]);
+            i64 place = run->first_missing[u];
+            run->coming[u] = waits ? coming_of(run, uses[u], run->missing + place) : (Coming){0};
         }
         for (i64 u = 0; u < count; u++)
             fetch(run, uses[u], run->missing + run->first_missing[u]);
@@ -261,10 +279,11 @@ void l2_touch(Run *run, Load **uses, i64 count, Found *found) {
             i32 *readers = run->readers + first_of(run, use);
             i32 more = (i32)(run->lanes[use->lane].cores / use->binding->different);
             for (i64 i = 0; use->step->is_read && i < count_of(use); i++)
-                if (missing[i]) readers[nth(use->asked, i)] += more;
+                if (missing[i] && is_kept(use, i)) readers[nth(use->asked, i)] += more;
         }
         for (i64 u = 0; u < count; u++)
-            found[u] = found_of(run, uses[u], run->missing + run->first_missing[u]);
+            found[u] =
+                found_of(run, uses[u], run->missing + run->first_missing[u], run->coming[u]);
         bring_in(run, uses, count);
     }
     run->has_new_tiles = false;
@@ -308,5 +327,6 @@ Found l2_past(Run *run, const Load *load) {
     for (i64 i = 1; asked->lines && i < count; i++)
         runs += asked->lines[i] != asked->lines[i - 1] + 1;
     i64 cost = (asked->nbytes + runs * problem->run_bytes) * problem->share_units;
-    return (Found){0, count * problem->whole, cost, asked->nbytes * problem->count_units};
+    return (Found){0, count * problem->whole, cost, asked->nbytes * problem->count_units,
+                   problem->gm_read_latency};
 }

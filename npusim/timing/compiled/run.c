@@ -99,10 +99,12 @@ static void make(Run *run) {
     run->found = zeros(run, copies, sizeof(Found));
     run->first_missing = zeros(run, copies, sizeof(i64));
     run->most_missing = zeros(run, copies, sizeof(i64));
+    run->coming = zeros(run, copies, sizeof(Coming));
     run->readers = zeros(run, lines, sizeof(i32));
     run->brought = zeros(run, lines, sizeof(i32));
     run->fetched_at = zeros(run, lines, sizeof(i64));
-    for (i64 i = 0; i < lines && !run->failed; i++) run->fetched_at[i] = -problem->gm_read_latency;
+    run->fetched = zeros(run, lines, sizeof(i32));
+    run->last_fetch = -problem->gm_read_latency;
     for (i64 i = 0; i < problem->volume_count; i++) push(run, &run->volumes, problem->volumes[i]);
     for (i64 i = 0; i < 2 * problem->stored_count; i++) push(run, &run->stored, problem->stored[i]);
     run->known_room = 256;
@@ -129,7 +131,8 @@ static void clear(Run *run) {
     for (int i = 0; i < 4; i++) free(run->links[i].moving);
     void *rest[] = {run->lanes,         run->asked,        run->found,
                     run->first_missing, run->most_missing, run->readers,
-                    run->brought,       run->fetched_at,   run->missing,
+                    run->brought,       run->fetched_at,   run->fetched,
+                    run->missing,       run->coming,
                     run->known,         run->events,       run->volumes.items,
                     run->tiles,         run->stored.items, run->free_tiles.items};
     for (unsigned i = 0; i < sizeof rest / sizeof *rest; i++) free(rest[i]);

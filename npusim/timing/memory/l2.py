@@ -111,21 +111,32 @@ class Found(NamedTuple):
     hits: int
     """Lines that were there, in 1 / WHOLE of a line."""
     misses: int
-    """The rest."""
+    """The rest, with what is on its way for others."""
     fetched: int
     """Its share of what reading the lines costs the link, in 1 / SHARE_UNITS of a byte."""
     read: int
     """Its share of the lines that are read from global memory, in 1 / COUNT_UNITS of a byte."""
+    arrives: int = 0
+    """Cycles until the first byte of what comes in is there: of a round trip what is left of it."""
+
+
+class Coming(NamedTuple):
+    """What of the lines of one core is on its way for others, and waited for."""
+
+    shares: int
+    """In 1 / WHOLE of a line."""
+    arrives: int
+    """Cycles until the first byte of the latest is there."""
 
 
 class L2:
     """Which share of the tensors' lines is in the L2, and how many bytes of it are dirty.
 
     Requests of one cycle do not see each other's lines; those that miss the same line all wait for
-    it, it is fetched once, and its cost is divided among them. A line that does not stay is not
-    fetched again, either, while it is on its way: cores need not march in step to share it. The
-    cache is write-back: stored bytes are written to global memory when as much as the cache holds
-    has come in after them.
+    it, it is fetched once, and its cost is divided among them. Cores need not march in step for
+    that: whoever asks for a line that is on its way gets it when they do, and costs nothing. A line
+    that does not stay is fetched for each of them. The cache is write-back: stored bytes are
+    written to global memory when as much as the cache holds has come in after them.
     """
 
     def __init__(
@@ -143,6 +154,8 @@ class L2:
         self._run_bytes = spec.gm.run_bytes
         self._on_way_cycles = round(spec.gm.read_latency_ns * spec.clock_hz / 1e9)
         """How long a line is on its way: the round trip of a request."""
+        self._last_fetch = -self._on_way_cycles
+        """The cycle in which a line was fetched last."""
         self.shares = survival(spec.l2.ways)
         self._volume = 0
         """Bytes brought in since launch."""
@@ -187,29 +200,28 @@ class L2:
 
     @cached_property
     def _fetched(self) -> dict[str, NDArray[np.int64]]:
-        """Tensor -> the cycle in which each line that does not stay was fetched last."""
-        long_ago = -self._on_way_cycles
-        return {name: np.full(count, long_ago) for name, count in self.counts.items()}
+        """Tensor -> the cycle in which each line was fetched last, and the share of it that was."""
+        return {name: np.zeros((2, count), np.int64) for name, count in self.counts.items()}
 
     def touch(self, uses: Sequence[Use], now: int) -> list[Found]:
         """Look up all *uses* of the cycle *now*, then bring in what missed, for those after it."""
+        waits = now - self._last_fetch < self._on_way_cycles
         # Shortcut: nothing leaves and every line has come in, so everything hits.
-        if self.holds_all and not any(self.absent[use.tensor] for use in uses):
+        if not waits and self.holds_all and not any(self.absent[use.tensor] for use in uses):
             return [Found(line_count(use.lines) * WHOLE, 0, 0, 0) for use in uses]
-        seen = [(use, self._missing(use, now)) for use in uses]
-        if not any(missing.any() for _, missing in seen):
+        seen = [(use, self._missing(use)) for use in uses]
+        coming = [self._coming(*each, now) if waits else Coming(0, 0) for each in seen]
+        if not waits and not any(missing.any() for _, missing in seen):
             for use in uses:
                 self._keep(use)
             return [Found(missing.size * WHOLE, 0, 0, 0) for _, missing in seen]
         for use, missing in seen:
-            if use.unkept is not None:
-                fetched = self._fetched[use.tensor]
-                is_fetched = (use.unkept > 0) & (missing > 0)
-                fetched[use.lines] = np.where(is_fetched, now, fetched[use.lines])
             if use.is_read:
+                self._fetch(use, missing, now)
                 readers = use.copies // use.different
-                self._readers[use.tensor][use.lines] += (missing > 0) * readers
-        found = [self._found(use, missing) for use, missing in seen]
+                shared = missing if use.unkept is None else missing * (use.unkept == 0)
+                self._readers[use.tensor][use.lines] += (shared > 0) * readers
+        found = [self._found(*each, own) for each, own in zip(seen, coming, strict=True)]
         brought = {True: 0, False: 0}
         # Stores first: a line that a store and a load both bring in is dirty, and counted once.
         for use, missing in sorted(seen, key=lambda each: each[0].is_read):
@@ -250,17 +262,38 @@ class L2:
         else:
             touched[use.lines] = np.where(use.unkept > 0, touched[use.lines], self._volume)
 
-    def _missing(self, use: Use, now: int) -> NDArray[np.int64]:
-        """The share of each line of *use* that is neither there nor on its way."""
+    def _missing(self, use: Use) -> NDArray[np.int64]:
+        """The share of each line of *use* that is not there."""
         ages = (self._volume - self._touched[use.tensor][use.lines]) * AGES // self._capacity
         missing: NDArray[np.int64] = WHOLE - self.shares[np.minimum(ages, self.shares.size - 1)]
-        if use.unkept is None:
-            return missing
-        is_on_way = now - self._fetched[use.tensor][use.lines] < self._on_way_cycles
-        return np.where((use.unkept > 0) & is_on_way, 0, missing)
+        return missing
 
-    def _found(self, use: Use, missing: NDArray[np.int64]) -> Found:
+    def _coming(self, use: Use, missing: NDArray[np.int64], now: int) -> Coming:
+        """What of the lines of *use* is on its way for others; one that does not stay is not."""
+        if not use.is_read:
+            return Coming(0, 0)
+        then, shares = self._fetched[use.tensor][:, use.lines]
+        left = self._on_way_cycles - now + then
+        shares = np.where(left > 0, shares, 0)
+        if use.unkept is not None:
+            shares = np.where(use.unkept > 0, 0, shares)
+        shares = np.minimum(shares, WHOLE - missing)
+        return Coming(int(shares.sum()), int(left[shares > 0].max(initial=0)))
+
+    def _fetch(self, use: Use, missing: NDArray[np.int64], now: int) -> None:
+        """Remember which lines that stay are on their way from now on."""
+        is_fetched = missing > 0
+        if use.unkept is not None:
+            is_fetched &= use.unkept == 0
+        if is_fetched.any():
+            self._last_fetch = now
+            then, shares = fetched = self._fetched[use.tensor][:, use.lines]
+            then[is_fetched], shares[is_fetched] = now, missing[is_fetched]
+            self._fetched[use.tensor][:, use.lines] = fetched
+
+    def _found(self, use: Use, missing: NDArray[np.int64], coming: Coming) -> Found:
         misses = int(missing.sum())
+        arrives = self._on_way_cycles if misses else coming.arrives
         fetched = read = 0
         if misses and use.is_read:
             # Each run of consecutive lines costs overhead; readers of a line divide its cost.
@@ -268,11 +301,14 @@ class L2:
             times = 1 if use.unkept is None else np.maximum(use.unkept, 1)
             costs = line * missing * times + self._run_bytes * run_starts(use.lines, missing)
             readers = np.maximum(self._readers[use.tensor][use.lines], 1)
+            if use.unkept is not None:
+                readers = np.where(use.unkept > 0, 1, readers)
             fetched = int((costs * unit // readers).sum())
             # Shares are rounded to the nearest.
             nbytes = missing * times * (line * (COUNT_UNITS // WHOLE))
             read = int(((nbytes + readers // 2) // readers).sum())
-        return Found(missing.size * WHOLE - misses, misses, fetched, read)
+        misses += coming.shares
+        return Found(missing.size * WHOLE - misses, misses, fetched, read, arrives)
 
     def _bring(self, use: Use, missing: NDArray[np.int64]) -> int:
         """Lines that *use* brings in, in 1 / WHOLE of a line, but for those brought in before it in

@@ -118,9 +118,10 @@ class Answer(NamedTuple):
     """Whether other cores ask for the same lines at once, and the L2 minds."""
 
     @property
-    def traits(self) -> tuple[int, int, int | None, bool]:
+    def traits(self) -> tuple[int | None, ...]:
         """What decides about the times of a load; the rest enters the load of the links alone."""
-        return self.found.hits, self.found.misses, self.shared_port, self.is_aliased
+        found = self.found
+        return found.hits, found.misses, found.arrives, self.shared_port, self.is_aliased
 
 
 STORED = Answer(Found(0, 0, 0, 0), None, is_aliased=False, is_in_step=False)
@@ -163,6 +164,7 @@ class SharedMemory:
         self._clock_hz = clock
         self._run_bytes = spec.gm.run_bytes
         self._row_ns = {"gm": spec.gm.row_ns, "l2": spec.l2.row_ns}
+        self._part_row_ns, self._line_bytes = spec.gm.part_row_ns, spec.l2.line_bytes
         self._same_line_ns = spec.l2.same_line_ns
         weight = spec.l2.write_bytes_per_s / spec.gm.read_bytes_per_s
         self.fill_weight = round(weight * PORT_UNITS) if spec.l2.fills == "between" else 0
@@ -257,17 +259,24 @@ class SharedMemory:
         count = line_count(request.lines)
         runs = int(run_starts(request.lines, np.full(count, WHOLE)).sum()) // WHOLE
         cost = (request.nbytes + runs * self._run_bytes) * SHARE_UNITS
-        return Found(0, count * WHOLE, cost, request.nbytes * COUNT_UNITS)
+        read = request.nbytes * COUNT_UNITS
+        return Found(0, count * WHOLE, cost, read, self.latency["gm", True])
 
     def near_port(self, port: int, is_aliased: bool) -> int:
         """The speed at which a core takes bytes out of the L2, in PORT_UNITS; *port* is its own."""
         return max(1, round(port * self.aliased_speed)) if is_aliased else port
 
-    def row_cycles(self, far_rows: int, near_rows: int) -> int:
+    def is_part(self, rows: int, nbytes: int) -> bool:
+        """Whether so many *rows* of *nbytes* together are half of a line each, or less."""
+        return 2 * nbytes <= rows * self._line_bytes
+
+    def row_cycles(self, far_rows: int, near_rows: int, *, in_part: bool) -> int:
         """How long rows from global memory and from the L2 take at least: the round trips of their
-        requests, divided by how many requests a core may have under way.
+        requests, divided by how many requests a core may have under way; *in_part* if those from
+        global memory leave half of their lines.
         """
-        waits_ns = far_rows * self._row_ns["gm"] + near_rows * self._row_ns["l2"]
+        far_ns = self._part_row_ns if in_part else self._row_ns["gm"]
+        waits_ns = far_rows * far_ns + near_rows * self._row_ns["l2"]
         return round(waits_ns * self._clock_hz / 1e9)
 
     def _shared_port(self, request: Request, readers: int) -> int | None:
@@ -341,13 +350,16 @@ class _Load:
         self._since = int(memory.env.now)
         far_rows = request.rows * found.misses // (found.hits + found.misses)
         near_rows = request.rows - far_rows
+        in_part = False
         if request.is_cached:
             # Rows of one line wait for it once.
-            far_rows = min(far_rows, ceil_div(found.misses, WHOLE))
+            far_lines = ceil_div(found.misses, WHOLE)
+            in_part = far_rows <= far_lines and memory.is_part(far_rows, far_bytes)
+            far_rows = min(far_rows, far_lines)
         far_port, near_port = request.gm_port, memory.near_port(request.l2_port, is_aliased)
         # Cycles as a fraction of whole numbers: far / far_port + near / near_port, or the rows'.
         took = (far_bytes * near_port + near_bytes * far_port) * PORT_UNITS, far_port * near_port
-        row_cycles = memory.row_cycles(far_rows, near_rows)
+        row_cycles = memory.row_cycles(far_rows, near_rows, in_part=in_part)
         self._is_turned = row_cycles * took[1] > took[0]
         if self._is_turned:
             took = row_cycles, 1
@@ -399,7 +411,9 @@ class _Load:
         elif self._is_turned:
             self.turning = now - self._since - cycles
         request = self._request
-        latency = self._memory.latency["gm" if self._far_bytes else "l2", True]
+        latency = self._memory.latency["l2", True]
+        if self._far_bytes:
+            latency = max(latency, self._found.arrives)
         through = request.nbytes if request.is_cached else 0
         hit = request.nbytes - self._far_bytes
         held_up = self.gm_narrow, self.l2_read_narrow, self.l2_write_narrow, self.turning

@@ -295,9 +295,10 @@ class Decoder:
         src, dst = ends(op)
         ways = [(memory, dst) if is_read else (src, memory) for memory in ("gm", "l2")]
         far, near = (self._core.paths[f"{a}_to_{b}"] for a, b in ways)
-        gm_port, l2_port = (
-            max(1, round(x.bytes_per_cycle / self._ratio * PORT_UNITS)) for x in (far, near)
-        )
+        rates = [x.bytes_per_cycle for x in (far, near)]
+        if "ub" in (src, dst) and place.burst_bytes % self.spec.vector.block_bytes:
+            rates = [min(x, self.spec.transfer.padded_bytes_per_cycle) for x in rates]
+        gm_port, l2_port = (max(1, round(x / self._ratio * PORT_UNITS)) for x in rates)
         startup = self.cycles(far.startup_cycles)
         piece_bytes = min(place.burst_bytes, self._line_bytes)
         apart = self.spec.l2.aliased_bytes

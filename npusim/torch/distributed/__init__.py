@@ -1,4 +1,4 @@
-"""`torch.distributed` with the backend hccl, on simulated cards.
+"""`torch.distributed` with the backend hccl, on simulated cards; also `torch_npu.distributed`.
 
 Each rank is a process with one card, as torchrun starts them::
 
@@ -23,6 +23,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
+
+from npusim.torch.refusals import others_of
 
 if TYPE_CHECKING:
     from npusim.torch.distributed.group import HcclGroup
@@ -69,17 +71,20 @@ def _group(options: Any, _: object) -> HcclGroup:
     """The group that torch asks for."""
     from npusim.torch import card
     from npusim.torch.distributed.group import HcclGroup
+    from npusim.torch.distributed.host import HostToo
     from npusim.torch.distributed.ranks import Threads, running
-    from npusim.torch.distributed.transport import Processes, Transport
+    from npusim.torch.distributed.transport import Processes
 
     rank, size = options.group_rank, options.group_size
     ranks = list(options.global_ranks_in_group) or list(range(size))
     text = os.environ.get("LOCAL_WORLD_SIZE", "")
     server_cards = int(text) if text.isdecimal() and int(text) else card.spec().links.cards
     name = str(options.group_id)
-    transport: Transport
     if (turns := running()) is not None:
-        transport = Threads(turns, (name, *ranks), rank, size)
-    else:
-        transport = Processes(options.store, rank, size, options.timeout)
-    return HcclGroup(transport, rank, ranks, name, server_cards)
+        threads = Threads(turns, (name, *ranks), rank, size)
+        return HcclGroup(threads, rank, ranks, name, server_cards)
+    processes = Processes(options.store, rank, size, options.timeout)
+    return HostToo(processes, rank, ranks, name, server_cards).use(processes.gloo)
+
+
+__getattr__ = others_of("torch_npu.distributed")

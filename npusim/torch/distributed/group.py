@@ -7,17 +7,15 @@ every call that is not asynchronous.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from npusim import collectives
-from npusim.collectives import Kind
 from npusim.data.dtypes import Array
 from npusim.torch import card
 from npusim.torch.clock import clock
+from npusim.torch.distributed.meeting import BARRIER_BYTES, Meeting, Tensors
 from npusim.torch.distributed.tensors import (
     array_of,
     bytes_of,
@@ -27,85 +25,14 @@ from npusim.torch.distributed.tensors import (
     fill_bytes,
     operation_of,
 )
-from npusim.torch.distributed.transport import NOTHING, Call, Transport
+from npusim.torch.distributed.transport import NOTHING, Call
 from npusim.torch.distributed.work import Done, Later, together
 
 __all__ = ["HcclGroup"]
 
-Tensors = list[torch.Tensor]
-Finish = Callable[[list[torch.Tensor], list[Call]], None]
-"""Takes the bytes and the calls of all ranks."""
 
-HCCL: dict[str, tuple[str, Kind]] = {
-    "all_reduce": ("hcom_allReduce_", "all_reduce"),
-    "all_gather": ("hcom_allGather_", "all_gather"),
-    "reduce_scatter": ("hcom_reduceScatter_", "reduce_scatter"),
-    "all_to_all": ("hcom_alltoall_", "all_to_all"),
-    "broadcast": ("hcom_broadcast_", "broadcast"),
-    "reduce": ("hcom_reduce_", "all_reduce"),
-    "gather": ("hcom_gather_", "all_gather"),
-    "scatter": ("hcom_scatter_", "all_gather"),
-    "barrier": ("hcom_allReduce_", "all_reduce"),
-}
-"""Collective -> what profilers call its kernel, and the one that takes the same time: a root is
-reduced to, gathers and scatters as fast as its port is (assumed); barrier reduces one number."""
-BARRIER_BYTES = 4
-
-
-class HcclGroup(dist.ProcessGroup):
+class HcclGroup(Meeting):
     """Ranks whose cards are joined by the links of their chip."""
-
-    def __init__(
-        self, transport: Transport, rank: int, ranks: Sequence[int], name: str, server_cards: int
-    ) -> None:
-        super().__init__(rank, len(ranks))
-        self._transport, self._name = transport, name
-        self._server_of = [each // server_cards for each in ranks]
-        self.servers = len(set(self._server_of))
-        """The number of servers in which the ranks are."""
-        self._busy_us = 0.0
-        """When the last collective ends."""
-        # Refuses ranks that the links do not join.
-        collectives.estimate("all_reduce", 0, len(ranks), card.spec(), self.servers)
-
-    # ---- what torch asks of a group ----
-
-    def getBackendName(self) -> str:  # noqa: N802
-        return "hccl"
-
-    def getGroupName(self) -> str:  # noqa: N802
-        return self._name
-
-    def _set_group_name(self, name: str) -> None:
-        self._name = name
-
-    @property
-    def group_name(self) -> str:
-        return self._name
-
-    @property
-    def _device_types(self) -> list[torch.device]:
-        return [torch.device("npu")]
-
-    def _get_backend(self, device: object) -> HcclGroup:  # noqa: ARG002
-        """The group itself: it has one backend."""
-        return self
-
-    def get_hccl_comm_name(self, rank: int, init_comm: bool = True) -> str:  # noqa: ARG002
-        """The name by which operators of the card know the group."""
-        return self._name
-
-    def shutdown(self) -> None:
-        """`destroy_process_group`: what was sent leaves first."""
-        self._transport.close()
-
-    abort = shutdown
-
-    def _start_coalescing(self, device: object) -> None:
-        """Nothing is held back."""
-
-    def _end_coalescing(self, device: object) -> Done:  # noqa: ARG002
-        return Done(self._busy_us, [])
 
     # ---- reductions ----
 
@@ -366,91 +293,6 @@ class HcclGroup(dist.ProcessGroup):
     allgather_into_tensor_coalesced = all_gather_single_coalesced
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
-    # ---- a collective ----
-
-    def _call(
-        self, name: str, alike: str, given: torch.Tensor, splits: list[list[int]] | None = None
-    ) -> Call:
-        ready_us = max(clock.now_us, self._busy_us)
-        return Call(name, alike, card.spec().name, ready_us, len(given), splits or [])
-
-    def share(
-        self, name: str, alike: str, given: torch.Tensor
-    ) -> tuple[float, list[Call], list[torch.Tensor]]:
-        """When all ranks have come to an operator of the card, and the calls and bytes of each."""
-        calls = self._transport.meet(self._call(name, alike, given))
-        self._agree(calls)
-        return max(call.ready_us for call in calls), calls, self._transport.share(given, calls)
-
-    def spend(self, kernel: str, begin_us: float, time_us: float, what: str) -> None:
-        """The card is at work in *kernel*, and its stream waits for the end."""
-        clock.communicate(kernel, begin_us, time_us, what)
-        self._busy_us = begin_us + time_us
-        clock.wait_until(self._busy_us)
-
-    def _run(
-        self,
-        name: str,
-        alike: str,
-        size_bytes: int,
-        given: torch.Tensor,
-        outputs: Tensors,
-        finish: Finish,
-        splits: list[list[int]] | None = None,
-    ) -> Done:
-        """Meet the other ranks, share bytes, and let *finish* fill *outputs*; time passes."""
-        calls = self._transport.meet(self._call(name, alike, given, splits))
-        self._agree(calls)
-        if splits:
-            size_bytes = max(sum(sizes) for call in calls for sizes in call.splits)
-        parts = self._transport.share(given, calls)
-        if card.computes_values():
-            finish(parts, calls)
-        kernel, kind = HCCL[name]
-        begin_us = max(call.ready_us for call in calls)
-        time_us = collectives.time_us(kind, size_bytes, self.size(), card.spec(), self.servers)
-        clock.communicate(kernel, begin_us, time_us, alike)
-        self._busy_us = begin_us + time_us
-        return Done(self._busy_us, outputs)
-
-    def _agree(self, calls: list[Call]) -> None:
-        """Refuse ranks that do not mean the same; each of them raises the same error."""
-        first = calls[0]
-        for rank, call in enumerate(calls):
-            if (call.name, call.alike, call.chip) != (first.name, first.alike, first.chip):
-                raise RuntimeError(
-                    f"{first.name}: all ranks must call it alike, as rank 0 calls "
-                    f"{_told(first)}, but rank {rank} calls {_told(call)}; make the calls alike"
-                )
-        if first.splits:
-            for giver, of_giver in enumerate(calls):
-                for taker, of_taker in enumerate(calls):
-                    sent, room = of_giver.splits[0][taker], of_taker.splits[1][giver]
-                    if sent != room:
-                        raise RuntimeError(
-                            f"all_to_all: rank {taker} must have room for the {sent} bytes that "
-                            f"rank {giver} gives it, not for {room}; make their split sizes agree"
-                        )
-
-    def _require_list(self, name: str, what: str, tensors: Tensors) -> None:
-        if len(tensors) != self.size():
-            raise ValueError(
-                f"{name}: {what} must have a tensor for each of {self.size()} ranks, not "
-                f"{len(tensors)}; pass as many"
-            )
-
-    def _require_whole(
-        self, name: str, whole: str, tensors: Tensors, part: str, tensor: torch.Tensor
-    ) -> None:
-        """*tensors* hold what all ranks have of *tensor*, each as much where there are several."""
-        size = self.size() // len(tensors)
-        for each in tensors:
-            if each.numel() != size * tensor.numel() or each.dtype != tensor.dtype:
-                raise ValueError(
-                    f"{name}: {whole} must be {size} times {part}, {described(tensor)}, not "
-                    f"{described(each)}; make it so"
-                )
-
 
 def _agree_on_message(sent: Call, received: Call, giver: int, taker: int) -> None:
     if sent.alike != received.alike:
@@ -458,10 +300,6 @@ def _agree_on_message(sent: Call, received: Call, giver: int, taker: int) -> Non
             f"recv: the tensor of rank {taker} must be {sent.alike}, as rank {giver} sends, not "
             f"{received.alike}; make them alike"
         )
-
-
-def _told(call: Call) -> str:
-    return f"{call.name} {call.alike} on {call.chip}".replace("  ", " ")
 
 
 def _to(root: int | None) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from npusim import collectives
-from npusim.collectives.pipelined import Fused, gathered_us, reduced_us, tiles
+from npusim.collectives.pipelined import Fused, gathered_us, move, reduced_us, tiles
 from npusim.collectives.times import Estimate
 from npusim.data.errors import OpError
 from npusim.torch import card
@@ -115,7 +115,7 @@ def mm_all_reduce_base(contract: Contract) -> torch.Tensor:
     begins = list(accumulate(cut, initial=0))
     parts = [product(rows[begin:end], begin) for begin, end in pairwise(begins)]
     output = torch.empty((*x1.shape[:-1], n), dtype=parts[0].dtype, device="npu")
-    moves = [_estimate("all_reduce", part.nbytes, group) for part in parts]
+    moves = [_move("all_reduce", part.nbytes, group) for part in parts]
 
     def finish(found: list[torch.Tensor]) -> None:
         whole = [array_of(each, output).reshape(-1, n) for each in found]
@@ -183,9 +183,9 @@ def _alike(x1: torch.Tensor, x2: torch.Tensor) -> str:
     return f"{described(x1)} x {tuple(x2.shape)}"
 
 
-def _estimate(kind: Fused, size_bytes: int, group: HcclGroup) -> Estimate:
+def _move(kind: Fused, size_bytes: int, group: HcclGroup) -> Estimate:
     """The collective of a tile, over the links of the group."""
-    return collectives.estimate(kind, size_bytes, group.size(), card.spec(), group.servers)
+    return move(kind, size_bytes, group.size(), card.spec(), group.servers)
 
 
 def _joined(parts: list[torch.Tensor]) -> torch.Tensor:
@@ -221,7 +221,7 @@ def all_gather_base_mm(contract: Contract) -> tuple[torch.Tensor, torch.Tensor]:
     (m, k), n = x.shape, x2.shape[1]
     gathered = torch.empty((m * size, k), dtype=x.dtype, device="npu")
     cut = tiles("all_gather", m, n, k, size, x.element_size(), card.spec())
-    moves = [_estimate("all_gather", rows * k * x.element_size(), group) for rows in cut]
+    moves = [_move("all_gather", rows * k * x.element_size(), group) for rows in cut]
     begin_us, _, parts = group.share(contract.op, _alike(x, x2), bytes_of(x))
     if card.computes_values():
         fill_bytes(gathered, torch.cat(parts))
@@ -256,7 +256,7 @@ def mm_reduce_scatter_base(contract: Contract) -> torch.Tensor:
     parts = []
     for begin, end in pairwise(begins):
         parts.append(product(_joined([each[begin:end] for each in of_ranks])))
-    moves = [_estimate("reduce_scatter", part.nbytes // size, group) for part in parts]
+    moves = [_move("reduce_scatter", part.nbytes // size, group) for part in parts]
     output = torch.empty((m, n), dtype=x.dtype, device="npu")
 
     def finish(found: list[torch.Tensor]) -> None:

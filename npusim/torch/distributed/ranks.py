@@ -12,7 +12,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -257,14 +257,23 @@ def _fresh(state: State) -> State:
 def _in_threads(turns: Turns, server_cards: int) -> Iterator[None]:
     """Let torch.distributed know a world for each thread, and meet in *turns*."""
     c10d = torch._C._distributed_c10d
-    world, by_environment, environment = distributed_c10d._world, handlers["env"], {**os.environ}
+    world, gloo = distributed_c10d._world, distributed_c10d.ProcessGroupGloo
+    by_environment, environment = handlers["env"], {**os.environ}
 
     def meet(*_: object, **__: object) -> Iterator[tuple[Any, int, int]]:
         yield turns.store, int(os.environ["RANK"]), turns.size
 
+    def refuse(*_: object, **__: object) -> NoReturn:
+        raise RuntimeError(
+            "npusim.torch.distributed: groups of ranks that are threads must have the backend hccl "
+            "alone, not gloo, which would wait for the others for ever; leave gloo out, or start "
+            "processes with torchrun"
+        )
+
     def leave() -> None:
         _running.pop()
         distributed_c10d._world, handlers["env"] = world, by_environment
+        distributed_c10d.ProcessGroupGloo = gloo
         c10d._set_thread_isolation_mode(False)
         os.environ.clear()
         os.environ.update(environment)
@@ -273,6 +282,7 @@ def _in_threads(turns: Turns, server_cards: int) -> Iterator[None]:
         stack.callback(leave)
         _running.append(turns)
         distributed_c10d._world, handlers["env"] = ThreadLocalWorld(), meet
+        distributed_c10d.ProcessGroupGloo = refuse
         c10d._set_thread_isolation_mode(True)
         os.environ |= {"WORLD_SIZE": str(turns.size), "LOCAL_WORLD_SIZE": str(server_cards)}
         yield

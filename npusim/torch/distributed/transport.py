@@ -8,14 +8,15 @@ from __future__ import annotations
 import atexit
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, NamedTuple, Protocol
 
 import torch
 import torch.distributed as dist
 
-__all__ = ["NOTHING", "Call", "Processes", "Transport"]
+__all__ = ["NOTHING", "Arrival", "Call", "Processes", "Transport", "all_there"]
 
 NOTHING = torch.empty(0, dtype=torch.uint8)
 """The bytes of a rank that gives none."""
@@ -71,7 +72,8 @@ class Processes:
     def __init__(self, store: Any, rank: int, size: int, timeout: timedelta) -> None:
         self._rank, self._size = rank, size
         own = dist.PrefixStore("npusim/", store)
-        self._gloo = dist.ProcessGroupGloo(own, rank, size, timeout=timeout)
+        self.gloo = dist.ProcessGroupGloo(own, rank, size, timeout=timeout)
+        """What carries the bytes."""
         self._sent: Counter[tuple[int, int]] = Counter()
         """Rank and tag -> how many messages were sent there."""
         self._leaving: list[Any] = []
@@ -83,7 +85,8 @@ class Processes:
         text = torch.tensor(list(json.dumps(call).encode()), dtype=torch.uint8)
         length = torch.tensor([len(text)])
         lengths = [torch.empty_like(length) for _ in range(self._size)]
-        self._gloo.allgather([lengths], [length]).wait()
+        with all_there(call.name):
+            self.gloo.allgather([lengths], [length]).wait()
         texts = self._padded(text, [int(each) for each in lengths])
         return [Call(*json.loads(bytes(text.tolist()))) for text in texts]
 
@@ -97,7 +100,7 @@ class Processes:
         found = given if giver == self._rank else given.new_empty(lengths[giver])
         options = dist.BroadcastOptions()
         options.rootRank, options.rootTensor = giver, 0
-        self._gloo.broadcast([found], options).wait()
+        self.gloo.broadcast([found], options).wait()
         return [found if rank == giver else NOTHING for rank in range(self._size)]
 
     def send(self, call: Call, given: torch.Tensor, to: int, tag: int) -> Callable[[], Call]:
@@ -106,10 +109,11 @@ class Processes:
         self._sent[to, tag] += 1
         own = given.clone()
         self._leave(_head(call, number), to, _channel(tag, CALL))
-        answered = self._gloo.recv([answer], to, _channel(tag, ANSWER))
+        answered = self.gloo.recv([answer], to, _channel(tag, ANSWER))
 
         def finish() -> Call:
-            answered.wait()
+            with all_there(call.name):
+                answered.wait()
             theirs, _ = _read(answer)
             if theirs.alike == call.alike and len(own):
                 self._leave(own, to, _channel(tag, BYTES + number % MESSAGES))
@@ -121,13 +125,14 @@ class Processes:
         """Await bytes, of any rank if none is named. What is returned waits for them."""
         head, own = torch.empty(HEAD_BYTES, dtype=torch.uint8), _head(call)
         if source is None:
-            arrived = self._gloo.recv_anysource([head], _channel(tag, CALL))
+            arrived = self.gloo.recv_anysource([head], _channel(tag, CALL))
         else:
-            arrived = self._gloo.recv([head], source, _channel(tag, CALL))
+            arrived = self.gloo.recv([head], source, _channel(tag, CALL))
             self._leave(own, source, _channel(tag, ANSWER))
 
         def finish() -> Arrival:
-            arrived.wait()
+            with all_there(call.name):
+                arrived.wait()
             giver = source
             if giver is None:
                 giver = arrived._source_rank()
@@ -137,7 +142,7 @@ class Processes:
                 return giver, theirs, NOTHING
             found = torch.empty(theirs.bytes_given, dtype=torch.uint8)
             if len(found):
-                self._gloo.recv([found], giver, _channel(tag, BYTES + number)).wait()
+                self.gloo.recv([found], giver, _channel(tag, BYTES + number)).wait()
             return giver, theirs, found
 
         return finish
@@ -150,7 +155,7 @@ class Processes:
 
     def _leave(self, part: torch.Tensor, to: int, channel: int) -> None:
         self._leaving = [each for each in self._leaving if not each[0].is_completed()]
-        self._leaving.append((self._gloo.send([part], to, channel), part))
+        self._leaving.append((self.gloo.send([part], to, channel), part))
 
     def _padded(self, own: torch.Tensor, lengths: list[int]) -> list[torch.Tensor]:
         most = max(lengths)
@@ -161,8 +166,20 @@ class Processes:
             padded = torch.zeros(most, dtype=torch.uint8)
             padded[: len(own)] = own
         rows = [torch.empty(most, dtype=torch.uint8) for _ in range(self._size)]
-        self._gloo.allgather([rows], [padded]).wait()
+        self.gloo.allgather([rows], [padded]).wait()
         return [row[:length] for row, length in zip(rows, lengths, strict=True)]
+
+
+@contextmanager
+def all_there(name: str) -> Iterator[None]:
+    """Say what is amiss where a process is gone, or does not come in time."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise RuntimeError(
+            f"{name}: every rank must come to it, but a process is gone or has not come before the "
+            f"group's timeout; look for the one that failed, or does not call it\n{error}"
+        ) from None
 
 
 HEAD_BYTES = 1 << 10

@@ -78,10 +78,15 @@ class Recorded:
                 continue
             operator = event.operator if call is None else self.calls[call].operator
             name = kernel_name(event.run, api(event.run, operator))
-            found.append(Kernel(event, event.run, call, self._step_of(event), name))
+            found.append(Kernel(event, event.run, call, self.step_of(event), name))
         return tuple(found)
 
-    def _step_of(self, event: Event) -> int:
+    @cached_property
+    def exchanges(self) -> tuple[Event, ...]:
+        """Collectives, messages, and kernels that speak to other cards."""
+        return tuple(event for event in self.events if event.communicates)
+
+    def step_of(self, event: Event) -> int:
         """The step in which *event* began: the last that had begun, since kernels take time."""
         place = bisect_right(self.steps, event.start_us, key=lambda step: step.start_us)
         return self.steps[place - 1].number if place else 0

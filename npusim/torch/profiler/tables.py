@@ -7,6 +7,7 @@ are microseconds of simulated time, in which the host takes none.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,14 @@ from npusim.devices.schema import DeviceSpec
 from npusim.exports.profile import DETAILS, details
 from npusim.exports.tables import write_csv
 from npusim.torch.calls import Call
+from npusim.torch.clock import Event
 from npusim.torch.profiler import counters
 from npusim.torch.profiler.collected import Kernel, Recorded
 from npusim.torch.profiler.settings import _ExperimentalConfig
 
 __all__ = [
     "CALL_LINES",
+    "COMMUNICATION",
     "NO_MODEL",
     "shapes_of",
     "write_kernels",
@@ -51,6 +54,8 @@ STEPS = (
 )
 WITH_CUBE = ("AI_CORE", "MIX_AIC")
 """Cores of kernels whose time counts as that of AI cores."""
+COMMUNICATION = "COMMUNICATION"
+"""In place of the cores of what cards exchange."""
 MISSING = "N/A"
 NO_MODEL = (1 << 32) - 1
 """What stands for the model of kernels outside of a graph."""
@@ -72,18 +77,47 @@ def write_kernels(
     pipes = cache(partial(counters.counters, spec))
     has_steps = len(recorded.steps) > 1
     rows, ended_us = [], None
-    for number, kernel in enumerate(recorded.kernels):
-        event, run = kernel.event, kernel.run
+    for number, one in enumerate(_in_order(recorded)):
+        event = one if isinstance(one, Event) else one.event
         waited_us = 0.0 if ended_us is None else max(0.0, event.start_us - ended_us)
-        ended_us = kernel.end_us
-        start_us = event.start_us + recorded.lead_us
-        row: Row = details(run, kernel.name, start_us, event.time_us, waited_us)
+        ended_us = event.start_us + event.time_us
+        times = event.start_us + recorded.lead_us, event.time_us, waited_us
+        if isinstance(one, Event):
+            rows.append((recorded.step_of(event), _exchange(event, number, times, columns)))
+            continue
+        row: Row = details(one.run, one.name, *times)
         if config.is_detailed:
-            row = _with_task(row, kernel, number)
+            row = _with_task(row, one, number)
         if config.has_counters:
-            row += pipes(run.trace, event.time_us)
-        rows.append([kernel.step, *row] if has_steps else row)
-    write_csv(path, ["Step Id", *columns] if has_steps else columns, rows)
+            row += pipes(one.run.trace, event.time_us)
+        rows.append((one.step, row))
+    found = [[step, *row] if has_steps else row for step, row in rows]
+    write_csv(path, ["Step Id", *columns] if has_steps else columns, found)
+
+
+def _in_order(recorded: Recorded) -> list[Kernel | Event]:
+    """What ran on the card, as it began."""
+    found: list[Kernel | Event] = [*recorded.kernels, *recorded.exchanges]
+    return sorted(found, key=lambda one: (one if isinstance(one, Event) else one.event).start_us)
+
+
+def _exchange(event: Event, number: int, times: tuple[float, ...], columns: Sequence[str]) -> Row:
+    """The row of what cards exchange, which has neither operands nor cores."""
+    start, time, wait = (f"{us:.3f}" for us in times)
+    known = {
+        "Device_id": 0,
+        "Name": event.name,
+        "Type": event.name,
+        "Accelerator Core": COMMUNICATION,
+        "Start Time(us)": start,
+        "Duration(us)": time,
+        "Wait Time(us)": wait,
+        "Block Num": 0,
+        "Model ID": NO_MODEL,
+        "Task ID": number,
+        "Stream ID": event.stream,
+    }
+    return [known.get(column, MISSING) for column in columns]
 
 
 def _with_task(row: Row, kernel: Kernel, number: int) -> Row:
@@ -137,13 +171,25 @@ def write_steps(path: Path, recorded: Recorded) -> None:
     rows = []
     for step in recorded.steps:
         within = [kernel for kernel in recorded.kernels if kernel.step == step.number]
+        exchanges = [each for each in recorded.exchanges if recorded.step_of(each) == step.number]
         computing_us = sum(kernel.event.time_us for kernel in within)
-        free_us = max(0.0, step.end_us - step.start_us - computing_us)
-        first_us = within[0].event.start_us if within else step.end_us
+        moving_us = sum(event.time_us for event in exchanges)
+        hidden_us = sum(_both_us(event, kernel.event) for event in exchanges for kernel in within)
+        alone_us = moving_us - hidden_us
+        free_us = max(0.0, step.end_us - step.start_us - computing_us - alone_us)
+        began_us = [*(kernel.event.start_us for kernel in within), *(e.start_us for e in exchanges)]
+        first_us = min(began_us, default=step.end_us)
         # A stage without bubbles is all of the step.
-        cells = (computing_us, 0.0, 0.0, 0.0, free_us, step.end_us - step.start_us, 0.0, 0.0)
+        whole_us = step.end_us - step.start_us
+        cells = (computing_us, alone_us, hidden_us, moving_us, free_us, whole_us, 0.0, alone_us)
         rows.append([0, step.number, *map(_us, cells), _us(first_us - step.start_us)])
     write_csv(path, STEPS, rows)
+
+
+def _both_us(one: Event, other: Event) -> float:
+    """How long both were under way."""
+    end_us = min(one.start_us + one.time_us, other.start_us + other.time_us)
+    return max(0.0, end_us - max(one.start_us, other.start_us))
 
 
 def _us(time_us: float) -> str:

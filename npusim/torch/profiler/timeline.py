@@ -13,8 +13,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from npusim.data.json import Json
+from npusim.torch.clock import Event
 from npusim.torch.profiler.collected import TICK_US, Kernel, Recorded
-from npusim.torch.profiler.tables import CALL_LINES, NO_MODEL, shapes_of
+from npusim.torch.profiler.tables import CALL_LINES, COMMUNICATION, NO_MODEL, shapes_of
 
 __all__ = ["write_timeline"]
 
@@ -23,6 +24,8 @@ PYTHON, HARDWARE, OVERLAP = PROCESSES
 THREAD = 1
 """The one of the script."""
 COMPUTING, FREE = 1, 2
+EXCHANGES = 1000
+"""The thread of collectives, which are next to those of streams."""
 NEXT_US = 0.0005
 """Half of what the last digit of a time shows: kernels that are no further apart follow."""
 
@@ -34,10 +37,13 @@ def timeline(recorded: Recorded) -> list[Json]:
     threads = [(PYTHON, THREAD, "Thread 1"), (OVERLAP, COMPUTING, "Computing")]
     threads += [(OVERLAP, FREE, "Free")]
     threads += [(HARDWARE, stream, f"Stream {stream}") for stream in streams]
+    if recorded.exchanges:
+        threads.append((HARDWARE, EXCHANGES, "Communication"))
     found += [_meta("thread_name", *thread) for thread in threads]
     found += _operations(recorded)
     for number, kernel in enumerate(recorded.kernels):
         found += _kernel(recorded, kernel, number)
+    found += [_exchange(recorded, event) for event in recorded.exchanges]
     found += _overlap(recorded)
     return found
 
@@ -67,7 +73,7 @@ def _operations(recorded: Recorded) -> Iterator[Json]:
     missing = {
         call
         for event, call in zip(recorded.events, recorded.calls_of_events, strict=True)
-        if event.run is None and event.is_kernel
+        if not event.is_simulated and event.is_kernel
     }
     place = PYTHON, THREAD
     # A step ends as the next one begins.
@@ -112,6 +118,12 @@ def _kernel(recorded: Recorded, kernel: Kernel, number: int) -> Iterator[Json]:
     yield {"ph": "f", "bp": "e", "pid": HARDWARE, "tid": event.stream, "ts": shown["ts"], **arrow}
 
 
+def _exchange(recorded: Recorded, event: Event) -> Json:
+    span = event.start_us, event.start_us + event.time_us
+    args = {"Task Type": COMMUNICATION, "Stream Id": event.stream, "data": event.communicates}
+    return _complete(event.name, (HARDWARE, EXCHANGES), span, recorded.lead_us, args=args)
+
+
 def _overlap(recorded: Recorded) -> Iterator[Json]:
     """When kernels run, and in the steps, when none does."""
     busy = _together([(kernel.event.start_us, kernel.end_us) for kernel in recorded.kernels])
@@ -120,7 +132,8 @@ def _overlap(recorded: Recorded) -> Iterator[Json]:
     if not recorded.steps:
         return
     at_us, end_us = recorded.steps[0].start_us, recorded.steps[-1].end_us
-    for start_us, stop_us in (*busy, (end_us, end_us)):
+    exchanges = [(event.start_us, event.start_us + event.time_us) for event in recorded.exchanges]
+    for start_us, stop_us in (*sorted([*busy, *exchanges]), (end_us, end_us)):
         if start_us - at_us >= NEXT_US:
             span = at_us, start_us
             yield _complete("Free", (OVERLAP, FREE), span, recorded.lead_us, args={})
