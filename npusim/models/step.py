@@ -293,7 +293,8 @@ def _method(asked: Asked, rank: Rank) -> str:
     experts_of = asked.shapes.experts
     assert experts_of is not None
     series = asked.device.series.removeprefix("Atlas ")
-    rule = asked.engine.dispatch.get(series)  # type: ignore[call-overload]
+    rules = asked.engine.dispatch.items()
+    rule = next((each for name, each in rules if name == series), None)
     if asked.ep == 1 or rule is None or asked.ep < rule.least_cards:
         return "experts"
     if experts_of.count / asked.ep > rule.most_local_experts:

@@ -193,6 +193,17 @@ def test_experts_that_nobody_chose_are_not_read() -> None:
     assert experts(1) < experts(64) / 3
 
 
+def test_the_expert_of_all_tokens_hides_behind_the_others_on_its_own_stream() -> None:
+    name, beside = "DeepseekV3ForCausalLM", changed("mindie", "streams", shared_experts=True)
+    usual, found = (step(name, quant="w8a8", engine=engine) for engine in ("mindie", beside))
+
+    hidden = [word for word in usual.decode.by_word() if word.startswith("shared_")]
+    hidden_us = sum(usual.decode.by_word()[word].time_us for word in hidden)
+    assert usual.decode.parts.kernels.time_us - found.decode.parts.kernels.time_us == (
+        pytest.approx(hidden_us)
+    )
+
+
 @pytest.mark.parametrize(
     ("device", "batch", "method"), [(A3, 16, "dispatch"), (A2, 16, "all_reduce")]
 )
