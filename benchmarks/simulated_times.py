@@ -17,12 +17,12 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 import npusim
-from npusim.validation import measure, read, sample, simulated
+from npusim.validation import measured, read, sample, simulated
 from npusim.validation.pictures import predicted_against_measured, square_inches
 
 FILE = Path(npusim.__file__).parent / "accuracy" / "simulated.csv"
 PICTURE = Path(__file__).parents[1] / "docs" / "pictures" / "validation.png"
-AT_ONCE = 24
+AT_ONCE = 100
 """Rows between two writes of the file."""
 
 
@@ -47,11 +47,12 @@ def main() -> None:
         kept = {row.id for row in rows if options.family and row.family not in options.family}
         known = {name: us for name, us in known.items() if name in kept}
     work = sorted((row for row in wanted if row.id not in known), key=lambda row: row.latency_us)
-    for start in range(0, len(work), AT_ONCE):
-        found = measure(work[start : start + AT_ONCE], jobs=options.jobs)
-        known |= {one.row.id: one.time_us for one in found if one.time_us is not None}
-        FILE.write_text(simulated.content(rows, known))
-        print(f"{min(start + AT_ONCE, len(work))} of {len(work)} rows", flush=True)
+    for done, (_, result) in enumerate(measured(work, jobs=options.jobs), 1):
+        if result.time_us is not None:
+            known[result.row.id] = result.time_us
+        if done % AT_ONCE == 0 or done == len(work):
+            FILE.write_text(simulated.content(rows, known))
+            print(f"{done} of {len(work)} rows", flush=True)
     results = simulated.results(rows)
     figure = Figure(square_inches(results), layout="constrained")
     predicted_against_measured(results, ax=figure.subplots())

@@ -109,7 +109,7 @@ def prefill(heads: int, tokens: int) -> Run:
 
 
 def plan_a_model() -> None:
-    """The example of that name: two models, three chips, weights of three kinds."""
+    """The example of that name: two models, three chips, weights of two kinds."""
     sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
     import plan_a_model
 

@@ -15,7 +15,12 @@ from npusim.ascendc.compiler import COMPILERS
 ROOT = Path(__file__).parent.parent
 COURSE, PICTURES = ROOT / "docs" / "course", ROOT / "docs" / "pictures" / "course"
 PAGES = sorted(COURSE.glob("[01]*.md"))
-LONG = ("09_norms_and_dynamic_quantisation", "10_weights_in_int8", "11_planning_a_model")
+LONG = (
+    "09_norms_and_dynamic_quantisation",
+    "10_weights_in_int8",
+    "11_planning_a_model",
+    "13_planning_a_service",
+)
 """Lessons that take from five seconds to a minute."""
 COMPILED = "12_your_first_ascend_c_kernel"
 """The lesson whose code is C++."""
@@ -84,9 +89,9 @@ def test_each_picture_is_small_and_shown_once() -> None:
     assert all((PICTURES / name).stat().st_size < MOST_PICTURE_BYTES for name in names)
 
 
-def test_there_are_twelve_pages_in_order_and_the_first_page_lists_them() -> None:
+def test_there_are_thirteen_pages_in_order_and_the_first_page_lists_them() -> None:
     titles = [page.read_text(encoding="utf-8").partition("\n")[0] for page in PAGES]
-    assert [title.split()[1] for title in titles] == [f"{number}." for number in range(1, 13)]
+    assert [title.split()[1] for title in titles] == [f"{number}." for number in range(1, 14)]
     listed = re.findall(r"^\| \[.+?\]\((.+?)\)", (COURSE / "README.md").read_text(), re.MULTILINE)
     assert listed == [page.name for page in PAGES]
 

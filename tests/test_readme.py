@@ -43,7 +43,7 @@ def test_the_tour_gives_what_it_shows() -> None:
     assert "".join(answers) == ""
 
 
-@pytest.mark.parametrize("name", ["profile.md", "sweeps.md"])
+@pytest.mark.parametrize("name", ["models.md", "profile.md", "sweeps.md"])
 def test_a_page_in_python_gives_what_it_shows(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     page = (ROOT / "docs" / name).read_text(encoding="utf-8")

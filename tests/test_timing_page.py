@@ -51,6 +51,7 @@ NUMBERS = {
     "the L2": f"lines of {L2.line_bytes} B",
     "lines on their way": f"a round trip, {GM.read_latency_ns:g} ns",
     "the same lines": f"answers to one line come {L2.same_line_ns:g} ns apart",
+    "ragged rows": f"blocks of 32 B, {A2.transfer.ragged_block_cycles} cycles each",
     "strides of 32 KiB": f"{L2.aliased_speed:g} of the speed",
     "rows into fractals": f"{GM.row_ns:g} ns from memory and one in {L2.row_ns:g} ns from the L2",
     "padded bursts": f"at most {A2.transfer.padded_bytes_per_cycle:g} B a cycle",

@@ -15,14 +15,14 @@ MUTANTS = (
         "npusim/run/task.py",
         ANEW,
         key_without_every_core=(
-            '"trace", device_key(self._spec), key_of(l2), bool(every_core), engine\n',
-            '"trace", device_key(self._spec), key_of(l2), engine\n',
+            "part = name, device_key(self._spec), key_of(l2), bool(every_core), engine\n",
+            "part = name, device_key(self._spec), key_of(l2), engine\n",
         ),
     ),
     *of(
         "npusim/run/task.py",
         f"{REPEATS}test_chips_that_differ_in_times_alone_share_programs",
-        times_without_the_chip=('"trace", device_key(self._spec), key', '"trace", key'),
+        times_without_the_chip=("part = name, device_key(self._spec), key", "part = name, key"),
     ),
     *of(
         "npusim/run/task.py",

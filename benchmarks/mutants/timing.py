@@ -42,6 +42,7 @@ MUTANTS = (
         "tests/timing/test_memory.py",
         "tests/timing/test_memory_effects.py",
         lost_lines_come_once=("else np.maximum(use.unkept, 1)", "else 1"),
+        lines_on_their_way_are_there=("misses += coming.shares", "pass"),
     ),
     *of(
         "npusim/timing/memory/shared.py",

@@ -50,6 +50,7 @@ MUTANTS = (
             "",
         ),
         c_lost_lines_come_once=("is_kept(use, i) ? 1 : use->asked->unkept[i];", "1;"),
+        c_lines_on_their_way_are_there=("coming.shares += share;", ""),
     ),
     *of(
         "npusim/timing/compiled/run.c",

@@ -56,13 +56,15 @@ def load(
     file: str | os.PathLike[str],
     defines: Iterable[str] = (),
     include: Iterable[str | os.PathLike[str]] = (),
+    sources: Iterable[str | os.PathLike[str]] = (),
     auto_sync: bool = True,
     strict: bool = False,
 ) -> Source:
     """The kernels of *file*, a source of C++; it is compiled when one is called.
 
-    *defines* are NAME or NAME=VALUE each, *include* folders of headers. *auto_sync* adds what the
-    vendor's compiler adds: see :mod:`npusim.ascendc.auto_sync`. *strict* refuses what is otherwise
-    a HazardWarning.
+    *defines* are NAME or NAME=VALUE each, *include* folders of headers, *sources* what else it is
+    linked with. *auto_sync* adds what the vendor's compiler adds: see
+    :mod:`npusim.ascendc.auto_sync`. *strict* refuses what is otherwise a HazardWarning.
     """
-    return Source(Path(file), Build(tuple(defines), tuple(map(Path, include)), auto_sync, strict))
+    folders, others = tuple(map(Path, include)), tuple(map(Path, sources))
+    return Source(Path(file), Build(tuple(defines), folders, others, auto_sync, strict))

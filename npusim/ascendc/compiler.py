@@ -13,6 +13,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -39,6 +40,35 @@ FLAGS = (
     "-ffp-contract=off",
     "-w",
 )
+FORWARDED = {
+    "kernel_operator.h": (
+        *("kernel_basic_intf.h", "kernel_common.h", "kernel_operator_intf.h", "kernel_tensor.h"),
+        *("kernel_tpipe.h", "kernel_type.h", "kernel_utils.h", "kernel_vec_intf.h"),
+        *("kernel_operator_block_sync_intf.h", "kernel_operator_data_copy_intf.h"),
+        *("kernel_operator_determine_compute_sync_intf.h", "kernel_operator_fixpipe_intf.h"),
+        *("kernel_operator_mm_intf.h", "kernel_operator_vec_reduce_intf.h"),
+        *("kernel_operator_list_tensor_intf.h", "kernel_operator_dump_tensor_intf.h"),
+        *(f"basic_api/kernel_{name}.h" for name in ("basic_intf", "common", "tensor", "tpipe")),
+        *(f"basic_api/kernel_{name}.h" for name in ("vec_intf", "operator_block_sync_intf")),
+        "basic_api/kernel_operator_data_copy_intf.h",
+        "basic_api/kernel_operator_determine_compute_sync_intf.h",
+        "basic_api/kernel_operator_vec_reduce_intf.h",
+        *("adv_api/reduce/reduce.h", "impl/dav_c220/kernel_operator_reg_others_impl.h"),
+        *(f"lib/math/kernel_operator_{name}_intf.h" for name in ("erf", "log", "power", "tanh")),
+        *(f"utils/debug/asc_{name}.h" for name in ("assert", "dump", "printf")),
+    ),
+    "npusim_ascendc/matmul.h": (
+        *("adv_api/matmul/matmul_intf.h", "kernel_tiling/kernel_tiling.h", "lib/matmul_intf.h"),
+        *("lib/matmul/matmul.h", "lib/matmul/tiling.h", "lib/matrix/matmul/matmul.h"),
+    ),
+    "npusim_ascendc/tiling_keys.h": (
+        "ascendc/host_api/tiling/template_argument.h",
+        "tiling/template_argument.h",
+    ),
+    "npusim_ascendc/c_api.h": ("c_api/asc_simd.h",),
+    "acl/acl.h": ("acl/acl_base.h", "acl/acl_rt.h"),
+}
+"""Headers that declare all of what sources include under these names as well."""
 BUFFERS = ("ub", "l1", "l0a", "l0b", "l0c", "bt", "fb")
 GENERATED = "generated.cpp"
 """What a compiler reads; its lines are those of the source."""
@@ -53,6 +83,8 @@ class Build:
     """NAME or NAME=VALUE each."""
     include: tuple[Path, ...] = ()
     """Folders of headers."""
+    sources: tuple[Path, ...] = ()
+    """What else a program is made of."""
     auto_sync: bool = True
     """Whether the compiler orders what depends on each other where it can: --cce-auto-sync."""
     is_strict: bool = False
@@ -66,12 +98,20 @@ class Program:
     file: Path
 
 
-def compiled(text: str, source: Path, spec: DeviceSpec, build: Build) -> Program:
-    """The program that *text*, made of *source*, is for *spec*; raises CompileError."""
+def compiled(
+    text: str, source: Path, spec: DeviceSpec, build: Build, others: Mapping[Path, str]
+) -> Program:
+    """The program that *text*, made of *source*, is for *spec*, linked with the texts of *others*.
+
+    Raises CompileError.
+    """
     command = [_compiler(), *FLAGS, *_macros(spec), *(f"-D{each}" for each in build.defines)]
-    folders = (source.resolve().parent, *(each.resolve() for each in build.include), INCLUDE)
+    given = (each.resolve() for each in build.include)
+    folders = (source.resolve().parent, *given, INCLUDE, _forwarded())
     command += [word for folder in folders for word in ("-I", str(folder))]
-    key = _hash(" ".join(command), _version(command[0]), _own_headers(), text, str(source))
+    texts = {source: text, **others}
+    words = [word for each, its in texts.items() for word in (its, str(each))]
+    key = _hash(" ".join(command), _version(command[0]), _own_headers(), *words)
     folder = _cache_folder() / key
     program = folder / "program"
     if _is_current(folder):
@@ -79,16 +119,21 @@ def compiled(text: str, source: Path, spec: DeviceSpec, build: Build) -> Program
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         work = Path(scratch)
-        main = work / GENERATED
-        main.write_text(text)
-        used = work / "used.d"
-        listed = "-MMD", "-MF", str(used)
-        made = "-c", str(main), "-o", str(work / "main.o")
-        _run([*command, "-include", "npusim_ascendc/launch.h", *listed, *made], source)
-        parts = [str(work / "main.o"), *map(str, _runtime(spec))]
+        own = INCLUDE, _forwarded()
+        theirs: dict[str, str] = {}
+        parts = []
+        for number, (each, its) in enumerate(texts.items()):
+            main = work / str(number) / GENERATED
+            main.parent.mkdir()
+            main.write_text(its)
+            used, part = main.with_suffix(".d"), main.with_suffix(".o")
+            made = "-MMD", "-MF", str(used), "-c", str(main), "-o", str(part)
+            _run([*command, "-include", "npusim_ascendc/launch.h", *made], each)
+            headers = [x for x in _used(used) if not any(map(x.is_relative_to, own)) and x != main]
+            theirs |= {str(file): _hash(file.read_bytes()) for file in headers}
+            parts.append(str(part))
+        parts += map(str, _runtime(spec))
         _run([command[0], "-no-pie", "-g", *parts, "-o", str(work / "program")], source)
-        headers = [file for file in _used(used) if not file.is_relative_to(INCLUDE)]
-        theirs = {str(file): _hash(file.read_bytes()) for file in headers if file != main}
         (work / "headers.json").write_text(json.dumps(theirs))
         # The program comes last: where it is, all is there.
         (work / "headers.json").replace(folder / "headers.json")
@@ -148,6 +193,25 @@ def _own_headers() -> str:
     return _hash(*(file.read_bytes() for file in files if file.is_file()))
 
 
+@cache
+def _forwarded() -> Path:
+    """A folder of headers that include those which declare what they stand for."""
+    folder = _cache_folder() / f"headers-{_own_headers()}"
+    if not folder.is_dir():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
+            made = Path(scratch) / "include"
+            for target, names in FORWARDED.items():
+                for name in names:
+                    (made / name).parent.mkdir(parents=True, exist_ok=True)
+                    (made / name).write_text(f'#pragma once\n#include "{target}"\n')
+            try:
+                made.rename(folder)
+            except OSError:  # another process was here first
+                assert folder.is_dir()
+    return folder
+
+
 def _cache_folder() -> Path:
     root = os.environ.get(CACHE_VARIABLE) or Path.home() / ".cache"
     return Path(root) / "npusim" / "ascendc"
@@ -201,4 +265,6 @@ def _run(command: list[str], source: Path) -> None:
 
 def _at_the_users_lines(said: str) -> str:
     """What a compiler says, without the folders of ours."""
-    return said.replace(f"{INCLUDE}{os.sep}", "").rstrip()
+    for folder in (INCLUDE, _forwarded()):
+        said = said.replace(f"{folder}{os.sep}", "")
+    return said.rstrip()

@@ -84,7 +84,8 @@ class SourceKernel:
 
         *operands* are the parameters that are pointers, *attributes* the others.
         """
-        program = compiled(self._text(spec), self.file, spec, self.build)
+        others = sources.other_sources(self.build.sources, {})
+        program = compiled(self._text(spec), self.file, spec, self.build, others)
         with Process([program.file], timeout_s) as process:
             places = _placed(process, operands)
             said = process.hear()
@@ -119,7 +120,7 @@ class SourceKernel:
         return (
             "#define main npusim_main_of_the_source\n"
             f'#line 1 "{self.file.resolve()}"\n'
-            f"{sources.with_launches(text, {})}\n"
+            f"{sources.with_launches(sources.with_workspaces(text), {})}\n"
             '#line 1 "driver.cpp"\n'
             "#undef main\n"
             '#include "npusim_ascendc/driver.h"\n'
@@ -181,12 +182,16 @@ def find(file: Path, instance: str, build: Build) -> SourceKernel:
     """The kernel of *file* that *instance* names; raises AscendCError."""
     text, name = _whole(file), instance.partition("<")[0]
     known = sources.kernels(text)
+    if not known:
+        raise AscendCError(
+            f"ascendc: {file} must have the kernel {name}, but has none; mark a function of it as "
+            f"__global__ __aicore__, or name another file"
+        )
     if name not in known:
         near = get_close_matches(name, known, n=1)
         hint = f"did you mean {near[0]}?" if near else "name one of these"
         raise AscendCError(
-            f"ascendc: {file} must have the kernel {name}, but has "
-            f"{', '.join(known) or 'none'}; {hint}"
+            f"ascendc: {file} must have the kernel {name}, but has {', '.join(known)}; {hint}"
         )
     found = known[name]
     cores = found.cores or sources.guessed_cores(text)

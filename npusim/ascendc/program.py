@@ -56,7 +56,9 @@ class HostProgram:
 
     def __init__(self, file: Path, spec: DeviceSpec, build: Build | None = None) -> None:
         self.file, self._spec, self._build = file, spec, build or Build()
-        self._texts = sources.texts_of(file)
+        self._texts: dict[Path, str] = {}
+        for each in (file, *self._build.sources):
+            self._texts |= sources.texts_of(each)
         if not sources.has_main(self._texts[file]):
             raise AscendCError(
                 f"ascendc: {file} must have a main that launches kernels, but has none; add one, "
@@ -84,9 +86,10 @@ class HostProgram:
             name: on_chip(kernel.cores or sources.guessed_cores(whole), self._spec)
             for name, kernel in self._kernels.items()
         }
-        text = sources.with_launches(self._texts[self.file], cores)
+        text = sources.with_launches(sources.with_workspaces(self._texts[self.file]), cores)
         text = f'#line 1 "{self.file.resolve()}"\n{text}'
-        program = compiled(text, self.file, self._spec, self._build)
+        others = sources.other_sources(self._build.sources, cores)
+        program = compiled(text, self.file, self._spec, self._build, others)
         lines, allocated, count = Lines(program.file, self.file), dict[int, int](), 0
         sys.stdout.flush()
         with Process([program.file, *arguments], timeout_s, stdout) as process:

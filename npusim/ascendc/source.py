@@ -7,8 +7,9 @@ behind it, and `<<<...>>>`, which a compiler of the host does not know.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,8 +26,10 @@ __all__ = [
     "has_main",
     "kernels",
     "on_chip",
+    "other_sources",
     "texts_of",
     "with_launches",
+    "with_workspaces",
 ]
 
 WORDS = re.compile(
@@ -73,6 +76,8 @@ TASK_TYPES = {
     "KERNEL_TYPE_MIX_AIC_1_2": Cores(1, 2),
 }
 """asc-devkit, docs/zh/api, KERNEL_TASK_TYPE."""
+WORKSPACE = "__kfc_workspace__"
+"""Marks the parameter that the library may write to (asc-devkit, docs/zh/api)."""
 OF_THE_CUBE = frozenset(("Mmad", "Matmul", "MatmulImpl", "LoadData", "Fixpipe", "Conv3D"))
 """Names of the API that a vector core does not have."""
 
@@ -153,6 +158,29 @@ def with_launches(text: str, cores: dict[str, Cores]) -> str:
     return "".join([*pieces, text[done:]])
 
 
+def with_workspaces(text: str) -> str:
+    """*text* in which each kernel says first which parameter is `__kfc_workspace__`."""
+    words = [word for word in _words(text) if word.kind not in ("blank", "line")]
+    pieces: list[str] = []
+    done = 0
+    for index, word in enumerate(words):
+        opening = _opening(words, index) if word.text == "__global__" else None
+        if opening is None:
+            continue
+        closing = _closing(words, opening)
+        given = words[opening + 1 : closing]
+        marked = next((i for i, each in enumerate(given) if each.text == WORKSPACE), None)
+        is_defined = closing + 1 < len(words) and words[closing + 1].text == "{"
+        if marked is None or not is_defined:
+            continue
+        own = list(takewhile(lambda each: each.text != ",", given[marked + 1 :]))
+        name = next(each.text for each in reversed(own) if each.kind == "name")
+        brace = words[closing + 1].end
+        pieces += [text[done:brace], f" ::AscendC::SetSysWorkspace((GM_ADDR)({name}));"]
+        done = brace
+    return "".join([*pieces, text[done:]])
+
+
 def has_main(text: str) -> bool:
     """Whether *text* has the word main."""
     return any(word.text == "main" for word in _words(text) if word.kind == "name")
@@ -179,6 +207,15 @@ def texts_of(file: Path) -> dict[Path, str]:
     return found
 
 
+def other_sources(files: Iterable[Path], cores: dict[str, Cores]) -> dict[Path, str]:
+    """What a compiler reads of the *files* that a program is made of besides its own."""
+    found = {}
+    for file in files:
+        text = with_launches(with_workspaces(texts_of(file)[file]), cores)
+        found[file] = f'#line 1 "{file.resolve()}"\n{text}'
+    return found
+
+
 def on_chip(cores: Cores, spec: DeviceSpec) -> Cores:
     """What a block is on *spec*: chips without cube cores have one kind for all."""
     return cores if spec.arch == "2201" else AI
@@ -196,16 +233,21 @@ def _words(text: str) -> Iterator[Word]:
         yield Word(kind, match.group(), match.start(), match.end())
 
 
+def _opening(words: Sequence[Word], index: int) -> int | None:
+    """The parenthesis of the parameters behind the `__global__` that is word number *index*."""
+    for number in range(index, len(words)):
+        if words[number].text in (";", "{", "}"):
+            return None
+        is_qualifier = words[number - 1].text in ("__mix__", "__attribute__")
+        if words[number].text == "(" and not is_qualifier:
+            return number
+    return None
+
+
 def _kernel(text: str, words: Sequence[Word], index: int) -> Kernel | None:
     """The kernel whose `__global__` is word number *index*."""
-    opening = index
-    while opening < len(words) and (
-        words[opening].text != "(" or words[opening - 1].text in ("__mix__", "__attribute__")
-    ):
-        if words[opening].text in (";", "{", "}"):
-            return None
-        opening += 1
-    if opening >= len(words):
+    opening = _opening(words, index)
+    if opening is None:
         return None
     name, closing = words[opening - 1].text, _closing(words, opening)
     follows = words[closing + 1].text if closing + 1 < len(words) else ";"

@@ -42,19 +42,8 @@ def write_report(
     is_opened: bool,
 ) -> None:
     """Write a report of the run in each of *paths*; a page *is_opened* then."""
-    if is_opened and kind != PageFormat.HTML:
-        raise UsageError(
-            f"report: --open must come with a page, which it opens; leave --format {kind} out"
-        )
-    if level is not None and kind != PageFormat.HTML:
-        raise UsageError(
-            f"report: --level {level} must come with a page, whose timelines it is for; "
-            f"leave --format {kind} out"
-        )
-    if advice and kind != PageFormat.HTML:
-        raise UsageError(
-            f"report: --advice must come with a page, which it is for; leave --format {kind} out"
-        )
+    if kind != PageFormat.HTML:
+        _check_no_page(kind, level, bool(advice), is_opened)
     if are_models(paths, "report"):
         if kind != PageFormat.HTML or level is not None or advice:
             words = f"--format {kind}" if kind != PageFormat.HTML else f"--level {level}"
@@ -96,6 +85,20 @@ def write_report(
     show(f"wrote {written}")
     if is_opened:
         open_page(target)
+
+
+def _check_no_page(kind: PageFormat, level: Level | None, advice: bool, is_opened: bool) -> None:
+    """Raise UsageError for what only a page can have."""
+    only_pages = {
+        "--open": (is_opened, "which it opens"),
+        f"--level {level}": (level is not None, "whose timelines it is for"),
+        "--advice": (advice, "which it is for"),
+    }
+    for option, (is_asked, why) in only_pages.items():
+        if is_asked:
+            raise UsageError(
+                f"report: {option} must come with a page, {why}; leave --format {kind} out"
+            )
 
 
 def _mark(target: Path, kind: PageFormat) -> str:

@@ -102,7 +102,7 @@ def _say_what_lacks(exports: Writer) -> None:
         typer.echo(f"npusim: left out of visualize_data.bin, as too large: {lost}", err=True)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Answer:
     """What is made of a run: a folder, JSON or words."""
 

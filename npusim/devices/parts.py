@@ -51,19 +51,14 @@ from npusim.devices.ranges import (
 )
 
 __all__ = [
-    "CORES_OF_A_GROUP",
     "NUMBER",
     "Banks",
     "Code",
-    "CodeRun",
     "Confidence",
     "Core",
     "Cube",
-    "FoundCode",
     "GlobalMemory",
-    "ICache",
     "L2Cache",
-    "Launch",
     "Part",
     "Path",
     "Pipe",
@@ -111,7 +106,7 @@ Memory = Literal["gm", "l2", "l1", "l0a", "l0b", "l0c", "ub", "bt", "fb"]
 CUBE_DTYPES = ("int4", "int8", "float16", "bfloat16", "float32")
 """What `mmad` multiplies: asc-devkit, docs/zh/api, Cube指令理论性能汇总.md."""
 Confidence = Literal[
-    "vendor file",  # platform files that ship with the toolkit
+    "vendor file",  # platform files that ship with the toolkit, an engine's own source
     "vendor doc",  # official guides, API pages, product pages
     "vendor tool",  # a constant inside a vendor's cost model: a prior or a fit, not a specification
     "measured",  # a time taken on silicon, or what follows from it by arithmetic
@@ -132,8 +127,7 @@ class Source(NamedTuple):
 class Part(BaseModel):
     """A table of a file whose numbers have sources."""
 
-    thing: ClassVar[str] = "chip"
-    """What the file describes."""
+    thing: ClassVar[str] = "chip"  # what the file describes
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
@@ -242,8 +236,7 @@ class GlobalMemory(Part):
     read_bytes_per_s: BytesPerSecond
     """The rate of all cores together, like `write_bytes_per_s`."""
     write_bytes_per_s: BytesPerSecond
-    """The rate of lines that the L2 writes back, when nothing is read. They take up a shared bus
-    for so long."""
+    """The rate of lines that the L2 writes back alone; they take up a shared bus for so long."""
     read_latency_ns: Nanoseconds
     """From a request to its first byte, beyond the time the bytes themselves take."""
     write_latency_ns: Nanoseconds
@@ -252,6 +245,8 @@ class GlobalMemory(Part):
     """Time from piece to piece of rows, each up to one line, that LoadNd2Nz turns into Nz: a round
     trip, divided by the requests that a core may have under way. Bytes that take longer at the
     core's port hide it."""
+    part_row_ns: Nanoseconds
+    """The same for rows that are half a line or less each, and alone in it."""
     run_bytes: RunBytes
     """Overhead of each run, in bytes that could have been read in its time."""
     apart_us: Microseconds
@@ -278,8 +273,7 @@ class L2Cache(Part):
     ways: Ways
     """Lines that a set holds."""
     same_line_ns: Nanoseconds
-    """From answer to answer where several cores ask past the L2 for the same line at once; 0 if
-    unknown."""
+    """From answer to answer of cores that ask past the L2 for one line at once; 0 if unknown."""
     aliased_bytes: Stride
     """Bursts that lie a multiple of this apart are in few parts of the L2, which slows several
     cores that read them at once; 0 if unknown."""
@@ -297,6 +291,8 @@ class Transfer(Part):
     padded_bytes_per_cycle: BytesPerCycle
     """How fast at most the unified buffer takes or gives bursts that are no whole blocks: they fill
     blocks up there."""
+    ragged_block_cycles: Cycles
+    """The same for each block of 32 bytes where the fixpipe stores rows that end within sectors."""
     sector_bytes: LineBytes
     """Smallest piece that moves; an aligned burst is charged in whole sectors."""
     store_granule_bytes: CopyBytes
@@ -375,8 +371,7 @@ class Scalar(Part):
     """To hand a micro-op or a flag to another pipe, with all that has to be worked out before. A
     barrier takes as long as what the scalar unit calculates, if that is less."""
     mte1_queue: Instructions
-    """Instructions that the queue of mte1 holds: while more would wait in it, the scalar unit hands
-    out nothing, so that copies further on begin late. 0 if unknown, and then it holds all."""
+    """Instructions of mte1 that may wait while others are handed out; 0: any number."""
     load_cycles: Cycles
     global_load_cycles: Cycles
     """Cycles of a load of one element of global memory that is not in the data cache."""
@@ -396,59 +391,3 @@ class Sync(Part):
     """How many of them, from the top, the framework keeps."""
     cross_core_cycles: Cycles | None = None
     """From a set flag until another core sees it; left out if cores cannot wait for each other."""
-
-
-ICache = Literal["cold", "warm"]
-"""Whether the kernel ran just before on the same cores: not after other kernels, as in a model; yes
-in a benchmark's loop."""
-
-
-class CodeRun(NamedTuple):
-    """What the cores of a kind run of a kernel."""
-
-    cores: int
-    micro_ops: int
-    """Places in its code that hand a micro-op or a flag to a pipe, each once however often it
-    runs."""
-
-
-class FoundCode(NamedTuple):
-    """Where a launch finds the code of its kernel."""
-
-    held: frozenset[str] = frozenset()
-    """The kinds of core whose instruction caches hold it."""
-    l2_share: float = 0.0
-    """How much of it lies in the L2, where it is not held."""
-
-
-CORES_OF_A_GROUP = 3
-"""A cube core and its two vector cores, where a kernel starts both (Ascend C guide, 2201)."""
-
-
-class Launch(Part):
-    """What a kernel costs before its first and after its last micro-op; host launch excluded.
-
-    The code that its cores fetch comes on top, which :class:`Code` has.
-    """
-
-    base_us: Microseconds
-    start_us: Microseconds
-    """Added for each core: they are started one after the other."""
-    mix_us: Microseconds
-    """Added when cube and vector cores start together."""
-    tiling_us: Microseconds
-    """Added when the kernel reads its tiling from global memory and sets its queues up by it."""
-    tiling_turn_us: Microseconds
-    """Added then for each core, each time: all read the same bytes, and are served in turn."""
-    completion_us: Microseconds
-
-    def time_us(self, cores: int, is_mix: bool = False, reads_tiling: int = False) -> float:
-        """What starting and ending a kernel on *cores* costs around the cores' own time.
-
-        Where it *is_mix*, these are cube cores with two vector cores each. *reads_tiling* is how
-        often.
-        """
-        started = cores * (CORES_OF_A_GROUP if is_mix else 1)
-        each_us = self.start_us + reads_tiling * self.tiling_turn_us
-        extra_us = (self.mix_us if is_mix else 0.0) + (self.tiling_us if reads_tiling else 0.0)
-        return self.base_us + started * each_us + extra_us + self.completion_us

@@ -13,22 +13,18 @@ from typing import Annotated, Any, Literal, NamedTuple, Self, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
+from npusim.devices.launch import CORES_OF_A_GROUP, CodeRun, FoundCode, ICache, Launch
 from npusim.devices.links import Links
 from npusim.devices.names import Name, visible
 from npusim.devices.parts import (
-    CORES_OF_A_GROUP,
     NUMBER,
     Banks,
     Code,
-    CodeRun,
     Confidence,
     Core,
     Cube,
-    FoundCode,
     GlobalMemory,
-    ICache,
     L2Cache,
-    Launch,
     Part,
     Path,
     Pipe,

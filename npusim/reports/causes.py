@@ -55,7 +55,9 @@ CAUSES: dict[Known, About] = {
             for path in ("gm_to_*", "l2_to_*", "*_to_gm", "*_to_l2")
         ),
     ),
-    "rows": About("turning rows", "turning rows into fractals", ("gm.row_ns", "l2.row_ns")),
+    "rows": About(
+        "turning rows", "turning rows into fractals", ("gm.row_ns", "gm.part_row_ns", "l2.row_ns")
+    ),
     "memory latency": About(
         "memory latency",
         "the latency of memory",
@@ -65,7 +67,7 @@ CAUSES: dict[Known, About] = {
         "issuing copies",
         "issuing copies",
         (
-            *("transfer.issue_cycles", "transfer.burst_cycles"),
+            *(f"transfer.{name}_cycles" for name in ("issue", "burst", "ragged_block")),
             *(f"cores.*.paths.{path}.startup_cycles" for path in ("gm_to_*", "*_to_gm")),
         ),
     ),

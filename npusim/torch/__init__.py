@@ -17,8 +17,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from npusim import devices
+from npusim import devices, engines
 from npusim.devices.schema import DeviceSpec
+from npusim.engines.schema import Engine
 
 if TYPE_CHECKING:
     from npusim.ascendc import SourceLaunch
@@ -34,6 +35,7 @@ def install(
     *,
     values: bool = True,
     carried: bool = False,
+    engine: str | os.PathLike[str] | Engine | None = None,
     shadow: bool = False,
 ) -> str:
     """Simulate *device* as `npu:0`, answer for `torch_npu` and `torchair`; returns its name.
@@ -41,12 +43,15 @@ def install(
     Without *values*, tensors on npu are shapes alone, of whatever size: kernels take their time and
     compute nothing, and what asks for a value is refused. A kernel finds nothing in the L2 and in
     the instruction caches, or with *carried* what those before it have left there, which takes
-    longer to simulate. A second call puts another card in. With
-    *shadow*, a real torch_npu on this machine stays out of the way, as the launcher has it. Raises
-    ImportError where torch is missing, DeviceError for an unknown device, and RuntimeError where a
-    real torch_npu is there, or is imported already.
+    longer to simulate. The host takes no time, or with *engine* that of its host for each launch,
+    as :func:`npusim.engines.load` finds it: "eager" is what a script launches, and the card waits
+    where its host falls behind. A second call puts another card in. With *shadow*, a real torch_npu
+    on this machine stays out of the way, as the launcher has it. Raises ImportError where torch is
+    missing, DeviceError for an unknown device, EngineError for an unknown engine, and RuntimeError
+    where a real torch_npu is there, or is imported already.
     """
     spec = devices.load(device)
+    launch_us = 0.0 if engine is None else engines.load(engine).decode.launch_us
     from npusim.torch import stand_ins
 
     if not stand_ins.installed():
@@ -63,8 +68,11 @@ def install(
         refusals.register(operators.register(backend.define))
         stand_ins.install()
     from npusim.torch import card
+    from npusim.torch.clock import clock
 
     card.insert(spec, values=values, carried=carried)
+    clock.wait()
+    clock.launch_us = launch_us
     return card.name()
 
 

@@ -14,16 +14,17 @@ from npusim.data.files import FileError
 from npusim.data.folders import FolderError
 from npusim.data.text import printable
 from npusim.devices import DeviceError
+from npusim.engines import EngineError
 
 if TYPE_CHECKING:
     from npusim.torch.clock import Event
     from npusim.torch.recording import Recording
 
 USAGE = (
-    "python -m npusim.torch [--device NAME] [--shapes] [--carried] [--report DIR] [--trace DIR] "
-    "[--force] [-q] (script.py | -m module | -c code)"
+    "python -m npusim.torch [--device NAME] [--shapes] [--carried] [--engine NAME] [--report DIR] "
+    "[--trace DIR] [--force] [-q] (script.py | -m module | -c code)"
 )
-WITH_VALUE = ("--device", "--report", "--trace")
+WITH_VALUE = ("--device", "--engine", "--report", "--trace")
 
 
 def main(argv: list[str]) -> None:
@@ -37,9 +38,13 @@ def main(argv: list[str]) -> None:
         parser.error(f"the script must be a file, not {theirs[0]}; check the path")
     try:
         device = drop_in.install(
-            options.device, values=not options.shapes, carried=options.carried, shadow=True
+            options.device,
+            values=not options.shapes,
+            carried=options.carried,
+            engine=options.engine,
+            shadow=True,
         )
-    except (DeviceError, ImportError, RuntimeError) as error:
+    except (DeviceError, EngineError, ImportError, RuntimeError) as error:
         _say(str(error))
         sys.exit(1)
 
@@ -178,6 +183,11 @@ def _parser() -> argparse.ArgumentParser:
         "--carried",
         action="store_true",
         help="let kernels find in the caches what earlier ones have left there, not nothing",
+    )
+    parser.add_argument(
+        "--engine",
+        metavar="NAME",
+        help="let the host take its time for each launch, as eager or an engine's file says",
     )
     parser.add_argument("-q", "--quiet", action="store_true", help="say nothing about the card")
     return parser

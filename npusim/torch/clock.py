@@ -1,4 +1,8 @@
-"""Simulated time: one clock a process, which only kernels of the card move.
+"""Simulated time: one clock a process, which kernels of the card move.
+
+The host takes no time, or :attr:`Clock.launch_us` for each launch: then it has a clock of its own,
+and the card stands still where the host has not launched the next kernel yet. A host that waits for
+the card, as for a number in a tensor, goes on when the card has done all.
 
 Operators of the card take the time of :attr:`npusim.Run.time_us`, one after the other. Operations
 of torch for which npusim has no kernel run on the host in no time. Those that a card would run as a
@@ -66,6 +70,10 @@ class Clock:
     """
 
     now_us: float = 0.0
+    launch_us: float = 0.0
+    """The host's time for a launch; 0 of a host that is always ahead of the card."""
+    host_us: float = 0.0
+    """When the host will have launched all that it has launched so far."""
     launches: int = 0
     """Kernels launched; a compiled graph counts once."""
     kernels: int = 0
@@ -114,6 +122,8 @@ class Clock:
             time_us, launch_us = time_us - launch_us + owed_us, owed_us
             self._paid_us += owed_us
         if run.plan is not None:
+            if self._graph is None:
+                self._launch()
             self.kernels += 1
             self.launches += self._graph is None
             if run.kind is not None:
@@ -147,23 +157,37 @@ class Clock:
         if not self.is_paused:
             self.now_us = max(self.now_us, end_us)
 
+    def _launch(self) -> None:
+        """The host launches something, before which the card cannot begin it."""
+        if self.launch_us:
+            self.host_us += self.launch_us
+            self.now_us = max(self.now_us, self.host_us)
+
+    def wait(self) -> None:
+        """The host waits until the card has done all."""
+        self.host_us = max(self.host_us, self.now_us)
+
     @contextmanager
     def apart(self) -> Iterator[list[Event]]:
         """Kernels that are part of another one: the list has their events, and no time passes."""
         state, events = {**vars(self)}, list[Event]()
         self._recordings, self.not_timed = [events], Counter()
-        self._times_us, self._graph, self._paid_us = {}, None, None
+        self._times_us, self._graph, self._paid_us, self.launch_us = {}, None, None, 0.0
         try:
             yield events
         finally:
             vars(self).update(state)
 
     def host(self, name: str, is_kernel: bool = True) -> None:
-        """A host operation, which takes no simulated time; *is_kernel* says of a card's."""
+        """A host operation, whose own time is not simulated; *is_kernel* says of a card's, which is
+        launched.
+        """
         if self.is_paused:
             return
         if is_kernel:
             self.not_timed[name] += 1
+            if self._graph is None:
+                self._launch()
         event = Event(
             *(name, self.now_us, 0.0, 0.0, None, self._graph),
             *(name, self.module, self.stream, is_kernel),
@@ -178,6 +202,8 @@ class Clock:
             yield
             return
         before = self.kernels
+        if not self.is_paused:
+            self._launch()
         self._graph, self._paid_us = name, 0.0
         try:
             yield

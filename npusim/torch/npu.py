@@ -20,6 +20,7 @@ from npusim.torch import (
     settings,
     streams,
 )
+from npusim.torch.clock import clock
 from npusim.torch.errors import device_number, invalid_device
 from npusim.torch.generator import Generator
 from npusim.torch.refusals import others_of
@@ -119,8 +120,9 @@ def get_device_properties(device: object = None) -> Properties:
 
 
 def synchronize(device: object = None) -> None:
-    """Wait for the card; every kernel has ended when its call returns."""
+    """Wait until the card has done all."""
     device_number(device)
+    clock.wait()
 
 
 # ---- settings ----

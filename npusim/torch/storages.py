@@ -86,6 +86,8 @@ def _copy_from(
 ) -> torch.Tensor:
     if source.is_npu and target.is_npu and target.numel():
         source = _moved(source, target)
+    elif source.is_npu:
+        clock.wait()
     if card.computes_values():
         to_host(target).copy_(to_host(source), non_blocking)
     elif source.is_npu and not target.is_npu:
@@ -133,6 +135,8 @@ def _to_copy(
             shapes.refuse("a copy to the host")
         meta = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
         return shapes.like(aten._to_copy(meta, dtype=dtype, memory_format=memory_format))
+    if not is_there:
+        clock.wait()
     on_host = aten._to_copy(to_host(tensor), dtype=dtype, memory_format=memory_format)
     return to_npu(on_host) if is_there else on_host
 

@@ -60,7 +60,8 @@ class Event:
         return True
 
     def synchronize(self) -> None:
-        """Everything before it has ended already."""
+        """Wait until everything before it has ended."""
+        clock.wait()
 
     def wait(self, stream: Stream | None = None) -> None:
         """Make *stream* wait for it, which has passed already."""
@@ -89,7 +90,8 @@ class Stream:
         return True
 
     def synchronize(self) -> None:
-        """All its work has ended already."""
+        """Wait until all its work has ended."""
+        clock.wait()
 
     def wait_event(self, event: Event) -> None:
         """Wait for *event*, which has passed already."""

@@ -9,8 +9,18 @@ one shape from different sources differ by 8 to 20 %, so no model can come close
 """
 
 from npusim.validation.errors import Family, families
-from npusim.validation.measure import Result, measure
+from npusim.validation.measure import Result, measure, measured
 from npusim.validation.rows import Row, RowError, read
 from npusim.validation.samples import sample
 
-__all__ = ["Family", "Result", "Row", "RowError", "families", "measure", "read", "sample"]
+__all__ = [
+    "Family",
+    "Result",
+    "Row",
+    "RowError",
+    "families",
+    "measure",
+    "measured",
+    "read",
+    "sample",
+]

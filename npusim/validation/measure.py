@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from npusim.data.errors import OpError
@@ -12,7 +12,7 @@ from npusim.validation.events import events_of
 from npusim.validation.rows import Row
 from npusim.validation.timed import NotModelledError, Timed
 
-__all__ = ["Result", "measure"]
+__all__ = ["Result", "measure", "measured"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,27 +83,33 @@ def measure(
 
     Raises RowError if a row lacks what its operator needs.
     """
-    found: list[Result | None] = []
+    # Long kernels take long to simulate; the last process to end should not have begun with one.
+    order = sorted(range(len(rows)), key=lambda place: -rows[place].latency_us)
+    if progress is not None:
+        # The first row to end may take a minute.
+        progress("rows", 0.0)
+    found: dict[int, Result] = {}
+    for number, result in measured([rows[place] for place in order], jobs=jobs):
+        found[order[number]] = result
+        if progress is not None:
+            progress("rows", len(found) / len(rows))
+    return tuple(found[place] for place in range(len(rows)))
+
+
+def measured(rows: Sequence[Row], *, jobs: int | None = None) -> Iterator[tuple[int, Result]]:
+    """The place of each of *rows* and its result, as it comes: what is not modelled at once, and of
+    the others the first are begun first. The same as :func:`measure` besides.
+    """
     work: dict[int, tuple[Timed, ...]] = {}
     for place, row in enumerate(rows):
         try:
             work[place] = timed(row)
-            found.append(None)
         except NotModelledError as error:
-            found.append(Result(row, None, str(error)))
-    # Long kernels take long to simulate; the last process to end should not have begun with one.
-    order = sorted(work, key=lambda place: -rows[place].latency_us)
-    if progress is not None:
-        # The first row to end may take a minute.
-        progress("rows", 0.0)
-    played = answers(_play, {place: work[place] for place in order}, jobs)
-    for done, (place, (kernels_us, reason)) in enumerate(played, 1):
+            yield place, Result(row, None, str(error))
+    for place, (kernels_us, reason) in answers(_play, work, jobs):
         row = rows[place]
         interval_us = None if kernels_us is None else events_of(row).interval_us(kernels_us)
-        found[place] = Result(row, interval_us, reason)
-        if progress is not None:
-            progress("rows", done / len(work))
-    return tuple(result for result in found if result is not None)
+        yield place, Result(row, interval_us, reason)
 
 
 Answer = tuple[float | None, str | None]

@@ -17,6 +17,8 @@ API = re.compile(r"^namespace AscendC \{$(.*?)^\}  // namespace AscendC$", re.MU
 FUNCTION = re.compile(r"^__aicore__ [^(]*?\b(\w+)\(", re.MULTILINE)
 CLASS = re.compile(r"^(?:class|struct) (\w+)(?: [:{].*)?$", re.MULTILINE)
 FAMILY = re.compile(r"^NPUSIM_(\w+)\((.*)\)$", re.MULTILINE)
+IN_FAMILY = re.compile(r"^ +__aicore__ .*? ([A-Z]\w*[a-z]\w*)\(.*\\$", re.MULTILINE)
+LONG_FAMILY = re.compile(r"^NPUSIM_\w+\((\w+),", re.MULTILINE)
 RECORDED = re.compile(r'(?:record|unary|binary|reduce)\("(\w+)"')
 RECORDS_ITSELF = ("UNARY", "BINARY", "WITH_SCALAR", "MIXED", "REDUCTION")
 """Families of which each name is recorded as it is called."""
@@ -26,8 +28,8 @@ def declared(text: str) -> list[str]:
     """The functions and types of the API in a header."""
     names = set[str]()
     for part in API.findall(text):
-        names |= {*FUNCTION.findall(part), *CLASS.findall(part)}
-        for _, words in FAMILY.findall(part):
+        names |= {*FUNCTION.findall(part), *CLASS.findall(part), *IN_FAMILY.findall(part)}
+        for words in (*(each for _, each in FAMILY.findall(part)), *LONG_FAMILY.findall(part)):
             names |= {word for word in words.split(", ") if re.fullmatch(r"[A-Z]\w*[a-z]\w*", word)}
     return sorted(names)
 

@@ -115,9 +115,9 @@ extern "C" __global__ __cube__ void probe(GM_ADDR a, GM_ADDR b, GM_ADDR c)
     ("option", "a_type", "call", "message", "line"),
     [
         (
-            *("isPartialOutput = true", "CubeFormat::ND, half", ""),
-            "Matmul: isPartialOutput of MatmulConfig must be false, since npusim does not simulate "
-            "it; pass a SetTail of baseK for each part of k",
+            *("isCO1Shared = true", "CubeFormat::ND, half", ""),
+            "Matmul: isCO1Shared of MatmulConfig must be false, since npusim does not simulate "
+            "it; call GetTensorC after each Iterate",
             27,
         ),
         (

@@ -115,7 +115,7 @@ def call(m: int, k: int, n: int, *words: str, **more: Any) -> CallTraits:
         (call(512, 1024, 1040, "tB", "wide"), "base"),
         (call(512, 1040, 1024, "tB", "wide"), "nd2nz"),
         # Several matrices never.
-        (call(128, 9216, 384, matrices=2), "base"),
+        (call(128, 9216, 384, matrices=2), "v2"),
     ],
 )  # fmt: skip
 def test_which_template_is_taken(asked: CallTraits, template: str) -> None:
@@ -159,3 +159,14 @@ def test_a_template_that_cannot_run_is_refused(asked: CallTraits, template: str,
     with pytest.raises(OpError, match=f"^{re.escape(text)}$") as caught:
         choose(asked, B2, template)
     assert caught.value.code is Code.INVALID_PARAMETER
+
+
+def test_a_chip_of_20_cores_sends_large_turned_products_to_matmul_v3() -> None:
+    b4 = devices.load("ascend910b4")
+    large = call(4096, 1024, 1024, "tB")
+    choice = choose(large, b4)
+    assert choice.template == "base"
+    assert choice.reason == "none of m, k and n is below 1024, on 20 cores"
+    assert choose(large, B2).template == "v2"
+    assert choose(call(1023, 1024, 4096, "tB"), b4).template == "v2"
+    assert choose(call(4096, 1024, 1024, "tB", "tA"), b4).template == "v2"

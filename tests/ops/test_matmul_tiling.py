@@ -14,6 +14,7 @@ from draws import draws
 from hypothesis import given
 from hypothesis import strategies as st
 
+import npusim
 from npusim import TensorSpec, devices, ops
 from npusim.devices.schema import DeviceSpec
 from npusim.kernel.product import Product
@@ -632,3 +633,13 @@ def test_an_l2_tile_begins_with_the_idle_core() -> None:
 def test_columns_of_l2_tiles_go_back_and_forth() -> None:
     cube = replace(ORDERED, order="row", cores=1, l2_m=1, l2_n=2)
     assert places(cube, SMALL) == [[(0, 0), (0, 1), (0, 2), (1, 2), (1, 0), (1, 1)]]
+
+
+@pytest.mark.parametrize(("n", "cores", "columns"), [(4096, 16, 256), (1000, 21, 48)])
+def test_few_rows_of_float32_by_a_turned_x2_come_piece_by_piece(
+    n: int, cores: int, columns: int
+) -> None:
+    x1, x2 = TensorSpec((32, 512), "float32"), TensorSpec((n, 512), "float32").T
+    plan: Any = npusim.run("matmul", x1, x2, device="ascend910b2", values=False).plan
+    cube: CubeTiles = plan.cube
+    assert (cube.cores, cube.base_n, cube.step_ka, cube.step_kb) == (cores, columns, 1, 1)

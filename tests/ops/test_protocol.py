@@ -209,7 +209,7 @@ ROWS = {"input": spec("float16", 8, 16), "zero_points": None, "dtype": "qint8"}
         ("matmul", SQUARE, "MatMulV3"),
         ("matmul", SQUARE | {"template": "v2"}, "MatMulV2"),
         ("matmul", SQUARE | {"x1": spec("float16", 4, 64, 64)}, "MatMulV3"),
-        ("matmul", dict.fromkeys(SQUARE, spec("float16", 4, 64, 64)), "BatchMatMulV3"),
+        ("matmul", dict.fromkeys(SQUARE, spec("float16", 4, 64, 64)), "BatchMatMulV2"),
         (
             "npu_quant_matmul",
             {"x1": spec("int8", 16, 64), "x2": spec("int8", 64, 32), "scale": spec("float32", 32)},

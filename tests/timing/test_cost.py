@@ -316,6 +316,27 @@ def test_rows_become_fractals_and_products_rows_at_the_price_of_copies() -> None
     assert charge(store, 0, spec) == Charge(16 * 128, 48)
 
 
+@pytest.mark.parametrize(
+    ("base", "columns", "stride", "cycles"),
+    [
+        # Rows of whole sectors of 32 bytes, and of 48 bytes, which are two blocks of 32 each.
+        (0, 32, 64, 4),
+        (0, 24, 64, 4 * 2 * 5),
+        # Rows that begin within a sector, all of them, and every other one.
+        (2, 32, 64, 4 * 2 * 5),
+        (0, 32, 80, 2 * 2 * 5),
+    ],
+)
+def test_the_fixpipe_stores_ragged_rows_block_by_block(
+    base: int, columns: int, stride: int, cycles: int
+) -> None:
+    spec = tiny_spec(transfer__ragged_block_cycles=5)
+    sums = isa.Local("l0c", 0, FLOAT32, 512)
+    out = isa.Global("y", 0, 2 * columns, 4, stride)
+    op = isa.Fixpipe(out, sums, 16, 4, columns, FLOAT16, "cast")
+    assert charge(op, base, spec).hold_cycles == cycles
+
+
 def test_what_stays_in_its_core_cannot_be_charged(tiny: DeviceSpec) -> None:
     op = isa.Fixpipe(L1, L0C, 16, 64, 16, FLOAT16, "cast", dst_rows=16)
     text = f"charge: {op} must touch global memory, but stays in its core; use cost"

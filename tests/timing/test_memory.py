@@ -292,13 +292,16 @@ def test_shares_of_a_line_add_up_to_it(tiny: DeviceSpec) -> None:
     assert round(5 * shares[0] + shares[1] + shares[2], 6) == 3 * 128
 
 
-def test_a_line_that_does_not_stay_is_fetched_once_while_it_is_on_its_way(tiny: DeviceSpec) -> None:
+def test_a_line_that_does_not_stay_is_fetched_for_each_reader(tiny: DeviceSpec) -> None:
     l2 = L2(tiny, [GlobalTensor("x", 1 << 20)], {})
-    use = Use(True, "x", slice(0, 3), unkept=np.array([1, 0, 2]))
-    # Of the three lines the second stays; a round trip takes 10 cycles.
-    found = [l2.touch([use], now)[0].misses // WHOLE for now in (100, 101, 109, 110, 115, 125)]
-    # Until then others wait for that one.
-    assert found == [3, 1, 1, 2, 0, 2]
+    use = Use(True, "x", slice(0, 3), copies=2, unkept=np.array([1, 0, 2]))
+    # Of the three lines of 128 bytes, of the last of which two bursts end, the second one stays. A
+    # round trip takes 10 cycles: until then others wait for that one.
+    found = [l2.touch([use, use], now)[0] for now in (100, 109, 110)]
+    assert [each.misses // WHOLE for each in found] == [3, 3, 2]
+    assert [each.read // COUNT_UNITS for each in found] == [
+        *(128 + 128 // 4 + 2 * 128, 3 * 128, 3 * 128)
+    ]
 
 
 def test_the_l2_answers_by_volume() -> None:

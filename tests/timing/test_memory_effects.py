@@ -297,6 +297,23 @@ def test_rows_that_become_fractals_wait_for_each_other() -> None:
     assert log(play(spec, program, kind="aic")) == [("mte2", 0, 20, 30), ("mte2", 20, 36, 38)]
 
 
+@pytest.mark.parametrize(
+    ("row_bytes", "stride", "took"), [(32, 128, 72), (64, 128, 72), (96, 128, 40), (64, 64, 20)]
+)
+def test_rows_alone_in_their_lines_come_more_slowly(row_bytes: int, stride: int, took: int) -> None:
+    spec = tiny_spec(gm__row_ns=5.0, gm__part_row_ns=9.0)
+    # 8 rows in lines of 128 bytes: half of a line or less, more than half, two of a line.
+    program = (fractals(8, row_bytes, stride),)
+    assert log(play(spec, program, sizes=SMALL, kind="aic")) == [("mte2", 0, took, took + 10)]
+
+
+def test_rows_past_the_l2_have_no_lines() -> None:
+    spec = tiny_spec(gm__row_ns=5.0, gm__part_row_ns=9.0)
+    past = ({"x": Binding("x", is_cached=False)},)
+    trace = play(spec, (fractals(8, 64, 128),), sizes=SMALL, kind="aic", bindings=past)
+    assert log(trace) == [("mte2", 0, 40, 50)]
+
+
 @pytest.mark.parametrize(("l2", "took", "latency"), [("cold", 32, 10), ("warm", 16, 2)])
 def test_long_bytes_hide_row_times(l2: L2State, took: int, latency: int) -> None:
     # 8 rows of 128 bytes take 4 cycles each at the port from the memory, 2 out of the L2.

@@ -191,3 +191,41 @@ def test_an_earlier_trace_is_replaced_only_when_asked(tmp_path: Path) -> None:
 def test_nothing_is_written_by_a_look(tmp_path: Path) -> None:
     check(tmp_path / "new")
     assert list(tmp_path.iterdir()) == []
+
+
+# ---- a host that takes its time ----
+
+
+def starts(time: Clock, *kernels: Any) -> list[float]:
+    kept = time.record()
+    for each in kernels:
+        time.kernel(each)
+    time.stop(kept)
+    return [event.start_us for event in kept]
+
+
+def test_the_card_waits_where_its_host_falls_behind() -> None:
+    time = Clock(launch_us=10.0)
+    short, long = kernel("short", 1.0, 3.0), kernel("long", 1.0, 25.0)
+
+    # The host is ahead again behind the long one, until short ones have used that up.
+    assert starts(time, short, short, long, short, short) == [10.0, 20.0, 30.0, 55.0, 58.0]
+    assert (time.now_us, time.host_us) == (61.0, 50.0)
+    assert starts(Clock(), short, short) == [0.0, 3.0]
+
+
+def test_a_host_that_waits_for_the_card_launches_after_it() -> None:
+    time = Clock(launch_us=10.0)
+    starts(time, kernel("long", 1.0, 100.0))
+    time.wait()
+    assert starts(time, kernel("short", 1.0, 3.0)) == [120.0]
+
+
+def test_a_graph_is_launched_once_and_what_is_not_timed_too() -> None:
+    time = Clock(launch_us=10.0)
+    with time.graph("g"):
+        assert starts(time, kernel("a", 1.0, 3.0), kernel("b", 1.0, 3.0)) == [10.0, 13.0]
+    time.host("aten.sort.default")
+    assert time.host_us == 20.0
+    time.host("aten.view.default", is_kernel=False)
+    assert time.host_us == 20.0

@@ -73,7 +73,7 @@ def test_progress_is_the_share_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[tuple[str, float]] = []
     measure(rows, jobs=1, progress=lambda stage, share: told.append((stage, share)))
 
-    assert told == [("rows", 0.0), ("rows", 0.5), ("rows", 1.0)]
+    assert told == [("rows", 0.0), ("rows", 1 / 3), ("rows", 2 / 3), ("rows", 1.0)]
 
 
 def test_long_kernels_are_begun_first(monkeypatch: pytest.MonkeyPatch) -> None:

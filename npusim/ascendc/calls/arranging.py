@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import get_args
 
-from npusim.ascendc.calls.table import Chip, Table, every_repeat, local
+from npusim.ascendc.calls.table import Chip, Table, every_repeat, lanes_of, local
 from npusim.ascendc.errors import AscendCError
 from npusim.ascendc.recording import Lanes, LocalOperand
 from npusim.data.dtypes import INT32, UINT8, UINT64
@@ -33,6 +33,8 @@ SORTED, PROPOSALS, PROPOSAL_ELEMENTS = 32, 16, 8
 PAIR_BYTES = 8
 PATTERNS = get_args(PlacesOf)
 """By the number of src1Pattern, from 1 on."""
+FIRST = 1
+"""The form of Lanes whose count is of each repeat."""
 LISTS = {3: 2, 7: 3, 15: 4}
 """validBit of MrgSort4Info -> how many lists take part."""
 
@@ -120,6 +122,24 @@ def _proposal_extract(
     yield ProposalExtract(mode, local(dst, count), _proposals(src, count))
 
 
+def _rows(lanes: Lanes, src: LocalOperand) -> Local:
+    """What GatherMask takes from: unlike others it goes past a repeat where a count says so."""
+    form, low, _, repeats = lanes
+    if form != FIRST or low <= lanes_of(src):
+        (found,) = every_repeat(lanes, src)
+        return found
+    whole = local(src, low * repeats)
+    if repeats == 1:
+        return whole
+    bits = low * src.dtype.bits
+    if bits % (8 * BLOCK_BYTES):
+        raise AscendCError(
+            f"GatherMask: a count beyond one repeat must fill whole blocks of {BLOCK_BYTES} bytes "
+            f"where there are several, not be {low} of {src.dtype}; take the rest apart"
+        )
+    return replace(whole, repeat_stride=src.repeat_stride, repeat_blocks=bits // (8 * BLOCK_BYTES))
+
+
 def _gather_mask(
     _: Chip, dst: LocalOperand, src: LocalOperand, pattern: int, lanes: Lanes
 ) -> Iterator[MicroOp]:
@@ -127,8 +147,7 @@ def _gather_mask(
         raise AscendCError(
             f"GatherMask: src1Pattern must be a number from 1 to 7, not {pattern}; pass one"
         )
-    (own,) = every_repeat(lanes, src)
-    made = GatherMask(PATTERNS[pattern - 1], local(dst, 1), own)
+    made = GatherMask(PATTERNS[pattern - 1], local(dst, 1), _rows(lanes, src))
     assert made.taken is not None
     yield replace(made, dst=local(dst, made.taken.size))
 
@@ -136,7 +155,7 @@ def _gather_mask(
 def _gather_mask_by_tensor(
     _: Chip, dst: LocalOperand, src: LocalOperand, bits: LocalOperand, lanes: Lanes
 ) -> Iterator[MicroOp]:
-    (own,) = every_repeat(lanes, src)
+    own = _rows(lanes, src)
     row = -(-lanes.low // 8)
     places = local(bits, row * lanes.repeats, UINT8)
     if lanes.repeats > 1:

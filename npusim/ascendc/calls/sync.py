@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from npusim.ascendc.calls.table import Chip, Table
 from npusim.ascendc.errors import AscendCError
@@ -94,6 +94,16 @@ def _wait_flag(_: Chip, event: int, number: int) -> Iterator[MicroOp]:
     yield WaitFlag(*_pair(event), number)
 
 
+def _of_pipes(make: type[SetFlag | WaitFlag]) -> Callable[..., Iterator[MicroOp]]:
+    def call(_: Chip, src: int, dst: int, number: int) -> Iterator[MicroOp]:
+        pair = PIPES[src], PIPES[dst]
+        if None in pair:
+            raise AscendCError("a flag must be from one pipe to another, not of PIPE_ALL; name one")
+        yield make(*pair, number)  # type: ignore[arg-type]
+
+    return call
+
+
 def _barrier(_: Chip, pipe: int) -> Iterator[MicroOp]:
     yield Barrier(PIPES[pipe])
 
@@ -121,5 +131,7 @@ CALLS: Table = {
     "CrossCoreWaitFlag": _cross_wait,
     "PipeBarrier": _barrier,
     "SetFlag": _set_flag,
+    "SetFlagOfPipes": _of_pipes(SetFlag),
     "WaitFlag": _wait_flag,
+    "WaitFlagOfPipes": _of_pipes(WaitFlag),
 }

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "npusim_ascendc/launch.h"
+#include "npusim_ascendc/types.h"
 
 namespace {
 
@@ -103,7 +104,7 @@ aclError aclrtDestroyEvent(aclrtEvent)
 {
     return ACL_SUCCESS;
 }
-aclError aclrtGetLastError(int32_t)
+aclError aclrtGetLastError(aclrtLastErrLevel)
 {
     return ACL_SUCCESS;
 }
@@ -157,4 +158,12 @@ aclError aclrtMemcpyAsync(void* dst, size_t destMax, const void* src, size_t cou
     return aclrtMemcpy(dst, destMax, src, count, kind);
 }
 
+float aclFloat16ToFloat(aclFloat16 value)
+{
+    return npusim::half_value(value);
+}
+aclFloat16 aclFloatToFloat16(float value)
+{
+    return npusim::half_bits(value);
+}
 }  // extern "C"

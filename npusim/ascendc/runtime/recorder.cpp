@@ -13,8 +13,10 @@
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -93,6 +95,7 @@ struct Fiber {
     std::map<std::pair<int, int>, int> sets;   // mode and flag -> how often
     std::map<std::pair<int, int>, int> waits;
     int waits_mode = -1, waits_flag = -1;
+    std::set<const void*> looked_at;           // places of global memory, and nothing done since
 };
 
 std::vector<std::unique_ptr<Fiber>> fibers;
@@ -172,7 +175,14 @@ void add_fiber(int kind, int group, int groups, int half, int halves)
 {
     auto fiber = std::make_unique<Fiber>();
     fiber->number = int32_t(fibers.size());
-    fiber->core = {kind, group, groups, half, halves, nullptr, {~0ull, ~0ull}, false, npusim::NONE, 0, false, 0, 1.0f};
+    npusim::Core& core = fiber->core;
+    core.kind = kind;
+    core.group = group;
+    core.groups = groups;
+    core.half = half;
+    core.halves = halves;
+    core.mask[0] = core.mask[1] = ~0ull;
+    core.deq_scale = 1.0f;
     void* stack = mmap(nullptr, STACK_BYTES, PROT_READ | PROT_WRITE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (stack == MAP_FAILED) {
@@ -345,6 +355,9 @@ void npusim_record(const char* name, const int64_t* words, int count, const void
     if (records.size() == MOST_BUFFERED) {
         flush();
     }
+    if (strcmp(name, "GetGlobalValue") != 0) {
+        running->looked_at.clear();
+    }
     int64_t place = gm_address == nullptr ? -1 : int64_t(offset_in_memory(gm_address));
     records.push_back({number_of(name, words, count), running->number, place});
     has_unplayed = true;
@@ -359,9 +372,22 @@ void npusim_read_local(int32_t position, uint64_t address_bytes, void* to, uint6
     has_unplayed = false;
 }
 
+void npusim_yield()
+{
+    swapcontext(&running->context, &scheduler);
+}
+
 void npusim_play(const void* place)
 {
-    if (!has_unplayed || !running) {
+    if (!running) {
+        return;
+    }
+    // A core that looks at the same place again waits for another one.
+    if (!running->looked_at.insert(place).second) {
+        running->looked_at.clear();
+        npusim_yield();
+    }
+    if (!has_unplayed) {
         return;
     }
     flush();

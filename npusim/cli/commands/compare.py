@@ -15,6 +15,7 @@ from npusim.cli.commands.run import (
     Inputs,
     Json,
     Settings,
+    Sources,
     Strict,
     Timeout,
 )
@@ -64,6 +65,7 @@ def compare_files(
     timeout: Timeout = None,
     define: Define = None,
     include: Include = None,
+    source: Sources = None,
     auto_sync: AutoSync = True,
     strict: Strict = False,
     setting: Settings = None,
@@ -93,7 +95,9 @@ def compare_files(
         settings=setting or [],
     )
     if is_kernel(a):
-        build = Build(tuple(define or ()), tuple(include or ()), auto_sync, strict)
+        build = Build(
+            tuple(define or ()), tuple(include or ()), tuple(source or ()), auto_sync, strict
+        )
         compare_kernels(a, [b, *(more or [])], device, typed, blocks, timeout, build, as_json)
     else:
         typed.check_unused(a, device)

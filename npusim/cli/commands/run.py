@@ -197,6 +197,10 @@ Include = Annotated[
     list[Path] | None,
     typer.Option(*("--include", "-I"), metavar="DIR", help="A folder of headers of a source."),
 ]
+Sources = Annotated[
+    list[Path] | None,
+    typer.Option(metavar="FILE", help="Another source of C++ that the program is linked with."),
+]
 
 AutoSync = Annotated[
     bool,
@@ -227,6 +231,7 @@ def run_operator(
     timeout: Timeout = None,
     define: Define = None,
     include: Include = None,
+    source: Sources = None,
     auto_sync: AutoSync = True,
     strict: Strict = False,
     setting: Settings = None,
@@ -260,19 +265,13 @@ def run_operator(
     from npusim.cli.run import Answer, run_operator, run_program
 
     answer = Answer(
-        output=output,
-        force=force,
-        as_json=as_json,
-        export=",".join(export) if export else None,
-        trace_time=trace_time.value,
-        level=None if level is None else level.value,
-        timing=timing,
-        is_opened=is_opened,
+        *(output, force, as_json, ",".join(export) if export else None, trace_time.value),
+        *(None if level is None else level.value, timing, is_opened),
         asked={"prove": prove, "critical_path": critical_path, "advice": advice},
         settings=setting or [],
         typed={"op": [op], "input": inputs or [], "attr": attributes or []},
     )
-    build = Build(tuple(define or ()), tuple(include or ()), auto_sync, strict)
+    build = Build(tuple(define or ()), tuple(include or ()), tuple(source or ()), auto_sync, strict)
     options: dict[str, Any] = {"timeout_s": timeout, "build": build, "answer": answer}
     options |= {"l2": l2, "icache": icache, "values": values, "every_core": every_core}
     options |= {"engine": engine, "cache": cache}

@@ -349,13 +349,12 @@ class Softmax:
         rows (AttentionmaskCopyInForSgLayout in attention/common/op_kernel/vector_common.h).
         """
         every, token, row = tile.at(COUNT // 2, COUNT // 2), 0, 0
-        with self._core.independent():
-            for copies, view in mask.runs:
-                for _ in range(view.rows):
-                    for _ in range(copies):
-                        self._core.copy(every.at(row, pitch), tile.at(token, pitch))
-                        row += pitch
-                    token += pitch
+        for copies, view in mask.runs:
+            for _ in range(view.rows):
+                for _ in range(copies):
+                    self._core.copy(every.at(row, pitch), tile.at(token, pitch))
+                    row += pitch
+                token += pitch
         return every
 
 

@@ -191,14 +191,12 @@ class Memory:
     def queries_of(self, tile: RowTile) -> tuple[tuple[GmView, ...], ...]:
         """The rows of *tile*, and where there are such their rotated parts."""
         names = ("query", "query_rope")[: 2 if self.plan.rows.a.rope_size else 1]
-        return tuple(
-            tuple(self._views(self.sides[name], tile, 0, tile.rows, joins_heads=False))
-            for name in names
-        )
+        return tuple(tuple(self._views(self.sides[name], tile, 0, tile.rows)) for name in names)
 
     def target(self, tile: RowTile, row: int, rows: int) -> Target:
         """Where rows [row, row + rows) of *tile* go."""
-        outputs = tuple(self._views(self.sides["output"], tile, row, rows, joins_heads=True))
+        find = self._tokens if self.plan.rows.by_token else self._views
+        outputs = tuple(find(self.sides["output"], tile, row, rows))
         sums = tuple(self._sums(tile, row, rows)) if self.plan.rows.a.returns_lse else ()
         return Target(outputs, sums, tuple(self._blind(tile, row, rows)))
 
@@ -217,13 +215,20 @@ class Memory:
                 sums = ((0, 1, GmView("softmax_lse", FLOAT32, rows, 1, pitch, at)),)
                 yield rows, Target((own,), sums if a.returns_lse else (), ())
 
-    def _views(
-        self, side: Side, tile: RowTile, row: int, rows: int, *, joins_heads: bool
-    ) -> Iterator[GmView]:
-        """Rows [row, row + rows) of *tile* in *side*, as matrices whose rows are heads.
+    def _tokens(self, side: Side, tile: RowTile, row: int, rows: int) -> Iterator[GmView]:
+        """Rows [row, row + rows) of *tile* in *side*, a matrix of heads for each token.
 
-        With *joins_heads*, a row may be all heads of a token that are neighbours.
+        Outputs leave so, token by token (CopyAttenOutUbToGm, attention/common/op_kernel/
+        memory_copy.h).
         """
+        element, first_head = self.plan.rows.a.element, tile.head * self.plan.rows.a.group
+        for run in self.plan.rows.runs(tile.request, tile.row + row, rows):
+            for token in range(run.token, run.token + run.tokens):
+                first = element.nbytes(side.at(tile.request, first_head + run.head, token))
+                yield GmView(side.name, element, run.heads, side.columns, side.head_pitch, first)
+
+    def _views(self, side: Side, tile: RowTile, row: int, rows: int) -> Iterator[GmView]:
+        """Rows [row, row + rows) of *tile* in *side*, as few matrices as possible."""
         element, width, pitch = self.plan.rows.a.element, side.columns, side.token_pitch
         first_head = tile.head * self.plan.rows.a.group
         for run in self.plan.rows.runs(tile.request, tile.row + row, rows):
@@ -232,8 +237,6 @@ class Memory:
                 yield GmView(side.name, element, run.tokens, width, pitch, start)
             elif pitch == run.heads * side.head_pitch:
                 yield GmView(side.name, element, run.rows, width, side.head_pitch, start)
-            elif joins_heads and side.head_pitch == width:
-                yield GmView(side.name, element, run.tokens, run.heads * width, pitch, start)
             else:
                 for token in range(run.tokens):
                     first = start + element.nbytes(token * pitch)

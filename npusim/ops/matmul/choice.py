@@ -13,15 +13,19 @@ nd2nz                  MatMulV3: base, when vector cores have turned operands in
 base                   MatMulV3's base kernel: the same with other tiles
 =====================  =============================================================================
 
-Sources: ops-nn@e5c3fa9 matmul/mat_mul_v3, matmul_v3_base_tiling.cpp for the predicates, op_api/
-matmul_util.cpp and aclnn_matmul.cpp for MatMulV2 or MatMulV3, a question that is handed to a closed
-library for most shapes; whether a product has k enough to be split is computed beforehand and
-handed along. Assumed there, as the kernels of the measured products are called: x2 that lies as
+Sources: ops-nn@e5c3fa9 matmul/mat_mul_v3, matmul_v3_base_tiling.cpp for the predicates,
+op_api/matmul_util.cpp and aclnn_matmul.cpp for MatMulV2 or MatMulV3, a question that is handed to a
+closed library for most shapes; whether a product has k enough to be split is computed beforehand
+and handed along. Assumed there, as the kernels of the measured products are called: x2 that lies as
 (n, k) in ND goes to MatMulV2, unless it is listed in public or has k enough, and so does FRACTAL_NZ
 where one of m, k and n is below 1024 (production lists of vllm-ascend on Atlas A3 have MatMulV2 at
-608 and 768, and MatMulV3 from 1600 on); all else goes to MatMulV3. So does what is to give float32,
-by the published rule; that its kernels which cut k are not taken then is assumed. That it takes
-matrices of float32 is assumed, too: of MatMulV2 no tiles for them are known.
+608 and 768, and MatMulV3 from 1600 on), and several matrices of ND (the same lists have
+BatchMatMulV2 for (64, 256, 192) by (64, 192, 512) and (16, 5, 128) by (16, 128, 512), and products
+of 128 batches with k of 512 are as fast as their loads, which MatMulV3 would hand out late); all
+else goes to MatMulV3, and on chips of 20 cores large x2 in ND, however it lies (a profile of
+training on a 910B4 has MatMulV3 from 1024 on; Ascend/msinsight@4e16fca1, test/st/level2). So does
+what is to give float32, by the published rule; that its kernels which cut k are not taken then is
+assumed. That it takes matrices of float32 is assumed, too: of MatMulV2 no tiles for them are known.
 
 The vendor's predicates mix what a kernel cannot do without with policy. Which are needs (`unmet`)
 is our reading of what the kernels load, where they keep it, and what they write.
@@ -53,6 +57,8 @@ Template = Literal[
 
 LARGE = 1024
 """m, k and n from which on MatMulV3 takes an x2 in FRACTAL_NZ."""
+FEW_CORES = 20
+"""Cube cores of a chip that sends so large products to MatMulV3 where x2 lies as (n, k), too."""
 WIDE = ("bl1_full_load", "nd2nz", "base")
 """Kernels that store float32 sums as they are; that the others do not is assumed."""
 SINGLE = ("nd2nz", "base")
@@ -112,15 +118,18 @@ def unmet(template: str, f: CallTraits, chip: Chip) -> Iterator[str]:
 def _reason(template: Template, f: CallTraits, chip: Chip) -> str | None:
     """Why the vendor takes *template*, of which those before did not take the call; or None."""
     is_deep = _is_deep(f)
-    is_of_v2 = f.trans_x2 and not (f.is_nz or is_deep or f.is_wide or _is_listed(f))
+    is_known = _is_listed(f) or _is_large(f, chip)
+    is_of_v2 = f.trans_x2 and not (f.is_nz or is_deep or f.is_wide or is_known)
     match template:
         case "v2":
-            return _reason_for_v2(f)
+            return _reason_for_v2(f, chip)
         case "base" if chip.arch == "2002":
             return "the only kernel of Atlas inference"
         case "base" if f.is_wide or f.is_single:
             return "the output is float32"
         case "base":
+            if f.trans_x2 and not f.is_nz:
+                return f"none of m, k and n is below {LARGE}, on {chip.aic} cores"
             return "x2 is FRACTAL_NZ" if f.is_nz else "x2 lies as (k, n)"
         case _ if is_of_v2:
             return None
@@ -139,13 +148,15 @@ def _reason(template: Template, f: CallTraits, chip: Chip) -> str | None:
     return None
 
 
-def _reason_for_v2(f: CallTraits) -> str | None:
-    if f.is_wide:
+def _reason_for_v2(f: CallTraits, chip: Chip) -> str | None:
+    if f.is_wide or _is_large(f, chip):
         return None
     least = min(f.m, f.k, f.n)
     if f.is_nz:
         small = f"x2 is FRACTAL_NZ, and the least of m, k and n, {least}, is below {LARGE}"
         return small if least < LARGE else None
+    if f.matrices > 1:
+        return "x2 is several matrices in ND"
     return "x2 lies as (n, k)" if f.trans_x2 else None
 
 
@@ -189,6 +200,12 @@ def _is_listed(f: CallTraits) -> bool:
         and 9216 < f.n <= 32768
         and f.k % 128 == f.n % 128 == 0
     )
+
+
+def _is_large(f: CallTraits, chip: Chip) -> bool:
+    """Whether a chip of fewer cores sends the product to MatMulV3, whose x2 lies as (n, k)."""
+    is_turned = f.trans_x2 and not (f.trans_x1 or f.is_nz)
+    return is_turned and chip.aic <= FEW_CORES and min(f.m, f.k, f.n) >= LARGE
 
 
 def _is_long_and_wide(f: CallTraits) -> bool:

@@ -116,7 +116,7 @@ typedef struct {
     i64 gm_read_width, gm_write_width, l2_read_width, l2_write_width, shared_bus;
     i64 gm_most_rested, l2_most_rested;
     i64 gm_read_latency, l2_read_latency, l2_write_latency;
-    double gm_row_ns, l2_row_ns, same_line_ns, clock_hz, aliased_speed;
+    double gm_row_ns, gm_part_row_ns, l2_row_ns, same_line_ns, clock_hz, aliased_speed;
     i64 fill_weight;
     i64 events_per_report;
     volatile i64 stop;  /* set from another thread: the run ends before its next event */

@@ -168,8 +168,8 @@ static Found found_of(Run *run, const Load *use, const i64 *missing, Coming comi
     i64 line_counts = problem->line_bytes * (problem->count_units / problem->whole);
     for (i64 i = 0; i < count; i++) {
         if (!missing[i]) continue;
-        i64 readers = larger(all_readers[nth(use->asked, i)], 1);
-        /* A line that is not kept comes for each burst that ends in it. */
+        /* A line that is not kept comes for each reader, and for each burst that ends in it. */
+        i64 readers = is_kept(use, i) ? larger(all_readers[nth(use->asked, i)], 1) : 1;
         i64 times = is_kept(use, i) ? 1 : use->asked->unkept[i];
         i64 cost = problem->line_bytes * missing[i] * times +
                    problem->run_bytes * starts_run(problem, use, missing, i);
@@ -225,17 +225,13 @@ static bool is_waited_for(const Run *run) {
     return run->now - run->last_fetch < run->problem->gm_read_latency;
 }
 
-/* What of the lines of `use` is on its way; such that do not stay are missing no more. */
-static Coming coming_of(const Run *run, const Load *use, i64 *missing) {
+/* What of the lines of `use` is on its way for others; a line that does not stay is not. */
+static Coming coming_of(const Run *run, const Load *use, const i64 *missing) {
     i64 first = first_of(run, use), since = run->now - run->problem->gm_read_latency;
     Coming coming = {0};
     for (i64 i = 0; use->step->is_read && i < count_of(use); i++) {
         i64 line = first + nth(use->asked, i);
-        if (!run->fetched[line] || run->fetched_at[line] <= since) continue;
-        if (!is_kept(use, i)) {
-            missing[i] = 0;
-            continue;
-        }
+        if (!is_kept(use, i) || !run->fetched[line] || run->fetched_at[line] <= since) continue;
         i64 share = smaller(run->fetched[line], run->problem->whole - missing[i]);
         coming.shares += share;
         if (share) coming.arrives = larger(coming.arrives, run->fetched_at[line] - since);
@@ -243,11 +239,11 @@ static Coming coming_of(const Run *run, const Load *use, i64 *missing) {
     return coming;
 }
 
-/* Remember what is on its way from now on. */
+/* Remember which lines that stay are on their way from now on. */
 static void fetch(Run *run, const Load *use, const i64 *missing) {
     i64 first = first_of(run, use);
     for (i64 i = 0; use->step->is_read && i < count_of(use); i++)
-        if (missing[i]) {
+        if (missing[i] && is_kept(use, i)) {
             i64 line = first + nth(use->asked, i);
             run->fetched_at[line] = run->last_fetch = run->now;
             run->fetched[line] = (i32)missing[i];
@@ -283,7 +279,7 @@ void l2_touch(Run *run, Load **uses, i64 count, Found *found) {
             i32 *readers = run->readers + first_of(run, use);
             i32 more = (i32)(run->lanes[use->lane].cores / use->binding->different);
             for (i64 i = 0; use->step->is_read && i < count_of(use); i++)
-                if (missing[i]) readers[nth(use->asked, i)] += more;
+                if (missing[i] && is_kept(use, i)) readers[nth(use->asked, i)] += more;
         }
         for (i64 u = 0; u < count; u++)
             found[u] =

@@ -48,9 +48,10 @@ static i64 near_port(const Run *run, const Load *load) {
 }
 
 /* How long rows from global memory and from the L2 take at least: the round trips of their
- * requests, divided by how many requests a core may have under way. */
-static i64 row_cycles(const Problem *problem, i64 far_rows, i64 near_rows) {
-    double far_ns = (double)far_rows * problem->gm_row_ns;
+ * requests, divided by how many requests a core may have under way; those from global memory may
+ * leave half of their lines. */
+static i64 row_cycles(const Problem *problem, i64 far_rows, i64 near_rows, bool in_part) {
+    double far_ns = (double)far_rows * (in_part ? problem->gm_part_row_ns : problem->gm_row_ns);
     double waits_ns = far_ns + (double)near_rows * problem->l2_row_ns;
     return (i64)nearbyint(waits_ns * problem->clock_hz / 1e9);
 }
@@ -81,13 +82,18 @@ static void begin(Run *run, Load *load, Found found) {
     if (load->is_in_step) link_in_step(run, run->l2_writes, 1);
     i64 far_rows = (i64)((i128)asked->rows * found.misses / lines);
     i64 near_rows = asked->rows - far_rows;
-    /* Rows of one line wait for it once. */
-    if (is_cached) far_rows = smaller(far_rows, ceil_div(found.misses, problem->whole));
+    bool in_part = false;
+    if (is_cached) {
+        /* Rows of one line wait for it once. */
+        i64 far_lines = ceil_div(found.misses, problem->whole);
+        in_part = far_rows <= far_lines && 2 * far <= far_rows * problem->line_bytes;
+        far_rows = smaller(far_rows, far_lines);
+    }
     i64 far_port = load->step->gm_port, nearer = near_port(run, load);
     /* Cycles as a fraction: far / far_port + near / near_port, or as long as the rows take. */
     i128 parts = (i128)far_port * nearer;
     i128 cycles = ((i128)far * nearer + (i128)near * far_port) * problem->port_units;
-    i128 turning = row_cycles(problem, far_rows, near_rows);
+    i128 turning = row_cycles(problem, far_rows, near_rows, in_part);
     load->is_turned = turning * parts > cycles;
     if (load->is_turned) {
         cycles = turning;

@@ -49,7 +49,10 @@ class Problem(ctypes.Structure):
         *((name, I64) for name in ("l2_read_width", "l2_write_width", "shared_bus")),
         *((name, I64) for name in ("gm_most_rested", "l2_most_rested")),
         *((name, I64) for name in ("gm_read_latency", "l2_read_latency", "l2_write_latency")),
-        *((name, ctypes.c_double) for name in ("gm_row_ns", "l2_row_ns", "same_line_ns")),
+        *(
+            (name, ctypes.c_double)
+            for name in ("gm_row_ns", "gm_part_row_ns", "l2_row_ns", "same_line_ns")
+        ),
         *((name, ctypes.c_double) for name in ("clock_hz", "aliased_speed")),
         *((name, I64) for name in ("fill_weight", "events_per_report", "stop")),
         ("ask", Ask),

@@ -20,8 +20,8 @@ from npusim.timing.compiled.tables import LaneTables, ProgramTables
 from npusim.timing.interrupts import unless_interrupted
 from npusim.timing.memory import L2, PORT_UNITS, SharedMemory
 from npusim.timing.memory.l2 import AGES, SHARE_UNITS, WHOLE
+from npusim.timing.pipes.copying import copy_times
 from npusim.timing.pipes.decode import MTE1, PIPES, SCALAR, Code
-from npusim.timing.pipes.lane import copy_times
 from npusim.trace import COUNT_UNITS, CopyTimes, LaneTimes, LaneTrace, LazyLaneTrace
 
 if TYPE_CHECKING:
@@ -118,6 +118,7 @@ class _Run:
         problem.l2_read_latency = memory.latency["l2", True]
         problem.l2_write_latency = memory.latency["l2", False]
         problem.gm_row_ns, problem.l2_row_ns = spec.gm.row_ns, spec.l2.row_ns
+        problem.gm_part_row_ns = spec.gm.part_row_ns
         problem.same_line_ns, problem.clock_hz = spec.l2.same_line_ns, spec.clock_hz
         problem.mte1_queue = spec.scalar.mte1_queue
         problem.aliased_speed, problem.fill_weight = memory.aliased_speed, memory.fill_weight

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from npusim.data.integers import align_up
+from npusim.data.integers import align_up, ceil_div
 from npusim.devices.schema import DeviceSpec
-from npusim.isa import Global, LoadNd2Nz, MicroOp, global_operand
+from npusim.isa import Fixpipe, Global, LoadNd2Nz, MicroOp, global_operand
 
 __all__ = ["Charge", "charge"]
 
@@ -34,8 +34,19 @@ def charge(op: MicroOp, base_bytes: int, spec: DeviceSpec) -> Charge:
     if place is None:
         raise TypeError(f"charge: {op} must touch global memory, but stays in its core; use cost")
     hold = max(spec.transfer.issue_cycles, place.bursts * spec.transfer.burst_cycles)
+    if isinstance(op, Fixpipe):
+        blocks = ceil_div(place.burst_bytes, spec.vector.block_bytes)
+        ragged = _ragged_bursts(place, base_bytes, spec) * blocks
+        hold = max(hold, ragged * spec.transfer.ragged_block_cycles)
     rows = _row_pieces(place, base_bytes, spec) if isinstance(op, LoadNd2Nz) else 0
     return Charge(_moved_bytes(place, base_bytes, spec), hold, rows)
+
+
+def _ragged_bursts(place: Global, base_bytes: int, spec: DeviceSpec) -> int:
+    """How many bursts of *place* do not begin and end with a sector."""
+    sector = spec.transfer.sector_bytes
+    starts = base_bytes + place.offset_bytes + np.arange(place.bursts) * place.stride_bytes
+    return int(np.count_nonzero((starts % sector) | ((starts + place.burst_bytes) % sector)))
 
 
 def _row_pieces(place: Global, base_bytes: int, spec: DeviceSpec) -> int:

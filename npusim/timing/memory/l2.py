@@ -134,10 +134,9 @@ class L2:
 
     Requests of one cycle do not see each other's lines; those that miss the same line all wait for
     it, it is fetched once, and its cost is divided among them. Cores need not march in step for
-    that: whoever asks for a line that is on its way gets it when they do, and costs nothing. One
-    that does not stay is not fetched again, either, while it is on its way. The cache is
-    write-back: stored bytes are written to global memory when as much as the cache holds has come
-    in after them.
+    that: whoever asks for a line that is on its way gets it when they do, and costs nothing. A line
+    that does not stay is fetched for each of them. The cache is write-back: stored bytes are
+    written to global memory when as much as the cache holds has come in after them.
     """
 
     def __init__(
@@ -220,7 +219,8 @@ class L2:
             if use.is_read:
                 self._fetch(use, missing, now)
                 readers = use.copies // use.different
-                self._readers[use.tensor][use.lines] += (missing > 0) * readers
+                shared = missing if use.unkept is None else missing * (use.unkept == 0)
+                self._readers[use.tensor][use.lines] += (shared > 0) * readers
         found = [self._found(*each, own) for each, own in zip(seen, coming, strict=True)]
         brought = {True: 0, False: 0}
         # Stores first: a line that a store and a load both bring in is dirty, and counted once.
@@ -269,24 +269,25 @@ class L2:
         return missing
 
     def _coming(self, use: Use, missing: NDArray[np.int64], now: int) -> Coming:
-        """What of the lines of *use* is on its way; such that do not stay are *missing* no more."""
+        """What of the lines of *use* is on its way for others; one that does not stay is not."""
         if not use.is_read:
             return Coming(0, 0)
         then, shares = self._fetched[use.tensor][:, use.lines]
         left = self._on_way_cycles - now + then
         shares = np.where(left > 0, shares, 0)
         if use.unkept is not None:
-            missing[(use.unkept > 0) & (shares > 0)] = 0
-            shares[use.unkept > 0] = 0
+            shares = np.where(use.unkept > 0, 0, shares)
         shares = np.minimum(shares, WHOLE - missing)
         return Coming(int(shares.sum()), int(left[shares > 0].max(initial=0)))
 
     def _fetch(self, use: Use, missing: NDArray[np.int64], now: int) -> None:
-        """Remember what is on its way from now on."""
-        if missing.any():
+        """Remember which lines that stay are on their way from now on."""
+        is_fetched = missing > 0
+        if use.unkept is not None:
+            is_fetched &= use.unkept == 0
+        if is_fetched.any():
             self._last_fetch = now
             then, shares = fetched = self._fetched[use.tensor][:, use.lines]
-            is_fetched = missing > 0
             then[is_fetched], shares[is_fetched] = now, missing[is_fetched]
             self._fetched[use.tensor][:, use.lines] = fetched
 
@@ -300,6 +301,8 @@ class L2:
             times = 1 if use.unkept is None else np.maximum(use.unkept, 1)
             costs = line * missing * times + self._run_bytes * run_starts(use.lines, missing)
             readers = np.maximum(self._readers[use.tensor][use.lines], 1)
+            if use.unkept is not None:
+                readers = np.where(use.unkept > 0, 1, readers)
             fetched = int((costs * unit // readers).sum())
             # Shares are rounded to the nearest.
             nbytes = missing * times * (line * (COUNT_UNITS // WHOLE))

@@ -164,6 +164,7 @@ class SharedMemory:
         self._clock_hz = clock
         self._run_bytes = spec.gm.run_bytes
         self._row_ns = {"gm": spec.gm.row_ns, "l2": spec.l2.row_ns}
+        self._part_row_ns, self._line_bytes = spec.gm.part_row_ns, spec.l2.line_bytes
         self._same_line_ns = spec.l2.same_line_ns
         weight = spec.l2.write_bytes_per_s / spec.gm.read_bytes_per_s
         self.fill_weight = round(weight * PORT_UNITS) if spec.l2.fills == "between" else 0
@@ -265,11 +266,17 @@ class SharedMemory:
         """The speed at which a core takes bytes out of the L2, in PORT_UNITS; *port* is its own."""
         return max(1, round(port * self.aliased_speed)) if is_aliased else port
 
-    def row_cycles(self, far_rows: int, near_rows: int) -> int:
+    def is_part(self, rows: int, nbytes: int) -> bool:
+        """Whether so many *rows* of *nbytes* together are half of a line each, or less."""
+        return 2 * nbytes <= rows * self._line_bytes
+
+    def row_cycles(self, far_rows: int, near_rows: int, *, in_part: bool) -> int:
         """How long rows from global memory and from the L2 take at least: the round trips of their
-        requests, divided by how many requests a core may have under way.
+        requests, divided by how many requests a core may have under way; *in_part* if those from
+        global memory leave half of their lines.
         """
-        waits_ns = far_rows * self._row_ns["gm"] + near_rows * self._row_ns["l2"]
+        far_ns = self._part_row_ns if in_part else self._row_ns["gm"]
+        waits_ns = far_rows * far_ns + near_rows * self._row_ns["l2"]
         return round(waits_ns * self._clock_hz / 1e9)
 
     def _shared_port(self, request: Request, readers: int) -> int | None:
@@ -343,13 +350,16 @@ class _Load:
         self._since = int(memory.env.now)
         far_rows = request.rows * found.misses // (found.hits + found.misses)
         near_rows = request.rows - far_rows
+        in_part = False
         if request.is_cached:
             # Rows of one line wait for it once.
-            far_rows = min(far_rows, ceil_div(found.misses, WHOLE))
+            far_lines = ceil_div(found.misses, WHOLE)
+            in_part = far_rows <= far_lines and memory.is_part(far_rows, far_bytes)
+            far_rows = min(far_rows, far_lines)
         far_port, near_port = request.gm_port, memory.near_port(request.l2_port, is_aliased)
         # Cycles as a fraction of whole numbers: far / far_port + near / near_port, or the rows'.
         took = (far_bytes * near_port + near_bytes * far_port) * PORT_UNITS, far_port * near_port
-        row_cycles = memory.row_cycles(far_rows, near_rows)
+        row_cycles = memory.row_cycles(far_rows, near_rows, in_part=in_part)
         self._is_turned = row_cycles * took[1] > took[0]
         if self._is_turned:
             took = row_cycles, 1

@@ -6,11 +6,28 @@ from collections.abc import Hashable, Sequence
 from enum import Enum, auto
 from typing import NamedTuple, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from npusim.kernel.program import Block
 from npusim.timing.memory import Answer, Moved, Request, SharedMemory
 from npusim.timing.pipes.decode import Code
+from npusim.trace import COUNT_UNITS, CopyTimes
 
-__all__ = ["Copying", "CopyingLane", "Member", "Stage", "Wanted"]
+__all__ = [
+    "FACTS",
+    "Copying",
+    "CopyingLane",
+    "Member",
+    "Stage",
+    "Wanted",
+    "copy_times",
+    "copy_times_of_lane",
+]
+
+
+FACTS = 8
+"""Numbers that describe each copy."""
 
 
 class Member(NamedTuple):
@@ -146,3 +163,25 @@ class Copying:
     def _moved(self, moved: Moved) -> None:
         for lane in tuple(self.lanes):
             lane.moved(self, moved)
+
+
+def copy_times_of_lane(
+    rows: list[NDArray[np.int64]], copied: list[NDArray[np.int64]], read: Sequence[Sequence[int]]
+) -> CopyTimes:
+    """What held up the copies of a lane: *rows* are the numbers of each pipe's micro-ops."""
+    tables = [np.zeros((0, FACTS), np.int64)]
+    for numbers, found, shares in zip(rows, copied, read, strict=True):
+        table = np.column_stack([found.reshape(-1, FACTS - 1), np.array(shares, np.int64)])
+        table[:, 0] = numbers[table[:, 0]]
+        tables.append(table)
+    return copy_times(np.concatenate(tables))
+
+
+def copy_times(table: NDArray[np.int64]) -> CopyTimes:
+    """What held up the copies of a lane, `(copies, FACTS)`, in any order: the number of each, then
+    as in `CopyTimes`.
+    """
+    index, asked, moved, *held_up, read = table[table[:, 0].argsort()].T
+    gm_narrow, l2_read_narrow, l2_write_narrow, turning = held_up
+    times = index, asked, moved, gm_narrow, l2_read_narrow, l2_write_narrow, turning
+    return CopyTimes(*times, read / COUNT_UNITS)

@@ -25,7 +25,7 @@ from npusim.check.hazards import DeadlockError, deadlock
 from npusim.isa import CrossMode
 from npusim.kernel.program import Binding
 from npusim.timing.memory import Moved, Request, SharedMemory
-from npusim.timing.pipes.copying import Copying, Member, Stage, Wanted
+from npusim.timing.pipes.copying import Copying, Member, Stage, Wanted, copy_times_of_lane
 from npusim.timing.pipes.cross_core_flags import CrossCoreFlags
 from npusim.timing.pipes.decode import (
     COPY,
@@ -40,12 +40,12 @@ from npusim.timing.pipes.decode import (
     CopyStep,
     Step,
 )
-from npusim.trace import COUNT_UNITS, CopyTimes, LaneTrace
+from npusim.trace import COUNT_UNITS, LaneTrace
 
 if TYPE_CHECKING:
     import simpy
 
-__all__ = ["FACTS", "Lane", "copy_times"]
+__all__ = ["Lane"]
 
 Numbers = NDArray[np.int64]
 READY, WORKLESS, COPYING, DRAINING, QUEUED = -1, -2, -3, -4, -5
@@ -146,7 +146,7 @@ class Lane:
             tuple(block.group for block in member.blocks),
             self._l2_hit_bytes,
             self._l2_written_bytes,
-            partial(_copy_times, rows, copied, member.read),
+            partial(copy_times_of_lane, rows, copied, member.read),
         )
 
     # ---- members that part ----
@@ -442,28 +442,3 @@ class Lane:
     def _at(self, cycle: int, action: Callable[[], None]) -> None:
         event = self._env.timeout(cycle - int(self._env.now))
         event.callbacks.append(lambda _: action())
-
-
-FACTS = 8
-
-
-def _copy_times(
-    rows: list[Numbers], copied: list[Numbers], read: Sequence[Sequence[int]]
-) -> CopyTimes:
-    """What held up the copies of a lane: *rows* are the numbers of each pipe's micro-ops."""
-    tables = [np.zeros((0, FACTS), np.int64)]
-    for numbers, found, shares in zip(rows, copied, read, strict=True):
-        table = np.column_stack([found.reshape(-1, FACTS - 1), np.array(shares, np.int64)])
-        table[:, 0] = numbers[table[:, 0]]
-        tables.append(table)
-    return copy_times(np.concatenate(tables))
-
-
-def copy_times(table: NDArray[np.int64]) -> CopyTimes:
-    """What held up the copies of a lane, `(copies, FACTS)`, in any order: the number of each, then
-    as in `CopyTimes`.
-    """
-    index, asked, moved, *held_up, read = table[table[:, 0].argsort()].T
-    gm_narrow, l2_read_narrow, l2_write_narrow, turning = held_up
-    times = index, asked, moved, gm_narrow, l2_read_narrow, l2_write_narrow, turning
-    return CopyTimes(*times, read / COUNT_UNITS)

@@ -46,6 +46,7 @@ enum aclDataType {
     ACL_BOOL = 12,
     ACL_BF16 = 27,
 };
+enum aclrtLastErrLevel { ACL_RT_THREAD_LEVEL = 0 };
 enum aclFormat { ACL_FORMAT_UNDEFINED = -1, ACL_FORMAT_NCHW = 0, ACL_FORMAT_ND = 2 };
 
 extern "C" {
@@ -80,5 +81,7 @@ aclError aclrtMemcpyAsync(void* dst, size_t destMax, const void* src, size_t cou
                           aclrtMemcpyKind kind, aclrtStream stream);
 aclError aclrtMemsetAsync(void* devPtr, size_t maxCount, int32_t value, size_t count,
                           aclrtStream stream);
-aclError aclrtGetLastError(int32_t level);
+aclError aclrtGetLastError(aclrtLastErrLevel level);
+float aclFloat16ToFloat(aclFloat16 value);
+aclFloat16 aclFloatToFloat16(float value);
 }

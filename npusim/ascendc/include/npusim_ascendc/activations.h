@@ -1,57 +1,42 @@
 // Functions of each element above the vector unit's own: activations, roundings, bounds.
 #pragma once
 
-#include "npusim_ascendc/buffers.h"
-#include "npusim_ascendc/vector.h"
+#include "npusim_ascendc/scratch.h"
 
 namespace npusim {
 
-// Room in the unified buffer that a function may use, up to its end where none is given.
-class Scratch {
-public:
-    static constexpr uint32_t TENSORS = 4;
-
-    Scratch(const AscendC::LocalTensor<uint8_t>& given) : next_(given.GetPhyAddr()) {}
-    explicit Scratch(uint32_t count) : next_(NPUSIM_UB_BYTES - needed_bytes(count)) {}
-
-    static constexpr uint32_t needed_bytes(uint32_t count)
-    {
-        return TENSORS * whole_blocks(count * sizeof(float));
-    }
-    AscendC::LocalTensor<float> take(uint32_t count)
-    {
-        AscendC::LocalTensor<float> found(AscendC::TPosition::VECCALC, next_, count);
-        next_ += whole_blocks(count * sizeof(float));
-        return found;
-    }
-
-private:
-    uint32_t next_;
-};
-
-inline void step()
-{
-    record("PipeBarrier", PIPE_V);
-}
-
-using Floats = AscendC::LocalTensor<float>;
-
-// Computes in float what comes in half.
+// Computes in float what comes in half, as many elements at once as the room is large enough for.
 template <typename T, typename Function>
 void in_float(const AscendC::LocalTensor<T>& dst, const AscendC::LocalTensor<T>& src,
-              Scratch scratch, uint32_t count, Function function)
+              const Scratch& scratch, uint32_t count, Function function)
 {
-    if constexpr (std::is_same<T, float>::value) {
-        function(dst, src, scratch);
-    } else {
-        Floats wide = scratch.take(count), result = scratch.take(count);
-        AscendC::Cast(wide, src, AscendC::RoundMode::CAST_NONE, count);
+    uint32_t most = scratch.most_elements();
+    for (uint32_t done = 0; done < count; done += most) {
+        uint32_t part = count - done < most ? count - done : most;
+        Scratch room = scratch;
+        Floats x = widened(src[done], room, part), result = computed_for(dst[done], room, part);
+        function(result, x, room, part);
         step();
-        function(result, wide, scratch);
-        step();
-        AscendC::Cast(dst, result, AscendC::RoundMode::CAST_RINT, count);
+        rounded_to(dst[done], result, part);
     }
-    step();
+}
+
+// The same of two tensors.
+template <typename T, typename Function>
+void in_float(const AscendC::LocalTensor<T>& dst, const AscendC::LocalTensor<T>& src0,
+              const AscendC::LocalTensor<T>& src1, const Scratch& scratch, uint32_t count,
+              Function function)
+{
+    uint32_t most = scratch.most_elements();
+    for (uint32_t done = 0; done < count; done += most) {
+        uint32_t part = count - done < most ? count - done : most;
+        Scratch room = scratch;
+        Floats a = widened(src0[done], room, part), b = widened(src1[done], room, part);
+        Floats result = computed_for(dst[done], room, part);
+        function(result, a, b, room, part);
+        step();
+        rounded_to(dst[done], result, part);
+    }
 }
 
 // x / (1 + exp(x by)), in which x by is in `power` already.
@@ -69,7 +54,7 @@ template <typename T>
 void sigmoid(const AscendC::LocalTensor<T>& dst, const AscendC::LocalTensor<T>& src,
              Scratch scratch, uint32_t count)
 {
-    in_float(dst, src, scratch, count, [count](auto& to, auto& x, Scratch& room) {
+    in_float(dst, src, scratch, count, [](auto& to, auto& x, Scratch& room, uint32_t count) {
         Floats power = room.take(count), one = room.take(count);
         AscendC::Muls(power, x, -1.0f, int32_t(count));
         AscendC::Duplicate(one, 1.0f, int32_t(count));
@@ -82,7 +67,7 @@ template <typename T>
 void swish(const AscendC::LocalTensor<T>& dst, const AscendC::LocalTensor<T>& src,
            Scratch scratch, uint32_t count, float beta)
 {
-    in_float(dst, src, scratch, count, [count, beta](auto& to, auto& x, Scratch& room) {
+    in_float(dst, src, scratch, count, [beta](auto& to, auto& x, Scratch& room, uint32_t count) {
         Floats power = room.take(count);
         AscendC::Muls(power, x, -beta, int32_t(count));
         step();
@@ -91,23 +76,22 @@ void swish(const AscendC::LocalTensor<T>& dst, const AscendC::LocalTensor<T>& sr
 }
 
 // x sigmoid(2 sqrt(2 / pi) (x + 0.044715 x^3)) (asc-devkit, docs/zh/api, Gelu.md).
+inline void gelu_of_floats(const Floats& dst, const Floats& x, const Floats& power, uint32_t count)
+{
+    steps::Mul(power, x, x, count);
+    steps::Mul(power, power, x, count);
+    steps::Muls(power, power, 0.044715f, count);
+    steps::Add(power, power, x, count);
+    steps::Muls(power, power, -1.5957691216f, count);
+    divide_by_one_and_exp(dst, x, power, count);
+}
+
 template <typename T>
 void gelu(const AscendC::LocalTensor<T>& dst, const AscendC::LocalTensor<T>& src, Scratch scratch,
           uint32_t count)
 {
-    in_float(dst, src, scratch, count, [count](auto& to, auto& x, Scratch& room) {
-        Floats power = room.take(count);
-        AscendC::Mul(power, x, x, int32_t(count));
-        step();
-        AscendC::Mul(power, power, x, int32_t(count));
-        step();
-        AscendC::Muls(power, power, 0.044715f, int32_t(count));
-        step();
-        AscendC::Add(power, power, x, int32_t(count));
-        step();
-        AscendC::Muls(power, power, -1.5957691216f, int32_t(count));
-        step();
-        divide_by_one_and_exp(to, x, power, count);
+    in_float(dst, src, scratch, count, [](auto& to, auto& x, Scratch& room, uint32_t count) {
+        gelu_of_floats(to, x, room.take(count), count);
     });
 }
 
@@ -118,7 +102,7 @@ template <typename T>
 void tanh(const AscendC::LocalTensor<T>& dst, const AscendC::LocalTensor<T>& src, Scratch scratch,
           uint32_t count)
 {
-    in_float(dst, src, scratch, count, [count](auto& to, auto& x, Scratch& room) {
+    in_float(dst, src, scratch, count, [](auto& to, auto& x, Scratch& room, uint32_t count) {
         Floats power = room.take(count), less = room.take(count);
         AscendC::Mins(power, x, TANH_BOUND, int32_t(count));
         step();
@@ -139,8 +123,8 @@ template <AscendC::RoundMode MODE, typename T>
 void round(const AscendC::LocalTensor<T>& dst, const AscendC::LocalTensor<T>& src,
            Scratch scratch, uint32_t count)
 {
-    in_float(dst, src, scratch, count, [count](auto& to, auto& x, Scratch&) {
-        AscendC::Cast(to, x, MODE, count);
+    in_float(dst, src, scratch, count, [](auto& to, auto& x, Scratch& room, uint32_t count) {
+        to_whole<MODE>(to, x, count, room);
     });
 }
 
@@ -148,12 +132,51 @@ template <typename T>
 void fraction(const AscendC::LocalTensor<T>& dst, const AscendC::LocalTensor<T>& src,
               Scratch scratch, uint32_t count)
 {
-    in_float(dst, src, scratch, count, [count](auto& to, auto& x, Scratch& room) {
+    in_float(dst, src, scratch, count, [](auto& to, auto& x, Scratch& room, uint32_t count) {
         Floats whole = room.take(count);
-        AscendC::Cast(whole, x, AscendC::RoundMode::CAST_TRUNC, count);
-        step();
+        to_whole<AscendC::RoundMode::CAST_TRUNC>(whole, x, count, room);
         AscendC::Sub(to, x, whole, int32_t(count));
     });
+}
+
+// x exp(y beta) / (1 + exp(y beta)), or x gelu(y), or x relu(y): what gates x.
+template <typename T>
+void swish_gate(const AscendC::LocalTensor<T>& dst, const AscendC::LocalTensor<T>& src0,
+                const AscendC::LocalTensor<T>& src1, Scratch scratch, uint32_t count, float beta)
+{
+    in_float(dst, src0, src1, scratch, count,
+             [beta](auto& to, auto& x, auto& y, Scratch& room, uint32_t count) {
+                 Floats power = room.take(count);
+                 steps::Muls(power, y, -beta, count);
+                 divide_by_one_and_exp(power, y, power, count);
+                 step();
+                 AscendC::Mul(to, x, power, int32_t(count));
+             });
+}
+
+template <typename T>
+void gelu_gate(const AscendC::LocalTensor<T>& dst, const AscendC::LocalTensor<T>& src0,
+               const AscendC::LocalTensor<T>& src1, Scratch scratch, uint32_t count)
+{
+    in_float(dst, src0, src1, scratch, count,
+             [](auto& to, auto& x, auto& y, Scratch& room, uint32_t count) {
+                 Floats power = room.take(count);
+                 gelu_of_floats(power, y, power, count);
+                 step();
+                 AscendC::Mul(to, x, power, int32_t(count));
+             });
+}
+
+template <typename T>
+void relu_gate(const AscendC::LocalTensor<T>& dst, const AscendC::LocalTensor<T>& src0,
+               const AscendC::LocalTensor<T>& src1, Scratch scratch, uint32_t count)
+{
+    in_float(dst, src0, src1, scratch, count,
+             [](auto& to, auto& x, auto& y, Scratch& room, uint32_t count) {
+                 Floats gate = room.take(count);
+                 steps::Relu(gate, y, count);
+                 AscendC::Mul(to, x, gate, int32_t(count));
+             });
 }
 
 }  // namespace npusim
@@ -162,26 +185,26 @@ namespace AscendC {
 
 // The forms of a function of each element: with room and without, of some elements and of all.
 #define NPUSIM_FUNCTION(NAME, FUNCTION)                                                           \
-    template <typename T, bool isReuseSource = false>                                             \
+    template <typename T, bool isReuseSource = false, const auto&... config>                      \
     __aicore__ inline void NAME(const LocalTensor<T>& dstTensor, const LocalTensor<T>& srcTensor, \
                                 const LocalTensor<uint8_t>& sharedTmpBuffer,                      \
                                 const uint32_t calCount)                                          \
     {                                                                                             \
         npusim::FUNCTION(dstTensor, srcTensor, npusim::Scratch(sharedTmpBuffer), calCount);       \
     }                                                                                             \
-    template <typename T, bool isReuseSource = false>                                             \
+    template <typename T, bool isReuseSource = false, const auto&... config>                      \
     __aicore__ inline void NAME(const LocalTensor<T>& dstTensor, const LocalTensor<T>& srcTensor, \
                                 const LocalTensor<uint8_t>& sharedTmpBuffer)                      \
     {                                                                                             \
         NAME<T, isReuseSource>(dstTensor, srcTensor, sharedTmpBuffer, srcTensor.GetSize());       \
     }                                                                                             \
-    template <typename T, bool isReuseSource = false>                                             \
+    template <typename T, bool isReuseSource = false, const auto&... config>                      \
     __aicore__ inline void NAME(const LocalTensor<T>& dstTensor, const LocalTensor<T>& srcTensor, \
                                 const uint32_t calCount)                                          \
     {                                                                                             \
-        npusim::FUNCTION(dstTensor, srcTensor, npusim::Scratch(calCount), calCount);              \
+        npusim::FUNCTION(dstTensor, srcTensor, npusim::Scratch(), calCount);              \
     }                                                                                             \
-    template <typename T, bool isReuseSource = false>                                             \
+    template <typename T, bool isReuseSource = false, const auto&... config>                      \
     __aicore__ inline void NAME(const LocalTensor<T>& dstTensor, const LocalTensor<T>& srcTensor) \
     {                                                                                             \
         NAME<T, isReuseSource>(dstTensor, srcTensor, srcTensor.GetSize());                        \
@@ -196,18 +219,84 @@ NPUSIM_FUNCTION(Rint, round<RoundMode::CAST_RINT>)
 NPUSIM_FUNCTION(Trunc, round<RoundMode::CAST_TRUNC>)
 NPUSIM_FUNCTION(Frac, fraction)
 
+// The same of two tensors, and of two and a number.
+#define NPUSIM_FUNCTION_OF_TWO(NAME, FUNCTION)                                                    \
+    template <typename T, bool isReuseSource = false, const auto&... config>                      \
+    __aicore__ inline void NAME(const LocalTensor<T>& dstTensor, const LocalTensor<T>& src0,      \
+                                const LocalTensor<T>& src1,                                       \
+                                const LocalTensor<uint8_t>& sharedTmpBuffer,                      \
+                                const uint32_t calCount)                                          \
+    {                                                                                             \
+        npusim::FUNCTION(dstTensor, src0, src1, npusim::Scratch(sharedTmpBuffer), calCount);      \
+    }                                                                                             \
+    template <typename T, bool isReuseSource = false, const auto&... config>                      \
+    __aicore__ inline void NAME(const LocalTensor<T>& dstTensor, const LocalTensor<T>& src0,      \
+                                const LocalTensor<T>& src1,                                       \
+                                const LocalTensor<uint8_t>& sharedTmpBuffer)                      \
+    {                                                                                             \
+        NAME<T, isReuseSource>(dstTensor, src0, src1, sharedTmpBuffer, src0.GetSize());           \
+    }                                                                                             \
+    template <typename T, bool isReuseSource = false, const auto&... config>                      \
+    __aicore__ inline void NAME(const LocalTensor<T>& dstTensor, const LocalTensor<T>& src0,      \
+                                const LocalTensor<T>& src1, const uint32_t calCount)              \
+    {                                                                                             \
+        npusim::FUNCTION(dstTensor, src0, src1, npusim::Scratch(), calCount);                     \
+    }                                                                                             \
+    template <typename T, bool isReuseSource = false, const auto&... config>                      \
+    __aicore__ inline void NAME(const LocalTensor<T>& dstTensor, const LocalTensor<T>& src0,      \
+                                const LocalTensor<T>& src1)                                       \
+    {                                                                                             \
+        NAME<T, isReuseSource>(dstTensor, src0, src1, src0.GetSize());                            \
+    }
+
+NPUSIM_FUNCTION_OF_TWO(GeGLU, gelu_gate)
+NPUSIM_FUNCTION_OF_TWO(ReGlu, relu_gate)
+
+template <typename T, bool isReuseSource = false>
+__aicore__ inline void SwiGLU(LocalTensor<T>& dstTensor, const LocalTensor<T>& srcTensor0,
+                              const LocalTensor<T>& srcTensor1, const float& scalarValue,
+                              const LocalTensor<uint8_t>& sharedTmpBuffer, const uint32_t calCount)
+{
+    npusim::swish_gate(dstTensor, srcTensor0, srcTensor1, npusim::Scratch(sharedTmpBuffer),
+                       calCount, scalarValue);
+}
+
+template <typename T, bool isReuseSource = false>
+__aicore__ inline void SwiGLU(LocalTensor<T>& dstTensor, const LocalTensor<T>& srcTensor0,
+                              const LocalTensor<T>& srcTensor1, const float& scalarValue,
+                              const LocalTensor<uint8_t>& sharedTmpBuffer)
+{
+    SwiGLU<T>(dstTensor, srcTensor0, srcTensor1, scalarValue, sharedTmpBuffer,
+              srcTensor0.GetSize());
+}
+
+template <typename T, bool isReuseSource = false>
+__aicore__ inline void SwiGLU(LocalTensor<T>& dstTensor, const LocalTensor<T>& srcTensor0,
+                              const LocalTensor<T>& srcTensor1, const float& scalarValue,
+                              const uint32_t calCount)
+{
+    npusim::swish_gate(dstTensor, srcTensor0, srcTensor1, npusim::Scratch(), calCount, scalarValue);
+}
+
+template <typename T, bool isReuseSource = false>
+__aicore__ inline void SwiGLU(LocalTensor<T>& dstTensor, const LocalTensor<T>& srcTensor0,
+                              const LocalTensor<T>& srcTensor1, const float& scalarValue)
+{
+    SwiGLU<T>(dstTensor, srcTensor0, srcTensor1, scalarValue, srcTensor0.GetSize());
+}
+
 template <typename T, bool isReuseSource = false>
 __aicore__ inline void Silu(const LocalTensor<T>& dstLocal, const LocalTensor<T>& srcLocal,
                             uint32_t dataSize)
 {
-    npusim::swish(dstLocal, srcLocal, npusim::Scratch(dataSize), dataSize, 1.0f);
+    npusim::swish(dstLocal, srcLocal, npusim::Scratch(), dataSize, 1.0f);
 }
 
 template <typename T, bool isReuseSource = false>
 __aicore__ inline void Swish(const LocalTensor<T>& dstLocal, const LocalTensor<T>& srcLocal,
                              uint32_t dataSize, const T scalarValue)
 {
-    npusim::swish(dstLocal, srcLocal, npusim::Scratch(dataSize), dataSize, float(scalarValue));
+    npusim::swish(dstLocal, srcLocal, npusim::Scratch(), dataSize, float(scalarValue));
 }
 
 template <typename T, bool isReuseSource = false>

@@ -21,6 +21,14 @@ public:
         return GetWithOffset<T>(len, 0);
     }
     template <typename T>
+    LocalTensor<T> AllocTensor()
+    {
+        return Get<T>();
+    }
+    template <typename T>
+    void FreeTensor(LocalTensor<T>&)
+    {}
+    template <typename T>
     LocalTensor<T> GetWithOffset(uint32_t size, uint32_t bufOffset)
     {
         if (buffer_ == nullptr) {
@@ -32,10 +40,35 @@ public:
         return tensor;
     }
 
+    // What pools of the user's own call.
+    void InitStartBufHandle(TBufHandle startBufhandle, uint8_t, uint32_t)
+    {
+        buffer_ = startBufhandle;
+    }
+    template <typename Pool>
+    void InitBufHandle(Pool*, uint32_t index, TBufHandle bufhandle, uint32_t curPoolAddr,
+                       uint32_t len)
+    {
+        bufhandle[index] = npusim::Buffer();
+        bufhandle[index].position = pos;
+        bufhandle[index].address = curPoolAddr;
+        bufhandle[index].nbytes = len;
+    }
+
 private:
     friend class TPipe;
     npusim::Buffer* buffer_ = nullptr;
 };
+
+// What the buffers of the pipe leave of a memory.
+template <typename T, TPosition pos>
+__aicore__ inline bool PopStackBuffer(LocalTensor<T>& popLocal)
+{
+    npusim::Memory memory = npusim::memory_of(pos);
+    uint32_t used = TPipe::used_bytes(memory), whole = npusim::MEMORY_BYTES[memory];
+    popLocal = LocalTensor<T>(pos, used, npusim::elements_in<T>(whole - used));
+    return used < whole;
+}
 
 constexpr uint32_t defaultBufIDSize = 4;
 
@@ -152,3 +185,51 @@ private:
 };
 
 }  // namespace AscendC
+
+// What a pool of the user's own has: room for so many buffers, and where the next one begins.
+#define EXTERN_IMPL_BUFPOOL(EXT_BUFPOOL, POSITION, BUFID_SIZE)                             \
+public:                                                                                    \
+    static constexpr AscendC::TPosition AT = POSITION;                                     \
+    uint32_t start_ = 0, end_ = 0, used_ = 0;                                              \
+    void Init()                                                                            \
+    {                                                                                      \
+        cur_buf_size_ = 0;                                                                 \
+    }                                                                                      \
+    void Reset()                                                                           \
+    {                                                                                      \
+        AscendC::TPipe::current()->release_adopted();                                      \
+        used_ = start_;                                                                    \
+        Init();                                                                            \
+    }                                                                                      \
+    AscendC::TBufHandle GetBufHandle(uint8_t offset)                                       \
+    {                                                                                      \
+        if (offset >= BUFID_SIZE) {                                                        \
+            npusim_refuse("GetBufHandle: a pool must have at most its %d buffers; give "   \
+                          "EXTERN_IMPL_BUFPOOL more", int(BUFID_SIZE));                    \
+        }                                                                                  \
+        return &buffers_[offset];                                                          \
+    }                                                                                      \
+    uint32_t GetCurAddr()                                                                  \
+    {                                                                                      \
+        return used_;                                                                      \
+    }                                                                                      \
+    void SetCurAddr(uint32_t curAddr)                                                      \
+    {                                                                                      \
+        used_ = curAddr;                                                                   \
+        if (used_ > end_) {                                                                \
+            npusim_refuse("SetCurAddr: buffers of a pool must fit into its %u bytes, not " \
+                          "need %u; make it larger", end_ - start_, used_ - start_);       \
+        }                                                                                  \
+    }                                                                                      \
+    uint8_t GetCurBufSize()                                                                \
+    {                                                                                      \
+        return cur_buf_size_;                                                              \
+    }                                                                                      \
+    void SetCurBufSize(uint8_t curBufSize)                                                 \
+    {                                                                                      \
+        cur_buf_size_ = curBufSize;                                                        \
+    }                                                                                      \
+                                                                                           \
+private:                                                                                   \
+    npusim::Buffer buffers_[BUFID_SIZE];                                                   \
+    uint8_t cur_buf_size_ = 0

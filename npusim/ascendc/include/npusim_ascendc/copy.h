@@ -242,3 +242,91 @@ __aicore__ inline void SetAtomicType()
 }
 
 }  // namespace AscendC
+
+namespace AscendC {
+
+constexpr uint32_t K_MAX_DIM = 8;
+
+struct SliceInfo {
+    uint32_t startIndex = 0;
+    uint32_t endIndex = 0;
+    uint32_t stride = 0;
+    uint32_t burstLen = 0;
+    uint32_t shapeValue = 0;
+};
+
+}  // namespace AscendC
+
+namespace npusim {
+
+// Where the slices of the innermost dimension begin, and how they lie.
+struct Slices {
+    uint32_t elements;  // of each
+    uint32_t count;
+    uint32_t pitch;     // elements from slice to slice
+};
+
+template <typename T>
+Slices innermost(const AscendC::SliceInfo& info)
+{
+    uint32_t elements = info.burstLen * 32 / sizeof(T), pitch = elements + info.stride;
+    return {elements, (info.endIndex - info.startIndex + 1 + info.stride) / pitch, pitch};
+}
+
+// Calls `copy(dst, src)` with the first elements of each row of slices, the outermost last.
+template <typename Function>
+void each_slice(const AscendC::SliceInfo dst[], const AscendC::SliceInfo src[], int dimension,
+                uint64_t dst_at, uint64_t src_at, const Function& copy)
+{
+    uint64_t dst_row = 1, src_row = 1;
+    for (int i = 0; i < dimension; ++i) {
+        dst_row *= dst[i].shapeValue;
+        src_row *= src[i].shapeValue;
+    }
+    if (dimension == 0) {
+        copy(dst_at + dst[0].startIndex, src_at + src[0].startIndex);
+        return;
+    }
+    const AscendC::SliceInfo &to = dst[dimension], &from = src[dimension];
+    uint32_t place = to.startIndex;
+    for (uint32_t i = from.startIndex; i <= from.endIndex; i += 1 + from.stride) {
+        each_slice(dst, src, dimension - 1, dst_at + place * dst_row, src_at + i * src_row, copy);
+        place += 1 + to.stride;
+    }
+}
+
+}  // namespace npusim
+
+namespace AscendC {
+
+template <typename T>
+__aicore__ inline void DataCopy(const LocalTensor<T>& dst, const GlobalTensor<T>& src,
+                                const SliceInfo dstSliceInfo[], const SliceInfo srcSliceInfo[],
+                                const uint32_t dimValue = 1)
+{
+    auto to = npusim::innermost<T>(dstSliceInfo[0]), from = npusim::innermost<T>(srcSliceInfo[0]);
+    npusim::each_slice(dstSliceInfo, srcSliceInfo, int(dimValue) - 1, 0, 0,
+                       [&](uint64_t dst_at, uint64_t src_at) {
+                           DataCopyExtParams by(from.count, from.elements * sizeof(T),
+                                                (from.pitch - from.elements) * sizeof(T),
+                                                (to.pitch - to.elements) * sizeof(T) / 32, 0);
+                           DataCopyPad(dst[dst_at], src[src_at], by, DataCopyPadExtParams<T>());
+                       });
+}
+
+template <typename T>
+__aicore__ inline void DataCopy(const GlobalTensor<T>& dst, const LocalTensor<T>& src,
+                                const SliceInfo dstSliceInfo[], const SliceInfo srcSliceInfo[],
+                                const uint32_t dimValue = 1)
+{
+    auto to = npusim::innermost<T>(dstSliceInfo[0]), from = npusim::innermost<T>(srcSliceInfo[0]);
+    npusim::each_slice(dstSliceInfo, srcSliceInfo, int(dimValue) - 1, 0, 0,
+                       [&](uint64_t dst_at, uint64_t src_at) {
+                           DataCopyExtParams by(from.count, from.elements * sizeof(T),
+                                                (from.pitch - from.elements) * sizeof(T) / 32,
+                                                (to.pitch - to.elements) * sizeof(T), 0);
+                           DataCopyPad(dst[dst_at], src[src_at], by);
+                       });
+}
+
+}  // namespace AscendC

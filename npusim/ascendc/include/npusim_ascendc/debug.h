@@ -76,9 +76,42 @@ __aicore__ inline void DumpTensor(const GlobalTensor<T>& tensor, uint32_t desc, 
 
 }  // namespace AscendC
 
+// The same of pointers into global memory and the buffers of a core.
+#define NPUSIM_DUMP(NAME, POSITION)                                                               \
+    template <typename T>                                                                         \
+    __aicore__ inline void NAME(T* input, uint32_t desc, uint32_t dump_size)                      \
+    {                                                                                             \
+        uint32_t place = uint32_t(reinterpret_cast<uintptr_t>(input));                            \
+        AscendC::DumpTensor(AscendC::LocalTensor<T>(AscendC::TPosition::POSITION, place, dump_size), \
+                            desc, dump_size);                                                     \
+    }
+NPUSIM_DUMP(asc_dump_ubuf, VECCALC)
+NPUSIM_DUMP(asc_dump_l1buf, A1)
+NPUSIM_DUMP(asc_dump_cbuf, CO1)
+#undef NPUSIM_DUMP
+
+template <typename T>
+__aicore__ inline void asc_dump_gm(__gm__ T* input, uint32_t desc, uint32_t dump_size)
+{
+    AscendC::GlobalTensor<T> tensor;
+    tensor.SetGlobalBuffer(input, dump_size);
+    AscendC::DumpTensor(tensor, desc, dump_size);
+}
+
 #define ascendc_assert(condition, ...)                                                    \
     do {                                                                                  \
         if (!(condition)) {                                                               \
             npusim_refuse("ascendc_assert: %s must hold; see the line", #condition);      \
         }                                                                                 \
     } while (0)
+
+// The same under the older names; a log is printed.
+#define ASSERT(...) ascendc_assert((__VA_ARGS__))
+#define ASCENDC_ASSERT(CONDITION, BEHAVIOUR)                                            \
+    do {                                                                                \
+        if (!(CONDITION)) {                                                             \
+            BEHAVIOUR;                                                                  \
+            npusim_refuse("ASCENDC_ASSERT: %s must hold; see the line", #CONDITION);    \
+        }                                                                               \
+    } while (0)
+#define KERNEL_LOG(LEVEL, ...) ::printf(__VA_ARGS__)

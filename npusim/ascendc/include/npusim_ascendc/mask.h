@@ -89,4 +89,25 @@ __aicore__ inline void ResetMask()
     npusim::set_mask(~uint64_t(0), ~uint64_t(0));
 }
 
+// The older names of these.
+class AscendCUtils {
+public:
+    template <typename T>
+    static void SetMask(const uint64_t maskHigh, const uint64_t maskLow)
+    {
+        SetVectorMask<T>(maskHigh, maskLow);
+    }
+    template <typename T>
+    static void SetMask(int32_t len)
+    {
+        SetVectorMask<T>(len);
+    }
+    static void SetOverflow(uint64_t)
+    {}
+    static void ResetMask()
+    {
+        AscendC::ResetMask();
+    }
+};
+
 }  // namespace AscendC

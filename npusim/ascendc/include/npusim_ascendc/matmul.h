@@ -1,13 +1,14 @@
 // Matmul: products of large matrices, cut into tiles that are loaded ahead of the cube.
 #pragma once
 
-#include "npusim_ascendc/matmul_parts.h"
+#include "npusim_ascendc/matmul_results.h"
 
 namespace AscendC {
 
 template <class A_TYPE, class B_TYPE, class C_TYPE, class BIAS_TYPE = C_TYPE,
-          const auto& MM_CFG = CFG_NORM, class MM_CB = MatmulCallBackFunc<nullptr, nullptr, nullptr>>
-class Matmul : npusim::Owner {
+          const auto& MM_CFG = CFG_NORM, class MM_CB = MatmulCallBackFunc<nullptr, nullptr, nullptr>,
+          template <const auto&, typename...> class MATMUL_POLICY = Impl::Detail::MatmulPolicy>
+class Matmul : public npusim::MatmulHints, npusim::Owner, npusim::Tiles {
     using SrcAT = typename A_TYPE::T;
     using SrcBT = typename B_TYPE::T;
     using DstT = typename C_TYPE::T;
@@ -25,6 +26,9 @@ public:
     }
     ~Matmul()
     {
+        if (npusim_core()->kind == npusim::VECTOR_CORE && tiling_.baseM > 0) {
+            End();
+        }
         if (npusim::matrix().owner == static_cast<npusim::Owner*>(this)) {
             settle();
             npusim::matrix().owner = nullptr;
@@ -33,7 +37,8 @@ public:
     __aicore__ inline void Init(const TCubeTiling* __restrict cubeTiling, TPipe* tpipe = nullptr)
     {
         (void)tpipe;
-        refuse_what_differs();
+        npusim::refuse_what_differs<A_TYPE, B_TYPE, C_TYPE>(CONFIG, IS_SPLIT);
+        in_parts_ = CONFIG.isPartialOutput;
         if (cubeTiling != nullptr) {
             tiling_ = *cubeTiling;
         } else if constexpr (std::is_base_of<TCubeTiling, std::decay_t<decltype(MM_CFG)>>::value) {
@@ -113,8 +118,13 @@ public:
         npusim::refuse_order(CONFIG);
         npusim::refuse_sharing<A_TYPE, B_TYPE>("Iterate", true);
         if (npusim_core()->kind == npusim::VECTOR_CORE) {
-            bool found = false;
-            npusim::serve([&] { found = Iterate<sync>(enPartialSum); });
+            // Both vector cores have objects, and one tile is in L0C: it is computed for the one
+            // that takes it, when that does.
+            is_awaited_ = !enPartialSum;
+            bool found = is_awaited_ ? find_next<Policy>() : false;
+            if (enPartialSum) {
+                npusim::serve([&] { found = Iterate<sync>(enPartialSum); });
+            }
             return found;
         }
         return advance(enPartialSum);
@@ -125,17 +135,29 @@ public:
     {
         npusim::refuse_call(CONFIG.enableGetTensorC, "GetTensorC", "enableGetTensorC");
         if (npusim_core()->kind == npusim::VECTOR_CORE) {
-            npusim::serve([&] { GetTensorC<sync>(gm, enAtomic, enSequentialWrite); });
+            npusim::serve([&] {
+                if (!is_awaited_ || advance(false)) {
+                    GetTensorC<sync>(gm, enAtomic, enSequentialWrite);
+                }
+            });
             return;
         }
         write(gm, enAtomic, enSequentialWrite);
     }
+    // Into a buffer of a vector core, by way of global memory.
+    template <bool sync = true>
+    __aicore__ inline void GetTensorC(const LocalTensor<DstT>& co2Local, uint8_t enAtomic = 0,
+                                      bool = false)
+    {
+        uint32_t elements = tiling_.baseM * tiling_.baseN;
+        GlobalTensor<DstT> tile = in_passing_.tile(elements);
+        GetTensorC<sync>(tile, enAtomic, true);
+        in_passing_.take(co2Local, tile, elements);
+    }
     template <bool sync = true>
     __aicore__ inline void IterateAll(const GlobalTensor<DstT>& gm, uint8_t enAtomic = 0,
-                                      bool enSequentialWrite = false, bool waitIterateAll = false,
-                                      bool fakeMsg = false)
+                                      bool enSequentialWrite = false, bool = false, bool = false)
     {
-        (void)waitIterateAll, (void)fakeMsg;
         npusim::refuse_iterating(CONFIG, IterateMode::ITERATE_MODE_ALL, "IterateAll");
         npusim::refuse_sharing<A_TYPE, B_TYPE>("IterateAll", enAtomic != 0);
         if (npusim_core()->kind == npusim::VECTOR_CORE) {
@@ -156,7 +178,7 @@ public:
         if (npusim_core()->kind == npusim::VECTOR_CORE) {
             if (!is_ended_) {
                 is_ended_ = true;
-                npusim::serve([&] { End(); }, true);
+                npusim::serve_last([&] { End(); });
             }
             return;
         }
@@ -165,43 +187,26 @@ public:
             npusim::matrix().owner = nullptr;
         }
     }
-    __aicore__ inline void WaitIterateAll() {}
-    __aicore__ inline void WaitGetTensorC() {}
-    __aicore__ inline void SetHF32(bool enableHF32 = false, int32_t transMode = 0)
+    template <class T>
+    __aicore__ inline void SetWorkspace(GlobalTensor<T>& addr)
     {
-        (void)transMode;
-        SetHF32Mode(enableHF32 ? HF32Mode::ENABLE : HF32Mode::DISABLE);
+        in_passing_.set(addr.GetPhyAddr());
     }
-    __aicore__ inline void SetUserDefInfo(const uint64_t) {}
-    __aicore__ inline void SetSelfDefineData(const uint64_t) {}
-    __aicore__ inline void SetLocalWorkspace(const LocalTensor<uint8_t>&) {}
-    __aicore__ inline void SetSubBlockIdx(uint8_t) {}
     template <class T>
-    __aicore__ inline void SetWorkspace(GlobalTensor<T>&)
-    {}
-    template <class T>
-    __aicore__ inline void SetWorkspace(__gm__ const T*, int)
-    {}
+    __aicore__ inline void SetWorkspace(__gm__ const T* addr, int)
+    {
+        in_passing_.set(addr);
+    }
 
 private:
-    static_assert(A_TYPE::pos == TPosition::GM && B_TYPE::pos == TPosition::GM &&
-                      C_TYPE::pos == TPosition::GM,
-                  "npusim: the matrices of a Matmul must be in global memory");
+    static_assert(A_TYPE::pos == TPosition::GM && B_TYPE::pos == TPosition::GM,
+                  "npusim: the factors of a Matmul must be in global memory");
+    static_assert(C_TYPE::pos == TPosition::GM || C_TYPE::pos == TPosition::VECIN ||
+                      C_TYPE::pos == TPosition::VECCALC,
+                  "npusim: the product of a Matmul must be for global memory or a vector core");
+    using Policy = MATMUL_POLICY<MM_CFG, Matmul, A_TYPE, B_TYPE, C_TYPE, BIAS_TYPE>;
     static_assert(!MM_CB::is_set, "npusim: a Matmul must have no functions of MatmulCallBackFunc");
 
-    static void refuse_what_differs()
-    {
-        npusim::refuse_options(CONFIG);
-        npusim::refuse_layout<A_TYPE>("Matmul", "A",
-                                      {CubeFormat::ND, CubeFormat::NZ, CubeFormat::VECTOR});
-        npusim::refuse_layout<B_TYPE>("Matmul", "B", {CubeFormat::ND, CubeFormat::NZ});
-        npusim::refuse_layout<C_TYPE>("Matmul", "C",
-                                      {CubeFormat::ND, CubeFormat::NZ, CubeFormat::ND_ALIGN});
-        if (CONFIG.isEnableChannelSplit && !IS_SPLIT) {
-            npusim_refuse("Matmul: isEnableChannelSplit of MatmulConfig must be false where C is "
-                          "not float in NZ; set that, or make it so");
-        }
-    }
     void set_whole(int m, int n, int ka, int kb, int width)
     {
         a_.lines_in_all = m;
@@ -210,27 +215,18 @@ private:
         b_.k_in_all = kb;
         width_ = width != 0 ? width : n;
     }
-    void set_single(int m, int n, int k)
-    {
-        m_ = m >= 0 ? m : m_;
-        n_ = n >= 0 ? n : n_;
-        k_ = k >= 0 ? k : k_;
-    }
     // The next tile of the product, if there is one.
     bool advance(bool goes_on)
     {
         begin();
         npusim::Within own(pipe_);
-        if (next_ == tiles_m() * tiles_n()) {
-            next_ = 0;
+        if (!find_next<Policy>()) {
             return false;
         }
         take_over();
-        bool m_first = tiling_.iterateOrder == 0;
-        row_ = m_first ? next_ % tiles_m() : next_ / tiles_n();
-        column_ = m_first ? next_ / tiles_m() : next_ % tiles_n();
+        uint32_t from = parts() == 1 ? 0 : next_ % parts() * tiling_.baseK;
+        multiply(goes_on, from, parts() == 1 ? k_ : from + tiling_.baseK);
         ++next_;
-        multiply(goes_on);
         return true;
     }
     void write(const GlobalTensor<DstT>& gm, uint8_t atomic, bool is_alone)
@@ -258,15 +254,14 @@ private:
         is_begun_ = true;
         npusim::Within own(pipe_);
         npusim::record("PipeBarrier", PIPE_ALL);
-        uint32_t step_a = at_least_one(tiling_.stepKa), step_b = at_least_one(tiling_.stepKb);
-        a_.claim(pipe_, tiling_.baseM, tiling_.baseK, step_a, pieces(tiling_.depthA1, step_a),
+        uint32_t step_a = npusim::at_least_one(tiling_.stepKa), step_b = npusim::at_least_one(tiling_.stepKb);
+        a_.claim(pipe_, tiling_.baseM, tiling_.baseK, step_a, npusim::pieces(tiling_.depthA1, step_a),
                  tiling_.dbL0A == 2);
-        b_.claim(pipe_, tiling_.baseN, tiling_.baseK, step_b, pieces(tiling_.depthB1, step_b),
+        b_.claim(pipe_, tiling_.baseN, tiling_.baseK, step_b, npusim::pieces(tiling_.depthB1, step_b),
                  tiling_.dbL0B == 2);
-        uint32_t sums = npusim::align_up(tiling_.baseM, npusim::FRACTAL_ROWS) *
-                        npusim::align_up(tiling_.baseN, npusim::FRACTAL_ROWS);
-        pipe_.InitBuffer(sums_, tiling_.dbL0C == 2 ? 2 : 1, sums * sizeof(Sum));
         uint32_t wide = npusim::align_up(tiling_.baseN, npusim::FRACTAL_ROWS);
+        uint32_t sums = npusim::align_up(tiling_.baseM, npusim::FRACTAL_ROWS) * wide;
+        pipe_.InitBuffer(sums_, tiling_.dbL0C == 2 ? 2 : 1, sums * sizeof(Sum));
         if (tiling_.isBias) {
             pipe_.InitBuffer(bias_in_l1_, 1, wide * sizeof(Sum));
             pipe_.InitBuffer(bias_table_, 1, wide * sizeof(Sum));
@@ -299,35 +294,10 @@ private:
         bias_table_.FreeAllEvent();
         npusim::record("PipeBarrier", PIPE_ALL);
     }
-    static uint32_t at_least_one(int32_t count)
-    {
-        return count > 0 ? count : 1;
-    }
-    static uint32_t pieces(int32_t depth, uint32_t step)
-    {
-        return depth >= int32_t(2 * step) ? 2 : 1;
-    }
-    uint32_t tiles_m() const
-    {
-        return npusim::ceil_div(m_, tiling_.baseM);
-    }
-    uint32_t tiles_n() const
-    {
-        return npusim::ceil_div(n_, tiling_.baseN);
-    }
-    uint32_t rows() const
-    {
-        uint32_t left = m_ - row_ * tiling_.baseM;
-        return left < uint32_t(tiling_.baseM) ? left : tiling_.baseM;
-    }
-    uint32_t columns() const
-    {
-        uint32_t left = n_ - column_ * tiling_.baseN;
-        return left < uint32_t(tiling_.baseN) ? left : tiling_.baseN;
-    }
     // The sums of a tile, which stay in the queue of L0C.
-    void multiply(bool goes_on)
+    void multiply(bool goes_on, uint32_t from, uint32_t to)
     {
+        to = to < k_ ? to : k_;
         LocalTensor<Sum> sums;
         if (goes_on && sums_.HasTensorInQue()) {
             sums = sums_.template DeQue<Sum>();
@@ -336,18 +306,18 @@ private:
             goes_on = false;
         }
         LocalTensor<Sum> table;
-        bool with_bias = has_bias_ && !goes_on;
+        bool with_bias = has_bias_ && !goes_on && from == 0;
         if (with_bias) {
             table = load_bias();
         }
-        for (uint32_t k = 0; k < k_; k += tiling_.baseK) {
-            uint32_t depth = k_ - k < uint32_t(tiling_.baseK) ? k_ - k : tiling_.baseK;
+        for (uint32_t k = from; k < to; k += tiling_.baseK) {
+            uint32_t depth = to - k < uint32_t(tiling_.baseK) ? to - k : tiling_.baseK;
             auto a = a_.take({row_ * tiling_.baseM, rows(), k, depth}, k_);
             auto b = b_.take({column_ * tiling_.baseN, columns(), k, depth}, k_);
             MmadParams by(rows(), columns(), depth);
             by.disableGemv = true;
-            by.cmatrixInitVal = k == 0 && !goes_on;
-            if (k == 0 && with_bias) {
+            by.cmatrixInitVal = k == from && !goes_on;
+            if (k == from && with_bias) {
                 Mmad(sums, a, b, table, by);
             } else {
                 Mmad(sums, a, b, by);
@@ -414,7 +384,6 @@ private:
 
     void* outer_;
     TPipe pipe_;
-    TCubeTiling tiling_{};
     npusim::Factor<A_TYPE, TPosition::A1, TPosition::A2, false> a_;
     npusim::Factor<B_TYPE, TPosition::B1, TPosition::B2, true> b_;
     TQue<TPosition::CO1, 1> sums_;
@@ -425,22 +394,19 @@ private:
     GlobalTensor<uint64_t> scales_;
     uint64_t scale_ = 0;
     uint32_t width_ = 0;
-    uint32_t m_ = 0;
-    uint32_t n_ = 0;
-    uint32_t k_ = 0;
-    uint32_t next_ = 0;
-    uint32_t row_ = 0;
-    uint32_t column_ = 0;
     bool has_bias_ = false;
     bool has_scales_ = false;
     bool is_begun_ = false;
     bool is_stale_ = false;
     bool is_ended_ = false;
+    bool is_awaited_ = false;
+    npusim::TilesInPassing<DstT> in_passing_;
 };
 
 template <class A_TYPE, class B_TYPE, class C_TYPE, class BIAS_TYPE = C_TYPE,
-          const auto& MM_CFG = CFG_NORM, class MM_CB = MatmulCallBackFunc<nullptr, nullptr, nullptr>>
-using MatmulImpl = Matmul<A_TYPE, B_TYPE, C_TYPE, BIAS_TYPE, MM_CFG, MM_CB>;
+          const auto& MM_CFG = CFG_NORM, class MM_CB = MatmulCallBackFunc<nullptr, nullptr, nullptr>,
+          template <const auto&, typename...> class MATMUL_POLICY = Impl::Detail::MatmulPolicy>
+using MatmulImpl = Matmul<A_TYPE, B_TYPE, C_TYPE, BIAS_TYPE, MM_CFG, MM_CB, MATMUL_POLICY>;
 
 }  // namespace AscendC
 

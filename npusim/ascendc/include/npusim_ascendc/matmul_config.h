@@ -1,7 +1,7 @@
 // What a Matmul object is of: types of its matrices, its tiling and its configuration.
 #pragma once
 
-#include "npusim_ascendc/cube.h"
+#include "kernel_operator.h"
 
 enum class CubeFormat : uint8_t {
     ND = 0,
@@ -155,7 +155,6 @@ struct MatmulConfig {
     OPTION(isPerTensor, "bring B to the type of A before")                                      \
     OPTION(hasAntiQuantOffset, "bring B to the type of A before")                               \
     OPTION(intraBlockPartSum, "add the parts by enAtomic")                                      \
-    OPTION(isPartialOutput, "pass a SetTail of baseK for each part of k")                       \
     OPTION(enableKdimReorderLoad, "leave k in its order")                                       \
     OPTION(isCO1Shared, "call GetTensorC after each Iterate")                                   \
     OPTION(enableRelu, "apply Relu to the product")

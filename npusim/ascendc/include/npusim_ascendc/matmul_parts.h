@@ -170,6 +170,7 @@ public:
 struct Mailbox {
     std::vector<std::function<void()>> wanted;
     int ended = 0;
+    bool is_done = false;
 };
 
 inline Mailbox& mailbox()
@@ -192,18 +193,28 @@ inline void serve(std::function<void()> work, bool is_last = false)
     npusim_cross_core_wait(OF_A_GROUP, PIPE_S, SERVED);
 }
 
+// Ends an object of a vector core, which answers on until those of the others have ended.
+inline void serve_last(std::function<void()> work)
+{
+    serve(std::move(work), true);
+    while (!mailbox().is_done) {
+        serve([] {});
+    }
+}
+
 // What a cube core does until all objects of its vector cores have come to their End.
 inline void serve_group(int objects)
 {
     Mailbox& box = mailbox();
     box = {};
-    while (box.ended < objects * npusim_core()->halves) {
+    while (!box.is_done) {
         npusim_cross_core_wait(OF_A_GROUP, PIPE_S, WANTED);
         std::vector<std::function<void()>> now;
         now.swap(box.wanted);
         for (auto& work : now) {
             work();
         }
+        box.is_done = box.ended == objects * npusim_core()->halves;
         npusim_cross_core_set(OF_A_GROUP, PIPE_FIX, SERVED);
     }
 }
@@ -268,5 +279,6 @@ bool regist_or_serve(Pipe* pipe, Objects&&... objects)
 __aicore__ inline GM_ADDR GetSysWorkSpacePtr()
 {
     static uint8_t none[32];
-    return none;
+    void* given = npusim_core()->workspace;
+    return given == nullptr ? none : static_cast<GM_ADDR>(given);
 }

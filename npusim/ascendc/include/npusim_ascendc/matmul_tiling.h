@@ -275,32 +275,53 @@ public:
     }
 
 protected:
-    // The split whose largest part is smallest; of several the one that loads least, or cuts
-    // more rows.
+    // The split whose largest part is smallest; of several the one that loads least, or cuts more
+    // rows. One without a rest comes first, unless its parts are twice as large (assumed).
     void split() override
     {
-        int64_t least = INT64_MAX;
-        int32_t step = bits() < 16 ? 256 / bits() : 16;
+        int64_t least = INT64_MAX, least_even = INT64_MAX;
+        int32_t even_m = 0, even_n = 0, step = bits() < 16 ? 256 / bits() : 16;
         for (int32_t rows = 1; rows <= dim_; ++rows) {
-            int32_t m = given_m_ > 0 ? given_m_ : whole(npusim::ceil_div(m_, rows), step);
-            int32_t n = given_n_ > 0 ? given_n_
-                                     : whole(npusim::ceil_div(n_, std::max(dim_ / rows, 1)), step);
-            m = std::min(m, m_), n = std::min(n, n_);
-            int64_t cost = int64_t(m) * n * 1024 + m + n;
-            if (cost <= least) {
-                least = cost;
-                single_m_ = m, single_n_ = n;
+            for (int32_t columns = std::max(dim_ / rows, 1); columns > 0; --columns) {
+                int32_t m = given_m_ > 0 ? given_m_ : whole(npusim::ceil_div(m_, rows), step);
+                int32_t n = given_n_ > 0 ? given_n_ : whole(npusim::ceil_div(n_, columns), step);
+                m = std::min(m, m_), n = std::min(n, n_);
+                bool has_tiles = fixed_m_ > 0 && fixed_n_ > 0;
+                int64_t cost = int64_t(m) * n * 1024 + (has_tiles ? 0 : m + n);
+                if (cost < least || (cost == least && rows > 1 && columns == dim_ / rows)) {
+                    least = cost;
+                    single_m_ = m, single_n_ = n;
+                }
+                bool is_even = m_ % m == 0 && n_ % n == 0;
+                // Columns of fixed tiles come before rows of them.
+                bool is_column = fixed_n_ > 0 && even_n == fixed_n_;
+                if (is_even && (cost < least_even || (cost == least_even && !is_column))) {
+                    least_even = cost;
+                    even_m = m, even_n = n;
+                }
             }
+        }
+        if (least_even / 2 <= least) {
+            single_m_ = even_m, single_n_ = even_n;
         }
         used_ = npusim::ceil_div(m_, single_m_) * npusim::ceil_div(n_, single_n_);
         single_k_ = given_k_ > 0 ? given_k_ : k_;
         if (splits_k_ && given_k_ <= 0 && used_ < dim_) {
-            single_k_ = std::min(whole(npusim::ceil_div(k_, dim_ / used_), step), k_);
+            single_k_ = part_of_k(dim_ / used_, step);
         }
         used_ *= npusim::ceil_div(k_, single_k_);
     }
 
 private:
+    // Parts of k of one length, as many as there may be.
+    int32_t part_of_k(int32_t most, int32_t step) const
+    {
+        while (most > 1 && (k_ % most || k_ / most % step)) {
+            --most;
+        }
+        return k_ / most;
+    }
+
     int32_t dim_ = 1;
     int32_t given_m_ = -1, given_n_ = -1, given_k_ = -1;
     bool splits_k_ = false;

@@ -223,9 +223,33 @@ public:
         }
     }
 
+    // Takes up a buffer that a pool of the user's hands out, so that its flags are waited for.
+    void adopt(npusim::Buffer& buffer, HardEvent freed)
+    {
+        if (adopted_count_ == MOST_BUFFERS) {
+            npusim_refuse("InitBufHandle: pools must have at most %d buffers; use fewer",
+                          MOST_BUFFERS);
+        }
+        adopted_[adopted_count_] = &buffer;
+        adopted_freed_[adopted_count_++] = freed;
+    }
+
+    void release_adopted()
+    {
+        for (int i = 0; i < adopted_count_; ++i) {
+            wait_until_free(*adopted_[i], adopted_freed_[i]);
+        }
+        adopted_count_ = 0;
+    }
+
     static TPipe* current()
     {
         return static_cast<TPipe*>(npusim_core()->pipe);
+    }
+    // What the buffers of this core take of a memory.
+    static uint32_t used_bytes(npusim::Memory memory)
+    {
+        return current() == nullptr ? 0 : current()->used_[memory];
     }
     // The next buffer; those of a queue lie one behind the other.
     npusim::Buffer* claim(TPosition position, uint32_t nbytes, HardEvent freed)
@@ -256,19 +280,24 @@ private:
     template <TPosition pos, uint32_t bufIDSize>
     friend class TBufPool;
 
+    void wait_until_free(npusim::Buffer& buffer, HardEvent freed)
+    {
+        if (buffer.freed_event >= 0) {
+            npusim::record("WaitFlag", freed, buffer.freed_event);
+            taken_[int(freed)] &= ~(1 << buffer.freed_event);
+            buffer.freed_event = -1;
+        }
+    }
     void wait_until_free(int index)
     {
-        if (buffers_[index].freed_event >= 0) {
-            npusim::record("WaitFlag", freed_[index], buffers_[index].freed_event);
-            taken_[int(freed_[index])] &= ~(1 << buffers_[index].freed_event);
-            buffers_[index].freed_event = -1;
-        }
+        wait_until_free(buffers_[index], freed_[index]);
     }
     void wait_until_free()
     {
         for (int i = 0; i < count_; ++i) {
             wait_until_free(i);
         }
+        release_adopted();
     }
 
     static constexpr int MOST_BUFFERS = 64;
@@ -278,6 +307,9 @@ private:
     npusim::Buffer buffers_[MOST_BUFFERS];
     HardEvent freed_[MOST_BUFFERS] = {};
     int count_ = 0;
+    npusim::Buffer* adopted_[MOST_BUFFERS] = {};
+    HardEvent adopted_freed_[MOST_BUFFERS] = {};
+    int adopted_count_ = 0;
     bool is_destroyed_ = false;
 };
 

@@ -62,6 +62,10 @@ public:
         DeQue(tensor);
         return tensor;
     }
+    TBufHandle DeQue()
+    {
+        return DeQue<uint8_t>().GetBufferHandle();
+    }
     template <TPosition srcUserPos, TPosition dstUserPos, typename T>
     LocalTensor<T> DeQue()
     {
@@ -120,6 +124,22 @@ public:
             }
         }
         return false;
+    }
+
+    // What pools of the user's own call.
+    void InitStartBufHandle(TBufHandle startBufhandle, uint8_t num, uint32_t)
+    {
+        begin(startBufhandle, num);
+    }
+    template <typename Pool>
+    void InitBufHandle(Pool*, uint32_t index, TBufHandle bufhandle, uint32_t curPoolAddr,
+                       uint32_t len)
+    {
+        bufhandle[index] = npusim::Buffer();
+        bufhandle[index].position = HELD_AT;
+        bufhandle[index].address = curPoolAddr;
+        bufhandle[index].nbytes = len;
+        TPipe::current()->adopt(bufhandle[index], FREED);
     }
 
 protected:

@@ -37,6 +37,7 @@ struct Core {
     int32_t groups;      // blocks that are launched
     int32_t half;        // which vector core of the group
     int32_t halves;      // vector cores of a group; 0 where the launch has vector cores alone
+    void* workspace;     // what SetSysWorkspace gave
     void* pipe;          // the TPipe that was made last
     uint64_t mask[2];    // high and low word, as the last call that set them left them
     bool counts;         // mask mode: count of elements, or bits of a repeat
@@ -44,6 +45,9 @@ struct Core {
     int32_t atomic_type;
     bool has_pad;        // whether SetPadValue was called, and the bits that it set
     uint64_t pad;
+    uint64_t arrays;     // where arrays of the C API begin on the stack; 0 before asc_init
+    int32_t rounds;      // how often NotifyNextBlock was called
+    uint64_t summed;     // 1 + where the last ReduceSum is in the unified buffer; 0 without one
     float deq_scale;     // what casts of int32_t to half multiply by
     MatrixState matrix;
 };
@@ -59,6 +63,8 @@ void npusim_record(const char* name, const int64_t* words, int count, const void
 void npusim_read_local(int32_t position, uint64_t address_bytes, void* to, uint64_t nbytes);
 // What lies at that place of global memory is from here on as the calls so far leave it.
 void npusim_play(const void* place);
+// Lets other cores go on.
+void npusim_yield();
 // Flags between cores: other cores go on until this one can.
 void npusim_cross_core_set(int32_t mode, int32_t pipe, int32_t flag);
 void npusim_cross_core_wait(int32_t mode, int32_t pipe, int32_t flag);

@@ -198,6 +198,7 @@ __aicore__ inline void ReduceSum(const LocalTensor<T>& dst, const LocalTensor<T>
                                  const LocalTensor<T>& sharedTmpBuffer, const int32_t count)
 {
     npusim::Lanes lanes = isSetMask ? npusim::first(count) : npusim::set_before(1);
+    npusim_core()->summed = dst.GetPhyAddr() + 1;
     npusim::reduce_all(ReduceType::SUM, dst, src, sharedTmpBuffer, lanes, 8, false);
 }
 
@@ -217,6 +218,20 @@ __aicore__ inline void ReduceSum(const LocalTensor<T>& dst, const LocalTensor<T>
 {
     npusim::reduce_all(ReduceType::SUM, dst, src, sharedTmpBuffer,
                        npusim::lanes<true>(uint64_t(mask), repeatTime), srcRepStride, false);
+}
+
+// What the last ReduceSum of elements one behind the other left.
+template <typename T>
+__aicore__ inline T GetReduceRepeatSumSpr()
+{
+    T value{};
+    npusim::Core* core = npusim_core();
+    if (core->summed == 0) {
+        npusim_refuse("GetReduceRepeatSumSpr: a ReduceSum of count elements must come before; call "
+                      "it first");
+    }
+    npusim_read_local(int32_t(TPosition::VECCALC), core->summed - 1, &value, sizeof(T));
+    return value;
 }
 
 }  // namespace AscendC

@@ -6,6 +6,7 @@
 namespace AscendC {
 
 constexpr int32_t ONE_BLK_SIZE = 32;
+constexpr int32_t ONE_REPEAT_BYTE_SIZE = 256;
 constexpr int32_t DEFAULT_C0_SIZE = 32;
 
 __aicore__ constexpr inline int32_t CeilDivision(int32_t num1, int32_t num2)
@@ -21,6 +22,14 @@ __aicore__ constexpr inline uint32_t DivCeil(uint32_t a, uint32_t b)
 __aicore__ constexpr inline uint32_t AlignUp(uint32_t a, uint32_t b)
 {
     return DivCeil(a, b) * b;
+}
+
+// Of whole numbers, unlike the Ceil of tensors.
+template <typename T, typename U,
+          typename = std::enable_if_t<std::is_integral<T>::value && std::is_integral<U>::value>>
+__aicore__ constexpr inline auto Ceil(T num1, U num2)
+{
+    return (num1 + num2 - 1) / num2;
 }
 
 __aicore__ inline int64_t CountLeadingZero(uint64_t valueIn)
@@ -140,8 +149,10 @@ __aicore__ inline GM_ADDR GetUserWorkspace(GM_ADDR workspace)
     return workspace;
 }
 
-__aicore__ inline void SetSysWorkspace(GM_ADDR)
-{}
+__aicore__ inline void SetSysWorkspace(GM_ADDR workspace)
+{
+    npusim_core()->workspace = workspace;
+}
 
 }  // namespace AscendC
 

@@ -23,6 +23,10 @@ __aicore__ inline void PipeBarrier()
     npusim::record("PipeBarrier", pipe);
 }
 
+// Tasks of one launch follow each other as a whole.
+__aicore__ inline void SetNextTaskStart() {}
+__aicore__ inline void WaitPreTaskEnd() {}
+
 enum class MemDsbT : uint8_t { ALL = 0, DDR, UB, SEQ };
 
 // What leaves the scalar unit's cache is in global memory at once.

@@ -35,7 +35,12 @@ inline constexpr npusim::BlockCount block_num{};
 #define ASCEND_IS_NOT_AIC (npusim_core()->kind == npusim::VECTOR_CORE)
 #define ASCEND_IS_NOT_AIV (npusim_core()->kind == npusim::CUBE_CORE)
 
+#define g_coreType (npusim_core()->kind == npusim::CUBE_CORE ? AscendC::AIC : AscendC::AIV)
+
 namespace AscendC {
+
+constexpr int AIC = 1;
+constexpr int AIV = 2;
 
 __aicore__ inline int64_t GetBlockIdx()
 {

@@ -62,6 +62,25 @@ struct ShapeInfo {
 };
 
 template <typename T>
+class LocalTensor;
+
+}  // namespace AscendC
+
+namespace npusim {
+
+// What an operator of two tensors stands for, until it is assigned to a third.
+template <typename T>
+struct Operation {
+    const char* name;
+    const AscendC::LocalTensor<T>& a;
+    const AscendC::LocalTensor<T>& b;
+};
+
+}  // namespace npusim
+
+namespace AscendC {
+
+template <typename T>
 class LocalTensor {
 public:
     using PrimType = PrimT<T>;
@@ -132,6 +151,9 @@ public:
     {
         (*this)[index].describe().scalar(PrimType(value)).record("SetValue");
     }
+
+    // dst = a + b, and its like: of all elements.
+    void operator=(const npusim::Operation<T>& of);
 
     template <typename CAST_T>
     LocalTensor<CAST_T> ReinterpretCast() const

@@ -37,6 +37,10 @@
 #define __noinline__ __attribute__((noinline))
 using GM_ADDR = uint8_t*;
 
+// What a condition is expected to be is nothing to this compiler.
+#define likely(CONDITION) (CONDITION)
+#define unlikely(CONDITION) (CONDITION)
+
 namespace npusim {
 
 constexpr uint32_t bits_of(float value)
@@ -172,6 +176,20 @@ constexpr uint32_t elements_in(uint32_t nbytes)
 }
 
 }  // namespace npusim
+
+// The lesser and the greater of two numbers, which the compiler of kernels knows without a header.
+template <typename T, typename U,
+          typename = std::enable_if_t<std::is_arithmetic<T>::value && std::is_arithmetic<U>::value>>
+constexpr auto min(T a, U b) -> std::common_type_t<T, U>
+{
+    return b < a ? b : a;
+}
+template <typename T, typename U,
+          typename = std::enable_if_t<std::is_arithmetic<T>::value && std::is_arithmetic<U>::value>>
+constexpr auto max(T a, U b) -> std::common_type_t<T, U>
+{
+    return a < b ? b : a;
+}
 
 enum pipe_t : uint8_t {
     PIPE_S = 0,

@@ -309,6 +309,13 @@ __aicore__ inline void Brcb(const LocalTensor<T>& dst, const LocalTensor<T>& src
                    src, repeatTime);
 }
 
+template <typename T>
+__aicore__ inline void Copy(const LocalTensor<T>& dst, const LocalTensor<T>& src,
+                            const uint32_t count)
+{
+    npusim::record("Copy", dst, src, npusim::first(count));
+}
+
 template <typename T, bool isSetMask = true>
 __aicore__ inline void Copy(const LocalTensor<T>& dst, const LocalTensor<T>& src,
                             const uint64_t mask[], const uint8_t repeatTime,
@@ -329,6 +336,26 @@ __aicore__ inline void Copy(const LocalTensor<T>& dst, const LocalTensor<T>& src
     lanes.repeats = repeatTime;
     npusim::record("Copy", npusim::strided(dst, repeatParams.dstStride, repeatParams.dstRepeatSize),
                    npusim::strided(src, repeatParams.srcStride, repeatParams.srcRepeatSize), lanes);
+}
+
+#define NPUSIM_OPERATOR(SIGN, NAME)                                                              \
+    template <typename T>                                                                        \
+    npusim::Operation<T> operator SIGN(const LocalTensor<T>& src0, const LocalTensor<T>& src1)   \
+    {                                                                                            \
+        return {NAME, src0, src1};                                                               \
+    }
+NPUSIM_OPERATOR(+, "Add")
+NPUSIM_OPERATOR(-, "Sub")
+NPUSIM_OPERATOR(*, "Mul")
+NPUSIM_OPERATOR(/, "Div")
+NPUSIM_OPERATOR(&, "And")
+NPUSIM_OPERATOR(|, "Or")
+#undef NPUSIM_OPERATOR
+
+template <typename T>
+void LocalTensor<T>::operator=(const npusim::Operation<T>& of)
+{
+    npusim::binary(of.name, *this, of.a, of.b, npusim::first(size_));
 }
 
 }  // namespace AscendC

@@ -1,1 +1,3 @@
 #pragma once
+
+#include "npusim_ascendc/tiling_fields.h"

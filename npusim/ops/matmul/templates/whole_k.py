@@ -43,6 +43,10 @@ from npusim.ops.matmul.tiles import coupled_tiles, past_l2_of_v2, v2_tiles
 
 L0_BYTES = 32768
 """Half of L0A or L0B."""
+FEW_ROWS = 32
+"""Of float32, that take an x2 that lies as (n, k) piece by piece. Measured were 32."""
+WIDE_BLOCK, WIDE_CORES = 256, 16
+"""Columns of a block of such products, and how many of them there are at least."""
 BLOCKS = 2
 """Blocks of rows that follow each other on a core in bl1_full_load."""
 
@@ -63,7 +67,32 @@ def tile_base(spec: DeviceSpec, p: Problem) -> WholeKPlan:
         is_past = cube.bypasses_l2(p.product) and not p.product.transposed_b
         return _plan(p, cube, ("x2",) if is_past else ())
     cube = diagonal_tiles(spec, p)
+    pr = p.product
+    if pr.element is FLOAT32 and pr.transposed_b and pr.m <= FEW_ROWS:
+        cube = _piece_by_piece(cube, pr.k, pr.n)
     return _plan(p, cube, _past_l2(p, cube))
+
+
+def _piece_by_piece(cube: CubeTiles, k: int, n: int) -> CubeTiles:
+    """*cube* with one piece of k in a load, and 256 columns a core where that occupies 16 cores.
+
+    So a profile has few rows of float32 times an x2 that lies as (n, k): 32 x 9216 x 4096 takes 16
+    cores 347 us, 4.5 ns for each 128 bytes (Ascend/msinsight@4e16fca1, AlexNet). MatMulV2 takes
+    them there, of whose tiles for float32 no more is known.
+    """
+    cores = ceil_div(n, WIDE_BLOCK)
+    if cores >= WIDE_CORES:
+        cube = replace(cube, base_n=WIDE_BLOCK, cores=min(cores, WIDE_CORES), l2_n=cores)
+    is_whole = cube.base_k >= k
+    return replace(
+        cube,
+        step_ka=1,
+        step_kb=1,
+        depth_a=2,
+        depth_b=2,
+        resident_a=is_whole,
+        resident_b=is_whole,
+    )
 
 
 def _past_l2(p: Problem, cube: CubeTiles) -> tuple[str, ...]:
