@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil, log2
+from numbers import Integral
 from os import PathLike
 from typing import Literal, get_args
 
@@ -112,12 +113,12 @@ def _check(kind: Kind, size_bytes: int, cards: int, device: DeviceSpec) -> None:
             f"collectives: the kind must be one of {', '.join(KINDS)}, not {kind!r}; use one of "
             f"these"
         )
-    if isinstance(size_bytes, bool) or not isinstance(size_bytes, int) or size_bytes < 0:
+    if isinstance(size_bytes, bool) or not isinstance(size_bytes, Integral) or size_bytes < 0:
         raise ValueError(
             f"collectives: {kind}: size_bytes must be a whole number from 0 on, not "
             f"{size_bytes!r}; pass the bytes of a card"
         )
-    if isinstance(cards, bool) or not isinstance(cards, int) or not 0 < cards <= most:
+    if isinstance(cards, bool) or not isinstance(cards, Integral) or not 0 < cards <= most:
         raise ValueError(
             f"collectives: {kind}: cards must be 1 to {most} on {device.name}, as many as its "
             f"links join, not {cards!r}; take fewer, or another chip"

@@ -34,12 +34,14 @@ _pools = count(1)
 class _Step(NamedTuple):
     """One operation: what it was called with, and the tensors that it made."""
 
-    op: torch._ops.OpOverload
+    op: Callable[..., object]
     args: tuple[object, ...]
     kwargs: dict[str, object]
     made: list[torch.Tensor]
     module: str
     """The module that it was called in, if somebody records."""
+    name: str = ""
+    """What it is called where *op* does not say."""
 
 
 class _Capture(TorchDispatchMode):
@@ -71,6 +73,12 @@ class _Capture(TorchDispatchMode):
 
 _capturing: list[_Capture] = []
 """The capture under way, if there is one."""
+
+
+def note(name: str, call: Callable[[], object]) -> None:
+    """Let the capture under way, if there is one, make *call* when its graph is replayed."""
+    for capture in _capturing:
+        capture.steps.append(_Step(call, (), {}, [], clock.module, name))
 
 
 class NPUGraph:
@@ -130,7 +138,7 @@ class NPUGraph:
 
     def debug_dump(self, debug_path: str) -> None:
         """Write its operations, one a line, to the file *debug_path*."""
-        lines = [f"{step.op}\n" for step in self._steps or ()]
+        lines = [f"{step.name or step.op}\n" for step in self._steps or ()]
         with open(debug_path, "w", encoding="utf-8") as file:
             file.writelines(lines)
 

@@ -238,6 +238,44 @@ def test_ranks_of_two_servers_take_the_links_between_them() -> None:
     assert on_ranks(16, step)[8] == pytest.approx(took_us)
 
 
+def test_a_graph_that_is_replayed_meets_the_other_ranks_again() -> None:
+    def step(rank: int) -> Any:
+        x, y = torch.full((4,), rank + 1.0).npu(), torch.empty(4).npu()
+        captured = torch.npu.NPUGraph()
+        with torch.npu.graph(captured):
+            z = x * 2
+            work = dist.all_reduce(z, op=dist.ReduceOp.AVG, async_op=True)
+            w = x + 1
+            work.wait()
+            asked = [dist.P2POp(dist.isend, w, 1 - rank), dist.P2POp(dist.irecv, y, 1 - rank)]
+            for each in dist.batch_isend_irecv(asked):
+                each.wait()
+        took, found = [], []
+        for factor in (1.0, 10.0):
+            x.fill_(factor * (rank + 1))
+            before_us = clock.now_us
+            captured.replay()
+            took.append(clock.now_us - before_us)
+            found.append((z.tolist()[0], y.tolist()[0]))
+        return took[0] == pytest.approx(took[1]), took[0] > 5, found
+
+    for rank, (is_same, takes_time, found) in enumerate(on_ranks(2, step)):
+        other = 2 - rank
+        assert (is_same, takes_time) == (True, True)
+        assert found == [(3.0, other + 1.0), (30.0, 10.0 * other + 1.0)]
+
+
+def test_tensors_without_elements_or_dimensions_take_part() -> None:
+    def step(rank: int) -> Any:
+        none, one = torch.empty(0).npu(), torch.tensor(rank + 1).npu()
+        dist.all_reduce(none)
+        dist.all_gather_single(torch.empty(0).npu(), none)
+        dist.all_reduce(one)
+        return none.tolist(), one.tolist()
+
+    assert on_ranks(2, step) == [([], 3)] * 2
+
+
 def test_shapes_alone_take_the_same_time() -> None:
     def step(rank: int) -> float:  # noqa: ARG001
         x = torch.empty(1 << 20, device="npu")
@@ -401,6 +439,11 @@ REFUSED: dict[str, tuple[Callable[[int], object], str]] = {
         lambda _: dist.all_reduce(torch.empty(2, dtype=torch.float64, device="npu")),
         f"all_reduce: the type must be one that HCCL reduces, of {TYPES}, not float64; convert the "
         f"tensor",
+    ),
+    "a mean of whole numbers": (
+        lambda _: dist.all_reduce(torch.ones(2).int().npu(), op=dist.ReduceOp.AVG),
+        "all_reduce: AVG must be of floating numbers, which a card divides, not of int32; take "
+        "SUM, and divide yourself",
     ),
     "no room": (
         lambda _: dist.all_gather_single(empty(3), empty(2)),

@@ -15,7 +15,7 @@ from npusim import collectives
 from npusim.data.dtypes import Array
 from npusim.torch import card
 from npusim.torch.clock import clock
-from npusim.torch.distributed.meeting import BARRIER_BYTES, Meeting, Tensors
+from npusim.torch.distributed.meeting import BARRIER_BYTES, Meeting, Tensors, captured
 from npusim.torch.distributed.tensors import (
     array_of,
     bytes_of,
@@ -44,6 +44,7 @@ class HcclGroup(Meeting):
         """`reduce`: the root has what all would have of `all_reduce`."""
         return self._all_reduced("reduce", tensors, opts, opts.rootRank)
 
+    @captured
     def _all_reduced(self, name: str, tensors: Tensors, opts: Any, root: int | None) -> Done:
         (tensor,) = tensors
         check(name, tensors)
@@ -72,6 +73,7 @@ class HcclGroup(Meeting):
         self._require_list("reduce_scatter", "the list of inputs", inputs[0])
         return self._scattered(outputs[0], inputs[0], opts)
 
+    @captured
     def _scattered(self, output: torch.Tensor, inputs: Tensors, opts: Any) -> Done:
         name, size, rank = "reduce_scatter", self.size(), self.rank()
         check(name, [output, *inputs])
@@ -127,6 +129,7 @@ class HcclGroup(Meeting):
         check("gather", [*places, *inputs])
         return self._gathered("gather", inputs[0], places, _to(opts.rootRank))
 
+    @captured
     def _gathered(self, name: str, given: torch.Tensor, outputs: Tensors, to: str) -> Done:
         """Bytes of all ranks into *outputs*, one behind the other."""
 
@@ -136,6 +139,7 @@ class HcclGroup(Meeting):
         alike = f"{described(given)}{to}"
         return self._run(name, alike, given.nbytes, bytes_of(given), outputs, finish)
 
+    @captured
     def broadcast(self, tensors: Tensors, opts: Any = None) -> Done:
         """`broadcast`: each rank has what the root has."""
         check("broadcast", tensors)
@@ -148,6 +152,7 @@ class HcclGroup(Meeting):
         alike = f"{described(tensor)} from rank {root}"
         return self._run("broadcast", alike, tensor.nbytes, given, tensors, finish)
 
+    @captured
     def scatter(self, outputs: Tensors, inputs: list[Tensors], opts: Any = None) -> Done:
         """`scatter`: each rank has its part of what the root has."""
         (output,), root, given = outputs, opts.rootRank, NOTHING
@@ -205,6 +210,7 @@ class HcclGroup(Meeting):
             )
         return list(tensor.split(sizes))
 
+    @captured
     def _exchange(self, taken: Tensors, given: Tensors, outputs: Tensors) -> Done:
         rank = self.rank()
         splits = [[part.nbytes for part in parts] for parts in (given, taken)]
@@ -218,12 +224,14 @@ class HcclGroup(Meeting):
         alike = str(given[0].dtype).removeprefix("torch.")
         return self._run("all_to_all", alike, 0, whole, outputs, finish, splits)
 
+    @captured
     def barrier(self, opts: Any = None) -> Done:  # noqa: ARG002
         """`barrier`: returns when all ranks have come."""
         return self._run("barrier", "", BARRIER_BYTES, NOTHING, [], lambda *_: None)
 
     # ---- messages ----
 
+    @captured
     def send(self, tensors: Tensors, dstRank: int, tag: int = 0) -> Later:  # noqa: N803
         """`isend`: begins when the receiver has come."""
         (tensor,) = tensors
@@ -247,6 +255,7 @@ class HcclGroup(Meeting):
         """`irecv` from whichever rank sends first."""
         return self._received(tensors, None, tag)
 
+    @captured
     def _received(self, tensors: Tensors, source: int | None, tag: int) -> Later:
         (tensor,) = tensors
         check("recv", tensors)

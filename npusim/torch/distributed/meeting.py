@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import TypeVar, cast
 
 import torch
 import torch.distributed as dist
+from torch.utils._python_dispatch import _disable_current_modes
 
 from npusim import collectives
 from npusim.collectives import Kind
@@ -14,8 +17,9 @@ from npusim.torch.clock import clock
 from npusim.torch.distributed.tensors import described
 from npusim.torch.distributed.transport import Call, Transport
 from npusim.torch.distributed.work import Done
+from npusim.torch.graphs import is_current_stream_capturing, note
 
-__all__ = ["BARRIER_BYTES", "Meeting", "Tensors"]
+__all__ = ["BARRIER_BYTES", "Meeting", "Tensors", "captured"]
 
 Tensors = list[torch.Tensor]
 Finish = Callable[[list[torch.Tensor], list[Call]], None]
@@ -35,6 +39,26 @@ HCCL: dict[str, tuple[str, Kind]] = {
 """Collective -> what profilers call its kernel, and the one that takes the same time: a root is
 reduced to, gathers and scatters as fast as its port is (assumed); barrier reduces one number."""
 BARRIER_BYTES = 4
+
+
+Method = TypeVar("Method", bound=Callable[..., Done])
+
+
+def captured(method: Method) -> Method:
+    """*method*, which a replay of the graph in which it is called calls again."""
+
+    @wraps(method)
+    def call(*args: object, **kwargs: object) -> Done:
+        if not is_current_stream_capturing():
+            return method(*args, **kwargs)
+        begun: list[Done] = []
+        with _disable_current_modes():
+            done = method(*args, **kwargs)
+        note(method.__name__.strip("_"), lambda: begun.append(method(*args, **kwargs)))
+        done.again = lambda: begun.pop(0).wait()
+        return done
+
+    return cast(Method, call)
 
 
 class Meeting(dist.ProcessGroup):
@@ -111,8 +135,13 @@ class Meeting(dist.ProcessGroup):
     def spend(self, kernel: str, begin_us: float, time_us: float, what: str) -> None:
         """The card is at work in *kernel*, and its stream waits for the end."""
         clock.communicate(kernel, begin_us, time_us, what)
-        self._busy_us = begin_us + time_us
-        clock.wait_until(self._busy_us)
+        clock.wait_until(self._busy_until(begin_us + time_us))
+
+    def _busy_until(self, end_us: float) -> float:
+        """The links are in use until then, unless a graph is captured, which takes no time."""
+        if not clock.is_paused:
+            self._busy_us = end_us
+        return end_us
 
     def _run(
         self,
@@ -136,8 +165,7 @@ class Meeting(dist.ProcessGroup):
         begin_us = max(call.ready_us for call in calls)
         time_us = collectives.time_us(kind, size_bytes, self.size(), card.spec(), self.servers)
         clock.communicate(kernel, begin_us, time_us, alike)
-        self._busy_us = begin_us + time_us
-        return Done(self._busy_us, outputs)
+        return Done(self._busy_until(begin_us + time_us), outputs)
 
     def _agree(self, calls: list[Call]) -> None:
         """Refuse ranks that do not mean the same; each of them raises the same error."""

@@ -20,7 +20,7 @@ from torch.distributed import distributed_c10d
 from torch.distributed.rendezvous import _rendezvous_handlers as handlers
 from torch.testing._internal.distributed.multi_threaded_pg import ThreadLocalWorld
 
-from npusim.torch import card, numbering, streams
+from npusim.torch import card, graphs, numbering, streams
 from npusim.torch.clock import Clock, clock
 from npusim.torch.distributed.transport import Arrival, Call
 
@@ -38,13 +38,15 @@ class State(NamedTuple):
     random: torch.Tensor
     number: int
     card: list[Any]
+    captures: list[Any]
 
     @classmethod
     def now(cls) -> State:
         """That of the rank at work."""
         random = torch.get_rng_state()
         return cls(
-            {**vars(clock)}, [*streams._current], random, numbering.current(), [*card._inserted]
+            *({**vars(clock)}, [*streams._current], random, numbering.current()),
+            *([*card._inserted], [*graphs._capturing]),
         )
 
     def restore(self, rank: int, server_cards: int) -> None:
@@ -54,6 +56,7 @@ class State(NamedTuple):
         torch.set_rng_state(self.random)
         numbering.choose(self.number)
         card._inserted[:] = self.card
+        graphs._capturing[:] = self.captures
         os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank % server_cards)}
 
 
@@ -250,7 +253,7 @@ def _fresh(state: State) -> State:
     """The state of a rank that begins: a clock of its own, and caches of its own."""
     (chip, key, values, caches) = state.card[0]
     own = [(chip, key, values, type(caches)(chip) if caches is not None else None)]
-    return State({**vars(Clock())}, [*state.streams], state.random, 0, own)
+    return State({**vars(Clock())}, [*state.streams], state.random, 0, own, [])
 
 
 @contextmanager

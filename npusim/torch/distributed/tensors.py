@@ -70,7 +70,13 @@ def operation_of(name: str, opts: Any, tensor: torch.Tensor) -> tuple[Operation,
             f"{name}: the type must be one that HCCL reduces, of {', '.join(collectives.REDUCED)}, "
             f"not {_type(tensor)}; convert the tensor"
         )
-    return found, asked == dist.ReduceOp.AVG
+    divides = asked == dist.ReduceOp.AVG
+    if divides and not tensor.is_floating_point():
+        raise RuntimeError(
+            f"{name}: AVG must be of floating numbers, which a card divides, not of "
+            f"{_type(tensor)}; take SUM, and divide yourself"
+        )
+    return found, divides
 
 
 def _named(operation: Any) -> str:

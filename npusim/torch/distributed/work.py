@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from npusim.torch.clock import clock
+from npusim.torch.graphs import note
 
 __all__ = ["Done", "Later", "together"]
 
@@ -20,9 +21,14 @@ class Done(dist._Work):
     def __init__(self, end_us: float, outputs: list[torch.Tensor]) -> None:
         super().__init__()
         self.end_us, self._outputs = end_us, outputs
+        self.again: Callable[[], object] | None = None
+        """Awaits the same in a replay of the graph in which it was called."""
 
     def wait(self, timeout: timedelta | None = None) -> bool:  # noqa: ARG002
         """Let the card's stream wait for its end."""
+        if self.again is not None:
+            again, self.again = self.again, None
+            note("wait", again)
         clock.wait_until(self.end_us)
         return True
 
