@@ -184,6 +184,14 @@ def run_operator(
         answer.give(run, chosen, progress)
 
 
+def watched(text: str) -> tuple[int, str]:
+    """A line and the name of what is printed behind it, of a --watch."""
+    number, _, name = text.partition(":")
+    if not number.isdigit() or not name:
+        raise typer.BadParameter(f"--watch must be LINE:NAME, as in 27:zLocal, not {text!r}")
+    return int(number), name
+
+
 def run_program(
     file: Path,
     device: str,

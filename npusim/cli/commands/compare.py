@@ -91,9 +91,8 @@ def compare_files(
         settings=setting or [],
     )
     if is_kernel(a):
-        build = Build(
-            tuple(define or ()), tuple(include or ()), tuple(source or ()), auto_sync, strict
-        )
+        folders, others = tuple(include or ()), tuple(source or ())
+        build = Build(tuple(define or ()), folders, others, (), auto_sync, strict)
         compare_kernels(a, [b, *(more or [])], device, typed, blocks, timeout, build, as_json)
     else:
         typed.check_unused(a, device)

@@ -195,6 +195,13 @@ Sources = Annotated[
     list[Path] | None,
     typer.Option(metavar="FILE", help="Another source of C++ that the program is linked with."),
 ]
+Watch = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="LINE:NAME",
+        help="Print a tensor of a source of C++ behind that line, each time that a core is there.",
+    ),
+]
 
 AutoSync = Annotated[
     bool,
@@ -226,6 +233,7 @@ def run_operator(
     define: Define = None,
     include: Include = None,
     source: Sources = None,
+    watch: Watch = None,
     auto_sync: AutoSync = True,
     strict: Strict = False,
     setting: Settings = None,
@@ -252,7 +260,7 @@ def run_operator(
     -i scales=full:1:value=0.1 -a dtype=qint8
     """
     from npusim.ascendc import Build, names_source
-    from npusim.cli.run import Answer, run_operator, run_program
+    from npusim.cli.run import Answer, run_operator, run_program, watched
 
     answer = Answer(
         output=output,
@@ -266,7 +274,9 @@ def run_operator(
         settings=setting or [],
         typed={"op": [op], "input": inputs or [], "attr": attributes or []},
     )
-    build = Build(tuple(define or ()), tuple(include or ()), tuple(source or ()), auto_sync, strict)
+    folders, others = tuple(include or ()), tuple(source or ())
+    watches = tuple(map(watched, watch or ()))
+    build = Build(tuple(define or ()), folders, others, watches, auto_sync, strict)
     options: dict[str, Any] = {"timeout_s": timeout, "build": build, "answer": answer}
     options |= {"l2": l2, "icache": icache, "values": values, "every_core": every_core}
     options |= {"engine": engine, "cache": cache}
