@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -190,6 +191,20 @@ def watched(text: str) -> tuple[int, str]:
     if not number.isdigit() or not name:
         raise typer.BadParameter(f"--watch must be LINE:NAME, as in 27:zLocal, not {text!r}")
     return int(number), name
+
+
+def source_build(
+    define: Sequence[str] | None,
+    include: Sequence[Path] | None,
+    source: Sequence[Path] | None,
+    watch: Sequence[str] | None,
+    auto_sync: bool,
+    strict: bool,
+) -> Build:
+    """How a source of C++ is built, as the command line says."""
+    folders, others = tuple(include or ()), tuple(source or ())
+    watches = tuple(map(watched, watch or ()))
+    return Build(tuple(define or ()), folders, others, watches, auto_sync, strict)
 
 
 def run_program(

@@ -80,9 +80,9 @@ def compare_files(
     For example: npusim compare out/output.npy golden.npy
     Or: npusim compare add.cpp:add add -d A2 -i x=randn:4096 -i other=like:x -a n=4096
     """
-    from npusim.ascendc import Build
     from npusim.cli.compare import compare_files
     from npusim.cli.kernel_comparison import Typed, compare_kernels, is_kernel
+    from npusim.cli.run import source_build
 
     typed = Typed(
         inputs=inputs or [],
@@ -91,8 +91,7 @@ def compare_files(
         settings=setting or [],
     )
     if is_kernel(a):
-        folders, others = tuple(include or ()), tuple(source or ())
-        build = Build(tuple(define or ()), folders, others, (), auto_sync, strict)
+        build = source_build(define, include, source, None, auto_sync, strict)
         compare_kernels(a, [b, *(more or [])], device, typed, blocks, timeout, build, as_json)
     else:
         typed.check_unused(a, device)

@@ -259,8 +259,8 @@ def run_operator(
     For example: npusim run npu_quantize -d "Atlas 300I Pro" -i input=randn:8x16
     -i scales=full:1:value=0.1 -a dtype=qint8
     """
-    from npusim.ascendc import Build, names_source
-    from npusim.cli.run import Answer, run_operator, run_program, watched
+    from npusim.ascendc import names_source
+    from npusim.cli.run import Answer, run_operator, run_program, source_build
 
     answer = Answer(
         output=output,
@@ -274,9 +274,7 @@ def run_operator(
         settings=setting or [],
         typed={"op": [op], "input": inputs or [], "attr": attributes or []},
     )
-    folders, others = tuple(include or ()), tuple(source or ())
-    watches = tuple(map(watched, watch or ()))
-    build = Build(tuple(define or ()), folders, others, watches, auto_sync, strict)
+    build = source_build(define, include, source, watch, auto_sync, strict)
     options: dict[str, Any] = {"timeout_s": timeout, "build": build, "answer": answer}
     options |= {"l2": l2, "icache": icache, "values": values, "every_core": every_core}
     options |= {"engine": engine, "cache": cache}
