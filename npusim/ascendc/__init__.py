@@ -67,4 +67,4 @@ def load(
     :mod:`npusim.ascendc.auto_sync`. *strict* refuses what is otherwise a HazardWarning.
     """
     folders, others = tuple(map(Path, include)), tuple(map(Path, sources))
-    return Source(Path(file), Build(tuple(defines), folders, others, auto_sync, strict))
+    return Source(Path(file), Build(tuple(defines), folders, others, (), auto_sync, strict))

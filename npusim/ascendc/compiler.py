@@ -85,6 +85,8 @@ class Build:
     """Folders of headers."""
     sources: tuple[Path, ...] = ()
     """What else a program is made of."""
+    watches: tuple[tuple[int, str], ...] = ()
+    """Lines behind which a tensor is printed, and its name."""
     auto_sync: bool = True
     """Whether the compiler orders what depends on each other where it can: --cce-auto-sync."""
     is_strict: bool = False

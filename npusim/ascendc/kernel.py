@@ -115,7 +115,7 @@ class SourceKernel:
             return written(launch, places, spec)
 
     def _text(self, spec: DeviceSpec) -> str:
-        text = self.file.read_text()
+        text = sources.with_watches(self.file.read_text(), self.build.watches)
         cores = sources.on_chip(self.cores, spec)
         return (
             "#define main npusim_main_of_the_source\n"

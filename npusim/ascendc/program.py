@@ -86,7 +86,8 @@ class HostProgram:
             name: on_chip(kernel.cores or sources.guessed_cores(whole), self._spec)
             for name, kernel in self._kernels.items()
         }
-        text = sources.with_launches(sources.with_workspaces(self._texts[self.file]), cores)
+        text = sources.with_watches(self._texts[self.file], self._build.watches)
+        text = sources.with_launches(sources.with_workspaces(text), cores)
         text = f'#line 1 "{self.file.resolve()}"\n{text}'
         others = sources.other_sources(self._build.sources, cores)
         program = compiled(text, self.file, self._spec, self._build, others)

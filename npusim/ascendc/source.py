@@ -29,6 +29,7 @@ __all__ = [
     "other_sources",
     "texts_of",
     "with_launches",
+    "with_watches",
     "with_workspaces",
 ]
 
@@ -179,6 +180,30 @@ def with_workspaces(text: str) -> str:
         pieces += [text[done:brace], f" ::AscendC::SetSysWorkspace((GM_ADDR)({name}));"]
         done = brace
     return "".join([*pieces, text[done:]])
+
+
+def with_watches(text: str, watches: Iterable[tuple[int, str]]) -> str:
+    """*text* that prints tensors, each behind the statement that ends in a line.
+
+    *watches* are numbers of lines and expressions. Raises AscendCError.
+    """
+    wanted = sorted(watches, reverse=True)
+    starts = [0, *(match.end() for match in re.finditer("\n", text)), len(text) + 1]
+    for number, name in wanted:
+        ends = [
+            word.end
+            for word in _words(text)
+            if word.text == ";" and 0 < number < len(starts)
+            if starts[number - 1] <= word.start < starts[number]
+        ]
+        if not ends:
+            raise AscendCError(
+                f"ascendc: --watch {number}:{name} must name a line in which a statement ends, but "
+                f"line {number} has none; name the line of its semicolon"
+            )
+        shown = f' ::npusim::watch("{name}", {number}, {name});'
+        text = text[: ends[-1]] + shown + text[ends[-1] :]
+    return text
 
 
 def has_main(text: str) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import mkdtemp
@@ -198,6 +198,28 @@ def run_operator(
             **options,
         )
         answer.give(run, chosen, progress)
+
+
+def watched(text: str) -> tuple[int, str]:
+    """A line and the name of what is printed behind it, of a --watch."""
+    number, _, name = text.partition(":")
+    if not number.isdigit() or not name:
+        raise typer.BadParameter(f"--watch must be LINE:NAME, as in 27:zLocal, not {text!r}")
+    return int(number), name
+
+
+def source_build(
+    define: Sequence[str] | None,
+    include: Sequence[Path] | None,
+    source: Sequence[Path] | None,
+    watch: Sequence[str] | None,
+    auto_sync: bool,
+    strict: bool,
+) -> Build:
+    """How a source of C++ is built, as the command line says."""
+    folders, others = tuple(include or ()), tuple(source or ())
+    watches = tuple(map(watched, watch or ()))
+    return Build(tuple(define or ()), folders, others, watches, auto_sync, strict)
 
 
 def run_program(

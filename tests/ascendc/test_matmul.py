@@ -193,3 +193,28 @@ def test_vector_cores_that_share_both_matrices(tmp_path: Path) -> None:
         "without enAtomic, since npusim multiplies for each of them; share one matrix, or none "
         "(line 30 of probe.cpp)"
     )
+
+
+@pytest.mark.parametrize("waits", ["true", "false"])
+@pytest.mark.parametrize("stops", [0, 1])
+def test_tiles_for_vector_cores(waits: str, stops: int) -> None:
+    """Both vector cores of a group ask for tiles of one cube core, or one has left before."""
+    m, n, k = 128, 96, 64
+    a, b = small(m, k), small(k, n)
+    c = np.zeros((m, n), np.float32)
+    workspace = np.zeros(2 * 32 * 32 * 4, np.uint8)
+    launch = kernels("matmul.cpp")[f"doubled<{waits}>"][1]
+    launch(a, b, c, workspace, m, n, k, stops, device="Atlas A2")
+    expected = 2 * (a.astype(np.float32) @ b.astype(np.float32))
+    expected[m // 2 :] *= 1 - stops
+    np.testing.assert_array_equal(c, expected)
+
+
+def test_tiles_above_the_diagonal() -> None:
+    m, n, k = 96, 96, 32
+    a, b = small(m, k), small(k, n)
+    c = np.zeros((m, n), np.float32)
+    kernels("matmul.cpp").upper[1](a, b, c, m, n, k, device="Atlas A2")
+    row, column = np.indices((m, n)) // 32
+    expected = a.astype(np.float32) @ b.astype(np.float32)
+    np.testing.assert_array_equal(c, np.where(row <= column, expected, 0))

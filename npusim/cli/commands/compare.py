@@ -84,9 +84,9 @@ def compare_files(
       npusim compare add.cpp:add add -d A2 \\
         -i x=randn:4096 -i other=like:x -a n=4096
     """
-    from npusim.ascendc import Build
     from npusim.cli.compare import compare_files
     from npusim.cli.kernel_comparison import Typed, compare_kernels, is_kernel
+    from npusim.cli.run import source_build
 
     typed = Typed(
         inputs=inputs or [],
@@ -95,9 +95,7 @@ def compare_files(
         settings=setting or [],
     )
     if is_kernel(a):
-        build = Build(
-            tuple(define or ()), tuple(include or ()), tuple(source or ()), auto_sync, strict
-        )
+        build = source_build(define, include, source, None, auto_sync, strict)
         compare_kernels(a, [b, *(more or [])], device, typed, blocks, timeout, build, as_json)
     else:
         typed.check_unused(a, device)

@@ -201,6 +201,13 @@ Sources = Annotated[
     list[Path] | None,
     typer.Option(metavar="FILE", help="Another source of C++ that the program is linked with."),
 ]
+Watch = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="LINE:NAME",
+        help="Print a tensor of a source of C++ behind that line, each time that a core is there.",
+    ),
+]
 
 AutoSync = Annotated[
     bool,
@@ -232,6 +239,7 @@ def run_operator(
     define: Define = None,
     include: Include = None,
     source: Sources = None,
+    watch: Watch = None,
     auto_sync: AutoSync = True,
     strict: Strict = False,
     setting: Settings = None,
@@ -261,8 +269,8 @@ def run_operator(
         -i input=randn:8x16 -i scales=full:1:value=0.1 -a dtype=qint8
       npusim run npu_dynamic_quant -d "Atlas A2" -i x=spec:4096x4096:float16
     """
-    from npusim.ascendc import Build, names_source
-    from npusim.cli.run import Answer, run_operator, run_program
+    from npusim.ascendc import names_source
+    from npusim.cli.run import Answer, run_operator, run_program, source_build
 
     answer = Answer(
         *(output, force, as_json, ",".join(export) if export else None, trace_time.value),
@@ -271,7 +279,7 @@ def run_operator(
         settings=setting or [],
         typed={"op": [op], "input": inputs or [], "attr": attributes or []},
     )
-    build = Build(tuple(define or ()), tuple(include or ()), tuple(source or ()), auto_sync, strict)
+    build = source_build(define, include, source, watch, auto_sync, strict)
     options: dict[str, Any] = {"timeout_s": timeout, "build": build, "answer": answer}
     options |= {"l2": l2, "icache": icache, "values": values, "every_core": every_core}
     options |= {"engine": engine, "cache": cache}

@@ -146,3 +146,82 @@ extern "C" __global__ __mix__(1, 2) void halves_shared(GM_ADDR a, GM_ADDR b, GM_
     product.IterateAll(cGm[first * n]);
     product.End();
 }
+
+// Each vector core takes its tiles into its own buffer, through a part of the workspace that is its
+// own, and doubles them; the second one stops early where `stops` says so.
+template <bool WAITS>
+__global__ __mix__(1, 2) void doubled(GM_ADDR a, GM_ADDR b, GM_ADDR c,
+                                      __kfc_workspace__ GM_ADDR workspace, int m, int n, int k,
+                                      int stops)
+{
+    GlobalTensor<half> aGm, bGm;
+    GlobalTensor<float> cGm;
+    int own = m / 2, first = own * GetBlockIdx();
+    aGm.SetGlobalBuffer((__gm__ half*)a);
+    bGm.SetGlobalBuffer((__gm__ half*)b);
+    cGm.SetGlobalBuffer((__gm__ float*)c);
+    TCubeTiling tiling;
+    tiling.M = m, tiling.N = n, tiling.Ka = tiling.Kb = k;
+    tiling.singleCoreM = own, tiling.singleCoreN = n, tiling.singleCoreK = k;
+    tiling.baseM = tiling.baseN = tiling.baseK = 32;
+    TPipe pipe;
+    TQue<TPosition::VECIN, 1> tiles;
+    TQue<TPosition::VECOUT, 1> results;
+    pipe.InitBuffer(tiles, 1, 32 * 32 * sizeof(float));
+    pipe.InitBuffer(results, 1, 32 * 32 * sizeof(float));
+    Matmul<HalfType, HalfType, MatmulType<TPosition::VECIN, CubeFormat::ND, float>, FloatType>
+        product;
+    REGIST_MATMUL_OBJ(&pipe, GetSysWorkSpacePtr(), product, &tiling);
+    if (stops && GetBlockIdx() == 1) {
+        return;
+    }
+    product.SetTensorA(aGm[first * k]);
+    product.SetTensorB(bGm);
+    if (!WAITS) {
+        product.template Iterate<false>();
+    }
+    for (int tile = 0; tile < own / 32 * (n / 32); ++tile) {
+        if (WAITS) {
+            product.template Iterate<true>();
+        }
+        auto sums = tiles.AllocTensor<float>();
+        product.template GetTensorC<WAITS>(sums, false, true);
+        tiles.EnQue(sums);
+        sums = tiles.DeQue<float>();
+        auto twice = results.AllocTensor<float>();
+        Adds(twice, sums, 0.0f, 32 * 32);
+        PipeBarrier<PIPE_V>();
+        Muls(twice, twice, 2.0f, 32 * 32);
+        tiles.FreeTensor(sums);
+        results.EnQue(twice);
+        twice = results.DeQue<float>();
+        int row = tile % (own / 32) * 32, column = tile / (own / 32) * 32;
+        DataCopy(cGm[(first + row) * n + column], twice,
+                 {32, 4, 0, uint16_t((n - 32) * sizeof(float) / 32)});
+        results.FreeTensor(twice);
+    }
+    product.End();
+}
+
+// The tiles on and above the diagonal.
+extern "C" __global__ __cube__ void upper(GM_ADDR a, GM_ADDR b, GM_ADDR c, int m, int n, int k)
+{
+    GlobalTensor<half> aGm, bGm;
+    GlobalTensor<float> cGm;
+    aGm.SetGlobalBuffer((__gm__ half*)a);
+    bGm.SetGlobalBuffer((__gm__ half*)b);
+    cGm.SetGlobalBuffer((__gm__ float*)c);
+    TCubeTiling tiling;
+    tiling.M = tiling.singleCoreM = m, tiling.N = tiling.singleCoreN = n;
+    tiling.Ka = tiling.Kb = tiling.singleCoreK = k;
+    tiling.baseM = tiling.baseN = tiling.baseK = 32;
+    TPipe pipe;
+    Matmul<HalfType, HalfType, FloatType, FloatType, CFG_NORM,
+           MatmulCallBackFunc<nullptr, nullptr, nullptr>, Impl::Detail::TrianUpperMatmulPolicy>
+        product;
+    REGIST_MATMUL_OBJ(&pipe, GetSysWorkSpacePtr(), product, &tiling);
+    product.SetTensorA(aGm);
+    product.SetTensorB(bGm);
+    product.IterateAll(cGm);
+    product.End();
+}

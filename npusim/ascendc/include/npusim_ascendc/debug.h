@@ -76,6 +76,34 @@ __aicore__ inline void DumpTensor(const GlobalTensor<T>& tensor, uint32_t desc, 
 
 }  // namespace AscendC
 
+namespace npusim {
+
+constexpr uint32_t MOST_WATCHED = 16;  // elements that are printed of a tensor
+
+// Prints what a tensor is now, as --watch asks for.
+template <typename T>
+void watch(const char* name, int line, const AscendC::LocalTensor<T>& tensor)
+{
+    T part[MOST_WATCHED];
+    uint32_t size = tensor.GetSize(), count = size < MOST_WATCHED ? size : MOST_WATCHED;
+    ::printf("line %d, block %d: %s[%u] in %s = ", line, npusim_core()->group, name, size,
+             MEMORY_NAMES[memory_of(AscendC::TPosition(tensor.GetPosition()))]);
+    npusim_read_local(tensor.GetPosition(), tensor.GetPhyAddr(), part, count * sizeof(T));
+    print(part, count);
+}
+
+template <typename T>
+void watch(const char* name, int line, const AscendC::GlobalTensor<T>& tensor)
+{
+    npusim_play(tensor.GetPhyAddr());
+    uint64_t size = tensor.GetSize();
+    ::printf("line %d, block %d: %s[%lu] in gm = ", line, npusim_core()->group, name,
+             (unsigned long)(size));
+    print(tensor.GetPhyAddr(), size < MOST_WATCHED ? uint32_t(size) : MOST_WATCHED);
+}
+
+}  // namespace npusim
+
 // The same of pointers into global memory and the buffers of a core.
 #define NPUSIM_DUMP(NAME, POSITION)                                                               \
     template <typename T>                                                                         \

@@ -85,6 +85,10 @@ struct BrcbRepeatParams {
 
 namespace npusim {
 
+// The type of elements, which a number becomes that is given with them.
+template <typename T>
+using Own = std::common_type_t<T>;
+
 template <typename T, typename U, typename V>
 void binary(const char* name, const AscendC::LocalTensor<T>& dst,
             const AscendC::LocalTensor<U>& src0, const AscendC::LocalTensor<V>& src1,
@@ -193,13 +197,13 @@ NPUSIM_BINARY(MulAddRelu)
 #define NPUSIM_WITH_SCALAR(NAME)                                                             \
     template <typename T, bool isSetMask = true>                                             \
     __aicore__ inline void NAME(const LocalTensor<T>& dst, const LocalTensor<T>& src,        \
-                                const T& scalarValue, const int32_t& count)                  \
+                                const npusim::Own<T>& scalarValue, const int32_t& count)     \
     {                                                                                        \
         npusim::unary(#NAME, dst, src, npusim::first(count), {}, npusim::scalar(scalarValue)); \
     }                                                                                        \
     template <typename T, bool isSetMask = true>                                             \
     __aicore__ inline void NAME(const LocalTensor<T>& dst, const LocalTensor<T>& src,        \
-                                const T& scalarValue, uint64_t mask[],                       \
+                                const npusim::Own<T>& scalarValue, uint64_t mask[],          \
                                 const uint8_t repeatTime,                                    \
                                 const UnaryRepeatParams& repeatParams)                       \
     {                                                                                        \
@@ -208,7 +212,7 @@ NPUSIM_BINARY(MulAddRelu)
     }                                                                                        \
     template <typename T, bool isSetMask = true>                                             \
     __aicore__ inline void NAME(const LocalTensor<T>& dst, const LocalTensor<T>& src,        \
-                                const T& scalarValue, uint64_t mask,                         \
+                                const npusim::Own<T>& scalarValue, uint64_t mask,            \
                                 const uint8_t repeatTime,                                    \
                                 const UnaryRepeatParams& repeatParams)                       \
     {                                                                                        \
