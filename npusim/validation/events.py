@@ -53,20 +53,20 @@ TASK_DURATION = Events("")
 TABLES = (
     Events(
         "vllm-ascend/0.18.0/FusedInferAttentionScore.csv",
-        around_us=36.0,
-        source="46 rows of heads that share keys with a kernel of up to 60 us: their times less those "
-        "simulated are 33 to 37 us in 8 of 10, and 35 to 43 in the next 23, of up to 120 us",
+        around_us=34.0,
+        source="46 rows of heads that share keys with a kernel of up to 60 us: their times less "
+        "those simulated are 31 to 36 us in 8 of 10, and 34 to 41 in the next 23, of up to 120 us",
         confidence="calibrated",
     ),
     Events(
         "vllm-ascend/0.18.0/FusedInferAttentionScore_Decode.csv",
-        around_us=34.0,
+        around_us=32.0,
         host_us=58.0,
-        source="of 351 rows with a kernel of 30 us and more times less those simulated are 18 to 30 "
-        "us where heads share keys and 34 to 50 where they do not or FAI-FD splits keys, of which 34 "
-        "leaves the least errors; the graph also holds the kernel that writes keys. 190 of 300 rows "
-        "with a kernel of 10 to 30 us take 54 to 69 us whatever it does, and version 0.23 of the "
-        "benchmark takes 25 to 43 us for the same calls",
+        source="351 rows with a kernel of 30 us and more: their times less those simulated are 17 "
+        "to 29 us where heads share keys and 32 to 48 where they do not or FAI-FD splits keys, of "
+        "which 32 leaves the least errors; the graph also holds the kernel that writes keys. 190 "
+        "of 300 rows with a kernel of 10 to 30 us take 54 to 69 us whatever it does, and version "
+        "0.23 of the benchmark takes 25 to 43 us for the same calls",
         confidence="calibrated",
     ),
     Events(
