@@ -62,8 +62,8 @@ TABLES = (
         "vllm-ascend/0.18.0/FusedInferAttentionScore_Decode.csv",
         around_us=32.0,
         host_us=58.0,
-        source="of 351 rows with a kernel of 30 us and more times less those simulated are 17 to "
-        "29 us where heads share keys and 32 to 48 where they do not or FAI-FD splits keys, of "
+        source="351 rows with a kernel of 30 us and more: their times less those simulated are 17 "
+        "to 29 us where heads share keys and 32 to 48 where they do not or FAI-FD splits keys, of "
         "which 32 leaves the least errors; the graph also holds the kernel that writes keys. 190 "
         "of 300 rows with a kernel of 10 to 30 us take 54 to 69 us whatever it does, and version "
         "0.23 of the benchmark takes 25 to 43 us for the same calls",
