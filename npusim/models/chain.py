@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import npusim
+from npusim import collectives
+from npusim.collectives import Kind, experts
 from npusim.data.integers import ceil_div
 from npusim.data.tensor import TensorSpec
 from npusim.devices.schema import DeviceSpec
-from npusim.models import collectives
 from npusim.models.shapes import Shapes
 from npusim.run.runs import Run
 
@@ -138,11 +139,17 @@ class Chain:
         outputs = tuple(run.outputs.values())
         return outputs if len(outputs) > 1 else outputs[0]
 
-    def collective(self, kind: str, size_bytes: int, cards: int) -> None:
+    def collective(self, kind: Kind, size_bytes: int, cards: int) -> None:
         """Exchange *size_bytes* of each card with the others; nothing where there are none."""
         if cards > 1:
             time_us = collectives.time_us(kind, size_bytes, cards, self.rank.device)
             self.launched.append(Launched(self.word, time_us, None, kind=kind))
+
+    def route(self, step: Literal["dispatch", "combine"], size_bytes: int, cards: int) -> None:
+        """Send *size_bytes* of each card's tokens to the cards of their experts, or back."""
+        if cards > 1:
+            time_us = experts.routing_us(step, size_bytes, cards, self.rank.device)
+            self.launched.append(Launched(self.word, time_us, None, kind=step))
 
     def one(self, launched: list[Launched], stands_for: str) -> None:
         """Count the *launched* last as the one kernel that they stand for, which starts once."""

@@ -183,12 +183,12 @@ def _sent_bytes(own: Chain, bytes_each: int) -> int:
 
 def _dispatch(own: Chain) -> None:
     is_int8 = own.rank.quant.startswith("w8a8")
-    own.collective("dispatch", _sent_bytes(own, 1 if is_int8 else 2), own.rank.ep)
+    own.route("dispatch", _sent_bytes(own, 1 if is_int8 else 2), own.rank.ep)
     _sorted_rows(own, "int8" if is_int8 else "")
 
 
 def _combine(own: Chain) -> None:
-    own.collective("combine", _sent_bytes(own, 2), own.rank.ep)
+    own.route("combine", _sent_bytes(own, 2), own.rank.ep)
     own["rows"] = own.spec(own.rank.tokens, own.rank.shapes.hidden)
 
 
