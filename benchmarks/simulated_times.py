@@ -4,7 +4,7 @@
 
 Without options the rows that have no line yet are simulated and the others stay; `--anew` forgets
 all that was known, for after a change that moves times. What is done is written every few rows,
-short kernels first, so the work may be cut short and taken up again. All of it takes some twelve
+short kernels first, so the work may be cut short and taken up again. All of it takes some five
 minutes of two processors, and hours without the compiled engine; `--longest-us` says where to
 stop. In the end the picture of the README is drawn, `docs/pictures/validation.png`.
 """
