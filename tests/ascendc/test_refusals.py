@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,6 +28,65 @@ def refused(folder: Path, lines: str, error: type[Exception], x: np.ndarray = X)
     return str(caught.value)
 
 
+REFUSED = {
+    "crash": (
+        "    Exp(b, a, N);\n    *(volatile int*)8 = 1;",
+        CrashError,
+        "probe: the C++ of a kernel must run, but it stops with SIGSEGV at address 0x8 "
+        "(line 20 of probe.cpp)",
+    ),
+    "buffer that does not fit": (
+        "    TBuf<> work;\n    pipe.InitBuffer(work, 200000);",
+        AscendCError,
+        "probe: InitBuffer: a buffer must fit into the 188416 bytes of ub that are left, not need "
+        "200000; use smaller tiles (line 20 of probe.cpp)",
+    ),
+    "missing flag between pipes": (
+        "    Exp(b, a, N);\n    DataCopy(zGm, b, N);",
+        RaceError,
+        "probe: micro-ops that touch the same bytes must be ordered by a flag, not #3 (line 19 of "
+        "probe.cpp) vector: exp ub[4096:8192] float32 <- ub[0:4096] float32 and #4 (line 20 of "
+        "probe.cpp) mte3: store z+0 4096 B <- ub[4096:8192] float32 at ub[4096:8192]; set a flag "
+        "from vector to mte3 after the first and await it before the second",
+    ),
+    "call that is not there": (
+        "    ReducePairElem<ReduceType::SUM>(b, a, 64, 1, 1, 1, 8);",
+        AscendCError,
+        "probe: ReducePairElem must be a call that npusim simulates; it is not yet (line 19 of "
+        "probe.cpp)",
+    ),
+    "queue that is used wrongly": (
+        "    auto c = in.AllocTensor<float>();",
+        AscendCError,
+        "probe: AllocTensor: one of 1 buffers must be free; free a tensor first, or give the queue "
+        "more (line 19 of probe.cpp)",
+    ),
+    "kernel that ends its process": (
+        "    std::_Exit(3);",
+        CrashError,
+        "probe: a kernel must run to its end, but its process ended with code 3 before; take out "
+        "what ends it",
+    ),
+    "kernel that stores nothing": (
+        "    return;",
+        AscendCError,
+        "probe: a kernel must store something, but it leaves all tensors as they are; pass its "
+        "outputs too, and sizes that leave it work",
+    ),
+    "beyond a buffer": (
+        "    Exp(b, a[8], N);",
+        AscendCError,
+        "probe: Exp must stay within the 4064 bytes of its tensor from byte 32 of ub on, not touch "
+        "4096; pass a larger one, or fewer elements (line 19 of probe.cpp)",
+    ),
+}
+
+
+@pytest.mark.parametrize(("lines", "error", "message"), REFUSED.values(), ids=REFUSED)
+def test_probe(tmp_path: Path, lines: str, error: type[Exception], message: str) -> None:
+    assert refused(tmp_path, lines, error) == message
+
+
 def test_race(tmp_path: Path) -> None:
     file = probe(tmp_path, "    Exp(b, a, N);\n    Abs(b, b, N);").file
     kernel = npusim.ascendc.load(file, auto_sync=False).probe
@@ -37,22 +97,6 @@ def test_race(tmp_path: Path) -> None:
         "#3 (line 19 of probe.cpp) vector: exp ub[4096:8192] float32 <- ub[0:4096] float32 and "
         "#4 (line 20 of probe.cpp) vector: abs ub[4096:8192] float32 <- ub[4096:8192] float32 at "
         "ub[4096:8192]; put a barrier of the vector pipe between them"
-    )
-
-
-def test_crash(tmp_path: Path) -> None:
-    said = refused(tmp_path, "    Exp(b, a, N);\n    *(volatile int*)8 = 1;", CrashError)
-    assert said == (
-        "probe: the C++ of a kernel must run, but it stops with SIGSEGV at address 0x8 "
-        "(line 20 of probe.cpp)"
-    )
-
-
-def test_buffer_that_does_not_fit(tmp_path: Path) -> None:
-    said = refused(tmp_path, "    TBuf<> work;\n    pipe.InitBuffer(work, 200000);", AscendCError)
-    assert said == (
-        "probe: InitBuffer: a buffer must fit into the 188416 bytes of ub that are left, not need "
-        "200000; use smaller tiles (line 20 of probe.cpp)"
     )
 
 
@@ -142,25 +186,6 @@ def test_flag_that_is_set_twice_is_a_warning(tmp_path: Path) -> None:
     ]
 
 
-def test_missing_flag_between_pipes(tmp_path: Path) -> None:
-    said = refused(tmp_path, "    Exp(b, a, N);\n    DataCopy(zGm, b, N);", RaceError)
-    assert said == (
-        "probe: micro-ops that touch the same bytes must be ordered by a flag, not #3 (line 19 of "
-        "probe.cpp) vector: exp ub[4096:8192] float32 <- ub[0:4096] float32 and #4 (line 20 of "
-        "probe.cpp) mte3: store z+0 4096 B <- ub[4096:8192] float32 at ub[4096:8192]; set a flag "
-        "from vector to mte3 after the first and await it before the second"
-    )
-
-
-def test_call_that_is_not_there(tmp_path: Path) -> None:
-    lines = "    ReducePairElem<ReduceType::SUM>(b, a, 64, 1, 1, 1, 8);"
-    said = refused(tmp_path, lines, AscendCError)
-    assert said == (
-        "probe: ReducePairElem must be a call that npusim simulates; it is not yet (line 19 of "
-        "probe.cpp)"
-    )
-
-
 def test_flags_between_cores_of_a_chip_without_them() -> None:
     x = np.zeros((2, 64), np.int32)
     with pytest.raises(RuleError) as caught:
@@ -182,45 +207,21 @@ def test_cores_that_wait_for_ever(tmp_path: Path) -> None:
     )
 
 
-def test_queue_that_is_used_wrongly(tmp_path: Path) -> None:
-    said = refused(tmp_path, "    auto c = in.AllocTensor<float>();", AscendCError)
-    assert said == (
-        "probe: AllocTensor: one of 1 buffers must be free; free a tensor first, or give the queue "
-        "more (line 19 of probe.cpp)"
-    )
+@pytest.fixture
+def compiler_named(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+    """Names a compiler, and forgets it behind the test."""
 
-
-def test_kernel_that_ends_its_process(tmp_path: Path) -> None:
-    said = refused(tmp_path, "    std::_Exit(3);", CrashError)
-    assert said == (
-        "probe: a kernel must run to its end, but its process ended with code 3 before; take out "
-        "what ends it"
-    )
-
-
-def test_kernel_that_stores_nothing(tmp_path: Path) -> None:
-    said = refused(tmp_path, "    return;", AscendCError)
-    assert said == (
-        "probe: a kernel must store something, but it leaves all tensors as they are; pass its "
-        "outputs too, and sizes that leave it work"
-    )
-
-
-def test_beyond_a_buffer(tmp_path: Path) -> None:
-    said = refused(tmp_path, "    Exp(b, a[8], N);", AscendCError)
-    assert said == (
-        "probe: Exp must stay within the 4064 bytes of its tensor from byte 32 of ub on, not touch "
-        "4096; pass a larger one, or fewer elements (line 19 of probe.cpp)"
-    )
-
-
-def test_no_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CXX", "no-such-compiler")
-    compiler._compiler.cache_clear()
-    try:
-        said = refused(tmp_path, "    Exp(b, a, N);", CompileError)
-    finally:
+    def name(command: str) -> None:
+        monkeypatch.setenv("CXX", command)
         compiler._compiler.cache_clear()
+
+    yield name
+    compiler._compiler.cache_clear()
+
+
+def test_no_compiler(tmp_path: Path, compiler_named: Callable[[str], None]) -> None:
+    compiler_named("no-such-compiler")
+    said = refused(tmp_path, "    Exp(b, a, N);", CompileError)
     assert said == (
         "ascendc: a C++ compiler must be there to compile kernels, but there is no "
         "no-such-compiler; install g++ 12 or newer, or clang, for example by apt install g++, or "
@@ -228,16 +229,12 @@ def test_no_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def test_compiler_that_is_too_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiler_that_is_too_old(tmp_path: Path, compiler_named: Callable[[str], None]) -> None:
     old = tmp_path / "g++-9"
     old.write_text("#!/bin/sh\necho 'g++ (GCC) 9.4.0'\n")
     old.chmod(0o755)
-    monkeypatch.setenv("CXX", str(old))
-    compiler._compiler.cache_clear()
-    try:
-        said = refused(tmp_path, "    Exp(b, a, N);", CompileError)
-    finally:
-        compiler._compiler.cache_clear()
+    compiler_named(str(old))
+    said = refused(tmp_path, "    Exp(b, a, N);", CompileError)
     assert said == (
         f"ascendc: g++ must be 12 or newer, not 9.4 ({old}); install a newer one, or clang, and "
         f"name it in CXX"
