@@ -50,7 +50,7 @@ MUTANTS = (
         "tests/timing/test_memory_effects.py",
         "tests/timing/test_pipes.py",
         rows_of_a_line_wait_each=(
-            "far_rows = min(far_rows, ceil_div(found.misses, WHOLE))",
+            "far_rows = min(far_rows, far_lines)",
             "pass",
         ),
     ),

@@ -34,7 +34,7 @@ MUTANTS = (
     *of(
         "npusim/timing/compiled/memory.c",
         *ENGINES,
-        c_rows_of_a_line_wait_each=("if (is_cached) far_rows =", "if (!is_cached) far_rows ="),
+        c_rows_of_a_line_wait_each=("far_rows = smaller(far_rows, far_lines);", ";"),
         c_alone_is_in_step=("readers_of(run, load) > 1;", "readers_of(run, load) >= 1;"),
     ),
     *of(

@@ -15,8 +15,8 @@ from npusim import validation
 
 FINDINGS = """\
 5 kernels on ascend910b2: 62.0 us in 75.0 us
-known: 32.0 us measured, 23.4 us predicted
-slower than they should be: 1 kind of kernels, 8.20 us lost
+known: 32.0 us measured, 19.2 us predicted
+slower than they should be: 1 kind of kernels, 9.59 us lost
 gaps: 13.0 us, 17 % of the time; most between SwiGlu and Sort: 7.00 us
 communication: 10.0 us, 16 % of all kernels
 not known: 1 kernel, 20.0 us, 32 % of all kernels
@@ -43,7 +43,7 @@ def test_the_slow_one_is_first(folder: Path) -> None:
     assert "\n".join(lines[:6]) + "\n" == FINDINGS
     first, *rest = (line.split() for line in lines[9:])
     assert first[:4] == ["SwiGlu", "64,2048", "ND", "1"]
-    assert (first[4], first[7]) == ("16.00", "2.05")
+    assert (first[4], first[7]) == ("16.00", "2.50")
     assert [line[0] for line in rest] == ["Sort", "SwiGlu", "hcom_allReduce_"]
     assert lines[10].endswith("not known: npusim has no kernel Sort")
 

@@ -51,7 +51,6 @@ def test_changes_that_gain_together_are_listed_together() -> None:
     # It comes after what it consists of; with other rows it would be other work.
     rest = told[told.index(both) + 1 :]
     assert all(each.rows is not None or each.kind == "what if" for each in rest)
-    assert any(each.rows is not None for each in rest)
 
 
 def test_what_gains_nothing_more_or_is_refused_is_left_out() -> None:

@@ -52,7 +52,9 @@ def time_model(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
 ) -> None:
-    """Time a step of a served model: tokens a second, TPOT, TTFT, memory, and their parts.
+    """Time a step of a served model.
+
+    Tokens a second, TPOT, TTFT and memory, and what they are made of.
 
     Kernels are timed by shapes alone. Half of such times are within the error bars.
 
