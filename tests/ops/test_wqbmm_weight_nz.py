@@ -35,7 +35,7 @@ def test_no_part_of_the_weight_is_loaded_ahead() -> None:
     casts = [x for x in spans if isinstance(x.op, Cast) and x.op.src.dtype is INT8]
     copies = [x for x in spans if isinstance(x.op, CopyToL1)]
     onward = [x for x in spans if isinstance(x.op, LoadData)]
-    sums = [x for x in spans if isinstance(x.op, Mmad)]
+    [x for x in spans if isinstance(x.op, Mmad)]
     # A row of 128 a repeat, 8 blocks of one group; 14 cycles ahead and 18 behind.
     assert [cast.end - cast.start for cast in casts] == [14 + 8 * 128 + 18] * 4
     for cast, load in zip(casts, loads[1:], strict=False):
