@@ -38,6 +38,9 @@ class Arrival:
     resident_bytes: int
     """What is there of the tensors of the launch, as expected."""
 
+    def __repr__(self) -> str:
+        return f"<Arrival: {self.resident_bytes} bytes there, {self.dirty_bytes} bytes dirty>"
+
     @cached_property
     def digest(self) -> bytes:
         """Equal for all that are found alike."""
