@@ -124,7 +124,7 @@ class _Reader:
             )
         name = found[0]
         if name not in FAMILIES:
-            near = get_close_matches(name, FAMILIES, n=1)
+            near = get_close_matches(name, FAMILIES, n=1, cutoff=0.85)
             hint = f"did you mean {near[0]}? " if near else ""
             raise ConfigError(
                 f"{self._who}: architectures must name a model that is known, not {shown(name)}; "
