@@ -15,7 +15,7 @@ from npusim.reports.advice import Advised
 from npusim.reports.causes import CAUSES, Bound, least_us, path_causes
 from npusim.reports.overview import Part
 from npusim.reports.run_labels import argument
-from npusim.reports.subject import earlier_us, trace_of
+from npusim.reports.subject import trace_of
 from npusim.reports.traffic import work
 from npusim.trace import Known
 from npusim.trace.record import Record
@@ -211,8 +211,7 @@ def _limits(run: Record) -> str:
         f"</div><span>{text}</span></dd>"
         for name, share, text in rows
     )
-    before = " while this kernel runs" if earlier_us(run) else ""
-    note = f'<p class="note">Shares of the whole call; cores{before}.</p>'
+    note = '<p class="note">Of links and units, shares of the time of the whole call.</p>'
     return f'<h2>How much of the chip is used</h2><dl class="limits">{cells}</dl>{note}'
 
 
