@@ -90,7 +90,7 @@ class Weights(Part):
 
 
 class Streams(Part):
-    """What works beside the rest, on a stream of its own."""
+    """What runs on a second stream, at the same time as the rest."""
 
     shared_experts: Flag
     """Whether the expert of all tokens does."""

@@ -2,7 +2,7 @@
 
 What lies in the L2 is not in a profile. A kernel is simulated with a cold L2 and with all its
 operands in it, and in between as it is expected: of its inputs those are there that the kernel
-before has just written, told by their shape and type, and weights are not. The instruction caches
+before has just written, known by their shape and type, and weights are not. The instruction caches
 are cold, since other kernels run in between. A kernel whose time lies between the bounds is as it
 should be: its ratio is 1. Otherwise the ratio is the measured time over the nearer bound.
 """

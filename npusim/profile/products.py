@@ -118,7 +118,7 @@ def _groups(rows: int, experts: int) -> Iterator[TensorSpec | Array]:
 
 
 def _grouped(kernel: Kernel) -> Iterator[Reading]:
-    """Inputs but the first two are told apart by types and shapes."""
+    """Inputs but the first two are distinguished by types and shapes."""
     x, weight, *rest = given(kernel)
     out = only_output(kernel)
     experts, n = weight.shape[0], out.shape[-1]

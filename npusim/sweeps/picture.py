@@ -21,6 +21,8 @@ WIDTH_INCHES, LEAST_INCHES, LINE_INCHES = 10.0, 5.0, 0.24
 WIDE = 12
 """From this ratio of the largest to the smallest number on an axis is logarithmic."""
 MOST_TICKS = 10
+LONG_US = 1e4
+"""From here on times are easier to read in milliseconds."""
 
 
 def write(sweep: Rows, folder: Path) -> str:
@@ -113,7 +115,12 @@ def _lines(ax: Axes, sweep: Rows, axis: str) -> None:
     ax.grid(color=style.GRID, linewidth=0.8)
     ax.set_axisbelow(True)
     ax.set_xlabel(style.plain(axis), size=style.TEXT_POINTS, color=style.INK, loc="left")
-    ax.set_ylabel("time, us", size=style.TEXT_POINTS, color=style.INK, loc="bottom")
+    ax.set_ylabel(
+        f"time, {_numbered(ax.yaxis, max(times))}",
+        size=style.TEXT_POINTS,
+        color=style.INK,
+        loc="bottom",
+    )
     if len(every) > 1:
         _legend(ax, has_rings=bool(marked))
 
@@ -149,7 +156,7 @@ def _scale_across(ax: Axes, values: list[int | float]) -> None:
 
 
 def _scale_up(ax: Axes, times: list[float]) -> None:
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+    from matplotlib.ticker import LogLocator, NullLocator
 
     if min(times) <= 0 or max(times) / min(times) < WIDE:
         ax.set_ylim(0, 1.08 * max(max(times), 1e-9))
@@ -158,7 +165,15 @@ def _scale_up(ax: Axes, times: list[float]) -> None:
     axis: Axis = ax.yaxis
     axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter(FuncFormatter(lambda us, _: f"{us:g}"))
+
+
+def _numbered(axis: Axis, longest_us: float) -> str:
+    """Write the numbers of *axis* in the unit that is returned: in milliseconds if it is long."""
+    from matplotlib.ticker import FuncFormatter
+
+    unit, us = ("ms", 1e3) if longest_us >= LONG_US else ("us", 1.0)
+    axis.set_major_formatter(FuncFormatter(lambda time_us, _: f"{time_us / us:g}"))
+    return unit
 
 
 def _legend(ax: Axes, *, has_rings: bool) -> None:
@@ -203,7 +218,7 @@ def _bars(ax: Axes, sweep: Rows) -> None:
     ax.barh(places, times, color=style.MANY_COLORS[0], height=0.6)
     for place, time_us in zip(places, times, strict=True):
         ax.text(
-            *(time_us, place, f" {style.time_named(time_us)}"),
+            *(time_us, place, f" {style.span_named(time_us)}"),
             va="center",
             color=style.INK,
             size=style.LABEL_POINTS,
@@ -212,4 +227,9 @@ def _bars(ax: Axes, sweep: Rows) -> None:
     ax.invert_yaxis()
     ax.set_xlim(0, 1.15 * max(max(times), 1e-9))
     style.bare(ax)
-    ax.set_xlabel("time, us", size=style.TEXT_POINTS, color=style.INK, loc="left")
+    ax.set_xlabel(
+        f"time, {_numbered(ax.xaxis, max(times))}",
+        size=style.TEXT_POINTS,
+        color=style.INK,
+        loc="left",
+    )
