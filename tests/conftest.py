@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
@@ -16,6 +17,12 @@ for library in ("OPENBLAS", "OMP", "MKL"):
 # Tests start hundreds of processes: each would compile the whole package if nothing was kept.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+# Who is started in the background, as by nohup, ignores these, and so would what tests start.
+for name, usual in (("SIGINT", signal.default_int_handler), ("SIGHUP", signal.SIG_DFL)):
+    number = getattr(signal, name, None)  # Windows has no SIGHUP.
+    if number is not None and signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, usual)
 
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
