@@ -30,8 +30,10 @@ def page(text: str) -> str:
     _, end, after = rest.partition("<!-- end of terms -->\n")
     rows = ["| term | 术语 | meaning | 含义 |", "|---|---|---|---|"]
     for term in terms():
-        name = " ".join([f"**{term.name}**", ", ".join(term.aliases)]).strip()
-        rows.append(f"| {name} | {term.name_zh} | {term.meaning} | {term.meaning_zh} |")
+        others = f" ({', '.join(term.aliases)})" if term.aliases else ""
+        rows.append(
+            f"| **{term.name}**{others} | {term.name_zh} | {term.meaning} | {term.meaning_zh} |"
+        )
     return "".join((before, begin, "\n".join(rows), "\n", end, after))
 
 
