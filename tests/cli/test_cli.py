@@ -821,14 +821,14 @@ def test_files_get_lines(
     monkeypatch.setattr(progress, "monotonic", lambda: now_s)
     monkeypatch.setattr(progress, "LINE_EVERY_S", 0.01)
     with progress.shown() as report:
-        assert hears("npusim: at work after 0 s\n", 1)
+        assert hears("npusim: working, 0 s elapsed\n", 1)
         report("rows", 0.3)
-        assert hears("npusim: rows 30% done after 0 s\n", 2)
+        assert hears("npusim: Simulating rows: 30 %, 0 s elapsed\n", 2)
         now_s = 10.0
         report("rows", 0.4, "5 a second")
-        assert hears("npusim: rows 40% done after 10 s, 5 a second, 60 s left\n", 1)
+        assert hears("npusim: Simulating rows: 40 %, 10 s elapsed, 5 a second, about 60 s left\n", 1)
         report("rows", 1.0)
-        assert hears("npusim: rows 100% done after 10 s\n", 1)
+        assert hears("npusim: Simulating rows: 100 %, 10 s elapsed\n", 1)
     capsys.readouterr()
     sleep(0.05)
     assert capsys.readouterr() == ("", "")
@@ -855,7 +855,7 @@ def test_short_runs_lack_a_bar(
     play()
     out, err = capsys.readouterr()
     assert out == ""
-    assert "values" in err
+    assert "Computing values" in err
     assert " 25%" in err
 
 
