@@ -283,9 +283,8 @@ def run_operator(
 
     \b
     For example:
-      npusim run npu_quantize -d "Atlas 300I Pro" \\
-        -i input=randn:8x16 -i scales=full:1:value=0.1 -a dtype=qint8
-      npusim run npu_dynamic_quant -d "Atlas A2" -i x=spec:4096x4096:float16
+      npusim run npu_quantize -d A2 -i input=randn:8x16 -i scales=full:1:value=0.1 -a dtype=qint8
+      npusim run npu_dynamic_quant -d "Atlas 300I Pro" -i x=spec:4096x4096:float16
     """
     from npusim.ascendc import names_source
     from npusim.cli.run import Answer, run_operator, run_program, source_build
