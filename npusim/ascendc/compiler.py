@@ -40,6 +40,11 @@ FLAGS = (
     "-ffp-contract=off",
     "-w",
 )
+FUNCTIONS = (
+    *("acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "erf", "erfc", "log"),
+    *("power", "sign", "sin", "sinh", "tan", "tanh"),
+)
+"""Of the advanced API, each with a header of its own."""
 FORWARDED = {
     "kernel_operator.h": (
         *("kernel_basic_intf.h", "kernel_common.h", "kernel_operator_intf.h", "kernel_tensor.h"),
@@ -54,7 +59,8 @@ FORWARDED = {
         "basic_api/kernel_operator_determine_compute_sync_intf.h",
         "basic_api/kernel_operator_vec_reduce_intf.h",
         *("adv_api/reduce/reduce.h", "impl/dav_c220/kernel_operator_reg_others_impl.h"),
-        *(f"lib/math/kernel_operator_{name}_intf.h" for name in ("erf", "log", "power", "tanh")),
+        *(f"lib/math/kernel_operator_{name}_intf.h" for name in FUNCTIONS),
+        "lib/sigmoid/kernel_operator_sigmoid_intf.h",
         *(f"utils/debug/asc_{name}.h" for name in ("assert", "dump", "printf")),
     ),
     "npusim_ascendc/matmul.h": (

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from commands import npusim_says, refused
 from sources import CHIPS, KERNELS, kernels
 
 import npusim
@@ -167,3 +168,43 @@ def test_a_list_of_one_tensor() -> None:
     y = np.zeros_like(X)
     kernels("tiled.cpp").each_twice[1]([X], (y,), device="Atlas A2")
     np.testing.assert_array_equal(y, 2 * X)
+
+
+# ---- on the command line ----
+
+
+def test_fields_and_files_on_the_command_line(tmp_path: Path) -> None:
+    x = tmp_path / "x.npy"
+    np.save(x, X)
+    (tmp_path / "tiling.toml").write_text(
+        "mode = 0\nstarts = [64]\ncount = 1\nparts = [{length = 8, factor = 0}]\n"
+        "bias = 1\nisNegative = true\n"
+    )
+    words = ["run", f"{KERNELS}/tiled.cpp:in_parts", "-d", "A2", "--blocks", "1"]
+    words += ["-i", f"x={x}", "-i", "y=like:x", "-a", f"tiling={tmp_path}/tiling.toml"]
+    words += ["-a", "tiling.bias=0.25", "-o", f"{tmp_path}/out"]
+    assert npusim_says(*words).code == 0
+    np.testing.assert_array_equal(np.load(tmp_path / "out/y.npy")[64:72], X[64:72] - 0.25)
+
+
+def test_a_list_on_the_command_line(tmp_path: Path) -> None:
+    kernel = f"{KERNELS}/tiled.cpp:each_twice"
+    words = ["run", kernel, "-d", "A2", "--blocks", "1", "-i", "y=like:x", "-o"]
+    several = ["-i", "x=arange:16", "-i", "x=ones:8"]
+    assert npusim_says(*words, f"{tmp_path}/several", *several).code == 0
+    np.testing.assert_array_equal(np.load(tmp_path / "several/y[0].npy"), 2 * np.arange(16))
+    np.testing.assert_array_equal(np.load(tmp_path / "several/y[1].npy"), np.full(8, 2))
+    assert npusim_says(*words, f"{tmp_path}/one", "-i", "x=[arange:16]").code == 0
+    np.testing.assert_array_equal(np.load(tmp_path / "one/y[0].npy"), 2 * np.arange(16))
+
+
+def test_a_file_that_is_no_structure(tmp_path: Path) -> None:
+    (tmp_path / "tiling.json").write_text("{")
+    words = ["run", f"{KERNELS}/tiled.cpp:in_parts", "-d", "A2", "--blocks", "1"]
+    words += ["-i", "x=ones:8", "-i", "y=like:x", "-a", f"tiling={tmp_path}/tiling.json"]
+    refused(
+        2,
+        f"run: tiling must be a file of a structure, but {tmp_path}/tiling.json cannot be read: "
+        f"Expecting property name enclosed in double quotes: line 1 column 2 (char 1); correct it",
+        *words,
+    )
