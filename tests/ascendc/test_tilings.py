@@ -203,7 +203,7 @@ def test_a_file_that_is_no_structure(tmp_path: Path) -> None:
     words = ["run", f"{KERNELS}/tiled.cpp:in_parts", "-d", "A2", "--blocks", "1"]
     words += ["-i", "x=ones:8", "-i", "y=like:x", "-a", f"tiling={tmp_path}/tiling.json"]
     refused(
-        2,
+        1,
         f"run: tiling must be a file of a structure, but {tmp_path}/tiling.json cannot be read: "
         f"Expecting property name enclosed in double quotes: line 1 column 2 (char 1); correct it",
         *words,
