@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 from npusim.ascendc.calls.table import Chip, Table, every_repeat, local
 from npusim.ascendc.errors import AscendCError
@@ -52,11 +53,17 @@ def _reduce_repeat(
 
 
 def _reduce_block(
-    _: Chip, kind: int, dst: LocalOperand, src: LocalOperand, lanes: Lanes, dst_stride: int
+    _: Chip,
+    kind: int,
+    dst: LocalOperand,
+    src: LocalOperand,
+    lanes: Lanes,
+    dst_stride: int,
+    pairs: bool = False,
 ) -> Iterator[MicroOp]:
     own = _source(lanes, src)
     is_plain = own.mask is None and (dst_stride == 1 or own.repeats == 1) and own.repeat_blocks == 8
-    made = BlockReduce(OPS[kind], local(dst, 1), own, None if is_plain else dst_stride)
+    made = BlockReduce(OPS[kind], local(dst, 1), own, None if is_plain else dst_stride, pairs)
     yield replace(made, dst=local(dst, made.span))
 
 
@@ -93,8 +100,18 @@ def _sum_of_sums(dst: LocalOperand, src: Local, work: LocalOperand) -> Iterator[
     yield WholeReduce("sum", local(dst, 1), src)
 
 
+def _reduce_pair(chip: Chip, kind: int, *arguments: Any) -> Iterator[MicroOp]:
+    if OPS[kind] != "sum":
+        raise AscendCError(
+            f"ReducePairElem: reduceType must be SUM, the one that pairs have, not {kind}; take "
+            f"WholeReduceMax or WholeReduceMin"
+        )
+    yield from _reduce_block(chip, kind, *arguments, pairs=True)
+
+
 CALLS: Table = {
     "ReduceAll": _reduce_all,
     "ReduceDataBlock": _reduce_block,
+    "ReducePairElem": _reduce_pair,
     "ReduceRepeat": _reduce_repeat,
 }
