@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 from npusim.ascendc.calls.table import Chip, Table, every_repeat, local
 from npusim.ascendc.errors import AscendCError
@@ -100,13 +99,15 @@ def _sum_of_sums(dst: LocalOperand, src: Local, work: LocalOperand) -> Iterator[
     yield WholeReduce("sum", local(dst, 1), src)
 
 
-def _reduce_pair(chip: Chip, kind: int, *arguments: Any) -> Iterator[MicroOp]:
+def _reduce_pair(
+    chip: Chip, kind: int, dst: LocalOperand, src: LocalOperand, lanes: Lanes, dst_stride: int
+) -> Iterator[MicroOp]:
     if OPS[kind] != "sum":
         raise AscendCError(
             f"ReducePairElem: reduceType must be SUM, the one that pairs have, not {kind}; take "
             f"WholeReduceMax or WholeReduceMin"
         )
-    yield from _reduce_block(chip, kind, *arguments, pairs=True)
+    yield from _reduce_block(chip, kind, dst, src, lanes, dst_stride, pairs=True)
 
 
 CALLS: Table = {
