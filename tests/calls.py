@@ -181,6 +181,10 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
         | {"block_table": np.array([[0]], np.int32), "block_size": N, "num_key_value_heads": 1},
     ),
     "swiglu": ("npu_swiglu", {"x": HALF}),
+    "swiglu, backward": (
+        "npu_swiglu_backward",
+        {"grad_output": ones(N, N // 2, dtype=F16), "x": HALF},
+    ),
     "turned halves": ("npu_rotary_mul", dict.fromkeys(("self", "r1", "r2"), HEAD)),
     "turned heads": (
         "npu_apply_rotary_pos_emb",

@@ -195,6 +195,15 @@ def swiglu(draw: Draw) -> Arguments:
     return {"x": draw.numbers(tuple(shape), dtype, draw.pick(2, 40)), "dim": dim}
 
 
+@recipe("npu_swiglu_backward")
+def swiglu_backward(draw: Draw) -> Arguments:
+    given = swiglu(draw)
+    shape, dim = list(given["x"].shape), given["dim"]
+    shape[dim] //= 2
+    grad = draw.numbers(tuple(shape), str(given["x"].dtype), 2)
+    return {"grad_output": grad, **given}
+
+
 @recipe("npu_swiglu_quant")
 def swiglu_quant(draw: Draw) -> Arguments:
     rows, half, mode = draw.size(120), draw.size(120), draw.integer(0, 1)
