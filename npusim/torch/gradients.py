@@ -29,7 +29,7 @@ def autograd(function: TorchFunction, op: torch._ops.OpOverload) -> Callable[...
         bound = bind(schema, args, kwargs)
         needing = [name for name, x in named_tensors(bound) if x.requires_grad]
         if not needing or not torch.is_grad_enabled():
-            return differentiable.run(bound)
+            return differentiable.run(bound.values())
         differentiable.require(needing)
         return _Recorded.apply(differentiable, *bound.values())
 
@@ -43,13 +43,10 @@ class _Differentiable:
     op: torch._ops.OpOverload
     gradient: Gradient
 
-    def run(self, bound: Mapping[str, object]) -> object:
-        """The operator itself, called with *bound*."""
-        by_name = {each.name for each in self.op._schema.arguments if each.kwarg_only}
-        args = [value for name, value in bound.items() if name not in by_name]
-        kwargs = {name: value for name, value in bound.items() if name in by_name}
+    def run(self, values: Iterable[object]) -> object:
+        """The operator itself, given *values* in the order of its schema."""
         with torch._C._AutoDispatchBelowAutograd():
-            return self.op(*args, **kwargs)
+            return _called(self.op, values)
 
     def require(self, names: Iterable[str]) -> None:
         """Raise NotImplementedError where an input of *names* has no gradient."""
@@ -68,10 +65,17 @@ class _Differentiable:
         """The gradients of inputs by name, of those of outputs; *known* is what the call knew."""
         first = grads[self.gradient.outputs[0]]
         known = {**known, "grad": first, **{f"grads[{i}]": x for i, x in enumerate(grads)}}
-        function = getattr(torch.ops.npu, self.gradient.function)
-        found = function(*(known[name] for name in self.gradient.arguments))
+        op = getattr(torch.ops.npu, self.gradient.function).default
+        found = _called(op, [known[name] for name in self.gradient.arguments])
         each = found if isinstance(found, tuple | list) else (found,)
         return dict(zip(self.gradient.inputs, each, strict=True))
+
+
+def _called(op: torch._ops.OpOverload, values: Iterable[object]) -> object:
+    """What *op* gives for *values* in the order of its schema."""
+    found = list(zip(op._schema.arguments, values, strict=True))
+    args = [value for each, value in found if not each.kwarg_only]
+    return op(*args, **{each.name: value for each, value in found if each.kwarg_only})
 
 
 class _Recorded(torch.autograd.Function):
@@ -83,7 +87,7 @@ class _Recorded(torch.autograd.Function):
         context.differentiable = differentiable
         context.names = [each.name for each in differentiable.op._schema.arguments]
         known = dict(zip(context.names, values, strict=True))
-        outputs = differentiable.run(known)
+        outputs = differentiable.run(values)
         each = outputs if isinstance(outputs, tuple) else (outputs,)
         known |= {"result": each[0], **{f"result{i}": output for i, output in enumerate(each)}}
         asked = {name: known[name] for name in gradient.arguments if name in known}

@@ -33,7 +33,32 @@ def swiglu(x: Any) -> Any:
     return torch.nn.functional.silu(a) * b
 
 
+def fast_gelu(x: Any) -> Any:
+    return x * torch.sigmoid(1.702 * x)
+
+
+functions = torch.nn.functional
 CASES = {
+    "npu_gelu": Case(torch_npu.npu_gelu, functions.gelu, ((300,),), ("npu_gelu_backward",)),
+    "npu_gelu by tanh": Case(
+        lambda x: torch_npu.npu_gelu(x, approximate="tanh"),
+        lambda x: functions.gelu(x, approximate="tanh"),
+        ((300,),),
+        ("npu_gelu_backward",),
+    ),
+    "npu_fast_gelu": Case(
+        torch_npu.npu_fast_gelu, fast_gelu, ((300,),), ("npu_fast_gelu_backward",)
+    ),
+    "fast_gelu": Case(torch_npu.fast_gelu, fast_gelu, ((300,),), ("npu_fast_gelu_backward",)),
+    "silu": Case(functions.silu, functions.silu, ((300,),), ("silu_backward",)),
+    "gelu": Case(
+        functions.gelu,
+        lambda x: functions.gelu(x, approximate="tanh"),
+        ((300,),),
+        ("gelu_backward",),
+    ),
+    "sigmoid": Case(torch.sigmoid, torch.sigmoid, ((300,),), ("sigmoid_backward",)),
+    "tanh": Case(torch.tanh, torch.tanh, ((300,),), ("tanh_backward",)),
     "swiglu": Case(torch_npu.npu_swiglu, swiglu, ((6, 64),), ("npu_swiglu_backward",)),
     "swiglu, other axis": Case(
         lambda x: torch_npu.npu_swiglu(x, 0),

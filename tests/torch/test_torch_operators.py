@@ -184,6 +184,11 @@ OWN_NAMES = {
     ("npu_dynamic_quant", "input"): "x",
     ("npu_rms_norm", "self"): "x",
     ("npu_gelu", "self"): "x",
+    ("npu_gelu_backward", "self"): "x",
+    ("npu_fast_gelu", "self"): "x",
+    ("npu_fast_gelu_backward", "self"): "x",
+    ("npu_fast_gelu_backward", "grad"): "grad_output",
+    ("npu_swiglu_backward", "self"): "x",
     ("npu_swiglu", "self"): "x",
 }
 """Operator and parameter of torch_npu -> npusim's name of it."""
