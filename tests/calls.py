@@ -98,6 +98,10 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
         {"x": HALF, "smooth_scales": ones(1, N, dtype=F16), "group_index": INDEX},
     ),
     "norm": ("npu_rms_norm", {"x": HALF, "gamma": ones(N, dtype=F16)}),
+    "norm, backward": (
+        "npu_rms_norm_backward",
+        {"dy": HALF, "x": HALF, "gamma": ones(N, dtype=F16), "rstd": ones(N)},
+    ),
     "norm of a sum": ("npu_add_rms_norm", SUM),
     "norm, quantised": (
         "npu_add_rms_norm_quant",

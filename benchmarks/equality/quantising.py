@@ -341,6 +341,17 @@ def rms_norm(draw: Draw) -> Arguments:
     }  # fmt: skip
 
 
+@recipe("npu_rms_norm_backward")
+def rms_norm_backward(draw: Draw) -> Arguments:
+    shape, own = _norm_shapes(draw)
+    dtype, is_mixed = draw.floating(), draw.chance(0.25)
+    return {
+        "dy": draw.tensor(shape, dtype), "x": draw.tensor(shape, dtype),
+        "gamma": draw.tensor(own, "float32" if is_mixed else dtype),
+        "rstd": draw.tensor((*shape[: len(shape) - len(own)], *[1] * len(own)), "float32"),
+    }  # fmt: skip
+
+
 @recipe("npu_add_rms_norm")
 def add_rms_norm(draw: Draw) -> Arguments:
     dtype = draw.floating()

@@ -38,7 +38,29 @@ def fast_gelu(x: Any) -> Any:
 
 
 functions = torch.nn.functional
+
+
+def rms_norm(x: Any, gamma: Any) -> Any:
+    axes = tuple(range(x.dim() - gamma.dim(), x.dim()))
+    return x * torch.rsqrt((x * x).mean(axes, keepdim=True) + 1e-6) * gamma
+
+
 CASES = {
+    **{
+        f"rms_norm of {columns}": Case(
+            lambda x, gamma: torch_npu.npu_rms_norm(x, gamma)[0],
+            rms_norm,
+            ((5, 3, columns), (columns,)),
+            ("npu_rms_norm_backward",),
+        )
+        for columns in (96, 700, 6400)
+    },
+    "rms_norm of two axes": Case(
+        lambda x, gamma: torch_npu.npu_rms_norm(x, gamma)[0],
+        rms_norm,
+        ((7, 4, 33), (4, 33)),
+        ("npu_rms_norm_backward",),
+    ),
     "npu_gelu": Case(torch_npu.npu_gelu, functions.gelu, ((300,),), ("npu_gelu_backward",)),
     "npu_gelu by tanh": Case(
         lambda x: torch_npu.npu_gelu(x, approximate="tanh"),

@@ -183,6 +183,7 @@ OWN_NAMES = {
     ("npu_dynamic_quant_asymmetric", "input"): "x",
     ("npu_dynamic_quant", "input"): "x",
     ("npu_rms_norm", "self"): "x",
+    ("npu_rms_norm_backward", "self"): "x",
     ("npu_gelu", "self"): "x",
     ("npu_gelu_backward", "self"): "x",
     ("npu_fast_gelu", "self"): "x",
