@@ -24,7 +24,7 @@ from npusim.torch.backend import Define
 from npusim.torch.clock import clock
 from npusim.torch.distributed import operators as fused
 from npusim.torch.errors import as_on_card
-from npusim.torch.gradients import inference_only
+from npusim.torch.gradients import autograd
 from npusim.torch.kernels import tensors_of
 from npusim.torch.relabel import overwrite, to_host, to_npu
 from npusim.torch.schemas import arguments, bind, described, empty, named_tensors
@@ -62,7 +62,7 @@ def _register(
     library.impl(full, _refusal(name), "CPU")
     if not schema.is_mutable:
         found = getattr(getattr(torch.ops.npu, name), function.overload or "default")
-        library.impl(full, inference_only(name, found), "AutogradPrivateUse1")
+        library.impl(full, autograd(function, found), "AutogradPrivateUse1")
 
 
 _libraries: list[torch.library.Library] = []
