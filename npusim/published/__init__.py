@@ -2,9 +2,9 @@
 
 `operators.txt` was read off the wheel of torch_npu 2.14.0 on PyPI: the schemas that its libraries
 register in the namespace `npu`, one a line, without those of process groups. `names.toml` has the
-names of its modules, those that begin with an underscore too: what the wheel lists in `__all__`, what
-the sources of Ascend/pytorch and op-plugin define, and what their C++ binds; its first lines say of
-which commits.
+names of its modules, those that begin with an underscore too: what the wheel lists in `__all__`,
+what the sources of Ascend/pytorch and op-plugin define, and what their C++ binds; its first lines
+say of which commits.
 """
 
 from __future__ import annotations

@@ -440,6 +440,7 @@ def test_a_file_starts_a_profile(tmp_path: Path) -> None:
         torch.ones(64, device="npu").mul_(step)
     (kernels,) = (tmp_path / "found").rglob("kernel_details.csv")
     assert "Mul" in kernels.read_text(encoding="utf-8")
-    message = f"torch_npu.profiler.dynamic_profile: path must be a folder, not '{tmp_path / 'no'}'; make it"
+    nowhere = str(tmp_path / "no")
+    message = f"torch_npu.profiler.dynamic_profile: path must be a folder, not '{nowhere}'; make it"
     with pytest.raises(RuntimeError, match=exactly(message)):
-        dynamic_profile.init(str(tmp_path / "no"))
+        dynamic_profile.init(nowhere)

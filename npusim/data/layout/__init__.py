@@ -21,9 +21,10 @@ called FRACTAL_NZ. Edges are filled up with zeros to whole fractals. Two layouts
 matrices, too: NC1HWC0 (also 5HD) of an image, whose rows are pixels and whose columns are channels,
 has C0 channels of all pixels after each other; FRACTAL_Z of filters `(n, c, h, w)` is Zn of the
 matrix that has a column for each of the n filters, and c rows for each of the h * w places, C0 of
-them from each place after each other (its array is `(c1 * h * w, n1, 16, C0)`). The guide writes both letters
-large (NZ, ZZ, ZN), catlass the small one first (zN, zZ, nZ): the same layouts, since the capital is
-for the fractals wherever it stands.
+them from each place after each other (its array is `(c1 * h * w, n1, 16, C0)`).
+
+The guide writes both letters large (NZ, ZZ, ZN), catlass the small one first (zN, zZ, nZ): the same
+layouts, since the capital is for the fractals wherever it stands.
 
     >>> NZ.array_shape(20, 40, (16, 32))
     (2, 2, 16, 32)
