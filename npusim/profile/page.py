@@ -7,7 +7,7 @@ from html import escape
 
 from npusim.profile.comparison import Comparison, Group
 from npusim.profile.tables import GROUPS, findings, group_cells, shapes_of
-from npusim.reports import frame, overview
+from npusim.reports import answer, frame
 from npusim.reports.style import span_named
 from npusim.reports.tables import table
 
@@ -59,21 +59,21 @@ def _bars(groups: Sequence[Group]) -> str:
     for group in shown:
         kernel, known = group.middle.kernel, group.prediction
         assert known is not None
-        measured = [overview.Part("measured", kernel.time_us, COLORS["measured"])]
+        measured = [answer.Part("measured", kernel.time_us, COLORS["measured"])]
         names = list(COLORS)[1:]
         times = known.warm_us, known.cold_us - known.warm_us
         simulated = [
-            overview.Part(name, us, COLORS[name]) for name, us in zip(names, times, strict=True)
+            answer.Part(name, us, COLORS[name]) for name, us in zip(names, times, strict=True)
         ]
         what = f"{len(group.launches)} x {kernel.type} {shapes_of(kernel.inputs)}"
         lines.append(
             f'<li><p class="who">{escape(what)}</p>'
-            f"<div>{overview.bar(measured, longest_us)}{overview.bar(simulated, longest_us)}</div>"
+            f"<div>{answer.bar(measured, longest_us)}{answer.bar(simulated, longest_us)}</div>"
             f'<p class="took"><b>{span_named(kernel.time_us)}</b> '
             f"<span>ratio {group.ratio or 0.0:.2f}</span></p>"
             f'<p class="note">{escape(group.cause)}</p></li>'
         )
-    return f'{overview.key(COLORS)}<ol class="glance">{"".join(lines)}</ol>'
+    return f'{answer.key(COLORS)}<ol class="glance">{"".join(lines)}</ol>'
 
 
 def _longest_us(group: Group) -> float:

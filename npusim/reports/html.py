@@ -32,17 +32,16 @@ if TYPE_CHECKING:
 __all__ = ["glimpse", "report"]
 
 SECTIONS = {
-    "overview": "Overview",
-    "advice": "What to change",
     "timeline": "Timeline",
     "roofline": "Roofline",
     "pictures": "Pictures",
+    "advice": "What to change",
     "numbers": "Numbers",
     "tables": "Tables",
     "device": "The chip",
 }
-FOLDED = ("numbers", "tables", "device")
-"""Sections of tables, which are closed at first."""
+FOLDED = ("advice", "numbers", "tables", "device")
+"""Sections of lists and tables, which are closed at first."""
 CORES = (
     '<input class="cores" placeholder="all cores; or 0, 3-5, aic" aria-label="cores to show">'
     '<button data-act="fold">fold</button>'
@@ -73,10 +72,7 @@ def report(
         trace_of(run)
     report_progress = progress or _unheard
     names = heads(runs)
-    sections = {"overview": overview.of_runs(runs, names)} if len(runs) > 1 else {}
-    if len(runs) > 1 and advice:
-        sections["advice"] = columns(names, [section(own) for own in advice])
-    sections |= {
+    sections = {
         "numbers": facts(runs),
         "timeline": columns(names, _timelines(runs, names, level, report_progress), wide=True),
         "roofline": roofline_chart.section(runs, _whose(runs, names)),
@@ -87,7 +83,9 @@ def report(
     if len(runs) == 1:
         top = first_screen.of_run(runs[0], advice[0] if advice else None)
     else:
-        top = f'<p class="finding">{escape(overview.finding(runs))}</p>'
+        top = overview.of_runs(runs, names)
+        if advice:
+            sections["advice"] = columns(names, [section(own) for own in advice])
     shown = {key: (name, sections[key]) for key, name in SECTIONS.items() if key in sections}
     body = top + frame.sections(shown, FOLDED)
     script = "".join(frame.text_of(HERE, f"{name}.js") for name in SCRIPTS)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from itertools import chain
 
-from npusim.reports import frame, overview
+from npusim.reports import answer, frame, overview
 from npusim.reports.model import tables
 from npusim.reports.model.compare import below_root, compared, heads, missing
 from npusim.reports.model.headline import bounds, coverage, headline, not_timed
@@ -65,7 +65,7 @@ def _titled(runs: Sequence[ModelRun]) -> str:
 def _of_one(run: ModelRun) -> dict[str, tuple[str, str]]:
     known = sheets(run)
     longest_us = run.time_us or 1.0
-    bar = overview.bar(_parts(by_work(run)), longest_us)
+    bar = answer.bar(_parts(by_work(run)), longest_us)
     return {
         "work": (
             "Kinds of work",
@@ -165,11 +165,11 @@ def _module(path: str, depth: int, *, has_more: bool) -> str:
 
 def _key(runs: Sequence[ModelRun]) -> str:
     there = {work_of(kernel.op) for run in runs for kernel in run.kernels}
-    return overview.key({work: COLORS[work] for work in WORKS if work in there})
+    return answer.key({work: COLORS[work] for work in WORKS if work in there})
 
 
-def _parts(works: Mapping[str, Total]) -> list[overview.Part]:
-    return [overview.Part(work, own.time_us, COLORS[work]) for work, own in works.items()]
+def _parts(works: Mapping[str, Total]) -> list[answer.Part]:
+    return [answer.Part(work, own.time_us, COLORS[work]) for work, own in works.items()]
 
 
 def _overview(runs: Sequence[ModelRun], named: Sequence[Head]) -> str:
@@ -200,7 +200,7 @@ def _layers(runs: Sequence[ModelRun]) -> str:
         alike = f"{count} alike" if len(runs) == 1 else f"each of {count}"
         name = first if count == 1 else f"{first} to {last}, {alike}"
         summary = f"{layers[0]} to {layers[-1]}" if count > 1 else layers[0]
-        bars = "".join(overview.bar(_parts(own or {}), longest_us) for own in works)
+        bars = "".join(answer.bar(_parts(own or {}), longest_us) for own in works)
         cells = _of_run(works[0] or {}, count, runs[0]) if len(runs) == 1 else _of_runs(works)
         numbers = "".join(f'<td class="number">{cell}</td>' for cell in cells)
         lines.append(
