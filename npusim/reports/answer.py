@@ -8,7 +8,7 @@ from html import escape
 
 from npusim.reports.style import span_named
 
-__all__ = ["Part", "Share", "bar", "key", "named", "percent", "screen", "shares", "tiles"]
+__all__ = ["Part", "Share", "bar", "key", "left", "named", "percent", "screen", "shares", "tiles"]
 
 LEAST_NAMED = 0.01
 """Parts that take a smaller share of the time have no name below the bar."""

@@ -9,10 +9,8 @@ base64).
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from html import escape
-from io import StringIO
 from typing import TYPE_CHECKING
 
 from npusim.reports import bounds, first_screen, frame, overview, roofline, roofline_chart, timeline
@@ -21,6 +19,7 @@ from npusim.reports.frame import columns
 from npusim.reports.gallery import PICTURES, figures
 from npusim.reports.run_labels import Head, heads, titled
 from npusim.reports.subject import Timed, longest_us, named, trace_of
+from npusim.reports.svg import svg_of
 from npusim.reports.tables import bound, devices, facts, path, pipes, rooflines, waits
 from npusim.reports.timeline_data import payload
 from npusim.trace.record import Record
@@ -50,7 +49,6 @@ HERE = "npusim.reports"
 SHOWN = tuple(picture for picture in PICTURES if picture not in roofline.PICTURES)
 """The pictures that stand on a page, which has one roofline to look into."""
 SCRIPTS = ("link", "zoom", "lanes", "plot", "roofs", "roofline", "page")
-FONTS = "'DejaVu Sans', Verdana, sans-serif"
 
 
 def report(
@@ -99,7 +97,7 @@ def glimpse(line: str, run: Timed | None) -> str:
     if run is None:
         return text
     shown = (timeline.PICTURE, bounds.PICTURE)
-    return text + "".join(_svg(picture.figure(run), picture.name) for picture in shown)
+    return text + "".join(svg_of(each, picture.name) for picture, each in figures(run, (), shown))
 
 
 def _whose(runs: Sequence[Record], names: Sequence[Head]) -> list[str]:
@@ -147,7 +145,7 @@ def _pictures(runs: Sequence[Record], names: Sequence[Head], report_progress: Pr
             share = (SHOWN.index(picture) + 1) / len(SHOWN)
             report_progress("pictures", (number + share) / len(runs))
             headings[picture.name] = picture.heading
-            svg = _svg(figure, f"{picture.name}{number}")
+            svg = svg_of(figure, f"{picture.name}{number}")
             label = ", ".join(filter(None, (names[number].letter, picture.heading)))
             start = f'<svg role="img" aria-label="{escape(label)}"'
             svg = svg.replace("<svg", start, 1)
@@ -157,22 +155,6 @@ def _pictures(runs: Sequence[Record], names: Sequence[Head], report_progress: Pr
         f"<h3>{escape(heading)}</h3>{columns(names, [own.get(name, nothing) for own in drawn])}"
         for name, heading in headings.items()
     )
-
-
-def _svg(figure: object, salt: str) -> str:
-    """*figure* as an element; *salt* keeps the names inside apart from those of others."""
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
-
-    assert isinstance(figure, Figure)
-    text = StringIO()
-    with rc_context({"svg.fonttype": "none", "svg.hashsalt": salt}):
-        figure.savefig(text, format="svg", metadata={"Date": None})
-    element = text.getvalue()
-    element = element[element.index("<svg") :].replace("'DejaVu Sans'", FONTS)
-    element = re.sub(r"<metadata>.*?</metadata>", "", element, flags=re.DOTALL)
-    element = re.sub(r'\bid="(figure|axes|matplotlib|text|patch|line2d)[^"]*"', "", element)
-    return re.sub(r"\s*\n\s*", "\n", element)
 
 
 # ---- tables ----
