@@ -49,6 +49,10 @@ def _nothing(_: TorchArguments) -> str | None:
     return None
 
 
+def _nothing_behind(_: TorchArguments) -> tuple[Result | int, ...]:
+    return ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchFunction:
     """A function of torch_npu that runs the operator."""
@@ -61,6 +65,8 @@ class TorchFunction:
     outputs: Callable[[TorchArguments, Sizes], tuple[Result, ...]]
     """Shapes and dtypes of what comes out, for tensors without values; what else a call must
     fulfil is checked when it runs."""
+    behind: Callable[[TorchArguments], tuple[Result | int, ...]] = _nothing_behind
+    """What is returned behind the outputs: numbers, and empty tensors of a shape and a dtype."""
     names: Mapping[str, str] = field(default_factory=dict)
     """Parameter of the schema -> the operator's, where it is another."""
     dtypes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)

@@ -17,6 +17,7 @@ import torch
 
 from npusim import ops
 from npusim.data.errors import OpError, shown
+from npusim.torch import composed
 from npusim.torch.distributed.declared import FUSED
 from npusim.torch.schemas import named_tensors
 
@@ -76,7 +77,8 @@ def _misfit(
     declared: ops.TorchFunction, args: tuple[object, ...], kwargs: dict[str, object]
 ) -> str | None:
     """What does not fit the schema, and what to do about it; None if everything fits."""
-    schema = getattr(torch.ops.npu, declared.name).default._schema
+    packet = getattr(torch.ops.npu, declared.name)
+    schema = getattr(packet, declared.overload or "default")._schema
     by_name = {argument.name: argument for argument in schema.arguments}
     by_place = [argument.name for argument in schema.arguments if not argument.kwarg_only]
     if len(args) > len(by_place):
@@ -155,5 +157,9 @@ FUNCTIONS: dict[str, Callable[..., object]] = {
     for op in ops.names()
     for declared in ops.load(op).torch
     if not declared.overload
-} | {name: _function("collectives", declared) for name, declared in FUSED.items()}
+} | {
+    declared.name: _function(module, declared)
+    for module, found in (("collectives", FUSED), ("torch.composed", composed.declared()))
+    for declared in found.values()
+}
 """Name in torch_npu -> function."""

@@ -11,11 +11,16 @@ from simulated_card import torch, torch_npu, torchair
 
 from npusim import ops
 from npusim.published import names, schemas
+from npusim.torch import composed
 from npusim.torch.clock import clock
 from npusim.torch.distributed.declared import FUSED
 
 PACKETS = sorted({re.match(r"\w+", schema)[0] for schema in schemas()})  # type: ignore[index]
-OWN = [*(each for op in ops.names() for each in ops.load(op).torch), *FUSED.values()]
+OWN = [
+    *(each for op in ops.names() for each in ops.load(op).torch),
+    *FUSED.values(),
+    *composed.declared().values(),
+]
 SIMULATED = {function.name for function in OWN}
 
 
@@ -70,7 +75,7 @@ def test_an_operator_that_is_not_simulated_refuses_when_called() -> None:
     ("name", "advice"),
     [
         (
-            "npu_fusion_attention",
+            "npu_fused_floyd_attention",
             "it would need its own kernel: write it with torch's own operations",
         ),
         (
