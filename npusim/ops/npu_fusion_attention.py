@@ -230,10 +230,6 @@ def check(contract: ops.Contract) -> Problem:
             f"{name} must be None: {what} is not simulated in this kernel; leave it out",
             Code.UNSUPPORTED,
         )
-    contract.require(
-        contract.value("padding_mask") is None,
-        "padding_mask must be None, not given: the document has no use for it; leave it out",
-    )
     keep_prob = contract.value("keep_prob")
     contract.require(
         0 < keep_prob <= 1, f"keep_prob must lie in (0, 1], not be {keep_prob}; pass 1"

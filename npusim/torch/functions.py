@@ -65,6 +65,9 @@ def _function(module: str, declared: ops.TorchFunction) -> Callable[..., object]
                 raise
             raise type(error)(f"{error}\n{name}: {text}") from None
 
+    for overload in packet.overloads():
+        # As with torch's own packets: `torch_npu.X.out`.
+        setattr(call, overload, getattr(packet, overload))
     call.__name__ = call.__qualname__ = name
     call.__doc__ = f"See :mod:`npusim.{module}`."
     return call
@@ -161,5 +164,7 @@ FUNCTIONS: dict[str, Callable[..., object]] = {
     declared.name: _function(module, declared)
     for module, found in (("collectives", FUSED), ("torch.composed", composed.declared()))
     for declared in found.values()
+    if not (declared.overload and hasattr(getattr(torch.ops.npu, declared.name), "default"))
 }
+FUNCTIONS |= composed.OF_ATB
 """Name in torch_npu -> function."""

@@ -208,8 +208,8 @@ REFUSED: list[tuple[dict[str, Any], str, Code]] = [
      "pass 1", Code.UNSUPPORTED),
     ({"pse": X}, "pse must be None: a bias of scores is not simulated in this kernel; leave it out",
      Code.UNSUPPORTED),
-    ({"padding_mask": X}, "padding_mask must be None, not given: the document has no use for it; "
-     "leave it out", Code.INVALID_PARAMETER),
+    ({"padding_mask": X}, "padding_mask must be None, not given; leave it out",
+     Code.INVALID_PARAMETER),
     ({"softmax_layout": "TND"}, "softmax_layout must be empty, or TND with input_layout TND, not "
      "'TND' with BNSD; leave it out", Code.INVALID_PARAMETER),
     ({"atten_mask": TensorSpec((8, 9), "uint8")}, "atten_mask must have shape (8, 8) or "

@@ -79,14 +79,9 @@ def test_an_operator_that_is_not_simulated_refuses_when_called() -> None:
             "it would need its own kernel: write it with torch's own operations",
         ),
         (
-            "npu_prompt_flash_attention",
-            "call npu_fused_infer_attention_score on Atlas A2 or A3, whose kernels are not "
-            "PromptFlashAttention, with scale for scale_value, and take the first of its two "
-            "outputs",
-        ),
-        (
-            "_npu_paged_attention",
-            "use npu_fused_infer_attention_score on Atlas A2 or A3, with block_table",
+            "_npu_flash_attention_v3",
+            "use npu_fused_infer_attention_score on Atlas A2 or A3, with the lengths of the "
+            "sequences",
         ),
         ("npu_linear", "use torch.nn.functional.linear"),
         (

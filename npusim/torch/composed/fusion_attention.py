@@ -17,7 +17,7 @@ import torch
 
 from npusim.torch.composed import dropout
 
-__all__ = ["npu_fusion_attention"]
+__all__ = ["npu_fusion_attention", "npu_fusion_attention_v3"]
 
 LOWEST = torch.finfo(torch.float32).min
 ADD_THEN_MUL = 1
@@ -28,6 +28,17 @@ LARGEST = 2147483647
 LAYOUTS = {"BSH": "bs", "SBH": "sb", "BSND": "bsn", "BNSD": "bns", "TND": "tn"}
 
 Returned = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, int, int, int]
+
+
+def npu_fusion_attention_v3(*args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
+    """npu_fusion_attention whose lengths, seed and offset are tensors of the host."""
+    names = [each.name for each in torch.ops.npu.npu_fusion_attention_v3.default._schema.arguments]
+    given = dict(zip(names, args, strict=False)) | kwargs
+    for name in ("actual_seq_qlen", "actual_seq_kvlen"):
+        if isinstance(given.get(name), torch.Tensor):
+            given[name] = [int(x) for x in given[name].tolist()]
+    *tensors, seed, offset, _ = torch.ops.npu.npu_fusion_attention(**given)
+    return *tensors, torch.tensor(seed), torch.tensor(offset)
 
 
 class _Heads(NamedTuple):
