@@ -106,6 +106,8 @@ class Gradient:
                 f"{self.text}: a gradient must name parameters of its function, "
                 f"{', '.join(parameters)}, not {', '.join(unknown)}; name one of these"
             )
+def _nothing_behind(_: TorchArguments) -> tuple[Result | int, ...]:
+    return ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +122,8 @@ class TorchFunction:
     outputs: Callable[[TorchArguments, Sizes], tuple[Result, ...]]
     """Shapes and dtypes of what comes out, for tensors without values; what else a call must
     fulfil is checked when it runs."""
+    behind: Callable[[TorchArguments], tuple[Result | int, ...]] = _nothing_behind
+    """What is returned behind the outputs: numbers, and empty tensors of a shape and a dtype."""
     names: Mapping[str, str] = field(default_factory=dict)
     """Parameter of the schema -> the operator's, where it is another."""
     dtypes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
