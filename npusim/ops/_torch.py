@@ -106,6 +106,8 @@ class Gradient:
                 f"{self.text}: a gradient must name parameters of its function, "
                 f"{', '.join(parameters)}, not {', '.join(unknown)}; name one of these"
             )
+
+
 def _nothing_behind(_: TorchArguments) -> tuple[Result | int, ...]:
     return ()
 

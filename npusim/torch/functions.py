@@ -17,8 +17,7 @@ import torch
 
 from npusim import ops
 from npusim.data.errors import OpError, shown
-from npusim.torch import format_casts
-from npusim.torch import composed
+from npusim.torch import composed, format_casts
 from npusim.torch.distributed.declared import FUSED
 from npusim.torch.schemas import named_tensors
 

@@ -45,6 +45,8 @@ default_generators = (torch.default_generator,)
 def _get_generator(device: object) -> torch.Generator:
     device_number(device)
     return default_generators[0]
+
+
 OFFSET_STEP = 10
 """What an operator that draws moves the generator on by (op-plugin, FlashAttention's)."""
 _offsets = [0]
