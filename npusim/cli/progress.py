@@ -81,18 +81,20 @@ def _bar() -> Iterator[Shown]:
 @contextmanager
 def _lines() -> Iterator[Shown]:
     begin, over = monotonic(), Event()
-    stage, share, pace = "", 0.0, ""
+    news = "", 0.0, ""
+    """The stage, the share and the pace that were reported last."""
     stage_begin = 0.0, 0.0
     """When the first share of the stage was reported, and which."""
 
-    def report(new_stage: str, new_share: float, new_pace: str = "") -> None:
-        nonlocal stage, share, pace, stage_begin
-        if new_stage != stage:
-            stage_begin = monotonic(), new_share
-        stage, share, pace = new_stage, new_share, new_pace
+    def report(stage: str, share: float, pace: str = "") -> None:
+        nonlocal news, stage_begin
+        if stage != news[0]:
+            stage_begin = monotonic(), share
+        news = stage, share, pace
 
     def line() -> str:
         now = monotonic()
+        stage, share, pace = news
         elapsed = f"{now - begin:.0f} s elapsed"
         if not stage:
             return f"working, {elapsed}"

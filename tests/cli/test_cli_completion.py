@@ -31,9 +31,7 @@ OFFERED = {
     "npusim run --template m": [],
     "npusim run --json npu_quan": ["npu_quant_matmul", "npu_quantize"],
     'npusim run matmul -d "Atlas 800I A': A800I,
-    "npusim run matmul -i self=spec:64x64:int8:layout=F": [
-        "self=spec:64x64:int8:layout=FRACTAL_NZ"
-    ],
+    "npusim run matmul -i x1=spec:64x64:int8:layout=F": ["x1=spec:64x64:int8:layout=FRACTAL_NZ"],
     "npusim run npu_quantize -a dtype=q": ["dtype=qint8", "dtype=quint8", "dtype=qint32"],
     "npusim run npu_quantize -a div_mode=": ["div_mode=true", "div_mode=false"],
     "npusim layout 20x40 int8 FR": ["FRACTAL_NZ", "FRACTAL_Z"],
@@ -75,7 +73,7 @@ def test_a_blank_within_quotes_ends_no_word(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("_TYPER_COMPLETE_ARGS", 'npusim run matmul -d "Atlas 800I ')
     with completion.whole_words():
         assert offered(os.environ["_TYPER_COMPLETE_ARGS"]) == A800I
-    assert offered('npusim run matmul -d "Atlas 800I A2" -i ') == ["self=", "mat2=", "bias="]
+    assert offered('npusim run matmul -d "Atlas 800I A2" -i ') == ["x1=", "x2=", "bias="]
 
 
 needs_bash = pytest.mark.skipif(
