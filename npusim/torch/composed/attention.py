@@ -46,6 +46,8 @@ SYSTEM_BYTES = 16 * 1024 * 1024
 HIGH_PRECISION = 10
 """From here on a sparse_mode of npu_prompt_flash_attention asks for fp32."""
 STENCIL = 2048
+MOST_PACKED = 256
+"""Columns of a head that TND takes."""
 RIGHT_DOWN = 3
 """The sparse_mode of a diagonal that ends at the last token and the last key."""
 
@@ -187,23 +189,25 @@ def _paged(
 ) -> torch.Tensor:
     """Tokens `(tokens, heads, columns)` of requests of *lengths*, to keys in pages."""
     tokens, keys = lengths
+    is_single = query.shape[-1] > MOST_PACKED and set(tokens) == {1}
     size, columns = caches[0].shape[1], caches[1].shape[-1]
     flat = (cache.reshape(*cache.shape[:2], -1) for cache in _alike(*caches))
     causal = {"atten_mask": _stencil(query), "sparse_mode": RIGHT_DOWN} if is_causal else {}
+    rows = query.reshape(query.shape[0], heads[0], -1)
     output: torch.Tensor = getattr(torch.ops.npu, FIRST)(
-        query.reshape(query.shape[0], heads[0], -1),
+        rows[:, None] if is_single else rows,
         *flat,
         block_table=block_table,
-        actual_seq_lengths=_sums(tokens),
+        actual_seq_lengths=None if is_single else _sums(tokens),
         actual_seq_lengths_kv=list(keys),
         num_heads=heads[0],
         num_key_value_heads=heads[1],
         scale=scale,
-        input_layout="TND",
+        input_layout="BSND" if is_single else "TND",
         block_size=size,
         **causal,
     )[0]
-    return output[..., :columns]
+    return output.reshape(*rows.shape[:2], -1)[..., :columns]
 
 
 def _alike(key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
