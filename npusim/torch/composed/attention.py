@@ -107,32 +107,22 @@ def second_workspace(*args: Any, **given: Any) -> torch.Tensor:
     return _workspace(SECOND, args, given)
 
 
-def _infer_output(
-    name: str, query: torch.Tensor, value: torch.Tensor, **given: Any
+def first_infer_output(
+    query: torch.Tensor, value: torch.Tensor, **given: Any
 ) -> tuple[torch.Tensor, ...]:
-    """Tensors for the outputs of a call."""
-    (function,) = ops.load(name).torch
-    heads = given.get("num_heads", 1)
+    """_npu_fused_infer_attention_score_infer_output"""
+    (function,) = ops.load(FIRST).torch
     known = {
         "query": query,
         "value": value,
-        "num_heads": heads,
+        "num_heads": given.get("num_heads", 1),
         "num_key_value_heads": given.get("num_key_value_heads", 0),
         "input_layout": given.get("input_layout", "BSH"),
         "block_table": given.get("block_table"),
         "softmax_lse_flag": given.get("softmax_lse_flag", False),
     }
-    if name == SECOND:
-        known |= {"num_query_heads": heads, "return_softmax_lse": known["softmax_lse_flag"]}
     (output, _), (lse, _) = function.outputs(known, torch)
     return query.new_empty(output), query.new_empty(lse, dtype=torch.float32)
-
-
-def first_infer_output(
-    query: torch.Tensor, value: torch.Tensor, **given: Any
-) -> tuple[torch.Tensor, ...]:
-    """_npu_fused_infer_attention_score_infer_output"""
-    return _infer_output(FIRST, query, value, **given)
 
 
 def second_infer_output(
@@ -141,7 +131,7 @@ def second_infer_output(
     """_npu_fused_infer_attention_score_v2_infer_output"""
     heads = given.pop("num_query_heads", 1)
     lse = given.pop("return_softmax_lse", False)
-    return _infer_output(SECOND, query, value, num_heads=heads, softmax_lse_flag=lse, **given)
+    return first_infer_output(query, value, num_heads=heads, softmax_lse_flag=lse, **given)
 
 
 # ---- npu_prompt_flash_attention ----
