@@ -43,7 +43,8 @@ HAVE_NO_KERNEL_ON_310P = (
     "npu_fused_infer_attention_score", "npu_fused_infer_attention_score_v2", "npu_group_quant",
     "npu_grouped_matmul_swiglu_quant", "npu_incre_flash_attention", "npu_moe_finalize_routing",
     "npu_moe_gating_top_k", "npu_moe_gating_top_k_softmax", "npu_moe_init_routing_v2",
-    "npu_rms_norm_backward", "npu_rotary_mul", "npu_scatter_nd_update", "npu_swiglu_quant",
+    "npu_rms_norm_backward", "npu_rotary_mul", "npu_rotary_mul_backward",
+    "npu_scatter_nd_update", "npu_swiglu_quant",
     "npu_transpose_batchmatmul",
 )  # fmt: skip
 """Operators that are asked for there only now and then."""

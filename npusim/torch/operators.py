@@ -24,7 +24,7 @@ from npusim.torch.backend import Define
 from npusim.torch.clock import clock
 from npusim.torch.distributed import operators as fused
 from npusim.torch.errors import as_on_card
-from npusim.torch.gradients import autograd
+from npusim.torch.gradients import autograd, is_wanted
 from npusim.torch.kernels import tensors_of
 from npusim.torch.relabel import overwrite, to_host, to_npu
 from npusim.torch.schemas import arguments, bind, described, empty, named_tensors
@@ -135,7 +135,7 @@ def _real(
     """Runs *op*; in place, the tensor's own memory is exchanged for that of the result."""
 
     gives_list = _returns_list(schema)
-    is_repeatable = not (function.into or schema.is_mutable)
+    is_repeatable = not (function.into or schema.is_mutable or function.wanted)
 
     def real(*args: object, **kwargs: object) -> object:
         key = _key(function, args, kwargs) if is_repeatable else None
@@ -143,6 +143,7 @@ def _real(
             return _given(again, gives_list)
         bound = bind(schema, args, kwargs)
         own, first = arguments(function, bound), next(iter(bound.values()))
+        own |= {name: is_wanted(inputs) for name, inputs in function.wanted.items()}
         layouts = {name: _LAYOUTS[formats.get(value)] for name, value in named_tensors(own)}
         known = described(own, layouts)
         acl = function.aclnn(known)
