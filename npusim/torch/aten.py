@@ -231,7 +231,10 @@ def kernels() -> dict[str, Callable[..., object]]:
     }
     known |= {full: ReductionOp(_named(full), name) for full, name in _REDUCTIONS.items()}
     known["cat"] = JoinOp(_named("cat"), "concat")
-    found: dict[str, Callable[..., object]] = {**known, **products.kernels(), "clone": CopyOp()}
+    whole = {name: HostOp(_named(name)) for name in _WHOLE}
+    found: dict[str, Callable[..., object]] = {
+        **known, **whole, **products.kernels(), "clone": CopyOp()
+    }  # fmt: skip
     for full in _IN_PLACE:
         packet, dot, overload = full.partition(".")
         in_place = f"{packet}_{dot}{overload}"
@@ -283,6 +286,8 @@ _REDUCTIONS = {
     **{name: name for name in ("amax", "argmax")},
 }
 """Operation along axes -> the operator."""
+_WHOLE = ("native_layer_norm", "native_group_norm")
+"""Operations that torch would take apart, and that are one kernel of a card."""
 _IN_PLACE = (
     *(name for name in _OF_ONE if name not in ("silu", "gelu")),
     *(f"{name}.Tensor" for name in ("add", "sub", "mul", "div")),

@@ -17,6 +17,7 @@ import torch
 
 from npusim import ops
 from npusim.data.errors import OpError, shown
+from npusim.torch import format_casts
 from npusim.torch.distributed.declared import FUSED
 from npusim.torch.schemas import named_tensors
 
@@ -156,4 +157,5 @@ FUNCTIONS: dict[str, Callable[..., object]] = {
     for declared in ops.load(op).torch
     if not declared.overload
 } | {name: _function("collectives", declared) for name, declared in FUSED.items()}
+FUNCTIONS |= {name: getattr(torch.ops.npu, name) for name in format_casts.FUNCTIONS}
 """Name in torch_npu -> function."""

@@ -19,7 +19,7 @@ from npusim.data.errors import Code, DocumentWarning, OpError, callers_level
 from npusim.data.tensor import Tensor, TensorSpec
 from npusim.ops import TorchTensor
 from npusim.run.result import Output, Result
-from npusim.torch import card, formats, kernels
+from npusim.torch import card, format_casts, formats, kernels
 from npusim.torch.backend import Define
 from npusim.torch.clock import clock
 from npusim.torch.distributed import operators as fused
@@ -42,8 +42,11 @@ def register(define: Define) -> frozenset[str]:
     for operator in map(ops.load, ops.names()):
         found += [(each, _real(operator.name, each, _schema(each))) for each in operator.torch]
     for function, real in found:
-        _register(define, library, function, real)
-    return frozenset(function.name for function, _ in found)
+        is_cast = function.name in format_casts.CASTS
+        run = format_casts.by_format(function.name, real) if is_cast else real
+        _register(define, library, function, run)
+    others = format_casts.register(define)
+    return frozenset(function.name for function, _ in found) | others
 
 
 def _schema(function: ops.TorchFunction) -> torch.FunctionSchema:
@@ -62,7 +65,9 @@ def _register(
     library.impl(full, _refusal(name), "CPU")
     if not schema.is_mutable:
         found = getattr(getattr(torch.ops.npu, name), function.overload or "default")
-        library.impl(full, autograd(function, found), "AutogradPrivateUse1")
+        is_cast = name in format_casts.CASTS
+        kernel = format_casts.differentiable(found) if is_cast else autograd(function, found)
+        library.impl(full, kernel, "AutogradPrivateUse1")
 
 
 _libraries: list[torch.library.Library] = []
@@ -144,7 +149,7 @@ def _real(
         bound = bind(schema, args, kwargs)
         own, first = arguments(function, bound), next(iter(bound.values()))
         own |= {name: is_wanted(inputs) for name, inputs in function.wanted.items()}
-        layouts = {name: _LAYOUTS[formats.get(value)] for name, value in named_tensors(own)}
+        layouts = {name: _layout(value) for name, value in named_tensors(own)}
         known = described(own, layouts)
         acl = function.aclnn(known)
         for name in function.absent:
@@ -175,7 +180,8 @@ def _real(
     return real
 
 
-_LAYOUTS = {formats.ND: "ND", formats.NZ: "FRACTAL_NZ"}
+def _layout(tensor: torch.Tensor) -> str:
+    return "FRACTAL_NZ" if formats.get(tensor) == formats.NZ else "ND"
 
 
 def _key(
@@ -222,7 +228,8 @@ def _on_npu(output: Output) -> torch.Tensor:
     """*output* as a tensor on the card, in its format."""
     found = to_npu(result(output))
     is_nz = isinstance(output, Tensor | TensorSpec) and output.layout == "FRACTAL_NZ"
-    formats.put(found, formats.NZ if is_nz else formats.ND)
+    if is_nz:
+        formats.put(found, formats.NZ)
     return found
 
 

@@ -8,6 +8,7 @@ be used instead.
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from types import ModuleType
 from typing import NoReturn
 
@@ -94,7 +95,7 @@ def operator(name: str) -> Callable[..., NoReturn]:
 def refusal(module: str, name: str) -> object:
     """*name* of *module*: a class where torch_npu has one, which refuses to be made."""
     full = f"{module}.{name}"
-    if not name[0].isupper():
+    if not name.lstrip("_")[:1].isupper():
         return _function(full, _why(name))
 
     def __init__(self: object, *_: object, **__: object) -> None:  # noqa: N807, ARG001
@@ -112,7 +113,8 @@ def others_of(module: str, *parts: ModuleType) -> Callable[[str], object]:
             if name in part.__all__:
                 return getattr(part, name)
         if name in names()[module]:
-            return refusal(module, name)
+            is_module = f"{module}.{name}" in names()
+            return import_module(f"{module}.{name}") if is_module else refusal(module, name)
         raise AttributeError(
             f"module {module!r} has no attribute {name!r}\nnpusim.torch: {module}.{name} must be "
             "a name of torch_npu 2.14 or older, but is none; leave it out"
