@@ -2,8 +2,11 @@
 // come later are changed as they come. `say` changes a text that is drawn.
 
 const SKIPPED = "script, style, code, kbd, .keep", TOLD = ["title", "placeholder", "aria-label"];
-const TERMED = "td, th, dt, .key span, .details dd, svg text, h3", WHOLE = new Set(["TD", "DD", "SPAN"]);
+const TERMED = "td, th, dt, .key span, .details dd, svg text, h3", WHOLE = new Set(["TD", "DD", "SPAN", "H3"]);
 const STORE = "npusim-language";
+
+// What may stand in places of these names; in others, anything.
+const NUMBER = "((?:< )?[\\d.,]+)", PLACES = { n: NUMBER, m: NUMBER, share: NUMBER, letter: "([A-Z]{1,2})" };
 
 // Texts in English -> Chinese. A key may have {places}: what stands there is changed too, and of {places*}
 // each of a list.
@@ -16,7 +19,7 @@ class Table {
       const names = [...en.matchAll(/\{(\w+\*?)\}/g)].map(([, name]) => name);
       if (!names.length) { this.whole.set(en, zh); continue; }
       const plain = (text) => text.replace(/[.*+?^$()|[\]\\]/g, "\\$&");
-      const source = en.split(/\{\w+\*?\}/).map(plain).join("(.+?)");
+      const source = en.split(/\{(\w+)\*?\}/).map((part, n) => n % 2 ? PLACES[part] ?? "(.+?)" : plain(part)).join("");
       this.parts.push({ fits: new RegExp(`^${source}$`), names, zh, size: en.replace(/\{\w+\*?\}/g, "").length });
     }
     this.parts.sort((one, other) => other.size - one.size);
@@ -33,7 +36,7 @@ class Table {
       const found = fits.exec(words);
       if (!found) continue;
       const said = names.map((name, n) => name.endsWith("*") ? this.list(found[n + 1]) : this.say(found[n + 1]));
-      return before + names.reduce((text, name, n) => text.replace(`{${name}}`, () => said[n]), zh) + after;
+      return before + names.reduce((text, name, n) => text.replace(`{${name.replace("*", "")}}`, () => said[n]), zh) + after;
     }
     return text;
   }
@@ -137,14 +140,17 @@ class Words {
   find(word) { return this.byWord.get(word.toLowerCase()); }
   listen() {
     this.button.addEventListener("click", () => this.choose(this.language === "zh" ? "en" : "zh"));
-    const over = (e) => {
-      const element = e.target.closest?.("[data-term]");
-      if (element) { const box = element.getBoundingClientRect(); this.explain(+element.dataset.term, box.left, box.bottom); } else this.hide();
+    const show = (element) => {
+      if (!element) { this.hide(); return; }
+      const box = element.getBoundingClientRect();
+      this.explain(+element.dataset.term, box.left, box.bottom);
     };
+    const over = (e) => show(e.target.closest?.("[data-term]"));
     document.addEventListener("mouseover", over);
     document.addEventListener("focusin", over);
     document.addEventListener("focusout", () => this.hide());
-    addEventListener("scroll", () => this.hide(), true);
+    // What has the focus may have been scrolled into sight for it.
+    addEventListener("scroll", () => show(document.activeElement?.closest("[data-term]")), true);
     addEventListener("keydown", (e) => { if (e.key === "Escape") this.hide(); });
   }
   explain(n, x, y) {
@@ -161,7 +167,7 @@ class Words {
   hide() { this.tip.hidden = true; }
 }
 
-// Promises the words of the page; until they are there, and on a page without any, texts stay as they are.
+// Until the words of the page are there, texts stay as they are.
 let words = null;
 const say = (text) => words ? words.say(text) : text;
 const spoken = unpacked(document.getElementById("words").textContent).then((data) => (words = new Words(data)));
