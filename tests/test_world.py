@@ -108,6 +108,7 @@ def test_is_left_out():
 """
 
 
+@pytest.mark.nightly
 def test_tests_of_others_become_cases(tmp_path: Path) -> None:
     (tmp_path / "test_theirs.py").write_text(TESTS)
     (tmp_path / "test_broken.py").write_text("import nothing_of_that_name\n")
@@ -129,6 +130,7 @@ def test_tests_of_others_become_cases(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.nightly
 def test_samples_of_an_operation_are_timed_and_right() -> None:
     found = world.opinfo(["mul"])
     assert {case.outcome for case in found.values()} == {"passed"}
