@@ -19,9 +19,8 @@ import languages
 import notebooks
 import operators
 import reach
-import readme
 
-import examples  # of docs/site, as the five above
+import examples  # of docs/site, as the four above
 
 project = "npusim"
 extensions = ["myst_parser", "sphinx.ext.autodoc"]
@@ -39,10 +38,8 @@ autodoc_member_order = "bysource"
 
 
 def setup(app: Any) -> None:
-    """Take README.md as a page, list the operators, run the examples, make notebooks; name
-    languages and mend pages."""
+    """List the operators, run the examples, make notebooks; name languages and mend pages."""
     app.add_directive("examples", examples.Examples)
-    app.connect("source-read", readme.include)
     app.connect("source-read", notebooks.offer)
     app.connect("source-read", operators.write)
     app.connect("html-page-context", languages.name)

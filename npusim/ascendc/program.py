@@ -44,7 +44,7 @@ class ProgramLaunch:
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
-        return tuple(Parameter(name, True) for name in self.operands)
+        return tuple(Parameter(name, True, "") for name in self.operands)
 
     def record(self, *_: object) -> Written:
         """What its cores did."""

@@ -95,7 +95,7 @@ def outputs(given: TorchArguments, _: Sizes) -> tuple[Result, ...]:
     return (output, query.dtype), (lse, "float32")
 
 
-def oracle(given: Given) -> tuple[Array, Array]:
+def oracle(given: Given) -> tuple[Array, ...]:
     """What each token attends to, and softmax_lse."""
     return oracle_of(OPERATOR, given)
 

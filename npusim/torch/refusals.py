@@ -20,7 +20,6 @@ from npusim.published import names, schemas
 __all__ = ["OF_ATB", "operator", "others_of", "refusal", "register"]
 
 INSTEAD = {
-    "fast_gelu": "torch.nn.functional.gelu",
     "npu_bmmV2": "torch.bmm",
     "npu_broadcast": "torch.Tensor.expand",
     "npu_confusion_transpose": "torch.Tensor.permute and reshape",
@@ -31,7 +30,6 @@ INSTEAD = {
     "npu_cross_entropy_loss": "torch.nn.functional.cross_entropy",
     "npu_dropout_with_add_softmax": "torch's own operations",
     "npu_dtype_cast": "torch.Tensor.to",
-    "npu_fast_gelu": "torch.nn.functional.gelu",
     "npu_geglu": "torch.nn.functional.gelu and a product",
     "npu_gelu_mul": "torch.nn.functional.gelu and a product",
     "npu_group_norm_silu": "torch.nn.functional.group_norm and silu",

@@ -13,12 +13,17 @@ from simulated_card import torch, torch_npu, torchair
 
 from npusim import ops
 from npusim.published import names, schemas
+from npusim.torch import composed
 from npusim.torch.clock import clock
 from npusim.torch.distributed.declared import FUSED
 from npusim.torch.format_casts import FUNCTIONS
 
 PACKETS = sorted({re.match(r"\w+", schema)[0] for schema in schemas()})  # type: ignore[index]
-OWN = [*(each for op in ops.names() for each in ops.load(op).torch), *FUSED.values()]
+OWN = [
+    *(each for op in ops.names() for each in ops.load(op).torch),
+    *FUSED.values(),
+    *composed.declared().values(),
+]
 SIMULATED = {function.name for function in OWN}
 
 
@@ -74,18 +79,13 @@ def test_an_operator_that_is_not_simulated_refuses_when_called() -> None:
     ("name", "advice"),
     [
         (
-            "npu_fusion_attention",
+            "npu_fused_floyd_attention",
             "it would need its own kernel: write it with torch's own operations",
         ),
         (
-            "npu_prompt_flash_attention",
-            "call npu_fused_infer_attention_score on Atlas A2 or A3, whose kernels are not "
-            "PromptFlashAttention, with scale for scale_value, and take the first of its two "
-            "outputs",
-        ),
-        (
-            "_npu_paged_attention",
-            "use npu_fused_infer_attention_score on Atlas A2 or A3, with block_table",
+            "_npu_flash_attention_v3",
+            "use npu_fused_infer_attention_score on Atlas A2 or A3, with the lengths of the "
+            "sequences",
         ),
         ("npu_linear", "use torch.nn.functional.linear"),
         (

@@ -183,7 +183,13 @@ OWN_NAMES = {
     ("npu_dynamic_quant_asymmetric", "input"): "x",
     ("npu_dynamic_quant", "input"): "x",
     ("npu_rms_norm", "self"): "x",
+    ("npu_rms_norm_backward", "self"): "x",
     ("npu_gelu", "self"): "x",
+    ("npu_gelu_backward", "self"): "x",
+    ("npu_fast_gelu", "self"): "x",
+    ("npu_fast_gelu_backward", "self"): "x",
+    ("npu_fast_gelu_backward", "grad"): "grad_output",
+    ("npu_swiglu_backward", "self"): "x",
     ("npu_swiglu", "self"): "x",
 }
 """Operator and parameter of torch_npu -> npusim's name of it."""
@@ -608,7 +614,7 @@ def test_no_gradient_goes_through_an_operator(compiles: bool) -> None:
     function = torch.compile(product, backend="aot_eager") if compiles else product
     message = (
         "the derivative for 'npu_weight_quant_batchmatmul' is not implemented.\n"
-        "npu_weight_quant_batchmatmul: no gradient must go through it, since it is for inference; "
+        "npu_weight_quant_batchmatmul: no gradient must go through it, since it has none here; "
         "call it under torch.no_grad(), or detach its tensors"
     )
     wanted = torch._dynamo.exc.BackendCompilerFailed if compiles else NotImplementedError

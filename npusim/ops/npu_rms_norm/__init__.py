@@ -211,6 +211,7 @@ OPERATOR = ops.Operator(
             aclnn=lambda _: "aclnnRmsNorm",
             outputs=_outputs,
             names={"self": "x"},
+            gradient=ops.Gradient("self, gamma: npu_rms_norm_backward(grad, self, gamma, result1)"),
         ),
     ),
 )

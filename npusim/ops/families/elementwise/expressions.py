@@ -10,44 +10,22 @@ rounded to float16.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
-from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT8, INT32, UINT8, DType
+from npusim.data.dtypes import FLOAT16, FLOAT32, INT8, INT32, UINT8
 from npusim.isa import BinaryOp, CompareOp, UnaryOp
 from npusim.ops.families.elementwise.chain import Chain, Value
-
-FLOATS = (FLOAT32, FLOAT16, BFLOAT16)
-AS_IS = {FLOAT32: FLOAT32, FLOAT16: FLOAT16, BFLOAT16: FLOAT32}
-WIDE = {FLOAT32: FLOAT32, FLOAT16: FLOAT32, BFLOAT16: FLOAT32}
-WITH_INT32 = AS_IS | {INT32: INT32}
-FLAGS = {UINT8: FLOAT16}
-WITH_BYTES = WITH_INT32 | {INT8: FLOAT16, UINT8: FLOAT16}
-
-UNCHANGED = {dtype: dtype for dtype in (*FLOATS, INT32)}
-
-ONE, TWO = "Tensor x", "Tensor x, Tensor|float other"
-
-
-@dataclass(frozen=True, slots=True)
-class Expression:
-    """One operator of the family."""
-
-    name: str
-    kernel: str
-    """What profilers call the vendor's."""
-    caption: str
-    """What it does, for a list."""
-    formula: str
-    computed_in: dict[DType, DType]
-    """Types that it takes -> the one in which it computes them."""
-    write: Callable[..., Value]
-    """`write(chain, *values)`: the steps, in the type that it computes in."""
-    parameters: str = ONE
-    """As a schema has them; one of torch has its own."""
-    mixes: bool = False
-    """Whether one operand may be float32 and the other of 16 bits; both are computed as float32."""
-    gives_bool: bool = False
-    """Whether the result is 0 or 1 in uint8, in which numpy and torch keep a bool."""
+from npusim.ops.families.elementwise.expression import (
+    AS_IS,
+    FLAGS,
+    FLOATS,
+    TWO,
+    UNCHANGED,
+    WIDE,
+    WITH_BYTES,
+    WITH_INT32,
+    Expression,
+)
+from npusim.ops.families.elementwise.gradients import GRADIENTS
 
 
 def _unary(op: UnaryOp) -> Callable[..., Value]:
@@ -426,4 +404,4 @@ TABLE = (
         "Tensor x, float value",
     ),
 )
-EXPRESSIONS: dict[str, Expression] = {expression.name: expression for expression in TABLE}
+EXPRESSIONS: dict[str, Expression] = {each.name: each for each in (*TABLE, *GRADIENTS)}
