@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import typer
 
+from npusim.data.platform import HAS_THREADS
+
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
@@ -48,8 +50,15 @@ class Shown(Protocol):
 @contextmanager
 def shown() -> Iterator[Shown]:
     """Give what a run reports its progress to: stages, and the share of each that is done."""
+    if not HAS_THREADS:
+        yield _silent
+        return
     with _bar() if sys.stderr.isatty() else _lines() as report:
         yield report
+
+
+def _silent(stage: str, share: float, pace: str = "") -> None:
+    """Where no thread can run next to the work, nothing is shown."""
 
 
 @contextmanager
