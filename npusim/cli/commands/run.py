@@ -287,8 +287,7 @@ def run_operator(
 
     \b
     For example:
-      npusim run npu_quantize -d A2 -a dtype=qint8 \\
-        -i input=randn:8x16 -i scales=full:1:value=0.1
+      npusim run matmul -d A2 -i x1=randn:8x64:float16 -i x2=randn:64x32:float16
       npusim run npu_dynamic_quant -d "Atlas 300I Pro" -i x=spec:4096x4096:float16
     """
     from npusim.ascendc import names_source

@@ -100,9 +100,8 @@ def sweep_operator(
     """Time an operator over shapes, chips and settings.
 
     Values in braces vary: {1..64}, {1..64..x2}, {1,2,4}, and {m=1..64} in one word with {m} in
-    others. The exit code is 1 if a cell was refused; all others are still timed. In place of an
-    operator there may be the config.json of a model, with -a for tp, ep, dp, batch, context,
-    prompt, quant and engine.
+    others. The exit code is 1 if a cell was refused; all others are still timed. The config.json
+    of a model is swept by -a tp, ep, dp, batch, context, prompt, quant and engine.
 
     \b
     For example:
