@@ -37,6 +37,7 @@ _PARTS = {
     "moe": "experts",
     "rms_norm": "norms",
     "rotary": "rotary embedding",
+    "rope": "rotary embedding",
     "swiglu": "activations",
     "gelu": "activations",
     "quant": "quantising",
