@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
-from sources import CHIPS, kernels
+from sources import CHIPS, kernels, probe
 
 from npusim.data.dtypes import Array
 
@@ -119,3 +120,25 @@ def test_order_of_a_sum(device: str) -> None:
     of_repeats = tree(repeats(x))
     # A2 and A3 add one repeat after the other, 310P as a tree again (ReduceSum.md).
     assert z[0] == (tree(of_repeats) if device == "ascend310p3" else in_turn(of_repeats))
+
+
+def test_copies_count_the_elements_of_each_repeat(tmp_path: Path) -> None:
+    """In counter mode all blocks of a repeat are a block stride apart, however many they are."""
+    x, z = np.zeros((2, 1024), np.float32)
+    x[:] = np.arange(1024)
+    lines = """
+    Duplicate(b, -1.0f, N);
+    PipeBarrier<PIPE_V>();
+    SetMaskCount();
+    SetVectorMask<float, MaskMode::COUNTER>(140);
+    Copy<float, false>(b, a, MASK_PLACEHOLDER, 1, {1, 5, 0, 0});
+    SetVectorMask<float, MaskMode::COUNTER>(100);
+    Copy<float, false>(b[256], a, MASK_PLACEHOLDER, 2, {1, 1, 20, 30});
+    SetMaskNorm();
+    ResetMask();
+    """
+    probe(tmp_path, lines)[1](x, z, device="Atlas A2")
+    expected = np.full(1024, -1, np.float32)
+    expected[:140] = x.reshape(-1, 8)[: 5 * 18 : 5].reshape(-1)[:140]
+    expected[256:356], expected[416:516] = x[:100], x[240:340]
+    np.testing.assert_array_equal(z, expected)
