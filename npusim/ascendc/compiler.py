@@ -19,6 +19,7 @@ from functools import cache
 from pathlib import Path
 
 from npusim.ascendc.errors import CompileError
+from npusim.ascendc.missing import what_is_missing
 from npusim.devices.schema import CORE_KINDS, DeviceSpec
 
 __all__ = ["GENERATED", "HERE", "Build", "Program", "compiled", "printed"]
@@ -326,9 +327,11 @@ def _run(command: list[str], source: Path) -> str:
     in_english = os.environ | {"LC_ALL": "C"}
     done = subprocess.run(command, capture_output=True, text=True, env=in_english)
     if done.returncode:
+        said = _at_the_users_lines(done.stderr)
+        missing = what_is_missing(said, source)
         raise CompileError(
-            f"ascendc: {source} must compile, but {Path(command[0]).name} says:\n"
-            f"{_at_the_users_lines(done.stderr)}"
+            f"ascendc: {source} must compile, but {missing}{missing and '; '}"
+            f"{Path(command[0]).name} says:\n{said}"
         )
     return done.stdout
 

@@ -141,6 +141,8 @@ def with_launches(text: str, cores: dict[str, Cores]) -> str:
     words = [word for word in words_of(text) if word.kind not in ("blank", "line")]
     pieces: list[str] = []
     done = 0
+    # A pointer to a kernel may point to any of them.
+    of_all = VECTOR if len({*cores.values()}) != 1 else next(iter(cores.values()))
     for index, word in enumerate(words):
         if word.text != "<<<":
             continue
@@ -153,7 +155,7 @@ def with_launches(text: str, cores: dict[str, Cores]) -> str:
         grid = text[word.end : words[close].start]
         given = text[words[close + 1].end : words[last].start]
         name = _name(words[first:index])
-        own = cores.get(name, VECTOR)
+        own = cores.get(name, of_all)
         pieces += [
             text[done : words[first].start],
             f'::npusim::launch("{name}", {{{own.kind}, {own.halves}}}, '

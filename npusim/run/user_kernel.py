@@ -55,8 +55,8 @@ __all__ = [
 
 KernelFunction = Callable[..., Kernel]
 """A function of a chip, its parameter `spec`, and of TensorSpecs and attributes, to a kernel."""
-OwnKernel = KernelFunction | SourceLaunch | ProgramLaunch
-"""What runs in place of an operator: one written in Python, or in C++."""
+OwnKernel = KernelFunction | SourceLaunch | ProgramLaunch | Operator
+"""What runs in place of an operator of npusim: one written in Python, or in C++."""
 PACKAGE = Path(__file__).resolve().parents[1]
 
 

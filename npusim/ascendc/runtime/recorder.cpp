@@ -440,6 +440,17 @@ void npusim_refuse(const char* format, ...)
     _exit(1);
 }
 
+// What the assert of C does where its condition does not hold, in place of that of the library.
+extern "C" void __assert_fail(const char* condition, const char* file, unsigned line,
+                              const char* function) noexcept
+{
+    if (running) {
+        npusim_refuse("assert: %s must hold, but does not; see the line", condition);
+    }
+    fprintf(stderr, "%s:%u: %s: Assertion `%s' failed.\n", file, line, function, condition);
+    abort();
+}
+
 void npusim_describe(const int64_t* kinds_and_sizes, int count)
 {
     send(PARAMETERS, kinds_and_sizes, 8 * count);

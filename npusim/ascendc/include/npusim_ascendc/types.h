@@ -1,4 +1,4 @@
-// Qualifiers, the short floats, and the enumerations of the API.
+// The short floats, and the enumerations of the API.
 #pragma once
 
 #include <math.h>  // sqrt and its like of a float, without std::, are of floats
@@ -9,25 +9,9 @@
 #include <limits>
 #include <type_traits>
 
+#include "npusim_ascendc/qualifiers.h"
 #include "npusim_ascendc/recorder.h"
 
-#define __aicore__
-#define __global__
-#define __gm__
-#define __ubuf__
-#define __cbuf__
-#define __ca__
-#define __cb__
-#define __cc__
-#define __fbuf__
-#define __ssbuf__
-#define __vector__
-#define __cube__
-#define __mix__(...)
-#define __schedmode__(...)
-#define __inout_pipe__(...)
-#define __in_pipe__(...)
-#define __out_pipe__(...)
 #define __inline__ inline
 #define __BLOCK_LOCAL__
 #define __WORKGROUP_LOCAL__
