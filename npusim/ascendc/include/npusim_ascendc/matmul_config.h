@@ -15,6 +15,8 @@ enum class CubeFormat : uint8_t {
     COLUMN_MAJOR,
 };
 enum class LayoutMode : uint8_t { NONE = 0, BSNGD, SBNGD, BNGS1S2, NORMAL };
+// Reserved: npusim has no use for it.
+enum class BatchOutMode : uint8_t { SINGLE_BATCH, MULTI_BATCH, DYNAMIC };
 enum class BatchMode : uint8_t {
     NONE = 0,
     BATCH_LESS_THAN_L1,
@@ -131,7 +133,7 @@ struct MatmulConfig {
     bool enableKdimReorderLoad = false;
     bool isCO1Shared = false;
     uint32_t sharedCO1BufferSize = 64 * 1024;
-    BatchMode bmmOutMode = BatchMode::NONE;
+    BatchOutMode bmmOutMode = BatchOutMode::SINGLE_BATCH;
     bool enableL1BankConflictOptimise = false;
     bool enableRelu = false;
 };
