@@ -21,10 +21,10 @@ def test_kernels_and_their_parameters() -> None:
     found = kernels(text)
     assert list(found) == ["first", "second"]
     assert [tuple(each) for each in found["first"].parameters] == [
-        ("x", True),
-        ("y", True),
-        ("scale", False),
-        ("both", False),
+        ("x", True, "T"),
+        ("y", True, "GM_ADDR"),
+        ("scale", False, "float"),
+        ("both", False, "Pair"),
     ]
     assert found["first"].is_template
     assert not found["second"].is_template

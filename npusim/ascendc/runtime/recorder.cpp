@@ -322,12 +322,14 @@ struct Connection {
     {
         const char* words = getenv("NPUSIM_ASCENDC");
         int shared = -1;
-        if (words == nullptr || sscanf(words, "%d,%d,%d,%lu", &to_simulator, &from_simulator, &shared,
-                                       &memory_bytes) != 4) {
+        uint64_t start = 0;
+        if (words == nullptr || sscanf(words, "%d,%d,%d,%lu,%lu", &to_simulator, &from_simulator,
+                                       &shared, &memory_bytes, &start) != 5) {
             fprintf(stderr, "npusim: this program must be run by npusim run\n");
             exit(2);
         }
-        void* found = mmap(nullptr, memory_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, shared, 0);
+        void* found = mmap(reinterpret_cast<void*>(start), memory_bytes, PROT_READ | PROT_WRITE,
+                           MAP_SHARED | MAP_FIXED_NOREPLACE, shared, 0);
         if (found == MAP_FAILED) {
             perror("npusim: global memory");
             exit(2);
