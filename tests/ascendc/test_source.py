@@ -41,11 +41,14 @@ def test_cores_that_hang_on_the_preprocessor() -> None:
     {
     }
     """
+    for kept, cores in ((0, CUBE), (1, None)):
+        found = kernels(text, lambda marked: marked.split("#else")[kept])
+        assert found["f"].cores == cores
     with pytest.raises(AscendCError) as caught:
         kernels(text)
     assert str(caught.value) == (
         "ascendc: f must have the same cores wherever a source defines it, but has others in line "
-        "2 than in line 4, and npusim does not evaluate #if; leave one of them"
+        "2 than in line 4, and npusim does not evaluate #if here; leave one of them"
     )
     same = kernels(text.replace("__aicore__", "__cube__"))
     declared = kernels("__global__ void f(GM_ADDR a);\n__global__ __cube__ void f(GM_ADDR a) {}")
