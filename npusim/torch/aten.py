@@ -268,6 +268,7 @@ LOGIC = ("logical_and", "logical_or")
 GIVE_BOOL = (*COMPARISONS, *LOGIC, "logical_not")
 _OF_ONE = ("neg", "abs", "exp", "log", "sqrt", "rsqrt", "reciprocal", "tanh", "sigmoid", "silu",
            "gelu", "relu")  # fmt: skip
+_WITH_GRADIENTS = ("silu", "sigmoid", "tanh", "gelu")
 _TABLE: dict[str, tuple[str, Take]] = {
     **{name: (name, arguments.one) for name in _OF_ONE},
     **{f"{name}.Tensor": (name, arguments.two) for name in COMPARISONS},
@@ -282,6 +283,7 @@ _TABLE: dict[str, tuple[str, Take]] = {
     "pow.Tensor_Scalar": ("pow", arguments.power),
     "clamp": ("clamp", arguments.bounded),
     "where.self": ("where", arguments.where),
+    **{f"{name}_backward": (f"{name}_backward", arguments.backward) for name in _WITH_GRADIENTS},
     "_softmax": ("softmax", arguments.rows),
     "_log_softmax": ("log_softmax", arguments.rows),
     "embedding": ("embedding", arguments.table),
