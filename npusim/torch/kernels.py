@@ -20,7 +20,7 @@ from npusim import ops
 from npusim.data.errors import OpError
 from npusim.run.memory_cache import key_of
 from npusim.run.result import Output
-from npusim.torch import card, formats
+from npusim.torch import card, formats, known
 from npusim.torch.relabel import to_host, to_npu
 from npusim.torch.values import argument, result
 
@@ -109,6 +109,8 @@ def arguments(name: str, given: Given) -> dict[str, object]:
 
 def _argument(op: str, name: str, value: object) -> object:
     if isinstance(value, torch.Tensor):
+        if name == "group_list" and known.is_known(value):
+            return to_host(value).numpy()
         return argument(op, name, to_host(value), formats.get(value))
     if isinstance(value, list):
         return [_argument(op, f"{name}[{place}]", part) for place, part in enumerate(value)]
@@ -116,7 +118,10 @@ def _argument(op: str, name: str, value: object) -> object:
 
 
 def described_all(given: Given) -> Hashable:
-    """All that *given* says but for the values of its tensors."""
+    """All that *given* says but for the values of its tensors; of ends of groups, these too."""
+    ends = given.get("group_list")
+    if ends is not None and not card.computes_values() and known.is_known(ends):
+        given = given | {"group_list": tuple(to_host(ends).tolist())}
     return tuple([(name, described(value)) for name, value in given.items()])
 
 
@@ -131,4 +136,6 @@ def described(value: object) -> Hashable:
         return kind, value
     if isinstance(value, list):
         return list, *map(described, value)
+    if isinstance(value, tuple):
+        return value
     return key_of(value)

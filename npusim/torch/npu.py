@@ -129,7 +129,7 @@ def get_device_properties(device: object = None) -> Properties:
     }
     return Properties(
         name=card.name(),
-        total_memory=spec.gm.capacity_bytes,
+        total_memory=card.memory_bytes(),
         cube_core_num=counts["cube"],
         vector_core_num=counts["vector"],
         L2_cache_size=spec.l2.capacity_bytes,
