@@ -3,12 +3,12 @@
     .venv/bin/python benchmarks/calibration.py
     .venv/bin/python benchmarks/calibration.py gm.row_ns l2.row_ns --scale 0.8 --scale 1.25 -j 2
 
-Without numbers: the table of errors that the README shows, of the times in simulated.csv. With
-numbers, each is scaled alone on every chip that has it, the sample of `npusim validate` (or all
-rows, or those of a file) is simulated with it, and tables show for each family the median of the
-error without its sign and, in brackets, with it: in percent for kernels from 10 us on, in
-microseconds for shorter ones. Best is the scale with the least mean of medians over families, each
-of which counts once.
+Without numbers: the table of errors of docs/accuracy.md, of the times in simulated.csv, or with
+--summary that of the README. With numbers, each is scaled alone on every chip that has it, the
+sample of `npusim validate` (or all rows, or those of a file) is simulated with it, and tables show
+for each family the median of the error without its sign and, in brackets, with it: in percent for
+kernels from 10 us on, in microseconds for shorter ones. Best is the scale with the least mean of
+medians over families, each of which counts once.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tempfile import TemporaryDirectory
 from npusim import devices
 from npusim.cli.screen import show, table
 from npusim.cli.validate import errors
-from npusim.validation import Family, Row, families, measure, read, sample, simulated
+from npusim.validation import Family, Result, Row, families, measure, read, sample, simulated
 from npusim.validation.errors import Errors
 
 SCALES = (0.5, 0.8, 0.9, 1.1, 1.25, 2.0)
@@ -43,9 +43,13 @@ def main() -> None:
     parser.add_argument("--csv", type=Path, help="measured kernels; those that ship by default")
     parser.add_argument("--family", action="append", help="only this family; may come often")
     parser.add_argument("--all", action="store_true", help="every row, not a sample")
+    parser.add_argument("--summary", action="store_true", help="a line for each kind, as Markdown")
     parser.add_argument("-j", "--jobs", type=int, metavar="N")
     options = parser.parse_args()
     rows = [row for row in read(options.csv) if row.family in (options.family or [row.family])]
+    if options.summary:
+        print(summary(simulated.results(rows)))
+        return
     if not options.numbers:
         show(errors(families(simulated.results(rows))))
         return
@@ -60,6 +64,32 @@ def main() -> None:
             for scale in scales
         }
         _show(number, found, chosen)
+
+
+def summary(results: Sequence[Result]) -> str:
+    """A line for each kind of kernel, as Markdown, of rows from 10 us on."""
+    by_kind = [replace(each, row=replace(each.row, family=_kind(each.row))) for each in results]
+    listing = ["| kernels | timed | half within | nine of ten within | median error |"]
+    listing.append("|---|---|---|---|---|")
+    for found in sorted(families(by_kind), key=lambda family: KINDS.index(family.name)):
+        errors = found.long
+        if errors.median is not None and errors.p90 is not None and errors.bias is not None:
+            shares = f"{errors.median:.0%} | {errors.p90:.0%} | {errors.bias:+.0%}"
+            listing.append(f"| {found.name} | {errors.rows} | {shares.replace('%', ' %')} |")
+    return "\n".join(listing)
+
+
+KINDS = ("matrix products", "attention", "layers of experts", "all others", "steps of training")
+
+
+def _kind(row: Row) -> str:
+    if row.family.startswith("training_"):
+        return "steps of training"
+    if "attention" in row.op:
+        return "attention"
+    if "npu_grouped_matmul + npu_swiglu" in row.op:
+        return "layers of experts"
+    return "matrix products" if "matmul" in row.op.lower() else "all others"
 
 
 def _check(number: str, rows: Sequence[Row]) -> None:

@@ -8,7 +8,9 @@ import numpy as np
 
 from npusim import Tensor
 from npusim.data.dtypes import FLOAT16
-from npusim.ops.families.elementwise.expressions import EXPRESSIONS, ONE, TWO
+from npusim.ops.families.elementwise.expression import ONE, TWO
+from npusim.ops.families.elementwise.expressions import EXPRESSIONS
+from npusim.ops.families.elementwise.gradients import BACKWARD
 
 F16, F32 = np.float16, np.float32
 N = 64
@@ -26,6 +28,7 @@ def half_ones(*shape: int, dtype: Any = F16) -> Any:
 FUNCTIONS = [each for each in EXPRESSIONS.values() if FLOAT16 in each.computed_in]
 ELEMENTWISE_OF_ONE = tuple(each.name for each in FUNCTIONS if each.parameters == ONE)
 ELEMENTWISE_OF_TWO = tuple(each.name for each in FUNCTIONS if each.parameters == TWO)
+GRADIENTS = tuple(each.name for each in FUNCTIONS if each.parameters.startswith(BACKWARD))
 HALF, BYTES = ones(N, N, dtype=F16), ones(N, N, dtype=np.int8)
 FLAGS = ones(N, N, dtype=np.uint8)
 ROW16, ROW32 = ones(1, N, dtype=F16), ones(1, N)
@@ -102,6 +105,10 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
         {"x": HALF, "smooth_scales": ones(1, N, dtype=F16), "group_index": INDEX},
     ),
     "norm": ("npu_rms_norm", {"x": HALF, "gamma": ones(N, dtype=F16)}),
+    "norm, backward": (
+        "npu_rms_norm_backward",
+        {"dy": HALF, "x": HALF, "gamma": ones(N, dtype=F16), "rstd": ones(N)},
+    ),
     "norm of a sum": ("npu_add_rms_norm", SUM),
     "norm, quantised": (
         "npu_add_rms_norm_quant",
@@ -196,6 +203,10 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
         | {"actual_seq_qlen": [N], "actual_seq_kvlen": [N], "sparse_mode": 3},
     ),
     "swiglu": ("npu_swiglu", {"x": HALF}),
+    "swiglu, backward": (
+        "npu_swiglu_backward",
+        {"grad_output": ones(N, N // 2, dtype=F16), "x": HALF},
+    ),
     "blocks": ("npu_dynamic_block_quant", {"x": HALF}),
     "turned pairs": (
         "npu_interleave_rope",
@@ -216,6 +227,10 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
         | {"probs": ones(N // 2, 2, dtype=F16)},
     ),
     "turned halves": ("npu_rotary_mul", dict.fromkeys(("self", "r1", "r2"), HEAD)),
+    "turned halves, backward": (
+        "npu_rotary_mul_backward",
+        dict.fromkeys(("grad", "self", "r1", "r2"), ones(1, 2, 4, N, dtype=F16)),
+    ),
     "turned heads": (
         "npu_apply_rotary_pos_emb",
         dict.fromkeys(("query", "key", "cos", "sin"), ones(1, 2, 1, 128, dtype=F16)),
@@ -348,6 +363,7 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 CALLS |= {op: (op, {"x": HALF}) for op in ELEMENTWISE_OF_ONE}
 CALLS |= {op: (op, {"x": HALF, "other": HALF}) for op in ELEMENTWISE_OF_TWO}
+CALLS |= {op: (op, {"grad_output": HALF, "x": HALF}) for op in GRADIENTS}
 CALLS |= {
     op: (op, {"x": HALF}) for op in ("sum", "mean", "amax", "argmax", "softmax", "log_softmax")
 }

@@ -70,11 +70,11 @@ def test_what_cannot_be_is_refused(
 
 
 @pytest.mark.nightly
-def test_the_readme_shows_what_it_prints(
+def test_the_tour_shows_what_it_prints(
     example: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], pytestconfig: pytest.Config
 ) -> None:
-    readme = ROOT / "README.md"
-    text = readme.read_text(encoding="utf-8")
+    tour = ROOT / "docs" / "tour.md"
+    text = tour.read_text(encoding="utf-8")
     pattern = r"^`python examples/plan_a_model.py (.*?)` draws.*?^```text\n(.*?)^```"
     shown = re.search(pattern, text, re.DOTALL | re.MULTILINE)
     assert shown is not None
@@ -83,6 +83,6 @@ def test_the_readme_shows_what_it_prints(
     # Behind the table stands the picture.
     printed = "".join(f"{line}\n" for line in lines if not line.startswith("picture: "))
     if pytestconfig.getoption("--update-golden"):
-        readme.write_text(text.replace(shown[2], printed), encoding="utf-8")
+        tour.write_text(text.replace(shown[2], printed), encoding="utf-8")
         return
     assert printed == shown[2]

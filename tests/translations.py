@@ -17,10 +17,14 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parent.parent
 COURSE = "docs/course"
-CHINESE = {"README.md": "README.zh-CN.md"} | {
-    f"{COURSE}/{page.name}": f"{COURSE}/zh/{page.name}"
-    for page in sorted((ROOT / COURSE).glob("*.md"))
-}
+CHINESE = (
+    {"README.md": "README.zh-CN.md"}
+    | {f"docs/{page}.md": f"docs/{page}_zh.md" for page in ("tour", "torch", "accuracy")}
+    | {
+        f"{COURSE}/{page.name}": f"{COURSE}/zh/{page.name}"
+        for page in sorted((ROOT / COURSE).glob("*.md"))
+    }
+)
 """An English page -> its translation, as paths from the root."""
 
 PIECE = re.compile(r"^```.*?^```$|(?:^(?!```)[^\n]*\S[^\n]*(?:\n|\Z))+", re.DOTALL | re.MULTILINE)
@@ -94,8 +98,9 @@ def links(text: str, folder: Path) -> Counter[str]:
 
 def in_chinese(found: Counter[str]) -> Counter[str]:
     """Where the links of a translation must lead: to translations, and from one to its page."""
-    back = {chinese: english for english, chinese in CHINESE.items()}
-    return Counter((CHINESE | back).get(link, link) for link in found.elements())
+    there = CHINESE | {"docs/operators.md": "docs/operators_zh.md"}
+    back = {chinese: english for english, chinese in there.items()}
+    return Counter((there | back).get(link, link) for link in found.elements())
 
 
 def numbers(text: str) -> Counter[str]:

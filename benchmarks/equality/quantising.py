@@ -204,6 +204,15 @@ def swiglu(draw: Draw) -> Arguments:
     return {"x": draw.numbers(tuple(shape), dtype, draw.pick(2, 40)), "dim": dim}
 
 
+@recipe("npu_swiglu_backward")
+def swiglu_backward(draw: Draw) -> Arguments:
+    given = swiglu(draw)
+    shape, dim = list(given["x"].shape), given["dim"]
+    shape[dim] //= 2
+    grad = draw.numbers(tuple(shape), str(given["x"].dtype), 2)
+    return {"grad_output": grad, **given}
+
+
 @recipe("npu_swiglu_quant")
 def swiglu_quant(draw: Draw) -> Arguments:
     rows, half, mode = draw.size(120), draw.size(120), draw.integer(0, 1)
@@ -338,6 +347,17 @@ def rms_norm(draw: Draw) -> Arguments:
         "x": draw.tensor(shape, dtype, how),
         "gamma": draw.tensor(own, "float32" if is_mixed else dtype),
         **_epsilon(draw), **_template(draw, *names),
+    }  # fmt: skip
+
+
+@recipe("npu_rms_norm_backward")
+def rms_norm_backward(draw: Draw) -> Arguments:
+    shape, own = _norm_shapes(draw)
+    dtype, is_mixed = draw.floating(), draw.chance(0.25)
+    return {
+        "dy": draw.tensor(shape, dtype), "x": draw.tensor(shape, dtype),
+        "gamma": draw.tensor(own, "float32" if is_mixed else dtype),
+        "rstd": draw.tensor((*shape[: len(shape) - len(own)], *[1] * len(own)), "float32"),
     }  # fmt: skip
 
 

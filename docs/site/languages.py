@@ -10,5 +10,5 @@ from typing import Any
 
 def name(_app: Any, docname: str, _template: str, context: dict[str, Any], _tree: Any) -> None:
     """Name Chinese where the page is Chinese."""
-    if docname == "tour_zh" or docname.startswith("course/zh/"):
+    if docname.endswith("_zh") or docname.startswith("course/zh/"):
         context["language"] = "zh-CN"

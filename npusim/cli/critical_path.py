@@ -42,7 +42,7 @@ def _crossings(path: CriticalPath) -> Table:
 
 
 def _slack(path: CriticalPath) -> Table:
-    listing = table("core", "pipe", "slack cycles", "of half its micro-ops")
+    listing = table("core", "pipe", "minimum slack, cycles", "median slack")
     for each in path.slack:
         numbers = str(each.cycles), str(each.median_cycles)
         listing.add_row(f"{each.core} ({each.kind})", each.pipe, *numbers)
@@ -50,8 +50,8 @@ def _slack(path: CriticalPath) -> Table:
 
 
 def _finishes(path: CriticalPath) -> Table:
-    names = "cores", "took part", "left out", "first done us", "half done us", "all done us"
-    listing = table(*names, "idle in the last wave")
+    names = "core balance", "active", "unused", "first done us", "half done us", "all done us"
+    listing = table(*names, "tail imbalance")
     for each in path.finishes:
         times = (f"{us:.2f}" for us in (each.first_us, each.median_us, each.last_us))
         listing.add_row(

@@ -76,7 +76,7 @@ def _fill(new: Path, step: Step) -> list[str]:
     from npusim.reports.model import page
 
     for name, file in PAGES.items():
-        (new / file).write_text(page([run_of(step, name)], [lead(step, name)]), encoding="utf-8")
+        (new / file).write_text(page([run_of(step, name)], lead(step, name)), encoding="utf-8")
     (new / RECORD).write_text(json_text(step.to_json()) + "\n", encoding="utf-8")
     return [*PAGES.values(), RECORD]
 

@@ -22,6 +22,7 @@ from npusim.data.errors import shown
 from npusim.data.files import content
 from npusim.data.json import json_text
 from npusim.models.sweep import VARIABLES, ModelSweep
+from npusim.sweeps.page import PAGE
 from npusim.sweeps.picture import PICTURE
 
 __all__ = ["sweep_model"]
@@ -104,7 +105,7 @@ def _made(where: Path) -> frozenset[str]:
         facts = None
     if not isinstance(facts, dict) or facts.get("kind") != MARK:
         raise ValueError(f"sweep: {RECORD} must be one of a sweep of a model; write it again")
-    return frozenset({RECORD, TABLE, PICTURE})
+    return frozenset({RECORD, TABLE, PICTURE, PAGE})
 
 
 KIND = folders.Kind("sweep", RECORD, _made)
@@ -115,10 +116,12 @@ def _fill(new: Path, found: ModelSweep) -> list[str]:
     (new / TABLE).write_text(found.to_csv(), encoding="utf-8")
     names = [RECORD, TABLE]
     if len(found.bad) < len(found.rows):
-        # Loading matplotlib takes longer than a few steps; only the picture needs it.
+        # Loading matplotlib takes longer than a few steps; only pictures need it.
+        from npusim.sweeps.page import page
         from npusim.sweeps.picture import write
 
-        names.append(write(found.times(), new))
+        (new / PAGE).write_text(page(found.times()), encoding="utf-8")
+        names += [write(found.times(), new), PAGE]
     return names
 
 

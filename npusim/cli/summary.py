@@ -13,6 +13,7 @@ from rich.text import Text
 from npusim.cli.quantities import bytes_named, hz_named
 from npusim.cli.screen import table
 from npusim.data.tensor import Tensor, TensorSpec
+from npusim.devices.schema import DeviceSpec
 from npusim.reports import bounds
 from npusim.reports.style import PIPES
 from npusim.run.result import Output, Result
@@ -32,7 +33,7 @@ def summary(run: Result, settings: Sequence[str] = ()) -> Group:
     lines.add_column(style="bold")
     lines.add_column(overflow="fold")
     lines.add_row("operator", run.op)
-    lines.add_row("chip", " = ".join((run.device.name, *run.device.aliases)))
+    lines.add_row("chip", _chip(run.device))
     if settings:
         lines.add_row("set", ", ".join(settings))
     for name, output in run.outputs.items():
@@ -48,7 +49,7 @@ def summary(run: Result, settings: Sequence[str] = ()) -> Group:
     if run.accuracy is not None:
         lines.add_row("accuracy", str(run.accuracy))
         if run.accuracy.nearest is not None:
-            lines.add_row("", f"nearest: {run.accuracy.nearest}")
+            lines.add_row("", f"closest measurement: {run.accuracy.nearest}")
     parts: list[RenderableType] = [lines]
     if run.trace is not None:
         lines.add_row("why", bounds.finding(run))
@@ -65,6 +66,12 @@ def summary(run: Result, settings: Sequence[str] = ()) -> Group:
                 parts.append(Text(_slowest(lane, counts[lane.kind]), "bold"))
             parts.append(_pipes(lane, run.trace))
     return Group(*parts)
+
+
+def _chip(device: DeviceSpec) -> str:
+    """The series and the vendor's name of the chip: `Atlas A2 (Ascend 910B2)`."""
+    spelled = [alias for alias in device.aliases if alias.lower() == device.name.lower()]
+    return f"{device.series} ({(spelled or [device.name])[0].replace('Ascend', 'Ascend ')})"
 
 
 def _output(output: Output) -> str:
@@ -125,7 +132,7 @@ def _slowest(lane: LaneTrace, count: int) -> str:
 
 def _pipes(lane: LaneTrace, trace: Trace) -> RenderableType:
     """How busy the pipes of the cores of *lane* were."""
-    listing = table("pipe", "busy", "works", "busy cycles", "micro-ops", "bytes moved")
+    listing = table("pipe", "busy", "active", "busy cycles", "micro-ops", "bytes moved")
     for column in listing.columns[1:]:
         column.justify = "right"
     counters, works = lane.counters(), lane.work_cycles()

@@ -28,13 +28,15 @@ from npusim.data.errors import shown
 from npusim.data.files import content
 from npusim.data.json import json_text
 from npusim.sweeps import Sweep
+from npusim.sweeps.crossovers import label_of, leaders
 from npusim.sweeps.journal import remove
+from npusim.sweeps.page import PAGE
 from npusim.sweeps.picture import PICTURE
 
 __all__ = ["sweep_operator"]
 
 RECORD = "sweep.json"
-FILES = (RECORD, "sweep.csv", PICTURE)
+FILES = (RECORD, "sweep.csv", PICTURE, PAGE)
 MAX_BYTES = 1 << 30
 MARK = "npusim sweep"
 """The value of `kind` in every record."""
@@ -214,10 +216,12 @@ def _fill(new: Path, found: Sweep) -> list[str]:
     (new / "sweep.csv").write_text(found.to_csv(), encoding="utf-8")
     names = [RECORD, "sweep.csv"]
     if any(row.outcome.time_us is not None for row in found.rows):
-        # Loading matplotlib takes longer than a few cells; only the picture needs it.
+        # Loading matplotlib takes longer than a few cells; only pictures need it.
+        from npusim.sweeps.page import page
         from npusim.sweeps.picture import write
 
-        names.append(write(found, new))
+        (new / PAGE).write_text(page(found), encoding="utf-8")
+        names += [write(found, new), PAGE]
     return names
 
 
@@ -235,14 +239,15 @@ def _show(found: Sweep, form: RowFormat) -> None:
         case RowFormat.JSON:
             typer.echo(_json(found))
         case RowFormat.TEXT:
-            show(Group(_rows(found), *_crossings(found)))
+            show(Group(_rows(found), *_leaders(found)))
 
 
 def _rows(found: Sweep) -> Table:
     """A line for each cell: what varies, the time, and the kernel where there are several."""
     names = found.varied or ("device",)
     has_kernels = any(row.outcome.template is not None for row in found.rows)
-    listing = table(*names, "time, us", *(("kernel",) if has_kernels else ()))
+    named = [label_of(found, name) if name in found.variables else name for name in names]
+    listing = table(*named, "time, us", *(("kernel",) if has_kernels else ()))
     listing.columns[len(names)].justify = "right"
     for row in found.rows:
         own, outcome = row.coordinates, row.outcome
@@ -254,10 +259,10 @@ def _rows(found: Sweep) -> Table:
     return listing
 
 
-def _crossings(found: Sweep) -> list[Text]:
-    return [
-        Text(f"{'' if place else chr(10)}{each}") for place, each in enumerate(found.crossovers())
-    ]
+def _leaders(found: Sweep) -> list[Text]:
+    """Which is the fastest where, for those of which another one is so somewhere."""
+    crossed = [each for each in leaders(found) if len(each.fastest) > 1]
+    return [Text(f"{'' if place else chr(10)}{each}") for place, each in enumerate(crossed)]
 
 
 def _report_refused(found: Sweep) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from npusim.models.chain import Launched
 from npusim.models.step import Phased, Step
 from npusim.models.timing import Section
-from npusim.reports.style import percent
+from npusim.reports.model.first_screen import Lead
 from npusim.run.kernel_facts import kernel_of
 from npusim.trace.model import Kernel, Launches, ModelRun
 
@@ -41,16 +41,13 @@ def run_of(step: Step, name: str) -> ModelRun:
     return ModelRun(title, device.name, device.series, paid, launches, (), classes)
 
 
-def lead(step: Step, name: str) -> str:
-    """The whole time of *decode* or *prefill*, its error bar, and its parts, in a line."""
+def lead(step: Step, name: str) -> Lead:
+    """The whole time of *decode* or *prefill*, its error bar, and what is not in kernels."""
     phased: Phased = getattr(step, name)
-    whole = "TPOT" if name == "decode" else "TTFT"
-    parts = (
-        f"{part} {own.time_us / 1e3:.2f} ms ({percent(own.time_us / phased.time_us)})"
-        for part, own in phased.parts.named().items()
-    )
-    off = f"± {phased.parts.off_us / 1e3:.2f}"
-    return f"{whole} {phased.time_us / 1e3:.2f} ms {off}: {', '.join(parts)}"
+    title, verb = ("TPOT", "made") if name == "decode" else ("TTFT", "read")
+    around = {"gaps": phased.parts.gaps.time_us, "rest": phased.parts.rest.time_us}
+    whole = phased.time_us, phased.parts.off_us, phased.tokens_per_s
+    return Lead(title, *whole, verb, around)
 
 
 def _in_order(phased: Phased) -> Iterator[tuple[str, Section]]:

@@ -33,7 +33,7 @@ class About:
 
 CAUSES: dict[Known, About] = {
     "gm": About(
-        "GM",
+        "global memory",
         "the bandwidth of global memory",
         ("gm.read_bytes_per_s", "gm.write_bytes_per_s", "gm.run_bytes", "l2.same_line_ns"),
     ),

@@ -10,17 +10,17 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 from npusim.data.dtypes import dtype_named
-from npusim.reports import advice, bounds, costs, limits, overview, style
+from npusim.reports import advice, answer, bounds, costs, limits, style
 from npusim.reports.advice import Advised
+from npusim.reports.answer import Part, Share, left, percent
 from npusim.reports.causes import CAUSES, Bound, least_us, path_causes
-from npusim.reports.overview import Part
 from npusim.reports.run_labels import argument
 from npusim.reports.subject import trace_of
 from npusim.reports.traffic import work
 from npusim.trace import Known
 from npusim.trace.record import Record
 
-__all__ = ["COLORS", "of_run"]
+__all__ = ["COLORS", "error", "of_run", "parts", "used"]
 
 AROUND: dict[Known, str] = {
     "launch": costs.COLORS["launch"],
@@ -30,8 +30,6 @@ COLORS = AROUND | dict(
     zip((cause for cause in CAUSES if cause not in AROUND), style.MANY_COLORS, strict=False)
 )
 """Cause -> the colour of its part of the time, the same on every page."""
-LEAST_NAMED = 0.01
-"""Causes that take a smaller share of the time have no name below the bar."""
 LINKS: Mapping[Known, str] = {
     "gm": "global memory",
     "l2 reads": "L2 reads",
@@ -41,10 +39,10 @@ LINKS: Mapping[Known, str] = {
 
 def of_run(run: Record, given: Sequence[Advised] | str | None) -> str:
     """The screen of *run*; *given* is the advice, or why there is none, or None for no advice."""
-    parts = [_about(run), _tiles(run), _parts(run), _limits(run)]
+    found = [_about(run), _tiles(run), _time(run), _used(run)]
     if given is not None:
-        parts.insert(3, _changes(run, given))
-    return f'<div class="answer">{"".join(parts)}</div>'
+        found.insert(3, _changes(run, given))
+    return answer.screen(found)
 
 
 def _about(run: Record) -> str:
@@ -63,14 +61,8 @@ def _about(run: Record) -> str:
 
 def _tiles(run: Record) -> str:
     kernels = "" if len(run.launches) == 1 else f", {len(run.launches)} kernels"
-    tiles = (
-        (style.span_named(_us(run)), f"time of the call{kernels}"),
-        _of_peak(run),
-        _of_bandwidth(run),
-        _error(run),
-    )
-    cells = "".join(f"<div><b>{escape(large)}</b>{escape(small)}</div>" for large, small in tiles)
-    return f'<div class="tiles">{cells}</div>'
+    time = style.span_named(_us(run)), f"time of the call{kernels}"
+    return answer.tiles((time, _of_peak(run), _of_bandwidth(run), error(run)))
 
 
 def _us(run: Record) -> float:
@@ -91,7 +83,7 @@ def _of_peak(run: Record) -> tuple[str, str]:
         kind, unit = f"{done.vector_bits}-bit vector", "T operations a second"
     reached = count / seconds
     return (
-        _percent(reached / peak),
+        percent(reached / peak),
         f"of the {kind} peak, {reached / 1e12:.3g} of {peak / 1e12:.4g} {unit}",
     )
 
@@ -100,47 +92,37 @@ def _of_bandwidth(run: Record) -> tuple[str, str]:
     limit = run.device.gm.read_bytes_per_s
     reached = trace_of(run).gm_bytes / (_us(run) / 1e6)
     rates = f"{style.rate_named(reached)} of {style.rate_named(limit)}"
-    return _percent(reached / limit), f"of the memory bandwidth, {rates}"
+    return percent(reached / limit), f"of the memory bandwidth, {rates}"
 
 
-def _error(run: Record) -> tuple[str, str]:
+def error(run: Record) -> tuple[str, str]:
     """How far measured kernels of the kind were off, and how many there are."""
     known = run.accuracy
     if known is None or known.kind is None:
-        return "unknown", "error of the time: only operators have measured kernels"
+        return "unknown", "expected error: no measurement of your own kernel is known"
     if known.p90 is None:
-        return "unknown", f"error of the time: none of its kind was measured on {known.series}"
+        return "unvalidated", f"no public measurement of this operator on {known.series}"
     kernels = f"{known.rows} measured kernel{'' if known.rows == 1 else 's'}"
-    return f"± {_percent(known.p90)}", f"error of the time in 9 of 10 cases, from {kernels}"
-
-
-def _percent(share: float) -> str:
-    """A share with two digits at least.
-
-    >>> _percent(0.0131), _percent(0.19), _percent(0.0002)
-    ('1.3 %', '19 %', '< 0.1 %')
-    """
-    if 0 < share < 0.001:
-        return "< 0.1 %"
-    return f"{100 * share:.1f} %" if share < 0.1 else f"{100 * share:.0f} %"
+    return f"± {percent(known.p90)}", f"expected error in 9 of 10 cases, from {kernels}"
 
 
 # ---- where the time goes ----
 
 
-def _parts(run: Record) -> str:
-    found = path_causes(run)
-    total_us = sum(bound.path_us for bound in found)
-    parts = [Part(_named(run, bound), bound.path_us, COLORS[bound.cause]) for bound in found]
-    named = {
-        f"{part.name} {style.time_named(part.us)}": part.color
-        for part in parts
-        if part.us >= LEAST_NAMED * total_us
-    }
+def _time(run: Record) -> str:
+    found, total_us = parts(run), _us(run)
     return (
-        f"<h2>Where the time goes</h2>{overview.bar(parts, total_us)}{overview.key(named)}"
+        f"<h2>Where the time goes</h2>{answer.bar(found, total_us)}"
+        f"{answer.key(answer.named(found, total_us))}"
         f"<p>{escape(advice.sentence(bounds.headline(run)))}.</p>"
     )
+
+
+def parts(run: Record) -> list[Part]:
+    """What holds up the critical path of *run*, the longest first: all of its time."""
+    return [
+        Part(_named(run, bound), bound.path_us, COLORS[bound.cause]) for bound in path_causes(run)
+    ]
 
 
 def _named(run: Record, bound: Bound) -> str:
@@ -169,50 +151,45 @@ def _changes(run: Record, given: Sequence[Advised] | str) -> str:
 def _change(each: Advised) -> str:
     """What to do, as code where it can be written so, and a bar of what is left of the time."""
     before, after = each.rows or (1, 1)
-    left = each.after_us / after / (each.before_us / before)
+    rest = each.after_us / after / (each.before_us / before)
     took = style.time_named(each.after_us) + (f" for {after} rows" if each.rows else "")
     code = "".join(f"<code>{escape(line)}</code>" for line in each.code)
     why = escape(advice.sentence(each.text))
     what = f"{why}.{code}" if code else f"<b>{escape(advice.sentence(each.change))}.</b> {why}."
-    return (
-        f'<li title="{escape(each.times)}"><p>{what}</p>'
-        f'<div class="left"><i style="width:{100 * min(left, 1):.1f}%"></i></div>'
-        f"<span>{took}</span></li>"
-    )
+    return f'<li title="{escape(each.times)}"><p>{what}</p>{left(rest)}<span>{took}</span></li>'
 
 
 # ---- limits ----
 
 
-def _limits(run: Record) -> str:
+def _used(run: Record) -> str:
+    note = '<p class="note">Of links and units, shares of the time of the whole call.</p>'
+    return f"<h2>How much of the chip is used</h2>{answer.shares([used(run)])}{note}"
+
+
+def used(run: Record) -> list[Share]:
     """How much of each thing that the chip has was used, of the whole time."""
     trace, total_us = trace_of(run), _us(run)
-    shares = {
+    found = {
         name: us / total_us
         for cause, us in least_us(trace, run.device).items()
         if us and (name := LINKS[cause])
     }
     done = work(trace)
     for dtype, count in done.cube_dtypes.items():
-        shares["cube"] = shares.get("cube", 0.0) + _share(
+        found["cube"] = found.get("cube", 0.0) + _share(
             count, limits.cube(run.device, dtype), total_us
         )
     if done.vector_ops:
-        shares["vector unit"] = _share(
+        found["vector unit"] = _share(
             done.vector_ops, limits.vector(run.device, done.vector_bits), total_us
         )
-    rows = [(name, share, _percent(share)) for name, share in shares.items()]
+    shares = [Share(name, share, percent(share)) for name, share in found.items()]
     for kind in dict.fromkeys(lane.kind for lane in trace.lanes):
-        used = sum(len(lane.cores) for lane in trace.lanes if lane.kind == kind)
+        cores = sum(len(lane.cores) for lane in trace.lanes if lane.kind == kind)
         count = run.device.cores[kind].count
-        rows.append((f"{kind} cores", used / count, f"{used} of {count}"))
-    cells = "".join(
-        f'<dt>{name}</dt><dd><div class="left"><i style="width:{100 * min(share, 1):.1f}%"></i>'
-        f"</div><span>{text}</span></dd>"
-        for name, share, text in rows
-    )
-    note = '<p class="note">Of links and units, shares of the time of the whole call.</p>'
-    return f'<h2>How much of the chip is used</h2><dl class="limits">{cells}</dl>{note}'
+        shares.append(Share(f"{kind} cores", cores / count, f"{cores} of {count}"))
+    return shares
 
 
 def _share(count: int, limit: limits.Limit, total_us: float) -> float:

@@ -2,17 +2,16 @@
 
 It holds the pictures of one run, or of several side by side, as SVG; a timeline to pan, zoom and
 click; a roofline; tables; and every number of the chip with its source. The interactive parts are
-`link.js`, `zoom.js`, `lanes.js`, `page.js`, and for the roofline `plot.js`, `roofs.js` and
+`link.js`, `words.js`, `zoom.js`, `lanes.js`, `page.js`, and for the roofline `plot.js`, `roofs.js`
+and
 `roofline.js`; the looks are `page.css` and `roofline.css`. Data are packed into the page (zlib,
 base64).
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from html import escape
-from io import StringIO
 from typing import TYPE_CHECKING
 
 from npusim.reports import bounds, first_screen, frame, overview, roofline, roofline_chart, timeline
@@ -21,6 +20,7 @@ from npusim.reports.frame import columns
 from npusim.reports.gallery import PICTURES, figures
 from npusim.reports.run_labels import Head, heads, titled
 from npusim.reports.subject import Timed, longest_us, named, trace_of
+from npusim.reports.svg import svg_of
 from npusim.reports.tables import bound, devices, facts, path, pipes, rooflines, waits
 from npusim.reports.timeline_data import payload
 from npusim.trace.record import Record
@@ -32,26 +32,24 @@ if TYPE_CHECKING:
 __all__ = ["glimpse", "report"]
 
 SECTIONS = {
-    "overview": "Overview",
-    "advice": "What to change",
     "timeline": "Timeline",
     "roofline": "Roofline",
     "pictures": "Pictures",
+    "advice": "What to change",
     "numbers": "Numbers",
     "tables": "Tables",
     "device": "The chip",
 }
-FOLDED = ("numbers", "tables", "device")
-"""Sections of tables, which are closed at first."""
+FOLDED = ("advice", "numbers", "tables", "device")
+"""Sections of lists and tables, which are closed at first."""
 CORES = (
     '<input class="cores" placeholder="all cores; or 0, 3-5, aic" aria-label="cores to show">'
-    '<button data-act="fold">fold</button>'
+    '<button data-act="fold">Collapse</button>'
 )
 HERE = "npusim.reports"
 SHOWN = tuple(picture for picture in PICTURES if picture not in roofline.PICTURES)
 """The pictures that stand on a page, which has one roofline to look into."""
-SCRIPTS = ("link", "zoom", "lanes", "plot", "roofs", "roofline", "page")
-FONTS = "'DejaVu Sans', Verdana, sans-serif"
+SCRIPTS = ("zoom", "lanes", "plot", "roofs", "roofline", "page")
 
 
 def report(
@@ -73,10 +71,7 @@ def report(
         trace_of(run)
     report_progress = progress or _unheard
     names = heads(runs)
-    sections = {"overview": overview.of_runs(runs, names)} if len(runs) > 1 else {}
-    if len(runs) > 1 and advice:
-        sections["advice"] = columns(names, [section(own) for own in advice])
-    sections |= {
+    sections = {
         "numbers": facts(runs),
         "timeline": columns(names, _timelines(runs, names, level, report_progress), wide=True),
         "roofline": roofline_chart.section(runs, _whose(runs, names)),
@@ -87,7 +82,9 @@ def report(
     if len(runs) == 1:
         top = first_screen.of_run(runs[0], advice[0] if advice else None)
     else:
-        top = f'<p class="finding">{escape(overview.finding(runs))}</p>'
+        top = overview.of_runs(runs, names)
+        if advice:
+            sections["advice"] = columns(names, [section(own) for own in advice])
     shown = {key: (name, sections[key]) for key, name in SECTIONS.items() if key in sections}
     body = top + frame.sections(shown, FOLDED)
     script = "".join(frame.text_of(HERE, f"{name}.js") for name in SCRIPTS)
@@ -101,7 +98,7 @@ def glimpse(line: str, run: Timed | None) -> str:
     if run is None:
         return text
     shown = (timeline.PICTURE, bounds.PICTURE)
-    return text + "".join(_svg(picture.figure(run), picture.name) for picture in shown)
+    return text + "".join(svg_of(each, picture.name) for picture, each in figures(run, (), shown))
 
 
 def _whose(runs: Sequence[Record], names: Sequence[Head]) -> list[str]:
@@ -149,7 +146,7 @@ def _pictures(runs: Sequence[Record], names: Sequence[Head], report_progress: Pr
             share = (SHOWN.index(picture) + 1) / len(SHOWN)
             report_progress("pictures", (number + share) / len(runs))
             headings[picture.name] = picture.heading
-            svg = _svg(figure, f"{picture.name}{number}")
+            svg = svg_of(figure, f"{picture.name}{number}")
             label = ", ".join(filter(None, (names[number].letter, picture.heading)))
             start = f'<svg role="img" aria-label="{escape(label)}"'
             svg = svg.replace("<svg", start, 1)
@@ -159,22 +156,6 @@ def _pictures(runs: Sequence[Record], names: Sequence[Head], report_progress: Pr
         f"<h3>{escape(heading)}</h3>{columns(names, [own.get(name, nothing) for own in drawn])}"
         for name, heading in headings.items()
     )
-
-
-def _svg(figure: object, salt: str) -> str:
-    """*figure* as an element; *salt* keeps the names inside apart from those of others."""
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
-
-    assert isinstance(figure, Figure)
-    text = StringIO()
-    with rc_context({"svg.fonttype": "none", "svg.hashsalt": salt}):
-        figure.savefig(text, format="svg", metadata={"Date": None})
-    element = text.getvalue()
-    element = element[element.index("<svg") :].replace("'DejaVu Sans'", FONTS)
-    element = re.sub(r"<metadata>.*?</metadata>", "", element, flags=re.DOTALL)
-    element = re.sub(r'\bid="(figure|axes|matplotlib|text|patch|line2d)[^"]*"', "", element)
-    return re.sub(r"\s*\n\s*", "\n", element)
 
 
 # ---- tables ----

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-from npusim.reports import costs
+from npusim.reports import answer, first_screen
+from npusim.reports.answer import Part
 from npusim.reports.bounds import bounded_by, headline
 from npusim.reports.run_labels import Head, letters, listed
 from npusim.reports.style import span_named
 from npusim.reports.subject import Timed
+from npusim.trace.record import Record
 
 __all__ = [
     "Entry",
-    "Part",
     "against",
-    "bar",
+    "differing",
+    "errors",
     "finding",
     "key",
     "of_runs",
     "ranked",
     "section",
     "than",
+    "tiles",
 ]
 
 MANY = 2.0
@@ -30,15 +33,6 @@ MANY = 2.0
 MANY_WHOLE = 10.0
 CLOSE_PERCENT = 10.0
 """Below it, a tenth of a percent is printed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A piece of a bar."""
-
-    name: str
-    us: float
-    color: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,27 +79,93 @@ def than(first_us: float, us: float) -> str:
 
 # ---- runs of operators ----
 
-
-COLORS = {
-    "launches before": costs.COLORS[costs.EARLIER],
-    "launch": costs.COLORS["launch"],
-    "before the pipe that works longest starts": costs.COLORS["head"],
-    "it works": costs.COLORS["work"],
-    "it waits": costs.COLORS["waits"],
-    "after its end": costs.COLORS["tail"],
-    "completion": costs.COLORS["completion"],
-}
-"""Parts of the time of a run, in their order -> their colours."""
+MOST_SHARES = 3
+"""Of more runs than that, the screen has no room for what each uses of its chip."""
 
 
-def of_runs(runs: Sequence[Timed], heads: Sequence[Head]) -> str:
-    """The bars of *runs*; raises ValueError for one that was not timed or had nothing to do."""
-    found = []
-    for run, head in zip(runs, heads, strict=True):
-        parts = [Part(row.label, row.us, costs.COLORS[row.part]) for row in costs.rows(run)]
-        found.append(Entry(head, run.time_us or 0.0, tuple(parts), headline(run)))
-    there = {part.color for entry in found for part in entry.parts if part.us}
-    return section(found) + key({name: own for name, own in COLORS.items() if own in there})
+def of_runs(runs: Sequence[Record], heads: Sequence[Head]) -> str:
+    """The first screen of *runs*: their times, where the time of each goes, how they differ.
+
+    Raises ValueError for one that was not timed or had nothing to do.
+    """
+    found = [
+        Entry(head, run.time_us or 0.0, tuple(first_screen.parts(run)), headline(run))
+        for run, head in zip(runs, heads, strict=True)
+    ]
+    error = errors([first_screen.error(run) for run in runs])
+    sentence = differing(*found) if len(found) == 2 else finding(runs)
+    screen = [
+        answer.tiles([*tiles(found), error]),
+        f"<h2>Where the time goes</h2>{section(found)}{key(found)}<p>{escape(sentence)}</p>",
+    ]
+    if len(runs) <= MOST_SHARES:
+        shares = answer.shares([first_screen.used(run) for run in runs], letters(len(runs)))
+        screen.append(f"<h2>How much of each chip is used</h2>{shares}")
+    return answer.screen(screen)
+
+
+def tiles(found: Sequence[Entry]) -> list[tuple[str, str]]:
+    """Two times and their ratio; of more runs the shortest and the longest time."""
+    ordered = sorted(found, key=lambda entry: entry.time_us)
+    shown = found if len(found) == 2 else (ordered[0], ordered[-1])
+    first, last = found if len(found) == 2 else (ordered[-1], ordered[0])
+    times = [(span_named(entry.time_us), str(entry.head)) for entry in shown]
+    return [*times, _speedup(first, last)]
+
+
+def _speedup(first: Entry, last: Entry) -> tuple[str, str]:
+    """How many times as fast *last* is as *first*."""
+    ratio = first.time_us / last.time_us if last.time_us else 0.0
+    change_us = last.time_us - first.time_us
+    more = "more" if change_us > 0 else "less"
+    text = f"{ratio:,.0f}" if ratio >= MANY_WHOLE else f"{ratio:.2f}"
+    names = f"{last.head.letter} over {first.head.letter}"
+    return f"{text}x", f"speedup of {names}: {span_named(abs(change_us))} {more}"
+
+
+def errors(found: Sequence[tuple[str, str]]) -> tuple[str, str]:
+    """What is expected of the error of each run, once where all have the same."""
+    if len(set(found)) == 1:
+        return found[0]
+    if len(found) > MOST_SHARES:
+        return "various", "expected errors: the section Numbers has that of each run"
+    return ", ".join(large for large, _ in found), "expected error of each in 9 of 10 cases"
+
+
+def key(found: Sequence[Entry]) -> str:
+    """The colours of what takes a part of any bar that can be seen."""
+    longest_us = max(entry.time_us for entry in found)
+    colors = {
+        part.name: part.color
+        for entry in found
+        for part in entry.parts
+        if part.us >= answer.LEAST_NAMED * longest_us
+    }
+    return answer.key(colors)
+
+
+def differing(first: Entry, last: Entry) -> str:
+    """Which parts of the time make the difference between two runs, in a sentence."""
+    whole_us = last.time_us - first.time_us
+    if not whole_us:
+        return f"{first.head.letter} and {last.head.letter} take equally long."
+    names = dict.fromkeys(part.name for part in (*first.parts, *last.parts))
+    before, after = ({part.name: part.us for part in own.parts} for own in (first, last))
+    changes = {name: after.get(name, 0.0) - before.get(name, 0.0) for name in names}
+    largest = sorted(changes.items(), key=lambda item: -abs(item[1]))[:MOST_CHANGES]
+    parts = [f"{name} {_changed(us)}" for name, us in largest
+             if abs(us) >= LEAST_OF_CHANGE * abs(whole_us)]  # fmt: skip
+    who = f"{last.head.letter} takes {_changed(whole_us)} than {first.head.letter}"
+    return f"{who}: {listed(parts)}." if parts else f"{who}."
+
+
+def _changed(us: float) -> str:
+    return f"{span_named(abs(us))} {'more' if us > 0 else 'less'}"
+
+
+MOST_CHANGES = 3
+LEAST_OF_CHANGE = 0.1
+"""Parts of the time that change by less than this part of the difference are left out."""
 
 
 def finding(runs: Sequence[Timed]) -> str:
@@ -155,28 +215,8 @@ def section(found: Sequence[Entry]) -> str:
         ratio = than(found[0].time_us, entry.time_us) if number else ""
         lines.append(
             f'<li><p class="who"><b>{entry.head.letter}</b> {escape(entry.head.who)}</p>'
-            f"{bar(entry.parts, longest_us)}"
+            f"{answer.bar(entry.parts, longest_us)}"
             f'<p class="took"><b>{span_named(entry.time_us)}</b> <span>{ratio}</span></p>'
             f'<p class="note">{escape(entry.bound)}</p></li>'
         )
     return f'<ol class="glance">{"".join(lines)}</ol>'
-
-
-def bar(parts: Sequence[Part], full_us: float) -> str:
-    """A bar of *parts*, as long as their share of *full_us*."""
-    pieces = "".join(
-        f'<i style="width:{100 * part.us / full_us:.4f}%;background:{part.color}" '
-        f'title="{escape(part.name)}: {span_named(part.us)}"></i>'
-        for part in parts
-        if part.us
-    )
-    return f'<div class="stack">{pieces}</div>'
-
-
-def key(colors: Mapping[str, str]) -> str:
-    """What the colours of bars stand for: names -> colours."""
-    marks = (
-        f'<span><i class="swatch" style="background:{color}"></i>{escape(name)}</span>'
-        for name, color in colors.items()
-    )
-    return f'<p class="key">{"".join(marks)}</p>'

@@ -65,15 +65,23 @@ def recorded(run: Result, folder: Path) -> Record:
 
 # ---- runs in folders ----
 
-NO_VALUES = (
-    "No advice: times of this operator depend on values, which a folder does not keep. "
-    "npusim run --advice gives some."
+
+def not_tried(why: str, remedy: str) -> str:
+    """Why a page has no advice, and the command that gives some."""
+    return f"Advice is not computed here because {why}. Run: {remedy}"
+
+
+NO_VALUES = not_tried(
+    "times of this operator depend on values, which the folder does not hold",
+    "npusim run ... --advice",
 )
-NO_KERNEL = "No advice: a report runs no kernel of your own. npusim run --advice gives some."
-TOO_LONG = "No advice was tried, for the run is long. --advice tries some."
-OTHER_TIMES = (
-    "No advice: this npusim finds another time for the call than the one that wrote the folder. "
-    "Write it again with npusim run -o."
+NO_KERNEL = not_tried(
+    "it would run the file of your kernel again", "npusim run FILE.py:FUNCTION ... --advice"
+)
+TOO_LONG = not_tried("the run is long", "npusim report DIR --advice")
+OTHER_TIMES = not_tried(
+    "another version of npusim wrote the folder, with another time for the call",
+    "npusim run ... -o DIR",
 )
 
 
@@ -82,8 +90,8 @@ def advice_for(
 ) -> list[Advice] | str:
     """The advice for the run that *found* describes, or a sentence why there is none.
 
-    It is made again, from the shapes and types that the folder keeps. Unless *asked*, a long run is
-    not.
+    The call is run again, from the shapes and types that the folder holds. Unless *asked*, a long
+    run is not.
     """
     is_own = found.accuracy is None or found.accuracy.kind is None  # whatever its name is
     if is_own or found.op not in ops.names():

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from npusim.sweeps.rows import VENDOR, Rows
 
-__all__ = ["Crossover", "Line", "axis_of", "crossovers", "lines"]
+__all__ = ["Crossover", "Leaders", "Line", "axis_of", "crossovers", "label_of", "leaders", "lines"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +48,45 @@ class Crossover:
     def __str__(self) -> str:
         where = f" ({_words(self.among)})" if self.among else ""
         return (
-            f"from {self.axis} = {self.at} on {self.faster} is faster than {self.slower}, "
-            f"the fastest until {self.until}{where}"
+            f"between {self.axis} = {self.until} and {self.at} {self.faster} becomes faster than "
+            f"{self.slower}{where}"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Leaders:
+    """Which of lines that differ in one thing alone is the fastest, at each value tried."""
+
+    among: dict[str, object]
+    """What they have in common."""
+    axis: str
+    """What the axis is called: `rows of x`."""
+    values: tuple[int | float, ...]
+    """All that were tried, in rising order."""
+    fastest: dict[str, tuple[int | float, ...]]
+    """Line -> where it is the fastest; the one that is so most often first."""
+
+    def __str__(self) -> str:
+        where = f" ({_words(self.among)})" if self.among else ""
+        most, *others = self.fastest
+        if not others:
+            return f"{most} is the fastest at every {self.axis} tried{where}"
+        parts = [
+            f"{name} is the fastest at {self.axis} = {self.stretches(name)}" for name in others
+        ]
+        return f"{', '.join(parts)}; {most} at all others tried{where}"
+
+    def stretches(self, name: str) -> str:
+        """Where *name* is the fastest, neighbours in short: `1 to 8, 32`."""
+        places = [self.values.index(value) for value in self.fastest[name]]
+        runs: list[list[int]] = []
+        for place in places:
+            if runs and place == runs[-1][-1] + 1:
+                runs[-1].append(place)
+            else:
+                runs.append([place])
+        ends = ((self.values[run[0]], self.values[run[-1]]) for run in runs)
+        return ", ".join(f"{a:g}" if a == b else f"{a:g} to {b:g}" for a, b in ends)
 
 
 def _words(coordinates: dict[str, object]) -> str:
@@ -94,6 +131,44 @@ def lines(sweep: Rows) -> tuple[Line, ...]:
     return tuple(line for line in found.values() if line.times_us)
 
 
+def label_of(sweep: Rows, name: str) -> str:
+    """What the variable *name* is called: of one that is an extent of its tensor, which one.
+
+    A variable without a name of its own bears that of the tensor whose shape it stands in.
+    """
+    shapes = [_shape(row.cell.arguments.get(name, "")) for row in sweep.rows]
+    values = [row.cell.variables[name] for row in sweep.rows]
+    for place, extent in enumerate(("rows", "columns")):
+        if all(len(shape) == 2 and shape[place] == value
+               for shape, value in zip(shapes, values, strict=True)):  # fmt: skip
+            return f"{extent} of {name}"
+    return name
+
+
+def _shape(word: str) -> tuple[int, ...]:
+    """The shape of an argument in words: `spec:8x16:float16`."""
+    found = re.match(r"spec:(\d+(?:x\d+)*):", word)
+    return tuple(map(int, found[1].split("x"))) if found else ()
+
+
+def leaders(sweep: Rows) -> tuple[Leaders, ...]:
+    """Which is the fastest where, of lines that differ in a chip, a template or a setting."""
+    axis = axis_of(sweep)
+    if axis is None:
+        return ()
+    found = []
+    for along, among, group in _compared(sweep, axis):
+        values = tuple(sorted({value for line in group for value in line.times_us}))
+        fastest: dict[str, list[int | float]] = {}
+        for value in values:
+            name = str(_fastest(group, value).coordinates[along])
+            fastest.setdefault(name, []).append(value)
+        ranked = sorted(fastest.items(), key=lambda item: -len(item[1]))
+        named = {name: tuple(where) for name, where in ranked}
+        found.append(Leaders(among, label_of(sweep, axis), values, named))
+    return tuple(found)
+
+
 def crossovers(sweep: Rows) -> tuple[Crossover, ...]:
     """Every crossover of lines that differ in a chip, a template, a setting or a variable of words.
 
@@ -102,14 +177,21 @@ def crossovers(sweep: Rows) -> tuple[Crossover, ...]:
     axis = axis_of(sweep)
     if axis is None:
         return ()
-    every = lines(sweep)
     found: list[Crossover] = []
+    for along, among, group in _compared(sweep, axis):
+        found += _of_group(axis, along, among, group)
+    return tuple(found)
+
+
+def _compared(sweep: Rows, axis: str) -> Iterator[tuple[str, dict[str, object], list[Line]]]:
+    """What lines differ in alone, what they have in common, and these lines, two at least."""
+    every = lines(sweep)
     for along in sweep.varied:
         if along == axis or (along in sweep.variables and _all_numbers(sweep, along)):
             continue
         for among, group in _groups(every, along):
-            found += _of_group(axis, along, among, group)
-    return tuple(found)
+            if len(group) > 1:
+                yield along, among, group
 
 
 def _all_numbers(sweep: Rows, name: str) -> bool:

@@ -6,14 +6,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from npusim.reports import style
-from npusim.sweeps.crossovers import Line, axis_of, crossovers, lines
+from npusim.sweeps.crossovers import Line, axis_of, crossovers, label_of, lines
 from npusim.sweeps.rows import VENDOR, Row, Rows
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
+    from matplotlib.figure import Figure
 
-__all__ = ["PICTURE", "draw", "write"]
+__all__ = ["PICTURE", "draw", "figure_of", "write"]
 
 PICTURE = "sweep.png"
 WIDTH_INCHES, LEAST_INCHES, LINE_INCHES = 10.0, 5.0, 0.24
@@ -27,6 +28,12 @@ LONG_US = 1e4
 
 def write(sweep: Rows, folder: Path) -> str:
     """Write the picture into *folder*; returns the name of the file."""
+    figure_of(sweep).savefig(folder / PICTURE, dpi=100)
+    return PICTURE
+
+
+def figure_of(sweep: Rows) -> Figure:
+    """The picture on a new figure, as high as it must be."""
     from matplotlib.figure import Figure
 
     if axis_of(sweep):
@@ -35,8 +42,7 @@ def write(sweep: Rows, folder: Path) -> str:
         inches = 1.0 + LINE_INCHES * len(_timed(sweep))
     figure = Figure((WIDTH_INCHES, inches), layout="constrained")
     draw(sweep, ax=figure.subplots())
-    figure.savefig(folder / PICTURE, dpi=100)
-    return PICTURE
+    return figure
 
 
 def draw(sweep: Rows, *, ax: Axes | None = None) -> Axes:
@@ -83,7 +89,7 @@ def _lines(ax: Axes, sweep: Rows, axis: str) -> None:
     every = lines(sweep)
     for place, line in enumerate(every):
         _line(ax, line, place, has_label=len(every) > 1)
-    marked = crossovers(sweep)
+    marked, name = crossovers(sweep), label_of(sweep, axis)
     values = sorted({value for line in every for value in line.times_us})
     for at in sorted({each.at for each in marked}):
         # In the right half the words go to the left, so as to stay inside.
@@ -91,7 +97,7 @@ def _lines(ax: Axes, sweep: Rows, axis: str) -> None:
         low = max(each.time_us for each in marked if each.at == at)
         ax.axvline(at, color=style.INK, linewidth=0.8, linestyle=":", zorder=1)
         ax.annotate(
-            *(style.plain(f"{axis} = {at:g}"), (at, low)),
+            *(style.plain(f"{name} = {at:g}"), (at, low)),
             xytext=(-8 if is_right else 8, -14),
             ha="right" if is_right else "left",
             textcoords="offset points",
@@ -114,7 +120,7 @@ def _lines(ax: Axes, sweep: Rows, axis: str) -> None:
     ax.tick_params(which="both", length=0, labelsize=style.TEXT_POINTS, labelcolor=style.INK)
     ax.grid(color=style.GRID, linewidth=0.8)
     ax.set_axisbelow(True)
-    ax.set_xlabel(style.plain(axis), size=style.TEXT_POINTS, color=style.INK, loc="left")
+    ax.set_xlabel(style.plain(name), size=style.TEXT_POINTS, color=style.INK, loc="left")
     ax.set_ylabel(
         f"time, {_numbered(ax.yaxis, max(times))}",
         size=style.TEXT_POINTS,
@@ -189,7 +195,7 @@ def _legend(ax: Axes, *, has_rings: bool) -> None:
             marker="o",
             markersize=9,
             markerfacecolor="none",
-            label="another is the fastest",
+            label="crossover",
         )
         marks = [*marks, ring]
     ax.legend(

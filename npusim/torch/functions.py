@@ -17,7 +17,7 @@ import torch
 
 from npusim import ops
 from npusim.data.errors import OpError, shown
-from npusim.torch import composed
+from npusim.torch import composed, format_casts
 from npusim.torch.distributed.declared import FUSED
 from npusim.torch.schemas import named_tensors
 
@@ -167,4 +167,5 @@ FUNCTIONS: dict[str, Callable[..., object]] = {
     if not (declared.overload and hasattr(getattr(torch.ops.npu, declared.name), "default"))
 }
 FUNCTIONS |= composed.OF_ATB
+FUNCTIONS |= {name: getattr(torch.ops.npu, name) for name in format_casts.FUNCTIONS}
 """Name in torch_npu -> function."""

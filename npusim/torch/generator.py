@@ -8,6 +8,8 @@ from npusim.torch.errors import device_number
 
 __all__ = [
     "Generator",
+    "_get_generator",
+    "default_generators",
     "get_rng_state",
     "get_rng_state_all",
     "initial_seed",
@@ -34,6 +36,15 @@ class Generator(torch._C.Generator, metaclass=_AnyGenerator):
     def __new__(cls, device: object = "cpu") -> torch.Generator:
         on_host = torch.device(device).type == "npu"
         return super().__new__(cls, "cpu" if on_host else device)
+
+
+default_generators = (torch.default_generator,)
+"""Those of all cards, of which there is one."""
+
+
+def _get_generator(device: object) -> torch.Generator:
+    device_number(device)
+    return default_generators[0]
 
 
 OFFSET_STEP = 10

@@ -38,7 +38,7 @@ __all__ = [
 Given = dict[str, Any]
 """Parameter of the operator -> a tensor on npu, a list of them, or the value of an attribute."""
 
-SEES_VALUES = ("embedding", "index_select")
+SEES_VALUES = ("embedding", "index_select", "npu_grouped_matmul")
 """Operators whose calls may depend on the values of tensors, not on shapes and types alone."""
 
 

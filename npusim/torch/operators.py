@@ -19,12 +19,12 @@ from npusim.data.errors import Code, DocumentWarning, OpError, callers_level
 from npusim.data.tensor import Tensor, TensorSpec
 from npusim.ops import TorchTensor
 from npusim.run.result import Output, Result
-from npusim.torch import card, composed, formats, kernels
+from npusim.torch import card, composed, format_casts, formats, kernels
 from npusim.torch.backend import Define
 from npusim.torch.clock import clock
 from npusim.torch.distributed import operators as fused
 from npusim.torch.errors import as_on_card
-from npusim.torch.gradients import inference_only
+from npusim.torch.gradients import autograd, is_wanted
 from npusim.torch.kernels import tensors_of
 from npusim.torch.relabel import overwrite, to_host, to_npu
 from npusim.torch.schemas import arguments, bind, described, empty, named_tensors
@@ -42,8 +42,11 @@ def register(define: Define) -> frozenset[str]:
     for operator in map(ops.load, ops.names()):
         found += [(each, _real(operator.name, each, _schema(each))) for each in operator.torch]
     for function, real in found:
-        _register(define, library, function, real)
-    return frozenset(function.name for function, _ in found) | _register_composed()
+        is_cast = function.name in format_casts.CASTS
+        run = format_casts.by_format(function.name, real) if is_cast else real
+        _register(define, library, function, run)
+    others = format_casts.register(define) | _register_composed()
+    return frozenset(function.name for function, _ in found) | others
 
 
 def _register_composed() -> frozenset[str]:
@@ -75,7 +78,9 @@ def _register(
     library.impl(full, _refusal(name), "CPU")
     if not schema.is_mutable:
         found = getattr(getattr(torch.ops.npu, name), function.overload or "default")
-        library.impl(full, inference_only(name, found), "AutogradPrivateUse1")
+        is_cast = name in format_casts.CASTS
+        kernel = format_casts.differentiable(found) if is_cast else autograd(function, found)
+        library.impl(full, kernel, "AutogradPrivateUse1")
 
 
 def _or_parts(real: Callable[..., object], parts: Callable[..., object]) -> Callable[..., object]:
@@ -186,7 +191,7 @@ def _real(
 
     gives_list = _returns_list(schema)
     has_numbers = len(schema.returns) != sum(_is_tensor(each) for each in schema.returns)
-    is_repeatable = not (function.into or schema.is_mutable or has_numbers)
+    is_repeatable = not (function.into or schema.is_mutable or function.wanted or has_numbers)
 
     def real(*args: object, **kwargs: object) -> object:
         key = _key(function, args, kwargs) if is_repeatable else None
@@ -194,7 +199,8 @@ def _real(
             return _given(again, gives_list)
         bound = bind(schema, args, kwargs)
         own, first = arguments(function, bound), next(iter(bound.values()))
-        layouts = {name: _LAYOUTS[formats.get(value)] for name, value in named_tensors(own)}
+        own |= {name: is_wanted(inputs) for name, inputs in function.wanted.items()}
+        layouts = {name: _layout(value) for name, value in named_tensors(own)}
         known = described(own, layouts)
         acl = function.aclnn(known)
         for name in function.absent:
@@ -226,7 +232,8 @@ def _real(
     return real
 
 
-_LAYOUTS = {formats.ND: "ND", formats.NZ: "FRACTAL_NZ"}
+def _layout(tensor: torch.Tensor) -> str:
+    return "FRACTAL_NZ" if formats.get(tensor) == formats.NZ else "ND"
 
 
 def _key(
@@ -273,7 +280,8 @@ def _on_npu(output: Output) -> torch.Tensor:
     """*output* as a tensor on the card, in its format."""
     found = to_npu(result(output))
     is_nz = isinstance(output, Tensor | TensorSpec) and output.layout == "FRACTAL_NZ"
-    formats.put(found, formats.NZ if is_nz else formats.ND)
+    if is_nz:
+        formats.put(found, formats.NZ)
     return found
 
 

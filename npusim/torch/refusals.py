@@ -8,6 +8,7 @@ be used instead.
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from types import ModuleType
 from typing import NoReturn
 
@@ -22,7 +23,6 @@ from npusim.torch.errors import as_on_card
 __all__ = ["OF_ATB", "OF_LATER_CHIPS", "operator", "others_of", "refusal", "register"]
 
 INSTEAD = {
-    "fast_gelu": "torch.nn.functional.gelu",
     "npu_bmmV2": "torch.bmm",
     "npu_broadcast": "torch.Tensor.expand",
     "npu_confusion_transpose": "torch.Tensor.permute and reshape",
@@ -33,7 +33,6 @@ INSTEAD = {
     "npu_cross_entropy_loss": "torch.nn.functional.cross_entropy",
     "npu_dropout_with_add_softmax": "torch's own operations",
     "npu_dtype_cast": "torch.Tensor.to",
-    "npu_fast_gelu": "torch.nn.functional.gelu",
     "npu_geglu": "torch.nn.functional.gelu and a product",
     "npu_gelu_mul": "torch.nn.functional.gelu and a product",
     "npu_group_norm_silu": "torch.nn.functional.group_norm and silu",
@@ -118,7 +117,7 @@ def operator(name: str) -> Callable[..., NoReturn]:
 def refusal(module: str, name: str) -> object:
     """*name* of *module*: a class where torch_npu has one, which refuses to be made."""
     full = f"{module}.{name}"
-    if not name[0].isupper():
+    if not name.lstrip("_")[:1].isupper():
         return _function(full, _why(name))
 
     def __init__(self: object, *_: object, **__: object) -> None:  # noqa: N807, ARG001
@@ -136,7 +135,8 @@ def others_of(module: str, *parts: ModuleType) -> Callable[[str], object]:
             if name in part.__all__:
                 return getattr(part, name)
         if name in names()[module]:
-            return refusal(module, name)
+            is_module = f"{module}.{name}" in names()
+            return import_module(f"{module}.{name}") if is_module else refusal(module, name)
         raise AttributeError(
             f"module {module!r} has no attribute {name!r}\nnpusim.torch: {module}.{name} must be "
             "a name of torch_npu 2.14 or older, but is none; leave it out"

@@ -62,8 +62,8 @@ def test_the_critical_path_is_told_in_tables() -> None:
     for heading in (
         "critical path  ",
         "from core   ",
-        "slack cycles   of half its micro-ops",
-        "idle in the last wave",
+        "minimum slack, cycles   median slack",
+        "tail imbalance",
     ):
         assert heading in told
 

@@ -85,7 +85,7 @@ def test_it_writes_a_page_for_each_step(path: Path, tmp_path: Path) -> None:
     assert entries(out) == ["decode.html", "prefill.html", "step.json"]
     page = (out / "decode.html").read_text(encoding="utf-8")
     tpot_ms = json.loads((out / "step.json").read_text())["decode"]["tpot_ms"]
-    assert f"TPOT {tpot_ms:.2f} ms ± " in page
+    assert f"<b>{tpot_ms:.2f} ms</b>TPOT: ± " in page
     assert "matrix products" in page
     code, _, err = npusim_says(*words)
     assert code == 1
@@ -146,7 +146,7 @@ def test_a_sweep_writes_a_table_json_and_a_picture(path: Path, tmp_path: Path) -
 
     assert code == 0
     assert "ascend910b2" in said
-    assert entries(out) == ["model_sweep.csv", "model_sweep.json", "sweep.png"]
+    assert entries(out) == ["model_sweep.csv", "model_sweep.json", "sweep.html", "sweep.png"]
     record = json.loads((out / "model_sweep.json").read_text())
     assert record["kind"] == "npusim sweep of a model"
     assert [row["batch"] for row in record["rows"]] == ["1", "2"]

@@ -283,7 +283,7 @@ def test_a_bad_cell_is_listed_and_the_others_are_done(tmp_path: Path) -> None:
     assert code == 1
     assert err == ("npusim: sweep: 1 of 2 cells were refused\n" + f"npusim: n 16: {caught.value}\n")
     assert answer.splitlines()[3] == "16    refused"
-    assert answer.endswith(f"\nwrote sweep.json, sweep.csv, sweep.png to {out}\n")
+    assert answer.endswith(f"\nwrote sweep.json, sweep.csv, sweep.png, sweep.html to {out}\n")
     facts = json.loads((out / "sweep.json").read_text())
     assert [row["error"] for row in facts["rows"]] == [None, str(caught.value)]
     assert entries(tmp_path) == ["out"]
@@ -296,7 +296,7 @@ def test_a_folder_has_the_csv_the_json_and_the_picture(tmp_path: Path) -> None:
     out = tmp_path / "out"
     code, _, err = npusim_says(*QUANTIZE, "-o", str(out))
     assert (code, err) == (0, "")
-    assert entries(out) == ["sweep.csv", "sweep.json", "sweep.png"]
+    assert entries(out) == ["sweep.csv", "sweep.html", "sweep.json", "sweep.png"]
     assert (out / "sweep.csv").read_text() == npusim_says(*QUANTIZE, "-f", "csv").out
     assert (out / "sweep.json").read_text() == npusim_says(*QUANTIZE, "--json").out
     # Another one goes there only by force, and gives the same bytes.

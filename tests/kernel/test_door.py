@@ -12,7 +12,10 @@ from npusim import isa, kernel
 from npusim.kernel import launch, rows, views
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs" / "course").glob("*.*"))]
+PAGES = [
+    *(ROOT / name for name in ("README.md", "docs/tour.md")),
+    *sorted((ROOT / "docs" / "course").glob("*.*")),
+]
 WITHIN = re.compile(r"^(?:>>> )?(?:from|import) npusim\.(?:isa|kernel\.\w+|data\.dtypes)\b.*", re.M)
 
 

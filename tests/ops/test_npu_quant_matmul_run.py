@@ -119,14 +119,14 @@ def test_the_reason_of_the_choice_is_reported() -> None:
         return found.template, found.reason
 
     sizes = "(m, k, n) = (1024, 2048, 1024)"
-    basic = f"{sizes} is none of the sizes that the basic tiling leaves out"
+    basic = f"the default: {sizes} is not on the vendor's list of exceptions"
     assert reason(1024, 2048, 1024) == ("basic", basic)
-    batches = "the basic tiling leaves out batches, here of 2 matrices"
+    batches = "basic takes no batches, and this one has 2 matrices"
     assert reason(300, 64, 64, 2) == ("tbe", batches)
     sizes = "(m, k, n) = (300, 64, 64)"
     assert reason(300, 64, 64) == (
         "tbe",
-        f"{sizes} is one of the sizes that the basic tiling leaves out",
+        f"{sizes} is on the vendor's list of exceptions from basic",
     )
     rows = "few rows, and room for a row of blocks in the workspace"
     assert reason(16, 64, 64) == ("tbe_opt", rows)

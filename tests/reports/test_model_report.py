@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections import Counter
 from dataclasses import replace
 
@@ -16,6 +17,7 @@ from npusim import ops
 from npusim.collectives import KINDS
 from npusim.reports import model
 from npusim.reports.model import tables
+from npusim.reports.model.first_screen import Lead
 from npusim.reports.model.page import payload
 from npusim.reports.model.works import WORKS, work_of
 from npusim.trace.model import Kernel, ModelRun
@@ -158,10 +160,7 @@ def test_a_run_of_nothing_is_reported_too() -> None:
         "not the same is missing from all: beyond what all miss, B 2 x aten.pow.Tensor_Scalar",
     ]
     page = model.page([nothing, small(), nothing])
-    assert (
-        '<p class="finding">A is the quickest: 0.00 us. B is the slowest: 37.5 us, more.</p>'
-        in (page)
-    )
+    assert "<p>A is the quickest: 0.00 us. B is the slowest: 37.5 us, more.</p>" in page
     assert "A</b> 0 kernels, longest none</p>" in page
     assert "C</b> like A</p>" in page
     with pytest.raises(ValueError, match=r"^reports: one run at least must be given, not none; "
@@ -234,7 +233,7 @@ def test_models_of_one_name_are_distinguished_by_their_kernels() -> None:
     assert "B</b> longest matmul of float16 256x64, float16 64x32</p>" in page
     assert "C</b> like A</p>" in page
     # All take as long, in layers too, of which two are alike.
-    assert '<p class="finding">All 3 take 37.5 us.</p>' in page
+    assert "<p>All 3 take 37.5 us.</p>" in page
     cells = "".join(f'<td class="number">{text}</td>' for text in (*["12.5 us"] * 3, *["1.00"] * 2))
     assert '<td title="root.layers.0 to root.layers.1">layers.0 to 1, each of 2</td>' in page
     assert cells in page
@@ -289,6 +288,49 @@ def test_the_payload_is_the_run(run: ModelRun) -> None:
         assert ".".join(found["steps"][launch.module]) == launch.module
         assert found["stream"][number] == launch.stream
     assert len(found["kernels"]) == len(set(run.kernels))
+
+
+TILES = re.compile(r"<div><b>(.*?)</b>(.*?)</div>")
+
+
+def test_a_page_begins_with_the_time_and_how_much_of_it_is_known() -> None:
+    page = model.page([small()])
+    assert TILES.findall(page) == [
+        ("37.5 us", "device time of all kernels"),
+        ("48 %", "of it is launch and completion"),
+        ("100 %", "validated: of the time, in kinds of kernel measured on Atlas A2"),
+        ("75 %", "coverage: 2 kernels of 1 kind took no time"),
+    ]
+    assert '<p class="soft">Atlas A2 · 6 kernels in 6 launches · model: Net</p>' in page
+    assert "The time is a lower bound, since these took none here: 2 x aten.pow" in page
+    assert page.index("The longest kernels") < page.index("<nav>")
+
+
+def test_a_kernel_that_nobody_measured_is_not_validated() -> None:
+    odd = replace(PRODUCT, inputs=("int4 16x64", "int4 64x32"))
+    run = run_of((odd, "Net.head", 0), (NORM, "Net.head", 0), missing=0)
+    assert TILES.findall(model.page([run]))[2][0] == "20 %"
+
+
+def test_a_step_begins_with_its_time_and_tokens() -> None:
+    lead = Lead("TPOT", 50.0, 2.0, 320.0, "made", {"gaps": 8.5, "rest": 4.0})
+    page = model.page([small()], lead)
+    assert TILES.findall(page)[:2] == [
+        ("50.0 us", "TPOT: ± 4 %, half of such times are within that"),
+        ("320", "tokens are made a second"),
+    ]
+    bar = page.partition('<div class="stack">')[2].partition("</div>")[0]
+    widths = [float(width) for width in re.findall(r"width:([\d.]+)%", bar)]
+    assert widths == pytest.approx([60, 15, 17, 8])
+
+
+def test_models_on_one_page_have_their_names() -> None:
+    both = run_of((PRODUCT, "Net.layers.0", 0), (NORM, "Other.layers.0", 0), missing=0)
+    page = model.page([both])
+    assert "<dt>Net</dt>" in page
+    assert "<dt>Other</dt>" in page
+    for name in ("Net.layers.0", "Other.layers.0"):
+        assert f'<td title="{name}">{name}</td>' in page
 
 
 def test_layers_that_are_alike_are_one_line() -> None:

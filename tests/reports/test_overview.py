@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 import npusim
 from npusim.devices import changed, load
 from npusim.reports import overview
+from npusim.reports.answer import Part
 from npusim.reports.html import report
 from npusim.reports.run_labels import Head, argument, heads, letters, listed, titled
 from npusim.run import Run
@@ -187,6 +189,35 @@ def test_the_quickest_and_the_slowest_are_named_with_what_bounds_them() -> None:
     assert overview.finding([small] * 3) == (
         f"All 3 take {small.time_us:.2f} us. All are bound by launch and completion."
     )
+
+
+def test_two_runs_begin_with_their_times_and_what_differs(tmp_path: Path) -> None:
+    x, scale = SPEC((16, 1024), "int8"), SPEC((1024,), "float32")
+    weights = SPEC((1024, 1024), "int8"), SPEC((1024, 1024), "int8", "FRACTAL_NZ")
+    runs = [npusim.run("npu_quant_matmul", x, weight, scale, output_dtype="bfloat16",
+                       device="Atlas A2") for weight in weights]  # fmt: skip
+    both = records(tmp_path, *runs)
+    text = overview.of_runs(both, heads(both))
+    a, b = (run.time_us or 0.0 for run in runs)
+    first, second, speedup, error = re.findall(r"<div><b>(.*?)</b>(.*?)</div>", text)
+    assert first == (f"{a:.1f} us", "A, x2 ND")
+    assert second[1] == "B, x2 FRACTAL_NZ"
+    assert speedup == (f"{a / b:.2f}x", f"speedup of B over A: {a - b:.1f} us less")
+    assert error[0].count("±") in (1, 2)
+    assert f"<p>B takes {a - b:.1f} us less than A: " in text
+    bars = re.findall(r'<div class="stack">(.*?)</div>', text)
+    shares = [sum(map(float, re.findall(r"width:([\d.]+)%", own))) for own in bars]
+    assert shares == pytest.approx([100, 100 * b / a], abs=0.01)
+
+
+def test_what_differs_adds_up_to_the_difference() -> None:
+    parts = [Part("a", 4.0, ""), Part("b", 1.0, "")], [Part("b", 1.0, ""), Part("c", 1.0, "")]
+    first, last = (overview.Entry(Head(letter, ""), sum(part.us for part in own), tuple(own), "")
+                   for letter, own in zip("AB", parts, strict=True))  # fmt: skip
+    assert overview.differing(first, last) == (
+        "B takes 3.00 us less than A: a 4.00 us less and c 1.00 us more."
+    )
+    assert overview.differing(first, first) == "A and A take equally long."
 
 
 def test_a_page_needs_a_run() -> None:

@@ -168,7 +168,7 @@ def test_a_weight_that_is_turned_is_cast_to_fractals() -> None:
     assert cast.once_us == pytest.approx(alone.time_us)
     assert cast.times == (
         f"{cast.before_us:.2f} us becomes {cast.after_us:.2f} us, {100 * cast.gain:.0f} % less; "
-        f"making what is passed takes {alone.time_us:.2f} us, once"
+        f"one-time cost: {alone.time_us:.2f} us"
     )
     assert str(cast) == f"{cast.change}: {cast.times}"
 
@@ -198,17 +198,17 @@ def test_more_rows_are_advised_by_the_row() -> None:
     assert more.rows is not None
     before, after = more.rows
     assert (before, more.arguments) == (1, {"x1": TensorSpec((after, 2048), F16)})
-    assert more.change == f"pass {after} rows in one call, which hardly takes longer"
+    assert more.change == f"batch {after} rows in one call"
     assert more.after_us <= 1.1 * more.before_us
     assert more.gain == pytest.approx(1 - more.after_us * before / after / more.before_us)
     assert more.times == (
-        f"{more.before_us:.2f} us for 1 row becomes {more.after_us:.2f} us for {after}, "
-        f"{100 * more.gain:.0f} % less a row"
+        f"{more.after_us:.2f} us instead of {after} x {more.before_us:.2f} us, "
+        f"{100 * more.gain:.0f} % less"
     )
     launch = next(each for each in causes(advised("one token")[0]) if each.cause == "launch")
     assert more.text == (
         f"launch and completion take {100 * launch.share:.0f} % of the time, 8 of 24 aic cores get "
-        f"no work, and all rows of a call share what is read of the weight"
+        f"no work, and all rows of a call share one read of the weight"
     )
 
 

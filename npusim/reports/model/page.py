@@ -10,12 +10,13 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from itertools import chain
 
-from npusim.reports import frame, overview
-from npusim.reports.model import tables
+from npusim.reports import answer, frame
+from npusim.reports.model import first_screen, tables
 from npusim.reports.model.compare import below_root, compared, heads, missing
-from npusim.reports.model.headline import bounds, coverage, headline, not_timed
+from npusim.reports.model.first_screen import Lead
+from npusim.reports.model.headline import not_timed
 from npusim.reports.model.sheets import Sheet, sheets
-from npusim.reports.model.tables import Total, by_work
+from npusim.reports.model.tables import Total
 from npusim.reports.model.works import COLORS, WORKS, work_of
 from npusim.reports.run_labels import Head, letters, listed
 from npusim.reports.style import percent, span_named
@@ -26,27 +27,27 @@ __all__ = ["page", "payload"]
 
 MOST_ROWS = 300
 """A table on a page has at most so many; its file has all."""
+FOLDED = ("work", "layers", "operators", "modules", "kernels", "missing")
+"""Sections of tables, which are closed at first."""
 OPEN_DEPTH = 4
 """Modules further inside are folded away at first."""
 SHARED, OWN = "npusim.reports", "npusim.reports.model"
 
 
-def page(runs: Sequence[ModelRun], lead: Sequence[str] = ()) -> str:
+def page(runs: Sequence[ModelRun], lead: Lead | None = None) -> str:
     """The page of one run, or of several that are compared; raises ValueError for none.
 
-    Lines of *lead* come before what the runs say themselves.
+    *lead* is what is known of the step of a served model, which is the only run.
     """
     if not runs:
         raise ValueError("reports: one run at least must be given, not none; record a model")
     named = heads(runs)
-    summary = headline(runs[0])
-    if len(runs) > 1:
-        summary = [overview.ranked([run.time_us for run in runs]), *missing(runs)]
-    parts = _of_one(runs[0]) if len(runs) == 1 else _of_several(runs, named)
-    first, *rest = (f'<p class="finding">{escape(line)}</p>' for line in (*lead, *summary))
-    body = first + "".join(rest) + frame.sections(parts)
-    shared = "".join(frame.text_of(SHARED, f"{name}.js") for name in ("link", "zoom"))
-    script = shared + frame.text_of(OWN, "page.js")
+    if len(runs) == 1:
+        top, parts = first_screen.of_run(runs[0], lead), _of_one(runs[0])
+    else:
+        top, parts = first_screen.of_runs(runs, named, missing(runs)), _of_several(runs, named)
+    body = top + frame.sections(parts, FOLDED)
+    script = frame.text_of(SHARED, "zoom.js") + frame.text_of(OWN, "page.js")
     styles = frame.text_of(SHARED, "page.css") + frame.text_of(OWN, "page.css")
     return frame.document(_titled(runs), styles, script, body)
 
@@ -64,14 +65,9 @@ def _titled(runs: Sequence[ModelRun]) -> str:
 
 def _of_one(run: ModelRun) -> dict[str, tuple[str, str]]:
     known = sheets(run)
-    longest_us = run.time_us or 1.0
-    bar = overview.bar(_parts(by_work(run)), longest_us)
     return {
-        "work": (
-            "Kinds of work",
-            f"{_key([run])}{bar}{_shown(known['works'])}",
-        ),
         "timeline": ("Timeline", _timelines([run], heads([run]))),
+        "work": ("Kinds of work", _shown(known["works"])),
         "layers": ("Layers", _layers([run])),
         "operators": ("Operators", _shown(known["operators"])),
         "modules": ("Modules", _modules(known)),
@@ -84,9 +80,8 @@ def _of_several(runs: Sequence[ModelRun], named: Sequence[Head]) -> dict[str, tu
     held = compared(runs)
     kernels = [_shown(sheets(run)["kernels"]) for run in runs]
     return {
-        "overview": ("Overview", _overview(runs, named)),
-        "work": ("Kinds of work", _shown(held["works"])),
         "timeline": ("Timelines", _timelines(runs, named)),
+        "work": ("Kinds of work", _shown(held["works"])),
         "layers": ("Layers", _layers(runs)),
         "operators": ("Operators", _shown(held["operators"])),
         "modules": ("Modules", _modules(held)),
@@ -165,20 +160,11 @@ def _module(path: str, depth: int, *, has_more: bool) -> str:
 
 def _key(runs: Sequence[ModelRun]) -> str:
     there = {work_of(kernel.op) for run in runs for kernel in run.kernels}
-    return overview.key({work: COLORS[work] for work in WORKS if work in there})
+    return answer.key({work: COLORS[work] for work in WORKS if work in there})
 
 
-def _parts(works: Mapping[str, Total]) -> list[overview.Part]:
-    return [overview.Part(work, own.time_us, COLORS[work]) for work, own in works.items()]
-
-
-def _overview(runs: Sequence[ModelRun], named: Sequence[Head]) -> str:
-    """A bar of kinds of work for each run, with what bounds it and how much is timed."""
-    found = []
-    for run, head in zip(runs, named, strict=True):
-        summary = f"{bounds(run)}; {coverage(run)}" if run.launches else coverage(run)
-        found.append(overview.Entry(head, run.time_us, tuple(_parts(by_work(run))), summary))
-    return overview.section(found) + _key(runs)
+def _parts(works: Mapping[str, Total]) -> list[answer.Part]:
+    return [answer.Part(work, own.time_us, COLORS[work]) for work, own in works.items()]
 
 
 # ---- layers ----
@@ -193,14 +179,16 @@ def _layers(runs: Sequence[ModelRun]) -> str:
     if len(runs) > 1:
         found = [below_root(own) for own in found]
     longest_us = max((_us(works) for own in found for works in own.values()), default=0.0) or 1.0
+    has_models = len(runs) == 1 and len(tables.by_root(runs[0])) > 1
     lines = []
     for layers, works in _alike(found):
         count = len(layers)
-        first, last = layers[0].partition(".")[2] or layers[0], layers[-1].rpartition(".")[2]
+        inside = layers[0] if has_models else layers[0].partition(".")[2] or layers[0]
+        first, last = inside, layers[-1].rpartition(".")[2]
         alike = f"{count} alike" if len(runs) == 1 else f"each of {count}"
         name = first if count == 1 else f"{first} to {last}, {alike}"
         summary = f"{layers[0]} to {layers[-1]}" if count > 1 else layers[0]
-        bars = "".join(overview.bar(_parts(own or {}), longest_us) for own in works)
+        bars = "".join(answer.bar(_parts(own or {}), longest_us) for own in works)
         cells = _of_run(works[0] or {}, count, runs[0]) if len(runs) == 1 else _of_runs(works)
         numbers = "".join(f'<td class="number">{cell}</td>' for cell in cells)
         lines.append(
@@ -211,7 +199,7 @@ def _layers(runs: Sequence[ModelRun]) -> str:
     shown = own_heads if len(runs) == 1 else _heads_of_runs(len(runs))
     head = "<th>layer</th><th>kinds of work</th>"
     head += "".join(f'<th class="number">{each}</th>' for each in shown)
-    return (
+    return _key(runs) + (
         f'<div class="scroll" tabindex="0"><table class="layers"><thead><tr>{head}</tr></thead>'
         f"<tbody>{''.join(lines)}</tbody></table></div>"
     )

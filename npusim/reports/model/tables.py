@@ -25,6 +25,7 @@ __all__ = [
     "by_op",
     "by_operator",
     "by_role",
+    "by_root",
     "by_work",
     "layer_of",
     "role_of",
@@ -200,6 +201,12 @@ def layer_of(path: str) -> str:
     """
     around = above(path)
     return next((each for each in around if each.rpartition(".")[2].isdigit()), around[-1])
+
+
+def by_root(run: ModelRun) -> dict[str, Total]:
+    """Outermost module, which is a model, -> its launches together, as they first ran."""
+    found = _grouped(run, lambda launch: above(launch.module)[0])
+    return {name: total(own) for name, own in found.items() if name != OUTSIDE}
 
 
 def by_layer(run: ModelRun) -> dict[str, dict[str, Total]]:

@@ -102,7 +102,7 @@ def _piece(run: Result, change: Change, after: Result) -> Advice:
 
 
 def _once(call: Call, change: Change) -> float | None:
-    """What making what is passed takes, where operators make it."""
+    """What it takes to make what is passed, where operators make it."""
     made = [call.other(op, arguments) for op, arguments in change.once]
     return sum(run.time_us or 0.0 for run in made if run is not None) if made else None
 

@@ -37,7 +37,7 @@ class Advice:
     code: tuple[str, ...] = ()
     """What to do as lines of a PyTorch script, where it can be written so."""
     once_us: float | None = None
-    """What making what is passed takes, once for many calls; None where nothing is made."""
+    """What it takes to make what is passed, once for many calls; None where nothing is made."""
 
     @property
     def gain(self) -> float:
@@ -55,17 +55,17 @@ class Advice:
     @property
     def times(self) -> str:
         """Both times, and what is saved."""
+        saved = f"{self.gain:.0%} less"
+        before, after = self.rows or (1, 1)
         if self.rows is None:
-            words = f"{self.before_us:.2f} us becomes {self.after_us:.2f} us, {self.gain:.0%} less"
+            words = f"{self.before_us:.2f} us becomes {self.after_us:.2f} us, {saved}"
+        elif after % before == 0:
+            times = f"{after // before} x {self.before_us:.2f} us"
+            words = f"{self.after_us:.2f} us instead of {times}, {saved}"
         else:
-            before, after = self.rows
             words = (
-                f"{self.before_us:.2f} us for {before} row{'' if before == 1 else 's'} becomes "
-                f"{self.after_us:.2f} us for {after}, {self.gain:.0%} less a row"
+                f"{self.after_us:.2f} us for {after} rows instead of {self.before_us:.2f} us for "
+                f"{before}, {saved} for each row"
             )
-        more = (
-            ""
-            if self.once_us is None
-            else f"; making what is passed takes {self.once_us:.2f} us, once"
-        )
-        return words.replace("%", " %") + more
+        once = "" if self.once_us is None else f"; one-time cost: {self.once_us:.2f} us"
+        return words.replace("%", " %") + once

@@ -29,7 +29,7 @@ ROWS = (
 MORE = (2, 4, 8, 16)
 """How many times as many rows are tried."""
 HARDLY = 1.1
-"""More rows are worth telling if the kernel takes at most so many times as long."""
+"""More rows are worth naming if the kernel takes at most so many times as long."""
 UNITS = (16, 32, 64, 128, 256)
 """Fewer rows are tried at these multiples, and at one of the cores that start."""
 MOST_LEFT = 1 / 8
@@ -37,7 +37,7 @@ MOST_LEFT = 1 / 8
 
 
 def rows(run: Result, call: Call) -> Iterator[Change]:
-    """Fewer rows, where few go over an edge, or as many more as take hardly longer."""
+    """Fewer rows, where few go over an edge, or as many more as take hardly any longer."""
     first, *_ = ops.signature(call.operator).parameters
     x = call.arguments[first]
     if not _has_rows(run, call) or not isinstance(x, TensorSpec) or len(x.shape) < 2:
@@ -61,7 +61,7 @@ def rows(run: Result, call: Call) -> Iterator[Change]:
         for arguments in _with_rows(call, first, axis, other):
             yield Change(
                 text=_shared(run),
-                change=f"pass {other} rows in one call, which hardly takes longer",
+                change=f"batch {other} rows in one call",
                 arguments=arguments,
                 topic="rows",
                 rows=(count, other),
@@ -122,8 +122,8 @@ def _shared(run: Result) -> str:
         if each.left_out:
             words.append(f"{each.left_out} of {took + each.left_out} {each.kind} cores get no work")
         elif each.idle:
-            words.append(f"{each.idle} of {took} {each.kind} cores stand idle in the last wave")
+            words.append(f"{each.idle} of {took} {each.kind} cores are idle in the last wave")
     if run.op in MATRICES:
-        words.append("all rows of a call share what is read of the weight")
+        words.append("all rows of a call share one read of the weight")
     kept = words if launch >= MIN_SHARE else words[1:] or words
     return ", and ".join(filter(None, (", ".join(kept[:-1]), kept[-1])))
