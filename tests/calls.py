@@ -74,6 +74,13 @@ LATENT = {
     "num_key_value_heads": 1,
     "input_layout": "BNSD_NBSD",
 }
+TRAINING = {
+    **dict.fromkeys(("query", "key", "value"), ones(1, 2, N, N, dtype=F16)),
+    "head_num": 2,
+    "input_layout": "BNSD",
+    "atten_mask": STENCIL.view(np.uint8),
+    "sparse_mode": 2,
+}
 CALLS: dict[str, tuple[str, dict[str, Any]]] = {
     "matmul": ("matmul", {"x1": HALF, "x2": HALF, "bias": ROW16}),
     "words": ("npu_trans_quant_param", {"scale": ROW32, "offset": ROW32}),
@@ -187,10 +194,32 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
         | dict.fromkeys(("key", "value"), ones(1, N, N, dtype=F16))
         | {"block_table": np.array([[0]], np.int32), "block_size": N, "num_key_value_heads": 1},
     ),
+    "attention for training": ("npu_fusion_attention", TRAINING),
+    "attention for training, rotated": (
+        "npu_fusion_attention_v2",
+        dict.fromkeys(("query", "key", "value"), ones(N, 1, 2 * N, dtype=F16))
+        | dict.fromkeys(("query_rope", "key_rope"), ones(N, 1, N, dtype=F16))
+        | {"head_num": 1, "input_layout": "TND", "atten_mask": STENCIL.view(np.uint8)}
+        | {"actual_seq_qlen": [N], "actual_seq_kvlen": [N], "sparse_mode": 3},
+    ),
     "swiglu": ("npu_swiglu", {"x": HALF}),
     "swiglu, backward": (
         "npu_swiglu_backward",
         {"grad_output": ones(N, N // 2, dtype=F16), "x": HALF},
+    ),
+    "blocks": ("npu_dynamic_block_quant", {"x": HALF}),
+    "turned pairs": (
+        "npu_interleave_rope",
+        {"x": HEAD} | dict.fromkeys(("cos", "sin"), ones(1, 1, 4, N, dtype=F16)),
+    ),
+    "tokens by expert": (
+        "npu_moe_token_permute",
+        {"tokens": HALF, "indices": np.zeros((N, 2), np.int32)},
+    ),
+    "tokens of experts": (
+        "npu_moe_token_unpermute",
+        {"permuted_tokens": HALF, "sorted_indices": np.arange(N, dtype=np.int32)}
+        | {"probs": ones(N // 2, 2, dtype=F16)},
     ),
     "turned halves": ("npu_rotary_mul", dict.fromkeys(("self", "r1", "r2"), HEAD)),
     "turned halves, backward": (

@@ -129,6 +129,15 @@ def dynamic_quant_asymmetric(draw: Draw) -> Arguments:
     return _dynamic(draw, shape, ("db", "base", "large"))
 
 
+@recipe("npu_dynamic_block_quant")
+def dynamic_block_quant(draw: Draw) -> Arguments:
+    shape = draw.pick((draw.size(90), draw.size(600)), (draw.integer(1, 4), draw.size(20), 300))
+    found: Arguments = {"x": draw.numbers(shape, draw.half())}
+    if draw.chance(0.3):
+        found["min_scale"] = draw.pick(0.01, 1.0)
+    return found
+
+
 @recipe("npu_anti_quant")
 def anti_quant(draw: Draw) -> Arguments:
     shape, is_packed = draw.shape(), draw.chance(0.4)

@@ -108,6 +108,10 @@ class Gradient:
             )
 
 
+def _nothing_behind(_: TorchArguments) -> tuple[Result | int, ...]:
+    return ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchFunction:
     """A function of torch_npu that runs the operator."""
@@ -120,6 +124,8 @@ class TorchFunction:
     outputs: Callable[[TorchArguments, Sizes], tuple[Result, ...]]
     """Shapes and dtypes of what comes out, for tensors without values; what else a call must
     fulfil is checked when it runs."""
+    behind: Callable[[TorchArguments], tuple[Result | int, ...]] = _nothing_behind
+    """What is returned behind the outputs: numbers, and empty tensors of a shape and a dtype."""
     names: Mapping[str, str] = field(default_factory=dict)
     """Parameter of the schema -> the operator's, where it is another."""
     dtypes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)

@@ -164,7 +164,7 @@ def _inference_only(name: str, op: torch._ops.OpOverload) -> Callable[..., objec
 
 
 def _refusing(name: str, output: torch.Tensor, inputs: Iterable[torch.Tensor]) -> torch.Tensor:
-    if not output.is_floating_point():
+    if not isinstance(output, torch.Tensor) or not output.is_floating_point():
         return output
     refusing: torch.Tensor = _NoBackward.apply(name, output, *inputs)
     return refusing

@@ -11,14 +11,20 @@ from typing import Any
 import pytest
 from simulated_card import torch, torch_npu, torchair
 
-from npusim import ops
+from npusim import OpError, ops
 from npusim.published import names, schemas
+from npusim.torch import composed
 from npusim.torch.clock import clock
 from npusim.torch.distributed.declared import FUSED
 from npusim.torch.format_casts import FUNCTIONS
+from npusim.torch.refusals import OF_LATER_CHIPS
 
 PACKETS = sorted({re.match(r"\w+", schema)[0] for schema in schemas()})  # type: ignore[index]
-OWN = [*(each for op in ops.names() for each in ops.load(op).torch), *FUSED.values()]
+OWN = [
+    *(each for op in ops.names() for each in ops.load(op).torch),
+    *FUSED.values(),
+    *composed.declared().values(),
+]
 SIMULATED = {function.name for function in OWN}
 
 
@@ -61,7 +67,8 @@ def test_every_operator_is_there_by_both_names() -> None:
 
 
 def test_an_operator_that_is_not_simulated_refuses_when_called() -> None:
-    others = [name for name in PACKETS if name not in {*SIMULATED, *FUNCTIONS, "get_npu_format"}]
+    known = {*SIMULATED, *FUNCTIONS, *OF_LATER_CHIPS, "get_npu_format"}
+    others = [name for name in PACKETS if name not in known]
     assert len(others) > 300
     for name in others:
         with pytest.raises(
@@ -70,22 +77,33 @@ def test_an_operator_that_is_not_simulated_refuses_when_called() -> None:
             getattr(torch_npu, name)(1, two=2)
 
 
+@pytest.mark.parametrize("name", sorted(OF_LATER_CHIPS))
+def test_what_only_later_chips_have_is_refused_as_on_a_card(name: str) -> None:
+    words = name.strip("_").split("_")[1:]
+    acl = "aclnn" + "".join(map(str.capitalize, words))
+    message = (
+        f"{name}: NPU function error: call {acl} failed, error code is 561000\n{name}: the chip "
+        f"must be an Ascend 950, which has float8 and float4, not ascend910b2 of Atlas A2; use "
+        f"{OF_LATER_CHIPS[name]} [561000]"
+    )
+    with pytest.raises(OpError, match=exactly(message)):
+        getattr(torch_npu, name)(torch.ones(2, 64).npu())
+    if name == "npu_dynamic_mx_quant":
+        with pytest.raises(OpError, match=exactly(message)):
+            torch.ops.npu.npu_dynamic_mx_quant(torch.ones(2, 64).npu())
+
+
 @pytest.mark.parametrize(
     ("name", "advice"),
     [
         (
-            "npu_fusion_attention",
+            "npu_fused_floyd_attention",
             "it would need its own kernel: write it with torch's own operations",
         ),
         (
-            "npu_prompt_flash_attention",
-            "call npu_fused_infer_attention_score on Atlas A2 or A3, whose kernels are not "
-            "PromptFlashAttention, with scale for scale_value, and take the first of its two "
-            "outputs",
-        ),
-        (
-            "_npu_paged_attention",
-            "use npu_fused_infer_attention_score on Atlas A2 or A3, with block_table",
+            "_npu_flash_attention_v3",
+            "use npu_fused_infer_attention_score on Atlas A2 or A3, with the lengths of the "
+            "sequences",
         ),
         ("npu_linear", "use torch.nn.functional.linear"),
         (

@@ -1,4 +1,4 @@
-"""npu_rotary_mul: rotary position embedding, pairs of elements turned by an angle.
+"""npu_rotary_mul: rotary position embedding of one tensor.
 
 .. code-block:: text
 
