@@ -176,3 +176,18 @@ def test_an_optimizer_takes_more_time_the_more_there_is() -> None:
         return event.time_us
 
     assert time_us(1000) < time_us(1_000_000) < time_us(4_000_000) / 2
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("columns", [20, 100, 1000])
+def test_rows_of_half_types_need_not_fill_the_buffer(columns: int, dtype: Any) -> None:
+    x = torch.randn(70, columns).to(dtype).npu().requires_grad_()
+    weight = torch.ones(columns).to(dtype).npu()
+
+    def step() -> None:
+        y = torch.softmax(x, -1)
+        torch.nn.functional.layer_norm(y, (columns,), weight, weight).sum().backward()
+
+    _, events = launched(step)
+    names = [event.name for event in events]
+    assert {"LayerNormV3", "LayerNormGradV3", "SoftmaxGrad"} <= set(names)

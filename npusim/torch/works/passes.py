@@ -120,8 +120,14 @@ class _Tiles:
         self.names += [f"{OUTPUT}{place}" for place in range(outputs)]
 
     def begin(self) -> None:
-        """Numbers of 64 bits have an upper half."""
-        self.core.duplicate(self.found, 0.0)
+        """Numbers of 64 bits have an upper half; what lies between rows is widened with them."""
+        core = self.core
+        core.duplicate(self.found, 0.0)
+        if self.work.columns < self.width and self.loaded.dtype in (UINT8, FLOAT16):
+            for slot in self.loaded.queue.slots:
+                words = slot.of(FLOAT16, slot.nbytes // FLOAT16.nbytes(1))
+                core.duplicate(words, 0.0)
+            core.barrier()
 
     def _matrix(self, place: int, bits: int) -> GmView:
         return GmView.of(f"{OUTPUT}{place}", by_bits(bits), self.work.rows, self.work.columns)
