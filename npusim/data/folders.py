@@ -36,8 +36,8 @@ class Kind:
 
 
 OF_INSIGHT = re.compile(r".*_mindstudio_insight_data\.db(-wal|-shm)?")
-"""What MindStudio Insight leaves next to a file that it has opened, made of that file alone: it goes
-with an earlier folder (Ascend/msinsight, found by opening a folder)."""
+"""What MindStudio Insight leaves next to a file that it has opened, made of that file alone: it is
+replaced with the folder (found by opening one with Ascend/msinsight's server)."""
 TRIES = 10
 """A process that replaces a folder while others do tries so often."""
 
