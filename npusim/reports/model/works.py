@@ -38,6 +38,7 @@ _PARTS = {
     "rms_norm": "norms",
     "rope": "rotary embedding",
     "rotary": "rotary embedding",
+    "rope": "rotary embedding",
     "swiglu": "activations",
     "gelu": "activations",
     "quant": "quantising",
