@@ -126,7 +126,7 @@ def _are_alike(a: LaneTrace, b: LaneTrace) -> bool:
     )
     # Most end at different times, which is quick to see.
     is_like = a.kind == b.kind and np.array_equal(a.end[-1:], b.end[-1:])
-    return is_like and all(same_times) and a.ops == b.ops
+    return is_like and all(same_times) and a.program.is_like(b.program)
 
 
 def _merged(bars: Iterator[Bar], least_gap: float) -> list[Bar]:
