@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import chain
+from itertools import accumulate, chain
 from operator import eq
 from pathlib import Path
 from typing import TypeVar, cast
@@ -346,12 +347,18 @@ class Program:
 
         With each come the number of its own first micro-op, and which of its micro-ops they are.
         """
-        begin = 0
-        for call in self.calls:
+        place = max(bisect_right(self._begins, first) - 1, 0)
+        for call, begin in zip(self.calls[place:], self._begins[place:], strict=False):
+            if begin >= last:
+                return
             own = slice(max(first - begin, 0), min(last - begin, len(call.body)))
             if own.start < own.stop:
                 yield call, begin, own
-            begin += len(call.body)
+
+    @cached_property
+    def _begins(self) -> list[int]:
+        """The number of the first micro-op of each call, and of all at last."""
+        return [0, *accumulate(len(call.body) for call in self.calls)]
 
     def numbered(self, index: int) -> str:
         """What messages call micro-op number *index*."""

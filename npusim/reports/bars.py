@@ -119,13 +119,12 @@ def alike(trace: Trace) -> list[tuple[LaneTrace, tuple[int, ...]]]:
 
 
 def _are_alike(a: LaneTrace, b: LaneTrace) -> bool:
-    same_times = (
-        np.array_equal(mine, its)
-        for mine, its in ((a.start, b.start), (a.free, b.free), (a.end, b.end))
-    )
     # Most end at different times, which is quick to see.
-    is_like = a.kind == b.kind and np.array_equal(a.end[-1:], b.end[-1:])
-    return is_like and all(same_times) and a.program.is_like(b.program)
+    if (a.kind, a.last_end, len(a.program)) != (b.kind, b.last_end, len(b.program)):
+        return False
+    names = ("start", "free", "end")
+    same_times = (np.array_equal(getattr(a, name), getattr(b, name)) for name in names)
+    return a.program.is_like(b.program) and all(same_times)
 
 
 def _merged(bars: Iterator[Bar], least_gap: float) -> list[Bar]:
