@@ -4,11 +4,11 @@
     .venv/bin/python benchmarks/calibration.py gm.row_ns l2.row_ns --scale 0.8 --scale 1.25 -j 2
 
 Without numbers: the table of errors of docs/accuracy.md, of the times in simulated.csv, or with
---summary that of the README. With numbers, each is scaled alone on every chip that has it, the sample of `npusim validate` (or all
-rows, or those of a file) is simulated with it, and tables show for each family the median of the
-error without its sign and, in brackets, with it: in percent for kernels from 10 us on, in
-microseconds for shorter ones. Best is the scale with the least mean of medians over families, each
-of which counts once.
+--summary that of the README. With numbers, each is scaled alone on every chip that has it, the
+sample of `npusim validate` (or all rows, or those of a file) is simulated with it, and tables show
+for each family the median of the error without its sign and, in brackets, with it: in percent for
+kernels from 10 us on, in microseconds for shorter ones. Best is the scale with the least mean of
+medians over families, each of which counts once.
 """
 
 from __future__ import annotations

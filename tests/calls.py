@@ -8,7 +8,9 @@ import numpy as np
 
 from npusim import Tensor
 from npusim.data.dtypes import FLOAT16
-from npusim.ops.families.elementwise.expressions import EXPRESSIONS, ONE, TWO
+from npusim.ops.families.elementwise.expression import ONE, TWO
+from npusim.ops.families.elementwise.expressions import EXPRESSIONS
+from npusim.ops.families.elementwise.gradients import BACKWARD
 
 F16, F32 = np.float16, np.float32
 N = 64
@@ -26,6 +28,7 @@ def half_ones(*shape: int, dtype: Any = F16) -> Any:
 FUNCTIONS = [each for each in EXPRESSIONS.values() if FLOAT16 in each.computed_in]
 ELEMENTWISE_OF_ONE = tuple(each.name for each in FUNCTIONS if each.parameters == ONE)
 ELEMENTWISE_OF_TWO = tuple(each.name for each in FUNCTIONS if each.parameters == TWO)
+GRADIENTS = tuple(each.name for each in FUNCTIONS if each.parameters.startswith(BACKWARD))
 HALF, BYTES = ones(N, N, dtype=F16), ones(N, N, dtype=np.int8)
 FLAGS = ones(N, N, dtype=np.uint8)
 ROW16, ROW32 = ones(1, N, dtype=F16), ones(1, N)
@@ -71,6 +74,13 @@ LATENT = {
     "num_key_value_heads": 1,
     "input_layout": "BNSD_NBSD",
 }
+TRAINING = {
+    **dict.fromkeys(("query", "key", "value"), ones(1, 2, N, N, dtype=F16)),
+    "head_num": 2,
+    "input_layout": "BNSD",
+    "atten_mask": STENCIL.view(np.uint8),
+    "sparse_mode": 2,
+}
 CALLS: dict[str, tuple[str, dict[str, Any]]] = {
     "matmul": ("matmul", {"x1": HALF, "x2": HALF, "bias": ROW16}),
     "words": ("npu_trans_quant_param", {"scale": ROW32, "offset": ROW32}),
@@ -95,6 +105,10 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
         {"x": HALF, "smooth_scales": ones(1, N, dtype=F16), "group_index": INDEX},
     ),
     "norm": ("npu_rms_norm", {"x": HALF, "gamma": ones(N, dtype=F16)}),
+    "norm, backward": (
+        "npu_rms_norm_backward",
+        {"dy": HALF, "x": HALF, "gamma": ones(N, dtype=F16), "rstd": ones(N)},
+    ),
     "norm of a sum": ("npu_add_rms_norm", SUM),
     "norm, quantised": (
         "npu_add_rms_norm_quant",
@@ -180,8 +194,38 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
         | dict.fromkeys(("key", "value"), ones(1, N, N, dtype=F16))
         | {"block_table": np.array([[0]], np.int32), "block_size": N, "num_key_value_heads": 1},
     ),
+    "attention for training": ("npu_fusion_attention", TRAINING),
+    "attention for training, rotated": (
+        "npu_fusion_attention_v2",
+        dict.fromkeys(("query", "key", "value"), ones(N, 1, 2 * N, dtype=F16))
+        | dict.fromkeys(("query_rope", "key_rope"), ones(N, 1, N, dtype=F16))
+        | {"head_num": 1, "input_layout": "TND", "atten_mask": STENCIL.view(np.uint8)}
+        | {"actual_seq_qlen": [N], "actual_seq_kvlen": [N], "sparse_mode": 3},
+    ),
     "swiglu": ("npu_swiglu", {"x": HALF}),
+    "swiglu, backward": (
+        "npu_swiglu_backward",
+        {"grad_output": ones(N, N // 2, dtype=F16), "x": HALF},
+    ),
+    "blocks": ("npu_dynamic_block_quant", {"x": HALF}),
+    "turned pairs": (
+        "npu_interleave_rope",
+        {"x": HEAD} | dict.fromkeys(("cos", "sin"), ones(1, 1, 4, N, dtype=F16)),
+    ),
+    "tokens by expert": (
+        "npu_moe_token_permute",
+        {"tokens": HALF, "indices": np.zeros((N, 2), np.int32)},
+    ),
+    "tokens of experts": (
+        "npu_moe_token_unpermute",
+        {"permuted_tokens": HALF, "sorted_indices": np.arange(N, dtype=np.int32)}
+        | {"probs": ones(N // 2, 2, dtype=F16)},
+    ),
     "turned halves": ("npu_rotary_mul", dict.fromkeys(("self", "r1", "r2"), HEAD)),
+    "turned halves, backward": (
+        "npu_rotary_mul_backward",
+        dict.fromkeys(("grad", "self", "r1", "r2"), ones(1, 2, 4, N, dtype=F16)),
+    ),
     "turned heads": (
         "npu_apply_rotary_pos_emb",
         dict.fromkeys(("query", "key", "cos", "sin"), ones(1, 2, 1, 128, dtype=F16)),
@@ -314,13 +358,14 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 CALLS |= {op: (op, {"x": HALF}) for op in ELEMENTWISE_OF_ONE}
 CALLS |= {op: (op, {"x": HALF, "other": HALF}) for op in ELEMENTWISE_OF_TWO}
+CALLS |= {op: (op, {"grad_output": HALF, "x": HALF}) for op in GRADIENTS}
 CALLS |= {
     op: (op, {"x": HALF}) for op in ("sum", "mean", "amax", "argmax", "softmax", "log_softmax")
 }
 CALLS |= {
     "a copy": ("clone", {"x": HALF}),
     "a part": ("narrow", {"x": HALF, "dim": 0, "start": 1, "length": 2}),
-    "one of several": ("concat", {"tensors": HALF, "dim": -1}),
+    "one of several": ("concat", {"tensors": [HALF], "dim": -1}),
     "broadcast": ("broadcast_to", {"x": HALF, "shape": (2, N, N)}),
     "full": ("fill", {"x": HALF, "value": 2.0}),
     "turned": ("permute", {"x": HALF, "dims": (1, 0)}),

@@ -222,7 +222,72 @@ def incre_flash_attention(draw: Draw) -> Arguments:
     return found
 
 
+def _for_training(draw: Draw) -> Arguments:
+    heads, group = draw.pick(1, 2), draw.pick(1, 1, 2)
+    size, dtype, requests = draw.pick(16, 64, 128), draw.half(), draw.integer(1, 3)
+    tokens, keys = draw.size(90), draw.pick(draw.size(90), draw.integer(1000, 1300))
+    layout = draw.pick("BSH", "SBH", "BSND", "BNSD")
+
+    def shape(count: int, length: int) -> tuple[int, ...]:
+        return {
+            "BSH": (requests, length, count * size), "SBH": (length, requests, count * size),
+            "BSND": (requests, length, count, size), "BNSD": (requests, count, length, size),
+        }[layout]  # fmt: skip
+
+    found: Arguments = {
+        "query": draw.tensor(shape(heads * group, tokens), dtype),
+        "key": draw.tensor(shape(heads, keys), dtype),
+        "value": draw.tensor(shape(heads, keys), dtype),
+        "head_num": heads * group, "input_layout": layout, "scale": size**-0.5,
+    }  # fmt: skip
+    mode = draw.integer(-1, 4)
+    if mode in (0, 1):
+        own = draw.pick((tokens, keys), (requests, 1, tokens, keys))
+        found |= {"atten_mask": draw.tensor(own, "uint8", "chance", high=0.3), "sparse_mode": mode}
+        found["inner_precise"] = draw.pick(0, 2)
+    elif mode > 1:
+        found |= {"atten_mask": _causal(draw, "uint8"), "sparse_mode": mode}
+    return found
+
+
+@recipe("npu_fusion_attention")
+def fusion_attention(draw: Draw) -> Arguments:
+    found = _for_training(draw)
+    if found.get("sparse_mode") == 4:
+        found |= {"pre_tockens": draw.integer(0, 50), "next_tockens": draw.integer(0, 9)}
+    return found
+
+
+@recipe("npu_fusion_attention_v2")
+def fusion_attention_v2(draw: Draw) -> Arguments:
+    if draw.chance(0.6):
+        found = _for_training(draw)
+        if found.get("sparse_mode") == 4:
+            found |= {"pre_tokens": draw.integer(0, 50), "next_tokens": draw.integer(0, 9)}
+        return found
+    lengths = [draw.integer(0, 60) for _ in range(draw.integer(1, 4))]
+    lengths[0] += 1
+    heads, dtype, sums = draw.pick(1, 2), draw.half(), np.cumsum(lengths).tolist()
+    shapes = {"query": 128, "key": 128, "value": 128, "query_rope": 64, "key_rope": 64}
+    tensors = {name: draw.tensor((sums[-1], heads, n), dtype) for name, n in shapes.items()}
+    return tensors | {
+        "head_num": heads, "input_layout": "TND", "atten_mask": _causal(draw, "uint8"),
+        "sparse_mode": 3, "actual_seq_qlen": sums, "actual_seq_kvlen": sums,
+        "softmax_layout": draw.pick("", "TND"),
+    }  # fmt: skip
+
+
 # ---- rotations and caches ----
+
+
+@recipe("npu_interleave_rope")
+def interleave_rope(draw: Draw) -> Arguments:
+    b, n, s = draw.pick(draw.integer(1, 60), 32), draw.pick(draw.integer(1, 9), 32), draw.size(20)
+    if draw.chance(0.2):
+        b, n, s = 2, 3, draw.integer(500, 700)
+    dtype, lines = draw.half(), draw.pick(1, s)
+    shapes = {"x": (b, n, s, 64), "cos": (b, 1, lines, 64), "sin": (b, 1, lines, 64)}
+    return {name: draw.tensor(shape, dtype) for name, shape in shapes.items()}
 
 
 @recipe("npu_rotary_mul")
@@ -245,6 +310,12 @@ def rotary_mul(draw: Draw) -> Arguments:
         "self": draw.numbers(x, dtype, 4), "r1": draw.tensor(tuple(own), kind),
         "r2": draw.tensor(tuple(own), kind), "rotary_mode": mode,
     }  # fmt: skip
+
+
+@recipe("npu_rotary_mul_backward")
+def rotary_mul_backward(draw: Draw) -> Arguments:
+    given = rotary_mul(draw)
+    return {"grad": given["self"], **given, "needs_angles": draw.chance(0.6)}
 
 
 @recipe("npu_apply_rotary_pos_emb")

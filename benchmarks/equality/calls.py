@@ -40,10 +40,14 @@ SHARES = {
 """How many times more calls than another operator one with several kernels gets."""
 HAVE_NO_KERNEL_ON_310P = (
     "npu_add_rms_norm_dynamic_quant", "npu_dequant_swiglu_quant", "npu_dynamic_quant_asymmetric",
-    "npu_fused_infer_attention_score", "npu_fused_infer_attention_score_v2", "npu_group_quant",
+    "npu_dynamic_block_quant", "npu_fused_infer_attention_score",
+    "npu_fused_infer_attention_score_v2", "npu_fusion_attention", "npu_fusion_attention_v2",
+    "npu_group_quant", "npu_interleave_rope", "npu_moe_token_permute", "npu_moe_token_unpermute",
     "npu_grouped_matmul_swiglu_quant", "npu_incre_flash_attention", "npu_moe_finalize_routing",
     "npu_moe_gating_top_k", "npu_moe_gating_top_k_softmax", "npu_moe_init_routing_v2",
-    "npu_rotary_mul", "npu_scatter_nd_update", "npu_swiglu_quant", "npu_transpose_batchmatmul",
+    "npu_rms_norm_backward", "npu_rotary_mul", "npu_rotary_mul_backward",
+    "npu_scatter_nd_update", "npu_swiglu_quant",
+    "npu_transpose_batchmatmul",
 )  # fmt: skip
 """Operators that are asked for there only now and then."""
 OLD_SHARE, RARE_OLD_SHARE = 0.3, 0.06

@@ -6,7 +6,9 @@ from math import prod
 
 from drawing import Arguments, Draw, recipe
 
-from npusim.ops.families.elementwise.expressions import EXPRESSIONS, ONE
+from npusim.ops.families.elementwise.expression import ONE
+from npusim.ops.families.elementwise.expressions import EXPRESSIONS
+from npusim.ops.families.elementwise.gradients import BACKWARD
 
 __all__: list[str] = []
 
@@ -15,6 +17,7 @@ OF_TWO = (
     "add", "div", "eq", "ge", "gt", "le", "logical_and", "logical_or", "lt", "maximum", "minimum",
     "mul", "ne", "sub", "axpy", "where",
 )  # fmt: skip
+GRADIENTS = tuple(each.name for each in EXPRESSIONS.values() if BACKWARD in each.parameters)
 INTEGERS = ("int8", "uint8", "int32", "int32", "int64", "bool")
 
 
@@ -33,6 +36,12 @@ def _one(draw: Draw, shape: tuple[int, ...], dtype: str) -> object:
 @recipe(*OF_ONE)
 def of_one(draw: Draw) -> Arguments:
     return {"x": _one(draw, draw.shape(), _element(draw))}
+
+
+@recipe(*GRADIENTS)
+def gradient(draw: Draw) -> Arguments:
+    shape, dtype = draw.shape(), draw.floating()
+    return {"grad_output": _one(draw, shape, dtype), "x": _one(draw, shape, dtype)}
 
 
 def _logical(draw: Draw, shape: tuple[int, ...]) -> object:

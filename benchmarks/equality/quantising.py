@@ -129,6 +129,15 @@ def dynamic_quant_asymmetric(draw: Draw) -> Arguments:
     return _dynamic(draw, shape, ("db", "base", "large"))
 
 
+@recipe("npu_dynamic_block_quant")
+def dynamic_block_quant(draw: Draw) -> Arguments:
+    shape = draw.pick((draw.size(90), draw.size(600)), (draw.integer(1, 4), draw.size(20), 300))
+    found: Arguments = {"x": draw.numbers(shape, draw.half())}
+    if draw.chance(0.3):
+        found["min_scale"] = draw.pick(0.01, 1.0)
+    return found
+
+
 @recipe("npu_anti_quant")
 def anti_quant(draw: Draw) -> Arguments:
     shape, is_packed = draw.shape(), draw.chance(0.4)
@@ -193,6 +202,15 @@ def swiglu(draw: Draw) -> Arguments:
     step = 2 * (64 // (2 if dtype == "float16" else 4)) if draw.is_old else 2
     shape[dim] = step * max(1, shape[dim] // step)
     return {"x": draw.numbers(tuple(shape), dtype, draw.pick(2, 40)), "dim": dim}
+
+
+@recipe("npu_swiglu_backward")
+def swiglu_backward(draw: Draw) -> Arguments:
+    given = swiglu(draw)
+    shape, dim = list(given["x"].shape), given["dim"]
+    shape[dim] //= 2
+    grad = draw.numbers(tuple(shape), str(given["x"].dtype), 2)
+    return {"grad_output": grad, **given}
 
 
 @recipe("npu_swiglu_quant")
@@ -329,6 +347,17 @@ def rms_norm(draw: Draw) -> Arguments:
         "x": draw.tensor(shape, dtype, how),
         "gamma": draw.tensor(own, "float32" if is_mixed else dtype),
         **_epsilon(draw), **_template(draw, *names),
+    }  # fmt: skip
+
+
+@recipe("npu_rms_norm_backward")
+def rms_norm_backward(draw: Draw) -> Arguments:
+    shape, own = _norm_shapes(draw)
+    dtype, is_mixed = draw.floating(), draw.chance(0.25)
+    return {
+        "dy": draw.tensor(shape, dtype), "x": draw.tensor(shape, dtype),
+        "gamma": draw.tensor(own, "float32" if is_mixed else dtype),
+        "rstd": draw.tensor((*shape[: len(shape) - len(own)], *[1] * len(own)), "float32"),
     }  # fmt: skip
 
 

@@ -101,6 +101,31 @@ def _one_token(draw: Draw) -> Arguments:
     }  # fmt: skip
 
 
+@recipe("npu_moe_token_permute")
+def token_permute(draw: Draw) -> Arguments:
+    tokens, k, dtype = draw.size(90), draw.integer(1, 6), draw.pick(*FLOATS)
+    shape = draw.pick((tokens, k), (tokens,))
+    write = draw.tensor if draw.chance(0.2) else draw.known
+    return {
+        "tokens": draw.tensor((tokens, draw.size(200)), dtype),
+        "indices": write(shape, draw.pick("int32", "int64"), "integers", low=0, high=30),
+    }
+
+
+@recipe("npu_moe_token_unpermute")
+def token_unpermute(draw: Draw) -> Arguments:
+    tokens, k = draw.size(60), draw.integer(1, 6)
+    rows, width, dtype = tokens * k, draw.size(200), draw.pick(*FLOATS)
+    left = draw.integer(1, rows) if draw.chance(0.3) else rows
+    found: Arguments = {
+        "permuted_tokens": draw.tensor((left, width), dtype),
+        "sorted_indices": draw.known((rows,), "int32", "permutation", high=rows),
+    }
+    if draw.chance(0.7):
+        found["probs"] = draw.known((tokens, k), draw.pick(*FLOATS), "chance", high=0.7)
+    return found
+
+
 @recipe("npu_moe_finalize_routing")
 def finalize_routing(draw: Draw) -> Arguments:
     tokens, k, width = draw.size(60), draw.integer(1, 5), draw.size(200)

@@ -59,12 +59,26 @@ def load(
     sources: Iterable[str | os.PathLike[str]] = (),
     auto_sync: bool = True,
     strict: bool = False,
+    tiling_headers: Iterable[str | os.PathLike[str]] = (),
+    tiling_struct: str = "",
 ) -> Source:
     """The kernels of *file*, a source of C++; it is compiled when one is called.
 
     *defines* are NAME or NAME=VALUE each, *include* folders of headers, *sources* what else it is
     linked with. *auto_sync* adds what the vendor's compiler adds: see
     :mod:`npusim.ascendc.auto_sync`. *strict* refuses what is otherwise a HazardWarning.
+    *tiling_headers* are the host's headers that define tilings, *tiling_struct* is the structure of
+    a tiling that is given by its fields, where several could be.
     """
-    folders, others = tuple(map(Path, include)), tuple(map(Path, sources))
-    return Source(Path(file), Build(tuple(defines), folders, others, (), auto_sync, strict))
+    return Source(
+        Path(file),
+        Build(
+            defines=tuple(defines),
+            include=tuple(map(Path, include)),
+            sources=tuple(map(Path, sources)),
+            auto_sync=auto_sync,
+            is_strict=strict,
+            tiling_headers=tuple(map(Path, tiling_headers)),
+            tiling_struct=tiling_struct,
+        ),
+    )

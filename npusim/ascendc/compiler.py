@@ -13,15 +13,16 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from npusim.ascendc.errors import CompileError
+from npusim.ascendc.missing import what_is_missing
 from npusim.devices.schema import CORE_KINDS, DeviceSpec
 
-__all__ = ["GENERATED", "HERE", "Build", "Program", "compiled"]
+__all__ = ["GENERATED", "HERE", "Build", "Program", "compiled", "printed"]
 
 HERE = Path(__file__).parent
 INCLUDE, RUNTIME = HERE / "include", HERE / "runtime"
@@ -40,12 +41,18 @@ FLAGS = (
     "-ffp-contract=off",
     "-w",
 )
+FUNCTIONS = (
+    *("acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "erf", "erfc", "log"),
+    *("power", "sign", "sin", "sinh", "tan", "tanh"),
+)
+"""Of the advanced API, each with a header of its own."""
 FORWARDED = {
     "kernel_operator.h": (
         *("kernel_basic_intf.h", "kernel_common.h", "kernel_operator_intf.h", "kernel_tensor.h"),
         *("kernel_tpipe.h", "kernel_type.h", "kernel_utils.h", "kernel_vec_intf.h"),
         *("kernel_operator_block_sync_intf.h", "kernel_operator_data_copy_intf.h"),
         *("kernel_operator_determine_compute_sync_intf.h", "kernel_operator_fixpipe_intf.h"),
+        *("kernel_operator_atomic_intf.h", "kernel_event.h", "kernel_macros.h"),
         *("kernel_operator_mm_intf.h", "kernel_operator_vec_reduce_intf.h"),
         *("kernel_operator_list_tensor_intf.h", "kernel_operator_dump_tensor_intf.h"),
         *(f"basic_api/kernel_{name}.h" for name in ("basic_intf", "common", "tensor", "tpipe")),
@@ -54,7 +61,8 @@ FORWARDED = {
         "basic_api/kernel_operator_determine_compute_sync_intf.h",
         "basic_api/kernel_operator_vec_reduce_intf.h",
         *("adv_api/reduce/reduce.h", "impl/dav_c220/kernel_operator_reg_others_impl.h"),
-        *(f"lib/math/kernel_operator_{name}_intf.h" for name in ("erf", "log", "power", "tanh")),
+        *(f"lib/math/kernel_operator_{name}_intf.h" for name in FUNCTIONS),
+        "lib/sigmoid/kernel_operator_sigmoid_intf.h",
         *(f"utils/debug/asc_{name}.h" for name in ("assert", "dump", "printf")),
     ),
     "npusim_ascendc/matmul.h": (
@@ -91,6 +99,10 @@ class Build:
     """Whether the compiler orders what depends on each other where it can: --cce-auto-sync."""
     is_strict: bool = False
     """Whether hazards are refused that the vendor's own kernels have, and that are harmless."""
+    tiling_headers: tuple[Path, ...] = ()
+    """Headers of the host that define tilings."""
+    tiling_struct: str = ""
+    """The structure that tilings are of, where that is not clear."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,40 +119,95 @@ def compiled(
 
     Raises CompileError.
     """
-    command = [_compiler(), *FLAGS, *_macros(spec), *(f"-D{each}" for each in build.defines)]
-    given = (each.resolve() for each in build.include)
-    folders = (source.resolve().parent, *given, INCLUDE, _forwarded())
-    command += [word for folder in folders for word in ("-I", str(folder))]
+    command = _command(source, spec, build)
     texts = {source: text, **others}
     words = [word for each, its in texts.items() for word in (its, str(each))]
-    key = _hash(" ".join(command), _version(command[0]), _own_headers(), *words)
-    folder = _cache_folder() / key
+    folder = _folder(command, *words)
     program = folder / "program"
-    if _is_current(folder):
+    if _is_current(program):
         return Program(program)
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+    with tempfile.TemporaryDirectory(dir=_made(folder)) as scratch:
         work = Path(scratch)
-        own = INCLUDE, _forwarded()
-        theirs: dict[str, str] = {}
-        parts = []
+        used, parts = [], []
         for number, (each, its) in enumerate(texts.items()):
             main = work / str(number) / GENERATED
             main.parent.mkdir()
             main.write_text(its)
-            used, part = main.with_suffix(".d"), main.with_suffix(".o")
-            made = "-MMD", "-MF", str(used), "-c", str(main), "-o", str(part)
-            _run([*command, "-include", "npusim_ascendc/launch.h", *made], each)
-            headers = [x for x in _used(used) if not any(map(x.is_relative_to, own)) and x != main]
-            theirs |= {str(file): _hash(file.read_bytes()) for file in headers}
+            used.append(main.with_suffix(".d"))
+            part = main.with_suffix(".o")
+            _run([*command, "-MMD", "-MF", str(used[-1]), "-c", str(main), "-o", str(part)], each)
             parts.append(str(part))
         parts += map(str, _runtime(spec))
         _run([command[0], "-no-pie", "-g", *parts, "-o", str(work / "program")], source)
-        (work / "headers.json").write_text(json.dumps(theirs))
-        # The program comes last: where it is, all is there.
-        (work / "headers.json").replace(folder / "headers.json")
-        (work / "program").replace(program)
+        _keep(work / "program", folder, _hashes(used, work))
     return Program(program)
+
+
+def printed(
+    text: str,
+    source: Path,
+    spec: DeviceSpec,
+    build: Build,
+    added: Callable[[str], str],
+    topic: str,
+) -> str:
+    """What *text*, made of *source*, prints with what is *added* to it before all else.
+
+    *added* is given what the preprocessor leaves of it, and depends on nothing else but *topic*.
+    Raises CompileError.
+    """
+    command = _command(source, spec, build)
+    folder = _folder(command, text, str(source), topic)
+    found = folder / "printed"
+    if _is_current(found):
+        return found.read_text()
+    with tempfile.TemporaryDirectory(dir=_made(folder)) as scratch:
+        work = Path(scratch)
+        main, used, program = work / GENERATED, work / "used.d", work / "program"
+        main.write_text(text)
+        whole = _run([*command, "-E", "-MMD", "-MF", str(used), str(main)], source)
+        main.write_text(text + added(whole))
+        # The last of these flags count: this runs once, for a few lines.
+        made = "-O0", "-g0", str(main), *map(str, _runtime(spec)), "-o", str(program)
+        _run([*command, *made], source)
+        (work / "printed").write_text(_run([str(program)], source))
+        _keep(work / "printed", folder, _hashes([used], work))
+    return found.read_text()
+
+
+def _command(source: Path, spec: DeviceSpec, build: Build) -> list[str]:
+    """What compiles *source* for *spec*, but for the files."""
+    command = [_compiler(), *FLAGS, *_macros(spec), *(f"-D{each}" for each in build.defines)]
+    given = (each.resolve() for each in build.include)
+    folders = (source.resolve().parent, *given, INCLUDE, _forwarded())
+    command += [word for folder in folders for word in ("-I", str(folder))]
+    return [*command, "-include", "npusim_ascendc/launch.h"]
+
+
+def _folder(command: list[str], *words: str) -> Path:
+    """Where what *command* makes of *words* is."""
+    return _cache_folder() / _hash(" ".join(command), _version(command[0]), _own_headers(), *words)
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _hashes(dependencies: Iterable[Path], work: Path) -> dict[str, str]:
+    """The headers in lists of *dependencies* that are neither ours nor in *work*, by content."""
+    own = INCLUDE, _forwarded(), work.resolve()
+    files = [file for each in dependencies for file in _used(each)]
+    headers = [file for file in files if not any(map(file.is_relative_to, own))]
+    return {str(file): _hash(file.read_bytes()) for file in headers}
+
+
+def _keep(made: Path, folder: Path, headers: Mapping[str, str]) -> None:
+    """Move what was *made* of *headers* to *folder*; it comes last: where it is, all is there."""
+    listed = made.with_name("headers.json")
+    listed.write_text(json.dumps(headers))
+    listed.replace(folder / listed.name)
+    made.replace(folder / made.name)
 
 
 @cache
@@ -219,11 +286,11 @@ def _cache_folder() -> Path:
     return Path(root) / "npusim" / "ascendc"
 
 
-def _is_current(folder: Path) -> bool:
-    """Whether there is a program in *folder*, and no header that it was made of has changed."""
-    if not (folder / "program").is_file():
+def _is_current(made: Path) -> bool:
+    """Whether *made* is there, and no header that it was made of has changed."""
+    if not made.is_file():
         return False
-    theirs = json.loads((folder / "headers.json").read_text())
+    theirs = json.loads(made.with_name("headers.json").read_text())
     return all(
         Path(file).is_file() and _hash(Path(file).read_bytes()) == known
         for file, known in theirs.items()
@@ -255,14 +322,18 @@ def _runtime(spec: DeviceSpec) -> list[Path]:
     return found
 
 
-def _run(command: list[str], source: Path) -> None:
+def _run(command: list[str], source: Path) -> str:
+    """What *command* prints."""
     in_english = os.environ | {"LC_ALL": "C"}
     done = subprocess.run(command, capture_output=True, text=True, env=in_english)
     if done.returncode:
+        said = _at_the_users_lines(done.stderr)
+        missing = what_is_missing(said, source)
         raise CompileError(
-            f"ascendc: {source} must compile, but {Path(command[0]).name} says:\n"
-            f"{_at_the_users_lines(done.stderr)}"
+            f"ascendc: {source} must compile, but {missing}{missing and '; '}"
+            f"{Path(command[0]).name} says:\n{said}"
         )
+    return done.stdout
 
 
 def _at_the_users_lines(said: str) -> str:

@@ -11,23 +11,26 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 import npusim
 from npusim.ascendc import source as sources
+from npusim.ascendc.arguments import POINTER, value_bytes
 from npusim.ascendc.compiler import Build, compiled
 from npusim.ascendc.errors import AscendCError
 from npusim.ascendc.launch import Launch
 from npusim.ascendc.lines import Lines
-from npusim.ascendc.process import Message, Process
+from npusim.ascendc.process import MEMORY_START, Message, Process
 from npusim.ascendc.programs import Place, Written, written
 from npusim.ascendc.source import Cores, Parameter
+from npusim.ascendc.tiling import of_headers, tiling_bytes
 from npusim.data.dtypes import Array, dtype_of
 from npusim.data.tensor import Operand
 from npusim.devices.schema import DeviceSpec
@@ -37,13 +40,14 @@ if TYPE_CHECKING:
 
 __all__ = ["SourceKernel", "SourceLaunch", "find", "named", "names_source"]
 
-POINTER, SIGNED, UNSIGNED, FLOATING, HALF, BFLOAT16, OTHER = range(7)
-"""Kinds of parameters, by the number that driver.h has for them."""
 MOST_BLOCKS = 65535
 """asc-devkit, docs/zh/api: numBlocks of <<<>>>."""
+TYPE_NUMBER = "ORIG_DTYPE_"
+"""Begins the names of macros that say what type a tensor is, by number."""
+TYPE_NUMBERS = '#include "npusim_ascendc/data_types.h"\n'
+"""What has the numbers."""
 UNIT_BYTES, GAP_BYTES = 512, 1 << 16
 """Tensors begin at multiples of the one, and so far apart at least that no two can be mixed up."""
-FORMATS = {4: "f", 8: "d"}
 SUFFIXES = (".asc", ".cpp", ".cc", ".cxx", ".cce")
 """Of the names of sources."""
 
@@ -82,10 +86,12 @@ class SourceKernel:
     ) -> Written:
         """Compile it, run it, and write the programs of its cores; raises AscendCError.
 
-        *operands* are the parameters that are pointers, *attributes* the others.
+        *operands* are the parameters that are pointers, those of a list as `x[0]`, `x[1]` and so
+        on, *attributes* the others.
         """
         others = sources.other_sources(self.build.sources, {})
-        program = compiled(self._text(spec), self.file, spec, self.build, others)
+        text = self._source_text() + self._driver(spec)
+        program = compiled(text, self.file, spec, self.build, others)
         with Process([program.file], timeout_s) as process:
             places = _placed(process, operands)
             said = process.hear()
@@ -96,11 +102,11 @@ class SourceKernel:
             starts = {place.name: place.start for place in places}
             allocated = {place.start: place.nbytes for place in places}
             process.answer(struct.pack("<Q", blocks))
-            for (name, _), kind, size in zip(self.parameters, kinds, sizes, strict=True):
+            for (name, *_), kind, size in zip(self.parameters, kinds, sizes, strict=True):
                 if kind == POINTER:
                     process.answer(struct.pack("<q", starts.get(name, -1)))
                 else:
-                    process.answer(_argument(self.name, name, kind, size, attributes.get(name)))
+                    process.answer(value_bytes(self.name, name, kind, size, attributes.get(name)))
             begun = process.hear()
             assert begun is not None
             launch = Launch(
@@ -114,15 +120,31 @@ class SourceKernel:
             launch.run()
             return written(launch, places, spec)
 
-    def _text(self, spec: DeviceSpec) -> str:
+    def structure(self, spec: DeviceSpec, name: str, values: Mapping[str, object]) -> Array:
+        """The bytes of the structure that parameter *name* is, given by its fields.
+
+        Raises AscendCError.
+        """
+        parameter = next(each for each in self.parameters if each.name == name)
+        text = self._source_text()
+        return tiling_bytes(self.name, parameter, values, text, self.file, spec, self.build)
+
+    def _source_text(self) -> str:
         text = sources.with_watches(self.file.read_text(), self.build.watches)
-        cores = sources.on_chip(self.cores, spec)
+        compares = any(each.startswith(TYPE_NUMBER) for each in self.build.defines)
         return (
+            f"{of_headers(self.build, self.name)}"
+            f"{TYPE_NUMBERS if compares else ''}"
             "#define main npusim_main_of_the_source\n"
             f'#line 1 "{self.file.resolve()}"\n'
             f"{sources.with_launches(sources.with_workspaces(text), {})}\n"
             '#line 1 "driver.cpp"\n'
             "#undef main\n"
+        )
+
+    def _driver(self, spec: DeviceSpec) -> str:
+        cores = sources.on_chip(self.cores, spec)
+        return (
             '#include "npusim_ascendc/driver.h"\n'
             f'int main() {{ return npusim::drive("{self.name}", {{{cores.kind}, {cores.halves}}}, '
             f"{self.instance}); }}\n"
@@ -168,10 +190,14 @@ class SourceLaunch:
         """Run it on *device*: *args* are those of the C++ function, *options* those of
         :func:`npusim.run`. Arrays that the kernel stores to are written in place.
         """
+        names = [each.name for each in self.kernel.parameters]
+        by_name = {name: options.pop(name) for name in names if name in options}
+        given = dict(zip(names, args, strict=False)) | by_name
+        options |= {name: _known(value) for name, value in by_name.items()}
         run = npusim.run(self, *map(_known, args), device=device, **options)
-        given = dict(zip((each.name for each in self.kernel.parameters), args, strict=False))
+        arrays = dict(_by_operand(given))
         for name, found in run.outputs.items():
-            array = given[name]
+            array = arrays[name]
             if isinstance(array, np.ndarray) and isinstance(found, np.ndarray):
                 # Of types that npusim has no tensors of, it has the bytes.
                 array[...] = found.view(array.dtype).reshape(array.shape)
@@ -202,8 +228,19 @@ def _whole(file: Path) -> str:
     return "\n".join(sources.texts_of(file).values())
 
 
+def _by_operand(given: Mapping[str, object]) -> Iterator[tuple[str, object]]:
+    """Each argument, and each tensor of a list by itself."""
+    for name, value in given.items():
+        yield name, value
+        if isinstance(value, list | tuple):
+            for number, part in enumerate(value):
+                yield f"{name}[{number}]", part
+
+
 def _known(value: object) -> object:
     """*value*, or its bytes where it is an array of a type that npusim has no tensors of."""
+    if isinstance(value, list | tuple):
+        return [_known(part) for part in value]
     if isinstance(value, np.ndarray) and dtype_of(value) is None and value.dtype.kind in "biuf":
         return np.ascontiguousarray(value).reshape(-1).view(np.uint8)
     return value
@@ -241,38 +278,29 @@ def named(
 
 
 def _placed(process: Process, operands: Mapping[str, Operand]) -> list[Place]:
-    """Put *operands* into global memory."""
+    """Put *operands* into global memory, and behind those of a list what describes them."""
     start, places = GAP_BYTES, []
+    lists: dict[str, list[tuple[int, tuple[int, ...]]]] = {}
     for name, operand in operands.items():
         tensor = operand.place()
         places.append(Place(name, start, tensor.nbytes))
         if tensor.data is not None:
             process.memory[start : start + tensor.nbytes] = tensor.data[: tensor.nbytes]
+        if name.endswith("]"):
+            lists.setdefault(name.partition("[")[0], []).append((start, operand.spec.shape))
         start += -(-tensor.nbytes // UNIT_BYTES) * UNIT_BYTES + GAP_BYTES
+    for name, tensors in lists.items():
+        words = _described(tensors)
+        places.append(Place(name, start, words.nbytes))
+        process.memory[start : start + words.nbytes] = words.view(np.uint8)
+        start += -(-words.nbytes // UNIT_BYTES) * UNIT_BYTES + GAP_BYTES
     return places
 
 
-def _argument(kernel: str, name: str, kind: int, size: int, value: object) -> bytes:
-    """The bytes of a parameter that is no pointer; raises AscendCError."""
-    match kind, value:
-        case ((1 | 2), int() | np.integer()):
-            low, high = (-(1 << 8 * size - 1), 1 << 8 * size - 1)
-            if kind == UNSIGNED:
-                low, high = 0, 1 << 8 * size
-            if not low <= int(value) < high:
-                raise AscendCError(
-                    f"{kernel}: {name} must lie in [{low}, {high}), not be {value}; pass what fits"
-                )
-            return int(value).to_bytes(size, "little", signed=kind == SIGNED)
-        case 3, int() | float() | np.number():
-            return struct.pack(FORMATS[size], float(value))
-        case 4, int() | float() | np.number():
-            return np.float16(value).tobytes()
-        case _, bytes() if len(value) == size:
-            return value
-        case _, np.ndarray() if value.nbytes == size:
-            array: Array = value
-            return array.tobytes()
-    what = {SIGNED: "an integer", UNSIGNED: "an integer from 0 on", FLOATING: "a number"}
-    must = what.get(kind, f"{size} bytes")
-    raise AscendCError(f"{kernel}: {name} must be {must}, not {value!r}; pass one")
+def _described(tensors: Sequence[tuple[int, tuple[int, ...]]]) -> NDArray[np.uint64]:
+    """What a list of *tensors*, start and shape each, is in memory: see list_tensor.h."""
+    words: list[int] = [0]
+    for number, (_, shape) in enumerate(tensors):
+        words += [len(shape) | number << 32, *shape]
+    words[0] = 8 * len(words)
+    return np.array([*words, *(MEMORY_START + start for start, _ in tensors)], np.uint64)

@@ -25,10 +25,12 @@ from numpy.typing import NDArray
 
 from npusim.ascendc.errors import StuckError
 
-__all__ = ["Message", "Process", "Said"]
+__all__ = ["MEMORY_START", "Message", "Process", "Said"]
 
 MEMORY_BYTES = 1 << 36
 """What programs can allocate: 64 GiB, as a card of Atlas A2 has. Pages come when they are used."""
+MEMORY_START = 1 << 44
+"""Where a program has its global memory: so that addresses can be written down before it starts."""
 HEADER = struct.Struct("<2q")
 GRACE_S = 2.0
 """What a program that is out of time has to say where it is."""
@@ -78,7 +80,7 @@ class Process:
         """Global memory, which both sides see."""
         self._from, to = os.pipe()
         told, self._to = os.pipe()
-        words = f"{to},{told},{file},{MEMORY_BYTES}"
+        words = f"{to},{told},{file},{MEMORY_BYTES},{MEMORY_START}"
         self._process = subprocess.Popen(
             [str(word) for word in command],
             env=os.environ | {"NPUSIM_ASCENDC": words},

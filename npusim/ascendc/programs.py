@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from npusim.ascendc.arithmetic import READS, Reading, Readings
 from npusim.ascendc.auto_sync import AutoSync
 from npusim.ascendc.calls.scalars import READ_TILING
 from npusim.ascendc.errors import AscendCError
@@ -17,13 +18,24 @@ from npusim.ascendc.recording import GlobalOperand
 from npusim.check.bounds import BoundsError
 from npusim.data.dtypes import DType
 from npusim.devices.schema import DeviceSpec
-from npusim.isa import Global, MicroOp, global_operand, moved, reads, writes, writes_global
+from npusim.isa import (
+    Global,
+    MicroOp,
+    ScalarAlu,
+    global_operand,
+    moved,
+    reads,
+    writes,
+    writes_global,
+)
 from npusim.kernel.program import Binding, Block, Body, Line, Program, short_line
 from npusim.kernel.table import Calls, TabledProgram
 
 __all__ = ["Place", "Written", "written"]
 
 NOWHERE = ("", 0)
+OPERATION = ScalarAlu("add", "computed", 0)
+"""What the scalar unit does for an operator of C++; its value is the host's."""
 Integers = NDArray[np.int64]
 Form = tuple[int, tuple[tuple[MicroOp, ...], ...]]
 """A call, and what stands before each of its micro-ops."""
@@ -74,7 +86,7 @@ def written(launch: Launch, places: Sequence[Place], spec: DeviceSpec) -> Writte
 
 class _Writing:
     def __init__(self, launch: Launch, places: Sequence[Place], spec: DeviceSpec) -> None:
-        self._launch, self._spec = launch, spec
+        self._launch, self._spec, self._readings = launch, spec, Readings()
         self._places = sorted(places, key=lambda place: place.start)
         self._starts = np.array([place.start for place in self._places], np.int64)
         self._ops: dict[tuple[int, int, str], tuple[MicroOp, ...]] = {}
@@ -181,10 +193,15 @@ class _Writing:
         key = self._launch.kinds[core], called.tobytes()
         if key not in self._orders:
             sync = AutoSync() if self._launch.auto_sync else None
+            arithmetic = _Arithmetic(self._launch, self._readings)
             found = []
             for number in called.tolist():
                 ops = self._launch.micro_ops(number, core)
-                added = tuple(tuple(sync.before(op)) if sync else () for op in ops)
+                computed = arithmetic.before(number) if ops else ()
+                added = tuple(
+                    (*(() if index else computed), *(sync.before(op) if sync else ()))
+                    for index, op in enumerate(ops)
+                )
                 form = number, added
                 if form not in self._forms:
                     self._forms[form] = len(self._form_of)
@@ -245,6 +262,32 @@ class _Writing:
                     self._loaded.add(name)
             self._ops[key] = ops
         return self._ops[key]
+
+
+class _Arithmetic:
+    """What a core computes between the calls that it makes."""
+
+    def __init__(self, launch: Launch, readings: Readings) -> None:
+        self._launch, self._readings = launch, readings
+        self._operations = 0
+        """Those that come before the next call."""
+        self._reading: tuple[Reading, ...] = ()
+        self._calls: set[tuple[int, ...]] = set()
+        """The calls that the statement has made so far in which it reads values."""
+
+    def before(self, number: int) -> tuple[MicroOp, ...]:
+        """What comes before call *number*."""
+        found = (OPERATION,) * self._operations
+        self._operations = 0
+        called = self._launch.recording.called[number]
+        line = next(iter(self._launch.lines_of(number)), NOWHERE)
+        reading = self._readings.at(line) if called.name in READS else ()
+        if reading != self._reading or called.addresses in self._calls:
+            self._calls.clear()
+            self._operations = sum(each.operations for each in reading)
+        self._reading = reading
+        self._calls.add(called.addresses)
+        return found
 
 
 def _renamed(op: MicroOp, name: str) -> MicroOp:

@@ -22,6 +22,8 @@ __all__ = [
     "Cores",
     "Kernel",
     "Parameter",
+    "Word",
+    "closing_of",
     "guessed_cores",
     "has_main",
     "kernels",
@@ -31,6 +33,7 @@ __all__ = [
     "with_launches",
     "with_watches",
     "with_workspaces",
+    "words_of",
 ]
 
 WORDS = re.compile(
@@ -88,6 +91,8 @@ class Parameter(NamedTuple):
 
     name: str
     is_pointer: bool
+    type: str
+    """The last word of its type, without pointers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +114,7 @@ def kernels(text: str) -> dict[str, Kernel]:
 
     What the preprocessor leaves out counts as well.
     """
-    words = [word for word in _words(text) if word.kind not in ("blank", "line")]
+    words = [word for word in words_of(text) if word.kind not in ("blank", "line")]
     found: dict[str, Kernel] = {}
     for index, word in enumerate(words):
         if word.text == "__global__":
@@ -133,9 +138,11 @@ def with_launches(text: str, cores: dict[str, Cores]) -> str:
 
     *cores* says what a block of each kernel is.
     """
-    words = [word for word in _words(text) if word.kind not in ("blank", "line")]
+    words = [word for word in words_of(text) if word.kind not in ("blank", "line")]
     pieces: list[str] = []
     done = 0
+    # A pointer to a kernel may point to any of them.
+    of_all = VECTOR if len({*cores.values()}) != 1 else next(iter(cores.values()))
     for index, word in enumerate(words):
         if word.text != "<<<":
             continue
@@ -143,12 +150,12 @@ def with_launches(text: str, cores: dict[str, Cores]) -> str:
         close = next((i for i in range(index, len(words)) if words[i].text == ">>>"), None)
         if close is None or close + 1 == len(words) or words[close + 1].text != "(":
             continue
-        last = _closing(words, close + 1)
+        last = closing_of(words, close + 1)
         callee = text[words[first].start : word.start]
         grid = text[word.end : words[close].start]
         given = text[words[close + 1].end : words[last].start]
         name = _name(words[first:index])
-        own = cores.get(name, VECTOR)
+        own = cores.get(name, of_all)
         pieces += [
             text[done : words[first].start],
             f'::npusim::launch("{name}", {{{own.kind}, {own.halves}}}, '
@@ -161,14 +168,14 @@ def with_launches(text: str, cores: dict[str, Cores]) -> str:
 
 def with_workspaces(text: str) -> str:
     """*text* in which each kernel says first which parameter is `__kfc_workspace__`."""
-    words = [word for word in _words(text) if word.kind not in ("blank", "line")]
+    words = [word for word in words_of(text) if word.kind not in ("blank", "line")]
     pieces: list[str] = []
     done = 0
     for index, word in enumerate(words):
         opening = _opening(words, index) if word.text == "__global__" else None
         if opening is None:
             continue
-        closing = _closing(words, opening)
+        closing = closing_of(words, opening)
         given = words[opening + 1 : closing]
         marked = next((i for i, each in enumerate(given) if each.text == WORKSPACE), None)
         is_defined = closing + 1 < len(words) and words[closing + 1].text == "{"
@@ -192,7 +199,7 @@ def with_watches(text: str, watches: Iterable[tuple[int, str]]) -> str:
     for number, name in wanted:
         ends = [
             word.end
-            for word in _words(text)
+            for word in words_of(text)
             if word.text == ";" and 0 < number < len(starts)
             if starts[number - 1] <= word.start < starts[number]
         ]
@@ -208,7 +215,7 @@ def with_watches(text: str, watches: Iterable[tuple[int, str]]) -> str:
 
 def has_main(text: str) -> bool:
     """Whether *text* has the word main."""
-    return any(word.text == "main" for word in _words(text) if word.kind == "name")
+    return any(word.text == "main" for word in words_of(text) if word.kind == "name")
 
 
 def texts_of(file: Path) -> dict[Path, str]:
@@ -251,7 +258,8 @@ def _on_one_line(text: str) -> str:
     return " ".join(without.split())
 
 
-def _words(text: str) -> Iterator[Word]:
+def words_of(text: str) -> Iterator[Word]:
+    """The words of *text*, blanks and lines of the preprocessor among them."""
     for match in WORDS.finditer(text):
         assert match.lastgroup is not None
         kind = "text" if match.lastgroup == "mark" else match.lastgroup
@@ -274,9 +282,9 @@ def _kernel(text: str, words: Sequence[Word], index: int) -> Kernel | None:
     opening = _opening(words, index)
     if opening is None:
         return None
-    name, closing = words[opening - 1].text, _closing(words, opening)
+    name, closing = words[opening - 1].text, closing_of(words, opening)
     follows = words[closing + 1].text if closing + 1 < len(words) else ";"
-    body = words[closing + 1 : _closing(words, closing + 1)] if follows == "{" else []
+    body = words[closing + 1 : closing_of(words, closing + 1)] if follows == "{" else []
     first = index
     while first > 0 and words[first - 1].text not in (";", "}", "{"):
         if "#" in text[words[first - 1].end : words[first].start]:
@@ -294,7 +302,7 @@ def _kernel(text: str, words: Sequence[Word], index: int) -> Kernel | None:
 
 def _parameters(words: Sequence[Word]) -> Iterator[Parameter]:
     """Each parameter: its name is the last word before a comma, a default or the end."""
-    depth, name, is_pointer = 0, "", False
+    depth, name, kind, is_pointer = 0, "", "", False
     for word in [*words, Word("sign", ",", 0, 0)]:
         if word.text in ("(", "[", "{", "<"):
             depth += 1
@@ -302,11 +310,12 @@ def _parameters(words: Sequence[Word]) -> Iterator[Parameter]:
             depth -= 1
         elif word.text == "," and depth == 0:
             if name:
-                yield Parameter(name, is_pointer)
-            name, is_pointer = "", False
+                yield Parameter(name, is_pointer, kind)
+            name, kind, is_pointer = "", "", False
         elif depth == 0:
             is_pointer |= word.text in ("*", "GM_ADDR")
-            name = word.text if word.kind == "name" else name
+            if word.kind == "name":
+                name, kind = word.text, name
 
 
 def _cores(qualifiers: Sequence[Word], body: Sequence[Word]) -> Cores | None:
@@ -327,7 +336,7 @@ def _cores(qualifiers: Sequence[Word], body: Sequence[Word]) -> Cores | None:
 
 def guessed_cores(text: str) -> Cores:
     """What a block is where nothing says so: cube cores with vector cores if both are used."""
-    names = {word.text for word in _words(text) if word.kind == "name"}
+    names = {word.text for word in words_of(text) if word.kind == "name"}
     if not names & OF_THE_CUBE:
         return VECTOR
     return Cores(1, 2) if names & {"Matmul", "MatmulImpl", "VECIN", "VECCALC"} else CUBE
@@ -355,7 +364,7 @@ def _name(callee: Sequence[Word]) -> str:
     return texts[texts.index("<") - 1 if "<" in texts else -1]
 
 
-def _closing(words: Sequence[Word], index: int) -> int:
+def closing_of(words: Sequence[Word], index: int) -> int:
     """The number of the bracket that closes number *index*; the last word where none does."""
     opening, closing, depth = words[index].text, PAIRS[words[index].text], 0
     for place in range(index, len(words)):

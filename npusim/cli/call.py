@@ -13,6 +13,7 @@ import numpy as np
 
 from npusim import devices
 from npusim.ascendc import Build, SourceLaunch, named, names_source
+from npusim.cli.structures import structures
 from npusim.data.arguments import Arguments
 from npusim.data.errors import shown
 from npusim.devices.schema import DeviceSpec
@@ -93,16 +94,20 @@ def arguments(
 ) -> Arguments:
     """Arguments for *op* from the values of `-i` and `-a` of a *command*.
 
-    Tensors that may be None can be left out, and a list of tensors is given one by one. Raises
-    UsageError for names that do not fit *op*, InputError and FileError for their values.
+    Tensors that may be None can be left out, and a list of tensors is given one by one; brackets
+    make a list of one. Raises UsageError for names that do not fit *op*, InputError and
+    FileError for their values.
     """
     known = parameters(op)
+    found: Arguments = {}
+    if isinstance(op, SourceLaunch):
+        found, attributes = structures(command, op.parameters, attributes, attribute)
     op = str(op)
     lists = {p.name for p in known if p.is_list}
     named = {option: [p.name for p in known if option in options_of(p)] for option in ("-i", "-a")}
     words = _named(command, op, "-i", tensors, named["-i"], lists)
     settings = _named(command, op, "-a", attributes, named["-a"])
-    found: Arguments = {
+    found |= {
         p.name: _attribute(command, op, p, *settings[p.name]) for p in known if p.name in settings
     }
     for parameter in known:
@@ -116,24 +121,36 @@ def arguments(
             raise UsageError(f"{command}: {name} of {op} must be given; add for example {example}")
         found[name] = None
     for name, several in words.items():
-        values = [_tensor(command, word, words) for word in several]
-        found[name] = values if len(values) > 1 else values[0]
+        values = [value for word in several for value in _tensors(command, word, words)]
+        is_list = len(values) > 1 or (name in lists and _is_list_of_one(several[0], words))
+        found[name] = values if is_list else values[0]
     return found
 
 
-def _tensor(command: str, word: str, words: Mapping[str, list[str]]) -> Value:
-    """The tensor of *word*: `like:NAME` is one of zeros, with the shape and type of another one."""
+def _is_list_of_one(word: str, words: Mapping[str, list[str]]) -> bool:
+    """Whether *word* stands in brackets, or is like one that does."""
+    (model,) = words[word.removeprefix("like:")] if word.startswith("like:") else (word,)
+    return model.startswith("[") and model.endswith("]")
+
+
+def _tensors(command: str, word: str, words: Mapping[str, list[str]]) -> list[Value]:
+    """The tensor of *word*: `like:NAME` is one of zeros, with the shape and type of another one, or
+    as many as that is a list of."""
     if not word.startswith("like:"):
-        return parse(word)
+        return [parse(_without_brackets(word))]
     name = word.removeprefix("like:")
-    model = words.get(name, [])
-    if len(model) != 1 or model[0].startswith("like:"):
+    models = words.get(name, [])
+    if not models or models[0].startswith("like:"):
         raise UsageError(
             f"{command}: like: must name another -i that is written out, not {shown(name)}; "
             f"write for example -i z=like:x -i x=randn:64"
         )
-    found = parse(model[0])
-    return np.zeros_like(found) if isinstance(found, np.ndarray) else found
+    found = [parse(_without_brackets(model)) for model in models]
+    return [np.zeros_like(each) if isinstance(each, np.ndarray) else each for each in found]
+
+
+def _without_brackets(word: str) -> str:
+    return word[1:-1] if word.startswith("[") and word.endswith("]") else word
 
 
 def _example(parameter: Parameter) -> str:

@@ -17,6 +17,7 @@ from npusim.ascendc import Build, names_source
 from npusim.ascendc.kernel import find
 from npusim.cli.call import UsageError, arguments, attribute, chip, options_of, parameters
 from npusim.cli.screen import show, table
+from npusim.cli.structures import structures
 from npusim.data.errors import shown
 from npusim.data.json import json_text
 from npusim.explain.kernel_comparison import Given, KernelComparison, TilingFunction, compare
@@ -72,10 +73,13 @@ def compare_kernels(
     (op,) = others
     file, _, instance = kernel.partition(":")
     own = find(Path(file), instance, build)
-    names = {name for name, is_pointer in own.parameters if not is_pointer}
     known = {each.name for each in parameters(op) if "-a" in options_of(each)}
-    scalars = [word for word in typed.attributes if _name(word) in names]
-    rest = [word for word in typed.attributes if word not in scalars or _name(word) in known]
+    by_value_only = [each for each in own.parameters if not each.is_pointer]
+    names = {each.name for each in by_value_only}
+    by_value, attributes = structures("compare", by_value_only, typed.attributes, attribute)
+    by_pointer, pointers = structures("compare", own.parameters, typed.pointers, attribute)
+    scalars = [word for word in attributes if _name(word) in names]
+    rest = [word for word in attributes if word not in scalars or _name(word) in known]
     found = compare(
         own,
         op,
@@ -83,8 +87,8 @@ def compare_kernels(
         device=chip(device, typed.settings, "compare"),
         blocks=blocks,
         timeout_s=timeout_s,
-        pointers={_name(word): _pointer(word) for word in typed.pointers},
-        scalars={_name(word): _scalar(word) for word in scalars},
+        pointers={_name(word): _pointer(word) for word in pointers} | by_pointer,
+        scalars={_name(word): _scalar(word) for word in scalars} | by_value,
     )
     if as_json:
         typer.echo(json_text(_facts(found)))

@@ -215,11 +215,20 @@ def source_build(
     watch: Sequence[str] | None,
     auto_sync: bool,
     strict: bool,
+    tiling_headers: Sequence[Path] | None,
+    tiling_struct: str,
 ) -> Build:
     """How a source of C++ is built, as the command line says."""
-    folders, others = tuple(include or ()), tuple(source or ())
-    watches = tuple(map(watched, watch or ()))
-    return Build(tuple(define or ()), folders, others, watches, auto_sync, strict)
+    return Build(
+        defines=tuple(define or ()),
+        include=tuple(include or ()),
+        sources=tuple(source or ()),
+        watches=tuple(map(watched, watch or ())),
+        auto_sync=auto_sync,
+        is_strict=strict,
+        tiling_headers=tuple(tiling_headers or ()),
+        tiling_struct=tiling_struct,
+    )
 
 
 def run_program(

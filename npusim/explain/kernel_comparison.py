@@ -50,7 +50,7 @@ __all__ = [
 
 TilingFunction = Callable[[Problem, Plan], bytes | Array]
 """Makes what a kernel is given of the operator's problem and plan."""
-Given = Value | bytes | TilingFunction
+Given = Value | bytes | Mapping[str, object] | TilingFunction
 """What a pointer may be that stands for no tensor of the operator."""
 
 
@@ -192,7 +192,7 @@ class _Call:
     def standing(self, said: dict[str, str | Given]) -> dict[str, str | Given]:
         """What each pointer is; raises ValueError where that is not clear."""
         who, tensors = self.launch.name, self._tensors
-        names = [name for name, is_pointer in self.launch.parameters if is_pointer]
+        names = [name for name, is_pointer, _ in self.launch.parameters if is_pointer]
         for name, what in said.items():
             if name not in names:
                 raise ValueError(
@@ -219,7 +219,7 @@ class _Call:
         self, standing: dict[str, str | Given], scalars: dict[str, object]
     ) -> dict[str, Any]:
         """What the kernel is called with; raises ValueError for other scalars than it has."""
-        names = [name for name, is_pointer in self.launch.parameters if not is_pointer]
+        names = [name for name, is_pointer, _ in self.launch.parameters if not is_pointer]
         if set(names) != set(scalars):
             raise ValueError(
                 f"compare: {self.launch.name} must be given its scalars, "

@@ -150,13 +150,15 @@ class BlockReduce(MicroOp):
     what a mask leaves out were 0. With a *dst_stride* the results of repeats begin so many times
     eight elements apart, and of a block that the mask leaves out whole the result stays as it was;
     *dst* names all from the first to the last (asc-devkit, ReduceDataBlock.md; the zeros are
-    assumed).
+    assumed). With *pairs* each two neighbours become one instead, and results of repeats lie a
+    *dst_stride* times as many elements apart as a whole repeat has pairs (ReducePairElem.md).
     """
 
     op: ReduceOp
     dst: Local
     src: Local
     dst_stride: Annotated[int, STRIDE] | None = None
+    pairs: bool = False
     pipe: ClassVar[Pipe] = "vector"
     roles: ClassVar[tuple[Role, ...]] = (Role("src", "read"), Role("dst", "written"))
 
@@ -165,25 +167,29 @@ class BlockReduce(MicroOp):
         return Arithmetic(self.src.count, self.dst.dtype)
 
     @property
+    def group(self) -> int:
+        """How many elements become one."""
+        return 2 if self.pairs else BLOCK_BYTES * 8 // self.src.dtype.bits
+
+    @property
     def blocks(self) -> Numbers:
-        """The numbers of the blocks of a repeat that have lanes which take part."""
-        per_block = BLOCK_BYTES * 8 // self.src.dtype.bits
+        """The numbers of the blocks, or pairs, of a repeat that have lanes which take part."""
         if self.src.mask is None:
-            return np.arange(self.src.repeat_blocks)
-        return np.unique(lanes(self.src.mask) // per_block)
+            return np.arange(self.src.repeat_elements // self.group)
+        return np.unique(lanes(self.src.mask) // self.group)
 
     @property
     def places(self) -> Numbers:
         """The numbers of the elements of *dst* that it writes, block by block."""
         blocks = self.blocks
-        per_block = BLOCK_BYTES * 8 // self.src.dtype.bits
-        count = -(-self.src.count // per_block)
+        count = -(-self.src.count // self.group)
         if self.src.mask is not None:
             count = self.src.repeats * blocks.size
         if self.dst_stride is None:
             return np.arange(count)
         repeat, block = np.divmod(np.arange(count), blocks.size)
-        return repeat * self.dst_stride * REPEAT_BLOCKS + blocks[block]
+        whole = REPEAT_BLOCKS * BLOCK_BYTES * 8 // self.src.dtype.bits // self.group
+        return repeat * self.dst_stride * whole + blocks[block]
 
     @property
     def span(self) -> int:
@@ -192,4 +198,5 @@ class BlockReduce(MicroOp):
 
     def __str__(self) -> str:
         stride = "" if self.dst_stride is None else f" every {self.dst_stride}"
-        return f"block_reduce.{self.op} {self.dst}{stride} <- {self.src}"
+        what = "pair" if self.pairs else "block"
+        return f"{what}_reduce.{self.op} {self.dst}{stride} <- {self.src}"

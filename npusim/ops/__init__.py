@@ -24,11 +24,12 @@ from npusim.ops._contract import Contract, warnings_given
 from npusim.ops._oracle import Given
 from npusim.ops._protocol import Operator, Plan, Problem, normalize, signature
 from npusim.ops._signature import NO_DEFAULT, Parameter
-from npusim.ops._support import Row
+from npusim.ops._support import A2_A3, Row
 from npusim.ops._support_table import support_table, support_text
 from npusim.ops._torch import TorchFunction, TorchTensor
 
 __all__ = [
+    "A2_A3",
     "NOT_BUILT",
     "NO_DEFAULT",
     "Contract",
@@ -51,7 +52,6 @@ __all__ = [
     "signature",
     "support_table",
     "support_text",
-    "table_text",
     "value_of",
     "warnings_given",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -49,6 +50,68 @@ def _nothing(_: TorchArguments) -> str | None:
     return None
 
 
+_GRADIENT = re.compile(r"(?P<inputs>[\w, ]+): (?P<function>\w+)\((?P<arguments>[^()]*)\)")
+_FOUND = re.compile(r"grad|grads\[\d\]|result\d?")
+"""What a gradient is found from besides the arguments of the call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gradient:
+    """The function of torch_npu that finds the gradients of inputs of another one.
+
+    Raises TypeError where *text* is no such line.
+    """
+
+    text: str
+    """A line such as those of op-plugin's derivatives.yaml, `"self: npu_swiglu_backward(grad,
+    self, dim)"`: inputs, the function that gives their gradients in that order, and what it is
+    given. `grad` is the gradient of the first output that has one, `grads[1]` that of the second
+    output, `result1` the second output itself."""
+    outputs: tuple[int, ...] = (0,)
+    """Places of the outputs that have gradients."""
+
+    def __post_init__(self) -> None:
+        if _GRADIENT.fullmatch(self.text) is None:
+            raise TypeError(
+                f'a gradient must be like "self: npu_swiglu_backward(grad, self, dim)", not '
+                f"{self.text!r}; write it so"
+            )
+
+    def _part(self, name: str) -> str:
+        found = _GRADIENT.fullmatch(self.text)
+        assert found is not None
+        return found[name]
+
+    @property
+    def function(self) -> str:
+        """The function that finds the gradients."""
+        return self._part("function")
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """What they are the gradients of, by the names of the schema."""
+        return tuple(self._part("inputs").split(", "))
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """What the function is given, by position."""
+        return tuple(self._part("arguments").split(", "))
+
+    def check(self, parameters: tuple[str, ...]) -> None:
+        """Raise TypeError where it names what is none of *parameters*, nor found from a call."""
+        named = (*self.inputs, *(each for each in self.arguments if not _FOUND.fullmatch(each)))
+        unknown = [name for name in named if name not in parameters]
+        if unknown:
+            raise TypeError(
+                f"{self.text}: a gradient must name parameters of its function, "
+                f"{', '.join(parameters)}, not {', '.join(unknown)}; name one of these"
+            )
+
+
+def _nothing_behind(_: TorchArguments) -> tuple[Result | int, ...]:
+    return ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchFunction:
     """A function of torch_npu that runs the operator."""
@@ -61,6 +124,8 @@ class TorchFunction:
     outputs: Callable[[TorchArguments, Sizes], tuple[Result, ...]]
     """Shapes and dtypes of what comes out, for tensors without values; what else a call must
     fulfil is checked when it runs."""
+    behind: Callable[[TorchArguments], tuple[Result | int, ...]] = _nothing_behind
+    """What is returned behind the outputs: numbers, and empty tensors of a shape and a dtype."""
     names: Mapping[str, str] = field(default_factory=dict)
     """Parameter of the schema -> the operator's, where it is another."""
     dtypes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -78,6 +143,16 @@ class TorchFunction:
     """What the document says against a call outside of a compiled graph; None if nothing."""
     is_done: Callable[[TorchArguments], bool] = _never
     """Whether the first tensor is the result already, so that nothing runs."""
+    gradient: Gradient | None = None
+    """What finds the gradients of its inputs; None where it is for inference."""
+
+    wanted: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Attribute that torch_npu does not have -> inputs of the function whose gradient this one
+    finds: whether that of one of them is wanted. Called by itself, it finds all."""
+
+    def __post_init__(self) -> None:
+        if self.gradient is not None:
+            self.gradient.check(tuple(each.name for each in parameters_of(self.schema)))
 
     @property
     def name(self) -> str:

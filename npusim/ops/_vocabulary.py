@@ -10,7 +10,7 @@ from npusim.ops._oracle import Given
 from npusim.ops._protocol import Operator, Plan, Problem, present
 from npusim.ops._remedies import same_shape_remedy
 from npusim.ops._support import A2_A3, ATLAS_INFERENCE, EVERYWHERE, Operands, Row, alike, required
-from npusim.ops._torch import TorchArguments, TorchFunction, TorchTensor
+from npusim.ops._torch import Gradient, TorchArguments, TorchFunction, TorchTensor
 
 __all__ = [
     "A2_A3",
@@ -18,6 +18,7 @@ __all__ = [
     "EVERYWHERE",
     "Contract",
     "Given",
+    "Gradient",
     "Operands",
     "Operator",
     "Plan",

@@ -1,4 +1,4 @@
-"""npu_fused_infer_attention_score: attention for inference, of tokens of requests to their keys.
+"""npu_fused_infer_attention_score: attention of new tokens to the keys of their requests.
 
 .. code-block:: text
 
@@ -95,7 +95,7 @@ def outputs(given: TorchArguments, _: Sizes) -> tuple[Result, ...]:
     return (output, query.dtype), (lse, "float32")
 
 
-def oracle(given: Given) -> tuple[Array, Array]:
+def oracle(given: Given) -> tuple[Array, ...]:
     """What each token attends to, and softmax_lse."""
     return oracle_of(OPERATOR, given)
 

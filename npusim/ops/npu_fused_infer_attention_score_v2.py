@@ -1,4 +1,4 @@
-"""npu_fused_infer_attention_score_v2: npu_fused_infer_attention_score with other names.
+"""npu_fused_infer_attention_score_v2: the same operator with other parameter names.
 
 .. code-block:: text
 
@@ -55,7 +55,7 @@ def _outputs(given: TorchArguments, sizes: Sizes) -> tuple[Result, ...]:
     return first.outputs({**given, **{name: given[own] for name, own in NAMES.items()}}, sizes)
 
 
-def oracle(given: Given) -> tuple[Array, Array]:
+def oracle(given: Given) -> tuple[Array, ...]:
     """What each token attends to, and softmax_lse."""
     return oracle_of(OPERATOR, given)
 

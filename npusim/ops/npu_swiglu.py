@@ -1,4 +1,4 @@
-"""npu_swiglu: the first half of x, weighed by its own sigmoid, times the second half.
+"""npu_swiglu: SwiGLU: silu of the first half, times the second half.
 
 .. code-block:: text
 
@@ -29,7 +29,7 @@ import numpy as np
 
 from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, Array
 from npusim.data.integers import align_down, ceil_div
-from npusim.data.tensor import TensorSpec
+from npusim.data.tensor import Operand, TensorSpec
 from npusim.devices.schema import DeviceSpec
 from npusim.isa import MAX_BURSTS
 from npusim.kernel import BLOCK_BYTES, Block, Duplicate, GmView, Step, VectorCore
@@ -55,10 +55,14 @@ class Problem(ops.Problem):
     """Product of the dimensions before *dim*."""
     columns: int
     """Half the product of *dim* and those behind it."""
+    queues: int = 3
+    """Those of tiles of the kernel: both halves of x, and y."""
+    wide_tiles: int
+    """Tiles of fp32 apart from the queues."""
 
 
-def check(contract: ops.Contract) -> Problem:
-    """Hold a call against what ties its arguments together; raises OpError."""
+def halves(contract: ops.Contract) -> tuple[Operand, tuple[int, ...], int, int]:
+    """x, the shape of half of it, and its `(rows, columns)`; raises OpError."""
     x = contract.operand("x")
     shape, axis = x.shape, contract.axis("dim", x)
     contract.require(
@@ -79,11 +83,19 @@ def check(contract: ops.Contract) -> Problem:
             f"not {half_bytes} bytes; pad both halves",
         )
     halved = (*shape[:axis], shape[axis] // 2, *shape[axis + 1 :])
+    return x, halved, prod(shape[:axis]), columns
+
+
+def check(contract: ops.Contract) -> Problem:
+    """Hold a call against what ties its arguments together; raises OpError."""
+    x, halved, rows, columns = halves(contract)
     return Problem(
         inputs=(x,),
         outputs={"output": TensorSpec(halved, x.spec.dtype)},
-        rows=prod(shape[:axis]),
+        rows=rows,
         columns=columns,
+        # Two fp32 an element, or one where it is fp32 itself.
+        wide_tiles=1 if x.element is FLOAT32 else 2,
     )
 
 
@@ -91,8 +103,8 @@ def check(contract: ops.Contract) -> Problem:
 
 MAX_GAP = 65535
 """Blocks between two bursts, or bytes where rows are no whole blocks; and columns of a tile."""
-COLUMN_UNIT_BYTES, QUEUES = 512, 3
-"""Tiles narrower than a row are a multiple of this wide; both halves of x, and y, have a queue."""
+COLUMN_UNIT_BYTES = 512
+"""Tiles narrower than a row are a multiple of this wide."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +114,7 @@ class Plan(ops.Plan):
     row_step: int
     column_step: int
     depth: int
-    """Buffers of each half and of y: 2 load and compute at the same time."""
+    """Buffers of each queue: 2 load and compute at the same time."""
 
     def tiles(self, p: Problem) -> int:
         """How many tiles there are."""
@@ -122,9 +134,7 @@ def tile(spec: DeviceSpec, p: Problem) -> Plan:
 def _best(spec: DeviceSpec, p: Problem, depth: int) -> Plan:
     """Most cores, then fewest tiles, then the largest, then most whole ones, then the first."""
     core, element = spec.cores[spec.vector_kinds[0]], p.output.element
-    # Apart from the queues an element takes two fp32, or one where it is fp32 itself.
-    work_bytes = FLOAT32.nbytes(1 if element is FLOAT32 else 2)
-    per_element = depth * QUEUES * element.nbytes(1) + work_bytes
+    per_element = depth * p.queues * element.nbytes(1) + FLOAT32.nbytes(p.wide_tiles)
     room = align_down(core.usable_bytes("ub") // per_element, BLOCK_BYTES // element.nbytes(1))
 
     def merit(size: tuple[int, int]) -> tuple[int, int, int, int]:
@@ -258,6 +268,7 @@ OPERATOR = ops.Operator(
             aclnn=lambda _: "aclnnSwiGlu",
             outputs=_outputs,
             names={"self": "x"},
+            gradient=ops.Gradient("self: npu_swiglu_backward(grad, self, dim)"),
         ),
     ),
 )

@@ -1,8 +1,10 @@
 """What torch_npu itself offers: the schemas of its operators, and the names of its modules.
 
-Both were read off the wheel of torch_npu 2.14.0 on PyPI: `operators.txt` has the schemas that its
-libraries register in the namespace `npu`, one a line, without those of process groups;
-`names.toml` has what `__all__` of its modules lists.
+`operators.txt` was read off the wheel of torch_npu 2.14.0 on PyPI: the schemas that its libraries
+register in the namespace `npu`, one a line, without those of process groups. `names.toml` has the
+names of its modules, those that begin with an underscore too: what the wheel lists in `__all__`,
+what the sources of Ascend/pytorch and op-plugin define, and what their C++ binds; its first lines
+say of which commits.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ def operators() -> frozenset[str]:
 
 @cache
 def names() -> dict[str, tuple[str, ...]]:
-    """Module of torch_npu -> its public names."""
+    """Module of torch_npu -> its names."""
     return {module: tuple(found) for module, found in tomllib.loads(_read("names.toml")).items()}
 
 

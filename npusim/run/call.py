@@ -217,11 +217,13 @@ def _earlier(
 
 
 def find(op: str | user_kernel.OwnKernel) -> ops.Operator:
-    """What is to be run: the operator of that name, or a custom kernel.
+    """What is to be run: an operator, the one of that name, or a custom kernel.
 
     A custom kernel is a function, or FILE.py:FUNCTION. Raises ValueError for an unknown
     operator, KernelError for a kernel that cannot be found.
     """
+    if isinstance(op, ops.Operator):
+        return op
     if isinstance(op, SourceLaunch | ProgramLaunch):
         return source_kernel.operator(op)
     if not isinstance(op, str):

@@ -90,8 +90,8 @@ def advice_for(
 ) -> list[Advice] | str:
     """The advice for the run that *found* describes, or a sentence why there is none.
 
-    The call is run again, from the shapes and types that the folder holds. Unless *asked*, a long run is
-    not.
+    The call is run again, from the shapes and types that the folder holds. Unless *asked*, a long
+    run is not.
     """
     is_own = found.accuracy is None or found.accuracy.kind is None  # whatever its name is
     if is_own or found.op not in ops.names():

@@ -6,6 +6,7 @@ its outputs.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from inspect import Parameter, Signature
 
 import numpy as np
@@ -44,21 +45,21 @@ def _signature(launch: SourceLaunch | ProgramLaunch) -> Signature:
             Parameter(
                 name,
                 Parameter.POSITIONAL_OR_KEYWORD,
-                annotation=TensorSpec if is_pointer else object,
+                annotation=TensorSpec | Sequence[TensorSpec] if is_pointer else object,
             )
-            for name, is_pointer in launch.parameters
+            for name, is_pointer, _ in launch.parameters
         ]
     )
 
 
 def _problem(launch: SourceLaunch | ProgramLaunch, contract: Contract) -> UserProblem:
     arguments = contract.arguments
-    operands = {
-        name: _tensor(launch.name, name, arguments[name])
-        for name, is_pointer in launch.parameters
-        if is_pointer and arguments.get(name) is not None  # None is a null pointer
-    }
-    others = {name: value for name, value in arguments.items() if name not in operands}
+    operands = {each.name: each for each in _operands(launch, contract)}
+    pointers = {each.name for each in launch.parameters if each.is_pointer}
+    others = {name: value for name, value in arguments.items() if name not in pointers}
+    for name, value in others.items():
+        if isinstance(value, Mapping) and isinstance(launch, SourceLaunch):
+            others[name] = launch.kernel.structure(contract.spec, name, value)
     programs = launch.record(contract.spec, operands, others)
     stored = [name for name in operands if name in programs.stored]
     if not stored:
@@ -74,6 +75,21 @@ def _problem(launch: SourceLaunch | ProgramLaunch, contract: Contract) -> UserPr
         is_strict=launch.is_strict,
         reads_tiling=programs.reads_tiling,
     )
+
+
+def _operands(launch: SourceLaunch | ProgramLaunch, contract: Contract) -> Iterator[Operand]:
+    """What each pointer is, each tensor of a list by itself; None is a null pointer."""
+    for name, is_pointer, _ in launch.parameters:
+        value = contract.arguments.get(name)
+        if not is_pointer or value is None:
+            continue
+        if isinstance(value, Mapping) and isinstance(launch, SourceLaunch):
+            value = launch.kernel.structure(contract.spec, name, value)
+        if isinstance(value, list | tuple):
+            for number, part in enumerate(value):
+                yield _tensor(launch.name, f"{name}[{number}]", part)
+        else:
+            yield _tensor(launch.name, name, value)
 
 
 def _kernel(name: str, programs: Written, specs: dict[str, TensorSpec]) -> Kernel:

@@ -6,13 +6,18 @@ Nothing is held for later use, so what is reserved is what is allocated.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
 
 from npusim.data.json import Json
 from npusim.torch import card
 from npusim.torch.errors import device_number
 from npusim.torch.memory import memory
+from npusim.torch.refusals import others_of
 
 __all__ = [
+    "MemPool",
     "empty_cache",
     "empty_virt_addr_cache",
     "get_allocator_backend",
@@ -26,6 +31,7 @@ __all__ = [
     "memory_allocated",
     "memory_cached",
     "memory_reserved",
+    "memory_snapshot",
     "memory_stats",
     "memory_stats_as_nested_dict",
     "memory_summary",
@@ -34,6 +40,7 @@ __all__ = [
     "reset_max_memory_cached",
     "reset_peak_memory_stats",
     "set_per_process_memory_fraction",
+    "use_mem_pool",
 ]
 
 
@@ -123,6 +130,40 @@ def empty_cache() -> None:
 empty_virt_addr_cache = host_empty_cache = ipc_collect = empty_cache
 
 
+class MemPool:
+    """Memory that a script has apart from the rest; here each tensor has its own."""
+
+    _numbers = count(1)
+
+    def __init__(self, allocator: object = None, use_on_oom: bool = False) -> None:  # noqa: ARG002
+        self.allocator = allocator
+        self.id = (0, next(self._numbers))
+
+
+@contextmanager
+def use_mem_pool(pool: MemPool, device: object = None) -> Iterator[None]:  # noqa: ARG001
+    """What is made inside lies in *pool*."""
+    device_number(device)
+    yield
+
+
+def memory_snapshot(mempool_id: object = None) -> list[Json]:  # noqa: ARG001
+    """A segment for each storage that lives on the card, with its one block."""
+    return [
+        {
+            "device": 0,
+            "address": start,
+            "total_size": nbytes,
+            "allocated_size": nbytes,
+            "active_size": nbytes,
+            "stream": 0,
+            "segment_type": "large",
+            "blocks": [{"address": start, "size": nbytes, "state": "active_allocated"}],
+        }
+        for start, nbytes in memory.segments()
+    ]
+
+
 def get_allocator_backend() -> str:
     return "native"
 
@@ -142,3 +183,6 @@ def set_per_process_memory_fraction(fraction: float, device: object = None) -> N
             f"{fraction!r}; pass a share of the card's memory"
         )
     memory.fraction = float(fraction)
+
+
+__getattr__ = others_of("torch_npu.npu.memory")

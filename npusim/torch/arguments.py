@@ -16,6 +16,7 @@ from npusim.torch.views import cast, is_plain
 __all__ = [
     "FLOATS",
     "as_type",
+    "backward",
     "bounded",
     "filled",
     "flag",
@@ -112,6 +113,12 @@ def number(value: torch.Tensor | float | None) -> int | float | None:
         value = value.item() if is_number else None
     is_real = isinstance(value, int | float) and not isinstance(value, bool)
     return value if is_real else None
+
+
+def backward(grad_output: torch.Tensor, x: torch.Tensor, **_: object) -> Given | None:
+    """The gradient of a function of floats, and what it is a function of."""
+    is_known = x.dtype in FLOATS and grad_output.dtype == x.dtype
+    return {"grad_output": grad_output, "x": x} if is_known else None
 
 
 def power(x: object, exponent: object) -> Given | None:

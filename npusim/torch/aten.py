@@ -231,7 +231,10 @@ def kernels() -> dict[str, Callable[..., object]]:
     }
     known |= {full: ReductionOp(_named(full), name) for full, name in _REDUCTIONS.items()}
     known["cat"] = JoinOp(_named("cat"), "concat")
-    found: dict[str, Callable[..., object]] = {**known, **products.kernels(), "clone": CopyOp()}
+    whole = {name: HostOp(_named(name)) for name in _WHOLE}
+    found: dict[str, Callable[..., object]] = {
+        **known, **whole, **products.kernels(), "clone": CopyOp()
+    }  # fmt: skip
     for full in _IN_PLACE:
         packet, dot, overload = full.partition(".")
         in_place = f"{packet}_{dot}{overload}"
@@ -249,6 +252,7 @@ LOGIC = ("logical_and", "logical_or")
 GIVE_BOOL = (*COMPARISONS, *LOGIC, "logical_not")
 _OF_ONE = ("neg", "abs", "exp", "log", "sqrt", "rsqrt", "reciprocal", "tanh", "sigmoid", "silu",
            "gelu", "relu")  # fmt: skip
+_WITH_GRADIENTS = ("silu", "sigmoid", "tanh", "gelu")
 _TABLE: dict[str, tuple[str, Take]] = {
     **{name: (name, arguments.one) for name in _OF_ONE},
     **{f"{name}.Tensor": (name, arguments.two) for name in COMPARISONS},
@@ -263,6 +267,7 @@ _TABLE: dict[str, tuple[str, Take]] = {
     "pow.Tensor_Scalar": ("pow", arguments.power),
     "clamp": ("clamp", arguments.bounded),
     "where.self": ("where", arguments.where),
+    **{f"{name}_backward": (f"{name}_backward", arguments.backward) for name in _WITH_GRADIENTS},
     "_softmax": ("softmax", arguments.rows),
     "_log_softmax": ("log_softmax", arguments.rows),
     "embedding": ("embedding", arguments.table),
@@ -281,6 +286,8 @@ _REDUCTIONS = {
     **{name: name for name in ("amax", "argmax")},
 }
 """Operation along axes -> the operator."""
+_WHOLE = ("native_layer_norm", "native_group_norm")
+"""Operations that torch would take apart, and that are one kernel of a card."""
 _IN_PLACE = (
     *(name for name in _OF_ONE if name not in ("silu", "gelu")),
     *(f"{name}.Tensor" for name in ("add", "sub", "mul", "div")),

@@ -137,9 +137,23 @@ def _patch_torch() -> None:
     torch.Generator = npu.Generator
     torch._tensor_str._str = shapes.printed(on_host(torch._tensor_str._str))
     torch._TorchCompileInductorWrapper.__call__ = _refuse_inductor
+    torch._TorchCompileWrapper.__init__ = _by_name
     accelerator.patch()
     formats.patch()
     pinned.patch()
+
+
+_compile_wrapper = torch._TorchCompileWrapper.__init__
+COMPILERS = ("npu", "npugraph_ex")
+"""Backends of `torch.compile` that torch_npu registers (Ascend/pytorch@9e73e70, dynamo)."""
+
+
+def _by_name(self: object, backend: object, *args: object, **kwargs: object) -> None:
+    """`torch.compile(model, backend="npugraph_ex")`, whose module takes long to load."""
+    if backend in COMPILERS:
+        from npusim.torch.torchair.npugraph_ex import compile_fx as backend
+
+    _compile_wrapper(self, backend, *args, **kwargs)
 
 
 _inductor = torch._TorchCompileInductorWrapper.__call__

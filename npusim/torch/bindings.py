@@ -2,20 +2,37 @@
 
 from __future__ import annotations
 
-from typing import Any
+import torch
 
-from npusim.torch import npu
-from npusim.torch.refusals import refusal
+from npusim.torch import npu, settings
+from npusim.torch.graphs import TaskGroup as _NPUTaskGroupHandle
+from npusim.torch.refusals import others_of
 
-__all__ = ["_npu_getDevice", "_npu_getDeviceCount", "_npu_setDevice"]
+__all__ = [
+    "_NPUTaskGroupHandle",
+    "_npu_getDevice",
+    "_npu_getDeviceCount",
+    "_npu_getOption",
+    "_npu_setDevice",
+    "_npu_setOption",
+    "_weak_ref_tensor",
+]
 
 _npu_getDevice = npu.current_device  # noqa: N816
 _npu_getDeviceCount = npu.device_count  # noqa: N816
 _npu_setDevice = npu.set_device  # noqa: N816
+_npu_setOption = settings.set_option  # noqa: N816
 
 
-def __getattr__(name: str) -> Any:
-    """Its other functions refuse when they are called."""
-    if name.startswith("_npu_"):
-        return refusal("torch_npu._C", name)
-    raise AttributeError(f"module 'torch_npu._C' has no attribute {name!r}")
+def _npu_getOption(name: str) -> bytes | None:  # noqa: N802
+    """What `set_option` has set *name* to; None where nothing has."""
+    found = settings.settings.options.get(name)
+    return None if found is None else str(found).encode()
+
+
+def _weak_ref_tensor(tensor: torch.Tensor) -> torch.Tensor:
+    """The same memory, which this keeps alive, as that of a card does not."""
+    return tensor.detach()
+
+
+__getattr__ = others_of("torch_npu._C")

@@ -18,12 +18,13 @@ from npusim.data.dtypes import Array
 from npusim.devices.schema import DeviceSpec
 from npusim.run import run as simulate
 from npusim.run.card import Card
-from npusim.run.memory_cache import CACHE, device_key
+from npusim.run.memory_cache import CACHE, device_key, key_of
 from npusim.run.prepared import prepared
 from npusim.run.repeats import Found
 from npusim.run.result import Result
 from npusim.run.views import by_operand
 from npusim.torch.clock import clock
+from npusim.torch.works.work import Work, operator_of
 
 __all__ = [
     "again",
@@ -33,6 +34,8 @@ __all__ = [
     "insert",
     "known",
     "name",
+    "play",
+    "play_as",
     "run",
     "run_again",
     "spec",
@@ -113,6 +116,42 @@ def again(key: Hashable) -> Result | None:
     if done is not None:
         clock.kernel(done)
     return done
+
+
+def play(work: Work) -> None:
+    """Run a kernel of which the time alone is known; the clock moves on.
+
+    With carried caches its operands are memory of their own, of which the L2 holds nothing.
+    """
+    operator = operator_of(work.kernel)
+    if (on := caches()) is not None:
+        clock.kernel(on.run(operator, work, values=False))
+        return
+    how = found()._asdict()
+
+    def make() -> Result:
+        return simulate(operator, work, device=spec(), values=False, **how)
+
+    key = "work", _inserted[0][1], found(), type(work), work
+    clock.kernel(CACHE.get(key, make, _nbytes))
+
+
+def play_as(kernel: str | None, op: str, arguments: Mapping[str, Any]) -> None:
+    """Run operator *op* for its time alone, as that of *kernel* if given; the clock moves on."""
+    if (on := caches()) is not None:
+        clock.kernel(on.run(op, values=False, **arguments), kernel)
+        return
+    how: dict[str, Any] = {**found()._asdict(), **arguments}
+
+    def make() -> Result:
+        return simulate(op, device=spec(), values=False, **how)
+
+    key = "played", op, _inserted[0][1], found(), key_of(arguments)
+    clock.kernel(CACHE.get(key, make, _nbytes), kernel)
+
+
+def _nbytes(done: Result) -> int:
+    return done.trace.nbytes if done.trace else 0
 
 
 def found() -> Found:

@@ -1,9 +1,13 @@
-"""The format of a storage: ND unless set otherwise.
+"""The format of a storage: as its dimensions are, unless set otherwise.
 
-The format belongs to the storage, so views, `.data =` and parameters keep it. So do clones and
-casts, copies by `copy.deepcopy`, and what `torch.save` and `torch.load` bring back to the card; on
-the host everything is ND. The memory itself stays row-major for the host; operators of the card are
-given it in its format.
+A format that is not private (ND, NCHW, NHWC, NCDHW) is a name for the order in which the dimensions
+stand, and elements lie in that order: of four dimensions it is NCHW, of five NCDHW, else ND. In the
+private ones they lie otherwise.
+
+The format belongs to the storage, so views, `.data =` and parameters keep it. So do copies by
+`copy.deepcopy`, what `torch.save` and `torch.load` bring back to the card, and of FRACTAL_NZ clones
+and casts; on the host everything is ND. The memory itself stays row-major for the host; operators
+of the card are given it in its format.
 """
 
 from __future__ import annotations
@@ -15,14 +19,11 @@ from functools import wraps
 
 import torch
 
-__all__ = ["ND", "NZ", "Format", "get", "patch", "put"]
+__all__ = ["BASE", "ND", "NZ", "Format", "get", "number", "patch", "put"]
 
 
 class Format(IntEnum):
-    """What torch_npu calls formats, by the numbers of acl_base.h, aclFormat.
-
-    Operators take ND and FRACTAL_NZ, and refuse the others by name.
-    """
+    """What torch_npu calls formats, by the numbers of acl_base.h, aclFormat."""
 
     UNDEFINED = -1
     NCHW = 0
@@ -37,30 +38,69 @@ class Format(IntEnum):
     NCDHW = 30
     NDC1HWC0 = 32
     FRACTAL_Z_3D = 33
+    NC = 35
+    NCL = 47
+    FRACTAL_NZ_C0_16 = 50
+    FRACTAL_NZ_C0_32 = 51
+    FRACTAL_NZ_C0_2 = 52
+    FRACTAL_NZ_C0_4 = 53
+    FRACTAL_NZ_C0_8 = 54
+
+    def __str__(self) -> str:
+        return self.name
+
+
+BASE = {
+    Format.NCHW: Format.NCHW,
+    Format.NHWC: Format.NHWC,
+    Format.ND: Format.ND,
+    Format.NC1HWC0: Format.NCHW,
+    Format.FRACTAL_Z: Format.NCHW,
+    Format.NDHWC: Format.NCDHW,
+    Format.FRACTAL_NZ: Format.ND,
+    Format.NCDHW: Format.NCDHW,
+    Format.NDC1HWC0: Format.NCDHW,
+    Format.FRACTAL_Z_3D: Format.NCDHW,
+}
+"""Format that tensors of these chips have -> the one that is not private in which they lie before
+and after (Ascend/pytorch@9e73e70, csrc/framework/FormatHelper.cpp)."""
+_BY_RANK = {4: Format.NCHW, 5: Format.NCDHW}
+"""Dimensions -> format of what has been given none (the same, InferFormat.cpp, GuessBaseFormat)."""
 
 
 ND, NZ = 2, 29
 """The numbers that torch_npu calls ACL_FORMAT_ND and ACL_FORMAT_FRACTAL_NZ."""
 
 _formats: dict[int, int] = {}
-"""Storage -> its format, if that is not ND."""
+"""Storage -> its format, if that is not what the dimensions of its tensor say."""
 
 
 def get(tensor: torch.Tensor) -> int:
-    """The format of the storage of *tensor*."""
-    return _formats.get(tensor.untyped_storage()._cdata, ND) if _formats else ND
+    """How the storage of *tensor* lies: ND for every format that is not private."""
+    found = _formats.get(tensor.untyped_storage()._cdata, ND) if _formats else ND
+    return ND if BASE.get(Format(found)) == found else found
+
+
+def number(tensor: torch.Tensor) -> Format:
+    """The format of the storage of *tensor*, by its name."""
+    found = _formats.get(tensor.untyped_storage()._cdata)
+    return _of_rank(tensor) if found is None else Format(found)
+
+
+def _of_rank(tensor: torch.Tensor) -> Format:
+    return _BY_RANK.get(tensor.dim(), Format.ND)
 
 
 def put(tensor: torch.Tensor, number: int) -> None:
     """Set the format of the storage of *tensor* to *number*."""
     storage = tensor.untyped_storage()
     key = storage._cdata
-    if number == ND:
+    if number == _of_rank(tensor):
         _formats.pop(key, None)
         return
     if key not in _formats:
         weakref.finalize(storage, _formats.pop, key, None)
-    _formats[key] = number
+    _formats[key] = int(number)
 
 
 def patch() -> None:

@@ -17,6 +17,7 @@ import torch
 
 from npusim import ops
 from npusim.data.errors import OpError, shown
+from npusim.torch import composed, format_casts
 from npusim.torch.distributed.declared import FUSED
 from npusim.torch.schemas import named_tensors
 
@@ -64,6 +65,9 @@ def _function(module: str, declared: ops.TorchFunction) -> Callable[..., object]
                 raise
             raise type(error)(f"{error}\n{name}: {text}") from None
 
+    for overload in packet.overloads():
+        # As with torch's own packets: `torch_npu.X.out`.
+        setattr(call, overload, getattr(packet, overload))
     call.__name__ = call.__qualname__ = name
     call.__doc__ = f"See :mod:`npusim.{module}`."
     return call
@@ -76,7 +80,8 @@ def _misfit(
     declared: ops.TorchFunction, args: tuple[object, ...], kwargs: dict[str, object]
 ) -> str | None:
     """What does not fit the schema, and what to do about it; None if everything fits."""
-    schema = getattr(torch.ops.npu, declared.name).default._schema
+    packet = getattr(torch.ops.npu, declared.name)
+    schema = getattr(packet, declared.overload or "default")._schema
     by_name = {argument.name: argument for argument in schema.arguments}
     by_place = [argument.name for argument in schema.arguments if not argument.kwarg_only]
     if len(args) > len(by_place):
@@ -155,5 +160,12 @@ FUNCTIONS: dict[str, Callable[..., object]] = {
     for op in ops.names()
     for declared in ops.load(op).torch
     if not declared.overload
-} | {name: _function("collectives", declared) for name, declared in FUSED.items()}
+} | {
+    declared.name: _function(module, declared)
+    for module, found in (("collectives", FUSED), ("torch.composed", composed.declared()))
+    for declared in found.values()
+    if not (declared.overload and hasattr(getattr(torch.ops.npu, declared.name), "default"))
+}
+FUNCTIONS |= composed.OF_ATB
+FUNCTIONS |= {name: getattr(torch.ops.npu, name) for name in format_casts.FUNCTIONS}
 """Name in torch_npu -> function."""

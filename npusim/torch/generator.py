@@ -8,11 +8,14 @@ from npusim.torch.errors import device_number
 
 __all__ = [
     "Generator",
+    "_get_generator",
+    "default_generators",
     "get_rng_state",
     "get_rng_state_all",
     "initial_seed",
     "manual_seed",
     "manual_seed_all",
+    "next_offset",
     "seed",
     "seed_all",
     "set_rng_state",
@@ -35,13 +38,36 @@ class Generator(torch._C.Generator, metaclass=_AnyGenerator):
         return super().__new__(cls, "cpu" if on_host else device)
 
 
+default_generators = (torch.default_generator,)
+"""Those of all cards, of which there is one."""
+
+
+def _get_generator(device: object) -> torch.Generator:
+    device_number(device)
+    return default_generators[0]
+
+
+OFFSET_STEP = 10
+"""What an operator that draws moves the generator on by (op-plugin, FlashAttention's)."""
+_offsets = [0]
+"""How far it has been moved on since it was seeded."""
+
+
 def manual_seed(seed: int) -> None:
     """Seed the generator, which the card shares with the CPU."""
     torch.default_generator.manual_seed(int(seed))
+    _offsets[0] = 0
 
 
-def manual_seed_all(seed: int) -> None:
+def manual_seed_all(seed: int) -> None:  # noqa: ARG001
     """`torch.manual_seed` calls this after it has seeded the CPU."""
+    _offsets[0] = 0
+
+
+def next_offset() -> int:
+    """Where the generator stands for an operator that draws; it moves on."""
+    _offsets[0] += OFFSET_STEP
+    return _offsets[0] - OFFSET_STEP
 
 
 def seed() -> None:

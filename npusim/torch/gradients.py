@@ -1,15 +1,123 @@
-"""Backward through the operators: they are for inference, and say so instead of giving a number."""
+"""Backward through the operators: by another operator of the card, where they declare one.
+
+All others are for inference, and say so instead of giving a number.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import NoReturn
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn
 
 import torch
 
-from npusim.torch.schemas import named_tensors
+from npusim.ops import TorchFunction
+from npusim.ops._torch import Gradient
+from npusim.torch.schemas import bind, named_tensors
 
-__all__ = ["inference_only"]
+__all__ = ["autograd", "is_wanted"]
+
+
+def autograd(function: TorchFunction, op: torch._ops.OpOverload) -> Callable[..., object]:
+    """The autograd kernel of *op*, which runs *function*."""
+    if function.gradient is None:
+        return _inference_only(function.name, op)
+    differentiable = _Differentiable(op, function.gradient)
+    schema = op._schema
+
+    def kernel(*args: object, **kwargs: object) -> object:
+        bound = bind(schema, args, kwargs)
+        needing = [name for name, x in named_tensors(bound) if x.requires_grad]
+        if not needing or not torch.is_grad_enabled():
+            return differentiable.run(bound.values())
+        differentiable.require(needing)
+        return _Recorded.apply(differentiable, *bound.values())
+
+    return kernel
+
+
+_wanted: list[frozenset[str]] = []
+"""The inputs whose gradients backward wants, while it asks for some."""
+
+
+def is_wanted(inputs: Iterable[str]) -> bool:
+    """Whether backward wants the gradient of one of *inputs*, or nobody says."""
+    return not _wanted or not _wanted[-1].isdisjoint(inputs)
+
+
+@dataclass(frozen=True, slots=True)
+class _Differentiable:
+    """An operator whose gradients another one finds."""
+
+    op: torch._ops.OpOverload
+    gradient: Gradient
+
+    def run(self, values: Iterable[object]) -> object:
+        """The operator itself, given *values* in the order of its schema."""
+        with torch._C._AutoDispatchBelowAutograd():
+            return _called(self.op, values)
+
+    def require(self, names: Iterable[str]) -> None:
+        """Raise NotImplementedError where an input of *names* has no gradient."""
+        for name in names:
+            if name not in self.gradient.inputs:
+                full = self.op._schema.name.partition("::")[2]
+                raise NotImplementedError(
+                    f"the derivative for '{name}' of '{full}' is not implemented.\n"
+                    f"{full}: a tensor that needs a gradient must be "
+                    f"{', '.join(self.gradient.inputs)}, not {name}; detach it"
+                )
+
+    def backward(
+        self, known: Mapping[str, object], grads: tuple[torch.Tensor, ...]
+    ) -> dict[str, object]:
+        """The gradients of inputs by name, of those of outputs; *known* is what the call knew."""
+        first = grads[self.gradient.outputs[0]]
+        known = {**known, "grad": first, **{f"grads[{i}]": x for i, x in enumerate(grads)}}
+        op = getattr(torch.ops.npu, self.gradient.function).default
+        found = _called(op, [known[name] for name in self.gradient.arguments])
+        each = found if isinstance(found, tuple | list) else (found,)
+        return dict(zip(self.gradient.inputs, each, strict=True))
+
+
+def _called(op: torch._ops.OpOverload, values: Iterable[object]) -> object:
+    """What *op* gives for *values* in the order of its schema."""
+    found = list(zip(op._schema.arguments, values, strict=True))
+    args = [value for each, value in found if not each.kwarg_only]
+    return op(*args, **{each.name: value for each, value in found if each.kwarg_only})
+
+
+class _Recorded(torch.autograd.Function):
+    """A call of an operator, and what its gradient will ask for."""
+
+    @staticmethod
+    def forward(context: Any, differentiable: _Differentiable, *values: object) -> object:
+        gradient = differentiable.gradient
+        context.differentiable = differentiable
+        context.names = [each.name for each in differentiable.op._schema.arguments]
+        known = dict(zip(context.names, values, strict=True))
+        outputs = differentiable.run(values)
+        each = outputs if isinstance(outputs, tuple) else (outputs,)
+        known |= {"result": each[0], **{f"result{i}": output for i, output in enumerate(each)}}
+        asked = {name: known[name] for name in gradient.arguments if name in known}
+        tensors = {name: x for name, x in asked.items() if isinstance(x, torch.Tensor)}
+        context.tensors = tuple(tensors)
+        context.others = {name: value for name, value in asked.items() if name not in tensors}
+        context.save_for_backward(*tensors.values())
+        others = [output for place, output in enumerate(each) if place not in gradient.outputs]
+        context.mark_non_differentiable(*(x for x in others if isinstance(x, torch.Tensor)))
+        return outputs
+
+    @staticmethod
+    def backward(context: Any, *grads: torch.Tensor) -> tuple[object, ...]:
+        known = context.others | dict(zip(context.tensors, context.saved_tensors, strict=True))
+        needed = zip(context.names, context.needs_input_grad[1:], strict=True)
+        _wanted.append(frozenset(name for name, is_needed in needed if is_needed))
+        try:
+            found = context.differentiable.backward(known, grads)
+        finally:
+            _wanted.pop()
+        return None, *(found.get(name) for name in context.names)
 
 
 class _NoBackward(torch.autograd.Function):
@@ -30,12 +138,12 @@ class _NoBackward(torch.autograd.Function):
         name = context.name
         raise NotImplementedError(
             f"the derivative for '{name}' is not implemented.\n"
-            f"{name}: no gradient must go through it, since it is for inference; "
+            f"{name}: no gradient must go through it, since it has none here; "
             f"call it under torch.no_grad(), or detach its tensors"
         )
 
 
-def inference_only(name: str, op: torch._ops.OpOverload) -> Callable[..., object]:
+def _inference_only(name: str, op: torch._ops.OpOverload) -> Callable[..., object]:
     """The autograd kernel of *op*: its floating outputs refuse to be differentiated."""
 
     def kernel(*args: object, **kwargs: object) -> object:
@@ -56,7 +164,7 @@ def inference_only(name: str, op: torch._ops.OpOverload) -> Callable[..., object
 
 
 def _refusing(name: str, output: torch.Tensor, inputs: Iterable[torch.Tensor]) -> torch.Tensor:
-    if not output.is_floating_point():
+    if not isinstance(output, torch.Tensor) or not output.is_floating_point():
         return output
     refusing: torch.Tensor = _NoBackward.apply(name, output, *inputs)
     return refusing

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import count
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -21,8 +21,13 @@ from npusim.torch.relabel import overwrite
 
 __all__ = [
     "NPUGraph",
+    "TaskGroup",
     "graph",
     "graph_pool_handle",
+    "graph_task_group_begin",
+    "graph_task_group_end",
+    "graph_task_update_begin",
+    "graph_task_update_end",
     "is_current_stream_capturing",
     "make_graphed_callables",
 ]
@@ -44,12 +49,29 @@ class _Step(NamedTuple):
     """What it is called where *op* does not say."""
 
 
+class TaskGroup:
+    """`torch_npu._C._NPUTaskGroupHandle`: operations of a graph that others may replace."""
+
+    def __init__(self) -> None:
+        self.steps: list[_Step] = []
+
+
 class _Capture(TorchDispatchMode):
     """Notes operations on npu tensors."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.steps: list[_Step] = []
+        self.groups = [TaskGroup()]
+        """What was noted, in order; operations between two groups of the script are one too."""
+        self.is_in_group = False
+
+    def note(self, step: _Step) -> None:
+        self.groups[-1].steps.append(step)
+
+    def open(self, is_in_group: bool) -> None:
+        """Note into another group, one of the script or not."""
+        self.groups.append(TaskGroup())
+        self.is_in_group = is_in_group
 
     def __torch_dispatch__(
         self,
@@ -59,16 +81,30 @@ class _Capture(TorchDispatchMode):
         kwargs: dict[str, object] | None = None,
     ) -> object:
         named = kwargs or {}
-        if func is torch.ops.aten._local_scalar_dense.default:
+        if _needs_host(func, args, named):
             raise RuntimeError(
                 "torch.npu.graph: what is captured must not need a value on the host, but "
-                ".item() or a condition asks for one; take it out of the graph"
+                ".item(), .cpu() or a condition asks for one; take it out of the graph"
             )
         result = func(*args, **named)
         if not func.is_view:
             made = _made(result, args, named)
-            self.steps.append(_Step(func, args, named, made, clock.module))
+            self.note(_Step(func, args, named, made, clock.module))
         return result
+
+
+def _needs_host(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether the host waits for a value, which a stream that is captured has not computed."""
+    aten = torch.ops.aten
+    if func is aten._local_scalar_dense.default:
+        return True
+    if func is aten._to_copy.default:
+        is_blocking = not kwargs.get("non_blocking")
+        return is_blocking and args[0].is_npu and str(kwargs.get("device", "npu")) == "cpu"
+    if func is aten.copy_.default:
+        is_blocking = not (args[2] if len(args) > 2 else kwargs.get("non_blocking"))
+        return is_blocking and not args[0].is_npu and args[1].is_npu
+    return False
 
 
 _capturing: list[_Capture] = []
@@ -78,14 +114,14 @@ _capturing: list[_Capture] = []
 def note(name: str, call: Callable[[], object]) -> None:
     """Let the capture under way, if there is one, make *call* when its graph is replayed."""
     for capture in _capturing:
-        capture.steps.append(_Step(call, (), {}, [], clock.module, name))
+        capture.note(_Step(call, (), {}, [], clock.module, name))
 
 
 class NPUGraph:
     """Work on fixed memory: captured once, launched any number of times."""
 
     def __init__(self, keep_graph: bool = False) -> None:  # noqa: ARG002
-        self._steps: list[_Step] | None = None
+        self._groups: list[TaskGroup] | None = None
         self._name = f"npu_graph_{next(_numbers)}"
         self._pool = next(_pools)
         self._capture: _Capture | None = None
@@ -112,25 +148,28 @@ class NPUGraph:
         self._capture.__exit__(None, None, None)
         clock.is_paused = False
         _capturing.clear()
-        self._steps, self._capture = self._capture.steps, None
+        self._groups, self._capture = self._capture.groups, None
 
     def replay(self) -> None:
         """Run it, as one launch. Raises RuntimeError where nothing was captured."""
-        if self._steps is None:
+        if self._groups is None:
             raise RuntimeError(
                 "torch.npu.NPUGraph: a graph must be captured before replay(), but is not; use "
                 "with torch.npu.graph(g)"
             )
         with torch.no_grad(), clock.graph(self._name):
             outer = clock.module
-            for step in self._steps:
+            for step in self._steps():
                 clock.module = step.module
                 _again(step)
             clock.module = outer
 
     def reset(self) -> None:
         """Forget what was captured."""
-        self._steps = None
+        self._groups = None
+
+    def _steps(self) -> list[_Step]:
+        return [step for group in self._groups or () for step in group.steps]
 
     def pool(self) -> tuple[int, int]:
         """A name for its memory, which other graphs may share; here each tensor has its own."""
@@ -138,7 +177,7 @@ class NPUGraph:
 
     def debug_dump(self, debug_path: str) -> None:
         """Write its operations, one a line, to the file *debug_path*."""
-        lines = [f"{step.name or step.op}\n" for step in self._steps or ()]
+        lines = [f"{step.name or step.op}\n" for step in self._steps()]
         with open(debug_path, "w", encoding="utf-8") as file:
             file.writelines(lines)
 
@@ -184,6 +223,61 @@ class graph:  # noqa: N801
 
     def __exit__(self, *_: object) -> None:
         self.npu_graph.capture_end()
+
+
+# ---- groups of operations that change between replays ----
+
+_updates: list[tuple[TaskGroup, _Capture]] = []
+"""The update under way, if there is one: of what, and what is noted for it."""
+
+
+def graph_task_group_begin(stream: object) -> None:  # noqa: ARG001
+    """Begin a group of operations in the capture under way."""
+    if not _capturing or _capturing[-1].is_in_group:
+        came = "another group is open" if _capturing else "none is under way"
+        raise RuntimeError(
+            "torch.npu.graph_task_group_begin: it must be called in a capture and outside of other "
+            f"groups, but {came}; call it within torch.npu.graph, after the end of the last group"
+        )
+    _capturing[-1].open(is_in_group=True)
+
+
+def graph_task_group_end(stream: object) -> TaskGroup:  # noqa: ARG001
+    """End the group; it can be given to :func:`graph_task_update_begin`."""
+    if not _capturing or not _capturing[-1].is_in_group:
+        raise RuntimeError(
+            "torch.npu.graph_task_group_end: a group must have begun in the capture, but none has; "
+            "call graph_task_group_begin() first"
+        )
+    group = _capturing[-1].groups[-1]
+    _capturing[-1].open(is_in_group=False)
+    return group
+
+
+def graph_task_update_begin(stream: object, handle: TaskGroup) -> None:  # noqa: ARG001
+    """Let what follows replace the operations of *handle*; it takes no time of the card."""
+    if _updates or _capturing:
+        raise RuntimeError(
+            "torch.npu.graph_task_update_begin: one group must be updated at a time and outside of "
+            "captures, but another update or a capture is under way; end it first"
+        )
+    capture = _Capture()
+    _updates.append((handle, capture))
+    clock.is_paused = True
+    capture.__enter__()
+
+
+def graph_task_update_end(stream: object) -> None:  # noqa: ARG001
+    """From now on the graph runs the operations of the update in the place of those before."""
+    if not _updates:
+        raise RuntimeError(
+            "torch.npu.graph_task_update_end: an update must have begun before it ends, but none "
+            "has; call graph_task_update_begin() first"
+        )
+    handle, capture = _updates.pop()
+    capture.__exit__(None, None, None)
+    clock.is_paused = False
+    handle.steps = capture.groups[0].steps
 
 
 def graph_pool_handle() -> tuple[int, int]:

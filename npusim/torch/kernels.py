@@ -24,12 +24,21 @@ from npusim.torch import card, formats
 from npusim.torch.relabel import to_host, to_npu
 from npusim.torch.values import argument, result
 
-__all__ = ["Given", "described", "described_all", "launch", "launched", "takes", "tensors_of"]
+__all__ = [
+    "Given",
+    "arguments",
+    "described",
+    "described_all",
+    "launch",
+    "launched",
+    "takes",
+    "tensors_of",
+]
 
 Given = dict[str, Any]
 """Parameter of the operator -> a tensor on npu, a list of them, or the value of an attribute."""
 
-SEES_VALUES = ("embedding", "index_select")
+SEES_VALUES = ("embedding", "index_select", "npu_grouped_matmul")
 """Operators whose calls may depend on the values of tensors, not on shapes and types alone."""
 
 
@@ -46,7 +55,7 @@ def _takes(name: str, given: Given, key: Hashable) -> bool:
 
 def _is_taken(name: str, given: Given) -> bool:
     try:
-        ops.load(name).check(card.spec(), **_arguments(name, given))
+        ops.load(name).check(card.spec(), **arguments(name, given))
     except OpError:
         return False
     return True
@@ -69,9 +78,9 @@ def launched(name: str, given: Given) -> torch.Tensor | None:
 
 
 def _outputs(name: str, given: Given, key: Hashable) -> Mapping[str, Output]:
-    arguments = _arguments(name, given)
-    again = None if name in SEES_VALUES else card.run_again(name, key, arguments)
-    return card.run(name, again_by=(name, key), **arguments).outputs if again is None else again
+    taken = arguments(name, given)
+    again = None if name in SEES_VALUES else card.run_again(name, key, taken)
+    return card.run(name, again_by=(name, key), **taken).outputs if again is None else again
 
 
 def _on_npu(outputs: Mapping[str, Output], given: Given) -> torch.Tensor:
@@ -93,7 +102,8 @@ def tensors_of(given: Given) -> list[torch.Tensor]:
     return found
 
 
-def _arguments(name: str, given: Given) -> dict[str, object]:
+def arguments(name: str, given: Given) -> dict[str, object]:
+    """*given* as operator *name* takes it."""
     return {key: _argument(name, key, value) for key, value in given.items()}
 
 

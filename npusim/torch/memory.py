@@ -68,6 +68,10 @@ class Memory:
             insort(self._lying, (lease.start, lease), key=itemgetter(0))
         self._leases[id(lease)] = lease
 
+    def segments(self) -> list[tuple[int, int]]:
+        """Where each storage begins in the memory of the host, and its bytes on the card."""
+        return sorted((lease.start, lease.nbytes) for lease in self._leases.values())
+
     def _end(self, lease: weakref.ref[object]) -> None:
         gone = self._leases.pop(id(lease))
         nbytes = gone.nbytes

@@ -28,7 +28,7 @@ from npusim.torch.settings import HF32, Config
 from npusim.torch.streams import Event, Stream
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 __all__ = ["Event", "Generator", "Stream", "amp", "config", "device", "get_device_name"]
 
@@ -74,8 +74,25 @@ def init() -> None:
     """Nothing is left to do."""
 
 
+_lazy_init, _initialized = init, True
+"""What torch's own modules ask of a backend."""
+
+
+def _lazy_call(call: Callable[[], object], **_: object) -> None:
+    """Call it once the card is there, as it is."""
+    call()
+
+
 def _is_in_bad_fork() -> bool:
     return False
+
+
+def _get_device_index(
+    device: object,
+    optional: bool = False,  # noqa: ARG001
+    allow_cpu: bool = False,  # noqa: ARG001
+) -> int:
+    return device_number(device)
 
 
 def device_count() -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from difflib import get_close_matches
+from importlib import import_module
 from typing import Any
 
 from npusim.published import names, operators
@@ -25,6 +26,8 @@ def named(name: str) -> Any:
         return FUNCTIONS[name]
     if name in REFUSED:
         return refusals.operator(name)
+    if f"torch_npu.{name}" in names():
+        return import_module(f"torch_npu.{name}")
     if name in names()["torch_npu"]:
         return refusals.refusal("torch_npu", name)
     # npu_dynamic_quant_v9 is no slip of npu_dynamic_quant.

@@ -19,12 +19,12 @@ from npusim.data.errors import Code, DocumentWarning, OpError, callers_level
 from npusim.data.tensor import Tensor, TensorSpec
 from npusim.ops import TorchTensor
 from npusim.run.result import Output, Result
-from npusim.torch import card, formats, kernels
+from npusim.torch import card, composed, format_casts, formats, kernels
 from npusim.torch.backend import Define
 from npusim.torch.clock import clock
 from npusim.torch.distributed import operators as fused
 from npusim.torch.errors import as_on_card
-from npusim.torch.gradients import inference_only
+from npusim.torch.gradients import autograd, is_wanted
 from npusim.torch.kernels import tensors_of
 from npusim.torch.relabel import overwrite, to_host, to_npu
 from npusim.torch.schemas import arguments, bind, described, empty, named_tensors
@@ -42,8 +42,22 @@ def register(define: Define) -> frozenset[str]:
     for operator in map(ops.load, ops.names()):
         found += [(each, _real(operator.name, each, _schema(each))) for each in operator.torch]
     for function, real in found:
-        _register(define, library, function, real)
-    return frozenset(function.name for function, _ in found)
+        is_cast = function.name in format_casts.CASTS
+        run = format_casts.by_format(function.name, real) if is_cast else real
+        _register(define, library, function, run)
+    others = format_casts.register(define) | _register_composed()
+    return frozenset(function.name for function, _ in found) | others
+
+
+def _register_composed() -> frozenset[str]:
+    """Define operators that are made of others, and return their names in torch_npu."""
+    library = torch.library.Library("npu", "FRAGMENT")
+    _libraries.append(library)
+    for full, function in composed.declared().items():
+        library.define(function.schema)
+        library.impl(full, composed.COMPOSED[full], "CompositeImplicitAutograd")
+        library.impl(full, _refusal(function.name), "CPU")
+    return frozenset(function.name for function in composed.declared().values())
 
 
 def _schema(function: ops.TorchFunction) -> torch.FunctionSchema:
@@ -57,12 +71,30 @@ def _register(
     real: Callable[..., object],
 ) -> None:
     name, schema = function.name, _schema(function)
+    if name in composed.PARTS:
+        real = _or_parts(real, composed.PARTS[name])
     define(function.schema, real=real, fake=_fake(function, schema))
     full = function.schema.partition("(")[0]
     library.impl(full, _refusal(name), "CPU")
     if not schema.is_mutable:
         found = getattr(getattr(torch.ops.npu, name), function.overload or "default")
-        library.impl(full, inference_only(name, found), "AutogradPrivateUse1")
+        is_cast = name in format_casts.CASTS
+        kernel = format_casts.differentiable(found) if is_cast else autograd(function, found)
+        library.impl(full, kernel, "AutogradPrivateUse1")
+
+
+def _or_parts(real: Callable[..., object], parts: Callable[..., object]) -> Callable[..., object]:
+    """*real*, or *parts* where a card takes the call and the kernel of npusim does not."""
+
+    def either(*args: object, **kwargs: object) -> object:
+        try:
+            return real(*args, **kwargs)
+        except OpError as error:
+            if error.code is not Code.UNSUPPORTED or card.spec().series not in ops.A2_A3:
+                raise
+        return parts(*args, **kwargs)
+
+    return either
 
 
 _libraries: list[torch.library.Library] = []
@@ -108,15 +140,28 @@ def _fake(function: ops.TorchFunction, schema: torch.FunctionSchema) -> Callable
         outputs = tuple(empty(first, shape, dtype) for shape, dtype in found)
         if _returns_list(schema):
             return list(outputs)
+        outputs += _behind(function, known, first)
         return outputs if len(outputs) > 1 else outputs[0]
 
     return fake
+
+
+def _behind(
+    function: ops.TorchFunction, known: Mapping[str, object], first: torch.Tensor
+) -> tuple[Any, ...]:
+    """What a function returns behind the outputs, tensors next to *first*."""
+    each = function.behind(known)
+    return tuple(empty(first, *x) if isinstance(x, tuple) else x for x in each)
 
 
 def _returned(schema: torch.FunctionSchema, tensors: list[torch.Tensor]) -> object:
     """What a function returns that writes to *tensors*: nothing, or as many of them as it says."""
     found = tuple(tensors[: len(schema.returns)])
     return found if len(found) > 1 else found[0] if found else None
+
+
+def _is_tensor(returned: Any) -> bool:
+    return "Tensor" in str(returned.type)
 
 
 def _returns_list(schema: torch.FunctionSchema) -> bool:
@@ -135,7 +180,8 @@ def _real(
     """Runs *op*; in place, the tensor's own memory is exchanged for that of the result."""
 
     gives_list = _returns_list(schema)
-    is_repeatable = not (function.into or schema.is_mutable)
+    has_numbers = len(schema.returns) != sum(_is_tensor(each) for each in schema.returns)
+    is_repeatable = not (function.into or schema.is_mutable or function.wanted or has_numbers)
 
     def real(*args: object, **kwargs: object) -> object:
         key = _key(function, args, kwargs) if is_repeatable else None
@@ -143,7 +189,8 @@ def _real(
             return _given(again, gives_list)
         bound = bind(schema, args, kwargs)
         own, first = arguments(function, bound), next(iter(bound.values()))
-        layouts = {name: _LAYOUTS[formats.get(value)] for name, value in named_tensors(own)}
+        own |= {name: is_wanted(inputs) for name, inputs in function.wanted.items()}
+        layouts = {name: _layout(value) for name, value in named_tensors(own)}
         known = described(own, layouts)
         acl = function.aclnn(known)
         for name in function.absent:
@@ -167,14 +214,16 @@ def _real(
             found = to_npu(to_host(first).clone())
             formats.put(found, formats.get(first))
         if not schema.is_mutable:
-            return found
+            behind = _behind(function, known, first)
+            return (*found, *behind) if behind else found
         first.data = found
         return first
 
     return real
 
 
-_LAYOUTS = {formats.ND: "ND", formats.NZ: "FRACTAL_NZ"}
+def _layout(tensor: torch.Tensor) -> str:
+    return "FRACTAL_NZ" if formats.get(tensor) == formats.NZ else "ND"
 
 
 def _key(
@@ -221,7 +270,8 @@ def _on_npu(output: Output) -> torch.Tensor:
     """*output* as a tensor on the card, in its format."""
     found = to_npu(result(output))
     is_nz = isinstance(output, Tensor | TensorSpec) and output.layout == "FRACTAL_NZ"
-    formats.put(found, formats.NZ if is_nz else formats.ND)
+    if is_nz:
+        formats.put(found, formats.NZ)
     return found
 
 

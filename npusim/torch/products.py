@@ -1,4 +1,4 @@
-"""Products of torch on npu tensors: `mm`, `bmm`, `addmm`, `baddbmm` and `mv` as the card runs them.
+"""Products of torch on npu tensors: `mm`, `bmm`, `addmm` and others as the card runs them.
 
 `matmul`, `linear`, `einsum` and attention come here as torch takes them apart. A product is one
 launch of the operator `matmul`, and next to it there are those that aclnn adds (ops-nn,
@@ -31,6 +31,8 @@ from npusim.torch.views import cast, contiguous, is_plain
 __all__ = ["kernels"]
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32)
+ONE_OUTPUT, BY_ROWS, ALONG_K = 3, 0, 2
+"""split_item, and two of group_type, of npu_grouped_matmul."""
 MOST_MUL_COLUMNS = 4000
 """A bfloat16 product with k = 1 has at most so many, if Mul is to take it (matmul_util.cpp)."""
 LEAST_MUL_ELEMENTS = 10000
@@ -61,6 +63,7 @@ def kernels() -> dict[str, ProductOp]:
         "mv": ProductOp(aten.mv.default, _mv),
         "addmm": ProductOp(aten.addmm.default, _sum),
         "baddbmm": ProductOp(aten.baddbmm.default, _sum),
+        "_grouped_mm": ProductOp(aten._grouped_mm.default, _grouped),
     }
 
 
@@ -101,6 +104,34 @@ def _sum(
     else:
         found = launch("axpy", {"x": x, "other": found, "alpha": float(alpha)})
     return found if found.dtype == a.dtype else cast(found, a.dtype)
+
+
+def _grouped(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    offs: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> torch.Tensor | None:
+    """Groups of rows of *a*, each by its matrix of *b*: one npu_grouped_matmul.
+
+    Where both are matrices, groups of columns of *a* meet groups of rows of *b*. The ends of groups
+    are cast to int64, which the kernel takes.
+    """
+    if offs is None or a.dim() != 2 or not (is_plain(a) and is_plain(b)):
+        return None
+    ends = offs if offs.dtype == torch.int64 else offs.long()
+    x, weight = (each if each.is_contiguous() or each.mT.is_contiguous() else contiguous(each)
+                 for each in (a, b))  # fmt: skip
+    call: Given = {
+        "x": [x],
+        "weight": [weight],
+        "group_list": ends,
+        "split_item": ONE_OUTPUT,
+        "group_type": BY_ROWS if b.dim() == 3 else ALONG_K,
+    }
+    found = launched("npu_grouped_matmul", call) if out_dtype in (None, a.dtype) else None
+    return found if found is None or bias is None else found + bias
 
 
 def _is_inference() -> bool:

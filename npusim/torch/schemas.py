@@ -5,6 +5,7 @@ The schemas themselves stand in the operators' declarations, see :class:`npusim.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -22,9 +23,17 @@ _NAMES = (
     *("qint8", "quint8", "qint32", "bfloat16", "quint4x2"),
 )
 _DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in _NAMES}
-CARD_TYPES = {"hifloat8": 290, "float8_e8m0fnu": 293, "float4_e2m1fn_x2": 296}
-"""Types that torch_npu adds, as it counts them: from 256 on by aclDataType (Ascend/pytorch
-csrc/custom_dtype/Init.cpp has the names; the numbers are assumed). No chip here has any of them."""
+_ACL_NAMES = re.split(
+    " ",
+    "float32 float16 int8 int32 uint8 - int16 uint16 uint32 int64 uint64 float64 bool string - - "
+    "complex64 complex128 - - - - - - - - - bfloat16 - int4 uint1 - - complex32 hifloat8 "
+    "float8_e5m2 float8_e4m3fn float8_e8m0fnu float6_e3m2 float6_e2m3 float4_e2m1fn_x2 "
+    "float4_e1m2fn_x2",
+)
+"""Types in the order in which acl_base.h, aclDataType, counts them."""
+CARD_TYPES = {name: 256 + number for number, name in enumerate(_ACL_NAMES) if name != "-"}
+"""Types as `torch_npu` has them, which it counts from 256 on (Ascend/pytorch@9e73e70,
+csrc/custom_dtype/Init.h, g_toAclOffset)."""
 
 
 def dtype_name(number: int | None) -> str | None:

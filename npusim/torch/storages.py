@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from npusim.torch import card, numbering, shapes
+from npusim.torch import card, numbering, shapes, timed
 from npusim.torch.clock import clock
 from npusim.torch.errors import invalid_device
 from npusim.torch.fallback import is_on_host
@@ -103,7 +103,9 @@ def _moved(source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         order = torch.contiguous_format
         found = copied(source, order) if is_copy else cast(source, target.dtype)
     if found is None:
-        clock.host("aten.copy_.default", not is_on_host())
+        is_kernel = not is_on_host()
+        if not (is_kernel and timed.moved(source, target)):
+            clock.host("aten.copy_.default", is_kernel)
     return source if found is None else found
 
 
@@ -127,9 +129,23 @@ def _to_copy(
     is_there = device is None or device.type == "npu"
     if is_there:
         _check(device)
-    found = _converted(tensor, dtype, memory_format) if is_there and tensor.is_npu else None
+    is_kernel = is_there and tensor.is_npu and tensor.numel() > 0 and not is_on_host()
+    found = _converted(tensor, dtype, memory_format) if is_kernel else None
     if found is not None:
         return found
+    found = _copied_by_host(tensor, dtype, memory_format, is_there)
+    if is_there and tensor.is_npu and not (is_kernel and timed.moved(tensor, found)):
+        clock.host("aten._to_copy.default", is_kernel)
+    return found
+
+
+def _copied_by_host(
+    tensor: torch.Tensor,
+    dtype: torch.dtype | None,
+    memory_format: torch.memory_format | None,
+    is_there: bool,
+) -> torch.Tensor:
+    """The same where no kernel computes it, or where it goes to the host."""
     if not card.computes_values():
         if not is_there:
             shapes.refuse("a copy to the host")
@@ -137,21 +153,15 @@ def _to_copy(
         return shapes.like(aten._to_copy(meta, dtype=dtype, memory_format=memory_format))
     if not is_there:
         clock.wait()
-    on_host = aten._to_copy(to_host(tensor), dtype=dtype, memory_format=memory_format)
+    on_host: torch.Tensor = aten._to_copy(to_host(tensor), dtype=dtype, memory_format=memory_format)
     return to_npu(on_host) if is_there else on_host
 
 
 def _converted(tensor: torch.Tensor, dtype: object, memory_format: object) -> torch.Tensor | None:
-    """A copy on the card by its kernels; None where there are none. What crosses is none."""
-    found = None
-    if not is_on_host():
-        if dtype in (None, tensor.dtype):
-            found = copied(tensor, memory_format)
-        elif memory_format in (None, torch.preserve_format):
-            found = cast(tensor, dtype)
-    if found is None:
-        clock.host("aten._to_copy.default", tensor.numel() > 0 and not is_on_host())
-    return found
+    """A copy on the card by its kernels; None where there are none."""
+    if dtype in (None, tensor.dtype):
+        return copied(tensor, memory_format)
+    return cast(tensor, dtype) if memory_format in (None, torch.preserve_format) else None
 
 
 def _resize(tensor: torch.Tensor, size: object, *, memory_format: object = None) -> torch.Tensor:
@@ -188,21 +198,29 @@ def _set_storage(
     return tensor
 
 
-def _convolution(x: object, weight: object, bias: object, *rest: object) -> torch.Tensor:
-    clock.host("aten.convolution.default")
-    bias = None if bias is None else to_host(bias)
-    return to_npu(torch.convolution(to_host(x), to_host(weight), bias, *rest))
+def _convolution(x: torch.Tensor, weight: torch.Tensor, bias: Any, *rest: Any) -> torch.Tensor:
+    on_host = None if bias is None else to_host(bias)
+    found = to_npu(torch.convolution(to_host(x), to_host(weight), on_host, *rest))
+    _passed(aten.convolution.default, (x, weight, bias, *rest), found)
+    return found
 
 
 def _convolution_backward(
     grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, *rest: Any
 ) -> tuple[torch.Tensor | None, ...]:
-    clock.host("aten.convolution_backward.default")
     how, mask = rest[:-1], rest[-1]
     bias_sizes = [grad.shape[1]] if mask[2] else None
     tensors = to_host(grad), to_host(x), to_host(weight)
     parts = aten.convolution_backward(*tensors, bias_sizes, *how, mask)
-    return tuple(None if part is None else to_npu(part) for part in parts)
+    found = tuple(None if part is None else to_npu(part) for part in parts)
+    args = grad, x, weight, bias_sizes, *how, mask
+    _passed(aten.convolution_backward.default, args, found)
+    return found
+
+
+def _passed(op: torch._ops.OpOverload, args: tuple[Any, ...], found: object) -> None:
+    if is_on_host() or not timed.ran(op._schema, args, {}, found):
+        clock.host(str(op), not is_on_host())
 
 
 KERNELS: dict[str, Callable[..., object]] = {

@@ -13,6 +13,7 @@ from npusim.torch.errors import device_number
 
 __all__ = [
     "Event",
+    "ExternalEvent",
     "Stream",
     "StreamContext",
     "current_stream",
@@ -68,6 +69,17 @@ class Event:
 
     def __repr__(self) -> str:
         return f"<torch.npu.Event recorded at {self.recorded_us} us>"
+
+
+class ExternalEvent(Event):
+    """An event that a graph waits for, and that is recorded outside of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+
+    def reset(self, stream: Stream | None = None) -> None:  # noqa: ARG002
+        """Forget that it was recorded."""
+        self.recorded_us = None
 
 
 class Stream:

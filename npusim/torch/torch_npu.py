@@ -28,9 +28,9 @@ __all__ = [
 __version__ = "2.13.0+npusim"
 
 
-def get_npu_format(tensor: torch.Tensor) -> int:
+def get_npu_format(tensor: torch.Tensor) -> Format:
     """The format of the storage: 2 for ND, 29 for FRACTAL_NZ."""
-    return formats.get(tensor)
+    return formats.number(tensor)
 
 
 def __getattr__(name: str) -> Any:

@@ -16,7 +16,7 @@ from npusim.data.errors import Code, OpError
 from npusim.data.tensor import Tensor, TensorSpec
 from npusim.run.result import Output
 from npusim.torch import card, shapes
-from npusim.torch.formats import ND
+from npusim.torch.formats import ND, NZ, Format
 from npusim.torch.memory import memory
 
 __all__ = ["argument", "result"]
@@ -26,6 +26,12 @@ def argument(
     op: str, name: str, tensor: torch.Tensor, acl_format: int
 ) -> Array | Tensor | TensorSpec:
     """*tensor*, in host memory, as an argument of npusim; raises OpError if it cannot be one."""
+    if acl_format not in (ND, NZ):
+        raise OpError(
+            Code.INVALID_PARAMETER,
+            f"{op}: {name} must be in ND or FRACTAL_NZ, not {Format(acl_format)}; cast it with "
+            f"npu_format_cast(..., 2)",
+        )
     found = _argument(op, name, tensor, acl_format)
     memory.lie(found, tensor)
     return found

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from sources import CHIPS, kernels
+from sources import CHIPS, kernels, probe
 
 from npusim.data.dtypes import Array
 
@@ -51,6 +52,49 @@ ELEMENTS: dict[str, Callable[[Array, Array], Array]] = {
     "Exp": lambda x, _: np.exp(x),
 }
 """In the order of the kernel, of x and of y, which is above 1."""
+
+
+ANGLES: dict[str, Callable[[Array], Array]] = {
+    "Sin": np.sin,
+    "Cos": np.cos,
+    "Tan": np.tan,
+    "Asin": lambda x: np.arcsin(np.sin(x)),
+    "Acos": lambda x: np.arccos(np.sin(x)),
+    "Atan": np.arctan,
+    "Asinh": np.arcsinh,
+    "Atanh": lambda x: np.arctanh(np.sin(x)),
+    "Erfc": lambda x: np.vectorize(math.erfc)(x),
+    "Sign": np.sign,
+    "Log2": lambda x: np.log2(np.abs(x)),
+    "Log10": lambda x: np.log10(np.abs(x)),
+}
+"""In the order of the kernel; what has bounds is of the sine of x, or of its size."""
+
+
+@pytest.mark.parametrize("device", CHIPS)
+@pytest.mark.parametrize(("name", "dtype", "bound"), [("float", "f4", 3e-6), ("half", "f2", 2e-3)])
+def test_functions_of_angles_and_their_inverses(
+    device: str, name: str, dtype: str, bound: float
+) -> None:
+    x = (4 * DRAWS.standard_normal(1040)).astype(dtype)
+    x = x[np.abs(np.cos(x.astype("f8"))) > 0.05]
+    x[:3] = 0.25, -0.25, 1e-4
+    count = x.size // 16 * 16
+    z = np.zeros((len(ANGLES), count), dtype)
+    source = kernels(SOURCE)
+    source[f"angles<{name}>"][1](x[:count], np.sin(x[:count]), z, count, device=device)
+    for row, (called, function) in zip(z, ANGLES.items(), strict=True):
+        of = x[:count].astype("f8")
+        if called in ("Asin", "Acos", "Atanh"):
+            of = np.arcsin(np.sin(x[:count]).astype("f8"))
+        np.testing.assert_allclose(row, function(of), bound, bound, err_msg=called)
+
+
+def test_the_sign_of_the_smallest_numbers(tmp_path: Path) -> None:
+    x, z = np.zeros((2, 1024), np.float32)
+    x[:4] = 1e-45, -1e-45, np.inf, -0.0
+    probe(tmp_path, "    Sign(b, a, N);")[1](x, z, device="Atlas A2")
+    assert z[:5].tolist() == [1, -1, 1, 0, 0]
 
 
 @pytest.mark.parametrize("device", CHIPS)

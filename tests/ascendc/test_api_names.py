@@ -10,6 +10,7 @@ from pathlib import Path
 
 from npusim.ascendc.calls import CALLS
 from npusim.ascendc.compiler import INCLUDE
+from npusim.ascendc.missing import DOCUMENTED
 
 PAGE = Path(__file__).parents[2] / "docs" / "kernels.md"
 HEADERS = sorted((INCLUDE / "npusim_ascendc").glob("*.h"))
@@ -59,11 +60,18 @@ def listing() -> str:
     return "\n".join(rows)
 
 
+def missing() -> str:
+    """The documented names that no header has, as the page has them."""
+    return ", ".join(f"`{name}`" for name in DOCUMENTED.read_text().split())
+
+
 def page(text: str) -> str:
-    """The page *text* with the list of today."""
-    before, begin, rest = text.partition("<!-- names -->\n")
-    _, end, after = rest.partition("<!-- end of names -->\n")
-    return f"{before}{begin}{listing()}\n{end}{after}"
+    """The page *text* with the lists of today."""
+    for mark, content in (("names", listing()), ("missing", missing())):
+        before, begin, rest = text.partition(f"<!-- {mark} -->\n")
+        _, end, after = rest.partition(f"<!-- end of {mark} -->\n")
+        text = f"{before}{begin}{content}\n{end}{after}"
+    return text
 
 
 def test_the_page_lists_what_the_headers_declare() -> None:
@@ -71,6 +79,14 @@ def test_the_page_lists_what_the_headers_declare() -> None:
     assert text == page(text)
     assert "`Add`" in text
     assert "`ReduceMax`" in text
+
+
+def test_no_header_declares_a_name_that_is_listed_as_missing() -> None:
+    listed = DOCUMENTED.read_text().split()
+    assert listed == sorted(set(listed))
+    assert len(listed) > 400
+    for file in HEADERS:
+        assert set(listed) & set(declared(file.read_text())) == set()
 
 
 def test_headers_are_short_enough_to_read() -> None:

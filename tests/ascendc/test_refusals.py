@@ -50,10 +50,21 @@ REFUSED = {
         "from vector to mte3 after the first and await it before the second",
     ),
     "call that is not there": (
-        "    ReducePairElem<ReduceType::SUM>(b, a, 64, 1, 1, 1, 8);",
+        "    SetDeqScale(1.0f, 0, true);",
         AscendCError,
-        "probe: ReducePairElem must be a call that npusim simulates; it is not yet (line 19 of "
+        "probe: SetDeqScale must be a call that npusim simulates; it is not yet (line 19 of "
         "probe.cpp)",
+    ),
+    "pairs that are not summed up": (
+        "    ReducePairElem<ReduceType::MAX>(b, a, 64, 1, 1, 1, 8);",
+        AscendCError,
+        "probe: ReducePairElem: reduceType must be SUM, the one that pairs have, not 1; take "
+        "WholeReduceMax or WholeReduceMin (line 19 of probe.cpp)",
+    ),
+    "assertion": (
+        "    Exp(b, a, N);\n    assert(N < 100);",
+        AscendCError,
+        "probe: assert: N < 100 must hold, but does not; see the line (line 20 of probe.cpp)",
     ),
     "queue that is used wrongly": (
         "    auto c = in.AllocTensor<float>();",

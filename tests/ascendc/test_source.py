@@ -21,10 +21,10 @@ def test_kernels_and_their_parameters() -> None:
     found = kernels(text)
     assert list(found) == ["first", "second"]
     assert [tuple(each) for each in found["first"].parameters] == [
-        ("x", True),
-        ("y", True),
-        ("scale", False),
-        ("both", False),
+        ("x", True, "T"),
+        ("y", True, "GM_ADDR"),
+        ("scale", False, "float"),
+        ("both", False, "Pair"),
     ]
     assert found["first"].is_template
     assert not found["second"].is_template
@@ -78,7 +78,7 @@ def test_launches_become_calls_line_for_line() -> None:
     if (a << 3 >> b) {}
 }
 """
-    made = with_launches(text, {"add": Cores(1, 2)})
+    made = with_launches(text, {"add": Cores(1, 2), "mul": VECTOR})
     assert made.count("\n") == text.count("\n")
     assert (
         made
@@ -92,3 +92,9 @@ def test_launches_become_calls_line_for_line() -> None:
 }
 """
     )
+
+
+@pytest.mark.parametrize(("others", "cores"), [({}, "{1, 0}"), ({"mul": VECTOR}, "{0, 0}")])
+def test_a_pointer_points_to_any_kernel(others: dict[str, Cores], cores: str) -> None:
+    made = with_launches("chosen<<<8, 0, stream>>>(x);", {"add": CUBE, **others})
+    assert made.startswith(f'::npusim::launch("chosen", {cores}, ')

@@ -84,7 +84,21 @@ CASES: dict[int, Callable[[Array, Array], Array]] = {
     17: lambda x, _: x * x.dtype.type(3),
     18: lambda x, y: x * y,
     19: lambda x, _: first(np.full(5, 7), of=x),
+    20: lambda x, _: first(x[::2] + x[1::2], of=x),
+    21: lambda x, _: some_pairs(x),
+    22: lambda x, _: first(tree(repeats(x)), of=x),
 }
+
+
+def some_pairs(x: Array) -> Array:
+    """Sums of pairs of lanes 0 to 2 and 60 to 62 of two repeats, every second repeat of sums."""
+    found = np.zeros_like(x)
+    lanes = 256 // x.itemsize
+    for repeat in range(2):
+        own, to = x[repeat * lanes :], found[repeat * lanes :]
+        to[:2] = own[0] + own[1], own[2]
+        to[30:32] = own[60] + own[61], own[62]
+    return found
 
 
 def half(x: Array) -> Array:

@@ -140,6 +140,7 @@ SEEDS: list[tuple[str, isa.MicroOp]] = [
         isa.WholeReduce("min", ub(1024, FLOAT16, 14), ub(0, FLOAT16, 256), None, "index_value", 6),
     ),
     ("aiv", isa.BlockReduce("max", ub(1024, FLOAT32, 54), masked(0), 2)),
+    ("aiv", isa.BlockReduce("sum", ub(1024, FLOAT32, 32), ub(0, FLOAT32, 64), pairs=True)),
     ("aiv", isa.Fold("max", ub(0, FLOAT32, 64), ub(256, FLOAT32, 128))),
     ("aiv", isa.Fold("add", ub(0, FLOAT32, 64), ub(256, FLOAT32, 128))),
     ("aiv", isa.Unary("exp", ub(1024), ub(0))),

@@ -714,7 +714,7 @@ ROWS_AIC: list[tuple[isa.MicroOp, str, isa.MicroOp]] = [
     (
         isa.Load(isa.Local("l0a", 0, UINT8, 32), isa.Global("x", 0, 32)),
         "a copy must go a way that aic has, one of gm_to_l1, l2_to_l1, l1_to_l0a, l1_to_l0b, "
-        "l1_to_bt, l1_to_fb, l0c_to_l1, l0c_to_gm, l0c_to_l2, l1_to_gm, "
+        "l1_to_bt, l1_to_fb, l0c_to_l1, l0c_to_gm, l0c_to_l2, l1_to_gm, l1_to_l2, "
         "not gm_to_l0a or l2_to_l0a; take another buffer",
         isa.Load(isa.Local("l1", 0, UINT8, 32), isa.Global("x", 0, 32)),
     ),

@@ -23,7 +23,7 @@ from npusim.data.dtypes import (
 )
 from npusim.data.layout import NAMES, NZ, Placement
 from npusim.data.layout.html import SHADES, shown_of
-from npusim.data.layout.placement import ORDERS, SUMS
+from npusim.data.layout.placement import OF_ALL_ROWS, ORDERS, SUMS
 
 
 def small(name: str, dtype: DType) -> list[Placement]:
@@ -103,9 +103,36 @@ def test_padding_is_counted_and_found() -> None:
 def test_one_order_goes_by_several_names() -> None:
     assert {name: Placement(1, 1, FLOAT16, name).name for name in NAMES if name != "L0C"} == {
         "ND": "ND", "FRACTAL_NZ": "FRACTAL_NZ", "zN": "FRACTAL_NZ", "Nz": "FRACTAL_NZ",
-        "zZ": "Zz", "Zz": "Zz", "nZ": "Zn", "Zn": "Zn",
+        "zZ": "Zz", "Zz": "Zz", "nZ": "Zn", "Zn": "Zn", "FRACTAL_Z": "Zn",
+        "NC1HWC0": "NC1HWC0", "5HD": "NC1HWC0",
     }  # fmt: skip
     assert Placement(1, 1, FLOAT32, "L0C").fractal == (16, 16)
+
+
+def test_an_image_in_nc1hwc0_has_the_channels_of_a_block_next_to_each_other() -> None:
+    """(c, h, w) = (20, 3, 5) as `(c1, h, w, 16)`; the matrix has a row for each pixel."""
+    wanted = [
+        (5 * h + w) * 20 + c if c < 20 else -1
+        for c1 in range(2)
+        for h in range(3)
+        for w in range(5)
+        for c in range(16 * c1, 16 * c1 + 16)
+    ]
+    of = Placement(15, 20, FLOAT16, "NC1HWC0")
+    assert of.storage_shape == (2, 1, 15, 16)
+    assert of.stored_elements.tolist() == wanted
+
+
+def test_filters_in_fractal_z_have_the_filters_of_a_block_next_to_each_other() -> None:
+    """(n, c) = (20, 40) of int8 as `(c1, n1, 16, 32)`; the matrix has a column for each filter."""
+    wanted = [
+        c * 20 + n if c < 40 and n < 20 else -1
+        for c1 in range(2)
+        for n1 in range(2)
+        for n in range(16 * n1, 16 * n1 + 16)
+        for c in range(32 * c1, 32 * c1 + 32)
+    ]
+    assert Placement(40, 20, INT8, "FRACTAL_Z").stored_elements.tolist() == wanted
 
 
 @pytest.mark.parametrize(
@@ -114,7 +141,7 @@ def test_one_order_goes_by_several_names() -> None:
         (
             (4, 4, INT8, "NZ2"),
             "layout: a layout must be one of ND, FRACTAL_NZ (also Nz, zN), Zz (also zZ), "
-            "Zn (also nZ), L0C, not 'NZ2'; use one of these",
+            "Zn (also nZ, FRACTAL_Z), NC1HWC0 (also 5HD), L0C, not 'NZ2'; use one of these",
         ),
         (
             (0, 4, INT8),
@@ -217,7 +244,7 @@ def test_a_large_tensor_is_shown_across_the_border_of_its_first_fractal(
     assert lines(html) == expected
 
 
-@pytest.mark.parametrize("name", [name for name in ORDERS if name != "ND"])
+@pytest.mark.parametrize("name", [name for name in ORDERS if name not in ("ND", *OF_ALL_ROWS)])
 def test_a_line_and_a_colour_mark_where_the_next_fractal_begins(name: str) -> None:
     dtype = INT32 if name == "L0C" else FLOAT16
     of = Placement(40, 40, dtype, name)

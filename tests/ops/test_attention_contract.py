@@ -20,10 +20,11 @@ from npusim import Code, DocumentWarning, OpError, TensorSpec, devices, ops, run
 from npusim.ops import Contract
 from npusim.ops._attention import check
 from npusim.ops._attention.call import ATTRIBUTES, Call
-from npusim.ops._attention.problem import choose, sides_of
+from npusim.ops._attention.problem import choose
 from npusim.ops._attention.rule import Rule
 from npusim.ops._attention.rules import LACKS as NOT_SIMULATED
 from npusim.ops._attention.rules import RULES
+from npusim.ops._attention.sides import sides_of
 from npusim.ops._torch import TorchTensor
 from npusim.ops.npu_fused_infer_attention_score_v2 import NAMES
 

@@ -46,6 +46,8 @@ def call(name: str, dtype: Any, shape: Any, other: Any, rng: np.random.Generator
         given["other"] = rng.integers(0, 2, other or ()).astype(dtype)
     elif "other" in parameters:
         given["other"] = (5 * rng.normal(size=other)).astype(dtype) if other else 2
+    if "grad_output" in parameters:
+        given["grad_output"] = (5 * rng.normal(size=shape)).astype(dtype)
     if "alpha" in parameters:
         given["alpha"] = 3
     if "condition" in parameters:

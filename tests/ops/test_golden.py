@@ -282,6 +282,34 @@ CASES = [
         {"expert_num": 3, "active_num": 0},
     ),
     Case(
+        "npu_moe_token_permute", "two_tokens",
+        (TensorSpec((2, 40), "float16"), np.array([[2, 0], [1, 2]], np.int32)), (A2,), cores=1,
+    ),
+    Case(
+        "npu_moe_token_unpermute", "two_tokens",
+        (TensorSpec((4, 40), "float16"), np.array([2, 0, 1, 4], np.int32),
+         TensorSpec((2, 2), "float32")), (A2,),
+    ),
+    Case("npu_dynamic_block_quant", "blocks", (TensorSpec((2, 300), "bfloat16"),), (A2,), cores=1),
+    Case("npu_dynamic_block_quant", "halves", (TensorSpec((2, 256), "float16"),), (A2,), cores=1),
+    *(
+        Case("npu_interleave_rope", name, (
+            TensorSpec((batches, heads, tokens, 64), "float16"),
+            *[TensorSpec((batches, 1, lines, 64), "float16")] * 2,
+        ), (A2,), cores=1)
+        for name, batches, heads, tokens, lines in (
+            ("bn1d", 1, 2, 512, 512), ("b11d", 2, 3, 1, 1), ("b1sd", 1, 2, 3, 3),
+        )
+    ),
+    Case("npu_interleave_rope", "fixed_b11d", (
+        TensorSpec((32, 32, 1, 64), "float16"), *[TensorSpec((32, 1, 1, 64), "float16")] * 2,
+    ), ("ascend910b2",), cores=1),
+    Case(
+        "npu_fusion_attention", "causal",
+        (*[TensorSpec((1, 1, 20, 16), "bfloat16")] * 3, 1, "BNSD"), (A2,),
+        {"atten_mask": TensorSpec((2048, 2048), "uint8"), "sparse_mode": 3, "scale": 0.25},
+    ),
+    Case(
         "npu_moe_finalize_routing", "two_tokens",
         (TensorSpec((4, 40), "float16"), None, None, None, TensorSpec((2, 2), "float16"),
          np.array([2, 0, 1, 3], np.int32), None), (A2,),

@@ -296,7 +296,7 @@ def test_bursts_are_counted_from_the_first_to_the_last() -> None:
 @needs_node
 def test_layouts_are_offered_by_their_names() -> None:
     (names,) = page_says("el('right').children.map((option) => option.value)", scripts=SCRIPTS)
-    assert names == ["ND", "FRACTAL_NZ", "Zz", "Zn", "L0C"]
+    assert names == ["ND", "FRACTAL_NZ", "Zz", "Zn", "NC1HWC0", "L0C"]
     assert "capital says how\nfractals follow each other, the small letter" in PAGE
 
 

@@ -79,9 +79,9 @@ def test_a_page_is_one_file_that_asks_nothing_of_a_network(page: Path) -> None:
         assert f">{heading}</h" in text
     assert text.count('<figure tabindex="0"><svg role="img" aria-label="') == 6
     assert (
-        "<td>unvalidated: no public measurement of this kind of kernel on Atlas inference; 90 % of the kernels of other kinds are within 49 %</td>"
-        in text
-    )
+        "<td>unvalidated: no public measurement of this kind of kernel on Atlas inference; 90 % of "
+        "the kernels of other kinds are within 49 %</td>"
+    ) in text
     assert "vendor file" in text
     assert "[AICoreSpec] cube_freq" in text
 

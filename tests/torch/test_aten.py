@@ -128,10 +128,10 @@ def test_empty_tensors_are_left_out_of_what_is_joined() -> None:
         assert torch.equal(found.cpu(), torch.cat([part.cpu() for part in parts]))
 
 
-def test_too_many_tensors_are_joined_on_the_host() -> None:
+def test_many_tensors_are_joined_too() -> None:
     x = torch.arange(8.0).npu()
     found, names = recorded(lambda: torch.cat([x] * 33))
-    assert (names, found.numel()) == (["aten.cat.default"], 264)
+    assert (names, found.numel()) == (["ConcatD"], 264)
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_a_power_is_one_kernel(exponent: float) -> None:
     assert names == ["pow"]
     torch.testing.assert_close(found.cpu(), x.cpu() ** exponent)
     _, names = recorded(lambda: x**1.5)
-    assert names == ["aten.pow.Tensor_Scalar"]
+    assert names == ["Pow"]
 
 
 def test_flags_are_combined_by_kernels() -> None:
@@ -193,8 +193,8 @@ def test_flags_are_combined_by_kernels() -> None:
         (lambda x: x.argmax(), ["argmax"]),
         (lambda x: x.argmax(1, keepdim=True), ["argmax"]),
         (lambda x: x.mT.sum(), ["permute", "sum"]),
-        (lambda x: x.sum((0, 2)), ["aten.sum.dim_IntList"]),
-        (lambda x: x.int().sum(), ["cast", "aten.sum.default"]),
+        (lambda x: x.sum((0, 2)), ["ReduceSum"]),
+        (lambda x: x.int().sum(), ["cast", "ReduceSum"]),
     ],
 )
 def test_reductions_along_several_axes_are_one_kernel(call: Any, kernels: list[str]) -> None:
@@ -218,17 +218,16 @@ def test_a_selection_takes_a_mask() -> None:
     "call",
     [
         lambda x: torch.add(x.double(), x.double(), alpha=2),
-        lambda x: x.t().add_(1),
-        lambda x: x.new_tensor([1, 2], dtype=torch.int64) + 1,
         lambda x: x[:0] + 1,
+        lambda x: x.new_tensor([2, 1], dtype=torch.int64).sort(),
+        lambda x: x.int().nonzero(),
     ],
-    ids=["alpha", "in a view", "int64", "empty"],
+    ids=["alpha", "empty", "int64", "places of int32"],
 )
-def test_what_no_kernel_takes_runs_on_the_host(call: Any) -> None:
-    x, start = numbers(), clock.now_us
-    _, launches = launched(lambda: call(x))
-    assert launches == 0
-    assert clock.now_us == start
+def test_what_the_ai_cpu_of_a_card_runs_is_not_timed(call: Any) -> None:
+    x = numbers()
+    _, names = recorded(lambda: call(x))
+    assert all(name.startswith("aten.") for name in names if name != "cast")
 
 
 VIEWS: dict[str, tuple[Any, list[str]]] = {
@@ -242,8 +241,8 @@ VIEWS: dict[str, tuple[Any, list[str]]] = {
     "expanded columns": (lambda x: x[:, None, :16].expand(8, 3, 16), ["narrow", "broadcast_to"]),
     "a number": (lambda x: x[1, 1].expand(4, 16), ["broadcast_to"]),
     "steps": (lambda x: x[:, ::2], ["narrow"]),
-    "two cuts": (lambda x: x.view(2, 4, 64)[:, 1:3, 16:], ["aten.clone.default"]),
-    "overlapping": (lambda x: x.view(-1).unfold(0, 16, 8), ["aten.clone.default"]),
+    "two cuts": (lambda x: x.view(2, 4, 64)[:, 1:3, 16:], ["AsStrided"]),
+    "overlapping": (lambda x: x.view(-1).unfold(0, 16, 8), ["AsStrided"]),
 }
 
 
@@ -281,9 +280,9 @@ def test_a_mask_is_copied_as_bytes() -> None:
         (
             lambda x: x,
             lambda x: torch.empty(4, 2, device="npu").t().copy_(x),
-            ["aten.copy_.default"],
+            ["Cast", "ViewCopy"],
         ),
-        (lambda x: x, lambda x: x.long(), ["aten._to_copy.default"]),
+        (lambda x: x, lambda x: x.long(), ["Cast"]),
         (lambda x: x, lambda x: x.cpu().npu(), []),
         (lambda x: x, lambda x: x.npu(), []),
     ],

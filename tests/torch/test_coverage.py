@@ -38,11 +38,11 @@ def test_an_operation_that_nobody_thought_of_is_reported(missing: Counter[str]) 
 def test_an_operation_made_of_others_is_listed_by_these(missing: Counter[str]) -> None:
     library = torch.library.Library("somebody", "DEF")
     library.define("made(Tensor x) -> Tensor")
-    library.impl("made", lambda x: (x + 1).erf(), "CompositeImplicitAutograd")
+    library.impl("made", lambda x: (x + 1).lgamma(), "CompositeImplicitAutograd")
     kernels = clock.kernels
     torch.ops.somebody.made(torch.arange(6.0).npu())
     assert clock.kernels == kernels + 1
-    assert missing == {"aten.erf.default": 1}
+    assert missing == {"aten.lgamma.default": 1}
 
 
 def what_models_do(x: torch.Tensor) -> Any:
@@ -64,7 +64,7 @@ def test_what_models_do_is_timed_or_reported(missing: Counter[str]) -> None:
     with Dispatched() as dispatched:
         what_models_do(torch.rand(4, 6).npu())
     assert dispatched.uncounted == set()
-    assert {"aten.topk.default", "aten.cumsum.default", "aten.sin.default"} <= set(missing)
+    assert set(missing) == {"aten.multinomial.default", "aten.normal_.default"}
 
 
 def test_nothing_to_do_is_no_kernel(missing: Counter[str]) -> None:

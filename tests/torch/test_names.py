@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import importlib
+import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 from simulated_card import torch, torch_npu, torchair
 
-from npusim import ops
+from npusim import OpError, ops
 from npusim.published import names, schemas
+from npusim.torch import composed
 from npusim.torch.clock import clock
 from npusim.torch.distributed.declared import FUSED
+from npusim.torch.format_casts import FUNCTIONS
+from npusim.torch.refusals import OF_LATER_CHIPS
 
 PACKETS = sorted({re.match(r"\w+", schema)[0] for schema in schemas()})  # type: ignore[index]
-OWN = [*(each for op in ops.names() for each in ops.load(op).torch), *FUSED.values()]
+OWN = [
+    *(each for op in ops.names() for each in ops.load(op).torch),
+    *FUSED.values(),
+    *composed.declared().values(),
+]
 SIMULATED = {function.name for function in OWN}
 
 
@@ -44,6 +53,7 @@ def test_our_operators_take_what_theirs_take() -> None:
             assert _arguments(own) == _arguments(theirs[own.name, own.overload_name])
 
 
+@pytest.mark.sample(20)
 @pytest.mark.parametrize("module", sorted(names()))
 def test_a_module_has_all_its_names(module: str) -> None:
     found = importlib.import_module(module)
@@ -57,7 +67,8 @@ def test_every_operator_is_there_by_both_names() -> None:
 
 
 def test_an_operator_that_is_not_simulated_refuses_when_called() -> None:
-    others = [name for name in PACKETS if name not in {*SIMULATED, "get_npu_format"}]
+    known = {*SIMULATED, *FUNCTIONS, *OF_LATER_CHIPS, "get_npu_format"}
+    others = [name for name in PACKETS if name not in known]
     assert len(others) > 300
     for name in others:
         with pytest.raises(
@@ -66,22 +77,33 @@ def test_an_operator_that_is_not_simulated_refuses_when_called() -> None:
             getattr(torch_npu, name)(1, two=2)
 
 
+@pytest.mark.parametrize("name", sorted(OF_LATER_CHIPS))
+def test_what_only_later_chips_have_is_refused_as_on_a_card(name: str) -> None:
+    words = name.strip("_").split("_")[1:]
+    acl = "aclnn" + "".join(map(str.capitalize, words))
+    message = (
+        f"{name}: NPU function error: call {acl} failed, error code is 561000\n{name}: the chip "
+        f"must be an Ascend 950, which has float8 and float4, not ascend910b2 of Atlas A2; use "
+        f"{OF_LATER_CHIPS[name]} [561000]"
+    )
+    with pytest.raises(OpError, match=exactly(message)):
+        getattr(torch_npu, name)(torch.ones(2, 64).npu())
+    if name == "npu_dynamic_mx_quant":
+        with pytest.raises(OpError, match=exactly(message)):
+            torch.ops.npu.npu_dynamic_mx_quant(torch.ones(2, 64).npu())
+
+
 @pytest.mark.parametrize(
     ("name", "advice"),
     [
         (
-            "npu_fusion_attention",
+            "npu_fused_floyd_attention",
             "it would need its own kernel: write it with torch's own operations",
         ),
         (
-            "npu_prompt_flash_attention",
-            "call npu_fused_infer_attention_score on Atlas A2 or A3, whose kernels are not "
-            "PromptFlashAttention, with scale for scale_value, and take the first of its two "
-            "outputs",
-        ),
-        (
-            "_npu_paged_attention",
-            "use npu_fused_infer_attention_score on Atlas A2 or A3, with block_table",
+            "_npu_flash_attention_v3",
+            "use npu_fused_infer_attention_score on Atlas A2 or A3, with the lengths of the "
+            "sequences",
         ),
         ("npu_linear", "use torch.nn.functional.linear"),
         (
@@ -276,7 +298,7 @@ def test_graphs_say_what_is_wrong() -> None:
     x = torch.ones(4, device="npu")
     message = (
         "torch.npu.graph: what is captured must not need a value on the host, but "
-        ".item() or a condition asks for one; take it out of the graph"
+        ".item(), .cpu() or a condition asks for one; take it out of the graph"
     )
     with pytest.raises(RuntimeError, match=exactly(message)), torch.npu.graph(empty):
         x.sum().item()
@@ -285,6 +307,70 @@ def test_graphs_say_what_is_wrong() -> None:
         pytest.raises(RuntimeError, match=r"^torch.npu.NPUGraph: one graph must be captured at "),
     ):
         torch.npu.NPUGraph().capture_begin()
+
+
+def test_a_group_of_a_graph_may_change_between_replays() -> None:
+    x = torch.ones(4, device="npu")
+    y, z = torch.empty_like(x), torch.empty_like(x)
+    captured, stream = torch.npu.NPUGraph(), torch.npu.current_stream()
+    with torch.npu.graph(captured):
+        event = torch.npu.ExternalEvent()
+        event.wait(stream)
+        event.reset(stream)
+        torch.npu.graph_task_group_begin(stream)
+        torch.mul(x, 2, out=y)
+        handle = torch.npu.graph_task_group_end(stream)
+        torch.add(y, 1, out=z)
+    assert isinstance(handle, torch_npu._C._NPUTaskGroupHandle)
+    captured.replay()
+    assert z.tolist() == [3] * 4
+    before = clock.now_us
+    torch.npu.graph_task_update_begin(stream, handle)
+    torch.mul(x, 5, out=y)
+    torch.npu.graph_task_update_end(stream)
+    event.record(stream)
+    assert clock.now_us == before
+    captured.replay()
+    assert z.tolist() == [6] * 4
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: torch.npu.graph_task_group_begin(None),
+            "torch.npu.graph_task_group_begin: it must be called in a capture and outside of other "
+            "groups, but none is under way; call it within torch.npu.graph, after the end of the "
+            "last group",
+        ),
+        (
+            lambda: torch.npu.graph_task_group_end(None),
+            "torch.npu.graph_task_group_end: a group must have begun in the capture, but none has; "
+            "call graph_task_group_begin() first",
+        ),
+        (
+            lambda: torch.npu.graph_task_update_end(None),
+            "torch.npu.graph_task_update_end: an update must have begun before it ends, but none "
+            "has; call graph_task_update_begin() first",
+        ),
+    ],
+)
+def test_groups_say_what_is_wrong(call: Any, message: str) -> None:
+    with pytest.raises(RuntimeError, match=exactly(message)):
+        call()
+
+
+def test_a_model_is_compiled_by_the_name_of_a_backend() -> None:
+    x = torch.arange(4.0, device="npu")
+    launches = clock.launches
+    assert torch.compile(lambda a: (a * 2).relu(), backend="npugraph_ex")(x).tolist() == [
+        0,
+        2,
+        4,
+        6,
+    ]
+    assert clock.launches == launches + 1
+    assert torch.npu.npugraph_ex.compile_fx is not None
 
 
 # ---- torchair ----
@@ -331,3 +417,48 @@ def test_a_type_of_later_chips_is_there_and_refused_by_name(name: str) -> None:
     message = f"dst_type must be int8 or quint4x2 on Atlas A2, not '{name}'; "
     with pytest.raises(RuntimeError, match=message):
         torch_npu.npu_dynamic_quant(x, dst_type=getattr(torch_npu, name))
+
+
+# ---- parts by their full names ----
+
+
+def test_memory_is_listed_by_segments() -> None:
+    x = torch.empty(1000, device="npu")
+    with torch.npu.memory.use_mem_pool(torch.npu.memory.MemPool()):
+        y = torch.empty(5000, device="npu")
+    found = {each["address"]: each["total_size"] for each in torch.npu.memory.memory_snapshot()}
+    assert found[x.data_ptr()] == 4096
+    assert found[y.data_ptr()] == 20480
+    assert sum(found.values()) == torch.npu.memory_allocated()
+
+
+def test_options_are_read_back() -> None:
+    assert torch_npu._C._npu_getOption("ALLOW_NOTHING") is None
+    torch.npu.set_option({"ALLOW_CONV_HF32": "enable"})
+    assert torch_npu._C._npu_getOption("ALLOW_CONV_HF32") == b"enable"
+
+
+def test_types_are_numbered_as_acl_numbers_them() -> None:
+    found = [torch_npu.float32, torch_npu.int8, torch_npu.bfloat16, torch_npu.int4]
+    assert found == [256, 258, 283, 285]
+    assert torch_npu.hifloat8 == 290
+    assert torch_npu.float4_e1m2fn_x2 == 297
+
+
+def test_a_file_starts_a_profile(tmp_path: Path) -> None:
+    from torch_npu.profiler import dynamic_profile
+
+    dynamic_profile.init(str(tmp_path))
+    dynamic_profile.set_state({"cur_step": 0})
+    dynamic_profile.step()
+    options = {"start_step": 3, "active": 2, "prof_dir": str(tmp_path / "found")}
+    (tmp_path / "profiler_config.json").write_text(json.dumps(options))
+    for step in range(2, 7):
+        dynamic_profile.step()
+        torch.ones(64, device="npu").mul_(step)
+    (kernels,) = (tmp_path / "found").rglob("kernel_details.csv")
+    assert "Mul" in kernels.read_text(encoding="utf-8")
+    nowhere = str(tmp_path / "no")
+    message = f"torch_npu.profiler.dynamic_profile: path must be a folder, not '{nowhere}'; make it"
+    with pytest.raises(RuntimeError, match=exactly(message)):
+        dynamic_profile.init(nowhere)

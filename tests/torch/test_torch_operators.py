@@ -183,7 +183,13 @@ OWN_NAMES = {
     ("npu_dynamic_quant_asymmetric", "input"): "x",
     ("npu_dynamic_quant", "input"): "x",
     ("npu_rms_norm", "self"): "x",
+    ("npu_rms_norm_backward", "self"): "x",
     ("npu_gelu", "self"): "x",
+    ("npu_gelu_backward", "self"): "x",
+    ("npu_fast_gelu", "self"): "x",
+    ("npu_fast_gelu_backward", "self"): "x",
+    ("npu_fast_gelu_backward", "grad"): "grad_output",
+    ("npu_swiglu_backward", "self"): "x",
     ("npu_swiglu", "self"): "x",
 }
 """Operator and parameter of torch_npu -> npusim's name of it."""
@@ -514,12 +520,6 @@ def test_errors_are_told_as_on_a_card() -> None:
         "A2, not '289'; choose one of these [161002]",
     )
     fails(
-        lambda: cast(x, torch_npu.Format.NCHW),
-        "aclnnNpuFormatCast",
-        "npu_format_cast: acl_format must be 2 (ND) or 29 (FRACTAL_NZ), not 0; pass one of them "
-        "[161002]",
-    )
-    fails(
         lambda: torch_npu.npu_dynamic_quant(x, quant_mode="pertensor"),
         "aclnnDynamicQuantV4",
         "npu_dynamic_quant: quant_mode must be pertoken, not 'pertensor', which only Ascend950 "
@@ -548,7 +548,7 @@ def test_the_first_line_names_the_function_of_aclnn(weight: Any) -> None:
         (lambda: torch_npu.npu_quant_matmul(x, weight, x), "aclnnQuantMatmulWeightNz"),
         (lambda: torch_npu.npu_trans_quant_param(x, None, 1), "aclnnTransQuantParamV3"),
         (lambda: torch_npu.npu_trans_quant_param(x), "aclnnTransQuantParamV2"),
-        (lambda: torch_npu.npu_format_cast(x, 3), "aclnnNpuFormatCast"),
+        (lambda: torch_npu.npu_format_cast(x.double(), NZ), "aclnnNpuFormatCast"),
     ):
         with pytest.raises(npusim.OpError, match=f"call {acl} failed, error code is 161002\n"):
             call()
@@ -614,7 +614,7 @@ def test_no_gradient_goes_through_an_operator(compiles: bool) -> None:
     function = torch.compile(product, backend="aot_eager") if compiles else product
     message = (
         "the derivative for 'npu_weight_quant_batchmatmul' is not implemented.\n"
-        "npu_weight_quant_batchmatmul: no gradient must go through it, since it is for inference; "
+        "npu_weight_quant_batchmatmul: no gradient must go through it, since it has none here; "
         "call it under torch.no_grad(), or detach its tensors"
     )
     wanted = torch._dynamo.exc.BackendCompilerFailed if compiles else NotImplementedError

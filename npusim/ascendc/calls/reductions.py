@@ -52,11 +52,17 @@ def _reduce_repeat(
 
 
 def _reduce_block(
-    _: Chip, kind: int, dst: LocalOperand, src: LocalOperand, lanes: Lanes, dst_stride: int
+    _: Chip,
+    kind: int,
+    dst: LocalOperand,
+    src: LocalOperand,
+    lanes: Lanes,
+    dst_stride: int,
+    pairs: bool = False,
 ) -> Iterator[MicroOp]:
     own = _source(lanes, src)
     is_plain = own.mask is None and (dst_stride == 1 or own.repeats == 1) and own.repeat_blocks == 8
-    made = BlockReduce(OPS[kind], local(dst, 1), own, None if is_plain else dst_stride)
+    made = BlockReduce(OPS[kind], local(dst, 1), own, None if is_plain else dst_stride, pairs)
     yield replace(made, dst=local(dst, made.span))
 
 
@@ -93,8 +99,20 @@ def _sum_of_sums(dst: LocalOperand, src: Local, work: LocalOperand) -> Iterator[
     yield WholeReduce("sum", local(dst, 1), src)
 
 
+def _reduce_pair(
+    chip: Chip, kind: int, dst: LocalOperand, src: LocalOperand, lanes: Lanes, dst_stride: int
+) -> Iterator[MicroOp]:
+    if OPS[kind] != "sum":
+        raise AscendCError(
+            f"ReducePairElem: reduceType must be SUM, the one that pairs have, not {kind}; take "
+            f"WholeReduceMax or WholeReduceMin"
+        )
+    yield from _reduce_block(chip, kind, dst, src, lanes, dst_stride, pairs=True)
+
+
 CALLS: Table = {
     "ReduceAll": _reduce_all,
     "ReduceDataBlock": _reduce_block,
+    "ReducePairElem": _reduce_pair,
     "ReduceRepeat": _reduce_repeat,
 }

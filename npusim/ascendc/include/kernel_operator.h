@@ -25,6 +25,7 @@
 #include "npusim_ascendc/debug.h"
 #include "npusim_ascendc/activations.h"
 #include "npusim_ascendc/mathematics.h"
+#include "npusim_ascendc/trigonometry.h"
 #include "npusim_ascendc/softmax.h"
 #include "npusim_ascendc/norms.h"
 #include "npusim_ascendc/quantization.h"

@@ -322,12 +322,14 @@ struct Connection {
     {
         const char* words = getenv("NPUSIM_ASCENDC");
         int shared = -1;
-        if (words == nullptr || sscanf(words, "%d,%d,%d,%lu", &to_simulator, &from_simulator, &shared,
-                                       &memory_bytes) != 4) {
+        uint64_t start = 0;
+        if (words == nullptr || sscanf(words, "%d,%d,%d,%lu,%lu", &to_simulator, &from_simulator,
+                                       &shared, &memory_bytes, &start) != 5) {
             fprintf(stderr, "npusim: this program must be run by npusim run\n");
             exit(2);
         }
-        void* found = mmap(nullptr, memory_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, shared, 0);
+        void* found = mmap(reinterpret_cast<void*>(start), memory_bytes, PROT_READ | PROT_WRITE,
+                           MAP_SHARED | MAP_FIXED_NOREPLACE, shared, 0);
         if (found == MAP_FAILED) {
             perror("npusim: global memory");
             exit(2);
@@ -436,6 +438,17 @@ void npusim_refuse(const char* format, ...)
     send(REFUSAL, payload.data(), payload.size());
     pause();
     _exit(1);
+}
+
+// What the assert of C does where its condition does not hold, in place of that of the library.
+extern "C" void __assert_fail(const char* condition, const char* file, unsigned line,
+                              const char* function) noexcept
+{
+    if (running) {
+        npusim_refuse("assert: %s must hold, but does not; see the line", condition);
+    }
+    fprintf(stderr, "%s:%u: %s: Assertion `%s' failed.\n", file, line, function, condition);
+    abort();
 }
 
 void npusim_describe(const int64_t* kinds_and_sizes, int count)

@@ -75,6 +75,11 @@ RULES = (
         ),
     ),
     Rule(
+        (BlockReduce,),
+        lambda op, _: not op.pairs or op.op == "sum",
+        lambda op, _: f"pairs must be summed up, not reduced to their {op.op}; take Binary",
+    ),
+    Rule(
         (WholeReduce,),
         lambda op, _: op.mask is None or _is_whole(op.src),
         lambda op, _: (

@@ -68,11 +68,12 @@ def _one_of(dtypes: tuple[DType, ...]) -> str:
 RESULTS: dict[type, Callable[[Any], int]] = {
     WholeReduce: lambda op: op.dst.dtype.nbytes(op.result_elements),
     Reduce: lambda op: op.dst.dtype.nbytes(op.result_elements),
-    BlockReduce: lambda op: op.dst.dtype.nbytes(REPEAT_BLOCKS),
+    BlockReduce: lambda op: BLOCK_BYTES if op.pairs else op.dst.dtype.nbytes(REPEAT_BLOCKS),
     GetCmpMask: lambda _: CMP_MASK_BYTES,
 }
 """What places of results are multiples of, in bytes (asc-devkit, ReduceRepeat.md, table 3,
-ReduceDataBlock.md, GetCmpMask(ISASI).md; those of Reduce are taken to be the same)."""
+ReduceDataBlock.md, ReducePairElem.md, GetCmpMask(ISASI).md; those of Reduce are taken to be the
+same)."""
 
 
 def _starts_well(op: MicroOp) -> bool:

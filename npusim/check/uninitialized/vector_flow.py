@@ -138,10 +138,10 @@ def _groups(marks: Array, size: int) -> Array:
 
 
 def _block_reduce(op: BlockReduce, marks: Marks) -> Sink:
-    found, per_block = marks.elements(op.src), c0(op.src.dtype)
+    found = marks.elements(op.src)
     if op.src.mask is None:
-        return _results(op, _groups(found, per_block).max(axis=1), marks)
-    repeats, block = found.reshape(op.src.repeats, -1), lanes(op.src.mask) // per_block
+        return _results(op, _groups(found, op.group).max(axis=1), marks)
+    repeats, block = found.reshape(op.src.repeats, -1), lanes(op.src.mask) // op.group
     each = [repeats[:, block == number].max(axis=1) for number in op.blocks]
     return _results(op, np.stack(each, axis=1).reshape(-1), marks)
 

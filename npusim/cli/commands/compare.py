@@ -17,6 +17,8 @@ from npusim.cli.commands.run import (
     Settings,
     Sources,
     Strict,
+    TilingHeaders,
+    TilingStruct,
     Timeout,
 )
 
@@ -66,6 +68,8 @@ def compare_files(
     define: Define = None,
     include: Include = None,
     source: Sources = None,
+    headers: TilingHeaders = None,
+    struct: TilingStruct = "",
     auto_sync: AutoSync = True,
     strict: Strict = False,
     setting: Settings = None,
@@ -95,7 +99,7 @@ def compare_files(
         settings=setting or [],
     )
     if is_kernel(a):
-        build = source_build(define, include, source, None, auto_sync, strict)
+        build = source_build(define, include, source, None, auto_sync, strict, headers, struct)
         compare_kernels(a, [b, *(more or [])], device, typed, blocks, timeout, build, as_json)
     else:
         typed.check_unused(a, device)

@@ -201,6 +201,22 @@ Sources = Annotated[
     list[Path] | None,
     typer.Option(metavar="FILE", help="Another source of C++ that the program is linked with."),
 ]
+TilingHeaders = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--tiling-header",
+        metavar="FILE",
+        help="A header of the host that defines the tiling of a kernel of C++.",
+    ),
+]
+TilingStruct = Annotated[
+    str,
+    typer.Option(
+        "--tiling-struct",
+        metavar="NAME",
+        help="The structure of a tiling that -a gives field by field, where several could be.",
+    ),
+]
 Watch = Annotated[
     list[str] | None,
     typer.Option(
@@ -239,6 +255,8 @@ def run_operator(
     define: Define = None,
     include: Include = None,
     source: Sources = None,
+    headers: TilingHeaders = None,
+    struct: TilingStruct = "",
     watch: Watch = None,
     auto_sync: AutoSync = True,
     strict: Strict = False,
@@ -265,9 +283,8 @@ def run_operator(
 
     \b
     For example:
-      npusim run npu_quantize -d "Atlas 300I Pro" \\
-        -i input=randn:8x16 -i scales=full:1:value=0.1 -a dtype=qint8
-      npusim run npu_dynamic_quant -d "Atlas A2" -i x=spec:4096x4096:float16
+      npusim run npu_quantize -d A2 -i input=randn:8x16 -i scales=full:1:value=0.1 -a dtype=qint8
+      npusim run npu_dynamic_quant -d "Atlas 300I Pro" -i x=spec:4096x4096:float16
     """
     from npusim.ascendc import names_source
     from npusim.cli.run import Answer, run_operator, run_program, source_build
@@ -279,11 +296,11 @@ def run_operator(
         settings=setting or [],
         typed={"op": [op], "input": inputs or [], "attr": attributes or []},
     )
-    build = source_build(define, include, source, watch, auto_sync, strict)
-    options: dict[str, Any] = {"timeout_s": timeout, "build": build, "answer": answer}
-    options |= {"l2": l2, "icache": icache, "values": values, "every_core": every_core}
-    options |= {"engine": engine, "cache": cache}
+    build = source_build(define, include, source, watch, auto_sync, strict, headers, struct)
+    options: dict[str, Any] = {"timeout_s": timeout, "build": build, "answer": answer, "l2": l2}
+    options |= {"icache": icache, "values": values, "every_core": every_core, "engine": engine}
     if names_source(op) and ":" not in op:
-        run_program(Path(op), device, program_arguments or [], **options)
+        run_program(Path(op), device, program_arguments or [], cache=cache, **options)
     else:
-        run_operator(op, device, inputs or [], attributes or [], blocks=blocks, **options)
+        options |= {"blocks": blocks, "cache": cache}
+        run_operator(op, device, inputs or [], attributes or [], **options)

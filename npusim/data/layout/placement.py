@@ -20,10 +20,17 @@ ORDERS: dict[str, Layout | None] = {
     "FRACTAL_NZ": NZ,
     "Zz": ZZ,
     "Zn": ZN,
+    "NC1HWC0": NZ,
     "L0C": NZ,
 }
-"""Name -> the order of its fractals; L0C is that of Nz with fractals of 16 x 16."""
-ALIASES = {"FRACTAL_NZ": ("Nz", "zN"), "Zz": ("zZ",), "Zn": ("nZ",)}
+"""Name -> the order of its fractals; L0C is that of Nz with fractals of 16 x 16, NC1HWC0 that of Nz
+with fractals of all rows."""
+ALIASES = {
+    "FRACTAL_NZ": ("Nz", "zN"),
+    "Zz": ("zZ",),
+    "Zn": ("nZ", "FRACTAL_Z"),
+    "NC1HWC0": ("5HD",),
+}
 """Name -> what else it is called, catlass's names with the small letter first among them."""
 NAMES = {name: name for name in ORDERS}
 NAMES |= {alias: name for name, aliases in ALIASES.items() for alias in aliases}
@@ -32,6 +39,8 @@ SPELLINGS = ", ".join(
     f"{name} (also {', '.join(ALIASES[name])})" if name in ALIASES else name for name in ORDERS
 )
 """The same for people, each layout once."""
+OF_ALL_ROWS = ("NC1HWC0",)
+"""Layouts whose fractals are as high as the matrix."""
 SUMS = (FLOAT32, INT32)
 """What L0C holds."""
 
@@ -106,6 +115,8 @@ class Placement:
         if self.name == "ND":
             return None
         width = FRACTAL_ROWS if self.name == "L0C" else c0(self.dtype)
+        if self.name in OF_ALL_ROWS:
+            return self.rows, width
         return (width, FRACTAL_ROWS) if self.name == "Zn" else (FRACTAL_ROWS, width)
 
     @property

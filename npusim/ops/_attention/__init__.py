@@ -46,10 +46,10 @@ def build(spec: DeviceSpec, p: Problem, plan: Plan) -> tuple[Block, ...]:
     return build_kernel(spec, p.attention, names, plan)
 
 
-def oracle_of(operator: Operator, given: Given) -> tuple[Array, Array]:
+def oracle_of(operator: Operator, given: Given) -> tuple[Array, ...]:
     """What each token attends to, and softmax_lse, as the kernel that takes the call has it.
 
-    softmax_lse is one 0 unless it is asked for.
+    softmax_lse is one 0 unless it is asked for; training has maxima and sums in its place.
     """
     spec = given.spec or devices.load(CHIP)
     arguments = {each.name: getattr(given, each.name) for each in operator.parameters}

@@ -21,7 +21,8 @@ from npusim.kernel.steps import Integers
 from npusim.kernel.views import GmView
 from npusim.ops._attention.cube import LINE_ENTRIES, Piece
 from npusim.ops._attention.fai_tiling import SLOTS, TASK_ROWS, TILE, Form, Part, Task, Tile
-from npusim.ops._attention.problem import MASK_EXTENT, Attention, Side, sides_of
+from npusim.ops._attention.problem import MASK_EXTENT, Attention
+from npusim.ops._attention.sides import Side, sides_of
 
 KEYS = 128
 """Keys that are loaded for a product of scores."""

@@ -21,7 +21,7 @@ is assumed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -40,7 +40,6 @@ from npusim.ops._attention.fia_vector import (
     BEFORE,
     BLOCK,
     COUNT,
-    HIDDEN,
     PRODUCT_READY,
     SECOND,
     Vector,
@@ -60,7 +59,7 @@ class Finish:
 
     def __init__(self, vector: Vector) -> None:
         self._vector, self._core, self._a = vector, vector.core, vector.a
-        self._rounding: RoundMode = "round" if self._a.element is FLOAT16 else "rint"
+        self._rounding: RoundMode = "round" if self._a.rounds_away else "rint"
         a = self._a
         self._hides = bool(a.inner_precise & 2) and a.has_own_mask
         self._hides_sums = self._hides or (a.has_own_mask and min(a.pre_tokens, a.next_tokens) < 0)
@@ -84,7 +83,9 @@ class Finish:
         out = vector.wide_out.alloc()
         core.cast(out.as_dtype(self._a.element, plane.whole.count), plane.whole, self._rounding)
         self._store_rows(out, target)
-        if target.sums:
+        if self._a.is_training:
+            self._store_each(plane.rows, target, {"softmax_max": largest, "softmax_sum": total})
+        elif target.sums:
             self._store_sums(plane.rows, target, largest, total)
 
     def _blocks(self, kept: Local, rows: int) -> Local:
@@ -111,7 +112,7 @@ class Finish:
         core.duplicate(spread[:count], float("-inf"))
         by_rows(core, "max", replace(plane, tile=spread), largest)
         bits = self._vector.mask_bits
-        core.compare("ne", bits[: count // 8], spread[:count], HIDDEN)
+        core.compare("ne", bits[: count // 8], spread[:count], self._a.hidden)
         core.select(plane.whole, bits[: plane.whole.count // 8], plane.whole, 0.0)
         queue.enque(spread)
         queue.free(queue.deque())
@@ -126,20 +127,40 @@ class Finish:
         core.add(logs, logs, maxima)
         if self._hides_sums:
             count = align_up(logs.count, LANES)
-            core.compare("ne", bits[: count // 8], replace(maxima, count=count), HIDDEN)
+            core.compare("ne", bits[: count // 8], replace(maxima, count=count), self._a.hidden)
             core.select(logs, bits[: logs.count // 8], logs, float("inf"))
         if target.blind and not self._a.has_own_mask:
             with core.independent():
                 for first, blind in target.blind:
                     core.duplicate(logs.at(first * BLOCK, blind * BLOCK), float("inf"))
-        self._store_logs(small, target)
+        self._store_blocks(small, target, "softmax_lse")
 
-    def _store_logs(self, small: Local, target: Target) -> None:
-        """The first element of each block of *small*, which is freed."""
+    def _store_each(self, rows: int, target: Target, found: Mapping[str, Local]) -> None:
+        """Maxima and sums of *rows*, as they are *found*, a block of eight a row."""
+        core = self._core
+        for name, kept in found.items():
+            small, (_, unseen) = self._vector.small_out.alloc(), self._a.sums[name]
+            values = small[: rows * BLOCK]
+            core.copy(values, self._blocks(kept, rows))
+            if self._hides and name == "softmax_sum":
+                bits, count = self._vector.mask_bits, align_up(values.count, LANES)
+                maxima = replace(self._blocks(found["softmax_max"], rows), count=count)
+                core.compare("ne", bits[: count // 8], maxima, self._a.hidden)
+                core.select(values, bits[: values.count // 8], values, unseen)
+            if target.blind:
+                with core.independent():
+                    for first, blind in target.blind:
+                        core.duplicate(values.at(first * BLOCK, blind * BLOCK), unseen)
+            self._store_blocks(small, target, name)
+
+    def _store_blocks(self, small: Local, target: Target, name: str) -> None:
+        """Tensor *name*'s share of each block of *small*, which is freed."""
         self._vector.small_out.enque(small)
         small = self._vector.small_out.deque()
         for first, every, view in target.sums:
-            src = small.at(first * BLOCK, (view.rows - 1) * every * BLOCK + 1)
+            if view.name != name:
+                continue
+            src = small.at(first * BLOCK, (view.rows - 1) * every * BLOCK + view.columns)
             pitch_bytes = every * BLOCK_BYTES if view.rows > 1 else 0
             self._core.emit(Store(view.operand, src, pitch_bytes))
         self._vector.small_out.free(small)
@@ -169,10 +190,10 @@ class Finish:
         # Zero has the same bits in all types; bf16 has no Duplicate.
         core.duplicate(out.as_dtype(FLOAT16, rows * width), 0.0)
         self._store_rows(out, target)
-        if target.sums:
+        for name, (_, unseen) in vector.a.sums.items():
             small = vector.small_out.alloc()
-            core.duplicate(small[: rows * BLOCK], float("inf"))
-            self._store_logs(small, target)
+            core.duplicate(small[: rows * BLOCK], unseen)
+            self._store_blocks(small, target, name)
 
 
 class Form(NamedTuple):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from math import lcm
 from typing import NamedTuple
 
-from npusim.data.integers import align_down, align_up
+from npusim.data.integers import align_down, align_up, ceil_div
 from npusim.ops._attention.problem import Attention
 
 FEW_QUERIES = 16
@@ -28,6 +28,9 @@ EIGHTFOLD_ROWS = 128
 """
 CHUNK_KEYS, CHUNK_ROWS = 256, 128
 """Of a tile whose keys of int8 are dequantised; of rows that is assumed."""
+TRAINING_KEYS, TRAINING_ROWS, VECTOR_CORES = 1024, 64, 2
+"""Of a tile in training; twice the rows where there are more than the vector cores of all groups
+have."""
 LATENT_ROWS, FEWEST_LATENT_ROWS = 256, 128
 """Of a tile of latent keys."""
 
@@ -45,6 +48,8 @@ def tile_sizes(a: Attention, cores: int) -> TileSizes:
     """The sizes of all tiles of a call on a chip of so many cube *cores*."""
     if a.is_latent:
         return latent_sizes(a, cores)
+    if a.is_training:
+        return _training_sizes(a, cores)
     is_prefill = a.is_packed or max(a.query_lengths, default=0) > FEW_QUERIES
     keys = PREFILL_KEYS
     if not is_prefill:
@@ -59,6 +64,15 @@ def tile_sizes(a: Attention, cores: int) -> TileSizes:
     if a.dequantises or is_prefill:
         count = CHUNK_ROWS if a.dequantises else PREFILL_ROWS
     return TileSizes(keys, count, count <= EIGHTFOLD_ROWS)
+
+
+def _training_sizes(a: Attention, cores: int) -> TileSizes:
+    """The same for training, where each vector core has rows of its own: those of a tile are two
+    cores' rows, which share the products (flash_attention_score/op_host, S1S2 and S1)."""
+    keys = min(TRAINING_KEYS, max(a.kv_lengths, default=0))
+    tasks = sum(ceil_div(length, TRAINING_ROWS) for length in a.query_lengths) * a.query_heads
+    rows = VECTOR_CORES * TRAINING_ROWS * (2 if tasks > VECTOR_CORES * cores else 1)
+    return TileSizes(keys, rows, is_eightfold=rows <= EIGHTFOLD_ROWS)
 
 
 def latent_sizes(a: Attention, cores: int) -> TileSizes:

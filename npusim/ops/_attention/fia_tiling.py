@@ -75,7 +75,7 @@ class Rows:
     @cached_property
     def by_token(self) -> bool:
         """Whether a token's heads come one after the other; else a head's tokens."""
-        return self.a.layout.partition("_")[0] in ("BSH", "BSND", "TND")
+        return self.a.layout.partition("_")[0] in ("BSH", "BSND", "SBH", "TND")
 
     @cached_property
     def mask(self) -> Mask | None:
@@ -352,6 +352,7 @@ def schedule(a: Attention, cores: int) -> Schedule:
     tiles: list[list[RowTile]] = []
     costs: list[Costs] = []
     shares_rows = a.antiquant is None or (a.has_digits and _splits_keys(a, cores))
+    shares_rows = shares_rows and not a.is_training
     for request, keys in enumerate(a.kv_lengths):
         own = list(_row_tiles(rows, sizes, request))
         each: Costs = [

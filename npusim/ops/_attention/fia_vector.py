@@ -40,8 +40,6 @@ SCORES_READY, WEIGHTS_READY, PRODUCT_READY = 7, 8, 9
 """Flags: the cube to the vector cores, these to the cube, the cube to them again."""
 COUNT = 8192
 """float32 at a time."""
-HIDDEN = -1e12
-"""What a hidden score is replaced by (fia_block_vec_nonquant.h)."""
 ROWS_OF_LOOP = 8
 """Where state is a number a row, loops take multiples of so many rows, whole blocks of state: an
 assumed reading of the rule that tiles of many rows do."""
@@ -247,7 +245,7 @@ class Softmax:
         plane = WidePlane(tile, scores.rows, scores.columns, pitch)
         core.mul(plane.whole, plane.whole, vector.a.scale)
         for mask in masks:
-            self.hide(plane, mask, plane.whole, HIDDEN)
+            self.hide(plane, mask, plane.whole, vector.a.hidden)
         return plane
 
     def differences(self, plane: WidePlane) -> None:

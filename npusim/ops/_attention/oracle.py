@@ -46,11 +46,12 @@ from npusim.ops._attention.oracle_sums import (
     sums_by_64,
     sums_by_128,
 )
-from npusim.ops._attention.problem import FRACTAL_COLUMNS, Attention, sides_of
+from npusim.ops._attention.problem import FRACTAL_COLUMNS, Attention
+from npusim.ops._attention.sides import sides_of
 from npusim.ops._matmul_oracle import cube_product
 
-ADDED, REPLACED = F32(-3e38), F32(-1e12)
-"""What FAI adds to a score that is hidden, and what FIA replaces it by."""
+ADDED = F32(-3e38)
+"""What FAI adds to a score that is hidden."""
 LOWEST = np.finfo(np.float32).min
 """Where the maximum of pieces begins."""
 ADDED_HALF = -6e4
@@ -68,20 +69,22 @@ class Group(NamedTuple):
     """What each core makes of the rows, one piece after the other."""
 
 
-def attend(problem: Problem, spec: DeviceSpec, order: CubeOrder) -> tuple[Array, Array]:
+def attend(problem: Problem, spec: DeviceSpec, order: CubeOrder) -> tuple[Array, ...]:
     """The output and softmax_lse on *spec*; all is zero of tokens that a request does not have.
 
-    Tokens that see no key give zeros and infinite logarithms.
+    Tokens that see no key give zeros and infinite logarithms. In training maxima and sums of rows
+    come in place of logarithms.
     """
     a, template = problem.attention, problem.choice.template
     if problem.is_empty:
-        output, lse = (np.zeros(x.shape, x.element.numpy) for x in problem.outputs.values())
-        return output, lse
+        return tuple(np.zeros(x.shape, x.element.numpy) for x in problem.outputs.values())
     arrays = {each.name: np.asarray(each.array) for each in problem.inputs}
     is_fai, cores = template.startswith("FAI"), spec.cores["aic"].count
     out = np.zeros(max(problem.output.size, 1), a.element.numpy)
-    lse = np.full((a.requests, a.query_heads, a.longest_query), np.inf, F32)
-    groups = _fai_groups(a, cores, template) if is_fai else _fia_groups(a, cores, lse)
+    rows = a.requests, a.query_heads, a.longest_query
+    unseen = [lowest for _, lowest in a.sums.values()] or [np.inf]
+    sums = [np.full(rows, each, F32) for each in unseen]
+    groups = _fai_groups(a, cores, template) if is_fai else _fia_groups(a, cores)
 
     @lru_cache(maxsize=1)
     def keys(request: int) -> list[Array]:
@@ -93,18 +96,29 @@ def attend(problem: Problem, spec: DeviceSpec, order: CubeOrder) -> tuple[Array,
             places = group.heads, group.tokens
             k, v, *rotated = (x[group.heads[0] // a.group] for x in keys(group.request))
             k = joined_columns(a, k, *rotated)
-            o, logs = _rows(a, arrays, group, k, v, is_fai, order)
+            o, *found = _rows(a, arrays, group, k, v, is_fai, order)
             view = _tokens_of(a, "output", out, group.request)
-            is_away = a.element is FLOAT16 and not is_fai
-            view[places] = away(o, FLOAT16) if is_away else o.astype(a.element.numpy)
-            lse[group.request][places] = logs
+            is_away = a.rounds_away and not is_fai
+            view[places] = away(o, a.element) if is_away else o.astype(a.element.numpy)
+            for array, values in zip(sums, found, strict=True):
+                array[group.request][places] = values
     output = out[: problem.output.size].reshape(problem.output.shape)
-    if not a.returns_lse:
+    if not a.sums:
         return output, np.zeros(1, F32)
+    columns = [count for count, _ in a.sums.values()]
+    return output, *(_as_returned(a, *each) for each in zip(sums, columns, strict=True))
+
+
+def _as_returned(a: Attention, sums: Single, columns: int) -> Array:
+    """*sums* `(requests, heads, tokens)` as they come out, so many *columns* of each."""
+    each = np.repeat(sums[..., None], columns, axis=-1)
     if not a.is_packed:
-        return output, lse[..., None]
-    own = [lse[request, :, :length].T for request, length in enumerate(a.query_lengths)]
-    return output, np.concatenate(own)[..., None]
+        return each
+    own = [each[request, :, :length] for request, length in enumerate(a.query_lengths)]
+    if a.is_training and not a.sums_by_token:
+        # In memory head by head of each request, whatever the shape says.
+        return np.concatenate([x.reshape(-1, columns) for x in own]).reshape(-1, *each.shape[1::2])
+    return np.concatenate([x.swapaxes(0, 1) for x in own])
 
 
 def _rows(
@@ -115,8 +129,9 @@ def _rows(
     v: Array,
     is_fai: bool,
     order: CubeOrder,
-) -> tuple[Single, Single]:
-    """Output and softmax_lse of the rows of *group*, of keys and values `(keys, columns)`."""
+) -> tuple[Single, ...]:
+    """Output and softmax_lse of the rows of *group*, of keys and values `(keys, columns)`, or
+    output, maxima and sums."""
     request, rows = group.request, Rows(a)
     names = ("query", "query_rope")[: 2 if a.rope_size else 1]
     found = [_tokens_of(a, name, arrays[name], request) for name in names]
@@ -152,11 +167,14 @@ def _rows(
     has_sum = seen
     if a.has_own_mask:
         corrects = a.inner_precise & 2
-        is_seen = largest != REPLACED
+        is_seen = largest != F32(a.hidden)
         has_sum = is_seen | (not corrects and min(a.pre_tokens, a.next_tokens) >= 0)
         seen &= is_seen | (not corrects)
     o[~seen], logs[~has_sum] = 0, np.inf
-    return o, logs
+    if not a.is_training:
+        return o, logs
+    largest[~seen], total[~seen] = (each for _, each in a.sums.values())
+    return o, largest, total
 
 
 # ---- which rows, and which keys ----
@@ -184,11 +202,11 @@ def _fai_groups(a: Attention, cores: int, template: str) -> Iterator[Group]:
                 yield Group(request, heads, tokens, pieces)
 
 
-def _fia_groups(a: Attention, cores: int, lse: Single) -> Iterator[Group]:
-    """Rows of tiles; those without keys get an infinite *lse* here."""
+def _fia_groups(a: Attention, cores: int) -> Iterator[Group]:
+    """Rows of tiles that see keys."""
     plan = schedule(a, cores)
     size = plan.sizes.keys
-    pieces: dict[RowTile, list[Tiles]] = {tile: [] for tile in plan.empty}
+    pieces: dict[RowTile, list[Tiles]] = {}
     for piece in chain.from_iterable(plan.cores):
         last = min(piece.last * size, a.kv_lengths[piece.row_tile.request])
         own = _tiles(piece.first * size, last, size)
@@ -199,11 +217,7 @@ def _fia_groups(a: Attention, cores: int, lse: Single) -> Iterator[Group]:
         tokens, heads = index // a.group, index % a.group
         if not plan.rows.by_token:
             heads, tokens = index // queries, index % queries
-        heads = heads + tile.head * a.group
-        if found:
-            yield Group(tile.request, heads, tokens, found)
-        else:
-            lse[tile.request, heads, tokens] = np.inf
+        yield Group(tile.request, heads + tile.head * a.group, tokens, found)
 
 
 def _tiles(first: int, last: int, size: int) -> Tiles:
@@ -275,7 +289,7 @@ def _piece(
         found = cube_product(q, k[here].T, order=order) * scale
         if is_fai:
             return np.asarray(found + hidden[:, here].astype(F32) * ADDED)
-        return np.where(hidden[:, here], REPLACED, found)
+        return np.where(hidden[:, here], F32(a.hidden), found)
 
     def product(here: slice, p: Single) -> Single:
         weights = p.astype(a.element.numpy) if is_fai else away(p, a.element)

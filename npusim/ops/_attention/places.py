@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from itertools import product
+from itertools import chain, product
 from typing import NamedTuple
 
 from npusim.data.dtypes import FLOAT16, FLOAT32, INT32, DType
@@ -27,7 +27,8 @@ from npusim.kernel.views import GmView
 from npusim.ops._attention.cube import LINE_ENTRIES, Piece
 from npusim.ops._attention.fia_sizes import KEYS_ALIGNED
 from npusim.ops._attention.fia_tiling import RowTile, Schedule, Tile
-from npusim.ops._attention.problem import Scales, Side, sides_of
+from npusim.ops._attention.problem import Scales
+from npusim.ops._attention.sides import Side, sides_of
 
 WORK_SLOTS = 2
 """Each workspace of a core of FIA has so many: one is filled while the other one is read."""
@@ -48,7 +49,8 @@ class Target(NamedTuple):
     outputs: tuple[GmView, ...]
     """Their places in the output, one behind the other."""
     sums: tuple[tuple[int, int, GmView], ...]
-    """First row, rows from one to the next, and their places in softmax_lse."""
+    """First row, rows from one to the next, and places in softmax_lse, or in the tensors that
+    training has of the sums of rows."""
     blind: tuple[tuple[int, int], ...]
     """First row and rows of those that see no key, whatever was computed for them."""
 
@@ -197,12 +199,12 @@ class Memory:
         """Where rows [row, row + rows) of *tile* go."""
         find = self._tokens if self.plan.rows.by_token else self._views
         outputs = tuple(find(self.sides["output"], tile, row, rows))
-        sums = tuple(self._sums(tile, row, rows)) if self.plan.rows.a.returns_lse else ()
-        return Target(outputs, sums, tuple(self._blind(tile, row, rows)))
+        sums = (self._sums(self.sides[name], tile, row, rows) for name in self.plan.rows.a.sums)
+        return Target(outputs, tuple(chain(*sums)), tuple(self._blind(tile, row, rows)))
 
     def padding(self, most: int) -> Iterator[tuple[int, Target]]:
         """Places of tokens that requests do not have, up to *most* of a head at a time."""
-        a, side, logs = self.plan.rows.a, self.sides["output"], self.sides["softmax_lse"]
+        a, side = self.plan.rows.a, self.sides["output"]
         longest = 0 if a.is_packed else a.longest_query
         for request, length in enumerate(a.query_lengths):
             for head, (row, rows) in product(
@@ -211,9 +213,8 @@ class Memory:
                 place = request, head, length + row
                 first, pitch = a.element.nbytes(side.at(*place)), side.token_pitch
                 own = GmView("output", a.element, rows, self.width, pitch, first)
-                at, pitch = FLOAT32.nbytes(logs.at(*place)), logs.token_pitch if rows > 1 else 0
-                sums = ((0, 1, GmView("softmax_lse", FLOAT32, rows, 1, pitch, at)),)
-                yield rows, Target((own,), sums if a.returns_lse else (), ())
+                sums = tuple((0, 1, self._sums_of(self.sides[x], place, rows)) for x in a.sums)
+                yield rows, Target((own,), sums, ())
 
     def _tokens(self, side: Side, tile: RowTile, row: int, rows: int) -> Iterator[GmView]:
         """Rows [row, row + rows) of *tile* in *side*, a matrix of heads for each token.
@@ -242,20 +243,29 @@ class Memory:
                     first = start + element.nbytes(token * pitch)
                     yield GmView(side.name, element, run.heads, width, side.head_pitch, first)
 
-    def _sums(self, tile: RowTile, row: int, rows: int) -> Iterator[tuple[int, int, GmView]]:
-        """Copies of a float32 a row to softmax_lse: first row, rows to the next one, and view."""
-        side, at = self.sides["softmax_lse"], 0
-        first_head = tile.head * self.plan.rows.a.group
+    def _sums(
+        self, side: Side, tile: RowTile, row: int, rows: int
+    ) -> Iterator[tuple[int, int, GmView]]:
+        """Copies of sums of rows to *side*: first row, rows to the next one, and view."""
+        at, first_head = 0, tile.head * self.plan.rows.a.group
         for run in self.plan.rows.runs(tile.request, tile.row + row, rows):
             by_head = run.tokens >= run.heads
             count, every = (run.tokens, run.heads) if by_head else (run.heads, 1)
-            pitch = (side.token_pitch if by_head else side.head_pitch) if count > 1 else 0
             for index in range(run.heads if by_head else run.tokens):
                 head, token = (index, 0) if by_head else (0, index)
-                first = side.at(tile.request, first_head + run.head + head, run.token + token)
-                view = GmView(side.name, FLOAT32, count, 1, pitch, FLOAT32.nbytes(first))
+                place = tile.request, first_head + run.head + head, run.token + token
+                view = self._sums_of(side, place, count, by_head=by_head)
                 yield at + (index if by_head else index * run.heads), every, view
             at += run.rows
+
+    def _sums_of(
+        self, side: Side, place: tuple[int, int, int], count: int, *, by_head: bool = True
+    ) -> GmView:
+        """Sums of *count* tokens of a head, or heads of a token, from *place* on."""
+        (request, head, token), first = place, side.at(*place)
+        following = side.at(request, head + (not by_head), token + by_head)
+        pitch, nbytes = (following - first if count > 1 else 0), FLOAT32.nbytes(first)
+        return GmView(side.name, FLOAT32, count, side.columns, pitch, nbytes)
 
     def _blind(self, tile: RowTile, row: int, rows: int) -> Iterator[tuple[int, int]]:
         """Rows of tokens that see no key, counted from *row*."""

@@ -28,7 +28,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Literal, get_args
 
 from npusim.data.dtypes import FLOAT16, FLOAT32, DType
@@ -48,28 +47,13 @@ FRACTAL_COLUMNS = 16
 """Columns of a cache in fractals that lie side by side, of 16 bits."""
 LATENT_COLUMNS = 512
 """Columns of latent keys, rotated parts apart."""
+LOWEST = -3.4028234663852886e38
+"""-FLT_MAX."""
+SUM_COPIES = 8
+"""Training has each maximum and sum so often, a block of 32 bytes."""
 MASK_EXTENT = 2048
 """Rows and columns of the mask that sparse modes 2, 3 and 4 take: a stencil, whatever the lengths
 (op-plugin@517f2e7, torch_npu-npu_fused_infer_attention_score.md)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Side:
-    """Where the tokens of query, key, value or output lie, in elements."""
-
-    name: str
-    """The tensor, as programs call it."""
-    heads: int
-    starts: tuple[int, ...]
-    """Where head 0 of the first token of each request lies."""
-    head_pitch: int
-    token_pitch: int
-    columns: int
-    """Columns of a head."""
-
-    def at(self, request: int, head: int, token: int) -> int:
-        """Where *token* of *head* of *request* begins."""
-        return self.starts[request] + head * self.head_pitch + token * self.token_pitch
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +146,10 @@ class Attention:
     paging: Paging | None
     antiquant: Antiquant | None = None
     """None for keys and values of the type of query."""
+    is_training: bool = False
+    """Whether maxima and sums of rows come out, for a backward pass, and not their logarithms."""
+    sums_by_token: bool = False
+    """Whether those of packed requests lie token by token, and not head by head in each request."""
 
     @staticmethod
     def empty(element: DType, layout: str) -> Attention:
@@ -205,6 +193,24 @@ class Attention:
         return self.antiquant is not None and self.antiquant.offsets is not None
 
     @property
+    def hidden(self) -> float:
+        """What FIA replaces a score that is hidden by."""
+        return LOWEST if self.is_training else -1e12
+
+    @property
+    def rounds_away(self) -> bool:
+        """Whether ties of the output go away from zero, and not to even."""
+        return self.is_training or self.element is FLOAT16
+
+    @property
+    def sums(self) -> dict[str, tuple[int, float]]:
+        """What comes out of the sums of rows: a tensor's columns, and what it has of rows that see
+        no key (fia_block_vec_nonquant.h; of maxima in training that is assumed)."""
+        if self.is_training:
+            return {"softmax_max": (SUM_COPIES, LOWEST), "softmax_sum": (SUM_COPIES, -LOWEST)}
+        return {"softmax_lse": (1, float("inf"))} if self.returns_lse else {}
+
+    @property
     def is_packed(self) -> bool:
         """Whether the tokens of all requests follow each other (TND, NTD)."""
         return self.layout in PACKED
@@ -229,69 +235,6 @@ class Attention:
                 return apart - self.pre_tokens, apart + self.next_tokens
             case _:
                 return None, None
-
-
-def sides_of(a: Attention) -> dict[str, Side]:
-    """Where tokens lie of query, key, value, their rotated parts, output and softmax_lse.
-
-    Those of keys in pages are counted from the start of any block.
-    """
-    inner, _, outer = a.layout.partition("_")
-    lse = "TND" if a.is_packed else "BNSD"
-    queries = (
-        ("query", inner, a.head_size),
-        ("query_rope", inner, a.rope_size),
-        ("output", outer or inner, a.value_size),
-        ("softmax_lse", lse, 1),
-    )
-    found = {
-        name: _side_of(name, layout, a.query_heads, size, a.query_lengths, a.longest_query)
-        for name, layout, size in queries
-    }
-    keys = (("key", a.head_size), ("key_rope", a.rope_size), ("value", a.value_size))
-    return found | {name: _key_side(a, inner, name, size) for name, size in keys}
-
-
-def _key_side(a: Attention, layout: str, name: str, size: int) -> Side:
-    """The tokens of key or value, in *layout* or in pages."""
-    page, heads = a.paging, a.kv_heads
-    if page is None:
-        return _side_of(name, layout, heads, size, a.kv_lengths, a.longest_kv)
-    firsts, by_head = (0,) * a.requests, page.block_size * size
-    if page.is_nz:
-        return Side(name, heads, firsts, by_head, FRACTAL_COLUMNS, size)
-    if page.heads_first:
-        return Side(name, heads, firsts, by_head, size, size)
-    return Side(name, heads, firsts, size, heads * size, size)
-
-
-def _side_of(
-    name: str, layout: str, heads: int, size: int, lengths: tuple[int, ...], longest: int
-) -> Side:
-    """The tokens of tensor *name* in *layout*, without an underline; *size* columns a head.
-
-    *longest* is how many tokens of a request the tensor has room for.
-    """
-    row = heads * size
-    padded = tuple(request * longest * row for request in range(len(lengths)))
-    firsts = (0, *accumulate(lengths))[:-1]
-    match layout:
-        case "BSH" | "BSND":
-            return Side(name, heads, padded, size, row, size)
-        case "BNSD":
-            return Side(name, heads, padded, longest * size, size, size)
-        case "NBSD":
-            own = tuple(request * longest * size for request in range(len(lengths)))
-            return Side(name, heads, own, len(lengths) * longest * size, size, size)
-        case "TND":
-            return Side(name, heads, tuple(first * row for first in firsts), size, row, size)
-        case "NTD":
-            starts = tuple(first * size for first in firsts)
-            return Side(name, heads, starts, sum(lengths) * size, size, size)
-    raise ValueError(
-        f"attention: an order must be BSH, BSND, BNSD, NBSD, TND or NTD, not {layout!r}; use one "
-        f"of these"
-    )
 
 
 # ---- the choice of a kernel ----

@@ -1,4 +1,4 @@
-"""npu_rms_norm: rows divided by their root mean square, and multiplied by a weight a column.
+"""npu_rms_norm: RMS norm: rows over their root mean square, times a weight.
 
 .. code-block:: text
 
@@ -211,6 +211,7 @@ OPERATOR = ops.Operator(
             aclnn=lambda _: "aclnnRmsNorm",
             outputs=_outputs,
             names={"self": "x"},
+            gradient=ops.Gradient("self, gamma: npu_rms_norm_backward(grad, self, gamma, result1)"),
         ),
     ),
 )

@@ -18,7 +18,7 @@ from npusim.data.dtypes import DTYPES, UINT8, DType
 from npusim.data.json import Json
 from npusim.data.layout import FRACTAL_ROWS, Placement, c0
 from npusim.data.layout.html import DARK_SHADES, SHADES
-from npusim.data.layout.placement import ORDERS, SUMS
+from npusim.data.layout.placement import OF_ALL_ROWS, ORDERS, SUMS
 from npusim.devices.schema import CORE_KINDS, DeviceSpec
 from npusim.isa import BLOCK_BYTES, Global, LoadNd2Nz, Local, Mmad
 from npusim.kernel.builder import Builder
@@ -102,8 +102,14 @@ def _layout(name: str) -> dict[str, object]:
     dtypes = SUMS if name == "L0C" else DTYPES
     return {
         "axes": order.axes if order else None,
-        "fractals": {dtype.name: Placement(1, 1, dtype, name).fractal for dtype in dtypes},
+        "fractals": {dtype.name: _fractal(name, dtype) for dtype in dtypes},
     }
+
+
+def _fractal(name: str, dtype: DType) -> tuple[int | None, int] | None:
+    """Rows and columns of a fractal, None for all rows; None for ND."""
+    found = Placement(1, 1, dtype, name).fractal
+    return (None, found[1]) if found and name in OF_ALL_ROWS else found
 
 
 def _mmad(wanted: DType, spec: DeviceSpec) -> dict[str, object]:

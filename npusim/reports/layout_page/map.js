@@ -9,7 +9,7 @@ function placement(facts, rows, columns, dtype, name) {
     throw new Error(`${name} holds ${Object.keys(layout.fractals).join(", ")}, not ${dtype}`);
   }
   const bits = facts.bits[dtype];
-  const [height, width] = fractal || [1, columns];
+  const [height, width] = fractal ? [fractal[0] ?? rows, fractal[1]] : [1, columns];
   const down = Math.ceil(rows / height), across = Math.ceil(columns / width);
   // ND is a column of fractals of one row.
   const axes = layout.axes || "ijyx";

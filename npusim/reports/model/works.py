@@ -44,7 +44,10 @@ _PARTS = {
 }
 """A part of the name of an operator -> its kind of work; the first one that is there counts."""
 _NAMES = {
-    "activations": ("relu", "sigmoid", "silu", "tanh"),
+    "activations": (
+        *("relu", "sigmoid", "silu", "tanh"),
+        *("sigmoid_backward", "silu_backward", "tanh_backward"),
+    ),
     "caches": ("npu_scatter_nd_update",),
     "lookups": ("embedding", "index_select"),
     "reductions": ("amax", "argmax", "log_softmax", "mean", "softmax", "sum"),

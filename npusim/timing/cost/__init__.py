@@ -279,6 +279,7 @@ COST: Table[CostOf] = Table(
         Reduce: _vector("reduce", reduces=True),
         WholeReduce: _whole_reduce,
         Fold: _fold,
+        # Pairs as blocks: assumed.
         BlockReduce: _vector("block_reduce", reduces=True),
         Copy: _copy,
         Compare: _compare,

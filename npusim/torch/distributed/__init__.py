@@ -43,7 +43,7 @@ def register() -> None:
     """Let torch know the backend; called once by `install`."""
     if not dist.is_available():
         return
-    dist.Backend.register_backend(BACKEND, _group, extended_api=True, devices=["npu"])
+    dist.Backend.register_backend(BACKEND, group, extended_api=True, devices=["npu"])
     dist.is_hccl_available = is_hccl_available
 
 
@@ -67,7 +67,7 @@ def run(function: Callable[..., object], ranks: int, *args: object) -> list[obje
     return threads(function, ranks, args)
 
 
-def _group(options: Any, _: object) -> HcclGroup:
+def group(options: Any, _: object) -> HcclGroup:
     """The group that torch asks for."""
     from npusim.torch import card
     from npusim.torch.distributed.group import HcclGroup

@@ -13,8 +13,8 @@ from npusim.torch import card
 
 __all__ = ["SupportedDevices", "create_common_tensor", "create_dtype_tensor", "get_npu_device"]
 
-AS_IT_IS = (-1, 0, 2)
-"""Formats in which a tensor lies anyway: any, NCHW, ND (acl_base.h, aclFormat)."""
+ANY = -1
+"""Whatever format a tensor has."""
 
 
 def get_npu_device() -> str:
@@ -59,7 +59,7 @@ def create_dtype_tensor(
 
 def _placed(on_cpu: torch.Tensor, npu_format: int, device: object) -> torch.Tensor:
     placed = on_cpu.to(device or get_npu_device())
-    if npu_format in AS_IT_IS:
+    if npu_format == ANY:
         return placed
     return torch.ops.npu.npu_format_cast(placed, npu_format)
 

@@ -6,7 +6,6 @@ import numpy as np
 
 from npusim.data.dtypes import FLOAT16, Array, cast
 from npusim.isa import (
-    BLOCK_BYTES,
     REPEAT_BYTES,
     BlockReduce,
     Fold,
@@ -154,15 +153,14 @@ def fold(op: Fold, state: State) -> None:
 
 def block_reduce(op: BlockReduce, state: State) -> None:
     src, values = op.src, state.read(op.src)
-    per_block = BLOCK_BYTES // values.itemsize
     if src.mask is None:
-        lacking = -src.count % per_block
+        lacking = -src.count % op.group
         if lacking:
             # The first element of the last block stands for those that it lacks, as in _repeats.
-            first = values[..., src.count + lacking - per_block, None]
+            first = values[..., src.count + lacking - op.group, None]
             filler = np.zeros_like(first) if op.op == "sum" else first
             values = np.concatenate([values, np.repeat(filler, lacking, axis=-1)], axis=-1)
-        blocks = values.reshape(*state.lead, -1, per_block)
+        blocks = values.reshape(*state.lead, -1, op.group)
         found = _tree(blocks, state) if op.op == "sum" else extreme_of(op.op, blocks)
     else:
         found = _of_masked_blocks(op, values.reshape(*state.lead, src.repeats, -1), state)
@@ -172,12 +170,11 @@ def block_reduce(op: BlockReduce, state: State) -> None:
 def _of_masked_blocks(op: BlockReduce, repeats: Array, state: State) -> Array:
     """The results of all blocks of *repeats* `(..., repeats, lanes that take part)`."""
     assert op.src.mask is not None
-    per_block = BLOCK_BYTES // repeats.itemsize
     if op.op == "sum":
-        whole = _zeroed(repeats, op.src).reshape(*repeats.shape[:-1], -1, per_block)
+        whole = _zeroed(repeats, op.src).reshape(*repeats.shape[:-1], -1, op.group)
         found = _tree(whole, state)[..., op.blocks]
     else:
-        block = lanes(op.src.mask) // per_block
+        block = lanes(op.src.mask) // op.group
         each = [extreme_of(op.op, repeats[..., block == number]) for number in op.blocks]
         found = np.stack(each, axis=-1)
     return found.reshape(*state.lead, -1)

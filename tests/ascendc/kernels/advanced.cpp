@@ -70,6 +70,43 @@ __global__ __aicore__ void elements(GM_ADDR x, GM_ADDR y, GM_ADDR z, uint32_t co
     put();
 }
 
+template <typename T>
+__global__ __aicore__ void angles(GM_ADDR x, GM_ADDR y, GM_ADDR z, uint32_t count)
+{
+    Tensors tensors;
+    auto a = tensors.load<T>(x, count), b = tensors.load<T>(y, count), c = tensors.make<T>(count);
+    auto put = [&] {
+        tensors.store(z, c, count);
+        z += count * sizeof(T);
+    };
+    Sin(c, a, count);
+    put();
+    Cos(c, a, count);
+    put();
+    Tan(c, a, count);
+    put();
+    Asin(c, b, count);
+    put();
+    Acos(c, b, count);
+    put();
+    Atan(c, a, count);
+    put();
+    Asinh(c, a, count);
+    put();
+    Atanh(c, b, count);
+    put();
+    Erfc(c, a, count);
+    put();
+    Sign(c, a, count);
+    put();
+    Abs(a, a, count);
+    PipeBarrier<PIPE_V>();
+    Log2(c, a, count);
+    put();
+    Log10(c, a, count);
+    put();
+}
+
 extern "C" __global__ __aicore__ void softmaxes(GM_ADDR x, GM_ADDR y, GM_ADDR sums, GM_ADDR most,
                                                 GM_ADDR slope, uint32_t counted)
 {

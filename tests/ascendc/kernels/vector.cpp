@@ -11,7 +11,7 @@ __aicore__ inline void apply(uint32_t which, const LocalTensor<T>& z, const Loca
 {
     constexpr uint32_t LANES = 256 / sizeof(T);
     constexpr uint8_t REPEATS = N / LANES;
-    uint64_t odd[2] = {0xaaaaaaaaaaaaaaaa, 0xaaaaaaaaaaaaaaaa};
+    uint64_t odd[2] = {0xaaaaaaaaaaaaaaaa, 0xaaaaaaaaaaaaaaaa}, some[2] = {0x7000000000000007, 0};
     Duplicate(z, T(0), N);
     PipeBarrier<PIPE_V>();
     switch (which) {
@@ -85,6 +85,16 @@ __aicore__ inline void apply(uint32_t which, const LocalTensor<T>& z, const Loca
             break;
         case 19:
             Duplicate(z, T(7), 5);
+            break;
+        case 20:
+            PairReduceSum(z, x, REPEATS, int32_t(LANES), 1, 1, 8);
+            break;
+        case 21:
+            // Of pairs without any lane the result stays as it was.
+            ReducePairElem<ReduceType::SUM>(z, x, some, 2, 2, 1, 8);
+            break;
+        case 22:
+            RepeatReduceSum(z, x, REPEATS, int32_t(LANES), 0, 1, 1, 8);
             break;
     }
 }

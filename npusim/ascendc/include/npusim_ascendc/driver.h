@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "npusim_ascendc/launch.h"
-#include "npusim_ascendc/types.h"
+#include "npusim_ascendc/layout.h"
 
 extern "C" {
 // Says what parameters the kernel has, and reads its blocks and the bytes of its arguments.
@@ -17,22 +17,6 @@ void* npusim_read_pointer();
 }
 
 namespace npusim {
-
-// Kinds of parameters, by number; the same table is in kernel.py.
-template <typename T>
-constexpr int64_t parameter_kind()
-{
-    if (std::is_pointer<T>::value) {
-        return 0;
-    }
-    if (std::is_integral<T>::value || std::is_enum<T>::value) {
-        return std::is_signed<T>::value ? 1 : 2;
-    }
-    if (std::is_floating_point<T>::value) {
-        return 3;
-    }
-    return std::is_same<T, half>::value ? 4 : std::is_same<T, bfloat16_t>::value ? 5 : 6;
-}
 
 template <typename T>
 void read_argument(T& argument)
@@ -47,7 +31,7 @@ void read_argument(T& argument)
 template <typename... Parameters>
 int drive(const char* name, Cores cores, void (*kernel)(Parameters...))
 {
-    const int64_t kinds[] = {parameter_kind<std::decay_t<Parameters>>()...,
+    const int64_t kinds[] = {kind_of<std::decay_t<Parameters>>()...,
                              int64_t(sizeof(std::decay_t<Parameters>))..., 0};
     npusim_describe(kinds, 2 * sizeof...(Parameters));
     uint64_t blocks = npusim_read_blocks();

@@ -6,6 +6,8 @@
 #include <type_traits>
 #include <vector>
 
+#include "npusim_ascendc/qualifiers.h"
+
 namespace npusim {
 
 using Kernel = std::function<void()>;

@@ -108,21 +108,18 @@ __aicore__ inline void ReduceRepeat(const LocalTensor<T>& dst, const LocalTensor
                                                srcBlkStride, srcRepStride);                      \
     }
 NPUSIM_OLD_REDUCTION(WholeReduceSum, ReduceRepeat, SUM)
-NPUSIM_OLD_REDUCTION(RepeatReduceSum, ReduceRepeat, SUM)
-NPUSIM_OLD_REDUCTION(PairReduceSum, ReducePairElem, SUM)
 #undef NPUSIM_OLD_REDUCTION
 
 // These take the repeats first.
-#define NPUSIM_OLD_BLOCK_REDUCTION(NAME, TYPE)                                                \
+#define NPUSIM_OLD_REPEATS_FIRST(NAME, NEW, TYPE)                                             \
     template <typename T, bool isSetMask = true>                                              \
     __aicore__ inline void NAME(const LocalTensor<T>& dst, const LocalTensor<T>& src,         \
                                 const int32_t repeatTime, const uint64_t mask[],              \
                                 const int32_t dstRepStride, const int32_t srcBlkStride,       \
                                 const int32_t srcRepStride)                                   \
     {                                                                                         \
-        ReduceDataBlock<ReduceType::TYPE, T, T, isSetMask>(dst, src, mask, repeatTime,        \
-                                                           dstRepStride, srcBlkStride,        \
-                                                           srcRepStride);                     \
+        NEW<ReduceType::TYPE, T, T, isSetMask>(dst, src, mask, repeatTime, dstRepStride,      \
+                                               srcBlkStride, srcRepStride);                   \
     }                                                                                         \
     template <typename T, bool isSetMask = true>                                              \
     __aicore__ inline void NAME(const LocalTensor<T>& dst, const LocalTensor<T>& src,         \
@@ -130,14 +127,25 @@ NPUSIM_OLD_REDUCTION(PairReduceSum, ReducePairElem, SUM)
                                 const int32_t dstRepStride, const int32_t srcBlkStride,       \
                                 const int32_t srcRepStride)                                   \
     {                                                                                         \
-        ReduceDataBlock<ReduceType::TYPE, T, T, isSetMask>(dst, src, mask, repeatTime,        \
-                                                           dstRepStride, srcBlkStride,        \
-                                                           srcRepStride);                     \
+        NEW<ReduceType::TYPE, T, T, isSetMask>(dst, src, mask, repeatTime, dstRepStride,      \
+                                               srcBlkStride, srcRepStride);                   \
     }
-NPUSIM_OLD_BLOCK_REDUCTION(BlockReduceSum, SUM)
-NPUSIM_OLD_BLOCK_REDUCTION(BlockReduceMax, MAX)
-NPUSIM_OLD_BLOCK_REDUCTION(BlockReduceMin, MIN)
-#undef NPUSIM_OLD_BLOCK_REDUCTION
+NPUSIM_OLD_REPEATS_FIRST(BlockReduceSum, ReduceDataBlock, SUM)
+NPUSIM_OLD_REPEATS_FIRST(BlockReduceMax, ReduceDataBlock, MAX)
+NPUSIM_OLD_REPEATS_FIRST(BlockReduceMin, ReduceDataBlock, MIN)
+NPUSIM_OLD_REPEATS_FIRST(PairReduceSum, ReducePairElem, SUM)
+#undef NPUSIM_OLD_REPEATS_FIRST
+
+// dstBlkStride is nothing: a repeat leaves one element.
+template <typename T, bool isSetMask = true>
+__aicore__ inline void RepeatReduceSum(const LocalTensor<T>& dst, const LocalTensor<T>& src,
+                                       const int32_t repeatTime, const int32_t mask,
+                                       const int32_t dstBlkStride, const int32_t srcBlkStride,
+                                       const int32_t dstRepStride, const int32_t srcRepStride)
+{
+    ReduceRepeat<ReduceType::SUM, T, T, isSetMask>(dst, src, mask, repeatTime, dstRepStride,
+                                                   srcBlkStride, srcRepStride);
+}
 
 #define NPUSIM_EXTREME(NAME, TYPE, ALL)                                                         \
     template <typename T, bool isSetMask = true>                                                \
@@ -232,6 +240,14 @@ __aicore__ inline T GetReduceRepeatSumSpr()
     }
     npusim_read_local(int32_t(TPosition::VECCALC), core->summed - 1, &value, sizeof(T));
     return value;
+}
+
+// The same under its older name; without a type the bits of a float.
+template <typename T = uint64_t>
+__aicore__ inline T GetAccVal()
+{
+    using Summed = std::conditional_t<std::is_same<T, uint64_t>::value, uint32_t, T>;
+    return GetReduceRepeatSumSpr<Summed>();
 }
 
 }  // namespace AscendC

@@ -422,6 +422,10 @@ namespace AscendC {
 template <typename T>
 __aicore__ inline void Fill(GlobalTensor<T>& gmWorkspaceAddr, const uint64_t size, const T value)
 {
+    if (npusim_core()->kind == npusim::CUBE_CORE) {
+        npusim_refuse("Fill: it must be called on a vector core, not on a cube core, which has no "
+                      "vector unit; fill from vector cores, or in host code");
+    }
     npusim::fill(gmWorkspaceAddr, size, value);
 }
 

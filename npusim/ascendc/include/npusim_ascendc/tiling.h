@@ -28,7 +28,23 @@ T read_tiling(const void* place)
     return tiling;
 }
 
+template <size_t NBYTES>
+struct Bytes {
+    uint8_t bytes[NBYTES];
+};
+
 }  // namespace npusim
+
+// A tiling of bytes that the compiler knows (asc-devkit, docs/zh/guide, AOT).
+template <typename T>
+constexpr T convert_from_bytes(const uint8_t* bytes)
+{
+    npusim::Bytes<sizeof(T)> all{};
+    for (size_t i = 0; i < sizeof(T); ++i) {
+        all.bytes[i] = bytes[i];
+    }
+    return __builtin_bit_cast(T, all);
+}
 
 #define GET_TILING_DATA_WITH_STRUCT(TYPE, NAME, ADDRESS) \
     TYPE NAME = ::npusim::read_tiling<TYPE>(ADDRESS)

@@ -1,4 +1,4 @@
-// Qualifiers, the short floats, and the enumerations of the API.
+// The short floats, and the enumerations of the API.
 #pragma once
 
 #include <math.h>  // sqrt and its like of a float, without std::, are of floats
@@ -9,25 +9,9 @@
 #include <limits>
 #include <type_traits>
 
+#include "npusim_ascendc/qualifiers.h"
 #include "npusim_ascendc/recorder.h"
 
-#define __aicore__
-#define __global__
-#define __gm__
-#define __ubuf__
-#define __cbuf__
-#define __ca__
-#define __cb__
-#define __cc__
-#define __fbuf__
-#define __ssbuf__
-#define __vector__
-#define __cube__
-#define __mix__(...)
-#define __schedmode__(...)
-#define __inout_pipe__(...)
-#define __in_pipe__(...)
-#define __out_pipe__(...)
 #define __inline__ inline
 #define __BLOCK_LOCAL__
 #define __WORKGROUP_LOCAL__
@@ -140,6 +124,31 @@ struct ShortFloat {
     friend constexpr ShortFloat operator SIGN(ShortFloat a, ShortFloat b)     \
     {                                                                         \
         return ShortFloat(WIDEN(a.bits) SIGN WIDEN(b.bits));                  \
+    }
+    NPUSIM_OPERATOR(+)
+    NPUSIM_OPERATOR(-)
+    NPUSIM_OPERATOR(*)
+    NPUSIM_OPERATOR(/)
+#undef NPUSIM_OPERATOR
+// A whole number becomes such a float; with a wider float, the wider one is computed in.
+#define NPUSIM_OPERATOR(SIGN)                                              \
+    template <typename T, typename = std::enable_if_t<std::is_arithmetic<T>::value>> \
+    friend constexpr auto operator SIGN(ShortFloat a, T b)                 \
+    {                                                                      \
+        if constexpr (std::is_integral<T>::value) {                        \
+            return a SIGN ShortFloat(b);                                   \
+        } else {                                                           \
+            return WIDEN(a.bits) SIGN b;                                   \
+        }                                                                  \
+    }                                                                      \
+    template <typename T, typename = std::enable_if_t<std::is_arithmetic<T>::value>> \
+    friend constexpr auto operator SIGN(T a, ShortFloat b)                 \
+    {                                                                      \
+        if constexpr (std::is_integral<T>::value) {                        \
+            return ShortFloat(a) SIGN b;                                   \
+        } else {                                                           \
+            return a SIGN WIDEN(b.bits);                                   \
+        }                                                                  \
     }
     NPUSIM_OPERATOR(+)
     NPUSIM_OPERATOR(-)

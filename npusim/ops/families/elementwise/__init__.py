@@ -16,9 +16,10 @@ from __future__ import annotations
 from npusim.data.dtypes import BFLOAT16, FLOAT32
 from npusim.devices.schema import DeviceSpec
 from npusim.ops._protocol import Operator
-from npusim.ops._torch import TorchFunction
+from npusim.ops._torch import Gradient, TorchFunction
 from npusim.ops.families.elementwise.contract import Problem, check, support
-from npusim.ops.families.elementwise.expressions import EXPRESSIONS, Expression
+from npusim.ops.families.elementwise.expression import Expression
+from npusim.ops.families.elementwise.expressions import EXPRESSIONS
 from npusim.ops.families.elementwise.kernel import build
 from npusim.ops.families.elementwise.reference import oracle_of
 from npusim.ops.families.elementwise.tiling import Plan, tile
@@ -56,13 +57,45 @@ def _operator(expression: Expression) -> Operator:
     )
 
 
+def _function(schema: str, aclnn: str, gradient: str = "", **names: str) -> TorchFunction:
+    """A function of torch_npu whose result is like x."""
+    return TorchFunction(
+        schema=schema,
+        aclnn=lambda _: aclnn,
+        outputs=lambda given, _: ((given["x"].shape, given["x"].dtype),),
+        names={"self": "x", **names},
+        gradient=Gradient(f"self: {gradient}") if gradient else None,
+    )
+
+
 TORCH = {
     "npu_gelu": (
-        TorchFunction(
-            schema="npu_gelu(Tensor self, *, str approximate='none') -> Tensor",
-            aclnn=lambda _: "aclnnGeluV2",
-            outputs=lambda given, _: ((given["x"].shape, given["x"].dtype),),
-            names={"self": "x"},
+        _function(
+            "npu_gelu(Tensor self, *, str approximate='none') -> Tensor",
+            "aclnnGeluV2",
+            "npu_gelu_backward(grad, self, approximate)",
+        ),
+    ),
+    "npu_gelu_backward": (
+        _function(
+            "npu_gelu_backward(Tensor grad_output, Tensor self, *, str approximate='none') -> "
+            "Tensor",
+            "aclnnGeluBackwardV2",
+        ),
+    ),
+    "npu_fast_gelu": tuple(
+        _function(
+            f"{name}(Tensor self) -> Tensor",
+            "aclnnFastGelu",
+            "npu_fast_gelu_backward(grad, self)",
+        )
+        for name in ("npu_fast_gelu", "fast_gelu")
+    ),
+    "npu_fast_gelu_backward": (
+        _function(
+            "npu_fast_gelu_backward(Tensor grad, Tensor self) -> Tensor",
+            "aclnnFastGeluBackward",
+            grad="grad_output",
         ),
     ),
 }

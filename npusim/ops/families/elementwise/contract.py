@@ -15,7 +15,8 @@ from npusim.ops import _protocol
 from npusim.ops._contract import MAX_RANK, Contract, listed
 from npusim.ops._support import A2_A3, ATLAS_INFERENCE, EVERYWHERE, Entries, Row
 from npusim.ops.families.elementwise.chain import Extent
-from npusim.ops.families.elementwise.expressions import EXPONENTS, EXPRESSIONS, Expression
+from npusim.ops.families.elementwise.expression import Expression
+from npusim.ops.families.elementwise.expressions import EXPONENTS, EXPRESSIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,8 @@ class Problem(_protocol.Problem):
     """Which part of a tile each operand has."""
     computed_in: DType
     attributes: tuple[float | str | None, ...] = ()
-    """What the steps depend on besides: bounds of `clamp`, a factor, the name of a form."""
+    """What the steps depend on besides: bounds of `clamp`, a factor, the name of a form or of a
+    product line."""
     has_number: bool = False
     """Whether the second operand is a number, which the host uploads."""
 
@@ -64,13 +66,19 @@ def support(expression: Expression) -> tuple[Row, ...]:
         )
     others: Entries = {"condition": (UINT8, INT8), "approximate": ("none", "tanh")}
     named = {name: entry for name, entry in others.items() if name in expression.parameters}
-    if "other" not in expression.parameters:
-        return tuple(Row(on=_lines(each), x=each, **named) for each in known)
-    pairs = [(each, each) for each in known]
-    if expression.mixes:
-        pairs += [(FLOAT32, half) for half in (FLOAT16, BFLOAT16)]
-        pairs += [(half, FLOAT32) for half in (FLOAT16, BFLOAT16)]
-    return tuple(Row(on=_lines(x, other), x=x, other=other, **named) for x, other in pairs)
+    values = [name for name in expression.operands if name != "condition"]
+    alike = [(each,) * len(values) for each in known]
+    mixed = [
+        pair
+        for half in (FLOAT16, BFLOAT16)
+        for pair in ((FLOAT32, half), (half, FLOAT32))
+        if expression.mixes
+    ]
+    found: list[Row] = []
+    for types in (*alike, *mixed):
+        entries: Entries = {**dict(zip(values, types, strict=True)), **named}
+        found.append(Row(on=_lines(*types), **entries))
+    return tuple(found)
 
 
 BYTE_BITS = 8
@@ -86,19 +94,15 @@ def check(contract: Contract) -> Problem:
     expression, given = EXPRESSIONS[contract.op], contract.arguments
     x = contract.operand("x")
     # What is filled gives its shape and type alone; a kernel does not read it.
-    operands = [_number_operand(contract, "value", x)] if "value" in given else [x]
-    if "other" in given:
-        # The host uploads a number.
-        is_number = _is_number(given["other"])
-        other = _number_operand(contract, "other", x) if is_number else contract.operand("other")
-        operands.append(other)
-    if "condition" in given:
-        operands.insert(0, contract.operand("condition"))
+    names = ("value",) if "value" in given else expression.operands
+    operands = [_operand(contract, name, x) for name in names]
     shape = x.shape if "value" in given else _broadcast(contract, operands)
     if "shape" in given:
         shape = _target(contract, x, given["shape"])
     axes = _merged(shape, operands)
     attributes = _attributes(contract, x)
+    if expression.by_series:
+        attributes = (*attributes, contract.spec.series)
     output = _output(contract, expression, x)
     return Problem(
         inputs=tuple(operands),
@@ -119,6 +123,12 @@ def _is_mixed(operands: list[Operand]) -> bool:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool | np.generic)
+
+
+def _operand(contract: Contract, name: str, x: Operand) -> Operand:
+    """The tensor *name*, or the number, which the host uploads."""
+    is_number = _is_number(contract.arguments[name]) or name == "value"
+    return _number_operand(contract, name, x) if is_number else contract.operand(name)
 
 
 def _number_operand(contract: Contract, name: str, x: Operand) -> Operand:

@@ -10,44 +10,22 @@ rounded to float16.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
-from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT8, INT32, UINT8, DType
+from npusim.data.dtypes import FLOAT16, FLOAT32, INT8, INT32, UINT8
 from npusim.isa import BinaryOp, CompareOp, UnaryOp
 from npusim.ops.families.elementwise.chain import Chain, Value
-
-FLOATS = (FLOAT32, FLOAT16, BFLOAT16)
-AS_IS = {FLOAT32: FLOAT32, FLOAT16: FLOAT16, BFLOAT16: FLOAT32}
-WIDE = {FLOAT32: FLOAT32, FLOAT16: FLOAT32, BFLOAT16: FLOAT32}
-WITH_INT32 = AS_IS | {INT32: INT32}
-FLAGS = {UINT8: FLOAT16}
-WITH_BYTES = WITH_INT32 | {INT8: FLOAT16, UINT8: FLOAT16}
-
-UNCHANGED = {dtype: dtype for dtype in (*FLOATS, INT32)}
-
-ONE, TWO = "Tensor x", "Tensor x, Tensor|float other"
-
-
-@dataclass(frozen=True, slots=True)
-class Expression:
-    """One operator of the family."""
-
-    name: str
-    kernel: str
-    """What profilers call the vendor's."""
-    caption: str
-    """What it does, for a list."""
-    formula: str
-    computed_in: dict[DType, DType]
-    """Types that it takes -> the one in which it computes them."""
-    write: Callable[..., Value]
-    """`write(chain, *values)`: the steps, in the type that it computes in."""
-    parameters: str = ONE
-    """As a schema has them; one of torch has its own."""
-    mixes: bool = False
-    """Whether one operand may be float32 and the other of 16 bits; both are computed as float32."""
-    gives_bool: bool = False
-    """Whether the result is 0 or 1 in uint8, in which numpy and torch keep a bool."""
+from npusim.ops.families.elementwise.expression import (
+    AS_IS,
+    FLAGS,
+    FLOATS,
+    TWO,
+    UNCHANGED,
+    WIDE,
+    WITH_BYTES,
+    WITH_INT32,
+    Expression,
+)
+from npusim.ops.families.elementwise.gradients import GRADIENTS
 
 
 def _unary(op: UnaryOp) -> Callable[..., Value]:
@@ -233,7 +211,7 @@ TABLE = (
     Expression(
         "maximum",
         "Maximum",
-        "the larger one of two elements each",
+        "the larger of two elements",
         "y = max(x, other)",
         WITH_BYTES,
         _binary("max"),
@@ -242,7 +220,7 @@ TABLE = (
     Expression(
         "minimum",
         "Minimum",
-        "the smaller one of two elements each",
+        "the smaller of two elements",
         "y = min(x, other)",
         WITH_BYTES,
         _binary("min"),
@@ -252,7 +230,7 @@ TABLE = (
     Expression(
         "logical_and",
         "LogicalAnd",
-        "whether both of two flags are set, as 0 or 1 in uint8",
+        "whether both flags are set, as 0 or 1 in uint8",
         "y = x * other",
         FLAGS,
         _binary("mul"),
@@ -354,7 +332,7 @@ TABLE = (
     Expression(
         "gelu",
         "Gelu",
-        "each element times the chance of a smaller normal one, by the form with tanh",
+        "the Gaussian error linear unit, by its form with tanh",
         "y = x / (e ** (-1.5957691 (x + 0.044715 x**3)) + 1)",
         WIDE,
         _gelu,
@@ -363,7 +341,7 @@ TABLE = (
     Expression(
         "npu_gelu",
         "GeluV2",
-        "each element times the chance of a smaller normal one, by a polynomial or by tanh",
+        "the Gaussian error linear unit, by a polynomial or by tanh",
         "y = x / (e ** (p(x1**2) x1) + 1), x1 = min(x, 5.75); by tanh as gelu",
         WIDE,
         _npu_gelu,
@@ -374,7 +352,7 @@ TABLE = (
     Expression(
         "axpy",
         "Axpy",
-        "a tensor and another one, times a number, added: what torch's add does with alpha",
+        "x + alpha * other, as torch's add computes with alpha",
         "y = x + alpha * other, int32 in float32",
         {FLOAT32: FLOAT32, FLOAT16: FLOAT16, INT32: FLOAT32},
         _axpy,
@@ -383,7 +361,7 @@ TABLE = (
     Expression(
         "where",
         "SelectV2",
-        "one of two elements each, as a condition says",
+        "one of two elements, chosen by a condition",
         "y = x where condition == 1, else other",
         AS_IS,
         _where,
@@ -419,11 +397,11 @@ TABLE = (
     Expression(
         "fill",
         "Fill",
-        "a tensor of the shape of x that is full of a number",
+        "a tensor of the shape of x, filled with one number",
         "y = value",
         UNCHANGED,
         lambda _, value: value,
         "Tensor x, float value",
     ),
 )
-EXPRESSIONS: dict[str, Expression] = {expression.name: expression for expression in TABLE}
+EXPRESSIONS: dict[str, Expression] = {each.name: each for each in (*TABLE, *GRADIENTS)}

@@ -147,6 +147,139 @@ def _npu_gelu(given: Given) -> Array:
     return _wide(_gelu if given.approximate == "tanh" else _gelu_by_polynomial)(given)
 
 
+# ---- gradients ----
+
+
+def _backward(function: Callable[..., Array]) -> Oracle:
+    """*function* of the gradient and x, always in float32."""
+    return lambda given: given.rounded(
+        np.asarray(function(given.grad_output.astype(np.float32), given.x.astype(np.float32))),
+        given.x.dtype,
+    )
+
+
+def _silu_slope(g: Array, x: Array) -> Array:
+    one = np.float32(1)
+    s = one / (_exp(-x) + one)
+    return np.asarray(g * (s * ((one - s) * x + one)))
+
+
+def _is_series(spec: DeviceSpec | None, series: str) -> bool:
+    return (spec.series if spec else "Atlas A2") == series
+
+
+def _gelu_by_tanh(g: Array, x: Array, spec: DeviceSpec | None) -> Array:
+    one, cube, linear = map(np.float32, (1, 0.07135481627260025, 1.5957691216057308))
+    square = x * x
+    power = _exp((-cube * square - linear) * x)
+    t = one / (power + one)
+    slope = square * np.float32(0.2140644488178007) + linear
+    if _is_series(spec, "Atlas A3"):
+        return np.asarray(g * (((t - one) * x * -slope + one) * t))
+    found = power * t * (slope * x) * t
+    return np.asarray(g * (np.where(np.isnan(found), np.float32(0), found) + t))
+
+
+def _npu_gelu_backward(given: Given) -> Array:
+    if given.approximate == "tanh":
+        return _backward(partial(_gelu_by_tanh, spec=given.spec))(given)
+    slope = _slope_of_a2
+    if _is_series(given.spec, "Atlas A3"):
+        slope = _slope_of_a3
+    elif _is_series(given.spec, "Atlas inference"):
+        slope = _slope_of_310p
+    return _backward(lambda g, x: g * slope(x))(given)
+
+
+def _rational(x: Array, above: tuple[float, ...], below: tuple[float, ...]) -> Array:
+    """A quotient of two polynomials, their lowest powers last; the second one begins with 1."""
+    numerator, denominator = np.zeros_like(x), np.ones_like(x)
+    for place, factor in enumerate(map(np.float32, above)):
+        # The first product is with the first factor itself.
+        numerator = x * factor if place == 0 else numerator + factor
+        if 0 < place < len(above) - 1:
+            numerator = numerator * x
+    for factor in map(np.float32, below):
+        denominator = denominator * x + factor
+    return np.asarray(numerator / denominator)
+
+
+def _slope_of_a2(x: Array) -> Array:
+    size = np.minimum(np.abs(x), np.float32(30))
+    ratio = _rational(
+        size,
+        (-0.7978849236182753, -6.223065142195392, -20.451359645895863, -29.633095101286557,
+         -4.474629239730099, 30.9817411426),
+        (7.79950327625, 26.6304065815, 44.965039885, 30.9817411527),
+    )  # fmt: skip
+    twice = ratio * _exp(size * size * np.float32(-0.5))
+    half = np.where(x < 0, np.float32(0.5), np.float32(-0.5)) * twice
+    return np.asarray(half - np.where(x < 0, np.float32(0), np.float32(-1)))
+
+
+def _slope_of_a3(x: Array) -> Array:
+    cut = np.clip(x * np.float32(0.7071067811865475), np.float32(-3.92), np.float32(3.92))
+    square = cut * cut
+    above = (0.053443748819, 7.5517016694, 101.62808918, 1393.8061484, 5063.791506, 29639.384698)
+    numerator = np.zeros_like(x)
+    for factor in map(np.float32, above):
+        numerator = numerator * square + factor
+    denominator = np.ones_like(x)
+    below = (31.212858877, 398.56963806, 3023.124815, 13243.365831, 26267.224157)
+    for factor in map(np.float32, below):
+        denominator = denominator * square + factor
+    chance = numerator * cut / denominator * np.float32(0.5) + np.float32(0.5)
+    return np.asarray(chance + x * (_exp(x * x * np.float32(-0.5)) * np.float32(0.3989422804)))
+
+
+def _slope_of_310p(x: Array) -> Array:
+    scaled = x * np.float32(-0.7071067811865475)
+    size = np.abs(scaled) + np.float32(2.0**-126)
+    sign = scaled / size
+    ratio = _rational(
+        np.minimum(size, np.float32(7.5)),
+        (-5.49061387205456025e-6, 0.000183133812184063945, 0.561518149524517221,
+         3.30140769823242503, 7.81521876717522386, 8.99592084642248623),
+        (5.81125804356746743, 14.5781556895088744, 17.9660160055262283, 8.99592098051391175),
+    )  # fmt: skip
+    normal = _exp(x * x * np.float32(-0.5))
+    chance = (normal * ratio * sign + ((np.float32(0) - sign) + np.float32(1))) * np.float32(0.5)
+    return np.asarray(chance + normal * scaled * np.float32(-0.5641895835477563))
+
+
+def _kept(given: Given) -> Callable[[Array], Array]:
+    """What is left of float16 on a chip that has no infinities, and of other numbers all."""
+    saturates = _is_series(given.spec, "Atlas inference") and given.x.dtype == HALF
+    return lambda x: given.rounded(x.astype(np.float32), HALF) if saturates else x
+
+
+def _fast_gelu(given: Given) -> Array:
+    keep = _kept(given)
+
+    def a2(x: Array) -> Array:
+        return np.asarray(x / (_exp(x * x.dtype.type(-1.702)) + x.dtype.type(1)))
+
+    def on_310p(x: Array) -> Array:
+        one, size = x.dtype.type(1), np.abs(x)
+        above = keep(x * keep(_exp(keep(keep(x - size) * x.dtype.type(0.851)))))
+        below = keep(keep(_exp(keep(size * x.dtype.type(-1.702)))) + one)
+        return np.asarray(above * (one / below))
+
+    is_old = _is_series(given.spec, "Atlas inference")
+    return _compute(given, on_310p if is_old else a2, given.x)
+
+
+def _fast_gelu_backward(given: Given) -> Array:
+    keep = _kept(given)
+
+    def slope(g: Array, x: Array) -> Array:
+        one, scaled = x.dtype.type(1), keep(x * x.dtype.type(-1.702))
+        s = keep(one / keep(keep(_exp(scaled)) + one))
+        return np.asarray(g * keep(keep(keep(scaled * keep(s - one)) + one) * s))
+
+    return _compute(given, slope, given.grad_output, given.x)
+
+
 def _clamped(x: Array, low: float | None, high: float | None) -> Array:
     found = x
     if high is not None:
@@ -203,6 +336,13 @@ ORACLES: dict[str, Oracle] = {
     "clamp": lambda given: given.rounded(_clamped(given.x, given.low, given.high), given.x.dtype),
     "cast": _cast,
     "broadcast_to": lambda given: np.ascontiguousarray(np.broadcast_to(given.x, given.shape)),
+    "silu_backward": _backward(_silu_slope),
+    "sigmoid_backward": _backward(lambda g, x: (g * (np.float32(1) - x)) * x),
+    "tanh_backward": _backward(lambda g, x: (np.float32(1) - x * x) * g),
+    "gelu_backward": lambda given: _backward(partial(_gelu_by_tanh, spec=given.spec))(given),
+    "npu_gelu_backward": _npu_gelu_backward,
+    "npu_fast_gelu": _fast_gelu,
+    "npu_fast_gelu_backward": _fast_gelu_backward,
     "fill": lambda given: np.full(given.x.shape, np.array(given.value).astype(given.x.dtype)),
 }
 

@@ -1,0 +1,50 @@
+"""A row of the tables of the family: what an operator is, and what it computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, INT8, INT32, UINT8, DType
+from npusim.ops._signature import parameters_of
+from npusim.ops.families.elementwise.chain import Value
+
+FLOATS = (FLOAT32, FLOAT16, BFLOAT16)
+AS_IS = {FLOAT32: FLOAT32, FLOAT16: FLOAT16, BFLOAT16: FLOAT32}
+WIDE = {FLOAT32: FLOAT32, FLOAT16: FLOAT32, BFLOAT16: FLOAT32}
+WITH_INT32 = AS_IS | {INT32: INT32}
+FLAGS = {UINT8: FLOAT16}
+WITH_BYTES = WITH_INT32 | {INT8: FLOAT16, UINT8: FLOAT16}
+
+UNCHANGED = {dtype: dtype for dtype in (*FLOATS, INT32)}
+
+ONE, TWO = "Tensor x", "Tensor x, Tensor|float other"
+
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """One operator of the family."""
+
+    name: str
+    kernel: str
+    """What profilers call the vendor's."""
+    caption: str
+    """What it does, for a list."""
+    formula: str
+    computed_in: dict[DType, DType]
+    """Types that it takes -> the one in which it computes them."""
+    write: Callable[..., Value]
+    """`write(chain, *values)`: the steps, in the type that it computes in."""
+    parameters: str = ONE
+    """As a schema has them; one of torch has its own."""
+    mixes: bool = False
+    """Whether one operand may be float32 and the other of 16 bits; both are computed as float32."""
+    by_series: bool = False
+    """Whether steps depend on the product line, whose name `write` takes last."""
+    gives_bool: bool = False
+    """Whether the result is 0 or 1 in uint8, in which numpy and torch keep a bool."""
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        """The parameters that are tensors, in the order in which the kernel has them."""
+        return tuple(each.name for each in parameters_of(self.parameters) if each.is_tensor)

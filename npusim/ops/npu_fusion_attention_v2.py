@@ -1,0 +1,67 @@
+"""npu_fusion_attention_v2: npu_fusion_attention with other names, and rotated parts of heads.
+
+.. code-block:: text
+
+    attention_out, softmax_max, softmax_sum = npu_fusion_attention(query, key, value, ...)
+
+The same kernel, see :mod:`npusim.ops.npu_fusion_attention`, which says what is simulated of it.
+Bounds of a band are pre_tokens and next_tokens. In TND heads of 128 columns may have 64 rotated
+ones apart, query_rope and key_rope, whose products are added. pse_type, q_start_idx and
+kv_start_idx say what becomes of pse, and do not count without it.
+
+Sources: op-plugin@517f2e7, op_plugin_functions.yaml and FlashAttentionKernelNpuOpApi.cpp.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from npusim.data.dtypes import Array
+from npusim.ops import _vocabulary as ops
+from npusim.ops import npu_fusion_attention as first
+from npusim.ops._attention import build, oracle_of
+from npusim.ops._attention.check import Problem
+
+NAMES = {"pre_tockens": "pre_tokens", "next_tockens": "next_tokens"}
+"""The first version's name of a parameter -> this one's."""
+
+
+def check(contract: ops.Contract) -> Problem:
+    """Check as the first version does, by the names of this one."""
+    ours = {other: name for name, other in NAMES.items()}
+    given = {ours.get(name, name): value for name, value in contract.arguments.items()}
+    return first.check(replace(contract, names=NAMES, arguments=given))
+
+
+def oracle(given: ops.Given) -> tuple[Array, ...]:
+    """What each token attends to, and the maxima and sums of its scores."""
+    return oracle_of(OPERATOR, given)
+
+
+OPERATOR = ops.Operator(
+    kernel_type="FlashAttentionScore",
+    document=__doc__,
+    support=first.support_of(*first.ROPES),
+    elsewhere="run it on Atlas A2 or A3",
+    contract=check,
+    tile=first.tile,
+    build=build,
+    oracle=oracle,
+    torch=(
+        ops.TorchFunction(
+            schema="npu_fusion_attention_v2(Tensor query, Tensor key, Tensor value, int head_num, "
+            "str input_layout, *, Tensor? pse=None, Tensor? padding_mask=None, "
+            "Tensor? atten_mask=None, Tensor? query_rope=None, Tensor? key_rope=None, "
+            "float scale=1., float keep_prob=1., int pre_tokens=2147483647, "
+            "int next_tokens=2147483647, int inner_precise=0, int[]? prefix=None, "
+            "int[]? actual_seq_qlen=None, int[]? actual_seq_kvlen=None, int sparse_mode=0, "
+            "bool gen_mask_parallel=True, bool sync=False, int pse_type=1, "
+            'int[]? q_start_idx=None, int[]? kv_start_idx=None, str softmax_layout="", '
+            "Tensor? sink=None, Tensor? dropout_mask=None, int seed=0, int offset=0) -> "
+            f"{first.RESULTS}",
+            aclnn=lambda given: f"{first.aclnn(given)}V2",
+            outputs=first.outputs,
+            behind=first.behind,
+        ),
+    ),
+)

@@ -1,0 +1,82 @@
+"""Operators of torch_npu that are made of others: torch's own, and those that npusim simulates.
+
+Their own kernels are not simulated, since they are not public or not yet written. What runs in
+place of one is said where its function stands, with what is assumed of values and time: each of the
+parts is a launch of its own, with its own time, and goes by its own name in profiles. Gradients are
+those of the parts.
+
+A function has the parameters of the operator's schema, which torch_npu publishes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from npusim.ops import TorchFunction
+from npusim.published import schemas
+from npusim.torch.composed import (
+    attention,
+    caches,
+    dropout,
+    fusion_attention,
+    latent,
+    routing,
+    sparse,
+)
+
+__all__ = ["COMPOSED", "OF_ATB", "PARTS", "declared"]
+
+Composed = Callable[..., object]
+
+COMPOSED: dict[str, Composed] = {
+    "_npu_dropout_gen_mask.Tensor": dropout.npu_dropout_gen_mask,
+    "_npu_fused_infer_attention_score_get_max_workspace": attention.first_workspace,
+    "_npu_fused_infer_attention_score_infer_output": attention.first_infer_output,
+    "_npu_fused_infer_attention_score_v2_get_max_workspace": attention.second_workspace,
+    "_npu_fused_infer_attention_score_v2_infer_output": attention.second_infer_output,
+    "_npu_moe_token_unpermute": routing.token_unpermute,
+    "npu_fused_infer_attention_score.out": attention.first_out,
+    "npu_fused_infer_attention_score_v2.out": attention.second_out,
+    "npu_fusion_attention_v3": fusion_attention.npu_fusion_attention_v3,
+    "npu_kv_rmsnorm_rope_cache": caches.kv_rmsnorm_rope_cache,
+    "npu_kv_rmsnorm_rope_cache_v2": caches.kv_rmsnorm_rope_cache_v2,
+    "npu_lightning_indexer": sparse.lightning_indexer,
+    "npu_mla_prolog": latent.mla_prolog,
+    "npu_mla_prolog_v2": latent.mla_prolog_v2,
+    "npu_mla_prolog_v3": latent.mla_prolog_v3,
+    "npu_mla_prolog_v3_functional": latent.mla_prolog_v3_functional,
+    "npu_moe_compute_expert_tokens": routing.compute_expert_tokens,
+    "npu_moe_init_routing": routing.init_routing,
+    "npu_moe_re_routing": routing.re_routing,
+    "npu_prefetch": caches.prefetch,
+    "npu_prompt_flash_attention": attention.prompt_flash_attention,
+    "npu_sparse_flash_attention": sparse.sparse_flash_attention,
+    "scatter_update": caches.scatter_update,
+    "scatter_update_": caches.scatter_update_,
+}
+"""Name in the namespace `npu`, with its overload -> what runs."""
+OF_ATB: dict[str, Composed] = {
+    "_npu_flash_attention": attention.flash_attention,
+    "_npu_flash_attention_qlens": attention.flash_attention_qlens,
+    "_npu_flash_attention_unpad": attention.flash_attention_unpad,
+    "_npu_paged_attention": attention.paged_attention,
+    "_npu_paged_attention_get_workspace": attention.paged_attention_workspace,
+    "_npu_paged_attention_splitfuse": attention.paged_attention_splitfuse,
+}
+"""Function that torch_npu takes from ATB -> what runs. The namespace `npu` has none of them."""
+PARTS: dict[str, Composed] = {
+    "npu_fusion_attention": fusion_attention.npu_fusion_attention,
+    "npu_fusion_attention_v2": fusion_attention.npu_fusion_attention,
+    "npu_moe_token_permute": routing.token_permute,
+}
+"""Operator of npusim -> what runs where its kernel does not take a call that a card takes."""
+
+
+def declared() -> dict[str, TorchFunction]:
+    """The functions of torch_npu that these are, by their full names."""
+    found = {}
+    for schema in schemas():
+        name = schema.partition("(")[0]
+        if name in COMPOSED:
+            found[name] = TorchFunction(schema=schema, aclnn=lambda _: "", outputs=lambda *_: ())
+    return found

@@ -1,0 +1,62 @@
+"""Masks of dropout as torch_npu makes them: a bit for each element, set where it stays.
+
+Which bits are set follows from seed and offset, as with the card's Philox generator, but they are
+those of torch's generator for the CPU. They take no time: the card makes them on a stream of its
+own, next to other kernels (op-plugin@517f2e7, FlashAttentionKernelNpuOpApi.cpp).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+import numpy as np
+import torch
+
+from npusim.torch import card, generator, shapes
+from npusim.torch.relabel import to_npu
+
+__all__ = ["drawn", "kept_bits", "mask_bytes", "npu_dropout_gen_mask"]
+
+MASK_UNIT = 128
+"""Bits of a mask are a multiple of so many."""
+
+
+def mask_bytes(count: int) -> int:
+    """Bytes of a mask of *count* elements."""
+    return -(-count // MASK_UNIT) * MASK_UNIT // 8
+
+
+def kept_bits(
+    count: int, p: float, seed: int, offset: int
+) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Which of *count* elements stay where each is dropped with probability *p*."""
+    own = torch._C.Generator()
+    own.manual_seed((seed * 0x9E3779B1 + offset) % 2**63)
+    return np.asarray((torch.rand(count, generator=own) >= p).numpy())
+
+
+def npu_dropout_gen_mask(
+    input: torch.Tensor,
+    size: Sequence[int],
+    p: float,
+    seed: int,
+    offset: int,
+    *,
+    parallel: bool | None = True,  # noqa: ARG001
+    sync: bool | None = None,  # noqa: ARG001
+) -> torch.Tensor:
+    """The bits of a mask for a tensor of *size*, eight to a byte, the first one lowest."""
+    count = prod(size)
+    if not card.computes_values():
+        return shapes.like(torch.empty(mask_bytes(count), dtype=torch.uint8, device="meta"))
+    bits = np.packbits(kept_bits(count, p, seed, offset), bitorder="little")
+    found = torch.zeros(mask_bytes(count), dtype=torch.uint8)
+    found[: bits.size] = torch.from_numpy(bits)
+    return to_npu(found) if input.is_npu else found
+
+
+def drawn() -> tuple[int, int]:
+    """Seed and offset of the next mask, with the card's generator as it is."""
+    # A schema has 64 bits with a sign for it.
+    return generator.initial_seed() % 2**63, generator.next_offset()

@@ -1,0 +1,183 @@
+"""Which kernel of a card an operation of torch is, and what it does.
+
+One line for each operation by the name of its packet, in place or not: the kernel's name in the
+vendor's profiles, and the rule that says what it moves and computes. What the AI CPU runs, or of
+which nothing is known, is not here, and counts as not timed.
+
+Names of kernels: op-plugin@517f2e7, ops-nn@e5c3fa9 and ops-math@c419332, and the Python of CANN
+8.1.RC1. How many instructions a function takes is that of the formula there for Cos and Sin, of
+CANN's formulas elsewhere where they were read, else of the usual one (assumed).
+"""
+
+from __future__ import annotations
+
+from npusim.torch.works import convolutions, indexing, rules
+from npusim.torch.works.call import Rule
+from npusim.torch.works.rules import number_a_row, ranked, stream
+from npusim.torch.works.streams import MASK
+
+__all__ = ["KERNELS"]
+
+POLYNOMIAL = ("mul", "add")
+ANGLE = ("mul", "add", "mul", "add", "mul", "sub") + ("mul", "sub") * 9
+"""The argument of Cos and Sin, less what is a multiple of pi."""
+WAVE = (*ANGLE, "mul", *POLYNOMIAL * 4, "mul", "mul", "mul", "mul", "add", "min", "max")
+RATIONAL = (*POLYNOMIAL * 6, "div")
+"""A quotient of two polynomials."""
+SIGMOID = ("mul", "exp", "add", "div")
+ONE, TWO = ("add",), ("mul", "add")
+
+_STREAMS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "cos": ("Cos", WAVE),
+    "sin": ("Sin", WAVE),
+    "tan": ("Tan", (*ANGLE, *RATIONAL)),
+    "acos": ("Acos", RATIONAL),
+    "asin": ("Asin", RATIONAL),
+    "atan": ("Atan", RATIONAL),
+    "atan2": ("Atan2", ("div", *RATIONAL, MASK, MASK)),
+    "cosh": ("Cosh", ("exp", "mul", "div", "add")),
+    "sinh": ("Sinh", ("exp", "mul", "div", "sub")),
+    "acosh": ("Acosh", ("mul", "sub", "sqrt", "add", "ln")),
+    "asinh": ("Asinh", ("mul", "add", "sqrt", "add", "ln")),
+    "atanh": ("Atanh", ("add", "sub", "div", "ln", "mul")),
+    "erf": ("Erf", ("mul", *RATIONAL)),
+    "erfc": ("Erfc", ("mul", *RATIONAL, "sub")),
+    "erfinv": ("Erfinv", ("mul", "ln", *RATIONAL)),
+    "exp": ("Exp", ("exp",)),
+    "exp2": ("Exp2", ("mul", "exp")),
+    "expm1": ("Expm1", ("exp", "add")),
+    "log": ("Log", ("ln",)),
+    "log2": ("Log2", ("ln", "mul")),
+    "log10": ("Log10", ("ln", "mul")),
+    "log1p": ("Log1p", ("add", "ln")),
+    "sqrt": ("Sqrt", ("sqrt",)),
+    "rsqrt": ("Rsqrt", ("sqrt", "div")),
+    "reciprocal": ("Reciprocal", ("div",)),
+    "square": ("Square", ("mul",)),
+    "pow": ("Pow", ("ln", "mul", "exp", MASK)),
+    "softplus": ("SoftplusV2", ("mul", "exp", "add", "ln", "mul", MASK)),
+    "mish": ("Mish", (*SIGMOID, "mul", "mul", "div")),
+    "elu": ("Elu", ("exp", "add", "mul", MASK)),
+    "leaky_relu": ("LeakyRelu", ("mul", "max")),
+    "hardswish": ("HardSwish", ("add", "min", "max", "mul", "mul")),
+    "hardsigmoid": ("HardSigmoid", ("mul", "add", "min", "max")),
+    "hardtanh": ("ClipByValueV2", ("min", "max")),
+    "log_sigmoid_forward": ("LogSigmoid", ("mul", "exp", "add", "ln")),
+    "softshrink": ("SoftShrink", ("sub", MASK, MASK)),
+    "hardshrink": ("HardShrink", (MASK, MASK)),
+    "threshold": ("ThresholdV2", (MASK,)),
+    "sigmoid": ("Sigmoid", SIGMOID),
+    "tanh": ("Tanh", ("exp", "add", "mul", "div")),
+    "silu": ("Swish", SIGMOID),
+    "gelu": ("Gelu", ("mul", "mul", "add", "mul", "exp", "add", "div")),
+    "relu": ("Relu", ("relu",)),
+    "abs": ("Abs", ("abs",)),
+    "neg": ("Neg", ("mul",)),
+    "sign": ("Sign", (MASK, MASK)),
+    "sgn": ("Sign", (MASK, MASK)),
+    "floor": ("Floor", ONE),
+    "ceil": ("Ceil", ONE),
+    "round": ("Round", ONE),
+    "trunc": ("Trunc", ONE),
+    "frac": ("Trunc", ("add", "sub")),
+    "logit": ("Logit", ("sub", "div", "ln")),
+    "add": ("Add", ONE),
+    "sub": ("Sub", ("sub",)),
+    "rsub": ("Sub", ("sub",)),
+    "mul": ("Mul", ("mul",)),
+    "div": ("RealDiv", ("div",)),
+    "floor_divide": ("FloorDiv", ("div", "add")),
+    "remainder": ("FloorMod", ("div", "add", "mul", "sub")),
+    "fmod": ("Mod", ("div", "add", "mul", "sub")),
+    "maximum": ("Maximum", ("max",)),
+    "minimum": ("Minimum", ("min",)),
+    "fmax": ("Maximum", ("max",)),
+    "fmin": ("Minimum", ("min",)),
+    "clamp": ("ClipByValueV2", ("min", "max")),
+    "clamp_min": ("Maximum", ("max",)),
+    "clamp_max": ("Minimum", ("min",)),
+    "lerp": ("Lerp", ("sub", "mul", "add")),
+    "addcmul": ("Addcmul", ("mul", "mul", "add")),
+    "addcdiv": ("Addcdiv", ("div", "mul", "add")),
+    "hypot": ("Hypot", ("mul", "mul", "add", "sqrt")),
+    "heaviside": ("Heaviside", (MASK, MASK)),
+    **{name: (kernel, (MASK,)) for name, kernel in (
+        ("eq", "Equal"), ("ne", "NotEqual"), ("lt", "Less"), ("le", "LessEqual"),
+        ("gt", "Greater"), ("ge", "GreaterEqual"), ("isnan", "NotEqual"), ("isinf", "IsInf"),
+        ("isfinite", "IsFinite"), ("isneginf", "Equal"), ("isposinf", "Equal"),
+        ("signbit", "Less"), ("where", "SelectV2"), ("masked_fill", "MaskedFill"),
+        ("tril", "Tril"), ("triu", "Triu"), ("nan_to_num", "NanToNum"))},
+    "logical_and": ("LogicalAnd", ("mul",)),
+    "logical_or": ("LogicalOr", ("max",)),
+    "logical_xor": ("NotEqual", (MASK,)),
+    "logical_not": ("LogicalNot", TWO),
+    "bitwise_and": ("BitwiseAnd", ("mul",)),
+    "bitwise_or": ("BitwiseOr", ("max",)),
+    "bitwise_xor": ("BitwiseXor", ("max", "mul", "sub")),
+    "bitwise_not": ("Invert", TWO),
+    "bitwise_left_shift": ("LeftShift", ("mul",)),
+    "bitwise_right_shift": ("RightShift", ("mul",)),
+    "__lshift__": ("LeftShift", ("mul",)),
+    "__rshift__": ("RightShift", ("mul",)),
+    "__and__": ("BitwiseAnd", ("mul",)),
+    "__or__": ("BitwiseOr", ("max",)),
+    "__xor__": ("BitwiseXor", ("max", "mul", "sub")),
+    "arange": ("Range", ONE),
+    "range": ("Range", ONE),
+    "linspace": ("LinSpace", TWO),
+    "eye": ("Eye", (MASK,)),
+    "_to_copy": ("Cast", ()),
+    "copy_": ("Cast", ()),
+    "_softmax": ("SoftmaxV2", ("max", "sub", "exp", "add", "div")),
+    "sigmoid_backward": ("SigmoidGrad", ("mul", "sub", "mul")),
+    "tanh_backward": ("TanhGrad", ("mul", "sub", "mul")),
+    "threshold_backward": ("ReluGrad", (MASK,)),
+    "silu_backward": ("SiluGrad", (*SIGMOID, "sub", "mul", "add", "mul")),
+    "gelu_backward": ("GeluGrad", ("mul", "mul", "add", "exp", "add", "div", "mul", "mul", "add")),
+}  # fmt: skip
+"""Elementwise operations: the kernel, and its instructions on each element."""
+
+KERNELS: dict[str, tuple[str, Rule]] = {
+    **{name: (kernel, stream(*steps)) for name, (kernel, steps) in _STREAMS.items()},
+    **{name: (kernel, rules.moved) for name, kernel in (
+        ("clone", "TensorMove"), ("constant_pad_nd", "PadV3"), ("flip", "ReverseV2"),
+        ("roll", "Roll"), ("repeat", "Tile"), ("cat", "ConcatD"))},
+    "fill": ("Fill", rules.written),
+    "zero": ("ZerosLike", rules.written),
+    "index": ("Index", indexing.indexed),
+    "_unsafe_index": ("Index", indexing.indexed),
+    "index_put": ("IndexPutV2", indexing.put),
+    "_index_put_impl": ("IndexPutV2", indexing.put),
+    "index_add": ("InplaceScatterAdd", indexing.index_add),
+    "gather": ("GatherElementsV2", indexing.gathered),
+    "scatter": ("ScatterElementsV2", indexing.scattered),
+    "scatter_add": ("ScatterElementsV2", indexing.scattered),
+    "nonzero": ("NonZero", indexing.places_of),
+    "topk": ("TopKV2", ranked(keeps_all=False)),
+    "sort": ("Sort", ranked(keeps_all=True)),
+    "cumsum": ("Cumsum", rules.running),
+    "sum": ("ReduceSum", number_a_row("add")),
+    "mean": ("ReduceMean", number_a_row("mul", "add")),
+    "prod": ("ReduceProd", number_a_row("mul")),
+    "all": ("ReduceAll", number_a_row("min")),
+    "any": ("ReduceAny", number_a_row("max")),
+    "amax": ("ReduceMax", number_a_row("max")),
+    "amin": ("ReduceMin", number_a_row("min")),
+    "argmax": ("ArgMaxV2", number_a_row("max", "max", casts=True)),
+    "argmin": ("ArgMin", number_a_row("min", "min", casts=True)),
+    "max": ("ArgMaxWithValue", number_a_row("max", "max", casts=True)),
+    "min": ("ArgMinWithValue", number_a_row("min", "min", casts=True)),
+    "linalg_vector_norm": ("LpNormV2", number_a_row("abs", "mul")),
+    "norm": ("LpNormV2", number_a_row("abs", "mul")),
+    "var": ("ReduceVar", number_a_row("sub", "mul", passes=2)),
+    "std": ("ReduceStdV2", number_a_row("sub", "mul", passes=2)),
+    "var_mean": ("ReduceVar", number_a_row("sub", "mul", passes=2)),
+    "logsumexp": ("LogSumExp", number_a_row("sub", "exp", passes=2)),
+    "histc": ("HistogramV2", indexing.counted),
+    "convolution": ("Conv2D", convolutions.forward),
+    "convolution_backward": ("Conv2DBackprop", convolutions.backward),
+    "native_layer_norm": ("LayerNormV3", rules.layer_norm),
+    "native_group_norm": ("GroupNormSilu", rules.statistics),
+    "native_batch_norm": ("BNInfer", rules.channels),
+}  # fmt: skip
+"""Operation of aten -> the kernel, and the rule of what it does."""

@@ -1,0 +1,194 @@
+"""Backward through the operators of torch_npu, against autograd in float64 on the host."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from simulated_card import torch, torch_npu
+
+from npusim.torch.clock import clock
+
+EPSILONS = {torch.float32: 2.0**-24, torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
+ROUNDINGS = 64
+"""So many roundings of a number are allowed for, relative to the largest of its tensor."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A function of torch_npu, and the same in plain torch."""
+
+    on_card: Callable[..., Any]
+    on_host: Callable[..., Any]
+    shapes: tuple[tuple[int, ...], ...]
+    kernels: tuple[str, ...]
+    """Operators that backward must run."""
+
+
+def swiglu(x: Any) -> Any:
+    a, b = x.chunk(2, -1)
+    return torch.nn.functional.silu(a) * b
+
+
+def fast_gelu(x: Any) -> Any:
+    return x * torch.sigmoid(1.702 * x)
+
+
+functions = torch.nn.functional
+
+
+def rms_norm(x: Any, gamma: Any) -> Any:
+    axes = tuple(range(x.dim() - gamma.dim(), x.dim()))
+    return x * torch.rsqrt((x * x).mean(axes, keepdim=True) + 1e-6) * gamma
+
+
+def turned(x: Any, cos: Any, sin: Any) -> Any:
+    left, right = x.chunk(2, -1)
+    return x * cos + torch.cat((-right, left), -1) * sin
+
+
+def neighbours_turned(x: Any, cos: Any, sin: Any) -> Any:
+    pairs = torch.stack((-x[..., 1::2], x[..., ::2]), -1).reshape(x.shape)
+    return x * cos + pairs * sin
+
+
+CASES = {
+    **{
+        f"rotary_mul {lines}": Case(
+            torch_npu.npu_rotary_mul,
+            turned,
+            (shape, lines, lines),
+            ("npu_rotary_mul_backward",),
+        )
+        for shape, lines in (
+            ((2, 9, 3, 40), (1, 9, 1, 40)),
+            ((2, 3, 9, 128), (2, 1, 9, 128)),
+            ((9, 2, 3, 64), (9, 1, 1, 64)),
+            ((9, 3, 32), (9, 1, 32)),
+        )
+    },
+    "rotary_mul of neighbours": Case(
+        lambda x, cos, sin: torch_npu.npu_rotary_mul(x, cos, sin, "interleave"),
+        neighbours_turned,
+        ((2, 9, 3, 40), (1, 9, 1, 40), (1, 9, 1, 40)),
+        ("npu_rotary_mul_backward",),
+    ),
+    **{
+        f"rms_norm of {columns}": Case(
+            lambda x, gamma: torch_npu.npu_rms_norm(x, gamma)[0],
+            rms_norm,
+            ((5, 3, columns), (columns,)),
+            ("npu_rms_norm_backward",),
+        )
+        for columns in (96, 700, 6400)
+    },
+    "rms_norm of two axes": Case(
+        lambda x, gamma: torch_npu.npu_rms_norm(x, gamma)[0],
+        rms_norm,
+        ((7, 4, 33), (4, 33)),
+        ("npu_rms_norm_backward",),
+    ),
+    "npu_gelu": Case(torch_npu.npu_gelu, functions.gelu, ((300,),), ("npu_gelu_backward",)),
+    "npu_gelu by tanh": Case(
+        lambda x: torch_npu.npu_gelu(x, approximate="tanh"),
+        lambda x: functions.gelu(x, approximate="tanh"),
+        ((300,),),
+        ("npu_gelu_backward",),
+    ),
+    "npu_fast_gelu": Case(
+        torch_npu.npu_fast_gelu, fast_gelu, ((300,),), ("npu_fast_gelu_backward",)
+    ),
+    "fast_gelu": Case(torch_npu.fast_gelu, fast_gelu, ((300,),), ("npu_fast_gelu_backward",)),
+    "silu": Case(functions.silu, functions.silu, ((300,),), ("silu_backward",)),
+    "gelu": Case(
+        functions.gelu,
+        lambda x: functions.gelu(x, approximate="tanh"),
+        ((300,),),
+        ("gelu_backward",),
+    ),
+    "sigmoid": Case(torch.sigmoid, torch.sigmoid, ((300,),), ("sigmoid_backward",)),
+    "tanh": Case(torch.tanh, torch.tanh, ((300,),), ("tanh_backward",)),
+    "swiglu": Case(torch_npu.npu_swiglu, swiglu, ((6, 64),), ("npu_swiglu_backward",)),
+    "swiglu, other axis": Case(
+        lambda x: torch_npu.npu_swiglu(x, 0),
+        lambda x: swiglu(x.movedim(0, -1)).movedim(-1, 0),
+        ((6, 5, 16),),
+        ("npu_swiglu_backward",),
+    ),
+}
+
+
+@pytest.mark.parametrize("dtype", EPSILONS, ids=str)
+@pytest.mark.parametrize("name", CASES)
+def test_gradients_are_those_of_float64(name: str, dtype: Any) -> None:
+    case = CASES[name]
+    torch.manual_seed(3)
+    wide = [torch.randn(shape, dtype=torch.float64).to(dtype).double() for shape in case.shapes]
+    there = [x.to(dtype).npu().requires_grad_() for x in wide]
+    wide = [x.requires_grad_() for x in wide]
+    y, wanted = case.on_card(*there), case.on_host(*wide)
+    grad = torch.randn(wanted.shape, dtype=torch.float64).to(dtype).double()
+    events = clock.record()
+    y.backward(grad.to(dtype).npu())
+    clock.stop(events)
+    assert {event.name for event in events} >= set(case.kernels)
+    wanted.backward(grad)
+    for found, x in zip(there, wide, strict=True):
+        assert found.grad.dtype == dtype
+        error = ROUNDINGS * EPSILONS[dtype] * float(x.grad.abs().max())
+        torch.testing.assert_close(found.grad.cpu().double(), x.grad, rtol=0, atol=error)
+
+
+def test_no_gradient_is_recorded_where_none_is_needed() -> None:
+    x = torch.randn(2, 8).npu()
+    assert not torch_npu.npu_swiglu(x).requires_grad
+    with torch.no_grad():
+        assert not torch_npu.npu_swiglu(x.requires_grad_()).requires_grad
+
+
+def test_gradients_have_no_gradients() -> None:
+    x = torch.randn(2, 8).npu().requires_grad_()
+    (grad,) = torch.autograd.grad(torch_npu.npu_swiglu(x).sum(), x, create_graph=True)
+    message = (
+        "the derivative for 'npu_swiglu_backward' is not implemented.\n"
+        "npu_swiglu_backward: no gradient must go through it, since it has none here; call it "
+        "under torch.no_grad(), or detach its tensors"
+    )
+    with pytest.raises(NotImplementedError, match=f"^{re.escape(message)}$"):
+        grad.sum().backward()
+
+
+def test_gradients_of_a_compiled_function() -> None:
+    x = torch.randn(2, 8).npu().requires_grad_()
+    torch.compile(torch_npu.npu_swiglu, backend="aot_eager")(x).sum().backward()
+    found, x.grad = x.grad, None
+    torch_npu.npu_swiglu(x).sum().backward()
+    assert torch.equal(found, x.grad)
+
+
+def test_angles_have_gradients_where_one_of_them_needs_one() -> None:
+    x, cos, sin = (torch.randn(1, 4, n, 64).npu() for n in (3, 1, 1))
+    times = {}
+    for needing in ((x,), (x, sin)):
+        for tensor in needing:
+            tensor.requires_grad_()
+        y, before = torch_npu.npu_rotary_mul(x, cos, sin), clock.now_us
+        y.sum().backward()
+        times[len(needing)] = clock.now_us - before
+    assert cos.grad is None
+    assert sin.grad is not None
+    assert times[2] > times[1]
+
+
+def test_what_has_no_gradient_must_need_none() -> None:
+    x, cos, sin = (torch.randn(1, 4, 1, 64).npu() for _ in range(3))
+    rotate = torch.randn(64, 64).npu().requires_grad_()
+    message = (
+        "the derivative for 'rotate' of 'npu_rotary_mul' is not implemented.\n"
+        "npu_rotary_mul: a tensor that needs a gradient must be self, r1, r2, not rotate; detach it"
+    )
+    with pytest.raises(NotImplementedError, match=f"^{re.escape(message)}$"):
+        torch_npu.npu_rotary_mul(x, cos, sin, rotate=rotate)

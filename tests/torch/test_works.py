@@ -1,0 +1,117 @@
+"""Operations whose values come from the host: the kernels that a card launches, and their time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from simulated_card import torch
+
+import npusim.torch
+from npusim.torch.clock import Event, clock
+
+LENGTHS = (1, 7, 1000, 151_936, 262_144)
+
+
+@pytest.fixture(autouse=True)
+def _on_a2() -> None:
+    npusim.torch.install("Atlas A2")
+
+
+def launched(call: Callable[[], Any]) -> tuple[Any, list[Event]]:
+    events = clock.record()
+    try:
+        return call(), [event for event in events if event.is_kernel]
+    finally:
+        clock.stop(events)
+
+
+X = torch.arange(24.0).view(4, 6)
+INDEX = torch.tensor([[0, 2], [1, 1], [3, 5], [4, 0]])
+CASES: list[tuple[Callable[..., Any], list[str]]] = [
+    (lambda x, _: x.cos(), ["Cos"]),
+    (lambda _, i: i + 1, ["Add"]),
+    (lambda _, i: i == 1, ["Equal"]),
+    (lambda x, i: x[i[:, 0] % 4], ["FloorMod", "narrow", "IndexCheck", "Index"]),
+    (lambda x, _: x[x > 3], ["gt", "NonZero", "IndexCheck", "Index"]),
+    (lambda x, _: (x > 3).nonzero(), ["gt", "NonZero"]),
+    (lambda x, i: x.index_put((i[0],), x[:2]), ["clone", "IndexPutV2"]),
+    (lambda x, i: x.index_add(0, i[0], x[:2]), ["TensorMove", "InplaceScatterAdd"]),
+    (
+        lambda x, i: x.half().index_add(0, i[0], x[:2].half()),
+        ["cast", "cast", "TensorMove", "Cast", "Sort", "InplaceIndexAddWithSorted"],
+    ),
+    (lambda x, i: x.gather(1, i), ["Cast", "GatherElementsV2"]),
+    (lambda x, i: x.scatter(1, i, 9.0), ["TensorMove", "ScatterElementsV2"]),
+    (lambda x, _: x.topk(2), ["TopKV2", "Cast"]),
+    (lambda x, _: x.sort(0), ["Transpose", "Sort", "Cast", "Transpose", "Transpose"]),
+    (lambda x, _: x.cumsum(0), ["Cumsum"]),
+    (lambda x, _: x.max(1), ["ArgMaxWithValue", "Cast"]),
+    (lambda _, i: i.int().histc(4, 0, 3), ["Cast", "HistogramV2", "Cast"]),
+    (lambda _, i: torch.nn.functional.one_hot(i, 6), ["ZerosLike", "ScatterElementsV2"]),
+    (lambda _, __: torch.arange(9, device="npu"), ["Range"]),
+    (
+        lambda x, _: torch.nn.functional.layer_norm(x, (6,), x[0], x[1]),
+        ["LayerNormV3"],
+    ),
+    (
+        lambda x, _: torch.nn.functional.conv1d(x[None], x[None, :, :3]),
+        ["narrow", "TransData", "TransData", "Conv2D", "TransData"],
+    ),
+]
+
+
+@pytest.mark.parametrize(("call", "kernels"), CASES)
+def test_an_operation_is_the_kernels_of_a_card(call: Any, kernels: list[str]) -> None:
+    x, index = X.npu(), INDEX.npu()
+    found, events = launched(lambda: call(x, index))
+    names = [event.name for event in events]
+    assert names == kernels or sorted(names) == sorted(kernels)
+    assert all(event.time_us > 0 for event in events)
+    if all(event.name != "HistogramV2" for event in events) and kernels != ["Range"]:
+        of_npu = found if isinstance(found, tuple) else (found,)
+        expected = call(X, INDEX)
+        of_cpu = expected if isinstance(expected, tuple) else (expected,)
+        for own, theirs in zip(of_npu, of_cpu, strict=True):
+            torch.testing.assert_close(own.cpu(), theirs, rtol=1e-3, atol=1e-3)
+
+
+def test_whole_numbers_are_counted() -> None:
+    found = torch.tensor([0, 1, 1, 3], dtype=torch.int32).npu().histc(4, 0, 3)
+    assert (found.dtype, found.tolist()) == (torch.int32, [1, 2, 0, 1])
+
+
+def test_a_longer_tensor_takes_longer() -> None:
+    calls: list[Callable[[torch.Tensor], Any]] = [
+        lambda x: x.cos(),
+        lambda x: x.sort(),
+        lambda x: x.topk(1),
+        lambda x: x.cumsum(0),
+        lambda x: x.prod(),
+        lambda x: x.bool().nonzero(),
+        lambda x: x[x.int().long()],
+    ]
+    for call in calls:
+        times = []
+        for length in LENGTHS:
+            x = torch.zeros(length, device="npu")
+            _, events = launched(lambda call=call, x=x: call(x))
+            times.append(sum(event.time_us for event in events))
+        assert times == sorted(times)
+        assert times[-1] > times[0]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_groups_of_rows_are_one_grouped_product(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    x, weight = torch.randn(8, 32).to(dtype), torch.randn(3, 32, 16).to(dtype)
+    ends = torch.tensor([2, 2, 8], dtype=torch.int32)
+    expected = torch.cat([x[:2].float() @ weight[0].float(), x[2:].float() @ weight[2].float()])
+    for own in (weight, weight.mT.contiguous().mT):
+        given = x.npu(), own.npu(), ends.npu()
+        found, events = launched(
+            lambda given=given: torch.nn.functional.grouped_mm(given[0], given[1], offs=given[2])
+        )
+        assert [event.name for event in events] == ["Cast", "npu_grouped_matmul"]
+        torch.testing.assert_close(found.cpu().float(), expected, rtol=2e-2, atol=5e-2)
