@@ -408,14 +408,20 @@ def vllm_ascend(checkout: Path, results: Path, vllm: str) -> dict[str, Case]:
     shutil.rmtree(root, ignore_errors=True)
     for part in ("vllm_ascend", "tests"):
         shutil.copytree(checkout / part, root / part)
-    # Its tests ask npu-smi whether there is a card, and its build says which one.
+    # Its tests ask npu-smi for a card, its build says which one, and vllm asks what is installed.
     smi = root / "npu-smi"
     smi.write_text("#!/bin/sh\nexit 0\n")
     smi.chmod(0o755)
     (root / "vllm_ascend" / "_build_info.py").write_text("__device_type__ = 'A2'\n")
+    made = root / "vllm_ascend-0.dist-info"
+    made.mkdir()
+    (made / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm-ascend\nVersion: 0\n")
+    plugin = "[vllm.platform_plugins]\nascend = vllm_ascend:register\n"
+    (made / "entry_points.txt").write_text(plugin)
     tests = sorted((root / "tests" / "ut").rglob("test_*.py"))
     variables = {
         "PATH": os.pathsep.join((str(root), os.environ["PATH"])),
+        "HF_HUB_OFFLINE": "1",
         "PYTHONPATH": str(root),
     }
     return run_tests(tests, root, results, python, variables)
