@@ -240,12 +240,9 @@ def _difference(got: Any, want: Any) -> str:
 
 
 def _worst(here: Any, there: Any) -> str:
-    import torch
-
     if here.is_complex() or not here.numel():
         return "of complex numbers"
-    apart = (here.double() - there.double()).abs().nan_to_num(float("inf"))
-    at = int(torch.argmax(apart))
+    at = int((here.double() - there.double()).abs().nan_to_num(float("inf")).argmax())
     return f"{here.reshape(-1)[at].item()} and not {there.reshape(-1)[at].item()}"
 
 
@@ -409,9 +406,8 @@ def vllm_ascend(checkout: Path, results: Path, vllm: str) -> dict[str, Case]:
     for part in ("vllm_ascend", "tests"):
         shutil.copytree(checkout / part, root / part)
     # Its tests ask npu-smi for a card, its build says which one, and vllm asks what is installed.
-    smi = root / "npu-smi"
-    smi.write_text("#!/bin/sh\nexit 0\n")
-    smi.chmod(0o755)
+    (root / "npu-smi").write_text("#!/bin/sh\nexit 0\n")
+    (root / "npu-smi").chmod(0o755)
     (root / "vllm_ascend" / "_build_info.py").write_text("__device_type__ = 'A2'\n")
     made = root / "vllm_ascend-0.dist-info"
     made.mkdir()
