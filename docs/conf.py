@@ -19,8 +19,9 @@ import languages
 import notebooks
 import operators
 import reach
+import try_page
 
-import examples  # of docs/site, as the four above
+import examples  # of docs/site, as the five above
 
 project = "npusim"
 extensions = ["myst_parser", "sphinx.ext.autodoc"]
@@ -28,6 +29,8 @@ exclude_patterns = ["pictures", "site"]
 html_theme = "furo"
 html_title = "npusim"
 html_copy_source = False
+html_static_path = ["site/static"]
+html_css_files = ["try.css"]
 html_show_copyright = False
 myst_heading_anchors = 3
 
@@ -38,10 +41,13 @@ autodoc_member_order = "bysource"
 
 
 def setup(app: Any) -> None:
-    """List the operators, run the examples, make notebooks; name languages and mend pages."""
+    """List the operators, run the examples, make notebooks and the page that runs npusim in a
+    browser; name languages and mend pages."""
     app.add_directive("examples", examples.Examples)
     app.connect("source-read", notebooks.offer)
     app.connect("source-read", operators.write)
     app.connect("html-page-context", languages.name)
     app.connect("build-finished", notebooks.write)
+    app.connect("source-read", try_page.fill)
+    app.connect("build-finished", try_page.write)
     app.connect("build-finished", reach.mend)

@@ -222,6 +222,10 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
         | {"probs": ones(N // 2, 2, dtype=F16)},
     ),
     "turned halves": ("npu_rotary_mul", dict.fromkeys(("self", "r1", "r2"), HEAD)),
+    "turned halves, backward": (
+        "npu_rotary_mul_backward",
+        dict.fromkeys(("grad", "self", "r1", "r2"), ones(1, 2, 4, N, dtype=F16)),
+    ),
     "turned heads": (
         "npu_apply_rotary_pos_emb",
         dict.fromkeys(("query", "key", "cos", "sin"), ones(1, 2, 1, 128, dtype=F16)),
@@ -361,7 +365,7 @@ CALLS |= {
 CALLS |= {
     "a copy": ("clone", {"x": HALF}),
     "a part": ("narrow", {"x": HALF, "dim": 0, "start": 1, "length": 2}),
-    "one of several": ("concat", {"tensors": HALF, "dim": -1}),
+    "one of several": ("concat", {"tensors": [HALF], "dim": -1}),
     "broadcast": ("broadcast_to", {"x": HALF, "shape": (2, N, N)}),
     "full": ("fill", {"x": HALF, "value": 2.0}),
     "turned": ("permute", {"x": HALF, "dims": (1, 0)}),

@@ -312,6 +312,12 @@ def rotary_mul(draw: Draw) -> Arguments:
     }  # fmt: skip
 
 
+@recipe("npu_rotary_mul_backward")
+def rotary_mul_backward(draw: Draw) -> Arguments:
+    given = rotary_mul(draw)
+    return {"grad": given["self"], **given, "needs_angles": draw.chance(0.6)}
+
+
 @recipe("npu_apply_rotary_pos_emb")
 def apply_rotary_pos_emb(draw: Draw) -> Arguments:
     dtype, width = draw.floating(), draw.pick(64, 128, 128)

@@ -45,7 +45,8 @@ HAVE_NO_KERNEL_ON_310P = (
     "npu_group_quant", "npu_interleave_rope", "npu_moe_token_permute", "npu_moe_token_unpermute",
     "npu_grouped_matmul_swiglu_quant", "npu_incre_flash_attention", "npu_moe_finalize_routing",
     "npu_moe_gating_top_k", "npu_moe_gating_top_k_softmax", "npu_moe_init_routing_v2",
-    "npu_rms_norm_backward", "npu_rotary_mul", "npu_scatter_nd_update", "npu_swiglu_quant",
+    "npu_rms_norm_backward", "npu_rotary_mul", "npu_rotary_mul_backward",
+    "npu_scatter_nd_update", "npu_swiglu_quant",
     "npu_transpose_batchmatmul",
 )  # fmt: skip
 """Operators that are asked for there only now and then."""

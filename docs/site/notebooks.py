@@ -26,7 +26,11 @@ def offer(_app: Any, docname: str, source: list[str]) -> None:
     if _is_lesson(docname):
         title, rest = source[0].split("\n", 1)
         name = Path(docname).name
-        source[0] = f'{title}\n\n<a href="{name}.ipynb" download>As a notebook</a>\n{rest}'
+        up = "../" * docname.count("/")
+        here = f'<a href="{up}try.html#course={docname.partition("/")[2]}">in this browser</a>'
+        source[0] = (
+            f'{title}\n\n<a href="{name}.ipynb" download>As a notebook</a>, or {here}\n{rest}'
+        )
 
 
 def write(app: Any, exception: Exception | None) -> None:

@@ -31,6 +31,4 @@ def section(name: str) -> str:
         f"```{{eval-rst}}\n{notes}\n```",
         ops.support_text(ops.load(name)),
     ]
-    if ops.load(name).rules:
-        parts.append(ops.table_text(ops.load(name).rules))
     return "\n\n".join(parts) + "\n"

@@ -52,6 +52,7 @@ FORWARDED = {
         *("kernel_tpipe.h", "kernel_type.h", "kernel_utils.h", "kernel_vec_intf.h"),
         *("kernel_operator_block_sync_intf.h", "kernel_operator_data_copy_intf.h"),
         *("kernel_operator_determine_compute_sync_intf.h", "kernel_operator_fixpipe_intf.h"),
+        *("kernel_operator_atomic_intf.h", "kernel_event.h", "kernel_macros.h"),
         *("kernel_operator_mm_intf.h", "kernel_operator_vec_reduce_intf.h"),
         *("kernel_operator_list_tensor_intf.h", "kernel_operator_dump_tensor_intf.h"),
         *(f"basic_api/kernel_{name}.h" for name in ("basic_intf", "common", "tensor", "tpipe")),

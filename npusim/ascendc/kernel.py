@@ -42,6 +42,10 @@ __all__ = ["SourceKernel", "SourceLaunch", "find", "named", "names_source"]
 
 MOST_BLOCKS = 65535
 """asc-devkit, docs/zh/api: numBlocks of <<<>>>."""
+TYPE_NUMBER = "ORIG_DTYPE_"
+"""Begins the names of macros that say what type a tensor is, by number."""
+TYPE_NUMBERS = '#include "npusim_ascendc/data_types.h"\n'
+"""What has the numbers."""
 UNIT_BYTES, GAP_BYTES = 512, 1 << 16
 """Tensors begin at multiples of the one, and so far apart at least that no two can be mixed up."""
 SUFFIXES = (".asc", ".cpp", ".cc", ".cxx", ".cce")
@@ -127,8 +131,10 @@ class SourceKernel:
 
     def _source_text(self) -> str:
         text = sources.with_watches(self.file.read_text(), self.build.watches)
+        compares = any(each.startswith(TYPE_NUMBER) for each in self.build.defines)
         return (
             f"{of_headers(self.build, self.name)}"
+            f"{TYPE_NUMBERS if compares else ''}"
             "#define main npusim_main_of_the_source\n"
             f'#line 1 "{self.file.resolve()}"\n'
             f"{sources.with_launches(sources.with_workspaces(text), {})}\n"

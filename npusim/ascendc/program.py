@@ -23,7 +23,7 @@ from npusim.ascendc.lines import Lines
 from npusim.ascendc.process import Message, Process
 from npusim.ascendc.programs import Place, Written, written
 from npusim.ascendc.source import Kernel, Parameter, on_chip
-from npusim.data.dtypes import DTYPES, INT4, Array, DType
+from npusim.data.dtypes import INT4, Array, DType
 from npusim.data.tensor import Operand, TensorSpec
 from npusim.devices.schema import DeviceSpec
 
@@ -163,7 +163,7 @@ class HostProgram:
 
 def _operand(name: str, data: NDArray[np.uint8], dtype: DType | None) -> Operand:
     """A tensor of the type in which it is copied, where it is whole elements, or of bytes."""
-    if dtype in DTYPES and dtype is not INT4 and not data.size * 8 % dtype.bits:
+    if dtype is not None and dtype is not INT4 and not data.size * 8 % dtype.bits:
         array: Array = data.view(dtype.numpy)
         return Operand(name, TensorSpec(array.shape, dtype.name), array)
     return Operand(name, TensorSpec(data.shape, "uint8"), data)

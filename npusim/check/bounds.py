@@ -85,7 +85,7 @@ def _are_inside(launch: LaunchTable, tensors: list[GlobalTensor]) -> bool:
     highs = np.maximum.reduceat(high[launch.body] + launch.shifts, launch.first[:-1])
     lows, highs = lows[launch.program] + launch.base, highs[launch.program] + launch.base
     # The last is for names without a tensor, which have number -1.
-    room = np.array([*(sizes.get(name, -FAR) for name in launch.tensors), -FAR])
+    room = np.array([*(sizes.get(name, -FAR) for name in launch.tensors), -FAR], np.int64)
     is_touched = highs > -FAR // 2
     inside = (lows >= 0) & (highs <= room[launch.tensor] + SLACK_BYTES)
     return bool(np.all(inside | ~is_touched))
@@ -98,7 +98,7 @@ def _extents(
 
     FAR and -FAR where a body touches none of it; None if one touches what is not among the names.
     """
-    low = np.full((len(bodies), len(names)), FAR)
+    low = np.full((len(bodies), len(names)), FAR, np.int64)
     high, columns = -low, {name: number for number, name in enumerate(names)}
     known: dict[Body, dict[str, _Extent]] = {}
     for number, body in enumerate(bodies):

@@ -45,7 +45,7 @@ class BurstsOfBodies:
         found: dict[str, list[Bursts]] = {}
         for call in body.calls:
             for name, bursts in self.of(call.body).items():
-                moved = bursts + np.array([call.shifts.get(name, 0), 0, 0, 0])
+                moved = bursts + np.array([call.shifts.get(name, 0), 0, 0, 0], np.int64)
                 found.setdefault(name, []).append(moved)
         return {name: np.concatenate(each) for name, each in found.items()}
 
@@ -55,7 +55,7 @@ class BurstsOfBodies:
             place = self._place_of(op)
             if place is not None:
                 found.setdefault(place.name, []).append(_bursts_of(place))
-        return {name: np.array(each) for name, each in found.items()}
+        return {name: np.array(each, np.int64) for name, each in found.items()}
 
 
 def _bursts_of(place: Global) -> tuple[int, int, int, int]:

@@ -277,8 +277,10 @@ def pieces_of(place: Global) -> Pieces:
     if place.bursts > 1 and 0 <= place.stride_bytes <= place.burst_bytes:
         # Each touches the next one.
         size = (place.bursts - 1) * place.stride_bytes + place.burst_bytes
-        return np.array([place.offset_bytes]), np.array([place.offset_bytes + size])
-    starts = place.offset_bytes + place.stride_bytes * np.arange(place.bursts)
+        return np.array([place.offset_bytes], np.int64), np.array(
+            [place.offset_bytes + size], np.int64
+        )
+    starts = place.offset_bytes + place.stride_bytes * np.arange(place.bursts, dtype=np.int64)
     return starts, starts + place.burst_bytes
 
 

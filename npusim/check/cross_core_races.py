@@ -253,7 +253,7 @@ def _check_order(tensor: str, shares: list[_Share], blocks: tuple[Block, ...]) -
     owners = np.array([share.owner for share in shares])
     ordered = _Ordered(shares)
     groups = _alike(shares)
-    low = np.array([group.pieces[0][0] for group in groups])
+    low = np.array([group.pieces[0][0] for group in groups], np.int64)
     racing: list[tuple[int, int]] = []
     for place, group in enumerate(groups):
         # Of those that begin no earlier, those that begin before its end.

@@ -272,7 +272,7 @@ class _Launch:
                 cores.append(core)
         number = _combined([np.concatenate(column) for column in zip(*columns, strict=True)])
         sizes = [own[0].size for own in columns]
-        edges = np.cumsum([0, *sizes])
+        edges = np.cumsum([0, *sizes], dtype=np.int64)
         whose = np.repeat(np.arange(len(cores)), sizes)
         seen: list[int] = []
         for row in np.unique(number, return_index=True)[1].tolist():
@@ -377,5 +377,6 @@ def _names(followed: Followed) -> set[str]:
 def _combined(columns: list[Numbers]) -> Numbers:
     """A number for each row of *columns*, equal for equal rows."""
     numbers: dict[bytes, int] = {}
-    rows = np.stack(columns, axis=1).view(f"V{columns[0].itemsize * len(columns)}").ravel().tolist()
+    table = np.stack(columns, axis=1, dtype=np.int64)
+    rows = table.view(f"V{table.itemsize * len(columns)}").ravel().tolist()
     return np.array([numbers.setdefault(row, len(numbers)) for row in rows], np.int64)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import typer
+from rich.console import Group
 from rich.text import Text
 
 from npusim import devices
@@ -25,20 +26,20 @@ def list_devices(as_json: bool) -> None:
     if as_json:
         typer.echo(json_text([_facts(spec) for spec in specs]))
         return
-    listing = table("chip", "series", "cores", "L2", "memory", "products")
+    listing = table("chip", "series", "cores", "clock", "L2", "memory")
+    named = table("product", "chip")
     for spec in specs:
         listing.add_row(
             Text(spec.name, "bold"),
             spec.series,
-            ", ".join(
-                f"{core.count} {kind} at {hz_named(core.clock_hz)}"
-                for kind, core in spec.cores.items()
-            ),
+            ", ".join(f"{core.count} {kind}" for kind, core in spec.cores.items()),
+            hz_named(spec.clock_hz),
             bytes_named(spec.l2.capacity_bytes),
             rate_named(spec.gm.read_bytes_per_s),
-            ", ".join(_products(spec)),
         )
-    show(listing)
+        for product in _products(spec):
+            named.add_row(Text(product, "bold"), spec.name)
+    show(Group(listing, Text(), named))
 
 
 def _products(spec: DeviceSpec) -> list[str]:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import typer
 
+from npusim.data.platform import HAS_THREADS
+
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
@@ -20,6 +22,22 @@ PATIENCE_S = 1.0
 """Shorter runs show no bar."""
 LINE_EVERY_S = 10.0
 """Seconds before the first line, and between lines: a log is to be read, not to be filled."""
+
+STAGES = {
+    "programs": "Writing programs",
+    "checks": "Checking programs",
+    "values": "Computing values",
+    "time": "Simulating timing",
+    "advice": "Trying changes",
+    "kernels": "Simulating kernels",
+    "rows": "Simulating rows",
+    "cells": "Simulating cells",
+    "steps": "Simulating steps",
+    "export": "Writing traces",
+    "reading": "Reading runs",
+    "pictures": "Drawing pictures",
+}
+"""What is being done, by the name under which its progress is reported."""
 
 
 class Shown(Protocol):
@@ -32,8 +50,15 @@ class Shown(Protocol):
 @contextmanager
 def shown() -> Iterator[Shown]:
     """Give what a run reports its progress to: stages, and the share of each that is done."""
+    if not HAS_THREADS:
+        yield _silent
+        return
     with _bar() if sys.stderr.isatty() else _lines() as report:
         yield report
+
+
+def _silent(stage: str, share: float, pace: str = "") -> None:
+    """Where no thread can run next to the work, nothing is shown."""
 
 
 @contextmanager
@@ -52,8 +77,8 @@ def _bar() -> Iterator[Shown]:
         if not tasks:
             progress.start()
         if stage not in tasks:
-            tasks[stage] = progress.add_task(stage, total=1.0)
-        said = ", ".join(filter(None, (stage, pace)))
+            tasks[stage] = progress.add_task(STAGES[stage], total=1.0)
+        said = ", ".join(filter(None, (STAGES[stage], pace)))
         progress.update(tasks[stage], completed=share, description=said)
 
     try:
@@ -65,34 +90,42 @@ def _bar() -> Iterator[Shown]:
 @contextmanager
 def _lines() -> Iterator[Shown]:
     begin, over = monotonic(), Event()
-    news, goes_on, end = "at work", "", 0.0
-    stage_begin: tuple[str, float, float] = "", 0.0, 0.0
-    """The stage, when its first share was reported, and which."""
+    news = "", 0.0, ""
+    """The stage, the share and the pace that were reported last."""
+    stage_begin = 0.0, 0.0
+    """When the first share of the stage was reported, and which."""
 
     def report(stage: str, share: float, pace: str = "") -> None:
-        nonlocal news, goes_on, end, stage_begin
-        now = monotonic()
-        if stage != stage_begin[0]:
-            stage_begin = stage, now, share
-        _, first, before = stage_begin
-        end = now + (1 - share) * (now - first) / (share - before) if share > before else 0.0
-        news, goes_on = f"{stage} {share:.0%} done", pace
+        nonlocal news, stage_begin
+        if stage != news[0]:
+            stage_begin = monotonic(), share
+        news = stage, share, pace
 
-    def tell() -> None:
+    def line() -> str:
+        now = monotonic()
+        stage, share, pace = news
+        elapsed = f"{now - begin:.0f} s elapsed"
+        if not stage:
+            return f"working, {elapsed}"
+        first, before = stage_begin
+        left = ""
+        if before < share < 1:
+            left = f"about {_roughly((1 - share) * (now - first) / (share - before))} left"
+        done = f"{STAGES[stage]}: {100 * share:.0f} %"
+        return ", ".join(filter(None, (done, elapsed, pace, left)))
+
+    def write_lines() -> None:
         # By the clock and not by the news, which may be minutes apart.
         while not over.wait(LINE_EVERY_S):
-            now = monotonic()
-            left = f"{_roughly(end - now)} left" if end > now else ""
-            said = filter(None, (f"{news} after {now - begin:.0f} s", goes_on, left))
-            typer.echo(f"npusim: {', '.join(said)}", err=True)
+            typer.echo(f"npusim: {line()}", err=True)
 
-    teller = Thread(target=tell, daemon=True)
-    teller.start()
+    writer = Thread(target=write_lines, daemon=True)
+    writer.start()
     try:
         yield report
     finally:
         over.set()
-        teller.join()
+        writer.join()
 
 
 def _roughly(seconds: float) -> str:

@@ -109,9 +109,10 @@ UINT64 = DType("uint64", np.dtype(np.uint64), 64, "DT_UINT64")
 
 DTYPES = (FLOAT32, FLOAT16, BFLOAT16, INT4, INT8, UINT8, INT32, INT64, UINT64)
 BUFFER_DTYPES = (*DTYPES, INT16, UINT16, UINT32)
-"""What a micro-op may find in a buffer; tensors have only the others."""
-_BY_NAME = {dtype.name: dtype for dtype in DTYPES} | {"float": FLOAT32, "half": FLOAT16}
-_BY_NUMPY = {dtype.numpy: dtype for dtype in DTYPES}
+"""What a micro-op may find in a buffer, and a kernel of C++ in a tensor; operators take only the
+others."""
+_BY_NAME = {dtype.name: dtype for dtype in BUFFER_DTYPES} | {"float": FLOAT32, "half": FLOAT16}
+_BY_NUMPY = {dtype.numpy: dtype for dtype in BUFFER_DTYPES}
 _INTEGER_RANGE = {
     INT4: (-8, 7),
     INT8: (-128, 127),
@@ -132,7 +133,7 @@ _FLOAT_FORMAT = {
 def dtype_named(name: str) -> DType:
     """The element type that torch calls *name*; raises ValueError for an unknown name."""
     if not isinstance(name, str) or name not in _BY_NAME:
-        known = ", ".join(dtype.name for dtype in DTYPES)
+        known = ", ".join(dtype.name for dtype in BUFFER_DTYPES)
         raise ValueError(
             f"dtypes: a dtype must be one of {known}, not {shown(name)}; use one of these"
         )

@@ -238,7 +238,7 @@ def column(items: Sequence[Hashable], index: Integers | None = None) -> Column:
         form[number] = numbers.setdefault(relative(item, shifts), len(numbers))
         for name, offset in shifts.items():
             if name not in offsets:
-                offsets[name] = np.full(len(items), NOWHERE)
+                offsets[name] = np.full(len(items), NOWHERE, np.int64)
             offsets[name][number] = offset
     if index is not None:
         form, offsets = form[index], {name: each[index] for name, each in offsets.items()}

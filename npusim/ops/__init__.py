@@ -52,7 +52,6 @@ __all__ = [
     "signature",
     "support_table",
     "support_text",
-    "table_text",
     "value_of",
     "warnings_given",
 ]

@@ -25,7 +25,7 @@ def columns_of_rows(plane: Local, width: int, columns: range) -> Iterator[Local]
         )
 
 
-def _half_of_rows(plane: Local, width: int, side: int) -> Iterator[Local]:
+def half_of_rows(plane: Local, width: int, side: int) -> Iterator[Local]:
     """The left halves of all rows of *plane*, `(rows, width)`, or with *side* 1 the right ones."""
     half = width // 2
     return columns_of_rows(plane, width, range(side * half, (side + 1) * half))
@@ -35,7 +35,7 @@ def exchange(core: VectorCore, dst: Local, src: Local, width: int) -> None:
     """*src* `(rows, width)` to *dst*, with the halves of each row in each other's place."""
     with core.independent():
         for side in (0, 1):
-            halves = _half_of_rows(dst, width, side), _half_of_rows(src, width, 1 - side)
+            halves = half_of_rows(dst, width, side), half_of_rows(src, width, 1 - side)
             for to, of in zip(*halves, strict=True):
                 core.copy(to, of)
 
@@ -43,5 +43,5 @@ def exchange(core: VectorCore, dst: Local, src: Local, width: int) -> None:
 def negate_left(core: VectorCore, plane: Local, width: int) -> None:
     """The left halves of *plane*, `(rows, width)`, times -1 in place: those of sines."""
     with core.independent():
-        for left in _half_of_rows(plane, width, 0):
+        for left in half_of_rows(plane, width, 0):
             core.mul(left, left, -1.0)

@@ -146,6 +146,10 @@ class TorchFunction:
     gradient: Gradient | None = None
     """What finds the gradients of its inputs; None where it is for inference."""
 
+    wanted: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Attribute that torch_npu does not have -> inputs of the function whose gradient this one
+    finds: whether that of one of them is wanted. Called by itself, it finds all."""
+
     def __post_init__(self) -> None:
         if self.gradient is not None:
             self.gradient.check(tuple(each.name for each in parameters_of(self.schema)))

@@ -1,4 +1,4 @@
-"""npu_anti_quant: int8, or int4 packed eight to an int32, turned back into floats.
+"""npu_anti_quant: floats from int8, or from int4 packed eight to an int32.
 
 .. code-block:: text
 

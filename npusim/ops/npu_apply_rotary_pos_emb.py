@@ -1,4 +1,4 @@
-"""npu_apply_rotary_pos_emb: rotary position embedding of queries and keys, in place, in one launch.
+"""npu_apply_rotary_pos_emb: rotary position embedding of queries and keys, in place.
 
 .. code-block:: text
 

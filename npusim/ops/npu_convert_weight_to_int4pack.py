@@ -1,4 +1,4 @@
-"""npu_convert_weight_to_int4pack: an int32 matrix of int4 values packed eight to an int32.
+"""npu_convert_weight_to_int4pack: int4 weights packed eight to an int32, on the host.
 
 .. code-block:: text
 

@@ -1,4 +1,4 @@
-"""npu_dynamic_quant_asymmetric: rows of floats become int8 or int4, by a scale and an offset each.
+"""npu_dynamic_quant_asymmetric: floats to int8 or int4, with scale and offset for each row.
 
 .. code-block:: text
 

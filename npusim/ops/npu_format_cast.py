@@ -1,4 +1,4 @@
-"""npu_format_cast: a matrix goes from ND to FRACTAL_NZ, or back.
+"""npu_format_cast: a matrix converted from ND to FRACTAL_NZ, or back.
 
 .. code-block:: text
 

@@ -1,4 +1,4 @@
-"""npu_fused_infer_attention_score: attention for inference, of tokens of requests to their keys.
+"""npu_fused_infer_attention_score: attention of new tokens to the keys of their requests.
 
 .. code-block:: text
 

@@ -1,4 +1,4 @@
-"""npu_fused_infer_attention_score_v2: npu_fused_infer_attention_score with other names.
+"""npu_fused_infer_attention_score_v2: the same operator with other parameter names.
 
 .. code-block:: text
 

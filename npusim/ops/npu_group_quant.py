@@ -1,4 +1,4 @@
-"""npu_group_quant: rows of floats become int8 or packed int4, each group of rows with own scales.
+"""npu_group_quant: floats to int8 or packed int4, with scales for groups of rows.
 
 .. code-block:: text
 

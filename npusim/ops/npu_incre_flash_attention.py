@@ -1,4 +1,4 @@
-"""npu_incre_flash_attention: attention of single tokens.
+"""npu_incre_flash_attention: attention of one new token for each request.
 
 .. code-block:: text
 

@@ -1,4 +1,4 @@
-"""npu_moe_gating_top_k: the best experts of each token, and what each of them weighs.
+"""npu_moe_gating_top_k: the best experts of each token, and their weights.
 
 .. code-block:: text
 

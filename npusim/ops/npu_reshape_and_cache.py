@@ -1,4 +1,4 @@
-"""npu_reshape_and_cache: keys and values of new tokens written into the pages of a cache.
+"""npu_reshape_and_cache: keys and values of new tokens stored into a paged cache.
 
 .. code-block:: text
 

@@ -1,4 +1,4 @@
-"""npu_scatter_nd_update: rows of a tensor replaced, each by the index that its update has.
+"""npu_scatter_nd_update: rows of a tensor replaced, at given indices.
 
 .. code-block:: text
 

@@ -1,4 +1,4 @@
-"""npu_scatter_pa_kv_cache: keys and values of new tokens written into the pages of a cache.
+"""npu_scatter_pa_kv_cache: keys and values of new tokens stored into a paged cache.
 
 .. code-block:: text
 

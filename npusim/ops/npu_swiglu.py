@@ -1,4 +1,4 @@
-"""npu_swiglu: the first half of x, weighed by its own sigmoid, times the second half.
+"""npu_swiglu: SwiGLU: silu of the first half, times the second half.
 
 .. code-block:: text
 

@@ -1,4 +1,4 @@
-"""npu_swiglu_quant: swiglu of the halves of each row, then int8 or int4, smoothed by group.
+"""npu_swiglu_quant: SwiGLU of each row, then int8 or int4, smoothed by group.
 
 .. code-block:: text
 

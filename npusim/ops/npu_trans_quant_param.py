@@ -1,4 +1,4 @@
-"""npu_trans_quant_param: scale and offset packed into the 64 bits that the fixpipe reads.
+"""npu_trans_quant_param: scale and offset packed into the 64 bits that fixpipe reads.
 
 .. code-block:: text
 

@@ -44,10 +44,9 @@ def page(found: Comparison) -> str:
         "gaps": ("Gaps", _gaps(found)),
         "unknown": ("Not known", _table(found.unknown)),
     }
-    script = frame.text_of(HERE, "link.js")
     title = f"{found.profile.path.name} compared with {found.device.name}"
     body = _screen(found) + frame.sections(parts, ("kernels", "gaps", "unknown"))
-    return frame.document(title, frame.text_of(HERE, "page.css"), script, body)
+    return frame.document(title, frame.text_of(HERE, "page.css"), "", body)
 
 
 # ---- the first screen ----

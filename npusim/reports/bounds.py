@@ -326,10 +326,10 @@ def _legend(ax: Axes) -> None:
     style.legend_below(
         ax,
         [
-            Patch(color=dark, label="works"),
+            Patch(color=dark, label="active"),
             Patch(facecolor=style.tint(dark, 0.6), hatch="////", edgecolor="white",
                   label="held up by a link or by rows"),
-            Patch(color=style.tint(dark, 0.3), label="waits, in the colour of whom it waits for"),
+            Patch(color=style.tint(dark, 0.3), label="stalled, in the colour of whom it waits for"),
         ],
         "% of the time of the cores",
     )  # fmt: skip

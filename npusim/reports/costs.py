@@ -1,8 +1,8 @@
-"""Where the time of a run went: launch, head, work and waits of one pipe, tail, completion.
+"""Where the time of a run went: launch, what one pipe did, completion.
 
-The pipe is the one that micro-ops hold longest, of the slowest cores of any kind. The head lasts
-until it starts for the first time, the tail from when it is free for good to the last result of the
-slowest core. Between them it works, or it waits: for data, for room, for what it is to do next.
+The pipe is the one that micro-ops hold longest, of the slowest cores of any kind. The start delay
+lasts until its first micro-op, the drain from when it is free for good to the last result of the
+slowest core. Between them it is active, or stalled: for data, for room, for what it is to do next.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ COLORS = {
     "tail": "#E69F00",
     "completion": "#CCCCCC",
 }
+NAMES = {"head": "start delay", "work": "active", "waits": "stalled", "tail": "drain"}
+"""Part of the time of a pipe -> what it is called behind the name of that pipe."""
 STACKED_NAMES = 60
 """Characters of a line of the title where names stand at the left of the bars."""
 CHARACTER = 0.9
@@ -47,7 +49,7 @@ class Row:
 
     part: str
     pipe: str
-    """The pipe that works and waits, as `mte2`, with its kind of core where there are several."""
+    """The pipe that is active longest: `mte2`, with its kind of core where there are several."""
     us: float
     share: float
     """Its share of the whole time."""
@@ -55,9 +57,8 @@ class Row:
     @property
     def label(self) -> str:
         """The part by its name, or what the pipe does in it."""
-        return {"work": f"{self.pipe} works", "waits": f"{self.pipe} waits"}.get(
-            self.part, self.part
-        )
+        name = NAMES.get(self.part)
+        return f"{self.pipe} {name}" if name else self.part
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +162,7 @@ def _whole_us(own: list[Row]) -> float:
 def _finding(largest: Row) -> str:
     """What the largest part is, as a title begins."""
     share = style.percent(largest.share)
-    if largest.part in ("work", "waits"):
+    if largest.part in NAMES:
         return f"{largest.label} {share}"
     return f"{largest.label} {'take' if largest.part == EARLIER else 'takes'} {share}"
 

@@ -9,24 +9,38 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from html import escape
 from importlib.resources import files
 
+from npusim.data.glossary import terms
 from npusim.reports.policy import policy
 from npusim.reports.run_labels import Head
+from npusim.reports.words import words
 
 __all__ = ["columns", "document", "keys", "packed", "sections", "text_of", "timeline"]
 
 
 def document(title: str, styles: str, script: str, body: str) -> str:
-    """A page that opens from disk and asks nothing of any network; *body* is markup."""
+    """A page that opens from disk and asks nothing of any network; *body* is markup.
+
+    It has both languages and the glossary, and a button that changes the language.
+    """
     name = escape(title)
+    script = "".join(text_of("npusim.reports", f"{each}.js") for each in SHARED) + script
+    meanings = "".join(
+        f'<p id="term{n}">{escape(term.meaning)}</p>' for n, term in enumerate(terms())
+    )
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f'<meta http-equiv="Content-Security-Policy" content="{policy(script)}">'
         f'<title>npusim: {name}</title><link rel="icon" href="data:,">'
         f"<style>{styles}</style></head><body>"
-        f"<main><h1>{name}</h1>{body}</main>"
-        f"<script>{script}</script></body></html>\n"
+        f'<main><button class="language" lang="zh-CN">中文</button><h1>{name}</h1>{body}</main>'
+        f'<div id="tip" role="tooltip" hidden></div><div hidden>{meanings}</div>'
+        f"{packed('words', words())}<script>{script}</script></body></html>\n"
     )
+
+
+SHARED = ("link", "words")
+"""Scripts of every page, before its own."""
 
 
 def sections(parts: Mapping[str, tuple[str, str]], folded: Collection[str] = ()) -> str:
@@ -67,11 +81,11 @@ def text_of(package: str, name: str) -> str:
 KEYS = (
     ("zoom", ("Ctrl + wheel", "W", "S")),
     ("move", ("Shift + wheel", "Shift + drag", "A", "D")),
-    ("add up a span", ("drag", "T: what is in sight")),
-    ("zoom to it", ("Z",)),
-    ("next one", ("&larr;", "&rarr;")),
+    ("summarise a selection", ("drag", "T")),
+    ("zoom to the selection", ("Z",)),
+    ("next micro-op", ("&larr;", "&rarr;")),
     ("search", ("/", "Enter", "Shift + Enter")),
-    ("all", ("0", "double click")),
+    ("zoom to fit", ("0", "double click")),
     ("clear", ("Esc",)),
 )
 """What can be done on a timeline, and the keys for it; letters where the timeline has the focus."""
@@ -88,7 +102,8 @@ def timeline(
         f'<div class="timeline" data-source="trace{number}"><div class="bar">'
         '<button data-act="in" aria-label="zoom in">+</button>'
         '<button data-act="out" aria-label="zoom out">&minus;</button>'
-        '<button data-act="all">all</button><button data-act="sum">add up</button>'
+        '<button data-act="all">Zoom to fit</button>'
+        '<button data-act="sum">Summarise selection</button>'
         f'<input type="search" placeholder="{escape(search)}" aria-label="search">'
         '<button data-act="previous" aria-label="previous one found">&uarr;</button>'
         '<button data-act="next" aria-label="next one found">&darr;</button>'

@@ -2,7 +2,8 @@
 
 It holds the pictures of one run, or of several side by side, as SVG; a timeline to pan, zoom and
 click; a roofline; tables; and every number of the chip with its source. The interactive parts are
-`link.js`, `zoom.js`, `lanes.js`, `page.js`, and for the roofline `plot.js`, `roofs.js` and
+`link.js`, `words.js`, `zoom.js`, `lanes.js`, `page.js`, and for the roofline `plot.js`, `roofs.js`
+and
 `roofline.js`; the looks are `page.css` and `roofline.css`. Data are packed into the page (zlib,
 base64).
 """
@@ -43,12 +44,12 @@ FOLDED = ("advice", "numbers", "tables", "device")
 """Sections of lists and tables, which are closed at first."""
 CORES = (
     '<input class="cores" placeholder="all cores; or 0, 3-5, aic" aria-label="cores to show">'
-    '<button data-act="fold">fold</button>'
+    '<button data-act="fold">Collapse</button>'
 )
 HERE = "npusim.reports"
 SHOWN = tuple(picture for picture in PICTURES if picture not in roofline.PICTURES)
 """The pictures that stand on a page, which has one roofline to look into."""
-SCRIPTS = ("link", "zoom", "lanes", "plot", "roofs", "roofline", "page")
+SCRIPTS = ("zoom", "lanes", "plot", "roofs", "roofline", "page")
 
 
 def report(

@@ -3,6 +3,13 @@
 
 const CALM_MS = 250;
 
+// What is packed into a page: JSON, deflated, in base64.
+async function unpacked(text) {
+  const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
+  return JSON.parse(await new Response(stream).text());
+}
+
 // The part of an address after its `#`, as `t=1.2-3.4us&core=3`; links to sections are none.
 const told = () => new Map(location.hash.slice(1).split("&").filter((part) => part.includes("=")).map((part) => {
   const at = part.indexOf("=");
@@ -33,12 +40,16 @@ async function linked(all) {
       for (const [name, value] of Object.entries(one.state())) if (value) parts.push([named(name, n), value]);
     });
     for (const one of more) parts.push(...Object.entries(one.state()).filter(([, value]) => value));
+    // The language, which is another script's.
+    const language = told().get("lang");
+    if (language) parts.push(["lang", language]);
     written = parts.map(([name, value]) => `${name}=${encodeURIComponent(value).replaceAll("%2C", ",")}`).join("&");
     const others = location.hash.includes("=") ? "" : location.hash;
     history.replaceState(null, "", (written ? "#" + written : others) || location.pathname + location.search);
   };
   const read = () => {
     const known = told();
+    known.delete("lang");
     if (!known.size || location.hash.slice(1) === written) return;
     all.forEach((one, n) => one.restore((name) => known.get(named(name, n)) ?? ""));
     const seen = spanned(known.get("t")), chosen = spanned(known.get("span"));

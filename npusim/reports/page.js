@@ -222,9 +222,9 @@ class Timeline extends Lanes {
   }
   help() {
     return lined([["Click a micro-op to see what it is, what it waited for, its bytes and the line that wrote it; "
-      + "drag to add up a span of time."],
-    ["A dark line below: the critical path, which the end waits for; the rest could be later. "
-      + "Arrows: flags that a pipe stood still for; coloured ones come from other cores."]]);
+      + "drag to summarise a selection."],
+    ["Black underline = critical path: delaying it delays the kernel. Everything else has slack. "
+      + "Arrows: flags that a pipe stalled on; coloured ones come from other cores."]]);
   }
   facts({ lane: l, op: i }) {
     const lane = this.data.lanes[l], op = lane.ops[i], words = this.data.words;

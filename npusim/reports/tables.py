@@ -114,7 +114,7 @@ def _facts(run: Record) -> dict[str, tuple[str, float | None]]:
     trace, known = trace_of(run), run.facts
     found: dict[str, tuple[str, float | None]] = {
         "operator": (run.op, None),
-        "chip": (" = ".join((run.device.name, *run.device.aliases)), None),
+        "chip": (f"{run.device.series} ({run.device.name})", None),
         "arguments": (
             "; ".join(f"{name} {argument(value)}" for name, value in known["arguments"].items()),
             None,
@@ -127,15 +127,15 @@ def _facts(run: Record) -> dict[str, tuple[str, float | None]]:
     time_us = float(known["time_us"])
     found["time"] = style.time_named(time_us), time_us
     if run.accuracy is not None:
-        found["how far to trust it"] = str(run.accuracy), None
+        found["accuracy"] = str(run.accuracy), None
         if run.accuracy.nearest is not None:
-            found["nearest measured kernel"] = str(run.accuracy.nearest), None
+            found["closest measurement"] = str(run.accuracy.nearest), None
     if len(run.launches) > 1:
         each = (f"{launch.op} {style.time_named(launch.time_us or 0)}" for launch in run.launches)
         found["launches"] = ", ".join(each), float(len(run.launches))
     for row in costs.rows(run):
-        found["pipe that works longest"] = row.pipe, None
-        found[f"of it {PARTS.get(row.part, row.part)}"] = style.time_named(row.us), row.us
+        found["pipe that is active longest"] = row.pipe, None
+        found[row.label] = style.time_named(row.us), row.us
     for name, nbytes in (
         ("bytes from and to global memory", trace.gm_bytes),
         ("bytes from and to the L2", trace.l2_bytes),
@@ -145,10 +145,6 @@ def _facts(run: Record) -> dict[str, tuple[str, float | None]]:
     found["micro-ops"] = f"{trace.micro_ops:,}", float(trace.micro_ops)
     found["cycles"] = f"{trace.cycles:,} at {trace.clock_hz / 1e9:g} GHz", float(trace.cycles)
     return found
-
-
-PARTS = {"head": "before that pipe starts", "work": "at work", "waits": "waiting"}
-"""Part of the time -> what it is called below the pipe whose time it is."""
 
 
 def pipes(run: Record) -> str:
@@ -168,7 +164,7 @@ def pipes(run: Record) -> str:
         for counters, works in [(lane.counters(), lane.work_cycles())]
         for pipe, counter in sorted(counters.items(), key=lambda own: style.PIPES.index(own[0]))
     ]
-    head = ["core", "pipe", "busy", "works", "busy cycles", "micro-ops", "bytes of GM and L2"]
+    head = ["core", "pipe", "busy", "active", "busy cycles", "micro-ops", "bytes of GM and L2"]
     return "<h3>Pipes of the slowest cores</h3>" + table(head, rows)
 
 
@@ -209,16 +205,16 @@ def path(run: Record) -> str:
          style.time_named(each.median_cycles * us)]
         for each in found.slack
     ]  # fmt: skip
-    head = ["core", "pipe", "slack: could be later by", "half of its micro-ops by"]
+    head = ["core", "pipe", "minimum slack", "median slack"]
     text += "<h3>Slack</h3>" + table(head, slack)
     done: list[list[Cell]] = [
         [each.kind, len(each.done_us), each.left_out or 0,
          *map(style.time_named, (each.first_us, each.median_us, each.last_us)), each.idle]
         for each in found.finishes
     ]  # fmt: skip
-    head = ["cores", "took part", "left out", "first done", "half done", "all done",
-            "idle in the last wave"]  # fmt: skip
-    return text + "<h3>When cores were done</h3>" + table(head, done)
+    head = ["cores", "active", "unused", "first done", "half done", "all done",
+            "tail imbalance: idle cores"]  # fmt: skip
+    return text + "<h3>Core balance</h3>" + table(head, done)
 
 
 def _crossings(found: CriticalPath) -> str:
@@ -230,7 +226,7 @@ def _crossings(found: CriticalPath) -> str:
     left = len(found.crossings) - len(rows)
     note = f'<p class="note">and {left:,} more</p>' if left else ""
     head = ["set at", "from core", "to core", "flag"]
-    return "<h3>Flags between cores on it</h3>" + table(head, rows) + note
+    return "<h3>Flags between cores on the critical path</h3>" + table(head, rows) + note
 
 
 MOST_PARTS = 12
@@ -244,8 +240,8 @@ def waits(run: Record) -> str:
          style.percent(row.share)]
         for row in bounds.rows(run)
     ]  # fmt: skip
-    head = ["core", "pipe", "works, or waits for", "time", "share"]
-    return "<h3>What they did, and what they waited for</h3>" + table(head, rows)
+    head = ["core", "pipe", "active, or stalled on", "time", "share"]
+    return "<h3>What they did, and what stalled them</h3>" + table(head, rows)
 
 
 def rooflines(run: Record) -> str:
@@ -281,7 +277,7 @@ def devices(runs: Sequence[Record]) -> str:
     chip_names = listed(list(dict.fromkeys(chip.name for _, chip in chips)))
     return (
         f"<details><summary>Every number of {escape(chip_names)}, with its source</summary>"
-        f"{table(head, rows, marked)}</details>"
+        f'<div class="keep" lang="en">{table(head, rows, marked)}</div></details>'
     )
 
 

@@ -3,12 +3,6 @@
 
 const ROW = 24, AXIS = 30, GAP = 4;
 
-async function unpacked(text) {
-  const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
-  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
-  return JSON.parse(await new Response(stream).text());
-}
-
 const time = (us) => us.toFixed(us < 10 ? 3 : us < 1000 ? 2 : 1) + " us";
 
 // Names come from files: they become text, never markup.
@@ -247,7 +241,7 @@ class Zoomed {
     this.details.replaceChildren(...(parts.length ? parts : this.help()));
   }
   summed(from, to) {
-    const zoom = node("button", "zoom to it"), none = node("button", "clear");
+    const zoom = node("button", "Zoom to selection"), none = node("button", "Clear");
     zoom.addEventListener("click", () => this.frame(from, to));
     none.addEventListener("click", () => this.pick(null));
     const head = node("p", node("b", `${time(from)} to ${time(to)}: ${time(to - from)} `), zoom, " ", none);

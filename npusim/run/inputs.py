@@ -27,7 +27,7 @@ from pathlib import Path
 
 import numpy as np
 
-from npusim.data.dtypes import DTYPES, FLOAT32, INT64, UINT64, Array, DType, dtype_named
+from npusim.data.dtypes import BUFFER_DTYPES, FLOAT32, INT64, UINT64, Array, DType, dtype_named
 from npusim.data.errors import shown
 from npusim.data.files import opened
 from npusim.data.tensor import LAYOUTS, Tensor, TensorSpec
@@ -161,7 +161,7 @@ def _dtype(word: str) -> DType:
     try:
         return dtype_named(word)
     except ValueError:
-        known = [dtype.name for dtype in DTYPES]
+        known = [dtype.name for dtype in BUFFER_DTYPES]
         near = get_close_matches(word, known, n=1)
         hint = f"did you mean {near[0]}?" if near else "use one of these"
         raise InputError(

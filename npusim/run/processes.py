@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from multiprocessing import active_children, get_context, parent_process
 from threading import Thread
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
+
+from npusim.data.platform import HAS_THREADS
+
+if TYPE_CHECKING:
+    from concurrent.futures import ProcessPoolExecutor
 
 __all__ = ["answers", "processes"]
 
@@ -22,13 +26,16 @@ def answers(
 ) -> Iterator[tuple[Key, Answer]]:
     """What *answer* says to each of *questions*, as it comes; the first are begun first.
 
-    *jobs* processes share the work, one a processor by default; with 1 all is done in this one.
+    *jobs* processes share the work, one a processor by default; with 1, and where no process can
+    start, all is done in this one.
     """
     jobs = min(jobs or os.cpu_count() or 1, max(len(questions), 1))
-    if jobs == 1:
+    if jobs == 1 or not HAS_THREADS:
         for key, question in questions.items():
             yield key, answer(question)
         return
+    from concurrent.futures import as_completed
+
     with processes(jobs) as pool:
         keys = {pool.submit(answer, question): key for key, question in questions.items()}
         for future in as_completed(keys):
@@ -42,6 +49,9 @@ def processes(jobs: int) -> Iterator[ProcessPoolExecutor]:
     A script must keep its own calls below `if __name__ == "__main__"`, since each process imports
     it anew.
     """
+    # Where Python comes without processes, as in a browser, this cannot be imported.
+    from concurrent.futures import ProcessPoolExecutor
+
     others = active_children()
     # Spawned, not forked: the same on every system, and safe where threads run.
     start = get_context("spawn")

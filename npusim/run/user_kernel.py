@@ -32,7 +32,7 @@ from npusim.ascendc import ProgramLaunch, SourceLaunch
 from npusim.check.bounds import check_inside
 from npusim.check.rules import check_blocks
 from npusim.data.arguments import is_masked
-from npusim.data.dtypes import DTYPES, Array, dtype_of
+from npusim.data.dtypes import BUFFER_DTYPES, Array, dtype_of
 from npusim.data.errors import shown
 from npusim.data.tensor import GlobalTensor, Operand, Tensor, TensorSpec
 from npusim.devices.names import whole
@@ -270,7 +270,7 @@ def operand_of(who: str, name: str, value: Any) -> Operand:
         case _:
             dtype = dtype_of(value)
             if dtype is None or is_masked(value):
-                known = ", ".join(dtype.name for dtype in DTYPES)
+                known = ", ".join(dtype.name for dtype in BUFFER_DTYPES)
                 what = "a masked array" if dtype is not None else value.dtype
                 raise KernelError(
                     f"{who}: {name} must be an array of {known}, not {what}; convert it"

@@ -1,8 +1,8 @@
 """What a sweep has done so far, in a file from which the same sweep goes on.
 
 The first line says which sweep it is and of which npusim, and each further one is a call that is
-done. Lines are only ever added; a last one that was cut short, as the process was killed, is
-done again.
+done, behind its own digest: a line that was changed is refused. Lines are only ever added; a last
+one that was cut short, as the process was killed, is done again.
 """
 
 from __future__ import annotations
@@ -27,10 +27,12 @@ except ImportError:  # pragma: no cover
 
 __all__ = ["Journal", "journal_at", "remove"]
 
-MARK = "npusim sweep 1"
+MARK = "npusim sweep 2"
 """Begins every file of ours; the number is that of what follows."""
 MOST_BYTES = 1 << 30
 """A hundred thousand calls of half a kilobyte are 50 MB."""
+DIGEST_DIGITS = 16
+"""Of a line, in hexadecimal; it is to show a damaged one, not a forged one."""
 
 
 class Head(BaseModel):
@@ -54,9 +56,9 @@ class Journal:
     def add(self, key: str, outcome: Outcome) -> None:
         """Note what came of the call with *key*."""
         self.done[key] = outcome
-        line = Line(key=key, outcome=outcome).model_dump_json()
+        line = Line(key=key, outcome=outcome).model_dump_json().encode()
         try:
-            self._file.write(line.encode() + b"\n")
+            self._file.write(_digest(line) + b" " + line + b"\n")
         except OSError as error:
             raise _unusable(self.path, error) from None
 
@@ -66,7 +68,7 @@ def journal_at(path: Path, keys: Sequence[str]) -> Iterator[Journal]:
     """The file at *path* of the sweep whose calls have these *keys*; it is made if need be.
 
     Raises SweepError, and leaves what is there as it is, unless the same sweep has left it; and
-    where another process is at work on it.
+    where another process writes it.
     """
     head = Head(
         file=MARK,
@@ -144,12 +146,19 @@ def _read(path: Path, head: Head) -> tuple[dict[str, Outcome], int]:
 def _done(path: Path, lines: Sequence[bytes]) -> dict[str, Outcome]:
     done = {}
     for number, line in enumerate(lines, 2):
+        digest, _, written = line.partition(b" ")
         try:
-            found = Line.model_validate_json(line)
+            found = Line.model_validate_json(written) if digest == _digest(written) else None
         except ValidationError:
+            found = None
+        if found is None:
             raise SweepError(
                 f"sweep: {path}: line {number} must be a call that is done, but is damaged; remove "
                 f"the line, and it is done again"
-            ) from None
+            )
         done[found.key] = found.outcome
     return done
+
+
+def _digest(line: bytes) -> bytes:
+    return sha256(line).hexdigest()[:DIGEST_DIGITS].encode()

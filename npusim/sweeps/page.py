@@ -38,9 +38,9 @@ def page(sweep: Rows) -> str:
         )
     )
     parts = {"rows": ("Every cell", _table(sweep.rows, sweep))}
-    script, styles = frame.text_of(HERE, "link.js"), frame.text_of(HERE, "page.css")
+    styles = frame.text_of(HERE, "page.css")
     body = screen + frame.sections(parts, ("rows",))
-    return frame.document(f"Sweep of {sweep.op}", styles, script, body)
+    return frame.document(f"Sweep of {sweep.op}", styles, "", body)
 
 
 def _about(sweep: Rows) -> str:

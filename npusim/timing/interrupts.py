@@ -15,6 +15,8 @@ from contextvars import copy_context
 from threading import Lock, current_thread, main_thread
 from typing import Generic, TypeVar
 
+from npusim.data.platform import HAS_THREADS
+
 __all__ = ["unless_interrupted"]
 
 Found = TypeVar("Found")
@@ -24,10 +26,10 @@ def unless_interrupted(work: Callable[[], Found], stop: Callable[[], None]) -> F
     """What *work* returns; raises what it raises.
 
     If the handler of a signal raises meanwhile, *stop* is called, after which *work* must end soon;
-    then what the handler raised goes on. Outside the main thread, where no handler runs, *work* is
-    just called.
+    then what the handler raised goes on. Outside the main thread, where no handler runs, and where
+    no thread can start, *work* is just called.
     """
-    if current_thread() is not main_thread():
+    if not HAS_THREADS or current_thread() is not main_thread():
         return work()
     job = _Job(work)
     try:

@@ -15,7 +15,7 @@ from npusim.ops import TorchFunction
 from npusim.ops._torch import Gradient
 from npusim.torch.schemas import bind, named_tensors
 
-__all__ = ["autograd"]
+__all__ = ["autograd", "is_wanted"]
 
 
 def autograd(function: TorchFunction, op: torch._ops.OpOverload) -> Callable[..., object]:
@@ -34,6 +34,15 @@ def autograd(function: TorchFunction, op: torch._ops.OpOverload) -> Callable[...
         return _Recorded.apply(differentiable, *bound.values())
 
     return kernel
+
+
+_wanted: list[frozenset[str]] = []
+"""The inputs whose gradients backward wants, while it asks for some."""
+
+
+def is_wanted(inputs: Iterable[str]) -> bool:
+    """Whether backward wants the gradient of one of *inputs*, or nobody says."""
+    return not _wanted or not _wanted[-1].isdisjoint(inputs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +111,12 @@ class _Recorded(torch.autograd.Function):
     @staticmethod
     def backward(context: Any, *grads: torch.Tensor) -> tuple[object, ...]:
         known = context.others | dict(zip(context.tensors, context.saved_tensors, strict=True))
-        found = context.differentiable.backward(known, grads)
+        needed = zip(context.names, context.needs_input_grad[1:], strict=True)
+        _wanted.append(frozenset(name for name, is_needed in needed if is_needed))
+        try:
+            found = context.differentiable.backward(known, grads)
+        finally:
+            _wanted.pop()
         return None, *(found.get(name) for name in context.names)
 
 

@@ -24,7 +24,7 @@ from npusim.torch.backend import Define
 from npusim.torch.clock import clock
 from npusim.torch.distributed import operators as fused
 from npusim.torch.errors import as_on_card
-from npusim.torch.gradients import autograd
+from npusim.torch.gradients import autograd, is_wanted
 from npusim.torch.kernels import tensors_of
 from npusim.torch.relabel import overwrite, to_host, to_npu
 from npusim.torch.schemas import arguments, bind, described, empty, named_tensors
@@ -181,7 +181,7 @@ def _real(
 
     gives_list = _returns_list(schema)
     has_numbers = len(schema.returns) != sum(_is_tensor(each) for each in schema.returns)
-    is_repeatable = not (function.into or schema.is_mutable or has_numbers)
+    is_repeatable = not (function.into or schema.is_mutable or function.wanted or has_numbers)
 
     def real(*args: object, **kwargs: object) -> object:
         key = _key(function, args, kwargs) if is_repeatable else None
@@ -189,6 +189,7 @@ def _real(
             return _given(again, gives_list)
         bound = bind(schema, args, kwargs)
         own, first = arguments(function, bound), next(iter(bound.values()))
+        own |= {name: is_wanted(inputs) for name, inputs in function.wanted.items()}
         layouts = {name: _layout(value) for name, value in named_tensors(own)}
         known = described(own, layouts)
         acl = function.aclnn(known)

@@ -15,9 +15,12 @@ from typing import NoReturn
 import torch
 
 from npusim import ops
+from npusim.data.errors import Code, OpError
 from npusim.published import names, schemas
+from npusim.torch import card
+from npusim.torch.errors import as_on_card
 
-__all__ = ["OF_ATB", "operator", "others_of", "refusal", "register"]
+__all__ = ["OF_ATB", "OF_LATER_CHIPS", "operator", "others_of", "refusal", "register"]
 
 INSTEAD = {
     "npu_bmmV2": "torch.bmm",
@@ -65,6 +68,23 @@ OF_ATB = {
 """Operator that torch_npu takes from ATB, and not from aclnn -> what computes the same (op-plugin,
 atb_ops.yaml; vllm-ascend calls them). The namespace `npu` has none of them."""
 
+OF_LATER_CHIPS = {
+    "_npu_swiglu_backward_mx_quant_with_dual_axis": "npu_swiglu_quant",
+    "npu_add_rms_norm_dynamic_mx_quant": "npu_add_rms_norm_dynamic_quant",
+    "npu_anti_mx_quant": "npu_anti_quant",
+    "npu_dynamic_block_mx_quant": "npu_dynamic_block_quant",
+    "npu_dynamic_dual_level_mx_quant": "npu_dynamic_quant",
+    "npu_dynamic_mx_quant": "npu_dynamic_quant",
+    "npu_dynamic_mx_quant_with_dual_axis": "npu_dynamic_quant",
+    "npu_grouped_dynamic_block_quant": "npu_dynamic_block_quant",
+    "npu_grouped_dynamic_mx_quant": "npu_dynamic_quant",
+    "npu_rms_norm_dynamic_mx_quant": "npu_rms_norm and npu_dynamic_quant",
+    "npu_swiglu_mx_quant": "npu_swiglu_quant",
+    "npu_swiglu_mx_quant_with_dual_axis": "npu_swiglu_quant",
+}
+"""Operator of float8 and float4, which no chip here has -> the nearest one of int8 (op-plugin's
+tests name Ascend950 alone for each)."""
+
 BETWEEN_CARDS = (
     *("all_reduce", "allgather", "all_gather", "alltoall", "reduce_scatter", "distribute"),
     *("broadcast_", "send", "recv", "hccl", "hcom", "ring_", "_combine"),
@@ -89,6 +109,8 @@ def register(simulated: frozenset[str]) -> None:
 
 def operator(name: str) -> Callable[..., NoReturn]:
     """The function of torch_npu called *name*, which is no operator of npusim."""
+    if name in OF_LATER_CHIPS:
+        return _of_later_chips(name)
     return _function(f"torch_npu.{name}", _why(name))
 
 
@@ -121,6 +143,24 @@ def others_of(module: str, *parts: ModuleType) -> Callable[[str], object]:
         )
 
     return find
+
+
+def _of_later_chips(name: str) -> Callable[..., NoReturn]:
+    """As a card of today refuses it: its CANN finds no kernel (of which the code is assumed)."""
+    words = name.strip("_").removeprefix("npu_").split("_")
+    acl = "aclnn" + "".join(word.capitalize() for word in words)
+
+    def refuse(*_: object, **__: object) -> NoReturn:
+        chip = card.spec()
+        text = (
+            f"{name}: the chip must be an Ascend 950, which has float8 and float4, not {chip.name} "
+            f"of {chip.series}; use {OF_LATER_CHIPS[name]}"
+        )
+        raise as_on_card(OpError(Code.INNER_ERROR, text), name, acl)
+
+    refuse.__name__ = refuse.__qualname__ = name
+    refuse.__doc__ = "Refused: no chip here has float8 and float4."
+    return refuse
 
 
 def _function(full: str, why: str) -> Callable[..., NoReturn]:

@@ -87,8 +87,8 @@ class Joined:
     @property
     def text(self) -> str:
         """What was joined, in words."""
-        ops = f"{self.micro_ops} micro-op{'s' if self.micro_ops > 1 else ''}"
-        return f"{ops} of {self.calls} calls" if self.calls > 1 else ops
+        ops = f"{self.micro_ops} instruction{'s' if self.micro_ops > 1 else ''}"
+        return f"{ops} ({self.calls} iterations)" if self.calls > 1 else ops
 
 
 def level_of(trace: Trace, level: Level | None, most_spans: int) -> Level:

@@ -38,11 +38,24 @@ def test_a_shape_in_place_of_an_array_asks_for_time_alone() -> None:
     assert timed.time_us == npusim.run(launch, x, x, x, 4096, device="Atlas A2").time_us
 
 
-def test_types_that_npusim_has_no_tensors_of() -> None:
-    x = np.arange(4096, dtype=np.int16).reshape(2, 2048)
+@pytest.mark.parametrize("dtype", [np.int16, np.uint16])
+def test_types_that_no_operator_takes(dtype: type) -> None:
+    x = np.arange(4096, dtype=dtype).reshape(2, 2048)
     z = np.zeros_like(x)
-    kernels("add.cpp")["add_any<int16_t>"][2](x, x, z, x.size, device="Atlas A2")
+    launch = kernels("add.cpp")["add_any<int16_t>"][2]
+    run = launch(x, x, z, x.size, device="Atlas A2")
     np.testing.assert_array_equal(z, 2 * x)
+    assert run.outputs["z"].dtype == dtype
+    spec = npusim.TensorSpec(x.shape, np.dtype(dtype).name)
+    timed = npusim.run(launch, spec, spec, spec, x.size, device="Atlas A2")
+    assert timed.outputs["z"] == spec
+
+
+def test_types_that_npusim_has_no_tensors_of() -> None:
+    x = np.arange(8192) % 3 == 0
+    z = np.zeros_like(x)
+    kernels("add.cpp")["add_any<int16_t>"][2](x, np.zeros_like(x), z, 4096, device="Atlas A2")
+    np.testing.assert_array_equal(z, x)
 
 
 def test_functions_of_a_float_are_of_floats(tmp_path: Path) -> None:

@@ -141,6 +141,29 @@ def test_a_header_of_the_host(tmp_path: Path) -> None:
     np.testing.assert_array_equal(y, X[8:72] + np.float32(1.5))
 
 
+def test_types_by_number(tmp_path: Path) -> None:
+    source = tmp_path / "compared.cpp"
+    source.write_text(
+        KERNEL.replace("GET_TILING_DATA(data, tiling);", "")
+        .replace("data.rows.lengths[0] + data.rows.lengths[1]", "64")
+        .replace("data.rows.first", "0")
+        .replace("data.step", "STEP")
+        .replace(
+            "using namespace AscendC;",
+            """using namespace AscendC;
+#if ORIG_DTYPE_X == DT_FLOAT
+constexpr DTYPE_X STEP = 2;
+#else
+constexpr DTYPE_X STEP = 3;
+#endif""",
+        )
+    )
+    y = np.zeros(64, np.float32)
+    defines = ["ORIG_DTYPE_X=DT_FLOAT", "DTYPE_X=float"]
+    npusim.ascendc.load(source, defines).add_one[1](X, y, None, device="Atlas A2")
+    np.testing.assert_array_equal(y, X[:64] + 2)
+
+
 def test_a_header_without_a_tiling(tmp_path: Path) -> None:
     source, header = tmp_path / "add_one.cpp", tmp_path / "plain.h"
     source.write_text(KERNEL)

@@ -17,15 +17,25 @@ from typer.testing import CliRunner
 
 from npusim import devices, ops
 from npusim.cli import app
+from npusim.cli.commands import completion
 
+A800I = ["Atlas 800I A3", "Atlas 800I A2", "Atlas 800I A2 推理产品"]
 OFFERED = {
     "npusim run npu_quan": ["npu_quant_matmul", "npu_quantize"],
-    "npusim explain npu_dynamic": ["npu_dynamic_quant", "npu_dynamic_quant_asymmetric"],
+    "npusim explain npu_dynamic_q": ["npu_dynamic_quant", "npu_dynamic_quant_asymmetric"],
     "npusim run matmul -d ascend910_939": ["ascend910_9391", "ascend910_9392"],
     "npusim devices show Ascend910B4": ["Ascend910B4", "Ascend910B4-1"],
     "npusim run npu_rms_norm -i ": ["x=", "gamma="],
     "npusim run npu_rms_norm -d ascend910b2 -i x=spec:4x4 -a ": ["epsilon=", "template="],
     "npusim run npu_rms_norm -a template=s": ["template=single_row", "template=split_d"],
+    "npusim run --template m": [],
+    "npusim run --json npu_quan": ["npu_quant_matmul", "npu_quantize"],
+    'npusim run matmul -d "Atlas 800I A': A800I,
+    "npusim run matmul -i x1=spec:64x64:int8:layout=F": ["x1=spec:64x64:int8:layout=FRACTAL_NZ"],
+    "npusim run npu_quantize -a dtype=q": ["dtype=qint8", "dtype=quint8", "dtype=qint32"],
+    "npusim run npu_quantize -a div_mode=": ["div_mode=true", "div_mode=false"],
+    "npusim layout 20x40 int8 FR": ["FRACTAL_NZ", "FRACTAL_Z"],
+    "npusim layout 20x40 i": ["int4", "int8", "int32", "int64"],
     "npusim run my_kernel.py:add -i ": [],
     "npusim run my_kernel.py:add -a template=": [],
     "npusim sweep npu_rms_norm --template ": ["all", "merge_n", "normal", "single_row", "split_d"],
@@ -59,6 +69,13 @@ def test_all_operators_and_chips_are_offered() -> None:
         assert devices.load(chip).name in devices.names()
 
 
+def test_a_blank_within_quotes_ends_no_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("_TYPER_COMPLETE_ARGS", 'npusim run matmul -d "Atlas 800I ')
+    with completion.whole_words():
+        assert offered(os.environ["_TYPER_COMPLETE_ARGS"]) == A800I
+    assert offered('npusim run matmul -d "Atlas 800I A2" -i ') == ["x1=", "x2=", "bias="]
+
+
 needs_bash = pytest.mark.skipif(
     shutil.which("bash") is None, reason="bash, which is asked, is not there"
 )
@@ -88,6 +105,7 @@ TYPED = {
     "--attr=template=sp\t": ["--attr=template=split_d"],
     "-i x=./gam\t": ["-i", "x=./gamma.npy"],
     "--template=spl\t": ["--template=split_d"],
+    '-d "Atlas 300I P\t': ["-d", "Atlas 300I Pro"],
 }
 
 PATIENCE_S = 60.0

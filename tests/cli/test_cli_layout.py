@@ -204,7 +204,7 @@ WRONG: list[tuple[tuple[str, ...], str]] = [
     (
         ("2x2", "int5", "ND"),
         "dtypes: a dtype must be one of float32, float16, bfloat16, int4, int8, uint8, int32, "
-        "int64, uint64, not 'int5'; use one of these",
+        "int64, uint64, int16, uint16, uint32, not 'int5'; use one of these",
     ),
     (
         ("2x2", "int8", "NHWC"),

@@ -69,7 +69,9 @@ def test_progress_without_a_terminal(csv: Path, monkeypatch: pytest.MonkeyPatch)
     code, out, err = npusim_says("validate", str(csv), "-j", "1")
 
     assert (code, out) == (0, TABLE)
-    assert re.fullmatch(r"(npusim: (at work|rows \d+% done) after \d s(, \d s left)?\n)+", err)
+    assert re.fullmatch(
+        r"(npusim: (working|Simulating rows: \d+ %), \d s elapsed(, about \d s left)?\n)+", err
+    )
 
 
 def test_json_has_rows_and_families(csv: Path) -> None:

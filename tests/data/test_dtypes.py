@@ -521,7 +521,7 @@ def test_sizes_are_those_on_the_chip() -> None:
 def test_an_unknown_name_is_refused_with_all_that_are_known() -> None:
     message = (
         "dtypes: a dtype must be one of float32, float16, bfloat16, int4, int8, uint8, int32, "
-        "int64, uint64, not 'complex64'; use one of these"
+        "int64, uint64, int16, uint16, uint32, not 'complex64'; use one of these"
     )
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         dtype_named("complex64")

@@ -238,7 +238,7 @@ REFUSALS = [
         lambda: TensorSpec((3, 4), [1]),  # type: ignore[arg-type]
         ValueError,
         "dtypes: a dtype must be one of float32, float16, bfloat16, int4, int8, uint8, int32, "
-        "int64, uint64, not [1]; use one of these",
+        "int64, uint64, int16, uint16, uint32, not [1]; use one of these",
     ),
     (
         lambda: TensorSpec((3, 4), "int8", transposed=1),  # type: ignore[arg-type]

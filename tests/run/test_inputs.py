@@ -11,7 +11,9 @@ import pytest
 from npusim import Tensor, TensorSpec
 from npusim.run.inputs import FileError, InputError, parse
 
-DTYPES = "float32, float16, bfloat16, int4, int8, uint8, int32, int64, uint64"
+DTYPES = (
+    "float32, float16, bfloat16, int4, int8, uint8, int32, int64, uint64, int16, uint16, uint32"
+)
 LAST = "layout=..., transposed=... and no more"
 KINDS = "FILE.npy, randn, rand, randint, zeros, ones, full, arange, values, spec, none"
 

@@ -19,7 +19,7 @@ from tiny import tiny_spec
 import npusim
 from npusim import DeviceSpec, Kernel, Tensor, TensorSpec, micro
 from npusim.check.uninitialized import UnwrittenError
-from npusim.data.dtypes import DTYPES, FLOAT16, DType
+from npusim.data.dtypes import BUFFER_DTYPES, FLOAT16, DType
 from npusim.isa import Barrier, Binary, Global, Load, Store
 from npusim.kernel.builder import Builder
 from npusim.kernel.program import Binding, Block, Program
@@ -436,7 +436,7 @@ def test_a_function_must_take_the_chip_and_names(function: Any, came: str) -> No
 
 
 def test_types_that_no_chip_has_are_refused() -> None:
-    known = ", ".join(dtype.name for dtype in DTYPES)
+    known = ", ".join(dtype.name for dtype in BUFFER_DTYPES)
     text = f"add: x must be an array of {known}, not complex128; convert it"
     with pytest.raises(KernelError, match=says(text)):
         npusim.run(add, np.ones(4, complex), np.ones(4), device="Atlas A2")

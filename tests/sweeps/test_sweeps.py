@@ -529,7 +529,7 @@ def held(path: Path, message: str, **more: Any) -> None:
 
 def test_the_file_of_something_else_is_left_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "sweep.partial"
-    for text in (b"", b"time,us\n", b'{"file":"npusim sweep 2","npusim":"a","sweep":"b"}\n'):
+    for text in (b"", b"time,us\n", b'{"file":"npusim sweep 1","npusim":"a","sweep":"b"}\n'):
         path.write_bytes(text)
         held(
             path,
@@ -555,11 +555,13 @@ def test_another_sweep_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyP
     )
 
 
-def test_a_damaged_line_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("change", [(b"time_us", b"time"), (b'time_us":', b'time_us":1')])
+def test_a_damaged_line_is_named(tmp_path: Path, change: tuple[bytes, bytes]) -> None:
+    """Also a line whose time was changed, which is still one that could be read."""
     path = tmp_path / "sweep.partial"
     next(some(3, path))
     lines = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(b"".join([*lines[:2], lines[2].replace(b"time_us", b"time"), lines[3]]))
+    path.write_bytes(b"".join([*lines[:2], lines[2].replace(*change), lines[3]]))
     before = path.read_bytes()
     with pytest.raises(SweepError) as caught:
         swept(resume=path)

@@ -45,7 +45,37 @@ def rms_norm(x: Any, gamma: Any) -> Any:
     return x * torch.rsqrt((x * x).mean(axes, keepdim=True) + 1e-6) * gamma
 
 
+def turned(x: Any, cos: Any, sin: Any) -> Any:
+    left, right = x.chunk(2, -1)
+    return x * cos + torch.cat((-right, left), -1) * sin
+
+
+def neighbours_turned(x: Any, cos: Any, sin: Any) -> Any:
+    pairs = torch.stack((-x[..., 1::2], x[..., ::2]), -1).reshape(x.shape)
+    return x * cos + pairs * sin
+
+
 CASES = {
+    **{
+        f"rotary_mul {lines}": Case(
+            torch_npu.npu_rotary_mul,
+            turned,
+            (shape, lines, lines),
+            ("npu_rotary_mul_backward",),
+        )
+        for shape, lines in (
+            ((2, 9, 3, 40), (1, 9, 1, 40)),
+            ((2, 3, 9, 128), (2, 1, 9, 128)),
+            ((9, 2, 3, 64), (9, 1, 1, 64)),
+            ((9, 3, 32), (9, 1, 32)),
+        )
+    },
+    "rotary_mul of neighbours": Case(
+        lambda x, cos, sin: torch_npu.npu_rotary_mul(x, cos, sin, "interleave"),
+        neighbours_turned,
+        ((2, 9, 3, 40), (1, 9, 1, 40), (1, 9, 1, 40)),
+        ("npu_rotary_mul_backward",),
+    ),
     **{
         f"rms_norm of {columns}": Case(
             lambda x, gamma: torch_npu.npu_rms_norm(x, gamma)[0],
@@ -137,3 +167,28 @@ def test_gradients_of_a_compiled_function() -> None:
     found, x.grad = x.grad, None
     torch_npu.npu_swiglu(x).sum().backward()
     assert torch.equal(found, x.grad)
+
+
+def test_angles_have_gradients_where_one_of_them_needs_one() -> None:
+    x, cos, sin = (torch.randn(1, 4, n, 64).npu() for n in (3, 1, 1))
+    times = {}
+    for needing in ((x,), (x, sin)):
+        for tensor in needing:
+            tensor.requires_grad_()
+        y, before = torch_npu.npu_rotary_mul(x, cos, sin), clock.now_us
+        y.sum().backward()
+        times[len(needing)] = clock.now_us - before
+    assert cos.grad is None
+    assert sin.grad is not None
+    assert times[2] > times[1]
+
+
+def test_what_has_no_gradient_must_need_none() -> None:
+    x, cos, sin = (torch.randn(1, 4, 1, 64).npu() for _ in range(3))
+    rotate = torch.randn(64, 64).npu().requires_grad_()
+    message = (
+        "the derivative for 'rotate' of 'npu_rotary_mul' is not implemented.\n"
+        "npu_rotary_mul: a tensor that needs a gradient must be self, r1, r2, not rotate; detach it"
+    )
+    with pytest.raises(NotImplementedError, match=f"^{re.escape(message)}$"):
+        torch_npu.npu_rotary_mul(x, cos, sin, rotate=rotate)

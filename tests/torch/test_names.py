@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 from simulated_card import torch, torch_npu, torchair
 
-from npusim import ops
+from npusim import OpError, ops
 from npusim.published import names, schemas
 from npusim.torch import composed
 from npusim.torch.clock import clock
 from npusim.torch.distributed.declared import FUSED
 from npusim.torch.format_casts import FUNCTIONS
+from npusim.torch.refusals import OF_LATER_CHIPS
 
 PACKETS = sorted({re.match(r"\w+", schema)[0] for schema in schemas()})  # type: ignore[index]
 OWN = [
@@ -66,13 +67,30 @@ def test_every_operator_is_there_by_both_names() -> None:
 
 
 def test_an_operator_that_is_not_simulated_refuses_when_called() -> None:
-    others = [name for name in PACKETS if name not in {*SIMULATED, *FUNCTIONS, "get_npu_format"}]
+    known = {*SIMULATED, *FUNCTIONS, *OF_LATER_CHIPS, "get_npu_format"}
+    others = [name for name in PACKETS if name not in known]
     assert len(others) > 300
     for name in others:
         with pytest.raises(
             NotImplementedError, match=f"^torch_npu.{name}: it must be simulated to be called, "
         ):
             getattr(torch_npu, name)(1, two=2)
+
+
+@pytest.mark.parametrize("name", sorted(OF_LATER_CHIPS))
+def test_what_only_later_chips_have_is_refused_as_on_a_card(name: str) -> None:
+    words = name.strip("_").split("_")[1:]
+    acl = "aclnn" + "".join(map(str.capitalize, words))
+    message = (
+        f"{name}: NPU function error: call {acl} failed, error code is 561000\n{name}: the chip "
+        f"must be an Ascend 950, which has float8 and float4, not ascend910b2 of Atlas A2; use "
+        f"{OF_LATER_CHIPS[name]} [561000]"
+    )
+    with pytest.raises(OpError, match=exactly(message)):
+        getattr(torch_npu, name)(torch.ones(2, 64).npu())
+    if name == "npu_dynamic_mx_quant":
+        with pytest.raises(OpError, match=exactly(message)):
+            torch.ops.npu.npu_dynamic_mx_quant(torch.ones(2, 64).npu())
 
 
 @pytest.mark.parametrize(

@@ -93,7 +93,7 @@ def edges(shape: Shape) -> Edges:
     if isinstance(shape, Elements):
         starts, nbytes = places(shape.operand), max(1, shape.operand.dtype.bits // 8)
     elif isinstance(shape, Scattered):
-        starts, nbytes = np.array(shape.starts), shape.nbytes
+        starts, nbytes = np.array(shape.starts, np.int64), shape.nbytes
     else:
         numbers, nbytes = np.arange(shape.pieces), shape.nbytes
         starts = numbers // shape.inner * shape.stride + numbers % shape.inner * shape.inner_stride

@@ -1,7 +1,7 @@
 """What a shell offers behind a word that was begun: operators, chips, parameters and templates.
 
-Nothing is loaded but for a word that is completed. Words in which a shell would have to quote a
-blank are not offered.
+Nothing is loaded but for a word that is completed. A name with a blank, which a shell has to quote,
+is offered where a blank was typed.
 """
 
 from __future__ import annotations
@@ -16,18 +16,32 @@ import typer
 __all__ = ["attributes", "devices", "operators", "templates", "tensors", "whole_words"]
 
 
-def operators(incomplete: str) -> list[str]:
+def operators(context: typer.Context, incomplete: str) -> list[str]:
     """The operators; a custom kernel is a file, which shells know themselves."""
     from npusim import ops
 
+    known = {word for each in context.command.params for word in (*each.opts, *each.secondary_opts)}
+    before = _before(incomplete)
+    if before.startswith("-") and before not in known:
+        return []  # the value of an option that there is not
     return _begun(ops.names(), incomplete)
+
+
+def layouts(incomplete: str) -> list[str]:
+    """The words behind `npusim layout`: types and layouts."""
+    from npusim.data.dtypes import DTYPES
+    from npusim.data.layout import NAMES
+
+    return _begun(("where", *(each.name for each in DTYPES), *NAMES), incomplete)
 
 
 def devices(incomplete: str) -> list[str]:
     """The chips, and what tools call them."""
     from npusim.devices import spellings
 
-    return _begun((name for name in spellings() if " " not in name), incomplete)
+    return _begun(
+        (name for name in spellings() if " " not in name or " " in incomplete), incomplete
+    )
 
 
 def engines(incomplete: str) -> list[str]:
@@ -38,18 +52,45 @@ def engines(incomplete: str) -> list[str]:
 
 
 def tensors(context: typer.Context, incomplete: str) -> list[str]:
-    """The tensors of the operator that was typed, each with its `=`."""
+    """The tensors of the operator that was typed, each with its `=`, or layouts of one."""
+    before, layout, _ = incomplete.partition(":layout=")
+    if layout:
+        from npusim.data.tensor import LAYOUTS
+
+        return _begun((f"{before}{layout}{name}" for name in LAYOUTS), incomplete)
     return _begun((f"{name}=" for name in _parameters(context, True)), incomplete)
 
 
 def attributes(context: typer.Context, incomplete: str) -> list[str]:
-    """Its attributes, and what its template may be."""
+    """Its attributes, and what its template, a type or a flag may be."""
+    name, equals, _ = incomplete.partition("=")
+    if equals:
+        return _begun((f"{name}={word}" for word in _values(context, name)), incomplete)
+    return _begun((f"{name}=" for name in _parameters(context, False)), incomplete)
+
+
+QUANTISED = ("qint8", "quint8", "qint32")
+"""Types that torch names so; they are stored as the integers without the q."""
+
+
+def _values(context: typer.Context, name: str) -> Sequence[str]:
+    """What attribute *name* may be, where that is one of a few words."""
     from npusim import ops
+    from npusim.cli.call import parameters
+    from npusim.data.dtypes import DTYPES
 
     op = _operator(context)
-    if op is not None and incomplete.startswith("template="):
-        return _begun((f"template={word}" for word in ops.load(op).templates), incomplete)
-    return _begun((f"{name}=" for name in _parameters(context, False)), incomplete)
+    if op is None:
+        return ()
+    if name == "template":
+        return ops.load(op).templates
+    kinds = {each.name: each.words for each in parameters(op)}
+    match kinds.get(name):
+        case ("dtype",):
+            return (*(each.name for each in DTYPES), *QUANTISED)
+        case ("bool",):
+            return ("true", "false")
+    return ()
 
 
 def templates(context: typer.Context, incomplete: str) -> list[str]:
@@ -62,6 +103,13 @@ def templates(context: typer.Context, incomplete: str) -> list[str]:
     before, comma, _ = incomplete.rpartition(",")
     every = ops.load(op).templates if comma else ("all", *ops.load(op).templates)
     return _begun((f"{before}{comma}{word}" for word in every), incomplete)
+
+
+def _before(incomplete: str) -> str:
+    """The word before the one that was begun, as the shell passes both."""
+    typed = os.environ.get("_TYPER_COMPLETE_ARGS") or os.environ.get("COMP_WORDS", "")
+    *_, last = typed.removesuffix(incomplete).split() or [""]
+    return last
 
 
 def _begun(words: Iterable[str], incomplete: str) -> list[str]:
@@ -93,8 +141,12 @@ BREAKS = "=:"
 
 @contextmanager
 def whole_words() -> Iterator[None]:
-    """Make the words whole that bash asks about, and of those that are offered print within it only
-    what bash has not got yet."""
+    """Make the words whole that a shell asks about, and of those that are offered print within it
+    only what bash has not got yet."""
+    typed = os.environ.get("_TYPER_COMPLETE_ARGS", "")
+    if _is_quoted(typed):
+        # Behind a blank a word would begin, but for the quote that is open.
+        os.environ["_TYPER_COMPLETE_ARGS"] = typed.rstrip()
     at = os.environ.get("COMP_CWORD", "")
     if os.environ.get("_NPUSIM_COMPLETE") != "complete_bash" or not at.isdecimal():
         yield
@@ -113,6 +165,21 @@ def whole_words() -> Iterator[None]:
             rest.append(f"{rest[0]}...")
         for word in rest:
             print(word)
+
+
+def _is_quoted(typed: str) -> bool:
+    """Whether a quote is open at the end of *typed*.
+
+    >>> _is_quoted('npusim run matmul -d "Atlas 800I '), _is_quoted("npusim run matmul ")
+    (True, False)
+    """
+    quote = ""
+    for letter in typed:
+        if letter == quote:
+            quote = ""
+        elif letter in "\"'" and not quote:
+            quote = letter
+    return bool(quote)
 
 
 def _whole(words: Sequence[str]) -> tuple[list[str], str]:

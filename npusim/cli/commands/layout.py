@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from npusim.cli.commands import completion
 from npusim.cli.commands.formats import MapFormat
 
 __all__ = ["show_layout"]
@@ -16,6 +17,7 @@ Words = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[where] SHAPE DTYPE LAYOUT",
+        autocompletion=completion.layouts,
         # Written out, since what knows them would load numpy for every --help.
         help="For example 20x40 int8 FRACTAL_NZ; the layouts are ND, FRACTAL_NZ (also Nz, zN), "
         "Zz (also zZ), Zn (also nZ, FRACTAL_Z), NC1HWC0 (also 5HD), L0C. A capital is for the "

@@ -1,4 +1,4 @@
-"""matmul: matrices of fp16, bf16 or fp32 multiplied on the cube, with an optional bias.
+"""matmul: matrices of fp16, bf16 or fp32 multiplied on the cube.
 
 .. code-block:: text
 

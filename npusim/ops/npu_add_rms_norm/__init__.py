@@ -1,4 +1,4 @@
-"""npu_add_rms_norm: two tensors added, and the rows of the sum scaled as npu_rms_norm does.
+"""npu_add_rms_norm: two tensors added, and the RMS norm of the sum.
 
 .. code-block:: text
 

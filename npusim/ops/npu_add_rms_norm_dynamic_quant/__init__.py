@@ -1,4 +1,4 @@
-"""npu_add_rms_norm_dynamic_quant: two tensors added, rows scaled as by npu_rms_norm, and quantised.
+"""npu_add_rms_norm_dynamic_quant: two tensors added, RMS norm, and dynamic quantisation.
 
 .. code-block:: text
 

@@ -1,4 +1,4 @@
-"""npu_add_rms_norm_quant: two tensors added, rows scaled as by npu_add_rms_norm, and quantised.
+"""npu_add_rms_norm_quant: two tensors added, RMS norm, and quantisation.
 
 .. code-block:: text
 

@@ -1,4 +1,4 @@
-"""npu_dequant_swiglu_quant: int32 sums become floats, swiglu halves them, and rows become int8.
+"""npu_dequant_swiglu_quant: int32 sums dequantised, SwiGLU, then quantised to int8.
 
 .. code-block:: text
 

@@ -1,4 +1,4 @@
-"""npu_dynamic_quant: rows of floats become int8 or packed int4, each scaled by its largest number.
+"""npu_dynamic_quant: floats to int8 or packed int4, with one scale for each row.
 
 .. code-block:: text
 

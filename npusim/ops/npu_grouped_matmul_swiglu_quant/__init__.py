@@ -1,4 +1,4 @@
-"""npu_grouped_matmul_swiglu_quant: groups of int8 rows by a weight each, halved, int8 again.
+"""npu_grouped_matmul_swiglu_quant: groups of int8 rows times a weight each, SwiGLU, then int8.
 
 .. code-block:: text
 

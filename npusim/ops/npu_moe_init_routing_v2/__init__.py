@@ -1,4 +1,4 @@
-"""npu_moe_init_routing_v2: the rows of all tokens, sorted by the experts that they go to.
+"""npu_moe_init_routing_v2: rows of all tokens sorted by their experts.
 
 .. code-block:: text
 

@@ -1,4 +1,4 @@
-"""npu_quantize: a tensor of floats becomes int8, uint8, int32 or packed int4.
+"""npu_quantize: floats to int8, uint8, int32 or packed int4, by given scales.
 
 .. code-block:: text
 

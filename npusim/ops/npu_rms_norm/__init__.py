@@ -1,4 +1,4 @@
-"""npu_rms_norm: rows divided by their root mean square, and multiplied by a weight a column.
+"""npu_rms_norm: RMS norm: rows over their root mean square, times a weight.
 
 .. code-block:: text
 

@@ -1,4 +1,4 @@
-"""npu_rotary_mul: rotary position embedding, pairs of elements turned by an angle.
+"""npu_rotary_mul: rotary position embedding of one tensor.
 
 .. code-block:: text
 
@@ -87,6 +87,7 @@ TORCH = ops.TorchFunction(
     aclnn=lambda _: "aclnnRotaryPositionEmbedding",
     outputs=lambda given, _: ((given["self"].shape, given["self"].dtype),),
     absent=("rotate",),
+    gradient=ops.Gradient("self, r1, r2: npu_rotary_mul_backward(grad, self, r1, r2, rotary_mode)"),
 )
 
 

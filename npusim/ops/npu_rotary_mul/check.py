@@ -118,7 +118,7 @@ def check(contract: ops.Contract) -> Problem:
         f"cut vectors into parts that turn by themselves",
     )
     is_interleaved = mode == INTERLEAVE
-    axes = _axes(x.shape, cos.shape, is_interleaved=is_interleaved)
+    axes = axes_of(x.shape, cos.shape, is_interleaved=is_interleaved)
     if axes is None:
         layouts = "11SD, 1S1D, S11D or T1D" if is_interleaved else "a layout of the document"
         contract.fail(
@@ -133,7 +133,7 @@ def check(contract: ops.Contract) -> Problem:
         f", for rotary_mode 'interleave', not {heads} of {width}; cut it into parts",
     )
     return Problem(
-        inputs=(x, _as(x.element, cos), _as(x.element, sin)),
+        inputs=(x, as_type(x.element, cos), as_type(x.element, sin)),
         outputs={"output": TensorSpec(x.shape, x.spec.dtype)},
         x=x,
         width=width,
@@ -159,7 +159,7 @@ def _check_310p(contract: ops.Contract, x: Operand) -> None:
     )
 
 
-def _as(dtype: DType, operand: Operand) -> Operand:
+def as_type(dtype: DType, operand: Operand) -> Operand:
     """*operand* cast to *dtype*, as a kernel of its own does first: to nearest, ties to even."""
     if operand.element is dtype:
         return operand
@@ -168,7 +168,7 @@ def _as(dtype: DType, operand: Operand) -> Operand:
     return Operand(operand.name, TensorSpec(operand.shape, dtype.name), array)
 
 
-def _axes(x: tuple[int, ...], r: tuple[int, ...], *, is_interleaved: bool) -> Axes | None:
+def axes_of(x: tuple[int, ...], r: tuple[int, ...], *, is_interleaved: bool) -> Axes | None:
     """How x, `(a, b, c, width)` or `(tokens, heads, width)`, and r go together; None if not at all.
 
     The shape of r decides: for BNSD 11SD and B1SD, for BSND 1S1D and BS1D, for SBND S11D

@@ -1,4 +1,4 @@
-"""npu_transpose_batchmatmul: a product for each head, read and written where the heads lie.
+"""npu_transpose_batchmatmul: a product for each head, read and written in its place.
 
 .. code-block:: text
 

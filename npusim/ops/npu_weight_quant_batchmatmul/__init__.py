@@ -1,4 +1,4 @@
-"""npu_weight_quant_batchmatmul: floats times a weight of int8 or int4, which is scaled back.
+"""npu_weight_quant_batchmatmul: floats times a weight of int8 or int4.
 
 .. code-block:: text
 

@@ -29,6 +29,29 @@ function show_all() {
   show_wrong();
 }
 
+// ---- the address ----
+
+const CHOICE = ["rows", "columns", "dtype", "left", "right"];
+
+/** What is chosen stands behind the address, so that a link shows the same. */
+function show_address() {
+  const words = new URLSearchParams(CHOICE.map((id) => [id, el(id).value]));
+  words.set("at", state.chosen.join());
+  history.replaceState(null, "", `#${words}`);
+}
+
+/** Choose what stands behind the address; what the page does not have is left as it is. */
+function read_address() {
+  const words = new URLSearchParams(location.hash.slice(1));
+  for (const id of CHOICE) {
+    const before = el(id).value;
+    if (words.has(id)) el(id).value = words.get(id);
+    if (!el(id).value) el(id).value = before;
+  }
+  const at = (words.get("at") ?? "").split(",").map(Number);
+  if (at.length === 2 && at.every((each) => Number.isInteger(each) && each >= 0)) state.chosen = at;
+}
+
 // ---- both layouts ----
 
 function told(of, row, column) {
@@ -67,6 +90,7 @@ function show_chosen() {
   }
   el("told").textContent =
     `(${row}, ${column})   ${told(left, row, column)}   |   ${told(right, row, column)}`;
+  show_address();
 }
 
 function choose(row, column) {
@@ -224,6 +248,11 @@ function begin() {
   options("dtype", Object.keys(bits), start.dtype);
   options("left", Object.keys(layouts), "ND");
   options("right", Object.keys(layouts), start.layout === "ND" ? "FRACTAL_NZ" : start.layout);
+  read_address();
+  window.addEventListener("hashchange", () => {
+    read_address();
+    show_all();
+  });
   el("device").textContent = device.name;
   el("choice").addEventListener("input", show_all);
   el("choice").addEventListener("submit", (event) => event.preventDefault());

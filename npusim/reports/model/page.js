@@ -141,7 +141,7 @@ class Launches extends Zoomed {
   // ---- what is picked ----
 
   help() {
-    return ["Click a kernel or a module to see what it is and what bounds it; drag to add up a span of time."];
+    return ["Click a kernel or a module to see what it is and what bounds it; drag to summarise a selection."];
   }
   facts({ row: r, n }) {
     const row = this.rows[r], told = row.spans ? this.module(row.spans[n]) : this.launch(row.found[n]);

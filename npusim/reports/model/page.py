@@ -47,8 +47,7 @@ def page(runs: Sequence[ModelRun], lead: Lead | None = None) -> str:
     else:
         top, parts = first_screen.of_runs(runs, named, missing(runs)), _of_several(runs, named)
     body = top + frame.sections(parts, FOLDED)
-    shared = "".join(frame.text_of(SHARED, f"{name}.js") for name in ("link", "zoom"))
-    script = shared + frame.text_of(OWN, "page.js")
+    script = frame.text_of(SHARED, "zoom.js") + frame.text_of(OWN, "page.js")
     styles = frame.text_of(SHARED, "page.css") + frame.text_of(OWN, "page.css")
     return frame.document(_titled(runs), styles, script, body)
 

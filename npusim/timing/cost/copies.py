@@ -45,7 +45,11 @@ def charge(op: MicroOp, base_bytes: int, spec: DeviceSpec) -> Charge:
 def _ragged_bursts(place: Global, base_bytes: int, spec: DeviceSpec) -> int:
     """How many bursts of *place* do not begin and end with a sector."""
     sector = spec.transfer.sector_bytes
-    starts = base_bytes + place.offset_bytes + np.arange(place.bursts) * place.stride_bytes
+    starts = (
+        base_bytes
+        + place.offset_bytes
+        + np.arange(place.bursts, dtype=np.int64) * place.stride_bytes
+    )
     return int(np.count_nonzero((starts % sector) | ((starts + place.burst_bytes) % sector)))
 
 
@@ -54,7 +58,7 @@ def _row_pieces(place: Global, base_bytes: int, spec: DeviceSpec) -> int:
     line = spec.l2.line_bytes
     start = (base_bytes + place.offset_bytes) % line
     steps = place.bursts if place.stride_bytes % line else 1
-    starts = (start + np.arange(steps) * place.stride_bytes) % line
+    starts = (start + np.arange(steps, dtype=np.int64) * place.stride_bytes) % line
     pieces = int(((starts + place.burst_bytes - 1) // line + 1).sum())
     return pieces * (place.bursts // steps)
 

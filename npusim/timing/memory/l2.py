@@ -81,7 +81,7 @@ def survival(ways: int) -> NDArray[np.int64]:
         if not shares[-1]:
             break
         none = none * ratio >> bits
-    return np.array(shares)
+    return np.array(shares, np.int64)
 
 
 def resident_share(age_bytes: int, spec: DeviceSpec) -> int:
@@ -328,7 +328,7 @@ def _launched(age: int | Runs, count: int) -> Runs:
     """Volumes when *count* lines of that age were touched."""
     if isinstance(age, Runs):
         return age._replace(numbers=-age.numbers)
-    return Runs(np.array([count]), np.array([-age]))
+    return Runs(np.array([count], np.int64), np.array([-age], np.int64))
 
 
 def line_count(lines: Lines) -> int:
@@ -352,7 +352,7 @@ def touched_lines(place: Global, base_bytes: int, line_bytes: int) -> Lines:
         end = base_bytes + place.end_bytes
         return slice(first // line_bytes, ceil_div(end, line_bytes))
     # (bursts,) -> (bursts, most lines a burst touches), masked to the lines of each burst
-    starts = first + place.stride_bytes * np.arange(place.bursts)
+    starts = first + place.stride_bytes * np.arange(place.bursts, dtype=np.int64)
     lows, highs = starts // line_bytes, (starts + place.burst_bytes - 1) // line_bytes
     runs = lows[:, None] + np.arange(int((highs - lows).max()) + 1)
     return distinct(runs[runs <= highs[:, None]])
@@ -372,7 +372,7 @@ def unaligned_lines(
     first = base_bytes + place.offset_bytes
     if first % sector == 0 and (place.bursts == 1 or place.stride_bytes % sector == 0):
         return None
-    starts = first + place.stride_bytes * np.arange(place.bursts)
+    starts = first + place.stride_bytes * np.arange(place.bursts, dtype=np.int64)
     starts = starts[starts % sector != 0]
     firsts, lasts = starts // line, (starts + place.burst_bytes - 1) // line
     ends = np.concatenate([firsts, lasts[lasts != firsts]])

@@ -257,7 +257,7 @@ class SharedMemory:
     def _past(self, request: Request) -> Found:
         """What a request reads that bypasses the L2: the bytes of each core, no whole lines."""
         count = line_count(request.lines)
-        runs = int(run_starts(request.lines, np.full(count, WHOLE)).sum()) // WHOLE
+        runs = int(run_starts(request.lines, np.full(count, WHOLE, np.int64)).sum()) // WHOLE
         cost = (request.nbytes + runs * self._run_bytes) * SHARE_UNITS
         read = request.nbytes * COUNT_UNITS
         return Found(0, count * WHOLE, cost, read, self.latency["gm", True])

@@ -46,6 +46,8 @@ SYSTEM_BYTES = 16 * 1024 * 1024
 HIGH_PRECISION = 10
 """From here on a sparse_mode of npu_prompt_flash_attention asks for fp32."""
 STENCIL = 2048
+MOST_PACKED = 256
+"""Columns of a head that TND takes."""
 RIGHT_DOWN = 3
 """The sparse_mode of a diagonal that ends at the last token and the last key."""
 
@@ -105,32 +107,22 @@ def second_workspace(*args: Any, **given: Any) -> torch.Tensor:
     return _workspace(SECOND, args, given)
 
 
-def _infer_output(
-    name: str, query: torch.Tensor, value: torch.Tensor, **given: Any
+def first_infer_output(
+    query: torch.Tensor, value: torch.Tensor, **given: Any
 ) -> tuple[torch.Tensor, ...]:
-    """Tensors for the outputs of a call."""
-    (function,) = ops.load(name).torch
-    heads = given.get("num_heads", 1)
+    """_npu_fused_infer_attention_score_infer_output"""
+    (function,) = ops.load(FIRST).torch
     known = {
         "query": query,
         "value": value,
-        "num_heads": heads,
+        "num_heads": given.get("num_heads", 1),
         "num_key_value_heads": given.get("num_key_value_heads", 0),
         "input_layout": given.get("input_layout", "BSH"),
         "block_table": given.get("block_table"),
         "softmax_lse_flag": given.get("softmax_lse_flag", False),
     }
-    if name == SECOND:
-        known |= {"num_query_heads": heads, "return_softmax_lse": known["softmax_lse_flag"]}
     (output, _), (lse, _) = function.outputs(known, torch)
     return query.new_empty(output), query.new_empty(lse, dtype=torch.float32)
-
-
-def first_infer_output(
-    query: torch.Tensor, value: torch.Tensor, **given: Any
-) -> tuple[torch.Tensor, ...]:
-    """_npu_fused_infer_attention_score_infer_output"""
-    return _infer_output(FIRST, query, value, **given)
 
 
 def second_infer_output(
@@ -139,7 +131,7 @@ def second_infer_output(
     """_npu_fused_infer_attention_score_v2_infer_output"""
     heads = given.pop("num_query_heads", 1)
     lse = given.pop("return_softmax_lse", False)
-    return _infer_output(SECOND, query, value, num_heads=heads, softmax_lse_flag=lse, **given)
+    return first_infer_output(query, value, num_heads=heads, softmax_lse_flag=lse, **given)
 
 
 # ---- npu_prompt_flash_attention ----
@@ -187,23 +179,25 @@ def _paged(
 ) -> torch.Tensor:
     """Tokens `(tokens, heads, columns)` of requests of *lengths*, to keys in pages."""
     tokens, keys = lengths
+    is_single = query.shape[-1] > MOST_PACKED and set(tokens) == {1}
     size, columns = caches[0].shape[1], caches[1].shape[-1]
     flat = (cache.reshape(*cache.shape[:2], -1) for cache in _alike(*caches))
     causal = {"atten_mask": _stencil(query), "sparse_mode": RIGHT_DOWN} if is_causal else {}
+    rows = query.reshape(query.shape[0], heads[0], -1)
     output: torch.Tensor = getattr(torch.ops.npu, FIRST)(
-        query.reshape(query.shape[0], heads[0], -1),
+        rows[:, None] if is_single else rows,
         *flat,
         block_table=block_table,
-        actual_seq_lengths=_sums(tokens),
+        actual_seq_lengths=None if is_single else _sums(tokens),
         actual_seq_lengths_kv=list(keys),
         num_heads=heads[0],
         num_key_value_heads=heads[1],
         scale=scale,
-        input_layout="TND",
+        input_layout="BSND" if is_single else "TND",
         block_size=size,
         **causal,
     )[0]
-    return output[..., :columns]
+    return output.reshape(*rows.shape[:2], -1)[..., :columns]
 
 
 def _alike(key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

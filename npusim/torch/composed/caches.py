@@ -11,8 +11,15 @@ from typing import Any
 
 import torch
 
-__all__ = ["kv_rmsnorm_rope_cache", "kv_rmsnorm_rope_cache_v2", "prefetch", "put", "scatter_update",
-           "scatter_update_"]  # fmt: skip
+__all__ = [
+    "kv_rmsnorm_rope_cache",
+    "kv_rmsnorm_rope_cache_v2",
+    "prefetch",
+    "put",
+    "scatter_update",
+    "scatter_update_",
+    "turned_pairs",
+]
 
 PAGED = {"PA", "PA_BNSD", "PA_NZ", "PA_BLK_BNSD", "PA_BLK_NZ"}
 """Modes of a cache in pages; BLK: *index* has where a block of tokens begins."""
@@ -100,10 +107,9 @@ def kv_rmsnorm_rope_cache(
         turned = torch.ops.npu.npu_interleave_rope(rotated, cos, sin)
     else:
         # Keys are normed whole, and some of their columns rotated; values are as they are.
-        whole, normed = torch.ops.npu.npu_rms_norm(kv, gamma, epsilon)[0], v
-        rotated = whole[..., :ROTATED].contiguous()
-        turned = torch.ops.npu.npu_interleave_rope(rotated, cos, sin)
-        turned = torch.cat([turned, whole[..., ROTATED:]], -1)
+        wide = torch.ops.npu.npu_rms_norm(kv.float(), gamma.float(), epsilon)[0]
+        rotated = turned_pairs(wide[..., :ROTATED], cos.float(), sin.float())
+        turned, normed = torch.cat([rotated, wide[..., ROTATED:]], -1), v
     parts = (
         (turned, k_cache, k_rope_scale, k_rope_offset),
         (normed, ckv_cache, c_kv_scale, c_kv_offset),
@@ -113,9 +119,10 @@ def kv_rmsnorm_rope_cache(
             wide = values.float() * scale
             values = (wide if offset is None else wide + offset).round().clamp(-128, 127)
         put(cache, values.to(cache.dtype), index, cache_mode)
+    kept = (each.to(kv.dtype) for each in (turned, normed))
     if is_output_kv:
-        return k_cache, ckv_cache, turned, normed
-    return k_cache, ckv_cache, turned.new_empty(turned.shape), normed.new_empty(normed.shape)
+        return k_cache, ckv_cache, *kept
+    return k_cache, ckv_cache, *(torch.empty_like(each) for each in kept)
 
 
 def kv_rmsnorm_rope_cache_v2(*args: Any, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
@@ -123,6 +130,12 @@ def kv_rmsnorm_rope_cache_v2(*args: Any, **kwargs: Any) -> tuple[torch.Tensor, t
     for name in ("k_cache_dtype", "ckv_cache_dtype"):
         kwargs.pop(name, None)
     return kv_rmsnorm_rope_cache(*args, **kwargs)[2:]
+
+
+def turned_pairs(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """*x* as npu_interleave_rope turns it, in float32."""
+    even, odd = x[..., 0::2], x[..., 1::2]
+    return torch.cat([even, odd], -1) * cos + torch.cat([-odd, even], -1) * sin
 
 
 def put(cache: torch.Tensor, values: torch.Tensor, index: torch.Tensor, mode: str) -> None:

@@ -10,8 +10,9 @@ vector cores norm and rotate next to them. Here these are products of matmul or 
 npu_rms_norm, npu_interleave_rope, npu_dynamic_quant, and torch's `index_put_`, each with its own
 time, which add up to more (assumed).
 
-int8 weights and tokens: sums of int32 times both scales, in bfloat16. int8 latent keys are scaled
-by quant_scale_ckv, and int8 queries by the largest of each head (query_quant_mode 1).
+int8 weights and tokens: sums of int32 times both scales, float32 until they are stored or become
+int8 again. int8 latent keys are scaled by quant_scale_ckv, and int8 queries by the largest of each
+head (query_quant_mode 1).
 
 Sources: op-plugin@517f2e7, torch_npu-npu_mla_prolog_v3.md; ops-transformer@3a280bc
 attention/mla_prolog.
@@ -23,11 +24,13 @@ from typing import Any
 
 import torch
 
-from npusim.torch.composed.caches import put
+from npusim.torch.composed.caches import put, turned_pairs
 
 __all__ = ["mla_prolog", "mla_prolog_v2", "mla_prolog_v3", "mla_prolog_v3_functional"]
 
 Tensors = tuple[torch.Tensor, ...]
+LARGEST = 127.0
+"""Of int8."""
 MODES = {"PA_BSND": "PA_BNSD", "PA_BLK_BSND": "PA_BLK_BNSD"}
 """A mode of a cache -> what npu_kv_rmsnorm_rope_cache calls it."""
 
@@ -90,22 +93,24 @@ def mla_prolog_v3(
     heads, width, latent = weight_uk.shape
     lines = [line.reshape(-1, 1, 1, line.shape[-1]) for line in (rope_cos, rope_sin)]
     scale_x = given.get("dequant_scale_x")
+    x_type = weight_uk.dtype
     # Queries.
     low = _product(x, weight_dq, scale_x, given.get("dequant_scale_w_dq"))
     epsilon = given.get("rmsnorm_epsilon_cq", 1e-5)
-    normed = torch.ops.npu.npu_rms_norm(low, rmsnorm_gamma_cq, epsilon)[0]
+    normed = _normed(low, rmsnorm_gamma_cq, epsilon)
     normed, scale_norm = _narrowed(normed, weight_uq_qr, given.get("smooth_scales_cq"))
     query = _product(normed, weight_uq_qr, scale_norm, given.get("dequant_scale_w_uq_qr"))
     if (factor := given.get("qc_qr_scale", 1.0)) != 1.0:
         query = query * factor
     query = query.reshape(len(x), heads, -1)
     rotated = _turned(query[..., width:], *lines)
-    absorbed = torch.bmm(query[..., :width].transpose(0, 1).contiguous(), weight_uk)
+    wide = query[..., :width].transpose(0, 1).to(x_type).contiguous()
+    absorbed = torch.bmm(wide, weight_uk)
     absorbed = absorbed.transpose(0, 1).contiguous()
     # Keys.
     keys = _product(x, weight_dkv_kr, scale_x, given.get("dequant_scale_w_dkv_kr"))
     epsilon = given.get("rmsnorm_epsilon_ckv", 1e-5)
-    kept = torch.ops.npu.npu_rms_norm(keys[:, :latent].contiguous(), rmsnorm_gamma_ckv, epsilon)[0]
+    kept = _normed(keys[:, :latent].contiguous(), rmsnorm_gamma_ckv, epsilon)
     if (factor := given.get("kc_scale", 1.0)) != 1.0:
         kept = kept * factor
     turned = _turned(keys[:, None, latent:], *lines)[:, 0]
@@ -116,10 +121,12 @@ def mla_prolog_v3(
     if given.get("query_quant_mode", 0):
         absorbed, scale = torch.ops.npu.npu_dynamic_quant(absorbed.reshape(-1, latent))
         absorbed, scale = absorbed.reshape(len(x), heads, latent), scale.reshape(-1, heads, 1)
+        # What int8 queries are multiplied by later comes off here.
+        rotated = (rotated.float() * given["quant_scale_ckv"].reshape(-1)[0] / scale).to(x_type)
     is_normed = given.get("query_norm_flag", False)
     of_norm = normed.reshape(*shape, -1) if is_normed else normed.new_empty(0)
     none = scale_norm is None or not is_normed
-    norm_scale = x.new_empty(0, dtype=torch.float32) if none else scale_norm[:, None]
+    norm_scale = x.new_empty(0, dtype=torch.float32) if none else scale_norm
     return (
         absorbed.reshape(*shape, heads, latent), rotated.reshape(*shape, heads, -1), scale, of_norm,
         norm_scale,
@@ -132,14 +139,18 @@ def _product(
     scale_x: torch.Tensor | None,
     scale_weight: torch.Tensor | None,
 ) -> torch.Tensor:
-    """`x @ weight`, in bfloat16 of int8."""
+    """`x @ weight`, in float32 of int8."""
     if weight.dtype != torch.int8:
         return x @ weight
+    assert scale_x is not None
     assert scale_weight is not None
-    scales = {"pertoken_scale": None if scale_x is None else scale_x.reshape(-1)}
-    found: torch.Tensor = torch.ops.npu.npu_quant_matmul(
-        x, weight, scale_weight.reshape(-1), output_dtype=torch.bfloat16, **scales
-    )
+    one = scale_weight.new_ones(1)
+    sums = torch.ops.npu.npu_quant_matmul(x, weight, one, output_dtype=torch.int32)
+    return sums.float() * scale_x.reshape(-1, 1) * scale_weight.reshape(-1)
+
+
+def _normed(x: torch.Tensor, gamma: torch.Tensor, epsilon: float) -> torch.Tensor:
+    found: torch.Tensor = torch.ops.npu.npu_rms_norm(x, gamma.to(x.dtype), epsilon)[0]
     return found
 
 
@@ -149,13 +160,17 @@ def _narrowed(
     """*normed* as int8 with a scale of each token, where *weight* is."""
     if weight.dtype != torch.int8:
         return normed, None
-    smooth = None if smooth is None else smooth.reshape(-1).to(normed.dtype)
-    values, scale = torch.ops.npu.npu_dynamic_quant(normed, smooth_scales=smooth)
-    return values, scale
+    values = normed.float()
+    if smooth is not None:
+        values = values * smooth.reshape(-1)
+    scale = values.abs().amax(-1, keepdim=True) / LARGEST
+    return (values / scale).round().to(torch.int8), scale
 
 
 def _turned(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """*x* `(tokens, heads, 64)` by a line a token."""
+    """*x* `(tokens, heads, 64)` by a line a token, in the type of the lines."""
+    if x.dtype == torch.float32:
+        return turned_pairs(x, cos[:, 0].float(), sin[:, 0].float()).to(cos.dtype)
     found: torch.Tensor = torch.ops.npu.npu_interleave_rope(x[:, :, None].contiguous(), cos, sin)
     return found[:, :, 0]
 

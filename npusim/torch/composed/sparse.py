@@ -161,13 +161,13 @@ def sparse_flash_attention(
     heads, width = query.shape[-2:]
     q = torch.cat([query, query_rope], -1).reshape(-1, heads, width + query_rope.shape[-1])
     whole = torch.cat([key, key_rope], -1)
-    chosen = sparse_indices.reshape(-1, sparse_indices.shape[-1])
+    chosen = sparse_indices.reshape(q.shape[0], sparse_indices.shape[-1])
     output = query.new_zeros((q.shape[0], heads, width))
     largest, total = (q.new_zeros((q.shape[0], heads), dtype=torch.float32) for _ in range(2))
     lengths = actual_seq_lengths_query, actual_seq_lengths_kv
     for own in _requests(query, whole, (layout_query, layout_kv), lengths, block_table):
         tokens, keys = own.tokens.stop - own.tokens.start, own.keys.shape[0]
-        for first in range(0, tokens if keys else 0, TOKENS_AT_ONCE):
+        for first in range(0, tokens if keys and chosen.numel() else 0, TOKENS_AT_ONCE):
             last = min(first + TOKENS_AT_ONCE, tokens)
             here = slice(own.tokens.start + first, own.tokens.start + last)
             places = _places(chosen[here].long(), sparse_block_size)
@@ -190,9 +190,7 @@ def sparse_flash_attention(
 def _places(blocks: torch.Tensor, size: int) -> torch.Tensor:
     """The keys of *blocks* `(tokens, blocks)` of *size*, those of -1 negative: `(tokens, keys)`."""
     inside = torch.arange(size, device=blocks.device)
-    places = (blocks[..., None] * size + inside).flatten(1)
-    missing = (blocks < 0).repeat_interleave(size, 1)
-    return places.masked_fill(missing, -1)
+    return (blocks[..., None] * size + inside).flatten(1)
 
 
 def _attend(

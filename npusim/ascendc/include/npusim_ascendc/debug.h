@@ -133,6 +133,15 @@ __aicore__ inline void asc_dump_gm(__gm__ T* input, uint32_t desc, uint32_t dump
         }                                                                                 \
     } while (0)
 
+#undef assert
+#define assert(condition, ...)                                                  \
+    do {                                                                        \
+        if (!(condition)) {                                                     \
+            __VA_OPT__(::printf(__VA_ARGS__);)                                  \
+            npusim_refuse("assert: %s must hold; see the line", #condition);    \
+        }                                                                       \
+    } while (0)
+
 // The same under the older names; a log is printed.
 #define ASSERT(...) ascendc_assert((__VA_ARGS__))
 #define ASCENDC_ASSERT(CONDITION, BEHAVIOUR)                                            \

@@ -310,40 +310,6 @@ __aicore__ constexpr MatmulConfig GetMDLConfig(
     return config;
 }
 
-struct MatmulShapeParams {
-    uint32_t singleCoreM;
-    uint32_t singleCoreN;
-    uint32_t singleCoreK;
-    uint32_t basicM;
-    uint32_t basicN;
-    uint32_t basicK;
-};
-
-namespace npusim {
-
-constexpr void take(MatmulConfig& config, const MatmulShapeParams& shape)
-{
-    config.singleCoreM = shape.singleCoreM;
-    config.singleCoreN = shape.singleCoreN;
-    config.singleCoreK = shape.singleCoreK;
-    config.basicM = shape.basicM;
-    config.basicN = shape.basicN;
-    config.basicK = shape.basicK;
-}
-
-}  // namespace npusim
-
-template <MatmulConfigMode configMode, typename... ArgTypes>
-__aicore__ inline constexpr MatmulConfig GetMMConfig(ArgTypes&&... args)
-{
-    MatmulConfig config = configMode == MatmulConfigMode::CONFIG_NORM         ? CFG_NORM
-                          : configMode == MatmulConfigMode::CONFIG_MDL        ? CFG_MDL
-                          : configMode == MatmulConfigMode::CONFIG_SPECIALMDL ? npusim::special_config()
-                                                                              : CFG_IBSHARE_NORM;
-    (npusim::take(config, args), ...);
-    return config;
-}
-
 namespace AscendC {
 
 struct MatmulApiStaticTiling : tiling::TCubeTiling {

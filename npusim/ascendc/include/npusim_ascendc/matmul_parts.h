@@ -5,7 +5,7 @@
 #include <map>
 #include <vector>
 
-#include "npusim_ascendc/matmul_config.h"
+#include "npusim_ascendc/matmul_options.h"
 #include "npusim_ascendc/buffers.h"
 #include "npusim_ascendc/queue.h"
 

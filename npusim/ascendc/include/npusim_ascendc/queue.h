@@ -5,9 +5,32 @@
 
 namespace AscendC {
 
+// What a queue is configured with; its buffers are those of InitBuffer all the same.
+struct TQueConfig {
+    bool nd2nz = false;
+    bool nz2nd = false;
+    bool scmBlockGroup = false;
+    uint32_t bufferLen = 0;
+    uint32_t bufferNumber = 0;
+    uint32_t consumerSize = 0;
+    TPosition consumer[8] = {};
+    bool enableStaticEvtId = false;
+    bool enableLoopQueue = false;
+};
+
 template <TPosition src, TPosition dst, int32_t depth, auto mask = 0>
 class TQueBind {
 public:
+    static constexpr bool converts()
+    {
+        if constexpr (std::is_pointer<decltype(mask)>::value) {
+            return mask->nd2nz || mask->nz2nd;
+        } else {
+            return __NPU_ARCH__ == 2002 && mask != 0;
+        }
+    }
+    static_assert(!converts(), "npusim: a queue must leave the format as it is; convert it by "
+                               "DataCopy with Nd2NzParams, or by Fixpipe");
     static constexpr HardEvent FILLED = npusim::filled(src, dst);
     static constexpr HardEvent FREED = npusim::reversed(FILLED);
     static constexpr TPosition HELD_AT = src == TPosition::GM ? dst : src;

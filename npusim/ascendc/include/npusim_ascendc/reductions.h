@@ -242,4 +242,12 @@ __aicore__ inline T GetReduceRepeatSumSpr()
     return value;
 }
 
+// The same under its older name; without a type the bits of a float.
+template <typename T = uint64_t>
+__aicore__ inline T GetAccVal()
+{
+    using Summed = std::conditional_t<std::is_same<T, uint64_t>::value, uint32_t, T>;
+    return GetReduceRepeatSumSpr<Summed>();
+}
+
 }  // namespace AscendC

@@ -79,6 +79,17 @@ __aicore__ inline bfloat16_t ToBfloat16(const float& fVal)
     return bfloat16_t(fVal);
 }
 
+// The same as Cast.
+__aicore__ inline float Cast(const bfloat16_t& bVal)
+{
+    return ToFloat(bVal);
+}
+
+__aicore__ inline bfloat16_t Cast(const float& fVal)
+{
+    return ToBfloat16(fVal);
+}
+
 template <int count = 1>
 __aicore__ inline void Nop()
 {}

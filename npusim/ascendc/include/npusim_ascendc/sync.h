@@ -3,7 +3,38 @@
 
 #include "npusim_ascendc/tensor.h"
 
+namespace npusim {
+
+// The event of flags from one pipe to another.
+constexpr AscendC::HardEvent event_between(pipe_t src, pipe_t dst)
+{
+    using AscendC::HardEvent;
+    struct Pair {
+        pipe_t src, dst;
+        HardEvent event;
+    };
+#define NPUSIM_PAIR(SRC, DST) {PIPE_##SRC, PIPE_##DST, HardEvent::SRC##_##DST}, {PIPE_##DST, PIPE_##SRC, HardEvent::DST##_##SRC}
+    constexpr Pair PAIRS[] = {
+        NPUSIM_PAIR(MTE2, V),    NPUSIM_PAIR(MTE3, V),    NPUSIM_PAIR(MTE2, MTE3), NPUSIM_PAIR(S, V),
+        NPUSIM_PAIR(S, MTE2),    NPUSIM_PAIR(S, MTE3),    NPUSIM_PAIR(MTE2, MTE1), NPUSIM_PAIR(MTE1, M),
+        NPUSIM_PAIR(MTE3, MTE1), NPUSIM_PAIR(MTE2, M),    NPUSIM_PAIR(M, V),       NPUSIM_PAIR(MTE1, V),
+        NPUSIM_PAIR(M, FIX),     NPUSIM_PAIR(MTE2, FIX),  NPUSIM_PAIR(MTE1, FIX),  NPUSIM_PAIR(FIX, V),
+        NPUSIM_PAIR(FIX, S),     NPUSIM_PAIR(M, S),       NPUSIM_PAIR(MTE1, S),
+    };
+#undef NPUSIM_PAIR
+    for (const Pair& pair : PAIRS) {
+        if (pair.src == src && pair.dst == dst) {
+            return pair.event;
+        }
+    }
+    return HardEvent::MAX;
+}
+
+}  // namespace npusim
+
 namespace AscendC {
+
+using TEventID = int8_t;
 
 template <HardEvent event>
 __aicore__ inline void SetFlag(int32_t eventID)
@@ -16,6 +47,23 @@ __aicore__ inline void WaitFlag(int32_t eventID)
 {
     npusim::record("WaitFlag", event, eventID);
 }
+
+// The same by the names of two pipes.
+template <pipe_t src, pipe_t dst>
+class TQueSync {
+public:
+    static constexpr HardEvent EVENT = npusim::event_between(src, dst);
+    static_assert(EVENT != HardEvent::MAX, "npusim: TQueSync must be of two pipes between which there "
+                                           "are flags; see HardEvent");
+    __aicore__ inline void SetFlag(TEventID id)
+    {
+        AscendC::SetFlag<EVENT>(id);
+    }
+    __aicore__ inline void WaitFlag(TEventID id)
+    {
+        AscendC::WaitFlag<EVENT>(id);
+    }
+};
 
 template <pipe_t pipe>
 __aicore__ inline void PipeBarrier()

@@ -62,6 +62,12 @@ __aicore__ inline int64_t GetSubBlockNum()
     return npusim_core()->halves > 1 ? npusim_core()->halves : 1;
 }
 
+// Stops the kernel.
+__aicore__ inline void Trap()
+{
+    npusim_refuse("Trap: a kernel must not come to a Trap, but stops itself here; see the line");
+}
+
 __aicore__ inline int64_t GetTaskRatio()
 {
     npusim::Core* core = npusim_core();

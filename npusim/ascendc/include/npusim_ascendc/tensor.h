@@ -76,6 +76,9 @@ struct Operation {
     const AscendC::LocalTensor<T>& b;
 };
 
+template <typename T>
+struct Element;
+
 }  // namespace npusim
 
 namespace AscendC {
@@ -152,6 +155,12 @@ public:
         (*this)[index].describe().scalar(PrimType(value)).record("SetValue");
     }
 
+    // An element, to be read or written.
+    npusim::Element<T> operator()(const uint32_t offset) const
+    {
+        return {*this, offset};
+    }
+
     // dst = a + b, and its like: of all elements.
     void operator=(const npusim::Operation<T>& of);
 
@@ -223,6 +232,36 @@ private:
     TTagType tag_ = 0;
     ShapeInfo shape_;
 };
+
+}  // namespace AscendC
+
+namespace npusim {
+
+// An element of a tensor in a core's buffers, which is read where it is used, and written by =.
+template <typename T>
+struct Element {
+    using PrimType = typename AscendC::LocalTensor<T>::PrimType;
+    AscendC::LocalTensor<T> tensor;
+    uint32_t offset;
+
+    operator PrimType() const
+    {
+        return tensor.GetValue(offset);
+    }
+    Element& operator=(PrimType value)
+    {
+        tensor.SetValue(offset, value);
+        return *this;
+    }
+    Element& operator=(const Element& other)
+    {
+        return *this = PrimType(other);
+    }
+};
+
+}  // namespace npusim
+
+namespace AscendC {
 
 template <typename T>
 class GlobalTensor {

@@ -130,6 +130,31 @@ struct ShortFloat {
     NPUSIM_OPERATOR(*)
     NPUSIM_OPERATOR(/)
 #undef NPUSIM_OPERATOR
+// A whole number becomes such a float; with a wider float, the wider one is computed in.
+#define NPUSIM_OPERATOR(SIGN)                                              \
+    template <typename T, typename = std::enable_if_t<std::is_arithmetic<T>::value>> \
+    friend constexpr auto operator SIGN(ShortFloat a, T b)                 \
+    {                                                                      \
+        if constexpr (std::is_integral<T>::value) {                        \
+            return a SIGN ShortFloat(b);                                   \
+        } else {                                                           \
+            return WIDEN(a.bits) SIGN b;                                   \
+        }                                                                  \
+    }                                                                      \
+    template <typename T, typename = std::enable_if_t<std::is_arithmetic<T>::value>> \
+    friend constexpr auto operator SIGN(T a, ShortFloat b)                 \
+    {                                                                      \
+        if constexpr (std::is_integral<T>::value) {                        \
+            return ShortFloat(a) SIGN b;                                   \
+        } else {                                                           \
+            return a SIGN WIDEN(b.bits);                                   \
+        }                                                                  \
+    }
+    NPUSIM_OPERATOR(+)
+    NPUSIM_OPERATOR(-)
+    NPUSIM_OPERATOR(*)
+    NPUSIM_OPERATOR(/)
+#undef NPUSIM_OPERATOR
     constexpr ShortFloat operator-() const
     {
         ShortFloat negative = *this;

@@ -194,6 +194,27 @@ NPUSIM_BINARY(FusedMulAddRelu)
 NPUSIM_BINARY(MulAddRelu)
 #undef NPUSIM_BINARY
 
+enum class DivAlgo {
+    INTRINSIC = 0,
+    DIFF_COMPENSATION,
+    PRECISION_1ULP_FTZ_TRUE,
+    PRECISION_0ULP_FTZ_TRUE,
+    PRECISION_0ULP_FTZ_FALSE,
+    PRECISION_1ULP_FTZ_FALSE
+};
+struct DivConfig {
+    DivAlgo algo = DivAlgo::INTRINSIC;
+};
+constexpr DivConfig DEFAULT_DIV_CONFIG = {DivAlgo::INTRINSIC};
+
+// Quotients are the nearest whatever the algorithm is.
+template <typename T, const DivConfig& config>
+__aicore__ inline void Div(const LocalTensor<T>& dst, const LocalTensor<T>& src0,
+                           const LocalTensor<T>& src1, const int32_t& count)
+{
+    npusim::binary("Div", dst, src0, src1, npusim::first(count));
+}
+
 #define NPUSIM_WITH_SCALAR(NAME)                                                             \
     template <typename T, bool isSetMask = true>                                             \
     __aicore__ inline void NAME(const LocalTensor<T>& dst, const LocalTensor<T>& src,        \

@@ -85,7 +85,7 @@ OPERATORS = (
     _operator(
         "concat(Tensor[] tensors, int dim=0) -> Tensor",
         "ConcatD",
-        "up to 32 tensors one behind the other",
+        "up to 32 tensors joined along an axis",
         "y = tensors[0], tensors[1], ... along dim",
         _concat,
     ),

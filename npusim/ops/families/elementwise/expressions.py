@@ -211,7 +211,7 @@ TABLE = (
     Expression(
         "maximum",
         "Maximum",
-        "the larger one of two elements each",
+        "the larger of two elements",
         "y = max(x, other)",
         WITH_BYTES,
         _binary("max"),
@@ -220,7 +220,7 @@ TABLE = (
     Expression(
         "minimum",
         "Minimum",
-        "the smaller one of two elements each",
+        "the smaller of two elements",
         "y = min(x, other)",
         WITH_BYTES,
         _binary("min"),
@@ -230,7 +230,7 @@ TABLE = (
     Expression(
         "logical_and",
         "LogicalAnd",
-        "whether both of two flags are set, as 0 or 1 in uint8",
+        "whether both flags are set, as 0 or 1 in uint8",
         "y = x * other",
         FLAGS,
         _binary("mul"),
@@ -332,7 +332,7 @@ TABLE = (
     Expression(
         "gelu",
         "Gelu",
-        "each element times the chance of a smaller normal one, by the form with tanh",
+        "the Gaussian error linear unit, by its form with tanh",
         "y = x / (e ** (-1.5957691 (x + 0.044715 x**3)) + 1)",
         WIDE,
         _gelu,
@@ -341,7 +341,7 @@ TABLE = (
     Expression(
         "npu_gelu",
         "GeluV2",
-        "each element times the chance of a smaller normal one, by a polynomial or by tanh",
+        "the Gaussian error linear unit, by a polynomial or by tanh",
         "y = x / (e ** (p(x1**2) x1) + 1), x1 = min(x, 5.75); by tanh as gelu",
         WIDE,
         _npu_gelu,
@@ -352,7 +352,7 @@ TABLE = (
     Expression(
         "axpy",
         "Axpy",
-        "a tensor and another one, times a number, added: what torch's add does with alpha",
+        "x + alpha * other, as torch's add computes with alpha",
         "y = x + alpha * other, int32 in float32",
         {FLOAT32: FLOAT32, FLOAT16: FLOAT16, INT32: FLOAT32},
         _axpy,
@@ -361,7 +361,7 @@ TABLE = (
     Expression(
         "where",
         "SelectV2",
-        "one of two elements each, as a condition says",
+        "one of two elements, chosen by a condition",
         "y = x where condition == 1, else other",
         AS_IS,
         _where,
@@ -397,7 +397,7 @@ TABLE = (
     Expression(
         "fill",
         "Fill",
-        "a tensor of the shape of x that is full of a number",
+        "a tensor of the shape of x, filled with one number",
         "y = value",
         UNCHANGED,
         lambda _, value: value,

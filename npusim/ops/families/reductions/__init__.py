@@ -47,14 +47,14 @@ TABLE = {
     ),
     "argmax": (
         "ArgMaxV2",
-        "where in each row the largest is, as int32",
+        "the index of the largest element of each row, as int32",
         "y = the first i where x[i] = max(x[0], x[1], ...)",
         "That the largest is found first and then where it is, and that a row with NaN gives its "
         "last index, is assumed.",
     ),
     "softmax": (
         "SoftmaxV2",
-        "numbers that add up to one, by the exponential of each element of a row",
+        "exponentials of each row over their sum, along an axis",
         "y = e ** (x - max) / sum(e ** (x - max))",
         "float16 subtracts in float16, all else is in float32; Atlas inference multiplies by one "
         "over the sum.",

@@ -1,0 +1,98 @@
+"""Blocks that are more than the cores of a chip take turns on them.
+
+The chip hands a block that waits to the next core that is free (asc-devkit, docs/zh/guide, SIMD
+BuiltIn, schedmode 0). Here core c runs blocks c, c + cores and so on, each behind the end of the
+last, and the cores of a group take the same turns: assumed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from npusim.devices.schema import DeviceSpec
+from npusim.isa import Barrier
+from npusim.kernel.program import Block, Body
+from npusim.kernel.table import Calls, TabledProgram
+
+__all__ = ["in_waves", "most_at_once"]
+
+END_OF_A_BLOCK = Body((Barrier(),), (("", 0),))
+"""The next one begins once all pipes are done."""
+
+
+class MostAtOnce(NamedTuple):
+    """What a launch starts, and what of it its cores run at once."""
+
+    started: int
+    """Blocks of one kind of core, or groups of several."""
+    most: int
+
+
+def most_at_once(blocks: Sequence[Block], spec: DeviceSpec) -> MostAtOnce:
+    """How much of *blocks* the cores of *spec* run at once."""
+    kinds = {block.kind for block in blocks}
+    if len(kinds) == 1:
+        return MostAtOnce(len(blocks), spec.cores[blocks[0].kind].count)
+    groups = len({block.group for block in blocks})
+    own = [sum(block.kind == kind for block in blocks) // groups for kind in kinds]
+    counts = [spec.cores[kind].count // each for kind, each in zip(kinds, own, strict=True)]
+    return MostAtOnce(groups, min(counts, default=groups))
+
+
+def in_waves(blocks: tuple[Block, ...], spec: DeviceSpec) -> tuple[Block, ...]:
+    """*blocks*, those that a core runs one after the other as one."""
+    started, most = most_at_once(blocks, spec)
+    if started <= most:
+        return blocks
+    turns: dict[tuple[int, int], list[Block]] = {}
+    within: dict[int, int] = {}
+    """Group -> blocks that it has so far."""
+    for block in blocks:
+        group = len(within) if started == len(blocks) else block.group
+        place = within.setdefault(group, 0)
+        within[group] += 1
+        turns.setdefault((group % most, place), []).append(block)
+    return tuple(each[0] if len(each) == 1 else _in_turn(each) for each in turns.values())
+
+
+def _in_turn(blocks: Sequence[Block]) -> Block:
+    """One block that does what *blocks* do, one after the other."""
+    first = blocks[0]
+    bindings = dict(first.bindings)
+    for block in blocks:
+        for name, bound in block.bindings.items():
+            known = bindings.setdefault(name, bound)
+            if (known.tensor, known.is_cached) != (bound.tensor, bound.is_cached):
+                raise ValueError(
+                    f"blocks that take turns on a core must mean one tensor by {name}, not "
+                    f"{known.tensor} and {bound.tensor}; start as many as there are cores"
+                )
+            bindings[name] = min(known, bound, key=lambda each: each.base_bytes)
+    tables = [Calls.of(block.program) for block in blocks]
+    names = tuple(dict.fromkeys(name for table in tables for name in table.names))
+    bodies = tuple(dict.fromkeys(body for table in tables for body in table.bodies))
+    number = {body: index for index, body in enumerate((*bodies, END_OF_A_BLOCK))}
+    rows = list[NDArray[np.int64]]()
+    shifts = list[NDArray[np.int64]]()
+    for block, table in zip(blocks, tables, strict=True):
+        own = np.array([number[body] for body in table.bodies], np.int64)
+        rows += [own[table.body], np.array([number[END_OF_A_BLOCK]], np.int64)]
+        moved = np.zeros((table.body.size + 1, len(names)), np.int64)
+        for column, name in enumerate(table.names):
+            moved[:-1, names.index(name)] = table.shifts[:, column]
+        for name, bound in block.bindings.items():
+            if name in names:
+                moved[:-1, names.index(name)] += bound.base_bytes - bindings[name].base_bytes
+        shifts.append(moved)
+    claimed: dict[str, int] = {}
+    for block in blocks:
+        for buffer, nbytes in block.program.claimed_bytes.items():
+            claimed[buffer] = max(claimed.get(buffer, 0), nbytes)
+    table = Calls((*bodies, END_OF_A_BLOCK), names, np.concatenate(rows), np.concatenate(shifts))
+    program = TabledProgram(first.program.name, table, claimed)
+    return replace(first, program=program, bindings=bindings)
