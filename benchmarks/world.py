@@ -359,12 +359,12 @@ def transformers(checkout: Path, results: Path) -> dict[str, Case]:
 # ---- vllm-ascend ----
 
 ALSO = """
-numpy scipy pandas numba simpy ml_dtypes threadpoolctl cachetools psutil pillow sentencepiece requests
-blake3 py-cpuinfo protobuf fastapi<0.137 openai aiohttp httpx prometheus_client tiktoken lark==1.2.2
-prometheus-fastapi-instrumentator partial-json-parser jsonschema pyzmq msgspec einops cbor2 ninja gguf
-opencv-python-headless cloudpickle watchfiles python-json-logger pybase64 ijson setproctitle anthropic
-mcp opentelemetry-sdk opentelemetry-api opentelemetry-exporter-otlp uvloop uvicorn python-multipart
-email-validator xxhash modelscope pytest pytest-asyncio pytest-mock
+numpy scipy pandas numba simpy ml_dtypes threadpoolctl cachetools psutil pillow sentencepiece
+requests blake3 py-cpuinfo protobuf fastapi<0.137 openai aiohttp httpx prometheus_client tiktoken
+lark==1.2.2 prometheus-fastapi-instrumentator partial-json-parser jsonschema pyzmq msgspec einops
+cbor2 ninja gguf opencv-python-headless cloudpickle watchfiles python-json-logger pybase64 ijson
+setproctitle anthropic mcp opentelemetry-sdk opentelemetry-api opentelemetry-exporter-otlp uvloop
+uvicorn python-multipart email-validator xxhash modelscope pytest pytest-asyncio pytest-mock
 """
 """What vllm imports and that does not want a torch of its own."""
 WITHOUT_TORCH = """
