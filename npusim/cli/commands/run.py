@@ -283,7 +283,7 @@ def run_operator(
 
     \b
     For example:
-      npusim run npu_quantize -d A2 -i input=randn:8x16 -i scales=full:1:value=0.1 -a dtype=qint8
+      npusim run npu_swiglu -d A2 -i input=randn:64x128 -a dim=-1
       npusim run npu_dynamic_quant -d "Atlas 300I Pro" -i x=spec:4096x4096:float16
     """
     from npusim.ascendc import names_source
