@@ -283,7 +283,7 @@ def run_operator(
 
     \b
     For example:
-      npusim run npu_swiglu -d A2 -i input=randn:64x128 -a dim=-1
+      npusim run npu_swiglu -d A2 -i x=randn:64x128 -a dim=-1
       npusim run npu_dynamic_quant -d "Atlas 300I Pro" -i x=spec:4096x4096:float16
     """
     from npusim.ascendc import names_source
