@@ -6,7 +6,16 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any, get_args
 
-from npusim.ascendc.calls.table import Chip, Table, every_repeat, local
+from npusim.ascendc.calls.table import (
+    COUNTER,
+    FIRST,
+    Chip,
+    Table,
+    every_repeat,
+    lanes_of,
+    local,
+)
+from npusim.ascendc.errors import AscendCError
 from npusim.ascendc.recording import Lanes, LocalOperand, Number
 from npusim.data.dtypes import FLOAT16, INT32, RoundMode
 from npusim.isa import (
@@ -122,6 +131,15 @@ def _broadcast(_: Chip, dst: LocalOperand, src: LocalOperand, repeats: int) -> I
 
 
 def _copy(_: Chip, dst: LocalOperand, src: LocalOperand, lanes: Lanes) -> Iterator[MicroOp]:
+    if lanes.form == COUNTER and lanes.repeats != 1:
+        # Here the mask counts the elements of each repeat (asc-devkit, Copy, note on counter mode).
+        most = lanes_of(dst, src)
+        if lanes.low > most:
+            raise AscendCError(
+                f"Copy: with repeats the mask of counter mode must be at most the {most} elements "
+                f"of one, not {lanes.low}; copy more repeats"
+            )
+        lanes = lanes._replace(form=FIRST)
     yield Copy(*every_repeat(lanes, dst, src))
 
 

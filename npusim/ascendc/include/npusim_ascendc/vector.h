@@ -346,9 +346,11 @@ __aicore__ inline void Copy(const LocalTensor<T>& dst, const LocalTensor<T>& src
                             const uint64_t mask[], const uint8_t repeatTime,
                             const CopyRepeatParams& repeatParams)
 {
+    npusim::Lanes lanes = npusim::lanes<isSetMask>(mask, repeatTime);
+    // Unlike other calls, in counter mode this one counts the elements of each repeat.
+    lanes.repeats = repeatTime;
     npusim::record("Copy", npusim::strided(dst, repeatParams.dstStride, repeatParams.dstRepeatSize),
-                   npusim::strided(src, repeatParams.srcStride, repeatParams.srcRepeatSize),
-                   npusim::lanes<isSetMask>(mask, repeatTime));
+                   npusim::strided(src, repeatParams.srcStride, repeatParams.srcRepeatSize), lanes);
 }
 
 template <typename T, bool isSetMask = true>
@@ -357,7 +359,6 @@ __aicore__ inline void Copy(const LocalTensor<T>& dst, const LocalTensor<T>& src
                             const CopyRepeatParams& repeatParams)
 {
     npusim::Lanes lanes = npusim::lanes<isSetMask>(mask, repeatTime);
-    // Unlike other calls, in counter mode this one counts the elements of each repeat.
     lanes.repeats = repeatTime;
     npusim::record("Copy", npusim::strided(dst, repeatParams.dstStride, repeatParams.dstRepeatSize),
                    npusim::strided(src, repeatParams.srcStride, repeatParams.srcRepeatSize), lanes);
