@@ -6,16 +6,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from npusim.ascendc.errors import AscendCError
-from npusim.ascendc.recording import Lanes, LocalOperand
+from npusim.ascendc.recording import COUNTER, Lanes, LocalOperand
 from npusim.data.dtypes import DType
 from npusim.data.integers import ceil_div
 from npusim.devices.schema import CORE_KINDS, DeviceSpec
 from npusim.isa import BLOCK_BYTES, Global, Local, MicroOp
 
-__all__ = [
-    *("COUNTER", "FIRST", "GM", "Chip", "Table", "buffer_of"),
-    *("every_repeat", "lanes_of", "local", "place"),
-]
+__all__ = ["GM", "Chip", "Table", "buffer_of", "every_repeat", "lanes_of", "local", "place"]
 
 Table = dict[str, Callable[..., Iterable[MicroOp]]]
 
@@ -64,19 +61,15 @@ def lanes_of(*operands: LocalOperand) -> int:
     return 8 * BLOCK_BYTES * 8 // max(operand.dtype.bits for operand in operands)
 
 
-COUNT, FIRST, BITS, COUNTER = range(4)
-"""Forms of lanes, as in recorder.h."""
-
-
 def every_repeat(lanes: Lanes, *operands: LocalOperand) -> tuple[Local, ...]:
     """What a vector instruction touches of each operand."""
     form, low, high, repeats = lanes
     elements = lanes_of(*operands)
-    if form == COUNT:
+    if form == 0:
         return tuple(local(operand, low) for operand in operands)
     if form == COUNTER:
         return tuple(_strided(operand, low, elements, None) for operand in operands)
-    mask = (1 << low) - 1 if form == FIRST else low % 2**64 | high % 2**64 << 64
+    mask = (1 << low) - 1 if form == 1 else low % 2**64 | high % 2**64 << 64
     mask &= (1 << elements) - 1
     count = mask.bit_count() * repeats
     return tuple(_strided(operand, count, elements, mask) for operand in operands)

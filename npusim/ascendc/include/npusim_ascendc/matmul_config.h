@@ -15,13 +15,14 @@ enum class CubeFormat : uint8_t {
     COLUMN_MAJOR,
 };
 enum class LayoutMode : uint8_t { NONE = 0, BSNGD, SBNGD, BNGS1S2, NORMAL };
+// Reserved: npusim has no use for it.
+enum class BatchOutMode : uint8_t { SINGLE_BATCH, MULTI_BATCH, DYNAMIC };
 enum class BatchMode : uint8_t {
     NONE = 0,
     BATCH_LESS_THAN_L1,
     BATCH_LARGE_THAN_L1,
     SINGLE_LARGE_THAN_L1,
 };
-enum class BatchOutMode : uint8_t { SINGLE_BATCH = 0, MULTI_BATCH };
 enum class IterateOrder : uint8_t { ORDER_M = 0, ORDER_N, UNDEF };
 enum class ScheduleType : uint8_t { INNER_PRODUCT = 0, OUTER_PRODUCT, N_BUFFER_33 };
 enum class IterateMode : uint8_t {

@@ -347,7 +347,6 @@ __aicore__ inline void Copy(const LocalTensor<T>& dst, const LocalTensor<T>& src
                             const CopyRepeatParams& repeatParams)
 {
     npusim::Lanes lanes = npusim::lanes<isSetMask>(mask, repeatTime);
-    // Unlike other calls, in counter mode this one counts the elements of each repeat.
     lanes.repeats = repeatTime;
     npusim::record("Copy", npusim::strided(dst, repeatParams.dstStride, repeatParams.dstRepeatSize),
                    npusim::strided(src, repeatParams.srcStride, repeatParams.srcRepeatSize), lanes);
@@ -359,6 +358,7 @@ __aicore__ inline void Copy(const LocalTensor<T>& dst, const LocalTensor<T>& src
                             const CopyRepeatParams& repeatParams)
 {
     npusim::Lanes lanes = npusim::lanes<isSetMask>(mask, repeatTime);
+    // Unlike other calls, in counter mode this one counts the elements of each repeat.
     lanes.repeats = repeatTime;
     npusim::record("Copy", npusim::strided(dst, repeatParams.dstStride, repeatParams.dstRepeatSize),
                    npusim::strided(src, repeatParams.srcStride, repeatParams.srcRepeatSize), lanes);
