@@ -102,7 +102,8 @@ def test_its_parts_hide_as_the_kernel_does(mode: int) -> None:
     tokens, keys = 20, 30
     q, k, v = (torch.randn(2, 4, n, 64) for n in (tokens, keys, keys))
     apart = torch.arange(keys) - torch.arange(tokens)[:, None]
-    mask, given, hidden = STENCIL, {"sparse_mode": mode}, apart > keys - tokens
+    mask, hidden = STENCIL, apart > keys - tokens
+    given: dict[str, Any] = {"sparse_mode": mode}
     if mode == 0:
         mask = hidden = torch.rand(2, 4, tokens, keys) < 0.3
     elif mode == 2:
@@ -161,9 +162,9 @@ def test_backward_finds_the_gradients_of_query_key_and_value(
     layout: str, kind: Any, step: float
 ) -> None:
     q, k, v, back = (half(2, n, 20, 64, dtype=kind) for n in (4, 2, 2, 4))
-    exact = tuple(x.double().requires_grad_() for x in (q, k, v))
+    exact = x, y, z = tuple(x.double().requires_grad_() for x in (q, k, v))
     hidden = causal(20, 20)
-    wanted = gradients(attend(*exact, 0.125, hidden), exact, back.double())
+    wanted = gradients(attend(x, y, z, 0.125, hidden), exact, back.double())
     inputs = tuple(turned_to(layout, x).npu().requires_grad_() for x in (q, k, v))
     sums = {"actual_seq_qlen": [20, 40], "actual_seq_kvlen": [20, 40]} if layout == "TND" else {}
     output, *_ = torch_npu.npu_fusion_attention(
@@ -179,7 +180,10 @@ def test_backward_finds_the_gradients_of_query_key_and_value(
 def test_backward_knows_how_sums_of_requests_of_many_lengths_lie(layout: str) -> None:
     q, k, v, back = (half(20, 4, 64) for _ in range(4))
     exact = tuple(x.double().requires_grad_() for x in (q, k, v))
-    each = [attend(*(x[a:b].transpose(0, 1) for x in exact), 0.125) for a, b in ((0, 7), (7, 20))]
+    each = []
+    for part in (slice(7), slice(7, 20)):
+        x, y, z = (x[part].transpose(0, 1) for x in exact)
+        each.append(attend(x, y, z, 0.125))
     wanted = gradients(torch.cat(each, 1).transpose(0, 1), exact, back.double())
     inputs = tuple(x.npu().requires_grad_() for x in (q, k, v))
     output, *_ = torch_npu.npu_fusion_attention(
@@ -347,10 +351,10 @@ def test_tokens_of_atb_see_those_before_them() -> None:
     whole = torch.zeros_like(q).npu()
     torch_npu._npu_flash_attention_unpad(q.npu(), k.npu(), v.npu(), lengths, 0.1, 4, 2, whole)
     for first, last in ((0, 4), (4, 9)):
-        own = [x[first:last].transpose(0, 1) for x in (q, k, v)]
+        x, y, z = (each[first:last].transpose(0, 1) for each in (q, k, v))
         hidden = causal(last - first, last - first)
-        close(out[first:last], attend(*own, 0.1, hidden).transpose(0, 1), 2**-8)
-        close(whole[first:last], attend(*own, 0.1).transpose(0, 1), 2**-8)
+        close(out[first:last], attend(x, y, z, 0.1, hidden).transpose(0, 1), 2**-8)
+        close(whole[first:last], attend(x, y, z, 0.1).transpose(0, 1), 2**-8)
 
 
 # ---- latent keys ----
