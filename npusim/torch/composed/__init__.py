@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
+
 from npusim.ops import TorchFunction
 from npusim.published import schemas
 from npusim.torch.composed import (
@@ -20,6 +22,10 @@ from npusim.torch.composed import (
     dropout,
     fusion_attention,
     latent,
+    layouts,
+    norms,
+    optimisers,
+    products,
     routing,
     sparse,
 )
@@ -35,12 +41,29 @@ COMPOSED: dict[str, Composed] = {
     "_npu_fused_infer_attention_score_v2_get_max_workspace": attention.second_workspace,
     "_npu_fused_infer_attention_score_v2_infer_output": attention.second_infer_output,
     "_npu_moe_token_unpermute": routing.token_unpermute,
+    "npu_add_layer_norm": norms.add_layer_norm,
+    "npu_apply_adam.out": optimisers.apply_adam,
+    "npu_apply_adam_w.out": optimisers.apply_adam_w,
+    "npu_bmmV2": products.bmm_v2,
+    "npu_bmm_v2_mat1_backward": products.bmm_v2_mat1_backward,
+    "npu_bmm_v2_mat2_backward": products.bmm_v2_mat2_backward,
+    "npu_broadcast": layouts.broadcast,
+    "npu_confusion_transpose": layouts.confusion_transpose,
+    "npu_confusion_transpose_backward": layouts.confusion_transpose_backward,
+    "npu_deep_norm": norms.deep_norm,
+    "npu_dtype_cast": layouts.dtype_cast,
+    "npu_dtype_cast_backward": layouts.dtype_cast_backward,
     "npu_fused_infer_attention_score.out": attention.first_out,
     "npu_fused_infer_attention_score_v2.out": attention.second_out,
     "npu_fusion_attention_v3": fusion_attention.npu_fusion_attention_v3,
+    "npu_group_norm_silu": norms.group_norm_silu,
     "npu_kv_rmsnorm_rope_cache": caches.kv_rmsnorm_rope_cache,
     "npu_kv_rmsnorm_rope_cache_v2": caches.kv_rmsnorm_rope_cache_v2,
+    "npu_layer_norm_eval": norms.layer_norm_eval,
     "npu_lightning_indexer": sparse.lightning_indexer,
+    "npu_linear": products.linear,
+    "npu_linear_backward": products.linear_backward,
+    "npu_mish": torch.nn.functional.mish,
     "npu_mla_prolog": latent.mla_prolog,
     "npu_mla_prolog_v2": latent.mla_prolog_v2,
     "npu_mla_prolog_v3": latent.mla_prolog_v3,
@@ -48,9 +71,18 @@ COMPOSED: dict[str, Composed] = {
     "npu_moe_compute_expert_tokens": routing.compute_expert_tokens,
     "npu_moe_init_routing": routing.init_routing,
     "npu_moe_re_routing": routing.re_routing,
+    "npu_one_hot": layouts.one_hot,
+    "npu_pad": layouts.pad,
     "npu_prefetch": caches.prefetch,
     "npu_prompt_flash_attention": attention.prompt_flash_attention,
+    "npu_reshape": layouts.reshape,
+    "npu_scaled_masked_softmax": norms.scaled_masked_softmax,
+    "npu_silu": torch.nn.functional.silu,
+    "npu_slice": layouts.sliced,
+    "npu_softmax_cross_entropy_with_logits": norms.softmax_cross_entropy_with_logits,
+    "npu_sort_v2": layouts.sort_v2,
     "npu_sparse_flash_attention": sparse.sparse_flash_attention,
+    "npu_transpose": layouts.transpose,
     "scatter_update": caches.scatter_update,
     "scatter_update_": caches.scatter_update_,
 }
