@@ -132,7 +132,7 @@ class Words {
       if (["TH", "DT", "H3"].includes(element.tagName)) element.tabIndex = 0;
     }
   }
-  isName(element) { return element.tagName === "TD" && element === element.parentElement.firstElementChild; }
+  isName(element) { return !element.closest(".sums") && element.tagName === "TD" && element === element.parentElement.firstElementChild; }
   termOf(text, isWhole) {
     const start = text.toLowerCase().split(/ of | \(/)[0], whole = this.byWord.get(text.toLowerCase()) ?? this.byWord.get(start);
     return whole ?? (isWhole ? undefined : this.byWord.get(this.within.exec(text)?.[1].toLowerCase()));

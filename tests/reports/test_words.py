@@ -66,12 +66,15 @@ def test_no_text_is_given_twice() -> None:
 # ---- in a browser ----
 
 SPOKEN = "(async () => { await spoken; %s; await new Promise((r) => setTimeout(r, 100)); })()"
-TEXTS = "h2, nav a, .tiles div, .key span, .answer p:not(.soft):not(.who), dt, button:not(.language), th, .details"
+TEXTS = (
+    "h2, nav a, .tiles div, .key span, .answer p:not(.soft):not(.who), dt, th, .details, "
+    "button:not(.language)"
+)
 LEFT = f"""[...document.querySelectorAll("{TEXTS}")].filter((element) => !element.closest(".keep"))
   .flatMap((element) => [...element.childNodes])
   .filter((node) => node.nodeType === 3).map((node) => node.data.trim())
   .filter((text) => /[a-z]{{4}}/.test(text) && !/[\\u4e00-\\u9fff]/.test(text))"""
-NAMES = re.compile(r"^(ascend|npu_|SwiGlu|float16|[\d.,]+ x |GM|L2|TOPS|ND|Net$)")
+NAMES = re.compile(r"^([A-Z][， ]|ascend|npu_|SwiGlu|float16|[\d.,]+ x |GM|L2|TOPS|ND|Net$)")
 MEANINGS = """[...document.querySelectorAll('[aria-describedby^=term]')].map((each) => [
   each.textContent.trim().toLowerCase(),
   document.getElementById(each.getAttribute('aria-describedby')).textContent])"""

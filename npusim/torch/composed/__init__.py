@@ -70,7 +70,6 @@ COMPOSED: dict[str, Composed] = {
     "npu_mla_prolog_v3_functional": latent.mla_prolog_v3_functional,
     "npu_moe_compute_expert_tokens": routing.compute_expert_tokens,
     "npu_moe_init_routing": routing.init_routing,
-    "npu_moe_re_routing": routing.re_routing,
     "npu_one_hot": layouts.one_hot,
     "npu_pad": layouts.pad,
     "npu_prefetch": caches.prefetch,
