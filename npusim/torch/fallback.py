@@ -17,7 +17,7 @@ from typing import ParamSpec, TypeVar
 import torch
 from torch.utils._pytree import tree_leaves
 
-from npusim.torch import card, known, numbering, shapes, timed
+from npusim.torch import card, half_types, known, numbering, shapes, timed
 from npusim.torch.clock import clock
 from npusim.torch.errors import invalid_device, mixed_devices, not_modelled
 from npusim.torch.relabel import to_host, to_npu
@@ -109,7 +109,7 @@ class HostOp:
         self.is_mutable = schema.is_mutable
         self.mixes = schema.name in CPU_INDICES
         self.is_kernel = schema.name not in NO_KERNELS and not _is_view(schema)
-        self.run = STAND_INS.get(self.name, op)
+        self.run = STAND_INS.get(self.name) or half_types.run_of(op)
 
     def __call__(self, *args: object, **kwargs: object) -> object:
         if not card.computes_values():
@@ -145,13 +145,16 @@ class HostOp:
             else:
                 result = run(*low, **named)
         except NotImplementedError as error:
-            if not str(error).startswith("Could not run"):
+            if half_types.is_lacking(error) and not self.is_mutable:
+                result = half_types.in_float32(run, low, named)
+            elif not str(error).startswith("Could not run"):
                 raise
-            raise not_modelled(
-                self.name,
-                "be run on npu, since torch has no kernel of that name for the CPU",
-                "move the tensors of what calls it with .cpu()",
-            ) from None
+            else:
+                raise not_modelled(
+                    self.name,
+                    "be run on npu, since torch has no kernel of that name for the CPU",
+                    "move the tensors of what calls it with .cpu()",
+                ) from None
         if self.is_mutable:
             call.give_back()
         return call, call.up(result)
