@@ -377,7 +377,22 @@ def _count(x: torch.Tensor, bins: int = 100, low: float = 0, high: float = 0) ->
     return torch.histc(x.double() if is_whole else x, bins, low, high).to(x.dtype)
 
 
+def _add_relu(
+    x: torch.Tensor, other: torch.Tensor, alpha: float = 1, out: torch.Tensor | None = None
+) -> torch.Tensor:
+    """A sum cut off below zero, which the CPU has of no half type."""
+    found = torch.relu(torch.add(x, other, alpha=alpha))
+    return found if out is None else out.resize_(found.shape).copy_(found)
+
+
+def _add_relu_(x: torch.Tensor, other: torch.Tensor, alpha: float = 1) -> torch.Tensor:
+    """The same in place."""
+    return x.copy_(_add_relu(x, other, alpha))
+
+
 STAND_INS: dict[str, Callable[..., torch.Tensor]] = {
+    **{f"aten._add_relu.{kind}": _add_relu for kind in ("Tensor", "Scalar", "out")},
+    **{f"aten._add_relu_.{kind}": _add_relu_ for kind in ("Tensor", "Scalar")},
     "aten.normal_.default": _draw_normal,
     "aten.histc.default": _count,
 }

@@ -27,6 +27,7 @@ from npusim.torch.composed import (
     optimisers,
     products,
     routing,
+    routing_gradients,
     sparse,
 )
 
@@ -70,6 +71,8 @@ COMPOSED: dict[str, Composed] = {
     "npu_mla_prolog_v3_functional": latent.mla_prolog_v3_functional,
     "npu_moe_compute_expert_tokens": routing.compute_expert_tokens,
     "npu_moe_init_routing": routing.init_routing,
+    "npu_moe_token_permute_grad": routing_gradients.permute_grad,
+    "npu_moe_token_unpermute_grad": routing_gradients.unpermute_grad,
     "npu_one_hot": layouts.one_hot,
     "npu_pad": layouts.pad,
     "npu_prefetch": caches.prefetch,
