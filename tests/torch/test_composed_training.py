@@ -149,3 +149,24 @@ def test_scores_are_scaled_and_masked() -> None:
     upper = torch.ones(8, 8, dtype=torch.bool).triu(1)
     wanted = torch.softmax((x.float() * 0.5).masked_fill(upper, -10000.0), -1).half()
     torch.testing.assert_close(found.cpu(), wanted, rtol=1e-3, atol=1e-3)
+
+
+def test_a_sum_is_normed_in_place() -> None:
+    x1, x2, gamma = rand(6, 64), rand(6, 64) * 2, rand(64)
+    y, rstd, x = torch_npu.npu_add_rms_norm(x1.npu(), x2.npu(), gamma.npu())
+    found = torch_npu.npu_add_rms_norm_v2_functional(x1.npu(), x2.npu(), gamma.npu())
+    assert all(map(torch.equal, found, (rstd, y, x)))
+    first, second = x1.npu(), x2.npu()
+    assert torch.equal(torch_npu.npu_add_rms_norm_v2(first, second, gamma.npu()), rstd)
+    assert torch.equal(first, y)
+    assert torch.equal(second, x)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_weights_of_gemma_are_one_more(dtype: Any) -> None:
+    x, gamma = rand(6, 64).to(dtype), rand(64).to(dtype)
+    y, _ = torch_npu.npu_gemma_rms_norm(x.npu(), gamma.npu())
+    wide = x.float()
+    wanted = wide * torch.rsqrt((wide * wide).mean(-1, keepdim=True) + 1e-6) * (gamma.float() + 1)
+    assert y.dtype == dtype
+    torch.testing.assert_close(y.cpu().float(), wanted, rtol=1e-2, atol=1e-2)

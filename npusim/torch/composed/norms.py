@@ -8,9 +8,14 @@ from __future__ import annotations
 
 import torch
 
+from npusim.torch.relabel import overwrite
+
 __all__ = [
     "add_layer_norm",
+    "add_rms_norm_v2",
+    "add_rms_norm_v2_functional",
     "deep_norm",
+    "gemma_rms_norm",
     "group_norm_silu",
     "layer_norm_eval",
     "scaled_masked_softmax",
@@ -61,6 +66,32 @@ def add_layer_norm(
     y = (normed * gamma.float() + beta.float()).to(x1.dtype)
     x = total.to(x1.dtype) if additional_output else torch.empty_like(x1)
     return y, mean, rstd, x
+
+
+def add_rms_norm_v2_functional(
+    x1: torch.Tensor, x2: torch.Tensor, gamma: torch.Tensor, epsilon: float = 1e-6
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """npu_add_rms_norm in another order: one over the root, the result and the sum."""
+    y, rstd, x = torch.ops.npu.npu_add_rms_norm(x1, x2, gamma, epsilon)
+    return rstd, y, x
+
+
+def add_rms_norm_v2(
+    x1: torch.Tensor, x2: torch.Tensor, gamma: torch.Tensor, epsilon: float = 1e-6
+) -> torch.Tensor:
+    """The same with the result in x1 and the sum in x2, where the kernel writes them."""
+    rstd, y, x = add_rms_norm_v2_functional(x1, x2, gamma, epsilon)
+    overwrite(x1, y)
+    overwrite(x2, x)
+    return rstd
+
+
+def gemma_rms_norm(
+    self: torch.Tensor, gamma: torch.Tensor, epsilon: float = 1e-6
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """npu_rms_norm with weights that are one more, in float32."""
+    y, rstd = torch.ops.npu.npu_rms_norm(self, gamma.float() + 1, epsilon)
+    return y, rstd
 
 
 def layer_norm_eval(
