@@ -22,7 +22,7 @@ from npusim.ascendc.errors import CompileError
 from npusim.ascendc.missing import what_is_missing
 from npusim.devices.schema import CORE_KINDS, DeviceSpec
 
-__all__ = ["GENERATED", "HERE", "Build", "Program", "compiled", "printed"]
+__all__ = ["GENERATED", "HERE", "Build", "Program", "compiled", "preprocessed", "printed"]
 
 HERE = Path(__file__).parent
 INCLUDE, RUNTIME = HERE / "include", HERE / "runtime"
@@ -173,6 +173,14 @@ def printed(
         (work / "printed").write_text(_run([str(program)], source))
         _keep(work / "printed", folder, _hashes([used], work))
     return found.read_text()
+
+
+def preprocessed(text: str, source: Path, spec: DeviceSpec, build: Build) -> str:
+    """What the preprocessor leaves of *text*, made of *source*; raises CompileError."""
+    with tempfile.TemporaryDirectory() as scratch:
+        main = Path(scratch) / GENERATED
+        main.write_text(text)
+        return _run([*_command(source, spec, build), "-E", "-P", str(main)], source)
 
 
 def _command(source: Path, spec: DeviceSpec, build: Build) -> list[str]:

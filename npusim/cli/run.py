@@ -243,7 +243,7 @@ def run_program(
     **options: Any,
 ) -> None:
     """Run the program of *file* with *words*, and answer for each kernel that it launches, in a
-    folder of its own.
+    folder.
 
     Raises typer.Exit with its exit code.
     """

@@ -1,4 +1,4 @@
-"""npu_fusion_attention: attention for training, which leaves what a backward pass needs.
+"""npu_fusion_attention: attention for training, with what its backward pass needs.
 
 .. code-block:: text
 

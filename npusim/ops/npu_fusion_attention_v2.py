@@ -1,4 +1,4 @@
-"""npu_fusion_attention_v2: npu_fusion_attention with other names, and rotated parts of heads.
+"""npu_fusion_attention_v2: the same with rotated parts of heads, by other parameter names.
 
 .. code-block:: text
 

@@ -1,4 +1,4 @@
-"""npu_moe_token_permute: the rows of all tokens, sorted by the experts that they go to.
+"""npu_moe_token_permute: rows of all tokens sorted by their experts.
 
 .. code-block:: text
 

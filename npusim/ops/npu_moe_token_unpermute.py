@@ -1,4 +1,4 @@
-"""npu_moe_token_unpermute: the rows that experts made, weighed and added up for each token.
+"""npu_moe_token_unpermute: the weighted sum of the experts' results for each token.
 
 .. code-block:: text
 

@@ -15,11 +15,13 @@ Importing this package changes nothing and does not import torch.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from npusim import devices, engines
 from npusim.devices.schema import DeviceSpec
 from npusim.engines.schema import Engine
+from npusim.torch.planning import PlanError, memory_bytes, shares_of
 
 if TYPE_CHECKING:
     from npusim.ascendc import SourceLaunch
@@ -37,6 +39,8 @@ def install(
     carried: bool = False,
     engine: str | os.PathLike[str] | Engine | None = None,
     shadow: bool = False,
+    memory: str | None = None,
+    experts: str | os.PathLike[str] | Sequence[float] | None = None,
 ) -> str:
     """Simulate *device* as `npu:0`, answer for `torch_npu` and `torchair`; returns its name.
 
@@ -46,10 +50,20 @@ def install(
     longer to simulate. The host takes no time, or with *engine* that of its host for each launch,
     as :func:`npusim.engines.load` finds it: "eager" is what a script launches, and the card waits
     where its host falls behind. A second call puts another card in. With *shadow*, a real torch_npu
-    on this machine stays out of the way, as the launcher has it. Raises ImportError where torch is
-    missing, DeviceError for an unknown device, EngineError for an unknown engine, and RuntimeError
-    where a real torch_npu is there, or is imported already.
+    on this machine stays out of the way, as the launcher has it. Without values, *memory* is that
+    of several cards for which a model is planned, as in "8x64GiB", and *experts* says how often
+    routers choose each, in a list or a file of JSON; evenly without it. Raises ImportError where
+    torch is missing, DeviceError for an unknown device, EngineError for an unknown engine,
+    PlanError where either cannot be read or values are computed, and RuntimeError where a real
+    torch_npu is there, or is imported already.
     """
+    if values and (memory is not None or experts is not None):
+        raise PlanError(
+            "npusim.torch: memory and experts must come with shapes alone, not with values; pass "
+            "values=False, or --shapes on the command line"
+        )
+    room_bytes = None if memory is None else memory_bytes(memory)
+    shares = () if experts is None else shares_of(experts)
     spec = devices.load(device)
     launch_us = 0.0 if engine is None else engines.load(engine).decode.launch_us
     from npusim.torch import stand_ins
@@ -67,10 +81,11 @@ def install(
         backend.check()
         refusals.register(operators.register(backend.define))
         stand_ins.install()
-    from npusim.torch import card
+    from npusim.torch import card, known
     from npusim.torch.clock import clock
 
-    card.insert(spec, values=values, carried=carried)
+    card.insert(spec, values=values, carried=carried, memory_bytes=room_bytes)
+    known.choose(shares)
     clock.wait()
     clock.launch_us = launch_us
     return card.name()

@@ -15,16 +15,18 @@ from npusim.data.folders import FolderError
 from npusim.data.text import printable
 from npusim.devices import DeviceError
 from npusim.engines import EngineError
+from npusim.torch.planning import PlanError
 
 if TYPE_CHECKING:
     from npusim.torch.clock import Event
     from npusim.torch.recording import Recording
 
 USAGE = (
-    "python -m npusim.torch [--device NAME] [--shapes] [--carried] [--engine NAME] [--report DIR] "
-    "[--trace DIR] [--force] [-q] (script.py | -m module | -c code)"
+    "python -m npusim.torch [--device NAME] [--shapes [--memory CARDS] [--experts FILE]] "
+    "[--carried] [--engine NAME] [--report DIR] [--trace DIR] [--force] [-q] "
+    "(script.py | -m module | -c code)"
 )
-WITH_VALUE = ("--device", "--engine", "--report", "--trace")
+WITH_VALUE = ("--device", "--engine", "--experts", "--memory", "--report", "--trace")
 
 
 def main(argv: list[str]) -> None:
@@ -43,8 +45,10 @@ def main(argv: list[str]) -> None:
             carried=options.carried,
             engine=options.engine,
             shadow=True,
+            memory=options.memory,
+            experts=options.experts,
         )
-    except (DeviceError, EngineError, ImportError, RuntimeError) as error:
+    except (DeviceError, EngineError, ImportError, PlanError, RuntimeError) as error:
         _say(str(error))
         sys.exit(1)
 
@@ -178,6 +182,16 @@ def _parser() -> argparse.ArgumentParser:
         "--shapes",
         action="store_true",
         help="tensors on npu are shapes alone: they take no memory, and kernels only their time",
+    )
+    parser.add_argument(
+        "--memory",
+        metavar="CARDS",
+        help="with --shapes: what tensors may take in all, for example 8x64GiB",
+    )
+    parser.add_argument(
+        "--experts",
+        metavar="FILE",
+        help="with --shapes: a list of JSON, how often routers choose each expert; else evenly",
     )
     parser.add_argument(
         "--carried",

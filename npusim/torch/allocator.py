@@ -78,7 +78,7 @@ def reset_accumulated_memory_stats(device: object = None) -> None:
 def mem_get_info(device: object = None) -> tuple[int, int]:
     """Free bytes, and all bytes."""
     device_number(device)
-    total = card.spec().gm.capacity_bytes
+    total = card.memory_bytes()
     return total - memory.allocated_bytes, total
 
 

@@ -15,12 +15,13 @@ from typing import Any
 
 import torch
 
-from npusim.torch import arguments, card, products, shapes
+from npusim.torch import arguments, card, known, products, shapes
 from npusim.torch.arguments import FLOATS
-from npusim.torch.fallback import HostOp, is_on_host
+from npusim.torch.fallback import UNKNOWN, HostOp, is_on_host
 from npusim.torch.kernels import Given, launched, takes, tensors_of
 from npusim.torch.relabel import overwrite, to_host, to_npu
 from npusim.torch.views import cast, contiguous, copied, is_plain
+from npusim.torch.works.training import FOREACH
 
 __all__ = ["kernels"]
 
@@ -41,7 +42,16 @@ class CardOp(ABC):
 
     def __call__(self, *args: object, **kwargs: object) -> object:
         found = None if is_on_host() else self.on_card(*args, **kwargs)
-        return self._host(*args, **kwargs) if found is None else found
+        return self._host(*args, **kwargs) if found is None else self.known(found, args, kwargs)
+
+    def known(
+        self, found: torch.Tensor, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> object:
+        """*found*, or where shapes alone are simulated what is known of it."""
+        if card.computes_values():
+            return found
+        decided = self._host.decided(args, kwargs)
+        return found if decided is UNKNOWN else decided
 
     @abstractmethod
     def on_card(self, *args: Any, **kwargs: Any) -> torch.Tensor | None:
@@ -198,6 +208,8 @@ class InPlaceOp:
         if found is None:
             return self._host(x, *args, **kwargs)
         overwrite(x, found)
+        if not card.computes_values() and self._host.decided((x, *args), kwargs) is UNKNOWN:
+            known.forget(x)
         return x
 
 
@@ -219,26 +231,42 @@ class CopyOp:
 
     def __call__(self, x: torch.Tensor, *, memory_format: object = None) -> object:
         found = None if is_on_host() else copied(x, memory_format)
-        return self._host(x, memory_format=memory_format) if found is None else found
+        if found is None:
+            return self._host(x, memory_format=memory_format)
+        decided = found
+        if not card.computes_values():
+            decided = self._host.decided((x,), {"memory_format": memory_format})
+        return found if decided is UNKNOWN else decided
 
 
 def kernels() -> dict[str, Callable[..., object]]:
     """Operation of aten -> its kernel for the card."""
-    known: dict[str, CardOp] = {
+    taken: dict[str, CardOp] = {
         full: kind(_named(full), name, take)
         for kind, table in ((KernelOp, _TABLE), (MultipleOp, _MULTIPLES))
         for full, (name, take) in table.items()
     }
-    known |= {full: ReductionOp(_named(full), name) for full, name in _REDUCTIONS.items()}
-    known["cat"] = JoinOp(_named("cat"), "concat")
-    whole = {name: HostOp(_named(name)) for name in _WHOLE}
+    taken |= {full: ReductionOp(_named(full), name) for full, name in _REDUCTIONS.items()}
+    taken["cat"] = JoinOp(_named("cat"), "concat")
+    whole = {name: HostOp(_named(name)) for name in (*_WHOLE, *_of_lists())}
     found: dict[str, Callable[..., object]] = {
-        **known, **whole, **products.kernels(), "clone": CopyOp()
+        **taken, **whole, **products.kernels(), "clone": CopyOp()
     }  # fmt: skip
     for full in _IN_PLACE:
         packet, dot, overload = full.partition(".")
         in_place = f"{packet}_{dot}{overload}"
-        found[in_place] = InPlaceOp(_named(in_place), known[full])
+        found[in_place] = InPlaceOp(_named(in_place), taken[full])
+    return found
+
+
+def _of_lists() -> list[str]:
+    """Operations on lists of tensors, each one kernel of a card; with all their overloads."""
+    names = (name.removeprefix("aten::") for name in torch._C._dispatch_get_all_op_names())
+    found = []
+    for name in names:
+        packet, _, overload = name.partition(".")
+        if packet.removesuffix("_") in FOREACH and not overload.endswith("out"):
+            found.append(name)
     return found
 
 

@@ -33,6 +33,7 @@ __all__ = [
     "found",
     "insert",
     "known",
+    "memory_bytes",
     "name",
     "play",
     "play_as",
@@ -44,19 +45,32 @@ __all__ = [
 COLD = Found()
 """Nothing of the inputs is in the L2, nor of the kernel in the instruction caches."""
 
-_inserted: list[tuple[DeviceSpec, bytes, bool, Card | None]] = []
-"""The card, by what its kernels are found, whether they compute values, and what its caches hold if
-that passes from launch to launch."""
+_inserted: list[tuple[DeviceSpec, bytes, bool, Card | None, int]] = []
+"""The card, by what its kernels are found, whether they compute values, what its caches hold if
+that passes from launch to launch, and the bytes that tensors may take."""
 
 
-def insert(device: DeviceSpec, *, values: bool = True, carried: bool = False) -> None:
+def insert(
+    device: DeviceSpec,
+    *,
+    values: bool = True,
+    carried: bool = False,
+    memory_bytes: int | None = None,
+) -> None:
     """Make *device* the card, as it is now; a later one takes the place of an earlier one.
 
     Without *values* its tensors have shapes alone, and its kernels take their time alone. What its
-    caches hold passes from launch to launch if it is *carried*.
+    caches hold passes from launch to launch if it is *carried*. Its tensors may take *memory_bytes*
+    or, without them, what it has.
     """
     caches = Card(device) if carried else None
-    _inserted[:] = [(device, device_key(device), values, caches)]
+    room_bytes = device.gm.capacity_bytes if memory_bytes is None else memory_bytes
+    _inserted[:] = [(device, device_key(device), values, caches, room_bytes)]
+
+
+def memory_bytes() -> int:
+    """What tensors may take: what the chip has, or several of them that a plan is for."""
+    return _inserted[0][4] if _inserted else spec().gm.capacity_bytes
 
 
 def caches() -> Card | None:

@@ -17,12 +17,12 @@ from typing import ParamSpec, TypeVar
 import torch
 from torch.utils._pytree import tree_leaves
 
-from npusim.torch import card, numbering, shapes, timed
+from npusim.torch import card, known, numbering, shapes, timed
 from npusim.torch.clock import clock
 from npusim.torch.errors import invalid_device, mixed_devices, not_modelled
 from npusim.torch.relabel import to_host, to_npu
 
-__all__ = ["HostOp", "fallback", "is_on_host", "on_host"]
+__all__ = ["UNKNOWN", "HostOp", "fallback", "is_on_host", "on_host"]
 
 CPU = torch.device("cpu")
 PLAIN = frozenset({int, float, bool, str, type(None), torch.dtype, torch.layout, complex})
@@ -44,6 +44,11 @@ NO_KERNELS = frozenset(
     )
 )
 """Operations that move nothing on the card: they allocate, ask, or fetch a number."""
+
+FILLS = frozenset(f"aten::{name}_" for name in ("fill", "zero", "random", "arange"))
+"""Operations in place that leave nothing of what was there."""
+UNKNOWN = object()
+"""In place of a result that depends on values which are not known."""
 
 INTEGERS = frozenset({torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64})
 
@@ -109,6 +114,18 @@ class HostOp:
     def __call__(self, *args: object, **kwargs: object) -> object:
         if not card.computes_values():
             return self._by_shapes(args, kwargs)
+        call, found = self._computed(args, kwargs)
+        if self.op is torch.ops.aten._local_scalar_dense.default:
+            clock.wait()
+        # After it has run: `out=` may have been empty before.
+        is_work = self.is_kernel and not _on_host and (call.has_work or _has_elements(found))
+        self._passed(args, kwargs, found, is_work)
+        return found
+
+    def _computed(
+        self, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> tuple[_Call, object]:
+        """The call and what it gives, by the values of its tensors."""
         # A call's state is a plain object: closures that refer to themselves would keep every
         # tensor alive until the garbage collector runs.
         call = _Call(self)
@@ -137,13 +154,39 @@ class HostOp:
             ) from None
         if self.is_mutable:
             call.give_back()
-        found = call.up(result)
-        if self.op is torch.ops.aten._local_scalar_dense.default:
-            clock.wait()
-        # After it has run: `out=` may have been empty before.
-        is_work = self.is_kernel and not _on_host and (call.has_work or _has_elements(found))
-        self._passed(args, kwargs, found, is_work)
+        return call, call.up(result)
+
+    def decided(self, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
+        """What it gives where shapes alone are simulated, if all that it reads is known; else
+        UNKNOWN."""
+        written, read = self._parts(args, kwargs)
+        if (read and not known.is_known(read)) or not all(map(known.is_backed, written)):
+            return UNKNOWN
+        if not (self._writes_all or known.is_known(written) or not written):
+            return UNKNOWN
+        if not shapes.is_small(self.op, args, kwargs):
+            return UNKNOWN
+        _, found = self._computed(args, kwargs)
+        for tensor in _npu_tensors(found):
+            known.own(tensor)
+        known.learn(found)
         return found
+
+    def _parts(
+        self, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """The tensors on npu that it writes to, and those that it only reads."""
+        parts: tuple[list[torch.Tensor], list[torch.Tensor]] = [], []
+        for place, argument in enumerate(self.op._schema.arguments):
+            value = args[place] if place < len(args) else kwargs.get(argument.name)
+            info = argument.alias_info
+            parts[0 if info is not None and info.is_write else 1].extend(_npu_tensors(value))
+        return parts
+
+    @property
+    def _writes_all(self) -> bool:
+        """Whether what it writes to holds nothing of what it held."""
+        return bool(self.outs) or self.op._schema.name in FILLS
 
     def _passed(
         self, args: tuple[object, ...], kwargs: dict[str, object], found: object, is_work: bool
@@ -153,12 +196,17 @@ class HostOp:
             clock.host(self.name, is_work)
 
     def _by_shapes(self, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
-        if self.op is torch.ops.aten._local_scalar_dense.default:
-            shapes.refuse("the number in a tensor")
-        run = self.op
-        if any(type(args[place]) in NUMBERS for place in self.tensors if place < len(args)):
-            run = self.op.overloadpacket
-        found = shapes.run(run, args, kwargs)
+        found = self.decided(args, kwargs)
+        if found is UNKNOWN:
+            if self.op is torch.ops.aten._local_scalar_dense.default:
+                shapes.refuse("the number in a tensor")
+            run = self.op
+            if any(type(args[place]) in NUMBERS for place in self.tensors if place < len(args)):
+                run = self.op.overloadpacket
+            found = shapes.run(run, _by_places(args) if self.mixes else args, kwargs)
+            known.forget(self._parts(args, kwargs)[0])
+            if self.op is torch.ops.aten.topk.default:
+                _choose(args, found)
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         is_free = not any(tensor.is_npu for tensor in tensors)
         is_work = is_free or _has_elements(tensors) or _has_elements(found)
@@ -270,6 +318,33 @@ def _has_elements(found: object) -> bool:
         for leaf in tree_leaves(found)
         if isinstance(leaf, torch.Tensor)
     )
+
+
+def _npu_tensors(found: object) -> list[torch.Tensor]:
+    return [x for x in tree_leaves(found) if isinstance(x, torch.Tensor) and x.is_npu]
+
+
+def _by_places(args: tuple[object, ...]) -> tuple[object, ...]:
+    """The arguments of `index` with the places that known masks choose in their stead."""
+    x, indices, *rest = args
+    found: list[object] = []
+    for index in indices if isinstance(indices, list | tuple) else ():
+        if isinstance(index, torch.Tensor) and index.dtype == torch.bool and known.is_known(index):
+            found += [to_npu(place.contiguous()) for place in to_host(index).nonzero().unbind(1)]
+        else:
+            found.append(index)
+    return x, found, *rest
+
+
+def _choose(args: tuple[object, ...], found: object) -> None:
+    """Let the experts be known that a router has chosen, by the distribution given."""
+    x, indices = args[0], _npu_tensors(found)[1]
+    assert isinstance(x, torch.Tensor)
+    is_last = len(args) < 3 or args[2] in (-1, x.dim() - 1)
+    chosen = known.chosen(indices.shape, x.shape[-1]) if is_last and x.dim() else None
+    if chosen is not None and known.is_backed(indices):
+        to_host(indices).copy_(chosen)
+        known.learn(indices)
 
 
 def _is_view(schema: torch.FunctionSchema) -> bool:

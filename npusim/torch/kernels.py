@@ -20,7 +20,7 @@ from npusim import ops
 from npusim.data.errors import OpError
 from npusim.run.memory_cache import key_of
 from npusim.run.result import Output
-from npusim.torch import card, formats
+from npusim.torch import card, formats, known
 from npusim.torch.relabel import to_host, to_npu
 from npusim.torch.values import argument, result
 
@@ -85,6 +85,10 @@ def _outputs(name: str, given: Given, key: Hashable) -> Mapping[str, Output]:
 
 def _on_npu(outputs: Mapping[str, Output], given: Given) -> torch.Tensor:
     found = result(outputs["output"])
+    x = given.get("x")
+    if found.dtype == torch.uint8 and isinstance(x, torch.Tensor) and "dtype" not in given:
+        # Bool is a byte to operators; what is not cast stays what it was.
+        found = found.view(x.dtype) if x.dtype == torch.bool else found
     # Operators take a number's tensor as one of one element, and give such a one.
     if found.numel() == 1 and all(value.dim() == 0 for value in tensors_of(given)):
         found = found.reshape(())
@@ -109,6 +113,8 @@ def arguments(name: str, given: Given) -> dict[str, object]:
 
 def _argument(op: str, name: str, value: object) -> object:
     if isinstance(value, torch.Tensor):
+        if name == "group_list" and known.is_known(value):
+            return to_host(value).numpy()
         return argument(op, name, to_host(value), formats.get(value))
     if isinstance(value, list):
         return [_argument(op, f"{name}[{place}]", part) for place, part in enumerate(value)]
@@ -116,7 +122,10 @@ def _argument(op: str, name: str, value: object) -> object:
 
 
 def described_all(given: Given) -> Hashable:
-    """All that *given* says but for the values of its tensors."""
+    """All that *given* says but for the values of its tensors; of ends of groups, these too."""
+    ends = given.get("group_list")
+    if ends is not None and not card.computes_values() and known.is_known(ends):
+        given = given | {"group_list": tuple(to_host(ends).tolist())}
     return tuple([(name, described(value)) for name, value in given.items()])
 
 
@@ -131,4 +140,6 @@ def described(value: object) -> Hashable:
         return kind, value
     if isinstance(value, list):
         return list, *map(described, value)
+    if isinstance(value, tuple):
+        return value
     return key_of(value)

@@ -115,7 +115,7 @@ class Memory:
         self._written = None if block is None else (tensor.data_ptr(), block)
 
     def _raise_peak(self, wanted: int, nbytes: int) -> None:
-        capacity = int(card.spec().gm.capacity_bytes * self.fraction)
+        capacity = int(card.memory_bytes() * self.fraction)
         if self.allocated_bytes > capacity:
             self.allocated_bytes -= nbytes
             free = capacity - self.allocated_bytes

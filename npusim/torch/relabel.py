@@ -14,7 +14,7 @@ import torch
 from npusim.torch import card
 from npusim.torch.memory import memory
 
-__all__ = ["overwrite", "to_host", "to_npu"]
+__all__ = ["overwrite", "pointer_of", "to_host", "to_npu"]
 
 _CPU, _EXTENSION = 1, 12
 """kDLCPU and kDLExtDev of dlpack.h."""
@@ -24,6 +24,13 @@ _pointer.restype, _pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes
 _device_type = ctypes.c_int32.from_address
 _DEVICE_BYTE = ctypes.sizeof(ctypes.c_void_p)
 """Where DLTensor keeps its device: behind the pointer to the data."""
+
+
+def pointer_of(capsule: object) -> int:
+    """Where the DLTensor of *capsule* lies."""
+    found: int = _pointer(capsule, b"dltensor")
+    return found
+
 
 _export, _adopt = torch._C._to_dlpack, torch._C._from_dlpack
 
@@ -54,7 +61,7 @@ def _relabel(tensor: torch.Tensor, kind: int) -> torch.Tensor:
     # A capsule holds the tensor that it was made of, not its storage, and `.data =` on the caller's
     # own would free the storage under it.
     capsule = _export(tensor.detach())
-    _device_type(_pointer(capsule, b"dltensor") + _DEVICE_BYTE).value = kind
+    _device_type(pointer_of(capsule) + _DEVICE_BYTE).value = kind
     seen = _adopt(capsule)
     if tensor.is_conj():
         seen = seen.conj()

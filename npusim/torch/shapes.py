@@ -1,6 +1,7 @@
 """Shapes without values: what a model launches and how long it takes, for no memory.
 
-Tensors on npu are of memory that nobody touches, which the system never provides. Operators of the
+Tensors on npu have no memory, but for those whose values may be known (:mod:`npusim.torch.known`).
+Operators of the
 card are given shapes and types alone, and find their times as :func:`npusim.run` does for a
 `TensorSpec`. Other operations find the shapes of their results as torch does on its meta device.
 Whoever needs a value, to decide or to print, is refused with the line of the script.
@@ -8,24 +9,26 @@ Whoever needs a value, to decide or to print, is refused with the line of the sc
 
 from __future__ import annotations
 
+import ctypes
 import sys
 from collections.abc import Callable, Sequence
 from functools import wraps
+from math import prod
 from typing import Any, NoReturn
 
-import numpy as np
 import torch
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from npusim.data.errors import callers_level
 from npusim.data.tensor import TensorSpec
-from npusim.torch import card
+from npusim.torch import card, known
 from npusim.torch.formats import ND
-from npusim.torch.relabel import to_npu
+from npusim.torch.relabel import pointer_of, to_npu
 
 __all__ = [
     "ShapesOnlyError",
     "contiguous",
+    "is_small",
     "like",
     "printed",
     "refuse",
@@ -33,10 +36,6 @@ __all__ = [
     "spec_of",
     "untouched",
 ]
-
-
-WORDS = {1: np.int8, 2: np.int16, 4: np.int32, 8: np.int64}
-"""Size of an element -> what stands for it where nobody touches it."""
 
 
 class ShapesOnlyError(RuntimeError):
@@ -54,23 +53,65 @@ def refuse(what: str) -> NoReturn:
 
 
 def untouched(shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-    """A host tensor of that geometry, in memory that the system provides when it is touched."""
-    reach = sum((size - 1) * step for size, step in zip(shape, stride, strict=True)) + 1
-    count = 1 if 0 in tuple(shape) else reach
-    memory = torch.from_numpy(np.empty(count * dtype.itemsize, np.uint8))
-    return memory.view(dtype).as_strided(tuple(shape), tuple(stride))
+    """A host tensor of that geometry for which no address space is reserved, never to be touched.
+
+    DLPack carries one element of memory, and says of it what strides it has.
+    """
+    one = torch.empty((1,) * len(shape), dtype=dtype)
+    capsule = torch._C._to_dlpack(one.expand(tuple(shape)))
+    steps = _pointer_at(pointer_of(capsule) + _STRIDES_BYTE)
+    if steps.value is not None:
+        (ctypes.c_int64 * len(shape)).from_address(steps.value)[:] = [*stride]
+    return torch._C._from_dlpack(capsule)
+
+
+_pointer_at = ctypes.c_void_p.from_address
+_STRIDES_BYTE = 32
+"""Where DLTensor keeps the pointer to its strides: behind the data, the device, the number of axes,
+the type, and the shape (dlpack.h)."""
 
 
 def like(meta: torch.Tensor) -> torch.Tensor:
-    """A tensor on npu of the geometry of *meta*."""
-    return to_npu(untouched(meta.shape, meta.stride(), meta.dtype))
+    """A tensor on npu of the geometry of *meta*; where its values may be known, with memory."""
+    if not known.may_be_known(meta.shape, meta.dtype):
+        return to_npu(untouched(meta.shape, meta.stride(), meta.dtype))
+    found = to_npu(torch.empty_strided(meta.shape, meta.stride(), dtype=meta.dtype))
+    known.own(found)
+    return found
+
+
+def is_small(
+    op: torch._ops.OpOverload, args: tuple[object, ...], kwargs: dict[str, object]
+) -> bool:
+    """Whether all that *op* gives may be known; what depends on values has no more than these."""
+
+    def down(value: object) -> object:
+        if isinstance(value, torch.Tensor) and value.is_npu:
+            return _meta(value)
+        is_npu = isinstance(value, torch.device) and value.type == "npu"
+        return torch.device("meta") if is_npu else value
+
+    low, named = tree_map(down, (args, kwargs))
+    try:
+        found = op(*low, **named)
+    except (NotImplementedError, RuntimeError):
+        return True
+    sizes = [x.numel() for x in tree_leaves(found) if isinstance(x, torch.Tensor)]
+    return all(size <= known.MOST_ELEMENTS for size in sizes)
+
+
+def _meta(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta")
 
 
 def contiguous(spec: TensorSpec) -> torch.Tensor:
     """A host tensor of the shape and type of *spec*, row after row, whatever its layout."""
-    dtype: torch.dtype = getattr(torch, spec.dtype)
-    memory = torch.from_numpy(np.empty(spec.shape, WORDS[dtype.itemsize]))
-    return memory.view(dtype)
+    return untouched(spec.shape, _rows(spec.shape), getattr(torch, spec.dtype))
+
+
+def _rows(shape: Sequence[int]) -> list[int]:
+    """The strides of a tensor that lies row after row."""
+    return [prod(max(size, 1) for size in shape[axis + 1 :]) for axis in range(len(shape))]
 
 
 def spec_of(tensor: torch.Tensor, acl_format: int) -> TensorSpec:
@@ -103,7 +144,7 @@ def run(op: torch._ops.OpOverload, args: tuple[object, ...], kwargs: dict[str, o
             return torch.device("meta") if value.type == "npu" else value
         if not isinstance(value, torch.Tensor) or (value.dim() == 0 and not value.is_npu):
             return value
-        meta = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+        meta = _meta(value)
         given[id(meta)] = value
         _lent.append(meta)
         return meta

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from npusim.torch import card, numbering, shapes, timed
+from npusim.torch import card, known, numbering, shapes, timed
 from npusim.torch.clock import clock
 from npusim.torch.errors import invalid_device
 from npusim.torch.fallback import is_on_host
@@ -49,7 +49,8 @@ def _empty_strided(
 ) -> torch.Tensor:
     _check(device)
     if not card.computes_values():
-        return to_npu(shapes.untouched(size, stride, dtype or torch.get_default_dtype()))
+        of_type = dtype or torch.get_default_dtype()
+        return shapes.like(torch.empty_strided(size, stride, dtype=of_type, device="meta"))
     return to_npu(torch.empty_strided(size, stride, dtype=dtype, device="cpu"))
 
 
@@ -84,15 +85,29 @@ def _view_by_meta(op: torch._ops.OpOverload) -> Callable[..., torch.Tensor]:
 def _copy_from(
     source: torch.Tensor, target: torch.Tensor, non_blocking: bool = False
 ) -> torch.Tensor:
+    given = source
     if source.is_npu and target.is_npu and target.numel():
         source = _moved(source, target)
     elif source.is_npu:
         clock.wait()
     if card.computes_values():
         to_host(target).copy_(to_host(source), non_blocking)
-    elif source.is_npu and not target.is_npu:
-        shapes.refuse("a copy to the host")
+    else:
+        _copy_what_is_known(given, target)
     return target
+
+
+def _copy_what_is_known(source: torch.Tensor, target: torch.Tensor) -> None:
+    """The same where shapes alone are simulated."""
+    has_values = not source.is_npu or known.is_known(source)
+    if not target.is_npu and not has_values:
+        shapes.refuse("a copy to the host")
+    if has_values and (not target.is_npu or known.is_backed(target)):
+        to_host(target).copy_(to_host(source))
+        if target.is_npu and target.numel() == target.untyped_storage().nbytes() // target.itemsize:
+            known.learn(target)
+    else:
+        known.forget(target)
 
 
 def _moved(source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
@@ -131,9 +146,12 @@ def _to_copy(
         _check(device)
     is_kernel = is_there and tensor.is_npu and tensor.numel() > 0 and not is_on_host()
     found = _converted(tensor, dtype, memory_format) if is_kernel else None
-    if found is not None:
+    if found is not None and (card.computes_values() or not known.is_known(tensor)):
         return found
+    is_timed = found is not None
     found = _copied_by_host(tensor, dtype, memory_format, is_there)
+    if is_timed:
+        return found
     if is_there and tensor.is_npu and not (is_kernel and timed.moved(tensor, found)):
         clock.host("aten._to_copy.default", is_kernel)
     return found
@@ -146,7 +164,7 @@ def _copied_by_host(
     is_there: bool,
 ) -> torch.Tensor:
     """The same where no kernel computes it, or where it goes to the host."""
-    if not card.computes_values():
+    if not card.computes_values() and not _is_decided(tensor):
         if not is_there:
             shapes.refuse("a copy to the host")
         meta = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
@@ -154,7 +172,20 @@ def _copied_by_host(
     if not is_there:
         clock.wait()
     on_host: torch.Tensor = aten._to_copy(to_host(tensor), dtype=dtype, memory_format=memory_format)
-    return to_npu(on_host) if is_there else on_host
+    if not is_there:
+        return on_host
+    found = to_npu(on_host)
+    if not card.computes_values():
+        known.own(found)
+        known.learn(found)
+    return found
+
+
+def _is_decided(tensor: torch.Tensor) -> bool:
+    """Whether the values of *tensor* are known where shapes alone are simulated."""
+    if tensor.is_npu:
+        return known.is_known(tensor)
+    return known.may_be_known(tensor.shape, tensor.dtype)
 
 
 def _converted(tensor: torch.Tensor, dtype: object, memory_format: object) -> torch.Tensor | None:

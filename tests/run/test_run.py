@@ -154,7 +154,7 @@ def test_an_operator_whose_kernel_is_not_there_names_another() -> None:
 def test_a_device_that_does_not_exist() -> None:
     message = (
         f"devices: no device 'ascend910b22'; did you mean ascend910b2? known: "
-        f"{devices.listing()}; a file of your own is given by its path, "
+        f"{devices.listing()}; for your own file give its path, "
         "which ends in .toml"
     )
     with pytest.raises(ValueError, match=whole(message)):

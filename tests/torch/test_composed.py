@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from simulated_card import recorded, torch, torch_npu
 
+from npusim import OpError
 from npusim.torch import composed
 
 STENCIL = torch.ones(2048, 2048, dtype=torch.bool).triu(1)
@@ -68,6 +69,21 @@ def test_a_bias_is_scaled_with_the_scores_or_not(kind: Any, step: float) -> None
         q.npu(), k.npu(), v.npu(), 4, "BNSD", pse=pse.npu(), scale=0.125, pse_type=0
     )
     close(found, (scores * 0.125 + pse.double()).softmax(-1) @ v.double(), step)
+
+
+def test_a_sink_is_one_more_score_of_each_head() -> None:
+    q, k, v = (half(2, 4, 20, 64) for _ in range(3))
+    sink = torch.randn(4)
+    scores = q.double() @ k.double().transpose(-1, -2) * 0.125
+    column = sink.double()[:, None, None].expand(2, 4, 20, 1)
+    weights = torch.cat([scores, column], -1).softmax(-1)[..., :-1]
+    close(fusion(q, k, v, sink=sink)[0], weights @ v.double(), 2**-9)
+
+
+def test_what_the_parts_do_not_do_either_the_kernel_refuses() -> None:
+    q, k, v = (half(1, 1, 8, 64) for _ in range(3))
+    with pytest.raises(OpError, match=r"sparse_mode must be 0, 1, 2, 3 or 4, not 7, which is not"):
+        fusion(q, k, v, sparse_mode=7, atten_mask=STENCIL)
 
 
 @pytest.mark.parametrize("mode", [0, 2, 3, 4, 6])

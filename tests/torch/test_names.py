@@ -438,6 +438,14 @@ def test_options_are_read_back() -> None:
     assert torch_npu._C._npu_getOption("ALLOW_CONV_HF32") == b"enable"
 
 
+def test_the_card_has_its_number_and_its_module_lists_its_names() -> None:
+    assert torch.npu.get_soc_version() == 221
+    assert torch.version.cann == "not known"
+    assert {"Stream", "graph_task_group_begin", "npugraph_ex", "get_device_name"} <= set(
+        dir(torch.npu)
+    )
+
+
 def test_types_are_numbered_as_acl_numbers_them() -> None:
     found = [torch_npu.float32, torch_npu.int8, torch_npu.bfloat16, torch_npu.int4]
     assert found == [256, 258, 283, 285]

@@ -18,6 +18,7 @@ import npusim.torch
 from npusim.run.memory_cache import forget
 from npusim.torch import card
 from npusim.torch.clock import clock
+from npusim.torch.planning import PlanError
 from npusim.torch.shapes import ShapesOnlyError
 
 DEVICES = "Atlas 300I Pro", "Atlas A2", "Atlas A3"
@@ -178,6 +179,82 @@ def test_a_state_dict_is_taken_by_its_shapes() -> None:
     layer.load_state_dict(torch.nn.Linear(4, 8).state_dict())
     with pytest.raises(RuntimeError, match="size mismatch for weight"):
         layer.load_state_dict(torch.nn.Linear(4, 9).state_dict())
+
+
+@pytest.mark.usefixtures("_no_values")
+def test_no_address_space_is_reserved() -> None:
+    npusim.torch.install(values=False, memory="2x64GiB")
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (1 << 35, limits[1]))
+    try:
+        layers = [torch.empty(1 << 17, 1 << 17, device="npu", dtype=torch.bfloat16) for _ in "abc"]
+        chosen = layers[0][torch.arange(8, device="npu")]
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+    assert (sum(each.nbytes for each in layers), chosen.shape) == (3 << 35, (8, 1 << 17))
+
+
+def experts_of(tokens: int, experts: int, k: int) -> list[int]:
+    """How many tokens a router gives each expert, as a model of experts finds out."""
+    weights = torch.rand(tokens, experts, device="npu").softmax(-1)
+    _, chosen = weights.topk(k, dim=-1)
+    mask = torch.nn.functional.one_hot(chosen, experts).permute(2, 1, 0)
+    hidden = torch.empty(tokens, 64, device="npu")
+    found = [0] * experts
+    for expert in torch.greater(mask.sum(dim=(-1, -2)), 0).nonzero():
+        _, token = torch.where(mask[expert[0]])
+        found[expert.item()] = len(hidden[token])
+        hidden.index_add_(0, token, hidden[token])
+    return found
+
+
+def test_a_router_chooses_experts_as_a_distribution_says(tmp_path: Path) -> None:
+    npusim.torch.install(values=False)
+    assert experts_of(32, 8, 2) == [8] * 8
+    (tmp_path / "experts.json").write_text("[3, 1, 1, 1]")
+    npusim.torch.install(values=False, experts=tmp_path / "experts.json")
+    assert experts_of(60, 4, 1) == [30, 10, 10, 10]
+    assert experts_of(32, 8, 2) == [8] * 8
+    npusim.torch.install(values=False)
+    assert experts_of(60, 4, 1) == [15] * 4
+
+
+@pytest.mark.usefixtures("_no_values")
+def test_values_that_others_decide_stay_unknown() -> None:
+    x, places = torch.rand(8, 4, device="npu"), torch.arange(4, device="npu")
+    assert places.tolist() == [0, 1, 2, 3]
+    places += 1
+    assert (places * 2)[places > 2].tolist() == [6, 8]
+    places.copy_(x[0])
+    with pytest.raises(ShapesOnlyError):
+        places.tolist()
+    with pytest.raises(ShapesOnlyError):
+        x.long().argmax(-1).tolist()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"memory": "much"},
+            "npusim.torch: memory must be cards times GiB, not 'much'; write for example 8x64GiB",
+        ),
+        (
+            {"experts": [0, -1]},
+            "npusim.torch: experts must be a list of numbers from 0 on, one for each expert and "
+            "one of them larger than 0, not [0, -1]; write for example [3, 1, 1, 1]",
+        ),
+        (
+            {"memory": "8x64GiB", "values": True},
+            "npusim.torch: memory and experts must come with shapes alone, not with values; pass "
+            "values=False, or --shapes on the command line",
+        ),
+    ],
+)
+def test_a_plan_is_refused_that_cannot_be_read(options: Any, message: str) -> None:
+    with pytest.raises(PlanError) as error:
+        npusim.torch.install(**({"values": False} | options))
+    assert str(error.value) == message
 
 
 @pytest.mark.nightly

@@ -36,21 +36,20 @@ B = Annotated[
     str,
     typer.Argument(metavar="B", help="The same: the golden one; for a kernel, an operator."),
 ]
-More = Annotated[
-    list[str] | None, typer.Argument(metavar="C", help="More runs of models, if those are.")
-]
+More = Annotated[list[str] | None, typer.Argument(metavar="C", help="More runs of models.")]
 Chip = Annotated[
     str | None,
-    typer.Option(*("--device", "-d"), help="Where a kernel and an operator run."),
+    typer.Option(*("--device", "-d"), help="The chip that kernel and operator run on."),
 ]
 Pointers = Annotated[
     list[str] | None,
     typer.Option(
         *("--pointer", "-p"),
         metavar="NAME=WHAT",
-        help="What a pointer of the kernel is: a tensor of the operator, a tensor as -i writes it, "
-        "FILE.bin, or FILE.py:FUNCTION, which makes bytes or an array of the operator's problem "
-        "and plan. All others stand for the operator's inputs, then its outputs, in their order.",
+        help="What a pointer of the kernel gets: a tensor of the operator, a tensor as in "
+        "-i, FILE.bin, or FILE.py:FUNCTION, which returns bytes or an array for the "
+        "operator's problem and plan. The other pointers get the operator's inputs "
+        "and then its outputs, in order.",
     ),
 ]
 
@@ -77,10 +76,10 @@ def compare_files(
 ) -> None:
     """Compare arrays, runs of models, or kernels.
 
-    The exit code is 1 if the accuracy is not reached. Of runs of models, times are compared. A
-    kernel of C++ is run next to an operator, on the same inputs: bits, micro-ops of the first core
-    and times are compared, and the exit code is 1 if a bit differs. -a gives attributes of the
-    operator and the kernel's scalars.
+    Two arrays are compared by the vendor's measures of accuracy; the exit code is 1 if it is not
+    reached. Runs of models are compared by their times. A kernel in C++ and an operator are run on
+    the same inputs and compared by bits, micro-ops of the first core and times; the exit code is 1
+    if a bit differs. -a gives the operator's attributes and the kernel's scalars.
 
     \b
     For example:

@@ -38,12 +38,14 @@ Output = Annotated[
 def time_model(
     config: Config,
     device: Device,
-    tp: Annotated[int, typer.Option(help="Cards that share each layer.")] = 1,
-    ep: Annotated[int, typer.Option(help="Cards that share the experts: 1, or tp x dp.")] = 1,
-    dp: Annotated[int, typer.Option(help="Groups of tp cards that decode apart.")] = 1,
+    tp: Annotated[int, typer.Option(help="Cards that share each layer (tensor parallel).")] = 1,
+    ep: Annotated[
+        int, typer.Option(help="Cards that share the experts (expert parallel): 1, or tp x dp.")
+    ] = 1,
+    dp: Annotated[int, typer.Option(help="Data parallel groups of tp cards.")] = 1,
     batch: Annotated[int, typer.Option(help="Requests decoded together, on all cards.")] = 1,
-    context: Annotated[int, typer.Option(help="Tokens of each of them.")] = 1024,
-    prompt: Annotated[int, typer.Option(help="Tokens of a prompt that is read alone.")] = 512,
+    context: Annotated[int, typer.Option(help="Tokens of context of each request.")] = 1024,
+    prompt: Annotated[int, typer.Option(help="Tokens of the prompt that prefill reads.")] = 512,
     quant: Quant = "float",
     engine: Engine = "vllm-ascend",
     output: Output = None,

@@ -15,8 +15,8 @@ Folder = Annotated[
     Path,
     typer.Argument(
         metavar="DIR",
-        help="What torch_npu's profiler or msprof left: kernel_details.csv, op_summary_*.csv or a "
-        "database, in this folder or below it; or one of these files.",
+        help="What torch_npu's profiler or msprof wrote: a folder with kernel_details.csv,"
+        " op_summary_*.csv or a database in it or below it, or one of these files.",
     ),
 ]
 Output = Annotated[
@@ -28,7 +28,7 @@ Rows = Annotated[
     typer.Option(
         "--rows",
         metavar="CSV",
-        help="Add what was measured to this file of rows, which `npusim validate` reads.",
+        help="Append the measured kernels to this file, which `npusim validate` reads.",
     ),
 ]
 Force = Annotated[
@@ -37,7 +37,7 @@ Force = Annotated[
 Jobs = Annotated[
     int | None,
     typer.Option(
-        "--jobs", "-j", metavar="N", min=1, help="Processes; one a processor unless given."
+        "--jobs", "-j", metavar="N", min=1, help="Processes. Default: one for each processor."
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead, with every kernel.")]

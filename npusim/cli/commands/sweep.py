@@ -29,7 +29,7 @@ Words = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[NAME=VALUE]...",
-        help="More values of a tensor or an attribute, as bash makes of braces without quotes.",
+        help="More values, as bash writes them for braces without quotes.",
     ),
 ]
 Devices = Annotated[
@@ -47,8 +47,7 @@ Template = Annotated[
     typer.Option(
         "--template",
         metavar="NAME,...|all",
-        help="The vendor's kernels to ask for; all: its own choice and every one that takes the "
-        "call.",
+        help="The vendor's kernels to time; all: the default and every one that accepts the call.",
         autocompletion=completion.templates,
     ),
 ]
@@ -58,15 +57,15 @@ Output = Annotated[
         "--output",
         "-o",
         metavar="DIR",
-        help="Write CSV, JSON and a picture here. Until all is done, DIR.partial holds what is, "
-        "and the same command goes on from there.",
+        help="Write CSV, JSON, a page and a picture here. DIR.partial holds an interrupted"
+        " sweep, which the same command resumes.",
     ),
 ]
 FormatOption = Annotated[RowFormat, typer.Option("--format", "-f", help="How to print the rows.")]
 Jobs = Annotated[
     int | None,
     typer.Option(
-        "--jobs", "-j", metavar="N", min=1, help="Processes; one a processor unless given."
+        "--jobs", "-j", metavar="N", min=1, help="Processes. Default: one for each processor."
     ),
 ]
 Dask = Annotated[
@@ -74,7 +73,7 @@ Dask = Annotated[
     typer.Option(
         "--dask",
         metavar="ADDRESS",
-        help="Have the workers of this Dask scheduler do it, as tcp://HOST:8786.",
+        help="Use the workers of this Dask scheduler, such as tcp://HOST:8786.",
     ),
 ]
 
@@ -100,9 +99,9 @@ def sweep_operator(
 ) -> None:
     """Time an operator over shapes, chips and settings.
 
-    What stands in braces varies: {1..64}, {1..64..x2}, {1,2,4}, and {m=1..64} in one word with {m}
-    in others. The exit code is 1 if a cell was refused; the others are done all the same. The
-    config.json of a model is swept by -a tp, ep, dp, batch, context, prompt, quant and engine.
+    Values in braces vary: {1..64}, {1..64..x2}, {1,2,4}, and {m=1..64} in one word with {m} in
+    others. The exit code is 1 if a cell was refused; all others are still timed. The config.json
+    of a model is swept by -a tp, ep, dp, batch, context, prompt, quant and engine.
 
     \b
     For example:

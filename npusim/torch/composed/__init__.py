@@ -47,7 +47,6 @@ COMPOSED: dict[str, Composed] = {
     "npu_mla_prolog_v3_functional": latent.mla_prolog_v3_functional,
     "npu_moe_compute_expert_tokens": routing.compute_expert_tokens,
     "npu_moe_init_routing": routing.init_routing,
-    "npu_moe_re_routing": routing.re_routing,
     "npu_prefetch": caches.prefetch,
     "npu_prompt_flash_attention": attention.prompt_flash_attention,
     "npu_sparse_flash_attention": sparse.sparse_flash_attention,

@@ -22,9 +22,9 @@ __all__ = ["npu_fusion_attention", "npu_fusion_attention_v3"]
 LOWEST = torch.finfo(torch.float32).min
 ADD_THEN_MUL = 1
 """The pse_type whose bias is scaled with the scores."""
-MASK_EXTENT = 2048
+LAST_MODE = 6
+"""Modes behind it are of parts of sequences."""
 COPIES = 8
-LARGEST = 2147483647
 LAYOUTS = {"BSH": "bs", "SBH": "sb", "BSND": "bsn", "BNSD": "bns", "TND": "tn"}
 
 Returned = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, int, int, int]
@@ -61,6 +61,7 @@ def npu_fusion_attention(
     """The output, maxima, sums, an empty tensor, seed, offset and how many scores there are."""
     given = _bound(args, kwargs)
     layout = input_layout.upper()
+    _check(query, given)
     parts = _requests(layout, (query, key, value), head_num, given)
     count = sum(head_num * q.shape[1] * k.shape[1] for q, k, _ in parts)
     seed, offset = given["seed"], given["offset"]
@@ -81,6 +82,14 @@ def npu_fusion_attention(
     if layout[-1] == "H":
         output = output.flatten(2)
     return output, *_sums(largest, total), query.new_empty(0), seed, offset, count
+
+
+def _check(query: torch.Tensor, given: dict[str, Any]) -> None:
+    """Raise ValueError for what these parts do not do either, for the kernel's refusal to stand."""
+    bias, kind = given["pse"], given["pse_type"]
+    fits = bias is None or (bias.dim() == 4 and bias.dtype == query.dtype)
+    if not fits or kind not in (0, ADD_THEN_MUL) or given["sparse_mode"] > LAST_MODE:
+        raise ValueError("npu_fusion_attention: its parts must know pse and the mode, but do not")
 
 
 def _bound(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -181,9 +190,15 @@ def _attend(
         shape = (*query.shape[:2], 1)
         largest, total = (scores.new_full(shape, x) for x in (LOWEST, -LOWEST))
         return query.new_zeros((*query.shape[:2], value.shape[-1])), largest, total
-    largest = scores.amax(-1, keepdim=True)
+    largest, sink = scores.amax(-1, keepdim=True), given["sink"]
+    if sink is not None:
+        # One more score of each head, whose value is nothing.
+        sink = sink.float().reshape(-1, 1, 1)
+        largest = torch.maximum(largest, sink)
     weights = (scores - largest).exp()
     total = weights.sum(-1, keepdim=True)
+    if sink is not None:
+        total = total + (sink - largest).exp()
     if kept is not None:
         weights = weights * kept.reshape(weights.shape) / given["keep_prob"]
     product = weights.to(query.dtype).float() @ value.float()
