@@ -79,6 +79,10 @@ Dask = Annotated[
 ]
 
 
+UNUSED = "NAME=VALUE", "-i", "--template", "--set", "--icache", "--cache", "--jobs", "--dask"
+"""What a sweep of a model does not take."""
+
+
 def sweep_operator(
     op: Operator,
     device: Devices,
@@ -115,16 +119,8 @@ def sweep_operator(
     if Path(op).suffix == ".json":
         from npusim.cli.model_sweep import sweep_model
 
-        unused = {
-            "NAME=VALUE": words,
-            "-i": inputs,
-            "--template": template,
-            "--set": setting,
-            "--icache": icache,
-            "--cache": cache,
-            "--jobs": jobs,
-            "--dask": dask,
-        }
+        unused = dict(zip(UNUSED, (words, inputs, template, setting, icache, cache, jobs, dask),
+                          strict=True))  # fmt: skip
         sweep_model(Path(op), device, attributes or [], unused, output, force, form)
     else:
         from npusim.cli.sweep import sweep_operator
