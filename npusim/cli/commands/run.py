@@ -314,8 +314,8 @@ def run_operator(
     )
     options: dict[str, Any] = {"timeout_s": timeout, "build": build, "answer": answer, "l2": l2}
     options |= {"icache": icache, "values": values, "every_core": every_core, "engine": engine}
+    options["cache"] = cache
     if names_source(op) and ":" not in op:
-        run_program(Path(op), device, program_arguments or [], cache=cache, **options)
+        run_program(Path(op), device, program_arguments or [], **options)
     else:
-        options |= {"blocks": blocks, "cache": cache}
-        run_operator(op, device, inputs or [], attributes or [], **options)
+        run_operator(op, device, inputs or [], attributes or [], blocks=blocks, **options)
