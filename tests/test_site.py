@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import doctest
+import json
+import shutil
+import subprocess
 import sys
 from itertools import product
 from pathlib import Path
@@ -16,6 +19,7 @@ from test_readme import shell
 pytest.importorskip("sphinx", reason="the extra docs is not installed")
 sys.path.insert(0, str(ROOT / "docs" / "site"))
 import notebooks
+import words
 
 pytestmark = pytest.mark.nightly
 
@@ -100,3 +104,19 @@ def test_a_notebook_has_its_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     for cell in rest:
         exec(cell, names)
     assert {path.name for path in tmp_path.iterdir()} == {"vector_add.py"}
+
+
+SEARCHED = "用 npusim 做矩阵乘, mte2 和 L0C 的 16 x 16"
+
+
+def test_chinese_is_searched_by_pairs_of_characters() -> None:
+    assert words.Words({}).split(SEARCHED) == [
+        *("用", "npusim", "做矩", "矩阵", "阵乘", "mte2", "和", "L0C", "的", "16", "x", "16"),
+    ]
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="node, which runs a page's code, is not")
+def test_what_is_typed_is_split_as_what_is_indexed() -> None:
+    code = f"{words.Words.js_splitter_code}; console.log(splitQuery({json.dumps(SEARCHED)}).join())"
+    ran = subprocess.run(["node", "-e", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip().split(",") == words.Words({}).split(SEARCHED)

@@ -217,6 +217,7 @@ def source_build(
     strict: bool,
     tiling_headers: Sequence[Path] | None,
     tiling_struct: str,
+    adv_api: Path | None,
 ) -> Build:
     """How a source of C++ is built, as the command line says."""
     return Build(
@@ -228,6 +229,7 @@ def source_build(
         is_strict=strict,
         tiling_headers=tuple(tiling_headers or ()),
         tiling_struct=tiling_struct,
+        adv_api=adv_api,
     )
 
 

@@ -355,6 +355,10 @@ OPERATOR = ops.Operator(
             "Tensor? probs=None, bool padded_mode=False, int[]? restore_shape=None) -> Tensor",
             aclnn=lambda _: "aclnnMoeTokenUnpermute",
             outputs=_outputs,
+            gradient=ops.Gradient(
+                "permuted_tokens, probs: npu_moe_token_unpermute_grad(permuted_tokens, grad, "
+                "sorted_indices, probs, padded_mode, restore_shape)"
+            ),
         ),
     ),
 )

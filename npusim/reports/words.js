@@ -38,7 +38,7 @@ class Table {
       const said = names.map((name, n) => name.endsWith("*") ? this.list(found[n + 1]) : this.say(found[n + 1]));
       return before + names.reduce((text, name, n) => text.replace(`{${name.replace("*", "")}}`, () => said[n]), zh) + after;
     }
-    return text;
+    return words.includes(" · ") ? before + words.split(" · ").map((each) => this.say(each)).join(" · ") + after : text;
   }
   list(text) { return text.split(/, | and /).map((each) => this.say(each)).join("、"); }
 }

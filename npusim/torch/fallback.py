@@ -17,7 +17,7 @@ from typing import ParamSpec, TypeVar
 import torch
 from torch.utils._pytree import tree_leaves
 
-from npusim.torch import card, known, numbering, shapes, timed
+from npusim.torch import card, half_types, known, numbering, shapes, timed
 from npusim.torch.clock import clock
 from npusim.torch.errors import invalid_device, mixed_devices, not_modelled
 from npusim.torch.relabel import to_host, to_npu
@@ -109,7 +109,7 @@ class HostOp:
         self.is_mutable = schema.is_mutable
         self.mixes = schema.name in CPU_INDICES
         self.is_kernel = schema.name not in NO_KERNELS and not _is_view(schema)
-        self.run = STAND_INS.get(self.name, op)
+        self.run = STAND_INS.get(self.name) or half_types.run_of(op)
 
     def __call__(self, *args: object, **kwargs: object) -> object:
         if not card.computes_values():
@@ -145,13 +145,16 @@ class HostOp:
             else:
                 result = run(*low, **named)
         except NotImplementedError as error:
-            if not str(error).startswith("Could not run"):
+            if half_types.is_lacking(error) and not self.is_mutable:
+                result = half_types.in_float32(run, low, named)
+            elif not str(error).startswith("Could not run"):
                 raise
-            raise not_modelled(
-                self.name,
-                "be run on npu, since torch has no kernel of that name for the CPU",
-                "move the tensors of what calls it with .cpu()",
-            ) from None
+            else:
+                raise not_modelled(
+                    self.name,
+                    "be run on npu, since torch has no kernel of that name for the CPU",
+                    "move the tensors of what calls it with .cpu()",
+                ) from None
         if self.is_mutable:
             call.give_back()
         return call, call.up(result)
@@ -374,7 +377,22 @@ def _count(x: torch.Tensor, bins: int = 100, low: float = 0, high: float = 0) ->
     return torch.histc(x.double() if is_whole else x, bins, low, high).to(x.dtype)
 
 
+def _add_relu(
+    x: torch.Tensor, other: torch.Tensor, alpha: float = 1, out: torch.Tensor | None = None
+) -> torch.Tensor:
+    """A sum cut off below zero, which the CPU has of no half type."""
+    found = torch.relu(torch.add(x, other, alpha=alpha))
+    return found if out is None else out.resize_(found.shape).copy_(found)
+
+
+def _add_relu_(x: torch.Tensor, other: torch.Tensor, alpha: float = 1) -> torch.Tensor:
+    """The same in place."""
+    return x.copy_(_add_relu(x, other, alpha))
+
+
 STAND_INS: dict[str, Callable[..., torch.Tensor]] = {
+    **{f"aten._add_relu.{kind}": _add_relu for kind in ("Tensor", "Scalar", "out")},
+    **{f"aten._add_relu_.{kind}": _add_relu_ for kind in ("Tensor", "Scalar")},
     "aten.normal_.default": _draw_normal,
     "aten.histc.default": _count,
 }

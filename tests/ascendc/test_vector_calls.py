@@ -89,6 +89,7 @@ CASES: dict[int, Callable[[Array, Array], Array]] = {
     20: lambda x, _: first(x[::2] + x[1::2], of=x),
     21: lambda x, _: some_pairs(x),
     22: lambda x, _: first(tree(repeats(x)), of=x),
+    23: lambda x, _: first(blocks(x)[:10:2].reshape(-1), of=x),
 }
 
 
@@ -185,3 +186,27 @@ def test_a_gather_of_what_begins_within_a_block(tmp_path: Path) -> None:
         "probe: Gather: src must start at a multiple of 32 bytes, not at 4; say by srcBaseAddr "
         "where it begins (line 19 of probe.cpp)"
     )
+
+
+@pytest.mark.parametrize("device", CHIPS)
+@pytest.mark.parametrize("repeats", [1, 2, 6])
+def test_repeats_of_a_few_elements_are_as_far_apart_as_they_say(
+    tmp_path: Path, device: str, repeats: int
+) -> None:
+    x, z = np.zeros((2, 1024), np.float32)
+    x[:] = np.arange(1024)
+    lines = f"""
+    Duplicate(b, 0.0f, N);
+    PipeBarrier<PIPE_V>();
+    Add(b, a, a[512], 6, {repeats}, {{1, 1, 1, 10, 9, 3}});
+    uint64_t odd[] = {{0xa, 0}};
+    Muls(b[896], a, 2.0f, odd, {repeats}, {{1, 1, 1, 5}});
+    """
+    probe(tmp_path, lines)[1](x, z, device=device)
+    expected = np.zeros_like(x)
+    for repeat in range(repeats):
+        to, first, second = 80 * repeat, 72 * repeat, 512 + 24 * repeat
+        expected[to : to + 6] = x[first : first + 6] + x[second : second + 6]
+        for lane in (1, 3):
+            expected[896 + 8 * repeat + lane] = 2 * x[40 * repeat + lane]
+    np.testing.assert_array_equal(z, expected)

@@ -115,6 +115,12 @@ def test_a_transposed_array_is_described_as_its_spec() -> None:
             "npu_ciou",
             "npu_ciou, which torch_npu has and npusim does not simulate; npusim ops lists them all",
         ),
+        (
+            "npu_mm_all_reduce",
+            "'npu_mm_all_reduce'; torch_npu has npu_mm_all_reduce_base, which npusim does not "
+            "simulate",
+        ),
+        ("Qwen3-32B", "'Qwen3-32B'; for a model run npusim model with its config.json"),
         ("topk", "'topk', which is no operator of torch_npu either; npusim ops lists them all"),
         ("_rows", "'_rows', which is no operator of torch_npu either; npusim ops lists them all"),
         ("", "'', which is no operator of torch_npu either; npusim ops lists them all"),

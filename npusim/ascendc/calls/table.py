@@ -82,11 +82,12 @@ def _strided(operand: LocalOperand, count: int, elements: int, mask: int | None)
         most, whole = mask.bit_length(), mask & (mask + 1) == 0
         if whole and (most * bits % (8 * BLOCK_BYTES) == 0 or count == most):
             blocks, mask = ceil_div(most * bits, 8 * BLOCK_BYTES), None
+    of_a_repeat = mask.bit_count() if mask else blocks * 8 * BLOCK_BYTES // bits
     found = local(operand, count)
     return replace(
         found,
         block_stride=operand.block_stride,
-        repeat_stride=operand.repeat_stride if count * bits > blocks * 8 * BLOCK_BYTES else blocks,
+        repeat_stride=operand.repeat_stride if count > of_a_repeat else blocks,
         repeat_blocks=blocks,
         mask=mask,
     )

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from npusim.cli.commands.run import (
+    AdvApi,
     Attributes,
     AutoSync,
     Blocks,
@@ -69,6 +70,7 @@ def compare_files(
     source: Sources = None,
     headers: TilingHeaders = None,
     struct: TilingStruct = "",
+    adv_api: AdvApi = None,
     auto_sync: AutoSync = True,
     strict: Strict = False,
     setting: Settings = None,
@@ -98,7 +100,9 @@ def compare_files(
         settings=setting or [],
     )
     if is_kernel(a):
-        build = source_build(define, include, source, None, auto_sync, strict, headers, struct)
+        build = source_build(
+            define, include, source, None, auto_sync, strict, headers, struct, adv_api
+        )
         compare_kernels(a, [b, *(more or [])], device, typed, blocks, timeout, build, as_json)
     else:
         typed.check_unused(a, device)

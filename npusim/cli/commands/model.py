@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from npusim.cli.commands import completion
+from npusim.cli.commands.opening import Open, page_of
 from npusim.cli.commands.run import Device
 
 __all__ = ["time_model"]
@@ -53,6 +54,7 @@ def time_model(
         bool, typer.Option("--force", help="Let -o replace the folder of an earlier step.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
+    is_opened: Open = False,
 ) -> None:
     """Time a step of a served model.
 
@@ -66,6 +68,10 @@ def time_model(
         --batch 16 --context 2048 --quant w8a8
     """
     from npusim.cli.model import time_model
+    from npusim.cli.screen import open_page
 
+    page = page_of(output, "decode.html", is_opened, "model")
     load = {"tp": tp, "ep": ep, "dp": dp, "batch": batch, "context": context, "prompt": prompt}
     time_model(config, device, load | {"quant": quant, "engine": engine}, output, force, as_json)
+    if page is not None:
+        open_page(page)

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from npusim.cli.commands.opening import Open, page_of
 from npusim.cli.commands.run import Device
 
 __all__ = ["profile"]
@@ -51,6 +52,7 @@ def profile(
     force: Force = False,
     jobs: Jobs = None,
     as_json: Json = False,
+    is_opened: Open = False,
 ) -> None:
     """Compare a profile of a real card with simulated times.
 
@@ -62,5 +64,9 @@ def profile(
       npusim profile prof_ascend_pt -d 910B3 -o out/normal
     """
     from npusim.cli.profile import profile
+    from npusim.cli.screen import open_page
 
+    page = page_of(output, "profile.html", is_opened, "profile")
     profile(folder, device, output, rows, force, jobs, as_json)
+    if page is not None:
+        open_page(page)

@@ -222,6 +222,14 @@ TilingStruct = Annotated[
         help="The tiling structure that -a fills field by field, if there are several.",
     ),
 ]
+AdvApi = Annotated[
+    Path | None,
+    typer.Option(
+        "--adv-api",
+        metavar="DIR",
+        help="A checkout of asc-devkit whose headers stand for the layers above the basic API.",
+    ),
+]
 Watch = Annotated[
     list[str] | None,
     typer.Option(
@@ -261,6 +269,7 @@ def run_operator(
     source: Sources = None,
     headers: TilingHeaders = None,
     struct: TilingStruct = "",
+    adv_api: AdvApi = None,
     watch: Watch = None,
     auto_sync: AutoSync = True,
     strict: Strict = False,
@@ -300,7 +309,9 @@ def run_operator(
         settings=setting or [],
         typed={"op": [op], "input": inputs or [], "attr": attributes or []},
     )
-    build = source_build(define, include, source, watch, auto_sync, strict, headers, struct)
+    build = source_build(
+        define, include, source, watch, auto_sync, strict, headers, struct, adv_api
+    )
     options: dict[str, Any] = {"timeout_s": timeout, "build": build, "answer": answer, "l2": l2}
     options |= {"icache": icache, "values": values, "every_core": every_core, "engine": engine}
     if names_source(op) and ":" not in op:

@@ -9,6 +9,7 @@ import typer
 
 from npusim.cli.commands import completion
 from npusim.cli.commands.formats import RowFormat
+from npusim.cli.commands.opening import Open, page_of
 from npusim.cli.commands.run import (
     Attributes,
     CacheOption,
@@ -96,6 +97,7 @@ def sweep_operator(
     cache: CacheOption = None,
     jobs: Jobs = None,
     dask: Dask = None,
+    is_opened: Open = False,
 ) -> None:
     """Time an operator over shapes, chips and settings.
 
@@ -109,6 +111,7 @@ def sweep_operator(
         -i 'x=spec:{1..64..x2}x4096:float16'
     """
     form = RowFormat.JSON if as_json else form
+    page = page_of(output, "sweep.html", is_opened, "sweep")
     if Path(op).suffix == ".json":
         from npusim.cli.model_sweep import sweep_model
 
@@ -123,18 +126,22 @@ def sweep_operator(
             "--dask": dask,
         }
         sweep_model(Path(op), device, attributes or [], unused, output, force, form)
-        return
-    from npusim.cli.sweep import sweep_operator
+    else:
+        from npusim.cli.sweep import sweep_operator
 
-    how: dict[str, Any] = {"l2": l2, "icache": icache, "engine": engine}
-    how |= {"cache": cache, "jobs": jobs}
-    sweep_operator(
-        *(op, device, words or [], inputs or [], attributes or []),
-        template=template,
-        settings=setting or [],
-        output=output,
-        force=force,
-        form=form,
-        dask=dask,
-        **how,
-    )
+        how: dict[str, Any] = {"l2": l2, "icache": icache, "engine": engine}
+        how |= {"cache": cache, "jobs": jobs}
+        sweep_operator(
+            *(op, device, words or [], inputs or [], attributes or []),
+            template=template,
+            settings=setting or [],
+            output=output,
+            force=force,
+            form=form,
+            dask=dask,
+            **how,
+        )
+    if page is not None:
+        from npusim.cli.screen import open_page
+
+        open_page(page)

@@ -38,7 +38,6 @@ _PARTS = {
     "rms_norm": "norms",
     "rope": "rotary embedding",
     "rotary": "rotary embedding",
-    "rope": "rotary embedding",
     "swiglu": "activations",
     "gelu": "activations",
     "quant": "quantising",

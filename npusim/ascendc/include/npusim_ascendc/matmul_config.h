@@ -23,7 +23,6 @@ enum class BatchMode : uint8_t {
     BATCH_LARGE_THAN_L1,
     SINGLE_LARGE_THAN_L1,
 };
-enum class BatchOutMode : uint8_t { SINGLE_BATCH = 0, MULTI_BATCH };
 enum class IterateOrder : uint8_t { ORDER_M = 0, ORDER_N, UNDEF };
 enum class ScheduleType : uint8_t { INNER_PRODUCT = 0, OUTER_PRODUCT, N_BUFFER_33 };
 enum class IterateMode : uint8_t {
