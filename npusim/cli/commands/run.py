@@ -299,7 +299,7 @@ def run_operator(
       npusim run matmul -d A2 -i x1=randn:8x64:float16 -i x2=randn:64x32:float16
       npusim run npu_dynamic_quant -d "Atlas 300I Pro" -i x=spec:4096x4096:float16
     """
-    from npusim.cli.run import Answer, source_build
+    from npusim.cli.run import Answer, run, source_build
 
     answer = Answer(
         *(output, force, as_json, ",".join(export) if export else None, trace_time.value),
@@ -313,24 +313,5 @@ def run_operator(
     )
     options: dict[str, Any] = {"timeout_s": timeout, "build": build, "answer": answer, "l2": l2}
     options |= {"icache": icache, "values": values, "every_core": every_core, "engine": engine}
-    options |= {"cache": cache}
-    _play(op, device, program_arguments or [], inputs or [], attributes or [], blocks, options)
-
-
-def _play(
-    op: str,
-    device: str,
-    program_arguments: list[str],
-    inputs: list[str],
-    attributes: list[str],
-    blocks: int | None,
-    options: dict[str, Any],
-) -> None:
-    """Run the program of a source, or one kernel or operator."""
-    from npusim.ascendc import names_source
-    from npusim.cli.run import run_operator, run_program
-
-    if names_source(op) and ":" not in op:
-        run_program(Path(op), device, program_arguments, **options)
-    else:
-        run_operator(op, device, inputs, attributes, blocks=blocks, **options)
+    options |= {"cache": cache, "blocks": blocks}
+    run(op, device, program_arguments or [], inputs or [], attributes or [], **options)

@@ -79,10 +79,6 @@ Dask = Annotated[
 ]
 
 
-UNUSED = "NAME=VALUE", "-i", "--template", "--set", "--icache", "--cache", "--jobs", "--dask"
-"""What a sweep of a model does not take."""
-
-
 def sweep_operator(
     op: Operator,
     device: Devices,
@@ -119,8 +115,9 @@ def sweep_operator(
     if Path(op).suffix == ".json":
         from npusim.cli.model_sweep import sweep_model
 
-        unused = dict(zip(UNUSED, (words, inputs, template, setting, icache, cache, jobs, dask),
-                          strict=True))  # fmt: skip
+        unused: dict[str, object] = {"NAME=VALUE": words, "-i": inputs}
+        unused |= {"--template": template, "--set": setting, "--icache": icache}
+        unused |= {"--cache": cache, "--jobs": jobs, "--dask": dask}
         sweep_model(Path(op), device, attributes or [], unused, output, force, form)
     else:
         from npusim.cli.sweep import sweep_operator
