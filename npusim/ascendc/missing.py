@@ -75,7 +75,7 @@ HEADER_FAMILIES = (
 OF_THE_API = Family(
     re.compile(r"\w+"),
     "of Ascend C that npusim does not have",
-    "write them in calls that docs/kernels.md lists, or leave them out",
+    "use what docs/kernels.md lists in place of it",
 )
 OTHER_HEADER = Family(
     re.compile(r".*"),

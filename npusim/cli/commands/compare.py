@@ -70,7 +70,7 @@ def compare_files(
     source: Sources = None,
     headers: TilingHeaders = None,
     struct: TilingStruct = "",
-    adv_api: AdvApi = None,
+    layers: AdvApi = None,
     auto_sync: AutoSync = True,
     strict: Strict = False,
     setting: Settings = None,
@@ -100,9 +100,8 @@ def compare_files(
         settings=setting or [],
     )
     if is_kernel(a):
-        build = source_build(
-            define, include, source, None, auto_sync, strict, headers, struct, adv_api
-        )
+        own = define, include, source, None, auto_sync, strict, headers, struct, layers
+        build = source_build(*own)
         compare_kernels(a, [b, *(more or [])], device, typed, blocks, timeout, build, as_json)
     else:
         typed.check_unused(a, device)
