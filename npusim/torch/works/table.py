@@ -149,6 +149,9 @@ KERNELS: dict[str, tuple[str, Rule]] = {
     "index_put": ("IndexPutV2", indexing.put),
     "_index_put_impl": ("IndexPutV2", indexing.put),
     "index_add": ("InplaceScatterAdd", indexing.index_add),
+    "nll_loss_forward": ("NLLLoss", indexing.losses),
+    "index_select": ("GatherV3", indexing.selected),
+    "embedding": ("GatherV2", indexing.looked_up),
     "gather": ("GatherElementsV2", indexing.gathered),
     "scatter": ("ScatterElementsV2", indexing.scattered),
     "scatter_add": ("ScatterElementsV2", indexing.scattered),
@@ -177,6 +180,7 @@ KERNELS: dict[str, tuple[str, Rule]] = {
     "convolution": ("Conv2D", convolutions.forward),
     "convolution_backward": ("Conv2DBackprop", convolutions.backward),
     "native_layer_norm": ("LayerNormV3", rules.layer_norm),
+    "native_layer_norm_backward": ("LayerNormGradV3", rules.layer_norm_backward),
     "native_group_norm": ("GroupNormSilu", rules.statistics),
     "native_batch_norm": ("BNInfer", rules.channels),
 }  # fmt: skip
