@@ -9,6 +9,8 @@
 (m) processor time of a prefill of 512 tokens and of a decode step behind it, of Qwen3-32B with all
     64 layers by shapes alone, as transformers has it, for the first time and again, against the
     same on torch's meta device; and the peak memory of a separate process that does it.
+(n) operations of plain torch on small npu tensors that were launched before, in processor time,
+    against a sum of two small tensors on the CPU.
 
 It needs the extra `npusim[torch]`, and for (k) and (m) `npusim[models]`.
 """
@@ -58,6 +60,29 @@ def elementwise() -> None:
         f"(i) x * x of 16 x 16 on npu:0           {ours / theirs:.1f} x the same on the CPU  "
         f"({ours * 1e6:.1f} us : {theirs * 1e6:.1f} us)"
     )
+
+
+def again() -> None:
+    """(n)"""
+    small, rows, half = (
+        torch.rand(16, 16),
+        torch.rand(16, 16).npu(),
+        torch.rand(64, 64).half().npu(),
+    )
+    turned = half.t()
+    works: dict[str, Callable[[], Any]] = {
+        "x * x of 16 x 16": lambda: rows * rows,
+        "softmax of 16 x 16": lambda: rows.softmax(-1),
+        "a transposed copy of 64 x 64": lambda: turned.contiguous(),
+        "a product of 64 x 64 x 64": lambda: half @ half,
+        "cos of 16 x 16, on the host": lambda: rows.cos(),
+    }
+    for name, work in works.items():
+        ours, sums = fastest(200, work, lambda: small + small)
+        print(
+            f"(n) again, {name:29} {ours / sums:.1f} x a sum of 16 x 16 on the CPU  "
+            f"({ours * 1e6:.1f} us : {sums * 1e6:.1f} us)"
+        )
 
 
 def operator(shape: tuple[int, int]) -> None:
@@ -194,6 +219,7 @@ def report_steps(device: str) -> None:
 
 def main() -> None:
     elementwise()
+    again()
     for shape in SHAPES:
         operator(shape)
     if find_spec("transformers") is None:

@@ -42,9 +42,9 @@ class Prepared:
     ) -> None:
         self.run = run
         """The run of each of them, its outputs as they are without values."""
-        has_list = any(isinstance(value, list) for value in bound.values())
-        self._at_once = None if has_list else operator.at_once
+        self._at_once = operator.at_once
         self._operator, self._bound = operator.name, bound
+        self._lists = {name: len(x) for name, x in bound.items() if isinstance(x, list)}
         self._task, self._problem, self._replay = task, problem, task.replay()
         self._specs = {operand.name: operand.spec for operand in problem.inputs}
         placed = {operand.name: operand.place().data for operand in problem.inputs}
@@ -100,7 +100,12 @@ class Prepared:
         self, at_once: Callable[[ops.Given, Any], Array | None], arrays: Mapping[str, Array]
     ) -> dict[str, Array] | None:
         """The output by few calls of numpy; None where that is not of the type that comes out."""
-        given = ops.Given(self._operator, {**self._bound, **arrays}, self.run.device)
+        arguments = {**self._bound, **arrays}
+        for name, length in self._lists.items():
+            # As `by_operand` names the parts of a list.
+            parts = [f"{name}[{place}]" for place in range(length)] if length > 1 else [name]
+            arguments[name] = [arguments.pop(part) for part in parts]
+        given = ops.Given(self._operator, arguments, self.run.device)
         assert self.run.plan is not None
         found = at_once(given, self.run.plan)
         (name, spec, _, _) = self._outputs[0]

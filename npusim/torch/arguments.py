@@ -37,7 +37,8 @@ REALS = (torch.float32, torch.float16, torch.bfloat16, torch.int32)
 FLOATS = REALS[:3]
 SELECTED = (*REALS, torch.int64, torch.int8, torch.uint8)
 MOST_SELECTED = 1 << 14
-"""Rows that a kernel selects: it has a micro-op for each, so that more take seconds to write."""
+"""Rows that a kernel selects: it has a micro-op for each, so that more take seconds to write. Of
+more the host has the values, and the time is that of as many rows in turn."""
 
 
 def one(x: torch.Tensor, **_: object) -> Given | None:
@@ -153,7 +154,8 @@ def rows(x: torch.Tensor, dim: int, is_wider: bool) -> Given | None:
 def table(weight: torch.Tensor, indices: torch.Tensor, *_: object, **__: object) -> Given | None:
     """What else there is is about gradients."""
     is_known = weight.dtype in REALS and indices.dtype in (torch.int32, torch.int64)
-    return {"weight": weight, "indices": indices} if is_known else None
+    is_few = indices.numel() <= MOST_SELECTED
+    return {"weight": weight, "indices": indices} if is_known and is_few else None
 
 
 def selected(x: torch.Tensor, dim: int, index: torch.Tensor) -> Given | None:

@@ -15,6 +15,7 @@ one. All else, and all on Atlas inference, is the products and the softmax that 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 
 import torch
 
@@ -107,7 +108,12 @@ def _stencil() -> torch.Tensor:
     if not card.computes_values():
         meta = torch.empty((STENCIL, STENCIL), dtype=torch.bool, device="meta")
         return shapes.like(meta)
-    return to_npu(torch.ones((STENCIL, STENCIL), dtype=torch.bool).triu(1))
+    return to_npu(_above_diagonal())
+
+
+@cache
+def _above_diagonal() -> torch.Tensor:
+    return torch.ones((STENCIL, STENCIL), dtype=torch.bool).triu(1)
 
 
 def _above(*args: object, **kwargs: object) -> torch.Tensor:

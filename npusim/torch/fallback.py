@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch.utils._pytree import tree_leaves
@@ -50,6 +50,7 @@ FILLS = frozenset(f"aten::{name}_" for name in ("fill", "zero", "random", "arang
 UNKNOWN = object()
 """In place of a result that depends on values which are not known."""
 
+HALF_TYPES = (torch.float16, torch.bfloat16)
 INTEGERS = frozenset({torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64})
 
 P = ParamSpec("P")
@@ -390,13 +391,62 @@ def _add_relu_(x: torch.Tensor, other: torch.Tensor, alpha: float = 1) -> torch.
     return x.copy_(_add_relu(x, other, alpha))
 
 
-STAND_INS: dict[str, Callable[..., torch.Tensor]] = {
+def _layer_norm(
+    x: torch.Tensor,
+    shape: list[int],
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    eps: float,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """`native_layer_norm` as LayerNormV3 computes it: in float32, where x and weight are both of
+    one type of 16 bits with mean and rstd rounded to it (layer_norm_v3.py of CANN 8.1.RC1)."""
+    if x.dtype not in HALF_TYPES:
+        whole: tuple[torch.Tensor, torch.Tensor, torch.Tensor] = torch.native_layer_norm(
+            x, shape, weight, bias, eps
+        )
+        return whole
+    axes, wide = tuple(range(-len(shape), 0)), x.float()
+    narrow = x.dtype if weight is not None and weight.dtype == x.dtype else torch.float32
+    share = 1 / torch.Size(shape).numel()
+    mean = (wide * share).sum(axes, keepdim=True).to(narrow).float()
+    apart = wide - mean
+    variance = (apart * apart * share).sum(axes, keepdim=True)
+    rstd = (1 / torch.sqrt(variance + eps)).to(narrow).float()
+    found = apart * rstd
+    found = found if weight is None else found * weight.float()
+    found = found if bias is None else found + bias.float()
+    return found.to(x.dtype), mean, rstd
+
+
+def _layer_norm_backward(
+    grad: torch.Tensor, x: torch.Tensor, shape: list[int], *others: Any
+) -> tuple[torch.Tensor | None, ...]:
+    """Its gradients, in float32 as mean and rstd are."""
+    *given, mask = others
+    wide = [each if each is None else each.float() for each in given]
+    own = x.dtype if x.dtype in HALF_TYPES else None
+    if own is None:
+        grads = torch.ops.aten.native_layer_norm_backward(grad, x, shape, *given, mask)
+    else:
+        both = grad.float(), x.float()
+        grads = torch.ops.aten.native_layer_norm_backward(*both, shape, *wide, mask)
+    weight = given[2]
+    types = own, weight is not None and weight.dtype, weight is not None and weight.dtype
+    return tuple(
+        each if each is None or not dtype else each.to(dtype)
+        for each, dtype in zip(grads, types, strict=True)
+    )
+
+
+STAND_INS: dict[str, Callable[..., object]] = {
     **{f"aten._add_relu.{kind}": _add_relu for kind in ("Tensor", "Scalar", "out")},
     **{f"aten._add_relu_.{kind}": _add_relu_ for kind in ("Tensor", "Scalar")},
     "aten.normal_.default": _draw_normal,
     "aten.histc.default": _count,
+    "aten.native_layer_norm.default": _layer_norm,
+    "aten.native_layer_norm_backward.default": _layer_norm_backward,
 }
-"""What computes operations that a card has for types for which the CPU has none."""
+"""What computes operations of which a card has more types than the CPU, or another rule."""
 
 _known: dict[torch._ops.OpOverload, HostOp] = {}
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import chain
+from typing import Any
 
 import numpy as np
 
@@ -105,7 +106,7 @@ class Call(Shapes):
         if self.mask is None or self.mask.array is None:
             return True
         square = self.mask.array.reshape(self.mask_shape[-2:])
-        return bool(np.array_equal(square, np.triu(np.ones_like(square), 1)))
+        return bool(np.array_equal(square, _triangle(square.shape, square.dtype)))
 
     # ---- pages ----
 
@@ -302,3 +303,9 @@ class Call(Shapes):
             need is None, f"template {named!r} can run only if {need}; {leave_out}"
         )
         return named
+
+
+@cache
+def _triangle(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """Ones above the diagonal alone."""
+    return np.asarray(np.triu(np.ones(shape, dtype), 1))

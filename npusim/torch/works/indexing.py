@@ -30,7 +30,18 @@ from npusim.torch.works.sorts import RowSort
 from npusim.torch.works.streams import Stream
 from npusim.torch.works.work import Work
 
-__all__ = ["counted", "gathered", "index_add", "indexed", "places_of", "put", "scattered"]
+__all__ = [
+    "counted",
+    "gathered",
+    "index_add",
+    "indexed",
+    "looked_up",
+    "losses",
+    "places_of",
+    "put",
+    "scattered",
+    "selected",
+]
 
 FOUND = (*FLOATS, torch.bool, torch.int8, torch.uint8)
 """What NonZero takes on A2 and A3 (non_zero.cpp); the AI CPU has the others."""
@@ -148,6 +159,33 @@ def index_add(call: Call, kernel: str) -> Works:
         kernel = "InplaceIndexAddWithSorted"
     rows = before * index.numel()
     return [*works, *_rows(kernel, x, rows, width, 1, 32 if x.dtype in HALF else bits, True)]
+
+
+def losses(call: Call, kernel: str) -> Works:
+    """NLLLoss: the scalar unit reads a target and the number of its row, for each row."""
+    x, targets = call.args[:2]
+    work = ScalarMoves(
+        kernel=kernel,
+        count=targets.numel(),
+        bits=bits_of(x),
+        table=targets.numel(),
+        rows=targets.numel(),
+        index_bits=bits_of(targets),
+    )
+    return [work]
+
+
+def selected(call: Call, kernel: str) -> Works:
+    """GatherV3, of more rows than are simulated one by one: parts of x along an axis."""
+    x, dim, index = call.args[:3]
+    before, _, width = axis_of(x, dim)
+    return _rows(kernel, x, before * index.numel(), width, 1, bits_of(index))
+
+
+def looked_up(call: Call, kernel: str) -> Works:
+    """GatherV2: a row of the table for each index."""
+    table, indices = call.args[:2]
+    return _rows(kernel, table, indices.numel(), table.shape[1], 1, bits_of(indices))
 
 
 def gathered(call: Call, kernel: str) -> Works:
