@@ -299,8 +299,7 @@ def run_operator(
       npusim run matmul -d A2 -i x1=randn:8x64:float16 -i x2=randn:64x32:float16
       npusim run npu_dynamic_quant -d "Atlas 300I Pro" -i x=spec:4096x4096:float16
     """
-    from npusim.ascendc import names_source
-    from npusim.cli.run import Answer, run_operator, run_program, source_build
+    from npusim.cli.run import Answer, run, source_build
 
     answer = Answer(
         *(output, force, as_json, ",".join(export) if export else None, trace_time.value),
@@ -314,8 +313,5 @@ def run_operator(
     )
     options: dict[str, Any] = {"timeout_s": timeout, "build": build, "answer": answer, "l2": l2}
     options |= {"icache": icache, "values": values, "every_core": every_core, "engine": engine}
-    if names_source(op) and ":" not in op:
-        run_program(Path(op), device, program_arguments or [], cache=cache, **options)
-    else:
-        options |= {"blocks": blocks, "cache": cache}
-        run_operator(op, device, inputs or [], attributes or [], **options)
+    options |= {"cache": cache, "blocks": blocks}
+    run(op, device, program_arguments or [], inputs or [], attributes or [], **options)
