@@ -23,19 +23,39 @@ WIDE = frozenset(
 )
 """Operations that the CPU computes in half types, sums and all."""
 
+LIKE = {
+    "aten::native_layer_norm_backward": (0, 5, 6),
+    "aten::native_batch_norm_backward": (0, 2, 2),
+}
+"""Of operations whose weights may be float32 next to half types: whose type each result has."""
+
 Run = Callable[..., Any]
 
 
 def run_of(op: torch._ops.OpOverload) -> Run:
     """What runs *op* on the host."""
-    if op._schema.name not in WIDE or op._schema.is_mutable:
+    name = op._schema.name
+    if (name not in WIDE and name not in LIKE) or op._schema.is_mutable:
         found: Run = op
         return found
 
     def run(*args: object, **kwargs: object) -> Any:
-        return in_float32(op, args, kwargs)
+        if name not in LIKE or len(args) <= max(LIKE[name]):
+            return in_float32(op, args, kwargs)
+        return tuple(map(_as, op(*map(_wide, args), **kwargs), (args[one] for one in LIKE[name])))
 
     return run
+
+
+def _wide(value: object) -> object:
+    """*value*, in float32 if it is a tensor of a half type."""
+    return value.float() if isinstance(value, torch.Tensor) and value.dtype in HALF else value
+
+
+def _as(result: object, operand: object) -> object:
+    """*result* in the type of *operand*, if both are tensors."""
+    both = isinstance(result, torch.Tensor) and isinstance(operand, torch.Tensor)
+    return result.to(operand.dtype) if both else result  # type: ignore[attr-defined]
 
 
 def is_lacking(error: NotImplementedError) -> bool:
@@ -48,10 +68,9 @@ def in_float32(run: Run, args: Sequence[object], kwargs: Mapping[str, object]) -
     found: list[torch.dtype] = []
 
     def widened(value: object) -> object:
-        if not isinstance(value, torch.Tensor) or value.dtype not in HALF:
-            return value
-        found.append(value.dtype)
-        return value.float()
+        if isinstance(value, torch.Tensor) and value.dtype in HALF:
+            found.append(value.dtype)
+        return _wide(value)
 
     args, kwargs = tree_map(widened, (list(args), dict(kwargs)))
     result = run(*args, **kwargs)

@@ -87,3 +87,17 @@ def test_a_convolution_of_half_types_adds_up_in_float32() -> None:
     found = torch.nn.functional.conv2d(x.npu(), weight.npu())
     wanted = torch.nn.functional.conv2d(x.float(), weight.float()).half()
     assert torch.equal(found.cpu(), wanted)
+
+
+def test_the_gradient_of_a_layer_norm_with_float32_weights_adds_up_in_float32() -> None:
+    x = (torch.rand(469, 7) * 99 + 1).half()
+
+    def gradients(x: Any, device: str) -> tuple[Any, Any]:
+        norm, x = torch.nn.LayerNorm(7, dtype=x.dtype), x.to(device).requires_grad_()
+        norm = norm.float() if x.dtype == torch.float16 else norm
+        norm.to(device)(x).sum().backward()
+        return norm.weight.grad.cpu(), x.grad.cpu()
+
+    (weight, dx), (exact, _) = gradients(x, "npu"), gradients(x.double(), "cpu")
+    assert (weight.dtype, dx.dtype) == (torch.float32, torch.float16)
+    assert (weight - exact).abs().max() < 1e-3
