@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 import torch
 from torch.utils._pytree import tree_leaves
@@ -418,33 +418,12 @@ def _layer_norm(
     return found.to(x.dtype), mean, rstd
 
 
-def _layer_norm_backward(
-    grad: torch.Tensor, x: torch.Tensor, shape: list[int], *others: Any
-) -> tuple[torch.Tensor | None, ...]:
-    """Its gradients, in float32 as mean and rstd are."""
-    *given, mask = others
-    wide = [each if each is None else each.float() for each in given]
-    own = x.dtype if x.dtype in HALF_TYPES else None
-    if own is None:
-        grads = torch.ops.aten.native_layer_norm_backward(grad, x, shape, *given, mask)
-    else:
-        both = grad.float(), x.float()
-        grads = torch.ops.aten.native_layer_norm_backward(*both, shape, *wide, mask)
-    weight = given[2]
-    types = own, weight is not None and weight.dtype, weight is not None and weight.dtype
-    return tuple(
-        each if each is None or not dtype else each.to(dtype)
-        for each, dtype in zip(grads, types, strict=True)
-    )
-
-
 STAND_INS: dict[str, Callable[..., object]] = {
     **{f"aten._add_relu.{kind}": _add_relu for kind in ("Tensor", "Scalar", "out")},
     **{f"aten._add_relu_.{kind}": _add_relu_ for kind in ("Tensor", "Scalar")},
     "aten.normal_.default": _draw_normal,
     "aten.histc.default": _count,
     "aten.native_layer_norm.default": _layer_norm,
-    "aten.native_layer_norm_backward.default": _layer_norm_backward,
 }
 """What computes operations of which a card has more types than the CPU, or another rule."""
 
