@@ -41,7 +41,7 @@ def short_table() -> str:
     for work, names in by_work().items():
         more = len(names) - MOST_NAMED
         shown = " ".join(f"`{name}`" for name in names[:MOST_NAMED])
-        rows.append(f"| {work} | {shown}{f' and {more} more' if more > 0 else ''} |")
+        rows.append(f"| {work} | {shown}{f' +{more}' if more > 0 else ''} |")
     return "\n".join(rows) + "\n"
 
 

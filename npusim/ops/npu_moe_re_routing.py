@@ -1,4 +1,4 @@
-"""npu_moe_re_routing: rows that came rank by rank, sorted by the experts that they are for.
+"""npu_moe_re_routing: rows received from all ranks, sorted by their experts.
 
 .. code-block:: text
 

@@ -40,7 +40,15 @@ class Table {
     }
     return words.includes(" · ") ? before + words.split(" · ").map((each) => this.say(each)).join(" · ") + after : text;
   }
-  list(text) { return text.split(/, | and /).map((each) => this.say(each)).join("、"); }
+  list(text) {
+    // A part may hold an "and" that joins no parts: what stands at its sides says nothing then.
+    const isKnown = (part) => this.say(part) !== part;
+    const parts = text.split(", ").flatMap((each) => {
+      const sides = each.split(" and ");
+      return sides.every(isKnown) || !isKnown(each) ? sides : [each];
+    });
+    return parts.map((each) => this.say(each)).join("、");
+  }
 }
 
 class Words {

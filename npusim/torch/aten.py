@@ -18,7 +18,7 @@ import torch
 from npusim.torch import arguments, card, known, products, shapes
 from npusim.torch.arguments import FLOATS
 from npusim.torch.fallback import UNKNOWN, HostOp, is_on_host
-from npusim.torch.kernels import Given, launched, takes, tensors_of
+from npusim.torch.kernels import Given, Repeats, launched, takes, tensors_of
 from npusim.torch.relabel import overwrite, to_host, to_npu
 from npusim.torch.views import cast, contiguous, copied, is_plain
 from npusim.torch.works.training import FOREACH
@@ -35,13 +35,16 @@ MOST_JOINED = 32
 class CardOp(ABC):
     """An operation of torch with an operator of npusim."""
 
-    __slots__ = ("_host", "_name")
+    __slots__ = ("_again", "_host", "_name")
 
     def __init__(self, op: torch._ops.OpOverload, name: str) -> None:
         self._host, self._name = HostOp(op), name
+        self._again = Repeats()
 
     def __call__(self, *args: object, **kwargs: object) -> object:
-        found = None if is_on_host() else self.on_card(*args, **kwargs)
+        if is_on_host():
+            return self._host(*args, **kwargs)
+        found = self.on_card(*args, **kwargs) if kwargs else self._again.run(self.on_card, args)
         return self._host(*args, **kwargs) if found is None else self.known(found, args, kwargs)
 
     def known(
@@ -224,13 +227,14 @@ def _is_broadcast(other: torch.Tensor, x: torch.Tensor) -> bool:
 class CopyOp:
     """`clone`: a view is copied as its kernels do it."""
 
-    __slots__ = ("_host",)
+    __slots__ = ("_again", "_host")
 
     def __init__(self) -> None:
         self._host = HostOp(torch.ops.aten.clone.default)
+        self._again = Repeats()
 
     def __call__(self, x: torch.Tensor, *, memory_format: object = None) -> object:
-        found = None if is_on_host() else copied(x, memory_format)
+        found = None if is_on_host() else self._again.run(copied, (x, memory_format))
         if found is None:
             return self._host(x, memory_format=memory_format)
         decided = found

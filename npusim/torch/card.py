@@ -11,18 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
-import numpy as np
-
 from npusim.ascendc import SourceLaunch
-from npusim.data.dtypes import Array
 from npusim.devices.schema import DeviceSpec
 from npusim.run import run as simulate
 from npusim.run.card import Card
 from npusim.run.memory_cache import CACHE, device_key, key_of
-from npusim.run.prepared import prepared
+from npusim.run.prepared import Prepared, prepared
 from npusim.run.repeats import Found
 from npusim.run.result import Result
-from npusim.run.views import by_operand
 from npusim.torch.clock import clock
 from npusim.torch.works.work import Work, operator_of
 
@@ -32,13 +28,15 @@ __all__ = [
     "computes_values",
     "found",
     "insert",
+    "is_repeatable",
     "known",
     "memory_bytes",
     "name",
+    "number",
     "play",
     "play_as",
+    "prepared_again",
     "run",
-    "run_again",
     "spec",
 ]
 
@@ -64,6 +62,7 @@ def insert(
     or, without them, what it has.
     """
     caches = Card(device) if carried else None
+    _numbers[0] += 1
     room_bytes = device.gm.capacity_bytes if memory_bytes is None else memory_bytes
     _inserted[:] = [(device, device_key(device), values, caches, room_bytes)]
 
@@ -71,6 +70,14 @@ def insert(
 def memory_bytes() -> int:
     """What tensors may take: what the chip has, or several of them that a plan is for."""
     return _inserted[0][4] if _inserted else spec().gm.capacity_bytes
+
+
+def number() -> int:
+    """Which card it is: another one for each that was inserted."""
+    return _numbers[0]
+
+
+_numbers = [0]
 
 
 def caches() -> Card | None:
@@ -179,25 +186,24 @@ def known(key: Hashable, find: Callable[[], bool]) -> bool:
     return found
 
 
-def run_again(op: str, key: Hashable, arguments: Mapping[str, object]) -> dict[str, Array] | None:
-    """The outputs of an operator that may have run on the card before; the clock moves on.
+def is_repeatable() -> bool:
+    """Whether a launch of the same shapes differs from an earlier one in nothing but values."""
+    return bool(_inserted) and _inserted[0][2] and _inserted[0][3] is None
+
+
+def prepared_again(op: str, key: Hashable, arguments: Mapping[str, object]) -> Prepared | None:
+    """What calls of an operator have in common that may have run on the card before.
 
     *key* is all that *arguments* say but for the values of arrays, on which neither the operator's
     check nor its kernel may depend. None where the call cannot be prepared, and where kernels find
     what others have left.
     """
-    if not computes_values() or caches() is not None:
+    if not is_repeatable():
         return None
     chip = spec()
-    again = CACHE.get(
+    again: Prepared | None = CACHE.get(
         ("again", op, _inserted[0][1], key),
         lambda: prepared(op, chip, dict(arguments)),
         lambda made: made.nbytes if made else 0,
     )
-    if again is None:
-        return None
-    given = by_operand(arguments).items()
-    arrays = {name: value for name, value in given if isinstance(value, np.ndarray)}
-    outputs = again.outputs(arrays)
-    clock.kernel(again.run)
-    return outputs
+    return again

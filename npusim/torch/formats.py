@@ -19,7 +19,7 @@ from functools import wraps
 
 import torch
 
-__all__ = ["BASE", "ND", "NZ", "Format", "get", "number", "patch", "put"]
+__all__ = ["BASE", "ND", "NZ", "Format", "are_all_plain", "get", "number", "patch", "put"]
 
 
 class Format(IntEnum):
@@ -77,8 +77,15 @@ _formats: dict[int, int] = {}
 
 def get(tensor: torch.Tensor) -> int:
     """How the storage of *tensor* lies: ND for every format that is not private."""
-    found = _formats.get(tensor.untyped_storage()._cdata, ND) if _formats else ND
+    if not _formats:
+        return ND
+    found = _formats.get(tensor.untyped_storage()._cdata, ND)
     return ND if BASE.get(Format(found)) == found else found
+
+
+def are_all_plain() -> bool:
+    """Whether every storage lies as the dimensions of its tensor say."""
+    return not _formats
 
 
 def number(tensor: torch.Tensor) -> Format:

@@ -25,7 +25,7 @@ import torch
 
 from npusim.torch import card, formats
 from npusim.torch.fallback import HostOp, is_on_host
-from npusim.torch.kernels import Given, launch, launched, takes
+from npusim.torch.kernels import Given, Repeats, launch, launched, takes
 from npusim.torch.views import cast, contiguous, is_plain
 
 __all__ = ["kernels"]
@@ -42,15 +42,19 @@ LEAST_MUL_ELEMENTS = 10000
 class ProductOp:
     """A product of torch: on the card where *compute* finds its kernels, else on the host."""
 
-    __slots__ = ("_compute", "_host")
+    __slots__ = ("_again", "_compute", "_host")
 
     def __init__(
         self, op: torch._ops.OpOverload, compute: Callable[..., torch.Tensor | None]
     ) -> None:
         self._host, self._compute = HostOp(op), compute
+        self._again = Repeats()
 
     def __call__(self, *args: object, **kwargs: object) -> object:
-        found = None if is_on_host() else self._compute(*args, **kwargs)
+        found = None
+        if not is_on_host():
+            run = self._compute
+            found = run(*args, **kwargs) if kwargs else self._again.run(run, args)
         return self._host(*args, **kwargs) if found is None else found
 
 

@@ -14,7 +14,7 @@ import torch
 from npusim.torch import card
 from npusim.torch.memory import memory
 
-__all__ = ["overwrite", "pointer_of", "to_host", "to_npu"]
+__all__ = ["memory_of", "overwrite", "pointer_of", "to_host", "to_npu"]
 
 _CPU, _EXTENSION = 1, 12
 """kDLCPU and kDLExtDev of dlpack.h."""
@@ -38,6 +38,13 @@ _export, _adopt = torch._C._to_dlpack, torch._C._from_dlpack
 def to_host(tensor: torch.Tensor) -> torch.Tensor:
     """The memory of an npu tensor as a CPU tensor; others come back as they are."""
     return _relabel(tensor, _CPU) if tensor.is_npu else tensor
+
+
+def memory_of(tensor: torch.Tensor) -> torch.Tensor:
+    """The same of an npu tensor that is neither a conjugate nor a negative view."""
+    capsule = _export(tensor.detach())
+    _device_type(_pointer(capsule, b"dltensor") + _DEVICE_BYTE).value = _CPU
+    return _adopt(capsule)
 
 
 def to_npu(tensor: torch.Tensor) -> torch.Tensor:

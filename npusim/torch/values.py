@@ -19,7 +19,7 @@ from npusim.torch import card, shapes
 from npusim.torch.formats import ND, NZ, Format
 from npusim.torch.memory import memory
 
-__all__ = ["argument", "result"]
+__all__ = ["argument", "array_of", "result"]
 
 
 def argument(
@@ -44,20 +44,14 @@ def _argument(
         return shapes.spec_of(tensor, acl_format)
     if tensor.requires_grad or tensor.is_conj() or tensor.is_neg():
         tensor = tensor.detach().resolve_conj().resolve_neg()
-    if tensor.dtype == torch.bool:
-        # A byte each, 0 or 1, which is how aclnn's BOOL lies in memory.
-        tensor = tensor.view(torch.uint8)
-    if tensor.dtype == torch.bfloat16:
-        array: Array = tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
-    else:
-        try:
-            array = tensor.numpy()
-        except (TypeError, RuntimeError):
-            raise OpError(
-                Code.INVALID_PARAMETER,
-                f"{op}: {name} must be of a type that the operator knows, not {tensor.dtype}; "
-                f"convert it",
-            ) from None
+    try:
+        array = array_of(tensor)
+    except (TypeError, RuntimeError):
+        raise OpError(
+            Code.INVALID_PARAMETER,
+            f"{op}: {name} must be of a type that the operator knows, not {tensor.dtype}; "
+            f"convert it",
+        ) from None
     if acl_format == ND:
         return array
     is_turned = not array.flags.c_contiguous
@@ -70,6 +64,17 @@ def _argument(
             f"back with npu_format_cast(..., 2), and take the view of that",
         )
     return Tensor.of(array, "FRACTAL_NZ", transposed=is_turned)
+
+
+def array_of(tensor: torch.Tensor) -> Array:
+    """The memory of *tensor*, on the host, as an array."""
+    if tensor.dtype == torch.bfloat16:
+        found: Array = tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+        return found
+    if tensor.dtype == torch.bool:
+        # A byte each, 0 or 1, which is how aclnn's BOOL lies in memory.
+        tensor = tensor.view(torch.uint8)
+    return np.asarray(tensor.numpy())
 
 
 def result(output: Output) -> torch.Tensor:

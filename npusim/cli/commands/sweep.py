@@ -115,16 +115,9 @@ def sweep_operator(
     if Path(op).suffix == ".json":
         from npusim.cli.model_sweep import sweep_model
 
-        unused = {
-            "NAME=VALUE": words,
-            "-i": inputs,
-            "--template": template,
-            "--set": setting,
-            "--icache": icache,
-            "--cache": cache,
-            "--jobs": jobs,
-            "--dask": dask,
-        }
+        unused: dict[str, object] = {"NAME=VALUE": words, "-i": inputs}
+        unused |= {"--template": template, "--set": setting, "--icache": icache}
+        unused |= {"--cache": cache, "--jobs": jobs, "--dask": dask}
         sweep_model(Path(op), device, attributes or [], unused, output, force, form)
     else:
         from npusim.cli.sweep import sweep_operator

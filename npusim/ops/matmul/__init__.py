@@ -52,7 +52,7 @@ from npusim.kernel import Block
 from npusim.ops import _vocabulary as ops
 from npusim.ops.matmul.check import SUPPORT, Plan, Problem, check
 from npusim.ops.matmul.choice import Template
-from npusim.ops.matmul.oracle import oracle
+from npusim.ops.matmul.oracle import at_once, oracle
 from npusim.ops.matmul.templates import (
     bl1_aligned_output,
     deterministic_split_k,
@@ -100,6 +100,7 @@ OPERATOR = ops.Operator(
     support=SUPPORT,
     contract=check,
     oracle=oracle,
+    at_once=at_once,
     tile=tile,
     build=build,
     templates=tuple(KERNELS),

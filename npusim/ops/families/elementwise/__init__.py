@@ -13,16 +13,19 @@ other comparisons do not is assumed.
 
 from __future__ import annotations
 
-from npusim.data.dtypes import BFLOAT16, FLOAT32
+from functools import partial
+
+from npusim.data.dtypes import BFLOAT16, FLOAT32, Array
 from npusim.devices.schema import DeviceSpec
-from npusim.ops._protocol import Operator
+from npusim.ops._oracle import Given
+from npusim.ops._protocol import Operator, Plan
 from npusim.ops._torch import Gradient, TorchFunction
 from npusim.ops.families.elementwise.contract import Problem, check, support
 from npusim.ops.families.elementwise.expression import Expression
 from npusim.ops.families.elementwise.expressions import EXPRESSIONS
 from npusim.ops.families.elementwise.kernel import build
 from npusim.ops.families.elementwise.reference import oracle_of
-from npusim.ops.families.elementwise.tiling import Plan, tile
+from npusim.ops.families.elementwise.tiling import tile
 
 
 def _computed(expression: Expression) -> str:
@@ -35,6 +38,14 @@ def _mul_type(_: DeviceSpec, p: Problem, __: Plan) -> str:
     """bfloat16 times a number has its own kernel (ops-math, aclnn_mul.cpp)."""
     is_muls = p.has_number and p.inputs[0].element is BFLOAT16
     return "Muls" if is_muls else p.expression.kernel
+
+
+def _at_once(name: str, given: Given, _: Plan) -> Array | None:
+    """What numpy computes, but for clamp, whose zeros would have other signs, and for casts on
+    Atlas inference, whose float16 has infinities while it is moved alone."""
+    assert given.spec is not None
+    is_off = name == "clamp" or (name == "cast" and given.spec.half_overflow == "saturate")
+    return None if is_off else oracle_of(name)(given)
 
 
 def _operator(expression: Expression) -> Operator:
@@ -53,6 +64,7 @@ def _operator(expression: Expression) -> Operator:
         tile=tile,
         build=build,
         oracle=oracle_of(name),
+        at_once=partial(_at_once, name),
         torch=torch,
     )
 

@@ -26,7 +26,7 @@ _exp, _log = _nearest(np.exp), _nearest(np.log)
 
 
 def _sigmoid(x: Array) -> Array:
-    return np.asarray(np.float32(1) / (_exp(-x) + np.float32(1)))
+    return np.asarray(np.float32(1) / (_exp(x * np.float32(-1)) + np.float32(1)))
 
 
 def _gelu(x: Array) -> Array:
@@ -317,7 +317,7 @@ ORACLES: dict[str, Oracle] = {
     "le": _comparison(np.less_equal),
     "gt": _greater,
     "ge": _comparison(np.greater_equal),
-    "neg": _one(np.negative),
+    "neg": _one(lambda x: np.asarray(x * x.dtype.type(-1))),
     "abs": _one(np.abs),
     "relu": _one(lambda x: np.where(x > 0, x, np.where(x != x, x, x.dtype.type(0)))),
     "exp": _one(_exp),
