@@ -70,7 +70,7 @@ def compare_files(
     source: Sources = None,
     headers: TilingHeaders = None,
     struct: TilingStruct = "",
-    layers: AdvApi = None,
+    adv_api: AdvApi = None,
     auto_sync: AutoSync = True,
     strict: Strict = False,
     setting: Settings = None,
@@ -100,8 +100,9 @@ def compare_files(
         settings=setting or [],
     )
     if is_kernel(a):
-        own = define, include, source, None, auto_sync, strict, headers, struct, layers
-        build = source_build(*own)
+        build = source_build(
+            define, include, source, None, auto_sync, strict, headers, struct, adv_api
+        )
         compare_kernels(a, [b, *(more or [])], device, typed, blocks, timeout, build, as_json)
     else:
         typed.check_unused(a, device)

@@ -269,7 +269,7 @@ def run_operator(
     source: Sources = None,
     headers: TilingHeaders = None,
     struct: TilingStruct = "",
-    layers: AdvApi = None,
+    adv_api: AdvApi = None,
     watch: Watch = None,
     auto_sync: AutoSync = True,
     strict: Strict = False,
@@ -297,6 +297,7 @@ def run_operator(
     \b
     For example:
       npusim run matmul -d A2 -i x1=randn:8x64:float16 -i x2=randn:64x32:float16
+      npusim run npu_dynamic_quant -d "Atlas 300I Pro" -i x=spec:4096x4096:float16
     """
     from npusim.cli.run import Answer, run, source_build
 
@@ -307,7 +308,9 @@ def run_operator(
         settings=setting or [],
         typed={"op": [op], "input": inputs or [], "attr": attributes or []},
     )
-    build = source_build(define, include, source, watch, auto_sync, strict, headers, struct, layers)
+    build = source_build(
+        define, include, source, watch, auto_sync, strict, headers, struct, adv_api
+    )
     options: dict[str, Any] = {"timeout_s": timeout, "build": build, "answer": answer, "l2": l2}
     options |= {"icache": icache, "values": values, "every_core": every_core, "engine": engine}
     options |= {"cache": cache, "blocks": blocks}
