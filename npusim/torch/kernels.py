@@ -207,11 +207,17 @@ def _key(args: tuple[Any, ...]) -> Hashable | None:
     if not card.is_repeatable() or not formats.are_all_plain():
         return None
     key: list[Hashable] = [card.number()]
+    memories: set[int] = set()
     for arg in args:
         kind = type(arg)
         if isinstance(arg, torch.Tensor):
             if arg.is_cpu or arg.is_neg():
                 return None
+            # Which argument an operand is cannot be told of two that share memory.
+            memory = arg.untyped_storage()._cdata
+            if memory in memories:
+                return None
+            memories.add(memory)
             # What copies a view depends on where in its memory it begins.
             start = 0 if arg.is_contiguous() else arg.storage_offset()
             key.append((arg.dtype, arg.shape, arg.stride(), start))

@@ -101,3 +101,10 @@ def test_the_gradient_of_a_layer_norm_with_float32_weights_adds_up_in_float32() 
     (weight, dx), (exact, _) = gradients(x, "npu"), gradients(x.double(), "cpu")
     assert (weight.dtype, dx.dtype) == (torch.float32, torch.float16)
     assert (weight - exact).abs().max() < 1e-3
+
+
+def test_a_call_of_one_tensor_twice_says_nothing_of_two() -> None:
+    x = torch.rand(30)
+    y = x.npu()
+    for _ in range(3):
+        assert torch.equal((y * y * y).cpu(), x * x * x)
