@@ -267,7 +267,8 @@ def pytest_runtest_logreport(report: Any) -> None:
     words = _words(str(report.longrepr or ""))
     outcome = report.outcome
     if outcome == "failed":
-        outcome = outcome_of(str(report.longrepr))
+        # The lines of a traceback name files of npusim, whatever the error is.
+        outcome = outcome_of(words)
     timed, untimed = (now - then for now, then in zip(_launches(), _counts["before"], strict=True))
     case = Case(outcome, timed, untimed, "" if outcome == PASSED else words)
     with open(os.environ[RECORD], "a", encoding="utf-8") as file:
@@ -278,7 +279,7 @@ def _words(text: str) -> str:
     """What pytest marks as the error in *text*, else its last line."""
     lines = text.strip().splitlines()
     errors = [line.removeprefix("E").strip() for line in lines if line.startswith("E ")]
-    return (errors or lines[-1:] or [""])[0][:200]
+    return " ".join(errors or lines[-1:])[:400]
 
 
 _counts = {"before": (0, 0)}

@@ -97,7 +97,7 @@ def test_launches():
     assert (torch.ones(64, device="npu") * 2).sum().item() == 128
 
 def test_is_refused():
-    torch_npu.npu_linear(1)
+    torch_npu.matmul_checksum(1)
 
 def test_is_wrong():
     torch.testing.assert_close(torch.ones(2), torch.zeros(2))
@@ -126,7 +126,7 @@ def test_tests_of_others_become_cases(tmp_path: Path) -> None:
     }
     assert found["test_theirs.py::test_launches"].timed >= 2
     assert found["test_theirs.py::test_is_refused"].words.startswith(
-        "NotImplementedError: torch_npu.npu_linear: it must be simulated to be called"
+        "NotImplementedError: torch_npu.matmul_checksum: it must be simulated to be called"
     )
 
 

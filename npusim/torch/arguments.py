@@ -147,8 +147,9 @@ def where(condition: torch.Tensor, x: object, other: object) -> Given | None:
 
 
 def rows(x: torch.Tensor, dim: int, is_wider: bool) -> Given | None:
-    """Along one axis, without another type for the result."""
-    return None if is_wider or x.dtype not in FLOATS else {"x": x, "dim": dim}
+    """Along one axis; a result of float32 of another type is that of a cast before (assumed)."""
+    wide = as_type(x, torch.float32) if is_wider else x
+    return None if wide is None or wide.dtype not in FLOATS else {"x": wide, "dim": dim}
 
 
 def table(weight: torch.Tensor, indices: torch.Tensor, *_: object, **__: object) -> Given | None:

@@ -377,3 +377,12 @@ def test_bool_stays_bool(values: bool) -> None:
         assert x.to(torch.uint8).dtype == torch.uint8
     finally:
         npusim.torch.install(device="ascend910b2")
+
+
+def test_a_softmax_of_float16_may_be_one_of_float32() -> None:
+    x = torch.randn(6, 40, dtype=torch.float16, device="npu")
+    for call in (torch.softmax, torch.log_softmax):
+        found, names = recorded(lambda call=call: call(x, -1, dtype=torch.float32))
+        assert names == ["cast", call.__name__]
+        assert found.dtype == torch.float32
+        torch.testing.assert_close(found.cpu(), call(x.cpu().float(), -1))
