@@ -125,8 +125,8 @@ class _Repeat(NamedTuple):
     prepared: Prepared
     operands: tuple[tuple[str, int, _Part | None], ...]
     """Operands, the places of their tensors, and which parts of these they are, if not all."""
-    shape: torch.Size | None
-    """How torch sees the output, if not as the kernel."""
+    shape: torch.Size
+    """How torch sees the output."""
     dtype: torch.dtype | None
 
     @classmethod
@@ -146,10 +146,14 @@ class _Repeat(NamedTuple):
         operands = [_operand(name, x, args) for name, x in given.items() if _is_tensor(x)]
         if None in operands:
             return None
+        # A number that was read from a tensor may be another one at the next call.
+        read = {each[1] for each in operands if each is not None}
+        if any(_is_tensor(arg) and place not in read for place, arg in enumerate(args)):
+            return None
         return cls(
             again,
             tuple(each for each in operands if each is not None),
-            None if found.shape == own.shape else found.shape,
+            found.shape,
             None if found.dtype == own.dtype else found.dtype,
         )
 
@@ -168,7 +172,7 @@ class _Repeat(NamedTuple):
         found = result(outputs["output"])
         if self.dtype is not None:
             found = found.view(self.dtype)
-        return to_npu(found if self.shape is None else found.view(self.shape))
+        return to_npu(found if found.shape == self.shape else found.view(self.shape))
 
 
 _Part = tuple[torch.Size, tuple[int, ...], int]
