@@ -16,8 +16,11 @@ ENGINE = Extension(
     "npusim.timing.compiled._engine",
     [f"{FOLDER}/{name}.c" for name in ("lane", "l2", "link", "memory", "queue", "run")],
     depends=[f"{FOLDER}/engine.h"],
-    # Sums of products are rounded twice, as Python does.
-    extra_compile_args=["-std=c11", "-O2", "-ffp-contract=off", "-fvisibility=hidden"],
+    extra_compile_args=[
+        *("-std=c11", "-O2", "-fvisibility=hidden"),
+        "-ffp-contract=off",  # sums of products are rounded twice, as Python does
+        f"-ffile-prefix-map={os.getcwd()}=.",  # the same bytes from whichever folder
+    ],
     extra_link_args=["-static-libgcc"] if sys.platform == "win32" else [],
     libraries=["m"],
     optional=True,

@@ -20,8 +20,9 @@ import notebooks
 import operators
 import reach
 import try_page
+import words
 
-import examples  # of docs/site, as the five above
+import examples  # of docs/site, as the six above
 
 project = "npusim"
 extensions = ["myst_parser", "sphinx.ext.autodoc"]
@@ -42,7 +43,8 @@ autodoc_member_order = "bysource"
 
 def setup(app: Any) -> None:
     """List the operators, run the examples, make notebooks and the page that runs npusim in a
-    browser; name languages and mend pages."""
+    browser; name languages, split words for search and mend pages."""
+    words.add(app)
     app.add_directive("examples", examples.Examples)
     app.connect("source-read", notebooks.offer)
     app.connect("source-read", operators.write)

@@ -216,6 +216,11 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
         "npu_moe_token_permute",
         {"tokens": HALF, "indices": np.zeros((N, 2), np.int32)},
     ),
+    "rows of ranks": (
+        "npu_moe_re_routing",
+        {"tokens": HALF, "expert_token_num_per_rank": np.full((2, 2), N // 4, np.int32)}
+        | {"per_token_scales": ones(N)},
+    ),
     "tokens of experts": (
         "npu_moe_token_unpermute",
         {"permuted_tokens": HALF, "sorted_indices": np.arange(N, dtype=np.int32)}
@@ -365,7 +370,7 @@ CALLS |= {
 CALLS |= {
     "a copy": ("clone", {"x": HALF}),
     "a part": ("narrow", {"x": HALF, "dim": 0, "start": 1, "length": 2}),
-    "one of several": ("concat", {"tensors": HALF, "dim": -1}),
+    "one of several": ("concat", {"tensors": [HALF], "dim": -1}),
     "broadcast": ("broadcast_to", {"x": HALF, "shape": (2, N, N)}),
     "full": ("fill", {"x": HALF, "value": 2.0}),
     "turned": ("permute", {"x": HALF, "dims": (1, 0)}),

@@ -72,6 +72,26 @@ def test_the_wheel_built_from_the_sdist_holds_every_file(built: Path) -> None:
 
 
 @pytest.mark.nightly
+def test_a_wheel_is_the_same_from_every_folder(built: Path, tmp_path: Path) -> None:
+    (sdist,) = built.glob("*.tar.gz")
+    found = set()
+    for place in ("one", "another/deeper"):
+        with tarfile.open(sdist) as packed:
+            packed.extractall(tmp_path / place, filter="data")
+        (source,) = (tmp_path / place).iterdir()
+        subprocess.run(
+            [sys.executable, "-m", "build", "--wheel", "--outdir", tmp_path / "built", source],
+            check=True,
+            capture_output=True,
+            env=os.environ | {"SOURCE_DATE_EPOCH": "1700000000"},
+        )
+        (wheel,) = (tmp_path / "built").iterdir()
+        found.add(wheel.read_bytes())
+        wheel.unlink()
+    assert len(found) == 1
+
+
+@pytest.mark.nightly
 def test_one_wheel_serves_every_python_of_the_platform(built: Path) -> None:
     (wheel,) = built.glob("*.whl")
     assert wheel.name == f"{PY3}-{PLATFORM}.whl"

@@ -112,6 +112,22 @@ def token_permute(draw: Draw) -> Arguments:
     }
 
 
+@recipe("npu_moe_re_routing")
+def re_routing(draw: Draw) -> Arguments:
+    ranks, experts, kind = draw.integer(1, 12), draw.integer(1, 8), draw.pick("int32", "int64")
+    most, width = draw.integer(1, 12), draw.size(200)
+    rows = ranks * experts * (most - 1) + draw.integer(0, 5)
+    found: Arguments = {
+        "tokens": draw.tensor((max(1, rows), width), draw.pick("float16", "bfloat16", "int8")),
+        "expert_token_num_per_rank": draw.known(
+            (ranks, experts), kind, "integers", low=0, high=most
+        ),
+    }
+    if draw.chance(0.6):
+        found["per_token_scales"] = draw.tensor((max(1, rows),), "float32")
+    return found
+
+
 @recipe("npu_moe_token_unpermute")
 def token_unpermute(draw: Draw) -> Arguments:
     tokens, k = draw.size(60), draw.integer(1, 6)

@@ -2,20 +2,26 @@
 
 A page is a session at the prompt; a notebook has the same statements without their prompts, and
 what the page shows as the answers of its cells. A figure that the page saves, the notebook shows.
+What a page folds away begins with its title in bold: a cell cannot be folded with text around it.
 """
 
 from __future__ import annotations
 
 import doctest
 import re
+from base64 import b64encode
 from pathlib import Path
 from typing import Any
 
 import nbformat
 from nbformat import v4
 
-SAVED = re.compile(r"figure\.savefig\(.*\)\n")
-PICTURE = re.compile(r"^!\[[^\]]*\]\(\.\./pictures/course/[^)]+\)\n\n", re.MULTILINE)
+SAVED = re.compile(r"figure\.savefig\(\"\.\./pictures/course/(.+?)\".*\)\n")
+PICTURE = re.compile(r"^!\[[^\]]*\]\([./]*/pictures/course/[^)]+\)\n\n", re.MULTILINE)
+FOLDED = re.compile(r"<details>\n<summary>(.*?)</summary>\n")
+PICTURES = Path(__file__).parents[1] / "pictures" / "course"
+INLINE = "%matplotlib inline"
+"""What the first cell says, so that a figure at the end of a cell is shown."""
 CODE = re.compile(r"^```python\n(.*?)^```\n", re.DOTALL | re.MULTILINE)
 KERNEL = "vector_add.py"
 """The file that pages run a kernel of; a notebook that does writes it first."""
@@ -45,15 +51,15 @@ def write(app: Any, exception: Exception | None) -> None:
 
 def _is_lesson(docname: str) -> bool:
     folder, _, name = docname.rpartition("/")
-    return folder.endswith("course") and name[:2].isdigit()
+    return folder in ("course", "course/zh") and name[:2].isdigit()
 
 
 def notebook(page: Path) -> Any:
     """The notebook of *page*."""
-    text = page.read_text(encoding="utf-8")
-    cells = []
+    text = FOLDED.sub(r"**\1**\n", page.read_text(encoding="utf-8")).replace("</details>\n", "")
+    cells = [v4.new_code_cell(INLINE)]
     if f'"{KERNEL}:' in text:
-        kernel = (page.parent / KERNEL).read_text(encoding="utf-8")
+        kernel = (PICTURES.parents[1] / "course" / KERNEL).read_text(encoding="utf-8")
         cells.append(v4.new_code_cell(f"%%writefile {KERNEL}\n{kernel}".rstrip()))
     # Of a text that is split by a pattern with one group, every second piece is what it found.
     for number, piece in enumerate(CODE.split(PICTURE.sub("", text))):
@@ -77,13 +83,23 @@ def _code_cells(piece: str) -> list[Any]:
     """The statements of one block of a page, cut behind each that answers."""
     cells, lines = [], ""
     for example in doctest.DocTestParser().get_examples(piece):
-        lines += SAVED.sub("figure\n", example.source)
-        if example.want or lines.endswith("figure\n"):
-            cells.append(_cell(lines, example.want))
-            lines = ""
-    return cells + ([_cell(lines, "")] if lines else [])
+        saved = SAVED.fullmatch(example.source)
+        lines += "figure\n" if saved else example.source
+        if saved:
+            cells.append(_cell(lines, _picture(PICTURES / saved[1])))
+        elif example.want:
+            cells.append(_cell(lines, v4.new_output("stream", text=example.want)))
+        else:
+            continue
+        lines = ""
+    return cells + ([_cell(lines)] if lines else [])
 
 
-def _cell(lines: str, answer: str) -> Any:
-    outputs = [v4.new_output("stream", text=answer)] if answer else []
-    return v4.new_code_cell(lines.rstrip(), outputs=outputs)
+def _cell(lines: str, *outputs: Any) -> Any:
+    return v4.new_code_cell(lines.rstrip(), outputs=list(outputs))
+
+
+def _picture(path: Path) -> Any:
+    """What a figure at the end of a cell shows."""
+    data = {"image/png": b64encode(path.read_bytes()).decode()}
+    return v4.new_output("display_data", data=data)

@@ -61,6 +61,7 @@ def load(
     strict: bool = False,
     tiling_headers: Iterable[str | os.PathLike[str]] = (),
     tiling_struct: str = "",
+    adv_api: str | os.PathLike[str] | None = None,
 ) -> Source:
     """The kernels of *file*, a source of C++; it is compiled when one is called.
 
@@ -68,7 +69,8 @@ def load(
     linked with. *auto_sync* adds what the vendor's compiler adds: see
     :mod:`npusim.ascendc.auto_sync`. *strict* refuses what is otherwise a HazardWarning.
     *tiling_headers* are the host's headers that define tilings, *tiling_struct* is the structure of
-    a tiling that is given by its fields, where several could be.
+    a tiling that is given by its fields, where several could be. *adv_api* is a checkout of
+    asc-devkit, whose headers stand for ours of the layers above the basic API.
     """
     return Source(
         Path(file),
@@ -80,5 +82,6 @@ def load(
             is_strict=strict,
             tiling_headers=tuple(map(Path, tiling_headers)),
             tiling_struct=tiling_struct,
+            adv_api=None if adv_api is None else Path(adv_api),
         ),
     )

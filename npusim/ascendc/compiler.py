@@ -18,11 +18,12 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from npusim.ascendc import adv_api
 from npusim.ascendc.errors import CompileError
 from npusim.ascendc.missing import what_is_missing
 from npusim.devices.schema import CORE_KINDS, DeviceSpec
 
-__all__ = ["GENERATED", "HERE", "Build", "Program", "compiled", "printed"]
+__all__ = ["GENERATED", "HERE", "Build", "Program", "compiled", "preprocessed", "printed"]
 
 HERE = Path(__file__).parent
 INCLUDE, RUNTIME = HERE / "include", HERE / "runtime"
@@ -77,6 +78,8 @@ FORWARDED = {
     "acl/acl.h": ("acl/acl_base.h", "acl/acl_rt.h"),
 }
 """Headers that declare all of what sources include under these names as well."""
+LAYERS = "lib/", "adv_api/"
+"""What headers of the layers above the basic API begin with."""
 BUFFERS = ("ub", "l1", "l0a", "l0b", "l0c", "bt", "fb")
 GENERATED = "generated.cpp"
 """What a compiler reads; its lines are those of the source."""
@@ -103,6 +106,8 @@ class Build:
     """Headers of the host that define tilings."""
     tiling_struct: str = ""
     """The structure that tilings are of, where that is not clear."""
+    adv_api: Path | None = None
+    """A checkout of asc-devkit whose headers stand for the layers above the basic API."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,11 +180,22 @@ def printed(
     return found.read_text()
 
 
+def preprocessed(text: str, source: Path, spec: DeviceSpec, build: Build) -> str:
+    """What the preprocessor leaves of *text*, made of *source*; raises CompileError."""
+    with tempfile.TemporaryDirectory() as scratch:
+        main = Path(scratch) / GENERATED
+        main.write_text(text)
+        return _run([*_command(source, spec, build), "-E", "-P", str(main)], source)
+
+
 def _command(source: Path, spec: DeviceSpec, build: Build) -> list[str]:
     """What compiles *source* for *spec*, but for the files."""
     command = [_compiler(), *FLAGS, *_macros(spec), *(f"-D{each}" for each in build.defines)]
     given = (each.resolve() for each in build.include)
-    folders = (source.resolve().parent, *given, INCLUDE, _forwarded())
+    folders = [source.resolve().parent, *given, INCLUDE, _forwarded(build.adv_api is None)]
+    if build.adv_api is not None:
+        command.append("-DNPUSIM_ADV_API")
+        folders += adv_api.folders(build.adv_api, _cache_folder())
     command += [word for folder in folders for word in ("-I", str(folder))]
     return [*command, "-include", "npusim_ascendc/launch.h"]
 
@@ -196,7 +212,7 @@ def _made(folder: Path) -> Path:
 
 def _hashes(dependencies: Iterable[Path], work: Path) -> dict[str, str]:
     """The headers in lists of *dependencies* that are neither ours nor in *work*, by content."""
-    own = INCLUDE, _forwarded(), work.resolve()
+    own = INCLUDE, _forwarded(), _forwarded(False), work.resolve()
     files = [file for each in dependencies for file in _used(each)]
     headers = [file for file in files if not any(map(file.is_relative_to, own))]
     return {str(file): _hash(file.read_bytes()) for file in headers}
@@ -263,15 +279,21 @@ def _own_headers() -> str:
 
 
 @cache
-def _forwarded() -> Path:
-    """A folder of headers that include those which declare what they stand for."""
-    folder = _cache_folder() / f"headers-{_own_headers()}"
+def _forwarded(with_layers: bool = True) -> Path:
+    """A folder of headers that include those which declare what they stand for.
+
+    *with_layers* says whether those of the layers above the basic API are among them.
+    """
+    layers = "" if with_layers else "-basic"
+    folder = _cache_folder() / f"headers{layers}-{_own_headers()}"
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
             made = Path(scratch) / "include"
             for target, names in FORWARDED.items():
                 for name in names:
+                    if not with_layers and name.startswith(LAYERS):
+                        continue
                     (made / name).parent.mkdir(parents=True, exist_ok=True)
                     (made / name).write_text(f'#pragma once\n#include "{target}"\n')
             try:

@@ -10,13 +10,14 @@ import struct
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from npusim.ascendc import source as sources
-from npusim.ascendc.compiler import Build, compiled
+from npusim.ascendc.compiler import Build, compiled, preprocessed
 from npusim.ascendc.errors import AscendCError, CrashError, StuckError
 from npusim.ascendc.launch import Launch
 from npusim.ascendc.lines import Lines
@@ -65,8 +66,9 @@ class HostProgram:
                 f"or name a kernel, as in {file}:add"
             )
         self._kernels: dict[str, Kernel] = {}
-        for text in self._texts.values():
-            self._kernels |= sources.kernels(text)
+        for each, text in self._texts.items():
+            preprocess = partial(preprocessed, source=each, spec=spec, build=self._build)
+            self._kernels |= sources.kernels(text, preprocess)
         self.exit_code: int | None = None
         """What the program ended with, once it has."""
 

@@ -31,7 +31,16 @@ from npusim.data.dtypes import (
     DType,
 )
 
-__all__ = ["Argument", "Called", "GlobalOperand", "Lanes", "LocalOperand", "Number", "Recording"]
+__all__ = [
+    "COUNTER",
+    "Argument",
+    "Called",
+    "GlobalOperand",
+    "Lanes",
+    "LocalOperand",
+    "Number",
+    "Recording",
+]
 
 TYPES: tuple[tuple[str, DType | None], ...] = (
     ("int8_t", INT8),
@@ -81,6 +90,10 @@ class GlobalOperand(NamedTuple):
     @property
     def dtype(self) -> DType:
         return LocalOperand(0, 0, self.type, 0, 1, 8).dtype
+
+
+COUNTER = 3
+"""The form of lanes whose number stands in the mask: `Lanes::COUNTER` in recorder.h."""
 
 
 class Lanes(NamedTuple):

@@ -7,7 +7,7 @@ behind it, and `<<<...>>>`, which a compiler of the host does not know.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
@@ -80,6 +80,8 @@ TASK_TYPES = {
     "KERNEL_TYPE_MIX_AIC_1_2": Cores(1, 2),
 }
 """asc-devkit, docs/zh/api, KERNEL_TASK_TYPE."""
+MARK = "npusim_kernel_"
+"""Begins the name that stands behind a `__global__` while the preprocessor is asked for it."""
 WORKSPACE = "__kfc_workspace__"
 """Marks the parameter that the library may write to (asc-devkit, docs/zh/api)."""
 OF_THE_CUBE = frozenset(("Mmad", "Matmul", "MatmulImpl", "LoadData", "Fixpipe", "Conv3D"))
@@ -109,27 +111,43 @@ class Kernel:
     """Whether more than its declaration stands there."""
 
 
-def kernels(text: str) -> dict[str, Kernel]:
+def kernels(text: str, preprocess: Callable[[str], str] | None = None) -> dict[str, Kernel]:
     """The kernels that *text* defines, by name. Raises AscendCError.
 
-    What the preprocessor leaves out counts as well.
+    What the preprocessor leaves out counts as well, unless a kernel has other cores there: then
+    *preprocess*, if given, is asked what it leaves.
     """
     words = [word for word in words_of(text) if word.kind not in ("blank", "line")]
+    starts = [index for index, word in enumerate(words) if word.text == "__global__"]
+    try:
+        return _kernels(text, words, starts)
+    except AscendCError:
+        if preprocess is None:
+            raise
+    marked, done = "", 0
+    for index in starts:
+        marked += f"{text[done : words[index].end]} {MARK}{index}_ "
+        done = words[index].end
+    left = preprocess(marked + text[done:])
+    return _kernels(text, words, [index for index in starts if f"{MARK}{index}_" in left])
+
+
+def _kernels(text: str, words: Sequence[Word], starts: Iterable[int]) -> dict[str, Kernel]:
+    """Those whose `__global__` are the words number *starts*."""
     found: dict[str, Kernel] = {}
-    for index, word in enumerate(words):
-        if word.text == "__global__":
-            kernel = _kernel(text, words, index)
-            if kernel is None:
-                continue
-            other = found.get(kernel.name)
-            if other and other.is_defined and kernel.is_defined and other.cores != kernel.cores:
-                raise AscendCError(
-                    f"ascendc: {kernel.name} must have the same cores wherever a source defines "
-                    f"it, but has others in line {other.line} than in line {kernel.line}, and "
-                    f"npusim does not evaluate #if; leave one of them"
-                )
-            if other is None or kernel.is_defined:
-                found[kernel.name] = kernel
+    for index in starts:
+        kernel = _kernel(text, words, index)
+        if kernel is None:
+            continue
+        other = found.get(kernel.name)
+        if other and other.is_defined and kernel.is_defined and other.cores != kernel.cores:
+            raise AscendCError(
+                f"ascendc: {kernel.name} must have the same cores wherever a source defines it, "
+                f"but has others in line {other.line} than in line {kernel.line}, and npusim does "
+                f"not evaluate #if here; leave one of them"
+            )
+        if other is None or kernel.is_defined:
+            found[kernel.name] = kernel
     return found
 
 

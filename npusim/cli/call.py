@@ -101,7 +101,7 @@ def arguments(
     known = parameters(op)
     found: Arguments = {}
     if isinstance(op, SourceLaunch):
-        found, attributes = structures(command, op.parameters, attributes, attribute)
+        found, attributes = structures(command, op.parameters, attributes, attribute, makes=True)
     op = str(op)
     lists = {p.name for p in known if p.is_list}
     named = {option: [p.name for p in known if option in options_of(p)] for option in ("-i", "-a")}

@@ -34,7 +34,7 @@ def explain_operator(
     if op not in ops.names():
         raise UsageError(
             f"explain: OP must be an operator, one of {', '.join(ops.names())}, not the kernel "
-            f"{op}; use npusim run for a kernel of your own"
+            f"{op}; use npusim run for your own kernel"
         )
     spec = chip(device, settings, "explain")
     found = None

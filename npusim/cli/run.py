@@ -12,7 +12,7 @@ import numpy as np
 import typer
 
 import npusim
-from npusim.ascendc import Build, HostProgram
+from npusim.ascendc import Build, HostProgram, names_source
 from npusim.chip import L2_STATES, L2State, Progress
 from npusim.cli.call import UsageError, arguments, attribute, chip, kernel_of
 from npusim.cli.exports import Writer, formats
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from npusim.exports import Format, Level, Scale
 
-__all__ = ["Answer", "l2_state", "run_operator", "run_program"]
+__all__ = ["Answer", "l2_state", "run", "source_build"]
 
 
 def l2_state(word: str) -> L2State:
@@ -165,7 +165,24 @@ class Answer:
         open_page(run.report(page, force=self.force))
 
 
-def run_operator(
+def run(
+    op: str,
+    device: str,
+    words: list[str],
+    inputs: list[str],
+    attributes: list[str],
+    *,
+    blocks: int | None,
+    **options: Any,
+) -> None:
+    """Run what *op* names: a program, which is given *words*, or an operator or a kernel."""
+    if names_source(op) and ":" not in op:
+        _run_program(Path(op), device, words, **options)
+    else:
+        _run_operator(op, device, inputs, attributes, blocks=blocks, **options)
+
+
+def _run_operator(
     op: str,
     device: str,
     inputs: list[str],
@@ -217,6 +234,7 @@ def source_build(
     strict: bool,
     tiling_headers: Sequence[Path] | None,
     tiling_struct: str,
+    adv_api: Path | None,
 ) -> Build:
     """How a source of C++ is built, as the command line says."""
     return Build(
@@ -228,10 +246,11 @@ def source_build(
         is_strict=strict,
         tiling_headers=tuple(tiling_headers or ()),
         tiling_struct=tiling_struct,
+        adv_api=adv_api,
     )
 
 
-def run_program(
+def _run_program(
     file: Path,
     device: str,
     words: list[str],
@@ -243,7 +262,7 @@ def run_program(
     **options: Any,
 ) -> None:
     """Run the program of *file* with *words*, and answer for each kernel that it launches, in a
-    folder of its own.
+    folder.
 
     Raises typer.Exit with its exit code.
     """

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from npusim.ascendc.source import Parameter
+from npusim.run.user_kernel import load
 
 __all__ = ["structures"]
 
@@ -27,11 +28,13 @@ def structures(
     parameters: Sequence[Parameter],
     texts: Iterable[str],
     value_of: Callable[[str], object],
+    makes: bool = False,
 ) -> tuple[dict[str, Any], list[str]]:
     """The structures among the NAME=VALUE of *texts*, by parameter, and the texts that are none.
 
     NAME is a parameter and VALUE a file, or NAME is a field, as in `tiling.rows=64`, whose value is
-    what *value_of* makes of each of its elements. Raises ValueError.
+    what *value_of* makes of each of its elements; where something *makes* structures, VALUE may be
+    FILE.py:FUNCTION. Raises ValueError.
     """
     names = {each.name for each in parameters}
     found: dict[str, Any] = {}
@@ -45,6 +48,8 @@ def structures(
             fields.append((name, inner, word))
         elif Path(word).suffix in READERS:
             found[name] = _read(command, name, Path(word))
+        elif makes and Path(word.partition(":")[0]).suffix == ".py":
+            found[name] = _made(command, name, word)
         else:
             rest.append(text)
     for name, inner, word in fields:
@@ -55,6 +60,17 @@ def structures(
         values = [value_of(part) for part in word.rstrip(",").split(",")]
         at[last] = values if "," in word else values[0]
     return found, rest
+
+
+def _made(command: str, name: str, word: str) -> object:
+    """What the function of a file that *word* names returns."""
+    made = load(word)()
+    if not isinstance(made, Mapping | bytes | np.ndarray):
+        raise ValueError(
+            f"{command}: {name} must be made of a dictionary, bytes or an array, not "
+            f"{type(made).__name__}; have {word} return one"
+        )
+    return made
 
 
 def _read(command: str, name: str, file: Path) -> object:

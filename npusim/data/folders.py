@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -34,6 +35,9 @@ class Kind:
     """What allows to replace an earlier one."""
 
 
+OF_INSIGHT = re.compile(r".*_mindstudio_insight_data\.db(-wal|-shm)?")
+"""What MindStudio Insight leaves next to a file that it has opened, made of that file alone: it is
+replaced with the folder (found by opening one with Ascend/msinsight's server)."""
 TRIES = 10
 """A process that replaces a folder while others do tries so often."""
 
@@ -93,6 +97,7 @@ def _check_earlier(folder: Path, where: Path, kind: Kind) -> None:
             path = Path(root, name)
             place, mode = path.relative_to(where).as_posix(), path.lstat().st_mode
             is_ours = place in above if stat.S_ISDIR(mode) else place in known
+            is_ours |= stat.S_ISREG(mode) and OF_INSIGHT.fullmatch(name) is not None
             if not is_ours or not (stat.S_ISDIR(mode) or stat.S_ISREG(mode)):
                 raise FolderError(
                     f"{who} must hold only what npusim wrote to be replaced, but holds {place}; "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Mapping
 
-__all__ = ["counted", "printable", "tally"]
+__all__ = ["counted", "coverage", "printable", "tally"]
 
 MOST_NAMES = 8
 """A tally lists so many names, before it only counts."""
@@ -52,3 +52,21 @@ def tally(counts: Mapping[str, int]) -> str:
         names = counted(len(rest), "other name", "other names")
         parts.append(f"{sum(count for _, count in rest)} of {names}")
     return ", ".join(parts)
+
+
+def coverage(timed: int, missing: Mapping[str, int]) -> str:
+    """How many kernels of a card are *timed*, and which are *missing*.
+
+    >>> coverage(6, {"aten.pow": 2})
+    'coverage 75 %: 6 of 8 kernels timed; 2 run on the host in zero time, so that the total is a \
+lower bound: 2 x aten.pow'
+    """
+    count = sum(missing.values())
+    line = f"{timed} of {counted(timed + count, 'kernel', 'kernels')} timed"
+    if not count:
+        return line
+    runs = "1 runs" if count == 1 else f"{count} run"
+    return (
+        f"coverage {100 * timed // (timed + count)} %: {line}; {runs} on the host in zero time, so "
+        f"that the total is a lower bound: {tally(missing)}"
+    )

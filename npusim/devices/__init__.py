@@ -128,7 +128,7 @@ def _find(name: str, who: str = "devices") -> str:
     hint = f"did you mean {near}? " if near else ""
     raise DeviceError(
         f"{who}: no device {quoted(name)}; {hint}known: {listing()}; "
-        "a file of your own is given by its path, which ends in .toml"
+        "for your own file give its path, which ends in .toml"
     )
 
 

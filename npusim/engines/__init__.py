@@ -69,8 +69,8 @@ def _find(name: str, who: str) -> str:
     near = likely(word, names())
     hint = f"did you mean {near}? " if near else ""
     raise EngineError(
-        f"{who}: no engine {quoted(name)}; {hint}known: {', '.join(names())}; a file of your own "
-        f"is given by its path, which ends in .toml"
+        f"{who}: no engine {quoted(name)}; {hint}known: {', '.join(names())}; for your own "
+        f"file give its path, which ends in .toml"
     )
 
 

@@ -22,8 +22,9 @@ from typing import Literal, get_args
 
 from npusim.chip import Progress
 from npusim.data.files import put_new, taken
-from npusim.exports import binary, perfetto, profile, simulator, tables
+from npusim.exports import binary, insight, perfetto, profile, simulator, tables
 from npusim.exports.listing import Listing
+from npusim.exports.measures import measures
 from npusim.exports.names import places
 from npusim.exports.shown import Shown
 from npusim.exports.tally import tallies
@@ -144,6 +145,8 @@ def _msprof(
         tables.write_tables(tally, listing, standing, inside, trace.clock_hz)
     whole = inside / "trace.json"
     simulator.write_all(trace, listing, standing, shown, whole, words, report)
-    profile.write_profile(run, counted, listing, standing, folder)
+    found = [(tally, measures(tally, listing, run.device)) for tally in counted]
+    profile.write_profile(run, found, standing, folder)
     profile.write_details(run, folder / "kernel_details.csv")
-    return binary.write(inside / "visualize_data.bin", whole, listing, counted, standing)
+    more = insight.details(run, found, standing)
+    return binary.write(inside / "visualize_data.bin", whole, listing, counted, standing, more)

@@ -1,4 +1,4 @@
-"""`visualize_data.bin`, which MindStudio Insight opens for its source and timeline pages.
+"""`visualize_data.bin`, which MindStudio Insight opens for its source, timeline and details pages.
 
 .. code-block:: text
 
@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
+from npusim.data.json import Json
 from npusim.exports.listing import Line, Listing
 from npusim.exports.names import Place, lane_of
 from npusim.exports.tally import Tally
@@ -36,15 +37,23 @@ HIDDEN, INTEGER, TEXT = 0, 1, 3
 
 
 def write(
-    path: Path, trace: Path, listing: Listing, tallies: list[Tally], places: dict[int, Place]
+    path: Path,
+    trace: Path,
+    listing: Listing,
+    tallies: list[Tally],
+    places: dict[int, Place],
+    details: Sequence[tuple[str, int, Json]],
 ) -> list[str]:
-    """Write *path* with the trace of all cores in it; returns what became too large for it."""
+    """Write *path* with the trace of all cores in it, and *details*: names, types and contents of
+    more blocks. Returns what became too large for it.
+    """
     cores = _cores(tallies, places)
     blocks: list[tuple[str, int, Iterable[bytes]]] = [
         ("source", CODE, (text.encode() for text in listing.source())),
         ("timeline", TRACE, _pieces(trace)),
         ("lines", FILES, _files(listing, cores)),
         ("instructions", INSTRUCTIONS, _instructions(listing, cores)),
+        *((name, kind, [json.dumps(content).encode()]) for name, kind, content in details),
     ]
     left_out = []
     with path.open("wb") as file:

@@ -19,14 +19,23 @@ import numpy as np
 from npusim.data.tensor import Tensor, TensorSpec
 from npusim.exports.columns import BASIC, COLUMNS
 from npusim.exports.kernel_names import kernel_name
-from npusim.exports.listing import Listing
-from npusim.exports.measures import Measures, measures
+from npusim.exports.measures import Measures
 from npusim.exports.names import Place
 from npusim.exports.tables import write_csv
 from npusim.exports.tally import Tally
 from npusim.run.result import Output, Result
 
-__all__ = ["DETAILS", "cores_of", "details", "profiled_dtype", "write_details", "write_profile"]
+__all__ = [
+    "DETAILS",
+    "basic",
+    "cores_of",
+    "details",
+    "means",
+    "profiled_dtype",
+    "table",
+    "write_details",
+    "write_profile",
+]
 
 MISSING = "NA"
 DETAILS = (
@@ -50,24 +59,25 @@ DTYPES = {"float32": "FLOAT", "bfloat16": "DT_BF16"}
 
 
 def write_profile(
-    run: Result, tallies: list[Tally], listing: Listing, places: dict[int, Place], folder: Path
+    run: Result, found: Sequence[tuple[Tally, Measures]], places: dict[int, Place], folder: Path
 ) -> list[str]:
     """Write every table into *folder*; returns their names."""
     spec = run.device
-    found = [(tally, measures(tally, listing, spec)) for tally in tallies]
     names = []
     for name, columns in COLUMNS[spec.arch].items():
-        rows = _means(columns, found) if spec.arch == "2002" else _rows(columns, found, places)
+        rows = means(columns, found) if spec.arch == "2002" else table(columns, found, places)
         write_csv(folder / f"{name}.csv", columns, rows)
         names.append(f"{name}.csv")
-    write_csv(folder / "OpBasicInfo.csv", BASIC[spec.arch], [_basic(run)])
+    known = basic(run)
+    cells = [known.get(name, MISSING) for name in BASIC[spec.arch]]
+    write_csv(folder / "OpBasicInfo.csv", BASIC[spec.arch], [cells])
     return [*names, "OpBasicInfo.csv"]
 
 
-def _rows(
-    columns: Sequence[str], found: list[tuple[Tally, Measures]], places: dict[int, Place]
+def table(
+    columns: Sequence[str], found: Sequence[tuple[Tally, Measures]], places: dict[int, Place]
 ) -> list[list[str]]:
-    """A row for each core, blocks ascending."""
+    """A row for each core, blocks ascending: its block, which part of it, and its *columns*."""
     cores = [(places[core], tally, own) for tally, own in found for core in tally.lane.cores]
     rows = []
     for place, tally, own in sorted(cores, key=lambda core: (core[0].block, core[0].part)):
@@ -77,7 +87,7 @@ def _rows(
     return rows
 
 
-def _means(columns: Sequence[str], found: list[tuple[Tally, Measures]]) -> list[list[str]]:
+def means(columns: Sequence[str], found: Sequence[tuple[Tally, Measures]]) -> list[list[str]]:
     """One row, of the mean over all cores."""
     cells = []
     for column in columns:
@@ -103,14 +113,15 @@ def _kinds(run: Result) -> str:
     return "mix" if len(kinds) > 1 else "cube" if "aic" in kinds else "vector"
 
 
-def _basic(run: Result) -> list[str]:
+def basic(run: Result) -> dict[str, str]:
+    """Column of OpBasicInfo -> what it holds of *run*, where that is known."""
     assert run.plan is not None
     assert run.launches[-1].time_us is not None
     clock = _cell(run.device.clock_hz / 1e6)
     kind = _kinds(run)
     blocks = str(run.plan.block_dim)
     vectors = str(2 * run.plan.block_dim) if kind == "mix" else MISSING
-    cells = {
+    return {
         "Op Name": run.op,
         "Op Type": kind,
         "Task Duration(us)": _cell(run.launches[-1].time_us),
@@ -120,7 +131,6 @@ def _basic(run: Result) -> list[str]:
         "Current Freq": clock,
         "Rated Freq": clock,
     }
-    return [cells.get(name, MISSING) for name in BASIC[run.device.arch]]
 
 
 def write_details(run: Result, path: Path) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import chain
+from itertools import accumulate, chain
+from operator import eq
 from pathlib import Path
 from typing import TypeVar, cast
 
@@ -226,7 +228,11 @@ def _find_first(calls: FirstCalls, found: dict[Body, int], known: set[Body]) -> 
 def _written_out(calls: tuple[Call, ...]) -> tuple[MicroOp, ...]:
     if len(calls) == 1 and not calls[0].shifts:
         return calls[0].ops
-    return tuple(_shifted(op, call.shifts) for call in calls for op in call.ops)
+    return tuple(_one_by_one(calls))
+
+
+def _one_by_one(calls: tuple[Call, ...]) -> Iterator[MicroOp]:
+    return (_shifted(op, call.shifts) for call in calls for op in call.ops)
 
 
 def _laid_out(calls: tuple[Call, ...], known: dict[Body, NDArray[Number]]) -> NDArray[Number]:
@@ -312,6 +318,13 @@ class Program:
         """Every micro-op with its own offsets, calls written out."""
         return _written_out(self.calls)
 
+    def is_like(self, other: Program) -> bool:
+        """Whether both have the same micro-ops, with the same offsets."""
+        if self is other:
+            return True
+        mine, its = _one_by_one(self.calls), _one_by_one(other.calls)
+        return len(self) == len(other) and all(map(eq, mine, its))
+
     def laid_out(self, of_body: Callable[[Body], NDArray[Number]]) -> NDArray[Number]:
         """What *of_body* says of each micro-op of a body without calls, for every micro-op.
 
@@ -334,12 +347,18 @@ class Program:
 
         With each come the number of its own first micro-op, and which of its micro-ops they are.
         """
-        begin = 0
-        for call in self.calls:
+        place = max(bisect_right(self._begins, first) - 1, 0)
+        for call, begin in zip(self.calls[place:], self._begins[place:], strict=False):
+            if begin >= last:
+                return
             own = slice(max(first - begin, 0), min(last - begin, len(call.body)))
             if own.start < own.stop:
                 yield call, begin, own
-            begin += len(call.body)
+
+    @cached_property
+    def _begins(self) -> list[int]:
+        """The number of the first micro-op of each call, and of all at last."""
+        return [0, *accumulate(len(call.body) for call in self.calls)]
 
     def numbered(self, index: int) -> str:
         """What messages call micro-op number *index*."""

@@ -103,7 +103,7 @@ class Chain:
     rank: Rank
     launched: list[Launched] = field(default_factory=list)
     word: str = ""
-    """The one that is at work."""
+    """The one that runs."""
     _values: dict[str, Any] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Any:

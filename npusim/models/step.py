@@ -109,6 +109,10 @@ class Phased:
     tokens: int
     """Tokens that the step makes or reads."""
 
+    def __repr__(self) -> str:
+        launches = f"{self.parts.launches} launches"
+        return f"<{self.time_us / 1e3:.2f} ms for {self.tokens} tokens, {launches}>"
+
     @property
     def time_us(self) -> float:
         """The whole step."""
@@ -168,6 +172,18 @@ class Step:
     decode: Phased
     prefill: Phased
     memory: Memory
+
+    def __repr__(self) -> str:
+        own = self.asked
+        head = f"{own.shapes.architecture}, {own.quant}, on {own.cards} x {own.device.name}"
+        lines = [f"step of {head}, {own.engine.name}"]
+        for name, phase in (("TPOT", self.decode), ("TTFT", self.prefill)):
+            shares = (f"{part} {each.time_us / phase.time_us:.0%}"
+                      for part, each in phase.parts.named().items())  # fmt: skip
+            time = f"{phase.time_us / 1e3:.2f} ms ± {phase.parts.off_us / 1e3:.2f}"
+            rate = f"{phase.tokens_per_s:,.0f} tokens a second"
+            lines.append(f"  {name} {time}, {rate}: {', '.join(shares)}")
+        return "\n".join([*lines, f"  memory: {self.memory}"])
 
     @property
     def tpot_us(self) -> float:

@@ -74,6 +74,16 @@ class ModelSweep:
     variables: tuple[str, ...]
     rows: tuple[ModelRow, ...]
 
+    def __repr__(self) -> str:
+        over = f" over {', '.join(self.variables)}" if self.variables else ""
+        bad = f", {len(self.bad)} refused" if self.bad else ""
+        return f"<sweep of {self.architecture}{over}: {len(self.rows)} steps{bad}>"
+
+    def _repr_html_(self) -> str:
+        from npusim.sweeps.page import glimpse
+
+        return glimpse(repr(self), self.times())
+
     @property
     def bad(self) -> tuple[ModelRow, ...]:
         """Those that were refused."""

@@ -59,6 +59,8 @@ __all__ = [
 
 NOT_BUILT = {"npu_prompt_flash_attention": "PromptFlashAttention"}
 """Operators of torch_npu whose kernels are not simulated; another one takes such calls too."""
+LIKENESS = 0.7
+"""Share of letters in common, after difflib, from which on a name is taken for a misspelling."""
 FAMILIES = "families"
 """The folder of those that share kernels."""
 
@@ -102,12 +104,16 @@ def _described(name: object) -> str:
     """*name*, which is no operator here, what torch_npu has of it, and what to do."""
     if not isinstance(name, str):
         return f"{shown(name)}; npusim ops lists them all"
-    near = get_close_matches(name, names(), n=1, cutoff=0.7)
+    near = get_close_matches(name, names(), n=1, cutoff=LIKENESS)
     if name in published.operators():
         hint = f"the closest one that is: {near[0]}" if near else "npusim ops lists them all"
         return f"{name}, which torch_npu has and npusim does not simulate; {hint}"
     if near:
         return f"{shown(name)}; did you mean {near[0]}?"
+    if meant := get_close_matches(name, published.operators(), n=1, cutoff=LIKENESS):
+        return f"{shown(name)}; torch_npu has {meant[0]}, which npusim does not simulate"
+    if name[:1].isupper():
+        return f"{shown(name)}; for a model run npusim model with its config.json"
     return f"{shown(name)}, which is no operator of torch_npu either; npusim ops lists them all"
 
 

@@ -1,4 +1,4 @@
-"""npu_dynamic_block_quant: blocks of 128 columns of a row become int8, each scaled by its largest.
+"""npu_dynamic_block_quant: floats to int8, with one scale for each 128 columns of a row.
 
 .. code-block:: text
 

@@ -1,4 +1,4 @@
-"""npu_fusion_attention: attention for training, which leaves what a backward pass needs.
+"""npu_fusion_attention: attention for training, with what its backward pass needs.
 
 .. code-block:: text
 
@@ -391,6 +391,13 @@ TORCH = ops.TorchFunction(
     aclnn=aclnn,
     outputs=outputs,
     behind=behind,
+    gradient=ops.Gradient(
+        "query, key, value, pse, sink: npu_fusion_attention_grad(query, key, value, grad, "
+        "head_num, input_layout, pse, padding_mask, atten_mask, result1, result2, result3, "
+        "result0, scale, keep_prob, pre_tockens, next_tockens, inner_precise, result4, result5, "
+        "result6, prefix, actual_seq_qlen, actual_seq_kvlen, sparse_mode, gen_mask_parallel, "
+        "sync, softmax_layout, sink)"
+    ),
 )
 
 OPERATOR = ops.Operator(

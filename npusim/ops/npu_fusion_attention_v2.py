@@ -1,4 +1,4 @@
-"""npu_fusion_attention_v2: npu_fusion_attention with other names, and rotated parts of heads.
+"""npu_fusion_attention_v2: the same with rotated parts of heads, by other parameter names.
 
 .. code-block:: text
 
@@ -62,6 +62,15 @@ OPERATOR = ops.Operator(
             aclnn=lambda given: f"{first.aclnn(given)}V2",
             outputs=first.outputs,
             behind=first.behind,
+            gradient=ops.Gradient(
+                "query, key, value, pse, query_rope, key_rope, sink: "
+                "npu_fusion_attention_grad_v2(query, key, value, grad, head_num, input_layout, "
+                "pse, padding_mask, atten_mask, result1, result2, result3, result0, query_rope, "
+                "key_rope, scale, keep_prob, pre_tokens, next_tokens, inner_precise, result4, "
+                "result5, result6, prefix, actual_seq_qlen, actual_seq_kvlen, sparse_mode, "
+                "gen_mask_parallel, sync, pse_type, q_start_idx, kv_start_idx, softmax_layout, "
+                "sink)"
+            ),
         ),
     ),
 )

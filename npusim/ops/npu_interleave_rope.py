@@ -1,4 +1,4 @@
-"""npu_interleave_rope: rotary position embedding of heads of 64 whose pairs are neighbours.
+"""npu_interleave_rope: rotary position embedding of pairs that are neighbours.
 
 .. code-block:: text
 

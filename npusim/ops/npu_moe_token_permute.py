@@ -1,4 +1,4 @@
-"""npu_moe_token_permute: the rows of all tokens, sorted by the experts that they go to.
+"""npu_moe_token_permute: rows of all tokens sorted by their experts.
 
 .. code-block:: text
 
@@ -146,6 +146,9 @@ OPERATOR = ops.Operator(
             "bool padded_mode=False) -> (Tensor, Tensor)",
             aclnn=lambda _: "aclnnMoeTokenPermute",
             outputs=_outputs,
+            gradient=ops.Gradient(
+                "tokens: npu_moe_token_permute_grad(tokens, grad, indices, result1, padded_mode)"
+            ),
         ),
     ),
 )

@@ -1,4 +1,4 @@
-"""npu_moe_token_unpermute: the rows that experts made, weighed and added up for each token.
+"""npu_moe_token_unpermute: the weighted sum of the experts' results for each token.
 
 .. code-block:: text
 
@@ -355,6 +355,10 @@ OPERATOR = ops.Operator(
             "Tensor? probs=None, bool padded_mode=False, int[]? restore_shape=None) -> Tensor",
             aclnn=lambda _: "aclnnMoeTokenUnpermute",
             outputs=_outputs,
+            gradient=ops.Gradient(
+                "permuted_tokens, probs: npu_moe_token_unpermute_grad(permuted_tokens, grad, "
+                "sorted_indices, probs, padded_mode, restore_shape)"
+            ),
         ),
     ),
 )

@@ -3,7 +3,7 @@
 >>> import npusim
 >>> found = npusim.profile.read("prof").compare("910B3")  # doctest: +SKIP
 >>> found.slowest[0].ratio, found.slowest[0].cause  # doctest: +SKIP
-(2.0, 'waiting: its cores were at work for 12.1 of 25.0 us')
+(2.0, 'waiting: its cores were busy for 12.1 of 25.0 us')
 """
 
 from npusim.profile.comparison import Comparison, Group, Measured

@@ -8,7 +8,7 @@ from npusim.profile.predictions import Prediction
 __all__ = ["cause_of"]
 
 WAITS = 0.25
-"""A share of its time in which no core was at work, from which on waiting is the cause, assumed."""
+"""A share of its time in which no core was busy, from which on waiting is the cause, assumed."""
 EXPLAINS = 0.25
 """What another layout would save is a cause where it is such a share of what was lost, assumed."""
 
@@ -18,7 +18,7 @@ def cause_of(kernel: Kernel, found: Prediction) -> str:
     if kernel.busy_us is not None:
         idle_us = kernel.time_us - kernel.busy_us - found.launch_us
         if idle_us > WAITS * kernel.time_us:
-            return f"waiting: its cores were at work for {kernel.busy_us:.1f} us of it"
+            return f"waiting: its cores were busy for {kernel.busy_us:.1f} us of it"
     if kernel.blocks is not None and kernel.blocks != found.blocks:
         simulated = f"npusim's {_named(found)} has {found.blocks}"
         return f"template: {kernel.blocks} blocks, where {simulated}"
@@ -28,7 +28,7 @@ def cause_of(kernel: Kernel, found: Prediction) -> str:
         layout, time_us = found.better
         if found.cold_us - time_us > EXPLAINS * (kernel.time_us - found.cold_us):
             return f"ND weight: {time_us:.1f} us are simulated with {layout}"
-    return "unknown: another stream or card at work, a lower clock, or another release of CANN"
+    return "unknown: another busy stream or card, a lower clock, or another release of CANN"
 
 
 def _named(found: Prediction) -> str:

@@ -37,6 +37,10 @@ LEAST_LOST_US = 1.0
 as much between releases."""
 
 
+MOST_SLOW = 5
+"""So many slow kernels are shown where a comparison shows itself."""
+
+
 @dataclass(frozen=True, slots=True)
 class Measured:
     """A kernel, and what the simulator says of it or why it says nothing."""
@@ -66,6 +70,10 @@ class Group:
     """Launches of the same work."""
 
     launches: tuple[Measured, ...]
+
+    def __repr__(self) -> str:
+        ratio = "not known" if self.ratio is None else f"ratio {self.ratio:.2f}"
+        return f"<{len(self.launches)} x {self.kernel.type}, {self.time_us:.2f} us, {ratio}>"
 
     @property
     def kernel(self) -> Kernel:
@@ -127,6 +135,13 @@ class Comparison:
     profile: Profile
     device: DeviceSpec
     kernels: tuple[Measured, ...]
+
+    def __repr__(self) -> str:
+        from npusim.profile.tables import findings, shapes_of
+
+        slow = (f"  {own.ratio:.2f} x {own.kernel.type} {shapes_of(own.kernel.inputs)}: {own.cause}"
+                for own in self.slowest[:MOST_SLOW])  # fmt: skip
+        return "\n".join([*findings(self), *slow])
 
     @cached_property
     def groups(self) -> tuple[Group, ...]:

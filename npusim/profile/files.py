@@ -72,6 +72,9 @@ class Profile:
     """The file that they were read from."""
     kernels: tuple[Kernel, ...]
 
+    def __repr__(self) -> str:
+        return f"<profile {self.path.name}: {len(self.kernels)} kernels>"
+
     def compare(self, device: str | PathLike[str] | DeviceSpec, **options: object) -> Comparison:
         """Hold every kernel against *device*: see :func:`npusim.profile.comparison.compare`."""
         from npusim.profile.comparison import compare

@@ -57,7 +57,7 @@ class Kernel:
     inputs: tuple[Operand, ...]
     outputs: tuple[Operand, ...]
     busy_us: float | None = None
-    """How long the slowest kind of its cores was at work, where the profiler counted."""
+    """How long the slowest kind of its cores was busy, where the profiler counted."""
 
     @property
     def end_us(self) -> float:

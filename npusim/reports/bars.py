@@ -9,7 +9,7 @@ import numpy as np
 
 from npusim.devices.schema import Pipe
 from npusim.reports.style import PIPES
-from npusim.reports.subject import elapsed_us
+from npusim.reports.subject import elapsed_us, slowest_lanes
 from npusim.trace import ORDERING, LaneTrace, Trace
 
 __all__ = ["STEPS", "WIDE_STEPS", "Bar", "alike", "rows", "window"]
@@ -61,7 +61,7 @@ def rows(
 ) -> list[Bar]:
     """The bars between *start_us* and *end_us*, core by core and pipe by pipe.
 
-    Without *cores*, the first core of each kind and the slowest one are taken. Raises ValueError
+    Without *cores*, the slowest core of each kind is taken, as in other pictures. Raises ValueError
     for cores that did not take part and for an empty stretch of time.
     """
     start, end = window(trace, start_us, end_us)
@@ -99,8 +99,7 @@ def window(trace: Trace, start_us: float | None, end_us: float | None) -> tuple[
 def _chosen(trace: Trace, cores: Sequence[int] | None) -> list[tuple[LaneTrace, tuple[int, ...]]]:
     """Lanes to show, each with all the cores that ran alike."""
     if cores is None:
-        first = {trace.kind(core): core for core in reversed(trace.cores)}
-        cores = [*first.values(), trace.slowest.cores[0]]
+        cores = [lane.cores[0] for lane in slowest_lanes(trace)]
     for core in cores:
         trace.kind(core)  # raises for a core that did not take part
     return [(lane, found) for lane, found in alike(trace) if set(found) & set(cores)]
@@ -120,13 +119,12 @@ def alike(trace: Trace) -> list[tuple[LaneTrace, tuple[int, ...]]]:
 
 
 def _are_alike(a: LaneTrace, b: LaneTrace) -> bool:
-    same_times = (
-        np.array_equal(mine, its)
-        for mine, its in ((a.start, b.start), (a.free, b.free), (a.end, b.end))
-    )
     # Most end at different times, which is quick to see.
-    is_like = a.kind == b.kind and np.array_equal(a.end[-1:], b.end[-1:])
-    return is_like and all(same_times) and a.ops == b.ops
+    if (a.kind, a.last_end, len(a.program)) != (b.kind, b.last_end, len(b.program)):
+        return False
+    names = ("start", "free", "end")
+    same_times = (np.array_equal(getattr(a, name), getattr(b, name)) for name in names)
+    return a.program.is_like(b.program) and all(same_times)
 
 
 def _merged(bars: Iterator[Bar], least_gap: float) -> list[Bar]:

@@ -114,7 +114,9 @@ CAUSES: dict[Known, About] = {
             *("cores.*.code.line_ns", "cores.*.code.turn_ns"),
         ),
     ),
-    "earlier": About("earlier kernels", "the kernels that the call launches before", ()),
+    "earlier": About(
+        "earlier kernels", "preparation kernels, which run before the operator's own", ()
+    ),
 }
 """In the order of the docs."""
 

@@ -14,7 +14,7 @@ from npusim.reports.policy import policy
 from npusim.reports.run_labels import Head
 from npusim.reports.words import words
 
-__all__ = ["columns", "document", "keys", "packed", "sections", "text_of", "timeline"]
+__all__ = ["columns", "deflated", "document", "keys", "packed", "sections", "text_of", "timeline"]
 
 
 def document(title: str, styles: str, script: str, body: str) -> str:
@@ -128,6 +128,10 @@ def keys(name: str, known: Iterable[tuple[str, Iterable[str]]]) -> str:
 
 def packed(name: str, data: dict[str, object]) -> str:
     """*data* in an element called *name*, which a script unpacks."""
-    text = json.dumps(data, separators=(",", ":"))
-    code = base64.b64encode(zlib.compress(text.encode(), 9)).decode()
+    code = deflated(json.dumps(data, separators=(",", ":")).encode())
     return f'<script type="application/octet-stream" id="{name}">{code}</script>'
+
+
+def deflated(content: bytes) -> str:
+    """*content* packed by zlib, in base64, as a script unpacks it."""
+    return base64.b64encode(zlib.compress(content, 9)).decode()

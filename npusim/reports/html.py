@@ -2,10 +2,9 @@
 
 It holds the pictures of one run, or of several side by side, as SVG; a timeline to pan, zoom and
 click; a roofline; tables; and every number of the chip with its source. The interactive parts are
-`link.js`, `words.js`, `zoom.js`, `lanes.js`, `page.js`, and for the roofline `plot.js`, `roofs.js`
-and
-`roofline.js`; the looks are `page.css` and `roofline.css`. Data are packed into the page (zlib,
-base64).
+`link.js` and `words.js`, as on every page, `zoom.js`, `lanes.js`, `details.js` and `page.js`, and
+for the roofline `plot.js`, `roofs.js` and `roofline.js`; the looks are `page.css` and
+`roofline.css`. Data are packed into the page (zlib, base64).
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from npusim.reports.run_labels import Head, heads, titled
 from npusim.reports.subject import Timed, longest_us, named, trace_of
 from npusim.reports.svg import svg_of
 from npusim.reports.tables import bound, devices, facts, path, pipes, rooflines, waits
-from npusim.reports.timeline_data import payload
+from npusim.reports.timeline_data import has_details, payload
 from npusim.trace.record import Record
 from npusim.trace.summary import WORDS, Level
 
@@ -47,9 +46,14 @@ CORES = (
     '<button data-act="fold">Collapse</button>'
 )
 HERE = "npusim.reports"
+SUMMARISED = (
+    "Most of this timeline is summarised: one bar per loop iteration, as high as the share of the "
+    "time that its pipe is active. Zoom in, and its instructions appear."
+)
+JOINED = f"This timeline is {WORDS}. --level full shows all."
 SHOWN = tuple(picture for picture in PICTURES if picture not in roofline.PICTURES)
 """The pictures that stand on a page, which has one roofline to look into."""
-SCRIPTS = ("zoom", "lanes", "plot", "roofs", "roofline", "page")
+SCRIPTS = ("zoom", "lanes", "details", "plot", "roofs", "roofline", "page")
 
 
 def report(
@@ -129,7 +133,7 @@ def _timeline(run: Record, number: int, about: str, end_us: float, level: Level 
     data = payload(trace_of(run), run.code, level) | {"end_us": end_us}
     note = ""
     if data["level"] == "summary":
-        note = f'<p class="note">This timeline is {WORDS}. --level full shows all.</p>'
+        note = f'<p class="note">{SUMMARISED if has_details(data) else JOINED}</p>'
     return note + frame.timeline(number, data, about, "mnemonic, buffer, tensor", CORES)
 
 

@@ -1,6 +1,8 @@
 // How the lanes of cores and pipes are laid out and drawn; page.js knows what they mean.
 
 const HEAD = 26, LEFT = 78, DIM = 0.22;
+// From so many pixels on a span of a summary shows its micro-ops, and so wide is what a search finds.
+const OPEN = 48, SEEN = 60;
 const FONT = "'DejaVu Sans', Verdana, sans-serif";
 
 // Of the time from its start until its pipe is free, how much an entry holds it: all of it, or what
@@ -66,6 +68,24 @@ class Lanes extends Zoomed {
     this.headed();
   }
 
+  // A lane, or the part of one that is shown micro-op by micro-op.
+  laneOf({ lane, part }) { return part === undefined ? this.data.lanes[lane] : this.behind.of(lane, part); }
+  wide(found) {
+    const lane = this.laneOf(found);
+    return (lane.end[found.op] - lane.start[found.op]) * this.scale();
+  }
+  // The part that stands for an entry of so many pixels, if its micro-ops are there.
+  inner({ lane, part, op }, pixels) {
+    const number = part === undefined ? this.data.lanes[lane].ops[op][9] ?? -1 : -1;
+    return number >= 0 && pixels > OPEN && this.behind.of(lane, number) ? number : undefined;
+  }
+  // The title of the core whose rows are in sight where it has been scrolled away.
+  pinned() {
+    const heads = this.rows.filter((row) => row.head !== undefined), at = heads.findLastIndex((row) => row.y < this.top);
+    const next = heads[at + 1];
+    return at < 0 || (next && next.y < this.top + HEAD) ? null : heads[at];
+  }
+
   first(lane, found, us) {
     // The first of a pipe's micro-ops whose result is not there before *us*; ends ascend.
     let low = 0, high = found.length;
@@ -86,18 +106,12 @@ class Lanes extends Zoomed {
       g.fillStyle = soft;
       g.textAlign = "left";
       g.font = `12px ${FONT}`;
-      g.fillText("No core that ran is chosen.", 8, HEAD);
+      g.fillText(say("No core that ran is chosen."), 8, HEAD);
     }
     for (const row of this.rows) {
       if (row.y + row.high < this.top || row.y > this.top + this.high) continue;
       g.fillStyle = ink;
-      if (row.head !== undefined) {
-        g.textAlign = "left";
-        g.font = `bold 12px ${FONT}`;
-        const mark = this.folded.has(row.head) ? "\u25b8" : "\u25be";
-        g.fillText(`${mark} ${this.data.lanes[row.head].name}`, 8, row.y + HEAD / 2 + 2);
-        continue;
-      }
+      if (row.head !== undefined) { this.title(g, row.head, row.y); continue; }
       g.font = `12px ${FONT}`;
       g.textAlign = "right";
       g.fillText(this.data.pipes[row.pipe], LEFT - 10, row.y + ROW / 2);
@@ -109,12 +123,47 @@ class Lanes extends Zoomed {
       g.restore();
     }
     this.arrows(g);
+    const pinned = this.pinned();
+    if (pinned) {
+      g.fillStyle = this.color("back");
+      g.fillRect(0, this.top, this.width, HEAD);
+      g.fillStyle = ink;
+      this.title(g, pinned.head, this.top);
+    }
     const { total, end } = this.data, shorter = total < end * (1 - 1e-6);
     this.where.textContent = `${time(Math.max(0, this.from))} to ${time(Math.min(end, this.to))} of ${time(end)}`
       + (shorter ? `; this run ends at ${time(total)}` : "");
   }
+  title(g, l, y) {
+    g.textAlign = "left";
+    g.font = `bold 12px ${FONT}`;
+    g.fillText(`${this.folded.has(l) ? "\u25b8" : "\u25be"} ${say(this.data.lanes[l].name)}`, 8, y + HEAD / 2 + 2);
+  }
   lane(g, row) {
-    const lane = this.data.lanes[row.lane], found = lane.pipes[row.pipe], color = this.data.colors[row.pipe];
+    const opened = [], names = this.spans(g, row, { lane: row.lane }, opened);
+    for (const part of opened) names.push(...this.spans(g, row, { lane: row.lane, part }, []));
+    this.path(g, row);
+    g.font = `11px ${FONT}`;
+    g.textAlign = "left";
+    for (const [lane, i, room] of names) {
+      const text = this.data.words[lane.ops[i][1]];
+      g.fillStyle = this.asked !== "" && !this.fits.get(lane.ops[i]) ? this.inks.soft : "black";
+      if (g.measureText(text).width < room - 6) g.fillText(text, Math.max(LEFT, this.x(lane.start[i])) + 4, row.y + ROW / 2);
+    }
+    for (const [mark, style] of [[this.over, this.inks.soft], [this.picked, this.inks.ink]]) {
+      const lane = mark && mark.lane === row.lane && this.laneOf(mark);
+      if (!lane || lane.ops[mark.op][0] !== row.pipe) continue;
+      g.strokeStyle = style;
+      g.lineWidth = mark === this.picked ? 2 : 1;
+      const x = this.x(lane.start[mark.op]);
+      g.strokeRect(x, row.y + GAP / 2, Math.max(2, this.x(lane.end[mark.op]) - x), ROW - GAP);
+      g.lineWidth = 1;
+    }
+  }
+  // Draw a lane, or a part of it, on a row; parts that are to be drawn one by one are left for *opened*.
+  // Returns those with room for a name.
+  spans(g, row, of, opened) {
+    const lane = this.laneOf(of), found = lane.pipes[row.pipe], color = this.data.colors[row.pipe];
     const light = tint(color, 0.35, this.inks.fade), searched = this.asked !== "", top = row.y + GAP / 2, high = ROW - GAP;
     let joined = null, names = [];
     const flush = () => {
@@ -150,6 +199,8 @@ class Lanes extends Zoomed {
         continue;
       }
       flush();
+      const inner = this.inner({ ...of, op: i }, wide);
+      if (inner !== undefined) { opened.push(inner); continue; }
       // Joined micro-ops are as high as the share of the time that they hold the pipe.
       const tall = high * Math.max(0.15, share(lane, i));
       g.fillStyle = color;
@@ -159,25 +210,10 @@ class Lanes extends Zoomed {
       g.globalAlpha = 1;
       const next = n + 1 < found.length ? lane.start[found[n + 1]] : this.to;
       const room = Math.min(lane.end[i], next) - Math.max(this.from, lane.start[i]);
-      if (room / pixel > 40) names.push([i, room / pixel]);
+      if (room / pixel > 40) names.push([lane, i, room / pixel]);
     }
     flush();
-    this.path(g, row);
-    g.font = `11px ${FONT}`;
-    g.textAlign = "left";
-    for (const [i, room] of names) {
-      const text = this.data.words[lane.ops[i][1]];
-      g.fillStyle = searched && !this.fits.get(lane.ops[i]) ? this.inks.soft : "black";
-      if (g.measureText(text).width < room - 6) g.fillText(text, Math.max(LEFT, this.x(lane.start[i])) + 4, row.y + ROW / 2);
-    }
-    for (const [mark, style] of [[this.over, this.inks.soft], [this.picked, this.inks.ink]])
-      if (mark && mark.lane === row.lane && lane.ops[mark.op][0] === row.pipe) {
-        g.strokeStyle = style;
-        g.lineWidth = mark === this.picked ? 2 : 1;
-        const x = this.x(lane.start[mark.op]);
-        g.strokeRect(x, top, Math.max(2, this.x(lane.end[mark.op]) - x), high);
-        g.lineWidth = 1;
-      }
+    return names;
   }
   path(g, row) {
     g.fillStyle = this.inks.ink;
@@ -208,7 +244,7 @@ class Lanes extends Zoomed {
     g.clip();
     if (shown.length <= most) for (const flag of shown) this.arrow(g, flag, false, this.inks.ink);
     if (across.length <= most) for (const flag of across) this.arrow(g, flag, false, this.color("link"));
-    if (picked) {
+    if (picked && picked.part === undefined) {
       const lane = this.data.lanes[picked.lane];
       for (const wait of this.waited(lane, picked.op)) {
         const own = lane.setter.has(wait), flag = own ? this.flag(picked.lane, lane.setter.get(wait)[0], wait) : this.other(picked.lane, wait);

@@ -3,12 +3,13 @@
 
 const CALM_MS = 250;
 
-// What is packed into a page: JSON, deflated, in base64.
-async function unpacked(text) {
+// What is packed into a page, deflated, in base64: bytes, and JSON.
+async function inflated(text) {
   const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
-  return JSON.parse(await new Response(stream).text());
+  return new Response(stream).arrayBuffer();
 }
+const unpacked = async (text) => JSON.parse(new TextDecoder().decode(await inflated(text)));
 
 // The part of an address after its `#`, as `t=1.2-3.4us&core=3`; links to sections are none.
 const told = () => new Map(location.hash.slice(1).split("&").filter((part) => part.includes("=")).map((part) => {

@@ -18,10 +18,8 @@ function decoded(data) {
       for (const op of data.bodies[body]) { ops.push(op); shift.push(words); }
     const setter = new Map(lane.waits.map(([wait, set, words]) => [wait, [set, words]]));
     const waiters = new Map(lane.waits.map(([wait, set]) => [set, wait]));
-    const pipes = data.pipes.map(() => []), all = data.pipes.map(() => []);
-    ops.forEach((op, i) => { all[op[0]].push(i); if (!op[7]) pipes[op[0]].push(i); });
     const path = lane.path.map(([pipe, since, until]) => [pipe, since * us, until * us]);
-    return { name: lane.name, cores: lane.cores, kind: lane.kind, start, free, end, cycles: lane.free, ops, shift, setter, waiters, pipes, all, path };
+    return { ...lane, start, free, end, cycles: lane.free, ops, shift, setter, waiters, path, ...sorted(ops, data.pipes) };
   });
   const total = data.cycles * us, end = Math.max(total, data.end_us);
   const handed = data.handed.map(([l0, p0, set, l1, p1, passed]) => ({ from: [l0, p0, set * us], to: [l1, p1, passed * us] }));
@@ -31,9 +29,17 @@ function decoded(data) {
 class Timeline extends Lanes {
   constructor(host, data) {
     super(host, data);
+    this.waiting = null;
+    this.behind = new Details(data, () => this.arrived());
     this.chooser = host.querySelector(".cores");
     this.chooser.addEventListener("input", () => this.choosing());
     this.begin();
+  }
+
+  arrived() {
+    const { waiting } = this;
+    this.waiting = null;
+    if (waiting) waiting(); else this.draw();
   }
 
   // ---- what ----
@@ -41,7 +47,12 @@ class Timeline extends Lanes {
   at(x, y) {
     const row = this.rows.find((r) => r.lane !== undefined && y >= r.y && y < r.y + ROW);
     if (!row || x < LEFT) return null;
-    const lane = this.data.lanes[row.lane], found = lane.pipes[row.pipe];
+    const found = this.nearest(row, { lane: row.lane }, x), inner = found && this.inner(found, this.wide(found));
+    return inner ? this.nearest(row, { lane: row.lane, part: inner }, x) : found;
+  }
+  // The one of a row of a lane, or of a part of it, that lies at *x*.
+  nearest(row, of, x) {
+    const lane = this.laneOf(of), found = lane.pipes[row.pipe];
     const slack = 3 / this.scale(), us = this.timeAt(x);
     let best = null, distance = slack;
     for (let n = this.first(lane, found, us - slack); n < found.length; n++) {
@@ -52,16 +63,19 @@ class Timeline extends Lanes {
       const held = us >= lane.start[i] && us <= lane.free[i] ? -1 : away;
       if (held < distance || (held === distance && best === null)) { best = i; distance = held; }
     }
-    return best === null ? null : { lane: row.lane, op: best };
+    return best === null ? null : { ...of, op: best };
   }
-  same(one, other) { return one.lane === other.lane && one.op === other.op; }
-  told({ lane: l, op: i }) {
-    const lane = this.data.lanes[l];
+  same(one, other) { return one.lane === other.lane && one.op === other.op && one.part === other.part; }
+  told(found) {
+    const lane = this.laneOf(found), i = found.op;
     return `${this.data.words[lane.ops[i][1]]}, ${time(lane.start[i])} to ${time(lane.end[i])}`;
   }
   order({ lane, op }) { return lane * 1e8 + op; }
-  go(found) {
-    const lane = this.data.lanes[found.lane], wide = this.to - this.from;
+  // Show one; *closer* as well if it is too short to be seen.
+  go(found, closer = false) {
+    const lane = this.laneOf(found), held = lane.end[found.op] - lane.start[found.op];
+    if (closer && this.wide(found) < SEEN) this.zoom(held / (this.to - this.from) * (this.width - LEFT) / (2 * SEEN), lane.start[found.op]);
+    const wide = this.to - this.from;
     if (!this.wanted(lane)) { this.chooser.value = ""; this.wanted = () => true; }
     this.folded.delete(found.lane);
     this.laid();
@@ -77,9 +91,9 @@ class Timeline extends Lanes {
   }
   step(by) {
     if (!this.picked) return false;
-    const lane = this.data.lanes[this.picked.lane], found = lane.pipes[lane.ops[this.picked.op][0]];
+    const lane = this.laneOf(this.picked), found = lane.pipes[lane.ops[this.picked.op][0]];
     const next = found[found.indexOf(this.picked.op) + by];
-    if (next !== undefined) this.go({ lane: this.picked.lane, op: next });
+    if (next !== undefined) this.go({ ...this.picked, op: next });
     return true;
   }
   matching(words) {
@@ -91,6 +105,11 @@ class Timeline extends Lanes {
       const text = `${all[op[2]]} ${op[5] >= 0 ? all[op[5]] : ""}`.toLowerCase();
       this.fits.set(op, !op[7] && words.every((word) => text.includes(word)));
     }
+    // What is joined has what its micro-ops have.
+    const bodies = this.data.bodies.map((body) => new Set(body.filter((op) => this.fits.get(op)).map((op) => op[0])));
+    for (const lane of this.data.lanes)
+      for (const op of lane.ops)
+        if (op[9] >= 0 && lane.details[op[9]][2].some(([body]) => bodies[body].has(op[0]))) this.fits.set(op, true);
     this.data.lanes.forEach((lane, l) => {
       if (!this.wanted(lane)) return;
       for (let i = 0; i < lane.ops.length; i++) if (this.fits.get(lane.ops[i])) found.push({ lane: l, op: i });
@@ -109,7 +128,8 @@ class Timeline extends Lanes {
     this.changed();
   }
   click(x, y) {
-    const head = this.rows.find((row) => row.head !== undefined && y >= row.y && y < row.y + HEAD);
+    const pinned = y < this.top + HEAD ? this.pinned() : null;
+    const head = pinned ?? this.rows.find((row) => row.head !== undefined && y >= row.y && y < row.y + HEAD);
     if (head) this.fold(head.head); else super.click(x, y);
   }
   fold(l) {
@@ -133,7 +153,7 @@ class Timeline extends Lanes {
   state() {
     const { picked } = this;
     return { core: this.chooser.value.trim(), fold: [...this.folded].sort((a, b) => a - b).join(","),
-      op: picked ? `${picked.lane}.${picked.op}` : "", ...super.state() };
+      op: picked ? [picked.lane, picked.op, picked.part].filter((each) => each !== undefined).join(".") : "", ...super.state() };
   }
   restore(told) {
     const numbers = (text, mark) => text.split(mark).filter((each) => /^\d+$/.test(each)).map(Number);
@@ -141,21 +161,33 @@ class Timeline extends Lanes {
     this.folded = new Set(numbers(told("fold"), ",").filter((l) => l < this.data.lanes.length));
     this.choosing();
     super.restore(told);
-    const [l, op] = numbers(told("op"), "."), lane = this.data.lanes[l];
-    const known = lane && lane.ops[op] && !lane.ops[op][7];
-    if (known) this.go({ lane: l, op }); else this.pick(null);
+    const [l, op, part] = numbers(told("op"), "."), lane = this.data.lanes[l];
+    const isPart = part !== undefined && lane?.details[part], inner = isPart && this.behind.of(l, part);
+    // What must be unpacked before it can be shown is shown then.
+    if (isPart && !inner) this.waiting = () => this.restore(told);
+    const known = isPart ? inner : lane;
+    if (known && known.ops[op] && !known.ops[op][7]) this.go(isPart ? { lane: l, op, part } : { lane: l, op });
+    else this.pick(null);
   }
 
   // ---- what a span adds up to ----
 
   sums(from, to) {
     const ops = new Map(), lines = [], { words, pipes, colors } = this.data;
-    for (const lane of this.data.lanes) if (this.wanted(lane)) lane.pipes.forEach((found, pipe) => {
+    // What is seen micro-op by micro-op counts so.
+    const each = (l, own, found, add) => {
+      for (let n = this.first(own, found, from); n < found.length && own.start[found[n]] < to; n++) {
+        const number = own === this.data.lanes[l] ? this.inner({ lane: l, op: found[n] }, this.wide({ lane: l, op: found[n] })) : undefined;
+        const inner = number === undefined ? null : this.behind.of(l, number);
+        if (inner) each(l, inner, inner.pipes[own.ops[found[n]][0]], add); else add(own, found[n]);
+      }
+    };
+    this.data.lanes.forEach((lane, l) => this.wanted(lane) && lane.pipes.forEach((found, pipe) => {
       let held = 0, count = 0;
-      for (let n = this.first(lane, found, from); n < found.length && lane.start[found[n]] < to; n++) {
-        const i = found[n], op = lane.ops[i], part = Math.min(lane.free[i], to) - Math.max(lane.start[i], from);
-        if (part <= 0) continue;
-        const joined = op.length > 8, name = joined ? "joined micro-ops" : words[op[1]], key = `${pipe} ${name}`;
+      each(l, lane, found, (lane, i) => {
+        const op = lane.ops[i], part = Math.min(lane.free[i], to) - Math.max(lane.start[i], from);
+        if (part <= 0) return;
+        const joined = op.length > 8, name = joined ? "summarised micro-ops" : words[op[1]], key = `${pipe} ${name}`;
         const own = part * share(lane, i), many = joined ? parseInt(words[op[2]], 10) : 1;
         if (!ops.has(key)) ops.set(key, { pipe, name, count: 0, held: 0, bytes: 0 });
         const sum = ops.get(key);
@@ -164,14 +196,14 @@ class Timeline extends Lanes {
         sum.bytes += op[3] * lane.cores.length * part / (lane.free[i] - lane.start[i]);
         held += own;
         count += many;
-      }
+      });
       if (count) lines.push([lane.name, [swatch(colors[pipe]), pipes[pipe]], count.toLocaleString("en"), time(held), shared(held, to - from)]);
-    });
+    }));
     const rows = [...ops.values()].sort((a, b) => b.held - a.held).map(({ pipe, name, count, held, bytes }) =>
       [[swatch(colors[pipe]), name], count.toLocaleString("en"), time(held), bytes ? Math.round(bytes).toLocaleString("en") : ""]);
     return [
-      tabled("By operation, all these cores together", ["operation", "micro-ops", "works", "bytes"], rows, 1),
-      tabled("By line, each core", ["core", "pipe", "micro-ops", "works", "of the span"], lines, 2),
+      tabled("By operation, all these cores together", ["operation", "micro-ops", "active", "bytes"], rows, 1),
+      tabled("By line, each core", ["core", "pipe", "micro-ops", "active", "of the span"], lines, 2),
     ];
   }
 
@@ -183,8 +215,8 @@ class Timeline extends Lanes {
     for (let n = all.indexOf(i) - 1; n >= 0 && lane.ops[all[n]][7]; n--) found.unshift(all[n]);
     return found;
   }
-  reason(l, i) {
-    const lane = this.data.lanes[l], words = this.data.words, lines = [];
+  reason(found) {
+    const lane = this.laneOf(found), { lane: l, op: i } = found, words = this.data.words, lines = [];
     for (const wait of this.waited(lane, i)) {
       const set = lane.setter.get(wait), took = time(lane.free[wait] - lane.start[wait]);
       const text = words[lane.ops[wait][2]];
@@ -194,12 +226,12 @@ class Timeline extends Lanes {
         const line = [`${took} for ${text}${carried}: raised at ${time(lane.end[set[0]])}`];
         if (producer !== null) line.push(" by ", this.link(l, producer));
         lines.push(line);
-      } else if (this.other(l, wait)) lines.push(this.raised(took, text, this.other(l, wait)));
+      } else if (found.part === undefined && this.other(l, wait)) lines.push(this.raised(took, text, this.other(l, wait)));
       else if (!text.startsWith("set_flag") && !text.startsWith("cross_core_set"))
         lines.push([`${took} for ${text}`]);
     }
     const all = lane.all[lane.ops[i][0]], place = all.indexOf(i);
-    const before = place ? lane.free[all[place - 1]] : 0, gap = lane.start[i] - before;
+    const before = place ? lane.free[all[place - 1]] : found.part === undefined ? 0 : lane.start[i], gap = lane.start[i] - before;
     if (gap > 1e-9) lines.push([`${time(gap)} until the scalar unit handed it out`]);
     return lines.length ? lined(lines) : ["nothing: it followed at once"];
   }
@@ -226,8 +258,8 @@ class Timeline extends Lanes {
     ["Black underline = critical path: delaying it delays the kernel. Everything else has slack. "
       + "Arrows: flags that a pipe stalled on; coloured ones come from other cores."]]);
   }
-  facts({ lane: l, op: i }) {
-    const lane = this.data.lanes[l], op = lane.ops[i], words = this.data.words;
+  facts(found) {
+    const lane = this.laneOf(found), i = found.op, op = lane.ops[i], words = this.data.words;
     const [pipe, , text, nbytes, way, line, code, , joined] = op;
     const held = lane.free[i] - lane.start[i];
     const moves = lane.shift[i] < 0 ? [] : words[lane.shift[i]].split(", ").filter((move) =>
@@ -239,13 +271,13 @@ class Timeline extends Lanes {
       what.push(" ", shift);
     }
     const rows = [
-      [joined === undefined ? "micro-op" : "joined", what],
+      [joined === undefined ? "micro-op" : "summary of", what],
       ["where", [`${lane.name}, `, swatch(this.data.colors[pipe]), this.data.pipes[pipe]]],
       ["when", [`${time(lane.start[i])} to ${time(lane.end[i])}; ` + (joined === undefined
         ? `holds its pipe for ${time(held)} (${Math.round(held * this.data.clock_hz / 1e6)} cycles)`
         : `held the pipe for ${joined} cycles, ${Math.round(100 * share(lane, i))} % of that time`)]],
     ];
-    if (joined === undefined) rows.push(["waited for", this.reason(l, i)]);
+    if (joined === undefined) rows.push(["waited for", this.reason(found)]);
     else if (nbytes) rows.push(["bytes", [`${nbytes} from and to global memory`]]);
     if (way >= 0) {
       const rate = held ? `, ${(nbytes / held / 1e3).toPrecision(3)} GB/s while it holds its pipe` : "";

@@ -77,10 +77,10 @@ def timeline(
     """Draw *subject*, a trace or a run, on *ax* or on a new figure.
 
     The title begins with *name*, or with the operator and the chip of a run. *flags* off leaves the
-    arrows out. *cores* are the first of each kind and the slowest one unless
-    given; *start_us* and *end_us* cut out a stretch, or go on beyond the end, so that a shorter run
-    can be compared with a longer one. Raises ValueError for cores that did not take
-    part, for an empty stretch, and for a run that was not timed or had nothing to do.
+    arrows out. *cores* are the slowest of each kind unless given, as in other pictures; *start_us*
+    and *end_us* cut out a stretch, or go on beyond the end, so that a shorter run can be compared
+    with a longer one. Raises ValueError for cores that did not take part, for an empty stretch, and
+    for a run that was not timed or had nothing to do.
     """
     trace = trace_of(subject)
     shown = window(trace, start_us, end_us)

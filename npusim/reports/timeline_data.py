@@ -1,6 +1,8 @@
 """The data of the interactive timeline of a report, as plain numbers and strings.
 
 Micro-ops of a body that calls share stand there once; times are differences, which compress well.
+Of a summary the micro-ops that are joined are there as well, in chunks that are unpacked where
+somebody looks at them.
 """
 
 from __future__ import annotations
@@ -8,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from npusim.kernel.program import Body, Line
-from npusim.reports import style
+from npusim.kernel.program import Body, Line, Program
+from npusim.reports import frame, style
 from npusim.reports.bars import alike
 from npusim.reports.critical_path import steps
 from npusim.reports.cross_core_waits import handed
@@ -19,11 +21,13 @@ from npusim.reports.traffic import moved, path
 from npusim.trace import ORDERING, LaneTrace, Trace
 from npusim.trace.summary import Joined, Level, Part, Summary, level_of
 
-__all__ = ["MOST_SPANS", "payload"]
+__all__ = ["MOST_SPANS", "has_details", "payload"]
 
 MOST_SPANS = 120_000
 """Above it a page has a summary unless all is asked for: of that many micro-ops, a page has some
 megabytes, and a browser draws them while one drags."""
+CHUNK_OPS = 1 << 16
+"""Joined micro-ops are packed so many at a time: a browser unpacks a chunk in some milliseconds."""
 
 
 class _Words:
@@ -58,11 +62,19 @@ def payload(trace: Trace, code: dict[Line, str], level: Level | None = None) -> 
         "pipes": list(style.PIPES),
         "colors": list(style.COLORS.values()),
         "bodies": bodies.written,
+        "chunks": list(bodies.chunks.known),
         "lanes": lanes,
         "handed": _handed(trace, groups) if summary is None else [],
         "level": level,
         "words": list(bodies.words.known),
     }
+
+
+def has_details(found: dict[str, object]) -> bool:
+    """Whether the page of this payload has every micro-op that its summary joins."""
+    lanes = found["lanes"]
+    assert isinstance(lanes, list)
+    return all(lane["details"] or not lane["is_joined"] for lane in lanes)
 
 
 def _sorted(trace: Trace) -> list[tuple[LaneTrace, tuple[int, ...]]]:
@@ -104,6 +116,8 @@ class _Bodies:
     def __init__(self, code: dict[Line, str]) -> None:
         self.written: list[list[list[int]]] = []
         self.words = _Words()
+        self.chunks = _Words()
+        """Packed times of joined micro-ops: cores that do the same share them."""
         self._code = code
         self._known: dict[tuple[Body, int, int], int] = {}
 
@@ -115,10 +129,28 @@ class _Bodies:
             self.written.append([self._row(body, index) for index in range(own.start, own.stop)])
         return self._known[key]
 
-    def joined(self, spans: list[Joined]) -> int:
-        """The number of a body of *spans*, which stand for micro-ops of their pipes."""
-        self.written.append([self._joined(span) for span in spans])
+    def has_room_for(self, program: Program) -> bool:
+        """Whether the page can hold every micro-op of *program* that differs from others."""
+        rows = sum(len(body.ops) for body in program.leaves)
+        return rows <= MOST_SPANS
+
+    def joined(self, spans: list[Joined], detail: int) -> int:
+        """The number of a body of *spans*, which stand for micro-ops of their pipes.
+
+        *detail* is the number of the part that has these one by one, or -1.
+        """
+        self.written.append([[*self._joined(span), detail] for span in spans])
         return len(self.written) - 1
+
+    def calls(self, lane: LaneTrace, part: Part) -> list[list[int]]:
+        """Each call of a body in *part* of *lane*: the number of the body, and its shifts."""
+        return [
+            [
+                self.number(call.body, own),
+                self.words.number(_shifts(call.shifts)) if call.shifts else -1,
+            ]
+            for call, _, own in lane.program.between(part.first, part.last)
+        ]
 
     def _row(self, body: Body, index: int) -> list[int]:
         """The pipe of a micro-op, its name, text, bytes, path, line and code, -1 for none; whether
@@ -150,6 +182,8 @@ def _lane(
     whole = Part(0, len(lane.program), len(lane.program.called), False)
     parts = (whole,) if summary is None else summary.parts(lane)
     joined: list[list[Joined]] = [[]] if summary is None else summary.joined(lane)
+    has_detail = summary is not None and bodies.has_room_for(lane.program)
+    details = _Details(lane, bodies)
     calls: list[list[int]] = []
     times = []
     places = np.full(len(lane.program), NOBODY)
@@ -157,13 +191,11 @@ def _lane(
     count = 0
     for part, spans in zip(parts, joined, strict=True):
         if part.is_joined:
-            calls.append([bodies.joined(spans), -1])
+            calls.append([bodies.joined(spans, details.add(part) if has_detail else -1), -1])
             own_times = [(span.start, span.free, span.end) for span in spans]
             times.append(np.array(own_times, np.int64).reshape(-1, 3).T)
         else:
-            for call, _, own in lane.program.between(part.first, part.last):
-                shifts = bodies.words.number(_shifts(call.shifts)) if call.shifts else -1
-                calls.append([bodies.number(call.body, own), shifts])
+            calls += bodies.calls(lane, part)
             rows = part.rows
             times.append(np.array([lane.start[rows], lane.free[rows], lane.end[rows]]))
             places[rows] = np.arange(count, count + part.last - part.first)
@@ -178,7 +210,47 @@ def _lane(
         "free": (free - start).tolist(),
         "end": (end - free).tolist(),
         "waits": _waits(lane, places, bodies.words),
+        "chunks": details.chunks(),
+        "details": details.written,
+        "is_joined": any(part.is_joined for part in parts),
     }
+
+
+class _Details:
+    """The micro-ops of the joined parts of a lane, in chunks of neighbouring parts."""
+
+    def __init__(self, lane: LaneTrace, bodies: _Bodies) -> None:
+        self.written: list[list[object]] = []
+        """Of each part its chunk, where in it its micro-ops begin, and its calls."""
+        self._lane = lane
+        self._bodies = bodies
+        self._rows: list[list[slice]] = []
+        self._ops = CHUNK_OPS
+
+    def add(self, part: Part) -> int:
+        """The number of *part* among those that are added."""
+        count = part.last - part.first
+        if self._ops + count > CHUNK_OPS:
+            self._rows.append([])
+            self._ops = 0
+        calls = self._bodies.calls(self._lane, part)
+        self.written.append([len(self._rows) - 1, self._ops, calls])
+        self._rows[-1].append(part.rows)
+        self._ops += count
+        return len(self.written) - 1
+
+    def chunks(self) -> list[list[int]]:
+        """Of each chunk the number of its packed times, how many they are, and the first start."""
+        return [self._chunk(rows) for rows in self._rows]
+
+    def _chunk(self, rows: list[slice]) -> list[int]:
+        lane = self._lane
+        start, free, end = (np.concatenate([times[own] for own in rows])
+                            for times in (lane.start, lane.free, lane.end))  # fmt: skip
+        first = int(start[0])
+        planes = np.stack([np.diff(start, prepend=first), free - start, end - free])
+        packed = frame.deflated(planes.astype("<i4").tobytes())
+        return [self._bodies.chunks.number(packed), len(start), first]
 
 
 def _waits(lane: LaneTrace, places: NDArray[np.int64], words: _Words) -> list[list[int]]:

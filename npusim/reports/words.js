@@ -38,9 +38,17 @@ class Table {
       const said = names.map((name, n) => name.endsWith("*") ? this.list(found[n + 1]) : this.say(found[n + 1]));
       return before + names.reduce((text, name, n) => text.replace(`{${name.replace("*", "")}}`, () => said[n]), zh) + after;
     }
-    return text;
+    return words.includes(" · ") ? before + words.split(" · ").map((each) => this.say(each)).join(" · ") + after : text;
   }
-  list(text) { return text.split(/, | and /).map((each) => this.say(each)).join("、"); }
+  list(text) {
+    // A part may hold an "and" that joins no parts: what stands at its sides says nothing then.
+    const isKnown = (part) => this.say(part) !== part;
+    const parts = text.split(", ").flatMap((each) => {
+      const sides = each.split(" and ");
+      return sides.every(isKnown) || !isKnown(each) ? sides : [each];
+    });
+    return parts.map((each) => this.say(each)).join("、");
+  }
 }
 
 class Words {
@@ -132,7 +140,7 @@ class Words {
       if (["TH", "DT", "H3"].includes(element.tagName)) element.tabIndex = 0;
     }
   }
-  isName(element) { return element.tagName === "TD" && element === element.parentElement.firstElementChild; }
+  isName(element) { return !element.closest(".sums") && element.tagName === "TD" && element === element.parentElement.firstElementChild; }
   termOf(text, isWhole) {
     const start = text.toLowerCase().split(/ of | \(/)[0], whole = this.byWord.get(text.toLowerCase()) ?? this.byWord.get(start);
     return whole ?? (isWhole ? undefined : this.byWord.get(this.within.exec(text)?.[1].toLowerCase()));

@@ -72,6 +72,7 @@ class Zoomed {
     new ResizeObserver(() => this.resize()).observe(this.view);
     new IntersectionObserver((found) => { this.seen = found.at(-1).isIntersecting; this.late(); }).observe(this.host);
     addEventListener("beforeprint", () => this.late(true));
+    addEventListener("language", () => this.draw());
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.draw());
     this.resize();
     this.show();
@@ -271,7 +272,7 @@ class Zoomed {
     if (!this.hits.length) { this.details.textContent = this.none(this.asked); return; }
     const at = this.picked ? this.order(this.picked) : by > 0 ? -1 : Infinity, { hits } = this;
     const next = by > 0 ? hits.find((hit) => this.order(hit) > at) : hits.findLast((hit) => this.order(hit) < at);
-    this.go(next ?? hits.at(by > 0 ? 0 : -1));
+    this.go(next ?? hits.at(by > 0 ? 0 : -1), true);
     this.counted();
   }
 

@@ -50,7 +50,7 @@ def run(
     computes core after core: both give the same more slowly. *engine* is "compiled", or "simpy",
     which finds the same times more slowly; "auto" is what the environment variable NPUSIM_ENGINE
     says, or else "compiled" where a C compiler was there to build it. *cube_order* is the model of
-    fp16 and bf16 products: how many the cube adds up exactly before it rounds. *progress* is
+    fp16 and bf16 products: how many products the cube adds exactly before it rounds. *progress* is
     :data:`npusim.chip.Progress`.
 
     Programs and times of earlier calls are cached: see :mod:`npusim.run.memory_cache`; times also

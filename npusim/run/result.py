@@ -338,7 +338,13 @@ def trials_json(run: Result) -> Json:
 
 
 def without_values(value: object) -> Any:
-    """Arrays and tensors as their TensorSpec, also in tuples and lists; the rest as it is."""
+    """Arrays and tensors as their TensorSpec, also in tuples and lists, and bytes as that of their
+    bytes; structures with their values, and the rest as it is.
+    """
+    if isinstance(value, Mapping):
+        return {name: _plain(part) for name, part in value.items()}
+    if isinstance(value, bytes):
+        return TensorSpec((len(value),), "uint8")
     if isinstance(value, tuple):
         return tuple(without_values(part) for part in value)
     if isinstance(value, list):
@@ -348,6 +354,17 @@ def without_values(value: object) -> Any:
         is_mask = value.dtype == np.bool_
         return TensorSpec(value.shape, "uint8" if is_mask else value.dtype.name)
     return value.spec if isinstance(value, Tensor) else value
+
+
+def _plain(value: object) -> object:
+    """A field of a structure, of Python's own types."""
+    if isinstance(value, Mapping):
+        return {name: _plain(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
+    if isinstance(value, bytes):
+        return list(value)
+    return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
 
 
 def _describe(output: Output) -> str:

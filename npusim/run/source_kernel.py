@@ -85,6 +85,8 @@ def _operands(launch: SourceLaunch | ProgramLaunch, contract: Contract) -> Itera
             continue
         if isinstance(value, Mapping) and isinstance(launch, SourceLaunch):
             value = launch.kernel.structure(contract.spec, name, value)
+        if isinstance(value, bytes):
+            value = np.frombuffer(value, np.uint8)
         if isinstance(value, list | tuple):
             for number, part in enumerate(value):
                 yield _tensor(launch.name, f"{name}[{number}]", part)

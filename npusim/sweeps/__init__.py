@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 from npusim.data.errors import shown
 from npusim.devices.schema import DeviceSpec
 from npusim.run.options import Options
+from npusim.sweeps import notebook
 from npusim.sweeps.cells import Arguments, Cell, Chip, Settings, cells_of
 from npusim.sweeps.errors import SweepError
 from npusim.sweeps.journal import journal_at
@@ -71,7 +72,7 @@ def sweep(
     processor by default; 1 does all in this process. None of this changes a row. With processes a
     script must keep its own calls below `if __name__ == "__main__"`. *resume* names a file for what
     is done, from which the same call goes on; its owner removes it. *progress* hears how many calls
-    are done, and of how many.
+    are done, and of how many; without it a notebook shows that itself.
 
     Raises SweepError for what is no sweep, a file of another one, and workers that are lost; what
     :func:`npusim.run` raises for a call that no cell can make, and for an unknown operator or chip.
@@ -83,7 +84,7 @@ def sweep(
         engine_named()  # warns here, where it is read; workers say nothing
     options = Options(values=False, l2=l2, icache=icache, engine=engine, cache=cache)
     cells = cells_of(op, call, over, chips, template, settings, options)
-    rows = _rows(cells, executor, jobs or os.cpu_count() or 1, resume, progress)
+    rows = _rows(cells, executor, jobs or os.cpu_count() or 1, resume, progress or notebook.shown())
     return Sweep(op, tuple(settings), tuple(over), rows)
 
 

@@ -134,7 +134,7 @@ def lines(sweep: Rows) -> tuple[Line, ...]:
 def label_of(sweep: Rows, name: str) -> str:
     """What the variable *name* is called: of one that is an extent of its tensor, which one.
 
-    A variable without a name of its own bears that of the tensor whose shape it stands in.
+    A variable without a name bears that of the tensor whose shape it stands in.
     """
     shapes = [_shape(row.cell.arguments.get(name, "")) for row in sweep.rows]
     values = [row.cell.variables[name] for row in sweep.rows]

@@ -14,7 +14,7 @@ from npusim.sweeps.crossovers import Leaders, label_of, leaders
 from npusim.sweeps.picture import figure_of
 from npusim.sweeps.rows import Row, Rows
 
-__all__ = ["PAGE", "page"]
+__all__ = ["PAGE", "glimpse", "page"]
 
 PAGE = "sweep.html"
 MOST_NAMES = 2
@@ -41,6 +41,15 @@ def page(sweep: Rows) -> str:
     styles = frame.text_of(HERE, "page.css")
     body = screen + frame.sections(parts, ("rows",))
     return frame.document(f"Sweep of {sweep.op}", styles, "", body)
+
+
+def glimpse(line: str, sweep: Rows) -> str:
+    """A sweep as a notebook shows it: *line*, the picture, and which is the fastest where."""
+    lines = [line, *_sentences(leaders(sweep))]
+    text = "".join(f"<p>{escape(each)}</p>" for each in lines)
+    if all(row.outcome.time_us is None for row in sweep.rows):
+        return text
+    return text + svg_of(figure_of(sweep), "sweep")
 
 
 def _about(sweep: Rows) -> str:

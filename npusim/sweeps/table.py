@@ -85,6 +85,11 @@ class Sweep(Rows):
         variables = {name: _plain(value) for name, value in own.variables.items()}
         return self._given(own) | labels | own.settings | variables | asdict(row.outcome)
 
+    def _repr_html_(self) -> str:
+        from npusim.sweeps.page import glimpse
+
+        return glimpse(repr(self), self)
+
     def __repr__(self) -> str:
         bad = f", {len(self.bad)} refused" if self.bad else ""
         varied = f" over {', '.join(self.varied)}" if self.varied else ""

@@ -21,6 +21,7 @@ from npusim.torch.fallback import UNKNOWN, HostOp, is_on_host
 from npusim.torch.kernels import Given, Repeats, launched, takes, tensors_of
 from npusim.torch.relabel import overwrite, to_host, to_npu
 from npusim.torch.views import cast, contiguous, copied, is_plain
+from npusim.torch.works.training import FOREACH
 
 __all__ = ["kernels"]
 
@@ -251,7 +252,7 @@ def kernels() -> dict[str, Callable[..., object]]:
     }
     taken |= {full: ReductionOp(_named(full), name) for full, name in _REDUCTIONS.items()}
     taken["cat"] = JoinOp(_named("cat"), "concat")
-    whole = {name: HostOp(_named(name)) for name in _WHOLE}
+    whole = {name: HostOp(_named(name)) for name in (*_WHOLE, *_of_lists())}
     found: dict[str, Callable[..., object]] = {
         **taken, **whole, **products.kernels(), "clone": CopyOp()
     }  # fmt: skip
@@ -259,6 +260,17 @@ def kernels() -> dict[str, Callable[..., object]]:
         packet, dot, overload = full.partition(".")
         in_place = f"{packet}_{dot}{overload}"
         found[in_place] = InPlaceOp(_named(in_place), taken[full])
+    return found
+
+
+def _of_lists() -> list[str]:
+    """Operations on lists of tensors, each one kernel of a card; with all their overloads."""
+    names = (name.removeprefix("aten::") for name in torch._C._dispatch_get_all_op_names())
+    found = []
+    for name in names:
+        packet, _, overload = name.partition(".")
+        if packet.removesuffix("_") in FOREACH and not overload.endswith("out"):
+            found.append(name)
     return found
 
 

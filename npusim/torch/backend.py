@@ -135,6 +135,8 @@ def _patch_torch() -> None:
     """Replace what torch does in C++ for backends in C++ only."""
     torch.UntypedStorage.__new__ = staticmethod(new_storage)
     torch.Generator = npu.Generator
+    # What torch_npu says where it does not find CANN.
+    torch.version.cann = "not known"
     torch._tensor_str._str = shapes.printed(on_host(torch._tensor_str._str))
     torch._TorchCompileInductorWrapper.__call__ = _refuse_inductor
     torch._TorchCompileWrapper.__init__ = _by_name

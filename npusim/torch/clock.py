@@ -20,7 +20,7 @@ from typing import NamedTuple, Protocol
 
 from npusim.accuracy import Kind, accuracy_of
 from npusim.accuracy.kernels import SHORT_US
-from npusim.data.text import counted, tally
+from npusim.data.text import counted, coverage
 from npusim.run.result import Result
 
 __all__ = ["Clock", "Event", "Keeper", "clock", "launched_by"]
@@ -213,13 +213,9 @@ class Clock:
 
     def summary(self) -> str:
         """What has passed, and how much of it is timed, in one line."""
-        missing = sum(self.not_timed.values())
-        kernels = counted(self.kernels + missing, "kernel", "kernels")
-        line = (
-            f"{self.now_us:.2f} us simulated in {counted(self.launches, 'launch', 'launches')}; "
-            f"{self.kernels} of {kernels} timed"
-        )
-        return f"{line}; not timed: {tally(self.not_timed)}" if missing else line
+        launches = counted(self.launches, "launch", "launches")
+        covered = coverage(self.kernels, self.not_timed)
+        return f"{self.now_us:.2f} us simulated in {launches}; {covered}"
 
     def _trust(self, kind: Kind, time_us: float) -> None:
         key = kind, time_us < SHORT_US

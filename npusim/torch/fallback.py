@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 import torch
 from torch.utils._pytree import tree_leaves
 
-from npusim.torch import card, known, numbering, shapes, timed
+from npusim.torch import card, half_types, known, layer_norm, numbering, shapes, timed
 from npusim.torch.clock import clock
 from npusim.torch.errors import invalid_device, mixed_devices, not_modelled
 from npusim.torch.relabel import to_host, to_npu
@@ -50,7 +50,6 @@ FILLS = frozenset(f"aten::{name}_" for name in ("fill", "zero", "random", "arang
 UNKNOWN = object()
 """In place of a result that depends on values which are not known."""
 
-HALF_TYPES = (torch.float16, torch.bfloat16)
 INTEGERS = frozenset({torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64})
 
 P = ParamSpec("P")
@@ -110,7 +109,7 @@ class HostOp:
         self.is_mutable = schema.is_mutable
         self.mixes = schema.name in CPU_INDICES
         self.is_kernel = schema.name not in NO_KERNELS and not _is_view(schema)
-        self.run = STAND_INS.get(self.name, op)
+        self.run = STAND_INS.get(self.name) or half_types.run_of(op)
 
     def __call__(self, *args: object, **kwargs: object) -> object:
         if not card.computes_values():
@@ -146,13 +145,16 @@ class HostOp:
             else:
                 result = run(*low, **named)
         except NotImplementedError as error:
-            if not str(error).startswith("Could not run"):
+            if half_types.is_lacking(error) and not self.is_mutable:
+                result = half_types.in_float32(run, low, named)
+            elif not str(error).startswith("Could not run"):
                 raise
-            raise not_modelled(
-                self.name,
-                "be run on npu, since torch has no kernel of that name for the CPU",
-                "move the tensors of what calls it with .cpu()",
-            ) from None
+            else:
+                raise not_modelled(
+                    self.name,
+                    "be run on npu, since torch has no kernel of that name for the CPU",
+                    "move the tensors of what calls it with .cpu()",
+                ) from None
         if self.is_mutable:
             call.give_back()
         return call, call.up(result)
@@ -375,58 +377,26 @@ def _count(x: torch.Tensor, bins: int = 100, low: float = 0, high: float = 0) ->
     return torch.histc(x.double() if is_whole else x, bins, low, high).to(x.dtype)
 
 
-def _layer_norm(
-    x: torch.Tensor,
-    shape: list[int],
-    weight: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    eps: float,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """`native_layer_norm` as LayerNormV3 computes it: in float32, where x and weight are both of
-    one type of 16 bits with mean and rstd rounded to it (layer_norm_v3.py of CANN 8.1.RC1)."""
-    if x.dtype not in HALF_TYPES:
-        whole: tuple[torch.Tensor, torch.Tensor, torch.Tensor] = torch.native_layer_norm(
-            x, shape, weight, bias, eps
-        )
-        return whole
-    axes, wide = tuple(range(-len(shape), 0)), x.float()
-    narrow = x.dtype if weight is not None and weight.dtype == x.dtype else torch.float32
-    share = 1 / torch.Size(shape).numel()
-    mean = (wide * share).sum(axes, keepdim=True).to(narrow).float()
-    apart = wide - mean
-    variance = (apart * apart * share).sum(axes, keepdim=True)
-    rstd = (1 / torch.sqrt(variance + eps)).to(narrow).float()
-    found = apart * rstd
-    found = found if weight is None else found * weight.float()
-    found = found if bias is None else found + bias.float()
-    return found.to(x.dtype), mean, rstd
+def _add_relu(
+    x: torch.Tensor, other: torch.Tensor, alpha: float = 1, out: torch.Tensor | None = None
+) -> torch.Tensor:
+    """A sum cut off below zero, which the CPU has of no half type."""
+    found = torch.relu(torch.add(x, other, alpha=alpha))
+    return found if out is None else out.resize_(found.shape).copy_(found)
 
 
-def _layer_norm_backward(
-    grad: torch.Tensor, x: torch.Tensor, shape: list[int], *others: Any
-) -> tuple[torch.Tensor | None, ...]:
-    """Its gradients, in float32 as mean and rstd are."""
-    *given, mask = others
-    wide = [each if each is None else each.float() for each in given]
-    own = x.dtype if x.dtype in HALF_TYPES else None
-    if own is None:
-        grads = torch.ops.aten.native_layer_norm_backward(grad, x, shape, *given, mask)
-    else:
-        both = grad.float(), x.float()
-        grads = torch.ops.aten.native_layer_norm_backward(*both, shape, *wide, mask)
-    weight = given[2]
-    types = own, weight is not None and weight.dtype, weight is not None and weight.dtype
-    return tuple(
-        each if each is None or not dtype else each.to(dtype)
-        for each, dtype in zip(grads, types, strict=True)
-    )
+def _add_relu_(x: torch.Tensor, other: torch.Tensor, alpha: float = 1) -> torch.Tensor:
+    """The same in place."""
+    return x.copy_(_add_relu(x, other, alpha))
 
 
 STAND_INS: dict[str, Callable[..., object]] = {
+    **{f"aten._add_relu.{kind}": _add_relu for kind in ("Tensor", "Scalar", "out")},
+    **{f"aten._add_relu_.{kind}": _add_relu_ for kind in ("Tensor", "Scalar")},
     "aten.normal_.default": _draw_normal,
     "aten.histc.default": _count,
-    "aten.native_layer_norm.default": _layer_norm,
-    "aten.native_layer_norm_backward.default": _layer_norm_backward,
+    "aten.native_layer_norm.default": layer_norm.forward,
+    "aten.native_layer_norm_backward.default": layer_norm.backward,
 }
 """What computes operations of which a card has more types than the CPU, or another rule."""
 

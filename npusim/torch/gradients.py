@@ -112,12 +112,13 @@ class _Recorded(torch.autograd.Function):
     def backward(context: Any, *grads: torch.Tensor) -> tuple[object, ...]:
         known = context.others | dict(zip(context.tensors, context.saved_tensors, strict=True))
         needed = zip(context.names, context.needs_input_grad[1:], strict=True)
-        _wanted.append(frozenset(name for name, is_needed in needed if is_needed))
+        wanted = frozenset(name for name, is_needed in needed if is_needed)
+        _wanted.append(wanted)
         try:
             found = context.differentiable.backward(known, grads)
         finally:
             _wanted.pop()
-        return None, *(found.get(name) for name in context.names)
+        return None, *(found[name] if name in wanted else None for name in context.names)
 
 
 class _NoBackward(torch.autograd.Function):

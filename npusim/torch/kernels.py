@@ -149,7 +149,8 @@ class _Repeat(NamedTuple):
         return cls(
             again,
             tuple(each for each in operands if each is not None),
-            None if found.shape == own.shape else found.shape,
+            # Operators give a number as a tensor of one element.
+            None if found.dim() and found.shape == own.shape else found.shape,
             None if found.dtype == own.dtype else found.dtype,
         )
 
@@ -244,6 +245,10 @@ def _outputs(name: str, given: Given, key: Hashable) -> torch.Tensor:
 
 def _on_npu(outputs: Mapping[str, Output], given: Given) -> torch.Tensor:
     found = result(outputs["output"])
+    x = given.get("x")
+    if found.dtype == torch.uint8 and isinstance(x, torch.Tensor) and "dtype" not in given:
+        # Bool is a byte to operators; what is not cast stays what it was.
+        found = found.view(x.dtype) if x.dtype == torch.bool else found
     # Operators take a number's tensor as one of one element, and give such a one.
     if found.numel() == 1 and all(value.dim() == 0 for value in tensors_of(given)):
         found = found.reshape(())

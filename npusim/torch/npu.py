@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from npusim.published import names
 from npusim.torch import (
     allocator,
     amp,
@@ -119,6 +120,23 @@ def get_device_name(device: object = None) -> str:
     return card.name()
 
 
+SOC_VERSIONS = {
+    f"Ascend{name}": first + place
+    for first, chips in (
+        (200, "310P1 310P2 310P3 310P4 310P5 310P7"),
+        (220, "910B1 910B2 910B2C 910B3 910B4 910B4-1"),
+        (250, "910_9391 910_9392 910_9381 910_9382 910_9372 910_9362 910_9363"),
+    )
+    for place, name in enumerate(chips.split())
+}
+"""Chip -> its number (Ascend/pytorch@9e73e70, csrc/core/npu/NpuVariables.h, SocVersion)."""
+
+
+def get_soc_version() -> int:
+    """The number of the chip; -1 of one that has none."""
+    return SOC_VERSIONS.get(card.name(), -1)
+
+
 def get_device_properties(device: object = None) -> Properties:
     """The chip's name, memory and cores."""
     device_number(device)
@@ -191,6 +209,10 @@ def get_device_capability(device: object = None) -> None:
     device_number(device)
 
 
-__getattr__ = others_of(
-    "torch_npu.npu", allocator, generator, graphs, legacy_types, marks, settings, streams
-)
+PARTS = (allocator, generator, graphs, legacy_types, marks, settings, streams)
+__getattr__ = others_of("torch_npu.npu", *PARTS)
+
+
+def __dir__() -> list[str]:
+    parts = (name for part in PARTS for name in part.__all__)
+    return sorted({*globals(), *parts, *names()["torch_npu.npu"]})

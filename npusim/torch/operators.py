@@ -84,7 +84,10 @@ def _register(
 
 
 def _or_parts(real: Callable[..., object], parts: Callable[..., object]) -> Callable[..., object]:
-    """*real*, or *parts* where a card takes the call and the kernel of npusim does not."""
+    """*real*, or *parts* where a card takes the call and the kernel of npusim does not.
+
+    Where tensors do not fit together either, what the kernel has said stands.
+    """
 
     def either(*args: object, **kwargs: object) -> object:
         try:
@@ -92,7 +95,13 @@ def _or_parts(real: Callable[..., object], parts: Callable[..., object]) -> Call
         except OpError as error:
             if error.code is not Code.UNSUPPORTED or card.spec().series not in ops.A2_A3:
                 raise
-        return parts(*args, **kwargs)
+            refusal = error
+        try:
+            return parts(*args, **kwargs)
+        except OpError:
+            raise
+        except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError):
+            raise refusal from None
 
     return either
 
@@ -129,6 +138,7 @@ def _fake(function: ops.TorchFunction, schema: torch.FunctionSchema) -> Callable
         known = described(arguments(function, bound), {})
         try:
             found = function.outputs(known, torch)
+            behind = _behind(function, known, first)
         except (AttributeError, IndexError):
             # Asked of a tensor that is None, or has too few dimensions.
             name = function.name
@@ -140,7 +150,7 @@ def _fake(function: ops.TorchFunction, schema: torch.FunctionSchema) -> Callable
         outputs = tuple(empty(first, shape, dtype) for shape, dtype in found)
         if _returns_list(schema):
             return list(outputs)
-        outputs += _behind(function, known, first)
+        outputs += behind
         return outputs if len(outputs) > 1 else outputs[0]
 
     return fake

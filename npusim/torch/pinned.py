@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Callable
 
 import torch
+from torch.overrides import handle_torch_function
 from torch.utils._device import _device_constructors
 
 __all__ = ["patch"]
@@ -42,6 +43,11 @@ def patch() -> None:
 def _marking(make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     @functools.wraps(make)
     def made(*args: object, **kwargs: object) -> torch.Tensor:
+        likes = [arg for arg in args if hasattr(type(arg), "__torch_function__")]
+        if not all(isinstance(arg, torch.Tensor) for arg in likes):
+            # A class of a script that is like a tensor asks by which function it was called.
+            found: torch.Tensor = handle_torch_function(made, args, *args, **kwargs)
+            return found
         if not kwargs.pop("pin_memory", False):
             return make(*args, **kwargs)
         tensor = make(*args, **kwargs)

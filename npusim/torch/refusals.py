@@ -23,37 +23,20 @@ from npusim.torch.errors import as_on_card
 __all__ = ["OF_ATB", "OF_LATER_CHIPS", "operator", "others_of", "refusal", "register"]
 
 INSTEAD = {
-    "npu_bmmV2": "torch.bmm",
-    "npu_broadcast": "torch.Tensor.expand",
-    "npu_confusion_transpose": "torch.Tensor.permute and reshape",
     "npu_conv2d": "torch.nn.functional.conv2d",
     "npu_conv3d": "torch.nn.functional.conv3d",
     "npu_conv_transpose2d": "torch.nn.functional.conv_transpose2d",
     "npu_convolution": "torch.nn.functional.conv2d or conv3d",
     "npu_cross_entropy_loss": "torch.nn.functional.cross_entropy",
     "npu_dropout_with_add_softmax": "torch's own operations",
-    "npu_dtype_cast": "torch.Tensor.to",
     "npu_geglu": "torch.nn.functional.gelu and a product",
     "npu_gelu_mul": "torch.nn.functional.gelu and a product",
-    "npu_group_norm_silu": "torch.nn.functional.group_norm and silu",
     "npu_group_norm_swish": "torch.nn.functional.group_norm and silu",
-    "npu_layer_norm_eval": "torch.nn.functional.layer_norm",
-    "npu_linear": "torch.nn.functional.linear",
     "npu_max": "torch.max",
     "npu_min": "torch.min",
-    "npu_mish": "torch.nn.functional.mish",
     "npu_nms_v4": "torch's own operations",
-    "npu_one_hot": "torch.nn.functional.one_hot",
-    "npu_pad": "torch.nn.functional.pad",
-    "npu_reshape": "torch.Tensor.reshape",
-    "npu_scaled_masked_softmax": "torch.softmax of the scaled and masked scores",
-    "npu_silu": "torch.nn.functional.silu",
     "npu_silu_": "torch.nn.functional.silu",
-    "npu_slice": "torch.narrow",
-    "npu_softmax_cross_entropy_with_logits": "torch.nn.functional.cross_entropy",
-    "npu_sort_v2": "torch.sort",
     "npu_stride_add": "torch's own operations",
-    "npu_transpose": "torch.Tensor.permute",
 }
 """Operator -> what computes the same, in part or in several steps."""
 

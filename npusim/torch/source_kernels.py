@@ -14,7 +14,8 @@ __all__ = ["launch"]
 
 
 def launch(kernel: SourceLaunch, *args: object) -> None:
-    """Run *kernel* on the card: *args* are those of the C++ function, pointers npu tensors.
+    """Run *kernel* on the card: *args* are those of the C++ function, pointers npu tensors or
+    lists of them.
 
     What it stores to is written in place, and the clock moves on. Raises AscendCError.
     """
@@ -25,17 +26,21 @@ def launch(kernel: SourceLaunch, *args: object) -> None:
             f"of them; pass each"
         )
     tensors: dict[str, torch.Tensor] = {}
-    given: dict[str, object] = {}
-    for name, value in zip(names, args, strict=True):
-        given[name] = value
-        if isinstance(value, torch.Tensor):
-            if value.device.type != "npu":
-                raise AscendCError(
-                    f"{kernel.name}: {name} must lie on the npu, not on the {value.device.type}; "
-                    f"move it with .npu()"
-                )
-            tensors[name] = value
-            given[name] = argument(kernel.name, name, to_host(value), ND)
+
+    def on_host(name: str, value: object) -> object:
+        if isinstance(value, list | tuple):
+            return [on_host(f"{name}[{number}]", each) for number, each in enumerate(value)]
+        if not isinstance(value, torch.Tensor):
+            return value
+        if value.device.type != "npu":
+            raise AscendCError(
+                f"{kernel.name}: {name} must lie on the npu, not on the {value.device.type}; move "
+                f"it with .npu()"
+            )
+        tensors[name] = value
+        return argument(kernel.name, name, to_host(value), ND)
+
+    given = {name: on_host(name, value) for name, value in zip(names, args, strict=True)}
     run = card.run(kernel, **given)
     for name, found in run.outputs.items():
         overwrite(tensors[name], to_npu(result(found)))

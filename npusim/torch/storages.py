@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from npusim.torch import card, known, numbering, shapes, timed
+from npusim.torch import card, half_types, known, numbering, shapes, timed
 from npusim.torch.clock import clock
 from npusim.torch.errors import invalid_device
 from npusim.torch.fallback import is_on_host
@@ -230,8 +230,9 @@ def _set_storage(
 
 
 def _convolution(x: torch.Tensor, weight: torch.Tensor, bias: Any, *rest: Any) -> torch.Tensor:
+    run = half_types.run_of(aten.convolution.default)
     on_host = None if bias is None else to_host(bias)
-    found = to_npu(torch.convolution(to_host(x), to_host(weight), on_host, *rest))
+    found = to_npu(run(to_host(x), to_host(weight), on_host, *rest))
     _passed(aten.convolution.default, (x, weight, bias, *rest), found)
     return found
 
@@ -242,7 +243,8 @@ def _convolution_backward(
     how, mask = rest[:-1], rest[-1]
     bias_sizes = [grad.shape[1]] if mask[2] else None
     tensors = to_host(grad), to_host(x), to_host(weight)
-    parts = aten.convolution_backward(*tensors, bias_sizes, *how, mask)
+    run = half_types.run_of(aten.convolution_backward.default)
+    parts = run(*tensors, bias_sizes, *how, mask)
     found = tuple(None if part is None else to_npu(part) for part in parts)
     args = grad, x, weight, bias_sizes, *how, mask
     _passed(aten.convolution_backward.default, args, found)

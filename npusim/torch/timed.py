@@ -47,7 +47,8 @@ def ran(
     packet = packet_of(schema)
     if packet not in KERNELS:
         return False
-    outputs = _tensors(found)
+    written = zip(schema.arguments, args, strict=False)
+    outputs = _tensors(found) or _tensors([x for each, x in written if each.is_write])
     outs = {id(kwargs.get(each.name)) for each in schema.arguments if each.is_out}
     inputs = [x for x in _tensors((args, list(kwargs.values()))) if id(x) not in outs]
     if not outputs or any(x.dtype in BY_AI_CPU for x in (*inputs, *outputs)):

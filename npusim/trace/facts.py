@@ -103,7 +103,9 @@ class Facts(Part):
     version: int
     op: Name
     device: Name
-    arguments: dict[Name, Tensor | str | bool | int | float | list[JsonValue] | None]
+    arguments: dict[
+        Name, Tensor | str | bool | int | float | list[JsonValue] | dict[str, JsonValue] | None
+    ]
     l2: str | list[str]
     icache: ICache
     output: Tensor | list[Tensor]

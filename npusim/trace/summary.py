@@ -29,10 +29,9 @@ Level = Literal["full", "summary"]
 """Whether a timeline shows every micro-op, or a summary of them."""
 LEVELS: tuple[Level, ...] = get_args(Level)
 WORDS = (
-    "a summary: micro-ops are shown one by one only of the slowest core of each kind, and of long "
-    "programs only at the beginning, in the middle and at the end; all others are joined, a span "
-    "on each pipe for each call of a body or for several; numbers and tables are those of the "
-    "whole run"
+    "a summary: micro-ops are shown one by one only for the slowest core of each kind, and of long "
+    "programs only at the beginning, in the middle and at the end; other cores are summarised: one "
+    "bar per loop iteration or for several; numbers and tables are those of the whole run"
 )
 """What a summary says of itself."""
 LEAST_OPS = 500

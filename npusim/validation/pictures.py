@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from npusim.reports import style
+from npusim.reports.model.works import work_of
 from npusim.validation.errors import SHORT_US
 from npusim.validation.measure import Result
 
@@ -43,10 +44,23 @@ EDGE = 0.6
 BIN = 0.05
 
 
+MOST_FAMILIES = 20
+"""Of more families, those of one kind of work are drawn alike: nobody can distinguish more."""
+
+
 def looks(results: Sequence[Result]) -> dict[str, style.Look]:
-    """Family -> how it is drawn, for those with a simulated time, in order of their first rows."""
-    names = dict.fromkeys(result.row.family for result in results if result.time_us is not None)
+    """Name in the legend -> how it is drawn, for rows with a time, by its first row."""
+    timed = [result for result in results if result.time_us is not None]
+    names = dict.fromkeys(_names(timed))
     return {name: style.look(place) for place, name in enumerate(names)}
+
+
+def _names(found: Sequence[Result]) -> list[str]:
+    """The family of each row, or of too many families the kind of work."""
+    families = [result.row.family for result in found]
+    if len(set(families)) <= MOST_FAMILIES:
+        return families
+    return [work_of(result.row.op) for result in found]
 
 
 def write(results: Sequence[Result], folder: Path) -> list[str]:
@@ -64,13 +78,13 @@ def write(results: Sequence[Result], folder: Path) -> list[str]:
 
 
 def square_inches(results: Sequence[Result]) -> tuple[float, float]:
-    """Width and height of a figure whose axes are a square, with a legend of all families."""
+    """Width and height of a figure whose axes are a square, with a legend of all names."""
     height = max(LEAST_INCHES, _legend_inches(results))
     return height + LEGEND_INCHES, height
 
 
 def _legend_inches(results: Sequence[Result]) -> float:
-    """The height of a figure that the legend fits: families, bands, and room around them."""
+    """The height of a figure that the legend fits: names, bands, and room around them."""
     return (len(looks(results)) + len(BANDS) + 1) * LINE_INCHES
 
 
@@ -83,7 +97,7 @@ def predicted_against_measured(results: Sequence[Result], *, ax: Axes | None = N
     ax = ax or style.new_axes()
     measured = np.array([result.row.latency_us for result in found])
     simulated = np.array([result.time_us for result in found], np.float64)
-    names = np.array([result.row.family for result in found])
+    names = np.array(_names(found))
     low = min(measured.min(), simulated.min()) / 1.4
     high = max(measured.max(), simulated.max()) * 1.4
     _bands(ax, np.array([low, high]))
@@ -108,19 +122,21 @@ def predicted_against_measured(results: Sequence[Result], *, ax: Axes | None = N
 
 
 def errors(results: Sequence[Result], *, ax: Axes | None = None) -> Axes:
-    """Draw how many rows from SHORT_US on have which error, families stacked.
+    """Draw how many rows from SHORT_US on have which error, families or kinds of work stacked.
 
     Raises ValueError if no row has a simulated time.
     """
-    look = looks(_timed(results))
-    found = [result for result in _timed(results) if result.row.latency_us >= SHORT_US]
+    timed = _timed(results)
+    look, of_all = looks(timed), _names(timed)
+    rows = [row for row in zip(timed, of_all, strict=True) if row[0].row.latency_us >= SHORT_US]
+    found = [result for result, _ in rows]
     ax = ax or style.new_axes()
     edges = np.linspace(-EDGE, EDGE, round(2 * EDGE / BIN) + 1)
     for band, color in BANDS.items():
         ax.axvspan(-100 * band, 100 * band, color=color, lw=0, label=_named(band), zorder=0)
     under = np.zeros(edges.size - 1)
     for name, (color, _) in look.items():
-        own = [result.error or 0.0 for result in found if result.row.family == name]
+        own = [result.error or 0.0 for result, its_name in rows if its_name == name]
         if not own:
             continue
         # Half a bin inside, since the last edges belong to no bin.

@@ -66,3 +66,22 @@ def test_functions_of_a_float_are_of_floats(tmp_path: Path) -> None:
     expected = np.float32(1) / np.sqrt(np.float32(1.5))
     assert expected != np.float32(1 / np.sqrt(1.5))
     np.testing.assert_array_equal(z, expected)
+
+
+def test_a_buffer_that_is_freed_can_be_filled_again(tmp_path: Path) -> None:
+    """Whether or not it went through the queue, what used it is done before it is filled again."""
+    x, z = DRAWS.standard_normal((2, 1024)).astype(np.float32)
+    lines = """
+    TQue<TPosition::VECIN, 1> own;
+    pipe.InitBuffer(own, 1, 512 * sizeof(float));
+    for (int i = 0; i < 2; ++i) {
+        auto c = own.AllocTensor<float>();
+        DataCopy(c, xGm[512 * i], 512);
+        SetFlag<HardEvent::MTE2_V>(7);
+        WaitFlag<HardEvent::MTE2_V>(7);
+        Muls(b[512 * i], c, 3.0f, 512);
+        own.FreeTensor(c);
+    }
+    """
+    probe(tmp_path, lines)[1](x, z, device="Atlas A2")
+    np.testing.assert_array_equal(z, 3 * x)

@@ -128,16 +128,8 @@ extern "C" __global__ __cube__ void probe(GM_ADDR a, GM_ADDR b, GM_ADDR c)
         ),
         (
             *("doNorm = true", "CubeFormat::ZZ, half", ""),
-            "Matmul: A must be of a CubeFormat that npusim simulates there and of "
-            "LayoutMode::NONE, not of CubeFormat 3 and LayoutMode 0; copy it to ND, one batch "
-            "after the other",
-            27,
-        ),
-        (
-            *("doNorm = true", "CubeFormat::ND, half, false, LayoutMode::NORMAL", ""),
-            "Matmul: A must be of a CubeFormat that npusim simulates there and of "
-            "LayoutMode::NONE, not of CubeFormat 0 and LayoutMode 4; copy it to ND, one batch "
-            "after the other",
+            "Matmul: A must be of a CubeFormat that npusim simulates there, not of CubeFormat 3; "
+            "copy it to ND",
             27,
         ),
         (

@@ -41,11 +41,13 @@ def test_cores_that_hang_on_the_preprocessor() -> None:
     {
     }
     """
+    assert kernels(text, lambda marked: marked.split("#else")[0])["f"].cores == CUBE
+    assert kernels(text, lambda marked: marked.split("#else")[1])["f"].cores is None
     with pytest.raises(AscendCError) as caught:
         kernels(text)
     assert str(caught.value) == (
         "ascendc: f must have the same cores wherever a source defines it, but has others in line "
-        "2 than in line 4, and npusim does not evaluate #if; leave one of them"
+        "2 than in line 4, and npusim does not evaluate #if here; leave one of them"
     )
     same = kernels(text.replace("__aicore__", "__cube__"))
     declared = kernels("__global__ void f(GM_ADDR a);\n__global__ __cube__ void f(GM_ADDR a) {}")

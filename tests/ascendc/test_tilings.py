@@ -193,6 +193,19 @@ def test_a_list_of_one_tensor() -> None:
     np.testing.assert_array_equal(y, 2 * X)
 
 
+def test_a_structure_of_numpy_and_as_bytes() -> None:
+    y = np.zeros_like(X)
+    launch = kernels("tiled.cpp").by_pointer[1]
+    tiling = np.array([256, 64], np.uint32)
+    run = launch(X, y, None, {"length": tiling[0], "tile": tiling[1:]}, device="Atlas A2")
+    np.testing.assert_array_equal(y, abs(X))
+    assert run.to_json()["arguments"]["tiling"] == {"length": 256, "tile": [64]}
+    y[:] = 0
+    run = launch(X, y, None, tiling.tobytes(), device="Atlas A2")
+    np.testing.assert_array_equal(y, abs(X))
+    assert run.to_json()["arguments"]["tiling"]["shape"] == [8]
+
+
 # ---- on the command line ----
 
 
@@ -208,6 +221,29 @@ def test_fields_and_files_on_the_command_line(tmp_path: Path) -> None:
     words += ["-a", "tiling.bias=0.25", "-o", f"{tmp_path}/out"]
     assert npusim_says(*words).code == 0
     np.testing.assert_array_equal(np.load(tmp_path / "out/y.npy")[64:72], X[64:72] - 0.25)
+
+
+def test_a_tiling_that_a_function_makes(tmp_path: Path) -> None:
+    (tmp_path / "plan.py").write_text(
+        "import struct\n"
+        "def tiling():\n    return {'length': 256, 'tile': 64}\n"
+        "def packed():\n    return struct.pack('<II', 256, 64)\n"
+        "def wrong():\n    return 256\n"
+    )
+    kernel = f"{KERNELS}/tiled.cpp:by_pointer"
+    words = ["run", kernel, "-d", "A2", "--blocks", "1", "-i", "x=arange:256", "-i", "y=like:x"]
+    words += ["-i", "workspace=none", "--force", "-o", f"{tmp_path}/out", "-a"]
+    for function in ("tiling", "packed"):
+        assert npusim_says(*words, f"tiling={tmp_path}/plan.py:{function}").code == 0
+        np.testing.assert_array_equal(np.load(tmp_path / "out/y.npy"), np.arange(256))
+    wrong = f"{tmp_path}/plan.py:wrong"
+    refused(
+        1,
+        f"run: tiling must be made of a dictionary, bytes or an array, not int; have {wrong} "
+        f"return one",
+        *words,
+        f"tiling={wrong}",
+    )
 
 
 def test_a_list_on_the_command_line(tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ def test_flags_by_the_names_of_pipes(tmp_path: Path) -> None:
     ("line", "message"),
     [
         ("Trap();", "Trap: a kernel must not come to a Trap, but stops itself here; see the line"),
-        ('assert(N == 1, "%u", N);', "assert: N == 1 must hold; see the line"),
+        ('assert(N == 1, "%u", N);', "assert: N == 1 must hold, but does not; see the line"),
     ],
 )
 def test_a_kernel_that_stops_itself(tmp_path: Path, line: str, message: str) -> None:

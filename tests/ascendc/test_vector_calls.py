@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
-from sources import CHIPS, kernels
+from sources import CHIPS, kernels, probe
 
+from npusim.ascendc import AscendCError
 from npusim.data.dtypes import Array
 
 N = 512
@@ -87,6 +89,7 @@ CASES: dict[int, Callable[[Array, Array], Array]] = {
     20: lambda x, _: first(x[::2] + x[1::2], of=x),
     21: lambda x, _: some_pairs(x),
     22: lambda x, _: first(tree(repeats(x)), of=x),
+    23: lambda x, _: first(blocks(x)[:10:2].reshape(-1), of=x),
 }
 
 
@@ -133,3 +136,77 @@ def test_order_of_a_sum(device: str) -> None:
     of_repeats = tree(repeats(x))
     # A2 and A3 add one repeat after the other, 310P as a tree again (ReduceSum.md).
     assert z[0] == (tree(of_repeats) if device == "ascend310p3" else in_turn(of_repeats))
+
+
+def test_copies_count_the_elements_of_each_repeat(tmp_path: Path) -> None:
+    """In counter mode all blocks of a repeat are a block stride apart, however many they are."""
+    x, z = np.zeros((2, 1024), np.float32)
+    x[:] = np.arange(1024)
+    lines = """
+    Duplicate(b, -1.0f, N);
+    PipeBarrier<PIPE_V>();
+    SetMaskCount();
+    SetVectorMask<float, MaskMode::COUNTER>(140);
+    Copy<float, false>(b, a, MASK_PLACEHOLDER, 1, {1, 5, 0, 0});
+    SetVectorMask<float, MaskMode::COUNTER>(100);
+    Copy<float, false>(b[256], a, MASK_PLACEHOLDER, 2, {1, 1, 20, 30});
+    SetMaskNorm();
+    ResetMask();
+    """
+    probe(tmp_path, lines)[1](x, z, device="Atlas A2")
+    expected = np.full(1024, -1, np.float32)
+    expected[:140] = x.reshape(-1, 8)[: 5 * 18 : 5].reshape(-1)[:140]
+    expected[256:356], expected[416:516] = x[:100], x[240:340]
+    np.testing.assert_array_equal(z, expected)
+
+
+def test_a_gather_begins_at_any_element(tmp_path: Path) -> None:
+    x, z = np.zeros((2, 1024), np.float32)
+    x[:] = np.arange(1024)
+    lines = """
+    TBuf<TPosition::VECCALC> buffer;
+    pipe.InitBuffer(buffer, N * sizeof(int32_t));
+    auto places = buffer.Get<int32_t>();
+    CreateVecIndex(places, 0, N / 2);
+    Muls(places, places, 8, N / 2);
+    auto offsets = places.ReinterpretCast<uint32_t>();
+    Gather(b, a, offsets, 4, N / 2);
+    Gather(b[N / 2], a, offsets, 0, N / 2);
+    """
+    probe(tmp_path, lines)[1](x, z, device="Atlas A2")
+    np.testing.assert_array_equal(z, np.concatenate([x[1::2], x[::2]]))
+
+
+def test_a_gather_of_what_begins_within_a_block(tmp_path: Path) -> None:
+    x, z = np.zeros((2, 1024), np.float32)
+    lines = "    Gather(b, a[1], a.ReinterpretCast<uint32_t>(), 0, 64);"
+    with pytest.raises(AscendCError) as caught:
+        probe(tmp_path, lines)[1](x, z, device="Atlas A2")
+    assert str(caught.value) == (
+        "probe: Gather: src must start at a multiple of 32 bytes, not at 4; say by srcBaseAddr "
+        "where it begins (line 19 of probe.cpp)"
+    )
+
+
+@pytest.mark.parametrize("device", CHIPS)
+@pytest.mark.parametrize("repeats", [1, 2, 6])
+def test_repeats_of_a_few_elements_are_as_far_apart_as_they_say(
+    tmp_path: Path, device: str, repeats: int
+) -> None:
+    x, z = np.zeros((2, 1024), np.float32)
+    x[:] = np.arange(1024)
+    lines = f"""
+    Duplicate(b, 0.0f, N);
+    PipeBarrier<PIPE_V>();
+    Add(b, a, a[512], 6, {repeats}, {{1, 1, 1, 10, 9, 3}});
+    uint64_t odd[] = {{0xa, 0}};
+    Muls(b[896], a, 2.0f, odd, {repeats}, {{1, 1, 1, 5}});
+    """
+    probe(tmp_path, lines)[1](x, z, device=device)
+    expected = np.zeros_like(x)
+    for repeat in range(repeats):
+        to, first, second = 80 * repeat, 72 * repeat, 512 + 24 * repeat
+        expected[to : to + 6] = x[first : first + 6] + x[second : second + 6]
+        for lane in (1, 3):
+            expected[896 + 8 * repeat + lane] = 2 * x[40 * repeat + lane]
+    np.testing.assert_array_equal(z, expected)

@@ -415,6 +415,12 @@ ROWS_AIV: list[tuple[isa.MicroOp, str, isa.MicroOp]] = [
         isa.Reduce("max", ub(256, FLOAT32, 1), X),
     ),
     (
+        # A base may be any element.
+        isa.Gather(X, ub(1026, FLOAT32, 9), ub(2048, INT32, 64)),
+        "each operand must start at a multiple of 32 bytes, not at 1026, 2048, 0; align it",
+        isa.Gather(X, ub(1028, FLOAT32, 9), ub(2048, INT32, 64)),
+    ),
+    (
         # A mask picks lanes of one block, not of two.
         isa.Binary("add", ub(20, FLOAT32, 4), ub(52, FLOAT32, 4), ub(84, FLOAT32, 4)),
         "each operand must start at a multiple of 32 bytes, not at 52, 84, 20; align it",

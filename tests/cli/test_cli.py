@@ -503,7 +503,7 @@ def test_a_trap_is_reported_like_any_refusal() -> None:
 def test_a_device_must_exist() -> None:
     message = (
         f"devices: no device 'ascend910x'; did you mean ascend910b1? known: {CHIPS}; "
-        f"a file of your own is given by its path, which ends in .toml"
+        f"for your own file give its path, which ends in .toml"
     )
     call = [word if word != "Atlas 300I Pro" else "ascend910x" for word in QUANTIZE]
     code, out, err = npusim_says(*call)
@@ -1014,7 +1014,7 @@ def test_that_a_custom_file_is_run_is_said(command: str) -> None:
 
     assert code == 0
     words = " ".join(out.replace("│", " ").split())
-    assert "a kernel of your own: the file is run, with all that stands in it." in words
+    assert "The whole file is run." in words
 
 
 def test_a_call_that_the_document_excludes_is_warned_of_in_a_line() -> None:

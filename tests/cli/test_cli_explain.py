@@ -218,6 +218,6 @@ def test_a_custom_kernel_is_run_and_not_explained(tmp_path: Path) -> None:
     refused(
         2,
         "explain: OP must be an operator, one of " + ", ".join(ops.names()) + ", not the kernel "
-        f"{file}:add; use npusim run for a kernel of your own",
+        f"{file}:add; use npusim run for your own kernel",
         *("explain", f"{file}:add"),
     )

@@ -63,6 +63,23 @@ def test_what_npusim_did_not_write_stays(name: str, tmp_path: Path) -> None:
     assert entries(tmp_path) == ["out"]
 
 
+def test_what_insight_made_of_a_run_goes_with_it(tmp_path: Path) -> None:
+    out = written(tmp_path / "out", "--export", "msprof")
+    for ending in ("", "-wal", "-shm"):
+        name = f"visualize_data.bin_mindstudio_insight_data.db{ending}"
+        (out / "msprof/simulator" / name).write_text("of visualize_data.bin")
+    (out / "msprof/simulator/mindstudio_insight_data.db.txt").write_text("dear")
+    refused(
+        1,
+        f"run: the folder {out} must hold only what npusim wrote to be replaced, but holds "
+        f"msprof/simulator/mindstudio_insight_data.db.txt; move that away, or name another",
+        *again(out, "--force"),
+    )
+    (out / "msprof/simulator/mindstudio_insight_data.db.txt").unlink()
+    assert npusim_says(*again(out, "--force")).code == 0
+    assert "msprof" not in entries(out)
+
+
 def test_a_link_in_a_run_is_not_npusims(tmp_path: Path) -> None:
     out = written(tmp_path / "out")
     (tmp_path / "mine.png").write_text("mine")

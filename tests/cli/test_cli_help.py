@@ -70,6 +70,22 @@ def test_a_run_and_a_report_open_their_pages(
     )
 
 
+def test_a_sweep_opens_its_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr(typer, "launch", opened.append)
+    call = "sweep", "npu_dynamic_quant", "-d", "A2", "-i", "x=spec:{1,2}x4096:float16", "--open"
+    out = tmp_path / "out"
+    done = npusim_says(*call, "-o", out)
+    assert done.code == 0
+    assert done.err.endswith(f"npusim: opens {out / 'sweep.html'}\n")
+    assert opened == [(out / "sweep.html").as_uri()]
+    refused(
+        2,
+        "sweep: --open must come with -o, whose page it opens; name a folder, or leave --open out",
+        *call,
+    )
+
+
 def test_the_list_of_commands_cuts_no_summary() -> None:
     commands = npusim_says("--help").out.partition("Commands:")[2]
     assert commands

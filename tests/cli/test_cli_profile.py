@@ -69,7 +69,7 @@ def test_a_folder_has_a_page_and_tables(folder: Path, tmp_path: Path) -> None:
     assert answer.out.endswith(f"\nwrote profile.html, kernels.csv, profile.json to {out}\n")
     assert entries(out) == ["kernels.csv", "profile.html", "profile.json"]
     page = (out / "profile.html").read_text()
-    assert page.count("<h2>") == 5
+    assert page.count("<h2>") == 6
     assert "<svg" not in page
     assert "http" not in page.replace("http-equiv", "")
     with (out / "kernels.csv").open(newline="") as file:

@@ -257,7 +257,7 @@ def test_a_device_that_is_loaded_already_stays_the_same() -> None:
 def test_an_unknown_name_lists_the_known_ones(name: str, hint: str) -> None:
     message = (
         f"devices: no device {name!r}; {hint}known: {KNOWN}; "
-        "a file of your own is given by its path, which ends in .toml"
+        "for your own file give its path, which ends in .toml"
     )
     with pytest.raises(devices.DeviceError, match=f"^{re.escape(message)}$"):
         devices.load(name)

@@ -235,7 +235,7 @@ def test_a_chip_that_extends_nothing_gives_everything_itself(chip: Path) -> None
             'extends = "ascend910b8"\nname = "my_chip"',
             "extends: no device 'ascend910b8'; did you mean ascend910b4? "
             f"known: {devices.listing()}; "
-            "a file of your own is given by its path, which ends in .toml",
+            "for your own file give its path, which ends in .toml",
         ),
         (
             'extends = 5\nname = "my_chip"',

@@ -97,7 +97,7 @@ def test_what_a_file_must_not_say_is_refused_by_name(tmp_path: Path, text: str) 
 
 def test_an_unknown_engine_is_refused_with_those_that_there_are() -> None:
     known = ", ".join(SHIPPED)
-    more = "a file of your own is given by its path, which ends in .toml"
+    more = "for your own file give its path, which ends in .toml"
     for name, hint in (("xlit", "did you mean xlite? "), ("sglang", "")):
         message = f"engines: no engine '{name}'; {hint}known: {known}; {more}"
         with pytest.raises(engines.EngineError, match=f"^{re.escape(message)}$"):

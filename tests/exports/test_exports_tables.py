@@ -27,6 +27,7 @@ from npusim.exports.tally import tallies
 from npusim.exports.throughput import throughput
 from npusim.exports.writing import Clock
 from npusim.kernel.program import Body, Call, Program
+from npusim.reports import roofline
 from npusim.run import Output, Run
 from npusim.trace import LaneTrace, Trace
 
@@ -324,8 +325,9 @@ def test_the_binary_file_holds_listing_timeline_and_counts(exported: tuple[Run, 
     run, folder = exported
     assert run.trace is not None
     found = blocks(folder / "simulator" / "visualize_data.bin")
-    assert [(kind, version) for kind, version, _ in found] == [(1, 90), (2, 90), (3, 90), (4, 0)]
-    source, timeline, files, instructions = (content for *_, content in found)
+    kinds = [(1, 90), (2, 90), (3, 90), (4, 0), *((kind, 90) for kind in (5, 6, 7, 9, 13))]
+    assert [(kind, version) for kind, version, _ in found] == kinds
+    source, timeline, files, instructions, *_ = (content for *_, content in found)
 
     assert timeline == (folder / "simulator" / "trace.json").read_bytes()
     lines = source.decode().splitlines()
@@ -340,6 +342,44 @@ def test_the_binary_file_holds_listing_timeline_and_counts(exported: tuple[Run, 
         (ran["Instructions"], ran["Instructions Dtype"]["Instructions"]),
     ):
         assert {frozenset(row) for row in rows} == {frozenset(kinds)}
+
+
+def test_the_details_of_insight_say_what_the_tables_say(exported: tuple[Run, Path]) -> None:
+    run, folder = exported
+    assert run.trace is not None
+    found = blocks(folder / "simulator" / "visualize_data.bin")
+    basic, loads, same, memories, rooflines = (json.loads(content) for *_, content in found[4:])
+    head, cells = table(folder / "OpBasicInfo.csv")
+    known = dict(zip(head, cells, strict=True))
+    for key, column in (
+        *(("name", "Op Name"), ("op_type", "Op Type"), ("block_dim", "Block Dim")),
+        ("duration", "Task Duration(us)"),
+    ):
+        assert basic[key] == known[column]
+    detail = basic["block_detail"]
+    assert detail["size"] == [len(run.trace.cores) + 1, 3]
+    assert len(detail["row"]) == len(run.trace.cores)
+    assert max(float(row["value"][2]) for row in detail["row"]) == pytest.approx(
+        max(int(lane.end.max()) for lane in run.trace.lanes) / run.trace.clock_hz * 1e6, abs=1e-3
+    )
+    assert loads == same
+    counted = [row for row in loads["subblock_detail"] if row["unit"] == 1]
+    assert sum(int(row["value"]) for row in counted) == sum(
+        counter.micro_ops for lane in run.trace.lanes for _ in lane.cores
+        for counter in lane.counters().values()
+    )  # fmt: skip
+    of_block = memories["table_per_block"][0]["table_detail"]
+    assert [each["table_name"] for each in of_block] == ["Memory", "MemoryL0", "MemoryUB"]
+    rows = {(row.title, row.name): row for row in roofline.rows(run)}
+    drawn = [
+        (each["title"], line)
+        for each in rooflines["multiple_rooflines"]
+        for line in each["rooflines"]
+    ]
+    assert [(title, line["bw_name"]) for title, line in drawn] == [*rows]
+    for title, line in drawn:
+        row = rows[title, line["bw_name"]]
+        assert line["point"] == [row.intensity, row.ops_per_s / 1e12]
 
 
 def test_too_large_a_part_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -290,6 +290,11 @@ CASES = [
         (TensorSpec((4, 40), "float16"), np.array([2, 0, 1, 4], np.int32),
          TensorSpec((2, 2), "float32")), (A2,),
     ),
+    Case(
+        "npu_moe_re_routing", "two_ranks",
+        (TensorSpec((5, 40), "float16"), np.array([[1, 2], [2, 0]], np.int32)), (A2,),
+        {"per_token_scales": TensorSpec((5,), "float32")},
+    ),
     Case("npu_dynamic_block_quant", "blocks", (TensorSpec((2, 300), "bfloat16"),), (A2,), cores=1),
     Case("npu_dynamic_block_quant", "halves", (TensorSpec((2, 256), "float16"),), (A2,), cores=1),
     *(

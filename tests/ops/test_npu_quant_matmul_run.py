@@ -119,7 +119,7 @@ def test_the_reason_of_the_choice_is_reported() -> None:
         return found.template, found.reason
 
     sizes = "(m, k, n) = (1024, 2048, 1024)"
-    basic = f"the default: {sizes} is not on the vendor's list of exceptions"
+    basic = f"the default, since {sizes} is not on the vendor's list of exceptions"
     assert reason(1024, 2048, 1024) == ("basic", basic)
     batches = "basic takes no batches, and this one has 2 matrices"
     assert reason(300, 64, 64, 2) == ("tbe", batches)

@@ -63,7 +63,7 @@ def test_a_row_twice_as_slow_is_first_and_says_why(tmp_path: Path) -> None:
     assert [group.kernel.type for group in found.groups] == ["SwiGlu", "Sort", "Add"]
     first = found.slowest[0]
     assert (first.ratio, first.lost_us) == (2.0, COLD_US)
-    assert first.cause == "waiting: its cores were at work for 3.0 us of it"
+    assert first.cause == "waiting: its cores were busy for 3.0 us of it"
     assert [group.cause for group in found.groups[1:]] == ["", ""]
 
 
@@ -79,7 +79,7 @@ def matmul(time_us: float, layout: str = "ND", **changes: object) -> dict[str, o
     [
         (
             swiglu(0, 50),
-            "unknown: another stream or card at work, a lower clock, or another release of CANN",
+            "unknown: another busy stream or card, a lower clock, or another release of CANN",
         ),
         (swiglu(0, 50, blocks=40), "template: 40 blocks, where npusim's SwiGlu has 12"),
         (matmul(900, blocks=7), "template: 7 blocks, where npusim's template v2 has 22"),
@@ -89,7 +89,7 @@ def matmul(time_us: float, layout: str = "ND", **changes: object) -> dict[str, o
         ),
         (
             matmul(900, type="MatMulV3", blocks=24),
-            "unknown: another stream or card at work, a lower clock, or another release of CANN",
+            "unknown: another busy stream or card, a lower clock, or another release of CANN",
         ),
         (
             matmul(140, blocks="N/A"),

@@ -21,8 +21,9 @@ import npusim
 from npusim import reports
 from npusim.isa import CrossCoreSetFlag, CrossCoreWaitFlag, SetFlag, WaitFlag
 from npusim.reports import style, timeline_data
+from npusim.reports.html import SUMMARISED
 from npusim.reports.tables import difference, table
-from npusim.trace.summary import WORDS
+from npusim.trace import Trace, record
 
 MIX = (
     *("run", "npu_weight_quant_batchmatmul", "-i", "x=spec:64x1024:float16"),
@@ -39,7 +40,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def page(small: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The page of that run."""
     out = tmp_path_factory.mktemp("page") / "deep" / "page.html"
-    assert npusim_says("report", small, "-o", out) == (0, f"wrote {out}\n", "")
+    assert npusim_says("report", small, "-o", out)[:2] == (0, f"wrote {out}\n")
     return out
 
 
@@ -96,7 +97,7 @@ def test_the_same_run_gives_the_same_bytes_under_a_name_of_its_own(
 ) -> None:
     monkeypatch.chdir(tmp_path)
 
-    assert npusim_says("report", small) == (0, "wrote report.html\n", "")
+    assert npusim_says("report", small)[:2] == (0, "wrote report.html\n")
     assert entries(tmp_path) == ["report.html"]
     assert (tmp_path / "report.html").read_bytes() == page.read_bytes()
 
@@ -232,7 +233,7 @@ def test_pictures_of_several_runs_have_letters(three: list[Path], tmp_path: Path
 def test_a_pdf_has_a_page_a_picture(small: Path, tmp_path: Path) -> None:
     out = tmp_path / "report.pdf"
 
-    assert npusim_says("report", small, "-f", "pdf", "-o", out) == (0, f"wrote {out}\n", "")
+    assert npusim_says("report", small, "-f", "pdf", "-o", out)[:2] == (0, f"wrote {out}\n")
     assert out.read_bytes().startswith(b"%PDF")
     assert out.read_bytes().count(b"/Type /Page ") == 10
 
@@ -411,8 +412,8 @@ def test_without_room_for_all_micro_ops_are_joined(monkeypatch: pytest.MonkeyPat
     ]
     rows = found["bodies"][other["calls"][0][0]]
     assert [(found["pipes"][row[0]], found["words"][row[2]], row[3], row[8]) for row in rows] == [
-        ("vector", "2 micro-ops", 0, 4),
-        ("mte2", "2 micro-ops", 64, 11),
+        ("vector", "2 instructions", 0, 4),
+        ("mte2", "2 instructions", 64, 11),
     ]
     assert timeline_data.payload(played, {}, "full")["level"] == "full"
     assert len(timeline_data.payload(trace(lane((0,), *ops)), {}, "summary")["lanes"]) == 1
@@ -567,9 +568,7 @@ def test_a_summary_says_so_and_tells_what_it_joins(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(timeline_data, "MOST_SPANS", 200)
         assert npusim_says("report", tmp_path / "out", "-o", page)[0] == 0
-    assert f'<p class="note">This timeline is {WORDS}. --level full shows all.</p>' in (
-        page.read_text()
-    )
+    assert f'<p class="note">{SUMMARISED}</p>' in page.read_text()
     with Browser(tmp_path / "profile") as browser:
         browser.open(page)
         told = browser.evaluate(
@@ -578,9 +577,55 @@ def test_a_summary_says_so_and_tells_what_it_joins(tmp_path: Path) -> None:
             " return [...t.details.querySelectorAll('dt')].map((each) => each.textContent)"
             " .concat(t.details.querySelector('code').textContent); })"
         )
-        assert told[:-1] == ["joined", "where", "when", "bytes"]
-        assert re.fullmatch(r"\d+ micro-ops( of \d+ calls)?", told[-1])
+        assert told[:-1] == ["summary of", "where", "when", "bytes"]
+        assert re.fullmatch(r"\d+ instructions( \(\d+ iterations\))?", told[-1])
+        opened, whole = browser.evaluate(OPENED), timeline_data.payload(found(tmp_path / "out"), {})
+        browser.evaluate("new Promise((done) => setTimeout(done, 400))")
+        address = browser.evaluate("location.hash")
+        browser.open(page)
+        browser.evaluate(f"location.hash = {address!r}")
+        again = (
+            "timelines.then(([t]) => new Promise((done) => setTimeout(() => done(t.picked), 400)))"
+        )
+        assert browser.evaluate(again) == opened["picked"]
         assert browser.complaints == []
+    # Its micro-ops are those of the page that has all of them, at the same times.
+    (lane,) = (own for own in whole["lanes"] if own["cores"] == opened["cores"])
+    ops = [op for body, _ in lane["calls"] for op in whole["bodies"][body]]
+    words, first = whole["words"], opened["first"]
+    count = len(opened["ops"])
+    assert count > 50
+    assert [words[op[2]] for op in ops[first : first + count]] == opened["ops"]
+    assert np.cumsum(lane["start"])[first : first + count].tolist() == opened["start"]
+    assert lane["free"][first : first + count] == opened["held"]
+    assert opened["found"] > 0
+
+
+def found(folder: Path) -> Trace:
+    trace = record.read(folder).trace
+    assert trace is not None
+    return trace
+
+
+OPENED = """timelines.then(async ([t]) => {
+  const l = t.data.lanes.length - 1, lane = t.data.lanes[l], i = lane.pipes[1][0];
+  const number = lane.ops[i][9], { us } = t.behind;
+  t.frame(lane.start[i], lane.end[i]);
+  t.host.scrollIntoView();
+  t.behind.of(l, number);
+  await new Promise((done) => setTimeout(done, 300));
+  const part = t.behind.of(l, number), row = t.places.get(`${l} 1`);
+  const picked = t.at(t.x(part.start[part.pipes[1][0]]) + 1, row.y + 5);
+  t.pick(picked);
+  t.input.value = "load";
+  t.seek();
+  const before = lane.details.slice(0, number).flatMap(([, , calls]) => calls);
+  return { picked, cores: lane.cores,
+    first: before.reduce((sum, [body]) => sum + t.data.bodies[body].length, 0),
+    ops: part.ops.map((op) => t.data.words[op[2]]),
+    start: part.start.map((at) => Math.round(at / us)),
+    held: part.cycles, found: t.hits.filter(({ lane }) => lane === l).length };
+})"""
 
 
 HANDS = """timelines.then(([t]) => {

@@ -281,7 +281,7 @@ def test_costs_are_drawn_beside_each_other(ax: Axes) -> None:
     short = Played(trace(lane((0,), (MUL, 20, 30, 40))))
     costs.costs([Played(trace(lane((0,), *CHAIN))), short], ax=ax)
 
-    assert ax.get_title(loc="left") == "npu_made on ascend910b2: mte2 works 48 % of 210.0 us"
+    assert ax.get_title(loc="left") == "npu_made on ascend910b2: mte2 active 48 % of 210.0 us"
     assert len(ax.get_yticks()) == 2
     widths = [patch.get_width() for patch in ax.patches][6:10]  # type: ignore[attr-defined]
     assert widths == pytest.approx([10 - 0.25, 20, 10, 0])
@@ -299,7 +299,7 @@ def test_costs_begin_with_the_kernels_launched_before(ax: Axes) -> None:
     assert ax.get_title(loc="left").endswith(f" on ascend910b2: {words}")
 
 
-def test_a_pipe_that_starves_waits_and_does_not_work(ax: Axes) -> None:
+def test_a_pipe_that_starves_is_stalled_and_not_active(ax: Axes) -> None:
     """Two products with 35 us between them, in which the cube stands still."""
     times = ((TO_A, 0, 5, 8), (MMAD, 10, 20, 25), (TO_A, 30, 45, 50), (MMAD, 55, 75, 80))
     played = Played(trace(lane((0,), *times, kind="aic"), lane((1,), (MUL, 60, 70, 90))))
@@ -310,11 +310,11 @@ def test_a_pipe_that_starves_waits_and_does_not_work(ax: Axes) -> None:
     ]  # fmt: skip
     costs.costs(played, ax=ax)
     assert ax.get_title(loc="left") == (
-        "npu_made on ascend910b2: cube of aic waits 35 % of 100.0 us"
+        "npu_made on ascend910b2: cube of aic stalled 35 % of 100.0 us"
     )
     said = [text.get_text() for text in ax.texts]
-    assert "cube of aic works 30.0 us" in said
-    assert "cube of aic waits 35.0 us" in said
+    assert "cube of aic active 30.0 us" in said
+    assert "cube of aic stalled 35.0 us" in said
 
 
 # ---- runs that are compared ----

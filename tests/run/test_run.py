@@ -115,6 +115,12 @@ def test_a_transposed_array_is_described_as_its_spec() -> None:
             "npu_ciou",
             "npu_ciou, which torch_npu has and npusim does not simulate; npusim ops lists them all",
         ),
+        (
+            "npu_mm_all_reduce",
+            "'npu_mm_all_reduce'; torch_npu has npu_mm_all_reduce_base, which npusim does not "
+            "simulate",
+        ),
+        ("Qwen3-32B", "'Qwen3-32B'; for a model run npusim model with its config.json"),
         ("topk", "'topk', which is no operator of torch_npu either; npusim ops lists them all"),
         ("_rows", "'_rows', which is no operator of torch_npu either; npusim ops lists them all"),
         ("", "'', which is no operator of torch_npu either; npusim ops lists them all"),
@@ -154,7 +160,7 @@ def test_an_operator_whose_kernel_is_not_there_names_another() -> None:
 def test_a_device_that_does_not_exist() -> None:
     message = (
         f"devices: no device 'ascend910b22'; did you mean ascend910b2? known: "
-        f"{devices.listing()}; a file of your own is given by its path, "
+        f"{devices.listing()}; for your own file give its path, "
         "which ends in .toml"
     )
     with pytest.raises(ValueError, match=whole(message)):

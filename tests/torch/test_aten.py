@@ -365,3 +365,15 @@ def test_operators_of_torch_npu_copy_views_as_those_of_torch_do(values: bool) ->
             assert names == [*kernels, "npu_swiglu"]
     finally:
         npusim.torch.install(device="ascend910b2")
+
+
+@pytest.mark.parametrize("values", [True, False])
+def test_bool_stays_bool(values: bool) -> None:
+    npusim.torch.install(device="ascend910b2", values=values)
+    try:
+        x = torch.ones(4, 6, device="npu") > 0
+        for found in (x.clone(), x.t().contiguous(), torch.cat([x, x]), x.clone().zero_()):
+            assert found.dtype == torch.bool
+        assert x.to(torch.uint8).dtype == torch.uint8
+    finally:
+        npusim.torch.install(device="ascend910b2")

@@ -37,7 +37,8 @@ def test_kernels_follow_each_other() -> None:
     ]
     assert (time.now_us, time.launches, time.kernels) == (5.0, 2, 2)
     assert time.summary() == (
-        "5.00 us simulated in 2 launches; 2 of 3 kernels timed; not timed: 1 x aten.mul.Tensor"
+        "5.00 us simulated in 2 launches; coverage 66 %: 2 of 3 kernels timed; 1 runs on the host "
+        "in zero time, so that the total is a lower bound: 1 x aten.mul.Tensor"
     )
     assert time.accuracy() == [
         f"{spent} us {op}, Atlas A2: {Accuracy(op, 'Atlas A2', 0)}"
@@ -56,7 +57,8 @@ def test_a_sum_is_reported_with_what_is_missing_from_it() -> None:
     time.host("aten.op9.default")
     told = ", ".join(f"1 x aten.op{number}.default" for number in range(7))
     assert time.summary() == (
-        "3.00 us simulated in 1 launch; 1 of 12 kernels timed; not timed: "
+        "3.00 us simulated in 1 launch; coverage 8 %: 1 of 12 kernels timed; 11 run on the host in "
+        "zero time, so that the total is a lower bound: "
         f"2 x aten.op9.default, {told}, 2 of 2 other names"
     )
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from simulated_card import recorded, torch, torch_npu
 
+from npusim import OpError
 from npusim.torch import composed
 
 STENCIL = torch.ones(2048, 2048, dtype=torch.bool).triu(1)
@@ -35,6 +36,17 @@ def attend(q: Tensor, k: Tensor, v: Tensor, scale: float, hidden: Tensor | None 
 
 def causal(tokens: int, keys: int) -> Tensor:
     return torch.ones(tokens, keys, dtype=torch.bool).triu(1 + keys - tokens)
+
+
+def turned_to(layout: str, x: Tensor) -> Tensor:
+    """*x* `(requests, heads, tokens, columns)` in *layout*."""
+    if layout == "BNSD":
+        return x
+    x = x.transpose(1, 2)
+    if layout == "TND":
+        return x.flatten(0, 1).contiguous()
+    x = x.transpose(0, 1) if layout == "SBH" else x
+    return (x.flatten(2) if layout[-1] == "H" else x).contiguous()
 
 
 # ---- attention for training ----
@@ -70,12 +82,28 @@ def test_a_bias_is_scaled_with_the_scores_or_not(kind: Any, step: float) -> None
     close(found, (scores * 0.125 + pse.double()).softmax(-1) @ v.double(), step)
 
 
+def test_a_sink_is_one_more_score_of_each_head() -> None:
+    q, k, v = (half(2, 4, 20, 64) for _ in range(3))
+    sink = torch.randn(4)
+    scores = q.double() @ k.double().transpose(-1, -2) * 0.125
+    column = sink.double()[:, None, None].expand(2, 4, 20, 1)
+    weights = torch.cat([scores, column], -1).softmax(-1)[..., :-1]
+    close(fusion(q, k, v, sink=sink)[0], weights @ v.double(), 2**-9)
+
+
+def test_what_the_parts_do_not_do_either_the_kernel_refuses() -> None:
+    q, k, v = (half(1, 1, 8, 64) for _ in range(3))
+    with pytest.raises(OpError, match=r"sparse_mode must be 0, 1, 2, 3 or 4, not 7, which is not"):
+        fusion(q, k, v, sparse_mode=7, atten_mask=STENCIL)
+
+
 @pytest.mark.parametrize("mode", [0, 2, 3, 4, 6])
 def test_its_parts_hide_as_the_kernel_does(mode: int) -> None:
     tokens, keys = 20, 30
     q, k, v = (torch.randn(2, 4, n, 64) for n in (tokens, keys, keys))
     apart = torch.arange(keys) - torch.arange(tokens)[:, None]
-    mask, given, hidden = STENCIL, {"sparse_mode": mode}, apart > keys - tokens
+    mask, hidden = STENCIL, apart > keys - tokens
+    given: dict[str, Any] = {"sparse_mode": mode}
     if mode == 0:
         mask = hidden = torch.rand(2, 4, tokens, keys) < 0.3
     elif mode == 2:
@@ -96,17 +124,10 @@ def test_its_parts_hide_as_the_kernel_does(mode: int) -> None:
 def test_its_parts_know_all_layouts(layout: str) -> None:
     q, k, v = torch.randn(2, 4, 6, 32), torch.randn(2, 2, 6, 32), torch.randn(2, 2, 6, 32)
 
-    def turned(x: Tensor) -> Tensor:
-        x = x.transpose(1, 2)
-        if layout == "TND":
-            return x.flatten(0, 1)
-        x = x.transpose(0, 1) if layout == "SBH" else x
-        return x.flatten(2) if layout[-1] == "H" else x
-
     sums = {"actual_seq_qlen": [6, 12], "actual_seq_kvlen": [6, 12]} if layout == "TND" else {}
-    given = (turned(x).contiguous().npu() for x in (q, k, v))
+    given = (turned_to(layout, x).npu() for x in (q, k, v))
     output, _, total, *_ = torch_npu.npu_fusion_attention(*given, 4, layout, scale=0.2, **sums)
-    close(output, turned(attend(q, k, v, 0.2)), 1e-5)
+    close(output, turned_to(layout, attend(q, k, v, 0.2)), 1e-5)
     assert total.shape == ((12, 4, 8) if layout == "TND" else (2, 4, 6, 8))
 
 
@@ -126,6 +147,124 @@ def test_dropout_draws_the_same_mask_after_the_same_seed() -> None:
     close(first, dropped @ v.double(), 2**-8)
     again, *_ = fusion(q, k, v, keep_prob=0.8, dropout_mask=bits.cpu(), seed=7)
     assert torch.equal(first.cpu(), again.cpu())
+
+
+def gradients(output: Tensor, inputs: tuple[Tensor, ...], back: Tensor) -> tuple[Tensor, ...]:
+    found: tuple[Tensor, ...] = torch.autograd.grad(output, inputs, back)
+    return found
+
+
+@pytest.mark.parametrize("layout", ["BNSD", "BSH", "SBH", "BSND", "TND"])
+@pytest.mark.parametrize(
+    ("kind", "step"), [(torch.float16, 2**-8), (torch.bfloat16, 2**-5), (torch.float32, 1e-5)]
+)
+def test_backward_finds_the_gradients_of_query_key_and_value(
+    layout: str, kind: Any, step: float
+) -> None:
+    q, k, v, back = (half(2, n, 20, 64, dtype=kind) for n in (4, 2, 2, 4))
+    exact = x, y, z = tuple(x.double().requires_grad_() for x in (q, k, v))
+    hidden = causal(20, 20)
+    wanted = gradients(attend(x, y, z, 0.125, hidden), exact, back.double())
+    inputs = tuple(turned_to(layout, x).npu().requires_grad_() for x in (q, k, v))
+    sums = {"actual_seq_qlen": [20, 40], "actual_seq_kvlen": [20, 40]} if layout == "TND" else {}
+    output, *_ = torch_npu.npu_fusion_attention(
+        *inputs, 4, layout, scale=0.125, atten_mask=hidden.npu(), **sums
+    )
+    found = gradients(output, inputs, turned_to(layout, back).npu())
+    for mine, theirs in zip(found, wanted, strict=True):
+        assert mine.dtype == kind
+        close(mine, turned_to(layout, theirs), step)
+
+
+@pytest.mark.parametrize("layout", ["", "TND"])
+def test_backward_knows_how_sums_of_requests_of_many_lengths_lie(layout: str) -> None:
+    q, k, v, back = (half(20, 4, 64) for _ in range(4))
+    exact = tuple(x.double().requires_grad_() for x in (q, k, v))
+    each = []
+    for part in (slice(7), slice(7, 20)):
+        x, y, z = (x[part].transpose(0, 1) for x in exact)
+        each.append(attend(x, y, z, 0.125))
+    wanted = gradients(torch.cat(each, 1).transpose(0, 1), exact, back.double())
+    inputs = tuple(x.npu().requires_grad_() for x in (q, k, v))
+    output, *_ = torch_npu.npu_fusion_attention(
+        *inputs, 4, "TND", scale=0.125, actual_seq_qlen=[7, 20], actual_seq_kvlen=[7, 20],
+        softmax_layout=layout,
+    )  # fmt: skip
+    for mine, theirs in zip(gradients(output, inputs, back.npu()), wanted, strict=True):
+        close(mine, theirs, 2**-8)
+
+
+@pytest.mark.parametrize("batches", [1, 2])
+@pytest.mark.parametrize("kind", [0, 1])
+def test_backward_finds_the_gradients_of_a_bias_and_of_rotated_parts(
+    batches: int, kind: int
+) -> None:
+    q, k, v, back = (torch.randn(2, 4, 20, 64) for _ in range(4))
+    pse, ropes = torch.randn(batches, 4, 20, 20), [torch.randn(2, 4, 20, 32) for _ in range(2)]
+    names = ("query", "key", "value", "pse", "query_rope", "key_rope")
+    each = dict(zip(names, (q, k, v, pse, *ropes), strict=True))
+    exact = {name: x.double().requires_grad_() for name, x in each.items()}
+    left, right = (torch.cat([exact[x], exact[f"{x}_rope"]], -1) for x in ("query", "key"))
+    scores, bias = left @ right.transpose(-1, -2), exact["pse"]
+    scores = (scores + bias) * 0.1 if kind else scores * 0.1 + bias
+    wanted = gradients(scores.softmax(-1) @ exact["value"], tuple(exact.values()), back.double())
+    inputs = {name: x.npu().requires_grad_() for name, x in each.items()}
+    output, *_ = torch_npu.npu_fusion_attention_v2(
+        **inputs, head_num=4, input_layout="BNSD", scale=0.1, pse_type=kind
+    )
+    for mine, theirs in zip(
+        gradients(output, tuple(inputs.values()), back.npu()), wanted, strict=True
+    ):
+        close(mine, theirs, 1e-4)
+
+
+def test_backward_finds_the_gradient_of_a_sink() -> None:
+    q, k, v, back = (half(2, 4, 20, 64) for _ in range(4))
+    sink, exact = torch.randn(4), tuple(x.double().requires_grad_() for x in (q, k, v))
+    place = sink.double().requires_grad_()
+    scores = exact[0] @ exact[1].transpose(-1, -2) * 0.125
+    column = place[:, None, None].expand(2, 4, 20, 1)
+    weights = torch.cat([scores, column], -1).softmax(-1)[..., :-1]
+    wanted = gradients(weights @ exact[2], (*exact, place), back.double())
+    inputs = tuple(x.npu().requires_grad_() for x in (q, k, v, sink))
+    output, *_ = torch_npu.npu_fusion_attention(*inputs[:3], 4, "BNSD", scale=0.125, sink=inputs[3])
+    for mine, theirs in zip(gradients(output, inputs, back.npu()), wanted, strict=True):
+        close(mine, theirs, 2**-6)
+
+
+def test_backward_of_dropout_draws_the_mask_of_forward() -> None:
+    q, k, v, back = (torch.randn(1, 2, 16, 64) for _ in range(4))
+    inputs = tuple(x.npu().requires_grad_() for x in (q, k, v))
+    torch.npu.manual_seed(7)
+    output, *_, seed, offset, count = torch_npu.npu_fusion_attention(
+        *inputs, 2, "BNSD", scale=0.125, keep_prob=0.8
+    )
+    bits = torch_npu._npu_dropout_gen_mask(q.npu(), [count], p=0.2, seed=seed, offset=offset)
+    kept = np.unpackbits(bits.cpu().numpy(), count=count, bitorder="little")
+    exact = tuple(x.double().requires_grad_() for x in (q, k, v))
+    weights = (exact[0] @ exact[1].transpose(-1, -2) * 0.125).softmax(-1)
+    dropped = weights * torch.from_numpy(kept).reshape(weights.shape) / 0.8
+    wanted = gradients(dropped @ exact[2], exact, back.double())
+    for mine, theirs in zip(gradients(output, inputs, back.npu()), wanted, strict=True):
+        close(mine, theirs, 1e-4)
+
+
+def test_backward_by_name_gives_empty_tensors_for_what_is_not_there() -> None:
+    x = half(1, 2, 16, 64).npu()
+    output, largest, total, *_ = fusion(x, x, x)
+    saved = {"softmax_max": largest, "softmax_sum": total, "attention_in": output}
+    given = (x, x, x, x, 2, "BNSD")
+    *same, pse, sink = torch_npu.npu_fusion_attention_grad(*given, **saved, scale_value=0.125)
+    *again, left, _, _, _ = torch_npu.npu_fusion_attention_grad_v2(
+        *given, **saved, scale_value=0.125
+    )
+    *third, _, _ = torch_npu.npu_fusion_attention_grad_v3(*given, **saved, scale_value=0.125)
+    assert pse.shape == sink.shape == left.shape == (0,)
+    assert (pse.dtype, sink.dtype) == (torch.float16, torch.float32)
+    for one, other, last in zip(same, again, third, strict=True):
+        assert one.shape == x.shape
+        assert torch.equal(one.cpu(), other.cpu())
+        assert torch.equal(one.cpu(), last.cpu())
 
 
 def test_its_third_version_takes_lengths_and_returns_numbers_as_tensors() -> None:
@@ -212,10 +351,10 @@ def test_tokens_of_atb_see_those_before_them() -> None:
     whole = torch.zeros_like(q).npu()
     torch_npu._npu_flash_attention_unpad(q.npu(), k.npu(), v.npu(), lengths, 0.1, 4, 2, whole)
     for first, last in ((0, 4), (4, 9)):
-        own = [x[first:last].transpose(0, 1) for x in (q, k, v)]
+        x, y, z = (each[first:last].transpose(0, 1) for each in (q, k, v))
         hidden = causal(last - first, last - first)
-        close(out[first:last], attend(*own, 0.1, hidden).transpose(0, 1), 2**-8)
-        close(whole[first:last], attend(*own, 0.1).transpose(0, 1), 2**-8)
+        close(out[first:last], attend(x, y, z, 0.1, hidden).transpose(0, 1), 2**-8)
+        close(whole[first:last], attend(x, y, z, 0.1).transpose(0, 1), 2**-8)
 
 
 # ---- latent keys ----

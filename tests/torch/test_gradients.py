@@ -192,3 +192,20 @@ def test_what_has_no_gradient_must_need_none() -> None:
     )
     with pytest.raises(NotImplementedError, match=f"^{re.escape(message)}$"):
         torch_npu.npu_rotary_mul(x, cos, sin, rotate=rotate)
+
+
+@pytest.mark.parametrize("kept", [None, 9], ids=["all", "some dropped"])
+@pytest.mark.parametrize("topk", [1, 3])
+def test_tokens_permuted_by_experts_and_back(topk: int, kept: int | None) -> None:
+    torch.manual_seed(4)
+    x, weights = torch.randn(5, 32), torch.rand(5, topk)
+    experts = torch.randint(0, 4, (5, topk))
+    tokens, probs = (each.bfloat16().npu().requires_grad_() for each in (x, weights))
+    rows, places = torch_npu.npu_moe_token_permute(tokens, experts.npu(), kept)
+    torch_npu.npu_moe_token_unpermute(rows * 2, places, probs).sum().backward()
+    x, weights = (each.bfloat16().float().requires_grad_() for each in (x, weights))
+    order = torch.argsort(experts.flatten(), stable=True)[:kept]
+    shares = torch.zeros(5 * topk, 32).index_add(0, order, 2 * x[order // topk])
+    (shares.reshape(5, topk, 32) * weights[..., None]).sum().backward()
+    for found, wanted in ((tokens.grad, x.grad), (probs.grad, weights.grad)):
+        torch.testing.assert_close(found.cpu().float(), wanted, rtol=2e-2, atol=5e-2)

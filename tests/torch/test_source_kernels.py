@@ -35,3 +35,14 @@ def test_what_a_launch_must_be_given() -> None:
         "add_custom: a launch must have the arguments x, y, z, totalLength, not 1 of them; pass "
         "each"
     )
+
+
+def test_lists_of_tensors_and_a_tiling_by_name() -> None:
+    tiled = npusim.ascendc.load(KERNELS.file.with_name("tiled.cpp"))
+    xs = [torch.arange(count, dtype=torch.float32).npu() for count in (16, 8)]
+    ys = [torch.zeros_like(x) for x in xs]
+    npusim.torch.launch(tiled.each_twice[1], xs, ys)
+    assert [y.cpu().tolist() for y in ys] == [[2.0 * i for i in range(n)] for n in (16, 8)]
+    z = torch.zeros_like(xs[0])
+    npusim.torch.launch(tiled.by_pointer[1], -xs[0], z, None, {"length": 16, "tile": 8})
+    assert torch.equal(z.cpu(), xs[0].cpu())

@@ -6,6 +6,7 @@ import csv
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from simulated_card import torch, torch_npu
@@ -71,3 +72,18 @@ def test_the_profile_folder_shows_gaps(tmp_path: Path) -> None:
 def test_an_unknown_engine_is_refused() -> None:
     with pytest.raises(EngineError, match=r"^engines: no engine 'fast'; known: eager, "):
         npusim.torch.install(engine="fast")
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_what_the_cpu_has_for_no_half_type_is_rounded_once(dtype: Any) -> None:
+    x, y = (torch.rand(4, 3).to(dtype) for _ in range(2))
+    found = torch.cdist(x.npu(), y.npu())
+    assert found.dtype == dtype
+    assert torch.equal(found.cpu(), torch.cdist(x.float(), y.float()).to(dtype))
+
+
+def test_a_convolution_of_half_types_adds_up_in_float32() -> None:
+    x, weight = torch.rand(1, 64, 8, 8).half(), torch.rand(4, 64, 3, 3).half()
+    found = torch.nn.functional.conv2d(x.npu(), weight.npu())
+    wanted = torch.nn.functional.conv2d(x.float(), weight.float()).half()
+    assert torch.equal(found.cpu(), wanted)

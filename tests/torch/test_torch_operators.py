@@ -251,7 +251,8 @@ def test_bits_and_time_are_those_of_run(call: str) -> None:
     assert run.time_us is not None
     assert clock.now_us - before == pytest.approx(run.time_us)
     outputs = found if isinstance(found, tuple | list) else (found,)
-    for output, wanted in zip(outputs, run.outputs.values(), strict=True):
+    # Behind them there may be what no kernel computes.
+    for output, wanted in zip(outputs[: len(run.outputs)], run.outputs.values(), strict=True):
         assert (output.device.type, output.is_contiguous()) == ("npu", True)
         came = array(output.cpu())
         assert came.dtype == np.asarray(wanted).dtype
@@ -276,6 +277,9 @@ def test_the_fake_tells_the_shape_and_dtype(call: str) -> None:
     assert isinstance(fake, type(real))
     pairs = zip(*((x if isinstance(x, tuple | list) else (x,)) for x in (real, fake)), strict=True)
     for wanted, told in pairs:
+        if not isinstance(wanted, torch.Tensor):
+            assert told == wanted
+            continue
         assert (told.shape, told.dtype) == (wanted.shape, wanted.dtype)
         assert (told.device, told.stride()) == (wanted.device, wanted.stride())
 

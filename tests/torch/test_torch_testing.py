@@ -140,6 +140,13 @@ def test_assert_equal_of_tensors_and_others() -> None:
     CASE.assertEqual(x.npu(), x + 5e-6)
     CASE.assertEqual(x, x + 0.05, 0.1)
     CASE.assertEqual("a", "a")
+    CASE.assertEqual(np.ones(3), np.ones(3) + 1e-6)
+    CASE.assertEqual([x, 2], [x, 2])
+    CASE.assertEqual(0.1, 0.100001)
+    with pytest.raises(AssertionError, match=r"^elements must be no more than 1e-05 apart, not "):
+        CASE.assertEqual([np.ones(3)], [np.zeros(3)])
+    with pytest.raises(AssertionError, match=r"^0\.1 != 0\.2 within 1e-05 delta"):
+        CASE.assertEqual(0.1, 0.2)
     with pytest.raises(AssertionError, match=r"^elements must be no more than 1e-05 apart, not "):
         CASE.assertEqual(x[:1], x[:1] + 1)
     with pytest.raises(AssertionError, match=r"torch\.Size\(\[2\]\) != torch\.Size\(\[1\]\)"):

@@ -169,5 +169,83 @@ def test_a_call_that_was_made_before_takes_views_as_they_lie() -> None:
             assert torch.equal(part.contiguous().cpu(), part.cpu().contiguous())
             assert torch.equal((part > 8).cpu(), part.cpu() > 8)
             assert torch.equal(part.sum(-1, keepdim=True).cpu(), part.cpu().sum(-1, keepdim=True))
+    for _ in range(3):
+        assert ((x.sum() * 2).shape, (x.sum() > 1).shape) == ((), ())
     x += 1
     assert torch.equal((x[:, :4] * 2).cpu(), x.cpu()[:, :4] * 2)
+
+
+def of_lists(call: Callable[..., Any]) -> list[str]:
+    """The kernels of *call* of three lists of tensors."""
+    lists = [[torch.rand(5, 7).npu() for _ in range(4)] for _ in range(3)]
+    _, events = launched(lambda: call(*lists))
+    return [event.name for event in events]
+
+
+def test_a_kernel_takes_a_list_of_tensors() -> None:
+    ops = torch.ops.aten
+    for call, kernel in (
+        (lambda x, y, _: ops._foreach_add(x, y, alpha=2), "ForeachAddList"),
+        (lambda x, _, __: ops._foreach_mul_(x, 0.9), "ForeachMulScalar"),
+        (lambda x, _, __: ops._foreach_div_(x, [1.0, 2.0, 3.0, 4.0]), "ForeachDivScalarList"),
+        (lambda x, y, z: ops._foreach_addcmul_(x, y, z, 0.1), "ForeachAddcmulList"),
+        (lambda x, _, __: ops._foreach_sqrt(x), "ForeachSqrt"),
+        (lambda x, y, _: ops._foreach_lerp_(x, y, 0.1), "ForeachLerpList"),
+        (lambda x, _, __: ops._foreach_norm(x, 2), "ForeachNorm"),
+    ):
+        assert of_lists(call) == [kernel]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x: torch.optim.AdamW(x, foreach=True),
+        lambda x: torch.optim.AdamW(x, fused=True),
+        lambda x: torch.optim.AdamW(x, foreach=False),
+        lambda x: torch.optim.SGD(x, lr=0.1, momentum=0.9),
+    ],
+    ids=["foreach", "fused", "one by one", "sgd"],
+)
+def test_a_training_step_is_timed_whole(make: Callable[..., Any]) -> None:
+    torch.manual_seed(1)
+    table, norm = torch.nn.Embedding(20, 32), torch.nn.LayerNorm(32)
+    model = torch.nn.Sequential(table, norm, torch.nn.Linear(32, 20)).npu()
+    optimizer, tokens = make(model.parameters()), torch.arange(12).view(2, 6).npu() % 5
+    losses, missing = [], clock.not_timed.total()
+    for _ in range(3):
+        scores = torch.softmax(model(tokens) / 2, -1) + model(tokens)
+        loss = torch.nn.functional.cross_entropy(scores.flatten(0, 1), tokens.flatten())
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    assert clock.not_timed.total() == missing
+    assert losses == sorted(losses, reverse=True)
+
+
+def test_an_optimizer_takes_more_time_the_more_there_is() -> None:
+    def time_us(size: int) -> float:
+        x = torch.zeros(size).npu().requires_grad_()
+        x.grad = torch.ones(size).npu()
+        optimizer = torch.optim.AdamW([x], fused=True)
+        _, events = launched(optimizer.step)
+        (event,) = [each for each in events if each.name == "ApplyAdamWV2"]
+        return event.time_us
+
+    assert time_us(1000) < time_us(1_000_000) < time_us(4_000_000) / 2
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("columns", [20, 100, 1000])
+def test_rows_of_half_types_need_not_fill_the_buffer(columns: int, dtype: Any) -> None:
+    x = torch.randn(70, columns).to(dtype).npu().requires_grad_()
+    weight = torch.ones(columns).to(dtype).npu()
+
+    def step() -> None:
+        y = torch.softmax(x, -1)
+        torch.nn.functional.layer_norm(y, (columns,), weight, weight).sum().backward()
+
+    _, events = launched(step)
+    names = [event.name for event in events]
+    assert {"LayerNormV3", "LayerNormGradV3", "SoftmaxGrad"} <= set(names)

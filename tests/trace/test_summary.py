@@ -48,7 +48,7 @@ def test_the_slowest_is_shown_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
         Joined("vector", 2, 2, start=71, free=96, end=99, held=10, nbytes=0),
         Joined("mte2", 2, 2, start=61, free=91, end=93, held=20, nbytes=64),
     ]
-    assert [each.text for each in found.joined(fast)[0]] == ["12 micro-ops of 12 calls"] * 2
+    assert [each.text for each in found.joined(fast)[0]] == ["12 instructions (12 iterations)"] * 2
 
 
 def test_a_call_without_repeats_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,7 +61,7 @@ def test_a_call_without_repeats_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.parts(slow) == (Part(0, 20, 1, False),)
     assert found.parts(fast) == (Part(0, 6, 0, True), Part(6, 13, 0, True), Part(13, 20, 0, True))
     assert [each.text for spans in found.joined(fast) for each in spans] == [
-        *("6 micro-ops", "7 micro-ops", "7 micro-ops")
+        *("6 instructions", "7 instructions", "7 instructions")
     ]
 
 

@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
+from npusim.reports.model.works import work_of
 from npusim.validation import Result, Row, pictures
 
 
@@ -45,6 +46,12 @@ def test_every_family_with_a_time_has_its_own_look() -> None:
     assert "none" not in found
     assert len({color for color, _ in found.values()}) == len(found) - 1 == 16
     assert len(set(found.values())) == len(found)
+
+
+def test_many_families_are_kinds_of_work() -> None:
+    many = [result(f"f{number}", 10.0, 10.0) for number in range(pictures.MOST_FAMILIES + 1)]
+    (name,) = pictures.looks(many)
+    assert name == work_of(many[0].row.op)
 
 
 def test_each_row_is_a_point(ax: Axes) -> None:

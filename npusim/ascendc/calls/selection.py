@@ -11,6 +11,7 @@ from npusim.ascendc.errors import AscendCError
 from npusim.ascendc.recording import Lanes, LocalOperand, Number
 from npusim.data.dtypes import UINT8
 from npusim.isa import (
+    BLOCK_BYTES,
     CMP_MASK_BYTES,
     Compare,
     CompareScalar,
@@ -117,6 +118,11 @@ def _gather(
     lanes: Lanes,
 ) -> Iterator[MicroOp]:
     to, places = every_repeat(lanes, dst, offsets)
+    if src.address_bytes % BLOCK_BYTES:
+        raise AscendCError(
+            f"Gather: src must start at a multiple of {BLOCK_BYTES} bytes, not at "
+            f"{src.address_bytes}; say by srcBaseAddr where it begins"
+        )
     begin = src.address_bytes + base_bytes
     # Offsets may reach beyond what is named: all that the tensor has may be read.
     count = max(1, src.size - base_bytes * 8 // src.dtype.bits)

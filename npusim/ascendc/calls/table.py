@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from npusim.ascendc.errors import AscendCError
-from npusim.ascendc.recording import Lanes, LocalOperand
+from npusim.ascendc.recording import COUNTER, Lanes, LocalOperand
 from npusim.data.dtypes import DType
 from npusim.data.integers import ceil_div
 from npusim.devices.schema import CORE_KINDS, DeviceSpec
@@ -67,7 +67,7 @@ def every_repeat(lanes: Lanes, *operands: LocalOperand) -> tuple[Local, ...]:
     elements = lanes_of(*operands)
     if form == 0:
         return tuple(local(operand, low) for operand in operands)
-    if form == 3:
+    if form == COUNTER:
         return tuple(_strided(operand, low, elements, None) for operand in operands)
     mask = (1 << low) - 1 if form == 1 else low % 2**64 | high % 2**64 << 64
     mask &= (1 << elements) - 1
@@ -82,11 +82,12 @@ def _strided(operand: LocalOperand, count: int, elements: int, mask: int | None)
         most, whole = mask.bit_length(), mask & (mask + 1) == 0
         if whole and (most * bits % (8 * BLOCK_BYTES) == 0 or count == most):
             blocks, mask = ceil_div(most * bits, 8 * BLOCK_BYTES), None
+    of_a_repeat = mask.bit_count() if mask else blocks * 8 * BLOCK_BYTES // bits
     found = local(operand, count)
     return replace(
         found,
         block_stride=operand.block_stride,
-        repeat_stride=operand.repeat_stride if count * bits > blocks * 8 * BLOCK_BYTES else blocks,
+        repeat_stride=operand.repeat_stride if count > of_a_repeat else blocks,
         repeat_blocks=blocks,
         mask=mask,
     )

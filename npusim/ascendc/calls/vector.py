@@ -7,9 +7,11 @@ from functools import partial
 from typing import Any, get_args
 
 from npusim.ascendc.calls.table import Chip, Table, every_repeat, local
-from npusim.ascendc.recording import Lanes, LocalOperand, Number
+from npusim.ascendc.recording import COUNTER, Lanes, LocalOperand, Number
 from npusim.data.dtypes import FLOAT16, INT32, RoundMode
 from npusim.isa import (
+    BLOCK_BYTES,
+    REPEAT_BLOCKS,
     Axpy,
     Binary,
     BinaryScalar,
@@ -122,7 +124,21 @@ def _broadcast(_: Chip, dst: LocalOperand, src: LocalOperand, repeats: int) -> I
 
 
 def _copy(_: Chip, dst: LocalOperand, src: LocalOperand, lanes: Lanes) -> Iterator[MicroOp]:
-    yield Copy(*every_repeat(lanes, dst, src))
+    """In counter mode the mask counts the elements of a repeat, and there are as many blocks of it,
+    each a block stride behind the one before (asc-devkit, Copy（UBToUB掩码式高维数据搬运）.md).
+    """
+    if lanes.form != COUNTER:
+        yield Copy(*every_repeat(lanes, dst, src))
+        return
+    for repeat in range(lanes.repeats):
+        own = (
+            each._replace(
+                address_bytes=each.address_bytes + repeat * each.repeat_stride * BLOCK_BYTES,
+                repeat_stride=REPEAT_BLOCKS * each.block_stride,
+            )
+            for each in (dst, src)
+        )
+        yield Copy(*every_repeat(lanes, *own))
 
 
 UNARY: dict[str, UnaryOp] = {op.capitalize(): op for op in get_args(UnaryOp)}

@@ -23,6 +23,9 @@
 #include "npusim_ascendc/list_tensor.h"
 #include "npusim_ascendc/tiling.h"
 #include "npusim_ascendc/debug.h"
+#ifdef NPUSIM_ADV_API
+#include "npusim_ascendc/adv_support.h"
+#else
 #include "npusim_ascendc/activations.h"
 #include "npusim_ascendc/mathematics.h"
 #include "npusim_ascendc/trigonometry.h"
@@ -33,3 +36,4 @@
 #include "npusim_ascendc/shaping.h"
 #include "npusim_ascendc/transposing.h"
 #include "npusim_ascendc/filters.h"
+#endif

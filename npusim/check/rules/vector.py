@@ -47,6 +47,7 @@ from npusim.isa import (
     Cast,
     CastDequant,
     CompareScalar,
+    Gather,
     GetCmpMask,
     Local,
     MicroOp,
@@ -80,8 +81,11 @@ def _starts_well(op: MicroOp) -> bool:
     """Whether all operands begin at a block, or, alike, at one lane of a block that a mask picks.
 
     A mask leaves out the lanes before it (asc-devkit, docs/zh/guide), so what begins within a block
-    must end in it.
+    must end in it. What is gathered begins where a base says, at any element (Gather.md).
     """
+    if isinstance(op, Gather):
+        is_element = op.src.offset_bytes * 8 % op.src.dtype.bits == 0
+        return is_element and not any(x.offset_bytes % BLOCK_BYTES for x in (op.dst, op.offsets))
     starts = {local.offset_bytes % BLOCK_BYTES for local in operands(op)}
     if starts == {0}:
         return True

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from npusim.cli.commands.run import (
+    AdvApi,
     Attributes,
     AutoSync,
     Blocks,
@@ -36,21 +37,20 @@ B = Annotated[
     str,
     typer.Argument(metavar="B", help="The same: the golden one; for a kernel, an operator."),
 ]
-More = Annotated[
-    list[str] | None, typer.Argument(metavar="C", help="More runs of models, if those are.")
-]
+More = Annotated[list[str] | None, typer.Argument(metavar="C", help="More runs of models.")]
 Chip = Annotated[
     str | None,
-    typer.Option(*("--device", "-d"), help="Where a kernel and an operator run."),
+    typer.Option(*("--device", "-d"), help="The chip that kernel and operator run on."),
 ]
 Pointers = Annotated[
     list[str] | None,
     typer.Option(
         *("--pointer", "-p"),
         metavar="NAME=WHAT",
-        help="What a pointer of the kernel is: a tensor of the operator, a tensor as -i writes it, "
-        "FILE.bin, or FILE.py:FUNCTION, which makes bytes or an array of the operator's problem "
-        "and plan. All others stand for the operator's inputs, then its outputs, in their order.",
+        help="What a pointer of the kernel gets: a tensor of the operator, a tensor as in "
+        "-i, FILE.bin, or FILE.py:FUNCTION, which returns bytes or an array for the "
+        "operator's problem and plan. The other pointers get the operator's inputs "
+        "and then its outputs, in order.",
     ),
 ]
 
@@ -70,6 +70,7 @@ def compare_files(
     source: Sources = None,
     headers: TilingHeaders = None,
     struct: TilingStruct = "",
+    adv_api: AdvApi = None,
     auto_sync: AutoSync = True,
     strict: Strict = False,
     setting: Settings = None,
@@ -77,10 +78,10 @@ def compare_files(
 ) -> None:
     """Compare arrays, runs of models, or kernels.
 
-    The exit code is 1 if the accuracy is not reached. Of runs of models, times are compared. A
-    kernel of C++ is run next to an operator, on the same inputs: bits, micro-ops of the first core
-    and times are compared, and the exit code is 1 if a bit differs. -a gives attributes of the
-    operator and the kernel's scalars.
+    Two arrays are compared by the vendor's measures of accuracy; the exit code is 1 if it is not
+    reached. Runs of models are compared by their times. A kernel in C++ and an operator are run on
+    the same inputs and compared by bits, micro-ops of the first core and times; the exit code is 1
+    if a bit differs. -a gives the operator's attributes and the kernel's scalars.
 
     \b
     For example:
@@ -99,7 +100,9 @@ def compare_files(
         settings=setting or [],
     )
     if is_kernel(a):
-        build = source_build(define, include, source, None, auto_sync, strict, headers, struct)
+        build = source_build(
+            define, include, source, None, auto_sync, strict, headers, struct, adv_api
+        )
         compare_kernels(a, [b, *(more or [])], device, typed, blocks, timeout, build, as_json)
     else:
         typed.check_unused(a, device)

@@ -19,7 +19,7 @@ Encode = Annotated[
     typer.Option("--encode", "-e", metavar="SCALE[,OFFSET]", help="Pack these instead."),
 ]
 RoundMode = Annotated[
-    int, typer.Option("--round-mode", help="0 cuts the scale's low bits off, 1 rounds them.")
+    int, typer.Option("--round-mode", help="0 truncates the scale's low bits, 1 rounds them.")
 ]
 
 

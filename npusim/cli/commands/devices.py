@@ -35,7 +35,7 @@ def show_device(
         ),
     ],
     sources: Annotated[
-        bool, typer.Option("--sources", help="Say of each number where it comes from.")
+        bool, typer.Option("--sources", help="Show the source of each number.")
     ] = False,
     setting: Settings = None,
     as_json: Json = False,

@@ -25,26 +25,31 @@ Words = Annotated[
     ),
 ]
 Index = Annotated[
-    str | None, typer.Option("--index", metavar="I,J", help="Say where this element lies.")
+    str | None, typer.Option("--index", metavar="I,J", help="Show where this element lies.")
 ]
 Offset = Annotated[
-    str | None, typer.Option("--offset", metavar="BYTE", help="Say what lies at this byte.")
+    str | None, typer.Option("--offset", metavar="BYTE", help="Show what lies at this byte.")
 ]
 Device = Annotated[
-    str, typer.Option("--device", "-d", help="Whose banks and copies: a chip's name or a file.")
+    str,
+    typer.Option(
+        "--device", "-d", help="The chip whose banks and copies are shown: a name or a file."
+    ),
 ]
 FormatOption = Annotated[
     MapFormat | None,
-    typer.Option("--format", "-f", help="How to write the map; by the ending of -o, else text."),
+    typer.Option(
+        "--format", "-f", help="The format of the map. Default: by the ending of -o, else text."
+    ),
 ]
 Html = Annotated[
-    bool, typer.Option("--html", help="Write a page to explore layouts in: as --format html.")
+    bool, typer.Option("--html", help="Write a page to explore layouts; same as --format html.")
 ]
 Output = Annotated[
-    Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write it here.")
+    Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write to this file.")
 ]
 Force = Annotated[bool, typer.Option("--force", help="Let -o replace a file.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead: as --format json.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead; same as --format json.")]
 
 
 def show_layout(

@@ -21,7 +21,7 @@ LevelOption = Annotated[
     Level | None,
     typer.Option(
         "--level",
-        help="What timelines of other tools and of reports show: every micro-op, or a summary in "
-        "which most are joined, call by call. Unless given, the summary where there are too many.",
+        help="What timelines show: every micro-op, or a summary with one bar for each loop"
+        " iteration. Default: the summary of long runs.",
     ),
 ]

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from npusim.cli.commands import completion
+from npusim.cli.commands.opening import Open, page_of
 from npusim.cli.commands.run import Device
 
 __all__ = ["time_model"]
@@ -38,12 +39,14 @@ Output = Annotated[
 def time_model(
     config: Config,
     device: Device,
-    tp: Annotated[int, typer.Option(help="Cards that share each layer.")] = 1,
-    ep: Annotated[int, typer.Option(help="Cards that share the experts: 1, or tp x dp.")] = 1,
-    dp: Annotated[int, typer.Option(help="Groups of tp cards that decode apart.")] = 1,
+    tp: Annotated[int, typer.Option(help="Cards that share each layer (tensor parallel).")] = 1,
+    ep: Annotated[
+        int, typer.Option(help="Cards that share the experts (expert parallel): 1, or tp x dp.")
+    ] = 1,
+    dp: Annotated[int, typer.Option(help="Data parallel groups of tp cards.")] = 1,
     batch: Annotated[int, typer.Option(help="Requests decoded together, on all cards.")] = 1,
-    context: Annotated[int, typer.Option(help="Tokens of each of them.")] = 1024,
-    prompt: Annotated[int, typer.Option(help="Tokens of a prompt that is read alone.")] = 512,
+    context: Annotated[int, typer.Option(help="Tokens of context of each request.")] = 1024,
+    prompt: Annotated[int, typer.Option(help="Tokens of the prompt that prefill reads.")] = 512,
     quant: Quant = "float",
     engine: Engine = "vllm-ascend",
     output: Output = None,
@@ -51,6 +54,7 @@ def time_model(
         bool, typer.Option("--force", help="Let -o replace the folder of an earlier step.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
+    is_opened: Open = False,
 ) -> None:
     """Time a step of a served model.
 
@@ -64,6 +68,10 @@ def time_model(
         --batch 16 --context 2048 --quant w8a8
     """
     from npusim.cli.model import time_model
+    from npusim.cli.screen import open_page
 
+    page = page_of(output, "decode.html", is_opened, "model")
     load = {"tp": tp, "ep": ep, "dp": dp, "batch": batch, "context": context, "prompt": prompt}
     time_model(config, device, load | {"quant": quant, "engine": engine}, output, force, as_json)
+    if page is not None:
+        open_page(page)

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from npusim.cli.commands.opening import Open, page_of
 from npusim.cli.commands.run import Device
 
 __all__ = ["profile"]
@@ -15,8 +16,8 @@ Folder = Annotated[
     Path,
     typer.Argument(
         metavar="DIR",
-        help="What torch_npu's profiler or msprof left: kernel_details.csv, op_summary_*.csv or a "
-        "database, in this folder or below it; or one of these files.",
+        help="What torch_npu's profiler or msprof wrote: a folder with kernel_details.csv,"
+        " op_summary_*.csv or a database in it or below it, or one of these files.",
     ),
 ]
 Output = Annotated[
@@ -28,7 +29,7 @@ Rows = Annotated[
     typer.Option(
         "--rows",
         metavar="CSV",
-        help="Add what was measured to this file of rows, which `npusim validate` reads.",
+        help="Append the measured kernels to this file, which `npusim validate` reads.",
     ),
 ]
 Force = Annotated[
@@ -37,7 +38,7 @@ Force = Annotated[
 Jobs = Annotated[
     int | None,
     typer.Option(
-        "--jobs", "-j", metavar="N", min=1, help="Processes; one a processor unless given."
+        "--jobs", "-j", metavar="N", min=1, help="Processes. Default: one for each processor."
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead, with every kernel.")]
@@ -51,6 +52,7 @@ def profile(
     force: Force = False,
     jobs: Jobs = None,
     as_json: Json = False,
+    is_opened: Open = False,
 ) -> None:
     """Compare a profile of a real card with simulated times.
 
@@ -62,5 +64,9 @@ def profile(
       npusim profile prof_ascend_pt -d 910B3 -o out/normal
     """
     from npusim.cli.profile import profile
+    from npusim.cli.screen import open_page
 
+    page = page_of(output, "profile.html", is_opened, "profile")
     profile(folder, device, output, rows, force, jobs, as_json)
+    if page is not None:
+        open_page(page)

@@ -17,8 +17,8 @@ Runs = Annotated[
     list[Path],
     typer.Argument(
         metavar="RUN_DIR",
-        help="What `npusim run -o` or `python -m npusim.torch --report` has written. Several runs "
-        "are compared with the first.",
+        help="Folders that `npusim run -o` or `python -m npusim.torch --report` wrote. "
+        "Several runs are compared with the first.",
     ),
 ]
 Output = Annotated[
@@ -41,8 +41,8 @@ Advice = Annotated[
     bool | None,
     typer.Option(
         "--advice/--no-advice",
-        help="Try what would make the run quicker, and begin the page with it. Unless given, "
-        "that is done for all but long runs.",
+        help="Simulate changes that could help and show those that gain first. Default: "
+        "for all but long runs.",
     ),
 ]
 
@@ -56,7 +56,7 @@ def write_report(
     advice: Advice = None,
     is_opened: Open = False,
 ) -> None:
-    """Write a page of a run, or of several next to each other.
+    """Write a page of a run, or of several to compare.
 
     \b
     For example:

@@ -32,9 +32,9 @@ Operator = Annotated[
     typer.Argument(
         metavar="OP",
         autocompletion=completion.operators,
-        help="An operator, as `npusim ops` lists it; FILE.asc, a program that launches kernels; or "
-        "FILE.py:FUNCTION or FILE.cpp:KERNEL, a kernel of your own: the file is run, with all that "
-        "stands in it.",
+        help="An operator, as `npusim ops` lists it; your own kernel, FILE.py:FUNCTION or "
+        "FILE.cpp:KERNEL; or FILE.asc, a program that launches kernels. The whole "
+        "file is run.",
     ),
 ]
 Device = Annotated[
@@ -76,7 +76,7 @@ Settings = Annotated[
 ]
 Output = Annotated[
     Path | None,
-    typer.Option("--output", "-o", metavar="DIR", help="Write values, numbers and pictures here."),
+    typer.Option("--output", "-o", metavar="DIR", help="Write values, counters and pictures here."),
 ]
 Force = Annotated[
     bool, typer.Option("--force", help="Let -o replace the folder of an earlier run.")
@@ -85,15 +85,18 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON instead.")]
 Open = Annotated[
     bool,
     typer.Option(
-        "--open", help="Write a page of the run, next to the folder of -o if given, and open it."
+        "--open",
+        help="Write a page of the run, next to the folder of -o if given, and open it in a"
+        " browser.",
     ),
 ]
 L2Option = Annotated[
     str,
     typer.Option(
         metavar="cold|warm|repeat|NAME,NAME=SHARE",
-        help="What lies in the L2 at launch: nothing, inputs and outputs, what earlier runs of the "
-        "same left there, or the inputs named, or shares of them from 0 to 1.",
+        help="What the L2 holds at launch: nothing, inputs and outputs, what an earlier "
+        "run of the same call left, or the named inputs, or shares of them from 0 to "
+        "1.",
     ),
 ]
 ICacheOption = Annotated[
@@ -101,8 +104,8 @@ ICacheOption = Annotated[
     typer.Option(
         "--icache",
         metavar="cold|warm",
-        help="Whether the instruction caches hold the kernel at launch; unless given, they do with "
-        "--l2 warm and repeat.",
+        help="Whether the instruction caches hold the kernel at launch. Default: warm with"
+        " --l2 warm and repeat, else cold.",
     ),
 ]
 Values = Annotated[bool, typer.Option("--values/--no-values", help="Compute the values.")]
@@ -111,24 +114,27 @@ Export = Annotated[
     list[str] | None,
     typer.Option(
         metavar="FORMATS",
-        help="Traces and tables to write into -o as well: msprof, perfetto, or both with a comma.",
+        help="Write traces for other tools into -o too: msprof, perfetto, or msprof,perfetto.",
     ),
 ]
 TraceTime = Annotated[
     TimeScale,
-    typer.Option(help="What a microsecond of a Perfetto trace is: one, or a thousand cycles."),
+    typer.Option(
+        help="What a microsecond of a Perfetto trace stands for: one, or a thousand cycles."
+    ),
 ]
 EveryCore = Annotated[
-    bool, typer.Option("--every-core", help="Time each core, also those that do the same.")
+    bool,
+    typer.Option("--every-core", help="Simulate every core, also those that do the same work."),
 ]
 EngineOption = Annotated[
     str,
     typer.Option(
         "--engine",
         metavar="auto|simpy|compiled",
-        help="What finds the times: the same ones, and compiled sooner, where npusim was installed "
-        "with a C compiler at hand. Auto is what NPUSIM_ENGINE says, or else the sooner of those "
-        "that there are.",
+        help="The engine that simulates times; both give the same times. Auto is what "
+        "NPUSIM_ENGINE says, or else compiled, which is faster, where npusim was "
+        "built with it.",
     ),
 ]
 CacheOption = Annotated[
@@ -136,8 +142,8 @@ CacheOption = Annotated[
     typer.Option(
         "--cache",
         metavar="DIR",
-        help="Keep times in this folder, and take those that are there, of the same call on the "
-        "same chip by the same npusim. Unless given, what NPUSIM_CACHE says.",
+        help="Store times in this folder and reuse those of the same call, chip and "
+        "version. Default: NPUSIM_CACHE.",
     ),
 ]
 
@@ -146,24 +152,23 @@ AdviceOption = Annotated[
     bool,
     typer.Option(
         "--advice",
-        help="Say what to change, each piece of advice tried and printed with the time that came "
-        "out: that takes as long as some ten to thirty such runs.",
+        help="Simulate changes that could help and print those that gain. Takes as long as"
+        " ten to thirty runs.",
     ),
 ]
 ProveOption = Annotated[
     bool,
     typer.Option(
         "--prove",
-        help="Print the trials behind what bounds the run: the same programs, timed once more on a "
-        "chip that is a twentieth faster in one respect.",
+        help="Print how the limit was found: the same programs on chips that are 5 % "
+        "faster in one respect.",
     ),
 ]
 PathOption = Annotated[
     bool,
     typer.Option(
         "--critical-path",
-        help="Say what the end time hangs on: micro-ops, flags between cores, the slack of pipes "
-        "and when cores were done.",
+        help="Print the critical path, flags between cores on it, slack of pipes and core balance.",
     ),
 ]
 
@@ -172,17 +177,17 @@ ProgramArguments = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="ARGUMENTS",
-        help="What the program of a source with `main` is given, after --.",
+        help="Arguments of a program with `main`, after --.",
         show_default=False,
     ),
 ]
 Blocks = Annotated[
     int | None,
-    typer.Option(min=1, help="How many blocks of a kernel of C++ are launched."),
+    typer.Option(min=1, help="Blocks to launch of a kernel in C++."),
 ]
 Timeout = Annotated[
     float | None,
-    typer.Option(metavar="SECONDS", min=0.001, help="Stop a kernel of C++ that runs for longer."),
+    typer.Option(metavar="SECONDS", min=0.001, help="Stop a kernel in C++ that runs for longer."),
 ]
 
 Define = Annotated[
@@ -190,23 +195,23 @@ Define = Annotated[
     typer.Option(
         *("--define", "-D"),
         metavar="NAME=VALUE",
-        help="A macro for a source of C++, as it is built.",
+        help="A macro for building C++.",
     ),
 ]
 Include = Annotated[
     list[Path] | None,
-    typer.Option(*("--include", "-I"), metavar="DIR", help="A folder of headers of a source."),
+    typer.Option(*("--include", "-I"), metavar="DIR", help="A folder of headers for building C++."),
 ]
 Sources = Annotated[
     list[Path] | None,
-    typer.Option(metavar="FILE", help="Another source of C++ that the program is linked with."),
+    typer.Option(metavar="FILE", help="Another C++ source to link with the program."),
 ]
 TilingHeaders = Annotated[
     list[Path] | None,
     typer.Option(
         "--tiling-header",
         metavar="FILE",
-        help="A header of the host that defines the tiling of a kernel of C++.",
+        help="A host header that defines the tiling of a kernel in C++.",
     ),
 ]
 TilingStruct = Annotated[
@@ -214,14 +219,22 @@ TilingStruct = Annotated[
     typer.Option(
         "--tiling-struct",
         metavar="NAME",
-        help="The structure of a tiling that -a gives field by field, where several could be.",
+        help="The tiling structure that -a fills field by field, if there are several.",
+    ),
+]
+AdvApi = Annotated[
+    Path | None,
+    typer.Option(
+        "--adv-api",
+        metavar="DIR",
+        help="A checkout of asc-devkit whose headers stand for the layers above the basic API.",
     ),
 ]
 Watch = Annotated[
     list[str] | None,
     typer.Option(
         metavar="LINE:NAME",
-        help="Print a tensor of a source of C++ behind that line, each time that a core is there.",
+        help="Print a tensor after that line of C++, each time a core gets there.",
     ),
 ]
 
@@ -229,8 +242,8 @@ AutoSync = Annotated[
     bool,
     typer.Option(
         "--auto-sync/--no-auto-sync",
-        help="Order what depends on each other in a kernel of C++ where the vendor's compiler does "
-        "so by itself (--cce-auto-sync).",
+        help="Insert flags and barriers into a kernel in C++ where the vendor's compiler "
+        "does so (--cce-auto-sync).",
     ),
 ]
 
@@ -238,8 +251,7 @@ Strict = Annotated[
     bool,
     typer.Option(
         "--strict",
-        help="Refuse hazards of a kernel of C++ that the vendor's own kernels have, too, and that "
-        "are harmless.",
+        help="Refuse also harmless hazards, which the vendor's own kernels have too.",
     ),
 ]
 
@@ -257,6 +269,7 @@ def run_operator(
     source: Sources = None,
     headers: TilingHeaders = None,
     struct: TilingStruct = "",
+    adv_api: AdvApi = None,
     watch: Watch = None,
     auto_sync: AutoSync = True,
     strict: Strict = False,
@@ -279,15 +292,14 @@ def run_operator(
     advice: AdviceOption = False,
     is_opened: Open = False,
 ) -> None:
-    """Run an operator, or a kernel of your own, on a chip.
+    """Run an operator, or your own kernel, on a chip.
 
     \b
     For example:
-      npusim run npu_quantize -d A2 -i input=randn:8x16 -i scales=full:1:value=0.1 -a dtype=qint8
+      npusim run matmul -d A2 -i x1=randn:8x64:float16 -i x2=randn:64x32:float16
       npusim run npu_dynamic_quant -d "Atlas 300I Pro" -i x=spec:4096x4096:float16
     """
-    from npusim.ascendc import names_source
-    from npusim.cli.run import Answer, run_operator, run_program, source_build
+    from npusim.cli.run import Answer, run, source_build
 
     answer = Answer(
         *(output, force, as_json, ",".join(export) if export else None, trace_time.value),
@@ -296,11 +308,10 @@ def run_operator(
         settings=setting or [],
         typed={"op": [op], "input": inputs or [], "attr": attributes or []},
     )
-    build = source_build(define, include, source, watch, auto_sync, strict, headers, struct)
+    build = source_build(
+        define, include, source, watch, auto_sync, strict, headers, struct, adv_api
+    )
     options: dict[str, Any] = {"timeout_s": timeout, "build": build, "answer": answer, "l2": l2}
     options |= {"icache": icache, "values": values, "every_core": every_core, "engine": engine}
-    if names_source(op) and ":" not in op:
-        run_program(Path(op), device, program_arguments or [], cache=cache, **options)
-    else:
-        options |= {"blocks": blocks, "cache": cache}
-        run_operator(op, device, inputs or [], attributes or [], **options)
+    options |= {"cache": cache, "blocks": blocks}
+    run(op, device, program_arguments or [], inputs or [], attributes or [], **options)

@@ -9,6 +9,7 @@ import typer
 
 from npusim.cli.commands import completion
 from npusim.cli.commands.formats import RowFormat
+from npusim.cli.commands.opening import Open, page_of
 from npusim.cli.commands.run import (
     Attributes,
     CacheOption,
@@ -29,7 +30,7 @@ Words = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[NAME=VALUE]...",
-        help="More values of a tensor or an attribute, as bash makes of braces without quotes.",
+        help="More values, as bash writes them for braces without quotes.",
     ),
 ]
 Devices = Annotated[
@@ -47,8 +48,7 @@ Template = Annotated[
     typer.Option(
         "--template",
         metavar="NAME,...|all",
-        help="The vendor's kernels to ask for; all: its own choice and every one that takes the "
-        "call.",
+        help="The vendor's kernels to time; all: the default and every one that accepts the call.",
         autocompletion=completion.templates,
     ),
 ]
@@ -58,15 +58,15 @@ Output = Annotated[
         "--output",
         "-o",
         metavar="DIR",
-        help="Write CSV, JSON and a picture here. Until all is done, DIR.partial holds what is, "
-        "and the same command goes on from there.",
+        help="Write CSV, JSON, a page and a picture here. DIR.partial holds an interrupted"
+        " sweep, which the same command resumes.",
     ),
 ]
 FormatOption = Annotated[RowFormat, typer.Option("--format", "-f", help="How to print the rows.")]
 Jobs = Annotated[
     int | None,
     typer.Option(
-        "--jobs", "-j", metavar="N", min=1, help="Processes; one a processor unless given."
+        "--jobs", "-j", metavar="N", min=1, help="Processes. Default: one for each processor."
     ),
 ]
 Dask = Annotated[
@@ -74,7 +74,7 @@ Dask = Annotated[
     typer.Option(
         "--dask",
         metavar="ADDRESS",
-        help="Have the workers of this Dask scheduler do it, as tcp://HOST:8786.",
+        help="Use the workers of this Dask scheduler, such as tcp://HOST:8786.",
     ),
 ]
 
@@ -97,12 +97,13 @@ def sweep_operator(
     cache: CacheOption = None,
     jobs: Jobs = None,
     dask: Dask = None,
+    is_opened: Open = False,
 ) -> None:
     """Time an operator over shapes, chips and settings.
 
-    What stands in braces varies: {1..64}, {1..64..x2}, {1,2,4}, and {m=1..64} in one word with {m}
-    in others. The exit code is 1 if a cell was refused; the others are done all the same. The
-    config.json of a model is swept by -a tp, ep, dp, batch, context, prompt, quant and engine.
+    Values in braces vary: {1..64}, {1..64..x2}, {1,2,4}, and {m=1..64} in one word with {m} in
+    others. The exit code is 1 if a cell was refused; all others are still timed. The config.json
+    of a model is swept by -a tp, ep, dp, batch, context, prompt, quant and engine.
 
     \b
     For example:
@@ -110,32 +111,30 @@ def sweep_operator(
         -i 'x=spec:{1..64..x2}x4096:float16'
     """
     form = RowFormat.JSON if as_json else form
+    page = page_of(output, "sweep.html", is_opened, "sweep")
     if Path(op).suffix == ".json":
         from npusim.cli.model_sweep import sweep_model
 
-        unused = {
-            "NAME=VALUE": words,
-            "-i": inputs,
-            "--template": template,
-            "--set": setting,
-            "--icache": icache,
-            "--cache": cache,
-            "--jobs": jobs,
-            "--dask": dask,
-        }
+        unused: dict[str, object] = {"NAME=VALUE": words, "-i": inputs}
+        unused |= {"--template": template, "--set": setting, "--icache": icache}
+        unused |= {"--cache": cache, "--jobs": jobs, "--dask": dask}
         sweep_model(Path(op), device, attributes or [], unused, output, force, form)
-        return
-    from npusim.cli.sweep import sweep_operator
+    else:
+        from npusim.cli.sweep import sweep_operator
 
-    how: dict[str, Any] = {"l2": l2, "icache": icache, "engine": engine}
-    how |= {"cache": cache, "jobs": jobs}
-    sweep_operator(
-        *(op, device, words or [], inputs or [], attributes or []),
-        template=template,
-        settings=setting or [],
-        output=output,
-        force=force,
-        form=form,
-        dask=dask,
-        **how,
-    )
+        how: dict[str, Any] = {"l2": l2, "icache": icache, "engine": engine}
+        how |= {"cache": cache, "jobs": jobs}
+        sweep_operator(
+            *(op, device, words or [], inputs or [], attributes or []),
+            template=template,
+            settings=setting or [],
+            output=output,
+            force=force,
+            form=form,
+            dask=dask,
+            **how,
+        )
+    if page is not None:
+        from npusim.cli.screen import open_page
+
+        open_page(page)

@@ -13,23 +13,23 @@ Csv = Annotated[
     Path | None,
     typer.Argument(
         metavar="CSV",
-        help="Measured kernels, a row each; those that ship with npusim unless given.",
+        help="Measured kernels, one in each row. Default: those that ship with npusim.",
     ),
 ]
 FamilyOption = Annotated[
     list[str] | None,
-    typer.Option("--family", "-f", metavar="F", help="Only rows of this family; may come often."),
+    typer.Option("--family", "-f", metavar="F", help="Only rows of this family; can be repeated."),
 ]
 All = Annotated[
     bool,
     typer.Option(
         "--all",
-        help="Simulate every row of the file that ships with npusim now: minutes of work.",
+        help="Simulate every row that ships with npusim now, which takes minutes.",
     ),
 ]
 Output = Annotated[
     Path | None,
-    typer.Option("--output", "-o", metavar="DIR", help="Write numbers and pictures here."),
+    typer.Option("--output", "-o", metavar="DIR", help="Write errors and pictures here."),
 ]
 Force = Annotated[
     bool, typer.Option("--force", help="Let -o replace the folder of an earlier run.")
@@ -37,7 +37,7 @@ Force = Annotated[
 Jobs = Annotated[
     int | None,
     typer.Option(
-        "--jobs", "-j", metavar="N", min=1, help="Processes; one a processor unless given."
+        "--jobs", "-j", metavar="N", min=1, help="Processes. Default: one for each processor."
     ),
 ]
 Json = Annotated[
@@ -46,7 +46,8 @@ Json = Annotated[
 Pipes = Annotated[
     bool,
     typer.Option(
-        "--pipes", help="How long each pipe works, of the rows whose pipes a profiler counted."
+        "--pipes",
+        help="Compare the busy time of each pipe, for rows whose pipes a profiler counted.",
     ),
 ]
 
@@ -63,13 +64,13 @@ def validate(
 ) -> None:
     """Compare simulated times with measured ones.
 
-    Errors are simulated less measured time: as a share of the measured one for kernels of 10 us
-    and more, in microseconds for shorter ones. They are of every row. Of the file that ships with
-    npusim a sample of each family is simulated now, under a minute of work, and the others were
-    when npusim was made; of a file of your own every row is simulated.
+    An error is the simulated time less the measured one: a share of the measured time for kernels
+    of 10 us and more, microseconds for shorter ones. Of the rows that ship with npusim a sample of
+    each family is simulated now, in a minute or two, and the stored times of the others are used;
+    of your own file every row is simulated.
 
-    With --pipes the times of pipes are held against what profilers counted for the same launches:
-    errors are shares of the duration of the kernel, whatever the share of the pipe in it.
+    --pipes compares the busy time of each pipe with what profilers counted for the same launch.
+    These errors are shares of the duration of the kernel.
     """
     from npusim.cli.validate import validate
 

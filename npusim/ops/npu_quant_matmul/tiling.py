@@ -116,7 +116,7 @@ def _template(spec: DeviceSpec, p: Problem) -> tuple[Template, str]:
         return ("basic" if p.asked == "basic" else "tbe"), "asked for"
     sizes = f"(m, k, n) = {(pr.m, pr.k, pr.n)}"
     if is_basic(spec, p):
-        return "basic", f"the default: {sizes} is not on the vendor's list of exceptions"
+        return "basic", f"the default, since {sizes} is not on the vendor's list of exceptions"
     if pr.matrices > 1:
         return "tbe", f"basic takes no batches, and this one has {pr.matrices} matrices"
     return "tbe", f"{sizes} is on the vendor's list of exceptions from basic"

@@ -1,4 +1,4 @@
-"""npu_rotary_mul_backward: the gradients of npu_rotary_mul, for vectors, cosines and sines.
+"""npu_rotary_mul_backward: the gradients of npu_rotary_mul.
 
 .. code-block:: text
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from npusim.data.text import counted, tally
+from npusim.data import text
+from npusim.data.text import counted
 from npusim.reports.model.tables import by_work, total
 from npusim.reports.style import percent, size_named, span_named
 from npusim.trace.model import ModelRun
@@ -37,11 +38,7 @@ def headline(run: ModelRun) -> list[str]:
 
 def coverage(run: ModelRun) -> str:
     """How many kernels of a card are timed, and which are not."""
-    counts = not_timed(run)
-    timed = len(run.launches)
-    kernels = counted(timed + counts.total(), "kernel", "kernels")
-    parts = f"{timed} of {kernels} timed"
-    return f"{parts}; not timed: {tally(counts)}" if counts else parts
+    return text.coverage(len(run.launches), not_timed(run))
 
 
 def not_timed(run: ModelRun) -> Counter[str]:

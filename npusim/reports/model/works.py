@@ -36,6 +36,7 @@ _PARTS = {
     "matmul": "matrix products",
     "moe": "experts",
     "rms_norm": "norms",
+    "rope": "rotary embedding",
     "rotary": "rotary embedding",
     "swiglu": "activations",
     "gelu": "activations",

@@ -1,8 +1,20 @@
-"""npu_fusion_attention of what its kernel does not take here: pse, dropout, float32 and the rest.
+"""npu_fusion_attention backward, and forward of what its kernel does not take here.
 
-Products, softmax and masks are operations of their own, in float32, with the factors of the second
-product rounded to the type of the query as the kernel rounds them; the output is rounded to
-nearest, ties to even. A card does all in one kernel, in less time.
+That is pse, dropout, float32 and the rest. Products, softmax and masks are operations of their own,
+in float32, with the factors of the second product rounded to the type of the query as the kernel
+rounds them; the output is rounded to nearest, ties to even. A card does all in one kernel, in less
+time.
+
+.. code-block:: text
+
+    p  = exp(scores - softmax_max) / softmax_sum
+    dv = p.T @ dy
+    ds = p * (dy @ value.T - sum(dy * output))
+    dq, dk = ds @ key * scale, ds.T @ query * scale
+
+Assumed of backward: p and ds are rounded to the type of the query before a product; the sum of
+dy * output is of all keys, so that dropout takes part in both terms alike. With dropout the mask is
+drawn again from the seed, even where forward was given one, as op-plugin does.
 
 Sources: op-plugin@517f2e7, torch_npu-npu_fusion_attention.md; ops-transformer@3a280bc
 attention/flash_attention_score/op_host, flash_attention_score_tiling_general.cpp (pse_type).
@@ -17,16 +29,23 @@ import torch
 
 from npusim.torch.composed import dropout
 
-__all__ = ["npu_fusion_attention", "npu_fusion_attention_v3"]
+__all__ = [
+    "npu_fusion_attention",
+    "npu_fusion_attention_grad",
+    "npu_fusion_attention_grad_v2",
+    "npu_fusion_attention_grad_v3",
+    "npu_fusion_attention_v3",
+]
 
 LOWEST = torch.finfo(torch.float32).min
 ADD_THEN_MUL = 1
 """The pse_type whose bias is scaled with the scores."""
-MASK_EXTENT = 2048
+LAST_MODE = 6
+"""Modes behind it are of parts of sequences."""
 COPIES = 8
-LARGEST = 2147483647
 LAYOUTS = {"BSH": "bs", "SBH": "sb", "BSND": "bsn", "BNSD": "bns", "TND": "tn"}
 
+Gradients = tuple[torch.Tensor, ...]
 Returned = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, int, int, int]
 
 
@@ -39,6 +58,30 @@ def npu_fusion_attention_v3(*args: Any, **kwargs: Any) -> tuple[torch.Tensor, ..
             given[name] = [int(x) for x in given[name].tolist()]
     *tensors, seed, offset, _ = torch.ops.npu.npu_fusion_attention(**given)
     return *tensors, torch.tensor(seed), torch.tensor(offset)
+
+
+def npu_fusion_attention_grad(*args: Any, **kwargs: Any) -> Gradients:
+    """The gradients of query, key, value, pse and sink; none of the last two are empty tensors."""
+    query, key, value, pse, sink, *_ = _backward(_given("npu_fusion_attention_grad", args, kwargs))
+    return query, key, value, pse, sink
+
+
+def npu_fusion_attention_grad_v2(*args: Any, **kwargs: Any) -> Gradients:
+    """The gradients of query, key, value, pse, the rotated parts of heads, and sink."""
+    found = _backward(_given("npu_fusion_attention_grad_v2", args, kwargs))
+    query, key, value, pse, sink, query_rope, key_rope = found
+    return query, key, value, pse, query_rope, key_rope, sink
+
+
+def npu_fusion_attention_grad_v3(*args: Any, **kwargs: Any) -> Gradients:
+    """npu_fusion_attention_grad whose lengths, seed and offset are tensors of the host."""
+    given = _given("npu_fusion_attention_grad_v3", args, kwargs)
+    for name in ("actual_seq_qlen", "actual_seq_kvlen"):
+        if isinstance(given[name], torch.Tensor):
+            given[name] = [int(x) for x in given[name].tolist()]
+    given |= {name: int(given[name] or 0) for name in ("seed", "offset")}
+    query, key, value, pse, sink, *_ = _backward(given)
+    return query, key, value, pse, sink
 
 
 class _Heads(NamedTuple):
@@ -61,6 +104,7 @@ def npu_fusion_attention(
     """The output, maxima, sums, an empty tensor, seed, offset and how many scores there are."""
     given = _bound(args, kwargs)
     layout = input_layout.upper()
+    _check(query, given)
     parts = _requests(layout, (query, key, value), head_num, given)
     count = sum(head_num * q.shape[1] * k.shape[1] for q, k, _ in parts)
     seed, offset = given["seed"], given["offset"]
@@ -81,6 +125,14 @@ def npu_fusion_attention(
     if layout[-1] == "H":
         output = output.flatten(2)
     return output, *_sums(largest, total), query.new_empty(0), seed, offset, count
+
+
+def _check(query: torch.Tensor, given: dict[str, Any]) -> None:
+    """Raise ValueError for what these parts do not do either, for the kernel's refusal to stand."""
+    bias, kind = given["pse"], given["pse_type"]
+    fits = bias is None or (bias.dim() == 4 and bias.dtype == query.dtype)
+    if not fits or kind not in (0, ADD_THEN_MUL) or given["sparse_mode"] > LAST_MODE:
+        raise ValueError("npu_fusion_attention: its parts must know pse and the mode, but do not")
 
 
 def _bound(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -165,25 +217,21 @@ def _attend(
     query, key, value = heads
     group = query.shape[0] // max(1, key.shape[0])
     if group > 1:
-        key, value = (x.repeat_interleave(group, 0) for x in (key, value))
-    scores = query.float() @ key.float().transpose(1, 2)
-    bias, scale = given["pse"], given["scale"]
-    if bias is None:
-        scores = scores * scale
-    else:
-        bias = bias[min(number, bias.shape[0] - 1)].float()[..., -query.shape[1] :, :]
-        adds_first = given["pse_type"] == ADD_THEN_MUL
-        scores = (scores + bias) * scale if adds_first else scores * scale + bias
-    hidden = _hidden(query.shape[1], key.shape[1], number, given)
-    if hidden is not None:
-        scores = scores.masked_fill(hidden, LOWEST)
+        value = value.repeat_interleave(group, 0)
+    scores, hidden = _scores(query, key, number, given)
     if not key.shape[1]:
         shape = (*query.shape[:2], 1)
         largest, total = (scores.new_full(shape, x) for x in (LOWEST, -LOWEST))
         return query.new_zeros((*query.shape[:2], value.shape[-1])), largest, total
-    largest = scores.amax(-1, keepdim=True)
+    largest, sink = scores.amax(-1, keepdim=True), given["sink"]
+    if sink is not None:
+        # One more score of each head, whose value is nothing.
+        sink = sink.float().reshape(-1, 1, 1)
+        largest = torch.maximum(largest, sink)
     weights = (scores - largest).exp()
     total = weights.sum(-1, keepdim=True)
+    if sink is not None:
+        total = total + (sink - largest).exp()
     if kept is not None:
         weights = weights * kept.reshape(weights.shape) / given["keep_prob"]
     product = weights.to(query.dtype).float() @ value.float()
@@ -193,6 +241,30 @@ def _attend(
         output = output.masked_fill(blind, 0)
         total = total.masked_fill(blind, -LOWEST)
     return output, largest, total
+
+
+def _scores(
+    query: torch.Tensor, key: torch.Tensor, number: int, given: dict[str, Any]
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Scores of request *number*, `(heads, tokens, keys)`, and which of them are hidden."""
+    group = query.shape[0] // max(1, key.shape[0])
+    if group > 1:
+        key = key.repeat_interleave(group, 0)
+    scores = query.float() @ key.float().transpose(1, 2)
+    bias, scale = given["pse"], given["scale"]
+    if bias is None:
+        scores = scores * scale
+    else:
+        bias = _bias_of(bias, number, query.shape[1]).float()
+        adds_first = given["pse_type"] == ADD_THEN_MUL
+        scores = (scores + bias) * scale if adds_first else scores * scale + bias
+    hidden = _hidden(query.shape[1], key.shape[1], number, given)
+    return scores if hidden is None else scores.masked_fill(hidden, LOWEST), hidden
+
+
+def _bias_of(bias: torch.Tensor, number: int, tokens: int) -> torch.Tensor:
+    """What of pse, or of its gradient, request *number* has."""
+    return bias[min(number, bias.shape[0] - 1)][..., -tokens:, :]
 
 
 def _hidden(tokens: int, keys: int, number: int, given: dict[str, Any]) -> torch.Tensor | None:
@@ -216,3 +288,117 @@ def _hidden(tokens: int, keys: int, number: int, given: dict[str, Any]) -> torch
     if mode == 6:
         hidden = hidden & (torch.arange(keys, device=mask.device) >= given["prefix"][number])
     return hidden[None]
+
+
+# ---- backward ----
+
+
+def _given(function: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Arguments of *function* that finds gradients, by the names of npu_fusion_attention."""
+    schema = getattr(torch.ops.npu, function).default._schema.arguments
+    given = {each.name: each.default_value for each in schema}
+    given |= dict(zip(given, args, strict=False)) | kwargs
+    given["scale"] = given.pop("scale_value")
+    rest = {"query_rope": None, "key_rope": None, "pse_type": ADD_THEN_MUL}
+    renamed = {"pre_tokens": "pre_tockens", "next_tokens": "next_tockens"}
+    return rest | {renamed.get(name, name): value for name, value in given.items()}
+
+
+def _backward(given: dict[str, Any]) -> list[torch.Tensor]:
+    """Gradients of query, key, value, pse, sink, query_rope and key_rope."""
+    layout, heads = given["input_layout"].upper(), given["head_num"]
+    query, *_ = tensors = given["query"], given["key"], given["value"]
+    parts = _requests(layout, tensors, heads, given)
+    others = given | {"query_rope": None, "key_rope": None}
+    others["actual_seq_kvlen"] = given["actual_seq_qlen"]
+    back, output = given["dy"], given["attention_in"]
+    both = _requests(layout, (back, output, output), heads, others)
+    keep, count = given["keep_prob"], sum(heads * q.shape[1] * k.shape[1] for q, k, _ in parts)
+    kept = None
+    if keep < 1:
+        mask = dropout.npu_dropout_gen_mask(
+            query, [count], 1 - keep, given["seed"], given["offset"]
+        )
+        kept = _unpacked(mask, count)
+    sums = zip(*(_by_request(given[x], layout, parts, given) for x in SUMS), strict=True)
+    bias = given["pse"]
+    of_bias = None if bias is None else torch.zeros_like(bias, dtype=torch.float32)
+    of_sink, found, at = [], [], 0
+    for number, (own, (dy, _, y), (largest, total)) in enumerate(
+        zip(parts, both, sums, strict=True)
+    ):
+        size = heads * own.query.shape[1] * own.key.shape[1]
+        drawn = None if kept is None else kept[at : at + size]
+        at += size
+        weight = (dy.float() * y.float()).sum(-1, keepdim=True)
+        if given["sink"] is not None:
+            place = given["sink"].float().reshape(-1, 1, 1)
+            of_sink.append(-((place - largest).exp() / total * weight).sum((1, 2)))
+        *each, slope = _gradients(own, dy, weight, (largest, total), number, drawn, given)
+        found.append(each)
+        if of_bias is not None:
+            share = _bias_of(of_bias, number, own.query.shape[1])
+            share += slope.sum_to_size(share.shape)
+    joined = [_joined(layout, each, given) for each in zip(*found, strict=True)]
+    dq, dk, dv = (x.flatten(2) if layout[-1] == "H" else x for x in joined)
+    ropes = [query.new_empty(0)] * 2
+    if given["query_rope"] is not None:
+        size = query.shape[-1]
+        ropes = [x[..., size:].contiguous() for x in (dq, dk)]
+        dq, dk = (x[..., :size].contiguous() for x in (dq, dk))
+    none = query.new_empty(0)
+    of_all = torch.stack(of_sink).sum(0) if of_sink else none.float()
+    return [dq, dk, dv, none if of_bias is None else of_bias.to(bias.dtype), of_all, *ropes]
+
+
+SUMS = ("softmax_max", "softmax_sum")
+
+
+def _by_request(
+    sums: torch.Tensor, layout: str, parts: list[_Heads], given: dict[str, Any]
+) -> list[torch.Tensor]:
+    """One of the copies of *sums* of each request, `(heads, tokens, 1)`."""
+    once = sums[..., :1]
+    if layout != "TND":
+        return list(once)
+    if given["softmax_layout"]:
+        return _cut(once.transpose(0, 1), given["actual_seq_qlen"])
+    # In memory head by head of each request.
+    shapes = [part.query.shape[:2] for part in parts]
+    each = once.reshape(-1).split([heads * tokens for heads, tokens in shapes])
+    return [x.reshape(*shape, 1) for x, shape in zip(each, shapes, strict=True)]
+
+
+def _gradients(
+    heads: _Heads,
+    dy: torch.Tensor,
+    weight: torch.Tensor,
+    sums: tuple[torch.Tensor, torch.Tensor],
+    number: int,
+    kept: torch.Tensor | None,
+    given: dict[str, Any],
+) -> tuple[torch.Tensor, ...]:
+    """Those of query, key and value of request *number*, and of pse in float32."""
+    query, key, value = heads
+    kind, groups = query.dtype, (key.shape[0], -1)
+    group = query.shape[0] // max(1, key.shape[0])
+    scores, _ = _scores(query, key, number, given)
+    if group > 1:
+        key, value = (x.repeat_interleave(group, 0) for x in (key, value))
+    largest, total = sums
+    share = (scores - largest).exp() / total
+    slope = dy.float() @ value.float().transpose(1, 2)
+    drawn = share
+    if kept is not None:
+        factor = kept.reshape(share.shape) / given["keep_prob"]
+        drawn, slope = share * factor, slope * factor
+    of_value = drawn.to(kind).float().transpose(1, 2) @ dy.float()
+    slope = share * (slope - weight)
+    rounded, scale = slope.to(kind).float(), given["scale"]
+    of_query = rounded @ key.float() * scale
+    of_key = rounded.transpose(1, 2) @ query.float() * scale
+    if group > 1:
+        of_key, of_value = (x.unflatten(0, groups).sum(1) for x in (of_key, of_value))
+    if given["pse_type"] == ADD_THEN_MUL:
+        slope = slope * scale
+    return of_query.to(kind), of_key.to(kind), of_value.to(kind), slope

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 import unittest
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from npusim.torch.testing.comparison import difference
 __all__ = ["TestCase", "run_tests", "set_rng_seed"]
 
 SEED = 1234
+ARRAYS = (torch.Tensor, np.ndarray)
 
 
 def set_rng_seed(seed: int = SEED) -> None:
@@ -52,19 +54,28 @@ class TestCase(unittest.TestCase):
             self.fail(found if message is None else f"{message}: {found}")
 
     def assertEqual(self, first: object, second: object, *rest: object, **named: object) -> None:  # noqa: N802
-        """Tensors: the same shape, NaN in the same places, elements no further apart than `prec`.
+        """Tensors and arrays: the same shape, NaN in the same places, elements no further apart
+        than `prec`; so are numbers. Lists: part by part.
 
         Anything else is compared as unittest does. *rest*: prec and message, as torch_npu has them.
         """
-        options = dict(zip(("prec", "message"), rest, strict=False)) | named
+        options: dict[str, Any] = dict(zip(("prec", "message"), rest, strict=False)) | named
         message = options.get("message") or options.get("msg")
-        if not isinstance(first, torch.Tensor) and not isinstance(second, torch.Tensor):
+        prec = self.precision if options.get("prec") is None else options["prec"]
+        if isinstance(first, ARRAYS) or isinstance(second, ARRAYS):
+            self._assert_alike(first, second, prec, message)
+        elif isinstance(first, list | tuple) and isinstance(second, list | tuple):
+            super().assertEqual(len(first), len(second), message)
+            for x, y in zip(first, second, strict=True):
+                self.assertEqual(x, y, prec, message)
+        elif isinstance(first, float) and isinstance(second, int | float) and first != second:
+            super().assertAlmostEqual(first, second, msg=message, delta=prec)
+        else:
             super().assertEqual(first, second, message)
-            return
+
+    def _assert_alike(self, first: Any, second: Any, atol: float, message: str | None) -> None:
         x, y = (torch.as_tensor(value).detach().cpu() for value in (first, second))
         super().assertEqual(x.shape, y.shape, message)
-        prec = options.get("prec")
-        atol = self.precision if prec is None else prec
         wide = torch.complex128 if x.is_complex() else torch.float64
         if not torch.allclose(x.to(wide), y.to(wide), rtol=0, atol=atol, equal_nan=True):
             away = float((x.to(wide) - y.to(wide)).abs().max())

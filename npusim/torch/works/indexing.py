@@ -36,7 +36,6 @@ __all__ = [
     "index_add",
     "indexed",
     "looked_up",
-    "losses",
     "places_of",
     "put",
     "scattered",
@@ -159,20 +158,6 @@ def index_add(call: Call, kernel: str) -> Works:
         kernel = "InplaceIndexAddWithSorted"
     rows = before * index.numel()
     return [*works, *_rows(kernel, x, rows, width, 1, 32 if x.dtype in HALF else bits, True)]
-
-
-def losses(call: Call, kernel: str) -> Works:
-    """NLLLoss: the scalar unit reads a target and the number of its row, for each row."""
-    x, targets = call.args[:2]
-    work = ScalarMoves(
-        kernel=kernel,
-        count=targets.numel(),
-        bits=bits_of(x),
-        table=targets.numel(),
-        rows=targets.numel(),
-        index_bits=bits_of(targets),
-    )
-    return [work]
 
 
 def selected(call: Call, kernel: str) -> Works:

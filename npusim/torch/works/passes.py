@@ -53,6 +53,8 @@ class RowPasses(Work):
     columns: int
     bits: int
     passes: tuple[Pass, ...]
+    others: tuple[int, ...] = ()
+    """Bits of further operands of as many rows."""
     parameters: tuple[int, ...] = ()
     """Bits of further operands, a row for all."""
     stores: tuple[int, ...] = ()
@@ -79,14 +81,15 @@ class RowPasses(Work):
         steps = tiles.whole(share, height) if fits else tiles.pieces(share, width)
         blocks = core.launch(*steps, begin=tiles.begin, bound=lambda _: bound)
         size = self.rows * self.columns
-        inputs = [(size, self.bits), *((self.columns, bits) for bits in self.parameters)]
+        inputs = [(size, bits) for bits in (self.bits, *self.others)]
+        inputs += [(self.columns, bits) for bits in self.parameters]
         outputs = [*((size, bits) for bits in self.stores)]
         outputs += [(self.rows, bits) for bits in self.numbers]
         return kernel_of(self.kernel, blocks, inputs, outputs)
 
     @property
     def _own_bits(self) -> tuple[int, ...]:
-        return self.bits, *self.parameters, *self.stores
+        return self.bits, *self.others, *self.parameters, *self.stores
 
     @property
     def _lane_bits(self) -> int:
@@ -102,6 +105,7 @@ class _Tiles:
         count = height * width
         self.pair = 2 if 64 in work._own_bits else 1
         self.loaded = core.vecin(by_bits(work.bits), count, 2)
+        self.others = [core.vecin(by_bits(bits), count) for bits in work.others]
         self.parameters = [core.vecin(by_bits(bits), width, 2) for bits in work.parameters]
         self.stored = [core.vecout(by_bits(bits), count, 2) for bits in work.stores]
         self.numbers = [core.vecout(by_bits(bits), MOST_ROWS) for bits in work.numbers]
@@ -110,17 +114,37 @@ class _Tiles:
         self.folded = core.tile(FLOAT32, height * FLOATS_PER_REPEAT)
         self.found = core.tile(FLOAT32, MOST_ROWS * 2)
         core.claim_tails()
-        inputs = 1 + len(work.parameters)
+        inputs = 1 + len(work.others) + len(work.parameters)
         outputs = len(work.stores) + len(work.numbers)
         self.names = [f"{INPUT}{place}" for place in range(inputs)]
         self.names += [f"{OUTPUT}{place}" for place in range(outputs)]
 
     def begin(self) -> None:
-        """Numbers of 64 bits have an upper half."""
-        self.core.duplicate(self.found, 0.0)
+        """Numbers of 64 bits have an upper half; what lies between rows is widened with them."""
+        core = self.core
+        core.duplicate(self.found, 0.0)
+        if self.work.columns < self.width and self.loaded.dtype in (UINT8, FLOAT16):
+            for slot in self.loaded.queue.slots:
+                words = slot.of(FLOAT16, slot.nbytes // FLOAT16.nbytes(1))
+                core.duplicate(words, 0.0)
+            core.barrier()
 
     def _matrix(self, place: int, bits: int) -> GmView:
         return GmView.of(f"{OUTPUT}{place}", by_bits(bits), self.work.rows, self.work.columns)
+
+    def _others(self) -> list[GmView]:
+        work = self.work
+        return [
+            GmView.of(f"{INPUT}{1 + place}", by_bits(bits), work.rows, work.columns)
+            for place, bits in enumerate(work.others)
+        ]
+
+    def _shared(self) -> list[GmView]:
+        work = self.work
+        return [
+            GmView.vector(f"{INPUT}{1 + len(work.others) + place}", by_bits(bits), work.columns)
+            for place, bits in enumerate(work.parameters)
+        ]
 
     def _of_rows(self) -> list[GmView]:
         """The results that have a number a row."""
@@ -139,11 +163,8 @@ class _Tiles:
         top, core = np.concatenate(starts), np.repeat(range(len(starts)), [*map(len, starts)])
         rows = np.minimum(height, np.minimum((core + 1) * share, work.rows) - top)
         x = GmView.of(f"{INPUT}0", by_bits(work.bits), work.rows, work.columns)
-        matrices = [x, *(self._matrix(*each) for each in enumerate(work.stores))]
-        shared = [
-            GmView.vector(f"{INPUT}{1 + place}", by_bits(bits), work.columns)
-            for place, bits in enumerate(work.parameters)
-        ]
+        stored = [self._matrix(*each) for each in enumerate(work.stores)]
+        matrices, shared = [x, *self._others(), *stored], self._shared()
         views = [GmViews.of(view, top, 0, rows, work.columns) for view in matrices]
         views += [GmViews.of(view, 0, 0 * top, 1, work.columns) for view in shared]
         views += [GmViews.of(view, 0, top, 1, rows) for view in self._of_rows()]
@@ -151,8 +172,9 @@ class _Tiles:
 
     def _tile(self, x: GmView, *views: GmView) -> None:
         work, rows = self.work, x.rows
-        outputs, rest = views[: len(work.stores)], views[len(work.stores) :]
-        self._load(x, rest[: len(work.parameters)])
+        others, rest = views[: len(work.others)], views[len(work.others) :]
+        outputs, rest = rest[: len(work.stores)], rest[len(work.stores) :]
+        self._load(x, others, rest[: len(work.parameters)])
         for each in work.passes:
             self._go(each, rows, self.width)
         self._store(outputs, rows)
@@ -167,11 +189,8 @@ class _Tiles:
         turns = len(work.passes) + 1
         for number, each in enumerate(work.passes):
             is_last = number == len(work.passes) - 1
-            matrices = [x, *(self._matrix(*one) for one in enumerate(work.stores) if is_last)]
-            shared = [
-                GmView.vector(f"{INPUT}{1 + place}", by_bits(bits), work.columns)
-                for place, bits in enumerate(work.parameters if is_last else ())
-            ]
+            stored = [self._matrix(*one) for one in enumerate(work.stores) if is_last]
+            matrices, shared = [x, *self._others(), *stored], self._shared() if is_last else []
             views = [GmViews.of(view, row, piece * width, 1, width) for view in matrices]
             views += [GmViews.of(view, 0, piece * width, 1, width) for view in shared]
             order = (row * turns + number) * count + piece
@@ -183,21 +202,24 @@ class _Tiles:
             steps.append(Step(self._finish_row, tuple(views), rows // share, order))
         return steps
 
-    def go(
-        self, each: Pass, x: GmView, outputs: tuple[GmView, ...], parameters: tuple[GmView, ...]
-    ) -> None:
+    def go(self, each: Pass, x: GmView, views: tuple[GmView, ...]) -> None:
         """A piece of a row in one pass; the last one has results and parameters."""
-        self._load(x, parameters)
+        others, rest = views[: len(self.others)], views[len(self.others) :]
+        count = len(self.stored) if rest else 0
+        outputs, parameters = rest[:count], rest[count:]
+        self._load(x, others, parameters)
         self._go(each, 1, self.width)
         self._store(outputs, 1)
 
     # ---- parts ----
 
-    def _load(self, x: GmView, parameters: tuple[GmView, ...]) -> None:
+    def _load(self, x: GmView, others: tuple[GmView, ...], parameters: tuple[GmView, ...]) -> None:
         core, dtype = self.core, by_bits(self.work.bits)
         pitch = self.width if x.rows > 1 else None
         for queue, view in zip(self.parameters, parameters, strict=False):
             queue.free(core.load(queue, view))
+        for queue, view in zip(self.others, others, strict=True):
+            queue.free(core.load(queue, view, pitch))
         loaded, count = core.load(self.loaded, x, pitch), x.rows * self.width
         core.duplicate(self.values[: count * self.pair], 0.0)
         taken = loaded[: (x.rows - 1) * self.width + x.columns]
@@ -269,5 +291,4 @@ class _Piece:
     which: Pass
 
     def __call__(self, x: GmView, *views: GmView) -> None:
-        count = len(self.tiles.work.stores) if views else 0
-        self.tiles.go(self.which, x, views[:count], views[count:])
+        self.tiles.go(self.which, x, views)

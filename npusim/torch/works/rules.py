@@ -31,7 +31,6 @@ from npusim.torch.works.work import Work
 __all__ = [
     "channels",
     "layer_norm",
-    "layer_norm_backward",
     "moved",
     "number_a_row",
     "ranked",
@@ -206,23 +205,6 @@ def layer_norm(call: Call, kernel: str) -> Works:
         numbers=(own, own),
     )
     return [*fills, work, *([cast(rows, 16, 32)] * 2 if own == 16 else [])]
-
-
-def layer_norm_backward(call: Call, kernel: str) -> Works:
-    """LayerNormGradV3: two sums a row, then the gradient of x (assumed)."""
-    x, shape = call.args[1:3]
-    columns = prod(shape)
-    sums = Pass(("sub", "mul", "mul"))
-    work = RowPasses(
-        kernel=kernel,
-        rows=x.numel() // max(1, columns),
-        columns=columns,
-        bits=bits_of(x),
-        passes=(sums, sums, Pass(("mul", "sub", "sub", "mul"), reduces=False)),
-        parameters=(bits_of(x),),
-        stores=(bits_of(x),),
-    )
-    return [work]
 
 
 def statistics(call: Call, kernel: str) -> Works:

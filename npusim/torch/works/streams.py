@@ -25,6 +25,8 @@ __all__ = ["MASK", "Stream"]
 
 MASK = "mask"
 """A step that compares, and selects by what comes out."""
+MOST_AHEAD = 3
+"""Tensors that may be loaded ahead: of more there are not enough flags."""
 _UNARY = get_args(UnaryOp)
 
 
@@ -67,13 +69,15 @@ class _Tile:
     def __init__(self, core: VectorCore, work: Stream, share: int) -> None:
         self.core, self.work = core, work
         self.lane_bits = 64 if 64 in (*work.loads, *work.stores) else 32
-        queued = AHEAD * (sum(work.loads) + sum(work.stores))
+        tensors = max(len(work.loads), len(work.stores))
+        depth = AHEAD if tensors <= MOST_AHEAD else 1
+        queued = depth * (sum(work.loads) + sum(work.stores))
         # What is computed with, its bits, and bytes on their way to it.
         bits_each = queued + self.lane_bits + self.lane_bits // 32 + 16
         room = room_bytes(core.spec) * 8 // bits_each
         self.columns = align_down(min(share, room - TILE), TILE)
-        self.loaded = [core.vecin(by_bits(bits), self.columns, AHEAD) for bits in work.loads]
-        self.stored = [core.vecout(by_bits(bits), self.columns, AHEAD) for bits in work.stores]
+        self.loaded = [core.vecin(by_bits(bits), self.columns, depth) for bits in work.loads]
+        self.stored = [core.vecout(by_bits(bits), self.columns, depth) for bits in work.stores]
         lanes = self.columns * self.lane_bits // 32
         self.values, self.half = core.tile(FLOAT32, lanes), core.tile(FLOAT16, self.columns)
         self.bits = core.tile(UINT8, lanes // 8)

@@ -11,7 +11,7 @@ CANN's formulas elsewhere where they were read, else of the usual one (assumed).
 
 from __future__ import annotations
 
-from npusim.torch.works import convolutions, indexing, rules
+from npusim.torch.works import convolutions, indexing, rules, training
 from npusim.torch.works.call import Rule
 from npusim.torch.works.rules import number_a_row, ranked, stream
 from npusim.torch.works.streams import MASK
@@ -149,7 +149,6 @@ KERNELS: dict[str, tuple[str, Rule]] = {
     "index_put": ("IndexPutV2", indexing.put),
     "_index_put_impl": ("IndexPutV2", indexing.put),
     "index_add": ("InplaceScatterAdd", indexing.index_add),
-    "nll_loss_forward": ("NLLLoss", indexing.losses),
     "index_select": ("GatherV3", indexing.selected),
     "embedding": ("GatherV2", indexing.looked_up),
     "gather": ("GatherElementsV2", indexing.gathered),
@@ -180,8 +179,20 @@ KERNELS: dict[str, tuple[str, Rule]] = {
     "convolution": ("Conv2D", convolutions.forward),
     "convolution_backward": ("Conv2DBackprop", convolutions.backward),
     "native_layer_norm": ("LayerNormV3", rules.layer_norm),
-    "native_layer_norm_backward": ("LayerNormGradV3", rules.layer_norm_backward),
     "native_group_norm": ("GroupNormSilu", rules.statistics),
     "native_batch_norm": ("BNInfer", rules.channels),
+    "nll_loss_forward": ("NLLLoss", training.loss),
+    "nll_loss_backward": ("NLLLossGrad", training.loss_backward),
+    "_softmax_backward_data": ("SoftmaxGrad", training.of_rows(*training.SOFTMAX)),
+    "_log_softmax_backward_data": ("LogSoftmaxGrad", training.of_rows(*training.LOG_SOFTMAX)),
+    "native_layer_norm_backward": ("LayerNormGradV3", training.of_layer_norm),
+    "embedding_dense_backward": ("EmbeddingDenseGrad", training.of_table),
+    "_fused_adamw": ("ApplyAdamWV2", training.adam),
+    "_fused_adam": ("ApplyAdamWV2", training.adam),
+    "_amp_foreach_non_finite_check_and_unscale": (
+        "ForeachNonFiniteCheckAndUnscale",
+        training.unscaled,
+    ),
+    **training.FOREACH,
 }  # fmt: skip
 """Operation of aten -> the kernel, and the rule of what it does."""

@@ -93,6 +93,14 @@ __aicore__ inline void apply(uint32_t which, const LocalTensor<T>& z, const Loca
             // Of pairs without any lane the result stays as it was.
             ReducePairElem<ReduceType::SUM>(z, x, some, 2, 2, 1, 8);
             break;
+        case 23:
+            // In counter mode a copy counts the elements of each repeat.
+            SetMaskCount();
+            SetVectorMask<T>(0, 32 / sizeof(T));
+            Copy<T, false>(z, x, MASK_PLACEHOLDER, 5, {1, 1, 1, 2});
+            SetMaskNorm();
+            ResetMask();
+            break;
         case 22:
             RepeatReduceSum(z, x, REPEATS, int32_t(LANES), 0, 1, 1, 8);
             break;

@@ -138,7 +138,8 @@ __aicore__ inline void asc_dump_gm(__gm__ T* input, uint32_t desc, uint32_t dump
     do {                                                                        \
         if (!(condition)) {                                                     \
             __VA_OPT__(::printf(__VA_ARGS__);)                                  \
-            npusim_refuse("assert: %s must hold; see the line", #condition);    \
+            npusim_refuse("assert: %s must hold, but does not; see the line",    \
+                          #condition);                                       \
         }                                                                       \
     } while (0)
 

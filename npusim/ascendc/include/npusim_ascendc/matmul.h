@@ -1,14 +1,19 @@
 // Matmul: products of large matrices, cut into tiles that are loaded ahead of the cube.
 #pragma once
 
-#include "npusim_ascendc/matmul_results.h"
+#include "npusim_ascendc/matmul_batches.h"
 
 namespace AscendC {
 
 template <class A_TYPE, class B_TYPE, class C_TYPE, class BIAS_TYPE = C_TYPE,
           const auto& MM_CFG = CFG_NORM, class MM_CB = MatmulCallBackFunc<nullptr, nullptr, nullptr>,
           template <const auto&, typename...> class MATMUL_POLICY = Impl::Detail::MatmulPolicy>
-class Matmul : public npusim::MatmulHints, npusim::Owner, npusim::Tiles {
+class Matmul : public npusim::MatmulHints,
+               public npusim::Batches<Matmul<A_TYPE, B_TYPE, C_TYPE, BIAS_TYPE, MM_CFG, MM_CB,
+                                             MATMUL_POLICY>, A_TYPE, B_TYPE, C_TYPE>,
+               npusim::Owner,
+               npusim::Tiles {
+    friend class npusim::Batches<Matmul, A_TYPE, B_TYPE, C_TYPE>;
     using SrcAT = typename A_TYPE::T;
     using SrcBT = typename B_TYPE::T;
     using DstT = typename C_TYPE::T;
@@ -115,6 +120,7 @@ public:
     __aicore__ inline bool Iterate(bool enPartialSum = false)
     {
         npusim::refuse_iterating(CONFIG, IterateMode::ITERATE_MODE_NORMAL, "Iterate");
+        npusim::refuse_batches<A_TYPE, B_TYPE, C_TYPE>("Iterate");
         npusim::refuse_order(CONFIG);
         npusim::refuse_sharing<A_TYPE, B_TYPE>("Iterate", true);
         if (npusim_core()->kind == npusim::VECTOR_CORE) {
@@ -159,6 +165,7 @@ public:
                                       bool enSequentialWrite = false, bool = false, bool = false)
     {
         npusim::refuse_iterating(CONFIG, IterateMode::ITERATE_MODE_ALL, "IterateAll");
+        npusim::refuse_batches<A_TYPE, B_TYPE, C_TYPE>("IterateAll");
         npusim::refuse_sharing<A_TYPE, B_TYPE>("IterateAll", enAtomic != 0);
         if (npusim_core()->kind == npusim::VECTOR_CORE) {
             npusim::serve([&] { IterateAll<sync>(gm, enAtomic, enSequentialWrite); });
@@ -228,6 +235,33 @@ private:
         multiply(goes_on, from, parts() == 1 ? k_ : from + tiling_.baseK);
         ++next_;
         return true;
+    }
+    // The product of one batch: how far its matrices are from those that are set, and the pitches
+    // of their rows where they are not those of the whole.
+    void multiply_batch(uint64_t a, uint32_t pitch_a, uint64_t b, uint32_t pitch_b, uint32_t number,
+                        const GlobalTensor<DstT>& gm, uint32_t pitch_c, bool is_alone,
+                        uint8_t atomic)
+    {
+        npusim::InMemory<SrcAT> whole_a = a_;
+        npusim::InMemory<SrcBT> whole_b = b_;
+        auto bias = bias_;
+        uint32_t width = width_;
+        a_.matrix = a_.matrix[a], b_.matrix = b_.matrix[b], width_ = pitch_c;
+        if (pitch_a != 0) {
+            (a_.is_turned ? a_.lines_in_all : a_.k_in_all) = pitch_a;
+            (b_.is_turned ? b_.k_in_all : b_.lines_in_all) = pitch_b;
+        }
+        if (has_bias_ && CONFIG.isBiasBatch) {
+            bias_ = bias_[uint64_t(number) * tiling_.N];
+        }
+        is_stale_ = true;
+        next_ = 0;
+        while (advance(false)) {
+            write(gm, atomic, is_alone);
+        }
+        static_cast<npusim::InMemory<SrcAT>&>(a_) = whole_a;
+        static_cast<npusim::InMemory<SrcBT>&>(b_) = whole_b;
+        bias_ = bias, width_ = width;
     }
     void write(const GlobalTensor<DstT>& gm, uint8_t atomic, bool is_alone)
     {

@@ -15,6 +15,8 @@ enum class CubeFormat : uint8_t {
     COLUMN_MAJOR,
 };
 enum class LayoutMode : uint8_t { NONE = 0, BSNGD, SBNGD, BNGS1S2, NORMAL };
+// Reserved: npusim has no use for it.
+enum class BatchOutMode : uint8_t { SINGLE_BATCH, MULTI_BATCH, DYNAMIC };
 enum class BatchMode : uint8_t {
     NONE = 0,
     BATCH_LESS_THAN_L1,
@@ -131,7 +133,7 @@ struct MatmulConfig {
     bool enableKdimReorderLoad = false;
     bool isCO1Shared = false;
     uint32_t sharedCO1BufferSize = 64 * 1024;
-    BatchMode bmmOutMode = BatchMode::NONE;
+    BatchOutMode bmmOutMode = BatchOutMode::SINGLE_BATCH;
     bool enableL1BankConflictOptimise = false;
     bool enableRelu = false;
 };
@@ -146,12 +148,11 @@ struct MatmulConfig {
 // | iterateMode | refuses the calls that they take away |
 // | scheduleType | refuses Iterate where it is not INNER_PRODUCT: its tiles come in another order |
 // | CubeFormat of MatmulType | refuses all but ND, NZ, VECTOR of A and ND_ALIGN of C |
-// | LAYOUT of MatmulType | refuses all but NONE |
+// | LAYOUT of MatmulType | NONE, and those of batches in IterateBatch and IterateNBatch alone |
 // | IBSHARE of A and B | refuses all but IterateAll that adds to nothing, on vector cores |
 // | IBSHARE of one | ignores it: each vector core loads the matrix |
 // | all others | ignores them: values stay, and times are those without the option |
 #define NPUSIM_REFUSED_OPTIONS(OPTION)                                                          \
-    OPTION(isNBatch, "multiply one batch after the other")                                      \
     OPTION(isPerTensor, "bring B to the type of A before")                                      \
     OPTION(hasAntiQuantOffset, "bring B to the type of A before")                               \
     OPTION(intraBlockPartSum, "add the parts by enAtomic")                                      \
@@ -222,13 +223,12 @@ template <typename TYPE>
 void refuse_layout(const char* call, const char* matrix, std::initializer_list<CubeFormat> known)
 {
     for (CubeFormat format : known) {
-        if (format == TYPE::format && TYPE::layout == LayoutMode::NONE) {
+        if (format == TYPE::format) {
             return;
         }
     }
-    npusim_refuse("%s: %s must be of a CubeFormat that npusim simulates there and of "
-                  "LayoutMode::NONE, not of CubeFormat %d and LayoutMode %d; copy it to ND, one "
-                  "batch after the other", call, matrix, int(TYPE::format), int(TYPE::layout));
+    npusim_refuse("%s: %s must be of a CubeFormat that npusim simulates there, not of "
+                  "CubeFormat %d; copy it to ND", call, matrix, int(TYPE::format));
 }
 
 constexpr MatmulConfig normal_config()

@@ -21,7 +21,7 @@ struct MatmulBatchParams {
     bool isNBatch = false;
     BatchMode batchMode = BatchMode::BATCH_LESS_THAN_L1;
     bool isBiasBatch = true;
-    BatchMode bmmOutMode = BatchMode::NONE;
+    BatchOutMode bmmOutMode = BatchOutMode::SINGLE_BATCH;
 };
 
 struct MatmulFuncParams {

@@ -56,16 +56,24 @@ struct Part {
     uint32_t depth;
 };
 
+// A whole matrix in global memory.
+template <typename T>
+struct InMemory {
+    AscendC::GlobalTensor<T> matrix;
+    uint32_t lines_in_all = 0;
+    uint32_t k_in_all = 0;
+};
+
 // One operand: its piece in L1 stays there until another one is asked for.
 template <typename TYPE, AscendC::TPosition IN_L1, AscendC::TPosition IN_L0, bool IS_RIGHT>
-class Factor {
+class Factor : public InMemory<typename TYPE::T> {
     using T = typename TYPE::T;
 
 public:
-    AscendC::GlobalTensor<T> matrix;
+    using InMemory<T>::matrix;
+    using InMemory<T>::lines_in_all;
+    using InMemory<T>::k_in_all;
     bool is_turned = TYPE::isTrans;
-    uint32_t lines_in_all = 0;
-    uint32_t k_in_all = 0;
 
     void claim(AscendC::TPipe& pipe, uint32_t lines, uint32_t depth, uint32_t step,
                uint32_t pieces, bool twice)
@@ -76,7 +84,6 @@ public:
         pipe.InitBuffer(in_l1_, pieces, bytes_of<T>(whole * align_up(chunk_, most)));
         pipe.InitBuffer(in_l0_, twice ? 2 : 1, bytes_of<T>(whole * align_up(depth, most)));
     }
-    // A part in L0, from which the cube may read.
     AscendC::LocalTensor<T> take(const Part& part, uint32_t k_end)
     {
         load(part, k_end);

@@ -74,6 +74,17 @@ public:
         found.SetGlobalBuffer(reinterpret_cast<T*>(const_cast<uint8_t*>(place)), elements);
         return found;
     }
+    // Where SetWorkspace says.
+    AscendC::GlobalTensor<T> whole() const
+    {
+        if (place_ == nullptr) {
+            npusim_refuse("IterateNBatch: there must be a workspace for the products, but there "
+                          "is none; call SetWorkspace");
+        }
+        AscendC::GlobalTensor<T> found;
+        found.SetGlobalBuffer(reinterpret_cast<T*>(const_cast<uint8_t*>(place_)));
+        return found;
+    }
     // Takes a tile that has been written, before the next one may be.
     static void take(const AscendC::LocalTensor<T>& dst, const AscendC::GlobalTensor<T>& tile,
                      uint32_t elements)

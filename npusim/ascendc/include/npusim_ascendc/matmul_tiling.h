@@ -119,6 +119,35 @@ public:
         fixed_m_ = baseMIn, fixed_n_ = baseNIn, fixed_k_ = baseKIn;
         return 0;
     }
+    int32_t SetALayout(int32_t b, int32_t s, int32_t n, int32_t g, int32_t d)
+    {
+        given_.ALayoutInfoB = b, given_.ALayoutInfoS = s, given_.ALayoutInfoN = n;
+        given_.ALayoutInfoG = g, given_.ALayoutInfoD = d;
+        return 0;
+    }
+    int32_t SetBLayout(int32_t b, int32_t s, int32_t n, int32_t g, int32_t d)
+    {
+        given_.BLayoutInfoB = b, given_.BLayoutInfoS = s, given_.BLayoutInfoN = n;
+        given_.BLayoutInfoG = g, given_.BLayoutInfoD = d;
+        return 0;
+    }
+    int32_t SetCLayout(int32_t b, int32_t s, int32_t n, int32_t g, int32_t d)
+    {
+        given_.CLayoutInfoB = b, given_.CLayoutInfoS1 = s, given_.CLayoutInfoN = n;
+        given_.CLayoutInfoG = g, given_.CLayoutInfoS2 = d;
+        return 0;
+    }
+    int32_t SetBatchInfoForNormal(int32_t batchA, int32_t batchB, int32_t m, int32_t n, int32_t k)
+    {
+        SetALayout(batchA, m, 1, 1, k);
+        SetBLayout(batchB, k, 1, 1, n);
+        return SetCLayout(std::max(batchA, batchB), m, 1, 1, n);
+    }
+    int32_t SetBatchNum(int32_t batch)
+    {
+        given_.BatchNum = batch;
+        return 0;
+    }
     int32_t SetTraverse(MatrixTraverse traverse)
     {
         traverse_ = traverse;
@@ -149,7 +178,7 @@ public:
         }
         split();
         fit_tiles();
-        tiling = {};
+        tiling = given_;
         tiling.usedCoreNum = used_;
         tiling.M = org_m_ > 0 ? org_m_ : m_;
         tiling.N = org_n_ > 0 ? org_n_ : n_;
@@ -168,7 +197,6 @@ public:
         tiling.iterateOrder = traverse_ == MatrixTraverse::FIRSTN;
         tiling.dbL0A = tiling.dbL0B = 2;
         tiling.dbL0C = 2 * base_m_ * base_n_ * 4 <= NPUSIM_L0C_BYTES ? 2 : 1;
-        tiling.BatchNum = 0;
         return 0;
     }
 
@@ -218,6 +246,7 @@ protected:
         return int32_t(std::max<int64_t>(1, std::min(fits, needed)));
     }
 
+    ::TCubeTiling given_;
     DataType type_ = DataType::DT_FLOAT16;
     MatrixTraverse traverse_ = MatrixTraverse::NOSET;
     bool is_a_turned_ = false, is_b_turned_ = false, has_bias_ = false;
@@ -229,6 +258,11 @@ protected:
 };
 
 class MatmulApiTiling : public MatmulApiTilingBase {
+public:
+    using MatmulApiTilingBase::MatmulApiTilingBase;
+};
+
+class BatchMatmulTiling : public MatmulApiTilingBase {
 public:
     using MatmulApiTilingBase::MatmulApiTilingBase;
 };

@@ -115,7 +115,8 @@ public:
     void FreeTensor(LocalTensor<T>& tensor)
     {
         npusim::Buffer& buffer = own(tensor, "FreeTensor");
-        if (FREED != HardEvent::MAX && buffer.state == npusim::Buffer::HELD) {
+        // Whether or not it has been in the queue.
+        if (FREED != HardEvent::MAX && buffer.state != npusim::Buffer::FREE) {
             buffer.freed_event = TPipe::current()->template AllocEventID<FREED>();
             npusim::record("SetFlag", FREED, buffer.freed_event);
         }

@@ -165,6 +165,11 @@ __aicore__ inline void SetSysWorkspace(GM_ADDR workspace)
     npusim_core()->workspace = workspace;
 }
 
+__aicore__ inline GM_ADDR GetSysWorkSpacePtr()
+{
+    return static_cast<GM_ADDR>(npusim_core()->workspace);
+}
+
 }  // namespace AscendC
 
 using AscendC::GetUserWorkspace;

@@ -74,6 +74,12 @@ __aicore__ inline int64_t GetTaskRatio()
     return core->kind == npusim::VECTOR_CORE && core->halves > 1 ? core->halves : 1;
 }
 
+// The older name, which asc-devkit's quant_group_matmul_high_performance still has.
+__aicore__ inline int64_t GetTaskRation()
+{
+    return GetTaskRatio();
+}
+
 // Nothing takes time while a kernel records: kernels that measure themselves see none pass.
 __aicore__ inline int64_t GetSystemCycle()
 {

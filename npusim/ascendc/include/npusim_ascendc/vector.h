@@ -346,9 +346,10 @@ __aicore__ inline void Copy(const LocalTensor<T>& dst, const LocalTensor<T>& src
                             const uint64_t mask[], const uint8_t repeatTime,
                             const CopyRepeatParams& repeatParams)
 {
+    npusim::Lanes lanes = npusim::lanes<isSetMask>(mask, repeatTime);
+    lanes.repeats = repeatTime;
     npusim::record("Copy", npusim::strided(dst, repeatParams.dstStride, repeatParams.dstRepeatSize),
-                   npusim::strided(src, repeatParams.srcStride, repeatParams.srcRepeatSize),
-                   npusim::lanes<isSetMask>(mask, repeatTime));
+                   npusim::strided(src, repeatParams.srcStride, repeatParams.srcRepeatSize), lanes);
 }
 
 template <typename T, bool isSetMask = true>

@@ -224,7 +224,7 @@ GRADIENTS = (
     Expression(
         "npu_gelu_backward",
         "GeluGradV2",
-        "the gradient of npu_gelu of x, by quotients of polynomials or by tanh",
+        "the gradient of npu_gelu, by quotients of polynomials or tanh",
         "y = grad_output * (F(x) + x * f(x)), of the normal distribution; by tanh as gelu_backward",
         WIDE,
         _npu_gelu_backward,
@@ -235,7 +235,7 @@ GRADIENTS = (
     Expression(
         "npu_fast_gelu",
         "FastGelu",
-        "each element times a logistic function of it",
+        "x times the logistic function of 1.702 x",
         "y = x / (e ** (-1.702 x) + 1)",
         AS_IS,
         _fast_gelu,

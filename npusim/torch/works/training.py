@@ -1,0 +1,242 @@
+"""Kernels of a training step: losses, gradients of rows, and optimizers.
+
+A kernel of a list of tensors goes over all of them in one launch (ops-nn@e5c3fa9
+foreach/foreach_utils). Gradients of softmax and of norms go over rows as forward kernels do (CANN
+8.1.RC1, softmax_grad.py, log_softmax_grad.py, layer_norm_grad_v3). NLLLoss reads the target of a
+row, and the element that it names, one after the other (nll_loss.py there). ApplyAdamWV2 takes
+fewer cores than an elementwise kernel would, in tiles of its own, which is left out
+(optim/apply_adam_w_v2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import torch
+
+from npusim.torch.works.call import Call, Rule, Works, axis_of, bits_of
+from npusim.torch.works.passes import Pass, RowPasses
+from npusim.torch.works.rows import RowMoves, ScalarMoves
+from npusim.torch.works.streams import Stream
+from npusim.torch.works.work import Work
+
+__all__ = ["FOREACH", "adam", "loss", "loss_backward", "of_layer_norm", "of_rows", "of_table"]
+
+
+# ---- losses ----
+
+
+def loss(call: Call, kernel: str) -> Works:
+    """NLLLoss: a target and an element of each row by the scalar unit; no weight is a Fill."""
+    x, target, weight = call.args[:3]
+    classes = x.shape[min(1, x.dim() - 1)]
+    return [*_weights(x, weight, classes), _picked(kernel, x, target)]
+
+
+def loss_backward(call: Call, kernel: str) -> Works:
+    """NLLLossGrad: zeros, and an element of each row."""
+    x, target, weight = call.args[1:4]
+    zeros = Stream(kernel="ZerosLike", elements=x.numel(), loads=(), stores=(bits_of(x),))
+    classes = x.shape[min(1, x.dim() - 1)]
+    return [*_weights(x, weight, classes), zeros, _picked(kernel, x, target)]
+
+
+def _weights(x: torch.Tensor, weight: torch.Tensor | None, classes: int) -> list[Work]:
+    if weight is not None:
+        return []
+    return [Stream(kernel="Fill", elements=classes, loads=(), stores=(bits_of(x),))]
+
+
+def _picked(kernel: str, x: torch.Tensor, target: torch.Tensor) -> Work:
+    count = max(1, target.numel())
+    return ScalarMoves(
+        kernel=kernel,
+        count=count,
+        bits=bits_of(x),
+        table=x.numel(),
+        rows=count,
+        index_bits=bits_of(target),
+    )
+
+
+# ---- gradients of rows ----
+
+
+def of_rows(*passes: Pass) -> Rule:
+    """The gradient of what goes over rows, of the gradient and of what came out."""
+
+    def rule(call: Call, kernel: str) -> Works:
+        grad, y, dim = call.args[:3]
+        before, columns, behind = axis_of(y, dim)
+        work = RowPasses(
+            kernel=kernel,
+            rows=before * behind,
+            columns=columns,
+            bits=bits_of(grad),
+            others=(bits_of(y),),
+            passes=passes,
+            stores=(bits_of(call.outputs[0]),),
+        )
+        return [work]
+
+    return rule
+
+
+SOFTMAX = Pass(("mul",)), Pass(("sub", "mul"), reduces=False)
+LOG_SOFTMAX = Pass(), Pass(("exp", "mul", "sub"), reduces=False)
+NORMED = Pass(("sub", "mul", "mul")), Pass(("mul",)), Pass(("mul",) * 5, reduces=False)
+
+
+def of_layer_norm(call: Call, kernel: str) -> Works:
+    """LayerNormGradV3: two sums of each row, its gradient, and sums of all rows."""
+    grad, x, shape = call.args[:3]
+    columns = prod(shape)
+    bits = bits_of(x)
+    work = RowPasses(
+        kernel=kernel,
+        rows=x.numel() // max(1, columns),
+        columns=columns,
+        bits=bits,
+        others=(bits_of(grad),),
+        passes=NORMED,
+        parameters=(bits,),
+        stores=(bits,),
+    )
+    return [work]
+
+
+def of_table(call: Call, kernel: str) -> Works:
+    """EmbeddingDenseGrad: zeros, and the rows of the gradient, each added to one."""
+    grad, indices, rows = call.args[:3]
+    width = grad.shape[-1]
+    zeros = Stream(kernel="ZerosLike", elements=rows * width, loads=(), stores=(bits_of(grad),))
+    moves = RowMoves(
+        kernel=kernel,
+        rows=max(1, indices.numel()),
+        row_bytes=width * grad.element_size(),
+        table_rows=rows,
+        index_bits=bits_of(indices),
+        adds=True,
+    )
+    return [zeros, moves]
+
+
+# ---- lists of tensors ----
+
+
+def _bits(tensors: Sequence[torch.Tensor]) -> int:
+    return max(map(bits_of, tensors))
+
+
+def _listed(*steps: str) -> Rule:
+    """One launch for all tensors of a list, with a list, numbers or a number besides."""
+
+    def rule(call: Call, kernel: str) -> Works:
+        lists = [list(each) for each in call.args if _is_tensors(each)]
+        if len({x.dtype for each in lists for x in each}) != 1:
+            return None
+        second = call.value(1, "scalar")
+        how = "List" if _is_tensors(second) else "ScalarList" if _is_many(second) else "Scalar"
+        is_unary = len(call.args) < 2 and not call.kwargs
+        work = Stream(
+            kernel=kernel if is_unary else f"{kernel}{how}",
+            elements=sum(x.numel() for x in lists[0]),
+            loads=tuple(map(_bits, lists)),
+            stores=(_bits(call.outputs),),
+            steps=steps,
+        )
+        return [work]
+
+    return rule
+
+
+def _is_tensors(value: Any) -> bool:
+    is_list = isinstance(value, list | tuple) and bool(value)
+    return is_list and all(isinstance(x, torch.Tensor) for x in value)
+
+
+def _is_many(value: object) -> bool:
+    return isinstance(value, list | tuple) or (isinstance(value, torch.Tensor) and value.dim() > 0)
+
+
+def _norms(call: Call, kernel: str) -> Works:
+    """ForeachNorm: a number of each tensor."""
+    tensors = call.args[0]
+    work = RowPasses(
+        kernel=kernel,
+        rows=len(tensors),
+        columns=max(1, sum(x.numel() for x in tensors) // len(tensors)),
+        bits=_bits(tensors),
+        passes=(Pass(("abs", "mul")),),
+        numbers=(_bits(call.outputs),),
+    )
+    return [work]
+
+
+ADAM = ("mul", "mul", "sub", "mul", "add", "mul", "mul", "mul", "add", "sqrt", "mul", "add", "div",
+        "mul", "sub")  # fmt: skip
+
+
+def adam(call: Call, kernel: str) -> Works:
+    """ApplyAdamWV2 for each parameter, and before it the step less one."""
+    works: list[Work] = []
+    for parameter, grad in zip(call.args[0], call.args[1], strict=True):
+        own, of_grad = bits_of(parameter), bits_of(grad)
+        works.append(Stream(kernel="Sub", elements=1, loads=(32,), stores=(32,), steps=("sub",)))
+        works.append(
+            Stream(
+                kernel=kernel,
+                elements=parameter.numel(),
+                loads=(own, of_grad, own, own),
+                stores=(own, own, own),
+                steps=ADAM,
+            )
+        )
+    return works
+
+
+def unscaled(call: Call, kernel: str) -> Works:
+    """ForeachNonFiniteCheckAndUnscale: a list is scaled, and looked at."""
+    tensors = call.args[0]
+    bits = _bits(tensors)
+    count = sum(x.numel() for x in tensors)
+    return [Stream(kernel=kernel, elements=count, loads=(bits,), stores=(bits,), steps=UNSCALED)]
+
+
+UNSCALED = ("mul", "max", "min")
+
+FOREACH: dict[str, tuple[str, Rule]] = {
+    **{
+        f"_foreach_{name}": (f"Foreach{kernel}", _listed(*steps))
+        for name, kernel, steps in (
+            ("add", "Add", ("mul", "add")),
+            ("sub", "Sub", ("mul", "sub")),
+            ("mul", "Mul", ("mul",)),
+            ("div", "Div", ("div",)),
+            ("pow", "Pow", ("ln", "mul", "exp")),
+            ("maximum", "Maximum", ("max",)),
+            ("minimum", "Minimum", ("min",)),
+            ("clamp_max", "Minimum", ("min",)),
+            ("clamp_min", "Maximum", ("max",)),
+            ("addcmul", "Addcmul", ("mul", "mul", "add")),
+            ("addcdiv", "Addcdiv", ("div", "mul", "add")),
+            ("lerp", "Lerp", ("sub", "mul", "add")),
+            ("sqrt", "Sqrt", ("sqrt",)),
+            ("rsqrt", "Rsqrt", ("sqrt", "div")),
+            ("reciprocal", "Reciprocal", ("div",)),
+            ("neg", "Neg", ("mul",)),
+            ("abs", "Abs", ("abs",)),
+            ("exp", "Exp", ("exp",)),
+            ("log", "Log", ("ln",)),
+            ("sigmoid", "Sigmoid", ("mul", "exp", "add", "div")),
+            ("tanh", "Tanh", ("exp", "add", "mul", "div")),
+            ("sign", "Sign", ("min", "max")),
+            ("zero", "ZeroInplace", ()),
+            ("copy", "Copy", ()),
+        )
+    },
+    "_foreach_norm": ("ForeachNorm", _norms),
+}
+"""Operation on lists of tensors -> its kernel, less the kind of the second operand, and a rule."""

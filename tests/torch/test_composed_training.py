@@ -1,0 +1,172 @@
+"""Operators of training that are made of torch's own: values and gradients against the host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from simulated_card import torch, torch_npu
+
+from npusim.torch.clock import clock
+
+functions = torch.nn.functional
+
+
+def rand(*shape: int) -> Any:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+def deep_norm(x: Any, gx: Any, beta: Any, gamma: Any) -> Any:
+    return functions.layer_norm(0.3 * x + gx, gamma.shape, gamma, beta, 1e-6)
+
+
+def cross_entropy(x: Any, labels: Any) -> Any:
+    return -(labels * torch.log_softmax(x, -1)).sum(-1)
+
+
+CASES: dict[str, tuple[Callable[..., Any], Callable[..., Any], tuple[Any, ...]]] = {
+    "linear": (torch_npu.npu_linear, functions.linear, (rand(3, 4), rand(5, 4), rand(5))),
+    "bmmV2": (
+        lambda a, b: torch_npu.npu_bmmV2(a, b, [6, 5]),
+        lambda a, b: (a @ b).reshape(6, 5),
+        (rand(2, 3, 4), rand(2, 4, 5)),
+    ),
+    "transpose first": (
+        lambda x: torch_npu.npu_confusion_transpose(x, [0, 2, 1, 3], [2, 4, 15], True),
+        lambda x: x.permute(0, 2, 1, 3).reshape(2, 4, 15),
+        (rand(2, 3, 4, 5),),
+    ),
+    "reshape first": (
+        lambda x: torch_npu.npu_confusion_transpose(x, [0, 2, 1, 3], [2, 3, 4, 5], False),
+        lambda x: x.reshape(2, 3, 4, 5).permute(0, 2, 1, 3),
+        (rand(2, 3, 20),),
+    ),
+    "cast": (
+        lambda x: torch_npu.npu_dtype_cast(x, torch.float16).float(),
+        lambda x: x.half().float(),
+        (rand(3, 4),),
+    ),
+    "pad": (
+        lambda x: torch_npu.npu_pad(x, [1, 2, 0, 3]),
+        lambda x: functions.pad(x, (0, 3, 1, 2)),
+        (rand(2, 3),),
+    ),
+    "slice": (
+        lambda x: torch_npu.npu_slice(x, [1, 0], [2, 2]),
+        lambda x: x[1:3, :2],
+        (rand(4, 3),),
+    ),
+    "silu": (torch_npu.npu_silu, functions.silu, (rand(30),)),
+    "mish": (torch_npu.npu_mish, functions.mish, (rand(30),)),
+    "deep norm": (
+        lambda *given: torch_npu.npu_deep_norm(*given)[2],
+        deep_norm,
+        (rand(6, 32), rand(6, 32), rand(32), rand(32)),
+    ),
+    "sum normed": (
+        lambda *given: torch_npu.npu_add_layer_norm(*given)[0],
+        lambda x, y, gamma, beta: functions.layer_norm(x + y, (32,), gamma, beta),
+        (rand(6, 32), rand(6, 32), rand(32), rand(32)),
+    ),
+    "cross entropy": (
+        torch_npu.npu_softmax_cross_entropy_with_logits,
+        cross_entropy,
+        (rand(4, 9), rand(4, 9).softmax(-1)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_values_and_gradients_are_those_of_the_host(name: str) -> None:
+    on_card, on_host, given = CASES[name]
+    here = [x.clone().requires_grad_() for x in given]
+    there = [x.npu().requires_grad_() for x in given]
+    y, wanted = on_card(*there), on_host(*here)
+    torch.testing.assert_close(y.cpu(), wanted, rtol=1e-3, atol=1e-3)
+    grad, missing = rand(*wanted.shape), clock.not_timed.total()
+    y.backward(grad.npu())
+    wanted.backward(grad)
+    for found, x in zip(there, here, strict=True):
+        torch.testing.assert_close(found.grad.cpu(), x.grad, rtol=1e-2, atol=1e-2)
+    assert name == "mish" or clock.not_timed.total() == missing
+
+
+def test_gradients_by_name() -> None:
+    """torch_npu has the functions that find them."""
+    x, weight, grad = rand(3, 4), rand(5, 4), rand(3, 5)
+    of_x, of_weight = torch.ops.npu.npu_linear_backward(grad.npu(), x.npu(), weight.npu())
+    torch.testing.assert_close(of_x.cpu(), grad @ weight, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(of_weight.cpu(), grad.mT @ x, rtol=1e-3, atol=1e-3)
+    a, b, grad = rand(2, 3, 4), rand(2, 4, 5), rand(2, 3, 5)
+    given = grad.npu(), a.npu(), b.npu()
+    of_a = torch.ops.npu.npu_bmm_v2_mat1_backward(*given, [2, 3, 4])
+    of_b = torch.ops.npu.npu_bmm_v2_mat2_backward(*given, [2, 4, 5])
+    torch.testing.assert_close(of_a.cpu(), grad @ b.mT, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(of_b.cpu(), a.mT @ grad, rtol=1e-3, atol=1e-3)
+    for first in (True, False):
+        perm, shape = [0, 2, 1], [2, 3, 4] if first else [2, 12]
+        x = rand(2, 4, 3) if first else rand(2, 12)
+        y = x.permute(perm).reshape(2, 12) if first else x.reshape(2, 3, 4).permute(perm)
+        own = [2, 4, 3] if first else [2, 12]
+        back = torch.ops.npu.npu_confusion_transpose_backward(y.npu(), perm, own, not first)
+        assert torch.equal(back.cpu(), x), shape
+
+
+@pytest.mark.parametrize("amsgrad", [False, True])
+def test_a_step_of_adam_is_one_kernel(amsgrad: bool) -> None:
+    x = torch.nn.Parameter(rand(8, 8))
+    optimizer = torch.optim.AdamW([x], lr=0.1, weight_decay=0.01, amsgrad=amsgrad)
+    var, m, v = x.detach().clone().npu(), *(torch.zeros(8, 8).npu() for _ in range(2))
+    largest = torch.zeros(8, 8).npu() if amsgrad else None
+    for step in range(3):
+        x.grad = rand(8, 8) * (step + 1)
+        optimizer.step()
+        powers = 0.9**step, 0.999**step
+        events = clock.record()
+        torch_npu.npu_apply_adam_w(
+            *(*powers, 0.1, 0.01, 0.9, 0.999, 1e-8, x.grad.npu(), largest, amsgrad, False),
+            out=(var, m, v),
+        )
+        clock.stop(events)
+        assert [event.name for event in events if event.is_kernel] == ["ApplyAdamW"]
+        torch.testing.assert_close(var.cpu(), x.detach(), rtol=1e-5, atol=1e-5)
+
+
+def test_places_become_ones() -> None:
+    places = torch.tensor([2, 0, 1], dtype=torch.int32)
+    found = torch_npu.npu_one_hot(places.npu(), depth=4, on_value=2, off_value=-1)
+    wanted = functions.one_hot(places.long(), 4).float() * 3 - 1
+    assert torch.equal(found.cpu(), wanted)
+
+
+def test_scores_are_scaled_and_masked() -> None:
+    x, mask = rand(2, 3, 8, 8).half(), rand(2, 1, 8, 8) > 0
+    found = torch_npu.npu_scaled_masked_softmax(x.npu(), mask.npu(), 0.5)
+    wanted = torch.softmax((x.float() * 0.5).masked_fill(mask, -10000.0), -1).half()
+    torch.testing.assert_close(found.cpu(), wanted, rtol=1e-3, atol=1e-3)
+    found = torch_npu.npu_scaled_masked_softmax(x.npu(), mask.npu(), 0.5, True)
+    upper = torch.ones(8, 8, dtype=torch.bool).triu(1)
+    wanted = torch.softmax((x.float() * 0.5).masked_fill(upper, -10000.0), -1).half()
+    torch.testing.assert_close(found.cpu(), wanted, rtol=1e-3, atol=1e-3)
+
+
+def test_a_sum_is_normed_in_place() -> None:
+    x1, x2, gamma = rand(6, 64), rand(6, 64) * 2, rand(64)
+    y, rstd, x = torch_npu.npu_add_rms_norm(x1.npu(), x2.npu(), gamma.npu())
+    found = torch_npu.npu_add_rms_norm_v2_functional(x1.npu(), x2.npu(), gamma.npu())
+    assert all(map(torch.equal, found, (rstd, y, x)))
+    first, second = x1.npu(), x2.npu()
+    assert torch.equal(torch_npu.npu_add_rms_norm_v2(first, second, gamma.npu()), rstd)
+    assert torch.equal(first, y)
+    assert torch.equal(second, x)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_weights_of_gemma_are_one_more(dtype: Any) -> None:
+    x, gamma = rand(6, 64).to(dtype), rand(64).to(dtype)
+    y, _ = torch_npu.npu_gemma_rms_norm(x.npu(), gamma.npu())
+    wide = x.float()
+    wanted = wide * torch.rsqrt((wide * wide).mean(-1, keepdim=True) + 1e-6) * (gamma.float() + 1)
+    assert y.dtype == dtype
+    torch.testing.assert_close(y.cpu().float(), wanted, rtol=1e-2, atol=1e-2)
