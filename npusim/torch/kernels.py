@@ -125,9 +125,9 @@ class _Repeat(NamedTuple):
     prepared: Prepared
     operands: tuple[tuple[str, int, _Part | None], ...]
     """Operands, the places of their tensors, and which parts of these they are, if not all."""
-    shape: torch.Size | None
-    """How torch sees the output, if not as the kernel."""
-    dtype: torch.dtype | None
+    shape: torch.Size
+    """How torch sees the output; to the kernel a number has an axis, and a truth is a byte."""
+    dtype: torch.dtype
 
     @classmethod
     def of(
@@ -149,9 +149,8 @@ class _Repeat(NamedTuple):
         return cls(
             again,
             tuple(each for each in operands if each is not None),
-            # Operators give a number as a tensor of one element.
-            None if found.dim() and found.shape == own.shape else found.shape,
-            None if found.dtype == own.dtype else found.dtype,
+            found.shape,
+            found.dtype,
         )
 
     def launch(self, args: tuple[Any, ...]) -> torch.Tensor:
@@ -167,9 +166,9 @@ class _Repeat(NamedTuple):
         outputs = self.prepared.outputs(arrays)
         clock.kernel(self.prepared.run)
         found = result(outputs["output"])
-        if self.dtype is not None:
+        if found.dtype != self.dtype:
             found = found.view(self.dtype)
-        return to_npu(found if self.shape is None else found.view(self.shape))
+        return to_npu(found if found.shape == self.shape else found.view(self.shape))
 
 
 _Part = tuple[torch.Size, tuple[int, ...], int]
