@@ -17,7 +17,7 @@ from typing import ParamSpec, TypeVar
 import torch
 from torch.utils._pytree import tree_leaves
 
-from npusim.torch import card, half_types, known, numbering, shapes, timed
+from npusim.torch import card, half_types, known, layer_norm, numbering, shapes, timed
 from npusim.torch.clock import clock
 from npusim.torch.errors import invalid_device, mixed_devices, not_modelled
 from npusim.torch.relabel import to_host, to_npu
@@ -50,7 +50,6 @@ FILLS = frozenset(f"aten::{name}_" for name in ("fill", "zero", "random", "arang
 UNKNOWN = object()
 """In place of a result that depends on values which are not known."""
 
-HALF_TYPES = (torch.float16, torch.bfloat16)
 INTEGERS = frozenset({torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64})
 
 P = ParamSpec("P")
@@ -391,39 +390,13 @@ def _add_relu_(x: torch.Tensor, other: torch.Tensor, alpha: float = 1) -> torch.
     return x.copy_(_add_relu(x, other, alpha))
 
 
-def _layer_norm(
-    x: torch.Tensor,
-    shape: list[int],
-    weight: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    eps: float,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """`native_layer_norm` as LayerNormV3 computes it: in float32, where x and weight are both of
-    one type of 16 bits with mean and rstd rounded to it (layer_norm_v3.py of CANN 8.1.RC1)."""
-    if x.dtype not in HALF_TYPES:
-        whole: tuple[torch.Tensor, torch.Tensor, torch.Tensor] = torch.native_layer_norm(
-            x, shape, weight, bias, eps
-        )
-        return whole
-    axes, wide = tuple(range(-len(shape), 0)), x.float()
-    narrow = x.dtype if weight is not None and weight.dtype == x.dtype else torch.float32
-    share = 1 / torch.Size(shape).numel()
-    mean = (wide * share).sum(axes, keepdim=True).to(narrow).float()
-    apart = wide - mean
-    variance = (apart * apart * share).sum(axes, keepdim=True)
-    rstd = (1 / torch.sqrt(variance + eps)).to(narrow).float()
-    found = apart * rstd
-    found = found if weight is None else found * weight.float()
-    found = found if bias is None else found + bias.float()
-    return found.to(x.dtype), mean, rstd
-
-
 STAND_INS: dict[str, Callable[..., object]] = {
     **{f"aten._add_relu.{kind}": _add_relu for kind in ("Tensor", "Scalar", "out")},
     **{f"aten._add_relu_.{kind}": _add_relu_ for kind in ("Tensor", "Scalar")},
     "aten.normal_.default": _draw_normal,
     "aten.histc.default": _count,
-    "aten.native_layer_norm.default": _layer_norm,
+    "aten.native_layer_norm.default": layer_norm.forward,
+    "aten.native_layer_norm_backward.default": layer_norm.backward,
 }
 """What computes operations of which a card has more types than the CPU, or another rule."""
 

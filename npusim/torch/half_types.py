@@ -24,7 +24,6 @@ WIDE = frozenset(
 """Operations that the CPU computes in half types, sums and all."""
 
 LIKE = {
-    "aten::native_layer_norm_backward": (0, 5, 6),
     "aten::native_batch_norm_backward": (0, 2, 2),
 }
 """Of operations whose weights may be float32 next to half types: whose type each result has."""

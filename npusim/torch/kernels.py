@@ -126,8 +126,8 @@ class _Repeat(NamedTuple):
     operands: tuple[tuple[str, int, _Part | None], ...]
     """Operands, the places of their tensors, and which parts of these they are, if not all."""
     shape: torch.Size
-    """How torch sees the output."""
-    dtype: torch.dtype | None
+    """How torch sees the output; to the kernel a number has an axis, and a truth is a byte."""
+    dtype: torch.dtype
 
     @classmethod
     def of(
@@ -154,7 +154,7 @@ class _Repeat(NamedTuple):
             again,
             tuple(each for each in operands if each is not None),
             found.shape,
-            None if found.dtype == own.dtype else found.dtype,
+            found.dtype,
         )
 
     def launch(self, args: tuple[Any, ...]) -> torch.Tensor:
@@ -170,7 +170,7 @@ class _Repeat(NamedTuple):
         outputs = self.prepared.outputs(arrays)
         clock.kernel(self.prepared.run)
         found = result(outputs["output"])
-        if self.dtype is not None:
+        if found.dtype != self.dtype:
             found = found.view(self.dtype)
         return to_npu(found if found.shape == self.shape else found.view(self.shape))
 

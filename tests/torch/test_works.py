@@ -117,6 +117,64 @@ def test_groups_of_rows_are_one_grouped_product(dtype: torch.dtype) -> None:
         torch.testing.assert_close(found.cpu().float(), expected, rtol=2e-2, atol=5e-2)
 
 
+@pytest.mark.parametrize("implementation", [None, "eager", "batched_mm"])
+def test_a_model_of_experts_runs_as_it_stands(implementation: str | None) -> None:
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = transformers.MixtralConfig(
+        vocab_size=64,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        num_local_experts=4,
+    )
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
+    if implementation is not None:
+        model.set_experts_implementation(implementation)
+    words = torch.randint(3, 64, (2, 5))
+    with torch.no_grad():
+        expected = model(words).logits.float()
+        model.npu()
+        found, events = launched(lambda: model(words.npu()).logits)
+    torch.testing.assert_close(found.cpu().float(), expected, rtol=0, atol=0.05)
+    not_timed = {event.name for event in events if not event.is_simulated}
+    assert not_timed <= {"aten.sort.stable", "aten.nonzero.default"}
+    products = [event.name for event in events if event.name == "npu_grouped_matmul"]
+    assert len(products) == (2 if implementation is None else 0)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_a_layer_norm_has_gradients(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    x, weight, bias = (torch.randn(shape).to(dtype) for shape in ((4, 64), (64,), (64,)))
+    grads = []
+    for move in (lambda each: each.double(), lambda each: each.npu()):
+        given = [move(each).requires_grad_() for each in (x, weight, bias)]
+        found = torch.nn.functional.layer_norm(given[0], (64,), *given[1:])
+        found.backward(torch.ones_like(found))
+        grads.append([found, *(each.grad for each in given)])
+    tolerance = 1e-5 if dtype == torch.float32 else 0.05
+    for exact, own in zip(*grads, strict=True):
+        assert own.dtype == dtype
+        torch.testing.assert_close(own.cpu().double(), exact, rtol=tolerance, atol=tolerance)
+
+
+def test_a_call_that_was_made_before_takes_views_as_they_lie() -> None:
+    x = torch.arange(64.0).view(8, 8).npu()
+    for part in (x, x.t(), x[:, :4], x[:, 4:], x[2:], x[::2], x.view(2, 4, 8)[:, 1:3, :4]):
+        for _ in range(2):
+            assert torch.equal((part * 2).cpu(), part.cpu() * 2)
+            assert torch.equal(part.contiguous().cpu(), part.cpu().contiguous())
+            assert torch.equal((part > 8).cpu(), part.cpu() > 8)
+            assert torch.equal(part.sum(-1, keepdim=True).cpu(), part.cpu().sum(-1, keepdim=True))
+    for _ in range(3):
+        assert ((x.sum() * 2).shape, (x.sum() > 1).shape) == ((), ())
+    x += 1
+    assert torch.equal((x[:, :4] * 2).cpu(), x.cpu()[:, :4] * 2)
+
+
 def of_lists(call: Callable[..., Any]) -> list[str]:
     """The kernels of *call* of three lists of tensors."""
     lists = [[torch.rand(5, 7).npu() for _ in range(4)] for _ in range(3)]
@@ -191,59 +249,3 @@ def test_rows_of_half_types_need_not_fill_the_buffer(columns: int, dtype: Any) -
     _, events = launched(step)
     names = [event.name for event in events]
     assert {"LayerNormV3", "LayerNormGradV3", "SoftmaxGrad"} <= set(names)
-
-
-@pytest.mark.parametrize("implementation", [None, "eager", "batched_mm"])
-def test_a_model_of_experts_runs_as_it_stands(implementation: str | None) -> None:
-    transformers = pytest.importorskip("transformers")
-    torch.manual_seed(0)
-    config = transformers.MixtralConfig(
-        vocab_size=64,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        num_local_experts=4,
-    )
-    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
-    if implementation is not None:
-        model.set_experts_implementation(implementation)
-    words = torch.randint(3, 64, (2, 5))
-    with torch.no_grad():
-        expected = model(words).logits.float()
-        model.npu()
-        found, events = launched(lambda: model(words.npu()).logits)
-    torch.testing.assert_close(found.cpu().float(), expected, rtol=0, atol=0.05)
-    not_timed = {event.name for event in events if not event.is_simulated}
-    assert not_timed <= {"aten.sort.stable", "aten.nonzero.default"}
-    products = [event.name for event in events if event.name == "npu_grouped_matmul"]
-    assert len(products) == (2 if implementation is None else 0)
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
-def test_a_layer_norm_has_gradients(dtype: torch.dtype) -> None:
-    torch.manual_seed(0)
-    x, weight, bias = (torch.randn(shape).to(dtype) for shape in ((4, 64), (64,), (64,)))
-    grads = []
-    for move in (lambda each: each.double(), lambda each: each.npu()):
-        given = [move(each).requires_grad_() for each in (x, weight, bias)]
-        found = torch.nn.functional.layer_norm(given[0], (64,), *given[1:])
-        found.backward(torch.ones_like(found))
-        grads.append([found, *(each.grad for each in given)])
-    tolerance = 1e-5 if dtype == torch.float32 else 0.05
-    for exact, own in zip(*grads, strict=True):
-        assert own.dtype == dtype
-        torch.testing.assert_close(own.cpu().double(), exact, rtol=tolerance, atol=tolerance)
-
-
-def test_a_call_that_was_made_before_takes_views_as_they_lie() -> None:
-    x = torch.arange(64.0).view(8, 8).npu()
-    for part in (x, x.t(), x[:, :4], x[:, 4:], x[2:], x[::2], x.view(2, 4, 8)[:, 1:3, :4]):
-        for _ in range(2):
-            assert torch.equal((part * 2).cpu(), part.cpu() * 2)
-            assert torch.equal(part.contiguous().cpu(), part.cpu().contiguous())
-            assert torch.equal((part > 8).cpu(), part.cpu() > 8)
-            assert torch.equal(part.sum(-1, keepdim=True).cpu(), part.cpu().sum(-1, keepdim=True))
-    x += 1
-    assert torch.equal((x[:, :4] * 2).cpu(), x.cpu()[:, :4] * 2)
