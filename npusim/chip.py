@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from npusim.check.blocks_at_once import check_at_once
 from npusim.check.bounds import check_inside
 from npusim.check.group_isolation import check_order
 from npusim.check.hazards import Orders, RaceError, complain
@@ -23,7 +22,6 @@ from npusim.data.tensor import GlobalTensor
 from npusim.devices.schema import DeviceSpec
 from npusim.kernel.program import Binding, Block, Program
 from npusim.kernel.table import LaunchTable
-from npusim.kernel.waves import in_waves
 from npusim.timing.engines import ENGINES, Engine, EngineChoice, engine_named, simulate
 from npusim.timing.equivalence import equivalent_cores
 from npusim.timing.memory import L2, L2_STATES, Arrival, CarriedL2, L2State, at_launch
@@ -77,7 +75,6 @@ def verify(
     RuleError, RaceError, DeadlockError, FlagError or UnwrittenError.
     """
     check_blocks("chip", blocks)
-    check_at_once(blocks, spec)
     launch = LaunchTable.of(blocks)
     accepted: dict[str, Accepted] = {}
     first: dict[tuple[str, int], Block] = {}
@@ -144,13 +141,10 @@ def time(
 ) -> Trace:
     """Time every block, all starting at cycle 0; *every_core* on times each on its own.
 
-    Of more blocks than cores, those behind the first on a core start when it is done.
-
     *engine* is one of :data:`ENGINES`. *progress* hears now and then which share of the micro-ops
     has started.
     """
     check_inside(blocks, tensors)
-    blocks = in_waves(blocks, spec)
     alone = tuple((block,) for block in blocks)
     # Of lines that earlier launches have left, each core finds others.
     arrival = l2 if isinstance(l2, Arrival) else None

@@ -22,6 +22,8 @@ from browser import CHROMIUM, MISSING, Browser
 SITE = Path(__file__).parent.parent / "docs" / "site"
 STATIC = SITE / "static"
 
+ICON = '<!DOCTYPE html><link rel="icon" href="data:,">'
+"""Without it the browser asks for one."""
 PYODIDE = os.environ.get("NPUSIM_PYODIDE")
 """The address of a distribution of Pyodide, with which a test runs npusim in Chromium."""
 STUB = """
@@ -82,7 +84,7 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     text = [(SITE.parent / "try.md").read_text(encoding="utf-8")]
     try_page.fill(None, "try", text)
     parts = re.findall(r"```{raw} html\n(.*?)```\n", text[0], re.DOTALL)
-    tmp_path.joinpath("try.html").write_text("<!DOCTYPE html>" + "".join(parts), encoding="utf-8")
+    tmp_path.joinpath("try.html").write_text(ICON + "".join(parts), encoding="utf-8")
     shutil.copytree(STATIC, tmp_path / "_static")
     tmp_path.joinpath("pyodide.mjs").write_text(STUB, encoding="utf-8")
     cells = [{"cell_type": "code", "source": "1 + 1"}, {"cell_type": "markdown", "source": "text"}]

@@ -42,9 +42,17 @@ class Prepared:
     ) -> None:
         self.run = run
         """The run of each of them, its outputs as they are without values."""
-        self._at_once = operator.at_once
-        self._operator, self._bound = operator.name, bound
-        self._lists = {name: len(x) for name, x in bound.items() if isinstance(x, list)}
+        # What is not an array of its own values comes anew with each call only as an array.
+        is_plain = not any(isinstance(x, Tensor) for x in by_operand(bound).values())
+        self._at_once = operator.at_once if is_plain else None
+        self._operator = operator.name
+        lists = {name: x for name, x in bound.items() if isinstance(x, list)}
+        self._lists = {
+            name: len(x) for name, x in lists.items() if x and isinstance(x[0], np.ndarray)
+        }
+        of_a_call = {name for name in bound if isinstance(bound[name], np.ndarray)} | {*self._lists}
+        self._bound = {name: None if name in of_a_call else x for name, x in bound.items()}
+        """Arguments by name, without the arrays, which are of one call."""
         self._task, self._problem, self._replay = task, problem, task.replay()
         self._specs = {operand.name: operand.spec for operand in problem.inputs}
         placed = {operand.name: operand.place().data for operand in problem.inputs}

@@ -13,6 +13,7 @@ from warnings import warn
 import numpy as np
 
 from npusim import chip, ops
+from npusim.check.blocks_at_once import check_at_once
 from npusim.check.hazards import HazardError, RaceError, forgiving
 from npusim.check.rules import RuleError
 from npusim.chip import Block, Engine, L2State, Progress
@@ -24,6 +25,7 @@ from npusim.kernel.builder import deeper, watched
 from npusim.kernel.program import Program, QueueName
 from npusim.kernel.queues import ProgramError
 from npusim.kernel.table import LaunchTable, TabledProgram
+from npusim.kernel.waves import in_waves
 from npusim.run.memory_cache import CACHE, device_key, key_of, unvalued
 from npusim.run.user_kernel import UserProblem
 from npusim.timing.engines import quickest
@@ -209,8 +211,9 @@ class Task:
         with nullcontext() if engine == "simpy" else uncollected():
             blocks = self._programs.blocks if self._is_checked else self._blocks()
             tensors = place(self.problem, self._split, False)
+            chosen = spec or self._spec
             return chip.time(
-                *(blocks, tensors, spec or self._spec),
+                *(in_waves(blocks, chosen), tensors, chosen),
                 l2=l2,
                 every_core=every_core,
                 engine=engine,
@@ -226,6 +229,7 @@ class Task:
         blocks = self._built() if self._progress is None else self._watched(self._progress)
         is_lenient = isinstance(self.problem, UserProblem) and not self.problem.is_strict
         try:
+            check_at_once(blocks, self._spec)
             with forgiving(self._forgiven.append) if is_lenient else nullcontext():
                 orders = chip.verify(
                     *(blocks, self._chip),

@@ -103,11 +103,14 @@ class Repeats:
         again = self._known.get(key)
         if again is not None:
             return again.launch(args)
-        before = clock.kernels
-        _launches.clear()
-        found = call(*args)
-        if found is not None and clock.kernels == before + 1 and len(_launches) == 1:
-            repeat = _Repeat.of(*_launches[0], found, args)
+        before, launches = clock.kernels, list[_Launch]()
+        _looking.append(launches)
+        try:
+            found = call(*args)
+        finally:
+            _looking.pop()
+        if found is not None and clock.kernels == before + 1 and len(launches) == 1:
+            repeat = _Repeat.of(*launches[0], found, args)
             if repeat is not None:
                 if len(self._known) == MOST_REPEATS:
                     self._known.clear()
@@ -235,8 +238,9 @@ def _key(args: tuple[Any, ...]) -> Hashable | None:
     return tuple(key)
 
 
-_launches: list[tuple[Given, Prepared, torch.Tensor]] = []
-"""Launches of kernels that can be made again, since a :class:`Repeats` looks at them."""
+_Launch = tuple[Given, Prepared, torch.Tensor]
+_looking: list[list[_Launch]] = []
+"""What each :class:`Repeats` that looks has seen of launches that can be made again."""
 
 
 def _outputs(name: str, given: Given, key: Hashable) -> torch.Tensor:
@@ -248,7 +252,8 @@ def _outputs(name: str, given: Given, key: Hashable) -> torch.Tensor:
     outputs = again.outputs(arrays)
     clock.kernel(again.run)
     found = _on_npu(outputs, given)
-    _launches.append((given, again, found))
+    if _looking:
+        _looking[-1].append((given, again, found))
     return found
 
 

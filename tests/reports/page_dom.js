@@ -30,7 +30,8 @@ const document = {
   createElement: () => element(""),
 };
 const context = vm.createContext({
-  document, setInterval, clearInterval,
+  document, setInterval, clearInterval, URLSearchParams,
+  location: { hash: given.hash ?? "" }, history: { replaceState() {} },
   window: {
     addEventListener() {}, devicePixelRatio: 1,
     matchMedia: () => ({ matches: false, addEventListener() {} }),

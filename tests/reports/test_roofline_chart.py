@@ -71,7 +71,7 @@ def two(records: list[Record], tmp_path_factory: pytest.TempPathFactory) -> Path
 def alone(runs: Sequence[Timed], out: Path) -> Path:
     """A page of nothing but the chart of *runs*."""
     here = "npusim.reports"
-    scripts = ("link", "zoom", "plot", "roofs", "roofline")
+    scripts = ("zoom", "plot", "roofs", "roofline")
     script = "".join(frame.text_of(here, f"{name}.js") for name in scripts)
     styles = frame.text_of(here, "page.css") + frame.text_of(here, "roofline.css")
     body = frame.sections({"roofline": ("Roofline", roofline_chart.section(runs))})
@@ -205,7 +205,9 @@ def opened(
         feature = {"name": "prefers-color-scheme", "value": scheme}
         browser.call("Emulation.setEmulatedMedia", features=[feature])
         browser.open(page)
-        browser.evaluate("Promise.all(beside).then(([chart]) => { window.r = chart; })")
+        browser.evaluate(
+            "Promise.all(beside).then((all) => { window.r = all.find((each) => each.tip); })"
+        )
         rest(browser)
         yield browser
         assert browser.complaints == []

@@ -521,7 +521,7 @@ def test_errors_are_told_as_on_a_card() -> None:
         lambda: quantize(x, ones, None, 289),
         "aclnnQuantize",
         "npu_quantize: dtype must be qint8, quint8, int32 or qint32 with div_mode=True on Atlas "
-        "A2, not '289'; choose one of these [161002]",
+        "A2, not 'complex32'; choose one of these [161002]",
     )
     fails(
         lambda: torch_npu.npu_dynamic_quant(x, quant_mode="pertensor"),

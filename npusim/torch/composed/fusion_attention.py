@@ -133,6 +133,11 @@ def _check(query: torch.Tensor, given: dict[str, Any]) -> None:
     fits = bias is None or (bias.dim() == 4 and bias.dtype == query.dtype)
     if not fits or kind not in (0, ADD_THEN_MUL) or given["sparse_mode"] > LAST_MODE:
         raise ValueError("npu_fusion_attention: its parts must know pse and the mode, but do not")
+    sink = given["sink"]
+    if sink is not None and sink.is_complex():
+        raise ValueError(
+            "npu_fusion_attention: sink must be real, but is complex; pass its real part"
+        )
 
 
 def _bound(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -251,8 +251,9 @@ def threads(function: Callable[..., object], ranks: int, args: tuple[object, ...
 
 def _fresh(state: State) -> State:
     """The state of a rank that begins: a clock of its own, and caches of its own."""
-    (chip, key, values, caches) = state.card[0]
-    own = [(chip, key, values, type(caches)(chip) if caches is not None else None)]
+    (chip, key, values, caches, room_bytes) = state.card[0]
+    fresh = type(caches)(chip) if caches is not None else None
+    own = [(chip, key, values, fresh, room_bytes)]
     return State({**vars(Clock())}, [*state.streams], state.random, 0, own, [])
 
 
