@@ -370,7 +370,7 @@ CALLS |= {
 CALLS |= {
     "a copy": ("clone", {"x": HALF}),
     "a part": ("narrow", {"x": HALF, "dim": 0, "start": 1, "length": 2}),
-    "one of several": ("concat", {"tensors": [HALF], "dim": -1}),
+    "one of several": ("concat", {"tensors": HALF, "dim": -1}),
     "broadcast": ("broadcast_to", {"x": HALF, "shape": (2, N, N)}),
     "full": ("fill", {"x": HALF, "value": 2.0}),
     "turned": ("permute", {"x": HALF, "dims": (1, 0)}),

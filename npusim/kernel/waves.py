@@ -21,6 +21,8 @@ from npusim.kernel.table import Calls, TabledProgram
 
 __all__ = ["in_waves", "most_at_once"]
 
+__kernel_vocabulary__ = True
+
 END_OF_A_BLOCK = Body((Barrier(),), (("", 0),))
 """The next one begins once all pipes are done."""
 

@@ -41,7 +41,7 @@ from itertools import pairwise
 import numpy as np
 
 from npusim.data.dtypes import BFLOAT16, FLOAT16, FLOAT32, UINT8, Array
-from npusim.data.errors import Code
+from npusim.data.errors import Code, shown
 from npusim.data.tensor import Operand, TensorSpec
 from npusim.devices.schema import DeviceSpec
 from npusim.ops import _vocabulary as ops
@@ -81,8 +81,8 @@ class _Call:
         layout = contract.value("input_layout")
         known = ops.listed(tuple(LAYOUTS))
         contract.require(
-            layout.upper() in LAYOUTS,
-            f"input_layout must be {known}, not {layout!r}; choose one of these",
+            isinstance(layout, str) and layout.upper() in LAYOUTS,
+            f"input_layout must be {known}, not {shown(layout)}; choose one of these",
         )
         self.layout = layout.upper()
         given = contract.value("query")
@@ -243,8 +243,8 @@ def check(contract: ops.Contract) -> Problem:
     mask, mask_shape = call.mask()
     word = contract.value("softmax_layout")
     contract.require(
-        word in ("", "TND") and (word == "" or call.layout == "TND"),
-        f"softmax_layout must be empty, or TND with input_layout TND, not {word!r} with "
+        isinstance(word, str) and word in {"", *["TND"] * (call.layout == "TND")},
+        f"softmax_layout must be empty, or TND with input_layout TND, not {shown(word)} with "
         f"{call.layout}; leave it out",
     )
     ropes = _ropes(contract, call)

@@ -169,7 +169,7 @@ def test_a_wider_link_moves_the_time() -> None:
     code, out, err = npusim_says("run", "npu_quantize", "-d", "A2", *CALL, "--set", f"{READ}=x2")
     assert (code, err) == (0, "")
     lines = out.splitlines()
-    assert lines[1] == "chip      ascend910b2 (changed)"
+    assert lines[1] == "chip      Atlas A2 (ascend910b2 (changed))"
     assert lines[2] == f"set       {READ}=x2"
     assert lines[4].startswith(f"time      {wider:.2f} us = ")
 

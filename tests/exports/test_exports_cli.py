@@ -79,7 +79,8 @@ def test_what_was_too_large_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert code == 0
     assert json.loads(said)["op"] == "npu_quantize"
     assert err == (
-        "npusim: left out of visualize_data.bin, as too large: timeline, lines, instructions\n"
+        "npusim: left out of visualize_data.bin, as too large: timeline, lines, instructions, "
+        "basic information, loads, table of loads, memories, rooflines\n"
     )
 
 

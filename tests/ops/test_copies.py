@@ -118,9 +118,6 @@ REFUSED = [
     ("concat", ("ascend910b2", [np.ones(4, np.float32), np.ones(4, np.float16)]),
      "concat: tensors[1] must be float32 with tensors[0] of float32 on Atlas A2, not float16; "
      "convert it"),
-    ("concat", ("ascend910b2", np.ones((4, 4), np.float32)),
-     "concat: tensors must be a list of tensors, not one tensor; put it in brackets, or pass "
-     "several"),
     ("concat", ("ascend910b2", [np.ones(4, np.float32)] * 33),
      "concat: tensors must be at most 32 tensors, not 33; split the call"),
 ]  # fmt: skip

@@ -34,7 +34,9 @@ def _narrow(given: Given) -> Array:
 
 
 def _concat(given: Given) -> Array:
-    return np.concatenate(given.tensors, axis=given.dim)
+    # One tensor is a list of one, as for every operator that takes lists.
+    parts = given.tensors if isinstance(given.tensors, list | tuple) else [given.tensors]
+    return np.concatenate(parts, axis=given.dim)
 
 
 def _permute(given: Given) -> Array:

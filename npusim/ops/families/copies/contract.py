@@ -86,11 +86,6 @@ def check_narrow(contract: Contract) -> Problem:
 
 def check_concat(contract: Contract) -> Problem:
     """Hold a call against what the kernel takes; raises OpError."""
-    tensors = contract.value("tensors")
-    contract.require(
-        isinstance(tensors, list | tuple),
-        "tensors must be a list of tensors, not one tensor; put it in brackets, or pass several",
-    )
     operands = contract.operands("tensors")
     first = operands[0]
     axis = contract.axis("dim", first)
