@@ -239,6 +239,7 @@ class Zoomed {
   show() {
     const parts = this.picked ? this.facts(this.picked) : [];
     if (this.chosen) parts.push(...this.summed(...this.chosen));
+    this.details.classList.toggle("chosen", parts.length > 0);
     this.details.replaceChildren(...(parts.length ? parts : this.help()));
   }
   summed(from, to) {

@@ -42,7 +42,7 @@ class Prepared:
     ) -> None:
         self.run = run
         """The run of each of them, its outputs as they are without values."""
-        # What is not an array of its own values comes anew with each call only as an array.
+        # A call brings arrays alone: a Tensor among the arguments would be that of the first call.
         is_plain = not any(isinstance(x, Tensor) for x in by_operand(bound).values())
         self._at_once = operator.at_once if is_plain else None
         self._operator = operator.name
