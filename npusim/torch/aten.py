@@ -151,10 +151,13 @@ class ReductionOp(CardOp):
 
 
 def _axes(x: torch.Tensor, dim: object) -> list[int]:
-    """The axes that *dim* names, in order; all of them where it names none. A number has none."""
+    """The axes that *dim* names, in order; all of them where it names none. A number has none, and
+    neither has what names one that is not there."""
     if x.dim() == 0:
         return []
     dims = dim if isinstance(dim, list | tuple) else () if dim is None else (dim,)
+    if not all(-x.dim() <= each < x.dim() for each in dims):
+        return []
     return sorted(each % x.dim() for each in dims or range(x.dim()))
 
 

@@ -19,7 +19,11 @@ _LACKING = re.compile(r"\" not implemented for '(Half|BFloat16)'$")
 WIDE = frozenset(
     f"aten::{name}{backward}"
     for backward in ("", "_backward")
-    for name in ("native_batch_norm", "grid_sampler_2d", "grid_sampler_3d", "convolution")
+    for name in (
+        *("native_batch_norm", "grid_sampler_2d", "grid_sampler_3d", "convolution"),
+        *("slow_conv_transpose2d", "slow_conv_transpose3d", "slow_conv_dilated2d"),
+        *("slow_conv_dilated3d", "slow_conv3d_forward", "_slow_conv2d_forward", "_slow_conv2d"),
+    )
 )
 """Operations that the CPU computes in half types, sums and all."""
 

@@ -25,6 +25,7 @@ MODULES: dict[str, str | None] = {
     "torch_npu.npu.npugraph_ex": "npusim.torch.torchair.npugraph_ex",
     "torch_npu.op_plugin.atb._atb_ops": "npusim.torch.atb",
     "torch_npu.contrib": "npusim.torch.contrib",
+    "torch_npu.contrib.function": "npusim.torch.contrib.function",
     "torch_npu.contrib.module": "npusim.torch.contrib.module",
     "torch_npu.contrib.transfer_to_npu": "npusim.torch.contrib.transfer_to_npu",
     "torch_npu.distributed": "npusim.torch.distributed",

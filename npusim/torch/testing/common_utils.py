@@ -34,16 +34,16 @@ def get_npu_device() -> str:
 
 
 def create_common_tensor(
-    item: tuple[np.typing.DTypeLike, int, Sequence[int]],
+    item: Sequence[Any],
     minValue: float,  # noqa: N803
     maxValue: float,  # noqa: N803
     device: torch.device | str | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The same random numbers on the CPU and on the card.
 
-    *item*: numpy dtype, format and shape.
+    *item*: numpy dtype, format, shape, and what a test adds for itself.
     """
-    dtype, npu_format, shape = item
+    dtype, npu_format, shape, *_ = item
     numbers = np.random.uniform(minValue, maxValue, size=shape).astype(dtype)
     on_cpu = torch.from_numpy(numbers)
     return on_cpu, _placed(on_cpu, npu_format, device)
