@@ -246,6 +246,20 @@ class CopyOp:
         return found if decided is UNKNOWN else decided
 
 
+class OneHotOp:
+    """`one_hot`: of int64 what torch makes of its own operations, of others one of its own."""
+
+    __slots__ = ("_host",)
+
+    def __init__(self) -> None:
+        self._host = HostOp(torch.ops.aten.one_hot.default)
+
+    def __call__(self, index: torch.Tensor, num_classes: int = -1) -> object:
+        if index.dtype == torch.int64:
+            return torch.ops.aten.one_hot.default.decompose(index, num_classes)
+        return self._host(index, num_classes)
+
+
 def kernels() -> dict[str, Callable[..., object]]:
     """Operation of aten -> its kernel for the card."""
     taken: dict[str, CardOp] = {
@@ -257,7 +271,7 @@ def kernels() -> dict[str, Callable[..., object]]:
     taken["cat"] = JoinOp(_named("cat"), "concat")
     whole = {name: HostOp(_named(name)) for name in (*_WHOLE, *_of_lists())}
     found: dict[str, Callable[..., object]] = {
-        **taken, **whole, **products.kernels(), "clone": CopyOp()
+        **taken, **whole, **products.kernels(), "clone": CopyOp(), "one_hot": OneHotOp()
     }  # fmt: skip
     for full in _IN_PLACE:
         packet, dot, overload = full.partition(".")

@@ -239,3 +239,12 @@ def test_indices_of_int32_are_taken() -> None:
     want = torch.nn.functional.nll_loss(scores.cpu(), target)
     found = torch.nn.functional.nll_loss(scores, target.int().npu())
     torch.testing.assert_close(found.cpu(), want)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8])
+def test_one_hot_has_the_type_of_its_indices(dtype: Any) -> None:
+    index = torch.tensor([[0, 3], [1, 0]])
+    for classes in (-1, 5):
+        found = torch.nn.functional.one_hot(index.to(dtype).npu(), classes).cpu()
+        assert found.dtype == dtype
+        assert torch.equal(found.long(), torch.nn.functional.one_hot(index, classes))

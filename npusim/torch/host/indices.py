@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-__all__ = ["as_int64", "is_lacking"]
+__all__ = ["as_int64", "is_lacking", "one_hot"]
 
 NAMES = frozenset({"index", "indices", "target"})
 """Parameters of torch's operations that are indices."""
@@ -34,3 +34,8 @@ def as_int64(
     names = [argument.name for argument in schema.arguments]
     by_place = [widened(name, value) for name, value in zip(names, args, strict=False)]
     return by_place, {name: widened(name, value) for name, value in kwargs.items()}
+
+
+def one_hot(index: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
+    """Rows of zeros with a one at each index, in the type of *index*, as a card has them."""
+    return torch.nn.functional.one_hot(index.long(), num_classes).to(index.dtype)
