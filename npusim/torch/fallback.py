@@ -37,6 +37,9 @@ CPU_INDICES = frozenset(
 )
 """Operations that take indices from the host next to npu tensors."""
 
+WITH_HOST = frozenset({"aten::_foreach_copy_"})
+"""Operations on lists, of whose tensors some may lie on the host: torch takes them one by one."""
+
 NO_KERNELS = frozenset(
     f"aten::{name}"
     for name in (
@@ -95,7 +98,17 @@ def _lay(tensor: torch.Tensor) -> tuple[object, ...]:
 class HostOp:
     """One torch operation, and how to run it on the host for npu tensors."""
 
-    __slots__ = ("is_kernel", "is_mutable", "mixes", "name", "op", "outs", "run", "tensors")
+    __slots__ = (
+        "is_kernel",
+        "is_mutable",
+        "mixes",
+        "name",
+        "op",
+        "outs",
+        "run",
+        "takes_host",
+        "tensors",
+    )
 
     def __init__(self, op: torch._ops.OpOverload, run: Callable[..., object] | None = None) -> None:
         schema = op._schema
@@ -109,6 +122,7 @@ class HostOp:
         """Places of arguments that are tensors."""
         self.is_mutable = schema.is_mutable
         self.mixes = schema.name in CPU_INDICES
+        self.takes_host = schema.name in WITH_HOST
         self.is_kernel = schema.name not in NO_KERNELS and not _is_view(schema)
         self.run = run or STAND_INS.get(self.name) or half_types.run_of(op)
 
@@ -133,7 +147,8 @@ class HostOp:
         down = call.down
         low = [arg if type(arg) in PLAIN else down(arg) for arg in args]
         named = {key: arg if type(arg) in PLAIN else down(arg) for key, arg in kwargs.items()}
-        if call.has_host and call.lent and not (self.mixes and _only_indices(args)):
+        takes_host = self.takes_host or (self.mixes and _only_indices(args))
+        if call.has_host and call.lent and not takes_host:
             raise mixed_devices(self.name)
         run = self.run
         if any(type(low[place]) in NUMBERS for place in self.tensors if place < len(low)):
