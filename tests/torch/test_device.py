@@ -367,13 +367,12 @@ def test_a_sparse_tensor_is_refused() -> None:
 
 def test_what_the_cpu_cannot_run_is_refused() -> None:
     message = (
-        "npusim.torch: aten._thnn_fused_lstm_cell.default must not be run on npu, since torch "
-        "has no kernel of that name for the CPU; move the tensors of what calls it with .cpu()"
+        "npusim.torch: aten.cudnn_affine_grid_generator.default must not be run on npu, since "
+        "torch has no kernel of that name for the CPU; move the tensors of what calls it with "
+        ".cpu()"
     )
-    layer, x = torch.nn.LSTM(4, 3).npu(), numbers(2, 4)
     with pytest.raises(NotImplementedError, match=exactly(message)):
-        layer(x)
-    assert layer.cpu()(x.cpu())[0].shape == (2, 3)
+        torch.cudnn_affine_grid_generator(numbers(1, 2, 3), 1, 1, 2, 2)
 
 
 def test_an_array_is_not_on_the_card() -> None:

@@ -25,6 +25,8 @@ __all__ = ["GRADIENTS", "OF_TORCH", "OF_TORCH_NPU"]
 Function = Callable[..., object]
 
 OF_TORCH: dict[str, Function] = {
+    "aten._log_softmax.default": activations.log_softmax,
+    "aten._softmax.default": activations.softmax,
     "aten._thnn_fused_gru_cell.default": cells.gru_cell,
     "aten._thnn_fused_gru_cell_backward.default": cells.gru_cell_backward,
     "aten._thnn_fused_lstm_cell.default": cells.lstm_cell,
