@@ -147,8 +147,8 @@ class HostOp:
         down = call.down
         low = [arg if type(arg) in PLAIN else down(arg) for arg in args]
         named = {key: arg if type(arg) in PLAIN else down(arg) for key, arg in kwargs.items()}
-        takes_host = self.takes_host or (self.mixes and _only_indices(args))
-        if call.has_host and call.lent and not takes_host:
+        has_only_indices = self.mixes and _only_indices(args, self.is_mutable)
+        if call.has_host and call.lent and not (self.takes_host or has_only_indices):
             raise mixed_devices(self.name)
         run = self.run
         if any(type(low[place]) in NUMBERS for place in self.tensors if place < len(low)):
@@ -387,9 +387,12 @@ def _is_view(schema: torch.FunctionSchema) -> bool:
     )
 
 
-def _only_indices(args: tuple[object, ...]) -> bool:
-    """Whether all but the second argument, a list of indices, is on npu or a number."""
-    tensors = (arg for arg in args if isinstance(arg, torch.Tensor))
+def _only_indices(args: tuple[object, ...], is_mutable: bool) -> bool:
+    """Whether all but the second argument, a list of indices, is on npu or a number; or, of what
+    writes to the first one, none is on npu."""
+    tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
+    if is_mutable and not any(tensor.is_npu for tensor in tensors):
+        return True
     return all(tensor.is_npu or tensor.dim() == 0 for tensor in tensors)
 
 

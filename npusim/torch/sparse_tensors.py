@@ -97,7 +97,7 @@ def _lowered(x: torch.Tensor) -> torch.Tensor:
 
 def _raised(x: torch.Tensor) -> torch.Tensor:
     """The sparse tensor *x* of the host on npu, in the same memory."""
-    return torch.ops.aten._sparse_coo_tensor_with_dims_and_tensors(  # type: ignore[no-any-return]
+    return torch.ops.aten._sparse_coo_tensor_with_dims_and_tensors(
         x.sparse_dim(), x.dense_dim(), x.shape, to_npu(x._indices()), to_npu(x._values()),
         dtype=x.dtype, layout=torch.sparse_coo, device=torch.device("npu"),
         is_coalesced=x.is_coalesced(),

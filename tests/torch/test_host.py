@@ -295,3 +295,9 @@ def test_a_step_of_adam_before_the_first_divides_by_zero() -> None:
     torch_npu.npu_apply_adam(1, 1, 0.2, 0.5, 0.5, 0.1, grad.npu(), False, False, out=out)
     assert out[0].isnan().all()
     assert [x.tolist() for x in out[1:]] == [[1, 1], [2, 2]]
+
+
+def test_indices_on_the_card_are_taken_for_a_tensor_of_the_host() -> None:
+    x, values = torch.zeros(4), torch.tensor([7.0, 8.0])
+    x.index_put_((torch.tensor([1, 3]).npu(),), values)
+    assert x.tolist() == [0, 7, 0, 8]
