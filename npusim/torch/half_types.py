@@ -15,7 +15,9 @@ from torch.utils._pytree import tree_map
 __all__ = ["in_float32", "is_lacking", "run_of"]
 
 HALF = (torch.float16, torch.bfloat16)
-_LACKING = re.compile(r"\" not implemented for '(Half|BFloat16)'$")
+_LACKING = re.compile(
+    r"\" not implemented for '(Half|BFloat16)'$|Low precision dtypes not supported. Got (Half|BFl)"
+)
 WIDE = frozenset(
     f"aten::{name}{backward}"
     for backward in ("", "_backward")
@@ -23,6 +25,7 @@ WIDE = frozenset(
         *("native_batch_norm", "grid_sampler_2d", "grid_sampler_3d", "convolution"),
         *("slow_conv_transpose2d", "slow_conv_transpose3d", "slow_conv_dilated2d"),
         *("slow_conv_dilated3d", "slow_conv3d_forward", "_slow_conv2d_forward", "_slow_conv2d"),
+        *("nll_loss_forward", "nll_loss2d_forward", "nll_loss", "nll_loss2d"),
     )
 )
 """Operations that the CPU computes in half types, sums and all."""
@@ -61,7 +64,7 @@ def _as(result: object, operand: object) -> object:
     return result.to(operand.dtype) if both else result  # type: ignore[attr-defined]
 
 
-def is_lacking(error: NotImplementedError) -> bool:
+def is_lacking(error: RuntimeError) -> bool:
     """Whether *error* says that the CPU has an operation, but not for a half type."""
     return _LACKING.search(str(error)) is not None
 

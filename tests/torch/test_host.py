@@ -301,3 +301,14 @@ def test_indices_on_the_card_are_taken_for_a_tensor_of_the_host() -> None:
     x, values = torch.zeros(4), torch.tensor([7.0, 8.0])
     x.index_put_((torch.tensor([1, 3]).npu(),), values)
     assert x.tolist() == [0, 7, 0, 8]
+
+
+def test_half_types_and_int32_at_once() -> None:
+    x = torch.tensor([[0.1, 0.2, 0.4, 0.8]]).half()
+    target = torch.tensor([[3, 0, -1, 1]])
+    want = torch.nn.functional.multilabel_margin_loss(x.double(), target)
+    found = torch.nn.functional.multilabel_margin_loss(x.npu(), target.int().npu())
+    torch.testing.assert_close(found.cpu(), want.half())
+    square = torch.tensor([[2.0, 1.0], [1.0, 3.0]]).half()
+    found = torch.inverse(square.npu()).cpu()
+    torch.testing.assert_close(found, torch.inverse(square.double()).half())
