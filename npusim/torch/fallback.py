@@ -17,7 +17,7 @@ from typing import ParamSpec, TypeVar
 import torch
 from torch.utils._pytree import tree_leaves
 
-from npusim.torch import card, half_types, known, layer_norm, numbering, shapes, timed
+from npusim.torch import card, generator, half_types, known, layer_norm, numbering, shapes, timed
 from npusim.torch.clock import clock
 from npusim.torch.errors import invalid_device, mixed_devices, not_modelled
 from npusim.torch.relabel import to_host, to_npu
@@ -109,7 +109,9 @@ class HostOp:
         self.is_mutable = schema.is_mutable
         self.mixes = schema.name in CPU_INDICES
         self.is_kernel = schema.name not in NO_KERNELS and not _is_view(schema)
-        self.run = STAND_INS.get(self.name) or half_types.run_of(op)
+        run = STAND_INS.get(self.name) or half_types.run_of(op)
+        draws = torch.Tag.nondeterministic_seeded in op.tags
+        self.run = generator.drawing(run) if draws else run
 
     def __call__(self, *args: object, **kwargs: object) -> object:
         if not card.computes_values():
