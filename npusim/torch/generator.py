@@ -123,7 +123,7 @@ class CardGenerator(torch._C.Generator):
         both = self._seed.to_bytes(WORDS, "little") + self.get_offset().to_bytes(WORDS, "little")
         return torch.tensor([*both], dtype=torch.uint8, device="cpu")
 
-    def set_state(self, state: torch.Tensor) -> CardGenerator:  # type: ignore[override]
+    def set_state(self, state: torch.Tensor) -> CardGenerator:
         is_state = state.dtype == torch.uint8 and state.is_cpu
         if not is_state or state.numel() not in (WORDS, 2 * WORDS):
             raise RuntimeError(

@@ -50,7 +50,7 @@ class State(NamedTuple):
                 {**vars(clock)},
                 [*streams._current],
                 random,
-                {**vars(_drawn())},
+                _drawn(),
                 numbering.current(),
             ),
             *([*card._inserted], [*graphs._capturing]),
@@ -61,7 +61,7 @@ class State(NamedTuple):
         vars(clock).update(self.clock)
         streams._current[:] = self.streams
         torch.set_rng_state(self.random)
-        vars(_drawn()).update(self.draws)
+        generator.default_generators[0].__dict__.update(self.draws)
         numbering.choose(self.number)
         card._inserted[:] = self.card
         graphs._capturing[:] = self.captures
@@ -69,9 +69,9 @@ class State(NamedTuple):
         os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank % server_cards)}
 
 
-def _drawn() -> generator.CardGenerator:
+def _drawn() -> dict[str, Any]:
     """What numbers of the card come of."""
-    return generator.default_generators[0]
+    return {**vars(generator.default_generators[0])}
 
 
 class Waiting(NamedTuple):
@@ -268,7 +268,7 @@ def _fresh(state: State) -> State:
     (chip, key, values, caches, room_bytes) = state.card[0]
     fresh = type(caches)(chip) if caches is not None else None
     own = [(chip, key, values, fresh, room_bytes)]
-    return State({**vars(Clock())}, [*state.streams], state.random, 0, own, [])
+    return State({**vars(Clock())}, [*state.streams], state.random, state.draws, 0, own, [])
 
 
 @contextmanager
