@@ -1,13 +1,12 @@
 """Operations on lists of float16 and bfloat16 as the kernels of a card round them.
 
 bfloat16 is computed in float32 and rounded once. Most kernels do so with float16 too, but some
-compute in float16 itself and round each step, Axpy once (ops-nn@e5c3fa9, foreach/*/op_kernel).
+compute in float16 itself and round each step (ops-nn@e5c3fa9, foreach/*/op_kernel).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -17,35 +16,18 @@ __all__ = ["run_of"]
 Tensors = Sequence[torch.Tensor]
 
 
-def _sum(sign: int, x: torch.Tensor, other: torch.Tensor, alpha: float = 1) -> torch.Tensor:
-    """The product is rounded, and then the sum."""
-    return x + other * alpha * sign
-
-
-def _axpy(x: torch.Tensor, other: torch.Tensor, alpha: float) -> torch.Tensor:
-    """A sum that is rounded once, by a factor of its type."""
-    factor = torch.tensor(alpha, dtype=x.dtype).item()
-    return torch.add(x.float(), other.float(), alpha=factor).to(x.dtype)
-
-
-def _added_quotient(x: torch.Tensor, a: torch.Tensor, b: torch.Tensor, value: float) -> Any:
-    return _axpy(x, a / b, value)
-
-
-def _added_product(x: torch.Tensor, a: torch.Tensor, b: torch.Tensor, value: float) -> Any:
-    return _axpy(x, a * b, value)
-
-
 IN_FLOAT16: dict[str, Callable[..., torch.Tensor]] = {
-    "_foreach_sub.List": partial(_sum, -1),
-    "_foreach_addcdiv.ScalarList": _added_quotient,
-    "_foreach_addcdiv.Tensor": _added_quotient,
-    "_foreach_addcmul.Tensor": _added_product,
+    "_foreach_add.List": lambda x, other, alpha=1: x + other * alpha,
+    "_foreach_sub.List": lambda x, other, alpha=1: x - other * alpha,
+    "_foreach_addcdiv.ScalarList": lambda x, a, b, value: x + a / b * value,
+    "_foreach_addcdiv.Tensor": lambda x, a, b, value: x + a / b * value,
+    "_foreach_addcmul.Tensor": lambda x, a, b, value: x + a * b * value,
 }
 """Operation -> what its kernel makes of the tensors at one place of lists of float16."""
-WITH_FACTORS = {*IN_FLOAT16, "_foreach_add.List", "_foreach_addcdiv.Scalar"} | {
-    f"_foreach_addcmul.{kind}" for kind in ("Scalar", "ScalarList")
-}
+WITH_FACTORS = (
+    *IN_FLOAT16,
+    *("_foreach_addcdiv.Scalar", "_foreach_addcmul.Scalar", "_foreach_addcmul.ScalarList"),
+)
 """Operations that compute more than one step."""
 
 
