@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -135,6 +136,28 @@ SOC_VERSIONS = {
 def get_soc_version() -> int:
     """The number of the chip; -1 of one that has none."""
     return SOC_VERSIONS.get(card.name(), -1)
+
+
+CANN_VERSION = "9.0.0"
+"""What Ascend/pytorch@9e73e70 says to install (README.md)."""
+
+
+def get_cann_version(module: str = "CANN") -> str:  # noqa: ARG001
+    """The version of CANN, all of whose parts have the same."""
+    return CANN_VERSION
+
+
+def _is_gte_cann_version(version: str, module: str = "CANN") -> bool:
+    """Whether CANN has *version* or a later one."""
+    found, least = (
+        tuple(map(int, re.findall(r"\d+", each))) for each in (get_cann_version(module), version)
+    )
+    return found >= least
+
+
+def is_support_inf_nan() -> bool:
+    """Whether what overflows becomes infinite: not on Atlas inference products, which saturate."""
+    return card.spec().series != "Atlas inference"
 
 
 def get_device_properties(device: object = None) -> Properties:

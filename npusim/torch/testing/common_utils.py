@@ -5,16 +5,27 @@ from __future__ import annotations
 import unittest
 from collections.abc import Callable, Sequence
 from functools import wraps
+from typing import Any
 
 import numpy as np
 import torch
 
-from npusim.torch import card
+from npusim.torch import card, npu
 
-__all__ = ["SupportedDevices", "create_common_tensor", "create_dtype_tensor", "get_npu_device"]
+__all__ = [
+    "SkipIfNotGteCANNVersion",
+    "SupportedDevices",
+    "check_operators_in_prof",
+    "create_common_tensor",
+    "create_dtype_tensor",
+    "get_npu_device",
+    "test_2args_broadcast",
+]
 
 ANY = -1
 """Whatever format a tensor has."""
+BROADCAST = (((2, 3, 4, 5), (1, 1, 1)), ((2, 3, 4, 5), (4, 5)))
+"""Shapes of two operands, of which the second is broadcast."""
 
 
 def get_npu_device() -> str:
@@ -23,16 +34,16 @@ def get_npu_device() -> str:
 
 
 def create_common_tensor(
-    item: tuple[np.typing.DTypeLike, int, Sequence[int]],
+    item: Sequence[Any],
     minValue: float,  # noqa: N803
     maxValue: float,  # noqa: N803
     device: torch.device | str | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The same random numbers on the CPU and on the card.
 
-    *item*: numpy dtype, format and shape.
+    *item*: numpy dtype, format, shape, and what a test adds for itself.
     """
-    dtype, npu_format, shape = item
+    dtype, npu_format, shape, *_ = item
     numbers = np.random.uniform(minValue, maxValue, size=shape).astype(dtype)
     on_cpu = torch.from_numpy(numbers)
     return on_cpu, _placed(on_cpu, npu_format, device)
@@ -57,6 +68,30 @@ def create_dtype_tensor(
     return on_cpu, _placed(on_cpu, npu_format, device)
 
 
+def test_2args_broadcast(
+    function: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+) -> list[list[Any]]:
+    """What *function* of two operands gives on the CPU and on the card, as arrays, by pairs."""
+    found = []
+    for shapes in BROADCAST:
+        pairs = [create_common_tensor((np.float32, ANY, shape), 0, 1) for shape in shapes]
+        results = [function(x, y).cpu().numpy() for x, y in zip(*pairs, strict=True)]
+        found.append(results)
+    return found
+
+
+test_2args_broadcast.__test__ = False  # type: ignore[attr-defined]
+"""It is no test itself, whatever pytest thinks of its name."""
+
+
+def check_operators_in_prof(
+    expected_operators: Sequence[str], prof: Any, unexpected_operators: Sequence[str] = ()
+) -> bool:
+    """Whether *prof* of torch has all operators that are expected and none that is not."""
+    found = {each.key.replace("cached_", "") for each in prof.key_averages()}
+    return found.issuperset(expected_operators) and found.isdisjoint(unexpected_operators or ())
+
+
 def _placed(on_cpu: torch.Tensor, npu_format: int, device: object) -> torch.Tensor:
     placed = on_cpu.to(device or get_npu_device())
     if npu_format == ANY:
@@ -77,6 +112,23 @@ class SupportedDevices:
             if not card.name().startswith(self.names):
                 known = ", ".join(self.names)
                 raise unittest.SkipTest(f"only for {known}; the card is {card.name()}")
+            return test(*args, **kwargs)
+
+        return only_there
+
+
+class SkipIfNotGteCANNVersion:
+    """Skips a test unless CANN has at least the version that is given."""
+
+    def __init__(self, base_version: str, module: str = "CANN") -> None:
+        self.base_version, self.module = base_version, module
+
+    def __call__(self, test: Callable[..., object]) -> Callable[..., object]:
+        @wraps(test)
+        def only_there(*args: object, **kwargs: object) -> object:
+            if not npu._is_gte_cann_version(self.base_version, self.module):
+                found = npu.get_cann_version(self.module)
+                raise unittest.SkipTest(f"only from {self.base_version} on; {found} is here")
             return test(*args, **kwargs)
 
         return only_there
