@@ -32,6 +32,7 @@ MODULES: dict[str, str | None] = {
     "torch_npu.profiler": "npusim.torch.profiler",
     "torch_npu.profiler.dynamic_profile": "npusim.torch.profiler.dynamic_profile",
     "torch_npu.testing": "npusim.torch.testing",
+    "torch_npu.testing.common_distributed": "npusim.torch.testing.common_distributed",
     "torch_npu.testing.common_utils": "npusim.torch.testing.common_utils",
     "torch_npu.testing.decorator": "npusim.torch.testing.decorator",
     "torch_npu.testing.testcase": "npusim.torch.testing.testcase",

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import unittest
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import wraps
 
 import numpy as np
 import torch
 
-from npusim.torch import card
+from npusim.torch import card, npu
 
-__all__ = ["SupportedDevices", "create_common_tensor", "create_dtype_tensor", "get_npu_device"]
+__all__ = [
+    "SkipIfNotGteCANNVersion",
+    "SupportedDevices",
+    "create_common_tensor",
+    "create_dtype_tensor",
+    "freeze_rng_state",
+    "get_npu_device",
+    "set_npu_device",
+    "test_2args_broadcast",
+]
 
 ANY = -1
 """Whatever format a tensor has."""
@@ -20,6 +30,22 @@ ANY = -1
 def get_npu_device() -> str:
     """The card that tests run on."""
     return "npu:0"
+
+
+def set_npu_device() -> str:
+    """Choose the card that tests run on, and return its name."""
+    npu.set_device(get_npu_device())
+    return get_npu_device()
+
+
+@contextmanager
+def freeze_rng_state() -> Iterator[None]:
+    """Afterwards random numbers go on from where they were."""
+    state = torch.get_rng_state()
+    try:
+        yield
+    finally:
+        torch.set_rng_state(state)
 
 
 def create_common_tensor(
@@ -64,6 +90,25 @@ def _placed(on_cpu: torch.Tensor, npu_format: int, device: object) -> torch.Tens
     return torch.ops.npu.npu_format_cast(placed, npu_format)
 
 
+BROADCAST = (((2, 3, 4, 5), (1, 1, 1)), ((2, 3, 4, 5), (4, 5)))
+"""Shapes of two tensors, of which the second one is repeated."""
+
+
+def test_2args_broadcast(
+    function: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+) -> list[list[np.ndarray]]:
+    """What *function* gives on the CPU and on the card, for each of these shapes."""
+    found = []
+    for shapes in BROADCAST:
+        on_cpu = [torch.from_numpy(np.random.rand(*shape).astype(np.float32)) for shape in shapes]
+        on_npu = [x.to(get_npu_device()) for x in on_cpu]
+        found.append([function(*each).cpu().numpy() for each in (on_cpu, on_npu)])
+    return found
+
+
+test_2args_broadcast.__test__ = False  # type: ignore[attr-defined]
+
+
 class SupportedDevices:
     """Skips a test unless the card's name begins with one of those that are given."""
 
@@ -80,3 +125,20 @@ class SupportedDevices:
             return test(*args, **kwargs)
 
         return only_there
+
+
+class SkipIfNotGteCANNVersion:
+    """Skips a test unless CANN is of that version or newer."""
+
+    def __init__(self, base_version: str, module: str = "CANN") -> None:
+        self.version, self.module = base_version, module
+
+    def __call__(self, test: Callable[..., object]) -> Callable[..., object]:
+        @wraps(test)
+        def only_later(*args: object, **kwargs: object) -> object:
+            if not npu._is_gte_cann_version(self.version, self.module):
+                own = npu.get_cann_version(self.module)
+                raise unittest.SkipTest(f"needs {self.module} {self.version}, not {own}")
+            return test(*args, **kwargs)
+
+        return only_later
