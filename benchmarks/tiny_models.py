@@ -141,9 +141,13 @@ def prompt(number: int) -> torch.Tensor:
     return torch.randint(SIZE["vocab_size"], (1, PROMPT), generator=torch.manual_seed(number))
 
 
-@torch.inference_mode()
 def served(name: str) -> str:
     """A row of what *name* costs: its first forward, later ones, and generated words."""
+    with torch.inference_mode():
+        return _served(name)
+
+
+def _served(name: str) -> str:
     forget()
     npusim.torch.install(device="ascend910b2")
     forwards, written = {}, {}
