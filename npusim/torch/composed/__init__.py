@@ -58,8 +58,6 @@ COMPOSED: dict[str, Composed] = {
     "npu_dtype_cast_backward": layouts.dtype_cast_backward,
     "npu_fused_infer_attention_score.out": attention.first_out,
     "npu_fused_infer_attention_score_v2.out": attention.second_out,
-    "npu_fusion_attention_grad": fusion_attention.npu_fusion_attention_grad,
-    "npu_fusion_attention_grad_v2": fusion_attention.npu_fusion_attention_grad_v2,
     "npu_fusion_attention_grad_v3": fusion_attention.npu_fusion_attention_grad_v3,
     "npu_fusion_attention_v3": fusion_attention.npu_fusion_attention_v3,
     "npu_gemma_rms_norm": norms.gemma_rms_norm,
@@ -106,6 +104,8 @@ OF_ATB: dict[str, Composed] = {
 """Function that torch_npu takes from ATB -> what runs. The namespace `npu` has none of them."""
 PARTS: dict[str, Composed] = {
     "npu_fusion_attention": fusion_attention.npu_fusion_attention,
+    "npu_fusion_attention_grad": fusion_attention.npu_fusion_attention_grad,
+    "npu_fusion_attention_grad_v2": fusion_attention.npu_fusion_attention_grad_v2,
     "npu_fusion_attention_v2": fusion_attention.npu_fusion_attention,
     "npu_moe_token_permute": routing.token_permute,
 }
