@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from commands import npusim_says
-from consoles import PAGES, ROOT, consoles, held, needs_torch
+from consoles import PAGES, ROOT, Console, consoles, held, needs_torch
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 TOUR = (ROOT / "docs" / "tour.md").read_text(encoding="utf-8")
@@ -52,7 +52,10 @@ def test_a_readme_is_short(name: str) -> None:
     assert (ROOT / name).stat().st_size <= MOST_BYTES
 
 
-PAGES_IN_PYTHON = ["README.md", *(f"docs/{page}.md" for page in ("models", "profile", "sweeps"))]
+PAGES_IN_PYTHON = [
+    "README.md",
+    *(f"docs/{page}.md" for page in ("models", "profile", "questions", "sweeps")),
+]
 
 
 @pytest.mark.parametrize("name", [*PAGES_IN_PYTHON, "docs/tour.md"])
@@ -87,7 +90,19 @@ def test_the_command_lines_run_as_shown(
             assert (answer.code, bool(answer.out)) == (0, True)
 
 
+def is_slow(console: Console) -> bool:
+    """Whether it times several steps of a model, or measured kernels."""
+    slow = "sweep benchmarks/published_steps/", "validate"
+    return console.page == "docs/questions.md" and console.command.startswith(
+        tuple(f".venv/bin/npusim {words}" for words in slow)
+    )
+
+
+@pytest.mark.parametrize(
+    "slow", [False, pytest.param(True, marks=pytest.mark.nightly)], ids=["quick", "slow"]
+)
 def test_every_console_answers_as_shown(
+    slow: bool,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     subtests: pytest.Subtests,
@@ -100,9 +115,14 @@ def test_every_console_answers_as_shown(
     for folder in ("benchmarks", "examples"):
         (tmp_path / folder).symlink_to(ROOT / folder)
     shown = [console for console in consoles() if not needs_torch(console)]
-    pages = ["README.md", "docs/profile.md", "docs/sweeps.md", "docs/tour.md"]
+    pages = [
+        "README.md",
+        *(f"docs/{page}.md" for page in ("profile", "questions", "sweeps", "tour")),
+    ]
     assert list(dict.fromkeys(console.page for console in shown)) == pages
     for console in shown:
+        if is_slow(console) != slow:
+            continue
         with subtests.test(console.command):
             program, *words = shlex.split(console.command)
             assert program == ".venv/bin/npusim"
