@@ -115,7 +115,7 @@ class Kernels(Part):
     """The same by collectives, for more tokens than such kernels take."""
     before: Words
     after: Words
-    """From the last norm to the ids of words."""
+    """From the last norm to the ids of tokens."""
 
 
 class Engine(Part):
