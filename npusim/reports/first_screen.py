@@ -26,9 +26,8 @@ AROUND: dict[Known, str] = {
     "launch": costs.COLORS["launch"],
     "earlier": costs.COLORS[costs.EARLIER],
 }
-COLORS = AROUND | dict(
-    zip((cause for cause in CAUSES if cause not in AROUND), style.MANY_COLORS, strict=False)
-)
+OTHERS = [color for color in style.MANY_COLORS if color not in AROUND.values()]
+COLORS = AROUND | dict(zip((cause for cause in CAUSES if cause not in AROUND), OTHERS, strict=True))
 """Cause -> the colour of its part of the time, the same on every page."""
 LINKS: Mapping[Known, str] = {
     "gm": "global memory",
