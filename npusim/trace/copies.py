@@ -74,7 +74,7 @@ ROWS = 7
 
 
 def packed(copies: CopyTimes, start: Cycles) -> NDArray[np.int64]:
-    """*copies* as small integers `(ROWS, copies)`, relative to the *start* `(ops,)` of micro-ops."""
+    """*copies* as small integers `(ROWS, copies)`, relative to *start* `(ops,)` of micro-ops."""
     asked = copies.asked - start[copies.index]
     moved = copies.moved - copies.asked
     read = np.rint(copies.gm_bytes * COUNT_UNITS).astype(np.int64)
