@@ -1,12 +1,12 @@
-"""A call that is made again and again: all but the values is found out once.
+"""A call that is made repeatedly: everything except the values is computed once.
 
     again = prepared("mul", spec, {"x": x, "other": y})      # as npusim.run, for its time alone
     again.run.time_us
     again.outputs({"x": other_x, "other": other_y})          # the values of tensors of those shapes
 
 Arguments, contract, tiling and times of a call depend on shapes, types and attributes, and not on
-values, unless an operator says otherwise. So a caller whose calls differ in nothing else, as
-torch, can spare all of them. The micro-ops compute the values, as in any run.
+values, unless an operator says otherwise. So a caller whose calls differ in nothing else, such as
+torch, can avoid all of that. Micro-ops compute the values, as in any run.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["Prepared", "prepared"]
 
 
 class Prepared:
-    """What calls of the same shapes, types and attributes share."""
+    """The data shared by calls of the same shapes, types and attributes."""
 
     def __init__(
         self,
@@ -41,8 +41,8 @@ class Prepared:
         bound: Mapping[str, object],
     ) -> None:
         self.run = run
-        """The run of each of them, its outputs as they are without values."""
-        # A call brings arrays alone: a Tensor among the arguments would be that of the first call.
+        """The run of each of them, with outputs without values."""
+        # A call passes arrays only: a Tensor among the arguments would be that of the first call.
         is_plain = not any(isinstance(x, Tensor) for x in by_operand(bound).values())
         self._at_once = operator.at_once if is_plain else None
         self._operator = operator.name
@@ -52,7 +52,7 @@ class Prepared:
         }
         of_a_call = {name for name in bound if isinstance(bound[name], np.ndarray)} | {*self._lists}
         self._bound = {name: None if name in of_a_call else x for name, x in bound.items()}
-        """Arguments by name, without the arrays, which are of one call."""
+        """Arguments by name, without the arrays of one call."""
         self._task, self._problem, self._replay = task, problem, task.replay()
         self._specs = {operand.name: operand.spec for operand in problem.inputs}
         placed = {operand.name: operand.place().data for operand in problem.inputs}
@@ -72,12 +72,12 @@ class Prepared:
 
     @property
     def nbytes(self) -> int:
-        """What keeping it takes, roughly."""
+        """Approximate memory that it holds."""
         own = self._replay.nbytes if self._replay else 0
         return own + self._task.nbytes(self.run.trace)
 
     def outputs(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
-        """What comes out for *arrays*, operand by operand; shapes and types are not checked."""
+        """The outputs for *arrays*, by operand; shapes and types are not checked."""
         if self._at_once is not None:
             found = self._whole(self._at_once, arrays)
             if found is not None:
@@ -88,7 +88,7 @@ class Prepared:
             if name in self._as_they_lie and array.flags.c_contiguous:
                 data[name] = array.reshape(-1).view(np.uint8)
             elif name in data:
-                # As the first one was: a transposed matrix goes there as it lies.
+                # Like the first one: a transposed matrix is placed in its memory order.
                 placed = Operand(name, self._specs[name], array).place().data
                 assert placed is not None
                 data[name] = placed
@@ -107,10 +107,10 @@ class Prepared:
     def _whole(
         self, at_once: Callable[[ops.Given, Any], Array | None], arrays: Mapping[str, Array]
     ) -> dict[str, Array] | None:
-        """The output by few calls of numpy; None where that is not of the type that comes out."""
+        """The output by few calls of numpy; None if it has another type than the output."""
         arguments = {**self._bound, **arrays}
         for name, length in self._lists.items():
-            # As `by_operand` names the parts of a list.
+            # Same names as `by_operand` gives the elements of a list.
             parts = [f"{name}[{place}]" for place in range(length)] if length > 1 else [name]
             arguments[name] = [arguments.pop(part) for part in parts]
         given = ops.Given(self._operator, arguments, self.run.device)
@@ -119,16 +119,16 @@ class Prepared:
         (name, spec, _, _) = self._outputs[0]
         if found is None or found.dtype != spec.element.numpy or found.shape != spec.shape:
             return None
-        # A view would be memory of what came in.
+        # A view would share memory with the input.
         return {name: found if found.flags.owndata else found.copy()}
 
 
 def prepared(op: str, spec: DeviceSpec, arguments: dict[str, object]) -> Prepared | None:
-    """A call of operator *op*, whose check does not look at the values of its *arguments*.
+    """A call of operator *op*, whose check does not read the values of its *arguments*.
 
-    None where its kernel does, or is handed something else than the arrays of the call, where it
-    has workspaces, writes in place or to fractals, where other kernels go first, and where none
-    runs. Raises what :func:`npusim.run` raises.
+    None if its kernel reads them, has operands other than the arrays of the call, has workspaces,
+    or writes in place or to fractals, if other kernels run first, or if none runs. Raises what
+    :func:`npusim.run` raises.
     """
     operator = find(op)
     run = play(op, (), arguments, spec, Options(values=False))
@@ -137,7 +137,7 @@ def prepared(op: str, spec: DeviceSpec, arguments: dict[str, object]) -> Prepare
     is_plain = all(_is_as_given(each, bound) for each in problem.inputs) and all(
         out.layout == "ND" for out in problem.outputs.values()
     )
-    # What copies views computes nothing new.
+    # Kernels that copy views compute nothing new.
     has_prologue = len(run.earlier) > len(copies_before(spec, problem, bound))
     has_more = has_prologue or operator.value_dependent_inputs or problem.updated
     if run.plan is None or run.plan.workspaces or has_more or not is_plain:
@@ -147,7 +147,7 @@ def prepared(op: str, spec: DeviceSpec, arguments: dict[str, object]) -> Prepare
 
 
 def _is_as_given(operand: Operand, bound: Mapping[str, object]) -> bool:
-    """Whether *operand* is an array of the call, or made of an attribute."""
+    """Whether *operand* is an array of the call, or made from an attribute."""
     given = by_operand(bound)
     if operand.name not in given:
         return False
