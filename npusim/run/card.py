@@ -185,7 +185,7 @@ class CarriedCode:
         return self._card.lines(block.address, nbytes)
 
     def launched(self, kernel: Hashable, code_bytes: Mapping[str, int]) -> FoundCode:
-        """Record a run of *kernel*, *code_bytes* per kind of core; return where its code was found."""
+        """Record a run of *kernel* with *code_bytes* per kind; return where its code was found."""
         place = self.place(kernel, code_bytes)
         resident_bytes = self._card.l2.found({CODE: place}).resident_bytes
         l2_share = resident_bytes / (len(place) * self._card.spec.l2.line_bytes)

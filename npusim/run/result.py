@@ -162,7 +162,7 @@ class Result:
 
     @property
     def kind(self) -> Kind | None:
-        """The kind of comparable measured kernels; None for a custom kernel, or without a kernel."""
+        """The kind of comparable measured kernels; None for custom kernels, or if none ran."""
         return None if self._sort is None else self._sort[0]
 
     @cached_property
