@@ -301,9 +301,10 @@ LOGIC = ("logical_and", "logical_or")
 GIVE_BOOL = (*COMPARISONS, *LOGIC, "logical_not")
 _OF_ONE = ("neg", "abs", "exp", "log", "sqrt", "rsqrt", "reciprocal", "tanh", "sigmoid", "silu",
            "gelu", "relu")  # fmt: skip
-_WITH_GRADIENTS = ("silu", "sigmoid", "tanh", "gelu")
+_WITH_GRADIENTS = ("silu", "sigmoid", "tanh")
 _TABLE: dict[str, tuple[str, Take]] = {
     **{name: (name, arguments.one) for name in _OF_ONE},
+    "gelu": ("gelu", arguments.gelu),
     **{f"{name}.Tensor": (name, arguments.two) for name in COMPARISONS},
     **{f"{name}.Scalar": (name, arguments.two) for name in COMPARISONS},
     **{name: (name, arguments.two) for name in ("maximum", "minimum")},
@@ -313,6 +314,7 @@ _TABLE: dict[str, tuple[str, Take]] = {
     **dict.fromkeys(("logical_not", "bitwise_not"), ("logical_not", arguments.flag)),
     "mul.Tensor": ("mul", arguments.mixed),
     "div.Tensor": ("div", arguments.quotient),
+    "gelu_backward": ("gelu_backward", arguments.gelu_backward),
     "pow.Tensor_Scalar": ("pow", arguments.power),
     "clamp": ("clamp", arguments.bounded),
     "where.self": ("where", arguments.where),
@@ -335,7 +337,7 @@ _REDUCTIONS = {
     **{name: name for name in ("amax", "argmax")},
 }
 """Operation along axes -> the operator."""
-_WHOLE = ("native_layer_norm", "native_group_norm")
+_WHOLE = ("native_layer_norm", "native_group_norm", "mish_backward")
 """Operations that torch would take apart, and that are one kernel of a card."""
 _IN_PLACE = (
     *(name for name in _OF_ONE if name not in ("silu", "gelu")),

@@ -49,6 +49,9 @@ CPU_INDICES = frozenset(
 )
 """Operations that take indices from the host next to npu tensors."""
 
+WITH_HOST = frozenset({"aten::_foreach_copy_"})
+"""Operations on lists, of whose tensors some may lie on the host: torch takes them one by one."""
+
 NO_KERNELS = frozenset(
     f"aten::{name}"
     for name in (
@@ -107,7 +110,17 @@ def _lay(tensor: torch.Tensor) -> tuple[object, ...]:
 class HostOp:
     """One torch operation, and how to run it on the host for npu tensors."""
 
-    __slots__ = ("is_kernel", "is_mutable", "mixes", "name", "op", "outs", "run", "tensors")
+    __slots__ = (
+        "is_kernel",
+        "is_mutable",
+        "mixes",
+        "name",
+        "op",
+        "outs",
+        "run",
+        "takes_host",
+        "tensors",
+    )
 
     def __init__(self, op: torch._ops.OpOverload, run: Callable[..., object] | None = None) -> None:
         schema = op._schema
@@ -121,6 +134,7 @@ class HostOp:
         """Places of arguments that are tensors."""
         self.is_mutable = schema.is_mutable
         self.mixes = schema.name in CPU_INDICES
+        self.takes_host = schema.name in WITH_HOST
         self.is_kernel = schema.name not in NO_KERNELS and not _is_view(schema)
         chosen = run or STAND_INS.get(self.name) or half_lists.run_of(op) or half_types.run_of(op)
         draws = torch.Tag.nondeterministic_seeded in op.tags
@@ -147,7 +161,8 @@ class HostOp:
         down = call.down
         low = [arg if type(arg) in PLAIN else down(arg) for arg in args]
         named = {key: arg if type(arg) in PLAIN else down(arg) for key, arg in kwargs.items()}
-        if call.has_host and call.lent and not (self.mixes and _only_indices(args)):
+        has_only_indices = self.mixes and _only_indices(args, self.is_mutable)
+        if call.has_host and call.lent and not (self.takes_host or has_only_indices):
             raise mixed_devices(self.name)
         run = self.run
         if any(type(low[place]) in NUMBERS for place in self.tensors if place < len(low)):
@@ -386,9 +401,12 @@ def _is_view(schema: torch.FunctionSchema) -> bool:
     )
 
 
-def _only_indices(args: tuple[object, ...]) -> bool:
-    """Whether all but the second argument, a list of indices, is on npu or a number."""
-    tensors = (arg for arg in args if isinstance(arg, torch.Tensor))
+def _only_indices(args: tuple[object, ...], is_mutable: bool) -> bool:
+    """Whether all but the second argument, a list of indices, is on npu or a number; or, of what
+    writes to the first one, none is on npu."""
+    tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
+    if is_mutable and not any(tensor.is_npu for tensor in tensors):
+        return True
     return all(tensor.is_npu or tensor.dim() == 0 for tensor in tensors)
 
 
