@@ -17,7 +17,19 @@ from typing import ParamSpec, TypeVar
 import torch
 from torch.utils._pytree import tree_leaves
 
-from npusim.torch import card, half_types, host, known, layer_norm, numbering, shapes, timed
+from npusim.torch import (
+    card,
+    distances,
+    generator,
+    half_lists,
+    half_types,
+    host,
+    known,
+    layer_norm,
+    numbering,
+    shapes,
+    timed,
+)
 from npusim.torch.clock import clock
 from npusim.torch.errors import invalid_device, mixed_devices, not_modelled
 from npusim.torch.host import indices
@@ -124,8 +136,9 @@ class HostOp:
         self.mixes = schema.name in CPU_INDICES
         self.takes_host = schema.name in WITH_HOST
         self.is_kernel = schema.name not in NO_KERNELS and not _is_view(schema)
-        found = run or STAND_INS.get(self.name) or half_types.run_of(op)
-        self.run = indices.taking_int32(schema, found)
+        chosen = run or STAND_INS.get(self.name) or half_lists.run_of(op) or half_types.run_of(op)
+        draws = torch.Tag.nondeterministic_seeded in op.tags
+        self.run = indices.taking_int32(schema, generator.drawing(chosen) if draws else chosen)
 
     def __call__(self, *args: object, **kwargs: object) -> object:
         if not card.computes_values():
@@ -414,6 +427,7 @@ STAND_INS: dict[str, Callable[..., object]] = {
     **{f"aten._add_relu.{kind}": _add_relu for kind in ("Tensor", "Scalar", "out")},
     **{f"aten._add_relu_.{kind}": _add_relu_ for kind in ("Tensor", "Scalar")},
     "aten.normal_.default": _draw_normal,
+    "aten._cdist_backward.default": distances.backward,
     "aten.histc.default": _count,
     "aten.native_layer_norm.default": layer_norm.forward,
     "aten.native_layer_norm_backward.default": layer_norm.backward,

@@ -138,21 +138,22 @@ def get_soc_version() -> int:
     return SOC_VERSIONS.get(card.name(), -1)
 
 
-CANN_VERSION = "9.0.0"
-"""What Ascend/pytorch@9e73e70 says to install (README.md)."""
+CANN_VERSION = "9.1.0"
+"""That of the sources which kernels are written from (ops-nn@e5c3fa9 version.cmake)."""
 
 
 def get_cann_version(module: str = "CANN") -> str:  # noqa: ARG001
-    """The version of CANN, all of whose parts have the same."""
+    """The version of CANN, of which all parts have the same."""
     return CANN_VERSION
 
 
-def _is_gte_cann_version(version: str, module: str = "CANN") -> bool:
-    """Whether CANN has *version* or a later one."""
-    found, least = (
-        tuple(map(int, re.findall(r"\d+", each))) for each in (get_cann_version(module), version)
+def _is_gte_cann_version(version: str, module: str = "CANN") -> bool:  # noqa: ARG001
+    """Whether CANN is of *version* or newer."""
+    own, other = (
+        tuple(int(part) for part in re.findall(r"\d+", each)[:3])
+        for each in (CANN_VERSION, version)
     )
-    return found >= least
+    return own >= other
 
 
 def is_support_inf_nan() -> bool:

@@ -238,8 +238,8 @@ def test_pairs_of_operands_of_which_one_is_broadcast() -> None:
 @pytest.mark.parametrize(
     ("decorator", "words"),
     [
-        ("common_utils.SkipIfNotGteCANNVersion('9.1.0')", "only from 9.1.0 on; 9.0.0 is here"),
-        ("common_distributed.skipIfUnsupportMultiNPU(2)", "only with 2 cards; there are 1"),
+        ("common_utils.SkipIfNotGteCANNVersion('9.2.0')", "needs CANN 9.2.0, not 9.1.0"),
+        ("common_distributed.skipIfUnsupportMultiNPU(2)", "needs 2 cards, not 1"),
         ("common_utils.SkipIfNotGteCANNVersion('8.5.0.alpha1')", None),
         ("common_distributed.skipIfUnsupportMultiNPU(1)", None),
     ],

@@ -69,8 +69,6 @@ COMPOSED: dict[str, Composed] = {
         losses.linear_cross_entropy_backward
     ),
     "npu_fused_linear_online_max_sum": losses.online_max_sum,
-    "npu_fusion_attention_grad": fusion_attention.npu_fusion_attention_grad,
-    "npu_fusion_attention_grad_v2": fusion_attention.npu_fusion_attention_grad_v2,
     "npu_fusion_attention_grad_v3": fusion_attention.npu_fusion_attention_grad_v3,
     "npu_fusion_attention_v3": fusion_attention.npu_fusion_attention_v3,
     "npu_gemma_rms_norm": norms.gemma_rms_norm,
@@ -122,6 +120,8 @@ OF_ATB: dict[str, Composed] = {
 """Function that torch_npu takes from ATB -> what runs. The namespace `npu` has none of them."""
 PARTS: dict[str, Composed] = {
     "npu_fusion_attention": fusion_attention.npu_fusion_attention,
+    "npu_fusion_attention_grad": fusion_attention.npu_fusion_attention_grad,
+    "npu_fusion_attention_grad_v2": fusion_attention.npu_fusion_attention_grad_v2,
     "npu_fusion_attention_v2": fusion_attention.npu_fusion_attention,
     "npu_moe_token_permute": routing.token_permute,
 }

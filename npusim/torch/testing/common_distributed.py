@@ -1,4 +1,4 @@
-"""`torch_npu.testing.common_distributed`: how many cards a test needs."""
+"""`torch_npu.testing.common_distributed`: which tests want several cards."""
 
 from __future__ import annotations
 
@@ -6,25 +6,23 @@ import unittest
 from collections.abc import Callable
 from functools import wraps
 
-from npusim.torch import npu
+from npusim.torch import numbering
 
 __all__ = ["skipIfUnsupportMultiNPU"]
 
-Test = Callable[..., object]
 
+def skipIfUnsupportMultiNPU(  # noqa: N802
+    npu_number_needed: int,
+) -> Callable[[Callable[..., object]], Callable[..., object]]:
+    """Skips a test unless there are as many cards: one, or as many as torchrun has started."""
 
-def skipIfUnsupportMultiNPU(npu_number_needed: int) -> Callable[[Test], Test]:  # noqa: N802
-    """Skips a test unless there are as many cards."""
-
-    def decorated(test: Test) -> Test:
+    def skipped(test: Callable[..., object]) -> Callable[..., object]:
         @wraps(test)
-        def only_there(*args: object, **kwargs: object) -> object:
-            if npu.device_count() < npu_number_needed:
-                raise unittest.SkipTest(
-                    f"only with {npu_number_needed} cards; there are {npu.device_count()}"
-                )
+        def only_with_all(*args: object, **kwargs: object) -> object:
+            if numbering.count() < npu_number_needed:
+                raise unittest.SkipTest(f"needs {npu_number_needed} cards, not {numbering.count()}")
             return test(*args, **kwargs)
 
-        return only_there
+        return only_with_all
 
-    return decorated
+    return skipped

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import unittest
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import wraps
 from typing import Any
 
@@ -18,7 +19,9 @@ __all__ = [
     "check_operators_in_prof",
     "create_common_tensor",
     "create_dtype_tensor",
+    "freeze_rng_state",
     "get_npu_device",
+    "set_npu_device",
     "test_2args_broadcast",
 ]
 
@@ -31,6 +34,22 @@ BROADCAST = (((2, 3, 4, 5), (1, 1, 1)), ((2, 3, 4, 5), (4, 5)))
 def get_npu_device() -> str:
     """The card that tests run on."""
     return "npu:0"
+
+
+def set_npu_device() -> str:
+    """Choose the card that tests run on, and return its name."""
+    npu.set_device(get_npu_device())
+    return get_npu_device()
+
+
+@contextmanager
+def freeze_rng_state() -> Iterator[None]:
+    """Afterwards random numbers go on from where they were."""
+    state = torch.get_rng_state()
+    try:
+        yield
+    finally:
+        torch.set_rng_state(state)
 
 
 def create_common_tensor(
@@ -118,17 +137,17 @@ class SupportedDevices:
 
 
 class SkipIfNotGteCANNVersion:
-    """Skips a test unless CANN has at least the version that is given."""
+    """Skips a test unless CANN is of that version or newer."""
 
     def __init__(self, base_version: str, module: str = "CANN") -> None:
-        self.base_version, self.module = base_version, module
+        self.version, self.module = base_version, module
 
     def __call__(self, test: Callable[..., object]) -> Callable[..., object]:
         @wraps(test)
-        def only_there(*args: object, **kwargs: object) -> object:
-            if not npu._is_gte_cann_version(self.base_version, self.module):
-                found = npu.get_cann_version(self.module)
-                raise unittest.SkipTest(f"only from {self.base_version} on; {found} is here")
+        def only_later(*args: object, **kwargs: object) -> object:
+            if not npu._is_gte_cann_version(self.version, self.module):
+                own = npu.get_cann_version(self.module)
+                raise unittest.SkipTest(f"needs {self.module} {self.version}, not {own}")
             return test(*args, **kwargs)
 
-        return only_there
+        return only_later
