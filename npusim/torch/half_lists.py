@@ -1,7 +1,8 @@
 """Operations on lists of float16 and bfloat16 as the kernels of a card round them.
 
 bfloat16 is computed in float32 and rounded once. Most kernels do so with float16 too, but some
-compute in float16 itself and round each step (ops-nn@e5c3fa9, foreach/*/op_kernel).
+compute in float16 itself and round each step (ops-nn@e5c3fa9, foreach/*/op_kernel). Which of them
+round a product before it is added is that of op-plugin's tests (517f2e7, test_foreach_*).
 """
 
 from __future__ import annotations
@@ -14,19 +15,20 @@ import torch
 __all__ = ["run_of"]
 
 Tensors = Sequence[torch.Tensor]
+HALF = (torch.float16, torch.bfloat16)
 
 
 IN_FLOAT16: dict[str, Callable[..., torch.Tensor]] = {
-    "_foreach_add.List": lambda x, other, alpha=1: x + other * alpha,
     "_foreach_sub.List": lambda x, other, alpha=1: x - other * alpha,
     "_foreach_addcdiv.ScalarList": lambda x, a, b, value: x + a / b * value,
     "_foreach_addcdiv.Tensor": lambda x, a, b, value: x + a / b * value,
+    "_foreach_addcmul.ScalarList": lambda x, a, b, value: x + a * b * value,
     "_foreach_addcmul.Tensor": lambda x, a, b, value: x + a * b * value,
 }
 """Operation -> what its kernel makes of the tensors at one place of lists of float16."""
 WITH_FACTORS = (
     *IN_FLOAT16,
-    *("_foreach_addcdiv.Scalar", "_foreach_addcmul.Scalar", "_foreach_addcmul.ScalarList"),
+    *("_foreach_add.List", "_foreach_addcdiv.Scalar", "_foreach_addcmul.Scalar"),
 )
 """Operations that compute more than one step."""
 
@@ -43,9 +45,9 @@ def run_of(op: torch._ops.OpOverload) -> Callable[..., Any] | None:
         types = {x.dtype for each in (tensors, *others) for x in _tensors(each)}
         if types == {torch.float16} and name in IN_FLOAT16:
             found = _each(IN_FLOAT16[name], tensors, [*others, *named.values()])
-        elif types == {torch.bfloat16}:
+        elif len(types) == 1 and types <= {*HALF}:
             wide = ([x.float() for x in _tensors(each)] or each for each in (tensors, *others))
-            found = [x.to(torch.bfloat16) for x in functional(*wide, **named)]
+            found = [x.to(*types) for x in functional(*wide, **named)]
         else:
             return op(tensors, *others, **named)
         if not op._schema.is_mutable:

@@ -100,7 +100,7 @@ LISTS: dict[str, tuple[Callable[..., Any], Callable[..., np.ndarray[Any, Any]]]]
     # numpy rounds each step of float16.
     "add": (
         lambda x, a, _: torch._foreach_add(x, a, alpha=5.0),
-        lambda x, a, _: x + a * np.float16(5),
+        lambda x, a, _: (x.astype(float) + a.astype(float) * 5).astype(np.float16),
     ),
     "sub": (
         lambda x, a, _: torch._foreach_sub(x, a, alpha=5.0),
@@ -109,6 +109,10 @@ LISTS: dict[str, tuple[Callable[..., Any], Callable[..., np.ndarray[Any, Any]]]]
     "addcdiv": (
         lambda x, a, b: torch._foreach_addcdiv(x, a, b, [3.0, 3.0]),
         lambda x, a, b: x + a / b * np.float16(3),
+    ),
+    "addcmul of a list": (
+        lambda x, a, b: torch._foreach_addcmul(x, a, b, [3.0, 3.0]),
+        lambda x, a, b: x + a * b * np.float16(3),
     ),
     "addcmul": (
         lambda x, a, b: torch._foreach_addcmul(x, a, b, value=3.0),
