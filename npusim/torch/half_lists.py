@@ -15,7 +15,6 @@ import torch
 __all__ = ["run_of"]
 
 Tensors = Sequence[torch.Tensor]
-HALF = (torch.float16, torch.bfloat16)
 
 
 IN_FLOAT16: dict[str, Callable[..., torch.Tensor]] = {
@@ -45,9 +44,9 @@ def run_of(op: torch._ops.OpOverload) -> Callable[..., Any] | None:
         types = {x.dtype for each in (tensors, *others) for x in _tensors(each)}
         if types == {torch.float16} and name in IN_FLOAT16:
             found = _each(IN_FLOAT16[name], tensors, [*others, *named.values()])
-        elif len(types) == 1 and types <= {*HALF}:
+        elif types == {torch.bfloat16}:
             wide = ([x.float() for x in _tensors(each)] or each for each in (tensors, *others))
-            found = [x.to(*types) for x in functional(*wide, **named)]
+            found = [x.to(torch.bfloat16) for x in functional(*wide, **named)]
         else:
             return op(tensors, *others, **named)
         if not op._schema.is_mutable:

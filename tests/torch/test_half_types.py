@@ -98,10 +98,6 @@ def test_a_norm_of_batches_has_statistics_of_float32(dtype: Any) -> None:
 
 LISTS: dict[str, tuple[Callable[..., Any], Callable[..., np.ndarray[Any, Any]]]] = {
     # numpy rounds each step of float16.
-    "add": (
-        lambda x, a, _: torch._foreach_add(x, a, alpha=5.0),
-        lambda x, a, _: (x.astype(float) + a.astype(float) * 5).astype(np.float16),
-    ),
     "sub": (
         lambda x, a, _: torch._foreach_sub(x, a, alpha=5.0),
         lambda x, a, _: x - a * np.float16(5),
