@@ -189,6 +189,11 @@ _captures: list[Capture] = []
 """The capture under way, if there is one."""
 
 
+def is_captured() -> bool:
+    """Whether a graph is captured just now."""
+    return bool(_captures)
+
+
 @contextlib.contextmanager
 def replay(generators: Iterable[CardGenerator]) -> Iterator[None]:
     """Replay a graph that draws from *generators*: it draws anew, from where they stand."""
