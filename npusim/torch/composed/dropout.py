@@ -13,6 +13,7 @@ from math import prod
 import numpy as np
 import torch
 
+from npusim.data.errors import Code, OpError
 from npusim.torch import card, generator, shapes
 from npusim.torch.relabel import to_npu
 
@@ -63,10 +64,10 @@ def drawn() -> tuple[int, int]:
     all but npu_fusion_attention_v3 (NPUGeneratorImpl.cpp, philox_engine_inputs).
     """
     if generator.is_captured():
-        raise RuntimeError(
-            "Cannot call NPUGeneratorImpl::philox_engine_inputs\n"
+        raise OpError(
+            Code.UNSUPPORTED,
             "npu_fusion_attention: keep_prob must be 1 while a graph is captured, but is less; "
-            "run what drops outside of the graph"
+            "run what drops outside of the graph",
         )
     seed, offset = generator.default_generators[0].next_place()
     # A schema has 64 bits with a sign for it.
