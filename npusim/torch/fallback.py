@@ -17,18 +17,7 @@ from typing import ParamSpec, TypeVar
 import torch
 from torch.utils._pytree import tree_leaves
 
-from npusim.torch import (
-    card,
-    distances,
-    generator,
-    half_lists,
-    half_types,
-    known,
-    layer_norm,
-    numbering,
-    shapes,
-    timed,
-)
+from npusim.torch import card, half_types, known, layer_norm, numbering, shapes, timed
 from npusim.torch.clock import clock
 from npusim.torch.errors import invalid_device, mixed_devices, not_modelled
 from npusim.torch.relabel import to_host, to_npu
@@ -120,9 +109,7 @@ class HostOp:
         self.is_mutable = schema.is_mutable
         self.mixes = schema.name in CPU_INDICES
         self.is_kernel = schema.name not in NO_KERNELS and not _is_view(schema)
-        run = STAND_INS.get(self.name) or half_lists.run_of(op) or half_types.run_of(op)
-        draws = torch.Tag.nondeterministic_seeded in op.tags
-        self.run = generator.drawing(run) if draws else run
+        self.run = STAND_INS.get(self.name) or half_types.run_of(op)
 
     def __call__(self, *args: object, **kwargs: object) -> object:
         if not card.computes_values():
@@ -376,14 +363,6 @@ def _only_indices(args: tuple[object, ...]) -> bool:
     return all(tensor.is_npu or tensor.dim() == 0 for tensor in tensors)
 
 
-def _draw_normal(tensor: torch.Tensor, *args: object, **kwargs: object) -> torch.Tensor:
-    """`normal_`, also for integers, which the CPU does not support: drawn in float32, cut off."""
-    if tensor.dtype not in INTEGERS:
-        return tensor.normal_(*args, **kwargs)
-    drawn = torch.empty(tensor.shape, dtype=torch.float32).normal_(*args, **kwargs)
-    return tensor.copy_(drawn)
-
-
 def _count(x: torch.Tensor, bins: int = 100, low: float = 0, high: float = 0) -> torch.Tensor:
     """`histc`, also of whole numbers, which a card counts (ops-math, histogram_v2)."""
     is_whole = x.dtype in INTEGERS
@@ -406,8 +385,6 @@ def _add_relu_(x: torch.Tensor, other: torch.Tensor, alpha: float = 1) -> torch.
 STAND_INS: dict[str, Callable[..., object]] = {
     **{f"aten._add_relu.{kind}": _add_relu for kind in ("Tensor", "Scalar", "out")},
     **{f"aten._add_relu_.{kind}": _add_relu_ for kind in ("Tensor", "Scalar")},
-    "aten.normal_.default": _draw_normal,
-    "aten._cdist_backward.default": distances.backward,
     "aten.histc.default": _count,
     "aten.native_layer_norm.default": layer_norm.forward,
     "aten.native_layer_norm_backward.default": layer_norm.backward,
