@@ -35,6 +35,7 @@ from npusim.torch import (
     npu,
     pinned,
     shapes,
+    sparse_tensors,
 )
 from npusim.torch.calls import noted
 from npusim.torch.clock import launched_by
@@ -67,6 +68,7 @@ def register() -> None:
     _setup_privateuseone_for_python_backend("npu", backend_module=npu)
     _register_fallback()
     _register_kernels()
+    sparse_tensors.register()
     _patch_torch()
     _libraries.append(torch.library.Library("npu", "DEF"))
 

@@ -29,6 +29,8 @@ WIDE = frozenset(
         *("_index_put_impl", "_index_put_impl_", "embedding_dense", "logit", "mse_loss"),
         *("upsample_linear1d", "upsample_trilinear3d", "upsample_bicubic2d"),
         *("_adaptive_avg_pool3d",),
+        *("slow_conv_transpose2d", "slow_conv_transpose3d", "slow_conv_dilated2d"),
+        *("slow_conv_dilated3d", "slow_conv3d_forward", "_slow_conv2d_forward", "_slow_conv2d"),
     )
 )
 """Operations that the CPU computes in half types, steps and all."""

@@ -106,6 +106,10 @@ LISTS: dict[str, tuple[Callable[..., Any], Callable[..., np.ndarray[Any, Any]]]]
         lambda x, a, b: torch._foreach_addcdiv(x, a, b, [3.0, 3.0]),
         lambda x, a, b: x + a / b * np.float16(3),
     ),
+    "addcdiv by a tensor": (
+        lambda x, a, b: torch._foreach_addcdiv(x, a, b, torch.tensor([3.0, 3.0])),
+        lambda x, a, b: x + a / b * np.float16(3),
+    ),
     "addcmul of a list": (
         lambda x, a, b: torch._foreach_addcmul(x, a, b, [3.0, 3.0]),
         lambda x, a, b: x + a * b * np.float16(3),
