@@ -16,6 +16,7 @@ import torch
 
 from npusim.ops import TorchFunction
 from npusim.published import schemas
+from npusim.torch import logits
 from npusim.torch.composed import (
     attention,
     caches,
@@ -53,6 +54,7 @@ COMPOSED: dict[str, Composed] = {
     "npu_apply_adam.out": optimisers.apply_adam,
     "npu_apply_adam_w.out": optimisers.apply_adam_w,
     "npu_bert_apply_adam.out": legacy.bert_apply_adam,
+    "npu_binary_cross_entropy_with_logits_backward": logits.backward,
     "npu_bmmV2": products.bmm_v2,
     "npu_bmm_v2_mat1_backward": products.bmm_v2_mat1_backward,
     "npu_bmm_v2_mat2_backward": products.bmm_v2_mat2_backward,
