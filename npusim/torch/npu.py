@@ -150,7 +150,8 @@ def get_cann_version(module: str = "CANN") -> str:  # noqa: ARG001
 def _is_gte_cann_version(version: str, module: str = "CANN") -> bool:  # noqa: ARG001
     """Whether CANN is of *version* or newer."""
     own, other = (
-        tuple(int(part) for part in re.findall(r"\d+", each)[:3]) for each in (CANN_VERSION, version)
+        tuple(int(part) for part in re.findall(r"\d+", each)[:3])
+        for each in (CANN_VERSION, version)
     )
     return own >= other
 
