@@ -156,6 +156,11 @@ def _is_gte_cann_version(version: str, module: str = "CANN") -> bool:  # noqa: A
     return own >= other
 
 
+def is_support_inf_nan() -> bool:
+    """Whether what overflows becomes infinite: not on Atlas inference products, which saturate."""
+    return card.spec().series != "Atlas inference"
+
+
 def get_device_properties(device: object = None) -> Properties:
     """The chip's name, memory and cores."""
     device_number(device)

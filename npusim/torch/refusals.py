@@ -30,11 +30,6 @@ INSTEAD = {
     "npu_cross_entropy_loss": "torch.nn.functional.cross_entropy",
     "npu_dropout_with_add_softmax": "torch's own operations",
     "npu_geglu": "torch.nn.functional.gelu and a product",
-    "npu_max": "torch.max",
-    "npu_min": "torch.min",
-    "npu_nms_v4": "torch's own operations",
-    "npu_silu_": "torch.nn.functional.silu",
-    "npu_stride_add": "torch's own operations",
 }
 """Operator -> what computes the same, in part or in several steps."""
 

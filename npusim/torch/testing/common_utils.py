@@ -6,6 +6,7 @@ import unittest
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from npusim.torch import card, npu
 __all__ = [
     "SkipIfNotGteCANNVersion",
     "SupportedDevices",
+    "check_operators_in_prof",
     "create_common_tensor",
     "create_dtype_tensor",
     "freeze_rng_state",
@@ -25,6 +27,8 @@ __all__ = [
 
 ANY = -1
 """Whatever format a tensor has."""
+BROADCAST = (((2, 3, 4, 5), (1, 1, 1)), ((2, 3, 4, 5), (4, 5)))
+"""Shapes of two operands, of which the second is broadcast."""
 
 
 def get_npu_device() -> str:
@@ -49,16 +53,16 @@ def freeze_rng_state() -> Iterator[None]:
 
 
 def create_common_tensor(
-    item: tuple[np.typing.DTypeLike, int, Sequence[int]],
+    item: Sequence[Any],
     minValue: float,  # noqa: N803
     maxValue: float,  # noqa: N803
     device: torch.device | str | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The same random numbers on the CPU and on the card.
 
-    *item*: numpy dtype, format and shape.
+    *item*: numpy dtype, format, shape, and what a test adds for itself.
     """
-    dtype, npu_format, shape = item
+    dtype, npu_format, shape, *_ = item
     numbers = np.random.uniform(minValue, maxValue, size=shape).astype(dtype)
     on_cpu = torch.from_numpy(numbers)
     return on_cpu, _placed(on_cpu, npu_format, device)
@@ -83,30 +87,35 @@ def create_dtype_tensor(
     return on_cpu, _placed(on_cpu, npu_format, device)
 
 
+def test_2args_broadcast(
+    function: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+) -> list[list[Any]]:
+    """What *function* of two operands gives on the CPU and on the card, as arrays, by pairs."""
+    found = []
+    for shapes in BROADCAST:
+        pairs = [create_common_tensor((np.float32, ANY, shape), 0, 1) for shape in shapes]
+        results = [function(x, y).cpu().numpy() for x, y in zip(*pairs, strict=True)]
+        found.append(results)
+    return found
+
+
+test_2args_broadcast.__test__ = False  # type: ignore[attr-defined]
+"""It is no test itself, whatever pytest thinks of its name."""
+
+
+def check_operators_in_prof(
+    expected_operators: Sequence[str], prof: Any, unexpected_operators: Sequence[str] = ()
+) -> bool:
+    """Whether *prof* of torch has all operators that are expected and none that is not."""
+    found = {each.key.replace("cached_", "") for each in prof.key_averages()}
+    return found.issuperset(expected_operators) and found.isdisjoint(unexpected_operators or ())
+
+
 def _placed(on_cpu: torch.Tensor, npu_format: int, device: object) -> torch.Tensor:
     placed = on_cpu.to(device or get_npu_device())
     if npu_format == ANY:
         return placed
     return torch.ops.npu.npu_format_cast(placed, npu_format)
-
-
-BROADCAST = (((2, 3, 4, 5), (1, 1, 1)), ((2, 3, 4, 5), (4, 5)))
-"""Shapes of two tensors, of which the second one is repeated."""
-
-
-def test_2args_broadcast(
-    function: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
-) -> list[list[np.ndarray]]:
-    """What *function* gives on the CPU and on the card, for each of these shapes."""
-    found = []
-    for shapes in BROADCAST:
-        on_cpu = [torch.from_numpy(np.random.rand(*shape).astype(np.float32)) for shape in shapes]
-        on_npu = [x.to(get_npu_device()) for x in on_cpu]
-        found.append([function(*each).cpu().numpy() for each in (on_cpu, on_npu)])
-    return found
-
-
-test_2args_broadcast.__test__ = False  # type: ignore[attr-defined]
 
 
 class SupportedDevices:
