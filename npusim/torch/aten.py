@@ -247,7 +247,7 @@ class CopyOp:
 
 
 class OneHotOp:
-    """`one_hot`: of int64 what torch makes of its own operations, of others one of its own."""
+    """`one_hot`: of int64 zeros into which ones are scattered, else a call of the host."""
 
     __slots__ = ("_host",)
 
@@ -255,9 +255,17 @@ class OneHotOp:
         self._host = HostOp(torch.ops.aten.one_hot.default)
 
     def __call__(self, index: torch.Tensor, num_classes: int = -1) -> object:
-        if index.dtype == torch.int64:
-            return torch.ops.aten.one_hot.default.decompose(index, num_classes)
+        if index.dtype == torch.int64 and index.numel():
+            return _scattered_ones(index, num_classes)
         return self._host(index, num_classes)
+
+
+def _scattered_ones(index: torch.Tensor, num_classes: int) -> torch.Tensor:
+    """`one_hot` of int64, by the operations that torch launches for it on a card."""
+    if num_classes == -1:
+        num_classes = int(index.max().item()) + 1
+    zeros = torch.zeros((*index.shape, num_classes), dtype=index.dtype, device=index.device)
+    return zeros.scatter_(-1, index.unsqueeze(-1), 1)
 
 
 def kernels() -> dict[str, Callable[..., object]]:

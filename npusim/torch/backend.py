@@ -31,6 +31,7 @@ from npusim.torch import (
     attention,
     autocast,
     formats,
+    logits,
     npu,
     pinned,
     shapes,
@@ -107,10 +108,15 @@ def _register_fallback() -> None:
 def _register_kernels() -> None:
     library = torch.library.Library("aten", "IMPL")
     _libraries.append(library)
-    for name, kernel in {**KERNELS, **attention.KERNELS, **aten.kernels()}.items():
+    for name, kernel in {
+        **KERNELS,
+        **attention.KERNELS,
+        **logits.KERNELS,
+        **aten.kernels(),
+    }.items():
         full = _full("aten", name)
         library.impl(name, noted(full, launched_by(full, kernel)), KEY)
-    for name, kernel in attention.AUTOGRAD.items():
+    for name, kernel in {**attention.AUTOGRAD, **logits.AUTOGRAD}.items():
         library.impl(name, kernel, "AutogradPrivateUse1")
     for name, host_op in _functions():
         library.impl(name, noted(host_op.name, host_op), KEY)

@@ -17,19 +17,7 @@ from typing import ParamSpec, TypeVar
 import torch
 from torch.utils._pytree import tree_leaves
 
-from npusim.torch import (
-    card,
-    distances,
-    generator,
-    half_lists,
-    half_types,
-    host,
-    known,
-    layer_norm,
-    numbering,
-    shapes,
-    timed,
-)
+from npusim.torch import card, half_types, host, known, layer_norm, numbering, shapes, timed
 from npusim.torch.clock import clock
 from npusim.torch.errors import invalid_device, mixed_devices, not_modelled
 from npusim.torch.host import indices
@@ -49,8 +37,11 @@ CPU_INDICES = frozenset(
 )
 """Operations that take indices from the host next to npu tensors."""
 
-WITH_HOST = frozenset({"aten::_foreach_copy_"})
-"""Operations on lists, of whose tensors some may lie on the host: torch takes them one by one."""
+WITH_HOST = frozenset(
+    f"aten::_foreach_{name}" for name in ("copy_", "addcdiv", "addcdiv_", "addcmul", "addcmul_")
+)
+"""Operations on lists, of whose tensors some may lie on the host: torch takes them one by one, and
+a tensor of factors is one of the host."""
 
 NO_KERNELS = frozenset(
     f"aten::{name}"
@@ -136,9 +127,8 @@ class HostOp:
         self.mixes = schema.name in CPU_INDICES
         self.takes_host = schema.name in WITH_HOST
         self.is_kernel = schema.name not in NO_KERNELS and not _is_view(schema)
-        chosen = run or STAND_INS.get(self.name) or half_lists.run_of(op) or half_types.run_of(op)
-        draws = torch.Tag.nondeterministic_seeded in op.tags
-        self.run = indices.taking_int32(schema, generator.drawing(chosen) if draws else chosen)
+        chosen = run or STAND_INS.get(self.name) or half_types.run_of(op)
+        self.run = indices.taking_int32(schema, chosen)
 
     def __call__(self, *args: object, **kwargs: object) -> object:
         if not card.computes_values():
@@ -305,8 +295,9 @@ class _Call:
                 return lent.npu
             if value.device != CPU:
                 return value
-            if value.layout is not torch.strided:
-                raise not_modelled(self.op.name, f"give a tensor of layout {value.layout}")
+            if value.layout is not torch.strided or value.is_quantized:
+                kind = value.dtype if value.is_quantized else f"layout {value.layout}"
+                raise not_modelled(self.op.name, f"give a tensor of {kind}")
             return to_npu(value)
         if isinstance(value, list | tuple):
             return type(value)([self.up(part) for part in value])
@@ -396,14 +387,6 @@ def _only_indices(args: tuple[object, ...], is_mutable: bool) -> bool:
     return all(tensor.is_npu or tensor.dim() == 0 for tensor in tensors)
 
 
-def _draw_normal(tensor: torch.Tensor, *args: object, **kwargs: object) -> torch.Tensor:
-    """`normal_`, also for integers, which the CPU does not support: drawn in float32, cut off."""
-    if tensor.dtype not in INTEGERS:
-        return tensor.normal_(*args, **kwargs)
-    drawn = torch.empty(tensor.shape, dtype=torch.float32).normal_(*args, **kwargs)
-    return tensor.copy_(drawn)
-
-
 def _count(x: torch.Tensor, bins: int = 100, low: float = 0, high: float = 0) -> torch.Tensor:
     """`histc`, also of whole numbers, which a card counts (ops-math, histogram_v2)."""
     is_whole = x.dtype in INTEGERS
@@ -426,8 +409,6 @@ def _add_relu_(x: torch.Tensor, other: torch.Tensor, alpha: float = 1) -> torch.
 STAND_INS: dict[str, Callable[..., object]] = {
     **{f"aten._add_relu.{kind}": _add_relu for kind in ("Tensor", "Scalar", "out")},
     **{f"aten._add_relu_.{kind}": _add_relu_ for kind in ("Tensor", "Scalar")},
-    "aten.normal_.default": _draw_normal,
-    "aten._cdist_backward.default": distances.backward,
     "aten.histc.default": _count,
     "aten.native_layer_norm.default": layer_norm.forward,
     "aten.native_layer_norm_backward.default": layer_norm.backward,

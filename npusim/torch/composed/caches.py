@@ -11,7 +11,11 @@ from typing import Any
 
 import torch
 
+from npusim.torch.composed.atb import paged_cache_load
+
 __all__ = [
+    "gather_pa_kv_cache",
+    "gather_pa_kv_cache_functional",
     "kv_rmsnorm_rope_cache",
     "kv_rmsnorm_rope_cache_v2",
     "prefetch",
@@ -73,6 +77,45 @@ def prefetch(
             f"npu_prefetch: max_size must be positive and offset lie in [0, {input.nbytes}), not "
             f"{max_size} and {offset}; pass how many bytes of the weight are to come"
         )
+
+
+def gather_pa_kv_cache(
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    block_tables: torch.Tensor,
+    seq_lens: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    *,
+    seq_offset: torch.Tensor | None = None,
+    is_seq_lens_cumsum: bool = False,
+) -> None:
+    """Into *key* and *value* those of requests behind each other, read from their pages."""
+    paged_cache_load(
+        key_cache,
+        value_cache,
+        block_tables,
+        seq_lens,
+        seq_starts=seq_offset,
+        cumsum=is_seq_lens_cumsum,
+        key=key,
+        value=value,
+    )
+
+
+def gather_pa_kv_cache_functional(
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    block_tables: torch.Tensor,
+    seq_lens: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    **given: Any,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same in tensors of their own."""
+    found = key.clone(), value.clone()
+    gather_pa_kv_cache(key_cache, value_cache, block_tables, seq_lens, *found, **given)
+    return found
 
 
 # ---- npu_kv_rmsnorm_rope_cache ----
