@@ -192,6 +192,19 @@ def test_the_best_boxes_stay() -> None:
     assert (places.tolist(), count.item()) == ([1, 2, 0], 2)
 
 
+@pytest.mark.parametrize("mode", [0, 1])
+def test_the_best_turned_boxes_stay(mode: int) -> None:
+    boxes = torch.tensor([[0.0, 0, 4, 4, 45], [0, 0, 4, 4, 0], [9, 9, 2, 2, 10], [0, 0, 4, -4, 0]])
+    if mode == 1:
+        x, y, w, h, angle = boxes.unbind(1)
+        boxes = torch.stack([x - w / 2, y - h / 2, x + w / 2, y + h / 2, angle], 1)
+    scores = torch.tensor([0.5, 0.9, 0.8, 0.7])
+    places, count = torch_npu.npu_nms_rotated(boxes.npu(), scores.npu(), 0.5, mode=mode)
+    assert (places.tolist(), count.tolist()) == ([1, 2, 3], [3])
+    places, _ = torch_npu.npu_nms_rotated(boxes.npu(), scores.npu(), 0.8, 0.6, 2, mode)
+    assert places.tolist() == [1, 2]
+
+
 # ---- bits, ranges, counts ----
 
 
