@@ -1,7 +1,7 @@
 """Which card for which model: tokens a second of two models on three product lines, by weights.
 
-Each model is its config.json, served by an engine: a step of decode for a batch of requests, and
-the prefill of one prompt, with the gaps between kernels and communication between cards:
+Each model is given by its config.json and served by an engine: a step of decode for a batch of
+requests, and the prefill of one prompt, with gaps between kernels and communication between cards:
 
     python examples/plan_a_model.py [--batch N] [--context N] [--prompt N] [--device NAME] [-o DIR]
 """

@@ -1,6 +1,6 @@
 """The engines that serve models, one TOML file each, and loading a file of the user.
 
-An engine of one's own takes a shipped one and changes what differs::
+Your own engine extends a shipped one and changes what differs::
 
     extends = "vllm-ascend"
     name = "my_engine"

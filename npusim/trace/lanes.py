@@ -98,7 +98,7 @@ class LaneTrace:
     l2_written_bytes: int = 0
     """The part of `l2_bytes` that was stored."""
     find_copies: Callable[[], CopyTimes] = CopyTimes.none
-    """Tells what held its copies up; nothing where only the times are known."""
+    """What held its copies up; nothing where only the times are known."""
 
     def __post_init__(self) -> None:
         # Runs of the same kernel share their times.

@@ -1,6 +1,6 @@
 """A run on disk: what a report needs of it, and how it is read back.
 
-Beside the values, a folder holds `run.json` (the numbers of the run), `device.json` (every number
+Besides the values, a folder holds `run.json` (the numbers of the run), `device.json` (every number
 of the chip with its source) and `trace.npz` (programs as JSON, and the times of each lane as start
 after start, cycles that hold the pipe, and cycles from there to the result; of copies, what held
 them up). All are plain data: reading them runs nothing, believes nothing, and unpacks no more than
