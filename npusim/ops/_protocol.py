@@ -136,9 +136,10 @@ class Operator:
     oracle: Callable[[Given], Array | Tensor | tuple[Array | Tensor, ...]]
     """Computes the result on whole arrays in plain numpy from the arguments of a
     :class:`Given`."""
-    at_once: Callable[[Given, Plan], Array | None] | None = None
+    at_once: Callable[[Given, Any, Any], Array | tuple[Array, ...] | None] | None = None
     """Computes the bits of the oracle for calls that are made again and again, as :attr:`oracle`
-    does, but in few calls of numpy; None where it is not for that plan. Without it micro-ops do."""
+    does, but in few calls of numpy and knowing their problem, without its arrays, and their plan;
+    None where it is not for these. Without it micro-ops do."""
     on_host: bool = False
     """Whether the oracle's result is the result: the chip has no kernel for it, and it takes no
     time, since a Task Duration leaves the host out."""

@@ -26,7 +26,7 @@ def kernel(
         earlier=(),
         plan=plan,
         cycles=7,
-        kind=Kind(op, "Atlas A2", types, ""),  # fmt: skip
+        kind=Kind(op, "Atlas A2", types, ""),
     )
 
 
