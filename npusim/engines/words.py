@@ -1,6 +1,6 @@
-"""The words of an engine's lists of kernels: what each launches for a layer, or before and after.
+"""The words in an engine's lists of kernels: what each launches for a layer, or before and after.
 
-Kernels hand each other values by name: what a word needs, an earlier one must leave.
+Kernels pass values by name: an earlier word must produce what a later one needs.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 __all__ = ["ALL", "WORDS"]
 
 ALL = "all"
-"""In the list of what is launched singly: every kernel."""
+"""In the list of words launched singly: every kernel."""
 
 WORDS: dict[str, str] = {
     # ---- norms and quantisation ----
