@@ -435,10 +435,10 @@ def main(device: str, folder: Path) -> None:
             continue
         layer = Layer(device, kind, QWEN_7B, described(QWEN_7B, real))
         layer.output()
-        print(f"{kind} on {device}: a small layer is {error:.1e} off float64; a large one takes")
+        print(f"{kind} on {device}: {error:.1e} from float64 when small; at full size")
         print("\n".join(table(layer.kernels)), end="\n\n")
         layers.append(layer)
-    print(f"what takes the time: {draw(layers, folder)}")
+    print(f"where the time goes: {draw(layers, folder)}")
 
 
 if __name__ == "__main__":

@@ -114,7 +114,7 @@ def main(folder: Path) -> None:
         timeline(run, cores=(0, 1), end_us=end_us, ax=ax)
     folder.mkdir(parents=True, exist_ok=True)
     figure.savefig(folder / "mixture_of_experts.png", dpi=100)
-    print(f"which pipe was busy when: {folder / 'mixture_of_experts.png'}")
+    print(f"when each pipe was busy: {folder / 'mixture_of_experts.png'}")
 
 
 if __name__ == "__main__":

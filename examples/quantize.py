@@ -65,7 +65,7 @@ def main(folder: Path) -> None:
         timeline(run, ax=ax)
     folder.mkdir(parents=True, exist_ok=True)
     figure.savefig(folder / "timeline.png", dpi=100)
-    print(f"when which pipe was busy: {folder / 'timeline.png'}")
+    print(f"when each pipe was busy: {folder / 'timeline.png'}")
 
 
 if __name__ == "__main__":

@@ -66,7 +66,7 @@ def main(folder: Path) -> None:
         timeline(runs[template], cores=(0, 1), end_us=end_us, ax=ax)
     folder.mkdir(parents=True, exist_ok=True)
     figure.savefig(folder / "weight_quant.png", dpi=100)
-    print(f"\nwhich pipe was busy when: {folder / 'weight_quant.png'}")
+    print(f"\nwhen each pipe was busy: {folder / 'weight_quant.png'}")
 
 
 if __name__ == "__main__":
