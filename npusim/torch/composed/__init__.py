@@ -62,7 +62,6 @@ COMPOSED: dict[str, Composed] = {
     "npu_fusion_attention_v3": fusion_attention.npu_fusion_attention_v3,
     "npu_gemma_rms_norm": norms.gemma_rms_norm,
     "npu_group_norm_silu": norms.group_norm_silu,
-    "npu_kv_rmsnorm_rope_cache": caches.kv_rmsnorm_rope_cache,
     "npu_kv_rmsnorm_rope_cache_v2": caches.kv_rmsnorm_rope_cache_v2,
     "npu_layer_norm_eval": norms.layer_norm_eval,
     "npu_lightning_indexer": sparse.lightning_indexer,
@@ -107,6 +106,7 @@ PARTS: dict[str, Composed] = {
     "npu_fusion_attention_grad": fusion_attention.npu_fusion_attention_grad,
     "npu_fusion_attention_grad_v2": fusion_attention.npu_fusion_attention_grad_v2,
     "npu_fusion_attention_v2": fusion_attention.npu_fusion_attention,
+    "npu_kv_rmsnorm_rope_cache": caches.kv_rmsnorm_rope_cache,
     "npu_moe_token_permute": routing.token_permute,
 }
 """Operator of npusim -> what runs where its kernel does not take a call that a card takes."""
