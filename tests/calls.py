@@ -220,6 +220,10 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "attention, backward": ("npu_fusion_attention_grad", TRAINED),
     "attention, second version, backward": ("npu_fusion_attention_grad_v2", TRAINED),
+    "ends of experts": (
+        "npu_moe_compute_expert_tokens",
+        {"sorted_expert_for_source_row": np.array([0, 0, 2], np.int32), "num_expert": 4},
+    ),
     "latent keys": ("npu_kv_rmsnorm_rope_cache", LATENT_KEYS),
     "swiglu": ("npu_swiglu", {"x": HALF}),
     "swiglu, backward": (
