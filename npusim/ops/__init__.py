@@ -1,13 +1,13 @@
 """The operators, one module or folder each, named after the torch_npu function.
 
 An operator's module declares it: `OPERATOR = Operator(torch=..., support=..., contract=...,
-tile=..., build=..., oracle=...)`, see :class:`Operator`; or, in the folder ``families``, as one
-row of several that a kernel serves. `torch` says how torch calls it, and so which parameters it
-has; the rows of `support` say which types go together on which product line, `contract` holds a
-call against what else must hold and returns a :class:`Problem`, `tile` splits it over cores and
-buffers as the vendor's kernel does and returns a :class:`Plan`, `build` writes the programs, and
-`oracle` computes the result on whole arrays in plain numpy; `kernel_type` is CANN's name of the
-kernel. To add an operator, add its module: nothing else lists it.
+tile=..., build=..., oracle=...)`, see :class:`Operator`; or, in the folder ``families``, as one of
+several rows served by one kernel. `torch` says how torch calls it, and so which parameters it has;
+the rows of `support` say which types go together on which product line; `contract` checks all other
+conditions of a call and returns a :class:`Problem`; `tile` splits it over cores and buffers as the
+vendor's kernel does and returns a :class:`Plan`; `build` writes the programs; and `oracle` computes
+the result on whole arrays in plain numpy. `kernel_type` is CANN's name of the kernel. To add an
+operator, add its module: nothing else lists it.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ __all__ = [
 
 
 NOT_BUILT = {"npu_prompt_flash_attention": "PromptFlashAttention"}
-"""Operators of torch_npu whose kernels are not simulated; another one takes such calls too."""
+"""Operators of torch_npu that are not simulated; another operator accepts such calls too."""
 LIKENESS = 0.7
-"""Share of letters in common, after difflib, from which on a name is taken for a misspelling."""
+"""Share of common letters, as difflib computes it, above which a name counts as misspelled."""
 FAMILIES = "families"
-"""The folder of those that share kernels."""
+"""The folder of operators that share kernels."""
 
 
 @cache
@@ -73,7 +73,7 @@ def names() -> tuple[str, ...]:
 
 @cache
 def _modules() -> frozenset[str]:
-    """The operators that have their own module."""
+    """The operators that have a module."""
     found = (module.name for module in iter_modules(__path__))
     return frozenset(name for name in found if not name.startswith("_") and name != FAMILIES)
 
@@ -101,7 +101,7 @@ def load(name: str) -> Operator:
 
 
 def _described(name: object) -> str:
-    """*name*, which is no operator here, what torch_npu has of it, and what to do."""
+    """What torch_npu has under *name*, which is no operator here, and what to do."""
     if not isinstance(name, str):
         return f"{shown(name)}; npusim ops lists them all"
     near = get_close_matches(name, names(), n=1, cutoff=LIKENESS)
@@ -118,7 +118,7 @@ def _described(name: object) -> str:
 
 
 def in_place_of(name: str) -> str:
-    """What to call in place of operator *name*, one of `NOT_BUILT`."""
+    """What to call instead of operator *name*, one of `NOT_BUILT`."""
     return (
         f"call npu_fused_infer_attention_score on Atlas A2 or A3, whose kernels are not "
         f"{NOT_BUILT[name]}, with scale for scale_value, and take the first of its two outputs"
