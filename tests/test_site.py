@@ -62,7 +62,10 @@ def test_the_site_is_complete(tmp_path: Path, subtests: pytest.Subtests) -> None
 def axe_finds_nothing(site: Path) -> None:
     if not axe.HERE:
         pytest.skip(axe.MISSING_HERE)
-    names = "index", "gallery", "interface", "reports", "tour_zh", "course/04_nd_and_nz"
+    names = (
+        *("index", "questions", "gallery", "interface", "reports", "tour_zh"),
+        "course/04_nd_and_nz",
+    )
     with Browser(site / "profile") as browser:
         for name, (width, scheme) in product(names, [(1400, "light"), (360, "dark")]):
             axe.shown(browser, site / f"{name}.html", width, scheme)

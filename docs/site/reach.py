@@ -11,7 +11,7 @@ MENDED = {
     '<div class="table-wrapper': '<div tabindex="0" class="table-wrapper',
     # A heading says of which level it is.
     'class="caption" role="heading">': 'class="caption" role="heading" aria-level="2">',
-    # Of two landmarks of a kind one has a name.
+    # Of two landmarks with one role, one needs a name.
     '<aside class="sidebar-drawer">': '<aside class="sidebar-drawer" aria-label="pages">',
 }
 

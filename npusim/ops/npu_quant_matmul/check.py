@@ -1,6 +1,6 @@
 """What npu_quant_matmul accepts, per product line, and what its kernels receive.
 
-Beside int8 times int8, and int4 times int4 with scales of columns, these are the calls of
+Besides int8 times int8, and int4 times int4 with scales of columns, these are the calls of
 quant_batch_matmul_v4 (ops-nn@e5c3fa9 matmul/quant_batch_matmul_v4/op_host/op_api,
 aclnn_quant_matmul_v5.cpp).
 """
