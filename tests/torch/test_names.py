@@ -10,8 +10,9 @@ import pytest
 from simulated_card import torch, torch_npu, torchair
 
 from npusim import OpError, ops
+from npusim.ops._under_torch import UNDER_TORCH
 from npusim.published import names, schemas
-from npusim.torch import composed, hosted
+from npusim.torch import composed, functions, hosted
 from npusim.torch.distributed.declared import FUSED
 from npusim.torch.format_casts import FUNCTIONS
 from npusim.torch.refusals import OF_LATER_CHIPS
@@ -62,6 +63,12 @@ def test_every_operator_is_there_by_both_names() -> None:
     assert [name for name in PACKETS if not callable(getattr(torch_npu, name))] == []
     assert [name for name in PACKETS if not hasattr(torch.ops.npu, name)] == []
     assert set(PACKETS) <= set(dir(torch_npu))
+
+
+def test_what_is_there_under_torch_alone_is_known_without_it() -> None:
+    """Outside of PyTorch a message says so: npusim/ops/_under_torch.py lists the names."""
+    public = {name for name in functions.FUNCTIONS if not name.startswith("_")}
+    assert public - set(ops.names()) == UNDER_TORCH
 
 
 def test_an_operator_that_is_not_simulated_refuses_when_called() -> None:
