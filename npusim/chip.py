@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Literal
 
 from npusim.check.bounds import check_inside
 from npusim.check.group_isolation import check_order
@@ -41,18 +42,25 @@ __all__ = [
     "L2State",
     "Model",
     "Progress",
+    "Stage",
     "compute",
     "engine_named",
     "time",
     "verify",
 ]
 
-Progress = Callable[[str, float], None]
+Stage = Literal[
+    "programs", "checks", "values", "time", "advice", "kernels", "rows", "cells", "steps",
+    "export", "reading", "timelines", "pictures",
+]  # fmt: skip
+"""The stages of a run, and of work on several runs."""
+
+Progress = Callable[[Stage, float], None]
 """Called with the stage of a run and the completed share of it, from 0 to 1.
 
-The stages are "programs" (writing them), "checks" of them, "values" and "time". The programs of a
-million groups or batches are tens of millions of micro-ops; the host writes, checks and times some
-20,000 of them per second.
+The stages of a run are "programs" (writing them), "checks" of them, "values" and "time". The
+programs of a million groups or batches are tens of millions of micro-ops; the host writes, checks
+and times some 20,000 of them per second.
 """
 
 

@@ -88,10 +88,18 @@ class Accuracy:
                 f"90 % of the kernels of other kinds are within {others}"
             )
         percent = round(100 * self.bias)
+        if self.rows == 1:
+            off = (
+                f"{abs(percent)} % too {'fast' if percent < 0 else 'slow'}" if percent else "right"
+            )
+            return (
+                f"expected error: {_at_least(self.p90)} or so: npusim is {off} for the only "
+                f"measured kernel of this kind, {self.span}"
+            )
         usually = f"; usually {abs(percent)} % too {'fast' if percent < 0 else 'slow'}"
         return (
             f"expected error: typically {_at_least(self.median)}, 90 % of kernels within "
-            f"{_at_least(self.p90)} ({self.rows} measured kernel{'s' * (self.rows != 1)}, "
+            f"{_at_least(self.p90)} ({self.rows} measured kernels, "
             f"{self.span}){usually if percent else ''}"
         )
 

@@ -26,7 +26,7 @@ from npusim.data.product import (
     add_float_product,
 )
 
-__all__ = ["FEW_ROWS", "add_few_rows"]
+__all__ = ["FEW_ROWS", "add_few_rows", "few_rows_product"]
 
 FEW_ROWS = 16
 """Rows of one fractal. With more, `product` is faster (measured)."""
@@ -35,18 +35,33 @@ _MOST = 2**17
 
 
 def add_few_rows(a: Array, b: Array, out: Single, order: CubeOrder) -> None:
-    """Add the product of *a* `(m, k)` and *b* `(k, n)`, floats of up to 32 bits, to *out*."""
-    width, k = WIDTHS[order], a.shape[1]
-    step = max(1, _MOST // max(1, b.shape[1] * width)) * width
+    """Add the products of *a* `(..., m, k)` and *b* `(..., k, n)`, floats of up to 32 bits, to
+    *out*. Axes in front are the same of all three."""
+    width, k = WIDTHS[order], a.shape[-1]
+    step = max(1, _MOST // max(1, b.shape[-1] * width)) * width
     for start in range(0, k, step):
         ks = slice(start, min(start + step, k))
-        left, right = a[:, ks], b[ks]
+        left, right = a[..., ks], b[..., ks, :]
         with np.errstate(all="ignore"):
             if _is_exact(left, right, out):
                 _add(_double(left), _double(right), out, width)
                 continue
-        factors = LeftFactor.of(left, order), RightFactor.of(right, order)
-        add_float_product(*factors, out, order)
+        for index in np.ndindex(out.shape[:-2]):
+            factors = LeftFactor.of(left[index], order), RightFactor.of(right[index], order)
+            add_float_product(*factors, out[index], order)
+
+
+def few_rows_product(
+    a: Array, b: Array, bias: Array | None = None, order: CubeOrder = "k16"
+) -> Single:
+    """*bias* plus `a @ b`, of floats `(..., m, k)` and `(..., k, n)`."""
+    outer = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    left, right = (np.broadcast_to(x, (*outer, *x.shape[-2:])) for x in (a, b))
+    total = np.zeros((*outer, a.shape[-2], b.shape[-1]), np.float32)
+    if bias is not None:
+        total += bias.astype(np.float32)
+    add_few_rows(left, right, total, order)
+    return total
 
 
 def _double(values: Array) -> Double:
@@ -54,9 +69,10 @@ def _double(values: Array) -> Double:
     if values.dtype != np.float16:
         return values.astype(np.float64)
     # numpy converts them one by one, cast many at once.
-    lies_across = values.strides[0] < values.strides[1]
-    wide = cast(values.T if lies_across else values, FLOAT32).astype(np.float64)
-    return wide.T if lies_across else wide
+    lies_across = values.strides[-2] < values.strides[-1]
+    in_order = values.swapaxes(-1, -2) if lies_across else values
+    wide = cast(in_order, FLOAT32).astype(np.float64)
+    return wide.swapaxes(-1, -2) if lies_across else wide
 
 
 def _is_exact(a: Array, b: Array, out: Single) -> bool:
@@ -66,10 +82,10 @@ def _is_exact(a: Array, b: Array, out: Single) -> bool:
     *out* plus twice the magnitudes of all products, since rounding may move an accumulator that
     far.
     """
-    (peaks, quanta), (others, other_quanta) = _span(a, 0), _span(b, 1)
+    (peaks, quanta), (others, other_quanta) = _span(a, -2), _span(b, -1)
     sizes = peaks * others
     least = np.min(quanta * other_quanta, where=sizes > 0, initial=np.inf)
-    reach = 2 * sizes.sum()
+    reach = 2 * sizes.sum(axis=-1).max(initial=0)
     if out.any():
         (largest,), (finest,) = _span(out.reshape(-1, 1), 0)
         reach, least = reach + largest, min(least, finest)
@@ -119,15 +135,16 @@ class _Form(NamedTuple):
 
 
 def _add(a: Double, b: Double, out: Single, width: int) -> None:
-    """Add the product of *a* and *b* to *out*, rounding after each block of *width*."""
-    (m, k), n = a.shape, b.shape[1]
+    """Add the products of *a* and *b* to *out*, rounding after each block of *width*."""
+    *outer, m, k = a.shape
     blocks, rest = divmod(k, width)
-    whole = k - rest
-    sums = np.empty((blocks + bool(rest), m, n))
-    left = a[:, :whole].reshape(m, blocks, width).swapaxes(0, 1)
-    np.matmul(left, b[:whole].reshape(blocks, width, n), out=sums[:blocks])
+    whole, n = k - rest, b.shape[-1]
+    sums = np.empty((blocks + bool(rest), *outer, m, n))
+    left = np.moveaxis(a[..., :whole].reshape(*outer, m, blocks, width), -2, 0)
+    right = np.moveaxis(b[..., :whole, :].reshape(*outer, blocks, width, n), -3, 0)
+    np.matmul(left, right, out=sums[:blocks])
     if rest:
-        np.matmul(a[:, whole:], b[whole:], out=sums[-1])
+        np.matmul(a[..., whole:], b[..., whole:, :], out=sums[-1])
     for block in sums:
         block += out
         out[...] = block

@@ -136,9 +136,10 @@ class Operator:
     oracle: Callable[[Given], Array | Tensor | tuple[Array | Tensor, ...]]
     """Computes the result on whole arrays in plain numpy from the arguments of a
     :class:`Given`."""
-    at_once: Callable[[Given, Plan], Array | None] | None = None
-    """Computes the bits of the oracle in a few calls of numpy, for calls that are made repeatedly;
-    None if it does not apply to that plan. Without it, micro-ops compute the values."""
+    at_once: Callable[[Given, Any, Any], Array | tuple[Array, ...] | None] | None = None
+    """Computes the bits of the oracle in a few calls of numpy, for calls that are made repeatedly,
+    given their problem, without its arrays, and their plan; None if it does not apply to them.
+    Without it, micro-ops compute the values."""
     on_host: bool = False
     """Whether the oracle gives the result: the chip has no kernel for it, and it takes no time,
     since a Task Duration excludes the host."""

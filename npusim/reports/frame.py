@@ -34,7 +34,7 @@ def document(title: str, styles: str, script: str, body: str) -> str:
         f'<title>npusim: {name}</title><link rel="icon" href="data:,">'
         f"<style>{styles}</style></head><body>"
         f'<main><button class="language" lang="zh-CN">中文</button><h1>{name}</h1>{body}</main>'
-        f'<div id="tip" role="tooltip" hidden></div><div hidden>{meanings}</div>'
+        f'<div id="tip" role="tooltip" hidden></div><div class="keep" hidden>{meanings}</div>'
         f"{packed('words', words())}<script>{script}</script></body></html>\n"
     )
 

@@ -35,7 +35,7 @@ from npusim.trace import Trace
 if TYPE_CHECKING:
     from npusim.run.disk_cache import Stored
 
-__all__ = ["bind", "find", "play"]
+__all__ = ["bind", "find", "play", "traps_as_errors"]
 
 
 def play(
@@ -159,7 +159,7 @@ def _outcome(
     outputs: dict[str, Output] = dict(problem.outputs)
     if with_values or not options.timing:
         task.check()
-    with _traps_as_errors(task.kernel[0]):
+    with traps_as_errors(task.kernel[0]):
         if with_values:
             assert task.plan is not None
             outputs = _computed(task, task.plan, problem, options)
@@ -177,7 +177,7 @@ def _computed(
 
 
 @contextmanager
-def _traps_as_errors(op: str) -> Iterator[None]:
+def traps_as_errors(op: str) -> Iterator[None]:
     """Convert a trap of a kernel of *op* to an error with CANN's code."""
     try:
         yield

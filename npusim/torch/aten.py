@@ -151,10 +151,13 @@ class ReductionOp(CardOp):
 
 
 def _axes(x: torch.Tensor, dim: object) -> list[int]:
-    """The axes that *dim* names, in order; all of them where it names none. A number has none."""
+    """The axes that *dim* names, in order; all of them where it names none. A number has none, and
+    neither has what names one that is not there."""
     if x.dim() == 0:
         return []
     dims = dim if isinstance(dim, list | tuple) else () if dim is None else (dim,)
+    if not all(-x.dim() <= each < x.dim() for each in dims):
+        return []
     return sorted(each % x.dim() for each in dims or range(x.dim()))
 
 
@@ -243,6 +246,20 @@ class CopyOp:
         return found if decided is UNKNOWN else decided
 
 
+class OneHotOp:
+    """`one_hot`: of int64 what torch makes of its own operations, of others one of its own."""
+
+    __slots__ = ("_host",)
+
+    def __init__(self) -> None:
+        self._host = HostOp(torch.ops.aten.one_hot.default)
+
+    def __call__(self, index: torch.Tensor, num_classes: int = -1) -> object:
+        if index.dtype == torch.int64:
+            return torch.ops.aten.one_hot.default.decompose(index, num_classes)
+        return self._host(index, num_classes)
+
+
 def kernels() -> dict[str, Callable[..., object]]:
     """Operation of aten -> its kernel for the card."""
     taken: dict[str, CardOp] = {
@@ -254,7 +271,7 @@ def kernels() -> dict[str, Callable[..., object]]:
     taken["cat"] = JoinOp(_named("cat"), "concat")
     whole = {name: HostOp(_named(name)) for name in (*_WHOLE, *_of_lists())}
     found: dict[str, Callable[..., object]] = {
-        **taken, **whole, **products.kernels(), "clone": CopyOp()
+        **taken, **whole, **products.kernels(), "clone": CopyOp(), "one_hot": OneHotOp()
     }  # fmt: skip
     for full in _IN_PLACE:
         packet, dot, overload = full.partition(".")

@@ -17,9 +17,22 @@ from typing import ParamSpec, TypeVar
 import torch
 from torch.utils._pytree import tree_leaves
 
-from npusim.torch import card, half_types, known, layer_norm, numbering, shapes, timed
+from npusim.torch import (
+    card,
+    distances,
+    generator,
+    half_lists,
+    half_types,
+    host,
+    known,
+    layer_norm,
+    numbering,
+    shapes,
+    timed,
+)
 from npusim.torch.clock import clock
 from npusim.torch.errors import invalid_device, mixed_devices, not_modelled
+from npusim.torch.host import indices
 from npusim.torch.relabel import to_host, to_npu
 
 __all__ = ["UNKNOWN", "HostOp", "fallback", "is_on_host", "on_host"]
@@ -96,7 +109,7 @@ class HostOp:
 
     __slots__ = ("is_kernel", "is_mutable", "mixes", "name", "op", "outs", "run", "tensors")
 
-    def __init__(self, op: torch._ops.OpOverload) -> None:
+    def __init__(self, op: torch._ops.OpOverload, run: Callable[..., object] | None = None) -> None:
         schema = op._schema
         self.op, self.name = op, str(op)
         self.outs = [argument.name for argument in schema.arguments if argument.is_out]
@@ -109,7 +122,9 @@ class HostOp:
         self.is_mutable = schema.is_mutable
         self.mixes = schema.name in CPU_INDICES
         self.is_kernel = schema.name not in NO_KERNELS and not _is_view(schema)
-        self.run = STAND_INS.get(self.name) or half_types.run_of(op)
+        chosen = run or STAND_INS.get(self.name) or half_lists.run_of(op) or half_types.run_of(op)
+        draws = torch.Tag.nondeterministic_seeded in op.tags
+        self.run = generator.drawing(chosen) if draws else chosen
 
     def __call__(self, *args: object, **kwargs: object) -> object:
         if not card.computes_values():
@@ -140,10 +155,7 @@ class HostOp:
             # number on: the overload for numbers computes what it would have.
             run = self.op.overloadpacket
         try:
-            if self.is_mutable:
-                result = self._run_mutable(run, call, low, named)
-            else:
-                result = run(*low, **named)
+            result = self._run(run, call, low, named)
         except NotImplementedError as error:
             if half_types.is_lacking(error) and not self.is_mutable:
                 result = half_types.in_float32(run, low, named)
@@ -215,6 +227,23 @@ class HostOp:
         is_work = is_free or _has_elements(tensors) or _has_elements(found)
         self._passed(args, kwargs, found, self.is_kernel and is_work and not _on_host)
         return found
+
+    def _run(
+        self,
+        run: Callable[..., object],
+        call: _Call,
+        low: list[object],
+        named: dict[str, object],
+    ) -> object:
+        try:
+            return (
+                self._run_mutable(run, call, low, named) if self.is_mutable else run(*low, **named)
+            )
+        except RuntimeError as error:
+            if not indices.is_lacking(error):
+                raise
+        low, named = indices.as_int64(self.op._schema, low, named)
+        return self._run_mutable(run, call, low, named) if self.is_mutable else run(*low, **named)
 
     def _run_mutable(
         self,
@@ -394,9 +423,11 @@ STAND_INS: dict[str, Callable[..., object]] = {
     **{f"aten._add_relu.{kind}": _add_relu for kind in ("Tensor", "Scalar", "out")},
     **{f"aten._add_relu_.{kind}": _add_relu_ for kind in ("Tensor", "Scalar")},
     "aten.normal_.default": _draw_normal,
+    "aten._cdist_backward.default": distances.backward,
     "aten.histc.default": _count,
     "aten.native_layer_norm.default": layer_norm.forward,
     "aten.native_layer_norm_backward.default": layer_norm.backward,
+    **host.OF_TORCH,
 }
 """What computes operations of which a card has more types than the CPU, or another rule."""
 

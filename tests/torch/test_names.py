@@ -11,7 +11,7 @@ from simulated_card import torch, torch_npu, torchair
 
 from npusim import OpError, ops
 from npusim.published import names, schemas
-from npusim.torch import composed
+from npusim.torch import composed, hosted
 from npusim.torch.distributed.declared import FUSED
 from npusim.torch.format_casts import FUNCTIONS
 from npusim.torch.refusals import OF_LATER_CHIPS
@@ -21,6 +21,7 @@ OWN = [
     *(each for op in ops.names() for each in ops.load(op).torch),
     *FUSED.values(),
     *composed.declared().values(),
+    *hosted.declared().values(),
 ]
 SIMULATED = {function.name for function in OWN}
 
@@ -118,8 +119,8 @@ def test_a_refusal_says_what_to_use(name: str, advice: str) -> None:
 
 def test_the_dispatcher_refuses_as_well() -> None:
     x = torch.ones(2, 2, device="npu")
-    with pytest.raises(NotImplementedError, match=r"^torch_npu.npu_nms_v4: "):
-        torch.ops.npu.npu_nms_v4(x, x, 1, x, x)
+    with pytest.raises(NotImplementedError, match=r"^torch_npu.npu_nms_rotated: "):
+        torch.ops.npu.npu_nms_rotated(x, x, 1.0)
 
 
 def test_a_class_can_be_inherited_from_but_not_made() -> None:
