@@ -36,7 +36,7 @@ SUPPORT = (
 
 
 def check(contract: ops.Contract) -> Problem:
-    """Hold a call against what ties its arguments together; raises OpError."""
+    """Check how the arguments of a call must match; raises OpError."""
     table, where = contract.operand("weight"), contract.operand("indices")
     rows, width = table.shape
     contract.require(

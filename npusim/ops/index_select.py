@@ -39,7 +39,7 @@ SUPPORT = (
 
 
 def check(contract: Contract) -> Problem:
-    """Hold a call against what ties its arguments together; raises OpError."""
+    """Check how the arguments of a call must match; raises OpError."""
     table, where = contract.operand("x"), contract.operand("index")
     shape, axis = table.shape, contract.axis("dim", table)
     rows, tables, width = shape[axis], prod(shape[:axis]), prod(shape[axis + 1 :])

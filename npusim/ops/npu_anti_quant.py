@@ -66,7 +66,7 @@ SUPPORT = (
 
 
 def check(contract: ops.Contract) -> Problem:
-    """Hold a call against what ties its arguments together; raises OpError."""
+    """Check how the arguments of a call must match; raises OpError."""
     numbers = contract.operand("x")
     element, shape = _numbers_of(contract, numbers)
     s = contract.operand("scale")

@@ -97,7 +97,7 @@ SUPPORT = (
 
 
 def check(contract: ops.Contract) -> Problem:
-    """Hold a call against what ties its arguments together; raises OpError."""
+    """Check how the arguments of a call must match; raises OpError."""
     spec = contract.spec
     q, k, c, s = map(contract.operand, SHAPES)
     layout = contract.choice("layout")

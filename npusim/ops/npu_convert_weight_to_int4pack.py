@@ -41,7 +41,7 @@ SUPPORT = (Row(on=A2_A3, weight=Operands((INT32,), LAYOUTS, ranks=(2, 2))),)
 
 
 def check(contract: Contract) -> Problem:
-    """Hold a call against what ties its arguments together; raises OpError."""
+    """Check how the arguments of a call must match; raises OpError."""
     weight, w = contract.value("weight"), contract.matrix("weight")
     strided = isinstance(weight, np.ndarray) and not weight.flags.c_contiguous
     contract.require(

@@ -101,7 +101,7 @@ SUPPORT = (
 
 
 def check(contract: ops.Contract) -> Problem:
-    """Hold a call against what ties its arguments together; raises OpError."""
+    """Check how the arguments of a call must match; raises OpError."""
     is_symmetric = contract.op == "npu_dynamic_quant"
     is_310p = contract.spec.series in ATLAS_INFERENCE
     tokens, smooth = contract.operand("x"), contract.optional("smooth_scales")

@@ -63,7 +63,7 @@ SUPPORT = (
 
 
 def check(contract: ops.Contract) -> norm.Problem:
-    """Hold a call against what ties its arguments together; raises OpError."""
+    """Check how the arguments of a call must match; raises OpError."""
     x1, x2, gamma = (contract.operand(name) for name in ("x1", "x2", "gamma"))
     norm.check_gamma(contract, x1, gamma)
     rstd = TensorSpec(norm.root_shape(x1, gamma), "float32")

@@ -80,7 +80,7 @@ SUPPORT = tuple(map(_row, (FLOAT16, BFLOAT16)))
 
 
 def check(contract: ops.Contract) -> Problem:
-    """Hold a call against what ties its arguments together; raises OpError."""
+    """Check how the arguments of a call must match; raises OpError."""
     x1, x2, gamma = (contract.operand(name) for name in ("x1", "x2", "gamma"))
     smooth = contract.optional("smooth_scale1"), contract.optional("smooth_scale2")
     beta = contract.optional("beta")

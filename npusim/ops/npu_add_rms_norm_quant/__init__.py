@@ -87,7 +87,7 @@ SUPPORT = (
 
 
 def check(contract: ops.Contract) -> Problem:
-    """Hold a call against what ties its arguments together; raises OpError."""
+    """Check how the arguments of a call must match; raises OpError."""
     x1, x2, gamma = (contract.operand(name) for name in ("x1", "x2", "gamma"))
     beta, scales1 = contract.optional("beta"), contract.operand("scales1")
     scales2 = contract.optional("scales2")

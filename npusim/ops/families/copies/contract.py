@@ -55,7 +55,7 @@ def joined_rows() -> tuple[Row, ...]:
 
 
 def check_clone(contract: Contract) -> Problem:
-    """Hold a call against what the kernel takes; raises OpError."""
+    """Check that the kernel accepts a call; raises OpError."""
     operand = contract.operand("x")
     element, size = operand.element, operand.spec.size
     move = Move(GmView.vector("x", element, size), GmView.vector("output", element, size))
@@ -64,7 +64,7 @@ def check_clone(contract: Contract) -> Problem:
 
 
 def check_narrow(contract: Contract) -> Problem:
-    """Hold a call against what the kernel takes; raises OpError."""
+    """Check that the kernel accepts a call; raises OpError."""
     operand = contract.operand("x")
     axis = contract.axis("dim", operand)
     first, count = contract.integer("start"), contract.integer("length")
@@ -85,7 +85,7 @@ def check_narrow(contract: Contract) -> Problem:
 
 
 def check_concat(contract: Contract) -> Problem:
-    """Hold a call against what the kernel takes; raises OpError."""
+    """Check that the kernel accepts a call; raises OpError."""
     operands = contract.operands("tensors")
     first = operands[0]
     axis = contract.axis("dim", first)

@@ -76,7 +76,7 @@ class Plan(ops.Plan):
 
 
 def check(contract: ops.Contract) -> Problem:
-    """Hold a call against what the kernel takes; raises OpError."""
+    """Check that the kernel accepts a call; raises OpError."""
     spec, operand = contract.spec, contract.operand("x")
     order = _order(contract, operand)
     shape = tuple(operand.shape[axis] for axis in order)

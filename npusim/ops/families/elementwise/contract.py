@@ -90,7 +90,7 @@ def _lines(*dtypes: DType) -> tuple[str, ...]:
 
 
 def check(contract: Contract) -> Problem:
-    """Hold a call against what its kernel takes; raises OpError."""
+    """Check that the kernel accepts a call; raises OpError."""
     expression, given = EXPRESSIONS[contract.op], contract.arguments
     x = contract.operand("x")
     # What is filled gives its shape and type alone; a kernel does not read it.

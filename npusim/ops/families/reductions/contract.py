@@ -41,7 +41,7 @@ SUPPORT = (
 
 
 def check(contract: Contract) -> Problem:
-    """Hold a call against what its kernel takes; raises OpError."""
+    """Check that the kernel accepts a call; raises OpError."""
     name, operand = contract.op, contract.operand("x")
     axis = contract.axis("dim", operand)
     outer, columns, rest = operand.shape[:axis], operand.shape[axis], operand.shape[axis + 1 :]
