@@ -68,7 +68,7 @@ class Problem(ops.Problem):
 
 
 def check(contract: ops.Contract) -> Problem:
-    """Hold a call against what ties its arguments together; raises OpError."""
+    """Check how the arguments of a call must match; raises OpError."""
     x = contract.operand("x")
     for name, (must, why) in FIXED.items():
         value = contract.value(name)

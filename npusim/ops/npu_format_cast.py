@@ -90,7 +90,7 @@ SUPPORT = (
 
 
 def check(contract: ops.Contract) -> Problem:
-    """Hold a call against what ties its arguments together; raises OpError."""
+    """Check how the arguments of a call must match; raises OpError."""
     found, acl_format = contract.matrix("x"), contract.value("acl_format")
     is_known = isinstance(acl_format, int | np.integer | str) and acl_format in FORMATS
     contract.require(

@@ -102,7 +102,7 @@ SUPPORT = alike(
 
 
 def check(contract: ops.Contract) -> Problem:
-    """Hold a call against what ties its arguments together; raises OpError."""
+    """Check how the arguments of a call must match; raises OpError."""
     tokens, scales = contract.operand("x"), contract.operand("scale")
     index, point = contract.operand("group_index"), contract.optional("offset")
     contract.require(

@@ -63,7 +63,7 @@ class Problem(ops.Problem):
 
 
 def check(contract: ops.Contract) -> Problem:
-    """Hold a call against what ties its arguments together; raises OpError."""
+    """Check how the arguments of a call must match; raises OpError."""
     x, cos, sin = map(contract.operand, ("x", "cos", "sin"))
     contract.require_filled(x)
     batches, heads, tokens, width = x.shape

@@ -103,7 +103,7 @@ SUPPORT = alike(
 
 
 def check(contract: ops.Contract) -> Problem:
-    """Hold a call against what ties its arguments together; raises OpError."""
+    """Check how the arguments of a call must match; raises OpError."""
     scores = contract.operand("x")
     rows, experts = scores.shape
     contract.require(

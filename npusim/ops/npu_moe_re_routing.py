@@ -75,7 +75,7 @@ class Problem(ops.Problem):
 
 
 def check(contract: ops.Contract) -> Problem:
-    """Hold a call against what ties its arguments together; raises OpError."""
+    """Check how the arguments of a call must match; raises OpError."""
     tokens, table = contract.operand("tokens"), contract.operand(TABLE)
     scales = contract.optional(SCALES)
     for name, must in (("expert_token_num_type", 1), ("idx_type", 0)):

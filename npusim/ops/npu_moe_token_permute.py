@@ -44,7 +44,7 @@ MOST_CHOICES, MOST_INDEX = 512, 16_777_215
 
 
 def check(contract: ops.Contract) -> Problem:
-    """Hold a call against what ties its arguments together; raises OpError."""
+    """Check how the arguments of a call must match; raises OpError."""
     tokens, indices = contract.operand("tokens"), contract.operand("indices")
     contract.require(
         not contract.boolean("padded_mode"),

@@ -60,7 +60,7 @@ class Problem(ops.Problem):
 
 
 def check(contract: ops.Contract) -> Problem:
-    """Hold a call against what ties its arguments together; raises OpError."""
+    """Check how the arguments of a call must match; raises OpError."""
     rows, places = contract.operand("permuted_tokens"), contract.operand("sorted_indices")
     probs = contract.optional("probs")
     contract.require(

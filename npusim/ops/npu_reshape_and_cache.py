@@ -34,7 +34,7 @@ SUPPORT = (
 
 
 def check(contract: ops.Contract) -> kv.Problem:
-    """Hold a call against what ties its arguments together; raises OpError."""
+    """Check how the arguments of a call must match; raises OpError."""
     tokens, caches = kv.tokens_of(contract), kv.caches_of(contract)
     is_nz = caches[0].spec.layout == "FRACTAL_NZ"
     problem = kv.checked(contract, tokens, caches, "slot_indices", is_nz=is_nz)

@@ -84,7 +84,7 @@ SUPPORT = alike(TYPES, "self", "updates", on=A2_A3, indices=(INT32, INT64))
 
 
 def check(contract: ops.Contract) -> Problem:
-    """Hold a call against what ties its arguments together; raises OpError."""
+    """Check how the arguments of a call must match; raises OpError."""
     x, where = contract.operand("self"), contract.operand("indices")
     contract.require(
         len(where.shape) >= 2,

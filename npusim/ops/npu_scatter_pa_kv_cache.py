@@ -39,7 +39,7 @@ SUPPORT = (
 
 
 def check(contract: ops.Contract) -> kv.Problem:
-    """Hold a call against what ties its arguments together; raises OpError."""
+    """Check how the arguments of a call must match; raises OpError."""
     tokens = kv.tokens_of(contract)
     is_nz = contract.choice("cache_mode") == PA_NZ
     caches = kv.caches_of(contract)

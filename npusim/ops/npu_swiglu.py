@@ -87,7 +87,7 @@ def halves(contract: ops.Contract) -> tuple[Operand, tuple[int, ...], int, int]:
 
 
 def check(contract: ops.Contract) -> Problem:
-    """Hold a call against what ties its arguments together; raises OpError."""
+    """Check how the arguments of a call must match; raises OpError."""
     x, halved, rows, columns = halves(contract)
     return Problem(
         inputs=(x,),

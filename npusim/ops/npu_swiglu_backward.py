@@ -40,7 +40,7 @@ SUPPORT = (
 
 
 def check(contract: ops.Contract) -> Problem:
-    """Hold a call against what ties its arguments together; raises OpError."""
+    """Check how the arguments of a call must match; raises OpError."""
     grad = contract.operand("grad_output")
     x, halved, rows, columns = halves(contract)
     contract.require(

@@ -128,7 +128,7 @@ SUPPORT = (
 
 
 def check(contract: ops.Contract) -> Problem:
-    """Hold a call against what ties its arguments together; raises OpError."""
+    """Check how the arguments of a call must match; raises OpError."""
     tokens = contract.operand("x")
     check_halves(contract, tokens)
     contract.require(

@@ -54,7 +54,7 @@ SUPPORT = (Row(scale=FLOAT32, offset=FLOAT32, round_mode=(0, 1)),)
 
 
 def check(contract: ops.Contract) -> Problem:
-    """Hold a call against what ties its arguments together; raises OpError."""
+    """Check how the arguments of a call must match; raises OpError."""
     s = contract.operand("scale")
     contract.require(
         len(s.shape) in (1, 2) and 0 not in s.shape,

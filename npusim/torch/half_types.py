@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map
 
+from npusim.torch import distances, generator, half_lists
+
 __all__ = ["in_float32", "is_lacking", "run_of"]
 
 HALF = (torch.float16, torch.bfloat16)
@@ -45,8 +47,19 @@ UPDATED = {"aten::native_batch_norm": (3, 4)}
 Run = Callable[..., Any]
 
 
+OWN: dict[str, Run] = {
+    "aten.normal_.default": generator.normal,
+    "aten._cdist_backward.default": distances.backward,
+}
+"""Operation -> what runs it by a rule of the card's."""
+
+
 def run_of(op: torch._ops.OpOverload) -> Run:
     """What runs *op* on the host."""
+    return generator.drawing(op, OWN.get(str(op)) or half_lists.run_of(op) or _run_of(op))
+
+
+def _run_of(op: torch._ops.OpOverload) -> Run:
     name = op._schema.name
     if name in LIKE and not op._schema.is_mutable:
         return partial(_alike, op, name)

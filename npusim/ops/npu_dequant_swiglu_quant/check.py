@@ -121,7 +121,7 @@ SUPPORT = tuple(
 
 
 def check(contract: ops.Contract) -> Problem:
-    """Hold a call against what ties its arguments together; raises OpError."""
+    """Check how the arguments of a call must match; raises OpError."""
     tokens, left = contract.operand("x"), contract.boolean("activate_left")
     mode, gate = contract.integer("quant_mode"), _gate(contract)
     _warn_of_unread(contract)

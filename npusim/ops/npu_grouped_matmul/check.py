@@ -42,7 +42,7 @@ Operands = tuple[Operand, ...]
 
 
 def check(contract: Contract) -> Problem:
-    """Hold a call against what ties its arguments together; raises OpError."""
+    """Check how the arguments of a call must match; raises OpError."""
     xs, weights = _matrices(contract)
     output = contract.value("output_dtype")
     contract.one_of("output_dtype", xs[0].element.name if output is None else output)

@@ -110,7 +110,7 @@ SUPPORT = (
 
 
 def check(contract: ops.Contract) -> Problem:
-    """Hold a call against what ties its arguments together; raises OpError."""
+    """Check how the arguments of a call must match; raises OpError."""
     a, w = contract.operand("x"), contract.matrix("weight")
     element = INT4 if w.element is INT32 else INT8
     _check_shapes(contract, a, w, element)

@@ -52,7 +52,7 @@ SUPPORT = alike(
 
 
 def check(contract: ops.Contract) -> Problem:
-    """Hold a call against what ties its arguments together; raises OpError."""
+    """Check how the arguments of a call must match; raises OpError."""
     mode = contract.integer("drop_pad_mode")
     rows = contract.operand("expanded_permuted_rows")
     is_padded = mode in (1, 3)

@@ -39,7 +39,7 @@ SUPPORT = tuple(
 
 
 def check(contract: ops.Contract) -> Problem:
-    """Hold a call against what ties its arguments together; raises OpError."""
+    """Check how the arguments of a call must match; raises OpError."""
     scores = contract.operand("x")
     *leading, experts = scores.shape
     contract.require(

@@ -176,7 +176,7 @@ class Problem(ops.Problem):
 
 
 def check(contract: ops.Contract) -> Problem:
-    """Hold a call against what ties its arguments together; raises OpError."""
+    """Check how the arguments of a call must match; raises OpError."""
     a, b = _matrices(contract)
     name = contract.value("output_dtype")
     target = contract.one_of("output_dtype", "int8" if name is None else name)

@@ -64,7 +64,7 @@ SUPPORT = (
 
 
 def check(contract: ops.Contract) -> norm.Problem:
-    """Hold a call against what ties its arguments together; raises OpError."""
+    """Check how the arguments of a call must match; raises OpError."""
     dy, x, gamma, rstd = map(contract.operand, ("dy", "x", "gamma", "rstd"))
     norm.check_gamma(contract, x, gamma)
     contract.require(

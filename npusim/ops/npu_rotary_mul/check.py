@@ -101,7 +101,7 @@ RotaryMulKernelNpu.cpp)."""
 
 
 def check(contract: ops.Contract) -> Problem:
-    """Hold a call against what ties its arguments together; raises OpError."""
+    """Check how the arguments of a call must match; raises OpError."""
     x, cos, sin = contract.operand("self"), contract.operand("r1"), contract.operand("r2")
     mode = contract.choice("rotary_mode")
     if contract.spec.series in ATLAS_INFERENCE:

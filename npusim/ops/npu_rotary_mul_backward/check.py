@@ -51,7 +51,7 @@ class Problem(ops.Problem):
 
 
 def check(contract: ops.Contract) -> Problem:
-    """Hold a call against what ties its arguments together; raises OpError."""
+    """Check how the arguments of a call must match; raises OpError."""
     grad, x, cos, sin = map(contract.operand, ("grad", "self", "r1", "r2"))
     mode = contract.choice("rotary_mode")
     contract.require(

@@ -49,7 +49,7 @@ class Problem(ops.Problem):
 
 
 def check(contract: ops.Contract) -> Problem:
-    """Hold a call against what ties its arguments together; raises OpError."""
+    """Check how the arguments of a call must match; raises OpError."""
     x, w = contract.operand("input"), contract.matrix("weight")
     if w.spec.layout == "ND":
         # torch_npu makes a view contiguous.

@@ -69,7 +69,7 @@ SUPPORT = (
 
 
 def check(contract: Contract) -> Problem:
-    """Hold a call against what ties its arguments together; raises OpError."""
+    """Check how the arguments of a call must match; raises OpError."""
     x, weight = contract.matrix("x"), contract.matrix("weight")
     m, k, n = _sizes(contract, x, weight)
     group_size = _group_size(contract, k)
