@@ -30,6 +30,7 @@ def blocks(text: str) -> list[str]:
 
 MAIN, TESTS = blocks(README)
 (CLI,) = blocks(TOUR)
+LANDING = ROOT / "docs" / "index.md"
 
 
 def shell(command: str, folder: Path) -> str:
@@ -50,6 +51,11 @@ def shell(command: str, folder: Path) -> str:
 @pytest.mark.parametrize("name", ["README.md", "README.zh-CN.md"])
 def test_a_readme_is_short(name: str) -> None:
     assert (ROOT / name).stat().st_size <= MOST_BYTES
+
+
+def test_the_site_begins_with_the_commands_of_the_readme() -> None:
+    """It shows the page of the second one."""
+    assert blocks(LANDING.read_text(encoding="utf-8")) == [MAIN]
 
 
 PAGES_IN_PYTHON = [
