@@ -17,9 +17,10 @@ MENDED = {
 
 
 def mend(app: Any, exception: Exception | None) -> None:
-    """Put it into the pages that were written; twice is as good as once."""
+    """Put it into the pages that Sphinx wrote; twice is as good as once."""
     if exception is None:
-        for path in Path(app.outdir).rglob("*.html"):
+        static = Path(app.outdir, "_static")  # npusim's own pages, which need none of it
+        for path in set(Path(app.outdir).rglob("*.html")) - set(static.glob("*.html")):
             text = path.read_text(encoding="utf-8")
             for found, better in MENDED.items():
                 text = text.replace(found, better)
