@@ -28,7 +28,9 @@ WIDE = frozenset(
         *("index_add_", "scatter_add", "scatter_add_", "scatter_reduce", "scatter_reduce_"),
         *("_index_put_impl", "_index_put_impl_", "embedding_dense", "logit", "mse_loss"),
         *("upsample_linear1d", "upsample_trilinear3d", "upsample_bicubic2d"),
-        *("_adaptive_avg_pool3d",),
+        *("_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "avg_pool2d", "avg_pool3d", "col2im"),
+        *("index_reduce", "index_reduce_", "put", "put_", "unfold_backward"),
+        *("_embedding_bag_backward", "_embedding_bag_dense"),
         *("slow_conv_transpose2d", "slow_conv_transpose3d", "slow_conv_dilated2d"),
         *("slow_conv_dilated3d", "slow_conv3d_forward", "_slow_conv2d_forward", "_slow_conv2d"),
     )
