@@ -125,8 +125,8 @@ def test_a_refusal_says_what_to_use(name: str, advice: str) -> None:
 
 def test_the_dispatcher_refuses_as_well() -> None:
     x = torch.ones(2, 2, device="npu")
-    with pytest.raises(NotImplementedError, match=r"^torch_npu.npu_nms_rotated: "):
-        torch.ops.npu.npu_nms_rotated(x, x, 1.0)
+    with pytest.raises(NotImplementedError, match=r"^torch_npu.npu_ps_roi_pooling: "):
+        torch.ops.npu.npu_ps_roi_pooling(x, x, 1.0, 1, 1)
 
 
 def test_a_class_can_be_inherited_from_but_not_made() -> None:
