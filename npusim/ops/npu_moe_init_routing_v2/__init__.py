@@ -14,12 +14,12 @@
                            how many rows each of them has             expert_tokens_num_type 1
                            (expert, rows), of those that have any     expert_tokens_num_type 2
 
-Experts outside of active_expert_range are sorted behind all others, and nothing is written of their
-rows. With drop_pad_mode 1 each expert has expert_capacity rows of output `(experts, capacity,
-width)`: further ones are dropped, and missing ones are zeros. v and s are float32; v / s is
-cut to the bits of float16 and then rounded, halves away from zero, so that 2.5 becomes 3. The
-kernel for single tokens of a certain model makes what it cuts odd, and rounds halves to even. A row
-of zeros becomes one of zeros.
+Experts outside of active_expert_range are sorted behind all others, those below it last and in the
+order in which they came, and nothing is written of their rows. With drop_pad_mode 1 each expert has
+expert_capacity rows of output `(experts, capacity, width)`: further ones are dropped, and missing
+ones are zeros. v and s are float32; v / s is cut to the bits of float16 and then rounded, halves
+away from zero, so that 2.5 becomes 3. The kernel for single tokens of a certain model makes what it
+cuts odd, and rounds halves to even. A row of zeros becomes one of zeros.
 
 A card leaves as it finds them the rows of experts that are not active, the counts without
 expert_tokens_num_flag, and the scales without quantisation; here they are full of 0.
@@ -33,10 +33,9 @@ kernels that are not simulated.
 
 Sources: ops-transformer@c29bc10 moe/moe_init_routing_v3, op_kernel and op_host; torch_npu 2.14.0,
 the text of this function, which has drop_pad_mode 0 alone, and what it returns to torch.compile,
-which has the shapes of drop_pad_mode 1. Assumed: that choices which are not active keep their
-order; of drop_pad_mode 1 that rows are dropped from the end, that scales and the index count places
-as output has them, and that counts include dropped rows; and what the modules of this folder say of
-the schedule. Not simulated: static quantisation, fewer rows than choices (active_num), and the
+which has the shapes of drop_pad_mode 1. Assumed: of drop_pad_mode 1 that rows are dropped from the
+end, that scales and the index count places as output has them, and that counts include dropped
+rows; and what the modules of this folder say of the schedule. Not simulated: static quantisation, fewer rows than choices (active_num), and the
 kernel of many tokens with 8 of 256 experts, of which 32 or fewer are active; the general one stands
 in for it. Without values of expert_idx the choices go to the active experts in turn.
 """
@@ -80,7 +79,7 @@ def oracle(given: ops.Given) -> tuple[Array, Array, Array, Array]:
     first, last = given.active_expert_range or (0, expert_num)
     experts, k = expert_idx.ravel(), expert_idx.shape[1]
     is_active = (experts >= first) & (experts < last)
-    order = np.argsort(np.where(is_active, experts, expert_num), kind="stable")
+    order = np.argsort(np.where(experts < first, expert_num, experts), kind="stable")
     places, coming = np.arange(is_active.sum()), order[: is_active.sum()]
     shape: tuple[int, ...] = (len(order),)
     if is_padded:

@@ -40,7 +40,7 @@ class Order:
     """What the sort gives, which decides what is read from where."""
 
     keys: Array
-    """The expert of each choice `(rows,)`; one behind all for those that are not active."""
+    """The expert of each choice `(rows,)`; one behind all for those below the active ones."""
     rounds: tuple[tuple[Array, ...], ...]
     """The lists of choices after each round of merging, the parts first; one in the end."""
     places: Array
@@ -77,7 +77,7 @@ def _in_fours(lists: tuple[Array, ...]) -> list[tuple[Array, ...]]:
 def _places(p: Problem, experts: Array) -> Array:
     """Where the rows of choices of *experts* `(rows,)`, which rise, come out."""
     places = np.arange(len(experts))
-    fits = experts < p.experts
+    fits = experts < p.active.stop
     if p.capacity is not None:
         number = places - np.searchsorted(experts, experts)
         places = experts * p.capacity + number
@@ -150,14 +150,11 @@ def _sort_part(core: VectorCore, p: Problem, plan: Plan) -> Callable[[tuple[int,
     choices = GmView.vector("expert_idx", INT32, p.rows)
 
     def put_back(keys: Local) -> None:
-        """Give those that are not active the key behind all others."""
-        mask, behind = bits[: keys.count // 8], float(-p.experts)
-        if p.active.stop < p.experts:
-            core.compare("gt", mask, keys, float(-p.active.stop))
-            core.select(keys, mask, keys, behind)
+        """Give those below the active ones the key behind all others."""
         if p.active.start > 0:
+            mask = bits[: keys.count // 8]
             core.compare("le", mask, keys, float(-p.active.start))
-            core.select(keys, mask, keys, behind)
+            core.select(keys, mask, keys, float(-p.experts))
 
     def sort(part: tuple[int, int]) -> None:
         """A number of choices from the first on to a list in global memory."""
