@@ -96,7 +96,7 @@ def grouped_matmul_swiglu_quant_v2(
     ends = group_list.cumsum(0) if group_list_type == 1 else group_list
     whole, scales = weight[0], weight_scale[0]
     if whole.dim() == FRACTAL_DIMENSIONS and formats.get(whole) == formats.ND:
-        # (e, n / c0, k / 16, 16, c0)
+        # Its axes are (e, n / c0, k / 16, 16, c0).
         whole = whole.permute(0, 2, 3, 1, 4).flatten(1, 2).flatten(2)
     if x.dtype == torch.int32:
         return _of_int4(x, whole, scales, x_scale, ends, smooth_scale)
