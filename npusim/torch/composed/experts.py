@@ -22,7 +22,8 @@ def gating_top_k_softmax(
     x: torch.Tensor, finished: torch.Tensor | None = None, k: int = 1
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """npu_moe_gating_top_k_softmax of rows that are too long for its kernel: softmax and a sort."""
-    values, order = torch.sort(torch.softmax(x.float(), -1), -1, descending=True, stable=True)
+    shares = torch.softmax(x.float(), -1)
+    values, order = torch.sort(shares, dim=-1, descending=True, stable=True)
     weights, experts = values[..., :k].to(x.dtype), order[..., :k].to(torch.int32)
     if finished is not None:
         experts = experts.masked_fill(finished[..., None], x.shape[-1])
