@@ -317,7 +317,8 @@ def _taken(op: str, name: str, value: object) -> object:
             f"wrapper_PrivateUse1__{op})\n"
             f"{op}: {name} must lie on the npu, not on the cpu; move it with .npu()"
         )
-    if not card.computes_values() and not (value.is_contiguous() or value.mT.is_contiguous()):
+    tensor = formats.as_cast(value)
+    if not card.computes_values() and not (tensor.is_contiguous() or tensor.mT.is_contiguous()):
         # A spec says of no other view how it lies.
-        value = contiguous(value)
-    return argument(op, name, to_host(value), formats.get(value))
+        tensor = contiguous(tensor)
+    return argument(op, name, to_host(tensor), formats.get(tensor))
