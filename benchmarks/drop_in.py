@@ -150,7 +150,7 @@ def known_launches() -> None:
         kernels.launch(name, given)
 
         def again(name: str = name, given: dict[str, Any] = given) -> None:
-            assert card.again((name, kernels.described_all(given))) is not None
+            assert card.again((name, kernels.described_all(name, given))) is not None
 
         with npusim.torch.record(name):
             ours, sums = fastest(100, again, lambda: small + small)

@@ -17,14 +17,18 @@ Four suites, each with what it needs:
   torch and npusim are those that run this.
 
 Each test is a case: it passed, was refused by npusim in words, gave a wrong value, failed otherwise
-or was skipped. Launches are those that ran on the card with a time, and operations that had none.
-The cases of each suite are written to DIR as JSON, and what differs from the file before is
-printed. Nothing is fetched but packages by pip, and nothing of others is written outside of DIR.
+(which is also what has not come to an end), or was skipped, as a card would skip it: it is for
+others, for several, or for a later CANN. Shares are of those that were not skipped. Launches are
+those that ran on the card with a time, and operations that had none. The cases of each suite are
+written to DIR as JSON, and what differs from the file before is printed. Nothing is fetched but
+packages by pip, and nothing of others is written outside of DIR.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
+import importlib
 import json
 import os
 import shutil
@@ -252,7 +256,32 @@ def _worst(here: Any, there: Any) -> str:
 RECORD = "NPUSIM_WORLD_RECORD"
 """Variable of the environment: the file that the plugin below writes cases to, a line each."""
 FILE_SECONDS = 900
-"""After so long a file of tests is ended, and what it has not written counts as failed."""
+"""After so long a file of tests is ended, and what has not come to an end counts as failed."""
+UNENDED = "it did not come to an end"
+
+
+def pytest_collection_finish(session: Any) -> None:
+    """As a plugin of pytest: write the tests that there are, and set up what their scripts do."""
+    for item in session.items:
+        _write(item.nodeid, Case(FAILED, words=UNENDED))
+    for file in {item.path for item in session.items}:
+        _set_up(file)
+
+
+def _set_up(file: Path) -> None:
+    """Run what *file* does as a script before its tests: settings of the card, above all."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    for block in tree.body:
+        if not isinstance(block, ast.If) or "__main__" not in ast.unparse(block.test):
+            continue
+        calls = [each for each in block.body if "torch_npu.npu." in ast.unparse(each)]
+        names = {"torch_npu": importlib.import_module("torch_npu")}
+        exec(compile(ast.Module(calls, []), str(file), "exec"), names)
+
+
+def _write(name: str, case: Case) -> None:
+    with open(os.environ[RECORD], "a", encoding="utf-8") as file:
+        file.write(json.dumps([name, asdict(case)]) + "\n")
 
 
 def pytest_runtest_setup() -> None:
@@ -270,9 +299,7 @@ def pytest_runtest_logreport(report: Any) -> None:
         # The lines of a traceback name files of npusim, whatever the error is.
         outcome = outcome_of(words)
     timed, untimed = (now - then for now, then in zip(_launches(), _counts["before"], strict=True))
-    case = Case(outcome, timed, untimed, "" if outcome == PASSED else words)
-    with open(os.environ[RECORD], "a", encoding="utf-8") as file:
-        file.write(json.dumps([report.nodeid, asdict(case)]) + "\n")
+    _write(report.nodeid, Case(outcome, timed, untimed, "" if outcome == PASSED else words))
 
 
 def _words(text: str) -> str:

@@ -12,7 +12,9 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from npusim import models
+from npusim.data.text import counted
 from npusim.models.sweep import ModelRow
+from npusim.reports import style
 from npusim.reports.style import percent, size_named
 
 DEVICES = ("Atlas A2", "Atlas A3", "Atlas 300I Pro")
@@ -77,7 +79,7 @@ def main(words: list[str] | None = None) -> None:
         )
     )
     figure = Figure((10, 2 + 2 * len(MODELS)), layout="constrained")
-    plots = figure.subplots(len(MODELS), squeeze=False)[:, 0]
+    plots = figure.subplots(len(MODELS), sharex=True, squeeze=False)[:, 0]
     for (name, (config, tp)), ax in zip(MODELS.items(), plots, strict=True):
         model, device = models.load(config), asked.device or DEVICES
         try:
@@ -87,6 +89,8 @@ def main(words: list[str] | None = None) -> None:
         print("\n".join(line(name, row) for row in found.rows))
         if len(found.bad) < len(found.rows):
             found.draw(ax=ax)
+            cards = counted(tp, "card", "cards")
+            style.title(ax, f"{name} on {cards}: time per output token")
     asked.out.mkdir(parents=True, exist_ok=True)
     figure.savefig(asked.out / "plan_a_model.png", dpi=100)
     print(f"picture: {asked.out / 'plan_a_model.png'}")

@@ -1,9 +1,9 @@
-"""Products of few rows, which take no longer than to look at each number of the other factor.
+"""Products of few rows, as fast as one pass over the elements of the other factor.
 
-`product` bounds the errors of BLAS number by number, which pays where a factor meets many rows.
-Here a bound for whole columns of the left and rows of the right factor has to do: where it shows
-that float64 holds every partial sum, the only rounding is that to fp32 after each block. Where it
-does not, `product` takes the work.
+`product` bounds the errors of BLAS for each element, which pays if a factor is used with many
+rows. Here one bound for whole columns of the left and rows of the right factor is used: if it shows
+that float64 holds every partial sum exactly, the only rounding is that to fp32 after each block.
+Otherwise `product` does the work.
 """
 
 from __future__ import annotations
@@ -26,60 +26,77 @@ from npusim.data.product import (
     add_float_product,
 )
 
-__all__ = ["FEW_ROWS", "add_few_rows"]
+__all__ = ["FEW_ROWS", "add_few_rows", "few_rows_product"]
 
 FEW_ROWS = 16
-"""Those of one fractal. With more of them `product` is faster (measured)."""
+"""Rows of one fractal. With more, `product` is faster (measured)."""
 _MOST = 2**17
-"""Numbers of the right factor that are multiplied together (measured): a mebibyte of float64."""
+"""Elements of the right factor multiplied at once (measured): a mebibyte of float64."""
 
 
 def add_few_rows(a: Array, b: Array, out: Single, order: CubeOrder) -> None:
-    """Add the product of *a* `(m, k)` and *b* `(k, n)`, floats of up to 32 bits, to *out*."""
-    width, k = WIDTHS[order], a.shape[1]
-    step = max(1, _MOST // max(1, b.shape[1] * width)) * width
+    """Add the products of *a* `(..., m, k)` and *b* `(..., k, n)`, floats of up to 32 bits, to
+    *out*. Axes in front are the same of all three."""
+    width, k = WIDTHS[order], a.shape[-1]
+    step = max(1, _MOST // max(1, b.shape[-1] * width)) * width
     for start in range(0, k, step):
         ks = slice(start, min(start + step, k))
-        left, right = a[:, ks], b[ks]
+        left, right = a[..., ks], b[..., ks, :]
         with np.errstate(all="ignore"):
             if _is_exact(left, right, out):
                 _add(_double(left), _double(right), out, width)
                 continue
-        factors = LeftFactor.of(left, order), RightFactor.of(right, order)
-        add_float_product(*factors, out, order)
+        for index in np.ndindex(out.shape[:-2]):
+            factors = LeftFactor.of(left[index], order), RightFactor.of(right[index], order)
+            add_float_product(*factors, out[index], order)
+
+
+def few_rows_product(
+    a: Array, b: Array, bias: Array | None = None, order: CubeOrder = "k16"
+) -> Single:
+    """*bias* plus `a @ b`, of floats `(..., m, k)` and `(..., k, n)`."""
+    outer = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    left, right = (np.broadcast_to(x, (*outer, *x.shape[-2:])) for x in (a, b))
+    total = np.zeros((*outer, a.shape[-2], b.shape[-1]), np.float32)
+    if bias is not None:
+        total += bias.astype(np.float32)
+    add_few_rows(left, right, total, order)
+    return total
 
 
 def _double(values: Array) -> Double:
-    """Finite *values* as float64, in the order in which they lie in memory."""
+    """Finite *values* as float64, in their memory order."""
     if values.dtype != np.float16:
         return values.astype(np.float64)
-    # numpy takes them one by one, and cast many at once.
-    lies_across = values.strides[0] < values.strides[1]
-    wide = cast(values.T if lies_across else values, FLOAT32).astype(np.float64)
-    return wide.T if lies_across else wide
+    # numpy converts them one by one, cast many at once.
+    lies_across = values.strides[-2] < values.strides[-1]
+    in_order = values.swapaxes(-1, -2) if lies_across else values
+    wide = cast(in_order, FLOAT32).astype(np.float64)
+    return wide.swapaxes(-1, -2) if lies_across else wide
 
 
 def _is_exact(a: Array, b: Array, out: Single) -> bool:
-    """Whether float64 surely holds every partial sum of *out* and the products of `a @ b`.
+    """Whether float64 certainly holds every partial sum of *out* and the products of `a @ b`.
 
-    Each is a multiple of the least power of two that divides products and *out*, and no larger than
-    *out* and twice the sizes of all products: so far rounding may move an accumulator.
+    Each is a multiple of the smallest power of two that divides products and *out*, and at most
+    *out* plus twice the magnitudes of all products, since rounding may move an accumulator that
+    far.
     """
-    (peaks, quanta), (others, other_quanta) = _span(a, 0), _span(b, 1)
+    (peaks, quanta), (others, other_quanta) = _span(a, -2), _span(b, -1)
     sizes = peaks * others
     least = np.min(quanta * other_quanta, where=sizes > 0, initial=np.inf)
-    reach = 2 * sizes.sum()
+    reach = 2 * sizes.sum(axis=-1).max(initial=0)
     if out.any():
         (largest,), (finest,) = _span(out.reshape(-1, 1), 0)
         reach, least = reach + largest, min(least, finest)
-    # A NaN is beyond every reach.
+    # A NaN exceeds any bound.
     return bool(reach <= REACH * least)
 
 
 def _span(values: Array, axis: int) -> tuple[Double, Double]:
-    """The largest magnitudes along *axis*, and powers of two that divide all that are not 0."""
+    """The largest magnitudes along *axis*, and powers of two that divide all non-zero elements."""
     form = _Form.of(values.dtype)
-    # Without their sign the bits of numbers are in the order of the numbers, NaN above inf.
+    # Without sign, the bits of floats are in the order of their values, with NaN above inf.
     sizes = values.view(form.bits) & form.magnitude
     peaks, smallest = sizes.max(axis=axis), sizes.min(axis=axis)
     if not smallest.all():
@@ -92,21 +109,21 @@ def _span(values: Array, axis: int) -> tuple[Double, Double]:
 
 
 _EXPONENT = 0x7FF << 52
-"""The exponent's bits of a float64."""
+"""The exponent bits of a float64."""
 
 
 class _Form(NamedTuple):
-    """How floats of a type lie in their bits."""
+    """The bit format of a float type."""
 
     bits: np.dtype[Any]
-    """An integer of as many bits."""
+    """The integer type with as many bits."""
     magnitude: Any
-    """All of them but the sign."""
+    """All bits except the sign."""
     one: Any
     last_bit: float
-    """What the last bit of 1 is worth."""
+    """The value of the last bit of 1."""
     smallest: float
-    """The least number above 0."""
+    """The smallest positive number."""
 
     @classmethod
     @cache
@@ -118,15 +135,16 @@ class _Form(NamedTuple):
 
 
 def _add(a: Double, b: Double, out: Single, width: int) -> None:
-    """Add the product of *a* and *b* to *out*, which is rounded after each block of *width*."""
-    (m, k), n = a.shape, b.shape[1]
+    """Add the products of *a* and *b* to *out*, rounding after each block of *width*."""
+    *outer, m, k = a.shape
     blocks, rest = divmod(k, width)
-    whole = k - rest
-    sums = np.empty((blocks + bool(rest), m, n))
-    left = a[:, :whole].reshape(m, blocks, width).swapaxes(0, 1)
-    np.matmul(left, b[:whole].reshape(blocks, width, n), out=sums[:blocks])
+    whole, n = k - rest, b.shape[-1]
+    sums = np.empty((blocks + bool(rest), *outer, m, n))
+    left = np.moveaxis(a[..., :whole].reshape(*outer, m, blocks, width), -2, 0)
+    right = np.moveaxis(b[..., :whole, :].reshape(*outer, blocks, width, n), -3, 0)
+    np.matmul(left, right, out=sums[:blocks])
     if rest:
-        np.matmul(a[:, whole:], b[whole:], out=sums[-1])
+        np.matmul(a[..., whole:], b[..., whole:, :], out=sums[-1])
     for block in sums:
         block += out
         out[...] = block

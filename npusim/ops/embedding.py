@@ -69,5 +69,6 @@ OPERATOR = ops.Operator(
     tile=tile,
     build=build,
     oracle=oracle,
+    at_once=lambda given, *_: oracle(given),
     value_dependent_inputs=("indices",),
 )

@@ -81,5 +81,6 @@ OPERATOR = Operator(
     tile=tile,
     build=build,
     oracle=oracle,
+    at_once=lambda given, *_: oracle(given),
     value_dependent_inputs=("index",),
 )

@@ -37,6 +37,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
@@ -73,7 +74,7 @@ SIMULATED = (0, 1, 2, 3, 4)
 """Modes of a mask."""
 
 
-class _Call:
+class Call:
     """The shapes of a call, in the order of its layout."""
 
     def __init__(self, contract: ops.Contract) -> None:
@@ -224,9 +225,32 @@ class _Call:
 
 def check(contract: ops.Contract) -> Problem:
     """Hold a call against the document; raises OpError."""
+    asked = asked_of(contract)
+    a, call = asked.attention, asked.call
+    output, sums = shapes_of(call.query.shape, call.layout, call.heads, call.value_size)
+    return Problem(
+        inputs=asked.inputs,
+        outputs={"output": TensorSpec(output, call.query.spec.dtype)}
+        | {name: TensorSpec(sums, "float32") for name in a.sums},
+        attention=a,
+        choice=Choice("FIA", "keys of training are split as those of FIA"),
+    )
+
+
+class Asked(NamedTuple):
+    """What a call asks for."""
+
+    call: Call
+    attention: Attention
+    """The call as kernels see it."""
+    inputs: tuple[Operand, ...]
+
+
+def asked_of(contract: ops.Contract) -> Asked:
+    """What forward and backward have in common; raises OpError."""
     for name, what in PARTS.items():
         contract.require(
-            contract.value(name) is None,
+            contract.arguments.get(name) is None,
             f"{name} must be None: {what} is not simulated in this kernel; leave it out",
             Code.UNSUPPORTED,
         )
@@ -239,7 +263,7 @@ def check(contract: ops.Contract) -> Problem:
         f"keep_prob must be 1, not {keep_prob}: dropout is not simulated in this kernel; pass 1",
         Code.UNSUPPORTED,
     )
-    call = _Call(contract)
+    call = Call(contract)
     mask, mask_shape = call.mask()
     word = contract.value("softmax_layout")
     contract.require(
@@ -252,17 +276,10 @@ def check(contract: ops.Contract) -> Problem:
     lengths = zip(("query_lengths", "kv_lengths"), (a.query_lengths, a.kv_lengths), strict=True)
     inputs = ops.present(call.query, call.key, call.value, mask, *ropes)
     inputs += tuple(_lengths_operand(*each) for each in lengths if call.layout == "TND")
-    output, sums = _shapes(call.query.shape, call.layout, call.heads, call.value_size)
-    return Problem(
-        inputs=inputs,
-        outputs={"output": TensorSpec(output, call.query.spec.dtype)}
-        | {name: TensorSpec(sums, "float32") for name in a.sums},
-        attention=a,
-        choice=Choice("FIA", "keys of training are split as those of FIA"),
-    )
+    return Asked(call, a, inputs)
 
 
-def _ropes(contract: ops.Contract, call: _Call) -> tuple[Operand, ...]:
+def _ropes(contract: ops.Contract, call: Call) -> tuple[Operand, ...]:
     """The rotated parts of query and key, where they come apart."""
     names = [name for name in ROPES if name in contract.arguments]
     found = ops.present(*(contract.optional(name) for name in names))
@@ -282,7 +299,7 @@ def _ropes(contract: ops.Contract, call: _Call) -> tuple[Operand, ...]:
 
 
 def _attention(
-    call: _Call, mask_shape: tuple[int, ...], *, by_token: bool, has_rope: bool
+    call: Call, mask_shape: tuple[int, ...], *, by_token: bool, has_rope: bool
 ) -> Attention:
     """The call as kernels see it."""
     contract, has_mask = call.contract, bool(mask_shape)
@@ -338,7 +355,7 @@ def oracle(given: ops.Given) -> tuple[Array, ...]:
 # ---- torch ----
 
 
-def _shapes(
+def shapes_of(
     query: tuple[int, ...], layout: str, heads: int, columns: int
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Shapes of the output and of maxima and sums."""
@@ -356,7 +373,7 @@ def outputs(given: ops.TorchArguments, _: Sizes) -> tuple[Result, ...]:
     columns = value.shape[-1]
     if layout[-1] == "H":
         columns = columns * (query.shape[-1] // heads) // key.shape[-1]
-    output, sums = _shapes(query.shape, layout, heads, columns)
+    output, sums = shapes_of(query.shape, layout, heads, columns)
     return (output, query.dtype), (sums, "float32"), (sums, "float32")
 
 

@@ -1,12 +1,13 @@
-"""A call that is made again and again: all but the values is found out once.
+"""A call that is made repeatedly: everything except the values is computed once.
 
     again = prepared("mul", spec, {"x": x, "other": y})      # as npusim.run, for its time alone
     again.run.time_us
     again.outputs({"x": other_x, "other": other_y})          # the values of tensors of those shapes
 
-Arguments, contract, tiling and times of a call depend on shapes, types and attributes, and not on
-values, unless an operator says otherwise. So a caller whose calls differ in nothing else, as
-torch, can spare all of them. The micro-ops compute the values, as in any run.
+Arguments, contract, tiling and times of a call depend on shapes, types and attributes, and on the
+values of no tensors but the `value_dependent_inputs` of the operator. So a caller whose calls
+differ in nothing else, such as torch, can avoid all of that. Micro-ops compute the values, as in
+any run.
 """
 
 from __future__ import annotations
@@ -20,17 +21,21 @@ from npusim import chip, ops
 from npusim.data.dtypes import INT4, Array
 from npusim.data.tensor import GlobalTensor, Operand, Tensor, TensorSpec, allocated_bytes
 from npusim.devices.schema import DeviceSpec
-from npusim.run.call import bind, find, play
+from npusim.run.call import bind, find, play, traps_as_errors
 from npusim.run.options import Options
 from npusim.run.result import Result
 from npusim.run.task import Task
 from npusim.run.views import by_operand, copies_before
+from npusim.values.buffers import UNWRITTEN
 
 __all__ = ["Prepared", "prepared"]
 
+AtOnce = Callable[[ops.Given, Any, Any], Array | tuple[Array, ...] | None]
+
 
 class Prepared:
-    """What calls of the same shapes, types and attributes share."""
+    """The data shared by calls of the same shapes, types and attributes, and of the same values
+    where the kernel of the operator depends on them."""
 
     def __init__(
         self,
@@ -41,8 +46,8 @@ class Prepared:
         bound: Mapping[str, object],
     ) -> None:
         self.run = run
-        """The run of each of them, its outputs as they are without values."""
-        # A call brings arrays alone: a Tensor among the arguments would be that of the first call.
+        """The run of each of them, with outputs without values."""
+        # A call passes arrays only: a Tensor among the arguments would be that of the first call.
         is_plain = not any(isinstance(x, Tensor) for x in by_operand(bound).values())
         self._at_once = operator.at_once if is_plain else None
         self._operator = operator.name
@@ -52,19 +57,23 @@ class Prepared:
         }
         of_a_call = {name for name in bound if isinstance(bound[name], np.ndarray)} | {*self._lists}
         self._bound = {name: None if name in of_a_call else x for name, x in bound.items()}
-        """Arguments by name, without the arrays, which are of one call."""
-        self._task, self._problem, self._replay = task, problem, task.replay()
+        """Arguments by name, without the arrays of one call."""
+        self._task, self._replay = task, task.replay()
         self._specs = {operand.name: operand.spec for operand in problem.inputs}
-        placed = {operand.name: operand.place().data for operand in problem.inputs}
-        self._placed = {name: data for name, data in placed.items() if data is not None}
-        """Operand -> its bytes; those of arrays are of the first call."""
+        given = by_operand(bound)
+        self._placed = {
+            operand.name: operand.place().data
+            for operand in problem.inputs
+            if not isinstance(given.get(operand.name), np.ndarray)
+        }
+        """Operand that is made of attributes -> its bytes."""
         self._as_they_lie = {
             name
             for name, spec in self._specs.items()
-            if name in self._placed and spec.layout == "ND" and not spec.transposed
-            if spec.element is not INT4
+            if spec.layout == "ND" and not spec.transposed and spec.element is not INT4
         }
         """Operands whose contiguous arrays are their bytes."""
+        self._workspaces = run.plan.workspaces if run.plan else {}
         self._outputs = [
             (name, spec, allocated_bytes(spec.nbytes), slice(0, spec.nbytes))
             for name, spec in problem.outputs.items()
@@ -72,31 +81,34 @@ class Prepared:
 
     @property
     def nbytes(self) -> int:
-        """What keeping it takes, roughly."""
+        """Approximate memory that it holds."""
         own = self._replay.nbytes if self._replay else 0
         return own + self._task.nbytes(self.run.trace)
 
     def outputs(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
-        """What comes out for *arrays*, operand by operand; shapes and types are not checked."""
+        """The outputs for *arrays*, by operand; shapes and types are not checked."""
         if self._at_once is not None:
             found = self._whole(self._at_once, arrays)
             if found is not None:
                 return found
             self._at_once = None
-        data = dict(self._placed)
+        data = {x: y for x, y in self._placed.items() if y is not None}
         for name, array in arrays.items():
             if name in self._as_they_lie and array.flags.c_contiguous:
                 data[name] = array.reshape(-1).view(np.uint8)
-            elif name in data:
-                # As the first one was: a transposed matrix goes there as it lies.
+            elif name in self._specs:
+                # Like the first one: a transposed matrix is placed in its memory order.
                 placed = Operand(name, self._specs[name], array).place().data
                 assert placed is not None
                 data[name] = placed
+        for name, nbytes in self._workspaces.items():
+            data[name] = np.full(nbytes, UNWRITTEN, np.uint8)
         for name, _, nbytes, _ in self._outputs:
             data[name] = np.zeros(nbytes, np.uint8)
         if self._replay is None:
             tensors = [GlobalTensor(name, bytes_.size, bytes_) for name, bytes_ in data.items()]
-            self._task.compute(tensors, chip.Model())
+            with traps_as_errors(self._operator):
+                self._task.compute(tensors, chip.Model())
         else:
             self._replay.run(data)
         return {
@@ -104,50 +116,52 @@ class Prepared:
             for name, spec, _, own in self._outputs
         }
 
-    def _whole(
-        self, at_once: Callable[[ops.Given, Any], Array | None], arrays: Mapping[str, Array]
-    ) -> dict[str, Array] | None:
-        """The output by few calls of numpy; None where that is not of the type that comes out."""
+    def _whole(self, at_once: AtOnce, arrays: Mapping[str, Array]) -> dict[str, Array] | None:
+        """The outputs by a few calls of numpy; None if their types differ from the call's."""
         arguments = {**self._bound, **arrays}
         for name, length in self._lists.items():
-            # As `by_operand` names the parts of a list.
+            # Same names as `by_operand` gives the elements of a list.
             parts = [f"{name}[{place}]" for place in range(length)] if length > 1 else [name]
             arguments[name] = [arguments.pop(part) for part in parts]
         given = ops.Given(self._operator, arguments, self.run.device)
-        assert self.run.plan is not None
-        found = at_once(given, self.run.plan)
-        (name, spec, _, _) = self._outputs[0]
-        if found is None or found.dtype != spec.element.numpy or found.shape != spec.shape:
+        found = at_once(given, self._task.problem, self.run.plan)
+        if found is None:
             return None
-        # A view would be memory of what came in.
-        return {name: found if found.flags.owndata else found.copy()}
+        each = found if isinstance(found, tuple) else (found,)
+        made = {}
+        for (name, spec, _, _), array in zip(self._outputs, each, strict=True):
+            if array.dtype != spec.element.numpy or array.shape != spec.shape:
+                return None
+            # A view would share memory with the input.
+            made[name] = array if array.flags.owndata else array.copy()
+        return made
 
 
 def prepared(op: str, spec: DeviceSpec, arguments: dict[str, object]) -> Prepared | None:
-    """A call of operator *op*, whose check does not look at the values of its *arguments*.
+    """A call of operator *op* with *arguments*, by the values of those that its kernel depends on.
 
-    None where its kernel does, or is handed something else than the arrays of the call, where it
-    has workspaces, writes in place or to fractals, where other kernels go first, and where none
+    None if it warns, which each call must do again, if its kernel has operands other than the
+    arrays of the call, if it writes in place or to fractals, if other kernels run first, or if none
     runs. Raises what :func:`npusim.run` raises.
     """
-    operator = find(op)
+    operator, warned = find(op), ops.warnings_given()
     run = play(op, (), arguments, spec, Options(values=False))
     bound = bind(operator, (), arguments)
     problem = operator.check(spec, **bound)
     is_plain = all(_is_as_given(each, bound) for each in problem.inputs) and all(
         out.layout == "ND" for out in problem.outputs.values()
     )
-    # What copies views computes nothing new.
+    # Kernels that copy views compute nothing new.
     has_prologue = len(run.earlier) > len(copies_before(spec, problem, bound))
-    has_more = has_prologue or operator.value_dependent_inputs or problem.updated
-    if run.plan is None or run.plan.workspaces or has_more or not is_plain:
+    is_silent = warned == ops.warnings_given()
+    if run.plan is None or has_prologue or problem.updated or not (is_plain and is_silent):
         return None
     task = Task(operator, spec, problem)
     return Prepared(run, task, problem, operator, bound)
 
 
 def _is_as_given(operand: Operand, bound: Mapping[str, object]) -> bool:
-    """Whether *operand* is an array of the call, or made of an attribute."""
+    """Whether *operand* is an array of the call, or made from an attribute."""
     given = by_operand(bound)
     if operand.name not in given:
         return False

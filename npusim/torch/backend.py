@@ -25,7 +25,17 @@ from typing import Protocol
 import torch
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
-from npusim.torch import accelerator, aten, attention, autocast, formats, npu, pinned, shapes
+from npusim.torch import (
+    accelerator,
+    aten,
+    attention,
+    autocast,
+    formats,
+    npu,
+    pinned,
+    shapes,
+    sparse_tensors,
+)
 from npusim.torch.calls import noted
 from npusim.torch.clock import launched_by
 from npusim.torch.fallback import HostOp, fallback, on_host
@@ -57,6 +67,7 @@ def register() -> None:
     _setup_privateuseone_for_python_backend("npu", backend_module=npu)
     _register_fallback()
     _register_kernels()
+    sparse_tensors.register()
     _patch_torch()
     _libraries.append(torch.library.Library("npu", "DEF"))
 

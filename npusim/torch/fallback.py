@@ -17,9 +17,22 @@ from typing import ParamSpec, TypeVar
 import torch
 from torch.utils._pytree import tree_leaves
 
-from npusim.torch import card, half_types, known, layer_norm, numbering, shapes, timed
+from npusim.torch import (
+    card,
+    distances,
+    generator,
+    half_lists,
+    half_types,
+    host,
+    known,
+    layer_norm,
+    numbering,
+    shapes,
+    timed,
+)
 from npusim.torch.clock import clock
 from npusim.torch.errors import invalid_device, mixed_devices, not_modelled
+from npusim.torch.host import indices
 from npusim.torch.relabel import to_host, to_npu
 
 __all__ = ["UNKNOWN", "HostOp", "fallback", "is_on_host", "on_host"]
@@ -35,6 +48,9 @@ CPU_INDICES = frozenset(
     for name in ("index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index")
 )
 """Operations that take indices from the host next to npu tensors."""
+
+WITH_HOST = frozenset({"aten::_foreach_copy_"})
+"""Operations on lists, of whose tensors some may lie on the host: torch takes them one by one."""
 
 NO_KERNELS = frozenset(
     f"aten::{name}"
@@ -94,9 +110,19 @@ def _lay(tensor: torch.Tensor) -> tuple[object, ...]:
 class HostOp:
     """One torch operation, and how to run it on the host for npu tensors."""
 
-    __slots__ = ("is_kernel", "is_mutable", "mixes", "name", "op", "outs", "run", "tensors")
+    __slots__ = (
+        "is_kernel",
+        "is_mutable",
+        "mixes",
+        "name",
+        "op",
+        "outs",
+        "run",
+        "takes_host",
+        "tensors",
+    )
 
-    def __init__(self, op: torch._ops.OpOverload) -> None:
+    def __init__(self, op: torch._ops.OpOverload, run: Callable[..., object] | None = None) -> None:
         schema = op._schema
         self.op, self.name = op, str(op)
         self.outs = [argument.name for argument in schema.arguments if argument.is_out]
@@ -108,8 +134,11 @@ class HostOp:
         """Places of arguments that are tensors."""
         self.is_mutable = schema.is_mutable
         self.mixes = schema.name in CPU_INDICES
+        self.takes_host = schema.name in WITH_HOST
         self.is_kernel = schema.name not in NO_KERNELS and not _is_view(schema)
-        self.run = STAND_INS.get(self.name) or half_types.run_of(op)
+        chosen = run or STAND_INS.get(self.name) or half_lists.run_of(op) or half_types.run_of(op)
+        draws = torch.Tag.nondeterministic_seeded in op.tags
+        self.run = generator.drawing(chosen) if draws else chosen
 
     def __call__(self, *args: object, **kwargs: object) -> object:
         if not card.computes_values():
@@ -132,7 +161,8 @@ class HostOp:
         down = call.down
         low = [arg if type(arg) in PLAIN else down(arg) for arg in args]
         named = {key: arg if type(arg) in PLAIN else down(arg) for key, arg in kwargs.items()}
-        if call.has_host and call.lent and not (self.mixes and _only_indices(args)):
+        has_only_indices = self.mixes and _only_indices(args, self.is_mutable)
+        if call.has_host and call.lent and not (self.takes_host or has_only_indices):
             raise mixed_devices(self.name)
         run = self.run
         if any(type(low[place]) in NUMBERS for place in self.tensors if place < len(low)):
@@ -140,10 +170,7 @@ class HostOp:
             # number on: the overload for numbers computes what it would have.
             run = self.op.overloadpacket
         try:
-            if self.is_mutable:
-                result = self._run_mutable(run, call, low, named)
-            else:
-                result = run(*low, **named)
+            result = self._run(run, call, low, named)
         except NotImplementedError as error:
             if half_types.is_lacking(error) and not self.is_mutable:
                 result = half_types.in_float32(run, low, named)
@@ -215,6 +242,23 @@ class HostOp:
         is_work = is_free or _has_elements(tensors) or _has_elements(found)
         self._passed(args, kwargs, found, self.is_kernel and is_work and not _on_host)
         return found
+
+    def _run(
+        self,
+        run: Callable[..., object],
+        call: _Call,
+        low: list[object],
+        named: dict[str, object],
+    ) -> object:
+        try:
+            return (
+                self._run_mutable(run, call, low, named) if self.is_mutable else run(*low, **named)
+            )
+        except RuntimeError as error:
+            if not indices.is_lacking(error):
+                raise
+        low, named = indices.as_int64(self.op._schema, low, named)
+        return self._run_mutable(run, call, low, named) if self.is_mutable else run(*low, **named)
 
     def _run_mutable(
         self,
@@ -357,9 +401,12 @@ def _is_view(schema: torch.FunctionSchema) -> bool:
     )
 
 
-def _only_indices(args: tuple[object, ...]) -> bool:
-    """Whether all but the second argument, a list of indices, is on npu or a number."""
-    tensors = (arg for arg in args if isinstance(arg, torch.Tensor))
+def _only_indices(args: tuple[object, ...], is_mutable: bool) -> bool:
+    """Whether all but the second argument, a list of indices, is on npu or a number; or, of what
+    writes to the first one, none is on npu."""
+    tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
+    if is_mutable and not any(tensor.is_npu for tensor in tensors):
+        return True
     return all(tensor.is_npu or tensor.dim() == 0 for tensor in tensors)
 
 
@@ -394,9 +441,11 @@ STAND_INS: dict[str, Callable[..., object]] = {
     **{f"aten._add_relu.{kind}": _add_relu for kind in ("Tensor", "Scalar", "out")},
     **{f"aten._add_relu_.{kind}": _add_relu_ for kind in ("Tensor", "Scalar")},
     "aten.normal_.default": _draw_normal,
+    "aten._cdist_backward.default": distances.backward,
     "aten.histc.default": _count,
     "aten.native_layer_norm.default": layer_norm.forward,
     "aten.native_layer_norm_backward.default": layer_norm.backward,
+    **host.OF_TORCH,
 }
 """What computes operations of which a card has more types than the CPU, or another rule."""
 

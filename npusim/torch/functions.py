@@ -17,7 +17,7 @@ import torch
 
 from npusim import ops
 from npusim.data.errors import OpError, shown
-from npusim.torch import composed, format_casts
+from npusim.torch import composed, format_casts, hosted
 from npusim.torch.distributed.declared import FUSED
 from npusim.torch.schemas import named_tensors
 
@@ -162,7 +162,11 @@ FUNCTIONS: dict[str, Callable[..., object]] = {
     if not declared.overload
 } | {
     declared.name: _function(module, declared)
-    for module, found in (("collectives", FUSED), ("torch.composed", composed.declared()))
+    for module, found in (
+        ("collectives", FUSED),
+        ("torch.composed", composed.declared()),
+        ("torch.host", hosted.declared()),
+    )
     for declared in found.values()
     if not (declared.overload and hasattr(getattr(torch.ops.npu, declared.name), "default"))
 }

@@ -16,6 +16,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from npusim.torch import generator
 from npusim.torch.clock import clock
 from npusim.torch.relabel import overwrite
 
@@ -64,6 +65,10 @@ class _Capture(TorchDispatchMode):
         self.groups = [TaskGroup()]
         """What was noted, in order; operations between two groups of the script are one too."""
         self.is_in_group = False
+        self.draws = generator.Capture(self.note_call)
+
+    def note_call(self, name: str, call: Callable[[], object]) -> None:
+        self.note(_Step(call, (), {}, [], clock.module, name))
 
     def note(self, step: _Step) -> None:
         self.groups[-1].steps.append(step)
@@ -114,7 +119,7 @@ _capturing: list[_Capture] = []
 def note(name: str, call: Callable[[], object]) -> None:
     """Let the capture under way, if there is one, make *call* when its graph is replayed."""
     for capture in _capturing:
-        capture.note(_Step(call, (), {}, [], clock.module, name))
+        capture.note_call(name, call)
 
 
 class NPUGraph:
@@ -122,6 +127,7 @@ class NPUGraph:
 
     def __init__(self, keep_graph: bool = False) -> None:  # noqa: ARG002
         self._groups: list[TaskGroup] | None = None
+        self._generators: list[generator.CardGenerator] = []
         self._name = f"npu_graph_{next(_numbers)}"
         self._pool = next(_pools)
         self._capture: _Capture | None = None
@@ -136,6 +142,7 @@ class NPUGraph:
         self._capture = _Capture()
         _capturing.append(self._capture)
         clock.is_paused = True
+        self._capture.draws.begin()
         self._capture.__enter__()
 
     def capture_end(self) -> None:
@@ -146,8 +153,10 @@ class NPUGraph:
                 "capture_begin() first"
             )
         self._capture.__exit__(None, None, None)
+        self._capture.draws.end()
         clock.is_paused = False
         _capturing.clear()
+        self._generators = [*self._capture.draws.offsets]
         self._groups, self._capture = self._capture.groups, None
 
     def replay(self) -> None:
@@ -157,12 +166,16 @@ class NPUGraph:
                 "torch.npu.NPUGraph: a graph must be captured before replay(), but is not; use "
                 "with torch.npu.graph(g)"
             )
-        with torch.no_grad(), clock.graph(self._name):
+        draws = generator.replay(self._generators)
+        with torch.no_grad(), clock.graph(self._name), draws:
             outer = clock.module
             for step in self._steps():
                 clock.module = step.module
                 _again(step)
             clock.module = outer
+
+    def register_generator_state(self, own: generator.CardGenerator) -> None:
+        """Let the graph draw from *own*, as it may from any generator."""
 
     def reset(self) -> None:
         """Forget what was captured."""

@@ -12,6 +12,7 @@ All know calls that were made before, of tensors of the same types, shapes and s
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,19 +43,16 @@ __all__ = [
 
 Given = dict[str, Any]
 """Parameter of the operator -> a tensor on npu, a list of them, or the value of an attribute."""
-
-SEES_VALUES = ("embedding", "index_select", "npu_grouped_matmul")
-"""Operators whose calls may depend on the values of tensors, not on shapes and types alone."""
+GROUP_ENDS = "group_list"
+"""What may be known where shapes alone are simulated, and then decides."""
 
 
 def takes(name: str, given: Given) -> bool:
     """Whether operator *name* takes *given* on the card; a view counts as what it shows."""
-    return _takes(name, given, described_all(given))
+    return _takes(name, given, described_all(name, given))
 
 
 def _takes(name: str, given: Given, key: Hashable) -> bool:
-    if name in SEES_VALUES and card.computes_values():
-        return _is_taken(name, given)
     return card.known(("takes", name, key), lambda: _is_taken(name, given))
 
 
@@ -68,14 +66,14 @@ def _is_taken(name: str, given: Given) -> bool:
 
 def launch(name: str, given: Given) -> torch.Tensor:
     """The output of operator *name* on npu. Raises OpError where it does not take *given*."""
-    key = described_all(given)
+    key = described_all(name, given)
     done = card.again((name, key))
     return _outputs(name, given, key) if done is None else _on_npu(done.outputs, given)
 
 
 def launched(name: str, given: Given) -> torch.Tensor | None:
     """The output of operator *name* on npu; None where it does not take *given*."""
-    key = described_all(given)
+    key = described_all(name, given)
     done = card.again((name, key))
     if done is not None:
         return _on_npu(done.outputs, given)
@@ -245,14 +243,14 @@ _looking: list[list[_Launch]] = []
 
 def _outputs(name: str, given: Given, key: Hashable) -> torch.Tensor:
     taken = arguments(name, given)
-    again = None if name in SEES_VALUES else card.prepared_again(name, key, taken)
+    again = card.prepared_again(name, key, taken)
     if again is None:
         return _on_npu(card.run(name, again_by=(name, key), **taken).outputs, given)
     arrays = {x: y for x, y in by_operand(taken).items() if isinstance(y, np.ndarray)}
     outputs = again.outputs(arrays)
     clock.kernel(again.run)
     found = _on_npu(outputs, given)
-    if _looking:
+    if _looking and not _decisive(name):
         _looking[-1].append((given, again, found))
     return found
 
@@ -287,7 +285,7 @@ def arguments(name: str, given: Given) -> dict[str, object]:
 
 def _argument(op: str, name: str, value: object) -> object:
     if isinstance(value, torch.Tensor):
-        if name == "group_list" and known.is_known(value):
+        if name == GROUP_ENDS and known.is_known(value):
             return to_host(value).numpy()
         return argument(op, name, to_host(value), formats.get(value))
     if isinstance(value, list):
@@ -295,12 +293,27 @@ def _argument(op: str, name: str, value: object) -> object:
     return value
 
 
-def described_all(given: Given) -> Hashable:
-    """All that *given* says but for the values of its tensors; of ends of groups, these too."""
-    ends = given.get("group_list")
-    if ends is not None and not card.computes_values() and known.is_known(ends):
-        given = given | {"group_list": tuple(to_host(ends).tolist())}
-    return tuple([(name, described(value)) for name, value in given.items()])
+def described_all(name: str, given: Given) -> Hashable:
+    """All that *given* says but for the values on which the kernel of *name* does not depend."""
+    seen = _decisive(name)
+    if not seen:
+        return tuple([(x, described(y)) for x, y in given.items()])
+    return tuple([(x, described(y), _values(x, y) if x in seen else b"") for x, y in given.items()])
+
+
+@cache
+def _decisive(name: str) -> tuple[str, ...]:
+    """The arguments of operator *name* whose values its kernel depends on."""
+    return ops.load(name).value_dependent_inputs
+
+
+def _values(name: str, value: object) -> bytes:
+    """The values of *value*, which is called *name*, as far as they are known."""
+    if not isinstance(value, torch.Tensor) or not (
+        card.computes_values() or (name == GROUP_ENDS and known.is_known(value))
+    ):
+        return b""
+    return array_of(to_host(value)).tobytes()
 
 
 def described(value: object) -> Hashable:

@@ -19,7 +19,7 @@ from npusim.data.errors import Code, DocumentWarning, OpError, callers_level
 from npusim.data.tensor import Tensor, TensorSpec
 from npusim.ops import TorchTensor
 from npusim.run.result import Output, Result
-from npusim.torch import card, composed, format_casts, formats, kernels
+from npusim.torch import card, composed, format_casts, formats, hosted, kernels
 from npusim.torch.backend import Define
 from npusim.torch.clock import clock
 from npusim.torch.distributed import operators as fused
@@ -50,14 +50,21 @@ def register(define: Define) -> frozenset[str]:
 
 
 def _register_composed() -> frozenset[str]:
-    """Define operators that are made of others, and return their names in torch_npu."""
+    """Define operators that are made of others or run on the host, and return their names."""
     library = torch.library.Library("npu", "FRAGMENT")
     _libraries.append(library)
     for full, function in composed.declared().items():
         library.define(function.schema)
         library.impl(full, composed.COMPOSED[full], "CompositeImplicitAutograd")
         library.impl(full, _refusal(function.name), "CPU")
-    return frozenset(function.name for function in composed.declared().values())
+    hosted.register(library)
+    for name in hosted.declared():
+        library.impl(name, _refusal(name), "CPU")
+    return frozenset(
+        function.name
+        for functions in (composed.declared(), hosted.declared())
+        for function in functions.values()
+    )
 
 
 def _schema(function: ops.TorchFunction) -> torch.FunctionSchema:

@@ -32,11 +32,6 @@ INSTEAD = {
     "npu_geglu": "torch.nn.functional.gelu and a product",
     "npu_gelu_mul": "torch.nn.functional.gelu and a product",
     "npu_group_norm_swish": "torch.nn.functional.group_norm and silu",
-    "npu_max": "torch.max",
-    "npu_min": "torch.min",
-    "npu_nms_v4": "torch's own operations",
-    "npu_silu_": "torch.nn.functional.silu",
-    "npu_stride_add": "torch's own operations",
 }
 """Operator -> what computes the same, in part or in several steps."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,9 @@ def test_it_prints_what_a_step_takes_and_what_it_is_made_of(path: Path) -> None:
 
     assert (code, err) == (0, "")
     assert lines[0] == "Qwen3ForCausalLM, float, on 2 x ascend910b2, served by vllm-ascend"
-    assert lines[1].startswith("decode: 2 requests of 256 tokens make ")
+    assert re.fullmatch(
+        r"decode: 2 requests of 256 tokens: [\d,]+ tokens a second, \d+\.\d each", lines[1]
+    )
     assert lines[3] == "memory: 10.5 MB of weights and 1.57 MB of caches on each card, of 68.7 GB"
     first = [line.split(" ")[0] for line in lines[7:12]]
     assert first == ["kernels", "gaps", "communication", "rest", "TPOT,"]

@@ -143,9 +143,9 @@ class MatrixCore(CubeCore):
         init: MmadInit = "zero" if begins else "accumulate"
         self._l0.multiply(sums, a, b, shape, init, before=before, unit_flag=unit_flag)
 
-    def drain(self, total: Local, result: GmView) -> None:
-        """Move *total* from L0C to *result* in global memory, and free it."""
+    def drain(self, total: Local, result: GmView, *, atomic: bool = False) -> None:
+        """Move *total* from L0C to *result* in global memory, or add it there, and free it."""
         self.totals.enque(total)
         total = self.totals.deque()
-        self.fixpipe(result, total)
+        self.fixpipe(result, total, atomic=atomic)
         self.totals.free(total)

@@ -310,15 +310,15 @@ class Softmax:
         if every.mask is not None:
             place = request * every.mask.request + key
             offsets = [place + run.token * every.mask.pitch for run in runs]
-            yield _mask_step("eq", every.mask.pitch, runs, offsets, keys)
+            yield mask_step("eq", every.mask.pitch, runs, offsets, keys)
         before, after = self._vector.a.window(request)
         # It also looks at masks of tiles that hide one key less than none (IsSkipAttentionmask).
         if after is not None and min(run.token for run in runs) + after < key + keys:
-            offsets = [_stencil(run.token + after - key, run, keys) for run in runs]
-            yield _mask_step("eq", MASK_EXTENT, runs, offsets, keys)
+            offsets = [stencil(run.token + after - key, run, keys) for run in runs]
+            yield mask_step("eq", MASK_EXTENT, runs, offsets, keys)
         if before is not None and max(run.token + run.tokens - 1 for run in runs) + before > key:
-            offsets = [_stencil(run.token + before - 1 - key, run, keys) for run in runs]
-            yield _mask_step("ne", MASK_EXTENT, runs, offsets, keys)
+            offsets = [stencil(run.token + before - 1 - key, run, keys) for run in runs]
+            yield mask_step("ne", MASK_EXTENT, runs, offsets, keys)
 
     def hide(self, plane: WidePlane, mask: MaskStep, whole: Local, hidden: float) -> None:
         """Replace scores that *mask* hides by *hidden*: *whole*, which lies as *plane* does."""
@@ -356,7 +356,7 @@ class Softmax:
         return every
 
 
-def _stencil(edge: int, run: Run, keys: int) -> int:
+def stencil(edge: int, run: Run, keys: int) -> int:
     """Where in the triangle a run begins whose first token sees keys up to *edge* of a tile.
 
     Beyond the triangle's end there is a row that hides none of the tile, or a column that hides
@@ -367,7 +367,7 @@ def _stencil(edge: int, run: Run, keys: int) -> int:
     return min(-edge, MASK_EXTENT - keys)
 
 
-def _mask_step(
+def mask_step(
     visible: Literal["eq", "ne"], pitch: int, runs: tuple[Run, ...], offsets: list[int], keys: int
 ) -> MaskStep:
     found = [

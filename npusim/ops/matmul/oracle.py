@@ -12,7 +12,7 @@ import numpy as np
 
 from npusim import devices
 from npusim.data.dtypes import Array
-from npusim.data.few_rows import add_few_rows
+from npusim.data.few_rows import few_rows_product
 from npusim.data.integers import ceil_div
 from npusim.data.product import CubeOrder
 from npusim.ops import _vocabulary as ops
@@ -98,14 +98,11 @@ CUT_K = ("al1_split_k", "single_core_split_k", "deterministic_split_k")
 """Templates whose sums are of parts of k."""
 
 
-def at_once(given: ops.Given, plan: ops.Plan) -> Array | None:
+def at_once(given: ops.Given, p: Problem, plan: ops.Plan) -> Array | None:
     """The same for small calls of templates that sum k up as it rises."""
     a, b = np.asarray(given.x1), np.asarray(given.x2)
-    is_small = a.size * b.shape[-1] <= MOST_AT_ONCE
-    if plan.template in CUT_K or a.ndim != 2 or b.ndim != 2 or not is_small:
+    is_small = p.output.size * a.shape[-1] <= MOST_AT_ONCE
+    if plan.template in CUT_K or not is_small:
         return None
-    total = np.zeros((a.shape[0], b.shape[1]), np.float32)
-    if given.bias is not None:
-        total += np.asarray(given.bias).astype(np.float32)
-    add_few_rows(np.ascontiguousarray(a), np.ascontiguousarray(b), total, given.cube_order)
-    return total if given.output_dtype == "float32" else given.rounded(total, a.dtype)
+    total = few_rows_product(a, b, given.bias, given.cube_order)
+    return total if p.traits.is_wide else given.rounded(total, a.dtype)

@@ -25,7 +25,7 @@ from __future__ import annotations
 from npusim.ops._protocol import Operator
 from npusim.ops._torch import TorchArguments, TorchFunction
 from npusim.ops.npu_grouped_matmul.check import check
-from npusim.ops.npu_grouped_matmul.oracle import oracle
+from npusim.ops.npu_grouped_matmul.oracle import at_once, oracle
 from npusim.ops.npu_grouped_matmul.shapes import torch_outputs_of
 from npusim.ops.npu_grouped_matmul.support import SUPPORT, TEMPLATES
 from npusim.ops.npu_grouped_matmul.templates import build, tile
@@ -80,6 +80,7 @@ OPERATOR = Operator(
     tile=tile,
     build=build,
     oracle=oracle,
+    at_once=at_once,
     templates=TEMPLATES,
     flags_may_stay_up=True,
     value_dependent_inputs=("group_list",),

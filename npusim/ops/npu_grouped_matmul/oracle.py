@@ -10,12 +10,14 @@ import numpy as np
 
 from npusim import devices
 from npusim.data.dtypes import BFLOAT16, INT4, INT8, Array
+from npusim.data.few_rows import few_rows_product
 from npusim.data.tensor import is_transposed
 from npusim.ops._contract import Contract
 from npusim.ops._digits import away, fitted, pair_sum
 from npusim.ops._int4_matmul import digit_sums, scaled_groups, unpacked
 from npusim.ops._matmul_oracle import cube_product, exact_int, fixpipe_int8
 from npusim.ops._oracle import Given
+from npusim.ops._protocol import Plan
 from npusim.ops._swish import exp_plus_1_of
 from npusim.ops.npu_grouped_matmul import choice, support
 from npusim.ops.npu_grouped_matmul.check import check
@@ -37,8 +39,28 @@ def oracle(given: Given) -> Array | tuple[Array, ...]:
     contract = Contract(
         "npu_grouped_matmul", spec, arguments=given.arguments, support=support.SUPPORT
     )
-    p, cores = check(contract), spec.cores[spec.cube_kind].count
-    rows, groups = ROWS[p.types.template], p.groups
+    p = check(contract)
+    return _multiplied(given, p, spec.cores[spec.cube_kind].count, ROWS[p.types.template])
+
+
+MOST_AT_ONCE = 2**20
+"""As of one product (:mod:`npusim.ops.matmul.oracle`)."""
+
+
+def at_once(given: Given, p: Problem, _: Plan) -> Array | tuple[Array, ...] | None:
+    """The same of few floats."""
+    columns = p.weight[0].shape[-1]
+    is_small = sum(int(each) for each in p.groups.m * p.groups.k) * columns <= MOST_AT_ONCE
+    if not is_small or ROWS[p.types.template] is not _plain:
+        return None
+    return _multiplied(given, p, 0, _plain_at_once)
+
+
+def _multiplied(
+    given: Given, p: Problem, cores: int, rows: Callable[[_Group], Array]
+) -> Array | tuple[Array, ...]:
+    """What *rows* makes of each group; one output, or a tuple of several."""
+    groups = p.groups
     outputs = [np.zeros(x.shape, p.types.output.numpy) for x in p.outputs.values()]
     for number in range(groups.m.size):
         group = _Group.of(given, p, number, cores)
@@ -126,6 +148,12 @@ def _several(value: Any) -> tuple[Any, ...]:
 def _plain(group: _Group) -> Array:
     """x `(rows, k)` times the weight `(k, n)` plus the bias `(n,)`, in the type of the output."""
     total = cube_product(group.x, group.weight, group.bias, group.given.cube_order)
+    return group.given.rounded(total, group.dtype)
+
+
+def _plain_at_once(group: _Group) -> Array:
+    """The same."""
+    total = few_rows_product(group.x, group.weight, group.bias, group.given.cube_order)
     return group.given.rounded(total, group.dtype)
 
 

@@ -32,7 +32,7 @@ def kept_bits(
 ) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     """Which of *count* elements stay where each is dropped with probability *p*."""
     own = torch._C.Generator()
-    own.manual_seed((seed * 0x9E3779B1 + offset) % 2**63)
+    own.manual_seed(generator.place(seed, offset))
     return np.asarray((torch.rand(count, generator=own) >= p).numpy())
 
 
@@ -58,5 +58,6 @@ def npu_dropout_gen_mask(
 
 def drawn() -> tuple[int, int]:
     """Seed and offset of the next mask, with the card's generator as it is."""
+    seed, offset = generator.default_generators[0].next_place()
     # A schema has 64 bits with a sign for it.
-    return generator.initial_seed() % 2**63, generator.next_offset()
+    return seed % 2**63, offset

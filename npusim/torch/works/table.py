@@ -133,6 +133,7 @@ _STREAMS: dict[str, tuple[str, tuple[str, ...]]] = {
     "tanh_backward": ("TanhGrad", ("mul", "sub", "mul")),
     "threshold_backward": ("ReluGrad", (MASK,)),
     "silu_backward": ("SiluGrad", (*SIGMOID, "sub", "mul", "add", "mul")),
+    "mish_backward": ("MishGrad", (*SIGMOID, "mul", "mul", "div", "mul", "mul", "add", "mul")),
     "gelu_backward": ("GeluGrad", ("mul", "mul", "add", "exp", "add", "div", "mul", "mul", "add")),
 }  # fmt: skip
 """Elementwise operations: the kernel, and its instructions on each element."""

@@ -65,7 +65,7 @@ def _operator(
         tile=permute.tile if is_turn else tile,
         build=permute.build if is_turn else build,
         oracle=oracle,
-        at_once=lambda given, _: oracle(given),
+        at_once=lambda given, *_: oracle(given),
     )
 
 

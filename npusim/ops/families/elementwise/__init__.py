@@ -40,7 +40,7 @@ def _mul_type(_: DeviceSpec, p: Problem, __: Plan) -> str:
     return "Muls" if is_muls else p.expression.kernel
 
 
-def _at_once(name: str, given: Given, _: Plan) -> Array | None:
+def _at_once(name: str, given: Given, _: Problem, __: Plan) -> Array | None:
     """What numpy computes, but for clamp, whose zeros would have other signs, and for casts on
     Atlas inference, whose float16 has infinities while it is moved alone."""
     assert given.spec is not None

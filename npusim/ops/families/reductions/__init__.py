@@ -108,7 +108,7 @@ def _operator(name: str) -> Operator:
         tile=_tile,
         build=_build,
         oracle=partial(compute, name),
-        at_once=lambda given, _: compute(name, given),
+        at_once=lambda given, *_: compute(name, given),
     )
 
 
