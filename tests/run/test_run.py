@@ -113,7 +113,8 @@ def test_a_transposed_array_is_described_as_its_spec() -> None:
         ),
         (
             "npu_conv3d",
-            "npu_conv3d, which torch_npu has and npusim does not simulate; npusim ops lists them all",
+            "npu_conv3d, which torch_npu has and npusim does not simulate; npusim ops lists them "
+            "all",
         ),
         (
             "npu_mm_all_reduce",
