@@ -69,7 +69,7 @@ A block_table without values stands for consecutive blocks; `run.plan.reason` sa
 from __future__ import annotations
 
 from npusim.data.dtypes import Array
-from npusim.ops._attention import ELSEWHERE, build, oracle_of, tile
+from npusim.ops._attention import ELSEWHERE, at_once, build, oracle_of, tile
 from npusim.ops._attention.check import INT8_PER_TOKEN, check, shapes_of
 from npusim.ops._attention.problem import LAYOUTS, TEMPLATES
 from npusim.ops._attention.rules import table
@@ -129,6 +129,7 @@ OPERATOR = Operator(
     tile=tile,
     build=build,
     oracle=oracle,
+    at_once=at_once,
     templates=TEMPLATES,
     value_dependent_inputs=("block_table",),
     torch=(TORCH,),

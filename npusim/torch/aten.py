@@ -247,7 +247,7 @@ class CopyOp:
 
 
 class OneHotOp:
-    """`one_hot`: of int64 what torch makes of its own operations, of others one of its own."""
+    """`one_hot`: of int64 zeros into which ones are scattered, else a call of the host."""
 
     __slots__ = ("_host",)
 
@@ -255,9 +255,17 @@ class OneHotOp:
         self._host = HostOp(torch.ops.aten.one_hot.default)
 
     def __call__(self, index: torch.Tensor, num_classes: int = -1) -> object:
-        if index.dtype == torch.int64:
-            return torch.ops.aten.one_hot.default.decompose(index, num_classes)
+        if index.dtype == torch.int64 and index.numel():
+            return _scattered_ones(index, num_classes)
         return self._host(index, num_classes)
+
+
+def _scattered_ones(index: torch.Tensor, num_classes: int) -> torch.Tensor:
+    """`one_hot` of int64, by the operations that torch launches for it on a card."""
+    if num_classes == -1:
+        num_classes = int(index.max().item()) + 1
+    zeros = torch.zeros((*index.shape, num_classes), dtype=index.dtype, device=index.device)
+    return zeros.scatter_(-1, index.unsqueeze(-1), 1)
 
 
 def kernels() -> dict[str, Callable[..., object]]:
@@ -301,9 +309,10 @@ LOGIC = ("logical_and", "logical_or")
 GIVE_BOOL = (*COMPARISONS, *LOGIC, "logical_not")
 _OF_ONE = ("neg", "abs", "exp", "log", "sqrt", "rsqrt", "reciprocal", "tanh", "sigmoid", "silu",
            "gelu", "relu")  # fmt: skip
-_WITH_GRADIENTS = ("silu", "sigmoid", "tanh", "gelu")
+_WITH_GRADIENTS = ("silu", "sigmoid", "tanh")
 _TABLE: dict[str, tuple[str, Take]] = {
     **{name: (name, arguments.one) for name in _OF_ONE},
+    "gelu": ("gelu", arguments.gelu),
     **{f"{name}.Tensor": (name, arguments.two) for name in COMPARISONS},
     **{f"{name}.Scalar": (name, arguments.two) for name in COMPARISONS},
     **{name: (name, arguments.two) for name in ("maximum", "minimum")},
@@ -313,6 +322,7 @@ _TABLE: dict[str, tuple[str, Take]] = {
     **dict.fromkeys(("logical_not", "bitwise_not"), ("logical_not", arguments.flag)),
     "mul.Tensor": ("mul", arguments.mixed),
     "div.Tensor": ("div", arguments.quotient),
+    "gelu_backward": ("gelu_backward", arguments.gelu_backward),
     "pow.Tensor_Scalar": ("pow", arguments.power),
     "clamp": ("clamp", arguments.bounded),
     "where.self": ("where", arguments.where),
@@ -335,7 +345,7 @@ _REDUCTIONS = {
     **{name: name for name in ("amax", "argmax")},
 }
 """Operation along axes -> the operator."""
-_WHOLE = ("native_layer_norm", "native_group_norm")
+_WHOLE = ("native_layer_norm", "native_group_norm", "mish_backward")
 """Operations that torch would take apart, and that are one kernel of a card."""
 _IN_PLACE = (
     *(name for name in _OF_ONE if name not in ("silu", "gelu")),

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map
 
+from npusim.torch import distances, generator, half_lists
+
 __all__ = ["in_float32", "is_lacking", "run_of"]
 
 HALF = (torch.float16, torch.bfloat16)
@@ -26,7 +28,9 @@ WIDE = frozenset(
         *("index_add_", "scatter_add", "scatter_add_", "scatter_reduce", "scatter_reduce_"),
         *("_index_put_impl", "_index_put_impl_", "embedding_dense", "logit", "mse_loss"),
         *("upsample_linear1d", "upsample_trilinear3d", "upsample_bicubic2d"),
-        *("_adaptive_avg_pool3d",),
+        *("_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "avg_pool2d", "avg_pool3d", "col2im"),
+        *("index_reduce", "index_reduce_", "put", "put_", "unfold_backward"),
+        *("_embedding_bag_backward", "_embedding_bag_dense"),
         *("slow_conv_transpose2d", "slow_conv_transpose3d", "slow_conv_dilated2d"),
         *("slow_conv_dilated3d", "slow_conv3d_forward", "_slow_conv2d_forward", "_slow_conv2d"),
     )
@@ -45,8 +49,19 @@ UPDATED = {"aten::native_batch_norm": (3, 4)}
 Run = Callable[..., Any]
 
 
+OWN: dict[str, Run] = {
+    "aten.normal_.default": generator.normal,
+    "aten._cdist_backward.default": distances.backward,
+}
+"""Operation -> what runs it by a rule of the card's."""
+
+
 def run_of(op: torch._ops.OpOverload) -> Run:
     """What runs *op* on the host."""
+    return generator.drawing(op, OWN.get(str(op)) or half_lists.run_of(op) or _run_of(op))
+
+
+def _run_of(op: torch._ops.OpOverload) -> Run:
     name = op._schema.name
     if name in LIKE and not op._schema.is_mutable:
         return partial(_alike, op, name)

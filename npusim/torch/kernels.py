@@ -26,6 +26,7 @@ from npusim.run.prepared import Prepared
 from npusim.run.result import Output
 from npusim.run.views import by_operand
 from npusim.torch import card, formats, known
+from npusim.torch.card import Said
 from npusim.torch.clock import clock
 from npusim.torch.relabel import memory_of, to_host, to_npu
 from npusim.torch.values import argument, array_of, result
@@ -52,7 +53,7 @@ def takes(name: str, given: Given) -> bool:
     return _takes(name, given, described_all(name, given))
 
 
-def _takes(name: str, given: Given, key: Hashable) -> bool:
+def _takes(name: str, given: Given, key: Said) -> bool:
     return card.known(("takes", name, key), lambda: _is_taken(name, given))
 
 
@@ -241,7 +242,7 @@ _looking: list[list[_Launch]] = []
 """What each :class:`Repeats` that looks has seen of launches that can be made again."""
 
 
-def _outputs(name: str, given: Given, key: Hashable) -> torch.Tensor:
+def _outputs(name: str, given: Given, key: Said) -> torch.Tensor:
     taken = arguments(name, given)
     again = card.prepared_again(name, key, taken)
     if again is None:
@@ -293,12 +294,11 @@ def _argument(op: str, name: str, value: object) -> object:
     return value
 
 
-def described_all(name: str, given: Given) -> Hashable:
+def described_all(name: str, given: Given) -> Said:
     """All that *given* says but for the values on which the kernel of *name* does not depend."""
     seen = _decisive(name)
-    if not seen:
-        return tuple([(x, described(y)) for x, y in given.items()])
-    return tuple([(x, described(y), _values(x, y) if x in seen else b"") for x, y in given.items()])
+    shapes = tuple([(x, described(y)) for x, y in given.items()])
+    return Said(shapes, tuple([_values(x, given.get(x)) for x in seen]) if seen else ())
 
 
 @cache

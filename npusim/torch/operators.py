@@ -9,6 +9,7 @@ functions there are, and which function of aclnn each calls, the operators decla
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
+from itertools import chain
 from typing import Any, NoReturn
 from warnings import warn
 
@@ -138,8 +139,9 @@ def _fake(function: ops.TorchFunction, schema: torch.FunctionSchema) -> Callable
     def fake(*args: object, **kwargs: object) -> object:
         bound = bind(schema, args, kwargs)
         _, first = next(named_tensors(bound))
-        if function.into:
-            return _returned(schema, [bound[name] for name in function.into])
+        into = [bound[name] for name in function.into]
+        if into and len(schema.returns) <= len(into):
+            return _returned(schema, into)
         if schema.is_mutable:
             return first
         known = described(arguments(function, bound), {})
@@ -154,7 +156,8 @@ def _fake(function: ops.TorchFunction, schema: torch.FunctionSchema) -> Callable
                 f"{name}: its tensors must be given with the dimensions that it takes, not be "
                 f"{_shapes(known)}; run it on npu, which says what is wrong",
             ) from None
-        outputs = tuple(empty(first, shape, dtype) for shape, dtype in found)
+        outputs = tuple(empty(first, shape, dtype) for shape, dtype in found[len(into) :])
+        outputs = (*into, *outputs)
         if _returns_list(schema):
             return list(outputs)
         outputs += behind
@@ -218,10 +221,12 @@ def _real(
             key = None  # it is to warn again
         if function.into:
             done = _run(op, acl, own)
+            each = done if isinstance(done, tuple) else (done,)
             into = [bound[name] for name in function.into]
-            for tensor, found in zip(into, done if len(into) > 1 else (done,), strict=True):
+            for tensor, found in zip(into, each[: len(into)], strict=True):
                 overwrite(tensor, found)
-            return _returned(schema, into)
+            others = each[len(into) :], _behind(function, known, first)
+            return _returned(schema, [*into, *chain(*others)])
         if not function.is_done(known):
             found = _run(op, acl, own, key, gives_list)
         elif schema.is_mutable:

@@ -248,3 +248,56 @@ def test_one_hot_has_the_type_of_its_indices(dtype: Any) -> None:
         found = torch.nn.functional.one_hot(index.to(dtype).npu(), classes).cpu()
         assert found.dtype == dtype
         assert torch.equal(found.long(), torch.nn.functional.one_hot(index, classes))
+
+
+@pytest.fixture
+def compatible() -> Any:
+    torch_npu.npu.use_compatible_impl(True)
+    yield
+    torch_npu.npu.use_compatible_impl(False)
+
+
+@pytest.mark.usefixtures("compatible")
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+def test_gelu_is_exact_on_demand(approximate: str) -> None:
+    x = torch.linspace(-4, 4, 99)
+    wide = x.double().requires_grad_()
+    want = torch.nn.functional.gelu(wide, approximate=approximate)
+    want.sum().backward()
+    own = x.npu().requires_grad_()
+    found = torch.nn.functional.gelu(own, approximate=approximate)
+    found.sum().backward()
+    torch.testing.assert_close(found.cpu(), want.float(), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(own.grad.cpu(), wide.grad.float(), rtol=1e-5, atol=2e-6)
+
+
+def test_the_gradient_of_mish_is_rounded_once() -> None:
+    x = torch.linspace(-4, 4, 999).half()
+    wide = x.double().requires_grad_()
+    torch.nn.functional.mish(wide).sum().backward()
+    own = x.npu().requires_grad_()
+    torch.nn.functional.mish(own).sum().backward()
+    torch.testing.assert_close(own.grad.cpu(), wide.grad.half(), rtol=2**-10, atol=2**-20)
+
+
+def test_what_a_card_takes_of_whole_numbers_and_of_the_host() -> None:
+    x = torch.arange(-4, 5, dtype=torch.int32)
+    found = torch.nn.functional.hardsigmoid(x.npu())
+    assert found.tolist() == [0, 0, 0, 0, 0, 0, 0, 1, 1]
+    first, second = torch.zeros(2).npu(), torch.zeros(2)
+    torch._foreach_copy_([first, second], [torch.ones(2).npu(), torch.ones(2)])
+    assert (first.tolist(), second.tolist()) == ([1, 1], [1, 1])
+
+
+def test_a_step_of_adam_before_the_first_divides_by_zero() -> None:
+    var, m, v, grad = (torch.full((2,), value) for value in (1.0, 0.0, 0.0, 2.0))
+    out = tuple(x.npu() for x in (var, m, v))
+    torch_npu.npu_apply_adam(1, 1, 0.2, 0.5, 0.5, 0.1, grad.npu(), False, False, out=out)
+    assert out[0].isnan().all()
+    assert [x.tolist() for x in out[1:]] == [[1, 1], [2, 2]]
+
+
+def test_indices_on_the_card_are_taken_for_a_tensor_of_the_host() -> None:
+    x, values = torch.zeros(4), torch.tensor([7.0, 8.0])
+    x.index_put_((torch.tensor([1, 3]).npu(),), values)
+    assert x.tolist() == [0, 7, 0, 8]

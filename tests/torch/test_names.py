@@ -10,8 +10,9 @@ import pytest
 from simulated_card import torch, torch_npu, torchair
 
 from npusim import OpError, ops
+from npusim.ops._under_torch import UNDER_TORCH
 from npusim.published import names, schemas
-from npusim.torch import composed, hosted
+from npusim.torch import composed, functions, hosted
 from npusim.torch.distributed.declared import FUSED
 from npusim.torch.format_casts import FUNCTIONS
 from npusim.torch.refusals import OF_LATER_CHIPS
@@ -64,10 +65,16 @@ def test_every_operator_is_there_by_both_names() -> None:
     assert set(PACKETS) <= set(dir(torch_npu))
 
 
+def test_what_is_there_under_torch_alone_is_known_without_it() -> None:
+    """Outside of PyTorch a message says so: npusim/ops/_under_torch.py lists the names."""
+    public = {name for name in functions.FUNCTIONS if not name.startswith("_")}
+    assert public - set(ops.names()) == UNDER_TORCH
+
+
 def test_an_operator_that_is_not_simulated_refuses_when_called() -> None:
-    known = {*SIMULATED, *FUNCTIONS, *OF_LATER_CHIPS, "get_npu_format"}
+    known = {*SIMULATED, *FUNCTIONS, *composed.OF_ATB, *OF_LATER_CHIPS, "get_npu_format"}
     others = [name for name in PACKETS if name not in known]
-    assert len(others) > 200
+    assert len(others) > 150
     for name in others:
         with pytest.raises(
             NotImplementedError, match=f"^torch_npu.{name}: it must be simulated to be called, "
@@ -99,9 +106,8 @@ def test_what_only_later_chips_have_is_refused_as_on_a_card(name: str) -> None:
             "it would need its own kernel: write it with torch's own operations",
         ),
         (
-            "_npu_flash_attention_v3",
-            "use npu_fused_infer_attention_score on Atlas A2 or A3, with the lengths of the "
-            "sequences",
+            "_npu_paged_attention_splitfuse_v2",
+            "use npu_fused_infer_attention_score on Atlas A2 or A3, with block_table and a mask",
         ),
         ("npu_conv2d", "use torch.nn.functional.conv2d"),
         (

@@ -77,6 +77,8 @@ Dask = Annotated[
         help="Use the workers of this Dask scheduler, such as tcp://HOST:8786.",
     ),
 ]
+OfModel = Annotated[str | None, typer.Option(metavar="VALUE,...", hidden=True)]
+"""An option of `npusim model`, with one value or several."""
 
 
 def sweep_operator(
@@ -98,29 +100,44 @@ def sweep_operator(
     jobs: Jobs = None,
     dask: Dask = None,
     is_opened: Open = False,
+    tp: OfModel = None,
+    ep: OfModel = None,
+    dp: OfModel = None,
+    batch: OfModel = None,
+    context: OfModel = None,
+    prompt: OfModel = None,
+    quant: OfModel = None,
 ) -> None:
     """Time an operator over shapes, chips and settings.
 
     Values in braces vary: {1..64}, {1..64..x2}, {1,2,4}, and {m=1..64} in one word with {m} in
-    others. The exit code is 1 if a cell was refused; all others are still timed. The config.json
-    of a model is swept by -a tp, ep, dp, batch, context, prompt, quant and engine.
+    others. The exit code is 1 if a cell was refused; all others are still timed. In place of OP,
+    the config.json of a model is swept by the options of npusim model, and engines by
+    -a engine=eager,mindie.
 
     \b
     For example:
       npusim sweep npu_dynamic_quant -d A2,310P \\
         -i 'x=spec:{1..64..x2}x4096:float16'
+      npusim sweep Qwen3-32B/config.json -d A2 --tp 2,4 --batch 1,16
     """
     form = RowFormat.JSON if as_json else form
     page = page_of(output, "sweep.html", is_opened, "sweep")
-    if Path(op).suffix == ".json":
+    load = {"tp": tp, "ep": ep, "dp": dp, "batch": batch}
+    load |= {"context": context, "prompt": prompt, "quant": quant}
+    of_model = [f"{name}={value}" for name, value in load.items() if value is not None]
+    if Path(op).suffix == ".json" or Path(op).is_dir():
         from npusim.cli.model_sweep import sweep_model
 
         unused: dict[str, object] = {"NAME=VALUE": words, "-i": inputs}
         unused |= {"--template": template, "--set": setting, "--icache": icache}
         unused |= {"--cache": cache, "--jobs": jobs, "--dask": dask}
-        sweep_model(Path(op), device, attributes or [], unused, output, force, form)
+        over = [*(attributes or []), *of_model]
+        sweep_model(Path(op), device, over, unused, output, force, form)
     else:
-        from npusim.cli.sweep import sweep_operator
+        from npusim.cli.sweep import refuse_load, sweep_operator
+
+        refuse_load(op, of_model)
 
         how: dict[str, Any] = {"l2": l2, "icache": icache, "engine": engine}
         how |= {"cache": cache, "jobs": jobs}

@@ -26,7 +26,6 @@ from numpy.typing import NDArray
 
 from npusim.data.dtypes import FLOAT16, Array
 from npusim.data.integers import ceil_div
-from npusim.data.product import CubeOrder
 from npusim.devices.schema import DeviceSpec
 from npusim.ops._attention.check import Problem
 from npusim.ops._attention.fai_tiling import TASK_ROWS, TILE, work_of
@@ -35,6 +34,7 @@ from npusim.ops._attention.oracle_int8 import digit_piece, half_piece
 from npusim.ops._attention.oracle_latent import joined_columns, latent_piece
 from npusim.ops._attention.oracle_sums import (
     F32,
+    Multiply,
     Single,
     State,
     Tiles,
@@ -47,7 +47,6 @@ from npusim.ops._attention.oracle_sums import (
 )
 from npusim.ops._attention.problem import FRACTAL_COLUMNS, Attention
 from npusim.ops._attention.sides import sides_of
-from npusim.ops._matmul_oracle import cube_product
 
 ADDED = F32(-3e38)
 """What FAI adds to a hidden score."""
@@ -68,7 +67,9 @@ class Group(NamedTuple):
     """The tiles of each core's piece of the rows, one piece after another."""
 
 
-def attend(problem: Problem, spec: DeviceSpec, order: CubeOrder) -> tuple[Array, ...]:
+def attend(
+    problem: Problem, arrays: Mapping[str, Array], spec: DeviceSpec, multiply: Multiply
+) -> tuple[Array, ...]:
     """The output and softmax_lse on *spec*; zero for tokens that a request does not have.
 
     Tokens that see no key give zeros and infinite logarithms. Training has maxima and sums of rows
@@ -77,7 +78,6 @@ def attend(problem: Problem, spec: DeviceSpec, order: CubeOrder) -> tuple[Array,
     a, template = problem.attention, problem.choice.template
     if problem.is_empty:
         return tuple(np.zeros(x.shape, x.element.numpy) for x in problem.outputs.values())
-    arrays = {each.name: np.asarray(each.array) for each in problem.inputs}
     is_fai, cores = template.startswith("FAI"), spec.cores["aic"].count
     out = np.zeros(max(problem.output.size, 1), a.element.numpy)
     rows = a.requests, a.query_heads, a.longest_query
@@ -95,7 +95,7 @@ def attend(problem: Problem, spec: DeviceSpec, order: CubeOrder) -> tuple[Array,
             places = group.heads, group.tokens
             k, v, *rotated = (x[group.heads[0] // a.group] for x in keys(group.request))
             k = joined_columns(a, k, *rotated)
-            o, *found = _rows(a, arrays, group, k, v, is_fai, order)
+            o, *found = _rows(a, arrays, group, k, v, is_fai, multiply)
             view = _tokens_of(a, "output", out, group.request)
             is_away = a.rounds_away and not is_fai
             view[places] = away(o, a.element) if is_away else o.astype(a.element.numpy)
@@ -127,7 +127,7 @@ def _rows(
     k: Array,
     v: Array,
     is_fai: bool,
-    order: CubeOrder,
+    multiply: Multiply,
 ) -> tuple[Single, ...]:
     """Output and softmax_lse of the rows of *group*, for keys and values `(keys, columns)`, or
     output, maxima and sums."""
@@ -149,13 +149,13 @@ def _rows(
     if a.has_digits:
         piece = digit_piece(a, arrays, place, q, k, v)
     elif is_fai and a.work_type is FLOAT16:
-        return _narrow_rows(a, q, k, v, hidden, group.pieces[0], order)
+        return _narrow_rows(a, q, k, v, hidden, group.pieces[0], multiply)
     elif a.is_latent:
-        piece = latent_piece(a, q, k, v, hidden, order)
+        piece = latent_piece(a, q, k, v, hidden, multiply)
     elif a.dequantises:
-        piece = half_piece(a, arrays, place, q, (k, v), hidden, order)
+        piece = half_piece(a, arrays, place, q, (k, v), hidden, multiply)
     else:
-        piece = _piece(a, q, k, v, hidden, is_fai, order)
+        piece = _piece(a, q, k, v, hidden, is_fai, multiply)
     states = [piece(tiles) for tiles in group.pieces]
     if is_fai:
         o, logs = _combined_by_lse(states)
@@ -279,20 +279,20 @@ def _piece(
     v: Array,
     hidden: NDArray[np.bool_],
     is_fai: bool,
-    order: CubeOrder,
+    multiply: Multiply,
 ) -> Callable[[Tiles], State]:
     """A piece of FAI and FIA: factors of 16 bits."""
     scale = F32(a.scale)
 
     def scores(here: slice) -> Single:
-        found = cube_product(q, k[here].T, order=order) * scale
+        found = multiply(q, k[here].T) * scale
         if is_fai:
             return np.asarray(found + hidden[:, here].astype(F32) * ADDED)
         return np.where(hidden[:, here], F32(a.hidden), found)
 
     def product(here: slice, p: Single) -> Single:
         weights = p.astype(a.element.numpy) if is_fai else away(p, a.element)
-        return cube_product(weights, v[here], order=order)
+        return multiply(weights, v[here])
 
     return softmax(len(q), scores, product, sums_by_64 if is_fai else row_sums, F32(-np.inf))
 
@@ -304,20 +304,20 @@ def _narrow_rows(
     v: Array,
     hidden: NDArray[np.bool_],
     tiles: Tiles,
-    order: CubeOrder,
+    multiply: Multiply,
 ) -> tuple[Single, Single]:
     """FAI with inner_precise 1, all in fp16: output and softmax_lse of the rows of *q*."""
     half = np.float16
     largest, total = np.full(len(q), -np.inf, half), np.zeros(len(q), half)
     out = np.zeros((len(q), v.shape[1]), half)
     for here in (slice(*tile) for tile in tiles):
-        s = cube_product(q, k[here].T, order=order).astype(half) * half(a.scale)
+        s = multiply(q, k[here].T).astype(half) * half(a.scale)
         s = s + hidden[:, here].astype(half) * half(ADDED_HALF)
         new = np.maximum(largest, s.max(axis=1))
         faded = nearest(np.exp, largest - new, half)
         p = nearest(np.exp, s - new[:, None], half)
         total, largest = faded * total + sums_by_128(p), new
-        more = cube_product(p, v[here], order=order).astype(half)
+        more = multiply(p, v[here]).astype(half)
         out = out * faded[:, None] + more if here.start > tiles[0][0] else more
     o, logs = (
         (out / total[:, None]).astype(F32),

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from npusim.data.dtypes import Array
-from npusim.data.product import CubeOrder
 from npusim.ops._attention.oracle_sums import (
     F32,
+    Multiply,
     Single,
     State,
     Tiles,
@@ -20,7 +20,7 @@ from npusim.ops._attention.oracle_sums import (
     softmax,
 )
 from npusim.ops._attention.problem import Attention, Scales
-from npusim.ops._matmul_oracle import cube_product, exact_int
+from npusim.ops._matmul_oracle import exact_int
 
 LOWEST_OF_DIGITS = F32(-2e38)
 """Initial value of row maxima in IFA."""
@@ -37,7 +37,7 @@ def half_piece(
     q: Array,
     kv: tuple[Array, Array],
     hidden: NDArray[np.bool_],
-    order: CubeOrder,
+    multiply: Multiply,
 ) -> Callable[[Tiles], State]:
     """IFA-ATB: int8 keys and values are dequantised; scores are fp16.
 
@@ -57,11 +57,11 @@ def half_piece(
     )
 
     def scores(here: slice) -> Single:
-        half = cube_product(q, k[here].T, order=order).astype(np.float16) * np.float16(a.scale)
+        half = multiply(q, k[here].T).astype(np.float16) * np.float16(a.scale)
         return np.where(hidden[:, here], np.float16(LOWEST_HALF), half).astype(F32)
 
     def product(here: slice, p: Single) -> Single:
-        return cube_product(away(p, a.element), v[here], order=order)
+        return multiply(away(p, a.element), v[here])
 
     return softmax(len(q), scores, product, row_sums, F32(-np.inf), np.float16)
 

@@ -15,6 +15,8 @@ Single = NDArray[np.float32]
 F32 = np.float32
 LANES = 64
 """fp32 in a repeat."""
+Multiply = Callable[[Array, Array], Single]
+"""What the cube makes of two matrices."""
 Tiles = list[tuple[int, int]]
 """The keys [first, last) of each tile."""
 

@@ -8,13 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from npusim.torch.host import batch_norms, boxes, cells, indices, packing, regions, renorms, rotated
+from npusim.torch.host import (
+    activations,
+    batch_norms,
+    boxes,
+    cells,
+    indices,
+    packing,
+    regions,
+    renorms,
+    rotated,
+)
 
 __all__ = ["GRADIENTS", "OF_TORCH", "OF_TORCH_NPU"]
 
 Function = Callable[..., object]
 
 OF_TORCH: dict[str, Function] = {
+    "aten._log_softmax.default": activations.log_softmax,
+    "aten._softmax.default": activations.softmax,
     "aten._thnn_fused_gru_cell.default": cells.gru_cell,
     "aten._thnn_fused_gru_cell_backward.default": cells.gru_cell_backward,
     "aten._thnn_fused_lstm_cell.default": cells.lstm_cell,
@@ -26,6 +38,7 @@ OF_TORCH: dict[str, Function] = {
     "aten.batch_norm_gather_stats.default": batch_norms.gather_stats,
     "aten.batch_norm_gather_stats_with_counts.default": batch_norms.gather_stats_with_counts,
     "aten.batch_norm_stats.default": batch_norms.stats,
+    "aten.hardsigmoid.default": activations.hardsigmoid,
     "aten.one_hot.default": indices.one_hot,
     "aten.renorm.default": renorms.renorm,
     "aten.renorm.out": renorms.renorm_into,
