@@ -32,7 +32,7 @@ class Table {
     return this.known.get(text);
   }
   found(text) {
-    const [, before, words, after] = /^(\s*)(.*?)(\s*)$/s.exec(text);
+    const [, before, lines, after] = /^(\s*)(.*?)(\s*)$/s.exec(text), words = lines.replace(/\s+/g, " ");
     return before + (this.whole.get(words) ?? this.clause(words) ?? this.filled(words) ?? this.cut(words)) + after;
   }
   // With what stands in the places of a text; undefined if there is none that fits.

@@ -30,6 +30,7 @@ from npusim.torch import (
     aten,
     attention,
     autocast,
+    distances,
     formats,
     logits,
     npu,
@@ -112,11 +113,13 @@ def _register_kernels() -> None:
         **KERNELS,
         **attention.KERNELS,
         **logits.KERNELS,
+        **distances.KERNELS,
         **aten.kernels(),
     }.items():
         full = _full("aten", name)
         library.impl(name, noted(full, launched_by(full, kernel)), KEY)
-    for name, kernel in {**attention.AUTOGRAD, **logits.AUTOGRAD}.items():
+    above = {**attention.AUTOGRAD, **logits.AUTOGRAD, **distances.KERNELS}
+    for name, kernel in above.items():
         library.impl(name, kernel, "AutogradPrivateUse1")
     for name, host_op in _functions():
         library.impl(name, noted(host_op.name, host_op), KEY)

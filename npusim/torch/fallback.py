@@ -57,8 +57,6 @@ FILLS = frozenset(f"aten::{name}_" for name in ("fill", "zero", "random", "arang
 UNKNOWN = object()
 """In place of a result that depends on values which are not known."""
 
-INTEGERS = frozenset({torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64})
-
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -388,9 +386,10 @@ def _only_indices(args: tuple[object, ...], is_mutable: bool) -> bool:
 
 
 def _count(x: torch.Tensor, bins: int = 100, low: float = 0, high: float = 0) -> torch.Tensor:
-    """`histc`, also of whole numbers, which a card counts (ops-math, histogram_v2)."""
-    is_whole = x.dtype in INTEGERS
-    return torch.histc(x.double() if is_whole else x, bins, low, high).to(x.dtype)
+    """`histc`, also of whole numbers and half types, which a card counts in int32 (ops-math,
+    histogram_v2)."""
+    wide = x if x.dtype in (torch.float32, torch.float64) else x.double()
+    return torch.histc(wide, bins, low, high).to(x.dtype)
 
 
 def _add_relu(

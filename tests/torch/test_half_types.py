@@ -185,3 +185,48 @@ def test_a_mean_loss_of_logits_is_the_kernels_that_aclnn_launches() -> None:
     assert [event.name for event in events][len(forward) :][-3:] == [
         *("OnesLike", "OnesLike", "SigmoidCrossEntropyWithLogitsGradV2")
     ]
+
+
+@pytest.mark.parametrize("dtype", [*HALF, torch.float32])
+def test_a_row_is_no_distance_from_itself(dtype: Any) -> None:
+    x = drawn(40, 9, dtype=dtype)
+    apart = np.sqrt(((wide(x)[:, None] - wide(x)) ** 2).sum(-1))
+    on_card = x.npu().requires_grad_()
+    got = torch.cdist(on_card, x.npu())
+    assert_rounded(got, apart, dtype, 4)
+    got.sum().backward()
+    assert on_card.grad is not None
+    assert torch.isfinite(on_card.grad).all()
+
+
+SMALL = torch.zeros(3000, dtype=torch.int64)
+MANY: dict[str, Callable[[Any], Any]] = {
+    "avg_pool2d": lambda x: torch.nn.functional.avg_pool2d(x[None, None], 9, 1),
+    "take": lambda x: x.take(SMALL.to(x.device)),
+    "unfold": lambda x: x.reshape(-1).unfold(0, 500, 1),
+    "embedding_bag": lambda x: torch.nn.functional.embedding_bag(
+        SMALL.view(30, 100).to(x.device), x, mode="sum"
+    ),
+    "im2col": lambda x: torch.nn.functional.unfold(x[None, None], 7),
+}
+
+
+@pytest.mark.parametrize("dtype", HALF)
+@pytest.mark.parametrize("function", MANY.values(), ids=MANY)
+def test_many_gradients_of_an_element_are_summed_before_they_are_rounded(
+    function: Callable[[Any], Any], dtype: Any
+) -> None:
+    x = drawn(40, 40, dtype=dtype)
+    grads = []
+    for each in (x.double().requires_grad_(), x.npu().requires_grad_()):
+        y = function(each)
+        factor = torch.linspace(0.5, 1.5, y.numel(), dtype=torch.float64).view(y.shape).to(dtype)
+        y.backward(factor.to(y))
+        grads.append(each.grad)
+    assert_rounded(grads[1], wide(grads[0]), dtype)
+
+
+@pytest.mark.parametrize("dtype", HALF)
+def test_more_are_counted_than_a_half_type_counts_one_by_one(dtype: Any) -> None:
+    x = torch.full((5000,), 0.25, dtype=dtype)
+    assert torch.histc(x.npu(), 2, 0, 1).tolist() == [torch.tensor(5000).to(dtype).item(), 0]

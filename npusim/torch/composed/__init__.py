@@ -101,7 +101,6 @@ COMPOSED: dict[str, Composed] = {
     "npu_grouped_matmul_swiglu_quant_v2": quantised.grouped_matmul_swiglu_quant_v2,
     "npu_kronecker_quant": quantised.kronecker_quant,
     "npu_indexing": legacy.indexing,
-    "npu_kv_rmsnorm_rope_cache": caches.kv_rmsnorm_rope_cache,
     "npu_kv_rmsnorm_rope_cache_v2": caches.kv_rmsnorm_rope_cache_v2,
     "npu_layer_norm_eval": norms.layer_norm_eval,
     "npu_lightning_indexer": sparse.lightning_indexer,
@@ -115,7 +114,6 @@ COMPOSED: dict[str, Composed] = {
     "npu_mla_prolog_v2": latent.mla_prolog_v2,
     "npu_mla_prolog_v3": latent.mla_prolog_v3,
     "npu_mla_prolog_v3_functional": latent.mla_prolog_v3_functional,
-    "npu_moe_compute_expert_tokens": routing.compute_expert_tokens,
     "npu_moe_gating_top_k_softmax_v2": experts.gating_top_k_softmax_v2,
     "npu_moe_init_routing": routing.init_routing,
     "npu_moe_init_routing_quant": experts.init_routing_quant,
@@ -180,6 +178,9 @@ PARTS: dict[str, Composed] = {
     "npu_fusion_attention_grad": fusion_attention.npu_fusion_attention_grad,
     "npu_fusion_attention_grad_v2": fusion_attention.npu_fusion_attention_grad_v2,
     "npu_fusion_attention_v2": fusion_attention.npu_fusion_attention,
+    "npu_kv_rmsnorm_rope_cache": caches.kv_rmsnorm_rope_cache,
+    "npu_moe_compute_expert_tokens": routing.compute_expert_tokens,
+    "npu_moe_gating_top_k_softmax": experts.gating_top_k_softmax,
     "npu_moe_token_permute": routing.token_permute,
 }
 """Operator of npusim -> what runs where its kernel does not take a call that a card takes."""
