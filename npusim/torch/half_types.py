@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from npusim.torch import distances, generator, half_lists
 
@@ -71,7 +71,14 @@ def _run_of(op: torch._ops.OpOverload) -> Run:
     if name not in WIDE and name not in LIKE:
         found: Run = op
         return found
-    return lambda *args, **kwargs: in_float32(op, args, kwargs)
+    return partial(_in_one_type, op)
+
+
+def _in_one_type(op: Run, *args: object, **kwargs: object) -> Any:
+    """*op* in float32 and rounded once; with float32 among half types, as it promotes them."""
+    types = {x.dtype for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)}
+    is_mixed = torch.float32 in types and not types.isdisjoint(HALF)
+    return op(*args, **kwargs) if is_mixed else in_float32(op, args, kwargs)
 
 
 def _alike(op: Run, name: str, *args: object, **kwargs: object) -> Any:

@@ -230,3 +230,10 @@ def test_many_gradients_of_an_element_are_summed_before_they_are_rounded(
 def test_more_are_counted_than_a_half_type_counts_one_by_one(dtype: Any) -> None:
     x = torch.full((5000,), 0.25, dtype=dtype)
     assert torch.histc(x.npu(), 2, 0, 1).tolist() == [torch.tensor(5000).to(dtype).item(), 0]
+
+
+def test_float16_next_to_float32_gives_float32() -> None:
+    x, target = torch.rand(64).half(), torch.rand(64)
+    found = torch.nn.functional.mse_loss(x.npu(), target.npu())
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found.cpu(), torch.nn.functional.mse_loss(x, target))
